@@ -59,6 +59,12 @@ struct GemmEntry {
   bool any_stride;           // true: no operand needs a unit stride
 };
 
+/// The bits of GemmEntry::out_dtypes.
+template <class... Dtypes>
+constexpr unsigned dtype_bits(Dtypes... dtypes) {
+  return ((1u << unsigned(dtypes)) | ...);
+}
+
 template <GemmConfig kConfig>
 struct Gemm;  // one partial specialization per kernel file
 

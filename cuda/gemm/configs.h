@@ -19,10 +19,10 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm80_multistage,  f16,   { 64,  64, 32},   3,       8},
   {sm80_multistage,  f16,   { 64,  64, 32},   3,       4},
   {sm80_multistage,  f16,   { 64,  64, 32},   3,       2},
-  {simt_tiled,       f32,   {128, 128,  8},   2,      16},
-  {simt_tiled,       f32,   { 64,  64,  8},   2,       4},
-  {simt_tiled,       f64,   { 64,  64,  8},   2,      16},
-  {simt_tiled,       f64,   { 64,  64,  8},   2,       8},
+  {simt_tiled,       f32,   {128, 128,  8},   1,      16},
+  {simt_tiled,       f32,   { 64,  64,  8},   1,       4},
+  {simt_tiled,       f64,   { 64,  64,  8},   1,      16},
+  {simt_tiled,       f64,   { 64,  64,  8},   1,       8},
 };
 // clang-format on
 }  // namespace moye

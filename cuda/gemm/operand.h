@@ -1,0 +1,48 @@
+// What every kernel does with a and b in global memory: strides, coalesced copies, and the edge.
+#pragma once
+
+#include "gemm/order.h"
+#include "moye/atom/copy_atom.h"
+#include "moye/layout.h"
+
+namespace moye {
+
+/// Strides of (row, k) of an operand that is loaded kVector elements at a time along kMajor.
+/// Element by element, neither stride need be one.
+template <Major kMajor, int kVector>
+MOYE_DEVICE auto operand_stride(int64_t row_stride, int64_t k_stride) {
+  if constexpr (kVector == 1) {
+    return make_stride(row_stride, k_stride);
+  } else if constexpr (kMajor == Major::k) {
+    return make_stride(row_stride, _1{});
+  } else {
+    return make_stride(_1{}, k_stride);
+  }
+}
+
+/// kThreads threads copy (kRows, kBlkK) elements, kVector at a time, side by side along kMajor so that a warp coalesces.
+template <class Atom, Major kMajor, int kThreads, int kRows, int kBlkK, int kVector>
+MOYE_HOST_DEVICE constexpr auto coalesced_copy() {
+  if constexpr (kMajor == Major::k) {
+    constexpr int kThreadsK = kBlkK / kVector;
+    return make_tiled_copy(Atom{},
+                           Layout<Shape<Int<kThreads / kThreadsK>, Int<kThreadsK>>, Stride<Int<kThreadsK>, _1>>{},
+                           Layout<Shape<_1, Int<kVector>>>{});
+  } else {
+    constexpr int kThreadsRow = kRows / kVector;
+    return make_tiled_copy(Atom{}, Layout<Shape<Int<kThreadsRow>, Int<kThreads / kThreadsRow>>>{},
+                           Layout<Shape<Int<kVector>, _1>>{});
+  }
+}
+
+/// Leading elements, of kVector from (row, k) on along kMajor, that exist where `rows` and `ks` are left of the operand.
+template <Major kMajor, int kVector, class Coord>
+MOYE_DEVICE int valid_elements(Coord const& coord, int rows, int ks) {
+  int const row = get<0>(coord), k = get<1>(coord);
+  int const across = kMajor == Major::k ? rows - row : ks - k;
+  int const along = kMajor == Major::k ? ks - k : rows - row;
+  if (across <= 0 || along <= 0) return 0;
+  return along < kVector ? along : kVector;
+}
+
+}  // namespace moye
