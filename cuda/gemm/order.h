@@ -14,15 +14,20 @@ enum class Major { k, mn };  // the contiguous mode of an operand as the kernels
 constexpr Major major_a(Order order) { return order == Order::NN || order == Order::NT ? Major::k : Major::mn; }
 constexpr Major major_b(Order order) { return order == Order::NN || order == Order::TN ? Major::mn : Major::k; }
 
-/// The order of `args`. A mode of size 1 counts as contiguous: its stride is never used. Where no mode is contiguous
-/// (only kernels with `any_stride` take that), the answer says which loads coalesce best.
+/// Whether vectors along a mode of `size` and `stride` are what the operand offers, beside its other mode: a stride of one
+/// says so; where both are one (a column of a matrix with one column), the mode that has elements to load.
+constexpr bool contiguous_along(int64_t size, int64_t stride, int64_t other_size, int64_t other_stride) {
+  return stride == 1 && (size != 1 || other_stride != 1 || other_size == 1);
+}
+
+/// The order of `args`, from its strides alone: a mode of size 1 counts as contiguous only with a stride of 1, so that
+/// whoever sets the strides decides. (A vector of k elements in b, n = 1, is loaded along k, not one by one along n.)
+/// Where no mode is contiguous (only kernels with `any_stride` take that), the answer is N.
 constexpr Order order_of(GemmArgs const& args) {
-  bool const a_k_contiguous = args.a_k_stride == 1 || args.k == 1;
-  bool const a_m_contiguous = args.a_m_stride == 1 || args.m == 1;
-  bool const b_k_contiguous = args.b_k_stride == 1 || args.k == 1;
-  bool const b_n_contiguous = args.b_n_stride == 1 || args.n == 1;
-  bool const a_is_n = a_k_contiguous || !a_m_contiguous;
-  bool const b_is_n = b_n_contiguous || !b_k_contiguous;
+  bool const a_is_n = contiguous_along(args.k, args.a_k_stride, args.m, args.a_m_stride) ||
+                      !contiguous_along(args.m, args.a_m_stride, args.k, args.a_k_stride);
+  bool const b_is_n = contiguous_along(args.n, args.b_n_stride, args.k, args.b_k_stride) ||
+                      !contiguous_along(args.k, args.b_k_stride, args.n, args.b_n_stride);
   return a_is_n ? (b_is_n ? Order::NN : Order::NT) : (b_is_n ? Order::TN : Order::TT);
 }
 
