@@ -1,0 +1,25 @@
+"""`python -m jax_moye`: the table of compiled kernels, and the benchmark."""
+
+import argparse
+import sys
+
+import jax_moye
+
+
+def main(argv=None) -> int:
+    """Parses the command line, runs the subcommand and returns its exit status."""
+    from jax_moye import bench
+
+    parser = argparse.ArgumentParser(prog="python -m jax_moye", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("configs", help="print the table of compiled kernels")
+    bench.add_arguments(commands.add_parser("bench", help="time the kernels against XLA and torch"))
+    arguments = parser.parse_args(argv)
+    if arguments.command == "configs":
+        print(jax_moye.configs())
+        return 0
+    return bench.main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
