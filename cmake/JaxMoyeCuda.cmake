@@ -1,0 +1,128 @@
+# Whether and how the CUDA kernels are built. Says so in one line, and sets JAX_MOYE_HAVE_CUDA.
+
+# SASS of one minor version serves the later ones of its major, and 80 without -real adds PTX for GPUs newer than all of
+# these. sm_90 does not run sm_80's SASS.
+set(JAX_MOYE_PORTABLE_ARCHS 80 90-real 100-real 120-real)
+
+# jax_moye_limit_archs(<out> <arch>...): those of the list that JAX_MOYE_CUDA_ARCHS asks for. Asking for 86 or 90a keeps
+# what serves a GPU of that kind: the same major version, a minor version not above it.
+function(jax_moye_limit_archs out)
+  set(wanted "${JAX_MOYE_CUDA_ARCHS}")
+  if(wanted STREQUAL "native")
+    execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE wanted
+                    ERROR_QUIET RESULT_VARIABLE failed)
+    if(failed)
+      message(FATAL_ERROR "jax_moye: JAX_MOYE_CUDA_ARCHS=native, but nvidia-smi names no GPU")
+    endif()
+  endif()
+  string(REGEX MATCHALL "[0-9]+(\\.[0-9])?" wanted "${wanted}")
+  if(NOT wanted)
+    set(${out} "${ARGN}" PARENT_SCOPE)
+    return()
+  endif()
+  set(kept "")
+  foreach(arch IN LISTS ARGN)
+    string(REGEX MATCH "^[0-9]+" number "${arch}")
+    math(EXPR major "${number} / 10")
+    foreach(want IN LISTS wanted)
+      string(REPLACE "." "" want "${want}")
+      math(EXPR want_major "${want} / 10")
+      if(want_major EQUAL major AND want GREATER_EQUAL number)
+        list(APPEND kept "${arch}")
+        break()
+      endif()
+    endforeach()
+  endforeach()
+  if(NOT kept)
+    message(FATAL_ERROR "jax_moye: JAX_MOYE_CUDA_ARCHS=${JAX_MOYE_CUDA_ARCHS} leaves none of ${ARGN}")
+  endif()
+  set(${out} "${kept}" PARENT_SCOPE)
+endfunction()
+
+# The build backend asks the same program what to download.
+set(_toolkit "${PROJECT_BINARY_DIR}/cuda-toolkit")
+set(_cudacxx "${CMAKE_CUDA_COMPILER}")
+if(_cudacxx MATCHES "^${_toolkit}/")
+  set(_cudacxx "") # our own choice of the last run
+endif()
+execute_process(
+  COMMAND
+    "${Python_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/build_backend/cuda_compiler.py" "--mode=${JAX_MOYE_CUDA}"
+    "--prefer-wheel=${JAX_MOYE_CUDA_PREFER_WHEEL}" "--cudacxx=${_cudacxx}" "--toolkit=${_toolkit}"
+    "--cxx=${CMAKE_CXX_COMPILER}"
+  OUTPUT_VARIABLE _choice
+  OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+foreach(_key nvcc version origin toolkit reason)
+  set(_${_key}_found "")
+  if(_choice MATCHES "(^|\n)${_key}=([^\n]*)")
+    set(_${_key}_found "${CMAKE_MATCH_2}")
+  endif()
+endforeach()
+
+if(_reason_found)
+  set(JAX_MOYE_HAVE_CUDA OFF)
+  string(TOUPPER "${JAX_MOYE_CUDA}" _mode)
+  if(_mode STREQUAL "AUTO" OR _mode STREQUAL "OFF")
+    message(STATUS "jax_moye: CUDA kernels OFF, because ${_reason_found}")
+  else()
+    message(FATAL_ERROR "jax_moye: CUDA kernels cannot be built, because ${_reason_found}\n"
+                        "Set CUDACXX, install the wheels that build_backend/cuda_compiler.py names, or set JAX_MOYE_CUDA=OFF.")
+  endif()
+  return()
+endif()
+
+jax_moye_limit_archs(_archs ${JAX_MOYE_PORTABLE_ARCHS})
+message(STATUS "jax_moye: CUDA kernels ON, nvcc ${_version_found} from ${_origin_found}, architectures ${_archs}")
+set(JAX_MOYE_HAVE_CUDA ON)
+set(CMAKE_CUDA_COMPILER "${_nvcc_found}" CACHE FILEPATH "" FORCE)
+if(_toolkit_found)
+  set(CUDAToolkit_ROOT "${_toolkit_found}" CACHE PATH "" FORCE)
+endif()
+if(NOT CMAKE_CUDA_HOST_COMPILER AND NOT DEFINED ENV{CUDAHOSTCXX})
+  set(CMAKE_CUDA_HOST_COMPILER "${CMAKE_CXX_COMPILER}")
+endif()
+set(CMAKE_CUDA_ARCHITECTURES 80-real) # of CMake's own compiler check; every target of ours sets its list
+enable_language(CUDA)
+find_package(CUDAToolkit REQUIRED)
+
+# jax_moye_cuda_kernels(<target> <file>...): an object library of kernels, in which a spill, a stack frame, a warning or
+# an advisory of ptxas is an error.
+function(jax_moye_cuda_kernels target)
+  add_library(${target} OBJECT ${ARGN})
+  target_link_libraries(${target} PRIVATE jax_moye_options)
+  jax_moye_limit_archs(archs ${JAX_MOYE_PORTABLE_ARCHS})
+  # tools/nvcc_gate.py runs the compiler, leaves what ptxas says in <object>.ptxas.json,
+  set(launcher "${Python_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/tools/nvcc_gate.py" ${CMAKE_CUDA_COMPILER_LAUNCHER})
+  # and makes errors of its warnings. Not ptxas's own -Werror: its options travel with the embedded PTX, and a driver that
+  # compiles it for a future GPU must not fail at a spill.
+  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${archs}" CUDA_COMPILER_LAUNCHER "${launcher}")
+  target_compile_options(
+    ${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v,-warn-spills,-warn-lmem-usage>
+                      $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
+endfunction()
+
+# jax_moye_inspect_kernels(<module> <kernels>): after linking, the registers of each row into _registers.json, which is
+# installed beside the module, and, where a disassembler is found, the rules of tools/sass_rules.json on the machine code.
+function(jax_moye_inspect_kernels module kernels)
+  set(registers "${PROJECT_BINARY_DIR}/_registers.json")
+  set(python "${Python_EXECUTABLE}")
+  add_custom_command(
+    TARGET ${module}
+    POST_BUILD
+    COMMAND "${python}" "${PROJECT_SOURCE_DIR}/tools/collect_registers.py" --output "${registers}"
+            "$<TARGET_OBJECTS:${kernels}>"
+    COMMAND_EXPAND_LISTS VERBATIM)
+  install(FILES "${registers}" DESTINATION jax_moye)
+
+  execute_process(COMMAND "${python}" "${PROJECT_SOURCE_DIR}/tools/check_sass.py" --available RESULT_VARIABLE missing
+                  OUTPUT_VARIABLE tool OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(missing)
+    message(STATUS "jax_moye: SASS rules not checked in this build: ${tool}")
+    return()
+  endif()
+  add_custom_command(
+    TARGET ${module}
+    POST_BUILD
+    COMMAND "${python}" "${PROJECT_SOURCE_DIR}/tools/check_sass.py" "$<TARGET_FILE:${module}>"
+    VERBATIM)
+endfunction()

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Counts instructions in the machine code of a built extension and compares them with tools/sass_rules.json.
+
+    check_sass.py _moye_cuda.so     fails where a kernel breaks a rule
+    check_sass.py --available       says whether there is a disassembler (exit status 0), or why not
+
+No GPU is needed, only cuobjdump and nvdisasm: of PATH, of a CUDA toolkit, or of the wheels nvidia-cuda-cuobjdump and
+nvidia-cuda-nvdisasm.
+
+A rule holds for every kernel whose name contains `kernel` and, if given, whose mangled name matches the regular expression
+`where` (the row of configs.h is in it as numbers), on the architectures `arch` as far as the file has code for them. `min`
+and `max` bound the number of instructions of an opcode, modifiers left off: HMMA.16816.F32 counts as HMMA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+RULES = pathlib.Path(__file__).with_name("sass_rules.json")
+_FUNCTION = re.compile(r"Function : (\S+)")
+_INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)")
+
+Counts = dict[tuple[str, str], collections.Counter[str]]
+
+
+def find_tool(name: str) -> str | None:
+    """The path of a CUDA tool, or None."""
+    folders = [os.path.join(os.environ[v], "bin") for v in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(v)]
+    folders += ["/usr/local/cuda/bin"]
+    spec = importlib.util.find_spec("nvidia")  # a namespace package: it has paths, no file
+    folders += [os.path.join(p, "cu13", "bin") for p in (spec.submodule_search_locations or [])] if spec else []
+    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
+
+
+def unavailable() -> str | None:
+    """Why nothing can be disassembled here, or None."""
+    missing = [name for name in ("cuobjdump", "nvdisasm") if find_tool(name) is None]
+    return f"{' and '.join(missing)} not found (pip install .[test] brings them)" if missing else None
+
+
+def count_instructions(binary: str | os.PathLike[str]) -> Counts:
+    """{(architecture, mangled kernel): {opcode: count}} of an object, an extension or a cubin."""
+    cuobjdump, nvdisasm = find_tool("cuobjdump"), find_tool("nvdisasm")
+    if cuobjdump is None or nvdisasm is None:
+        raise FileNotFoundError(unavailable())
+    environ = dict(os.environ, PATH=os.pathsep.join([os.path.dirname(nvdisasm), os.environ.get("PATH", "")]))
+    dump = subprocess.run([cuobjdump, "-sass", binary], env=environ, capture_output=True, text=True, check=True)
+    counts: Counts = {}
+    arch, current = "", collections.Counter[str]()
+    for line in dump.stdout.splitlines():
+        if line.startswith("arch = "):
+            arch = line.removeprefix("arch = ").strip()
+        elif match := _FUNCTION.search(line):
+            current = counts.setdefault((arch, match[1]), collections.Counter())
+        elif match := _INSTRUCTION.match(line):
+            current[match[1]] += 1
+    return counts
+
+
+def broken_rules(counts: Counts, rules: list[Mapping[str, Any]]) -> list[str]:
+    """One sentence per kernel, architecture and bound that does not hold, and per rule that finds no kernel."""
+    faults = []
+    present = {arch for arch, _ in counts}
+    for rule in rules:
+        for arch in present.intersection(rule["arch"]):
+            hits = {
+                kernel: opcodes
+                for (kernel_arch, kernel), opcodes in counts.items()
+                if kernel_arch == arch and rule["kernel"] in kernel and re.search(rule.get("where", ""), kernel)
+            }
+            if not hits:
+                faults.append(f"{arch}: no kernel for the rule {json.dumps(rule)}")
+            for kernel, opcodes in hits.items():
+                for opcode, bound in rule.get("min", {}).items():
+                    if opcodes[opcode] < bound:
+                        faults.append(f"{arch}: {opcodes[opcode]} {opcode}, expected at least {bound}, in {kernel}")
+                for opcode, bound in rule.get("max", {}).items():
+                    if opcodes[opcode] > bound:
+                        faults.append(f"{arch}: {opcodes[opcode]} {opcode}, expected at most {bound}, in {kernel}")
+    return sorted(faults)
+
+
+def main() -> int:
+    """Checks one file."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--available", action="store_true", help="only say whether there is a disassembler")
+    parser.add_argument("--rules", type=pathlib.Path, default=RULES)
+    parser.add_argument("--print", dest="show", action="store_true", help="print the counts of every kernel")
+    parser.add_argument("binary", nargs="?")
+    args = parser.parse_args()
+    if args.available:
+        print(unavailable() or find_tool("cuobjdump"))
+        return 1 if unavailable() else 0
+    if args.binary is None:
+        parser.error("which file?")
+    counts = count_instructions(args.binary)
+    if args.show:
+        for (arch, kernel), opcodes in sorted(counts.items()):
+            print(arch, kernel, dict(opcodes.most_common()))
+    faults = broken_rules(counts, json.loads(args.rules.read_text()))
+    for fault in faults:
+        print(f"check_sass: {fault}", file=sys.stderr)
+    print(f"check_sass: {len(counts)} kernels, {len(faults)} broken rules")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
