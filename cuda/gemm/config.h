@@ -3,7 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+
+#include "moye/arch/status.h"
 
 namespace moye {
 
@@ -35,15 +36,6 @@ struct GemmArgs {
   int64_t d_batch_stride, d_m_stride, d_n_stride;
   Dtype d_dtype;
 };
-
-/// How a launch ended. Empty message: well. The GPU's message is CUDA's, the emulator's is its report.
-struct Status {
-  std::string message;
-  bool ok() const { return message.empty(); }
-};
-
-/// Where to run: a cudaStream_t on the GPU, a moye::emu::Stream* in the emulator.
-using StreamHandle = void*;
 
 /// What the kernel reports about a row: derived facts live with the kernel, not in the table.
 struct GemmEntry {

@@ -1,0 +1,93 @@
+// Starting a kernel, on the GPU or in the emulator. Host code.
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+#include "moye/arch/builtin.h"
+#include "moye/arch/status.h"
+
+namespace moye {
+
+struct LaunchConfig {
+  Dim3 grid, block;
+  Dim3 cluster{1, 1, 1};
+  int smem_bytes;  // dynamic shared memory per CTA
+};
+
+#if defined(__CUDACC__)
+
+namespace detail {
+
+/// Dynamic shared memory every kernel may use without asking for it.
+inline constexpr int kDefaultSmemBytes = 48 * 1024;
+
+inline Status cuda_status(cudaError_t error, char const* call) {
+  if (error == cudaSuccess) return {};
+  cudaGetLastError();  // the error is reported here: do not leave it for the next caller of CUDA in this process
+  return {std::string(call) + ": " + cudaGetErrorString(error)};
+}
+
+inline Status allow_smem(void const* kernel, int smem_bytes) {
+  if (smem_bytes <= kDefaultSmemBytes) return {};
+  return cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes),
+                     "cudaFuncSetAttribute(MaxDynamicSharedMemorySize)");
+}
+
+}  // namespace detail
+
+/// Puts the kernel on the stream; does not wait for it. The arguments are copied before this returns.
+template <class... P>
+Status launch_kernel(void (*kernel)(P...), LaunchConfig const& config, StreamHandle stream,
+                     std::type_identity_t<P>... args) {
+  if (Status status = detail::allow_smem(reinterpret_cast<void const*>(kernel), config.smem_bytes); !status.ok()) {
+    return status;
+  }
+  cudaLaunchConfig_t launch = {};
+  launch.gridDim = dim3(config.grid.x, config.grid.y, config.grid.z);
+  launch.blockDim = dim3(config.block.x, config.block.y, config.block.z);
+  launch.dynamicSmemBytes = static_cast<size_t>(config.smem_bytes);
+  launch.stream = static_cast<cudaStream_t>(stream);
+  cudaLaunchAttribute cluster = {};
+  if (config.cluster.x * config.cluster.y * config.cluster.z > 1) {
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = config.cluster.x;
+    cluster.val.clusterDim.y = config.cluster.y;
+    cluster.val.clusterDim.z = config.cluster.z;
+    launch.attrs = &cluster;
+    launch.numAttrs = 1;
+  }
+  return detail::cuda_status(cudaLaunchKernelEx(&launch, kernel, std::forward<std::type_identity_t<P>>(args)...),
+                             "cudaLaunchKernelEx");
+}
+
+/// Loads the kernel on the current device, so that no later launch does, and allows it its shared memory.
+template <class... P>
+Status prepare_kernel(void (*kernel)(P...), int smem_bytes) {
+  cudaFuncAttributes attributes;
+  Status status = detail::cuda_status(cudaFuncGetAttributes(&attributes, reinterpret_cast<void const*>(kernel)),
+                                      "cudaFuncGetAttributes");
+  if (!status.ok()) return status;
+  return detail::allow_smem(reinterpret_cast<void const*>(kernel), smem_bytes);
+}
+
+#else
+
+/// Runs the kernel in the emulator, to its end. `stream` is a moye::emu::Stream*.
+template <class... P>
+Status launch_kernel(void (*kernel)(P...), LaunchConfig const& config, StreamHandle stream,
+                     std::type_identity_t<P>... args) {
+  auto run_thread = [&] { kernel(args...); };
+  return emu::launch(
+      {config.grid, config.block, config.cluster, config.smem_bytes}, static_cast<emu::Stream*>(stream),
+      [](void* run) { (*static_cast<decltype(run_thread)*>(run))(); }, &run_thread);
+}
+
+template <class... P>
+Status prepare_kernel(void (*)(P...), int) {
+  return {};
+}
+
+#endif
+
+}  // namespace moye

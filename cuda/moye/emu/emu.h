@@ -1,0 +1,185 @@
+// The CPU machine that runs kernels: what moye/arch calls when the compiler is not nvcc, and what tests and ffi/ need.
+//
+// Every CUDA thread is a fiber; the CTAs of a launch are distributed over a few OS threads. Barriers and warp
+// collectives are meeting points of fibers. An asynchronous copy takes effect at a legal moment chosen by Mode. Every
+// access to shared memory is checked against the happens-before order of all earlier ones, every access to global
+// memory against the arrays that the launch declared. A launch that breaks a rule returns its report as a Status: it
+// never aborts.
+//
+// Plain loads and stores are seen if the kernel's translation unit is compiled with -fsanitize=thread; emu/hooks.cc
+// takes the place of the compiler's runtime, which is not linked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "moye/arch/dim3.h"
+#include "moye/arch/status.h"
+
+namespace moye::emu {
+
+// --------------------------------------------------------------------------------------------------- source locations
+
+/// A source line: of the wrapper's caller, through a defaulted argument.
+struct Loc {
+  char const* file = nullptr;
+  int line = 0;
+  static constexpr Loc here(char const* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+};
+
+/// While it lives, everything this thread does is reported at `loc`. Of several, the outermost counts.
+class Site {
+ public:
+  explicit Site(Loc loc);
+  ~Site();
+  Site(Site const&) = delete;
+  Site& operator=(Site const&) = delete;
+};
+
+// ------------------------------------------------------------------------------------------------------------ launches
+
+/// When an asynchronous copy takes effect.
+enum class Mode {
+  eager,   // at its issue
+  lazy,    // at the wait that guarantees it
+  random,  // somewhere between, by Options::seed
+};
+
+/// Which of the threads that can run does.
+enum class ThreadOrder { fifo, lifo, random };
+
+struct Options {
+  Mode mode = Mode::lazy;
+  uint64_t seed = 0;
+  bool detect_races = true;
+  bool poison = true;  // shared memory starts as 0xff bytes, NaN in every float type, and so is a copy's destination
+                       // from its issue until it takes effect
+  ThreadOrder order = ThreadOrder::fifo;
+  int workers = 1;                 // OS threads
+  size_t stack_bytes = 64 * 1024;  // of each CUDA thread
+  /// Accesses and instructions of one thread without its ever waiting for another, after which it is reported as
+  /// endless.
+  uint64_t watchdog_steps = 1'000'000'000;
+  double watchdog_seconds = 600;  // of one CTA (cluster), after which it is reported as endless; 0: never
+};
+
+/// An array in global memory that the kernel may read, and write if `writable`.
+struct Memory {
+  void const* base;
+  size_t bytes;
+  char const* name;
+  bool writable;
+};
+
+/// What the launches of a stream did, summed over threads.
+struct Counters {
+  uint64_t launches = 0;
+  uint64_t ctas = 0;
+  uint64_t switches = 0;  // from fiber to fiber
+  uint64_t barriers = 0;  // completed CTA barriers
+  uint64_t warp_syncs = 0;
+  uint64_t shuffles = 0;  // per warp, as are ldmatrix and mma
+  uint64_t ldmatrix = 0;
+  uint64_t ldmatrix_wavefronts = 0;        // shared-memory cycles the ldmatrix took
+  uint64_t ldmatrix_ideal_wavefronts = 0;  // and would have taken without bank conflicts
+  uint64_t mma = 0;
+  uint64_t cp_async = 0;                             // per thread
+  uint64_t cp_async_bytes = 0;                       // read from global memory, zero fill excluded
+  uint64_t shared_loads = 0, shared_load_bytes = 0;  // plain, per thread
+  uint64_t shared_stores = 0, shared_store_bytes = 0;
+  uint64_t global_loads = 0, global_load_bytes = 0;
+  uint64_t global_stores = 0, global_store_bytes = 0;
+
+  Counters& operator+=(Counters const& other);
+};
+
+/// What a StreamHandle points to.
+struct Stream {
+  Options options;
+  std::vector<Memory> memory;
+  Counters counters;
+};
+
+struct Shape {
+  Dim3 grid, block, cluster;
+  int smem_bytes;
+};
+
+/// Runs run_thread(argument) once in every CUDA thread and returns when all have ended or one has failed.
+/// Several host threads may launch at the same time, each on its own Stream.
+Status launch(Shape const& shape, Stream* stream, void (*run_thread)(void*), void* argument);
+
+// ------------------------------------------------------------------------------------------- what moye/arch's wrappers
+// call
+
+Dim3 thread_idx();
+Dim3 block_idx();
+Dim3 block_dim();
+Dim3 grid_dim();
+uint32_t lane_id();
+uint32_t warp_id();
+unsigned char* smem_base();
+uint32_t smem_ptr_to_u32(void const* smem_ptr, Loc loc);
+
+inline constexpr int kWholeCta = -1;
+void bar_sync(int id, int threads, Loc loc);
+void bar_arrive(int id, int threads, Loc loc);
+void sync_warp(uint32_t mask, Loc loc);
+
+enum class ShflKind { idx, up, down, bfly };
+uint64_t shfl_bits(uint32_t mask, uint64_t bits, ShflKind kind, int operand, Loc loc);
+template <class T>
+T shfl(uint32_t mask, T value, ShflKind kind, int operand, Loc loc) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = shfl_bits(mask, bits, kind, operand, loc);
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+/// smem_src: this lane's row; dst: `matrices` registers.
+void ldmatrix(void const* smem_src, int matrices, bool transposed, uint32_t* dst, Loc loc);
+
+/// dst and src: `bytes` bytes (4, 8 or 16), of which src_bytes are copied and the rest zero.
+void cp_async(void* smem_dst, void const* gmem_src, int bytes, int src_bytes, Loc loc);
+void cp_async_commit_group(Loc loc);
+void cp_async_wait_group(int groups_in_flight, Loc loc);
+void cp_async_wait_all(Loc loc);
+
+enum class MmaType : uint8_t { f16, bf16, tf32, f32, f64, s8, u8, s32 };
+/// An mma.sync: D = A * B + C with A (m,k), B (n,k), C and D (m,n).
+struct MmaKind {
+  int m, n, k;
+  MmaType a, b, cd;
+};
+inline constexpr MmaKind kMma16x8x8F32Bf16{16, 8, 8, MmaType::bf16, MmaType::bf16, MmaType::f32};
+inline constexpr MmaKind kMma16x8x16F32Bf16{16, 8, 16, MmaType::bf16, MmaType::bf16, MmaType::f32};
+inline constexpr MmaKind kMma16x8x8F32F16{16, 8, 8, MmaType::f16, MmaType::f16, MmaType::f32};
+inline constexpr MmaKind kMma16x8x16F32F16{16, 8, 16, MmaType::f16, MmaType::f16, MmaType::f32};
+inline constexpr MmaKind kMma16x8x8F16F16{16, 8, 8, MmaType::f16, MmaType::f16, MmaType::f16};
+inline constexpr MmaKind kMma16x8x16F16F16{16, 8, 16, MmaType::f16, MmaType::f16, MmaType::f16};
+inline constexpr MmaKind kMma16x8x4F32Tf32{16, 8, 4, MmaType::tf32, MmaType::tf32, MmaType::f32};
+inline constexpr MmaKind kMma16x8x8F32Tf32{16, 8, 8, MmaType::tf32, MmaType::tf32, MmaType::f32};
+inline constexpr MmaKind kMma8x8x4F64{8, 8, 4, MmaType::f64, MmaType::f64, MmaType::f64};
+inline constexpr MmaKind kMma8x8x16S32S8S8{8, 8, 16, MmaType::s8, MmaType::s8, MmaType::s32};
+inline constexpr MmaKind kMma8x8x16S32S8U8{8, 8, 16, MmaType::s8, MmaType::u8, MmaType::s32};
+inline constexpr MmaKind kMma8x8x16S32U8S8{8, 8, 16, MmaType::u8, MmaType::s8, MmaType::s32};
+inline constexpr MmaKind kMma8x8x16S32U8U8{8, 8, 16, MmaType::u8, MmaType::u8, MmaType::s32};
+inline constexpr MmaKind kMma16x8x16S32S8S8{16, 8, 16, MmaType::s8, MmaType::s8, MmaType::s32};
+inline constexpr MmaKind kMma16x8x16S32S8U8{16, 8, 16, MmaType::s8, MmaType::u8, MmaType::s32};
+inline constexpr MmaKind kMma16x8x16S32U8S8{16, 8, 16, MmaType::u8, MmaType::s8, MmaType::s32};
+inline constexpr MmaKind kMma16x8x16S32U8U8{16, 8, 16, MmaType::u8, MmaType::u8, MmaType::s32};
+inline constexpr MmaKind kMma16x8x32S32S8S8{16, 8, 32, MmaType::s8, MmaType::s8, MmaType::s32};
+inline constexpr MmaKind kMma16x8x32S32S8U8{16, 8, 32, MmaType::s8, MmaType::u8, MmaType::s32};
+inline constexpr MmaKind kMma16x8x32S32U8S8{16, 8, 32, MmaType::u8, MmaType::s8, MmaType::s32};
+inline constexpr MmaKind kMma16x8x32S32U8U8{16, 8, 32, MmaType::u8, MmaType::u8, MmaType::s32};
+
+/// cd: this lane's registers of C, replaced by those of D; a, b: of A and B.
+void mma(MmaKind const& kind, void* cd, void const* a, void const* b, Loc loc);
+
+/// A plain load or store of instrumented code, before it happens; pc: its return address.
+void plain_access(void const* address, size_t bytes, bool write, void const* pc);
+
+}  // namespace moye::emu
