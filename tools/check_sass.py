@@ -108,10 +108,10 @@ def main() -> int:
     if args.show:
         for (arch, kernel), opcodes in sorted(counts.items()):
             print(arch, kernel, dict(opcodes.most_common()))
-    faults = broken_rules(counts, json.loads(args.rules.read_text()))
-    for fault in faults:
+    faults = broken_rules(counts, json.loads(args.rules.read_text())) if counts else ["there is no machine code in it"]
+    for fault in faults[:20]:
         print(f"check_sass: {fault}", file=sys.stderr)
-    print(f"check_sass: {len(counts)} kernels, {len(faults)} broken rules")
+    print(f"check_sass: {args.binary}: {len(counts)} kernels, {len(faults)} broken rules")
     return 1 if faults else 0
 
 
