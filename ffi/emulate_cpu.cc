@@ -1,0 +1,188 @@
+#include "emulate_cpu.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "gemm.h"
+#include "moye/emu/guarded_buffer.h"
+
+namespace nb = nanobind;
+
+namespace moye {
+namespace {
+
+using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+/// The bytes of a NumPy array of any dtype (NumPy exports no buffer of a bfloat16 array), without a copy.
+Bytes to_bytes(char const* name, nb::handle array) {
+  if (!nb::hasattr(array, "flags") || !nb::cast<bool>(array.attr("flags").attr("c_contiguous")))
+    throw nb::type_error((std::string("emulate: ") + name + " is no contiguous numpy.ndarray").c_str());
+  return nb::cast<Bytes>(array.attr("reshape")(-1).attr("view")("uint8"));
+}
+
+Dtype parse_dtype(std::string const& name) {
+  if (name == "bf16" || name == "bfloat16") return Dtype::bf16;
+  if (name == "f16" || name == "float16") return Dtype::f16;
+  if (name == "f32" || name == "float32") return Dtype::f32;
+  if (name == "f64" || name == "float64") return Dtype::f64;
+  throw std::invalid_argument("emulate: no kernel reads or writes " + name);
+}
+
+int64_t item_bytes(Dtype dtype) { return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2; }
+
+/// d's own dtype, if it has one of ours; raw bytes are of the config's.
+Dtype dtype_of_result(nb::handle d, Dtype config_dtype, std::optional<std::string> const& out_dtype) {
+  if (out_dtype) return parse_dtype(*out_dtype);
+  std::string const name = nb::cast<std::string>(d.attr("dtype").attr("name"));
+  return name == "uint8" ? config_dtype : parse_dtype(name);
+}
+
+emu::ThreadOrder parse_order(std::string const& word) {
+  if (word == "fifo") return emu::ThreadOrder::fifo;
+  if (word == "lifo") return emu::ThreadOrder::lifo;
+  if (word == "random") return emu::ThreadOrder::random;
+  throw std::invalid_argument("emulate: order is fifo, lifo or random, not " + word);
+}
+
+nb::dict to_dict(emu::Counters const& counters) {
+  nb::dict dict;
+  dict["launches"] = counters.launches;
+  dict["ctas"] = counters.ctas;
+  dict["switches"] = counters.switches;
+  dict["barriers"] = counters.barriers;
+  dict["warp_syncs"] = counters.warp_syncs;
+  dict["shuffles"] = counters.shuffles;
+  dict["ldmatrix"] = counters.ldmatrix;
+  dict["ldmatrix_wavefronts"] = counters.ldmatrix_wavefronts;
+  dict["ldmatrix_ideal_wavefronts"] = counters.ldmatrix_ideal_wavefronts;
+  dict["mma"] = counters.mma;
+  dict["cp_async"] = counters.cp_async;
+  dict["cp_async_bytes"] = counters.cp_async_bytes;
+  dict["shared_loads"] = counters.shared_loads;
+  dict["shared_load_bytes"] = counters.shared_load_bytes;
+  dict["shared_stores"] = counters.shared_stores;
+  dict["shared_store_bytes"] = counters.shared_store_bytes;
+  dict["global_loads"] = counters.global_loads;
+  dict["global_load_bytes"] = counters.global_load_bytes;
+  dict["global_stores"] = counters.global_stores;
+  dict["global_store_bytes"] = counters.global_store_bytes;
+  return dict;
+}
+
+nb::dict to_report(Status const& status, emu::Counters const& counters) {
+  nb::dict report;
+  report["ok"] = status.ok();
+  report["message"] = status.message;
+  report["counters"] = to_dict(counters);
+  return report;
+}
+
+/// Runs the request. The arrays of `stream` are those of the request.
+Status run(GemmRequest const& request, emu::Stream& stream) {
+  stream.memory = {
+      {request.a.data, size_t(request.a.elements * item_bytes(request.a.dtype)), "a", false},
+      {request.b.data, size_t(request.b.elements * item_bytes(request.b.dtype)), "b", false},
+      {request.d.data, size_t(request.d.elements * item_bytes(request.d.dtype)), "d", true},
+      {request.workspace, size_t(request.workspace_bytes), "workspace", true},
+  };
+  GemmCall call;
+  if (Status status = decode_gemm(request, call); !status.ok()) return status;
+  return call.gemm->entry.launch(call.args, &stream);
+}
+
+nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::handle d, std::vector<int64_t> const& sizes,
+                 std::vector<int64_t> const& a_strides, std::vector<int64_t> const& b_strides,
+                 std::vector<int64_t> const& d_strides, std::optional<std::string> const& out_dtype,
+                 std::string const& mode, uint64_t seed, bool detect_races, std::string const& order, int workers,
+                 bool guard) {
+  emu::Stream stream;
+  stream.options.seed = seed;
+  stream.options.detect_races = detect_races;
+  stream.options.order = parse_order(order);
+  stream.options.workers = workers;
+  if (!parse_mode(mode, stream.options.mode))
+    throw std::invalid_argument("emulate: mode is eager, lazy or random, not " + mode);
+
+  RegisteredGemm const* gemm = find_gemm(config);
+  if (gemm == nullptr) return to_report(gemm_error(config, sizes, "no compiled GEMM has this name"), stream.counters);
+  Dtype const dtype = gemm->config.dtype;
+  Dtype const d_dtype = dtype_of_result(d, dtype, out_dtype);
+  Bytes const a_bytes = to_bytes("a", a), b_bytes = to_bytes("b", b), d_bytes = to_bytes("d", d);
+
+  GemmRequest request{.config = config,
+                      .sizes = sizes,
+                      .a_strides = a_strides,
+                      .b_strides = b_strides,
+                      .d_strides = d_strides,
+                      .a = {a_bytes.data(), int64_t(a_bytes.size()) / item_bytes(dtype), dtype},
+                      .b = {b_bytes.data(), int64_t(b_bytes.size()) / item_bytes(dtype), dtype},
+                      .d = {d_bytes.data(), int64_t(d_bytes.size()) / item_bytes(d_dtype), d_dtype},
+                      .workspace = nullptr,
+                      .workspace_bytes = 0};
+  if (Status status = gemm_workspace_bytes(request, request.workspace_bytes); !status.ok())
+    return to_report(status, stream.counters);
+
+  std::unique_ptr<unsigned char[]> workspace(new unsigned char[size_t(request.workspace_bytes) + 1]);
+  std::memset(workspace.get(), 0xff, size_t(request.workspace_bytes));
+  request.workspace = workspace.get();
+
+  Status status;
+  {
+    nb::gil_scoped_release no_gil;
+    if (!guard) {
+      status = run(request, stream);
+    } else {
+      emu::GuardedBuffer guarded_a(a_bytes.size()), guarded_b(b_bytes.size()), guarded_d(d_bytes.size());
+      std::memcpy(guarded_a.data(), a_bytes.data(), a_bytes.size());
+      std::memcpy(guarded_b.data(), b_bytes.data(), b_bytes.size());
+      std::memset(guarded_d.data(), 0xff, d_bytes.size());  // NaN in every float type
+      request.a.data = guarded_a.data();
+      request.b.data = guarded_b.data();
+      request.d.data = guarded_d.data();
+      status = run(request, stream);
+      std::memcpy(d_bytes.data(), guarded_d.data(), d_bytes.size());
+      for (auto const& [name, buffer] : {std::pair{"a", &guarded_a}, {"b", &guarded_b}, {"d", &guarded_d}}) {
+        if (status.ok() && !buffer->guards_intact()) status.message = std::string("bytes around ") + name + " were written";
+      }
+    }
+  }
+  return to_report(status, stream.counters);
+}
+
+}  // namespace
+
+bool parse_mode(std::string_view word, emu::Mode& mode) {
+  if (word == "eager") {
+    mode = emu::Mode::eager;
+  } else if (word == "lazy") {
+    mode = emu::Mode::lazy;
+  } else if (word == "random") {
+    mode = emu::Mode::random;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void add_emulate(nb::module_& module) {
+  module.def("emulate", &emulate, nb::arg("config"), nb::arg("a"), nb::arg("b"), nb::arg("d"), nb::arg("sizes"),
+             nb::arg("a_strides"), nb::arg("b_strides"), nb::arg("d_strides"), nb::arg("out_dtype") = nb::none(),
+             nb::arg("mode") = "lazy", nb::arg("seed") = 0, nb::arg("detect_races") = true, nb::arg("order") = "fifo",
+             nb::arg("workers") = 1, nb::arg("guard") = true,
+             "Runs one launch in the emulator and returns {ok, message, counters}.\n\n"
+             "a, b, d: contiguous NumPy arrays, d is written. sizes: batch, m, n, k; strides in elements, of (batch, m, k),\n"
+             "(batch, n, k), (batch, m, n). guard: the kernel works on copies that end at an inaccessible page, with d\n"
+             "full of NaN before, and the bytes before the copies must still be there afterwards.");
+}
+
+}  // namespace moye

@@ -1,0 +1,181 @@
+#include "gemm.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "gemm/order.h"
+
+namespace moye {
+namespace {
+
+struct Mode {
+  int64_t size, stride;
+};
+
+using Modes = std::array<Mode, 3>;
+
+std::string to_text(std::span<int64_t const> values) {
+  std::string text = "(";
+  for (size_t i = 0; i < values.size(); ++i) text += (i ? ", " : "") + std::to_string(values[i]);
+  return text + ")";
+}
+
+int64_t item_bytes(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::bf16:
+    case Dtype::f16:
+      return 2;
+    case Dtype::f32:
+      return 4;
+    case Dtype::f64:
+      return 8;
+  }
+  return 0;
+}
+
+bool has_bit(unsigned bits, unsigned bit) { return (bits >> bit & 1u) != 0; }
+
+bool is_empty(Modes const& modes) {
+  return std::any_of(modes.begin(), modes.end(), [](Mode mode) { return mode.size == 0; });
+}
+
+/// Sets `offset` to the largest that the modes reach. False where it is over int64.
+bool largest_offset(Modes const& modes, int64_t& offset) {
+  offset = 0;
+  for (Mode const mode : modes) {
+    int64_t extent;
+    if (__builtin_mul_overflow(mode.size - 1, mode.stride, &extent)) return false;
+    if (__builtin_add_overflow(offset, extent, &offset)) return false;
+  }
+  return true;
+}
+
+/// Why the modes of an operand do not lie inside its buffer; empty if they do.
+std::string outside(char const* name, Modes const& modes, Buffer const& buffer) {
+  if (is_empty(modes)) return {};
+  int64_t offset;
+  if (largest_offset(modes, offset) && offset < buffer.elements) return {};
+  return std::string(name) + " has " + std::to_string(buffer.elements) + " elements, and its strides reach beyond them";
+}
+
+/// Whether the modes take every element of a buffer of `elements` exactly once: as many coordinates as elements, none
+/// beyond the end (checked before), and no two the same because each stride steps over all the smaller modes.
+bool covers_exactly(Modes modes, int64_t elements) {
+  if (is_empty(modes)) return elements == 0;
+  std::sort(modes.begin(), modes.end(), [](Mode left, Mode right) { return left.stride < right.stride; });
+  int64_t count = 1, reach = 0;
+  for (Mode const mode : modes) {
+    if (__builtin_mul_overflow(count, mode.size, &count)) return false;
+    if (mode.size == 1) continue;
+    if (mode.stride <= reach) return false;
+    reach += (mode.size - 1) * mode.stride;
+  }
+  return count == elements;
+}
+
+/// Why the operand cannot be loaded `config.alignment` bytes at a time; empty if it can.
+std::string misaligned(char const* name, GemmConfig const& config, void const* data, Mode batch, Mode row, Mode k,
+                       bool k_is_contiguous, bool any_stride) {
+  Mode const along = k_is_contiguous ? k : row;
+  Mode const across = k_is_contiguous ? row : k;
+  if (!any_stride && along.size > 1 && along.stride != 1) return std::string(name) + " has no mode of stride 1";
+  int64_t const bytes = item_bytes(config.dtype);
+  auto const fits = [&](Mode mode) { return mode.size <= 1 || mode.stride % (config.alignment / bytes) == 0; };
+  bool const pointer_fits = reinterpret_cast<uintptr_t>(data) % config.alignment == 0;
+  if (fits(batch) && fits(across) && pointer_fits) return {};
+  return std::string(name) + (pointer_fits ? " has strides" : " has an address") + " that " +
+         std::to_string(config.alignment) + " bytes do not divide";
+}
+
+/// What needs no buffer: the config, the number and signs of sizes and strides.
+Status decode_attributes(GemmRequest const& request, GemmCall& call) {
+  auto const error = [&](std::string_view reason) { return gemm_error(request.config, request.sizes, reason); };
+  call.gemm = find_gemm(request.config);
+  if (call.gemm == nullptr) return error("no compiled GEMM has this name");
+  if (request.sizes.size() != 4) return error("four sizes are needed");
+  for (auto const strides : {request.a_strides, request.b_strides, request.d_strides}) {
+    if (strides.size() != 3) return error("three strides of each operand are needed, not " + to_text(strides));
+    if (std::any_of(strides.begin(), strides.end(), [](int64_t stride) { return stride < 0; }))
+      return error("strides " + to_text(strides) + " are negative");
+  }
+  constexpr int64_t kMaxSize = 0x7fffffff;
+  for (int64_t const size : request.sizes) {
+    if (size < 0 || size > kMaxSize) return error("sizes lie between 0 and 2^31 - 1");
+  }
+  call.args = {.a = request.a.data,
+               .b = request.b.data,
+               .d = request.d.data,
+               .workspace = request.workspace_bytes > 0 ? request.workspace : nullptr,
+               .batch = request.sizes[0],
+               .m = request.sizes[1],
+               .n = request.sizes[2],
+               .k = request.sizes[3],
+               .a_batch_stride = request.a_strides[0],
+               .a_m_stride = request.a_strides[1],
+               .a_k_stride = request.a_strides[2],
+               .b_batch_stride = request.b_strides[0],
+               .b_n_stride = request.b_strides[1],
+               .b_k_stride = request.b_strides[2],
+               .d_batch_stride = request.d_strides[0],
+               .d_m_stride = request.d_strides[1],
+               .d_n_stride = request.d_strides[2],
+               .d_dtype = request.d.dtype};
+  return {};
+}
+
+/// Why the operands are not what the config takes; empty if they are.
+std::string unfit(GemmRequest const& request, GemmCall const& call) {
+  GemmConfig const& config = call.gemm->config;
+  GemmEntry const& entry = call.gemm->entry;
+  GemmArgs const& args = call.args;
+  if (request.a.dtype != config.dtype || request.b.dtype != config.dtype)
+    return std::string("operands are ") + dtype_name(request.a.dtype) + " and " + dtype_name(request.b.dtype);
+  if (!has_bit(entry.out_dtypes, unsigned(args.d_dtype)))
+    return std::string("the kernel does not write ") + dtype_name(args.d_dtype);
+
+  Mode const batch_a{args.batch, args.a_batch_stride}, a_m{args.m, args.a_m_stride}, a_k{args.k, args.a_k_stride};
+  Mode const batch_b{args.batch, args.b_batch_stride}, b_n{args.n, args.b_n_stride}, b_k{args.k, args.b_k_stride};
+  Modes const d{{{args.batch, args.d_batch_stride}, {args.m, args.d_m_stride}, {args.n, args.d_n_stride}}};
+  if (std::string reason = outside("a", {batch_a, a_m, a_k}, request.a); !reason.empty()) return reason;
+  if (std::string reason = outside("b", {batch_b, b_n, b_k}, request.b); !reason.empty()) return reason;
+  if (std::string reason = outside("d", d, request.d); !reason.empty()) return reason;
+  if (!covers_exactly(d, request.d.elements)) return "strides of d do not write each of its elements exactly once";
+  if (is_empty(d)) return {};  // nothing runs
+
+  Order const order = order_of(args);
+  if (!has_bit(entry.orders, unsigned(order))) return "the kernel does not take this order of the operands";
+  std::string reason = misaligned("a", config, args.a, batch_a, a_m, a_k, major_a(order) == Major::k, entry.any_stride);
+  if (reason.empty())
+    reason = misaligned("b", config, args.b, batch_b, b_n, b_k, major_b(order) == Major::k, entry.any_stride);
+  if (!reason.empty()) return reason;
+  if (reinterpret_cast<uintptr_t>(args.d) % item_bytes(args.d_dtype) != 0) return "d is not aligned to its elements";
+
+  if (request.workspace_bytes < entry.workspace_bytes(args))
+    return "a workspace of " + std::to_string(entry.workspace_bytes(args)) + " bytes is needed, not " +
+           std::to_string(request.workspace_bytes);
+  return {};
+}
+
+}  // namespace
+
+Status gemm_error(std::string_view config, std::span<int64_t const> sizes, std::string_view reason) {
+  return {"jax_moye: " + std::string(config) + ", sizes (batch, m, n, k) = " + to_text(sizes) + ": " +
+          std::string(reason)};
+}
+
+Status decode_gemm(GemmRequest const& request, GemmCall& call) {
+  if (Status status = decode_attributes(request, call); !status.ok()) return status;
+  std::string const reason = unfit(request, call);
+  return reason.empty() ? Status{} : gemm_error(request.config, request.sizes, reason);
+}
+
+Status gemm_workspace_bytes(GemmRequest const& request, int64_t& bytes) {
+  GemmCall call;
+  if (Status status = decode_attributes(request, call); !status.ok()) return status;
+  bytes = call.gemm->entry.workspace_bytes(call.args);
+  return {};
+}
+
+}  // namespace moye

@@ -1,0 +1,47 @@
+// One call, decoded and validated: what the CUDA handler, the CPU handler and the tests' binding have in common.
+// Knows neither XLA nor a GPU.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "registry.h"
+
+namespace moye {
+
+/// A dense buffer as its owner describes it.
+struct Buffer {
+  void* data;
+  int64_t elements;
+  Dtype dtype;
+};
+
+/// A call as it arrives. Nothing in it is trusted: attributes may come from an edited or corrupted saved program.
+struct GemmRequest {
+  std::string_view config;
+  std::span<int64_t const> sizes;      // batch, m, n, k
+  std::span<int64_t const> a_strides;  // batch, m, k; all strides in elements
+  std::span<int64_t const> b_strides;  // batch, n, k
+  std::span<int64_t const> d_strides;  // batch, m, n
+  Buffer a, b, d;
+  void* workspace;
+  int64_t workspace_bytes;
+};
+
+struct GemmCall {
+  RegisteredGemm const* gemm;
+  GemmArgs args;
+};
+
+/// Fills `call`, or says why the request cannot be run. After success every element that the kernel reads or writes lies
+/// inside its buffer, every element of d is written exactly once, and every address has the config's alignment.
+Status decode_gemm(GemmRequest const& request, GemmCall& call);
+
+/// The bytes of workspace a call needs, from its attributes alone; no buffer is looked at.
+Status gemm_workspace_bytes(GemmRequest const& request, int64_t& bytes);
+
+/// "jax_moye: <config>, sizes (batch, m, n, k) = (1, 2, 3, 4): <reason>"
+Status gemm_error(std::string_view config, std::span<int64_t const> sizes, std::string_view reason);
+
+}  // namespace moye

@@ -1,0 +1,85 @@
+#include "module.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gemm.h"
+#include "xla/ffi/api/c_api.h"
+
+namespace nb = nanobind;
+
+namespace moye {
+namespace {
+
+constexpr std::array kDtypes = {Dtype::bf16, Dtype::f16, Dtype::f32, Dtype::f64};
+constexpr std::array kOrders = {"NN", "NT", "TN", "TT"};  // by bit of GemmEntry::orders
+
+nb::dict describe(RegisteredGemm const& gemm) {
+  GemmConfig const& config = gemm.config;
+  nb::list out_dtypes, orders;
+  for (Dtype dtype : kDtypes) {
+    if (gemm.entry.out_dtypes >> unsigned(dtype) & 1u) out_dtypes.append(dtype_name(dtype));
+  }
+  for (size_t i = 0; i < kOrders.size(); ++i) {
+    if (gemm.entry.orders >> i & 1u) orders.append(kOrders[i]);
+  }
+  nb::dict row;
+  row["name"] = gemm.name;
+  row["kernel"] = kernel_name(config.kernel);
+  row["dtype"] = dtype_name(config.dtype);
+  row["out_dtypes"] = nb::tuple(out_dtypes);
+  row["tile"] = nb::make_tuple(config.tile.m, config.tile.n, config.tile.k);
+  row["stages"] = config.stages;
+  row["alignment"] = config.alignment;
+  row["orders"] = nb::tuple(orders);
+  row["any_stride"] = gemm.entry.any_stride;
+  row["threads"] = gemm.entry.threads;
+  row["smem_bytes"] = gemm.entry.smem_bytes;
+  row["min_arch"] = gemm.entry.min_arch;
+  return row;
+}
+
+nb::list configs() {
+  nb::list rows;
+  for (RegisteredGemm const& gemm : registered_gemms()) rows.append(describe(gemm));
+  return rows;
+}
+
+int64_t workspace_bytes(std::string_view config, std::vector<int64_t> const& sizes,
+                        std::vector<int64_t> const& a_strides, std::vector<int64_t> const& b_strides,
+                        std::vector<int64_t> const& d_strides, std::string_view out_dtype) {
+  GemmRequest request{.config = config,
+                      .sizes = sizes,
+                      .a_strides = a_strides,
+                      .b_strides = b_strides,
+                      .d_strides = d_strides,
+                      .a = {},
+                      .b = {},
+                      .d = {},
+                      .workspace = nullptr,
+                      .workspace_bytes = 0};
+  for (Dtype dtype : kDtypes) {
+    if (out_dtype == dtype_name(dtype)) request.d.dtype = dtype;
+  }
+  int64_t bytes = 0;
+  if (Status status = gemm_workspace_bytes(request, bytes); !status.ok()) throw nb::value_error(status.message.c_str());
+  return bytes;
+}
+
+}  // namespace
+
+void add_common_functions(nb::module_& module) {
+  module.attr("api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
+  module.def("configs", &configs, "The rows of gemm/configs.h with what each kernel reports about itself, as dicts.");
+  module.def("workspace_bytes", &workspace_bytes, nb::arg("config"), nb::arg("sizes"), nb::arg("a_strides"),
+             nb::arg("b_strides"), nb::arg("d_strides"), nb::arg("out_dtype"),
+             "Bytes of workspace that a call with these attributes needs.");
+}
+
+}  // namespace moye

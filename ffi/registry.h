@@ -1,0 +1,33 @@
+// The launch table: one GemmEntry per row of gemm/configs.h, found by the row's name.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "gemm/config.h"
+
+namespace moye {
+
+/// "bf16"
+char const* dtype_name(Dtype dtype);
+
+/// "sm80_multistage"
+char const* kernel_name(Kernel kernel);
+
+/// The row's name, computed from its fields: "sm80_multistage_bf16_128x128x32_s4_a16".
+std::string config_name(GemmConfig const& config);
+
+struct RegisteredGemm {
+  GemmConfig config;
+  std::string name;
+  GemmEntry entry;
+};
+
+/// All rows, in the table's order.
+std::span<RegisteredGemm const> registered_gemms();
+
+/// The row of that name, or null.
+RegisteredGemm const* find_gemm(std::string_view name);
+
+}  // namespace moye
