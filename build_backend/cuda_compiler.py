@@ -4,7 +4,8 @@ Imported by the build backend (what to download) and run by CMake (what to use):
 
     python cuda_compiler.py --mode AUTO --toolkit <build>/cuda-toolkit --cxx /usr/bin/g++
 
-prints `key=value` lines: nvcc, version, origin, toolkit (a link farm, where the nvcc is a wheel's), or reason (no nvcc).
+prints `key=value` lines: nvcc, version, origin, toolkit (a link farm, where the nvcc is a wheel's), or reason (there is
+none).
 
 Order: $CUDACXX; an nvcc >= 12.8 of this machine; the wheels of PyPI. With JAX_MOYE_CUDA_PREFER_WHEEL the wheels come
 before this machine's.
@@ -129,7 +130,10 @@ def wheel_nvcc() -> tuple[Nvcc | None, str]:
     missing = [name for name in WHEEL_FILES if not (root / name).exists()]
     if missing:
         return None, f"the CUDA wheels in {root} lack {', '.join(missing)}"
-    releases = {name: ".".join(importlib.metadata.version(name).split(".")[:2]) for name in WHEEL_DISTRIBUTIONS}
+    try:
+        releases = {name: ".".join(importlib.metadata.version(name).split(".")[:2]) for name in WHEEL_DISTRIBUTIONS}
+    except importlib.metadata.PackageNotFoundError as error:
+        return None, f"the CUDA wheels lack {error.name}"
     if len(set(releases.values())) > 1:
         return None, f"the CUDA wheels are of different releases: {releases}"
     version = nvcc_version(root / "bin" / "nvcc")
@@ -198,8 +202,8 @@ def make_toolkit(root: pathlib.Path, toolkit: pathlib.Path) -> None:
     """Lays the wheels under `root` out as a CUDA toolkit: a folder of links that CMake and nvcc accept.
 
     The wheels have no lib64, which nvcc.profile of 13.0 and 13.1 names, and no libcudart.so, without which
-    find_package(CUDAToolkit) fails. `bin` and `lib` are real folders: nvcc looks for its parts in `bin/..`, and a linked
-    `bin` would lead back into the wheel.
+    find_package(CUDAToolkit) fails. `bin` and `lib` are real folders: nvcc looks for its parts in `bin/..`, and a
+    linked `bin` would lead back into the wheel.
     """
     if toolkit.exists():
         shutil.rmtree(toolkit)

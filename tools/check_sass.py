@@ -7,9 +7,9 @@
 No GPU is needed, only cuobjdump and nvdisasm: of PATH, of a CUDA toolkit, or of the wheels nvidia-cuda-cuobjdump and
 nvidia-cuda-nvdisasm.
 
-A rule holds for every kernel whose name contains `kernel` and, if given, whose mangled name matches the regular expression
-`where` (the row of configs.h is in it as numbers), on the architectures `arch` as far as the file has code for them. `min`
-and `max` bound the number of instructions of an opcode, modifiers left off: HMMA.16816.F32 counts as HMMA.
+A rule holds for every kernel whose name contains `kernel` and, if given, whose mangled name matches the regular
+expression `where` (the row of configs.h is in it as numbers), on the architectures `arch` as far as the file has code
+for them. `min` and `max` bound the number of instructions of an opcode, modifiers left off: HMMA.16816.F32 is HMMA.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """CUDA compiler launcher: runs nvcc and stops at what only ptxas's messages tell.
 
 ptxas reports serialized wgmma (C7510, C7511), injected waits (C7517, C7519), an ignored setmaxnreg (C7508) as
-*information* with exit status 0, and no -Werror changes that. Here they are errors, as are warnings of ptxas, stack frames
-and spills.
+*information* with exit status 0, and no -Werror changes that. Here they are errors, as are warnings of ptxas, stack
+frames and spills.
 
     nvcc_gate.py [ccache] nvcc <arguments with -Xptxas=-v ... -o object>
 

@@ -1,0 +1,178 @@
+"""build_backend: which nvcc is used, what is downloaded, and when the CUDA kernels are left out."""
+
+import importlib.util
+import pathlib
+import stat
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def load(name):
+    # Not on sys.path: outside a build nothing imports these files.
+    spec = importlib.util.spec_from_file_location(name, ROOT / "build_backend" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+cuda_compiler = load("cuda_compiler")
+
+
+@pytest.fixture
+def linux(monkeypatch):
+    """A machine with glibc and without any nvcc in the usual places."""
+    monkeypatch.setattr(cuda_compiler.sys, "platform", "linux")
+    monkeypatch.setattr(cuda_compiler.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(cuda_compiler, "wheels_installable", lambda: True)
+    monkeypatch.setattr(cuda_compiler, "wheel_nvcc", lambda: (None, "no CUDA wheels in this environment"))
+    candidates = cuda_compiler._system_candidates
+    monkeypatch.setattr(
+        cuda_compiler,
+        "_system_candidates",
+        lambda environ: [(path, origin) for path, origin in candidates(environ) if not origin.startswith("/")],
+    )
+    return monkeypatch
+
+
+def fake_nvcc(folder, version):
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "nvcc"
+    release = version.rpartition(".")[0]
+    path.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{version}'\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("", "AUTO"), ("auto", "AUTO"), ("ON", "ON"), ("1", "ON"), ("true", "ON"), ("off", "OFF"), ("0", "OFF")],
+)
+def test_mode(text, expected):
+    assert cuda_compiler.mode({"JAX_MOYE_CUDA": text}) == expected
+    assert cuda_compiler.mode({}) == "AUTO"
+
+
+def test_unknown_mode_is_refused():
+    with pytest.raises(cuda_compiler.CudaError, match="JAX_MOYE_CUDA=MAYBE: expected ON, AUTO or OFF"):
+        cuda_compiler.build_requirements({"JAX_MOYE_CUDA": "maybe"})
+
+
+@pytest.mark.parametrize("mode", ["", "AUTO", "ON"])
+def test_wheels_are_required_where_there_is_no_nvcc(linux, mode):
+    assert cuda_compiler.build_requirements({"JAX_MOYE_CUDA": mode, "PATH": ""}) == [cuda_compiler.CUDA_WHEELS]
+
+
+def test_nothing_is_required_when_off(linux):
+    assert cuda_compiler.build_requirements({"JAX_MOYE_CUDA": "OFF", "PATH": ""}) == []
+    with pytest.raises(cuda_compiler.CudaError, match="JAX_MOYE_CUDA=OFF"):
+        cuda_compiler.choose({"JAX_MOYE_CUDA": "OFF", "PATH": ""})
+
+
+def test_this_machines_nvcc_is_taken(linux, tmp_path):
+    path = fake_nvcc(tmp_path, "12.8.61")
+    environ = {"PATH": str(tmp_path)}
+    assert cuda_compiler.build_requirements(environ) == []
+    assert cuda_compiler.choose(environ) == cuda_compiler.Nvcc(path, "12.8.61", "PATH")
+
+
+def test_cuda_home_comes_before_path(linux, tmp_path):
+    fake_nvcc(tmp_path / "path", "13.0.88")
+    path = fake_nvcc(tmp_path / "home" / "bin", "13.2.86")
+    environ = {"PATH": str(tmp_path / "path"), "CUDA_HOME": str(tmp_path / "home")}
+    assert cuda_compiler.choose(environ) == cuda_compiler.Nvcc(path, "13.2.86", "CUDA_HOME")
+
+
+def test_an_old_nvcc_is_not_taken(linux, tmp_path):
+    fake_nvcc(tmp_path, "12.4.131")
+    environ = {"PATH": str(tmp_path)}
+    assert cuda_compiler.build_requirements(environ) == [cuda_compiler.CUDA_WHEELS]
+    with pytest.raises(cuda_compiler.CudaError, match=r"nvcc 12\.4\.131 from PATH is older than 12\.8; no CUDA wheels"):
+        cuda_compiler.choose(environ)
+
+
+def test_an_old_nvcc_does_not_hide_a_newer_one(linux, tmp_path):
+    fake_nvcc(tmp_path / "home" / "bin", "11.8.89")
+    path = fake_nvcc(tmp_path / "path", "13.0.88")
+    environ = {"PATH": str(tmp_path / "path"), "CUDA_HOME": str(tmp_path / "home")}
+    assert cuda_compiler.choose(environ).path == path
+
+
+def test_the_wheel_can_be_preferred(linux, tmp_path):
+    fake_nvcc(tmp_path, "13.0.88")
+    wheel = cuda_compiler.Nvcc(tmp_path / "wheel", "13.2.86", "the PyPI wheels")
+    linux.setattr(cuda_compiler, "wheel_nvcc", lambda: (wheel, ""))
+    environ = {"PATH": str(tmp_path), "JAX_MOYE_CUDA_PREFER_WHEEL": "1"}
+    assert cuda_compiler.build_requirements(environ) == [cuda_compiler.CUDA_WHEELS]
+    assert cuda_compiler.choose(environ) == wheel
+    assert cuda_compiler.choose({**environ, "JAX_MOYE_CUDA_PREFER_WHEEL": "0"}).origin == "PATH"
+
+
+def test_cudacxx_wins_and_must_run(linux, tmp_path):
+    fake_nvcc(tmp_path / "path", "13.0.88")
+    old = fake_nvcc(tmp_path / "own", "12.4.131")  # the user said so: no question about its age
+    environ = {"PATH": str(tmp_path / "path"), "CUDACXX": str(old)}
+    assert cuda_compiler.build_requirements(environ) == []
+    assert cuda_compiler.choose(environ) == cuda_compiler.Nvcc(old, "12.4.131", "CUDACXX")
+    with pytest.raises(cuda_compiler.CudaError, match="CUDACXX=/no/such/nvcc is no nvcc that runs"):
+        cuda_compiler.choose({**environ, "CUDACXX": "/no/such/nvcc"})
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "reason"),
+    [("darwin", "arm64", "on Linux, not on darwin"), ("linux", "riscv64", "x86_64 and aarch64, not on riscv64")],
+)
+def test_other_platforms_build_for_the_cpu(linux, tmp_path, system, machine, reason):
+    linux.setattr(cuda_compiler.sys, "platform", system)
+    linux.setattr(cuda_compiler.platform, "machine", lambda: machine)
+    assert cuda_compiler.build_requirements({"PATH": ""}) == []
+    with pytest.raises(cuda_compiler.CudaError, match=reason):
+        cuda_compiler.choose({"PATH": ""})
+
+
+def test_auto_asks_for_no_wheels_that_cannot_be_installed(linux):
+    linux.setattr(cuda_compiler, "wheels_installable", lambda: False)  # musl, say
+    assert cuda_compiler.build_requirements({"PATH": ""}) == []
+    assert cuda_compiler.build_requirements({"PATH": "", "JAX_MOYE_CUDA": "ON"}) == [cuda_compiler.CUDA_WHEELS]
+
+
+def test_toolkit_has_what_cmake_looks_for(tmp_path):
+    root = tmp_path / "nvidia" / "cu13"
+    for name in (*cuda_compiler.WHEEL_FILES, "lib/libcudart.so.13"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    toolkit = tmp_path / "toolkit"
+    for _ in range(2):  # the second configuration finds the first one's folder
+        cuda_compiler.make_toolkit(root, toolkit)
+        for name in cuda_compiler.WHEEL_FILES:
+            assert (toolkit / name).read_text() == name
+        assert (toolkit / "lib" / "libcudart.so").resolve() == root / "lib" / "libcudart.so.13"
+        assert (toolkit / "lib64" / "libcudart_static.a").exists()
+        assert not (toolkit / "bin").is_symlink()  # nvcc looks for its parts in bin/..
+
+
+def test_a_compiler_that_cannot_compile_is_named(tmp_path):
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\necho 'host_config.h: error: unsupported GNU version!' >&2\nexit 1\n")
+    nvcc.chmod(0o755)
+    with pytest.raises(
+        cuda_compiler.CudaError, match=r"cannot compile with g\+\+: host_config.h: error: unsupported GNU"
+    ):
+        cuda_compiler.check_compiles(nvcc, "g++")
+
+
+def test_the_backend_adds_to_scikit_build_cores_requirements(monkeypatch):
+    pytest.importorskip("scikit_build_core")
+    backend = load("jax_moye_build")
+    from scikit_build_core import build
+
+    monkeypatch.setattr(build, "get_requires_for_build_wheel", lambda settings: ["cmake"])
+    monkeypatch.setattr(build, "get_requires_for_build_editable", lambda settings: ["ninja"])
+    monkeypatch.setattr(cuda_compiler, "build_requirements", lambda: ["nvcc"])
+    assert backend.get_requires_for_build_wheel() == ["cmake", "nvcc"]
+    assert backend.get_requires_for_build_editable() == ["ninja", "nvcc"]
+    for hook in ("build_wheel", "build_sdist", "build_editable"):
+        assert getattr(backend, hook) is getattr(build, hook)

@@ -1,0 +1,122 @@
+"""README's commands and table, .ci/run, and facts that stand in two files."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def command(name):
+    """The one line of README's command `name`."""
+    block = re.search(rf"^<!-- command: {name} -->\n```sh\n(.*?)\n```$", README, re.MULTILINE | re.DOTALL)
+    assert block, f"README has no command {name}"
+    (line,) = block[1].splitlines()
+    return line
+
+
+def test_the_two_commands():
+    for name in ("quickstart", "test"):
+        assert command(name).startswith("python3 -m venv .venv && .venv/bin/pip install ")
+    assert ".venv/bin/python examples/quickstart.py" in command("quickstart")
+    assert "'.[test]'" in command("test")
+    assert command("test").endswith(".venv/bin/pytest")
+
+
+def test_ci_runs_readmes_test_command(tmp_path):
+    # Stand-ins record what they are called with, in a folder that holds .ci/run and README alone.
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / ".ci" / "run").write_bytes((ROOT / ".ci" / "run").read_bytes())
+    (tmp_path / ".ci" / "run").chmod(0o755)
+    (tmp_path / "README.md").write_text(README)
+    for name in ("bin/python3", ".venv/bin/pip", ".venv/bin/pytest"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >> "{tmp_path}/calls"\n')
+        path.chmod(0o755)
+    environ = dict(os.environ, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    run = subprocess.run([tmp_path / ".ci" / "run"], env=environ, capture_output=True, text=True, cwd="/")
+    assert run.returncode == 0, run.stderr
+    assert (tmp_path / "calls").read_text().splitlines() == [
+        "bin/python3 -m venv .venv",
+        ".venv/bin/pip install .[test]",
+        ".venv/bin/pytest ",
+    ]
+    assert f"+ {command('test')}" in run.stdout
+
+
+def test_ci_refuses_a_readme_without_the_command(tmp_path):
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / ".ci" / "run").write_bytes((ROOT / ".ci" / "run").read_bytes())
+    (tmp_path / "README.md").write_text(README.replace("<!-- command: test -->", ""))
+    run = subprocess.run(["sh", tmp_path / ".ci" / "run"], capture_output=True, text=True)
+    assert run.returncode == 2
+    assert "exactly one line" in run.stderr
+
+
+def test_readmes_table_is_current():
+    run = subprocess.run(
+        [sys.executable, ROOT / "tools" / "readme_table.py", "--check"], capture_output=True, text=True, cwd="/"
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_readmes_example_runs():
+    block = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
+    environ = dict(os.environ, JAX_PLATFORMS="cpu")
+    run = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, env=environ, cwd="/")
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.splitlines()
+    assert lines[0] == "(64, 128)"
+    assert lines[1] == "64"  # 64 ones times 64 ones
+
+
+def test_readmes_map_names_what_is_there():
+    section = README.split("## Map")[1]
+    for path in re.findall(r"^\| (.*?) \|", section, re.MULTILINE):
+        for name in re.findall(r"`(.*?)`", path):
+            assert (ROOT / name).exists(), name
+
+
+def test_version_is_installed():
+    from importlib import metadata
+
+    assert metadata.version("jax-moye") == PROJECT["project"]["version"]
+    assert f"## {PROJECT['project']['version']}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_hooks_and_dev_extra_pin_the_same_tools():
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    extra = PROJECT["project"]["optional-dependencies"]["dev"]
+    pins = set(re.findall(r"\b([a-z-]+==[\d.]+)", hooks))
+    assert {pin.partition("==")[0] for pin in pins} == {"ruff", "clang-format", "mypy", "codespell"}
+    assert pins <= set(extra)
+
+
+def test_disassembler_and_compiler_are_of_one_release():
+    text = (ROOT / "build_backend" / "cuda_compiler.py").read_text()
+    (toolkit,) = re.findall(r'CUDA_WHEELS = "cuda-toolkit\[.*\]==(\d+\.\d+)\.\d+"', text)
+    pins = [p for p in PROJECT["project"]["optional-dependencies"]["test"] if p.startswith("nvidia-cuda-")]
+    assert len(pins) == 2
+    for pin in pins:
+        assert f"=={toolkit}." in pin
+
+
+@pytest.mark.parametrize("workflow", ["test", "gpu", "wheels"])
+def test_workflows_are_yaml(workflow):
+    yaml = pytest.importorskip("yaml")
+    found = yaml.safe_load((ROOT / ".github" / "workflows" / f"{workflow}.yml").read_text())
+    assert found["name"] == workflow
+    assert found["jobs"]
+
+
+def test_workflows_call_the_shared_scripts():
+    assert "run: .ci/run" in (ROOT / ".github" / "workflows" / "test.yml").read_text()
+    assert "run: scripts/gpu_check.sh" in (ROOT / ".github" / "workflows" / "gpu.yml").read_text()
