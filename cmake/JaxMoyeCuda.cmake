@@ -42,8 +42,8 @@ endfunction()
 # The build backend asks the same program what to download.
 set(_toolkit "${PROJECT_BINARY_DIR}/cuda-toolkit")
 set(_cudacxx "${CMAKE_CUDA_COMPILER}")
-if(_cudacxx MATCHES "^${_toolkit}/")
-  set(_cudacxx "") # our own choice of the last run
+if(_cudacxx STREQUAL "${JAX_MOYE_CHOSEN_NVCC}")
+  set(_cudacxx "") # nobody named it: it is this file's choice of the last run
 endif()
 execute_process(
   COMMAND
@@ -75,6 +75,9 @@ jax_moye_limit_archs(_archs ${JAX_MOYE_PORTABLE_ARCHS})
 message(STATUS "jax_moye: CUDA kernels ON, nvcc ${_version_found} from ${_origin_found}, architectures ${_archs}")
 set(JAX_MOYE_HAVE_CUDA ON)
 set(CMAKE_CUDA_COMPILER "${_nvcc_found}" CACHE FILEPATH "" FORCE)
+if(NOT _origin_found STREQUAL "CUDACXX")
+  set(JAX_MOYE_CHOSEN_NVCC "${_nvcc_found}" CACHE INTERNAL "the nvcc that build_backend/cuda_compiler.py chose")
+endif()
 if(_toolkit_found)
   set(CUDAToolkit_ROOT "${_toolkit_found}" CACHE PATH "" FORCE)
 endif()

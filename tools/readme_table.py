@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Writes README's table of kernels from jax_moye.configs(), between its two markers.
+
+    readme_table.py            rewrites README.md
+    readme_table.py --check    exit status 1 if README.md is not what would be written
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import pathlib
+import re
+import sys
+from collections.abc import Iterable
+
+README = pathlib.Path(__file__).resolve().parents[1] / "README.md"
+BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}
+
+
+def _cell(values: Iterable[object]) -> str:
+    return ", ".join(str(value) for value in dict.fromkeys(values))
+
+
+def table() -> str:
+    """The table in Markdown: one line per kernel and operand dtype, rows of the same kernel and dtype together."""
+    import jax_moye
+
+    lines = [
+        "| kernel | operands | results | tiles (m×n×k) | alignment, bytes | orders (a, b) | GPUs |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    rows = sorted(jax_moye.configs(), key=lambda row: (row.kernel, row.dtype))
+    for (kernel, dtype), group in itertools.groupby(rows, key=lambda row: (row.kernel, row.dtype)):
+        configs = list(group)
+        cells = (
+            f"`{kernel}`",
+            DTYPES[dtype],
+            _cell(DTYPES[out] for config in configs for out in config.out_dtypes),
+            _cell("×".join(map(str, config.tile)) for config in configs),
+            _cell(sorted((config.alignment for config in configs), reverse=True)),
+            _cell(order for config in configs for order in config.orders),
+            _cell(f"sm_{config.min_arch} and newer" for config in configs),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def rewritten(text: str) -> str:
+    """README's text with the table of this installation.
+
+    Raises:
+        ValueError: the markers are not there, once each and in order.
+    """
+    pattern = re.compile(f"{re.escape(BEGIN)}\n.*?{re.escape(END)}", re.DOTALL)
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or not pattern.search(text):
+        raise ValueError(f"README.md does not have {BEGIN} and {END} once each")
+    return pattern.sub(lambda _: f"{BEGIN}\n{table()}\n{END}", text)
+
+
+def main() -> int:
+    """Rewrites or checks README.md."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    text = README.read_text()
+    new = rewritten(text)
+    if text == new:
+        return 0
+    if args.check:
+        print("README.md's table of kernels is out of date: run tools/readme_table.py", file=sys.stderr)
+        return 1
+    README.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
