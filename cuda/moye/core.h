@@ -1,0 +1,623 @@
+// What the layout library needs of a standard library, in a form that nvcc, NVRTC and g++ compile fast:
+// integral constants with arithmetic, index sequences, an empty-element-free tuple, a handful of type traits.
+#pragma once
+
+#include "moye/arch/config.h"
+
+namespace moye {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Type traits
+
+template <class T>
+struct RemoveCvrefImpl {
+  using Type = T;
+};
+template <class T>
+struct RemoveCvrefImpl<T const> : RemoveCvrefImpl<T> {};
+template <class T>
+struct RemoveCvrefImpl<T&> : RemoveCvrefImpl<T> {};
+template <class T>
+struct RemoveCvrefImpl<T&&> : RemoveCvrefImpl<T> {};
+template <class T>
+using RemoveCvref = typename RemoveCvrefImpl<T>::Type;
+
+template <class T, class U>
+inline constexpr bool is_same = false;
+template <class T>
+inline constexpr bool is_same<T, T> = true;
+
+template <class T>
+inline constexpr bool is_const = false;
+template <class T>
+inline constexpr bool is_const<T const> = true;
+
+template <bool kCondition, class T, class U>
+struct ConditionalImpl {
+  using Type = T;
+};
+template <class T, class U>
+struct ConditionalImpl<false, T, U> {
+  using Type = U;
+};
+template <bool kCondition, class T, class U>
+using Conditional = typename ConditionalImpl<kCondition, T, U>::Type;
+
+/// To's type with From's const.
+template <class From, class To>
+using CopyConst = Conditional<is_const<From>, To const, To>;
+
+/// A value of type T in an unevaluated expression.
+template <class T>
+T declval() noexcept;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Index sequences
+
+template <int... I>
+struct Seq {};
+
+template <class S, class T>
+struct ConcatSeqImpl;
+template <int... I, int... J>
+struct ConcatSeqImpl<Seq<I...>, Seq<J...>> {
+  using Type = Seq<I..., (static_cast<int>(sizeof...(I)) + J)...>;
+};
+
+template <int N>
+struct MakeSeqImpl {
+  using Type = typename ConcatSeqImpl<typename MakeSeqImpl<N / 2>::Type, typename MakeSeqImpl<N - N / 2>::Type>::Type;
+};
+template <>
+struct MakeSeqImpl<0> {
+  using Type = Seq<>;
+};
+template <>
+struct MakeSeqImpl<1> {
+  using Type = Seq<0>;
+};
+template <>
+struct MakeSeqImpl<2> {
+  using Type = Seq<0, 1>;
+};
+template <>
+struct MakeSeqImpl<3> {
+  using Type = Seq<0, 1, 2>;
+};
+template <>
+struct MakeSeqImpl<4> {
+  using Type = Seq<0, 1, 2, 3>;
+};
+
+/// Seq<0, 1, ..., N-1>
+template <int N>
+using MakeSeq = typename MakeSeqImpl<N>::Type;
+
+template <int kOffset, class S>
+struct ShiftSeqImpl;
+template <int kOffset, int... I>
+struct ShiftSeqImpl<kOffset, Seq<I...>> {
+  using Type = Seq<(kOffset + I)...>;
+};
+
+/// Seq<B, B+1, ..., E-1>
+template <int B, int E>
+using MakeRange = typename ShiftSeqImpl<B, MakeSeq<E - B>>::Type;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Integral constants: the value is in the type, so arithmetic on them happens in the type system.
+
+template <auto v>
+struct C {
+  static constexpr auto value = v;
+  using value_type = decltype(v);
+  MOYE_HOST_DEVICE constexpr operator value_type() const { return v; }
+};
+
+template <int v>
+using Int = C<v>;
+
+using true_type = C<true>;
+using false_type = C<false>;
+
+template <class T>
+inline constexpr bool is_dynamic_integral = false;
+template <>
+inline constexpr bool is_dynamic_integral<bool> = true;
+template <>
+inline constexpr bool is_dynamic_integral<char> = true;
+template <>
+inline constexpr bool is_dynamic_integral<signed char> = true;
+template <>
+inline constexpr bool is_dynamic_integral<unsigned char> = true;
+template <>
+inline constexpr bool is_dynamic_integral<short> = true;
+template <>
+inline constexpr bool is_dynamic_integral<unsigned short> = true;
+template <>
+inline constexpr bool is_dynamic_integral<int> = true;
+template <>
+inline constexpr bool is_dynamic_integral<unsigned> = true;
+template <>
+inline constexpr bool is_dynamic_integral<long> = true;
+template <>
+inline constexpr bool is_dynamic_integral<unsigned long> = true;
+template <>
+inline constexpr bool is_dynamic_integral<long long> = true;
+template <>
+inline constexpr bool is_dynamic_integral<unsigned long long> = true;
+
+template <class T>
+inline constexpr bool is_static_integral = false;
+template <auto v>
+inline constexpr bool is_static_integral<C<v>> = true;
+
+template <class T>
+inline constexpr bool is_integral = is_dynamic_integral<T> || is_static_integral<T>;
+
+/// Stands for "not known at compile time" where a static value is asked for.
+inline constexpr long long kDynamic = -9223372036854775807LL - 1;
+
+/// The value of an integral constant, kDynamic for everything else.
+template <class T>
+inline constexpr long long static_value = kDynamic;
+template <auto v>
+inline constexpr long long static_value<C<v>> = static_cast<long long>(v);
+
+template <long long n, class T>
+inline constexpr bool is_constant = static_value<T> == n && n != kDynamic;
+
+#define MOYE_CONSTANT_OPERATOR(op)                                       \
+  template <auto a, auto b>                                              \
+  MOYE_HOST_DEVICE constexpr C<(a op b)> operator op(C<a>, C<b>) {       \
+    return {};                                                           \
+  }
+MOYE_CONSTANT_OPERATOR(+)
+MOYE_CONSTANT_OPERATOR(-)
+MOYE_CONSTANT_OPERATOR(*)
+MOYE_CONSTANT_OPERATOR(/)
+MOYE_CONSTANT_OPERATOR(%)
+MOYE_CONSTANT_OPERATOR(==)
+MOYE_CONSTANT_OPERATOR(!=)
+MOYE_CONSTANT_OPERATOR(<)
+MOYE_CONSTANT_OPERATOR(<=)
+MOYE_CONSTANT_OPERATOR(>)
+MOYE_CONSTANT_OPERATOR(>=)
+MOYE_CONSTANT_OPERATOR(&&)
+MOYE_CONSTANT_OPERATOR(||)
+#undef MOYE_CONSTANT_OPERATOR
+
+template <auto a>
+MOYE_HOST_DEVICE constexpr C<-a> operator-(C<a>) {
+  return {};
+}
+template <auto a>
+MOYE_HOST_DEVICE constexpr C<!a> operator!(C<a>) {
+  return {};
+}
+
+template <class T>
+concept DynamicIntegral = is_dynamic_integral<T>;
+
+// Constant with variable: 0 and 1 stay (or make the result) static. A broadcast mode keeps its static stride 0 this way,
+// and a register's offset stays a compile-time number. All other combinations are the built-in operators.
+template <auto a, DynamicIntegral T>
+  requires(a == 0)
+MOYE_HOST_DEVICE constexpr T operator+(C<a>, T t) {
+  return t;
+}
+template <auto a, DynamicIntegral T>
+  requires(a == 0)
+MOYE_HOST_DEVICE constexpr T operator+(T t, C<a>) {
+  return t;
+}
+template <auto a, DynamicIntegral T>
+  requires(a == 0)
+MOYE_HOST_DEVICE constexpr T operator-(T t, C<a>) {
+  return t;
+}
+template <auto a, DynamicIntegral T>
+  requires(a == 0 || a == 1)
+MOYE_HOST_DEVICE constexpr auto operator*(C<a>, T t) {
+  if constexpr (a == 0) {
+    return Int<0>{};
+  } else {
+    return t;
+  }
+}
+template <auto a, DynamicIntegral T>
+  requires(a == 0 || a == 1)
+MOYE_HOST_DEVICE constexpr auto operator*(T t, C<a> c) {
+  return c * t;
+}
+template <auto a, DynamicIntegral T>
+  requires(a == 1)
+MOYE_HOST_DEVICE constexpr T operator/(T t, C<a>) {
+  return t;
+}
+template <auto a, DynamicIntegral T>
+  requires(a == 0)
+MOYE_HOST_DEVICE constexpr Int<0> operator/(C<a>, T) {
+  return {};
+}
+template <auto a, DynamicIntegral T>
+  requires(a == 1)
+MOYE_HOST_DEVICE constexpr Int<0> operator%(T, C<a>) {
+  return {};
+}
+template <auto a, DynamicIntegral T>
+  requires(a == 0)
+MOYE_HOST_DEVICE constexpr Int<0> operator%(C<a>, T) {
+  return {};
+}
+
+template <class T, class U>
+MOYE_HOST_DEVICE constexpr auto max(T t, U u) {
+  if constexpr (is_static_integral<T> && is_static_integral<U>) {
+    return C<(T::value > U::value ? T::value : U::value)>{};
+  } else {
+    return t > u ? t : u;
+  }
+}
+template <class T, class U>
+MOYE_HOST_DEVICE constexpr auto min(T t, U u) {
+  if constexpr (is_static_integral<T> && is_static_integral<U>) {
+    return C<(T::value < U::value ? T::value : U::value)>{};
+  } else {
+    return t < u ? t : u;
+  }
+}
+
+MOYE_HOST_DEVICE constexpr long long gcd_value(long long a, long long b) {
+  while (b != 0) {
+    long long r = a % b;
+    a = b;
+    b = r;
+  }
+  return a < 0 ? -a : a;
+}
+
+using _0 = Int<0>;
+using _1 = Int<1>;
+using _2 = Int<2>;
+using _3 = Int<3>;
+using _4 = Int<4>;
+using _5 = Int<5>;
+using _6 = Int<6>;
+using _7 = Int<7>;
+using _8 = Int<8>;
+using _9 = Int<9>;
+using _10 = Int<10>;
+using _16 = Int<16>;
+using _24 = Int<24>;
+using _32 = Int<32>;
+using _48 = Int<48>;
+using _64 = Int<64>;
+using _96 = Int<96>;
+using _128 = Int<128>;
+using _192 = Int<192>;
+using _256 = Int<256>;
+using _512 = Int<512>;
+using _1024 = Int<1024>;
+
+/// Keeps a mode in a slice: t(_, 3). Drops out of arithmetic as 0.
+struct Underscore {};
+inline constexpr Underscore _{};
+
+template <class T>
+inline constexpr bool is_underscore = is_same<T, Underscore>;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Tuple: a tuple of empty types is an empty type, so static shapes, strides and layouts cost no storage.
+
+template <class T>
+inline constexpr bool is_empty = __is_empty(T);
+
+template <int I, class T, bool kEmpty = is_empty<T>>
+struct TupleLeaf {
+  T value;
+  TupleLeaf() = default;
+  MOYE_HOST_DEVICE constexpr explicit TupleLeaf(T const& t) : value(t) {}
+};
+template <int I, class T>
+struct TupleLeaf<I, T, true> {
+  TupleLeaf() = default;
+  MOYE_HOST_DEVICE constexpr explicit TupleLeaf(T const&) {}
+};
+
+template <class S, class... T>
+struct TupleBase;
+template <int... I, class... T>
+struct TupleBase<Seq<I...>, T...> : TupleLeaf<I, T>... {
+  TupleBase() = default;
+  MOYE_HOST_DEVICE constexpr explicit TupleBase(T const&... t)
+    requires(sizeof...(T) > 0)
+      : TupleLeaf<I, T>(t)... {}
+};
+
+template <class... T>
+struct Tuple : TupleBase<MakeSeq<sizeof...(T)>, T...> {
+  Tuple() = default;
+  MOYE_HOST_DEVICE constexpr Tuple(T const&... t)
+    requires(sizeof...(T) > 0)
+      : TupleBase<MakeSeq<sizeof...(T)>, T...>(t...) {}
+};
+
+// The same tuple under the names that say what it is for.
+template <class... T>
+using Shape = Tuple<T...>;
+template <class... T>
+using Stride = Tuple<T...>;
+template <class... T>
+using Step = Tuple<T...>;
+template <class... T>
+using Coord = Tuple<T...>;
+template <class... T>
+using Tile = Tuple<T...>;
+
+template <class... T>
+MOYE_HOST_DEVICE constexpr Tuple<T...> make_tuple(T... t) {
+  return Tuple<T...>(t...);
+}
+MOYE_HOST_DEVICE constexpr Tuple<> make_tuple() { return {}; }
+template <class... T>
+MOYE_HOST_DEVICE constexpr auto make_shape(T... t) {
+  return make_tuple(t...);
+}
+template <class... T>
+MOYE_HOST_DEVICE constexpr auto make_stride(T... t) {
+  return make_tuple(t...);
+}
+template <class... T>
+MOYE_HOST_DEVICE constexpr auto make_step(T... t) {
+  return make_tuple(t...);
+}
+template <class... T>
+MOYE_HOST_DEVICE constexpr auto make_coord(T... t) {
+  return make_tuple(t...);
+}
+template <class... T>
+MOYE_HOST_DEVICE constexpr auto make_tile(T... t) {
+  return make_tuple(t...);
+}
+
+template <class T>
+inline constexpr bool is_tuple = false;
+template <class... T>
+inline constexpr bool is_tuple<Tuple<T...>> = true;
+
+template <int I, class T>
+MOYE_HOST_DEVICE constexpr T tuple_leaf(TupleLeaf<I, T, false> const& leaf) {
+  return leaf.value;
+}
+template <int I, class T>
+MOYE_HOST_DEVICE constexpr T tuple_leaf(TupleLeaf<I, T, true> const&) {
+  return T{};
+}
+
+/// Element I, by value: elements are integers, constants, or small structs of them.
+template <int I, class... T>
+MOYE_HOST_DEVICE constexpr auto get(Tuple<T...> const& t) {
+  static_assert(0 <= I && I < static_cast<int>(sizeof...(T)), "get: the tuple has no such element");
+  return tuple_leaf<I>(t);
+}
+/// get<I, J, ...>(t) == get<J, ...>(get<I>(t))
+template <int I, int J, int... K, class T>
+MOYE_HOST_DEVICE constexpr auto get(T const& t) {
+  return get<J, K...>(get<I>(t));
+}
+
+template <int I, class T>
+using TupleElement = decltype(get<I>(declval<T const&>()));
+
+template <class T>
+inline constexpr int tuple_size = 1;
+template <class... T>
+inline constexpr int tuple_size<Tuple<T...>> = static_cast<int>(sizeof...(T));
+
+/// Whether every integer in it, at any depth, is known at compile time.
+template <class T>
+inline constexpr bool is_static = is_empty<T>;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Tuple algorithms. A scalar counts as a tuple of one element where that makes sense.
+
+template <class... T, class F, int... I>
+MOYE_HOST_DEVICE constexpr auto apply_impl(Tuple<T...> const& t, F const& f, Seq<I...>) {
+  return f(get<I>(t)...);
+}
+/// f(get<0>(t), get<1>(t), ...)
+template <class... T, class F>
+MOYE_HOST_DEVICE constexpr auto apply(Tuple<T...> const& t, F const& f) {
+  return apply_impl(t, f, MakeSeq<sizeof...(T)>{});
+}
+
+template <class T, class F, int... I>
+MOYE_HOST_DEVICE constexpr auto transform_impl(T const& t, F const& f, Seq<I...>) {
+  return make_tuple(f(get<I>(t))...);
+}
+template <class T, class U, class F, int... I>
+MOYE_HOST_DEVICE constexpr auto transform_impl(T const& t, U const& u, F const& f, Seq<I...>) {
+  return make_tuple(f(get<I>(t), get<I>(u))...);
+}
+template <class T, class U, class V, class F, int... I>
+MOYE_HOST_DEVICE constexpr auto transform_impl(T const& t, U const& u, V const& v, F const& f, Seq<I...>) {
+  return make_tuple(f(get<I>(t), get<I>(u), get<I>(v))...);
+}
+/// (f(t0), f(t1), ...)
+template <class... T, class F>
+MOYE_HOST_DEVICE constexpr auto transform(Tuple<T...> const& t, F const& f) {
+  return transform_impl(t, f, MakeSeq<sizeof...(T)>{});
+}
+/// (f(t0, u0), f(t1, u1), ...)
+template <class... T, class... U, class F>
+MOYE_HOST_DEVICE constexpr auto transform(Tuple<T...> const& t, Tuple<U...> const& u, F const& f) {
+  static_assert(sizeof...(T) == sizeof...(U), "transform: the tuples differ in rank");
+  return transform_impl(t, u, f, MakeSeq<sizeof...(T)>{});
+}
+
+/// (f(t0, u0, v0), f(t1, u1, v1), ...)
+template <class... T, class... U, class... V, class F>
+MOYE_HOST_DEVICE constexpr auto transform(Tuple<T...> const& t, Tuple<U...> const& u, Tuple<V...> const& v, F const& f) {
+  static_assert(sizeof...(T) == sizeof...(U) && sizeof...(T) == sizeof...(V), "transform: the tuples differ in rank");
+  return transform_impl(t, u, v, f, MakeSeq<sizeof...(T)>{});
+}
+
+/// f at every leaf of a nested tuple, which keeps its profile.
+template <class T, class F>
+MOYE_HOST_DEVICE constexpr auto transform_leaf(T const& t, F const& f) {
+  if constexpr (is_tuple<T>) {
+    return transform(t, [&](auto const& x) { return transform_leaf(x, f); });
+  } else {
+    return f(t);
+  }
+}
+template <class T, class U, class F>
+MOYE_HOST_DEVICE constexpr auto transform_leaf(T const& t, U const& u, F const& f) {
+  if constexpr (is_tuple<T>) {
+    return transform(t, u, [&](auto const& x, auto const& y) { return transform_leaf(x, y, f); });
+  } else {
+    return f(t, u);
+  }
+}
+
+template <int I, int N, class T, class V, class F>
+MOYE_HOST_DEVICE constexpr auto fold_impl(T const& t, V const& v, F const& f) {
+  if constexpr (I == N) {
+    return v;
+  } else {
+    return fold_impl<I + 1, N>(t, f(v, get<I>(t)), f);
+  }
+}
+/// f(...f(f(v, t0), t1)..., tn)
+template <class... T, class V, class F>
+MOYE_HOST_DEVICE constexpr auto fold(Tuple<T...> const& t, V const& v, F const& f) {
+  return fold_impl<0, static_cast<int>(sizeof...(T))>(t, v, f);
+}
+
+template <class... T, class F, int... I>
+MOYE_HOST_DEVICE constexpr void for_each_impl(Tuple<T...> const& t, F const& f, Seq<I...>) {
+  (f(get<I>(t)), ...);
+}
+template <class... T, class F>
+MOYE_HOST_DEVICE constexpr void for_each(Tuple<T...> const& t, F const& f) {
+  for_each_impl(t, f, MakeSeq<sizeof...(T)>{});
+}
+
+template <int B, class T, int... I>
+MOYE_HOST_DEVICE constexpr auto take_impl(T const& t, Seq<I...>) {
+  return make_tuple(get<B + I>(t)...);
+}
+/// (t_B, ..., t_{E-1})
+template <int B, int E, class... T>
+MOYE_HOST_DEVICE constexpr auto take(Tuple<T...> const& t) {
+  static_assert(0 <= B && B <= E && E <= static_cast<int>(sizeof...(T)), "take: no such range of modes");
+  return take_impl<B>(t, MakeSeq<E - B>{});
+}
+
+/// (t_I, t_J, ...)
+template <int... I, class... T>
+MOYE_HOST_DEVICE constexpr auto select(Tuple<T...> const& t) {
+  return make_tuple(get<I>(t)...);
+}
+
+MOYE_HOST_DEVICE constexpr Tuple<> tuple_cat() { return {}; }
+template <class... T>
+MOYE_HOST_DEVICE constexpr Tuple<T...> tuple_cat(Tuple<T...> const& t) {
+  return t;
+}
+template <class T, class U, int... I, int... J>
+MOYE_HOST_DEVICE constexpr auto tuple_cat_impl(T const& t, U const& u, Seq<I...>, Seq<J...>) {
+  return make_tuple(get<I>(t)..., get<J>(u)...);
+}
+/// (t0, ..., u0, ..., ...)
+template <class... T, class... U, class... Rest>
+MOYE_HOST_DEVICE constexpr auto tuple_cat(Tuple<T...> const& t, Tuple<U...> const& u, Rest const&... rest) {
+  if constexpr (sizeof...(Rest) == 0) {
+    return tuple_cat_impl(t, u, MakeSeq<sizeof...(T)>{}, MakeSeq<sizeof...(U)>{});
+  } else {
+    return tuple_cat(tuple_cat(t, u), rest...);
+  }
+}
+
+/// A scalar as a tuple of one, a tuple as itself.
+template <class T>
+MOYE_HOST_DEVICE constexpr auto wrap(T const& t) {
+  if constexpr (is_tuple<T>) {
+    return t;
+  } else {
+    return make_tuple(t);
+  }
+}
+
+/// A tuple of one as its element, at any depth; anything else as itself.
+template <class T>
+MOYE_HOST_DEVICE constexpr auto unwrap(T const& t) {
+  if constexpr (is_tuple<T> && tuple_size<T> == 1) {
+    return unwrap(get<0>(t));
+  } else {
+    return t;
+  }
+}
+
+template <class T, int... I>
+MOYE_HOST_DEVICE constexpr auto repeat_impl(T const& t, Seq<I...>) {
+  return make_tuple((static_cast<void>(I), t)...);
+}
+/// (t, t, ..., t), N times
+template <int N, class T>
+MOYE_HOST_DEVICE constexpr auto repeat(T const& t) {
+  return repeat_impl(t, MakeSeq<N>{});
+}
+
+/// t with x at the end until it has N elements.
+template <int N, class T, class X>
+MOYE_HOST_DEVICE constexpr auto append(T const& t, X const& x) {
+  if constexpr (!is_tuple<T>) {
+    if constexpr (N == 1) {
+      return t;
+    } else {
+      return append<N>(make_tuple(t), x);
+    }
+  } else {
+    static_assert(tuple_size<T> <= N, "append: the tuple already has more modes");
+    if constexpr (tuple_size<T> == N) {
+      return t;
+    } else {
+      return tuple_cat(t, repeat<N - tuple_size<T>>(x));
+    }
+  }
+}
+/// t with x in front until it has N elements.
+template <int N, class T, class X>
+MOYE_HOST_DEVICE constexpr auto prepend(T const& t, X const& x) {
+  if constexpr (!is_tuple<T>) {
+    if constexpr (N == 1) {
+      return t;
+    } else {
+      return prepend<N>(make_tuple(t), x);
+    }
+  } else {
+    static_assert(tuple_size<T> <= N, "prepend: the tuple already has more modes");
+    if constexpr (tuple_size<T> == N) {
+      return t;
+    } else {
+      return tuple_cat(repeat<N - tuple_size<T>>(x), t);
+    }
+  }
+}
+
+/// (t_0, ..., (t_B, ..., t_{E-1}), ..., t_n): modes [B, E) become one mode.
+template <int B, int E, class... T>
+MOYE_HOST_DEVICE constexpr auto group(Tuple<T...> const& t) {
+  static_assert(0 <= B && B < E && E <= static_cast<int>(sizeof...(T)), "group: no such range of modes");
+  return tuple_cat(take<0, B>(t), make_tuple(take<B, E>(t)), take<E, static_cast<int>(sizeof...(T))>(t));
+}
+
+/// t with element I replaced by x.
+template <int I, class... T, class X>
+MOYE_HOST_DEVICE constexpr auto replace(Tuple<T...> const& t, X const& x) {
+  return tuple_cat(take<0, I>(t), make_tuple(x), take<I + 1, static_cast<int>(sizeof...(T))>(t));
+}
+
+}  // namespace moye

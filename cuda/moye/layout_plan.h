@@ -1,0 +1,264 @@
+// The layout algebra's decisions, on numbers. An operation looks at the flat leaves of its operands, where a number that
+// is not known at compile time is kDynamic, and answers with a plan: which leaves are merged, dropped, split or scaled.
+// layout.h turns a plan into types. So the algorithms are ordinary functions, are evaluated once per pair of layouts, say
+// what is wrong by name, and leave every dynamic number untouched.
+#pragma once
+
+#include "moye/core.h"
+
+namespace moye {
+
+enum class LayoutError {
+  kNone,
+  kStrideDivisibility,         // a stride neither divides nor is divided by an extent it meets
+  kShapeDivisibility,          // an extent is not a multiple of the part of a mode it has to fill
+  kCarry,                      // two modes meet in one mode of the other layout and overflow it: sums would carry
+  kNonInjective,               // complement of a layout that may hit an element twice
+  kLeftInverseDivisibility,    // the strides do not divide each other
+  kDynamicNotSupported,        // a number the decision needs is not known at compile time
+};
+
+/// Leaves of a layout; kDynamic where not static.
+template <int N>
+struct FlatLeaves {
+  static constexpr int kSize = N;
+  long long shape[N];
+  long long stride[N];
+};
+
+/// Output leaf i is the product of the input's extents [begin[i], end[i]) with the stride of begin[i].
+template <int N>
+struct CoalescePlan {
+  int size = 0;
+  int begin[N] = {};
+  int end[N] = {};
+};
+
+/// Drops leaves of extent 1 and merges a leaf with its right neighbour where stride * extent == the neighbour's stride.
+/// With keep_last the last leaf's extent is taken to be larger than 1: it says how the function goes on beyond the shape.
+template <int N>
+constexpr CoalescePlan<N> plan_coalesce(FlatLeaves<N> const& in, bool keep_last) {
+  CoalescePlan<N> plan;
+  for (int i = 0; i < N; ++i) {
+    if (in.shape[i] == 1 && !(keep_last && i == N - 1)) continue;
+    if (plan.size > 0) {
+      int const last = plan.end[plan.size - 1] - 1;
+      bool const known = in.shape[last] != kDynamic && in.stride[last] != kDynamic && in.stride[i] != kDynamic;
+      if (known && in.shape[last] * in.stride[last] == in.stride[i]) {
+        plan.end[plan.size - 1] = i + 1;
+        continue;
+      }
+    }
+    plan.begin[plan.size] = i;
+    plan.end[plan.size] = i + 1;
+    ++plan.size;
+  }
+  return plan;
+}
+
+/// Leaf l of B becomes the leaves [begin[l], begin[l+1]) of the result: extent shape[j] (kDynamic: B's own extent), stride
+/// factor[j] (kDynamic: B's own stride) times the stride of A's leaf source[j] (-1: stride 0).
+template <int NA, int NB>
+struct CompositionPlan {
+  LayoutError error = LayoutError::kNone;
+  int size = 0;
+  int begin[NB + 1] = {};
+  long long shape[NA * NB] = {};
+  long long factor[NA * NB] = {};
+  int source[NA * NB] = {};
+
+  constexpr void emit(long long s, long long d, int a) {
+    shape[size] = s;
+    factor[size] = d;
+    source[size] = a;
+    ++size;
+  }
+};
+
+/// A after B, leaf by leaf. A must be coalesced.
+///
+/// Each leaf s:d of B walks over A's modes from the left, dividing its stride d by their extents until it finds the mode
+/// it starts in, and fills modes from there. It is sound iff every division is exact, and the largest digits that B's
+/// leaves put into one mode of A add up to less than its extent (no carry into the next mode). CuTe checks less and can
+/// return a wrong layout, e.g. (4,3):(3,1) o 4:3; here that is an error.
+template <int NA, int NB>
+constexpr CompositionPlan<NA, NB> plan_composition(FlatLeaves<NA> const& a, FlatLeaves<NB> const& b) {
+  CompositionPlan<NA, NB> plan;
+  long long digit[NA] = {};
+  auto const fail = [&](LayoutError error) {
+    if (plan.error == LayoutError::kNone) plan.error = error;
+  };
+  for (int l = 0; l < NB; ++l) {
+    plan.begin[l] = plan.size;
+    long long rest = b.shape[l];
+    long long step = b.stride[l];
+    if (step == 0 || rest == 1) {
+      plan.emit(rest, 0, -1);
+      continue;
+    }
+    if (NA == 1) {
+      plan.emit(rest, step, 0);
+      continue;
+    }
+    if (step == kDynamic || step < 0) {
+      fail(LayoutError::kDynamicNotSupported);
+      continue;
+    }
+    for (int i = 0; i < NA - 1 && rest != 1; ++i) {
+      long long const extent = a.shape[i];
+      if (extent == kDynamic) {
+        fail(LayoutError::kDynamicNotSupported);
+        rest = 1;
+        break;
+      }
+      if (step % extent == 0) {
+        step /= extent;
+        continue;
+      }
+      if (step > extent) {
+        fail(LayoutError::kStrideDivisibility);
+        rest = 1;
+        break;
+      }
+      long long const n = (extent + step - 1) / step;
+      if (rest == kDynamic) {
+        fail(LayoutError::kDynamicNotSupported);
+        rest = 1;
+        break;
+      }
+      if (rest <= n) {
+        plan.emit(rest, step, i);
+        digit[i] += (rest - 1) * step;
+        rest = 1;
+        break;
+      }
+      if (extent % step != 0) fail(LayoutError::kStrideDivisibility);
+      if (rest % n != 0) fail(LayoutError::kShapeDivisibility);
+      plan.emit(n, step, i);
+      digit[i] += (n - 1) * step;
+      rest /= n;
+      step = 1;
+    }
+    if (rest != 1) plan.emit(rest, step, NA - 1);
+  }
+  plan.begin[NB] = plan.size;
+  for (int i = 0; i < NA - 1; ++i) {
+    if (a.shape[i] != kDynamic && digit[i] > a.shape[i] - 1) fail(LayoutError::kCarry);
+  }
+  return plan;
+}
+
+/// The gaps of a layout, smallest stride first: extents and strides, and the stride at which everything starts again.
+template <int N>
+struct ComplementPlan {
+  LayoutError error = LayoutError::kNone;
+  long long shape[N] = {};
+  long long stride[N] = {};
+  long long period = 1;
+};
+
+/// The leaves' indices in the order of their strides; equal strides stay in place. Dynamic strides come last.
+template <int N>
+struct Order {
+  int index[N] = {};
+};
+template <int N>
+constexpr Order<N> stride_order(FlatLeaves<N> const& in) {
+  Order<N> order;
+  auto const less = [&](int i, int j) {
+    if (in.stride[i] == kDynamic) return false;
+    return in.stride[j] == kDynamic || in.stride[i] < in.stride[j];
+  };
+  for (int i = 0; i < N; ++i) {
+    int at = i;
+    for (; at > 0 && less(i, order.index[at - 1]); --at) order.index[at] = order.index[at - 1];
+    order.index[at] = i;
+  }
+  return order;
+}
+
+/// `in` is filtered: no stride 0 and no extent 1, unless it is 1:0.
+template <int N>
+constexpr ComplementPlan<N> plan_complement(FlatLeaves<N> const& in) {
+  ComplementPlan<N> plan;
+  Order<N> const order = stride_order(in);
+  for (int i = 0; i < N; ++i) {
+    long long const shape = in.shape[order.index[i]];
+    long long const stride = in.stride[order.index[i]];
+    plan.shape[i] = 1;
+    plan.stride[i] = 0;
+    if (stride == 0) continue;  // 1:0, the layout of one element
+    if (shape == kDynamic || stride == kDynamic) {
+      plan.error = LayoutError::kDynamicNotSupported;
+      return plan;
+    }
+    if (stride < plan.period) {
+      plan.error = LayoutError::kNonInjective;
+      return plan;
+    }
+    plan.shape[i] = stride / plan.period;
+    plan.stride[i] = plan.period;
+    plan.period = shape * stride;
+  }
+  return plan;
+}
+
+/// Leaf i of an inverse: extent shape[i] (kDynamic: the extent of leaf source[i]), and the stride of leaf source[i] in the
+/// compact layout of the same extents, that is the product of the extents before it (0 where source[i] is -1).
+template <int N>
+struct InversePlan {
+  LayoutError error = LayoutError::kNone;
+  int size = 0;
+  long long shape[N + 1] = {};
+  int source[N + 1] = {};
+
+  constexpr void emit(long long s, int from) {
+    shape[size] = s;
+    source[size] = from;
+    ++size;
+  }
+};
+
+/// The longest run 0, 1, 2, ... of indices that the layout produces.
+template <int N>
+constexpr InversePlan<N> plan_right_inverse(FlatLeaves<N> const& in) {
+  InversePlan<N> plan;
+  Order<N> const order = stride_order(in);
+  long long next = 1;
+  for (int i = 0; i < N; ++i) {
+    int const leaf = order.index[i];
+    if (in.stride[leaf] != next || in.shape[leaf] == 1) continue;
+    plan.emit(in.shape[leaf], leaf);
+    if (in.shape[leaf] == kDynamic) break;
+    next *= in.shape[leaf];
+  }
+  return plan;
+}
+
+template <int N>
+constexpr InversePlan<N> plan_left_inverse(FlatLeaves<N> const& in) {
+  InversePlan<N> plan;
+  Order<N> const order = stride_order(in);
+  long long done = 1;   // indices below `done` are decided
+  int previous = -1;    // the leaf whose multiples fill the gap up to the next stride
+  for (int i = 0; i < N; ++i) {
+    int const leaf = order.index[i];
+    long long const stride = in.stride[leaf];
+    if (stride == 0) continue;
+    if (stride == kDynamic || (in.shape[leaf] == kDynamic && i != N - 1)) {
+      plan.error = LayoutError::kDynamicNotSupported;
+      return plan;
+    }
+    if (stride < done || stride % done != 0) {
+      plan.error = LayoutError::kLeftInverseDivisibility;
+      return plan;
+    }
+    plan.emit(stride / done, previous);
+    done = stride;
+    previous = leaf;
+  }
+  if (previous >= 0) plan.emit(in.shape[previous], previous);
+  return plan;
+}
+
+}  // namespace moye
