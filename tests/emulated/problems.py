@@ -1,0 +1,112 @@
+"""GEMM problems for the emulated kernels: operands in every order, padded, guarded, with exact answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import ml_dtypes
+import numpy as np
+
+NUMPY_DTYPES = {
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f16": np.dtype(np.float16),
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+}
+ORDERS = ("NN", "NT", "TN", "TT")
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """d[b,m,n] = sum_k a[b,m,k] * b[b,k,n]; `order` as JAX writes it, N = row-major."""
+
+    m: int
+    n: int
+    k: int
+    order: str = "NN"
+    batch: int = 1
+    pad: int = 0  # extra elements between the rows of a and b, rounded up to the config's alignment
+    d_transposed: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.batch}x{self.m}x{self.n}x{self.k}:{self.order}"
+
+
+def _operand(values: np.ndarray, transposed: bool, pad: int, multiple: int) -> tuple[np.ndarray, tuple[int, int, int]]:
+    """Lays out values (batch, rows, columns) in memory; returns the flat array and the strides of its three modes.
+
+    Rows (columns if transposed) are padded to a multiple of `multiple` elements, and the padding holds NaN.
+    """
+    batch = values.shape[0]
+    stored = values.swapaxes(1, 2) if transposed else values
+    outer, inner = stored.shape[1:]
+    pitch = -(-(inner + pad) // multiple) * multiple
+    memory = np.full((batch, outer, pitch), np.nan, values.dtype)
+    memory[:, :, :inner] = stored
+    # The array ends with its last element, so that a read behind it meets the guard page.
+    flat = memory.reshape(-1)[: max(0, batch * outer * pitch - (pitch - inner))].copy() if values.size else memory[:0].reshape(-1)
+    strides = (outer * pitch, 1, pitch) if transposed else (outer * pitch, pitch, 1)
+    return flat, strides
+
+
+@dataclasses.dataclass
+class Call:
+    """The arguments of `_moye_cpu.emulate` for a problem, and how to read d back."""
+
+    a: np.ndarray
+    b: np.ndarray
+    d: np.ndarray
+    sizes: tuple[int, int, int, int]
+    a_strides: tuple[int, int, int]
+    b_strides: tuple[int, int, int]
+    d_strides: tuple[int, int, int]
+    values_a: np.ndarray
+    values_b: np.ndarray
+
+    def result(self) -> np.ndarray:
+        """d as (batch, m, n)."""
+        batch, m, n, _ = self.sizes
+        itemsize = self.d.dtype.itemsize
+        strides = tuple(s * itemsize for s in self.d_strides)
+        return np.lib.stride_tricks.as_strided(self.d, (batch, m, n), strides)
+
+
+def make_call(config, problem: Problem, out_dtype: str, values: str = "integers", seed: int = 0) -> Call:
+    """Operands for one run of `config`: integers in [-2, 2] (exact in every dtype) or standard normal ones."""
+    p = problem
+    rng = np.random.default_rng([seed, p.m, p.n, p.k, p.batch])
+    dtype = NUMPY_DTYPES[config.dtype]
+    shapes = (p.batch, p.m, p.k), (p.batch, p.k, p.n)
+    if values == "integers":
+        a, b = (rng.integers(-2, 3, shape).astype(dtype) for shape in shapes)
+    else:
+        a, b = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
+    multiple = max(1, config.alignment // dtype.itemsize)
+    flat_a, a_strides = _operand(a, p.order[0] == "T", p.pad, multiple)
+    flat_b, (b_batch, b_k, b_n) = _operand(b, p.order[1] == "T", p.pad, multiple)
+    d = np.empty(p.batch * p.m * p.n, NUMPY_DTYPES[out_dtype])
+    d_strides = (p.m * p.n, 1, p.m) if p.d_transposed else (p.m * p.n, p.n, 1)
+    return Call(flat_a, flat_b, d, (p.batch, p.m, p.n, p.k), a_strides, (b_batch, b_n, b_k), d_strides, a, b)
+
+
+def covering_problems(config) -> list[Problem]:
+    """Every pair of sizes out of (M, N), (M, K) and (N, K), each order, batches and pitches in turn."""
+    tile_m, tile_n, tile_k = config.tile
+
+    def sizes(tile: int) -> list[int]:
+        fixed = [1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129]
+        return sorted({*fixed, tile - 1, tile, tile + 1, 2 * tile + 3})
+
+    ks = sorted(
+        {0, 1, 2, 7, 8, 15, 16, 17, 31, tile_k - 1, tile_k, tile_k + 1}
+        | {config.stages * tile_k, (config.stages + 1) * tile_k - 1}
+    )
+    ms, ns = sizes(tile_m), sizes(tile_n)
+    problems = []
+    for (i, m), (j, n) in itertools.product(enumerate(ms), enumerate(ns)):
+        # With i or j fixed, i + 3j and the rest of the counters run through all their values.
+        k = ks[(i + 3 * j) % len(ks)]
+        order = ORDERS[(i + j // 2) % 4]
+        problems.append(Problem(m, n, k, order, batch=1 + (i + j) % 3 // 2, pad=(i * j) % 5))
+    return problems

@@ -1,0 +1,154 @@
+"""Every row of the table in the emulator: exact integers, the race checker on, guarded and poisoned memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import jax_moye
+from tests.emulated.emulate import emulate
+from tests.emulated.problems import ORDERS, Problem, covering_problems, make_call
+
+CONFIGS = list(jax_moye.configs())
+NAMES = [config.name for config in CONFIGS]
+every_config = pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
+
+
+def check_exact(config, problem: Problem, out_dtype: str | None = None, **options) -> None:
+    out_dtype = out_dtype or config.out_dtypes[0]
+    call = make_call(config, problem, out_dtype)
+    report = emulate(config, call, **options)
+    assert report["ok"], f"{config.name} {problem}: {report['message']}"
+    # Sums of at most 2^8 products of integers in [-2, 2] are exact in bf16 up to 256; larger ones round once, as here.
+    expected = np.matmul(call.values_a.astype(np.float64), call.values_b.astype(np.float64)).astype(call.d.dtype)
+    np.testing.assert_array_equal(
+        call.result().astype(np.float64), expected.astype(np.float64), err_msg=f"{config.name} {problem}"
+    )
+
+
+@every_config
+@pytest.mark.parametrize("part", range(4))
+def test_sizes(config, part):
+    """M, N, K of the issue's lists, every pair of them, in four orders, padded and batched."""
+    for index, problem in enumerate(covering_problems(config)):
+        if index % 4 == part:
+            out_dtype = config.out_dtypes[(index // 4) % len(config.out_dtypes)]
+            check_exact(config, problem, out_dtype)
+
+
+@every_config
+@pytest.mark.parametrize("order", ORDERS)
+def test_orders(config, order):
+    """Each order for itself, with every output dtype, one tile and a bit in each direction."""
+    tile_m, tile_n, tile_k = config.tile
+    for out_dtype in config.out_dtypes:
+        for k in (tile_k * config.stages + 3, 5):
+            check_exact(config, Problem(tile_m + 3, tile_n + 5, k, order, pad=1), out_dtype)
+
+
+@every_config
+def test_batch(config):
+    for batch in (1, 2, 5):
+        check_exact(config, Problem(17, 33, 40, "NT", batch=batch))
+
+
+@every_config
+def test_broadcast_batch(config):
+    """A batch stride of 0 reads one matrix for the whole batch."""
+    problem = Problem(17, 33, 40, "NN", batch=3)
+    call = make_call(config, problem, config.out_dtypes[0])
+    call.a_strides = (0, *call.a_strides[1:])
+    report = emulate(config, call)
+    assert report["ok"], report["message"]
+    expected = np.matmul(call.values_a[:1].astype(np.float64), call.values_b.astype(np.float64))
+    np.testing.assert_array_equal(call.result().astype(np.float64), expected.astype(call.d.dtype).astype(np.float64))
+
+
+@every_config
+def test_transposed_output(config):
+    check_exact(config, Problem(35, 66, 41, "TN", d_transposed=True))
+
+
+@every_config
+@pytest.mark.parametrize("sizes", [(0, 5, 7), (5, 0, 7), (5, 7, 0), (0, 0, 0)])
+def test_empty(config, sizes):
+    check_exact(config, Problem(*sizes))
+
+
+@every_config
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "eager"},
+        {"mode": "lazy", "order": "lifo"},
+        {"mode": "lazy", "order": "random", "seed": 7},
+        {"mode": "random", "order": "random", "seed": 1},
+        {"mode": "random", "order": "random", "seed": 2},
+        {"mode": "lazy", "workers": 2},
+    ],
+    ids=str,
+)
+def test_schedules(config, options):
+    """The answer does not depend on when asynchronous copies land or which thread runs first."""
+    tile_m, tile_n, tile_k = config.tile
+    problem = Problem(tile_m + 1, tile_n + 2, (config.stages + 1) * tile_k + 3, "NN", pad=3)
+    check_exact(config, problem, **options)
+
+
+@pytest.mark.parametrize("config", [c for c in CONFIGS if c.any_stride], ids=[c.name for c in CONFIGS if c.any_stride])
+def test_any_stride(config):
+    """Rows of the table without a vector load take operands in which no mode is contiguous: here batch is innermost."""
+    problem = Problem(19, 21, 23, "NN", batch=3)
+    call = make_call(config, problem, config.out_dtypes[0])
+    a, b = call.values_a, call.values_b
+    call.a = np.ascontiguousarray(np.moveaxis(a, 0, -1)).reshape(-1)
+    call.a_strides = (1, 23 * 3, 3)
+    call.b = np.ascontiguousarray(np.moveaxis(b, 0, -1)).reshape(-1)
+    call.b_strides = (1, 3, 21 * 3)
+    call.d_strides = (1, 21 * 3, 3)
+    report = emulate(config, call)
+    assert report["ok"], report["message"]
+    expected = np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(call.d.dtype)
+    np.testing.assert_array_equal(call.result().astype(np.float64), expected.astype(np.float64))
+
+
+def componentwise_bound(config, a, b, exact, out_dtype) -> np.ndarray:
+    """|error| allowed for each element: k-blocks of the tensor core truncate, an FMA rounds, the output rounds once."""
+    k = a.shape[-1]
+    magnitude = np.matmul(np.abs(a), np.abs(b))
+    if config.dtype in ("bf16", "f16"):
+        accumulation = (-(-k // 16) + 2) * 2 * 2.0**-24
+    else:
+        accumulation = (k + 2) * {"f32": 2.0**-24, "f64": 2.0**-53}[config.dtype]
+    unit = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53}[out_dtype]
+    return accumulation * magnitude + unit * np.abs(exact)
+
+
+@every_config
+@pytest.mark.parametrize("order", ("NN", "TT"))
+def test_componentwise_bound(config, order):
+    """Normal data against float64, element by element."""
+    for out_dtype in config.out_dtypes:
+        call = make_call(config, Problem(70, 66, 301, order), out_dtype, values="normal")
+        report = emulate(config, call)
+        assert report["ok"], report["message"]
+        a, b = call.values_a.astype(np.float64), call.values_b.astype(np.float64)
+        exact = np.matmul(a.astype(np.longdouble), b.astype(np.longdouble))
+        error = np.abs(call.result().astype(np.longdouble) - exact)
+        assert (error <= componentwise_bound(config, a, b, exact, out_dtype)).all()
+
+
+@every_config
+def test_nan_and_infinity(config):
+    """What is in one row of a and one column of b reaches that row and column of d, and nothing else."""
+    call = make_call(config, Problem(20, 18, 40, "NN"), config.out_dtypes[0])
+    a = call.values_a.copy()
+    a[0, 3, 7], a[0, 5, 39] = np.nan, np.inf
+    fresh = make_call(config, Problem(20, 18, 40, "NN"), config.out_dtypes[0])
+    pitch = fresh.a_strides[1]
+    fresh.a[3 * pitch + 7], fresh.a[5 * pitch + 39] = np.nan, np.inf
+    report = emulate(config, fresh)
+    assert report["ok"], report["message"]
+    with np.errstate(invalid="ignore"):
+        expected = np.matmul(a.astype(np.float64), fresh.values_b.astype(np.float64))
+    np.testing.assert_array_equal(fresh.result().astype(np.float64), expected.astype(fresh.d.dtype).astype(np.float64))
