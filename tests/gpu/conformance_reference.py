@@ -1,0 +1,255 @@
+"""What each case of conformance.cu must give, computed from the PTX manual's words and not from the emulator's code."""
+
+from __future__ import annotations
+
+import fractions
+import re
+
+import ml_dtypes
+import numpy as np
+
+LANES = np.arange(32)
+GROUP, THREAD_IN_GROUP = LANES // 4, LANES % 4  # the manual's groupID and threadID_in_group
+
+
+def expected(case: str) -> bytes:
+    """The output of `case`."""
+    for pattern, function in CASES.items():
+        if match := re.fullmatch(pattern, case):
+            return np.ascontiguousarray(function(case, **match.groupdict())).tobytes()
+    raise KeyError(f"no reference for the case {case}: add one to conformance_reference.py")
+
+
+# Inputs ----------------------------------------------------------------------------------------------------------
+
+
+def words(case: str, piece: int, count: int) -> np.ndarray:
+    """The hashes that elements of the piece-th piece of input are made of: `hash` in conformance.cu."""
+    h = 2166136261
+    for byte in case.encode():
+        h = (h ^ byte) * 16777619 & 0xFFFFFFFF
+    place = (piece << 20) + np.arange(count, dtype=np.uint64) + 1
+    h = (np.uint64(h) + 0x9E3779B9 * place) & 0xFFFFFFFF
+    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return (h ^ (h >> 16)).astype(np.uint32)
+
+
+def middle(h: np.ndarray) -> np.ndarray:
+    """Floats from 2^-27 to 2^18."""
+    return (h & 0x807FFFFF) | ((100 + (h >> 23) % 46) << 23)
+
+
+def root(h: np.ndarray) -> np.ndarray:
+    """Floats about 2^-65."""
+    return (h & 0x807FFFFF) | ((60 + (h >> 23) % 5) << 23)
+
+
+def tiny(h: np.ndarray) -> np.ndarray:
+    """Floats below 2^-124."""
+    return h & 0x81FFFFFF
+
+
+def small(case: str, piece: int, count: int, dtype) -> np.ndarray:
+    """Integers of -8 to 8."""
+    return (words(case, piece, count) % 17).astype(np.int32).__sub__(8).astype(dtype)
+
+
+# Tensor cores ----------------------------------------------------------------------------------------------------
+
+TYPES = {
+    "F16": np.float16,
+    "BF16": ml_dtypes.bfloat16,
+    "TF32": np.float32,
+    "F32": np.float32,
+    "F64": np.float64,
+    "S8": np.int8,
+    "U8": np.uint8,
+    "S32": np.int32,
+}
+
+
+def mma_operand(case: str, piece: int, dtype, rows: int, k: int) -> np.ndarray:
+    """An operand of `rows` (of A; columns of B) by k, from the registers of 32 lanes ("Matrix Fragments for mma").
+
+    A register of 32 bits holds neighbours in k. Registers of A go down the rows first (two blocks of 8), then along k
+    (two blocks); B has one block of 8 columns and its registers go along k.
+    """
+    per_register = max(1, 4 // np.dtype(dtype).itemsize)
+    blocks = rows // 8
+    registers = rows * k // 32 // per_register
+    count = 32 * registers * per_register
+    values = (
+        words(case, piece, count).astype(dtype) if dtype in (np.int8, np.uint8) else small(case, piece, count, dtype)
+    )
+    values = values.reshape(32, registers, per_register)
+    matrix = np.zeros((rows, k), dtype)
+    for register in range(registers):
+        for element in range(per_register):
+            row = GROUP + 8 * (register % blocks)
+            column = THREAD_IN_GROUP * per_register + element + 4 * per_register * (register // blocks)
+            matrix[row, column] = values[:, register, element]
+    return matrix
+
+
+def mma(case: str, m: str, n: str, k: str, d: str, a: str, b: str, c: str) -> np.ndarray:
+    """D = A * B + C. Accumulators: two neighbours in n of row groupID, then of row groupID + 8."""
+    assert d == c
+    rows, depth, dtype = int(m), int(k), TYPES[c]
+    left = mma_operand(case, 0, TYPES[a], rows, depth).astype(np.float64)
+    right = mma_operand(case, 1, TYPES[b], int(n), depth).astype(np.float64)
+    count = rows * int(n)
+    if dtype is np.int32:
+        accumulator = (words(case, 2, count) % 2001).astype(np.int32) - 1000
+    else:
+        accumulator = small(case, 2, count, dtype)
+    accumulator = accumulator.reshape(32, rows // 8, 2)  # lane, row block, neighbour
+    product = left @ right.T  # exact: small integers
+    result = np.zeros_like(accumulator)
+    for block in range(rows // 8):
+        for neighbour in range(2):
+            place = product[GROUP + 8 * block, 2 * THREAD_IN_GROUP + neighbour]
+            result[:, block, neighbour] = (place + accumulator[:, block, neighbour].astype(np.float64)).astype(dtype)
+    return result
+
+
+def fused_multiply_add(case: str, type: str) -> np.ndarray:
+    """One rounding of a * b + c: float64 of small integers, where it is none; float32 through exact arithmetic."""
+    if type == "f64":
+        a, b, c = (small(case, piece, 32, np.float64) for piece in range(3))
+        return a * b + c
+    kinds = (root, root, tiny) if type == "f32_subnormal" else (middle, middle, middle)
+    a, b, c = (kind(words(case, piece, 32)).view(np.float32) for piece, kind in enumerate(kinds))
+    return np.array([fma_f32(*operands) for operands in zip(a, b, c, strict=True)], np.float32)
+
+
+def fma_f32(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
+    """a * b + c of finite floats, rounded once to the nearest, ties to even."""
+    a, b, c = (fractions.Fraction(float(x)) for x in (a, b, c))
+    exact = a * b + c
+    with np.errstate(all="ignore"):
+        guess = np.float32(float(exact))  # within one step of the nearest: rounded twice
+        near = [np.nextafter(guess, np.float32(-np.inf)), guess, np.nextafter(guess, np.float32(np.inf))]
+    return min(near, key=lambda x: (abs(fractions.Fraction(float(x)) - exact), int(x.view(np.uint32)) & 1))
+
+
+# Shared memory ---------------------------------------------------------------------------------------------------
+
+
+def ldmatrix(case: str, count: str, trans: str) -> np.ndarray:
+    """Register j of a lane: row groupID of matrix j, elements 2 * threadID_in_group and the next; .trans: columns."""
+    registers = int(count) // 2 if trans == "T" else int(count)  # the name counts elements a lane receives
+    memory = words(case, 0, 256).view(np.uint16).reshape(64, 8)
+    addresses = words(case, 1, 32) % 64
+    result = np.zeros((32, registers, 2), np.uint16)
+    for j in range(registers):
+        matrix = memory[addresses[8 * j : 8 * j + 8]]
+        if trans == "T":
+            matrix = matrix.T
+        for element in range(2):
+            result[:, j, element] = matrix[GROUP, 2 * THREAD_IN_GROUP + element]
+    return result
+
+
+def cp_async(case: str, size: str, zfill: str | None) -> np.ndarray:
+    """Thread t's bytes at place 63 - t; with src-size the first t % (size + 1) of them, then zeros."""
+    bytes_each = int(size)
+    source = words(case, 0, 64 * bytes_each // 4).view(np.uint8).reshape(64, bytes_each).copy()
+    if zfill:
+        for thread in range(64):
+            source[thread, thread % (bytes_each + 1) :] = 0
+    return source[::-1]
+
+
+def cp_async_groups(case: str) -> np.ndarray:
+    """Each group's words, reversed."""
+    return words(case, 0, 192).reshape(3, 64)[:, ::-1]
+
+
+# Warps and CTAs --------------------------------------------------------------------------------------------------
+
+
+def shfl(case: str, kind: str, bits: str) -> np.ndarray:
+    """Lane i receives lane i + delta, i - delta or i ^ delta; its own value where that lane is not of the warp."""
+    values = words(case, 0, int(bits)).view(f"u{int(bits) // 8}")
+    if kind == "":
+        return values[words(case, 1, 32) % 32]
+    delta = np.arange(32)[:, None]
+    lanes = {"down_": LANES + delta, "up_": LANES - delta, "xor_": LANES ^ delta}[kind]
+    return values[np.where((lanes >= 0) & (lanes < 32), lanes, LANES)]
+
+
+def shfl_half(case: str) -> np.ndarray:
+    """Halves of a warp, each within itself."""
+    return words(case, 0, 32)[np.where(LANES < 16, LANES ^ 5, LANES ^ 10)]
+
+
+def named_barrier(case: str) -> np.ndarray:
+    """Round r: three times the reversed words plus the barrier's number, neighbours swapped."""
+    rounds = [3 * (words(case, 0, 32) + np.uint32(barrier))[::-1] for barrier in range(1, 15, 2)]
+    return np.array([round[LANES ^ 1] for round in rounds], np.uint32)
+
+
+def sync_warp(case: str) -> np.ndarray:
+    """The reversed words; then neighbours within each half."""
+    values = words(case, 0, 64)
+    return np.concatenate([values[:32][::-1], values[32:][np.where(LANES < 16, LANES ^ 3, LANES ^ 9)]])
+
+
+def builtin(case: str) -> np.ndarray:
+    """Numbers in the order in which the threads of a CTA and the CTAs of a grid are counted: x first."""
+    rows = []
+    for block in np.ndindex(2, 3, 2):
+        for thread in np.ndindex(2, 4, 8):
+            lane = (thread[2] + 8 * (thread[1] + 4 * thread[0])) % 32
+            rows.append([*thread[::-1], *block[::-1], 8, 4, 2, 2, 3, 2, lane, 48, 0, 0])
+    return np.array(rows, np.uint32)
+
+
+def warp_id(case: str) -> np.ndarray:
+    """32 threads a warp."""
+    return (np.arange(96) // 32).astype(np.uint32)
+
+
+def universal_copy(case: str, size: str) -> np.ndarray:
+    """Elements of `size` bytes, reversed."""
+    return words(case, 0, 16 * int(size)).reshape(64, -1)[::-1]
+
+
+def from_float(case: str, type: str) -> np.ndarray:
+    """Rounded to nearest even; every NaN becomes 0x7fff ("cvt": a NaN result is canonical)."""
+    h = words(case, 0, 248) if type == "bfloat16" else middle(words(case, 0, 248))
+    values = np.append(h, words(case, 1, 8) | 0x7F800001).view(np.float32)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        bits = values.astype({"half": np.float16, "bfloat16": ml_dtypes.bfloat16}[type]).view(np.uint16)
+    return np.where(np.isnan(values), 0x7FFF, bits).astype(np.uint32)
+
+
+def to_float(case: str, type: str) -> np.ndarray:
+    """Exact; the payload of a NaN is kept."""
+    bits = (words(case, 0, 256) & 0xFFFF).astype(np.uint16)
+    if type == "bfloat16":
+        return bits.astype(np.uint32) << 16
+    floats = bits.view(np.float16).astype(np.float32).view(np.uint32)
+    nan = (bits & 0x7FFF) > 0x7C00
+    kept = ((bits.astype(np.uint32) & 0x8000) << 16) | 0x7F800000 | ((bits.astype(np.uint32) & 0x3FF) << 13)
+    return np.where(nan, kept, floats)
+
+
+CASES = {
+    r"SM80_(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)_(?P<d>[FS]\d+)(?P<a>TF32|BF16|F16|F64|[SU]8)(?P<b>TF32|BF16|F16|F64|[SU]8)"
+    r"(?P<c>[FS]\d+)_TN": mma,
+    r"UniversalFMA_(?P<type>f32|f32_subnormal|f64)": fused_multiply_add,
+    r"SM75_U(?:16|32)x(?P<count>\d)_LDSM_(?P<trans>[NT])": ldmatrix,
+    r"SM80_CP_ASYNC_CACHE\w+?_(?P<size>\d+)(?P<zfill>_zfill)?": cp_async,
+    r"cp_async_groups": cp_async_groups,
+    r"shfl_(?P<kind>|down_|up_|xor_)sync_(?P<bits>\d+)": shfl,
+    r"shfl_xor_sync_half": shfl_half,
+    r"named_barrier": named_barrier,
+    r"sync_warp": sync_warp,
+    r"builtin": builtin,
+    r"warp_id": warp_id,
+    r"UniversalCopy_(?P<size>\d+)": universal_copy,
+    r"(?P<type>half|bfloat16)_from_float": from_float,
+    r"(?P<type>half|bfloat16)_to_float": to_float,
+}

@@ -1,0 +1,112 @@
+"""Each instruction wrapper of cuda/moye/arch against the PTX manual, against golden files from a GPU, and on a GPU.
+
+The cases are the kernels of conformance.cu, compiled for the emulator here and by nvcc where there is a GPU.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shutil
+import subprocess
+
+import conformance_reference
+import cxx
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+GOLDEN = ROOT / "tests" / "golden" / "conformance"
+MANIFEST = [line.split("\t") for line in (HERE / "conformance.tsv").read_text().splitlines()]
+CASES = [case for case, *_ in MANIFEST]
+
+
+def run_all(program: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """Runs every case of `program`; its outputs are in the folder that comes back."""
+    run = subprocess.run([program, folder], capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def emulated_program() -> pathlib.Path:
+    return cxx.build("conformance", kernels=[HERE / "conformance.cu"])
+
+
+@pytest.fixture(scope="module")
+def emulated(emulated_program, tmp_path_factory) -> pathlib.Path:
+    return run_all(emulated_program, tmp_path_factory.mktemp("emulated"))
+
+
+def describe(found: bytes, expected: bytes) -> str:
+    """Where two outputs part."""
+    if len(found) != len(expected):
+        return f"{len(found)} bytes, not {len(expected)}"
+    at = next(i for i, pair in enumerate(zip(found, expected, strict=True)) if pair[0] != pair[1]) // 4 * 4
+    wrong = sum(found[i : i + 4] != expected[i : i + 4] for i in range(0, len(found), 4))
+    pair = f"{found[at : at + 4][::-1].hex()}, not {expected[at : at + 4][::-1].hex()}"
+    return f"{wrong} of {len(found) // 4} words differ; the first is word {at // 4}: {pair}"
+
+
+def check(found: pathlib.Path, expected: bytes) -> None:
+    output = found.read_bytes()
+    if output != expected:
+        pytest.fail(describe(output, expected))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_emulator_agrees_with_the_manual(emulated, case):
+    check(emulated / f"{case}.bin", conformance_reference.expected(case))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_emulator_agrees_with_the_golden_file(emulated, case):
+    golden = GOLDEN / f"{case}.bin"
+    if not golden.exists():
+        pytest.skip("no golden file: no GPU has run this case yet")
+    check(emulated / f"{case}.bin", golden.read_bytes())
+
+
+def test_the_manifest_is_the_programs(emulated_program):
+    listed = subprocess.run([emulated_program, "--list"], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert listed == (HERE / "conformance.tsv").read_text(), "regenerate it: conformance --list > conformance.tsv"
+
+
+def test_every_wrapper_has_a_case():
+    # A wrapper is a struct or function of moye/arch that issues PTX in its nvcc branch, or says what a thread is.
+    covered = {word for _, wrappers, *_ in MANIFEST for word in wrappers.split()}
+    folder = ROOT / "cuda" / "moye" / "arch"
+    text = "\n".join(
+        path.read_text() for path in sorted(folder.glob("*.h")) if path.name not in ("launch.h", "status.h")
+    )
+    structs = set(re.findall(r"^(?:struct|MOYE_MMA_\w+\() ?((?:SM\d+|Universal)\w+)", text, re.M))
+    functions = set(re.findall(r"^MOYE_DEVICE [\w:<>]+ (\w+)\(", text, re.M))
+    assert len(structs) > 20, "the pattern no longer finds the structs"
+    assert len(functions) > 10, "the pattern no longer finds the functions"
+    assert not (structs | functions) - covered, "wrappers without a conformance case"
+
+
+def test_golden_files_are_of_this_manifest():
+    # A file of a case that is gone, or of another size, is from an old set.
+    sizes = {case: int(size) for case, _, _, size in MANIFEST}
+    files = {path.stem: path.stat().st_size for path in GOLDEN.glob("*.bin")}
+    assert files.items() <= sizes.items()
+
+
+@pytest.mark.gpu
+def test_gpu_agrees_with_the_emulator(emulated, gpu, tmp_path):
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc on the PATH")
+    program = tmp_path / "conformance"
+    command = [nvcc, "-std=c++20", "-O2", "-arch=native", f"-I{ROOT / 'cuda'}", HERE / "conformance.cu", "-o", program]
+    subprocess.run(command, check=True, timeout=240)
+    outputs = tmp_path / "outputs"
+    outputs.mkdir()
+    run_all(program, outputs)
+    differences = {}
+    for case in CASES:
+        found, expected = (outputs / f"{case}.bin").read_bytes(), (emulated / f"{case}.bin").read_bytes()
+        if found != expected:
+            differences[case] = describe(expected, found)
+    assert not differences, "emulator against GPU"
