@@ -1,6 +1,8 @@
-"""`python -m jax_moye`: the table of compiled kernels, and the benchmark."""
+"""`python -m jax_moye`: the table of compiled kernels, and the benchmark of them."""
 
 import argparse
+import json
+import pathlib
 import sys
 
 import jax_moye
@@ -14,9 +16,14 @@ def main(argv=None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("configs", help="print the table of compiled kernels")
     bench.add_arguments(commands.add_parser("bench", help="time the kernels against XLA and torch"))
+    show = commands.add_parser("show", help="print a result of bench as a table")
+    show.add_argument("file", type=pathlib.Path, help="a JSON file that bench wrote")
     arguments = parser.parse_args(argv)
     if arguments.command == "configs":
         print(jax_moye.configs())
+        return 0
+    if arguments.command == "show":
+        print(bench.table(json.loads(arguments.file.read_text())))
         return 0
     return bench.main(arguments)
 

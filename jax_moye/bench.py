@@ -194,7 +194,8 @@ def bench_row(row: dict, device, arguments: argparse.Namespace, sampler: Sampler
         return result | {"correct": False, "why": "the bits changed from run to run"}
     result |= figures(row, arms, sampler) | {"sets": len(a), "rotated_bytes": footprint * len(a), "busy_s": busy}
     entry = next(c for c in jax_moye.configs() if c.name == config)
-    result |= {"registers": getattr(entry, "registers", None), "smem_bytes": entry.smem_bytes}
+    registers = max(entry.registers.values()) if entry.registers else None
+    result |= {"registers": registers, "smem_bytes": entry.smem_bytes}
     return result | ({"rejected_baselines": rejected} if rejected else {})
 
 
@@ -534,6 +535,21 @@ def line(row: dict) -> str:
     return text + f"  {row['config']}" + ("  host-bound" if "host_bound" in row else "")
 
 
+def table(report: dict) -> str:
+    """A report as text: the machine, a line for each row, and the geometric mean of the ratios by regime."""
+    lines = [f"{report['gpu']}, jax {report['jax']}, commit {report['commit']}, {report['date']}"]
+    lines += [line(row) for row in report["rows"]]
+    ratios: dict[str, list[float]] = {}
+    for row in report["rows"]:
+        if "ratio" in row:
+            ratios.setdefault(row["regime"], []).append(row["ratio"])
+    for regime, values in ratios.items():
+        lines.append(
+            f"{regime}: geometric mean of the ratios {statistics.geometric_mean(values):.3f} of {len(values)} rows"
+        )
+    return "\n".join(lines)
+
+
 def significant(x: float, digits: int = 4) -> float:
     """`x` rounded to some significant digits."""
     return float(f"{x:.{digits}g}")
@@ -557,7 +573,9 @@ def bench_emulator(size: int = 256, repeats: int = 20) -> int:
         start = time.process_time()
         outcome = _moye_cpu.emulate(
             EMULATED_CONFIG,
-            *(x.view(np.uint8).reshape(-1) for x in (a, b, d)),
+            a,
+            b,
+            d,
             sizes=[1, size, size, size],
             a_strides=row_major,
             b_strides=[size * size, 1, size],

@@ -1,9 +1,14 @@
-"""What each case of conformance.cu must give, computed from the PTX manual's words and not from the emulator's code."""
+"""What each case of conformance.cu must give, computed from the PTX manual's words and not from the emulator's code.
+
+python conformance_reference.py FOLDER compares the outputs of the program in FOLDER.
+"""
 
 from __future__ import annotations
 
 import fractions
+import pathlib
 import re
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -253,3 +258,15 @@ CASES = {
     r"(?P<type>half|bfloat16)_from_float": from_float,
     r"(?P<type>half|bfloat16)_to_float": to_float,
 }
+
+
+def main(folder: pathlib.Path) -> int:
+    """Compares a folder of outputs, on a machine where pytest has not been asked yet."""
+    outputs = sorted(folder.glob("*.bin"))
+    wrong = [path.stem for path in outputs if path.read_bytes() != expected(path.stem)]
+    print(f"{len(outputs)} cases, {len(wrong)} differ from the manual{': ' if wrong else ''}{', '.join(wrong)}")
+    return 1 if wrong or not outputs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(pathlib.Path(sys.argv[1])))

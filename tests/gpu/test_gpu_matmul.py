@@ -1,0 +1,235 @@
+"""`jax_moye.matmul` on a GPU, under jit: every compiled kernel, and what only a GPU's runtime does."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+import jax_moye
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "f64": np.float64}
+CONFIGS = [pytest.param(config, id=config.name) for config in jax_moye.configs()]
+GENERAL = "sm80_multistage_bf16_128x128x32_s4_a16"
+
+
+@pytest.fixture(autouse=True)
+def _x64():
+    with jax.enable_x64(True):
+        yield
+
+
+def moye(**options):
+    return functools.partial(jax_moye.matmul, implementation="moye", **options)
+
+
+def integers(rng, shape, dtype) -> np.ndarray:
+    """In [-2, 2]: their products and sums are exact in every dtype of accumulators."""
+    return rng.integers(-2, 3, shape).astype(DTYPES[dtype])
+
+
+def exact(a: np.ndarray, b: np.ndarray, out_dtype: str) -> np.ndarray:
+    """The product of integers, rounded once to the output's dtype."""
+    return (a.astype(np.float64) @ b.astype(np.float64)).astype(DTYPES[out_dtype])
+
+
+def assert_bits(found: jax.Array, expected: np.ndarray, message: str) -> None:
+    found = np.asarray(found)
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    # Compared as numbers: a sum of no terms may be either zero.
+    wrong = np.argwhere(~(found.astype(np.float64) == expected.astype(np.float64)))
+    assert not len(wrong), f"{message}: {len(wrong)} of {found.size} elements are wrong, the first at {wrong[0]}"
+
+
+def poison() -> None:
+    """Leaves NaN in device memory that the next outputs are likely to be in: what a kernel misses to write shows."""
+    arrays = [jnp.full((1 << shift,), jnp.nan, jnp.float32) for shift in range(8, 20)]
+    jax.block_until_ready(arrays)
+    for array in arrays:
+        array.delete()
+
+
+def sizes_for(config, order: str) -> list[tuple[int, int, int]]:
+    """(M, N, K) around the tile and far from it, with contiguous dimensions that the config's loads divide."""
+    tile_m, tile_n, tile_k = config.tile
+    ms = [1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, tile_m - 1, tile_m, tile_m + 1, 2 * tile_m + 3]
+    ns = [1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, tile_n - 1, tile_n, tile_n + 1, 2 * tile_n + 3]
+    ks = [0, 1, 2, 7, 8, 15, 16, 17, 31, tile_k - 1, tile_k, tile_k + 1]
+    ks += [config.stages * tile_k, (config.stages + 1) * tile_k - 1]
+    unit = max(1, config.alignment // np.dtype(DTYPES[config.dtype]).itemsize)
+
+    def round_up(size: int, contiguous: bool) -> int:
+        return -(-size // unit) * unit if contiguous else size
+
+    sizes = []
+    for i, m in enumerate(ms):  # each M once, each N once, every K
+        n, k = ns[(7 * i + 3) % len(ns)], ks[i % len(ks)]
+        m, n = round_up(m, order[0] == "T"), round_up(n, order[1] == "N")
+        sizes.append((m, n, round_up(k, order[0] == "N" or order[1] == "T")))
+    return sorted(set(sizes))
+
+
+@pytest.mark.parametrize("order", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_exact_integers(config, order):
+    if order not in config.orders:
+        pytest.skip(f"{config.name} does not take {order}")
+    rng = np.random.default_rng(0)
+    sizes = sizes_for(config, order)
+    a = [integers(rng, (m, k), config.dtype) for m, _, k in sizes]
+    b = [integers(rng, (k, n), config.dtype) for _, n, k in sizes]
+    stored_a = [x.T.copy() if order[0] == "T" else x for x in a]
+    stored_b = [x.T.copy() if order[1] == "T" else x for x in b]
+    out_dtype = config.out_dtypes[-1]
+
+    @jax.jit  # one program for all sizes: XLA compiles each once
+    def products(a, b):
+        turned_a = [x.T if order[0] == "T" else x for x in a]
+        turned_b = [x.T if order[1] == "T" else x for x in b]
+        matmul = moye(config=config.name, preferred_element_type=DTYPES[out_dtype])
+        return [matmul(x, y) for x, y in zip(turned_a, turned_b, strict=True)]
+
+    poison()
+    for size, found, x, y in zip(sizes, products(stored_a, stored_b), a, b, strict=True):
+        assert_bits(found, exact(x, y, out_dtype), f"{config.name} {order} {size}")
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_every_output_dtype_and_batches(config):
+    rng = np.random.default_rng(1)
+    a, b = integers(rng, (3, 72, 40), config.dtype), integers(rng, (3, 40, 136), config.dtype)
+    shared = integers(rng, (40, 136), config.dtype)
+    for out_dtype in config.out_dtypes:
+        matmul = jax.jit(moye(config=config.name, preferred_element_type=DTYPES[out_dtype]))
+        poison()
+        assert_bits(matmul(a, b), exact(a, b, out_dtype), f"{config.name} batched to {out_dtype}")
+        assert_bits(matmul(a, shared), exact(a, shared, out_dtype), f"{config.name} shared b to {out_dtype}")
+        assert_bits(matmul(a[0], b[0]), exact(a[0], b[0], out_dtype), f"{config.name} to {out_dtype}")
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_one_hot_operands_find_permutations(config):
+    rng = np.random.default_rng(2)
+    m, n, k = 136, 152, 72
+    matmul = jax.jit(moye(config=config.name))
+    for _ in range(16):
+        i, j, inner = rng.integers(m), rng.integers(n), rng.integers(k)
+        a, b = np.zeros((m, k), DTYPES[config.dtype]), np.zeros((k, n), DTYPES[config.dtype])
+        a[i, inner] = b[inner, j] = 1
+        found = np.asarray(matmul(a, b)).astype(np.float64)
+        assert found[i, j] == 1, f"{config.name}: the one at {(i, j)} through k = {inner} is at {np.argwhere(found)}"
+        assert np.count_nonzero(found) == 1
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_error_bound_on_normal_data(config):
+    rng = np.random.default_rng(3)
+    m, n, k = 264, 392, 2048
+    a, b = (rng.standard_normal(shape).astype(DTYPES[config.dtype]) for shape in ((m, k), (k, n)))
+    found = np.asarray(jax.jit(moye(config=config.name))(a, b)).astype(np.float64)
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    unit = {"bf16": 2**-8, "f16": 2**-11, "f32": 2**-24, "f64": 2**-53}[config.dtype]
+    # Tensor cores: 16 products exactly, sums of them in f32 with truncation. Otherwise term by term; the reference of
+    # f64 errs as much again.
+    tensor_core = config.dtype in ("bf16", "f16")
+    factor = (-(-k // 16) + 2) * 2 * 2**-24 if tensor_core else 2 * k * unit
+    bound = factor * (abs(a) @ abs(b)) + unit * abs(a @ b)
+    assert np.all(abs(found - a @ b) <= bound)  # and no NaN
+
+
+def test_gpu_and_emulator_agree_bit_by_bit():
+    rng = np.random.default_rng(4)
+    cpu = jax.devices("cpu")[0]
+    for config in jax_moye.configs():
+        a, b = integers(rng, (136, 72), config.dtype), integers(rng, (72, 200), config.dtype)
+        on_gpu = jax.jit(moye(config=config.name))(a, b)
+        emulated = jax.jit(moye(config=config.name, interpret=True))(jax.device_put(a, cpu), jax.device_put(b, cpu))
+        assert emulated.devices() == {cpu}
+        assert np.asarray(on_gpu).tobytes() == np.asarray(emulated).tobytes(), config.name
+
+
+def test_the_same_bits_from_run_to_run():
+    a, b = (jax.random.normal(key, (1000, 1000), jnp.bfloat16) for key in jax.random.split(jax.random.key(0)))
+    matmul = jax.jit(moye())
+    first = np.asarray(matmul(a, b)).tobytes()
+    assert all(np.asarray(matmul(a, b)).tobytes() == first for _ in range(100))
+
+
+def test_command_buffers():
+    # XLA records five or more launches in a row into a CUDA graph and replays it. The chain's result is known exactly:
+    # rotations by one place.
+    n = 256
+    rotation = np.roll(np.eye(n), 1, axis=0).astype(ml_dtypes.bfloat16)
+
+    @jax.jit
+    def chain(x, r):
+        matmul = moye(config=GENERAL)
+        for _ in range(8):
+            x = matmul(r, x)
+        return x
+
+    rng = np.random.default_rng(5)
+    for _ in range(50):  # other buffers each time: the graph is updated, then replayed
+        x = integers(rng, (n, n), "bf16")
+        assert np.array_equal(np.asarray(chain(x, rotation)), np.roll(x, 8, axis=0))
+
+
+def test_many_kernels_in_one_program():
+    # Five and more different kernels in one graph, without dependences between them.
+    rng = np.random.default_rng(6)
+    operands = [(integers(rng, (96, 64), c.dtype), integers(rng, (64, 80), c.dtype)) for c in jax_moye.configs()]
+
+    @jax.jit
+    def products(operands):
+        return [moye(config=c.name)(a, b) for c, (a, b) in zip(jax_moye.configs(), operands, strict=True)]
+
+    for _ in range(20):
+        for config, (a, b), found in zip(jax_moye.configs(), operands, products(operands), strict=True):
+            assert_bits(found, exact(a, b, config.dtype), config.name)
+
+
+def test_donation():
+    n = 512
+    rotation = jnp.asarray(np.roll(np.eye(n), 1, axis=0), jnp.bfloat16)
+    step = jax.jit(lambda x: moye()(rotation, x), donate_argnums=0)
+    start = integers(np.random.default_rng(7), (n, n), "bf16")
+    x = jnp.asarray(start)
+    for _ in range(100):
+        previous, x = x, step(x)
+    assert np.array_equal(np.asarray(x), np.roll(start, 100, axis=0))
+    assert previous.is_deleted()
+
+
+def test_a_loop_on_the_device():
+    n = 128
+    rotation = jnp.asarray(np.roll(np.eye(n), 1, axis=0), jnp.float16)
+    start = integers(np.random.default_rng(8), (n, n), "f16")
+    found = jax.jit(lambda x: jax.lax.fori_loop(0, 20, lambda _, x: moye()(rotation, x), x))(start)
+    assert np.array_equal(np.asarray(found), np.roll(start, 20, axis=0))
+
+
+def test_gradients():
+    rng = np.random.default_rng(9)
+    a, b = rng.standard_normal((40, 24)), rng.standard_normal((24, 56))
+    jax.test_util.check_grads(jax.jit(moye()), (a, b), order=2, modes=("fwd", "rev"))
+
+
+def test_quickstart_on_the_gpu():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, str(ROOT / "examples" / "quickstart.py")]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "emulator" not in run.stdout
+    assert "5 launches in one jitted step" in run.stdout
