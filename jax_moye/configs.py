@@ -1,0 +1,162 @@
+"""The table of compiled kernels, cuda/gemm/configs.h, as Python sees it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import json
+import pathlib
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, overload
+
+_REGISTERS = pathlib.Path(__file__).with_name("_registers.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class GemmConfig:
+    """One compiled kernel: what the table says and what the kernel reports about itself.
+
+    Attributes:
+      name: computed from the fields below; what the custom call carries and `matmul(config=...)` takes.
+      kernel: the file of cuda/gemm it is compiled from.
+      dtype: of both operands: bf16, f16, f32 or f64.
+      out_dtypes: that it can write.
+      tile: (m, n, k), elements of one CTA's tile.
+      stages: slots of the shared-memory pipeline.
+      alignment: bytes of one global load; it divides the operands' addresses and strides other than 1.
+      orders: of the operands that it takes, first letter a, second b; N is row-major, T is stored transposed.
+      any_stride: whether it takes operands with no mode of stride 1.
+      threads: per CTA.
+      smem_bytes: shared memory per CTA.
+      min_arch: 80 for sm_80 and newer.
+      registers: per thread by architecture, e.g. {"80": 128}; None when the package was built without nvcc.
+    """
+
+    name: str
+    kernel: str
+    dtype: str
+    out_dtypes: tuple[str, ...]
+    tile: tuple[int, int, int]
+    stages: int
+    alignment: int
+    orders: tuple[str, ...]
+    any_stride: bool
+    threads: int
+    smem_bytes: int
+    min_arch: int
+    registers: Mapping[str, int] | None = dataclasses.field(default=None, compare=False)
+
+
+class ConfigTable(Sequence[GemmConfig]):
+    """An immutable sequence of rows; prints as a table."""
+
+    def __init__(self, rows: Iterable[GemmConfig]) -> None:
+        """Keeps the rows in their order."""
+        self._rows = tuple(rows)
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[GemmConfig]:
+        """Iterates over the rows."""
+        return iter(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> GemmConfig: ...
+    @overload
+    def __getitem__(self, index: slice) -> ConfigTable: ...
+    def __getitem__(self, index):
+        """A row, or the table of a slice."""
+        return ConfigTable(self._rows[index]) if isinstance(index, slice) else self._rows[index]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the rows are equal."""
+        return isinstance(other, ConfigTable) and self._rows == other._rows
+
+    def __hash__(self) -> int:
+        """Of the rows."""
+        return hash(self._rows)
+
+    def __repr__(self) -> str:
+        """The table, one line per row."""
+        return _render(self._rows)
+
+
+_COLUMNS: Mapping[str, Any] = types.MappingProxyType(
+    {
+        "name": lambda row: row.name,
+        "out": lambda row: " ".join(row.out_dtypes),
+        "tile": lambda row: "x".join(map(str, row.tile)),
+        "stages": lambda row: row.stages,
+        "align": lambda row: row.alignment,
+        "orders": lambda row: " ".join(row.orders) + (" any" if row.any_stride else ""),
+        "threads": lambda row: row.threads,
+        "smem": lambda row: row.smem_bytes,
+        "regs": lambda row: max(row.registers.values()) if row.registers else "-",
+        "arch": lambda row: f"sm_{row.min_arch}+",
+    }
+)
+
+
+def _render(rows: Iterable[GemmConfig]) -> str:
+    cells = [[str(column(row)) for column in _COLUMNS.values()] for row in rows]
+    lines = [list(_COLUMNS), *cells]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(_COLUMNS))]
+    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
+    return "\n".join("  ".join(line).rstrip() for line in padded)
+
+
+def _read_registers() -> Mapping[str, Mapping[str, int]]:
+    """The report of the nvcc build; empty where there was none."""
+    try:
+        return json.loads(_REGISTERS.read_text())
+    except FileNotFoundError:
+        return {}
+
+
+@functools.cache
+def configs() -> ConfigTable:
+    """The compiled kernels.
+
+    Returns:
+      An immutable sequence of `GemmConfig`, in the order of cuda/gemm/configs.h.
+
+    Example:
+      >>> import jax_moye
+      >>> {row.dtype for row in jax_moye.configs()} >= {"bf16", "f16", "f32", "f64"}
+      True
+    """
+    from jax_moye import _moye_cpu  # here, so that importing jax_moye does not load it
+
+    registers = _read_registers()
+    rows = []
+    for row in _moye_cpu.configs():
+        of_row = registers.get(row["name"])
+        rows.append(GemmConfig(**row, registers=None if of_row is None else types.MappingProxyType(dict(of_row))))
+    return ConfigTable(rows)
+
+
+@functools.cache
+def _by_name() -> Mapping[str, GemmConfig]:
+    return {row.name: row for row in configs()}
+
+
+def find_config(config: str | GemmConfig) -> GemmConfig:
+    """The row of the table that a name or a row stands for.
+
+    Raises:
+      ValueError: no row has this name; the message lists close ones.
+      TypeError: config is neither a str nor a GemmConfig.
+    """
+    if not isinstance(config, (str, GemmConfig)):
+        raise TypeError(f"config is the name of a compiled kernel or a row of jax_moye.configs(), not {config!r}")
+    name = config if isinstance(config, str) else config.name
+    rows = _by_name()
+    if name in rows:
+        return rows[name]
+    close = difflib.get_close_matches(name, rows, n=5, cutoff=0.5)
+    hint = f"close names are {', '.join(close)}" if close else "jax_moye.configs() lists the names"
+    raise ValueError(f"no compiled kernel is named {name!r}; {hint}")

@@ -1,0 +1,201 @@
+"""The functions a user calls."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_moye import _compat
+from jax_moye.configs import GemmConfig, find_config
+from jax_moye.interpret import InterpretParams, canonical_interpret
+from jax_moye.primitive import contract
+from jax_moye.problem import labels
+
+IMPLEMENTATIONS = (None, "moye", "xla")
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    out_sharding: Any = None,
+    config: str | GemmConfig | None = None,
+    implementation: Literal["moye", "xla"] | None = None,
+    interpret: bool | InterpretParams | None = None,
+) -> jax.Array:
+    """Multiplies two arrays as `jax.numpy.matmul` does, through jax_moye's kernels.
+
+    It works under jit, grad, jvp, vmap, scan, checkpoint and the rest of JAX. The answer is never less precise than
+    asked for: products of bf16 and f16 operands are exact and summed in f32, f32 and f64 kernels use fused
+    multiply-adds.
+
+    Programs partitioned over several devices outside of a shard_map over all mesh axes are XLA's for now:
+    `out_sharding` is obeyed, but `lax.dot_general` computes.
+
+    Args:
+      a: (..., M, K) or (K,), an array of any dtype.
+      b: (..., K, N) or (K,). Leading dimensions broadcast against a's, and what is broadcast is not copied.
+      precision: as in `jax.lax.dot_general`; None means `jax_default_matmul_precision`. On CUDA, f32 operands go to XLA
+        (which may use TF32) unless "highest" is asked for; with config or implementation="moye" our exact kernel
+        computes.
+      preferred_element_type: dtype of the result, by default a's and b's promoted. f32 from bf16 and f16 operands costs
+        nothing.
+      out_sharding: a jax.P or jax.NamedSharding for the result, under a mesh with explicit axes.
+      config: a row of `jax_moye.configs()` or its name: the kernel to use. For this product, not for its derivatives.
+      implementation: None uses our kernel where there is one and XLA elsewhere, said once in the log of "jax_moye";
+        "moye" insists on our kernel; "xla" is `lax.dot_general`.
+      interpret: True, or InterpretParams, runs the kernel in jax_moye's emulator, in a program for the CPU.
+
+    Returns:
+      (..., M, N); without M where a is 1-D, without N where b is 1-D.
+
+    Raises:
+      TypeError: a or b is not an array, or an option has the wrong type.
+      ValueError: the shapes do not fit, an option has an unknown value, or the config cannot compute this.
+      NotImplementedError: implementation="moye", and no kernel computes this; the message says what is served. Also
+        where interpret is asked for in a program for a GPU.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import jax_moye
+      >>> a = jnp.ones((3, 4), jnp.bfloat16)
+      >>> jax_moye.matmul(a, a.T, interpret=True).shape
+      (3, 3)
+    """
+    for option, value in (("config", config), ("implementation", implementation), ("interpret", interpret)):
+        if isinstance(value, jax.core.Tracer):
+            raise TypeError(f"matmul: {option} is part of the program and cannot be a traced value, got {value}")
+    if implementation not in IMPLEMENTATIONS:
+        raise ValueError(f"matmul: implementation is None, 'moye' or 'xla', not {implementation!r}")
+    interpret = canonical_interpret(interpret)
+    if implementation == "xla" and (config is not None or interpret is not None):
+        raise ValueError("matmul: config and interpret are about our kernels, and implementation='xla' asks for none")
+    return _matmul(
+        _as_array("a", a),
+        _as_array("b", b),
+        precision=canonical_precision(precision),
+        preferred_element_type=None if preferred_element_type is None else jnp.dtype(preferred_element_type),
+        out_sharding=_compat.canonical_sharding(out_sharding),
+        config=None if config is None else find_config(config).name,
+        implementation=implementation,
+        interpret=interpret,
+    )
+
+
+@functools.partial(
+    jax.jit,
+    static_argnames=("precision", "preferred_element_type", "out_sharding", "config", "implementation", "interpret"),
+    inline=True,
+)
+def _matmul(a, b, *, precision, preferred_element_type, out_sharding, config, implementation, interpret):
+    """The product with canonical options: jitted, so that an eager call finds its program in a cache."""
+    squeeze_a, squeeze_b, spec = _contraction(a.shape, b.shape)
+    out_dtype = jnp.result_type(a, b) if preferred_element_type is None else preferred_element_type
+    return contract(
+        spec,
+        lax.squeeze(a, squeeze_a) if squeeze_a else a,
+        lax.squeeze(b, squeeze_b) if squeeze_b else b,
+        out_dtype=out_dtype,
+        precision=precision,
+        out_sharding=out_sharding,
+        config=config,
+        implementation=implementation,
+        interpret=interpret,
+    )
+
+
+def _as_array(name: str, x: Any) -> Any:
+    """An array or a tracer as it is, what converts itself to one converted.
+
+    Raises:
+      TypeError: x is no array.
+    """
+    arrays = (jax.Array, np.ndarray, np.generic)
+    if not isinstance(x, arrays) and hasattr(x, "__jax_array__"):
+        x = x.__jax_array__()
+    if not isinstance(x, arrays):
+        raise TypeError(f"matmul: {name} is an array, not {type(x).__name__}: jnp.asarray makes one")
+    return x
+
+
+def _contraction(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], str]:
+    """The dimensions of size 1 to drop from a and from b, since they broadcast, and the specification of the rest.
+
+    Raises:
+      ValueError: the shapes do not fit.
+    """
+    given = f"matmul: a has shape {a_shape} and b has shape {b_shape}"
+    if not a_shape or not b_shape:
+        raise ValueError(f"{given}: both need at least one dimension")
+    b_contracted = b_shape[0] if len(b_shape) == 1 else b_shape[-2]
+    if a_shape[-1] != b_contracted:
+        which = "last" if len(b_shape) == 1 else "last but one"
+        raise ValueError(
+            f"{given}: the last dimension of a and the {which} of b differ, {a_shape[-1]} != {b_contracted}"
+        )
+
+    a_batch, b_batch = a_shape[:-2], b_shape[:-2]
+    rank = max(len(a_batch), len(b_batch))
+    batch_labels = (label for label in labels() if label not in "kmn")
+    squeezed: tuple[list[int], list[int]] = ([], [])
+    spec_a = spec_b = spec_out = ""
+    for i in range(rank):
+        label = next(batch_labels)
+        i_a, i_b = i - rank + len(a_batch), i - rank + len(b_batch)
+        size_a = a_batch[i_a] if i_a >= 0 else None
+        size_b = b_batch[i_b] if i_b >= 0 else None
+        spec_out += label
+        if size_a is not None and size_b is not None and size_a != size_b:
+            if size_a == 1:
+                squeezed[0].append(i_a)
+                size_a = None
+            elif size_b == 1:
+                squeezed[1].append(i_b)
+                size_b = None
+            else:
+                raise ValueError(f"{given}: leading dimensions {size_a} and {size_b} neither agree nor broadcast")
+        spec_a += label if size_a is not None else ""
+        spec_b += label if size_b is not None else ""
+    m = "m" if len(a_shape) > 1 else ""
+    n = "n" if len(b_shape) > 1 else ""
+    return tuple(squeezed[0]), tuple(squeezed[1]), f"{spec_a}{m}k,{spec_b}k{n}->{spec_out}{m}{n}"
+
+
+def canonical_precision(precision: Any) -> Any:
+    """A pair of lax.Precision, a lax.DotAlgorithmPreset, a lax.DotAlgorithm, or None where nothing is asked for.
+
+    Raises:
+      ValueError: it is none of what jax.lax.dot_general takes.
+    """
+    if precision is None:
+        precision = jax.config.jax_default_matmul_precision
+        if precision is None:
+            return None
+    if isinstance(precision, lax.Precision):
+        return precision, precision
+    if isinstance(precision, (lax.DotAlgorithm, lax.DotAlgorithmPreset)):
+        return precision
+    if isinstance(precision, str):
+        if precision in lax.DotAlgorithmPreset.__members__:
+            return lax.DotAlgorithmPreset[precision]
+        return (_precision_level(precision),) * 2
+    if isinstance(precision, (tuple, list)) and len(precision) == 2:
+        return tuple(map(_precision_level, precision))
+    return (_precision_level(precision),) * 2  # raises
+
+
+def _precision_level(precision: Any) -> lax.Precision:
+    try:
+        return lax.Precision(precision)
+    except ValueError:
+        raise ValueError(
+            f"matmul: precision is None, a lax.Precision or its name, a pair of those, a lax.DotAlgorithmPreset or its "
+            f"name, or a lax.DotAlgorithm, not {precision!r}"
+        ) from None

@@ -1,0 +1,69 @@
+"""A contraction in terms of lax.dot_general: what XLA computes, and what our kernels are measured against."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jax_moye.problem import parse_spec
+
+_dot_general = lax.dot_general  # bound now: whoever replaces lax.dot_general by us must not send us in a circle
+
+
+@functools.cache
+def lax_form(spec: str) -> tuple[Any, tuple[int, ...]]:
+    """Dimension numbers of lax.dot_general, and the permutation of its result (batch, m, n) to the specification's."""
+    lhs, rhs, out = parse_spec(spec)
+    batch = [label for label in out if label in lhs and label in rhs]
+    contracted = [label for label in lhs if label in rhs and label not in out]
+    order = batch + [label for label in lhs if label not in rhs] + [label for label in rhs if label not in lhs]
+    dimension_numbers = (
+        (tuple(map(lhs.index, contracted)), tuple(map(rhs.index, contracted))),
+        (tuple(map(lhs.index, batch)), tuple(map(rhs.index, batch))),
+    )
+    return dimension_numbers, tuple(map(order.index, out))
+
+
+def permute_sharding(sharding: NamedSharding | None, permutation: Sequence[int]) -> NamedSharding | None:
+    """The sharding of lax's result whose transpose by `permutation` has `sharding`."""
+    if sharding is None:
+        return None
+    axes = tuple(sharding.spec) + (None,) * (len(permutation) - len(sharding.spec))
+    of_lax: list[Any] = [None] * len(permutation)
+    for axis, position in zip(axes, permutation, strict=True):
+        of_lax[position] = axis
+    return NamedSharding(sharding.mesh, PartitionSpec(*of_lax))
+
+
+def lax_result_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> Any:
+    """The dtype to ask of lax.dot_general so that a conversion to out_dtype afterwards is at least as precise.
+
+    lax may convert operands to the dtype it is asked for, so that must be able to hold theirs.
+    """
+    operand_dtype = lhs_dtype if lhs_dtype == rhs_dtype else jnp.promote_types(lhs_dtype, rhs_dtype)
+    floating = all(jnp.issubdtype(dtype, jnp.floating) for dtype in (operand_dtype, out_dtype))
+    if operand_dtype == out_dtype or not floating or jnp.dtype(operand_dtype).itemsize == 1:
+        return out_dtype
+    return jnp.promote_types(operand_dtype, out_dtype)
+
+
+def reference(lhs, rhs, *, spec, out_dtype, precision, out_sharding=None, permutations=(None, None)):
+    """The contraction by lax.dot_general."""
+    lhs, rhs = (x if p is None else lax.transpose(x, p) for x, p in zip((lhs, rhs), permutations, strict=True))
+    dimension_numbers, permutation = lax_form(spec)
+    out = _dot_general(
+        lhs,
+        rhs,
+        dimension_numbers,
+        precision=precision,
+        preferred_element_type=lax_result_dtype(lhs.dtype, rhs.dtype, out_dtype),
+        out_sharding=permute_sharding(out_sharding, permutation),
+    )
+    if permutation != tuple(range(out.ndim)):
+        out = lax.transpose(out, permutation)
+    return lax.convert_element_type(out, out_dtype)
