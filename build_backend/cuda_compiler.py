@@ -4,8 +4,8 @@ Imported by the build backend (what to download) and run by CMake (what to use):
 
     python cuda_compiler.py --mode AUTO --toolkit <build>/cuda-toolkit --cxx /usr/bin/g++
 
-prints `key=value` lines: nvcc, version, origin, toolkit (a link farm, where the nvcc is a wheel's), or reason (there is
-none).
+prints `key=value` lines: mode, nvcc, version, origin, toolkit (a link farm, where the nvcc is a wheel's), or reason
+(there is none).
 
 Order: $CUDACXX; an nvcc >= 12.8 of this machine; the wheels of PyPI. With JAX_MOYE_CUDA_PREFER_WHEEL the wheels come
 before this machine's.
@@ -250,6 +250,7 @@ def main() -> int:
     if args.cudacxx:
         environ["CUDACXX"] = args.cudacxx
     try:
+        print(f"mode={mode(environ)}")
         nvcc = choose(environ)
         path, toolkit = nvcc.path, None
         # A wheel's nvcc needs the farm however it was found: jax[cuda13] brings one that may be on PATH.

@@ -1,43 +1,6 @@
 # Whether and how the CUDA kernels are built. Says so in one line, and sets JAX_MOYE_HAVE_CUDA.
 
-# SASS of one minor version serves the later ones of its major, and 80 without -real adds PTX for GPUs newer than all of
-# these. sm_90 does not run sm_80's SASS.
-set(JAX_MOYE_PORTABLE_ARCHS 80 90-real 100-real 120-real)
-
-# jax_moye_limit_archs(<out> <arch>...): those of the list that JAX_MOYE_CUDA_ARCHS asks for. Asking for 86 or 90a keeps
-# what serves a GPU of that kind: the same major version, a minor version not above it.
-function(jax_moye_limit_archs out)
-  set(wanted "${JAX_MOYE_CUDA_ARCHS}")
-  if(wanted STREQUAL "native")
-    execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE wanted
-                    ERROR_QUIET RESULT_VARIABLE failed)
-    if(failed)
-      message(FATAL_ERROR "jax_moye: JAX_MOYE_CUDA_ARCHS=native, but nvidia-smi names no GPU")
-    endif()
-  endif()
-  string(REGEX MATCHALL "[0-9]+(\\.[0-9])?" wanted "${wanted}")
-  if(NOT wanted)
-    set(${out} "${ARGN}" PARENT_SCOPE)
-    return()
-  endif()
-  set(kept "")
-  foreach(arch IN LISTS ARGN)
-    string(REGEX MATCH "^[0-9]+" number "${arch}")
-    math(EXPR major "${number} / 10")
-    foreach(want IN LISTS wanted)
-      string(REPLACE "." "" want "${want}")
-      math(EXPR want_major "${want} / 10")
-      if(want_major EQUAL major AND want GREATER_EQUAL number)
-        list(APPEND kept "${arch}")
-        break()
-      endif()
-    endforeach()
-  endforeach()
-  if(NOT kept)
-    message(FATAL_ERROR "jax_moye: JAX_MOYE_CUDA_ARCHS=${JAX_MOYE_CUDA_ARCHS} leaves none of ${ARGN}")
-  endif()
-  set(${out} "${kept}" PARENT_SCOPE)
-endfunction()
+include(JaxMoyeArchs) # -> JAX_MOYE_PORTABLE_ARCHS, jax_moye_limit_archs()
 
 # The build backend asks the same program what to download.
 set(_toolkit "${PROJECT_BINARY_DIR}/cuda-toolkit")
@@ -52,7 +15,7 @@ execute_process(
     "--cxx=${CMAKE_CXX_COMPILER}"
   OUTPUT_VARIABLE _choice
   OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
-foreach(_key nvcc version origin toolkit reason)
+foreach(_key mode nvcc version origin toolkit reason)
   set(_${_key}_found "")
   if(_choice MATCHES "(^|\n)${_key}=([^\n]*)")
     set(_${_key}_found "${CMAKE_MATCH_2}")
@@ -61,8 +24,7 @@ endforeach()
 
 if(_reason_found)
   set(JAX_MOYE_HAVE_CUDA OFF)
-  string(TOUPPER "${JAX_MOYE_CUDA}" _mode)
-  if(_mode STREQUAL "AUTO" OR _mode STREQUAL "OFF")
+  if(_mode_found STREQUAL "AUTO" OR _mode_found STREQUAL "OFF")
     message(STATUS "jax_moye: CUDA kernels OFF, because ${_reason_found}")
   else()
     message(FATAL_ERROR "jax_moye: CUDA kernels cannot be built, because ${_reason_found}\n"

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Writes README's table of kernels from jax_moye.configs(), between its two markers.
 
-    readme_table.py            rewrites README.md
-    readme_table.py --check    exit status 1 if README.md is not what would be written
+With --check nothing is written, and the exit status is 1 if README.md is not what would be.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def table() -> str:
     import jax_moye
 
     lines = [
-        "| kernel | operands | results | tiles (m×n×k) | alignment, bytes | orders (a, b) | GPUs |",
+        "| kernel | operands | results | tiles (mxnxk) | alignment, bytes | orders (a, b) | GPUs |",
         "|---|---|---|---|---|---|---|",
     ]
     rows = sorted(jax_moye.configs(), key=lambda row: (row.kernel, row.dtype))
@@ -38,7 +37,7 @@ def table() -> str:
             f"`{kernel}`",
             DTYPES[dtype],
             _cell(DTYPES[out] for config in configs for out in config.out_dtypes),
-            _cell("×".join(map(str, config.tile)) for config in configs),
+            _cell("x".join(map(str, config.tile)) for config in configs),
             _cell(sorted((config.alignment for config in configs), reverse=True)),
             _cell(order for config in configs for order in config.orders),
             _cell(f"sm_{config.min_arch} and newer" for config in configs),
