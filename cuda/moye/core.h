@@ -268,6 +268,7 @@ MOYE_HOST_DEVICE constexpr auto min(T t, U u) {
   }
 }
 
+MOYE_HOST_DEVICE constexpr int min_value(int a, int b) { return a < b ? a : b; }
 MOYE_HOST_DEVICE constexpr long long gcd_value(long long a, long long b) {
   while (b != 0) {
     long long r = a % b;

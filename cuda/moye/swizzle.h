@@ -1,0 +1,342 @@
+// Swizzles: bijections of indices that spread the rows of a shared-memory tile over the banks, and layouts behind them.
+//
+// A swizzle moves nothing further than its period. So a layout's modes fall into two: strides that are multiples of the
+// period commute with the swizzle, the others do not. Slicing adds the first kind to the pointer and keeps the second
+// kind as an offset in front of the swizzle. Addresses are right for every coordinate, and the distance between, say, two
+// 32-row blocks of a tile stays a compile-time number that the compiler folds into the instruction.
+#pragma once
+
+#include "moye/layout.h"
+
+namespace moye {
+
+/// Index bits [M + |S| ...) of width B are xor-ed into (S > 0: the lower) bits that are |S| places away. M low bits stay:
+/// vectors of 2^M elements remain contiguous. An involution.
+template <int B, int M, int S = B>
+struct Swizzle {
+  static_assert(B >= 0 && M >= 0, "Swizzle: negative number of bits");
+  static_assert((S < 0 ? -S : S) >= B, "Swizzle: the shift is smaller than the number of bits");
+  static constexpr int kBits = B;
+  static constexpr int kBase = M;
+  static constexpr int kShift = S;
+  static constexpr int kSource = ((1 << B) - 1) << (M + (S > 0 ? S : 0));  // bits that are read
+  static constexpr int kTarget = ((1 << B) - 1) << (M + (S < 0 ? -S : 0));  // bits that are changed
+  /// Multiples of this commute: swizzle(i + k * kPeriod) == swizzle(i) + k * kPeriod.
+  static constexpr int kPeriod = B == 0 ? 1 : 1 << (M + B + (S < 0 ? -S : S));
+
+  template <class Index>
+  MOYE_HOST_DEVICE constexpr auto operator()(Index const& index) const {
+    if constexpr (is_static_integral<Index>) {
+      return Int<swizzled(Index::value)>{};
+    } else {
+      return swizzled(index);
+    }
+  }
+
+ private:
+  template <class Index>
+  static MOYE_HOST_DEVICE constexpr Index swizzled(Index index) {
+    if constexpr (B == 0) {
+      return index;
+    } else if constexpr (S > 0) {
+      return index ^ ((index & Index{kSource}) >> S);
+    } else {
+      return index ^ ((index & Index{kSource}) << -S);
+    }
+  }
+};
+
+template <class T>
+inline constexpr bool is_swizzle = false;
+template <int B, int M, int S>
+inline constexpr bool is_swizzle<Swizzle<B, M, S>> = true;
+
+template <int kMask>
+inline constexpr int trailing_zeros = kMask % 2 != 0 ? 0 : 1 + trailing_zeros<kMask / 2>;
+template <>
+inline constexpr int trailing_zeros<0> = 0;
+template <int kMask>
+inline constexpr int bit_count = kMask == 0 ? 0 : kMask % 2 + bit_count<kMask / 2>;
+template <>
+inline constexpr int bit_count<0> = 0;
+
+/// The swizzle that xors the bits of kSource into those of kTarget; both masks are runs of equally many ones.
+template <int kSource, int kTarget>
+MOYE_HOST_DEVICE constexpr auto make_swizzle() {
+  constexpr int kBits = bit_count<kSource>;
+  static_assert(kBits == bit_count<kTarget>, "make_swizzle: the masks have different numbers of bits");
+  constexpr int kFrom = trailing_zeros<kSource>;
+  constexpr int kTo = trailing_zeros<kTarget>;
+  static_assert(kSource == ((1 << kBits) - 1) << kFrom && kTarget == ((1 << kBits) - 1) << kTo,
+                "make_swizzle: a mask is not one run of bits");
+  return Swizzle<kBits, (kFrom < kTo ? kFrom : kTo), kFrom - kTo>{};
+}
+
+template <class Swizzle_, class Offset, class Layout_>
+struct ComposedLayout;
+
+template <class T>
+inline constexpr bool is_composed = false;
+template <class Swizzle_, class Offset, class Layout_>
+inline constexpr bool is_composed<ComposedLayout<Swizzle_, Offset, Layout_>> = true;
+
+template <class T>
+inline constexpr bool is_any_layout = is_layout<T> || is_composed<T>;
+
+/// Strides of a layout: multiples of the period as they are, the others as 0.
+template <int kPeriod, class Stride_>
+MOYE_HOST_DEVICE constexpr auto strides_outside(Stride_ const& stride) {
+  return transform_leaf(stride, [](auto const& d) {
+    constexpr long long kValue = static_value<RemoveCvref<decltype(d)>>;
+    if constexpr (kValue != kDynamic && kValue % kPeriod == 0) {
+      return d;
+    } else {
+      return Int<0>{};
+    }
+  });
+}
+/// The other strides as they are, the multiples of the period as 0.
+template <int kPeriod, class Stride_>
+MOYE_HOST_DEVICE constexpr auto strides_inside(Stride_ const& stride) {
+  return transform_leaf(stride, [](auto const& d) {
+    constexpr long long kValue = static_value<RemoveCvref<decltype(d)>>;
+    if constexpr (kValue != kDynamic && kValue % kPeriod == 0) {
+      return Int<0>{};
+    } else {
+      return d;
+    }
+  });
+}
+
+/// c -> swizzle(offset + layout(c)). Shape, size and the algebra are those of the layout; there are no strides.
+template <class Swizzle_, class Offset, class Layout_>
+struct ComposedLayout : Tuple<Offset, Layout_> {
+  using SwizzleType = Swizzle_;
+  using LayoutType = Layout_;
+  static constexpr int kRank = Layout_::kRank;
+
+  MOYE_HOST_DEVICE constexpr ComposedLayout(Offset const& offset = {}, Layout_ const& layout = {})
+      : Tuple<Offset, Layout_>(offset, layout) {}
+
+  MOYE_HOST_DEVICE constexpr Swizzle_ swizzle() const { return {}; }
+  MOYE_HOST_DEVICE constexpr Offset offset() const { return get<0>(static_cast<Tuple<Offset, Layout_> const&>(*this)); }
+  MOYE_HOST_DEVICE constexpr Layout_ layout() const { return get<1>(static_cast<Tuple<Offset, Layout_> const&>(*this)); }
+  MOYE_HOST_DEVICE constexpr auto shape() const { return layout().shape(); }
+
+  template <class First, class... Rest>
+  MOYE_HOST_DEVICE constexpr auto operator()(First const& first, Rest const&... rest) const {
+    if constexpr (sizeof...(Rest) > 0) {
+      return (*this)(Tuple<First, Rest...>(first, rest...));
+    } else if constexpr (has_underscore<First>) {
+      return slice(first, *this);
+    } else {
+      return outside(first) + swizzle()(offset() + inside(first));
+    }
+  }
+
+  /// The part of the index that the swizzle cannot touch.
+  template <class Coord>
+  MOYE_HOST_DEVICE constexpr auto outside(Coord const& coord) const {
+    return crd2idx(coord, shape(), strides_outside<Swizzle_::kPeriod>(layout().stride()));
+  }
+  /// The part of the index that goes through the swizzle.
+  template <class Coord>
+  MOYE_HOST_DEVICE constexpr auto inside(Coord const& coord) const {
+    return crd2idx(coord, shape(), strides_inside<Swizzle_::kPeriod>(layout().stride()));
+  }
+
+  template <class... Tiler>
+  MOYE_HOST_DEVICE constexpr auto compose(Tiler const&... tiler) const {
+    return with(layout().compose(tiler...));
+  }
+  template <class... S>
+  MOYE_HOST_DEVICE constexpr auto with_shape(S const&... s) const {
+    return with(layout().with_shape(s...));
+  }
+  /// The same swizzle and offset before another layout.
+  template <class NewLayout>
+  MOYE_HOST_DEVICE constexpr auto with(NewLayout const& new_layout) const {
+    return ComposedLayout<Swizzle_, Offset, NewLayout>(offset(), new_layout);
+  }
+};
+
+template <int B, int M, int S, class Offset, class Layout_>
+MOYE_HOST_DEVICE constexpr auto make_composed_layout(Swizzle<B, M, S> const&, Offset const& offset, Layout_ const& l) {
+  return ComposedLayout<Swizzle<B, M, S>, Offset, Layout_>(offset, l);
+}
+
+template <int B, int M, int S, class SH, class D>
+MOYE_HOST_DEVICE constexpr auto composition(Swizzle<B, M, S> const& swizzle, Layout<SH, D> const& l) {
+  return make_composed_layout(swizzle, Int<0>{}, l);
+}
+
+template <class W, class O, class L>
+inline constexpr int rank_v<ComposedLayout<W, O, L>> = rank_v<L>;
+template <class W, class O, class L>
+inline constexpr int depth_v<ComposedLayout<W, O, L>> = depth_v<L>;
+template <class W, class O, class L>
+inline constexpr bool is_static<ComposedLayout<W, O, L>> = is_static<O> && is_static<L>;
+
+// The algebra acts on the layout behind the swizzle.
+
+template <int... I, class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto shape(ComposedLayout<W, O, L> const& l) {
+  return shape<I...>(l.layout());
+}
+template <int... I, class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto size(ComposedLayout<W, O, L> const& l) {
+  return size<I...>(l.layout());
+}
+template <int... I, class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto cosize(ComposedLayout<W, O, L> const& l) {
+  return cosize<I...>(l.layout());
+}
+template <int... I, class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto layout(ComposedLayout<W, O, L> const& l) {
+  return l.with(layout<I...>(l.layout()));
+}
+template <int I, class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto mode(ComposedLayout<W, O, L> const& l) {
+  return l.with(mode<I>(l.layout()));
+}
+template <int B, int E, class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto take(ComposedLayout<W, O, L> const& l) {
+  return l.with(take<B, E>(l.layout()));
+}
+template <int... I, class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto select(ComposedLayout<W, O, L> const& l) {
+  return l.with(select<I...>(l.layout()));
+}
+template <int B, int E, class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto group(ComposedLayout<W, O, L> const& l) {
+  return l.with(group<B, E>(l.layout()));
+}
+template <class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto flatten(ComposedLayout<W, O, L> const& l) {
+  return l.with(flatten(l.layout()));
+}
+template <class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto coalesce(ComposedLayout<W, O, L> const& l) {
+  return l.with(coalesce(l.layout()));
+}
+template <class W, class O, class L, class Profile>
+MOYE_HOST_DEVICE constexpr auto coalesce(ComposedLayout<W, O, L> const& l, Profile const& profile) {
+  return l.with(coalesce(l.layout(), profile));
+}
+template <class W, class O, class L, class B>
+MOYE_HOST_DEVICE constexpr auto composition(ComposedLayout<W, O, L> const& l, B const& b) {
+  return l.with(composition(l.layout(), b));
+}
+template <class W, class O, class L, class T>
+MOYE_HOST_DEVICE constexpr auto logical_divide(ComposedLayout<W, O, L> const& l, T const& tiler) {
+  return l.with(logical_divide(l.layout(), tiler));
+}
+template <class W, class O, class L, class T>
+MOYE_HOST_DEVICE constexpr auto zipped_divide(ComposedLayout<W, O, L> const& l, T const& tiler) {
+  return l.with(zipped_divide(l.layout(), tiler));
+}
+template <class W, class O, class L, class T>
+MOYE_HOST_DEVICE constexpr auto tiled_divide(ComposedLayout<W, O, L> const& l, T const& tiler) {
+  return l.with(tiled_divide(l.layout(), tiler));
+}
+template <class W, class O, class L, class T>
+MOYE_HOST_DEVICE constexpr auto flat_divide(ComposedLayout<W, O, L> const& l, T const& tiler) {
+  return l.with(flat_divide(l.layout(), tiler));
+}
+template <class W, class O, class L, class T>
+MOYE_HOST_DEVICE constexpr auto logical_product(ComposedLayout<W, O, L> const& l, T const& tiler) {
+  return l.with(logical_product(l.layout(), tiler));
+}
+template <class W, class O, class L, class T>
+MOYE_HOST_DEVICE constexpr auto blocked_product(ComposedLayout<W, O, L> const& l, T const& tiler) {
+  return l.with(blocked_product(l.layout(), tiler));
+}
+template <class W, class O, class L, class Target, class Order_>
+MOYE_HOST_DEVICE constexpr auto tile_to_shape(ComposedLayout<W, O, L> const& l, Target const& target, Order_ const& order) {
+  return l.with(tile_to_shape(l.layout(), target, order));
+}
+template <class W, class O, class L, class Target>
+MOYE_HOST_DEVICE constexpr auto tile_to_shape(ComposedLayout<W, O, L> const& l, Target const& target) {
+  return l.with(tile_to_shape(l.layout(), target));
+}
+template <class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto make_fragment_like(ComposedLayout<W, O, L> const& l) {
+  return make_fragment_like(l.layout());
+}
+template <class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto make_layout_like(ComposedLayout<W, O, L> const& l) {
+  return make_layout_like(l.layout());
+}
+
+template <class Stride_>
+inline constexpr bool is_zero_stride = is_constant<0, Stride_>;
+template <class... D>
+inline constexpr bool is_zero_stride<Tuple<D...>> = (is_zero_stride<D> && ...);
+
+/// (sublayout, what to add to the pointer). Once no mode passes through the swizzle any more, a plain layout.
+template <class Coord, class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto slice_and_offset(Coord const& coord, ComposedLayout<W, O, L> const& l) {
+  auto const kept = slice(coord, l.layout());
+  auto const offset = l.offset() + l.inside(coord);
+  if constexpr (is_zero_stride<decltype(strides_inside<W::kPeriod>(kept.stride()))>) {
+    return make_tuple(kept, l.outside(coord) + l.swizzle()(offset));
+  } else {
+    return make_tuple(make_composed_layout(l.swizzle(), offset, kept), l.outside(coord));
+  }
+}
+/// The sublayout with everything else in its offset.
+template <class Coord, class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto slice(Coord const& coord, ComposedLayout<W, O, L> const& l) {
+  return make_composed_layout(l.swizzle(), l.offset() + crd2idx(coord, l.shape(), l.layout().stride()),
+                              slice(coord, l.layout()));
+}
+
+/// What N elements of a layout with this swizzle are to elements N times as large.
+template <int N, int B, int M, int S>
+MOYE_HOST_DEVICE constexpr auto upcast(Swizzle<B, M, S> const&) {
+  constexpr int kLog = trailing_zeros<N>;
+  static_assert(N == 1 << kLog, "upcast: not a power of two");
+  constexpr int kBase = M - kLog;
+  if constexpr (kBase >= 0) {
+    return Swizzle<B, kBase, S>{};
+  } else {
+    return Swizzle<(B + kBase > 0 ? B + kBase : 0), 0, S>{};
+  }
+}
+template <int N, int B, int M, int S>
+MOYE_HOST_DEVICE constexpr auto downcast(Swizzle<B, M, S> const&) {
+  static_assert(N == 1 << trailing_zeros<N>, "downcast: not a power of two");
+  return Swizzle<B, M + trailing_zeros<N>, S>{};
+}
+template <int N, class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto upcast(ComposedLayout<W, O, L> const& l) {
+  return make_composed_layout(upcast<N>(l.swizzle()), l.offset() / Int<N>{}, upcast<N>(l.layout()));
+}
+template <int N, class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto downcast(ComposedLayout<W, O, L> const& l) {
+  return make_composed_layout(downcast<N>(l.swizzle()), l.offset() * Int<N>{}, downcast<N>(l.layout()));
+}
+
+/// The layout behind a swizzle, or the layout itself.
+template <class L>
+MOYE_HOST_DEVICE constexpr auto layout_part(L const& l) {
+  if constexpr (is_composed<L>) {
+    return l.layout();
+  } else {
+    return l;
+  }
+}
+/// How many elements a swizzle leaves contiguous; "all" without one.
+template <class L>
+inline constexpr int swizzle_vector = 1 << 30;
+template <int B, int M, int S, class O, class L>
+inline constexpr int swizzle_vector<ComposedLayout<Swizzle<B, M, S>, O, L>> = B == 0 ? 1 << 30 : 1 << M;
+
+/// As for plain layouts, and no longer than the vectors that the swizzles leave contiguous.
+template <class A, class B>
+  requires(is_composed<A> || is_composed<B>)
+MOYE_HOST_DEVICE constexpr auto max_common_vector(A const& a, B const& b) {
+  return min(max_common_vector(layout_part(a), layout_part(b)), Int<min_value(swizzle_vector<A>, swizzle_vector<B>)>{});
+}
+
+}  // namespace moye
