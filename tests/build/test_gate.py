@@ -92,7 +92,7 @@ def test_registers_are_the_largest_of_a_rows_kernels(tmp_path):
     [
         ("__global__ void __launch_bounds__(1024, 2) k(float* x) { SPILL }", "spill stores"),
         (
-            "__global__ void k(int* x) { int a[64] = {}; for (int i = 0; i < 64; ++i) a[x[i] & 63] += i; x[0] = a[1]; }",
+            "__global__ void k(int* x) { int a[64] = {}; for (int i = 0; i < 64; ++i) a[x[i] & 63] += i; *x = a[1]; }",
             "stack frame",
         ),
     ],
