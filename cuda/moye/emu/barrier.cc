@@ -1,0 +1,109 @@
+// bar.sync and bar.arrive: 16 counters per CTA (PTX ISA, "bar, barrier").
+#include "moye/emu/machine.h"
+
+namespace moye::emu {
+namespace {
+
+std::string progress(void const* object) {
+  auto const& barrier = *static_cast<Barrier const*>(object);
+  return format("id %d (%d of %d threads have arrived)", barrier.id, barrier.count, barrier.expected);
+}
+
+void begin_phase(Barrier& barrier, Thread& thread, int threads, Loc loc) {
+  barrier.expected = threads;
+  barrier.first_loc = loc;
+  barrier.first_thread = &thread;
+  std::memset(barrier.arrived, 0, sizeof(barrier.arrived));
+  if (barrier.clock != nullptr) std::memset(barrier.clock, 0, thread.domain->agents * sizeof(uint32_t));
+}
+
+// The instruction is .aligned: all lanes of a warp execute the same one.
+void check_warps(Thread& thread, Barrier& barrier) {
+  Cta& cta = *thread.cta;
+  for (int w = 0; w < cta.warp_count; ++w) {
+    uint32_t const missing = barrier.arrived[w] != 0 ? cta.warps[w].lanes & ~barrier.arrived[w] : 0;
+    if (missing == 0) continue;
+    Thread& absent = cta.warps[w].first[__builtin_ctz(missing)];
+    thread.domain->fail([&] {
+      return format("divergent warp: bar id %d is complete with only some lanes of warp %d, at %s; %s has not arrived",
+                    barrier.id, w, at(barrier.locs[w]).c_str(), who(absent).c_str());
+    });
+  }
+}
+
+void arrive(int id, int threads, Loc loc, bool wait) {
+  Thread& thread = *current_thread;
+  Domain& domain = *thread.domain;
+  Cta& cta = *thread.cta;
+  char const* const what = wait ? "bar.sync" : "bar.arrive";
+  int const all = domain.launch->threads_per_cta;
+  loc = thread.reported(loc);
+  domain.count_step(thread);
+  if (id < 0 || id >= kBarriers) {
+    domain.fail([&] {
+      return format("%s by %s at %s: barrier id %d is not one of 0 to 15", what, who(thread).c_str(), at(loc).c_str(),
+                    id);
+    });
+  }
+  if (threads == kWholeCta) {
+    threads = all;
+  } else if (threads <= 0 || threads % 32 != 0 || threads > all) {
+    domain.fail([&] {
+      return format("%s id %d by %s at %s: %d threads is not a multiple of 32 up to the CTA's %d", what, id,
+                    who(thread).c_str(), at(loc).c_str(), threads, all);
+    });
+  }
+
+  Barrier& barrier = cta.barriers[id];
+  if (barrier.count == 0) {
+    begin_phase(barrier, thread, threads, loc);
+  } else if (barrier.expected != threads) {
+    domain.fail([&] {
+      return format("bar id %d: %s at %s expects %d threads, but %s at %s expected %d", id, who(thread).c_str(),
+                    at(loc).c_str(), threads, who(*barrier.first_thread).c_str(), at(barrier.first_loc).c_str(),
+                    barrier.expected);
+    });
+  }
+  uint32_t& lanes = barrier.arrived[thread.warp->id];
+  Loc& warp_loc = barrier.locs[thread.warp->id];
+  if (lanes == 0) {
+    warp_loc = loc;
+  } else if (warp_loc.line != loc.line || warp_loc.file != loc.file) {
+    domain.fail([&] {
+      return format("divergent warp: %s executes %s id %d at %s while other lanes of its warp execute it at %s",
+                    who(thread).c_str(), what, id, at(loc).c_str(), at(warp_loc).c_str());
+    });
+  }
+  if ((lanes >> thread.lane & 1) != 0) {
+    domain.fail([&] {
+      return format("%s id %d: %s at %s arrives twice in one phase (%d of %d threads have arrived)", what, id,
+                    who(thread).c_str(), at(loc).c_str(), barrier.count, barrier.expected);
+    });
+  }
+  lanes |= 1u << thread.lane;
+
+  ++barrier.count;
+  if (domain.detect_races) release(thread, barrier.clock);
+  if (barrier.count < barrier.expected) {
+    if (!wait) return domain.yield_sometimes();
+    barrier.waiters.push_back(&thread);
+    return domain.block({what, progress, &barrier, loc});
+  }
+  check_warps(thread, barrier);
+  ++domain.counters.barriers;
+  barrier.count = 0;
+  for (Thread* waiter : barrier.waiters) {
+    if (domain.detect_races) join(domain, waiter->clock, barrier.clock);
+    domain.make_ready(*waiter);
+  }
+  barrier.waiters.clear();
+  if (wait && domain.detect_races) join(domain, thread.clock, barrier.clock);
+  domain.yield_sometimes();
+}
+
+}  // namespace
+
+void bar_sync(int id, int threads, Loc loc) { arrive(id, threads, loc, true); }
+void bar_arrive(int id, int threads, Loc loc) { arrive(id, threads, loc, false); }
+
+}  // namespace moye::emu

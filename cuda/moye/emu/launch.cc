@@ -1,0 +1,232 @@
+// A launch: checking its shape, the OS threads that run its clusters, and the pools of stacks and shared memory they
+// use.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <system_error>
+#include <thread>
+
+#include "moye/emu/machine.h"
+
+namespace moye::emu {
+
+Counters& Counters::operator+=(Counters const& other) {
+  launches += other.launches;
+  ctas += other.ctas;
+  switches += other.switches;
+  barriers += other.barriers;
+  warp_syncs += other.warp_syncs;
+  shuffles += other.shuffles;
+  ldmatrix += other.ldmatrix;
+  ldmatrix_wavefronts += other.ldmatrix_wavefronts;
+  ldmatrix_ideal_wavefronts += other.ldmatrix_ideal_wavefronts;
+  mma += other.mma;
+  cp_async += other.cp_async;
+  cp_async_bytes += other.cp_async_bytes;
+  shared_loads += other.shared_loads;
+  shared_load_bytes += other.shared_load_bytes;
+  shared_stores += other.shared_stores;
+  shared_store_bytes += other.shared_store_bytes;
+  global_loads += other.global_loads;
+  global_load_bytes += other.global_load_bytes;
+  global_stores += other.global_stores;
+  global_store_bytes += other.global_store_bytes;
+  return *this;
+}
+
+// -------------------------------------------------------------------------------------------------------------- pools
+
+namespace {
+
+size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+
+// `count` parts of `bytes` accessible bytes, each behind `guard` inaccessible ones, and a guard at the end.
+uintptr_t map_parts(size_t count, size_t bytes, size_t guard, size_t* mapped) {
+  *mapped = count * (guard + bytes) + guard;
+  void* const map = mmap(nullptr, *mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (map == MAP_FAILED) throw std::bad_alloc();
+  for (size_t i = 0; i < count && bytes != 0; ++i) {
+    char* const part = static_cast<char*>(map) + i * (guard + bytes) + guard;
+    if (mprotect(part, bytes, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
+  }
+  return reinterpret_cast<uintptr_t>(map);
+}
+
+void unmap(uintptr_t begin, size_t bytes) {
+  if (bytes != 0) munmap(reinterpret_cast<void*>(begin), bytes);
+}
+
+// Domains nobody uses. A launch borrows one for each of its OS threads.
+class DomainPool {
+ public:
+  std::unique_ptr<Domain> borrow() {
+    std::lock_guard lock(mutex_);
+    if (free_.empty()) return std::make_unique<Domain>();
+    std::unique_ptr<Domain> domain = std::move(free_.back());
+    free_.pop_back();
+    return domain;
+  }
+
+  void give_back(std::unique_ptr<Domain> domain) {
+    std::lock_guard lock(mutex_);
+    if (free_.size() < kKept) free_.push_back(std::move(domain));
+  }
+
+ private:
+  static constexpr size_t kKept = 32;  // some MB each
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Domain>> free_;
+};
+
+DomainPool& domain_pool() {
+  static auto* const pool = new DomainPool;  // never destroyed: an OS thread may outlive static objects
+  return *pool;
+}
+
+}  // namespace
+
+void Domain::map_stacks(size_t count, size_t bytes) {
+  bytes = round_up(bytes, kPageBytes);
+  if (stack_count_ >= count && stack_bytes_ == bytes) return;
+  unmap(stacks_begin, stacks_bytes_mapped);
+  stacks_bytes_mapped = stack_count_ = 0;
+  stacks_begin = map_parts(count, bytes, kStackGuardBytes, &stacks_bytes_mapped);
+  stack_count_ = count;
+  stack_bytes_ = bytes;
+}
+
+void Domain::map_smem(size_t count, size_t bytes) {
+  bytes = round_up(bytes, kPageBytes);
+  if (smem_part_count_ >= count && smem_part_bytes_ >= bytes + kSmemGuardBytes) return;
+  unmap(smem_begin, smem_bytes_mapped);
+  smem_bytes_mapped = smem_part_count_ = 0;
+  smem_begin = map_parts(count, bytes, kSmemGuardBytes, &smem_bytes_mapped);
+  smem_part_count_ = count;
+  smem_part_bytes_ = bytes + kSmemGuardBytes;
+}
+
+// A clock for each thread, then for each barrier, then one to compute with.
+void Domain::allocate_clocks() {
+  agents = 2 * static_cast<int>(threads.size());
+  size_t const barrier_count = ctas.size() * kBarriers;
+  size_t const size = (threads.size() + barrier_count + 1) * agents;
+  if (clock_pool_size_ < size) {
+    clock_pool = std::make_unique<uint32_t[]>(size);
+    clock_pool_size_ = size;
+  }
+  barrier_clocks_.resize(barrier_count);
+  Clock next = clock_pool.get() + threads.size() * agents;
+  for (Clock& clock : barrier_clocks_) {
+    clock = next;
+    next += agents;
+  }
+  scratch_clock = next;
+}
+
+Domain::~Domain() {
+  unmap(stacks_begin, stacks_bytes_mapped);
+  unmap(smem_begin, smem_bytes_mapped);
+}
+
+// -------------------------------------------------------------------------------------------------------------- launch
+
+void Launch::report_failure(uint64_t failed, std::string const& text) {
+  std::lock_guard lock(mutex);
+  if (failed >= failed_cluster) return;
+  failed_cluster = failed;
+  message = text;
+}
+
+uint16_t Launch::add_site(AccessSite const& site) {
+  std::lock_guard lock(mutex);
+  for (size_t i = 0; i < sites.size(); ++i) {
+    if (sites[i].what == site.what && sites[i].loc.file == site.loc.file && sites[i].loc.line == site.loc.line) {
+      return static_cast<uint16_t>(i);
+    }
+  }
+  if (sites.size() == kMaxSites) return 0;
+  sites.push_back(site);
+  return static_cast<uint16_t>(sites.size() - 1);
+}
+
+namespace {
+
+bool divides(Dim3 divisor, Dim3 n) { return n.x % divisor.x == 0 && n.y % divisor.y == 0 && n.z % divisor.z == 0; }
+
+uint64_t volume(Dim3 d) { return uint64_t{d.x} * d.y * d.z; }
+
+std::string text_of(Dim3 d) { return format("(%u,%u,%u)", d.x, d.y, d.z); }
+
+// The limits of CUDA ("Technical Specifications per Compute Capability").
+std::string complaint(Shape const& shape, Options const& options) {
+  constexpr int kMaxSmemBytes = 227 * 1024;  // sm_90, opt-in, per CTA
+  if (volume(shape.grid) == 0 || shape.grid.x > 0x7fffffffu || shape.grid.y > 65535 || shape.grid.z > 65535) {
+    return "the grid " + text_of(shape.grid) + " is not one CUDA can launch";
+  }
+  if (volume(shape.block) == 0 || volume(shape.block) > 1024 || shape.block.z > 64) {
+    return "the block " + text_of(shape.block) + " is not one CUDA can launch";
+  }
+  if (volume(shape.cluster) == 0 || volume(shape.cluster) > 16 || !divides(shape.cluster, shape.grid)) {
+    return "the cluster " + text_of(shape.cluster) + " does not fit the grid " + text_of(shape.grid);
+  }
+  if (shape.smem_bytes < 0 || shape.smem_bytes > kMaxSmemBytes) {
+    return format("%d bytes of shared memory per CTA, no GPU has more than %d", shape.smem_bytes, kMaxSmemBytes);
+  }
+  if (options.stack_bytes < 16 * 1024) return "Options::stack_bytes is less than 16384";
+  return {};
+}
+
+}  // namespace
+
+Status launch(Shape const& shape, Stream* stream, void (*run_thread)(void*), void* argument) {
+  if (stream == nullptr) return {"emulator: the stream is null, it has to be a moye::emu::Stream"};
+  if (current_thread != nullptr) return {"emulator: a kernel cannot launch a kernel"};
+  if (std::string text = complaint(shape, stream->options); !text.empty()) return {"emulator: " + text};
+
+  Launch state;
+  state.shape = shape;
+  state.options = stream->options;
+  state.run_thread = run_thread;
+  state.argument = argument;
+  state.threads_per_cta = static_cast<int>(volume(shape.block));
+  state.ctas_per_cluster = static_cast<int>(volume(shape.cluster));
+  state.clusters = volume(shape.grid) / volume(shape.cluster);
+  state.host_frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  try {
+    for (Memory const& memory : stream->memory) {
+      Region& region = state.regions.emplace_back();
+      region.memory = memory;
+      if (memory.writable && state.options.detect_races) allocate_global_shadow(region);
+    }
+  } catch (std::bad_alloc const&) {
+    return {"emulator: out of memory for the shadow of the writable arrays; Options::detect_races = false needs none"};
+  }
+
+  auto work = [&state] {
+    try {
+      FaultStack const stack;
+      std::unique_ptr<Domain> domain = domain_pool().borrow();
+      domain->work(state);
+      domain_pool().give_back(std::move(domain));
+    } catch (std::bad_alloc const&) {
+      state.report_failure(0, "emulator: out of memory");
+    }
+  };
+  {
+    FaultHandler const handler;
+    auto const workers = std::min<uint64_t>(std::max(1, state.options.workers), state.clusters);
+    std::vector<std::thread> helpers;
+    try {
+      for (uint64_t i = 1; i < workers; ++i) helpers.emplace_back(work);
+    } catch (std::system_error const&) {
+      // No further OS thread to be had: those there are do the work.
+    }
+    work();
+    for (std::thread& helper : helpers) helper.join();
+  }
+  state.counters.launches = 1;
+  stream->counters += state.counters;
+  return {state.message};
+}
+
+}  // namespace moye::emu

@@ -1,0 +1,312 @@
+// The emulator's state. One Domain = one cluster of CTAs = one scheduling domain, run by one OS thread at a time.
+//
+//   Launch   one kernel launch: shape, options, arrays, the shadow of writable global memory, the first error
+//   Domain   the cluster that an OS thread is running; its pools (stacks, shared memory, shadow, clocks) outlive it
+//   Cta      shared memory, barriers
+//   Warp     the place where lanes meet
+//   Thread   a fiber, its clock, its asynchronous copies
+//
+// Order is kept by vector clocks. A clock has one component per *agent*: agents 0..T-1 are the domain's threads,
+// T..2T-1 their cp.async copies, counted in groups. (Further asynchronous agents get further components.)
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "moye/emu/emu.h"
+#include "moye/emu/fiber.h"
+#include "moye/emu/shadow.h"
+
+namespace moye::emu {
+
+struct Cta;
+struct Domain;
+struct Launch;
+struct Warp;
+
+/// The happens-before knowledge of a thread or a barrier: of each agent, the last event known to have happened.
+/// Points into Domain::clock_pool; null when races are not detected.
+using Clock = uint32_t*;
+
+/// A cp.async that was issued and has not taken effect.
+struct AsyncCopy {
+  unsigned char* dst;
+  void const* src;
+  int bytes, src_bytes;
+  uint32_t group;
+};
+
+/// What a blocked thread waits for.
+struct Wait {
+  char const* what = nullptr;
+  std::string (*describe)(void const* object) = nullptr;
+  void const* object = nullptr;
+  Loc loc;
+};
+
+struct Thread {
+  Domain* domain;
+  Cta* cta;
+  Warp* warp;
+  Clock clock;
+  uint64_t steps_left;  // Options::watchdog_steps, counted down between waits
+  int site_depth;       // Site objects alive; site is the outermost
+  Loc site;
+  int id;     // in the CTA
+  int agent;  // in the domain
+  int lane;
+  bool finished;
+  Dim3 index;
+  Wait wait;
+  uint32_t groups;  // cp.async groups committed
+  std::vector<AsyncCopy> copies;
+  Fiber fiber;
+
+  Loc reported(Loc loc) const { return site_depth > 0 ? site : loc; }
+};
+
+/// Lanes of a warp that wait for each other.
+struct Meeting {
+  uint32_t mask = 0;  // who takes part
+  uint32_t arrived = 0;
+  char const* what = nullptr;
+  Loc loc;
+  void* arguments[32];
+};
+
+struct Warp {
+  Cta* cta;
+  int id;                         // in the CTA
+  uint32_t lanes;                 // that exist
+  Thread* first;                  // lane 0; the others follow
+  std::vector<Meeting> meetings;  // more than one at a time only with partial masks
+};
+
+/// One of a CTA's 16 barriers.
+struct Barrier {
+  int id = 0;
+  int expected = 0, count = 0;  // threads
+  Loc first_loc;                // of this phase
+  Thread* first_thread = nullptr;
+  Clock clock = nullptr;
+  std::vector<Thread*> waiters;
+  uint32_t arrived[32] = {};  // lanes, by warp
+  Loc locs[32];               // by warp
+};
+
+inline constexpr int kBarriers = 16;
+inline constexpr size_t kPageBytes = 64 * 1024;  // a multiple of every page size in use
+
+struct Cta {
+  Domain* domain;
+  Dim3 index;
+  uint64_t linear;  // index in the grid, x fastest
+  int rank;         // in the cluster
+  unsigned char* smem;
+  Thread* threads;
+  Warp* warps;
+  int warp_count;
+  Barrier barriers[kBarriers];
+  ShadowCell* shadow;  // per 16 bytes of shared memory
+};
+
+/// What an access was and where: what races are reported with. line < 0: file is a code address.
+struct AccessSite {
+  char const* what;
+  Loc loc;
+};
+
+/// A declared array.
+struct Region {
+  Memory memory;
+  // Per byte the last write and the last read, packed (race.cc); null for arrays that are only read.
+  std::unique_ptr<std::atomic<uint64_t>[], void (*)(void*)> writes { nullptr, nullptr };
+  std::unique_ptr<std::atomic<uint64_t>[], void (*)(void*)> reads { nullptr, nullptr };
+
+  uintptr_t base() const { return reinterpret_cast<uintptr_t>(memory.base); }
+};
+
+/// So many fit into the 14 bits that the shadow of global memory has for them.
+inline constexpr size_t kMaxSites = 1 << 14;
+
+struct Launch {
+  Shape shape;
+  Options options;
+  std::vector<Region> regions;
+  void (*run_thread)(void*);
+  void* argument;
+  int threads_per_cta, ctas_per_cluster;
+  uint64_t clusters;
+  uintptr_t host_frame;  // an address in the launching function: the kernel's arguments lie above it
+
+  std::atomic<uint64_t> next_cluster{0};
+  std::atomic<uint64_t> failed_cluster{UINT64_MAX};  // the lowest
+  std::mutex mutex;                                  // of what follows
+  std::string message;
+  Counters counters;
+  std::vector<AccessSite> sites;
+
+  void report_failure(uint64_t cluster, std::string const& text);
+  uint16_t add_site(AccessSite const& site);
+};
+
+struct Domain {
+  Domain() = default;
+  ~Domain();
+  Domain(Domain const&) = delete;
+  Domain& operator=(Domain const&) = delete;
+
+  /// Runs clusters of the launch until none is left.
+  void work(Launch& launch);
+
+  // Scheduling: called by the running thread.
+  void make_ready(Thread& thread);
+  void block(Wait const& wait);  // until make_ready
+  void yield_sometimes();        // under ThreadOrder::random, at an instruction that does not wait
+  void finish_thread();
+  void count_step(Thread& thread) {
+    if (--thread.steps_left == 0) endless(thread);
+  }
+  uint64_t random();
+
+  /// Ends the cluster; `message` is called on the OS thread's own stack.
+  template <class Message>
+  [[noreturn]] void fail(Message const& message) {
+    fail_with([](void const* object) { return (*static_cast<Message const*>(object))(); }, &message);
+  }
+  [[noreturn]] void fail_with(std::string (*message)(void const*), void const* object);
+
+  uint16_t site(char const* what, Loc loc);
+  bool in_smem_mapping(uintptr_t address) const { return address - smem_begin < smem_bytes_mapped; }
+  bool in_stacks(uintptr_t address) const { return address - stacks_begin < stacks_bytes_mapped; }
+
+  Launch* launch = nullptr;
+  uint64_t cluster = 0;  // index of the running one
+  bool detect_races = false;
+  Counters counters;
+  Thread* running = nullptr;
+  std::vector<Cta> ctas;
+  std::vector<Thread> threads;
+  std::vector<Warp> warps;
+  int agents = 0;  // components of a clock
+  std::unique_ptr<uint32_t[]> clock_pool;
+  Clock scratch_clock = nullptr;
+
+  // Two mappings, each with inaccessible bytes around every part. Those around shared memory are more than a CTA can
+  // have, so that an index out of range does not reach the next CTA's.
+  static constexpr size_t kStackGuardBytes = kPageBytes;
+  static constexpr size_t kSmemGuardBytes = 256 * 1024;
+  uintptr_t stacks_begin = 0;
+  size_t stacks_bytes_mapped = 0;
+  uintptr_t smem_begin = 0;
+  size_t smem_bytes_mapped = 0;
+
+  Shadow shadow;
+
+ private:
+  void start_cluster(uint64_t index);
+  void map_stacks(size_t count, size_t bytes);
+  void map_smem(size_t count, size_t bytes);
+  void allocate_clocks();
+  void schedule();
+  [[noreturn]] void deadlock();
+  [[noreturn]] void endless(Thread& thread);
+  void check_time();
+
+  Fiber main_;
+  std::vector<Thread*> ready_;  // a ring: its size is a power of two
+  size_t ready_head_ = 0, ready_count_ = 0;
+  int live_ = 0;
+  uint64_t random_state_ = 0;
+  std::chrono::steady_clock::time_point deadline_;
+  bool failed_ = false;
+  std::string (*failure_)(void const*) = nullptr;
+  void const* failure_object_ = nullptr;
+
+  size_t stack_bytes_ = 0, stack_count_ = 0;
+  size_t smem_part_bytes_ = 0, smem_part_count_ = 0;
+  size_t clock_pool_size_ = 0;
+  std::vector<Clock> barrier_clocks_;
+  struct CachedSite {
+    AccessSite site{};
+    uint16_t index = 0;
+  };
+  CachedSite site_cache_[256];
+};
+
+// ------------------------------------------------------------------------------------------------------------- current
+
+/// The CUDA thread this OS thread is running, null outside kernels. Initial-exec: one load instead of a call, in every
+/// instrumented access; 8 bytes fit in the room that the C library keeps for libraries loaded later.
+extern constinit thread_local Thread* current_thread __attribute__((tls_model("initial-exec")));
+
+// ------------------------------------------------------------------------------------------------------------- reports
+
+std::string format(char const* pattern, ...) __attribute__((format(printf, 1, 2)));
+/// "sm80.cuh:147"; for a code address what addr2line says of it, or module+offset.
+std::string at(Loc loc);
+/// "block (1,0,0) thread 37 (warp 1 lane 5)", without the block if the grid has one CTA.
+std::string who(Launch const& launch, Dim3 block, int thread_id);
+std::string who(Thread const& thread);
+/// "block (1,0,0)"
+std::string block_name(Dim3 block);
+
+// -------------------------------------------------------------------------------------------------------------- memory
+
+enum class Proxy { thread, cp_async };
+
+/// The offset in the thread's shared memory of `bytes` bytes at `address`; fails if they are not inside.
+uint32_t smem_offset(Thread& thread, void const* address, size_t bytes, char const* what, Loc loc);
+/// Fails unless the bytes are in a declared array, writable if written; records the access in its shadow.
+void global_access(Thread& thread, void const* address, size_t bytes, bool write, char const* what, Loc loc);
+
+/// The message for a fault at `address` (fault.cc calls it).
+std::string describe_fault(Thread& thread, uintptr_t address);
+
+// ----------------------------------------------------------------------------------------------------------------
+// races
+
+/// Into the clock of `into`: everything `from` knows.
+void join(Domain const& domain, Clock into, Clock from);
+/// Joins the thread's clock into `into` and starts a new event of the thread.
+void release(Thread& thread, Clock into);
+
+/// An access to shared memory by the thread, or by its cp.async copies of the group being formed.
+void shared_access(Thread& thread, Cta& cta, uint32_t offset, size_t bytes, bool write, Proxy proxy, char const* what,
+                   Loc loc);
+/// An access to a writable array, at `offset`.
+void global_race_check(Thread& thread, Region& region, size_t offset, size_t bytes, bool write, char const* what,
+                       Loc loc);
+void allocate_global_shadow(Region& region);
+/// Empties the shadow of `ctas` CTAs' shared memory.
+void reset(Shadow& shadow, size_t ctas, size_t smem_bytes);
+
+// --------------------------------------------------------------------------------------------------------------
+// signals
+
+/// While it lives, faults of kernels become reports (fault.cc).
+class FaultHandler {
+ public:
+  FaultHandler();
+  ~FaultHandler();
+};
+/// The same for the OS thread it is made on: a stack for the handler.
+class FaultStack {
+ public:
+  FaultStack();
+  ~FaultStack();
+
+ private:
+  std::unique_ptr<char[]> stack_;
+  void* previous_stack_ = nullptr;
+  size_t previous_bytes_ = 0;
+  int previous_flags_ = 0;
+};
+
+}  // namespace moye::emu

@@ -1,0 +1,170 @@
+// Addresses: which memory an access is to, and whether it is inside. Plain accesses come here from the hooks.
+#include <link.h>
+
+#include "moye/emu/machine.h"
+
+namespace moye::emu {
+namespace {
+
+// An access this near to a declared array, and outside all of them, is taken for an index out of range.
+constexpr uintptr_t kNear = 1 << 20;
+
+// "by thread 37 (warp 1 lane 5) at sm80.cuh:147"
+std::string by(Thread const& thread, Loc loc) { return "by " + who(thread) + " at " + at(loc); }
+
+Region* region_of(Launch& launch, uintptr_t address) {
+  for (Region& region : launch.regions) {
+    if (address - region.base() < region.memory.bytes) return &region;
+  }
+  return nullptr;
+}
+
+// The declared array whose nearer end is nearest.
+Region const* nearest_region(Launch const& launch, uintptr_t address, uintptr_t* distance) {
+  Region const* nearest = nullptr;
+  *distance = UINTPTR_MAX;
+  for (Region const& region : launch.regions) {
+    uintptr_t const end = region.base() + region.memory.bytes;
+    uintptr_t const away = address < region.base() ? region.base() - address : address < end ? 0 : address - end;
+    if (away >= *distance) continue;
+    *distance = away;
+    nearest = &region;
+  }
+  return nearest;
+}
+
+std::string place(Launch const& launch, uintptr_t address) {
+  uintptr_t distance;
+  Region const* const region = nearest_region(launch, address, &distance);
+  if (region == nullptr) return "no array was declared";
+  return format("the nearest array is %s (%zu bytes), of which it is offset %td", region->memory.name,
+                region->memory.bytes, static_cast<ptrdiff_t>(address - region->base()));
+}
+
+// Constants of the program itself are no arrays, wherever the loader has put them.
+bool in_loaded_module(uintptr_t address) {
+  struct Query {
+    uintptr_t address;
+    bool found;
+  } query{address, false};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* data) {
+        auto& q = *static_cast<Query*>(data);
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          ElfW(Phdr) const& header = info->dlpi_phdr[i];
+          if (header.p_type == PT_LOAD && q.address - (info->dlpi_addr + header.p_vaddr) < header.p_memsz)
+            q.found = true;
+        }
+        return q.found ? 1 : 0;
+      },
+      &query);
+  return query.found;
+}
+
+// The kernel's arguments, until it has copied them: locals of the functions that launched it.
+bool in_launching_function(Launch const& launch, uintptr_t address) {
+  constexpr uintptr_t kFrames = 64 * 1024;
+  return address - launch.host_frame < kFrames;
+}
+
+[[noreturn]] void fail_outside(Thread& thread, uintptr_t address, size_t bytes, char const* what, Loc loc) {
+  thread.domain->fail([&] {
+    return format("out of bounds: %s of %zu bytes %s: %s", what, bytes, by(thread, loc).c_str(),
+                  place(*thread.domain->launch, address).c_str());
+  });
+}
+
+// An access that starts in `region`.
+void access_region(Thread& thread, Region& region, uintptr_t address, size_t bytes, bool write, char const* what,
+                   Loc loc) {
+  size_t const offset = address - region.base();
+  if (bytes > region.memory.bytes - offset) fail_outside(thread, address, bytes, what, loc);
+  if (write && !region.memory.writable) {
+    thread.domain->fail([&] {
+      return format("write to read-only memory: %s of %zu bytes %s, at offset %zu of %s (%zu bytes)", what, bytes,
+                    by(thread, loc).c_str(), offset, region.memory.name, region.memory.bytes);
+    });
+  }
+  if (region.writes != nullptr) global_race_check(thread, region, offset, bytes, write, what, loc);
+}
+
+}  // namespace
+
+uint32_t smem_offset(Thread& thread, void const* address, size_t bytes, char const* what, Loc loc) {
+  Domain& domain = *thread.domain;
+  ptrdiff_t const offset = static_cast<unsigned char const*>(address) - thread.cta->smem;
+  size_t const size = domain.launch->shape.smem_bytes;
+  if (static_cast<size_t>(offset) > size || bytes > size - offset) {
+    domain.fail([&] {
+      auto const end = static_cast<ptrdiff_t>(reinterpret_cast<uintptr_t>(thread.cta->smem) - domain.smem_begin);
+      bool const shared = offset >= -end && offset < static_cast<ptrdiff_t>(domain.smem_bytes_mapped);
+      if (!shared)
+        return format("%s %s: %p is not an address in shared memory", what, by(thread, loc).c_str(), address);
+      return format("out of bounds: %s of %zu bytes %s: offset %td of shared memory (%zu bytes)", what, bytes,
+                    by(thread, loc).c_str(), offset, size);
+    });
+  }
+  return static_cast<uint32_t>(offset);
+}
+
+void global_access(Thread& thread, void const* address, size_t bytes, bool write, char const* what, Loc loc) {
+  auto const start = reinterpret_cast<uintptr_t>(address);
+  Region* const region = region_of(*thread.domain->launch, start);
+  if (region == nullptr) fail_outside(thread, start, bytes, what, loc);
+  access_region(thread, *region, start, bytes, write, what, loc);
+}
+
+void plain_access(void const* address, size_t bytes, bool write, void const* pc) {
+  Thread* const current = current_thread;
+  if (current == nullptr) return;  // host code
+  Thread& thread = *current;
+  Domain& domain = *thread.domain;
+  domain.count_step(thread);
+  auto const start = reinterpret_cast<uintptr_t>(address);
+  if (domain.in_stacks(start)) return;  // registers and local memory
+
+  char const* const what = write ? "plain store" : "plain load";
+  Loc const loc = thread.reported({static_cast<char const*>(pc), -1});
+  Counters& counters = domain.counters;
+  if (domain.in_smem_mapping(start)) {
+    uint32_t const offset = smem_offset(thread, address, bytes, what, loc);
+    if (write) {
+      ++counters.shared_stores, counters.shared_store_bytes += bytes;
+    } else {
+      ++counters.shared_loads, counters.shared_load_bytes += bytes;
+    }
+    if (domain.detect_races) shared_access(thread, *thread.cta, offset, bytes, write, Proxy::thread, what, loc);
+    return;
+  }
+  Launch& launch = *domain.launch;
+  if (Region* const region = region_of(launch, start)) {
+    if (write) {
+      ++counters.global_stores, counters.global_store_bytes += bytes;
+    } else {
+      ++counters.global_loads, counters.global_load_bytes += bytes;
+    }
+    return access_region(thread, *region, start, bytes, write, what, loc);
+  }
+  uintptr_t distance;
+  if (nearest_region(launch, start, &distance) == nullptr || distance >= kNear) return;
+  if (in_launching_function(launch, start) || in_loaded_module(start)) return;
+  fail_outside(thread, start, bytes, what, loc);
+}
+
+std::string describe_fault(Thread& thread, uintptr_t address) {
+  Domain& domain = *thread.domain;
+  if (domain.in_stacks(address)) {
+    return "stack overflow in " + who(thread) +
+           format(": Options::stack_bytes is %zu", domain.launch->options.stack_bytes);
+  }
+  std::string text = "out of bounds in " + who(thread);
+  if (thread.site_depth > 0) text += " at " + at(thread.site);
+  if (domain.in_smem_mapping(address)) {
+    return text + format(": fault at offset %td of shared memory (%d bytes)",
+                         static_cast<ptrdiff_t>(address - reinterpret_cast<uintptr_t>(thread.cta->smem)),
+                         domain.launch->shape.smem_bytes);
+  }
+  return text + format(": fault at %#zx; ", static_cast<size_t>(address)) + place(*domain.launch, address);
+}
+
+}  // namespace moye::emu

@@ -1,0 +1,259 @@
+// Which fiber runs: the ready ring, waiting, and the two ways of never ending.
+#include "moye/emu/machine.h"
+
+namespace moye::emu {
+
+constinit thread_local Thread* current_thread = nullptr;
+
+uint64_t Domain::random() {  // xorshift64*
+  random_state_ ^= random_state_ >> 12;
+  random_state_ ^= random_state_ << 25;
+  random_state_ ^= random_state_ >> 27;
+  return (random_state_ * 0x2545f4914f6cdd1dull) >> 16;
+}
+
+void Domain::make_ready(Thread& thread) {
+  thread.wait.what = nullptr;
+  ready_[(ready_head_ + ready_count_++) & (ready_.size() - 1)] = &thread;
+}
+
+void Domain::block(Wait const& wait) {
+  running->wait = wait;
+  schedule();
+  running->steps_left = launch->options.watchdog_steps;
+}
+
+void Domain::yield_sometimes() {
+  if (launch->options.order != ThreadOrder::random || random() % 8 != 0) return;
+  make_ready(*running);
+  schedule();
+}
+
+void Domain::finish_thread() {
+  running->finished = true;
+  --live_;
+  schedule();
+}
+
+void Domain::schedule() {
+  Thread* const from = running;
+  size_t const mask = ready_.size() - 1;
+  if (ready_count_ == 0) {
+    // Everybody waits or has finished. (Asynchronous operations that complete on their own would do so here: the latest
+    // legal moment.)
+    if (live_ != 0) deadlock();
+    current_thread = nullptr;
+    Fiber::switch_to(from->fiber, main_);
+  }
+  Thread* to;
+  if (launch->options.order == ThreadOrder::lifo) {
+    to = ready_[(ready_head_ + --ready_count_) & mask];
+  } else {
+    if (launch->options.order == ThreadOrder::random) {
+      std::swap(ready_[ready_head_ & mask], ready_[(ready_head_ + random() % ready_count_) & mask]);
+    }
+    to = ready_[ready_head_++ & mask];
+    --ready_count_;
+  }
+  if (to == from) return;
+  if ((++counters.switches & 0xfff) == 0) check_time();
+  running = to;
+  current_thread = to;
+  Fiber::switch_to(from->fiber, to->fiber);
+}
+
+void Domain::fail_with(std::string (*message)(void const*), void const* object) {
+  failed_ = true;
+  failure_ = message;
+  failure_object_ = object;  // on the failing fiber's stack, which stays as it is
+  current_thread = nullptr;
+  Fiber::switch_to(running->fiber, main_);
+  __builtin_unreachable();
+}
+
+namespace {
+
+bool same_wait(Thread const& a, Thread const& b) {
+  if (a.finished || b.finished) return a.finished == b.finished;
+  return a.wait.what == b.wait.what && a.wait.object == b.wait.object && a.wait.loc.line == b.wait.loc.line &&
+         a.wait.loc.file == b.wait.loc.file;
+}
+
+std::string state_of(Thread const& thread) {
+  if (thread.finished) return "finished";
+  if (thread.wait.what == nullptr) return "can run";
+  std::string const details = thread.wait.describe(thread.wait.object);
+  return format("waits in %s %s at %s", thread.wait.what, details.c_str(), at(thread.wait.loc).c_str());
+}
+
+// One line for each run of threads in the same state.
+std::string states_of(Domain const& domain) {
+  int const count = domain.launch->threads_per_cta;
+  std::string text;
+  for (Cta const& cta : domain.ctas) {
+    for (int first = 0, last; first < count; first = last + 1) {
+      last = first;
+      while (last + 1 < count && same_wait(cta.threads[first], cta.threads[last + 1])) ++last;
+      text += format("\n  %s threads %d-%d (warps %d-%d): ", block_name(cta.index).c_str(), first, last, first / 32,
+                     last / 32);
+      text += state_of(cta.threads[first]);
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+void Domain::deadlock() {
+  fail([&] {
+    return format("deadlock: %d of %zu threads can never run again", live_, threads.size()) + states_of(*this);
+  });
+}
+
+void Domain::endless(Thread& thread) {
+  fail([&] {
+    return format("watchdog: %s made %llu steps without waiting for another thread; it does not seem to end",
+                  who(thread).c_str(), static_cast<unsigned long long>(launch->options.watchdog_steps)) +
+           (thread.site_depth > 0 ? ", now at " + at(thread.site) : "") + states_of(*this);
+  });
+}
+
+void Domain::check_time() {
+  if (launch->options.watchdog_seconds <= 0 || std::chrono::steady_clock::now() < deadline_) return;
+  fail([&] {
+    return format("watchdog: %s has run for more than %g seconds", block_name(ctas[0].index).c_str(),
+                  launch->options.watchdog_seconds) +
+           states_of(*this);
+  });
+}
+
+// ------------------------------------------------------------------------------------------------- a cluster's
+// beginning
+
+namespace {
+
+void thread_main(void* argument) {
+  auto& thread = *static_cast<Thread*>(argument);
+  Domain& domain = *thread.domain;
+  domain.launch->run_thread(domain.launch->argument);
+  domain.finish_thread();
+}
+
+}  // namespace
+
+void Domain::work(Launch& new_launch) {
+  launch = &new_launch;
+  detect_races = launch->options.detect_races;
+  counters = {};
+  for (CachedSite& cached : site_cache_) cached = {};
+  auto const ctas_per_cluster = static_cast<size_t>(launch->ctas_per_cluster);
+  size_t const thread_count = ctas_per_cluster * launch->threads_per_cta;
+  size_t const warps_per_cta = (launch->threads_per_cta + 31) / 32;
+  map_stacks(thread_count, launch->options.stack_bytes);
+  map_smem(ctas_per_cluster, launch->shape.smem_bytes);
+  if (threads.size() != thread_count) threads = std::vector<Thread>(thread_count);
+  warps.resize(ctas_per_cluster * warps_per_cta);
+  if (ctas.size() != ctas_per_cluster) ctas = std::vector<Cta>(ctas_per_cluster);
+  size_t ring = 1;
+  while (ring < thread_count) ring *= 2;
+  ready_.resize(ring);
+  if (detect_races) allocate_clocks();
+
+  for (uint64_t index; (index = launch->next_cluster++) < launch->clusters;) {
+    if (index > launch->failed_cluster) break;
+    start_cluster(index);
+    running = ready_[ready_head_++ & (ready_.size() - 1)];
+    --ready_count_;
+    current_thread = running;
+    Fiber::switch_to(main_, running->fiber);
+    counters.ctas += ctas.size();
+    if (failed_) {
+      launch->report_failure(index, failure_(failure_object_));
+      break;
+    }
+  }
+  running = nullptr;
+  std::lock_guard lock(launch->mutex);
+  launch->counters += counters;
+}
+
+void Domain::start_cluster(uint64_t index) {
+  Shape const& shape = launch->shape;
+  int const per_cta = launch->threads_per_cta, warps_per_cta = (per_cta + 31) / 32;
+  cluster = index;
+  failed_ = false;
+  live_ = static_cast<int>(threads.size());
+  ready_head_ = ready_count_ = 0;
+  random_state_ = (launch->options.seed + 1) * 0x9e3779b97f4a7c15ull ^ (index + 1) * 0xd1b54a32d192ed03ull;
+  if (random_state_ == 0) random_state_ = 1;
+  if (launch->options.watchdog_seconds > 0) {
+    deadline_ = std::chrono::steady_clock::now() +
+                std::chrono::microseconds(static_cast<int64_t>(launch->options.watchdog_seconds * 1e6));
+  }
+  if (detect_races) {
+    reset(shadow, ctas.size(), shape.smem_bytes);
+    std::memset(clock_pool.get(), 0, threads.size() * agents * sizeof(uint32_t));
+  }
+
+  Dim3 const clusters{shape.grid.x / shape.cluster.x, shape.grid.y / shape.cluster.y, shape.grid.z / shape.cluster.z};
+  Dim3 const origin{static_cast<unsigned>(index % clusters.x) * shape.cluster.x,
+                    static_cast<unsigned>(index / clusters.x % clusters.y) * shape.cluster.y,
+                    static_cast<unsigned>(index / (uint64_t{clusters.x} * clusters.y)) * shape.cluster.z};
+  for (size_t rank = 0; rank < ctas.size(); ++rank) {
+    Cta& cta = ctas[rank];
+    auto const r = static_cast<unsigned>(rank);
+    cta.domain = this;
+    cta.index = {origin.x + r % shape.cluster.x, origin.y + r / shape.cluster.x % shape.cluster.y,
+                 origin.z + r / (shape.cluster.x * shape.cluster.y)};
+    cta.linear = cta.index.x + uint64_t{shape.grid.x} * (cta.index.y + uint64_t{shape.grid.y} * cta.index.z);
+    cta.rank = static_cast<int>(rank);
+    cta.threads = &threads[rank * per_cta];
+    cta.warps = &warps[rank * warps_per_cta];
+    cta.warp_count = warps_per_cta;
+    cta.smem = reinterpret_cast<unsigned char*>(smem_begin + rank * smem_part_bytes_ + kSmemGuardBytes);
+    cta.shadow = detect_races ? shadow.ctas[rank].get() : nullptr;
+    if (launch->options.poison) std::memset(cta.smem, 0xff, shape.smem_bytes);
+    for (int id = 0; id < kBarriers; ++id) {
+      Barrier& barrier = cta.barriers[id];
+      barrier.id = id;
+      barrier.count = 0;
+      barrier.waiters.clear();
+      barrier.clock = detect_races ? barrier_clocks_[rank * kBarriers + id] : nullptr;
+    }
+    for (int w = 0; w < warps_per_cta; ++w) {
+      Warp& warp = cta.warps[w];
+      int const lanes = std::min(32, per_cta - 32 * w);
+      warp.cta = &cta;
+      warp.id = w;
+      warp.lanes = lanes == 32 ? 0xffffffffu : (1u << lanes) - 1;
+      warp.first = &cta.threads[32 * w];
+      warp.meetings.clear();
+    }
+    for (int id = 0; id < per_cta; ++id) {
+      Thread& thread = cta.threads[id];
+      auto const i = static_cast<unsigned>(id);
+      thread.domain = this;
+      thread.cta = &cta;
+      thread.warp = &cta.warps[id / 32];
+      thread.id = id;
+      thread.agent = static_cast<int>(rank) * per_cta + id;
+      thread.lane = id % 32;
+      thread.clock = detect_races ? clock_pool.get() + size_t{static_cast<size_t>(thread.agent)} * agents : nullptr;
+      if (detect_races) thread.clock[thread.agent] = 1;
+      thread.steps_left = launch->options.watchdog_steps;
+      thread.site_depth = 0;
+      thread.finished = false;
+      thread.index = {i % shape.block.x, i / shape.block.x % shape.block.y, i / (shape.block.x * shape.block.y)};
+      thread.groups = 0;
+      thread.copies.clear();
+      auto* const stack = reinterpret_cast<char*>(stacks_begin + thread.agent * (stack_bytes_ + kStackGuardBytes));
+      thread.fiber.prepare(stack + kStackGuardBytes, stack_bytes_, thread_main, &thread);
+      make_ready(thread);
+    }
+  }
+  if (launch->options.order == ThreadOrder::random) {
+    std::swap(ready_[0], ready_[random() % ready_count_]);
+  }
+}
+
+}  // namespace moye::emu
