@@ -38,7 +38,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,6 @@ def main(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 
-    jax.config.update("jax_enable_x64", True)  # the references are float64; every operand's dtype is explicit
     device = jax.devices()[0]
     if device.platform != "gpu" and not arguments.interpret:
         print(
@@ -82,35 +81,45 @@ def main(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
-
     suite = arguments.suite or ROOT / "benchmarks" / "suite.json"
     rows = [row for row in json.loads(suite.read_text())["rows"] if re.fullmatch(arguments.rows, row["id"])]
     if not rows:
         print(f"jax_moye bench: no row of {suite} matches {arguments.rows!r}", file=sys.stderr)
         return 1
-    deadline = time.monotonic() + arguments.budget_s
-    sampler = Sampler()
     report = describe(device, arguments)
     path = arguments.out or ROOT / "benchmarks" / "results" / file_name(report)
     path.parent.mkdir(parents=True, exist_ok=True)
-    for row in rows:
-        if time.monotonic() > deadline:
-            report["not_run"].append({"id": row["id"], "why": f"the budget of {arguments.budget_s:g} s was over"})
-            continue
-        try:
-            report["rows"].append(bench_row(row, device, arguments, sampler, report["protocol"]))
-        except NotImplementedError as error:  # valid, but no compiled kernel serves it
-            report["not_run"].append({"id": row["id"], "why": str(error).splitlines()[0]})
-            continue
-        print(line(report["rows"][-1]), flush=True)
-        path.write_text(json.dumps(report, indent=1) + "\n")  # after every row: a run cut short leaves its rows
-    sampler.close()
-    report["protocol"]["mode"] = mode(report["rows"])
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    with jax.enable_x64(True):  # the references are float64; every operand's dtype is explicit
+        for _ in run(rows, device, arguments, report):
+            path.write_text(json.dumps(report, indent=1) + "\n")  # a run cut short leaves the rows it had
     for skipped in report["not_run"]:
         print(f"{skipped['id']:4} not run: {skipped['why']}")
     print(f"written to {path}")
     return 0 if report["rows"] and all(row["correct"] for row in report["rows"]) else 1
+
+
+def run(rows: list[dict], device, arguments: argparse.Namespace, report: dict) -> Iterator[dict]:
+    """Fills in the report, row by row."""
+    deadline = time.monotonic() + arguments.budget_s
+    refused = (NotImplementedError, ValueError) if arguments.config else NotImplementedError
+    sampler = Sampler()
+    for row in rows:
+        try:
+            if time.monotonic() > deadline:
+                raise NotImplementedError(f"the budget of {arguments.budget_s:g} s was over")
+            report["rows"].append(bench_row(row, device, arguments, sampler, report["protocol"]))
+        except refused as error:  # valid, but no compiled kernel serves it
+            report["not_run"].append({"id": row["id"], "why": first_line(error)})
+        except Exception as error:  # ours: the run fails, the other rows are still worth having
+            report["rows"].append(
+                identity(row) | {"correct": False, "why": f"{type(error).__name__}: {first_line(error)}"}
+            )
+        if report["rows"]:
+            report["protocol"]["mode"] = mode(report["rows"])
+            if report["rows"][-1]["id"] == row["id"]:
+                print(line(report["rows"][-1]), flush=True)
+        yield report
+    sampler.close()
 
 
 # One row ---------------------------------------------------------------------------------------------------------
@@ -161,8 +170,7 @@ def bench_row(row: dict, device, arguments: argparse.Namespace, sampler: Sampler
     a, b = operands(row, dtype, group * programs)
     sets = [(a[i : i + group], b[i : i + group]) for i in range(0, len(a), group)]
 
-    result = {key: row[key] for key in ("id", "regime", "batch", "m", "n", "k", "layout", "dtype")}
-    result |= {"config": config, "chosen_by": "explicit" if arguments.config else "model"}
+    result = identity(row) | {"config": config, "chosen_by": "explicit" if arguments.config else "model"}
     arms = [jax_arm("jax_moye", in_layout(row, ours), sets)]
     first = arms[0].run(0)
     worst = largest_excess(row, a[0], b[0], first[0], dtype)
@@ -181,7 +189,7 @@ def bench_row(row: dict, device, arguments: argparse.Namespace, sampler: Sampler
             arm.wait()
             worst = largest_excess(row, a[0], b[0], jax.numpy.from_dlpack(d), dtype, baseline=True)
         except Exception as error:  # a baseline that fails must not hide our own figure
-            rejected[name] = f"{type(error).__name__}: {error}"[:200]
+            rejected[name] = f"{type(error).__name__}: {first_line(error)}"
             continue
         if worst <= 1:
             arms.append(arm)
@@ -197,6 +205,11 @@ def bench_row(row: dict, device, arguments: argparse.Namespace, sampler: Sampler
     registers = max(entry.registers.values()) if entry.registers else None
     result |= {"registers": registers, "smem_bytes": entry.smem_bytes}
     return result | ({"rejected_baselines": rejected} if rejected else {})
+
+
+def identity(row: dict) -> dict:
+    """What the report repeats of the suite's row."""
+    return {key: row[key] for key in ("id", "regime", "batch", "m", "n", "k", "layout", "dtype")}
 
 
 def time_arms(arms: list[Arm], programs: int, group: int, arguments: argparse.Namespace) -> float:
@@ -334,7 +347,6 @@ def torch_arm(row: dict, sets: list) -> Arm:
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = row.get("precision") == "DEFAULT"
-    torch.backends.cuda.preferred_blas_library("cublaslt")
     matmul = in_layout(row, torch.matmul)
     tensors = [[(torch.from_dlpack(x), torch.from_dlpack(y)) for x, y in zip(a, b, strict=True)] for a, b in sets]
     out = [matmul(a, b) for a, b in tensors[0]]
@@ -501,6 +513,11 @@ def describe(device, arguments: argparse.Namespace) -> dict:
         "rows": [],
         "not_run": [],
     }
+
+
+def first_line(error: Exception) -> str:
+    """What an exception says, shortened."""
+    return (str(error).splitlines() or [""])[0][:300]
 
 
 def command_output(*command: str) -> str:
