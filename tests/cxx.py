@@ -1,0 +1,131 @@
+"""Compiles C++ test programs with the host compiler, kernels among them for the emulator.
+
+Results lie in build/tests, named by a hash of everything they were made of, so an unchanged program is compiled once
+for all test runs. Several pytest-xdist workers may ask for the same one at the same time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import pathlib
+import shlex
+import subprocess
+from collections.abc import Iterable, Sequence
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+CUDA = ROOT / "cuda"
+CACHE = ROOT / "build" / "tests"
+
+BASE_FLAGS = ("-std=c++20", "-O2", "-g1", "-fPIC", "-Wall", "-Wextra", "-pthread")
+# As in CMakeLists.txt: the sanitizer's instrumentation, whose calls cuda/moye/emu/hooks.cc receives.
+KERNEL_FLAGS = ("-fsanitize=thread",)
+HEADERS = (".h", ".cuh", ".inc")
+
+
+class CompileError(Exception):
+    """The compiler or the linker failed; the text is its output."""
+
+
+def compiler() -> list[str]:
+    """The command of the C++ compiler: $CXX, or g++."""
+    return shlex.split(os.environ.get("CXX", "g++"))
+
+
+def build(
+    name: str,
+    sources: Iterable[os.PathLike | str] = (),
+    flags: Sequence[str] = (),
+    kernel_sources: Iterable[os.PathLike | str] = (),
+    *,
+    emulator_flags: Sequence[str] = (),
+) -> pathlib.Path:
+    """Builds an executable from C++ sources and the emulator, or finds the one built before.
+
+    Args:
+      name: the program's name; programs of different content may share it.
+      sources: host code.
+      flags: further compiler flags for `sources` and `kernel_sources`. Headers in the folders that `-I` names count as
+        content; their place does not.
+      kernel_sources: files with kernels; their loads and stores are instrumented. A `.cu` file is read as C++.
+      emulator_flags: further flags for the emulator itself, `-DMOYE_EMU_UCONTEXT` for example.
+
+    Returns:
+      The executable's path.
+
+    Raises:
+      CompileError: with the compiler's output.
+    """
+    objects = [_object(source, flags) for source in sources]
+    objects += [_object(source, (*flags, *KERNEL_FLAGS)) for source in kernel_sources]
+    objects.append(emulator(emulator_flags))
+    key = _digest(object.name for object in objects)
+    link = [*compiler(), *map(str, objects), "-pthread", "-ldl"]
+    return _cached(f"{name}-{key}", lambda out: [*link, "-o", str(out)])
+
+
+def emulator(flags: Sequence[str] = ()) -> pathlib.Path:
+    """The emulator, cuda/moye/emu/*.cc, as a static library."""
+    objects = [_object(source, flags, folders=("arch", "emu")) for source in sorted((CUDA / "moye/emu").glob("*.cc"))]
+    key = _digest(object.name for object in objects)
+    return _cached(f"libmoye_emu-{key}.a", lambda out: ["ar", "rcs", str(out), *map(str, objects)])
+
+
+def compile_only(source: os.PathLike | str, flags: Sequence[str] = ()) -> pathlib.Path:
+    """Compiles one file to an object; for tests of what must not compile, which expect CompileError."""
+    return _object(source, flags)
+
+
+def _object(source: os.PathLike | str, flags: Sequence[str], folders: Sequence[str] = ()) -> pathlib.Path:
+    source = pathlib.Path(source).resolve()
+    # The caller's folders come first: a test may put its own version of a header before ours.
+    include = [*_folders(flags), source.parent, CUDA]
+    content = [source.read_bytes()]
+    content += [flag for flag in (*compiler(), *BASE_FLAGS, *flags) if not flag.startswith("-I")]
+    for folder in include:
+        content += _headers(folder, folders if folder == CUDA else ())
+    command = [*compiler(), *BASE_FLAGS, *flags, f"-I{source.parent}", f"-I{CUDA}", "-c", "-x", "c++", str(source)]
+    return _cached(f"{source.stem}-{_digest(content)}.o", lambda out: [*command, "-o", str(out)])
+
+
+def _folders(flags: Sequence[str]) -> list[pathlib.Path]:
+    return [pathlib.Path(flag[2:]).resolve() for flag in flags if flag.startswith("-I")]
+
+
+def _headers(folder: pathlib.Path, moye_folders: Sequence[str]) -> list[bytes | str]:
+    """Names and contents of the headers below `folder`; of cuda/moye, only below the named folders if any are."""
+    roots = [folder / "moye" / sub for sub in moye_folders] or [folder]
+    content: list[bytes | str] = []
+    for root in roots:
+        for path in sorted(path for path in root.rglob("*") if path.suffix in HEADERS):
+            content += [str(path.relative_to(folder)), path.read_bytes()]
+    return content
+
+
+def _digest(parts: Iterable[bytes | str]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()[:20]
+
+
+def _cached(file: str, command) -> pathlib.Path:
+    """The file of that name in the cache, made by `command(path)` if it is not there."""
+    path = CACHE / file
+    if path.exists():
+        return path
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with open(CACHE / f"{file}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():  # another process made it while this one waited
+            return path
+        unfinished = CACHE / f"{file}.{os.getpid()}.tmp"
+        done = subprocess.run(command(unfinished), capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            unfinished.unlink(missing_ok=True)
+            raise CompileError(done.stdout + done.stderr)
+        unfinished.rename(path)
+    (CACHE / f"{file}.lock").unlink(missing_ok=True)
+    return path
