@@ -6,14 +6,14 @@ dispatches programs over all sets and waits once at its end, some 50 ms later; i
 the turn over the number of products. That is what the public JAX API can time without a loop on the device, which
 would have to copy each set out of a stacked array (`lax.fori_loop` over dynamic slices) or would find one hot set in
 the L2 cache. Where dispatching took nearly as long as the turn the host was the limit: the row says `host_bound`.
-`Arm` is the one place to change for another method of timing (a CUDA graph of our own, events).
+`measure.Arm` is the one place to change for another method of timing (a CUDA graph of our own, events).
 
 - Data are random normal; the sets together are more than twice the L2 cache, so every product finds a cold cache.
 - Arms take turns (ours, XLA, torch, ours, ...) in one process, so that clocks and heat treat them alike.
 - `us` is the median over an arm's turns; the ratio's interval is a bootstrap over turns (95 %).
 - Before timing, a result is compared with float64, over whole rows of the output, one in each band of rows, and after
   timing it must still have the same bits. A wrong result has no time, and the run fails.
-- Clocks are recorded through nvidia-smi and never set.
+- Clocks and power are recorded through NVML and never set.
 
 The JSON's form: benchmarks/README.md.
 """
@@ -21,9 +21,6 @@ The JSON's form: benchmarks/README.md.
 from __future__ import annotations
 
 import argparse
-import bisect
-import ctypes
-import dataclasses
 import datetime
 import functools
 import importlib.util
@@ -32,16 +29,15 @@ import math
 import os
 import pathlib
 import re
-import shutil
 import statistics
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
+
+from jax_moye.measure import Arm, Sampler, l2_bytes, ratio_interval, take_turns
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 EMULATED_CONFIG = "sm80_multistage_bf16_128x128x32_s4_a16"  # what `--emulator` times
@@ -125,31 +121,6 @@ def run(rows: list[dict], device, arguments: argparse.Namespace, report: dict) -
 # One row ---------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass
-class Arm:
-    """One way to compute a row. `run(i)` dispatches the i-th program, `wait` returns when all of them are done."""
-
-    name: str
-    run: Callable[[int], Sequence[Any]]
-    wait: Callable[[], None]
-    times: list[float] = dataclasses.field(default_factory=list)  # seconds per product, one for each turn
-    spans: list[tuple[float, float]] = dataclasses.field(default_factory=list)  # of each turn, for Sampler
-    dispatch: float = 0.0  # largest share of a turn that went into dispatching
-
-    def turn(self, programs: int, passes: int, group: int) -> float:
-        """Runs every program `passes` times; returns seconds per product."""
-        start = time.perf_counter()
-        for _ in range(passes):
-            for i in range(programs):
-                self.run(i)
-        dispatched = time.perf_counter()
-        self.wait()
-        end = time.perf_counter()
-        self.spans.append((start, end))
-        self.dispatch = max(self.dispatch, (dispatched - start) / (end - start))
-        return (end - start) / (passes * programs * group)
-
-
 def bench_row(row: dict, device, arguments: argparse.Namespace, sampler: Sampler, protocol: dict) -> dict:
     """Checks and times one row of the suite. Raises NotImplementedError where no compiled kernel serves it."""
     import jax
@@ -196,7 +167,14 @@ def bench_row(row: dict, device, arguments: argparse.Namespace, sampler: Sampler
         else:  # a baseline that computes something else is no baseline
             rejected[name] = f"its error is {worst:.3g} times the bound"
 
-    busy = time_arms(arms, programs, group, arguments)
+    busy = take_turns(
+        arms,
+        programs,
+        group,
+        alternations=arguments.alternations,
+        turn_ms=arguments.turn_ms,
+        warmup_ms=arguments.warmup_ms,
+    )
     again = arms[0].run(0)
     if not all(same_bits(x, y) for x, y in zip(first, again, strict=True)):
         return result | {"correct": False, "why": "the bits changed from run to run"}
@@ -210,27 +188,6 @@ def bench_row(row: dict, device, arguments: argparse.Namespace, sampler: Sampler
 def identity(row: dict) -> dict:
     """What the report repeats of the suite's row."""
     return {key: row[key] for key in ("id", "regime", "batch", "m", "n", "k", "layout", "dtype")}
-
-
-def time_arms(arms: list[Arm], programs: int, group: int, arguments: argparse.Namespace) -> float:
-    """Lets the arms take turns and fills in their times. Returns the seconds all turns took together."""
-    passes = {}
-    for arm in arms:
-        arm.turn(programs, 1, group)  # compiles, loads, captures
-        once = arm.turn(programs, 1, group) * programs * group
-        passes[arm.name] = max(1, math.ceil(arguments.turn_ms / 1000 / once))
-    begin = time.monotonic()
-    while time.monotonic() - begin < arguments.warmup_ms / 1000:
-        for arm in arms:
-            arm.turn(programs, passes[arm.name], group)
-    for arm in arms:
-        arm.spans.clear()
-        arm.dispatch = 0.0
-    for alternation in range(arguments.alternations):
-        # Every other round backwards: no arm always runs behind the same other one.
-        for arm in arms if alternation % 2 == 0 else reversed(arms):
-            arm.times.append(arm.turn(programs, passes[arm.name], group))
-    return round(time.monotonic() - begin, 3)
 
 
 def figures(row: dict, arms: list[Arm], sampler: Sampler) -> dict:
@@ -260,15 +217,6 @@ def figures(row: dict, arms: list[Arm], sampler: Sampler) -> dict:
     # By then the device had finished nearly everything that had been dispatched: it had waited for the host.
     host_bound = [arm.name for arm in arms if arm.dispatch > 0.9]
     return result | ({"host_bound": host_bound} if host_bound else {})
-
-
-def ratio_interval(numerator: Sequence[float], denominator: Sequence[float], draws: int = 2000) -> tuple[float, float]:
-    """Bootstrap interval (95 %) of median(numerator) / median(denominator); turns are drawn in pairs, as they ran."""
-    rng = np.random.default_rng(0)
-    pick = rng.integers(0, len(numerator), (draws, len(numerator)))
-    ratios = np.median(np.asarray(numerator)[pick], axis=1) / np.median(np.asarray(denominator)[pick], axis=1)
-    low, high = np.quantile(ratios, (0.025, 0.975))
-    return float(low), float(high)
 
 
 # Operands and arms -----------------------------------------------------------------------------------------------
@@ -425,61 +373,6 @@ def same_bits(x, y) -> bool:
 
 
 # The machine -----------------------------------------------------------------------------------------------------
-
-
-class Sampler:
-    """Clock and power of the first GPU every 20 ms, from nvidia-smi in the background; nothing where it is missing."""
-
-    FIELDS = ("sm_mhz", "watts")
-
-    def __init__(self) -> None:
-        """Starts nvidia-smi."""
-        self.at: list[float] = []
-        self.samples: list[tuple[float, ...]] = []
-        self.process = None
-        if shutil.which("nvidia-smi"):
-            query = "--query-gpu=clocks.sm,power.draw"
-            command = ["nvidia-smi", "--id=0", query, "--format=csv,noheader,nounits", "--loop-ms=20"]
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-            threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        for text in self.process.stdout:
-            try:
-                self.samples.append(tuple(float(x) for x in text.split(",")))
-                self.at.append(time.perf_counter())
-            except ValueError:  # a field the driver does not report
-                pass
-
-    def mean(self, field: str, spans: Sequence[tuple[float, float]]) -> int | None:
-        """Mean of `field` over the spans of time; None without samples in them."""
-        column = self.FIELDS.index(field)
-        known = len(self.at)
-        inside = []
-        for start, end in spans:
-            first, last = bisect.bisect_left(self.at, start, 0, known), bisect.bisect(self.at, end, 0, known)
-            inside += [sample[column] for sample in self.samples[first:last]]
-        return round(statistics.fmean(inside)) if inside else None
-
-    def close(self) -> None:
-        """Ends nvidia-smi."""
-        if self.process:
-            self.process.terminate()
-            self.process.wait()
-
-
-def l2_bytes() -> int:
-    """Size of the first GPU's L2 cache, asked of the CUDA driver that is already loaded; 64 MiB if it does not say."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 64 << 20
-    device, size = ctypes.c_int(), ctypes.c_int()
-    l2_cache_size = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
-    driver.cuInit(0)
-    driver.cuDeviceGet(ctypes.byref(device), 0)
-    driver.cuDeviceGetAttribute(ctypes.byref(size), l2_cache_size, device)
-    return size.value or 64 << 20
 
 
 def describe(device, arguments: argparse.Namespace) -> dict:

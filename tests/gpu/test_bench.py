@@ -11,7 +11,7 @@ import pytest
 
 import jax_moye
 from jax_moye import __main__ as cli
-from jax_moye import bench
+from jax_moye import bench, measure
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # One short turn of small sets: these tests are about the report, not about speed.
@@ -96,7 +96,7 @@ class TestRun:
 def test_ratio_interval():
     rng = np.random.default_rng(0)
     ours, theirs = (scale * (1 + 0.01 * rng.standard_normal(15)) for scale in (1.0, 1.1))
-    low, high = bench.ratio_interval(theirs, ours)
+    low, high = measure.ratio_interval(theirs, ours)
     assert 1.08 < low < 1.1 < high < 1.12
 
 
