@@ -167,6 +167,16 @@ shfl_half_kernel(uint32_t const* in, uint32_t* out) {
   }
 }
 
+/// Three warps exchange words through shared memory.
+MOYE_KERNEL(96)
+sync_threads_kernel(uint32_t const* in, uint32_t* out) {
+  auto* words = reinterpret_cast<uint32_t*>(smem_base());
+  uint32_t const thread = thread_idx().x;
+  words[thread] = in[thread];
+  sync_threads();
+  out[thread] = words[95 - thread];
+}
+
 /// Two warps pass words to and fro over barriers 1 to 14: one arrives, the other waits, then the other way round.
 MOYE_KERNEL(64)
 named_barrier_kernel(uint32_t const* in, uint32_t* out) {
@@ -485,6 +495,7 @@ std::vector<Case> all_cases() {
   add(shfl<Shuffle::xor_, uint64_t>("shfl_xor_sync", "shfl.sync.bfly"));
   add({"shfl_xor_sync_half", "shfl_xor_sync", "shfl.sync.bfly", shfl_half_kernel, one_cta(32), {{Kind::word, 32}}, 32});
 
+  add({"sync_threads", "sync_threads", "bar.sync 0", sync_threads_kernel, one_cta(96, 384), {{Kind::word, 96}}, 96});
   add({"named_barrier",
        "named_barrier_sync named_barrier_arrive",
        "bar.sync bar.arrive",

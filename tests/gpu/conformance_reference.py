@@ -195,6 +195,11 @@ def named_barrier(case: str) -> np.ndarray:
     return np.array([round[LANES ^ 1] for round in rounds], np.uint32)
 
 
+def sync_threads(case: str) -> np.ndarray:
+    """The reversed words."""
+    return words(case, 0, 96)[::-1]
+
+
 def sync_warp(case: str) -> np.ndarray:
     """The reversed words; then neighbours within each half."""
     values = words(case, 0, 64)
@@ -251,6 +256,7 @@ CASES = {
     r"shfl_(?P<kind>|down_|up_|xor_)sync_(?P<bits>\d+)": shfl,
     r"shfl_xor_sync_half": shfl_half,
     r"named_barrier": named_barrier,
+    r"sync_threads": sync_threads,
     r"sync_warp": sync_warp,
     r"builtin": builtin,
     r"warp_id": warp_id,
