@@ -13,6 +13,7 @@
 #              PYTHON  default python3
 #              JAX_MOYE_CUDA_ARCHS  default native: this machine's
 #              SECONDS_IN_ALL       default 520
+#              JAX_MOYE_COMMIT      what results call this version, where there is no git to ask
 #
 # Exit status: 0 if every stage passed, 1 if one failed, 2 without a GPU. A stage that ran out of time has failed, except
 # `rest`, which is cut where the time is over. After a failed build nothing else runs.
