@@ -11,6 +11,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gemm.h"
@@ -104,7 +105,7 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
                  std::vector<int64_t> const& a_strides, std::vector<int64_t> const& b_strides,
                  std::vector<int64_t> const& d_strides, std::optional<std::string> const& out_dtype,
                  std::string const& mode, uint64_t seed, bool detect_races, std::string const& order, int workers,
-                 bool guard) {
+                 bool guard, std::string const& flush) {
   emu::Stream stream;
   stream.options.seed = seed;
   stream.options.detect_races = detect_races;
@@ -112,6 +113,9 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
   stream.options.workers = workers;
   if (!parse_mode(mode, stream.options.mode))
     throw std::invalid_argument("emulate: mode is eager, lazy or random, not " + mode);
+
+  if (flush != "end" && flush != "start") throw std::invalid_argument("emulate: flush is end or start, not " + flush);
+  auto const side = flush == "end" ? emu::GuardedBuffer::Flush::end : emu::GuardedBuffer::Flush::start;
 
   RegisteredGemm const* gemm = find_gemm(config);
   if (gemm == nullptr) return to_report(gemm_error(config, sizes, "no compiled GEMM has this name"), stream.counters);
@@ -142,17 +146,19 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
     if (!guard) {
       status = run(request, stream);
     } else {
-      emu::GuardedBuffer guarded_a(a_bytes.size()), guarded_b(b_bytes.size()), guarded_d(d_bytes.size());
+      size_t const alignment = 16;  // of an operand's address, as XLA's buffers have at least
+      emu::GuardedBuffer guarded_a(a_bytes.size(), alignment, side), guarded_b(b_bytes.size(), alignment, side);
+      emu::GuardedBuffer guarded_d(d_bytes.size(), alignment, side);  // full of NaN
       std::memcpy(guarded_a.data(), a_bytes.data(), a_bytes.size());
       std::memcpy(guarded_b.data(), b_bytes.data(), b_bytes.size());
-      std::memset(guarded_d.data(), 0xff, d_bytes.size());  // NaN in every float type
       request.a.data = guarded_a.data();
       request.b.data = guarded_b.data();
       request.d.data = guarded_d.data();
       status = run(request, stream);
       std::memcpy(d_bytes.data(), guarded_d.data(), d_bytes.size());
       for (auto const& [name, buffer] : {std::pair{"a", &guarded_a}, {"b", &guarded_b}, {"d", &guarded_d}}) {
-        if (status.ok() && !buffer->guards_intact()) status.message = std::string("bytes around ") + name + " were written";
+        std::string const damage = buffer->damage();
+        if (status.ok() && !damage.empty()) status.message = std::string("written outside ") + name + ": " + damage;
       }
     }
   }
@@ -175,14 +181,15 @@ bool parse_mode(std::string_view word, emu::Mode& mode) {
 }
 
 void add_emulate(nb::module_& module) {
-  module.def("emulate", &emulate, nb::arg("config"), nb::arg("a"), nb::arg("b"), nb::arg("d"), nb::arg("sizes"),
-             nb::arg("a_strides"), nb::arg("b_strides"), nb::arg("d_strides"), nb::arg("out_dtype") = nb::none(),
-             nb::arg("mode") = "lazy", nb::arg("seed") = 0, nb::arg("detect_races") = true, nb::arg("order") = "fifo",
-             nb::arg("workers") = 1, nb::arg("guard") = true,
-             "Runs one launch in the emulator and returns {ok, message, counters}.\n\n"
-             "a, b, d: contiguous NumPy arrays, d is written. sizes: batch, m, n, k; strides in elements, of (batch, m, k),\n"
-             "(batch, n, k), (batch, m, n). guard: the kernel works on copies that end at an inaccessible page, with d\n"
-             "full of NaN before, and the bytes before the copies must still be there afterwards.");
+  module.def(
+      "emulate", &emulate, nb::arg("config"), nb::arg("a"), nb::arg("b"), nb::arg("d"), nb::arg("sizes"),
+      nb::arg("a_strides"), nb::arg("b_strides"), nb::arg("d_strides"), nb::arg("out_dtype") = nb::none(),
+      nb::arg("mode") = "lazy", nb::arg("seed") = 0, nb::arg("detect_races") = true, nb::arg("order") = "fifo",
+      nb::arg("workers") = 1, nb::arg("guard") = true, nb::arg("flush") = "end",
+      "Runs one launch in the emulator and returns {ok, message, counters}.\n\n"
+      "a, b, d: contiguous NumPy arrays, d is written. sizes: batch, m, n, k; strides in elements, of (batch, m, k),\n"
+      "(batch, n, k), (batch, m, n). guard: the kernel works on copies that end (or, by flush, start) at an\n"
+      "inaccessible page, with d full of NaN before, and the bytes around them must still be there afterwards.");
 }
 
 }  // namespace moye

@@ -34,8 +34,8 @@ struct GemmCall {
   GemmArgs args;
 };
 
-/// Fills `call`, or says why the request cannot be run. After success every element that the kernel reads or writes lies
-/// inside its buffer, every element of d is written exactly once, and every address has the config's alignment.
+/// Fills `call`, or says why the request cannot be run. After success every element that the kernel reads or writes
+/// lies inside its buffer, every element of d is written exactly once, and every address has the config's alignment.
 Status decode_gemm(GemmRequest const& request, GemmCall& call);
 
 /// The bytes of workspace a call needs, from its attributes alone; no buffer is looked at.

@@ -14,8 +14,7 @@ namespace {
 ffi::Error to_error(cudaError_t error, char const* what) {
   if (error == cudaSuccess) return ffi::Error::Success();
   cudaGetLastError();  // a pending error would be blamed on the next user of the runtime
-  auto const code =
-      error == cudaErrorMemoryAllocation ? ffi::ErrorCode::kResourceExhausted : ffi::ErrorCode::kInternal;
+  auto const code = error == cudaErrorMemoryAllocation ? ffi::ErrorCode::kResourceExhausted : ffi::ErrorCode::kInternal;
   return ffi::Error(code, std::string("jax_moye: ") + what + ": " + cudaGetErrorString(error));
 }
 

@@ -177,7 +177,7 @@ def plan_call(
     if request.interpret is not None and platform != "cpu":
         raise NotImplementedError(
             f"interpret=True runs kernels in an emulator on the CPU, and this program is for {platform}: place its "
-            "arrays on a CPU device, for example under jax.default_device(jax.devices('cpu')[0]), or leave interpret out"
+            "arrays on a CPU device, under e.g. jax.default_device(jax.devices('cpu')[0]), or leave out interpret"
         )
     call = find_kernel(request, lhs, rhs, permutations, _compat.cuda_arch() if on_cuda else None)
     if call is None:

@@ -186,7 +186,8 @@ def _run_kernel(lhs, rhs, *, call: KernelCall, out_shape, out_dtype, interpret: 
     # result too: memory from an allocator inside the handler could not be captured into a CUDA graph.
     result = jax.ShapeDtypeStruct(out_shape, _NUMPY_DTYPES[problem.out_dtype])
     workspace = jax.ShapeDtypeStruct((workspace_bytes,), jnp.uint8)
-    out, _ = jax.ffi.ffi_call(_ffi.TARGET, (result, workspace))(a, b, **attributes)
+    with jax.named_scope(call.config.name):  # what a profiler shows
+        out, _ = jax.ffi.ffi_call(_ffi.TARGET, (result, workspace))(a, b, **attributes)
     return lax.convert_element_type(out, out_dtype)
 
 

@@ -187,7 +187,7 @@ def make_problem(
       NotServedError: it takes more than one matrix multiplication, or sizes are over the kernels' limit.
     """
     parsed = parse_spec(spec)
-    size = dict(zip(parsed.lhs, lhs_shape, strict=True)) | dict(zip(parsed.rhs, rhs_shape, strict=False))
+    size = dict(zip(parsed.lhs, lhs_shape, strict=True)) | dict(zip(parsed.rhs, rhs_shape, strict=True))
     lhs = dict(zip(parsed.lhs, _strides(lhs_shape, lhs_permutation), strict=True))
     rhs = dict(zip(parsed.rhs, _strides(rhs_shape, rhs_permutation), strict=True))
     out = dict(zip(parsed.out, _row_major([size[label] for label in parsed.out]), strict=True))
