@@ -49,7 +49,7 @@ using CopyConst = Conditional<is_const<From>, To const, To>;
 
 /// A value of type T in an unevaluated expression.
 template <class T>
-T declval() noexcept;
+T&& declval() noexcept;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Index sequences

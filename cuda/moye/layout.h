@@ -97,6 +97,11 @@ MOYE_HOST_DEVICE constexpr auto make_layout(Layout<S, D> const&... layouts) {
   return make_layout(make_tuple(layouts.shape()...), make_tuple(layouts.stride()...));
 }
 
+template <class T>
+inline constexpr int cosize_v = static_cast<int>(static_value<decltype(cosize(declval<T const&>()))>);
+template <class T>
+inline constexpr int size_v = static_cast<int>(static_value<decltype(size(declval<T const&>()))>);
+
 template <class S, class D>
 inline constexpr int rank_v<Layout<S, D>> = rank_v<S>;
 template <class S, class D>

@@ -159,12 +159,12 @@ struct ComplementPlan {
 
 /// The leaves' indices in the order of their strides; equal strides stay in place. Dynamic strides come last.
 template <int N>
-struct Order {
+struct StrideOrder {
   int index[N] = {};
 };
 template <int N>
-constexpr Order<N> stride_order(FlatLeaves<N> const& in) {
-  Order<N> order;
+constexpr StrideOrder<N> stride_order(FlatLeaves<N> const& in) {
+  StrideOrder<N> order;
   auto const less = [&](int i, int j) {
     if (in.stride[i] == kDynamic) return false;
     return in.stride[j] == kDynamic || in.stride[i] < in.stride[j];
@@ -181,7 +181,7 @@ constexpr Order<N> stride_order(FlatLeaves<N> const& in) {
 template <int N>
 constexpr ComplementPlan<N> plan_complement(FlatLeaves<N> const& in) {
   ComplementPlan<N> plan;
-  Order<N> const order = stride_order(in);
+  StrideOrder<N> const order = stride_order(in);
   for (int i = 0; i < N; ++i) {
     long long const shape = in.shape[order.index[i]];
     long long const stride = in.stride[order.index[i]];
@@ -223,7 +223,7 @@ struct InversePlan {
 template <int N>
 constexpr InversePlan<N> plan_right_inverse(FlatLeaves<N> const& in) {
   InversePlan<N> plan;
-  Order<N> const order = stride_order(in);
+  StrideOrder<N> const order = stride_order(in);
   long long next = 1;
   for (int i = 0; i < N; ++i) {
     int const leaf = order.index[i];
@@ -238,7 +238,7 @@ constexpr InversePlan<N> plan_right_inverse(FlatLeaves<N> const& in) {
 template <int N>
 constexpr InversePlan<N> plan_left_inverse(FlatLeaves<N> const& in) {
   InversePlan<N> plan;
-  Order<N> const order = stride_order(in);
+  StrideOrder<N> const order = stride_order(in);
   long long done = 1;   // indices below `done` are decided
   int previous = -1;    // the leaf whose multiples fill the gap up to the next stride
   for (int i = 0; i < N; ++i) {
