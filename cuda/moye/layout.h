@@ -45,7 +45,7 @@ struct Layout : Tuple<Shape_, Stride_> {
 
   /// The index of a coordinate (one integer, or one coordinate per mode); a sublayout where the coordinate has `_`.
   template <class First, class... Rest>
-  MOYE_HOST_DEVICE constexpr auto operator()(First const& first, Rest const&... rest) const {
+  MOYE_HOST_DEVICE constexpr auto operator()(First first, Rest... rest) const {
     if constexpr (sizeof...(Rest) > 0) {
       return (*this)(Tuple<First, Rest...>(first, rest...));
     } else if constexpr (has_underscore<First>) {

@@ -116,21 +116,21 @@ struct Tensor {
     }
   }
 
-  /// The element at a coordinate; the subtensor where the coordinate has `_`.
+  /// The element at a coordinate; the subtensor where the coordinate has `_`. (By value: device code cannot refer to `_`.)
   template <class... Coords>
-  MOYE_HOST_DEVICE constexpr decltype(auto) operator()(Coords const&... coords) const {
+  MOYE_HOST_DEVICE constexpr decltype(auto) operator()(Coords... coords) const {
     return at(data(), layout_, pack(coords...));
   }
   template <class... Coords>
-  MOYE_HOST_DEVICE constexpr decltype(auto) operator()(Coords const&... coords) {
+  MOYE_HOST_DEVICE constexpr decltype(auto) operator()(Coords... coords) {
     return at(data(), layout_, pack(coords...));
   }
   template <class Coord_>
-  MOYE_HOST_DEVICE constexpr decltype(auto) operator[](Coord_ const& coord) const {
+  MOYE_HOST_DEVICE constexpr decltype(auto) operator[](Coord_ coord) const {
     return at(data(), layout_, coord);
   }
   template <class Coord_>
-  MOYE_HOST_DEVICE constexpr decltype(auto) operator[](Coord_ const& coord) {
+  MOYE_HOST_DEVICE constexpr decltype(auto) operator[](Coord_ coord) {
     return at(data(), layout_, coord);
   }
 
@@ -362,7 +362,7 @@ MOYE_HOST_DEVICE constexpr auto local_tile(T&& t, Tiler const& tiler, Coord_ con
   using L = typename RemoveCvref<decltype(tiled)>::LayoutType;
   constexpr int kTile = rank_v<decltype(shape<0>(declval<L const&>()))>;
   constexpr int kRest = rank_v<decltype(shape<1>(declval<L const&>()))>;
-  return tiled(repeat<kTile>(_), append<kRest>(wrap(coord), _));
+  return tiled(repeat<kTile>(Underscore{}), append<kRest>(wrap(coord), Underscore{}));
 }
 /// The same with only those modes of tiler and coord at which the projection has no X.
 template <TensorLike T, class Tiler, class Coord_, class Projection>
@@ -378,7 +378,7 @@ MOYE_HOST_DEVICE constexpr auto local_partition(T&& t, Layout<S, D> const& thr_l
   auto const linear = right_inverse(thr_layout)(index);
   using L = typename RemoveCvref<decltype(tiled)>::LayoutType;
   constexpr int kRest = rank_v<decltype(shape<1>(declval<L const&>()))>;
-  return tiled(idx2crd(linear, extents), repeat<kRest>(_));
+  return tiled(idx2crd(linear, extents), repeat<kRest>(Underscore{}));
 }
 template <TensorLike T, class S, class D, class Index, class Projection>
 MOYE_HOST_DEVICE constexpr auto local_partition(T&& t, Layout<S, D> const& thr_layout, Index const& index,
@@ -388,7 +388,7 @@ MOYE_HOST_DEVICE constexpr auto local_partition(T&& t, Layout<S, D> const& thr_l
   auto const tiled = zipped_divide(t, extents);
   using L = typename RemoveCvref<decltype(tiled)>::LayoutType;
   constexpr int kRest = rank_v<decltype(shape<1>(declval<L const&>()))>;
-  return tiled(dice_to_tuple(projection, coord), repeat<kRest>(_));
+  return tiled(dice_to_tuple(projection, coord), repeat<kRest>(Underscore{}));
 }
 
 }  // namespace moye
