@@ -14,6 +14,12 @@ enum class Major { k, mn };  // the contiguous mode of an operand as the kernels
 constexpr Major major_a(Order order) { return order == Order::NN || order == Order::NT ? Major::k : Major::mn; }
 constexpr Major major_b(Order order) { return order == Order::NN || order == Order::TN ? Major::mn : Major::k; }
 
+// The same for device code, which may not call them.
+template <Order kOrder>
+inline constexpr Major kMajorOfA = major_a(kOrder);
+template <Order kOrder>
+inline constexpr Major kMajorOfB = major_b(kOrder);
+
 /// Whether vectors along a mode of `size` and `stride` are what the operand offers, beside its other mode: a stride of one
 /// says so; where both are one (a column of a matrix with one column), the mode that has elements to load.
 constexpr bool contiguous_along(int64_t size, int64_t stride, int64_t other_size, int64_t other_stride) {

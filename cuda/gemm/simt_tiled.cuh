@@ -46,7 +46,9 @@ struct Gemm<kConfig> {
   static_assert(decltype(size(TiledMma{}))::value == kThreads);
 
   template <int kRows>
-  using SmemLayout = Layout<Shape<Int<kRows>, Int<kBlkK>>, Stride<_1, Int<kRows + kPad>>>;  // (BLK,BLK_K)
+  static MOYE_HOST_DEVICE constexpr auto smem_layout() {
+    return Layout<Shape<Int<kRows>, Int<kBlkK>>, Stride<_1, Int<kRows + kPad>>>{};  // (BLK,BLK_K)
+  }
 
   using GlobalCopy = UniversalCopy<Conditional<kConfig.alignment == 16, uint128_t, Element>>;
 
@@ -56,14 +58,14 @@ struct Gemm<kConfig> {
   }
 
   struct SharedStorage {
-    alignas(16) Element a[cosize_v<SmemLayout<kBlkM>>];
-    alignas(16) Element b[cosize_v<SmemLayout<kBlkN>>];
+    alignas(16) Element a[(kBlkM + kPad) * kBlkK];
+    alignas(16) Element b[(kBlkN + kPad) * kBlkK];
   };
   static constexpr int kSmemBytes = int(sizeof(SharedStorage));
 
   template <Order kOrder>
   static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid) {
-    constexpr Major kMajorA = major_a(kOrder), kMajorB = major_b(kOrder);
+    constexpr Major kMajorA = kMajorOfA<kOrder>, kMajorB = kMajorOfB<kOrder>;
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     int const thread = thread_idx().x;
     TileCoord const tile = tile_coord(block_idx().x, grid.m, grid.n);
@@ -81,8 +83,8 @@ struct Gemm<kConfig> {
                             operand_stride<kMajorB, kVector>(args.b_n_stride, args.b_k_stride));         // (n,k)
     Tensor gA = local_tile(mA, Shape<Int<kBlkM>, Int<kBlkK>>{}, make_coord(tile.m, _));        // (BLK_M,BLK_K,k)
     Tensor gB = local_tile(mB, Shape<Int<kBlkN>, Int<kBlkK>>{}, make_coord(tile.n, _));        // (BLK_N,BLK_K,k)
-    Tensor sA = make_tensor(make_smem_ptr(smem.a), SmemLayout<kBlkM>{});                       // (BLK_M,BLK_K)
-    Tensor sB = make_tensor(make_smem_ptr(smem.b), SmemLayout<kBlkN>{});                       // (BLK_N,BLK_K)
+    Tensor sA = make_tensor(make_smem_ptr(smem.a), smem_layout<kBlkM>());                      // (BLK_M,BLK_K)
+    Tensor sB = make_tensor(make_smem_ptr(smem.b), smem_layout<kBlkN>());                      // (BLK_N,BLK_K)
 
     auto const copy_a = global_copy<kMajorA, kBlkM>();
     auto const copy_b = global_copy<kMajorB, kBlkN>();

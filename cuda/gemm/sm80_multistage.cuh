@@ -76,8 +76,8 @@ struct Gemm<kConfig> {
 
   template <Order kOrder>
   struct SharedStorage {
-    alignas(1024) Element a[cosize_v<decltype(smem_layout<major_a(kOrder), kBlkM>())>];
-    alignas(1024) Element b[cosize_v<decltype(smem_layout<major_b(kOrder), kBlkN>())>];
+    alignas(1024) Element a[cosize_v<decltype(smem_layout<kMajorOfA<kOrder>, kBlkM>())>];
+    alignas(1024) Element b[cosize_v<decltype(smem_layout<kMajorOfB<kOrder>, kBlkN>())>];
   };
   static constexpr int kSmemBytes = int(sizeof(SharedStorage<Order::NN>));
   static_assert(sizeof(SharedStorage<Order::NN>) == sizeof(SharedStorage<Order::TT>));
@@ -85,7 +85,7 @@ struct Gemm<kConfig> {
 
   template <Order kOrder>
   static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid) {
-    constexpr Major kMajorA = major_a(kOrder), kMajorB = major_b(kOrder);
+    constexpr Major kMajorA = kMajorOfA<kOrder>, kMajorB = kMajorOfB<kOrder>;
     auto& smem = *reinterpret_cast<SharedStorage<kOrder>*>(smem_base());
     int const thread = thread_idx().x;
     TileCoord const tile = tile_coord(block_idx().x, grid.m, grid.n);
