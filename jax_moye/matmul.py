@@ -69,7 +69,15 @@ def matmul(
       >>> jax_moye.matmul(a, a.T, interpret=True).shape
       (3, 3)
     """
-    for option, value in (("config", config), ("implementation", implementation), ("interpret", interpret)):
+    options = {
+        "precision": precision,
+        "preferred_element_type": preferred_element_type,
+        "out_sharding": out_sharding,
+        "config": config,
+        "implementation": implementation,
+        "interpret": interpret,
+    }
+    for option, value in options.items():
         if isinstance(value, jax.core.Tracer):
             raise TypeError(f"matmul: {option} is part of the program and cannot be a traced value, got {value}")
     if implementation not in IMPLEMENTATIONS:

@@ -44,7 +44,9 @@ def lowered_text(fun, *args, platform: str = "cuda") -> str:
 def custom_calls(text: str) -> list[CustomCall]:
     """Our custom calls in StableHLO."""
     calls = []
-    for operands, config in re.findall(rf"custom_call @{TARGET}\((.*?)\) \{{.*?mhlo\.backend_config = \{{(.*?)\}}", text):
+    for operands, config in re.findall(
+        rf"custom_call @{TARGET}\((.*?)\) \{{.*?mhlo\.backend_config = \{{(.*?)\}}", text
+    ):
         attributes: dict[str, object] = dict(re.findall(r'(\w+) = "([^"]*)"', config))
         for name, values, size in re.findall(r"(\w+) = dense<\[?([^\]>]*)\]?> : tensor<(\d+)xi64>", config):
             numbers = tuple(int(value) for value in values.split(","))
@@ -80,4 +82,6 @@ def assert_close(actual, a, b) -> None:
     actual, a, b = (np.asarray(x) for x in (actual, a, b))
     error = np.abs(actual.astype(np.float64) - a.astype(np.float64) @ b.astype(np.float64))
     bound = error_bound(a, b, actual.dtype)
-    assert (error <= bound).all(), f"largest error {np.nanmax(error - bound)} over the bound, {np.isnan(error).sum()} NaN"
+    assert (error <= bound).all(), (
+        f"largest error {np.nanmax(error - bound)} over the bound, {np.isnan(error).sum()} NaN"
+    )

@@ -148,7 +148,9 @@ def test_vmap_in_every_position_is_one_kernel_call(rng, spec, axes):
         close(jax.jit(ours)(x, y), theirs(x, y))
         assert kernel_calls(ours, x, y) == 1
     # A sum over two dimensions, the gradient of what is shared by the batch, goes to XLA where they do not merge.
-    ours, theirs = (jax.vmap(f, axes) for f in (contraction(spec, implementation=None), functools.partial(jnp.einsum, spec)))
+    ours, theirs = (
+        jax.vmap(f, axes) for f in (contraction(spec, implementation=None), functools.partial(jnp.einsum, spec))
+    )
     grad = lambda f: jax.grad(lambda *z: jnp.sin(f(*z)).sum(), (0, 1))(x, y)  # noqa: E731
     for g, h in zip(grad(ours), grad(theirs), strict=True):
         close(g, h)

@@ -1,0 +1,81 @@
+"""Importing jax_moye is cheap and touches nothing; its private touch points stand in one file."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax_moye
+
+PACKAGE = pathlib.Path(jax_moye.__file__).parent
+BUDGET_MS = 150
+
+
+def run(code: str) -> str:
+    """Runs code in a process of its own that imports the same jax_moye; warnings are errors."""
+    outcome = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(PACKAGE.parent)},
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout
+
+
+def test_import_time_over_jax():
+    code = "import time, jax; t = time.perf_counter(); import jax_moye; print(1000 * (time.perf_counter() - t))"
+    assert min(float(run(code)) for _ in range(3)) < BUDGET_MS
+
+
+def test_import_touches_neither_cuda_nor_a_backend():
+    report = json.loads(
+        run(
+            "import json, sys, jax, jax_moye\n"
+            "from jax._src import xla_bridge\n"
+            "maps = open('/proc/self/maps').read()\n"
+            "print(json.dumps({'backends': list(xla_bridge._backends), 'cuda': 'libcuda.so' in maps,\n"
+            "  'cpu_module': 'jax_moye._moye_cpu' in sys.modules}))"
+        )
+    )
+    assert report == {"backends": [], "cuda": False, "cpu_module": False}
+
+
+def test_the_table_needs_no_backend():
+    assert (
+        run("import jax_moye; from jax._src import xla_bridge; jax_moye.configs(); print(len(xla_bridge._backends))")
+        == "0\n"
+    )
+
+
+def test_the_public_names():
+    assert set(jax_moye.__all__) == {"GemmConfig", "InterpretParams", "configs", "matmul"}
+    assert all(hasattr(jax_moye, name) for name in jax_moye.__all__)
+
+
+def test_private_parts_of_jax_are_not_used():
+    for path in PACKAGE.glob("*.py"):
+        text = path.read_text()
+        assert not re.search(r"^\s*(from|import) (jax\._src|jaxlib)|jax\._src\.", text, re.MULTILINE), path
+        for private in re.findall(r"\b(?:jax|lax|mlir|ad|batching|xla|ffi)\._\w+", text):
+            raise AssertionError(f"{path}: {private}")
+        if path.name != "_compat.py":  # where the version of JAX matters, and what is exported but not documented
+            assert not re.search(r"jax\.__version__|hasattr\(jax|SPMDAxisContext|ShapedArray", text), path
+
+
+def test_a_too_new_header_is_not_registered(monkeypatch):
+    from jax_moye import _compat, _ffi
+
+    _ffi.why_unavailable.cache_clear()
+    monkeypatch.setattr(_compat, "runtime_ffi_version", lambda: (0, 2))
+    reason = _ffi.why_unavailable.__wrapped__("cpu")
+    assert "built for version 0." in reason and "has 0.2" in reason
+    monkeypatch.setattr(_compat, "runtime_ffi_version", lambda: None)
+    assert _ffi.why_unavailable.__wrapped__("cpu") is None
+    monkeypatch.undo()
+    assert _compat.runtime_ffi_version() >= (0, 3)
+    assert "built without kernels for rocm" in _ffi.why_unavailable.__wrapped__("rocm")

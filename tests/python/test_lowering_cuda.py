@@ -1,0 +1,172 @@
+"""Lowering for a GPU on a machine that need not have one."""
+
+import functools
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from python.support import TARGET, custom_calls, lowered_text
+
+import jax_moye
+from jax_moye import _compat, _ffi
+
+matmul = functools.partial(jax_moye.matmul, implementation="moye")
+
+# The tests speak of programs for another machine's GPU.
+pytestmark = pytest.mark.skipif(_compat.cuda_arch() is not None, reason="there is a GPU: tests/gpu runs the programs")
+
+
+def bf16(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+
+
+def in_order(order):
+    """matmul of operands that are stored as `order` says."""
+
+    def fun(a, b):
+        return matmul(a.T if order[0] == "T" else a, b.T if order[1] == "T" else b)
+
+    a, b = bf16(128, 256), bf16(256, 512)
+    stored = [bf16(*reversed(x.shape)) if letter == "T" else x for x, letter in zip((a, b), order, strict=True)]
+    return fun, stored
+
+
+@pytest.mark.parametrize("order", ["NN", "NT", "TN", "TT"])
+def test_four_orders_are_strides(order):
+    fun, operands = in_order(order)
+    (call,) = custom_calls(lowered_text(fun, *operands))
+    assert call.config == "sm80_multistage_bf16_64x64x64_s3_a16"
+    assert call.sizes == (1, 128, 512, 256)
+    assert call.a_strides == ((0, 256, 1) if order[0] == "N" else (0, 1, 128))
+    assert call.b_strides == ((0, 1, 512) if order[1] == "N" else (0, 256, 1))
+    assert call.d_strides == (0, 512, 1)
+    assert call.operands == ("%arg0", "%arg1")  # what is in memory, not a transpose of it
+    assert set(call.attributes) == {"config", "sizes", "a_strides", "b_strides", "d_strides"}
+
+
+@pytest.mark.parametrize("order", ["NN", "NT", "TN", "TT"])
+def test_gradients_read_their_operands_in_place(order):
+    fun, operands = in_order(order)
+    vjp = lambda a, b, out_bar: jax.vjp(fun, a, b)[1](out_bar)  # noqa: E731
+    text = lowered_text(vjp, *operands, bf16(128, 512))
+    calls = custom_calls(text)
+    assert len(calls) == 2
+    assert all(set(call.operands) <= {"%arg0", "%arg1", "%arg2"} for call in calls), text
+    assert "stablehlo.convert" not in text
+
+
+def test_large_products_get_large_tiles():
+    (call,) = custom_calls(lowered_text(matmul, bf16(4096, 4096), bf16(4096, 4096)))
+    assert call.config == "sm80_multistage_bf16_128x128x32_s4_a16"
+
+
+@pytest.mark.parametrize("config", jax_moye.configs(), ids=lambda row: row.name)
+def test_a_config_can_be_asked_for(config):
+    with jax.enable_x64(True):
+        dtype = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}[config.dtype]
+        a = jax.ShapeDtypeStruct((256, 256), dtype)
+        (call,) = custom_calls(lowered_text(functools.partial(matmul, config=config), a, a))
+        assert call.config == config.name
+
+
+def test_the_workspace_is_a_result():
+    text = lowered_text(matmul, bf16(64, 64), bf16(64, 64))
+    assert "-> (tensor<64x64xbf16>, tensor<0xui8>)" in text
+
+
+def test_f32_from_bf16_operands_needs_no_conversion():
+    text = lowered_text(functools.partial(matmul, preferred_element_type=jnp.float32), bf16(64, 64), bf16(64, 64))
+    assert "-> (tensor<64x64xf32>, tensor<0xui8>)" in text
+    assert "stablehlo.convert" not in text
+
+
+def test_one_program_for_two_platforms():
+    fun = lambda a, b: jax_moye.matmul(a, b, config="sm80_multistage_bf16_64x64x64_s3_a16")  # noqa: E731
+    traced = jax.jit(fun).trace(bf16(64, 64), bf16(64, 64))
+    text = traced.lower(lowering_platforms=("cpu", "cuda")).as_text()
+    assert text.count(f"@{TARGET}") == 1
+    assert "stablehlo.dot_general" in text and "stablehlo.case" in text
+
+
+def test_platforms_without_kernels():
+    fun = jax.jit(jax_moye.matmul).trace(bf16(64, 64), bf16(64, 64))
+    assert "dot_general" in fun.lower(lowering_platforms=("tpu",)).as_text()
+    with pytest.raises(NotImplementedError, match="for another platform"):
+        jax.jit(matmul).trace(bf16(64, 64), bf16(64, 64)).lower(lowering_platforms=("tpu",))
+
+
+def test_the_emulator_is_not_for_gpus():
+    for implementation in (None, "moye"):
+        with pytest.raises(NotImplementedError, match="emulator on the CPU, and this program is for cuda"):
+            lowered_text(
+                functools.partial(jax_moye.matmul, implementation=implementation, interpret=True),
+                bf16(8, 8),
+                bf16(8, 8),
+            )
+
+
+@pytest.fixture
+def kernels_are_there(monkeypatch):
+    """As on a machine whose jax_moye was built with nvcc."""
+    monkeypatch.setattr(_ffi, "why_unavailable", lambda platform: None)
+    monkeypatch.setattr(_ffi, "register", lambda platform: None)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "ours"),
+    [
+        ("bfloat16", None, True),
+        ("bfloat16", "highest", True),
+        ("bfloat16", "BF16_BF16_F32", True),
+        ("bfloat16", "F32_F32_F32", False),
+        ("float16", "high", True),
+        ("float32", None, False),
+        ("float32", "high", False),
+        ("float32", ("highest", "default"), False),
+        ("float32", "highest", True),
+        ("float32", "F32_F32_F32", True),
+        ("float32", "TF32_TF32_F32", False),
+        ("float32", lax.DotAlgorithm(np.float32, np.float32, np.float32), False),
+        ("int8", None, False),
+    ],
+    ids=str,
+)
+def test_who_computes_by_default(kernels_are_there, dtype, precision, ours):
+    jax.clear_caches()
+    a = jax.ShapeDtypeStruct((64, 64), dtype)
+    text = lowered_text(functools.partial(jax_moye.matmul, precision=precision), a, a)
+    assert (TARGET in text) == ours
+    assert ("dot_general" in text) != ours
+
+
+def test_a_build_without_nvcc_leaves_a_gpu_to_xla(caplog):
+    if _ffi.extension("cuda") is not None:
+        pytest.skip("this jax_moye has CUDA kernels")
+    jax.clear_caches()
+    with caplog.at_level(logging.INFO, logger="jax_moye"):
+        assert TARGET not in lowered_text(jax_moye.matmul, bf16(72, 72), bf16(72, 72))
+    assert "built without kernels for cuda" in caplog.text
+
+
+def test_mixed_operands(kernels_are_there):
+    jax.clear_caches()
+    a, b = bf16(64, 64), jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    assert TARGET not in lowered_text(functools.partial(jax_moye.matmul, precision="highest"), a, b)
+    text = lowered_text(matmul, a, b)
+    assert TARGET in text and text.count("stablehlo.convert") == 1
+
+
+def test_several_devices_go_to_xla(kernels_are_there):
+    mesh = jax.sharding.AbstractMesh((2,), ("x",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    a = jax.ShapeDtypeStruct((64, 64), jnp.bfloat16, sharding=sharding)
+    for fun, insists in ((jax_moye.matmul, False), (matmul, True)):
+        traced = jax.jit(fun).trace(a, bf16(64, 64))
+        if insists:
+            with pytest.raises(NotImplementedError, match="partitioned over 2 devices outside of shard_map"):
+                traced.lower(lowering_platforms=("cuda",))
+        else:
+            assert TARGET not in traced.lower(lowering_platforms=("cuda",)).as_text()
