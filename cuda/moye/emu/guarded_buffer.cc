@@ -20,7 +20,7 @@ size_t page_bytes() {
 
 GuardedBuffer::GuardedBuffer(size_t bytes, size_t alignment, Flush flush) : bytes_(bytes) {
   size_t const page = page_bytes();
-  size_t const accessible = (bytes / page + 1) * page;  // at least one byte of band
+  size_t const accessible = (bytes + alignment + page - 1) / page * page;  // a band of at least `alignment` bytes
   map_bytes_ = accessible + 2 * page;
   void* const map = mmap(nullptr, map_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (map == MAP_FAILED || mprotect(static_cast<char*>(map) + page, accessible, PROT_READ | PROT_WRITE) != 0) {
