@@ -420,6 +420,16 @@ inline constexpr int tuple_size<Tuple<T...>> = static_cast<int>(sizeof...(T));
 template <class T>
 inline constexpr bool is_static = is_empty<T>;
 
+// Returns the expression. Where its type says everything, only the type is computed, and no code: a layout is worked out
+// by hundreds of small functions, which would otherwise all be generated, inlined and found to do nothing.
+#define MOYE_RETURN(...)               \
+  using Returned = decltype(__VA_ARGS__); \
+  if constexpr (is_static<Returned>) {    \
+    return Returned{};                    \
+  } else {                             \
+    return __VA_ARGS__;                \
+  }
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Tuple algorithms. A scalar counts as a tuple of one element where that makes sense.
 
@@ -430,7 +440,7 @@ MOYE_HOST_DEVICE constexpr auto apply_impl(Tuple<T...> const& t, F const& f, Seq
 /// f(get<0>(t), get<1>(t), ...)
 template <class... T, class F>
 MOYE_HOST_DEVICE constexpr auto apply(Tuple<T...> const& t, F const& f) {
-  return apply_impl(t, f, MakeSeq<sizeof...(T)>{});
+  MOYE_RETURN(apply_impl(t, f, MakeSeq<sizeof...(T)>{}))
 }
 
 template <class T, class F, int... I>
@@ -448,27 +458,28 @@ MOYE_HOST_DEVICE constexpr auto transform_impl(T const& t, U const& u, V const& 
 /// (f(t0), f(t1), ...)
 template <class... T, class F>
 MOYE_HOST_DEVICE constexpr auto transform(Tuple<T...> const& t, F const& f) {
-  return transform_impl(t, f, MakeSeq<sizeof...(T)>{});
+  MOYE_RETURN(transform_impl(t, f, MakeSeq<sizeof...(T)>{}))
 }
 /// (f(t0, u0), f(t1, u1), ...)
 template <class... T, class... U, class F>
 MOYE_HOST_DEVICE constexpr auto transform(Tuple<T...> const& t, Tuple<U...> const& u, F const& f) {
   static_assert(sizeof...(T) == sizeof...(U), "transform: the tuples differ in rank");
-  return transform_impl(t, u, f, MakeSeq<sizeof...(T)>{});
+  MOYE_RETURN(transform_impl(t, u, f, MakeSeq<sizeof...(T)>{}))
 }
 
 /// (f(t0, u0, v0), f(t1, u1, v1), ...)
 template <class... T, class... U, class... V, class F>
 MOYE_HOST_DEVICE constexpr auto transform(Tuple<T...> const& t, Tuple<U...> const& u, Tuple<V...> const& v, F const& f) {
   static_assert(sizeof...(T) == sizeof...(U) && sizeof...(T) == sizeof...(V), "transform: the tuples differ in rank");
-  return transform_impl(t, u, v, f, MakeSeq<sizeof...(T)>{});
+  MOYE_RETURN(transform_impl(t, u, v, f, MakeSeq<sizeof...(T)>{}))
 }
 
 /// f at every leaf of a nested tuple, which keeps its profile.
 template <class T, class F>
 MOYE_HOST_DEVICE constexpr auto transform_leaf(T const& t, F const& f) {
   if constexpr (is_tuple<T>) {
-    return transform(t, [&](auto const& x) { return transform_leaf(x, f); });
+    auto const inner = [&](auto const& x) { return transform_leaf(x, f); };
+    MOYE_RETURN(transform(t, inner))
   } else {
     return f(t);
   }
@@ -476,7 +487,8 @@ MOYE_HOST_DEVICE constexpr auto transform_leaf(T const& t, F const& f) {
 template <class T, class U, class F>
 MOYE_HOST_DEVICE constexpr auto transform_leaf(T const& t, U const& u, F const& f) {
   if constexpr (is_tuple<T>) {
-    return transform(t, u, [&](auto const& x, auto const& y) { return transform_leaf(x, y, f); });
+    auto const inner = [&](auto const& x, auto const& y) { return transform_leaf(x, y, f); };
+    MOYE_RETURN(transform(t, u, inner))
   } else {
     return f(t, u);
   }
@@ -493,7 +505,7 @@ MOYE_HOST_DEVICE constexpr auto fold_impl(T const& t, V const& v, F const& f) {
 /// f(...f(f(v, t0), t1)..., tn)
 template <class... T, class V, class F>
 MOYE_HOST_DEVICE constexpr auto fold(Tuple<T...> const& t, V const& v, F const& f) {
-  return fold_impl<0, static_cast<int>(sizeof...(T))>(t, v, f);
+  MOYE_RETURN(fold_impl<0, static_cast<int>(sizeof...(T))>(t, v, f))
 }
 
 template <class... T, class F, int... I>
@@ -513,13 +525,13 @@ MOYE_HOST_DEVICE constexpr auto take_impl(T const& t, Seq<I...>) {
 template <int B, int E, class... T>
 MOYE_HOST_DEVICE constexpr auto take(Tuple<T...> const& t) {
   static_assert(0 <= B && B <= E && E <= static_cast<int>(sizeof...(T)), "take: no such range of modes");
-  return take_impl<B>(t, MakeSeq<E - B>{});
+  MOYE_RETURN(take_impl<B>(t, MakeSeq<E - B>{}))
 }
 
 /// (t_I, t_J, ...)
 template <int... I, class... T>
 MOYE_HOST_DEVICE constexpr auto select(Tuple<T...> const& t) {
-  return make_tuple(get<I>(t)...);
+  MOYE_RETURN(make_tuple(get<I>(t)...))
 }
 
 MOYE_HOST_DEVICE constexpr Tuple<> tuple_cat() { return {}; }
@@ -535,9 +547,9 @@ MOYE_HOST_DEVICE constexpr auto tuple_cat_impl(T const& t, U const& u, Seq<I...>
 template <class... T, class... U, class... Rest>
 MOYE_HOST_DEVICE constexpr auto tuple_cat(Tuple<T...> const& t, Tuple<U...> const& u, Rest const&... rest) {
   if constexpr (sizeof...(Rest) == 0) {
-    return tuple_cat_impl(t, u, MakeSeq<sizeof...(T)>{}, MakeSeq<sizeof...(U)>{});
+    MOYE_RETURN(tuple_cat_impl(t, u, MakeSeq<sizeof...(T)>{}, MakeSeq<sizeof...(U)>{}))
   } else {
-    return tuple_cat(tuple_cat(t, u), rest...);
+    MOYE_RETURN(tuple_cat(tuple_cat(t, u), rest...))
   }
 }
 
@@ -555,7 +567,7 @@ MOYE_HOST_DEVICE constexpr auto wrap(T const& t) {
 template <class T>
 MOYE_HOST_DEVICE constexpr auto unwrap(T const& t) {
   if constexpr (is_tuple<T> && tuple_size<T> == 1) {
-    return unwrap(get<0>(t));
+    MOYE_RETURN(unwrap(get<0>(t)))
   } else {
     return t;
   }
@@ -568,7 +580,7 @@ MOYE_HOST_DEVICE constexpr auto repeat_impl(T const& t, Seq<I...>) {
 /// (t, t, ..., t), N times
 template <int N, class T>
 MOYE_HOST_DEVICE constexpr auto repeat(T const& t) {
-  return repeat_impl(t, MakeSeq<N>{});
+  MOYE_RETURN(repeat_impl(t, MakeSeq<N>{}))
 }
 
 /// t with x at the end until it has N elements.
@@ -578,14 +590,14 @@ MOYE_HOST_DEVICE constexpr auto append(T const& t, X const& x) {
     if constexpr (N == 1) {
       return t;
     } else {
-      return append<N>(make_tuple(t), x);
+      MOYE_RETURN(append<N>(make_tuple(t), x))
     }
   } else {
     static_assert(tuple_size<T> <= N, "append: the tuple already has more modes");
     if constexpr (tuple_size<T> == N) {
       return t;
     } else {
-      return tuple_cat(t, repeat<N - tuple_size<T>>(x));
+      MOYE_RETURN(tuple_cat(t, repeat<N - tuple_size<T>>(x)))
     }
   }
 }
@@ -596,14 +608,14 @@ MOYE_HOST_DEVICE constexpr auto prepend(T const& t, X const& x) {
     if constexpr (N == 1) {
       return t;
     } else {
-      return prepend<N>(make_tuple(t), x);
+      MOYE_RETURN(prepend<N>(make_tuple(t), x))
     }
   } else {
     static_assert(tuple_size<T> <= N, "prepend: the tuple already has more modes");
     if constexpr (tuple_size<T> == N) {
       return t;
     } else {
-      return tuple_cat(repeat<N - tuple_size<T>>(x), t);
+      MOYE_RETURN(tuple_cat(repeat<N - tuple_size<T>>(x), t))
     }
   }
 }
@@ -612,13 +624,13 @@ MOYE_HOST_DEVICE constexpr auto prepend(T const& t, X const& x) {
 template <int B, int E, class... T>
 MOYE_HOST_DEVICE constexpr auto group(Tuple<T...> const& t) {
   static_assert(0 <= B && B < E && E <= static_cast<int>(sizeof...(T)), "group: no such range of modes");
-  return tuple_cat(take<0, B>(t), make_tuple(take<B, E>(t)), take<E, static_cast<int>(sizeof...(T))>(t));
+  MOYE_RETURN(tuple_cat(take<0, B>(t), make_tuple(take<B, E>(t)), take<E, static_cast<int>(sizeof...(T))>(t)))
 }
 
 /// t with element I replaced by x.
 template <int I, class... T, class X>
 MOYE_HOST_DEVICE constexpr auto replace(Tuple<T...> const& t, X const& x) {
-  return tuple_cat(take<0, I>(t), make_tuple(x), take<I + 1, static_cast<int>(sizeof...(T))>(t));
+  MOYE_RETURN(tuple_cat(take<0, I>(t), make_tuple(x), take<I + 1, static_cast<int>(sizeof...(T))>(t)))
 }
 
 }  // namespace moye

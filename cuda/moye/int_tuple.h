@@ -137,7 +137,8 @@ MOYE_HOST_DEVICE constexpr auto flatten_to_tuple(T const& t) {
   } else if constexpr (depth_v<T> <= 1) {
     return t;
   } else {
-    return apply(t, [](auto const&... x) { return tuple_cat(flatten_to_tuple(x)...); });
+    auto const flat = [](auto const&... x) { return tuple_cat(flatten_to_tuple(x)...); };
+    MOYE_RETURN(apply(t, flat))
   }
 }
 /// As flatten_to_tuple, but a scalar stays a scalar.
@@ -161,7 +162,7 @@ MOYE_HOST_DEVICE constexpr auto unflatten(Leaves const& leaves, Profile const& p
   } else if constexpr (depth_v<Profile> == 1) {
     return take<kFirst, kFirst + tuple_size<Profile>>(leaves);
   } else {
-    return unflatten_impl<kFirst>(leaves, profile, MakeSeq<tuple_size<Profile>>{});
+    MOYE_RETURN(unflatten_impl<kFirst>(leaves, profile, MakeSeq<tuple_size<Profile>>{}))
   }
 }
 
@@ -209,7 +210,8 @@ MOYE_HOST_DEVICE constexpr C<is_weakly_congruent<A, B>> weakly_congruent(A const
 template <class T>
 MOYE_HOST_DEVICE constexpr auto product(T const& t) {
   if constexpr (is_tuple<T>) {
-    return apply(t, [](auto const&... x) { return (Int<1>{} * ... * product(x)); });
+    auto const multiply = [](auto const&... x) { return (Int<1>{} * ... * product(x)); };
+    MOYE_RETURN(apply(t, multiply))
   } else {
     return t;
   }
@@ -218,7 +220,8 @@ MOYE_HOST_DEVICE constexpr auto product(T const& t) {
 /// (product(t_0), product(t_1), ...)
 template <class T>
 MOYE_HOST_DEVICE constexpr auto product_each(T const& t) {
-  return transform(wrap(t), [](auto const& x) { return product(x); });
+  auto const multiply = [](auto const& x) { return product(x); };
+  MOYE_RETURN(transform(wrap(t), multiply))
 }
 
 /// The number of coordinates of a shape; size<I...> of one of its modes.
@@ -228,7 +231,7 @@ MOYE_HOST_DEVICE constexpr auto size(T const& t) {
   if constexpr (sizeof...(I) == 0) {
     return product(t);
   } else {
-    return product(get<I...>(t));
+    MOYE_RETURN(product(get<I...>(t)))
   }
 }
 
@@ -246,7 +249,7 @@ MOYE_HOST_DEVICE constexpr auto ceil_div(A const& a, B const& b) {
                             get<0>(done_and_rest), ceil_div(x, rest)),
                         ceil_div(rest, product(x)));
     };
-    return get<0>(fold(a, make_tuple(make_tuple(), b), step));
+    MOYE_RETURN(get<0>(fold(a, make_tuple(make_tuple(), b), step)))
   } else if constexpr (is_tuple<B>) {
     return ceil_div(a, product(b));
   } else {
@@ -267,7 +270,7 @@ MOYE_HOST_DEVICE constexpr auto shape_div(A const& a, B const& b) {
                             get<0>(done_and_rest), shape_div(x, rest)),
                         shape_div(rest, product(x)));
     };
-    return get<0>(fold(a, make_tuple(make_tuple(), b), step));
+    MOYE_RETURN(get<0>(fold(a, make_tuple(make_tuple(), b), step)))
   } else if constexpr (is_tuple<B>) {
     return shape_div(a, product(b));
   } else {
@@ -347,9 +350,9 @@ MOYE_HOST_DEVICE constexpr auto crd2idx(Coord const& coord, Shape const& shape, 
   } else if constexpr (is_tuple<Coord>) {
     static_assert(is_tuple<Shape>, "crd2idx: the coordinate is a tuple, the shape is an integer");
     static_assert(tuple_size<Coord> == tuple_size<Shape>, "crd2idx: coordinate and shape differ in rank");
-    return crd2idx_tuple(coord, shape, stride, MakeSeq<tuple_size<Coord>>{});
+    MOYE_RETURN(crd2idx_tuple(coord, shape, stride, MakeSeq<tuple_size<Coord>>{}))
   } else if constexpr (is_tuple<Shape>) {
-    return crd2idx_split<0>(coord, shape, stride);
+    MOYE_RETURN(crd2idx_split<0>(coord, shape, stride))
   } else {
     return coord * stride;
   }
@@ -357,7 +360,7 @@ MOYE_HOST_DEVICE constexpr auto crd2idx(Coord const& coord, Shape const& shape, 
 
 template <class Coord, class Shape, class Stride, int... I>
 MOYE_HOST_DEVICE constexpr auto crd2idx_tuple(Coord const& coord, Shape const& shape, Stride const& stride, Seq<I...>) {
-  return (Int<0>{} + ... + crd2idx(get<I>(coord), get<I>(shape), get<I>(stride)));
+  MOYE_RETURN((Int<0>{} + ... + crd2idx(get<I>(coord), get<I>(shape), get<I>(stride))))
 }
 
 template <int I, class Coord, class Shape, class Stride>
@@ -382,7 +385,7 @@ MOYE_HOST_DEVICE constexpr auto compact_col_major(Shape const& shape, First cons
                             get<0>(done_and_next), compact_col_major(x, next)),
                         next * product(x));
     };
-    return get<0>(fold(shape, make_tuple(make_tuple(), first), step));
+    MOYE_RETURN(get<0>(fold(shape, make_tuple(make_tuple(), first), step)))
   } else if constexpr (is_constant<1, Shape>) {
     return Int<0>{};
   } else {
@@ -398,7 +401,8 @@ MOYE_HOST_DEVICE constexpr auto reverse_impl(T const& t, Seq<I...>) {
 template <class T>
 MOYE_HOST_DEVICE constexpr auto reverse(T const& t) {
   if constexpr (is_tuple<T>) {
-    return transform(reverse_impl(t, MakeSeq<tuple_size<T>>{}), [](auto const& x) { return reverse(x); });
+    auto const turn = [](auto const& x) { return reverse(x); };
+    MOYE_RETURN(transform(reverse_impl(t, MakeSeq<tuple_size<T>>{}), turn))
   } else {
     return t;
   }
@@ -407,7 +411,7 @@ MOYE_HOST_DEVICE constexpr auto reverse(T const& t) {
 /// Strides that make a shape compact, last mode fastest.
 template <class Shape, class First = Int<1>>
 MOYE_HOST_DEVICE constexpr auto compact_row_major(Shape const& shape, First const& first = {}) {
-  return reverse(compact_col_major(reverse(shape), first));
+  MOYE_RETURN(reverse(compact_col_major(reverse(shape), first)))
 }
 
 /// The coordinate of an index under given strides: (index / stride) % shape at every leaf. Right for compact strides.
@@ -455,8 +459,9 @@ MOYE_HOST_DEVICE constexpr auto slice_to_tuple(Coord const& coord, T const& t) {
       return make_tuple();
     } else {
       static_assert(is_tuple<T> && tuple_size<Coord> == tuple_size<T>, "slice: the coordinate does not match the modes");
-      return apply(transform(coord, t, [](auto const& c, auto const& x) { return slice_to_tuple(c, x); }),
-                   [](auto const&... x) { return tuple_cat(x...); });
+      auto const keep = [](auto const& c, auto const& x) { return slice_to_tuple(c, x); };
+      auto const join = [](auto const&... x) { return tuple_cat(x...); };
+      MOYE_RETURN(apply(transform(coord, t, keep), join))
     }
   } else {
     return make_tuple();
@@ -479,8 +484,9 @@ MOYE_HOST_DEVICE constexpr auto dice_to_tuple(Coord const& coord, T const& t) {
     return make_tuple();
   } else if constexpr (is_tuple<Coord>) {
     static_assert(is_tuple<T> && tuple_size<Coord> == tuple_size<T>, "dice: the coordinate does not match the modes");
-    return apply(transform(coord, t, [](auto const& c, auto const& x) { return dice_to_tuple(c, x); }),
-                 [](auto const&... x) { return tuple_cat(x...); });
+    auto const keep = [](auto const& c, auto const& x) { return dice_to_tuple(c, x); };
+    auto const join = [](auto const&... x) { return tuple_cat(x...); };
+    MOYE_RETURN(apply(transform(coord, t, keep), join))
   } else {
     return make_tuple(t);
   }

@@ -45,13 +45,13 @@ struct Layout : Tuple<Shape_, Stride_> {
 
   /// The index of a coordinate (one integer, or one coordinate per mode); a sublayout where the coordinate has `_`.
   template <class First, class... Rest>
-  MOYE_HOST_DEVICE constexpr auto operator()(First first, Rest... rest) const {
+  MOYE_HOST_DEVICE constexpr auto operator()([[maybe_unused]] First first, [[maybe_unused]] Rest... rest) const {
     if constexpr (sizeof...(Rest) > 0) {
       return (*this)(Tuple<First, Rest...>(first, rest...));
     } else if constexpr (has_underscore<First>) {
-      return slice(first, *this);
+      MOYE_RETURN(slice(first, *this))
     } else {
-      return crd2idx(first, shape(), stride());
+      MOYE_RETURN(crd2idx(first, shape(), stride()))
     }
   }
 
@@ -59,18 +59,18 @@ struct Layout : Tuple<Shape_, Stride_> {
   template <class... Tiler>
   MOYE_HOST_DEVICE constexpr auto compose(Tiler const&... tiler) const {
     if constexpr (sizeof...(Tiler) == 1) {
-      return composition(*this, tiler...);
+      MOYE_RETURN(composition(*this, tiler...))
     } else {
-      return composition(*this, make_tuple(tiler...));
+      MOYE_RETURN(composition(*this, make_tuple(tiler...)))
     }
   }
   /// The same function on another shape of the same size.
   template <class... S>
   MOYE_HOST_DEVICE constexpr auto with_shape(S const&... s) const {
     if constexpr (sizeof...(S) == 1) {
-      return composition(*this, make_layout(s...));
+      MOYE_RETURN(composition(*this, make_layout(s...)))
     } else {
-      return composition(*this, make_layout(make_tuple(s...)));
+      MOYE_RETURN(composition(*this, make_layout(make_tuple(s...))))
     }
   }
 };
@@ -84,17 +84,17 @@ MOYE_HOST_DEVICE constexpr Layout<Shape_, Stride_> make_layout(Shape_ const& sha
 template <class Shape_>
   requires(is_tuple<Shape_> || is_integral<Shape_>)
 MOYE_HOST_DEVICE constexpr auto make_layout(Shape_ const& shape, LayoutLeft = {}) {
-  return make_layout(shape, compact_col_major(shape));
+  MOYE_RETURN(make_layout(shape, compact_col_major(shape)))
 }
 template <class Shape_>
   requires(is_tuple<Shape_> || is_integral<Shape_>)
 MOYE_HOST_DEVICE constexpr auto make_layout(Shape_ const& shape, LayoutRight) {
-  return make_layout(shape, compact_row_major(shape));
+  MOYE_RETURN(make_layout(shape, compact_row_major(shape)))
 }
 /// One layout from several: each becomes a mode.
 template <class... S, class... D>
 MOYE_HOST_DEVICE constexpr auto make_layout(Layout<S, D> const&... layouts) {
-  return make_layout(make_tuple(layouts.shape()...), make_tuple(layouts.stride()...));
+  MOYE_RETURN(make_layout(make_tuple(layouts.shape()...), make_tuple(layouts.stride()...)))
 }
 
 template <class T>
@@ -130,7 +130,7 @@ MOYE_HOST_DEVICE constexpr auto stride(Layout<S, D> const& layout) {
 /// The number of elements, of the whole or of mode <I...>.
 template <int... I, class S, class D>
 MOYE_HOST_DEVICE constexpr auto size(Layout<S, D> const& layout) {
-  return product(shape<I...>(layout));
+  MOYE_RETURN(product(shape<I...>(layout)))
 }
 
 /// Mode I, or for more indices the mode of that mode.
@@ -139,14 +139,14 @@ MOYE_HOST_DEVICE constexpr auto layout(Layout<S, D> const& l) {
   if constexpr (sizeof...(I) == 0) {
     return l;
   } else {
-    return make_layout(get<I...>(l.shape()), get<I...>(l.stride()));
+    MOYE_RETURN(make_layout(get<I...>(l.shape()), get<I...>(l.stride())))
   }
 }
 /// Mode I; an integer layout is its own mode 0.
 template <int I, class S, class D>
 MOYE_HOST_DEVICE constexpr auto mode(Layout<S, D> const& l) {
   if constexpr (is_tuple<S>) {
-    return make_layout(get<I>(l.shape()), get<I>(l.stride()));
+    MOYE_RETURN(make_layout(get<I>(l.shape()), get<I>(l.stride())))
   } else {
     static_assert(I == 0, "mode: an integer layout has one mode");
     return l;
@@ -178,7 +178,7 @@ template <int... I, class S, class D>
 MOYE_HOST_DEVICE constexpr auto cosize(Layout<S, D> const& l) {
   auto const part = layout<I...>(l);
   auto const last = transform_leaf(part.shape(), [](auto const& s) { return s - Int<1>{}; });
-  return crd2idx_leafwise(last, absolute_strides(part, part.stride())) + Int<1>{};
+  MOYE_RETURN(crd2idx_leafwise(last, absolute_strides(part, part.stride())) + Int<1>{})
 }
 // ---------------------------------------------------------------------------------------------------------------------
 // Choosing and regrouping modes
@@ -186,44 +186,44 @@ MOYE_HOST_DEVICE constexpr auto cosize(Layout<S, D> const& l) {
 /// Modes [B, E).
 template <int B, int E, class S, class D>
 MOYE_HOST_DEVICE constexpr auto take(Layout<S, D> const& l) {
-  return make_layout(take<B, E>(l.shape()), take<B, E>(l.stride()));
+  MOYE_RETURN(make_layout(take<B, E>(l.shape()), take<B, E>(l.stride())))
 }
 /// Modes I, J, ... in that order.
 template <int... I, class S, class D>
 MOYE_HOST_DEVICE constexpr auto select(Layout<S, D> const& l) {
-  return make_layout(select<I...>(l.shape()), select<I...>(l.stride()));
+  MOYE_RETURN(make_layout(select<I...>(l.shape()), select<I...>(l.stride())))
 }
 /// Modes [B, E) as one mode.
 template <int B, int E, class S, class D>
 MOYE_HOST_DEVICE constexpr auto group(Layout<S, D> const& l) {
-  return make_layout(group<B, E>(l.shape()), group<B, E>(l.stride()));
+  MOYE_RETURN(make_layout(group<B, E>(l.shape()), group<B, E>(l.stride())))
 }
 template <int N, class S, class D, class S2 = Int<1>, class D2 = Int<0>>
 MOYE_HOST_DEVICE constexpr auto append(Layout<S, D> const& l, Layout<S2, D2> const& x = {}) {
-  return make_layout(append<N>(l.shape(), x.shape()), append<N>(l.stride(), x.stride()));
+  MOYE_RETURN(make_layout(append<N>(l.shape(), x.shape()), append<N>(l.stride(), x.stride())))
 }
 template <int N, class S, class D, class S2 = Int<1>, class D2 = Int<0>>
 MOYE_HOST_DEVICE constexpr auto prepend(Layout<S, D> const& l, Layout<S2, D2> const& x = {}) {
-  return make_layout(prepend<N>(l.shape(), x.shape()), prepend<N>(l.stride(), x.stride()));
+  MOYE_RETURN(make_layout(prepend<N>(l.shape(), x.shape()), prepend<N>(l.stride(), x.stride())))
 }
 template <class S, class D>
 MOYE_HOST_DEVICE constexpr auto flatten(Layout<S, D> const& l) {
-  return make_layout(flatten(l.shape()), flatten(l.stride()));
+  MOYE_RETURN(make_layout(flatten(l.shape()), flatten(l.stride())))
 }
 /// A tuple of one mode as that mode.
 template <class S, class D>
 MOYE_HOST_DEVICE constexpr auto unwrap(Layout<S, D> const& l) {
-  return make_layout(unwrap(l.shape()), unwrap(l.stride()));
+  MOYE_RETURN(make_layout(unwrap(l.shape()), unwrap(l.stride())))
 }
 /// The modes at which the coordinate has `_`.
 template <class Coord, class S, class D>
 MOYE_HOST_DEVICE constexpr auto slice(Coord const& coord, Layout<S, D> const& l) {
-  return make_layout(slice(coord, l.shape()), slice(coord, l.stride()));
+  MOYE_RETURN(make_layout(slice(coord, l.shape()), slice(coord, l.stride())))
 }
 /// The modes at which the coordinate does not have `_`.
 template <class Coord, class S, class D>
 MOYE_HOST_DEVICE constexpr auto dice(Coord const& coord, Layout<S, D> const& l) {
-  return make_layout(dice(coord, l.shape()), dice(coord, l.stride()));
+  MOYE_RETURN(make_layout(dice(coord, l.shape()), dice(coord, l.stride())))
 }
 /// (the sublayout, the index at which it starts)
 template <class Coord, class S, class D>
@@ -233,12 +233,12 @@ MOYE_HOST_DEVICE constexpr auto slice_and_offset(Coord const& coord, Layout<S, D
 
 template <class F, class S, class D, int... I>
 MOYE_HOST_DEVICE constexpr auto transform_modes_impl(Layout<S, D> const& l, F const& f, Seq<I...>) {
-  return make_layout(f(mode<I>(l))...);
+  MOYE_RETURN(make_layout(f(mode<I>(l))...))
 }
 /// make_layout(f(mode 0), f(mode 1), ...)
 template <class F, class S, class D>
 MOYE_HOST_DEVICE constexpr auto transform_modes(Layout<S, D> const& l, F const& f) {
-  return transform_modes_impl(l, f, MakeSeq<rank_v<S>>{});
+  MOYE_RETURN(transform_modes_impl(l, f, MakeSeq<rank_v<S>>{}))
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ MOYE_HOST_DEVICE constexpr auto product_of_range(T const& t) {
   if constexpr (E - B == 1) {
     return get<B>(t);
   } else {
-    return product(take<B, E>(t));
+    MOYE_RETURN(product(take<B, E>(t)))
   }
 }
 
@@ -267,9 +267,9 @@ MOYE_HOST_DEVICE constexpr auto layout_from_leaves(Tuple<S...> const& shape, Tup
   if constexpr (sizeof...(S) == 0) {
     return make_layout(Int<1>{}, Int<0>{});
   } else if constexpr (sizeof...(S) == 1) {
-    return make_layout(get<0>(shape), get<0>(stride));
+    MOYE_RETURN(make_layout(get<0>(shape), get<0>(stride)))
   } else {
-    return make_layout(shape, stride);
+    MOYE_RETURN(make_layout(shape, stride))
   }
 }
 
@@ -283,8 +283,8 @@ struct CoalescePlanOf {
 
 template <class Plan, class Shapes, class Strides, int... J>
 MOYE_HOST_DEVICE constexpr auto build_coalesced(Shapes const& shapes, Strides const& strides, Seq<J...>) {
-  return layout_from_leaves(make_tuple(product_of_range<Plan::value.begin[J], Plan::value.end[J]>(shapes)...),
-                            make_tuple(get<Plan::value.begin[J]>(strides)...));
+  MOYE_RETURN(layout_from_leaves(make_tuple(product_of_range<Plan::value.begin[J], Plan::value.end[J]>(shapes)...),
+                            make_tuple(get<Plan::value.begin[J]>(strides)...)))
 }
 
 template <bool kKeepLast, class S, class D>
@@ -295,14 +295,14 @@ MOYE_HOST_DEVICE constexpr auto coalesce_impl(Layout<S, D> const& l) {
     auto const shapes = flatten_to_tuple(l.shape());
     auto const strides = flatten_to_tuple(l.stride());
     using Plan = CoalescePlanOf<RemoveCvref<decltype(shapes)>, RemoveCvref<decltype(strides)>, kKeepLast>;
-    return build_coalesced<Plan>(shapes, strides, MakeSeq<Plan::value.size>{});
+    MOYE_RETURN(build_coalesced<Plan>(shapes, strides, MakeSeq<Plan::value.size>{}))
   }
 }
 
 /// The same function on the same size with as few leaves as possible: coalesce(L)(i) == L(i) for i < size(L).
 template <class S, class D>
 MOYE_HOST_DEVICE constexpr auto coalesce(Layout<S, D> const& l) {
-  return coalesce_impl<false>(l);
+  MOYE_RETURN(coalesce_impl<false>(l))
 }
 /// By mode: each leaf of the profile says "coalesce this mode"; modes beyond the profile stay.
 template <class S, class D, class Profile>
@@ -311,28 +311,28 @@ MOYE_HOST_DEVICE constexpr auto coalesce(Layout<S, D> const& l, Profile const& p
 template <int I, class L, class Profile>
 MOYE_HOST_DEVICE constexpr auto coalesce_mode(L const& l, Profile const& profile) {
   if constexpr (I < tuple_size<Profile>) {
-    return coalesce(mode<I>(l), get<I>(profile));
+    MOYE_RETURN(coalesce(mode<I>(l), get<I>(profile)))
   } else {
     return mode<I>(l);
   }
 }
 template <class L, class Profile, int... I>
 MOYE_HOST_DEVICE constexpr auto coalesce_by_mode(L const& l, Profile const& profile, Seq<I...>) {
-  return make_layout(coalesce_mode<I>(l, profile)...);
+  MOYE_RETURN(make_layout(coalesce_mode<I>(l, profile)...))
 }
 template <class S, class D, class Profile>
 MOYE_HOST_DEVICE constexpr auto coalesce(Layout<S, D> const& l, Profile const& profile) {
   if constexpr (is_tuple<Profile>) {
     static_assert(tuple_size<Profile> <= rank_v<S>, "coalesce: the profile has more modes than the layout");
-    return coalesce_by_mode(l, profile, MakeSeq<rank_v<S>>{});
+    MOYE_RETURN(coalesce_by_mode(l, profile, MakeSeq<rank_v<S>>{}))
   } else {
-    return coalesce(l);
+    MOYE_RETURN(coalesce(l))
   }
 }
 /// The same function on the same size; goes on beyond the shape exactly as the original does.
 template <class S, class D>
 MOYE_HOST_DEVICE constexpr auto coalesce_x(Layout<S, D> const& l) {
-  return coalesce_impl<true>(l);
+  MOYE_RETURN(coalesce_impl<true>(l))
 }
 
 /// Modes of stride 0 get extent 1.
@@ -351,7 +351,7 @@ MOYE_HOST_DEVICE constexpr auto filter_zeros(Layout<S, D> const& l) {
 /// The layout without what repeats: no stride 0, no extent 1.
 template <class S, class D>
 MOYE_HOST_DEVICE constexpr auto filter(Layout<S, D> const& l) {
-  return coalesce(filter_zeros(l));
+  MOYE_RETURN(coalesce(filter_zeros(l)))
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -398,12 +398,12 @@ MOYE_HOST_DEVICE constexpr auto composed_stride(StridesA const& a, StridesB cons
 }
 template <class Plan, int L, class StridesA, class ShapesB, class StridesB, int... J>
 MOYE_HOST_DEVICE constexpr auto composed_leaf(StridesA const& a, ShapesB const& sb, StridesB const& db, Seq<J...>) {
-  return layout_from_leaves(make_tuple(composed_shape<Plan, J, L, StridesA>(sb)...),
-                            make_tuple(composed_stride<Plan, J, L>(a, db)...));
+  MOYE_RETURN(layout_from_leaves(make_tuple(composed_shape<Plan, J, L, StridesA>(sb)...),
+                            make_tuple(composed_stride<Plan, J, L>(a, db)...)))
 }
 template <class Plan, class StridesA, class ShapesB, class StridesB, int... L>
 MOYE_HOST_DEVICE constexpr auto composed_leaves(StridesA const& a, ShapesB const& sb, StridesB const& db, Seq<L...>) {
-  return make_layout(composed_leaf<Plan, L>(a, sb, db, MakeRange<Plan::value.begin[L], Plan::value.begin[L + 1]>{})...);
+  MOYE_RETURN(make_layout(composed_leaf<Plan, L>(a, sb, db, MakeRange<Plan::value.begin[L], Plan::value.begin[L + 1]>{})...))
 }
 
 template <class SA, class DA, class SB, class DB>
@@ -418,16 +418,16 @@ MOYE_HOST_DEVICE constexpr auto compose_layouts(Layout<SA, DA> const& a, Layout<
   check_layout_error<Plan::value.error>();
   auto const leaves =
       composed_leaves<Plan>(strides_a, shapes_b, strides_b, MakeSeq<leaf_count<SB>>{});
-  return make_layout(unflatten(leaves.shape(), b.shape()), unflatten(leaves.stride(), b.shape()));
+  MOYE_RETURN(make_layout(unflatten(leaves.shape(), b.shape()), unflatten(leaves.stride(), b.shape())))
 }
 
 template <int I, class A, class T>
 MOYE_HOST_DEVICE constexpr auto compose_mode(A const& a, T const& tiler) {
-  return composition(mode<I>(a), get<I>(tiler));
+  MOYE_RETURN(composition(mode<I>(a), get<I>(tiler)))
 }
 template <class A, class T, int... I>
 MOYE_HOST_DEVICE constexpr auto compose_by_mode(A const& a, T const& tiler, Seq<I...>) {
-  return make_layout(compose_mode<I>(a, tiler)...);
+  MOYE_RETURN(make_layout(compose_mode<I>(a, tiler)...))
 }
 
 /// composition(A, B)(c) == A(B(c)) for every c in B's shape, which the result refines.
@@ -437,13 +437,13 @@ MOYE_HOST_DEVICE constexpr auto composition(Layout<SA, DA> const& a, B const& b)
   if constexpr (is_underscore<B>) {
     return a;
   } else if constexpr (is_layout<B>) {
-    return compose_layouts(a, b);
+    MOYE_RETURN(compose_layouts(a, b))
   } else if constexpr (is_integral<B>) {
-    return compose_layouts(a, make_layout(b));
+    MOYE_RETURN(compose_layouts(a, make_layout(b)))
   } else {
     static_assert(is_tuple<B>, "composition: the right operand is neither a layout nor a tiler");
     static_assert(tuple_size<B> <= rank_v<SA>, "composition: the tiler has more modes than the layout");
-    return compose_by_mode(a, b, MakeSeq<tuple_size<B>>{});
+    MOYE_RETURN(compose_by_mode(a, b, MakeSeq<tuple_size<B>>{}))
   }
 }
 
@@ -470,9 +470,9 @@ template <class Plan, class Target, int... J>
 MOYE_HOST_DEVICE constexpr auto build_complement(Target const& target, Seq<J...>) {
   auto const period = Int<static_cast<int>(Plan::value.period)>{};
   auto const rest = ceil_div(target, period);
-  return coalesce(make_layout(make_tuple(Int<static_cast<int>(Plan::value.shape[J])>{}..., rest),
+  MOYE_RETURN(coalesce(make_layout(make_tuple(Int<static_cast<int>(Plan::value.shape[J])>{}..., rest),
                               make_tuple(Int<static_cast<int>(Plan::value.stride[J])>{}...,
-                                         compact_col_major(rest, period))));
+                                         compact_col_major(rest, period)))))
 }
 
 /// The layout of what L leaves out of [0, target): disjoint from L, increasing, and (L, complement) covers the target.
@@ -486,12 +486,12 @@ MOYE_HOST_DEVICE constexpr auto complement(Layout<S, D> const& l, Target const& 
   if constexpr (tuple_size<Shapes> == 1 && !(is_static<Shapes> && is_static<Strides>)) {
     auto const stride = get<0>(strides);
     auto const period = stride * get<0>(shapes);
-    return coalesce(make_layout(make_tuple(stride, ceil_div(product(target), period)), make_tuple(Int<1>{}, period)));
+    MOYE_RETURN(coalesce(make_layout(make_tuple(stride, ceil_div(product(target), period)), make_tuple(Int<1>{}, period))))
   } else {
     using Plan = ComplementPlanOf<Shapes, Strides>;
     check_layout_error<Plan::value.error>();
     if constexpr (Plan::value.error == LayoutError::kNone) {
-      return build_complement<Plan>(target, MakeSeq<tuple_size<Shapes>>{});
+      MOYE_RETURN(build_complement<Plan>(target, MakeSeq<tuple_size<Shapes>>{}))
     } else {
       return make_layout(Int<1>{}, Int<0>{});
     }
@@ -533,13 +533,13 @@ MOYE_HOST_DEVICE constexpr auto inverse_stride(Shapes const& shapes) {
   if constexpr (Plan::value.source[J] < 0) {
     return Int<0>{};
   } else {
-    return product(take<0, Plan::value.source[J]>(shapes));
+    MOYE_RETURN(product(take<0, Plan::value.source[J]>(shapes)))
   }
 }
 template <class Plan, class Shapes, int... J>
 MOYE_HOST_DEVICE constexpr auto build_inverse(Shapes const& shapes, Seq<J...>) {
-  return coalesce(make_layout(make_tuple(inverse_shape<Plan, J>(shapes)...),
-                              make_tuple(inverse_stride<Plan, J>(shapes)...)));
+  MOYE_RETURN(coalesce(make_layout(make_tuple(inverse_shape<Plan, J>(shapes)...),
+                              make_tuple(inverse_stride<Plan, J>(shapes)...))))
 }
 
 /// L(right_inverse(L)(i)) == i, on the largest domain [0, n) that exists; 1:0 if L never takes the step from 0 to 1.
@@ -548,7 +548,7 @@ MOYE_HOST_DEVICE constexpr auto right_inverse(Layout<S, D> const& l) {
   auto const part = coalesce(l);
   auto const shapes = wrap(part.shape());
   using Plan = RightInversePlanOf<RemoveCvref<decltype(shapes)>, RemoveCvref<decltype(wrap(part.stride()))>>;
-  return build_inverse<Plan>(shapes, MakeSeq<Plan::value.size>{});
+  MOYE_RETURN(build_inverse<Plan>(shapes, MakeSeq<Plan::value.size>{}))
 }
 
 /// left_inverse(L)(L(i)) == i for injective L; always L(left_inverse(L)(L(i))) == L(i).
@@ -561,7 +561,7 @@ MOYE_HOST_DEVICE constexpr auto left_inverse(Layout<S, D> const& l) {
   if constexpr (Plan::value.size == 0) {
     return part;
   } else {
-    return build_inverse<Plan>(shapes, MakeSeq<Plan::value.size>{});
+    MOYE_RETURN(build_inverse<Plan>(shapes, MakeSeq<Plan::value.size>{}))
   }
 }
 template <class L>
@@ -575,7 +575,7 @@ inline constexpr LayoutError left_inverse_error = [] {
 
 template <class L, class T, class F, int... I, int... J>
 MOYE_HOST_DEVICE constexpr auto apply_by_mode(L const& l, T const& tiler, F const& f, Seq<I...>, Seq<J...>) {
-  return make_layout(f(mode<I>(l), get<I>(tiler))..., mode<tuple_size<T> + J>(l)...);
+  MOYE_RETURN(make_layout(f(mode<I>(l), get<I>(tiler))..., mode<tuple_size<T> + J>(l)...))
 }
 
 /// (tile, rest): composition with (B, complement(B, size)). Where B's size does not divide, the rest is rounded up.
@@ -585,9 +585,9 @@ MOYE_HOST_DEVICE constexpr auto logical_divide(Layout<S, D> const& l, T const& t
   if constexpr (is_underscore<T>) {
     return l;
   } else if constexpr (is_layout<T>) {
-    return composition(l, make_layout(tiler, complement(tiler, coalesce(l).shape())));
+    MOYE_RETURN(composition(l, make_layout(tiler, complement(tiler, coalesce(l).shape()))))
   } else if constexpr (is_integral<T>) {
-    return logical_divide(l, make_layout(tiler));
+    MOYE_RETURN(logical_divide(l, make_layout(tiler)))
   } else {
     static_assert(tuple_size<T> <= rank_v<S>, "logical_divide: the tiler has more modes than the layout");
     return apply_by_mode(l, tiler, [](auto const& x, auto const& t) { return logical_divide(x, t); },
@@ -621,29 +621,29 @@ template <class S, class D, class T>
 MOYE_HOST_DEVICE constexpr auto zipped_divide(Layout<S, D> const& l, T const& tiler) {
   auto const divided = logical_divide(l, tiler);
   constexpr int kModes = is_tuple<T> ? tuple_size<T> : 0;
-  return make_layout(unzip<kModes>(divided.shape()), unzip<kModes>(divided.stride()));
+  MOYE_RETURN(make_layout(unzip<kModes>(divided.shape()), unzip<kModes>(divided.stride())))
 }
 
 template <class L, int... I>
 MOYE_HOST_DEVICE constexpr auto unpack_second(L const& l, Seq<I...>) {
-  return make_layout(mode<0>(l), mode<I>(mode<1>(l))...);
+  MOYE_RETURN(make_layout(mode<0>(l), mode<I>(mode<1>(l))...))
 }
 template <class L, int... I, int... J>
 MOYE_HOST_DEVICE constexpr auto unpack_both(L const& l, Seq<I...>, Seq<J...>) {
-  return make_layout(mode<I>(mode<0>(l))..., mode<J>(mode<1>(l))...);
+  MOYE_RETURN(make_layout(mode<I>(mode<0>(l))..., mode<J>(mode<1>(l))...))
 }
 /// ((tiles...), rest 0, rest 1, ...)
 template <class S, class D, class T>
 MOYE_HOST_DEVICE constexpr auto tiled_divide(Layout<S, D> const& l, T const& tiler) {
   auto const zipped = zipped_divide(l, tiler);
-  return unpack_second(zipped, MakeSeq<rank_v<RemoveCvref<decltype(mode<1>(zipped))>>>{});
+  MOYE_RETURN(unpack_second(zipped, MakeSeq<rank_v<RemoveCvref<decltype(mode<1>(zipped))>>>{}))
 }
 /// (tile 0, tile 1, ..., rest 0, rest 1, ...)
 template <class S, class D, class T>
 MOYE_HOST_DEVICE constexpr auto flat_divide(Layout<S, D> const& l, T const& tiler) {
   auto const zipped = zipped_divide(l, tiler);
-  return unpack_both(zipped, MakeSeq<rank_v<RemoveCvref<decltype(mode<0>(zipped))>>>{},
-                     MakeSeq<rank_v<RemoveCvref<decltype(mode<1>(zipped))>>>{});
+  MOYE_RETURN(unpack_both(zipped, MakeSeq<rank_v<RemoveCvref<decltype(mode<0>(zipped))>>>{},
+                     MakeSeq<rank_v<RemoveCvref<decltype(mode<1>(zipped))>>>{}))
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -655,9 +655,9 @@ MOYE_HOST_DEVICE constexpr auto logical_product(Layout<S, D> const& block, T con
   if constexpr (is_underscore<T>) {
     return block;
   } else if constexpr (is_layout<T>) {
-    return make_layout(block, composition(complement(block, size(block) * cosize(tiler)), tiler));
+    MOYE_RETURN(make_layout(block, composition(complement(block, size(block) * cosize(tiler)), tiler)))
   } else if constexpr (is_integral<T>) {
-    return logical_product(block, make_layout(tiler));
+    MOYE_RETURN(logical_product(block, make_layout(tiler)))
   } else {
     static_assert(tuple_size<T> <= rank_v<S>, "logical_product: the tiler has more modes than the layout");
     return apply_by_mode(block, tiler, [](auto const& x, auto const& t) { return logical_product(x, t); },
@@ -668,43 +668,43 @@ template <class S, class D, class T>
 MOYE_HOST_DEVICE constexpr auto zipped_product(Layout<S, D> const& block, T const& tiler) {
   auto const product_ = logical_product(block, tiler);
   constexpr int kModes = is_tuple<T> ? tuple_size<T> : 0;
-  return make_layout(unzip<kModes>(product_.shape()), unzip<kModes>(product_.stride()));
+  MOYE_RETURN(make_layout(unzip<kModes>(product_.shape()), unzip<kModes>(product_.stride())))
 }
 template <class S, class D, class T>
 MOYE_HOST_DEVICE constexpr auto tiled_product(Layout<S, D> const& block, T const& tiler) {
   auto const zipped = zipped_product(block, tiler);
-  return unpack_second(zipped, MakeSeq<rank_v<RemoveCvref<decltype(mode<1>(zipped))>>>{});
+  MOYE_RETURN(unpack_second(zipped, MakeSeq<rank_v<RemoveCvref<decltype(mode<1>(zipped))>>>{}))
 }
 template <class S, class D, class T>
 MOYE_HOST_DEVICE constexpr auto flat_product(Layout<S, D> const& block, T const& tiler) {
   auto const zipped = zipped_product(block, tiler);
-  return unpack_both(zipped, MakeSeq<rank_v<RemoveCvref<decltype(mode<0>(zipped))>>>{},
-                     MakeSeq<rank_v<RemoveCvref<decltype(mode<1>(zipped))>>>{});
+  MOYE_RETURN(unpack_both(zipped, MakeSeq<rank_v<RemoveCvref<decltype(mode<0>(zipped))>>>{},
+                     MakeSeq<rank_v<RemoveCvref<decltype(mode<1>(zipped))>>>{}))
 }
 
 template <class A, class B, int... I>
 MOYE_HOST_DEVICE constexpr auto zip_modes(A const& a, B const& b, Seq<I...>) {
-  return make_layout(make_layout(mode<I>(a), mode<I>(b))...);
+  MOYE_RETURN(make_layout(make_layout(mode<I>(a), mode<I>(b))...))
 }
 template <int N, class A, class B>
 MOYE_HOST_DEVICE constexpr auto ranked_product(A const& block, B const& tiler) {
   auto const one = make_layout(Int<1>{}, Int<0>{});
   static_assert(is_tuple<decltype(block.shape())> || N == 1 || is_tuple<decltype(tiler.shape())>);
-  return logical_product(append<N>(block, one), append<N>(tiler, one));
+  MOYE_RETURN(logical_product(append<N>(block, one), append<N>(tiler, one)))
 }
 /// The block, repeated next to itself: mode i is (block_i, tiler_i).
 template <class S, class D, class S2, class D2>
 MOYE_HOST_DEVICE constexpr auto blocked_product(Layout<S, D> const& block, Layout<S2, D2> const& tiler) {
   constexpr int kRank = rank_v<S> > rank_v<S2> ? rank_v<S> : rank_v<S2>;
   auto const result = ranked_product<kRank>(block, tiler);
-  return zip_modes(mode<0>(result), mode<1>(result), MakeSeq<kRank>{});
+  MOYE_RETURN(zip_modes(mode<0>(result), mode<1>(result), MakeSeq<kRank>{}))
 }
 /// The block, interleaved with its copies: mode i is (tiler_i, block_i).
 template <class S, class D, class S2, class D2>
 MOYE_HOST_DEVICE constexpr auto raked_product(Layout<S, D> const& block, Layout<S2, D2> const& tiler) {
   constexpr int kRank = rank_v<S> > rank_v<S2> ? rank_v<S> : rank_v<S2>;
   auto const result = ranked_product<kRank>(block, tiler);
-  return zip_modes(mode<1>(result), mode<0>(result), MakeSeq<kRank>{});
+  MOYE_RETURN(zip_modes(mode<1>(result), mode<0>(result), MakeSeq<kRank>{}))
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -759,7 +759,7 @@ MOYE_HOST_DEVICE constexpr auto make_ordered_layout(Shape_ const& shape, Order_ 
   auto const keys = flatten_to_tuple(spread(order, shape));
   using Plan = OrderOf<RemoveCvref<decltype(shapes)>, RemoveCvref<decltype(keys)>>;
   auto const strides = ordered_strides<Plan>(shapes, MakeSeq<leaf_count<Shape_>>{});
-  return make_layout(shape, unflatten(strides, shape));
+  MOYE_RETURN(make_layout(shape, unflatten(strides, shape)))
 }
 /// The compact layout with the shape, the order of strides and the zero strides of another one.
 template <class S, class D>
@@ -779,20 +779,20 @@ MOYE_HOST_DEVICE constexpr auto make_layout_like(Layout<S, D> const& l) {
 template <class S, class D>
 MOYE_HOST_DEVICE constexpr auto make_fragment_like(Layout<S, D> const& l) {
   if constexpr (rank_v<S> <= 1) {
-    return make_layout(l.shape());
+    MOYE_RETURN(make_layout(l.shape()))
   } else {
     auto const values = filter_zeros(mode<0>(l)).shape();
     auto const value_layout = make_layout(get<0>(l.shape()), compact_col_major(values));
     auto const rest = take<1, rank_v<S>>(l);
     auto const ordered = make_ordered_layout(rest.shape(), rest.stride());
     auto const scaled = transform_leaf(ordered.stride(), [&](auto const& d) { return d * product(values); });
-    return make_layout(l.shape(), tuple_cat(make_tuple(value_layout.stride()), scaled));
+    MOYE_RETURN(make_layout(l.shape(), tuple_cat(make_tuple(value_layout.stride()), scaled)))
   }
 }
 template <class Shape_>
   requires(is_tuple<Shape_> || is_integral<Shape_>)
 MOYE_HOST_DEVICE constexpr auto make_fragment_like(Shape_ const& shape) {
-  return make_layout(shape);
+  MOYE_RETURN(make_layout(shape))
 }
 
 template <int... I>
@@ -813,11 +813,11 @@ MOYE_HOST_DEVICE constexpr auto tile_to_shape(Layout<S, D> const& block, Target 
     }
     return t / b;
   });
-  return blocked_product(padded, make_ordered_layout(counts, order));
+  MOYE_RETURN(blocked_product(padded, make_ordered_layout(counts, order)))
 }
 template <class S, class D, class Target>
 MOYE_HOST_DEVICE constexpr auto tile_to_shape(Layout<S, D> const& block, Target const& target) {
-  return tile_to_shape(block, target, index_tuple(MakeSeq<rank_v<Target>>{}));
+  MOYE_RETURN(tile_to_shape(block, target, index_tuple(MakeSeq<rank_v<Target>>{})))
 }
 // ---------------------------------------------------------------------------------------------------------------------
 // Element size
@@ -848,7 +848,7 @@ MOYE_HOST_DEVICE constexpr auto upcast(Layout<S, D> const& l) {
         return Int<(kStride < 0 ? -kNew : kNew)>{};
       }
     });
-    return make_layout(new_shape, new_stride);
+    MOYE_RETURN(make_layout(new_shape, new_stride))
   }
 }
 template <class Strides>
@@ -877,7 +877,7 @@ MOYE_HOST_DEVICE constexpr auto downcast(Layout<S, D> const& l) {
         return d * Int<N>{};
       }
     });
-    return make_layout(new_shape, new_stride);
+    MOYE_RETURN(make_layout(new_shape, new_stride))
   }
 }
 /// The layout of the same memory seen as elements of kNewBits instead of kOldBits bits.
@@ -905,7 +905,7 @@ MOYE_HOST_DEVICE constexpr auto max_common_layout(A const& a, B const& b) {
   } else {
     auto const common = coalesce(composition(a, inverse));
     if constexpr (is_constant<1, decltype(mode<0>(common).stride())> && is_static<decltype(mode<0>(common).shape())>) {
-      return composition(inverse, mode<0>(common));
+      MOYE_RETURN(composition(inverse, mode<0>(common)))
     } else {
       return make_layout(Int<1>{}, Int<0>{});
     }
@@ -949,9 +949,9 @@ MOYE_HOST_DEVICE constexpr auto identity_strides(Shape_ const& shape, Seq<I...>)
 template <class Shape_>
 MOYE_HOST_DEVICE constexpr auto make_identity_layout(Shape_ const& shape) {
   if constexpr (is_tuple<Shape_>) {
-    return make_layout(shape, identity_strides(shape, MakeSeq<tuple_size<Shape_>>{}));
+    MOYE_RETURN(make_layout(shape, identity_strides(shape, MakeSeq<tuple_size<Shape_>>{})))
   } else {
-    return make_layout(shape, E<0>{});
+    MOYE_RETURN(make_layout(shape, E<0>{}))
   }
 }
 

@@ -124,7 +124,7 @@ struct ComposedLayout : Tuple<Offset, Layout_> {
   MOYE_HOST_DEVICE constexpr auto shape() const { return layout().shape(); }
 
   template <class First, class... Rest>
-  MOYE_HOST_DEVICE constexpr auto operator()(First first, Rest... rest) const {
+  MOYE_HOST_DEVICE constexpr auto operator()([[maybe_unused]] First first, [[maybe_unused]] Rest... rest) const {
     if constexpr (sizeof...(Rest) > 0) {
       return (*this)(Tuple<First, Rest...>(first, rest...));
     } else if constexpr (has_underscore<First>) {

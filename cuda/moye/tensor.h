@@ -118,11 +118,11 @@ struct Tensor {
 
   /// The element at a coordinate; the subtensor where the coordinate has `_`. (By value: device code cannot refer to `_`.)
   template <class... Coords>
-  MOYE_HOST_DEVICE constexpr decltype(auto) operator()(Coords... coords) const {
+  MOYE_HOST_DEVICE constexpr decltype(auto) operator()([[maybe_unused]] Coords... coords) const {
     return at(data(), layout_, pack(coords...));
   }
   template <class... Coords>
-  MOYE_HOST_DEVICE constexpr decltype(auto) operator()(Coords... coords) {
+  MOYE_HOST_DEVICE constexpr decltype(auto) operator()([[maybe_unused]] Coords... coords) {
     return at(data(), layout_, pack(coords...));
   }
   template <class Coord_>
