@@ -70,10 +70,9 @@ def error_bound(a, b, out_dtype) -> np.ndarray:
     k = a.shape[-1]
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
     magnitude = np.abs(a64) @ np.abs(b64)
-    if a.dtype.itemsize == 2:
-        accumulation = (np.ceil(k / 16) + 2) * 2 * 2.0**-24
-    else:
-        accumulation = (k + 2) * UNIT[a.dtype.name]
+    # Tensor cores add 16 exact products at a time, with truncation; the others round every fused multiply-add.
+    blocked, sequential = (np.ceil(k / 16) + 2) * 2 * UNIT["float32"], (k + 2) * UNIT[a.dtype.name]
+    accumulation = blocked if a.dtype.itemsize == 2 else sequential
     return accumulation * magnitude + UNIT[np.dtype(out_dtype).name] * np.abs(a64 @ b64)
 
 

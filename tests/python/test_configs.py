@@ -33,11 +33,15 @@ def test_rows_are_plausible(row):
     m, n, k = row.tile
     assert row.name == f"{row.kernel}_{row.dtype}_{m}x{n}x{k}_s{row.stages}_a{row.alignment}"
     item = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8}[row.dtype]
-    assert row.threads % 32 == 0 and 32 <= row.threads <= 1024
+    assert row.threads % 32 == 0
+    assert 32 <= row.threads <= 1024
     assert 0 < row.smem_bytes <= SHARED_MEMORY
-    assert item <= row.alignment <= 16 and row.alignment & (row.alignment - 1) == 0
-    assert set(row.orders) <= {"NN", "NT", "TN", "TT"} and row.orders
-    assert set(row.out_dtypes) <= {"bf16", "f16", "f32", "f64"} and row.dtype in row.out_dtypes
+    assert item <= row.alignment <= 16
+    assert row.alignment & (row.alignment - 1) == 0
+    assert set(row.orders) <= {"NN", "NT", "TN", "TT"}
+    assert row.orders
+    assert set(row.out_dtypes) <= {"bf16", "f16", "f32", "f64"}
+    assert row.dtype in row.out_dtypes
     assert row.min_arch >= 70
     assert (ROOT / "cuda" / "gemm" / f"{row.kernel}.cuh").exists()
     if row.registers is not None:
@@ -78,7 +82,8 @@ def test_the_table_prints_as_a_table():
     assert len(lines) == 1 + len(jax_moye.configs())
     for line, row in zip(lines[1:], jax_moye.configs(), strict=True):
         assert line.startswith(row.name)
-        assert "x".join(map(str, row.tile)) in line and f"sm_{row.min_arch}+" in line
+        assert "x".join(map(str, row.tile)) in line
+        assert f"sm_{row.min_arch}+" in line
 
 
 def test_find_config():
@@ -102,7 +107,8 @@ def test_registers_come_from_the_builds_report(tmp_path, monkeypatch):
     assert dict(table[0].registers) == {"80": 168, "90": 160}
     assert table[1].registers is None
     assert " 168 " in repr(table).splitlines()[1]
-    assert isinstance(table[0], GemmConfig) and table[0] == jax_moye.configs()[0]
+    assert isinstance(table[0], GemmConfig)
+    assert table[0] == jax_moye.configs()[0]
     with pytest.raises(TypeError):
         table[0].registers["80"] = 0
     monkeypatch.setattr(module, "_REGISTERS", tmp_path / "absent.json")
