@@ -1,4 +1,4 @@
-"""The emulator on its own: each instruction against a reference, each mode, and each kind of report."""
+"""The emulator on its own: each instruction against a reference, and a kernel with and without planted bugs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,9 @@ import subprocess
 
 import cxx
 import pytest
+from emulator.support import HAS_ADDR2LINE, HERE, MODES, ORDERS, line, run
 
-HERE = pathlib.Path(__file__).parent
 INSTRUCTIONS = json.loads((HERE / "instructions.json").read_text())
-MODES = ("eager", "lazy", "random")
-ORDERS = ("fifo", "lifo", "random")
-
-
-def run(program: pathlib.Path, *arguments: object) -> str:
-    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode in (0, 1), done.stderr
-    return done.stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +24,6 @@ def collectives() -> pathlib.Path:
 @pytest.fixture(scope="module")
 def gemm() -> pathlib.Path:
     return cxx.build("gemm", kernel_sources=[HERE / "gemm.cc"])
-
-
-@pytest.fixture(scope="module")
-def reports() -> pathlib.Path:
-    return cxx.build("reports", kernel_sources=[HERE / "reports.cc"])
 
 
 # -------------------------------------------------------------------------------------------------------- instructions
@@ -148,14 +135,8 @@ def test_counters(gemm):
 THREAD = r"(block \(\d+,\d+,\d+\) )?thread \d+ \(warp \d+ lane \d+\)"
 
 
-def line(file: str, text: str) -> int:
-    """The number of the one line of a file that holds the text."""
-    (number,) = [i for i, content in enumerate((HERE / file).read_text().splitlines(), 1) if text in content]
-    return number
-
-
-COPY_A = line("gemm.h", "::copy_zfill(*a,")
-LOAD_A = line("gemm.h", "stage + where)")
+COPY_A = line("gemm.h", "copy_zfill(*a, *smem_a, in_a ? left : 0);")
+LOAD_A = line("gemm.h", "a[i][0], a[i][1], a[i][2], a[i][3]);")
 STORE_D = line("gemm.h", "= acc[i][j][v];")
 NOT_ORDERED = "is not ordered after"
 BUGS = {
@@ -183,14 +164,9 @@ BUGS = {
 }
 
 
-@pytest.fixture(scope="module")
-def has_addr2line() -> bool:
-    return shutil.which("addr2line") is not None
-
-
 @pytest.mark.parametrize("bug", BUGS)
-def test_planted_bug(gemm, bug, has_addr2line):
-    pattern = BUGS[bug] if has_addr2line else BUGS[bug].replace(rf"gemm.h:{STORE_D}", r"gemm-\w+\+0x\w+")
+def test_planted_bug(gemm, bug):
+    pattern = BUGS[bug] if HAS_ADDR2LINE else BUGS[bug].replace(rf"gemm.h:{STORE_D}", r"gemm-\w+\+0x\w+")
     message = run(gemm, bug, 200, 200, 200)
     assert re.match(pattern, message), message
     assert run(gemm, bug, 200, 200, 200) == message, "the same run, the same report"
@@ -213,3 +189,19 @@ def test_ucontext():
     program = cxx.build("gemm", kernel_sources=[HERE / "gemm.cc"], emulator_flags=["-DMOYE_EMU_UCONTEXT"])
     assert run(program, "none", 130, 71, 40).startswith("ok\n")
     assert run(program, "no_wait", 130, 71, 40).startswith("race on shared memory")
+
+
+# ---------------------------------------------------------------------------------------------------------- the device
+
+
+def test_wrappers_compile_for_the_device(tmp_path):
+    """The PTX of every wrapper, which the emulator does not see."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc")
+    command = [nvcc, "-std=c++20", "-gencode", "arch=compute_80,code=sm_80", "-cubin", f"-I{cxx.CUDA}"]
+    done = subprocess.run(
+        [*command, HERE / "wrappers.cu", "-o", tmp_path / "wrappers.cubin"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""

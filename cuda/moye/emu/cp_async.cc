@@ -37,7 +37,7 @@ void cp_async(void* smem_dst, void const* gmem_src, int bytes, int src_bytes, Lo
   Domain& domain = *thread.domain;
   Options const& options = domain.launch->options;
   loc = thread.reported(loc);
-  domain.count_step(thread);
+  domain.count_step(thread, loc);
   uint32_t const offset = smem_offset(thread, smem_dst, bytes, "cp.async (write)", loc);
   if (src_bytes < 0 || src_bytes > bytes) {
     domain.fail([&] {
@@ -66,17 +66,17 @@ void cp_async(void* smem_dst, void const* gmem_src, int bytes, int src_bytes, Lo
   complete_some(thread);
 }
 
-void cp_async_commit_group(Loc) {
+void cp_async_commit_group(Loc loc) {
   Thread& thread = *current_thread;
-  thread.domain->count_step(thread);
+  thread.domain->count_step(thread, thread.reported(loc));
   ++thread.groups;
   complete_some(thread);
   thread.domain->yield_sometimes();
 }
 
-void cp_async_wait_group(int groups_in_flight, Loc) {
+void cp_async_wait_group(int groups_in_flight, Loc loc) {
   Thread& thread = *current_thread;
-  thread.domain->count_step(thread);
+  thread.domain->count_step(thread, thread.reported(loc));
   auto const allowed = static_cast<uint32_t>(groups_in_flight);
   if (thread.groups > allowed) {
     uint32_t const done = thread.groups - allowed;  // groups 0 to done - 1

@@ -1,6 +1,7 @@
 // Faults of kernels become reports. This lives in somebody else's process: the handler is installed only while launches
 // run, and faults that are not a kernel's go to the handler that was there before.
 #include <signal.h>
+#include <ucontext.h>
 
 #include <mutex>
 
@@ -13,11 +14,22 @@ std::mutex mutex;
 int launches = 0;  // running
 struct sigaction previous;
 
+uintptr_t program_counter([[maybe_unused]] void* context) {
+#if defined(__x86_64__)
+  return static_cast<uintptr_t>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
+#elif defined(__aarch64__)
+  return static_cast<uintptr_t>(static_cast<ucontext_t*>(context)->uc_mcontext.pc);
+#else
+  return 0;
+#endif
+}
+
 void on_fault(int signal, siginfo_t* info, void* context) {
   if (Thread* const thread = current_thread) {
     auto const address = reinterpret_cast<uintptr_t>(info->si_addr);
     // Leaves the handler by a switch to the OS thread's own stack. SA_NODEFER: nothing has to be unblocked.
-    thread->domain->fail([&] { return describe_fault(*thread, address); });
+    uintptr_t const pc = program_counter(context);
+    thread->domain->fail([&] { return describe_fault(*thread, address, pc); });
   }
   if ((previous.sa_flags & SA_SIGINFO) != 0) return previous.sa_sigaction(signal, info, context);
   if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) return previous.sa_handler(signal);

@@ -170,8 +170,8 @@ struct Domain {
   void block(Wait const& wait);  // until make_ready
   void yield_sometimes();        // under ThreadOrder::random, at an instruction that does not wait
   void finish_thread();
-  void count_step(Thread& thread) {
-    if (--thread.steps_left == 0) endless(thread);
+  void count_step(Thread& thread, Loc loc) {
+    if (--thread.steps_left == 0) endless(thread, loc);
   }
   uint64_t random();
 
@@ -216,7 +216,7 @@ struct Domain {
   void allocate_clocks();
   void schedule();
   [[noreturn]] void deadlock();
-  [[noreturn]] void endless(Thread& thread);
+  [[noreturn]] void endless(Thread& thread, Loc loc);
   void check_time();
 
   Fiber main_;
@@ -266,8 +266,8 @@ uint32_t smem_offset(Thread& thread, void const* address, size_t bytes, char con
 /// Fails unless the bytes are in a declared array, writable if written; records the access in its shadow.
 void global_access(Thread& thread, void const* address, size_t bytes, bool write, char const* what, Loc loc);
 
-/// The message for a fault at `address` (fault.cc calls it).
-std::string describe_fault(Thread& thread, uintptr_t address);
+/// The message for a fault at `address`, by the instruction at `pc` (fault.cc calls it).
+std::string describe_fault(Thread& thread, uintptr_t address, uintptr_t pc);
 
 // ----------------------------------------------------------------------------------------------------------------
 // races

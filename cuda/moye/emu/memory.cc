@@ -8,6 +8,8 @@ namespace {
 
 // An access this near to a declared array, and outside all of them, is taken for an index out of range.
 constexpr uintptr_t kNear = 1 << 20;
+// And from here on it is of no use to name the nearest one.
+constexpr uintptr_t kFar = 1 << 30;
 
 // "by thread 37 (warp 1 lane 5) at sm80.cuh:147"
 std::string by(Thread const& thread, Loc loc) { return "by " + who(thread) + " at " + at(loc); }
@@ -37,6 +39,7 @@ std::string place(Launch const& launch, uintptr_t address) {
   uintptr_t distance;
   Region const* const region = nearest_region(launch, address, &distance);
   if (region == nullptr) return "no array was declared";
+  if (distance >= kFar) return "no array is near";
   return format("the nearest array is %s (%zu bytes), of which it is offset %td", region->memory.name,
                 region->memory.bytes, static_cast<ptrdiff_t>(address - region->base()));
 }
@@ -119,12 +122,12 @@ void plain_access(void const* address, size_t bytes, bool write, void const* pc)
   if (current == nullptr) return;  // host code
   Thread& thread = *current;
   Domain& domain = *thread.domain;
-  domain.count_step(thread);
+  Loc const loc = thread.reported({static_cast<char const*>(pc), -1});
+  domain.count_step(thread, loc);
   auto const start = reinterpret_cast<uintptr_t>(address);
   if (domain.in_stacks(start)) return;  // registers and local memory
 
   char const* const what = write ? "plain store" : "plain load";
-  Loc const loc = thread.reported({static_cast<char const*>(pc), -1});
   Counters& counters = domain.counters;
   if (domain.in_smem_mapping(start)) {
     uint32_t const offset = smem_offset(thread, address, bytes, what, loc);
@@ -151,20 +154,21 @@ void plain_access(void const* address, size_t bytes, bool write, void const* pc)
   fail_outside(thread, start, bytes, what, loc);
 }
 
-std::string describe_fault(Thread& thread, uintptr_t address) {
+std::string describe_fault(Thread& thread, uintptr_t address, uintptr_t pc) {
   Domain& domain = *thread.domain;
   if (domain.in_stacks(address)) {
     return "stack overflow in " + who(thread) +
            format(": Options::stack_bytes is %zu", domain.launch->options.stack_bytes);
   }
-  std::string text = "out of bounds in " + who(thread);
-  if (thread.site_depth > 0) text += " at " + at(thread.site);
+  // One byte on: code addresses in a Loc are return addresses, behind the instruction.
+  Loc const loc = thread.reported({reinterpret_cast<char const*>(pc + 1), -1});
+  std::string text = "out of bounds: fault " + by(thread, loc);
   if (domain.in_smem_mapping(address)) {
-    return text + format(": fault at offset %td of shared memory (%d bytes)",
+    return text + format(", at offset %td of shared memory (%d bytes)",
                          static_cast<ptrdiff_t>(address - reinterpret_cast<uintptr_t>(thread.cta->smem)),
                          domain.launch->shape.smem_bytes);
   }
-  return text + format(": fault at %#zx; ", static_cast<size_t>(address)) + place(*domain.launch, address);
+  return text + format(", at address 0x%zx: ", static_cast<size_t>(address)) + place(*domain.launch, address);
 }
 
 }  // namespace moye::emu

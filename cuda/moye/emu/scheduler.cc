@@ -73,15 +73,16 @@ void Domain::fail_with(std::string (*message)(void const*), void const* object) 
 
 namespace {
 
-bool same_wait(Thread const& a, Thread const& b) {
+bool same_state(Thread const& a, Thread const& b) {
   if (a.finished || b.finished) return a.finished == b.finished;
+  if (a.wait.what == nullptr && (&a == a.domain->running || &b == b.domain->running)) return &a == &b;
   return a.wait.what == b.wait.what && a.wait.object == b.wait.object && a.wait.loc.line == b.wait.loc.line &&
          a.wait.loc.file == b.wait.loc.file;
 }
 
 std::string state_of(Thread const& thread) {
   if (thread.finished) return "finished";
-  if (thread.wait.what == nullptr) return "can run";
+  if (thread.wait.what == nullptr) return &thread == thread.domain->running ? "is running" : "can run";
   std::string const details = thread.wait.describe(thread.wait.object);
   return format("waits in %s %s at %s", thread.wait.what, details.c_str(), at(thread.wait.loc).c_str());
 }
@@ -93,9 +94,13 @@ std::string states_of(Domain const& domain) {
   for (Cta const& cta : domain.ctas) {
     for (int first = 0, last; first < count; first = last + 1) {
       last = first;
-      while (last + 1 < count && same_wait(cta.threads[first], cta.threads[last + 1])) ++last;
-      text += format("\n  %s threads %d-%d (warps %d-%d): ", block_name(cta.index).c_str(), first, last, first / 32,
-                     last / 32);
+      while (last + 1 < count && same_state(cta.threads[first], cta.threads[last + 1])) ++last;
+      std::string const range = [&] {
+        if (first == last) return format("thread %d (warp %d)", first, first / 32);
+        if (first / 32 == last / 32) return format("threads %d-%d (warp %d)", first, last, first / 32);
+        return format("threads %d-%d (warps %d-%d)", first, last, first / 32, last / 32);
+      }();
+      text += "\n  " + block_name(cta.index) + " " + range + ": ";
       text += state_of(cta.threads[first]);
     }
   }
@@ -110,11 +115,12 @@ void Domain::deadlock() {
   });
 }
 
-void Domain::endless(Thread& thread) {
+void Domain::endless(Thread& thread, Loc loc) {
   fail([&] {
-    return format("watchdog: %s made %llu steps without waiting for another thread; it does not seem to end",
-                  who(thread).c_str(), static_cast<unsigned long long>(launch->options.watchdog_steps)) +
-           (thread.site_depth > 0 ? ", now at " + at(thread.site) : "") + states_of(*this);
+    return format("watchdog: %s made %llu steps without waiting for another thread and is now at %s",
+                  who(thread).c_str(), static_cast<unsigned long long>(launch->options.watchdog_steps),
+                  at(loc).c_str()) +
+           states_of(*this);
   });
 }
 

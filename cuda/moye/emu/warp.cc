@@ -46,7 +46,7 @@ Meeting& find_meeting(Thread& thread, char const* what, uint32_t mask, Loc loc) 
 
 bool meet(Thread& thread, char const* what, uint32_t mask, void* arguments, Loc loc, Meeting*& meeting) {
   Domain& domain = *thread.domain;
-  domain.count_step(thread);
+  domain.count_step(thread, loc);
   mask &= thread.warp->lanes;
   if ((mask >> thread.lane & 1) == 0) {
     domain.fail([&] {
