@@ -21,6 +21,7 @@ CACHE = ROOT / "build" / "tests"
 BASE_FLAGS = ("-std=c++20", "-O2", "-g1", "-fPIC", "-Wall", "-Wextra", "-pthread")
 # As in CMakeLists.txt: the sanitizer's instrumentation, whose calls cuda/moye/emu/hooks.cc receives.
 KERNEL_FLAGS = ("-fsanitize=thread",)
+EMULATOR_FLAGS = ("-O3",)
 HEADERS = (".h", ".cuh", ".inc")
 
 
@@ -67,7 +68,8 @@ def build(
 
 def emulator(flags: Sequence[str] = ()) -> pathlib.Path:
     """The emulator, cuda/moye/emu/*.cc, as a static library."""
-    objects = [_object(source, flags, folders=("arch", "emu")) for source in sorted((CUDA / "moye/emu").glob("*.cc"))]
+    sources = sorted((CUDA / "moye/emu").glob("*.cc"))
+    objects = [_object(source, (*EMULATOR_FLAGS, *flags), folders=("arch", "emu")) for source in sources]
     key = _digest(object.name for object in objects)
     return _cached(f"libmoye_emu-{key}.a", lambda out: ["ar", "rcs", str(out), *map(str, objects)])
 

@@ -267,6 +267,12 @@ copy_outside(uint32_t const* in, uint32_t*) {
   Copy4::copy_zfill(in[224 + tid()], smem_words()[tid()], 4);  // @copy_outside
 }
 
+MOYE_KERNEL(64)
+misaligned_load(uint32_t const* in, uint32_t* out) {
+  auto const& two = *reinterpret_cast<uint64_t const*>(in + tid());
+  out[tid()] = static_cast<uint32_t>(two >> 32);  // @misaligned_load
+}
+
 // Code that the hooks do not see: only the pages around the array are left to notice.
 __attribute__((no_sanitize("thread"), noinline)) uint32_t load_unseen(uint32_t const* p) {
   return *const_cast<uint32_t const volatile*>(p);  // @fault
@@ -480,6 +486,7 @@ Case const kCases[] = {
     MOYE_CASE(store_outside, kOne, 64),
     MOYE_CASE(write_to_input, kOne, 64),
     MOYE_CASE(copy_outside, kOne, 64),
+    MOYE_CASE(misaligned_load, kOne, 64),
     MOYE_CASE(fault, kOne, 64),
     MOYE_CASE(null_pointer, kOne, 64),
     MOYE_CASE(stack_overflow, kOne, 64),

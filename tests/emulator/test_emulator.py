@@ -186,7 +186,7 @@ def test_launches_from_two_host_threads(gemm):
 
 def test_ucontext():
     """The fallback for machines whose switch we have not written."""
-    program = cxx.build("gemm", kernel_sources=[HERE / "gemm.cc"], emulator_flags=["-DMOYE_EMU_UCONTEXT"])
+    program = cxx.build("gemm", kernel_sources=[HERE / "gemm.cc"], emulator_flags=["-DMOYE_EMU_UCONTEXT", "-O0"])
     assert run(program, "none", 130, 71, 40).startswith("ok\n")
     assert run(program, "no_wait", 130, 71, 40).startswith("race on shared memory")
 

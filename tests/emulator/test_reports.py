@@ -167,6 +167,8 @@ REPORTS = {
     "offset 0 of in (1024 bytes)",
     "copy_outside": f"out of bounds: cp.async (read) of 4 bytes {by(32, 'copy_outside')}: the nearest "
     "array is in (1024 bytes), of which it is offset 1024",
+    "misaligned_load": f"plain load of 8 bytes {by(1, 'misaligned_load')}: the address 0xADDRESS is not a multiple "
+    "of 8",
     "fault": f"out of bounds: fault {by(37, 'fault')}, at address 0xADDRESS: the nearest array is in (1024 "
     "bytes), of which it is offset 1024",
     "null_pointer": f"out of bounds: fault {by(37, 'fault')}, at address 0xADDRESS: no array is near",

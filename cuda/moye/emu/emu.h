@@ -179,7 +179,4 @@ inline constexpr MmaKind kMma16x8x32S32U8U8{16, 8, 32, MmaType::u8, MmaType::u8,
 /// cd: this lane's registers of C, replaced by those of D; a, b: of A and B.
 void mma(MmaKind const& kind, void* cd, void const* a, void const* b, Loc loc);
 
-/// A plain load or store of instrumented code, before it happens; pc: its return address.
-void plain_access(void const* address, size_t bytes, bool write, void const* pc);
-
 }  // namespace moye::emu

@@ -29,7 +29,8 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     auto const address = reinterpret_cast<uintptr_t>(info->si_addr);
     // Leaves the handler by a switch to the OS thread's own stack. SA_NODEFER: nothing has to be unblocked.
     uintptr_t const pc = program_counter(context);
-    thread->domain->fail([&] { return describe_fault(*thread, address, pc); });
+    bool const protection = info->si_code == SI_KERNEL;
+    thread->domain->fail([&] { return describe_fault(*thread, address, pc, protection); });
   }
   if ((previous.sa_flags & SA_SIGINFO) != 0) return previous.sa_sigaction(signal, info, context);
   if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) return previous.sa_handler(signal);

@@ -4,26 +4,39 @@
 #include <cstdint>
 #include <cstring>
 
-#include "moye/emu/emu.h"
+#include "moye/emu/machine.h"
 
-using moye::emu::plain_access;
+namespace {
+
+// alignment: what the compiler relies on.
+inline void plain_access(void const* address, size_t bytes, size_t alignment, bool write, void const* pc) {
+  moye::emu::Thread const* const thread = moye::emu::current_thread;
+  if (thread == nullptr) return;  // host code
+  if (reinterpret_cast<uintptr_t>(address) - thread->stack_begin < thread->stack_bytes) return;
+  moye::emu::plain_access(address, bytes, alignment, write, pc);
+}
+
+// gcc calls the unaligned hooks only where it knows of less than this.
+constexpr size_t aligned(size_t bytes) { return bytes < 8 ? bytes : 8; }
+
+}  // namespace
 
 // `pc`: where the hook was called from, which is the access.
 #define MOYE_HOOK extern "C" __attribute__((visibility("hidden"), used))
 #define MOYE_PC __builtin_return_address(0)
 
-#define MOYE_ACCESS_HOOKS(size)                                                                           \
-  MOYE_HOOK void __tsan_read##size(void* p) { plain_access(p, size, false, MOYE_PC); }                    \
-  MOYE_HOOK void __tsan_write##size(void* p) { plain_access(p, size, true, MOYE_PC); }                    \
-  MOYE_HOOK void __tsan_unaligned_read##size(void* p) { plain_access(p, size, false, MOYE_PC); }          \
-  MOYE_HOOK void __tsan_unaligned_write##size(void* p) { plain_access(p, size, true, MOYE_PC); }          \
-  MOYE_HOOK void __tsan_volatile_read##size(void* p) { plain_access(p, size, false, MOYE_PC); }           \
-  MOYE_HOOK void __tsan_volatile_write##size(void* p) { plain_access(p, size, true, MOYE_PC); }           \
-  MOYE_HOOK void __tsan_unaligned_volatile_read##size(void* p) { plain_access(p, size, false, MOYE_PC); } \
-  MOYE_HOOK void __tsan_unaligned_volatile_write##size(void* p) { plain_access(p, size, true, MOYE_PC); } \
-  MOYE_HOOK void __tsan_read_write##size(void* p) { /* clang: one hook for x += 1 */                      \
-    plain_access(p, size, false, MOYE_PC);                                                                \
-    plain_access(p, size, true, MOYE_PC);                                                                 \
+#define MOYE_ACCESS_HOOKS(size)                                                                                \
+  MOYE_HOOK void __tsan_read##size(void* p) { plain_access(p, size, aligned(size), false, MOYE_PC); }          \
+  MOYE_HOOK void __tsan_write##size(void* p) { plain_access(p, size, aligned(size), true, MOYE_PC); }          \
+  MOYE_HOOK void __tsan_volatile_read##size(void* p) { plain_access(p, size, aligned(size), false, MOYE_PC); } \
+  MOYE_HOOK void __tsan_volatile_write##size(void* p) { plain_access(p, size, aligned(size), true, MOYE_PC); } \
+  MOYE_HOOK void __tsan_unaligned_read##size(void* p) { plain_access(p, size, 1, false, MOYE_PC); }            \
+  MOYE_HOOK void __tsan_unaligned_write##size(void* p) { plain_access(p, size, 1, true, MOYE_PC); }            \
+  MOYE_HOOK void __tsan_unaligned_volatile_read##size(void* p) { plain_access(p, size, 1, false, MOYE_PC); }   \
+  MOYE_HOOK void __tsan_unaligned_volatile_write##size(void* p) { plain_access(p, size, 1, true, MOYE_PC); }   \
+  MOYE_HOOK void __tsan_read_write##size(void* p) { /* clang: one hook for x += 1 */                           \
+    plain_access(p, size, aligned(size), false, MOYE_PC);                                                      \
+    plain_access(p, size, aligned(size), true, MOYE_PC);                                                       \
   }
 
 MOYE_ACCESS_HOOKS(1)
@@ -33,18 +46,18 @@ MOYE_ACCESS_HOOKS(8)
 MOYE_ACCESS_HOOKS(16)
 
 // Structures, and clang's name for the memory functions.
-MOYE_HOOK void __tsan_read_range(void* p, size_t bytes) { plain_access(p, bytes, false, MOYE_PC); }
-MOYE_HOOK void __tsan_write_range(void* p, size_t bytes) { plain_access(p, bytes, true, MOYE_PC); }
+MOYE_HOOK void __tsan_read_range(void* p, size_t bytes) { plain_access(p, bytes, 1, false, MOYE_PC); }
+MOYE_HOOK void __tsan_write_range(void* p, size_t bytes) { plain_access(p, bytes, 1, true, MOYE_PC); }
 MOYE_HOOK void* __tsan_memcpy(void* dst, void const* src, size_t bytes) {
-  if (bytes != 0) plain_access(src, bytes, false, MOYE_PC), plain_access(dst, bytes, true, MOYE_PC);
+  if (bytes != 0) plain_access(src, bytes, 1, false, MOYE_PC), plain_access(dst, bytes, 1, true, MOYE_PC);
   return std::memcpy(dst, src, bytes);
 }
 MOYE_HOOK void* __tsan_memmove(void* dst, void const* src, size_t bytes) {
-  if (bytes != 0) plain_access(src, bytes, false, MOYE_PC), plain_access(dst, bytes, true, MOYE_PC);
+  if (bytes != 0) plain_access(src, bytes, 1, false, MOYE_PC), plain_access(dst, bytes, 1, true, MOYE_PC);
   return std::memmove(dst, src, bytes);
 }
 MOYE_HOOK void* __tsan_memset(void* dst, int value, size_t bytes) {
-  if (bytes != 0) plain_access(dst, bytes, true, MOYE_PC);
+  if (bytes != 0) plain_access(dst, bytes, 1, true, MOYE_PC);
   return std::memset(dst, value, bytes);
 }
 

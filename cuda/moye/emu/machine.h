@@ -51,6 +51,8 @@ struct Wait {
 };
 
 struct Thread {
+  uintptr_t stack_begin;  // of its fiber: registers and local memory, which the hooks pass over at once
+  size_t stack_bytes;
   Domain* domain;
   Cta* cta;
   Warp* warp;
@@ -266,8 +268,12 @@ uint32_t smem_offset(Thread& thread, void const* address, size_t bytes, char con
 /// Fails unless the bytes are in a declared array, writable if written; records the access in its shadow.
 void global_access(Thread& thread, void const* address, size_t bytes, bool write, char const* what, Loc loc);
 
-/// The message for a fault at `address`, by the instruction at `pc` (fault.cc calls it).
-std::string describe_fault(Thread& thread, uintptr_t address, uintptr_t pc);
+/// A plain load or store of a running kernel, outside its thread's own stack, before it happens. pc: what follows it.
+void plain_access(void const* address, size_t bytes, size_t alignment, bool write, void const* pc);
+
+/// The message for a fault at `address`, by the instruction at `pc` (fault.cc calls it). protection: the processor did
+/// not tell the address.
+std::string describe_fault(Thread& thread, uintptr_t address, uintptr_t pc, bool protection);
 
 // ----------------------------------------------------------------------------------------------------------------
 // races

@@ -117,17 +117,21 @@ void global_access(Thread& thread, void const* address, size_t bytes, bool write
   access_region(thread, *region, start, bytes, write, what, loc);
 }
 
-void plain_access(void const* address, size_t bytes, bool write, void const* pc) {
-  Thread* const current = current_thread;
-  if (current == nullptr) return;  // host code
-  Thread& thread = *current;
+void plain_access(void const* address, size_t bytes, size_t alignment, bool write, void const* pc) {
+  Thread& thread = *current_thread;
   Domain& domain = *thread.domain;
   Loc const loc = thread.reported({static_cast<char const*>(pc), -1});
   domain.count_step(thread, loc);
   auto const start = reinterpret_cast<uintptr_t>(address);
-  if (domain.in_stacks(start)) return;  // registers and local memory
+  if (domain.in_stacks(start)) return;  // another fiber's
 
   char const* const what = write ? "plain store" : "plain load";
+  if (start % alignment != 0) {
+    domain.fail([&] {
+      return format("%s of %zu bytes %s: the address %p is not a multiple of %zu", what, bytes, by(thread, loc).c_str(),
+                    address, alignment);
+    });
+  }
   Counters& counters = domain.counters;
   if (domain.in_smem_mapping(start)) {
     uint32_t const offset = smem_offset(thread, address, bytes, what, loc);
@@ -154,14 +158,15 @@ void plain_access(void const* address, size_t bytes, bool write, void const* pc)
   fail_outside(thread, start, bytes, what, loc);
 }
 
-std::string describe_fault(Thread& thread, uintptr_t address, uintptr_t pc) {
+std::string describe_fault(Thread& thread, uintptr_t address, uintptr_t pc, bool protection) {
   Domain& domain = *thread.domain;
+  // One byte on: code addresses in a Loc are return addresses, behind the instruction.
+  Loc const loc = thread.reported({reinterpret_cast<char const*>(pc + 1), -1});
+  if (protection) return "fault " + by(thread, loc) + ": a vector access that is not aligned, or a wild address";
   if (domain.in_stacks(address)) {
     return "stack overflow in " + who(thread) +
            format(": Options::stack_bytes is %zu", domain.launch->options.stack_bytes);
   }
-  // One byte on: code addresses in a Loc are return addresses, behind the instruction.
-  Loc const loc = thread.reported({reinterpret_cast<char const*>(pc + 1), -1});
   std::string text = "out of bounds: fault " + by(thread, loc);
   if (domain.in_smem_mapping(address)) {
     return text + format(", at offset %td of shared memory (%d bytes)",

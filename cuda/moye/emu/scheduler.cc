@@ -252,8 +252,9 @@ void Domain::start_cluster(uint64_t index) {
       thread.index = {i % shape.block.x, i / shape.block.x % shape.block.y, i / (shape.block.x * shape.block.y)};
       thread.groups = 0;
       thread.copies.clear();
-      auto* const stack = reinterpret_cast<char*>(stacks_begin + thread.agent * (stack_bytes_ + kStackGuardBytes));
-      thread.fiber.prepare(stack + kStackGuardBytes, stack_bytes_, thread_main, &thread);
+      thread.stack_begin = stacks_begin + thread.agent * (stack_bytes_ + kStackGuardBytes) + kStackGuardBytes;
+      thread.stack_bytes = stack_bytes_;
+      thread.fiber.prepare(reinterpret_cast<void*>(thread.stack_begin), stack_bytes_, thread_main, &thread);
       make_ready(thread);
     }
   }
