@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax.test_util import check_grads
 
 import jax_moye
 
@@ -223,7 +224,7 @@ def test_a_loop_on_the_device():
 def test_gradients():
     rng = np.random.default_rng(9)
     a, b = rng.standard_normal((40, 24)), rng.standard_normal((24, 56))
-    jax.test_util.check_grads(jax.jit(moye()), (a, b), order=2, modes=("fwd", "rev"))
+    check_grads(jax.jit(moye()), (a, b), order=2, modes=("fwd", "rev"))
 
 
 def test_quickstart_on_the_gpu():
