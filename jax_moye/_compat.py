@@ -16,6 +16,11 @@ from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 
+# jax.jit(inline=...): the equations of the jitted function become those of the caller's jaxpr, while tracing. Since
+# jax 0.11 True means while lowering, where the operands' defining operations are out of sight (see transposed_source).
+INLINE_WHILE_TRACING: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
+
+
 def varying_axes(x: jax.Array) -> frozenset[str]:
     """The manual mesh axes over which x varies inside shard_map; empty outside, and with check_vma=False."""
     aval = jax.typeof(x)

@@ -100,7 +100,7 @@ def matmul(
 @functools.partial(
     jax.jit,
     static_argnames=("precision", "preferred_element_type", "out_sharding", "config", "implementation", "interpret"),
-    inline=True,
+    inline=_compat.INLINE_WHILE_TRACING,
 )
 def _matmul(a, b, *, precision, preferred_element_type, out_sharding, config, implementation, interpret):
     """The product with canonical options: jitted, so that an eager call finds its program in a cache."""

@@ -62,7 +62,7 @@ def test_private_parts_of_jax_are_not_used():
     for path in PACKAGE.glob("*.py"):
         text = path.read_text()
         assert not re.search(r"^\s*(from|import) jax\._src|jax\._src\.", text, re.MULTILINE), path
-        for private in re.findall(r"\b(?:jax|lax|mlir|ad|batching|xla|ffi)\._\w+", text):
+        for private in re.findall(r"\b(?:jax|lax|mlir|ad|batching|xla|ffi)\._(?!_)\w+", text):
             raise AssertionError(f"{path}: {private}")
         # Where the version of JAX matters, and what is exported but not documented. A benchmark records the version.
         if path.name not in ("_compat.py", "bench.py"):
