@@ -38,7 +38,7 @@ int run(int m, int n, int k) {
 
   emu::Stream stream;
   stream.options.watchdog_steps = 20'000'000;
-  stream.options.watchdog_seconds = 20;
+  stream.options.watchdog_seconds = 5;
   stream.memory = {{a.data(), a.size(), "a", false}, {b.data(), b.size(), "b", false}, {d.data(), d.size(), "d", true}};
   if (Status status = gemm_entry<kRow>().launch(args, &stream); !status.ok()) {
     std::printf("error: %s\n", status.message.c_str());

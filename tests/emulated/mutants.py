@@ -6,12 +6,17 @@ Each is compiled from a copy of `cuda/gemm` in which `old` (which must occur exa
 from __future__ import annotations
 
 import dataclasses
+import re
 
 SM80 = "{sm80_multistage, bf16, {64, 64, 32}, 3, 16}"
 SM80_ELEMENTS = "{sm80_multistage, bf16, {64, 64, 32}, 3, 2}"
 SIMT = "{simt_tiled, f32, {64, 64, 8}, 1, 4}"
 
-RACE_AT = r"race on shared memory .*{new}.* by (thread|cp\.async issued by thread) \d+ .* at {file}:\d+ is not ordered after .*{old}.* by .*thread \d+ .* at {file}:\d+"
+RACE = (
+    r"race on shared memory smem\+0x[0-9a-f]+: {new} \((read|write)\) by block \(0,0,0\) thread \d+ \(warp \d lane \d+\) "
+    r"at {file}:\d+ is not ordered after {old} \((read|write)\) by block \(0,0,0\) thread \d+ \(warp \d lane \d+\) "
+    r"at {file}:\d+"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +32,7 @@ class Mutant:
 
 
 def race(file: str, new: str, old: str) -> str:
-    return RACE_AT.format(file=file.replace(".", r"\."), new=new, old=old)
+    return RACE.format(file=re.escape(file), new=new, old=old)
 
 
 M, S = "sm80_multistage.cuh", "simt_tiled.cuh"
@@ -49,7 +54,7 @@ MUTANTS = [
     ),
     Mutant(
         "sm80_barrier_missing", SM80, M, WAIT, WAIT.replace("          sync_threads();\n", ""),
-        race(M, "(ldmatrix|cp.async)", "(cp.async|ldmatrix)"),
+        race(M, "ldmatrix", "cp.async"),
     ),
     Mutant(
         "sm80_stage_refilled_before_barrier", SM80, M,
@@ -64,32 +69,33 @@ MUTANTS = [
     Mutant(
         "sm80_wrong_swizzle", SM80, M,
         "Tensor tXsA = smem_thr_copy_a.partition_S(sA);",
-        "Tensor tXsA = smem_thr_copy_a.partition_S(make_tensor(make_smem_ptr(smem.a), tile_to_shape(Layout<Shape<_8, "
-        "Int<kBlkK>>, Stride<Int<kBlkK>, _1>>{}, Shape<Int<kBlkM>, Int<kBlkK>, Int<kStages>>{})));",
+        "Tensor tXsA = smem_thr_copy_a.partition_S(make_tensor(make_smem_ptr(smem.a), Conditional<kMajorA == Major::k, "
+        "decltype(tile_to_shape(Layout<Shape<_8, Int<kBlkK>>, Stride<Int<kBlkK>, _1>>{}, Shape<Int<kBlkM>, Int<kBlkK>, "
+        "Int<kStages>>{})), decltype(smem_layout<kMajorA, kBlkM>())>{}));",
         "wrong",
     ),
     Mutant(
         "sm80_stage_out_of_range", SM80, M,
         "int const next = read + 1 == kStages ? 0 : read + 1;", "int const next = read + 1;",
-        r"ldmatrix .*outside .* of (dynamic )?shared memory",
+        r"out of bounds: ldmatrix of 16 bytes by .* thread \d+ .* at sm80_multistage\.cuh:\d+: .* of shared memory",
         sizes=(70, 66, 400),
     ),
     Mutant(
         "sm80_row_not_predicated", SM80, M,
         "tAcA(_0{}, i, j), m_left, k_left)", "tAcA(_0{}, i, j), kBlkM, k_left)",
-        r"cp\.async .*by .*thread \d+ .* at sm80_multistage\.cuh:\d+.*",
+        r"out of bounds: cp\.async .*by .*thread \d+ .* at sm80_multistage\.cuh:\d+.*",
         sizes=(65, 66, 64),
     ),
     Mutant(
         "sm80_k_tail_not_predicated", SM80, M,
         "tBcB(_0{}, i, j), n_left, k_left)", "tBcB(_0{}, i, j), n_left, kBlkK)",
-        r"cp\.async .*by .*thread \d+ .* at sm80_multistage\.cuh:\d+.*",
+        r"out of bounds: cp\.async .*by .*thread \d+ .* at sm80_multistage\.cuh:\d+.*",
         sizes=(64, 64, 72),
     ),
     Mutant(
         "sm80_half_the_warps_at_the_barrier", SM80, M, WAIT,
-        WAIT.replace("sync_threads();", "if (thread < 64) sync_threads();"),
-        r"deadlock.*bar\.sync.*64 of 128",
+        WAIT.replace("sync_threads();", "sync_threads();\n          if (thread < 64) named_barrier_sync(1, 128);"),
+        r"deadlock.*threads 0-63 .*bar\.sync id 1 \(64 of 128 threads have arrived\) at sm80_multistage\.cuh:\d+",
     ),
     Mutant(
         "sm80_barrier_count", SM80, M, WAIT,
@@ -105,7 +111,7 @@ MUTANTS = [
     Mutant(
         "sm80_too_little_shared_memory", SM80, M,
         "kThreads, kSmemBytes,\n", "kThreads, kSmemBytes - 4096,\n",
-        r"cp\.async .*outside .* of (dynamic )?shared memory",
+        r"out of bounds: cp\.async \(write\) .* thread \d+ .* at sm80_multistage\.cuh:\d+: .* of shared memory",
     ),
     Mutant(
         "sm80_elements_barrier_missing", SM80_ELEMENTS, M, WAIT, WAIT.replace("          sync_threads();\n", ""),
@@ -114,35 +120,35 @@ MUTANTS = [
     Mutant(
         "sm80_elements_row_not_predicated", SM80_ELEMENTS, M,
         "tAcA(_0{}, i, j), m_left, k_left)", "tAcA(_0{}, i, j), kBlkM, k_left)",
-        r"plain load .*thread \d+.*",
+        r"out of bounds: plain load .*thread \d+.* at sm80_multistage\.cuh:\d+",
         sizes=(65, 66, 64),
     ),
     Mutant(
         "simt_barrier_missing_after_fill", SIMT, S,
         "      sync_threads();\n      if (k_tile + 1", "      if (k_tile + 1",
-        race(S, "plain load", "plain store"),
+        race(S, "plain (load|store)", "plain (store|load)"),
     ),
     Mutant(
         "simt_barrier_missing_after_use", SIMT, S,
         "      sync_threads();\n      copy(tArA, tAsA);", "      copy(tArA, tAsA);",
-        race(S, "plain store", "plain load"),
+        race(S, "plain (load|store)", "plain (store|load)"),
     ),
     Mutant(
         "simt_row_not_predicated", SIMT, S,
         "tAcA(_0{}, i, j), m_left, k_left)", "tAcA(_0{}, i, j), kBlkM, k_left)",
-        r"plain load .*thread \d+.*at simt_tiled\.cuh:\d+",
+        r"out of bounds: plain load .*thread \d+.*at simt_tiled\.cuh:\d+",
         sizes=(65, 66, 64),
     ),
     Mutant(
         "simt_store_not_predicated", SIMT, S,
         "args.d_n_stride, m_left,\n                          n_left);", "args.d_n_stride, kBlkM,\n                          n_left);",
-        r"plain store .*thread \d+.*at simt_tiled\.cuh:\d+",
+        r"out of bounds: plain store .*thread \d+.*at simt_tiled\.cuh:\d+",
         sizes=(65, 66, 64),
     ),
     Mutant(
         "simt_stores_into_an_input", SIMT, S,
         "static_cast<Element*>(args.d) + first", "const_cast<Element*>(static_cast<Element const*>(args.a)) + first",
-        r"plain store .*thread \d+.*at simt_tiled\.cuh:\d+.*(read-only|not writable)",
+        r"write to read-only memory: plain store .*thread \d+.*at simt_tiled\.cuh:\d+.* of a ",
     ),
     Mutant(
         "simt_never_ends", SIMT, S,

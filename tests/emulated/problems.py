@@ -90,8 +90,8 @@ def make_call(config, problem: Problem, out_dtype: str, values: str = "integers"
     return Call(flat_a, flat_b, d, (p.batch, p.m, p.n, p.k), a_strides, (b_batch, b_n, b_k), d_strides, a, b)
 
 
-def covering_problems(config) -> list[Problem]:
-    """Every pair of sizes out of (M, N), (M, K) and (N, K), each order, batches and pitches in turn."""
+def covering_problems(config, order: str) -> list[Problem]:
+    """Every pair of sizes out of (M, N), (M, K) and (N, K) in this order, batches and pitches in turn."""
     tile_m, tile_n, tile_k = config.tile
 
     def sizes(tile: int) -> list[int]:
@@ -106,7 +106,6 @@ def covering_problems(config) -> list[Problem]:
     problems = []
     for (i, m), (j, n) in itertools.product(enumerate(ms), enumerate(ns)):
         # With i or j fixed, i + 3j and the rest of the counters run through all their values.
-        k = ks[(i + 3 * j) % len(ks)]
-        order = ORDERS[(i + j // 2) % 4]
+        k = ks[(i + 3 * j + ORDERS.index(order)) % len(ks)]
         problems.append(Problem(m, n, k, order, batch=1 + (i + j) % 3 // 2, pad=(i * j) % 5))
     return problems

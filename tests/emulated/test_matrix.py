@@ -27,13 +27,21 @@ def check_exact(config, problem: Problem, out_dtype: str | None = None, **option
 
 
 @every_config
-@pytest.mark.parametrize("part", range(4))
-def test_sizes(config, part):
-    """M, N, K of the issue's lists, every pair of them, in four orders, padded and batched."""
-    for index, problem in enumerate(covering_problems(config)):
-        if index % 4 == part:
-            out_dtype = config.out_dtypes[(index // 4) % len(config.out_dtypes)]
-            check_exact(config, problem, out_dtype)
+@pytest.mark.parametrize("order", ORDERS)
+def test_sizes(config, order):
+    """Sizes around those of tiles, stages and vectors: every pair of two of M, N and K, padded and batched in turn."""
+    for index, problem in enumerate(covering_problems(config, order)):
+        check_exact(config, problem, config.out_dtypes[index % len(config.out_dtypes)])
+
+
+def test_sizes_are_paired():
+    """What test_sizes runs holds each M with each N and each K, and each N with each K."""
+    config = CONFIGS[0]
+    for order in ORDERS:
+        problems = covering_problems(config, order)
+        ms, ns, ks = ({getattr(problem, mode) for problem in problems} for mode in "mnk")
+        for one, other, count in (("m", "n", len(ms) * len(ns)), ("m", "k", len(ms) * len(ks)), ("n", "k", len(ns) * len(ks))):
+            assert len({(getattr(problem, one), getattr(problem, other)) for problem in problems}) == count
 
 
 @every_config
