@@ -31,7 +31,7 @@ class GemmConfig:
       threads: per CTA.
       smem_bytes: shared memory per CTA.
       min_arch: 80 for sm_80 and newer.
-      registers: per thread by architecture, e.g. {"80": 128}; None when the package was built without nvcc.
+      registers: per thread by architecture, e.g. {"sm_80": 128}; None when the package was built without nvcc.
     """
 
     name: str

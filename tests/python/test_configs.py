@@ -45,7 +45,7 @@ def test_rows_are_plausible(row):
     assert row.min_arch >= 70
     assert (ROOT / "cuda" / "gemm" / f"{row.kernel}.cuh").exists()
     if row.registers is not None:
-        assert all(arch.isdigit() and 0 < registers <= 255 for arch, registers in row.registers.items())
+        assert all(re.fullmatch(r"sm_\d+a?", arch) and 0 < registers <= 255 for arch, registers in row.registers.items())
 
 
 def test_every_dtype_has_a_row_without_alignment():
@@ -101,15 +101,15 @@ def test_registers_come_from_the_builds_report(tmp_path, monkeypatch):
     module = sys.modules["jax_moye.configs"]
     name = rows_of_the_table()[0]
     report = tmp_path / "_registers.json"
-    report.write_text(json.dumps({name: {"80": 168, "90": 160}}))
+    report.write_text(json.dumps({name: {"sm_80": 168, "sm_90": 160}}))
     monkeypatch.setattr(module, "_REGISTERS", report)
     table = module.configs.__wrapped__()
-    assert dict(table[0].registers) == {"80": 168, "90": 160}
+    assert dict(table[0].registers) == {"sm_80": 168, "sm_90": 160}
     assert table[1].registers is None
     assert " 168 " in repr(table).splitlines()[1]
     assert isinstance(table[0], GemmConfig)
     assert table[0] == jax_moye.configs()[0]
     with pytest.raises(TypeError):
-        table[0].registers["80"] = 0
+        table[0].registers["sm_80"] = 0
     monkeypatch.setattr(module, "_REGISTERS", tmp_path / "absent.json")
     assert module.configs.__wrapped__()[0].registers is None
