@@ -301,9 +301,8 @@ using _256 = Int<256>;
 using _512 = Int<512>;
 using _1024 = Int<1024>;
 
-/// Keeps a mode in a slice: t(_, 3). Drops out of arithmetic as 0.
-struct Underscore {};
-inline constexpr Underscore _{};
+/// Keeps a mode in a slice: t(_, 3). An enumerator, because device code cannot refer to a host object of class type.
+enum Underscore : unsigned char { _ };
 
 template <class T>
 inline constexpr bool is_underscore = is_same<T, Underscore>;
@@ -311,17 +310,22 @@ inline constexpr bool is_underscore = is_same<T, Underscore>;
 // ---------------------------------------------------------------------------------------------------------------------
 // Tuple: a tuple of empty types is an empty type, so static shapes, strides and layouts cost no storage.
 
+/// Whether the type says everything: nothing is stored, and T{} is the value.
 template <class T>
 inline constexpr bool is_empty = __is_empty(T);
+template <>
+inline constexpr bool is_empty<Underscore> = true;
 
 template <int I, class T, bool kEmpty = is_empty<T>>
 struct TupleLeaf {
+  using Type = T;
   T value;
   TupleLeaf() = default;
   MOYE_HOST_DEVICE constexpr explicit TupleLeaf(T const& t) : value(t) {}
 };
 template <int I, class T>
 struct TupleLeaf<I, T, true> {
+  using Type = T;
   TupleLeaf() = default;
   MOYE_HOST_DEVICE constexpr explicit TupleLeaf(T const&) {}
 };
@@ -357,28 +361,31 @@ template <class... T>
 using Tile = Tuple<T...>;
 
 template <class... T>
-MOYE_HOST_DEVICE constexpr Tuple<T...> make_tuple(T... t) {
-  return Tuple<T...>(t...);
+MOYE_HOST_DEVICE constexpr Tuple<T...> make_tuple([[maybe_unused]] T... t) {
+  if constexpr ((is_empty<T> && ...)) {
+    return {};
+  } else {
+    return Tuple<T...>(t...);
+  }
 }
-MOYE_HOST_DEVICE constexpr Tuple<> make_tuple() { return {}; }
 template <class... T>
-MOYE_HOST_DEVICE constexpr auto make_shape(T... t) {
+MOYE_HOST_DEVICE constexpr Tuple<T...> make_shape(T... t) {
   return make_tuple(t...);
 }
 template <class... T>
-MOYE_HOST_DEVICE constexpr auto make_stride(T... t) {
+MOYE_HOST_DEVICE constexpr Tuple<T...> make_stride(T... t) {
   return make_tuple(t...);
 }
 template <class... T>
-MOYE_HOST_DEVICE constexpr auto make_step(T... t) {
+MOYE_HOST_DEVICE constexpr Tuple<T...> make_step(T... t) {
   return make_tuple(t...);
 }
 template <class... T>
-MOYE_HOST_DEVICE constexpr auto make_coord(T... t) {
+MOYE_HOST_DEVICE constexpr Tuple<T...> make_coord(T... t) {
   return make_tuple(t...);
 }
 template <class... T>
-MOYE_HOST_DEVICE constexpr auto make_tile(T... t) {
+MOYE_HOST_DEVICE constexpr Tuple<T...> make_tile(T... t) {
   return make_tuple(t...);
 }
 
@@ -387,20 +394,22 @@ inline constexpr bool is_tuple = false;
 template <class... T>
 inline constexpr bool is_tuple<Tuple<T...>> = true;
 
+template <int I, class T, bool kEmpty>
+TupleLeaf<I, T, kEmpty> leaf_at(TupleLeaf<I, T, kEmpty> const&);  // not defined: its result is the type of leaf I
+
 template <int I, class T>
-MOYE_HOST_DEVICE constexpr T tuple_leaf(TupleLeaf<I, T, false> const& leaf) {
-  return leaf.value;
-}
-template <int I, class T>
-MOYE_HOST_DEVICE constexpr T tuple_leaf(TupleLeaf<I, T, true> const&) {
-  return T{};
-}
+using TupleElement = typename decltype(leaf_at<I>(declval<T const&>()))::Type;
 
 /// Element I, by value: elements are integers, constants, or small structs of them.
 template <int I, class... T>
-MOYE_HOST_DEVICE constexpr auto get(Tuple<T...> const& t) {
+MOYE_HOST_DEVICE constexpr auto get([[maybe_unused]] Tuple<T...> const& t) {
   static_assert(0 <= I && I < static_cast<int>(sizeof...(T)), "get: the tuple has no such element");
-  return tuple_leaf<I>(t);
+  using Element = TupleElement<I, Tuple<T...>>;
+  if constexpr (is_empty<Element>) {
+    return Element{};
+  } else {
+    return static_cast<TupleLeaf<I, Element> const&>(t).value;
+  }
 }
 /// get<I, J, ...>(t) == get<J, ...>(get<I>(t))
 template <int I, int J, int... K, class T>
@@ -408,8 +417,24 @@ MOYE_HOST_DEVICE constexpr auto get(T const& t) {
   return get<J, K...>(get<I>(t));
 }
 
-template <int I, class T>
-using TupleElement = decltype(get<I>(declval<T const&>()));
+template <class... T>
+struct JoinTuplesImpl;
+template <>
+struct JoinTuplesImpl<> {
+  using Type = Tuple<>;
+};
+template <class... A>
+struct JoinTuplesImpl<Tuple<A...>> {
+  using Type = Tuple<A...>;
+};
+template <class... A, class... B, class... Rest>
+struct JoinTuplesImpl<Tuple<A...>, Tuple<B...>, Rest...> : JoinTuplesImpl<Tuple<A..., B...>, Rest...> {};
+template <class... A, class... B, class... C, class... D, class... Rest>
+struct JoinTuplesImpl<Tuple<A...>, Tuple<B...>, Tuple<C...>, Tuple<D...>, Rest...>
+    : JoinTuplesImpl<Tuple<A..., B..., C..., D...>, Rest...> {};
+/// The type of tuple_cat
+template <class... T>
+using JoinTuples = typename JoinTuplesImpl<T...>::Type;
 
 template <class T>
 inline constexpr int tuple_size = 1;
@@ -419,6 +444,12 @@ inline constexpr int tuple_size<Tuple<T...>> = static_cast<int>(sizeof...(T));
 /// Whether every integer in it, at any depth, is known at compile time.
 template <class T>
 inline constexpr bool is_static = is_empty<T>;
+
+/// Whether every leaf is an integral constant. (A basis stride is static, but not a number.)
+template <class T>
+inline constexpr bool is_static_numbers = is_static_integral<T>;
+template <class... T>
+inline constexpr bool is_static_numbers<Tuple<T...>> = (is_static_numbers<T> && ...);
 
 // Returns the expression. Where its type says everything, only the type is computed, and no code: a layout is worked out
 // by hundreds of small functions, which would otherwise all be generated, inlined and found to do nothing.
@@ -534,22 +565,28 @@ MOYE_HOST_DEVICE constexpr auto select(Tuple<T...> const& t) {
   MOYE_RETURN(make_tuple(get<I>(t)...))
 }
 
-MOYE_HOST_DEVICE constexpr Tuple<> tuple_cat() { return {}; }
-template <class... T>
-MOYE_HOST_DEVICE constexpr Tuple<T...> tuple_cat(Tuple<T...> const& t) {
-  return t;
-}
 template <class T, class U, int... I, int... J>
 MOYE_HOST_DEVICE constexpr auto tuple_cat_impl(T const& t, U const& u, Seq<I...>, Seq<J...>) {
   return make_tuple(get<I>(t)..., get<J>(u)...);
 }
-/// (t0, ..., u0, ..., ...)
-template <class... T, class... U, class... Rest>
-MOYE_HOST_DEVICE constexpr auto tuple_cat(Tuple<T...> const& t, Tuple<U...> const& u, Rest const&... rest) {
+template <class T, class U, class... Rest>
+MOYE_HOST_DEVICE constexpr auto tuple_cat_values(T const& t, U const& u, Rest const&... rest) {
+  auto const both = tuple_cat_impl(t, u, MakeSeq<tuple_size<T>>{}, MakeSeq<tuple_size<U>>{});
   if constexpr (sizeof...(Rest) == 0) {
-    MOYE_RETURN(tuple_cat_impl(t, u, MakeSeq<sizeof...(T)>{}, MakeSeq<sizeof...(U)>{}))
+    return both;
   } else {
-    MOYE_RETURN(tuple_cat(tuple_cat(t, u), rest...))
+    return tuple_cat_values(both, rest...);
+  }
+}
+/// (t0, ..., u0, ..., ...)
+template <class... T>
+MOYE_HOST_DEVICE constexpr JoinTuples<T...> tuple_cat(T const&... t) {
+  if constexpr (is_static<JoinTuples<T...>>) {
+    return {};
+  } else if constexpr (sizeof...(T) == 1) {
+    return (t, ...);
+  } else {
+    return tuple_cat_values(t...);
   }
 }
 

@@ -129,16 +129,25 @@ inline constexpr int leaf_count = 1;
 template <class... T>
 inline constexpr int leaf_count<Tuple<T...>> = (0 + ... + leaf_count<T>);
 
+template <class T>
+struct FlattenImpl {
+  using Type = Tuple<T>;
+};
+template <class... T>
+struct FlattenImpl<Tuple<T...>> {
+  using Type = JoinTuples<typename FlattenImpl<T>::Type...>;
+};
 /// All leaves in one tuple of depth 1; a scalar becomes a tuple of one.
 template <class T>
-MOYE_HOST_DEVICE constexpr auto flatten_to_tuple(T const& t) {
-  if constexpr (!is_tuple<T>) {
+MOYE_HOST_DEVICE constexpr auto flatten_to_tuple([[maybe_unused]] T const& t) {
+  if constexpr (is_static<T>) {
+    return typename FlattenImpl<T>::Type{};
+  } else if constexpr (!is_tuple<T>) {
     return make_tuple(t);
   } else if constexpr (depth_v<T> <= 1) {
     return t;
   } else {
-    auto const flat = [](auto const&... x) { return tuple_cat(flatten_to_tuple(x)...); };
-    MOYE_RETURN(apply(t, flat))
+    return apply(t, [](auto const&... x) { return tuple_cat(flatten_to_tuple(x)...); });
   }
 }
 /// As flatten_to_tuple, but a scalar stays a scalar.
@@ -206,22 +215,30 @@ MOYE_HOST_DEVICE constexpr C<is_weakly_congruent<A, B>> weakly_congruent(A const
 // ---------------------------------------------------------------------------------------------------------------------
 // Arithmetic
 
+/// The product of all leaves of a static tuple.
+template <class T>
+inline constexpr int static_product = 0;
+template <auto v>
+inline constexpr int static_product<C<v>> = static_cast<int>(v);
+template <class... T>
+inline constexpr int static_product<Tuple<T...>> = (1 * ... * static_product<T>);
+
 /// The product of all leaves.
 template <class T>
-MOYE_HOST_DEVICE constexpr auto product(T const& t) {
-  if constexpr (is_tuple<T>) {
-    auto const multiply = [](auto const&... x) { return (Int<1>{} * ... * product(x)); };
-    MOYE_RETURN(apply(t, multiply))
-  } else {
+MOYE_HOST_DEVICE constexpr auto product([[maybe_unused]] T const& t) {
+  if constexpr (!is_tuple<T>) {
     return t;
+  } else if constexpr (is_static<T>) {
+    return Int<static_product<T>>{};
+  } else {
+    return apply(t, [](auto const&... x) { return (Int<1>{} * ... * product(x)); });
   }
 }
 
 /// (product(t_0), product(t_1), ...)
 template <class T>
 MOYE_HOST_DEVICE constexpr auto product_each(T const& t) {
-  auto const multiply = [](auto const& x) { return product(x); };
-  MOYE_RETURN(transform(wrap(t), multiply))
+  return transform(wrap(t), [](auto const& x) { return product(x); });
 }
 
 /// The number of coordinates of a shape; size<I...> of one of its modes.
@@ -231,7 +248,7 @@ MOYE_HOST_DEVICE constexpr auto size(T const& t) {
   if constexpr (sizeof...(I) == 0) {
     return product(t);
   } else {
-    MOYE_RETURN(product(get<I...>(t)))
+    return product(get<I...>(t));
   }
 }
 
@@ -338,6 +355,12 @@ MOYE_HOST_DEVICE constexpr auto elem_less(A const& a, B const& b) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Coordinates and indices
 
+/// Whether a stride, or every stride of a tuple, is 0.
+template <class Stride>
+inline constexpr bool is_zero_stride = is_constant<0, Stride>;
+template <class... D>
+inline constexpr bool is_zero_stride<Tuple<D...>> = (is_zero_stride<D> && ...);
+
 template <int I, class Coord, class Shape, class Stride>
 MOYE_HOST_DEVICE constexpr auto crd2idx_split(Coord const& coord, Shape const& shape, Stride const& stride);
 
@@ -345,14 +368,14 @@ MOYE_HOST_DEVICE constexpr auto crd2idx_split(Coord const& coord, Shape const& s
 /// colexicographically; the last mode takes what is left, so that the function extends beyond the shape. `_` counts as 0.
 template <class Coord, class Shape, class Stride>
 MOYE_HOST_DEVICE constexpr auto crd2idx(Coord const& coord, Shape const& shape, Stride const& stride) {
-  if constexpr (is_underscore<Coord> || is_constant<0, Coord>) {
+  if constexpr (is_underscore<Coord> || is_constant<0, Coord> || is_zero_stride<Stride>) {
     return Int<0>{};
   } else if constexpr (is_tuple<Coord>) {
     static_assert(is_tuple<Shape>, "crd2idx: the coordinate is a tuple, the shape is an integer");
     static_assert(tuple_size<Coord> == tuple_size<Shape>, "crd2idx: coordinate and shape differ in rank");
-    MOYE_RETURN(crd2idx_tuple(coord, shape, stride, MakeSeq<tuple_size<Coord>>{}))
+    return crd2idx_tuple(coord, shape, stride, MakeSeq<tuple_size<Coord>>{});
   } else if constexpr (is_tuple<Shape>) {
-    MOYE_RETURN(crd2idx_split<0>(coord, shape, stride))
+    return crd2idx_split<0>(coord, shape, stride);
   } else {
     return coord * stride;
   }
@@ -360,7 +383,7 @@ MOYE_HOST_DEVICE constexpr auto crd2idx(Coord const& coord, Shape const& shape, 
 
 template <class Coord, class Shape, class Stride, int... I>
 MOYE_HOST_DEVICE constexpr auto crd2idx_tuple(Coord const& coord, Shape const& shape, Stride const& stride, Seq<I...>) {
-  MOYE_RETURN((Int<0>{} + ... + crd2idx(get<I>(coord), get<I>(shape), get<I>(stride))))
+  return (Int<0>{} + ... + crd2idx(get<I>(coord), get<I>(shape), get<I>(stride)));
 }
 
 template <int I, class Coord, class Shape, class Stride>
@@ -375,10 +398,81 @@ MOYE_HOST_DEVICE constexpr auto crd2idx_split(Coord const& coord, Shape const& s
   }
 }
 
+// The same for static shapes and strides, from their types alone: what is left at run time is arithmetic on coordinates.
+
+/// The index of a scalar coordinate c in modes (S...):(D...): the sum of c / (extents before) % extent * stride.
+template <class S, class D>
+struct SplitIndex;
+template <class... S, class... D>
+struct SplitIndex<Tuple<S...>, Tuple<D...>> {
+  template <class Index>
+  static MOYE_HOST_DEVICE constexpr Index index(Index c) {
+    Index sum = 0;
+    Index const last = static_cast<Index>(sizeof...(S)) - 1;
+    Index i = 0;
+    // One term per leaf; divisors and factors are constants, and terms of stride 0 vanish.
+    ((sum += (i == last ? c : c % Index(S::value)) * Index(D::value), c /= Index(S::value), ++i), ...);
+    return sum;
+  }
+};
+
+template <class Shape, class Stride, class Coord>
+MOYE_HOST_DEVICE constexpr auto static_crd2idx([[maybe_unused]] Coord const& coord) {
+  if constexpr (is_underscore<Coord> || is_constant<0, Coord> || is_zero_stride<Stride>) {
+    return Int<0>{};
+  } else if constexpr (is_tuple<Coord>) {
+    static_assert(is_tuple<Shape>, "crd2idx: the coordinate is a tuple, the shape is an integer");
+    return static_crd2idx_modes<Shape, Stride>(coord, MakeSeq<tuple_size<Coord>>{});
+  } else if constexpr (is_tuple<Shape>) {
+    if constexpr (!is_static_numbers<Stride>) {
+      return crd2idx_split<0>(coord, Shape{}, Stride{});
+    } else {
+      using Split = SplitIndex<typename FlattenImpl<Shape>::Type, typename FlattenImpl<Stride>::Type>;
+      if constexpr (is_static_integral<Coord>) {
+        return Int<Split::index(static_cast<int>(Coord::value))>{};
+      } else {
+        return Split::index(coord);
+      }
+    }
+  } else {
+    return coord * Stride{};
+  }
+}
+template <class S, class D>
+struct StaticModes;
+template <class... S, class... D>
+struct StaticModes<Tuple<S...>, Tuple<D...>> {
+  template <class... C>
+  static MOYE_HOST_DEVICE constexpr auto index(C const&... coord) {
+    static_assert(sizeof...(C) == sizeof...(S), "crd2idx: coordinate and shape differ in rank");
+    return (Int<0>{} + ... + static_crd2idx<S, D>(coord));
+  }
+};
+template <class Shape, class Stride, class Coord, int... I>
+MOYE_HOST_DEVICE constexpr auto static_crd2idx_modes(Coord const& coord, Seq<I...>) {
+  return StaticModes<Shape, Stride>::index(get<I>(coord)...);
+}
+
+template <int kFirst, class T>
+struct CompactImpl {
+  using Type = Int<static_product<T> == 1 ? 0 : kFirst>;
+};
+template <int kFirst, class Done, class... T>
+struct CompactTupleImpl {
+  using Type = Done;
+};
+template <int kFirst, class... Done, class T, class... Rest>
+struct CompactTupleImpl<kFirst, Tuple<Done...>, T, Rest...>
+    : CompactTupleImpl<kFirst * static_product<T>, Tuple<Done..., typename CompactImpl<kFirst, T>::Type>, Rest...> {};
+template <int kFirst, class... T>
+struct CompactImpl<kFirst, Tuple<T...>> : CompactTupleImpl<kFirst, Tuple<>, T...> {};
+
 /// Strides that make a shape compact, first mode fastest, starting from `first`. A static extent 1 gets stride 0.
 template <class Shape, class First = Int<1>>
 MOYE_HOST_DEVICE constexpr auto compact_col_major(Shape const& shape, First const& first = {}) {
-  if constexpr (is_tuple<Shape>) {
+  if constexpr (is_static<Shape> && is_static_integral<First>) {
+    return typename CompactImpl<static_cast<int>(static_value<First>), Shape>::Type{};
+  } else if constexpr (is_tuple<Shape>) {
     auto const step = [](auto const& done_and_next, auto const& x) {
       auto const next = get<1>(done_and_next);
       return make_tuple(append<tuple_size<TupleElement<0, RemoveCvref<decltype(done_and_next)>>> + 1>(
@@ -449,20 +543,35 @@ inline constexpr bool has_underscore = is_underscore<T>;
 template <class... T>
 inline constexpr bool has_underscore<Tuple<T...>> = (has_underscore<T> || ...);
 
+/// The types of the modes that a slice keeps, and of those that it fixes.
+template <class Coord, class T>
+struct SliceImpl {
+  using Kept = Tuple<>;
+  using Fixed = Tuple<T>;
+};
+template <class T>
+struct SliceImpl<Underscore, T> {
+  using Kept = Tuple<T>;
+  using Fixed = Tuple<>;
+};
+template <class... C, class... T>
+struct SliceImpl<Tuple<C...>, Tuple<T...>> {
+  static_assert(sizeof...(C) == sizeof...(T), "slice: the coordinate does not match the modes");
+  using Kept = JoinTuples<typename SliceImpl<C, T>::Kept...>;
+  using Fixed = JoinTuples<typename SliceImpl<C, T>::Fixed...>;
+};
+
 /// The parts of `t` at which the coordinate has `_`, as a tuple.
 template <class Coord, class T>
-MOYE_HOST_DEVICE constexpr auto slice_to_tuple(Coord const& coord, T const& t) {
-  if constexpr (is_underscore<Coord>) {
+MOYE_HOST_DEVICE constexpr auto slice_to_tuple(Coord const& coord, [[maybe_unused]] T const& t) {
+  if constexpr (is_static<T>) {
+    return typename SliceImpl<Coord, T>::Kept{};
+  } else if constexpr (is_underscore<Coord>) {
     return make_tuple(t);
-  } else if constexpr (is_tuple<Coord>) {
-    if constexpr (!has_underscore<Coord>) {
-      return make_tuple();
-    } else {
-      static_assert(is_tuple<T> && tuple_size<Coord> == tuple_size<T>, "slice: the coordinate does not match the modes");
-      auto const keep = [](auto const& c, auto const& x) { return slice_to_tuple(c, x); };
-      auto const join = [](auto const&... x) { return tuple_cat(x...); };
-      MOYE_RETURN(apply(transform(coord, t, keep), join))
-    }
+  } else if constexpr (has_underscore<Coord>) {
+    static_assert(is_tuple<T> && tuple_size<Coord> == tuple_size<T>, "slice: the coordinate does not match the modes");
+    return apply(transform(coord, t, [](auto const& c, auto const& x) { return slice_to_tuple(c, x); }),
+                 [](auto const&... x) { return tuple_cat(x...); });
   } else {
     return make_tuple();
   }
@@ -479,14 +588,15 @@ MOYE_HOST_DEVICE constexpr auto slice(Coord const& coord, T const& t) {
 
 /// The parts of `t` at which the coordinate is not `_`: the opposite of slice.
 template <class Coord, class T>
-MOYE_HOST_DEVICE constexpr auto dice_to_tuple(Coord const& coord, T const& t) {
-  if constexpr (is_underscore<Coord>) {
+MOYE_HOST_DEVICE constexpr auto dice_to_tuple(Coord const& coord, [[maybe_unused]] T const& t) {
+  if constexpr (is_static<T>) {
+    return typename SliceImpl<Coord, T>::Fixed{};
+  } else if constexpr (is_underscore<Coord>) {
     return make_tuple();
   } else if constexpr (is_tuple<Coord>) {
     static_assert(is_tuple<T> && tuple_size<Coord> == tuple_size<T>, "dice: the coordinate does not match the modes");
-    auto const keep = [](auto const& c, auto const& x) { return dice_to_tuple(c, x); };
-    auto const join = [](auto const&... x) { return tuple_cat(x...); };
-    MOYE_RETURN(apply(transform(coord, t, keep), join))
+    return apply(transform(coord, t, [](auto const& c, auto const& x) { return dice_to_tuple(c, x); }),
+                 [](auto const&... x) { return tuple_cat(x...); });
   } else {
     return make_tuple(t);
   }

@@ -37,21 +37,31 @@ struct Layout : Tuple<Shape_, Stride_> {
   static_assert(is_congruent<Shape_, Stride_>, "Layout: shape and stride differ in nesting");
   static constexpr int kRank = rank_v<Shape_>;
 
-  MOYE_HOST_DEVICE constexpr Layout(Shape_ const& shape = {}, Stride_ const& stride = {})
-      : Tuple<Shape_, Stride_>(shape, stride) {}
+  Layout() = default;
+  MOYE_HOST_DEVICE constexpr Layout(Shape_ const& shape, Stride_ const& stride) : Tuple<Shape_, Stride_>(shape, stride) {}
 
-  MOYE_HOST_DEVICE constexpr Shape_ shape() const { return get<0>(static_cast<Tuple<Shape_, Stride_> const&>(*this)); }
-  MOYE_HOST_DEVICE constexpr Stride_ stride() const { return get<1>(static_cast<Tuple<Shape_, Stride_> const&>(*this)); }
+  MOYE_HOST_DEVICE constexpr Shape_ shape() const {
+    if constexpr (is_static<Shape_>) {
+      return {};
+    } else {
+      return static_cast<TupleLeaf<0, Shape_> const&>(*this).value;
+    }
+  }
+  MOYE_HOST_DEVICE constexpr Stride_ stride() const {
+    if constexpr (is_static<Stride_>) {
+      return {};
+    } else {
+      return static_cast<TupleLeaf<1, Stride_> const&>(*this).value;
+    }
+  }
 
   /// The index of a coordinate (one integer, or one coordinate per mode); a sublayout where the coordinate has `_`.
   template <class First, class... Rest>
-  MOYE_HOST_DEVICE constexpr auto operator()([[maybe_unused]] First first, [[maybe_unused]] Rest... rest) const {
-    if constexpr (sizeof...(Rest) > 0) {
-      return (*this)(Tuple<First, Rest...>(first, rest...));
-    } else if constexpr (has_underscore<First>) {
-      MOYE_RETURN(slice(first, *this))
+  MOYE_HOST_DEVICE constexpr auto operator()(First const& first, Rest const&... rest) const {
+    if constexpr (has_underscore<Tuple<First, Rest...>>) {
+      return slice_layout(*this, first, rest...);
     } else {
-      MOYE_RETURN(crd2idx(first, shape(), stride()))
+      return slice_offset(*this, first, rest...);
     }
   }
 
@@ -79,7 +89,11 @@ template <class Shape_, class Stride_>
   requires((is_tuple<Shape_> || is_integral<Shape_>) && !is_same<Stride_, LayoutLeft> && !is_same<Stride_, LayoutRight> &&
            !is_layout<Stride_>)
 MOYE_HOST_DEVICE constexpr Layout<Shape_, Stride_> make_layout(Shape_ const& shape, Stride_ const& stride) {
-  return {shape, stride};
+  if constexpr (is_static<Shape_> && is_static<Stride_>) {
+    return {};
+  } else {
+    return {shape, stride};
+  }
 }
 template <class Shape_>
   requires(is_tuple<Shape_> || is_integral<Shape_>)
@@ -93,8 +107,12 @@ MOYE_HOST_DEVICE constexpr auto make_layout(Shape_ const& shape, LayoutRight) {
 }
 /// One layout from several: each becomes a mode.
 template <class... S, class... D>
-MOYE_HOST_DEVICE constexpr auto make_layout(Layout<S, D> const&... layouts) {
-  MOYE_RETURN(make_layout(make_tuple(layouts.shape()...), make_tuple(layouts.stride()...)))
+MOYE_HOST_DEVICE constexpr Layout<Tuple<S...>, Tuple<D...>> make_layout(Layout<S, D> const&... layouts) {
+  if constexpr ((is_static<Layout<S, D>> && ...)) {
+    return {};
+  } else {
+    return {Tuple<S...>(layouts.shape()...), Tuple<D...>(layouts.stride()...)};
+  }
 }
 
 template <class T>
@@ -225,10 +243,62 @@ template <class Coord, class S, class D>
 MOYE_HOST_DEVICE constexpr auto dice(Coord const& coord, Layout<S, D> const& l) {
   MOYE_RETURN(make_layout(dice(coord, l.shape()), dice(coord, l.stride())))
 }
-/// (the sublayout, the index at which it starts)
-template <class Coord, class S, class D>
-MOYE_HOST_DEVICE constexpr auto slice_and_offset(Coord const& coord, Layout<S, D> const& l) {
-  return make_tuple(slice(coord, l), crd2idx(coord, l.shape(), l.stride()));
+/// One coordinate as itself, several as a tuple.
+template <class... C>
+struct PackedCoord {
+  using Type = Tuple<C...>;
+};
+template <class C>
+struct PackedCoord<C> {
+  using Type = C;
+};
+template <class C>
+MOYE_HOST_DEVICE constexpr C const& pack_coord(C const& coord) {
+  return coord;
+}
+template <class C0, class C1, class... C>
+MOYE_HOST_DEVICE constexpr Tuple<C0, C1, C...> pack_coord(C0 const& c0, C1 const& c1, C const&... c) {
+  return {c0, c1, c...};
+}
+
+/// The shape or stride that a slice keeps. A lone `_` keeps all of it.
+template <class T, class... C>
+struct KeptImpl {
+  using Type = typename SliceImpl<Tuple<C...>, T>::Kept;
+};
+template <class T, class C>
+struct KeptImpl<T, C> {
+  using Type = typename SliceImpl<C, T>::Kept;
+};
+template <class T>
+struct KeptImpl<T, Underscore> {
+  using Type = T;
+};
+
+/// A slice of a tensor is the sublayout of the modes with `_` ...
+template <class S, class D, class... C>
+MOYE_HOST_DEVICE constexpr auto slice_layout([[maybe_unused]] Layout<S, D> const& l, [[maybe_unused]] C const&... coords) {
+  if constexpr (is_static<S> && is_static<D>) {
+    return Layout<typename KeptImpl<S, C...>::Type, typename KeptImpl<D, C...>::Type>{};
+  } else {
+    return slice(pack_coord(coords...), l);
+  }
+}
+/// ... from the index of the others on.
+template <class S, class D, class... C>
+MOYE_HOST_DEVICE constexpr auto slice_offset([[maybe_unused]] Layout<S, D> const& l, C const&... coords) {
+  if constexpr (!(is_static<S> && is_static<D>)) {
+    return crd2idx(pack_coord(coords...), l.shape(), l.stride());
+  } else if constexpr (sizeof...(C) == 1) {
+    return (static_crd2idx<S, D>(coords), ...);
+  } else {
+    return StaticModes<S, D>::index(coords...);
+  }
+}
+/// (sublayout, offset)
+template <class Coord, class L>
+MOYE_HOST_DEVICE constexpr auto slice_and_offset(Coord const& coord, L const& l) {
+  return make_tuple(slice_layout(l, coord), slice_offset(l, coord));
 }
 
 template <class F, class S, class D, int... I>
@@ -243,6 +313,44 @@ MOYE_HOST_DEVICE constexpr auto transform_modes(Layout<S, D> const& l, F const& 
 
 // ---------------------------------------------------------------------------------------------------------------------
 // From leaves to plans and back
+
+template <class T>
+struct LeafNumbers {
+  static constexpr void write(long long*& out) { *out++ = static_value<T>; }
+};
+template <class... T>
+struct LeafNumbers<Tuple<T...>> {
+  static constexpr void write([[maybe_unused]] long long*& out) { (LeafNumbers<T>::write(out), ...); }
+};
+/// The leaves of a layout's shape and stride as numbers.
+template <class S, class D>
+struct NumbersOf {
+  static constexpr FlatLeaves<leaf_count<S>> value = [] {
+    FlatLeaves<leaf_count<S>> leaves = {};
+    long long* shape = leaves.shape;
+    long long* stride = leaves.stride;
+    LeafNumbers<S>::write(shape);
+    LeafNumbers<D>::write(stride);
+    return leaves;
+  }();
+};
+/// The type of a flat layout of numbers: 1:0 for none, an integer layout for one.
+template <class P, class J>
+struct LayoutOfNumbers;
+template <class P>
+struct LayoutOfNumbers<P, Seq<>> {
+  using Type = Layout<Int<1>, Int<0>>;
+};
+template <class P>
+struct LayoutOfNumbers<P, Seq<0>> {
+  using Type = Layout<Int<static_cast<int>(P::value.shape[0])>, Int<static_cast<int>(P::value.stride[0])>>;
+};
+template <class P, int... J>
+struct LayoutOfNumbers<P, Seq<J...>> {
+  using Type = Layout<Tuple<Int<static_cast<int>(P::value.shape[J])>...>, Tuple<Int<static_cast<int>(P::value.stride[J])>...>>;
+};
+template <class P>
+using LayoutOf = typename LayoutOfNumbers<P, MakeSeq<P::value.size>>::Type;
 
 template <class Shapes, class Strides>
 struct FlatLeavesOf;
@@ -287,10 +395,17 @@ MOYE_HOST_DEVICE constexpr auto build_coalesced(Shapes const& shapes, Strides co
                             make_tuple(get<Plan::value.begin[J]>(strides)...)))
 }
 
+template <class S, class D, bool kKeepLast>
+struct StaticCoalesced {
+  static constexpr auto value = coalesced(NumbersOf<S, D>::value, kKeepLast);
+};
+
 template <bool kKeepLast, class S, class D>
-MOYE_HOST_DEVICE constexpr auto coalesce_impl(Layout<S, D> const& l) {
+MOYE_HOST_DEVICE constexpr auto coalesce_impl([[maybe_unused]] Layout<S, D> const& l) {
   if constexpr (leaf_count<S> == 0) {
-    return make_layout(Int<1>{}, Int<0>{});
+    return Layout<Int<1>, Int<0>>{};
+  } else if constexpr (is_static_numbers<S> && is_static_numbers<D>) {
+    return LayoutOf<StaticCoalesced<S, D, kKeepLast>>{};
   } else {
     auto const shapes = flatten_to_tuple(l.shape());
     auto const strides = flatten_to_tuple(l.stride());
@@ -302,7 +417,7 @@ MOYE_HOST_DEVICE constexpr auto coalesce_impl(Layout<S, D> const& l) {
 /// The same function on the same size with as few leaves as possible: coalesce(L)(i) == L(i) for i < size(L).
 template <class S, class D>
 MOYE_HOST_DEVICE constexpr auto coalesce(Layout<S, D> const& l) {
-  MOYE_RETURN(coalesce_impl<false>(l))
+  return coalesce_impl<false>(l);
 }
 /// By mode: each leaf of the profile says "coalesce this mode"; modes beyond the profile stay.
 template <class S, class D, class Profile>
@@ -332,7 +447,7 @@ MOYE_HOST_DEVICE constexpr auto coalesce(Layout<S, D> const& l, Profile const& p
 /// The same function on the same size; goes on beyond the shape exactly as the original does.
 template <class S, class D>
 MOYE_HOST_DEVICE constexpr auto coalesce_x(Layout<S, D> const& l) {
-  MOYE_RETURN(coalesce_impl<true>(l))
+  return coalesce_impl<true>(l);
 }
 
 /// Modes of stride 0 get extent 1.
@@ -350,7 +465,7 @@ MOYE_HOST_DEVICE constexpr auto filter_zeros(Layout<S, D> const& l) {
 }
 /// The layout without what repeats: no stride 0, no extent 1.
 template <class S, class D>
-MOYE_HOST_DEVICE constexpr auto filter(Layout<S, D> const& l) {
+MOYE_HOST_DEVICE constexpr auto filter([[maybe_unused]] Layout<S, D> const& l) {
   MOYE_RETURN(coalesce(filter_zeros(l)))
 }
 
@@ -359,8 +474,45 @@ MOYE_HOST_DEVICE constexpr auto filter(Layout<S, D> const& l) {
 
 template <class ShapesA, class StridesA, class ShapesB, class StridesB>
 struct CompositionPlanOf {
-  static constexpr auto value =
-      plan_composition(FlatLeavesOf<ShapesA, StridesA>::value, FlatLeavesOf<ShapesB, StridesB>::value);
+  static constexpr auto value = plan_composition(FlatLeavesOf<ShapesA, StridesA>::value, tuple_size<ShapesA>,
+                                                 FlatLeavesOf<ShapesB, StridesB>::value);
+};
+
+/// composition of static layouts: the plan, and strides as numbers.
+template <class SA, class DA, class SB, class DB>
+struct StaticComposition {
+  static constexpr auto left = coalesced(NumbersOf<SA, DA>::value, true);
+  static constexpr auto plan = plan_composition(padded(left), left.size, NumbersOf<SB, DB>::value);
+  static constexpr int shape(int j) { return static_cast<int>(plan.shape[j]); }
+  static constexpr int stride(int j) {
+    return plan.source[j] < 0 ? 0 : static_cast<int>(plan.factor[j] * left.stride[plan.source[j]]);
+  }
+};
+template <class P, class J>
+struct ComposedLeaf {
+  using ShapeType = Tuple<>;
+  using StrideType = Tuple<>;
+};
+template <class P, int J>
+struct ComposedLeaf<P, Seq<J>> {
+  using ShapeType = Int<P::shape(J)>;
+  using StrideType = Int<P::stride(J)>;
+};
+template <class P, int J0, int J1, int... J>
+struct ComposedLeaf<P, Seq<J0, J1, J...>> {
+  using ShapeType = Tuple<Int<P::shape(J0)>, Int<P::shape(J1)>, Int<P::shape(J)>...>;
+  using StrideType = Tuple<Int<P::stride(J0)>, Int<P::stride(J1)>, Int<P::stride(J)>...>;
+};
+/// The composed leaves in the nesting of B, from B's leaf kFirst on.
+template <class P, class Profile, int kFirst, class I = void>
+struct ComposedModes : ComposedLeaf<P, MakeRange<P::plan.begin[kFirst], P::plan.begin[kFirst + 1]>> {};
+template <class P, class... Mode, int kFirst>
+struct ComposedModes<P, Tuple<Mode...>, kFirst, void>
+    : ComposedModes<P, Tuple<Mode...>, kFirst, MakeSeq<sizeof...(Mode)>> {};
+template <class P, class... Mode, int kFirst, int... I>
+struct ComposedModes<P, Tuple<Mode...>, kFirst, Seq<I...>> {
+  using ShapeType = Tuple<typename ComposedModes<P, Mode, kFirst + leaves_before<I, Tuple<Mode...>>>::ShapeType...>;
+  using StrideType = Tuple<typename ComposedModes<P, Mode, kFirst + leaves_before<I, Tuple<Mode...>>>::StrideType...>;
 };
 
 /// Stops the compilation with the sentence that belongs to the error.
@@ -407,7 +559,15 @@ MOYE_HOST_DEVICE constexpr auto composed_leaves(StridesA const& a, ShapesB const
 }
 
 template <class SA, class DA, class SB, class DB>
-MOYE_HOST_DEVICE constexpr auto compose_layouts(Layout<SA, DA> const& a, Layout<SB, DB> const& b) {
+MOYE_HOST_DEVICE constexpr auto compose_static() {
+  using Composition = StaticComposition<SA, DA, SB, DB>;
+  check_layout_error<Composition::plan.error>();
+  using Modes = ComposedModes<Composition, SB, 0>;
+  return Layout<typename Modes::ShapeType, typename Modes::StrideType>{};
+}
+
+template <class SA, class DA, class SB, class DB>
+MOYE_HOST_DEVICE constexpr auto compose_dynamic(Layout<SA, DA> const& a, Layout<SB, DB> const& b) {
   auto const left = coalesce_x(a);
   auto const shapes_a = wrap(left.shape());
   auto const strides_a = wrap(left.stride());
@@ -419,6 +579,16 @@ MOYE_HOST_DEVICE constexpr auto compose_layouts(Layout<SA, DA> const& a, Layout<
   auto const leaves =
       composed_leaves<Plan>(strides_a, shapes_b, strides_b, MakeSeq<leaf_count<SB>>{});
   MOYE_RETURN(make_layout(unflatten(leaves.shape(), b.shape()), unflatten(leaves.stride(), b.shape())))
+}
+
+template <class SA, class DA, class SB, class DB>
+MOYE_HOST_DEVICE constexpr auto compose_layouts([[maybe_unused]] Layout<SA, DA> const& a,
+                                                [[maybe_unused]] Layout<SB, DB> const& b) {
+  if constexpr (is_static_numbers<SA> && is_static_numbers<DA> && is_static_numbers<SB> && is_static_numbers<DB>) {
+    return compose_static<SA, DA, SB, DB>();
+  } else {
+    return compose_dynamic(a, b);
+  }
 }
 
 template <int I, class A, class T>
@@ -437,9 +607,9 @@ MOYE_HOST_DEVICE constexpr auto composition(Layout<SA, DA> const& a, B const& b)
   if constexpr (is_underscore<B>) {
     return a;
   } else if constexpr (is_layout<B>) {
-    MOYE_RETURN(compose_layouts(a, b))
+    return compose_layouts(a, b);
   } else if constexpr (is_integral<B>) {
-    MOYE_RETURN(compose_layouts(a, make_layout(b)))
+    return compose_layouts(a, make_layout(b));
   } else {
     static_assert(is_tuple<B>, "composition: the right operand is neither a layout nor a tiler");
     static_assert(tuple_size<B> <= rank_v<SA>, "composition: the tiler has more modes than the layout");
@@ -475,9 +645,25 @@ MOYE_HOST_DEVICE constexpr auto build_complement(Target const& target, Seq<J...>
                                          compact_col_major(rest, period)))))
 }
 
+template <class S, class D, long long kTarget>
+struct ComplementNumbers {
+  static constexpr auto complement = static_complement(NumbersOf<S, D>::value, kTarget);
+  static constexpr auto value = complement.layout;
+};
+
 /// The layout of what L leaves out of [0, target): disjoint from L, increasing, and (L, complement) covers the target.
 template <class S, class D, class Target>
 MOYE_HOST_DEVICE constexpr auto complement(Layout<S, D> const& l, Target const& target) {
+  if constexpr (is_static_numbers<S> && is_static_numbers<D> && is_static_integral<Target> && leaf_count<S> != 0) {
+    using Numbers_ = ComplementNumbers<S, D, static_value<Target>>;
+    check_layout_error<Numbers_::complement.error>();
+    return LayoutOf<Numbers_>{};
+  } else {
+    return complement_dynamic(l, target);
+  }
+}
+template <class S, class D, class Target>
+MOYE_HOST_DEVICE constexpr auto complement_dynamic(Layout<S, D> const& l, Target const& target) {
   auto const part = filter(l);
   auto const shapes = wrap(part.shape());
   auto const strides = wrap(part.stride());
@@ -542,13 +728,23 @@ MOYE_HOST_DEVICE constexpr auto build_inverse(Shapes const& shapes, Seq<J...>) {
                               make_tuple(inverse_stride<Plan, J>(shapes)...))))
 }
 
+template <class S, class D>
+struct RightInverseNumbers {
+  static constexpr auto leaves = padded(coalesced(NumbersOf<S, D>::value, false));
+  static constexpr auto value = static_inverse(leaves, plan_right_inverse(leaves));
+};
+
 /// L(right_inverse(L)(i)) == i, on the largest domain [0, n) that exists; 1:0 if L never takes the step from 0 to 1.
 template <class S, class D>
-MOYE_HOST_DEVICE constexpr auto right_inverse(Layout<S, D> const& l) {
-  auto const part = coalesce(l);
-  auto const shapes = wrap(part.shape());
-  using Plan = RightInversePlanOf<RemoveCvref<decltype(shapes)>, RemoveCvref<decltype(wrap(part.stride()))>>;
-  MOYE_RETURN(build_inverse<Plan>(shapes, MakeSeq<Plan::value.size>{}))
+MOYE_HOST_DEVICE constexpr auto right_inverse([[maybe_unused]] Layout<S, D> const& l) {
+  if constexpr (is_static_numbers<S> && is_static_numbers<D> && leaf_count<S> != 0) {
+    return LayoutOf<RightInverseNumbers<S, D>>{};
+  } else {
+    auto const part = coalesce(l);
+    auto const shapes = wrap(part.shape());
+    using Plan = RightInversePlanOf<RemoveCvref<decltype(shapes)>, RemoveCvref<decltype(wrap(part.stride()))>>;
+    return build_inverse<Plan>(shapes, MakeSeq<Plan::value.size>{});
+  }
 }
 
 /// left_inverse(L)(L(i)) == i for injective L; always L(left_inverse(L)(L(i))) == L(i).

@@ -26,6 +26,20 @@ struct FlatLeaves {
   long long stride[N];
 };
 
+/// A flat layout of at most N leaves, all static.
+template <int N>
+struct Numbers {
+  int size = 0;
+  long long shape[N] = {};
+  long long stride[N] = {};
+
+  constexpr void push(long long s, long long d) {
+    shape[size] = s;
+    stride[size] = d;
+    ++size;
+  }
+};
+
 /// Output leaf i is the product of the input's extents [begin[i], end[i]) with the stride of begin[i].
 template <int N>
 struct CoalescePlan {
@@ -56,6 +70,41 @@ constexpr CoalescePlan<N> plan_coalesce(FlatLeaves<N> const& in, bool keep_last)
   return plan;
 }
 
+/// The coalesced layout itself, where all numbers are static. Without leaves it stands for 1:0.
+template <int N>
+constexpr Numbers<N> coalesced(FlatLeaves<N> const& in, bool keep_last) {
+  CoalescePlan<N> const plan = plan_coalesce(in, keep_last);
+  Numbers<N> out;
+  for (int i = 0; i < plan.size; ++i) {
+    long long extent = 1;
+    for (int j = plan.begin[i]; j < plan.end[i]; ++j) extent *= in.shape[j];
+    out.push(extent, in.stride[plan.begin[i]]);
+  }
+  return out;
+}
+/// N leaves, those that do not exist as 1:0.
+template <int N>
+constexpr FlatLeaves<N> padded(Numbers<N> const& in) {
+  FlatLeaves<N> leaves = {};
+  for (int i = 0; i < N; ++i) {
+    leaves.shape[i] = i < in.size ? in.shape[i] : 1;
+    leaves.stride[i] = i < in.size ? in.stride[i] : 0;
+  }
+  return leaves;
+}
+
+/// The same for a layout of which only the first `size` leaves count.
+template <int N>
+constexpr Numbers<N> coalesced(Numbers<N> const& in) {
+  return coalesced(padded(in), false);
+}
+template <int N>
+constexpr FlatLeaves<N> without_zero_strides(FlatLeaves<N> in) {
+  for (int i = 0; i < N; ++i) {
+    if (in.stride[i] == 0) in.shape[i] = 1;
+  }
+  return in;
+}
 /// Leaf l of B becomes the leaves [begin[l], begin[l+1]) of the result: extent shape[j] (kDynamic: B's own extent), stride
 /// factor[j] (kDynamic: B's own stride) times the stride of A's leaf source[j] (-1: stride 0).
 template <int NA, int NB>
@@ -75,14 +124,14 @@ struct CompositionPlan {
   }
 };
 
-/// A after B, leaf by leaf. A must be coalesced.
+/// A after B, leaf by leaf. A is coalesced and has rank_a leaves; what follows them does not count.
 ///
 /// Each leaf s:d of B walks over A's modes from the left, dividing its stride d by their extents until it finds the mode
 /// it starts in, and fills modes from there. It is sound iff every division is exact, and the largest digits that B's
 /// leaves put into one mode of A add up to less than its extent (no carry into the next mode). CuTe checks less and can
 /// return a wrong layout, e.g. (4,3):(3,1) o 4:3; here that is an error.
 template <int NA, int NB>
-constexpr CompositionPlan<NA, NB> plan_composition(FlatLeaves<NA> const& a, FlatLeaves<NB> const& b) {
+constexpr CompositionPlan<NA, NB> plan_composition(FlatLeaves<NA> const& a, int rank_a, FlatLeaves<NB> const& b) {
   CompositionPlan<NA, NB> plan;
   long long digit[NA] = {};
   auto const fail = [&](LayoutError error) {
@@ -96,7 +145,7 @@ constexpr CompositionPlan<NA, NB> plan_composition(FlatLeaves<NA> const& a, Flat
       plan.emit(rest, 0, -1);
       continue;
     }
-    if (NA == 1) {
+    if (rank_a == 1) {
       plan.emit(rest, step, 0);
       continue;
     }
@@ -104,7 +153,7 @@ constexpr CompositionPlan<NA, NB> plan_composition(FlatLeaves<NA> const& a, Flat
       fail(LayoutError::kDynamicNotSupported);
       continue;
     }
-    for (int i = 0; i < NA - 1 && rest != 1; ++i) {
+    for (int i = 0; i < rank_a - 1 && rest != 1; ++i) {
       long long const extent = a.shape[i];
       if (extent == kDynamic) {
         fail(LayoutError::kDynamicNotSupported);
@@ -139,10 +188,10 @@ constexpr CompositionPlan<NA, NB> plan_composition(FlatLeaves<NA> const& a, Flat
       rest /= n;
       step = 1;
     }
-    if (rest != 1) plan.emit(rest, step, NA - 1);
+    if (rest != 1) plan.emit(rest, step, rank_a - 1);
   }
   plan.begin[NB] = plan.size;
-  for (int i = 0; i < NA - 1; ++i) {
+  for (int i = 0; i < rank_a - 1; ++i) {
     if (a.shape[i] != kDynamic && digit[i] > a.shape[i] - 1) fail(LayoutError::kCarry);
   }
   return plan;
@@ -203,6 +252,25 @@ constexpr ComplementPlan<N> plan_complement(FlatLeaves<N> const& in) {
   return plan;
 }
 
+/// The complement of a static layout in [0, target).
+template <int N>
+struct StaticComplement {
+  LayoutError error = LayoutError::kNone;
+  Numbers<N + 1> layout;
+};
+template <int N>
+constexpr StaticComplement<N> static_complement(FlatLeaves<N> const& in, long long target) {
+  StaticComplement<N> result;
+  ComplementPlan<N> const plan = plan_complement(padded(coalesced(without_zero_strides(in), false)));
+  result.error = plan.error;
+  if (plan.error == LayoutError::kNone) {
+    for (int i = 0; i < N; ++i) result.layout.push(plan.shape[i], plan.stride[i]);
+    result.layout.push((target + plan.period - 1) / plan.period, plan.period);
+    result.layout = coalesced(result.layout);
+  }
+  return result;
+}
+
 /// Leaf i of an inverse: extent shape[i] (kDynamic: the extent of leaf source[i]), and the stride of leaf source[i] in the
 /// compact layout of the same extents, that is the product of the extents before it (0 where source[i] is -1).
 template <int N>
@@ -235,6 +303,18 @@ constexpr InversePlan<N> plan_right_inverse(FlatLeaves<N> const& in) {
   return plan;
 }
 
+/// The inverse that a plan describes, of static leaves.
+template <int N>
+constexpr Numbers<N + 1> static_inverse(FlatLeaves<N> const& in, InversePlan<N> const& plan) {
+  Numbers<N + 1> out;
+  for (int i = 0; i < plan.size; ++i) {
+    long long stride = plan.source[i] < 0 ? 0 : 1;
+    for (int j = 0; j < plan.source[i]; ++j) stride *= in.shape[j];
+    out.push(plan.shape[i], stride);
+  }
+  return coalesced(out);
+}
+
 template <int N>
 constexpr InversePlan<N> plan_left_inverse(FlatLeaves<N> const& in) {
   InversePlan<N> plan;
@@ -244,7 +324,7 @@ constexpr InversePlan<N> plan_left_inverse(FlatLeaves<N> const& in) {
   for (int i = 0; i < N; ++i) {
     int const leaf = order.index[i];
     long long const stride = in.stride[leaf];
-    if (stride == 0) continue;
+    if (stride == 0 || in.shape[leaf] == 1) continue;
     if (stride == kDynamic || (in.shape[leaf] == kDynamic && i != N - 1)) {
       plan.error = LayoutError::kDynamicNotSupported;
       return plan;

@@ -83,29 +83,32 @@ inline constexpr bool is_composed<ComposedLayout<Swizzle_, Offset, Layout_>> = t
 template <class T>
 inline constexpr bool is_any_layout = is_layout<T> || is_composed<T>;
 
-/// Strides of a layout: multiples of the period as they are, the others as 0.
-template <int kPeriod, class Stride_>
-MOYE_HOST_DEVICE constexpr auto strides_outside(Stride_ const& stride) {
-  return transform_leaf(stride, [](auto const& d) {
-    constexpr long long kValue = static_value<RemoveCvref<decltype(d)>>;
-    if constexpr (kValue != kDynamic && kValue % kPeriod == 0) {
-      return d;
-    } else {
-      return Int<0>{};
-    }
-  });
-}
-/// The other strides as they are, the multiples of the period as 0.
-template <int kPeriod, class Stride_>
-MOYE_HOST_DEVICE constexpr auto strides_inside(Stride_ const& stride) {
-  return transform_leaf(stride, [](auto const& d) {
-    constexpr long long kValue = static_value<RemoveCvref<decltype(d)>>;
-    if constexpr (kValue != kDynamic && kValue % kPeriod == 0) {
-      return Int<0>{};
-    } else {
-      return d;
-    }
-  });
+/// Whether a swizzle of this period can touch what a stride contributes to an index.
+template <int kPeriod, class D>
+inline constexpr bool is_inside = static_value<D> == kDynamic || static_value<D> % kPeriod != 0;
+
+template <int kPeriod, bool kInside, class D>
+struct StridesImpl {
+  using Type = Conditional<is_inside<kPeriod, D> == kInside, D, Int<0>>;
+};
+template <int kPeriod, bool kInside, class... D>
+struct StridesImpl<kPeriod, kInside, Tuple<D...>> {
+  using Type = Tuple<typename StridesImpl<kPeriod, kInside, D>::Type...>;
+};
+/// Strides of which the swizzle can touch the contribution (kInside) or cannot; the others as 0.
+template <int kPeriod, bool kInside, class Stride_>
+MOYE_HOST_DEVICE constexpr auto strides_by_side([[maybe_unused]] Stride_ const& stride) {
+  if constexpr (is_static<Stride_>) {
+    return typename StridesImpl<kPeriod, kInside, Stride_>::Type{};
+  } else {
+    return transform_leaf(stride, [](auto const& d) {
+      if constexpr (is_inside<kPeriod, RemoveCvref<decltype(d)>> == kInside) {
+        return d;
+      } else {
+        return Int<0>{};
+      }
+    });
+  }
 }
 
 /// c -> swizzle(offset + layout(c)). Shape, size and the algebra are those of the layout; there are no strides.
@@ -115,7 +118,8 @@ struct ComposedLayout : Tuple<Offset, Layout_> {
   using LayoutType = Layout_;
   static constexpr int kRank = Layout_::kRank;
 
-  MOYE_HOST_DEVICE constexpr ComposedLayout(Offset const& offset = {}, Layout_ const& layout = {})
+  ComposedLayout() = default;
+  MOYE_HOST_DEVICE constexpr ComposedLayout(Offset const& offset, Layout_ const& layout)
       : Tuple<Offset, Layout_>(offset, layout) {}
 
   MOYE_HOST_DEVICE constexpr Swizzle_ swizzle() const { return {}; }
@@ -124,25 +128,27 @@ struct ComposedLayout : Tuple<Offset, Layout_> {
   MOYE_HOST_DEVICE constexpr auto shape() const { return layout().shape(); }
 
   template <class First, class... Rest>
-  MOYE_HOST_DEVICE constexpr auto operator()([[maybe_unused]] First first, [[maybe_unused]] Rest... rest) const {
-    if constexpr (sizeof...(Rest) > 0) {
-      return (*this)(Tuple<First, Rest...>(first, rest...));
-    } else if constexpr (has_underscore<First>) {
-      return slice(first, *this);
+  MOYE_HOST_DEVICE constexpr auto operator()(First const& first, Rest const&... rest) const {
+    if constexpr (has_underscore<Tuple<First, Rest...>>) {
+      return slice(pack_coord(first, rest...), *this);
     } else {
-      return outside(first) + swizzle()(offset() + inside(first));
+      return outside(first, rest...) + swizzle()(offset() + inside(first, rest...));
     }
   }
 
   /// The part of the index that the swizzle cannot touch.
-  template <class Coord>
-  MOYE_HOST_DEVICE constexpr auto outside(Coord const& coord) const {
-    return crd2idx(coord, shape(), strides_outside<Swizzle_::kPeriod>(layout().stride()));
+  template <class... Coord>
+  MOYE_HOST_DEVICE constexpr auto outside(Coord const&... coord) const {
+    return slice_offset(one_side<false>(), coord...);
   }
   /// The part of the index that goes through the swizzle.
-  template <class Coord>
-  MOYE_HOST_DEVICE constexpr auto inside(Coord const& coord) const {
-    return crd2idx(coord, shape(), strides_inside<Swizzle_::kPeriod>(layout().stride()));
+  template <class... Coord>
+  MOYE_HOST_DEVICE constexpr auto inside(Coord const&... coord) const {
+    return slice_offset(one_side<true>(), coord...);
+  }
+  template <bool kInside>
+  MOYE_HOST_DEVICE constexpr auto one_side() const {
+    return make_layout(shape(), strides_by_side<Swizzle_::kPeriod, kInside>(layout().stride()));
   }
 
   template <class... Tiler>
@@ -268,20 +274,28 @@ MOYE_HOST_DEVICE constexpr auto make_layout_like(ComposedLayout<W, O, L> const& 
   return make_layout_like(l.layout());
 }
 
-template <class Stride_>
-inline constexpr bool is_zero_stride = is_constant<0, Stride_>;
-template <class... D>
-inline constexpr bool is_zero_stride<Tuple<D...>> = (is_zero_stride<D> && ...);
+/// Whether no kept mode of a slice passes through the swizzle any more, so that it is a plain layout.
+template <class W, class L, class... C>
+inline constexpr bool slice_is_plain = is_zero_stride<decltype(strides_by_side<W::kPeriod, true>(
+    slice_layout(declval<L const&>(), declval<C const&>()...).stride()))>;
 
-/// (sublayout, what to add to the pointer). Once no mode passes through the swizzle any more, a plain layout.
-template <class Coord, class W, class O, class L>
-MOYE_HOST_DEVICE constexpr auto slice_and_offset(Coord const& coord, ComposedLayout<W, O, L> const& l) {
-  auto const kept = slice(coord, l.layout());
-  auto const offset = l.offset() + l.inside(coord);
-  if constexpr (is_zero_stride<decltype(strides_inside<W::kPeriod>(kept.stride()))>) {
-    return make_tuple(kept, l.outside(coord) + l.swizzle()(offset));
+template <class W, class O, class L, class... C>
+MOYE_HOST_DEVICE constexpr auto slice_layout(ComposedLayout<W, O, L> const& l, C const&... coords) {
+  auto const kept = slice_layout(l.layout(), coords...);
+  if constexpr (slice_is_plain<W, L, C...>) {
+    return kept;
   } else {
-    return make_tuple(make_composed_layout(l.swizzle(), offset, kept), l.outside(coord));
+    return make_composed_layout(l.swizzle(), l.offset() + l.inside(coords...), kept);
+  }
+}
+template <class W, class O, class L, class... C>
+MOYE_HOST_DEVICE constexpr auto slice_offset(ComposedLayout<W, O, L> const& l, C const&... coords) {
+  if constexpr (!has_underscore<Tuple<C...>>) {
+    return l.outside(coords...) + l.swizzle()(l.offset() + l.inside(coords...));
+  } else if constexpr (slice_is_plain<W, L, C...>) {
+    return l.outside(coords...) + l.swizzle()(l.offset() + l.inside(coords...));
+  } else {
+    return l.outside(coords...);
   }
 }
 /// The sublayout with everything else in its offset.

@@ -25,6 +25,8 @@ struct ArrayEngine {
   static constexpr bool kOwns = true;
   static_assert(N > 0, "ArrayEngine: a tensor without elements");
   alignas(16) T storage[N];
+
+  MOYE_HOST_DEVICE constexpr ArrayEngine() {}  // leaves the registers as they are
 };
 
 /// Stands where a pointer would in a coordinate tensor: what it points to is the coordinate itself.
@@ -60,7 +62,7 @@ inline constexpr long long leaves_gcd<Tuple<T...>> = [] {
 /// The offset of a slice is a multiple of this; 0 if the offset is always 0.
 template <class Coord, class Layout_>
 struct SliceMultiple {
-  using Strides = decltype(dice_to_tuple(declval<Coord const&>(), layout_part(declval<Layout_ const&>()).stride()));
+  using Strides = typename SliceImpl<Coord, decltype(layout_part(declval<Layout_ const&>()).stride())>::Fixed;
   static constexpr long long kAll = leaves_gcd<Strides>;
   static constexpr long long value = is_composed<Layout_> ? gcd_value(kAll, swizzle_vector<Layout_>) : kAll;
 };
@@ -116,21 +118,21 @@ struct Tensor {
     }
   }
 
-  /// The element at a coordinate; the subtensor where the coordinate has `_`. (By value: device code cannot refer to `_`.)
+  /// The element at a coordinate; the subtensor where the coordinate has `_`.
   template <class... Coords>
-  MOYE_HOST_DEVICE constexpr decltype(auto) operator()([[maybe_unused]] Coords... coords) const {
-    return at(data(), layout_, pack(coords...));
+  MOYE_HOST_DEVICE constexpr decltype(auto) operator()(Coords const&... coords) const {
+    return at(data(), layout_, coords...);
   }
   template <class... Coords>
-  MOYE_HOST_DEVICE constexpr decltype(auto) operator()([[maybe_unused]] Coords... coords) {
-    return at(data(), layout_, pack(coords...));
+  MOYE_HOST_DEVICE constexpr decltype(auto) operator()(Coords const&... coords) {
+    return at(data(), layout_, coords...);
   }
   template <class Coord_>
-  MOYE_HOST_DEVICE constexpr decltype(auto) operator[](Coord_ coord) const {
+  MOYE_HOST_DEVICE constexpr decltype(auto) operator[](Coord_ const& coord) const {
     return at(data(), layout_, coord);
   }
   template <class Coord_>
-  MOYE_HOST_DEVICE constexpr decltype(auto) operator[](Coord_ coord) {
+  MOYE_HOST_DEVICE constexpr decltype(auto) operator[](Coord_ const& coord) {
     return at(data(), layout_, coord);
   }
 
@@ -145,21 +147,14 @@ struct Tensor {
   }
 
  private:
-  template <class... Coords>
-  static MOYE_HOST_DEVICE constexpr auto pack(Coords const&... coords) {
-    if constexpr (sizeof...(Coords) == 1) {
-      return (coords, ...);
+  template <class Iterator, class... Coords>
+  static MOYE_HOST_DEVICE constexpr decltype(auto) at(Iterator const& begin, Layout_ const& layout, Coords const&... coords) {
+    if constexpr (has_underscore<Tuple<Coords...>>) {
+      using Coord_ = typename PackedCoord<Coords...>::Type;
+      return make_view(advance<SliceMultiple<Coord_, Layout_>::value>(begin, slice_offset(layout, coords...)),
+                       slice_layout(layout, coords...));
     } else {
-      return Tuple<Coords...>(coords...);
-    }
-  }
-  template <class Iterator, class Coord_>
-  static MOYE_HOST_DEVICE constexpr decltype(auto) at(Iterator const& begin, Layout_ const& layout, Coord_ const& coord) {
-    if constexpr (has_underscore<Coord_>) {
-      auto const part = slice_and_offset(coord, layout);
-      return make_view(advance<SliceMultiple<Coord_, Layout_>::value>(begin, get<1>(part)), get<0>(part));
-    } else {
-      return begin[layout(coord)];
+      return begin[slice_offset(layout, coords...)];
     }
   }
 };
@@ -223,8 +218,7 @@ MOYE_HOST_DEVICE constexpr auto make_tensor(Layout_ const& layout) {
   using L = RemoveCvref<decltype(as_layout(layout))>;
   static_assert(is_static<L>, "make_tensor<T>: a tensor in registers needs a static layout");
   constexpr int kSize = static_cast<int>(static_value<decltype(cosize(declval<L const&>()))>);
-  Tensor<ArrayEngine<T, kSize>, L> result;
-  return result;
+  return Tensor<ArrayEngine<T, kSize>, L>{};
 }
 
 /// The tensor of its own coordinates: t(m, k) == (m, k). Partitioned like the data, it says where an element came from.
@@ -362,7 +356,7 @@ MOYE_HOST_DEVICE constexpr auto local_tile(T&& t, Tiler const& tiler, Coord_ con
   using L = typename RemoveCvref<decltype(tiled)>::LayoutType;
   constexpr int kTile = rank_v<decltype(shape<0>(declval<L const&>()))>;
   constexpr int kRest = rank_v<decltype(shape<1>(declval<L const&>()))>;
-  return tiled(repeat<kTile>(Underscore{}), append<kRest>(wrap(coord), Underscore{}));
+  return tiled(repeat<kTile>(_), append<kRest>(wrap(coord), _));
 }
 /// The same with only those modes of tiler and coord at which the projection has no X.
 template <TensorLike T, class Tiler, class Coord_, class Projection>
@@ -378,7 +372,7 @@ MOYE_HOST_DEVICE constexpr auto local_partition(T&& t, Layout<S, D> const& thr_l
   auto const linear = right_inverse(thr_layout)(index);
   using L = typename RemoveCvref<decltype(tiled)>::LayoutType;
   constexpr int kRest = rank_v<decltype(shape<1>(declval<L const&>()))>;
-  return tiled(idx2crd(linear, extents), repeat<kRest>(Underscore{}));
+  return tiled(idx2crd(linear, extents), repeat<kRest>(_));
 }
 template <TensorLike T, class S, class D, class Index, class Projection>
 MOYE_HOST_DEVICE constexpr auto local_partition(T&& t, Layout<S, D> const& thr_layout, Index const& index,
@@ -388,7 +382,7 @@ MOYE_HOST_DEVICE constexpr auto local_partition(T&& t, Layout<S, D> const& thr_l
   auto const tiled = zipped_divide(t, extents);
   using L = typename RemoveCvref<decltype(tiled)>::LayoutType;
   constexpr int kRest = rank_v<decltype(shape<1>(declval<L const&>()))>;
-  return tiled(dice_to_tuple(projection, coord), repeat<kRest>(Underscore{}));
+  return tiled(dice_to_tuple(projection, coord), repeat<kRest>(_));
 }
 
 }  // namespace moye

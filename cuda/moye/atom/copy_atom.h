@@ -174,7 +174,7 @@ struct TiledCopy : Atom_ {
                                                      product_each(group_of.shape()), Int<kV>{}));
     auto const result = make_layout(composition(mode<0>(tiled), atoms), mode<1>(tiled));
     auto const view = make_view(t.data(), result);  // ((value,atom),(1,RestM,RestN,...))
-    return view(Underscore{}, prepend<kRank>(repeat<kRank - 1>(Underscore{}), Int<0>{}));
+    return view(_, prepend<kRank>(repeat<kRank - 1>(_), Int<0>{}));
   }
 
  private:
@@ -227,7 +227,7 @@ struct ThrCopy : Tiled {
   MOYE_HOST_DEVICE constexpr auto slice_thread(T const& t) const {
     // t: ((thread, (value, atom)), (RestM, RestN, ...))
     constexpr int kRest = rank_v<decltype(shape<1>(declval<T const&>()))>;
-    return t(make_coord(thread, Underscore{}), repeat<kRest>(Underscore{}));
+    return t(make_coord(thread, _), repeat<kRest>(_));
   }
 };
 

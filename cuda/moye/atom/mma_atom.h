@@ -209,7 +209,7 @@ struct ThrMma : Tiled {
     auto const inner = thrfrg(layout_part(t.layout()));
     constexpr int kRest = rank_v<decltype(shape<1, 1>(declval<RemoveCvref<decltype(inner)> const&>()))>;
     auto const coord = make_coord(make_coord(get<0>(vmnk), make_coord(get<kI>(vmnk), get<kJ>(vmnk))),
-                                  make_coord(Underscore{}, repeat<kRest>(Underscore{})));
+                                  make_coord(_, repeat<kRest>(_)));
     if constexpr (is_composed<typename RemoveCvref<T>::LayoutType>) {
       return make_view(t.data(), t.layout().with(inner))(coord);
     } else {
@@ -229,7 +229,7 @@ MOYE_HOST_DEVICE constexpr auto partition_fragment_C(TiledMma<Atom, AtomLayout, 
 template <class Op, class AtomLayout = Layout<Shape<_1, _1, _1>>, class Permutation = Tile<Underscore, Underscore, Underscore>>
 MOYE_HOST_DEVICE constexpr auto make_tiled_mma(Op const&, AtomLayout const& atom_layout = {}, Permutation const& permutation = {}) {
   auto const layout_mnk = append<3>(atom_layout, make_layout(Int<1>{}, Int<0>{}));
-  auto const tile_mnk = append<3>(permutation, Underscore{});
+  auto const tile_mnk = append<3>(permutation, _);
   return TiledMma<MmaAtom<Op>, RemoveCvref<decltype(layout_mnk)>, RemoveCvref<decltype(tile_mnk)>>{};
 }
 
