@@ -48,8 +48,7 @@ def canonical_sharding(sharding: NamedSharding | PartitionSpec | None) -> NamedS
             raise ValueError(f"out_sharding={sharding!r} needs a mesh: set one with jax.set_mesh")
         return NamedSharding(mesh, sharding)
     if isinstance(sharding, NamedSharding):
-        mesh = sharding.mesh
-        return NamedSharding(getattr(mesh, "abstract_mesh", mesh), sharding.spec)
+        return NamedSharding(sharding.mesh.abstract_mesh, sharding.spec)
     raise TypeError(f"out_sharding is None, a jax.P or a jax.NamedSharding, not {sharding!r}")
 
 
@@ -78,7 +77,7 @@ def transposed_source(value: Any) -> tuple[Any, tuple[int, ...] | None]:
     Looks at MLIR objects, whose Python classes jaxlib exports but does not document. Seeing the operand's defining
     operation needs a lowering rule registered with cacheable=False: others are lowered as functions of fresh arguments.
     """
-    operation = getattr(value, "owner", None)
+    operation: Any = getattr(value, "owner", None)
     if getattr(operation, "name", None) != "stablehlo.transpose":
         return value, None
     return operation.operands[0], tuple(int(i) for i in operation.attributes["permutation"])

@@ -148,7 +148,7 @@ def find_kernel(
     writers = [row] if row is not None else [r for r in configs() if r.dtype == dtype]
     if not any(out_dtype in r.out_dtypes for r in writers):
         out_dtype = _ACCUMULATOR[dtype]  # and a conversion afterwards
-    problem = make_problem(request.spec, *shapes, dtype, out_dtype, *permutations)
+    problem = make_problem(request.spec, shapes[0], shapes[1], dtype, out_dtype, *permutations)
     if row is None:
         return KernelCall(problem, select(problem, arch, configs()))
     if reason := why_not(row, problem, arch):

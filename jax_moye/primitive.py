@@ -282,8 +282,9 @@ def _fold_transposes(request: Request, values: Sequence[Any], avals: Sequence[An
     for operands in itertools.product(*zip(folded, plain, strict=True)):
         if all(operand.permutation is None for operand in operands):
             continue
+        left, right = operands
         try:
-            find_kernel(request, *(x.aval for x in operands), tuple(x.permutation for x in operands), arch=None)
+            find_kernel(request, left.aval, right.aval, (left.permutation, right.permutation), arch=None)
         except (NotServedError, ValueError):
             continue
         return operands
@@ -294,7 +295,7 @@ def _lower(ctx, lhs, rhs, *, out_sharding, **params):
     request = Request(**params)
     reason = _compat.why_not_local(ctx)
     if reason is not None or request.implementation == "xla":
-        if request.implementation != "xla":
+        if reason is not None and request.implementation != "xla":
             _leave_to_xla(reason, request, *ctx.avals_in)
         fun = functools.partial(
             reference,

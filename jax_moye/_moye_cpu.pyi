@@ -1,0 +1,37 @@
+"""The extension module of ffi/module_cpu.cc: the kernels in the CPU emulator."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+api_version: tuple[int, int]
+
+def configs() -> list[dict[str, Any]]: ...
+def workspace_bytes(
+    config: str,
+    sizes: Sequence[int],
+    a_strides: Sequence[int],
+    b_strides: Sequence[int],
+    d_strides: Sequence[int],
+    out_dtype: str,
+) -> int: ...
+def handlers() -> dict[str, dict[str, object]]: ...
+def emulate(
+    config: str,
+    a: np.ndarray,
+    b: np.ndarray,
+    d: np.ndarray,
+    sizes: Sequence[int],
+    a_strides: Sequence[int],
+    b_strides: Sequence[int],
+    d_strides: Sequence[int],
+    out_dtype: str | None = None,
+    mode: Literal["lazy", "eager", "random"] = "lazy",
+    seed: int = 0,
+    detect_races: bool = True,
+    order: Literal["fifo", "lifo", "random"] = "fifo",
+    workers: int = 1,
+    guard: bool = True,
+    flush: Literal["end", "start"] = "end",
+) -> dict[str, Any]: ...

@@ -1,0 +1,17 @@
+"""The extension module of ffi/module_cuda.cc: the kernels compiled by nvcc."""
+
+from collections.abc import Sequence
+from typing import Any
+
+api_version: tuple[int, int]
+
+def configs() -> list[dict[str, Any]]: ...
+def workspace_bytes(
+    config: str,
+    sizes: Sequence[int],
+    a_strides: Sequence[int],
+    b_strides: Sequence[int],
+    d_strides: Sequence[int],
+    out_dtype: str,
+) -> int: ...
+def handlers() -> dict[str, dict[str, object]]: ...
