@@ -4,6 +4,7 @@
 #include "gemm/config.h"
 #include "moye/arch/config.h"
 #include "moye/arch/launch.h"
+#include "moye/int_tuple.h"
 
 namespace moye {
 
