@@ -15,7 +15,6 @@ import jax
 from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-
 # jax.jit(inline=...): the equations of the jitted function become those of the caller's jaxpr, while tracing. Since
 # jax 0.11 True means while lowering, where the operands' defining operations are out of sight (see transposed_source).
 INLINE_WHILE_TRACING: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True

@@ -45,7 +45,9 @@ def test_rows_are_plausible(row):
     assert row.min_arch >= 70
     assert (ROOT / "cuda" / "gemm" / f"{row.kernel}.cuh").exists()
     if row.registers is not None:
-        assert all(re.fullmatch(r"sm_\d+a?", arch) and 0 < registers <= 255 for arch, registers in row.registers.items())
+        assert all(
+            re.fullmatch(r"sm_\d+a?", arch) and 0 < registers <= 255 for arch, registers in row.registers.items()
+        )
 
 
 def test_every_dtype_has_a_row_without_alignment():

@@ -134,9 +134,7 @@ def test_precision_no_kernel_has():
     algorithm = lax.DotAlgorithm(np.float32, np.float32, np.float32)
     with pytest.raises(NotImplementedError, match="DotAlgorithm is XLA's to interpret"):
         insisting(A, B, precision=algorithm)
-    with pytest.raises(
-        NotImplementedError, match=r"no kernel computes DotAlgorithmPreset\.F16_F16_F32 on f32"
-    ):
+    with pytest.raises(NotImplementedError, match=r"no kernel computes DotAlgorithmPreset\.F16_F16_F32 on f32"):
         insisting(A, B, precision="F16_F16_F32")
     with pytest.raises(NotImplementedError, match="ANY_F8_ANY_F8_F32"):
         insisting(A, B, precision="ANY_F8_ANY_F8_F32")
