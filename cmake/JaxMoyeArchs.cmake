@@ -1,8 +1,9 @@
 # The architectures the kernels are compiled for.
 
-# SASS of one minor version serves the later ones of its major, and 80 without -real adds PTX for GPUs newer than all of
-# these. sm_90 does not run sm_80's SASS.
-set(JAX_MOYE_PORTABLE_ARCHS 80 90-real 100-real 120-real)
+# SASS of one minor version serves the later ones of its major; sm_90 does not run sm_80's. The code of all four is made
+# from compute_80's PTX, which is compiled once: nothing in these kernels asks which GPU it is for, and that step is most
+# of the time. The PTX itself is kept beside sm_80's code, for GPUs newer than all of these.
+set(JAX_MOYE_PORTABLE_ARCHS 80 90 100 120)
 
 # jax_moye_limit_archs(<out> <arch>...): those of the list that JAX_MOYE_CUDA_ARCHS asks for. Asking for 86 or 90a keeps
 # what serves a GPU of that kind: the same major version, a minor version not above it.
@@ -22,12 +23,11 @@ function(jax_moye_limit_archs out)
   endif()
   set(kept "")
   foreach(arch IN LISTS ARGN)
-    string(REGEX MATCH "^[0-9]+" number "${arch}")
-    math(EXPR major "${number} / 10")
+    math(EXPR major "${arch} / 10")
     foreach(want IN LISTS wanted)
       string(REPLACE "." "" want "${want}")
       math(EXPR want_major "${want} / 10")
-      if(want_major EQUAL major AND want GREATER_EQUAL number)
+      if(want_major EQUAL major AND want GREATER_EQUAL arch)
         list(APPEND kept "${arch}")
         break()
       endif()
@@ -37,4 +37,18 @@ function(jax_moye_limit_archs out)
     message(FATAL_ERROR "jax_moye: JAX_MOYE_CUDA_ARCHS=${JAX_MOYE_CUDA_ARCHS} leaves none of ${ARGN}")
   endif()
   set(${out} "${kept}" PARENT_SCOPE)
+endfunction()
+
+# jax_moye_generate_code(<out> <arch>...): nvcc's option that compiles PTX for the oldest architecture of the portable family
+# and machine code for each of the list.
+function(jax_moye_generate_code out)
+  set(code "")
+  foreach(arch IN LISTS ARGN)
+    if(arch EQUAL 80)
+      list(APPEND code compute_80)
+    endif()
+    list(APPEND code sm_${arch})
+  endforeach()
+  list(JOIN code "," code)
+  set(${out} "--generate-code=arch=compute_80,code=[${code}]" PARENT_SCOPE)
 endfunction()

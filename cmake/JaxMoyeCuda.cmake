@@ -56,14 +56,14 @@ function(jax_moye_cuda_kernels target)
   add_library(${target} OBJECT ${ARGN})
   target_link_libraries(${target} PRIVATE jax_moye_options)
   jax_moye_limit_archs(archs ${JAX_MOYE_PORTABLE_ARCHS})
-  # tools/nvcc_gate.py runs the compiler, leaves what ptxas says in <object>.ptxas.json,
+  jax_moye_generate_code(generate_code ${archs})
+  # tools/nvcc_gate.py runs the compiler, leaves what ptxas says in <object>.ptxas.json, and makes errors of its warnings.
+  # Not ptxas's own -Werror: its options travel with the embedded PTX, and a driver that compiles that for a future GPU
+  # must not fail at a spill.
   set(launcher "${Python_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/tools/nvcc_gate.py" ${CMAKE_CUDA_COMPILER_LAUNCHER})
-  # and makes errors of its warnings. Not ptxas's own -Werror: its options travel with the embedded PTX, and a driver that
-  # compiles it for a future GPU must not fail at a spill.
-  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${archs}" CUDA_COMPILER_LAUNCHER "${launcher}")
-  target_compile_options(
-    ${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v,-warn-spills,-warn-lmem-usage>
-                      $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
+  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES OFF CUDA_COMPILER_LAUNCHER "${launcher}")
+  target_compile_options(${target} PRIVATE "${generate_code}" -Xptxas=-v,-warn-spills,-warn-lmem-usage
+                                           -Werror=all-warnings)
 endfunction()
 
 # jax_moye_inspect_kernels(<module> <kernels>): after linking, the registers of each row into _registers.json, which is

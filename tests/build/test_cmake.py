@@ -93,22 +93,31 @@ def test_a_bad_row_is_shown(tmp_path, row, message):
 @pytest.mark.parametrize(
     ("wanted", "kept"),
     [
-        ("", "80;90-real;100-real;120-real"),
-        ("90", "90-real"),
-        ("90a", "90-real"),
-        ("80;90", "80;90-real"),
-        ("80,90", "80;90-real"),
+        ("", "80;90;100;120"),
+        ("90", "90"),
+        ("90a", "90"),
+        ("80;90", "80;90"),
+        ("80,90", "80;90"),
         ("86", "80"),  # sm_80's code runs there
         ("89-real", "80"),
-        ("103", "100-real"),
-        ("12.0", "120-real"),
-        ("8.6 9.0", "80;90-real"),
+        ("103", "100"),
+        ("12.0", "120"),
+        ("8.6 9.0", "80;90"),
     ],
 )
 def test_architectures(tmp_path, wanted, kept):
     script = 'include(JaxMoyeArchs)\njax_moye_limit_archs(archs ${JAX_MOYE_PORTABLE_ARCHS})\nmessage("${archs}")'
     run = run_cmake(tmp_path, script, JAX_MOYE_CUDA_ARCHS=wanted)
     assert (run.returncode, run.stderr.strip()) == (0, kept)
+
+
+@pytest.mark.parametrize(
+    ("archs", "code"),
+    [("80 90 100 120", "compute_80,sm_80,sm_90,sm_100,sm_120"), ("90", "sm_90"), ("80", "compute_80,sm_80")],
+)
+def test_generated_code(tmp_path, archs, code):
+    run = run_cmake(tmp_path, f'include(JaxMoyeArchs)\njax_moye_generate_code(flag {archs})\nmessage("${{flag}}")')
+    assert run.stderr.strip() == f"--generate-code=arch=compute_80,code=[{code}]"
 
 
 @pytest.mark.parametrize("wanted", ["75", "130"])
