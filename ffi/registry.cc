@@ -20,30 +20,6 @@ std::array<RegisteredGemm, kNumConfigs> make_table(std::index_sequence<kRow...>)
 
 }  // namespace
 
-char const* dtype_name(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::bf16:
-      return "bf16";
-    case Dtype::f16:
-      return "f16";
-    case Dtype::f32:
-      return "f32";
-    case Dtype::f64:
-      return "f64";
-  }
-  return "?";
-}
-
-char const* kernel_name(Kernel kernel) {
-  switch (kernel) {
-    case Kernel::simt_tiled:
-      return "simt_tiled";
-    case Kernel::sm80_multistage:
-      return "sm80_multistage";
-  }
-  return "?";
-}
-
 std::string config_name(GemmConfig const& config) {
   auto const number = [](int value) { return std::to_string(value); };
   return std::string(kernel_name(config.kernel)) + "_" + dtype_name(config.dtype) + "_" + number(config.tile.m) + "x" +

@@ -9,12 +9,6 @@
 
 namespace moye {
 
-/// "bf16"
-char const* dtype_name(Dtype dtype);
-
-/// "sm80_multistage"
-char const* kernel_name(Kernel kernel);
-
 /// The row's name, computed from its fields: "sm80_multistage_bf16_128x128x32_s4_a16".
 std::string config_name(GemmConfig const& config);
 

@@ -11,6 +11,12 @@ namespace moye {
 enum class Kernel { simt_tiled, sm80_multistage };  // each names the file gemm/<enumerator>.cuh
 enum class Dtype { bf16, f16, f32, f64 };
 
+// The enumerators' names, in their order: parts of a config's name.
+inline constexpr char const* kKernelNames[] = {"simt_tiled", "sm80_multistage"};
+inline constexpr char const* kDtypeNames[] = {"bf16", "f16", "f32", "f64"};
+constexpr char const* kernel_name(Kernel kernel) { return kKernelNames[int(kernel)]; }
+constexpr char const* dtype_name(Dtype dtype) { return kDtypeNames[int(dtype)]; }
+
 struct TileMNK {
   int m, n, k;
 };
