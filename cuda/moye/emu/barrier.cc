@@ -87,7 +87,7 @@ bool arrive(Thread& thread, Barrier& barrier, char const* what, int threads, Loc
   ++domain.counters.barriers;
   barrier.count = 0;
   for (Thread* waiter : barrier.waiters) {
-    if (domain.detect_races) join(domain, waiter->clock, barrier.clock);
+    if (domain.detect_races) acquire(*waiter, barrier.clock);
     domain.make_ready(*waiter);
   }
   barrier.waiters.clear();
@@ -105,11 +105,11 @@ void bar_sync(int id, int threads, Loc loc) {
   threads = checked_count(thread, kWhat, id, threads, loc);
   Barrier& barrier = thread.cta->barriers[id];
   if (arrive(thread, barrier, kWhat, threads, loc)) {
-    if (domain.detect_races) join(domain, thread.clock, barrier.clock);
+    if (domain.detect_races) acquire(thread, barrier.clock);
     return domain.yield_sometimes();
   }
   barrier.waiters.push_back(&thread);
-  domain.block({kWhat, progress, &barrier, loc});
+  domain.block(kWhat, progress, &barrier, loc);
 }
 
 // The warp arrives as a whole: a lane that runs ahead of the others must not be counted a second time before them.

@@ -54,6 +54,7 @@ void cp_async(void* smem_dst, void const* gmem_src, int bytes, int src_bytes, Lo
   }
   if (src_bytes != 0) global_access(thread, gmem_src, src_bytes, false, "cp.async (read)", loc);
   if (domain.detect_races) {
+    domain.used_agents = domain.agents;
     shared_access(thread, *thread.cta, offset, bytes, true, Proxy::cp_async, "cp.async", loc);
   }
   ++domain.counters.cp_async;

@@ -107,12 +107,17 @@ void Domain::map_smem(size_t count, size_t bytes) {
 
 // A clock for each thread, then for each barrier, then one to compute with.
 void Domain::allocate_clocks() {
-  agents = 2 * static_cast<int>(threads.size());
+  agents = (2 * static_cast<int>(threads.size()) + 31) / 32 * 32;
   size_t const barrier_count = ctas.size() * kBarriers;
   size_t const size = (threads.size() + barrier_count + 1) * agents;
   if (clock_pool_size_ < size) {
     clock_pool = std::make_unique<uint32_t[]>(size);
     clock_pool_size_ = size;
+  }
+  size_t const floors = threads.size() * agents / 32;
+  if (floor_pool_size_ < floors) {
+    floor_pool = std::make_unique<uint32_t[]>(floors);
+    floor_pool_size_ = floors;
   }
   barrier_clocks_.resize(barrier_count);
   Clock next = clock_pool.get() + threads.size() * agents;

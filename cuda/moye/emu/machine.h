@@ -57,6 +57,7 @@ struct Thread {
   Cta* cta;
   Warp* warp;
   Clock clock;
+  uint32_t* floors;     // by 32 agents: no component of the clock is less than this (race.cc)
   uint64_t steps_left;  // Options::watchdog_steps, counted down between waits
   int site_depth;       // Site objects alive; site is the outermost
   Loc site;
@@ -169,8 +170,8 @@ struct Domain {
 
   // Scheduling: called by the running thread.
   void make_ready(Thread& thread);
-  void block(Wait const& wait);  // until make_ready
-  void yield_sometimes();        // under ThreadOrder::random, at an instruction that does not wait
+  void block(char const* what, std::string (*describe)(void const*), void const* object, Loc loc);  // until make_ready
+  void yield_sometimes();  // under ThreadOrder::random, at an instruction that does not wait
   void finish_thread();
   void count_step(Thread& thread, Loc loc) {
     if (--thread.steps_left == 0) endless(thread, loc);
@@ -196,8 +197,10 @@ struct Domain {
   std::vector<Cta> ctas;
   std::vector<Thread> threads;
   std::vector<Warp> warps;
-  int agents = 0;  // components of a clock
+  int agents = 0;       // components of a clock
+  int used_agents = 0;  // the others are 0: kernels without cp.async need not carry its half
   std::unique_ptr<uint32_t[]> clock_pool;
+  std::unique_ptr<uint32_t[]> floor_pool;
   Clock scratch_clock = nullptr;
 
   // Two mappings, each with inaccessible bytes around every part. Those around shared memory are more than a CTA can
@@ -233,7 +236,7 @@ struct Domain {
 
   size_t stack_bytes_ = 0, stack_count_ = 0;
   size_t smem_part_bytes_ = 0, smem_part_count_ = 0;
-  size_t clock_pool_size_ = 0;
+  size_t clock_pool_size_ = 0, floor_pool_size_ = 0;
   std::vector<Clock> barrier_clocks_;
   struct CachedSite {
     AccessSite site{};
@@ -278,10 +281,10 @@ std::string describe_fault(Thread& thread, uintptr_t address, uintptr_t pc, bool
 // ----------------------------------------------------------------------------------------------------------------
 // races
 
-/// Into the clock of `into`: everything `from` knows.
-void join(Domain const& domain, Clock into, Clock from);
-/// Joins the thread's clock into `into` and starts a new event of the thread.
+/// Makes what the thread knows known to `into` and starts a new event of the thread.
 void release(Thread& thread, Clock into);
+/// Makes known to the thread what `from` knows, to which the thread has released since it last learnt anything.
+void acquire(Thread& thread, Clock from);
 
 /// An access to shared memory by the thread, or by its cp.async copies of the group being formed.
 void shared_access(Thread& thread, Cta& cta, uint32_t offset, size_t bytes, bool write, Proxy proxy, char const* what,

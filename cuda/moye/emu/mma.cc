@@ -34,16 +34,16 @@ void execute(void* const* arguments) {
   constexpr int kRowGroups = kM / 8;
   constexpr int kRegistersB = kK / (4 * kPerRegister);
   constexpr int kRegistersA = kRegistersB * kRowGroups;
-  // As vectors of eight columns.
-  typedef Sum Row __attribute__((vector_size(8 * sizeof(Sum))));
+  // Four columns in a vector, two vectors in a row: 16 bytes of floats or integers, what every processor has.
+  typedef Sum Quad __attribute__((vector_size(4 * sizeof(Sum))));
   Sum a[kM][kK];
   union {
     Sum element[kK][kN];
-    Row row[kK];
+    Quad row[kK][2];
   } b;
   union {
     Sum element[kM][kN];
-    Row row[kM];
+    Quad row[kM][2];
   } c;
 
   auto convert = [](auto value) -> Sum {
@@ -82,9 +82,13 @@ void execute(void* const* arguments) {
         for (int j = 0; j < kN; ++j) c.element[i][j] = __builtin_fma(a[i][k], b.element[k][j], c.element[i][j]);
       }
     } else {
-      Row sum = c.row[i];
-      for (int k = 0; k < kK; ++k) sum += b.row[k] * a[i][k];
-      c.row[i] = sum;
+      Quad left = c.row[i][0], right = c.row[i][1];
+      for (int k = 0; k < kK; ++k) {
+        left += b.row[k][0] * a[i][k];
+        right += b.row[k][1] * a[i][k];
+      }
+      c.row[i][0] = left;
+      c.row[i][1] = right;
     }
   }
 

@@ -18,13 +18,19 @@ namespace moye::emu {
 
 // -------------------------------------------------------------------------------------------------------------- clocks
 
-void join(Domain const& domain, Clock into, Clock from) {
-  for (int i = 0; i < domain.agents; ++i) into[i] = std::max(into[i], from[i]);
+void release(Thread& thread, Clock into) {
+  // Signed, because the oldest vector units compare nothing else. Events stay far below 2^31.
+  auto* const to = reinterpret_cast<int32_t*>(into);
+  auto const* const from = reinterpret_cast<int32_t const*>(thread.clock);
+  int const count = thread.domain->used_agents;
+  for (int i = 0; i < count; ++i) to[i] = to[i] > from[i] ? to[i] : from[i];
+  ++thread.clock[thread.agent];
 }
 
-void release(Thread& thread, Clock into) {
-  join(*thread.domain, into, thread.clock);
-  ++thread.clock[thread.agent];
+void acquire(Thread& thread, Clock from) {
+  uint32_t const mine = thread.clock[thread.agent];  // only the thread's own event is newer than at the release
+  std::memcpy(thread.clock, from, thread.domain->used_agents * sizeof(uint32_t));
+  thread.clock[thread.agent] = mine;
 }
 
 uint16_t Domain::site(char const* what, Loc loc) {
@@ -58,6 +64,7 @@ namespace {
 struct Access {
   Domain* domain;
   Clock clock;
+  uint32_t* floors;
   uint32_t agent, event;
   uint16_t site;
   bool write;
@@ -65,6 +72,24 @@ struct Access {
   uint32_t ordered_agent, ordered_event;
 
   bool after(uint32_t other_agent, uint32_t other_event) const { return clock[other_agent] >= other_event; }
+
+  /// The lanes whose read is not ordered before this access.
+  uint32_t unordered(ReadRecord const& record) const {
+    // A clock's components only grow, so their least value, once computed, answers for most reads after it: a store to
+    // what 256 threads have read costs 8 comparisons, not 256.
+    uint32_t& floor = floors[record.group];
+    if (record.event <= floor) return 0;
+    Clock const first = clock + 32 * record.group;
+    uint32_t least = first[0];
+    for (int i = 1; i < 32; ++i) least = first[i] < least ? first[i] : least;
+    floor = least;
+    if (record.event <= least) return 0;
+    uint32_t result = 0;
+    for (uint32_t rest = record.lanes; rest != 0; rest &= rest - 1) {
+      if (first[__builtin_ctz(rest)] < record.event) result |= rest & -rest;
+    }
+    return result;
+  }
 };
 
 [[noreturn]] void fail_race(Access const& access, uint32_t offset, uint32_t agent, uint16_t site, bool write) {
@@ -91,9 +116,8 @@ void check(Access& access, Records const& records, uint32_t offset, uint8_t mask
   for (int i = 0; i < records.read_count; ++i) {
     ReadRecord const& record = records.reads[i];
     if ((record.mask & mask) == 0) continue;
-    for (uint32_t rest = record.lanes; rest != 0; rest &= rest - 1) {
-      uint32_t const agent = 32u * record.group + __builtin_ctz(rest);
-      if (!access.after(agent, record.event)) fail_race(access, offset, agent, record.site, false);
+    if (uint32_t const lanes = access.unordered(record); lanes != 0) {
+      fail_race(access, offset, 32u * record.group + __builtin_ctz(lanes), record.site, false);
     }
   }
 }
@@ -116,11 +140,11 @@ void record_write(Access const& access, Records& records, uint8_t mask) {
 
 // A read that happened before this one need not be kept: what is ordered after this one is ordered after that one.
 bool superseded(Access const& access, ReadRecord const& record, uint8_t mask) {
-  if ((record.mask & ~mask) != 0) return false;
-  for (uint32_t rest = record.lanes; rest != 0; rest &= rest - 1) {
-    if (!access.after(32u * record.group + __builtin_ctz(rest), record.event)) return false;
+  // Mostly it did not: another warp reads the same, and one lane tells.
+  if ((record.mask & ~mask) != 0 || !access.after(32u * record.group + __builtin_ctz(record.lanes), record.event)) {
+    return false;
   }
-  return true;
+  return access.unordered(record) == 0;
 }
 
 void record_read(Access const& access, Records& records, uint8_t mask) {
@@ -174,7 +198,7 @@ void shared_access(Thread& thread, Cta& cta, uint32_t offset, size_t bytes, bool
                    Loc loc) {
   constexpr uint8_t kAllBytes = 0xf;
   Domain& domain = *thread.domain;
-  Access access{&domain, thread.clock, 0, 0, domain.site(what, loc), write, UINT32_MAX, 0};
+  Access access{&domain, thread.clock, thread.floors, 0, 0, domain.site(what, loc), write, UINT32_MAX, 0};
   if (proxy == Proxy::thread) {
     access.agent = static_cast<uint32_t>(thread.agent);
     access.event = thread.clock[thread.agent];

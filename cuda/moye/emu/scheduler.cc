@@ -17,10 +17,14 @@ void Domain::make_ready(Thread& thread) {
   ready_[(ready_head_ + ready_count_++) & (ready_.size() - 1)] = &thread;
 }
 
-void Domain::block(Wait const& wait) {
-  running->wait = wait;
+void Domain::block(char const* what, std::string (*describe)(void const*), void const* object, Loc loc) {
+  Thread& thread = *running;
+  thread.wait.what = what;
+  thread.wait.describe = describe;
+  thread.wait.object = object;
+  thread.wait.loc = loc;
+  thread.steps_left = launch->options.watchdog_steps;
   schedule();
-  running->steps_left = launch->options.watchdog_steps;
 }
 
 void Domain::yield_sometimes() {
@@ -198,7 +202,9 @@ void Domain::start_cluster(uint64_t index) {
   }
   if (detect_races) {
     reset(shadow, ctas.size(), shape.smem_bytes);
+    used_agents = static_cast<int>(threads.size());
     std::memset(clock_pool.get(), 0, threads.size() * agents * sizeof(uint32_t));
+    std::memset(floor_pool.get(), 0, threads.size() * agents / 32 * sizeof(uint32_t));
   }
 
   Dim3 const clusters{shape.grid.x / shape.cluster.x, shape.grid.y / shape.cluster.y, shape.grid.z / shape.cluster.z};
@@ -245,7 +251,10 @@ void Domain::start_cluster(uint64_t index) {
       thread.agent = static_cast<int>(rank) * per_cta + id;
       thread.lane = id % 32;
       thread.clock = detect_races ? clock_pool.get() + size_t{static_cast<size_t>(thread.agent)} * agents : nullptr;
-      if (detect_races) thread.clock[thread.agent] = 1;
+      if (detect_races) {
+        thread.clock[thread.agent] = 1;
+        thread.floors = floor_pool.get() + size_t{static_cast<size_t>(thread.agent)} * agents / 32;
+      }
       thread.steps_left = launch->options.watchdog_steps;
       thread.site_depth = 0;
       thread.finished = false;

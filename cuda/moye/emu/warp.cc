@@ -58,7 +58,7 @@ bool meet(Thread& thread, char const* what, uint32_t mask, void* arguments, Loc 
   meeting->arguments[thread.lane] = arguments;
   meeting->arrived |= 1u << thread.lane;
   if (meeting->arrived == mask) return true;
-  domain.block({what, progress, meeting, loc});
+  domain.block(what, progress, meeting, loc);
   return false;
 }
 
@@ -94,7 +94,7 @@ void sync_warp(uint32_t mask, Loc loc) {
       release(thread.warp->first[__builtin_ctz(rest)], domain.scratch_clock);
     }
     for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-      join(domain, thread.warp->first[__builtin_ctz(rest)].clock, domain.scratch_clock);
+      acquire(thread.warp->first[__builtin_ctz(rest)], domain.scratch_clock);
     }
   });
 }
