@@ -2,7 +2,8 @@
 
 # SASS of one minor version serves the later ones of its major; sm_90 does not run sm_80's. The code of all four is made
 # from compute_80's PTX, which is compiled once: nothing in these kernels asks which GPU it is for, and that step is most
-# of the time. The PTX itself is kept beside sm_80's code, for GPUs newer than all of these.
+# of the time. (nvcc 13's other optimizer, for compute_100 and up, leaves the main loops alone and makes the rest a quarter
+# smaller; whether that is faster has not been measured.) The PTX is kept beside sm_80's code, for GPUs newer than these.
 set(JAX_MOYE_PORTABLE_ARCHS 80 90 100 120)
 
 # jax_moye_limit_archs(<out> <arch>...): those of the list that JAX_MOYE_CUDA_ARCHS asks for. Asking for 86 or 90a keeps
