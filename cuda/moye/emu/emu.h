@@ -59,9 +59,9 @@ struct Options {
   ThreadOrder order = ThreadOrder::fifo;
   int workers = 1;                 // OS threads
   size_t stack_bytes = 64 * 1024;  // of each CUDA thread
-  /// Accesses and instructions of one thread without its ever waiting for another, after which it is reported as
-  /// endless.
-  uint64_t watchdog_steps = 1'000'000'000;
+  /// Accesses (but to its own stack) and instructions of one thread without its ever waiting for another, after which
+  /// it is reported as endless. A loop that does neither is not noticed; C++ does not let it be endless.
+  uint64_t watchdog_steps = 100'000'000;
   double watchdog_seconds = 600;  // of one CTA (cluster), after which it is reported as endless; 0: never
 };
 

@@ -198,10 +198,14 @@ Status launch(Shape const& shape, Stream* stream, void (*run_thread)(void*), voi
   state.clusters = volume(shape.grid) / volume(shape.cluster);
   state.host_frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
   try {
-    for (Memory const& memory : stream->memory) {
-      Region& region = state.regions.emplace_back();
-      region.memory = memory;
-      if (memory.writable && state.options.detect_races) allocate_global_shadow(region);
+    // Where arrays overlap the writable one comes first, and is found first.
+    for (bool writable : {true, false}) {
+      for (Memory const& memory : stream->memory) {
+        if (memory.writable != writable) continue;
+        Region& region = state.regions.emplace_back();
+        region.memory = memory;
+        if (writable && state.options.detect_races) allocate_global_shadow(region);
+      }
     }
   } catch (std::bad_alloc const&) {
     return {"emulator: out of memory for the shadow of the writable arrays; Options::detect_races = false needs none"};

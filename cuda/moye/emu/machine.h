@@ -13,7 +13,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -110,7 +109,6 @@ struct Cta {
   Domain* domain;
   Dim3 index;
   uint64_t linear;  // index in the grid, x fastest
-  int rank;         // in the cluster
   unsigned char* smem;
   Thread* threads;
   Warp* warps;

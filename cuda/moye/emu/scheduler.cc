@@ -218,7 +218,6 @@ void Domain::start_cluster(uint64_t index) {
     cta.index = {origin.x + r % shape.cluster.x, origin.y + r / shape.cluster.x % shape.cluster.y,
                  origin.z + r / (shape.cluster.x * shape.cluster.y)};
     cta.linear = cta.index.x + uint64_t{shape.grid.x} * (cta.index.y + uint64_t{shape.grid.y} * cta.index.z);
-    cta.rank = static_cast<int>(rank);
     cta.threads = &threads[rank * per_cta];
     cta.warps = &warps[rank * warps_per_cta];
     cta.warp_count = warps_per_cta;
