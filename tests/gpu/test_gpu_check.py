@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 
+import cxx
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -94,3 +95,8 @@ def test_a_failed_build_ends_it(tmp_path):
 
 def test_it_stays_inside_nine_minutes():
     assert int(re.search(r"SECONDS_IN_ALL:-(\d+)", SCRIPT.read_text()).group(1)) < 9 * 60
+
+
+def test_the_driver_compiles():
+    # It runs on a GPU only; CI sees at least that it still fits the table's interface.
+    cxx.compile_only(ROOT / "tests" / "gpu" / "gemm_check.cu", flags=[f"-I{ROOT / 'ffi'}", "-Werror"])
