@@ -167,10 +167,10 @@ inline constexpr long long static_value<C<v>> = static_cast<long long>(v);
 template <long long n, class T>
 inline constexpr bool is_constant = static_value<T> == n && n != kDynamic;
 
-#define MOYE_CONSTANT_OPERATOR(op)                                       \
-  template <auto a, auto b>                                              \
-  MOYE_HOST_DEVICE constexpr C<(a op b)> operator op(C<a>, C<b>) {       \
-    return {};                                                           \
+#define MOYE_CONSTANT_OPERATOR(op)                                 \
+  template <auto a, auto b>                                        \
+  MOYE_HOST_DEVICE constexpr C<(a op b)> operator op(C<a>, C<b>) { \
+    return {};                                                     \
   }
 MOYE_CONSTANT_OPERATOR(+)
 MOYE_CONSTANT_OPERATOR(-)
@@ -199,8 +199,8 @@ MOYE_HOST_DEVICE constexpr C<!a> operator!(C<a>) {
 template <class T>
 concept DynamicIntegral = is_dynamic_integral<T>;
 
-// Constant with variable: 0 and 1 stay (or make the result) static. A broadcast mode keeps its static stride 0 this way,
-// and a register's offset stays a compile-time number. All other combinations are the built-in operators.
+// Constant with variable: 0 and 1 stay (or make the result) static. A broadcast mode keeps its static stride 0 this
+// way, and a register's offset stays a compile-time number. All other combinations are the built-in operators.
 template <auto a, DynamicIntegral T>
   requires(a == 0)
 MOYE_HOST_DEVICE constexpr T operator+(C<a>, T t) {
@@ -451,14 +451,14 @@ inline constexpr bool is_static_numbers = is_static_integral<T>;
 template <class... T>
 inline constexpr bool is_static_numbers<Tuple<T...>> = (is_static_numbers<T> && ...);
 
-// Returns the expression. Where its type says everything, only the type is computed, and no code: a layout is worked out
-// by hundreds of small functions, which would otherwise all be generated, inlined and found to do nothing.
-#define MOYE_RETURN(...)               \
+// Returns the expression. Where its type says everything, only the type is computed, and no code: a layout is worked
+// out by hundreds of small functions, which would otherwise all be generated, inlined and found to do nothing.
+#define MOYE_RETURN(...)                  \
   using Returned = decltype(__VA_ARGS__); \
   if constexpr (is_static<Returned>) {    \
     return Returned{};                    \
-  } else {                             \
-    return __VA_ARGS__;                \
+  } else {                                \
+    return __VA_ARGS__;                   \
   }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -500,7 +500,8 @@ MOYE_HOST_DEVICE constexpr auto transform(Tuple<T...> const& t, Tuple<U...> cons
 
 /// (f(t0, u0, v0), f(t1, u1, v1), ...)
 template <class... T, class... U, class... V, class F>
-MOYE_HOST_DEVICE constexpr auto transform(Tuple<T...> const& t, Tuple<U...> const& u, Tuple<V...> const& v, F const& f) {
+MOYE_HOST_DEVICE constexpr auto transform(Tuple<T...> const& t, Tuple<U...> const& u, Tuple<V...> const& v,
+                                          F const& f) {
   static_assert(sizeof...(T) == sizeof...(U) && sizeof...(T) == sizeof...(V), "transform: the tuples differ in rank");
   MOYE_RETURN(transform_impl(t, u, v, f, MakeSeq<sizeof...(T)>{}))
 }

@@ -7,8 +7,8 @@
 namespace moye {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Basis strides: E<I> is "one step along mode I". A layout whose strides are multiples of E<I> returns coordinates, so a
-// coordinate tensor is partitioned by the same code as the data and says where each element came from.
+// Basis strides: E<I> is "one step along mode I". A layout whose strides are multiples of E<I> returns coordinates, so
+// a coordinate tensor is partitioned by the same code as the data and says where each element came from.
 
 template <class T, int I>
 struct ScaledBasis : Tuple<T> {
@@ -318,12 +318,11 @@ MOYE_HOST_DEVICE constexpr auto compatible(A const& a, B const& b) {
 template <class A, class B>
 MOYE_HOST_DEVICE constexpr auto evenly_divides(A const& a, B const& b) {
   if constexpr (is_tuple<B>) {
-    if constexpr (!is_tuple<A>) {
-      return product(a) % product(b) == Int<0>{};
-    } else if constexpr (tuple_size<B> > tuple_size<A>) {
+    if constexpr (tuple_size<B> > tuple_size<A>) {
       return false_type{};
     } else {
-      return apply(transform(take<0, tuple_size<B>>(a), b, [](auto const& x, auto const& y) { return evenly_divides(x, y); }),
+      return apply(transform(take<0, tuple_size<B>>(wrap(a)), b,
+                             [](auto const& x, auto const& y) { return evenly_divides(x, y); }),
                    [](auto const&... x) { return (true_type{} && ... && x); });
     }
   } else {
@@ -343,8 +342,9 @@ MOYE_HOST_DEVICE constexpr auto elem_less(A const& a, B const& b) {
     if constexpr (tuple_size<A> > tuple_size<B>) {
       return false_type{};
     } else {
-      return apply(transform(a, take<0, tuple_size<A>>(b), [](auto const& x, auto const& y) { return elem_less(x, y); }),
-                   [](auto const&... x) { return (true_type{} && ... && x); });
+      return apply(
+          transform(a, take<0, tuple_size<A>>(b), [](auto const& x, auto const& y) { return elem_less(x, y); }),
+          [](auto const&... x) { return (true_type{} && ... && x); });
     }
   } else {
     static_assert(!is_tuple<A> && !is_tuple<B>, "elem_less: the coordinate's profile is not the shape's");
@@ -365,7 +365,8 @@ template <int I, class Coord, class Shape, class Stride>
 MOYE_HOST_DEVICE constexpr auto crd2idx_split(Coord const& coord, Shape const& shape, Stride const& stride);
 
 /// The index of a coordinate: sum of coordinate times stride. A scalar coordinate of a tuple shape is split
-/// colexicographically; the last mode takes what is left, so that the function extends beyond the shape. `_` counts as 0.
+/// colexicographically; the last mode takes what is left, so that the function extends beyond the shape. `_` counts as
+/// 0.
 template <class Coord, class Shape, class Stride>
 MOYE_HOST_DEVICE constexpr auto crd2idx(Coord const& coord, Shape const& shape, Stride const& stride) {
   if constexpr (is_underscore<Coord> || is_constant<0, Coord> || is_zero_stride<Stride>) {
@@ -398,7 +399,8 @@ MOYE_HOST_DEVICE constexpr auto crd2idx_split(Coord const& coord, Shape const& s
   }
 }
 
-// The same for static shapes and strides, from their types alone: what is left at run time is arithmetic on coordinates.
+// The same for static shapes and strides, from their types alone: what is left at run time is arithmetic on
+// coordinates.
 
 /// The index of a scalar coordinate c in modes (S...):(D...): the sum of c / (extents before) % extent * stride.
 template <class S, class D>
@@ -513,7 +515,8 @@ template <class Index, class Shape, class Stride>
 MOYE_HOST_DEVICE constexpr auto idx2crd(Index const& index, Shape const& shape, Stride const& stride) {
   if constexpr (is_tuple<Index>) {
     static_assert(tuple_size<Index> == tuple_size<Shape>, "idx2crd: index and shape differ in rank");
-    return transform(index, shape, stride, [](auto const& i, auto const& s, auto const& d) { return idx2crd(i, s, d); });
+    return transform(index, shape, stride,
+                     [](auto const& i, auto const& s, auto const& d) { return idx2crd(i, s, d); });
   } else if constexpr (is_tuple<Shape>) {
     return transform(shape, stride, [&](auto const& s, auto const& d) { return idx2crd(index, s, d); });
   } else {

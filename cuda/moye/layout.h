@@ -12,7 +12,8 @@ namespace moye {
 // ---------------------------------------------------------------------------------------------------------------------
 // The type
 
-/// Tag for make_layout: strides of a compact layout, first mode fastest (LayoutLeft) or last mode fastest (LayoutRight).
+/// Tag for make_layout: strides of a compact layout, first mode fastest (LayoutLeft) or last mode fastest
+/// (LayoutRight).
 struct LayoutLeft {
   template <class S>
   using Apply = decltype(compact_col_major(declval<S const&>()));
@@ -38,7 +39,8 @@ struct Layout : Tuple<Shape_, Stride_> {
   static constexpr int kRank = rank_v<Shape_>;
 
   Layout() = default;
-  MOYE_HOST_DEVICE constexpr Layout(Shape_ const& shape, Stride_ const& stride) : Tuple<Shape_, Stride_>(shape, stride) {}
+  MOYE_HOST_DEVICE constexpr Layout(Shape_ const& shape, Stride_ const& stride)
+      : Tuple<Shape_, Stride_>(shape, stride) {}
 
   MOYE_HOST_DEVICE constexpr Shape_ shape() const {
     if constexpr (is_static<Shape_>) {
@@ -86,8 +88,8 @@ struct Layout : Tuple<Shape_, Stride_> {
 };
 
 template <class Shape_, class Stride_>
-  requires((is_tuple<Shape_> || is_integral<Shape_>) && !is_same<Stride_, LayoutLeft> && !is_same<Stride_, LayoutRight> &&
-           !is_layout<Stride_>)
+  requires((is_tuple<Shape_> || is_integral<Shape_>) && !is_same<Stride_, LayoutLeft> &&
+           !is_same<Stride_, LayoutRight> && !is_layout<Stride_>)
 MOYE_HOST_DEVICE constexpr Layout<Shape_, Stride_> make_layout(Shape_ const& shape, Stride_ const& stride) {
   if constexpr (is_static<Shape_> && is_static<Stride_>) {
     return {};
@@ -185,7 +187,8 @@ template <class S, class D>
 MOYE_HOST_DEVICE constexpr auto absolute_strides(Layout<S, D> const&, D const& stride) {
   return transform_leaf(stride, [](auto const& d) {
     if constexpr (is_static_integral<RemoveCvref<decltype(d)>>) {
-      return C<(RemoveCvref<decltype(d)>::value < 0 ? -RemoveCvref<decltype(d)>::value : RemoveCvref<decltype(d)>::value)>{};
+      return C<(RemoveCvref<decltype(d)>::value < 0 ? -RemoveCvref<decltype(d)>::value
+                                                    : RemoveCvref<decltype(d)>::value)>{};
     } else {
       return d;
     }
@@ -277,7 +280,8 @@ struct KeptImpl<T, Underscore> {
 
 /// A slice of a tensor is the sublayout of the modes with `_` ...
 template <class S, class D, class... C>
-MOYE_HOST_DEVICE constexpr auto slice_layout([[maybe_unused]] Layout<S, D> const& l, [[maybe_unused]] C const&... coords) {
+MOYE_HOST_DEVICE constexpr auto slice_layout([[maybe_unused]] Layout<S, D> const& l,
+                                             [[maybe_unused]] C const&... coords) {
   if constexpr (is_static<S> && is_static<D>) {
     return Layout<typename KeptImpl<S, C...>::Type, typename KeptImpl<D, C...>::Type>{};
   } else {
@@ -347,7 +351,8 @@ struct LayoutOfNumbers<P, Seq<0>> {
 };
 template <class P, int... J>
 struct LayoutOfNumbers<P, Seq<J...>> {
-  using Type = Layout<Tuple<Int<static_cast<int>(P::value.shape[J])>...>, Tuple<Int<static_cast<int>(P::value.stride[J])>...>>;
+  using Type =
+      Layout<Tuple<Int<static_cast<int>(P::value.shape[J])>...>, Tuple<Int<static_cast<int>(P::value.stride[J])>...>>;
 };
 template <class P>
 using LayoutOf = typename LayoutOfNumbers<P, MakeSeq<P::value.size>>::Type;
@@ -392,7 +397,7 @@ struct CoalescePlanOf {
 template <class Plan, class Shapes, class Strides, int... J>
 MOYE_HOST_DEVICE constexpr auto build_coalesced(Shapes const& shapes, Strides const& strides, Seq<J...>) {
   MOYE_RETURN(layout_from_leaves(make_tuple(product_of_range<Plan::value.begin[J], Plan::value.end[J]>(shapes)...),
-                            make_tuple(get<Plan::value.begin[J]>(strides)...)))
+                                 make_tuple(get<Plan::value.begin[J]>(strides)...)))
 }
 
 template <class S, class D, bool kKeepLast>
@@ -551,11 +556,12 @@ MOYE_HOST_DEVICE constexpr auto composed_stride(StridesA const& a, StridesB cons
 template <class Plan, int L, class StridesA, class ShapesB, class StridesB, int... J>
 MOYE_HOST_DEVICE constexpr auto composed_leaf(StridesA const& a, ShapesB const& sb, StridesB const& db, Seq<J...>) {
   MOYE_RETURN(layout_from_leaves(make_tuple(composed_shape<Plan, J, L, StridesA>(sb)...),
-                            make_tuple(composed_stride<Plan, J, L>(a, db)...)))
+                                 make_tuple(composed_stride<Plan, J, L>(a, db)...)))
 }
 template <class Plan, class StridesA, class ShapesB, class StridesB, int... L>
 MOYE_HOST_DEVICE constexpr auto composed_leaves(StridesA const& a, ShapesB const& sb, StridesB const& db, Seq<L...>) {
-  MOYE_RETURN(make_layout(composed_leaf<Plan, L>(a, sb, db, MakeRange<Plan::value.begin[L], Plan::value.begin[L + 1]>{})...))
+  MOYE_RETURN(
+      make_layout(composed_leaf<Plan, L>(a, sb, db, MakeRange<Plan::value.begin[L], Plan::value.begin[L + 1]>{})...))
 }
 
 template <class SA, class DA, class SB, class DB>
@@ -576,8 +582,7 @@ MOYE_HOST_DEVICE constexpr auto compose_dynamic(Layout<SA, DA> const& a, Layout<
   using Plan = CompositionPlanOf<RemoveCvref<decltype(shapes_a)>, RemoveCvref<decltype(strides_a)>,
                                  RemoveCvref<decltype(shapes_b)>, RemoveCvref<decltype(strides_b)>>;
   check_layout_error<Plan::value.error>();
-  auto const leaves =
-      composed_leaves<Plan>(strides_a, shapes_b, strides_b, MakeSeq<leaf_count<SB>>{});
+  auto const leaves = composed_leaves<Plan>(strides_a, shapes_b, strides_b, MakeSeq<leaf_count<SB>>{});
   MOYE_RETURN(make_layout(unflatten(leaves.shape(), b.shape()), unflatten(leaves.stride(), b.shape())))
 }
 
@@ -617,7 +622,7 @@ MOYE_HOST_DEVICE constexpr auto composition(Layout<SA, DA> const& a, B const& b)
   }
 }
 
-/// Why composition(A, B) of two layouts does not exist; kNone if it does.
+/// Why composition(A, B) does not exist; kNone if it does.
 template <class A, class B>
 inline constexpr LayoutError composition_error = LayoutError::kNone;
 template <class SA, class DA, class SB, class DB>
@@ -627,6 +632,20 @@ inline constexpr LayoutError composition_error<Layout<SA, DA>, Layout<SB, DB>> =
                            decltype(flatten_to_tuple(declval<SB const&>())),
                            decltype(flatten_to_tuple(declval<DB const&>()))>::value.error;
 }();
+template <class A, class T, class I>
+inline constexpr LayoutError tiler_error = LayoutError::kNone;
+template <class A, class... T, int... I>
+inline constexpr LayoutError tiler_error<A, Tuple<T...>, Seq<I...>> = [] {
+  LayoutError first = LayoutError::kNone;
+  ((first = first == LayoutError::kNone ? composition_error<decltype(mode<I>(declval<A const&>())), T> : first), ...);
+  return first;
+}();
+template <class SA, class DA, class... T>
+inline constexpr LayoutError composition_error<Layout<SA, DA>, Tuple<T...>> =
+    tiler_error<Layout<SA, DA>, Tuple<T...>, MakeSeq<sizeof...(T)>>;
+template <class SA, class DA, auto v>
+inline constexpr LayoutError composition_error<Layout<SA, DA>, C<v>> =
+    composition_error<Layout<SA, DA>, Layout<C<v>, Int<1>>>;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // complement
@@ -640,9 +659,9 @@ template <class Plan, class Target, int... J>
 MOYE_HOST_DEVICE constexpr auto build_complement(Target const& target, Seq<J...>) {
   auto const period = Int<static_cast<int>(Plan::value.period)>{};
   auto const rest = ceil_div(target, period);
-  MOYE_RETURN(coalesce(make_layout(make_tuple(Int<static_cast<int>(Plan::value.shape[J])>{}..., rest),
-                              make_tuple(Int<static_cast<int>(Plan::value.stride[J])>{}...,
-                                         compact_col_major(rest, period)))))
+  MOYE_RETURN(coalesce(
+      make_layout(make_tuple(Int<static_cast<int>(Plan::value.shape[J])>{}..., rest),
+                  make_tuple(Int<static_cast<int>(Plan::value.stride[J])>{}..., compact_col_major(rest, period)))))
 }
 
 template <class S, class D, long long kTarget>
@@ -672,7 +691,8 @@ MOYE_HOST_DEVICE constexpr auto complement_dynamic(Layout<S, D> const& l, Target
   if constexpr (tuple_size<Shapes> == 1 && !(is_static<Shapes> && is_static<Strides>)) {
     auto const stride = get<0>(strides);
     auto const period = stride * get<0>(shapes);
-    MOYE_RETURN(coalesce(make_layout(make_tuple(stride, ceil_div(product(target), period)), make_tuple(Int<1>{}, period))))
+    MOYE_RETURN(
+        coalesce(make_layout(make_tuple(stride, ceil_div(product(target), period)), make_tuple(Int<1>{}, period))))
   } else {
     using Plan = ComplementPlanOf<Shapes, Strides>;
     check_layout_error<Plan::value.error>();
@@ -691,7 +711,8 @@ MOYE_HOST_DEVICE constexpr auto complement(Layout<S, D> const& l) {
 template <class L>
 inline constexpr LayoutError complement_error = [] {
   using Part = decltype(filter(declval<L const&>()));
-  return ComplementPlanOf<decltype(wrap(declval<Part>().shape())), decltype(wrap(declval<Part>().stride()))>::value.error;
+  return ComplementPlanOf<decltype(wrap(declval<Part>().shape())), decltype(wrap(declval<Part>().stride()))>::value
+      .error;
 }();
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -724,8 +745,8 @@ MOYE_HOST_DEVICE constexpr auto inverse_stride(Shapes const& shapes) {
 }
 template <class Plan, class Shapes, int... J>
 MOYE_HOST_DEVICE constexpr auto build_inverse(Shapes const& shapes, Seq<J...>) {
-  MOYE_RETURN(coalesce(make_layout(make_tuple(inverse_shape<Plan, J>(shapes)...),
-                              make_tuple(inverse_stride<Plan, J>(shapes)...))))
+  MOYE_RETURN(coalesce(
+      make_layout(make_tuple(inverse_shape<Plan, J>(shapes)...), make_tuple(inverse_stride<Plan, J>(shapes)...))))
 }
 
 template <class S, class D>
@@ -763,7 +784,8 @@ MOYE_HOST_DEVICE constexpr auto left_inverse(Layout<S, D> const& l) {
 template <class L>
 inline constexpr LayoutError left_inverse_error = [] {
   using Part = decltype(coalesce(declval<L const&>()));
-  return LeftInversePlanOf<decltype(wrap(declval<Part>().shape())), decltype(wrap(declval<Part>().stride()))>::value.error;
+  return LeftInversePlanOf<decltype(wrap(declval<Part>().shape())), decltype(wrap(declval<Part>().stride()))>::value
+      .error;
 }();
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -786,8 +808,9 @@ MOYE_HOST_DEVICE constexpr auto logical_divide(Layout<S, D> const& l, T const& t
     MOYE_RETURN(logical_divide(l, make_layout(tiler)))
   } else {
     static_assert(tuple_size<T> <= rank_v<S>, "logical_divide: the tiler has more modes than the layout");
-    return apply_by_mode(l, tiler, [](auto const& x, auto const& t) { return logical_divide(x, t); },
-                         MakeSeq<tuple_size<T>>{}, MakeSeq<rank_v<S> - tuple_size<T>>{});
+    return apply_by_mode(
+        l, tiler, [](auto const& x, auto const& t) { return logical_divide(x, t); }, MakeSeq<tuple_size<T>>{},
+        MakeSeq<rank_v<S> - tuple_size<T>>{});
   }
 }
 
@@ -839,7 +862,7 @@ template <class S, class D, class T>
 MOYE_HOST_DEVICE constexpr auto flat_divide(Layout<S, D> const& l, T const& tiler) {
   auto const zipped = zipped_divide(l, tiler);
   MOYE_RETURN(unpack_both(zipped, MakeSeq<rank_v<RemoveCvref<decltype(mode<0>(zipped))>>>{},
-                     MakeSeq<rank_v<RemoveCvref<decltype(mode<1>(zipped))>>>{}))
+                          MakeSeq<rank_v<RemoveCvref<decltype(mode<1>(zipped))>>>{}))
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -856,8 +879,9 @@ MOYE_HOST_DEVICE constexpr auto logical_product(Layout<S, D> const& block, T con
     MOYE_RETURN(logical_product(block, make_layout(tiler)))
   } else {
     static_assert(tuple_size<T> <= rank_v<S>, "logical_product: the tiler has more modes than the layout");
-    return apply_by_mode(block, tiler, [](auto const& x, auto const& t) { return logical_product(x, t); },
-                         MakeSeq<tuple_size<T>>{}, MakeSeq<rank_v<S> - tuple_size<T>>{});
+    return apply_by_mode(
+        block, tiler, [](auto const& x, auto const& t) { return logical_product(x, t); }, MakeSeq<tuple_size<T>>{},
+        MakeSeq<rank_v<S> - tuple_size<T>>{});
   }
 }
 template <class S, class D, class T>
@@ -875,7 +899,7 @@ template <class S, class D, class T>
 MOYE_HOST_DEVICE constexpr auto flat_product(Layout<S, D> const& block, T const& tiler) {
   auto const zipped = zipped_product(block, tiler);
   MOYE_RETURN(unpack_both(zipped, MakeSeq<rank_v<RemoveCvref<decltype(mode<0>(zipped))>>>{},
-                     MakeSeq<rank_v<RemoveCvref<decltype(mode<1>(zipped))>>>{}))
+                          MakeSeq<rank_v<RemoveCvref<decltype(mode<1>(zipped))>>>{}))
 }
 
 template <class A, class B, int... I>
@@ -970,8 +994,8 @@ MOYE_HOST_DEVICE constexpr auto make_layout_like(Layout<S, D> const& l) {
                      }));
 }
 
-/// A register fragment's layout: mode 0 (the values of one instruction) contiguous, first leaf fastest, its zero strides
-/// kept; the other modes behind it, in the order of the original's strides.
+/// A register fragment's layout: mode 0 (the values of one instruction) contiguous, first leaf fastest, its zero
+/// strides kept; the other modes behind it, in the order of the original's strides.
 template <class S, class D>
 MOYE_HOST_DEVICE constexpr auto make_fragment_like(Layout<S, D> const& l) {
   if constexpr (rank_v<S> <= 1) {

@@ -1,7 +1,7 @@
-// The layout algebra's decisions, on numbers. An operation looks at the flat leaves of its operands, where a number that
-// is not known at compile time is kDynamic, and answers with a plan: which leaves are merged, dropped, split or scaled.
-// layout.h turns a plan into types. So the algorithms are ordinary functions, are evaluated once per pair of layouts, say
-// what is wrong by name, and leave every dynamic number untouched.
+// The layout algebra's decisions, on numbers. An operation looks at the flat leaves of its operands, where a number
+// that is not known at compile time is kDynamic, and answers with a plan: which leaves are merged, dropped, split or
+// scaled. layout.h turns a plan into types. So the algorithms are ordinary functions, are evaluated once per pair of
+// layouts, say what is wrong by name, and leave every dynamic number untouched.
 #pragma once
 
 #include "moye/core.h"
@@ -10,12 +10,12 @@ namespace moye {
 
 enum class LayoutError {
   kNone,
-  kStrideDivisibility,         // a stride neither divides nor is divided by an extent it meets
-  kShapeDivisibility,          // an extent is not a multiple of the part of a mode it has to fill
-  kCarry,                      // two modes meet in one mode of the other layout and overflow it: sums would carry
-  kNonInjective,               // complement of a layout that may hit an element twice
-  kLeftInverseDivisibility,    // the strides do not divide each other
-  kDynamicNotSupported,        // a number the decision needs is not known at compile time
+  kStrideDivisibility,       // a stride neither divides nor is divided by an extent it meets
+  kShapeDivisibility,        // an extent is not a multiple of the part of a mode it has to fill
+  kCarry,                    // two modes meet in one mode of the other layout and overflow it: sums would carry
+  kNonInjective,             // complement of a layout that may hit an element twice
+  kLeftInverseDivisibility,  // the strides do not divide each other
+  kDynamicNotSupported,      // a number the decision needs is not known at compile time
 };
 
 /// Leaves of a layout; kDynamic where not static.
@@ -49,7 +49,8 @@ struct CoalescePlan {
 };
 
 /// Drops leaves of extent 1 and merges a leaf with its right neighbour where stride * extent == the neighbour's stride.
-/// With keep_last the last leaf's extent is taken to be larger than 1: it says how the function goes on beyond the shape.
+/// With keep_last the last leaf's extent is taken to be larger than 1: it says how the function goes on beyond the
+/// shape.
 template <int N>
 constexpr CoalescePlan<N> plan_coalesce(FlatLeaves<N> const& in, bool keep_last) {
   CoalescePlan<N> plan;
@@ -105,8 +106,8 @@ constexpr FlatLeaves<N> without_zero_strides(FlatLeaves<N> in) {
   }
   return in;
 }
-/// Leaf l of B becomes the leaves [begin[l], begin[l+1]) of the result: extent shape[j] (kDynamic: B's own extent), stride
-/// factor[j] (kDynamic: B's own stride) times the stride of A's leaf source[j] (-1: stride 0).
+/// Leaf l of B becomes the leaves [begin[l], begin[l+1]) of the result: extent shape[j] (kDynamic: B's own extent),
+/// stride factor[j] (kDynamic: B's own stride) times the stride of A's leaf source[j] (-1: stride 0).
 template <int NA, int NB>
 struct CompositionPlan {
   LayoutError error = LayoutError::kNone;
@@ -126,10 +127,10 @@ struct CompositionPlan {
 
 /// A after B, leaf by leaf. A is coalesced and has rank_a leaves; what follows them does not count.
 ///
-/// Each leaf s:d of B walks over A's modes from the left, dividing its stride d by their extents until it finds the mode
-/// it starts in, and fills modes from there. It is sound iff every division is exact, and the largest digits that B's
-/// leaves put into one mode of A add up to less than its extent (no carry into the next mode). CuTe checks less and can
-/// return a wrong layout, e.g. (4,3):(3,1) o 4:3; here that is an error.
+/// Each leaf s:d of B walks over A's modes from the left, dividing its stride d by their extents until it finds the
+/// mode it starts in, and fills modes from there. It is sound iff every division is exact, and the largest digits that
+/// B's leaves put into one mode of A add up to less than its extent (no carry into the next mode). CuTe checks less and
+/// can return a wrong layout, e.g. (4,3):(3,1) o 4:3; here that is an error.
 template <int NA, int NB>
 constexpr CompositionPlan<NA, NB> plan_composition(FlatLeaves<NA> const& a, int rank_a, FlatLeaves<NB> const& b) {
   CompositionPlan<NA, NB> plan;
@@ -271,8 +272,8 @@ constexpr StaticComplement<N> static_complement(FlatLeaves<N> const& in, long lo
   return result;
 }
 
-/// Leaf i of an inverse: extent shape[i] (kDynamic: the extent of leaf source[i]), and the stride of leaf source[i] in the
-/// compact layout of the same extents, that is the product of the extents before it (0 where source[i] is -1).
+/// Leaf i of an inverse: extent shape[i] (kDynamic: the extent of leaf source[i]), and the stride of leaf source[i] in
+/// the compact layout of the same extents, that is the product of the extents before it (0 where source[i] is -1).
 template <int N>
 struct InversePlan {
   LayoutError error = LayoutError::kNone;
@@ -319,8 +320,8 @@ template <int N>
 constexpr InversePlan<N> plan_left_inverse(FlatLeaves<N> const& in) {
   InversePlan<N> plan;
   StrideOrder<N> const order = stride_order(in);
-  long long done = 1;   // indices below `done` are decided
-  int previous = -1;    // the leaf whose multiples fill the gap up to the next stride
+  long long done = 1;  // indices below `done` are decided
+  int previous = -1;   // the leaf whose multiples fill the gap up to the next stride
   for (int i = 0; i < N; ++i) {
     int const leaf = order.index[i];
     long long const stride = in.stride[leaf];

@@ -30,15 +30,12 @@ struct Pointer {
   MOYE_HOST_DEVICE constexpr T* get() const { return ptr; }
 };
 
-/// The pointer `offset` elements further on, with the alignment that is left if offset is a multiple of kMultiple.
+/// The pointer `offset` elements further on, with the alignment that is left when it moves by multiples of kMultiple
+/// elements (0: not at all).
 template <long long kMultiple, Space kSpace, class T, int kAlign, class Offset>
 MOYE_HOST_DEVICE constexpr auto advance(Pointer<kSpace, T, kAlign> const& p, Offset const& offset) {
-  if constexpr (is_constant<0, Offset> && kMultiple == 0) {
-    return p;
-  } else {
-    constexpr int kLeft = static_cast<int>(gcd_value(kAlign, kMultiple * static_cast<long long>(sizeof(T))));
-    return Pointer<kSpace, T, kLeft>{p.ptr + offset};
-  }
+  constexpr int kLeft = static_cast<int>(gcd_value(kAlign, kMultiple * static_cast<long long>(sizeof(T))));
+  return Pointer<kSpace, T, kLeft>{p.ptr + offset};
 }
 
 template <class T>

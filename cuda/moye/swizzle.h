@@ -2,16 +2,16 @@
 //
 // A swizzle moves nothing further than its period. So a layout's modes fall into two: strides that are multiples of the
 // period commute with the swizzle, the others do not. Slicing adds the first kind to the pointer and keeps the second
-// kind as an offset in front of the swizzle. Addresses are right for every coordinate, and the distance between, say, two
-// 32-row blocks of a tile stays a compile-time number that the compiler folds into the instruction.
+// kind as an offset in front of the swizzle. Addresses are right for every coordinate, and the distance between, say,
+// two 32-row blocks of a tile stays a compile-time number that the compiler folds into the instruction.
 #pragma once
 
 #include "moye/layout.h"
 
 namespace moye {
 
-/// Index bits [M + |S| ...) of width B are xor-ed into (S > 0: the lower) bits that are |S| places away. M low bits stay:
-/// vectors of 2^M elements remain contiguous. An involution.
+/// Index bits [M + |S| ...) of width B are xor-ed into (S > 0: the lower) bits that are |S| places away. M low bits
+/// stay: vectors of 2^M elements remain contiguous. An involution.
 template <int B, int M, int S = B>
 struct Swizzle {
   static_assert(B >= 0 && M >= 0, "Swizzle: negative number of bits");
@@ -19,7 +19,7 @@ struct Swizzle {
   static constexpr int kBits = B;
   static constexpr int kBase = M;
   static constexpr int kShift = S;
-  static constexpr int kSource = ((1 << B) - 1) << (M + (S > 0 ? S : 0));  // bits that are read
+  static constexpr int kSource = ((1 << B) - 1) << (M + (S > 0 ? S : 0));   // bits that are read
   static constexpr int kTarget = ((1 << B) - 1) << (M + (S < 0 ? -S : 0));  // bits that are changed
   /// Multiples of this commute: swizzle(i + k * kPeriod) == swizzle(i) + k * kPeriod.
   static constexpr int kPeriod = B == 0 ? 1 : 1 << (M + B + (S < 0 ? -S : S));
@@ -124,7 +124,9 @@ struct ComposedLayout : Tuple<Offset, Layout_> {
 
   MOYE_HOST_DEVICE constexpr Swizzle_ swizzle() const { return {}; }
   MOYE_HOST_DEVICE constexpr Offset offset() const { return get<0>(static_cast<Tuple<Offset, Layout_> const&>(*this)); }
-  MOYE_HOST_DEVICE constexpr Layout_ layout() const { return get<1>(static_cast<Tuple<Offset, Layout_> const&>(*this)); }
+  MOYE_HOST_DEVICE constexpr Layout_ layout() const {
+    return get<1>(static_cast<Tuple<Offset, Layout_> const&>(*this));
+  }
   MOYE_HOST_DEVICE constexpr auto shape() const { return layout().shape(); }
 
   template <class First, class... Rest>
@@ -258,7 +260,8 @@ MOYE_HOST_DEVICE constexpr auto blocked_product(ComposedLayout<W, O, L> const& l
   return l.with(blocked_product(l.layout(), tiler));
 }
 template <class W, class O, class L, class Target, class Order_>
-MOYE_HOST_DEVICE constexpr auto tile_to_shape(ComposedLayout<W, O, L> const& l, Target const& target, Order_ const& order) {
+MOYE_HOST_DEVICE constexpr auto tile_to_shape(ComposedLayout<W, O, L> const& l, Target const& target,
+                                              Order_ const& order) {
   return l.with(tile_to_shape(l.layout(), target, order));
 }
 template <class W, class O, class L, class Target>

@@ -148,11 +148,16 @@ struct Tensor {
 
  private:
   template <class Iterator, class... Coords>
-  static MOYE_HOST_DEVICE constexpr decltype(auto) at(Iterator const& begin, Layout_ const& layout, Coords const&... coords) {
+  static MOYE_HOST_DEVICE constexpr decltype(auto) at(Iterator const& begin, Layout_ const& layout,
+                                                      Coords const&... coords) {
     if constexpr (has_underscore<Tuple<Coords...>>) {
       using Coord_ = typename PackedCoord<Coords...>::Type;
-      return make_view(advance<SliceMultiple<Coord_, Layout_>::value>(begin, slice_offset(layout, coords...)),
-                       slice_layout(layout, coords...));
+      auto const offset = slice_offset(layout, coords...);
+      constexpr long long kOffset = static_value<RemoveCvref<decltype(offset)>>;
+      // Behind a swizzle the pointer may stay where it is and the offset inside the layout change.
+      constexpr long long kMultiple =
+          kOffset != kDynamic && !is_composed<Layout_> ? kOffset : SliceMultiple<Coord_, Layout_>::value;
+      return make_view(advance<kMultiple>(begin, offset), slice_layout(layout, coords...));
     } else {
       return begin[slice_offset(layout, coords...)];
     }
@@ -203,7 +208,8 @@ MOYE_HOST_DEVICE constexpr auto make_tensor(Pointer<kSpace, T, kAlign> const& p,
   return make_view(p, as_layout(layout));
 }
 template <Space kSpace, class T, int kAlign, class Shape_, class Stride_>
-MOYE_HOST_DEVICE constexpr auto make_tensor(Pointer<kSpace, T, kAlign> const& p, Shape_ const& shape, Stride_ const& stride) {
+MOYE_HOST_DEVICE constexpr auto make_tensor(Pointer<kSpace, T, kAlign> const& p, Shape_ const& shape,
+                                            Stride_ const& stride) {
   return make_view(p, make_layout(shape, stride));
 }
 template <class Coord_, class Layout_>
@@ -360,7 +366,8 @@ MOYE_HOST_DEVICE constexpr auto local_tile(T&& t, Tiler const& tiler, Coord_ con
 }
 /// The same with only those modes of tiler and coord at which the projection has no X.
 template <TensorLike T, class Tiler, class Coord_, class Projection>
-MOYE_HOST_DEVICE constexpr auto local_tile(T&& t, Tiler const& tiler, Coord_ const& coord, Projection const& projection) {
+MOYE_HOST_DEVICE constexpr auto local_tile(T&& t, Tiler const& tiler, Coord_ const& coord,
+                                           Projection const& projection) {
   return local_tile(t, dice_to_tuple(projection, tiler), dice_to_tuple(projection, coord));
 }
 

@@ -27,7 +27,8 @@ constexpr bool is_aligned(int n) {
   using Part = decltype(coalesce(layout_part(declval<typename T::LayoutType const&>())));
   using Flat = Layout<decltype(wrap(declval<Part const&>().shape())), decltype(wrap(declval<Part const&>().stride()))>;
   return decltype(declval<T&>().data())::kAlign % (n * static_cast<int>(sizeof(typename T::Value))) == 0 &&
-         MaxAlignment<decltype(declval<Flat const&>().shape()), decltype(declval<Flat const&>().stride())>::value % n == 0;
+         MaxAlignment<decltype(declval<Flat const&>().shape()), decltype(declval<Flat const&>().stride())>::value % n ==
+             0;
 }
 
 /// The largest number of elements, at most 16 bytes, that one access may move: contiguous and in the same order on both
@@ -43,10 +44,11 @@ inline constexpr int vector_length = [] {
     return 1;
   } else {
     constexpr int kBytes = static_cast<int>(sizeof(typename S::Value));
-    constexpr long long kCommon =
-        static_value<decltype(max_common_vector(declval<typename S::LayoutType const&>(), declval<typename D::LayoutType const&>()))>;
+    constexpr long long kCommon = static_value<decltype(max_common_vector(declval<typename S::LayoutType const&>(),
+                                                                          declval<typename D::LayoutType const&>()))>;
     int n = 1;
-    while (n * 2 <= kCommon && kCommon % (n * 2) == 0 && n * 2 * kBytes <= 16 && is_aligned<S>(n * 2) && is_aligned<D>(n * 2)) {
+    while (n * 2 <= kCommon && kCommon % (n * 2) == 0 && n * 2 * kBytes <= 16 && is_aligned<S>(n * 2) &&
+           is_aligned<D>(n * 2)) {
       n *= 2;
     }
     return n;
@@ -82,7 +84,7 @@ MOYE_DEVICE void copy(Src const& src, Dst&& dst MOYE_LOC) {
   MOYE_SITE;
   constexpr int kVector = vector_length<Src, Dst>;
   if constexpr (kVector > 1) {
-    using Word = typename WordOf<kVector * static_cast<int>(sizeof(typename Src::Value))>::Type;
+    using Word = typename WordOf<kVector* static_cast<int>(sizeof(typename Src::Value))>::Type;
     // Elements of the common vector first, in the order of the right inverse of dst; the tensors agree on it.
     auto const order = vector_order<kVector>(src.layout(), dst.layout());
     MOYE_UNROLL
@@ -159,8 +161,7 @@ template <CopyAtomLike Atom, TensorLike Src, TensorLike Dst>
 MOYE_DEVICE void copy(Atom const&, Src const& src, Dst&& dst MOYE_LOC) {
   MOYE_SITE;
   for_each_rest<1>(wrap(src.shape()), [&](auto... i) {
-    for_each_vector<Atom>(src(_, i...), dst(_, i...),
-                          [&](auto const& s, auto const& d) { Atom::call(s, d); });
+    for_each_vector<Atom>(src(_, i...), dst(_, i...), [&](auto const& s, auto const& d) { Atom::call(s, d); });
   });
 }
 
@@ -170,15 +171,14 @@ MOYE_DEVICE void copy_if(Atom const&, Pred const& pred, Src const& src, Dst&& ds
   MOYE_SITE;
   for_each_rest<1>(wrap(src.shape()), [&](auto... i) {
     if (pred(i...)) {
-      for_each_vector<Atom>(src(_, i...), dst(_, i...),
-                            [&](auto const& s, auto const& d) { Atom::call(s, d); });
+      for_each_vector<Atom>(src(_, i...), dst(_, i...), [&](auto const& s, auto const& d) { Atom::call(s, d); });
     }
   });
 }
 
-/// The same with zeros where the source ends: valid(i, j, ...) of the vector's elements are read, counted from its first;
-/// the others become 0 and their addresses are never read. cp.async does that itself; UniversalCopy loads the vector if
-/// all of it is valid and single elements otherwise.
+/// The same with zeros where the source ends: valid(i, j, ...) of the vector's elements are read, counted from its
+/// first; the others become 0 and their addresses are never read. cp.async does that itself; UniversalCopy loads the
+/// vector if all of it is valid and single elements otherwise.
 template <CopyAtomLike Atom, class Valid, TensorLike Src, TensorLike Dst>
 MOYE_DEVICE void copy_zfill(Atom const&, Valid const& valid, Src const& src, Dst&& dst MOYE_LOC) {
   MOYE_SITE;

@@ -6,8 +6,8 @@
 
 namespace moye {
 
-/// D += ... of one k-block in registers: A (V,M), B (V,N), C and D (V,M,N). Columns are walked back and forth, so that one
-/// operand's registers stay in the tensor core's reuse cache from one instruction to the next.
+/// D += ... of one k-block in registers: A (V,M), B (V,N), C and D (V,M,N). Columns are walked back and forth, so that
+/// one operand's registers stay in the tensor core's reuse cache from one instruction to the next.
 template <class Mma, TensorLike D, TensorLike A, TensorLike B, TensorLike C>
 MOYE_DEVICE void gemm_block(D&& d, A const& a, B const& b, C const& c) {
   constexpr int kM = decltype(size<1>(declval<A const&>()))::value;
@@ -22,14 +22,15 @@ MOYE_DEVICE void gemm_block(D&& d, A const& a, B const& b, C const& c) {
   }
 }
 
-/// D = A * B + C with one thread's fragments: A (V,M,K) or (V,M), B (V,N,K) or (V,N), C and D (V,M,N). A and B may lie in
-/// shared memory; then each k-block is copied to registers first.
+/// D = A * B + C with one thread's fragments: A (V,M,K) or (V,M), B (V,N,K) or (V,N), C and D (V,M,N). A and B may lie
+/// in shared memory; then each k-block is copied to registers first.
 template <class Mma, TensorLike D, TensorLike A, TensorLike B, TensorLike C>
   requires requires { typename Mma::ThrLayoutVMNK; }
 MOYE_DEVICE void gemm(Mma const& mma, D&& d, A const& a, B const& b, C const& c MOYE_LOC) {
   MOYE_SITE;
   constexpr int kRank = rank_v<A>;
-  static_assert(kRank == rank_v<B> && (kRank == 2 || kRank == 3), "gemm: A and B are (V,M,K) and (V,N,K), or without K");
+  static_assert(kRank == rank_v<B> && (kRank == 2 || kRank == 3),
+                "gemm: A and B are (V,M,K) and (V,N,K), or without K");
   static_assert(rank_v<C> == 3 && rank_v<RemoveCvref<D>> == 3, "gemm: C and D are (V,M,N)");
   static_assert(is_constant<0, decltype(size<1>(declval<A const&>()) - size<1>(declval<C const&>()))>,
                 "gemm: A and C differ in M");

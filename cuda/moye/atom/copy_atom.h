@@ -1,5 +1,5 @@
-// CopyAtom: one copy instruction on values of a type. TiledCopy: the atom repeated over the threads and values of a tile.
-// ThrCopy: one thread's part of it, which partitions tensors.
+// CopyAtom: one copy instruction on values of a type. TiledCopy: the atom repeated over the threads and values of a
+// tile. ThrCopy: one thread's part of it, which partitions tensors.
 #pragma once
 
 #include "moye/atom/copy_traits.h"
@@ -56,13 +56,15 @@ struct CopyAtom {
   static constexpr int kValueBits = static_cast<int>(sizeof(T)) * 8;
 
   using ThrId = typename Traits::ThrId;
-  using ValLayoutSrc = decltype(recast_layout<1, kValueBits>(typename Traits::SrcLayout{}));  // (thread, value) -> value
+  using ValLayoutSrc =
+      decltype(recast_layout<1, kValueBits>(typename Traits::SrcLayout{}));  // (thread, value) -> value
   using ValLayoutDst = decltype(recast_layout<1, kValueBits>(typename Traits::DstLayout{}));
   using ValLayoutRef = decltype(recast_layout<1, kValueBits>(typename Traits::RefLayout{}));
   static constexpr int kThreads = decltype(size(ThrId{}))::value;
   static constexpr int kNumValSrc = decltype(size<1>(ValLayoutSrc{}))::value;
   static constexpr int kNumValDst = decltype(size<1>(ValLayoutDst{}))::value;
-  static_assert(decltype(size<0>(ValLayoutSrc{}))::value == kThreads && decltype(size<0>(ValLayoutDst{}))::value == kThreads);
+  static_assert(decltype(size<0>(ValLayoutSrc{}))::value == kThreads &&
+                decltype(size<0>(ValLayoutDst{}))::value == kThreads);
 
   /// Executes the instruction: src has kNumValSrc contiguous values, dst has kNumValDst.
   template <class Src, class Dst>
@@ -75,15 +77,16 @@ struct CopyAtom {
   template <class Src, class Dst>
   static MOYE_DEVICE void call_zfill(Src const& src, Dst&& dst, int src_bytes) {
     check<Src, Dst>();
-    Op::copy_zfill(as_operands<typename Op::SRegisters>(src)(Int<0>{}), as_operands<typename Op::DRegisters>(dst)(Int<0>{}),
-                   src_bytes);
+    Op::copy_zfill(as_operands<typename Op::SRegisters>(src)(Int<0>{}),
+                   as_operands<typename Op::DRegisters>(dst)(Int<0>{}), src_bytes);
   }
 
  private:
   template <class Src, class Dst>
   static MOYE_HOST_DEVICE constexpr void check() {
-    static_assert(sizeof(typename RemoveCvref<Src>::Value) == sizeof(T) && sizeof(typename RemoveCvref<Dst>::Value) == sizeof(T),
-                  "copy: the tensors' elements do not have the size of the atom's values");
+    static_assert(
+        sizeof(typename RemoveCvref<Src>::Value) == sizeof(T) && sizeof(typename RemoveCvref<Dst>::Value) == sizeof(T),
+        "copy: the tensors' elements do not have the size of the atom's values");
   }
   template <class S, class D, int... I, int... J>
   static MOYE_DEVICE void call_impl(S const& src, D const& dst, Seq<I...>, Seq<J...>) {
@@ -162,16 +165,16 @@ struct TiledCopy : Atom_ {
     constexpr int kRank = rank_v<RemoveCvref<T>>;
     constexpr int kV = decltype(size<0>(declval<RemoveCvref<T> const&>()))::value;
     static_assert(kNumValues % kV == 0, "retile: the fragment's vectors do not divide this copy's values per thread");
-    // The first kV values of a thread in the tile are the fragment's mode 0; the others are spread over its other modes.
-    // The tile in units of (all threads) x kV values: (m,n) -> which group of kV values it belongs to.
+    // The first kV values of a thread in the tile are the fragment's mode 0; the others are spread over its other
+    // modes. The tile in units of (all threads) x kV values: (m,n) -> which group of kV values it belongs to.
     auto const extents = tile_size();
     auto const group_of = upcast<kNumThreads * kV>(composition(right_inverse(LayoutTV{}), make_layout(extents)));
     // (value in the fragment's mode 0, group) -> (v,m,n) in the part of the fragment that one tile covers
     auto const values = logical_product(make_layout(Int<kV>{}), right_inverse(group_of));
     using Ref = typename Atom::ValLayoutRef;
     auto const atoms = zipped_divide(values, make_layout(size<1>(Ref{})));  // (value of an atom, atom) -> (v,m,n)
-    auto const tiled = zipped_divide(t.layout(), prepend<tuple_size<RemoveCvref<decltype(extents)>> + 1>(
-                                                     product_each(group_of.shape()), Int<kV>{}));
+    auto const tiled = zipped_divide(
+        t.layout(), prepend<tuple_size<RemoveCvref<decltype(extents)>> + 1>(product_each(group_of.shape()), Int<kV>{}));
     auto const result = make_layout(composition(mode<0>(tiled), atoms), mode<1>(tiled));
     auto const view = make_view(t.data(), result);  // ((value,atom),(1,RestM,RestN,...))
     return view(_, prepend<kRank>(repeat<kRank - 1>(_), Int<0>{}));
@@ -233,9 +236,11 @@ struct ThrCopy : Tiled {
 
 /// From where threads and values sit in the tile: thr_layout (m,n) -> thread, val_layout (m,n) -> value.
 template <class Atom, class ThrLayout, class ValLayout = Layout<_1, _0>>
-MOYE_HOST_DEVICE constexpr auto make_tiled_copy(Atom const&, ThrLayout const& thr_layout, ValLayout const& val_layout = {}) {
+MOYE_HOST_DEVICE constexpr auto make_tiled_copy(Atom const&, ThrLayout const& thr_layout,
+                                                ValLayout const& val_layout = {}) {
   auto const layout_mn = raked_product(thr_layout, val_layout);  // (m,n) -> (thread, value)
-  auto const layout_tv = composition(right_inverse(layout_mn), make_layout(make_shape(size(thr_layout), size(val_layout))));
+  auto const layout_tv =
+      composition(right_inverse(layout_mn), make_layout(make_shape(size(thr_layout), size(val_layout))));
   using Tiler = RemoveCvref<decltype(product_each(layout_mn.shape()))>;
   return TiledCopy<Atom, RemoveCvref<decltype(layout_tv)>, Tiler>{};
 }

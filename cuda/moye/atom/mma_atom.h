@@ -1,5 +1,5 @@
-// MmaAtom: one multiply-accumulate instruction. TiledMma: the atom repeated over warps (the atom layout) and over values
-// (the permutation tile). ThrMma: one thread's part of it, which partitions tensors and makes fragments.
+// MmaAtom: one multiply-accumulate instruction. TiledMma: the atom repeated over warps (the atom layout) and over
+// values (the permutation tile). ThrMma: one thread's part of it, which partitions tensors and makes fragments.
 #pragma once
 
 #include "moye/atom/copy_atom.h"
@@ -43,7 +43,8 @@ struct MmaAtom {
 template <class Tiled>
 struct ThrMma;
 
-/// AtomLayout_: (m,n,k) -> which atom's threads. Permutation_: per mode the tile (an integer, a layout of its elements, or
+/// AtomLayout_: (m,n,k) -> which atom's threads. Permutation_: per mode the tile (an integer, a layout of its elements,
+/// or
 /// `_`) within which the atoms' rows and columns are dealt out.
 template <class Atom_, class AtomLayout_, class Permutation_>
 struct TiledMma : Atom_ {
@@ -51,9 +52,11 @@ struct TiledMma : Atom_ {
   using AtomShape = typename Atom::ShapeMNK;
   using AtomLayout = AtomLayout_;
   using Permutation = Permutation_;
-  using ThrLayoutVMNK = decltype(tiled_product(typename Atom::ThrId{}, AtomLayout{}));  // (thread of atom, M, N, K) -> thread
+  using ThrLayoutVMNK =
+      decltype(tiled_product(typename Atom::ThrId{}, AtomLayout{}));  // (thread of atom, M, N, K) -> thread
   static constexpr int kNumThreads = decltype(size(ThrLayoutVMNK{}))::value;
-  static_assert(rank_v<AtomLayout> == 3 && rank_v<Permutation> == 3, "TiledMma: atom layout and permutation are (M,N,K)");
+  static_assert(rank_v<AtomLayout> == 3 && rank_v<Permutation> == 3,
+                "TiledMma: atom layout and permutation are (M,N,K)");
 
   MOYE_HOST_DEVICE static constexpr auto thr_layout_vmnk() { return ThrLayoutVMNK{}; }
 
@@ -74,14 +77,16 @@ struct TiledMma : Atom_ {
     return make_shape(tile_size_mnk<0>(), tile_size_mnk<1>(), tile_size_mnk<2>());
   }
 
-  /// ((thread of atom, (atoms along I, atoms along J)), (value, (RestI, RestJ, ...))) of a layout with modes (I, J, ...)
+  /// ((thread of atom, (atoms along I, atoms along J)), (value, (RestI, RestJ, ...))) of a layout with modes (I, J,
+  /// ...)
   template <int I, int J, class LayoutTV, class L>
   MOYE_HOST_DEVICE static constexpr auto thrfrg(LayoutTV const& layout_tv, L const& l) {
     static_assert(rank_v<L> >= 2, "TiledMma: the tensor has fewer than two modes");
     auto const permuted = logical_divide(l, make_tile(get<I>(Permutation{}), get<J>(Permutation{})));
     auto const atoms = zipped_divide(permuted, make_tile(get<I>(AtomShape{}), get<J>(AtomShape{})));
     auto const values = composition(mode<0>(atoms), layout_tv);  // (thread of atom, value)
-    auto const rest = zipped_divide(mode<1>(atoms), make_tile(size<I + 1>(ThrLayoutVMNK{}), size<J + 1>(ThrLayoutVMNK{})));
+    auto const rest =
+        zipped_divide(mode<1>(atoms), make_tile(size<I + 1>(ThrLayoutVMNK{}), size<J + 1>(ThrLayoutVMNK{})));
     return make_layout(make_layout(mode<0>(values), mode<0>(rest)), make_layout(mode<1>(values), mode<1>(rest)));
   }
   template <class L>
@@ -97,8 +102,8 @@ struct TiledMma : Atom_ {
     return thrfrg<0, 1>(typename Atom::LayoutCTV{}, l);
   }
 
-  // (thread, (value, (atoms of this thread))) -> index in the tile of A, B or C. Threads that differ only along the mode
-  // the operand does not have hold the same elements: stride 0.
+  // (thread, (value, (atoms of this thread))) -> index in the tile of A, B or C. Threads that differ only along the
+  // mode the operand does not have hold the same elements: stride 0.
   MOYE_HOST_DEVICE static constexpr auto layout_A_TV() {
     auto const l = thrfrg_A(make_layout(make_shape(tile_size_mnk<0>(), tile_size_mnk<2>())));
     return layout_TV(l, mode<0>(mode<1>(mode<0>(l))), shared<2>(), mode<1>(mode<1>(mode<0>(l))));
@@ -208,8 +213,8 @@ struct ThrMma : Tiled {
     auto const vmnk = idx2crd(right_inverse(ThrLayout{})(thread), product_each(shape(ThrLayout{})));
     auto const inner = thrfrg(layout_part(t.layout()));
     constexpr int kRest = rank_v<decltype(shape<1, 1>(declval<RemoveCvref<decltype(inner)> const&>()))>;
-    auto const coord = make_coord(make_coord(get<0>(vmnk), make_coord(get<kI>(vmnk), get<kJ>(vmnk))),
-                                  make_coord(_, repeat<kRest>(_)));
+    auto const coord =
+        make_coord(make_coord(get<0>(vmnk), make_coord(get<kI>(vmnk), get<kJ>(vmnk))), make_coord(_, repeat<kRest>(_)));
     if constexpr (is_composed<typename RemoveCvref<T>::LayoutType>) {
       return make_view(t.data(), t.layout().with(inner))(coord);
     } else {
@@ -220,14 +225,17 @@ struct ThrMma : Tiled {
 
 /// Registers for this thread's part of an (M,N) tile of C.
 template <class Atom, class AtomLayout, class Permutation, class ShapeMN>
-MOYE_HOST_DEVICE constexpr auto partition_fragment_C(TiledMma<Atom, AtomLayout, Permutation> const&, ShapeMN const& shape_mn) {
+MOYE_HOST_DEVICE constexpr auto partition_fragment_C(TiledMma<Atom, AtomLayout, Permutation> const&,
+                                                     ShapeMN const& shape_mn) {
   using Tiled = TiledMma<Atom, AtomLayout, Permutation>;
   return make_tensor<typename Tiled::ValTypeC>(Tiled::partition_shape_C(shape_mn));
 }
 
 /// The op's atom for every place of atom_layout (m,n,k) -> atom, over a tile per mode.
-template <class Op, class AtomLayout = Layout<Shape<_1, _1, _1>>, class Permutation = Tile<Underscore, Underscore, Underscore>>
-MOYE_HOST_DEVICE constexpr auto make_tiled_mma(Op const&, AtomLayout const& atom_layout = {}, Permutation const& permutation = {}) {
+template <class Op, class AtomLayout = Layout<Shape<_1, _1, _1>>,
+          class Permutation = Tile<Underscore, Underscore, Underscore>>
+MOYE_HOST_DEVICE constexpr auto make_tiled_mma(Op const&, AtomLayout const& atom_layout = {},
+                                               Permutation const& permutation = {}) {
   auto const layout_mnk = append<3>(atom_layout, make_layout(Int<1>{}, Int<0>{}));
   auto const tile_mnk = append<3>(permutation, _);
   return TiledMma<MmaAtom<Op>, RemoveCvref<decltype(layout_mnk)>, RemoveCvref<decltype(tile_mnk)>>{};

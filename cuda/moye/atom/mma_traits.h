@@ -60,9 +60,9 @@ struct WarpMmaTraits {
   using CLayout = CLayout_;
 };
 
-#define MOYE_MMA_TRAITS(op, d, a, b, c, m, n, k, a_layout, b_layout, c_layout)                            \
-  template <>                                                                                             \
-  struct MmaTraits<op> : WarpMmaTraits<d, a, b, c, Shape<Int<m>, Int<n>, Int<k>>, mma_layout::a_layout,    \
+#define MOYE_MMA_TRAITS(op, d, a, b, c, m, n, k, a_layout, b_layout, c_layout)                          \
+  template <>                                                                                           \
+  struct MmaTraits<op> : WarpMmaTraits<d, a, b, c, Shape<Int<m>, Int<n>, Int<k>>, mma_layout::a_layout, \
                                        mma_layout::b_layout, mma_layout::c_layout> {};
 // clang-format off
 MOYE_MMA_TRAITS(SM80_16x8x8_F32BF16BF16F32_TN,  float,   bfloat16_t, bfloat16_t, float,   16, 8,  8, M16K8,      N8K8,      M16N8)

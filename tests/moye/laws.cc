@@ -1,0 +1,365 @@
+// The laws of the layout algebra over all coordinates, with static, dynamic and mixed layouts, and of tensors and
+// partitions over all threads. Prints each violated law; exits with 1 if there is one.
+#include <cstdio>
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "show.h"
+
+namespace moye {
+
+int failures = 0;
+
+#define CHECK(condition, ...)                                     \
+  do {                                                            \
+    if (!(condition)) {                                           \
+      ++failures;                                                 \
+      std::printf("%s:%d: %s: ", __FILE__, __LINE__, #condition); \
+      std::printf("%s\n", std::string("" __VA_ARGS__).c_str());   \
+    }                                                             \
+  } while (false)
+
+template <class A, class B>
+bool equal(A const& a, B const& b) {
+  return show(a) == show(b);
+}
+template <int v>
+using I = Int<v>;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Algebra
+
+template <class A, class B>
+void composition_law(A const& a, B const& b) {
+  auto const r = composition(a, b);
+  CHECK(compatible(b.shape(), r.shape()), +show(a) + " o " + show(b) + " = " + show(r));
+  for (int i = 0; i < size(b); ++i)
+    CHECK(long(r(i)) == long(a(int(b(i)))), +show(a) + " o " + show(b) + " = " + show(r));
+}
+
+template <class L>
+void coalesce_law(L const& l) {
+  auto const r = coalesce(l);
+  CHECK(size(r) == size(l) && depth(r) <= 1, +show(l));
+  for (int i = 0; i < size(l); ++i) CHECK(long(r(i)) == long(l(i)), +show(l));
+}
+
+template <class L>
+void complement_law(L const& l, int target) {
+  auto const r = complement(l, target);
+  std::set<int> image;
+  for (int i = 0; i < size(l); ++i) image.insert(int(l(i)));
+  for (int i = 1; i < size(r); ++i) {
+    CHECK(int(r(i)) > int(r(i - 1)), +show(l));
+    CHECK(image.count(int(r(i))) == 0, +show(l));
+  }
+  CHECK(int(cosize(make_layout(l, r))) >= target, +show(l) + " " + show(r));
+}
+
+template <class L>
+void inverse_laws(L const& l) {
+  auto const r = right_inverse(l);
+  for (int i = 0; i < size(r); ++i) CHECK(int(l(int(r(i)))) == i, +show(l) + " " + show(r));
+  auto const left = left_inverse(l);
+  for (int i = 0; i < size(l); ++i) CHECK(int(l(int(left(int(l(i)))))) == int(l(i)), +show(l) + " " + show(left));
+}
+
+template <class A, class B>
+void divide_law(A const& a, B const& tile) {
+  auto const r = logical_divide(a, tile);
+  CHECK(equal(get<0>(r.shape()), composition(a, tile).shape()));
+  std::multiset<long> of_a, of_r;
+  for (int i = 0; i < size(a); ++i) of_a.insert(long(a(i)));
+  for (int i = 0; i < size(r); ++i) of_r.insert(long(r(i)));
+  CHECK(of_a == of_r, +show(a) + " / " + show(tile) + " = " + show(r));
+}
+
+template <class A, class B>
+void product_law(A const& block, B const& tiler) {
+  auto const r = logical_product(block, tiler);
+  CHECK(equal(mode<0>(r), block));
+  CHECK(compatible(tiler.shape(), mode<1>(r).shape()));
+  std::set<long> image;
+  for (int i = 0; i < size(r); ++i) image.insert(long(r(i)));
+  CHECK(int(image.size()) == int(size(r)), +show(block) + " x " + show(tiler) + " = " + show(r));
+}
+
+void algebra() {
+  auto const a = make_layout(make_shape(I<6>{}, I<2>{}), make_stride(I<8>{}, I<2>{}));
+  composition_law(a, make_layout(make_shape(I<4>{}, I<3>{}), make_stride(I<3>{}, I<1>{})));
+  composition_law(make_layout(I<20>{}, I<2>{}), make_layout(make_shape(I<5>{}, I<4>{}), make_stride(I<4>{}, I<1>{})));
+  auto const two = make_layout(make_shape(I<10>{}, I<2>{}), make_stride(I<16>{}, I<4>{}));
+  composition_law(two, make_layout(make_shape(I<5>{}, I<4>{}), make_stride(I<1>{}, I<5>{})));
+  // Dynamic strides of A, a dynamic last extent of A, a dynamic extent and stride of B where A has one mode.
+  int64_t const ld = 77;
+  int const m = 32;
+  auto const mixed = make_layout(make_shape(I<8>{}, m), make_stride(ld, I<1>{}));
+  composition_law(mixed, make_layout(make_shape(I<4>{}, I<8>{}), make_stride(I<2>{}, I<8>{})));
+  composition_law(mixed, make_layout(make_shape(I<16>{}, I<2>{}), make_stride(I<1>{}, I<16>{})));
+  composition_law(make_layout(m, ld), make_layout(make_shape(I<4>{}, m / 4), make_stride(I<1>{}, I<4>{})));
+  composition_law(make_layout(m, ld), make_layout(make_shape(m / 4, 4), make_stride(4, 1)));
+  static_assert(is_same<decltype(composition(mixed, make_layout(I<4>{}, I<2>{}))), Layout<I<4>, int64_t>>);
+  static_assert(is_same<decltype(composition(mixed, make_layout(I<4>{}, I<8>{}))), Layout<I<4>, I<1>>>);
+  // Refused: CuTe returns a wrong layout for each of these.
+  using A43 = Layout<Shape<I<4>, I<3>>, Stride<I<3>, I<1>>>;
+  static_assert(composition_error<A43, Layout<I<4>, I<3>>> == LayoutError::kStrideDivisibility);
+  static_assert(composition_error<Layout<Shape<I<8>, I<8>>, Stride<I<8>, I<1>>>, Layout<I<6>, I<3>>> !=
+                LayoutError::kNone);
+  static_assert(
+      composition_error<Layout<Shape<Shape<I<4>, I<2>, I<8>>, I<2>>, Stride<Stride<I<16>, I<256>, I<1>>, I<8>>>,
+                        Layout<Shape<I<1>, I<2>, I<8>>, Stride<I<4>, I<2>, I<1>>>> != LayoutError::kNone);
+
+  auto const nested =
+      make_layout(make_shape(make_shape(I<2>{}, I<4>{}), I<6>{}), make_stride(make_stride(I<4>{}, I<1>{}), I<8>{}));
+  coalesce_law(nested);
+  coalesce_law(
+      make_layout(make_shape(I<8>{}, make_shape(I<2>{}, I<1>{})), make_stride(I<1>{}, make_stride(I<8>{}, I<16>{}))));
+  coalesce_law(make_layout(make_shape(I<4>{}, m), make_stride(I<1>{}, I<4>{})));
+  static_assert(
+      is_same<decltype(coalesce(make_layout(make_shape(I<4>{}, m), make_stride(I<1>{}, I<4>{})))), Layout<int, I<1>>>);
+  coalesce_law(make_layout(make_shape(m, I<2>{}), make_stride(I<1>{}, m)));
+
+  complement_law(make_layout(I<4>{}, I<2>{}), 24);
+  complement_law(make_layout(make_shape(I<2>{}, I<4>{}), make_stride(I<1>{}, I<6>{})), 24);
+  complement_law(make_layout(make_shape(I<2>{}, I<2>{}), make_stride(I<1>{}, I<6>{})), 24);
+  complement_law(make_layout(m, 3), 200);
+  static_assert(complement_error<Layout<Shape<I<2>, I<2>>, Stride<I<2>, I<3>>>> == LayoutError::kNonInjective);
+
+  inverse_laws(nested);
+  inverse_laws(make_layout(make_shape(I<8>{}, I<4>{}), make_stride(I<4>{}, I<1>{})));
+  inverse_laws(make_layout(make_shape(I<4>{}, I<2>{}), make_stride(I<1>{}, I<16>{})));
+  inverse_laws(make_layout(make_shape(I<2>{}, I<4>{}), make_stride(I<0>{}, I<1>{})));
+
+  divide_law(make_layout(make_shape(I<4>{}, I<2>{}, I<3>{}), make_stride(I<2>{}, I<1>{}, I<8>{})),
+             make_layout(I<4>{}, I<2>{}));
+  divide_law(make_layout(make_shape(I<16>{}, m), make_stride(I<1>{}, 20)), make_layout(I<8>{}, I<2>{}));
+  divide_law(make_layout(m, ld), make_layout(I<8>{}, I<1>{}));
+  product_law(make_layout(make_shape(I<2>{}, I<2>{}), make_stride(I<4>{}, I<1>{})), make_layout(I<6>{}, I<1>{}));
+  product_law(make_layout(make_shape(I<2>{}, I<2>{}), make_stride(I<1>{}, I<2>{})),
+              make_layout(make_shape(I<3>{}, I<4>{}), make_stride(I<4>{}, I<1>{})));
+
+  // A tile that does not divide rounds up: predication is the caller's.
+  auto const rounded =
+      zipped_divide(make_layout(make_shape(100, 70), make_stride(ld, I<1>{})), make_shape(I<32>{}, I<32>{}));
+  CHECK(equal(rounded.shape(), make_shape(make_shape(I<32>{}, I<32>{}), make_shape(4, 3))), +show(rounded));
+  static_assert(is_same<decltype(get<1>(rounded.stride())), Tuple<int64_t, I<32>>>);
+
+  // Coordinates: one, several, nested; of identity layouts the coordinate itself.
+  for (int i = 0; i < 2 * 4 * 6; ++i) {
+    CHECK(nested(i) == nested(i % 8, i / 8));
+    CHECK(nested(i) == nested(make_coord(i % 2, i / 2 % 4), i / 8));
+  }
+  auto const identity = make_identity_layout(make_shape(30, I<20>{}));
+  CHECK(equal(identity(7, 11), make_coord(7, 11)));
+  CHECK(equal(identity(7 + 30 * 11), make_coord(7, 11)));
+  auto const tiled = zipped_divide(identity, make_shape(I<8>{}, I<5>{}));
+  CHECK(equal(tiled(make_coord(3, 4), make_coord(2, 1)), make_coord(2 * 8 + 3, 1 * 5 + 4)));
+
+  // Upcast and downcast undo each other; recast of bits.
+  auto const words = make_layout(make_shape(I<32>{}, I<4>{}), make_stride(I<1>{}, I<32>{}));
+  CHECK(equal(upcast<4>(words), make_layout(make_shape(I<8>{}, I<4>{}), make_stride(I<1>{}, I<8>{}))));
+  CHECK(equal(downcast<4>(upcast<4>(words)), words));
+  CHECK(equal(recast_layout<16, 128>(words), upcast<8>(words)));
+
+  CHECK(int(cosize(make_layout(make_shape(I<4>{}, 3), make_stride(2, I<100>{})))) == 1 + 3 * 2 + 2 * 100);
+  static_assert(is_static<decltype(cosize(words))>);
+  CHECK(elem_less(make_coord(1, 2), make_shape(2, 3)) && !elem_less(make_coord(1, 3), make_shape(2, 3)));
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Swizzled shared memory: every way to reach an element gives its address
+
+template <class SmemLayout>
+void swizzled_slices(SmemLayout const& layout) {
+  std::vector<float> memory(cosize_v<SmemLayout>);
+  for (size_t i = 0; i < memory.size(); ++i) memory[i] = float(i);
+  auto const t = make_tensor(make_smem_ptr(memory.data()), layout);
+  constexpr int kM = decltype(size<0>(layout))::value, kK = decltype(size<1>(layout))::value,
+                kS = decltype(size<2>(layout))::value;
+  std::set<float> seen;
+  for (int s = 0; s < kS; ++s) {
+    for (int k = 0; k < kK; ++k) {
+      for (int m = 0; m < kM; ++m) {
+        float const want = t(m, k, s);
+        seen.insert(want);
+        bool const good =
+            t(_, k, s)(m) == want && t(m, _, _)(k, s) == want && t(_, _, s)(m, k) == want && t(m, _, s)(k) == want &&
+            t(_, _, s)(m, _)(k) == want &&
+            local_tile(t, make_shape(I<16>{}, I<8>{}), make_coord(m / 16, k / 8, s))(m % 16, k % 8) == want &&
+            domain_offset(make_coord(m - m % 8, k - k % 8, s), t)(m % 8, k % 8, 0) == want &&
+            local_partition(t(_, _, s), Layout<Shape<I<8>, I<4>>, Stride<I<4>, I<1>>>{}, m % 8 * 4 + k % 4)(
+                m / 8, k / 4) == want;
+        CHECK(good, +show(layout));
+      }
+    }
+  }
+  CHECK(int(seen.size()) == kM * kK * kS, +show(layout));
+  // Vectors of 2^M elements stay contiguous, and recast keeps the addresses.
+  auto const v = recast<uint128_t>(t);
+  for (int i = 0; i < size(v); ++i) {
+    CHECK(reinterpret_cast<float const*>(&v(i)) - memory.data() == long(&t(4 * i) - memory.data()), +show(layout));
+  }
+}
+
+void swizzles() {
+  using K32 = decltype(composition(Swizzle<3, 2, 3>{}, Layout<Shape<I<8>, I<32>>, Stride<I<32>, I<1>>>{}));
+  auto const k_major = tile_to_shape(K32{}, make_shape(I<32>{}, I<64>{}, I<3>{}));
+  std::vector<float> memory(cosize_v<decltype(k_major)>);
+  for (size_t i = 0; i < memory.size(); ++i) memory[i] = float(i);
+  auto const t = make_tensor(make_smem_ptr(memory.data()), k_major);
+  auto const by_k = recast<uint128_t>(make_tensor(t.data(), k_major.with(select<1, 0, 2>(k_major.layout()))));
+  for (int s = 0; s < 3; ++s) {
+    for (int m = 0; m < 32; ++m) {
+      for (int k = 0; k < 16; ++k) CHECK(reinterpret_cast<float const*>(&by_k(k, m, s)) == &t(m, 4 * k, s));
+    }
+  }
+  using M32 = decltype(composition(Swizzle<3, 2, 3>{}, Layout<Shape<I<32>, I<8>>, Stride<I<1>, I<32>>>{}));
+  swizzled_slices(tile_to_shape(M32{}, make_shape(I<64>{}, I<32>{}, I<3>{})));
+  swizzled_slices(tile_to_shape(M32{}, make_shape(I<32>{}, I<16>{}, I<2>{}), make_step(I<1>{}, I<0>{}, I<2>{})));
+  // What goes beyond the swizzle's period is added to the pointer, at compile time where the coordinate is.
+  auto const stage = t(_, _, I<2>{});
+  CHECK(stage.data().ptr == memory.data() + 2 * 32 * 64);
+  static_assert(is_static<decltype(stage.layout())>);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Partitions: every element once, in the right hands
+
+template <class TiledCopy_, class Layout_>
+void copy_covers(TiledCopy_ const& tiled, Layout_ const& layout) {
+  std::vector<int> memory(cosize_v<Layout_>);
+  auto const t = make_tensor(make_smem_ptr(memory.data()), layout);
+  std::multiset<int const*> sources, destinations;
+  for (int thread = 0; thread < size(tiled); ++thread) {
+    auto const thr = tiled.get_slice(thread);
+    auto const s = thr.partition_S(t);
+    auto const d = thr.partition_D(t);
+    for (int i = 0; i < size(s); ++i) sources.insert(&s(i));
+    for (int i = 0; i < size(d); ++i) destinations.insert(&d(i));
+    auto const c = thr.partition_D(make_identity_tensor(layout.shape()));
+    for (int i = 0; i < size(d); ++i) {
+      auto const coord = c(i);
+      CHECK(&t(get<0>(coord), get<1>(coord)) == &d(i));
+    }
+  }
+  for (int i = 0; i < size(t); ++i) CHECK(sources.count(&t(i)) == 1 && destinations.count(&t(i)) == 1);
+}
+
+template <class Mma, class ShapeMNK>
+void mma_covers(Mma const& mma, ShapeMNK const& shape) {
+  auto const check = [&](auto const& layout, int copies, auto const& partition) {
+    std::vector<float> memory(cosize_v<RemoveCvref<decltype(layout)>>);
+    auto const t = make_tensor(make_smem_ptr(memory.data()), layout);
+    std::multiset<float const*> seen;
+    for (int thread = 0; thread < size(mma); ++thread) {
+      auto const part = partition(mma.get_slice(thread), t);
+      auto const coords = partition(mma.get_slice(thread), make_identity_tensor(layout.shape()));
+      for (int i = 0; i < size(part); ++i) {
+        seen.insert(&part(i));
+        auto const coord = coords(i);
+        CHECK(&t(get<0>(coord), get<1>(coord)) == &part(i));
+      }
+    }
+    for (int i = 0; i < size(t); ++i) CHECK(int(seen.count(&t(i))) == copies, +show(layout));
+  };
+  auto const m = get<0>(shape);
+  auto const n = get<1>(shape);
+  auto const k = get<2>(shape);
+  int const atoms_m = size<1>(mma.thr_layout_vmnk()), atoms_n = size<2>(mma.thr_layout_vmnk());
+  check(make_layout(make_shape(m, k), LayoutRight{}), atoms_n,
+        [](auto const& thr, auto const& t) { return thr.partition_A(t); });
+  check(make_layout(make_shape(n, k), LayoutLeft{}), atoms_m,
+        [](auto const& thr, auto const& t) { return thr.partition_B(t); });
+  check(make_layout(make_shape(m, n), LayoutRight{}), 1,
+        [](auto const& thr, auto const& t) { return thr.partition_C(t); });
+}
+
+void partitions() {
+  using K32 = decltype(composition(Swizzle<3, 2, 3>{}, Layout<Shape<I<8>, I<32>>, Stride<I<32>, I<1>>>{}));
+  auto const smem = tile_to_shape(K32{}, make_shape(I<64>{}, I<32>{}));
+  auto const plain = make_layout(make_shape(I<64>{}, I<32>{}), make_stride(I<1>{}, I<65>{}));
+  auto const by_k = make_tiled_copy(CopyAtom<UniversalCopy<uint128_t>, float>{},
+                                    Layout<Shape<I<16>, I<4>>, Stride<I<4>, I<1>>>{}, Layout<Shape<I<1>, I<4>>>{});
+  auto const by_m = make_tiled_copy(CopyAtom<UniversalCopy<uint64_t>, float>{}, Layout<Shape<I<8>, I<8>>>{},
+                                    Layout<Shape<I<4>, I<2>>>{});
+  copy_covers(by_k, smem);
+  copy_covers(by_m, plain);
+  copy_covers(
+      make_tiled_copy(CopyAtom<SM75_U32x4_LDSM_N, float>{}, Layout<Shape<I<16>, I<2>>>{}, Layout<Shape<I<1>, I<4>>>{}),
+      smem);
+
+  mma_covers(make_tiled_mma(SM80_16x8x16_F32BF16BF16F32_TN{}, Layout<Shape<_2, _2, _1>>{}, Tile<_32, _32, _16>{}),
+             make_shape(I<64>{}, I<64>{}, I<32>{}));
+  mma_covers(make_tiled_mma(SM80_16x8x8_F32TF32TF32F32_TN{}, Layout<Shape<_2, _4, _1>, Stride<_4, _1, _1>>{}),
+             make_shape(I<64>{}, I<64>{}, I<32>{}));
+  mma_covers(make_tiled_mma(SM80_8x8x4_F64F64F64F64_TN{}, Layout<Shape<_2, _2, _1>>{}),
+             make_shape(I<32>{}, I<16>{}, I<8>{}));
+  mma_covers(make_tiled_mma(SM80_16x8x32_S32S8S8S32_TN{}, Layout<Shape<_4, _1, _1>>{}),
+             make_shape(I<64>{}, I<16>{}, I<64>{}));
+  using Groups = Layout<Shape<_16, _4>, Stride<_4, _1>>;
+  mma_covers(make_tiled_mma(UniversalFMA<float, float, float, float>{}, Layout<Shape<_16, _16, _1>>{},
+                            Tile<Groups, Groups, _1>{}),
+             make_shape(I<128>{}, I<64>{}, I<8>{}));
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// copy() vectorizes where it is provably right, and only there
+
+template <class S, class D>
+constexpr int vector_of(S const&, D const&) {
+  return vector_length<S, D>;
+}
+
+void vectors() {
+  static float memory[4096];
+  static bfloat16_t halves[4096];
+  auto const smem = make_smem_ptr(memory);
+  auto r8 = make_tensor<float>(make_shape(I<8>{}));
+  static_assert(vector_of(make_tensor<float>(make_shape(I<8>{})), make_tensor<float>(make_shape(I<8>{}))) == 4);
+  auto const row = make_tensor(smem, make_shape(I<8>{}, I<4>{}), make_stride(I<1>{}, I<8>{}));
+  auto const padded = make_tensor(smem, make_shape(I<8>{}, I<4>{}), make_stride(I<1>{}, I<9>{}));
+  auto const even = make_tensor(smem, make_shape(I<8>{}, I<4>{}), make_stride(I<1>{}, I<10>{}));
+  auto const r = make_tensor<float>(make_shape(I<8>{}, I<4>{}));
+  CHECK(vector_of(r, row) == 4);
+  CHECK(vector_of(r, padded) == 1);  // every other column starts at an odd address
+  CHECK(vector_of(r, even) == 2);
+  int const i = 3;
+  CHECK(vector_of(r8, padded(_, i)) == 1);
+  CHECK(vector_of(r8, padded(_, I<0>{})) == 4);
+  CHECK(vector_of(r8, even(_, i)) == 2);
+  CHECK(vector_of(r8, row(_, i)) == 4);
+  CHECK(vector_of(r8, make_tensor(make_gmem_ptr(memory), make_shape(I<8>{}))) == 1);  // alignment unknown
+  CHECK(vector_of(r8, make_tensor(make_gmem_ptr<8>(memory), make_shape(I<8>{}))) == 2);
+  CHECK(vector_of(make_tensor<bfloat16_t>(make_shape(I<16>{})),
+                  make_tensor(make_smem_ptr(halves), make_shape(I<16>{}))) == 8);
+  using K64 = decltype(composition(Swizzle<3, 3, 3>{}, Layout<Shape<I<8>, I<64>>, Stride<I<64>, I<1>>>{}));
+  auto const swizzled = make_tensor(make_smem_ptr(halves), K64{});
+  CHECK(vector_of(make_tensor<bfloat16_t>(make_shape(I<64>{})), swizzled(i, _)) == 8);
+
+  for (int n = 0; n < 8 * 4; ++n) memory[n + 100] = float(n);
+  auto const from = make_tensor(make_smem_ptr(memory + 100), make_shape(I<8>{}, I<4>{}));
+  auto into = make_tensor<float>(Layout<Shape<I<8>, I<4>>, Stride<I<4>, I<1>>>{});
+  copy(from, into);
+  for (int n = 0; n < 8 * 4; ++n) CHECK(into(n) == float(n));
+  copy(from, padded);
+  for (int n = 0; n < 8 * 4; ++n) CHECK(padded(n) == float(n));
+  auto by_four = make_tensor<float>(make_shape(I<8>{}, I<4>{}));
+  copy(from, by_four);
+  copy(by_four, row);
+  for (int n = 0; n < 8 * 4; ++n) CHECK(row(n) == float(n));
+  auto narrow = make_tensor<bfloat16_t>(make_shape(I<8>{}, I<4>{}));
+  copy(from, narrow);
+  for (int n = 0; n < 8 * 4; ++n) CHECK(float(narrow(n)) == float(n));
+}
+
+}  // namespace moye
+
+int main() {
+  moye::algebra();
+  moye::swizzles();
+  moye::partitions();
+  moye::vectors();
+  std::printf("%d violations\n", moye::failures);
+  return moye::failures != 0;
+}
