@@ -96,9 +96,7 @@ def main(argv=None):
     difference = max(float(jnp.abs(a - b).max()) for a, b in zip(*gradients, strict=True))
     largest = max(float(jnp.abs(g).max()) for g in gradients[1])
     print(f"accuracy   {accuracy:.1%} of {len(test_labels)} held-out images, trained in {seconds:.1f} s")
-    print(
-        f"difference {difference:.1e} at most from the first gradients with jnp.matmul (largest {largest:.1e})"
-    )
+    print(f"difference {difference:.1e} at most from the first gradients with jnp.matmul (largest {largest:.1e})")
     return 0 if accuracy >= 0.95 else 1
 
 
