@@ -34,6 +34,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", type=pathlib.Path, help="the rows (default: benchmarks/suite.json)")
     parser.add_argument("--rows", default=".*", help="regular expression that a row's id matches whole, e.g. 'A.*|B2'")
     parser.add_argument("--config", help="use this config for every row, instead of the one jax_moye selects")
-    parser.add_argument("--out", type=pathlib.Path, help="the JSON file to write (default: in benchmarks/results)")
+    parser.add_argument(
+        "--out", type=pathlib.Path, help="the JSON file to write (default: in results beside the suite)"
+    )
     parser.add_argument("--alternations", type=int, default=15, help="turns of each arm")
     parser.add_argument("--turn-ms", type=float, default=50, help="length of one turn")
     parser.add_argument("--warmup-ms", type=float, default=1000, help="how long each row runs before its first turn")
@@ -77,13 +80,19 @@ def main(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
-    suite = arguments.suite or ROOT / "benchmarks" / "suite.json"
+    places = (
+        [arguments.suite] if arguments.suite else [root / "benchmarks/suite.json" for root in (pathlib.Path(), ROOT)]
+    )
+    suite = next((place for place in places if place.is_file()), None)
+    if suite is None:
+        print("jax_moye bench: no benchmarks/suite.json here: run it in a clone, or name --suite", file=sys.stderr)
+        return 1
     rows = [row for row in json.loads(suite.read_text())["rows"] if re.fullmatch(arguments.rows, row["id"])]
     if not rows:
         print(f"jax_moye bench: no row of {suite} matches {arguments.rows!r}", file=sys.stderr)
         return 1
     report = describe(device, arguments)
-    path = arguments.out or ROOT / "benchmarks" / "results" / file_name(report)
+    path = arguments.out or suite.parent / "results" / file_name(report)
     path.parent.mkdir(parents=True, exist_ok=True)
     with jax.enable_x64(True):  # the references are float64; every operand's dtype is explicit
         for _ in run(rows, device, arguments, report):
@@ -195,7 +204,7 @@ def figures(row: dict, arms: list[Arm], sampler: Sampler) -> dict:
     ours, *others = arms
     median = {arm.name: statistics.median(arm.times) for arm in arms}
     flops = 2 * row["batch"] * row["m"] * row["n"] * row["k"]
-    result = {
+    result: dict[str, Any] = {
         "us": significant(median["jax_moye"] * 1e6),
         "tflops": significant(flops / median["jax_moye"] / 1e12),
         "baselines": {arm.name: significant(median[arm.name] * 1e6) for arm in others},
