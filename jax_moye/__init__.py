@@ -3,11 +3,14 @@
 Importing this package touches no CUDA driver and starts no JAX backend.
 """
 
-from jax_moye import _ffi
+# _checkout comes first, as its name makes it: it decides where the others are imported from.
+from jax_moye import _checkout, _ffi
 from jax_moye.configs import GemmConfig as GemmConfig
 from jax_moye.configs import configs as configs
 from jax_moye.interpret import InterpretParams as InterpretParams
 from jax_moye.matmul import matmul as matmul
+
+del _checkout
 
 # JAX keeps it until the CUDA backend starts, if one does. Any other platform's handler is registered when it is needed.
 _ffi.register_cuda()
