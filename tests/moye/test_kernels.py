@@ -16,9 +16,8 @@ HERE = pathlib.Path(__file__).parent
 
 
 def test_emulated():
-    program = cxx.build(
-        "kernels", flags=["-O1", "-fno-strict-aliasing", f"-I{HERE}"], kernel_sources=[HERE / "kernels.cc"]
-    )
+    flags = ["-O1", "-fno-strict-aliasing", f"-I{HERE}"]
+    program = cxx.build("kernels", flags=flags, kernel_sources=[HERE / "kernels.cc"])
     done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]
 
