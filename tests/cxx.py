@@ -20,7 +20,8 @@ CACHE = ROOT / "build" / "tests"
 
 BASE_FLAGS = ("-std=c++20", "-O2", "-g1", "-fPIC", "-Wall", "-Wextra", "-pthread")
 # As in CMakeLists.txt: the sanitizer's instrumentation, whose calls cuda/moye/emu/hooks.cc receives.
-KERNEL_FLAGS = ("-fsanitize=thread",)
+# Kernels read and write the same bytes as elements and as the words of instructions.
+KERNEL_FLAGS = ("-fsanitize=thread", "-fno-strict-aliasing")
 EMULATOR_FLAGS = ("-O3",)
 HEADERS = (".h", ".cuh", ".inc")
 
