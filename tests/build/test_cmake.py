@@ -3,13 +3,16 @@
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = (ROOT / "cuda/gemm/configs.h").read_text()
 
-pytestmark = pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake on PATH")
+# The extra `test` installs one beside this Python, whose folder need not be on PATH.
+CMAKE = shutil.which("cmake") or shutil.which("cmake", path=pathlib.Path(sys.executable).parent)
+pytestmark = pytest.mark.skipif(CMAKE is None, reason="no cmake on PATH or beside this Python")
 
 
 def run_cmake(folder, script, **variables):
@@ -18,7 +21,7 @@ def run_cmake(folder, script, **variables):
     modules = ROOT / "cmake"
     path.write_text(f"cmake_minimum_required(VERSION 3.26)\nlist(APPEND CMAKE_MODULE_PATH {modules})\n{script}\n")
     defines = [f"-D{key}={value}" for key, value in variables.items()]
-    return subprocess.run(["cmake", *defines, "-P", path], capture_output=True, text=True, cwd=folder)
+    return subprocess.run([CMAKE, *defines, "-P", path], capture_output=True, text=True, cwd=folder)
 
 
 def read_table(folder, table):
