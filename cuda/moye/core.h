@@ -340,12 +340,28 @@ struct TupleBase<Seq<I...>, T...> : TupleLeaf<I, T>... {
       : TupleLeaf<I, T>(t)... {}
 };
 
+struct EmptyTuple {};
+template <bool kEmpty, class... T>
+struct TupleStorageImpl {
+  using Type = EmptyTuple;
+};
 template <class... T>
-struct Tuple : TupleBase<MakeSeq<sizeof...(T)>, T...> {
+struct TupleStorageImpl<false, T...> {
+  using Type = TupleBase<MakeSeq<sizeof...(T)>, T...>;
+};
+
+template <class... T>
+struct Tuple : TupleStorageImpl<(is_empty<T> && ...), T...>::Type {
+  static constexpr bool kEmpty = (is_empty<T> && ...);
+  using Storage = typename TupleStorageImpl<kEmpty, T...>::Type;
+
   Tuple() = default;
   MOYE_HOST_DEVICE constexpr Tuple(T const&... t)
-    requires(sizeof...(T) > 0)
-      : TupleBase<MakeSeq<sizeof...(T)>, T...>(t...) {}
+    requires(!kEmpty)
+      : Storage(t...) {}
+  MOYE_HOST_DEVICE constexpr Tuple(T const&...)
+    requires(kEmpty && sizeof...(T) > 0)
+  {}
 };
 
 // The same tuple under the names that say what it is for.
@@ -394,17 +410,42 @@ inline constexpr bool is_tuple = false;
 template <class... T>
 inline constexpr bool is_tuple<Tuple<T...>> = true;
 
-template <int I, class T, bool kEmpty>
-TupleLeaf<I, T, kEmpty> leaf_at(TupleLeaf<I, T, kEmpty> const&);  // not defined: its result is the type of leaf I
+template <int I, class... T>
+struct TypeAtImpl {
+  static_assert(I < 0, "get: the tuple has no such element");
+};
+template <class T0, class... T>
+struct TypeAtImpl<0, T0, T...> {
+  using Type = T0;
+};
+template <class T0, class T1, class... T>
+struct TypeAtImpl<1, T0, T1, T...> {
+  using Type = T1;
+};
+template <class T0, class T1, class T2, class... T>
+struct TypeAtImpl<2, T0, T1, T2, T...> {
+  using Type = T2;
+};
+template <class T0, class T1, class T2, class T3, class... T>
+struct TypeAtImpl<3, T0, T1, T2, T3, T...> {
+  using Type = T3;
+};
+template <int I, class T0, class T1, class T2, class T3, class... T>
+  requires(I > 3)
+struct TypeAtImpl<I, T0, T1, T2, T3, T...> : TypeAtImpl<I - 4, T...> {};
 
 template <int I, class T>
-using TupleElement = typename decltype(leaf_at<I>(declval<T const&>()))::Type;
+struct TupleElementImpl;
+template <int I, class... T>
+struct TupleElementImpl<I, Tuple<T...>> : TypeAtImpl<I, T...> {};
+/// The type of get<I>
+template <int I, class T>
+using TupleElement = typename TupleElementImpl<I, T>::Type;
 
 /// Element I, by value: elements are integers, constants, or small structs of them.
 template <int I, class... T>
-MOYE_HOST_DEVICE constexpr auto get([[maybe_unused]] Tuple<T...> const& t) {
-  static_assert(0 <= I && I < static_cast<int>(sizeof...(T)), "get: the tuple has no such element");
-  using Element = TupleElement<I, Tuple<T...>>;
+MOYE_HOST_DEVICE constexpr typename TypeAtImpl<I, T...>::Type get([[maybe_unused]] Tuple<T...> const& t) {
+  using Element = typename TypeAtImpl<I, T...>::Type;
   if constexpr (is_empty<Element>) {
     return Element{};
   } else {

@@ -164,15 +164,37 @@ MOYE_HOST_DEVICE constexpr auto layout(Layout<S, D> const& l) {
 }
 /// Mode I; an integer layout is its own mode 0.
 template <int I, class S, class D>
-MOYE_HOST_DEVICE constexpr auto mode(Layout<S, D> const& l) {
-  if constexpr (is_tuple<S>) {
-    MOYE_RETURN(make_layout(get<I>(l.shape()), get<I>(l.stride())))
-  } else {
+MOYE_HOST_DEVICE constexpr auto mode([[maybe_unused]] Layout<S, D> const& l) {
+  if constexpr (!is_tuple<S>) {
     static_assert(I == 0, "mode: an integer layout has one mode");
     return l;
+  } else if constexpr (is_static<S> && is_static<D>) {
+    return Layout<TupleElement<I, S>, TupleElement<I, D>>{};
+  } else {
+    return make_layout(get<I>(l.shape()), get<I>(l.stride()));
   }
 }
 
+template <class T>
+struct LeafNumbers {
+  static constexpr void write(long long*& out) { *out++ = static_value<T>; }
+};
+template <class... T>
+struct LeafNumbers<Tuple<T...>> {
+  static constexpr void write([[maybe_unused]] long long*& out) { (LeafNumbers<T>::write(out), ...); }
+};
+/// The leaves of a layout's shape and stride as numbers.
+template <class S, class D>
+struct NumbersOf {
+  static constexpr FlatLeaves<leaf_count<S>> value = [] {
+    FlatLeaves<leaf_count<S>> leaves = {};
+    long long* shape = leaves.shape;
+    long long* stride = leaves.stride;
+    LeafNumbers<S>::write(shape);
+    LeafNumbers<D>::write(stride);
+    return leaves;
+  }();
+};
 /// The sum over all leaves of coordinate times stride.
 template <class Coord, class Stride_>
 MOYE_HOST_DEVICE constexpr auto crd2idx_leafwise(Coord const& coord, Stride_ const& stride) {
@@ -194,13 +216,30 @@ MOYE_HOST_DEVICE constexpr auto absolute_strides(Layout<S, D> const&, D const& s
     }
   });
 }
+template <class S, class D>
+struct CosizeImpl {
+  static constexpr int value = [] {
+    FlatLeaves<leaf_count<S>> const leaves = NumbersOf<S, D>::value;
+    long long last = 0;
+    for (int i = 0; i < leaf_count<S>; ++i) {
+      last += (leaves.shape[i] - 1) * (leaves.stride[i] < 0 ? -leaves.stride[i] : leaves.stride[i]);
+    }
+    return static_cast<int>(last + 1);
+  }();
+};
 /// One more than the largest index. Static negative strides count by their absolute value.
 template <int... I, class S, class D>
 MOYE_HOST_DEVICE constexpr auto cosize(Layout<S, D> const& l) {
-  auto const part = layout<I...>(l);
-  auto const last = transform_leaf(part.shape(), [](auto const& s) { return s - Int<1>{}; });
-  MOYE_RETURN(crd2idx_leafwise(last, absolute_strides(part, part.stride())) + Int<1>{})
+  if constexpr (sizeof...(I) > 0) {
+    return cosize(layout<I...>(l));
+  } else if constexpr (is_static_numbers<S> && is_static_numbers<D> && leaf_count<S> != 0) {
+    return Int<CosizeImpl<S, D>::value>{};
+  } else {
+    auto const last = transform_leaf(l.shape(), [](auto const& s) { return s - Int<1>{}; });
+    return crd2idx_leafwise(last, absolute_strides(l, l.stride())) + Int<1>{};
+  }
 }
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Choosing and regrouping modes
 
@@ -318,26 +357,6 @@ MOYE_HOST_DEVICE constexpr auto transform_modes(Layout<S, D> const& l, F const& 
 // ---------------------------------------------------------------------------------------------------------------------
 // From leaves to plans and back
 
-template <class T>
-struct LeafNumbers {
-  static constexpr void write(long long*& out) { *out++ = static_value<T>; }
-};
-template <class... T>
-struct LeafNumbers<Tuple<T...>> {
-  static constexpr void write([[maybe_unused]] long long*& out) { (LeafNumbers<T>::write(out), ...); }
-};
-/// The leaves of a layout's shape and stride as numbers.
-template <class S, class D>
-struct NumbersOf {
-  static constexpr FlatLeaves<leaf_count<S>> value = [] {
-    FlatLeaves<leaf_count<S>> leaves = {};
-    long long* shape = leaves.shape;
-    long long* stride = leaves.stride;
-    LeafNumbers<S>::write(shape);
-    LeafNumbers<D>::write(stride);
-    return leaves;
-  }();
-};
 /// The type of a flat layout of numbers: 1:0 for none, an integer layout for one.
 template <class P, class J>
 struct LayoutOfNumbers;
@@ -405,12 +424,39 @@ struct StaticCoalesced {
   static constexpr auto value = coalesced(NumbersOf<S, D>::value, kKeepLast);
 };
 
+/// The same where strides are static but not numbers: the type of the stride each leaf of the result keeps.
+template <class S, class D, bool kKeepLast>
+struct BasisCoalesced {
+  static constexpr auto plan = plan_coalesce(NumbersOf<S, D>::value, kKeepLast);
+  static constexpr auto value = coalesced(NumbersOf<S, D>::value, kKeepLast);
+  using Strides = typename FlattenImpl<D>::Type;
+  template <int J>
+  using StrideAt = TupleElement<plan.begin[J], Strides>;
+};
+template <class P, class J>
+struct BasisLayout;
+template <class P>
+struct BasisLayout<P, Seq<>> {
+  using Type = Layout<Int<1>, Int<0>>;
+};
+template <class P>
+struct BasisLayout<P, Seq<0>> {
+  using Type = Layout<Int<static_cast<int>(P::value.shape[0])>, typename P::template StrideAt<0>>;
+};
+template <class P, int... J>
+struct BasisLayout<P, Seq<J...>> {
+  using Type = Layout<Tuple<Int<static_cast<int>(P::value.shape[J])>...>, Tuple<typename P::template StrideAt<J>...>>;
+};
+
 template <bool kKeepLast, class S, class D>
 MOYE_HOST_DEVICE constexpr auto coalesce_impl([[maybe_unused]] Layout<S, D> const& l) {
   if constexpr (leaf_count<S> == 0) {
     return Layout<Int<1>, Int<0>>{};
   } else if constexpr (is_static_numbers<S> && is_static_numbers<D>) {
     return LayoutOf<StaticCoalesced<S, D, kKeepLast>>{};
+  } else if constexpr (is_static_numbers<S> && is_static<D>) {
+    using P = BasisCoalesced<S, D, kKeepLast>;
+    return typename BasisLayout<P, MakeSeq<P::value.size>>::Type{};
   } else {
     auto const shapes = flatten_to_tuple(l.shape());
     auto const strides = flatten_to_tuple(l.stride());
@@ -455,18 +501,29 @@ MOYE_HOST_DEVICE constexpr auto coalesce_x(Layout<S, D> const& l) {
   return coalesce_impl<true>(l);
 }
 
+template <class S, class D>
+struct FilterZerosImpl {
+  using Type = Conditional<is_constant<0, D>, Int<1>, S>;
+};
+template <class... S, class... D>
+struct FilterZerosImpl<Tuple<S...>, Tuple<D...>> {
+  using Type = Tuple<typename FilterZerosImpl<S, D>::Type...>;
+};
 /// Modes of stride 0 get extent 1.
 template <class S, class D>
 MOYE_HOST_DEVICE constexpr auto filter_zeros(Layout<S, D> const& l) {
-  return make_layout(transform_leaf(l.shape(), l.stride(),
-                                    [](auto const& s, auto const& d) {
-                                      if constexpr (is_constant<0, RemoveCvref<decltype(d)>>) {
-                                        return Int<1>{};
-                                      } else {
-                                        return s;
-                                      }
-                                    }),
-                     l.stride());
+  if constexpr (is_static<S>) {
+    return make_layout(typename FilterZerosImpl<S, D>::Type{}, l.stride());
+  } else {
+    auto const filtered = [](auto const& s, auto const& d) {
+      if constexpr (is_constant<0, RemoveCvref<decltype(d)>>) {
+        return Int<1>{};
+      } else {
+        return s;
+      }
+    };
+    return make_layout(transform_leaf(l.shape(), l.stride(), filtered), l.stride());
+  }
 }
 /// The layout without what repeats: no stride 0, no extent 1.
 template <class S, class D>
@@ -493,6 +550,29 @@ struct StaticComposition {
     return plan.source[j] < 0 ? 0 : static_cast<int>(plan.factor[j] * left.stride[plan.source[j]]);
   }
 };
+/// Where A's strides are static but not numbers, the stride types are multiplied.
+template <class SA, class DA, class SB, class DB>
+struct BasisComposition {
+  using Left = BasisCoalesced<SA, DA, true>;
+  static constexpr auto plan = plan_composition(padded(Left::value), Left::value.size, NumbersOf<SB, DB>::value);
+  static constexpr int shape(int j) { return static_cast<int>(plan.shape[j]); }
+  template <int J>
+  static MOYE_HOST_DEVICE constexpr auto stride() {
+    if constexpr (plan.source[J] < 0) {
+      return Int<0>{};
+    } else {
+      return Int<static_cast<int>(plan.factor[J])>{} * typename Left::template StrideAt<plan.source[J]>{};
+    }
+  }
+};
+template <class P, int J>
+struct ComposedStride {
+  using Type = Int<P::stride(J)>;
+};
+template <class SA, class DA, class SB, class DB, int J>
+struct ComposedStride<BasisComposition<SA, DA, SB, DB>, J> {
+  using Type = decltype(BasisComposition<SA, DA, SB, DB>::template stride<J>());
+};
 template <class P, class J>
 struct ComposedLeaf {
   using ShapeType = Tuple<>;
@@ -501,12 +581,13 @@ struct ComposedLeaf {
 template <class P, int J>
 struct ComposedLeaf<P, Seq<J>> {
   using ShapeType = Int<P::shape(J)>;
-  using StrideType = Int<P::stride(J)>;
+  using StrideType = typename ComposedStride<P, J>::Type;
 };
 template <class P, int J0, int J1, int... J>
 struct ComposedLeaf<P, Seq<J0, J1, J...>> {
   using ShapeType = Tuple<Int<P::shape(J0)>, Int<P::shape(J1)>, Int<P::shape(J)>...>;
-  using StrideType = Tuple<Int<P::stride(J0)>, Int<P::stride(J1)>, Int<P::stride(J)>...>;
+  using StrideType = Tuple<typename ComposedStride<P, J0>::Type, typename ComposedStride<P, J1>::Type,
+                           typename ComposedStride<P, J>::Type...>;
 };
 /// The composed leaves in the nesting of B, from B's leaf kFirst on.
 template <class P, class Profile, int kFirst, class I = void>
@@ -566,7 +647,8 @@ MOYE_HOST_DEVICE constexpr auto composed_leaves(StridesA const& a, ShapesB const
 
 template <class SA, class DA, class SB, class DB>
 MOYE_HOST_DEVICE constexpr auto compose_static() {
-  using Composition = StaticComposition<SA, DA, SB, DB>;
+  using Composition =
+      Conditional<is_static_numbers<DA>, StaticComposition<SA, DA, SB, DB>, BasisComposition<SA, DA, SB, DB>>;
   check_layout_error<Composition::plan.error>();
   using Modes = ComposedModes<Composition, SB, 0>;
   return Layout<typename Modes::ShapeType, typename Modes::StrideType>{};
@@ -589,7 +671,7 @@ MOYE_HOST_DEVICE constexpr auto compose_dynamic(Layout<SA, DA> const& a, Layout<
 template <class SA, class DA, class SB, class DB>
 MOYE_HOST_DEVICE constexpr auto compose_layouts([[maybe_unused]] Layout<SA, DA> const& a,
                                                 [[maybe_unused]] Layout<SB, DB> const& b) {
-  if constexpr (is_static_numbers<SA> && is_static_numbers<DA> && is_static_numbers<SB> && is_static_numbers<DB>) {
+  if constexpr (is_static_numbers<SA> && is_static<DA> && is_static_numbers<SB> && is_static_numbers<DB>) {
     return compose_static<SA, DA, SB, DB>();
   } else {
     return compose_dynamic(a, b);
@@ -824,12 +906,32 @@ MOYE_HOST_DEVICE constexpr auto unzip_impl(T const& t, Seq<I...>, Seq<J...>) {
   return make_tuple(make_tuple(unzip_element<0>(get<I>(t))...),
                     make_tuple(unzip_element<1>(get<I>(t))..., get<K + J>(t)...));
 }
+template <class T>
+struct PairTypes {
+  static_assert(tuple_size<T> < 0, "zipped_divide: a mode is not a (tile, rest) pair");
+  using First = T;
+  using Second = T;
+};
+template <class T0, class T1>
+struct PairTypes<Tuple<T0, T1>> {
+  using First = T0;
+  using Second = T1;
+};
+template <int K, class T, class I, class J>
+struct UnzipImpl;
+template <int K, class T, int... I, int... J>
+struct UnzipImpl<K, T, Seq<I...>, Seq<J...>> {
+  using Type = Tuple<Tuple<typename PairTypes<TupleElement<I, T>>::First...>,
+                     Tuple<typename PairTypes<TupleElement<I, T>>::Second..., TupleElement<K + J, T>...>>;
+};
 /// A tuple whose first K elements are pairs, as ((first of each), (second of each, the others)).
 template <int K, class T>
 MOYE_HOST_DEVICE constexpr auto unzip(T const& t) {
   if constexpr (K == 0) {
     static_assert(tuple_size<T> == 2, "zipped_divide: the result is not a (tile, rest) pair");
     return t;
+  } else if constexpr (is_static<T>) {
+    return typename UnzipImpl<K, T, MakeSeq<K>, MakeSeq<tuple_size<T> - K>>::Type{};
   } else {
     return unzip_impl<K>(t, MakeSeq<K>{}, MakeSeq<tuple_size<T> - K>{});
   }
@@ -1042,33 +1144,46 @@ MOYE_HOST_DEVICE constexpr auto tile_to_shape(Layout<S, D> const& block, Target 
 // ---------------------------------------------------------------------------------------------------------------------
 // Element size
 
+/// What becomes of a leaf S:D in units of N elements.
+template <int N, class S, class D>
+struct UpcastImpl {  // static stride
+  static constexpr long long kStride = static_value<D>;
+  static constexpr long long kAbs = kStride < 0 ? -kStride : kStride;
+  static_assert(kAbs % N == 0 || N % (kAbs == 0 ? 1 : kAbs) == 0,
+                "upcast: a stride and the vector width do not divide each other");
+  static constexpr int kNew = static_cast<int>((kAbs + N - 1) / N);
+  using Fewer = Int<kAbs == 0 ? 1 : static_cast<int>((N + kAbs - 1) / kAbs)>;
+  static MOYE_HOST_DEVICE constexpr auto shape(S const& s) { return ceil_div(s, Fewer{}); }
+  static MOYE_HOST_DEVICE constexpr Int<(kStride < 0 ? -kNew : kNew)> stride(D const&) { return {}; }
+};
+template <int N, class S, class D>
+  requires(!is_static_integral<D>)
+struct UpcastImpl<N, S, D> {
+  static MOYE_HOST_DEVICE constexpr S shape(S const& s) { return s; }
+  static MOYE_HOST_DEVICE constexpr auto stride(D const& d) { return d / Int<N>{}; }
+};
+template <int N, class... S, class... D>
+struct UpcastImpl<N, Tuple<S...>, Tuple<D...>> {
+  static MOYE_HOST_DEVICE constexpr auto shape(Tuple<S...> const& s) { return shape(s, MakeSeq<sizeof...(S)>{}); }
+  static MOYE_HOST_DEVICE constexpr auto stride(Tuple<D...> const& d) { return stride(d, MakeSeq<sizeof...(S)>{}); }
+
+ private:
+  template <int... I>
+  static MOYE_HOST_DEVICE constexpr auto shape([[maybe_unused]] Tuple<S...> const& s, Seq<I...>) {
+    return make_tuple(UpcastImpl<N, S, D>::shape(get<I>(s))...);
+  }
+  template <int... I>
+  static MOYE_HOST_DEVICE constexpr auto stride([[maybe_unused]] Tuple<D...> const& d, Seq<I...>) {
+    return make_tuple(UpcastImpl<N, S, D>::stride(get<I>(d))...);
+  }
+};
 /// The layout in units of N elements: strides divided by N, extents of contiguous modes too.
 template <int N, class S, class D>
 MOYE_HOST_DEVICE constexpr auto upcast(Layout<S, D> const& l) {
   if constexpr (N == 1) {
     return l;
   } else {
-    auto const new_shape = transform_leaf(l.shape(), l.stride(), [](auto const& s, auto const& d) {
-      constexpr long long kStride = static_value<RemoveCvref<decltype(d)>>;
-      if constexpr (kStride == kDynamic || kStride == 0) {
-        return s;
-      } else {
-        constexpr long long kAbs = kStride < 0 ? -kStride : kStride;
-        static_assert(kAbs % N == 0 || N % kAbs == 0, "upcast: a stride and the vector width do not divide each other");
-        return ceil_div(s, Int<static_cast<int>((N + kAbs - 1) / kAbs)>{});
-      }
-    });
-    auto const new_stride = transform_leaf(l.stride(), [](auto const& d) {
-      constexpr long long kStride = static_value<RemoveCvref<decltype(d)>>;
-      if constexpr (kStride == kDynamic) {
-        return d / Int<N>{};
-      } else {
-        constexpr long long kAbs = kStride < 0 ? -kStride : kStride;
-        constexpr int kNew = static_cast<int>((kAbs + N - 1) / N);
-        return Int<(kStride < 0 ? -kNew : kNew)>{};
-      }
-    });
-    MOYE_RETURN(make_layout(new_shape, new_stride))
+    MOYE_RETURN(make_layout(UpcastImpl<N, S, D>::shape(l.shape()), UpcastImpl<N, S, D>::stride(l.stride())))
   }
 }
 template <class Strides>
@@ -1083,21 +1198,21 @@ MOYE_HOST_DEVICE constexpr auto downcast(Layout<S, D> const& l) {
     return l;
   } else {
     static_assert(has_unit_stride<D>, "downcast: no mode is contiguous");
-    auto const new_shape = transform_leaf(l.shape(), l.stride(), [](auto const& s, auto const& d) {
+    auto const longer = [](auto const& s, auto const& d) {
       if constexpr (has_unit_stride<RemoveCvref<decltype(d)>>) {
         return s * Int<N>{};
       } else {
         return s;
       }
-    });
-    auto const new_stride = transform_leaf(l.stride(), [](auto const& d) {
+    };
+    auto const larger = [](auto const& d) {
       if constexpr (has_unit_stride<RemoveCvref<decltype(d)>>) {
         return d;
       } else {
         return d * Int<N>{};
       }
-    });
-    MOYE_RETURN(make_layout(new_shape, new_stride))
+    };
+    return make_layout(transform_leaf(l.shape(), l.stride(), longer), transform_leaf(l.stride(), larger));
   }
 }
 /// The layout of the same memory seen as elements of kNewBits instead of kOldBits bits.
