@@ -99,7 +99,8 @@ stage_conformance() {
 }
 
 stage_pytest() {
-  "$PYTHON" -m pytest -m gpu --timeout 140 --junitxml "$OUT/gpu_tests.xml" tests
+  # Named, so that tests/python's conftest does not ask for the CPU first.
+  JAX_PLATFORMS=cuda,cpu "$PYTHON" -m pytest -m gpu --timeout 140 --junitxml "$OUT/gpu_tests.xml" tests
 }
 
 sanitize() {

@@ -228,7 +228,12 @@ def test_gradients():
 
 
 def test_quickstart_on_the_gpu():
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    # tests/python's conftest asks for the CPU, in this process and so in its children.
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "JAX_PLATFORMS": "cuda,cpu",
+    }
     command = [sys.executable, str(ROOT / "examples" / "quickstart.py")]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
     assert run.returncode == 0, run.stdout + run.stderr

@@ -178,7 +178,8 @@ MOYE_DEVICE void copy_if(Atom const&, Pred const& pred, Src const& src, Dst&& ds
 
 /// The same with zeros where the source ends: valid(i, j, ...) of the vector's elements are read, counted from its
 /// first; the others become 0 and their addresses are never read. cp.async does that itself; UniversalCopy loads the
-/// vector if all of it is valid and single elements otherwise.
+/// vector if all of it is valid and single elements otherwise, and on its way from global to shared memory it loads all
+/// vectors before it stores the first, so that one latency covers them.
 template <CopyAtomLike Atom, class Valid, TensorLike Src, TensorLike Dst>
 MOYE_DEVICE void copy_zfill(Atom const&, Valid const& valid, Src const& src, Dst&& dst MOYE_LOC) {
   MOYE_SITE;
@@ -186,14 +187,22 @@ MOYE_DEVICE void copy_zfill(Atom const&, Valid const& valid, Src const& src, Dst
   static_assert(Atom::kThreads == 1, "copy_zfill: only for copies that one thread makes alone");
   static_assert(is_constant<kVector, decltype(product(get<0>(wrap(src.shape()))))>,
                 "copy_zfill: mode 0 must be one vector of the atom, because valid() counts elements of one vector");
-  for_each_rest<1>(wrap(src.shape()), [&](auto... i) {
-    int const n = valid(i...);
-    auto const s = src(_, i...);
-    auto const d = dst(_, i...);
-    if constexpr (has_zfill_op<typename Atom::Op>) {
-      Atom::call_zfill(s, d, n * static_cast<int>(sizeof(typename Atom::Value)));
-    } else {
-      if (n == kVector) {
+  if constexpr (!has_zfill_op<typename Atom::Op> && is_gmem<Src> && is_smem<RemoveCvref<Dst>>) {
+    auto staged = make_tensor<typename Atom::Value>(make_layout(dst.shape()));  // (V,REST...)
+    copy_zfill(Atom{}, valid, src, staged);
+    copy(Atom{}, staged, dst);
+  } else {
+    for_each_rest<1>(wrap(src.shape()), [&](auto... i) {
+      int const n = valid(i...);
+      auto const s = src(_, i...);
+      auto const d = dst(_, i...);
+      if constexpr (has_zfill_op<typename Atom::Op>) {
+        Atom::call_zfill(s, d, n * static_cast<int>(sizeof(typename Atom::Value)));
+      } else if constexpr (kVector == 1) {  // a predicated load, without a branch
+        auto value = static_cast<typename RemoveCvref<Dst>::Value>(0);
+        if (n > 0) value = s(Int<0>{});
+        d(Int<0>{}) = value;
+      } else if (n == kVector) {
         Atom::call(s, d);
       } else {
         MOYE_UNROLL
@@ -205,8 +214,8 @@ MOYE_DEVICE void copy_zfill(Atom const&, Valid const& valid, Src const& src, Dst
           }
         }
       }
-    }
-  });
+    });
+  }
 }
 
 }  // namespace moye
