@@ -340,7 +340,11 @@ struct TupleBase<Seq<I...>, T...> : TupleLeaf<I, T>... {
       : TupleLeaf<I, T>(t)... {}
 };
 
-struct EmptyTuple {};
+struct EmptyTuple {
+  EmptyTuple() = default;
+  template <class... T>
+  MOYE_HOST_DEVICE constexpr explicit EmptyTuple(T const&...) {}
+};
 template <bool kEmpty, class... T>
 struct TupleStorageImpl {
   using Type = EmptyTuple;
@@ -352,17 +356,11 @@ struct TupleStorageImpl<false, T...> {
 
 template <class... T>
 struct Tuple : TupleStorageImpl<(is_empty<T> && ...), T...>::Type {
-  static constexpr bool kEmpty = (is_empty<T> && ...);
-  using Storage = typename TupleStorageImpl<kEmpty, T...>::Type;
-
   Tuple() = default;
-  MOYE_HOST_DEVICE constexpr Tuple(T const&... t)
-    requires(!kEmpty)
-      : Storage(t...) {}
-  MOYE_HOST_DEVICE constexpr Tuple(T const&...)
-    requires(kEmpty && sizeof...(T) > 0)
-  {}
+  MOYE_HOST_DEVICE constexpr Tuple(T const&... t) : TupleStorageImpl<(is_empty<T> && ...), T...>::Type(t...) {}
 };
+template <>
+struct Tuple<> {};
 
 // The same tuple under the names that say what it is for.
 template <class... T>
