@@ -1,0 +1,93 @@
+"""The algebra of layouts: CuTe's (and MoYe.jl's), in pure Python, 0-based and strict.
+
+A layout is a shape and strides; it maps coordinates to indices. The operations make tilings, partitions and swizzles of
+layouts, and every one that has no right answer raises a `LayoutError` that says why.
+
+>>> from jax_moye.layout import Layout, composition, logical_divide, right_inverse
+>>> L = Layout("(4,(2,2)):(2,(1,8))")
+>>> L(3, 2), L.size, right_inverse(L)
+(14, 16, Layout('(2,4,2):(4,1,8)'))
+>>> logical_divide(L, (2, 2))
+Layout('((2,2),(2,2)):((2,4),(1,8))')
+
+Everywhere a layout is expected its text does too. IntTuple functions are in `jax_moye.layout.int_tuple`.
+"""
+
+from jax_moye.layout import errors as errors
+from jax_moye.layout import int_tuple as int_tuple
+from jax_moye.layout.algebra import coalesce as coalesce
+from jax_moye.layout.algebra import complement as complement
+from jax_moye.layout.algebra import compose as compose
+from jax_moye.layout.algebra import composition as composition
+from jax_moye.layout.algebra import domain_distribute as domain_distribute
+from jax_moye.layout.algebra import filter as filter
+from jax_moye.layout.algebra import filter_zeros as filter_zeros
+from jax_moye.layout.algebra import functionally_equal as functionally_equal
+from jax_moye.layout.algebra import left_inverse as left_inverse
+from jax_moye.layout.algebra import max_alignment as max_alignment
+from jax_moye.layout.algebra import max_common_layout as max_common_layout
+from jax_moye.layout.algebra import max_common_vector as max_common_vector
+from jax_moye.layout.algebra import nullspace as nullspace
+from jax_moye.layout.algebra import right_inverse as right_inverse
+from jax_moye.layout.algebra import with_shape as with_shape
+from jax_moye.layout.cast import downcast as downcast
+from jax_moye.layout.cast import recast as recast
+from jax_moye.layout.cast import recast_layout as recast_layout
+from jax_moye.layout.cast import upcast as upcast
+from jax_moye.layout.divide import blocked_product as blocked_product
+from jax_moye.layout.divide import flat_divide as flat_divide
+from jax_moye.layout.divide import flat_product as flat_product
+from jax_moye.layout.divide import logical_divide as logical_divide
+from jax_moye.layout.divide import logical_product as logical_product
+from jax_moye.layout.divide import raked_product as raked_product
+from jax_moye.layout.divide import tile_to_shape as tile_to_shape
+from jax_moye.layout.divide import tiled_divide as tiled_divide
+from jax_moye.layout.divide import tiled_product as tiled_product
+from jax_moye.layout.divide import zipped_divide as zipped_divide
+from jax_moye.layout.divide import zipped_product as zipped_product
+from jax_moye.layout.errors import LayoutError as LayoutError
+from jax_moye.layout.int_tuple import IntTuple as IntTuple
+from jax_moye.layout.int_tuple import Underscore as Underscore
+from jax_moye.layout.int_tuple import _ as _
+from jax_moye.layout.int_tuple import ceil_div as ceil_div
+from jax_moye.layout.int_tuple import compact_col_major as compact_col_major
+from jax_moye.layout.int_tuple import compact_order as compact_order
+from jax_moye.layout.int_tuple import compact_row_major as compact_row_major
+from jax_moye.layout.int_tuple import compatible as compatible
+from jax_moye.layout.int_tuple import congruent as congruent
+from jax_moye.layout.int_tuple import elem_less as elem_less
+from jax_moye.layout.int_tuple import evenly_divides as evenly_divides
+from jax_moye.layout.int_tuple import product as product
+from jax_moye.layout.int_tuple import product_each as product_each
+from jax_moye.layout.int_tuple import shape_div as shape_div
+from jax_moye.layout.int_tuple import weakly_congruent as weakly_congruent
+from jax_moye.layout.layout import Layout as Layout
+from jax_moye.layout.layout import Tile as Tile
+from jax_moye.layout.layout import append as append
+from jax_moye.layout.layout import cosize as cosize
+from jax_moye.layout.layout import crd2idx as crd2idx
+from jax_moye.layout.layout import depth as depth
+from jax_moye.layout.layout import dice as dice
+from jax_moye.layout.layout import flatten as flatten
+from jax_moye.layout.layout import get as get
+from jax_moye.layout.layout import get_1d_coord as get_1d_coord
+from jax_moye.layout.layout import get_flat_coord as get_flat_coord
+from jax_moye.layout.layout import get_hier_coord as get_hier_coord
+from jax_moye.layout.layout import group as group
+from jax_moye.layout.layout import idx2crd as idx2crd
+from jax_moye.layout.layout import make_fragment_like as make_fragment_like
+from jax_moye.layout.layout import make_layout as make_layout
+from jax_moye.layout.layout import make_layout_like as make_layout_like
+from jax_moye.layout.layout import make_ordered_layout as make_ordered_layout
+from jax_moye.layout.layout import prepend as prepend
+from jax_moye.layout.layout import rank as rank
+from jax_moye.layout.layout import select as select
+from jax_moye.layout.layout import size as size
+from jax_moye.layout.layout import slice_ as slice_
+from jax_moye.layout.layout import slice_and_offset as slice_and_offset
+from jax_moye.layout.layout import take as take
+from jax_moye.layout.notation import parse as parse
+from jax_moye.layout.notation import parse_tiler as parse_tiler
+from jax_moye.layout.swizzle import ComposedLayout as ComposedLayout
+from jax_moye.layout.swizzle import Swizzle as Swizzle
+from jax_moye.layout.swizzle import make_swizzle as make_swizzle

@@ -1,0 +1,662 @@
+"""`Layout`: a shape and strides, a function from coordinates to indices; how layouts are made and taken apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from jax_moye.layout import int_tuple as it
+from jax_moye.layout.errors import (
+    InvalidShape,
+    InvalidType,
+    ModeOutOfRange,
+    ProfileMismatch,
+    RankMismatch,
+    RankTooSmall,
+)
+from jax_moye.layout.int_tuple import IntTuple, _, as_int_tuple, show
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_set = object.__setattr__
+
+
+@dataclasses.dataclass(frozen=True, slots=True, init=False, repr=False)
+class Layout:
+    """A function from coordinates to indices: the inner product of a coordinate with the strides.
+
+    The domain is [0, size) in colexicographic order, or coordinates nested like the shape. Layouts are immutable and
+    hashable; `==` compares shape and strides, `functionally_equal` compares functions.
+
+    Args:
+      shape: extents, an integer or nested tuples of integers; or the text of a layout, `"(2,(3,4)):(1,(2,6))"`.
+      stride: strides, nested like `shape`. None: compact, in the order that follows.
+      order: "col" (the first leaf moves fastest; the default), "row", or a tuple of numbers that strides grow with.
+
+    Example:
+      >>> L = Layout("(2,(3,4)):(1,(2,6))")
+      >>> L(1, 5), L(1, (2, 1)), L(11), L.size, L.cosize
+      (11, 11, 11, 24, 24)
+      >>> L(None, 3), L[1]
+      (Layout('(2):(1)'), Layout('(3,4):(2,6)'))
+      >>> Layout((2, 3), order="row")
+      Layout('(2,3):(3,1)')
+
+    Raises:
+      ParseError: text that is no layout.
+      InvalidShape: an extent smaller than 1.
+      InvalidType: an element that is no integer.
+      ProfileMismatch: shape and strides nested differently.
+    """
+
+    shape: IntTuple
+    stride: IntTuple
+
+    def __init__(self, shape: Any, stride: Any = None, *, order: Any = None):
+        """See the class."""
+        given = (shape,) if stride is None else (shape, stride)
+        if isinstance(shape, Layout):
+            if stride is not None or order is not None:
+                raise InvalidType("Layout", given, "a layout already has strides")
+            shape, stride = shape.shape, shape.stride
+        elif isinstance(shape, str) and stride is None:
+            from jax_moye.layout import notation
+
+            shape, stride = notation.parse_shape_stride(shape)
+        shape = as_int_tuple(shape, "Layout")
+        for s in it.leaves(shape):
+            if s < 1:
+                raise InvalidShape("Layout", given, f"extent {s} in shape {show(shape)}: extents are at least 1")
+        if stride is None:
+            if order is None or order == "col":
+                stride = it.compact_col_major(shape)
+            elif order == "row":
+                stride = it.compact_row_major(shape)
+            elif isinstance(order, str) and not order.startswith("("):
+                raise InvalidType("Layout", given, f"order {order!r}", 'order="col", order="row" or a tuple')
+            else:
+                stride = it.compact_order(shape, as_int_tuple(order, "Layout"))
+        elif order is not None:
+            raise InvalidType("Layout", given, "strides and an order")
+        else:
+            stride = as_int_tuple(stride, "Layout")
+            if not it.congruent(shape, stride):
+                piece = _first_difference(shape, stride)
+                raise ProfileMismatch(
+                    "Layout", given, f"shape {show(shape)} and stride {show(stride)} are nested differently, at {piece}"
+                )
+        _set(self, "shape", shape)
+        _set(self, "stride", stride)
+
+    # ---- Text
+
+    def __str__(self) -> str:
+        """`shape:stride`."""
+        return f"{show(self.shape)}:{show(self.stride)}"
+
+    def __repr__(self) -> str:
+        """Evaluates to the layout."""
+        return f"Layout('{self}')"
+
+    def to_cpp(self) -> str:
+        """The type of the same layout in `cuda/moye`.
+
+        >>> Layout("(8,(2,2)):(4,(1,2))").to_cpp()
+        'Layout<Shape<Int<8>,Shape<Int<2>,Int<2>>>,Stride<Int<4>,Stride<Int<1>,Int<2>>>>'
+        """
+        return f"Layout<{_cpp(self.shape, 'Shape')},{_cpp(self.stride, 'Stride')}>"
+
+    # ---- Numbers
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates."""
+        return it.product(self.shape)
+
+    @property
+    def cosize(self) -> int:
+        """1 + the sum of (extent-1)*|stride|: the number of indices from the smallest to the largest."""
+        return 1 + sum((s - 1) * abs(d) for s, d in self.leaves)
+
+    @property
+    def rank(self) -> int:
+        """Number of modes; 1 for an integer shape."""
+        return it.rank(self.shape)
+
+    @property
+    def depth(self) -> int:
+        """Depth of nesting; 0 for an integer shape."""
+        return it.depth(self.shape)
+
+    @property
+    def leaves(self) -> tuple[tuple[int, int], ...]:
+        """The (extent, stride) pairs of all leaves."""
+        return tuple(zip(it.leaves(self.shape), it.leaves(self.stride), strict=True))
+
+    # ---- As a function
+
+    def __call__(self, *coord: Any) -> Any:
+        """The index of a coordinate; with `_` or None in the coordinate, the layout of the modes kept.
+
+        A slice has lost the offset of the other modes: `slice_and_offset` returns both.
+
+        Raises:
+          RankMismatch, ProfileMismatch: the coordinate does not fit the shape.
+          CoordOutOfRange: it does not lie in the shape. (`crd2idx(..., strict=False)` goes on beyond.)
+        """
+        c = it.as_coord(join_coord(coord, self), "Layout")
+        if it.has_underscore(c):
+            return slice_and_offset(c, self)[0]
+        return it.crd2idx(c, self.shape, self.stride)
+
+    def values(self) -> np.ndarray:
+        """All indices in colexicographic order of the coordinates, as an int64 array of `size` elements."""
+        import numpy as np
+
+        out = np.zeros(1, np.int64)
+        for s, d in self.leaves:
+            out = (np.arange(s, dtype=np.int64)[:, None] * d + out[None, :]).reshape(-1)
+        return out
+
+    def to_numpy_view(self, buffer: np.ndarray, offset: int = 0) -> np.ndarray:
+        """The elements of a 1-D array where the layout puts them, as a view with one axis for each leaf.
+
+        Raises:
+          OutOfDomain: an index lies outside the array.
+        """
+        import numpy as np
+
+        from jax_moye.layout.errors import OutOfDomain
+
+        low = offset + sum((s - 1) * min(d, 0) for s, d in self.leaves)
+        high = offset + sum((s - 1) * max(d, 0) for s, d in self.leaves)
+        if buffer.ndim != 1 or low < 0 or high >= buffer.size:
+            raise OutOfDomain(
+                "to_numpy_view", (self, buffer.shape), f"indices {low} to {high} of an array of shape {buffer.shape}"
+            )
+        step = buffer.strides[0]
+        return np.lib.stride_tricks.as_strided(
+            buffer[offset:], tuple(s for s, _d in self.leaves), tuple(d * step for _s, d in self.leaves)
+        )
+
+    # ---- Modes
+
+    def __len__(self) -> int:
+        """The rank."""
+        return self.rank
+
+    def __iter__(self) -> Iterator[Layout]:
+        """The modes."""
+        return (make(s, d) for s, d in zip(it.modes(self.shape), it.modes(self.stride), strict=True))
+
+    def __getitem__(self, key: Any) -> Layout:
+        """Mode `key`; modes `a:b`; or the slice that a tuple with `_`, `:` or `...` in it keeps."""
+        if isinstance(key, tuple) or it.is_underscore(key):
+            coord = it.as_coord(join_coord(key if isinstance(key, tuple) else (key,), self), "Layout")
+            if not it.has_underscore(coord):
+                raise InvalidType(
+                    "Layout", (self, key), "a coordinate in brackets keeps no mode", f"L{show(coord)} for the index"
+                )
+            return slice_and_offset(coord, self)[0]
+        if isinstance(key, slice):
+            begin, end, step = key.indices(self.rank)
+            if step != 1:
+                raise InvalidType("Layout", (self, str(key)), "modes are taken with step 1")
+            return take(self, begin, end)
+        return get(self, key)
+
+    # ---- Algebra
+
+    def __matmul__(self, other: Any) -> Any:
+        """`A @ B`: composition(A, B)."""
+        from jax_moye.layout import algebra
+
+        return algebra.composition(self, other)
+
+    def __truediv__(self, tiler: Any) -> Any:
+        """`A / T`: logical_divide(A, T)."""
+        from jax_moye.layout import divide
+
+        return divide.logical_divide(self, tiler)
+
+    def __mul__(self, other: Any) -> Any:
+        """`A * B`: logical_product(A, B)."""
+        from jax_moye.layout import divide
+
+        return divide.logical_product(self, other)
+
+
+def make(shape: IntTuple, stride: IntTuple) -> Layout:
+    """A layout of shape and strides that are known to be right."""
+    layout = object.__new__(Layout)
+    _set(layout, "shape", shape)
+    _set(layout, "stride", stride)
+    return layout
+
+
+def from_leaves(leaves: Any) -> Layout:
+    """The layout of (extent, stride) pairs: no pair 1:0, one pair an integer shape."""
+    if not leaves:
+        return ONE
+    if len(leaves) == 1:
+        return make(*leaves[0])
+    return make(tuple(s for s, _d in leaves), tuple(d for _s, d in leaves))
+
+
+ONE = make(1, 0)
+
+
+def _cpp(t: Any, name: str) -> str:
+    return f"{name}<{','.join(_cpp(x, name) for x in t)}>" if isinstance(t, tuple) else f"Int<{t}>"
+
+
+def _first_difference(a: Any, b: Any) -> str:
+    if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
+        for x, y in zip(a, b, strict=True):
+            if not it.congruent(x, y):
+                return _first_difference(x, y)
+    return f"{show(a)} against {show(b)}"
+
+
+def join_coord(coord: tuple[Any, ...], layout: Any) -> Any:
+    """The arguments of a call as one coordinate: one argument is it, more are a tuple; `...` stands for several `_`."""
+    if any(c is Ellipsis for c in coord):
+        kept = [c for c in coord if c is not Ellipsis]
+        if len(coord) - len(kept) > 1 or len(kept) > layout.rank:
+            raise RankMismatch(
+                "Layout", (layout, str(coord)), f"{len(kept)} coordinates for a layout of rank {layout.rank}"
+            )
+        at = next(i for i, c in enumerate(coord) if c is Ellipsis)
+        coord = coord[:at] + (_,) * (layout.rank - len(kept)) + coord[at + 1 :]
+    return coord[0] if len(coord) == 1 else coord
+
+
+class Tile(tuple):
+    """A tiler that acts by mode: one layout, integer `n` (that is `n:1`), tiler or `_` for each mode.
+
+    >>> Tile(Layout("2:4"), 8, None)
+    Tile([2:4;8;_])
+    """
+
+    def __new__(cls, *modes: Any) -> Tile:
+        """See the class."""
+        return super().__new__(cls, (as_tiler(m, "Tile") for m in modes))
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        """For pickle and copy."""
+        return tuple(self)
+
+    def __str__(self) -> str:
+        """`[t;t;...]`."""
+        return f"[{';'.join(show(m) if isinstance(m, tuple) and not isinstance(m, Tile) else str(m) for m in self)}]"
+
+    def __repr__(self) -> str:
+        """The text with the class."""
+        return f"Tile({self})"
+
+
+def as_tiler(x: Any, op: str) -> Any:
+    """`x` as a tiler: a Layout, an integer, `_`, or a tuple of tilers."""
+    if type(x) in (Layout, int, Tile):
+        return x
+    if it.is_underscore(x):
+        return _
+    if isinstance(x, str):
+        from jax_moye.layout import notation
+
+        return notation.parse_tiler(x)
+    if isinstance(x, (tuple, list)):
+        return tuple(as_tiler(m, op) for m in x)
+    return it.as_int(x, op)
+
+
+def as_layout(x: Any, op: str) -> Layout:
+    """`x` as a Layout: a layout or its text.
+
+    Raises:
+      InvalidType: anything else.
+    """
+    if type(x) is Layout:
+        return x
+    if isinstance(x, str):
+        return Layout(x)
+    raise InvalidType(op, (x,), f"{type(x).__name__} is not a layout", 'Layout(...) or its text, "(8,4):(1,8)"')
+
+
+def as_any(x: Any, op: str) -> Any:
+    """A Layout, or a composed layout as it is; text is parsed."""
+    if type(x) is Layout or hasattr(x, "with_layout"):
+        return x
+    if isinstance(x, str):
+        from jax_moye.layout import notation
+
+        x = notation.parse(x)
+        if type(x) is Layout or hasattr(x, "with_layout"):
+            return x
+    return as_layout(x, op)
+
+
+def on_layout(function: Any) -> Any:
+    """Decorates an operation on a layout (its first argument): text is parsed, a composed layout acts on its inner one.
+
+    The function then only ever sees a Layout.
+    """
+    name = function.__name__
+
+    @functools.wraps(function)
+    def wrapper(layout: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(layout) is Layout:
+            return function(layout, *args, **kwargs)
+        layout = as_any(layout, name)
+        if type(layout) is Layout:
+            return function(layout, *args, **kwargs)
+        return layout.with_layout(function(layout.layout, *args, **kwargs))
+
+    return wrapper
+
+
+# ---- Making layouts ------------------------------------------------------------------------------------------------
+
+
+def make_layout(*args: Any) -> Layout:
+    """A layout of layouts, side by side as modes; or of a shape and strides.
+
+    >>> make_layout(Layout("3:1"), Layout("(2,2):(3,6)"))
+    Layout('(3,(2,2)):(1,(3,6))')
+    >>> make_layout((2, 3)), make_layout((2, 3), (3, 1))
+    (Layout('(2,3):(1,2)'), Layout('(2,3):(3,1)'))
+    """
+    if args and all(isinstance(a, Layout) for a in args):
+        return make(tuple(a.shape for a in args), tuple(a.stride for a in args))
+    if len(args) not in (1, 2) or any(isinstance(a, Layout) for a in args):
+        raise InvalidType("make_layout", args, "expected layouts, a shape, or a shape and strides")
+    return Layout(*args)
+
+
+def make_ordered_layout(shape: Any, order: Any) -> Layout:
+    """The compact layout whose strides grow with `order`.
+
+    >>> make_ordered_layout((3, 5), (10, 2))
+    Layout('(3,5):(5,1)')
+
+    Raises:
+      ProfileMismatch: `order` is not nested like `shape`, or less deep.
+    """
+    shape, order = as_int_tuple(shape, "make_ordered_layout"), as_int_tuple(order, "make_ordered_layout")
+    return Layout(shape, it.compact_order(shape, order))
+
+
+def make_layout_like(layout: Any) -> Layout:
+    """The compact layout of the same shape with strides in the same order; stride 0 stays 0.
+
+    >>> make_layout_like("(4,(2,3)):(12,(0,2))")
+    Layout('(4,(2,3)):(3,(0,1))')
+    """
+    layout = as_any(layout, "make_layout_like")
+    layout = layout if isinstance(layout, Layout) else layout.layout
+    shown = it.transform_leaf(lambda s, d: 1 if d == 0 else s, layout.shape, layout.stride)
+    order = it.transform_leaf(abs, layout.stride)
+    return make(layout.shape, it.compact_order(shown, order))
+
+
+def make_fragment_like(layout: Any) -> Layout:
+    """The layout of a thread's registers for a tensor of this layout.
+
+    Mode 0 (the values of an atom) comes first and is column-major, stride 0 staying 0; the other modes follow compactly
+    in the order of their strides. A layout of rank 1 gives the column-major layout of its shape.
+    """
+    from jax_moye.layout import divide
+
+    layout = as_any(layout, "make_fragment_like")
+    layout = layout if isinstance(layout, Layout) else layout.layout
+    if layout.rank == 1:
+        return Layout(layout.shape)
+    first = layout[0]
+    shown = it.transform_leaf(lambda s, d: 1 if d == 0 else s, first.shape, first.stride)
+    first = make(first.shape, it.compact_col_major(shown))
+    order = it.transform_leaf(abs, layout.stride[1:])
+    return divide.tiled_product(first, make_ordered_layout(layout.shape[1:], order))
+
+
+# ---- Taking layouts apart ------------------------------------------------------------------------------------------
+
+
+@on_layout
+def flatten(layout: Any) -> Layout:
+    """The layout with all leaves as modes; an integer shape stays."""
+    return make(it.flatten(layout.shape), it.flatten(layout.stride))
+
+
+def get(layout: Any, *path: int) -> Any:
+    """Mode `path[0]`, of it mode `path[1]`, and so on.
+
+    Raises:
+      ModeOutOfRange: there is no such mode. (It is an IndexError too.)
+    """
+    layout = as_any(layout, "get")
+    for i in path:
+        i = it.as_int(i, "get", (layout, *path))
+        n = layout.rank
+        if not -n <= i < n:
+            raise ModeOutOfRange("get", (layout, *path), f"mode {i} of a layout of rank {n}", f"modes 0 to {n - 1}")
+        if not isinstance(layout, Layout):
+            layout = layout.with_layout(get(layout.layout, i))
+        elif isinstance(layout.shape, tuple):
+            layout = make(layout.shape[i], layout.stride[i])
+    return layout
+
+
+@on_layout
+def take(layout: Any, begin: int, end: int) -> Layout:
+    """Modes [begin, end).
+
+    Raises:
+      BadRange: the range does not lie in the modes. EmptyRange: it has none.
+    """
+    it.check_range("take", layout, layout.rank, begin, end)
+    return make(it.modes(layout.shape)[begin:end], it.modes(layout.stride)[begin:end])
+
+
+@on_layout
+def select(layout: Any, modes: Any) -> Layout:
+    """The modes with the numbers `modes` (an integer or a tuple), in that order."""
+    chosen = [get(layout, i) for i in it.wrap(as_int_tuple(modes, "select"))]
+    return make(tuple(m.shape for m in chosen), tuple(m.stride for m in chosen))
+
+
+@on_layout
+def group(layout: Any, begin: int, end: int) -> Layout:
+    """The layout with modes [begin, end) made one mode.
+
+    >>> group("(2,3,4):(1,2,6)", 1, 3)
+    Layout('(2,(3,4)):(1,(2,6))')
+
+    Raises:
+      BadRange: the range does not lie in the modes. EmptyRange: it has none.
+    """
+    it.check_range("group", layout, layout.rank, begin, end)
+    return make(it.group(layout.shape, begin, end), it.group(layout.stride, begin, end))
+
+
+def _pad(op: str, layout: Layout, rank: int, mode: Any) -> int:
+    rank = it.as_int(rank, op, (layout, rank))
+    if rank < layout.rank:
+        raise RankTooSmall(op, (layout, rank, mode), f"rank {rank} is smaller than the rank {layout.rank} there is")
+    return rank - layout.rank
+
+
+@on_layout
+def append(layout: Any, rank: int, mode: Any = ONE) -> Layout:
+    """The layout with copies of `mode` behind it, up to `rank` modes.
+
+    Raises:
+      RankTooSmall: it has more.
+    """
+    mode = as_layout(mode, "append")
+    count = _pad("append", layout, rank, mode)
+    return (
+        make(it.append_to_rank(layout.shape, rank, mode.shape), it.append_to_rank(layout.stride, rank, mode.stride))
+        if count
+        else layout
+    )
+
+
+@on_layout
+def prepend(layout: Any, rank: int, mode: Any = ONE) -> Layout:
+    """The layout with copies of `mode` before it, up to `rank` modes.
+
+    Raises:
+      RankTooSmall: it has more.
+    """
+    mode = as_layout(mode, "prepend")
+    count = _pad("prepend", layout, rank, mode)
+    return (
+        make(it.prepend_to_rank(layout.shape, rank, mode.shape), it.prepend_to_rank(layout.stride, rank, mode.stride))
+        if count
+        else layout
+    )
+
+
+def _slice(op: str, coord: Any, layout: Layout, keep_blank: bool) -> tuple[list[Any], list[Any]]:
+    """Shapes and strides of the modes where the coordinate is `_` (or, with keep_blank False, where it is not).
+
+    As in CuTe they come out side by side, however deep they were.
+    """
+    shapes: list[Any] = []
+    strides: list[Any] = []
+
+    def walk(c: Any, s: Any, d: Any, top: bool) -> None:
+        if isinstance(c, tuple):
+            if not isinstance(s, tuple) or len(s) != len(c):
+                error = RankMismatch if top else ProfileMismatch
+                raise error(op, (coord, layout), f"{show(c)} is no coordinate of {show(s)}")
+            for x, y, z in zip(c, s, d, strict=True):
+                walk(x, y, z, False)
+        elif (c is _) == keep_blank:
+            shapes.append(s)
+            strides.append(d)
+
+    walk(coord, layout.shape, layout.stride, True)
+    return shapes, strides
+
+
+def _kept(op: str, coord: Any, layout: Layout, keep_blank: bool) -> Layout:
+    shapes, strides = _slice(op, coord, layout, keep_blank)
+    if not isinstance(coord, tuple) and shapes:
+        return layout
+    return make(tuple(shapes), tuple(strides))
+
+
+def slice_and_offset(coord: Any, layout: Any) -> tuple[Any, int]:
+    """The layout of the modes where `coord` is `_`, and the index of the rest of the coordinate.
+
+    `layout(full coordinate) == offset + sliced(coordinate of the modes kept)`. A swizzled layout decays to a plain one
+    where it can, possibly with negative strides: see ComposedLayout.
+
+    >>> slice_and_offset((2, None), Layout("(4,(2,3)):(1,(4,8))"))
+    (Layout('((2,3)):((4,8))'), 2)
+
+    Raises:
+      RankMismatch, ProfileMismatch: the coordinate does not fit the shape.
+      CoordOutOfRange: it does not lie in the shape.
+    """
+    layout = as_any(layout, "slice_and_offset")
+    coord = it.as_coord(coord, "slice_and_offset")
+    if not isinstance(layout, Layout):
+        return layout.slice_and_offset(coord)
+    kept = _kept("slice_and_offset", coord, layout, True)
+    at = it.transform_leaf(lambda c: 0 if c is _ else c, coord)
+    return kept, it.crd2idx(at, layout.shape, layout.stride)
+
+
+def slice_(coord: Any, layout: Any) -> Any:
+    """The first part of `slice_and_offset`."""
+    return slice_and_offset(coord, layout)[0]
+
+
+def dice(coord: Any, layout: Any) -> Layout:
+    """The layout of the modes where `coord` has a number: what `slice_` leaves out.
+
+    >>> dice((2, None), Layout("(4,(2,3)):(1,(4,8))"))
+    Layout('(4):(1)')
+    """
+    layout = as_layout(layout, "dice")
+    coord = it.as_coord(coord, "dice")
+    return _kept("dice", coord, layout, False)
+
+
+# ---- Coordinates ---------------------------------------------------------------------------------------------------
+
+
+def crd2idx(coord: Any, layout: Any, stride: Any = None, *, strict: bool = True) -> int:
+    """`layout(coord)`, with CuTe's order of arguments; strict=False goes on beyond the shape.
+
+    Also `crd2idx(coord, shape, stride)`.
+    """
+    coord = as_int_tuple(coord, "crd2idx")
+    if isinstance(layout, str) and stride is None:
+        layout = as_any(layout, "crd2idx")
+    if hasattr(layout, "with_layout"):
+        return layout.swizzle(layout.offset + crd2idx(coord, layout.layout, strict=strict))
+    if not isinstance(layout, Layout):
+        layout = Layout(layout, stride)
+    return it.crd2idx(coord, layout.shape, layout.stride, strict)
+
+
+def idx2crd(index: int, layout: Any, stride: Any = None, *, strict: bool = True) -> IntTuple:
+    """The coordinate of a (codomain) index of a compact layout; for a shape, of the colexicographic position.
+
+    Raises:
+      CoordOutOfRange, OutOfDomain: no coordinate has the index. NonInjective: many have.
+    """
+    index = it.as_int(index, "idx2crd")
+    if isinstance(layout, str) and stride is None and ":" in layout:
+        layout = Layout(layout)
+    if isinstance(layout, Layout):
+        return it.idx2crd(index, layout.shape, layout.stride, strict)
+    stride = None if stride is None else as_int_tuple(stride, "idx2crd")
+    return it.idx2crd(index, as_int_tuple(layout, "idx2crd"), stride, strict)
+
+
+def get_hier_coord(layout: Any, index: int) -> IntTuple:
+    """The coordinate of an index of a compact layout, nested like its shape."""
+    return idx2crd(index, as_layout(layout, "get_hier_coord"))
+
+
+def get_flat_coord(layout: Any, index: int) -> IntTuple:
+    """The coordinate of an index of a compact layout with one number for each mode; a number alone for rank 1."""
+    layout = as_layout(layout, "get_flat_coord")
+    coord = idx2crd(index, layout)
+    if not isinstance(coord, tuple):
+        return coord
+    flat = tuple(it.crd2idx(c, s, it.compact_col_major(s)) for c, s in zip(coord, layout.shape, strict=True))
+    return it.unwrap(flat)
+
+
+def get_1d_coord(layout: Any, index: int) -> int:
+    """The colexicographic position of an index of a compact layout."""
+    layout = as_layout(layout, "get_1d_coord")
+    return it.crd2idx(idx2crd(index, layout), layout.shape, it.compact_col_major(layout.shape))
+
+
+def size(x: Any) -> int:
+    """Number of coordinates of a layout or shape."""
+    return x.size if hasattr(x, "shape") else it.product(as_int_tuple(x, "size"))
+
+
+def cosize(layout: Any) -> int:
+    """1 + the largest distance between two indices."""
+    return as_any(layout, "cosize").cosize
+
+
+def rank(x: Any) -> int:
+    """Number of modes of a layout or IntTuple."""
+    return x.rank if hasattr(x, "shape") else it.rank(as_int_tuple(x, "rank"))
+
+
+def depth(x: Any) -> int:
+    """Depth of nesting of a layout or IntTuple."""
+    return x.depth if hasattr(x, "shape") else it.depth(as_int_tuple(x, "depth"))
