@@ -138,6 +138,7 @@ void for_each_kernel(Visit const& visit) {
   // register copies of one element, of two
   MOYE_VISIT(TileKernel<Tiled<BF16x16, Warps2x2>, MnMajor<64, 32>, Padded<64, 32>, UniversalCopy<uint16_t>,
                         UniversalCopy<uint32_t>>);
+#if !defined(MOYE_FEW_KERNELS)
   // every mma, operands straight from padded shared memory
   MOYE_VISIT(Plain<SM80_16x8x8_F32BF16BF16F32_TN, 16>);
   MOYE_VISIT(Plain<SM80_16x8x16_F32BF16BF16F32_TN, 32>);
@@ -160,6 +161,7 @@ void for_each_kernel(Visit const& visit) {
   MOYE_VISIT(Plain<SM80_16x8x32_S32S8U8S32_TN, 64>);
   MOYE_VISIT(Plain<SM80_16x8x32_S32U8S8S32_TN, 64>);
   MOYE_VISIT(Plain<SM80_16x8x32_S32U8U8S32_TN, 64>);
+#endif
   // no tensor core; a thread owns single elements, or groups of four
   MOYE_VISIT(TileKernel<Tiled<UniversalFMA<float, float, float, float>, Layout<Shape<_16, _16, _1>>>, Padded<64, 8>,
                         Padded<32, 8>, Shared, Shared>);

@@ -7,55 +7,96 @@
 
 namespace moye {
 
+/// Appends x to text. A class with one function per type: most types here are shown once, and compiled for that.
+template <class T>
+struct Show {
+  static void append(std::string& text, T const& x) { text += std::to_string(x); }
+};
+template <>
+struct Show<Underscore> {
+  static void append(std::string& text, Underscore) { text += '_'; }
+};
+template <class T, int I>
+struct Show<ScaledBasis<T, I>> {
+  static void append(std::string& text, ScaledBasis<T, I> const& x) {
+    Show<T>::append(text, x.value());
+    text += '@' + std::to_string(I);
+  }
+};
+template <class... T>
+struct Show<Tuple<T...>> {
+  static void append(std::string& text, Tuple<T...> const& x) { append(text, x, MakeSeq<sizeof...(T)>{}); }
+  template <int... I>
+  static void append(std::string& text, [[maybe_unused]] Tuple<T...> const& x, Seq<I...>) {
+    text += '(';
+    ((text += I == 0 ? "" : ",", Show<T>::append(text, get<I>(x))), ...);
+    text += ')';
+  }
+};
+template <class... T>
+struct Show<ArithTuple<T...>> : Show<Tuple<T...>> {};
+template <class S, class D>
+struct Show<Layout<S, D>> {
+  static void append(std::string& text, Layout<S, D> const& l) {
+    Show<S>::append(text, l.shape());
+    text += ':';
+    Show<D>::append(text, l.stride());
+  }
+};
+template <int B, int M, int S>
+struct Show<Swizzle<B, M, S>> {
+  static void append(std::string& text, Swizzle<B, M, S>) {
+    text += "Sw<" + std::to_string(B) + "," + std::to_string(M) + "," + std::to_string(S) + ">";
+  }
+};
+template <class W, class O, class L>
+struct Show<ComposedLayout<W, O, L>> {
+  static void append(std::string& text, ComposedLayout<W, O, L> const& l) {
+    Show<W>::append(text, {});
+    text += " o ";
+    Show<O>::append(text, l.offset());
+    text += " o ";
+    Show<L>::append(text, l.layout());
+  }
+};
+template <>
+struct Show<LayoutError> {
+  static void append(std::string& text, LayoutError error) {
+    switch (error) {
+      case LayoutError::kNone:
+        text += "none";
+        return;
+      case LayoutError::kStrideDivisibility:
+        text += "!StrideDivisibility";
+        return;
+      case LayoutError::kShapeDivisibility:
+        text += "!ShapeDivisibility";
+        return;
+      case LayoutError::kCarry:
+        text += "!Carry";
+        return;
+      case LayoutError::kNonInjective:
+        text += "!NonInjective";
+        return;
+      case LayoutError::kLeftInverseDivisibility:
+        text += "!LeftInverseDivisibility";
+        return;
+      case LayoutError::kDynamicNotSupported:
+        text += "!DynamicNotSupported";
+        return;
+    }
+  }
+};
+template <>
+struct Show<std::string> {
+  static void append(std::string& text, std::string const& x) { text += x; }
+};
+
 template <class T>
 std::string show(T const& x) {
-  if constexpr (is_underscore<T>) {
-    return "_";
-  } else if constexpr (is_scaled_basis<T>) {
-    return show(x.value()) + "@" + std::to_string(T::kMode);
-  } else if constexpr (is_arith_tuple<T>) {
-    return show(take<0, tuple_size<T>>(x));
-  } else {
-    return std::to_string(x);
-  }
-}
-template <class... T>
-std::string show(Tuple<T...> const& t) {
   std::string text;
-  for_each(t, [&](auto const& x) { text += (text.empty() ? "" : ",") + show(x); });
-  return "(" + text + ")";
-}
-template <class S, class D>
-std::string show(Layout<S, D> const& l) {
-  return show(l.shape()) + ":" + show(l.stride());
-}
-template <int B, int M, int S>
-std::string show(Swizzle<B, M, S> const&) {
-  return "Sw<" + std::to_string(B) + "," + std::to_string(M) + "," + std::to_string(S) + ">";
-}
-template <class W, class O, class L>
-std::string show(ComposedLayout<W, O, L> const& l) {
-  return show(l.swizzle()) + " o " + show(l.offset()) + " o " + show(l.layout());
-}
-
-inline char const* show(LayoutError error) {
-  switch (error) {
-    case LayoutError::kNone:
-      return "none";
-    case LayoutError::kStrideDivisibility:
-      return "!StrideDivisibility";
-    case LayoutError::kShapeDivisibility:
-      return "!ShapeDivisibility";
-    case LayoutError::kCarry:
-      return "!Carry";
-    case LayoutError::kNonInjective:
-      return "!NonInjective";
-    case LayoutError::kLeftInverseDivisibility:
-      return "!LeftInverseDivisibility";
-    case LayoutError::kDynamicNotSupported:
-      return "!DynamicNotSupported";
-  }
-  return "?";
+  Show<T>::append(text, x);
+  return text;
 }
 
 }  // namespace moye

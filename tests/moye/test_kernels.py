@@ -25,7 +25,16 @@ def test_emulated():
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 def test_no_local_memory(tmp_path: pathlib.Path):
     """Fragments are registers: no kernel has a stack frame."""
-    command = ["nvcc", "-std=c++20", "-gencode", "arch=compute_80,code=sm_80", "-Xptxas", "-v", f"-I{cxx.CUDA}"]
+    command = [
+        "nvcc",
+        "-std=c++20",
+        "-DMOYE_FEW_KERNELS",
+        "-gencode",
+        "arch=compute_80,code=sm_80",
+        "-Xptxas",
+        "-v",
+        f"-I{cxx.CUDA}",
+    ]
     done = subprocess.run(
         [*command, "-c", str(HERE / "kernels_gpu.cu"), "-o", str(tmp_path / "kernels.o")],
         capture_output=True,
@@ -34,5 +43,5 @@ def test_no_local_memory(tmp_path: pathlib.Path):
     )
     assert done.returncode == 0, done.stderr[-4000:]
     frames = [line for line in done.stderr.splitlines() if "bytes stack frame" in line]
-    assert len(frames) > 20
+    assert len(frames) > 10
     assert not [line for line in frames if "0 bytes stack frame, 0 bytes spill stores" not in line]

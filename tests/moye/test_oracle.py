@@ -27,8 +27,8 @@ template <int v> using I = Int<v>;
 template <class... X> using T = Tuple<X...>;
 template <class S, class D> using L = Layout<S, D>;
 using U = Underscore;
-inline std::string const& show(std::string const& text) { return text; }
-template <class X> void put(int id, X const& x) { std::printf("%d\\t%s\\n", id, std::string(show(x)).c_str()); }
+inline void put_line(int id, std::string const& text) { std::printf("%d\\t%s\\n", id, text.c_str()); }
+template <class X> void put(int id, X const& x) { put_line(id, show(x)); }
 """
 
 
