@@ -33,9 +33,9 @@ from jax_moye.layout.layout import (
     as_tiler,
     from_leaves,
     make,
-    make_layout,
     on_layout,
 )
+from jax_moye.layout.modes import make_layout
 
 _CACHE = 4096  # results kept for each operation
 Leaves = tuple[tuple[int, int], ...]

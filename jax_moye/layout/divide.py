@@ -20,16 +20,8 @@ from jax_moye.layout.errors import (
     TileToShapeDivisibility,
 )
 from jax_moye.layout.int_tuple import _, as_int_tuple, show
-from jax_moye.layout.layout import (
-    Layout,
-    append,
-    as_layout,
-    as_tiler,
-    make,
-    make_layout,
-    make_ordered_layout,
-    on_layout,
-)
+from jax_moye.layout.layout import Layout, as_layout, as_tiler, make, on_layout
+from jax_moye.layout.modes import append, make_layout, make_ordered_layout
 
 _CACHE = 4096
 

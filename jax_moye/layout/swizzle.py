@@ -10,10 +10,12 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from jax_moye.layout import coords
 from jax_moye.layout import int_tuple as it
 from jax_moye.layout.errors import BadSwizzle, InvalidType, NoStride, UpcastDivisibility
 from jax_moye.layout.int_tuple import _
-from jax_moye.layout.layout import Layout, as_layout, get, join_coord, make, slice_and_offset, take
+from jax_moye.layout.layout import Layout, as_layout, join_coord, make
+from jax_moye.layout.modes import get, slice_and_offset, take
 
 if TYPE_CHECKING:
     import numpy as np
@@ -298,7 +300,7 @@ class ComposedLayout:
         c = it.as_coord(join_coord(coord, self), "ComposedLayout")
         if it.has_underscore(c):
             return self.slice_and_offset(c)[0]
-        return self.swizzle(self.offset + it.crd2idx(c, self.layout.shape, self.layout.stride))
+        return self.swizzle(self.offset + coords.crd2idx(c, self.layout.shape, self.layout.stride))
 
     def values(self) -> np.ndarray:
         """All indices in colexicographic order of the coordinates."""

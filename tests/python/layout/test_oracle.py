@@ -12,6 +12,7 @@ import pytest
 
 from jax_moye import layout as lay
 from jax_moye.layout import errors
+from jax_moye.layout import coords
 from jax_moye.layout import int_tuple as it
 
 DATA = pathlib.Path(__file__).parents[2] / "data" / "oracle"
@@ -77,7 +78,7 @@ def arguments(op, args):
 
 
 def function(op):
-    return getattr(lay, op, None) or getattr(it, op)
+    return getattr(lay, op, None) or getattr(it, op, None) or getattr(coords, op)
 
 
 def apply(op, args, **options):
