@@ -340,8 +340,8 @@ def _admissible(a: Layout, s: int, d: int) -> bool:
 def complement(layout: Any, cotarget: Any = None) -> Layout:
     """The layout R that repeats L to fill `cotarget`: the sums `L(a) + R(b)` are all different.
 
-    Law: R strictly increases, `R(i)` is no index of L for i >= 1, `make_layout(L, R).cosize >= cotarget`. Where the
-    strides of L are multiples of the extents before them the sums fill the range without holes.
+    Law: R strictly increases, `R(i)` is no index of L for i >= 1. Where each stride of L, in order, is a multiple of
+    what the smaller ones cover, the sums fill the range [0, cotarget) without holes.
 
     Args:
       layout: a layout; its stride-0 modes do not count.
@@ -424,11 +424,14 @@ def _right_inverse(layout: Layout) -> Layout:
 def left_inverse(layout: Any) -> Any:
     """The layout R with `R(L(i)) == i` if L is injective, and always `L(R(L(i))) == L(i)`.
 
+    Where L is not injective, a position `R(L(i))` may lie beyond L's size; coalesce(L) then goes on.
+
     >>> left_inverse("(4,2):(1,16)")
     Layout('(16,2):(1,4)')
 
     Raises:
       LeftInverseDivisibility: a stride is not a multiple of the next smaller one.
+      NonInjective: modes overlap so that no layout finds a position for every index.
     """
     layout = as_any(layout, "left_inverse")
     if not isinstance(layout, Layout):
@@ -446,8 +449,10 @@ def _left_inverse(layout: Layout) -> Layout:
         before *= s
     if not table:
         return flat
-    out, reach, position = [], 1, 0
-    for d, s, at in sorted(table, key=lambda m: m[0]):
+    final = max(at for _d, _s, at in table)  # the mode that goes on beyond the size
+    table.sort(key=lambda m: m[0])
+    out, reach, position, below = [], 1, 0, 0
+    for i, (d, s, at) in enumerate(table):
         if d < 0 or d % reach:
             raise LeftInverseDivisibility(
                 "left_inverse",
@@ -455,6 +460,14 @@ def _left_inverse(layout: Layout) -> Layout:
                 f"stride {d} of mode {s}:{d} is not a multiple of {reach}, the stride before it",
                 f"a stride of {d + -d % reach} would be" if d > 0 else None,
             )
+        whole = i + 1 == len(table) or table[i + 1][0] > s * d
+        if below >= d and whole and (at != final or at * s != layout.size):
+            raise NonInjective(
+                "left_inverse",
+                (layout,),
+                f"the modes of smaller stride reach index {below}, beyond the stride of mode {s}:{d}",
+            )
+        below += (s - 1) * d
         out.append((d // reach, position))
         reach, position, last = d, at, s
     out.append((last, position))
@@ -513,9 +526,9 @@ def _common_plain(a: Layout, b: Layout) -> tuple[int, Layout]:
 
 
 def max_alignment(layout: Any) -> int:
-    """The largest n for which every index of the layout at a multiple of n elements is a multiple of n.
+    """The largest n for which the layout's indices are whole vectors of n, each beginning at a multiple of n.
 
-    That is the largest vector, in elements, in which the layout can be read: `upcast(L, n)` exists.
+    That bounds the width of an access, in elements.
 
     >>> max_alignment("(8,3):(1,12)")
     4

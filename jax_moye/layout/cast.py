@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from jax_moye.layout import algebra
 from jax_moye.layout import int_tuple as it
 from jax_moye.layout.errors import DowncastNoUnitStride, InvalidShape, UpcastDivisibility
 from jax_moye.layout.layout import Layout, as_any, make
@@ -36,8 +35,7 @@ def upcast(layout: Any, n: int) -> Any:
 
     def check(s: int, d: int) -> None:
         if d and abs(d) % n and n % abs(d):
-            best = algebra.max_alignment(layout)
-            legal = [k for k in range(2, n) if best % k == 0]
+            legal = [k for k in range(2, n) if all(e % k == 0 or k % abs(e) == 0 for _s, e in layout.leaves if e)]
             raise UpcastDivisibility(
                 "upcast",
                 (layout, n),

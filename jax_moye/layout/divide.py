@@ -14,6 +14,7 @@ from jax_moye.layout import int_tuple as it
 from jax_moye.layout.algebra import check_tiler, tile_of
 from jax_moye.layout.errors import (
     LayoutError,
+    OutOfDomain,
     ProfileMismatch,
     RankTooSmall,
     ShapeDivisibility,
@@ -71,18 +72,35 @@ def _divide(op: str, layout: Layout, tiler: Any, residue: bool) -> Layout:
 
 @functools.lru_cache(_CACHE)
 def _divide_one(op: str, layout: Layout, tile: Layout, residue: bool) -> Layout:
-    rest = algebra.complement(tile, algebra.coalesce(layout).shape)
+    try:
+        rest = algebra.complement(tile, algebra.coalesce(layout).shape)
+    except LayoutError as error:
+        raise error.inside(op, (layout, tile)) from None
     size = tile.size * rest.size
+    holes = _has_holes(tile)
+    if size < layout.size or (size != layout.size and residue and holes):
+        problem = f"{rest.size} tiles of {tile.size} elements do not cover the {layout.size} there are: the tile has gaps"
+        raise ShapeDivisibility(op, (layout, tile), f"{problem} that are no multiple of its parts")
     if size != layout.size and not residue:
-        if size > layout.size:
-            problem = f"{rest.size} tiles of {tile.size} elements are {size}, more than the {layout.size} there are"
-        else:
-            problem = f"{rest.size} tiles of {tile.size} elements are {size} of the {layout.size} there are"
+        problem = f"{rest.size} tiles of {tile.size} elements are {size}, more than the {layout.size} there are"
         hint = "allow_residue=True where the rest is predicated"
         if tile.depth == 0 and tile.stride <= 1:
             hint = f"a tile of {_nearest_divisors(layout.size, tile.size)} elements, or {hint}"
         raise ShapeDivisibility(op, (layout, tile), problem, hint)
-    return algebra.composition(layout, make_layout(tile, rest), extend=residue)
+    try:
+        return algebra.composition(layout, make_layout(tile, rest), extend=residue and not holes)
+    except LayoutError as error:
+        raise error.inside(op, (layout, tile)) from None
+
+
+def _has_holes(tile: Layout) -> bool:
+    """Whether a stride of the tile is no multiple of what the smaller ones cover: copies of it leave indices out."""
+    covered = 1
+    for d, s in sorted((d, s) for s, d in algebra.filter(tile).leaves if d):
+        if d % covered:
+            return True
+        covered = s * d
+    return False
 
 
 def _nearest_divisors(n: int, k: int) -> str:
@@ -188,13 +206,22 @@ def _product(op: str, block: Layout, tiler: Any) -> Layout:
         for i, t in enumerate(tiler):
             modes[i] = _product(op, modes[i], t)
         return make_layout(*modes)
-    return _product_one(block, tiler if isinstance(tiler, Layout) else tile_of(op, tiler))
+    return _product_one(op, block, tiler if isinstance(tiler, Layout) else tile_of(op, tiler))
 
 
 @functools.lru_cache(_CACHE)
-def _product_one(block: Layout, tiler: Layout) -> Layout:
-    gaps = algebra.complement(block, block.size * tiler.cosize)
-    return make_layout(block, algebra.composition(gaps, tiler))
+def _product_one(op: str, block: Layout, tiler: Layout) -> Layout:
+    try:
+        gaps = algebra.complement(block, block.size * tiler.cosize)
+        try:
+            return make_layout(block, algebra.composition(gaps, tiler))
+        except OutOfDomain:
+            # A block with holes in it leaves fewer places below its target than copies are asked for: go on above.
+            reach = max((s * d for s, d in block.leaves if d > 0), default=1)
+            gaps = algebra.complement(block, reach * tiler.cosize)
+            return make_layout(block, algebra.composition(gaps, tiler))
+    except LayoutError as error:
+        raise error.inside(op, (block, tiler)) from None
 
 
 @on_layout
@@ -229,7 +256,7 @@ def _mode_product(op: str, block: Layout, tiler: Any, raked: bool, coalesce: boo
     tiler = tiler if isinstance(tiler, Layout) else tile_of(op, tiler) if isinstance(tiler, int) else tiler
     tiler = as_layout(tiler, op)
     n = max(block.rank, tiler.rank)
-    a, b = _product_one(append(block, n), append(tiler, n))
+    a, b = _product_one(op, append(block, n), append(tiler, n))
     first, second = (b, a) if raked else (a, b)
     try:
         out = make(it.zip_tuples(first.shape, second.shape), it.zip_tuples(first.stride, second.stride))

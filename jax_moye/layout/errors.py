@@ -36,6 +36,12 @@ class LayoutError(ValueError):
         self.problem = problem
         self.hint = hint
 
+    def inside(self, op: str, args: Iterable[Any]) -> LayoutError:
+        """The same error of the operation that was asked for, when an inner step of it failed."""
+        problem = f"in {self.op}({', '.join(map(_show, self.args))}): {self.problem}"
+        hint = None if self.hint and "extend=" in self.hint else self.hint
+        return type(self)(op, args, problem, hint)
+
     def __str__(self) -> str:
         """`op(args): problem. Hint: hint`."""
         text = f"{self.op}({', '.join(map(_show, self.args))}): {self.problem}"
