@@ -8,6 +8,7 @@ from typing import Any
 from jax_moye.layout.errors import CoordOutOfRange, NonInjective, OutOfDomain, ProfileMismatch, RankMismatch
 from jax_moye.layout.int_tuple import (
     IntTuple,
+    congruent,
     inner_product,
     leaves,
     product,
@@ -141,6 +142,10 @@ def idx2crd(index: int, shape: IntTuple, stride: IntTuple | None = None, strict:
         if strict and not 0 <= index < product(shape):
             raise CoordOutOfRange("idx2crd", (index, shape), f"index {index} does not lie in [0,{product(shape)})")
         stride = compact_col_major(shape)
+    if not congruent(shape, stride):
+        raise ProfileMismatch(
+            "idx2crd", (index, shape, stride), f"{show(shape)} and {show(stride)} are nested differently"
+        )
     for s, d in zip(leaves(shape), leaves(stride), strict=True):
         if d == 0 and s > 1:
             raise NonInjective("idx2crd", (index, shape, stride), f"the mode {s}:0 has one index for all coordinates")

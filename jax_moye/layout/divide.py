@@ -79,7 +79,9 @@ def _divide_one(op: str, layout: Layout, tile: Layout, residue: bool) -> Layout:
     size = tile.size * rest.size
     holes = _has_holes(tile)
     if size < layout.size or (size != layout.size and residue and holes):
-        problem = f"{rest.size} tiles of {tile.size} elements do not cover the {layout.size} there are: the tile has gaps"
+        problem = (
+            f"{rest.size} tiles of {tile.size} elements do not cover the {layout.size} there are: the tile has gaps"
+        )
         raise ShapeDivisibility(op, (layout, tile), f"{problem} that are no multiple of its parts")
     if size != layout.size and not residue:
         problem = f"{rest.size} tiles of {tile.size} elements are {size}, more than the {layout.size} there are"

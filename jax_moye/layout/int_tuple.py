@@ -526,12 +526,22 @@ def elem_geq(a: Any, b: Any) -> bool:
 
 
 def lex_less(a: IntTuple, b: IntTuple) -> bool:
-    """Lexicographic order: the first leaf counts most. Profiles must agree."""
-    transform_leaf(lambda *_: 0, a, b)
-    return leaves(a) < leaves(b)
+    """Lexicographic order: the first mode counts most; a tuple that ends first is less."""
+    return _ordered(a, b, False) < 0
 
 
 def colex_less(a: IntTuple, b: IntTuple) -> bool:
-    """Colexicographic order, that of layouts: the last leaf counts most. Profiles must agree."""
-    transform_leaf(lambda *_: 0, a, b)
-    return leaves(a)[::-1] < leaves(b)[::-1]
+    """Colexicographic order, that of layouts: the last mode counts most; a tuple that ends first is less."""
+    return _ordered(a, b, True) < 0
+
+
+def _ordered(a: Any, b: Any, last_first: bool) -> int:
+    if isinstance(a, tuple) != isinstance(b, tuple):
+        raise ProfileMismatch("colex_less" if last_first else "lex_less", (a, b), f"{show(a)} against {show(b)}")
+    if not isinstance(a, tuple):
+        return (a > b) - (a < b)
+    pairs = zip(reversed(a), reversed(b), strict=False) if last_first else zip(a, b, strict=False)
+    for x, y in pairs:
+        if order := _ordered(x, y, last_first):
+            return order
+    return len(a) - len(b)
