@@ -16,6 +16,23 @@ MOYE_HOST_DEVICE constexpr auto apply_by_mode(L const& l, T const& tiler, F cons
   MOYE_RETURN(make_layout(f(mode<I>(l), get<I>(tiler))..., mode<tuple_size<T> + J>(l)...))
 }
 
+/// stride, or 0 where there is only one element.
+template <class S, class D>
+MOYE_HOST_DEVICE constexpr auto stride_of_extent(S const&, D const& stride) {
+  if constexpr (is_constant<1, S>) {
+    return Int<0>{};
+  } else {
+    return stride;
+  }
+}
+/// s:d by a tile of n elements: (n, ceil(s / n)):(d, n * d). The commonest case of logical_divide.
+template <class S, class D, class N>
+MOYE_HOST_DEVICE constexpr auto divide_leaf(Layout<S, D> const& l, N const& n) {
+  auto const rest = ceil_div(l.shape(), n);
+  return make_layout(make_tuple(n, rest),
+                     make_tuple(stride_of_extent(n, l.stride()), stride_of_extent(rest, n * l.stride())));
+}
+
 /// (tile, rest): composition with (B, complement(B, size)). Where B's size does not divide, the rest is rounded up.
 /// With a tuple: mode by mode, so each mode of the result is (tile, rest); `_` leaves a mode whole.
 template <class S, class D, class T>
@@ -24,6 +41,8 @@ MOYE_HOST_DEVICE constexpr auto logical_divide(Layout<S, D> const& l, T const& t
     return l;
   } else if constexpr (is_layout<T>) {
     MOYE_RETURN(composition(l, make_layout(tiler, complement(tiler, coalesce(l).shape()))))
+  } else if constexpr (is_integral<T> && is_integral<S>) {
+    return divide_leaf(l, tiler);
   } else if constexpr (is_integral<T>) {
     MOYE_RETURN(logical_divide(l, make_layout(tiler)))
   } else {
