@@ -23,12 +23,6 @@ from jax_moye.layout.algebra import domain_distribute as domain_distribute
 from jax_moye.layout.algebra import filter as filter
 from jax_moye.layout.algebra import filter_zeros as filter_zeros
 from jax_moye.layout.algebra import functionally_equal as functionally_equal
-from jax_moye.layout.algebra import left_inverse as left_inverse
-from jax_moye.layout.algebra import max_alignment as max_alignment
-from jax_moye.layout.algebra import max_common_layout as max_common_layout
-from jax_moye.layout.algebra import max_common_vector as max_common_vector
-from jax_moye.layout.algebra import nullspace as nullspace
-from jax_moye.layout.algebra import right_inverse as right_inverse
 from jax_moye.layout.algebra import with_shape as with_shape
 from jax_moye.layout.cast import downcast as downcast
 from jax_moye.layout.cast import recast as recast
@@ -64,6 +58,12 @@ from jax_moye.layout.int_tuple import product as product
 from jax_moye.layout.int_tuple import product_each as product_each
 from jax_moye.layout.int_tuple import shape_div as shape_div
 from jax_moye.layout.int_tuple import weakly_congruent as weakly_congruent
+from jax_moye.layout.inverse import left_inverse as left_inverse
+from jax_moye.layout.inverse import max_alignment as max_alignment
+from jax_moye.layout.inverse import max_common_layout as max_common_layout
+from jax_moye.layout.inverse import max_common_vector as max_common_vector
+from jax_moye.layout.inverse import nullspace as nullspace
+from jax_moye.layout.inverse import right_inverse as right_inverse
 from jax_moye.layout.layout import Layout as Layout
 from jax_moye.layout.layout import Tile as Tile
 from jax_moye.layout.modes import append as append

@@ -11,7 +11,7 @@ from typing import Any
 
 from jax_moye.layout import algebra
 from jax_moye.layout import int_tuple as it
-from jax_moye.layout.algebra import check_tiler, tile_of
+from jax_moye.layout.algebra import CACHE, check_tiler, tile_of
 from jax_moye.layout.errors import (
     LayoutError,
     OutOfDomain,
@@ -23,9 +23,6 @@ from jax_moye.layout.errors import (
 from jax_moye.layout.int_tuple import _, as_int_tuple, show
 from jax_moye.layout.layout import Layout, as_layout, as_tiler, make, on_layout
 from jax_moye.layout.modes import append, make_layout, make_ordered_layout
-
-_CACHE = 4096
-
 
 # ---- Division ------------------------------------------------------------------------------------------------------
 
@@ -70,7 +67,7 @@ def _divide(op: str, layout: Layout, tiler: Any, residue: bool) -> Layout:
     return _divide_one(op, layout, tiler if isinstance(tiler, Layout) else tile_of(op, tiler), residue)
 
 
-@functools.lru_cache(_CACHE)
+@functools.lru_cache(CACHE)
 def _divide_one(op: str, layout: Layout, tile: Layout, residue: bool) -> Layout:
     try:
         rest = algebra.complement(tile, algebra.coalesce(layout).shape)
@@ -211,7 +208,7 @@ def _product(op: str, block: Layout, tiler: Any) -> Layout:
     return _product_one(op, block, tiler if isinstance(tiler, Layout) else tile_of(op, tiler))
 
 
-@functools.lru_cache(_CACHE)
+@functools.lru_cache(CACHE)
 def _product_one(op: str, block: Layout, tiler: Layout) -> Layout:
     try:
         gaps = algebra.complement(block, block.size * tiler.cosize)
@@ -352,4 +349,7 @@ def tile_to_shape(block: Any, shape: Any, order: Any = None) -> Layout:
             copies = make_ordered_layout(counts, order)
         except LayoutError as error:
             raise ProfileMismatch("tile_to_shape", (block, shape, order), error.problem) from None
-    return _mode_product("tile_to_shape", padded, copies, False, False)
+    try:
+        return _mode_product("blocked_product", padded, copies, False, False)
+    except LayoutError as error:
+        raise error.inside("tile_to_shape", (block, shape) if order is None else (block, shape, order)) from None

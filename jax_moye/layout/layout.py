@@ -197,7 +197,7 @@ class Layout:
         """Mode `key`; modes `a:b`; or the slice that a tuple with `_`, `:` or `...` in it keeps."""
         from jax_moye.layout import modes
 
-        if isinstance(key, tuple) or it.is_underscore(key):
+        if isinstance(key, tuple) or key is Ellipsis or it.is_underscore(key):
             coord = it.as_coord(join_coord(key if isinstance(key, tuple) else (key,), self), "Layout")
             if not it.has_underscore(coord):
                 raise InvalidType(

@@ -332,7 +332,7 @@ class ComposedLayout:
 
     def __getitem__(self, key: Any) -> Any:
         """Mode `key`, modes `a:b`, or the slice that a tuple with `_` in it keeps."""
-        if isinstance(key, tuple) or it.is_underscore(key):
+        if isinstance(key, tuple) or key is Ellipsis or it.is_underscore(key):
             coord = it.as_coord(join_coord(key if isinstance(key, tuple) else (key,), self), "ComposedLayout")
             if not it.has_underscore(coord):
                 raise InvalidType("ComposedLayout", (self, key), "a coordinate in brackets keeps no mode")
@@ -354,15 +354,15 @@ class ComposedLayout:
 
     def right_inverse(self) -> SwizzledInverse:
         """`right_inverse(L) o Sw`: a function, not a layout."""
-        from jax_moye.layout import algebra
+        from jax_moye.layout import inverse
 
-        return SwizzledInverse(algebra.right_inverse(self.layout), self.offset, self.swizzle)
+        return SwizzledInverse(inverse.right_inverse(self.layout), self.offset, self.swizzle)
 
     def left_inverse(self) -> SwizzledInverse:
         """`left_inverse(L) o Sw`: a function, not a layout."""
-        from jax_moye.layout import algebra
+        from jax_moye.layout import inverse
 
-        return SwizzledInverse(algebra.left_inverse(self.layout), self.offset, self.swizzle)
+        return SwizzledInverse(inverse.left_inverse(self.layout), self.offset, self.swizzle)
 
     def __matmul__(self, other: Any) -> Any:
         """`S @ L`: composition(S, L)."""

@@ -312,7 +312,11 @@ def test_products(a, b):
 @given(injective(32), st.lists(st.integers(1, 2), min_size=5, max_size=5), st.permutations(range(5)))
 def test_tile_to_shape(block, counts, order):
     target = tuple(e * n for e, n in zip(it.product_each(block.shape), counts, strict=False))
-    r = lay.tile_to_shape(block, target, tuple(order[: len(target)]))
+    try:
+        r = lay.tile_to_shape(block, target, tuple(order[: len(target)]))
+    except errors.LayoutError:
+        assert block.cosize > block.size  # copies go into the gaps of a padded block, and may not fit
+        return
     assert lay.compatible(target, r.shape)
     assert len(set(values(r))) == r.size
     assert all(r[i][0] == (m if isinstance(block.shape, tuple) else block) for i, m in enumerate(block))
