@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from jax_moye.layout import int_tuple as it
-from jax_moye.layout.errors import DowncastNoUnitStride, InvalidShape, UpcastDivisibility
+from jax_moye.layout.errors import DowncastNoUnitStride, InvalidShape, LayoutError, UpcastDivisibility
 from jax_moye.layout.layout import Layout, as_any, make
 
 
@@ -97,8 +97,11 @@ def recast_layout(layout: Any, old_bits: int, new_bits: int) -> Any:
     layout = as_any(layout, "recast_layout")
     old_bits, new_bits = _factor("recast_layout", layout, old_bits), _factor("recast_layout", layout, new_bits)
     common = math.gcd(old_bits, new_bits)
-    wider = upcast(layout, new_bits // common) if new_bits != common else layout
-    return downcast(wider, old_bits // common) if old_bits != common else wider
+    try:
+        wider = upcast(layout, new_bits // common) if new_bits != common else layout
+        return downcast(wider, old_bits // common) if old_bits != common else wider
+    except LayoutError as error:
+        raise error.inside("recast_layout", (layout, old_bits, new_bits)) from None
 
 
 recast = recast_layout

@@ -144,7 +144,7 @@ def _common_plain(a: Layout, b: Layout) -> tuple[int, Layout]:
         try:
             both = coalesced(compose_plain(a, compose_plain(inverse, tile_of("max_common_vector", n), False), False))
         except LayoutError:
-            n = max(k for k in range(1, n) if n % k == 0)
+            n //= next((p for p in range(2, math.isqrt(n) + 1) if n % p == 0), n)  # the next smaller divisor
             continue
         first, stride = both.leaves[0]
         return (first if stride == 1 else 1), inverse

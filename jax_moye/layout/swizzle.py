@@ -121,10 +121,7 @@ class Swizzle:
         if isinstance(other, Swizzle):
             return _compose_swizzles(self, other)
         if isinstance(other, ComposedLayout):
-            if other.offset & (other.swizzle.yyy_mask | other.swizzle.zzz_mask) and self != other.swizzle:
-                raise BadSwizzle("composition", (self, other), "a swizzle of a swizzle with an offset inside")
-            both = _compose_swizzles(self, other.swizzle)
-            return ComposedLayout(both, other.offset, other.layout)
+            return ComposedLayout(_compose_swizzles(self, other.swizzle), other.offset, other.layout)
         return ComposedLayout(self, 0, as_layout(other, "composition"))
 
     def compose_right(self, left: Layout) -> Any:
@@ -166,9 +163,12 @@ def _compose_swizzles(a: Swizzle, b: Swizzle) -> Swizzle:
     y, z = a.yyy_mask ^ b.yyy_mask, a.zzz_mask ^ b.zzz_mask
     if y == 0:
         return Swizzle(0, a.base, a.shift)
-    if (a.yyy_mask & b.zzz_mask) or (a.zzz_mask & b.yyy_mask):
-        raise BadSwizzle("composition", (a, b), "one swizzle changes bits that the other reads")
-    return make_swizzle(y, z)
+    if a.yyy_mask & b.zzz_mask:
+        raise BadSwizzle("composition", (a, b), f"{b} changes bits that {a} reads")
+    try:
+        return make_swizzle(y, z)
+    except BadSwizzle as error:
+        raise error.inside("composition", (a, b)) from None
 
 
 def make_swizzle(y: int, z: int) -> Swizzle:

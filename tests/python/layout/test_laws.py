@@ -11,7 +11,7 @@ from jax_moye.layout import errors
 from jax_moye.layout import int_tuple as it
 
 EXTENTS = [1, 2, 3, 4, 5, 6, 7, 8, 16, 32]
-SETTINGS = settings(max_examples=200, deadline=None, derandomize=True)
+SETTINGS = settings(max_examples=100, deadline=None, derandomize=True)
 
 
 @st.composite
@@ -404,6 +404,19 @@ def test_swizzle_is_an_involution_and_a_bijection(swizzle, block):
         assert all(moved[k] == moved[0] + k for k in range(2**swizzle.base))
     assert lay.make_swizzle(swizzle.yyy_mask, swizzle.zzz_mask).bits == swizzle.bits
     assert lay.Swizzle(str(swizzle)) == swizzle
+
+
+@SETTINGS
+@given(swizzles(), swizzles(), st.integers(0, 300), compact(64))
+def test_composition_of_swizzles(a, b, offset, layout):
+    b = lay.Swizzle(min(b.bits, abs(a.shift)), b.base, a.shift)
+    try:
+        both = lay.composition(a, b)
+    except errors.BadSwizzle:
+        return
+    assert all(both(i) == a(b(i)) for i in range(2048))
+    inner = lay.ComposedLayout(b, offset, layout)
+    assert values(lay.composition(a, inner)) == [a(v) for v in values(inner)]
 
 
 @SETTINGS
