@@ -77,6 +77,28 @@ nb::dict to_dict(emu::Counters const& counters) {
   dict["global_load_bytes"] = counters.global_load_bytes;
   dict["global_stores"] = counters.global_stores;
   dict["global_store_bytes"] = counters.global_store_bytes;
+  auto const add_requests = [&](std::string const& name, emu::Transactions const& transactions) {
+    dict[(name + "_requests").c_str()] = transactions.requests;
+  };
+  auto const add_wavefronts = [&](std::string const& name, emu::Transactions const& transactions) {
+    dict[(name + "_wavefronts").c_str()] = transactions.wavefronts;
+    dict[(name + "_ideal_wavefronts").c_str()] = transactions.ideal_wavefronts;
+  };
+  auto const add_sectors = [&](std::string const& name, emu::Transactions const& transactions) {
+    dict[(name + "_sectors").c_str()] = transactions.sectors;
+    dict[(name + "_ideal_sectors").c_str()] = transactions.ideal_sectors;
+  };
+  add_requests("shared_load", counters.shared_load_transactions);
+  add_wavefronts("shared_load", counters.shared_load_transactions);
+  add_requests("shared_store", counters.shared_store_transactions);
+  add_wavefronts("shared_store", counters.shared_store_transactions);
+  add_requests("global_load", counters.global_load_transactions);
+  add_sectors("global_load", counters.global_load_transactions);
+  add_requests("global_store", counters.global_store_transactions);
+  add_sectors("global_store", counters.global_store_transactions);
+  add_requests("cp_async", counters.cp_async_transactions);
+  add_wavefronts("cp_async", counters.cp_async_transactions);
+  add_sectors("cp_async", counters.cp_async_transactions);
   return dict;
 }
 
@@ -105,12 +127,13 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
                  std::vector<int64_t> const& a_strides, std::vector<int64_t> const& b_strides,
                  std::vector<int64_t> const& d_strides, std::optional<std::string> const& out_dtype,
                  std::string const& mode, uint64_t seed, bool detect_races, std::string const& order, int workers,
-                 bool guard, std::string const& flush) {
+                 bool guard, std::string const& flush, bool count_transactions) {
   emu::Stream stream;
   stream.options.seed = seed;
   stream.options.detect_races = detect_races;
   stream.options.order = parse_order(order);
   stream.options.workers = workers;
+  stream.options.count_transactions = count_transactions;
   if (!parse_mode(mode, stream.options.mode))
     throw std::invalid_argument("emulate: mode is eager, lazy or random, not " + mode);
 
@@ -185,11 +208,12 @@ void add_emulate(nb::module_& module) {
       "emulate", &emulate, nb::arg("config"), nb::arg("a"), nb::arg("b"), nb::arg("d"), nb::arg("sizes"),
       nb::arg("a_strides"), nb::arg("b_strides"), nb::arg("d_strides"), nb::arg("out_dtype") = nb::none(),
       nb::arg("mode") = "lazy", nb::arg("seed") = 0, nb::arg("detect_races") = true, nb::arg("order") = "fifo",
-      nb::arg("workers") = 1, nb::arg("guard") = true, nb::arg("flush") = "end",
+      nb::arg("workers") = 1, nb::arg("guard") = true, nb::arg("flush") = "end", nb::arg("count_transactions") = false,
       "Runs one launch in the emulator and returns {ok, message, counters}.\n\n"
       "a, b, d: contiguous NumPy arrays, d is written. sizes: batch, m, n, k; strides in elements, of (batch, m, k),\n"
       "(batch, n, k), (batch, m, n). guard: the kernel works on copies that end (or, by flush, start) at an\n"
-      "inaccessible page, with d full of NaN before, and the bytes around them must still be there afterwards.");
+      "inaccessible page, with d full of NaN before, and the bytes around them must still be there afterwards.\n"
+      "count_transactions: fills in the counters of requests, wavefronts and sectors of plain accesses and cp.async.");
 }
 
 }  // namespace moye

@@ -34,4 +34,5 @@ def emulate(
     workers: int = 1,
     guard: bool = True,
     flush: Literal["end", "start"] = "end",
+    count_transactions: bool = False,
 ) -> dict[str, Any]: ...

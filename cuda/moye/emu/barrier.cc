@@ -80,6 +80,7 @@ bool arrive(Thread& thread, Barrier& barrier, char const* what, int threads, Loc
   }
   lanes |= 1u << thread.lane;
   warp_loc = loc;
+  if (domain.count_transactions && lanes == thread.warp->lanes) count_transactions(domain, *thread.warp);
   if (domain.detect_races) release(thread, barrier.clock);
   if (++barrier.count < barrier.expected) return false;
 

@@ -59,6 +59,13 @@ void cp_async(void* smem_dst, void const* gmem_src, int bytes, int src_bytes, Lo
   }
   ++domain.counters.cp_async;
   domain.counters.cp_async_bytes += src_bytes;
+  if (domain.count_transactions) {
+    void const* const pc = __builtin_return_address(0);
+    keep_access(thread, AccessKind::cp_async_store, pc, offset, bytes);
+    if (src_bytes != 0) {
+      keep_access(thread, AccessKind::cp_async_load, pc, reinterpret_cast<uintptr_t>(gmem_src), src_bytes);
+    }
+  }
 
   AsyncCopy const copy{static_cast<unsigned char*>(smem_dst), gmem_src, bytes, src_bytes, thread.groups};
   if (options.mode == Mode::eager) return take_effect(copy);

@@ -63,6 +63,9 @@ struct Options {
   /// it is reported as endless. A loop that does neither is not noticed; C++ does not let it be endless.
   uint64_t watchdog_steps = 100'000'000;
   double watchdog_seconds = 600;  // of one CTA (cluster), after which it is reported as endless; 0: never
+  /// Whether to fill in the Transactions of Counters. It costs time and memory for every access between two meetings of
+  /// a warp (transactions.cc).
+  bool count_transactions = false;
 };
 
 /// An array in global memory that the kernel may read, and write if `writable`.
@@ -71,6 +74,17 @@ struct Memory {
   size_t bytes;
   char const* name;
   bool writable;
+};
+
+/// What the memory instructions of one kind cost, per warp: an instruction is what its lanes do together.
+struct Transactions {
+  uint64_t requests = 0;          // instructions, each by one warp
+  uint64_t wavefronts = 0;        // of shared memory: cycles, with bank conflicts
+  uint64_t ideal_wavefronts = 0;  // the fewest in which the same bytes can be moved, 128 in each
+  uint64_t sectors = 0;           // of global memory: 32-byte pieces touched
+  uint64_t ideal_sectors = 0;     // the fewest that hold as many bytes
+
+  Transactions& operator+=(Transactions const& other);
 };
 
 /// What the launches of a stream did, summed over threads.
@@ -91,6 +105,10 @@ struct Counters {
   uint64_t shared_stores = 0, shared_store_bytes = 0;
   uint64_t global_loads = 0, global_load_bytes = 0;
   uint64_t global_stores = 0, global_store_bytes = 0;
+  // With Options::count_transactions; ldmatrix is counted above.
+  Transactions shared_load_transactions, shared_store_transactions;  // plain; no sectors
+  Transactions global_load_transactions, global_store_transactions;  // plain; no wavefronts
+  Transactions cp_async_transactions;                                // wavefronts of its stores, sectors of its loads
 
   Counters& operator+=(Counters const& other);
 };

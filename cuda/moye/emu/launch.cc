@@ -10,6 +10,15 @@
 
 namespace moye::emu {
 
+Transactions& Transactions::operator+=(Transactions const& other) {
+  requests += other.requests;
+  wavefronts += other.wavefronts;
+  ideal_wavefronts += other.ideal_wavefronts;
+  sectors += other.sectors;
+  ideal_sectors += other.ideal_sectors;
+  return *this;
+}
+
 Counters& Counters::operator+=(Counters const& other) {
   launches += other.launches;
   ctas += other.ctas;
@@ -31,6 +40,11 @@ Counters& Counters::operator+=(Counters const& other) {
   global_load_bytes += other.global_load_bytes;
   global_stores += other.global_stores;
   global_store_bytes += other.global_store_bytes;
+  shared_load_transactions += other.shared_load_transactions;
+  shared_store_transactions += other.shared_store_transactions;
+  global_load_transactions += other.global_load_transactions;
+  global_store_transactions += other.global_store_transactions;
+  cp_async_transactions += other.cp_async_transactions;
   return *this;
 }
 

@@ -73,6 +73,16 @@ struct Thread {
   Loc reported(Loc loc) const { return site_depth > 0 ? site : loc; }
 };
 
+/// What a lane did to memory: part of an instruction of its warp.
+enum class AccessKind : uint8_t { shared_load, shared_store, global_load, global_store, cp_async_load, cp_async_store };
+struct LaneAccess {
+  void const* pc;  // of the instruction
+  uint64_t address;
+  AccessKind kind;
+  uint8_t lane;
+  uint8_t bytes;  // at most 16
+};
+
 /// Lanes of a warp that wait for each other.
 struct Meeting {
   uint32_t mask = 0;  // who takes part
@@ -84,10 +94,11 @@ struct Meeting {
 
 struct Warp {
   Cta* cta;
-  int id;                         // in the CTA
-  uint32_t lanes;                 // that exist
-  Thread* first;                  // lane 0; the others follow
-  std::vector<Meeting> meetings;  // more than one at a time only with partial masks
+  int id;                            // in the CTA
+  uint32_t lanes;                    // that exist
+  Thread* first;                     // lane 0; the others follow
+  std::vector<Meeting> meetings;     // more than one at a time only with partial masks
+  std::vector<LaneAccess> accesses;  // since all lanes last met; empty unless transactions are counted
 };
 
 /// One of a CTA's 16 barriers.
@@ -190,6 +201,7 @@ struct Domain {
   Launch* launch = nullptr;
   uint64_t cluster = 0;  // index of the running one
   bool detect_races = false;
+  bool count_transactions = false;
   Counters counters;
   Thread* running = nullptr;
   std::vector<Cta> ctas;
@@ -275,6 +287,13 @@ void plain_access(void const* address, size_t bytes, size_t alignment, bool writ
 /// The message for a fault at `address`, by the instruction at `pc` (fault.cc calls it). protection: the processor did
 /// not tell the address.
 std::string describe_fault(Thread& thread, uintptr_t address, uintptr_t pc, bool protection);
+
+// -------------------------------------------------------------------------------------------------------- transactions
+
+/// Keeps the access until the lanes of the thread's warp have met. Only with Domain::count_transactions.
+void keep_access(Thread& thread, AccessKind kind, void const* pc, uint64_t address, size_t bytes);
+/// All lanes of the warp have met, or ended: what they have done since the last time is counted.
+void count_transactions(Domain& domain, Warp& warp);
 
 // ----------------------------------------------------------------------------------------------------------------
 // races

@@ -140,6 +140,9 @@ void plain_access(void const* address, size_t bytes, size_t alignment, bool writ
     } else {
       ++counters.shared_loads, counters.shared_load_bytes += bytes;
     }
+    if (domain.count_transactions) {
+      keep_access(thread, write ? AccessKind::shared_store : AccessKind::shared_load, pc, offset, bytes);
+    }
     if (domain.detect_races) shared_access(thread, *thread.cta, offset, bytes, write, Proxy::thread, what, loc);
     return;
   }
@@ -149,6 +152,9 @@ void plain_access(void const* address, size_t bytes, size_t alignment, bool writ
       ++counters.global_stores, counters.global_store_bytes += bytes;
     } else {
       ++counters.global_loads, counters.global_load_bytes += bytes;
+    }
+    if (domain.count_transactions) {
+      keep_access(thread, write ? AccessKind::global_store : AccessKind::global_load, pc, start, bytes);
     }
     return access_region(thread, *region, start, bytes, write, what, loc);
   }

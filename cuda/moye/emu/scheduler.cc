@@ -154,6 +154,7 @@ void thread_main(void* argument) {
 void Domain::work(Launch& new_launch) {
   launch = &new_launch;
   detect_races = launch->options.detect_races;
+  count_transactions = launch->options.count_transactions;
   counters = {};
   for (CachedSite& cached : site_cache_) cached = {};
   auto const ctas_per_cluster = static_cast<size_t>(launch->ctas_per_cluster);
@@ -180,6 +181,9 @@ void Domain::work(Launch& new_launch) {
     if (failed_) {
       launch->report_failure(index, failure_(failure_object_));
       break;
+    }
+    if (count_transactions) {
+      for (Warp& warp : warps) emu::count_transactions(*this, warp);
     }
   }
   running = nullptr;
@@ -239,6 +243,7 @@ void Domain::start_cluster(uint64_t index) {
       warp.lanes = lanes == 32 ? 0xffffffffu : (1u << lanes) - 1;
       warp.first = &cta.threads[32 * w];
       warp.meetings.clear();
+      warp.accesses.clear();
     }
     for (int id = 0; id < per_cta; ++id) {
       Thread& thread = cta.threads[id];

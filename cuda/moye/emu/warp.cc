@@ -57,7 +57,10 @@ bool meet(Thread& thread, char const* what, uint32_t mask, void* arguments, Loc 
   meeting = &find_meeting(thread, what, mask, loc);
   meeting->arguments[thread.lane] = arguments;
   meeting->arrived |= 1u << thread.lane;
-  if (meeting->arrived == mask) return true;
+  if (meeting->arrived == mask) {
+    if (domain.count_transactions && mask == thread.warp->lanes) count_transactions(domain, *thread.warp);
+    return true;
+  }
   domain.block(what, progress, meeting, loc);
   return false;
 }
