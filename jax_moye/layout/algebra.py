@@ -14,6 +14,7 @@ from jax_moye.layout import int_tuple as it
 from jax_moye.layout.errors import (
     Carry,
     InvalidShape,
+    LayoutError,
     NonInjective,
     OutOfDomain,
     ProfileMismatch,
@@ -173,7 +174,13 @@ def _compose_tiler(op: str, a: Layout, tiler: Any, extend: bool) -> Layout:
         return a
     if isinstance(tiler, tuple):
         check_tiler(op, a, tiler)
-        return make_layout(*(_compose_tiler(op, m, t, extend) for m, t in zip(a, tiler, strict=False)))
+        parts = []
+        for i, (mode, t) in enumerate(zip(a, tiler, strict=False)):
+            try:
+                parts.append(_compose_tiler(op, mode, t, extend))
+            except LayoutError as error:
+                raise error.inside(op, (a, tiler), i) from None
+        return make_layout(*parts)
     return compose_plain(a, tile_of(op, tiler), extend)
 
 

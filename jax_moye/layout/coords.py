@@ -11,6 +11,7 @@ from jax_moye.layout.int_tuple import (
     congruent,
     inner_product,
     leaves,
+    modes,
     product,
     product_like,
     rank,
@@ -117,7 +118,7 @@ def compact_order(shape: IntTuple, order: IntTuple) -> IntTuple:
 
 def _fill(shape: IntTuple, starts: Any) -> Any:
     if isinstance(starts, tuple):
-        return tuple(map(_fill, shape, starts))
+        return tuple(map(_fill, modes(shape), starts))
     return compact_col_major(shape, starts)
 
 

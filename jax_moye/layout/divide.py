@@ -62,7 +62,10 @@ def _divide(op: str, layout: Layout, tiler: Any, residue: bool) -> Layout:
         check_tiler(op, layout, tiler)
         modes = list(layout)
         for i, t in enumerate(tiler):
-            modes[i] = _divide(op, modes[i], t, residue)
+            try:
+                modes[i] = _divide(op, modes[i], t, residue)
+            except LayoutError as error:
+                raise error.inside(op, (layout, tiler), i) from None
         return make_layout(*modes)
     return _divide_one(op, layout, tiler if isinstance(tiler, Layout) else tile_of(op, tiler), residue)
 
@@ -83,7 +86,7 @@ def _divide_one(op: str, layout: Layout, tile: Layout, residue: bool) -> Layout:
     if size != layout.size and not residue:
         problem = f"{rest.size} tiles of {tile.size} elements are {size}, more than the {layout.size} there are"
         hint = "allow_residue=True where the rest is predicated"
-        if tile.depth == 0 and tile.stride <= 1:
+        if isinstance(tile.stride, int) and tile.stride <= 1:
             hint = f"a tile of {_nearest_divisors(layout.size, tile.size)} elements, or {hint}"
         raise ShapeDivisibility(op, (layout, tile), problem, hint)
     try:
@@ -203,7 +206,10 @@ def _product(op: str, block: Layout, tiler: Any) -> Layout:
         check_tiler(op, block, tiler)
         modes = list(block)
         for i, t in enumerate(tiler):
-            modes[i] = _product(op, modes[i], t)
+            try:
+                modes[i] = _product(op, modes[i], t)
+            except LayoutError as error:
+                raise error.inside(op, (block, tiler), i) from None
         return make_layout(*modes)
     return _product_one(op, block, tiler if isinstance(tiler, Layout) else tile_of(op, tiler))
 

@@ -36,10 +36,12 @@ class LayoutError(ValueError):
         self.problem = problem
         self.hint = hint
 
-    def inside(self, op: str, args: Iterable[Any]) -> LayoutError:
-        """The same error of the operation that was asked for, when an inner step of it failed."""
+    def inside(self, op: str, args: Iterable[Any], mode: int | None = None) -> LayoutError:
+        """The same error of the operation that was asked for, when an inner step of it, at a mode, failed."""
         problem = f"in {self.op}({', '.join(map(_show, self.args))}): {self.problem}"
-        hint = None if self.hint and "extend=" in self.hint else self.hint
+        if mode is not None:
+            problem = f"at mode {mode}, {problem}"
+        hint = None if self.op != op and self.hint and "extend=" in self.hint else self.hint  # an inner call's option
         return type(self)(op, args, problem, hint)
 
     def __str__(self) -> str:

@@ -69,8 +69,8 @@ def make_fragment_like(layout: Any) -> Layout:
     first = layout[0]
     shown = it.transform_leaf(lambda s, d: 1 if d == 0 else s, first.shape, first.stride)
     first = make(first.shape, coords.compact_col_major(shown))
-    order = it.transform_leaf(abs, layout.stride[1:])
-    return divide.tiled_product(first, make_ordered_layout(layout.shape[1:], order))
+    order = it.transform_leaf(abs, it.modes(layout.stride)[1:])
+    return divide.tiled_product(first, make_ordered_layout(it.modes(layout.shape)[1:], order))
 
 
 # ---- Taking layouts apart ------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def get(layout: Any, *path: int) -> Any:
         if not isinstance(layout, Layout):
             layout = layout.with_layout(get(layout.layout, i))
         elif isinstance(layout.shape, tuple):
-            layout = make(layout.shape[i], layout.stride[i])
+            layout = make(layout.shape[i], it.modes(layout.stride)[i])
     return layout
 
 

@@ -355,6 +355,18 @@ def test_hints_are_legal():
     assert lay.composition("4:1", "4:2", extend=True) == Layout("4:2")
 
 
+def test_errors_by_mode_name_the_mode():
+    layout, tiler = Layout("(128,100):(1,128)"), (32, 48)
+    for operation in (lay.logical_divide, lay.flat_divide, lay.composition):
+        with pytest.raises(LayoutError, match=r"^\w+\(\(128,(100|64)\):.*at mode [01], in ") as caught:
+            operation(layout, tiler) if operation is not lay.composition else operation("(128,64):(1,128)", (256, 4))
+        assert caught.value.op == operation.__name__
+    with pytest.raises(errors.ShapeDivisibility, match="48") as caught:
+        lay.zipped_divide(layout, tiler)
+    assert caught.value.args == (layout, tiler)
+    assert "a tile of 25 or 50 elements" in caught.value.hint
+
+
 def test_inner_errors_name_the_call_that_was_made():
     with pytest.raises(errors.ShapeDivisibility) as caught:
         lay.blocked_product("(2,2):(3,12)", "(8,1):(1,0)")

@@ -55,6 +55,7 @@ SIGNATURES = {
     "compact_col_major": ("tuple",),
     "compact_row_major": ("tuple",),
     "make_ordered_layout": ("tuple", "tuple"),
+    "compact_order": ("tuple", "tuple"),
     "make_swizzle": ("int", "int"),
     **dict.fromkeys(
         ["shape_div", "ceil_div", "compatible", "congruent", "weakly_congruent", "evenly_divides", "elem_less"],
