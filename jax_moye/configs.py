@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import importlib.util
 import json
 import pathlib
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
-_REGISTERS = pathlib.Path(__file__).with_name("_registers.json")
+# Beside the compiled modules, which in an editable install are not beside this file.
+_MODULE = importlib.util.find_spec("jax_moye._moye_cpu")
+_REGISTERS = pathlib.Path((_MODULE and _MODULE.origin) or __file__).with_name("_registers.json")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -78,11 +78,6 @@ def test_registers_are_reported_for_every_row_and_architecture():
     import jax_moye
 
     found = check_sass.count_instructions(installed_cuda_module())
-    path = pathlib.Path(jax_moye.__file__).with_name("_registers.json")
-    if not path.exists():  # an editable install: the module and the table lie elsewhere
-        path = pathlib.Path(installed_cuda_module()).with_name("_registers.json")
-    table = json.loads(path.read_text())
-    assert set(table) == {config.name for config in jax_moye.configs()}
-    for row in table.values():
-        assert set(row) == {arch for arch, _ in found}
-        assert all(0 < registers <= 255 for registers in row.values())
+    for config in jax_moye.configs():
+        assert set(config.registers) == {arch for arch, _ in found}, config.name
+        assert all(0 < registers <= 255 for registers in config.registers.values()), config.name
