@@ -68,6 +68,15 @@ def count_instructions(binary: str | os.PathLike[str]) -> Counts:
     return counts
 
 
+def architectures(binary: str | os.PathLike[str]) -> set[str]:
+    """{"sm_80", ...}: what the file has machine code for. Much cheaper than reading the code."""
+    cuobjdump = find_tool("cuobjdump")
+    if cuobjdump is None:
+        raise FileNotFoundError(unavailable())
+    listing = subprocess.run([cuobjdump, "--list-elf", binary], capture_output=True, text=True, check=True)
+    return set(re.findall(r"\.(sm_\w+)\.cubin", listing.stdout))
+
+
 def broken_rules(counts: Counts, rules: list[Mapping[str, Any]]) -> list[str]:
     """One sentence per kernel, architecture and bound that does not hold, and per rule that finds no kernel."""
     faults = []
