@@ -112,6 +112,10 @@ class MmaAtom:
         """Element type of C."""
         return self.dtypes[3]
 
+    def with_accumulator_of_D(self) -> MmaAtom:
+        """The atom with D's layout in place of C's: what D is partitioned by where the two differ."""
+        return dataclasses.replace(self, name=f"{self.name} (D)", layout_C_TV=self.layout_D_TV)
+
     @property
     def moye_name(self) -> str | None:
         """MoYe.jl's name of the instruction, None where it has none."""

@@ -192,7 +192,10 @@ def _own_strides(array: np.ndarray) -> tuple[np.ndarray, Layout, int]:
     first = array[
         tuple(slice(n - 1, None) if d < 0 else slice(None) for n, d in zip(array.shape, strides, strict=True))
     ]
-    memory = np.lib.stride_tricks.as_strided(first, (high - low + 1,), (size,), writeable=array.flags.writeable)
+    # as_strided does not know the small floating-point types: through unsigned integers of their size.
+    raw = first.view(f"u{size}") if size <= 8 else first
+    memory = np.lib.stride_tricks.as_strided(raw, (high - low + 1,), (size,), writeable=array.flags.writeable)
+    memory = memory.view(array.dtype)
     return memory, Layout(array.shape or 1, strides or 0), -low
 
 
