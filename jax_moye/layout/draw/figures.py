@@ -85,10 +85,11 @@ def draw_swizzle(swizzle: Swizzle, bits: int | None = None) -> Picture:
 class _Table:
     """The owners of the elements of one operand, before there are colours."""
 
-    def __init__(
-        self, name: str, title: str, axes: tuple[str, str], place: tuple[int, int], owners: list[list[Owners]]
-    ):
-        self.name, self.title, self.axes, self.place, self.owners = name, title, axes, place, owners
+    name: str
+    title: str
+    axes: tuple[str, str]
+    place: tuple[int, int]
+    owners: list[list[Owners]]
 
     def panel(self, colour: Callable[[int], int]) -> Panel:
         cells = tuple(tuple(owner_cell(o, colour) for o in row) for row in self.owners)
