@@ -707,7 +707,98 @@ MOYE_HOST_DEVICE constexpr auto group(Tuple<T...> const& t) {
 /// t with element I replaced by x.
 template <int I, class... T, class X>
 MOYE_HOST_DEVICE constexpr auto replace(Tuple<T...> const& t, X const& x) {
+  static_assert(0 <= I && I < static_cast<int>(sizeof...(T)), "replace: the tuple has no such element");
   MOYE_RETURN(tuple_cat(take<0, I>(t), make_tuple(x), take<I + 1, static_cast<int>(sizeof...(T))>(t)))
+}
+/// t with x in place of its first element; x where t is a scalar.
+template <class T, class X>
+MOYE_HOST_DEVICE constexpr auto replace_front(T const& t, X const& x) {
+  if constexpr (is_tuple<T>) {
+    MOYE_RETURN(replace<0>(t, x))
+  } else {
+    return x;
+  }
+}
+/// t with x in place of its last element; x where t is a scalar.
+template <class T, class X>
+MOYE_HOST_DEVICE constexpr auto replace_back(T const& t, X const& x) {
+  if constexpr (is_tuple<T>) {
+    MOYE_RETURN(replace<tuple_size<T> - 1>(t, x))
+  } else {
+    return x;
+  }
+}
+/// t with x before element I, or behind all of them.
+template <int I, class... T, class X>
+MOYE_HOST_DEVICE constexpr auto insert(Tuple<T...> const& t, X const& x) {
+  static_assert(0 <= I && I <= static_cast<int>(sizeof...(T)), "insert: the tuple has no such place");
+  MOYE_RETURN(tuple_cat(take<0, I>(t), make_tuple(x), take<I, static_cast<int>(sizeof...(T))>(t)))
+}
+/// t without element I.
+template <int I, class... T>
+MOYE_HOST_DEVICE constexpr auto remove(Tuple<T...> const& t) {
+  static_assert(0 <= I && I < static_cast<int>(sizeof...(T)), "remove: the tuple has no such element");
+  MOYE_RETURN(tuple_cat(take<0, I>(t), take<I + 1, static_cast<int>(sizeof...(T))>(t)))
+}
+/// t with one more element at the end; append<N> fills up to N.
+template <class T, class X>
+MOYE_HOST_DEVICE constexpr auto append(T const& t, X const& x) {
+  MOYE_RETURN(tuple_cat(wrap(t), make_tuple(x)))
+}
+/// t with one more element in front; prepend<N> fills up to N.
+template <class T, class X>
+MOYE_HOST_DEVICE constexpr auto prepend(T const& t, X const& x) {
+  MOYE_RETURN(tuple_cat(make_tuple(x), wrap(t)))
+}
+
+/// The first leaf.
+template <class T>
+MOYE_HOST_DEVICE constexpr auto front(T const& t) {
+  if constexpr (is_tuple<T>) {
+    return front(get<0>(t));
+  } else {
+    return t;
+  }
+}
+/// The last leaf.
+template <class T>
+MOYE_HOST_DEVICE constexpr auto back(T const& t) {
+  if constexpr (is_tuple<T>) {
+    return back(get<tuple_size<T> - 1>(t));
+  } else {
+    return t;
+  }
+}
+
+template <int I, class... T>
+MOYE_HOST_DEVICE constexpr auto zip_element(T const&... t) {
+  return make_tuple(get<I>(t)...);
+}
+template <int... I, class... T>
+MOYE_HOST_DEVICE constexpr auto zip_impl(Seq<I...>, T const&... t) {
+  return make_tuple(zip_element<I>(t...)...);
+}
+/// ((t0, u0, ...), (t1, u1, ...), ...)
+template <class T, class... U>
+MOYE_HOST_DEVICE constexpr auto zip(T const& t, U const&... u) {
+  static_assert(((tuple_size<T> == tuple_size<U>) && ...), "zip: the tuples differ in rank");
+  MOYE_RETURN(zip_impl(MakeSeq<tuple_size<T>>{}, wrap(t), wrap(u)...))
+}
+
+/// x at every leaf of t.
+template <class T, class X>
+MOYE_HOST_DEVICE constexpr auto repeat_like(T const& t, X const& x) {
+  MOYE_RETURN(transform_leaf(t, [&](auto const&) { return x; }))
+}
+
+/// (v, f(v, t0), f(f(v, t0), t1), ...): as many elements as t, the last one not used. MoYe.jl's escan.
+template <class... T, class V, class F>
+MOYE_HOST_DEVICE constexpr auto exclusive_scan(Tuple<T...> const& t, V const& v, F const& f) {
+  auto const step = [&](auto const& done_and_next, auto const& x) {
+    auto const next = get<1>(done_and_next);
+    return make_tuple(append(get<0>(done_and_next), next), f(next, x));
+  };
+  MOYE_RETURN(get<0>(fold(t, make_tuple(make_tuple(), v), step)))
 }
 
 }  // namespace moye

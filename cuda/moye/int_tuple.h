@@ -17,8 +17,17 @@ struct ScaledBasis : Tuple<T> {
   MOYE_HOST_DEVICE constexpr explicit ScaledBasis(T const& t) : Tuple<T>(t) {}
   MOYE_HOST_DEVICE constexpr T value() const { return get<0>(static_cast<Tuple<T> const&>(*this)); }
 };
-template <int I>
-using E = ScaledBasis<Int<1>, I>;
+/// E<I>: one step along mode I; E<I, J>: along mode J of mode I.
+template <int... I>
+struct BasisImpl {
+  using Type = Int<1>;
+};
+template <int I, int... J>
+struct BasisImpl<I, J...> {
+  using Type = ScaledBasis<typename BasisImpl<J...>::Type, I>;
+};
+template <int... I>
+using E = typename BasisImpl<I...>::Type;
 
 /// A coordinate that can be added to another one. Missing trailing elements are 0.
 template <class... T>
@@ -52,10 +61,17 @@ MOYE_HOST_DEVICE constexpr ArithTuple<T...> make_arith_tuple(Tuple<T...> const& 
 template <class T>
 MOYE_HOST_DEVICE constexpr auto as_arith_tuple(T const& t) {
   if constexpr (is_scaled_basis<T>) {
-    return make_arith_tuple(tuple_cat(repeat<T::kMode>(Int<0>{}), make_tuple(t.value())));
+    return make_arith_tuple(tuple_cat(repeat<T::kMode>(Int<0>{}), make_tuple(as_arith_tuple(t.value()))));
   } else {
     return t;
   }
+}
+
+/// What a coordinate layout returned, as a coordinate of N modes.
+template <int N, class... T>
+MOYE_HOST_DEVICE constexpr auto as_coord(ArithTuple<T...> const& t) {
+  static_assert(sizeof...(T) <= N, "crd2idx: the coordinate has more modes than the shape");
+  return append<N>(take<0, static_cast<int>(sizeof...(T))>(t), Int<0>{});
 }
 
 template <Integral N, class T, int I>
@@ -241,6 +257,41 @@ MOYE_HOST_DEVICE constexpr auto product_each(T const& t) {
   return transform(wrap(t), [](auto const& x) { return product(x); });
 }
 
+/// The sizes of the parts of t that stand where guide has leaves.
+template <class T, class Guide>
+MOYE_HOST_DEVICE constexpr auto product_like(T const& t, Guide const& guide) {
+  if constexpr (is_tuple<Guide>) {
+    static_assert(is_tuple<T>, "product_like: the guide's nesting is deeper");
+    MOYE_RETURN(transform(t, guide, [](auto const& x, auto const& g) { return product_like(x, g); }))
+  } else {
+    return product(t);
+  }
+}
+/// The sum of all leaves.
+template <class T>
+MOYE_HOST_DEVICE constexpr auto flatsum(T const& t) {
+  if constexpr (is_tuple<T>) {
+    MOYE_RETURN(apply(t, [](auto const&... x) { return (Int<0>{} + ... + flatsum(x)); }))
+  } else {
+    return t;
+  }
+}
+/// The sum over all leaves of a * b.
+template <class A, class B>
+MOYE_HOST_DEVICE constexpr auto inner_product(A const& a, B const& b) {
+  MOYE_RETURN(flatsum(transform_leaf(a, b, [](auto const& x, auto const& y) { return x * y; })))
+}
+/// a * b by leaf of a; a leaf of a counts for the whole part of b.
+template <class A, class B>
+MOYE_HOST_DEVICE constexpr auto elem_scale(A const& a, B const& b) {
+  if constexpr (is_tuple<A>) {
+    static_assert(is_tuple<B>, "elem_scale: the operands are nested differently");
+    MOYE_RETURN(transform(a, b, [](auto const& x, auto const& y) { return elem_scale(x, y); }))
+  } else {
+    return a * product(b);
+  }
+}
+
 /// The number of coordinates of a shape; size<I...> of one of its modes.
 template <int... I, class T>
   requires(is_integral<T> || is_tuple<T>)
@@ -352,6 +403,59 @@ MOYE_HOST_DEVICE constexpr auto elem_less(A const& a, B const& b) {
   }
 }
 
+template <class A, class B>
+MOYE_HOST_DEVICE constexpr auto elem_gtr(A const& a, B const& b) {
+  return elem_less(b, a);
+}
+/// Every leaf of a is at most its partner in b.
+template <class A, class B>
+MOYE_HOST_DEVICE constexpr auto elem_leq(A const& a, B const& b) {
+  if constexpr (is_tuple<A>) {
+    return apply(transform(a, b, [](auto const& x, auto const& y) { return elem_leq(x, y); }),
+                 [](auto const&... x) { return (true_type{} && ... && x); });
+  } else {
+    return a <= b;
+  }
+}
+template <class A, class B>
+MOYE_HOST_DEVICE constexpr auto elem_geq(A const& a, B const& b) {
+  return elem_leq(b, a);
+}
+
+/// -1, 0 or 1 as a is less than, equal to or greater than b, where the first (or last) mode that differs decides. A
+/// tuple that ends first is less.
+template <bool kLastFirst, int I = 0, class A, class B>
+MOYE_HOST_DEVICE constexpr int order_of_tuples(A const& a, B const& b) {
+  static_assert(is_tuple<A> == is_tuple<B>, "lex_less, colex_less: the operands are nested differently");
+  if constexpr (!is_tuple<A>) {
+    return a < b ? -1 : b < a ? 1 : 0;
+  } else if constexpr (I == tuple_size<A> || I == tuple_size<B>) {
+    return tuple_size<A> < tuple_size<B> ? -1 : tuple_size<A> > tuple_size<B> ? 1 : 0;
+  } else {
+    int const order = order_of_tuples<kLastFirst>(get<kLastFirst ? tuple_size<A> - 1 - I : I>(a),
+                                                  get<kLastFirst ? tuple_size<B> - 1 - I : I>(b));
+    return order != 0 ? order : order_of_tuples<kLastFirst, I + 1>(a, b);
+  }
+}
+/// The first mode counts most.
+template <class A, class B>
+MOYE_HOST_DEVICE constexpr auto lex_less([[maybe_unused]] A const& a, [[maybe_unused]] B const& b) {
+  if constexpr (is_static<A> && is_static<B>) {
+    return C<(order_of_tuples<false>(A{}, B{}) < 0)>{};
+  } else {
+    return order_of_tuples<false>(a, b) < 0;
+  }
+}
+/// The last mode counts most: the order in which layouts count their coordinates.
+template <class A, class B>
+MOYE_HOST_DEVICE constexpr auto colex_less([[maybe_unused]] A const& a, [[maybe_unused]] B const& b) {
+  if constexpr (is_static<A> && is_static<B>) {
+    return C<(order_of_tuples<true>(A{}, B{}) < 0)>{};
+  } else {
+    return order_of_tuples<true>(a, b) < 0;
+  }
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Coordinates and indices
 
@@ -371,6 +475,8 @@ template <class Coord, class Shape, class Stride>
 MOYE_HOST_DEVICE constexpr auto crd2idx(Coord const& coord, Shape const& shape, Stride const& stride) {
   if constexpr (is_underscore<Coord> || is_constant<0, Coord> || is_zero_stride<Stride>) {
     return Int<0>{};
+  } else if constexpr (is_arith_tuple<Coord>) {
+    return crd2idx(as_coord<tuple_size<Shape>>(coord), shape, stride);
   } else if constexpr (is_tuple<Coord>) {
     static_assert(is_tuple<Shape>, "crd2idx: the coordinate is a tuple, the shape is an integer");
     static_assert(tuple_size<Coord> == tuple_size<Shape>, "crd2idx: coordinate and shape differ in rank");
@@ -422,6 +528,8 @@ template <class Shape, class Stride, class Coord>
 MOYE_HOST_DEVICE constexpr auto static_crd2idx([[maybe_unused]] Coord const& coord) {
   if constexpr (is_underscore<Coord> || is_constant<0, Coord> || is_zero_stride<Stride>) {
     return Int<0>{};
+  } else if constexpr (is_arith_tuple<Coord>) {
+    return static_crd2idx<Shape, Stride>(as_coord<tuple_size<Shape>>(coord));
   } else if constexpr (is_tuple<Coord>) {
     static_assert(is_tuple<Shape>, "crd2idx: the coordinate is a tuple, the shape is an integer");
     return static_crd2idx_modes<Shape, Stride>(coord, MakeSeq<tuple_size<Coord>>{});
@@ -535,6 +643,62 @@ MOYE_HOST_DEVICE constexpr auto idx2crd(Index const& index, Shape const& shape) 
   } else {
     return idx2crd(index, shape, compact_col_major(shape));
   }
+}
+
+/// The coordinate of shape `to` at the colexicographic place of `coord` in shape `from`.
+template <class Coord, class From, class To>
+MOYE_HOST_DEVICE constexpr auto crd2crd(Coord const& coord, From const& from, To const& to) {
+  return idx2crd(crd2idx(coord, from, compact_col_major(from)), to);
+}
+
+template <class Coord, class Shape>
+MOYE_HOST_DEVICE constexpr bool increment(Coord& coord, Shape const& shape);
+
+template <class Coord, class Shape, int... I>
+MOYE_HOST_DEVICE constexpr bool increment_modes(Coord& coord, Shape const& shape, Seq<I...>) {
+  return (increment(static_cast<TupleLeaf<I, TupleElement<I, Coord>>&>(coord).value, get<I>(shape)) && ...);
+}
+/// Makes coord the next coordinate in colexicographic order. True where that is the first again.
+template <class Coord, class Shape>
+MOYE_HOST_DEVICE constexpr bool increment(Coord& coord, Shape const& shape) {
+  if constexpr (is_tuple<Coord>) {
+    static_assert(tuple_size<Coord> == tuple_size<Shape>, "increment: coordinate and shape differ in rank");
+    return increment_modes(coord, shape, MakeSeq<tuple_size<Coord>>{});
+  } else {
+    static_assert(is_dynamic_integral<Coord>, "increment: a coordinate whose value is its type cannot change");
+    if (++coord < shape) return false;
+    coord = 0;
+    return true;
+  }
+}
+
+/// for (auto coord : coordinates(shape)): all of them in colexicographic order, nested like the shape.
+template <class Shape>
+struct CoordRange {
+  using Coord = decltype(repeat_like(declval<Shape const&>(), 0));
+  struct Iterator {
+    Coord coord;
+    long long position;
+    Shape shape;
+
+    MOYE_HOST_DEVICE constexpr Coord const& operator*() const { return coord; }
+    MOYE_HOST_DEVICE constexpr Iterator& operator++() {
+      increment(coord, shape);
+      ++position;
+      return *this;
+    }
+    MOYE_HOST_DEVICE constexpr bool operator!=(Iterator const& other) const { return position != other.position; }
+  };
+  Shape shape;
+
+  MOYE_HOST_DEVICE constexpr Iterator begin() const { return {repeat_like(shape, 0), 0, shape}; }
+  MOYE_HOST_DEVICE constexpr Iterator end() const {
+    return {repeat_like(shape, 0), static_cast<long long>(product(shape)), shape};
+  }
+};
+template <class Shape>
+MOYE_HOST_DEVICE constexpr CoordRange<Shape> coordinates(Shape const& shape) {
+  return {shape};
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

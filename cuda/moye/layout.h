@@ -124,6 +124,12 @@ MOYE_HOST_DEVICE constexpr auto flat_divide(Layout<S, D> const& l, T const& tile
                           MakeSeq<rank_v<RemoveCvref<decltype(mode<1>(zipped))>>>{}))
 }
 
+/// tiled_divide by the tile of all arguments.
+template <class S, class D, class... T>
+MOYE_HOST_DEVICE constexpr auto tile(Layout<S, D> const& l, T const&... tiler) {
+  return tiled_divide(l, make_tile(tiler...));
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Product: a layout repeated as another layout says
 
@@ -239,6 +245,11 @@ MOYE_HOST_DEVICE constexpr auto make_ordered_layout(Shape_ const& shape, Order_ 
   using Plan = OrderOf<RemoveCvref<decltype(shapes)>, RemoveCvref<decltype(keys)>>;
   auto const strides = ordered_strides<Plan>(shapes, MakeSeq<leaf_count<Shape_>>{});
   MOYE_RETURN(make_layout(shape, unflatten(strides, shape)))
+}
+/// Its strides.
+template <class Shape_, class Order_>
+MOYE_HOST_DEVICE constexpr auto compact_order(Shape_ const& shape, Order_ const& order) {
+  MOYE_RETURN(make_ordered_layout(shape, order).stride())
 }
 /// The compact layout with the shape, the order of strides and the zero strides of another one.
 template <class S, class D>
@@ -409,39 +420,39 @@ MOYE_HOST_DEVICE constexpr auto max_common_vector(A const& a, B const& b) {
   return size(max_common_layout(a, b));
 }
 
-template <class S, class D>
-struct MaxAlignment;
-template <class... S, class... D>
-struct MaxAlignment<Tuple<S...>, Tuple<D...>> {
-  static constexpr long long value = [] {
-    // A leaf of stride 1 is cut at its extent; every other stride must be a multiple.
-    long long n = 0;
-    (((n = gcd_value(n, static_value<D> == kDynamic ? 1
-                        : static_value<S> == 1      ? 0
-                        : static_value<D> == 1      ? (static_value<S> == kDynamic ? 1 : static_value<S>)
-                                                    : static_value<D>))),
-     ...);
-    return n == 0 ? 1 : n;
-  }();
+template <class Layout_>
+struct MaxAlignment {
+  using Part = decltype(coalesce(declval<Layout_ const&>()));
+  static constexpr long long value =
+      plan_alignment(NumbersOf<decltype(declval<Part>().shape()), decltype(declval<Part>().stride())>::value);
 };
+/// The largest n such that the layout's indices are whole vectors of n elements, each from a multiple of n on: as far
+/// as static numbers prove it. It bounds the width of an access.
+template <class S, class D>
+MOYE_HOST_DEVICE constexpr auto max_alignment(Layout<S, D> const&) {
+  return Int<static_cast<int>(MaxAlignment<Layout<S, D>>::value)>{};
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Coordinate layouts
 
-template <int I, class S>
-MOYE_HOST_DEVICE constexpr auto identity_stride(S const& s) {
-  return transform_leaf(make_layout(s).stride(), [](auto const& d) { return d * E<I>{}; });
+template <class Shape_, int... Path>
+MOYE_HOST_DEVICE constexpr auto identity_strides(Shape_ const& shape, Seq<Path...>) {
+  if constexpr (is_tuple<Shape_>) {
+    return identity_modes(shape, Seq<Path...>{}, MakeSeq<tuple_size<Shape_>>{});
+  } else {
+    return E<Path...>{};
+  }
 }
-template <class Shape_, int... I>
-MOYE_HOST_DEVICE constexpr auto identity_strides(Shape_ const& shape, Seq<I...>) {
-  return make_tuple(identity_stride<I>(get<I>(shape))...);
+template <class Shape_, int... Path, int... I>
+MOYE_HOST_DEVICE constexpr auto identity_modes(Shape_ const& shape, Seq<Path...>, Seq<I...>) {
+  return make_tuple(identity_strides(get<I>(shape), Seq<Path..., I>{})...);
 }
-/// The layout that returns its coordinate: make_identity_layout((M,N))(m,n) == (m,n). Nested modes count linearly, so
-/// the coordinate has one number per mode.
+/// The layout that returns its coordinate, nested like the shape: make_identity_layout((M,N))(m,n) == (m,n).
 template <class Shape_>
 MOYE_HOST_DEVICE constexpr auto make_identity_layout(Shape_ const& shape) {
   if constexpr (is_tuple<Shape_>) {
-    MOYE_RETURN(make_layout(shape, identity_strides(shape, MakeSeq<tuple_size<Shape_>>{})))
+    MOYE_RETURN(make_layout(shape, identity_strides(shape, Seq<>{})))
   } else {
     MOYE_RETURN(make_layout(shape, E<0>{}))
   }

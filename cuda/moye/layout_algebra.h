@@ -184,6 +184,11 @@ template <class S, class D>
 MOYE_HOST_DEVICE constexpr auto filter([[maybe_unused]] Layout<S, D> const& l) {
   MOYE_RETURN(coalesce(filter_zeros(l)))
 }
+/// By mode, as coalesce.
+template <class S, class D, class Profile>
+MOYE_HOST_DEVICE constexpr auto filter([[maybe_unused]] Layout<S, D> const& l, Profile const& profile) {
+  MOYE_RETURN(coalesce(filter_zeros(l), profile))
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // composition
@@ -308,6 +313,35 @@ MOYE_HOST_DEVICE constexpr auto compose_static() {
   return Layout<typename Modes::ShapeType, typename Modes::StrideType>{};
 }
 
+/// A leaf s:d of the right layout over modes I, I+1, ... of A, where a plan cannot know how far it reaches: the extents
+/// of the result are computed, min(rest of the mode, rest of the leaf), and may be 1.
+template <int I, class ShapesA, class StridesA, class S, class D, class DoneS, class DoneD>
+MOYE_HOST_DEVICE constexpr auto walk_leaf(ShapesA const& sa, StridesA const& da, S const& s, D const& d,
+                                          DoneS const& done_s, DoneD const& done_d) {
+  if constexpr (is_constant<1, S> && tuple_size<DoneS> != 0) {
+    return layout_from_leaves(done_s, done_d);
+  } else if constexpr (is_constant<1, S> || is_constant<0, D>) {
+    return make_layout(s, Int<0>{});
+  } else if constexpr (I == tuple_size<ShapesA> - 1) {
+    return layout_from_leaves(append(done_s, s), append(done_d, d * get<I>(da)));
+  } else {
+    auto const extent = get<I>(sa);
+    auto const free = ceil_div(extent, d);  // elements of this mode at steps of d
+    auto const next = ceil_div(d, extent);
+    if constexpr (is_constant<1, RemoveCvref<decltype(free)>>) {
+      return walk_leaf<I + 1>(sa, da, s, next, done_s, done_d);
+    } else {
+      auto const here = min(free, s);
+      return walk_leaf<I + 1>(sa, da, s / here, next, append(done_s, here), append(done_d, d * get<I>(da)));
+    }
+  }
+}
+template <class ShapesA, class StridesA, class ShapesB, class StridesB, int... L>
+MOYE_HOST_DEVICE constexpr auto walk_leaves(ShapesA const& sa, StridesA const& da, ShapesB const& sb,
+                                            StridesB const& db, Seq<L...>) {
+  return make_layout(walk_leaf<0>(sa, da, get<L>(sb), get<L>(db), make_tuple(), make_tuple())...);
+}
+
 template <class SA, class DA, class SB, class DB>
 MOYE_HOST_DEVICE constexpr auto compose_dynamic(Layout<SA, DA> const& a, Layout<SB, DB> const& b) {
   auto const left = coalesce_x(a);
@@ -317,9 +351,14 @@ MOYE_HOST_DEVICE constexpr auto compose_dynamic(Layout<SA, DA> const& a, Layout<
   auto const strides_b = flatten_to_tuple(b.stride());
   using Plan = CompositionPlanOf<RemoveCvref<decltype(shapes_a)>, RemoveCvref<decltype(strides_a)>,
                                  RemoveCvref<decltype(shapes_b)>, RemoveCvref<decltype(strides_b)>>;
-  check_layout_error<Plan::value.error>();
-  auto const leaves = composed_leaves<Plan>(strides_a, shapes_b, strides_b, MakeSeq<leaf_count<SB>>{});
-  MOYE_RETURN(make_layout(unflatten(leaves.shape(), b.shape()), unflatten(leaves.stride(), b.shape())))
+  if constexpr (Plan::value.error == LayoutError::kDynamicNotSupported) {
+    auto const leaves = walk_leaves(shapes_a, strides_a, shapes_b, strides_b, MakeSeq<leaf_count<SB>>{});
+    return make_layout(unflatten(leaves.shape(), b.shape()), unflatten(leaves.stride(), b.shape()));
+  } else {
+    check_layout_error<Plan::value.error>();
+    auto const leaves = composed_leaves<Plan>(strides_a, shapes_b, strides_b, MakeSeq<leaf_count<SB>>{});
+    MOYE_RETURN(make_layout(unflatten(leaves.shape(), b.shape()), unflatten(leaves.stride(), b.shape())))
+  }
 }
 
 template <class SA, class DA, class SB, class DB>
@@ -342,6 +381,7 @@ MOYE_HOST_DEVICE constexpr auto compose_by_mode(A const& a, T const& tiler, Seq<
 }
 
 /// composition(A, B)(c) == A(B(c)) for every c in B's shape, which the result refines.
+/// Numbers that are not known at compile time are taken to divide as they must: composition_error_of checks values.
 /// With a tuple of layouts, integers (n stands for n:1) and `_` as B: by mode; modes of A beyond the tuple are dropped.
 template <class SA, class DA, class B>
 MOYE_HOST_DEVICE constexpr auto composition(Layout<SA, DA> const& a, B const& b) {
@@ -382,6 +422,31 @@ inline constexpr LayoutError composition_error<Layout<SA, DA>, Tuple<T...>> =
 template <class SA, class DA, auto v>
 inline constexpr LayoutError composition_error<Layout<SA, DA>, C<v>> =
     composition_error<Layout<SA, DA>, Layout<C<v>, Int<1>>>;
+
+template <class T>
+constexpr void write_leaves(T const& t, long long*& out) {
+  if constexpr (is_tuple<T>) {
+    for_each(t, [&](auto const& x) { write_leaves(x, out); });
+  } else {
+    *out++ = static_cast<long long>(t);
+  }
+}
+template <class S, class D>
+constexpr FlatLeaves<leaf_count<S>> leaves_of(Layout<S, D> const& l) {
+  FlatLeaves<leaf_count<S>> leaves = {};
+  long long* shape = leaves.shape;
+  long long* stride = leaves.stride;
+  write_leaves(l.shape(), shape);
+  write_leaves(l.stride(), stride);
+  return leaves;
+}
+/// Why composition(a, b) does not exist for these values of their dynamic numbers; kNone if it does. For host code,
+/// which knows the sizes that kernels will divide.
+template <class SA, class DA, class SB, class DB>
+constexpr LayoutError composition_error_of(Layout<SA, DA> const& a, Layout<SB, DB> const& b) {
+  auto const left = coalesced(leaves_of(a), true);
+  return plan_composition(padded(left), left.size, leaves_of(b)).error;
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // complement

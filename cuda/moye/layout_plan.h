@@ -304,6 +304,23 @@ constexpr InversePlan<N> plan_right_inverse(FlatLeaves<N> const& in) {
   return plan;
 }
 
+/// The largest n such that the indices of a coalesced layout are whole vectors of n, each from a multiple of n on.
+template <int N>
+constexpr long long plan_alignment(FlatLeaves<N> const& in) {
+  InversePlan<N> const plan = plan_right_inverse(in);
+  bool contiguous[N] = {};
+  long long n = 1;
+  for (int i = 0; i < plan.size; ++i) {
+    if (plan.shape[i] == kDynamic) continue;  // ends anywhere
+    contiguous[plan.source[i]] = true;
+    n *= plan.shape[i];
+  }
+  for (int i = 0; i < N; ++i) {
+    if (!contiguous[i] && in.shape[i] != 1) n = gcd_value(n, in.stride[i] == kDynamic ? 1 : in.stride[i]);
+  }
+  return n;
+}
+
 /// The inverse that a plan describes, of static leaves.
 template <int N>
 constexpr Numbers<N + 1> static_inverse(FlatLeaves<N> const& in, InversePlan<N> const& plan) {

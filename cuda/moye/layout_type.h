@@ -173,6 +173,16 @@ MOYE_HOST_DEVICE constexpr auto mode([[maybe_unused]] Layout<S, D> const& l) {
   }
 }
 
+/// Mode I, or for more indices the mode of that mode.
+template <int I, int... J, class S, class D>
+MOYE_HOST_DEVICE constexpr auto get(Layout<S, D> const& l) {
+  if constexpr (sizeof...(J) == 0) {
+    return mode<I>(l);
+  } else {
+    return get<J...>(mode<I>(l));
+  }
+}
+
 template <class T>
 struct LeafNumbers {
   static constexpr void write(long long*& out) { *out++ = static_value<T>; }
@@ -238,6 +248,54 @@ MOYE_HOST_DEVICE constexpr auto cosize(Layout<S, D> const& l) {
   }
 }
 
+template <class T>
+MOYE_HOST_DEVICE constexpr auto plus_one(T const& t) {
+  if constexpr (is_arith_tuple<T>) {
+    return transform(take<0, tuple_size<T>>(t), [](auto const& x) { return plus_one(x); });
+  } else {
+    return t + Int<1>{};
+  }
+}
+/// The shape of what the layout produces: one more than the largest index, for each mode of coordinates.
+template <class S, class D>
+MOYE_HOST_DEVICE constexpr auto coshape(Layout<S, D> const& l) {
+  if constexpr (is_static_numbers<S> && is_static_numbers<D> && leaf_count<S> != 0) {
+    return cosize(l);
+  } else {
+    auto const last = transform_leaf(l.shape(), [](auto const& s) { return s - Int<1>{}; });
+    return plus_one(as_arith_tuple(crd2idx_leafwise(last, absolute_strides(l, l.stride()))));
+  }
+}
+/// The nesting of what the layout produces, with zeros: 0 for indices.
+template <class S, class D>
+MOYE_HOST_DEVICE constexpr auto coprofile(Layout<S, D> const& l) {
+  return repeat_like(coshape(l), Int<0>{});
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Coordinates from indices: the inverse of a compact layout
+
+/// The coordinate of an index, nested like the shape.
+template <class S, class D, class Index>
+MOYE_HOST_DEVICE constexpr auto get_hier_coord(Layout<S, D> const& l, Index const& index) {
+  return idx2crd(index, l.shape(), l.stride());
+}
+/// The same with one number for each mode; a number alone for rank 1.
+template <class S, class D, class Index>
+MOYE_HOST_DEVICE constexpr auto get_flat_coord(Layout<S, D> const& l, Index const& index) {
+  if constexpr (is_tuple<S>) {
+    return unwrap(transform(get_hier_coord(l, index), l.shape(),
+                            [](auto const& c, auto const& s) { return crd2idx(c, s, compact_col_major(s)); }));
+  } else {
+    return get_hier_coord(l, index);
+  }
+}
+/// The same as one number, the colexicographic place.
+template <class S, class D, class Index>
+MOYE_HOST_DEVICE constexpr auto get_1d_coord(Layout<S, D> const& l, Index const& index) {
+  return crd2idx(get_hier_coord(l, index), l.shape(), compact_col_major(l.shape()));
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Choosing and regrouping modes
 
@@ -263,6 +321,16 @@ MOYE_HOST_DEVICE constexpr auto append(Layout<S, D> const& l, Layout<S2, D2> con
 template <int N, class S, class D, class S2 = Int<1>, class D2 = Int<0>>
 MOYE_HOST_DEVICE constexpr auto prepend(Layout<S, D> const& l, Layout<S2, D2> const& x = {}) {
   MOYE_RETURN(make_layout(prepend<N>(l.shape(), x.shape()), prepend<N>(l.stride(), x.stride())))
+}
+/// Modes and leaves in opposite order.
+template <class S, class D>
+MOYE_HOST_DEVICE constexpr auto reverse(Layout<S, D> const& l) {
+  MOYE_RETURN(make_layout(reverse(l.shape()), reverse(l.stride())))
+}
+/// Mode I replaced by x.
+template <int I, class S, class D, class S2, class D2>
+MOYE_HOST_DEVICE constexpr auto replace(Layout<S, D> const& l, Layout<S2, D2> const& x) {
+  MOYE_RETURN(make_layout(replace<I>(l.shape(), x.shape()), replace<I>(l.stride(), x.stride())))
 }
 template <class S, class D>
 MOYE_HOST_DEVICE constexpr auto flatten(Layout<S, D> const& l) {

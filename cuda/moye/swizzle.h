@@ -219,6 +219,14 @@ template <int B, int E, class W, class O, class L>
 MOYE_HOST_DEVICE constexpr auto group(ComposedLayout<W, O, L> const& l) {
   return l.with(group<B, E>(l.layout()));
 }
+template <int N, class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto append(ComposedLayout<W, O, L> const& l) {
+  return l.with(append<N>(l.layout()));
+}
+template <int N, class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto prepend(ComposedLayout<W, O, L> const& l) {
+  return l.with(prepend<N>(l.layout()));
+}
 template <class W, class O, class L>
 MOYE_HOST_DEVICE constexpr auto flatten(ComposedLayout<W, O, L> const& l) {
   return l.with(flatten(l.layout()));
@@ -258,6 +266,22 @@ MOYE_HOST_DEVICE constexpr auto logical_product(ComposedLayout<W, O, L> const& l
 template <class W, class O, class L, class T>
 MOYE_HOST_DEVICE constexpr auto blocked_product(ComposedLayout<W, O, L> const& l, T const& tiler) {
   return l.with(blocked_product(l.layout(), tiler));
+}
+template <class W, class O, class L, class S, class D>
+MOYE_HOST_DEVICE constexpr auto raked_product(ComposedLayout<W, O, L> const& l, Layout<S, D> const& tiler) {
+  return l.with(raked_product(l.layout(), tiler));
+}
+template <class W, class O, class L, class T>
+MOYE_HOST_DEVICE constexpr auto zipped_product(ComposedLayout<W, O, L> const& l, T const& tiler) {
+  return l.with(zipped_product(l.layout(), tiler));
+}
+template <class W, class O, class L, class T>
+MOYE_HOST_DEVICE constexpr auto tiled_product(ComposedLayout<W, O, L> const& l, T const& tiler) {
+  return l.with(tiled_product(l.layout(), tiler));
+}
+template <class W, class O, class L, class T>
+MOYE_HOST_DEVICE constexpr auto flat_product(ComposedLayout<W, O, L> const& l, T const& tiler) {
+  return l.with(flat_product(l.layout(), tiler));
 }
 template <class W, class O, class L, class Target, class Order_>
 MOYE_HOST_DEVICE constexpr auto tile_to_shape(ComposedLayout<W, O, L> const& l, Target const& target,
@@ -334,6 +358,33 @@ MOYE_HOST_DEVICE constexpr auto downcast(ComposedLayout<W, O, L> const& l) {
   return make_composed_layout(downcast<N>(l.swizzle()), l.offset() * Int<N>{}, downcast<N>(l.layout()));
 }
 
+/// index -> layout(swizzle(index) - offset): the inverse of a swizzled layout, a function and not a layout.
+template <class Layout_, class Offset, class Swizzle_>
+struct SwizzledInverse : Tuple<Offset, Layout_> {
+  SwizzledInverse() = default;
+  MOYE_HOST_DEVICE constexpr SwizzledInverse(Offset const& offset, Layout_ const& layout)
+      : Tuple<Offset, Layout_>(offset, layout) {}
+
+  MOYE_HOST_DEVICE constexpr Offset offset() const { return get<0>(static_cast<Tuple<Offset, Layout_> const&>(*this)); }
+  MOYE_HOST_DEVICE constexpr Layout_ layout() const {
+    return get<1>(static_cast<Tuple<Offset, Layout_> const&>(*this));
+  }
+  template <class Index>
+  MOYE_HOST_DEVICE constexpr auto operator()(Index const& index) const {
+    return layout()(Swizzle_{}(index)-offset());
+  }
+};
+template <class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto right_inverse(ComposedLayout<W, O, L> const& l) {
+  auto const inverse = right_inverse(l.layout());
+  return SwizzledInverse<RemoveCvref<decltype(inverse)>, O, W>(l.offset(), inverse);
+}
+template <class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto left_inverse(ComposedLayout<W, O, L> const& l) {
+  auto const inverse = left_inverse(l.layout());
+  return SwizzledInverse<RemoveCvref<decltype(inverse)>, O, W>(l.offset(), inverse);
+}
+
 /// The layout behind a swizzle, or the layout itself.
 template <class L>
 MOYE_HOST_DEVICE constexpr auto layout_part(L const& l) {
@@ -348,6 +399,14 @@ template <class L>
 inline constexpr int swizzle_vector = 1 << 30;
 template <int B, int M, int S, class O, class L>
 inline constexpr int swizzle_vector<ComposedLayout<Swizzle<B, M, S>, O, L>> = B == 0 ? 1 << 30 : 1 << M;
+
+/// As for plain layouts, and no more than the swizzle leaves contiguous and the offset in front of it is a multiple of.
+template <class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto max_alignment(ComposedLayout<W, O, L> const&) {
+  constexpr long long kOffset = static_value<O> == kDynamic ? 1 : static_value<O>;
+  constexpr long long kAll = gcd_value(MaxAlignment<L>::value, kOffset);
+  return Int<static_cast<int>(gcd_value(kAll, swizzle_vector<ComposedLayout<W, O, L>>))>{};
+}
 
 /// As for plain layouts, and no longer than the vectors that the swizzles leave contiguous.
 template <class A, class B>

@@ -309,6 +309,21 @@ template <int... I, TensorLike T>
 MOYE_HOST_DEVICE constexpr auto select(T&& t) {
   return make_view(t.data(), select<I...>(t.layout()));
 }
+/// The tensor with modes of one element behind, or before, its own until it has N.
+template <int N, TensorLike T>
+MOYE_HOST_DEVICE constexpr auto append(T&& t) {
+  return make_view(t.data(), append<N>(t.layout()));
+}
+template <int N, TensorLike T>
+MOYE_HOST_DEVICE constexpr auto prepend(T&& t) {
+  return make_view(t.data(), prepend<N>(t.layout()));
+}
+/// Modes 0 and 1 exchanged.
+template <TensorLike T>
+MOYE_HOST_DEVICE constexpr auto transpose(T&& t) {
+  static_assert(rank_v<RemoveCvref<T>> == 2, "transpose: the tensor does not have two modes");
+  return make_view(t.data(), select<1, 0>(t.layout()));
+}
 template <TensorLike T, class Tiler>
 MOYE_HOST_DEVICE constexpr auto logical_divide(T&& t, Tiler const& tiler) {
   return make_view(t.data(), logical_divide(t.layout(), tiler));

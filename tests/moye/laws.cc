@@ -156,6 +156,23 @@ void algebra() {
   auto const tiled = zipped_divide(identity, make_shape(I<8>{}, I<5>{}));
   CHECK(equal(tiled(make_coord(3, 4), make_coord(2, 1)), make_coord(2 * 8 + 3, 1 * 5 + 4)));
 
+  CHECK(equal(coshape(identity), make_shape(30, 20)) && equal(coprofile(identity), make_shape(0, 0)));
+  CHECK(coshape(nested) == cosize(nested));
+  auto const deep = make_identity_layout(make_shape(make_shape(3, I<4>{}), 5));
+  for (auto const& coord : coordinates(deep.shape())) {
+    CHECK(equal(deep(coord), coord));
+    CHECK(make_layout(deep.shape())(deep(coord)) == make_layout(deep.shape())(coord));
+  }
+  CHECK(equal(coshape(deep), deep.shape()));
+  auto const part = zipped_divide(deep, make_shape(make_layout(I<2>{}, I<3>{}), I<5>{}));
+  CHECK(equal(part(make_coord(1, 2), make_coord(2, 0)), make_coord(make_coord(2, 1), 2)), +show(part));
+  CHECK(equal(reverse(nested), make_layout(make_shape(I<6>{}, make_shape(I<4>{}, I<2>{})),
+                                           make_stride(I<8>{}, make_stride(I<1>{}, I<4>{})))));
+  CHECK(equal(get<0, 1>(nested), make_layout(I<4>{}, I<1>{})) && equal(get<1>(nested), mode<1>(nested)));
+  CHECK(equal(tile(nested, I<4>{}, I<2>{}), tiled_divide(nested, make_shape(I<4>{}, I<2>{}))));
+  static_assert(decltype(max_alignment(make_layout(make_shape(I<8>{}, 3), make_stride(I<1>{}, I<12>{}))))::value == 4);
+  static_assert(decltype(max_alignment(make_layout(make_shape(I<8>{}, 3), make_stride(I<1>{}, ld))))::value == 1);
+
   // Upcast and downcast undo each other; recast of bits.
   auto const words = make_layout(make_shape(I<32>{}, I<4>{}), make_stride(I<1>{}, I<32>{}));
   CHECK(equal(upcast<4>(words), make_layout(make_shape(I<8>{}, I<4>{}), make_stride(I<1>{}, I<8>{}))));
@@ -165,6 +182,82 @@ void algebra() {
   CHECK(int(cosize(make_layout(make_shape(I<4>{}, 3), make_stride(2, I<100>{})))) == 1 + 3 * 2 + 2 * 100);
   static_assert(is_static<decltype(cosize(words))>);
   CHECK(elem_less(make_coord(1, 2), make_shape(2, 3)) && !elem_less(make_coord(1, 3), make_shape(2, 3)));
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Tuples
+
+void tuples() {
+  auto const t = make_tuple(1, I<2>{}, make_tuple(3, I<4>{}));
+  CHECK(equal(insert<1>(t, 9), make_tuple(1, 9, 2, make_tuple(3, 4))));
+  CHECK(equal(insert<3>(t, 9), make_tuple(1, 2, make_tuple(3, 4), 9)));
+  CHECK(equal(remove<1>(t), make_tuple(1, make_tuple(3, 4))));
+  CHECK(equal(replace<1>(t, 9), make_tuple(1, 9, make_tuple(3, 4))));
+  CHECK(equal(replace_front(t, 9), make_tuple(9, 2, make_tuple(3, 4))) && replace_front(4, 9) == 9);
+  CHECK(equal(replace_back(t, 9), make_tuple(1, 2, 9)) && replace_back(4, 9) == 9);
+  CHECK(equal(append(t, 9), make_tuple(1, 2, make_tuple(3, 4), 9)) && equal(append(4, 9), make_tuple(4, 9)));
+  CHECK(equal(prepend(t, 9), make_tuple(9, 1, 2, make_tuple(3, 4))) && equal(prepend(4, 9), make_tuple(9, 4)));
+  CHECK(equal(append<3>(4, 9), make_tuple(4, 9, 9)) && equal(prepend<3>(4, 9), make_tuple(9, 9, 4)));
+  CHECK(front(t) == 1 && back(t) == 4);
+  CHECK(equal(zip(make_tuple(1, 2), make_tuple(3, I<4>{})), make_tuple(make_tuple(1, 3), make_tuple(2, 4))));
+  CHECK(equal(repeat_like(t, I<0>{}), make_tuple(0, 0, make_tuple(0, 0))));
+  CHECK(equal(exclusive_scan(make_tuple(2, 3, 4), 1, [](auto a, auto b) { return a * b; }), make_tuple(1, 2, 6)));
+  CHECK(equal(product_like(t, make_tuple(0, 0, 0)), make_tuple(1, 2, 12)));
+  CHECK(flatsum(t) == 10 && inner_product(t, t) == 30);
+  CHECK(equal(elem_scale(make_tuple(2, 3, 4), t), make_tuple(2, 6, 48)));
+  CHECK(elem_leq(make_coord(1, 3), make_coord(1, 3)) && !elem_leq(make_coord(2, 3), make_coord(1, 4)));
+  CHECK(elem_geq(make_coord(1, 3), make_coord(1, 3)) && elem_gtr(make_coord(2, 4), make_coord(1, 3)));
+  CHECK(lex_less(make_coord(1, 9), make_coord(2, 0)) && !colex_less(make_coord(1, 9), make_coord(2, 0)));
+  CHECK(lex_less(make_tuple(1), make_coord(1, 0)) && colex_less(make_coord(9, 1), make_coord(0, 2)));
+  static_assert(decltype(lex_less(make_coord(I<1>{}, I<9>{}), make_coord(I<2>{}, I<0>{})))::value);
+
+  auto const shape = make_shape(3, make_shape(I<2>{}, 2));
+  auto const place = make_layout(shape);
+  int n = 0;
+  for (auto const& coord : coordinates(shape)) {
+    CHECK(place(coord) == n && equal(coord, idx2crd(n, shape)), +show(coord));
+    CHECK(crd2idx(crd2crd(coord, shape, make_shape(4, 3)), make_shape(4, 3), make_shape(1, 4)) == n);
+    ++n;
+  }
+  CHECK(n == 12);
+
+  auto const rows = make_layout(make_shape(make_shape(I<4>{}, 2), I<3>{}), make_stride(make_stride(6, 3), I<1>{}));
+  for (int i = 0; i < size(rows); ++i) {
+    int const index = rows(i);
+    CHECK(rows(get_hier_coord(rows, index)) == index && rows(get_flat_coord(rows, index)) == index);
+    CHECK(get_1d_coord(rows, index) == i, +show(rows));
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Composition where the plan depends on numbers of the run: A is walked over at run time
+
+void dynamic_composition() {
+  int const m = 6, n = 4, l = 2;
+  auto const dynamic = make_layout(make_shape(m, n, l), make_stride(8, 2, 1));
+  auto const mixed = make_layout(make_shape(I<6>{}, n, I<2>{}), make_stride(I<8>{}, 2, I<1>{}));
+  auto const first = make_layout(make_shape(m, I<4>{}, l), make_stride(I<8>{}, I<2>{}, l));
+  auto const check = [&](auto const& b) {
+    for (LayoutError error : {composition_error_of(dynamic, b), composition_error_of(mixed, b)})
+      CHECK(error == LayoutError::kNone, +show(b));
+    composition_law(dynamic, b);
+    composition_law(mixed, b);
+    composition_law(first, b);
+  };
+  check(make_layout(48, 1));
+  check(make_layout(I<48>{}, I<1>{}));
+  check(make_layout(make_shape(12, 2), make_stride(1, 24)));
+  check(make_layout(make_shape(I<3>{}, I<2>{}, 8), make_stride(I<2>{}, I<1>{}, I<6>{})));
+  check(make_layout(make_shape(3, make_shape(2, 2)), make_stride(2, make_stride(6, 24))));
+  CHECK(composition_error_of(dynamic, make_layout(4, 4)) == LayoutError::kStrideDivisibility);
+  CHECK(composition_error_of(dynamic, make_layout(I<9>{}, 1)) == LayoutError::kShapeDivisibility);
+  // What is known stays known.
+  static_assert(is_same<decltype(composition(mixed, make_layout(I<6>{}, I<1>{}))), Layout<I<6>, I<8>>>);
+  // Divided by a tile, a tensor whose rows are no mode of one stride.
+  auto const divided = zipped_divide(dynamic, make_shape(I<3>{}, I<2>{}));
+  for (int i = 0; i < size(dynamic); ++i)
+    CHECK(divided(make_coord(make_coord(i % 6 % 3, i / 6 % 4 % 2), make_coord(i % 6 / 3, i / 6 % 4 / 2, i / 24))) ==
+          dynamic(i));
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -217,6 +310,15 @@ void swizzles() {
   using M32 = decltype(composition(Swizzle<3, 2, 3>{}, Layout<Shape<I<32>, I<8>>, Stride<I<1>, I<32>>>{}));
   swizzled_slices(tile_to_shape(M32{}, make_shape(I<64>{}, I<32>{}, I<3>{})));
   swizzled_slices(tile_to_shape(M32{}, make_shape(I<32>{}, I<16>{}, I<2>{}), make_step(I<1>{}, I<0>{}, I<2>{})));
+  auto const inverse = right_inverse(k_major);
+  auto const left = left_inverse(k_major);
+  for (int i = 0; i < size(k_major); ++i) {
+    CHECK(k_major(inverse(i)) == i && inverse(k_major(i)) == i && left(k_major(i)) == i);
+  }
+  static_assert(decltype(max_alignment(k_major))::value == 4);
+  auto const turned = transpose(make_tensor(t.data(), K32{}));
+  CHECK(&turned(5, 3) == &make_tensor(t.data(), K32{})(3, 5));
+  CHECK(rank_v<decltype(append<4>(t))> == 4 && &append<4>(t)(3, 5, 1, 0) == &t(3, 5, 1));
   // What goes beyond the swizzle's period is added to the pointer, at compile time where the coordinate is.
   auto const stage = t(_, _, I<2>{});
   CHECK(stage.data().ptr == memory.data() + 2 * 32 * 64);
@@ -348,6 +450,12 @@ void vectors() {
   copy(from, by_four);
   copy(by_four, row);
   for (int n = 0; n < 8 * 4; ++n) CHECK(row(n) == float(n));
+  auto twice = make_tensor<float>(make_shape(I<8>{}, I<4>{}));
+  transform(by_four, by_four, twice, [](float a, float b) { return a + b; });
+  CHECK(sum(twice) == 2 * 31 * 16);
+  float most = 0;
+  for_each(twice, [&](float x) { most = x > most ? x : most; });
+  CHECK(most == 62 && fold(twice, 0.0f, [](float a, float b) { return a > b ? a : b; }) == 62);
   auto narrow = make_tensor<bfloat16_t>(make_shape(I<8>{}, I<4>{}));
   copy(from, narrow);
   for (int n = 0; n < 8 * 4; ++n) CHECK(float(narrow(n)) == float(n));
@@ -356,7 +464,9 @@ void vectors() {
 }  // namespace moye
 
 int main() {
+  moye::tuples();
   moye::algebra();
+  moye::dynamic_composition();
   moye::swizzles();
   moye::partitions();
   moye::vectors();

@@ -24,11 +24,9 @@ MOYE_HOST_DEVICE D convert(S const& s) {
 /// Whether groups of n elements of a tensor start at multiples of n elements' bytes.
 template <class T>
 constexpr bool is_aligned(int n) {
-  using Part = decltype(coalesce(layout_part(declval<typename T::LayoutType const&>())));
-  using Flat = Layout<decltype(wrap(declval<Part const&>().shape())), decltype(wrap(declval<Part const&>().stride()))>;
+  using Part = RemoveCvref<decltype(layout_part(declval<typename T::LayoutType const&>()))>;
   return decltype(declval<T&>().data())::kAlign % (n * static_cast<int>(sizeof(typename T::Value))) == 0 &&
-         MaxAlignment<decltype(declval<Flat const&>().shape()), decltype(declval<Flat const&>().stride())>::value % n ==
-             0;
+         MaxAlignment<Part>::value % n == 0;
 }
 
 /// The largest number of elements, at most 16 bytes, that one access may move: contiguous and in the same order on both

@@ -34,6 +34,15 @@ MOYE_DEVICE void transform(Src const& src, Dst&& dst, F const& f MOYE_LOC) {
     dst(i) = f(src(i));
   }
 }
+/// dst[i] = f(a[i], b[i])
+template <TensorLike A, TensorLike B, TensorLike Dst, class F>
+MOYE_DEVICE void transform(A const& a, B const& b, Dst&& dst, F const& f MOYE_LOC) {
+  MOYE_SITE;
+  MOYE_UNROLL
+  for (int i = 0; i < size(a); ++i) {
+    dst(i) = f(a(i), b(i));
+  }
+}
 /// t[i] = f(t[i])
 template <TensorLike T, class F>
 MOYE_DEVICE void transform(T&& t, F const& f MOYE_LOC) {
@@ -42,6 +51,32 @@ MOYE_DEVICE void transform(T&& t, F const& f MOYE_LOC) {
   for (int i = 0; i < size(t); ++i) {
     t(i) = f(t(i));
   }
+}
+
+/// f(t[0]), f(t[1]), ...
+template <TensorLike T, class F>
+MOYE_DEVICE void for_each(T&& t, F const& f MOYE_LOC) {
+  MOYE_SITE;
+  MOYE_UNROLL
+  for (int i = 0; i < size(t); ++i) {
+    f(t(i));
+  }
+}
+/// f(...f(f(init, t[0]), t[1])..., t[n - 1]); sum(t) = fold(t, 0, +)
+template <TensorLike T, class Value, class F>
+MOYE_DEVICE Value fold(T const& t, Value init, F const& f MOYE_LOC) {
+  MOYE_SITE;
+  MOYE_UNROLL
+  for (int i = 0; i < size(t); ++i) {
+    init = f(init, t(i));
+  }
+  return init;
+}
+template <TensorLike T>
+MOYE_DEVICE auto sum(T const& t MOYE_LOC) {
+  MOYE_SITE;
+  using Value = typename T::Value;
+  return fold(t, static_cast<Value>(0), [](Value const& a, Value const& b) { return a + b; });
 }
 
 /// y = alpha * x + beta * y. With beta == 0 y is not read, so that its NaNs do not survive.

@@ -261,5 +261,14 @@ MOYE_HOST_DEVICE constexpr auto make_tiled_copy_C(Atom const&, Mma const&) {
   return TiledCopy<Atom, decltype(Mma::layout_C_TV()),
                    decltype(make_shape(Mma::template tile_size_mnk<0>(), Mma::template tile_size_mnk<1>()))>{};
 }
+/// Copies that read, or write, what another tiled copy's threads read or write: the one undoes the other.
+template <class Atom, class A, class LayoutTV, class Tiler>
+MOYE_HOST_DEVICE constexpr auto make_tiled_copy_S(Atom const&, TiledCopy<A, LayoutTV, Tiler> const&) {
+  return TiledCopy<Atom, decltype(TiledCopy<A, LayoutTV, Tiler>::layout_S_TV()), Tiler>{};
+}
+template <class Atom, class A, class LayoutTV, class Tiler>
+MOYE_HOST_DEVICE constexpr auto make_tiled_copy_D(Atom const&, TiledCopy<A, LayoutTV, Tiler> const&) {
+  return TiledCopy<Atom, decltype(TiledCopy<A, LayoutTV, Tiler>::layout_D_TV()), Tiler>{};
+}
 
 }  // namespace moye
