@@ -1,0 +1,316 @@
+"""The kernels of the table as layouts: what cuda/gemm/*.cuh declares, in Python.
+
+`kernel_layouts(config, order)` is the one place where Python describes them. From it follow threads, bytes of shared
+memory, and what a k-tile costs in wavefronts and sectors; tests hold each against the compiled kernel and the emulator.
+
+>>> import jax_moye
+>>> config = next(row for row in jax_moye.configs() if row.kernel == "sm80_multistage")
+>>> kernel = kernel_layouts(config, "NN")
+>>> kernel.a.smem
+ComposedLayout('Sw<2,3,3> o 0 o ((8,16),(32,1),(1,4)):((32,256),(1,0),(0,4096))')
+>>> print(kernel.a.read_report())
+a, SM75_U32x4_LDSM_N: 32 instructions, 128 wavefronts, at least 128: degree 1, no bank conflict
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from jax_moye.layout import Layout, Swizzle, checks, tile_to_shape
+from jax_moye.layout.atoms import CopyAtom, UniversalCopy, UniversalFMA
+from jax_moye.layout.checks import BankReport, OccupancyReport, RegisterReport, SectorReport, SmemReport
+from jax_moye.layout.dtypes import dtype
+from jax_moye.layout.errors import InvalidType
+from jax_moye.layout.tiled import (
+    TiledCopy,
+    TiledMma,
+    make_tiled_copy,
+    make_tiled_copy_A,
+    make_tiled_copy_B,
+    make_tiled_copy_C,
+    make_tiled_mma,
+)
+
+ORDERS = ("NN", "NT", "TN", "TT")
+
+
+@dataclasses.dataclass(frozen=True)
+class OperandLayouts:
+    """How a kernel brings in one operand.
+
+    Attributes:
+      name: "a" or "b".
+      tile: (rows, k) of a CTA's tile; rows are those of d for a, and its columns for b.
+      major: the contiguous mode in global memory: "k", or "mn".
+      value_type: element type.
+      load: global to shared memory, by cp.async; or to registers.
+      store: registers to shared memory, where the loads go through registers; None with cp.async.
+      smem: shared memory, (BLK,BLK_K) or (BLK,BLK_K,PIPE).
+      smem_array: the elements that the kernel declares for it.
+      read: shared memory to the registers of the MMA.
+    """
+
+    name: str
+    tile: tuple[int, int]
+    major: str
+    value_type: str
+    load: TiledCopy
+    store: TiledCopy | None
+    smem: Any
+    smem_array: Layout
+    read: TiledCopy
+
+    @property
+    def stage(self) -> Any:
+        """Shared memory of one k-tile, (BLK,BLK_K)."""
+        return self.smem if self.smem.rank == 2 else self.smem[:2]
+
+    def gmem(self, pitch: int) -> Layout:
+        """The tile in global memory, where neighbouring rows (or ks) are `pitch` elements apart."""
+        return Layout(self.tile, (pitch, 1) if self.major == "k" else (1, pitch))
+
+    def load_report(self, pitch: int, base: int = 0) -> SectorReport:
+        """Sectors of one k-tile's loads; base: byte address of its first element."""
+        return checks.sectors(self.gmem(pitch), self.load, base=base, what=f"{self.name}, {self.load.atom.op.name}")
+
+    def store_report(self) -> BankReport:
+        """Wavefronts of one k-tile's stores to shared memory, cp.async's or plain ones."""
+        copy = self.store or self.load
+        return checks.bank_conflicts(self.stage, copy, side="D", what=f"{self.name}, {copy.atom.op.name}")
+
+    def read_report(self) -> BankReport:
+        """Wavefronts of one k-tile's reads of shared memory."""
+        return checks.bank_conflicts(self.stage, self.read, side="S", what=f"{self.name}, {self.read.atom.op.name}")
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelLayouts:
+    """A kernel of the table as layouts.
+
+    Attributes:
+      name: of the row.
+      kernel: the file of cuda/gemm that declares the same.
+      order: of the operands, first letter a, second b; N is row-major, T is stored transposed.
+      mma: the TiledMma.
+      a: the first operand.
+      b: the second operand.
+      smem_align: bytes that the operands' arrays are aligned to.
+      pair: neighbours of a fragment of C that one store writes.
+    """
+
+    name: str
+    kernel: str
+    order: str
+    mma: TiledMma
+    a: OperandLayouts
+    b: OperandLayouts
+    smem_align: int
+    pair: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return self.mma.threads
+
+    @property
+    def operands(self) -> tuple[OperandLayouts, OperandLayouts]:
+        """Both."""
+        return self.a, self.b
+
+    def smem_report(self, arch: Any = None) -> SmemReport:
+        """Shared memory of a CTA."""
+        arrays = tuple((operand.smem_array, operand.value_type) for operand in self.operands)
+        return checks.smem_bytes(*arrays, align=self.smem_align, arch=arch)
+
+    def register_report(self) -> RegisterReport:
+        """An estimate of registers per thread: two k-blocks of fragments, and what is on its way to shared memory."""
+        tile_mn = (self.a.tile[0], self.b.tile[0])
+        accumulators = Layout(self.mma.partition_shape_C(tile_mn)).size
+        block = self.mma.tile_shape[2]
+        fragments = tuple(
+            (Layout(shape((operand.tile[0], block))).size, operand.value_type)
+            for operand, shape in zip(
+                self.operands, (self.mma.partition_shape_A, self.mma.partition_shape_B), strict=True
+            )
+        )
+        staging = tuple(
+            (operand.tile[0] * operand.tile[1] // self.threads, operand.value_type)
+            for operand in self.operands
+            if operand.store
+        )
+        return checks.register_estimate((accumulators, self.mma.atom.dtype_C), fragments, staging)
+
+    def occupancy_report(self, arch: Any, registers: int | None = None) -> OccupancyReport:
+        """CTAs of a multiprocessor; registers: as compiled, by default the estimate."""
+        registers = registers or min(255, self.register_report().total)
+        return checks.occupancy(self.threads, self.smem_report().bytes, registers, arch)
+
+    def epilogue_report(self, pitch: int, value_type: Any, base: int = 0) -> SectorReport:
+        """Sectors of a CTA's stores of d (M,N), row-major, whose rows are `pitch` elements apart."""
+        out = dtype(value_type, "epilogue_report")
+        atom = CopyAtom(UniversalCopy(f"uint{out.bits * self.pair}"), out)
+        copy = make_tiled_copy_C(atom, self.mma)
+        d = Layout((self.a.tile[0], self.b.tile[0]), (pitch, 1))
+        return checks.sectors(d, copy, side="D", base=base, what=f"d, {atom.op.name}")
+
+    def counts(self, a_pitch: int, b_pitch: int) -> dict[str, int]:
+        """What one k-tile of a CTA costs, by the names of the emulator's counters.
+
+        Args:
+          a_pitch: elements from one row (or k) of a to the next.
+          b_pitch: the same of b.
+
+        Full tiles at addresses aligned to a sector.
+        """
+        total: dict[str, int] = {}
+
+        def add(name: str, report: BankReport | SectorReport, *, requests: bool = True) -> None:
+            if isinstance(report, BankReport):
+                numbers = {"wavefronts": report.wavefronts, "ideal_wavefronts": report.ideal}
+            else:
+                numbers = {"sectors": report.sectors, "ideal_sectors": report.ideal}
+            if requests:
+                total[f"{name}_requests"] = total.get(f"{name}_requests", 0) + report.requests
+            for what, number in numbers.items():
+                total[f"{name}_{what}"] = total.get(f"{name}_{what}", 0) + number
+
+        for operand, pitch in zip(self.operands, (a_pitch, b_pitch), strict=True):
+            add("global_load" if operand.store else "cp_async", operand.load_report(pitch))
+            add("shared_store" if operand.store else "cp_async", operand.store_report(), requests=bool(operand.store))
+            matrices = "ldmatrix" in operand.read.atom.op.ptx
+            report = operand.read_report()
+            add("ldmatrix" if matrices else "shared_load", report, requests=not matrices)
+            if matrices:
+                total["ldmatrix"] = total.get("ldmatrix", 0) + report.requests
+        return total
+
+
+# ---- cuda/gemm/operand.h -------------------------------------------------------------------------------------------
+
+
+def _major(order: str, operand: str) -> str:
+    """What kMajorOfA and kMajorOfB are: the kernels see b as (N,K)."""
+    return "k" if order["ab".index(operand)] == {"a": "N", "b": "T"}[operand] else "mn"
+
+
+def _coalesced_copy(atom: CopyAtom, major: str, threads: int, rows: int, blk_k: int, vector: int) -> TiledCopy:
+    if major == "k":
+        threads_k = blk_k // vector
+        return make_tiled_copy(atom, Layout((threads // threads_k, threads_k), (threads_k, 1)), Layout((1, vector)))
+    threads_row = rows // vector
+    return make_tiled_copy(atom, Layout((threads_row, threads // threads_row)), Layout((vector, 1)))
+
+
+def _vectorized(copy: TiledCopy, memory: Any) -> TiledCopy:
+    """The same copy with the widest access whose values are neighbours in memory, as `copy(src, dst)` finds it."""
+    for width in (16, 8, 4, 2):
+        bits = dtype(copy.atom.value_type).bits
+        if 8 * width < bits or copy.values % (8 * width // bits):
+            continue
+        wider = dataclasses.replace(copy, atom=CopyAtom(UniversalCopy(f"uint{8 * width}"), copy.atom.value_type))
+        if checks.alignment(memory, wider).ok:
+            return wider
+    return copy
+
+
+# ---- cuda/gemm/sm80_multistage.cuh ---------------------------------------------------------------------------------
+
+
+def _sm80_multistage(config: Any, order: str) -> KernelLayouts:
+    blk_m, blk_n, blk_k = config.tile
+    threads, element = 128, dtype(config.dtype)
+    vector = config.alignment * 8 // element.bits
+    mma = make_tiled_mma(f"SM80_16x8x16_F32{element.short}{element.short}F32_TN", "(2,2,1):(1,2,4)", (32, 32, 16))
+    op = {
+        16: "SM80_CP_ASYNC_CACHEGLOBAL<uint128_t>",
+        8: "SM80_CP_ASYNC_CACHEALWAYS<uint64_t>",
+        4: "SM80_CP_ASYNC_CACHEALWAYS<uint32_t>",
+        2: f"UniversalCopy<{element.cute}>",
+    }[config.alignment]
+
+    def operand(name: str, rows: int, make_read: Callable[[CopyAtom, TiledMma], TiledCopy]) -> OperandLayouts:
+        major = _major(order, name)
+        if major == "k":
+            atom = Swizzle(3 if blk_k == 64 else 2, 3, 3) @ Layout((8, blk_k), (blk_k, 1))
+        else:
+            atom = Swizzle(3, 3, 3) @ Layout((64, 8), (1, 64))
+        smem = tile_to_shape(atom, (rows, blk_k, config.stages))  # (BLK,BLK_K,PIPE)
+        load = _coalesced_copy(CopyAtom(op, element), major, threads, rows, blk_k, vector)
+        return OperandLayouts(
+            name,
+            (rows, blk_k),
+            major,
+            element.name,
+            load,
+            None if "CP_ASYNC" in op else load,
+            smem,
+            Layout(smem.cosize),
+            make_read(CopyAtom("SM75_U32x4_LDSM_N" if major == "k" else "SM75_U16x8_LDSM_T", element), mma),
+        )
+
+    a, b = operand("a", blk_m, make_tiled_copy_A), operand("b", blk_n, make_tiled_copy_B)
+    return KernelLayouts(config.name, config.kernel, order, mma, a, b, smem_align=1024, pair=2)
+
+
+# ---- cuda/gemm/simt_tiled.cuh --------------------------------------------------------------------------------------
+
+
+def _simt_tiled(config: Any, order: str) -> KernelLayouts:
+    blk_m, blk_n, blk_k = config.tile
+    threads, element = 256, dtype(config.dtype)
+    vector, owned = config.alignment * 8 // element.bits, 128 // element.bits
+    tiler = Layout((16, owned), (owned, 1))  # thread i owns owned * i + (0, owned)
+    mma = make_tiled_mma(UniversalFMA(element), "(16,16,1)", (tiler, tiler, 1))
+    one = CopyAtom(UniversalCopy(element), element)
+    wide = CopyAtom(UniversalCopy("uint128"), element) if config.alignment == 16 else one
+
+    def operand(name: str, rows: int, make_read: Callable[[CopyAtom, TiledMma], TiledCopy]) -> OperandLayouts:
+        major = _major(order, name)
+        smem = Layout((rows, blk_k), (1, rows + owned))  # (BLK,BLK_K)
+        load = _coalesced_copy(wide, major, threads, rows, blk_k, vector)
+        return OperandLayouts(
+            name,
+            (rows, blk_k),
+            major,
+            element.name,
+            load,
+            _vectorized(dataclasses.replace(load, atom=one), smem),
+            smem,
+            Layout((rows + owned, blk_k)),
+            _vectorized(make_read(one, mma), smem),
+        )
+
+    a, b = operand("a", blk_m, make_tiled_copy_A), operand("b", blk_n, make_tiled_copy_B)
+    return KernelLayouts(config.name, config.kernel, order, mma, a, b, smem_align=16, pair=1)
+
+
+_KERNELS: dict[str, Callable[[Any, str], KernelLayouts]] = {
+    "sm80_multistage": _sm80_multistage,
+    "simt_tiled": _simt_tiled,
+}
+
+
+@functools.lru_cache(256)
+def kernel_layouts(config: Any, order: str = "NN") -> KernelLayouts:
+    """The layouts of a row of the table.
+
+    Args:
+      config: a row of `jax_moye.configs()`, or anything with its kernel, dtype, tile, stages, alignment and name.
+      order: of the operands, first letter a, second b; N is row-major, T is stored transposed.
+
+    Returns:
+      KernelLayouts.
+
+    Raises:
+      InvalidType: no kernel of this name is described, or there is no such order.
+    """
+    if config.kernel not in _KERNELS:
+        raise InvalidType(
+            "kernel_layouts", (config.kernel,), f"{config.kernel} is not described", " or ".join(_KERNELS)
+        )
+    if order not in ORDERS:
+        raise InvalidType("kernel_layouts", (order,), f"{order!r} is no order", " or ".join(ORDERS))
+    return _KERNELS[config.kernel](config, order)

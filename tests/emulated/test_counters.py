@@ -1,0 +1,164 @@
+"""What layouts predict and what the emulator counts are the same numbers, for every row of the table."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import subprocess
+
+import pytest
+
+import jax_moye
+from jax_moye.layout import transactions
+from jax_moye.layout.kernels import kernel_layouts
+from tests import cxx
+from tests.emulated.emulate import emulate
+from tests.emulated.problems import ORDERS, Problem, make_call
+
+CONFIGS = list(jax_moye.configs())
+every_config = pytest.mark.parametrize("config", CONFIGS, ids=[config.name for config in CONFIGS])
+every_order = pytest.mark.parametrize("order", ORDERS)
+# Counters of the whole launch, beside those of a k-tile.
+STORES = ("global_store_requests", "global_store_sectors", "global_store_ideal_sectors")
+
+
+def counters(config, problem: Problem, out_dtype: str, **options) -> dict[str, int]:
+    report = emulate(config, make_call(config, problem, out_dtype), count_transactions=True, **options)
+    assert report["ok"], report["message"]
+    return report["counters"]
+
+
+def pitches(problem: Problem) -> tuple[int, int]:
+    """Elements between the rows of a and b as they are stored; `make_call` stores both without padding."""
+    return (
+        problem.k if problem.order[0] == "N" else problem.m,
+        problem.n if problem.order[1] == "N" else problem.k,
+    )
+
+
+@every_config
+def test_threads_and_shared_memory(config):
+    for order in ORDERS:
+        kernel = kernel_layouts(config, order)
+        assert kernel.threads == config.threads
+        assert kernel.smem_report().bytes == config.smem_bytes
+        assert kernel.smem_report("sm_80").ok
+
+
+@every_config
+@every_order
+def test_a_k_tile(config, order):
+    """Full tiles, two CTAs, more k-tiles than stages: every wavefront and sector is predicted."""
+    tile_m, tile_n, tile_k = config.tile
+    k_tiles = config.stages + 2
+    problem = Problem(2 * tile_m, tile_n, k_tiles * tile_k, order)
+    counted = counters(config, problem, config.out_dtypes[0])
+    expected = {name: 2 * k_tiles * n for name, n in kernel_layouts(config, order).counts(*pitches(problem)).items()}
+    assert {name: counted[name] for name in expected} == expected
+    # And nothing else moved.
+    parts = ("wavefronts", "sectors", "requests")
+    others = [n for n in counted if n.endswith(parts) and n not in expected and n not in STORES]
+    assert {name: counted[name] for name in others if counted[name]} == {}
+
+
+@every_config
+def test_epilogue(config):
+    tile_m, tile_n, tile_k = config.tile
+    problem = Problem(tile_m, 2 * tile_n, tile_k)
+    for out_dtype in config.out_dtypes:
+        report = kernel_layouts(config, "NN").epilogue_report(problem.n, out_dtype)
+        counted = counters(config, problem, out_dtype)
+        assert tuple(counted[name] for name in STORES) == (2 * report.requests, 2 * report.sectors, 2 * report.ideal)
+
+
+@every_config
+def test_predictions_do_not_depend_on_the_schedule(config):
+    """Instructions are put together from what fibers did at different times."""
+    tile_m, tile_n, tile_k = config.tile
+    problem = Problem(tile_m, tile_n, 2 * tile_k, "TN")
+    of_fifo = counters(config, problem, config.out_dtypes[0])
+    for options in ({"order": "lifo"}, {"order": "random", "mode": "random", "seed": 3}, {"detect_races": False}):
+        other = counters(config, problem, config.out_dtypes[0], **options)
+        assert {k: v for k, v in other.items() if k != "switches"} == {
+            k: v for k, v in of_fifo.items() if k != "switches"
+        }
+
+
+@every_config
+def test_a_pitch_that_is_no_multiple_of_a_sector(config):
+    """Rows that begin inside a sector touch one more: predicted row by row, the tile's first element being aligned."""
+    tile_m, tile_n, tile_k = config.tile
+    problem = Problem(tile_m, tile_n, tile_k, "NN", pad=1)
+    call = make_call(config, problem, config.out_dtypes[0])
+    a_pitch, b_pitch = call.a_strides[1], call.b_strides[2]
+    kernel = kernel_layouts(config, "NN")
+    a_bytes, b_bytes = (x.size * x.dtype.itemsize for x in (call.a, call.b))
+    # The guarded arrays end at a page: their first elements lie this far into a sector.
+    bases = -a_bytes // 16 * 16 % 32, -b_bytes // 16 * 16 % 32
+    report = emulate(config, call, count_transactions=True)
+    loads = kernel.a.load_report(a_pitch, bases[0]) + kernel.b.load_report(b_pitch, bases[1])
+    name = "global_load" if kernel.a.store else "cp_async"
+    assert report["counters"][f"{name}_sectors"] == loads.sectors > loads.ideal
+
+
+@every_config
+def test_no_conflicts(config):
+    """Shared memory is written and, by ldmatrix, read without conflicts; a fragment's plain reads meet in no bank."""
+    for order in ORDERS:
+        for operand in kernel_layouts(config, order).operands:
+            assert operand.store_report().ok
+            assert operand.read_report().ok
+            assert operand.load_report(4096).ok
+
+
+def test_counting_is_off_by_default():
+    config = CONFIGS[0]
+    report = emulate(config, make_call(config, Problem(64, 64, 64), "f32"))
+    assert report["counters"]["cp_async"] > 0
+    assert report["counters"]["cp_async_requests"] == 0
+
+
+# ---- Single instructions -------------------------------------------------------------------------------------------
+
+
+def instructions() -> list[tuple[str, int, list[int | None]]]:
+    """(kind, width in bytes, offset of each lane): strides, one word for all, permutations, random ones with gaps."""
+    rng = random.Random(1)
+    found: list[tuple[str, int, list[int | None]]] = []
+    for width in (1, 2, 4, 8, 16):
+        kinds = ["shared_load", "shared_store", "global_load", "global_store"] + ["cp_async"] * (width >= 4)
+        for kind in kinds:
+            patterns = [[stride * width * lane for lane in range(32)] for stride in (0, 1, 2, 3, 8, 17, 32)]
+            patterns += [[(lane ^ 5) * width for lane in range(32)], [(lane // 4) * width for lane in range(32)]]
+            for spread in (16, 100, 2000):
+                patterns.append([rng.randrange(spread) * width for _ in range(32)])
+                patterns.append([rng.randrange(spread) * width if rng.random() < 0.6 else None for _ in range(32)])
+            found += [(kind, width, pattern) for pattern in patterns]
+    for matrices in (1, 2, 4):
+        for pitch in (0, 16, 32, 48, 64, 80, 128, 144, 512):
+            found.append(("ldmatrix", matrices, [pitch * lane for lane in range(32)]))
+        found += [("ldmatrix", matrices, [16 * rng.randrange(2000) for _ in range(32)]) for _ in range(5)]
+    return found
+
+
+def predicted(kind: str, width: int, offsets: list[int | None]) -> tuple[int, ...]:
+    if kind == "ldmatrix":
+        banks = transactions.ldmatrix(offsets, width)
+        return banks.requests, banks.wavefronts, banks.ideal, 0, 0
+    banks, sectors = transactions.shared_memory(offsets, width), transactions.global_memory(offsets, width)
+    shared = (banks.wavefronts, banks.ideal) if kind != "global_load" and kind != "global_store" else (0, 0)
+    moved = (sectors.sectors, sectors.ideal) if kind not in ("shared_load", "shared_store") else (0, 0)
+    return 1, *shared, *moved
+
+
+def test_single_instructions():
+    """The rules that the emulator and `jax_moye.layout.transactions` count by, on instructions with conflicts."""
+    program = cxx.build("transactions", kernel_sources=[pathlib.Path(__file__).with_name("transactions.cc")])
+    cases = instructions()
+    lines = [f"{kind} {width} {' '.join('-1' if x is None else str(x) for x in o)}" for kind, width, o in cases]
+    done = subprocess.run([program], input="\n".join(lines), capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout
+    counted = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    assert len(counted) == len(cases) > 300
+    for case, found in zip(cases, counted, strict=True):
+        assert found == predicted(*case), case
