@@ -174,10 +174,35 @@ MOYE_DEVICE void copy_if(Atom const&, Pred const& pred, Src const& src, Dst&& ds
   });
 }
 
+/// One vector of which n elements are read; the others become 0.
+template <CopyAtomLike Atom, TensorLike Src, TensorLike Dst>
+MOYE_DEVICE void copy_vector_zfill(int n, Src const& s, Dst const& d) {
+  constexpr int kVector = Atom::kNumValSrc;
+  using Value = typename Dst::Value;
+  if constexpr (has_zfill_op<typename Atom::Op>) {
+    Atom::call_zfill(s, d, n * static_cast<int>(sizeof(typename Atom::Value)));
+  } else if constexpr (kVector == 1) {  // a predicated load, without a branch
+    auto value = static_cast<Value>(0);
+    if (n > 0) value = s(Int<0>{});
+    d(Int<0>{}) = value;
+  } else if (n == kVector) {
+    Atom::call(s, d);
+  } else {
+    MOYE_UNROLL
+    for (int e = 0; e < kVector; ++e) {
+      if (e < n) {
+        d(e) = s(e);
+      } else {
+        d(e) = static_cast<Value>(0);
+      }
+    }
+  }
+}
+
 /// The same with zeros where the source ends: valid(i, j, ...) of the vector's elements are read, counted from its
 /// first; the others become 0 and their addresses are never read. cp.async does that itself; UniversalCopy loads the
-/// vector if all of it is valid and single elements otherwise, and on its way from global to shared memory it loads all
-/// vectors before it stores the first, so that one latency covers them.
+/// vector if all of it is valid and single elements otherwise, and on its way from global to shared memory it loads a
+/// batch of vectors before it stores the first of them, so that one latency covers the batch.
 template <CopyAtomLike Atom, class Valid, TensorLike Src, TensorLike Dst>
 MOYE_DEVICE void copy_zfill(Atom const&, Valid const& valid, Src const& src, Dst&& dst MOYE_LOC) {
   MOYE_SITE;
@@ -186,33 +211,28 @@ MOYE_DEVICE void copy_zfill(Atom const&, Valid const& valid, Src const& src, Dst
   static_assert(is_constant<kVector, decltype(product(get<0>(wrap(src.shape()))))>,
                 "copy_zfill: mode 0 must be one vector of the atom, because valid() counts elements of one vector");
   if constexpr (!has_zfill_op<typename Atom::Op> && is_gmem<Src> && is_smem<RemoveCvref<Dst>>) {
-    auto staged = make_tensor<typename Atom::Value>(make_layout(dst.shape()));  // (V,REST...)
-    copy_zfill(Atom{}, valid, src, staged);
-    copy(Atom{}, staged, dst);
-  } else {
-    for_each_rest<1>(wrap(src.shape()), [&](auto... i) {
-      int const n = valid(i...);
-      auto const s = src(_, i...);
-      auto const d = dst(_, i...);
-      if constexpr (has_zfill_op<typename Atom::Op>) {
-        Atom::call_zfill(s, d, n * static_cast<int>(sizeof(typename Atom::Value)));
-      } else if constexpr (kVector == 1) {  // a predicated load, without a branch
-        auto value = static_cast<typename RemoveCvref<Dst>::Value>(0);
-        if (n > 0) value = s(Int<0>{});
-        d(Int<0>{}) = value;
-      } else if (n == kVector) {
-        Atom::call(s, d);
-      } else {
-        MOYE_UNROLL
-        for (int e = 0; e < kVector; ++e) {
-          if (e < n) {
-            d(e) = s(e);
-          } else {
-            d(e) = static_cast<typename RemoveCvref<Dst>::Value>(0);
-          }
-        }
+    static_assert(rank_v<decltype(src.shape())> == 3,
+                  "copy_zfill: from global to shared memory only (V,REST,REST) is copied");
+    constexpr int kRest0 = decltype(size<1>(src))::value;
+    constexpr int kVectors = kRest0 * decltype(size<2>(src))::value;
+    constexpr int kBatch = kVectors % 8 == 0 ? 8 : kVectors;
+    auto staged = make_tensor<typename Atom::Value>(Layout<Shape<Int<kVector>, Int<kBatch>>>{});  // (V,BATCH)
+    // Unrolled, this loop would keep the addresses of all vectors alive across the kernel's main loop: they spill.
+    MOYE_NO_UNROLL
+    for (int first = 0; first < kVectors; first += kBatch) {
+      MOYE_UNROLL
+      for (int v = 0; v < kBatch; ++v) {
+        int const i = (first + v) % kRest0, j = (first + v) / kRest0;
+        copy_vector_zfill<Atom>(valid(i, j), src(_, i, j), staged(_, v));
       }
-    });
+      MOYE_UNROLL
+      for (int v = 0; v < kBatch; ++v) {
+        Atom::call(staged(_, v), dst(_, (first + v) % kRest0, (first + v) / kRest0));
+      }
+    }
+  } else {
+    for_each_rest<1>(wrap(src.shape()),
+                     [&](auto... i) { copy_vector_zfill<Atom>(valid(i...), src(_, i...), dst(_, i...)); });
   }
 }
 
