@@ -25,6 +25,7 @@ class Report:
     """Prints what is checked, and counts what does not agree."""
 
     def __init__(self):
+        """Nothing is checked yet."""
         self.checked = self.failed = 0
 
     def equal(self, what, got, expected):

@@ -187,7 +187,9 @@ def mma_atom(name: str) -> MmaAtom:
     cute = _from_alias(base) if base.startswith("MMAOP_") else base
     if cute not in _known():
         near = difflib.get_close_matches(cute, mma_atom_names(), 3)
-        raise AtomMismatch("mma_atom", (name,), f"there is no MMA instruction {name}", " or ".join(near) or None)
+        raise AtomMismatch(
+            "mma_atom", (name,), f"there is no MMA instruction {name!r}", " or ".join(near) or "mma_atom_names()"
+        )
     if cute.startswith("SM61"):
         k, t = (4, "int8") if cute.endswith("DP4A") else (2, "int16")
         layouts = (f"(1,{k}):(0,1)", f"(1,{k}):(0,1)", "(1,1):(0,0)")
@@ -200,7 +202,7 @@ def mma_atom(name: str) -> MmaAtom:
     if match["kind"] in ("SS", "RS"):
         return _wgmma(cute, n, k, types, match["kind"] == "RS", given, name)
     if given:
-        raise AtomMismatch("mma_atom", (name,), f"the majors of {cute} are part of its name")
+        raise AtomMismatch("mma_atom", (name,), f"the majors of {cute} are part of its name", cute)
     majors = ("K" if match["kind"][0] == "T" else "MN", "K" if match["kind"][1] == "N" else "MN")
     arch = int(match["arch"][2:])
     if arch == 70:
@@ -395,7 +397,9 @@ def copy_op(name: str) -> CopyOp:
         return _one_thread(f"UniversalCopy<{t.cute}>", t.bits, 0, "", "", "")
     hint = f"{base}<uint128_t>" if cp_async or base == "UniversalCopy" else None
     near = difflib.get_close_matches(base, copy_op_names(), 3)
-    raise AtomMismatch("copy_op", (name,), f"there is no copy instruction {name}", hint or " or ".join(near) or None)
+    raise AtomMismatch(
+        "copy_op", (name,), f"there is no copy instruction {name!r}", hint or " or ".join(near) or "copy_op_names()"
+    )
 
 
 def _one_thread(name: str, bits: int, arch: int, ptx: str, src: str, dst: str) -> CopyOp:

@@ -90,7 +90,7 @@ def dtype(x: Any, op: str = "dtype") -> DType:
         found = _BY_NAME.get(x.replace("cute::", "").strip().lower())
     else:
         try:
-            found = _BY_NAME.get(np.dtype(x).name)
+            found = None if x is None else _BY_NAME.get(np.dtype(x).name)  # None is float64 to NumPy
         except TypeError:
             found = None
     if found is None:
