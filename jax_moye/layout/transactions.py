@@ -6,7 +6,8 @@ matrix. A phase takes as many wavefronts as the bank with the most distinct word
 word share it. Hardware can do better where phases touch the same words, so the counts are upper bounds. Global memory
 moves in sectors of 32 bytes, four to a cache line.
 
-The emulator counts by the same rules (cuda/moye/emu/transactions.cc).
+The emulator counts by the same rules (cuda/moye/emu/transactions.cc). Both count one instruction for each access of the
+source: nvcc may split an assignment of a structure into several.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ class BankReport:
         """A sentence."""
         text = f"{self.what}: {_count(self.requests, 'instruction')}, {_count(self.wavefronts, 'wavefront')}, at least"
         text += f" {self.ideal}: degree {self.degree:g}"
-        return f"{text}; {self.worst}" if self.worst else f"{text}, no bank conflict"
+        if self.worst:
+            return f"{text}; {self.worst}"
+        return f"{text}, no bank conflict" + (", but phases touch the same words" if self.degree > 1 else "")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 import jax_moye
-from jax_moye.layout import transactions
+from jax_moye.layout import Layout, checks, make_fragment_like, transactions
 from jax_moye.layout.kernels import kernel_layouts
 from tests import cxx
 from tests.emulated.emulate import emulate
@@ -109,6 +109,36 @@ def test_no_conflicts(config):
             assert operand.store_report().ok
             assert operand.read_report().ok
             assert operand.load_report(4096).ok
+
+
+@every_config
+@every_order
+def test_copies_are_whole(config, order):
+    """Every element of a tile is written once and read, at addresses that the instructions can reach."""
+    for operand in kernel_layouts(config, order).operands:
+        writes = operand.store or operand.load
+        assert checks.coverage(writes).ok
+        assert checks.coverage(operand.read, side="S", write=False).ok
+        elements = Layout((operand.tile[0] * operand.tile[1], 1))
+        assert checks.coverage(elements, operand.tile, memory=operand.stage).ok
+        assert checks.alignment(operand.stage, writes).ok
+        if config.kernel == "sm80_multistage":
+            assert checks.ldmatrix_legality(operand.stage, operand.read).ok
+
+
+@pytest.mark.parametrize("config", [c for c in CONFIGS if c.kernel == "simt_tiled"], ids=lambda config: config.name)
+@every_order
+def test_widest_vectors(config, order):
+    """What `copy` without an atom chooses in simt_tiled.cuh, from one thread's layouts."""
+    kernel = kernel_layouts(config, order)
+    for operand, partition in zip(kernel.operands, ("partition_A", "partition_B"), strict=True):
+        part, _offset = getattr(kernel.mma.get_slice(5), partition)(operand.smem)
+        block = part[:2]  # one k: (MMA,MMA_M)
+        read = checks.widest_vector(block, make_fragment_like(block), config.dtype)
+        assert read.elements == operand.read.atom.num_val_src
+        part, _offset = operand.load.get_slice(5).partition_D(operand.smem)
+        store = checks.widest_vector(make_fragment_like(part), part, config.dtype)
+        assert store.elements == operand.store.atom.num_val_dst
 
 
 def test_counting_is_off_by_default():

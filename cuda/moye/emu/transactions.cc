@@ -5,7 +5,8 @@
 // .sync instruction with all lanes in its mask, the kernel's end), the n-th accesses of the lanes from one code address
 // are one instruction. So lanes that skip an instruction (a predicate) are absent from it, unless they execute it
 // another time before the next meeting: then, in a loop, later turns of some lanes are counted with earlier turns of
-// others. An access of more than 16 bytes is as many instructions of 16 as it takes.
+// others. An access of more than 16 bytes is as many instructions of 16 as it takes. What is counted are the accesses
+// of the source as the host compiler makes them; nvcc may split an assignment of a structure into several.
 //
 // Shared memory has 32 banks of 4 bytes. The lanes of an instruction are served in phases: all 32 where each moves up
 // to 4 bytes, 16 neighbours with 8 bytes, 8 neighbours with 16 bytes. A phase takes as many wavefronts as the bank with

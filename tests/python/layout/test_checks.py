@@ -157,6 +157,9 @@ def test_reports_add_and_are_sentences():
     both = free + bad
     assert (both.requests, both.wavefronts, both.ideal, both.worst) == (2, 3, 2, bad.worst)
     assert str(free) == "access: 1 instruction, 1 wavefront, at least 1: degree 1, no bank conflict"
+    same = transactions.shared_memory([16 * (i % 16) for i in range(32)], 16)
+    assert (same.ok, same.degree) == (True, 2)
+    assert str(same).endswith("degree 2, no bank conflict, but phases touch the same words")
     assert "lanes 0 and 1 touch words 0 and 32 (bytes 0x0 and 0x80), both of bank 0" in str(both)
     assert hash(both) == hash(free + bad)
     one = transactions.global_memory([0], 4, what="a")
