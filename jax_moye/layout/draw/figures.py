@@ -113,7 +113,7 @@ def _tv_picture(title: str, tables: list[_Table], fixed: tuple[Panel, ...], note
         for o in [o for o in threads if min(len({t for t, _v in o}), 3) == count][:1]:
             first, *others = sorted({t for t, _v in o})
             who = f"thread {others[0]}" if count == 2 else f"{len(others)} more threads"
-            notes = (*notes, f"{several('T', (first, *others))}: thread {first} and {who} hold the same element.")
+            notes = (*notes, f"{several('T', (first, *others))}: thread {first} and {who} have the same element.")
     if any(cell is None for p in panels for row in p.cells for cell in row):
         notes = (*notes, "Empty cells: no thread has the element.")
     key = f"T: thread, V: its value. Colour: {rule}"

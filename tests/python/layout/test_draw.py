@@ -4,6 +4,7 @@ import json
 import pathlib
 import xml.etree.ElementTree as ET
 
+import cxx
 import pytest
 
 from jax_moye.layout import Layout, Swizzle
@@ -208,6 +209,19 @@ def test_schedule_is_a_bijection(m, n, super_m):
         for i, coord in enumerate(order):
             repeat = super_m * n
             assert coord == (i // repeat * super_m + i % super_m, i % repeat // super_m)
+
+
+def test_schedule_is_that_of_the_kernels(tmp_path):
+    """cuda/gemm/tile_scheduler.h, evaluated by the compiler."""
+    checks = []
+    for m, n, super_m in ((4, 6, 2), (5, 3, 2), (16, 16, 8), (7, 5, 8), (1, 9, 4), (9, 1, 1), (13, 2, 4)):
+        for i in range(m * n):
+            row, column = tile_coord(i, m, n, super_m)
+            checks.append(f"static_assert(same(moye::tile_coord<{super_m}>({i}, {m}, {n}), {row}, {column}));")
+    source = tmp_path / "order.cc"
+    same = "constexpr bool same(moye::TileCoord c, int m, int n) { return c.m == m && c.n == n && c.batch == 0; }"
+    source.write_text("\n".join(['#include "gemm/tile_scheduler.h"', same, *checks, ""]))
+    cxx.compile_only(source)
 
 
 def test_loads_of_the_seed_example():

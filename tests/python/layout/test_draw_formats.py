@@ -103,7 +103,7 @@ A_TV = ((2,2),(1,(1,1))):((1,0),(0,(0,0)))
 B_TV = ((2,2),(1,(1,1))):((0,1),(0,(0,0)))
 C_TV = (4,(1,(1,1))):(1,(0,(0,0)))
 atoms (2,2,1):(1,2,0)
-T0,2: thread 0 and thread 2 hold the same element.
+T0,2: thread 0 and thread 2 have the same element.
 """
 
 
