@@ -34,14 +34,16 @@ def several(prefix: str, numbers: Iterable[int]) -> str:
     return f"{prefix}{distinct[0]}" + (f"+{len(distinct) - 1}" if len(distinct) > 2 else "")
 
 
-def _rules() -> list[tuple[str, Callable[[int], int]]]:
+def _rule(step: int, width: int) -> tuple[str, Callable[[int], int]]:
+    """Colours that move on by `step` from one group of `width` threads to the next."""
     n = len(PALETTE)
-    rules: list[tuple[str, Callable[[int], int]]] = [(f"T mod {n}", lambda t: t % n)]
-    for d in (8, 4, 16, 32, 64, 128, 2):
-        rules.append((f"(T + floor(T/{d})) mod {n}", lambda t, d=d: (t + t // d) % n))
-    for d in (8, 4, 16, 32, 64):
-        rules.append((f"(T + 3*floor(T/{d})) mod {n}", lambda t, d=d: (t + 3 * (t // d)) % n))
-    return rules
+    if not step:
+        return f"T mod {n}", lambda t: t % n
+    return f"(T + {f'{step}*' if step > 1 else ''}floor(T/{width})) mod {n}", lambda t: (t + step * (t // width)) % n
+
+
+# In the order of preference: the simplest first.
+_RULES = [_rule(0, 1), *(_rule(1, d) for d in (8, 4, 16, 32, 64, 128, 2)), *(_rule(3, d) for d in (8, 4, 16, 32, 64))]
 
 
 def thread_colours(tables: Iterable[list[list[Owners]]]) -> tuple[str, Callable[[int], int]]:
@@ -53,7 +55,7 @@ def thread_colours(tables: Iterable[list[list[Owners]]]) -> tuple[str, Callable[
                 for there in (row[j + 1 : j + 2], table[i + 1][j : j + 1] if i + 1 < len(table) else []):
                     if here and there and there[0] and here[0][0] != there[0][0][0]:
                         pairs.add((here[0][0], there[0][0][0]))
-    return min(_rules(), key=lambda rule: sum(rule[1](a) == rule[1](b) for a, b in pairs))
+    return min(_RULES, key=lambda rule: sum(rule[1](a) == rule[1](b) for a, b in pairs))
 
 
 def owner_cell(owners: Owners, colour: Callable[[int], int]) -> Cell | None:
