@@ -183,6 +183,7 @@ def _reach(layout: Any) -> tuple[int, int]:
 
 def _own_strides(array: np.ndarray) -> tuple[np.ndarray, Layout, int]:
     """An array as 1-D memory, layout and offset, without a copy."""
+    array = array.reshape(1) if array.ndim == 0 else array
     size = array.itemsize
     if any(d % size for d in array.strides) or array.size == 0:
         raise InvalidType("Tensor", (array.shape, array.strides), f"strides are no multiples of {size} bytes, or empty")
@@ -196,7 +197,7 @@ def _own_strides(array: np.ndarray) -> tuple[np.ndarray, Layout, int]:
     raw = first.view(f"u{size}") if size <= 8 else first
     memory = np.lib.stride_tricks.as_strided(raw, (high - low + 1,), (size,), writeable=array.flags.writeable)
     memory = memory.view(array.dtype)
-    return memory, Layout(array.shape or 1, strides or 0), -low
+    return memory, Layout(array.shape, strides), -low
 
 
 def make_tensor(memory: Any, layout: Any = None) -> Tensor:
