@@ -10,7 +10,14 @@ layouts, and every one that has no right answer raises a `LayoutError` that says
 >>> logical_divide(L, (2, 2))
 Layout('((2,2),(2,2)):((2,4),(1,8))')
 
-Everywhere a layout is expected its text does too. IntTuple functions are in `jax_moye.layout.int_tuple`.
+Everywhere a layout is expected its text does too. Tiled copies and MMAs, made of atoms, partition layouts, and Tensors
+over NumPy memory, on which `copy` and `gemm` do what the instructions do.
+
+>>> from jax_moye.layout import CopyAtom, make_tiled_copy
+>>> make_tiled_copy(CopyAtom("UniversalCopy<uint128_t>", "float32"), "(32,8)", "(4,1)")
+TiledCopy: 256 threads, tile (128,8), UniversalCopy<uint128_t>
+
+IntTuple functions are in `jax_moye.layout.int_tuple`.
 """
 
 from jax_moye.layout import errors as errors
@@ -24,6 +31,18 @@ from jax_moye.layout.algebra import filter as filter
 from jax_moye.layout.algebra import filter_zeros as filter_zeros
 from jax_moye.layout.algebra import functionally_equal as functionally_equal
 from jax_moye.layout.algebra import with_shape as with_shape
+from jax_moye.layout.atoms import CopyAtom as CopyAtom
+from jax_moye.layout.atoms import CopyOp as CopyOp
+from jax_moye.layout.atoms import MmaAtom as MmaAtom
+from jax_moye.layout.atoms import UniversalCopy as UniversalCopy
+from jax_moye.layout.atoms import UniversalFMA as UniversalFMA
+from jax_moye.layout.atoms import copy_op as copy_op
+from jax_moye.layout.atoms import copy_op_names as copy_op_names
+from jax_moye.layout.atoms import cp_async as cp_async
+from jax_moye.layout.atoms import gmma_smem_atom as gmma_smem_atom
+from jax_moye.layout.atoms import mma_atom as mma_atom
+from jax_moye.layout.atoms import mma_atom_names as mma_atom_names
+from jax_moye.layout.atoms import mma_ops_list as mma_ops_list
 from jax_moye.layout.cast import downcast as downcast
 from jax_moye.layout.cast import recast as recast
 from jax_moye.layout.cast import recast_layout as recast_layout
@@ -46,6 +65,8 @@ from jax_moye.layout.divide import tiled_product as tiled_product
 from jax_moye.layout.divide import zipped_divide as zipped_divide
 from jax_moye.layout.divide import zipped_product as zipped_product
 from jax_moye.layout.errors import LayoutError as LayoutError
+from jax_moye.layout.execute import copy as copy
+from jax_moye.layout.execute import gemm as gemm
 from jax_moye.layout.int_tuple import IntTuple as IntTuple
 from jax_moye.layout.int_tuple import Underscore as Underscore
 from jax_moye.layout.int_tuple import _ as _
@@ -78,7 +99,6 @@ from jax_moye.layout.modes import get_flat_coord as get_flat_coord
 from jax_moye.layout.modes import get_hier_coord as get_hier_coord
 from jax_moye.layout.modes import group as group
 from jax_moye.layout.modes import idx2crd as idx2crd
-from jax_moye.layout.modes import make_fragment_like as make_fragment_like
 from jax_moye.layout.modes import make_layout as make_layout
 from jax_moye.layout.modes import make_layout_like as make_layout_like
 from jax_moye.layout.modes import make_ordered_layout as make_ordered_layout
@@ -95,3 +115,20 @@ from jax_moye.layout.notation import parse_tiler as parse_tiler
 from jax_moye.layout.swizzle import ComposedLayout as ComposedLayout
 from jax_moye.layout.swizzle import Swizzle as Swizzle
 from jax_moye.layout.swizzle import make_swizzle as make_swizzle
+from jax_moye.layout.tensor import Tensor as Tensor
+from jax_moye.layout.tensor import local_partition as local_partition
+from jax_moye.layout.tensor import local_tile as local_tile
+from jax_moye.layout.tensor import make_fragment_like as make_fragment_like
+from jax_moye.layout.tensor import make_tensor as make_tensor
+from jax_moye.layout.tensor import zeros as zeros
+from jax_moye.layout.tiled import ThrCopy as ThrCopy
+from jax_moye.layout.tiled import ThrMma as ThrMma
+from jax_moye.layout.tiled import TiledCopy as TiledCopy
+from jax_moye.layout.tiled import TiledMma as TiledMma
+from jax_moye.layout.tiled import make_tiled_copy as make_tiled_copy
+from jax_moye.layout.tiled import make_tiled_copy_A as make_tiled_copy_A
+from jax_moye.layout.tiled import make_tiled_copy_B as make_tiled_copy_B
+from jax_moye.layout.tiled import make_tiled_copy_C as make_tiled_copy_C
+from jax_moye.layout.tiled import make_tiled_copy_D as make_tiled_copy_D
+from jax_moye.layout.tiled import make_tiled_copy_S as make_tiled_copy_S
+from jax_moye.layout.tiled import make_tiled_mma as make_tiled_mma

@@ -20,7 +20,7 @@ import dataclasses
 import difflib
 import functools
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from jax_moye.layout import mma_table
 from jax_moye.layout.cast import recast_layout
@@ -32,7 +32,8 @@ from jax_moye.layout.swizzle import ComposedLayout, Swizzle
 _UNIVERSAL = Layout("(1,1):(0,0)")
 
 
-class Registers(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Registers:
     """Registers of a thread for one operand: their type and how many the instruction names."""
 
     dtype: str
@@ -71,9 +72,9 @@ class MmaAtom:
     layout_B_TV: Layout = dataclasses.field(compare=False)
     layout_C_TV: Layout = dataclasses.field(compare=False)
     layout_D_TV: Layout = dataclasses.field(compare=False)
-    dtypes: tuple[str, str, str, str] = dataclasses.field(compare=False)
-    registers: tuple[Registers, Registers, Registers, Registers] = dataclasses.field(compare=False)
-    majors: tuple[str, str] = dataclasses.field(compare=False)
+    dtypes: tuple[str, ...] = dataclasses.field(compare=False)
+    registers: tuple[Registers, ...] = dataclasses.field(compare=False)
+    majors: tuple[str, ...] = dataclasses.field(compare=False)
     min_arch: int = dataclasses.field(compare=False)
     arch_specific: bool = dataclasses.field(compare=False, default=False)
     smem_operands: str = dataclasses.field(compare=False, default="")
@@ -193,8 +194,7 @@ def mma_atom(name: str) -> MmaAtom:
     if cute.startswith("SM61"):
         k, t = (4, "int8") if cute.endswith("DP4A") else (2, "int16")
         layouts = (f"(1,{k}):(0,1)", f"(1,{k}):(0,1)", "(1,1):(0,0)")
-        types = ("int32", t, t, "int32")
-        return _atom(cute, (1, 1, k), "1:0", layouts, types, majors=("K", "K"), min_arch=61)
+        return _atom(cute, (1, 1, k), "1:0", layouts, ["int32", t, t, "int32"], majors=("K", "K"), min_arch=61)
     match = mma_table.PATTERN.match(cute)
     assert match is not None
     m, n, k = (int(match[x]) for x in "mnk")
@@ -208,8 +208,8 @@ def mma_atom(name: str) -> MmaAtom:
     if arch == 70:
         operand, accumulator = mma_table.VOLTA_OPERAND, mma_table.VOLTA_ACCUMULATOR
         d, c = (accumulator["F16" if types[i] == "float16" else "F32"] for i in (0, 3))
-        layouts = (operand[majors[0]], operand[majors[1]], c, d)
-        return _atom(cute, (m, n, k), "(4,2):(1,16)", layouts, types, majors=majors, min_arch=arch)
+        volta = (operand[majors[0]], operand[majors[1]], c, d)
+        return _atom(cute, (m, n, k), "(4,2):(1,16)", volta, types, majors=majors, min_arch=arch)
     layouts = mma_table.warp_layouts(m, n, k, dtype(types[1]).bits, dtype(types[2]).bits)
     return _atom(cute, (m, n, k), "32:1", layouts, types, majors=majors, min_arch=arch)
 
@@ -375,7 +375,8 @@ def copy_op(name: str) -> CopyOp:
         base = f"{'SM75' if moye[1] == 'LDSM' else 'SM90'}_{moye[2]}_{moye[1]}_{moye[3]}"
     if base in _warp_copies() and not argument:
         layouts, rest = _warp_copies()[base]
-        return CopyOp(base, Layout("32:1"), *(Layout(text) for text in layouts), *rest)
+        src, dst, ref = (Layout(text) for text in layouts)
+        return CopyOp(base, Layout("32:1"), src, dst, ref, *rest)
     cp_async = _CP_ASYNC.match(base)
     if cp_async and argument:
         t = dtype(argument.partition(",")[0], "copy_op")

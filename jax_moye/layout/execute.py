@@ -301,6 +301,8 @@ def _mma_parts(mma: TiledMma, operand: str, x: Any, name: str | None = None) -> 
     thr = mma.thr_layout_vmnk
     places = tuple(mode.size for mode in thr)
     values = getattr(mma.atom, f"layout_{name}_TV")[1].size
+    memory: Any
+    index: Any
     if isinstance(x, Tensor):
         i, j = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}[operand]
         if name == "D" and mma.atom.layout_D_TV != mma.atom.layout_C_TV:
@@ -323,8 +325,7 @@ def _mma_parts(mma: TiledMma, operand: str, x: Any, name: str | None = None) -> 
                 f"{shape[0]} values of {name} in a fragment, the atom has {values}",
             )
         rest = shape[1:]
-        memory = [tensors[t].data for t in order]
-        index = [tensors[t].indices() for t in order]
+        memory, index = [tensors[t].data for t in order], [tensors[t].indices() for t in order]
         found = {t.dtype for t in tensors}
     if found != {kind}:
         raise AtomMismatch("gemm", (mma.atom, name), f"{name} has {', '.join(map(str, found))} elements, not {kind}")
@@ -355,8 +356,8 @@ def _multiply_add(atom: MmaAtom, a: np.ndarray, b: np.ndarray, c: np.ndarray) ->
         return (c.astype(np.int64) + both).astype(to)
     if np.issubdtype(to, np.integer):
         # Products of integers of at most 16 bits are exact in float64, and so are their sums.
-        wide = np.float64 if dtype(a_type).bits <= 16 else np.int64
-        total = c.astype(np.int64) + np.matmul(a.astype(wide), b.astype(wide)).astype(np.int64)
+        exact = np.float64 if dtype(a_type).bits <= 16 else np.int64
+        total = c.astype(np.int64) + np.matmul(a.astype(exact), b.astype(exact)).astype(np.int64)
         if atom.name.endswith("SATURATE"):
             total = np.clip(total, np.iinfo(to).min, np.iinfo(to).max)
         return total.astype(to)

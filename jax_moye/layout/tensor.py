@@ -309,11 +309,10 @@ def local_partition(x: Any, threads: Any, index: Any, proj: Any = None, *, allow
     if isinstance(threads, str):
         threads = Layout(threads)
     if isinstance(threads, Layout):
-        coord = modes.get_flat_coord(threads, it.as_int(index, "local_partition"))
-        tiler = it.product_each(threads.shape)
+        coord = it.wrap(modes.get_flat_coord(threads, it.as_int(index, "local_partition")))
+        tiler = it.wrap(it.product_each(threads.shape))
     else:
-        tiler, coord = it.as_int_tuple(threads, "local_partition"), index
-    coord, tiler = it.wrap(coord), it.wrap(tiler)
+        coord, tiler = it.wrap(index), it.wrap(it.as_int_tuple(threads, "local_partition"))
     if proj is not None:
         tiler, coord = _project(tiler, proj), _project(coord, proj)
     divided = _divided(x, "local_partition", tiler, allow_residue)

@@ -442,8 +442,8 @@ class TiledMma:
 
     def partition_shape(self, operand: str, shape: Any) -> tuple[Any, ...]:
         """The shape of a thread's part of operand "A", "B" or "C": (value, Rest, Rest, ...)."""
-        frg = _thrfrg(self, operand, Layout(it.as_int_tuple(shape, "partition_shape"))).shape
-        return (frg[1][0], *frg[1][1])
+        values, rest = _thrfrg(self, operand, Layout(it.as_int_tuple(shape, "partition_shape")))[1]
+        return (values.shape, *it.modes(rest.shape))
 
     def partition_shape_A(self, shape_mk: Any) -> tuple[Any, ...]:
         """The shape of a thread's part of an (M,K) tensor."""
@@ -464,11 +464,8 @@ class TiledMma:
           CoordOutOfRange: there is no such thread.
         """
         thread = _check_thread("get_slice", thread, self.layout_C_TV[0].size, self)
-        layout = self.thr_layout_vmnk
-        coord = it.transform_leaf(lambda s, d: thread // d % s if d else 0, layout.shape, layout.stride)
-        return tuple(
-            coords.crd2idx(c, s, coords.compact_col_major(s)) for c, s in zip(coord, layout.shape, strict=True)
-        )
+        v, m, n, k = (_place(thread, mode) for mode in self.thr_layout_vmnk)
+        return (v, m, n, k)
 
     def get_slice(self, thread: int) -> ThrMma:
         """One thread's part.
@@ -479,6 +476,12 @@ class TiledMma:
         return ThrMma(self, it.as_int(thread, "get_slice"), self.vmnk(thread))
 
     get_thread_slice = get_slice
+
+
+def _place(thread: int, mode: Layout) -> int:
+    """A thread's position in a mode of the thread layout."""
+    coord = it.transform_leaf(lambda s, d: thread // d % s if d else 0, mode.shape, mode.stride)
+    return coords.crd2idx(coord, mode.shape, coords.compact_col_major(mode.shape))
 
 
 @functools.lru_cache(_CACHE)
