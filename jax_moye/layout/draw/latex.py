@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from jax_moye.layout.draw.model import FILLS, Picture
-from jax_moye.layout.draw.scene import Box, Text, arrange, number
+from jax_moye.layout.draw.scene import INK, SIZE, Box, Text, arrange, number
 
-_ANCHOR = {"start": "base west", "middle": "base", "end": "base east"}
+_ANCHOR = {"start": "base west", "end": "base east"}
 _ESCAPES = {c: rf"\symbol{{{ord(c)}}}" for c in "\\{}~^"} | {c: "\\" + c for c in "#$%&_"}
 
 
@@ -18,14 +18,15 @@ def write(picture: Picture) -> str:
         r"\documentclass{article}",
         rf"\usepackage[paperwidth={w}bp,paperheight={h}bp,margin=0bp]{{geometry}}",
         r"\usepackage{tikz}",
-        r"\pagestyle{empty}\setlength{\parindent}{0pt}\setlength{\topskip}{0pt}",
+        r"\pagestyle{empty}\frenchspacing\setlength{\parindent}{0pt}\setlength{\topskip}{0pt}",
     ]
     out += [rf"\definecolor{{moye{i}}}{{HTML}}{{{c[1:]}}}" for i, c in enumerate(FILLS)]
     out += [
         r"\definecolor{moyeframe}{HTML}{333333}",
         r"\definecolor{moyegrey}{HTML}{444444}",
         r"\begin{document}",
-        r"\noindent\begin{tikzpicture}[x=1bp,y=-1bp,line width=0.6bp,inner sep=0pt,outer sep=0pt]",
+        r"\noindent\begin{tikzpicture}[x=1bp,y=-1bp,line width=0.6bp,inner sep=0pt,outer sep=0pt,",
+        rf"  every node/.style={{anchor=base,font={_font(SIZE, False)}}}]",
         rf"\useasboundingbox (0,0) rectangle ({w},{number(scene.height - 1)});",
     ]
     for box in scene.boxes:
@@ -42,12 +43,21 @@ def _box(box: Box) -> str:
 
 
 def _text(text: Text) -> str:
-    size = number(text.size * 0.95)  # cmtt is smaller than the font that the cells are made for
-    colour = "" if text.colour == "#000000" else ",text=moyegrey"
-    bold = r"\bfseries" if text.bold else ""
-    font = rf"\ttfamily{bold}\fontsize{{{size}}}{{{size}}}\selectfont"
-    node = f"anchor={_ANCHOR[text.anchor]}{colour},font={{{font}}}"
-    return rf"\node[{node}] at ({number(text.x)},{number(text.y)}) {{{escape(text.text)}}};"
+    options = []
+    if text.anchor != "middle":
+        options.append(f"anchor={_ANCHOR[text.anchor]}")
+    if text.colour != INK:
+        options.append("text=moyegrey")
+    if text.bold or text.size != SIZE:
+        options.append(f"font={_font(text.size, text.bold)}")
+    look = f"[{','.join(options)}]" if options else ""
+    return rf"\node{look} at ({number(text.x)},{number(text.y)}) {{{escape(text.text)}}};"
+
+
+def _font(size: float, bold: bool) -> str:
+    points = number(size * 0.95)  # cmtt is smaller than the font that the cells are made for
+    weight = r"\bfseries" if bold else ""
+    return rf"{{\ttfamily{weight}\fontsize{{{points}}}{{{points}}}\selectfont}}"
 
 
 def escape(text: str) -> str:
