@@ -135,7 +135,7 @@ struct Gemm<kConfig> {
     Tensor tCcC = thr_mma.partition_C(make_identity_tensor(Shape<Int<kBlkM>, Int<kBlkN>>{}));  // (MMA,MMA_M,MMA_N)
     int64_t const first = tile.batch * args.d_batch_stride + int64_t(tile.m) * kBlkM * args.d_m_stride +
                           int64_t(tile.n) * kBlkN * args.d_n_stride;
-    store_accumulators<1>(tCrC, tCcC, static_cast<Element*>(args.d) + first, args.d_m_stride, args.d_n_stride, m_left,
+    store_accumulators<false>(tCrC, tCcC, static_cast<Element*>(args.d) + first, args.d_m_stride, args.d_n_stride, m_left,
                           n_left);
   }
 

@@ -185,7 +185,7 @@ struct Gemm<kConfig> {
     int64_t const first = tile.batch * args.d_batch_stride + int64_t(tile.m) * kBlkM * args.d_m_stride +
                           int64_t(tile.n) * kBlkN * args.d_n_stride;
     auto const store = [&](auto* d) {
-      store_accumulators<2>(tCrC, tCcC, d + first, args.d_m_stride, args.d_n_stride, m_left, n_left);
+      store_accumulators<true>(tCrC, tCcC, d + first, args.d_m_stride, args.d_n_stride, m_left, n_left);
     };
     switch (args.d_dtype) {
       case Dtype::bf16: return store(static_cast<bfloat16_t*>(args.d));
