@@ -3,6 +3,8 @@
 import doctest
 import importlib
 import itertools
+import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -373,7 +375,12 @@ def test_command_refuses(arguments, piece, capsys):
 
 
 def test_command_runs_as_a_module():
+    package = pathlib.Path(command.__file__).parent
     done = subprocess.run(
-        [sys.executable, "-m", "jax_moye", "draw", "(2,3):(3,1)"], capture_output=True, text=True, check=True
+        [sys.executable, "-P", "-m", "jax_moye", "draw", "(2,3):(3,1)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(package.parent)},
     )
     assert done.stdout == str(draw("(2,3):(3,1)"))
