@@ -22,7 +22,8 @@ from jax_moye.layout.dtypes import dtype, storage
 from jax_moye.layout.errors import AtomMismatch, InvalidType, Misaligned, ProfileMismatch
 from jax_moye.layout.layout import Layout
 from jax_moye.layout.tensor import Tensor
-from jax_moye.layout.tiled import ThrCopy, ThrMma, TiledCopy, TiledMma, _thread_values, _thrfrg, make_tiled_mma
+from jax_moye.layout.tiled_copy import ThrCopy, TiledCopy, thread_values
+from jax_moye.layout.tiled_mma import ThrMma, TiledMma, make_tiled_mma, thrfrg
 
 
 class _Parts:
@@ -132,7 +133,7 @@ def copy(*operands: Any) -> None:
 
 def _copy_parts(tiled: TiledCopy, x: Any, layout_tv: Layout) -> _Parts:
     if isinstance(x, Tensor):
-        inner = _thread_values(_inner(x.layout), tiled, layout_tv)
+        inner = thread_values(_inner(x.layout), tiled, layout_tv)
         return _Parts(x.data, _through(x, inner).reshape(-1, tiled.threads).T)
     tensors = _tensors("copy", x, tiled.threads)
     return _Parts([t.data for t in tensors], [t.indices() for t in tensors])
@@ -308,7 +309,7 @@ def _mma_parts(mma: TiledMma, operand: str, x: Any, name: str | None = None) -> 
         if name == "D" and mma.atom.layout_D_TV != mma.atom.layout_C_TV:
             # C's partition would put D's elements into the wrong places.
             mma = TiledMma(mma.atom.with_accumulator_of_D(), mma.atom_layout, mma.permutation)
-        inner = _thrfrg(mma, operand, _inner(x.layout))
+        inner = thrfrg(mma, operand, _inner(x.layout))
         table = _through(x, inner).reshape(-1, places[j + 1], places[i + 1], places[0])
         v, *mnk = np.meshgrid(*(np.arange(n) for n in places), indexing="ij")
         index = np.moveaxis(table[:, mnk[j], mnk[i], v], 0, -1).reshape(-1, table.shape[0])

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax_moye import layout as lay
-from jax_moye.layout import atoms, errors, tiled
+from jax_moye.layout import atoms, errors, tiled, tiled_copy, tiled_mma
 from jax_moye.layout import int_tuple as it
 from jax_moye.layout.atoms import CopyAtom
 from jax_moye.layout.tensor import Tensor, make_tensor
@@ -367,7 +367,7 @@ def test_smem_operands_stay_where_they_are():
 def median_ms(function, repeats=15):
     times = []
     for _ in range(repeats):
-        for module in (tiled, lay.algebra):
+        for module in (tiled_copy, tiled_mma, lay.algebra, lay.inverse):
             for cached in vars(module).values():
                 if hasattr(cached, "cache_clear"):
                     cached.cache_clear()
