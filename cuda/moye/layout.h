@@ -65,12 +65,13 @@ MOYE_HOST_DEVICE constexpr auto unzip_impl(T const& t, Seq<I...>, Seq<J...>) {
 }
 template <class T>
 struct PairTypes {
-  static_assert(tuple_size<T> < 0, "zipped_divide: a mode is not a (tile, rest) pair");
+  static constexpr bool kIsPair = false;
   using First = T;
   using Second = T;
 };
 template <class T0, class T1>
 struct PairTypes<Tuple<T0, T1>> {
+  static constexpr bool kIsPair = true;
   using First = T0;
   using Second = T1;
 };
@@ -78,6 +79,7 @@ template <int K, class T, class I, class J>
 struct UnzipImpl;
 template <int K, class T, int... I, int... J>
 struct UnzipImpl<K, T, Seq<I...>, Seq<J...>> {
+  static_assert((PairTypes<TupleElement<I, T>>::kIsPair && ...), "zipped_divide: a mode is not a (tile, rest) pair");
   using Type = Tuple<Tuple<typename PairTypes<TupleElement<I, T>>::First...>,
                      Tuple<typename PairTypes<TupleElement<I, T>>::Second..., TupleElement<K + J, T>...>>;
 };
@@ -174,12 +176,13 @@ MOYE_HOST_DEVICE constexpr auto zip_modes(A const& a, B const& b, Seq<I...>) {
 template <int N, class A, class B>
 MOYE_HOST_DEVICE constexpr auto ranked_product(A const& block, B const& tiler) {
   auto const one = make_layout(Int<1>{}, Int<0>{});
-  static_assert(is_tuple<decltype(block.shape())> || N == 1 || is_tuple<decltype(tiler.shape())>);
   MOYE_RETURN(logical_product(append<N>(block, one), append<N>(tiler, one)))
 }
 /// The block, repeated next to itself: mode i is (block_i, tiler_i).
 template <class S, class D, class S2, class D2>
 MOYE_HOST_DEVICE constexpr auto blocked_product(Layout<S, D> const& block, Layout<S2, D2> const& tiler) {
+  static_assert(rank_v<S> + rank_v<S2> > 2 || !is_tuple<S> || is_tuple<S2>,
+                "blocked_product: the block is a tuple of one mode, the tiler an integer layout");
   constexpr int kRank = rank_v<S> > rank_v<S2> ? rank_v<S> : rank_v<S2>;
   auto const result = ranked_product<kRank>(block, tiler);
   MOYE_RETURN(zip_modes(mode<0>(result), mode<1>(result), MakeSeq<kRank>{}))
@@ -187,6 +190,8 @@ MOYE_HOST_DEVICE constexpr auto blocked_product(Layout<S, D> const& block, Layou
 /// The block, interleaved with its copies: mode i is (tiler_i, block_i).
 template <class S, class D, class S2, class D2>
 MOYE_HOST_DEVICE constexpr auto raked_product(Layout<S, D> const& block, Layout<S2, D2> const& tiler) {
+  static_assert(rank_v<S> + rank_v<S2> > 2 || !is_tuple<S2> || is_tuple<S>,
+                "raked_product: the tiler is a tuple of one mode, the block an integer layout");
   constexpr int kRank = rank_v<S> > rank_v<S2> ? rank_v<S> : rank_v<S2>;
   auto const result = ranked_product<kRank>(block, tiler);
   MOYE_RETURN(zip_modes(mode<1>(result), mode<0>(result), MakeSeq<kRank>{}))

@@ -59,6 +59,21 @@ MOYE_HOST_DEVICE constexpr auto layout_from_leaves(Tuple<S...> const& shape, Tup
   }
 }
 
+/// Stops the compilation with the sentence that belongs to the error. What it names are the operands.
+template <LayoutError kError, class... Operands>
+MOYE_HOST_DEVICE constexpr void refuse() {
+  static_assert(kError != LayoutError::kStrideDivisibility,
+                "composition: a stride of the right layout and an extent of the left one do not divide each other");
+  static_assert(kError != LayoutError::kShapeDivisibility,
+                "composition: an extent of the right layout is not a multiple of the rest of the mode it has to fill");
+  static_assert(kError != LayoutError::kCarry,
+                "composition: two modes of the right layout overflow one mode of the left one (their sum carries)");
+  static_assert(kError != LayoutError::kNonInjective, "complement: the layout may reach an element twice");
+  static_assert(kError != LayoutError::kLeftInverseDivisibility, "left_inverse: the strides do not divide each other");
+  static_assert(kError != LayoutError::kDynamicNotSupported,
+                "layout algebra: this operation needs a number that is not known at compile time");
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // coalesce, filter
 
@@ -260,21 +275,6 @@ struct ComposedModes<P, Tuple<Mode...>, kFirst, Seq<I...>> {
   using StrideType = Tuple<typename ComposedModes<P, Mode, kFirst + leaves_before<I, Tuple<Mode...>>>::StrideType...>;
 };
 
-/// Stops the compilation with the sentence that belongs to the error.
-template <LayoutError kError>
-MOYE_HOST_DEVICE constexpr void check_layout_error() {
-  static_assert(kError != LayoutError::kStrideDivisibility,
-                "composition: a stride of the right layout and an extent of the left one do not divide each other");
-  static_assert(kError != LayoutError::kShapeDivisibility,
-                "composition: an extent of the right layout is not a multiple of the rest of the mode it has to fill");
-  static_assert(kError != LayoutError::kCarry,
-                "composition: two modes of the right layout overflow one mode of the left one (their sum carries)");
-  static_assert(kError != LayoutError::kNonInjective, "complement: the layout may reach an element twice");
-  static_assert(kError != LayoutError::kLeftInverseDivisibility, "left_inverse: the strides do not divide each other");
-  static_assert(kError != LayoutError::kDynamicNotSupported,
-                "layout algebra: this operation needs a number that is not known at compile time");
-}
-
 template <class Plan, int J, int L, class StridesA, class ShapesB>
 MOYE_HOST_DEVICE constexpr auto composed_shape(ShapesB const& shapes) {
   if constexpr (Plan::value.shape[J] == kDynamic) {
@@ -308,7 +308,9 @@ template <class SA, class DA, class SB, class DB>
 MOYE_HOST_DEVICE constexpr auto compose_static() {
   using Composition =
       Conditional<is_static_numbers<DA>, StaticComposition<SA, DA, SB, DB>, BasisComposition<SA, DA, SB, DB>>;
-  check_layout_error<Composition::plan.error>();
+  if constexpr (Composition::plan.error != LayoutError::kNone) {
+    refuse<Composition::plan.error, Layout<SA, DA>, Layout<SB, DB>>();
+  }
   using Modes = ComposedModes<Composition, SB, 0>;
   return Layout<typename Modes::ShapeType, typename Modes::StrideType>{};
 }
@@ -355,7 +357,7 @@ MOYE_HOST_DEVICE constexpr auto compose_dynamic(Layout<SA, DA> const& a, Layout<
     auto const leaves = walk_leaves(shapes_a, strides_a, shapes_b, strides_b, MakeSeq<leaf_count<SB>>{});
     return make_layout(unflatten(leaves.shape(), b.shape()), unflatten(leaves.stride(), b.shape()));
   } else {
-    check_layout_error<Plan::value.error>();
+    if constexpr (Plan::value.error != LayoutError::kNone) refuse<Plan::value.error, Layout<SA, DA>, Layout<SB, DB>>();
     auto const leaves = composed_leaves<Plan>(strides_a, shapes_b, strides_b, MakeSeq<leaf_count<SB>>{});
     MOYE_RETURN(make_layout(unflatten(leaves.shape(), b.shape()), unflatten(leaves.stride(), b.shape())))
   }
@@ -476,7 +478,9 @@ template <class S, class D, class Target>
 MOYE_HOST_DEVICE constexpr auto complement(Layout<S, D> const& l, Target const& target) {
   if constexpr (is_static_numbers<S> && is_static_numbers<D> && is_static_integral<Target> && leaf_count<S> != 0) {
     using Numbers_ = ComplementNumbers<S, D, static_value<Target>>;
-    check_layout_error<Numbers_::complement.error>();
+    if constexpr (Numbers_::complement.error != LayoutError::kNone) {
+      refuse<Numbers_::complement.error, Layout<S, D>, Target>();
+    }
     return LayoutOf<Numbers_>{};
   } else {
     return complement_dynamic(l, target);
@@ -496,10 +500,10 @@ MOYE_HOST_DEVICE constexpr auto complement_dynamic(Layout<S, D> const& l, Target
         coalesce(make_layout(make_tuple(stride, ceil_div(product(target), period)), make_tuple(Int<1>{}, period))))
   } else {
     using Plan = ComplementPlanOf<Shapes, Strides>;
-    check_layout_error<Plan::value.error>();
     if constexpr (Plan::value.error == LayoutError::kNone) {
       MOYE_RETURN(build_complement<Plan>(target, MakeSeq<tuple_size<Shapes>>{}))
     } else {
+      refuse<Plan::value.error, Layout<S, D>, Target>();
       return make_layout(Int<1>{}, Int<0>{});
     }
   }
@@ -575,7 +579,7 @@ MOYE_HOST_DEVICE constexpr auto left_inverse(Layout<S, D> const& l) {
   auto const part = coalesce(l);
   auto const shapes = wrap(part.shape());
   using Plan = LeftInversePlanOf<RemoveCvref<decltype(shapes)>, RemoveCvref<decltype(wrap(part.stride()))>>;
-  check_layout_error<Plan::value.error>();
+  if constexpr (Plan::value.error != LayoutError::kNone) refuse<Plan::value.error, Layout<S, D>>();
   if constexpr (Plan::value.size == 0) {
     return part;
   } else {

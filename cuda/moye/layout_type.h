@@ -31,8 +31,17 @@ inline constexpr bool is_layout = false;
 template <class Shape_, class Stride_>
 inline constexpr bool is_layout<Layout<Shape_, Stride_>> = true;
 
+/// Whether no extent is known to be less than 1.
+template <class T>
+inline constexpr bool is_shape = true;
+template <auto v>
+inline constexpr bool is_shape<C<v>> = v > 0;
+template <class... T>
+inline constexpr bool is_shape<Tuple<T...>> = (is_shape<T> && ...);
+
 template <class Shape_, class Stride_ = LayoutLeft::Apply<Shape_>>
 struct Layout : Tuple<Shape_, Stride_> {
+  static_assert(is_shape<Shape_>, "Layout: an extent is less than 1");
   static_assert(is_congruent<Shape_, Stride_>, "Layout: shape and stride differ in nesting");
   static constexpr int kRank = rank_v<Shape_>;
 
@@ -302,6 +311,7 @@ MOYE_HOST_DEVICE constexpr auto get_1d_coord(Layout<S, D> const& l, Index const&
 /// Modes [B, E).
 template <int B, int E, class S, class D>
 MOYE_HOST_DEVICE constexpr auto take(Layout<S, D> const& l) {
+  static_assert(B < E, "take: an empty range of modes is no layout");
   MOYE_RETURN(make_layout(take<B, E>(l.shape()), take<B, E>(l.stride())))
 }
 /// Modes I, J, ... in that order.

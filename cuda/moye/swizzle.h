@@ -72,6 +72,27 @@ MOYE_HOST_DEVICE constexpr auto make_swizzle() {
   return Swizzle<kBits, (kFrom < kTo ? kFrom : kTo), kFrom - kTo>{};
 }
 
+/// Both, the right one first. They must xor over the same distance, and the left one not read what the right one
+/// changes.
+template <int B0, int M0, int S0, int B1, int M1, int S1>
+MOYE_HOST_DEVICE constexpr auto composition(Swizzle<B0, M0, S0> const& left, Swizzle<B1, M1, S1> const& right) {
+  if constexpr (B0 == 0) {
+    return right;
+  } else if constexpr (B1 == 0) {
+    return left;
+  } else {
+    static_assert(S0 == S1, "composition: the swizzles' shifts differ");
+    static_assert((Swizzle<B0, M0, S0>::kSource & Swizzle<B1, M1, S1>::kTarget) == 0,
+                  "composition: a swizzle reads bits that the other one changes");
+    constexpr int kSource = Swizzle<B0, M0, S0>::kSource ^ Swizzle<B1, M1, S1>::kSource;
+    if constexpr (kSource == 0) {
+      return Swizzle<0, M0, S0>{};
+    } else {
+      return make_swizzle<kSource, Swizzle<B0, M0, S0>::kTarget ^ Swizzle<B1, M1, S1>::kTarget>();
+    }
+  }
+}
+
 template <class Swizzle_, class Offset, class Layout_>
 struct ComposedLayout;
 
@@ -176,6 +197,11 @@ MOYE_HOST_DEVICE constexpr auto make_composed_layout(Swizzle<B, M, S> const&, Of
 template <int B, int M, int S, class SH, class D>
 MOYE_HOST_DEVICE constexpr auto composition(Swizzle<B, M, S> const& swizzle, Layout<SH, D> const& l) {
   return make_composed_layout(swizzle, Int<0>{}, l);
+}
+
+template <int B, int M, int S, class W, class O, class L>
+MOYE_HOST_DEVICE constexpr auto composition(Swizzle<B, M, S> const& swizzle, ComposedLayout<W, O, L> const& l) {
+  return make_composed_layout(composition(swizzle, l.swizzle()), l.offset(), l.layout());
 }
 
 template <class W, class O, class L>

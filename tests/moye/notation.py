@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 IntTuple = Any  # int, "_", or a tuple of IntTuples
@@ -42,6 +43,11 @@ def leaves(t: IntTuple) -> list[int]:
 
 def size(shape: IntTuple) -> int:
     return math.prod(leaves(shape))
+
+
+def rank(shape: IntTuple) -> int | None:
+    """The number of modes; None for an integer, which is not a tuple of one."""
+    return len(shape) if isinstance(shape, tuple) else None
 
 
 def evaluate(of: tuple[IntTuple, IntTuple], count: int | None = None) -> list[int]:
@@ -85,3 +91,62 @@ def cpp_argument(text: str) -> str:
         shape, stride = layout(text)
         return f"L<{cpp(shape)},{cpp(stride)}>"
     return cpp(int_tuple(text))
+
+
+# ---- C++ types, as compilers spell them ----
+
+TOKEN = re.compile(r"[\w:]+|-\d+|[<>,(){}]")
+
+
+def types_text(signature: str) -> list[str]:
+    """The notation of each type of a pack, from __PRETTY_FUNCTION__ of a function template <class... T>."""
+    pack = signature.split("T = ", 1)[1].strip()[:-1].strip()  # without the closing ]
+    return split(pack[1:-1], ",") if not pack.startswith("moye::") else [pack]
+
+
+def type_text(spelled: str) -> str:
+    """`moye::Layout<moye::Tuple<moye::C<2> >, ...>` as `(2):...`."""
+    tokens = TOKEN.findall(spelled)
+    text, end = _type(tokens, 0)
+    assert end == len(tokens), spelled
+    return text
+
+
+def _type(tokens: list[str], at: int) -> tuple[str, int]:
+    name = tokens[at].removeprefix("moye::")
+    at += 1
+    if name == "Underscore":
+        return "_", at
+    if name in ("int", "long", "bool"):
+        return name, at
+    assert tokens[at] == "<", tokens[at - 1 :]
+    at += 1
+    parts = []
+    while tokens[at] != ">":
+        if tokens[at] == ",":
+            at += 1
+        elif name in ("C", "Swizzle") or (name == "ScaledBasis" and parts):
+            # A number; `3u`, `true` and `moye::Enum::kName`, too.
+            value = tokens[at].rpartition("::")[2]
+            parts.append(
+                {"true": "1", "false": "0"}.get(value, value.rstrip("uUlL") if value[0] in "-0123456789" else value)
+            )
+            at += 1
+        else:
+            part, at = _type(tokens, at)
+            parts.append(part)
+    at += 1
+    match name:
+        case "C":
+            return parts[0], at
+        case "Tuple" | "ArithTuple":
+            return f"({','.join(parts)})", at
+        case "Layout":
+            return ":".join(parts), at
+        case "Swizzle":
+            return f"Sw<{','.join(parts)}>", at
+        case "ComposedLayout":
+            return " o ".join(parts), at
+        case "ScaledBasis":
+            return "@".join(parts), at
+    raise AssertionError(f"unknown type {name}")

@@ -1,4 +1,4 @@
-// Layouts as text, in the notation of tests/data/layout_algebra.tsv.
+// Layouts as text, in the notation of the recorded facts (tests/data/oracle).
 #pragma once
 
 #include <string>
