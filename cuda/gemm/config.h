@@ -49,12 +49,12 @@ struct GemmEntry {
   /// Loads the row's kernels on the current device, so that no later launch does. Does nothing in the emulator.
   Status (*prepare)();
   int64_t (*workspace_bytes)(GemmArgs const&);
-  int threads;               // per CTA
-  int smem_bytes;            // per CTA, the largest of the row's kernels
-  int min_arch;              // 80 for sm_80; 70 where any CUDA GPU of this project will do
-  unsigned out_dtypes;       // bit i: Dtype(i) can be written
-  unsigned orders;           // bit 0 NN, 1 NT, 2 TN, 3 TT: first letter a, second b; N = row-major as JAX writes it
-  bool any_stride;           // true: no operand needs a unit stride
+  int threads;          // per CTA
+  int smem_bytes;       // per CTA, the largest of the row's kernels
+  int min_arch;         // 80 for sm_80; 70 where any CUDA GPU of this project will do
+  unsigned out_dtypes;  // bit i: Dtype(i) can be written
+  unsigned orders;      // bit 0 NN, 1 NT, 2 TN, 3 TT: first letter a, second b; N = row-major as JAX writes it
+  bool any_stride;      // true: no operand needs a unit stride
 };
 
 /// The bits of GemmEntry::out_dtypes.

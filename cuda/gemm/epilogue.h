@@ -6,8 +6,8 @@
 
 namespace moye {
 
-/// Two neighbouring elements of d in one word, the first in the low half. Spelled as integers: nvcc 13.0 splits the store of
-/// a struct of two floats in two.
+/// Two neighbouring elements of d in one word, the first in the low half. Spelled as integers: nvcc 13.0 splits the
+/// store of a struct of two floats in two.
 template <class T>
 MOYE_DEVICE auto pair_word(T const& first, T const& second) {
   if constexpr (sizeof(T) == 2) {
@@ -20,14 +20,15 @@ MOYE_DEVICE auto pair_word(T const& first, T const& second) {
 /// Stores one thread's accumulators into the CTA's tile of d.
 /// tCrC (MMA,MMA_M,MMA_N) accumulators; tCcC the same shape, their (m, n) within the tile. d points at the tile's first
 /// element; m_left and n_left are the rows and columns of d from there on, so that what lies outside is not stored.
-/// kPairs: elements 2i and 2i + 1 of the fragment are neighbours in n, and the n of the first is even. They are stored as one
-/// word where n is contiguous in d and the address allows it.
+/// kPairs: elements 2i and 2i + 1 of the fragment are neighbours in n, and the n of the first is even. They are stored
+/// as one word where n is contiguous in d and the address allows it.
 template <bool kPairs, class Out, class Fragment, class Coordinates>
 MOYE_DEVICE void store_accumulators(Fragment const& tCrC, Coordinates const& tCcC, Out* d, int64_t m_stride,
                                     int64_t n_stride, int m_left, int n_left MOYE_LOC) {
   MOYE_SITE;
   constexpr int kCount = kPairs ? 2 : 1;
-  bool const whole_pairs = n_stride == 1 && m_stride % 2 == 0 && reinterpret_cast<uintptr_t>(d) % (2 * sizeof(Out)) == 0;
+  bool const whole_pairs =
+      n_stride == 1 && m_stride % 2 == 0 && reinterpret_cast<uintptr_t>(d) % (2 * sizeof(Out)) == 0;
   MOYE_UNROLL
   for (int i = 0; i < size(tCrC); i += kCount) {
     auto const coord = tCcC(i);

@@ -20,7 +20,8 @@ MOYE_DEVICE auto operand_stride(int64_t row_stride, int64_t k_stride) {
   }
 }
 
-/// kThreads threads copy (kRows, kBlkK) elements, kVector at a time, side by side along kMajor so that a warp coalesces.
+/// kThreads threads copy (kRows, kBlkK) elements, kVector at a time, side by side along kMajor so that a warp
+/// coalesces.
 template <class Atom, Major kMajor, int kThreads, int kRows, int kBlkK, int kVector>
 MOYE_HOST_DEVICE constexpr auto coalesced_copy() {
   if constexpr (kMajor == Major::k) {
@@ -35,7 +36,8 @@ MOYE_HOST_DEVICE constexpr auto coalesced_copy() {
   }
 }
 
-/// Leading elements, of kVector from (row, k) on along kMajor, that exist where `rows` and `ks` are left of the operand.
+/// Leading elements, of kVector from (row, k) on along kMajor, that exist where `rows` and `ks` are left of the
+/// operand.
 template <Major kMajor, int kVector, class Coord>
 MOYE_DEVICE int valid_elements(Coord const& coord, int rows, int ks) {
   int const row = get<0>(coord), k = get<1>(coord);

@@ -20,8 +20,8 @@ inline constexpr Major kMajorOfA = major_a(kOrder);
 template <Order kOrder>
 inline constexpr Major kMajorOfB = major_b(kOrder);
 
-/// Whether vectors along a mode of `size` and `stride` are what the operand offers, beside its other mode: a stride of one
-/// says so; where both are one (a column of a matrix with one column), the mode that has elements to load.
+/// Whether vectors along a mode of `size` and `stride` are what the operand offers, beside its other mode: a stride of
+/// one says so; where both are one (a column of a matrix with one column), the mode that has elements to load.
 constexpr bool contiguous_along(int64_t size, int64_t stride, int64_t other_size, int64_t other_stride) {
   return stride == 1 && (size != 1 || other_stride != 1 || other_size == 1);
 }
@@ -48,10 +48,14 @@ struct OrderConstant {
 template <class F>
 auto dispatch(Order order, F const& f) {
   switch (order) {
-    case Order::NN: return f(OrderConstant<Order::NN>{});
-    case Order::NT: return f(OrderConstant<Order::NT>{});
-    case Order::TN: return f(OrderConstant<Order::TN>{});
-    default: return f(OrderConstant<Order::TT>{});
+    case Order::NN:
+      return f(OrderConstant<Order::NN>{});
+    case Order::NT:
+      return f(OrderConstant<Order::NT>{});
+    case Order::TN:
+      return f(OrderConstant<Order::TN>{});
+    default:
+      return f(OrderConstant<Order::TT>{});
   }
 }
 

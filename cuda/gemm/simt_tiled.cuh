@@ -1,7 +1,7 @@
 // simt_tiled: D = A * B^T with one fused multiply-add at a time: exact f32 and f64, no tensor core.
 //   A (M,K), B (N,K), D (M,N), each in any order; batch as an outer dimension of the grid
 //   CTA       one tile of D, 16 x 16 threads; a thread owns groups of neighbours along m and n
-//   gmem -> rmem -> smem   loads of `alignment` bytes, zero beyond M, N and K; the next k-tile loads while this one is multiplied
+//   gmem -> rmem -> smem   loads of `alignment` bytes, zero beyond M, N, K; the next k-tile loads meanwhile
 //   smem      one buffer for A, one for B, contiguous along m and n whatever the order in global memory, rows padded
 //   sync_threads before the stores: every thread is done with the k-tile before; after them: this k-tile is there
 #pragma once
@@ -35,8 +35,8 @@ struct Gemm<kConfig> {
   static constexpr int kThreads = 256;
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kBlkK = kConfig.tile.k;
   static constexpr int kVector = kConfig.alignment / int(sizeof(Element));  // elements of one global load
-  static constexpr int kOwned = 16 / int(sizeof(Element));                  // neighbours along m or n in one 16-byte smem load
-  static constexpr int kPad = kOwned;                                       // elements, keeps rows of smem 16-byte aligned
+  static constexpr int kOwned = 16 / int(sizeof(Element));  // neighbours along m or n in one 16-byte smem load
+  static constexpr int kPad = kOwned;                       // elements, keeps rows of smem 16-byte aligned
   static_assert(kConfig.stages == 1, "one shared-memory buffer; the next k-tile waits in registers");
   static_assert(kBlkM % (16 * kOwned) == 0 && kBlkN % (16 * kOwned) == 0, "16 x 16 threads own kOwned neighbours each");
 
@@ -78,42 +78,46 @@ struct Gemm<kConfig> {
     auto const* a = static_cast<Element const*>(args.a) + tile.batch * args.a_batch_stride;
     auto const* b = static_cast<Element const*>(args.b) + tile.batch * args.b_batch_stride;
     Tensor mA = make_tensor(make_gmem_ptr(a), make_shape(grid.m * kBlkM, k_tiles * kBlkK),
-                            operand_stride<kMajorA, kVector>(args.a_m_stride, args.a_k_stride));         // (m,k)
+                            operand_stride<kMajorA, kVector>(args.a_m_stride, args.a_k_stride));  // (m,k)
     Tensor mB = make_tensor(make_gmem_ptr(b), make_shape(grid.n * kBlkN, k_tiles * kBlkK),
-                            operand_stride<kMajorB, kVector>(args.b_n_stride, args.b_k_stride));         // (n,k)
-    Tensor gA = local_tile(mA, Shape<Int<kBlkM>, Int<kBlkK>>{}, make_coord(tile.m, _));        // (BLK_M,BLK_K,k)
-    Tensor gB = local_tile(mB, Shape<Int<kBlkN>, Int<kBlkK>>{}, make_coord(tile.n, _));        // (BLK_N,BLK_K,k)
-    Tensor sA = make_tensor(make_smem_ptr(smem.a), smem_layout<kBlkM>());                      // (BLK_M,BLK_K)
-    Tensor sB = make_tensor(make_smem_ptr(smem.b), smem_layout<kBlkN>());                      // (BLK_N,BLK_K)
+                            operand_stride<kMajorB, kVector>(args.b_n_stride, args.b_k_stride));  // (n,k)
+    Tensor gA = local_tile(mA, Shape<Int<kBlkM>, Int<kBlkK>>{}, make_coord(tile.m, _));           // (BLK_M,BLK_K,k)
+    Tensor gB = local_tile(mB, Shape<Int<kBlkN>, Int<kBlkK>>{}, make_coord(tile.n, _));           // (BLK_N,BLK_K,k)
+    Tensor sA = make_tensor(make_smem_ptr(smem.a), smem_layout<kBlkM>());                         // (BLK_M,BLK_K)
+    Tensor sB = make_tensor(make_smem_ptr(smem.b), smem_layout<kBlkN>());                         // (BLK_N,BLK_K)
 
     auto const copy_a = global_copy<kMajorA, kBlkM>();
     auto const copy_b = global_copy<kMajorB, kBlkN>();
     auto const thr_copy_a = copy_a.get_slice(thread);
     auto const thr_copy_b = copy_b.get_slice(thread);
-    Tensor tAgA = thr_copy_a.partition_S(gA);                                                  // (CPY,CPY_M,CPY_K,k)
-    Tensor tAsA = thr_copy_a.partition_D(sA);                                                  // (CPY,CPY_M,CPY_K)
-    Tensor tArA = make_fragment_like(tAsA);                                                    // (CPY,CPY_M,CPY_K)
-    Tensor tBgB = thr_copy_b.partition_S(gB);                                                  // (CPY,CPY_N,CPY_K,k)
-    Tensor tBsB = thr_copy_b.partition_D(sB);                                                  // (CPY,CPY_N,CPY_K)
-    Tensor tBrB = make_fragment_like(tBsB);                                                    // (CPY,CPY_N,CPY_K)
+    Tensor tAgA = thr_copy_a.partition_S(gA);                                                     // (CPY,CPY_M,CPY_K,k)
+    Tensor tAsA = thr_copy_a.partition_D(sA);                                                     // (CPY,CPY_M,CPY_K)
+    Tensor tArA = make_fragment_like(tAsA);                                                       // (CPY,CPY_M,CPY_K)
+    Tensor tBgB = thr_copy_b.partition_S(gB);                                                     // (CPY,CPY_N,CPY_K,k)
+    Tensor tBsB = thr_copy_b.partition_D(sB);                                                     // (CPY,CPY_N,CPY_K)
+    Tensor tBrB = make_fragment_like(tBsB);                                                       // (CPY,CPY_N,CPY_K)
     Tensor tAcA = thr_copy_a.partition_S(make_identity_tensor(Shape<Int<kBlkM>, Int<kBlkK>>{}));  // (CPY,CPY_M,CPY_K)
     Tensor tBcB = thr_copy_b.partition_S(make_identity_tensor(Shape<Int<kBlkN>, Int<kBlkK>>{}));  // (CPY,CPY_N,CPY_K)
 
     auto const load = [&](int k_tile) {
       int const k_left = k - k_tile * kBlkK;
-      auto const valid_a = [&](int i, int j) { return valid_elements<kMajorA, kVector>(tAcA(_0{}, i, j), m_left, k_left); };
-      auto const valid_b = [&](int i, int j) { return valid_elements<kMajorB, kVector>(tBcB(_0{}, i, j), n_left, k_left); };
+      auto const valid_a = [&](int i, int j) {
+        return valid_elements<kMajorA, kVector>(tAcA(_0{}, i, j), m_left, k_left);
+      };
+      auto const valid_b = [&](int i, int j) {
+        return valid_elements<kMajorB, kVector>(tBcB(_0{}, i, j), n_left, k_left);
+      };
       copy_zfill(copy_a, valid_a, tAgA(_, _, _, k_tile), tArA);
       copy_zfill(copy_b, valid_b, tBgB(_, _, _, k_tile), tBrB);
     };
 
     TiledMma tiled_mma;
     auto const thr_mma = tiled_mma.get_slice(thread);
-    Tensor tCsA = thr_mma.partition_A(sA);                                                     // (MMA,MMA_M,MMA_K)
-    Tensor tCsB = thr_mma.partition_B(sB);                                                     // (MMA,MMA_N,MMA_K)
-    Tensor tCrA = thr_mma.make_fragment_A(tCsA(_, _, _0{}));                                   // (MMA,MMA_M)
-    Tensor tCrB = thr_mma.make_fragment_B(tCsB(_, _, _0{}));                                   // (MMA,MMA_N)
-    Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});            // (MMA,MMA_M,MMA_N)
+    Tensor tCsA = thr_mma.partition_A(sA);                                           // (MMA,MMA_M,MMA_K)
+    Tensor tCsB = thr_mma.partition_B(sB);                                           // (MMA,MMA_N,MMA_K)
+    Tensor tCrA = thr_mma.make_fragment_A(tCsA(_, _, _0{}));                         // (MMA,MMA_M)
+    Tensor tCrB = thr_mma.make_fragment_B(tCsB(_, _, _0{}));                         // (MMA,MMA_N)
+    Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});  // (MMA,MMA_M,MMA_N)
     clear(tCrC);
 
     if (k_tiles > 0) load(0);
@@ -135,8 +139,8 @@ struct Gemm<kConfig> {
     Tensor tCcC = thr_mma.partition_C(make_identity_tensor(Shape<Int<kBlkM>, Int<kBlkN>>{}));  // (MMA,MMA_M,MMA_N)
     int64_t const first = tile.batch * args.d_batch_stride + int64_t(tile.m) * kBlkM * args.d_m_stride +
                           int64_t(tile.n) * kBlkN * args.d_n_stride;
-    store_accumulators<false>(tCrC, tCcC, static_cast<Element*>(args.d) + first, args.d_m_stride, args.d_n_stride, m_left,
-                          n_left);
+    store_accumulators<false>(tCrC, tCcC, static_cast<Element*>(args.d) + first, args.d_m_stride, args.d_n_stride,
+                              m_left, n_left);
   }
 
   static Status launch(GemmArgs const& args, StreamHandle stream) {
@@ -147,9 +151,8 @@ struct Gemm<kConfig> {
   }
 
   static Status prepare() {
-    return for_each_order([](auto order) {
-      return prepare_kernel(simt_tiled_kernel<Gemm, decltype(order)::value>, kSmemBytes);
-    });
+    return for_each_order(
+        [](auto order) { return prepare_kernel(simt_tiled_kernel<Gemm, decltype(order)::value>, kSmemBytes); });
   }
 
   static GemmEntry entry() {

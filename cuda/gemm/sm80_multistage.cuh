@@ -1,7 +1,7 @@
 // sm80_multistage: D = A * B^T on mma.sync, fed by an n-stage cp.async pipeline.
-//   A (M,K), B (N,K), D (M,N), each in any order; 16-bit operands, f32 accumulation; batch as an outer dimension of the grid
+//   A (M,K), B (N,K), D (M,N), each in any order; 16-bit operands, f32 accumulation; batch: outer dimension of the grid
 //   CTA       one tile of D; all warps load and multiply, two along m and two along n
-//   gmem -> smem   cp.async of `alignment` bytes, zero-filled beyond M, N and K; 2-byte rows load through registers
+//   gmem -> smem   cp.async of `alignment` bytes, zero-filled beyond M, N and K; rows of 2 bytes load through registers
 //   smem -> rmem   ldmatrix, transposed for operands that are contiguous along m or n; shared memory is swizzled
 //   stage s holds k-tile s, s + kStages, ...; kStages - 1 of them are in flight while one is multiplied
 //   cp_async_wait_group<kStages - 2> + sync_threads: (1) the next stage has landed, for every thread's copies;
@@ -98,48 +98,52 @@ struct Gemm<kConfig> {
     auto const* a = static_cast<Element const*>(args.a) + tile.batch * args.a_batch_stride;
     auto const* b = static_cast<Element const*>(args.b) + tile.batch * args.b_batch_stride;
     Tensor mA = make_tensor(make_gmem_ptr(a), make_shape(grid.m * kBlkM, k_tiles * kBlkK),
-                            operand_stride<kMajorA, kVector>(args.a_m_stride, args.a_k_stride));         // (m,k)
+                            operand_stride<kMajorA, kVector>(args.a_m_stride, args.a_k_stride));  // (m,k)
     Tensor mB = make_tensor(make_gmem_ptr(b), make_shape(grid.n * kBlkN, k_tiles * kBlkK),
-                            operand_stride<kMajorB, kVector>(args.b_n_stride, args.b_k_stride));         // (n,k)
-    Tensor gA = local_tile(mA, Shape<Int<kBlkM>, Int<kBlkK>>{}, make_coord(tile.m, _));        // (BLK_M,BLK_K,k)
-    Tensor gB = local_tile(mB, Shape<Int<kBlkN>, Int<kBlkK>>{}, make_coord(tile.n, _));        // (BLK_N,BLK_K,k)
-    Tensor sA = make_tensor(make_smem_ptr(smem.a), smem_layout<kMajorA, kBlkM>());             // (BLK_M,BLK_K,PIPE)
-    Tensor sB = make_tensor(make_smem_ptr(smem.b), smem_layout<kMajorB, kBlkN>());             // (BLK_N,BLK_K,PIPE)
+                            operand_stride<kMajorB, kVector>(args.b_n_stride, args.b_k_stride));  // (n,k)
+    Tensor gA = local_tile(mA, Shape<Int<kBlkM>, Int<kBlkK>>{}, make_coord(tile.m, _));           // (BLK_M,BLK_K,k)
+    Tensor gB = local_tile(mB, Shape<Int<kBlkN>, Int<kBlkK>>{}, make_coord(tile.n, _));           // (BLK_N,BLK_K,k)
+    Tensor sA = make_tensor(make_smem_ptr(smem.a), smem_layout<kMajorA, kBlkM>());                // (BLK_M,BLK_K,PIPE)
+    Tensor sB = make_tensor(make_smem_ptr(smem.b), smem_layout<kMajorB, kBlkN>());                // (BLK_N,BLK_K,PIPE)
 
     auto const copy_a = global_copy<kMajorA, kBlkM>();
     auto const copy_b = global_copy<kMajorB, kBlkN>();
     auto const thr_copy_a = copy_a.get_slice(thread);
     auto const thr_copy_b = copy_b.get_slice(thread);
-    Tensor tAgA = thr_copy_a.partition_S(gA);                                                  // (CPY,CPY_M,CPY_K,k)
-    Tensor tAsA = thr_copy_a.partition_D(sA);                                                  // (CPY,CPY_M,CPY_K,PIPE)
-    Tensor tBgB = thr_copy_b.partition_S(gB);                                                  // (CPY,CPY_N,CPY_K,k)
-    Tensor tBsB = thr_copy_b.partition_D(sB);                                                  // (CPY,CPY_N,CPY_K,PIPE)
+    Tensor tAgA = thr_copy_a.partition_S(gA);  // (CPY,CPY_M,CPY_K,k)
+    Tensor tAsA = thr_copy_a.partition_D(sA);  // (CPY,CPY_M,CPY_K,PIPE)
+    Tensor tBgB = thr_copy_b.partition_S(gB);  // (CPY,CPY_N,CPY_K,k)
+    Tensor tBsB = thr_copy_b.partition_D(sB);  // (CPY,CPY_N,CPY_K,PIPE)
     Tensor tAcA = thr_copy_a.partition_S(make_identity_tensor(Shape<Int<kBlkM>, Int<kBlkK>>{}));  // (CPY,CPY_M,CPY_K)
     Tensor tBcB = thr_copy_b.partition_S(make_identity_tensor(Shape<Int<kBlkN>, Int<kBlkK>>{}));  // (CPY,CPY_N,CPY_K)
 
     auto const load = [&](int k_tile, int stage) {
       int const k_left = k - k_tile * kBlkK;
-      auto const valid_a = [&](int i, int j) { return valid_elements<kMajorA, kVector>(tAcA(_0{}, i, j), m_left, k_left); };
-      auto const valid_b = [&](int i, int j) { return valid_elements<kMajorB, kVector>(tBcB(_0{}, i, j), n_left, k_left); };
+      auto const valid_a = [&](int i, int j) {
+        return valid_elements<kMajorA, kVector>(tAcA(_0{}, i, j), m_left, k_left);
+      };
+      auto const valid_b = [&](int i, int j) {
+        return valid_elements<kMajorB, kVector>(tBcB(_0{}, i, j), n_left, k_left);
+      };
       copy_zfill(copy_a, valid_a, tAgA(_, _, _, k_tile), tAsA(_, _, _, stage));
       copy_zfill(copy_b, valid_b, tBgB(_, _, _, k_tile), tBsB(_, _, _, stage));
     };
 
     TiledMma tiled_mma;
     auto const thr_mma = tiled_mma.get_slice(thread);
-    Tensor tCrA = thr_mma.partition_fragment_A(sA(_, _, _0{}));                                // (MMA,MMA_M,MMA_K)
-    Tensor tCrB = thr_mma.partition_fragment_B(sB(_, _, _0{}));                                // (MMA,MMA_N,MMA_K)
-    Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});            // (MMA,MMA_M,MMA_N)
+    Tensor tCrA = thr_mma.partition_fragment_A(sA(_, _, _0{}));                      // (MMA,MMA_M,MMA_K)
+    Tensor tCrB = thr_mma.partition_fragment_B(sB(_, _, _0{}));                      // (MMA,MMA_N,MMA_K)
+    Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});  // (MMA,MMA_M,MMA_N)
     clear(tCrC);
 
     auto const smem_copy_a = make_tiled_copy_A(SmemCopyAtom<kMajorA>{}, tiled_mma);
     auto const smem_copy_b = make_tiled_copy_B(SmemCopyAtom<kMajorB>{}, tiled_mma);
     auto const smem_thr_copy_a = smem_copy_a.get_slice(thread);
     auto const smem_thr_copy_b = smem_copy_b.get_slice(thread);
-    Tensor tXsA = smem_thr_copy_a.partition_S(sA);                                             // (CPY,MMA_M,MMA_K,PIPE)
-    Tensor tXrA = smem_thr_copy_a.retile_D(tCrA);                                              // (CPY,MMA_M,MMA_K)
-    Tensor tXsB = smem_thr_copy_b.partition_S(sB);                                             // (CPY,MMA_N,MMA_K,PIPE)
-    Tensor tXrB = smem_thr_copy_b.retile_D(tCrB);                                              // (CPY,MMA_N,MMA_K)
+    Tensor tXsA = smem_thr_copy_a.partition_S(sA);           // (CPY,MMA_M,MMA_K,PIPE)
+    Tensor tXrA = smem_thr_copy_a.retile_D(tCrA);            // (CPY,MMA_M,MMA_K)
+    Tensor tXsB = smem_thr_copy_b.partition_S(sB);           // (CPY,MMA_N,MMA_K,PIPE)
+    Tensor tXrB = smem_thr_copy_b.retile_D(tCrB);            // (CPY,MMA_N,MMA_K)
     constexpr int kBlocks = decltype(size<2>(tCrA))::value;  // k-blocks of one mma per k-tile
 
     // One group per stage, empty ones too: the groups count the stages.
@@ -188,9 +192,12 @@ struct Gemm<kConfig> {
       store_accumulators<true>(tCrC, tCcC, d + first, args.d_m_stride, args.d_n_stride, m_left, n_left);
     };
     switch (args.d_dtype) {
-      case Dtype::bf16: return store(static_cast<bfloat16_t*>(args.d));
-      case Dtype::f16: return store(static_cast<half_t*>(args.d));
-      default: return store(static_cast<float*>(args.d));
+      case Dtype::bf16:
+        return store(static_cast<bfloat16_t*>(args.d));
+      case Dtype::f16:
+        return store(static_cast<half_t*>(args.d));
+      default:
+        return store(static_cast<float*>(args.d));
     }
   }
 
@@ -202,9 +209,8 @@ struct Gemm<kConfig> {
   }
 
   static Status prepare() {
-    return for_each_order([](auto order) {
-      return prepare_kernel(sm80_multistage_kernel<Gemm, decltype(order)::value>, kSmemBytes);
-    });
+    return for_each_order(
+        [](auto order) { return prepare_kernel(sm80_multistage_kernel<Gemm, decltype(order)::value>, kSmemBytes); });
   }
 
   static GemmEntry entry() {

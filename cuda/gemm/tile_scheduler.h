@@ -41,7 +41,8 @@ Status launch_tiles(KernelFunction* kernel, TileMNK const& tile, int threads, in
   if (args.m > kMax - tile.m || args.n > kMax - tile.n || args.k > kMax - tile.k)
     return {"a size of m, n, k is over 2^31 - 1 less one tile"};
   if (m > kMax / n || m * n > kMax / args.batch) return {"d has more than 2^31 - 1 tiles"};
-  LaunchConfig const config{.grid = {unsigned(m * n * args.batch)}, .block = {unsigned(threads)}, .smem_bytes = smem_bytes};
+  LaunchConfig const config{
+      .grid = {unsigned(m * n * args.batch)}, .block = {unsigned(threads)}, .smem_bytes = smem_bytes};
   return launch_kernel(kernel, config, stream, args, TileGrid{int(m), int(n), int(k)});
 }
 

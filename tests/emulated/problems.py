@@ -45,7 +45,11 @@ def _operand(values: np.ndarray, transposed: bool, pad: int, multiple: int) -> t
     memory = np.full((batch, outer, pitch), np.nan, values.dtype)
     memory[:, :, :inner] = stored
     # The array ends with its last element, so that a read behind it meets the guard page.
-    flat = memory.reshape(-1)[: max(0, batch * outer * pitch - (pitch - inner))].copy() if values.size else memory[:0].reshape(-1)
+    flat = (
+        memory.reshape(-1)[: max(0, batch * outer * pitch - (pitch - inner))].copy()
+        if values.size
+        else memory[:0].reshape(-1)
+    )
     strides = (outer * pitch, 1, pitch) if transposed else (outer * pitch, pitch, 1)
     return flat, strides
 

@@ -40,7 +40,11 @@ def test_sizes_are_paired():
     for order in ORDERS:
         problems = covering_problems(config, order)
         ms, ns, ks = ({getattr(problem, mode) for problem in problems} for mode in "mnk")
-        for one, other, count in (("m", "n", len(ms) * len(ns)), ("m", "k", len(ms) * len(ks)), ("n", "k", len(ns) * len(ks))):
+        for one, other, count in (
+            ("m", "n", len(ms) * len(ns)),
+            ("m", "k", len(ms) * len(ks)),
+            ("n", "k", len(ns) * len(ks)),
+        ):
             assert len({(getattr(problem, one), getattr(problem, other)) for problem in problems}) == count
 
 

@@ -34,9 +34,7 @@ def build(folder: pathlib.Path, row: str, file: str = "", old: str = "", new: st
         (gemm / source.name).write_text(text)
     instance = folder / "instance.cc"
     instance.write_text(instance_source(row))
-    return cxx.build(
-        "gemm_driver", [DRIVER], flags=[f"-I{folder}", f"-DMOYE_ROW={row}"], kernel_sources=[instance]
-    )
+    return cxx.build("gemm_driver", [DRIVER], flags=[f"-I{folder}", f"-DMOYE_ROW={row}"], kernel_sources=[instance])
 
 
 def run(binary: pathlib.Path, sizes: tuple[int, int, int]) -> str:

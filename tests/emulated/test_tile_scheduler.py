@@ -18,6 +18,8 @@ def test_every_tile_once():
 
 
 def test_more_rows_of_tiles_than_a_group():
-    config = next(c for c in jax_moye.configs() if c.kernel == "sm80_multistage" and c.alignment == 16 and c.tile[0] == 64)
+    config = next(
+        c for c in jax_moye.configs() if c.kernel == "sm80_multistage" and c.alignment == 16 and c.tile[0] == 64
+    )
     for order in ("NN", "TT"):
         check_exact(config, Problem(9 * 64 + 1, 3 * 64, 24, order, batch=2))

@@ -54,20 +54,25 @@ namespace {
 
 size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
+// Address space kept free on either side of a mapping, so that an index out of range in an array of the caller, who may
+// get the addresses beside it, is not taken for a stack overflow or for shared memory.
+constexpr size_t kMargin = 1 << 20;
+
 // `count` parts of `bytes` accessible bytes, each behind `guard` inaccessible ones, and a guard at the end.
 uintptr_t map_parts(size_t count, size_t bytes, size_t guard, size_t* mapped) {
   *mapped = count * (guard + bytes) + guard;
-  void* const map = mmap(nullptr, *mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const map = mmap(nullptr, *mapped + 2 * kMargin, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (map == MAP_FAILED) throw std::bad_alloc();
+  char* const begin = static_cast<char*>(map) + kMargin;
   for (size_t i = 0; i < count && bytes != 0; ++i) {
-    char* const part = static_cast<char*>(map) + i * (guard + bytes) + guard;
+    char* const part = begin + i * (guard + bytes) + guard;
     if (mprotect(part, bytes, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
   }
-  return reinterpret_cast<uintptr_t>(map);
+  return reinterpret_cast<uintptr_t>(begin);
 }
 
 void unmap(uintptr_t begin, size_t bytes) {
-  if (bytes != 0) munmap(reinterpret_cast<void*>(begin), bytes);
+  if (bytes != 0) munmap(reinterpret_cast<void*>(begin - kMargin), bytes + 2 * kMargin);
 }
 
 // Domains nobody uses. A launch borrows one for each of its OS threads.

@@ -99,9 +99,7 @@ uint32_t smem_offset(Thread& thread, void const* address, size_t bytes, char con
   size_t const size = domain.launch->shape.smem_bytes;
   if (static_cast<size_t>(offset) > size || bytes > size - offset) {
     domain.fail([&] {
-      auto const end = static_cast<ptrdiff_t>(reinterpret_cast<uintptr_t>(thread.cta->smem) - domain.smem_begin);
-      bool const shared = offset >= -end && offset < static_cast<ptrdiff_t>(domain.smem_bytes_mapped);
-      if (!shared)
+      if (!domain.in_smem_mapping(reinterpret_cast<uintptr_t>(address)))
         return format("%s %s: %p is not an address in shared memory", what, by(thread, loc).c_str(), address);
       return format("out of bounds: %s of %zu bytes %s: offset %td of shared memory (%zu bytes)", what, bytes,
                     by(thread, loc).c_str(), offset, size);
