@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from jax_moye.layout import int_tuple as it
-from jax_moye.layout.errors import DowncastNoUnitStride, InvalidShape, LayoutError, UpcastDivisibility
+from jax_moye.layout.errors import DowncastNoUnitStride, InvalidShape, LayoutError, NonInjective, UpcastDivisibility
 from jax_moye.layout.layout import Layout, as_any, make
 
 
@@ -60,11 +60,15 @@ def downcast(layout: Any, n: int) -> Any:
 
     The mode of stride 1 becomes n times as long, other strides n times as large.
 
+    Law: `downcast(L, n)(j + n*i) == n*L(i) + j` for j < n, where the mode of stride 1 comes first; wherever it stands,
+    the n parts of each element follow each other along it.
+
     >>> downcast("(8,4):(1,8)", 4)
     Layout('(32,4):(1,32)')
 
     Raises:
       DowncastNoUnitStride: no mode has stride 1.
+      NonInjective: two modes have, so it is open which of them the parts lie along. (Modes of extent 1 do not count.)
     """
     layout = as_any(layout, "downcast")
     n = _factor("downcast", layout, n)
@@ -72,16 +76,33 @@ def downcast(layout: Any, n: int) -> Any:
         return layout.downcast(n)
     if n == 1:
         return layout
-    if not any(abs(d) == 1 for _s, d in layout.leaves):
-        raise DowncastNoUnitStride(
-            "downcast",
-            (layout, n),
-            f"no mode of {layout} has stride 1, so the {n} parts of an element have no mode",
-            "give the layout a mode 1:1",
-        )
+    parts = _unit_mode(layout, n)
+    position = iter(range(len(layout.leaves)))
+    place = it.transform_leaf(lambda _s: next(position), layout.shape)
     return make(
-        it.transform_leaf(lambda s, d: s * n if abs(d) == 1 else s, layout.shape, layout.stride),
-        it.transform_leaf(lambda d: d if abs(d) == 1 else d * n, layout.stride),
+        it.transform_leaf(lambda i, s: s * n if i == parts else s, place, layout.shape),
+        it.transform_leaf(lambda i, d: 1 if i == parts else d * n, place, layout.stride),
+    )
+
+
+def _unit_mode(layout: Layout, n: int) -> int:
+    """The leaf along which the parts of an element lie: the one of stride 1, if need be one of extent 1."""
+    unit = [i for i, (_s, d) in enumerate(layout.leaves) if d == 1]
+    long = [i for i in unit if layout.leaves[i][0] > 1]
+    if len(long) > 1:
+        modes = " and ".join(f"{s}:{d}" for s, d in (layout.leaves[i] for i in long))
+        raise NonInjective(
+            "downcast", (layout, n), f"modes {modes} both have stride 1: the {n} parts of an element lie along one"
+        )
+    if unit:
+        return (long or unit)[0]
+    backwards = any(d == -1 for _s, d in layout.leaves)
+    raise DowncastNoUnitStride(
+        "downcast",
+        (layout, n),
+        f"no mode of {layout} has stride 1, so the {n} parts of an element have no mode"
+        + (" (along stride -1 they would run backwards)" if backwards else ""),
+        "give the layout a mode 1:1",
     )
 
 
@@ -92,7 +113,7 @@ def recast_layout(layout: Any, old_bits: int, new_bits: int) -> Any:
     Layout('(32,4):(1,32)')
 
     Raises:
-      UpcastDivisibility, DowncastNoUnitStride: the elements do not go into each other.
+      UpcastDivisibility, DowncastNoUnitStride, NonInjective: the elements do not go into each other.
     """
     layout = as_any(layout, "recast_layout")
     old_bits, new_bits = _factor("recast_layout", layout, old_bits), _factor("recast_layout", layout, new_bits)

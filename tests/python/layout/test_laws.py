@@ -330,8 +330,69 @@ def test_upcast_undoes_downcast(layout, n):
     except errors.DowncastNoUnitStride:
         assert 1 not in it.leaves(layout.stride)
         return
+    except errors.NonInjective:
+        return
     assert lay.upcast(finer, n) == layout
     assert lay.recast_layout(layout, 8 * n, 8) == finer
+
+
+@st.composite
+def with_unit_modes(draw):
+    """Layouts with several modes of stride 1, extents of 1 among them, and now and then a negative stride."""
+    leaves = draw(
+        st.lists(
+            st.tuples(st.sampled_from([1, 1, 2, 3, 4]), st.sampled_from([0, 1, 1, 2, 5, -1, -4])),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    shape, stride = zip(*leaves, strict=True)
+    return lay.Layout(shape, stride)
+
+
+@SETTINGS
+@given(layouts(64) | with_unit_modes(), st.sampled_from([2, 3, 4, 8]))
+def test_downcast(layout, n):
+    """Each element of the layout becomes its n consecutive parts, wherever the layout puts the mode of them."""
+    long_units = [s for s, d in layout.leaves if d == 1 and s > 1]
+    if len(long_units) > 1:
+        with pytest.raises(errors.NonInjective):
+            lay.downcast(layout, n)
+        return
+    if not any(d == 1 for _s, d in layout.leaves):
+        with pytest.raises(errors.DowncastNoUnitStride):
+            lay.downcast(layout, n)
+        return
+    finer = lay.downcast(layout, n)
+    assert it.congruent(finer.shape, layout.shape)
+    assert finer.size == n * layout.size
+    leaves = list(zip(finer.leaves, layout.leaves, strict=True))
+    assert sum(new[0] != old[0] for new, old in leaves) == 1
+    parts = next(i for i, (new, old) in enumerate(leaves) if new[0] != old[0])
+    flat, fine = (lay.Layout(*zip(*x.leaves, strict=True)) for x in (layout, finer))
+    for c in lay.coordinates(flat.shape):
+        for j in range(n):
+            inner = tuple(n * x + j if i == parts else x for i, x in enumerate(c))
+            assert fine(inner) == n * flat(c) + j
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "expected"),
+    [("(1,4):(1,1)", 4, "(1,16):(4,1)"), ("(1,1):(1,1)", 2, "(2,1):(1,2)"), ("(1,7):(1,0)", 8, "(8,7):(1,0)")],
+)
+def test_downcast_skips_extents_of_1(text, n, expected):
+    assert str(lay.downcast(text, n)) == expected
+    assert str(lay.recast_layout(text, 8 * n, 8)) == expected
+
+
+def test_downcast_of_two_modes_of_stride_1():
+    with pytest.raises(errors.NonInjective, match=r"modes 2:1 and 2:1"):
+        lay.downcast("(2,2):(1,1)", 2)
+    with pytest.raises(errors.NonInjective, match="recast_layout") as caught:
+        lay.recast_layout("(2,2):(1,1)", 16, 8)
+    assert caught.value.op == "recast_layout"
+    with pytest.raises(errors.DowncastNoUnitStride, match="backwards"):
+        lay.downcast("4:-1", 2)
 
 
 @SETTINGS

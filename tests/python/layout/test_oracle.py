@@ -173,6 +173,23 @@ def refusal_is_right(op, args, recorded):
     return len(set(recorded.values().tolist())) != recorded.size
 
 
+def parts(layout, n):
+    """The indices of the n parts of each element, sorted, evaluated without the library's algebra."""
+    return sorted(n * evaluate(layout, i) + j for i in range(layout.size) for j in range(n))
+
+
+def recorded_breaks_downcast(case):
+    """Whether the recorded downcast does not have the n parts of each element: CuTe lengthens every mode of stride 1.
+
+    Then the library must refuse, or have the parts.
+    """
+    if case["op"] != "downcast":
+        return False
+    layout, n = arguments("downcast", case["args"])
+    recorded = lay.Layout(case["out"])
+    return sorted(evaluate(recorded, i) for i in range(recorded.size)) != parts(layout, n)
+
+
 def attempt(case):
     """The library's result for a case, or None if it refuses and is right to.
 
@@ -212,6 +229,16 @@ def attempt(case):
 @pytest.mark.parametrize("case", list(cases()))
 def test_case(case):
     op = case["op"]
+    if recorded_breaks_downcast(case):
+        layout, n = arguments(op, case["args"])
+        if sum(d == 1 and s > 1 for s, d in layout.leaves) > 1:
+            with pytest.raises(errors.NonInjective):
+                lay.downcast(layout, n)
+        else:
+            got = lay.downcast(layout, n)
+            assert it.congruent(got.shape, layout.shape)
+            assert sorted(evaluate(got, i) for i in range(got.size)) == parts(layout, n)
+        return
     got = attempt(case)
     if got is None:
         return
