@@ -28,6 +28,11 @@ def int_tuple(text: str) -> IntTuple:
     return "_" if text == "_" else int(text)
 
 
+def text(t: IntTuple) -> str:
+    """The opposite of int_tuple."""
+    return f"({','.join(map(text, t))})" if isinstance(t, tuple) else str(t)
+
+
 def layout(text: str) -> tuple[IntTuple, IntTuple]:
     shape, stride = split(text, ":")
     return int_tuple(shape), int_tuple(stride)

@@ -135,6 +135,9 @@ struct TiledCopy : Atom_ {
   }
   MOYE_HOST_DEVICE static constexpr auto layout_S_TV() { return side_layout_TV(typename Atom::ValLayoutSrc{}); }
   MOYE_HOST_DEVICE static constexpr auto layout_D_TV() { return side_layout_TV(typename Atom::ValLayoutDst{}); }
+  // CuTe's names for them.
+  MOYE_HOST_DEVICE static constexpr auto get_layoutS_TV() { return layout_S_TV(); }
+  MOYE_HOST_DEVICE static constexpr auto get_layoutD_TV() { return layout_D_TV(); }
 
   /// (thread, (value, atom), rest of mode 0, rest of mode 1, ...) of a tensor
   template <class T, class LayoutTVSide>

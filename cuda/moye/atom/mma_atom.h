@@ -77,8 +77,7 @@ struct TiledMma : Atom_ {
     return make_shape(tile_size_mnk<0>(), tile_size_mnk<1>(), tile_size_mnk<2>());
   }
 
-  /// ((thread of atom, (atoms along I, atoms along J)), (value, (RestI, RestJ, ...))) of a layout with modes (I, J,
-  /// ...)
+  /// ((thread of atom, (atoms along I, atoms along J)), (value, (RestI, RestJ, ...))) of a layout (I, J, ...)
   template <int I, int J, class LayoutTV, class L>
   MOYE_HOST_DEVICE static constexpr auto thrfrg(LayoutTV const& layout_tv, L const& l) {
     static_assert(rank_v<L> >= 2, "TiledMma: the tensor has fewer than two modes");
@@ -126,14 +125,32 @@ struct TiledMma : Atom_ {
     return get_slice(thread);
   }
 
-  /// The shape of a thread's part of a (M,N) tile: (value, RestM, RestN)
+  // CuTe's names for them.
+  MOYE_HOST_DEVICE static constexpr auto get_layoutA_TV() { return layout_A_TV(); }
+  MOYE_HOST_DEVICE static constexpr auto get_layoutB_TV() { return layout_B_TV(); }
+  MOYE_HOST_DEVICE static constexpr auto get_layoutC_TV() { return layout_C_TV(); }
+  MOYE_HOST_DEVICE static constexpr auto get_thr_layout_vmnk() { return thr_layout_vmnk(); }
+
+  /// The shape of a thread's part of a tile: (value, RestM, RestK) of (M,K), (value, RestN, RestK) of (N,K),
+  /// (value, RestM, RestN) of (M,N).
+  template <class ShapeMK>
+  MOYE_HOST_DEVICE static constexpr auto partition_shape_A(ShapeMK const& shape_mk) {
+    return part_shape(thrfrg_A(make_layout(shape_mk)).shape());
+  }
+  template <class ShapeNK>
+  MOYE_HOST_DEVICE static constexpr auto partition_shape_B(ShapeNK const& shape_nk) {
+    return part_shape(thrfrg_B(make_layout(shape_nk)).shape());
+  }
   template <class ShapeMN>
   MOYE_HOST_DEVICE static constexpr auto partition_shape_C(ShapeMN const& shape_mn) {
-    auto const frg = thrfrg_C(make_layout(shape_mn)).shape();
-    return tuple_cat(make_tuple(get<1, 0>(frg)), get<1, 1>(frg));
+    return part_shape(thrfrg_C(make_layout(shape_mn)).shape());
   }
 
  private:
+  template <class Frg>
+  static MOYE_HOST_DEVICE constexpr auto part_shape(Frg const& frg) {
+    return tuple_cat(make_tuple(get<1, 0>(frg)), get<1, 1>(frg));
+  }
   template <int I>
   static MOYE_HOST_DEVICE constexpr auto shared() {
     return make_layout(size<I>(ThrLayoutVMNK{}), Int<0>{});
