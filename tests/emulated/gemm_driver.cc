@@ -1,4 +1,4 @@
-// Runs one row of the table (MOYE_ROW) once in the emulator: gemm_driver m n k. Prints "ok", "wrong: ..." or "error: ...".
+// gemm_driver m n k: one launch of a row of the table (MOYE_ROW) in the emulator; prints "ok", "wrong: ..." or "error: ..."
 // a (m,k) and b (n,k) are row-major and hold integers in [-2, 2]; d (m,n) is f32; all three end at a guard page.
 #include <cmath>
 #include <cstdio>

@@ -14,8 +14,8 @@ SIMT = "{simt_tiled, f32, {64, 64, 8}, 1, 4}"
 
 RACE = (
     r"race on shared memory smem\+0x[0-9a-f]+: {new} \((read|write)\) "
-    r"by block \(0,0,0\) thread \d+ \(warp \d lane \d+\) at {file}:\d+ is not ordered after {old} \((read|write)\) by block \(0,0,0\) thread \d+ \(warp \d lane \d+\) "
-    r"at {file}:\d+"
+    r"by block \(0,0,0\) thread \d+ \(warp \d lane \d+\) at {file}:\d+ is not ordered after {old} \((read|write)\) "
+    r"by block \(0,0,0\) thread \d+ \(warp \d lane \d+\) at {file}:\d+"
 )
 
 

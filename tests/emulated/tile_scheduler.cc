@@ -15,7 +15,8 @@ int check(unsigned tiles_m, unsigned tiles_n, unsigned batch) {
     bool const inside = coord.m >= 0 && unsigned(coord.m) < tiles_m && coord.n >= 0 && unsigned(coord.n) < tiles_n &&
                         coord.batch >= 0 && unsigned(coord.batch) < batch;
     unsigned const group = tile % (tiles_m * tiles_n) / (kSuperM * tiles_n);
-    if (!inside || unsigned(coord.m) / kSuperM != group || seen[(coord.batch * tiles_m + coord.m) * tiles_n + coord.n]++) {
+    if (!inside || unsigned(coord.m) / kSuperM != group ||
+        seen[(coord.batch * tiles_m + coord.m) * tiles_n + coord.n]++) {
       std::printf("super_m %d, grid %u x %u x %u: tile %u is (%d, %d, %d)\n", kSuperM, tiles_m, tiles_n, batch, tile,
                   coord.m, coord.n, coord.batch);
       return 1;
