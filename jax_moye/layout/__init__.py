@@ -67,6 +67,8 @@ from jax_moye.layout.divide import zipped_product as zipped_product
 from jax_moye.layout.errors import LayoutError as LayoutError
 from jax_moye.layout.execute import copy as copy
 from jax_moye.layout.execute import gemm as gemm
+from jax_moye.layout.gmma import GmmaDescriptor as GmmaDescriptor
+from jax_moye.layout.gmma import make_gmma_desc as make_gmma_desc
 from jax_moye.layout.int_tuple import IntTuple as IntTuple
 from jax_moye.layout.int_tuple import Underscore as Underscore
 from jax_moye.layout.int_tuple import _ as _

@@ -315,18 +315,6 @@ def test_pieces_smaller_than_a_value(op, kind):
         atoms.CopyAtom(op, kind)
 
 
-@pytest.mark.parametrize("case", [c for c in ALGEBRA["cases"] if c["op"] == "gmma_smem_atom"], ids=lambda c: c["id"])
-def test_gmma_smem_atom(case):
-    major, swizzle, kind = case["args"]
-    got = atoms.gmma_smem_atom(major, swizzle, kind)
-    in_bytes, _, layout = case["out"].split(" o ")  # the recorded swizzle is one of bytes
-    assert str(got.layout) == layout
-    bits = dtypes.dtype(kind).bits
-    if got.swizzle.bits:
-        assert got.swizzle == lay.Swizzle(in_bytes).upcast(bits // 8)
-    assert lay.Swizzle(in_bytes).bits == got.swizzle.bits
-
-
 def test_gmma_smem_atom_errors():
     for arguments in (("M", "SW128", "float16"), ("K", "SW256", "float16"), ("K", "SW32", "float17")):
         with pytest.raises(errors.AtomMismatch):
