@@ -17,8 +17,12 @@ over NumPy memory, on which `copy` and `gemm` do what the instructions do.
 >>> make_tiled_copy(CopyAtom("UniversalCopy<uint128_t>", "float32"), "(32,8)", "(4,1)")
 TiledCopy: 256 threads, tile (128,8), UniversalCopy<uint128_t>
 
-IntTuple functions are in `jax_moye.layout.int_tuple`.
+IntTuple functions are in `jax_moye.layout.int_tuple`, checks of copies and shared memory in `jax_moye.layout.checks`,
+pictures in `jax_moye.layout.draw`.
 """
+
+import importlib
+from typing import TYPE_CHECKING
 
 from jax_moye.layout import errors as errors
 from jax_moye.layout import int_tuple as int_tuple
@@ -134,3 +138,27 @@ from jax_moye.layout.tiled import make_tiled_copy_C as make_tiled_copy_C
 from jax_moye.layout.tiled import make_tiled_copy_D as make_tiled_copy_D
 from jax_moye.layout.tiled import make_tiled_copy_S as make_tiled_copy_S
 from jax_moye.layout.tiled import make_tiled_mma as make_tiled_mma
+
+if TYPE_CHECKING:
+    from jax_moye.layout import checks as checks
+    from jax_moye.layout.draw import print_typst as print_typst
+    from jax_moye.layout.draw import to_latex as to_latex
+    from jax_moye.layout.draw import to_svg as to_svg
+    from jax_moye.layout.draw import to_text as to_text
+    from jax_moye.layout.draw import to_typst as to_typst
+
+_PICTURES = ("print_typst", "to_latex", "to_svg", "to_text", "to_typst")
+
+
+def __getattr__(name: str) -> object:
+    """Checks and pictures are imported when they are first used."""
+    if name == "checks":
+        return importlib.import_module("jax_moye.layout.checks")
+    if name in _PICTURES:
+        return getattr(importlib.import_module("jax_moye.layout.draw"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """With what is imported when it is first used."""
+    return sorted({*globals(), "checks", *_PICTURES})

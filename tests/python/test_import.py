@@ -54,8 +54,26 @@ def test_the_table_needs_no_backend():
 
 
 def test_the_public_names():
-    assert set(jax_moye.__all__) == {"GemmConfig", "InterpretParams", "configs", "matmul"}
+    assert set(jax_moye.__all__) == {"GemmConfig", "InterpretParams", "configs", "layout", "matmul"}
     assert all(hasattr(jax_moye, name) for name in jax_moye.__all__)
+
+
+def test_layout_and_its_pictures_are_imported_when_used():
+    assert (
+        run(
+            "import sys, jax_moye\n"
+            "loaded = lambda *names: [name for name in names if 'jax_moye.' + name in sys.modules]\n"
+            "names = 'layout', 'layout.draw', 'layout.checks'\n"
+            "print(loaded(*names))\n"
+            "jax_moye.layout.Layout('4:1')\n"
+            "print(loaded(*names))\n"
+            "lay = jax_moye.layout\n"
+            "text = lay.to_text('4:1'), lay.to_svg('4:1'), lay.to_latex('4:1'), lay.to_typst('4:1')\n"
+            "print(all(text), callable(lay.print_typst), callable(lay.checks.bank_conflicts), callable(lay.draw))\n"
+            "print({'checks', 'to_text', 'print_typst', 'Layout'} <= set(dir(lay)), hasattr(lay, 'nothing'))"
+        )
+        == "[]\n['layout']\nTrue True True False\nTrue False\n"
+    )
 
 
 def test_private_parts_of_jax_are_not_used():
