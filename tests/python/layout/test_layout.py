@@ -426,7 +426,7 @@ def test_the_package_imports_layouts_lazily():
 
 
 def test_operations_at_trace_time_are_fast():
-    """Under a millisecond each on the largest layouts of the kernels; the budget here is ten times that."""
+    """Under a millisecond each on the largest layouts of the kernels, nothing cached."""
     from jax_moye.layout import algebra, divide, inverse
 
     smem = lay.tile_to_shape(Swizzle(3, 4, 3) @ Layout("(8,64):(64,1)"), (256, 64, 4))
@@ -452,4 +452,4 @@ def test_operations_at_trace_time_are_fast():
             start = time.process_time()
             call()
             best = min(best, time.process_time() - start)
-        assert best < 0.01, f"{name}: {best * 1e3:.2f} ms"
+        assert best < 0.001, f"{name}: {best * 1e3:.2f} ms"
