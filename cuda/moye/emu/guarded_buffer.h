@@ -6,10 +6,10 @@
 
 namespace moye::emu {
 
-/// An array between two inaccessible pages. Its end (or start) lies at one of them, as near as `alignment` of the start
-/// allows; the accessible bytes around the array are guard bands of 0xff, NaN in every float type. The array itself
-/// starts as 0xff bytes too. A read or write beyond a page is a fault, which the emulator turns into a report; a read
-/// of a band yields NaN; a write to a band is found by damage().
+/// An array between two inaccessible megabytes. Its end (or start) lies at one of them, as near as `alignment` of the
+/// start allows; the accessible bytes around the array are guard bands of 0xff, NaN in every float type. The array
+/// itself starts as 0xff bytes too. A read or write beyond them is a fault, which the emulator turns into a report; a
+/// read of a band yields NaN; a write to a band is found by damage().
 class GuardedBuffer {
  public:
   enum class Flush { end, start };
@@ -27,7 +27,7 @@ class GuardedBuffer {
   std::string damage() const;
 
  private:
-  unsigned char* map_ = nullptr;  // a page, the accessible bytes, a page
+  unsigned char* map_ = nullptr;  // guard, the accessible bytes, guard
   size_t map_bytes_ = 0;
   unsigned char* data_ = nullptr;
   size_t bytes_ = 0;
