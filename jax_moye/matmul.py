@@ -183,7 +183,7 @@ def canonical_precision(precision: Any) -> Any:
       ValueError: it is none of what jax.lax.dot_general takes.
     """
     if precision is None:
-        precision = jax.config.jax_default_matmul_precision
+        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
         if precision is None:
             return None
     if isinstance(precision, lax.Precision):

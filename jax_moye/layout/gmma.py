@@ -170,7 +170,7 @@ def _split(name: str, mode: Layout, extent: int, given: Any) -> tuple[int, int]:
 
 def _only(name: str, mode: Layout, given: Any) -> tuple[int]:
     mode = coalesce(mode)
-    if mode.depth:
+    if not isinstance(mode.stride, int):
         raise NotCanonicalGmma(_OP, given, f"{name} needs more than one stride: {mode} in units of 16 bytes")
     return (mode.stride if mode.size > 1 else 0,)
 

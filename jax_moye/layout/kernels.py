@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jax_moye.layout import Layout, Swizzle, checks, tile_to_shape
-from jax_moye.layout.atoms import CopyAtom, UniversalCopy, UniversalFMA
+from jax_moye.layout.atoms import CopyAtom, UniversalCopy, UniversalFMA, copy_op
 from jax_moye.layout.checks import BankReport, OccupancyReport, RegisterReport, SectorReport, SmemReport
 from jax_moye.layout.dtypes import dtype
 from jax_moye.layout.errors import InvalidType
@@ -151,7 +151,7 @@ class KernelLayouts:
     def epilogue_report(self, pitch: int, value_type: Any, base: int = 0) -> SectorReport:
         """Sectors of a CTA's stores of d (M,N), row-major, whose rows are `pitch` elements apart."""
         out = dtype(value_type, "epilogue_report")
-        atom = CopyAtom(UniversalCopy(f"uint{out.bits * self.pair}"), out)
+        atom = CopyAtom(UniversalCopy(f"uint{out.bits * self.pair}"), out.name)
         copy = make_tiled_copy_C(atom, self.mma)
         d = Layout((self.a.tile[0], self.b.tile[0]), (pitch, 1))
         return checks.sectors(d, copy, side="D", base=base, what=f"d, {atom.op.name}")
@@ -238,7 +238,7 @@ def _sm80_multistage(config: Any, order: str) -> KernelLayouts:
         else:
             atom = Swizzle(3, 3, 3) @ Layout((64, 8), (1, 64))
         smem = tile_to_shape(atom, (rows, blk_k, config.stages))  # (BLK,BLK_K,PIPE)
-        load = _coalesced_copy(CopyAtom(op, element), major, threads, rows, blk_k, vector)
+        load = _coalesced_copy(CopyAtom(copy_op(op), element.name), major, threads, rows, blk_k, vector)
         return OperandLayouts(
             name,
             (rows, blk_k),
@@ -248,7 +248,9 @@ def _sm80_multistage(config: Any, order: str) -> KernelLayouts:
             None if "CP_ASYNC" in op else load,
             smem,
             Layout(smem.cosize),
-            make_read(CopyAtom("SM75_U32x4_LDSM_N" if major == "k" else "SM75_U16x8_LDSM_T", element), mma),
+            make_read(
+                CopyAtom(copy_op("SM75_U32x4_LDSM_N" if major == "k" else "SM75_U16x8_LDSM_T"), element.name), mma
+            ),
         )
 
     a, b = operand("a", blk_m, make_tiled_copy_A), operand("b", blk_n, make_tiled_copy_B)
@@ -264,8 +266,8 @@ def _simt_tiled(config: Any, order: str) -> KernelLayouts:
     vector, owned = config.alignment * 8 // element.bits, 128 // element.bits
     tiler = Layout((16, owned), (owned, 1))  # thread i owns owned * i + (0, owned)
     mma = make_tiled_mma(UniversalFMA(element), "(16,16,1)", (tiler, tiler, 1))
-    one = CopyAtom(UniversalCopy(element), element)
-    wide = CopyAtom(UniversalCopy("uint128"), element) if config.alignment == 16 else one
+    one = CopyAtom(UniversalCopy(element), element.name)
+    wide = CopyAtom(UniversalCopy("uint128"), element.name) if config.alignment == 16 else one
 
     def operand(name: str, rows: int, make_read: Callable[[CopyAtom, TiledMma], TiledCopy]) -> OperandLayouts:
         major = _major(order, name)

@@ -136,7 +136,8 @@ class SectorReport:
         """Both accesses."""
         what = self.what if self.what == other.what else f"{self.what} and {other.what}"
         mine, others = dataclasses.astuple(self)[:-1], dataclasses.astuple(other)[:-1]
-        return SectorReport(*(x + y for x, y in zip(mine, others, strict=True)), what)
+        requests, sectors, ideal, lines, useful = (x + y for x, y in zip(mine, others, strict=True))
+        return SectorReport(requests, sectors, ideal, lines, useful, what)
 
     def __str__(self) -> str:
         """A sentence."""
