@@ -33,6 +33,19 @@ MOYE_HOST_DEVICE constexpr auto divide_leaf(Layout<S, D> const& l, N const& n) {
                      make_tuple(stride_of_extent(n, l.stride()), stride_of_extent(rest, n * l.stride())));
 }
 
+/// Tiles that do not divide may reach beyond the layout, for predication; they may not leave elements out.
+template <class L, class T, class Rest>
+MOYE_HOST_DEVICE constexpr void check_tiles_cover() {
+  if constexpr (is_static<decltype(shape(declval<L>()))> && is_static<T> && is_static<Rest>) {
+    constexpr int kTiles = size_v<T> * size_v<Rest>;
+    if constexpr (kTiles != size_v<L>) {
+      using Numbers_ = NumbersOf<decltype(declval<T>().shape()), decltype(declval<T>().stride())>;
+      static_assert(kTiles > size_v<L> && !has_holes(Numbers_::value),
+                    "logical_divide: the tile has gaps that are no multiple of its parts, so tiles leave elements out");
+    }
+  }
+}
+
 /// (tile, rest): composition with (B, complement(B, size)). Where B's size does not divide, the rest is rounded up.
 /// With a tuple: mode by mode, so each mode of the result is (tile, rest); `_` leaves a mode whole.
 template <class S, class D, class T>
@@ -40,7 +53,9 @@ MOYE_HOST_DEVICE constexpr auto logical_divide(Layout<S, D> const& l, T const& t
   if constexpr (is_underscore<T>) {
     return l;
   } else if constexpr (is_layout<T>) {
-    MOYE_RETURN(composition(l, make_layout(tiler, complement(tiler, coalesce(l).shape()))))
+    auto const rest = complement(tiler, coalesce(l).shape());
+    check_tiles_cover<Layout<S, D>, T, RemoveCvref<decltype(rest)>>();
+    MOYE_RETURN(composition(l, make_layout(tiler, rest)))
   } else if constexpr (is_integral<T> && is_integral<S>) {
     return divide_leaf(l, tiler);
   } else if constexpr (is_integral<T>) {
@@ -359,10 +374,42 @@ MOYE_HOST_DEVICE constexpr auto upcast(Layout<S, D> const& l) {
     MOYE_RETURN(make_layout(UpcastImpl<N, S, D>::shape(l.shape()), UpcastImpl<N, S, D>::stride(l.stride())))
   }
 }
-template <class Strides>
-inline constexpr bool has_unit_stride = is_constant<1, Strides> || is_constant<-1, Strides>;
-template <class... D>
-inline constexpr bool has_unit_stride<Tuple<D...>> = (has_unit_stride<D> || ...);
+/// The leaf along which the parts of an element lie: the one of stride 1, if need be one of extent 1. -1: there is
+/// none; -2: there are two.
+template <class S, class D>
+inline constexpr int unit_leaf = [] {
+  FlatLeaves<leaf_count<S>> const leaves = NumbersOf<S, D>::value;
+  int found = -1;
+  bool is_long = false;
+  for (int i = 0; i < leaf_count<S>; ++i) {
+    if (leaves.stride[i] != 1 || (leaves.shape[i] == 1 && found >= 0)) continue;
+    if (leaves.shape[i] != 1 && is_long) return -2;
+    is_long = leaves.shape[i] != 1;
+    found = i;
+  }
+  return found;
+}();
+template <int N, bool kUnit, class S>
+MOYE_HOST_DEVICE constexpr auto downcast_shape(S const& s) {
+  if constexpr (kUnit) {
+    return s * Int<N>{};
+  } else {
+    return s;
+  }
+}
+template <int N, bool kUnit, class D>
+MOYE_HOST_DEVICE constexpr auto downcast_stride(D const& d) {
+  if constexpr (kUnit) {
+    return d;
+  } else {
+    return d * Int<N>{};
+  }
+}
+template <int N, int kUnit, class Shapes, class Strides, int... I>
+MOYE_HOST_DEVICE constexpr auto downcast_leaves(Shapes const& shapes, Strides const& strides, Seq<I...>) {
+  return make_layout(make_tuple(downcast_shape<N, I == kUnit>(get<I>(shapes))...),
+                     make_tuple(downcast_stride<N, I == kUnit>(get<I>(strides))...));
+}
 
 /// The layout in units of 1/N element: the contiguous mode gets N times as long, the other strides N times as large.
 template <int N, class S, class D>
@@ -370,22 +417,12 @@ MOYE_HOST_DEVICE constexpr auto downcast(Layout<S, D> const& l) {
   if constexpr (N == 1) {
     return l;
   } else {
-    static_assert(has_unit_stride<D>, "downcast: no mode is contiguous");
-    auto const longer = [](auto const& s, auto const& d) {
-      if constexpr (has_unit_stride<RemoveCvref<decltype(d)>>) {
-        return s * Int<N>{};
-      } else {
-        return s;
-      }
-    };
-    auto const larger = [](auto const& d) {
-      if constexpr (has_unit_stride<RemoveCvref<decltype(d)>>) {
-        return d;
-      } else {
-        return d * Int<N>{};
-      }
-    };
-    return make_layout(transform_leaf(l.shape(), l.stride(), longer), transform_leaf(l.stride(), larger));
+    static_assert(unit_leaf<S, D> != -1, "downcast: no mode is contiguous");
+    static_assert(unit_leaf<S, D> != -2,
+                  "downcast: two modes have stride 1, and the parts of an element lie along one");
+    auto const leaves = downcast_leaves<N, unit_leaf<S, D>>(flatten_to_tuple(l.shape()), flatten_to_tuple(l.stride()),
+                                                            MakeSeq<leaf_count<S>>{});
+    MOYE_RETURN(make_layout(unflatten(leaves.shape(), l.shape()), unflatten(leaves.stride(), l.shape())))
   }
 }
 /// The layout of the same memory seen as elements of kNewBits instead of kOldBits bits.
@@ -404,18 +441,54 @@ MOYE_HOST_DEVICE constexpr auto recast_layout(L const& l) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Vector width
 
+/// The length of the first mode, if its stride is 1 and it is known; otherwise 1.
+template <class L>
+inline constexpr int first_vector = 1;
+template <auto s, class... S, class... D>
+inline constexpr int first_vector<Layout<Tuple<C<s>, S...>, Tuple<Int<1>, D...>>> = s;
+template <auto s>
+inline constexpr int first_vector<Layout<C<s>, Int<1>>> = s;
+
+constexpr int smallest_factor(int n) {
+  for (int p = 2; p * p <= n; ++p) {
+    if (n % p == 0) return p;
+  }
+  return n;
+}
+/// The largest n found with A(inverse(i)) == i for i < n, from kTry down over its divisors.
+template <class A, class Inverse, int kTry>
+struct CommonVector {
+  static constexpr int value = [] {
+    if constexpr (kTry <= 1) {
+      return 1;
+    } else if constexpr (composition_error<Inverse, Int<kTry>> != LayoutError::kNone) {
+      return CommonVector<A, Inverse, kTry / smallest_factor(kTry)>::value;
+    } else {
+      using Part = decltype(composition(Inverse{}, Int<kTry>{}));
+      if constexpr (composition_error<A, Part> != LayoutError::kNone) {
+        return CommonVector<A, Inverse, kTry / smallest_factor(kTry)>::value;
+      } else {
+        return first_vector<decltype(coalesce(composition(declval<A const&>(), Part{})))>;
+      }
+    }
+  }();
+};
+
 /// A layout R with A(R(i)) == B(R(i)) == i: what the two have in common as one contiguous vector.
 template <class A, class B>
-MOYE_HOST_DEVICE constexpr auto max_common_layout(A const& a, B const& b) {
-  auto const inverse = right_inverse(b);
-  if constexpr (composition_error<A, RemoveCvref<decltype(inverse)>> != LayoutError::kNone) {
+MOYE_HOST_DEVICE constexpr auto max_common_layout([[maybe_unused]] A const& a, B const& b) {
+  using Inverse = decltype(right_inverse(b));
+  if constexpr (!is_static<Inverse>) {
     return make_layout(Int<1>{}, Int<0>{});
   } else {
-    auto const common = coalesce(composition(a, inverse));
-    if constexpr (is_constant<1, decltype(mode<0>(common).stride())> && is_static<decltype(mode<0>(common).shape())>) {
-      MOYE_RETURN(composition(inverse, mode<0>(common)))
-    } else {
+    // As far as A is known to reach.
+    constexpr int kInverse = size_v<Inverse>;
+    constexpr int kTry = is_static<decltype(size(a))> ? min_value(size_v<A>, kInverse) : kInverse;
+    constexpr int kCommon = CommonVector<A, Inverse, kTry>::value;
+    if constexpr (kCommon == 1) {
       return make_layout(Int<1>{}, Int<0>{});
+    } else {
+      return composition(Inverse{}, Int<kCommon>{});
     }
   }
 }

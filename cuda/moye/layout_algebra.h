@@ -69,6 +69,8 @@ MOYE_HOST_DEVICE constexpr void refuse() {
   static_assert(kError != LayoutError::kCarry,
                 "composition: two modes of the right layout overflow one mode of the left one (their sum carries)");
   static_assert(kError != LayoutError::kNonInjective, "complement: the layout may reach an element twice");
+  static_assert(kError != LayoutError::kLeftInverseOverlap,
+                "left_inverse: modes overlap so that no layout finds a position for every index");
   static_assert(kError != LayoutError::kLeftInverseDivisibility, "left_inverse: the strides do not divide each other");
   static_assert(kError != LayoutError::kDynamicNotSupported,
                 "layout algebra: this operation needs a number that is not known at compile time");

@@ -15,6 +15,7 @@ enum class LayoutError {
   kCarry,                    // two modes meet in one mode of the other layout and overflow it: sums would carry
   kNonInjective,             // complement of a layout that may hit an element twice
   kLeftInverseDivisibility,  // the strides do not divide each other
+  kLeftInverseOverlap,       // modes overlap so that no layout finds a position for every index
   kDynamicNotSupported,      // a number the decision needs is not known at compile time
 };
 
@@ -272,6 +273,21 @@ constexpr StaticComplement<N> static_complement(FlatLeaves<N> const& in, long lo
   return result;
 }
 
+/// Whether a stride is no multiple of what the smaller ones cover: copies of the layout side by side leave indices out.
+template <int N>
+constexpr bool has_holes(FlatLeaves<N> const& in) {
+  FlatLeaves<N> const part = padded(coalesced(without_zero_strides(in), false));
+  StrideOrder<N> const order = stride_order(part);
+  long long covered = 1;
+  for (int i = 0; i < N; ++i) {
+    long long const stride = part.stride[order.index[i]];
+    if (stride == 0) continue;
+    if (stride % covered != 0) return true;
+    covered = part.shape[order.index[i]] * stride;
+  }
+  return false;
+}
+
 /// Leaf i of an inverse: extent shape[i] (kDynamic: the extent of leaf source[i]), and the stride of leaf source[i] in
 /// the compact layout of the same extents, that is the product of the extents before it (0 where source[i] is -1).
 template <int N>
@@ -337,8 +353,9 @@ template <int N>
 constexpr InversePlan<N> plan_left_inverse(FlatLeaves<N> const& in) {
   InversePlan<N> plan;
   StrideOrder<N> const order = stride_order(in);
-  long long done = 1;  // indices below `done` are decided
-  int previous = -1;   // the leaf whose multiples fill the gap up to the next stride
+  long long done = 1;   // indices below `done` are decided
+  long long reach = 0;  // the largest index of the modes so far
+  int previous = -1;    // the leaf whose multiples fill the gap up to the next stride
   for (int i = 0; i < N; ++i) {
     int const leaf = order.index[i];
     long long const stride = in.stride[leaf];
@@ -350,6 +367,16 @@ constexpr InversePlan<N> plan_left_inverse(FlatLeaves<N> const& in) {
     if (stride < done || stride % done != 0) {
       plan.error = LayoutError::kLeftInverseDivisibility;
       return plan;
+    }
+    if (in.shape[leaf] != kDynamic) {
+      // Indices that smaller strides reach beyond this one are found in its multiples, if those go on: the last mode's
+      // do beyond the size, and those of a mode that the next stride cuts.
+      bool const cut = i + 1 < N && in.stride[order.index[i + 1]] <= in.shape[leaf] * stride;
+      if (reach >= stride && !cut && leaf != N - 1) {
+        plan.error = LayoutError::kLeftInverseOverlap;
+        return plan;
+      }
+      reach += (in.shape[leaf] - 1) * stride;
     }
     plan.emit(stride / done, previous);
     done = stride;

@@ -434,11 +434,20 @@ MOYE_HOST_DEVICE constexpr auto max_alignment(ComposedLayout<W, O, L> const&) {
   return Int<static_cast<int>(gcd_value(kAll, swizzle_vector<ComposedLayout<W, O, L>>))>{};
 }
 
+/// The offset in front of a swizzle where it is known. (Where it is not, slices account for it in the pointer's
+/// kAlign.)
+template <class L>
+inline constexpr long long inside_offset = 0;
+template <class W, auto v, class L>
+inline constexpr long long inside_offset<ComposedLayout<W, C<v>, L>> = v;
+
 /// As for plain layouts, and no longer than the vectors that the swizzles leave contiguous.
 template <class A, class B>
   requires(is_composed<A> || is_composed<B>)
 MOYE_HOST_DEVICE constexpr auto max_common_vector(A const& a, B const& b) {
-  return min(max_common_vector(layout_part(a), layout_part(b)), Int<min_value(swizzle_vector<A>, swizzle_vector<B>)>{});
+  constexpr long long kKept = min_value(swizzle_vector<A>, swizzle_vector<B>);
+  constexpr long long kOffsets = gcd_value(inside_offset<A>, inside_offset<B>);
+  return min(max_common_vector(layout_part(a), layout_part(b)), Int<static_cast<int>(gcd_value(kKept, kOffsets))>{});
 }
 
 }  // namespace moye

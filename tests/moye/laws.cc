@@ -101,6 +101,8 @@ void algebra() {
   composition_law(make_layout(m, ld), make_layout(make_shape(m / 4, 4), make_stride(4, 1)));
   static_assert(is_same<decltype(composition(mixed, make_layout(I<4>{}, I<2>{}))), Layout<I<4>, int64_t>>);
   static_assert(is_same<decltype(composition(mixed, make_layout(I<4>{}, I<8>{}))), Layout<I<4>, I<1>>>);
+  static_assert(left_inverse_error<Layout<Shape<I<16>, I<2>, I<4>>, Stride<I<4>, I<24>, I<1>>>> ==
+                LayoutError::kLeftInverseOverlap);
   // Refused: CuTe returns a wrong layout for each of these.
   using A43 = Layout<Shape<I<4>, I<3>>, Stride<I<3>, I<1>>>;
   static_assert(composition_error<A43, Layout<I<4>, I<3>>> == LayoutError::kStrideDivisibility);
@@ -178,6 +180,13 @@ void algebra() {
   CHECK(equal(upcast<4>(words), make_layout(make_shape(I<8>{}, I<4>{}), make_stride(I<1>{}, I<8>{}))));
   CHECK(equal(downcast<4>(upcast<4>(words)), words));
   CHECK(equal(recast_layout<16, 128>(words), upcast<8>(words)));
+
+  // Of extent-1 modes of stride 1 none becomes longer.
+  CHECK(equal(downcast<2>(make_layout(make_shape(I<1>{}, m), make_stride(I<1>{}, I<1>{}))),
+              make_layout(make_shape(1, 2 * m), make_stride(2, 1))));
+  // What two layouts have in common ends where the shorter one does.
+  static_assert(decltype(max_common_vector(make_layout(I<3>{}), make_layout(I<8>{})))::value == 3);
+  static_assert(decltype(max_common_vector(make_layout(I<8>{}), make_layout(I<3>{})))::value == 3);
 
   CHECK(int(cosize(make_layout(make_shape(I<4>{}, 3), make_stride(2, I<100>{})))) == 1 + 3 * 2 + 2 * 100);
   static_assert(is_static<decltype(cosize(words))>);

@@ -81,6 +81,9 @@ struct Show<LayoutError> {
       case LayoutError::kLeftInverseDivisibility:
         text += "!LeftInverseDivisibility";
         return;
+      case LayoutError::kLeftInverseOverlap:
+        text += "!LeftInverseOverlap";
+        return;
       case LayoutError::kDynamicNotSupported:
         text += "!DynamicNotSupported";
         return;

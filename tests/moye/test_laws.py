@@ -28,6 +28,12 @@ REFUSED = {
     "Layout<Shape<_2, _2>, Stride<_2, _2>>{})",
     "complement: the layout may reach": "complement(Layout<Shape<_2, _2>, Stride<_2, _3>>{}, _24{})",
     "tile_to_shape: the block does not divide": "tile_to_shape(Layout<Shape<_8, _6>>{}, make_shape(_16{}, _16{}))",
+    "downcast: two modes have stride 1": "downcast<2>(Layout<Shape<_2, _2>, Stride<_1, _1>>{})",
+    "left_inverse: modes overlap": "left_inverse(Layout<Shape<_16, _2, _4>, Stride<_4, _24, _1>>{})",
+    "logical_divide: the tile has gaps": "logical_divide(Layout<_2>{}, Layout<Shape<_16, _3>, Stride<_16, _3>>{})",
+    "take: an empty range": "take<1, 1>(Layout<Shape<_2, _2>>{})",
+    "Layout: an extent is less than 1": "Layout<Shape<_2, _0>>{}",
+    "composition: the swizzles' shifts differ": "composition(Swizzle<2, 3, 3>{}, Swizzle<2, 3, 4>{})",
     "downcast: no mode is contiguous": "downcast<2>(Layout<_4, _2>{})",
     "crd2idx: coordinate and shape differ in rank": "Layout<Shape<_4, _3>>{}(1, 2, 3)",
     "TiledCopy: fewer values per thread": "make_tiled_copy(CopyAtom<UniversalCopy<uint128_t>, float>{}, "
