@@ -131,6 +131,7 @@ from jax_moye.layout.tiled import ThrCopy as ThrCopy
 from jax_moye.layout.tiled import ThrMma as ThrMma
 from jax_moye.layout.tiled import TiledCopy as TiledCopy
 from jax_moye.layout.tiled import TiledMma as TiledMma
+from jax_moye.layout.tiled import make_cotiled_copy as make_cotiled_copy
 from jax_moye.layout.tiled import make_tiled_copy as make_tiled_copy
 from jax_moye.layout.tiled import make_tiled_copy_A as make_tiled_copy_A
 from jax_moye.layout.tiled import make_tiled_copy_B as make_tiled_copy_B

@@ -12,6 +12,7 @@ TiledCopy: 6 threads, tile (4,9), UniversalCopy<double>
 
 from jax_moye.layout.tiled_copy import ThrCopy as ThrCopy
 from jax_moye.layout.tiled_copy import TiledCopy as TiledCopy
+from jax_moye.layout.tiled_copy import make_cotiled_copy as make_cotiled_copy
 from jax_moye.layout.tiled_copy import make_tiled_copy as make_tiled_copy
 from jax_moye.layout.tiled_copy import make_tiled_copy_A as make_tiled_copy_A
 from jax_moye.layout.tiled_copy import make_tiled_copy_B as make_tiled_copy_B

@@ -11,18 +11,21 @@ from typing import Any
 
 from jax_moye.layout import int_tuple as it
 from jax_moye.layout.algebra import coalesce, composition
+from jax_moye.layout.algebra import filter as filter_
 from jax_moye.layout.atoms import CopyAtom
 from jax_moye.layout.cast import upcast
 from jax_moye.layout.divide import logical_product, raked_product, zipped_divide
 from jax_moye.layout.errors import (
     AtomMismatch,
+    LayoutError,
+    OutOfDomain,
     RankMismatch,
     ShapeDivisibility,
     TiledCopyTooFewThreads,
     TiledCopyTooFewValues,
 )
 from jax_moye.layout.int_tuple import _, show
-from jax_moye.layout.inverse import right_inverse
+from jax_moye.layout.inverse import left_inverse, right_inverse
 from jax_moye.layout.layout import Layout, as_any
 from jax_moye.layout.modes import make_layout, slice_and_offset
 from jax_moye.layout.partition import CACHE, as_arrangement, check_thread, sliced_part
@@ -247,6 +250,42 @@ def make_tiled_copy(atom: CopyAtom, thr_layout: Any, val_layout: Any = "(1,1)") 
     layout_mn = raked_product(thr, val)  # (m,n) -> (thread, value)
     layout_tv = composition(right_inverse(layout_mn), Layout((thr.size, val.size)))
     return TiledCopy(atom, layout_tv, it.product_each(layout_mn.shape))
+
+
+def make_cotiled_copy(atom: CopyAtom, layout_tv: Any, memory: Any) -> TiledCopy:
+    """A copy by threads and values that are where they are in memory, not in a tile.
+
+    Args:
+      atom: the CopyAtom.
+      layout_tv: (thread, value) -> offset in memory.
+      memory: the layout of the data, injective: coordinate -> offset.
+
+    Returns:
+      A TiledCopy of the smallest tile of `memory` with all these elements: thread 0's first value of the partition of
+      `memory` is at the offset that `layout_tv` gives, and so on.
+
+    >>> make_cotiled_copy(CopyAtom("UniversalCopy<uint128_t>", "float16"), "((8,16),8):((8,64),1)", "(64,64):(64,1)")
+    TiledCopy: 128 threads, tile (16,64), UniversalCopy<uint128_t>
+
+    Raises:
+      OutOfDomain: an offset at which the data has no element.
+      StrideDivisibility, ShapeDivisibility, ...: no tile has these elements.
+      TiledCopyTooFewThreads, TiledCopyTooFewValues: the atom does not fit.
+    """
+    tv, data = as_arrangement(layout_tv, "make_cotiled_copy"), as_arrangement(memory, "make_cotiled_copy")
+    try:
+        at = composition(left_inverse(data), tv)  # (thread, value) -> position in the data
+        if any(at(i) >= data.size or data(at(i)) != tv(i) for i in range(tv.size)):
+            raise OutOfDomain("make_cotiled_copy", (tv, data), f"not every offset of {tv} is one of the data")
+        shape = it.product_each(data.shape)
+        along = [Layout(shape, tuple(int(i == j) for j in range(len(shape)))) for i in range(len(shape))]
+        tiler = tuple(filter_(composition(mode, at)) for mode in along)
+        layout = composition(left_inverse(composition(Layout(shape), tiler)), at)
+    except LayoutError as error:
+        if error.op == "make_cotiled_copy":
+            raise
+        raise error.inside("make_cotiled_copy", (tv, data)) from None
+    return TiledCopy(atom, layout, tiler)
 
 
 def make_tiled_copy_A(atom: CopyAtom, mma: TiledMma) -> TiledCopy:

@@ -5,10 +5,11 @@ import importlib
 import json
 import pathlib
 import random
+import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax_moye.layout import Layout, Swizzle, checks, errors, make_fragment_like, nullspace, transactions
@@ -110,6 +111,7 @@ def slow_wavefronts(addresses, width) -> int:
     return total
 
 
+@settings(deadline=None)
 @given(st.integers(0, 4), st.integers(1, 4000), st.integers(0, 2**32))
 def test_counts_follow_the_rule(log_width, spread, seed):
     width, rng = 2**log_width, random.Random(seed)
@@ -250,6 +252,44 @@ def test_alignment():
     assert checks.alignment("Sw<3,2,3> o 0 o (128,8):(1,128)", wide).require().vectors == 256
 
 
+def moye_facts(op):
+    return [fact for fact in json.loads((DATA / "moye_facts.json").read_text())["facts"] if fact["op"] == op]
+
+
+def test_moye_coalescing():
+    """Whether a warp's 8 or 16 bytes per thread are next to each other, as the seed's page says."""
+    facts = moye_facts("coalescing")
+    assert len(facts) == 3
+    for fact in facts:
+        width, values = map(
+            int, re.match(r"UniversalCopy<(\d+)B>, f32, thr \(32,8\), val \((\d),1\)", *fact["args"]).groups()
+        )
+        atom = CopyAtom(UniversalCopy(f"uint{8 * width}"), "f32")
+        report = checks.sectors("(128,8):(1,4096)", make_tiled_copy(atom, "(32,8)", f"({values},1)"))
+        assert (report.efficiency == 1) == (not fact["expect"].startswith("NOT")), fact
+
+
+def test_moye_cp_async_alignment():
+    facts = moye_facts("cp.async alignment")
+    assert len(facts) == 2
+    for fact in facts:
+        copy = make_tiled_copy(CopyAtom(cp_async(8), "f32"), "(64,4)", "(2,1)")
+        layout = fact["args"][1].removeprefix("smem ")
+        assert checks.alignment(layout, copy).ok == (fact["expect"] == "ok")
+
+
+def test_moye_layouts_for_ldmatrix():
+    (fact,) = moye_facts("smem layouts accepted with LDSM")
+    k_major, m_major = (re.search(r"\([\d,]+\):\([\d,]+\)", text)[0] for text in fact["args"])
+    tiled = make_tiled_mma("SM80_16x8x8_F32TF32TF32F32_TN", "(2,2,1):(2,1,1)", (32, 32, 8))
+    read_b = make_tiled_copy_B(CopyAtom("LDSM_U32x4_N", "f32"), tiled)
+    read_a = make_tiled_copy_A(CopyAtom("LDSM_U32x4_N", "f32"), tiled)
+    assert checks.ldmatrix_legality(Layout(k_major)[:2], read_b).ok
+    assert not checks.ldmatrix_legality(Layout(m_major)[:2], read_a).ok
+    plain = make_tiled_copy_A(CopyAtom(UniversalCopy("f32"), "f32"), tiled)
+    assert checks.alignment(Layout(m_major)[:2], plain, side="S").ok
+
+
 def test_ldmatrix_legality():
     copy = make_tiled_copy_A(CopyAtom("SM75_U32x4_LDSM_N", "f16"), mma())
     assert checks.ldmatrix_legality("(64,64):(72,1)", copy).ok
@@ -325,6 +365,7 @@ def test_coverage_in_memory():
     assert checks.coverage("(8,2):(1,8)", (4, 4), memory="Sw<1,0,1> o 0 o (4,4):(1,4)").ok
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32))
 def test_coverage_follows_its_definition(seed):
     rng = random.Random(seed)
@@ -363,6 +404,7 @@ def test_widest_vector(source, destination, options, width, limit):
     assert (report.bytes, report.elements, report.limited_by) == (width, width // 2, limit)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32))
 def test_widest_vector_is_right(seed):
     """Every group of so many elements is contiguous and aligned on both sides."""

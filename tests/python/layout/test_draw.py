@@ -205,7 +205,7 @@ def test_schedule_is_a_bijection(m, n, super_m):
     cells = cells_of(draw_schedule(m, n, super_m).svg)
     for i, (row, column) in enumerate(order):
         assert cells["D", row, column][1] == [str(i)]
-    if m % super_m == 0:  # the seed's formula
+    if m % super_m == 0:  # the seed's formula: the fact "cta swizzle"
         for i, coord in enumerate(order):
             repeat = super_m * n
             assert coord == (i // repeat * super_m + i % super_m, i % repeat // super_m)
@@ -225,5 +225,6 @@ def test_schedule_is_that_of_the_kernels(tmp_path):
 
 
 def test_loads_of_the_seed_example():
+    """The fact "L2 example"."""
     assert operand_loads([tile_coord(i, 2, 4, 1) for i in range(4)]) == 5
     assert operand_loads([tile_coord(i, 2, 4, 2) for i in range(4)]) == 4

@@ -89,6 +89,10 @@ def test_worked_example():
     agree(stsm.layout_D_TV, "((16,2,4),(8,8)):((1,512,16),(64,1024))")
 
 
+def thread_fragment_size(mma, operand, text):
+    return getattr(mma.get_slice(0), f"partition_fragment_{operand}")(lay.Layout(text)).size
+
+
 def test_moye_partition_shapes():
     facts = {f["op"]: f for f in json.loads((DATA / "moye_facts.json").read_text())["facts"]}
     atom, atom_layout = facts["tile_size"]["args"]
@@ -100,6 +104,15 @@ def test_moye_partition_shapes():
         assert [mode.size for mode in partitioned][1:] == fact["expect"]
         fragment = getattr(mma.get_slice(0), f"make_fragment_{operand}")(partitioned)
         assert fragment.size == partitioned.size
+        assert thread_fragment_size(mma, operand, fact["args"][0]) == partitioned.size
+    assert facts["size(partition_fragment_X)==size(partition_X)"]["expect"]
+    fact = facts["thread map of make_tiled_copy"]
+    thr, val = (text.split(" ")[1] for text in fact["args"][:2])
+    copy = make_tiled_copy(CopyAtom(atoms.UniversalCopy("f64"), "f64"), thr, val)
+    owner = np.empty((4, 9), int)
+    for t, v in lay.coordinates((6, 6)):
+        owner[lay.idx2crd(copy.layout_TV(t, v), (4, 9))] = t
+    assert owner.tolist() == fact["expect"]
     fact = facts["TiledMMA show"]
     mma = make_tiled_mma("MMAOP_8x8x4_F32F16F16F32_NT", "(2,2):(2,1)", "[(4,4,2):(1,8,4);32;4]")
     assert str(mma.thr_layout_vmnk) == fact["expect"]["ThrLayoutVMNK"]
@@ -258,6 +271,40 @@ def test_copies_of_copies():
     other = CopyAtom(atoms.UniversalCopy("uint16"), "uint16")
     assert np.array_equal(tiled.make_tiled_copy_D(other, copy).layout_TV.values(), copy.layout_D_TV.values())
     assert np.array_equal(tiled.make_tiled_copy_S(other, copy).layout_TV.values(), copy.layout_S_TV.values())
+
+
+@pytest.mark.parametrize(
+    ("tv", "memory"),
+    [
+        ("((8,16),8):((8,64),1)", "(64,64):(64,1)"),
+        ("(32,8):(8,1)", "(64,64):(64,1)"),
+        ("((16,16),4):((4,128),1)", "(128,64):(1,128)"),
+        ("(32,8):(8,1)", "((8,2),32):((32,256),1)"),
+    ],
+)
+def test_copies_by_place_in_memory(tv, memory):
+    tv, memory = lay.Layout(tv), lay.Layout(memory)
+    copy = tiled.make_cotiled_copy(CopyAtom("UniversalCopy<uint64_t>", "half_t"), tv, memory)
+    assert copy.threads == tv[0].size
+    seen = []
+    for t in range(copy.threads):
+        layout, offset = copy.get_slice(t).partition_S(memory)
+        first = layout[0].values() + offset
+        assert first.tolist() == [tv(t, v) for v in range(tv[1].size)]
+        seen += (layout.values() + offset).tolist()
+    assert sorted(seen) == sorted(memory.values())
+
+
+def test_copies_by_place_in_memory_that_are_none():
+    atom = CopyAtom("UniversalCopy<uint64_t>", "half_t")
+    for tv, memory in (
+        ("(32,8):(8,1)", "(8,64):(72,1)"),
+        ("(32,8):(16,1)", "(8,32):(32,1)"),
+        ("(4,8):(9,1)", "(8,8):(8,1)"),
+    ):
+        with pytest.raises(errors.LayoutError) as raised:
+            tiled.make_cotiled_copy(atom, tv, memory)
+        assert raised.value.op == "make_cotiled_copy"
 
 
 def test_tensors_and_layouts_partition_alike():
