@@ -3,7 +3,6 @@
 import functools
 import gzip
 import json
-import os
 import pathlib
 
 import numpy as np
@@ -18,7 +17,6 @@ from jax_moye.layout.tiled import make_tiled_copy, make_tiled_mma
 DATA = pathlib.Path(__file__).parents[2] / "data" / "oracle"
 FACTS = json.loads(gzip.decompress((DATA / "atoms.json.gz").read_bytes()))
 MOYE = json.loads((DATA / "moye_facts.json").read_text())
-ALGEBRA = json.loads(pathlib.Path(os.environ.get("JAX_MOYE_ORACLE", DATA / "layout_algebra.json")).read_text())
 MMA = [pytest.param(fact, id=fact["name"]) for fact in FACTS["mma_atoms"]]
 COPIES = [pytest.param(fact, id=f"{fact['name']}-{fact['value_type']}") for fact in FACTS["copy_atoms"]]
 # One wgmma of each family is enough where nothing depends on N.
