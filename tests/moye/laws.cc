@@ -319,6 +319,12 @@ void swizzles() {
   using M32 = decltype(composition(Swizzle<3, 2, 3>{}, Layout<Shape<I<32>, I<8>>, Stride<I<1>, I<32>>>{}));
   swizzled_slices(tile_to_shape(M32{}, make_shape(I<64>{}, I<32>{}, I<3>{})));
   swizzled_slices(tile_to_shape(M32{}, make_shape(I<32>{}, I<16>{}, I<2>{}), make_step(I<1>{}, I<0>{}, I<2>{})));
+  auto const both = composition(Swizzle<3, 4, 3>{}, Swizzle<2, 4, 3>{});
+  static_assert(is_same<decltype(both), Swizzle<1, 6, 3> const>);
+  static_assert(is_same<decltype(composition(both, both)), Swizzle<0, 6, 3>>);
+  for (int i = 0; i < 4096; ++i) CHECK((both(i) == Swizzle<3, 4, 3>{}(Swizzle<2, 4, 3>{}(i))));
+  auto const twice = composition(Swizzle<3, 2, 3>{}, K32{});
+  for (int i = 0; i < size(K32{}); ++i) CHECK(twice(i) == K32{}.layout()(i));
   auto const inverse = right_inverse(k_major);
   auto const left = left_inverse(k_major);
   for (int i = 0; i < size(k_major); ++i) {
