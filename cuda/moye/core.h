@@ -1,6 +1,6 @@
 // What the layout library needs of a standard library, in a form that nvcc, NVRTC and g++ compile fast:
-// integral constants with arithmetic, index sequences, an empty-element-free tuple, a handful of type traits. Over 600 lines
-// because the tuple and the constants know each other, and every header needs both.
+// integral constants with arithmetic, index sequences, an empty-element-free tuple, a handful of type traits. Over 600
+// lines because the tuple and the constants know each other, and every header needs both.
 #pragma once
 
 #include "moye/arch/config.h"

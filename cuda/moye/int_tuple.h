@@ -1,6 +1,6 @@
 // IntTuple: an integer (static or dynamic) or a tuple of IntTuples. Shapes, strides and coordinates are IntTuples.
-// Everything is 0-based and colexicographic: the first mode varies fastest. Over 600 lines: one short function after the
-// other, which a reader looks up by name.
+// Everything is 0-based and colexicographic: the first mode varies fastest. Over 600 lines: one short function after
+// the other, which a reader looks up by name.
 #pragma once
 
 #include "moye/core.h"

@@ -33,8 +33,8 @@ def test_import_time_over_jax():
     assert min(float(run(code)) for _ in range(3)) < BUDGET_MS
 
 
-# jax._src.xla_bridge: no public name says which backends have started without starting one. If it moves, the import in these
-# children fails, and so do the tests.
+# jax._src.xla_bridge: no public name says which backends have started without starting one. If it moves, the import in
+# these children fails, and so do the tests.
 def test_import_touches_neither_cuda_nor_a_backend():
     report = json.loads(
         run(
