@@ -1,4 +1,4 @@
-// gemm_driver m n k: one launch of a row of the table (MOYE_ROW) in the emulator; prints "ok", "wrong: ..." or "error: ..."
+// gemm_driver m n k: one emulated launch of a row of the table (MOYE_ROW); prints "ok", "wrong: ..." or "error: ...".
 // a (m,k) and b (n,k) are row-major and hold integers in [-2, 2]; d (m,n) is f32; all three end at a guard page.
 #include <cmath>
 #include <cstdio>

@@ -177,8 +177,8 @@ sync_threads_kernel(uint32_t const* in, uint32_t* out) {
   out[thread] = words[95 - thread];
 }
 
-/// Two warps pass words to and fro over barriers 1 to 14: one waits for the other, then the other way round. The warp that
-/// need not wait does if kWait, and only arrives otherwise.
+/// Two warps pass words to and fro over barriers 1 to 14: one waits for the other, then the other way round. The warp
+/// that need not wait does if kWait, and only arrives otherwise.
 template <bool kWait>
 MOYE_DEVICE void announce(int id) {
   if constexpr (kWait) {

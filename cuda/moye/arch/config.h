@@ -27,7 +27,8 @@
 #define MOYE_GRID_CONSTANT
 #define MOYE_UNROLL
 #define MOYE_NO_UNROLL
-// A defaulted last parameter that holds the caller's file and line: MOYE_LOC after other parameters, MOYE_LOC_ONLY alone.
+// A defaulted last parameter that holds the caller's file and line: MOYE_LOC after other parameters, MOYE_LOC_ONLY
+// alone.
 #define MOYE_LOC , ::moye::emu::Loc loc = ::moye::emu::Loc::here()
 #define MOYE_LOC_ONLY ::moye::emu::Loc loc = ::moye::emu::Loc::here()
 // First statement of an algorithm (copy, gemm, clear, ...) that took MOYE_LOC: until it returns, every access and every

@@ -91,7 +91,8 @@ MOYE_HOST_DEVICE float half_value(uint16_t bits) {
 #else
   uint32_t const sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   uint32_t const exponent = (bits >> 10) & 0x1fu, mantissa = bits & 0x3ffu;
-  if (exponent == 0x1f && mantissa != 0) return bit_cast<float>(0x7fffffffu);  // seen on sm_90: payload and sign are lost
+  if (exponent == 0x1f && mantissa != 0)
+    return bit_cast<float>(0x7fffffffu);  // seen on sm_90: payload and sign are lost
   if (exponent == 0x1f) return bit_cast<float>(sign | 0x7f800000u);
   if (exponent != 0) return bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
   float const magnitude = static_cast<float>(mantissa) * 0x1p-24f;  // zero and subnormals: exact
