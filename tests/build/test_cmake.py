@@ -11,7 +11,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = (ROOT / "cuda/gemm/configs.h").read_text()
 
 # The extra `test` installs one beside this Python, whose folder need not be on PATH.
-CMAKE = shutil.which("cmake") or shutil.which("cmake", path=pathlib.Path(sys.executable).parent)
+# The test extra brings one that is new enough; the system's may not be.
+CMAKE = shutil.which("cmake", path=pathlib.Path(sys.executable).parent) or shutil.which("cmake")
 pytestmark = pytest.mark.skipif(CMAKE is None, reason="no cmake on PATH or beside this Python")
 
 
