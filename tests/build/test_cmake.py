@@ -10,8 +10,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = (ROOT / "cuda/gemm/configs.h").read_text()
 
-# The extra `test` installs one beside this Python, whose folder need not be on PATH.
-# The test extra brings one that is new enough; the system's may not be.
+# The extra `test` installs one beside this Python, whose folder need not be on PATH; the system's may be too old.
 CMAKE = shutil.which("cmake", path=pathlib.Path(sys.executable).parent) or shutil.which("cmake")
 pytestmark = pytest.mark.skipif(CMAKE is None, reason="no cmake on PATH or beside this Python")
 
