@@ -1,5 +1,6 @@
 // reports CASE [option=value ...]: a kernel that breaks one rule (or, named ..._ok, keeps it); prints the report or
-// "ok". A comment "@name" marks a line that test_emulator.py expects in a report.
+// "ok". A comment "@name" marks a line that test_reports.py expects in a report. Over 600 lines: one short kernel for
+// each kind of report.
 #include <setjmp.h>
 #include <signal.h>
 

@@ -1,6 +1,7 @@
 // One tiny kernel per instruction wrapper of moye/arch: the emulator is our reading of the PTX manual, and these
 // programs hold it against the hardware. nvcc compiles this file for the GPU, a host compiler for the emulator; the
-// outputs of the two must be equal bit by bit, so operands are small integers wherever an instruction may round.
+// outputs of the two must be equal bit by bit, so operands are small integers wherever an instruction may round. Over
+// 600 lines: one case for each wrapper.
 //
 //   conformance --list      prints the manifest: case, wrapper, PTX instruction, bytes of output, separated by tabs
 //   conformance DIRECTORY   runs every case and writes its output to DIRECTORY/<case>.bin
