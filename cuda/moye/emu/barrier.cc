@@ -14,7 +14,7 @@ void begin_phase(Barrier& barrier, Thread& thread, int threads, Loc loc) {
   barrier.first_loc = loc;
   barrier.first_thread = &thread;
   std::memset(barrier.arrived, 0, sizeof(barrier.arrived));
-  if (barrier.clock != nullptr) std::memset(barrier.clock, 0, thread.domain->agents * sizeof(uint32_t));
+  if (barrier.clock != nullptr) thread.domain->clear(barrier.clock);
 }
 
 // The instruction is .aligned: all lanes of a warp execute the same one.

@@ -90,7 +90,7 @@ void cp_async_wait_group(int groups_in_flight, Loc loc) {
     uint32_t const done = thread.groups - allowed;  // groups 0 to done - 1
     complete(thread, [done](AsyncCopy const& copy) { return copy.group < done; });
     if (thread.clock != nullptr) {
-      uint32_t& known = thread.clock[thread.domain->threads.size() + thread.agent];
+      uint32_t& known = thread.clock[thread.domain->cp_async_agent(thread)];
       known = std::max(known, done);
     }
   }

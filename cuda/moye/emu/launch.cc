@@ -126,25 +126,58 @@ void Domain::map_smem(size_t count, size_t bytes) {
 
 // A clock for each thread, then for each barrier, then one to compute with.
 void Domain::allocate_clocks() {
-  agents = (2 * static_cast<int>(threads.size()) + 31) / 32 * 32;
+  constexpr int kAsyncAgentsPerCta = 96;
+  auto const thread_count = static_cast<int>(threads.size());
+  most_async_agents = kAsyncAgentsPerCta * static_cast<int>(ctas.size());
+  agents = (2 * thread_count + most_async_agents + 31) / 32 * 32;
+  size_t const clock_size = 2 * static_cast<size_t>(agents);
   size_t const barrier_count = ctas.size() * kBarriers;
-  size_t const size = (threads.size() + barrier_count + 1) * agents;
+  size_t const size = (threads.size() + barrier_count + 1) * clock_size;
   if (clock_pool_size_ < size) {
     clock_pool = std::make_unique<uint32_t[]>(size);
     clock_pool_size_ = size;
+  } else {
+    std::memset(clock_pool.get(), 0, size * sizeof(uint32_t));  // another launch had its clocks elsewhere
   }
+  if (further_clock_size_ != clock_size) further_clocks_.clear();
+  further_clock_size_ = clock_size;
+  proxy_fences = false;
   size_t const floors = threads.size() * agents / 32;
   if (floor_pool_size_ < floors) {
     floor_pool = std::make_unique<uint32_t[]>(floors);
     floor_pool_size_ = floors;
   }
   barrier_clocks_.resize(barrier_count);
-  Clock next = clock_pool.get() + threads.size() * agents;
+  Clock next = clock_pool.get() + threads.size() * clock_size;
   for (Clock& clock : barrier_clocks_) {
     clock = next;
-    next += agents;
+    next += clock_size;
   }
   scratch_clock = next;
+}
+
+// All zero again: the first parts of the threads' clocks, and the second parts of all clocks if there was a fence.
+void Domain::clear_clocks() {
+  std::memset(floor_pool.get(), 0, threads.size() * agents / 32 * sizeof(uint32_t));
+  size_t const count = threads.size() + barrier_clocks_.size() + 1;
+  for (size_t i = 0; i < count; ++i) {
+    Clock const clock = clock_pool.get() + i * 2 * agents;
+    if (i < threads.size()) std::memset(clock, 0, agents * sizeof(uint32_t));
+    if (proxy_fences) std::memset(clock + agents, 0, agents * sizeof(uint32_t));
+  }
+  used_further_clocks_ = 0;
+  proxy_fences = false;
+  used_agents = static_cast<int>(threads.size());
+  async_agents.clear();
+}
+
+Clock Domain::further_clock() {
+  if (used_further_clocks_ == further_clocks_.size()) {
+    further_clocks_.push_back(std::make_unique<uint32_t[]>(further_clock_size_));
+  } else {
+    std::memset(further_clocks_[used_further_clocks_].get(), 0, further_clock_size_ * sizeof(uint32_t));
+  }
+  return further_clocks_[used_further_clocks_++].get();
 }
 
 Domain::~Domain() {

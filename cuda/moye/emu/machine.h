@@ -6,8 +6,12 @@
 //   Warp     the place where lanes meet
 //   Thread   a fiber, its clock, its asynchronous copies
 //
-// Order is kept by vector clocks. A clock has one component per *agent*: agents 0..T-1 are the domain's threads,
-// T..2T-1 their cp.async copies, counted in groups. (Further asynchronous agents get further components.)
+// Order is kept by vector clocks. A clock has one component per *agent*: agents 0..T-1 are the domain's threads, the
+// next ones asynchronous operations as they turn up (new_async_agent: the TMA loads of an mbarrier, the TMA stores of a
+// thread, the wgmmas of a warp), the last T the cp.async copies of the threads, counted in groups.
+//
+// A clock has these components twice. The first ones tell what has happened; the second ones what the async proxy is
+// known to see of it: fence.proxy.async makes the second ones as large as the first.
 #pragma once
 
 #include <atomic>
@@ -27,11 +31,20 @@ namespace moye::emu {
 struct Cta;
 struct Domain;
 struct Launch;
+struct Thread;
 struct Warp;
 
-/// The happens-before knowledge of a thread or a barrier: of each agent, the last event known to have happened.
+/// The happens-before knowledge of a thread or a barrier: of each agent, the last event known to have happened, and
+/// from component Domain::agents on, the last event the async proxy is known to see.
 /// Points into Domain::clock_pool; null when races are not detected.
 using Clock = uint32_t*;
+
+/// What an instruction family keeps in a warp while operations are in flight (wgmma.cc). Emptied with each cluster.
+struct WarpState {
+  virtual ~WarpState() = default;
+  /// A thread of the warp ends: fails if operations of it are still in flight.
+  virtual void on_exit(Thread& thread) = 0;
+};
 
 /// A cp.async that was issued and has not taken effect.
 struct AsyncCopy {
@@ -99,6 +112,7 @@ struct Warp {
   Thread* first;                     // lane 0; the others follow
   std::vector<Meeting> meetings;     // more than one at a time only with partial masks
   std::vector<LaneAccess> accesses;  // since all lanes last met; empty unless transactions are counted
+  std::unique_ptr<WarpState> wgmma;  // made and used by wgmma.cc
 };
 
 /// One of a CTA's 16 barriers.
@@ -194,6 +208,19 @@ struct Domain {
   }
   [[noreturn]] void fail_with(std::string (*message)(void const*), void const* object);
 
+  bool is_async_agent(uint32_t agent) const {
+    return agent >= threads.size() && agent < static_cast<uint32_t>(first_cp_async_agent());
+  }
+  int first_cp_async_agent() const { return static_cast<int>(threads.size()) + most_async_agents; }
+  int cp_async_agent(Thread const& thread) const { return first_cp_async_agent() + thread.agent; }
+
+  /// A clock for this cluster, all zero. Only if races are detected.
+  Clock further_clock();
+  void clear(Clock clock) const {
+    std::memset(clock, 0, agents * sizeof(uint32_t));
+    if (proxy_fences) std::memset(clock + agents, 0, agents * sizeof(uint32_t));
+  }
+
   uint16_t site(char const* what, Loc loc);
   bool in_smem_mapping(uintptr_t address) const { return address - smem_begin < smem_bytes_mapped; }
   bool in_stacks(uintptr_t address) const { return address - stacks_begin < stacks_bytes_mapped; }
@@ -207,8 +234,16 @@ struct Domain {
   std::vector<Cta> ctas;
   std::vector<Thread> threads;
   std::vector<Warp> warps;
-  int agents = 0;       // components of a clock
-  int used_agents = 0;  // the others are 0: kernels without cp.async need not carry its half
+  int agents = 0;             // components of a clock, in each of its two parts
+  int used_agents = 0;        // the others are 0: kernels without cp.async need not carry its part
+  bool proxy_fences = false;  // whether there was a fence.proxy.async: until then the second parts are 0
+  /// Who issues the operations of the asynchronous agents, in the order of new_async_agent.
+  struct AsyncAgent {
+    Thread* thread;
+    bool warp;  // all of the thread's warp together
+  };
+  std::vector<AsyncAgent> async_agents;
+  int most_async_agents = 0;
   std::unique_ptr<uint32_t[]> clock_pool;
   std::unique_ptr<uint32_t[]> floor_pool;
   Clock scratch_clock = nullptr;
@@ -229,6 +264,7 @@ struct Domain {
   void map_stacks(size_t count, size_t bytes);
   void map_smem(size_t count, size_t bytes);
   void allocate_clocks();
+  void clear_clocks();
   void schedule();
   [[noreturn]] void deadlock();
   [[noreturn]] void endless(Thread& thread, Loc loc);
@@ -247,6 +283,8 @@ struct Domain {
   size_t stack_bytes_ = 0, stack_count_ = 0;
   size_t smem_part_bytes_ = 0, smem_part_count_ = 0;
   size_t clock_pool_size_ = 0, floor_pool_size_ = 0;
+  std::vector<std::unique_ptr<uint32_t[]>> further_clocks_;
+  size_t further_clock_size_ = 0, used_further_clocks_ = 0;
   std::vector<Clock> barrier_clocks_;
   struct CachedSite {
     AccessSite site{};
@@ -302,6 +340,37 @@ void count_transactions(Domain& domain, Warp& warp);
 void release(Thread& thread, Clock into);
 /// Makes known to the thread what `from` knows, to which the thread has released since it last learnt anything.
 void acquire(Thread& thread, Clock from);
+
+/// Makes known to `into` what `from` knows.
+void join(Domain const& domain, Clock into, Clock from);
+
+// Asynchronous operations that access shared memory through the async proxy: TMA, wgmma. Call these only if
+// Domain::detect_races. An operation is ordered after what the thread that issued it knows, and before whatever knows
+// that its agent has reached its event:
+//
+//   if (state.agent < 0) state.agent = new_async_agent(thread, /*warp=*/true);             // once per cluster and warp
+//   AsyncOperation const read{thread.clock, thread.floors, state.agent, group + 1, "wgmma", loc};
+//   async_access(domain, read, cta, offset, bytes, /*write=*/false);                        // at its issue
+//   async_done(waiting_thread, state.agent, groups_complete);                               // at wait_group
+
+/// A new component of all clocks, 0 in each. Reports name the thread, or its warp.
+int new_async_agent(Thread& thread, bool warp);
+
+struct AsyncOperation {
+  Clock order;       // what it is ordered after: the clock of the thread that issued it, or one made by join
+  uint32_t* floors;  // Thread::floors if `order` is that thread's own clock, else null
+  int agent;
+  uint32_t event;  // from 1 on; those of an agent happen in this order
+  char const* what;
+  Loc loc;
+};
+/// Records the access of `bytes` bytes at `offset` in the CTA's shared memory and fails if it is a race. A plain write
+/// or a cp.async before it must be followed by fence.proxy.async; a plain read need not.
+void async_access(Domain& domain, AsyncOperation const& operation, Cta& cta, uint32_t offset, size_t bytes, bool write);
+/// The thread knows from now on that the agent has reached this event.
+void async_done(Thread& thread, int agent, uint32_t event);
+/// fence.proxy.async: what the thread knows to have happened is visible to the async proxy.
+void proxy_fence(Thread& thread);
 
 /// An access to shared memory by the thread, or by its cp.async copies of the group being formed.
 void shared_access(Thread& thread, Cta& cta, uint32_t offset, size_t bytes, bool write, Proxy proxy, char const* what,

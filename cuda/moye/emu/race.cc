@@ -6,6 +6,9 @@
 // number of lanes fits; of more than eight warps that read the same bytes between two barriers some are forgotten: a
 // race may then be missed, never invented.
 //
+// Asynchronous operations (async_access) are recorded like threads, under an agent of their own. They see what the
+// generic proxy wrote only behind a fence.proxy.async, which is what the second part of a clock keeps.
+//
 // Global memory: per byte of writable arrays the last write and the last read, in one 64-bit word each, for all CTAs.
 // Nothing orders two CTAs of a launch; within a CTA the clocks decide.
 #include <algorithm>
@@ -18,19 +21,55 @@ namespace moye::emu {
 
 // -------------------------------------------------------------------------------------------------------------- clocks
 
+void join(Domain const& domain, Clock into, Clock from) {
+  int const count = domain.used_agents;
+  for (int part = 0; part < (domain.proxy_fences ? 2 : 1); ++part) {
+    // Signed, because the oldest vector units compare nothing else. Events stay far below 2^31.
+    auto* const a = reinterpret_cast<int32_t*>(into + part * domain.agents);
+    auto const* const b = reinterpret_cast<int32_t const*>(from + part * domain.agents);
+    for (int i = 0; i < count; ++i) a[i] = a[i] > b[i] ? a[i] : b[i];
+  }
+}
+
 void release(Thread& thread, Clock into) {
-  // Signed, because the oldest vector units compare nothing else. Events stay far below 2^31.
-  auto* const to = reinterpret_cast<int32_t*>(into);
-  auto const* const from = reinterpret_cast<int32_t const*>(thread.clock);
-  int const count = thread.domain->used_agents;
-  for (int i = 0; i < count; ++i) to[i] = to[i] > from[i] ? to[i] : from[i];
+  join(*thread.domain, into, thread.clock);
   ++thread.clock[thread.agent];
 }
 
 void acquire(Thread& thread, Clock from) {
+  Domain const& domain = *thread.domain;
   uint32_t const mine = thread.clock[thread.agent];  // only the thread's own event is newer than at the release
-  std::memcpy(thread.clock, from, thread.domain->used_agents * sizeof(uint32_t));
+  std::memcpy(thread.clock, from, domain.used_agents * sizeof(uint32_t));
+  if (domain.proxy_fences) {
+    std::memcpy(thread.clock + domain.agents, from + domain.agents, domain.used_agents * sizeof(uint32_t));
+  }
   thread.clock[thread.agent] = mine;
+}
+
+int new_async_agent(Thread& thread, bool warp) {
+  Domain& domain = *thread.domain;
+  auto const count = static_cast<int>(domain.async_agents.size());
+  if (count == domain.most_async_agents) {
+    domain.fail([&] {
+      return format("emulator: more than %d mbarriers, threads and warps with asynchronous operations in %s", count,
+                    block_name(thread.cta->index).c_str());
+    });
+  }
+  domain.async_agents.push_back({&thread, warp});
+  int const agent = static_cast<int>(domain.threads.size()) + count;
+  domain.used_agents = std::max(domain.used_agents, agent + 1);
+  return agent;
+}
+
+void async_done(Thread& thread, int agent, uint32_t event) {
+  thread.clock[agent] = std::max(thread.clock[agent], event);
+}
+
+void proxy_fence(Thread& thread) {
+  Domain& domain = *thread.domain;
+  domain.proxy_fences = true;
+  std::memcpy(thread.clock + domain.agents, thread.clock, domain.used_agents * sizeof(uint32_t));
+  ++thread.clock[thread.agent];  // what the thread writes from here on is not behind the fence
 }
 
 uint16_t Domain::site(char const* what, Loc loc) {
@@ -46,7 +85,15 @@ uint16_t Domain::site(char const* what, Loc loc) {
 namespace {
 
 std::string agent_name(Domain const& domain, uint32_t agent) {
-  return who(domain.threads[agent % domain.threads.size()]);  // a copy is named after the thread that issued it
+  size_t const threads = domain.threads.size();
+  if (agent < threads) return who(domain.threads[agent]);
+  if (agent >= static_cast<uint32_t>(domain.first_cp_async_agent())) {
+    return who(domain.threads[agent - domain.first_cp_async_agent()]);  // a copy is named after the thread
+  }
+  Domain::AsyncAgent const& async = domain.async_agents[agent - threads];
+  if (!async.warp) return who(*async.thread);
+  bool const one = domain.launch->clusters * domain.ctas.size() == 1;
+  return (one ? "" : block_name(async.thread->cta->index) + " ") + format("warp %d", async.thread->warp->id);
 }
 
 // "ldmatrix (read) by thread 0 (warp 0 lane 0) at sm80.cuh:147"
@@ -63,26 +110,33 @@ namespace {
 
 struct Access {
   Domain* domain;
+  Cta* cta;
   Clock clock;
-  uint32_t* floors;
+  uint32_t* floors;  // may be null
   uint32_t agent, event;
   uint16_t site;
   bool write;
+  bool async;  // through the async proxy
   // The last write found to be ordered before this access: neighbouring cells mostly hold the same one.
   uint32_t ordered_agent, ordered_event;
 
   bool after(uint32_t other_agent, uint32_t other_event) const { return clock[other_agent] >= other_event; }
 
+  /// Whether the write is ordered before this access and visible to its proxy.
+  bool sees(WriteRecord const& record) const {
+    bool const fence_needed = async && !domain->is_async_agent(record.agent);
+    return clock[record.agent + (fence_needed ? domain->agents : 0)] >= record.event;
+  }
+
   /// The lanes whose read is not ordered before this access.
   uint32_t unordered(ReadRecord const& record) const {
     // A clock's components only grow, so their least value, once computed, answers for most reads after it: a store to
     // what 256 threads have read costs 8 comparisons, not 256.
-    uint32_t& floor = floors[record.group];
-    if (record.event <= floor) return 0;
+    if (floors != nullptr && record.event <= floors[record.group]) return 0;
     Clock const first = clock + 32 * record.group;
     uint32_t least = first[0];
     for (int i = 1; i < 32; ++i) least = first[i] < least ? first[i] : least;
-    floor = least;
+    if (floors != nullptr) floors[record.group] = least;
     if (record.event <= least) return 0;
     uint32_t result = 0;
     for (uint32_t rest = record.lanes; rest != 0; rest &= rest - 1) {
@@ -92,14 +146,20 @@ struct Access {
   }
 };
 
-[[noreturn]] void fail_race(Access const& access, uint32_t offset, uint32_t agent, uint16_t site, bool write) {
+[[noreturn]] void fail_race(Access const& access, uint32_t offset, uint32_t agent, uint32_t event, uint16_t site,
+                            bool write) {
   Domain& domain = *access.domain;
   domain.fail([&] {
     std::lock_guard lock(domain.launch->mutex);
     Launch const& launch = *domain.launch;
-    return format("race on shared memory smem+0x%x: ", offset) +
-           describe(launch, access.site, access.write, agent_name(domain, access.agent)) + " is not ordered after " +
-           describe(launch, site, write, agent_name(domain, agent));
+    std::string const place = domain.ctas.size() == 1 ? "" : " of " + block_name(access.cta->index);
+    std::string const first = describe(launch, access.site, access.write, agent_name(domain, access.agent));
+    std::string const second = describe(launch, site, write, agent_name(domain, agent));
+    std::string text = format("race on shared memory smem+0x%x", offset) + place + ": " + first;
+    if (write && access.after(agent, event)) {
+      return text + " is ordered after " + second + ", but no fence.proxy.async lies between them";
+    }
+    return text + " is not ordered after " + second;
   });
 }
 
@@ -108,7 +168,7 @@ void check(Access& access, Records const& records, uint32_t offset, uint8_t mask
     WriteRecord const& record = records.writes[i];
     if ((record.mask & mask) == 0) continue;
     if (record.agent == access.ordered_agent && record.event == access.ordered_event) continue;
-    if (!access.after(record.agent, record.event)) fail_race(access, offset, record.agent, record.site, true);
+    if (!access.sees(record)) fail_race(access, offset, record.agent, record.event, record.site, true);
     access.ordered_agent = record.agent;
     access.ordered_event = record.event;
   }
@@ -117,7 +177,7 @@ void check(Access& access, Records const& records, uint32_t offset, uint8_t mask
     ReadRecord const& record = records.reads[i];
     if ((record.mask & mask) == 0) continue;
     if (uint32_t const lanes = access.unordered(record); lanes != 0) {
-      fail_race(access, offset, 32u * record.group + __builtin_ctz(lanes), record.site, false);
+      fail_race(access, offset, 32u * record.group + __builtin_ctz(lanes), record.event, record.site, false);
     }
   }
 }
@@ -194,18 +254,12 @@ void reset(Shadow& shadow, size_t ctas, size_t smem_bytes) {
   for (size_t i = 0; i < ctas; ++i) shadow.ctas.push_back(std::make_unique<ShadowCell[]>(shadow.cells));
 }
 
-void shared_access(Thread& thread, Cta& cta, uint32_t offset, size_t bytes, bool write, Proxy proxy, char const* what,
-                   Loc loc) {
+namespace {
+
+void touch_range(Access access, uint32_t offset, size_t bytes) {
   constexpr uint8_t kAllBytes = 0xf;
-  Domain& domain = *thread.domain;
-  Access access{&domain, thread.clock, thread.floors, 0, 0, domain.site(what, loc), write, UINT32_MAX, 0};
-  if (proxy == Proxy::thread) {
-    access.agent = static_cast<uint32_t>(thread.agent);
-    access.event = thread.clock[thread.agent];
-  } else {
-    access.agent = static_cast<uint32_t>(domain.threads.size() + thread.agent);
-    access.event = thread.groups + 1;
-  }
+  Domain& domain = *access.domain;
+  Cta& cta = *access.cta;
   auto const end = static_cast<uint32_t>(offset + bytes);
   for (uint32_t start = offset & ~15u; start < end; start += 16) {
     ShadowCell& cell = cta.shadow[start / 16];
@@ -227,12 +281,44 @@ void shared_access(Thread& thread, Cta& cta, uint32_t offset, size_t bytes, bool
       auto const mask = static_cast<uint8_t>(((1u << (high - low)) - 1) << (low - word));
       touch(access, quads[i], low, mask);
     }
-    if (whole && write) {  // one record tells it all again; the four cells are reused with the next CTA
+    if (whole && access.write) {  // one record tells it all again; the four cells are reused with the next CTA
       cell.split = ShadowCell::kWhole;
       cell.records.clear();
       record_write(access, cell.records, kAllBytes);
     }
   }
+}
+
+}  // namespace
+
+void shared_access(Thread& thread, Cta& cta, uint32_t offset, size_t bytes, bool write, Proxy proxy, char const* what,
+                   Loc loc) {
+  Domain& domain = *thread.domain;
+  Access access{&domain, &cta, thread.clock, thread.floors, 0, 0, domain.site(what, loc), write, false, UINT32_MAX, 0};
+  if (proxy == Proxy::thread) {
+    access.agent = static_cast<uint32_t>(thread.agent);
+    access.event = thread.clock[thread.agent];
+  } else {
+    access.agent = static_cast<uint32_t>(domain.cp_async_agent(thread));
+    access.event = thread.groups + 1;
+  }
+  touch_range(access, offset, bytes);
+}
+
+void async_access(Domain& domain, AsyncOperation const& operation, Cta& cta, uint32_t offset, size_t bytes,
+                  bool write) {
+  Access const access{&domain,
+                      &cta,
+                      operation.order,
+                      operation.floors,
+                      static_cast<uint32_t>(operation.agent),
+                      operation.event,
+                      domain.site(operation.what, operation.loc),
+                      write,
+                      true,
+                      UINT32_MAX,
+                      0};
+  touch_range(access, offset, bytes);
 }
 
 // ------------------------------------------------------------------------------------------------------- global memory

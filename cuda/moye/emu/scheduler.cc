@@ -34,6 +34,7 @@ void Domain::yield_sometimes() {
 }
 
 void Domain::finish_thread() {
+  if (running->warp->wgmma != nullptr) running->warp->wgmma->on_exit(*running);
   running->finished = true;
   --live_;
   schedule();
@@ -206,9 +207,7 @@ void Domain::start_cluster(uint64_t index) {
   }
   if (detect_races) {
     reset(shadow, ctas.size(), shape.smem_bytes);
-    used_agents = static_cast<int>(threads.size());
-    std::memset(clock_pool.get(), 0, threads.size() * agents * sizeof(uint32_t));
-    std::memset(floor_pool.get(), 0, threads.size() * agents / 32 * sizeof(uint32_t));
+    clear_clocks();
   }
 
   Dim3 const clusters{shape.grid.x / shape.cluster.x, shape.grid.y / shape.cluster.y, shape.grid.z / shape.cluster.z};
@@ -244,6 +243,7 @@ void Domain::start_cluster(uint64_t index) {
       warp.first = &cta.threads[32 * w];
       warp.meetings.clear();
       warp.accesses.clear();
+      warp.wgmma.reset();
     }
     for (int id = 0; id < per_cta; ++id) {
       Thread& thread = cta.threads[id];
@@ -254,10 +254,11 @@ void Domain::start_cluster(uint64_t index) {
       thread.id = id;
       thread.agent = static_cast<int>(rank) * per_cta + id;
       thread.lane = id % 32;
-      thread.clock = detect_races ? clock_pool.get() + size_t{static_cast<size_t>(thread.agent)} * agents : nullptr;
+      auto const place = static_cast<size_t>(thread.agent);
+      thread.clock = detect_races ? clock_pool.get() + place * 2 * agents : nullptr;
       if (detect_races) {
         thread.clock[thread.agent] = 1;
-        thread.floors = floor_pool.get() + size_t{static_cast<size_t>(thread.agent)} * agents / 32;
+        thread.floors = floor_pool.get() + place * agents / 32;
       }
       thread.steps_left = launch->options.watchdog_steps;
       thread.site_depth = 0;

@@ -92,7 +92,7 @@ void sync_warp(uint32_t mask, Loc loc) {
   meet_and_execute(thread, "__syncwarp", mask, nullptr, thread.reported(loc), [&](void* const*) {
     ++domain.counters.warp_syncs;
     if (!domain.detect_races) return;
-    std::memset(domain.scratch_clock, 0, domain.agents * sizeof(uint32_t));
+    domain.clear(domain.scratch_clock);
     for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
       release(thread.warp->first[__builtin_ctz(rest)], domain.scratch_clock);
     }
