@@ -32,14 +32,14 @@ Bytes to_bytes(char const* name, nb::handle array) {
 }
 
 Dtype parse_dtype(std::string const& name) {
-  if (name == "bf16" || name == "bfloat16") return Dtype::bf16;
-  if (name == "f16" || name == "float16") return Dtype::f16;
-  if (name == "f32" || name == "float32") return Dtype::f32;
-  if (name == "f64" || name == "float64") return Dtype::f64;
+  constexpr std::pair<char const*, Dtype> kNumpyNames[] = {
+      {"bfloat16", Dtype::bf16}, {"float16", Dtype::f16}, {"float32", Dtype::f32},        {"float64", Dtype::f64},
+      {"int8", Dtype::s8},       {"int32", Dtype::s32},   {"float8_e4m3fn", Dtype::e4m3}, {"float8_e5m2", Dtype::e5m2}};
+  for (auto const& [numpy_name, dtype] : kNumpyNames) {
+    if (name == numpy_name || name == dtype_name(dtype)) return dtype;
+  }
   throw std::invalid_argument("emulate: no kernel reads or writes " + name);
 }
-
-int64_t item_bytes(Dtype dtype) { return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2; }
 
 /// d's own dtype, if it has one of ours; raw bytes are of the config's.
 Dtype dtype_of_result(nb::handle d, Dtype config_dtype, std::optional<std::string> const& out_dtype) {
@@ -142,7 +142,7 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
 
   RegisteredGemm const* gemm = find_gemm(config);
   if (gemm == nullptr) return to_report(gemm_error(config, sizes, "no compiled GEMM has this name"), stream.counters);
-  Dtype const dtype = gemm->config.dtype;
+  Dtype const dtype = storage_dtype(gemm->config.dtype);
   Dtype const d_dtype = dtype_of_result(d, dtype, out_dtype);
   Bytes const a_bytes = to_bytes("a", a), b_bytes = to_bytes("b", b), d_bytes = to_bytes("d", d);
 

@@ -22,19 +22,6 @@ std::string to_text(std::span<int64_t const> values) {
   return text + ")";
 }
 
-int64_t item_bytes(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::bf16:
-    case Dtype::f16:
-      return 2;
-    case Dtype::f32:
-      return 4;
-    case Dtype::f64:
-      return 8;
-  }
-  return 0;
-}
-
 bool has_bit(unsigned bits, unsigned bit) { return (bits >> bit & 1u) != 0; }
 
 bool is_empty(Modes const& modes) {
@@ -130,7 +117,7 @@ std::string unfit(GemmRequest const& request, GemmCall const& call) {
   GemmConfig const& config = call.gemm->config;
   GemmEntry const& entry = call.gemm->entry;
   GemmArgs const& args = call.args;
-  if (request.a.dtype != config.dtype || request.b.dtype != config.dtype)
+  if (request.a.dtype != storage_dtype(config.dtype) || request.b.dtype != storage_dtype(config.dtype))
     return std::string("operands are ") + dtype_name(request.a.dtype) + " and " + dtype_name(request.b.dtype);
   if (!has_bit(entry.out_dtypes, unsigned(args.d_dtype)))
     return std::string("the kernel does not write ") + dtype_name(args.d_dtype);

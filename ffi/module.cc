@@ -17,14 +17,13 @@ namespace nb = nanobind;
 namespace moye {
 namespace {
 
-constexpr std::array kDtypes = {Dtype::bf16, Dtype::f16, Dtype::f32, Dtype::f64};
 constexpr std::array kOrders = {"NN", "NT", "TN", "TT"};  // by bit of GemmEntry::orders
 
 nb::dict describe(RegisteredGemm const& gemm) {
   GemmConfig const& config = gemm.config;
   nb::list out_dtypes, orders;
-  for (Dtype dtype : kDtypes) {
-    if (gemm.entry.out_dtypes >> unsigned(dtype) & 1u) out_dtypes.append(dtype_name(dtype));
+  for (int i = 0; i < kDtypes; ++i) {
+    if (gemm.entry.out_dtypes >> i & 1u) out_dtypes.append(dtype_name(Dtype(i)));
   }
   for (size_t i = 0; i < kOrders.size(); ++i) {
     if (gemm.entry.orders >> i & 1u) orders.append(kOrders[i]);
@@ -33,9 +32,11 @@ nb::dict describe(RegisteredGemm const& gemm) {
   row["name"] = gemm.name;
   row["kernel"] = kernel_name(config.kernel);
   row["dtype"] = dtype_name(config.dtype);
+  row["accumulator"] = dtype_name(config.accumulator);
   row["out_dtypes"] = nb::tuple(out_dtypes);
   row["tile"] = nb::make_tuple(config.tile.m, config.tile.n, config.tile.k);
   row["stages"] = config.stages;
+  row["cluster"] = nb::make_tuple(config.cluster.m, config.cluster.n);
   row["alignment"] = config.alignment;
   row["orders"] = nb::tuple(orders);
   row["any_stride"] = gemm.entry.any_stride;
@@ -64,8 +65,8 @@ int64_t workspace_bytes(std::string_view config, std::vector<int64_t> const& siz
                       .d = {},
                       .workspace = nullptr,
                       .workspace_bytes = 0};
-  for (Dtype dtype : kDtypes) {
-    if (out_dtype == dtype_name(dtype)) request.d.dtype = dtype;
+  for (int i = 0; i < kDtypes; ++i) {
+    if (out_dtype == dtype_name(Dtype(i))) request.d.dtype = Dtype(i);
   }
   int64_t bytes = 0;
   if (Status status = gemm_workspace_bytes(request, bytes); !status.ok()) throw nb::value_error(status.message.c_str());

@@ -22,9 +22,13 @@ std::array<RegisteredGemm, kNumConfigs> make_table(std::index_sequence<kRow...>)
 
 std::string config_name(GemmConfig const& config) {
   auto const number = [](int value) { return std::to_string(value); };
-  return std::string(kernel_name(config.kernel)) + "_" + dtype_name(config.dtype) + "_" + number(config.tile.m) + "x" +
-         number(config.tile.n) + "x" + number(config.tile.k) + "_s" + number(config.stages) + "_a" +
-         number(config.alignment);
+  std::string name = std::string(kernel_name(config.kernel)) + "_" + dtype_name(config.dtype);
+  if (config.accumulator != default_accumulator(config.dtype))
+    name += std::string("_") + dtype_name(config.accumulator);
+  name += "_" + number(config.tile.m) + "x" + number(config.tile.n) + "x" + number(config.tile.k);
+  name += "_s" + number(config.stages);
+  if (config.cluster.m * config.cluster.n > 1) name += "_c" + number(config.cluster.m) + "x" + number(config.cluster.n);
+  return name + "_a" + number(config.alignment);
 }
 
 std::span<RegisteredGemm const> registered_gemms() {

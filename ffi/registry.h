@@ -9,7 +9,8 @@
 
 namespace moye {
 
-/// The row's name, computed from its fields: "sm80_multistage_bf16_128x128x32_s4_a16".
+/// The row's name, computed from its fields: "sm80_multistage_bf16_128x128x32_s4_a16". The accumulator and the cluster
+/// are named where they are not the usual ones: "sm90_cooperative_bf16_128x256x64_s4_c2x1_a16".
 std::string config_name(GemmConfig const& config);
 
 struct RegisteredGemm {

@@ -34,6 +34,18 @@ inline bool to_dtype(ffi::DataType type, Dtype& dtype) {
     case ffi::DataType::F64:
       dtype = Dtype::f64;
       return true;
+    case ffi::DataType::S8:
+      dtype = Dtype::s8;
+      return true;
+    case ffi::DataType::S32:
+      dtype = Dtype::s32;
+      return true;
+    case ffi::DataType::F8E4M3FN:
+      dtype = Dtype::e4m3;
+      return true;
+    case ffi::DataType::F8E5M2:
+      dtype = Dtype::e5m2;
+      return true;
     default:
       return false;
   }
@@ -50,8 +62,9 @@ inline ffi::Error decode_call(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer
   Dtype a_dtype, b_dtype, d_dtype;
   if (!to_dtype(a.element_type(), a_dtype) || !to_dtype(b.element_type(), b_dtype) ||
       !to_dtype(d.element_type(), d_dtype)) {
-    return to_error(gemm_error(config, to_span(sizes), "operands and result are bf16, f16, f32 or f64"),
-                    ffi::ErrorCode::kInvalidArgument);
+    return to_error(
+        gemm_error(config, to_span(sizes), "operands and result are bf16, f16, f32, f64, s8, s32, e4m3 or e5m2"),
+        ffi::ErrorCode::kInvalidArgument);
   }
   GemmRequest const request{.config = config,
                             .sizes = to_span(sizes),

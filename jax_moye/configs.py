@@ -24,10 +24,13 @@ class GemmConfig:
     Attributes:
       name: computed from the fields below; what the custom call carries and `matmul(config=...)` takes.
       kernel: the file of cuda/gemm it is compiled from.
-      dtype: of both operands: bf16, f16, f32 or f64.
+      dtype: of both operands: bf16, f16, f32, f64, s8 (int8), e4m3 (float8_e4m3fn), e5m2 (float8_e5m2), or tf32, which
+        is f32 in memory and multiplied as TF32.
+      accumulator: what products are summed in.
       out_dtypes: that it can write.
       tile: (m, n, k), elements of one CTA's tile.
       stages: slots of the shared-memory pipeline.
+      cluster: (m, n), CTAs of one cluster.
       alignment: bytes of one global load; it divides the operands' addresses and strides other than 1.
       orders: of the operands that it takes, first letter a, second b; N is row-major, T is stored transposed.
       any_stride: whether it takes operands with no mode of stride 1.
@@ -40,9 +43,11 @@ class GemmConfig:
     name: str
     kernel: str
     dtype: str
+    accumulator: str
     out_dtypes: tuple[str, ...]
     tile: tuple[int, int, int]
     stages: int
+    cluster: tuple[int, int]
     alignment: int
     orders: tuple[str, ...]
     any_stride: bool

@@ -8,29 +8,96 @@
 
 namespace moye {
 
-enum class Kernel { simt_tiled, sm80_multistage };  // each names the file gemm/<enumerator>.cuh
-enum class Dtype { bf16, f16, f32, f64 };
+/// Each names the file gemm/<enumerator>.cuh.
+enum class Kernel {
+  simt_tiled,
+  simt_overlap,
+  simt_double_buffer,
+  sm70_tensorop,
+  sm80_tensorop,
+  sm80_ldmatrix,
+  sm80_double_buffer,
+  sm80_multistage,
+  sm80_persistent,
+  sm90_cooperative,
+  sm90_pingpong,
+};
+
+/// What is multiplied, summed and written. tf32: f32 in memory, multiplied as tf32; no result has it.
+enum class Dtype { bf16, f16, f32, f64, tf32, s8, s32, e4m3, e5m2 };
 
 // The enumerators' names, in their order: parts of a config's name.
-inline constexpr char const* kKernelNames[] = {"simt_tiled", "sm80_multistage"};
-inline constexpr char const* kDtypeNames[] = {"bf16", "f16", "f32", "f64"};
+inline constexpr char const* kKernelNames[] = {
+    "simt_tiled",         "simt_overlap",    "simt_double_buffer", "sm70_tensorop",    "sm80_tensorop", "sm80_ldmatrix",
+    "sm80_double_buffer", "sm80_multistage", "sm80_persistent",    "sm90_cooperative", "sm90_pingpong"};
+inline constexpr char const* kDtypeNames[] = {"bf16", "f16", "f32", "f64", "tf32", "s8", "s32", "e4m3", "e5m2"};
+inline constexpr int kDtypes = int(sizeof(kDtypeNames) / sizeof(kDtypeNames[0]));
 constexpr char const* kernel_name(Kernel kernel) { return kKernelNames[int(kernel)]; }
 constexpr char const* dtype_name(Dtype dtype) { return kDtypeNames[int(dtype)]; }
+
+/// The dtype of the buffers that hold `dtype`.
+constexpr Dtype storage_dtype(Dtype dtype) { return dtype == Dtype::tf32 ? Dtype::f32 : dtype; }
+
+constexpr int item_bytes(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f64:
+      return 8;
+    case Dtype::f32:
+    case Dtype::tf32:
+    case Dtype::s32:
+      return 4;
+    case Dtype::bf16:
+    case Dtype::f16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+/// What products of `dtype` are summed in where a row of the table does not say otherwise.
+constexpr Dtype default_accumulator(Dtype dtype) {
+  return dtype == Dtype::f64 ? Dtype::f64 : dtype == Dtype::s8 ? Dtype::s32 : Dtype::f32;
+}
 
 struct TileMNK {
   int m, n, k;
 };
 
+struct ClusterMN {
+  int m, n;
+};
+
 /// What is compiled: one row of gemm/configs.h. A structural type, so a row can be a template argument.
 struct GemmConfig {
   Kernel kernel;
-  Dtype dtype;    // of a and b
-  TileMNK tile;   // elements of one CTA's tile
-  int stages;     // slots of the shared-memory pipeline
-  int alignment;  // bytes of one global load; pointers and non-unit strides of a and b are multiples of it
+  Dtype dtype;        // of a and b
+  Dtype accumulator;  // of the sums
+  TileMNK tile;       // elements of one CTA's tile
+  int stages;         // slots of the shared-memory pipeline
+  ClusterMN cluster;  // CTAs of one cluster along m and n
+  int alignment;      // bytes of one global load; pointers and non-unit strides of a and b are multiples of it
 };
 
-/// What varies per call: d[b,m,n] = sum_k a[b,m,k] * b[b,n,k]. Strides and sizes in elements.
+/// A matrix that an epilogue reads: broadcast along modes whose stride is 0. Its dtype is d's.
+struct EpilogueOperand {
+  void const* data;  // null: there is none
+  int64_t batch_stride, m_stride, n_stride;
+};
+
+enum class Activation { none, relu, gelu_tanh, gelu_erf, silu };
+inline constexpr char const* kActivationNames[] = {"none", "relu", "gelu_tanh", "gelu_erf", "silu"};
+inline constexpr int kActivations = int(sizeof(kActivationNames) / sizeof(kActivationNames[0]));
+
+/// What becomes of the product, element by element, in the accumulator's precision:
+///   z = alpha * (a b) + beta * c + bias,  preactivation = z,  d = activation(z) + residual
+struct EpilogueArgs {
+  double alpha, beta;  // beta = 0: c is not read
+  EpilogueOperand c, bias, residual;
+  Activation activation;
+  void* preactivation;  // null, or of d's dtype, sizes and strides
+};
+
+/// What varies per call: d[b,m,n] = epilogue(sum_k a[b,m,k] * b[b,n,k]). Strides and sizes in elements.
 struct GemmArgs {
   void const* a;
   void const* b;
@@ -41,6 +108,13 @@ struct GemmArgs {
   int64_t b_batch_stride, b_n_stride, b_k_stride;
   int64_t d_batch_stride, d_m_stride, d_n_stride;
   Dtype d_dtype;
+  EpilogueArgs epilogue = {.alpha = 1,
+                           .beta = 0,
+                           .c = {},
+                           .bias = {},
+                           .residual = {},
+                           .activation = Activation::none,
+                           .preactivation = nullptr};
 };
 
 /// What the kernel reports about a row: derived facts live with the kernel, not in the table.

@@ -8,21 +8,21 @@ using enum Kernel;
 using enum Dtype;
 // clang-format off
 inline constexpr GemmConfig kGemmConfigs[] = {
-  // kernel,         dtype, tile (m, n, k),   stages, alignment (bytes)
-  {sm80_multistage,  bf16,  {128, 128, 32},   4,      16},
-  {sm80_multistage,  bf16,  { 64,  64, 64},   3,      16},
-  {sm80_multistage,  bf16,  { 64,  64, 32},   3,       8},
-  {sm80_multistage,  bf16,  { 64,  64, 32},   3,       4},
-  {sm80_multistage,  bf16,  { 64,  64, 32},   3,       2},
-  {sm80_multistage,  f16,   {128, 128, 32},   4,      16},
-  {sm80_multistage,  f16,   { 64,  64, 64},   3,      16},
-  {sm80_multistage,  f16,   { 64,  64, 32},   3,       8},
-  {sm80_multistage,  f16,   { 64,  64, 32},   3,       4},
-  {sm80_multistage,  f16,   { 64,  64, 32},   3,       2},
-  {simt_tiled,       f32,   {128, 128,  8},   1,      16},
-  {simt_tiled,       f32,   { 64,  64,  8},   1,       4},
-  {simt_tiled,       f64,   { 64,  64,  8},   1,      16},
-  {simt_tiled,       f64,   { 64,  64,  8},   1,       8},
+  // kernel,            dtype, sums, tile (m, n, k),   stages, cluster (m, n), alignment (bytes)
+  {sm80_multistage,    bf16,  f32,  {128, 128, 32},   4,      {1, 1},         16},
+  {sm80_multistage,    bf16,  f32,  { 64,  64, 64},   3,      {1, 1},         16},
+  {sm80_multistage,    bf16,  f32,  { 64,  64, 32},   3,      {1, 1},          8},
+  {sm80_multistage,    bf16,  f32,  { 64,  64, 32},   3,      {1, 1},          4},
+  {sm80_multistage,    bf16,  f32,  { 64,  64, 32},   3,      {1, 1},          2},
+  {sm80_multistage,    f16,   f32,  {128, 128, 32},   4,      {1, 1},         16},
+  {sm80_multistage,    f16,   f32,  { 64,  64, 64},   3,      {1, 1},         16},
+  {sm80_multistage,    f16,   f32,  { 64,  64, 32},   3,      {1, 1},          8},
+  {sm80_multistage,    f16,   f32,  { 64,  64, 32},   3,      {1, 1},          4},
+  {sm80_multistage,    f16,   f32,  { 64,  64, 32},   3,      {1, 1},          2},
+  {simt_tiled,         f32,   f32,  {128, 128,  8},   1,      {1, 1},         16},
+  {simt_tiled,         f32,   f32,  { 64,  64,  8},   1,      {1, 1},          4},
+  {simt_tiled,         f64,   f64,  { 64,  64,  8},   1,      {1, 1},         16},
+  {simt_tiled,         f64,   f64,  { 64,  64,  8},   1,      {1, 1},          8},
 };
 // clang-format on
 }  // namespace moye

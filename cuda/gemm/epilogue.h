@@ -1,52 +1,242 @@
-// Accumulators to d: convert, predicate, store. Straight from registers to global memory.
+// From accumulators to d: z = alpha * (a b) + beta * c + bias, d = activation(z) + residual, and z itself on request.
+//   TileEpilogue   what is done to neighbours along n of one tile: load c, bias, residual, compute, convert, store
+//   StagedEpilogue the tensor-core kernels' way there: accumulators -> shared memory -> whole rows, coalesced
 #pragma once
 
 #include "gemm/config.h"
+#include "gemm/tile_scheduler.h"
+#include "moye/algorithm/copy.h"
+#include "moye/arch/barrier.h"
+#include "moye/arch/math.h"
+#include "moye/atom/mma_atom.h"
 #include "moye/tensor.h"
 
 namespace moye {
 
-/// Two neighbouring elements of d in one word, the first in the low half. Spelled as integers: nvcc 13.0 splits the
-/// store of a struct of two floats in two.
-template <class T>
-MOYE_DEVICE auto pair_word(T const& first, T const& second) {
-  if constexpr (sizeof(T) == 2) {
-    return uint32_t(first.storage) | uint32_t(second.storage) << 16;
-  } else {
-    return uint64_t(detail::bit_cast<uint32_t>(first)) | uint64_t(detail::bit_cast<uint32_t>(second)) << 32;
+template <class Compute>
+MOYE_DEVICE Compute activate(Activation activation, Compute z) {
+  switch (activation) {
+    case Activation::relu:
+      return z < Compute(0) ? Compute(0) : z;  // NaN stays NaN
+    case Activation::gelu_tanh: {
+      constexpr Compute kSqrt2OverPi = Compute(0.79788456080286535588);
+      return z * (Compute(0.5) * (Compute(1) + tanh(kSqrt2OverPi * (z + Compute(0.044715) * z * z * z))));
+    }
+    case Activation::gelu_erf:
+      return z * (Compute(0.5) * (Compute(1) + erf(z * Compute(0.70710678118654752440))));
+    case Activation::silu:
+      return z / (Compute(1) + exp(-z));
+    default:
+      return z;
   }
+}
+/// Integers know relu alone; the host admits nothing else.
+MOYE_DEVICE int32_t activate(Activation activation, int32_t z) {
+  return activation == Activation::relu && z < 0 ? 0 : z;
 }
 
-/// Stores one thread's accumulators into the CTA's tile of d.
-/// tCrC (MMA,MMA_M,MMA_N) accumulators; tCcC the same shape, their (m, n) within the tile. d points at the tile's first
-/// element; m_left and n_left are the rows and columns of d from there on, so that what lies outside is not stored.
-/// kPairs: elements 2i and 2i + 1 of the fragment are neighbours in n, and the n of the first is even. They are stored
-/// as one word where n is contiguous in d and the address allows it.
-template <bool kPairs, class Out, class Fragment, class Coordinates>
-MOYE_DEVICE void store_accumulators(Fragment const& tCrC, Coordinates const& tCcC, Out* d, int64_t m_stride,
-                                    int64_t n_stride, int m_left, int n_left MOYE_LOC) {
-  MOYE_SITE;
-  constexpr int kCount = kPairs ? 2 : 1;
-  bool const whole_pairs =
-      n_stride == 1 && m_stride % 2 == 0 && reinterpret_cast<uintptr_t>(d) % (2 * sizeof(Out)) == 0;
-  MOYE_UNROLL
-  for (int i = 0; i < size(tCrC); i += kCount) {
-    auto const coord = tCcC(i);
-    int const m = get<0>(coord), n = get<1>(coord);
-    if (m >= m_left) continue;
-    Out* const first = d + m * m_stride + n * n_stride;
-    if constexpr (kPairs) {
-      if (whole_pairs && n + 1 < n_left) {
-        auto const word = pair_word(static_cast<Out>(tCrC(i)), static_cast<Out>(tCrC(i + 1)));
-        *reinterpret_cast<RemoveCvref<decltype(word)>*>(first) = word;
-        continue;
-      }
-    }
-    MOYE_UNROLL
-    for (int j = 0; j < kCount; ++j) {
-      if (n + j < n_left) first[j * n_stride] = static_cast<Out>(tCrC(i + j));
+/// kCount neighbours, moved as one word of at most 16 bytes.
+template <class T, int kCount>
+struct Row {
+  using Word = typename WordOf<int(sizeof(T)) * kCount>::Type;
+  T elements[kCount];
+};
+
+/// The C++ type of an accumulator, and what it can be written as: doubles as they are, the others rounded once.
+template <Dtype kAccumulator>
+struct Accumulator {
+  using Sum = float;  // of f16 sums too
+  static constexpr unsigned kOutDtypes = dtype_bits(Dtype::bf16, Dtype::f16, Dtype::f32);
+};
+template <>
+struct Accumulator<Dtype::f64> {
+  using Sum = double;
+  static constexpr unsigned kOutDtypes = dtype_bits(Dtype::f64);
+};
+template <>
+struct Accumulator<Dtype::s32> {
+  using Sum = int32_t;
+  static constexpr unsigned kOutDtypes = dtype_bits(Dtype::s32, Dtype::bf16, Dtype::f16, Dtype::f32);
+};
+
+/// What one call does to one tile of d. d's dtype is looked at where elements are loaded and stored, a uniform branch:
+/// a copy of all of it per dtype would multiply the code.
+template <class Sum>
+class TileEpilogue {
+ public:
+  static constexpr int kVector = 16 / int(sizeof(Sum));  // neighbours along n that a thread finishes together
+
+  /// tile_m, tile_n: the tile's extents.
+  MOYE_DEVICE TileEpilogue(GemmArgs const& args, TileCoord const& tile, int tile_m, int tile_n)
+      : args_(args), m_left_(int(args.m) - tile.m * tile_m), n_left_(int(args.n) - tile.n * tile_n) {
+    int64_t const m = int64_t(tile.m) * tile_m, n = int64_t(tile.n) * tile_n;
+    auto const first = [&](EpilogueOperand const& operand) {
+      return tile.batch * operand.batch_stride + m * operand.m_stride + n * operand.n_stride;
+    };
+    d_ = tile.batch * args.d_batch_stride + m * args.d_m_stride + n * args.d_n_stride;
+    c_ = first(args.epilogue.c);
+    bias_ = first(args.epilogue.bias);
+    residual_ = first(args.epilogue.residual);
+  }
+
+  /// Finishes and stores sums[i], the sum of the tile's element (m, n + i). What lies outside d is neither read nor
+  /// written.
+  MOYE_DEVICE void store(Sum const (&sums)[kVector], int m, int n MOYE_LOC) const {
+    MOYE_SITE;
+    if (m >= m_left_ || n >= n_left_) return;
+    if constexpr (is_same<Sum, int32_t>) {
+      if (args_.d_dtype == Dtype::s32) return finish<int32_t>(sums, m, n);
+      finish<float>(sums, m, n);
+    } else {
+      finish<Sum>(sums, m, n);
     }
   }
-}
+
+ private:
+  template <class Compute>
+  MOYE_DEVICE void finish(Sum const (&sums)[kVector], int m, int n) const {
+    EpilogueArgs const& epilogue = args_.epilogue;
+    Compute z[kVector];
+    MOYE_UNROLL
+    for (int i = 0; i < kVector; ++i) z[i] = static_cast<Compute>(epilogue.alpha) * static_cast<Compute>(sums[i]);
+    if (epilogue.c.data != nullptr) add(epilogue.c, c_, static_cast<Compute>(epilogue.beta), m, n, z);
+    if (epilogue.bias.data != nullptr) add(epilogue.bias, bias_, Compute(1), m, n, z);
+    if (epilogue.preactivation != nullptr) write(epilogue.preactivation, m, n, z);
+    if (epilogue.activation != Activation::none) {
+      MOYE_UNROLL
+      for (int i = 0; i < kVector; ++i) z[i] = activate(epilogue.activation, z[i]);
+    }
+    if (epilogue.residual.data != nullptr) add(epilogue.residual, residual_, Compute(1), m, n, z);
+    write(args_.d, m, n, z);
+  }
+
+  /// Calls f(T{}) with the type of d's elements.
+  template <class Compute, class F>
+  MOYE_DEVICE void with_element(F const& f) const {
+    if constexpr (!is_same<Compute, float>) {
+      f(Compute{});
+    } else if (args_.d_dtype == Dtype::bf16) {
+      f(bfloat16_t{});
+    } else if (args_.d_dtype == Dtype::f16) {
+      f(half_t{});
+    } else {
+      f(float{});
+    }
+  }
+
+  template <class T>
+  MOYE_DEVICE bool is_one_word(T const* p, int64_t n_stride, int count) const {
+    return n_stride == 1 && count >= kVector && reinterpret_cast<uintptr_t>(p) % (kVector * sizeof(T)) == 0;
+  }
+
+  /// z += scale * operand
+  template <class Compute>
+  MOYE_DEVICE void add(EpilogueOperand const& operand, int64_t first, Compute scale, int m, int n,
+                       Compute (&z)[kVector]) const {
+    with_element<Compute>([&](auto element) {
+      using T = decltype(element);
+      auto const* p = static_cast<T const*>(operand.data) + first + m * operand.m_stride + n * operand.n_stride;
+      if (is_one_word(p, operand.n_stride, n_left_ - n)) {
+        auto const word = *reinterpret_cast<typename Row<T, kVector>::Word const*>(p);
+        auto const row = detail::bit_cast<Row<T, kVector>>(word);
+        MOYE_UNROLL
+        for (int i = 0; i < kVector; ++i) z[i] += scale * convert<Compute>(row.elements[i]);
+      } else {
+        MOYE_UNROLL
+        for (int i = 0; i < kVector; ++i) {
+          if (n + i < n_left_) z[i] += scale * convert<Compute>(p[i * operand.n_stride]);
+        }
+      }
+    });
+  }
+
+  template <class Compute>
+  MOYE_DEVICE void write(void* data, int m, int n, Compute const (&z)[kVector]) const {
+    with_element<Compute>([&](auto element) {
+      using T = decltype(element);
+      T* const p = static_cast<T*>(data) + d_ + m * args_.d_m_stride + n * args_.d_n_stride;
+      Row<T, kVector> row;
+      MOYE_UNROLL
+      for (int i = 0; i < kVector; ++i) row.elements[i] = convert<T>(z[i]);
+      if (is_one_word(p, args_.d_n_stride, n_left_ - n)) {
+        using Word = typename Row<T, kVector>::Word;
+        *reinterpret_cast<Word*>(p) = detail::bit_cast<Word>(row);
+      } else {
+        MOYE_UNROLL
+        for (int i = 0; i < kVector; ++i) {
+          if (n + i < n_left_) p[i * args_.d_n_stride] = row.elements[i];
+        }
+      }
+    });
+  }
+
+  GemmArgs const& args_;
+  int m_left_, n_left_;              // rows and columns of d from the tile's first on
+  int64_t d_, c_, bias_, residual_;  // offsets of the tile's first element
+};
+
+/// The epilogue of a CTA whose threads hold a tile of (kTileM, kTileN) as accumulators of Mma, a TiledMma. In steps of
+/// one atom of every warp along m: sums to shared memory as the atoms hold them, back as rows, 16 bytes per thread, and
+/// to global memory so that a warp's accesses are contiguous.
+///   barriers of a step: before the writes: every thread has read the step before; after them: this one is there
+template <class Mma, int kTileM, int kTileN, Dtype kAccumulator>
+struct StagedEpilogue {
+  using Sum = typename Accumulator<kAccumulator>::Sum;
+  static constexpr int kThreads = decltype(size(Mma{}))::value;
+  static constexpr int kRows = decltype(tile_size<0>(Mma{}))::value;
+  static constexpr int kSteps = kTileM / kRows;
+  // Rows of floats lie 32 bytes apart in the banks, those of doubles 64: the pairs that the lanes of an atom write,
+  // four pairs of each of eight rows, meet no conflict, nor do the reads along a row.
+  static constexpr int kPad = 8;
+  static constexpr int kPitch = kTileN + kPad;
+
+  struct SharedStorage {
+    alignas(128) Sum sums[kRows * kPitch];
+  };
+
+  /// tCrC (MMA,MMA_M,MMA_N). Whatever else lives in `smem`: a barrier of the caller lies between its last use and this.
+  /// The last reads of `smem` are not followed by a barrier.
+  template <class Accumulators>
+  static MOYE_DEVICE void store(GemmArgs const& args, TileCoord const& tile, Accumulators const& tCrC,
+                                SharedStorage& smem, int thread MOYE_LOC) {
+    MOYE_SITE;
+    TileEpilogue<Sum> const epilogue(args, tile, kTileM, kTileN);
+    Tensor sC = make_tensor(make_smem_ptr(smem.sums),
+                            Layout<Shape<Int<kRows>, Int<kTileN>>, Stride<Int<kPitch>, _1>>{});  // (ROWS,BLK_N)
+    Tensor tCsC = Mma{}.get_slice(thread).partition_C(sC);                                       // (MMA,1,MMA_N)
+    static_assert(decltype(size<1>(tCrC))::value == kSteps, "a step is one atom of every warp along m");
+    MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
+        for (int step = 0; step < kSteps; ++step) {
+      if (step > 0) sync_threads();
+      MOYE_UNROLL
+      for (int i = 0; i < kSteps; ++i) {  // accumulators are registers: their indices are constants
+        if (i == step) write_pairs(tCrC(_, i, _), tCsC(_, _0{}, _));
+      }
+      sync_threads();
+      constexpr int kVector = TileEpilogue<Sum>::kVector;
+      constexpr int kVectors = kTileN / kVector;  // of one row
+      static_assert(kTileN % kVector == 0, "rows are whole vectors");
+      MOYE_NO_UNROLL
+      for (int vector = thread; vector < kRows * kVectors; vector += kThreads) {
+        int const row = vector / kVectors, column = vector % kVectors * kVector;
+        auto const word = *reinterpret_cast<uint128_t const*>(&sC(row, column));
+        auto const sums = detail::bit_cast<Row<Sum, kVector>>(word);
+        epilogue.store(sums.elements, step * kRows + row, column);
+      }
+    }
+  }
+
+ private:
+  /// from, to: (MMA,MMA_N); elements 2i and 2i + 1 are neighbours along n.
+  template <class From, class To>
+  static MOYE_DEVICE void write_pairs(From const& from, To&& to) {
+    MOYE_UNROLL
+    for (int i = 0; i < size(from); i += 2) {
+      Row<Sum, 2> const pair{convert<Sum>(from(i)), convert<Sum>(from(i + 1))};
+      using Word = typename Row<Sum, 2>::Word;
+      *reinterpret_cast<Word*>(&to(i)) = detail::bit_cast<Word>(pair);
+    }
+  }
+};
 
 }  // namespace moye

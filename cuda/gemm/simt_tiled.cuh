@@ -137,10 +137,18 @@ struct Gemm<kConfig> {
     }
 
     Tensor tCcC = thr_mma.partition_C(make_identity_tensor(Shape<Int<kBlkM>, Int<kBlkN>>{}));  // (MMA,MMA_M,MMA_N)
-    int64_t const first = tile.batch * args.d_batch_stride + int64_t(tile.m) * kBlkM * args.d_m_stride +
-                          int64_t(tile.n) * kBlkN * args.d_n_stride;
-    store_accumulators<false>(tCrC, tCcC, static_cast<Element*>(args.d) + first, args.d_m_stride, args.d_n_stride,
-                              m_left, n_left);
+    TileEpilogue<Element> const epilogue(args, tile, kBlkM, kBlkN);
+    MOYE_UNROLL
+    for (int m = 0; m < size<1>(tCrC); ++m) {
+      MOYE_UNROLL
+      for (int n = 0; n < size<2>(tCrC); n += kOwned) {  // kOwned neighbours along n
+        Element sums[kOwned];
+        MOYE_UNROLL
+        for (int i = 0; i < kOwned; ++i) sums[i] = tCrC(_0{}, m, n + i);
+        auto const coord = tCcC(_0{}, m, n);
+        epilogue.store(sums, get<0>(coord), get<1>(coord));
+      }
+    }
   }
 
   static Status launch(GemmArgs const& args, StreamHandle stream) {
@@ -162,7 +170,7 @@ struct Gemm<kConfig> {
             .threads = kThreads,
             .smem_bytes = kSmemBytes,
             .min_arch = 80,
-            .out_dtypes = dtype_bits(kConfig.dtype),
+            .out_dtypes = Accumulator<kConfig.accumulator>::kOutDtypes,
             .orders = kAllOrders,
             .any_stride = kVector == 1};
   }

@@ -74,10 +74,17 @@ struct Gemm<kConfig> {
   template <Major kMajor>
   using SmemCopyAtom = CopyAtom<Conditional<kMajor == Major::k, SM75_U32x4_LDSM_N, SM75_U16x8_LDSM_T>, Element>;
 
+  using Epilogue = StagedEpilogue<TiledMma, kBlkM, kBlkN, kConfig.accumulator>;
+
   template <Order kOrder>
-  struct SharedStorage {
+  struct Operands {
     alignas(1024) Element a[cosize_v<decltype(smem_layout<kMajorOfA<kOrder>, kBlkM>())>];
     alignas(1024) Element b[cosize_v<decltype(smem_layout<kMajorOfB<kOrder>, kBlkN>())>];
+  };
+  template <Order kOrder>
+  union SharedStorage {
+    Operands<kOrder> operands;
+    typename Epilogue::SharedStorage epilogue;
   };
   static constexpr int kSmemBytes = int(sizeof(SharedStorage<Order::NN>));
   static_assert(sizeof(SharedStorage<Order::NN>) == sizeof(SharedStorage<Order::TT>));
@@ -91,7 +98,7 @@ struct Gemm<kConfig> {
     TileCoord const tile = tile_coord(block_idx().x, grid.m, grid.n);
     int const k_tiles = grid.k;
     int const m_left = int(args.m) - tile.m * kBlkM;  // rows of A from this tile on
-    int const n_left = int(args.n) - tile.n * kBlkN;
+    int const n_left = int(args.n) - tile.n * kBlkN;  // columns of D, rows of B
     int const k = int(args.k);
 
     // Whole tiles: what lies beyond m, n and k is predicated, never read.
@@ -103,8 +110,8 @@ struct Gemm<kConfig> {
                             operand_stride<kMajorB, kVector>(args.b_n_stride, args.b_k_stride));  // (n,k)
     Tensor gA = local_tile(mA, Shape<Int<kBlkM>, Int<kBlkK>>{}, make_coord(tile.m, _));           // (BLK_M,BLK_K,k)
     Tensor gB = local_tile(mB, Shape<Int<kBlkN>, Int<kBlkK>>{}, make_coord(tile.n, _));           // (BLK_N,BLK_K,k)
-    Tensor sA = make_tensor(make_smem_ptr(smem.a), smem_layout<kMajorA, kBlkM>());                // (BLK_M,BLK_K,PIPE)
-    Tensor sB = make_tensor(make_smem_ptr(smem.b), smem_layout<kMajorB, kBlkN>());                // (BLK_N,BLK_K,PIPE)
+    Tensor sA = make_tensor(make_smem_ptr(smem.operands.a), smem_layout<kMajorA, kBlkM>());       // (BLK_M,BLK_K,PIPE)
+    Tensor sB = make_tensor(make_smem_ptr(smem.operands.b), smem_layout<kMajorB, kBlkN>());       // (BLK_N,BLK_K,PIPE)
 
     auto const copy_a = global_copy<kMajorA, kBlkM>();
     auto const copy_b = global_copy<kMajorB, kBlkN>();
@@ -185,20 +192,8 @@ struct Gemm<kConfig> {
       read = next;
     }
 
-    Tensor tCcC = thr_mma.partition_C(make_identity_tensor(Shape<Int<kBlkM>, Int<kBlkN>>{}));  // (MMA,MMA_M,MMA_N)
-    int64_t const first = tile.batch * args.d_batch_stride + int64_t(tile.m) * kBlkM * args.d_m_stride +
-                          int64_t(tile.n) * kBlkN * args.d_n_stride;
-    auto const store = [&](auto* d) {
-      store_accumulators<true>(tCrC, tCcC, d + first, args.d_m_stride, args.d_n_stride, m_left, n_left);
-    };
-    switch (args.d_dtype) {
-      case Dtype::bf16:
-        return store(static_cast<bfloat16_t*>(args.d));
-      case Dtype::f16:
-        return store(static_cast<half_t*>(args.d));
-      default:
-        return store(static_cast<float*>(args.d));
-    }
+    sync_threads();  // every warp is done with the stages, which the epilogue's rows replace
+    Epilogue::store(args, tile, tCrC, smem.epilogue, thread);
   }
 
   static Status launch(GemmArgs const& args, StreamHandle stream) {
@@ -220,7 +215,7 @@ struct Gemm<kConfig> {
             .threads = kThreads,
             .smem_bytes = kSmemBytes,
             .min_arch = 80,
-            .out_dtypes = dtype_bits(Dtype::bf16, Dtype::f16, Dtype::f32),
+            .out_dtypes = Accumulator<kConfig.accumulator>::kOutDtypes,
             .orders = kAllOrders,
             .any_stride = kVector == 1};
   }

@@ -69,7 +69,7 @@ def test_the_compiler_sees_as_many_rows(tmp_path):
 
 def test_a_row_that_cmake_misses_does_not_compile(tmp_path):
     first = TABLE.index("  {sm80_multistage")
-    hidden = TABLE[:first] + "  /* mine */ {sm80_multistage, bf16, {64, 128, 32}, 3, 16},\n" + TABLE[first:]
+    hidden = TABLE[:first] + "  /* mine */ {sm80_multistage, bf16, f32, {64, 128, 32}, 3, {1, 1}, 16},\n" + TABLE[first:]
     assert read_table(tmp_path, hidden).returncode == 0
     run = check_rows(tmp_path)
     assert run.returncode != 0
@@ -79,10 +79,10 @@ def test_a_row_that_cmake_misses_does_not_compile(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("{sm80_multistage, bf16, {64, 64}, 3, 16},", "cannot read the row"),
+        ("{sm80_multistage, bf16, f32, {64, 64}, 3, {1, 1}, 16},", "cannot read the row"),
         ("{sm80_multistage, bf16, {64, 64, 32}, 3},", "cannot read the row"),
-        ("{sm80_multistage, bf16, {64, 64, kTile}, 3, 16},", "cannot read the row"),
-        ("{sm80_multistage, bf16, {64, 64, 64}, 3, 16},", "two rows are sm80_multistage_bf16_64x64x64_s3_a16"),
+        ("{sm80_multistage, bf16, f32, {64, 64, kTile}, 3, {1, 1}, 16},", "cannot read the row"),
+        ("{sm80_multistage, bf16, f32, {64, 64, 64}, 3, {1, 1}, 16},", "two rows are sm80_multistage_bf16_64x64x64_s3_a16"),
     ],
 )
 def test_a_bad_row_is_shown(tmp_path, row, message):

@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 import re
 
-SM80 = "{sm80_multistage, bf16, {64, 64, 32}, 3, 16}"
-SM80_ELEMENTS = "{sm80_multistage, bf16, {64, 64, 32}, 3, 2}"
-SIMT = "{simt_tiled, f32, {64, 64, 8}, 1, 4}"
+SM80 = "{sm80_multistage, bf16, f32, {64, 64, 32}, 3, {1, 1}, 16}"
+SM80_ELEMENTS = "{sm80_multistage, bf16, f32, {64, 64, 32}, 3, {1, 1}, 2}"
+SIMT = "{simt_tiled, f32, f32, {64, 64, 8}, 1, {1, 1}, 4}"
 
 RACE = (
     r"race on shared memory smem\+0x[0-9a-f]+: {new} \((read|write)\) "
