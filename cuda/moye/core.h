@@ -786,6 +786,34 @@ MOYE_HOST_DEVICE constexpr auto zip(T const& t, U const&... u) {
   MOYE_RETURN(zip_impl(MakeSeq<tuple_size<T>>{}, wrap(t), wrap(u)...))
 }
 
+template <class T>
+inline constexpr bool is_nested_tuple = false;
+template <class... T>
+inline constexpr bool is_nested_tuple<Tuple<T...>> = (is_tuple<T> || ...);
+
+template <class T, class Guide>
+MOYE_HOST_DEVICE constexpr auto zip2_by(T const& t, Guide const& guide);
+
+template <class T, class Guide, int... I, int... J>
+MOYE_HOST_DEVICE constexpr auto zip2_by_modes(T const& t, Guide const& guide, Seq<I...>, Seq<J...>) {
+  auto const pairs = make_tuple(zip2_by(get<I>(t), get<I>(guide))...);
+  return make_tuple(make_tuple(get<0>(get<I>(pairs))...),
+                    make_tuple(get<1>(get<I>(pairs))..., get<tuple_size<Guide> + J>(t)...));
+}
+/// Splits pairs: where the guide has a leaf, t has a pair; firsts and seconds are collected, nested like the guide.
+/// What t has beyond the guide goes behind the seconds. ((a,b),((c,d),e)) by (x,(y)) is ((a,(c)),(b,(d,e))).
+template <class T, class Guide>
+MOYE_HOST_DEVICE constexpr auto zip2_by(T const& t, Guide const& guide) {
+  if constexpr (is_tuple<Guide>) {
+    static_assert(is_tuple<T> && tuple_size<T> >= tuple_size<Guide>,
+                  "zip2_by: there are fewer modes than the guide has");
+    MOYE_RETURN(zip2_by_modes(t, guide, MakeSeq<tuple_size<Guide>>{}, MakeSeq<tuple_size<T> - tuple_size<Guide>>{}))
+  } else {
+    static_assert(is_tuple<T> && tuple_size<T> == 2, "zip2_by: a mode is not a (tile, rest) pair");
+    return t;
+  }
+}
+
 /// x at every leaf of t.
 template <class T, class X>
 MOYE_HOST_DEVICE constexpr auto repeat_like(T const& t, X const& x) {

@@ -111,12 +111,22 @@ MOYE_HOST_DEVICE constexpr auto unzip(T const& t) {
   }
 }
 
+/// A layout of pairs, one for each leaf of the tiler, as (first of each, second of each): zip2_by with less to compile
+/// for tilers that are not nested.
+template <class T, class L>
+MOYE_HOST_DEVICE constexpr auto unzip_by(L const& l, T const& tiler) {
+  if constexpr (is_nested_tuple<T>) {
+    MOYE_RETURN(make_layout(zip2_by(l.shape(), tiler), zip2_by(l.stride(), tiler)))
+  } else {
+    constexpr int kModes = is_tuple<T> ? tuple_size<T> : 0;
+    MOYE_RETURN(make_layout(unzip<kModes>(l.shape()), unzip<kModes>(l.stride())))
+  }
+}
+
 /// ((tile of mode 0, tile of mode 1, ...), (rest of mode 0, rest of mode 1, ..., modes not divided))
 template <class S, class D, class T>
 MOYE_HOST_DEVICE constexpr auto zipped_divide(Layout<S, D> const& l, T const& tiler) {
-  auto const divided = logical_divide(l, tiler);
-  constexpr int kModes = is_tuple<T> ? tuple_size<T> : 0;
-  MOYE_RETURN(make_layout(unzip<kModes>(divided.shape()), unzip<kModes>(divided.stride())))
+  MOYE_RETURN(unzip_by(logical_divide(l, tiler), tiler))
 }
 
 template <class L, int... I>
@@ -168,9 +178,7 @@ MOYE_HOST_DEVICE constexpr auto logical_product(Layout<S, D> const& block, T con
 }
 template <class S, class D, class T>
 MOYE_HOST_DEVICE constexpr auto zipped_product(Layout<S, D> const& block, T const& tiler) {
-  auto const product_ = logical_product(block, tiler);
-  constexpr int kModes = is_tuple<T> ? tuple_size<T> : 0;
-  MOYE_RETURN(make_layout(unzip<kModes>(product_.shape()), unzip<kModes>(product_.stride())))
+  MOYE_RETURN(unzip_by(logical_product(block, tiler), tiler))
 }
 template <class S, class D, class T>
 MOYE_HOST_DEVICE constexpr auto tiled_product(Layout<S, D> const& block, T const& tiler) {
@@ -474,15 +482,17 @@ struct CommonVector {
   }();
 };
 
-/// A layout R with A(R(i)) == B(R(i)) == i: what the two have in common as one contiguous vector.
-template <class A, class B>
+/// A layout R with A(R(i)) == B(R(i)) == i: what the two have in common as one contiguous vector, of kMost elements at
+/// most.
+template <int kMost = 1 << 30, class A, class B>
+  requires(is_layout<A> && is_layout<B>)
 MOYE_HOST_DEVICE constexpr auto max_common_layout([[maybe_unused]] A const& a, B const& b) {
   using Inverse = decltype(right_inverse(b));
   if constexpr (!is_static<Inverse>) {
     return make_layout(Int<1>{}, Int<0>{});
   } else {
     // As far as A is known to reach.
-    constexpr int kInverse = size_v<Inverse>;
+    constexpr int kInverse = min_value(kMost, size_v<Inverse>);
     constexpr int kTry = is_static<decltype(size(a))> ? min_value(size_v<A>, kInverse) : kInverse;
     constexpr int kCommon = CommonVector<A, Inverse, kTry>::value;
     if constexpr (kCommon == 1) {

@@ -441,13 +441,24 @@ inline constexpr long long inside_offset = 0;
 template <class W, auto v, class L>
 inline constexpr long long inside_offset<ComposedLayout<W, C<v>, L>> = v;
 
-/// As for plain layouts, and no longer than the vectors that the swizzles leave contiguous.
+/// The most elements that the swizzles of two layouts leave contiguous and their offsets leave in place. Equal swizzles
+/// do not cancel: beyond 2^M elements the order in a vector depends on its index, which the two layouts share in the
+/// first vector only; and a vector's first element is not at its lowest address.
+template <class A, class B>
+inline constexpr int swizzled_vector = static_cast<int>(
+    gcd_value(min_value(swizzle_vector<A>, swizzle_vector<B>), gcd_value(inside_offset<A>, inside_offset<B>)));
+
+/// As for plain layouts, and no longer than the vectors that the swizzles leave whole.
 template <class A, class B>
   requires(is_composed<A> || is_composed<B>)
 MOYE_HOST_DEVICE constexpr auto max_common_vector(A const& a, B const& b) {
-  constexpr long long kKept = min_value(swizzle_vector<A>, swizzle_vector<B>);
-  constexpr long long kOffsets = gcd_value(inside_offset<A>, inside_offset<B>);
-  return min(max_common_vector(layout_part(a), layout_part(b)), Int<static_cast<int>(gcd_value(kKept, kOffsets))>{});
+  return min(max_common_vector(layout_part(a), layout_part(b)), Int<swizzled_vector<A, B>>{});
+}
+/// Of those elements as many as a layout describes.
+template <class A, class B>
+  requires(is_composed<A> || is_composed<B>)
+MOYE_HOST_DEVICE constexpr auto max_common_layout(A const& a, B const& b) {
+  MOYE_RETURN(max_common_layout<swizzled_vector<A, B>>(layout_part(a), layout_part(b)))
 }
 
 }  // namespace moye

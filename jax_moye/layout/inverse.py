@@ -109,37 +109,45 @@ def max_common_layout(a: Any, b: Any) -> Layout:
     >>> max_common_layout("(8,4):(4,1)", "(8,4):(4,1)")
     Layout('(4,8):(8,1)')
     """
-    n, inverse = _common(a, b, "max_common_layout")
+    plain, limit = _operands(a, b, "max_common_layout")
+    n, inverse = _common(*plain, limit)
     return ONE if n == 1 else composition(inverse, n)
 
 
 def max_common_vector(a: Any, b: Any) -> int:
     """Number of elements that one access can move from a tensor of layout A to one of layout B.
 
-    The largest n found with `A(B^-1(i)) == i` for i < n; never too large. With a swizzle Sw<B,M,S> at most 2^M.
+    The largest n found with `A(B^-1(i)) == i` for i < n; never too large. Of a swizzled layout at most the 2^M elements
+    that Sw<B,M,S> leaves next to each other, and as many as divide the offset in front of it. Equal swizzles do not
+    cancel: beyond 2^M elements the order in a vector depends on the vector's index, which the two layouts share in the
+    first vector only; and a vector's first element is not at its lowest address.
+
+    >>> max_common_vector("Sw<1,0,3> o 0 o (8,8):(1,8)", "Sw<1,0,3> o 0 o (8,8):(1,16)")
+    1
     """
-    return _common(a, b, "max_common_vector")[0]
+    plain, limit = _operands(a, b, "max_common_vector")
+    n, _inverse = _common(*plain, None)
+    return n if limit is None else min(n, limit)
 
 
-def _common(a: Any, b: Any, op: str) -> tuple[int, Layout]:
+def _operands(a: Any, b: Any, op: str) -> tuple[tuple[Layout, Layout], int | None]:
+    """The layouts behind the swizzles, and the most elements that these leave contiguous and in place."""
     a, b = as_any(a, op), as_any(b, op)
-    limit = None
-    swizzles = [getattr(x, "swizzle", None) for x in (a, b)]
-    inner = [x if isinstance(x, Layout) else x.layout for x in (a, b)]
-    if any(s is not None and s.bits for s in swizzles):
-        offsets = [getattr(x, "offset", 0) for x in (a, b)]
-        if swizzles[0] != swizzles[1] or offsets[0] != offsets[1]:
-            limit = min(2**s.base for s in swizzles if s is not None and s.bits)
-            for offset in offsets:  # an offset inside the swizzle must leave the vector where it is
-                limit = math.gcd(limit, offset) if offset else limit
-    n, inverse = _common_plain(*inner)
-    return (n if limit is None else min(n, limit)), inverse
+    limits = []
+    for x in (a, b):
+        if not isinstance(x, Layout):
+            limits += [2**x.swizzle.base] if x.swizzle.bits else []
+            limits += [x.offset] if x.offset else []
+    plain = tuple(x if isinstance(x, Layout) else x.layout for x in (a, b))
+    return plain, math.gcd(*limits) if limits else None
 
 
 @functools.lru_cache(CACHE)
-def _common_plain(a: Layout, b: Layout) -> tuple[int, Layout]:
+def _common(a: Layout, b: Layout, limit: int | None) -> tuple[int, Layout]:
     inverse = _right_inverse(b)
     n = min(inverse.size, a.size)
+    if limit is not None:
+        n = min(n, limit)
     while n > 1:
         try:
             both = coalesced(compose_plain(a, compose_plain(inverse, tile_of("max_common_vector", n), False), False))

@@ -42,11 +42,12 @@ inline constexpr int vector_length = [] {
     return 1;
   } else {
     constexpr int kBytes = static_cast<int>(sizeof(typename S::Value));
-    constexpr long long kCommon = static_value<decltype(max_common_vector(declval<typename S::LayoutType const&>(),
-                                                                          declval<typename D::LayoutType const&>()))>;
+    constexpr long long kCommon = static_value<decltype(size(
+        max_common_layout(declval<typename S::LayoutType const&>(), declval<typename D::LayoutType const&>())))>;
+    constexpr int kSize = size_v<typename S::LayoutType>;
     int n = 1;
-    while (n * 2 <= kCommon && kCommon % (n * 2) == 0 && n * 2 * kBytes <= 16 && is_aligned<S>(n * 2) &&
-           is_aligned<D>(n * 2)) {
+    while (n * 2 <= kCommon && kCommon % (n * 2) == 0 && kSize % (n * 2) == 0 && n * 2 * kBytes <= 16 &&
+           is_aligned<S>(n * 2) && is_aligned<D>(n * 2)) {
       n *= 2;
     }
     return n;

@@ -519,4 +519,51 @@ def test_swizzled_operations_act_on_the_inner_layout(swizzle, layout):
     assert n <= max(2**swizzle.base, layout.size if not swizzle.bits else 0) or n == 1
     inner = lay.right_inverse(layout)
     assert all(composed(inner(i)) == i for i in range(n))
-    assert lay.max_common_vector(composed, composed) == lay.max_common_vector(layout, layout)
+    common = lay.max_common_layout(composed, composed)
+    n = lay.max_common_vector(composed, composed)
+    assert n == min(lay.max_common_vector(layout, layout), 2**swizzle.base if swizzle.bits else layout.size)
+    assert common.size <= n
+    assert [layout(i) for i in values(common)] == list(range(common.size))
+
+
+def vectors_that_move_whole(a, b, n):
+    """Whether a copy from a to b in vectors of n elements is right: each lies whole, and in order, in both memories.
+
+    Vectors are n elements of the common layout, those whose first element is at a multiple of n, as a copy needs them.
+    """
+    common = lay.max_common_layout(getattr(a, "layout", a), getattr(b, "layout", b))
+    vector = lay.composition(common, n)
+    order = lay.make_layout(vector, lay.complement(vector, a.size))
+    for v in range(order[1].size):
+        places = [order(j, v) for j in range(n)]
+        if max(places) >= a.size:  # the complement of a vector that does not divide the size is rounded up
+            continue
+        for x in (a, b):
+            inner = getattr(x, "layout", x)
+            if inner(places[0]) % n == 0 and [x(c) for c in places] != [x(places[0]) + j for j in range(n)]:
+                return False
+    return True
+
+
+def test_equal_swizzles_do_not_cancel():
+    """CuTe takes all of the common layout where two swizzles are equal; the second vector already tells them apart."""
+    a, b = "Sw<1,0,3> o 0 o (8,8):(1,8)", "Sw<1,0,3> o 0 o (8,8):(1,16)"
+    assert lay.max_common_vector("(8,8):(1,8)", "(8,8):(1,16)") == 8
+    a, b = lay.ComposedLayout(a), lay.ComposedLayout(b)
+    assert lay.max_common_vector(a, b) == 1
+    # The elements of vector 1 are in opposite pairs of the two memories.
+    assert [a(i) for i in range(8, 16)] != [b(i) - b(8) + a(8) for i in range(8, 16)]
+    assert not vectors_that_move_whole(a, b, 8)
+
+
+@SETTINGS
+@given(swizzles(), swizzles(), compact(), st.integers(0, 3))
+def test_vectors_of_swizzled_layouts_move_whole(first, second, layout, extra):
+    a = first @ layout
+    for b in (first @ layout, second @ layout, layout, lay.ComposedLayout(first, extra, layout)):
+        n = lay.max_common_layout(a, b).size
+        assert n <= lay.max_common_vector(a, b)
+        if getattr(b, "offset", 0):
+            assert n <= b.offset
+        else:
+            assert vectors_that_move_whole(a, b, n)
