@@ -143,8 +143,20 @@ constexpr CompositionPlan<NA, NB> plan_composition(FlatLeaves<NA> const& a, int 
     plan.begin[l] = plan.size;
     long long rest = b.shape[l];
     long long step = b.stride[l];
-    if (step == 0 || rest == 1) {
+    if (step == 0) {
       plan.emit(rest, 0, -1);
+      continue;
+    }
+    if (rest ==
+        1) {  // nothing steps, but the stride must find its place all the same, as in CuTe: 1:3 is no mode of 2:1
+      for (int i = 0; i < rank_a - 1 && step != kDynamic && a.shape[i] != kDynamic; ++i) {
+        if (step % a.shape[i] != 0) {
+          if (step > a.shape[i]) fail(LayoutError::kStrideDivisibility);
+          break;
+        }
+        step /= a.shape[i];
+      }
+      plan.emit(1, 0, -1);
       continue;
     }
     if (rank_a == 1) {
