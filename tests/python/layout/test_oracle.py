@@ -184,7 +184,8 @@ def parts(layout, n):
 def recorded_breaks_downcast(case):
     """Whether the recorded downcast does not have the n parts of each element: CuTe lengthens every mode of stride 1.
 
-    Then the library must refuse, or have the parts.
+    Then the library must refuse, or have the parts. In the file that comes with the project these are the cases of
+    DOWNCASTS_WITHOUT_THE_PARTS.
     """
     if case["op"] != "downcast":
         return False
@@ -227,6 +228,15 @@ def attempt(case):
         if not refusal_is_right(op, args, case["out"]):
             raise
         return None
+
+
+# An extent 1 of stride 1 beside the mode of stride 1 along which the parts lie: CuTe lengthens both, so parts come twice.
+DOWNCASTS_WITHOUT_THE_PARTS = ["c2884", "c2886", "c2900"]
+
+
+@pytest.mark.skipif("JAX_MOYE_ORACLE" in os.environ, reason="the cases are named for the project's own file")
+def test_recorded_downcasts_without_the_parts():
+    assert [case["id"] for case in ORACLE["cases"] if recorded_breaks_downcast(case)] == DOWNCASTS_WITHOUT_THE_PARTS
 
 
 @pytest.mark.parametrize("case", list(cases()))
