@@ -72,10 +72,18 @@ def offsets(shape, stride) -> list[int]:
 
 
 def fragment(layout: str, rows: int) -> list[str]:
-    """The lines "row column" of a thread-value layout, thread after thread, value after value."""
+    """The lines "row column" of a thread-value layout, lane after lane, value after value.
+
+    A layout of eight threads is that of a quad pair: lanes 4p to 4p+3 and 16+4p to 19+4p have rows of matrix p.
+    """
     shape, stride = map(ast.literal_eval, layout.split(":"))
     threads, values = (offsets(s, d) for s, d in zip(shape, stride, strict=True))
-    return [f"{(t + v) % rows} {(t + v) // rows}" for t in threads for v in values]
+    lines = []
+    for lane in range(32):
+        thread, matrix = (lane, 0) if len(threads) == 32 else (lane % 4 + 4 * (lane // 16), lane // 4 % 4)
+        places = [threads[thread] + value for value in values]
+        lines += [f"{rows * matrix + place % rows} {place // rows}" for place in places]
+    return lines
 
 
 def test_mma(tmp_path):
@@ -83,7 +91,7 @@ def test_mma(tmp_path):
     lines = []
     for name, facts in INSTRUCTIONS["mma"].items():
         m, n, k = facts["shape"]
-        lines.append(f"{name} {m} {n} {k}")
+        lines.append(f"{name} {m} {n} {k} {4 if name.startswith('SM70') else 1}")
         lines += fragment(facts["A"], m) + fragment(facts["B"], n) + fragment(facts["C"], m)
     (tmp_path / "tables").write_text("\n".join(lines))
     program = cxx.build("fragments", kernel_sources=[HERE / "fragments.cc"])
@@ -194,12 +202,13 @@ def test_ucontext():
 # ---------------------------------------------------------------------------------------------------------- the device
 
 
-def test_wrappers_compile_for_the_device(tmp_path):
+@pytest.mark.parametrize("arch", (80, 89, 90))
+def test_wrappers_compile_for_the_device(tmp_path, arch):
     """The PTX of every wrapper, which the emulator does not see."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("no nvcc")
-    command = [nvcc, "-std=c++20", "-gencode", "arch=compute_80,code=sm_80", "-cubin", f"-I{cxx.CUDA}"]
+    command = [nvcc, "-std=c++20", "-gencode", f"arch=compute_{arch},code=sm_{arch}", "-cubin", f"-I{cxx.CUDA}"]
     done = subprocess.run(
         [*command, HERE / "wrappers.cu", "-o", tmp_path / "wrappers.cubin"], capture_output=True, text=True, check=False
     )

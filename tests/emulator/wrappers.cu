@@ -1,11 +1,15 @@
-// Uses every wrapper of moye/arch once, to be compiled by nvcc.
+// Uses every wrapper of moye/arch once, to be compiled by nvcc; of mma.sync those that the architecture has.
 #include "moye/arch/barrier.h"
 #include "moye/arch/copy.h"
 #include "moye/arch/copy_sm75.h"
 #include "moye/arch/copy_sm80.h"
 #include "moye/arch/launch.h"
 #include "moye/arch/mma.h"
+#include "moye/arch/mma_sm70.h"
+#include "moye/arch/mma_sm75.h"
 #include "moye/arch/mma_sm80.h"
+#include "moye/arch/mma_sm89.h"
+#include "moye/arch/mma_sm90_f64.h"
 #include "moye/arch/warp.h"
 
 namespace {
@@ -35,20 +39,31 @@ __device__ void use_mma(typename Op::DRegisters& d, typename Op::ARegisters& a, 
   Op::fma(d[D]..., a[A]..., b[B]..., d[D]...);
 }
 
+struct LastOp;
+template <class T, class U>
+constexpr bool is_same_op = false;
+template <class T>
+constexpr bool is_same_op<T, T> = true;
+
+/// Ops, LastOp
 template <class... Ops>
 MOYE_KERNEL(32)
 mma_kernel(unsigned char* memory) {
   auto use = [&]<class Op>(Op*) {
-    struct Fragments {
-      typename Op::DRegisters d;
-      typename Op::ARegisters a;
-      typename Op::BRegisters b;
-    };
-    auto* const lanes = reinterpret_cast<Fragments*>(memory);
-    Fragments mine = lanes[lane_id()];
-    use_mma<Op>(mine.d, mine.a, mine.b, IndicesOf<typename Op::DRegisters>{}, IndicesOf<typename Op::ARegisters>{},
-                IndicesOf<typename Op::BRegisters>{});
-    lanes[lane_id()] = mine;
+    if constexpr (!is_same_op<Op, LastOp>) {
+      if constexpr (is_target_arch<Op::kMinArch>) {
+        struct Fragments {
+          typename Op::DRegisters d;
+          typename Op::ARegisters a;
+          typename Op::BRegisters b;
+        };
+        auto* const lanes = reinterpret_cast<Fragments*>(memory);
+        Fragments mine = lanes[lane_id()];
+        use_mma<Op>(mine.d, mine.a, mine.b, IndicesOf<typename Op::DRegisters>{}, IndicesOf<typename Op::ARegisters>{},
+                    IndicesOf<typename Op::BRegisters>{});
+        lanes[lane_id()] = mine;
+      }
+    }
   };
   (use(static_cast<Ops*>(nullptr)), ...);
 }
@@ -92,6 +107,9 @@ kernel(uint128_t const* in, float* out, double* wide) {
   UniversalFMA<float>::fma(sum, out[0], out[1], out[2]);
   UniversalFMA<double>::fma(wide_sum, wide[0], wide[1], wide[2]);
   sum += static_cast<float>(bfloat16_t(sum)) + static_cast<float>(half_t(sum)) + static_cast<float>(tfloat32_t(sum));
+  sum += static_cast<float>(float_e4m3_t(sum)) + static_cast<float>(float_e5m2_t(sum)) +
+         static_cast<float>(float_e4m3_t::from_float_overflowing(sum)) +
+         static_cast<float>(float_e5m2_t::from_float_overflowing(sum));
   for (uint32_t x : r) sum += static_cast<float>(shfl_xor_sync(kFullWarp, x, 1));
   sum = shfl_sync(kFullWarp, sum, 3) + shfl_down_sync(kFullWarp, sum, 4) + shfl_up_sync(kFullWarp, sum, 5);
   wide[thread] = shfl_xor_sync(kFullWarp, wide_sum, 7);
@@ -102,14 +120,11 @@ kernel(uint128_t const* in, float* out, double* wide) {
 }  // namespace
 
 Status run(StreamHandle stream, unsigned char* memory, uint128_t const* in, float* out, double* wide) {
-  auto* const all_mma =
-      mma_kernel<SM80_16x8x8_F32BF16BF16F32_TN, SM80_16x8x16_F32BF16BF16F32_TN, SM80_16x8x8_F32F16F16F32_TN,
-                 SM80_16x8x16_F32F16F16F32_TN, SM80_16x8x8_F16F16F16F16_TN, SM80_16x8x16_F16F16F16F16_TN,
-                 SM80_16x8x4_F32TF32TF32F32_TN, SM80_16x8x8_F32TF32TF32F32_TN, SM80_8x8x4_F64F64F64F64_TN,
-                 SM80_8x8x16_S32S8S8S32_TN, SM80_8x8x16_S32S8U8S32_TN, SM80_8x8x16_S32U8S8S32_TN,
-                 SM80_8x8x16_S32U8U8S32_TN, SM80_16x8x16_S32S8S8S32_TN, SM80_16x8x16_S32S8U8S32_TN,
-                 SM80_16x8x16_S32U8S8S32_TN, SM80_16x8x16_S32U8U8S32_TN, SM80_16x8x32_S32S8S8S32_TN,
-                 SM80_16x8x32_S32S8U8S32_TN, SM80_16x8x32_S32U8S8S32_TN, SM80_16x8x32_S32U8U8S32_TN>;
+  auto* const all_mma = mma_kernel<
+#define MOYE_MMA_OP(op, a, b, c, arch) op,
+#include "mma_ops.inc"
+#undef MOYE_MMA_OP
+      LastOp>;
   LaunchConfig const config{.grid = {1, 1, 1}, .block = {128, 1, 1}, .smem_bytes = 64 * 1024};
   if (Status status = prepare_kernel(kernel, config.smem_bytes); !status.ok()) return status;
   if (Status status = launch_kernel(kernel, config, stream, in, out, wide); !status.ok()) return status;

@@ -1,6 +1,12 @@
-// Storage types of kernels: fixed-width integers, uint128_t, bfloat16_t, half_t.
-//   half and bfloat16 hold bits; arithmetic is done in float. Conversions from float round to nearest even, overflow to
-//   infinity, and turn every NaN into 0x7fff, as `cvt.rn` does (PTX ISA, "Data Movement and Conversion: cvt").
+// Storage types of kernels: fixed-width integers, uint128_t, bfloat16_t, half_t, tfloat32_t, float_e4m3_t,
+// float_e5m2_t; and the architecture a kernel is compiled for.
+//   They hold bits; arithmetic is done in float. Conversions from float round to nearest even (PTX ISA, "Data Movement
+//   and Conversion: cvt").
+//     half_t, bfloat16_t            overflow to infinity, every NaN becomes 0x7fff, as `cvt.rn` does
+//     float_e4m3_t, float_e5m2_t    the constructor saturates, as `cvt.rn.satfinite` does: what is too large, infinity
+//                                   too, becomes the greatest finite number, 448 or 57344. from_float_overflowing() is
+//                                   what JAX's astype does: NaN (e4m3 has no infinity) or infinity. Every NaN becomes
+//                                   0x7f.
 #pragma once
 
 #include "moye/arch/config.h"
@@ -30,6 +36,17 @@ using size_t = decltype(sizeof(0));
 #endif
 
 namespace moye {
+
+/// The architecture a kernel is being compiled for, 89 for sm_89; 0 on the host and in the emulator, which have
+/// everything. For static_assert and `if constexpr` in device code; nothing the host sees may depend on it.
+#if defined(__CUDA_ARCH__)
+inline constexpr int kTargetArch = __CUDA_ARCH__ / 10;
+#else
+inline constexpr int kTargetArch = 0;
+#endif
+
+template <int kArch>
+inline constexpr bool is_target_arch = kTargetArch == 0 || kTargetArch >= kArch;
 
 /// 16 bytes: one ldmatrix row, one widest global load.
 struct alignas(16) uint128_t {
@@ -100,6 +117,73 @@ MOYE_HOST_DEVICE float half_value(uint16_t bits) {
 #endif
 }
 
+/// The 8 bits of a float with kMantissa bits of mantissa and 7 - kMantissa of exponent, of which `most` is the greatest
+/// finite magnitude; greater ones become `overflow`.
+template <int kMantissa>
+MOYE_HOST_DEVICE uint8_t float8_bits(float value, uint32_t most, uint32_t overflow) {
+  constexpr uint32_t kBias = (1u << (6 - kMantissa)) - 1u, kDropped = 23u - kMantissa;
+  uint32_t const u = bit_cast<uint32_t>(value);
+  uint32_t const sign = (u >> 24) & 0x80u, magnitude = u & 0x7fffffffu, exponent = magnitude >> 23;
+  if (magnitude > 0x7f800000u) return 0x7f;
+  uint32_t result;
+  if (exponent < 128u - kBias) {  // subnormal: units of 2^(1 - kBias - kMantissa)
+    uint32_t const shift = 151u - kBias - kMantissa - exponent;
+    if (shift > 24u) return static_cast<uint8_t>(sign);  // below half a unit
+    uint32_t const mantissa = (magnitude & 0x7fffffu) | 0x800000u;
+    uint32_t const rest = mantissa & ((1u << shift) - 1u), half = 1u << (shift - 1u);
+    result = mantissa >> shift;
+    if (rest > half || (rest == half && (result & 1u))) ++result;
+  } else {
+    uint32_t const half = (1u << (kDropped - 1u)) - 1u + ((magnitude >> kDropped) & 1u);
+    result = (magnitude - ((127u - kBias) << 23) + half) >> kDropped;
+  }
+  return static_cast<uint8_t>(sign | (result > most ? overflow : result));
+}
+
+MOYE_HOST_DEVICE uint8_t e4m3_bits(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint16_t bits;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(bits) : "f"(0.0f), "f"(value));
+  return static_cast<uint8_t>(bits);
+#else
+  return float8_bits<3>(value, 0x7e, 0x7e);
+#endif
+}
+
+MOYE_HOST_DEVICE uint8_t e5m2_bits(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint16_t bits;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(bits) : "f"(0.0f), "f"(value));
+  return static_cast<uint8_t>(bits);
+#else
+  return float8_bits<2>(value, 0x7b, 0x7b);
+#endif
+}
+
+MOYE_HOST_DEVICE float e4m3_value(uint8_t bits) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(bits)));
+  return half_value(static_cast<uint16_t>(halves));
+#else
+  uint32_t const sign = static_cast<uint32_t>(bits & 0x80u) << 24, exponent = (bits >> 3) & 0xfu, mantissa = bits & 7u;
+  if ((bits & 0x7fu) == 0x7fu) return bit_cast<float>(0x7fffffffu);  // by way of f16, as on the device
+  if (exponent != 0) return bit_cast<float>(sign | ((exponent + 120u) << 23) | (mantissa << 20));
+  float const magnitude = static_cast<float>(mantissa) * 0x1p-9f;  // zero and subnormals: exact
+  return bit_cast<float>(sign | bit_cast<uint32_t>(magnitude));
+#endif
+}
+
+MOYE_HOST_DEVICE float e5m2_value(uint8_t bits) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(bits)));
+  return half_value(static_cast<uint16_t>(halves));
+#else
+  return half_value(static_cast<uint16_t>(bits << 8));  // the upper half of an f16
+#endif
+}
+
 }  // namespace detail
 
 struct bfloat16_t {
@@ -135,6 +219,57 @@ struct tfloat32_t {
   tfloat32_t() = default;
   MOYE_HOST_DEVICE explicit tfloat32_t(float value) : storage(detail::bit_cast<uint32_t>(value)) {}
   MOYE_HOST_DEVICE explicit operator float() const { return detail::bit_cast<float>(storage & 0xffffe000u); }
+};
+
+/// 4 bits of exponent, 3 of mantissa: up to 448, NaN but no infinity (float8_e4m3fn of JAX).
+struct float_e4m3_t {
+  uint8_t storage;
+
+  float_e4m3_t() = default;
+  MOYE_HOST_DEVICE explicit float_e4m3_t(float value) : storage(detail::e4m3_bits(value)) {}
+  MOYE_HOST_DEVICE explicit operator float() const { return detail::e4m3_value(storage); }
+  MOYE_HOST_DEVICE static float_e4m3_t bitcast(uint8_t bits) {
+    float_e4m3_t result;
+    result.storage = bits;
+    return result;
+  }
+  /// What rounds to more than 448 becomes NaN.
+  MOYE_HOST_DEVICE static float_e4m3_t from_float_overflowing(float value) {
+    return bitcast(detail::float8_bits<3>(value, 0x7e, 0x7f));
+  }
+};
+
+/// 5 bits of exponent, 2 of mantissa: the upper half of a half_t, up to 57344 (float8_e5m2 of JAX).
+struct float_e5m2_t {
+  uint8_t storage;
+
+  float_e5m2_t() = default;
+  MOYE_HOST_DEVICE explicit float_e5m2_t(float value) : storage(detail::e5m2_bits(value)) {}
+  MOYE_HOST_DEVICE explicit operator float() const { return detail::e5m2_value(storage); }
+  MOYE_HOST_DEVICE static float_e5m2_t bitcast(uint8_t bits) {
+    float_e5m2_t result;
+    result.storage = bits;
+    return result;
+  }
+  /// What rounds to more than 57344 becomes infinity.
+  MOYE_HOST_DEVICE static float_e5m2_t from_float_overflowing(float value) {
+    return bitcast(detail::float8_bits<2>(value, 0x7b, 0x7c));
+  }
+};
+
+// Values smaller than a byte have no storage of their own: the types are names for traits, and a register's worth of
+// them is one element of memory, the first in the lowest bits.
+struct int4b_t;
+struct uint4b_t;
+struct uint1b_t;
+struct int4x8_t {
+  uint32_t storage;
+};
+struct uint4x8_t {
+  uint32_t storage;
+};
+struct uint1x32_t {
+  uint32_t storage;
 };
 
 }  // namespace moye

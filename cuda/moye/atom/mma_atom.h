@@ -26,6 +26,11 @@ struct MmaAtom {
   template <class D, class A, class B, class C>
   static MOYE_DEVICE void call(D&& d, A const& a, B const& b, C const& c) {
     static_assert(is_rmem<D> && is_rmem<A> && is_rmem<B> && is_rmem<C>, "mma: the operands are not in registers");
+    static_assert(is_target_arch<min_arch<Op>>,
+                  "mma: the architecture this kernel is compiled for does not have the instruction; it must be at least "
+                  "sm_<kMinArch of the op>");
+    static_assert(is_whole_bytes<ValTypeA> && is_whole_bytes<ValTypeB>,
+                  "mma: the values are smaller than a byte: make_tiled_mma(MmaInWords<Op>{}, ...) has registers of them");
     call_impl(as_operands<typename Op::DRegisters>(d), as_operands<typename Op::ARegisters>(a),
               as_operands<typename Op::BRegisters>(b), as_operands<typename Op::CRegisters>(c),
               MakeSeq<register_count<typename Op::DRegisters>>{}, MakeSeq<register_count<typename Op::ARegisters>>{},
@@ -42,6 +47,17 @@ struct MmaAtom {
 
 template <class Tiled>
 struct ThrMma;
+
+/// The thread layout with the lanes between an atom's threads, if there are any, as a fifth mode: with fewer than four
+/// of sm_70's quad pairs those lanes execute the instruction, too, and do as the atom's own.
+template <class ThrLayout>
+MOYE_HOST_DEVICE constexpr auto with_lanes_between(ThrLayout const& thr_vmnk) {
+  if constexpr (decltype(size(complement(thr_vmnk)))::value == 1) {
+    return thr_vmnk;
+  } else {
+    return append<5>(thr_vmnk, complement(thr_vmnk));
+  }
+}
 
 /// AtomLayout_: (m,n,k) -> which atom's threads. Permutation_: per mode the tile (an integer, a layout of its elements,
 /// or
@@ -158,7 +174,13 @@ struct TiledMma : Atom_ {
   template <class L, class M, class N, class K>
   static MOYE_HOST_DEVICE constexpr auto layout_TV(L const& l, M const& thr_m, N const& thr_n, K const& thr_k) {
     auto const by_vmnk = make_layout(mode<0>(mode<0>(l)), thr_m, thr_n, thr_k);
-    return make_layout(composition(by_vmnk, right_inverse(ThrLayoutVMNK{})), mode<1>(l));
+    auto const all = with_lanes_between(ThrLayoutVMNK{});
+    if constexpr (rank_v<RemoveCvref<decltype(all)>> == 4) {
+      return make_layout(composition(by_vmnk, right_inverse(all)), mode<1>(l));
+    } else {
+      auto const by_lane = append<5>(by_vmnk, make_layout(size<4>(all), Int<0>{}));
+      return make_layout(composition(by_lane, right_inverse(all)), mode<1>(l));
+    }
   }
 };
 
@@ -227,7 +249,8 @@ struct ThrMma : Tiled {
   template <int kI, int kJ, class T, class F>
   MOYE_HOST_DEVICE constexpr auto slice_thread(T&& t, F const& thrfrg) const {
     using ThrLayout = typename Tiled::ThrLayoutVMNK;
-    auto const vmnk = idx2crd(right_inverse(ThrLayout{})(thread), product_each(shape(ThrLayout{})));
+    auto const all = with_lanes_between(ThrLayout{});
+    auto const vmnk = idx2crd(right_inverse(all)(thread), product_each(shape(all)));
     auto const inner = thrfrg(layout_part(t.layout()));
     constexpr int kRest = rank_v<decltype(shape<1, 1>(declval<RemoveCvref<decltype(inner)> const&>()))>;
     auto const coord =

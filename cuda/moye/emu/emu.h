@@ -166,33 +166,16 @@ void cp_async_commit_group(Loc loc);
 void cp_async_wait_group(int groups_in_flight, Loc loc);
 void cp_async_wait_all(Loc loc);
 
-enum class MmaType : uint8_t { f16, bf16, tf32, f32, f64, s8, u8, s32 };
+enum class MmaType : uint8_t { f16, bf16, tf32, f32, f64, s8, u8, s4, u4, u1, e4m3, e5m2, s32 };
+/// saturate: of an s32 sum that does not wrap around. xor_popc, and_popc: what stands in place of a product of bits.
+/// tn and so on: the majors of A and B, of m8n8k4 with f16 alone, a quad pair's instruction.
+enum class MmaOption : uint8_t { none, saturate, xor_popc, and_popc, tn, nt, nn, tt };
 /// An mma.sync: D = A * B + C with A (m,k), B (n,k), C and D (m,n).
 struct MmaKind {
   int m, n, k;
   MmaType a, b, cd;
+  MmaOption option = MmaOption::none;
 };
-inline constexpr MmaKind kMma16x8x8F32Bf16{16, 8, 8, MmaType::bf16, MmaType::bf16, MmaType::f32};
-inline constexpr MmaKind kMma16x8x16F32Bf16{16, 8, 16, MmaType::bf16, MmaType::bf16, MmaType::f32};
-inline constexpr MmaKind kMma16x8x8F32F16{16, 8, 8, MmaType::f16, MmaType::f16, MmaType::f32};
-inline constexpr MmaKind kMma16x8x16F32F16{16, 8, 16, MmaType::f16, MmaType::f16, MmaType::f32};
-inline constexpr MmaKind kMma16x8x8F16F16{16, 8, 8, MmaType::f16, MmaType::f16, MmaType::f16};
-inline constexpr MmaKind kMma16x8x16F16F16{16, 8, 16, MmaType::f16, MmaType::f16, MmaType::f16};
-inline constexpr MmaKind kMma16x8x4F32Tf32{16, 8, 4, MmaType::tf32, MmaType::tf32, MmaType::f32};
-inline constexpr MmaKind kMma16x8x8F32Tf32{16, 8, 8, MmaType::tf32, MmaType::tf32, MmaType::f32};
-inline constexpr MmaKind kMma8x8x4F64{8, 8, 4, MmaType::f64, MmaType::f64, MmaType::f64};
-inline constexpr MmaKind kMma8x8x16S32S8S8{8, 8, 16, MmaType::s8, MmaType::s8, MmaType::s32};
-inline constexpr MmaKind kMma8x8x16S32S8U8{8, 8, 16, MmaType::s8, MmaType::u8, MmaType::s32};
-inline constexpr MmaKind kMma8x8x16S32U8S8{8, 8, 16, MmaType::u8, MmaType::s8, MmaType::s32};
-inline constexpr MmaKind kMma8x8x16S32U8U8{8, 8, 16, MmaType::u8, MmaType::u8, MmaType::s32};
-inline constexpr MmaKind kMma16x8x16S32S8S8{16, 8, 16, MmaType::s8, MmaType::s8, MmaType::s32};
-inline constexpr MmaKind kMma16x8x16S32S8U8{16, 8, 16, MmaType::s8, MmaType::u8, MmaType::s32};
-inline constexpr MmaKind kMma16x8x16S32U8S8{16, 8, 16, MmaType::u8, MmaType::s8, MmaType::s32};
-inline constexpr MmaKind kMma16x8x16S32U8U8{16, 8, 16, MmaType::u8, MmaType::u8, MmaType::s32};
-inline constexpr MmaKind kMma16x8x32S32S8S8{16, 8, 32, MmaType::s8, MmaType::s8, MmaType::s32};
-inline constexpr MmaKind kMma16x8x32S32S8U8{16, 8, 32, MmaType::s8, MmaType::u8, MmaType::s32};
-inline constexpr MmaKind kMma16x8x32S32U8S8{16, 8, 32, MmaType::u8, MmaType::s8, MmaType::s32};
-inline constexpr MmaKind kMma16x8x32S32U8U8{16, 8, 32, MmaType::u8, MmaType::u8, MmaType::s32};
 
 /// cd: this lane's registers of C, replaced by those of D; a, b: of A and B.
 void mma(MmaKind const& kind, void* cd, void const* a, void const* b, Loc loc);
