@@ -2,6 +2,7 @@
 // their elements are arrays of one thread, made of registers as long as every index is known at compile time.
 #pragma once
 
+#include "moye/bounds.h"
 #include "moye/pointer.h"
 #include "moye/swizzle.h"
 
@@ -118,7 +119,36 @@ struct Tensor {
     }
   }
 
-  /// The element at a coordinate; the subtensor where the coordinate has `_`.
+  /// The element at a coordinate; the subtensor where the coordinate has `_`. With MOYE_BOUNDS_CHECK a coordinate
+  /// outside of the shape is reported.
+#if MOYE_BOUNDS_CHECK
+  // One function per number of coordinates, because a pack cannot be followed by the caller's line.
+#define MOYE_UNPACK(...) __VA_ARGS__
+#define MOYE_CHECKED_ACCESS(kTypes, kParameters, kCoords)                                                              \
+  template <MOYE_UNPACK kTypes>                                                                                        \
+  MOYE_HOST_DEVICE constexpr decltype(auto) operator()(MOYE_UNPACK kParameters, SourceLine where = SourceLine::here()) \
+      const {                                                                                                          \
+    check_bounds(pack_coord kCoords, layout_.shape(), where);                                                          \
+    return at(data(), layout_, MOYE_UNPACK kCoords);                                                                   \
+  }                                                                                                                    \
+  template <MOYE_UNPACK kTypes>                                                                                        \
+  MOYE_HOST_DEVICE constexpr decltype(auto) operator()(MOYE_UNPACK kParameters,                                        \
+                                                       SourceLine where = SourceLine::here()) {                        \
+    check_bounds(pack_coord kCoords, layout_.shape(), where);                                                          \
+    return at(data(), layout_, MOYE_UNPACK kCoords);                                                                   \
+  }
+  MOYE_CHECKED_ACCESS((class A), (A const& a), (a))
+  MOYE_CHECKED_ACCESS((class A, class B), (A const& a, B const& b), (a, b))
+  MOYE_CHECKED_ACCESS((class A, class B, class C), (A const& a, B const& b, C const& c), (a, b, c))
+  MOYE_CHECKED_ACCESS((class A, class B, class C, class D), (A const& a, B const& b, C const& c, D const& d),
+                      (a, b, c, d))
+  MOYE_CHECKED_ACCESS((class A, class B, class C, class D, class E),
+                      (A const& a, B const& b, C const& c, D const& d, E const& e), (a, b, c, d, e))
+  MOYE_CHECKED_ACCESS((class A, class B, class C, class D, class E, class F),
+                      (A const& a, B const& b, C const& c, D const& d, E const& e, F const& f), (a, b, c, d, e, f))
+#undef MOYE_CHECKED_ACCESS
+#undef MOYE_UNPACK
+#else
   template <class... Coords>
   MOYE_HOST_DEVICE constexpr decltype(auto) operator()(Coords const&... coords) const {
     return at(data(), layout_, coords...);
@@ -127,12 +157,15 @@ struct Tensor {
   MOYE_HOST_DEVICE constexpr decltype(auto) operator()(Coords const&... coords) {
     return at(data(), layout_, coords...);
   }
+#endif
   template <class Coord_>
   MOYE_HOST_DEVICE constexpr decltype(auto) operator[](Coord_ const& coord) const {
+    check(coord);
     return at(data(), layout_, coord);
   }
   template <class Coord_>
   MOYE_HOST_DEVICE constexpr decltype(auto) operator[](Coord_ const& coord) {
+    check(coord);
     return at(data(), layout_, coord);
   }
 
@@ -147,6 +180,12 @@ struct Tensor {
   }
 
  private:
+  template <class Coord_>
+  MOYE_HOST_DEVICE constexpr void check([[maybe_unused]] Coord_ const& coord) const {
+#if MOYE_BOUNDS_CHECK
+    check_bounds(coord, layout_.shape(), {});  // an index operator has no room for the caller's line
+#endif
+  }
   template <class Iterator, class... Coords>
   static MOYE_HOST_DEVICE constexpr decltype(auto) at(Iterator const& begin, Layout_ const& layout,
                                                       Coords const&... coords) {
