@@ -6,10 +6,24 @@
 
 namespace moye {
 
-/// D += ... of one k-block in registers: A (V,M), B (V,N), C and D (V,M,N). Columns are walked back and forth, so that
-/// one operand's registers stay in the tensor core's reuse cache from one instruction to the next.
+/// Whether an instruction takes the fragment as it is: registers, or descriptors of shared memory.
+template <class T>
+inline constexpr bool is_mma_operand = is_rmem<T>;
+template <class T>
+  requires requires { decltype(declval<T const&>().data())::kIsDescriptor; }
+inline constexpr bool is_mma_operand<T> = true;
+
+/// The MMA whose products are added to C, if it is one that can leave C out.
+template <class Mma>
+MOYE_HOST_DEVICE constexpr Mma accumulating(Mma mma) {
+  if constexpr (requires { mma.accumulate_; }) mma.accumulate_ = decltype(mma.accumulate_)::One;
+  return mma;
+}
+
+/// D += ... of one k-block: A (V,M), B (V,N), C and D (V,M,N). Columns are walked back and forth, so that one operand's
+/// registers stay in the tensor core's reuse cache from one instruction to the next.
 template <class Mma, TensorLike D, TensorLike A, TensorLike B, TensorLike C>
-MOYE_DEVICE void gemm_block(D&& d, A const& a, B const& b, C const& c) {
+MOYE_DEVICE void gemm_block(Mma const& mma, D&& d, A const& a, B const& b, C const& c) {
   constexpr int kM = decltype(size<1>(declval<A const&>()))::value;
   constexpr int kN = decltype(size<1>(declval<B const&>()))::value;
   MOYE_UNROLL
@@ -17,7 +31,7 @@ MOYE_DEVICE void gemm_block(D&& d, A const& a, B const& b, C const& c) {
     MOYE_UNROLL
     for (int i = 0; i < kM; ++i) {
       int const m = n % 2 != 0 ? kM - 1 - i : i;
-      Mma::Atom::call(d(_, m, n), a(_, m), b(_, n), c(_, m, n));
+      mma.call(d(_, m, n), a(_, m), b(_, n), c(_, m, n));
     }
   }
 }
@@ -41,7 +55,7 @@ MOYE_DEVICE void gemm(Mma const& mma, D&& d, A const& a, B const& b, C const& c 
                   "gemm: A and B differ in K");
     gemm_k<0>(mma, d, a, b, c);
   } else {
-    gemm_in_registers<Mma>(d, a, b, c);
+    gemm_in_registers(mma, d, a, b, c);
   }
 }
 /// C += A * B
@@ -55,25 +69,25 @@ MOYE_DEVICE void gemm(Mma const& mma, A const& a, B const& b, C&& c MOYE_LOC) {
 template <int kBlock, class Mma, class D, class A, class B, class C>
 MOYE_DEVICE void gemm_k(Mma const& mma, D&& d, A const& a, B const& b, C const& c) {
   constexpr int kBlocks = decltype(size<2>(declval<A const&>()))::value;
-  gemm_in_registers<Mma>(d, a(_, _, Int<kBlock>{}), b(_, _, Int<kBlock>{}), c);
+  gemm_in_registers(mma, d, a(_, _, Int<kBlock>{}), b(_, _, Int<kBlock>{}), c);
   if constexpr (kBlock + 1 < kBlocks) {
-    gemm_k<kBlock + 1>(mma, d, a, b, d);
+    gemm_k<kBlock + 1>(accumulating(mma), d, a, b, d);
   }
 }
 
-/// One k-block. Operands that are not in registers are copied there.
+/// One k-block. Operands that the instruction does not take where they are are copied to registers.
 template <class Mma, class D, class A, class B, class C>
-MOYE_DEVICE void gemm_in_registers(D&& d, A const& a, B const& b, C const& c) {
-  if constexpr (!is_rmem<A>) {
+MOYE_DEVICE void gemm_in_registers(Mma const& mma, D&& d, A const& a, B const& b, C const& c) {
+  if constexpr (!is_mma_operand<A>) {
     auto r = make_fragment_like<typename Mma::ValTypeA>(a);
     copy(a, r);
-    gemm_in_registers<Mma>(d, r, b, c);
-  } else if constexpr (!is_rmem<B>) {
+    gemm_in_registers(mma, d, r, b, c);
+  } else if constexpr (!is_mma_operand<B>) {
     auto r = make_fragment_like<typename Mma::ValTypeB>(b);
     copy(b, r);
-    gemm_in_registers<Mma>(d, a, r, c);
+    gemm_in_registers(mma, d, a, r, c);
   } else {
-    gemm_block<Mma>(d, a, b, c);
+    gemm_block(mma, d, a, b, c);
   }
 }
 

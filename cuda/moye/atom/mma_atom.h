@@ -231,6 +231,18 @@ struct ThrMma : Tiled {
     return make_tensor<typename Tiled::ValTypeC>(partitioned.shape());
   }
 
+  // Of operands that the instruction reads from shared memory: descriptors.
+  template <TensorLike T>
+    requires requires(T const& t) { Tiled::make_operand_A(t); }
+  MOYE_DEVICE static auto make_fragment_A(T const& partitioned) {
+    return Tiled::make_operand_A(partitioned);
+  }
+  template <TensorLike T>
+    requires requires(T const& t) { Tiled::make_operand_B(t); }
+  MOYE_DEVICE static auto make_fragment_B(T const& partitioned) {
+    return Tiled::make_operand_B(partitioned);
+  }
+
   template <TensorLike T>
   MOYE_HOST_DEVICE constexpr auto partition_fragment_A(T&& t) const {
     return make_fragment_A(partition_A(t));

@@ -99,6 +99,9 @@ struct Counters {
   uint64_t ldmatrix_wavefronts = 0;        // shared-memory cycles the ldmatrix took
   uint64_t ldmatrix_ideal_wavefronts = 0;  // and would have taken without bank conflicts
   uint64_t mma = 0;
+  uint64_t wgmma = 0;  // per warp
+  uint64_t stmatrix = 0;
+  uint64_t stmatrix_wavefronts = 0, stmatrix_ideal_wavefronts = 0;
   uint64_t cp_async = 0;                             // per thread
   uint64_t cp_async_bytes = 0;                       // read from global memory, zero fill excluded
   uint64_t shared_loads = 0, shared_load_bytes = 0;  // plain, per thread
@@ -160,6 +163,9 @@ T shfl(uint32_t mask, T value, ShflKind kind, int operand, Loc loc) {
 /// smem_src: this lane's row; dst: `matrices` registers.
 void ldmatrix(void const* smem_src, int matrices, bool transposed, uint32_t* dst, Loc loc);
 
+/// smem_dst: this lane's row; src: `matrices` registers.
+void stmatrix(void* smem_dst, int matrices, bool transposed, uint32_t const* src, Loc loc);
+
 /// dst and src: `bytes` bytes (4, 8 or 16), of which src_bytes are copied and the rest zero.
 void cp_async(void* smem_dst, void const* gmem_src, int bytes, int src_bytes, Loc loc);
 void cp_async_commit_group(Loc loc);
@@ -179,5 +185,20 @@ struct MmaKind {
 
 /// cd: this lane's registers of C, replaced by those of D; a, b: of A and B.
 void mma(MmaKind const& kind, void* cd, void const* a, void const* b, Loc loc);
+
+/// A wgmma.mma_async: D = A * B + D with A (64,k), B (n,k), D (64,n); k is 32 bytes.
+struct WgmmaKind {
+  int n;
+  MmaType a, b, d;
+  bool mn_major_a, mn_major_b;
+  bool negate_a, negate_b;
+};
+/// d: this lane's registers themselves, which hold the result after the wait. a, b: descriptors.
+void wgmma(WgmmaKind const& kind, void* d, uint64_t a, uint64_t b, bool scale_d, Loc loc);
+/// a: this lane's four registers of A, in place.
+void wgmma_rs(WgmmaKind const& kind, void* d, uint32_t const* a, uint64_t b, bool scale_d, Loc loc);
+void wgmma_fence(Loc loc);
+void wgmma_commit_group(Loc loc);
+void wgmma_wait_group(int groups_in_flight, Loc loc);
 
 }  // namespace moye::emu
