@@ -55,6 +55,11 @@ def tiny(h: np.ndarray) -> np.ndarray:
     return h & 0x81FFFFFF
 
 
+def eighth(h: np.ndarray) -> np.ndarray:
+    """Floats from 2^-19 to 2^20."""
+    return (h & 0x807FFFFF) | ((108 + (h >> 23) % 39) << 23)
+
+
 def small(case: str, piece: int, count: int, dtype) -> np.ndarray:
     """Integers of -8 to 8."""
     return (words(case, piece, count) % 17).astype(np.int32).__sub__(8).astype(dtype)
@@ -70,51 +75,111 @@ TYPES = {
     "F64": np.float64,
     "S8": np.int8,
     "U8": np.uint8,
+    "E4M3": ml_dtypes.float8_e4m3fn,
+    "E5M2": ml_dtypes.float8_e5m2,
     "S32": np.int32,
 }
+# Operands smaller than a byte: bits, signed.
+PACKED = {"S4": (4, True), "U4": (4, False), "U1": (1, False)}
 
 
-def mma_operand(case: str, piece: int, dtype, rows: int, k: int) -> np.ndarray:
+def register_values(case: str, piece: int, type: str, registers: int) -> np.ndarray:
+    """The values of 32 lanes' registers of an operand: [lane, register, value]."""
+    if type in PACKED:
+        bits, signed = PACKED[type]
+        packed = words(case, piece, 32 * registers).reshape(32, registers, 1)
+        values = (packed >> np.arange(0, 32, bits, dtype=np.uint32)).astype(np.int64) & (2**bits - 1)
+        return np.where(values >= 2 ** (bits - 1), values - 2**bits, values) if signed else values
+    dtype = TYPES[type]
+    count = 32 * registers * max(1, 4 // np.dtype(dtype).itemsize)
+    values = (
+        words(case, piece, count).astype(dtype) if dtype in (np.int8, np.uint8) else small(case, piece, count, dtype)
+    )
+    return values.reshape(32, registers, -1)
+
+
+def mma_operand(case: str, piece: int, type: str, rows: int, k: int) -> np.ndarray:
     """An operand of `rows` (of A; columns of B) by k, from the registers of 32 lanes ("Matrix Fragments for mma").
 
     A register of 32 bits holds neighbours in k. Registers of A go down the rows first (two blocks of 8), then along k
     (two blocks); B has one block of 8 columns and its registers go along k.
     """
-    per_register = max(1, 4 // np.dtype(dtype).itemsize)
+    bits = PACKED[type][0] if type in PACKED else 8 * np.dtype(TYPES[type]).itemsize
+    per_register = max(1, 32 // bits)
     blocks = rows // 8
     registers = rows * k // 32 // per_register
-    count = 32 * registers * per_register
-    values = (
-        words(case, piece, count).astype(dtype) if dtype in (np.int8, np.uint8) else small(case, piece, count, dtype)
-    )
-    values = values.reshape(32, registers, per_register)
-    matrix = np.zeros((rows, k), dtype)
+    values = register_values(case, piece, type, registers)
+    matrix = np.zeros((rows, k))
     for register in range(registers):
         for element in range(per_register):
             row = GROUP + 8 * (register % blocks)
             column = THREAD_IN_GROUP * per_register + element + 4 * per_register * (register // blocks)
-            matrix[row, column] = values[:, register, element]
+            matrix[row, column] = values[:, register, element].astype(np.float64)
     return matrix
 
 
-def mma(case: str, m: str, n: str, k: str, d: str, a: str, b: str, c: str) -> np.ndarray:
+def accumulators(case: str, type: str, lane_values: int, saturate: bool = False) -> np.ndarray:
+    """Values of C: [lane, value]."""
+    count = 32 * lane_values
+    if type != "S32":
+        return small(case, 2, count, TYPES[type]).reshape(32, lane_values)
+    h = words(case, 2, count)
+    if saturate:
+        values = np.where(h & 1, 0x7FFFFFFF - (h >> 1) % 1000, 0x80000000 + (h >> 1) % 1000).astype(np.uint32)
+        return values.view(np.int32).reshape(32, lane_values)
+    return ((h % 2001).astype(np.int32) - 1000).reshape(32, lane_values)
+
+
+def mma(case: str, m: str, n: str, k: str, d: str, a: str, b: str, c: str, option: str) -> np.ndarray:
     """D = A * B + C. Accumulators: two neighbours in n of row groupID, then of row groupID + 8."""
     assert d == c
     rows, depth, dtype = int(m), int(k), TYPES[c]
-    left = mma_operand(case, 0, TYPES[a], rows, depth).astype(np.float64)
-    right = mma_operand(case, 1, TYPES[b], int(n), depth).astype(np.float64)
-    count = rows * int(n)
-    if dtype is np.int32:
-        accumulator = (words(case, 2, count) % 2001).astype(np.int32) - 1000
-    else:
-        accumulator = small(case, 2, count, dtype)
-    accumulator = accumulator.reshape(32, rows // 8, 2)  # lane, row block, neighbour
+    left = mma_operand(case, 0, a, rows, depth)
+    right = mma_operand(case, 1, b, int(n), depth)
     product = left @ right.T  # exact: small integers
-    result = np.zeros_like(accumulator)
+    if option == "_XORPOPC":  # bits that differ
+        product = left.sum(1)[:, None] + right.sum(1) - 2 * product
+    accumulator = accumulators(case, c, rows // 4, option == "_SATURATE").reshape(32, rows // 8, 2)
+    result = np.zeros_like(accumulator)  # lane, row block, neighbour
     for block in range(rows // 8):
         for neighbour in range(2):
             place = product[GROUP + 8 * block, 2 * THREAD_IN_GROUP + neighbour]
-            result[:, block, neighbour] = (place + accumulator[:, block, neighbour].astype(np.float64)).astype(dtype)
+            total = place + accumulator[:, block, neighbour].astype(np.float64)  # exact: below 2^53
+            if option == "_SATURATE":
+                total = np.clip(total, -(2.0**31), 2.0**31 - 1)
+            result[:, block, neighbour] = total.astype(dtype)
+    return result
+
+
+def quad_pair_mma(case: str, c: str, majors: str) -> np.ndarray:
+    """Volta's m8n8k4: four products, one by each quad pair ("Matrix Fragments for mma.m8n8k4 with .f16").
+
+    "quad pair 0: threads 0-3 and 16-19" and so on. Row-major A: row = i % 4 of lanes below 16, + 4 of the others, where
+    i is the lane's number in its quad; col = the value. Column-major A: col = i, row = the value, + 4 for lanes 16 and
+    up. B alike, with row-major and column-major changing places.
+    """
+    pair, quad, high = LANES // 4 % 4, LANES % 4, 4 * (LANES >= 16)
+
+    def operand(piece: int, k_major: bool) -> np.ndarray:
+        values = register_values(case, piece, "F16", 2).reshape(32, 4).astype(np.float64)
+        matrices = np.zeros((4, 8, 4))
+        for value in range(4):
+            if k_major:
+                matrices[pair, quad + high, value] = values[:, value]
+            else:
+                matrices[pair, value + high, quad] = values[:, value]
+        return matrices
+
+    left, right = operand(0, majors[0] == "T"), operand(1, majors[1] == "N")
+    product = np.einsum("pmk,pnk->pmn", left, right)
+    accumulator = accumulators(case, c, 8)
+    result = np.zeros_like(accumulator)
+    for i in range(8):
+        if c == "F16":
+            row, column = quad + high, np.full(32, i)
+        else:  # row = X or X + 2, where X = (laneid & 1) + 4 for the upper half; col = (i & 4) + (laneid & 2) + (i & 1)
+            row, column = (LANES & 1) + high + (i & 2), (i & 4) + (LANES & 2) + (i & 1)
+        result[:, i] = product[pair, row, column] + accumulator[:, i].astype(np.float64)
     return result
 
 
@@ -235,6 +300,28 @@ def from_float(case: str, type: str) -> np.ndarray:
     return np.where(np.isnan(values), 0x7FFF, bits).astype(np.uint32)
 
 
+def float8_from_float(case: str, type: str, overflowing: str | None) -> np.ndarray:
+    """Rounded to nearest even; every NaN becomes 0x7f. What is too large: the greatest number, or as JAX has it."""
+    values = np.append(eighth(words(case, 0, 248)), words(case, 1, 8) | 0x7F800001).view(np.float32)
+    return float8_bits(values, TYPES[type.upper()], saturate=not overflowing)
+
+
+def float8_bits(values: np.ndarray, dtype, saturate: bool) -> np.ndarray:
+    """Bits of floats as an 8-bit float type, by way of ml_dtypes, which JAX uses."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        bits = values.astype(dtype).view(np.uint8)
+        if saturate:  # all that is beyond the greatest number is it; rounding cannot come back from there
+            most = np.float32(ml_dtypes.finfo(dtype).max)
+            bits = np.clip(values, -most, most).astype(dtype).view(np.uint8)
+    return np.where(np.isnan(values), 0x7F, bits).astype(np.uint32)
+
+
+def float8_to_float(case: str, type: str) -> np.ndarray:
+    """Exact. Every NaN becomes 0x7fffffff: it passes through f16."""
+    values = (words(case, 0, 256) & 0xFF).astype(np.uint8).view(TYPES[type.upper()]).astype(np.float32)
+    return np.where(np.isnan(values), np.uint32(0x7FFFFFFF), values.view(np.uint32))
+
+
 def to_float(case: str, type: str) -> np.ndarray:
     """Exact. bfloat16 keeps its bits, NaN's too; of f16 every NaN becomes 0x7fffffff, as an H200 does."""
     bits = (words(case, 0, 256) & 0xFFFF).astype(np.uint16)
@@ -245,9 +332,11 @@ def to_float(case: str, type: str) -> np.ndarray:
     return np.where(nan, np.uint32(0x7FFFFFFF), floats)
 
 
+OPERANDS = "TF32|BF16|F16|F64|E4M3|E5M2|[SU]8|[SU]4|U1"
 CASES = {
-    r"SM80_(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)_(?P<d>[FS]\d+)(?P<a>TF32|BF16|F16|F64|[SU]8)(?P<b>TF32|BF16|F16|F64|[SU]8)"
-    r"(?P<c>[FS]\d+)_TN": mma,
+    r"SM70_8x8x4_F(?:16|32)F16F16(?P<c>F16|F32)_(?P<majors>[TN][TN])": quad_pair_mma,
+    rf"SM\d\d_(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)_(?P<d>[FS]\d+)(?P<a>{OPERANDS})(?P<b>{OPERANDS})(?P<c>[FS]\d+)_TN"
+    r"(?P<option>_SATURATE|_XORPOPC|_ANDPOPC|)": mma,
     r"UniversalFMA_(?P<type>f32|f32_subnormal|f64)": fused_multiply_add,
     r"SM75_U(?:16|32)x(?P<count>\d)_LDSM_(?P<trans>[NT])": ldmatrix,
     r"SM80_CP_ASYNC_CACHE\w+?_(?P<size>\d+)(?P<zfill>_zfill)?": cp_async,
@@ -260,6 +349,8 @@ CASES = {
     r"builtin": builtin,
     r"warp_id": warp_id,
     r"UniversalCopy_(?P<size>\d+)": universal_copy,
+    r"float_(?P<type>e4m3|e5m2)_from_float(?P<overflowing>_overflowing)?": float8_from_float,
+    r"float_(?P<type>e4m3|e5m2)_to_float": float8_to_float,
     r"(?P<type>half|bfloat16)_from_float": from_float,
     r"(?P<type>half|bfloat16)_to_float": to_float,
 }

@@ -51,6 +51,12 @@ class Machine {
   }
   void wait() { check_cuda(cudaDeviceSynchronize(), "a kernel"); }
   StreamHandle stream() { return nullptr; }  // the default stream
+  /// Whether it is an sm_<arch> GPU or a later one.
+  static bool has_arch(int arch) {
+    cudaDeviceProp properties;
+    check_cuda(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+    return 10 * properties.major + properties.minor >= arch;
+  }
   void clear() {
     for (void* array : arrays_) check_cuda(cudaFree(array), "cudaFree");
     arrays_.clear();
@@ -72,6 +78,7 @@ class Machine {
   void download(void* host, void const* array, size_t bytes) { std::memcpy(host, array, bytes); }
   void wait() {}  // an emulated launch returns when it has ended
   StreamHandle stream() { return &stream_; }
+  static bool has_arch(int) { return true; }
   void clear() {
     for (auto const& array : stream_.memory) std::free(const_cast<void*>(array.base));
     stream_.memory.clear();

@@ -59,14 +59,12 @@ def test_emulator_agrees_with_the_manual(emulated, case):
     check(emulated / f"{case}.bin", conformance_reference.expected(case))
 
 
-@pytest.mark.skipif(not any(GOLDEN.glob("*.bin")), reason="no golden files: no GPU has run these programs yet")
-def test_emulator_agrees_with_the_golden_files(emulated):
-    differences = {}
-    for golden in sorted(GOLDEN.glob("*.bin")):
-        found, expected = (emulated / golden.name).read_bytes(), golden.read_bytes()
-        if found != expected:
-            differences[golden.stem] = describe(found, expected)
-    assert not differences
+@pytest.mark.parametrize("case", CASES)
+def test_emulator_agrees_with_the_golden_file(emulated, case):
+    golden = GOLDEN / f"{case}.bin"
+    if not golden.exists():
+        pytest.skip("no golden file: no GPU has run this case yet")
+    check(emulated / golden.name, golden.read_bytes())
 
 
 def test_the_manifest_is_the_programs(emulated_program):
@@ -76,7 +74,8 @@ def test_the_manifest_is_the_programs(emulated_program):
 
 def test_every_wrapper_has_a_case():
     # A wrapper is a struct or function of moye/arch that issues PTX in its nvcc branch, or says what a thread is.
-    covered = {word for _, wrappers, *_ in MANIFEST for word in wrappers.split()}
+    manifests = "\n".join(path.read_text() for path in HERE.glob("conformance*.tsv"))
+    covered = {word for line in manifests.splitlines() for word in line.split("\t")[1].split()}
     folder = ROOT / "cuda" / "moye" / "arch"
     text = "\n".join(
         path.read_text() for path in sorted(folder.glob("*.h")) if path.name not in ("launch.h", "status.h")
@@ -107,8 +106,12 @@ def test_gpu_agrees_with_the_emulator(emulated, gpu, tmp_path):
     outputs = tmp_path / "outputs"
     outputs.mkdir()
     run_all(program, outputs)
+    ran = {path.stem for path in outputs.glob("*.bin")}
+    assert len(ran) > 50  # the program leaves out what the GPU does not have
     differences = {}
     for case in CASES:
+        if case not in ran:
+            continue
         found, expected = (outputs / f"{case}.bin").read_bytes(), (emulated / f"{case}.bin").read_bytes()
         if found != expected:
             differences[case] = describe(expected, found)
