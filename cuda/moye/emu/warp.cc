@@ -1,4 +1,5 @@
-// Meetings of a warp's lanes, and the instructions that are little more: __syncwarp, shfl, ldmatrix.
+// Meetings of a warp's lanes, and the instructions that are little more: __syncwarp, shfl, ldmatrix,
+// stmatrix.
 #include <algorithm>
 
 #include "moye/emu/meeting.h"
@@ -224,6 +225,61 @@ void ldmatrix(void const* smem_src, int matrices, bool transposed, uint32_t* dst
   meet_and_execute(thread, kNames[transposed][matrices / 2], 0xffffffffu, &mine, loc, [&](void* const* arguments) {
     ++thread.domain->counters.ldmatrix;
     for (int i = 0; i < matrices; ++i) load_matrix(thread, arguments, i, transposed, loc);
+  });
+}
+
+// ------------------------------------------------------------------------------------------------------------ stmatrix
+
+namespace {
+
+struct StmatrixArguments {
+  void* row;
+  uint32_t const* src;
+};
+
+void store_matrix(Thread& thread, void* const* arguments, int matrix, bool transposed, Loc loc) {
+  Domain& domain = *thread.domain;
+  char* rows[8];
+  uint32_t offsets[8];
+  for (int i = 0; i < 8; ++i) {
+    int const lane = 8 * matrix + i;
+    Thread& owner = thread.warp->first[lane];
+    rows[i] = static_cast<char*>(static_cast<StmatrixArguments*>(arguments[lane])->row);
+    offsets[i] = smem_offset(owner, rows[i], 16, "stmatrix", loc);
+    if (offsets[i] % 16 != 0) {
+      domain.fail([&] {
+        return format("stmatrix by %s at %s: the row address smem+0x%x is not a multiple of 16", who(owner).c_str(),
+                      at(loc).c_str(), offsets[i]);
+      });
+    }
+    if (domain.detect_races) shared_access(owner, *thread.cta, offsets[i], 16, true, Proxy::thread, "stmatrix", loc);
+  }
+  domain.counters.stmatrix_wavefronts += wavefronts(offsets);
+  ++domain.counters.stmatrix_ideal_wavefronts;
+  for (int lane = 0; lane < 32; ++lane) {
+    uint32_t const value = static_cast<StmatrixArguments*>(arguments[lane])->src[matrix];
+    if (!transposed) {
+      std::memcpy(rows[lane / 4] + lane % 4 * 4, &value, 4);
+    } else {
+      auto const low = static_cast<uint16_t>(value), high = static_cast<uint16_t>(value >> 16);
+      std::memcpy(rows[lane % 4 * 2] + lane / 4 * 2, &low, 2);
+      std::memcpy(rows[lane % 4 * 2 + 1] + lane / 4 * 2, &high, 2);
+    }
+  }
+}
+
+}  // namespace
+
+void stmatrix(void* smem_dst, int matrices, bool transposed, uint32_t const* src, Loc loc) {
+  static char const* const kNames[2][3] = {{"stmatrix.x1", "stmatrix.x2", "stmatrix.x4"},
+                                           {"stmatrix.x1.trans", "stmatrix.x2.trans", "stmatrix.x4.trans"}};
+  Thread& thread = *current_thread;
+  loc = thread.reported(loc);
+  require_full_warp(thread, "stmatrix", loc);
+  StmatrixArguments mine{smem_dst, src};
+  meet_and_execute(thread, kNames[transposed][matrices / 2], 0xffffffffu, &mine, loc, [&](void* const* arguments) {
+    ++thread.domain->counters.stmatrix;
+    for (int i = 0; i < matrices; ++i) store_matrix(thread, arguments, i, transposed, loc);
   });
 }
 
