@@ -1,0 +1,48 @@
+// The C++ types of the table's dtypes.
+#pragma once
+
+#include "gemm/config.h"
+#include "moye/arch/types.h"
+
+namespace moye {
+
+template <Dtype kDtype>
+struct ElementOf;
+template <>
+struct ElementOf<Dtype::bf16> {
+  using Type = bfloat16_t;
+};
+template <>
+struct ElementOf<Dtype::f16> {
+  using Type = half_t;
+};
+template <>
+struct ElementOf<Dtype::f32> {
+  using Type = float;
+};
+template <>
+struct ElementOf<Dtype::f64> {
+  using Type = double;
+};
+template <>
+struct ElementOf<Dtype::tf32> {
+  using Type = tfloat32_t;
+};
+template <>
+struct ElementOf<Dtype::s8> {
+  using Type = int8_t;
+};
+template <>
+struct ElementOf<Dtype::s32> {
+  using Type = int32_t;
+};
+template <>
+struct ElementOf<Dtype::e4m3> {
+  using Type = float_e4m3_t;
+};
+template <>
+struct ElementOf<Dtype::e5m2> {
+  using Type = float_e5m2_t;
+};
+
+}  // namespace moye
