@@ -1,8 +1,9 @@
-// Runs the kernels of kernels.h in the emulator. Prints what is wrong; exits with 1 if anything is.
-#include "kernels.h"
-
+// Runs the kernels of kernels.h, or with MOYE_ATOM_KERNELS those of atom_kernels.h, in the emulator. Prints what is
+// wrong; exits with 1 if anything is.
 #include <cstdio>
 #include <vector>
+
+#include "atom_kernels.h"
 
 namespace moye {
 
@@ -38,6 +39,10 @@ struct RunEmulated {
 
 int main() {
   int failures = 0;
+#if defined(MOYE_ATOM_KERNELS)
+  moye::for_each_atom_kernel(moye::RunEmulated{&failures});
+#else
   moye::for_each_kernel(moye::RunEmulated{&failures});
+#endif
   return failures != 0;
 }

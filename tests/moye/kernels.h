@@ -139,7 +139,7 @@ void for_each_kernel(Visit const& visit) {
   MOYE_VISIT(TileKernel<Tiled<BF16x16, Warps2x2>, MnMajor<64, 32>, Padded<64, 32>, UniversalCopy<uint16_t>,
                         UniversalCopy<uint32_t>>);
 #if !defined(MOYE_FEW_KERNELS)
-  // every mma, operands straight from padded shared memory
+  // mma of several kinds, operands straight from padded shared memory; atom_kernels.h has every one
   MOYE_VISIT(Plain<SM80_16x8x8_F32BF16BF16F32_TN, 16>);
   MOYE_VISIT(Plain<SM80_16x8x16_F32BF16BF16F32_TN, 32>);
   MOYE_VISIT(Plain<SM80_16x8x8_F32F16F16F32_TN, 16>);
@@ -172,13 +172,50 @@ void for_each_kernel(Visit const& visit) {
 #undef MOYE_VISIT
 }
 
-/// The i-th operand value: small integers, exact in every type.
+// Values of an element of memory: one, or the 4-bit integers or bits of a word.
+template <class T>
+inline constexpr int kValues = 1;
+template <>
+inline constexpr int kValues<int4x8_t> = 8;
+template <>
+inline constexpr int kValues<uint4x8_t> = 8;
+template <>
+inline constexpr int kValues<uint1x32_t> = 32;
+
+template <class T>
+double value_of(T const& element, int i) {
+  if constexpr (kValues<T> == 1) {
+    return static_cast<double>(static_cast<float>(element));
+  } else {
+    constexpr int kBits = 32 / kValues<T>;
+    int const value = static_cast<int>(element.storage >> (kBits * i)) & ((1 << kBits) - 1);
+    return is_same<T, int4x8_t> && value >= 8 ? value - 16 : value;
+  }
+}
+
+/// The i-th operand element: small integers, exact in every type; any where they are packed.
 template <class T>
 T operand_value(unsigned i) {
   i = i * 2654435761u;
-  int const low = is_same<T, uint8_t> ? 0 : -2;
-  return static_cast<T>(static_cast<float>(static_cast<int>((i >> 16) % 5u) + low));
+  if constexpr (kValues<T> == 1) {
+    int const low = is_same<T, uint8_t> ? 0 : -2;
+    return static_cast<T>(static_cast<float>(static_cast<int>((i >> 16) % 5u) + low));
+  } else {
+    return {i ^ (i >> 15)};
+  }
 }
+
+/// Whether the op counts bits that differ in place of multiplying.
+template <class Op>
+inline constexpr bool is_xor = false;
+template <class Op>
+inline constexpr bool is_xor<MmaInWords<Op>> = is_xor<Op>;
+template <>
+inline constexpr bool is_xor<SM80_8x8x128_S32U1U1S32_TN_XORPOPC> = true;
+template <>
+inline constexpr bool is_xor<SM80_16x8x128_S32U1U1S32_TN_XORPOPC> = true;
+template <>
+inline constexpr bool is_xor<SM80_16x8x256_S32U1U1S32_TN_XORPOPC> = true;
 
 /// Elements of c that are not the sum of products.
 template <class Kernel>
@@ -188,8 +225,10 @@ int wrong_elements(typename Kernel::A const* a, typename Kernel::B const* b, typ
     for (int n = 0; n < Kernel::kN; ++n) {
       double sum = 0;
       for (int k = 0; k < Kernel::kK; ++k) {
-        sum += static_cast<double>(static_cast<float>(a[m * Kernel::kK + k])) *
-               static_cast<double>(static_cast<float>(b[n * Kernel::kK + k]));
+        for (int i = 0; i < kValues<typename Kernel::A>; ++i) {
+          double const x = value_of(a[m * Kernel::kK + k], i), y = value_of(b[n * Kernel::kK + k], i);
+          sum += is_xor<typename Kernel::Mma::Op> ? double(x != y) : x * y;
+        }
       }
       wrong += !(static_cast<double>(static_cast<float>(c[m * Kernel::kN + n])) == sum);
     }

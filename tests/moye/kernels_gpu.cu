@@ -1,9 +1,11 @@
 // Runs the kernels of kernels.h on the GPU:
-//   nvcc -std=c++20 -gencode arch=compute_80,code=[compute_80,sm_80] -Icuda -o kernels tests/moye/kernels_gpu.cu
+//   nvcc -std=c++20 -gencode arch=compute_80,code=[compute_80,sm_80] -Icuda -Itests/emulator -o kernels \
+//     tests/moye/kernels_gpu.cu
+// With -DMOYE_ATOM_KERNELS those of atom_kernels.h, which need compute_90,sm_90.
 #include <cstdio>
 #include <vector>
 
-#include "kernels.h"
+#include "atom_kernels.h"
 
 namespace moye {
 
@@ -43,7 +45,11 @@ struct RunOnGpu {
 
 int main() {
   int failures = 0;
+#if defined(MOYE_ATOM_KERNELS)
+  moye::for_each_atom_kernel(moye::RunOnGpu{&failures});
+#else
   moye::for_each_kernel(moye::RunOnGpu{&failures});
+#endif
   std::printf("%d failures\n", failures);
   return failures != 0;
 }
