@@ -1,4 +1,4 @@
-"""MOYE_BOUNDS_CHECK: a coordinate outside of its tensor's shape is reported where it is on, and free where it is not."""
+"""MOYE_BOUNDS_CHECK: a coordinate outside of its tensor's shape is reported if it is on, and costs nothing if not."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 // Copies of partitioned tensors. Each takes the place in the kernel it was called from, for the emulator's reports.
 #pragma once
 
+#include "moye/arch/store.h"
 #include "moye/atom/copy_atom.h"
 #include "moye/tensor.h"
 
@@ -77,6 +78,18 @@ struct WordOf<16> {
   using Type = uint128_t;
 };
 
+/// One store of a vector to a tensor like Dst.
+template <class Dst, class Word>
+MOYE_DEVICE void store_word(Word const& src, Word& dst) {
+  if constexpr (is_same<Word, uint128_t> && is_smem<Dst>) {
+    store_shared(src, dst);
+  } else if constexpr (is_same<Word, uint128_t> && is_gmem<Dst>) {
+    store_global(src, dst);
+  } else {
+    dst = src;
+  }
+}
+
 /// dst = src, element by element or, where that is provably the same, in vectors.
 template <TensorLike Src, TensorLike Dst>
 MOYE_DEVICE void copy(Src const& src, Dst&& dst MOYE_LOC) {
@@ -89,7 +102,7 @@ MOYE_DEVICE void copy(Src const& src, Dst&& dst MOYE_LOC) {
     MOYE_UNROLL
     for (int i = 0; i < size<1>(order); ++i) {
       auto const first = order(Int<0>{}, i);
-      reinterpret_cast<Word&>(dst(first)) = reinterpret_cast<Word const&>(src(first));
+      store_word<Dst>(reinterpret_cast<Word const&>(src(first)), reinterpret_cast<Word&>(dst(first)));
     }
   } else {
     MOYE_UNROLL

@@ -1,0 +1,32 @@
+// Stores of 16 bytes that stay one instruction. An assignment of 16 bytes is taken apart along the elements that the
+// registers hold, and where the address is computed at run time nvcc 13.0 does not join the parts again: two doubles
+// become an STS.64 and two STS (tests/moye/test_stores.py; these can go when it passes without them).
+#pragma once
+
+#include "moye/arch/types.h"
+
+namespace moye {
+
+#if defined(__CUDACC__)
+
+/// dst = src in shared memory. PTX ISA, Data Movement and Conversion Instructions: st.
+MOYE_DEVICE void store_shared(uint128_t const& src, uint128_t& dst) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(&dst))),
+               "r"(src.x), "r"(src.y), "r"(src.z), "r"(src.w)
+               : "memory");
+}
+/// dst = src in global memory. PTX ISA, Data Movement and Conversion Instructions: st.
+MOYE_DEVICE void store_global(uint128_t const& src, uint128_t& dst) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(&dst)), "r"(src.x), "r"(src.y),
+               "r"(src.z), "r"(src.w)
+               : "memory");
+}
+
+#else
+
+inline void store_shared(uint128_t const& src, uint128_t& dst) { dst = src; }
+inline void store_global(uint128_t const& src, uint128_t& dst) { dst = src; }
+
+#endif
+
+}  // namespace moye
