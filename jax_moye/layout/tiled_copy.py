@@ -18,6 +18,7 @@ from jax_moye.layout.divide import logical_product, raked_product, zipped_divide
 from jax_moye.layout.errors import (
     AtomMismatch,
     LayoutError,
+    NonInjective,
     OutOfDomain,
     RankMismatch,
     ShapeDivisibility,
@@ -116,6 +117,17 @@ class TiledCopy:
     def get_layoutD_TV(self) -> Layout:
         """CuTe's name of `layout_D_TV`."""
         return self.layout_D_TV
+
+    def get_layoutS_MN(self) -> tuple[Layout, Layout]:
+        """((m,n) -> thread + threads * value, thread -> thread) of the source's tile.
+
+        Of threads that hold, or give the address of, the same element the first counts.
+        """
+        return composition(right_inverse(self.layout_S_TV), Layout(self.tile_size)), Layout(self.threads)
+
+    def get_layoutD_MN(self) -> tuple[Layout, Layout]:
+        """((m,n) -> thread + threads * value, thread -> thread) of the destination's tile."""
+        return composition(right_inverse(self.layout_D_TV), Layout(self.tile_size)), Layout(self.threads)
 
     def get_slice(self, thread: int) -> ThrCopy:
         """One thread's part.
@@ -258,7 +270,8 @@ def make_cotiled_copy(atom: CopyAtom, layout_tv: Any, memory: Any) -> TiledCopy:
     Args:
       atom: the CopyAtom.
       layout_tv: (thread, value) -> offset in memory.
-      memory: the layout of the data, injective: coordinate -> offset.
+      memory: the layout of the data, injective: coordinate -> offset. Rows may be padded: their pitch larger than they
+        are long.
 
     Returns:
       A TiledCopy of the smallest tile of `memory` with all these elements: thread 0's first value of the partition of
@@ -268,15 +281,25 @@ def make_cotiled_copy(atom: CopyAtom, layout_tv: Any, memory: Any) -> TiledCopy:
     TiledCopy: 128 threads, tile (16,64), UniversalCopy<uint128_t>
 
     Raises:
-      OutOfDomain: an offset at which the data has no element.
+      OutOfDomain: an offset at which the data has no element, in its padding for example.
+      LeftInverseDivisibility: a stride of the data is not a multiple of the next smaller one: no layout finds the
+        coordinate of an offset (CuTe's condition, too).
       StrideDivisibility, ShapeDivisibility, ...: no tile has these elements.
       TiledCopyTooFewThreads, TiledCopyTooFewValues: the atom does not fit.
     """
     tv, data = as_arrangement(layout_tv, "make_cotiled_copy"), as_arrangement(memory, "make_cotiled_copy")
+    missing = sorted(set(tv.values().tolist()) - set(data.values().tolist()))
+    if missing:
+        thread, value = divmod(tv.values().tolist().index(missing[0]), tv[0].size)[::-1]
+        raise OutOfDomain(
+            "make_cotiled_copy",
+            (tv, data),
+            f"value {value} of thread {thread} is at offset {missing[0]}, where {data} has no element",
+        )
     try:
         at = composition(left_inverse(data), tv)  # (thread, value) -> position in the data
         if any(at(i) >= data.size or data(at(i)) != tv(i) for i in range(tv.size)):
-            raise OutOfDomain("make_cotiled_copy", (tv, data), f"not every offset of {tv} is one of the data")
+            raise NonInjective("make_cotiled_copy", (tv, data), f"{data} has elements at the same offset")
         shape = it.product_each(data.shape)
         along = [Layout(shape, tuple(int(i == j) for j in range(len(shape)))) for i in range(len(shape))]
         tiler = tuple(filter_(composition(mode, at)) for mode in along)

@@ -18,7 +18,7 @@ from jax_moye.layout.errors import AtomMismatch, InvalidType, RankMismatch, Shap
 from jax_moye.layout.int_tuple import _, show
 from jax_moye.layout.inverse import right_inverse
 from jax_moye.layout.layout import ONE, Layout, as_any, as_tiler
-from jax_moye.layout.modes import append, get, make_fragment_like, make_layout
+from jax_moye.layout.modes import append, get, make_fragment_like, make_layout, select
 from jax_moye.layout.partition import CACHE, as_arrangement, check_thread, layout_of, sliced_part
 from jax_moye.layout.tensor import Tensor, make_tensor
 
@@ -124,6 +124,26 @@ class TiledMma:
     def get_layoutC_TV(self) -> Layout:
         """CuTe's name of `layout_C_TV`."""
         return self.layout_C_TV
+
+    def get_layoutA_MK(self) -> tuple[Layout, Layout]:
+        """((m,k) -> thread + threads * value, (thread of an atom, M, K) -> thread) of A's tile.
+
+        Of the threads that hold the same element the first counts.
+        """
+        return self._by_place("A", self.layout_A_TV)
+
+    def get_layoutB_NK(self) -> tuple[Layout, Layout]:
+        """((n,k) -> thread + threads * value, (thread of an atom, N, K) -> thread) of B's tile."""
+        return self._by_place("B", self.layout_B_TV)
+
+    def get_layoutC_MN(self) -> tuple[Layout, Layout]:
+        """((m,n) -> thread + threads * value, (thread of an atom, M, N) -> thread) of C's tile."""
+        return self._by_place("C", self.layout_C_TV)
+
+    def _by_place(self, operand: str, layout_tv: Layout) -> tuple[Layout, Layout]:
+        i, j = _OPERAND_MODES[operand]
+        tile = Layout((self.tile_shape[i], self.tile_shape[j]))
+        return composition(right_inverse(layout_tv), tile), select(self.thr_layout_vmnk, (0, i + 1, j + 1))
 
     def thrfrg_A(self, layout: Any) -> Layout:
         """((thread of an atom, (ThrM,ThrK)), (value, (RestM,RestK,...))) of a layout (M,K,...)."""

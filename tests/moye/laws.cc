@@ -210,6 +210,8 @@ void tuples() {
   CHECK(front(t) == 1 && back(t) == 4);
   CHECK(equal(zip(make_tuple(1, 2), make_tuple(3, I<4>{})), make_tuple(make_tuple(1, 3), make_tuple(2, 4))));
   CHECK(equal(repeat_like(t, I<0>{}), make_tuple(0, 0, make_tuple(0, 0))));
+  CHECK(equal(zip2_by(make_tuple(make_tuple(1, 2), make_tuple(make_tuple(3, 4), 5)), make_tuple(0, make_tuple(0))),
+              make_tuple(make_tuple(1, make_tuple(3)), make_tuple(2, make_tuple(4, 5)))));
   CHECK(equal(exclusive_scan(make_tuple(2, 3, 4), 1, [](auto a, auto b) { return a * b; }), make_tuple(1, 2, 6)));
   CHECK(equal(product_like(t, make_tuple(0, 0, 0)), make_tuple(1, 2, 12)));
   CHECK(flatsum(t) == 10 && inner_product(t, t) == 30);
@@ -262,6 +264,9 @@ void dynamic_composition() {
   CHECK(composition_error_of(dynamic, make_layout(I<9>{}, 1)) == LayoutError::kShapeDivisibility);
   // What is known stays known.
   static_assert(is_same<decltype(composition(mixed, make_layout(I<6>{}, I<1>{}))), Layout<I<6>, I<8>>>);
+  // A nested tile collects the tiles of the tile's parts.
+  auto const nested = zipped_divide(Layout<Shape<Shape<_4, _6>, _8>>{}, make_tile(make_tile(_2{}, _3{}), _4{}));
+  CHECK(show(nested) == "(((2,3),4),((2,2),2)):(((1,4),24),((2,12),96))", +show(nested));
   // Divided by a tile, a tensor whose rows are no mode of one stride.
   auto const divided = zipped_divide(dynamic, make_shape(I<3>{}, I<2>{}));
   for (int i = 0; i < size(dynamic); ++i)
@@ -363,6 +368,20 @@ void copy_covers(TiledCopy_ const& tiled, Layout_ const& layout) {
   for (int i = 0; i < size(t); ++i) CHECK(sources.count(&t(i)) == 1 && destinations.count(&t(i)) == 1);
 }
 
+// (m,n) -> (thread, value) leads back to where it came from.
+template <class ByPlace, class LayoutTV>
+void by_place_inverts(ByPlace const& by_place, LayoutTV const& layout_tv) {
+  CHECK(size(by_place) <= size(layout_tv), +show(by_place));
+  for (int i = 0; i < size(by_place); ++i) CHECK(layout_tv(by_place(i)) == i, +show(by_place));
+}
+template <class Mma>
+void mma_by_place(Mma const& mma) {
+  by_place_inverts(get<0>(mma.get_layoutA_MK()), mma.layout_A_TV());
+  by_place_inverts(get<0>(mma.get_layoutB_NK()), mma.layout_B_TV());
+  by_place_inverts(get<0>(mma.get_layoutC_MN()), mma.layout_C_TV());
+  CHECK(size(get<1>(mma.get_layoutC_MN())) == size(mma) / size<3>(mma.thr_layout_vmnk()));
+}
+
 template <class Mma, class ShapeMNK>
 void mma_covers(Mma const& mma, ShapeMNK const& shape) {
   auto const check = [&](auto const& layout, int copies, auto const& partition) {
@@ -393,6 +412,12 @@ void mma_covers(Mma const& mma, ShapeMNK const& shape) {
 }
 
 void partitions() {
+  mma_by_place(make_tiled_mma(SM80_16x8x16_F32BF16BF16F32_TN{}, Layout<Shape<_2, _2, _1>>{}));
+  mma_by_place(make_tiled_mma(UniversalFMA<float, float, float, float>{}, Layout<Shape<_16, _16, _1>>{}));
+  auto const matrices =
+      make_tiled_copy(CopyAtom<SM75_U32x4_LDSM_N, half_t>{}, Layout<Shape<_16, _2>>{}, Layout<Shape<_2, _4>>{});
+  by_place_inverts(get<0>(matrices.get_layoutS_MN()), matrices.layout_S_TV());
+  by_place_inverts(get<0>(matrices.get_layoutD_MN()), matrices.layout_D_TV());
   using K32 = decltype(composition(Swizzle<3, 2, 3>{}, Layout<Shape<I<8>, I<32>>, Stride<I<32>, I<1>>>{}));
   auto const smem = tile_to_shape(K32{}, make_shape(I<64>{}, I<32>{}));
   auto const plain = make_layout(make_shape(I<64>{}, I<32>{}), make_stride(I<1>{}, I<65>{}));

@@ -139,6 +139,11 @@ struct TiledCopy : Atom_ {
   MOYE_HOST_DEVICE static constexpr auto get_layoutS_TV() { return layout_S_TV(); }
   MOYE_HOST_DEVICE static constexpr auto get_layoutD_TV() { return layout_D_TV(); }
 
+  // The inverse, for pictures: ((m,n) -> thread + threads * value, thread -> thread) of the source's or destination's
+  // tile. Of threads that hold, or give the address of, the same element the first counts.
+  MOYE_HOST_DEVICE static constexpr auto get_layoutS_MN() { return by_place(layout_S_TV()); }
+  MOYE_HOST_DEVICE static constexpr auto get_layoutD_MN() { return by_place(layout_D_TV()); }
+
   /// (thread, (value, atom), rest of mode 0, rest of mode 1, ...) of a tensor
   template <class T, class LayoutTVSide>
   MOYE_HOST_DEVICE static constexpr auto thread_values(T&& t, LayoutTVSide const& layout_tv) {
@@ -184,6 +189,10 @@ struct TiledCopy : Atom_ {
   }
 
  private:
+  template <class LayoutTVSide>
+  MOYE_HOST_DEVICE static constexpr auto by_place(LayoutTVSide const& layout_tv) {
+    return make_tuple(composition(right_inverse(layout_tv), make_layout(tile_size())), make_layout(Int<kNumThreads>{}));
+  }
   template <class Tile_>
   MOYE_HOST_DEVICE static constexpr auto tile_shape(Tile_ const& tile) {
     return transform(tile, [](auto const& x) {

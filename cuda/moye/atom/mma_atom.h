@@ -147,6 +147,21 @@ struct TiledMma : Atom_ {
   MOYE_HOST_DEVICE static constexpr auto get_layoutC_TV() { return layout_C_TV(); }
   MOYE_HOST_DEVICE static constexpr auto get_thr_layout_vmnk() { return thr_layout_vmnk(); }
 
+  // The inverse, for pictures: ((m,k) -> thread + threads * value, (thread of atom, M, K) -> thread) of A's tile, and of
+  // B's and C's. Of threads that hold the same element the first counts.
+  MOYE_HOST_DEVICE static constexpr auto get_layoutA_MK() {
+    return make_tuple(by_place(layout_A_TV(), make_shape(tile_size_mnk<0>(), tile_size_mnk<2>())),
+                      select<0, 1, 3>(ThrLayoutVMNK{}));
+  }
+  MOYE_HOST_DEVICE static constexpr auto get_layoutB_NK() {
+    return make_tuple(by_place(layout_B_TV(), make_shape(tile_size_mnk<1>(), tile_size_mnk<2>())),
+                      select<0, 2, 3>(ThrLayoutVMNK{}));
+  }
+  MOYE_HOST_DEVICE static constexpr auto get_layoutC_MN() {
+    return make_tuple(by_place(layout_C_TV(), make_shape(tile_size_mnk<0>(), tile_size_mnk<1>())),
+                      select<0, 1, 2>(ThrLayoutVMNK{}));
+  }
+
   /// The shape of a thread's part of a tile: (value, RestM, RestK) of (M,K), (value, RestN, RestK) of (N,K),
   /// (value, RestM, RestN) of (M,N).
   template <class ShapeMK>
@@ -166,6 +181,10 @@ struct TiledMma : Atom_ {
   template <class Frg>
   static MOYE_HOST_DEVICE constexpr auto part_shape(Frg const& frg) {
     return tuple_cat(make_tuple(get<1, 0>(frg)), get<1, 1>(frg));
+  }
+  template <class LayoutTV, class Tile_>
+  static MOYE_HOST_DEVICE constexpr auto by_place(LayoutTV const& layout_tv, Tile_ const& tile) {
+    return composition(right_inverse(layout_tv), make_layout(tile));
   }
   template <int I>
   static MOYE_HOST_DEVICE constexpr auto shared() {

@@ -295,6 +295,71 @@ def test_copies_by_place_in_memory(tv, memory):
     assert sorted(seen) == sorted(memory.values())
 
 
+@pytest.mark.parametrize("pitch", [65, 66, 72, 80])
+def test_copies_by_place_in_padded_memory(pitch):
+    """Rows longer than what is in them, as shared memory has them to avoid bank conflicts."""
+    memory = lay.Layout((64, 32), (pitch, 1))
+    tv = lay.Layout(((4, 16), 8), ((8, pitch), 1))
+    copy = tiled.make_cotiled_copy(CopyAtom("UniversalCopy<uint64_t>", "half_t"), tv, memory)
+    assert copy.tile_size == (16, 32)
+    for t in range(copy.threads):
+        layout, offset = copy.get_slice(t).partition_S(memory)
+        assert (layout[0].values() + offset).tolist() == [tv(t, v) for v in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("tv", "memory", "error", "reason"),
+    [
+        ("(8,4):(4,1)", "(8,16):(20,1)", "OutOfDomain", "value 0 of thread 4 is at offset 16, where"),
+        ("(8,1):(1,0)", "(8,2):(0,1)", "OutOfDomain", "value 0 of thread 2 is at offset 2, where"),
+        ("(4,1):(65,1)", "(64,(4,8)):(1,(65,272))", "LeftInverseDivisibility", "272 of mode 8:272 is not a multiple"),
+    ],
+)
+def test_copies_by_place_that_no_tile_has(tv, memory, error, reason):
+    with pytest.raises(getattr(errors, error), match=reason) as raised:
+        tiled.make_cotiled_copy(CopyAtom("UniversalCopy<uint16_t>", "half_t"), tv, memory)
+    assert raised.value.op == "make_cotiled_copy"
+
+
+def inverts(by_place, layout_tv):
+    """Whether (m,n) -> (thread, value) leads back to the place it came from, for all of the tile."""
+    places = by_place.values()
+    return (layout_tv.values()[places] == np.arange(places.size)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "atoms"),
+    [
+        ("SM80_16x8x16_F32BF16BF16F32_TN", "(2,2,1)"),
+        ("SM80_16x8x8_F32TF32TF32F32_TN", "(2,2,1):(2,1,1)"),
+        ("SM70_8x8x4_F32F16F16F32_NT", "(2,2,1)"),
+        ("SM80_8x8x4_F64F64F64F64_TN", "(1,4,2)"),
+        ("UniversalFMA<float>", "(16,16,1)"),
+    ],
+)
+def test_layouts_by_place_of_an_mma(name, atoms):
+    mma = make_tiled_mma(name, atoms)
+    m, n, k = mma.tile_shape
+    sides = (("A", "MK", (m, k), 2), ("B", "NK", (n, k), 1), ("C", "MN", (m, n), 3))
+    for operand, modes, tile, missing in sides:
+        by_place, threads = getattr(mma, f"get_layout{operand}_{modes}")()
+        assert by_place.size == tile[0] * tile[1]
+        assert inverts(by_place, getattr(mma, f"layout_{operand}_TV"))
+        assert [size.size for size in threads] == [x.size for i, x in enumerate(mma.thr_layout_vmnk) if i != missing]
+
+
+@pytest.mark.parametrize(
+    ("op", "thr", "val"), [("LDSM_U32x4_N", "(16,2)", "(2,4)"), ("LDSM_U16x8_T", "(4,8)", "(2,4)")]
+)
+def test_layouts_by_place_of_a_copy(op, thr, val):
+    copy = make_tiled_copy(CopyAtom(op, "uint16"), thr, val)
+    for side in "SD":
+        by_place, threads = getattr(copy, f"get_layout{side}_MN")()
+        assert threads.size == copy.threads
+        assert by_place.size == 32 * 8
+        assert inverts(by_place, getattr(copy, f"layout_{side}_TV"))
+
+
 def test_copies_by_place_in_memory_that_are_none():
     atom = CopyAtom("UniversalCopy<uint64_t>", "half_t")
     for tv, memory in (
