@@ -497,4 +497,23 @@ def test_waves():
 def test_register_estimate():
     report = checks.register_estimate(("((2,2),4,8):((1,2),4,16)", "f32"), ((32, "bf16"), (32, "bf16")), overhead=30)
     assert (report.accumulators, report.fragments, report.total, report.ok) == (128, 64, 224, True)
+    assert report.at_least == 128 + 32
     assert "spill" in str(checks.register_estimate((256, "f32")))
+
+
+def compiled_rows():
+    """The rows of the table whose layouts the library knows, in a package that nvcc has built."""
+    import jax_moye
+    from jax_moye.layout import kernels
+
+    rows = [row for row in jax_moye.configs() if row.registers and row.kernel in ("simt_tiled", "sm80_multistage")]
+    return [pytest.param(row, kernels.kernel_layouts(row).register_report(), id=row.name) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("row", "report"), compiled_rows() or [pytest.param(None, None, marks=pytest.mark.skip("no nvcc"))]
+)
+def test_register_estimate_against_the_compiler(row, report):
+    for arch, registers in row.registers.items():
+        assert report.at_least <= registers, arch
+        assert 0.75 * report.total <= registers <= 1.5 * report.total, arch
