@@ -1,4 +1,4 @@
-"""The algebra of layouts: CuTe's (and MoYe.jl's), in pure Python, 0-based and strict.
+r"""The algebra of layouts: CuTe's (and MoYe.jl's), in pure Python, 0-based and strict.
 
 A layout is a shape and strides; it maps coordinates to indices. The operations make tilings, partitions and swizzles of
 layouts, and every one that has no right answer raises a `LayoutError` that says why.
@@ -9,6 +9,14 @@ layouts, and every one that has no right answer raises a `LayoutError` that says
 (14, 16, Layout('(2,4,2):(4,1,8)'))
 >>> logical_divide(L, (2, 2))
 Layout('((2,2),(2,2)):((2,4),(1,8))')
+>>> from jax_moye.layout import print_layout
+>>> print_layout("(2,3):(3,1)")
+(2,3):(3,1)
+<BLANKLINE>
+i\j | 0 1 2
+----+------
+  0 | 0 1 2
+  1 | 3 4 5
 
 Everywhere a layout is expected its text does too. Tiled copies and MMAs, made of atoms, partition layouts, and Tensors
 over NumPy memory, on which `copy` and `gemm` do what the instructions do.
@@ -142,13 +150,15 @@ from jax_moye.layout.tiled import make_tiled_mma as make_tiled_mma
 
 if TYPE_CHECKING:
     from jax_moye.layout import checks as checks
+    from jax_moye.layout.draw import print_latex as print_latex
+    from jax_moye.layout.draw import print_layout as print_layout
     from jax_moye.layout.draw import print_typst as print_typst
     from jax_moye.layout.draw import to_latex as to_latex
     from jax_moye.layout.draw import to_svg as to_svg
     from jax_moye.layout.draw import to_text as to_text
     from jax_moye.layout.draw import to_typst as to_typst
 
-_PICTURES = ("print_typst", "to_latex", "to_svg", "to_text", "to_typst")
+_PICTURES = ("print_latex", "print_layout", "print_typst", "to_latex", "to_svg", "to_text", "to_typst")
 
 
 def __getattr__(name: str) -> object:

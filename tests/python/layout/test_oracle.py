@@ -230,7 +230,8 @@ def attempt(case):
         return None
 
 
-# An extent 1 of stride 1 beside the mode of stride 1 along which the parts lie: CuTe lengthens both, so parts come twice.
+# An extent 1 of stride 1 beside the mode of stride 1 along which the parts lie: CuTe lengthens both, and parts come
+# twice.
 DOWNCASTS_WITHOUT_THE_PARTS = ["c2884", "c2886", "c2900"]
 
 
