@@ -1,13 +1,28 @@
-# The architectures the kernels are compiled for.
+# The architectures the kernels are compiled for: a set for each family of rows.
 
 # SASS of one minor version serves the later ones of its major; sm_90 does not run sm_80's. The code of all four is made
 # from compute_80's PTX, which is compiled once: nothing in these kernels asks which GPU it is for, and that step is most
 # of the time. (nvcc 13's other optimizer, for compute_100 and up, leaves the main loops alone and makes the rest a quarter
 # smaller; whether that is faster has not been measured.) The PTX is kept beside sm_80's code, for GPUs newer than these.
 set(JAX_MOYE_PORTABLE_ARCHS 80 90 100 120)
+# mma.sync of 8-bit floats begins at sm_89, and so does the PTX.
+set(JAX_MOYE_FP8_ARCHS 89 90 100 120)
+# wgmma and setmaxnreg are sm_90a's alone: its code runs on compute capability 9.0 and nowhere else, its PTX likewise.
+set(JAX_MOYE_SM90_ARCHS 90a)
 
-# jax_moye_limit_archs(<out> <arch>...): those of the list that JAX_MOYE_CUDA_ARCHS asks for. Asking for 86 or 90a keeps
-# what serves a GPU of that kind: the same major version, a minor version not above it.
+# jax_moye_family(<out> <kernel> <dtype>): which of the sets above a row is compiled for: PORTABLE, FP8 or SM90.
+function(jax_moye_family out kernel dtype)
+  set(family PORTABLE)
+  if(kernel MATCHES "^sm90_")
+    set(family SM90)
+  elseif(kernel MATCHES "^sm80_" AND dtype MATCHES "^(e4m3|e5m2)$")
+    set(family FP8)
+  endif()
+  set(${out} "${family}" PARENT_SCOPE)
+endfunction()
+
+# jax_moye_limit_archs(<out> <arch>...): those of the list that JAX_MOYE_CUDA_ARCHS asks for; none may be left. Asking for
+# 86 or 90a keeps what serves a GPU of that kind: the same major version, a minor version not above it.
 function(jax_moye_limit_archs out)
   set(wanted "${JAX_MOYE_CUDA_ARCHS}")
   if(wanted STREQUAL "native")
@@ -24,32 +39,31 @@ function(jax_moye_limit_archs out)
   endif()
   set(kept "")
   foreach(arch IN LISTS ARGN)
-    math(EXPR major "${arch} / 10")
+    string(REGEX MATCH "^[0-9]+" number "${arch}")
+    math(EXPR major "${number} / 10")
     foreach(want IN LISTS wanted)
       string(REPLACE "." "" want "${want}")
       math(EXPR want_major "${want} / 10")
-      if(want_major EQUAL major AND want GREATER_EQUAL arch)
+      if(want_major EQUAL major AND want GREATER_EQUAL number)
         list(APPEND kept "${arch}")
         break()
       endif()
     endforeach()
   endforeach()
-  if(NOT kept)
-    message(FATAL_ERROR "jax_moye: JAX_MOYE_CUDA_ARCHS=${JAX_MOYE_CUDA_ARCHS} leaves none of ${ARGN}")
-  endif()
   set(${out} "${kept}" PARENT_SCOPE)
 endfunction()
 
-# jax_moye_generate_code(<out> <arch>...): nvcc's option that compiles PTX for the oldest architecture of the portable family
-# and machine code for each of the list.
-function(jax_moye_generate_code out)
+# jax_moye_generate_code(<out> <oldest> <arch>...): nvcc's option that compiles PTX for a family's oldest architecture, and
+# machine code from it for each of the list. The PTX is kept where that architecture is asked for, for GPUs newer than
+# these; PTX of sm_90a serves no other GPU and is not.
+function(jax_moye_generate_code out oldest)
   set(code "")
   foreach(arch IN LISTS ARGN)
-    if(arch EQUAL 80)
-      list(APPEND code compute_80)
+    if(arch STREQUAL oldest AND NOT arch MATCHES "a$")
+      list(APPEND code compute_${arch})
     endif()
     list(APPEND code sm_${arch})
   endforeach()
   list(JOIN code "," code)
-  set(${out} "--generate-code=arch=compute_80,code=[${code}]" PARENT_SCOPE)
+  set(${out} "--generate-code=arch=compute_${oldest},code=[${code}]" PARENT_SCOPE)
 endfunction()

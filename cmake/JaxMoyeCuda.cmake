@@ -1,6 +1,6 @@
 # Whether and how the CUDA kernels are built. Says so in one line, and sets JAX_MOYE_HAVE_CUDA.
 
-include(JaxMoyeArchs) # -> JAX_MOYE_PORTABLE_ARCHS, jax_moye_limit_archs()
+include(JaxMoyeArchs) # -> JAX_MOYE_<family>_ARCHS, jax_moye_family(), jax_moye_limit_archs()
 
 # The build backend asks the same program what to download.
 set(_toolkit "${PROJECT_BINARY_DIR}/cuda-toolkit")
@@ -34,6 +34,9 @@ if(_reason_found)
 endif()
 
 jax_moye_limit_archs(_archs ${JAX_MOYE_PORTABLE_ARCHS})
+if(NOT _archs)
+  message(FATAL_ERROR "jax_moye: JAX_MOYE_CUDA_ARCHS=${JAX_MOYE_CUDA_ARCHS} leaves none of ${JAX_MOYE_PORTABLE_ARCHS}")
+endif()
 message(STATUS "jax_moye: CUDA kernels ON, nvcc ${_version_found} from ${_origin_found}, architectures ${_archs}")
 set(JAX_MOYE_HAVE_CUDA ON)
 set(CMAKE_CUDA_COMPILER "${_nvcc_found}" CACHE FILEPATH "" FORCE)
@@ -50,20 +53,45 @@ set(CMAKE_CUDA_ARCHITECTURES 80-real) # of CMake's own compiler check; every tar
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 
-# jax_moye_cuda_kernels(<target> <file>...): an object library of kernels, in which a spill, a stack frame, a warning or
-# an advisory of ptxas is an error.
+# jax_moye_cuda_configs(<out>): the configs that have an architecture to be compiled for. sm90_* rows are left out of a
+# build for sm_80 alone; says so.
+function(jax_moye_cuda_configs out)
+  set(kept "")
+  set(dropped 0)
+  foreach(config IN LISTS JAX_MOYE_CONFIGS)
+    jax_moye_family(family "${JAX_MOYE_KERNEL_${config}}" "${JAX_MOYE_DTYPE_${config}}")
+    jax_moye_limit_archs(archs ${JAX_MOYE_${family}_ARCHS})
+    if(archs)
+      list(APPEND kept "${config}")
+    else()
+      math(EXPR dropped "${dropped} + 1")
+    endif()
+  endforeach()
+  if(dropped)
+    message(STATUS "jax_moye: ${dropped} rows have no code for the architectures ${JAX_MOYE_CUDA_ARCHS} and are left out")
+  endif()
+  set(${out} "${kept}" PARENT_SCOPE)
+endfunction()
+
+# jax_moye_cuda_kernels(<target> <file>...): an object library of rows, each compiled for its family's architectures. A spill,
+# a stack frame, a warning or an advisory of ptxas is an error.
 function(jax_moye_cuda_kernels target)
   add_library(${target} OBJECT ${ARGN})
   target_link_libraries(${target} PRIVATE jax_moye_options)
-  jax_moye_limit_archs(archs ${JAX_MOYE_PORTABLE_ARCHS})
-  jax_moye_generate_code(generate_code ${archs})
+  foreach(file IN LISTS ARGN)
+    get_filename_component(config "${file}" NAME_WLE)
+    jax_moye_family(family "${JAX_MOYE_KERNEL_${config}}" "${JAX_MOYE_DTYPE_${config}}")
+    jax_moye_limit_archs(archs ${JAX_MOYE_${family}_ARCHS})
+    list(GET JAX_MOYE_${family}_ARCHS 0 oldest)
+    jax_moye_generate_code(generate_code ${oldest} ${archs})
+    set_property(SOURCE "${file}" PROPERTY COMPILE_OPTIONS "${generate_code}")
+  endforeach()
   # tools/nvcc_gate.py runs the compiler, leaves what ptxas says in <object>.ptxas.json, and makes errors of its warnings.
   # Not ptxas's own -Werror: its options travel with the embedded PTX, and a driver that compiles that for a future GPU
   # must not fail at a spill.
   set(launcher "${Python_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/tools/nvcc_gate.py" ${CMAKE_CUDA_COMPILER_LAUNCHER})
   set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES OFF CUDA_COMPILER_LAUNCHER "${launcher}")
-  target_compile_options(${target} PRIVATE "${generate_code}" -Xptxas=-v,-warn-spills,-warn-lmem-usage
-                                           -Werror=all-warnings)
+  target_compile_options(${target} PRIVATE -Xptxas=-v,-warn-spills,-warn-lmem-usage -Werror=all-warnings)
 endfunction()
 
 # jax_moye_inspect_kernels(<module> <kernels>): after linking, the registers of each row into _registers.json, which is
@@ -85,9 +113,13 @@ function(jax_moye_inspect_kernels module kernels)
     message(STATUS "jax_moye: SASS rules not checked in this build: ${tool}")
     return()
   endif()
+  set(subset "")
+  if(JAX_MOYE_ROWS_LEFT_OUT)
+    set(subset --subset)
+  endif()
   add_custom_command(
     TARGET ${module}
     POST_BUILD
-    COMMAND "${python}" "${PROJECT_SOURCE_DIR}/tools/check_sass.py" "$<TARGET_FILE:${module}>"
+    COMMAND "${python}" "${PROJECT_SOURCE_DIR}/tools/check_sass.py" ${subset} "$<TARGET_FILE:${module}>"
     VERBATIM)
 endfunction()

@@ -43,6 +43,7 @@ nb::dict describe(RegisteredGemm const& gemm) {
   row["threads"] = gemm.entry.threads;
   row["smem_bytes"] = gemm.entry.smem_bytes;
   row["min_arch"] = gemm.entry.min_arch;
+  row["max_arch"] = gemm.entry.max_arch;
   return row;
 }
 

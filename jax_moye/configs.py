@@ -37,6 +37,7 @@ class GemmConfig:
       threads: per CTA.
       smem_bytes: shared memory per CTA.
       min_arch: 80 for sm_80 and newer.
+      max_arch: the newest that runs it: 90 for code of sm_90a, which is sm_90's alone; 0 where there is no limit.
       registers: per thread by architecture, e.g. {"sm_80": 128}; None when the package was built without nvcc.
     """
 
@@ -54,7 +55,15 @@ class GemmConfig:
     threads: int
     smem_bytes: int
     min_arch: int
+    max_arch: int = 0
     registers: Mapping[str, int] | None = dataclasses.field(default=None, compare=False)
+
+    @property
+    def archs(self) -> str:
+        """The GPUs that run it, in short: "sm_80+", "sm_90"."""
+        if self.max_arch == self.min_arch:
+            return f"sm_{self.min_arch}"
+        return f"sm_{self.min_arch}-{self.max_arch}" if self.max_arch else f"sm_{self.min_arch}+"
 
 
 class ConfigTable(Sequence[GemmConfig]):
@@ -104,7 +113,7 @@ _COLUMNS: Mapping[str, Any] = types.MappingProxyType(
         "threads": lambda row: row.threads,
         "smem": lambda row: row.smem_bytes,
         "regs": lambda row: max(row.registers.values()) if row.registers else "-",
-        "arch": lambda row: f"sm_{row.min_arch}+",
+        "arch": lambda row: row.archs,
     }
 )
 

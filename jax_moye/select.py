@@ -42,6 +42,8 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
         return f"it writes {', '.join(config.out_dtypes)}, and {problem.out_dtype} is wanted"
     if arch is not None and arch < config.min_arch:
         return f"it needs sm_{config.min_arch} or newer, and this is sm_{arch}"
+    if arch is not None and config.max_arch and arch > config.max_arch:
+        return f"its code is sm_{config.max_arch}'s and not newer ones', and this is sm_{arch}"
     if problem.order is None and not config.any_stride:
         return "it needs a mode of stride 1 in each operand"
     if problem.order is not None and problem.order not in config.orders:

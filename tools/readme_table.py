@@ -15,7 +15,17 @@ from collections.abc import Iterable
 
 README = pathlib.Path(__file__).resolve().parents[1] / "README.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
-DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}
+DTYPES = {
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+    "tf32": "float32 as TF32",
+    "s8": "int8",
+    "s32": "int32",
+    "e4m3": "float8_e4m3fn",
+    "e5m2": "float8_e5m2",
+}
 
 
 def _cell(values: Iterable[object]) -> str:
@@ -40,7 +50,7 @@ def table() -> str:
             _cell("x".join(map(str, config.tile)) for config in configs),
             _cell(sorted((config.alignment for config in configs), reverse=True)),
             _cell(order for config in configs for order in config.orders),
-            _cell(f"sm_{config.min_arch} and newer" for config in configs),
+            _cell(config.archs.replace("+", " and newer") for config in configs),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -126,6 +126,7 @@ struct GemmEntry {
   int threads;          // per CTA
   int smem_bytes;       // per CTA, the largest of the row's kernels
   int min_arch;         // 80 for sm_80; 70 where any CUDA GPU of this project will do
+  int max_arch = 0;     // 0: every newer one too; 90 for code of sm_90a, which sm_100 does not run
   unsigned out_dtypes;  // bit i: Dtype(i) can be written
   unsigned orders;      // bit 0 NN, 1 NT, 2 TN, 3 TT: first letter a, second b; N = row-major as JAX writes it
   bool any_stride;      // true: no operand needs a unit stride

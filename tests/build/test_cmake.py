@@ -1,6 +1,7 @@
 """cmake/: the rows of the table become source files, and JAX_MOYE_CUDA_ARCHS limits the architectures."""
 
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -24,15 +25,15 @@ def run_cmake(folder, script, **variables):
     return subprocess.run([CMAKE, *defines, "-P", path], capture_output=True, text=True, cwd=folder)
 
 
-def read_table(folder, table):
+def read_table(folder, table, **variables):
     """Runs the reader of the table over `table` and writes the rows' files into `folder`/build."""
     gemm = folder / "cuda" / "gemm"
     gemm.mkdir(parents=True)
     (gemm / "configs.h").write_text(table)
     for name in ("config.h", "instance.cu.in"):
         shutil.copy(ROOT / "cuda" / "gemm" / name, gemm)
-    script = 'include(JaxMoyeConfigs)\njax_moye_instances(cu files)\nmessage("${JAX_MOYE_CONFIGS}")'
-    return run_cmake(folder, script, PROJECT_SOURCE_DIR=folder, PROJECT_BINARY_DIR=folder / "build")
+    script = 'include(JaxMoyeConfigs)\njax_moye_instances(cu files ${JAX_MOYE_CONFIGS})\nmessage("${JAX_MOYE_CONFIGS}")'
+    return run_cmake(folder, script, PROJECT_SOURCE_DIR=folder, PROJECT_BINARY_DIR=folder / "build", **variables)
 
 
 def check_rows(folder):
@@ -50,11 +51,48 @@ def test_rows_get_the_names_that_the_kernels_compute(tmp_path):
     assert run.returncode == 0, run.stderr
     names = run.stderr.strip().split(";")
     assert names == [config.name for config in jax_moye.configs()]
-    assert sorted(path.stem for path in (tmp_path / "build" / "cu").iterdir()) == sorted(names)
+    assert sorted(path.stem for path in (tmp_path / "build" / "cu").glob("*.cu")) == sorted(names)
+    assert (tmp_path / "build" / "cu" / "gemm" / "configs.h").read_text() == TABLE
+
+
+def registered(folder):
+    """The names that ffi/registry.cc registers with the table in `folder`, where no kernel is compiled."""
+    program = folder / "names.cc"
+    program.write_text(
+        """#include <cstdio>
+#include "registry.h"
+namespace moye {
+template <GemmConfig kConfig> GemmEntry gemm_entry() { return {}; }
+}
+#include "registry.cc"
+int main() { for (auto const& gemm : moye::registered_gemms()) std::printf("%s\\n", gemm.name.c_str()); }
+"""
+    )
+    includes = [f"-I{folder / 'build' / 'cu'}", f"-I{ROOT / 'cuda'}", f"-I{ROOT / 'ffi'}"]
+    subprocess.run(["g++", "-std=c++20", *includes, program, "-o", folder / "names"], check=True)
+    return subprocess.run([folder / "names"], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_some_rows(tmp_path):
+    run = read_table(tmp_path, TABLE, JAX_MOYE_ROWS="^simt_tiled_f32|_bf16_128x.*_s4_a16$")
+    assert run.returncode == 0, run.stderr
+    names = run.stderr.strip().split(";")
+    assert "sm80_multistage_bf16_128x128x32_s4_a16" in names
+    assert "simt_tiled_f32_64x64x8_s1_a4" in names
+    assert all(name.startswith("simt_tiled_f32") or "bf16_128x" in name for name in names)
+    assert sorted(path.stem for path in (tmp_path / "build" / "cu").glob("*.cu")) == sorted(names)
+    assert registered(tmp_path) == names  # a row that was not built does not exist
+    assert check_rows(tmp_path).returncode == 0  # and the check still counts the whole table
+
+
+def test_an_expression_that_finds_no_row(tmp_path):
+    run = read_table(tmp_path, TABLE, JAX_MOYE_ROWS="^sm79_")
+    assert run.returncode != 0
+    assert "JAX_MOYE_ROWS=^sm79_ matches none of the" in " ".join(run.stderr.split())
 
 
 def test_a_rows_file_instantiates_the_row(tmp_path):
-    row = "{sm80_multistage,  bf16,  { 64,  64, 32},   3,       2}"
+    row = "{sm80_multistage,  bf16,  f32,  { 64,  64, 32},   3,      {1, 1},          2}"
     assert read_table(tmp_path, f"inline constexpr GemmConfig kGemmConfigs[] = {{\n  {row},\n}};\n").returncode == 0
     text = (tmp_path / "build" / "cu" / "sm80_multistage_bf16_64x64x32_s3_a2.cu").read_text()
     assert '#include "gemm/sm80_multistage.cuh"' in text
@@ -69,7 +107,9 @@ def test_the_compiler_sees_as_many_rows(tmp_path):
 
 def test_a_row_that_cmake_misses_does_not_compile(tmp_path):
     first = TABLE.index("  {sm80_multistage")
-    hidden = TABLE[:first] + "  /* mine */ {sm80_multistage, bf16, f32, {64, 128, 32}, 3, {1, 1}, 16},\n" + TABLE[first:]
+    hidden = (
+        TABLE[:first] + "  /* mine */ {sm80_multistage, bf16, f32, {64, 128, 32}, 3, {1, 1}, 16},\n" + TABLE[first:]
+    )
     assert read_table(tmp_path, hidden).returncode == 0
     run = check_rows(tmp_path)
     assert run.returncode != 0
@@ -81,13 +121,17 @@ def test_a_row_that_cmake_misses_does_not_compile(tmp_path):
     [
         ("{sm80_multistage, bf16, f32, {64, 64}, 3, {1, 1}, 16},", "cannot read the row"),
         ("{sm80_multistage, bf16, {64, 64, 32}, 3},", "cannot read the row"),
+        ("{sm80_multistage, bf16, {64, 64, 32}, 3, 16},", "cannot read the row"),
         ("{sm80_multistage, bf16, f32, {64, 64, kTile}, 3, {1, 1}, 16},", "cannot read the row"),
-        ("{sm80_multistage, bf16, f32, {64, 64, 64}, 3, {1, 1}, 16},", "two rows are sm80_multistage_bf16_64x64x64_s3_a16"),
+        (
+            "{sm80_multistage, bf16, f32, {64, 64, 64}, 3, {1, 1}, 16},",
+            "two rows are sm80_multistage_bf16_64x64x64_s3_a16",
+        ),
     ],
 )
 def test_a_bad_row_is_shown(tmp_path, row, message):
     first = TABLE.index("  {sm80_multistage")
-    assert "{sm80_multistage,  bf16,  { 64,  64, 64},   3,      16}," in TABLE
+    assert re.search(r"{sm80_multistage, *bf16, *f32, *{ 64, *64, *64}, *3, *{1, 1}, *16},", TABLE)
     run = read_table(tmp_path, f"{TABLE[:first]}  {row}\n{TABLE[first:]}")
     assert run.returncode != 0
     assert message in " ".join(run.stderr.split())
@@ -115,17 +159,34 @@ def test_architectures(tmp_path, wanted, kept):
 
 
 @pytest.mark.parametrize(
-    ("archs", "code"),
-    [("80 90 100 120", "compute_80,sm_80,sm_90,sm_100,sm_120"), ("90", "sm_90"), ("80", "compute_80,sm_80")],
+    ("kernel", "dtype", "wanted", "code"),
+    [
+        ("sm80_multistage", "bf16", "", "compute_80,code=[compute_80,sm_80,sm_90,sm_100,sm_120]"),
+        ("sm80_multistage", "s8", "80", "compute_80,code=[compute_80,sm_80]"),
+        ("sm80_multistage", "e4m3", "", "compute_89,code=[compute_89,sm_89,sm_90,sm_100,sm_120]"),
+        ("sm80_persistent", "e5m2", "9.0", "compute_89,code=[sm_90]"),
+        ("sm90_cooperative", "bf16", "", "compute_90a,code=[sm_90a]"),
+        ("sm90_pingpong", "e4m3", "90a", "compute_90a,code=[sm_90a]"),
+        ("sm90_pingpong", "e4m3", "90", "compute_90a,code=[sm_90a]"),
+        ("sm70_tensorop", "f16", "120", "compute_80,code=[sm_120]"),
+        # Nothing is left to compile: the row is not in this build.
+        ("sm80_multistage", "e4m3", "86", "compute_89,code=[]"),
+        ("sm90_cooperative", "bf16", "100", "compute_90a,code=[]"),
+    ],
 )
-def test_generated_code(tmp_path, archs, code):
-    run = run_cmake(tmp_path, f'include(JaxMoyeArchs)\njax_moye_generate_code(flag {archs})\nmessage("${{flag}}")')
-    assert run.stderr.strip() == f"--generate-code=arch=compute_80,code=[{code}]"
+def test_code_of_a_row(tmp_path, kernel, dtype, wanted, code):
+    script = f"""include(JaxMoyeArchs)
+jax_moye_family(family {kernel} {dtype})
+jax_moye_limit_archs(archs ${{JAX_MOYE_${{family}}_ARCHS}})
+list(GET JAX_MOYE_${{family}}_ARCHS 0 oldest)
+jax_moye_generate_code(flag ${{oldest}} ${{archs}})
+message("${{flag}}")"""
+    run = run_cmake(tmp_path, script, JAX_MOYE_CUDA_ARCHS=wanted)
+    assert run.stderr.strip() == f"--generate-code=arch={code}"
 
 
 @pytest.mark.parametrize("wanted", ["75", "130"])
 def test_no_architecture_left(tmp_path, wanted):
-    script = "include(JaxMoyeArchs)\njax_moye_limit_archs(archs ${JAX_MOYE_PORTABLE_ARCHS})"
+    script = 'include(JaxMoyeArchs)\njax_moye_limit_archs(archs ${JAX_MOYE_PORTABLE_ARCHS})\nmessage("[${archs}]")'
     run = run_cmake(tmp_path, script, JAX_MOYE_CUDA_ARCHS=wanted)
-    assert run.returncode != 0
-    assert f"JAX_MOYE_CUDA_ARCHS={wanted} leaves none" in " ".join(run.stderr.split())
+    assert run.stderr.strip() == "[]"

@@ -61,6 +61,11 @@ def test_a_good_kernel_passes_in_silence(tmp_path):
             "ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized",
         ),
         ("ptxas info    : 0 bytes gmem", "ptxas info    : (C7508) 'setmaxnreg' ignored"),
+        (
+            "ptxas info    : 0 bytes gmem",
+            "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized",
+        ),
+        ("ptxas info    : 0 bytes gmem", "ptxas info    : (C7517) warpgroup.wait is injected in around line 7"),
         ("ptxas info    : 0 bytes gmem", "ptxas warning : Registers are spilled to local memory in function '_Zone'"),
     ],
 )
