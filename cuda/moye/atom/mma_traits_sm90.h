@@ -11,6 +11,9 @@
 //   warpgroup_arrive();
 //   gemm(tiled_mma, tCrA(_, _, _, stage), tCrB(_, _, _, stage), tCrC);  // one wgmma per (m,n,k)
 //   warpgroup_commit_group();
+//
+// With a group in flight across iterations the first k-tile stands before the loop (or C is cleared): in
+// a loop that begins with accumulate_ at Zero, ptxas 13.0 copies accumulators and serializes every wgmma (C7514).
 #pragma once
 
 #include "moye/atom/gmma.h"

@@ -71,6 +71,13 @@ struct WgmmaState final : WarpState {
   void on_exit(Thread& thread) override;
 };
 
+// "warp 3", with its block if the grid has more than one CTA: the warp issues, whichever lane is the last to come.
+std::string warp_name(Thread const& thread) {
+  Domain const& domain = *thread.domain;
+  bool const one = domain.launch->clusters * domain.ctas.size() == 1;
+  return (one ? "" : block_name(thread.cta->index) + " ") + format("warp %d", thread.warp->id);
+}
+
 Warp* warpgroup_of(Warp const& warp) { return &warp.cta->warps[warp.id & ~3]; }
 
 // The state of this warp; made for the four of a warpgroup together.
@@ -88,7 +95,7 @@ void require_warpgroup(Thread& thread, char const* what, Loc loc) {
   int const last = warp.id | 3;
   if (last < cta.warp_count && cta.warps[last].lanes == 0xffffffffu) return;
   thread.domain->fail([&] {
-    return format("%s by %s at %s: the CTA's %d threads end inside its warpgroup", what, who(thread).c_str(),
+    return format("%s by %s at %s: the CTA's %d threads end inside its warpgroup", what, warp_name(thread).c_str(),
                   at(loc).c_str(), thread.domain->launch->threads_per_cta);
   });
 }
@@ -132,8 +139,8 @@ void check_descriptor(Thread& thread, char operand, uint64_t descriptor, bool mn
   Matrix const matrix = decode(descriptor, mn_major);
   auto fail = [&](std::string const& problem) {
     thread.domain->fail([&] {
-      return format("wgmma by %s at %s: the descriptor of %c, 0x%016llx, %s", who(thread).c_str(), at(loc).c_str(),
-                    operand, static_cast<unsigned long long>(descriptor), problem.c_str());
+      return format("wgmma by %s at %s: the descriptor of %c, 0x%016llx, %s", warp_name(thread).c_str(),
+                    at(loc).c_str(), operand, static_cast<unsigned long long>(descriptor), problem.c_str());
     });
   };
   if (uint64_t const base = descriptor >> 49 & 7; base != 0)
@@ -167,8 +174,8 @@ uint32_t offset_of(Thread& thread, Matrix const& matrix, uint32_t mn, uint32_t c
           "out of bounds: wgmma by %s at %s: the descriptor of %c (start 0x%x, LBO %u, SBO %u, rows of %u bytes) leads "
           "to "
           "offset %lld of shared memory (%u bytes)",
-          who(thread).c_str(), at(loc).c_str(), operand, matrix.start, matrix.leading, matrix.stride, matrix.row(),
-          static_cast<long long>(address) - kWindow, size);
+          warp_name(thread).c_str(), at(loc).c_str(), operand, matrix.start, matrix.leading, matrix.stride,
+          matrix.row(), static_cast<long long>(address) - kWindow, size);
     });
   }
   return address - kWindow;
@@ -285,14 +292,8 @@ void multiply_kind(Operation const& operation, unsigned char const* a, unsigned 
 
 // The fragment of A in registers, as bytes of rows: register j of a lane is 4 bytes of row g + 8 * (j % 2), from byte
 // 4 * q + 16 * (j / 2) on.
-void gather_registers(Thread& thread, Operation const& operation, unsigned char* out) {
+void gather_registers(Operation const& operation, unsigned char* out) {
   for (int lane = 0; lane < 32; ++lane) {
-    if (std::memcmp(operation.a_registers[lane], operation.a_values[lane], 16) != 0) {
-      thread.domain->fail([&] {
-        return format("wgmma by %s at %s: registers of A were written before it was done",
-                      who(thread.warp->first[lane]).c_str(), at(operation.loc).c_str());
-      });
-    }
     for (int j = 0; j < 4; ++j) {
       std::memcpy(out + (lane / 4 + 8 * (j % 2)) * kKBytes + 4 * (lane % 4) + 16 * (j / 2),
                   &operation.a_values[lane][j], 4);
@@ -300,11 +301,22 @@ void gather_registers(Thread& thread, Operation const& operation, unsigned char*
   }
 }
 
+void check_registers_of_a(Thread& thread, Operation const& operation) {
+  if (!operation.a_in_registers) return;
+  for (int lane = 0; lane < 32; ++lane) {
+    if (std::memcmp(operation.a_registers[lane], operation.a_values[lane], 16) == 0) continue;
+    thread.domain->fail([&] {
+      return format("wgmma by %s at %s: its registers of A were written before warpgroup_wait_group",
+                    who(thread.warp->first[lane]).c_str(), at(operation.loc).c_str());
+    });
+  }
+}
+
 void execute(Thread& thread, Operation& operation) {
   alignas(16) unsigned char a[kRows * kKBytes];
   static thread_local unsigned char b[256 * kKBytes];
   if (operation.a_in_registers) {
-    gather_registers(thread, operation, a);
+    gather_registers(operation, a);
   } else {
     Matrix const matrix = decode(operation.a, operation.kind.mn_major_a);
     gather(thread, matrix, thread.warp->id % 4 * kRows, kRows, 'A', operation.loc, a);
@@ -427,7 +439,7 @@ Accumulators* find_accumulators(Thread& thread, WgmmaState& state, void* const* 
     if (lanes != 0 && lanes != 32) {
       thread.domain->fail([&] {
         return format("wgmma by %s at %s: lanes of its warp name accumulators of different wgmmas in flight",
-                      who(thread).c_str(), at(loc).c_str());
+                      warp_name(thread).c_str(), at(loc).c_str());
       });
     }
   }
@@ -440,7 +452,7 @@ Accumulators& start_accumulators(Thread& thread, WgmmaState& state, WgmmaKind co
     thread.domain->fail([&] {
       return format(
           "wgmma by %s at %s: no warpgroup_arrive (wgmma.fence) orders it after the accesses to its registers",
-          who(thread).c_str(), at(loc).c_str());
+          warp_name(thread).c_str(), at(loc).c_str());
     });
   }
   Accumulators* unused = nullptr;
@@ -464,8 +476,8 @@ void check_lanes(Thread& thread, void* const* arguments, Loc loc) {
     auto const& other = *static_cast<WgmmaArguments*>(arguments[lane]);
     if (other.a == first.a && other.b == first.b && other.scale_d == first.scale_d) continue;
     thread.domain->fail([&] {
-      return format("wgmma at %s: %s gives other descriptors or another scale_d than lane 0 of its warp",
-                    at(loc).c_str(), who(thread.warp->first[lane]).c_str());
+      return format("wgmma by %s at %s: other descriptors or another scale_d than lane 0 of its warp gives",
+                    who(thread.warp->first[lane]).c_str(), at(loc).c_str());
     });
   }
 }
@@ -479,12 +491,12 @@ void check_warpgroup(Thread& thread, WgmmaState& state, Signature const& signatu
       Signature const& theirs = other.issued[place];
       thread.domain->fail([&] {
         return format("wgmma by %s at %s: warp %d of its warpgroup executed another one in its place, at %s",
-                      who(thread).c_str(), at(signature.loc).c_str(), first[i].id, at(theirs.loc).c_str());
+                      warp_name(thread).c_str(), at(signature.loc).c_str(), first[i].id, at(theirs.loc).c_str());
       });
     }
     if (first[i].first->finished && other.issued.size() <= place) {
       thread.domain->fail([&] {
-        return format("wgmma by %s at %s: warp %d of its warpgroup has ended without it", who(thread).c_str(),
+        return format("wgmma by %s at %s: warp %d of its warpgroup has ended without it", warp_name(thread).c_str(),
                       at(signature.loc).c_str(), first[i].id);
       });
     }
@@ -576,7 +588,7 @@ void WgmmaState::on_exit(Thread& thread) {
   if (!operations.empty()) {
     thread.domain->fail([&] {
       return format("%s ends while its wgmma at %s is in flight: no warpgroup_wait_group waited for it",
-                    who(thread).c_str(), at(operations.front().loc).c_str());
+                    warp_name(thread).c_str(), at(operations.front().loc).c_str());
     });
   }
   Warp const* const first = warpgroup_of(warp);
@@ -584,8 +596,8 @@ void WgmmaState::on_exit(Thread& thread) {
     auto const& other = static_cast<WgmmaState const&>(*first[i].wgmma);
     if (other.issued.size() <= issued.size()) continue;
     thread.domain->fail([&] {
-      return format("%s ends without the wgmma at %s, which warp %d of its warpgroup has executed", who(thread).c_str(),
-                    at(other.issued[issued.size()].loc).c_str(), first[i].id);
+      return format("%s ends without the wgmma at %s, which warp %d of its warpgroup has executed",
+                    warp_name(thread).c_str(), at(other.issued[issued.size()].loc).c_str(), first[i].id);
     });
   }
 }
@@ -624,6 +636,7 @@ void wgmma_wait_group(int groups_in_flight, Loc loc) {
       execute_groups(thread, state, done);
       while (!state.operations.empty() && state.operations.front().group < done) {
         Accumulators& accumulators = *state.operations.front().accumulators;
+        check_registers_of_a(thread, state.operations.front());
         state.operations.pop_front();
         if (--accumulators.in_flight != 0) continue;
         check_poison(thread, accumulators, at);
