@@ -13,7 +13,14 @@ NUMPY_DTYPES = {
     "f16": np.dtype(np.float16),
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
+    "tf32": np.dtype(np.float32),  # in memory
+    "s8": np.dtype(np.int8),
+    "s32": np.dtype(np.int32),
+    "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }
+# Relative error of one rounding to nearest; integers do not round.
+UNIT = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53, "s32": 0.0}
 ORDERS = ("NN", "NT", "TN", "TT")
 
 
@@ -36,13 +43,13 @@ class Problem:
 def _operand(values: np.ndarray, transposed: bool, pad: int, multiple: int) -> tuple[np.ndarray, tuple[int, int, int]]:
     """Lays out values (batch, rows, columns) in memory; returns the flat array and the strides of its three modes.
 
-    Rows (columns if transposed) are padded to a multiple of `multiple` elements, and the padding holds NaN.
+    Rows (columns if transposed) are padded to a multiple of `multiple` elements, and the padding holds NaN, or 85.
     """
     batch = values.shape[0]
     stored = values.swapaxes(1, 2) if transposed else values
     outer, inner = stored.shape[1:]
     pitch = -(-(inner + pad) // multiple) * multiple
-    memory = np.full((batch, outer, pitch), np.nan, values.dtype)
+    memory = np.full((batch, outer, pitch), 85 if values.dtype.kind == "i" else np.nan, values.dtype)
     memory[:, :, :inner] = stored
     # The array ends with its last element, so that a read behind it meets the guard page.
     flat = (
@@ -77,13 +84,20 @@ class Call:
 
 
 def make_call(config, problem: Problem, out_dtype: str, values: str = "integers", seed: int = 0) -> Call:
-    """Operands for one run of `config`: integers in [-2, 2] (exact in every dtype) or standard normal ones."""
+    """Operands for one run of `config`.
+
+    values: "integers", in [-2, 2] and so exact in every dtype, or "normal", standard normal (of int8: all its values, or
+    few enough that sums of a thousand products are finite in f16).
+    """
     p = problem
     rng = np.random.default_rng([seed, p.m, p.n, p.k, p.batch])
     dtype = NUMPY_DTYPES[config.dtype]
     shapes = (p.batch, p.m, p.k), (p.batch, p.k, p.n)
     if values == "integers":
         a, b = (rng.integers(-2, 3, shape).astype(dtype) for shape in shapes)
+    elif config.dtype == "s8":
+        largest = 8 if out_dtype == "f16" else 128
+        a, b = (rng.integers(-largest, largest, shape, dtype) for shape in shapes)
     else:
         a, b = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
     multiple = max(1, config.alignment // dtype.itemsize)
@@ -92,6 +106,44 @@ def make_call(config, problem: Problem, out_dtype: str, values: str = "integers"
     d = np.empty(p.batch * p.m * p.n, NUMPY_DTYPES[out_dtype])
     d_strides = (p.m * p.n, 1, p.m) if p.d_transposed else (p.m * p.n, p.n, 1)
     return Call(flat_a, flat_b, d, (p.batch, p.m, p.n, p.k), a_strides, (b_batch, b_n, b_k), d_strides, a, b)
+
+
+def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a @ b exactly: of integers in int64, else in long double."""
+    wide = np.int64 if a.dtype.kind == "i" else np.longdouble
+    return np.matmul(a.astype(wide), b.astype(wide))
+
+
+def accumulation_bound(config, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """|error| allowed in each sum of products before it is converted: NumPy arrays a (...,M,K) and b (...,K,N).
+
+    Tensor cores multiply exactly, add a block of products and the accumulator, and truncate; an FMA rounds each time.
+    tf32: the hardware drops 13 bits of either operand, less than 2^-10 of it.
+    """
+    k = a.shape[-1]
+    magnitude = np.matmul(np.abs(a.astype(np.float64)), np.abs(b.astype(np.float64)))
+    if config.accumulator == "s32":
+        return np.zeros_like(magnitude)
+    unit = UNIT[config.accumulator]
+    if config.kernel.startswith("simt") or config.dtype in ("f32", "f64"):
+        relative = (k + 2) * unit
+    else:
+        # The elements of k of one instruction. Where it sums in f16, all may round.
+        block = 4 if config.kernel.startswith("sm70") else 8 if config.dtype == "tf32" else 16
+        relative = (-(-k // block) + 2) * 2 * unit
+    if config.dtype == "tf32":
+        relative += 2 * 2.0**-10
+    return relative * magnitude
+
+
+def componentwise_bound(config, a: np.ndarray, b: np.ndarray, exact: np.ndarray, out_dtype: str) -> np.ndarray:
+    """|error| allowed for each element of d = a b: of the sums, and of their conversion.
+
+    Half-precision sums are converted exactly; int32 ones become f32 first.
+    """
+    accumulated = accumulation_bound(config, a, b)
+    unit = UNIT[out_dtype] + (UNIT["f32"] if config.dtype == "s8" and out_dtype != "s32" else 0)
+    return accumulated + unit * (np.abs(exact).astype(np.float64) + accumulated)
 
 
 def covering_problems(config, order: str) -> list[Problem]:

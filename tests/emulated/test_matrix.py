@@ -7,7 +7,14 @@ import pytest
 
 import jax_moye
 from tests.emulated.emulate import emulate
-from tests.emulated.problems import ORDERS, Problem, covering_problems, make_call
+from tests.emulated.problems import (
+    ORDERS,
+    Problem,
+    componentwise_bound,
+    covering_problems,
+    make_call,
+    product,
+)
 
 CONFIGS = list(jax_moye.configs())
 NAMES = [config.name for config in CONFIGS]
@@ -19,7 +26,8 @@ def check_exact(config, problem: Problem, out_dtype: str | None = None, **option
     call = make_call(config, problem, out_dtype)
     report = emulate(config, call, **options)
     assert report["ok"], f"{config.name} {problem}: {report['message']}"
-    # Sums of at most 2^8 products of integers in [-2, 2] are exact in bf16 up to 256; larger ones round once, as here.
+    # Sums of products of integers in [-2, 2] are exact in every accumulator, f16 too: K is 512 at most. In bf16 they
+    # are up to 256; larger ones round once, as here.
     expected = np.matmul(call.values_a.astype(np.float64), call.values_b.astype(np.float64)).astype(call.d.dtype)
     np.testing.assert_array_equal(
         call.result().astype(np.float64), expected.astype(np.float64), err_msg=f"{config.name} {problem}"
@@ -124,18 +132,6 @@ def test_any_stride(config):
     np.testing.assert_array_equal(call.result().astype(np.float64), expected.astype(np.float64))
 
 
-def componentwise_bound(config, a, b, exact, out_dtype) -> np.ndarray:
-    """|error| allowed for each element: k-blocks of the tensor core truncate, an FMA rounds, the output rounds once."""
-    k = a.shape[-1]
-    magnitude = np.matmul(np.abs(a), np.abs(b))
-    if config.dtype in ("bf16", "f16"):
-        accumulation = (-(-k // 16) + 2) * 2 * 2.0**-24
-    else:
-        accumulation = (k + 2) * {"f32": 2.0**-24, "f64": 2.0**-53}[config.dtype]
-    unit = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53}[out_dtype]
-    return accumulation * magnitude + unit * np.abs(exact)
-
-
 @every_config
 @pytest.mark.parametrize("order", ("NN", "TT"))
 def test_componentwise_bound(config, order):
@@ -144,15 +140,45 @@ def test_componentwise_bound(config, order):
         call = make_call(config, Problem(70, 66, 301, order), out_dtype, values="normal")
         report = emulate(config, call)
         assert report["ok"], report["message"]
-        a, b = call.values_a.astype(np.float64), call.values_b.astype(np.float64)
-        exact = np.matmul(a.astype(np.longdouble), b.astype(np.longdouble))
+        exact = product(call.values_a, call.values_b)
         error = np.abs(call.result().astype(np.longdouble) - exact)
-        assert (error <= componentwise_bound(config, a, b, exact, out_dtype)).all()
+        assert (error <= componentwise_bound(config, call.values_a, call.values_b, exact, out_dtype)).all()
 
 
-@every_config
+@pytest.mark.parametrize("config", [c for c in CONFIGS if c.dtype == "s8"], ids=lambda config: config.name)
+def test_integers_wrap_around(config):
+    """Sums beyond int32 are those modulo 2^32, as jnp.matmul's are: nothing saturates."""
+    k = 2**31 // 128**2 + 16
+    call = make_call(config, Problem(1, 2, k, "NT"), "s32")
+    for memory, values in ((call.a, call.values_a), (call.b, call.values_b)):
+        memory[...] = values[...] = -128
+    report = emulate(config, call)
+    assert report["ok"], report["message"]
+    expected = product(call.values_a, call.values_b)
+    assert (expected > np.iinfo(np.int32).max).all()
+    np.testing.assert_array_equal(call.result(), expected.astype(np.int32))  # NumPy's conversion wraps
+
+
+@pytest.mark.parametrize("config", [c for c in CONFIGS if c.dtype == "tf32"], ids=lambda config: config.name)
+def test_tf32_multiplies_tf32(config):
+    """Ten bits behind the point count, and no more than those and a rounding: or the row would not be a tf32 row."""
+    call = make_call(config, Problem(16, 16, 8, "NT"), "f32")
+    for memory in (call.a, call.b):
+        memory[...] = 1 + 2.0**-10
+    assert emulate(config, call)["ok"]
+    np.testing.assert_array_equal(call.result(), 8 * np.float32(1 + 2.0**-10) ** 2)
+    for memory in (call.a, call.b):
+        memory[...] = 1 + 2.0**-12
+    assert emulate(config, call)["ok"]
+    np.testing.assert_array_equal(call.result(), 8)
+
+
+@pytest.mark.parametrize("config", [c for c in CONFIGS if c.dtype != "s8"], ids=lambda config: config.name)
 def test_nan_and_infinity(config):
-    """What is in one row of a and one column of b reaches that row and column of d, and nothing else."""
+    """What is in one row of a and one column of b reaches that row and column of d, and nothing else.
+
+    (e4m3 has no infinity: it becomes NaN on its way into the operand.)
+    """
     call = make_call(config, Problem(20, 18, 40, "NN"), config.out_dtypes[0])
     a = call.values_a.copy()
     a[0, 3, 7], a[0, 5, 39] = np.nan, np.inf
