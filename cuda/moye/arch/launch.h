@@ -13,6 +13,8 @@ struct LaunchConfig {
   Dim3 grid, block;
   Dim3 cluster{1, 1, 1};
   int smem_bytes;  // dynamic shared memory per CTA
+  /// May start while the kernel ahead in the stream still runs, until its griddepcontrol_wait (arch/grid_dependency.h).
+  bool programmatic = false;
 };
 
 #if defined(__CUDACC__)
@@ -48,14 +50,19 @@ Status launch_kernel(void (*kernel)(P...), LaunchConfig const& config, StreamHan
   launch.blockDim = dim3(config.block.x, config.block.y, config.block.z);
   launch.dynamicSmemBytes = static_cast<size_t>(config.smem_bytes);
   launch.stream = static_cast<cudaStream_t>(stream);
-  cudaLaunchAttribute cluster = {};
+  cudaLaunchAttribute attributes[2] = {};
+  launch.attrs = attributes;
   if (config.cluster.x * config.cluster.y * config.cluster.z > 1) {
+    cudaLaunchAttribute& cluster = attributes[launch.numAttrs++];
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim.x = config.cluster.x;
     cluster.val.clusterDim.y = config.cluster.y;
     cluster.val.clusterDim.z = config.cluster.z;
-    launch.attrs = &cluster;
-    launch.numAttrs = 1;
+  }
+  if (config.programmatic) {
+    cudaLaunchAttribute& programmatic = attributes[launch.numAttrs++];
+    programmatic.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    programmatic.val.programmaticStreamSerializationAllowed = 1;
   }
   return detail::cuda_status(cudaLaunchKernelEx(&launch, kernel, std::forward<std::type_identity_t<P>>(args)...),
                              "cudaLaunchKernelEx");

@@ -3,6 +3,9 @@
 #pragma once
 
 #include "moye/arch/builtin.h"
+#if !defined(__CUDACC__)
+#include "moye/emu/sm90.h"
+#endif
 
 namespace moye {
 
@@ -70,6 +73,23 @@ MOYE_DEVICE T shfl_xor_sync(uint32_t mask, T value, int lane_mask MOYE_LOC) {
   return __shfl_xor_sync(mask, value, lane_mask);
 #else
   return emu::shfl(mask, value, emu::ShflKind::bfly, lane_mask, loc);
+#endif
+}
+
+/// True in one lane of the warp, always the same one; all lanes call it (PTX ISA, "elect.sync", sm_90).
+MOYE_DEVICE bool elect_one_sync(MOYE_LOC_ONLY) {
+#if defined(__CUDACC__)
+  uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(elected));
+  return elected != 0;
+#else
+  return emu::elect_sync(kFullWarp, loc);
 #endif
 }
 

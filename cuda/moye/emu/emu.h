@@ -62,7 +62,9 @@ struct Options {
   /// Accesses (but to its own stack) and instructions of one thread without its ever waiting for another, after which
   /// it is reported as endless. A loop that does neither is not noticed; C++ does not let it be endless.
   uint64_t watchdog_steps = 100'000'000;
-  double watchdog_seconds = 600;  // of one CTA (cluster), after which it is reported as endless; 0: never
+  double watchdog_seconds = 600;          // of one CTA (cluster), after which it is reported as endless; 0: never
+  int multiprocessors = 2;                // what arch/device.h reports: the grids of persistent kernels
+  int max_blocks_per_multiprocessor = 1;  // and how many of their CTAs fit
   /// Whether to fill in the Transactions of Counters. It costs time and memory for every access between two meetings of
   /// a warp (transactions.cc).
   bool count_transactions = false;
@@ -108,6 +110,17 @@ struct Counters {
   uint64_t shared_stores = 0, shared_store_bytes = 0;
   uint64_t global_loads = 0, global_load_bytes = 0;
   uint64_t global_stores = 0, global_store_bytes = 0;
+  uint64_t cluster_barriers = 0;         // completed
+  uint64_t mbarrier_phases = 0;          // completed
+  uint64_t mbarrier_arrivals = 0;        // per thread
+  uint64_t mbarrier_waits = 0;           // per thread
+  uint64_t mbarrier_blocking_waits = 0;  // of them, those that found the phase incomplete
+  uint64_t proxy_fences = 0;             // per thread
+  uint64_t tma_loads = 0;                // instructions
+  uint64_t tma_load_bytes = 0;           // read from global memory, once for all receivers; zero fill excluded
+  uint64_t tma_smem_bytes = 0;           // written to shared memory
+  uint64_t tma_stores = 0;               // instructions, reductions among them
+  uint64_t tma_store_bytes = 0;          // written to global memory
   // With Options::count_transactions; ldmatrix is counted above.
   Transactions shared_load_transactions, shared_store_transactions;  // plain; no sectors
   Transactions global_load_transactions, global_store_transactions;  // plain; no wavefronts

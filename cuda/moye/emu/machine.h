@@ -25,6 +25,8 @@
 #include "moye/emu/emu.h"
 #include "moye/emu/fiber.h"
 #include "moye/emu/shadow.h"
+#include "moye/emu/sm90.h"
+#include "moye/emu/tensor_map.h"
 
 namespace moye::emu {
 
@@ -54,6 +56,32 @@ struct AsyncCopy {
   uint32_t group;
 };
 
+struct Mbarrier;
+
+/// A TMA load that was issued and has not taken effect.
+struct TmaLoad {
+  EncodedTensorMap map;
+  int32_t coordinates[EncodedTensorMap::kMaxRank];
+  uint32_t offset;     // in shared memory
+  Mbarrier* mbarrier;  // of the CTA that receives the box: a multicast is one of these for each
+  uint32_t sequence;   // of the mbarrier's loads
+  Thread* thread;
+  Loc loc;
+};
+
+/// A TMA store or reduction that was issued and has not yet written global memory.
+struct TmaStore {
+  EncodedTensorMap map;
+  int32_t coordinates[EncodedTensorMap::kMaxRank];
+  uint32_t offset;  // in shared memory
+  TmaStoreKind kind;
+  uint32_t group;
+  std::vector<unsigned char> data;  // what it has read, empty before
+  bool written;
+  bool waited;  // for its having read
+  Loc loc;
+};
+
 /// What a blocked thread waits for.
 struct Wait {
   char const* what = nullptr;
@@ -81,6 +109,12 @@ struct Thread {
   Wait wait;
   uint32_t groups;  // cp.async groups committed
   std::vector<AsyncCopy> copies;
+  uint32_t store_groups;  // bulk groups committed
+  std::vector<TmaStore> stores;
+  int store_agent;                           // of its TMA stores, -1 without one
+  uint64_t cluster_arrivals, cluster_waits;  // at barrier.cluster
+  std::vector<Mbarrier*> unfenced;           // initialized by it since its last fence
+  bool phase_complete;                       // of a wait at an mbarrier: how it ended
   Fiber fiber;
 
   Loc reported(Loc loc) const { return site_depth > 0 ? site : loc; }
@@ -110,6 +144,7 @@ struct Warp {
   int id;                            // in the CTA
   uint32_t lanes;                    // that exist
   Thread* first;                     // lane 0; the others follow
+  int registers;                     // per thread, setmaxnreg's
   std::vector<Meeting> meetings;     // more than one at a time only with partial masks
   std::vector<LaneAccess> accesses;  // since all lanes last met; empty unless transactions are counted
   std::unique_ptr<WarpState> wgmma;  // made and used by wgmma.cc
@@ -127,7 +162,49 @@ struct Barrier {
   Loc locs[32];               // by warp
 };
 
+/// An initialized mbarrier. Its 8 bytes of shared memory hold a mark and its place in Cta::mbarriers (mbarrier.cc).
+struct Mbarrier {
+  /// What a thread at it waits for, by parity.
+  struct Phase {
+    Mbarrier const* mbarrier;
+    uint32_t parity;
+  };
+  struct Waiter {
+    Thread* thread;
+    uint32_t parity;
+    bool polls;  // try_wait: it may be told no
+  };
+
+  Cta* cta;
+  uint32_t offset;
+  bool valid;
+  uint32_t count, pending;  // arrivals
+  int64_t bytes;            // expected and not come; less than 0 where they came before they were expected
+  uint64_t phase;           // completed ones
+  Phase phases[2];
+  std::vector<Waiter> waiters;
+  Thread* owner;  // who initialized it
+  Loc loc;
+  uint32_t init_event, fence_event;  // of the owner; 0: not fenced
+  uint64_t fence_arrivals;           // at barrier.cluster, of the owner, at the fence
+  Clock arrived = nullptr;           // what the arrivals so far know
+  Clock complete = nullptr;          // and those of the last completed phase
+  int agent = -1;                    // of the TMA loads to it, whose events are their sequence numbers
+  uint32_t loads = 0;                // issued
+  Loc load_loc;                      // of the last one
+  std::vector<uint32_t> in_flight;   // sequence numbers, ascending
+};
+
+/// What another CTA of the cluster did here last, by thread: the CTA must not exit before it knows.
+struct RemoteOperation {
+  Thread const* thread;
+  uint32_t event;
+  char const* what;
+  Loc loc;
+};
+
 inline constexpr int kBarriers = 16;
+inline constexpr int kRegisters = 64 * 1024;     // of a multiprocessor
 inline constexpr size_t kPageBytes = 64 * 1024;  // a multiple of every page size in use
 
 struct Cta {
@@ -140,6 +217,13 @@ struct Cta {
   int warp_count;
   Barrier barriers[kBarriers];
   ShadowCell* shadow;  // per 16 bytes of shared memory
+  uint32_t rank;       // in the cluster
+  int live;            // threads that have not exited
+  std::vector<std::unique_ptr<Mbarrier>> mbarriers;
+  std::vector<RemoteOperation> remote;
+  Clock exit_clock;    // what its exited threads knew; null without mbarriers and clusters
+  int free_registers;  // of the multiprocessor's, per 32 lanes
+  std::vector<Thread*> register_waiters;
 };
 
 /// What an access was and where: what races are reported with. line < 0: file is a code address.
@@ -194,6 +278,7 @@ struct Domain {
   // Scheduling: called by the running thread.
   void make_ready(Thread& thread);
   void block(char const* what, std::string (*describe)(void const*), void const* object, Loc loc);  // until make_ready
+  void yield();            // lets the other threads that can run do so first
   void yield_sometimes();  // under ThreadOrder::random, at an instruction that does not wait
   void finish_thread();
   void count_step(Thread& thread, Loc loc) {
@@ -259,6 +344,17 @@ struct Domain {
 
   Shadow shadow;
 
+  // Asynchronous operations that take effect on their own.
+  std::vector<TmaLoad> tma_loads;  // in flight
+  std::vector<Mbarrier*> polled;   // with a waiter that polls
+  int idle_polls = 0;              // times all pollers were told no since anything happened
+
+  // barrier.cluster. Two clocks: threads may arrive for the next phase while others still leave this one.
+  uint64_t cluster_phase = 0;  // completed ones
+  int cluster_pending = 0;     // threads that have not arrived
+  Clock cluster_clocks[2] = {};
+  std::vector<Thread*> cluster_waiters;
+
  private:
   void start_cluster(uint64_t index);
   void map_stacks(size_t count, size_t bytes);
@@ -293,6 +389,33 @@ struct Domain {
   CachedSite site_cache_[256];
 };
 
+// ---------------------------------------------------------------------------------------------- asynchronous
+// operations
+
+/// Lets one TMA load in flight take effect: the newest, under Mode::random any. Fails if its CTA has exited.
+void complete_tma_load(Domain& domain);
+/// Under Mode::random, sometimes one of those in flight.
+void complete_some_tma_loads(Domain& domain);
+/// The thread ends: fails if a TMA store of it may not have read its source, and completes the others.
+void finish_tma_stores(Thread& thread);
+
+/// The mbarrier in the CTA, ready for the thread's instruction `what`. remote: through the cluster or the async proxy,
+/// which need a fence after its initialization.
+Mbarrier& find_mbarrier(Thread& thread, Cta& cta, uint32_t offset, bool remote, char const* what, Loc loc);
+/// Bytes of TMA have come.
+void complete_tx(Mbarrier& mbarrier, uint32_t bytes, uint32_t sequence);
+/// Tells all pollers no. False if there is none, or if it has been tried often enough.
+bool refuse_pollers(Domain& domain);
+
+/// Fails if the CTA has exited.
+void require_live(Thread& thread, Cta& cta, char const* what, Loc loc);
+/// The same, and remembers that it must not exit yet.
+void touch_remote_cta(Thread& thread, Cta& cta, char const* what, Loc loc);
+/// The thread, which is the last one of its CTA, exits: fails if others still reach the CTA's shared memory.
+void check_cta_exit(Thread& thread);
+/// The thread exits: others no longer wait for it at barrier.cluster.
+void leave_cluster_barrier(Thread& thread);
+
 // ------------------------------------------------------------------------------------------------------------- current
 
 /// The CUDA thread this OS thread is running, null outside kernels. Initial-exec: one load instead of a call, in every
@@ -318,6 +441,9 @@ enum class Proxy { thread, cp_async };
 uint32_t smem_offset(Thread& thread, void const* address, size_t bytes, char const* what, Loc loc);
 /// Fails unless the bytes are in a declared array, writable if written; records the access in its shadow.
 void global_access(Thread& thread, void const* address, size_t bytes, bool write, char const* what, Loc loc);
+
+/// A reduction to a declared array: the same without the record, because reductions do not race with each other.
+void global_reduction(Thread& thread, void const* address, size_t bytes, char const* what, Loc loc);
 
 /// A plain load or store of a running kernel, outside its thread's own stack, before it happens. pc: what follows it.
 void plain_access(void const* address, size_t bytes, size_t alignment, bool write, void const* pc);

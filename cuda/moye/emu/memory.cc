@@ -77,9 +77,21 @@ bool in_launching_function(Launch const& launch, uintptr_t address) {
   });
 }
 
+// The other CTA of the cluster in whose shared memory the bytes lie, null if there is none.
+Cta* other_cta(Thread& thread, void const* address, size_t bytes) {
+  Domain& domain = *thread.domain;
+  if (domain.ctas.size() == 1) return nullptr;
+  size_t const size = domain.launch->shape.smem_bytes;
+  for (Cta& cta : domain.ctas) {
+    auto const offset = static_cast<size_t>(static_cast<unsigned char const*>(address) - cta.smem);
+    if (&cta != thread.cta && offset <= size && bytes <= size - offset) return &cta;
+  }
+  return nullptr;
+}
+
 // An access that starts in `region`.
 void access_region(Thread& thread, Region& region, uintptr_t address, size_t bytes, bool write, char const* what,
-                   Loc loc) {
+                   Loc loc, bool record = true) {
   size_t const offset = address - region.base();
   if (bytes > region.memory.bytes - offset) fail_outside(thread, address, bytes, what, loc);
   if (write && !region.memory.writable) {
@@ -88,7 +100,7 @@ void access_region(Thread& thread, Region& region, uintptr_t address, size_t byt
                     by(thread, loc).c_str(), offset, region.memory.name, region.memory.bytes);
     });
   }
-  if (region.writes != nullptr) global_race_check(thread, region, offset, bytes, write, what, loc);
+  if (record && region.writes != nullptr) global_race_check(thread, region, offset, bytes, write, what, loc);
 }
 
 }  // namespace
@@ -115,6 +127,13 @@ void global_access(Thread& thread, void const* address, size_t bytes, bool write
   access_region(thread, *region, start, bytes, write, what, loc);
 }
 
+void global_reduction(Thread& thread, void const* address, size_t bytes, char const* what, Loc loc) {
+  auto const start = reinterpret_cast<uintptr_t>(address);
+  Region* const region = region_of(*thread.domain->launch, start);
+  if (region == nullptr) fail_outside(thread, start, bytes, what, loc);
+  access_region(thread, *region, start, bytes, true, what, loc, /*record=*/false);
+}
+
 void plain_access(void const* address, size_t bytes, size_t alignment, bool write, void const* pc) {
   Thread& thread = *current_thread;
   Domain& domain = *thread.domain;
@@ -132,7 +151,11 @@ void plain_access(void const* address, size_t bytes, size_t alignment, bool writ
   }
   Counters& counters = domain.counters;
   if (domain.in_smem_mapping(start)) {
-    uint32_t const offset = smem_offset(thread, address, bytes, what, loc);
+    Cta* const other = other_cta(thread, address, bytes);
+    uint32_t const offset = other == nullptr
+                                ? smem_offset(thread, address, bytes, what, loc)
+                                : static_cast<uint32_t>(static_cast<unsigned char const*>(address) - other->smem);
+    if (other != nullptr) touch_remote_cta(thread, *other, what, loc);
     if (write) {
       ++counters.shared_stores, counters.shared_store_bytes += bytes;
     } else {
@@ -141,7 +164,8 @@ void plain_access(void const* address, size_t bytes, size_t alignment, bool writ
     if (domain.count_transactions) {
       keep_access(thread, write ? AccessKind::shared_store : AccessKind::shared_load, pc, offset, bytes);
     }
-    if (domain.detect_races) shared_access(thread, *thread.cta, offset, bytes, write, Proxy::thread, what, loc);
+    Cta& cta = other != nullptr ? *other : *thread.cta;
+    if (domain.detect_races) shared_access(thread, cta, offset, bytes, write, Proxy::thread, what, loc);
     return;
   }
   Launch& launch = *domain.launch;

@@ -27,15 +27,23 @@ void Domain::block(char const* what, std::string (*describe)(void const*), void 
   schedule();
 }
 
-void Domain::yield_sometimes() {
-  if (launch->options.order != ThreadOrder::random || random() % 8 != 0) return;
+void Domain::yield() {
   make_ready(*running);
   schedule();
 }
 
+void Domain::yield_sometimes() {
+  if (launch->options.order == ThreadOrder::random && random() % 8 == 0) yield();
+}
+
 void Domain::finish_thread() {
-  if (running->warp->wgmma != nullptr) running->warp->wgmma->on_exit(*running);
-  running->finished = true;
+  Thread& thread = *running;
+  if (thread.warp->wgmma != nullptr) thread.warp->wgmma->on_exit(thread);
+  finish_tma_stores(thread);
+  --thread.cta->live;
+  check_cta_exit(thread);
+  thread.finished = true;
+  leave_cluster_barrier(thread);
   --live_;
   schedule();
 }
@@ -43,10 +51,16 @@ void Domain::finish_thread() {
 void Domain::schedule() {
   Thread* const from = running;
   size_t const mask = ready_.size() - 1;
+  complete_some_tma_loads(*this);
+  while (ready_count_ == 0 && live_ != 0) {
+    // Everybody waits or has finished: the latest legal moment for what completes on its own.
+    if (!tma_loads.empty()) {
+      complete_tma_load(*this);
+    } else if (!refuse_pollers(*this)) {
+      deadlock();
+    }
+  }
   if (ready_count_ == 0) {
-    // Everybody waits or has finished. (Asynchronous operations that complete on their own would do so here: the latest
-    // legal moment.)
-    if (live_ != 0) deadlock();
     current_thread = nullptr;
     Fiber::switch_to(from->fiber, main_);
   }
@@ -208,7 +222,14 @@ void Domain::start_cluster(uint64_t index) {
   if (detect_races) {
     reset(shadow, ctas.size(), shape.smem_bytes);
     clear_clocks();
+    for (Clock& clock : cluster_clocks) clock = ctas.size() > 1 ? further_clock() : nullptr;
   }
+  tma_loads.clear();
+  polled.clear();
+  idle_polls = 0;
+  cluster_phase = 0;
+  cluster_pending = live_;
+  cluster_waiters.clear();
 
   Dim3 const clusters{shape.grid.x / shape.cluster.x, shape.grid.y / shape.cluster.y, shape.grid.z / shape.cluster.z};
   Dim3 const origin{static_cast<unsigned>(index % clusters.x) * shape.cluster.x,
@@ -225,6 +246,14 @@ void Domain::start_cluster(uint64_t index) {
     cta.warps = &warps[rank * warps_per_cta];
     cta.warp_count = warps_per_cta;
     cta.smem = reinterpret_cast<unsigned char*>(smem_begin + rank * smem_part_bytes_ + kSmemGuardBytes);
+    cta.rank = r;
+    cta.live = per_cta;
+    cta.mbarriers.clear();
+    cta.remote.clear();
+    cta.exit_clock = nullptr;
+    cta.register_waiters.clear();
+    cta.free_registers = 0;
+    int const registers = std::min(kRegisters / (32 * warps_per_cta) / 8 * 8, 256);  // what __launch_bounds__ leaves
     cta.shadow = detect_races ? shadow.ctas[rank].get() : nullptr;
     if (launch->options.poison) std::memset(cta.smem, 0xff, shape.smem_bytes);
     for (int id = 0; id < kBarriers; ++id) {
@@ -244,6 +273,7 @@ void Domain::start_cluster(uint64_t index) {
       warp.meetings.clear();
       warp.accesses.clear();
       warp.wgmma.reset();
+      warp.registers = registers;
     }
     for (int id = 0; id < per_cta; ++id) {
       Thread& thread = cta.threads[id];
@@ -266,6 +296,11 @@ void Domain::start_cluster(uint64_t index) {
       thread.index = {i % shape.block.x, i / shape.block.x % shape.block.y, i / (shape.block.x * shape.block.y)};
       thread.groups = 0;
       thread.copies.clear();
+      thread.store_groups = 0;
+      thread.stores.clear();
+      thread.store_agent = -1;
+      thread.cluster_arrivals = thread.cluster_waits = 0;
+      thread.unfenced.clear();
       thread.stack_begin = stacks_begin + thread.agent * (stack_bytes_ + kStackGuardBytes) + kStackGuardBytes;
       thread.stack_bytes = stack_bytes_;
       thread.fiber.prepare(reinterpret_cast<void*>(thread.stack_begin), stack_bytes_, thread_main, &thread);

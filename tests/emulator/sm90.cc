@@ -1,0 +1,925 @@
+// sm90 CASE [option=value ...]: kernels with mbarriers, TMA and clusters, one for each rule. Those named ..._ok keep it
+// and print "ok" if their output is right; the others break it and print the report. A comment "@name" marks a line
+// that test_sm90.py expects in a report. Over 600 lines: one short kernel for each kind of report.
+#include <vector>
+
+#include "moye/arch/barrier.h"
+#include "moye/arch/cluster.h"
+#include "moye/arch/device.h"
+#include "moye/arch/grid_dependency.h"
+#include "moye/arch/mbarrier.h"
+#include "moye/arch/register.h"
+#include "moye/arch/tensor_map.h"
+#include "moye/arch/warp.h"
+#include "program.h"
+
+namespace {
+
+using namespace moye;
+
+// `in` and `out` are 64 by 64 words; a box is 16 rows of 16 words, 1 KiB.
+constexpr int kSize = 64, kBox = 16;
+constexpr uint32_t kBoxBytes = kBox * kBox * 4;
+
+struct Maps {
+  TensorMap in, out;
+};
+using Kernel = void (*)(Maps, uint32_t*);
+
+uint32_t tid() { return thread_idx().x; }
+
+// Shared memory: four boxes, then the mbarriers.
+uint32_t* box(int i = 0) { return reinterpret_cast<uint32_t*>(smem_base()) + i * kBox * kBox; }
+uint64_t* bar(int i = 0) { return reinterpret_cast<uint64_t*>(smem_base() + 4 * kBoxBytes) + i; }
+
+// Makes mbarriers 0 to count - 1, for one arrival each unless told otherwise, and lets all threads see them.
+void make_mbarriers(int count, uint32_t arrivals = 1) {
+  if (tid() == 0) {
+    for (int i = 0; i < count; ++i) mbarrier_init(bar(i), arrivals);
+    fence_mbarrier_init();
+  }
+  sync_threads();
+}
+
+// Writes a box in shared memory to rows and columns 0 to 15 of `out`, word by word.
+void write_out(uint32_t* out, uint32_t const* from) {
+  for (uint32_t i = tid(); i < kBox * kBox; i += block_dim().x)
+    out[i / kBox * kSize + i % kBox] = from[i];  // @write_out
+}
+
+// ---------------------------------------------------------------------------------------------------------- TMA loads
+
+MOYE_KERNEL(64)
+load_ok(MOYE_GRID_CONSTANT Maps const maps, uint32_t* out) {
+  make_mbarriers(1);
+  if (tid() == 0) {
+    mbarrier_arrive_expect_tx(bar(), kBoxBytes);
+    tma_load(&maps.in, bar(), box(), 0, 0);
+  }
+  mbarrier_wait(bar(), 0);
+  write_out(out, box());
+}
+
+// The load is issued before its bytes are expected, the arrival comes last.
+MOYE_KERNEL(64)
+expect_late_ok(MOYE_GRID_CONSTANT Maps const maps, uint32_t* out) {
+  make_mbarriers(1);
+  if (tid() == 0) {
+    tma_load(&maps.in, bar(), box(), 0, 0);
+    mbarrier_expect_tx(bar(), kBoxBytes);
+  }
+  if (tid() == 0) mbarrier_arrive(bar());
+  while (!mbarrier_try_wait(bar(), 0)) {
+  }
+  write_out(out, box());
+}
+
+MOYE_KERNEL(64)
+load_no_wait(MOYE_GRID_CONSTANT Maps const maps, uint32_t* out) {
+  make_mbarriers(1);
+  if (tid() == 0) {
+    mbarrier_arrive_expect_tx(bar(), kBoxBytes);
+    tma_load(&maps.in, bar(), box(), 0, 0);  // @load_no_wait load
+  }
+  sync_threads();
+  write_out(out, box());
+  mbarrier_wait(bar(), 0);
+}
+
+// One thread waits, the others go on without a barrier.
+MOYE_KERNEL(64)
+load_wait_by_one(MOYE_GRID_CONSTANT Maps const maps, uint32_t* out) {
+  make_mbarriers(1);
+  if (tid() == 0) {
+    mbarrier_arrive_expect_tx(bar(), kBoxBytes);
+    tma_load(&maps.in, bar(), box(), 0, 0);  // @load_wait_by_one load
+    mbarrier_wait(bar(), 0);
+  }
+  sync_warp();
+  write_out(out, box());
+}
+
+MOYE_KERNEL(64)
+wrong_parity(MOYE_GRID_CONSTANT Maps const maps, uint32_t* out) {
+  make_mbarriers(1);
+  if (tid() == 0) {
+    mbarrier_arrive_expect_tx(bar(), kBoxBytes);
+    tma_load(&maps.in, bar(), box(), 0, 0);  // @wrong_parity load
+  }
+  sync_threads();
+  mbarrier_wait(bar(), 1);
+  write_out(out, box());
+}
+
+MOYE_KERNEL(64)
+wrong_parity_of_producer(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
+  make_mbarriers(2);
+  if (tid() == 0) {
+    mbarrier_wait(bar(1), 0);  // @wrong_parity_of_producer
+    mbarrier_arrive_expect_tx(bar(), kBoxBytes);
+    tma_load(&maps.in, bar(), box(), 0, 0);
+  }
+}
+
+MOYE_KERNEL(64)
+expect_too_few(MOYE_GRID_CONSTANT Maps const maps, uint32_t* out) {
+  make_mbarriers(1);
+  if (tid() == 0) {
+    mbarrier_arrive_expect_tx(bar(), kBoxBytes);
+    tma_load(&maps.in, bar(), box(0), 0, 0);  // @expect_too_few first
+    tma_load(&maps.in, bar(), box(1), 16, 0);
+  }
+  mbarrier_wait(bar(), 0);
+  write_out(out, box(1));
+}
+
+MOYE_KERNEL(64)
+expect_too_many(MOYE_GRID_CONSTANT Maps const maps, uint32_t* out) {
+  make_mbarriers(1);  // @make_mbarriers
+  if (tid() == 0) {
+    mbarrier_arrive_expect_tx(bar(), kBoxBytes + 16);
+    tma_load(&maps.in, bar(), box(), 0, 0);
+  }
+  mbarrier_wait(bar(), 0);  // @expect_too_many
+  write_out(out, box());
+}
+
+MOYE_KERNEL(64)
+expect_twice(MOYE_GRID_CONSTANT Maps const, uint32_t*) {
+  make_mbarriers(1);
+  if (tid() == 0) {
+    mbarrier_arrive_expect_tx(bar(), kBoxBytes);
+    mbarrier_arrive_expect_tx(bar(), kBoxBytes);  // @expect_twice
+  }
+}
+
+// A stage is loaded again before all have read it.
+MOYE_KERNEL(64)
+early_refill(MOYE_GRID_CONSTANT Maps const maps, uint32_t* out) {
+  make_mbarriers(1);
+  if (tid() == 0) {
+    mbarrier_arrive_expect_tx(bar(), kBoxBytes);
+    tma_load(&maps.in, bar(), box(), 0, 0);
+  }
+  mbarrier_wait(bar(), 0);
+  write_out(out, box());
+  sync_warp();
+  if (tid() == 0) {
+    mbarrier_arrive_expect_tx(bar(), kBoxBytes);
+    tma_load(&maps.in, bar(), box(), 0, 0);  // @early_refill
+  }
+  mbarrier_wait(bar(), 1);
+}
+
+// Plain stores under a TMA load need a fence of the thread that stored or of the one that loads.
+template <bool kFence>
+MOYE_KERNEL(64)
+load_over_stores(MOYE_GRID_CONSTANT Maps const maps, uint32_t* out) {
+  make_mbarriers(1);
+  for (uint32_t i = tid(); i < kBox * kBox; i += 64) box()[i] = 7;  // @load_over_stores store
+  if (kFence) fence_proxy_async_shared_cta();
+  sync_threads();
+  if (tid() == 0) {
+    mbarrier_arrive_expect_tx(bar(), kBoxBytes);
+    tma_load(&maps.in, bar(), box(), 0, 0);  // @load_over_stores load
+  }
+  mbarrier_wait(bar(), 0);
+  write_out(out, box());
+}
+
+MOYE_KERNEL(64)
+load_in_flight_at_exit(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
+  make_mbarriers(1);
+  if (tid() == 0) {
+    mbarrier_arrive_expect_tx(bar(), kBoxBytes);
+    tma_load(&maps.in, bar(), box(), 0, 0);  // @load_in_flight_at_exit
+  }
+}
+
+// Boxes that hang over each edge of the tensor, and one outside: zeros there.
+MOYE_KERNEL(64)
+load_edges_ok(MOYE_GRID_CONSTANT Maps const maps, uint32_t* out) {
+  make_mbarriers(1);
+  int const places[5][2] = {{-4, 0}, {0, -4}, {56, 8}, {8, 56}, {64, 100}};
+  int wrong = 0;
+  for (int i = 0; i < 5; ++i) {
+    int const x = places[i][0], y = places[i][1];
+    if (tid() == 0) {
+      mbarrier_arrive_expect_tx(bar(), kBoxBytes);
+      tma_load(&maps.in, bar(), box(), x, y);
+    }
+    mbarrier_wait(bar(), i % 2);
+    for (int w = static_cast<int>(tid()); w < kBox * kBox; w += 64) {
+      int const column = x + w % kBox, row = y + w / kBox;
+      bool const inside = column >= 0 && column < kSize && row >= 0 && row < kSize;
+      wrong += box()[w] != (inside ? static_cast<uint32_t>(row * kSize + column) : 0u);
+    }
+    sync_threads();
+  }
+  if (tid() == 0) {
+    mbarrier_arrive_expect_tx(bar(), kBoxBytes);
+    tma_load(&maps.in, bar(), box(), 0, 0);
+  }
+  mbarrier_wait(bar(), 1);
+  if (wrong == 0) write_out(out, box());
+}
+
+MOYE_KERNEL(64)
+load_misaligned(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
+  make_mbarriers(1);
+  if (tid() == 0) tma_load(&maps.in, bar(), box() + 8, 0, 0);  // @load_misaligned
+}
+
+MOYE_KERNEL(64)
+load_outside_smem(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
+  make_mbarriers(1);
+  if (tid() == 0) tma_load(&maps.in, bar(), box(4), 0, 0);  // @load_outside_smem
+}
+
+MOYE_KERNEL(64)
+load_rank(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
+  make_mbarriers(1);
+  if (tid() == 0) tma_load(&maps.in, bar(), box(), 0, 0, 0);  // @load_rank
+}
+
+MOYE_KERNEL(64)
+load_no_map(MOYE_GRID_CONSTANT Maps const, uint32_t*) {
+  make_mbarriers(1);
+  TensorMap const empty = {};
+  if (tid() == 0) tma_load(&empty, bar(), box(), 0, 0);  // @load_no_map
+}
+
+// ---------------------------------------------------------------------------------------------------------- mbarriers
+
+MOYE_KERNEL(64)
+no_fence_after_init(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
+  if (tid() == 0) mbarrier_init(bar(), 1);  // @no_fence_after_init init
+  sync_threads();
+  if (tid() == 0) {
+    mbarrier_arrive_expect_tx(bar(), kBoxBytes);
+    tma_load(&maps.in, bar(), box(), 0, 0);  // @no_fence_after_init load
+  }
+}
+
+MOYE_KERNEL(64)
+no_barrier_after_init(MOYE_GRID_CONSTANT Maps const, uint32_t*) {
+  if (tid() == 0) {
+    mbarrier_init(bar(), 1);  // @no_barrier_after_init init
+    fence_mbarrier_init();
+  }
+  if (tid() == 40) mbarrier_arrive(bar());  // @no_barrier_after_init arrive
+}
+
+MOYE_KERNEL(64)
+uninitialized(MOYE_GRID_CONSTANT Maps const, uint32_t*) {
+  if (tid() == 40) mbarrier_arrive(bar());  // @uninitialized
+}
+
+MOYE_KERNEL(64)
+overwritten(MOYE_GRID_CONSTANT Maps const, uint32_t*) {
+  make_mbarriers(1);
+  if (tid() == 3) *bar() = 0;
+  sync_threads();
+  if (tid() == 40) mbarrier_arrive(bar());  // @overwritten
+}
+
+MOYE_KERNEL(64)
+initialized_twice(MOYE_GRID_CONSTANT Maps const, uint32_t*) {
+  make_mbarriers(1);
+  if (tid() == 0) mbarrier_init(bar(), 2);  // @initialized_twice
+}
+
+MOYE_KERNEL(64)
+initialized_again_ok(MOYE_GRID_CONSTANT Maps const maps, uint32_t* out) {
+  make_mbarriers(1);
+  if (tid() == 0) mbarrier_inval(bar());
+  make_mbarriers(1);
+  if (tid() == 0) {
+    mbarrier_arrive_expect_tx(bar(), kBoxBytes);
+    tma_load(&maps.in, bar(), box(), 0, 0);
+  }
+  mbarrier_wait(bar(), 0);
+  write_out(out, box());
+}
+
+// What is written before an arrival is seen behind the wait, also through several phases.
+MOYE_KERNEL(64)
+arrive_orders_ok(MOYE_GRID_CONSTANT Maps const, uint32_t* out) {
+  make_mbarriers(1, 32);
+  for (uint32_t round = 0; round < 4; ++round) {
+    if (tid() < 32) {
+      for (uint32_t i = tid(); i < kBox * kBox; i += 32) box()[i] = i / kBox * kSize + i % kBox + round - 3;
+      mbarrier_arrive(bar());
+    } else {
+      mbarrier_wait(bar(), round % 2);
+      for (uint32_t i = tid() - 32; i < kBox * kBox; i += 32) out[i / kBox * kSize + i % kBox] = box()[i];
+    }
+    sync_threads();
+  }
+}
+
+MOYE_KERNEL(64)
+arrive_too_early(MOYE_GRID_CONSTANT Maps const, uint32_t* out) {
+  make_mbarriers(1, 32);
+  if (tid() < 32) {
+    mbarrier_arrive(bar());
+    box()[tid()] = tid();  // @arrive_too_early store
+  } else {
+    mbarrier_wait(bar(), 0);
+    out[tid()] = box()[tid() - 32];  // @arrive_too_early load
+  }
+}
+
+MOYE_KERNEL(64)
+poll_forever(MOYE_GRID_CONSTANT Maps const, uint32_t*) {
+  make_mbarriers(1);
+  if (tid() >= 32) {
+    while (!mbarrier_try_wait(bar(), 0)) {  // @poll_forever
+    }
+  }
+}
+
+// --------------------------------------------------------------------------------------------------------- TMA stores
+
+// Two boxes are staged one after the other in the same place and stored to rows 0 and 16.
+enum class StoreBug { none, no_fence, no_barrier, no_wait, no_barrier_after_wait, no_wait_at_exit, late_fence };
+
+template <StoreBug kBug>
+MOYE_KERNEL(64)
+store(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
+  for (uint32_t round = 0; round < 2; ++round) {
+    if (round == 1) {
+      if (tid() == 0 && kBug != StoreBug::no_wait) tma_store_wait_group_read<0>();
+      if (kBug != StoreBug::no_barrier_after_wait) sync_threads();
+    }
+    for (uint32_t i = tid(); i < kBox * kBox; i += 64)
+      box()[i] = (16 * round + i / kBox) * kSize + i % kBox;  // @staging
+    if (kBug != StoreBug::no_fence && kBug != StoreBug::late_fence) fence_proxy_async_shared_cta();
+    if (kBug != StoreBug::no_barrier) sync_threads();
+    if (tid() == 0) {
+      if (kBug == StoreBug::late_fence) fence_proxy_async_shared_cta();
+      tma_store(&maps.out, box(), 0, static_cast<int>(16 * round));  // @tma_store
+      tma_store_commit_group();
+    }
+  }
+  if (tid() == 0 && kBug != StoreBug::no_wait_at_exit) tma_store_wait_group<0>();
+}
+
+// Two buffers, one group in flight.
+MOYE_KERNEL(64)
+store_two_buffers_ok(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
+  for (uint32_t round = 0; round < 4; ++round) {
+    uint32_t* const staging = box(static_cast<int>(round % 2));
+    if (tid() == 0) tma_store_wait_group_read<1>();
+    sync_threads();
+    for (uint32_t i = tid(); i < kBox * kBox; i += 64) staging[i] = (16 * round + i / kBox) * kSize + i % kBox;
+    fence_proxy_async_shared_cta();
+    sync_threads();
+    if (tid() == 0) {
+      tma_store(&maps.out, staging, 0, static_cast<int>(16 * round));
+      tma_store_commit_group();
+    }
+  }
+  if (tid() == 0) tma_store_wait_group_read<0>();
+}
+
+// Two buffers, but as many groups may be in flight.
+MOYE_KERNEL(64)
+store_wait_off_by_one(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
+  for (uint32_t round = 0; round < 4; ++round) {
+    uint32_t* const staging = box(static_cast<int>(round % 2));
+    if (tid() == 0) tma_store_wait_group_read<2>();
+    sync_threads();
+    for (uint32_t i = tid(); i < kBox * kBox; i += 64) staging[i] = i;  // @off_by_one staging
+    fence_proxy_async_shared_cta();
+    sync_threads();
+    if (tid() == 0) {
+      tma_store(&maps.out, staging, 0, static_cast<int>(16 * round));  // @off_by_one store
+      tma_store_commit_group();
+    }
+  }
+  if (tid() == 0) tma_store_wait_group_read<0>();
+}
+
+// What hangs over the edge is not stored.
+MOYE_KERNEL(64)
+store_edges_ok(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
+  int const places[4][2] = {{-8, -8}, {60, 0}, {0, 60}, {64, 64}};
+  for (auto const& place : places) {
+    if (tid() == 0) tma_store_wait_group<0>();
+    sync_threads();
+    for (int w = static_cast<int>(tid()); w < kBox * kBox; w += 64) {
+      box()[w] = static_cast<uint32_t>((place[1] + w / kBox) * kSize + place[0] + w % kBox);
+    }
+    fence_proxy_async_shared_cta();
+    sync_threads();
+    if (tid() == 0) {
+      tma_store(&maps.out, box(), place[0], place[1]);
+      tma_store_commit_group();
+    }
+  }
+  if (tid() == 0) tma_store_wait_group<0>();
+}
+
+MOYE_KERNEL(64)
+store_to_input(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
+  if (tid() == 0) tma_store(&maps.in, box(), 0, 0);  // @store_to_input
+}
+
+// Both CTAs add to the same box: 3 * in.
+MOYE_KERNEL(64)
+reduce_ok(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
+  for (uint32_t i = tid(); i < kBox * kBox; i += 64) box()[i] = (i / kBox * kSize + i % kBox) * (1 + block_idx().x);
+  fence_proxy_async_shared_cta();
+  sync_threads();
+  if (tid() == 0) {
+    tma_reduce_add(&maps.out, box(), 0, 0);
+    tma_store_commit_group();
+    tma_store_wait_group<0>();
+  }
+}
+
+// -------------------------------------------------------------------------------------------------- a ring, persistent
+
+// One producer thread, one consumer warp, three stages, every box of `in` to the same place of `out` through a second
+// buffer: mbarriers full (0 to 2) and empty (3 to 5).
+MOYE_KERNEL(64)
+ring_ok(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
+  constexpr int kStages = 3, kTiles = 16;
+  if (tid() == 0) {
+    for (int i = 0; i < kStages; ++i) mbarrier_init(bar(i), 1), mbarrier_init(bar(kStages + i), 32);
+    fence_mbarrier_init();
+  }
+  sync_threads();
+  auto const step = static_cast<int>(grid_dim().x);
+  auto const first = static_cast<int>(block_idx().x);
+  if (warp_id() == 0) {
+    if (elect_one_sync()) {
+      for (int tile = first, i = 0; tile < kTiles; tile += step, ++i) {
+        int const stage = i % kStages;
+        mbarrier_wait(bar(kStages + stage), i / kStages % 2 ^ 1);
+        mbarrier_arrive_expect_tx(bar(stage), kBoxBytes);
+        tma_load(&maps.in, bar(stage), box(stage), tile % 4 * kBox, tile / 4 * kBox);
+      }
+    }
+  } else {
+    uint32_t const lane = lane_id();
+    for (int tile = first, i = 0; tile < kTiles; tile += step, ++i) {
+      int const stage = i % kStages;
+      mbarrier_wait(bar(stage), static_cast<uint32_t>(i / kStages % 2));
+      uint32_t words[8];
+      for (uint32_t w = 0; w < 8; ++w) words[w] = box(stage)[lane + 32 * w];
+      mbarrier_arrive(bar(kStages + stage));
+      if (lane == 0) tma_store_wait_group_read<0>();
+      sync_warp();
+      for (uint32_t w = 0; w < 8; ++w) box(3)[lane + 32 * w] = words[w];
+      fence_proxy_async_shared_cta();
+      sync_warp();
+      if (lane == 0) {
+        tma_store(&maps.out, box(3), tile % 4 * kBox, tile / 4 * kBox);
+        tma_store_commit_group();
+      }
+    }
+    if (lane == 0) tma_store_wait_group_read<0>();
+  }
+}
+
+// -------------------------------------------------------------------------------------------------------------
+// clusters
+
+// Makes mbarriers 0 to count - 1 and lets the cluster see them.
+void make_cluster_mbarriers(int count, uint32_t arrivals = 1) {
+  if (tid() == 0) {
+    for (int i = 0; i < count; ++i) mbarrier_init(bar(i), arrivals);
+    fence_mbarrier_init();
+  }
+  cluster_arrive_relaxed();
+  cluster_wait();
+}
+
+// Each CTA loads half of the rows of every tile for both: 2 stages, each refilled when both CTAs have drained it.
+// mbarriers full (0, 1), empty (2, 3). CTA r writes what it received where `in` has it, tile by tile.
+enum class MulticastBug { none, no_wait_for_peer, half_expected, wrong_mask, no_wait_at_exit };
+
+template <MulticastBug kBug>
+MOYE_KERNEL(64)
+multicast(MOYE_GRID_CONSTANT Maps const maps, uint32_t* out) {
+  constexpr int kStages = 2, kTiles = 4;
+  constexpr uint32_t kStageBytes = 2 * kBoxBytes;
+  constexpr uint32_t kDrained = kBug == MulticastBug::no_wait_for_peer ? 1 : 2;  // arrivals at empty
+  uint32_t const rank = block_rank_in_cluster();
+  if (tid() == 0) {
+    for (int i = 0; i < kStages; ++i) mbarrier_init(bar(i), 1), mbarrier_init(bar(kStages + i), kDrained);
+    fence_mbarrier_init();
+  }
+  cluster_arrive_relaxed();
+  cluster_wait();
+  if (warp_id() == 0) {
+    if (elect_one_sync()) {
+      int i = 0;
+      for (; i < kTiles; ++i) {
+        int const stage = i % kStages;
+        mbarrier_wait(bar(kStages + stage), i / kStages % 2 ^ 1);
+        mbarrier_arrive_expect_tx(bar(stage), kBug == MulticastBug::half_expected ? kBoxBytes : kStageBytes);
+        uint16_t const mask = kBug == MulticastBug::wrong_mask ? 1 : 3;
+        tma_load_multicast(&maps.in, bar(stage), mask, box(2 * stage + static_cast<int>(rank)),  //
+                           16 * static_cast<int>(rank), 16 * i);                                 // @multicast
+      }
+      for (int last = i + kStages; i < last && kBug != MulticastBug::no_wait_at_exit; ++i) {
+        mbarrier_wait(bar(kStages + i % kStages), i / kStages % 2 ^ 1);
+      }
+    }
+  } else {
+    for (int i = 0; i < kTiles; ++i) {
+      int const stage = i % kStages;
+      mbarrier_wait(bar(stage), static_cast<uint32_t>(i / kStages % 2));
+      for (uint32_t w = lane_id(); w < 2 * kBox * kBox; w += 32) {
+        if (i % 2 != static_cast<int>(rank)) continue;
+        uint32_t const row = 16 * static_cast<uint32_t>(i) + w / kBox % kBox;
+        out[row * kSize + 16 * (w / (kBox * kBox)) + w % kBox] = box(2 * stage)[w];  // @multicast read
+      }
+      sync_warp();
+      bool const arrives = kDrained == 1 ? lane_id() == rank : lane_id() < 2;
+      mbarrier_arrive_cluster(bar(kStages + stage), lane_id(), arrives);  // @multicast arrive
+    }
+  }
+}
+
+MOYE_KERNEL(64)
+remote_arrive_ok(MOYE_GRID_CONSTANT Maps const maps, uint32_t* out) {
+  make_cluster_mbarriers(1, 2);
+  if (tid() == 0) {
+    mbarrier_arrive_cluster(bar(), 0);
+    mbarrier_arrive_cluster(bar(), 1);
+  }
+  mbarrier_wait(bar(), 0);
+  if (block_rank_in_cluster() == 0) {
+    if (tid() == 0) {
+      mbarrier_init(bar(1), 1);
+      fence_mbarrier_init();
+    }
+    sync_threads();
+    if (tid() == 0) {
+      mbarrier_arrive_expect_tx(bar(1), kBoxBytes);
+      tma_load(&maps.in, bar(1), box(), 0, 0);
+    }
+    mbarrier_wait(bar(1), 0);
+    write_out(out, box());
+  }
+}
+
+MOYE_KERNEL(64)
+remote_arrive_not_waited(MOYE_GRID_CONSTANT Maps const, uint32_t*) {
+  make_cluster_mbarriers(1);
+  if (tid() == 0 && block_rank_in_cluster() == 0) mbarrier_arrive_cluster(bar(), 1);  // @remote_arrive_not_waited
+}
+
+MOYE_KERNEL(64)
+remote_arrive_before_init(MOYE_GRID_CONSTANT Maps const, uint32_t*) {
+  make_mbarriers(1);
+  if (tid() == 0) mbarrier_arrive_cluster(bar(), block_rank_in_cluster() ^ 1);  // @remote_arrive_before_init
+  cluster_sync();
+}
+
+MOYE_KERNEL(64)
+remote_arrive_no_fence(MOYE_GRID_CONSTANT Maps const, uint32_t*) {
+  if (tid() == 0) mbarrier_init(bar(), 1);  // @remote_arrive_no_fence init
+  cluster_sync();
+  if (tid() == 0) mbarrier_arrive_cluster(bar(), block_rank_in_cluster() ^ 1);  // @remote_arrive_no_fence arrive
+  cluster_sync();
+}
+
+MOYE_KERNEL(64)
+remote_arrive_no_cta(MOYE_GRID_CONSTANT Maps const, uint32_t*) {
+  make_cluster_mbarriers(1);
+  if (tid() == 0) mbarrier_arrive_cluster(bar(), 2);  // @remote_arrive_no_cta
+}
+
+MOYE_KERNEL(64)
+multicast_mask(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
+  make_cluster_mbarriers(1);
+  if (tid() == 0) tma_load_multicast(&maps.in, bar(), 5, box(), 0, 0);  // @multicast_mask
+}
+
+// CTA 1 reads what CTA 0 wrote, in CTA 0's memory, and only then CTA 0 exits.
+template <bool kRelaxed, bool kLeaveEarly>
+MOYE_KERNEL(64)
+peer_memory(MOYE_GRID_CONSTANT Maps const, uint32_t* out) {
+  uint32_t const rank = block_rank_in_cluster();
+  for (uint32_t i = tid(); i < kBox * kBox && rank == 0; i += 64) {
+    box()[i] = i / kBox * kSize + i % kBox;  // @peer_memory store
+  }
+  if (kRelaxed) {
+    cluster_arrive_relaxed();
+    cluster_wait();
+  } else {
+    cluster_sync();
+  }
+  if (rank == 1) write_out(out, mapa(box(), 0));
+  if (!kLeaveEarly) cluster_sync();
+}
+
+MOYE_KERNEL(64)
+cluster_wait_alone(MOYE_GRID_CONSTANT Maps const, uint32_t*) {
+  cluster_wait();  // @cluster_wait_alone
+}
+
+MOYE_KERNEL(64)
+cluster_arrive_twice(MOYE_GRID_CONSTANT Maps const, uint32_t*) {
+  cluster_arrive();
+  cluster_arrive();  // @cluster_arrive_twice
+}
+
+// Threads that have exited are not waited for.
+MOYE_KERNEL(64)
+cluster_exit_ok(MOYE_GRID_CONSTANT Maps const, uint32_t* out) {
+  Dim3 const shape = cluster_shape(), block = block_id_in_cluster(), grid = cluster_grid_dims();
+  bool const right = shape.x == 2 && shape.y == 1 && shape.z == 1 && grid.x == 1 && cluster_id_in_grid().x == 0 &&
+                     block.x == block_rank_in_cluster() && block.x == block_idx().x;
+  if (tid() < 32) return;
+  cluster_sync();
+  if (!right || block.x == 0) return;
+  for (uint32_t i = lane_id(); i < kBox * kBox; i += 32) {
+    out[i / kBox * kSize + i % kBox] = i / kBox * kSize + i % kBox;
+  }
+}
+
+MOYE_KERNEL(64)
+cluster_deadlock(MOYE_GRID_CONSTANT Maps const, uint32_t*) {
+  if (block_rank_in_cluster() == 0) {
+    cluster_sync();  // @cluster_deadlock
+  } else if (warp_id() == 0) {
+    named_barrier_sync(1, 64);  // @cluster_deadlock peer
+  }
+}
+
+// ------------------------------------------------------------------------------------------------ registers and others
+
+template <int kFewer, int kMore>
+MOYE_KERNEL(384)
+registers(MOYE_GRID_CONSTANT Maps const maps, uint32_t* out) {
+  if (warp_id() < 4) {
+    warpgroup_reg_dealloc<kFewer>();  // @registers fewer
+  } else {
+    warpgroup_reg_alloc<kMore>();  // @registers more
+  }
+  make_mbarriers(1);
+  if (tid() == 0) {
+    griddepcontrol_wait();
+    prefetch_tensor_map(&maps.in);
+    mbarrier_arrive_expect_tx(bar(), kBoxBytes);
+    tma_load(&maps.in, bar(), box(), 0, 0, CacheHint::evict_last);
+    griddepcontrol_launch_dependents();
+  }
+  mbarrier_wait(bar(), 0);
+  write_out(out, box());
+}
+
+MOYE_KERNEL(64)
+elect_ok(MOYE_GRID_CONSTANT Maps const, uint32_t* out) {
+  bool const first = elect_one_sync(), second = elect_one_sync();
+  uint32_t count = first && second ? 1 : 0;
+  uint32_t const wrong = first != second;
+  for (int delta = 16; delta > 0; delta /= 2) count += shfl_xor_sync(kFullWarp, count, delta);
+  if (wrong != 0 || count != 1) return;
+  for (uint32_t i = tid(); i < kBox * kBox; i += 64) out[i / kBox * kSize + i % kBox] = i / kBox * kSize + i % kBox;
+}
+
+// ---------------------------------------------------------------------------------------------------------------- main
+
+// What `out` holds afterwards, if there was no report.
+enum class Output { nothing, box, two_boxes, four_boxes, columns, everything, edges, three_times };
+
+struct Case {
+  char const* name;
+  Kernel kernel;
+  Output output = Output::nothing;
+  unsigned threads = 64;
+  unsigned grid = 1;
+  unsigned cluster = 1;
+};
+
+#define MOYE_CASE(name, ...) {#name, name, __VA_ARGS__}
+#define MOYE_BUG(name) {#name, name}
+#define MOYE_CLUSTER_BUG(name) {#name, name, Output::nothing, 64, 2, 2}
+Case const kCases[] = {
+    MOYE_CASE(load_ok, Output::box),
+    MOYE_CASE(expect_late_ok, Output::box),
+    MOYE_BUG(load_no_wait),
+    MOYE_BUG(load_wait_by_one),
+    MOYE_BUG(wrong_parity),
+    MOYE_BUG(wrong_parity_of_producer),
+    MOYE_BUG(expect_too_few),
+    MOYE_BUG(expect_too_many),
+    MOYE_BUG(expect_twice),
+    MOYE_BUG(early_refill),
+    {"load_over_stores_ok", load_over_stores<true>, Output::box},
+    {"load_over_stores", load_over_stores<false>},
+    MOYE_BUG(load_in_flight_at_exit),
+    MOYE_CASE(load_edges_ok, Output::box),
+    MOYE_BUG(load_misaligned),
+    MOYE_BUG(load_outside_smem),
+    MOYE_BUG(load_rank),
+    MOYE_BUG(load_no_map),
+    MOYE_BUG(no_fence_after_init),
+    MOYE_BUG(no_barrier_after_init),
+    MOYE_BUG(uninitialized),
+    MOYE_BUG(overwritten),
+    MOYE_BUG(initialized_twice),
+    MOYE_CASE(initialized_again_ok, Output::box),
+    MOYE_CASE(arrive_orders_ok, Output::box),
+    MOYE_BUG(arrive_too_early),
+    MOYE_BUG(poll_forever),
+    {"store_ok", store<StoreBug::none>, Output::two_boxes},
+    {"store_late_fence_ok", store<StoreBug::late_fence>, Output::two_boxes},
+    {"store_no_fence", store<StoreBug::no_fence>},
+    {"store_no_barrier", store<StoreBug::no_barrier>},
+    {"store_no_wait", store<StoreBug::no_wait>},
+    {"store_no_barrier_after_wait", store<StoreBug::no_barrier_after_wait>},
+    {"store_no_wait_at_exit", store<StoreBug::no_wait_at_exit>},
+    MOYE_CASE(store_two_buffers_ok, Output::four_boxes),
+    MOYE_BUG(store_wait_off_by_one),
+    MOYE_CASE(store_edges_ok, Output::edges),
+    MOYE_BUG(store_to_input),
+    MOYE_CASE(reduce_ok, Output::three_times, 64, 2),
+    MOYE_CASE(ring_ok, Output::everything, 64, 2),
+    {"ring_of_one_ok", ring_ok, Output::everything, 64, 1},
+    {"ring_of_a_cluster_ok", ring_ok, Output::everything, 64, 2, 2},
+    {"multicast_ok", multicast<MulticastBug::none>, Output::columns, 64, 2, 2},
+    {"multicast_no_wait_for_peer", multicast<MulticastBug::no_wait_for_peer>, Output::nothing, 64, 2, 2},
+    {"multicast_half_expected", multicast<MulticastBug::half_expected>, Output::nothing, 64, 2, 2},
+    {"multicast_wrong_mask", multicast<MulticastBug::wrong_mask>, Output::nothing, 64, 2, 2},
+    {"multicast_no_wait_at_exit", multicast<MulticastBug::no_wait_at_exit>, Output::nothing, 64, 2, 2},
+    MOYE_CASE(remote_arrive_ok, Output::box, 64, 2, 2),
+    MOYE_CLUSTER_BUG(remote_arrive_not_waited),
+    MOYE_CLUSTER_BUG(remote_arrive_before_init),
+    MOYE_CLUSTER_BUG(remote_arrive_no_fence),
+    MOYE_CLUSTER_BUG(remote_arrive_no_cta),
+    MOYE_CLUSTER_BUG(multicast_mask),
+    {"peer_memory_ok", peer_memory<false, false>, Output::box, 64, 2, 2},
+    {"peer_memory_relaxed", peer_memory<true, false>, Output::nothing, 64, 2, 2},
+    {"peer_memory_left", peer_memory<false, true>, Output::nothing, 64, 2, 2},
+    MOYE_CLUSTER_BUG(cluster_wait_alone),
+    MOYE_CLUSTER_BUG(cluster_arrive_twice),
+    MOYE_CASE(cluster_exit_ok, Output::box, 64, 2, 2),
+    MOYE_CLUSTER_BUG(cluster_deadlock),
+    {"registers_ok", registers<40, 232>, Output::box, 384},
+    {"registers_24_240_ok", registers<24, 240>, Output::box, 384},
+    {"registers_too_many", registers<40, 240>, Output::nothing, 384},
+    {"registers_up_is_down", registers<40, 160>, Output::nothing, 384},
+    MOYE_CASE(elect_ok, Output::box),
+};
+#undef MOYE_CASE
+#undef MOYE_BUG
+#undef MOYE_CLUSTER_BUG
+
+constexpr uint32_t kUntouched = 0xffffffffu;
+
+// What word (row, column) of `out` should be.
+uint32_t expected(Output output, int row, int column) {
+  auto const value = static_cast<uint32_t>(row * kSize + column);
+  bool written = false;
+  switch (output) {
+    case Output::nothing:
+      break;
+    case Output::box:
+      written = row < 16 && column < 16;
+      break;
+    case Output::two_boxes:
+      written = row < 32 && column < 16;
+      break;
+    case Output::four_boxes:
+      written = column < 16;
+      break;
+    case Output::columns:
+      written = column < 32;
+      break;
+    case Output::everything:
+      written = true;
+      break;
+    case Output::edges:
+      written = (row < 8 && column < 8) || (row < 16 && column >= 60) || (row >= 60 && column < 16);
+      break;
+    case Output::three_times:
+      if (row < 16 && column < 16) return kUntouched + 3 * value;
+      break;
+  }
+  return written ? value : kUntouched;
+}
+
+TensorMapSpec spec(void const* address) {
+  return {.type = TensorMapType::u32,
+          .rank = 2,
+          .address = address,
+          .sizes = {kSize, kSize},
+          .strides = {4 * kSize},
+          .box = {kBox, kBox}};
+}
+
+void run(Case const& c, emu::Options const& options, bool undeclared) {
+  emu::GuardedBuffer in{kSize * kSize * 4, 256}, out{kSize * kSize * 4, 256};
+  auto* const in_words = reinterpret_cast<uint32_t*>(in.data());
+  auto* const out_words = reinterpret_cast<uint32_t*>(out.data());
+  for (uint32_t i = 0; i < kSize * kSize; ++i) in_words[i] = i;
+  emu::Stream stream;
+  stream.options = options;
+  stream.memory = {{out.data(), out.size(), "out", true}};
+  if (!undeclared) stream.memory.push_back({in.data(), in.size(), "in", false});
+  Maps maps;
+  Status status = make_tensor_map(&maps.in, spec(in_words));
+  if (status.ok()) status = make_tensor_map(&maps.out, spec(out_words));
+  if (status.ok()) {
+    status = launch_kernel(c.kernel,
+                           {.grid = {c.grid, 1, 1},
+                            .block = {c.threads, 1, 1},
+                            .cluster = {c.cluster, 1, 1},
+                            .smem_bytes = 4 * kBoxBytes + 64},
+                           &stream, maps, out_words);
+  }
+  if (!status.ok()) {
+    std::printf("%s\n", status.message.c_str());
+    return;
+  }
+  int wrong = 0;
+  for (int row = 0; row < kSize; ++row) {
+    for (int column = 0; column < kSize; ++column) {
+      wrong += out_words[row * kSize + column] != expected(c.output, row, column);
+    }
+  }
+  if (wrong != 0) {
+    std::printf("%d wrong\n", wrong);
+    return;
+  }
+  emu::Counters const& n = stream.counters;
+  std::printf(
+      "ok\nphases=%llu arrivals=%llu waits=%llu fences=%llu loads=%llu %llu %llu stores=%llu %llu clusters=%llu\n",
+      (unsigned long long)n.mbarrier_phases, (unsigned long long)n.mbarrier_arrivals,
+      (unsigned long long)n.mbarrier_waits, (unsigned long long)n.proxy_fences, (unsigned long long)n.tma_loads,
+      (unsigned long long)n.tma_load_bytes, (unsigned long long)n.tma_smem_bytes, (unsigned long long)n.tma_stores,
+      (unsigned long long)n.tma_store_bytes, (unsigned long long)n.cluster_barriers);
+}
+
+// Specs that the hardware cannot do, one message a line.
+void print_specs() {
+  alignas(16) static unsigned char memory[64];
+  TensorMapSpec const good{.type = TensorMapType::bf16,
+                           .rank = 3,
+                           .address = memory,
+                           .sizes = {64, 64, 64},
+                           .strides = {128, 8192},
+                           .box = {64, 64, 1},
+                           .swizzle = TensorMapSwizzle::b128};
+  auto print = [&](auto const& change) {
+    TensorMapSpec spec = good;
+    change(spec);
+    TensorMap map;
+    Status const status = make_tensor_map(&map, spec);
+    std::printf("%s\n", status.ok() ? "ok" : status.message.c_str());
+  };
+  print([](TensorMapSpec&) {});
+  print([](TensorMapSpec& spec) { spec.rank = 6; });
+  print([](TensorMapSpec& spec) { spec.address = memory + 8; });
+  print([](TensorMapSpec& spec) { spec.sizes[1] = 0; });
+  print([](TensorMapSpec& spec) { spec.sizes[2] = (uint64_t{1} << 32) + 1; });
+  print([](TensorMapSpec& spec) { spec.strides[0] = 136; });
+  print([](TensorMapSpec& spec) { spec.strides[1] = uint64_t{1} << 40; });
+  print([](TensorMapSpec& spec) { spec.box[1] = 257; });
+  print([](TensorMapSpec& spec) { spec.box[2] = 0; });
+  print([](TensorMapSpec& spec) { spec.box[0] = 4; });
+  print([](TensorMapSpec& spec) { spec.box[0] = 72; });
+  print([](TensorMapSpec& spec) { spec.swizzle = TensorMapSwizzle::b64; });
+  print([](TensorMapSpec& spec) { spec.type = TensorMapType::u16, spec.fill = TensorMapFill::nan; });
+}
+
+// What launchers of persistent kernels are told.
+void print_device(emu::Options options) {
+  options.multiprocessors = 3;
+  options.max_blocks_per_multiprocessor = 2;
+  emu::Stream stream;
+  stream.options = options;
+  int multiprocessors = 0, blocks = 0, clusters = 0;
+  LaunchConfig const config{.grid = {1, 1, 1}, .block = {64, 1, 1}, .cluster = {4, 1, 1}, .smem_bytes = 0};
+  device_multiprocessors(&stream, &multiprocessors);
+  max_active_blocks(load_ok, 64, 0, &stream, &blocks);
+  max_active_clusters(load_ok, config, &stream, &clusters);
+  std::printf("%d %d %d\n", multiprocessors, blocks, clusters);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  std::string const name = argv[1];
+  bool const undeclared = name == "stale_map";  // its memory was given back
+  emu::Options const options = options_from(argc, argv, 2);
+  if (name == "specs") return print_specs(), 0;
+  if (name == "device") return print_device(options), 0;
+  for (Case const& c : kCases) {
+    if (name == c.name || (undeclared && std::string(c.name) == "load_ok")) return run(c, options, undeclared), 0;
+  }
+  if (name == "list") {
+    for (Case const& c : kCases) std::printf("%s\n", c.name);
+    return 0;
+  }
+  return 2;
+}
