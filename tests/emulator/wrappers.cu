@@ -5,6 +5,7 @@
 #include "moye/arch/copy_sm80.h"
 #include "moye/arch/launch.h"
 #include "moye/arch/mma.h"
+#include "moye/arch/mma_sm61.h"
 #include "moye/arch/mma_sm70.h"
 #include "moye/arch/mma_sm75.h"
 #include "moye/arch/mma_sm80.h"
@@ -124,7 +125,7 @@ Status run(StreamHandle stream, unsigned char* memory, uint128_t const* in, floa
 #define MOYE_MMA_OP(op, a, b, c, arch) op,
 #include "mma_ops.inc"
 #undef MOYE_MMA_OP
-      LastOp>;
+      SM61_DP4A, LastOp>;
   LaunchConfig const config{.grid = {1, 1, 1}, .block = {128, 1, 1}, .smem_bytes = 64 * 1024};
   if (Status status = prepare_kernel(kernel, config.smem_bytes); !status.ok()) return status;
   if (Status status = launch_kernel(kernel, config, stream, in, out, wide); !status.ok()) return status;

@@ -23,6 +23,7 @@
 #include "moye/arch/copy_sm75.h"
 #include "moye/arch/copy_sm80.h"
 #include "moye/arch/mma.h"
+#include "moye/arch/mma_sm61.h"
 #include "moye/arch/mma_sm70.h"
 #include "moye/arch/mma_sm75.h"
 #include "moye/arch/mma_sm80.h"
@@ -583,6 +584,7 @@ std::vector<Case> all_cases() {
   MOYE_MMA(SM90_16x8x8_F64F64F64F64_TN, f64, f64, f64);
   MOYE_MMA(SM90_16x8x16_F64F64F64F64_TN, f64, f64, f64);
 #undef MOYE_MMA
+  add(mma<SM61_DP4A>("SM61_DP4A", "dp4a.s32.s32", Kind::byte, Kind::byte, Kind::word));
   // One rounding, nothing flushed to zero.
   cases.push_back(mma<UniversalFMA<float>>("UniversalFMA", "fma.rn.f32", Kind::middle, Kind::middle, Kind::middle));
   cases.back().name = "UniversalFMA_f32";

@@ -183,6 +183,12 @@ def quad_pair_mma(case: str, c: str, majors: str) -> np.ndarray:
     return result
 
 
+def dp4a(case: str) -> np.ndarray:
+    """Four products of signed bytes and C, modulo 2^32."""
+    a, b = (words(case, piece, 128).astype(np.int8).reshape(32, 4).astype(np.int64) for piece in range(2))
+    return ((a * b).sum(1) + words(case, 2, 32).astype(np.int64)).astype(np.uint32)
+
+
 def fused_multiply_add(case: str, type: str) -> np.ndarray:
     """One rounding of a * b + c: float64 of small integers, where it is none; float32 through exact arithmetic."""
     if type == "f64":
@@ -337,6 +343,7 @@ CASES = {
     r"SM70_8x8x4_F(?:16|32)F16F16(?P<c>F16|F32)_(?P<majors>[TN][TN])": quad_pair_mma,
     rf"SM\d\d_(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)_(?P<d>[FS]\d+)(?P<a>{OPERANDS})(?P<b>{OPERANDS})(?P<c>[FS]\d+)_TN"
     r"(?P<option>_SATURATE|_XORPOPC|_ANDPOPC|)": mma,
+    r"SM61_DP4A": dp4a,
     r"UniversalFMA_(?P<type>f32|f32_subnormal|f64)": fused_multiply_add,
     r"SM75_U(?:16|32)x(?P<count>\d)_LDSM_(?P<trans>[NT])": ldmatrix,
     r"SM80_CP_ASYNC_CACHE\w+?_(?P<size>\d+)(?P<zfill>_zfill)?": cp_async,

@@ -23,6 +23,9 @@ void for_each_atom_kernel(Visit const& visit) {
 #define MOYE_MMA_OP(op, a, b, c, arch) visit.template operator()<AtomKernel<op>>(#op);
 #include "mma_ops.inc"
 #undef MOYE_MMA_OP
+  visit.template
+  operator()<TileKernel<Tiled<SM61_DP4A, Layout<Shape<_16, _8, _1>>>, Padded<32, 16>, Padded<16, 16>, Shared, Shared>>(
+      "SM61_DP4A");
   // Quad pairs through tiled copies of four values: K-major operands, and M- and N-major ones.
   visit.template operator()<TileKernel<Tiled<SM70_8x8x4_F32F16F16F32_TN, Warps2x2, Tile<_32, _32, _4>>, Padded<32, 8>,
                                        Padded<32, 8>, UniversalCopy<uint64_t>, UniversalCopy<uint64_t>>>(

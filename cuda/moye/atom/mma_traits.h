@@ -5,6 +5,7 @@
 #pragma once
 
 #include "moye/arch/mma.h"
+#include "moye/arch/mma_sm61.h"
 #include "moye/arch/mma_sm70.h"
 #include "moye/arch/mma_sm75.h"
 #include "moye/arch/mma_sm80.h"
@@ -28,6 +29,19 @@ struct MmaTraits<UniversalFMA<D, A, B, C>> {
   using ALayout = Layout<Shape<_1, _1>, Stride<_0, _0>>;
   using BLayout = ALayout;
   using CLayout = ALayout;
+};
+
+template <>
+struct MmaTraits<SM61_DP4A> {
+  using ValTypeD = int32_t;
+  using ValTypeA = int8_t;
+  using ValTypeB = int8_t;
+  using ValTypeC = int32_t;
+  using ShapeMNK = Shape<_1, _1, _4>;
+  using ThrId = Layout<_1, _0>;
+  using ALayout = Layout<Shape<_1, _4>, Stride<_0, _1>>;
+  using BLayout = ALayout;
+  using CLayout = Layout<Shape<_1, _1>, Stride<_0, _0>>;
 };
 
 namespace mma_layout {
