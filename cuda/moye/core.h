@@ -301,6 +301,9 @@ using _192 = Int<192>;
 using _256 = Int<256>;
 using _512 = Int<512>;
 using _1024 = Int<1024>;
+using _2048 = Int<2048>;
+using _4096 = Int<4096>;
+using _8192 = Int<8192>;
 
 /// Keeps a mode in a slice: t(_, 3). An enumerator, because device code cannot refer to a host object of class type.
 enum Underscore : unsigned char { _ };

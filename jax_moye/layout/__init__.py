@@ -71,6 +71,7 @@ from jax_moye.layout.divide import flat_product as flat_product
 from jax_moye.layout.divide import logical_divide as logical_divide
 from jax_moye.layout.divide import logical_product as logical_product
 from jax_moye.layout.divide import raked_product as raked_product
+from jax_moye.layout.divide import tile as tile
 from jax_moye.layout.divide import tile_to_shape as tile_to_shape
 from jax_moye.layout.divide import tiled_divide as tiled_divide
 from jax_moye.layout.divide import tiled_product as tiled_product

@@ -180,6 +180,16 @@ def flat_divide(layout: Any, tiler: Any, *, allow_residue: bool = False) -> Layo
     return _spread(_zipped("flat_divide", layout, tiler, allow_residue), True)
 
 
+@on_layout
+def tile(layout: Any, *tiler: Any, allow_residue: bool = False) -> Layout:
+    """`tiled_divide` by the tile of the arguments, one for each mode. MoYe.jl's and CuTe's name.
+
+    >>> tile("(8,6):(6,1)", 4, 3)
+    Layout('((4,3),2,2):((6,1),24,3)')
+    """
+    return tiled_divide(layout, tiler, allow_residue=allow_residue)
+
+
 # ---- Products ------------------------------------------------------------------------------------------------------
 
 

@@ -27,7 +27,7 @@ from jax_moye.layout.errors import (
 )
 from jax_moye.layout.int_tuple import _, show
 from jax_moye.layout.inverse import left_inverse, right_inverse
-from jax_moye.layout.layout import Layout, as_any
+from jax_moye.layout.layout import Layout, as_any, as_layout
 from jax_moye.layout.modes import make_layout, slice_and_offset
 from jax_moye.layout.partition import CACHE, as_arrangement, check_thread, sliced_part
 from jax_moye.layout.tensor import Tensor
@@ -117,6 +117,14 @@ class TiledCopy:
     def get_layoutD_TV(self) -> Layout:
         """CuTe's name of `layout_D_TV`."""
         return self.layout_D_TV
+
+    def tidfrg_S(self, layout: Any) -> Layout:
+        """((thread, (value,atom)), (RestM, RestN, ...)) of a source: what `partition_S` takes a thread's part of."""
+        return thread_values(as_layout(layout, "tidfrg_S"), self, self.layout_S_TV)
+
+    def tidfrg_D(self, layout: Any) -> Layout:
+        """((thread, (value,atom)), (RestM, RestN, ...)) of a destination."""
+        return thread_values(as_layout(layout, "tidfrg_D"), self, self.layout_D_TV)
 
     def get_layoutS_MN(self) -> tuple[Layout, Layout]:
         """((m,n) -> thread + threads * value, thread -> thread) of the source's tile.

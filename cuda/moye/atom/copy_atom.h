@@ -148,14 +148,28 @@ struct TiledCopy : Atom_ {
   template <class T, class LayoutTVSide>
   MOYE_HOST_DEVICE static constexpr auto thread_values(T&& t, LayoutTVSide const& layout_tv) {
     static_assert(rank_v<RemoveCvref<T>> >= rank_v<Tiler>, "TiledCopy: the tensor has fewer modes than the tile");
-    auto const tiled = zipped_divide(t.layout(), Tiler{});  // ((TileM,TileN,...),(RestM,RestN,...))
-    auto const inner = layout_part(tiled);
-    auto const mapped = make_layout(composition(mode<0>(inner), layout_tv), mode<1>(inner));
-    if constexpr (is_composed<RemoveCvref<decltype(tiled)>>) {
-      return make_view(t.data(), tiled.with(mapped));
+    auto const mapped = tidfrg(layout_part(t.layout()), layout_tv);
+    if constexpr (is_composed<typename RemoveCvref<T>::LayoutType>) {
+      return make_view(t.data(), t.layout().with(mapped));
     } else {
       return make_view(t.data(), mapped);
     }
+  }
+
+  /// ((thread, (value, atom)), (rest of mode 0, rest of mode 1, ...)) of a source's or destination's layout: what a
+  /// partition takes one thread's part of.
+  template <class L>
+  MOYE_HOST_DEVICE static constexpr auto tidfrg_S(L const& l) {
+    return tidfrg(l, layout_S_TV());
+  }
+  template <class L>
+  MOYE_HOST_DEVICE static constexpr auto tidfrg_D(L const& l) {
+    return tidfrg(l, layout_D_TV());
+  }
+  template <class L, class LayoutTVSide>
+  MOYE_HOST_DEVICE static constexpr auto tidfrg(L const& l, LayoutTVSide const& layout_tv) {
+    auto const tiled = zipped_divide(l, Tiler{});  // ((TileM,TileN,...),(RestM,RestN,...))
+    MOYE_RETURN(make_layout(composition(mode<0>(tiled), layout_tv), mode<1>(tiled)))
   }
 
   template <class Thread>
