@@ -1,0 +1,204 @@
+// sm80_ldmatrix: D = A * B^T on mma.sync, its fragments brought in by ldmatrix from swizzled shared memory.
+//   A (M,K), B (N,K), D (M,N), each in any order; batch as an outer dimension of the grid
+//   CTA       one tile of D; all warps load and multiply, two along m and two along n
+//   gmem -> smem   cp.async of `alignment` bytes, zero-filled beyond M, N and K; rows of 2 bytes load through registers
+//   smem -> rmem   ldmatrix, transposed for operands that are contiguous along m or n; it transposes 16-bit elements
+//                  alone, so TF32 that is contiguous along m or n is read by plain loads
+//   smem      one buffer for A, one for B, swizzled: loads and math take turns
+//   sync_threads before the loads: every thread is done with the k-tile before; after them: this k-tile is there
+#pragma once
+
+#include "gemm/config.h"
+#include "gemm/element.h"
+#include "gemm/epilogue.h"
+#include "gemm/operand.h"
+#include "gemm/order.h"
+#include "gemm/sync_mma.h"
+#include "gemm/tile_scheduler.h"
+#include "moye/algorithm/copy.h"
+#include "moye/algorithm/fill.h"
+#include "moye/algorithm/gemm.h"
+#include "moye/arch/barrier.h"
+#include "moye/arch/launch.h"
+#include "moye/atom/copy_atom.h"
+#include "moye/atom/mma_atom.h"
+#include "moye/tensor.h"
+
+namespace moye {
+
+template <class Gemm, Order kOrder>
+MOYE_KERNEL(Gemm::kThreads)
+sm80_ldmatrix_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT TileGrid const grid) {
+  Gemm::template run<kOrder>(args, grid);
+}
+
+template <GemmConfig kConfig>
+  requires(kConfig.kernel == Kernel::sm80_ldmatrix)
+struct Gemm<kConfig> {
+  using MmaOp = typename Sm80Mma<kConfig.dtype, kConfig.accumulator>::Op;
+  using AtomK = decltype(get<2>(typename MmaAtom<MmaOp>::ShapeMNK{}));
+  using TiledMma = decltype(make_tiled_mma(MmaOp{}, Layout<Shape<_2, _2, _1>>{}, Tile<_32, _32, AtomK>{}));
+  using Element = typename ElementOf<kConfig.dtype>::Type;
+  static constexpr int kThreads = 128;
+  static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kBlkK = kConfig.tile.k;
+  static constexpr int kRowBytes = kBlkK * int(sizeof(Element));            // of a row along k
+  static constexpr int kVector = kConfig.alignment / int(sizeof(Element));  // elements of one global load
+  static_assert(kBlkM % 32 == 0 && kBlkN % 32 == 0, "two warps of 16x8 atoms, with x4 ldmatrix, cover 32 rows");
+  static_assert(kRowBytes == 64 || kRowBytes == 128, "the swizzles below are for rows of 64 and 128 bytes");
+  static_assert(kConfig.stages == 1, "one shared-memory buffer");
+  static_assert(decltype(size(TiledMma{}))::value == kThreads);
+
+  // The widest cp.async of `alignment` bytes; cp.async knows no 2 bytes.
+  using GlobalCopy = Conditional<
+      kConfig.alignment == 16, SM80_CP_ASYNC_CACHEGLOBAL<uint128_t>,
+      Conditional<kConfig.alignment == 8, SM80_CP_ASYNC_CACHEALWAYS<uint64_t>,
+                  Conditional<kConfig.alignment == 4, SM80_CP_ASYNC_CACHEALWAYS<uint32_t>, UniversalCopy<Element>>>>;
+
+  /// Shared memory of an operand of kRows rows: free of bank conflicts for its reads and for 16-byte cp.async.
+  template <Major kMajor, int kRows>
+  static MOYE_HOST_DEVICE constexpr auto smem_layout() {
+    if constexpr (kMajor == Major::k) {  // 16-byte pieces of a row change places with those of the rows above and below
+      using Atom = decltype(composition(Swizzle<kRowBytes == 128 ? 3 : 2, sizeof(Element) == 2 ? 3 : 2, 3>{},
+                                        Layout<Shape<_8, Int<kBlkK>>, Stride<Int<kBlkK>, _1>>{}));
+      return tile_to_shape(Atom{}, make_shape(Int<kRows>{}, Int<kBlkK>{}));  // (BLK,BLK_K)
+    } else if constexpr (sizeof(Element) == 2) {
+      using Atom = decltype(composition(Swizzle<3, 3, 3>{}, Layout<Shape<_64, _8>, Stride<_1, _64>>{}));
+      return tile_to_shape(Atom{}, make_shape(Int<kRows>{}, Int<kBlkK>{}));  // (BLK,BLK_K)
+    } else {  // plain loads: lanes read 8 neighbours of each of 4 k
+      using Atom = decltype(composition(Swizzle<2, 3, 2>{}, Layout<Shape<_32, _8>, Stride<_1, _32>>{}));
+      return tile_to_shape(Atom{}, make_shape(Int<kRows>{}, Int<kBlkK>{}));  // (BLK,BLK_K)
+    }
+  }
+
+  template <Major kMajor, int kRows>
+  static MOYE_HOST_DEVICE constexpr auto global_copy() {
+    return coalesced_copy<CopyAtom<GlobalCopy, Element>, kMajor, kThreads, kRows, kBlkK, kVector>();
+  }
+
+  /// ldmatrix reads 8x8 matrices of 16-bit elements, or 8x4 of 32-bit ones, whose rows are contiguous along k; those of
+  /// 16-bit elements also transposed, contiguous along m or n.
+  template <Major kMajor>
+  using SmemCopyAtom =
+      CopyAtom<Conditional<kMajor == Major::k, SM75_U32x4_LDSM_N,
+                           Conditional<sizeof(Element) == 2, SM75_U16x8_LDSM_T, UniversalCopy<Element>>>,
+               Element>;
+
+  using Epilogue = StagedEpilogue<TiledMma, kBlkM, kBlkN, kConfig.accumulator>;
+
+  struct Operands {
+    alignas(1024) Element a[kBlkM * kBlkK];
+    alignas(1024) Element b[kBlkN * kBlkK];
+  };
+  union SharedStorage {
+    Operands operands;
+    typename Epilogue::SharedStorage epilogue;
+  };
+  static constexpr int kSmemBytes = int(sizeof(SharedStorage));
+
+  template <Order kOrder>
+  static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid) {
+    constexpr Major kMajorA = kMajorOfA<kOrder>, kMajorB = kMajorOfB<kOrder>;
+    auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
+    int const thread = thread_idx().x;
+    TileCoord const tile = tile_coord(block_idx().x, grid.m, grid.n);
+    int const k_tiles = grid.k;
+    int const m_left = int(args.m) - tile.m * kBlkM;  // rows of A from this tile on
+    int const n_left = int(args.n) - tile.n * kBlkN;
+    int const k = int(args.k);
+
+    // Whole tiles: what lies beyond m, n and k is predicated, never read.
+    auto const* a = static_cast<Element const*>(args.a) + tile.batch * args.a_batch_stride;
+    auto const* b = static_cast<Element const*>(args.b) + tile.batch * args.b_batch_stride;
+    Tensor mA = make_tensor(make_gmem_ptr(a), make_shape(grid.m * kBlkM, k_tiles * kBlkK),
+                            operand_stride<kMajorA, kVector>(args.a_m_stride, args.a_k_stride));  // (m,k)
+    Tensor mB = make_tensor(make_gmem_ptr(b), make_shape(grid.n * kBlkN, k_tiles * kBlkK),
+                            operand_stride<kMajorB, kVector>(args.b_n_stride, args.b_k_stride));  // (n,k)
+    Tensor gA = local_tile(mA, Shape<Int<kBlkM>, Int<kBlkK>>{}, make_coord(tile.m, _));           // (BLK_M,BLK_K,k)
+    Tensor gB = local_tile(mB, Shape<Int<kBlkN>, Int<kBlkK>>{}, make_coord(tile.n, _));           // (BLK_N,BLK_K,k)
+    Tensor sA = make_tensor(make_smem_ptr(smem.operands.a), smem_layout<kMajorA, kBlkM>());       // (BLK_M,BLK_K)
+    Tensor sB = make_tensor(make_smem_ptr(smem.operands.b), smem_layout<kMajorB, kBlkN>());       // (BLK_N,BLK_K)
+
+    auto const copy_a = global_copy<kMajorA, kBlkM>();
+    auto const copy_b = global_copy<kMajorB, kBlkN>();
+    auto const thr_copy_a = copy_a.get_slice(thread);
+    auto const thr_copy_b = copy_b.get_slice(thread);
+    Tensor tAgA = thr_copy_a.partition_S(gA);                                                     // (CPY,CPY_M,CPY_K,k)
+    Tensor tAsA = thr_copy_a.partition_D(sA);                                                     // (CPY,CPY_M,CPY_K)
+    Tensor tBgB = thr_copy_b.partition_S(gB);                                                     // (CPY,CPY_N,CPY_K,k)
+    Tensor tBsB = thr_copy_b.partition_D(sB);                                                     // (CPY,CPY_N,CPY_K)
+    Tensor tAcA = thr_copy_a.partition_S(make_identity_tensor(Shape<Int<kBlkM>, Int<kBlkK>>{}));  // (CPY,CPY_M,CPY_K)
+    Tensor tBcB = thr_copy_b.partition_S(make_identity_tensor(Shape<Int<kBlkN>, Int<kBlkK>>{}));  // (CPY,CPY_N,CPY_K)
+
+    auto const load = [&](int k_tile) {
+      int const k_left = k - k_tile * kBlkK;
+      auto const valid_a = [&](int i, int j) {
+        return valid_elements<kMajorA, kVector>(tAcA(_0{}, i, j), m_left, k_left);
+      };
+      auto const valid_b = [&](int i, int j) {
+        return valid_elements<kMajorB, kVector>(tBcB(_0{}, i, j), n_left, k_left);
+      };
+      copy_zfill(copy_a, valid_a, tAgA(_, _, _, k_tile), tAsA);
+      copy_zfill(copy_b, valid_b, tBgB(_, _, _, k_tile), tBsB);
+    };
+
+    TiledMma tiled_mma;
+    auto const thr_mma = tiled_mma.get_slice(thread);
+    Tensor tCrA = thr_mma.partition_fragment_A(sA);                                  // (MMA,MMA_M,MMA_K)
+    Tensor tCrB = thr_mma.partition_fragment_B(sB);                                  // (MMA,MMA_N,MMA_K)
+    Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});  // (MMA,MMA_M,MMA_N)
+    clear(tCrC);
+
+    auto const smem_copy_a = make_tiled_copy_A(SmemCopyAtom<kMajorA>{}, tiled_mma);
+    auto const smem_copy_b = make_tiled_copy_B(SmemCopyAtom<kMajorB>{}, tiled_mma);
+    auto const smem_thr_copy_a = smem_copy_a.get_slice(thread);
+    auto const smem_thr_copy_b = smem_copy_b.get_slice(thread);
+    Tensor tXsA = smem_thr_copy_a.partition_S(sA);           // (CPY,MMA_M,MMA_K)
+    Tensor tXrA = smem_thr_copy_a.retile_D(tCrA);            // (CPY,MMA_M,MMA_K)
+    Tensor tXsB = smem_thr_copy_b.partition_S(sB);           // (CPY,MMA_N,MMA_K)
+    Tensor tXrB = smem_thr_copy_b.retile_D(tCrB);            // (CPY,MMA_N,MMA_K)
+    constexpr int kBlocks = decltype(size<2>(tCrA))::value;  // k-blocks of one mma per k-tile
+
+    MOYE_NO_UNROLL
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
+      sync_threads();
+      load(k_tile);
+      cp_async_wait_all();
+      sync_threads();
+      MOYE_UNROLL
+      for (int block = 0; block < kBlocks; ++block) {
+        copy(smem_copy_a, tXsA(_, _, block), tXrA(_, _, block));
+        copy(smem_copy_b, tXsB(_, _, block), tXrB(_, _, block));
+        gemm(tiled_mma, tCrA(_, _, block), tCrB(_, _, block), tCrC);
+      }
+    }
+
+    sync_threads();  // every warp is done with the buffers, which the epilogue's rows replace
+    Epilogue::store(args, tile, tCrC, smem.epilogue, thread);
+  }
+
+  static Status launch(GemmArgs const& args, StreamHandle stream) {
+    return dispatch(order_of(args), [&](auto order) {
+      return launch_tiles(sm80_ldmatrix_kernel<Gemm, decltype(order)::value>, kConfig.tile, kThreads, kSmemBytes, args,
+                          stream);
+    });
+  }
+
+  static Status prepare() {
+    return for_each_order(
+        [](auto order) { return prepare_kernel(sm80_ldmatrix_kernel<Gemm, decltype(order)::value>, kSmemBytes); });
+  }
+
+  static GemmEntry entry() {
+    return {.launch = &launch,
+            .prepare = &prepare,
+            .workspace_bytes = [](GemmArgs const&) -> int64_t { return 0; },
+            .threads = kThreads,
+            .smem_bytes = kSmemBytes,
+            .min_arch = 80,
+            .out_dtypes = Accumulator<kConfig.accumulator>::kOutDtypes,
+            .orders = kAllOrders,
+            .any_stride = kVector == 1};
+  }
+};
+
+}  // namespace moye

@@ -1,0 +1,185 @@
+// sm80_tensorop: D = A * B^T on mma.sync, a whole k-block of the tile with one instruction per 16 x 8 of D.
+//   A (M,K), B (N,K), D (M,N), each in any order; batch as an outer dimension of the grid
+//   CTA       one tile of D; all warps load and multiply, two along m and two along n
+//   gmem -> smem   cp.async of `alignment` bytes, zero-filled beyond M, N and K; rows of 2 bytes load through registers
+//   smem -> rmem   plain loads, as wide as the fragment's neighbours are neighbours in shared memory; rows are padded
+//   smem      one buffer for A, one for B: loads and math take turns
+//   sync_threads before the loads: every thread is done with the k-tile before; after them: this k-tile is there
+#pragma once
+
+#include "gemm/config.h"
+#include "gemm/element.h"
+#include "gemm/epilogue.h"
+#include "gemm/operand.h"
+#include "gemm/order.h"
+#include "gemm/sync_mma.h"
+#include "gemm/tile_scheduler.h"
+#include "moye/algorithm/copy.h"
+#include "moye/algorithm/fill.h"
+#include "moye/algorithm/gemm.h"
+#include "moye/arch/barrier.h"
+#include "moye/arch/launch.h"
+#include "moye/atom/copy_atom.h"
+#include "moye/atom/mma_atom.h"
+#include "moye/tensor.h"
+
+namespace moye {
+
+template <class Gemm, Order kOrder>
+MOYE_KERNEL(Gemm::kThreads)
+sm80_tensorop_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT TileGrid const grid) {
+  Gemm::template run<kOrder>(args, grid);
+}
+
+template <GemmConfig kConfig>
+  requires(kConfig.kernel == Kernel::sm80_tensorop)
+struct Gemm<kConfig> {
+  using MmaOp = typename Sm80Mma<kConfig.dtype, kConfig.accumulator>::Op;
+  using TiledMma = decltype(make_tiled_mma(MmaOp{}, Layout<Shape<_2, _2, _1>>{}));
+  using Element = typename ElementOf<kConfig.dtype>::Type;
+  static constexpr int kThreads = 128;
+  static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kBlkK = kConfig.tile.k;
+  static constexpr int kVector = kConfig.alignment / int(sizeof(Element));  // elements of one global load
+  static_assert(kBlkM % 32 == 0 && kBlkN % 16 == 0, "two warps of 16x8 atoms cover 32 rows and 16 columns");
+  static_assert(kBlkK * sizeof(Element) == 128, "the padding below is for rows of 128 bytes along k");
+  static_assert(kConfig.stages == 1, "one shared-memory buffer");
+  static_assert(decltype(size(TiledMma{}))::value == kThreads);
+
+  // The widest cp.async of `alignment` bytes; cp.async knows no 2 bytes.
+  using GlobalCopy = Conditional<
+      kConfig.alignment == 16, SM80_CP_ASYNC_CACHEGLOBAL<uint128_t>,
+      Conditional<kConfig.alignment == 8, SM80_CP_ASYNC_CACHEALWAYS<uint64_t>,
+                  Conditional<kConfig.alignment == 4, SM80_CP_ASYNC_CACHEALWAYS<uint32_t>, UniversalCopy<Element>>>>;
+
+  /// Shared memory of an operand of kRows rows, in the order of global memory. The padding keeps vectors of 16 bytes
+  /// aligned and spreads the (row, k) = (8, 4) words that an atom's lanes read over all banks.
+  static constexpr int kPadK = 16 / int(sizeof(Element));  // elements behind a row along k
+  static constexpr int kPadMn = 8;                         // elements behind a row along m or n
+  template <Major kMajor, int kRows>
+  static MOYE_HOST_DEVICE constexpr auto smem_layout() {
+    if constexpr (kMajor == Major::k) {
+      return Layout<Shape<Int<kRows>, Int<kBlkK>>, Stride<Int<kBlkK + kPadK>, _1>>{};  // (BLK,BLK_K)
+    } else {
+      return Layout<Shape<Int<kRows>, Int<kBlkK>>, Stride<_1, Int<kRows + kPadMn>>>{};  // (BLK,BLK_K)
+    }
+  }
+  template <int kRows>
+  static constexpr int kSmemElements = max(kRows * (kBlkK + kPadK), (kRows + kPadMn) * kBlkK);
+
+  template <Major kMajor, int kRows>
+  static MOYE_HOST_DEVICE constexpr auto global_copy() {
+    return coalesced_copy<CopyAtom<GlobalCopy, Element>, kMajor, kThreads, kRows, kBlkK, kVector>();
+  }
+
+  using Epilogue = StagedEpilogue<TiledMma, kBlkM, kBlkN, kConfig.accumulator>;
+
+  struct Operands {
+    alignas(128) Element a[kSmemElements<kBlkM>];
+    alignas(128) Element b[kSmemElements<kBlkN>];
+  };
+  union SharedStorage {
+    Operands operands;
+    typename Epilogue::SharedStorage epilogue;
+  };
+  static constexpr int kSmemBytes = int(sizeof(SharedStorage));
+
+  template <Order kOrder>
+  static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid) {
+    constexpr Major kMajorA = kMajorOfA<kOrder>, kMajorB = kMajorOfB<kOrder>;
+    auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
+    int const thread = thread_idx().x;
+    TileCoord const tile = tile_coord(block_idx().x, grid.m, grid.n);
+    int const k_tiles = grid.k;
+    int const m_left = int(args.m) - tile.m * kBlkM;  // rows of A from this tile on
+    int const n_left = int(args.n) - tile.n * kBlkN;
+    int const k = int(args.k);
+
+    // Whole tiles: what lies beyond m, n and k is predicated, never read.
+    auto const* a = static_cast<Element const*>(args.a) + tile.batch * args.a_batch_stride;
+    auto const* b = static_cast<Element const*>(args.b) + tile.batch * args.b_batch_stride;
+    Tensor mA = make_tensor(make_gmem_ptr(a), make_shape(grid.m * kBlkM, k_tiles * kBlkK),
+                            operand_stride<kMajorA, kVector>(args.a_m_stride, args.a_k_stride));  // (m,k)
+    Tensor mB = make_tensor(make_gmem_ptr(b), make_shape(grid.n * kBlkN, k_tiles * kBlkK),
+                            operand_stride<kMajorB, kVector>(args.b_n_stride, args.b_k_stride));  // (n,k)
+    Tensor gA = local_tile(mA, Shape<Int<kBlkM>, Int<kBlkK>>{}, make_coord(tile.m, _));           // (BLK_M,BLK_K,k)
+    Tensor gB = local_tile(mB, Shape<Int<kBlkN>, Int<kBlkK>>{}, make_coord(tile.n, _));           // (BLK_N,BLK_K,k)
+    Tensor sA = make_tensor(make_smem_ptr(smem.operands.a), smem_layout<kMajorA, kBlkM>());       // (BLK_M,BLK_K)
+    Tensor sB = make_tensor(make_smem_ptr(smem.operands.b), smem_layout<kMajorB, kBlkN>());       // (BLK_N,BLK_K)
+
+    auto const copy_a = global_copy<kMajorA, kBlkM>();
+    auto const copy_b = global_copy<kMajorB, kBlkN>();
+    auto const thr_copy_a = copy_a.get_slice(thread);
+    auto const thr_copy_b = copy_b.get_slice(thread);
+    Tensor tAgA = thr_copy_a.partition_S(gA);                                                     // (CPY,CPY_M,CPY_K,k)
+    Tensor tAsA = thr_copy_a.partition_D(sA);                                                     // (CPY,CPY_M,CPY_K)
+    Tensor tBgB = thr_copy_b.partition_S(gB);                                                     // (CPY,CPY_N,CPY_K,k)
+    Tensor tBsB = thr_copy_b.partition_D(sB);                                                     // (CPY,CPY_N,CPY_K)
+    Tensor tAcA = thr_copy_a.partition_S(make_identity_tensor(Shape<Int<kBlkM>, Int<kBlkK>>{}));  // (CPY,CPY_M,CPY_K)
+    Tensor tBcB = thr_copy_b.partition_S(make_identity_tensor(Shape<Int<kBlkN>, Int<kBlkK>>{}));  // (CPY,CPY_N,CPY_K)
+
+    auto const load = [&](int k_tile) {
+      int const k_left = k - k_tile * kBlkK;
+      auto const valid_a = [&](int i, int j) {
+        return valid_elements<kMajorA, kVector>(tAcA(_0{}, i, j), m_left, k_left);
+      };
+      auto const valid_b = [&](int i, int j) {
+        return valid_elements<kMajorB, kVector>(tBcB(_0{}, i, j), n_left, k_left);
+      };
+      copy_zfill(copy_a, valid_a, tAgA(_, _, _, k_tile), tAsA);
+      copy_zfill(copy_b, valid_b, tBgB(_, _, _, k_tile), tBsB);
+    };
+
+    TiledMma tiled_mma;
+    auto const thr_mma = tiled_mma.get_slice(thread);
+    Tensor tCsA = thr_mma.partition_A(sA);                                           // (MMA,MMA_M,MMA_K)
+    Tensor tCsB = thr_mma.partition_B(sB);                                           // (MMA,MMA_N,MMA_K)
+    Tensor tCrA = thr_mma.make_fragment_A(tCsA);                                     // (MMA,MMA_M,MMA_K)
+    Tensor tCrB = thr_mma.make_fragment_B(tCsB);                                     // (MMA,MMA_N,MMA_K)
+    Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});  // (MMA,MMA_M,MMA_N)
+    clear(tCrC);
+    constexpr int kBlocks = decltype(size<2>(tCrA))::value;  // k-blocks of one mma per k-tile
+
+    MOYE_NO_UNROLL
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
+      sync_threads();
+      load(k_tile);
+      cp_async_wait_all();
+      sync_threads();
+      MOYE_UNROLL
+      for (int block = 0; block < kBlocks; ++block) {
+        copy(tCsA(_, _, block), tCrA(_, _, block));
+        copy(tCsB(_, _, block), tCrB(_, _, block));
+        gemm(tiled_mma, tCrA(_, _, block), tCrB(_, _, block), tCrC);
+      }
+    }
+
+    sync_threads();  // every warp is done with the buffers, which the epilogue's rows replace
+    Epilogue::store(args, tile, tCrC, smem.epilogue, thread);
+  }
+
+  static Status launch(GemmArgs const& args, StreamHandle stream) {
+    return dispatch(order_of(args), [&](auto order) {
+      return launch_tiles(sm80_tensorop_kernel<Gemm, decltype(order)::value>, kConfig.tile, kThreads, kSmemBytes, args,
+                          stream);
+    });
+  }
+
+  static Status prepare() {
+    return for_each_order(
+        [](auto order) { return prepare_kernel(sm80_tensorop_kernel<Gemm, decltype(order)::value>, kSmemBytes); });
+  }
+
+  static GemmEntry entry() {
+    return {.launch = &launch,
+            .prepare = &prepare,
+            .workspace_bytes = [](GemmArgs const&) -> int64_t { return 0; },
+            .threads = kThreads,
+            .smem_bytes = kSmemBytes,
+            .min_arch = 80,
+            .out_dtypes = Accumulator<kConfig.accumulator>::kOutDtypes,
+            .orders = kAllOrders,
+            .any_stride = kVector == 1};
+  }
+};
+
+}  // namespace moye
