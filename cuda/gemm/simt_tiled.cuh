@@ -10,6 +10,7 @@
 #include "gemm/epilogue.h"
 #include "gemm/operand.h"
 #include "gemm/order.h"
+#include "gemm/simt_epilogue.h"
 #include "gemm/tile_scheduler.h"
 #include "moye/algorithm/copy.h"
 #include "moye/algorithm/fill.h"
@@ -40,9 +41,11 @@ struct Gemm<kConfig> {
   static_assert(kConfig.stages == 1, "one shared-memory buffer; the next k-tile waits in registers");
   static_assert(kBlkM % (16 * kOwned) == 0 && kBlkN % (16 * kOwned) == 0, "16 x 16 threads own kOwned neighbours each");
 
+  // 4 x 2 warps of 4 x 8 threads: of one k, a warp reads 4 vectors of A and 8 of B, each from different banks.
+  using Threads = Layout<Shape<Shape<_4, _4>, Shape<_8, _2>, _1>, Stride<Stride<_8, _32>, Stride<_1, _128>, _0>>;
   using Tiler = Layout<Shape<_16, Int<kOwned>>, Stride<Int<kOwned>, _1>>;  // thread i owns kOwned * i + (0, kOwned)
-  using TiledMma = decltype(make_tiled_mma(UniversalFMA<Element, Element, Element, Element>{},
-                                           Layout<Shape<_16, _16, _1>>{}, Tile<Tiler, Tiler, _1>{}));
+  using TiledMma =
+      decltype(make_tiled_mma(UniversalFMA<Element, Element, Element, Element>{}, Threads{}, Tile<Tiler, Tiler, _1>{}));
   static_assert(decltype(size(TiledMma{}))::value == kThreads);
 
   template <int kRows>
@@ -137,18 +140,7 @@ struct Gemm<kConfig> {
     }
 
     Tensor tCcC = thr_mma.partition_C(make_identity_tensor(Shape<Int<kBlkM>, Int<kBlkN>>{}));  // (MMA,MMA_M,MMA_N)
-    TileEpilogue<Element> const epilogue(args, tile, kBlkM, kBlkN);
-    MOYE_UNROLL
-    for (int m = 0; m < size<1>(tCrC); ++m) {
-      MOYE_UNROLL
-      for (int n = 0; n < size<2>(tCrC); n += kOwned) {  // kOwned neighbours along n
-        Element sums[kOwned];
-        MOYE_UNROLL
-        for (int i = 0; i < kOwned; ++i) sums[i] = tCrC(_0{}, m, n + i);
-        auto const coord = tCcC(_0{}, m, n);
-        epilogue.store(sums, get<0>(coord), get<1>(coord));
-      }
-    }
+    store_from_registers(args, tile, kBlkM, kBlkN, tCrC, tCcC);
   }
 
   static Status launch(GemmArgs const& args, StreamHandle stream) {
