@@ -49,6 +49,17 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm80_double_buffer, f16,   f16,  {128, 128, 32},   2,      {1, 1},         16},
   {sm80_double_buffer, tf32,  f32,  {128, 128, 16},   2,      {1, 1},         16},
   {sm80_double_buffer, tf32,  f32,  { 64,  64, 16},   2,      {1, 1},          4},
+  {sm90_cooperative,   bf16,  f32,  {128, 128, 64},   5,      {1, 1},         16},
+  {sm90_cooperative,   bf16,  f32,  {128, 192, 64},   4,      {1, 1},         16},
+  {sm90_cooperative,   bf16,  f32,  {128, 192, 64},   4,      {2, 1},         16},
+  {sm90_cooperative,   bf16,  f32,  {128, 256, 64},   4,      {1, 1},         16},
+  {sm90_cooperative,   bf16,  f32,  {128, 256, 64},   4,      {1, 2},         16},
+  {sm90_cooperative,   bf16,  f32,  {128, 256, 64},   4,      {2, 1},         16},
+  {sm90_cooperative,   bf16,  f32,  {256, 128, 64},   4,      {1, 1},         16},
+  {sm90_cooperative,   bf16,  f32,  {256, 128, 64},   4,      {2, 1},         16},
+  {sm90_cooperative,   bf16,  f32,  {192, 192, 64},   3,      {1, 1},         16},
+  {sm90_cooperative,   bf16,  f32,  {256, 192, 64},   3,      {1, 1},         16},
+  {sm90_cooperative,   bf16,  f32,  { 64, 256, 64},   4,      {1, 1},         16},
 };
 // clang-format on
 }  // namespace moye

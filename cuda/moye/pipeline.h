@@ -18,7 +18,7 @@ class PipelineState {
   static_assert(kStages >= 1, "a pipeline has at least one stage");
 
  public:
-  MOYE_HOST_DEVICE constexpr PipelineState() = default;
+  constexpr PipelineState() = default;
   MOYE_HOST_DEVICE constexpr PipelineState(int index, uint32_t phase) : index_(index), phase_(phase) {}
 
   MOYE_HOST_DEVICE constexpr int index() const { return index_; }

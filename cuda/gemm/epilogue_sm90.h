@@ -1,0 +1,133 @@
+// From a warpgroup's wgmma accumulators to d. Two ways, chosen once per call by the host:
+//   store_by_tma        plain 16-bit results: stmatrix into swizzled rows of 128 bytes, and TMA stores them, clipped at
+//   d's
+//                       edges, while the warpgroup goes on
+//   store_by_threads    everything else: sums through shared memory, finished and stored as TileEpilogue does
+// Each warpgroup has a staging of its own and meets in a named barrier of its own.
+#pragma once
+
+#include "gemm/epilogue.h"
+#include "moye/arch/convert.h"
+#include "moye/arch/copy_sm90.h"
+#include "moye/arch/mbarrier.h"
+#include "moye/arch/tma.h"
+#include "moye/atom/mma_traits_sm90.h"
+
+namespace moye {
+
+/// kColumns: of a warpgroup's accumulators, which have 64 rows per atom along m.
+template <int kColumns, Dtype kAccumulator>
+struct WarpgroupEpilogue {
+  using Sum = typename Accumulator<kAccumulator>::Sum;
+  static constexpr int kRows = 64;
+
+  // TMA: boxes of 64 columns of 16 bits, 64 rows; two of them, so that one is filled while the other is stored.
+  static constexpr int kBox = 64;
+  static constexpr int kBoxBytes = kRows * kBox * 2;
+  static constexpr int kBuffers = 2;
+  // Threads: 32 columns of sums, rows 32 bytes apart in the banks.
+  static constexpr int kChunk = 32;
+  static constexpr int kPitch = kChunk + 8;
+  static_assert(kColumns % kChunk == 0, "whole chunks");
+
+  union SharedStorage {
+    alignas(1024) unsigned char boxes[kBuffers][kBoxBytes];
+    alignas(16) Sum sums[kRows * kPitch];
+  };
+
+  /// Whether the fast way is open to the call.
+  static bool stores_by_tma(GemmArgs const& args) {
+    EpilogueArgs const& epilogue = args.epilogue;
+    bool const plain = epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.bias.data == nullptr &&
+                       epilogue.residual.data == nullptr && epilogue.activation == Activation::none &&
+                       epilogue.preactivation == nullptr;
+    auto const aligned = [](int64_t size, int64_t stride) { return size <= 1 || stride % 8 == 0; };
+    return plain && kColumns % kBox == 0 && is_same<Sum, float> && item_bytes(args.d_dtype) == 2 &&
+           (args.n == 1 || args.d_n_stride == 1) && aligned(args.m, args.d_m_stride) &&
+           aligned(args.batch, args.d_batch_stride) && reinterpret_cast<uintptr_t>(args.d) % 16 == 0 &&
+           (args.batch <= 1 || args.d_batch_stride != 0);
+  }
+
+  /// tCrC (MMA,MMA_M,MMA_N) with MMA_N = 1; atom i of m has the rows from row(i) on. Coordinates in d, elements.
+  /// buffer: the box to fill first, then the next
+  /// call's. thread: in the warpgroup; barrier: a named barrier that no other warpgroup uses.
+  template <class Out, class Accumulators, class RowOf>
+  static MOYE_DEVICE void store_by_tma(TensorMap const* map, Accumulators const& tCrC, SharedStorage& smem,
+                                       RowOf const& row, int column, int batch, int& buffer, int thread,
+                                       int barrier MOYE_LOC) {
+    MOYE_SITE;
+    int const warp = thread / 32, lane = thread % 32;
+    // stmatrix x4: lanes 0-7, 8-15, 16-23, 24-31 name the rows of (rows 0-7, 8-15) x (columns 0-7, 8-15).
+    int const lane_row = warp * 16 + lane % 16;
+    MOYE_UNROLL
+    for (int i = 0; i < decltype(size<1>(tCrC))::value; ++i) {
+      MOYE_UNROLL
+      for (int c = 0; c < kColumns / kBox; ++c) {
+        unsigned char* const box = smem.boxes[buffer];
+        buffer = (buffer + 1) % kBuffers;
+        if (thread == 0) tma_store_wait_group_read<kBuffers - 1>();  // what this buffer held is on its way
+        named_barrier_sync(barrier, 128);
+        MOYE_UNROLL
+        for (int j = 0; j < kBox / 16; ++j) {
+          int const first = (c * kBox + j * 16) / 8 * 4;  // of the eight accumulators for 16 columns
+          auto const pair = [&](int k) {
+            return pack_pair<Out>(tCrC(first + k, i, _0{}), tCrC(first + k + 1, i, _0{}));
+          };
+          int const piece = (j * 2 + lane / 16) ^ (lane_row % 8);  // of 16 bytes: the 128-byte swizzle
+          SM90_U32x4_STSM_N::copy(pair(0), pair(2), pair(4), pair(6),
+                                  *reinterpret_cast<uint128_t*>(box + lane_row * 128 + piece * 16));
+        }
+        fence_proxy_async_shared_cta();
+        named_barrier_sync(barrier, 128);
+        if (thread == 0) {
+          tma_store(map, box, column + c * kBox, row(i), batch);
+          tma_store_commit_group();
+        }
+      }
+    }
+  }
+
+  /// tile_row(i): the row in the tile of atom i; column: in the tile.
+  template <class Accumulators, class RowOf>
+  static MOYE_DEVICE void store_by_threads(TileEpilogue<Sum> const& epilogue, Accumulators const& tCrC,
+                                           SharedStorage& smem, RowOf const& tile_row, int column, int thread,
+                                           int barrier MOYE_LOC) {
+    MOYE_SITE;
+    int const warp = thread / 32, lane = thread % 32;
+    constexpr int kAtoms = decltype(size<1>(tCrC))::value;
+    constexpr int kChunks = kColumns / kChunk;
+    MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
+        for (int step = 0; step < kAtoms * kChunks; ++step) {
+      named_barrier_sync(barrier, 128);
+      MOYE_UNROLL
+      for (int i = 0; i < kAtoms; ++i) {
+        MOYE_UNROLL
+        for (int c = 0; c < kChunks; ++c) {  // accumulators are registers: their indices are constants
+          if (step != i * kChunks + c) continue;
+          MOYE_UNROLL
+          for (int j = 0; j < kChunk / 8; ++j) {
+            MOYE_UNROLL
+            for (int half = 0; half < 2; ++half) {
+              int const first = (c * kChunk / 8 + j) * 4 + half * 2;
+              Row<Sum, 2> const pair{convert<Sum>(tCrC(first, i, _0{})), convert<Sum>(tCrC(first + 1, i, _0{}))};
+              Sum* const to = &smem.sums[(warp * 16 + half * 8 + lane / 4) * kPitch + j * 8 + lane % 4 * 2];
+              *reinterpret_cast<uint64_t*>(to) = detail::bit_cast<uint64_t>(pair);
+            }
+          }
+        }
+      }
+      named_barrier_sync(barrier, 128);
+      constexpr int kVector = TileEpilogue<Sum>::kVector, kVectors = kChunk / kVector;
+      int const first_row = tile_row(step / kChunks), first_column = column + step % kChunks * kChunk;
+      MOYE_NO_UNROLL
+      for (int vector = thread; vector < kRows * kVectors; vector += 128) {
+        int const r = vector / kVectors, c = vector % kVectors * kVector;
+        auto const word = *reinterpret_cast<uint128_t const*>(&smem.sums[r * kPitch + c]);
+        auto const sums = detail::bit_cast<Row<Sum, kVector>>(word);
+        epilogue.store(sums.elements, first_row + r, first_column + c);
+      }
+    }
+  }
+};
+
+}  // namespace moye
