@@ -219,6 +219,7 @@ struct SM90_WGMMA_SS {
   using ARegisters = uint64_t[1];
   using BRegisters = uint64_t[1];
   using CRegisters = DRegisters;
+  static constexpr int kMinArch = 90;
 
   /// d: the registers themselves, which receive the result later.
   MOYE_DEVICE MOYE_UNINSTRUMENTED static void fma(DRegisters& d, uint64_t const& a, uint64_t const& b,
@@ -243,6 +244,7 @@ struct SM90_WGMMA_RS {
   using ARegisters = uint32_t[4];
   using BRegisters = uint64_t[1];
   using CRegisters = DRegisters;
+  static constexpr int kMinArch = 90;
 
   /// a, too: it may not be written until the instruction is done.
   MOYE_DEVICE MOYE_UNINSTRUMENTED static void fma(DRegisters& d, ARegisters const& a, uint64_t const& b,

@@ -162,25 +162,21 @@ MOYE_HOST_DEVICE constexpr auto advance(DescriptorIterator const& it, Offset con
   return DescriptorIterator{it[offset].bits};
 }
 
+/// Where the descriptors of a partitioned layout ((MN,K),RestMN,RestK,...) of elements T begin, in units of 16 bytes:
+/// (1,RestMN,RestK,...). The swizzle changes nothing: the hardware applies it to the sum.
+template <class T, class L>
+MOYE_HOST_DEVICE constexpr auto gmma_desc_layout(L const& partitioned) {
+  auto const rest = upcast<16 / static_cast<int>(sizeof(T))>(take<1, rank_v<L>>(layout_part(partitioned)));
+  return make_layout(tuple_cat(make_tuple(Int<1>{}), rest.shape()), tuple_cat(make_tuple(Int<0>{}), rest.stride()));
+}
+
 /// The descriptors of a partitioned tensor of shared memory ((MN,K),RestMN,RestK,...): (1,RestMN,RestK,...).
 template <GMMA::Major kMajor, TensorLike T>
 MOYE_DEVICE auto make_gmma_desc_fragment(T const& partitioned MOYE_LOC) {
   MOYE_SITE;
-  using Value = typename T::Value;
-  using L = typename T::LayoutType;
-  constexpr int kUnits = 16 / static_cast<int>(sizeof(Value));
-  auto const plain = layout_part(partitioned.layout());
-  auto const rest = upcast<kUnits>(take<1, rank_v<L>>(plain));
-  auto const first = [&] {
-    if constexpr (is_composed<L>) {
-      return make_view(partitioned.data(), partitioned.layout().with(mode<0>(plain)));
-    } else {
-      return make_view(partitioned.data(), mode<0>(plain));
-    }
-  }();
-  return make_view(
-      DescriptorIterator{make_gmma_desc<kMajor>(first).bits},
-      make_layout(tuple_cat(make_tuple(Int<1>{}), rest.shape()), tuple_cat(make_tuple(Int<0>{}), rest.stride())));
+  auto const first = make_view(partitioned.data(), mode<0>(partitioned.layout()));
+  return make_view(DescriptorIterator{make_gmma_desc<kMajor>(first).bits},
+                   gmma_desc_layout<typename T::Value>(partitioned.layout()));
 }
 
 }  // namespace moye
