@@ -99,6 +99,8 @@ class KernelLayouts:
       b: the second operand.
       smem_align: bytes that the operands' arrays are aligned to.
       pair: neighbours of a fragment of C that one store writes.
+      blocks: k-blocks of fragments in registers at a time.
+      d: thread and value layouts, (m,n), of the epilogue's vectors along n; None: pairs, as the MMA holds them.
     """
 
     name: str
@@ -109,6 +111,8 @@ class KernelLayouts:
     b: OperandLayouts
     smem_align: int
     pair: int
+    blocks: int = 2
+    d: tuple[Layout, Layout] | None = None
 
     @property
     def threads(self) -> int:
@@ -126,10 +130,10 @@ class KernelLayouts:
         return checks.smem_bytes(*arrays, align=self.smem_align, arch=arch)
 
     def register_report(self) -> RegisterReport:
-        """An estimate of registers per thread: two k-blocks of fragments, and what is on its way to shared memory."""
+        """An estimate of registers per thread: k-blocks of fragments, and what is on its way to shared memory."""
         tile_mn = (self.a.tile[0], self.b.tile[0])
         accumulators = Layout(self.mma.partition_shape_C(tile_mn)).size
-        block = self.mma.tile_shape[2]
+        block = self.mma.tile_shape[2] * self.blocks // 2  # the estimate counts two of them
         fragments = tuple(
             (Layout(shape((operand.tile[0], block))).size, operand.value_type)
             for operand, shape in zip(
@@ -151,8 +155,9 @@ class KernelLayouts:
     def epilogue_report(self, pitch: int, value_type: Any, base: int = 0) -> SectorReport:
         """Sectors of a CTA's stores of d (M,N), row-major, whose rows are `pitch` elements apart."""
         out = dtype(value_type, "epilogue_report")
-        atom = CopyAtom(UniversalCopy(f"uint{out.bits * self.pair}"), out.name)
-        copy = make_tiled_copy_C(atom, self.mma)
+        vector = self.d[1].shape[1] if self.d else self.pair
+        atom = CopyAtom(UniversalCopy(f"uint{out.bits * vector}"), out.name)
+        copy = make_tiled_copy(atom, *self.d) if self.d else make_tiled_copy_C(atom, self.mma)
         d = Layout((self.a.tile[0], self.b.tile[0]), (pitch, 1))
         return checks.sectors(d, copy, side="D", base=base, what=f"d, {atom.op.name}")
 
@@ -257,41 +262,59 @@ def _sm80_multistage(config: Any, order: str) -> KernelLayouts:
     return KernelLayouts(config.name, config.kernel, order, mma, a, b, smem_align=1024, pair=2)
 
 
-# ---- cuda/gemm/simt_tiled.cuh --------------------------------------------------------------------------------------
+# ---- cuda/gemm/simt_tiled.cuh, simt_overlap.cuh, simt_double_buffer.cuh --------------------------------------------
 
 
-def _simt_tiled(config: Any, order: str) -> KernelLayouts:
+def _simt(config: Any, order: str) -> KernelLayouts:
     blk_m, blk_n, blk_k = config.tile
     threads, element = 256, dtype(config.dtype)
     vector, owned = config.alignment * 8 // element.bits, 128 // element.bits
+    through_registers = config.kernel == "simt_tiled"
+    arrangement = Layout(((4, 4), (8, 2)), ((8, 32), (1, 128)))  # 4 x 2 warps of 4 x 8 threads
     tiler = Layout((16, owned), (owned, 1))  # thread i owns owned * i + (0, owned)
-    mma = make_tiled_mma(UniversalFMA(element), "(16,16,1)", (tiler, tiler, 1))
+    mma = make_tiled_mma(UniversalFMA(element), arrangement, (tiler, tiler, 1))
     one = CopyAtom(UniversalCopy(element), element.name)
-    wide = CopyAtom(UniversalCopy("uint128"), element.name) if config.alignment == 16 else one
 
     def operand(name: str, rows: int, make_read: Callable[[CopyAtom, TiledMma], TiledCopy]) -> OperandLayouts:
         major = _major(order, name)
         smem = Layout((rows, blk_k), (1, rows + owned))  # (BLK,BLK_K)
-        load = _coalesced_copy(wide, major, threads, rows, blk_k, vector)
-        return OperandLayouts(
-            name,
-            (rows, blk_k),
-            major,
-            element.name,
-            load,
-            _vectorized(dataclasses.replace(load, atom=one), smem),
-            smem,
-            Layout((rows + owned, blk_k)),
-            _vectorized(make_read(one, mma), smem),
-        )
+        array = Layout((rows + owned, blk_k))
+        copied = vector if through_registers or major == "mn" else 1  # cp.async transposes element by element
+        if through_registers:
+            atom = CopyAtom(UniversalCopy("uint128"), element.name) if config.alignment == 16 else one
+        elif copied * element.bits == 128:
+            atom = CopyAtom(copy_op("SM80_CP_ASYNC_CACHEGLOBAL<uint128_t>"), element.name)
+        else:
+            atom = CopyAtom(copy_op(f"SM80_CP_ASYNC_CACHEALWAYS<uint{element.bits}_t>"), element.name)
+        load = _coalesced_copy(atom, major, threads, rows, blk_k, copied)
+        store = _vectorized(dataclasses.replace(load, atom=one), smem) if through_registers else None
+        read = _vectorized(make_read(one, mma), smem)
+        if config.kernel == "simt_double_buffer":
+            pitch = rows + owned
+            smem = Layout((rows, blk_k, config.stages), (1, pitch, pitch * blk_k))  # (BLK,BLK_K,PIPE)
+            array = Layout((pitch, blk_k, config.stages))
+        return OperandLayouts(name, (rows, blk_k), major, element.name, load, store, smem, array, read)
 
     a, b = operand("a", blk_m, make_tiled_copy_A), operand("b", blk_n, make_tiled_copy_B)
-    return KernelLayouts(config.name, config.kernel, order, mma, a, b, smem_align=16, pair=1)
+    return KernelLayouts(
+        config.name,
+        config.kernel,
+        order,
+        mma,
+        a,
+        b,
+        smem_align=16,
+        pair=1,
+        blocks=blk_k if config.kernel == "simt_overlap" else 2,
+        d=(arrangement, Layout((owned, owned), (owned, 1))),
+    )
 
 
 _KERNELS: dict[str, Callable[[Any, str], KernelLayouts]] = {
     "sm80_multistage": _sm80_multistage,
-    "simt_tiled": _simt_tiled,
+    "simt_tiled": _simt,
+    "simt_overlap": _simt,
+    "simt_double_buffer": _simt,
 }
 
 
