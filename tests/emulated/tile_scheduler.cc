@@ -1,4 +1,6 @@
-// tile_coord takes every tile of every grid exactly once, and stays inside a group of kSuperM rows of tiles.
+// tile_coord takes every tile of every grid up to 64 x 64 exactly once, for super_m 1 to 16, and stays inside a group
+// of super_m rows of tiles. Prints a number for each order, for the same formula in Python to be held against; exits
+// with 1 if an order is wrong.
 #include "gemm/tile_scheduler.h"
 
 #include <cstdio>
@@ -6,35 +8,52 @@
 
 namespace moye {
 
-template <int kSuperM>
-int check(unsigned tiles_m, unsigned tiles_n, unsigned batch) {
+/// The order's number: of the code of each tile's place, weighted with its turn. 0: not a bijection.
+uint64_t check(unsigned tiles_m, unsigned tiles_n, unsigned batch, unsigned super_m) {
   unsigned const tiles = tiles_m * tiles_n * batch;
-  std::vector<int> seen(tiles, 0);
+  std::vector<char> seen(tiles, 0);
+  uint64_t number = 1;
   for (unsigned tile = 0; tile < tiles; ++tile) {
-    TileCoord const coord = tile_coord<kSuperM>(tile, tiles_m, tiles_n);
+    TileCoord const coord = tile_coord(tile, tiles_m, tiles_n, super_m);
     bool const inside = coord.m >= 0 && unsigned(coord.m) < tiles_m && coord.n >= 0 && unsigned(coord.n) < tiles_n &&
                         coord.batch >= 0 && unsigned(coord.batch) < batch;
-    unsigned const group = tile % (tiles_m * tiles_n) / (kSuperM * tiles_n);
-    if (!inside || unsigned(coord.m) / kSuperM != group ||
+    unsigned const group = tile % (tiles_m * tiles_n) / (super_m * tiles_n);
+    if (!inside || unsigned(coord.m) / super_m != group ||
         seen[(coord.batch * tiles_m + coord.m) * tiles_n + coord.n]++) {
-      std::printf("super_m %d, grid %u x %u x %u: tile %u is (%d, %d, %d)\n", kSuperM, tiles_m, tiles_n, batch, tile,
+      std::printf("super_m %u, grid %u x %u x %u: tile %u is (%d, %d, %d)\n", super_m, tiles_m, tiles_n, batch, tile,
                   coord.m, coord.n, coord.batch);
-      return 1;
+      return 0;
     }
+    uint64_t const code = uint64_t(coord.m * 64 + coord.n + 1);
+    number += (tile + 1) * code * code;
   }
-  return 0;
+  return number;
 }
 
 int check_grids() {
-  for (unsigned m = 1; m <= 20; ++m) {
-    for (unsigned n = 1; n <= 20; ++n) {
-      if (check<8>(m, n, 3) || check<1>(m, n, 1) || check<3>(m, n, 2)) return 1;
+  for (unsigned super_m = 1; super_m <= 16; ++super_m) {
+    for (unsigned m = 1; m <= 64; ++m) {
+      for (unsigned n = 1; n <= 64; ++n) {
+        uint64_t const number = check(m, n, 1, super_m);
+        if (number == 0) return 1;
+        std::printf("%llu\n", static_cast<unsigned long long>(number));
+      }
+    }
+    for (unsigned m = 1; m <= 20; ++m) {
+      for (unsigned n = 1; n <= 20; ++n) {
+        if (check(m, n, 3, super_m) == 0) return 1;
+      }
     }
   }
-  // The largest grid a launch may have: no intermediate of the formula overflows.
+  // The largest grids a launch may have: no intermediate of the formula overflows.
   unsigned const last = 0x7ffffffe;
-  TileCoord const coord = tile_coord<8>(last, 0x7fffffff, 1);
-  return coord.m == int(last) && coord.n == 0 && coord.batch == 0 ? 0 : 1;
+  for (unsigned super_m : {1u, 8u, 0x7fffffffu}) {
+    TileCoord const row = tile_coord(last, 1, 0x7fffffff, super_m);
+    TileCoord const column = tile_coord(last, 0x7fffffff, 1, super_m);
+    if (row.m != 0 || row.n != int(last) || row.batch != 0) return 1;
+    if (column.m != int(last) || column.n != 0 || column.batch != 0) return 1;
+  }
+  return 0;
 }
 
 }  // namespace moye

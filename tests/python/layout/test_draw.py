@@ -217,7 +217,7 @@ def test_schedule_is_that_of_the_kernels(tmp_path):
     for m, n, super_m in ((4, 6, 2), (5, 3, 2), (16, 16, 8), (7, 5, 8), (1, 9, 4), (9, 1, 1), (13, 2, 4)):
         for i in range(m * n):
             row, column = tile_coord(i, m, n, super_m)
-            checks.append(f"static_assert(same(moye::tile_coord<{super_m}>({i}, {m}, {n}), {row}, {column}));")
+            checks.append(f"static_assert(same(moye::tile_coord({i}, {m}, {n}, {super_m}), {row}, {column}));")
     source = tmp_path / "order.cc"
     same = "constexpr bool same(moye::TileCoord c, int m, int n) { return c.m == m && c.n == n && c.batch == 0; }"
     source.write_text("\n".join(['#include "gemm/tile_scheduler.h"', same, *checks, ""]))
