@@ -112,22 +112,59 @@ nb::dict to_report(Status const& status, emu::Counters const& counters) {
 
 /// Runs the request. The arrays of `stream` are those of the request.
 Status run(GemmRequest const& request, emu::Stream& stream) {
-  stream.memory = {
-      {request.a.data, size_t(request.a.elements * item_bytes(request.a.dtype)), "a", false},
-      {request.b.data, size_t(request.b.elements * item_bytes(request.b.dtype)), "b", false},
-      {request.d.data, size_t(request.d.elements * item_bytes(request.d.dtype)), "d", true},
-      {request.workspace, size_t(request.workspace_bytes), "workspace", true},
-  };
+  stream.memory = emulated_memory(request);
   GemmCall call;
   if (Status status = decode_gemm(request, call); !status.ok()) return status;
   return call.gemm->entry.launch(call.args, &stream);
 }
 
+/// Buffers of a request that hold copies of arrays, between guards. Those that are written come back.
+class GuardedCopies {
+ public:
+  explicit GuardedCopies(emu::GuardedBuffer::Flush side) : side_(side) {}
+  GuardedCopies(GuardedCopies const&) = delete;
+  GuardedCopies& operator=(GuardedCopies const&) = delete;
+
+  /// Puts `buffer` into guarded memory: a copy, or NaN where it is to be written.
+  void add(char const* name, Buffer& buffer, bool written) {
+    size_t const bytes = size_t(buffer.elements * item_bytes(buffer.dtype));
+    size_t const alignment = 16;  // of an operand's address, as XLA's buffers have at least
+    copies_.push_back({name, buffer.data, written, emu::GuardedBuffer(bytes, alignment, side_)});
+    if (!written && bytes > 0) std::memcpy(copies_.back().guarded.data(), buffer.data, bytes);
+    buffer.data = copies_.back().guarded.data();
+  }
+
+  /// Copies results back. What was written outside a buffer, or nothing.
+  std::string finish() {
+    std::string damaged;
+    for (Copy& copy : copies_) {
+      if (copy.written && copy.guarded.size() > 0) std::memcpy(copy.array, copy.guarded.data(), copy.guarded.size());
+      std::string const damage = copy.guarded.damage();
+      if (damaged.empty() && !damage.empty()) damaged = std::string("written outside ") + copy.name + ": " + damage;
+    }
+    return damaged;
+  }
+
+ private:
+  struct Copy {
+    char const* name;
+    void* array;
+    bool written;
+    emu::GuardedBuffer guarded;
+  };
+  emu::GuardedBuffer::Flush side_;
+  std::vector<Copy> copies_;
+};
+
+using Strides = std::vector<int64_t>;
+
 nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::handle d, std::vector<int64_t> const& sizes,
                  std::vector<int64_t> const& a_strides, std::vector<int64_t> const& b_strides,
                  std::vector<int64_t> const& d_strides, std::optional<std::string> const& out_dtype,
                  std::string const& mode, uint64_t seed, bool detect_races, std::string const& order, int workers,
-                 bool guard, std::string const& flush, bool count_transactions) {
+                 bool guard, std::string const& flush, bool count_transactions, nb::object c, Strides const& c_strides,
+                 nb::object bias, Strides const& bias_strides, nb::object residual, Strides const& residual_strides,
+                 double alpha, double beta, std::string const& activation, nb::object preactivation) {
   emu::Stream stream;
   stream.options.seed = seed;
   stream.options.detect_races = detect_races;
@@ -156,6 +193,22 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
                       .d = {d_bytes.data(), int64_t(d_bytes.size()) / item_bytes(d_dtype), d_dtype},
                       .workspace = nullptr,
                       .workspace_bytes = 0};
+  // Of d's dtype, so that arrays of raw bytes do. NumPy's names are checked where the elements have some.
+  auto const to_d_buffer = [&](char const* name, nb::handle array) -> Buffer {
+    Bytes const bytes = to_bytes(name, array);
+    Dtype const dtype = dtype_of_result(array, d_dtype, {});
+    return {bytes.data(), int64_t(bytes.size()) / item_bytes(dtype), dtype};
+  };
+  EpilogueRequest& epilogue = request.epilogue;
+  epilogue.activation = activation;
+  epilogue.alpha = alpha;
+  epilogue.beta = beta;
+  if (!c.is_none()) epilogue.c = {true, to_d_buffer("c", c), c_strides};
+  if (!bias.is_none()) epilogue.bias = {true, to_d_buffer("bias", bias), bias_strides};
+  if (!residual.is_none()) epilogue.residual = {true, to_d_buffer("residual", residual), residual_strides};
+  epilogue.wants_preactivation = !preactivation.is_none();
+  if (epilogue.wants_preactivation) epilogue.preactivation = to_d_buffer("preactivation", preactivation);
+
   if (Status status = gemm_workspace_bytes(request, request.workspace_bytes); !status.ok())
     return to_report(status, stream.counters);
 
@@ -169,20 +222,30 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
     if (!guard) {
       status = run(request, stream);
     } else {
-      size_t const alignment = 16;  // of an operand's address, as XLA's buffers have at least
-      emu::GuardedBuffer guarded_a(a_bytes.size(), alignment, side), guarded_b(b_bytes.size(), alignment, side);
-      emu::GuardedBuffer guarded_d(d_bytes.size(), alignment, side);  // full of NaN
-      std::memcpy(guarded_a.data(), a_bytes.data(), a_bytes.size());
-      std::memcpy(guarded_b.data(), b_bytes.data(), b_bytes.size());
-      request.a.data = guarded_a.data();
-      request.b.data = guarded_b.data();
-      request.d.data = guarded_d.data();
-      status = run(request, stream);
-      std::memcpy(d_bytes.data(), guarded_d.data(), d_bytes.size());
-      for (auto const& [name, buffer] : {std::pair{"a", &guarded_a}, {"b", &guarded_b}, {"d", &guarded_d}}) {
-        std::string const damage = buffer->damage();
-        if (status.ok() && !damage.empty()) status.message = std::string("written outside ") + name + ": " + damage;
+      GuardedCopies copies(side);
+      copies.add("a", request.a, false);
+      copies.add("b", request.b, false);
+      // Who passes one array as d and as c or residual wants it updated in place: then it is not full of NaN.
+      auto const in_place = [&](EpilogueMatrix const& matrix) {
+        return matrix.present && matrix.buffer.data == request.d.data;
+      };
+      void* const d_data = request.d.data;
+      bool const keep_d = in_place(epilogue.c) || in_place(epilogue.residual);
+      copies.add("d", request.d, true);
+      if (keep_d) std::memcpy(request.d.data, d_data, d_bytes.size());
+      for (auto const& [name, matrix] :
+           {std::pair{"c", &epilogue.c}, {"bias", &epilogue.bias}, {"residual", &epilogue.residual}}) {
+        if (!matrix->present) continue;
+        if (matrix->buffer.data == d_data) {
+          matrix->buffer.data = request.d.data;
+        } else {
+          copies.add(name, matrix->buffer, false);
+        }
       }
+      if (epilogue.wants_preactivation) copies.add("preactivation", epilogue.preactivation, true);
+      status = run(request, stream);
+      std::string const damage = copies.finish();
+      if (status.ok()) status.message = damage;
     }
   }
   return to_report(status, stream.counters);
@@ -203,17 +266,43 @@ bool parse_mode(std::string_view word, emu::Mode& mode) {
   return true;
 }
 
+std::vector<emu::Memory> emulated_memory(GemmRequest const& request) {
+  auto const to_memory = [](Buffer const& buffer, char const* name, bool writable) {
+    return emu::Memory{buffer.data, size_t(buffer.elements * item_bytes(buffer.dtype)), name, writable};
+  };
+  std::vector<emu::Memory> memory = {to_memory(request.a, "a", false),
+                                     to_memory(request.b, "b", false),
+                                     to_memory(request.d, "d", true),
+                                     {request.workspace, size_t(request.workspace_bytes), "workspace", true}};
+  EpilogueRequest const& epilogue = request.epilogue;
+  for (auto const& [name, matrix] :
+       {std::pair{"c", &epilogue.c}, {"bias", &epilogue.bias}, {"residual", &epilogue.residual}}) {
+    if (matrix->present && matrix->buffer.data != request.d.data)
+      memory.push_back(to_memory(matrix->buffer, name, false));
+  }
+  if (epilogue.wants_preactivation) memory.push_back(to_memory(epilogue.preactivation, "preactivation", true));
+  return memory;
+}
+
 void add_emulate(nb::module_& module) {
   module.def(
       "emulate", &emulate, nb::arg("config"), nb::arg("a"), nb::arg("b"), nb::arg("d"), nb::arg("sizes"),
       nb::arg("a_strides"), nb::arg("b_strides"), nb::arg("d_strides"), nb::arg("out_dtype") = nb::none(),
       nb::arg("mode") = "lazy", nb::arg("seed") = 0, nb::arg("detect_races") = true, nb::arg("order") = "fifo",
       nb::arg("workers") = 1, nb::arg("guard") = true, nb::arg("flush") = "end", nb::arg("count_transactions") = false,
+      nb::arg("c") = nb::none(), nb::arg("c_strides") = Strides(3), nb::arg("bias") = nb::none(),
+      nb::arg("bias_strides") = Strides(3), nb::arg("residual") = nb::none(), nb::arg("residual_strides") = Strides(3),
+      nb::arg("alpha") = 1.0, nb::arg("beta") = 0.0, nb::arg("activation") = "none",
+      nb::arg("preactivation") = nb::none(),
       "Runs one launch in the emulator and returns {ok, message, counters}.\n\n"
       "a, b, d: contiguous NumPy arrays, d is written. sizes: batch, m, n, k; strides in elements, of (batch, m, k),\n"
       "(batch, n, k), (batch, m, n). guard: the kernel works on copies that end (or, by flush, start) at an\n"
       "inaccessible page, with d full of NaN before, and the bytes around them must still be there afterwards.\n"
-      "count_transactions: fills in the counters of requests, wavefronts and sectors of plain accesses and cp.async.");
+      "count_transactions: fills in the counters of requests, wavefronts and sectors of plain accesses and cp.async.\n"
+      "c, bias, residual: arrays of d's dtype, with strides of (batch, m, n), 0 where they are broadcast; d itself "
+      "may\n"
+      "be passed as c. preactivation: an array like d, written. It is z = alpha * a b + beta * c + bias, and d is\n"
+      "activation(z) + residual, activation being none, relu, gelu_tanh, gelu_erf or silu.");
 }
 
 }  // namespace moye

@@ -4,13 +4,18 @@
 #include <nanobind/nanobind.h>
 
 #include <string_view>
+#include <vector>
 
+#include "gemm.h"
 #include "moye/emu/emu.h"
 
 namespace moye {
 
 /// False for a word that names no mode.
 bool parse_mode(std::string_view word, emu::Mode& mode);
+
+/// The arrays of a request, as a stream of the emulator has them. One that lies in d, which is checked elsewhere, is d.
+std::vector<emu::Memory> emulated_memory(GemmRequest const& request);
 
 void add_emulate(nanobind::module_& module);
 

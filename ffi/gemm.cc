@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <string>
 
 #include "gemm/order.h"
@@ -76,6 +77,98 @@ std::string misaligned(char const* name, GemmConfig const& config, void const* d
          std::to_string(config.alignment) + " bytes do not divide";
 }
 
+/// One past the last byte of a buffer.
+unsigned char const* end_of(Buffer const& buffer) {
+  return static_cast<unsigned char const*>(buffer.data) + buffer.elements * item_bytes(buffer.dtype);
+}
+
+bool overlap(Buffer const& one, Buffer const& other) { return one.data < end_of(other) && other.data < end_of(one); }
+
+/// Whether a thread that has read an element of the one has read all that the other's element there holds.
+bool same_elements(Modes const& one, Modes const& other) {
+  for (size_t i = 0; i < one.size(); ++i) {
+    if (one[i].size > 1 && one[i].stride != other[i].stride) return false;
+  }
+  return true;
+}
+
+struct NamedMatrix {
+  char const* name;
+  EpilogueMatrix const& matrix;
+};
+
+std::array<NamedMatrix, 3> matrices_of(EpilogueRequest const& epilogue) {
+  return {{{"c", epilogue.c}, {"bias", epilogue.bias}, {"residual", epilogue.residual}}};
+}
+
+/// What of an epilogue needs no buffer. Why it is none; empty if it is one.
+std::string decode_epilogue(EpilogueRequest const& request, EpilogueArgs& args) {
+  auto const name = std::find(std::begin(kActivationNames), std::end(kActivationNames), request.activation);
+  if (name == std::end(kActivationNames))
+    return "activation is none, relu, gelu_tanh, gelu_erf or silu, not " + std::string(request.activation);
+  for (auto const& [what, matrix] : matrices_of(request)) {
+    if (!matrix.present) continue;
+    if (matrix.strides.size() != 3)
+      return std::string("three strides of ") + what + " are needed, not " + to_text(matrix.strides);
+    if (std::any_of(matrix.strides.begin(), matrix.strides.end(), [](int64_t stride) { return stride < 0; }))
+      return std::string(what) + " has strides " + to_text(matrix.strides) + ", which are negative";
+  }
+  if (request.beta != 0 && !request.c.present) return "beta is " + std::to_string(request.beta) + ", and there is no c";
+  auto const operand = [](EpilogueMatrix const& matrix) -> EpilogueOperand {
+    if (!matrix.present) return {};
+    return {matrix.buffer.data, matrix.strides[0], matrix.strides[1], matrix.strides[2]};
+  };
+  args = {.alpha = request.alpha,
+          .beta = request.beta,
+          .c = request.beta == 0 ? EpilogueOperand{} : operand(request.c),
+          .bias = operand(request.bias),
+          .residual = operand(request.residual),
+          .activation = Activation(name - std::begin(kActivationNames)),
+          .preactivation = request.wants_preactivation ? request.preactivation.data : nullptr};
+  return {};
+}
+
+/// Why an epilogue does not fit d, which has been checked; empty if it does.
+std::string unfit_epilogue(GemmRequest const& request, GemmArgs const& args, Modes const& d) {
+  EpilogueRequest const& epilogue = request.epilogue;
+  std::string const d_dtype = dtype_name(request.d.dtype);
+  bool const is_integer = request.d.dtype == Dtype::s32;
+  bool const is_integer_epilogue =
+      epilogue.alpha == 1 && (epilogue.beta == 0 || epilogue.beta == 1) && args.epilogue.activation <= Activation::relu;
+  if (is_integer && !is_integer_epilogue)
+    return "a result of integers takes alpha 1, beta 0 or 1, and activation none or relu";
+
+  if (epilogue.wants_preactivation) {
+    Buffer const& z = epilogue.preactivation;
+    if (z.dtype != request.d.dtype)
+      return std::string("the pre-activation is ") + dtype_name(z.dtype) + ", d " + d_dtype;
+    if (z.elements != request.d.elements)
+      return "the pre-activation has " + std::to_string(z.elements) + " elements, d " +
+             std::to_string(request.d.elements);
+    if (reinterpret_cast<uintptr_t>(z.data) % item_bytes(z.dtype) != 0)
+      return "the pre-activation is not aligned to its elements";
+    if (overlap(z, request.d)) return "the pre-activation and d overlap";
+  }
+  for (auto const& [name, matrix] : matrices_of(epilogue)) {
+    if (!matrix.present) continue;
+    Buffer const& buffer = matrix.buffer;
+    if (buffer.dtype != request.d.dtype)
+      return std::string(name) + " is " + dtype_name(buffer.dtype) + ", and d is " + d_dtype;
+    Modes modes = d;
+    for (size_t i = 0; i < modes.size(); ++i) modes[i].stride = matrix.strides[i];
+    if (std::string reason = outside(name, modes, buffer); !reason.empty()) return reason;
+    if (reinterpret_cast<uintptr_t>(buffer.data) % item_bytes(buffer.dtype) != 0)
+      return std::string(name) + " is not aligned to its elements";
+    // An element is read before it is written, and by the same thread, only where both are at the same place.
+    bool const in_place = buffer.data == request.d.data && same_elements(modes, d);
+    if (overlap(buffer, request.d) && !in_place)
+      return std::string(name) + " and d overlap, and " + name + "'s strides are not d's";
+    if (epilogue.wants_preactivation && overlap(buffer, epilogue.preactivation))
+      return std::string(name) + " and the pre-activation overlap";
+  }
+  return {};
+}
+
 /// What needs no buffer: the config, the number and signs of sizes and strides.
 Status decode_attributes(GemmRequest const& request, GemmCall& call) {
   auto const error = [&](std::string_view reason) { return gemm_error(request.config, request.sizes, reason); };
@@ -109,6 +202,7 @@ Status decode_attributes(GemmRequest const& request, GemmCall& call) {
                .d_m_stride = request.d_strides[1],
                .d_n_stride = request.d_strides[2],
                .d_dtype = request.d.dtype};
+  if (std::string reason = decode_epilogue(request.epilogue, call.args.epilogue); !reason.empty()) return error(reason);
   return {};
 }
 
@@ -129,6 +223,7 @@ std::string unfit(GemmRequest const& request, GemmCall const& call) {
   if (std::string reason = outside("b", {batch_b, b_n, b_k}, request.b); !reason.empty()) return reason;
   if (std::string reason = outside("d", d, request.d); !reason.empty()) return reason;
   if (!covers_exactly(d, request.d.elements)) return "strides of d do not write each of its elements exactly once";
+  if (std::string reason = unfit_epilogue(request, args, d); !reason.empty()) return reason;
   if (is_empty(d)) return {};  // nothing runs
 
   Order const order = order_of(args);

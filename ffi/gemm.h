@@ -17,6 +17,22 @@ struct Buffer {
   Dtype dtype;
 };
 
+/// c, bias or residual as it arrives.
+struct EpilogueMatrix {
+  bool present = false;
+  Buffer buffer = {};
+  std::span<int64_t const> strides = {};  // batch, m, n; 0 along a mode over which it is broadcast
+};
+
+/// What becomes of the product; as it stands: nothing.
+struct EpilogueRequest {
+  std::string_view activation = "none";
+  double alpha = 1, beta = 0;
+  EpilogueMatrix c, bias, residual;
+  bool wants_preactivation = false;
+  Buffer preactivation = {};  // sizes and strides are d's
+};
+
 /// A call as it arrives. Nothing in it is trusted: attributes may come from an edited or corrupted saved program.
 struct GemmRequest {
   std::string_view config;
@@ -27,6 +43,7 @@ struct GemmRequest {
   Buffer a, b, d;
   void* workspace;
   int64_t workspace_bytes;
+  EpilogueRequest epilogue = {};
 };
 
 struct GemmCall {
@@ -36,6 +53,7 @@ struct GemmCall {
 
 /// Fills `call`, or says why the request cannot be run. After success every element that the kernel reads or writes
 /// lies inside its buffer, every element of d is written exactly once, and every address has the config's alignment.
+/// Where beta is 0, c is checked and left out: no kernel reads it.
 Status decode_gemm(GemmRequest const& request, GemmCall& call);
 
 /// The bytes of workspace a call needs, from its attributes alone; no buffer is looked at.

@@ -11,34 +11,55 @@
 namespace moye {
 namespace {
 
+/// Decodes and validates the request, and runs it.
+ffi::Error launch(GemmRequest const& request, bool detect_races, std::string_view mode, int64_t seed) {
+  emu::Stream stream;
+  if (!parse_mode(mode, stream.options.mode)) {
+    return to_error(
+        gemm_error(request.config, request.sizes, "mode is eager, lazy or random, not " + std::string(mode)),
+        ffi::ErrorCode::kInvalidArgument);
+  }
+  stream.options.seed = uint64_t(seed);
+  stream.options.detect_races = detect_races;
+  stream.options.workers = int(std::max(1u, std::thread::hardware_concurrency()));
+  stream.memory = emulated_memory(request);
+  GemmCall call;
+  if (Status const status = decode_gemm(request, call); !status.ok())
+    return to_error(status, ffi::ErrorCode::kInvalidArgument);
+  Status const status = call.gemm->entry.launch(call.args, &stream);
+  if (status.ok()) return ffi::Error::Success();
+  return ffi::Error::Internal(gemm_error(request.config, request.sizes, status.message).message);
+}
+
 ffi::Error execute(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> d,
                    ffi::Result<ffi::AnyBuffer> workspace, Int64s a_strides, Int64s b_strides, std::string_view config,
                    Int64s d_strides, bool detect_races, std::string_view mode, int64_t seed, Int64s sizes) {
   return guarded(config, [&] {
-    emu::Options options;
-    if (!parse_mode(mode, options.mode)) {
-      return ffi::Error::InvalidArgument(
-          gemm_error(config, {}, "mode is eager, lazy or random, not " + std::string(mode)).message);
-    }
-    options.seed = uint64_t(seed);
-    options.detect_races = detect_races;
-    options.workers = int(std::max(1u, std::thread::hardware_concurrency()));
-
-    GemmCall call;
-    if (auto error = decode_call(a, b, *d, *workspace, config, sizes, a_strides, b_strides, d_strides, call);
+    GemmRequest request;
+    if (auto error = read_call(a, b, *d, *workspace, config, sizes, a_strides, b_strides, d_strides, request);
         error.failure()) {
       return error;
     }
-    emu::Stream stream{.options = options,
-                       .memory = {{a.untyped_data(), a.size_bytes(), "a", false},
-                                  {b.untyped_data(), b.size_bytes(), "b", false},
-                                  {d->untyped_data(), d->size_bytes(), "d", true},
-                                  {workspace->untyped_data(), workspace->size_bytes(), "workspace", true}},
-                       .counters = {}};
-    Status const status = call.gemm->entry.launch(call.args, &stream);
-    if (status.ok()) return ffi::Error::Success();
-    std::span<int64_t const> const size_span(sizes.begin(), sizes.size());
-    return ffi::Error::Internal(gemm_error(config, size_span, status.message).message);
+    return launch(request, detect_races, mode, seed);
+  });
+}
+
+ffi::Error execute_fused(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> d,
+                         ffi::Result<ffi::AnyBuffer> workspace, ffi::RemainingRets results, Int64s a_strides,
+                         std::string_view activation, double alpha, Int64s b_strides, double beta, Int64s bias_strides,
+                         Int64s c_strides, std::string_view config, Int64s d_strides, bool detect_races,
+                         std::string_view mode, std::string_view operand_names, Int64s residual_strides, int64_t seed,
+                         Int64s sizes) {
+  return guarded(config, [&] {
+    GemmRequest request;
+    if (auto error = read_call(a, b, *d, *workspace, config, sizes, a_strides, b_strides, d_strides, request);
+        error.failure()) {
+      return error;
+    }
+    EpilogueAttributes const attributes{activation,       alpha,        beta, bias_strides, c_strides,
+                                        residual_strides, operand_names};
+    if (auto error = read_epilogue(attributes, operands, results, request); error.failure()) return error;
+    return launch(request, detect_races, mode, seed);
   });
 }
 
@@ -59,5 +80,29 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeGemmCpu, moye::execute,
                                   .Attr<moye::Int64s>("d_strides")
                                   .Attr<bool>("detect_races")
                                   .Attr<std::string_view>("mode")
+                                  .Attr<int64_t>("seed")
+                                  .Attr<moye::Int64s>("sizes"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeFusedGemmCpu, moye::execute_fused,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .RemainingRets()
+                                  .Attr<moye::Int64s>("a_strides")
+                                  .Attr<std::string_view>("activation")
+                                  .Attr<double>("alpha")
+                                  .Attr<moye::Int64s>("b_strides")
+                                  .Attr<double>("beta")
+                                  .Attr<moye::Int64s>("bias_strides")
+                                  .Attr<moye::Int64s>("c_strides")
+                                  .Attr<std::string_view>("config")
+                                  .Attr<moye::Int64s>("d_strides")
+                                  .Attr<bool>("detect_races")
+                                  .Attr<std::string_view>("mode")
+                                  .Attr<std::string_view>("operands")
+                                  .Attr<moye::Int64s>("residual_strides")
                                   .Attr<int64_t>("seed")
                                   .Attr<moye::Int64s>("sizes"));

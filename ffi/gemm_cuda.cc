@@ -38,8 +38,7 @@ ffi::Error prepare_on_device(RegisteredGemm const& gemm, int device) {
   return ffi::Error::Success();
 }
 
-/// All attributes are decoded, since a handler that names one has to name all.
-ffi::Error prepare(int32_t device, Int64s, Int64s, std::string_view config, Int64s, Int64s) {
+ffi::Error prepare_config(std::string_view config, int32_t device) {
   return guarded(config, [&] {
     // A runtime that does not know the device at this stage says -1: the launch loads the kernels then. So does an
     // unknown name wait for the launch's error.
@@ -49,19 +48,54 @@ ffi::Error prepare(int32_t device, Int64s, Int64s, std::string_view config, Int6
   });
 }
 
+/// All attributes are decoded, since a handler that names one has to name all.
+ffi::Error prepare(int32_t device, Int64s, Int64s, std::string_view config, Int64s, Int64s) {
+  return prepare_config(config, device);
+}
+
+ffi::Error prepare_fused(int32_t device, Int64s, std::string_view, double, Int64s, double, Int64s, Int64s,
+                         std::string_view config, Int64s, std::string_view, Int64s, Int64s) {
+  return prepare_config(config, device);
+}
+
+/// Decodes and validates the request, and launches it.
+ffi::Error launch(GemmRequest const& request, cudaStream_t stream) {
+  GemmCall call;
+  if (Status const status = decode_gemm(request, call); !status.ok())
+    return to_error(status, ffi::ErrorCode::kInvalidArgument);
+  Status const status = call.gemm->entry.launch(call.args, stream);
+  if (status.ok()) return ffi::Error::Success();
+  return ffi::Error::Internal(gemm_error(request.config, request.sizes, status.message).message);
+}
+
 ffi::Error execute(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> d,
                    ffi::Result<ffi::AnyBuffer> workspace, Int64s a_strides, Int64s b_strides, std::string_view config,
                    Int64s d_strides, Int64s sizes) {
   return guarded(config, [&] {
-    GemmCall call;
-    if (auto error = decode_call(a, b, *d, *workspace, config, sizes, a_strides, b_strides, d_strides, call);
+    GemmRequest request;
+    if (auto error = read_call(a, b, *d, *workspace, config, sizes, a_strides, b_strides, d_strides, request);
         error.failure()) {
       return error;
     }
-    Status const status = call.gemm->entry.launch(call.args, stream);
-    if (status.ok()) return ffi::Error::Success();
-    std::span<int64_t const> const size_span(sizes.begin(), sizes.size());
-    return ffi::Error::Internal(gemm_error(config, size_span, status.message).message);
+    return launch(request, stream);
+  });
+}
+
+ffi::Error execute_fused(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::RemainingArgs operands,
+                         ffi::Result<ffi::AnyBuffer> d, ffi::Result<ffi::AnyBuffer> workspace,
+                         ffi::RemainingRets results, Int64s a_strides, std::string_view activation, double alpha,
+                         Int64s b_strides, double beta, Int64s bias_strides, Int64s c_strides, std::string_view config,
+                         Int64s d_strides, std::string_view operand_names, Int64s residual_strides, Int64s sizes) {
+  return guarded(config, [&] {
+    GemmRequest request;
+    if (auto error = read_call(a, b, *d, *workspace, config, sizes, a_strides, b_strides, d_strides, request);
+        error.failure()) {
+      return error;
+    }
+    EpilogueAttributes const attributes{activation,       alpha,        beta, bias_strides, c_strides,
+                                        residual_strides, operand_names};
+    if (auto error = read_epilogue(attributes, operands, results, request); error.failure()) return error;
+    return launch(request, stream);
   });
 }
 
@@ -90,5 +124,44 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeGemmCuda, moye::execute,
                                   .Attr<moye::Int64s>("b_strides")
                                   .Attr<std::string_view>("config")
                                   .Attr<moye::Int64s>("d_strides")
+                                  .Attr<moye::Int64s>("sizes"),
+                              {ffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeFusedGemmCudaPrepare, moye::prepare_fused,
+                              ffi::Ffi::BindPrepare()
+                                  .Ctx<ffi::DeviceOrdinal>()
+                                  .Attr<moye::Int64s>("a_strides")
+                                  .Attr<std::string_view>("activation")
+                                  .Attr<double>("alpha")
+                                  .Attr<moye::Int64s>("b_strides")
+                                  .Attr<double>("beta")
+                                  .Attr<moye::Int64s>("bias_strides")
+                                  .Attr<moye::Int64s>("c_strides")
+                                  .Attr<std::string_view>("config")
+                                  .Attr<moye::Int64s>("d_strides")
+                                  .Attr<std::string_view>("operands")
+                                  .Attr<moye::Int64s>("residual_strides")
+                                  .Attr<moye::Int64s>("sizes"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeFusedGemmCuda, moye::execute_fused,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .RemainingRets()
+                                  .Attr<moye::Int64s>("a_strides")
+                                  .Attr<std::string_view>("activation")
+                                  .Attr<double>("alpha")
+                                  .Attr<moye::Int64s>("b_strides")
+                                  .Attr<double>("beta")
+                                  .Attr<moye::Int64s>("bias_strides")
+                                  .Attr<moye::Int64s>("c_strides")
+                                  .Attr<std::string_view>("config")
+                                  .Attr<moye::Int64s>("d_strides")
+                                  .Attr<std::string_view>("operands")
+                                  .Attr<moye::Int64s>("residual_strides")
                                   .Attr<moye::Int64s>("sizes"),
                               {ffi::Traits::kCmdBufferCompatible});

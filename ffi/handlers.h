@@ -1,11 +1,18 @@
-// The handlers that a module hands to Python. One target name on both platforms; its version is part of the name, since
-// attributes are frozen into exported programs and compilation caches.
+// The handlers that a module hands to Python. One name per target on both platforms; its version is part of the name,
+// since attributes are frozen into exported programs and compilation caches.
+//   jax_moye_gemm_v1         (a, b) -> (d, workspace)                          d = a b
+//   jax_moye_fused_gemm_v1   (a, b, [c, bias, residual]) -> (d, workspace, [preactivation])
+//                            preactivation = alpha (a b) + beta c + bias, d = activation(preactivation) + residual
 #pragma once
 
 #include "xla/ffi/api/c_api.h"
 
 inline constexpr char const* kGemmTarget = "jax_moye_gemm_v1";
+inline constexpr char const* kFusedGemmTarget = "jax_moye_fused_gemm_v1";
 
 extern "C" XLA_FFI_Error* JaxMoyeGemmCpu(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCpu(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeGemmCuda(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);

@@ -10,9 +10,11 @@ namespace nb = nanobind;
 NB_MODULE(_moye_cpu, module) {
   moye::add_common_functions(module);
   module.def("handlers", [] {
-    nb::dict stages, targets;
-    stages["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCpu));
-    targets[kGemmTarget] = stages;
+    nb::dict gemm, fused_gemm, targets;
+    gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCpu));
+    fused_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeFusedGemmCpu));
+    targets[kGemmTarget] = gemm;
+    targets[kFusedGemmTarget] = fused_gemm;
     return targets;
   });
   moye::add_emulate(module);

@@ -9,10 +9,13 @@ namespace nb = nanobind;
 NB_MODULE(_moye_cuda, module) {
   moye::add_common_functions(module);
   module.def("handlers", [] {
-    nb::dict stages, targets;
-    stages["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCudaPrepare));
-    stages["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCuda));
-    targets[kGemmTarget] = stages;
+    nb::dict gemm, fused_gemm, targets;
+    gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCudaPrepare));
+    gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCuda));
+    fused_gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeFusedGemmCudaPrepare));
+    fused_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeFusedGemmCuda));
+    targets[kGemmTarget] = gemm;
+    targets[kFusedGemmTarget] = fused_gemm;
     return targets;
   });
 }

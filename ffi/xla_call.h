@@ -1,9 +1,12 @@
 // From XLA's buffers to a GemmRequest, and from a Status to XLA's error. Shared by the handlers of both platforms.
 #pragma once
 
+#include <algorithm>
 #include <exception>
+#include <iterator>
 #include <new>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "gemm.h"
@@ -51,32 +54,88 @@ inline bool to_dtype(ffi::DataType type, Dtype& dtype) {
   }
 }
 
-/// Decodes and validates a custom call's operands, results and attributes.
-inline ffi::Error decode_call(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer d, ffi::AnyBuffer workspace,
-                              std::string_view config, Int64s sizes, Int64s a_strides, Int64s b_strides,
-                              Int64s d_strides, GemmCall& call) {
-  auto const to_span = [](Int64s values) { return std::span<int64_t const>(values.begin(), values.size()); };
-  auto const to_buffer = [](ffi::AnyBuffer buffer, Dtype dtype) {
-    return Buffer{buffer.untyped_data(), int64_t(buffer.element_count()), dtype};
+inline std::span<int64_t const> to_span(Int64s values) { return {values.begin(), values.size()}; }
+
+/// False for a buffer of a type no kernel reads or writes.
+inline bool to_buffer(ffi::AnyBuffer from, Buffer& buffer) {
+  buffer.data = from.untyped_data();
+  buffer.elements = int64_t(from.element_count());
+  return to_dtype(from.element_type(), buffer.dtype);
+}
+
+inline ffi::Error invalid(std::string_view config, Int64s sizes, std::string_view reason) {
+  return to_error(gemm_error(config, to_span(sizes), reason), ffi::ErrorCode::kInvalidArgument);
+}
+
+inline constexpr char const* kOurDtypes = "operands and results are bf16, f16, f32, f64, s8, s32, e4m3 or e5m2";
+
+/// What both targets have: operands, result, and attributes as they arrive. decode_gemm() checks them.
+inline ffi::Error read_call(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer d, ffi::AnyBuffer workspace,
+                            std::string_view config, Int64s sizes, Int64s a_strides, Int64s b_strides, Int64s d_strides,
+                            GemmRequest& request) {
+  request.config = config;
+  request.sizes = to_span(sizes);
+  request.a_strides = to_span(a_strides);
+  request.b_strides = to_span(b_strides);
+  request.d_strides = to_span(d_strides);
+  request.workspace = workspace.untyped_data();
+  request.workspace_bytes = int64_t(workspace.size_bytes());
+  if (!to_buffer(a, request.a) || !to_buffer(b, request.b) || !to_buffer(d, request.d))
+    return invalid(config, sizes, kOurDtypes);
+  return ffi::Error::Success();
+}
+
+/// The attributes of the fused target beside those of read_call().
+struct EpilogueAttributes {
+  std::string_view activation;
+  double alpha, beta;
+  Int64s bias_strides, c_strides, residual_strides;  // of those that are no operands: not looked at
+  std::string_view operands;                         // which follow a and b, in their order: "c,bias,residual" or less
+};
+
+/// The rest of a fused call: operands behind a and b, results behind d and the workspace.
+inline ffi::Error read_epilogue(EpilogueAttributes const& attributes, ffi::RemainingArgs operands,
+                                ffi::RemainingRets results, GemmRequest& request) {
+  auto const error = [&](std::string const& reason) {
+    return to_error(gemm_error(request.config, request.sizes, reason), ffi::ErrorCode::kInvalidArgument);
   };
-  Dtype a_dtype, b_dtype, d_dtype;
-  if (!to_dtype(a.element_type(), a_dtype) || !to_dtype(b.element_type(), b_dtype) ||
-      !to_dtype(d.element_type(), d_dtype)) {
-    return to_error(
-        gemm_error(config, to_span(sizes), "operands and result are bf16, f16, f32, f64, s8, s32, e4m3 or e5m2"),
-        ffi::ErrorCode::kInvalidArgument);
+  EpilogueRequest& epilogue = request.epilogue;
+  epilogue.activation = attributes.activation;
+  epilogue.alpha = attributes.alpha;
+  epilogue.beta = attributes.beta;
+  struct Slot {
+    std::string_view name;
+    EpilogueMatrix& matrix;
+    Int64s strides;
+  };
+  Slot const slots[] = {{"c", epilogue.c, attributes.c_strides},
+                        {"bias", epilogue.bias, attributes.bias_strides},
+                        {"residual", epilogue.residual, attributes.residual_strides}};
+  size_t count = 0;
+  for (std::string_view rest = attributes.operands; !rest.empty(); ++count) {
+    size_t const comma = rest.find(',');
+    std::string_view const word = rest.substr(0, comma);
+    rest = comma == rest.npos ? std::string_view() : rest.substr(comma + 1);
+    auto const slot = std::find_if(std::begin(slots), std::end(slots), [&](Slot const& s) { return s.name == word; });
+    if (slot == std::end(slots) || slot->matrix.present)
+      return error("operands names c, bias and residual, each once at most, not " + std::string(attributes.operands));
+    auto const buffer = operands.get<ffi::AnyBuffer>(count);
+    if (buffer.has_error()) return error("operands are named that the call does not have");
+    slot->matrix.present = true;
+    slot->matrix.strides = to_span(slot->strides);
+    if (!to_buffer(*buffer, slot->matrix.buffer)) return error(kOurDtypes);
   }
-  GemmRequest const request{.config = config,
-                            .sizes = to_span(sizes),
-                            .a_strides = to_span(a_strides),
-                            .b_strides = to_span(b_strides),
-                            .d_strides = to_span(d_strides),
-                            .a = to_buffer(a, a_dtype),
-                            .b = to_buffer(b, b_dtype),
-                            .d = to_buffer(d, d_dtype),
-                            .workspace = workspace.untyped_data(),
-                            .workspace_bytes = int64_t(workspace.size_bytes())};
-  return to_error(decode_gemm(request, call), ffi::ErrorCode::kInvalidArgument);
+  if (count != operands.size())
+    return error("there are " + std::to_string(operands.size()) + " operands beside a and b, and " +
+                 std::to_string(count) + " are named");
+  if (results.size() > 1) return error("beside d and the workspace there is one result at most, the pre-activation");
+  if (results.size() == 1) {
+    auto buffer = results.get<ffi::AnyBuffer>(0);
+    if (buffer.has_error()) return error("the pre-activation is no buffer");
+    epilogue.wants_preactivation = true;
+    if (!to_buffer(**buffer, epilogue.preactivation)) return error(kOurDtypes);
+  }
+  return ffi::Error::Success();
 }
 
 /// Calls f(), which returns an ffi::Error. No exception leaves a handler: XLA would lose its type and text.

@@ -15,6 +15,7 @@ from jax_moye.configs import GemmConfig
 from jax_moye.problem import GemmProblem
 
 TARGET = "jax_moye_gemm_v1"  # of both platforms; a change of the attributes gets a new name, so that old exports load
+FUSED_TARGET = "jax_moye_fused_gemm_v1"  # likewise; ffi/handlers.h says what it computes
 
 _lock = threading.Lock()
 _registered: set[str] = set()

@@ -86,7 +86,7 @@ class Call:
 def make_call(config, problem: Problem, out_dtype: str, values: str = "integers", seed: int = 0) -> Call:
     """Operands for one run of `config`.
 
-    values: "integers", in [-2, 2] and so exact in every dtype, or "normal", standard normal (of int8: all its values, or
+    values: "integers", in [-2, 2] and so exact in every dtype, or "normal", standard normal (of int8: all its values or
     few enough that sums of a thousand products are finite in f16).
     """
     p = problem

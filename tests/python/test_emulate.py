@@ -1,8 +1,10 @@
 """The binding that the tests of the kernels call."""
 
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from python.support import NUMPY_NAMES
 
 import jax_moye
 from jax_moye import _moye_cpu
@@ -61,11 +63,34 @@ def test_zero_sizes(sizes):
 
 @pytest.mark.parametrize("row", jax_moye.configs(), ids=lambda row: row.name)
 def test_every_row_runs_without_alignment_to_spare(row):
-    dtype = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "f64": np.float64}[row.dtype]
-    step = row.alignment // np.dtype(dtype).itemsize
-    report, d, expected = call(row.name, m=9, n=3 * step, k=5 * step, dtype=dtype)
+    dtype = jnp.dtype(NUMPY_NAMES[row.dtype])
+    step = row.alignment // dtype.itemsize
+    out_dtype = jnp.dtype(NUMPY_NAMES[row.out_dtypes[0]])
+    report, d, expected = call(row.name, m=9, n=3 * step, k=5 * step, dtype=dtype, out_dtype=out_dtype)
     assert report["ok"], report["message"]
     np.testing.assert_array_equal(d.astype(np.float64), expected)
+
+
+def test_an_epilogue():
+    rng = np.random.default_rng(1)
+    c, bias, residual = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((20, 24), (24,), (20, 24)))
+    z = np.zeros((20, 24), np.float32)
+    report, d, product = call(
+        out_dtype=np.float32,
+        c=c,
+        c_strides=[0, 24, 1],
+        bias=bias,
+        bias_strides=[0, 0, 1],
+        residual=residual,
+        residual_strides=[0, 24, 1],
+        alpha=0.5,
+        beta=-2.0,
+        activation="relu",
+        preactivation=z,
+    )
+    assert report["ok"], report["message"]
+    np.testing.assert_array_equal(z, 0.5 * product - 2 * c + bias)
+    np.testing.assert_array_equal(d, np.maximum(z, 0) + residual)
 
 
 def test_what_does_not_fit_is_reported_not_run():
@@ -83,7 +108,7 @@ def test_arguments_are_checked():
         ({"mode": "quick"}, "mode is eager, lazy or random, not quick"),
         ({"order": "any"}, "order is fifo, lifo or random, not any"),
         ({"flush": "both"}, "flush is end or start, not both"),
-        ({"out_dtype": "int8"}, "no kernel reads or writes int8"),
+        ({"out_dtype": "int16"}, "no kernel reads or writes int16"),
     ]:
         with pytest.raises(ValueError, match=message):
             call(**options)
