@@ -66,7 +66,7 @@ struct Gemm<kConfig> {
       using Atom = decltype(composition(Swizzle<3, 3, 3>{}, Layout<Shape<_64, _8>, Stride<_1, _64>>{}));
       return tile_to_shape(Atom{}, make_shape(Int<kRows>{}, Int<kBlkK>{}, _2{}));  // (BLK,BLK_K,2)
     } else {  // plain loads: lanes read 8 neighbours of each of 4 k
-      using Atom = decltype(composition(Swizzle<2, 3, 2>{}, Layout<Shape<_32, _8>, Stride<_1, _32>>{}));
+      using Atom = decltype(composition(Swizzle<2, 3, 2>{}, Layout<Shape<_32, _4>, Stride<_1, _32>>{}));
       return tile_to_shape(Atom{}, make_shape(Int<kRows>{}, Int<kBlkK>{}, _2{}));  // (BLK,BLK_K,2)
     }
   }

@@ -101,6 +101,7 @@ class KernelLayouts:
       pair: neighbours of a fragment of C that one store writes.
       blocks: k-blocks of fragments in registers at a time.
       d: thread and value layouts, (m,n), of the epilogue's vectors along n; None: pairs, as the MMA holds them.
+      staged: the type of the sums that the epilogue stages in shared memory, in rows; None: it needs none.
     """
 
     name: str
@@ -113,6 +114,7 @@ class KernelLayouts:
     pair: int
     blocks: int = 2
     d: tuple[Layout, Layout] | None = None
+    staged: str | None = None
 
     @property
     def threads(self) -> int:
@@ -160,6 +162,32 @@ class KernelLayouts:
         copy = make_tiled_copy(atom, *self.d) if self.d else make_tiled_copy_C(atom, self.mma)
         d = Layout((self.a.tile[0], self.b.tile[0]), (pitch, 1))
         return checks.sectors(d, copy, side="D", base=base, what=f"d, {atom.op.name}")
+
+    def staging_reports(self) -> tuple[BankReport, BankReport]:
+        """Wavefronts of the sums on their way through shared memory: written as the MMA holds them, read as rows."""
+        if self.staged is None or self.d is None:
+            return BankReport(0, 0, 0), BankReport(0, 0, 0)
+        tile_m, tile_n = self.a.tile[0], self.b.tile[0]
+        rows, bits = self.mma.tile_shape[0], dtype(self.staged).bits
+        # Rows of one step, 8 elements of padding behind each; every step lies where the one before it lay.
+        smem = Layout(((rows, tile_m // rows), tile_n), ((tile_n + 8, 0), 1))
+        pairs = CopyAtom(UniversalCopy(f"uint{2 * bits}"), self.staged)
+        wide = CopyAtom(UniversalCopy("uint128"), self.staged)
+        write = checks.bank_conflicts(smem, make_tiled_copy_C(pairs, self.mma), side="D", what="sums, written in pairs")
+        read = checks.bank_conflicts(smem, make_tiled_copy(wide, *self.d), side="S", what="sums, read as rows")
+        return write, read
+
+    def epilogue_counts(self) -> dict[str, int]:
+        """What a CTA's epilogue costs in shared memory, by the names of the emulator's counters."""
+        return {
+            f"{name}_{what}": number
+            for name, report in zip(("shared_store", "shared_load"), self.staging_reports(), strict=True)
+            for what, number in (
+                ("requests", report.requests),
+                ("wavefronts", report.wavefronts),
+                ("ideal_wavefronts", report.ideal),
+            )
+        }
 
     def counts(self, a_pitch: int, b_pitch: int) -> dict[str, int]:
         """What one k-tile of a CTA costs, by the names of the emulator's counters.
@@ -221,45 +249,132 @@ def _vectorized(copy: TiledCopy, memory: Any) -> TiledCopy:
     return copy
 
 
-# ---- cuda/gemm/sm80_multistage.cuh ---------------------------------------------------------------------------------
+# ---- cuda/gemm/epilogue.h ------------------------------------------------------------------------------------------
 
 
-def _sm80_multistage(config: Any, order: str) -> KernelLayouts:
-    blk_m, blk_n, blk_k = config.tile
-    threads, element = 128, dtype(config.dtype)
-    vector = config.alignment * 8 // element.bits
-    mma = make_tiled_mma(f"SM80_16x8x16_F32{element.short}{element.short}F32_TN", "(2,2,1):(1,2,4)", (32, 32, 16))
-    op = {
+def _staged_epilogue(threads: int, blk_n: int, accumulator: str) -> dict[str, Any]:
+    """The fields of KernelLayouts that StagedEpilogue decides: threads take vectors of 16 bytes, row by row."""
+    sums = accumulator if accumulator in ("f64", "s32") else "f32"
+    vector = 128 // dtype(sums).bits
+    vectors = blk_n // vector  # of one row
+    return {"staged": sums, "d": (Layout((threads // vectors, vectors), (vectors, 1)), Layout((1, vector)))}
+
+
+# ---- What kernels on mma.sync share: cuda/gemm/sync_mma.h ----------------------------------------------------------
+
+
+def _sm80_mma_op(config: Any) -> str:
+    operand, accumulator = dtype(config.dtype).short, dtype(config.accumulator).short
+    k = 256 // dtype(config.dtype).bits
+    return f"SM80_16x8x{k}_{accumulator}{operand}{operand}{accumulator}_TN"
+
+
+def _cp_async_op(alignment: int, element: Any) -> str:
+    """The widest cp.async of `alignment` bytes, or plain loads of an element that is too small for it."""
+    return {
         16: "SM80_CP_ASYNC_CACHEGLOBAL<uint128_t>",
         8: "SM80_CP_ASYNC_CACHEALWAYS<uint64_t>",
         4: "SM80_CP_ASYNC_CACHEALWAYS<uint32_t>",
         2: f"UniversalCopy<{element.cute}>",
-    }[config.alignment]
+    }[alignment]
+
+
+def _padded_smem(major: str, rows: int, blk_k: int, pad_k: int, pad_mn: int) -> tuple[Layout, Layout]:
+    """(BLK,BLK_K), rows or columns padded, and the array that has room for either."""
+    array = Layout(max(rows * (blk_k + pad_k), (rows + pad_mn) * blk_k))
+    if major == "k":
+        return Layout((rows, blk_k), (blk_k + pad_k, 1)), array
+    return Layout((rows, blk_k), (1, rows + pad_mn)), array
+
+
+# ---- cuda/gemm/sm70_tensorop.cuh -----------------------------------------------------------------------------------
+
+
+def _sm70_tensorop(config: Any, order: str) -> KernelLayouts:
+    blk_m, blk_n, blk_k = config.tile
+    threads, element = 128, dtype(config.dtype)
+    vector = config.alignment * 8 // element.bits
+    # As sm_70 calls them: T is row-major, N column-major, of a (M,K) and b (K,N).
+    majors = "".join("TN"[(_major(order, name) == "k") == (name == "b")] for name in "ab")
+    sums = dtype(config.accumulator).short
+    quad_pairs = Layout(((2, 2), (2, 2), 1), ((1, 4), (2, 8), 0))  # 2 x 2 of a warp, 2 x 2 warps
+    tiler = Layout((4, 2, 2, 2), (1, 8, 4, 16))  # (row of 4, half of the atom, atom of the warp, warp)
+    mma = make_tiled_mma(f"SM70_8x8x4_{sums}F16F16{sums}_{majors}", quad_pairs, (tiler, tiler, 4))
+    one = CopyAtom(UniversalCopy(element), element.name)
 
     def operand(name: str, rows: int, make_read: Callable[[CopyAtom, TiledMma], TiledCopy]) -> OperandLayouts:
         major = _major(order, name)
-        if major == "k":
-            atom = Swizzle(3 if blk_k == 64 else 2, 3, 3) @ Layout((8, blk_k), (blk_k, 1))
-        else:
-            atom = Swizzle(3, 3, 3) @ Layout((64, 8), (1, 64))
-        smem = tile_to_shape(atom, (rows, blk_k, config.stages))  # (BLK,BLK_K,PIPE)
-        load = _coalesced_copy(CopyAtom(copy_op(op), element.name), major, threads, rows, blk_k, vector)
-        return OperandLayouts(
-            name,
-            (rows, blk_k),
-            major,
-            element.name,
-            load,
-            None if "CP_ASYNC" in op else load,
-            smem,
-            Layout(smem.cosize),
-            make_read(
-                CopyAtom(copy_op("SM75_U32x4_LDSM_N" if major == "k" else "SM75_U16x8_LDSM_T"), element.name), mma
-            ),
-        )
+        smem, array = _padded_smem(major, rows, blk_k, 8, 8)
+        atom = CopyAtom(UniversalCopy(f"uint{8 * config.alignment}"), element.name)
+        load = _coalesced_copy(atom, major, threads, rows, blk_k, vector)
+        store = _vectorized(dataclasses.replace(load, atom=one), smem)
+        read = _vectorized(make_read(one, mma), smem)
+        return OperandLayouts(name, (rows, blk_k), major, element.name, load, store, smem, array, read)
 
     a, b = operand("a", blk_m, make_tiled_copy_A), operand("b", blk_n, make_tiled_copy_B)
-    return KernelLayouts(config.name, config.kernel, order, mma, a, b, smem_align=1024, pair=2)
+    epilogue = _staged_epilogue(threads, blk_n, config.accumulator)
+    return KernelLayouts(config.name, config.kernel, order, mma, a, b, smem_align=128, pair=2, **epilogue)
+
+
+# ---- cuda/gemm/sm80_tensorop.cuh -----------------------------------------------------------------------------------
+
+
+def _sm80_tensorop(config: Any, order: str) -> KernelLayouts:
+    blk_m, blk_n, blk_k = config.tile
+    threads, element = 128, dtype(config.dtype)
+    vector = config.alignment * 8 // element.bits
+    mma = make_tiled_mma(_sm80_mma_op(config), "(2,2,1):(1,2,4)")
+    op = _cp_async_op(config.alignment, element)
+    one = CopyAtom(UniversalCopy(element), element.name)
+
+    def operand(name: str, rows: int, make_read: Callable[[CopyAtom, TiledMma], TiledCopy]) -> OperandLayouts:
+        major = _major(order, name)
+        smem, array = _padded_smem(major, rows, blk_k, 128 // element.bits, 8)
+        load = _coalesced_copy(CopyAtom(copy_op(op), element.name), major, threads, rows, blk_k, vector)
+        store = None if "CP_ASYNC" in op else load
+        read = _vectorized(make_read(one, mma), smem)
+        return OperandLayouts(name, (rows, blk_k), major, element.name, load, store, smem, array, read)
+
+    a, b = operand("a", blk_m, make_tiled_copy_A), operand("b", blk_n, make_tiled_copy_B)
+    epilogue = _staged_epilogue(threads, blk_n, config.accumulator)
+    return KernelLayouts(config.name, config.kernel, order, mma, a, b, smem_align=128, pair=2, **epilogue)
+
+
+# ---- cuda/gemm/sm80_ldmatrix.cuh, sm80_double_buffer.cuh, sm80_multistage.cuh --------------------------------------
+
+
+def _swizzled_smem(element: Any, major: str, rows: int, blk_k: int, stages: int | None) -> Any:
+    """(BLK,BLK_K), with stages (BLK,BLK_K,PIPE): free of bank conflicts for ldmatrix and for 16-byte cp.async."""
+    if major == "k":  # rows of 64 or 128 bytes
+        piece = {16: 3, 32: 2}[element.bits]  # 16 bytes are 1 << piece elements
+        atom = Swizzle(3 if blk_k * element.bits == 1024 else 2, piece, 3) @ Layout((8, blk_k), (blk_k, 1))
+    elif element.bits == 16:
+        atom = Swizzle(3, 3, 3) @ Layout((64, 8), (1, 64))
+    else:  # ldmatrix does not transpose 32-bit elements: plain loads
+        atom = Swizzle(2, 3, 2) @ Layout((32, 4), (1, 32))
+    return tile_to_shape(atom, (rows, blk_k) if stages is None else (rows, blk_k, stages))
+
+
+def _sm80_ldmatrix(config: Any, order: str) -> KernelLayouts:
+    blk_m, blk_n, blk_k = config.tile
+    threads, element = 128, dtype(config.dtype)
+    vector = config.alignment * 8 // element.bits
+    stages = None if config.kernel == "sm80_ldmatrix" else config.stages
+    mma = make_tiled_mma(_sm80_mma_op(config), "(2,2,1):(1,2,4)", (32, 32, 256 // element.bits))
+    op = _cp_async_op(config.alignment, element)
+
+    def operand(name: str, rows: int, make_read: Callable[[CopyAtom, TiledMma], TiledCopy]) -> OperandLayouts:
+        major = _major(order, name)
+        smem = _swizzled_smem(element, major, rows, blk_k, stages)
+        load = _coalesced_copy(CopyAtom(copy_op(op), element.name), major, threads, rows, blk_k, vector)
+        store = None if "CP_ASYNC" in op else load
+        transposed = "SM75_U16x8_LDSM_T" if element.bits == 16 else f"UniversalCopy<{element.cute}>"
+        read = make_read(CopyAtom(copy_op("SM75_U32x4_LDSM_N" if major == "k" else transposed), element.name), mma)
+        return OperandLayouts(name, (rows, blk_k), major, element.name, load, store, smem, Layout(smem.cosize), read)
+
+    a, b = operand("a", blk_m, make_tiled_copy_A), operand("b", blk_n, make_tiled_copy_B)
+    epilogue = _staged_epilogue(threads, blk_n, config.accumulator)
+    return KernelLayouts(config.name, config.kernel, order, mma, a, b, smem_align=1024, pair=2, **epilogue)
 
 
 # ---- cuda/gemm/simt_tiled.cuh, simt_overlap.cuh, simt_double_buffer.cuh --------------------------------------------
@@ -311,7 +426,11 @@ def _simt(config: Any, order: str) -> KernelLayouts:
 
 
 _KERNELS: dict[str, Callable[[Any, str], KernelLayouts]] = {
-    "sm80_multistage": _sm80_multistage,
+    "sm70_tensorop": _sm70_tensorop,
+    "sm80_tensorop": _sm80_tensorop,
+    "sm80_ldmatrix": _sm80_ldmatrix,
+    "sm80_double_buffer": _sm80_ldmatrix,
+    "sm80_multistage": _sm80_ldmatrix,
     "simt_tiled": _simt,
     "simt_overlap": _simt,
     "simt_double_buffer": _simt,
