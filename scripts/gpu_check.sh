@@ -37,7 +37,7 @@ stages="
 environment 40   versions of everything, and that JAX sees the GPU
 build       200  cmake in build/gpu_check; the two extension modules and _registers.json go into jax_moye/
 driver      90   every row on exact integers between guard bands, without JAX (tests/gpu/gemm_check.cu)
-conformance 60   one program per instruction wrapper, compared with NumPy; writes golden.tar.gz
+conformance 120  one program per instruction wrapper, compared with NumPy; writes golden.tar.gz
 pytest      150  pytest -m gpu
 memcheck    60   compute-sanitizer on conformance programs and a few products of every row
 racecheck   60   the same, for races in shared memory
@@ -86,16 +86,44 @@ stage_driver() {
   link_driver && "$build/gemm_check"
 }
 
+# Hopper's instructions have programs of their own. Their outputs: $build/conformance_<name>.
+hopper_conformance() {
+  local name=$1 folder=$build/conformance_$1 program=$build/conformance_$1.exe
+  rm -rf "$folder" && mkdir -p "$folder" &&
+    nvcc -std=c++20 -O2 --generate-code=arch=compute_90a,code=sm_90a -I cuda "tests/gpu/conformance_$name.cu" \
+      -o "$program" && "$program" "$folder" > /dev/null
+}
+
 stage_conformance() {
-  local golden=$build/golden/conformance
-  rm -rf "$golden" && mkdir -p "$golden" &&
-    nvcc -std=c++20 -O2 -arch=native -I cuda tests/gpu/conformance.cu -o "$build/conformance" &&
-    "$build/conformance" "$golden" > /dev/null || return
+  local golden=$build/golden/conformance name status=0 hopper=()
+  rm -rf "$build/golden" && mkdir -p "$golden" || return
+  if nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | grep -q '^9\.0'; then
+    for name in wgmma tma; do
+      [ -f "tests/gpu/conformance_$name.cu" ] || continue
+      hopper+=("$name")
+      { hopper_conformance "$name" > "$build/conformance_$name.log" 2>&1; echo $? > "$build/conformance_$name.rc"; } &
+    done
+  fi
+  nvcc -std=c++20 -O2 -arch=native -I cuda tests/gpu/conformance.cu -o "$build/conformance" &&
+    "$build/conformance" "$golden" > /dev/null || status=1
+  wait
   # Written even if NumPy disagrees: then the files say what the GPU does, which is the truth.
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader > "$golden/gpu.txt"
   nvcc --version | tail -2 >> "$golden/gpu.txt"
-  tar -czf "$OUT/golden.tar.gz" -C "$build/golden" conformance
-  "$PYTHON" tests/gpu/conformance_reference.py "$golden"
+  "$PYTHON" tests/gpu/conformance_reference.py "$golden" || status=1
+  for name in "${hopper[@]}"; do
+    cat "$build/conformance_$name.log"
+    [ "$(cat "$build/conformance_$name.rc")" = 0 ] || { echo "conformance_$name failed"; status=1; continue; }
+    if [ "$name" = wgmma ]; then # large outputs: digests
+      "$PYTHON" tests/gpu/conformance_wgmma_reference.py "$build/conformance_wgmma" \
+        "$build/golden/conformance_wgmma.tsv" || status=1
+    else
+      cp -r "$build/conformance_$name" "$build/golden/"
+      "$PYTHON" "tests/gpu/conformance_${name}_reference.py" "$build/conformance_$name" || status=1
+    fi
+  done
+  tar -czf "$OUT/golden.tar.gz" -C "$build/golden" .
+  return $status
 }
 
 stage_pytest() {
