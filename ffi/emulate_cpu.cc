@@ -162,15 +162,19 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
                  std::vector<int64_t> const& a_strides, std::vector<int64_t> const& b_strides,
                  std::vector<int64_t> const& d_strides, std::optional<std::string> const& out_dtype,
                  std::string const& mode, uint64_t seed, bool detect_races, std::string const& order, int workers,
-                 bool guard, std::string const& flush, bool count_transactions, nb::object c, Strides const& c_strides,
-                 nb::object bias, Strides const& bias_strides, nb::object residual, Strides const& residual_strides,
-                 double alpha, double beta, std::string const& activation, nb::object preactivation) {
+                 bool guard, std::string const& flush, bool count_transactions, int multiprocessors, nb::object c,
+                 Strides const& c_strides, nb::object bias, Strides const& bias_strides, nb::object residual,
+                 Strides const& residual_strides, double alpha, double beta, std::string const& activation,
+                 nb::object preactivation) {
   emu::Stream stream;
   stream.options.seed = seed;
   stream.options.detect_races = detect_races;
   stream.options.order = parse_order(order);
   stream.options.workers = workers;
   stream.options.count_transactions = count_transactions;
+  if (multiprocessors < 1)
+    throw std::invalid_argument("emulate: multiprocessors is " + std::to_string(multiprocessors) + ", not positive");
+  stream.options.multiprocessors = multiprocessors;
   if (!parse_mode(mode, stream.options.mode))
     throw std::invalid_argument("emulate: mode is eager, lazy or random, not " + mode);
 
@@ -290,15 +294,16 @@ void add_emulate(nb::module_& module) {
       nb::arg("a_strides"), nb::arg("b_strides"), nb::arg("d_strides"), nb::arg("out_dtype") = nb::none(),
       nb::arg("mode") = "lazy", nb::arg("seed") = 0, nb::arg("detect_races") = true, nb::arg("order") = "fifo",
       nb::arg("workers") = 1, nb::arg("guard") = true, nb::arg("flush") = "end", nb::arg("count_transactions") = false,
-      nb::arg("c") = nb::none(), nb::arg("c_strides") = Strides(3), nb::arg("bias") = nb::none(),
-      nb::arg("bias_strides") = Strides(3), nb::arg("residual") = nb::none(), nb::arg("residual_strides") = Strides(3),
-      nb::arg("alpha") = 1.0, nb::arg("beta") = 0.0, nb::arg("activation") = "none",
-      nb::arg("preactivation") = nb::none(),
+      nb::arg("multiprocessors") = emu::Options{}.multiprocessors, nb::arg("c") = nb::none(),
+      nb::arg("c_strides") = Strides(3), nb::arg("bias") = nb::none(), nb::arg("bias_strides") = Strides(3),
+      nb::arg("residual") = nb::none(), nb::arg("residual_strides") = Strides(3), nb::arg("alpha") = 1.0,
+      nb::arg("beta") = 0.0, nb::arg("activation") = "none", nb::arg("preactivation") = nb::none(),
       "Runs one launch in the emulator and returns {ok, message, counters}.\n\n"
       "a, b, d: contiguous NumPy arrays, d is written. sizes: batch, m, n, k; strides in elements, of (batch, m, k),\n"
       "(batch, n, k), (batch, m, n). guard: the kernel works on copies that end (or, by flush, start) at an\n"
       "inaccessible page, with d full of NaN before, and the bytes around them must still be there afterwards.\n"
       "count_transactions: fills in the counters of requests, wavefronts and sectors of plain accesses and cp.async.\n"
+      "multiprocessors: of the emulated device, which persistent kernels choose their grid by.\n"
       "c, bias, residual: arrays of d's dtype, with strides of (batch, m, n), 0 where they are broadcast; d itself "
       "may\n"
       "be passed as c. preactivation: an array like d, written. It is z = alpha * a b + beta * c + bias, and d is\n"

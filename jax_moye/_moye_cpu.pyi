@@ -35,6 +35,7 @@ def emulate(
     guard: bool = True,
     flush: Literal["end", "start"] = "end",
     count_transactions: bool = False,
+    multiprocessors: int = 2,
     c: np.ndarray | None = None,
     c_strides: Sequence[int] = (0, 0, 0),
     bias: np.ndarray | None = None,
