@@ -60,6 +60,12 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_cooperative,   bf16,  f32,  {192, 192, 64},   3,      {1, 1},         16},
   {sm90_cooperative,   bf16,  f32,  {256, 192, 64},   3,      {1, 1},         16},
   {sm90_cooperative,   bf16,  f32,  { 64, 256, 64},   4,      {1, 1},         16},
+  {sm90_pingpong,      bf16,  f32,  { 64, 256, 64},   4,      {1, 1},         16},
+  {sm90_pingpong,      bf16,  f32,  {128, 128, 64},   5,      {1, 1},         16},
+  {sm90_pingpong,      bf16,  f32,  {128, 128, 64},   5,      {1, 2},         16},
+  {sm90_pingpong,      bf16,  f32,  {128, 128, 64},   5,      {2, 1},         16},
+  {sm90_pingpong,      bf16,  f32,  {128, 192, 64},   4,      {1, 1},         16},
+  {sm90_pingpong,      bf16,  f32,  {128, 192, 64},   4,      {2, 1},         16},
 };
 // clang-format on
 }  // namespace moye

@@ -61,10 +61,10 @@ struct Accumulator<Dtype::s32> {
 
 /// What one call does to one tile of d. d's dtype is looked at where elements are loaded and stored, a uniform branch:
 /// a copy of all of it per dtype would multiply the code.
-template <class Sum>
+template <class Sum, int kVector_ = 16 / int(sizeof(Sum))>
 class TileEpilogue {
  public:
-  static constexpr int kVector = 16 / int(sizeof(Sum));  // neighbours along n that a thread finishes together
+  static constexpr int kVector = kVector_;  // neighbours along n that a thread finishes together
 
   /// tile_m, tile_n: the tile's extents.
   MOYE_DEVICE TileEpilogue(GemmArgs const& args, TileCoord const& tile, int tile_m, int tile_n)
@@ -213,7 +213,7 @@ struct StagedEpilogue {
         if (i == step) write_pairs(tCrC(_, i, _), tCsC(_, _0{}, _));
       }
       sync_threads();
-      constexpr int kVector = TileEpilogue<Sum>::kVector;
+      constexpr int kVector = 16 / int(sizeof(Sum));
       constexpr int kVectors = kTileN / kVector;  // of one row
       static_assert(kTileN % kVector == 0, "rows are whole vectors");
       MOYE_NO_UNROLL

@@ -88,8 +88,8 @@ struct WarpgroupEpilogue {
   }
 
   /// tile_row(i): the row in the tile of atom i; column: in the tile.
-  template <class Accumulators, class RowOf>
-  static MOYE_DEVICE void store_by_threads(TileEpilogue<Sum> const& epilogue, Accumulators const& tCrC,
+  template <int kVector, class Accumulators, class RowOf>
+  static MOYE_DEVICE void store_by_threads(TileEpilogue<Sum, kVector> const& epilogue, Accumulators const& tCrC,
                                            SharedStorage& smem, RowOf const& tile_row, int column, int thread,
                                            int barrier MOYE_LOC) {
     MOYE_SITE;
@@ -117,12 +117,12 @@ struct WarpgroupEpilogue {
         }
       }
       named_barrier_sync(barrier, 128);
-      constexpr int kVector = TileEpilogue<Sum>::kVector, kVectors = kChunk / kVector;
+      constexpr int kVectors = kChunk / kVector;
       int const first_row = tile_row(step / kChunks), first_column = column + step % kChunks * kChunk;
       MOYE_NO_UNROLL
       for (int vector = thread; vector < kRows * kVectors; vector += 128) {
         int const r = vector / kVectors, c = vector % kVectors * kVector;
-        auto const word = *reinterpret_cast<uint128_t const*>(&smem.sums[r * kPitch + c]);
+        auto const word = *reinterpret_cast<typename Row<Sum, kVector>::Word const*>(&smem.sums[r * kPitch + c]);
         auto const sums = detail::bit_cast<Row<Sum, kVector>>(word);
         epilogue.store(sums.elements, first_row + r, first_column + c);
       }
