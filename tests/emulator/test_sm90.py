@@ -125,8 +125,8 @@ REPORTS = {
     "remote_arrive_before_init": rf"{REMOTE} by {THREAD} at {at('remote_arrive_before_init')}: "
     rf"mbarrier {BAR} of {BLOCK}: no barrier lies between its initialization and this",
     "remote_arrive_no_fence": rf"{REMOTE} by {THREAD} at {at('remote_arrive_no_fence arrive')}:"
-    rf" mbarrier smem\+0x1000 \(initialized at {at('remote_arrive_no_fence init')}\) of {BLOCK}: no fence_mbarrier_init "
-    "lies between its initialization and this",
+    rf" mbarrier smem\+0x1000 \(initialized at {at('remote_arrive_no_fence init')}\) of {BLOCK}: no "
+    "fence_mbarrier_init lies between its initialization and this",
     "remote_arrive_no_cta": rf"{REMOTE} by {THREAD} at {at('remote_arrive_no_cta')}: the "
     "cluster has 2 CTAs, none of rank 2",
     "multicast_mask": rf"TMA load by {THREAD} at {at('multicast_mask')}: the mask 0x5 does not name CTAs of a cluster "

@@ -48,141 +48,150 @@ namespace detail {
                "l"(map), __VA_ARGS__                                                         \
                : "memory")
 
-MOYE_DEVICE void tma_load_tile(TensorMap const* map, uint64_t* bar, void* smem, int c0, int c1, CacheHint hint) {
-  if (hint == CacheHint::none) {
-    MOYE_TMA_LOAD("2", "", "%3, %4", "", "r"(c0), "r"(c1));
-  } else {
-    MOYE_TMA_LOAD("2", ".L2::cache_hint", "%3, %4", ", %5", "r"(c0), "r"(c1), "l"(hint));
+struct TmaRank2 {
+  MOYE_DEVICE static void load(TensorMap const* map, uint64_t* bar, void* smem, int c0, int c1, CacheHint hint) {
+    if (hint == CacheHint::none) {
+      MOYE_TMA_LOAD("2", "", "%3, %4", "", "r"(c0), "r"(c1));
+    } else {
+      MOYE_TMA_LOAD("2", ".L2::cache_hint", "%3, %4", ", %5", "r"(c0), "r"(c1), "l"(hint));
+    }
   }
-}
 
-MOYE_DEVICE void tma_multicast_tile(TensorMap const* map, uint64_t* bar, uint16_t mask, void* smem, int c0, int c1,
-                                    CacheHint hint) {
-  if (hint == CacheHint::none) {
-    MOYE_TMA_LOAD("2", ".multicast::cluster", "%3, %4", ", %5", "r"(c0), "r"(c1), "h"(mask));
-  } else {
-    MOYE_TMA_LOAD("2", ".multicast::cluster.L2::cache_hint", "%3, %4", ", %5, %6", "r"(c0), "r"(c1), "h"(mask),
-                  "l"(hint));
+  MOYE_DEVICE static void load_multicast(TensorMap const* map, uint64_t* bar, uint16_t mask, void* smem, int c0, int c1,
+                                         CacheHint hint) {
+    if (hint == CacheHint::none) {
+      MOYE_TMA_LOAD("2", ".multicast::cluster", "%3, %4", ", %5", "r"(c0), "r"(c1), "h"(mask));
+    } else {
+      MOYE_TMA_LOAD("2", ".multicast::cluster.L2::cache_hint", "%3, %4", ", %5, %6", "r"(c0), "r"(c1), "h"(mask),
+                    "l"(hint));
+    }
   }
-}
 
-MOYE_DEVICE void tma_store_tile(TensorMap const* map, void const* smem, int c0, int c1, CacheHint hint) {
-  if (hint == CacheHint::none) {
-    MOYE_TMA_STORE("cp.async.bulk.tensor.2d.global.shared::cta", "", "%2, %3", "", "r"(c0), "r"(c1));
-  } else {
-    MOYE_TMA_STORE("cp.async.bulk.tensor.2d.global.shared::cta", ".L2::cache_hint", "%2, %3", ", %4", "r"(c0), "r"(c1),
-                   "l"(hint));
+  MOYE_DEVICE static void store(TensorMap const* map, void const* smem, int c0, int c1, CacheHint hint) {
+    if (hint == CacheHint::none) {
+      MOYE_TMA_STORE("cp.async.bulk.tensor.2d.global.shared::cta", "", "%2, %3", "", "r"(c0), "r"(c1));
+    } else {
+      MOYE_TMA_STORE("cp.async.bulk.tensor.2d.global.shared::cta", ".L2::cache_hint", "%2, %3", ", %4", "r"(c0),
+                     "r"(c1), "l"(hint));
+    }
   }
-}
 
-MOYE_DEVICE void tma_reduce_add_tile(TensorMap const* map, void const* smem, int c0, int c1) {
-  MOYE_TMA_STORE("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add", "", "%2, %3", "", "r"(c0), "r"(c1));
-}
+  MOYE_DEVICE static void reduce_add(TensorMap const* map, void const* smem, int c0, int c1) {
+    MOYE_TMA_STORE("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add", "", "%2, %3", "", "r"(c0), "r"(c1));
+  }
+};
 
-MOYE_DEVICE void tma_load_tile(TensorMap const* map, uint64_t* bar, void* smem, int c0, int c1, int c2,
+struct TmaRank3 {
+  MOYE_DEVICE static void load(TensorMap const* map, uint64_t* bar, void* smem, int c0, int c1, int c2,
                                CacheHint hint) {
-  if (hint == CacheHint::none) {
-    MOYE_TMA_LOAD("3", "", "%3, %4, %5", "", "r"(c0), "r"(c1), "r"(c2));
-  } else {
-    MOYE_TMA_LOAD("3", ".L2::cache_hint", "%3, %4, %5", ", %6", "r"(c0), "r"(c1), "r"(c2), "l"(hint));
+    if (hint == CacheHint::none) {
+      MOYE_TMA_LOAD("3", "", "%3, %4, %5", "", "r"(c0), "r"(c1), "r"(c2));
+    } else {
+      MOYE_TMA_LOAD("3", ".L2::cache_hint", "%3, %4, %5", ", %6", "r"(c0), "r"(c1), "r"(c2), "l"(hint));
+    }
   }
-}
 
-MOYE_DEVICE void tma_multicast_tile(TensorMap const* map, uint64_t* bar, uint16_t mask, void* smem, int c0, int c1,
-                                    int c2, CacheHint hint) {
-  if (hint == CacheHint::none) {
-    MOYE_TMA_LOAD("3", ".multicast::cluster", "%3, %4, %5", ", %6", "r"(c0), "r"(c1), "r"(c2), "h"(mask));
-  } else {
-    MOYE_TMA_LOAD("3", ".multicast::cluster.L2::cache_hint", "%3, %4, %5", ", %6, %7", "r"(c0), "r"(c1), "r"(c2),
-                  "h"(mask), "l"(hint));
+  MOYE_DEVICE static void load_multicast(TensorMap const* map, uint64_t* bar, uint16_t mask, void* smem, int c0, int c1,
+                                         int c2, CacheHint hint) {
+    if (hint == CacheHint::none) {
+      MOYE_TMA_LOAD("3", ".multicast::cluster", "%3, %4, %5", ", %6", "r"(c0), "r"(c1), "r"(c2), "h"(mask));
+    } else {
+      MOYE_TMA_LOAD("3", ".multicast::cluster.L2::cache_hint", "%3, %4, %5", ", %6, %7", "r"(c0), "r"(c1), "r"(c2),
+                    "h"(mask), "l"(hint));
+    }
   }
-}
 
-MOYE_DEVICE void tma_store_tile(TensorMap const* map, void const* smem, int c0, int c1, int c2, CacheHint hint) {
-  if (hint == CacheHint::none) {
-    MOYE_TMA_STORE("cp.async.bulk.tensor.3d.global.shared::cta", "", "%2, %3, %4", "", "r"(c0), "r"(c1), "r"(c2));
-  } else {
-    MOYE_TMA_STORE("cp.async.bulk.tensor.3d.global.shared::cta", ".L2::cache_hint", "%2, %3, %4", ", %5", "r"(c0),
-                   "r"(c1), "r"(c2), "l"(hint));
+  MOYE_DEVICE static void store(TensorMap const* map, void const* smem, int c0, int c1, int c2, CacheHint hint) {
+    if (hint == CacheHint::none) {
+      MOYE_TMA_STORE("cp.async.bulk.tensor.3d.global.shared::cta", "", "%2, %3, %4", "", "r"(c0), "r"(c1), "r"(c2));
+    } else {
+      MOYE_TMA_STORE("cp.async.bulk.tensor.3d.global.shared::cta", ".L2::cache_hint", "%2, %3, %4", ", %5", "r"(c0),
+                     "r"(c1), "r"(c2), "l"(hint));
+    }
   }
-}
 
-MOYE_DEVICE void tma_reduce_add_tile(TensorMap const* map, void const* smem, int c0, int c1, int c2) {
-  MOYE_TMA_STORE("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add", "", "%2, %3, %4", "", "r"(c0), "r"(c1),
-                 "r"(c2));
-}
+  MOYE_DEVICE static void reduce_add(TensorMap const* map, void const* smem, int c0, int c1, int c2) {
+    MOYE_TMA_STORE("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add", "", "%2, %3, %4", "", "r"(c0), "r"(c1),
+                   "r"(c2));
+  }
+};
 
-MOYE_DEVICE void tma_load_tile(TensorMap const* map, uint64_t* bar, void* smem, int c0, int c1, int c2, int c3,
+struct TmaRank4 {
+  MOYE_DEVICE static void load(TensorMap const* map, uint64_t* bar, void* smem, int c0, int c1, int c2, int c3,
                                CacheHint hint) {
-  if (hint == CacheHint::none) {
-    MOYE_TMA_LOAD("4", "", "%3, %4, %5, %6", "", "r"(c0), "r"(c1), "r"(c2), "r"(c3));
-  } else {
-    MOYE_TMA_LOAD("4", ".L2::cache_hint", "%3, %4, %5, %6", ", %7", "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(hint));
+    if (hint == CacheHint::none) {
+      MOYE_TMA_LOAD("4", "", "%3, %4, %5, %6", "", "r"(c0), "r"(c1), "r"(c2), "r"(c3));
+    } else {
+      MOYE_TMA_LOAD("4", ".L2::cache_hint", "%3, %4, %5, %6", ", %7", "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(hint));
+    }
   }
-}
 
-MOYE_DEVICE void tma_multicast_tile(TensorMap const* map, uint64_t* bar, uint16_t mask, void* smem, int c0, int c1,
-                                    int c2, int c3, CacheHint hint) {
-  if (hint == CacheHint::none) {
-    MOYE_TMA_LOAD("4", ".multicast::cluster", "%3, %4, %5, %6", ", %7", "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"(mask));
-  } else {
-    MOYE_TMA_LOAD("4", ".multicast::cluster.L2::cache_hint", "%3, %4, %5, %6", ", %7, %8", "r"(c0), "r"(c1), "r"(c2),
-                  "r"(c3), "h"(mask), "l"(hint));
+  MOYE_DEVICE static void load_multicast(TensorMap const* map, uint64_t* bar, uint16_t mask, void* smem, int c0, int c1,
+                                         int c2, int c3, CacheHint hint) {
+    if (hint == CacheHint::none) {
+      MOYE_TMA_LOAD("4", ".multicast::cluster", "%3, %4, %5, %6", ", %7", "r"(c0), "r"(c1), "r"(c2), "r"(c3),
+                    "h"(mask));
+    } else {
+      MOYE_TMA_LOAD("4", ".multicast::cluster.L2::cache_hint", "%3, %4, %5, %6", ", %7, %8", "r"(c0), "r"(c1), "r"(c2),
+                    "r"(c3), "h"(mask), "l"(hint));
+    }
   }
-}
 
-MOYE_DEVICE void tma_store_tile(TensorMap const* map, void const* smem, int c0, int c1, int c2, int c3,
+  MOYE_DEVICE static void store(TensorMap const* map, void const* smem, int c0, int c1, int c2, int c3,
                                 CacheHint hint) {
-  if (hint == CacheHint::none) {
-    MOYE_TMA_STORE("cp.async.bulk.tensor.4d.global.shared::cta", "", "%2, %3, %4, %5", "", "r"(c0), "r"(c1), "r"(c2),
-                   "r"(c3));
-  } else {
-    MOYE_TMA_STORE("cp.async.bulk.tensor.4d.global.shared::cta", ".L2::cache_hint", "%2, %3, %4, %5", ", %6", "r"(c0),
-                   "r"(c1), "r"(c2), "r"(c3), "l"(hint));
+    if (hint == CacheHint::none) {
+      MOYE_TMA_STORE("cp.async.bulk.tensor.4d.global.shared::cta", "", "%2, %3, %4, %5", "", "r"(c0), "r"(c1), "r"(c2),
+                     "r"(c3));
+    } else {
+      MOYE_TMA_STORE("cp.async.bulk.tensor.4d.global.shared::cta", ".L2::cache_hint", "%2, %3, %4, %5", ", %6", "r"(c0),
+                     "r"(c1), "r"(c2), "r"(c3), "l"(hint));
+    }
   }
-}
 
-MOYE_DEVICE void tma_reduce_add_tile(TensorMap const* map, void const* smem, int c0, int c1, int c2, int c3) {
-  MOYE_TMA_STORE("cp.reduce.async.bulk.tensor.4d.global.shared::cta.add", "", "%2, %3, %4, %5", "", "r"(c0), "r"(c1),
-                 "r"(c2), "r"(c3));
-}
+  MOYE_DEVICE static void reduce_add(TensorMap const* map, void const* smem, int c0, int c1, int c2, int c3) {
+    MOYE_TMA_STORE("cp.reduce.async.bulk.tensor.4d.global.shared::cta.add", "", "%2, %3, %4, %5", "", "r"(c0), "r"(c1),
+                   "r"(c2), "r"(c3));
+  }
+};
 
-MOYE_DEVICE void tma_load_tile(TensorMap const* map, uint64_t* bar, void* smem, int c0, int c1, int c2, int c3, int c4,
+struct TmaRank5 {
+  MOYE_DEVICE static void load(TensorMap const* map, uint64_t* bar, void* smem, int c0, int c1, int c2, int c3, int c4,
                                CacheHint hint) {
-  if (hint == CacheHint::none) {
-    MOYE_TMA_LOAD("5", "", "%3, %4, %5, %6, %7", "", "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4));
-  } else {
-    MOYE_TMA_LOAD("5", ".L2::cache_hint", "%3, %4, %5, %6, %7", ", %8", "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4),
-                  "l"(hint));
+    if (hint == CacheHint::none) {
+      MOYE_TMA_LOAD("5", "", "%3, %4, %5, %6, %7", "", "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4));
+    } else {
+      MOYE_TMA_LOAD("5", ".L2::cache_hint", "%3, %4, %5, %6, %7", ", %8", "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4),
+                    "l"(hint));
+    }
   }
-}
 
-MOYE_DEVICE void tma_multicast_tile(TensorMap const* map, uint64_t* bar, uint16_t mask, void* smem, int c0, int c1,
-                                    int c2, int c3, int c4, CacheHint hint) {
-  if (hint == CacheHint::none) {
-    MOYE_TMA_LOAD("5", ".multicast::cluster", "%3, %4, %5, %6, %7", ", %8", "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4),
-                  "h"(mask));
-  } else {
-    MOYE_TMA_LOAD("5", ".multicast::cluster.L2::cache_hint", "%3, %4, %5, %6, %7", ", %8, %9", "r"(c0), "r"(c1),
-                  "r"(c2), "r"(c3), "r"(c4), "h"(mask), "l"(hint));
+  MOYE_DEVICE static void load_multicast(TensorMap const* map, uint64_t* bar, uint16_t mask, void* smem, int c0, int c1,
+                                         int c2, int c3, int c4, CacheHint hint) {
+    if (hint == CacheHint::none) {
+      MOYE_TMA_LOAD("5", ".multicast::cluster", "%3, %4, %5, %6, %7", ", %8", "r"(c0), "r"(c1), "r"(c2), "r"(c3),
+                    "r"(c4), "h"(mask));
+    } else {
+      MOYE_TMA_LOAD("5", ".multicast::cluster.L2::cache_hint", "%3, %4, %5, %6, %7", ", %8, %9", "r"(c0), "r"(c1),
+                    "r"(c2), "r"(c3), "r"(c4), "h"(mask), "l"(hint));
+    }
   }
-}
 
-MOYE_DEVICE void tma_store_tile(TensorMap const* map, void const* smem, int c0, int c1, int c2, int c3, int c4,
+  MOYE_DEVICE static void store(TensorMap const* map, void const* smem, int c0, int c1, int c2, int c3, int c4,
                                 CacheHint hint) {
-  if (hint == CacheHint::none) {
-    MOYE_TMA_STORE("cp.async.bulk.tensor.5d.global.shared::cta", "", "%2, %3, %4, %5, %6", "", "r"(c0), "r"(c1),
-                   "r"(c2), "r"(c3), "r"(c4));
-  } else {
-    MOYE_TMA_STORE("cp.async.bulk.tensor.5d.global.shared::cta", ".L2::cache_hint", "%2, %3, %4, %5, %6", ", %7",
-                   "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "l"(hint));
+    if (hint == CacheHint::none) {
+      MOYE_TMA_STORE("cp.async.bulk.tensor.5d.global.shared::cta", "", "%2, %3, %4, %5, %6", "", "r"(c0), "r"(c1),
+                     "r"(c2), "r"(c3), "r"(c4));
+    } else {
+      MOYE_TMA_STORE("cp.async.bulk.tensor.5d.global.shared::cta", ".L2::cache_hint", "%2, %3, %4, %5, %6", ", %7",
+                     "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "l"(hint));
+    }
   }
-}
 
-MOYE_DEVICE void tma_reduce_add_tile(TensorMap const* map, void const* smem, int c0, int c1, int c2, int c3, int c4) {
-  MOYE_TMA_STORE("cp.reduce.async.bulk.tensor.5d.global.shared::cta.add", "", "%2, %3, %4, %5, %6", "", "r"(c0),
-                 "r"(c1), "r"(c2), "r"(c3), "r"(c4));
-}
+  MOYE_DEVICE static void reduce_add(TensorMap const* map, void const* smem, int c0, int c1, int c2, int c3, int c4) {
+    MOYE_TMA_STORE("cp.reduce.async.bulk.tensor.5d.global.shared::cta.add", "", "%2, %3, %4, %5, %6", "", "r"(c0),
+                   "r"(c1), "r"(c2), "r"(c3), "r"(c4));
+  }
+};
 
 #undef MOYE_TMA_LOAD
 #undef MOYE_TMA_STORE
@@ -194,7 +203,7 @@ MOYE_DEVICE void tma_reduce_add_tile(TensorMap const* map, void const* smem, int
 MOYE_DEVICE void tma_load(TensorMap const* map, uint64_t* bar, void* smem, int c0, int c1,
                           CacheHint hint = CacheHint::none MOYE_LOC) {
 #if defined(__CUDACC__)
-  detail::tma_load_tile(map, bar, smem, c0, c1, hint);
+  detail::TmaRank2::load(map, bar, smem, c0, c1, hint);
 #else
   (void)hint;
   int32_t const coordinates[] = {c0, c1};
@@ -207,7 +216,7 @@ MOYE_DEVICE void tma_load(TensorMap const* map, uint64_t* bar, void* smem, int c
 MOYE_DEVICE void tma_load_multicast(TensorMap const* map, uint64_t* bar, uint16_t mask, void* smem, int c0, int c1,
                                     CacheHint hint = CacheHint::none MOYE_LOC) {
 #if defined(__CUDACC__)
-  detail::tma_multicast_tile(map, bar, mask, smem, c0, c1, hint);
+  detail::TmaRank2::load_multicast(map, bar, mask, smem, c0, c1, hint);
 #else
   (void)hint;
   int32_t const coordinates[] = {c0, c1};
@@ -219,7 +228,7 @@ MOYE_DEVICE void tma_load_multicast(TensorMap const* map, uint64_t* bar, uint16_
 MOYE_DEVICE void tma_store(TensorMap const* map, void const* smem, int c0, int c1,
                            CacheHint hint = CacheHint::none MOYE_LOC) {
 #if defined(__CUDACC__)
-  detail::tma_store_tile(map, smem, c0, c1, hint);
+  detail::TmaRank2::store(map, smem, c0, c1, hint);
 #else
   (void)hint;
   int32_t const coordinates[] = {c0, c1};
@@ -230,7 +239,7 @@ MOYE_DEVICE void tma_store(TensorMap const* map, void const* smem, int c0, int c
 /// Adds a box of this CTA to the tensor, element by element, each addition atomic.
 MOYE_DEVICE void tma_reduce_add(TensorMap const* map, void const* smem, int c0, int c1 MOYE_LOC) {
 #if defined(__CUDACC__)
-  detail::tma_reduce_add_tile(map, smem, c0, c1);
+  detail::TmaRank2::reduce_add(map, smem, c0, c1);
 #else
   int32_t const coordinates[] = {c0, c1};
   emu::tma_store(map, smem, 2, coordinates, emu::TmaStoreKind::reduce_add, loc);
@@ -241,7 +250,7 @@ MOYE_DEVICE void tma_reduce_add(TensorMap const* map, void const* smem, int c0, 
 MOYE_DEVICE void tma_load(TensorMap const* map, uint64_t* bar, void* smem, int c0, int c1, int c2,
                           CacheHint hint = CacheHint::none MOYE_LOC) {
 #if defined(__CUDACC__)
-  detail::tma_load_tile(map, bar, smem, c0, c1, c2, hint);
+  detail::TmaRank3::load(map, bar, smem, c0, c1, c2, hint);
 #else
   (void)hint;
   int32_t const coordinates[] = {c0, c1, c2};
@@ -252,7 +261,7 @@ MOYE_DEVICE void tma_load(TensorMap const* map, uint64_t* bar, void* smem, int c
 MOYE_DEVICE void tma_load_multicast(TensorMap const* map, uint64_t* bar, uint16_t mask, void* smem, int c0, int c1,
                                     int c2, CacheHint hint = CacheHint::none MOYE_LOC) {
 #if defined(__CUDACC__)
-  detail::tma_multicast_tile(map, bar, mask, smem, c0, c1, c2, hint);
+  detail::TmaRank3::load_multicast(map, bar, mask, smem, c0, c1, c2, hint);
 #else
   (void)hint;
   int32_t const coordinates[] = {c0, c1, c2};
@@ -263,7 +272,7 @@ MOYE_DEVICE void tma_load_multicast(TensorMap const* map, uint64_t* bar, uint16_
 MOYE_DEVICE void tma_store(TensorMap const* map, void const* smem, int c0, int c1, int c2,
                            CacheHint hint = CacheHint::none MOYE_LOC) {
 #if defined(__CUDACC__)
-  detail::tma_store_tile(map, smem, c0, c1, c2, hint);
+  detail::TmaRank3::store(map, smem, c0, c1, c2, hint);
 #else
   (void)hint;
   int32_t const coordinates[] = {c0, c1, c2};
@@ -273,7 +282,7 @@ MOYE_DEVICE void tma_store(TensorMap const* map, void const* smem, int c0, int c
 
 MOYE_DEVICE void tma_reduce_add(TensorMap const* map, void const* smem, int c0, int c1, int c2 MOYE_LOC) {
 #if defined(__CUDACC__)
-  detail::tma_reduce_add_tile(map, smem, c0, c1, c2);
+  detail::TmaRank3::reduce_add(map, smem, c0, c1, c2);
 #else
   int32_t const coordinates[] = {c0, c1, c2};
   emu::tma_store(map, smem, 3, coordinates, emu::TmaStoreKind::reduce_add, loc);
@@ -284,7 +293,7 @@ MOYE_DEVICE void tma_reduce_add(TensorMap const* map, void const* smem, int c0, 
 MOYE_DEVICE void tma_load(TensorMap const* map, uint64_t* bar, void* smem, int c0, int c1, int c2, int c3,
                           CacheHint hint = CacheHint::none MOYE_LOC) {
 #if defined(__CUDACC__)
-  detail::tma_load_tile(map, bar, smem, c0, c1, c2, c3, hint);
+  detail::TmaRank4::load(map, bar, smem, c0, c1, c2, c3, hint);
 #else
   (void)hint;
   int32_t const coordinates[] = {c0, c1, c2, c3};
@@ -295,7 +304,7 @@ MOYE_DEVICE void tma_load(TensorMap const* map, uint64_t* bar, void* smem, int c
 MOYE_DEVICE void tma_load_multicast(TensorMap const* map, uint64_t* bar, uint16_t mask, void* smem, int c0, int c1,
                                     int c2, int c3, CacheHint hint = CacheHint::none MOYE_LOC) {
 #if defined(__CUDACC__)
-  detail::tma_multicast_tile(map, bar, mask, smem, c0, c1, c2, c3, hint);
+  detail::TmaRank4::load_multicast(map, bar, mask, smem, c0, c1, c2, c3, hint);
 #else
   (void)hint;
   int32_t const coordinates[] = {c0, c1, c2, c3};
@@ -306,7 +315,7 @@ MOYE_DEVICE void tma_load_multicast(TensorMap const* map, uint64_t* bar, uint16_
 MOYE_DEVICE void tma_store(TensorMap const* map, void const* smem, int c0, int c1, int c2, int c3,
                            CacheHint hint = CacheHint::none MOYE_LOC) {
 #if defined(__CUDACC__)
-  detail::tma_store_tile(map, smem, c0, c1, c2, c3, hint);
+  detail::TmaRank4::store(map, smem, c0, c1, c2, c3, hint);
 #else
   (void)hint;
   int32_t const coordinates[] = {c0, c1, c2, c3};
@@ -316,7 +325,7 @@ MOYE_DEVICE void tma_store(TensorMap const* map, void const* smem, int c0, int c
 
 MOYE_DEVICE void tma_reduce_add(TensorMap const* map, void const* smem, int c0, int c1, int c2, int c3 MOYE_LOC) {
 #if defined(__CUDACC__)
-  detail::tma_reduce_add_tile(map, smem, c0, c1, c2, c3);
+  detail::TmaRank4::reduce_add(map, smem, c0, c1, c2, c3);
 #else
   int32_t const coordinates[] = {c0, c1, c2, c3};
   emu::tma_store(map, smem, 4, coordinates, emu::TmaStoreKind::reduce_add, loc);
@@ -327,7 +336,7 @@ MOYE_DEVICE void tma_reduce_add(TensorMap const* map, void const* smem, int c0, 
 MOYE_DEVICE void tma_load(TensorMap const* map, uint64_t* bar, void* smem, int c0, int c1, int c2, int c3, int c4,
                           CacheHint hint = CacheHint::none MOYE_LOC) {
 #if defined(__CUDACC__)
-  detail::tma_load_tile(map, bar, smem, c0, c1, c2, c3, c4, hint);
+  detail::TmaRank5::load(map, bar, smem, c0, c1, c2, c3, c4, hint);
 #else
   (void)hint;
   int32_t const coordinates[] = {c0, c1, c2, c3, c4};
@@ -338,7 +347,7 @@ MOYE_DEVICE void tma_load(TensorMap const* map, uint64_t* bar, void* smem, int c
 MOYE_DEVICE void tma_load_multicast(TensorMap const* map, uint64_t* bar, uint16_t mask, void* smem, int c0, int c1,
                                     int c2, int c3, int c4, CacheHint hint = CacheHint::none MOYE_LOC) {
 #if defined(__CUDACC__)
-  detail::tma_multicast_tile(map, bar, mask, smem, c0, c1, c2, c3, c4, hint);
+  detail::TmaRank5::load_multicast(map, bar, mask, smem, c0, c1, c2, c3, c4, hint);
 #else
   (void)hint;
   int32_t const coordinates[] = {c0, c1, c2, c3, c4};
@@ -349,7 +358,7 @@ MOYE_DEVICE void tma_load_multicast(TensorMap const* map, uint64_t* bar, uint16_
 MOYE_DEVICE void tma_store(TensorMap const* map, void const* smem, int c0, int c1, int c2, int c3, int c4,
                            CacheHint hint = CacheHint::none MOYE_LOC) {
 #if defined(__CUDACC__)
-  detail::tma_store_tile(map, smem, c0, c1, c2, c3, c4, hint);
+  detail::TmaRank5::store(map, smem, c0, c1, c2, c3, c4, hint);
 #else
   (void)hint;
   int32_t const coordinates[] = {c0, c1, c2, c3, c4};
@@ -360,7 +369,7 @@ MOYE_DEVICE void tma_store(TensorMap const* map, void const* smem, int c0, int c
 MOYE_DEVICE void tma_reduce_add(TensorMap const* map, void const* smem, int c0, int c1, int c2, int c3,
                                 int c4 MOYE_LOC) {
 #if defined(__CUDACC__)
-  detail::tma_reduce_add_tile(map, smem, c0, c1, c2, c3, c4);
+  detail::TmaRank5::reduce_add(map, smem, c0, c1, c2, c3, c4);
 #else
   int32_t const coordinates[] = {c0, c1, c2, c3, c4};
   emu::tma_store(map, smem, 5, coordinates, emu::TmaStoreKind::reduce_add, loc);
