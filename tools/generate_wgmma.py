@@ -43,9 +43,7 @@ def word_counts() -> list[int]:
 def header() -> str:
     """The text of the header."""
     lines = [TOP, '#define MOYE_WGMMA_LIST_2 "%0, %1"\n']
-    lines += [
-        f'#define MOYE_WGMMA_LIST_{n} MOYE_WGMMA_LIST_{n - 2} ", %{n - 2}, %{n - 1}"\n' for n in range(4, 129, 2)
-    ]
+    lines += [f'#define MOYE_WGMMA_LIST_{n} MOYE_WGMMA_LIST_{n - 2} ", %{n - 2}, %{n - 1}"\n' for n in range(4, 129, 2)]
     lines.append("\n#define MOYE_WGMMA_D_2(c) c(d[0]), c(d[1])\n")
     lines += [
         f"#define MOYE_WGMMA_D_{n}(c) MOYE_WGMMA_D_{n - 2}(c), c(d[{n - 2}]), c(d[{n - 1}])\n" for n in range(4, 129, 2)
