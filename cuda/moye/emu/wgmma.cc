@@ -11,8 +11,10 @@
 // Numerics as in mma.cc: exact products, added in order of k in f32 (wrapping 32 bits for integers); f16 accumulators
 // are rounded after each instruction.
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <type_traits>
+#include <vector>
 
 #include "moye/arch/types.h"
 #include "moye/emu/meeting.h"
@@ -230,7 +232,8 @@ void multiply(Operation const& operation, unsigned char const* a_bytes, unsigned
     std::memcpy(row, a_bytes + i * kKBytes, kKBytes);
     for (int k = 0; k < kK; ++k) a[i][k] = operation.kind.negate_a ? -convert<Sum>(row[k]) : convert<Sum>(row[k]);
   }
-  static thread_local Sum b[kK][256];
+  // On the heap: a module that is loaded at run time has little room for thread-local variables.
+  static thread_local std::vector<std::array<Sum, 256>> b(kK);
   for (int j = 0; j < n; ++j) {
     B row[kK];
     std::memcpy(row, b_bytes + j * kKBytes, kKBytes);
@@ -314,15 +317,15 @@ void check_registers_of_a(Thread& thread, Operation const& operation) {
 
 void execute(Thread& thread, Operation& operation) {
   alignas(16) unsigned char a[kRows * kKBytes];
-  static thread_local unsigned char b[256 * kKBytes];
+  static thread_local std::vector<unsigned char> b(256 * kKBytes);  // on the heap, as above
   if (operation.a_in_registers) {
     gather_registers(operation, a);
   } else {
     Matrix const matrix = decode(operation.a, operation.kind.mn_major_a);
     gather(thread, matrix, thread.warp->id % 4 * kRows, kRows, 'A', operation.loc, a);
   }
-  gather(thread, decode(operation.b, operation.kind.mn_major_b), 0, operation.kind.n, 'B', operation.loc, b);
-  multiply_kind(operation, a, b);
+  gather(thread, decode(operation.b, operation.kind.mn_major_b), 0, operation.kind.n, 'B', operation.loc, b.data());
+  multiply_kind(operation, a, b.data());
   operation.done = true;
 }
 
