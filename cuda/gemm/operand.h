@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gemm/order.h"
+#include "moye/algorithm/copy.h"
 #include "moye/atom/copy_atom.h"
 #include "moye/layout.h"
 
@@ -45,6 +46,36 @@ MOYE_DEVICE int valid_elements(Coord const& coord, int rows, int ks) {
   int const along = kMajor == Major::k ? ks - k : rows - row;
   if (across <= 0 || along <= 0) return 0;
   return along < kVector ? along : kVector;
+}
+
+/// One k-tile of an operand, (kRows,kBlkK), from global to shared memory: zeros where fewer than `rows` and `ks` are
+/// left of the operand. src, dst and coord are a thread's parts of both and of the tile's coordinates:
+/// (CPY,CPY_ROWS,CPY_K).
+template <Major kMajor, int kRows, int kBlkK, class Copy, class Src, class Dst, class Coord>
+MOYE_DEVICE void copy_operand(Copy const& tiled_copy, Src const& src, Dst&& dst, Coord const& coord, int rows,
+                              int ks MOYE_LOC) {
+  MOYE_SITE;
+  constexpr int kVector = Copy::kNumValSrc;
+  auto const valid = [&](int i, int j) { return valid_elements<kMajor, kVector>(coord(_0{}, i, j), rows, ks); };
+  if constexpr (!has_zfill_op<typename Copy::Op>) {
+    copy_zfill(tiled_copy, valid, src, dst);
+  } else if (rows >= kRows && ks >= kBlkK) {
+    copy(tiled_copy, src, dst);  // most tiles: nothing to compare
+  } else {
+    // A loop, vector by vector: unrolled, ptxas would predicate it into the path above, which then pays for both.
+    constexpr int kRest0 = decltype(size<1>(src))::value, kVectors = kRest0 * decltype(size<2>(src))::value;
+    MOYE_NO_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      int const i = v % kRest0, j = v / kRest0;
+      copy_vector_zfill<Copy>(valid(i, j), src(_, i, j), dst(_, i, j));
+    }
+  }
+}
+
+/// Moves a view of memory by `offset` elements.
+template <class View>
+MOYE_DEVICE void move_view(View& view, int64_t offset) {
+  view.engine.begin.ptr += offset;
 }
 
 }  // namespace moye

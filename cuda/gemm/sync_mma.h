@@ -6,7 +6,8 @@
 
 namespace moye {
 
-/// sm_80's widest instruction, (M,N,K) = (16,8,16) for 16-bit operands, (16,8,8) for TF32.
+/// The widest instruction, (M,N,K) = (16,8,16) for 16-bit operands, (16,8,8) for TF32, (16,8,32) for bytes, (8,8,4) for
+/// doubles. sm_80 has it, except for 8-bit floats, which sm_89 brought.
 template <Dtype kDtype, Dtype kAccumulator>
 struct Sm80Mma;  // not defined: sm_80 has no instruction for this row of gemm/configs.h
 template <>
@@ -24,6 +25,23 @@ struct Sm80Mma<Dtype::f16, Dtype::f16> {
 template <>
 struct Sm80Mma<Dtype::tf32, Dtype::f32> {
   using Op = SM80_16x8x8_F32TF32TF32F32_TN;  // drops the 13 low bits of the floats it is given
+};
+
+template <>
+struct Sm80Mma<Dtype::s8, Dtype::s32> {
+  using Op = SM80_16x8x32_S32S8S8S32_TN;
+};
+template <>
+struct Sm80Mma<Dtype::e4m3, Dtype::f32> {
+  using Op = SM89_16x8x32_F32E4M3E4M3F32_TN;
+};
+template <>
+struct Sm80Mma<Dtype::e5m2, Dtype::f32> {
+  using Op = SM89_16x8x32_F32E5M2E5M2F32_TN;
+};
+template <>
+struct Sm80Mma<Dtype::f64, Dtype::f64> {
+  using Op = SM80_8x8x4_F64F64F64F64_TN;
 };
 
 }  // namespace moye

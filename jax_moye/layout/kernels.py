@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jax_moye.layout import Layout, Swizzle, checks, tile_to_shape
-from jax_moye.layout.atoms import CopyAtom, UniversalCopy, UniversalFMA, copy_op
+from jax_moye.layout.atoms import CopyAtom, UniversalCopy, UniversalFMA, copy_op, mma_atom
 from jax_moye.layout.checks import BankReport, OccupancyReport, RegisterReport, SectorReport, SmemReport
 from jax_moye.layout.dtypes import dtype
 from jax_moye.layout.errors import InvalidType
@@ -102,6 +102,7 @@ class KernelLayouts:
       blocks: k-blocks of fragments in registers at a time.
       d: thread and value layouts, (m,n), of the epilogue's vectors along n; None: pairs, as the MMA holds them.
       staged: the type of the sums that the epilogue stages in shared memory, in rows; None: it needs none.
+      beside: these rows lie beside the operands' stages, not in their place.
     """
 
     name: str
@@ -115,6 +116,7 @@ class KernelLayouts:
     blocks: int = 2
     d: tuple[Layout, Layout] | None = None
     staged: str | None = None
+    beside: bool = False
 
     @property
     def threads(self) -> int:
@@ -129,7 +131,13 @@ class KernelLayouts:
     def smem_report(self, arch: Any = None) -> SmemReport:
         """Shared memory of a CTA."""
         arrays = tuple((operand.smem_array, operand.value_type) for operand in self.operands)
-        return checks.smem_bytes(*arrays, align=self.smem_align, arch=arch)
+        if self.staged is None:
+            return checks.smem_bytes(*arrays, align=self.smem_align, arch=arch)
+        rows = Layout((self.mma.tile_shape[0], self.b.tile[0] + 8)), self.staged
+        if self.beside:
+            return checks.smem_bytes(*arrays, rows, align=self.smem_align, arch=arch)
+        either = (checks.smem_bytes(*each, align=self.smem_align, arch=arch) for each in (arrays, (rows,)))
+        return max(either, key=lambda report: report.bytes)
 
     def register_report(self) -> RegisterReport:
         """An estimate of registers per thread: k-blocks of fragments, and what is on its way to shared memory."""
@@ -265,17 +273,19 @@ def _staged_epilogue(threads: int, blk_n: int, accumulator: str) -> dict[str, An
 
 def _sm80_mma_op(config: Any) -> str:
     operand, accumulator = dtype(config.dtype).short, dtype(config.accumulator).short
-    k = 256 // dtype(config.dtype).bits
-    return f"SM80_16x8x{k}_{accumulator}{operand}{operand}{accumulator}_TN"
+    bits = dtype(config.dtype).bits
+    arch, shape = "SM89" if operand.startswith("E") else "SM80", "8x8x4" if bits == 64 else f"16x8x{256 // bits}"
+    return f"{arch}_{shape}_{accumulator}{operand}{operand}{accumulator}_TN"
 
 
 def _cp_async_op(alignment: int, element: Any) -> str:
-    """The widest cp.async of `alignment` bytes, or plain loads of an element that is too small for it."""
+    """The widest cp.async of `alignment` bytes, or plain loads of what is too small for it."""
     return {
         16: "SM80_CP_ASYNC_CACHEGLOBAL<uint128_t>",
         8: "SM80_CP_ASYNC_CACHEALWAYS<uint64_t>",
         4: "SM80_CP_ASYNC_CACHEALWAYS<uint32_t>",
-        2: f"UniversalCopy<{element.cute}>",
+        2: f"UniversalCopy<{element.cute if element.bits == 16 else 'uint16_t'}>",
+        1: "UniversalCopy<uint8_t>",
     }[alignment]
 
 
@@ -340,41 +350,60 @@ def _sm80_tensorop(config: Any, order: str) -> KernelLayouts:
     return KernelLayouts(config.name, config.kernel, order, mma, a, b, smem_align=128, pair=2, **epilogue)
 
 
-# ---- cuda/gemm/sm80_ldmatrix.cuh, sm80_double_buffer.cuh, sm80_multistage.cuh --------------------------------------
+# ---- cuda/gemm/sm80_ldmatrix.cuh, sm80_double_buffer.cuh, sm80_multistage.cuh, sm80_persistent.cuh, tensorop.h -----
 
 
 def _swizzled_smem(element: Any, major: str, rows: int, blk_k: int, stages: int | None) -> Any:
-    """(BLK,BLK_K), with stages (BLK,BLK_K,PIPE): free of bank conflicts for ldmatrix and for 16-byte cp.async."""
-    if major == "k":  # rows of 64 or 128 bytes
-        piece = {16: 3, 32: 2}[element.bits]  # 16 bytes are 1 << piece elements
-        atom = Swizzle(3 if blk_k * element.bits == 1024 else 2, piece, 3) @ Layout((8, blk_k), (blk_k, 1))
-    elif element.bits == 16:
+    """(BLK,BLK_K), with stages (BLK,BLK_K,PIPE): no bank conflicts for fragments and for 16-byte cp.async."""
+    size = element.bits // 8
+    log2 = size.bit_length() - 1
+    if major == "k" and size <= 4:  # ldmatrix: rows of 64 or 128 bytes, in pieces of 16
+        atom = Swizzle(3 if blk_k * size == 128 else 2, 4 - log2, 3) @ Layout((8, blk_k), (blk_k, 1))
+    elif major == "k":
+        atom = Swizzle(2, 5 - log2, 2) @ Layout((4, blk_k), (blk_k, 1))
+    elif size == 2:
         atom = Swizzle(3, 3, 3) @ Layout((64, 8), (1, 64))
+    elif size == 1:  # a thread's four ks are neighbours, those of its warp four apart
+        run = 128 if rows % 128 == 0 else 64
+        atom = Swizzle(2, 4, 5 if run == 128 else 4) @ Layout((run, 16), (1, run))
     else:  # ldmatrix does not transpose 32-bit elements: plain loads
-        atom = Swizzle(2, 3, 2) @ Layout((32, 4), (1, 32))
+        run = 128 // size
+        atom = Swizzle(2, 5 - log2, 2) @ Layout((run, 4), (1, run))
     return tile_to_shape(atom, (rows, blk_k) if stages is None else (rows, blk_k, stages))
+
+
+def _fragment_copy_op(element: Any, major: str) -> Any:
+    """ldmatrix, transposed for 16-bit elements alone; or element by element."""
+    if major == "k" and element.bits <= 32:
+        return copy_op("SM75_U32x4_LDSM_N")
+    return copy_op("SM75_U16x8_LDSM_T") if major == "mn" and element.bits == 16 else UniversalCopy(element)
 
 
 def _sm80_ldmatrix(config: Any, order: str) -> KernelLayouts:
     blk_m, blk_n, blk_k = config.tile
-    threads, element = 128, dtype(config.dtype)
+    element = dtype(config.dtype)
     vector = config.alignment * 8 // element.bits
     stages = None if config.kernel == "sm80_ldmatrix" else config.stages
-    mma = make_tiled_mma(_sm80_mma_op(config), "(2,2,1):(1,2,4)", (32, 32, 256 // element.bits))
+    warps_m, warps_n = (4 if size >= 256 else 2 for size in (blk_m, blk_n))
+    atom = mma_atom(_sm80_mma_op(config))
+    rows, _columns, k = atom.shape_mnk
+    mma = make_tiled_mma(atom, Layout((warps_m, warps_n, 1)), (rows * warps_m, rows * warps_n, k))
     op = _cp_async_op(config.alignment, element)
 
     def operand(name: str, rows: int, make_read: Callable[[CopyAtom, TiledMma], TiledCopy]) -> OperandLayouts:
         major = _major(order, name)
         smem = _swizzled_smem(element, major, rows, blk_k, stages)
-        load = _coalesced_copy(CopyAtom(copy_op(op), element.name), major, threads, rows, blk_k, vector)
+        load = _coalesced_copy(CopyAtom(copy_op(op), element.name), major, mma.threads, rows, blk_k, vector)
         store = None if "CP_ASYNC" in op else load
-        transposed = "SM75_U16x8_LDSM_T" if element.bits == 16 else f"UniversalCopy<{element.cute}>"
-        read = make_read(CopyAtom(copy_op("SM75_U32x4_LDSM_N" if major == "k" else transposed), element.name), mma)
+        read = make_read(CopyAtom(_fragment_copy_op(element, major), element.name), mma)
         return OperandLayouts(name, (rows, blk_k), major, element.name, load, store, smem, Layout(smem.cosize), read)
 
     a, b = operand("a", blk_m, make_tiled_copy_A), operand("b", blk_n, make_tiled_copy_B)
-    epilogue = _staged_epilogue(threads, blk_n, config.accumulator)
-    return KernelLayouts(config.name, config.kernel, order, mma, a, b, smem_align=1024, pair=2, **epilogue)
+    epilogue = _staged_epilogue(mma.threads, blk_n, config.accumulator)
+    beside = config.kernel == "sm80_persistent"
+    return KernelLayouts(
+        config.name, config.kernel, order, mma, a, b, smem_align=1024, pair=2, beside=beside, **epilogue
+    )
 
 
 # ---- cuda/gemm/simt_tiled.cuh, simt_overlap.cuh, simt_double_buffer.cuh --------------------------------------------
@@ -431,6 +460,7 @@ _KERNELS: dict[str, Callable[[Any, str], KernelLayouts]] = {
     "sm80_ldmatrix": _sm80_ldmatrix,
     "sm80_double_buffer": _sm80_ldmatrix,
     "sm80_multistage": _sm80_ldmatrix,
+    "sm80_persistent": _sm80_ldmatrix,
     "simt_tiled": _simt,
     "simt_overlap": _simt,
     "simt_double_buffer": _simt,

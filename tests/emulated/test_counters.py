@@ -128,7 +128,7 @@ def test_copies_are_whole(config, order):
         elements = Layout((operand.tile[0] * operand.tile[1], 1))
         assert checks.coverage(elements, operand.tile, memory=operand.stage).ok
         assert checks.alignment(operand.stage, writes).ok
-        if config.kernel == "sm80_multistage":
+        if "ldmatrix" in operand.read.atom.op.ptx:
             assert checks.ldmatrix_legality(operand.stage, operand.read).ok
 
 
