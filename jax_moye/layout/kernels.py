@@ -466,6 +466,7 @@ _KERNELS: dict[str, Callable[[Any, str], KernelLayouts]] = {
     "simt_double_buffer": _simt,
 }
 
+DESCRIBED = tuple(_KERNELS)
 
 @functools.lru_cache(256)
 def kernel_layouts(config: Any, order: str = "NN") -> KernelLayouts:

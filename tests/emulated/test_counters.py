@@ -132,16 +132,21 @@ def test_copies_are_whole(config, order):
             assert checks.ldmatrix_legality(operand.stage, operand.read).ok
 
 
-@pytest.mark.parametrize("config", [c for c in CONFIGS if c.kernel == "simt_tiled"], ids=lambda config: config.name)
+SIMT = [config for config in CONFIGS if config.kernel.startswith("simt_")]
+
+
+@pytest.mark.parametrize("config", SIMT, ids=lambda config: config.name)
 @every_order
 def test_widest_vectors(config, order):
-    """What `copy` without an atom chooses in simt_tiled.cuh, from one thread's layouts."""
+    """What `copy` without an atom chooses in simt_*.cuh, from one thread's layouts."""
     kernel = kernel_layouts(config, order)
     for operand, partition in zip(kernel.operands, ("partition_A", "partition_B"), strict=True):
-        part, _offset = getattr(kernel.mma.get_slice(5), partition)(operand.smem)
+        part, _offset = getattr(kernel.mma.get_slice(5), partition)(operand.stage)
         block = part[:2]  # one k: (MMA,MMA_M)
         read = checks.widest_vector(block, make_fragment_like(block), config.dtype)
         assert read.elements == operand.read.atom.num_val_src
+        if operand.store is None:  # cp.async
+            continue
         part, _offset = operand.load.get_slice(5).partition_D(operand.smem)
         store = checks.widest_vector(make_fragment_like(part), part, config.dtype)
         assert store.elements == operand.store.atom.num_val_dst

@@ -28,6 +28,7 @@ class Row(NamedTuple):
 
     kernel: str
     dtype: str
+    accumulator: str
     tile: tuple[int, int, int]
     stages: int
     alignment: int
@@ -38,41 +39,47 @@ class Row(NamedTuple):
         return f"{self.kernel}_{self.dtype}_{'x'.join(map(str, self.tile))}_s{self.stages}_a{self.alignment}"
 
 
-def table() -> list[Row]:
-    """The rows of gemm/configs.h."""
-    number = r"\s*(\d+)\s*"
-    row = re.compile(rf"^\s*{{(\w+),\s*(\w+),\s*{{{number},{number},{number}}},{number},{number}}},", re.MULTILINE)
+def table() -> dict[int, Row]:
+    """The rows of gemm/configs.h whose layouts Python describes, by their places there."""
+    i, word = r"\s*(\d+)\s*", r"\s*(\w+)\s*"  # kernel, dtype, accumulator, tile, stages, cluster, alignment
+    row = re.compile(rf"^\s*{{{word},{word},{word},\s*{{{i},{i},{i}}},{i},\s*{{{i},{i}}},{i}}},", re.MULTILINE)
     found = row.findall((cxx.CUDA / "gemm/configs.h").read_text())
-    return [Row(k, t, (int(a), int(b), int(c)), int(s), int(v)) for k, t, a, b, c, s, v in found]
+    assert len(found) >= 30
+    return {
+        place: Row(k, t, sums, (int(a), int(b), int(c)), int(s), int(v))
+        for place, (k, t, sums, a, b, c, s, _m, _n, v) in enumerate(found)
+        if k in kernels.DESCRIBED
+    }
 
 
 PRELUDE = """
 #include "gemm/configs.h"
-#include "gemm/simt_tiled.cuh"
-#include "gemm/sm80_multistage.cuh"
+KERNELS
 
-template <int kRow> using Row = Gemm<kGemmConfigs[kRow]>;
-template <int kRow> using MmaOf = typename Row<kRow>::TiledMma;
-template <int kRow> using ElementOf = typename Row<kRow>::Element;
+template <int kRow> using GemmOf = Gemm<kGemmConfigs[kRow]>;
+template <int kRow> using MmaOf = typename GemmOf<kRow>::TiledMma;
+template <int kRow> using OperandElement = typename GemmOf<kRow>::Element;
 
 // Of operand a or b, contiguous along kMajor.
 template <int kRow, char kOperand>
-inline constexpr int kRows = kOperand == 'a' ? Row<kRow>::kBlkM : Row<kRow>::kBlkN;
+inline constexpr int kRows = kOperand == 'a' ? GemmOf<kRow>::kBlkM : GemmOf<kRow>::kBlkN;
 template <int kRow, char kOperand, Major kMajor> constexpr auto smem() {
-  if constexpr (kGemmConfigs[kRow].kernel == Kernel::simt_tiled) {
-    return Row<kRow>::template smem_layout<kRows<kRow, kOperand>>();
+  constexpr Kernel kKernel = kGemmConfigs[kRow].kernel;
+  if constexpr (kKernel == Kernel::simt_tiled || kKernel == Kernel::simt_overlap ||
+                kKernel == Kernel::simt_double_buffer) {  // the same for each order
+    return GemmOf<kRow>::template smem_layout<kRows<kRow, kOperand>>();
   } else {
-    return Row<kRow>::template smem_layout<kMajor, kRows<kRow, kOperand>>();
+    return GemmOf<kRow>::template smem_layout<kMajor, kRows<kRow, kOperand>>();
   }
 }
 template <int kRow, char kOperand, Major kMajor> constexpr auto gmem() {
   constexpr int kM = kMajor == Major::k ? PITCH : 1, kK = kMajor == Major::k ? 1 : PITCH;
-  return Layout<Shape<Int<kRows<kRow, kOperand>>, Int<Row<kRow>::kBlkK>>, Stride<Int<kM>, Int<kK>>>{};
+  return Layout<Shape<Int<kRows<kRow, kOperand>>, Int<GemmOf<kRow>::kBlkK>>, Stride<Int<kM>, Int<kK>>>{};
 }
 template <int kRow, char kOperand, Major kMajor>
-using Load = decltype(Row<kRow>::template global_copy<kMajor, kRows<kRow, kOperand>>());
+using Load = decltype(GemmOf<kRow>::template global_copy<kMajor, kRows<kRow, kOperand>>());
 template <int kRow, char kOperand, Major kMajor> auto read() {
-  using Atom = typename Row<kRow>::template SmemCopyAtom<kMajor>;
+  using Atom = typename GemmOf<kRow>::template SmemCopyAtom<kMajor>;
   if constexpr (kOperand == 'a') {
     return make_tiled_copy_A(Atom{}, MmaOf<kRow>{});
   } else {
@@ -85,7 +92,7 @@ template <class T, class L> auto view(L const& l) { return make_tensor(make_smem
 // One k-tile of shared memory, without the stage it lies in.
 template <class L> constexpr auto stage(L const& l) { return take<0, 2>(l); }
 template <int kRow, char kOperand, Major kMajor> auto fragment() {
-  auto const tile = view<ElementOf<kRow>>(stage(smem<kRow, kOperand, kMajor>()));
+  auto const tile = view<OperandElement<kRow>>(stage(smem<kRow, kOperand, kMajor>()));
   if constexpr (kOperand == 'a') {
     return MmaOf<kRow>{}.get_slice(0).partition_fragment_A(tile);
   } else {
@@ -99,8 +106,10 @@ template <class Tiled, class T, class L> auto sources(L const& l) {
 template <class Tiled, class T, class L> auto targets(L const& l) {
   return layout_part(Tiled::thread_values(view<T>(l), Tiled::layout_D_TV()).layout());
 }
-template <int kRow> constexpr auto tile_c() { return Shape<Int<Row<kRow>::kBlkM>, Int<Row<kRow>::kBlkN>>{}; }
-""".replace("PITCH", str(PITCH))
+template <int kRow> constexpr auto tile_c() { return Shape<Int<GemmOf<kRow>::kBlkM>, Int<GemmOf<kRow>::kBlkN>>{}; }
+""".replace("PITCH", str(PITCH)).replace(
+    "KERNELS", "\n".join(f'#include "gemm/{kernel}.cuh"' for kernel in sorted({row.kernel for row in table().values()}))
+)
 
 # Name of a fact -> its C++ expression, for row {r} and operand {o} with major {m}; Python's side is in `python_facts`.
 MMA_FACTS = {
@@ -111,8 +120,8 @@ MMA_FACTS = {
     "C_TV": "MmaOf<{r}>::layout_C_TV()",
     "C part": "MmaOf<{r}>::partition_shape_C(tile_c<{r}>())",
     "C fragment": "partition_fragment_C(MmaOf<{r}>{{}}, tile_c<{r}>()).layout()",
-    "threads": "Int<Row<{r}>::kThreads>{{}}",
-    "smem_bytes": "Int<Row<{r}>::kSmemBytes>{{}}",
+    "threads": "Int<GemmOf<{r}>::kThreads>{{}}",
+    "smem_bytes": "Int<GemmOf<{r}>::kSmemBytes>{{}}",
 }
 OPERAND_FACTS = {
     "smem": "smem<{r}, {o}, {m}>()",
@@ -120,8 +129,8 @@ OPERAND_FACTS = {
     "load S_TV": "Load<{r}, {o}, {m}>::layout_S_TV()",
     "load D_TV": "Load<{r}, {o}, {m}>::layout_D_TV()",
     "load tile": "Load<{r}, {o}, {m}>::tile_size()",
-    "load source": "sources<Load<{r}, {o}, {m}>, ElementOf<{r}>>(gmem<{r}, {o}, {m}>())",
-    "load target": "targets<Load<{r}, {o}, {m}>, ElementOf<{r}>>(smem<{r}, {o}, {m}>())",
+    "load source": "sources<Load<{r}, {o}, {m}>, OperandElement<{r}>>(gmem<{r}, {o}, {m}>())",
+    "load target": "targets<Load<{r}, {o}, {m}>, OperandElement<{r}>>(smem<{r}, {o}, {m}>())",
     "fragment": "fragment<{r}, {o}, {m}>().layout()",
 }
 READ_FACTS = {  # where an atom reads shared memory
@@ -129,7 +138,7 @@ READ_FACTS = {  # where an atom reads shared memory
     "read S_TV": "Read<{r}, {o}, {m}>::layout_S_TV()",
     "read D_TV": "Read<{r}, {o}, {m}>::layout_D_TV()",
     "read tile": "Read<{r}, {o}, {m}>::tile_size()",
-    "read source": "sources<Read<{r}, {o}, {m}>, ElementOf<{r}>>(smem<{r}, {o}, {m}>())",
+    "read source": "sources<Read<{r}, {o}, {m}>, OperandElement<{r}>>(smem<{r}, {o}, {m}>())",
     "read fragment": "Read<{r}, {o}, {m}>{{}}.get_slice(0).retile_D(fragment<{r}, {o}, {m}>()).layout()",
 }
 
@@ -196,7 +205,7 @@ def test_layouts(tmp_path: pathlib.Path):
         names.append(f"{table()[row].name} {what}")
         wanted.append({name: facts[name] for name in fields})
 
-    for i, row in enumerate(table()):
+    for i, row in table().items():
         for order in ("NN", "TT"):
             kernel = kernels.kernel_layouts(row, order)
             if order == "NN":
@@ -207,7 +216,7 @@ def test_layouts(tmp_path: pathlib.Path):
                 add(i, f"{order} {operand.name}", operand_fact_names(row), facts, **words)
 
     results = programs.evaluate("kernel_layouts", lines, tmp_path, PRELUDE)
-    assert len(table()) >= 14
+    assert len(table()) >= 22
     bad = [
         f"{names[i]}: {name} is {mine} in C++, {text(fact)} in Python"
         for i, got in results.items()
