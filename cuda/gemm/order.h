@@ -37,7 +37,12 @@ constexpr Order order_of(GemmArgs const& args) {
   return a_is_n ? (b_is_n ? Order::NN : Order::NT) : (b_is_n ? Order::TN : Order::TT);
 }
 
-inline constexpr unsigned kAllOrders = 0b1111;  // of GemmEntry::orders
+/// The bits of GemmEntry::orders.
+template <class... Orders>
+constexpr unsigned order_bits(Orders... orders) {
+  return ((1u << unsigned(orders)) | ...);
+}
+inline constexpr unsigned kAllOrders = order_bits(Order::NN, Order::NT, Order::TN, Order::TT);
 
 /// Calls f(order) with `order` as a compile-time constant: decltype(order)::value.
 template <Order kOrder>

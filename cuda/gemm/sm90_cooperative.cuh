@@ -1,5 +1,6 @@
 // sm90_cooperative: D = A * B^T on wgmma, fed by TMA through a ring of mbarriers, persistent and warp-specialized.
 //   A (M,K), B (N,K), D (M,N); 16-bit operands in any order, the others contiguous along k; batch: outermost tile index
+//   alignment 16 bytes; or that of one element, and operands that TMA cannot read are copied first, see gemm/pack.h
 //   cluster   CTAs that share rows of A or of B load a part of them each and multicast it
 //   CTA       stays for many tiles: first its cluster's index, then every so many further
 //   warpgroup 0        producer: one thread of warp 0 starts the loads; runs ahead into the next tile
@@ -7,6 +8,7 @@
 //   full[s]   1 arrival (this CTA's producer) and the stage's bytes, from every CTA that sends some: consumers wait
 //   empty[s]  one arrival of every consumer warp of every CTA of the cluster: producers wait before they fill the stage
 //   wgmma     one group in flight: when the next is started the one before is done, and its stage is released
+//             8-bit floats: their sums have some 14 bits in the tensor core, so those of 128 products are added in f32
 //   epilogue  per consumer warpgroup, named barrier 1 + its index; see gemm/epilogue_sm90.h
 //   exit      with a cluster, together: a peer's multicast or arrival must not meet a CTA that has gone
 #pragma once
@@ -15,6 +17,7 @@
 #include "gemm/element.h"
 #include "gemm/epilogue_sm90.h"
 #include "gemm/order.h"
+#include "gemm/pack.h"
 #include "gemm/tile_scheduler.h"
 #include "gemm/tma_operand.h"
 #include "moye/algorithm/fill.h"
@@ -48,8 +51,11 @@ struct Gemm<kConfig> {
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kBlkK = kConfig.tile.k;
   static constexpr int kStages = kConfig.stages;
   static constexpr int kClusterM = kConfig.cluster.m, kClusterN = kConfig.cluster.n, kCluster = kClusterM * kClusterN;
+  static constexpr bool kPromoted = kConfig.dtype == Dtype::e4m3 || kConfig.dtype == Dtype::e5m2;
   static_assert(kBlkK * int(sizeof(Element)) == 128, "a k-tile is one swizzled row of 128 bytes");
-  static_assert(kConfig.alignment == 16, "TMA needs addresses and strides of 16 bytes");
+  static constexpr bool kPacks = kConfig.alignment == int(sizeof(Element));
+  static_assert(kConfig.alignment == 16 || kPacks, "TMA needs addresses and strides of 16 bytes");
+  static constexpr bool kAnyMajor = Packing<Element>::kAnyMajor;
 
   // Consumers side by side along m, 64 rows each; a tile of 64 rows is shared along n.
   static constexpr int kConsumersM = kBlkM % 192 == 0 ? 3 : kBlkM == 64 ? 1 : 2;
@@ -182,30 +188,16 @@ struct Gemm<kConfig> {
     int box = 0;  // of the staging, that is filled next
     for (unsigned id = block_idx().x / kCluster; id < unsigned(grid.tiles); id += grid_dim().x / kCluster) {
       TileCoord const tile = tile_of(id, grid);
-      if (grid.k == 0) clear(tCrC);
-      warpgroup_fence_operand(tCrC);
-      tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
-      int last = 0;  // the stage whose wgmma may be in flight
-      MOYE_NO_UNROLL
-      for (int k_tile = 0; k_tile < grid.k; ++k_tile, ++read) {
-        int const stage = read.index();
-        mbarrier_wait(&smem.full[stage], read.phase());
-        warpgroup_arrive();
-        gemm(tiled_mma, tCrA(_, _, _, stage), tCrB(_, _, _, stage), tCrC);
-        warpgroup_commit_group();
-        warpgroup_wait_group<1>();
-        if (k_tile > 0) release(last);
-        last = stage;
-        tiled_mma.accumulate_ = GMMA::ScaleOut::One;
+      if constexpr (kPromoted) {
+        multiply_promoted(tiled_mma, tCrA, tCrB, tCrC, grid.k, smem, read, release);
+      } else {
+        multiply(tiled_mma, tCrA, tCrB, tCrC, grid.k, smem, read, release);
       }
-      warpgroup_wait_group<0>();
-      warpgroup_fence_operand(tCrC);
-      if (grid.k > 0) release(last);
 
       auto const row = [&](int atom) { return (atom * kConsumersM + consumer_m) * 64; };
       int const column = consumer_n * kAtomN;
       auto& staging = smem.epilogue[consumer];
-      if (tma_store) {
+      if (is_same<Sum, float> && tma_store) {
         auto const row_of_d = [&](int atom) { return tile.m * kBlkM + row(atom); };
         int const column_of_d = tile.n * kBlkN + column;
         if (args.d_dtype == Dtype::bf16) {
@@ -223,9 +215,74 @@ struct Gemm<kConfig> {
     if (thread % 128 == 0) tma_store_wait_group_read<0>();  // shared memory outlives the stores' reads
   }
 
+  /// tCrC = the products of `k_tiles` stages from `read` on. release(stage): this warp has read it.
+  template <class TiledMma, class A, class B, class C, class Release>
+  static MOYE_DEVICE void multiply(TiledMma& tiled_mma, A const& tCrA, B const& tCrB, C& tCrC, int k_tiles,
+                                   SharedStorage& smem, PipelineState<kStages>& read, Release const& release) {
+    if (k_tiles == 0) clear(tCrC);
+    // Between tiles, or LLVM carries the sums as integers and ptxas waits for every wgmma (C7517).
+    warpgroup_fence_operand(tCrC);
+    tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
+    int last = 0;  // the stage whose wgmma may be in flight
+    MOYE_NO_UNROLL
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++read) {
+      int const stage = read.index();
+      mbarrier_wait(&smem.full[stage], read.phase());
+      warpgroup_arrive();
+      gemm(tiled_mma, tCrA(_, _, _, stage), tCrB(_, _, _, stage), tCrC);
+      warpgroup_commit_group();
+      warpgroup_wait_group<1>();
+      if (k_tile > 0) release(last);
+      last = stage;
+      tiled_mma.accumulate_ = GMMA::ScaleOut::One;
+    }
+    warpgroup_wait_group<0>();
+    warpgroup_fence_operand(tCrC);
+    if (k_tiles > 0) release(last);
+  }
+
+  /// The same with a second set of registers: every stage's sums begin at zero and are added to tCrC by FADDs. The
+  /// tensor core has the other warpgroup's wgmma meanwhile.
+  template <class TiledMma, class A, class B, class C, class Release>
+  static MOYE_DEVICE void multiply_promoted(TiledMma& tiled_mma, A const& tCrA, B const& tCrB, C& tCrC, int k_tiles,
+                                            SharedStorage& smem, PipelineState<kStages>& read, Release const& release) {
+    static_assert(kBlkK == 128, "promotion is by stage");
+    Tensor tCrStage = make_fragment_like(tCrC);  // (MMA,MMA_M,MMA_N)
+    clear(tCrC);
+    MOYE_NO_UNROLL
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++read) {
+      int const stage = read.index();
+      mbarrier_wait(&smem.full[stage], read.phase());
+      warpgroup_fence_operand(tCrStage);
+      warpgroup_arrive();
+      tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
+      gemm(tiled_mma, tCrA(_, _, _, stage), tCrB(_, _, _, stage), tCrStage);
+      warpgroup_commit_group();
+      warpgroup_wait_group<0>();
+      warpgroup_fence_operand(tCrStage);
+      release(stage);
+      MOYE_UNROLL
+      for (int i = 0; i < size(tCrC); ++i) tCrC(i) += tCrStage(i);
+    }
+  }
+
   static Status launch(GemmArgs const& args, StreamHandle stream) {
     if (args.batch == 0 || args.m == 0 || args.n == 0) return {};
-    return dispatch(order_of(args), [&](auto order) { return launch_order<decltype(order)::value>(args, stream); });
+    GemmArgs packed = args;
+    if constexpr (kPacks) {
+      if (Status status = Packing<Element>(args).launch(&packed, stream); !status.ok()) return status;
+    }
+    return with_order(order_of(packed), [&](auto order) { return launch_order<order.value>(packed, stream); });
+  }
+
+  /// f(order); of 8- and 32-bit operands wgmma knows NT alone.
+  template <class F>
+  static Status with_order(Order order, F const& f) {
+    if constexpr (kAnyMajor) {
+      return dispatch(order, f);
+    } else {
+      return f(OrderConstant<Order::NT>{});
+    }
   }
 
   template <Order kOrder>
@@ -260,20 +317,30 @@ struct Gemm<kConfig> {
   }
 
   static Status prepare() {
-    return for_each_order(
-        [](auto order) { return prepare_kernel(sm90_cooperative_kernel<Gemm, decltype(order)::value>, kSmemBytes); });
+    if constexpr (kPacks) {
+      if (Status status = Packing<Element>::prepare(); !status.ok()) return status;
+    }
+    for (Order const order : {Order::NN, Order::NT, Order::TN, Order::TT}) {
+      if (!kAnyMajor && order != Order::NT) continue;
+      Status const status =
+          with_order(order, [](auto o) { return prepare_kernel(sm90_cooperative_kernel<Gemm, o.value>, kSmemBytes); });
+      if (!status.ok()) return status;
+    }
+    return {};
   }
+
+  static int64_t workspace_bytes(GemmArgs const& args) { return kPacks ? Packing<Element>(args).workspace_bytes() : 0; }
 
   static GemmEntry entry() {
     return {.launch = &launch,
             .prepare = &prepare,
-            .workspace_bytes = [](GemmArgs const&) -> int64_t { return 0; },
+            .workspace_bytes = &workspace_bytes,
             .threads = kThreads,
             .smem_bytes = kSmemBytes,
             .min_arch = 90,
             .out_dtypes = Accumulator<kConfig.accumulator>::kOutDtypes,
-            .orders = kAllOrders,
-            .any_stride = false};
+            .orders = kAnyMajor || kPacks ? kAllOrders : order_bits(Order::NT),
+            .any_stride = kPacks};
   }
 };
 

@@ -1,0 +1,259 @@
+// Operands that TMA or wgmma cannot read where they are, copied before the GEMM, K-major, into its workspace.
+//   which     those whose mode of stride 1 wgmma does not take (8 and 32 bits: k alone), or that have none, or whose
+//             address, pitch or batch stride is no multiple of 16 bytes; the others are read in place
+//   where     args.workspace: first a, then b, rows of `pitch` bytes, zeros behind k
+//   launch    one for both: one CTA per tile of 128 bytes along k and as many rows as a row has elements
+//   tile      lanes read words along the operand's faster mode (warp: 128 bytes), shared memory turns them, and every
+//             eight threads write 128 bytes of a row, 16 each
+#pragma once
+
+#include "gemm/config.h"
+#include "gemm/order.h"
+#include "moye/algorithm/copy.h"
+#include "moye/arch/barrier.h"
+#include "moye/arch/launch.h"
+#include "moye/arch/store.h"
+
+namespace moye {
+
+/// (matrix, row, k) with any strides, and where its copy goes.
+struct PackOperand {
+  void const* from;
+  unsigned char* to;
+  int64_t batch_stride, row_stride, k_stride;  // of `from`, elements
+  int64_t pitch;                               // of `to`, bytes
+  int rows, k;
+  unsigned tiles_rows, tiles_k, tiles;  // tiles: of all matrices; 0: the operand is not packed
+  bool along_k;                         // lanes lie side by side along k, else along the rows
+  bool words;                           // what they read are aligned words
+};
+
+/// T: an unsigned integer of the element's size.
+template <class T>
+struct Packer {
+  static constexpr int kThreads = 256, kWarps = kThreads / 32;
+  static constexpr int kWord = 4 / int(sizeof(T));    // elements of a word
+  static constexpr int kTile = 128 / int(sizeof(T));  // elements along k, and rows
+  static constexpr int kBlocks = 32 / kWarps;         // that a thread turns: of kWord rows and kWord elements along k
+  // Words from one row to the next: odd, so that a column meets all banks.
+  static constexpr int kPitch = 33;
+
+  struct SharedStorage {
+    alignas(16) uint32_t words[kTile * kPitch];
+  };
+
+  static MOYE_DEVICE void run(PackOperand const& operand, unsigned tile) {
+    auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
+    int const thread = int(thread_idx().x), warp = thread / 32, lane = thread % 32;
+    unsigned const in_matrix = tile % (operand.tiles_rows * operand.tiles_k);
+    int64_t const matrix = tile / (operand.tiles_rows * operand.tiles_k);
+    int const first_row = int(in_matrix / operand.tiles_k) * kTile, first_k = int(in_matrix % operand.tiles_k) * kTile;
+    auto const* from = static_cast<T const*>(operand.from) + matrix * operand.batch_stride +
+                       first_row * operand.row_stride + first_k * operand.k_stride;
+    int const rows = operand.rows - first_row, ks = operand.k - first_k;  // left of the operand
+
+    // All loads first, so that they are in flight together.
+    bool const along_k = operand.along_k;
+    int64_t const stride = along_k ? operand.k_stride : operand.row_stride;
+    int64_t const other_stride = along_k ? operand.row_stride : operand.k_stride;
+    int const left = (along_k ? ks : rows) - lane * kWord, other_left = along_k ? rows : ks;
+    uint32_t loaded[kBlocks][kWord];
+    MOYE_UNROLL
+    for (int i = 0; i < kBlocks; ++i) {
+      MOYE_UNROLL
+      for (int j = 0; j < kWord; ++j) {
+        int const other = (i * kWarps + warp) * kWord + j;
+        loaded[i][j] = 0;
+        if (other < other_left) {
+          loaded[i][j] = load(from + lane * kWord * stride + other * other_stride, stride, left, operand.words);
+        }
+      }
+    }
+
+    // A word for shared memory holds kWord elements of one row.
+    MOYE_UNROLL
+    for (int i = 0; i < kBlocks; ++i) {
+      int const block = i * kWarps + warp;
+      if (along_k) {
+        MOYE_UNROLL
+        for (int j = 0; j < kWord; ++j) smem.words[(block * kWord + j) * kPitch + lane] = loaded[i][j];
+      } else {
+        transpose(loaded[i]);
+        MOYE_UNROLL
+        for (int j = 0; j < kWord; ++j) {
+          // Lanes are kWord rows apart: they meet all banks once, if every 32 / kWord of them begin with another row.
+          int const row = (j + lane / (32 / kWord)) % kWord;
+          smem.words[(lane * kWord + row) * kPitch + block] = pick(loaded[i], row);
+        }
+      }
+    }
+    sync_threads();
+
+    MOYE_UNROLL
+    for (int i = 0; i < kTile * 8 / kThreads; ++i) {
+      int const row = (i * kThreads + thread) / 8, piece = thread % 8;  // of 16 bytes
+      int64_t const byte = int64_t(first_k) * int(sizeof(T)) + piece * 16;
+      if (row >= rows || byte >= operand.pitch) continue;
+      uint32_t const* const word = &smem.words[row * kPitch + piece * 4];
+      uint128_t const words{word[0], word[1], word[2], word[3]};
+      unsigned char* const to = operand.to + (matrix * operand.rows + first_row + row) * operand.pitch + byte;
+      store_global(words, *reinterpret_cast<uint128_t*>(to));
+    }
+  }
+
+ private:
+  /// kWord elements, `stride` apart; zeros for those behind the first `left`.
+  static MOYE_DEVICE uint32_t load(T const* p, int64_t stride, int left, bool words) {
+    if (words && left >= kWord) return *reinterpret_cast<uint32_t const*>(p);
+    uint32_t word = 0;
+    MOYE_UNROLL
+    for (int i = 0; i < kWord; ++i) {
+      if (i < left) word |= uint32_t(p[i * stride]) << (32 / kWord * i);
+    }
+    return word;
+  }
+
+  static MOYE_DEVICE uint32_t pick(uint32_t const (&words)[kWord], int index) {
+    uint32_t word = words[0];  // registers have no index
+    MOYE_UNROLL
+    for (int i = 1; i < kWord; ++i) word = index == i ? words[i] : word;
+    return word;
+  }
+
+  /// Element j of word i becomes element i of word j.
+  static MOYE_DEVICE void transpose(uint32_t (&words)[kWord]) {
+    constexpr int kBits = 32 / kWord;
+    uint32_t turned[kWord];
+    MOYE_UNROLL
+    for (int i = 0; i < kWord; ++i) {
+      turned[i] = 0;
+      MOYE_UNROLL
+      for (int j = 0; j < kWord; ++j) {
+        turned[i] |= (words[j] >> (kBits * i) & (0xffffffffu >> (32 - kBits))) << (kBits * j);
+      }
+    }
+    MOYE_UNROLL
+    for (int i = 0; i < kWord; ++i) words[i] = turned[i];
+  }
+};
+
+template <class T>
+MOYE_KERNEL(Packer<T>::kThreads)
+pack_kernel(MOYE_GRID_CONSTANT PackOperand const a, MOYE_GRID_CONSTANT PackOperand const b) {
+  unsigned const tile = block_idx().x;
+  Packer<T>::run(tile < a.tiles ? a : b, tile < a.tiles ? tile : tile - a.tiles);
+}
+
+/// Packing the operands of a call, whose elements have the size of Element. Host code.
+template <class Element>
+class Packing {
+  using T = typename WordOf<int(sizeof(Element))>::Type;
+
+ public:
+  static constexpr bool kAnyMajor = sizeof(Element) == 2;  // wgmma's operands may be MN-major
+
+  explicit Packing(GemmArgs const& args) {
+    if (args.batch == 0 || args.m == 0 || args.n == 0 || args.k == 0) return;
+    Order const order = order_of(args);
+    a_ =
+        plan(args.a, args.batch, args.m, args.k, args.a_batch_stride, args.a_m_stride, args.a_k_stride, major_a(order));
+    b_ =
+        plan(args.b, args.batch, args.n, args.k, args.b_batch_stride, args.b_n_stride, args.b_k_stride, major_b(order));
+  }
+
+  /// The largest int64 where it is more than that.
+  int64_t workspace_bytes() const {
+    int64_t bytes;
+    return __builtin_add_overflow(a_.bytes, b_.bytes, &bytes) ? kTooMany : bytes;
+  }
+
+  /// Starts the copies into args->workspace, of workspace_bytes(), and makes `args` name them.
+  Status launch(GemmArgs* args, StreamHandle stream) {
+    if (workspace_bytes() == 0) return {};
+    if (a_.tiles > kMaxTiles - b_.tiles) return {"the operands to be packed have more than 2^31 - 1 tiles"};
+    auto* const workspace = static_cast<unsigned char*>(args->workspace);
+    a_.operand.to = workspace;
+    b_.operand.to = workspace + a_.bytes;
+    a_.operand.tiles = unsigned(a_.tiles);
+    b_.operand.tiles = unsigned(b_.tiles);
+    LaunchConfig const config{.grid = {unsigned(a_.tiles + b_.tiles)},
+                              .block = {unsigned(Packer<T>::kThreads)},
+                              .smem_bytes = int(sizeof(typename Packer<T>::SharedStorage))};
+    if (Status status = launch_kernel(pack_kernel<T>, config, stream, a_.operand, b_.operand); !status.ok())
+      return status;
+    if (a_.tiles > 0) {
+      args->a = a_.operand.to;
+      args->a_k_stride = 1;
+      args->a_m_stride = a_.operand.pitch / int64_t(sizeof(T));
+      if (args->a_batch_stride != 0) args->a_batch_stride = args->a_m_stride * args->m;
+    }
+    if (b_.tiles > 0) {
+      args->b = b_.operand.to;
+      args->b_k_stride = 1;
+      args->b_n_stride = b_.operand.pitch / int64_t(sizeof(T));
+      if (args->b_batch_stride != 0) args->b_batch_stride = args->b_n_stride * args->n;
+    }
+    return {};
+  }
+
+  static Status prepare() { return prepare_kernel(pack_kernel<T>, int(sizeof(typename Packer<T>::SharedStorage))); }
+
+ private:
+  static constexpr int64_t kTooMany = INT64_MAX, kMaxTiles = 0x7fffffff;
+
+  struct Plan {
+    PackOperand operand = {};
+    int64_t bytes = 0, tiles = 0;  // 0: read in place
+  };
+
+  static bool divisible(int64_t stride, int64_t bytes) { return stride * int64_t(sizeof(T)) % bytes == 0; }
+
+  static Plan plan(void const* data, int64_t batch, int64_t rows, int64_t k, int64_t batch_stride, int64_t row_stride,
+                   int64_t k_stride, Major major) {
+    auto const aligned = [&](int64_t other_size, int64_t other_stride, int64_t bytes) {
+      return reinterpret_cast<uintptr_t>(data) % uintptr_t(bytes) == 0 &&
+             (other_size <= 1 || divisible(other_stride, bytes)) && (batch <= 1 || divisible(batch_stride, bytes));
+    };
+    bool const k_major = major == Major::k;
+    int64_t const size = k_major ? k : rows, stride = k_major ? k_stride : row_stride;
+    int64_t const other_size = k_major ? rows : k, other_stride = k_major ? row_stride : k_stride;
+    bool const is_broadcast = other_size > 1 && other_stride == 0;  // within a matrix: not what TMA is made for
+    if ((k_major || kAnyMajor) && (size <= 1 || stride == 1) && !is_broadcast && aligned(other_size, other_stride, 16))
+      return {};
+
+    constexpr int64_t kTile = Packer<T>::kTile;
+    int64_t const matrices = batch_stride == 0 ? 1 : batch;
+    // Whole sectors of 32 bytes: a row of a box, 128 bytes, never touches a fifth one.
+    int64_t const pitch = (k * int64_t(sizeof(T)) + 31) / 32 * 32;
+    // The mode with the smaller stride is read along; one of size 1 has none.
+    bool const along_k = rows == 1 || (k > 1 && k_stride <= row_stride);
+    bool const words =
+        (along_k ? k_stride : row_stride) == 1 && (along_k ? aligned(rows, row_stride, 4) : aligned(k, k_stride, 4));
+    Plan plan;
+    plan.operand = {.from = data,
+                    .to = nullptr,
+                    .batch_stride = batch_stride,
+                    .row_stride = row_stride,
+                    .k_stride = k_stride,
+                    .pitch = pitch,
+                    .rows = int(rows),
+                    .k = int(k),
+                    .tiles_rows = unsigned((rows + kTile - 1) / kTile),
+                    .tiles_k = unsigned((k + kTile - 1) / kTile),
+                    .tiles = 0,
+                    .along_k = along_k,
+                    .words = words};
+    plan.tiles = kMaxTiles + 1;
+    int64_t tiles;
+    if (!__builtin_mul_overflow(int64_t(plan.operand.tiles_rows) * plan.operand.tiles_k, matrices, &tiles) &&
+        tiles <= kMaxTiles) {
+      plan.tiles = tiles;
+    }
+    if (__builtin_mul_overflow(rows * matrices, pitch, &plan.bytes)) plan.bytes = kTooMany;
+    return plan;
+  }
+
+  Plan a_, b_;
+};
+
+}  // namespace moye
