@@ -1,6 +1,6 @@
 // sm80_multistage: D = A * B^T on mma.sync, fed by an n-stage cp.async pipeline.
 //   A (M,K), B (N,K), D (M,N), each in any order; every dtype that mma.sync has; batch: outer dimension of the grid
-//   CTA       one tile of D; all warps load and multiply, two along a mode of up to 128 and four along one of 256
+//   CTA       one tile of D; all warps load and multiply, 2 x 2 of them, 4 along m or n where the tile is large
 //   gmem -> smem   cp.async of `alignment` bytes, zero-filled beyond M, N and K; less than 4 bytes through registers
 //   smem -> rmem   ldmatrix, transposed for 16-bit operands that are contiguous along m or n; element by element where
 //                  it cannot; shared memory is swizzled
@@ -41,7 +41,8 @@ struct Gemm<kConfig> {
   using MmaOp = typename Sm80Mma<kConfig.dtype, kConfig.accumulator>::Op;
   using Element = typename ElementOf<kConfig.dtype>::Type;
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kBlkK = kConfig.tile.k;
-  static constexpr int kWarpsM = kBlkM >= 256 ? 4 : 2, kWarpsN = kBlkN >= 256 ? 4 : 2;
+  static constexpr int kManyRows = sizeof(Element) == 1 ? 128 : 256;  // fragments of bytes need many addresses
+  static constexpr int kWarpsM = kBlkM >= kManyRows ? 4 : 2, kWarpsN = kBlkN >= 256 ? 4 : 2;
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
   static constexpr int kStages = kConfig.stages;
   static constexpr int kVector = kConfig.alignment / int(sizeof(Element));  // elements of one global load

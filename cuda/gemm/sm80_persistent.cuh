@@ -42,7 +42,8 @@ struct Gemm<kConfig> {
   using MmaOp = typename Sm80Mma<kConfig.dtype, kConfig.accumulator>::Op;
   using Element = typename ElementOf<kConfig.dtype>::Type;
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kBlkK = kConfig.tile.k;
-  static constexpr int kWarpsM = kBlkM >= 256 ? 4 : 2, kWarpsN = kBlkN >= 256 ? 4 : 2;
+  static constexpr int kManyRows = sizeof(Element) == 1 ? 128 : 256;  // fragments of bytes need many addresses
+  static constexpr int kWarpsM = kBlkM >= kManyRows ? 4 : 2, kWarpsN = kBlkN >= 256 ? 4 : 2;
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
   static constexpr int kStages = kConfig.stages;
   static constexpr int kVector = kConfig.alignment / int(sizeof(Element));  // elements of one global load

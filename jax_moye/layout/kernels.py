@@ -384,7 +384,7 @@ def _sm80_ldmatrix(config: Any, order: str) -> KernelLayouts:
     element = dtype(config.dtype)
     vector = config.alignment * 8 // element.bits
     stages = None if config.kernel == "sm80_ldmatrix" else config.stages
-    warps_m, warps_n = (4 if size >= 256 else 2 for size in (blk_m, blk_n))
+    warps_m, warps_n = 4 if blk_m >= (128 if element.bits == 8 else 256) else 2, 4 if blk_n >= 256 else 2
     atom = mma_atom(_sm80_mma_op(config))
     rows, _columns, k = atom.shape_mnk
     mma = make_tiled_mma(atom, Layout((warps_m, warps_n, 1)), (rows * warps_m, rows * warps_n, k))
