@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", type=pathlib.Path, help="the rows (default: benchmarks/suite.json)")
     parser.add_argument("--rows", default=".*", help="regular expression that a row's id matches whole, e.g. 'A.*|B2'")
     parser.add_argument("--config", help="use this config for every row, instead of the one jax_moye selects")
+    parser.add_argument("--sweep", help="also time every config whose name this regular expression matches whole")
     parser.add_argument(
         "--out", type=pathlib.Path, help="the JSON file to write (default: in results beside the suite)"
     )
@@ -158,6 +159,23 @@ def bench_row(row: dict, device, arguments: argparse.Namespace, sampler: Sampler
     if not result["correct"]:
         return result
 
+    sweep, wrong = [], {}
+    for entry in jax_moye.configs() if arguments.sweep else ():
+        if entry.name == config or not re.fullmatch(arguments.sweep, entry.name):
+            continue
+        matmul = functools.partial(jax_moye.matmul, precision=precision_of(row), **options | {"config": entry.name})
+        try:
+            arm = jax_arm(entry.name, in_layout(row, matmul), sets)
+            excess = largest_excess(row, a[0], b[0], arm.run(0)[0], dtype)
+        except ValueError:  # the config does not serve this row
+            continue
+        if excess <= 1:
+            sweep.append(arm)
+        else:
+            wrong[entry.name] = significant(excess) if math.isfinite(excess) else None
+    if wrong:
+        return result | {"correct": False, "why": f"errors over their bounds: {wrong}"}
+
     baselines = {"xla": lambda: jax_arm("xla", in_layout(row, theirs), sets)}
     if not arguments.no_torch and device.platform == "gpu" and importlib.util.find_spec("torch"):
         baselines["torch"] = lambda: torch_arm(row, sets)
@@ -177,7 +195,7 @@ def bench_row(row: dict, device, arguments: argparse.Namespace, sampler: Sampler
             rejected[name] = f"its error is {worst:.3g} times the bound"
 
     busy = take_turns(
-        arms,
+        arms + sweep,
         programs,
         group,
         alternations=arguments.alternations,
@@ -188,6 +206,9 @@ def bench_row(row: dict, device, arguments: argparse.Namespace, sampler: Sampler
     if not all(same_bits(x, y) for x, y in zip(first, again, strict=True)):
         return result | {"correct": False, "why": "the bits changed from run to run"}
     result |= figures(row, arms, sampler) | {"sets": len(a), "rotated_bytes": footprint * len(a), "busy_s": busy}
+    if sweep:
+        ours = {config: result["us"]} | {arm.name: significant(statistics.median(arm.times) * 1e6) for arm in sweep}
+        result |= {"configs": ours, "regret": significant(min(ours.values()) / result["us"])}
     entry = next(c for c in jax_moye.configs() if c.name == config)
     registers = max(entry.registers.values()) if entry.registers else None
     result |= {"registers": registers, "smem_bytes": entry.smem_bytes}
