@@ -125,6 +125,11 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_cooperative,   s8,    s32,  {128, 128, 128},  5,      {1, 1},          1},
   {sm90_cooperative,   e4m3,  f32,  {128, 128, 128},  5,      {1, 1},          1},
   {sm90_cooperative,   e5m2,  f32,  {128, 128, 128},  5,      {1, 1},          1},
+  {sm90_cooperative,   bf16,  f32,  { 64, 128, 64},   6,      {1, 1},         16},
+  {sm90_pingpong,      bf16,  f32,  { 64,  64, 64},   8,      {1, 1},         16},
+  {sm90_pingpong,      bf16,  f32,  {192, 128, 64},   4,      {1, 1},         16},
+  {sm90_pingpong,      f16,   f32,  {128, 128, 64},   5,      {2, 1},         16},
+  {sm90_pingpong,      f16,   f32,  {128, 192, 64},   4,      {1, 1},         16},
 };
 // clang-format on
 }  // namespace moye
