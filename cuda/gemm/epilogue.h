@@ -8,6 +8,7 @@
 #include "moye/algorithm/copy.h"
 #include "moye/arch/barrier.h"
 #include "moye/arch/math.h"
+#include "moye/arch/store.h"
 #include "moye/atom/mma_atom.h"
 #include "moye/tensor.h"
 
@@ -160,7 +161,12 @@ class TileEpilogue {
       for (int i = 0; i < kVector; ++i) row.elements[i] = convert<T>(z[i]);
       if (is_one_word(p, args_.d_n_stride, n_left_ - n)) {
         using Word = typename Row<T, kVector>::Word;
-        *reinterpret_cast<Word*>(p) = detail::bit_cast<Word>(row);
+        auto const word = detail::bit_cast<Word>(row);
+        if constexpr (sizeof(Word) == 16) {
+          store_global(word, *reinterpret_cast<Word*>(p));  // assigned, it would be four stores
+        } else {
+          *reinterpret_cast<Word*>(p) = word;
+        }
       } else {
         MOYE_UNROLL
         for (int i = 0; i < kVector; ++i) {
