@@ -51,6 +51,16 @@ def why_unavailable(platform: str) -> str | None:
     return None
 
 
+@functools.cache
+def built(platform: str) -> frozenset[str] | None:
+    """The names of the rows that a platform's module has; None where there is no module.
+
+    A CUDA module may have fewer than the emulator: code of sm_90a is in no build for sm_80.
+    """
+    module = extension(platform)
+    return None if module is None else frozenset(row["name"] for row in module.configs())
+
+
 def workspace_bytes(config: GemmConfig, problem: GemmProblem) -> int:
     """Bytes of workspace that a call needs. The CPU module knows all kernels."""
     module = extension("cpu")

@@ -34,7 +34,8 @@ def matmul(
 
     It works under jit, grad, jvp, vmap, scan, checkpoint and the rest of JAX. The answer is never less precise than
     asked for: products of bf16 and f16 operands are exact and summed in f32, f32 and f64 kernels use fused
-    multiply-adds.
+    multiply-adds, int8 ones sum in int32. Where JAX itself computes in less, we may: float32 at default precision on a
+    GPU is multiplied as TF32, and F16_F16_F16 may sum in float16.
 
     Programs partitioned over several devices outside of a shard_map over all mesh axes are XLA's for now:
     `out_sharding` is obeyed, but `lax.dot_general` computes.
@@ -42,9 +43,10 @@ def matmul(
     Args:
       a: (..., M, K) or (K,), an array of any dtype.
       b: (..., K, N) or (K,). Leading dimensions broadcast against a's, and what is broadcast is not copied.
-      precision: as in `jax.lax.dot_general`; None means `jax_default_matmul_precision`. On CUDA, f32 operands go to XLA
-        (which may use TF32) unless "highest" is asked for; with config or implementation="moye" our exact kernel
-        computes.
+      precision: as in `jax.lax.dot_general`; None means `jax_default_matmul_precision`. On CUDA, f32 operands are
+        multiplied as TF32 at default precision, as JAX does, and exactly at "highest"; in between they go to XLA,
+        unless config or implementation="moye" insists on our exact kernel. In the emulator f32 is exact unless
+        TF32_TF32_F32 is asked for.
       preferred_element_type: dtype of the result, by default a's and b's promoted. f32 from bf16 and f16 operands costs
         nothing.
       out_sharding: a jax.P or jax.NamedSharding for the result, under a mesh with explicit axes.

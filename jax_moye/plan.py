@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from typing import Any, Literal
 
@@ -10,20 +11,33 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_moye import _compat, _ffi
-from jax_moye.configs import GemmConfig, configs, find_config
+from jax_moye.configs import ConfigTable, GemmConfig, configs, find_config
 from jax_moye.interpret import InterpretParams
-from jax_moye.problem import GemmProblem, NotServedError, make_problem
+from jax_moye.problem import USUAL_ACCUMULATOR, GemmProblem, NotServedError, make_problem
 from jax_moye.select import select, why_not
 
 Permutation = tuple[int, ...] | None
 
-SHORT_NAMES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
-_ACCUMULATOR = {"bf16": "f32", "f16": "f32", "f32": "f32", "f64": "f64"}
+SHORT_NAMES = {
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "float32": "f32",
+    "float64": "f64",
+    "int8": "s8",
+    "int32": "s32",
+    "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2",
+}
+_FLOATS = ("bf16", "f16", "f32", "f64", "e4m3", "e5m2")
+# Results of int8 operands: sums in int32 that wrap around, and what a conversion of int32 gives, which wraps or rounds.
+_INTEGER_RESULTS = ("int8", "int16", "int32", "bfloat16", "float16", "float32")
+_MAX_EXACT_K = (2**31 - 1) // 128**2  # products of int8 whose sum is in int32's range
 
 # Which operands our kernels multiply at least as precisely as an algorithm asks: products of bf16 and f16 are exact and
 # summed in f32, f32 and f64 kernels use fused multiply-adds. What is not here converts the operands first: XLA's.
 _SERVED_PRESETS: dict[str, tuple[str, ...]] = {
-    "DEFAULT": ("bf16", "f16", "f32", "f64"),
+    "DEFAULT": ("bf16", "f16", "f32", "f64", "s8", "e4m3", "e5m2"),
+    "ANY_F8_ANY_F8_F32_FAST_ACCUM": ("e4m3", "e5m2"),
     "F16_F16_F16": ("f16",),
     "F16_F16_F32": ("f16",),
     "BF16_BF16_BF16": ("bf16", "f32"),
@@ -36,6 +50,9 @@ _SERVED_PRESETS: dict[str, tuple[str, ...]] = {
     "F32_F32_F32": ("f32",),
     "F64_F64_F64": ("f64",),
 }
+# Precisions at which a kernel that multiplies in TF32, or sums in f16, may be named. (bf16 has fewer bits than TF32.)
+_TF32_PRESETS = ("DEFAULT", "TF32_TF32_F32", "BF16_BF16_F32", "BF16_BF16_BF16")
+_F16_SUM_PRESETS = ("DEFAULT", "F16_F16_F16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +97,8 @@ def served() -> str:
         rows = [row for row in configs() if row.dtype == dtype]
         out_dtypes = dict.fromkeys(itertools.chain.from_iterable(row.out_dtypes for row in rows))
         arch = min(row.min_arch for row in rows)
-        lines.append(f"{dtype} operands with a result of {' or '.join(out_dtypes)} (sm_{arch} or newer)")
+        operands = "f32 operands as TF32" if dtype == "tf32" else f"{dtype} operands"
+        lines.append(f"{operands} with a result of {' or '.join(out_dtypes)} (sm_{arch} or newer)")
     return "Served is any contraction that is one batched matrix product: " + "; ".join(lines)
 
 
@@ -92,7 +110,20 @@ def _precision_reason(precision: Any, dtype: str) -> str | None:
         return f"no kernel computes {precision!r} on {dtype} operands"
     if isinstance(precision, lax.DotAlgorithm):
         return "a lax.DotAlgorithm is XLA's to interpret (a lax.DotAlgorithmPreset may be served)"
+    if dtype in ("e4m3", "e5m2") and not _is_default(precision):
+        return f"tensor cores sum products of {dtype} in fewer bits than f32 has, which only precision 'default' allows"
     return None  # a pair of lax.Precision: our kernels are as precise as HIGHEST
+
+
+def _is_default(precision: Any) -> bool:
+    """Whether nothing better than a platform's default is asked for."""
+    if isinstance(precision, lax.DotAlgorithmPreset):
+        return precision.name == "DEFAULT"
+    return precision is None or tuple(precision) == (lax.Precision.DEFAULT,) * 2
+
+
+def _is_preset(precision: Any, name: str) -> bool:
+    return isinstance(precision, lax.DotAlgorithmPreset) and precision.name == name
 
 
 def _wants_exact_f32(precision: Any) -> bool:
@@ -108,15 +139,71 @@ def _operand_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> str:
       NotServedError: there is none.
     """
     names = [jnp.dtype(dtype).name for dtype in (lhs_dtype, rhs_dtype, out_dtype)]
-    if any(name not in SHORT_NAMES for name in names):
+    if names[0] == names[1] == "int8" and names[2] in _INTEGER_RESULTS:
+        return "s8"
+    if any(SHORT_NAMES.get(name) not in _FLOATS for name in names):
         raise NotServedError(f"no kernel multiplies {names[0]} by {names[1]} into {names[2]}")
     if names[2] == "float64":
         return "f64"
-    return SHORT_NAMES[jnp.dtype(jnp.promote_types(lhs_dtype, rhs_dtype)).name]
+    if names[0] == names[1]:
+        return SHORT_NAMES[names[0]]
+    try:
+        return SHORT_NAMES[jnp.dtype(jnp.promote_types(lhs_dtype, rhs_dtype)).name]
+    except ValueError:  # JAX promotes no 8-bit float
+        raise NotServedError(f"no kernel multiplies {names[0]} by {names[1]}") from None
+
+
+def _ways(dtype: str, precision: Any, platform: str) -> list[tuple[str, str]]:
+    """(dtype of the kernel, its accumulator) of the kernels that may multiply operands of `dtype`, the best first.
+
+    Less than f32 only where JAX computes in less: TF32 on a GPU at default precision, f16 sums by their preset.
+    """
+    usual = USUAL_ACCUMULATOR[dtype]
+    if dtype == "f32" and (_is_preset(precision, "TF32_TF32_F32") or (platform == "cuda" and _is_default(precision))):
+        return [("tf32", "f32"), (dtype, usual)]
+    if dtype == "f16" and _is_preset(precision, "F16_F16_F16"):
+        return [(dtype, "f16"), (dtype, usual)]
+    return [(dtype, usual)]
+
+
+def _way_of_row(row: GemmConfig, dtype: str, precision: Any) -> tuple[str, str]:
+    """(dtype, accumulator) in which a row that was named computes on operands of `dtype`.
+
+    Raises:
+      ValueError: in less than the precision asks for.
+    """
+    presets = None
+    if row.dtype == "tf32" and dtype == "f32":
+        presets, dtype, less = _TF32_PRESETS, "tf32", "multiplies in TF32"
+    elif row.accumulator == "f16":
+        presets, less = _F16_SUM_PRESETS, "sums in f16"
+    if presets is None:
+        return dtype, USUAL_ACCUMULATOR[dtype]
+    of_preset = isinstance(precision, lax.DotAlgorithmPreset) and precision.name in presets
+    if not of_preset and not _is_default(precision):
+        raise ValueError(f"config {row.name!r} {less}, and precision {precision!r} asks for more")
+    return dtype, row.accumulator
+
+
+@functools.cache
+def _table(platform: str, arch: int | None) -> ConfigTable:
+    """The rows that a program for `platform` can use; where the GPU is not known, none that are one GPU's alone."""
+    rows = configs()
+    if platform != "cuda":
+        return rows
+    built = _ffi.built("cuda")
+    return ConfigTable(
+        row for row in rows if (built is None or row.name in built) and (arch is not None or row.max_arch == 0)
+    )
 
 
 def find_kernel(
-    request: Request, lhs: Any, rhs: Any, permutations: tuple[Permutation, Permutation], arch: int | None
+    request: Request,
+    lhs: Any,
+    rhs: Any,
+    permutations: tuple[Permutation, Permutation],
+    arch: int | None,
+    platform: str = "cpu",
 ) -> KernelCall | None:
     """The kernel that can compute a contraction; None if there is nothing to compute.
 
@@ -126,6 +213,7 @@ def find_kernel(
       rhs: likewise.
       permutations: of lhs and rhs, None where the operand is used as it is.
       arch: the GPU's, e.g. 90; None for the emulator, and where it is not known.
+      platform: "cuda", or another one: it decides whether f32 may be TF32.
 
     Raises:
       NotServedError: no kernel can.
@@ -144,16 +232,34 @@ def find_kernel(
         return None
 
     row = None if request.config is None else find_config(request.config)
-    out_dtype = SHORT_NAMES[jnp.dtype(request.out_dtype).name]
-    writers = [row] if row is not None else [r for r in configs() if r.dtype == dtype]
-    if not any(out_dtype in r.out_dtypes for r in writers):
-        out_dtype = _ACCUMULATOR[dtype]  # and a conversion afterwards
-    problem = make_problem(request.spec, shapes[0], shapes[1], dtype, out_dtype, *permutations)
-    if row is None:
-        return KernelCall(problem, select(problem, arch, configs()))
-    if reason := why_not(row, problem, arch):
-        raise ValueError(f"config {row.name!r} cannot compute {describe(request, lhs, rhs)}: {reason}")
-    return KernelCall(problem, row)
+    built = _ffi.built(platform) if platform == "cuda" else None
+    if row is not None and built is not None and row.name not in built:
+        raise ValueError(f"config {row.name!r} is not in this build, which has no code of its architecture")
+    table = _table(platform, arch)
+    ways = _ways(dtype, request.precision, platform)
+    if row is not None:
+        ways = [_way_of_row(row, dtype, request.precision)]
+    reasons = []
+    for kernel_dtype, accumulator in ways:
+        rows = [r for r in table if (r.dtype, r.accumulator) == (kernel_dtype, accumulator)]
+        out_dtype = SHORT_NAMES.get(jnp.dtype(request.out_dtype).name)
+        if not any(out_dtype in r.out_dtypes for r in ([row] if row is not None else rows)):
+            # And a conversion afterwards. Half-precision sums are written from f32 as well.
+            out_dtype = {"f16": "f32"}.get(accumulator, accumulator)
+        problem = make_problem(
+            request.spec, shapes[0], shapes[1], kernel_dtype, out_dtype, *permutations, accumulator=accumulator
+        )
+        if kernel_dtype == "s8" and problem.k > _MAX_EXACT_K and jnp.issubdtype(request.out_dtype, jnp.floating):
+            raise NotServedError(f"sums of {problem.k} products of int8 may be beyond int32, and a float is wanted")
+        if row is not None:
+            if reason := why_not(row, problem, arch):
+                raise ValueError(f"config {row.name!r} cannot compute {describe(request, lhs, rhs)}: {reason}")
+            return KernelCall(problem, row)
+        try:
+            return KernelCall(problem, select(problem, arch, table))
+        except NotServedError as error:
+            reasons.append(str(error))
+    raise NotServedError("; ".join(reasons))
 
 
 def plan_call(
@@ -179,7 +285,7 @@ def plan_call(
             f"interpret=True runs kernels in an emulator on the CPU, and this program is for {platform}: place its "
             "arrays on a CPU device, under e.g. jax.default_device(jax.devices('cpu')[0]), or leave out interpret"
         )
-    call = find_kernel(request, lhs, rhs, permutations, _compat.cuda_arch() if on_cuda else None)
+    call = find_kernel(request, lhs, rhs, permutations, _compat.cuda_arch() if on_cuda else None, platform)
     if call is None:
         return None
     if not on_cuda and request.interpret is None:

@@ -35,7 +35,7 @@ from jax_moye.problem import NotServedError, labels, parse_spec
 from jax_moye.reference import lax_form, lax_result_dtype, permute_sharding, reference
 
 _logger = logging.getLogger("jax_moye")
-_NUMPY_DTYPES = {short: jnp.dtype(name) for name, short in SHORT_NAMES.items()}
+_NUMPY_DTYPES = {short: jnp.dtype(name) for name, short in SHORT_NAMES.items()} | {"tf32": jnp.dtype("float32")}
 
 # --------------------------------------------------------------------------------------------------- the primitive
 

@@ -9,8 +9,21 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 MAX_SIZE = 2**31 - 1  # of a dimension and of the number of tiles: what the kernels' 32-bit coordinates hold
-_ITEM_BYTES = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8}
+_ITEM_BYTES = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "tf32": 4, "s8": 1, "s32": 4, "e4m3": 1, "e5m2": 1}
 _WIDEST_LOAD = 16  # bytes
+
+
+# What products are summed in where nothing else is asked for; cuda/gemm/config.h has the same.
+USUAL_ACCUMULATOR = {
+    "bf16": "f32",
+    "f16": "f32",
+    "f32": "f32",
+    "f64": "f64",
+    "tf32": "f32",
+    "s8": "s32",
+    "e4m3": "f32",
+    "e5m2": "f32",
+}
 
 
 class NotServedError(Exception):
@@ -127,8 +140,9 @@ class GemmProblem:
       a_strides: of (batch, m, k), in elements; 0 where the batch is broadcast.
       b_strides: of (batch, n, k).
       d_strides: of (batch, m, n).
-      dtype: of both operands: bf16, f16, f32 or f64.
+      dtype: of both operands: bf16, f16, f32, f64, s8, e4m3, e5m2, or tf32: f32 in memory, multiplied as TF32.
       out_dtype: of d.
+      accumulator: what products are summed in; None: what is usual for the dtype.
       swapped: a is the contraction's right operand, because the output is contiguous along the left one's dimension.
     """
 
@@ -142,6 +156,12 @@ class GemmProblem:
     dtype: str
     out_dtype: str
     swapped: bool
+    accumulator: str | None = None
+
+    @property
+    def sums(self) -> str:
+        """The dtype in which products are summed."""
+        return self.accumulator or USUAL_ACCUMULATOR[self.dtype]
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -171,6 +191,7 @@ def make_problem(
     out_dtype: str,
     lhs_permutation: tuple[int, ...] | None = None,
     rhs_permutation: tuple[int, ...] | None = None,
+    accumulator: str | None = None,
 ) -> GemmProblem:
     """The matrix multiplication that computes a contraction of row-major arrays.
 
@@ -178,10 +199,11 @@ def make_problem(
       spec: e.g. "bmk,kn->bmn".
       lhs_shape: as the specification sees it. No size is 0.
       rhs_shape: likewise.
-      dtype: of both operands: bf16, f16, f32 or f64.
+      dtype: of both operands, as in GemmProblem.
       out_dtype: of the result.
       lhs_permutation: if given, lhs is `transpose(stored, lhs_permutation)`, and `stored` is what is in memory.
       rhs_permutation: likewise.
+      accumulator: what products are summed in; None: what is usual for the dtype.
 
     Raises:
       NotServedError: it takes more than one matrix multiplication, or sizes are over the kernels' limit.
@@ -233,4 +255,5 @@ def make_problem(
         dtype=dtype,
         out_dtype=out_dtype,
         swapped=swapped,
+        accumulator=accumulator,
     )

@@ -15,6 +15,10 @@ from jax_moye.problem import MAX_SIZE, GemmProblem, NotServedError
 _MULTIPROCESSORS = {80: 108, 86: 84, 89: 142, 90: 132, 100: 148, 120: 170}
 _USUAL_MULTIPROCESSORS = 132
 
+# Kernels whose speed is known choose themselves, by the cost below. The others, rungs of a ladder and what has not been
+# measured, come behind them: they serve by name, and what no other can.
+_CHOSEN = ("sm80_multistage", "simt_tiled")
+
 # A tile of m x n costs its m * n products plus so many times its m + n elements loaded per step of k: a square tile of
 # 128 spends as long on loads as on products.
 _LOAD_COST = 64
@@ -38,6 +42,8 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
     """
     if config.dtype != problem.dtype:
         return f"its operands are {config.dtype}, these are {problem.dtype}"
+    if config.accumulator != problem.sums:
+        return f"it sums in {config.accumulator}, and {problem.sums} is asked for"
     if problem.out_dtype not in config.out_dtypes:
         return f"it writes {', '.join(config.out_dtypes)}, and {problem.out_dtype} is wanted"
     if arch is not None and arch < config.min_arch:
@@ -78,16 +84,17 @@ def _cost(config: GemmConfig, problem: GemmProblem, arch: int | None) -> int:
 def rank(problem: GemmProblem, arch: int | None, table: Sequence[GemmConfig]) -> tuple[Candidate, ...]:
     """All rows of the table, the best first and those that cannot compute the problem last, with their reasons.
 
-    The widest loads come first, then the least cost: waves of tiles over the multiprocessors, times what one tile
-    takes. So a problem of few tiles gets small tiles, and a large one large tiles.
+    The widest loads come first, then kernels whose speed is known, then the least cost: waves of tiles over the
+    multiprocessors, times what one tile takes. So a problem of few tiles gets small tiles, and a large one large tiles.
     """
 
-    def key(candidate: Candidate) -> tuple[bool, int, int, int]:
+    def key(candidate: Candidate) -> tuple[bool, int, bool, int, int]:
         config = candidate.config
         tile_m, tile_n, _ = config.tile
         return (
             candidate.reason is not None,
             -config.alignment,
+            config.kernel not in _CHOSEN,
             _cost(config, problem, arch),
             -tile_m * tile_n,
         )

@@ -79,7 +79,8 @@ link_driver() {
   local objects
   objects=$(find "$build/CMakeFiles/jax_moye_kernels.dir" -name '*.o')
   # shellcheck disable=SC2086  # one word per object
-  nvcc -std=c++20 -O2 -arch=native -I cuda -I ffi tests/gpu/gemm_check.cu ffi/registry.cc $objects -o "$build/gemm_check"
+  # build/.../cu holds the table of the rows that were built
+  nvcc -std=c++20 -O2 -arch=native -I "$build/cu" -I cuda -I ffi tests/gpu/gemm_check.cu ffi/registry.cc $objects -o "$build/gemm_check"
 }
 
 stage_driver() {

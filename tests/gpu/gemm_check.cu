@@ -1,5 +1,6 @@
-// Every row of gemm/configs.h, without JAX: exact products of small integers between guard bands, and single launches
-// for compute-sanitizer and ncu, which take a minute to start a JAX program and a second to start this one.
+// Every row of gemm/configs.h, without JAX: exact products of small integers between guard bands, alone and with an
+// epilogue, and single launches for compute-sanitizer and ncu, which take a minute to start a JAX program and a second
+// to start this one.
 //
 //   gemm_check                        every row, sizes around its tile, all four orders
 //   gemm_check --small                few sizes: under compute-sanitizer
@@ -20,28 +21,33 @@ namespace {
 
 constexpr size_t kGuardBytes = 256;  // on either side of each operand: NaN in every float type
 
-size_t bytes_of(Dtype dtype) { return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2; }
+size_t bytes_of(Dtype dtype) { return static_cast<size_t>(item_bytes(dtype)); }
+
+template <class T>
+void store_as(unsigned char* at, T const& x) {
+  std::memcpy(at, &x, sizeof(T));
+}
 
 void store(Dtype dtype, unsigned char* at, double value) {
+  float const x = static_cast<float>(value);
   switch (dtype) {
-    case Dtype::bf16: {
-      bfloat16_t const x(static_cast<float>(value));
-      std::memcpy(at, &x, 2);
-      return;
-    }
-    case Dtype::f16: {
-      half_t const x(static_cast<float>(value));
-      std::memcpy(at, &x, 2);
-      return;
-    }
-    case Dtype::f32: {
-      float const x = static_cast<float>(value);
-      std::memcpy(at, &x, 4);
-      return;
-    }
+    case Dtype::bf16:
+      return store_as(at, bfloat16_t(x));
+    case Dtype::f16:
+      return store_as(at, half_t(x));
+    case Dtype::f32:
+    case Dtype::tf32:
+      return store_as(at, x);
     case Dtype::f64:
-      std::memcpy(at, &value, 8);
-      return;
+      return store_as(at, value);
+    case Dtype::s8:
+      return store_as(at, static_cast<int8_t>(value));
+    case Dtype::s32:
+      return store_as(at, static_cast<int32_t>(value));
+    case Dtype::e4m3:
+      return store_as(at, float_e4m3_t(x));
+    case Dtype::e5m2:
+      return store_as(at, float_e5m2_t(x));
   }
 }
 
@@ -95,62 +101,128 @@ std::string describe(RegisteredGemm const& gemm, Problem const& p, Dtype out) {
          dtype_name(out);
 }
 
-/// Runs one product and compares every byte of d and of its guard bands.
-void check(RegisteredGemm const& gemm, Problem const& p, Dtype out) {
-  std::string const name = describe(gemm, p, out);
+/// Row-major, [batch][m][n].
+std::vector<int> multiply(Operand const& a, Operand const& b, Problem const& p) {
+  std::vector<int> sums(static_cast<size_t>(p.batch * p.m * p.n));
+  for (int64_t row = 0; row < p.batch * p.m; ++row) {
+    int* const out = sums.data() + row * p.n;
+    int const* const b_matrix = b.values.data() + row / p.m * p.k * p.n;
+    for (int64_t k = 0; k < p.k; ++k) {
+      int const x = a.values[static_cast<size_t>(row * p.k + k)];
+      int const* const b_row = b_matrix + k * p.n;
+      for (int64_t column = 0; column < p.n; ++column) out[column] += x * b_row[column];
+    }
+  }
+  return sums;
+}
+
+/// What a row-major result of these numbers looks like, guard bands included.
+std::vector<unsigned char> image_of(std::vector<int> const& values, Dtype dtype) {
+  size_t const bytes = bytes_of(dtype);
+  std::vector<unsigned char> image(2 * kGuardBytes + values.size() * bytes, 0xff);
+  for (size_t i = 0; i < values.size(); ++i) store(dtype, image.data() + kGuardBytes + i * bytes, values[i]);
+  return image;
+}
+
+/// A result, row-major, full of NaN before it is written.
+struct Result {
+  Dtype dtype;
+  std::vector<unsigned char> expected;
+  unsigned char* array;
+
+  Result(testing::Machine& machine, char const* name, std::vector<int> const& values, Dtype dtype)
+      : dtype(dtype), expected(image_of(values, dtype)) {
+    array = static_cast<unsigned char*>(machine.allocate(name, expected.size(), true));
+    std::vector<unsigned char> const nan(expected.size(), 0xff);
+    machine.upload(array, nan.data(), nan.size());
+  }
+  void* data() const { return array + kGuardBytes; }
+
+  /// Compares every byte, guard bands included.
+  void compare(testing::Machine& machine, std::string const& name, int64_t columns) const {
+    std::vector<unsigned char> found(expected.size());
+    machine.download(found.data(), array, found.size());
+    for (size_t at = 0; at < found.size(); ++at) {
+      if (found[at] == expected[at]) continue;
+      if (at < kGuardBytes || at >= found.size() - kGuardBytes) testing::fail(name + ": wrote outside it");
+      auto const i = static_cast<int64_t>((at - kGuardBytes) / bytes_of(dtype));
+      testing::fail(name + ": wrong at row " + std::to_string(i / columns) + " (of all batches), column " +
+                    std::to_string(i % columns));
+    }
+  }
+};
+
+/// Runs one product in every output dtype, and once, in `fused_out`, with all of an epilogue.
+int check(RegisteredGemm const& gemm, Problem const& p, std::vector<Dtype> const& outs, Dtype fused_out) {
   int64_t const multiple =
       std::max<int64_t>(1, gemm.config.alignment / static_cast<int64_t>(bytes_of(gemm.config.dtype)));
   testing::Machine machine;
   Operand a = make_operand(gemm.config.dtype, p.batch, p.m, p.k, p.a_transposed, multiple, 1);
   Operand b = make_operand(gemm.config.dtype, p.batch, p.k, p.n, p.b_transposed, multiple, 2);
-  Operand d = make_operand(out, p.batch, p.m, p.n, false, 1, 3);
-  std::vector<unsigned char> expected = d.image;
-  for (int64_t i = 0; i < p.batch * p.m * p.n; ++i) {
-    int64_t const batch = i / (p.m * p.n), row = i / p.n % p.m, column = i % p.n;
-    int64_t sum = 0;
-    for (int64_t k = 0; k < p.k; ++k) {
-      sum += a.values[static_cast<size_t>((batch * p.m + row) * p.k + k)] *
-             b.values[static_cast<size_t>((batch * p.k + k) * p.n + column)];
-    }
-    store(out, expected.data() + kGuardBytes + static_cast<size_t>(i) * bytes_of(out), static_cast<double>(sum));
-  }
-  std::fill(d.image.begin(), d.image.end(), 0xff);
   upload(machine, a, "a", false);
   upload(machine, b, "b", false);
-  upload(machine, d, "d", true);
+  std::vector<int> const sums = multiply(a, b, p);
 
-  GemmArgs args{a.data(),
-                b.data(),
-                d.data(),
-                nullptr,
-                p.batch,
-                p.m,
-                p.n,
-                p.k,
-                a.batch_stride,
-                a.row_stride,
-                a.column_stride,
-                b.batch_stride,
-                b.column_stride,
-                b.row_stride,
-                d.batch_stride,
-                d.row_stride,
-                d.column_stride,
-                out};
-  if (int64_t const bytes = gemm.entry.workspace_bytes(args); bytes > 0) {
-    args.workspace = machine.allocate("workspace", static_cast<size_t>(bytes), true);
+  GemmArgs args{.a = a.data(),
+                .b = b.data(),
+                .d = nullptr,
+                .workspace = nullptr,
+                .batch = p.batch,
+                .m = p.m,
+                .n = p.n,
+                .k = p.k,
+                .a_batch_stride = a.batch_stride,
+                .a_m_stride = a.row_stride,
+                .a_k_stride = a.column_stride,
+                .b_batch_stride = b.batch_stride,
+                .b_n_stride = b.column_stride,
+                .b_k_stride = b.row_stride,
+                .d_batch_stride = p.m * p.n,
+                .d_m_stride = p.n,
+                .d_n_stride = 1,
+                .d_dtype = fused_out};
+  auto const launch = [&](std::string const& name) {
+    if (int64_t const bytes = gemm.entry.workspace_bytes(args); bytes > 0)
+      args.workspace = machine.allocate("workspace", static_cast<size_t>(bytes), true);
+    testing::check(gemm.entry.launch(args, machine.stream()), name);
+    machine.wait();
+  };
+  for (Dtype out : outs) {
+    std::string const name = describe(gemm, p, out);
+    Result const d(machine, "d", sums, out);
+    args.d = d.data();
+    args.d_dtype = out;
+    launch(name);
+    d.compare(machine, name, p.n);
   }
-  testing::check(gemm.entry.launch(args, machine.stream()), name);
-  machine.wait();
-  std::vector<unsigned char> found(d.image.size());
-  machine.download(found.data(), d.array, found.size());
-  for (size_t at = 0; at < found.size(); ++at) {
-    if (found[at] == expected[at]) continue;
-    if (at < kGuardBytes || at >= found.size() - kGuardBytes) testing::fail(name + ": wrote outside d");
-    size_t const i = (at - kGuardBytes) / bytes_of(out);
-    testing::fail(name + ": wrong at row " + std::to_string(i / static_cast<size_t>(p.n)) +
-                  " (of all batches), column " + std::to_string(i % static_cast<size_t>(p.n)));
+
+  // z = a b + c + bias, d = relu(z) + residual: c like d, bias along n, residual transposed.
+  Operand c = make_operand(fused_out, p.batch, p.m, p.n, false, 1, 4);
+  Operand bias = make_operand(fused_out, 1, 1, p.n, false, 1, 5);
+  Operand residual = make_operand(fused_out, p.batch, p.m, p.n, true, 1, 6);
+  upload(machine, c, "c", false);
+  upload(machine, bias, "bias", false);
+  upload(machine, residual, "residual", false);
+  std::vector<int> z(sums), activated(sums);
+  for (size_t i = 0; i < z.size(); ++i) {
+    z[i] += c.values[i] + bias.values[i % static_cast<size_t>(p.n)];
+    activated[i] = std::max(z[i], 0) + residual.values[i];
   }
+  std::string const name = describe(gemm, p, fused_out) + ", fused";
+  Result const d(machine, "d", activated, fused_out), preactivation(machine, "preactivation", z, fused_out);
+  args.d = d.data();
+  args.d_dtype = fused_out;
+  args.epilogue = {.alpha = 1,
+                   .beta = 1,
+                   .c = {c.data(), c.batch_stride, c.row_stride, c.column_stride},
+                   .bias = {bias.data(), 0, 0, 1},
+                   .residual = {residual.data(), residual.batch_stride, residual.row_stride, residual.column_stride},
+                   .activation = Activation::relu,
+                   .preactivation = preactivation.data()};
+  launch(name);
+  d.compare(machine, name, p.n);
+  preactivation.compare(machine, name + ", its pre-activation", p.n);
+  return static_cast<int>(outs.size()) + 1;
 }
 
 std::vector<Problem> problems(RegisteredGemm const& gemm, bool small) {
@@ -179,17 +251,26 @@ std::vector<Problem> problems(RegisteredGemm const& gemm, bool small) {
   return result;
 }
 
+std::vector<Dtype> out_dtypes(RegisteredGemm const& gemm) {
+  std::vector<Dtype> outs;
+  for (int i = 0; i < kDtypes; ++i) {
+    if (gemm.entry.out_dtypes >> i & 1u) outs.push_back(Dtype(i));
+  }
+  return outs;
+}
+
 void check_row(RegisteredGemm const& gemm, bool small) {
+  int const max_arch = gemm.entry.max_arch;
+  if (!testing::Machine::has_arch(gemm.entry.min_arch) || (max_arch != 0 && testing::Machine::is_newer(max_arch))) {
+    std::printf("%-52s not for this GPU\n", gemm.name.c_str());
+    return;
+  }
   int count = 0;
   testing::check(gemm.entry.prepare(), gemm.name);
-  for (Problem const& problem : problems(gemm, small)) {
-    for (Dtype out : {Dtype::bf16, Dtype::f16, Dtype::f32, Dtype::f64}) {
-      if (!(gemm.entry.out_dtypes >> static_cast<unsigned>(out) & 1u)) continue;
-      check(gemm, problem, out);
-      ++count;
-    }
-  }
-  std::printf("%-44s %d products exact\n", gemm.name.c_str(), count);
+  std::vector<Dtype> const outs = out_dtypes(gemm);
+  size_t index = 0;
+  for (Problem const& problem : problems(gemm, small)) count += check(gemm, problem, outs, outs[index++ % outs.size()]);
+  std::printf("%-52s %d products exact\n", gemm.name.c_str(), count);
   std::fflush(stdout);
 }
 
@@ -197,12 +278,14 @@ void profile(std::string const& name, int64_t m, int64_t n, int64_t k) {
   RegisteredGemm const* gemm = find_gemm(name);
   if (gemm == nullptr) testing::fail("no compiled GEMM is named " + name);
   Dtype const dtype = gemm->config.dtype;
+  std::vector<Dtype> const outs = out_dtypes(*gemm);  // the operands' own, or the widest
+  Dtype const out = std::find(outs.begin(), outs.end(), dtype) != outs.end() ? dtype : outs.back();
   testing::Machine machine;
   Operand a = make_operand(dtype, 1, m, k, false, 1, 1), b = make_operand(dtype, 1, k, n, false, 1, 2);
   upload(machine, a, "a", false);
   upload(machine, b, "b", false);
-  void* d = machine.allocate("d", static_cast<size_t>(m * n) * bytes_of(dtype), true);
-  GemmArgs args{a.data(), b.data(), d, nullptr, 1, m, n, k, m * k, k, 1, k * n, 1, n, m * n, n, 1, dtype};
+  void* d = machine.allocate("d", static_cast<size_t>(m * n) * bytes_of(out), true);
+  GemmArgs args{a.data(), b.data(), d, nullptr, 1, m, n, k, m * k, k, 1, k * n, 1, n, m * n, n, 1, out};
   for (int i = 0; i < 3; ++i) testing::check(gemm->entry.launch(args, machine.stream()), name);
   machine.wait();
 }

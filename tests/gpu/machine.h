@@ -57,6 +57,8 @@ class Machine {
     check_cuda(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
     return 10 * properties.major + properties.minor >= arch;
   }
+  /// Whether it is newer than sm_<arch>.
+  static bool is_newer(int arch) { return has_arch(arch + 1); }
   void clear() {
     for (void* array : arrays_) check_cuda(cudaFree(array), "cudaFree");
     arrays_.clear();
@@ -78,7 +80,8 @@ class Machine {
   void download(void* host, void const* array, size_t bytes) { std::memcpy(host, array, bytes); }
   void wait() {}  // an emulated launch returns when it has ended
   StreamHandle stream() { return &stream_; }
-  static bool has_arch(int) { return true; }
+  static bool has_arch(int) { return true; }  // the emulator is every GPU, and newer than none
+  static bool is_newer(int) { return false; }
   void clear() {
     for (auto const& array : stream_.memory) std::free(const_cast<void*>(array.base));
     stream_.memory.clear();

@@ -117,7 +117,7 @@ def test_interpret_params(arguments):
         jax_moye.InterpretParams(**arguments)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int32", "uint16", "bool", "complex64", "float8_e4m3fn"])
+@pytest.mark.parametrize("dtype", ["int16", "int32", "uint8", "uint16", "bool", "complex64", "float8_e4m3fnuz"])
 def test_dtypes_no_kernel_takes(dtype):
     a = jnp.ones((4, 4), dtype)
     assert kernel_calls(interpreted, a, a) == 0

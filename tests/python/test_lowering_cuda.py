@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from python.support import TARGET, custom_calls, lowered_text
+from python.support import NUMPY_NAMES, TARGET, custom_calls, lowered_text
 
 import jax_moye
-from jax_moye import _compat, _ffi
+from jax_moye import _compat, _ffi, plan
 
 matmul = functools.partial(jax_moye.matmul, implementation="moye")
 
@@ -66,8 +66,7 @@ def test_large_products_get_large_tiles():
 @pytest.mark.parametrize("config", jax_moye.configs(), ids=lambda row: row.name)
 def test_a_config_can_be_asked_for(config):
     with jax.enable_x64(True):
-        dtype = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}[config.dtype]
-        a = jax.ShapeDtypeStruct((256, 256), dtype)
+        a = jax.ShapeDtypeStruct((256, 256), NUMPY_NAMES[config.dtype])
         (call,) = custom_calls(lowered_text(functools.partial(matmul, config=config), a, a))
         assert call.config == config.name
 
@@ -124,23 +123,121 @@ def kernels_are_there(monkeypatch):
         ("bfloat16", "BF16_BF16_F32", True),
         ("bfloat16", "F32_F32_F32", False),
         ("float16", "high", True),
-        ("float32", None, False),
+        ("float32", None, "tf32"),
+        ("float32", "default", "tf32"),
         ("float32", "high", False),
         ("float32", ("highest", "default"), False),
         ("float32", "highest", True),
         ("float32", "F32_F32_F32", True),
-        ("float32", "TF32_TF32_F32", False),
+        ("float32", ("default", "highest"), False),
+        ("float32", "TF32_TF32_F32", "tf32"),
+        ("float32", "TF32_TF32_F32_X3", False),
+        ("float32", "BF16_BF16_F32", False),
         ("float32", lax.DotAlgorithm(np.float32, np.float32, np.float32), False),
-        ("int8", None, False),
+        ("float16", "F16_F16_F16", True),
+        ("int8", None, "s8"),
+        ("int8", "highest", "s8"),
+        ("int8", "F32_F32_F32", False),
+        ("int16", None, False),
+        ("float8_e4m3fn", None, "e4m3"),
+        ("float8_e5m2", "ANY_F8_ANY_F8_F32_FAST_ACCUM", "e5m2"),
+        ("float8_e4m3fn", "highest", False),
+        ("float8_e4m3fn", "ANY_F8_ANY_F8_F32", False),
     ],
     ids=str,
 )
 def test_who_computes_by_default(kernels_are_there, dtype, precision, ours):
+    """`ours` names the operands of the rows that compute, where the table has any."""
     jax.clear_caches()
+    if isinstance(ours, str):
+        ours = any(row.dtype == ours for row in jax_moye.configs())
     a = jax.ShapeDtypeStruct((64, 64), dtype)
     text = lowered_text(functools.partial(jax_moye.matmul, precision=precision), a, a)
     assert (TARGET in text) == ours
     assert ("dot_general" in text) != ours
+
+
+def rows_with(**fields) -> list[str]:
+    return [c.name for c in jax_moye.configs() if all(getattr(c, name) == value for name, value in fields.items())]
+
+
+def chosen(dtype, precision=None, size=64, **options) -> str:
+    """The config of a square product."""
+    jax.clear_caches()
+    a = jax.ShapeDtypeStruct((size, size), dtype)
+    (call,) = custom_calls(lowered_text(functools.partial(matmul, precision=precision, **options), a, a))
+    return call.config
+
+
+def test_tf32_only_where_jax_computes_in_it():
+    tf32, f32 = rows_with(dtype="tf32"), rows_with(dtype="f32")
+    if not tf32:
+        pytest.skip("no row of tf32 in this build")
+    for precision in (None, "default", "DEFAULT", "TF32_TF32_F32"):
+        assert chosen("float32", precision) in tf32
+    for precision in ("high", "highest", ("default", "highest"), "F32_F32_F32", "TF32_TF32_F32_X3", "BF16_BF16_F32_X3"):
+        assert chosen("float32", precision) in f32
+    # By name, unless the precision forbids it.
+    for precision in (None, "TF32_TF32_F32", "BF16_BF16_F32"):
+        assert chosen("float32", precision, config=tf32[0]) == tf32[0]
+    for precision in ("high", "highest", "F32_F32_F32"):
+        with pytest.raises(ValueError, match=r"multiplies in TF32, and precision .* asks for more"):
+            chosen("float32", precision, config=tf32[0])
+
+
+def test_f16_sums_only_where_they_are_asked_for():
+    narrow, wide = rows_with(dtype="f16", accumulator="f16"), rows_with(dtype="f16", accumulator="f32")
+    if not narrow:
+        pytest.skip("no row that sums in f16 in this build")
+    assert chosen("float16", "F16_F16_F16") in narrow
+    assert chosen("float16", "F16_F16_F16", size=63) in wide  # no row that loads 2 bytes sums in f16
+    for precision in (None, "highest", "F16_F16_F32", "DEFAULT"):
+        assert chosen("float16", precision) in wide
+    assert chosen("float16", config=narrow[0]) == narrow[0]
+    with pytest.raises(ValueError, match=r"sums in f16, and precision .* asks for more"):
+        chosen("float16", "highest", config=narrow[0])
+
+
+def test_one_gpus_code_is_for_that_gpu(kernels_are_there, monkeypatch):
+    rows = rows_with(max_arch=90)
+    if not rows:
+        pytest.skip("no row of sm_90a in this build")
+    assert chosen("bfloat16", size=4096) not in rows  # where the GPU is not known
+    for arch, message in ((80, "needs sm_90"), (100, "code is sm_90's"), (90, None)):
+        monkeypatch.setattr(_compat, "cuda_arch", lambda arch=arch: arch)
+        if message is None:
+            assert chosen("bfloat16", size=4096, config=rows[0]) == rows[0]
+        else:
+            with pytest.raises(ValueError, match=message):
+                chosen("bfloat16", size=4096, config=rows[0])
+
+
+def test_rows_that_the_cuda_module_lacks(kernels_are_there, monkeypatch):
+    chosen_before = chosen("bfloat16", size=4096)
+    monkeypatch.setattr(_ffi, "built", lambda platform: frozenset(rows_with(dtype="bf16")) - {chosen_before})
+    plan._table.cache_clear()
+    try:
+        assert chosen("bfloat16", size=4096) != chosen_before
+        with pytest.raises(ValueError, match="is not in this build"):
+            chosen("bfloat16", size=4096, config=chosen_before)
+    finally:
+        monkeypatch.undo()
+        plan._table.cache_clear()
+
+
+@pytest.mark.parametrize("out_dtype", ["int8", "int16", "int32", "float32", "bfloat16"])
+def test_results_of_int8(kernels_are_there, out_dtype):
+    if not rows_with(dtype="s8"):
+        pytest.skip("no row of int8 in this build")
+    a = jax.ShapeDtypeStruct((64, 64), jnp.int8)
+    text = lowered_text(functools.partial(jax_moye.matmul, preferred_element_type=out_dtype), a, a)
+    assert TARGET in text
+    assert ("stablehlo.convert" in text) == (out_dtype in ("int8", "int16"))
+
+
+def test_int8_sums_beyond_int32_are_not_floats(kernels_are_there):
+    a, b = (jax.ShapeDtypeStruct(shape, jnp.int8) for shape in ((8, 131072), (131072, 8)))
+    assert TARGET not in lowered_text(functools.partial(jax_moye.matmul, preferred_element_type=jnp.float32), a, b)
 
 
 def test_a_build_without_nvcc_leaves_a_gpu_to_xla(caplog):

@@ -7,7 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from python.support import assert_close, custom_calls, data_movements, integers, kernel_calls, lowered_text
+from python.support import (
+    NUMPY_NAMES,
+    assert_close,
+    custom_calls,
+    data_movements,
+    integers,
+    kernel_calls,
+    lowered_text,
+)
 
 import jax_moye
 
@@ -92,13 +100,66 @@ def test_error_bound(rng, dtype, distribution):
 @pytest.mark.parametrize("config", jax_moye.configs(), ids=lambda row: row.name)
 def test_every_config_is_reached(rng, config):
     with jax.enable_x64(True):
-        dtype = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}[config.dtype]
+        dtype = NUMPY_NAMES[config.dtype]
         m, n, k = (size + 16 for size in config.tile)
         a, b = integers(rng, (m, k), dtype), integers(rng, (k, n), dtype)
-        fun = functools.partial(jax_moye.matmul, config=config, interpret=True)
+        # 8-bit results would hold few of the sums.
+        wide = {"s8": jnp.int32, "e4m3": jnp.float32, "e5m2": jnp.float32}.get(config.dtype)
+        matmul = functools.partial(jax_moye.matmul, preferred_element_type=wide)
+        fun = functools.partial(matmul, config=config, interpret=True)
         assert [call.config for call in custom_calls(lowered_text(fun, a, b, platform="cpu"))] == [config.name]
         np.testing.assert_array_equal(fun(a, b), a.astype(np.float64) @ b.astype(np.float64))
-        np.testing.assert_array_equal(jax_moye.matmul(a, b, config=config.name, interpret=True), fun(a, b))
+        np.testing.assert_array_equal(matmul(a, b, config=config.name, interpret=True), fun(a, b))
+
+
+def rows_of(dtype) -> list:
+    rows = [row for row in jax_moye.configs() if row.dtype == dtype]
+    if not rows:
+        pytest.skip(f"no row of {dtype} in this build")
+    return rows
+
+
+@pytest.mark.parametrize("preferred", [None, "int8", "int16", "int32", "float32", "bfloat16"])
+def test_int8(rng, preferred):
+    """jnp.matmul's dtype, and its numbers: sums that wrap around in int8, and exact ones in int32."""
+    rows_of("s8")
+    a, b = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((3, 33, 70), (70, 18)))
+    actual = interpreted(a, b, preferred_element_type=preferred)
+    expected = jnp.matmul(a, b, preferred_element_type=preferred)
+    assert actual.dtype == expected.dtype
+    exact = a.astype(np.int64) @ b.astype(np.int64)
+    np.testing.assert_array_equal(actual, exact.astype(actual.dtype))  # NumPy's conversion of integers wraps
+    if preferred != "bfloat16":  # where XLA may sum in bfloat16
+        np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("preferred", [None, "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_eight_bit_floats(rng, dtype, preferred):
+    rows_of({"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}[dtype])
+    a, b = (jnp.asarray(rng.standard_normal(shape) / 4, dtype) for shape in ((3, 33, 70), (70, 18)))
+    actual = interpreted(a, b, preferred_element_type=preferred)
+    assert actual.dtype == jnp.matmul(a, b, preferred_element_type=preferred).dtype
+    a, b = (np.asarray(x).astype(np.float64) for x in (a, b))
+    unit = {"float8_e4m3fn": 2.0**-4, "float8_e5m2": 2.0**-3, "float32": 2.0**-24, "bfloat16": 2.0**-8}
+    bound = (70 / 16 + 2) * 2.0**-23 * (abs(a) @ abs(b)) + unit.get(actual.dtype.name, 2.0**-11) * abs(a @ b)
+    smallest = 2.0**-10 if actual.dtype.itemsize == 1 else 2.0**-25  # where e4m3 and f16 are subnormal
+    assert (abs(np.asarray(actual).astype(np.float64) - a @ b) <= bound + smallest).all()
+
+
+def test_tf32_in_the_emulator_by_its_preset_alone(rng):
+    names = [row.name for row in rows_of("tf32")]
+    a, b = (jnp.asarray(rng.standard_normal((17, 17)), jnp.float32) for _ in "ab")
+    for precision in (None, "highest"):
+        (call,) = custom_calls(lowered_text(functools.partial(interpreted, precision=precision), a, b, platform="cpu"))
+        assert call.config not in names
+    fun = functools.partial(interpreted, precision="TF32_TF32_F32")
+    (call,) = custom_calls(lowered_text(fun, a, b, platform="cpu"))
+    assert call.config in names
+    a64, b64 = (np.asarray(x, np.float64) for x in (a, b))
+    error = abs(np.asarray(fun(a, b)) - a64 @ b64)
+    assert (error <= 2.1 * 2.0**-10 * (abs(a64) @ abs(b64))).all()
+    assert error.max() > 2.0**-20  # it did multiply in TF32
 
 
 @pytest.mark.parametrize("a_dtype", ["bfloat16", "float16", "float32", "int8", "int32", "complex64", "bool"])

@@ -1,0 +1,189 @@
+"""The fused target on a GPU, called as XLA calls it: the epilogues of tests/emulated/test_epilogue.py on every row."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_moye
+from jax_moye import _compat, _ffi
+from tests.emulated.problems import Problem, accumulation_bound, make_call, product
+from tests.emulated.test_epilogue import ACTIVATIONS, CASES, INTEGER_CASES, Case, Epilogue, float_outputs, make
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
+
+CONFIGS = [pytest.param(config, id=config.name) for config in jax_moye.configs()]
+MATRICES = ("c", "bias", "residual")
+
+
+@pytest.fixture(autouse=True)
+def _x64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def config(request, gpu):
+    """The row a test is about; skips where this GPU does not run it."""
+    row, arch = request.param, _compat.cuda_arch()
+    if arch < row.min_arch or (row.max_arch and arch > row.max_arch) or row.name not in _ffi.built("cuda"):
+        pytest.skip(f"{row.name} is for {row.archs}, and this is sm_{arch}")
+    _ffi.register("cuda")
+    return row
+
+
+def fused_call(config, call, options, aliases=None):
+    """A function of (a, b, matrices...) that makes the custom call, and its operands."""
+    names = [name for name in MATRICES if name in options]
+    attributes = {
+        "config": config.name,
+        "operands": ",".join(names),
+        "activation": options.get("activation", "none"),
+        "alpha": np.float64(options.get("alpha", 1.0)),
+        "beta": np.float64(options.get("beta", 0.0)),
+        "sizes": np.array(call.sizes, np.int64),
+        "a_strides": np.array(call.a_strides, np.int64),
+        "b_strides": np.array(call.b_strides, np.int64),
+        "d_strides": np.array(call.d_strides, np.int64),
+    }
+    for name in MATRICES:
+        attributes[f"{name}_strides"] = np.array(options.get(f"{name}_strides", (0, 0, 0)), np.int64)
+    d = jax.ShapeDtypeStruct(call.d.shape, call.d.dtype)
+    results = [d, jax.ShapeDtypeStruct((0,), jnp.uint8)] + [d] * ("preactivation" in options)
+    fun = jax.ffi.ffi_call(_ffi.FUSED_TARGET, results, input_output_aliases=aliases)
+    operands = [call.a, call.b, *(options[name] for name in names)]
+    return functools.partial(fun, **attributes), operands
+
+
+def run(config, cases, aliases=None) -> None:
+    """Runs (call, epilogue) pairs in one program, so that XLA compiles once; the results go where emulate's go."""
+    functions, operands = zip(
+        *(fused_call(config, call, epilogue.options, aliases) for call, epilogue in cases), strict=True
+    )
+
+    @jax.jit
+    def program(operands):
+        return [fun(*arrays) for fun, arrays in zip(functions, operands, strict=True)]
+
+    for (call, epilogue), (d, _, *others) in zip(cases, program(operands), strict=True):
+        call.d[...] = np.asarray(d)
+        if others:
+            epilogue.options["preactivation"][...] = np.asarray(others[0])
+
+
+@pytest.mark.parametrize("config", CONFIGS, indirect=True)
+def test_componentwise_bound(config):
+    tile_m, tile_n, tile_k = config.tile
+    compute = "f64" if config.accumulator == "f64" else "f32"
+    outs = [float_outputs(config)[i % len(float_outputs(config))] for i in range(len(CASES))]
+    sizes = (tile_m + 3, tile_n + 5, tile_k + 3)
+    cases = [make(config, case, out, sizes, "normal") for case, out in zip(CASES, outs, strict=True)]
+    run(config, cases)
+    for (call, epilogue), out in zip(cases, outs, strict=True):
+        sums = product(call.values_a, call.values_b)
+        of_sums = accumulation_bound(config, call.values_a, call.values_b)
+        if config.dtype in (
+            "e4m3",
+            "e5m2",
+        ):  # sums keep 13 bits behind the point of the largest product
+            of_sums = of_sums * 2.0**11
+        z, d = epilogue.reference(sums)
+        z_bound, d_bound = epilogue.bounds(sums, of_sums, compute, out)
+        assert (abs(call.result().astype(np.longdouble) - d) <= d_bound).all(), epilogue.case
+        if epilogue.case.preactivation:
+            assert (abs(epilogue.preactivation(call).astype(np.longdouble) - z) <= z_bound).all(), epilogue.case
+
+
+@pytest.mark.parametrize("config", CONFIGS, indirect=True)
+def test_exact_integers(config):
+    tile_m, tile_n, _ = config.tile
+    cases = [
+        make(config, case, out, sizes, "integers")
+        for out in config.out_dtypes
+        for case, sizes in zip(
+            INTEGER_CASES,
+            [(tile_m + 1, 7, 20), (1, tile_n + 1, 9), (tile_m - 1, 2 * tile_n - 1, 5), (3, 2, 1)],
+            strict=True,
+        )
+    ]
+    # With K = 0 the epilogue is all there is; C full of NaN is not read where beta is 0.
+    out = float_outputs(config)[0]
+    everything = Case("relu", beta=2.0, c="bmn", bias="n", residual="bmn", preactivation=True)
+    cases.append(make(config, everything, out, (19, 35, 0), "integers"))
+    cases.append(make(config, Case("relu", c="bmn", bias="n"), out, (33, 21, 17), "integers"))
+    cases[-1][1].options["c"][...] = np.nan
+    run(config, cases)
+    for call, epilogue in cases:
+        z, d = epilogue.reference(product(call.values_a, call.values_b))
+        np.testing.assert_array_equal(call.result(), d.astype(call.d.dtype), err_msg=str(epilogue.case))
+        if epilogue.case.preactivation:
+            np.testing.assert_array_equal(epilogue.preactivation(call), z.astype(call.d.dtype))
+
+
+# One row of each kernel: the activations are one piece of source.
+FIRST = list({config.kernel: config for config in reversed(jax_moye.configs())}.values())
+
+
+@pytest.mark.parametrize("config", [pytest.param(c, id=c.kernel) for c in FIRST], indirect=True)
+def test_nan_and_infinity(config):
+    special = [np.nan, np.inf, -np.inf, 0.0, -0.0, 30000.0, -30000.0, 1.0]
+    cases = []
+    for activation in ACTIVATIONS:
+        case = Case(activation, beta=1.0, c="bmn", preactivation=True)
+        call, epilogue = make(config, case, float_outputs(config)[0], (4, 16, 1), "integers")
+        call.a[...] = 0
+        epilogue.add("c", "bmn", np.tile(np.array(special, call.d.dtype), 8))
+        cases.append((call, epilogue))
+    run(config, cases)
+    for call, epilogue in cases:
+        z, d = epilogue.reference(np.zeros((1, 4, 16)))
+        np.testing.assert_array_equal(epilogue.preactivation(call).astype(np.longdouble), z)
+        found = call.result().astype(np.longdouble)
+        np.testing.assert_array_equal(np.isnan(found), np.isnan(d))
+        np.testing.assert_array_equal(np.isinf(found), np.isinf(d))
+
+
+@pytest.mark.parametrize("config", [pytest.param(c, id=c.kernel) for c in FIRST], indirect=True)
+def test_c_updated_in_place(config):
+    """Its buffer is d's: nothing is copied, and each element is read before it is written."""
+    tile_m, tile_n, _ = config.tile
+    case = Case("none", beta=1.0, c="bmn")
+    call, epilogue = make(config, case, config.out_dtypes[0], (2 * tile_m + 3, 2 * tile_n + 5, 12), "integers")
+    fun, (a, b, c) = fused_call(config, call, epilogue.options, aliases={2: 0})
+    step = jax.jit(lambda a, b, c: fun(a, b, c)[0], donate_argnums=2)
+    on_device = jnp.asarray(c)
+    for _ in range(3):
+        on_device = step(a, b, on_device)
+    call.d[...] = np.asarray(on_device)
+    expected = 3 * product(call.values_a, call.values_b) + epilogue.matrices["c"]
+    np.testing.assert_array_equal(call.result(), expected.astype(call.d.dtype))
+
+
+def test_command_buffers():
+    """Five fused launches in a row are recorded into a CUDA graph and replayed, with other buffers each time."""
+    config = next(c for c in jax_moye.configs() if c.name == "sm80_multistage_bf16_64x64x64_s3_a16")
+    _ffi.register("cuda")
+    problem = Problem(64, 64, 64)
+    call = make_call(config, problem, "bf16")
+    epilogue = Epilogue(Case("relu", bias="n"), problem, call.d, "integers")
+    fun, _ = fused_call(config, call, epilogue.options)
+    rotation = np.roll(np.eye(64), 1, axis=0).astype(call.a.dtype).ravel()
+
+    @jax.jit
+    def chain(x, bias):
+        for _ in range(8):
+            x = fun(rotation, x, bias)[0]
+        return x
+
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        x, bias = rng.integers(-2, 3, (64, 64)), rng.integers(-1, 2, 64)
+        expected = x.astype(np.float64)
+        for _ in range(8):
+            expected = np.maximum(np.roll(expected, 1, axis=0) + bias, 0)
+        found = chain(x.astype(call.a.dtype).ravel(), bias.astype(call.a.dtype))
+        np.testing.assert_array_equal(np.asarray(found).reshape(64, 64), expected.astype(call.a.dtype))
