@@ -338,6 +338,7 @@ struct Gemm<kConfig> {
             .threads = kThreads,
             .smem_bytes = kSmemBytes,
             .min_arch = 90,
+            .max_arch = 90,  // sm_90a's code
             .out_dtypes = Accumulator<kConfig.accumulator>::kOutDtypes,
             .orders = kAnyMajor || kPacks ? kAllOrders : order_bits(Order::NT),
             .any_stride = kPacks};
