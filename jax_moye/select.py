@@ -15,9 +15,10 @@ from jax_moye.problem import MAX_SIZE, GemmProblem, NotServedError
 _MULTIPROCESSORS = {80: 108, 86: 84, 89: 142, 90: 132, 100: 148, 120: 170}
 _USUAL_MULTIPROCESSORS = 132
 
-# Kernels whose speed is known choose themselves, by the cost below. The others, rungs of a ladder and what has not been
+# Rows whose speed is known choose themselves, by the cost below. The others, rungs of a ladder and what has not been
 # measured, come behind them: they serve by name, and what no other can.
-_CHOSEN = ("sm80_multistage", "simt_tiled")
+_MEASURED_KERNELS = ("sm80_multistage", "simt_tiled")
+_MEASURED_TILE = 128 * 128  # m * n of the largest tile
 
 # A tile of m x n costs its m * n products plus so many times its m + n elements loaded per step of k: a square tile of
 # 128 spends as long on loads as on products.
@@ -80,6 +81,10 @@ def _cost(config: GemmConfig, problem: GemmProblem, arch: int | None) -> int:
     return waves * steps * (tile_m * tile_n + _LOAD_COST * (tile_m + tile_n))
 
 
+def _is_measured(config: GemmConfig) -> bool:
+    return config.kernel in _MEASURED_KERNELS and config.tile[0] * config.tile[1] <= _MEASURED_TILE
+
+
 @functools.lru_cache(maxsize=4096)
 def rank(problem: GemmProblem, arch: int | None, table: Sequence[GemmConfig]) -> tuple[Candidate, ...]:
     """All rows of the table, the best first and those that cannot compute the problem last, with their reasons.
@@ -94,7 +99,7 @@ def rank(problem: GemmProblem, arch: int | None, table: Sequence[GemmConfig]) ->
         return (
             candidate.reason is not None,
             -config.alignment,
-            config.kernel not in _CHOSEN,
+            not _is_measured(config),
             _cost(config, problem, arch),
             -tile_m * tile_n,
         )
