@@ -1,9 +1,8 @@
 // simt_double_buffer: D = A * B^T with one fused multiply-add at a time, in two shared-memory buffers.
 //   A (M,K), B (N,K), D (M,N), each in any order; batch as an outer dimension of the grid; exact f32 and f64
 //   CTA       one tile of D, 16 x 16 threads; a thread owns groups of neighbours along m and n
-//   gmem -> smem   cp.async, zero-filled beyond M, N and K: `alignment` bytes along m or n; operands that are
-//   contiguous
-//                  along k go element by element, which transposes them on their way
+//   gmem -> smem   cp.async, zero-filled beyond M, N and K: `alignment` bytes along m or n; where k is contiguous,
+//                  single elements, which that transposes on their way
 //   smem      two buffers for A, two for B, contiguous along m and n whatever the order in global memory, rows padded:
 //             one is multiplied while the next k-tile loads into the other
 //   smem -> rmem   the next k-block while one is multiplied, the next k-tile's first during this one's last

@@ -1,9 +1,8 @@
 // simt_overlap: D = A * B^T with one fused multiply-add at a time, while cp.async brings in the next k-tile.
 //   A (M,K), B (N,K), D (M,N), each in any order; batch as an outer dimension of the grid; exact f32 and f64
 //   CTA       one tile of D, 16 x 16 threads; a thread owns groups of neighbours along m and n
-//   gmem -> smem   cp.async, zero-filled beyond M, N and K: `alignment` bytes along m or n; operands that are
-//   contiguous
-//                  along k go element by element, which transposes them on their way
+//   gmem -> smem   cp.async, zero-filled beyond M, N and K: `alignment` bytes along m or n; where k is contiguous,
+//                  single elements, which that transposes on their way
 //   smem      one buffer for A, one for B, contiguous along m and n whatever the order in global memory, rows padded
 //   smem -> rmem   the whole k-tile, so that the buffers are free while it is multiplied
 //   cp_async_wait_group<0> + sync_threads: this k-tile has landed, for every thread's copies
