@@ -240,7 +240,11 @@ struct StagedEpilogue {
     for (int i = 0; i < size(from); i += 2) {
       Row<Sum, 2> const pair{convert<Sum>(from(i)), convert<Sum>(from(i + 1))};
       using Word = typename Row<Sum, 2>::Word;
-      *reinterpret_cast<Word*>(&to(i)) = detail::bit_cast<Word>(pair);
+      if constexpr (sizeof(Word) == 16) {
+        store_shared(detail::bit_cast<Word>(pair), *reinterpret_cast<Word*>(&to(i)));
+      } else {
+        *reinterpret_cast<Word*>(&to(i)) = detail::bit_cast<Word>(pair);
+      }
     }
   }
 };

@@ -24,8 +24,12 @@ MOYE_DEVICE void store_global(uint128_t const& src, uint128_t& dst) {
 
 #else
 
-inline void store_shared(uint128_t const& src, uint128_t& dst) { dst = src; }
-inline void store_global(uint128_t const& src, uint128_t& dst) { dst = src; }
+// One integer, so that the emulator sees one access: g++ too would store the parts of a struct.
+inline void store_shared(uint128_t const& src, uint128_t& dst) {
+  __extension__ typedef unsigned __int128 Word;
+  reinterpret_cast<Word&>(dst) = detail::bit_cast<Word>(src);
+}
+inline void store_global(uint128_t const& src, uint128_t& dst) { store_shared(src, dst); }
 
 #endif
 
