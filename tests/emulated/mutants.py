@@ -35,83 +35,78 @@ def race(file: str, new: str, old: str) -> str:
     return RACE.format(file=re.escape(file), new=new, old=old)
 
 
-M, S = "sm80_multistage.cuh", "simt_tiled.cuh"
-WAIT = "          cp_async_wait_group<kStages - 2>();\n          sync_threads();\n"
+M, S, PIPELINE = "sm80_multistage.cuh", "simt_tiled.cuh", "moye/pipeline.h"
+FIRST_WAIT = "    if (k_tiles > 0) {\n      pipeline.wait();\n"
+WAIT = "          if (k_tile + 1 < k_tiles) {\n            pipeline.wait();\n"
+OF_PIPELINE = {
+    "wait_missing": ("    cp_async_wait_group<kStages - 2>();\n", ""),
+    "wait_off_by_one": ("cp_async_wait_group<kStages - 2>", "cp_async_wait_group<kStages - 1>"),
+    "barrier_missing": ("    sync_threads();\n", ""),
+    "commit_missing": ("    cp_async_commit_group();\n", ""),
+}
 
 MUTANTS = [
-    Mutant(
-        "sm80_wait_missing",
-        SM80,
-        M,
-        WAIT,
-        "          sync_threads();\n",
-        race(M, "ldmatrix", "cp.async"),
+    *(
+        Mutant(f"sm80_{name}", SM80, PIPELINE, *texts, race(M, "ldmatrix", "cp.async"))
+        for name, texts in OF_PIPELINE.items()
     ),
     Mutant(
         "sm80_first_wait_missing",
         SM80,
         M,
-        "      cp_async_wait_group<kStages - 2>();\n      sync_threads();\n      copy(",
-        "      sync_threads();\n      copy(",
+        FIRST_WAIT,
+        "    if (k_tiles > 0) {\n",
         race(M, "ldmatrix", "cp.async"),
     ),
     Mutant(
-        "sm80_wait_off_by_one",
+        "sm80_later_wait_missing",
         SM80,
         M,
         WAIT,
-        WAIT.replace("kStages - 2", "kStages - 1"),
-        race(M, "ldmatrix", "cp.async"),
-    ),
-    Mutant(
-        "sm80_barrier_missing",
-        SM80,
-        M,
-        WAIT,
-        WAIT.replace("          sync_threads();\n", ""),
+        "          if (k_tile + 1 < k_tiles) {\n",
         race(M, "ldmatrix", "cp.async"),
     ),
     Mutant(
         "sm80_stage_refilled_before_barrier",
         SM80,
         M,
-        "load(k_tile + kStages - 1, write);",
-        "load(k_tile + kStages - 1, read);",
-        race(M, "cp.async", "ldmatrix"),
+        "int const stage = pipeline.write();",
+        "int const stage = pipeline.read();",
+        race(M, "cp.async", "(cp.async|ldmatrix)"),
     ),
     Mutant(
-        "sm80_commit_missing",
+        "sm80_wrong_stage",
         SM80,
         M,
-        "          cp_async_commit_group();\n          write = read;",
-        "          write = read;",
-        race(M, "ldmatrix", "cp.async"),
+        "copy(smem_copy_b, tXsB(_, _, block, pipeline.read()), tXrB(_, _, block));",
+        "copy(smem_copy_b, tXsB(_, _, block, pipeline.write()), tXrB(_, _, block));",
+        race(M, "(cp.async|ldmatrix)", "(cp.async|ldmatrix)"),
     ),
     Mutant(
         "sm80_wrong_swizzle",
         SM80,
         M,
         "Tensor tXsA = smem_thr_copy_a.partition_S(sA);",
-        "Tensor tXsA = smem_thr_copy_a.partition_S(make_tensor(make_smem_ptr(smem.a), Conditional<kMajorA == Major::k, "
-        "decltype(tile_to_shape(Layout<Shape<_8, Int<kBlkK>>, Stride<Int<kBlkK>, _1>>{}, Shape<Int<kBlkM>, Int<kBlkK>, "
-        "Int<kStages>>{})), decltype(smem_layout<kMajorA, kBlkM>())>{}));",
+        "Tensor tXsA = smem_thr_copy_a.partition_S(make_tensor(make_smem_ptr(smem.operands.a), Conditional<kMajorA == "
+        "Major::k, decltype(tile_to_shape(Layout<Shape<_8, Int<kBlkK>>, Stride<Int<kBlkK>, _1>>{}, Shape<Int<kBlkM>, "
+        "Int<kBlkK>, Int<kStages>>{})), decltype(smem_layout<kMajorA, kBlkM>())>{}));",
         "wrong",
     ),
     Mutant(
         "sm80_stage_out_of_range",
         SM80,
-        M,
-        "int const next = read + 1 == kStages ? 0 : read + 1;",
-        "int const next = read + 1;",
-        r"out of bounds: ldmatrix of 16 bytes by .* thread \d+ .* at sm80_multistage\.cuh:\d+: .* of shared memory",
+        PIPELINE,
+        "    if (index_ == kStages) {",
+        "    if (index_ == 2 * kStages) {",
+        r"out of bounds: (ldmatrix|cp\.async) .*thread \d+ .* at sm80_multistage\.cuh:\d+: .* of shared memory",
         sizes=(70, 66, 400),
     ),
     Mutant(
         "sm80_row_not_predicated",
         SM80,
         M,
-        "tAcA(_0{}, i, j), m_left, k_left)",
-        "tAcA(_0{}, i, j), kBlkM, k_left)",
+        "tAcA, m_left, k_left)",
+        "tAcA, kBlkM, k_left)",
         r"out of bounds: cp\.async .*by .*thread \d+ .* at sm80_multistage\.cuh:\d+.*",
         sizes=(65, 66, 64),
     ),
@@ -119,17 +114,26 @@ MUTANTS = [
         "sm80_k_tail_not_predicated",
         SM80,
         M,
-        "tBcB(_0{}, i, j), n_left, k_left)",
-        "tBcB(_0{}, i, j), n_left, kBlkK)",
+        "tBcB, n_left, k_left)",
+        "tBcB, n_left, kBlkK)",
         r"out of bounds: cp\.async .*by .*thread \d+ .* at sm80_multistage\.cuh:\d+.*",
         sizes=(64, 64, 72),
+    ),
+    Mutant(
+        "sm80_vector_across_the_edge",
+        SM80,
+        "operand.h",
+        "return along < kVector ? along : kVector;",
+        "return kVector;",
+        r"out of bounds: cp\.async .*by .*thread \d+ .* at sm80_multistage\.cuh:\d+.*",
+        sizes=(64, 64, 68),
     ),
     Mutant(
         "sm80_half_the_warps_at_the_barrier",
         SM80,
         M,
         WAIT,
-        WAIT.replace("sync_threads();", "sync_threads();\n          if (thread < 64) named_barrier_sync(1, 128);"),
+        WAIT + "            if (thread < 64) named_barrier_sync(1, 128);\n",
         r"deadlock.*threads 0-63 .*bar\.sync id 1 \(64 of 128 threads have arrived\) at sm80_multistage\.cuh:\d+",
     ),
     Mutant(
@@ -137,15 +141,15 @@ MUTANTS = [
         SM80,
         M,
         WAIT,
-        WAIT.replace("sync_threads();", "named_barrier_sync(1, thread < 64 ? 128 : 96);"),
+        WAIT + "            named_barrier_sync(1, thread < 64 ? 128 : 96);\n",
         r"bar.*id 1.*(96|128).*(96|128)",
     ),
     Mutant(
         "sm80_divergent_ldmatrix",
         SM80,
         M,
-        "          copy(smem_copy_b, tXsB(_, _, block + 1, read), tXrB(_, _, block + 1));",
-        "          if (thread % 32) copy(smem_copy_b, tXsB(_, _, block + 1, read), tXrB(_, _, block + 1));",
+        "      copy(smem_copy_b, tXsB(_, _, block, pipeline.read()), tXrB(_, _, block));",
+        "      if (thread % 32) copy(smem_copy_b, tXsB(_, _, block, pipeline.read()), tXrB(_, _, block));",
         r"divergent warp.*(ldmatrix|mma)",
     ),
     Mutant(
@@ -157,19 +161,27 @@ MUTANTS = [
         r"out of bounds: cp\.async \(write\) .* thread \d+ .* at sm80_multistage\.cuh:\d+: .* of shared memory",
     ),
     Mutant(
+        "sm80_epilogue_before_the_last_reads",
+        SM80,
+        M,
+        "    sync_threads();  // every warp is done with the stages",
+        "    // every warp is done with the stages",
+        race(M, "(plain store|ldmatrix)", "(ldmatrix|plain store)"),
+    ),
+    Mutant(
         "sm80_elements_barrier_missing",
         SM80_ELEMENTS,
-        M,
-        WAIT,
-        WAIT.replace("          sync_threads();\n", ""),
+        PIPELINE,
+        "    sync_threads();\n",
+        "",
         race(M, "(ldmatrix|plain store)", "(plain store|ldmatrix)"),
     ),
     Mutant(
         "sm80_elements_row_not_predicated",
         SM80_ELEMENTS,
         M,
-        "tAcA(_0{}, i, j), m_left, k_left)",
-        "tAcA(_0{}, i, j), kBlkM, k_left)",
+        "tAcA, m_left, k_left)",
+        "tAcA, kBlkM, k_left)",
         r"out of bounds: plain load .*thread \d+.* at sm80_multistage\.cuh:\d+",
         sizes=(65, 66, 64),
     ),
@@ -201,18 +213,18 @@ MUTANTS = [
     Mutant(
         "simt_store_not_predicated",
         SIMT,
-        S,
-        "args.d_n_stride,\n                              m_left, n_left);",
-        "args.d_n_stride,\n                              kBlkM, n_left);",
+        "epilogue.h",
+        "if (m >= m_left_ || n >= n_left_) return;",
+        "if (n >= n_left_) return;",
         r"out of bounds: plain store .*thread \d+.*at simt_tiled\.cuh:\d+",
         sizes=(65, 66, 64),
     ),
     Mutant(
         "simt_stores_into_an_input",
         SIMT,
-        S,
-        "static_cast<Element*>(args.d) + first",
-        "const_cast<Element*>(static_cast<Element const*>(args.a)) + first",
+        "epilogue.h",
+        "write(args_.d, m, n, z);",
+        "write(const_cast<void*>(args_.a), m, n, z);",
         r"write to read-only memory: plain store .*thread \d+.*at simt_tiled\.cuh:\d+.* of a ",
     ),
     Mutant(

@@ -9,8 +9,11 @@ import subprocess
 import pytest
 
 from tests import cxx
-from tests.emulated.mutants import MUTANTS, SIMT, SM80, SM80_ELEMENTS, Mutant
+from tests.emulated import mutants, mutants_persistent, mutants_simt
+from tests.emulated.mutants import Mutant
 
+MUTANTS = mutants.MUTANTS + mutants_simt.MUTANTS + mutants_persistent.MUTANTS
+ROWS = sorted({mutant.row for mutant in MUTANTS})
 ROOT = pathlib.Path(__file__).parents[2]
 DRIVER = ROOT / "tests/emulated/gemm_driver.cc"
 
@@ -23,15 +26,20 @@ def instance_source(row: str) -> str:
 
 
 def build(folder: pathlib.Path, row: str, file: str = "", old: str = "", new: str = "", count: int = 1) -> pathlib.Path:
-    """Compiles the driver for one row, from a copy of cuda/gemm in which `old` in `file` became `new`."""
+    """Compiles the driver for one row, from a copy of cuda/gemm in which `old` in `file` became `new`.
+
+    A file of cuda/moye is named with its folders; its copy comes before the original.
+    """
     gemm = folder / "gemm"
     gemm.mkdir(parents=True)
     for source in (ROOT / "cuda/gemm").iterdir():
-        text = source.read_text()
-        if source.name == file:
-            assert text.count(old) == count, f"{file} holds {text.count(old)} times, not {count}:\n{old}"
-            text = text.replace(old, new)
-        (gemm / source.name).write_text(text)
+        (gemm / source.name).write_text(source.read_text())
+    if file:
+        path = folder / (file if "/" in file else f"gemm/{file}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = (ROOT / "cuda" / path.relative_to(folder)).read_text()
+        assert text.count(old) == count, f"{file} holds {text.count(old)} times, not {count}:\n{old}"
+        path.write_text(text.replace(old, new))
     instance = folder / "instance.cc"
     instance.write_text(instance_source(row))
     return cxx.build("gemm_driver", [DRIVER], flags=[f"-I{folder}", f"-DMOYE_ROW={row}"], kernel_sources=[instance])
@@ -43,7 +51,7 @@ def run(binary: pathlib.Path, sizes: tuple[int, int, int]) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("row", (SM80, SM80_ELEMENTS, SIMT))
+@pytest.mark.parametrize("row", ROWS)
 def test_without_a_bug(row, tmp_path):
     """The control: the same driver and sizes, and nothing to report."""
     binary = build(tmp_path, row)
