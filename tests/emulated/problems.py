@@ -146,8 +146,8 @@ def componentwise_bound(config, a: np.ndarray, b: np.ndarray, exact: np.ndarray,
     return accumulated + unit * (np.abs(exact).astype(np.float64) + accumulated)
 
 
-def covering_problems(config, order: str) -> list[Problem]:
-    """Every pair of sizes out of (M, N), (M, K) and (N, K) in this order, batches and pitches in turn."""
+def size_classes(config) -> tuple[list[int], list[int], list[int]]:
+    """M, N and K around what the row treats differently: vectors, instructions, tiles, stages."""
     tile_m, tile_n, tile_k = config.tile
 
     def sizes(tile: int) -> list[int]:
@@ -158,10 +158,26 @@ def covering_problems(config, order: str) -> list[Problem]:
         {0, 1, 2, 7, 8, 15, 16, 17, 31, tile_k - 1, tile_k, tile_k + 1}
         | {config.stages * tile_k, (config.stages + 1) * tile_k - 1}
     )
-    ms, ns = sizes(tile_m), sizes(tile_n)
+    return sizes(tile_m), sizes(tile_n), ks
+
+
+def covering_problems(config, order: str) -> list[Problem]:
+    """Every pair of sizes out of (M, N), (M, K) and (N, K) in this order, batches and pitches in turn."""
+    ms, ns, ks = size_classes(config)
     problems = []
     for (i, m), (j, n) in itertools.product(enumerate(ms), enumerate(ns)):
         # With i or j fixed, i + 3j and the rest of the counters run through all their values.
         k = ks[(i + 3 * j + ORDERS.index(order)) % len(ks)]
         problems.append(Problem(m, n, k, order, batch=1 + (i + j) % 3 // 2, pad=(i * j) % 5))
+    return problems
+
+
+def sampled_problems(config, order: str) -> list[Problem]:
+    """Every size of M, N and K once or more in this order; the orders pair them differently."""
+    ms, ns, ks = size_classes(config)
+    turn = ORDERS.index(order)
+    problems = []
+    for i in range(max(len(ms), len(ns), len(ks))):
+        m, n, k = ms[i % len(ms)], ns[(i + 1 + 5 * turn) % len(ns)], ks[(i + 3 + 4 * turn) % len(ks)]
+        problems.append(Problem(m, n, k, order, batch=1 + (i + turn) % 3 // 2, pad=(i * 3 + turn) % 5))
     return problems

@@ -14,11 +14,31 @@ from tests.emulated.problems import (
     covering_problems,
     make_call,
     product,
+    sampled_problems,
+    size_classes,
 )
 
 CONFIGS = list(jax_moye.configs())
 NAMES = [config.name for config in CONFIGS]
 every_config = pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
+
+
+def rows_for_every_pair() -> set[str]:
+    """The names of one row per kernel and alignment, that with the smallest tile.
+
+    Every pair of sizes is 1200 problems and ten seconds or more: for the whole table half an hour. Which elements are
+    loaded and stored is decided by the kernel and its vectors; dtypes, tiles and clusters are constants of the same
+    code, and the sizes around theirs meet it one at a time, in each order with others.
+    """
+    smallest: dict[tuple[str, int], object] = {}
+    for config in CONFIGS:
+        known = smallest.setdefault((config.kernel, config.alignment), config)
+        if config.tile[0] * config.tile[1] < known.tile[0] * known.tile[1]:
+            smallest[config.kernel, config.alignment] = config
+    return {config.name for config in smallest.values()}
+
+
+EVERY_PAIR = rows_for_every_pair()
 
 
 def order_for(config, order: str) -> str:
@@ -65,6 +85,26 @@ def test_sizes_are_paired():
             ("n", "k", len(ns) * len(ks)),
         ):
             assert len({(getattr(problem, one), getattr(problem, other)) for problem in problems}) == count
+
+
+def test_sizes_are_sampled():
+    """What test_sizes runs for the other rows holds each M, N and K in each order, and few pairs twice."""
+    for config in CONFIGS:
+        classes, pairs = size_classes(config), set()
+        for order in ORDERS:
+            problems = sampled_problems(config, order)
+            for mode, sizes in zip("mnk", classes, strict=True):
+                assert {getattr(problem, mode) for problem in problems} == set(sizes)
+            pairs |= {(problem.m, problem.n) for problem in problems}
+        assert len(pairs) > 3 * max(map(len, classes)), config.name
+        assert {problem.batch for problem in problems} == {1, 2}
+        assert len({problem.pad for problem in problems}) == 5
+
+
+def test_every_kernel_has_a_row_with_every_pair():
+    assert {(c.kernel, c.alignment) for c in CONFIGS if c.name in EVERY_PAIR} == {
+        (c.kernel, c.alignment) for c in CONFIGS
+    }
 
 
 @every_config
