@@ -216,9 +216,12 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
   if (Status status = gemm_workspace_bytes(request, request.workspace_bytes); !status.ok())
     return to_report(status, stream.counters);
 
-  std::unique_ptr<unsigned char[]> workspace(new unsigned char[size_t(request.workspace_bytes) + 1]);
-  std::memset(workspace.get(), 0xff, size_t(request.workspace_bytes));
+  constexpr size_t kWorkspaceAlignment = 256;  // as XLA's on a GPU
+  size_t room = size_t(request.workspace_bytes) + kWorkspaceAlignment;
+  std::unique_ptr<unsigned char[]> workspace(new unsigned char[room]);
+  std::memset(workspace.get(), 0xff, room);
   request.workspace = workspace.get();
+  std::align(kWorkspaceAlignment, size_t(request.workspace_bytes), request.workspace, room);
 
   Status status;
   {

@@ -234,9 +234,13 @@ std::string unfit(GemmRequest const& request, GemmCall const& call) {
   if (!reason.empty()) return reason;
   if (reinterpret_cast<uintptr_t>(args.d) % item_bytes(args.d_dtype) != 0) return "d is not aligned to its elements";
 
-  if (request.workspace_bytes < entry.workspace_bytes(args))
-    return "a workspace of " + std::to_string(entry.workspace_bytes(args)) + " bytes is needed, not " +
+  // Of the addresses too, which the caller who asked for the bytes may not have known: XLA's are multiples of 16.
+  int64_t const needed = entry.workspace_bytes(args);
+  if (request.workspace_bytes < needed)
+    return "a workspace of " + std::to_string(needed) + " bytes is needed, not " +
            std::to_string(request.workspace_bytes);
+  if (needed > 0 && reinterpret_cast<uintptr_t>(args.workspace) % 16 != 0)
+    return "the workspace is not aligned to 16 bytes";
   return {};
 }
 

@@ -246,6 +246,10 @@ EDITS = {
     "d not covered": (dict(sizes=(1, 15, 24, 32)), "write each of its elements exactly once"),
     "nothing to write": (dict(sizes=(0, 16, 24, 32)), "write each of its elements exactly once"),
     "misaligned strides": (dict(a_strides=(0, 31, 1)), "a has strides that 16 bytes do not divide"),
+    "no room to pack": (
+        dict(config="sm90_cooperative_bf16_128x128x64_s5_a2", a_strides=(0, 31, 1)),
+        "a workspace of 1024 bytes is needed, not 0",
+    ),
     "no stride of 1": (dict(sizes=(1, 16, 24, 8), a_strides=(0, 32, 2)), "a has no mode of stride 1"),
     "unknown mode": (dict(mode="quick"), "mode is eager, lazy or random, not quick"),
     "attribute missing": (dict(drop=("a_strides",)), "Wrong number of attributes"),
