@@ -24,19 +24,10 @@ MOYE_DEVICE void store_global(uint128_t const& src, uint128_t& dst) {
 
 #else
 
-<<<<<<< HEAD
 // One integer, so that the emulator sees one access: g++ too would store the parts of a struct.
 inline void store_shared(uint128_t const& src, uint128_t& dst) {
   __extension__ typedef unsigned __int128 Word;
   reinterpret_cast<Word&>(dst) = detail::bit_cast<Word>(src);
-=======
-namespace detail {
-/// One access of 16 bytes for the emulator to see and count; g++ too takes assignments apart.
-using Vector128 = uint32_t __attribute__((vector_size(16), may_alias));
-}  // namespace detail
-inline void store_shared(uint128_t const& src, uint128_t& dst) {
-  *reinterpret_cast<detail::Vector128*>(&dst) = detail::bit_cast<detail::Vector128>(src);
->>>>>>> 031688e (wip)
 }
 inline void store_global(uint128_t const& src, uint128_t& dst) { store_shared(src, dst); }
 
