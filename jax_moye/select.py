@@ -8,21 +8,8 @@ import math
 from collections.abc import Sequence
 
 from jax_moye.configs import GemmConfig
+from jax_moye.cost import predicted_us
 from jax_moye.problem import MAX_SIZE, GemmProblem, NotServedError
-
-# Multiprocessors of the usual GPU of an architecture. Only the number of waves follows from it, and a program may be
-# compiled where there is no GPU to ask.
-_MULTIPROCESSORS = {80: 108, 86: 84, 89: 142, 90: 132, 100: 148, 120: 170}
-_USUAL_MULTIPROCESSORS = 132
-
-# Rows whose speed is known choose themselves, by the cost below. The others, rungs of a ladder and what has not been
-# measured, come behind them: they serve by name, and what no other can.
-_MEASURED_KERNELS = ("sm80_multistage", "simt_tiled")
-_MEASURED_TILE = 128 * 128  # m * n of the largest tile
-
-# A tile of m x n costs its m * n products plus so many times its m + n elements loaded per step of k: a square tile of
-# 128 spends as long on loads as on products.
-_LOAD_COST = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,37 +59,17 @@ def _tiles(config: GemmConfig, problem: GemmProblem) -> int:
     return problem.batch * math.ceil(problem.m / tile_m) * math.ceil(problem.n / tile_n)
 
 
-def _cost(config: GemmConfig, problem: GemmProblem, arch: int | None) -> int:
-    """Time of the problem in arbitrary units: waves of tiles times the time of one."""
-    tile_m, tile_n, tile_k = config.tile
-    multiprocessors = _USUAL_MULTIPROCESSORS if arch is None else _MULTIPROCESSORS.get(arch, _USUAL_MULTIPROCESSORS)
-    waves = math.ceil(_tiles(config, problem) / multiprocessors)
-    steps = math.ceil(problem.k / tile_k) * tile_k
-    return waves * steps * (tile_m * tile_n + _LOAD_COST * (tile_m + tile_n))
-
-
-def _is_measured(config: GemmConfig) -> bool:
-    return config.kernel in _MEASURED_KERNELS and config.tile[0] * config.tile[1] <= _MEASURED_TILE
-
-
 @functools.lru_cache(maxsize=4096)
 def rank(problem: GemmProblem, arch: int | None, table: Sequence[GemmConfig]) -> tuple[Candidate, ...]:
     """All rows of the table, the best first and those that cannot compute the problem last, with their reasons.
 
-    The widest loads come first, then kernels whose speed is known, then the least cost: waves of tiles over the
-    multiprocessors, times what one tile takes. So a problem of few tiles gets small tiles, and a large one large tiles.
+    The best is the one of which cost.predicted_us says the least; of equals, the one with the larger tile.
     """
 
-    def key(candidate: Candidate) -> tuple[bool, int, bool, int, int]:
+    def key(candidate: Candidate) -> tuple[bool, float, int]:
         config = candidate.config
-        tile_m, tile_n, _ = config.tile
-        return (
-            candidate.reason is not None,
-            -config.alignment,
-            not _is_measured(config),
-            _cost(config, problem, arch),
-            -tile_m * tile_n,
-        )
+        us = predicted_us(config, problem, arch) if candidate.reason is None else math.inf
+        return (candidate.reason is not None, us, -config.tile[0] * config.tile[1])
 
     return tuple(sorted((Candidate(config, why_not(config, problem, arch)) for config in table), key=key))
 

@@ -1,0 +1,106 @@
+"""How long a kernel takes, from the problem and the table alone: waves of tiles, the products and the stores of one.
+
+The constants are those of one H200, fitted to sweeps of `python -m jax_moye bench --sweep` in benchmarks/results; there
+the model is within some 5 % for products of more than a few microseconds (docs/performance.md). Elsewhere it is used
+for nothing but the order of configs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from jax_moye.configs import GemmConfig
+from jax_moye.problem import GemmProblem
+
+# Multiprocessors of the usual GPU of an architecture: a program may be compiled where there is no GPU to ask.
+_MULTIPROCESSORS = {80: 108, 86: 84, 89: 142, 90: 132, 100: 148, 120: 170}
+_USUAL_MULTIPROCESSORS = 132
+
+_LAUNCH_US = 2.0  # of a kernel whose CTAs have nothing to do
+_CLUSTER_US = 0.9  # more where CTAs form clusters
+_BYTES_PER_US = 4.07e6  # of memory, streamed
+_PACK_BYTES_PER_US = 2.0e6  # read and written by the kernel that packs an operand
+_LATENCY_US = 0.8  # of memory: what is in flight in that time bounds the bandwidth of few CTAs
+_ITEM_BYTES = {"bf16": 2, "f16": 2, "f32": 4, "tf32": 4, "f64": 8, "s8": 1, "s32": 4, "e4m3": 1, "e5m2": 1}
+
+
+class _Speed(NamedTuple):
+    products_per_us: float  # of one multiprocessor: multiply-adds of 16-bit operands
+    store_us: float  # of 1000 elements of a tile that nothing hides
+
+
+_SPEEDS = {
+    "sm90_pingpong": _Speed(2.70e6, 0.030),
+    "sm90_cooperative": _Speed(2.70e6, 0.068),
+    "sm80_persistent": _Speed(1.34e6, 0.050),
+    "sm80_multistage": _Speed(1.36e6, 0.060),
+    "sm80_ldmatrix": _Speed(1.15e6, 0.060),
+    "sm80_double_buffer": _Speed(0.95e6, 0.060),
+    "sm80_tensorop": _Speed(0.95e6, 0.060),
+    "sm70_tensorop": _Speed(0.20e6, 0.060),
+    "simt_double_buffer": _Speed(0.15e6, 0.060),
+    "simt_tiled": _Speed(0.15e6, 0.060),
+    "simt_overlap": _Speed(0.13e6, 0.060),
+}
+# Slower by this, where a kernel without TMA loads so many bytes at a time.
+_NARROW_LOADS = {16: 1.0, 8: 1.3, 4: 2.0, 2: 7.0, 1: 10.0}
+# Times as many products per microsecond as of 16-bit operands.
+_TENSOR_CORE_FACTORS = {"bf16": 1, "f16": 1, "tf32": 0.5, "s8": 2, "e4m3": 1.8, "e5m2": 1.8, "f64": 0.11}
+_SIMT_FACTORS = {"f32": 1, "f64": 0.35}
+
+
+def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> float:
+    """Microseconds that `config` takes for `problem`, a lower bound of what it needs of the memory included.
+
+    Args:
+      config: a row of the table that can compute the problem.
+      problem: what it computes.
+      arch: the GPU's, e.g. 90; None where it is not known.
+    """
+    multiprocessors = _USUAL_MULTIPROCESSORS if arch is None else _MULTIPROCESSORS.get(arch, _USUAL_MULTIPROCESSORS)
+    speed = _SPEEDS[config.kernel]
+    factors = _SIMT_FACTORS if config.kernel.startswith("simt_") else _TENSOR_CORE_FACTORS
+    tile_m, tile_n, tile_k = config.tile
+    cluster_m, cluster_n = config.cluster
+    item = _ITEM_BYTES[config.dtype]
+
+    clusters = problem.batch * math.ceil(problem.m / (tile_m * cluster_m)) * math.ceil(problem.n / (tile_n * cluster_n))
+    tiles = clusters * cluster_m * cluster_n
+    at_once = multiprocessors * _resident(config)
+    waves = math.ceil(tiles / at_once)
+    # CTAs that share a multiprocessor share its speed.
+    sharers = min(_resident(config), math.ceil(tiles / multiprocessors))
+    k = math.ceil(problem.k / tile_k) * tile_k
+    # 64 columns or rows of a tile do not feed the tensor cores from shared memory at their full rate.
+    narrow = 1.15 if min(tile_m, tile_n) < 128 and config.kernel.startswith("sm90") else 1.0
+    if config.kernel.startswith("sm80"):
+        narrow = _NARROW_LOADS[config.alignment]
+    products = narrow * tile_m * tile_n * k / (speed.products_per_us * factors[config.dtype])
+    compute = waves * sharers * (products + tile_m * tile_n / 1000 * speed.store_us)
+
+    read = problem.batch * (problem.m + problem.n) * problem.k * item
+    written = problem.batch * problem.m * problem.n * _ITEM_BYTES[problem.out_dtype]
+    in_flight = min(tiles, at_once) * max(1, config.stages - 1) * (tile_m + tile_n) * tile_k * item
+    memory = (read + written) / min(_BYTES_PER_US, in_flight / _LATENCY_US)
+
+    launch = _LAUNCH_US + (_CLUSTER_US if cluster_m * cluster_n > 1 else 0)
+    return launch + max(compute, memory) + _pack_us(config, problem)
+
+
+def _resident(config: GemmConfig) -> int:
+    """CTAs on one multiprocessor."""
+    registers = max(config.registers.values()) if config.registers else 240
+    by_smem = 227 * 1024 // (config.smem_bytes + 1024)
+    return max(1, min(by_smem, 65536 // (registers * config.threads), 2048 // config.threads))
+
+
+def _pack_us(config: GemmConfig, problem: GemmProblem) -> float:
+    """What a kernel that packs its operands first spends on that."""
+    if not config.kernel.startswith("sm90_") or config.alignment == 16:
+        return 0.0
+    item = _ITEM_BYTES[config.dtype]
+    if problem.alignment >= 16 and problem.order is not None and (item == 2 or problem.order == "NT"):
+        return 0.0
+    copied = 2 * problem.batch * (problem.m + problem.n) * problem.k * item
+    return _LAUNCH_US + copied / _PACK_BYTES_PER_US
