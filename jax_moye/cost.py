@@ -85,7 +85,8 @@ def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> 
     memory = (read + written) / min(_BYTES_PER_US, in_flight / _LATENCY_US)
 
     launch = _LAUNCH_US + (_CLUSTER_US if cluster_m * cluster_n > 1 else 0)
-    return launch + max(compute, memory) + _pack_us(config, problem)
+    # Loads and products overlap, but not perfectly: of two kernels bound by the memory the one with less to compute.
+    return launch + max(compute, memory) + 0.05 * min(compute, memory) + _pack_us(config, problem)
 
 
 def _resident(config: GemmConfig) -> int:
