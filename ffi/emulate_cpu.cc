@@ -67,6 +67,10 @@ nb::dict to_dict(emu::Counters const& counters) {
   dict["ldmatrix_wavefronts"] = counters.ldmatrix_wavefronts;
   dict["ldmatrix_ideal_wavefronts"] = counters.ldmatrix_ideal_wavefronts;
   dict["mma"] = counters.mma;
+  dict["wgmma"] = counters.wgmma;
+  dict["stmatrix"] = counters.stmatrix;
+  dict["stmatrix_wavefronts"] = counters.stmatrix_wavefronts;
+  dict["stmatrix_ideal_wavefronts"] = counters.stmatrix_ideal_wavefronts;
   dict["cp_async"] = counters.cp_async;
   dict["cp_async_bytes"] = counters.cp_async_bytes;
   dict["shared_loads"] = counters.shared_loads;
@@ -77,12 +81,24 @@ nb::dict to_dict(emu::Counters const& counters) {
   dict["global_load_bytes"] = counters.global_load_bytes;
   dict["global_stores"] = counters.global_stores;
   dict["global_store_bytes"] = counters.global_store_bytes;
+  dict["cluster_barriers"] = counters.cluster_barriers;
+  dict["mbarrier_phases"] = counters.mbarrier_phases;
+  dict["mbarrier_arrivals"] = counters.mbarrier_arrivals;
+  dict["mbarrier_waits"] = counters.mbarrier_waits;
+  dict["mbarrier_blocking_waits"] = counters.mbarrier_blocking_waits;
+  dict["proxy_fences"] = counters.proxy_fences;
+  dict["tma_loads"] = counters.tma_loads;
+  dict["tma_load_bytes"] = counters.tma_load_bytes;
+  dict["tma_smem_bytes"] = counters.tma_smem_bytes;
+  dict["tma_stores"] = counters.tma_stores;
+  dict["tma_store_bytes"] = counters.tma_store_bytes;
   auto const add_requests = [&](std::string const& name, emu::Transactions const& transactions) {
     dict[(name + "_requests").c_str()] = transactions.requests;
   };
   auto const add_wavefronts = [&](std::string const& name, emu::Transactions const& transactions) {
     dict[(name + "_wavefronts").c_str()] = transactions.wavefronts;
     dict[(name + "_ideal_wavefronts").c_str()] = transactions.ideal_wavefronts;
+    dict[(name + "_bank_conflicts").c_str()] = transactions.bank_conflicts;
   };
   auto const add_sectors = [&](std::string const& name, emu::Transactions const& transactions) {
     dict[(name + "_sectors").c_str()] = transactions.sectors;

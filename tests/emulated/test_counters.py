@@ -185,11 +185,13 @@ def instructions() -> list[tuple[str, int, list[int | None]]]:
 def predicted(kind: str, width: int, offsets: list[int | None]) -> tuple[int, ...]:
     if kind == "ldmatrix":
         banks = transactions.ldmatrix(offsets, width)
-        return banks.requests, banks.wavefronts, banks.ideal, 0, 0
+        return banks.requests, banks.wavefronts, banks.ideal, 0, 0, banks.wavefronts - banks.ideal
     banks, sectors = transactions.shared_memory(offsets, width), transactions.global_memory(offsets, width)
     shared = (banks.wavefronts, banks.ideal) if kind != "global_load" and kind != "global_store" else (0, 0)
     moved = (sectors.sectors, sectors.ideal) if kind not in ("shared_load", "shared_store") else (0, 0)
-    return 1, *shared, *moved
+    lanes = 32 if width <= 4 else 128 // width  # of a phase
+    phases = sum(any(x is not None for x in offsets[i : i + lanes]) for i in range(0, 32, lanes))
+    return 1, *shared, *moved, shared[0] - phases if shared[0] else 0
 
 
 def test_single_instructions():

@@ -1,5 +1,6 @@
 // Reads instructions of one warp from standard input, one per line, "KIND WIDTH OFFSET x 32" with -1 for lanes that
-// take no part, executes each in the emulator and prints "requests wavefronts ideal_wavefronts sectors ideal_sectors".
+// take no part, executes each in the emulator and prints "requests wavefronts ideal_wavefronts sectors ideal_sectors
+// bank_conflicts".
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -102,15 +103,17 @@ int main() {
       return 1;
     }
     emu::Counters const& c = stream.counters;
-    emu::Transactions all{
-        .requests = c.ldmatrix, .wavefronts = c.ldmatrix_wavefronts, .ideal_wavefronts = c.ldmatrix_ideal_wavefronts};
+    emu::Transactions all{.requests = c.ldmatrix,
+                          .wavefronts = c.ldmatrix_wavefronts,
+                          .ideal_wavefronts = c.ldmatrix_ideal_wavefronts,
+                          .bank_conflicts = c.ldmatrix_wavefronts - c.ldmatrix_ideal_wavefronts};
     for (emu::Transactions const& part :
          {c.shared_load_transactions, c.shared_store_transactions, c.global_load_transactions,
           c.global_store_transactions, c.cp_async_transactions}) {
       all += part;
     }
-    std::printf("%d %d %d %d %d\n", int(all.requests), int(all.wavefronts), int(all.ideal_wavefronts), int(all.sectors),
-                int(all.ideal_sectors));
+    std::printf("%d %d %d %d %d %d\n", int(all.requests), int(all.wavefronts), int(all.ideal_wavefronts),
+                int(all.sectors), int(all.ideal_sectors), int(all.bank_conflicts));
   }
   return 0;
 }

@@ -83,6 +83,7 @@ struct Transactions {
   uint64_t requests = 0;          // instructions, each by one warp
   uint64_t wavefronts = 0;        // of shared memory: cycles, with bank conflicts
   uint64_t ideal_wavefronts = 0;  // the fewest in which the same bytes can be moved, 128 in each
+  uint64_t bank_conflicts = 0;    // wavefronts behind the first of each phase
   uint64_t sectors = 0;           // of global memory: 32-byte pieces touched
   uint64_t ideal_sectors = 0;     // the fewest that hold as many bytes
 

@@ -14,6 +14,7 @@ Transactions& Transactions::operator+=(Transactions const& other) {
   requests += other.requests;
   wavefronts += other.wavefronts;
   ideal_wavefronts += other.ideal_wavefronts;
+  bank_conflicts += other.bank_conflicts;
   sectors += other.sectors;
   ideal_sectors += other.ideal_sectors;
   return *this;

@@ -48,18 +48,17 @@ std::vector<uint64_t> distinct_units(Request const& request, uint64_t unit_bytes
   return units;
 }
 
-uint64_t wavefronts(Request const& request) {
+void add_phases(Request const& request, Transactions& to) {
   int const lanes_per_phase = request.bytes <= 4 ? 32 : request.bytes <= 8 ? 16 : 8;
-  uint64_t total = 0;
   for (int first = 0; first < 32; first += lanes_per_phase) {
     uint64_t words_in_bank[kBanks] = {};
     uint64_t most = 0;
     for (uint64_t word : distinct_units(request, kBankBytes, first, first + lanes_per_phase)) {
       most = std::max(most, ++words_in_bank[word % kBanks]);
     }
-    total += most;
+    to.wavefronts += most;
+    if (most > 1) to.bank_conflicts += most - 1;
   }
-  return total;
 }
 
 uint64_t ceil_div(uint64_t n, uint64_t d) { return (n + d - 1) / d; }
@@ -67,7 +66,7 @@ uint64_t ceil_div(uint64_t n, uint64_t d) { return (n + d - 1) / d; }
 void count(Request const& request, AccessKind kind, Counters& counters) {
   auto const add_wavefronts = [&](Transactions& to) {
     ++to.requests;
-    to.wavefronts += wavefronts(request);
+    add_phases(request, to);
     to.ideal_wavefronts += ceil_div(distinct_units(request, kBankBytes).size(), kBanks);
   };
   auto const add_sectors = [&](Transactions& to) {
