@@ -1,4 +1,4 @@
-"""`python -m jax_moye`: the table of compiled kernels, the benchmark of them, and pictures of layouts."""
+"""`python -m jax_moye`: the table of compiled kernels, the ladder, the benchmark, and pictures of layouts."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ import jax_moye
 
 def main(argv=None) -> int:
     """Parses the command line, runs the subcommand and returns its exit status."""
-    from jax_moye import bench
+    from jax_moye import bench, ladder
     from jax_moye.layout.draw import command as draw
 
     parser = argparse.ArgumentParser(prog="python -m jax_moye", description=__doc__)
@@ -19,6 +19,7 @@ def main(argv=None) -> int:
     bench.add_arguments(commands.add_parser("bench", help="time the kernels against XLA and torch"))
     show = commands.add_parser("show", help="print a result of bench as a table")
     show.add_argument("file", type=pathlib.Path, help="a JSON file that bench wrote")
+    ladder.add_arguments(commands.add_parser("ladder", help="what each rung of the ladder of kernels does"))
     draw.add_arguments(commands.add_parser("draw", help="draw a layout, an instruction, a copy or a schedule"))
     arguments = parser.parse_args(argv)
     if arguments.command == "configs":
@@ -27,6 +28,8 @@ def main(argv=None) -> int:
     if arguments.command == "show":
         print(bench.table(json.loads(arguments.file.read_text())))
         return 0
+    if arguments.command == "ladder":
+        return ladder.main(arguments)
     if arguments.command == "draw":
         return draw.main(arguments)
     return bench.main(arguments)
