@@ -120,15 +120,6 @@ MUTANTS = [
         sizes=(64, 64, 72),
     ),
     Mutant(
-        "sm80_vector_across_the_edge",
-        SM80,
-        "operand.h",
-        "return along < kVector ? along : kVector;",
-        "return kVector;",
-        r"out of bounds: cp\.async .*by .*thread \d+ .* at sm80_multistage\.cuh:\d+.*",
-        sizes=(64, 64, 68),
-    ),
-    Mutant(
         "sm80_half_the_warps_at_the_barrier",
         SM80,
         M,
@@ -167,6 +158,22 @@ MUTANTS = [
         "    sync_threads();  // every warp is done with the stages",
         "    // every warp is done with the stages",
         race(M, "(plain store|ldmatrix)", "(ldmatrix|plain store)"),
+    ),
+    Mutant(
+        "sm80_epilogue_rows_reused_too_early",
+        SM80,
+        "epilogue.h",
+        "      if (step > 0) sync_threads();\n",
+        "",
+        race(M, "plain (load|store)", "plain (load|store)"),
+    ),
+    Mutant(
+        "sm80_epilogue_rows_read_too_early",
+        SM80,
+        "epilogue.h",
+        "      sync_threads();\n      constexpr int kVector = 16 / int(sizeof(Sum));",
+        "      constexpr int kVector = 16 / int(sizeof(Sum));",
+        race(M, "plain (load|store)", "plain (load|store)"),
     ),
     Mutant(
         "sm80_elements_barrier_missing",
