@@ -10,7 +10,9 @@ nvidia-cuda-nvdisasm.
 
 A rule holds for every kernel whose name contains `kernel` and, if given, whose mangled name matches the regular
 expression `where` (the row of configs.h is in it as numbers), on the architectures `arch` as far as the file has code
-for them. `min` and `max` bound the number of instructions of an opcode, modifiers left off: HMMA.16816.F32 is HMMA.
+for them. `min` and `max` bound the number of instructions of an opcode, with the modifiers that the key names and any
+others: HMMA.16816.F32 is an HMMA and an HMMA.F32. `loop` holds a `min` and a `max` for the main loop alone: of a
+kernel's loops the one with the most multiplications (of tensor cores, where it uses them), and the shortest such.
 """
 
 from __future__ import annotations
@@ -30,8 +32,12 @@ from typing import Any
 
 RULES = pathlib.Path(__file__).with_name("sass_rules.json")
 _FUNCTION = re.compile(r"Function : (\S+)")
-_INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)")
+_INSTRUCTION = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*(?:\.[A-Za-z0-9_]+)*)")
 
+_TARGET = re.compile(r"\b0x([0-9a-f]+) ?;")
+_LOOP = "loop "  # before the names of the main loop's instructions
+
+_Instruction = tuple[int, str, int | None]  # address, opcode with modifiers, where a branch goes
 Counts = dict[tuple[str, str], collections.Counter[str]]
 
 
@@ -51,22 +57,56 @@ def unavailable() -> str | None:
 
 
 def count_instructions(binary: str | os.PathLike[str]) -> Counts:
-    """{(architecture, mangled kernel): {opcode: count}} of an object, an extension or a cubin."""
+    """{(architecture, mangled kernel): {opcode with modifiers: count}} of an object, an extension or a cubin.
+
+    The main loop's instructions are counted once more, as "loop <opcode>".
+    """
     cuobjdump, nvdisasm = find_tool("cuobjdump"), find_tool("nvdisasm")
     if cuobjdump is None or nvdisasm is None:
         raise FileNotFoundError(unavailable())
     environ = dict(os.environ, PATH=os.pathsep.join([os.path.dirname(nvdisasm), os.environ.get("PATH", "")]))
     dump = subprocess.run([cuobjdump, "-sass", binary], env=environ, capture_output=True, text=True, check=True)
     counts: Counts = {}
-    arch, current = "", collections.Counter[str]()
+    code: dict[tuple[str, str], list[_Instruction]] = {}
+    arch, current = "", list[_Instruction]()
     for line in dump.stdout.splitlines():
         if line.startswith("arch = "):
             arch = line.removeprefix("arch = ").strip()
         elif match := _FUNCTION.search(line):
-            current = counts.setdefault((arch, match[1]), collections.Counter())
+            current = code.setdefault((arch, match[1]), [])
         elif match := _INSTRUCTION.match(line):
-            current[match[1]] += 1
+            target = _TARGET.search(line) if match[2].startswith("BRA") else None
+            current.append((int(match[1], 16), match[2], int(target[1], 16) if target else None))
+    for kernel, instructions in code.items():
+        counts[kernel] = collections.Counter(name for _, name, _ in instructions)
+        counts[kernel].update(_LOOP + name for _, name, _ in main_loop(instructions))
     return counts
+
+
+def main_loop(code: list[_Instruction]) -> list[_Instruction]:
+    """The loop with the most multiplications; of several that hold the same ones, the innermost."""
+    tensor_cores = any(name.split(".")[0].endswith("MMA") for _, name, _ in code)
+
+    def multiplies(name: str) -> bool:
+        opcode = name.split(".")[0]
+        return opcode.endswith("MMA") if tensor_cores else opcode in ("FFMA", "DFMA")
+
+    def work(loop: list[_Instruction]) -> tuple[int, int]:
+        return sum(multiplies(name) for _, name, _ in loop), -len(loop)
+
+    ends = [(target, address) for address, _, target in code if target is not None and target <= address]
+    loops = [[i for i in code if first <= i[0] <= last] for first, last in ends]
+    return max(loops, key=work, default=[])
+
+
+def number_of(opcodes: Mapping[str, int], key: str) -> int:
+    """Instructions of an opcode that have the key's modifiers, in any order, or more: "LDSM.4", "HMMA"."""
+    opcode, *modifiers = key.split(".")
+    found = 0
+    for name, count in opcodes.items():
+        own, *others = name.split(".")
+        found += count if own == opcode and set(modifiers) <= set(others) else 0
+    return found
 
 
 def architectures(binary: str | os.PathLike[str]) -> set[str]:
@@ -95,12 +135,13 @@ def broken_rules(counts: Counts, rules: list[Mapping[str, Any]], subset: bool = 
             if not hits and not subset:
                 faults.append(f"{arch}: no kernel for the rule {json.dumps(rule)}")
             for kernel, opcodes in hits.items():
-                for opcode, bound in rule.get("min", {}).items():
-                    if opcodes[opcode] < bound:
-                        faults.append(f"{arch}: {opcodes[opcode]} {opcode}, expected at least {bound}, in {kernel}")
-                for opcode, bound in rule.get("max", {}).items():
-                    if opcodes[opcode] > bound:
-                        faults.append(f"{arch}: {opcodes[opcode]} {opcode}, expected at most {bound}, in {kernel}")
+                for where, bounds in (("", rule), (_LOOP, rule.get("loop", {}))):
+                    for opcode, bound in bounds.get("min", {}).items():
+                        if (number := number_of(opcodes, where + opcode)) < bound:
+                            faults.append(f"{arch}: {number} {where}{opcode}, expected at least {bound}, in {kernel}")
+                    for opcode, bound in bounds.get("max", {}).items():
+                        if (number := number_of(opcodes, where + opcode)) > bound:
+                            faults.append(f"{arch}: {number} {where}{opcode}, expected at most {bound}, in {kernel}")
     return sorted(faults)
 
 

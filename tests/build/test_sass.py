@@ -4,6 +4,7 @@ import collections
 import importlib.util
 import json
 import pathlib
+import subprocess
 
 import pytest
 
@@ -48,6 +49,30 @@ def test_a_rule_without_a_kernel_is_broken():
     assert len(check_sass.broken_rules(counts(HMMA=3, LDL=1), [RULE], subset=True)) == 2
 
 
+def test_modifiers_may_be_named():
+    found = counts(**{"LDSM.16.M88.4": 3, "LDSM.16.MT88.2": 2, "LDGSTS.E.BYPASS.128.ZFILL": 1})
+    (opcodes,) = found.values()
+    for key, number in {"LDSM": 5, "LDSM.4": 3, "LDSM.4.16": 3, "LDGSTS.128": 1, "LDGSTS.64": 0, "LDS": 0}.items():
+        assert check_sass.number_of(opcodes, key) == number
+
+
+def test_the_main_loop_is_the_one_that_multiplies():
+    inner = [(0x20, "HMMA.16816.F32", None), (0x30, "LDSM.16.M88.4", None), (0x40, "BRA", 0x20)]
+    outer = [(0x10, "MOV", None), *inner, (0x50, "BRA", 0x10)]
+    epilogue = [(0x60, "FFMA", None), (0x70, "FFMA", None), (0x80, "BRA", 0x60), (0x90, "BRA", 0xA0)]
+    assert check_sass.main_loop(outer + epilogue) == inner
+    assert check_sass.main_loop(epilogue) == epilogue[:3]
+    assert check_sass.main_loop([(0, "MOV", None)]) == []
+
+
+def test_rules_of_the_loop():
+    found = counts(**{"LDG": 40, "loop LDGSTS.E.128": 3, "loop HMMA": 4})
+    rule = {**RULE, "min": {}, "loop": {"min": {"LDGSTS.128": 4, "HMMA": 4}, "max": {"LDG": 0}}}
+    assert check_sass.broken_rules(found, [rule]) == [
+        "sm_80: 3 loop LDGSTS.128, expected at least 4, in _Z3fmt_kernelLi8E"
+    ]
+
+
 def test_where_picks_rows():
     rules = [{**RULE, "min": {"LDGSTS": 1}, "where": "Li4E"}, {**RULE, "where": "Li8E"}]
     (fault,) = check_sass.broken_rules(counts(HMMA=4), rules)
@@ -68,6 +93,33 @@ def test_installed_kernels_obey_the_rules():
     found = check_sass.count_instructions(installed_cuda_module())
     assert found
     assert check_sass.broken_rules(found, RULES) == []
+
+
+RUNGS = {
+    "sm70_tensorop": "{sm70_tensorop, f16, f16, {64, 64, 64}, 1, {1, 1}, 16}",
+    "sm80_tensorop": "{sm80_tensorop, bf16, f32, {128, 128, 64}, 1, {1, 1}, 16}",
+    "sm80_ldmatrix": "{sm80_ldmatrix, tf32, f32, {128, 128, 32}, 1, {1, 1}, 16}",
+    "sm80_double_buffer": "{sm80_double_buffer, bf16, f32, {128, 128, 32}, 2, {1, 1}, 16}",
+    "sm80_multistage": "{sm80_multistage, bf16, f32, {128, 128, 32}, 4, {1, 1}, 16}",
+}
+
+
+@pytest.mark.parametrize("kernel", RUNGS)
+def test_a_row_of_each_tensor_core_rung(kernel, tmp_path):
+    """Compiled here and now, where there is an nvcc: what ldmatrix, cp.async and mma.sync became in the main loop."""
+    nvcc = check_sass.find_tool("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc")
+    if reason := check_sass.unavailable():
+        pytest.skip(reason)
+    template = (TOOLS.parent / "cuda/gemm/instance.cu.in").read_text()
+    (tmp_path / "row.cu").write_text(template.replace("@KERNEL@", kernel).replace("@ROW@", RUNGS[kernel]))
+    flags = ["-std=c++20", "-O3", "-I", TOOLS.parent / "cuda", "-gencode=arch=compute_80,code=sm_80", "-c"]
+    spills = ["-Xptxas", "-warn-spills,-warn-lmem-usage", "-Werror=all-warnings"]
+    subprocess.run([nvcc, *flags, *spills, tmp_path / "row.cu", "-o", tmp_path / "row.o"], check=True)
+    found = check_sass.count_instructions(tmp_path / "row.o")
+    assert sum(f"{kernel}_kernel" in name for _, name in found) == 4  # one for each order
+    assert check_sass.broken_rules(found, RULES, subset=True) == []
 
 
 def test_every_kernel_family_has_a_rule():
