@@ -1,12 +1,12 @@
 // From a warpgroup's wgmma accumulators to d. Two ways, chosen once per call by the host:
-//   store_by_tma        plain 16-bit results: stmatrix into swizzled rows of 128 bytes, and TMA stores them, clipped at
-//   d's
-//                       edges, while the warpgroup goes on
+//   store_by_tma        sums that are only converted: into swizzled rows of 128 bytes, and TMA stores them, clipped at
+//                       d's edges, while the warpgroup goes on
 //   store_by_threads    everything else: sums through shared memory, finished and stored as TileEpilogue does
 // Each warpgroup has a staging of its own and meets in a named barrier of its own.
 #pragma once
 
 #include "gemm/epilogue.h"
+#include "gemm/tma_operand.h"
 #include "moye/arch/convert.h"
 #include "moye/arch/copy_sm90.h"
 #include "moye/arch/mbarrier.h"
@@ -21,9 +21,10 @@ struct WarpgroupEpilogue {
   using Sum = typename Accumulator<kAccumulator>::Sum;
   static constexpr int kRows = 64;
 
-  // TMA: boxes of 64 columns of 16 bits, 64 rows; two of them, so that one is filled while the other is stored.
-  static constexpr int kBox = 64;
-  static constexpr int kBoxBytes = kRows * kBox * 2;
+  // TMA: boxes of 128 bytes, 64 rows; two of them, so that one is filled while the other is stored.
+  static constexpr int kBoxBytes = kRows * 128;
+  template <class Out>
+  static constexpr int kBox = 128 / int(sizeof(Out));  // columns
   static constexpr int kBuffers = 2;
   // Threads: 32 columns of sums, rows 32 bytes apart in the banks.
   static constexpr int kChunk = 32;
@@ -41,49 +42,44 @@ struct WarpgroupEpilogue {
     bool const plain = epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.bias.data == nullptr &&
                        epilogue.residual.data == nullptr && epilogue.activation == Activation::none &&
                        epilogue.preactivation == nullptr;
-    auto const aligned = [](int64_t size, int64_t stride) { return size <= 1 || stride % 8 == 0; };
-    return plain && kColumns % kBox == 0 && is_same<Sum, float> && item_bytes(args.d_dtype) == 2 &&
-           (args.n == 1 || args.d_n_stride == 1) && aligned(args.m, args.d_m_stride) &&
-           aligned(args.batch, args.d_batch_stride) && reinterpret_cast<uintptr_t>(args.d) % 16 == 0 &&
-           (args.batch <= 1 || args.d_batch_stride != 0);
+    int const bytes = item_bytes(args.d_dtype), vector = 16 / bytes;
+    auto const aligned = [&](int64_t size, int64_t stride) { return size <= 1 || stride % vector == 0; };
+    return plain && bytes <= 4 && kColumns % (128 / bytes) == 0 && (args.n == 1 || args.d_n_stride == 1) &&
+           aligned(args.m, args.d_m_stride) && aligned(args.batch, args.d_batch_stride) &&
+           reinterpret_cast<uintptr_t>(args.d) % 16 == 0 && (args.batch <= 1 || args.d_batch_stride != 0);
+  }
+
+  /// Host: d's map, where stores_by_tma.
+  static Status make_map(TensorMap* map, GemmArgs const& args) {
+    switch (args.d_dtype) {
+      case Dtype::bf16:
+        return make_map_of<bfloat16_t>(map, args);
+      case Dtype::f16:
+        return make_map_of<half_t>(map, args);
+      default:
+        return make_map_of<float>(map, args);  // or s32: bits
+    }
   }
 
   /// tCrC (MMA,MMA_M,MMA_N) with MMA_N = 1; atom i of m has the rows from row(i) on. Coordinates in d, elements.
-  /// buffer: the box to fill first, then the next
-  /// call's. thread: in the warpgroup; barrier: a named barrier that no other warpgroup uses.
-  template <class Out, class Accumulators, class RowOf>
-  static MOYE_DEVICE void store_by_tma(TensorMap const* map, Accumulators const& tCrC, SharedStorage& smem,
-                                       RowOf const& row, int column, int batch, int& buffer, int thread,
-                                       int barrier MOYE_LOC) {
+  /// buffer: the box to fill first, then the next call's. thread: in the warpgroup; barrier: a named barrier that no
+  /// other warpgroup uses.
+  template <class Accumulators, class RowOf>
+  static MOYE_DEVICE void store_by_tma(Dtype d_dtype, TensorMap const* map, Accumulators const& tCrC,
+                                       SharedStorage& smem, RowOf const& row, int column, int batch, int& buffer,
+                                       int thread, int barrier MOYE_LOC) {
     MOYE_SITE;
-    int const warp = thread / 32, lane = thread % 32;
-    // stmatrix x4: lanes 0-7, 8-15, 16-23, 24-31 name the rows of (rows 0-7, 8-15) x (columns 0-7, 8-15).
-    int const lane_row = warp * 16 + lane % 16;
-    MOYE_UNROLL
-    for (int i = 0; i < decltype(size<1>(tCrC))::value; ++i) {
-      MOYE_UNROLL
-      for (int c = 0; c < kColumns / kBox; ++c) {
-        unsigned char* const box = smem.boxes[buffer];
-        buffer = (buffer + 1) % kBuffers;
-        if (thread == 0) tma_store_wait_group_read<kBuffers - 1>();  // what this buffer held is on its way
-        named_barrier_sync(barrier, 128);
-        MOYE_UNROLL
-        for (int j = 0; j < kBox / 16; ++j) {
-          int const first = (c * kBox + j * 16) / 8 * 4;  // of the eight accumulators for 16 columns
-          auto const pair = [&](int k) {
-            return pack_pair<Out>(tCrC(first + k, i, _0{}), tCrC(first + k + 1, i, _0{}));
-          };
-          int const piece = (j * 2 + lane / 16) ^ (lane_row % 8);  // of 16 bytes: the 128-byte swizzle
-          SM90_U32x4_STSM_N::copy(pair(0), pair(2), pair(4), pair(6),
-                                  *reinterpret_cast<uint128_t*>(box + lane_row * 128 + piece * 16));
-        }
-        fence_proxy_async_shared_cta();
-        named_barrier_sync(barrier, 128);
-        if (thread == 0) {
-          tma_store(map, box, column + c * kBox, row(i), batch);
-          tma_store_commit_group();
-        }
-      }
+    auto const store = [&](auto out) {
+      store_boxes<decltype(out)>(map, tCrC, smem, row, column, batch, buffer, thread, barrier);
+    };
+    if (d_dtype == Dtype::bf16) {
+      store(bfloat16_t{});
+    } else if (d_dtype == Dtype::f16) {
+      store(half_t{});
+    } else if (is_same<Sum, float> || d_dtype == Dtype::f32) {
+      store(float{});
+    } else {
+      store(Sum{});
     }
   }
 
@@ -125,6 +121,78 @@ struct WarpgroupEpilogue {
         auto const word = *reinterpret_cast<typename Row<Sum, kVector>::Word const*>(&smem.sums[r * kPitch + c]);
         auto const sums = detail::bit_cast<Row<Sum, kVector>>(word);
         epilogue.store(sums.elements, first_row + r, first_column + c);
+      }
+    }
+  }
+
+ private:
+  template <class Out>
+  static Status make_map_of(TensorMap* map, GemmArgs const& args) {
+    return make_matrix_map<Out>(map, args.d, {args.n, 1}, {args.m, args.d_m_stride}, {args.batch, args.d_batch_stride},
+                                kBox<Out>, kRows);
+  }
+
+  template <class Out, class Accumulators, class RowOf>
+  static MOYE_DEVICE void store_boxes(TensorMap const* map, Accumulators const& tCrC, SharedStorage& smem,
+                                      RowOf const& row, int column, int batch, int& buffer, int thread, int barrier) {
+    MOYE_UNROLL
+    for (int i = 0; i < decltype(size<1>(tCrC))::value; ++i) {
+      MOYE_UNROLL
+      for (int c = 0; c < kColumns / kBox<Out>; ++c) {
+        unsigned char* const box = smem.boxes[buffer];
+        buffer = (buffer + 1) % kBuffers;
+        if (thread == 0) tma_store_wait_group_read<kBuffers - 1>();  // what this buffer held is on its way
+        named_barrier_sync(barrier, 128);
+        // Accumulators 4j and 4j + 1 are two neighbours of columns 8j to 8j + 7, the next two those eight rows below.
+        auto const sum = [&](int k) { return tCrC(c * kBox<Out> / 2 + k, i, _0{}); };
+        if constexpr (sizeof(Out) == 2) {
+          fill_box_16<Out>(box, sum, thread);
+        } else {
+          fill_box_32<Out>(box, sum, thread);
+        }
+        fence_proxy_async_shared_cta();
+        named_barrier_sync(barrier, 128);
+        if (thread == 0) {
+          tma_store(map, box, column + c * kBox<Out>, row(i), batch);
+          tma_store_commit_group();
+        }
+      }
+    }
+  }
+
+  /// stmatrix x4: lanes 0-7, 8-15, 16-23, 24-31 name the rows of (rows 0-7, 8-15) x (columns 0-7, 8-15).
+  template <class Out, class SumOf>
+  static MOYE_DEVICE void fill_box_16(unsigned char* box, SumOf const& sum, int thread) {
+    int const lane = thread % 32, row = thread / 32 * 16 + lane % 16;
+    MOYE_UNROLL
+    for (int j = 0; j < kBox<Out> / 16; ++j) {
+      auto const pair = [&](int k) {
+        return pack_pair<Out>(static_cast<float>(sum(j * 8 + k)), static_cast<float>(sum(j * 8 + k + 1)));
+      };
+      int const piece = (j * 2 + lane / 16) ^ (row % 8);  // of 16 bytes: the 128-byte swizzle
+      SM90_U32x4_STSM_N::copy(pair(0), pair(2), pair(4), pair(6),
+                              *reinterpret_cast<uint128_t*>(box + row * 128 + piece * 16));
+    }
+  }
+
+  /// Pairs. In odd rows the columns 16 to 31 come first: the swizzle alone would put rows 2i and 2i + 1 of the same
+  /// columns into the same banks.
+  template <class Out, class SumOf>
+  static MOYE_DEVICE void fill_box_32(unsigned char* box, SumOf const& sum, int thread) {
+    int const lane = thread % 32;
+    bool const is_odd = lane / 4 % 2 != 0;
+    MOYE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      int const row = thread / 32 * 16 + half * 8 + lane / 4;
+      MOYE_UNROLL
+      for (int j = 0; j < kBox<Out> / 8; ++j) {
+        auto const element = [&](int k) {  // registers have no index: both are read
+          Sum const even = sum(j * 4 + half * 2 + k), odd = sum((j ^ 2) * 4 + half * 2 + k);
+          return static_cast<Out>(is_odd ? odd : even);
+        };
+        int const piece = ((is_odd ? j ^ 2 : j) * 2 + lane % 4 / 2) ^ (row % 8);
+        Row<Out, 2> const pair{element(0), element(1)};
+        *reinterpret_cast<uint64_t*>(box + row * 128 + piece * 16 + lane % 2 * 8) = detail::bit_cast<uint64_t>(pair);
       }
     }
   }

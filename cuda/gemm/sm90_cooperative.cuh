@@ -197,16 +197,11 @@ struct Gemm<kConfig> {
       auto const row = [&](int atom) { return (atom * kConsumersM + consumer_m) * 64; };
       int const column = consumer_n * kAtomN;
       auto& staging = smem.epilogue[consumer];
-      if (is_same<Sum, float> && tma_store) {
+      if (tma_store) {
         auto const row_of_d = [&](int atom) { return tile.m * kBlkM + row(atom); };
         int const column_of_d = tile.n * kBlkN + column;
-        if (args.d_dtype == Dtype::bf16) {
-          Epilogue::template store_by_tma<bfloat16_t>(&map_d, tCrC, staging, row_of_d, column_of_d, tile.batch, box,
-                                                      thread % 128, 1 + consumer);
-        } else {
-          Epilogue::template store_by_tma<half_t>(&map_d, tCrC, staging, row_of_d, column_of_d, tile.batch, box,
-                                                  thread % 128, 1 + consumer);
-        }
+        Epilogue::store_by_tma(args.d_dtype, &map_d, tCrC, staging, row_of_d, column_of_d, tile.batch, box,
+                               thread % 128, 1 + consumer);
       } else {
         TileEpilogue<Sum> const epilogue(args, tile, kBlkM, kBlkN);
         Epilogue::store_by_threads(epilogue, tCrC, staging, row, column, thread % 128, 1 + consumer);
@@ -303,10 +298,7 @@ struct Gemm<kConfig> {
       if (!status.ok()) return status;
     }
     if (tma_store) {
-      auto const make_map = args.d_dtype == Dtype::bf16 ? make_matrix_map<bfloat16_t> : make_matrix_map<half_t>;
-      Status const status = make_map(&map_d, args.d, {args.n, 1}, {args.m, args.d_m_stride},
-                                     {args.batch, args.d_batch_stride}, Epilogue::kBox, Epilogue::kRows);
-      if (!status.ok()) return status;
+      if (Status status = Epilogue::make_map(&map_d, args); !status.ok()) return status;
     }
     LaunchConfig config{.grid = {}, .block = {kThreads}, .cluster = {kCluster, 1, 1}, .smem_bytes = kSmemBytes};
     int resident = 0;  // clusters

@@ -212,13 +212,8 @@ struct Gemm<kConfig> {
       auto& staging = smem.epilogue[consumer];
       if (tma_store) {
         auto const row_of_d = [&](int atom) { return tile.m * kBlkM + atom * 64; };
-        if (args.d_dtype == Dtype::bf16) {
-          Epilogue::template store_by_tma<bfloat16_t>(&map_d, tCrC, staging, row_of_d, tile.n * kBlkN, tile.batch, box,
-                                                      thread, 1 + consumer);
-        } else {
-          Epilogue::template store_by_tma<half_t>(&map_d, tCrC, staging, row_of_d, tile.n * kBlkN, tile.batch, box,
-                                                  thread, 1 + consumer);
-        }
+        Epilogue::store_by_tma(args.d_dtype, &map_d, tCrC, staging, row_of_d, tile.n * kBlkN, tile.batch, box, thread,
+                               1 + consumer);
       } else {
         TileEpilogue<Sum, kManySums ? 2 : 4> const epilogue(args, tile, kBlkM, kBlkN);
         auto const row = [&](int atom) { return atom * 64; };
@@ -251,10 +246,7 @@ struct Gemm<kConfig> {
       if (!status.ok()) return status;
     }
     if (tma_store) {
-      auto const make_map = args.d_dtype == Dtype::bf16 ? make_matrix_map<bfloat16_t> : make_matrix_map<half_t>;
-      Status const status = make_map(&map_d, args.d, {args.n, 1}, {args.m, args.d_m_stride},
-                                     {args.batch, args.d_batch_stride}, Epilogue::kBox, Epilogue::kRows);
-      if (!status.ok()) return status;
+      if (Status status = Epilogue::make_map(&map_d, args); !status.ok()) return status;
     }
     LaunchConfig config{.grid = {}, .block = {kThreads}, .cluster = {kCluster, 1, 1}, .smem_bytes = kSmemBytes};
     int resident = 0;  // clusters

@@ -138,10 +138,9 @@ def test_the_copy_is_coalesced(config, order):
     words = (m + n) * k * itemsize // 4
     assert counted["global_load_requests"] == words // 32
     assert counted["global_load_sectors"] <= 5 * counted["global_load_requests"]
-    if config.dtype != "s8":  # whose results go through shared memory
-        assert counted["global_store_sectors"] == counted["global_store_ideal_sectors"] == words // 8
-        assert counted["shared_store_wavefronts"] == counted["shared_store_ideal_wavefronts"]
-        assert counted["shared_load_wavefronts"] == counted["shared_load_ideal_wavefronts"]
+    assert counted["global_store_sectors"] == counted["global_store_ideal_sectors"] == words // 8
+    assert counted["shared_store_wavefronts"] == counted["shared_store_ideal_wavefronts"]
+    assert counted["shared_load_wavefronts"] == counted["shared_load_ideal_wavefronts"]
 
 
 @every_config
