@@ -120,6 +120,7 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_cooperative,   s8,    s32,  {128, 128, 128},  5,      {1, 1},         16},
   {sm90_cooperative,   s8,    s32,  {128, 256, 128},  4,      {1, 1},         16},
   {sm90_cooperative,   e4m3,  f32,  {128, 128, 128},  5,      {1, 1},         16},
+  {sm90_cooperative,   e4m3,  f32,  {128, 192, 128},  4,      {1, 1},         16},
   {sm90_cooperative,   e5m2,  f32,  {128, 128, 128},  5,      {1, 1},         16},
   {sm90_cooperative,   bf16,  f32,  {128, 128, 64},   5,      {1, 1},          2},
   {sm90_cooperative,   bf16,  f32,  {128, 256, 64},   4,      {1, 1},          2},

@@ -13,11 +13,12 @@ CONFIG = "sm80_multistage_bf16_64x64x64_s3_a16"
 COUNTERS = {"launches", "ctas", "barriers", "mma", "ldmatrix", "cp_async_bytes", "global_stores"}
 
 
-def call(config=CONFIG, m=20, n=24, k=32, dtype=ml_dtypes.bfloat16, out_dtype=None, **options):
+def call(config=CONFIG, m=20, n=24, k=32, dtype=ml_dtypes.bfloat16, out_dtype=None, b_transposed=False, **options):
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-2, 3, shape).astype(dtype) for shape in ((m, k), (k, n)))
     d = np.zeros((m, n), out_dtype or dtype)
-    report = _moye_cpu.emulate(config, a, b, d, [1, m, n, k], [0, k, 1], [0, 1, n], [0, n, 1], **options)
+    b_memory, b_strides = (np.ascontiguousarray(b.T), [0, k, 1]) if b_transposed else (b, [0, 1, n])
+    report = _moye_cpu.emulate(config, a, b_memory, d, [1, m, n, k], [0, k, 1], b_strides, [0, n, 1], **options)
     return report, d, a.astype(np.float64) @ b.astype(np.float64)
 
 
@@ -66,7 +67,7 @@ def test_every_row_runs_without_alignment_to_spare(row):
     dtype = jnp.dtype(NUMPY_NAMES[row.dtype])
     step = row.alignment // dtype.itemsize
     out_dtype = jnp.dtype(NUMPY_NAMES[row.out_dtypes[0]])
-    report, d, expected = call(row.name, m=9, n=3 * step, k=5 * step, dtype=dtype, out_dtype=out_dtype)
+    report, d, expected = call(row.name, 9, 3 * step, 5 * step, dtype, out_dtype, b_transposed="NN" not in row.orders)
     assert report["ok"], report["message"]
     np.testing.assert_array_equal(d.astype(np.float64), expected)
 
