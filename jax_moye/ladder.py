@@ -4,9 +4,9 @@ Counted by the emulator, on any machine, at one shape for all rungs: shared-memo
 sectors, barriers, instructions per warp. Timed by the protocol of `jax_moye.bench` where JAX sees a GPU: all rungs take
 turns in one process, and each is compared with the rung before.
 
-A rung is one kernel of the table, shown by one row of it: the row of the dtype asked for (or of the nearest that the
-kernel has, marked `*`) with the widest loads, the usual accumulator, no cluster, a tile of 128x128 if there is one, and
-of those the first.
+A rung is one kernel of the table, shown by one row of it: a row of the dtype asked for (or of the nearest that the
+kernel has, marked `*`) that takes the operands' order, with the widest loads, the usual accumulator, no cluster, a tile
+of 128x128 if there is one, and of those the first.
 
 The efficiency against the number of stages (`--stages`) is measured on a GPU. Without one it is a model,
 `stage_model`: a k-tile's loads are under way for `latency` clocks, and a CTA multiplies no k-tile before it has landed.
@@ -101,13 +101,13 @@ def representative(rows: Iterable[GemmConfig]) -> GemmConfig:
     return min(rows, key=distance)
 
 
-def rungs(dtype: str, table: Iterable[GemmConfig] | None = None) -> dict[str, GemmConfig]:
+def rungs(dtype: str, order: str = "NN", table: Iterable[GemmConfig] | None = None) -> dict[str, GemmConfig]:
     """Kernel -> the row that stands for it, from the bottom up. A kernel with no row of a near dtype is left out."""
     rows = list(jax_moye.configs() if table is None else table)
     found = {}
     for kernel in RUNGS:
         for near in NEAREST[dtype]:
-            if of_dtype := [row for row in rows if (row.kernel, row.dtype) == (kernel, near)]:
+            if of_dtype := [row for row in rows if (row.kernel, row.dtype) == (kernel, near) and order in row.orders]:
                 found[kernel] = representative(of_dtype)
                 break
     return found
@@ -300,7 +300,7 @@ def measure(configs: Sequence[GemmConfig], dtype: str, shape: Sequence[int], ord
 
     def arm_of(name: str, config: GemmConfig | None):
         memory = MEMORY[config.dtype if config else dtype]
-        precision = "HIGHEST" if (config.dtype if config else dtype) == "f32" else None
+        precision = "highest" if (config.dtype if config else dtype) == "f32" else None
         if config is None:
             matmul = lambda a, b: jnp.matmul(a, b, precision=precision)  # noqa: E731
         else:
@@ -355,7 +355,7 @@ def measure(configs: Sequence[GemmConfig], dtype: str, shape: Sequence[int], ord
 
 def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
     """Counts and, where there is a GPU, times every rung."""
-    chosen = rungs(arguments.dtype)
+    chosen = rungs(arguments.dtype, arguments.order)
     report: dict[str, Any] = {
         "dtype": arguments.dtype,
         "order": arguments.order,
@@ -490,7 +490,7 @@ def _columns(cells: list[list[str]]) -> list[str]:
 
 # The chart -------------------------------------------------------------------------------------------------------
 
-_INK, _FAINT, _RED, _BLUE = "#222222", "#cccccc", "#c0392b", "#2f6fab"
+_INK, _GREY, _FAINT, _RED, _BLUE = "#222222", "#888888", "#cccccc", "#c0392b", "#2f6fab"
 
 
 def svg(report: dict[str, Any]) -> str:
@@ -539,7 +539,7 @@ def svg(report: dict[str, Any]) -> str:
 
 def stages_svg(stages: dict[str, Any]) -> str:
     """The efficiency against the stages alone: `report["stages"]` as a chart."""
-    return _document(_stage_chart(stages, 60, 8, 420, 160), 860, 230)
+    return _document(_stage_chart(stages, 60, 8, 420, 160), 720, 220)
 
 
 def _document(parts: Iterable[str], width: int, height: int) -> str:
@@ -559,13 +559,18 @@ def _stage_chart(stages: dict[str, Any], x: int, y: int, width: int, height: int
     def place(number: int, share: float) -> tuple[float, float]:
         return x + width * (number - first) / max(1, last - first), y + 24 + height * (1 - share)
 
-    yield _text(x, y + 10, f"share of the mma.sync peak against stages: a model ({stages['arch']}), blue with the")
-    yield _text(x + 440, y + 10, "CTAs that fit, grey with one; red, if any: measured, of the fastest")
+    yield _text(x, y + 10, f"share of the mma.sync peak against the number of stages: a model of {stages['arch']}")
+    legend = [(_BLUE, "with the CTAs that fit"), (_GREY, "with one CTA")]
+    if any(point.get("measured") for point in points):
+        legend.append((_RED, "measured, as a share of the fastest"))
+    for i, (colour, text) in enumerate(legend):
+        yield f'<rect x="{x + width + 24}" y="{y + 28 + 20 * i}" width="12" height="12" fill="{colour}"/>'
+        yield _text(x + width + 42, y + 38 + 20 * i, text)
     for share in (0, 0.25, 0.5, 0.75, 1):
         y_line = place(first, share)[1]
         yield f'<line x1="{x}" y1="{y_line:.1f}" x2="{x + width}" y2="{y_line:.1f}" stroke="{_FAINT}"/>'
         yield _text(x - 6, y_line + 4, f"{100 * share:g} %", "end")
-    for key, colour in (("alone", "#888888"), ("efficiency", _BLUE)):
+    for key, colour in (("alone", _GREY), ("efficiency", _BLUE)):
         line = " ".join("{:.1f},{:.1f}".format(*place(p["stages"], p["model"][key])) for p in points)
         yield f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>'
     speeds = {p["stages"]: p["measured"]["tflops"] for p in points if p.get("measured")}
@@ -618,7 +623,7 @@ def hunk(before: str | None, after: str, first: str, last: str) -> str:
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """The counters of two rungs (what `count` returns) that differ, one per line."""
+    """The counters of two rungs (what `count` returns) that differ, one per line; or that none does."""
 
     def flat(counted: dict[str, Any], path: str = "") -> dict[str, Any]:
         found = {}
@@ -628,6 +633,8 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> str:
 
     old, new = flat(before), flat(after)
     changed = [key for key in new if old[key] != new[key]]
+    if not changed:
+        return "no counter differs"
 
     def number(value: Any) -> str:
         return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
