@@ -41,6 +41,7 @@ def build(
     flags: Sequence[str] = (),
     kernel_sources: Iterable[os.PathLike | str] = (),
     *,
+    kernel_flags: Sequence[str] = (),
     emulator_flags: Sequence[str] = (),
 ) -> pathlib.Path:
     """Builds an executable from C++ sources and the emulator, or finds the one built before.
@@ -51,6 +52,7 @@ def build(
       flags: further compiler flags for `sources` and `kernel_sources`. Headers in the folders that `-I` names count as
         content; their place does not.
       kernel_sources: files with kernels; their loads and stores are instrumented. A `.cu` file is read as C++.
+      kernel_flags: further flags for `kernel_sources` alone.
       emulator_flags: further flags for the emulator itself, `-DMOYE_EMU_UCONTEXT` for example.
 
     Returns:
@@ -60,7 +62,7 @@ def build(
       CompileError: with the compiler's output.
     """
     objects = [_object(source, flags) for source in sources]
-    objects += [_object(source, (*flags, *KERNEL_FLAGS)) for source in kernel_sources]
+    objects += [_object(source, (*flags, *kernel_flags, *KERNEL_FLAGS)) for source in kernel_sources]
     objects.append(emulator(emulator_flags))
     key = _digest(object.name for object in objects)
     link = [*compiler(), *map(str, objects), "-pthread", "-ldl"]

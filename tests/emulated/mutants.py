@@ -29,6 +29,8 @@ class Mutant:
     expect: str  # a regular expression of the report; "wrong" where only the numbers tell
     sizes: tuple[int, int, int] = (70, 66, 200)
     count: int = 1
+    options: tuple[str, ...] = ()  # of tests/emulated/gemm_driver.cc
+    order: str = "NT"  # the only one compiled
 
 
 def race(file: str, new: str, old: str) -> str:

@@ -2,66 +2,31 @@
 
 from __future__ import annotations
 
-import pathlib
 import re
-import subprocess
 
 import pytest
 
-from tests import cxx
-from tests.emulated import mutants, mutants_persistent, mutants_simt
+from tests.emulated import mutants, mutants_persistent, mutants_simt, mutants_sm90
+from tests.emulated.driver import build, run
 from tests.emulated.mutants import Mutant
 
-MUTANTS = mutants.MUTANTS + mutants_simt.MUTANTS + mutants_persistent.MUTANTS
-ROWS = sorted({mutant.row for mutant in MUTANTS})
-ROOT = pathlib.Path(__file__).parents[2]
-DRIVER = ROOT / "tests/emulated/gemm_driver.cc"
+MUTANTS = mutants.MUTANTS + mutants_simt.MUTANTS + mutants_persistent.MUTANTS + mutants_sm90.MUTANTS
+# What is compiled: a row in one order.
+ROWS = sorted({(mutant.row, mutant.order) for mutant in MUTANTS})
 
 
-def instance_source(row: str) -> str:
-    """What CMake makes of cuda/gemm/instance.cu.in for one row of the table."""
-    kernel = re.search(r"\w+", row)[0]
-    template = (ROOT / "cuda/gemm/instance.cu.in").read_text()
-    return template.replace("@KERNEL@", kernel).replace("@ROW@", row)
-
-
-def build(folder: pathlib.Path, row: str, file: str = "", old: str = "", new: str = "", count: int = 1) -> pathlib.Path:
-    """Compiles the driver for one row, from a copy of cuda/gemm in which `old` in `file` became `new`.
-
-    A file of cuda/moye is named with its folders; its copy comes before the original.
-    """
-    gemm = folder / "gemm"
-    gemm.mkdir(parents=True)
-    for source in (ROOT / "cuda/gemm").iterdir():
-        (gemm / source.name).write_text(source.read_text())
-    if file:
-        path = folder / (file if "/" in file else f"gemm/{file}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = (ROOT / "cuda" / path.relative_to(folder)).read_text()
-        assert text.count(old) == count, f"{file} holds {text.count(old)} times, not {count}:\n{old}"
-        path.write_text(text.replace(old, new))
-    instance = folder / "instance.cc"
-    instance.write_text(instance_source(row))
-    return cxx.build("gemm_driver", [DRIVER], flags=[f"-I{folder}", f"-DMOYE_ROW={row}"], kernel_sources=[instance])
-
-
-def run(binary: pathlib.Path, sizes: tuple[int, int, int]) -> str:
-    done = subprocess.run([binary, *map(str, sizes)], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-@pytest.mark.parametrize("row", ROWS)
-def test_without_a_bug(row, tmp_path):
-    """The control: the same driver and sizes, and nothing to report."""
-    binary = build(tmp_path, row)
-    for sizes in sorted({mutant.sizes for mutant in MUTANTS if mutant.row == row}):
-        assert run(binary, sizes) == "ok"
+@pytest.mark.parametrize(("row", "order"), ROWS, ids=lambda word: "-".join(re.findall(r"\w+", word)))
+def test_without_a_bug(row, order, tmp_path):
+    """The control: the same driver, sizes and options, and nothing to report."""
+    binary = build(tmp_path, row, order=order)
+    for sizes, options in sorted({(x.sizes, x.options) for x in MUTANTS if (x.row, x.order) == (row, order)}):
+        assert run(binary, sizes, f"order={order}", *options) == "ok"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_planted_bug(mutant: Mutant, tmp_path):
-    report = run(build(tmp_path, mutant.row, mutant.file, mutant.old, mutant.new, mutant.count), mutant.sizes)
+    binary = build(tmp_path, mutant.row, mutant.file, mutant.old, mutant.new, mutant.count, mutant.order)
+    report = run(binary, mutant.sizes, f"order={mutant.order}", *mutant.options)
     if mutant.expect == "wrong":
         assert report.startswith("wrong: "), report
     else:
@@ -71,3 +36,4 @@ def test_planted_bug(mutant: Mutant, tmp_path):
 
 def test_enough_bugs_are_planted():
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 16
+    assert len(mutants_sm90.MUTANTS) >= 40

@@ -1,0 +1,461 @@
+"""Bugs planted in the Hopper kernels: the mistakes that on a GPU show rarely, or as a hang, or in the next launch."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from tests.emulated.mutants import Mutant as AnyMutant
+
+COOPERATIVE = "{sm90_cooperative, bf16, f32, {128, 64, 64}, 3, {1, 1}, 16}"
+CLUSTER = "{sm90_cooperative, bf16, f32, {128, 64, 64}, 3, {2, 1}, 16}"
+THREE_BOXES = "{sm90_cooperative, bf16, f32, {128, 192, 64}, 2, {1, 1}, 16}"
+PINGPONG = "{sm90_pingpong, bf16, f32, {64, 64, 64}, 3, {1, 1}, 16}"
+
+C, P, T, E = "sm90_cooperative.cuh", "sm90_pingpong.cuh", "tma_operand.h", "epilogue_sm90.h"
+
+BY = r" by (block \(\d+,0,0\) )?(thread \d+ \(warp \d+ lane \d+\)|warp \d+) at {file}:\d+"
+TMA_STORE = ("out=bf16",)
+ONE_CTA = ("multiprocessors=1",)
+
+
+# Sizes that give each CTA several tiles, and each ring several rounds and a piece.
+Mutant = functools.partial(AnyMutant, sizes=(300, 200, 290))
+
+
+def race(new: str, new_file: str, old: str, old_file: str, relation: str = "is not ordered after") -> str:
+    return (
+        r"race on shared memory smem\+0x[0-9a-f]+( of block \(\d+,0,0\))?: "
+        + f"{new} \\((read|write)\\){BY.format(file=re.escape(new_file))} {relation} "
+        + f"{old} \\((read|write)\\){BY.format(file=re.escape(old_file))}"
+    )
+
+
+def deadlock(bar: str, file: str) -> str:
+    return rf"deadlock.*mbarrier\.try_wait smem\+0x[0-9a-f]+ \(initialized at [\w.]+:\d+\) {bar}.* at {file}:\d+"
+
+
+def refilled_in_use(file: str) -> str:
+    return race("TMA load", file, "wgmma", file)
+
+
+def read_before_it_came(file: str) -> str:
+    return race("wgmma", file, "TMA load", file)
+
+
+INIT = "      fence_mbarrier_init();\n"
+FULL = (
+    "      mbarrier_wait(&smem.full[stage], read.phase());\n      warpgroup_arrive();\n"  # not what promotes its sums
+)
+WAIT_AND_RELEASE = "      warpgroup_wait_group<1>();\n      if (k_tile > 0) release(last);\n"
+PINGPONG_WAIT_AND_RELEASE = WAIT_AND_RELEASE.replace("      ", "        ")
+STAGE_BYTES = "constexpr uint32_t kStageBytes = OperandA::kStageBytes + OperandB::kStageBytes;"
+MAPS = "TensorMap map_a = {}, map_b = {}, map_d = {};\n    if (args.k > 0) {\n"
+LAST_SYNC = "      consume<kOrder>(args, grid, tma_store, map_d, smem, thread - 128);\n    }\n"
+
+MUTANTS = [
+    # ---- phases
+    Mutant(
+        "sm90_producer_starts_in_the_first_phase",
+        COOPERATIVE,
+        C,
+        "auto write = producer_start<kStages>();",
+        "PipelineState<kStages> write;",
+        deadlock("parity 0: 0 phases complete, 8 of 8 arrivals", C),
+    ),
+    Mutant(
+        "sm90_consumer_starts_in_the_phase_before",
+        COOPERATIVE,
+        C,
+        "    PipelineState<kStages> read;\n",
+        "    PipelineState<kStages> read(0, 1);\n",
+        read_before_it_came(C),
+    ),
+    Mutant(
+        "sm90_phase_of_full_not_flipped",
+        COOPERATIVE,
+        C,
+        FULL,
+        FULL.replace("read.phase()", "0"),
+        read_before_it_came(C),
+    ),
+    Mutant(
+        "sm90_phase_of_empty_not_flipped",
+        COOPERATIVE,
+        C,
+        "mbarrier_wait(&smem.empty[stage], write.phase());",
+        "mbarrier_wait(&smem.empty[stage], 1);",
+        r"mbarrier\.arrive\.expect_tx by .* at sm90_cooperative\.cuh:\d+: mbarrier .* has its 1 arrivals already "
+        r"and waits for \d+ bytes",
+    ),
+    Mutant(
+        "sm90_stages_reset_with_each_tile",
+        COOPERATIVE,
+        C,
+        "      TileCoord const tile = tile_of(id, grid);\n      if constexpr (kPromoted)",
+        "      TileCoord const tile = tile_of(id, grid);\n      read = {};\n      if constexpr (kPromoted)",
+        read_before_it_came(C),
+    ),
+    Mutant(
+        "sm90_pingpong_other_tile_not_skipped",
+        PINGPONG,
+        P,
+        "      read += grid.k;  // the other consumer's tile\n",
+        "",
+        read_before_it_came(P),
+    ),
+    # ---- bytes
+    Mutant(
+        "sm90_expects_the_bytes_of_b_alone",
+        COOPERATIVE,
+        C,
+        STAGE_BYTES,
+        STAGE_BYTES.replace("OperandA::kStageBytes + ", ""),
+        r"phase 0 is complete while the \d+ bytes of the TMA load .* at sm90_cooperative\.cuh:\d+ are still in flight: "
+        r"fewer bytes were expected",
+    ),
+    Mutant(
+        "sm90_expects_the_bytes_of_a_alone",
+        COOPERATIVE,
+        C,
+        STAGE_BYTES,
+        STAGE_BYTES.replace(" + OperandB::kStageBytes", ""),
+        deadlock("parity 0: 0 phases complete, 0 of 1 arrivals and -8192 bytes missing", C),
+    ),
+    Mutant(
+        "sm90_expects_too_many_bytes",
+        COOPERATIVE,
+        C,
+        STAGE_BYTES,
+        STAGE_BYTES.replace(";", " + 16;"),
+        deadlock("parity 0: 0 phases complete, 0 of 1 arrivals and 16 bytes missing", C),
+    ),
+    Mutant(
+        "sm90_expects_its_own_part_alone",
+        CLUSTER,
+        C,
+        STAGE_BYTES,
+        STAGE_BYTES.replace("OperandB::kStageBytes", "OperandB::kBoxBytes"),
+        r"are still in flight: fewer bytes were expected|waits for -?\d+ bytes",
+    ),
+    # ---- stages released too early
+    Mutant(
+        "sm90_released_before_the_wgmma",
+        COOPERATIVE,
+        C,
+        WAIT_AND_RELEASE,
+        "      if (k_tile > 0) release(last);\n      warpgroup_wait_group<1>();\n",
+        refilled_in_use(C),
+    ),
+    Mutant(
+        "sm90_two_groups_in_flight",
+        COOPERATIVE,
+        C,
+        WAIT_AND_RELEASE,
+        WAIT_AND_RELEASE.replace("<1>", "<2>"),
+        refilled_in_use(C),
+    ),
+    Mutant(
+        "sm90_last_wait_missing",
+        COOPERATIVE,
+        C,
+        "    warpgroup_wait_group<0>();\n    warpgroup_fence_operand(tCrC);\n    if (k_tiles > 0)",
+        "    warpgroup_fence_operand(tCrC);\n    if (k_tiles > 0)",
+        rf"{refilled_in_use(C)}|ends while its wgmma at {C}:\d+ is in flight",
+    ),
+    Mutant(
+        "sm90_released_by_one_consumer",
+        COOPERATIVE,
+        C,
+        "mbarrier_init(&smem.empty[stage], 4 * kConsumers * kCluster);",
+        "mbarrier_init(&smem.empty[stage], 4 * kCluster);",
+        refilled_in_use(C),
+    ),
+    Mutant(
+        "sm90_released_for_its_own_cta_alone",
+        CLUSTER,
+        C,
+        "uint32_t(lane), lane < kCluster);",
+        "block_idx().x % kCluster, lane < kCluster);",
+        race("TMA multicast load", C, "(wgmma|TMA multicast load)", C),
+    ),
+    # ---- wgmma
+    Mutant(
+        "sm90_warpgroup_arrive_missing",
+        COOPERATIVE,
+        C,
+        FULL,
+        FULL.replace("      warpgroup_arrive();\n", ""),
+        r"wgmma by block \(0,0,0\) warp \d+ at sm90_cooperative\.cuh:\d+: no warpgroup_arrive",
+    ),
+    Mutant(
+        "sm90_sums_not_cleared",
+        COOPERATIVE,
+        C,
+        "    tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;\n    int last",
+        "    int last",
+        "wrong",
+    ),
+    # ---- descriptors
+    Mutant(
+        "sm90_swizzle_of_64_bytes",
+        COOPERATIVE,
+        T,
+        "gmma_smem_atom<kGmmaMajor<kMajor>, T, 128>();",
+        "gmma_smem_atom<kGmmaMajor<kMajor>, T, 64>();",
+        "wrong",
+    ),
+    Mutant(
+        "sm90_blocks_in_the_other_order",
+        COOPERATIVE,
+        T,
+        "tile_to_shape(kAtom, kShape, Step<_2, _1, _3>{});",
+        "tile_to_shape(kAtom, kShape);",
+        "wrong",
+        order="TN",
+    ),
+    Mutant(
+        "sm90_stages_not_at_multiples_of_1024_bytes",
+        COOPERATIVE,
+        C,
+        "    alignas(1024) Element a[",
+        "    alignas(128) unsigned char before[128];\n    alignas(128) Element a[",
+        r"wgmma by block \(0,0,0\) warp \d+ at sm90_cooperative\.cuh:\d+: the descriptor of A, 0x[0-9a-f]+, begins at "
+        r"0x[0-9a-f]+, in row 1 of the swizzle",
+    ),
+    # ---- tensor maps
+    Mutant(
+        "sm90_tensor_map_kept_from_another_call",
+        COOPERATIVE,
+        C,
+        MAPS,
+        "static TensorMap map_a, map_b;\n    static bool made = false;\n    TensorMap map_d = {};\n"
+        "    if (args.k > 0 && !made) {\n      made = true;\n",
+        r"out of bounds: TMA load \(read\).* at sm90_cooperative\.cuh:\d+",
+        options=("launches=2",),
+    ),
+    Mutant(
+        "sm90_tensor_map_of_the_other_operand",
+        COOPERATIVE,
+        C,
+        "OperandB::make_map(&map_b, args.b,",
+        "OperandB::make_map(&map_b, args.a,",
+        "wrong",
+        sizes=(300, 300, 330),
+    ),
+    Mutant(
+        "sm90_broadcast_operand_at_the_batch",
+        COOPERATIVE,
+        C,
+        "args.b_batch_stride == 0 ? 0 : tile.batch;",
+        "tile.batch;",
+        "wrong",
+        sizes=(130, 66, 100),
+        options=("batch=3", "broadcast=b"),
+    ),
+    Mutant(
+        "sm90_batch_of_a_for_b",
+        COOPERATIVE,
+        C,
+        "k_tile * kBlkK, batch_b, rank_m, mask_b);",
+        "k_tile * kBlkK, batch_a, rank_m, mask_b);",
+        "wrong",
+        sizes=(130, 66, 100),
+        options=("batch=3", "broadcast=a"),
+    ),
+    # ---- clusters
+    Mutant(
+        "sm90_mask_names_only_its_own_cta",
+        CLUSTER,
+        C,
+        "mask_b |= uint16_t(1u << (m + rank_n * kClusterM));",
+        "mask_b = uint16_t(1u << rank);",
+        deadlock(r"parity 0: 0 phases complete, 0 of 1 arrivals and [1-9]\d* bytes missing", C),
+    ),
+    Mutant(
+        "sm90_mask_without_the_last_cta",
+        CLUSTER,
+        C,
+        "m < kClusterM; ++m) mask_b |=",
+        "m < kClusterM - 1; ++m) mask_b |=",
+        deadlock(r"parity 0: 0 phases complete, 0 of 1 arrivals and [1-9]\d* bytes missing", C),
+    ),
+    Mutant(
+        "sm90_both_load_the_same_part",
+        CLUSTER,
+        C,
+        "batch_b, rank_m, mask_b);",
+        "batch_b, 0, mask_b);",
+        race("TMA multicast load", C, "TMA multicast load", C),
+    ),
+    Mutant(
+        "sm90_first_barrier_of_the_cta_alone",
+        CLUSTER,
+        C,
+        "      cluster_sync();\n    } else {",
+        "      sync_threads();\n    } else {",
+        r"sm90_cooperative\.cuh:\d+: (mbarrier .* of block \(\d,0,0\): no (barrier|fence_mbarrier_init) lies between|"
+        r"no mbarrier has been initialized)",
+    ),
+    Mutant(
+        "sm90_fence_mbarrier_init_missing",
+        COOPERATIVE,
+        C,
+        INIT,
+        "",
+        r"TMA load by .* at sm90_cooperative\.cuh:\d+: mbarrier .*: no fence_mbarrier_init lies between",
+    ),
+    Mutant(
+        "sm90_exit_before_the_peer_arrived",
+        CLUSTER,
+        C,
+        "    if constexpr (kCluster > 1) cluster_sync();\n",
+        "",
+        r"block \(\d+,0,0\) exits without having waited for .*, which needs its shared memory|has exited",
+    ),
+    # ---- epilogue
+    Mutant(
+        "sm90_proxy_fence_missing",
+        COOPERATIVE,
+        E,
+        "        fence_proxy_async_shared_cta();\n",
+        "",
+        race("TMA store", C, "stmatrix", C, "is ordered after") + ", but no fence.proxy.async lies between them",
+        options=TMA_STORE,
+    ),
+    Mutant(
+        "sm90_barrier_before_the_store_missing",
+        COOPERATIVE,
+        E,
+        "        fence_proxy_async_shared_cta();\n        named_barrier_sync(barrier, 128);\n",
+        "        fence_proxy_async_shared_cta();\n",
+        race("TMA store", C, "stmatrix", C),
+        options=TMA_STORE,
+    ),
+    Mutant(
+        "sm90_wait_for_the_staging_missing",
+        COOPERATIVE,
+        E,
+        "        if (thread == 0) tma_store_wait_group_read<kBuffers - 1>();  // what this buffer held is on its way\n",
+        "",
+        race("stmatrix", C, "TMA store", C),
+        sizes=(600, 200, 100),
+        options=(*TMA_STORE, *ONE_CTA),
+    ),
+    Mutant(
+        "sm90_barrier_after_that_wait_missing",
+        COOPERATIVE,
+        E,
+        "on its way\n        named_barrier_sync(barrier, 128);\n",
+        "on its way\n",
+        race("(stmatrix|TMA store)", C, "(stmatrix|TMA store)", C),
+        sizes=(600, 200, 100),
+        options=(*TMA_STORE, *ONE_CTA),
+    ),
+    Mutant(
+        "sm90_one_staging_box",
+        THREE_BOXES,
+        E,
+        "        buffer = (buffer + 1) % kBuffers;\n",
+        "",
+        race("stmatrix", C, "TMA store", C),
+        options=TMA_STORE,
+    ),
+    Mutant(
+        "sm90_first_staging_box_of_each_tile",
+        THREE_BOXES,
+        C,
+        "      auto& staging = smem.epilogue[consumer];\n",
+        "      auto& staging = smem.epilogue[consumer];\n      box = 0;\n",
+        race("stmatrix", C, "TMA store", C),
+        sizes=(300, 384, 100),
+        options=(*TMA_STORE, *ONE_CTA),
+    ),
+    Mutant(
+        "sm90_one_staging_for_both_consumers",
+        COOPERATIVE,
+        C,
+        "auto& staging = smem.epilogue[consumer];",
+        "auto& staging = smem.epilogue[0];",
+        race("(stmatrix|plain store)", C, "(TMA store|stmatrix|plain (load|store))", C),
+        options=TMA_STORE,
+    ),
+    Mutant(
+        "sm90_one_named_barrier_for_both_consumers",
+        COOPERATIVE,
+        C,
+        "thread % 128, 1 + consumer);",
+        "thread % 128, 1);",
+        r"bar id 1 is complete with only some lanes of warp \d+, at sm90_cooperative\.cuh:\d+",
+        options=TMA_STORE,
+        count=2,
+    ),
+    Mutant(
+        "sm90_exit_before_the_store_has_read",
+        COOPERATIVE,
+        C,
+        "    if (thread % 128 == 0) tma_store_wait_group_read<0>();",
+        "    ",
+        r"thread \d+ .*exits while its TMA store at sm90_cooperative\.cuh:\d+ may still read shared memory",
+        options=TMA_STORE,
+    ),
+    Mutant(
+        "sm90_sums_staged_without_a_barrier",
+        COOPERATIVE,
+        E,
+        "      named_barrier_sync(barrier, 128);\n      constexpr int kVectors",
+        "      constexpr int kVectors",
+        race("plain (load|store)", C, "plain (load|store)", C),
+        options=("d_pad=1",),
+    ),
+    # ---- turns and registers
+    Mutant(
+        "sm90_pingpong_the_other_begins",
+        PINGPONG,
+        P,
+        "uint32_t turn = uint32_t(1 - consumer);",
+        "uint32_t turn = uint32_t(consumer);",
+        read_before_it_came(P),
+    ),
+    Mutant(
+        "sm90_pingpong_turn_not_given",
+        PINGPONG,
+        P,
+        "      if (lane == 0) mbarrier_arrive(&smem.turn[1 - consumer]);",
+        "      ",
+        deadlock("parity 0: 0 phases complete, 4 of 4 arrivals", P),
+    ),
+    Mutant(
+        "sm90_pingpong_turn_given_to_itself",
+        PINGPONG,
+        P,
+        "mbarrier_arrive(&smem.turn[1 - consumer]);",
+        "mbarrier_arrive(&smem.turn[consumer]);",
+        read_before_it_came(P),
+    ),
+    Mutant(
+        "sm90_pingpong_released_before_the_wgmma",
+        PINGPONG,
+        P,
+        PINGPONG_WAIT_AND_RELEASE,
+        "        if (k_tile > 0) release(last);\n        warpgroup_wait_group<1>();\n",
+        refilled_in_use(P),
+    ),
+    Mutant(
+        "sm90_pingpong_one_staging",
+        PINGPONG,
+        P,
+        "auto& staging = smem.epilogue[consumer];",
+        "auto& staging = smem.epilogue[0];",
+        race("stmatrix", P, "(TMA store|stmatrix)", P),
+        options=TMA_STORE,
+    ),
+    Mutant(
+        "sm90_more_registers_than_there_are",
+        COOPERATIVE,
+        C,
+        "kConsumerRegisters = kConsumers == 3 ? 160 : 232;",
+        "kConsumerRegisters = kConsumers == 3 ? 160 : 240;",
+        r"deadlock.*setmaxnreg\.inc",
+    ),
+]
