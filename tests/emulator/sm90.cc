@@ -225,6 +225,17 @@ load_edges_ok(MOYE_GRID_CONSTANT Maps const maps, uint32_t* out) {
 }
 
 MOYE_KERNEL(64)
+load_between_pieces(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
+  make_mbarriers(1);
+  if (tid() == 0) tma_load(&maps.in, bar(), box(), 1, 0);  // @load_between_pieces
+}
+
+MOYE_KERNEL(64)
+store_before_the_begin(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
+  if (tid() == 0) tma_store(&maps.out, box(), 0, -1);  // @store_before_the_begin
+}
+
+MOYE_KERNEL(64)
 load_misaligned(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
   make_mbarriers(1);
   if (tid() == 0) tma_load(&maps.in, bar(), box() + 8, 0, 0);  // @load_misaligned
@@ -404,7 +415,7 @@ store_wait_off_by_one(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
 // What hangs over the edge is not stored.
 MOYE_KERNEL(64)
 store_edges_ok(MOYE_GRID_CONSTANT Maps const maps, uint32_t*) {
-  int const places[4][2] = {{-8, -8}, {60, 0}, {0, 60}, {64, 64}};
+  int const places[4][2] = {{0, 0}, {60, 0}, {0, 60}, {64, 64}};
   for (auto const& place : places) {
     if (tid() == 0) tma_store_wait_group<0>();
     sync_threads();
@@ -718,6 +729,8 @@ Case const kCases[] = {
     MOYE_BUG(load_in_flight_at_exit),
     MOYE_CASE(load_edges_ok, Output::box),
     MOYE_BUG(load_misaligned),
+    MOYE_BUG(load_between_pieces),
+    MOYE_BUG(store_before_the_begin),
     MOYE_BUG(load_outside_smem),
     MOYE_BUG(load_rank),
     MOYE_BUG(load_no_map),
@@ -798,7 +811,7 @@ uint32_t expected(Output output, int row, int column) {
       written = true;
       break;
     case Output::edges:
-      written = (row < 8 && column < 8) || (row < 16 && column >= 60) || (row >= 60 && column < 16);
+      written = (row < 16 && (column < 16 || column >= 60)) || (row >= 60 && column < 16);
       break;
     case Output::three_times:
       if (row < 16 && column < 16) return kUntouched + 3 * value;

@@ -69,6 +69,10 @@ REPORTS = {
     + f", {NO_FENCE}",
     "load_in_flight_at_exit": rf"{BLOCK} exits while the TMA load by {THREAD} at {at('load_in_flight_at_exit')} is "
     "still in flight to its shared memory",
+    "load_between_pieces": rf"TMA load by {THREAD} at {at('load_between_pieces')}: coordinate 1 of mode 0 is not a "
+    r"multiple of 16 bytes",
+    "store_before_the_begin": rf"TMA store by {THREAD} at {at('store_before_the_begin')}: coordinate -1 of mode 1 is "
+    r"negative, which only loads may have",
     "load_misaligned": rf"TMA load by {THREAD} at {at('load_misaligned')}: the address smem\+0x20 is not a multiple of "
     "128",
     "load_outside_smem": rf"out of bounds: TMA load of 1024 bytes by {THREAD} at {at('load_outside_smem')}: offset 4096"

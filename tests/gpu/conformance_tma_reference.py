@@ -70,13 +70,17 @@ class Box:
         self.sizes = (ROW // self.size, *SIZES[1:rank])
         self.tensor_bytes = PITCH * int(np.prod(SIZES[1:rank]))
         self.box_bytes = self.size * int(np.prod(self.box))
+        self.stored = kind.startswith(("store", "reduce"))
 
     def place(self, i: int) -> list[int]:
+        """Inside, before the begin (which stores may not be), across the end; along mode 0 in steps of 16 bytes."""
+        piece = 16 // self.size
         if i == 0:
-            return [16 // self.size, *(mode % 2 for mode in range(1, self.rank))]
+            return [piece, *(mode % 2 for mode in range(1, self.rank))]
         if i == 1:
-            return [-(16 // self.size) - 1] + [-1] * (self.rank - 1)
-        return [size - extent // 2 for size, extent in zip(self.sizes, self.box, strict=True)]
+            return [0] * self.rank if self.stored else [-piece] + [-1] * (self.rank - 1)
+        last = [size - extent // 2 for size, extent in zip(self.sizes, self.box, strict=True)]
+        return [self.sizes[0] - -(-(self.box[0] // 2) // piece) * piece, *last[1:]]
 
     def elements(self, i: int, offset: int):
         """Of each element of the box: its bytes in shared memory and in the tensor, None outside."""

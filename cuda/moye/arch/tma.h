@@ -5,11 +5,12 @@
 // by the coordinates of its first element, c0 along the contiguous mode. Elements outside the tensor are loaded as
 // zeros and not stored. In shared memory a box is dense, c0 fastest, its address a multiple of 128 bytes; a swizzle
 // exchanges 16-byte pieces by the bits of their absolute address.
+//   c0 is a multiple of 16 bytes, and stores have no negative coordinate: an H200 answers anything else with an
+//   illegal instruction (tests/gpu/conformance_tma.cu; the manual does not say so).
 //
 //   load    tells an mbarrier when its bytes have come (mbarrier_arrive_expect_tx announces them)
 //   store   reads shared memory later: fence_proxy_async_shared_cta before it, tma_store_wait_group before the memory
-//   is
-//           used again
+//           is used again
 #pragma once
 
 #include "moye/arch/builtin.h"

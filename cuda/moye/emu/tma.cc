@@ -82,6 +82,24 @@ EncodedTensorMap checked_map(Thread& thread, void const* tensor_map, int rank, c
   return map;
 }
 
+// What sm_90 answers with "illegal instruction", as tests/gpu/conformance_tma.cu found on an H200.
+void check_coordinates(Thread& thread, EncodedTensorMap const& map, int32_t const* coordinates, bool store,
+                       char const* what, Loc loc) {
+  if (coordinates[0] * map.element_bytes % 16 != 0) {
+    thread.domain->fail([&] {
+      return format("%s by %s at %s: coordinate %d of mode 0 is not a multiple of 16 bytes", what, who(thread).c_str(),
+                    at(loc).c_str(), coordinates[0]);
+    });
+  }
+  for (int mode = 0; store && mode < map.rank; ++mode) {
+    if (coordinates[mode] >= 0) continue;
+    thread.domain->fail([&] {
+      return format("%s by %s at %s: coordinate %d of mode %d is negative, which only loads may have", what,
+                    who(thread).c_str(), at(loc).c_str(), coordinates[mode], mode);
+    });
+  }
+}
+
 // The offset of a box in the thread's shared memory.
 uint32_t checked_box(Thread& thread, EncodedTensorMap const& map, void const* smem, char const* what, Loc loc) {
   uint32_t const offset = smem_offset(thread, smem, map.box_bytes(), what, loc);
@@ -167,6 +185,7 @@ void load(void const* tensor_map, uint64_t* bar, void* smem_dst, int rank, int32
   loc = thread.reported(loc);
   domain.count_step(thread, loc);
   EncodedTensorMap const map = checked_map(thread, tensor_map, rank, kLoad, loc);
+  check_coordinates(thread, map, coordinates, /*store=*/false, kLoad, loc);
   uint32_t const offset = checked_box(thread, map, smem_dst, kLoad, loc);
   uint32_t const mbarrier_offset = smem_offset(thread, bar, 8, kLoad, loc);
   if (mask == 0 || mask >> domain.ctas.size() != 0) {
@@ -302,6 +321,7 @@ void tma_store(void const* tensor_map, void const* smem_src, int rank, int32_t c
   loc = thread.reported(loc);
   domain.count_step(thread, loc);
   EncodedTensorMap const map = checked_map(thread, tensor_map, rank, what, loc);
+  check_coordinates(thread, map, coordinates, /*store=*/true, what, loc);
   uint32_t const offset = checked_box(thread, map, smem_src, what, loc);
   if (kind == TmaStoreKind::reduce_add && addition(map.type) == nullptr) {
     domain.fail([&] {
