@@ -35,7 +35,7 @@ export XLA_PYTHON_CLIENT_PREALLOCATE=false # several processes, and torch, share
 # ---- Stages: name, limit in seconds, what it does. In this order.
 stages="
 environment 40   versions of everything, and that JAX sees the GPU
-build       200  cmake in build/gpu_check; the two extension modules and _registers.json go into jax_moye/
+build       300  cmake in build/gpu_check; the two extension modules and _registers.json go into jax_moye/
 driver      90   every row on exact integers between guard bands, without JAX (tests/gpu/gemm_check.cu)
 conformance 120  one program per instruction wrapper, compared with NumPy; writes golden.tar.gz
 pytest      150  pytest -m gpu
