@@ -420,8 +420,20 @@ def _measure_into(report: dict, chosen: list[GemmConfig], staged: list[GemmConfi
         figures, refused = measure(staged, dtype, shape, arguments.order, device, arguments, head["protocol"])
         for point in report["stages"]["points"]:
             point["measured"] = figures.get(point["config"])
+            if point["measured"]:
+                point["measured"]["efficiency"] = _share_of_peak(point["measured"], dtype, device)
             if point["config"] in refused:
                 point["why"] = refused[point["config"]]
+
+
+def _share_of_peak(figures: dict[str, Any], dtype: str, device) -> float | None:
+    """Of what mma.sync can do at the clock that was read while it ran; None where that or the peak is not known."""
+    arch = f"sm_{str(getattr(device, 'compute_capability', '')).replace('.', '')}"
+    multiprocessors, mhz = getattr(device, "core_count", None), figures["sm_mhz"]
+    rate = FMA_PER_CLOCK.get(arch, {}).get(dtype)
+    if not (multiprocessors and mhz and rate):
+        return None
+    return round(figures["tflops"] * 1e12 / (2 * rate * multiprocessors * mhz * 1e6), 4)
 
 
 def table(report: dict[str, Any]) -> str:
@@ -460,7 +472,8 @@ def table(report: dict[str, Any]) -> str:
     for rung in report["rungs"]:
         if rung["stand_in"]:
             lines.append(f"* {rung['kernel']} has no {report['dtype']}: {rung['config']}")
-    lines += [f"not in this ladder: {kernel}, of which no row is near" for kernel in report["left_out"]]
+    if report["left_out"]:
+        lines.append(f"no row of a near dtype: {', '.join(report['left_out'])}")
     lines += [f"not timed: {rung['config']}: {rung['why']}" for rung in report["rungs"] if "why" in rung]
     if "stages" in report:
         lines += ["", *_stage_lines(report["stages"])]
@@ -470,10 +483,11 @@ def table(report: dict[str, Any]) -> str:
 def _stage_lines(stages: dict[str, Any]) -> list[str]:
     if not stages["points"]:
         return ["stages: no row of sm80_multistage of this dtype is modelled"]
-    cells = [["stages", "CTAs per SM", "model", "model, one CTA", "TFLOP/s", "config"]]
+    cells = [["stages", "CTAs per SM", "model", "model, one CTA", "measured", "TFLOP/s", "config"]]
     for point in stages["points"]:
         model, figures = point["model"], point.get("measured") or {}
         shares = [f"{100 * model[key]:.1f} %" for key in ("efficiency", "alone")]
+        shares.append(f"{100 * figures['efficiency']:.1f} %" if figures.get("efficiency") else "-")
         cells.append([str(x) for x in (point["stages"], model["ctas"], *shares, figures.get("tflops", "-"))])
         cells[-1].append(point["config"])
     head = f"sm80_multistage by its stages; the model: {stages['arch']}, {stages['latency']} clocks of latency, "
@@ -552,7 +566,7 @@ def _document(parts: Iterable[str], width: int, height: int) -> str:
 
 
 def _stage_chart(stages: dict[str, Any], x: int, y: int, width: int, height: int) -> Iterator[str]:
-    """Efficiency against stages: lines of the model, dots of what was measured, in TFLOP/s of the fastest."""
+    """Efficiency against stages: lines of the model, dots of what was measured."""
     points = stages["points"]
     first, last = points[0]["stages"], points[-1]["stages"]
 
@@ -560,9 +574,11 @@ def _stage_chart(stages: dict[str, Any], x: int, y: int, width: int, height: int
         return x + width * (number - first) / max(1, last - first), y + 24 + height * (1 - share)
 
     yield _text(x, y + 10, f"share of the mma.sync peak against the number of stages: a model of {stages['arch']}")
+    speeds = {p["stages"]: p["measured"] for p in points if p.get("measured")}
+    absolute = all(figures.get("efficiency") for figures in speeds.values())
     legend = [(_BLUE, "with the CTAs that fit"), (_GREY, "with one CTA")]
-    if any(point.get("measured") for point in points):
-        legend.append((_RED, "measured, as a share of the fastest"))
+    if speeds:
+        legend.append((_RED, "measured" if absolute else "measured, as a share of the fastest"))
     for i, (colour, text) in enumerate(legend):
         yield f'<rect x="{x + width + 24}" y="{y + 28 + 20 * i}" width="12" height="12" fill="{colour}"/>'
         yield _text(x + width + 42, y + 38 + 20 * i, text)
@@ -573,9 +589,9 @@ def _stage_chart(stages: dict[str, Any], x: int, y: int, width: int, height: int
     for key, colour in (("alone", _GREY), ("efficiency", _BLUE)):
         line = " ".join("{:.1f},{:.1f}".format(*place(p["stages"], p["model"][key])) for p in points)
         yield f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>'
-    speeds = {p["stages"]: p["measured"]["tflops"] for p in points if p.get("measured")}
-    for number, speed in speeds.items():
-        at = place(number, speed / max(speeds.values()))
+    fastest = max((figures["tflops"] for figures in speeds.values()), default=0)
+    for number, figures in speeds.items():
+        at = place(number, figures["efficiency"] if absolute else figures["tflops"] / fastest)
         yield f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="4" fill="{_RED}"/>'
     for point in points:
         yield _text(place(point["stages"], 0)[0], y + 24 + height + 16, str(point["stages"]), "middle")

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import re
 import sys
+import types
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -227,7 +228,14 @@ def test_a_measured_report_prints_and_draws(report):
     assert "not timed: " + found["rungs"][-1]["config"] in text
     root = ET.fromstring(ladder.svg(found))
     assert "TFLOP/s, A<GPU>" in [element.text for element in root.iter(f"{SVG}text")]
-    assert len(list(root.iter(f"{SVG}circle"))) == 5
+    heights = [float(dot.get("cy")) for dot in root.iter(f"{SVG}circle")]
+    assert len(heights) == 5
+    assert heights == sorted(heights, reverse=True)  # faster is higher
+    for point in found["stages"]["points"]:
+        point["measured"]["efficiency"] = 0.5
+    assert re.search(r"^6 .* 50\.0 % +106\.0 ", ladder.table(found), re.M)
+    dots = ET.fromstring(ladder.stages_svg(found["stages"])).iter(f"{SVG}circle")
+    assert len({dot.get("cy") for dot in dots}) == 1
 
 
 def test_timing_is_tried_without_a_gpu(monkeypatch, capsys):
@@ -287,6 +295,16 @@ def test_stage_model():
     assert [m["alone"] for m in models] == sorted(m["alone"] for m in models)
     assert ladder.stage_model(rows[0], "sm_80", 8000)["efficiency"] < models[0]["efficiency"]
     assert ladder.stage_model(rows[-1], "sm_80", 800, registers=255)["ctas"] == 1 or models[-1]["ctas"] >= 1
+
+
+def test_share_of_the_peak():
+    device = types.SimpleNamespace(compute_capability="9.0", core_count=132)
+    figures = {"tflops": 2 * 1250 * 132 * 1.5e9 / 1e12 / 4, "sm_mhz": 1500}  # a quarter of 1250 a clock
+    assert ladder._share_of_peak(figures, "bf16", device) == 0.25
+    assert ladder._share_of_peak(figures, "e4m3", device) is None
+    assert ladder._share_of_peak(figures | {"sm_mhz": None}, "bf16", device) is None
+    device.compute_capability = "12.0"
+    assert ladder._share_of_peak(figures, "bf16", device) is None
 
 
 def test_hunks(monkeypatch):
