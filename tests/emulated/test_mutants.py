@@ -6,11 +6,17 @@ import re
 
 import pytest
 
-from tests.emulated import mutants, mutants_persistent, mutants_simt, mutants_sm90
+from tests.emulated import mutants, mutants_persistent, mutants_simt, mutants_sm90, mutants_tensorop
 from tests.emulated.driver import build, run
 from tests.emulated.mutants import Mutant
 
-MUTANTS = mutants.MUTANTS + mutants_simt.MUTANTS + mutants_persistent.MUTANTS + mutants_sm90.MUTANTS
+MUTANTS = (
+    mutants.MUTANTS
+    + mutants_simt.MUTANTS
+    + mutants_tensorop.MUTANTS
+    + mutants_persistent.MUTANTS
+    + mutants_sm90.MUTANTS
+)
 # What is compiled: a row in one order.
 ROWS = sorted({(mutant.row, mutant.order) for mutant in MUTANTS})
 
