@@ -58,6 +58,15 @@ KERNELS
 
 template <int kRow> using GemmOf = Gemm<kGemmConfigs[kRow]>;
 template <int kRow> using MmaOf = typename GemmOf<kRow>::TiledMma;
+// Of the order, NN or TT, in which the operand is contiguous along kMajor: sm_70's instruction differs with it.
+template <int kRow, char kOperand, Major kMajor> auto mma_of_order() {
+  constexpr Order kOrder = (kOperand == 'a') == (kMajor == Major::k) ? Order::NN : Order::TT;
+  if constexpr (requires { typename GemmOf<kRow>::template TiledMmaOf<kOrder>; }) {
+    return typename GemmOf<kRow>::template TiledMmaOf<kOrder>{};
+  } else {
+    return MmaOf<kRow>{};
+  }
+}
 template <int kRow> using OperandElement = typename GemmOf<kRow>::Element;
 
 // Of operand a or b, contiguous along kMajor.
@@ -94,9 +103,9 @@ template <class L> constexpr auto stage(L const& l) { return take<0, 2>(l); }
 template <int kRow, char kOperand, Major kMajor> auto fragment() {
   auto const tile = view<OperandElement<kRow>>(stage(smem<kRow, kOperand, kMajor>()));
   if constexpr (kOperand == 'a') {
-    return MmaOf<kRow>{}.get_slice(0).partition_fragment_A(tile);
+    return mma_of_order<kRow, kOperand, kMajor>().get_slice(0).partition_fragment_A(tile);
   } else {
-    return MmaOf<kRow>{}.get_slice(0).partition_fragment_B(tile);
+    return mma_of_order<kRow, kOperand, kMajor>().get_slice(0).partition_fragment_B(tile);
   }
 }
 // (thread, values, tiles) of a tensor, before a thread's part is cut out of it.
