@@ -44,7 +44,8 @@ struct WarpgroupEpilogue {
                        epilogue.preactivation == nullptr;
     int const bytes = item_bytes(args.d_dtype), vector = 16 / bytes;
     auto const aligned = [&](int64_t size, int64_t stride) { return size <= 1 || stride % vector == 0; };
-    return plain && bytes <= 4 && kColumns % (128 / bytes) == 0 && (args.n == 1 || args.d_n_stride == 1) &&
+    // TMA clips a row in pieces of 16 bytes: it would write the rest of a last one that n ends in.
+    return plain && bytes <= 4 && kColumns % (128 / bytes) == 0 && args.d_n_stride == 1 && args.n % vector == 0 &&
            aligned(args.m, args.d_m_stride) && aligned(args.batch, args.d_batch_stride) &&
            reinterpret_cast<uintptr_t>(args.d) % 16 == 0 && (args.batch <= 1 || args.d_batch_stride != 0);
   }

@@ -1,4 +1,4 @@
-// sm90_pingpong: sm90_pingpong with a tile per consumer warpgroup, so that one's epilogue hides under the other's
+// sm90_pingpong: sm90_cooperative with a tile per consumer warpgroup, so that one's epilogue hides under the other's
 // wgmma.
 //   A (M,K), B (N,K), D (M,N); 16-bit operands in any order, the others contiguous along k; batch: outermost tile index
 //   cluster   CTAs that share rows of A or of B load a part of them each and multicast it

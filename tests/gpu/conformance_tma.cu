@@ -337,8 +337,7 @@ struct TmaCase {
   int rank;
   Type type;
   int swizzle;
-  int row_bytes = 0;  // of the box; 0: the swizzle's span, 64 without one
-  int offset = 0;     // of the box in the zone
+  int offset = 0;  // of the box in the zone
   bool hint = false;
 };
 
@@ -346,7 +345,7 @@ TensorMapSpec spec(TmaCase const& c, void const* address) {
   int const size = bytes_of(c.type.type);
   TensorMapSpec spec{.type = c.type.type, .rank = c.rank, .address = address, .sizes = {}, .strides = {}, .box = {}};
   spec.swizzle = static_cast<TensorMapSwizzle>(c.swizzle);
-  int const row = c.row_bytes != 0 ? c.row_bytes : c.swizzle == 0 ? 64 : span_bytes(spec.swizzle);
+  int const row = c.swizzle == 0 ? 64 : span_bytes(spec.swizzle);
   spec.sizes[0] = static_cast<uint64_t>(kRowBytes / size);
   spec.box[0] = static_cast<uint32_t>(row / size);
   uint64_t stride = kPitch;
@@ -555,10 +554,6 @@ void add_rest(std::vector<Case>& cases) {
     TmaCase const shifted{.rank = 2, .type = kTypes[1], .swizzle = swizzle, .offset = 384};
     cases.push_back(load_case<2>("load_shifted", shifted));
     cases.push_back(store_case<2>("store_shifted", shifted, false));
-    // Rows shorter than the span.
-    TmaCase const narrow{.rank = 2, .type = kTypes[1], .swizzle = swizzle, .row_bytes = 16};
-    cases.push_back(load_case<2>("load_narrow", narrow));
-    cases.push_back(store_case<2>("store_narrow", narrow, false));
   }
 }
 

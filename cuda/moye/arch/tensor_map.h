@@ -56,8 +56,8 @@ struct TensorMapSpec {
 
 namespace detail {
 
-/// What the hardware cannot do about the spec; empty if it can (CUDA driver API, cuTensorMapEncodeTiled). The driver
-/// says only CUDA_ERROR_INVALID_VALUE.
+/// What the hardware cannot do about the spec, and boxes that are not dense; empty if all is well (CUDA driver API,
+/// cuTensorMapEncodeTiled). The driver says only CUDA_ERROR_INVALID_VALUE.
 inline std::string tensor_map_complaint(TensorMapSpec const& spec) {
   auto const text = [](uint64_t value) { return std::to_string(value); };
   if (spec.rank < 1 || spec.rank > kMaxTensorMapRank)
@@ -84,6 +84,10 @@ inline std::string tensor_map_complaint(TensorMapSpec const& spec) {
   if (spec.swizzle != TensorMapSwizzle::none && row > static_cast<uint64_t>(span_bytes(spec.swizzle))) {
     return "a row of the box is " + text(row) + " bytes, more than the " + std::to_string(span_bytes(spec.swizzle)) +
            " of its swizzle";
+  }
+  if (spec.swizzle != TensorMapSwizzle::none && row < static_cast<uint64_t>(span_bytes(spec.swizzle))) {
+    return "a row of the box is " + text(row) + " bytes, less than the " + std::to_string(span_bytes(spec.swizzle)) +
+           " of its swizzle: rows would lie that far apart, and the box would not be dense";
   }
   bool const floating = spec.type >= TensorMapType::f16;
   if (spec.fill == TensorMapFill::nan && !floating) return "elements that are no floating-point numbers have no NaN";

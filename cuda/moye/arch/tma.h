@@ -6,7 +6,8 @@
 // zeros and not stored. In shared memory a box is dense, c0 fastest, its address a multiple of 128 bytes; a swizzle
 // exchanges 16-byte pieces by the bits of their absolute address.
 //   c0 is a multiple of 16 bytes, and stores have no negative coordinate: an H200 answers anything else with an
-//   illegal instruction (tests/gpu/conformance_tma.cu; the manual does not say so).
+//   illegal instruction. A store clips rows in pieces of 16 bytes: where the tensor's rows end within one, it writes
+//   beyond them. (Seen with tests/gpu/conformance_tma.cu and gemm_check.cu; the manual does not say so.)
 //
 //   load    tells an mbarrier when its bytes have come (mbarrier_arrive_expect_tx announces them)
 //   store   reads shared memory later: fence_proxy_async_shared_cta before it, tma_store_wait_group before the memory

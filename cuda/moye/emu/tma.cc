@@ -91,6 +91,13 @@ void check_coordinates(Thread& thread, EncodedTensorMap const& map, int32_t cons
                     at(loc).c_str(), coordinates[0]);
     });
   }
+  if (store && map.sizes[0] * map.element_bytes % 16 != 0 &&
+      static_cast<uint64_t>(coordinates[0] + map.box[0]) > map.sizes[0]) {
+    thread.domain->fail([&] {
+      return format("%s by %s at %s: the tensor's rows end within 16 bytes, which a store writes whole", what,
+                    who(thread).c_str(), at(loc).c_str());
+    });
+  }
   for (int mode = 0; store && mode < map.rank; ++mode) {
     if (coordinates[mode] >= 0) continue;
     thread.domain->fail([&] {
