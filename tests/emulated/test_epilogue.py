@@ -16,6 +16,7 @@ from tests.emulated.problems import (
     Problem,
     accumulation_bound,
     make_call,
+    order_for,
     product,
 )
 
@@ -144,7 +145,8 @@ class Epilogue:
 
 
 def make(config, case: Case, out_dtype: str, sizes: tuple[int, int, int], values: str):
-    problem = Problem(*sizes, case.order, batch=case.batch, pad=1, d_transposed=case.d_transposed)
+    """The call and its epilogue; the operands are in the case's order where the row takes that."""
+    problem = Problem(*sizes, order_for(config, case.order), batch=case.batch, pad=1, d_transposed=case.d_transposed)
     call = make_call(config, problem, out_dtype, values=values)
     return call, Epilogue(case, problem, call.d, values)
 
@@ -257,7 +259,7 @@ def test_nan_and_infinity(config, activation):
 def test_in_place(config, d_transposed):
     """c may be d, and residual may be: each element is read before it is written."""
     tile_m, tile_n, _ = config.tile
-    problem = Problem(tile_m + 3, tile_n + 5, 12, d_transposed=d_transposed)
+    problem = Problem(tile_m + 3, tile_n + 5, 12, order_for(config), d_transposed=d_transposed)
     for name in ("c", "residual"):
         call = make_call(config, problem, config.out_dtypes[0])
         before = np.random.default_rng(0).integers(-3, 4, call.d.shape).astype(call.d.dtype)

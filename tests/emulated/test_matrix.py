@@ -13,6 +13,7 @@ from tests.emulated.problems import (
     componentwise_bound,
     covering_problems,
     make_call,
+    order_for,
     product,
     sampled_problems,
     size_classes,
@@ -39,11 +40,6 @@ def rows_for_every_pair() -> set[str]:
 
 
 EVERY_PAIR = rows_for_every_pair()
-
-
-def order_for(config, order: str) -> str:
-    """`order`, or one that the row takes."""
-    return order if order in config.orders else config.orders[0]
 
 
 def skip_other_orders(config, order: str) -> None:

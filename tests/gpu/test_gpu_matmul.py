@@ -17,7 +17,7 @@ from jax.test_util import check_grads
 
 import jax_moye
 from jax_moye import _compat, _ffi
-from tests.emulated.problems import NUMPY_DTYPES, UNIT, accumulation_bound
+from tests.emulated.problems import NUMPY_DTYPES, UNIT, gpu_accumulation_bound, order_for
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 
@@ -80,6 +80,34 @@ def assert_bits(found: jax.Array, expected: np.ndarray, message: str) -> None:
     assert not len(wrong), f"{message}: {len(wrong)} of {found.size} elements are wrong, the first at {wrong[0]}"
 
 
+def aligned(config, order: str, m: int, n: int, k: int) -> tuple[int, int, int]:
+    """The sizes, those of contiguous dimensions rounded up to what the row's loads divide."""
+    unit = max(1, config.alignment // NUMPY_DTYPES[config.dtype].itemsize)
+
+    def round_up(size: int, contiguous: bool) -> int:
+        return -(-size // unit) * unit if contiguous else size
+
+    return (
+        round_up(m, order[0] == "T"),
+        round_up(n, order[1] == "N"),
+        round_up(k, order[0] == "N" or order[1] == "T"),
+    )
+
+
+def stored(x: np.ndarray, letter: str) -> np.ndarray:
+    """The last two dimensions as they are in memory; `in_order` takes them back."""
+    return np.ascontiguousarray(x.swapaxes(-1, -2)) if letter == "T" else x
+
+
+def in_order(order: str, matmul):
+    """The function of operands that `stored` gave: the kernel reads them in `order`, and nothing is transposed."""
+
+    def turned(x, letter: str):
+        return jnp.swapaxes(x, -1, -2) if letter == "T" else x
+
+    return lambda a, b: matmul(turned(a, order[0]), turned(b, order[1]))
+
+
 def poison() -> None:
     """Leaves NaN in device memory that the next outputs are likely to be in: what a kernel misses to write shows."""
     arrays = [jnp.full((1 << shift,), jnp.nan, jnp.float32) for shift in range(8, 20)]
@@ -95,16 +123,10 @@ def sizes_for(config, order: str) -> list[tuple[int, int, int]]:
     ns = [1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, tile_n - 1, tile_n, tile_n + 1, 2 * tile_n + 3]
     ks = [0, 1, 2, 7, 8, 15, 16, 17, 31, tile_k - 1, tile_k, tile_k + 1]
     ks += [config.stages * tile_k, (config.stages + 1) * tile_k - 1]
-    unit = max(1, config.alignment // np.dtype(NUMPY_DTYPES[config.dtype]).itemsize)
-
-    def round_up(size: int, contiguous: bool) -> int:
-        return -(-size // unit) * unit if contiguous else size
-
     sizes = []
     for i, m in enumerate(ms):  # each M once, each N once, every K
         n, k = ns[(7 * i + 3) % len(ns)], ks[i % len(ks)]
-        m, n = round_up(m, order[0] == "T"), round_up(n, order[1] == "N")
-        sizes.append((m, n, round_up(k, order[0] == "N" or order[1] == "T")))
+        sizes.append(aligned(config, order, m, n, k))
     return sorted(set(sizes))
 
 
@@ -116,19 +138,16 @@ def test_exact_integers(config, order):
     rng = np.random.default_rng(0)
     sizes = sizes_for(config, order)
     if config.kernel not in ("sm80_multistage", "simt_tiled"):  # gemm_check.cu runs every row on all kinds of sizes
-        sizes = sizes[["NN", "NT", "TN", "TT"].index(order) :: 4]
+        sizes = sizes[config.orders.index(order) :: len(config.orders)]
     a = [integers(rng, (m, k), config.dtype) for m, _, k in sizes]
     b = [integers(rng, (k, n), config.dtype) for _, n, k in sizes]
-    stored_a = [x.T.copy() if order[0] == "T" else x for x in a]
-    stored_b = [x.T.copy() if order[1] == "T" else x for x in b]
+    stored_a, stored_b = [stored(x, order[0]) for x in a], [stored(x, order[1]) for x in b]
     out_dtype = config.out_dtypes[-1]
 
     @jax.jit  # one program for all sizes: XLA compiles each once
     def products(a, b):
-        turned_a = [x.T if order[0] == "T" else x for x in a]
-        turned_b = [x.T if order[1] == "T" else x for x in b]
-        matmul = moye(config=config.name, preferred_element_type=NUMPY_DTYPES[out_dtype])
-        return [matmul(x, y) for x, y in zip(turned_a, turned_b, strict=True)]
+        matmul = in_order(order, moye(config=config.name, preferred_element_type=NUMPY_DTYPES[out_dtype]))
+        return [matmul(x, y) for x, y in zip(a, b, strict=True)]
 
     poison()
     for size, found, x, y in zip(sizes, products(stored_a, stored_b), a, b, strict=True):
@@ -138,26 +157,30 @@ def test_exact_integers(config, order):
 @pytest.mark.parametrize("config", CONFIGS, indirect=True)
 def test_every_output_dtype_and_batches(config):
     rng = np.random.default_rng(1)
-    a, b = integers(rng, (3, 72, 40), config.dtype), integers(rng, (3, 40, 136), config.dtype)
-    shared = integers(rng, (40, 136), config.dtype)
+    order = order_for(config)
+    m, n, k = aligned(config, order, 72, 136, 40)
+    a, b = integers(rng, (3, m, k), config.dtype), integers(rng, (3, k, n), config.dtype)
+    shared = integers(rng, (k, n), config.dtype)
+    on_a, on_b, on_shared = stored(a, order[0]), stored(b, order[1]), stored(shared, order[1])
     for out_dtype in config.out_dtypes:
-        matmul = jax.jit(moye(config=config.name, preferred_element_type=NUMPY_DTYPES[out_dtype]))
+        matmul = jax.jit(in_order(order, moye(config=config.name, preferred_element_type=NUMPY_DTYPES[out_dtype])))
         poison()
-        assert_bits(matmul(a, b), exact(a, b, out_dtype), f"{config.name} batched to {out_dtype}")
-        assert_bits(matmul(a, shared), exact(a, shared, out_dtype), f"{config.name} shared b to {out_dtype}")
-        assert_bits(matmul(a[0], b[0]), exact(a[0], b[0], out_dtype), f"{config.name} to {out_dtype}")
+        assert_bits(matmul(on_a, on_b), exact(a, b, out_dtype), f"{config.name} batched to {out_dtype}")
+        assert_bits(matmul(on_a, on_shared), exact(a, shared, out_dtype), f"{config.name} shared b to {out_dtype}")
+        assert_bits(matmul(on_a[0], on_b[0]), exact(a[0], b[0], out_dtype), f"{config.name} to {out_dtype}")
 
 
 @pytest.mark.parametrize("config", CONFIGS, indirect=True)
 def test_one_hot_operands_find_permutations(config):
     rng = np.random.default_rng(2)
-    m, n, k = 136, 152, 72
-    matmul = jax.jit(moye(config=config.name, preferred_element_type=NUMPY_DTYPES[natural(config)]))
+    order = order_for(config)
+    m, n, k = aligned(config, order, 136, 152, 72)
+    matmul = jax.jit(in_order(order, moye(config=config.name, preferred_element_type=NUMPY_DTYPES[natural(config)])))
     for _ in range(16):
         i, j, inner = rng.integers(m), rng.integers(n), rng.integers(k)
         a, b = np.zeros((m, k), NUMPY_DTYPES[config.dtype]), np.zeros((k, n), NUMPY_DTYPES[config.dtype])
         a[i, inner] = b[inner, j] = 1
-        found = np.asarray(matmul(a, b)).astype(np.float64)
+        found = np.asarray(matmul(stored(a, order[0]), stored(b, order[1]))).astype(np.float64)
         assert found[i, j] == 1, f"{config.name}: the one at {(i, j)} through k = {inner} is at {np.argwhere(found)}"
         assert np.count_nonzero(found) == 1
 
@@ -165,19 +188,18 @@ def test_one_hot_operands_find_permutations(config):
 @pytest.mark.parametrize("config", CONFIGS, indirect=True)
 def test_error_bound_on_normal_data(config):
     rng = np.random.default_rng(3)
-    m, n, k = 264, 392, 2048
+    order = order_for(config)
+    m, n, k = aligned(config, order, 264, 392, 2048)
     dtype, out_dtype = NUMPY_DTYPES[config.dtype], natural(config)
     if config.dtype == "s8":
         a, b = (rng.integers(-128, 128, shape, np.int8) for shape in ((m, k), (k, n)))
     else:
         a, b = (rng.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n)))
-    matmul = moye(config=config.name, preferred_element_type=NUMPY_DTYPES[out_dtype])
-    found = np.asarray(jax.jit(matmul)(a, b)).astype(np.float64)
+    matmul = in_order(order, moye(config=config.name, preferred_element_type=NUMPY_DTYPES[out_dtype]))
+    found = np.asarray(jax.jit(matmul)(stored(a, order[0]), stored(b, order[1]))).astype(np.float64)
     exact_product = a.astype(np.float64) @ b.astype(np.float64)
     # The reference of f64 errs as much as an FMA each.
-    accumulated = accumulation_bound(config, a, b) * (2 if config.dtype == "f64" else 1)
-    if config.dtype in ("e4m3", "e5m2"):  # sums keep 13 bits behind the point of the largest product
-        accumulated *= 2.0**11
+    accumulated = gpu_accumulation_bound(config, a, b, _compat.cuda_arch()) * (2 if config.dtype == "f64" else 1)
     bound = accumulated + UNIT[out_dtype] * (abs(exact_product) + accumulated)
     assert np.all(abs(found - exact_product) <= bound)  # and no NaN
 
@@ -186,10 +208,13 @@ def test_gpu_and_emulator_agree_bit_by_bit():
     rng = np.random.default_rng(4)
     cpu = jax.devices("cpu")[0]
     for config in configs_here():
-        a, b = integers(rng, (136, 72), config.dtype), integers(rng, (72, 200), config.dtype)
+        order = order_for(config)
+        m, n, k = aligned(config, order, 136, 200, 72)
+        a = stored(integers(rng, (m, k), config.dtype), order[0])
+        b = stored(integers(rng, (k, n), config.dtype), order[1])
         matmul = moye(config=config.name, preferred_element_type=NUMPY_DTYPES[natural(config)])
-        on_gpu = jax.jit(matmul)(a, b)
-        interpreted = functools.partial(matmul, interpret=True)
+        on_gpu = jax.jit(in_order(order, matmul))(a, b)
+        interpreted = in_order(order, functools.partial(matmul, interpret=True))
         emulated = jax.jit(interpreted)(jax.device_put(a, cpu), jax.device_put(b, cpu))
         assert emulated.devices() == {cpu}
         assert np.asarray(on_gpu).tobytes() == np.asarray(emulated).tobytes(), config.name
@@ -225,17 +250,23 @@ def test_many_kernels_in_one_program():
     # Five and more different kernels in one graph, without dependences between them.
     rng = np.random.default_rng(6)
     rows = configs_here()
-    operands = [(integers(rng, (96, 64), c.dtype), integers(rng, (64, 80), c.dtype)) for c in rows]
+    orders = [order_for(config) for config in rows]
+    sizes = [aligned(config, order, 96, 80, 64) for config, order in zip(rows, orders, strict=True)]
+    numbers = [
+        (integers(rng, (m, k), config.dtype), integers(rng, (k, n), config.dtype))
+        for config, (m, n, k) in zip(rows, sizes, strict=True)
+    ]
+    operands = [(stored(a, o[0]), stored(b, o[1])) for (a, b), o in zip(numbers, orders, strict=True)]
 
     @jax.jit
     def products(operands):
         return [
-            moye(config=c.name, preferred_element_type=NUMPY_DTYPES[natural(c)])(a, b)
-            for c, (a, b) in zip(rows, operands, strict=True)
+            in_order(order, moye(config=c.name, preferred_element_type=NUMPY_DTYPES[natural(c)]))(a, b)
+            for c, order, (a, b) in zip(rows, orders, operands, strict=True)
         ]
 
     for _ in range(20):
-        for config, (a, b), found in zip(rows, operands, products(operands), strict=True):
+        for config, (a, b), found in zip(rows, numbers, products(operands), strict=True):
             assert_bits(found, exact(a, b, natural(config)), config.name)
 
 
