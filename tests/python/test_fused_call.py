@@ -183,10 +183,11 @@ def test_integers_take_what_is_exact(rng):
     rows = [row for row in jax_moye.configs() if row.dtype == "s8"]
     if not rows:
         pytest.skip("no row of int8 in this build")
-    a, b = jnp.ones((M, K), jnp.int8), jnp.full((K, N), 2, jnp.int8)
+    # Both contiguous along k, whose 32 elements every row's loads divide: an order that all rows take.
+    a, b = jnp.ones((M, K), jnp.int8), jnp.full((N, K), 2, jnp.int8)
     c = random(rng, (M, N), jnp.int32)
     for row in rows:
-        call = dict(a=a, b=b, out="int32", config=row.name, operands="c", c_strides=ROW_MAJOR)
+        call = dict(a=a, b=b, b_strides=(0, K, 1), out="int32", config=row.name, operands="c", c_strides=ROW_MAJOR)
         (d,) = fused(c, beta=1.0, activation="relu", **call)
         np.testing.assert_array_equal(d, np.maximum(PRODUCT.astype(np.int32) + np.asarray(c), 0))
         for change in (dict(alpha=2.0), dict(beta=0.5), dict(activation="silu")):
