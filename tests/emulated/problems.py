@@ -146,8 +146,8 @@ def gpu_accumulation_bound(config, a: np.ndarray, b: np.ndarray, arch: int) -> n
 
     They keep some 13 bits behind the point of the largest of an instruction's 32 products and the sum so far, and
     truncate the rest. Each of n instructions in a row is allowed 2^-13 of the sum of magnitudes. That is for random
-    data: truncations have both signs, and those of 131 products of normal numbers were 1.7 * 2^-13 at most where 4 are
-    allowed. (Of all data it is not true: 32 products just below the last bit of the largest are lost.)
+    data, where truncations have both signs: test_problems.py adds normal numbers so. (Of all data it is not true: 32
+    products just below the last bit of the largest are lost.)
     """
     bound = accumulation_bound(config, a, b)
     if config.dtype not in ("e4m3", "e5m2"):

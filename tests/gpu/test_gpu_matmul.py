@@ -204,6 +204,22 @@ def test_error_bound_on_normal_data(config):
     assert np.all(abs(found - exact_product) <= bound)  # and no NaN
 
 
+EIGHT_BIT_SM90 = [
+    pytest.param(config, id=config.name)
+    for config in jax_moye.configs()
+    if config.kernel.startswith("sm90") and config.dtype in ("e4m3", "e5m2")
+]
+
+
+@pytest.mark.parametrize("config", EIGHT_BIT_SM90, indirect=True)
+def test_8_bit_floats_are_summed_in_f32(config):
+    # Ones that a tensor core alone stops to count when its sum has all of its some 14 bits; 128 of them it can.
+    m, n, k = 32, 48, 2**15 + 16
+    a, b = np.ones((m, k), NUMPY_DTYPES[config.dtype]), np.ones((n, k), NUMPY_DTYPES[config.dtype])
+    matmul = moye(config=config.name, preferred_element_type=np.float32)
+    assert_bits(jax.jit(in_order("NT", matmul))(a, b), np.full((m, n), k, np.float32), config.name)
+
+
 def test_gpu_and_emulator_agree_bit_by_bit():
     rng = np.random.default_rng(4)
     cpu = jax.devices("cpu")[0]
