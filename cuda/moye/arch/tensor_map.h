@@ -56,8 +56,8 @@ struct TensorMapSpec {
 
 namespace detail {
 
-/// What the hardware cannot do about the spec, and boxes that are not dense; empty if all is well (CUDA driver API,
-/// cuTensorMapEncodeTiled). The driver says only CUDA_ERROR_INVALID_VALUE.
+/// What the hardware cannot do about the spec; empty if it can (CUDA driver API, cuTensorMapEncodeTiled). The driver
+/// says only CUDA_ERROR_INVALID_VALUE.
 inline std::string tensor_map_complaint(TensorMapSpec const& spec) {
   auto const text = [](uint64_t value) { return std::to_string(value); };
   if (spec.rank < 1 || spec.rank > kMaxTensorMapRank)
@@ -84,10 +84,6 @@ inline std::string tensor_map_complaint(TensorMapSpec const& spec) {
   if (spec.swizzle != TensorMapSwizzle::none && row > static_cast<uint64_t>(span_bytes(spec.swizzle))) {
     return "a row of the box is " + text(row) + " bytes, more than the " + std::to_string(span_bytes(spec.swizzle)) +
            " of its swizzle";
-  }
-  if (spec.swizzle != TensorMapSwizzle::none && row < static_cast<uint64_t>(span_bytes(spec.swizzle))) {
-    return "a row of the box is " + text(row) + " bytes, less than the " + std::to_string(span_bytes(spec.swizzle)) +
-           " of its swizzle: rows would lie that far apart, and the box would not be dense";
   }
   bool const floating = spec.type >= TensorMapType::f16;
   if (spec.fill == TensorMapFill::nan && !floating) return "elements that are no floating-point numbers have no NaN";
@@ -168,6 +164,11 @@ inline Status encode_tensor_map(TensorMap* map, TensorMapSpec const& spec) {
 inline Status make_tensor_map(TensorMap* map, TensorMapSpec const& spec) {
   if (std::string const complaint = detail::tensor_map_complaint(spec); !complaint.empty()) {
     return {"tensor map: " + complaint};
+  }
+  auto const row = static_cast<int>(spec.box[0]) * bytes_of(spec.type);
+  if (spec.swizzle != TensorMapSwizzle::none && row != span_bytes(spec.swizzle)) {
+    return {"tensor map: a row of the box is " + std::to_string(row) + " bytes, less than the " +
+            std::to_string(span_bytes(spec.swizzle)) + " of its swizzle: rows would lie that far apart, with gaps"};
   }
   return detail::encode_tensor_map(map, spec);
 }
