@@ -1,8 +1,7 @@
 """How long a kernel takes, from the problem and the table alone: waves of tiles, the products and the stores of one.
 
-The constants are those of one H200, fitted to sweeps of `python -m jax_moye bench --sweep` in benchmarks/results; there
-the model is within some 5 % for products of more than a few microseconds (docs/performance.md). Elsewhere it is used
-for nothing but the order of configs.
+The constants are those of one H200, fitted to `python -m jax_moye bench --sweep` (docs/performance.md says how well).
+Elsewhere the model is used for nothing but the order of configs.
 """
 
 from __future__ import annotations
@@ -43,6 +42,33 @@ _SPEEDS = {
     "simt_tiled": _Speed(0.15e6, 0.060),
     "simt_overlap": _Speed(0.13e6, 0.060),
 }
+# Slower by this than the kernel's products_per_us. Wide wgmma and multicast move fewer bytes per product, and on large
+# products power, which moving bytes takes, sets the clock; tiles of 64 starve on shared memory. The means of a sweep
+# over large products, in which each shape kept its factor within 2 %.
+_SHAPES = {
+    ("sm80_multistage", 64, 64, (1, 1)): 1.25,
+    ("sm90_cooperative", 64, 128, (1, 1)): 1.204,
+    ("sm90_cooperative", 64, 256, (1, 1)): 1.052,
+    ("sm90_cooperative", 128, 128, (1, 1)): 1.034,
+    ("sm90_cooperative", 128, 192, (1, 1)): 1.047,
+    ("sm90_cooperative", 128, 192, (2, 1)): 1.035,
+    ("sm90_cooperative", 128, 256, (1, 1)): 1.018,
+    ("sm90_cooperative", 128, 256, (1, 2)): 1.016,
+    ("sm90_cooperative", 128, 256, (2, 1)): 1.028,
+    ("sm90_cooperative", 192, 192, (1, 1)): 0.996,
+    ("sm90_cooperative", 256, 128, (1, 1)): 1.021,
+    ("sm90_cooperative", 256, 128, (1, 2)): 0.996,
+    ("sm90_cooperative", 256, 128, (2, 1)): 1.004,
+    ("sm90_cooperative", 256, 192, (1, 1)): 0.996,
+    ("sm90_pingpong", 64, 64, (1, 1)): 1.75,  # of one wave; 2.2 of many
+    ("sm90_pingpong", 64, 256, (1, 1)): 1.121,
+    ("sm90_pingpong", 128, 128, (1, 1)): 1.050,
+    ("sm90_pingpong", 128, 128, (1, 2)): 1.083,
+    ("sm90_pingpong", 128, 128, (2, 1)): 1.082,
+    ("sm90_pingpong", 128, 192, (1, 1)): 1.054,
+    ("sm90_pingpong", 128, 192, (2, 1)): 1.046,
+    ("sm90_pingpong", 192, 128, (1, 1)): 1.004,
+}
 # Slower by this, where a kernel without TMA loads so many bytes at a time.
 _NARROW_LOADS = {16: 1.0, 8: 1.3, 4: 2.0, 2: 7.0, 1: 10.0}
 # Times as many products per microsecond as of 16-bit operands.
@@ -72,11 +98,10 @@ def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> 
     # CTAs that share a multiprocessor share its speed.
     sharers = min(_resident(config), math.ceil(tiles / multiprocessors))
     k = math.ceil(problem.k / tile_k) * tile_k
-    # 64 columns or rows of a tile do not feed the tensor cores from shared memory at their full rate.
-    narrow = 1.15 if min(tile_m, tile_n) < 128 and config.kernel.startswith("sm90") else 1.0
+    slower = _SHAPES.get((config.kernel, tile_m, tile_n, config.cluster), 1.0)
     if config.kernel.startswith("sm80"):
-        narrow = _NARROW_LOADS[config.alignment]
-    products = narrow * tile_m * tile_n * k / (speed.products_per_us * factors[config.dtype])
+        slower *= _NARROW_LOADS[config.alignment]
+    products = slower * tile_m * tile_n * k / (speed.products_per_us * factors[config.dtype])
     compute = waves * sharers * (products + tile_m * tile_n / 1000 * speed.store_us)
 
     read = problem.batch * (problem.m + problem.n) * problem.k * item
