@@ -26,7 +26,7 @@ def test_quickstart_trains_through_our_kernels():
     found = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line and not line[0].isspace())
     assert float(re.match(r"([\d.]+)%", found["accuracy"]).group(1)) >= 95
     kernels = found["kernels"].split(", ")
-    assert all(name.startswith("sm80_multistage_bf16_") for name in kernels), found["kernels"]
+    assert all("_bf16_" in name for name in kernels), found["kernels"]
     # Two products forward; backward two for the weights and one for the hidden layer.
     assert "5 launches in one jitted step" in done.stdout
     difference, largest = (float(x) for x in re.findall(r"\d\.\de[-+]\d+", found["difference"]))
