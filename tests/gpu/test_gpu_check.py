@@ -93,8 +93,11 @@ def test_a_failed_build_ends_it(tmp_path):
     assert done.stdout.rstrip().endswith("gpu_check: FAILED")
 
 
-def test_it_stays_inside_nine_minutes():
-    assert int(re.search(r"SECONDS_IN_ALL:-(\d+)", SCRIPT.read_text()).group(1)) < 9 * 60
+def test_its_stages_fit():
+    script = SCRIPT.read_text()
+    limits = [int(x) for x in re.findall(r"^\w+ +(\d+) ", script[: script.index("stage_environment()")], re.MULTILINE)]
+    assert len(limits) == 10
+    assert sum(limits) <= int(re.search(r"SECONDS_IN_ALL:-(\d+)", script).group(1))
 
 
 def test_the_driver_compiles():
