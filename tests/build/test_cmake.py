@@ -50,7 +50,9 @@ def test_rows_get_the_names_that_the_kernels_compute(tmp_path):
     run = read_table(tmp_path, TABLE)
     assert run.returncode == 0, run.stderr
     names = run.stderr.strip().split(";")
-    assert names == [config.name for config in jax_moye.configs()]
+    built = [config.name for config in jax_moye.configs()]  # some of the rows, where JAX_MOYE_ROWS says so
+    assert [name for name in names if name in built] == built
+    assert len(names) == len(re.findall(r"^ *\{\w+, ", TABLE, re.MULTILINE))
     assert sorted(path.stem for path in (tmp_path / "build" / "cu").glob("*.cu")) == sorted(names)
     assert (tmp_path / "build" / "cu" / "gemm" / "configs.h").read_text() == TABLE
 
