@@ -468,6 +468,7 @@ _KERNELS: dict[str, Callable[[Any, str], KernelLayouts]] = {
 
 DESCRIBED = tuple(_KERNELS)
 
+
 @functools.lru_cache(256)
 def kernel_layouts(config: Any, order: str = "NN") -> KernelLayouts:
     """The layouts of a row of the table.

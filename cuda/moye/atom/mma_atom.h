@@ -26,11 +26,13 @@ struct MmaAtom {
   template <class D, class A, class B, class C>
   static MOYE_DEVICE void call(D&& d, A const& a, B const& b, C const& c) {
     static_assert(is_rmem<D> && is_rmem<A> && is_rmem<B> && is_rmem<C>, "mma: the operands are not in registers");
-    static_assert(is_target_arch<min_arch<Op>>,
-                  "mma: the architecture this kernel is compiled for does not have the instruction; it must be at least "
-                  "sm_<kMinArch of the op>");
-    static_assert(is_whole_bytes<ValTypeA> && is_whole_bytes<ValTypeB>,
-                  "mma: the values are smaller than a byte: make_tiled_mma(MmaInWords<Op>{}, ...) has registers of them");
+    static_assert(
+        is_target_arch<min_arch<Op>>,
+        "mma: the architecture this kernel is compiled for does not have the instruction; it must be at least "
+        "sm_<kMinArch of the op>");
+    static_assert(
+        is_whole_bytes<ValTypeA> && is_whole_bytes<ValTypeB>,
+        "mma: the values are smaller than a byte: make_tiled_mma(MmaInWords<Op>{}, ...) has registers of them");
     call_impl(as_operands<typename Op::DRegisters>(d), as_operands<typename Op::ARegisters>(a),
               as_operands<typename Op::BRegisters>(b), as_operands<typename Op::CRegisters>(c),
               MakeSeq<register_count<typename Op::DRegisters>>{}, MakeSeq<register_count<typename Op::ARegisters>>{},
@@ -147,8 +149,8 @@ struct TiledMma : Atom_ {
   MOYE_HOST_DEVICE static constexpr auto get_layoutC_TV() { return layout_C_TV(); }
   MOYE_HOST_DEVICE static constexpr auto get_thr_layout_vmnk() { return thr_layout_vmnk(); }
 
-  // The inverse, for pictures: ((m,k) -> thread + threads * value, (thread of atom, M, K) -> thread) of A's tile, and of
-  // B's and C's. Of threads that hold the same element the first counts.
+  // The inverse, for pictures: ((m,k) -> thread + threads * value, (thread of atom, M, K) -> thread) of A's tile, and
+  // of B's and C's. Of threads that hold the same element the first counts.
   MOYE_HOST_DEVICE static constexpr auto get_layoutA_MK() {
     return make_tuple(by_place(layout_A_TV(), make_shape(tile_size_mnk<0>(), tile_size_mnk<2>())),
                       select<0, 1, 3>(ThrLayoutVMNK{}));
