@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 from jax_moye.configs import GemmConfig
-from jax_moye.problem import GemmProblem
+from jax_moye.problem import ITEM_BYTES, GemmProblem
 
 # Multiprocessors of the usual GPU of an architecture: a program may be compiled where there is no GPU to ask.
 _MULTIPROCESSORS = {80: 108, 86: 84, 89: 142, 90: 132, 100: 148, 120: 170}
@@ -21,7 +21,6 @@ _CLUSTER_US = 0.9  # more where CTAs form clusters
 _BYTES_PER_US = 4.07e6  # of memory, streamed
 _PACK_BYTES_PER_US = 2.0e6  # read and written by the kernel that packs an operand
 _LATENCY_US = 0.8  # of memory: what is in flight in that time bounds the bandwidth of few CTAs
-_ITEM_BYTES = {"bf16": 2, "f16": 2, "f32": 4, "tf32": 4, "f64": 8, "s8": 1, "s32": 4, "e4m3": 1, "e5m2": 1}
 
 
 class _Speed(NamedTuple):
@@ -89,7 +88,7 @@ def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> 
     factors = _SIMT_FACTORS if config.kernel.startswith("simt_") else _TENSOR_CORE_FACTORS
     tile_m, tile_n, tile_k = config.tile
     cluster_m, cluster_n = config.cluster
-    item = _ITEM_BYTES[config.dtype]
+    item = ITEM_BYTES[config.dtype]
 
     clusters = problem.batch * math.ceil(problem.m / (tile_m * cluster_m)) * math.ceil(problem.n / (tile_n * cluster_n))
     tiles = clusters * cluster_m * cluster_n
@@ -105,7 +104,7 @@ def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> 
     compute = waves * sharers * (products + tile_m * tile_n / 1000 * speed.store_us)
 
     read = problem.batch * (problem.m + problem.n) * problem.k * item
-    written = problem.batch * problem.m * problem.n * _ITEM_BYTES[problem.out_dtype]
+    written = problem.batch * problem.m * problem.n * ITEM_BYTES[problem.out_dtype]
     in_flight = min(tiles, at_once) * max(1, config.stages - 1) * (tile_m + tile_n) * tile_k * item
     memory = (read + written) / min(_BYTES_PER_US, in_flight / _LATENCY_US)
 
@@ -125,7 +124,7 @@ def _pack_us(config: GemmConfig, problem: GemmProblem) -> float:
     """What a kernel that packs its operands first spends on that."""
     if not config.kernel.startswith("sm90_") or config.alignment == 16:
         return 0.0
-    item = _ITEM_BYTES[config.dtype]
+    item = ITEM_BYTES[config.dtype]
     if problem.alignment >= 16 and problem.order is not None and (item == 2 or problem.order == "NT"):
         return 0.0
     copied = 2 * problem.batch * (problem.m + problem.n) * problem.k * item

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 MAX_SIZE = 2**31 - 1  # of a dimension and of the number of tiles: what the kernels' 32-bit coordinates hold
-_ITEM_BYTES = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "tf32": 4, "s8": 1, "s32": 4, "e4m3": 1, "e5m2": 1}
+ITEM_BYTES = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "tf32": 4, "s8": 1, "s32": 4, "e4m3": 1, "e5m2": 1}
 _WIDEST_LOAD = 16  # bytes
 
 
@@ -180,7 +180,7 @@ class GemmProblem:
         """The bytes, 16 at most, that divide every stride of a and b other than the contiguous mode's."""
         (a_batch, a_m, a_k), (b_batch, b_n, b_k) = self.a_strides, self.b_strides
         divisor = math.gcd(a_batch, a_m if a_k == 1 else a_k, b_batch, b_k if b_n == 1 else b_n)
-        return math.gcd(divisor * _ITEM_BYTES[self.dtype], _WIDEST_LOAD)
+        return math.gcd(divisor * ITEM_BYTES[self.dtype], _WIDEST_LOAD)
 
 
 def make_problem(
