@@ -41,6 +41,7 @@ _SPEEDS = {
     "simt_tiled": _Speed(0.15e6, 0.060),
     "simt_overlap": _Speed(0.13e6, 0.060),
 }
+_UNMEASURED = _Speed(0.01e6, 0.060)  # a new kernel serves by name, and what no other can, until it has a line above
 # Slower by this than the kernel's products_per_us. Wide wgmma and multicast move fewer bytes per product, and on large
 # products power, which moving bytes takes, sets the clock; tiles of 64 starve on shared memory. The means of a sweep
 # over large products, in which each shape kept its factor within 2 %.
@@ -84,7 +85,7 @@ def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> 
       arch: the GPU's, e.g. 90; None where it is not known.
     """
     multiprocessors = _USUAL_MULTIPROCESSORS if arch is None else _MULTIPROCESSORS.get(arch, _USUAL_MULTIPROCESSORS)
-    speed = _SPEEDS[config.kernel]
+    speed = _SPEEDS.get(config.kernel, _UNMEASURED)
     factors = _SIMT_FACTORS if config.kernel.startswith("simt_") else _TENSOR_CORE_FACTORS
     tile_m, tile_n, tile_k = config.tile
     cluster_m, cluster_n = config.cluster
@@ -100,7 +101,7 @@ def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> 
     slower = _SHAPES.get((config.kernel, tile_m, tile_n, config.cluster), 1.0)
     if config.kernel.startswith("sm80"):
         slower *= _NARROW_LOADS[config.alignment]
-    products = slower * tile_m * tile_n * k / (speed.products_per_us * factors[config.dtype])
+    products = slower * tile_m * tile_n * k / (speed.products_per_us * factors.get(config.dtype, 1))
     compute = waves * sharers * (products + tile_m * tile_n / 1000 * speed.store_us)
 
     read = problem.batch * (problem.m + problem.n) * problem.k * item

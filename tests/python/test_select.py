@@ -238,3 +238,10 @@ def test_no_config_at_all():
         select(row_major_problem(4, 4, 4), 80, ())
     with pytest.raises(NotServedError, match="example: it loads 16 bytes"):
         select(row_major_problem(4, 4, 5), 80, (example_config(),))
+
+
+def test_a_kernel_without_a_speed_comes_last():
+    problem = row_major_problem(256, 256, 256)
+    new = example_config(kernel="sm80_new", orders=("NN", "NT", "TN", "TT"))
+    known = example_config(orders=("NN", "NT", "TN", "TT"))
+    assert [candidate.config for candidate in rank(problem, 90, (new, known))] == [known, new]
