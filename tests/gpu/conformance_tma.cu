@@ -6,7 +6,8 @@
 //   conformance_tma DIRECTORY   runs every case and writes its output to DIRECTORY/<case>.bin
 //
 // A tensor has rows of 160 bytes, 176 apart, and 9, 5, 4, 3 elements in its other modes. Each kernel moves a box three
-// times: inside the tensor, over its lower and over its upper edges.
+// times: inside the tensor, over its lower edges (loads alone) and over its upper ones. Over 600 lines: one case for
+// each instruction, rank and swizzle.
 #include <cstring>
 #include <fstream>
 #include <functional>

@@ -9,7 +9,7 @@
 // wrong descriptor gives wrong values, and bytes outside shared memory a report.
 //
 // Numerics as in mma.cc: exact products, added in order of k in f32 (wrapping 32 bits for integers); f16 accumulators
-// are rounded after each instruction.
+// are rounded after each instruction. Over 600 lines: issuing, finding operands and multiplying share the operation.
 #include <algorithm>
 #include <array>
 #include <deque>
