@@ -5,13 +5,16 @@ Tried on jax 0.9.2 to 0.11.2.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pathlib
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+from jax.extend.core.primitives import dot_general_p
 from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -49,6 +52,19 @@ def canonical_sharding(sharding: NamedSharding | PartitionSpec | None) -> NamedS
     if isinstance(sharding, NamedSharding):
         return NamedSharding(sharding.mesh.abstract_mesh, sharding.spec)
     raise TypeError(f"out_sharding is None, a jax.P or a jax.NamedSharding, not {sharding!r}")
+
+
+def broadcast_batch(x: jax.Array, size: int, dim: int, mesh_axis: Any) -> jax.Array:
+    """A new dimension `dim` of `size`, all x, sharded over `mesh_axis` where vmap maps over one of an explicit mesh."""
+    shape = (*x.shape[:dim], size, *x.shape[dim:])
+    kept = tuple(axis for axis in range(len(shape)) if axis != dim)
+    sharding = jax.typeof(x).sharding
+    if sharding.mesh.empty or not sharding.mesh.are_all_axes_explicit:
+        return jax.lax.broadcast_in_dim(x, shape, kept)
+    axes = [*sharding.spec, *[None] * (x.ndim - len(sharding.spec))]
+    axes.insert(dim, mesh_axis)
+    out_sharding = NamedSharding(sharding.mesh, PartitionSpec(*axes))
+    return jax.lax.broadcast_in_dim(x, shape, kept, out_sharding=out_sharding)
 
 
 def why_not_local(ctx: mlir.LoweringRuleContext) -> str | None:
@@ -113,3 +129,52 @@ def cuda_arch() -> int | None:
     except RuntimeError:  # no CUDA backend: the program is lowered here for another machine
         return None
     return min(round(10 * float(device.compute_capability)) for device in devices)
+
+
+class _LaxItself(threading.local):
+    """Whether this thread is where lax.dot_general must mean JAX's own."""
+
+    depth = 0
+
+
+_lax_itself = _LaxItself()
+
+
+@contextlib.contextmanager
+def lax_itself() -> Iterator[None]:
+    """In this block lax.dot_general is JAX's own, whoever intercepts it: our way to XLA must not lead back to us."""
+    _lax_itself.depth += 1
+    try:
+        yield
+    finally:
+        _lax_itself.depth -= 1
+
+
+def hook_dot_general(take: Callable[..., Any]) -> Callable[[], None]:
+    """Sends lax.dot_general, under whatever name it is called, to take(original, *operands, params).
+
+    All of JAX's matrix products end in `dot_general_p.bind`, the one place that no other module holds a copy of: names
+    such as jax.lax.dot_general are bound as default arguments and by `from ... import`. The primitive is public
+    (jax.extend.core.primitives); that an attribute of the object replaces the method of its class is Python's, and that
+    callers look it up there at every call is JAX's habit: tests/python/test_intercept.py fails when that changes.
+
+    Returns:
+      What puts back what was found.
+    """
+    found = vars(dot_general_p).get("bind")
+    original = dot_general_p.bind
+
+    def bind(*operands: Any, **params: Any) -> Any:
+        if _lax_itself.depth:
+            return original(*operands, **params)
+        return take(original, *operands, params)
+
+    dot_general_p.bind = bind
+
+    def unhook() -> None:
+        if found is None:
+            del dot_general_p.bind
+        else:
+            dot_general_p.bind = found
+
+    return unhook

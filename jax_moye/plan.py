@@ -66,6 +66,9 @@ class Request:
       config: name of a row of the table, or None.
       implementation: None, "moye" or "xla".
       interpret: None where no emulator is asked for.
+      beta: of a third operand c, out = lhs rhs + beta c; 0.0 where there is none.
+      deterministic: the same operands give the same bits in every run.
+      batch_invariant: a row's bits depend neither on m nor on the other rows.
     """
 
     spec: str
@@ -74,6 +77,9 @@ class Request:
     config: str | None
     implementation: Literal["moye", "xla"] | None
     interpret: InterpretParams | None
+    beta: float = 0.0
+    deterministic: bool = False
+    batch_invariant: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +93,10 @@ class KernelCall:
 def describe(request: Request, lhs: Any, rhs: Any) -> str:
     """The contraction in a message."""
     out_dtype = jnp.dtype(request.out_dtype)
-    return f"{request.spec} on {lhs.dtype}{list(lhs.shape)} and {rhs.dtype}{list(rhs.shape)} into {out_dtype}"
+    what = f"{request.spec} on {lhs.dtype}{list(lhs.shape)} and {rhs.dtype}{list(rhs.shape)}"
+    if request.beta != 0:
+        what += f" plus {request.beta} c"
+    return f"{what} into {out_dtype}"
 
 
 def served() -> str:
@@ -249,6 +258,8 @@ def find_kernel(
         problem = make_problem(
             request.spec, shapes[0], shapes[1], kernel_dtype, out_dtype, *permutations, accumulator=accumulator
         )
+        if problem.out_dtype == "s32" and request.beta not in (0, 1):
+            raise NotServedError(f"integers are added to c as it is, and beta is {request.beta}")
         if kernel_dtype == "s8" and problem.k > _MAX_EXACT_K and jnp.issubdtype(request.out_dtype, jnp.floating):
             raise NotServedError(f"sums of {problem.k} products of int8 may be beyond int32, and a float is wanted")
         if row is not None:

@@ -52,8 +52,8 @@ def lax_result_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> Any:
     return jnp.promote_types(operand_dtype, out_dtype)
 
 
-def reference(lhs, rhs, *, spec, out_dtype, precision, out_sharding=None, permutations=(None, None)):
-    """The contraction by lax.dot_general."""
+def reference(lhs, rhs, *c, spec, out_dtype, precision, beta=0.0, out_sharding=None, permutations=(None, None)):
+    """The contraction by lax.dot_general, and beta c added to it in the result's dtype."""
     lhs, rhs = (x if p is None else lax.transpose(x, p) for x, p in zip((lhs, rhs), permutations, strict=True))
     dimension_numbers, permutation = lax_form(spec)
     out = _dot_general(
@@ -66,4 +66,7 @@ def reference(lhs, rhs, *, spec, out_dtype, precision, out_sharding=None, permut
     )
     if permutation != tuple(range(out.ndim)):
         out = lax.transpose(out, permutation)
-    return lax.convert_element_type(out, out_dtype)
+    out = lax.convert_element_type(out, out_dtype)
+    for x in c:
+        out = lax.add(out, x if beta == 1 else lax.mul(x, lax.full_like(x, beta)))
+    return out
