@@ -8,7 +8,8 @@
 //   full[s]   1 arrival (this CTA's producer) and the stage's bytes, from every CTA that sends some: consumers wait
 //   empty[s]  one arrival of every consumer warp of every CTA of the cluster: producers wait before they fill the stage
 //   wgmma     one group in flight: when the next is started the one before is done, and its stage is released
-//             8-bit floats: their sums have some 14 bits in the tensor core, so those of 128 products are added in f32
+//             8-bit floats: their sums have some 14 bits in the tensor core, so those of 128 products are added in f32,
+//             but for rows that sum in f32_fast
 //   epilogue  per consumer warpgroup, named barrier 1 + its index; see gemm/epilogue_sm90.h
 //   exit      with a cluster, together: a peer's multicast or arrival must not meet a CTA that has gone
 #pragma once
@@ -51,7 +52,9 @@ struct Gemm<kConfig> {
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kBlkK = kConfig.tile.k;
   static constexpr int kStages = kConfig.stages;
   static constexpr int kClusterM = kConfig.cluster.m, kClusterN = kConfig.cluster.n, kCluster = kClusterM * kClusterN;
-  static constexpr bool kPromoted = kConfig.dtype == Dtype::e4m3 || kConfig.dtype == Dtype::e5m2;
+  static constexpr bool kFloat8 = kConfig.dtype == Dtype::e4m3 || kConfig.dtype == Dtype::e5m2;
+  static constexpr bool kPromoted = kFloat8 && kConfig.accumulator == Dtype::f32;
+  static_assert(kFloat8 || kConfig.accumulator != Dtype::f32_fast, "f32_fast: sums of 8-bit floats");
   static_assert(kBlkK * int(sizeof(Element)) == 128, "a k-tile is one swizzled row of 128 bytes");
   static constexpr bool kPacks = kConfig.alignment == int(sizeof(Element));
   static_assert(kConfig.alignment == 16 || kPacks, "TMA needs addresses and strides of 16 bytes");

@@ -21,20 +21,20 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import check_sass  # noqa: E402
 
-ROW = re.compile(r"^ *(\{(sm90_\w+), *(\w+),[^{]*\{([^}]*)\}[^{]*\{([^}]*)\}, *(\d+)\}),", re.MULTILINE)
+ROW = re.compile(r"^ *(\{(sm90_\w+), *(\w+), *(\w+),[^{]*\{([^}]*)\}[^{]*\{([^}]*)\}, *(\d+)\}),", re.MULTILINE)
 ORDERS = ("NT", "TN", "NN", "TT")
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """(kernel, row, order): of every kernel, dtype and tile one row, of alignment 16 and with the largest cluster."""
-    found: dict[tuple[str, str, str], tuple[int, int, str]] = {}
-    for text, kernel, dtype, tile, cluster, alignment in ROW.findall((ROOT / "cuda/gemm/configs.h").read_text()):
+    """(kernel, row, order): of every kernel, dtype, accumulator and tile one row, of alignment 16 and with the largest cluster."""
+    found: dict[tuple[str, str, str, str], tuple[int, int, str]] = {}
+    for text, kernel, dtype, sums, tile, cluster, alignment in ROW.findall((ROOT / "cuda/gemm/configs.h").read_text()):
         text, tile = re.sub(r"\s+", "", text), re.sub(r"\s+", "", tile)
         cluster_m, cluster_n = (int(x) for x in cluster.split(","))
-        key = (kernel, dtype, tile)
+        key = (kernel, dtype, sums, tile)
         found[key] = max(found.get(key, (0, 0, "")), (int(alignment), cluster_m * cluster_n, text))
     result = []
-    for index, ((kernel, dtype, _), (*_, text)) in enumerate(found.items()):
+    for index, ((kernel, dtype, *_), (*_, text)) in enumerate(found.items()):
         # Other types than those of 16 bits are contiguous along k alone.
         result.append((kernel, text, ORDERS[index % 4] if dtype in ("bf16", "f16") else "NT"))
     return result
@@ -131,6 +131,17 @@ def check_code(code: list[Instruction], tma_stores: bool = True) -> None:
     assert highest < given["consumers"][1], f"R{highest} of {given['consumers'][1]} registers"
 
 
+def check_promotion(code: list[Instruction], row: str) -> None:
+    """Sums of 8-bit floats leave the tensor core with every turn of the main loop, or never."""
+    targets = [re.search(r"(0x[0-9a-f]+)\s*$", i.operands) if i.opcode.startswith("BRA") else None for i in code]
+    flow = [(i.address, i.opcode, target and int(target[1], 16)) for i, target in zip(code, targets, strict=True)]
+    loop = collections.Counter(opcode.split(".")[0] for _, opcode, _ in check_sass.main_loop(flow))
+    m, n, _ = (int(x) for x in re.search(r"\{(\d+),(\d+),(\d+)\}", row).groups())
+    consumers = 3 if m % 192 == 0 else 2
+    assert loop["QGMMA"] > 0
+    assert loop["FADD"] == (0 if ",f32_fast," in row else m * n // (128 * consumers)), loop
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
 @pytest.mark.parametrize(
     ("kernel", "row", "order"), ROWS, ids=["-".join((*re.findall(r"\w+", row), order)) for _, row, order in ROWS]
@@ -142,7 +153,10 @@ def test_row(kernel, row, order, tmp_path):
     assert re.findall(r"\(C75\d\d\)", said) == [], said
     if reason := check_sass.unavailable():
         pytest.skip(f"{reason}: the messages of ptxas were checked")
-    check_code(parse(disassemble(target)), tma_stores=",s32," not in row)
+    code = parse(disassemble(target))
+    check_code(code, tma_stores=",s32," not in row)
+    if re.search(r",e[45]m[23],", row):
+        check_promotion(code, row)
 
 
 CODE = """

@@ -20,7 +20,8 @@ NUMPY_DTYPES = {
     "e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }
 # Relative error of one rounding to nearest; integers do not round.
-UNIT = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53, "s32": 0.0}
+# f32_fast: as the emulator adds, and a GPU does not.
+UNIT = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53, "s32": 0.0, "f32_fast": 2.0**-24}
 ORDERS = ("NN", "NT", "TN", "TT")
 
 
@@ -152,9 +153,9 @@ def gpu_accumulation_bound(config, a: np.ndarray, b: np.ndarray, arch: int) -> n
     bound = accumulation_bound(config, a, b)
     if config.dtype not in ("e4m3", "e5m2"):
         return bound
-    if config.kernel.startswith("sm90"):
+    if config.kernel.startswith("sm90") and config.accumulator == "f32":
         instructions = 4  # wgmma; sums of 128 products are added in f32
-    elif arch == 90:
+    elif arch == 90 and not config.kernel.startswith("sm90"):
         return bound  # mma.sync: no instruction of this architecture; it is made of f16's, which hold 8-bit floats
     else:
         instructions = -(-a.shape[-1] // 32)

@@ -29,18 +29,37 @@ def tensor_core(a: np.ndarray, b: np.ndarray, promoted: bool) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
 @pytest.mark.parametrize("k", [1, 3, 32, 35, 131, 300])
-@pytest.mark.parametrize(("kernel", "arch"), [("sm90_cooperative", 90), ("sm80_multistage", 89)])
-def test_8_bit_floats(kernel, arch, k, dtype):
+@pytest.mark.parametrize(
+    ("kernel", "sums", "arch"),
+    [("sm90_cooperative", "f32", 90), ("sm90_cooperative", "f32_fast", 90), ("sm80_multistage", "f32", 89)],
+)
+def test_8_bit_floats(kernel, sums, arch, k, dtype):
     """A GPU is allowed what truncation costs, and little more; the emulator, which adds in f32, is not."""
     rng = np.random.default_rng(k)
     a, b = (rng.standard_normal(shape).astype(NUMPY_DTYPES[dtype]).astype(np.float64) for shape in ((64, k), (k, 64)))
-    config = types.SimpleNamespace(kernel=kernel, dtype=dtype, accumulator="f32")
-    error = abs(tensor_core(a, b, promoted=kernel.startswith("sm90")) - a @ b)
+    config = types.SimpleNamespace(kernel=kernel, dtype=dtype, accumulator=sums)
+    error = abs(tensor_core(a, b, promoted=kernel.startswith("sm90") and sums == "f32") - a @ b)
     bound = gpu_accumulation_bound(config, a, b, arch)
     assert (error <= bound).all()
     if k > 1:
         assert (error > accumulation_bound(config, a, b)).any()
         assert (bound <= 0.002 * (abs(a) @ abs(b))).all()
+
+
+@pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
+def test_promotion_is_visible(dtype):
+    """Over a long k, sums that stay in the tensor core leave the bound of those that do not, and have a wider one."""
+    k = 4096
+    rng = np.random.default_rng(k)
+    a, b = (rng.standard_normal(shape).astype(NUMPY_DTYPES[dtype]).astype(np.float64) for shape in ((32, k), (k, 32)))
+    bounds = {}
+    for sums, promoted in (("f32", True), ("f32_fast", False)):
+        config = types.SimpleNamespace(kernel="sm90_cooperative", dtype=dtype, accumulator=sums)
+        error = abs(tensor_core(a, b, promoted) - a @ b)
+        bounds[sums] = gpu_accumulation_bound(config, a, b, 90)
+        assert (error <= bounds[sums]).all()
+    assert np.median(error) > 4 * np.median(abs(tensor_core(a, b, True) - a @ b))  # error: of the last, f32_fast
+    assert (bounds["f32"] < bounds["f32_fast"]).all()
 
 
 def test_everything_else_is_as_in_the_emulator():

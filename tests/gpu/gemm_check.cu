@@ -37,6 +37,7 @@ void store(Dtype dtype, unsigned char* at, double value) {
       return store_as(at, half_t(x));
     case Dtype::f32:
     case Dtype::tf32:
+    case Dtype::f32_fast:
       return store_as(at, x);
     case Dtype::f64:
       return store_as(at, value);
