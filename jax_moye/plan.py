@@ -53,6 +53,8 @@ _SERVED_PRESETS: dict[str, tuple[str, ...]] = {
 # Precisions at which a kernel that multiplies in TF32, or sums in f16, may be named. (bf16 has fewer bits than TF32.)
 _TF32_PRESETS = ("DEFAULT", "TF32_TF32_F32", "BF16_BF16_F32", "BF16_BF16_BF16")
 _F16_SUM_PRESETS = ("DEFAULT", "F16_F16_F16")
+# The same of a kernel that leaves sums of 8-bit floats in the tensor core; chosen for the second alone.
+_FAST_SUM_PRESETS = ("DEFAULT", "ANY_F8_ANY_F8_F32_FAST_ACCUM")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,13 +167,16 @@ def _operand_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> str:
 def _ways(dtype: str, precision: Any, platform: str) -> list[tuple[str, str]]:
     """(dtype of the kernel, its accumulator) of the kernels that may multiply operands of `dtype`, the best first.
 
-    Less than f32 only where JAX computes in less: TF32 on a GPU at default precision, f16 sums by their preset.
+    Less than f32 only where JAX computes in less: TF32 on a GPU at default precision, f16 sums and sums of 8-bit floats
+    in fewer bits by their presets.
     """
     usual = USUAL_ACCUMULATOR[dtype]
     if dtype == "f32" and (_is_preset(precision, "TF32_TF32_F32") or (platform == "cuda" and _is_default(precision))):
         return [("tf32", "f32"), (dtype, usual)]
     if dtype == "f16" and _is_preset(precision, "F16_F16_F16"):
         return [(dtype, "f16"), (dtype, usual)]
+    if dtype in ("e4m3", "e5m2") and _is_preset(precision, "ANY_F8_ANY_F8_F32_FAST_ACCUM"):
+        return [(dtype, "f32_fast"), (dtype, usual)]
     return [(dtype, usual)]
 
 
@@ -186,6 +191,8 @@ def _way_of_row(row: GemmConfig, dtype: str, precision: Any) -> tuple[str, str]:
         presets, dtype, less = _TF32_PRESETS, "tf32", "multiplies in TF32"
     elif row.accumulator == "f16":
         presets, less = _F16_SUM_PRESETS, "sums in f16"
+    elif row.accumulator == "f32_fast":
+        presets, less = _FAST_SUM_PRESETS, "sums in fewer bits than f32 has"
     if presets is None:
         return dtype, USUAL_ACCUMULATOR[dtype]
     of_preset = isinstance(precision, lax.DotAlgorithmPreset) and precision.name in presets
@@ -254,7 +261,7 @@ def find_kernel(
         out_dtype = SHORT_NAMES.get(jnp.dtype(request.out_dtype).name)
         if not any(out_dtype in r.out_dtypes for r in ([row] if row is not None else rows)):
             # And a conversion afterwards. Half-precision sums are written from f32 as well.
-            out_dtype = {"f16": "f32"}.get(accumulator, accumulator)
+            out_dtype = {"f16": "f32", "f32_fast": "f32"}.get(accumulator, accumulator)
         problem = make_problem(
             request.spec, shapes[0], shapes[1], kernel_dtype, out_dtype, *permutations, accumulator=accumulator
         )

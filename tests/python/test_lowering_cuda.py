@@ -201,6 +201,25 @@ def test_f16_sums_only_where_they_are_asked_for():
         chosen("float16", "highest", config=narrow[0])
 
 
+def test_fast_accumulation_only_where_it_is_asked_for(kernels_are_there, monkeypatch):
+    """Sums of 8-bit floats leave the tensor core every 128 of k, but for the preset that says they need not."""
+    monkeypatch.setattr(_compat, "cuda_arch", lambda: 90)
+    for dtype, name in (("e4m3", "float8_e4m3fn"), ("e5m2", "float8_e5m2")):
+        fast, promoted = rows_with(dtype=dtype, accumulator="f32_fast"), rows_with(dtype=dtype, accumulator="f32")
+        if not fast or not promoted:
+            continue
+        assert chosen(name, "ANY_F8_ANY_F8_F32_FAST_ACCUM") in fast
+        for precision in (None, "default", "DEFAULT"):
+            assert chosen(name, precision) in promoted
+            assert chosen(name, precision, config=fast[0]) == fast[0]  # by name
+        a = jax.ShapeDtypeStruct((64, 64), name)
+        more = functools.partial(jax_moye.matmul, precision="ANY_F8_ANY_F8_F32")
+        jax.clear_caches()
+        assert not set(custom_calls(lowered_text(more, a, a))) & set(fast)
+        with pytest.raises((ValueError, NotImplementedError), match=r"ANY_F8_ANY_F8_F32"):
+            chosen(name, "ANY_F8_ANY_F8_F32", config=fast[0])
+
+
 def test_one_gpus_code_is_for_that_gpu(kernels_are_there, monkeypatch):
     rows = rows_with(max_arch=90)
     if not rows:
