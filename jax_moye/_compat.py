@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax.extend.core.primitives import dot_general_p
 from jax.interpreters import mlir
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 # jax.jit(inline=...): the equations of the jitted function become those of the caller's jaxpr, while tracing. Since
 # jax 0.11 True means while lowering, where the operands' defining operations are out of sight (see transposed_source).
@@ -84,6 +84,57 @@ def why_not_local(ctx: mlir.LoweringRuleContext) -> str | None:
             return None
         return f"the mesh axes {automatic} are not manual in this shard_map"
     return "the program is partitioned in a way jax_moye does not know"
+
+
+def mesh_of_types(ctx: mlir.LoweringRuleContext) -> AbstractMesh | None:
+    """The mesh that the types of the operands and results are about; None where they name none."""
+    meshes = (aval.sharding.mesh for aval in (*ctx.avals_in, *ctx.avals_out))
+    return next((mesh for mesh in meshes if not mesh.empty), None)
+
+
+def has_partial_sums(spec: PartitionSpec) -> bool:
+    """Whether an array of this sharding is one that is still to be added up over mesh axes."""
+    return bool(getattr(spec, "unreduced", ()) or getattr(spec, "reduced", ()))
+
+
+def no_mesh() -> Any:
+    """A context in which what runs on one device is traced as if no mesh were set.
+
+    Under jax.set_mesh JAX would put shardings into the bodies of reductions, which XLA refuses.
+    """
+    return jax.sharding.use_abstract_mesh(AbstractMesh((), ()))
+
+
+def is_exported(ctx: mlir.LoweringRuleContext) -> bool:
+    """Whether jax.export lowers this program. The class that says so is exported by jax.interpreters.mlir."""
+    return ctx.module_context.lowering_parameters.for_export
+
+
+def platforms(ctx: mlir.LoweringRuleContext) -> tuple[str, ...]:
+    """The platforms that the program is lowered for."""
+    return tuple(ctx.module_context.platforms)
+
+
+def with_devices(ctx: mlir.LoweringRuleContext) -> tuple[mlir.LoweringRuleContext, tuple[jax.Device, ...]] | None:
+    """A context that custom_partitioning lowers in, and its devices; None where this process sees too few.
+
+    A lowering rule is told how many devices there are, and not which, since JAX uses one lowering for all devices. It
+    would tell primitives in jax._src.dispatch.prim_requires_devices_during_lowering, but then forbid them abstract
+    meshes and several meshes in one program. custom_partitioning asks for devices in order to count them and to make
+    meshes, and only positions in those reach the program: any devices will do.
+    """
+    axis_context = ctx.module_context.axis_context
+    if not isinstance(axis_context, mlir.ShardingContext):
+        return None
+    try:
+        devices = jax.devices(platforms(ctx)[0])
+    except RuntimeError:  # the program is lowered here for another machine
+        return None
+    if len(devices) < axis_context.num_devices:
+        return None
+    devices = tuple(devices[: axis_context.num_devices])
+    module_context = ctx.module_context.replace(axis_context=mlir.ShardingContext(len(devices), devices))
+    return ctx.replace(module_context=module_context), devices
 
 
 def transposed_source(value: Any) -> tuple[Any, tuple[int, ...] | None]:

@@ -29,7 +29,7 @@ from jax.extend.core.primitives import add_p, dot_general_p, transpose_p
 from jax.interpreters import ad, batching, mlir, xla
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jax_moye import _compat, _ffi
+from jax_moye import _compat, _ffi, sharding
 from jax_moye.interpret import InterpretParams
 from jax_moye.plan import SHORT_NAMES, KernelCall, Request, describe, find_kernel, plan_call, served
 from jax_moye.problem import NotServedError, labels, parse_spec
@@ -387,12 +387,20 @@ def _fold_transposes(request: Request, values: Sequence[Any], avals: Sequence[An
     return plain
 
 
+def _bind_local(request: Request, *operands):
+    """The contraction on the device where it stands."""
+    return contract_local_p.bind(*operands, request=request, permutations=(None, None))
+
+
 def _lower(ctx, *values, out_sharding, **params):
     request = Request(**params)
     reason = _compat.why_not_local(ctx)
     if reason is not None or request.implementation == "xla":
         if reason is not None and request.implementation != "xla":
-            _leave_to_xla(reason, request, *ctx.avals_in[:2])
+            try:
+                return sharding.lower(ctx, values, request, _bind_local)
+            except NotServedError as error:
+                _leave_to_xla(f"{reason}, and {error}", request, *ctx.avals_in[:2])
         fun = functools.partial(
             reference,
             spec=request.spec,

@@ -1,4 +1,4 @@
-"""Several devices, in a process of its own with four of them: XLA computes, except where everything is manual."""
+"""Several devices, in a process of its own with four of them: each runs kernels on its part."""
 
 import os
 import pathlib
@@ -41,13 +41,13 @@ def run(code: str) -> None:
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 
-def test_automatic_sharding_is_xlas():
+def test_automatic_sharding():
     run("""
         mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
         for spec_a, spec_b in ((P("x"), P()), (P("x"), P(None, "y")), (P(None, "x"), P("x")), (P("x", "y"), P("y"))):
             x, y = (jax.device_put(z, NamedSharding(mesh, s)) for z, s in ((a, spec_a), (b, spec_b)))
             np.testing.assert_array_equal(jax.jit(matmul)(x, y), a @ b)
-            assert calls(matmul, x, y) == 0
+            assert calls(matmul, x, y) == 1
             gradients = jax.jit(jax.grad(lambda x, y: matmul(x, y).sum(), (0, 1)))(x, y)
             expected = jax.grad(lambda x, y: (x @ y).sum(), (0, 1))(a, b)
             for g, e in zip(gradients, expected, strict=True):
@@ -55,7 +55,7 @@ def test_automatic_sharding_is_xlas():
     """)
 
 
-def test_explicit_sharding_is_xlas_and_typed():
+def test_explicit_sharding_is_typed():
     run("""
         mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
         with jax.set_mesh(mesh):
