@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jax_moye import _compat
 from jax_moye.problem import parse_spec
 
 _dot_general = lax.dot_general  # bound now: whoever replaces lax.dot_general by us must not send us in a circle
@@ -56,14 +57,15 @@ def reference(lhs, rhs, *c, spec, out_dtype, precision, beta=0.0, out_sharding=N
     """The contraction by lax.dot_general, and beta c added to it in the result's dtype."""
     lhs, rhs = (x if p is None else lax.transpose(x, p) for x, p in zip((lhs, rhs), permutations, strict=True))
     dimension_numbers, permutation = lax_form(spec)
-    out = _dot_general(
-        lhs,
-        rhs,
-        dimension_numbers,
-        precision=precision,
-        preferred_element_type=lax_result_dtype(lhs.dtype, rhs.dtype, out_dtype),
-        out_sharding=permute_sharding(out_sharding, permutation),
-    )
+    with _compat.lax_itself():
+        out = _dot_general(
+            lhs,
+            rhs,
+            dimension_numbers,
+            precision=precision,
+            preferred_element_type=lax_result_dtype(lhs.dtype, rhs.dtype, out_dtype),
+            out_sharding=permute_sharding(out_sharding, permutation),
+        )
     if permutation != tuple(range(out.ndim)):
         out = lax.transpose(out, permutation)
     out = lax.convert_element_type(out, out_dtype)
