@@ -11,8 +11,10 @@ COOPERATIVE = "{sm90_cooperative, bf16, f32, {128, 64, 64}, 3, {1, 1}, 16}"
 CLUSTER = "{sm90_cooperative, bf16, f32, {128, 64, 64}, 3, {2, 1}, 16}"
 THREE_BOXES = "{sm90_cooperative, bf16, f32, {128, 192, 64}, 2, {1, 1}, 16}"
 PINGPONG = "{sm90_pingpong, bf16, f32, {64, 64, 64}, 3, {1, 1}, 16}"
+FLOAT8 = "{sm90_cooperative, e4m3, f32, {128, 64, 128}, 2, {1, 1}, 1}"  # packs its operands, promotes its sums
 
 C, P, T, E = "sm90_cooperative.cuh", "sm90_pingpong.cuh", "tma_operand.h", "epilogue_sm90.h"
+PACK = "pack.h"
 
 BY = r" by (block \(\d+,0,0\) )?(thread \d+ \(warp \d+ lane \d+\)|warp \d+) at {file}:\d+"
 TMA_STORE = ("out=bf16",)
@@ -449,6 +451,53 @@ MUTANTS = [
         "auto& staging = smem.epilogue[0];",
         race("stmatrix", P, "(TMA store|stmatrix)", P),
         options=TMA_STORE,
+    ),
+    # ---- packing, with both operands contiguous along their rows; 8-bit floats
+    Mutant(
+        "sm90_pack_turned_without_a_barrier",
+        FLOAT8,
+        PACK,
+        "    sync_threads();\n",
+        "",
+        race("plain load", PACK, "plain store", PACK),
+        order="TN",
+    ),
+    Mutant(
+        "sm90_pack_pitch_of_the_operand",
+        FLOAT8,
+        PACK,
+        "args->b_n_stride = b_.operand.pitch / int64_t(sizeof(T));",
+        "args->b_n_stride = args->k;",
+        "wrong",
+        sizes=(130, 66, 272),  # whole 16 bytes along k, which TMA takes, and not whole sectors
+        order="TN",
+    ),
+    Mutant(
+        "sm90_pack_rows_behind_the_last",
+        FLOAT8,
+        PACK,
+        "if (row >= rows || byte >= operand.pitch) continue;",
+        "if (byte >= operand.pitch) continue;",
+        r"race on global memory workspace\+0x[0-9a-f]+: plain store \(write\) by .* at pack\.h:\d+ is not ordered after",
+        order="TN",
+    ),
+    Mutant(
+        "sm90_promoted_sums_not_begun_at_zero",
+        FLOAT8,
+        C,
+        "      tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;\n      gemm(",
+        "      tiled_mma.accumulate_ = k_tile == 0 ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;\n      gemm(",
+        "wrong",
+        order="TN",
+    ),
+    Mutant(
+        "sm90_promoted_before_the_wgmma",
+        FLOAT8,
+        C,
+        "      warpgroup_wait_group<0>();\n      warpgroup_fence_operand(tCrStage);\n",
+        "      warpgroup_wait_group<1>();\n      warpgroup_fence_operand(tCrStage);\n",
+        refilled_in_use(C),
+        order="TN",
     ),
     Mutant(
         "sm90_more_registers_than_there_are",
