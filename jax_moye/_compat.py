@@ -137,16 +137,30 @@ def with_devices(ctx: mlir.LoweringRuleContext) -> tuple[mlir.LoweringRuleContex
     return ctx.replace(module_context=module_context), devices
 
 
-def transposed_source(value: Any) -> tuple[Any, tuple[int, ...] | None]:
+def transposed_source(value: Any, typed: bool = False) -> tuple[Any, tuple[int, ...] | None]:
     """What a transpose right in front of an operand reads, and its permutation; (value, None) if there is none.
 
     Looks at MLIR objects, whose Python classes jaxlib exports but does not document. Seeing the operand's defining
     operation needs a lowering rule registered with cacheable=False: others are lowered as functions of fresh arguments.
+
+    Args:
+      value: of the program.
+      typed: its type has a sharding, which JAX writes behind the transpose as a constraint that says nothing new.
     """
     operation: Any = getattr(value, "owner", None)
+    if typed and getattr(operation, "name", None) == "sdy.sharding_constraint":
+        operation = getattr(operation.operands[0], "owner", None)
     if getattr(operation, "name", None) != "stablehlo.transpose":
         return value, None
     return operation.operands[0], tuple(int(i) for i in operation.attributes["permutation"])
+
+
+def source_aval(aval: Any, permutation: Sequence[int]) -> Any:
+    """The type of an array whose transpose by `permutation` has type `aval`."""
+    axes = [*aval.sharding.spec, *[None] * (aval.ndim - len(aval.sharding.spec))]
+    order = sorted(range(aval.ndim), key=lambda dim: permutation[dim])
+    sharding = NamedSharding(aval.sharding.mesh, PartitionSpec(*(axes[dim] for dim in order)))
+    return aval.update(shape=tuple(aval.shape[dim] for dim in order), sharding=sharding)
 
 
 def local_aval(shape: Sequence[int], dtype: Any) -> Any:

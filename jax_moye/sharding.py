@@ -187,10 +187,7 @@ def _sizes(spec: str, *shapes: Sequence[int]) -> dict[str, int]:
 
 def _by_types(mesh: AbstractMesh, ctx: mlir.LoweringRuleContext, request: Request, local: Local):
     """The contraction as a shard_map, for operands and a result whose types have shardings on an explicit mesh."""
-    avals = [*ctx.avals_in[:2], *ctx.avals_out]
-    if any(_compat.has_partial_sums(aval.sharding.spec) for aval in avals):
-        raise NotServedError("partial sums in a type (unreduced axes) are XLA's")
-    lhs, rhs, out = avals
+    avals = lhs, rhs, out = [*ctx.avals_in[:2], *ctx.avals_out]
     split = partition(
         request.spec,
         _sizes(request.spec, lhs.shape, rhs.shape),
@@ -343,6 +340,19 @@ def _check_served(ctx: mlir.LoweringRuleContext, request: Request) -> None:
         plan_call(platform, request, *probes, (None, None))
 
 
+def _fold_transposes(
+    ctx: mlir.LoweringRuleContext, values: Sequence[Any], spec: str, typed: bool
+) -> tuple[mlir.LoweringRuleContext, list[Any], str]:
+    """Reads lhs and rhs from before a transpose right in front of them: the specification then has another order."""
+    values, avals, operands = list(values), list(ctx.avals_in), list(parse_spec(spec)[:2])
+    for i, names in enumerate(operands):
+        values[i], permutation = _compat.transposed_source(values[i], typed)
+        if permutation is not None:
+            avals[i] = _compat.source_aval(avals[i], permutation)
+            operands[i] = "".join(names[dim] for dim in sorted(range(len(names)), key=lambda dim: permutation[dim]))
+    return ctx.replace(avals_in=avals), values, f"{','.join(operands)}->{parse_spec(spec).out}"
+
+
 def lower(ctx: mlir.LoweringRuleContext, values: Sequence[Any], request: Request, local: Local) -> Any:
     """Lowers a contraction in a program for several devices.
 
@@ -361,19 +371,25 @@ def lower(ctx: mlir.LoweringRuleContext, values: Sequence[Any], request: Request
     _check_served(ctx, request)
     mesh = _compat.mesh_of_types(ctx)
     types = set() if mesh is None else set(mesh.axis_types)
-    if types == {AxisType.Explicit}:
+    typed = types == {AxisType.Explicit}
+    if len(types) > 1:
+        raise NotServedError("some axes of the mesh are explicit and some are not")
+    if any(_compat.has_partial_sums(aval.sharding.spec) for aval in (*ctx.avals_in, *ctx.avals_out)):
+        raise NotServedError("partial sums in a type (unreduced axes) are XLA's")
+    if not typed and _compat.is_exported(ctx):
+        raise NotImplementedError(EXPORT_ERROR)
+    if not typed and len(_compat.platforms(ctx)) > 1:
+        raise NotServedError("it is lowered for several platforms at once")
+
+    ctx, values, spec = _fold_transposes(ctx, values, request.spec, typed)
+    request = dataclasses.replace(request, spec=spec)
+    if typed:
         assert mesh is not None
         fun = _by_types(mesh, ctx, request, local)
-    elif types <= {AxisType.Auto}:
-        if _compat.is_exported(ctx):
-            raise NotImplementedError(EXPORT_ERROR)
-        if len(_compat.platforms(ctx)) > 1:
-            raise NotServedError("it is lowered for several platforms at once")
+    else:
         with_devices = _compat.with_devices(ctx)
         if with_devices is None:
             raise NotServedError("this process does not see as many")
         ctx, devices = with_devices
         fun = _by_propagation(request, len(values) == 3, devices, local)
-    else:
-        raise NotServedError("some axes of the mesh are explicit and some are not")
     return mlir.lower_fun(fun, multiple_results=False)(ctx, *values)
