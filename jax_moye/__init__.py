@@ -9,8 +9,13 @@ import importlib
 from jax_moye import _checkout, _ffi
 from jax_moye.configs import GemmConfig as GemmConfig
 from jax_moye.configs import configs as configs
+from jax_moye.export import EXPORT_DISABLED_CHECKS as EXPORT_DISABLED_CHECKS
+from jax_moye.export import register as register
 from jax_moye.interpret import InterpretParams as InterpretParams
+from jax_moye.linear import gated_linear_unit as gated_linear_unit
+from jax_moye.linear import linear as linear
 from jax_moye.matmul import matmul as matmul
+from jax_moye.target import cuda_target as cuda_target
 
 del _checkout
 
@@ -25,4 +30,15 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["GemmConfig", "InterpretParams", "configs", "layout", "matmul"]
+__all__ = [
+    "EXPORT_DISABLED_CHECKS",
+    "GemmConfig",
+    "InterpretParams",
+    "configs",
+    "cuda_target",
+    "gated_linear_unit",
+    "layout",
+    "linear",
+    "matmul",
+    "register",
+]
