@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.core.primitives import dot_general_p
 from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
@@ -21,6 +22,10 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 # jax.jit(inline=...): the equations of the jitted function become those of the caller's jaxpr, while tracing. Since
 # jax 0.11 True means while lowering, where the operands' defining operations are out of sight (see transposed_source).
 INLINE_WHILE_TRACING: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
+
+
+# What is an array without a conversion. jax.core.Tracer is one too: isinstance(tracer, jax.Array).
+ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
 def varying_axes(x: jax.Array) -> frozenset[str]:

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import Primitive
-from jax.extend.core.primitives import add_p, dot_general_p, transpose_p
+from jax.extend.core.primitives import add_p, transpose_p
 from jax.interpreters import ad, batching, mlir, xla
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -33,7 +33,7 @@ from jax_moye import _compat, _ffi, sharding
 from jax_moye.interpret import InterpretParams
 from jax_moye.plan import SHORT_NAMES, KernelCall, Request, describe, find_kernel, plan_call, served
 from jax_moye.problem import NotServedError, labels, parse_spec
-from jax_moye.reference import lax_form, lax_result_dtype, permute_sharding, reference
+from jax_moye.reference import lax_aval, lax_form, lax_result_dtype, permute_sharding, reference
 
 _logger = logging.getLogger("jax_moye")
 _NUMPY_DTYPES = {short: jnp.dtype(name) for name, short in SHORT_NAMES.items()} | {"tf32": jnp.dtype("float32")}
@@ -109,7 +109,7 @@ def _abstract_eval(lhs, rhs, *c, spec, out_dtype, precision, beta, out_sharding,
         raise ValueError(f"contract: {spec!r} does not fit the shapes {lhs.shape} and {rhs.shape}")
     dimension_numbers, permutation = lax_form(spec)
     # Shapes, sharding-in-types, varying axes and the messages about them are lax's own.
-    out, _ = dot_general_p.abstract_eval(
+    out = lax_aval(
         lhs,
         rhs,
         dimension_numbers=dimension_numbers,
@@ -119,7 +119,7 @@ def _abstract_eval(lhs, rhs, *c, spec, out_dtype, precision, beta, out_sharding,
     )
     if permutation != tuple(range(len(permutation))):
         out, _ = transpose_p.abstract_eval(out, permutation=permutation)
-    out = out.update(dtype=out_dtype, weak_type=False)
+    out = out.update(dtype=out_dtype)
     if not c:
         return out
     if c[0].shape != out.shape or c[0].dtype != out.dtype:
@@ -127,7 +127,7 @@ def _abstract_eval(lhs, rhs, *c, spec, out_dtype, precision, beta, out_sharding,
             f"contract: c is {c[0].dtype}{list(c[0].shape)}, and {spec} on shapes {lhs.shape} and {rhs.shape} gives "
             f"{out.dtype}{list(out.shape)}: they are the same"
         )
-    out, _ = add_p.abstract_eval(out, c[0].update(weak_type=False))  # what lax says about two shardings
+    out, _ = add_p.abstract_eval(out, c[0])  # what lax says about two shardings
     return out
 
 

@@ -6,8 +6,10 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core.primitives import dot_general_p
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_moye import _compat
@@ -30,6 +32,33 @@ def lax_form(spec: str) -> tuple[Any, tuple[int, ...]]:
     return dimension_numbers, tuple(map(order.index, out))
 
 
+@functools.lru_cache(maxsize=4096)
+def _lax_aval(lhs: Any, rhs: Any, x64: bool, **params: Any) -> Any:
+    del x64  # it decides about results of mixed integers
+    return dot_general_p.abstract_eval(lhs, rhs, **params)[0]
+
+
+def lax_aval(lhs: Any, rhs: Any, **params: Any) -> Any:
+    """The type of lax.dot_general's result: shape, dtype, weak type, sharding, varying axes.
+
+    Asked once per combination of types, since an answer takes a tenth of a millisecond and a program has many equal
+    layers; except under a mesh, where it depends on contexts that no public name leads to, and for symbolic sizes,
+    whose comparison is not Python's.
+
+    Args:
+      lhs: an abstract value, as jax.typeof gives.
+      rhs: likewise.
+      **params: of the primitive dot_general_p.
+
+    Raises:
+      TypeError: lax's own error, with its words; ValueError likewise.
+    """
+    known = all(isinstance(size, int) for size in (*lhs.shape, *rhs.shape))
+    if not known or not jax.sharding.get_abstract_mesh().empty:
+        return dot_general_p.abstract_eval(lhs, rhs, **params)[0]
+    return _lax_aval(lhs, rhs, jax.config.jax_enable_x64, **params)  # type: ignore[attr-defined]
+
+
 def permute_sharding(sharding: NamedSharding | None, permutation: Sequence[int]) -> NamedSharding | None:
     """The sharding of lax's result whose transpose by `permutation` has `sharding`."""
     if sharding is None:
@@ -46,7 +75,10 @@ def lax_result_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> Any:
 
     lax may convert operands to the dtype it is asked for, so that must be able to hold theirs.
     """
-    operand_dtype = lhs_dtype if lhs_dtype == rhs_dtype else jnp.promote_types(lhs_dtype, rhs_dtype)
+    try:
+        operand_dtype = lhs_dtype if lhs_dtype == rhs_dtype else jnp.promote_types(lhs_dtype, rhs_dtype)
+    except ValueError:  # JAX promotes no 8-bit float
+        return out_dtype
     floating = all(jnp.issubdtype(dtype, jnp.floating) for dtype in (operand_dtype, out_dtype))
     if operand_dtype == out_dtype or not floating or jnp.dtype(operand_dtype).itemsize == 1:
         return out_dtype
