@@ -9,12 +9,16 @@ import importlib
 from jax_moye import _checkout, _ffi
 from jax_moye.configs import GemmConfig as GemmConfig
 from jax_moye.configs import configs as configs
+from jax_moye.dot_general import dot_general as dot_general
+from jax_moye.dot_general import einsum as einsum
 from jax_moye.export import EXPORT_DISABLED_CHECKS as EXPORT_DISABLED_CHECKS
 from jax_moye.export import register as register
+from jax_moye.intercept import intercept as intercept
 from jax_moye.interpret import InterpretParams as InterpretParams
 from jax_moye.linear import gated_linear_unit as gated_linear_unit
 from jax_moye.linear import linear as linear
 from jax_moye.matmul import matmul as matmul
+from jax_moye.options import options as options
 from jax_moye.target import cuda_target as cuda_target
 
 del _checkout
@@ -36,9 +40,13 @@ __all__ = [
     "InterpretParams",
     "configs",
     "cuda_target",
+    "dot_general",
+    "einsum",
     "gated_linear_unit",
+    "intercept",
     "layout",
     "linear",
     "matmul",
+    "options",
     "register",
 ]
