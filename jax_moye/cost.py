@@ -114,6 +114,18 @@ def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> 
     return launch + max(compute, memory) + 0.05 * min(compute, memory) + _pack_us(config, problem)
 
 
+def predicted_split_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> float:
+    """The same where f32 operands are multiplied as 3 x TF32: the parts are made, and `config` runs three times.
+
+    The second and the third time it also reads what the time before wrote. Not fitted to a measurement of its own.
+    """
+    elements = problem.batch * (problem.m + problem.n) * problem.k
+    item = ITEM_BYTES[config.dtype]
+    parts = 2 * _LAUNCH_US + elements * 3 * item / _BYTES_PER_US  # one read, two written
+    sums = 2 * problem.batch * problem.m * problem.n * item / _BYTES_PER_US
+    return 3 * predicted_us(config, problem, arch) + parts + sums
+
+
 def _resident(config: GemmConfig) -> int:
     """CTAs on one multiprocessor."""
     registers = max(config.registers.values()) if config.registers else 240

@@ -1,4 +1,4 @@
-"""The functions a user calls."""
+"""matmul: the product of jax.numpy, through our kernels."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from jax_moye import _compat
-from jax_moye.configs import GemmConfig, find_config
-from jax_moye.interpret import InterpretParams, canonical_interpret
+from jax_moye.arguments import Static, jitted_where_eager, static_arguments
+from jax_moye.configs import GemmConfig
+from jax_moye.interpret import InterpretParams
 from jax_moye.primitive import contract
 from jax_moye.problem import labels
-
-IMPLEMENTATIONS = (None, "moye", "xla")
 
 
 def matmul(
@@ -29,6 +27,8 @@ def matmul(
     config: str | GemmConfig | None = None,
     implementation: Literal["moye", "xla"] | None = None,
     interpret: bool | InterpretParams | None = None,
+    deterministic: bool | None = None,
+    batch_invariant: bool | None = None,
 ) -> jax.Array:
     """Multiplies two arrays as `jax.numpy.matmul` does, through jax_moye's kernels.
 
@@ -44,25 +44,31 @@ def matmul(
       a: (..., M, K) or (K,), an array of any dtype.
       b: (..., K, N) or (K,). Leading dimensions broadcast against a's, and what is broadcast is not copied.
       precision: as in `jax.lax.dot_general`; None means `jax_default_matmul_precision`. On CUDA, f32 operands are
-        multiplied as TF32 at default precision, as JAX does, and exactly at "highest"; in between they go to XLA,
-        unless config or implementation="moye" insists on our exact kernel. In the emulator f32 is exact unless
-        TF32_TF32_F32 is asked for.
+        multiplied as TF32 at default precision, as JAX does, in three products of TF32 parts at "high" (an error of
+        f32's class; JAX has TF32 there), and exactly at "highest". In the emulator f32 is exact unless TF32_TF32_F32
+        or TF32_TF32_F32_X3 is asked for. docs/precision.md has all of them.
       preferred_element_type: dtype of the result, by default a's and b's promoted. f32 from bf16 and f16 operands costs
         nothing.
       out_sharding: a jax.P or jax.NamedSharding for the result, under a mesh with explicit axes.
       config: a row of `jax_moye.configs()` or its name: the kernel to use. For this product, not for its derivatives.
       implementation: None uses our kernel where there is one and XLA elsewhere, said once in the log of "jax_moye";
         "moye" insists on our kernel; "xla" is `lax.dot_general`.
-      interpret: True, or InterpretParams, runs the kernel in jax_moye's emulator, in a program for the CPU.
+      interpret: True, or InterpretParams, runs the kernel in jax_moye's emulator, in a program for the CPU. False runs
+        none. None, here and in implementation, deterministic and batch_invariant, means what `jax_moye.options` says
+        for this block of code.
+      deterministic: True promises the same bits in every run.
+      batch_invariant: True promises that a row's bits depend neither on M nor on the other rows.
 
     Returns:
       (..., M, N); without M where a is 1-D, without N where b is 1-D.
 
     Raises:
-      TypeError: a or b is not an array, or an option has the wrong type.
-      ValueError: the shapes do not fit, an option has an unknown value, or the config cannot compute this.
+      TypeError: a or b is not an array, or an option has the wrong type. Where `jnp.matmul` raises it for shapes that do
+        not fit, the error is both.
+      ValueError: the shapes do not fit, an option has an unknown value or contradicts another one, or the config cannot
+        compute this.
       NotImplementedError: implementation="moye", and no kernel computes this; the message says what is served. Also
-        where interpret is asked for in a program for a GPU.
+        where a contract is asked for that XLA would break, and where interpret is asked for in a program for a GPU.
 
     Example:
       >>> import jax.numpy as jnp
@@ -71,54 +77,36 @@ def matmul(
       >>> jax_moye.matmul(a, a.T, interpret=True).shape
       (3, 3)
     """
-    options = {
-        "precision": precision,
-        "preferred_element_type": preferred_element_type,
-        "out_sharding": out_sharding,
-        "config": config,
-        "implementation": implementation,
-        "interpret": interpret,
-    }
-    for option, value in options.items():
-        if isinstance(value, jax.core.Tracer):
-            raise TypeError(f"matmul: {option} is part of the program and cannot be a traced value, got {value}")
-    if implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"matmul: implementation is None, 'moye' or 'xla', not {implementation!r}")
-    interpret = canonical_interpret(interpret)
-    if implementation == "xla" and (config is not None or interpret is not None):
-        raise ValueError("matmul: config and interpret are about our kernels, and implementation='xla' asks for none")
-    return _matmul(
-        _as_array("a", a),
-        _as_array("b", b),
-        precision=canonical_precision(precision),
-        preferred_element_type=None if preferred_element_type is None else jnp.dtype(preferred_element_type),
-        out_sharding=_compat.canonical_sharding(out_sharding),
-        config=None if config is None else find_config(config).name,
-        implementation=implementation,
-        interpret=interpret,
-    )
-
-
-@functools.partial(
-    jax.jit,
-    static_argnames=("precision", "preferred_element_type", "out_sharding", "config", "implementation", "interpret"),
-    inline=_compat.INLINE_WHILE_TRACING,
-)
-def _matmul(a, b, *, precision, preferred_element_type, out_sharding, config, implementation, interpret):
-    """The product with canonical options: jitted, so that an eager call finds its program in a cache."""
-    squeeze_a, squeeze_b, spec = _contraction(a.shape, b.shape)
-    out_dtype = jnp.result_type(a, b) if preferred_element_type is None else preferred_element_type
-    return contract(
-        spec,
-        lax.squeeze(a, squeeze_a) if squeeze_a else a,
-        lax.squeeze(b, squeeze_b) if squeeze_b else b,
-        out_dtype=out_dtype,
+    static = static_arguments(
+        "matmul",
         precision=precision,
+        preferred_element_type=preferred_element_type,
         out_sharding=out_sharding,
         config=config,
         implementation=implementation,
         interpret=interpret,
+        deterministic=deterministic,
+        batch_invariant=batch_invariant,
     )
+    return _matmul(_as_array("a", a), _as_array("b", b), static=static)
+
+
+@jitted_where_eager("static")
+def _matmul(a, b, *, static: Static):
+    squeeze_a, squeeze_b, spec = _contraction(a.shape, b.shape)
+    out_dtype = static.preferred_element_type
+    product = contract(
+        spec,
+        lax.squeeze(a, squeeze_a) if squeeze_a else a,
+        lax.squeeze(b, squeeze_b) if squeeze_b else b,
+        out_dtype=jnp.result_type(a, b) if out_dtype is None else out_dtype,
+        **static.parameters(),
+    )
+    return product if out_dtype is None else lax.convert_element_type(product, out_dtype)  # no weak type then
+
+
+class _ShapeError(TypeError, ValueError):
+    """What jnp.matmul says with a TypeError here and a ValueError there; a ValueError for us."""
 
 
 def _as_array(name: str, x: Any) -> Any:
@@ -127,14 +115,15 @@ def _as_array(name: str, x: Any) -> Any:
     Raises:
       TypeError: x is no array.
     """
-    arrays = (jax.Array, np.ndarray, np.generic)
-    if not isinstance(x, arrays) and hasattr(x, "__jax_array__"):
+    if not isinstance(x, _compat.ARRAYS) and hasattr(x, "__jax_array__"):
         x = x.__jax_array__()
-    if not isinstance(x, arrays):
-        raise TypeError(f"matmul: {name} is an array, not {type(x).__name__}: jnp.asarray makes one")
+    if not isinstance(x, _compat.ARRAYS):
+        error = _ShapeError if isinstance(x, (bool, int, float, complex)) else TypeError
+        raise error(f"matmul: {name} is an array, not {type(x).__name__}: jnp.asarray makes one")
     return x
 
 
+@functools.lru_cache(maxsize=4096)
 def _contraction(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], str]:
     """The dimensions of size 1 to drop from a and from b, since they broadcast, and the specification of the rest.
 
@@ -147,7 +136,7 @@ def _contraction(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> tuple[tu
     b_contracted = b_shape[0] if len(b_shape) == 1 else b_shape[-2]
     if a_shape[-1] != b_contracted:
         which = "last" if len(b_shape) == 1 else "last but one"
-        raise ValueError(
+        raise _ShapeError(
             f"{given}: the last dimension of a and the {which} of b differ, {a_shape[-1]} != {b_contracted}"
         )
 
@@ -176,36 +165,3 @@ def _contraction(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> tuple[tu
     m = "m" if len(a_shape) > 1 else ""
     n = "n" if len(b_shape) > 1 else ""
     return tuple(squeezed[0]), tuple(squeezed[1]), f"{spec_a}{m}k,{spec_b}k{n}->{spec_out}{m}{n}"
-
-
-def canonical_precision(precision: Any) -> Any:
-    """A pair of lax.Precision, a lax.DotAlgorithmPreset, a lax.DotAlgorithm, or None where nothing is asked for.
-
-    Raises:
-      ValueError: it is none of what jax.lax.dot_general takes.
-    """
-    if precision is None:
-        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-        if precision is None:
-            return None
-    if isinstance(precision, lax.Precision):
-        return precision, precision
-    if isinstance(precision, (lax.DotAlgorithm, lax.DotAlgorithmPreset)):
-        return precision
-    if isinstance(precision, str):
-        if precision in lax.DotAlgorithmPreset.__members__:
-            return lax.DotAlgorithmPreset[precision]
-        return (_precision_level(precision),) * 2
-    if isinstance(precision, (tuple, list)) and len(precision) == 2:
-        return tuple(map(_precision_level, precision))
-    return (_precision_level(precision),) * 2  # raises
-
-
-def _precision_level(precision: Any) -> lax.Precision:
-    try:
-        return lax.Precision(precision)
-    except ValueError:
-        raise ValueError(
-            f"matmul: precision is None, a lax.Precision or its name, a pair of those, a lax.DotAlgorithmPreset or its "
-            f"name, or a lax.DotAlgorithm, not {precision!r}"
-        ) from None

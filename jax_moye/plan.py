@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from typing import Any, Literal
+import math
+import os
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 
 from jax_moye import _compat, _ffi
 from jax_moye.configs import ConfigTable, GemmConfig, configs, find_config
+from jax_moye.cost import predicted_split_us, predicted_us
 from jax_moye.interpret import InterpretParams
 from jax_moye.problem import USUAL_ACCUMULATOR, GemmProblem, NotServedError, make_problem
-from jax_moye.select import select, why_not
+from jax_moye.select import batch_invariant_rows, reference_problem, select, why_not
 
 Permutation = tuple[int, ...] | None
 
@@ -86,10 +89,25 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class KernelCall:
-    """How a kernel of ours computes a contraction."""
+    """How a kernel of ours computes a contraction.
+
+    Attributes:
+      problem: of one launch.
+      config: the kernel.
+      split: launch it three times, on the parts of both operands that `split.split_tf32` makes: f32 as 3 x TF32.
+    """
 
     problem: GemmProblem
     config: GemmConfig
+    split: bool = False
+
+
+class Way(NamedTuple):
+    """A way to multiply the operands of a contraction: the kernel's dtype and accumulator, and KernelCall.split."""
+
+    dtype: str
+    accumulator: str
+    split: bool = False
 
 
 def describe(request: Request, lhs: Any, rhs: Any) -> str:
@@ -164,29 +182,43 @@ def _operand_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> str:
         raise NotServedError(f"no kernel multiplies {names[0]} by {names[1]}") from None
 
 
-def _ways(dtype: str, precision: Any, platform: str) -> list[tuple[str, str]]:
-    """(dtype of the kernel, its accumulator) of the kernels that may multiply operands of `dtype`, the best first.
+def _is_high(precision: Any) -> bool:
+    """Whether f32 operands may be multiplied in three products of their TF32 parts, and not in one."""
+    if isinstance(precision, lax.DotAlgorithmPreset):
+        return precision.name == "TF32_TF32_F32_X3"
+    return precision is not None and tuple(precision) == (lax.Precision.HIGH,) * 2
+
+
+def _ways(dtype: str, precision: Any, platform: str, may_split: bool) -> list[Way]:
+    """The ways in which operands of `dtype` may be multiplied, the best first.
 
     Less than f32 only where JAX computes in less: TF32 on a GPU at default precision, f16 sums and sums of 8-bit floats
-    in fewer bits by their presets.
+    in fewer bits by their presets. 3 x TF32 stands first where it may be used: find_kernel asks the cost model.
     """
-    usual = USUAL_ACCUMULATOR[dtype]
-    if dtype == "f32" and (_is_preset(precision, "TF32_TF32_F32") or (platform == "cuda" and _is_default(precision))):
-        return [("tf32", "f32"), (dtype, usual)]
+    exact = Way(dtype, USUAL_ACCUMULATOR[dtype])
+    on_cuda = platform == "cuda"
+    if dtype == "f32" and (_is_preset(precision, "TF32_TF32_F32") or (on_cuda and _is_default(precision))):
+        return [Way("tf32", "f32"), exact]
+    # On other platforms lax.Precision.HIGH has no effect on f32, and the preset means the same.
+    may_split = may_split and (on_cuda or _is_preset(precision, "TF32_TF32_F32_X3"))
+    if dtype == "f32" and may_split and _is_high(precision):
+        return [Way("tf32", "f32", split=True), exact]
     if dtype == "f16" and _is_preset(precision, "F16_F16_F16"):
-        return [(dtype, "f16"), (dtype, usual)]
+        return [Way(dtype, "f16"), exact]
     if dtype in ("e4m3", "e5m2") and _is_preset(precision, "ANY_F8_ANY_F8_F32_FAST_ACCUM"):
-        return [(dtype, "f32_fast"), (dtype, usual)]
-    return [(dtype, usual)]
+        return [Way(dtype, "f32_fast"), exact]
+    return [exact]
 
 
-def _way_of_row(row: GemmConfig, dtype: str, precision: Any) -> tuple[str, str]:
-    """(dtype, accumulator) in which a row that was named computes on operands of `dtype`.
+def _way_of_row(row: GemmConfig, dtype: str, precision: Any, may_split: bool) -> Way:
+    """The way in which a row that was named computes on operands of `dtype`.
 
     Raises:
       ValueError: in less than the precision asks for.
     """
     presets = None
+    if row.dtype == "tf32" and dtype == "f32" and may_split and _is_high(precision):
+        return Way("tf32", "f32", split=True)
     if row.dtype == "tf32" and dtype == "f32":
         presets, dtype, less = _TF32_PRESETS, "tf32", "multiplies in TF32"
     elif row.accumulator == "f16":
@@ -194,11 +226,11 @@ def _way_of_row(row: GemmConfig, dtype: str, precision: Any) -> tuple[str, str]:
     elif row.accumulator == "f32_fast":
         presets, less = _FAST_SUM_PRESETS, "sums in fewer bits than f32 has"
     if presets is None:
-        return dtype, USUAL_ACCUMULATOR[dtype]
+        return Way(dtype, USUAL_ACCUMULATOR[dtype])
     of_preset = isinstance(precision, lax.DotAlgorithmPreset) and precision.name in presets
     if not of_preset and not _is_default(precision):
         raise ValueError(f"config {row.name!r} {less}, and precision {precision!r} asks for more")
-    return dtype, row.accumulator
+    return Way(dtype, row.accumulator)
 
 
 @functools.cache
@@ -220,6 +252,7 @@ def find_kernel(
     permutations: tuple[Permutation, Permutation],
     arch: int | None,
     platform: str = "cpu",
+    may_split: bool = False,
 ) -> KernelCall | None:
     """The kernel that can compute a contraction; None if there is nothing to compute.
 
@@ -230,6 +263,7 @@ def find_kernel(
       permutations: of lhs and rhs, None where the operand is used as it is.
       arch: the GPU's, e.g. 90; None for the emulator, and where it is not known.
       platform: "cuda", or another one: it decides whether f32 may be TF32.
+      may_split: whether the caller can launch a kernel as KernelCall.split says.
 
     Raises:
       NotServedError: no kernel can.
@@ -252,13 +286,16 @@ def find_kernel(
     if row is not None and built is not None and row.name not in built:
         raise ValueError(f"config {row.name!r} is not in this build, which has no code of its architecture")
     table = _table(platform, arch)
-    ways = _ways(dtype, request.precision, platform)
+    ways = _ways(dtype, request.precision, platform, may_split)
     if row is not None:
-        ways = [_way_of_row(row, dtype, request.precision)]
+        ways = [_way_of_row(row, dtype, request.precision, may_split)]
+    elif request.batch_invariant:
+        ways = [_fixed_way(ways, arch, table)]
     reasons = []
-    for kernel_dtype, accumulator in ways:
+    calls = []
+    for kernel_dtype, accumulator, is_split in ways:
         rows = [r for r in table if (r.dtype, r.accumulator) == (kernel_dtype, accumulator)]
-        out_dtype = SHORT_NAMES.get(jnp.dtype(request.out_dtype).name)
+        out_dtype = "f32" if is_split else SHORT_NAMES.get(jnp.dtype(request.out_dtype).name)
         if not any(out_dtype in r.out_dtypes for r in ([row] if row is not None else rows)):
             # And a conversion afterwards. Half-precision sums are written from f32 as well.
             out_dtype = {"f16": "f32", "f32_fast": "f32"}.get(accumulator, accumulator)
@@ -272,16 +309,56 @@ def find_kernel(
         if row is not None:
             if reason := why_not(row, problem, arch):
                 raise ValueError(f"config {row.name!r} cannot compute {describe(request, lhs, rhs)}: {reason}")
-            return KernelCall(problem, row)
+            if request.batch_invariant:
+                _check_batch_invariant(row, problem, arch, table)
+            return KernelCall(problem, row, is_split)
         try:
-            return KernelCall(problem, select(problem, arch, table))
+            calls.append(KernelCall(problem, select(problem, arch, table, request.batch_invariant), is_split))
         except NotServedError as error:
             reasons.append(str(error))
-    raise NotServedError("; ".join(reasons))
+            continue
+        if not is_split:
+            break
+    if not calls:
+        raise NotServedError("; ".join(reasons))
+    return min(calls, key=lambda call: _call_us(call, arch))
+
+
+def _call_us(call: KernelCall, arch: int | None) -> float:
+    predicted = predicted_split_us if call.split else predicted_us
+    return predicted(call.config, call.problem, arch)
+
+
+def _fixed_way(ways: list[Way], arch: int | None, table: ConfigTable) -> Way:
+    """The one of `ways` that serves batch_invariant=True, whatever the sizes and strides of a call are."""
+
+    def us(way: Way) -> float:
+        problem = reference_problem(way.dtype, USUAL_ACCUMULATOR[way.dtype], way.accumulator)
+        rows = batch_invariant_rows(way.dtype, problem.out_dtype, way.accumulator, arch, table)
+        return min((_call_us(KernelCall(problem, row, way.split), arch) for row in rows), default=math.inf)
+
+    if any(way.split for way in ways):
+        return min(ways, key=us)
+    return next((way for way in ways if us(way) < math.inf), ways[0])
+
+
+def _check_batch_invariant(row: GemmConfig, problem: GemmProblem, arch: int | None, table: ConfigTable) -> None:
+    """Raises ValueError if batch_invariant=True does not choose among rows that sum as this one does."""
+    rows = batch_invariant_rows(problem.dtype, problem.out_dtype, problem.sums, arch, table)
+    if row not in rows:
+        raise ValueError(
+            f"config {row.name!r} sums in another order than the kernels of batch_invariant=True, which are "
+            f"{', '.join(r.name for r in rows)}"
+        )
 
 
 def plan_call(
-    platform: str, request: Request, lhs: Any, rhs: Any, permutations: tuple[Permutation, Permutation]
+    platform: str,
+    request: Request,
+    lhs: Any,
+    rhs: Any,
+    permutations: tuple[Permutation, Permutation],
+    may_split: bool = False,
 ) -> KernelCall | None:
     """The kernel that computes a contraction in a program for `platform`; None if there is nothing to compute.
 
@@ -291,6 +368,7 @@ def plan_call(
       lhs: as in find_kernel.
       rhs: likewise.
       permutations: likewise.
+      may_split: likewise.
 
     Raises:
       NotServedError: no kernel can, or XLA is expected to be faster.
@@ -303,21 +381,48 @@ def plan_call(
             f"interpret=True runs kernels in an emulator on the CPU, and this program is for {platform}: place its "
             "arrays on a CPU device, under e.g. jax.default_device(jax.devices('cpu')[0]), or leave out interpret"
         )
-    call = find_kernel(request, lhs, rhs, permutations, _compat.cuda_arch() if on_cuda else None, platform)
+    arch = _compat.cuda_arch() if on_cuda else None
+    call = find_kernel(request, lhs, rhs, permutations, arch, platform, may_split)
     if call is None:
         return None
     if not on_cuda and request.interpret is None:
         raise NotServedError(f"the program is for {platform}, where our kernels run only with interpret=True")
 
     insists = request.implementation == "moye" or request.config is not None
-    if on_cuda and not insists:
+    if on_cuda and not (insists or request.deterministic or request.batch_invariant):
         if lhs.dtype != rhs.dtype:
             raise NotServedError(f"no kernel takes operands of different dtypes, {lhs.dtype} and {rhs.dtype}")
-        if call.problem.dtype == "f32" and not _wants_exact_f32(request.precision):
-            raise NotServedError("f32 below precision 'highest' may use TF32, and our f32 kernels do not")
+        exact_enough = _wants_exact_f32(request.precision) or (may_split and _is_high(request.precision))
+        if call.problem.dtype == "f32" and not exact_enough:
+            raise NotServedError("f32 below precision 'high' may use TF32, and our f32 kernels do not")
     reason = _ffi.why_unavailable(platform)
     # A program may be lowered here for another machine whose jax_moye has the kernels, if the caller insists on them.
-    for_elsewhere = on_cuda and insists and _compat.cuda_arch() is None
+    for_elsewhere = on_cuda and insists and arch is None
     if reason is not None and not for_elsewhere:
         raise NotServedError(reason)
     return call
+
+
+def why_not_xla(platform: str, request: Request) -> str | None:
+    """Why lax.dot_general in a program for `platform` would break a contract of the request; None if it would not."""
+    if request.batch_invariant:
+        return "batch_invariant=True: how XLA sums a row depends on the number of rows"
+    if request.deterministic and platform != "cpu" and not _xla_is_deterministic():
+        return (
+            f"deterministic=True: on {platform} XLA promises the same bits in every run only with "
+            f"XLA_FLAGS={_DETERMINISM_FLAGS[0]}=true or {_DETERMINISM_FLAGS[1]}=true"
+        )
+    return None
+
+
+_DETERMINISM_FLAGS = ("--xla_gpu_deterministic_ops", "--xla_gpu_exclude_nondeterministic_ops")
+
+
+def _xla_is_deterministic() -> bool:
+    """Whether XLA_FLAGS asks XLA for the same bits in every run on a GPU. Of a flag given twice the last one counts."""
+    values = dict.fromkeys(_DETERMINISM_FLAGS, False)
+    for flag in os.environ.get("XLA_FLAGS", "").split():
+        name, equals, value = flag.partition("=")
+        if name in values:
+            values[name] = not equals or value.lower() in ("true", "1")
+    return any(values.values())

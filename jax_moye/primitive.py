@@ -31,9 +31,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_moye import _compat, _ffi, sharding
 from jax_moye.interpret import InterpretParams
-from jax_moye.plan import SHORT_NAMES, KernelCall, Request, describe, find_kernel, plan_call, served
+from jax_moye.plan import SHORT_NAMES, KernelCall, Request, describe, find_kernel, plan_call, served, why_not_xla
 from jax_moye.problem import NotServedError, labels, parse_spec
 from jax_moye.reference import lax_aval, lax_form, lax_result_dtype, permute_sharding, reference
+from jax_moye.split import split_tf32
 
 _logger = logging.getLogger("jax_moye")
 _NUMPY_DTYPES = {short: jnp.dtype(name) for name, short in SHORT_NAMES.items()} | {"tf32": jnp.dtype("float32")}
@@ -240,6 +241,10 @@ batching.fancy_primitive_batchers[contract_p] = _batch
 
 def _run_kernel(lhs, rhs, *c, call: KernelCall, beta, out_shape, out_dtype, interpret: InterpretParams | None):
     """Emits the custom call, and the conversions of operands and result where the kernel has other dtypes."""
+    if call.split:
+        return _run_split(
+            lhs, rhs, *c, call=call, beta=beta, out_shape=out_shape, out_dtype=out_dtype, interpret=interpret
+        )
     problem = call.problem
     lhs, rhs = (lax.convert_element_type(x, _NUMPY_DTYPES[problem.dtype]) for x in (lhs, rhs))
     a, b = (rhs, lhs) if problem.swapped else (lhs, rhs)
@@ -284,6 +289,22 @@ def _run_kernel(lhs, rhs, *c, call: KernelCall, beta, out_shape, out_dtype, inte
     return lax.convert_element_type(out, out_dtype)
 
 
+def _run_split(lhs, rhs, *c, call: KernelCall, beta, out_shape, out_dtype, interpret: InterpretParams | None):
+    """f32 as 3 x TF32: the small products first, and each launch adds to what the one before wrote, in place."""
+    run = functools.partial(
+        _run_kernel,
+        call=dataclasses.replace(call, split=False),
+        out_shape=out_shape,
+        out_dtype=jnp.float32,
+        interpret=interpret,
+    )
+    lhs, rhs = (lax.convert_element_type(x, jnp.float32) for x in (lhs, rhs))
+    (lhs_high, lhs_low), (rhs_high, rhs_low) = split_tf32(lhs), split_tf32(rhs)
+    total = run(lhs_low, rhs_high, *c, beta=beta)
+    total = run(lhs_high, rhs_low, total, beta=1.0)
+    return lax.convert_element_type(run(lhs_high, rhs_high, total, beta=1.0), out_dtype)
+
+
 contract_local_p = Primitive("jax_moye_contract_local")
 contract_local_p.def_impl(functools.partial(xla.apply_primitive, contract_local_p))
 
@@ -304,16 +325,20 @@ def _log_once(message: str) -> None:
     _logger.info("%s", message)
 
 
-def _leave_to_xla(reason: str, request: Request, lhs: Any, rhs: Any) -> None:
+def _leave_to_xla(reason: str, request: Request, lhs: Any, rhs: Any, platforms: Sequence[str]) -> None:
     """Says once in the log why XLA computes a contraction.
 
     Raises:
-      NotImplementedError: the caller insists on our kernels.
+      NotImplementedError: the caller insists on our kernels, or on a contract that XLA would break.
     """
     what = describe(request, lhs, rhs)
     if request.implementation == "moye":
         raise NotImplementedError(f"implementation='moye': {what}: {reason}.\n{served()}")
-    _log_once(f"XLA computes {what}: {reason}")
+    for platform in platforms:
+        if broken := why_not_xla(platform, request):
+            raise NotImplementedError(f"{broken}, and no kernel of ours computes {what}: {reason}.\n{served()}")
+    if request.implementation != "xla":
+        _log_once(f"XLA computes {what}: {reason}")
 
 
 def _lower_local(platform, ctx, *operands, request: Request, permutations):
@@ -321,9 +346,9 @@ def _lower_local(platform, ctx, *operands, request: Request, permutations):
     (out_aval,) = ctx.avals_out
     call = None
     try:
-        call = plan_call(platform, request, lhs_aval, rhs_aval, permutations)
+        call = plan_call(platform, request, lhs_aval, rhs_aval, permutations, may_split=True)
     except NotServedError as error:
-        _leave_to_xla(str(error), request, lhs_aval, rhs_aval)
+        _leave_to_xla(str(error), request, lhs_aval, rhs_aval, [platform])
     if call is None:
         fun = functools.partial(
             reference,
@@ -380,7 +405,9 @@ def _fold_transposes(request: Request, values: Sequence[Any], avals: Sequence[An
             continue
         left, right = operands
         try:
-            find_kernel(request, left.aval, right.aval, (left.permutation, right.permutation), arch=None)
+            find_kernel(
+                request, left.aval, right.aval, (left.permutation, right.permutation), arch=None, may_split=True
+            )
         except (NotServedError, ValueError):
             continue
         return operands
@@ -396,11 +423,14 @@ def _lower(ctx, *values, out_sharding, **params):
     request = Request(**params)
     reason = _compat.why_not_local(ctx)
     if reason is not None or request.implementation == "xla":
-        if reason is not None and request.implementation != "xla":
+        if request.implementation == "xla":
+            reason = "implementation='xla'"
+        else:
             try:
                 return sharding.lower(ctx, values, request, _bind_local)
             except NotServedError as error:
-                _leave_to_xla(f"{reason}, and {error}", request, *ctx.avals_in[:2])
+                reason = f"{reason}, and {error}"
+        _leave_to_xla(reason, request, *ctx.avals_in[:2], _compat.platforms(ctx))
         fun = functools.partial(
             reference,
             spec=request.spec,

@@ -6,10 +6,27 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from jax_moye.configs import GemmConfig
 from jax_moye.cost import predicted_us
-from jax_moye.problem import MAX_SIZE, GemmProblem, NotServedError
+from jax_moye.problem import ITEM_BYTES, MAX_SIZE, GemmProblem, NotServedError
+
+# What multiplies in a kernel's file. A kernel that is not named here sums like no other.
+INSTRUCTIONS = {
+    "simt_tiled": "fma",
+    "simt_overlap": "fma",
+    "simt_double_buffer": "fma",
+    "sm70_tensorop": "mma.sync.m8n8k4",
+    "sm80_tensorop": "mma.sync",
+    "sm80_ldmatrix": "mma.sync",
+    "sm80_double_buffer": "mma.sync",
+    "sm80_multistage": "mma.sync",
+    "sm80_persistent": "mma.sync",
+    "sm90_cooperative": "wgmma",
+    "sm90_pingpong": "wgmma",
+}
+_REFERENCE_SIZE = 4096  # of the square product by which families are compared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +76,73 @@ def _tiles(config: GemmConfig, problem: GemmProblem) -> int:
     return problem.batch * math.ceil(problem.m / tile_m) * math.ceil(problem.n / tile_n)
 
 
+class Summation(NamedTuple):
+    """How a kernel sums one element of d: rows of the table with the same summation write the same bits.
+
+    In every kernel here one thread (of a warp, of a warpgroup) starts an element at zero and adds products of ascending
+    k, one instruction after the other: no split of k, no atomic addition. The chain depends on the instruction, on what
+    it multiplies and sums, and on the k-tile, the last of which ends with zeros, and after each of which sums of 8-bit
+    floats leave wgmma. It does not depend on the tile's m and n, the stages, the cluster, the operands' orders and
+    alignment (packing copies), or where in d the element lies.
+    That an instruction treats all its rows and columns alike, and its operands when they are swapped, is what GPUs are
+    seen to do, and nowhere promised: tests/gpu/test_gpu_options.py checks it.
+    """
+
+    instruction: str
+    dtype: str
+    accumulator: str
+    k_tile: int
+
+
+def summation(config: GemmConfig) -> Summation:
+    """The summation of a row of the table."""
+    if config.accumulator == "s32":  # integers wrap around: any order gives the same sum
+        return Summation("any", config.dtype, config.accumulator, 0)
+    instruction = INSTRUCTIONS.get(config.kernel, config.kernel)
+    return Summation(instruction, config.dtype, config.accumulator, config.tile[2])
+
+
+def _serves_any(config: GemmConfig) -> bool:
+    """Whether the config takes operands of any order, strides and alignment."""
+    every_order = {"NN", "NT", "TN", "TT"} <= set(config.orders)
+    return config.any_stride and every_order and config.alignment <= ITEM_BYTES[config.dtype]
+
+
+def reference_problem(dtype: str, out_dtype: str, accumulator: str) -> GemmProblem:
+    """A large square product, contiguous along k: on it is compared what must not depend on a call."""
+    size = _REFERENCE_SIZE
+    strides = (0, size, 1)
+    return GemmProblem(1, size, size, size, strides, strides, strides, dtype, out_dtype, False, accumulator)
+
+
+@functools.lru_cache(maxsize=256)
+def batch_invariant_rows(
+    dtype: str, out_dtype: str, accumulator: str, arch: int | None, table: Sequence[GemmConfig]
+) -> tuple[GemmConfig, ...]:
+    """The rows that compute under batch_invariant=True: all of one summation, which depends on nothing but these.
+
+    Of the summations of the table the fastest on one large product, among those that serve operands of any order,
+    strides and alignment if there are any.
+
+    Args:
+      dtype: of both operands, as in GemmProblem.
+      out_dtype: of d.
+      accumulator: what products are summed in.
+      arch: the GPU's, e.g. 90; None for the emulator, and where it is not known.
+      table: the rows of the build.
+    """
+    problem = reference_problem(dtype, out_dtype, accumulator)
+    families: dict[Summation, list[GemmConfig]] = {}
+    for row in table:
+        if why_not(row, problem, arch) is None:
+            families.setdefault(summation(row), []).append(row)
+
+    def key(rows: list[GemmConfig]) -> tuple[bool, float]:
+        return (not any(map(_serves_any, rows)), min(predicted_us(row, problem, arch) for row in rows))
+
+    return tuple(min(families.values(), key=key, default=()))
+
+
 @functools.lru_cache(maxsize=4096)
 def rank(problem: GemmProblem, arch: int | None, table: Sequence[GemmConfig]) -> tuple[Candidate, ...]:
     """All rows of the table, the best first and those that cannot compute the problem last, with their reasons.
@@ -74,12 +158,22 @@ def rank(problem: GemmProblem, arch: int | None, table: Sequence[GemmConfig]) ->
     return tuple(sorted((Candidate(config, why_not(config, problem, arch)) for config in table), key=key))
 
 
-def select(problem: GemmProblem, arch: int | None, table: Sequence[GemmConfig]) -> GemmConfig:
+def select(
+    problem: GemmProblem, arch: int | None, table: Sequence[GemmConfig], batch_invariant: bool = False
+) -> GemmConfig:
     """The best config for the problem.
+
+    Args:
+      problem: what is to be computed.
+      arch: the GPU's, e.g. 90; None for the emulator, and where it is not known.
+      table: the rows to choose from.
+      batch_invariant: choose among `batch_invariant_rows` alone.
 
     Raises:
       NotServedError: no config can compute it; the message has each one's reason.
     """
+    if batch_invariant:
+        table = batch_invariant_rows(problem.dtype, problem.out_dtype, problem.sums, arch, table)
     ranked = rank(problem, arch, table)
     if ranked and ranked[0].reason is None:
         return ranked[0].config
