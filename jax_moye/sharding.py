@@ -29,6 +29,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jax_moye import _compat
 from jax_moye.plan import Request, plan_call
 from jax_moye.problem import NotServedError, parse_spec
+from jax_moye.reference import reference
 
 Axes = tuple[str, ...]  # mesh axes that split one dimension, the major first
 Local = Callable[..., jax.Array]  # (request, *operands) -> the contraction on one device
@@ -122,11 +123,9 @@ def partition(
     scatter: dict[str, Axes] = {}
     for label in parsed.out:
         wanted = out_axes[label]
-        axes[label] = _before(wanted, summed)
-        rest = wanted[len(axes[label]) :]
-        # Anything else is added up everywhere, and each device keeps its slice.
-        scatters = set(rest) <= set(summed) and divides(label, wanted)
-        scatter[label] = rest if scatters else ()
+        axes[label] = tuple(axis for axis in wanted if axis not in summed)
+        scatters = divides(label, wanted)  # otherwise sums are added up everywhere, and each device keeps its slice
+        scatter[label] = tuple(axis for axis in wanted if axis in summed) if scatters else ()
 
     used = {axis for split in axes.values() for axis in split}
     for label in parsed.out:
@@ -323,8 +322,6 @@ def _check_served(ctx: mlir.LoweringRuleContext, request: Request) -> None:
       NotServedError: the reason.
     """
     lhs, rhs, *_ = ctx.avals_in
-    if 0 in lhs.shape or 0 in rhs.shape:
-        raise NotServedError("there is nothing to compute")
     if request.config is not None:
         return  # it is looked at where the shapes are known
     # Sizes that every kernel takes, in one dimension of each kind: any shapes that are one matrix product are as good.
@@ -374,6 +371,16 @@ def lower(ctx: mlir.LoweringRuleContext, values: Sequence[Any], request: Request
     typed = types == {AxisType.Explicit}
     if len(types) > 1:
         raise NotServedError("some axes of the mesh are explicit and some are not")
+    if any(0 in aval.shape for aval in ctx.avals_in[:2]):  # nothing to compute, and XLA's parts of nothing are odd
+        xla = functools.partial(
+            reference,
+            spec=request.spec,
+            out_dtype=request.out_dtype,
+            precision=request.precision,
+            beta=request.beta,
+            out_sharding=ctx.avals_out[0].sharding if typed else None,
+        )
+        return mlir.lower_fun(xla, multiple_results=False)(ctx, *values)
     if any(_compat.has_partial_sums(aval.sharding.spec) for aval in (*ctx.avals_in, *ctx.avals_out)):
         raise NotServedError("partial sums in a type (unreduced axes) are XLA's")
     if not typed and _compat.is_exported(ctx):
