@@ -7,6 +7,7 @@ import importlib
 
 # _checkout comes first, as its name makes it: it decides where the others are imported from.
 from jax_moye import _checkout, _ffi
+from jax_moye import checkpoint_policies as checkpoint_policies
 from jax_moye.configs import GemmConfig as GemmConfig
 from jax_moye.configs import configs as configs
 from jax_moye.dot_general import dot_general as dot_general
@@ -38,6 +39,7 @@ __all__ = [
     "EXPORT_DISABLED_CHECKS",
     "GemmConfig",
     "InterpretParams",
+    "checkpoint_policies",
     "configs",
     "cuda_target",
     "dot_general",

@@ -63,8 +63,8 @@ def matmul(
       (..., M, N); without M where a is 1-D, without N where b is 1-D.
 
     Raises:
-      TypeError: a or b is not an array, or an option has the wrong type. Where `jnp.matmul` raises it for shapes that do
-        not fit, the error is both.
+      TypeError: a or b is not an array, or an option has the wrong type. Where `jnp.matmul` raises one for shapes that
+        do not fit, the error is both.
       ValueError: the shapes do not fit, an option has an unknown value or contradicts another one, or the config cannot
         compute this.
       NotImplementedError: implementation="moye", and no kernel computes this; the message says what is served. Also

@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("module", ["configs", "matmul", "options"])
+@pytest.mark.parametrize("module", ["checkpoint_policies", "configs", "dot_general", "matmul", "options"])
 def test_examples(module):
     outcome = doctest.testmod(importlib.import_module(f"jax_moye.{module}"))
     assert outcome.attempted > 0
