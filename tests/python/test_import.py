@@ -56,7 +56,23 @@ def test_the_table_needs_no_backend():
 
 
 def test_the_public_names():
-    assert set(jax_moye.__all__) == {"GemmConfig", "InterpretParams", "configs", "layout", "matmul"}
+    assert set(jax_moye.__all__) == {
+        "EXPORT_DISABLED_CHECKS",
+        "GemmConfig",
+        "InterpretParams",
+        "checkpoint_policies",
+        "configs",
+        "cuda_target",
+        "dot_general",
+        "einsum",
+        "gated_linear_unit",
+        "intercept",
+        "layout",
+        "linear",
+        "matmul",
+        "options",
+        "register",
+    }
     assert all(hasattr(jax_moye, name) for name in jax_moye.__all__)
 
 
