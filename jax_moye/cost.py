@@ -69,6 +69,9 @@ _SHAPES = {
     ("sm90_pingpong", 128, 192, (2, 1)): 1.046,
     ("sm90_pingpong", 192, 128, (1, 1)): 1.004,
 }
+# Of Hopper kernels whose tile and cluster have no line above: like a kernel without a line, they serve by name, and
+# problems that no other serves, until a GPU has timed them.
+_UNTIMED = 100.0
 # Slower by this, where a kernel without TMA loads so many bytes at a time.
 _NARROW_LOADS = {16: 1.0, 8: 1.3, 4: 2.0, 2: 7.0, 1: 10.0}
 # Times as many products per microsecond as of 16-bit operands.
@@ -98,7 +101,8 @@ def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> 
     # CTAs that share a multiprocessor share its speed.
     sharers = min(_resident(config), math.ceil(tiles / multiprocessors))
     k = math.ceil(problem.k / tile_k) * tile_k
-    slower = _SHAPES.get((config.kernel, tile_m, tile_n, config.cluster), 1.0)
+    shape = (config.kernel, tile_m, tile_n, config.cluster)
+    slower = _SHAPES.get(shape, 1.0)
     if config.kernel.startswith("sm80"):
         slower *= _NARROW_LOADS[config.alignment]
     products = slower * tile_m * tile_n * k / (speed.products_per_us * factors.get(config.dtype, 1))
@@ -111,7 +115,8 @@ def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> 
 
     launch = _LAUNCH_US + (_CLUSTER_US if cluster_m * cluster_n > 1 else 0)
     # Loads and products overlap, but not perfectly: of two kernels bound by the memory the one with less to compute.
-    return launch + max(compute, memory) + 0.05 * min(compute, memory) + _pack_us(config, problem)
+    us = launch + max(compute, memory) + 0.05 * min(compute, memory) + _pack_us(config, problem)
+    return us * (_UNTIMED if config.kernel.startswith("sm90_") and shape not in _SHAPES else 1.0)
 
 
 def predicted_split_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> float:
