@@ -29,7 +29,9 @@ struct WarpgroupEpilogue {
   // Threads: 32 columns of sums, rows 32 bytes apart in the banks.
   static constexpr int kChunk = 32;
   static constexpr int kPitch = kChunk + 8;
-  static_assert(kColumns % kChunk == 0, "whole chunks");
+  // Columns that boxes or chunks do not divide: the last box begins early and stores some columns once more, so that it
+  // is whole; the last chunk, which may read d's old elements as c, is cut.
+  static_assert(kColumns % 16 == 0 && kColumns >= kBox<uint16_t>, "whole stmatrix, a whole box");
 
   union SharedStorage {
     alignas(1024) unsigned char boxes[kBuffers][kBoxBytes];
@@ -45,9 +47,9 @@ struct WarpgroupEpilogue {
     int const bytes = item_bytes(args.d_dtype), vector = 16 / bytes;
     auto const aligned = [&](int64_t size, int64_t stride) { return size <= 1 || stride % vector == 0; };
     // TMA clips a row in pieces of 16 bytes: it would write the rest of a last one that n ends in.
-    return plain && bytes <= 4 && kColumns % (128 / bytes) == 0 && args.d_n_stride == 1 && args.n % vector == 0 &&
-           aligned(args.m, args.d_m_stride) && aligned(args.batch, args.d_batch_stride) &&
-           reinterpret_cast<uintptr_t>(args.d) % 16 == 0 && (args.batch <= 1 || args.d_batch_stride != 0);
+    return plain && bytes <= 4 && args.d_n_stride == 1 && args.n % vector == 0 && aligned(args.m, args.d_m_stride) &&
+           aligned(args.batch, args.d_batch_stride) && reinterpret_cast<uintptr_t>(args.d) % 16 == 0 &&
+           (args.batch <= 1 || args.d_batch_stride != 0);
   }
 
   /// Host: d's map, where stores_by_tma.
@@ -92,7 +94,7 @@ struct WarpgroupEpilogue {
     MOYE_SITE;
     int const warp = thread / 32, lane = thread % 32;
     constexpr int kAtoms = decltype(size<1>(tCrC))::value;
-    constexpr int kChunks = kColumns / kChunk;
+    constexpr int kChunks = ceil_div(kColumns, kChunk);
     MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
         for (int step = 0; step < kAtoms * kChunks; ++step) {
       named_barrier_sync(barrier, 128);
@@ -102,7 +104,7 @@ struct WarpgroupEpilogue {
         for (int c = 0; c < kChunks; ++c) {  // accumulators are registers: their indices are constants
           if (step != i * kChunks + c) continue;
           MOYE_UNROLL
-          for (int j = 0; j < kChunk / 8; ++j) {
+          for (int j = 0; j < kChunk / 8 && c * kChunk + j * 8 < kColumns; ++j) {
             MOYE_UNROLL
             for (int half = 0; half < 2; ++half) {
               int const first = (c * kChunk / 8 + j) * 4 + half * 2;
@@ -119,6 +121,7 @@ struct WarpgroupEpilogue {
       MOYE_NO_UNROLL
       for (int vector = thread; vector < kRows * kVectors; vector += 128) {
         int const r = vector / kVectors, c = vector % kVectors * kVector;
+        if (kColumns % kChunk != 0 && step % kChunks * kChunk + c >= kColumns) continue;
         auto const word = *reinterpret_cast<typename Row<Sum, kVector>::Word const*>(&smem.sums[r * kPitch + c]);
         auto const sums = detail::bit_cast<Row<Sum, kVector>>(word);
         epilogue.store(sums.elements, first_row + r, first_column + c);
@@ -139,13 +142,14 @@ struct WarpgroupEpilogue {
     MOYE_UNROLL
     for (int i = 0; i < decltype(size<1>(tCrC))::value; ++i) {
       MOYE_UNROLL
-      for (int c = 0; c < kColumns / kBox<Out>; ++c) {
+      for (int c = 0; c < ceil_div(kColumns, kBox<Out>); ++c) {
+        int const first = c * kBox<Out> + kBox<Out> <= kColumns ? c * kBox<Out> : kColumns - kBox<Out>;
         unsigned char* const box = smem.boxes[buffer];
         buffer = (buffer + 1) % kBuffers;
         if (thread == 0) tma_store_wait_group_read<kBuffers - 1>();  // what this buffer held is on its way
         named_barrier_sync(barrier, 128);
         // Accumulators 4j and 4j + 1 are two neighbours of columns 8j to 8j + 7, the next two those eight rows below.
-        auto const sum = [&](int k) { return tCrC(c * kBox<Out> / 2 + k, i, _0{}); };
+        auto const sum = [&](int k) { return tCrC(first / 2 + k, i, _0{}); };
         if constexpr (sizeof(Out) == 2) {
           fill_box_16<Out>(box, sum, thread);
         } else {
@@ -154,7 +158,7 @@ struct WarpgroupEpilogue {
         fence_proxy_async_shared_cta();
         named_barrier_sync(barrier, 128);
         if (thread == 0) {
-          tma_store(map, box, column + c * kBox<Out>, row(i), batch);
+          tma_store(map, box, column + first, row(i), batch);
           tma_store_commit_group();
         }
       }

@@ -67,6 +67,7 @@ struct Gemm<kConfig> {
   static constexpr int kThreads = 128 * (1 + kConsumers);
   static constexpr int kAtomN = kBlkN / kConsumersN;  // columns of one wgmma
   static_assert(kBlkM % (64 * kConsumersM) == 0 && kAtomN <= 256, "whole wgmmas");
+  static_assert(kConsumersN == 1 || kAtomN % 64 == 0, "columns side by side: each consumer's are whole boxes of B");
   // 64 K registers: 168 per thread with 384 threads, 128 with 512.
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
@@ -75,15 +76,19 @@ struct Gemm<kConfig> {
   struct Operands {
     using A = TmaOperand<Element, kMajorOfA<kOrder>, kBlkM, kStages, kClusterN>;
     using B = TmaOperand<Element, kMajorOfB<kOrder>, kBlkN, kStages, kClusterM>;
-    using MmaOp = SM90_WGMMA_SS<kAtomN, Sum, Element, Element, kGmmaMajor<kMajorOfA<kOrder>>,
+    template <int kColumns>
+    using MmaOp = SM90_WGMMA_SS<kColumns, Sum, Element, Element, kGmmaMajor<kMajorOfA<kOrder>>,
                                 kGmmaMajor<kMajorOfB<kOrder>>, GMMA::ScaleIn::One, GMMA::ScaleIn::One>;
-    using TiledMma = decltype(make_tiled_mma(MmaOp{}, Layout<Shape<Int<kConsumersM>, Int<kConsumersN>, _1>>{}));
+    using TiledMma = decltype(make_tiled_mma(MmaOp<kAtomN>{}, Layout<Shape<Int<kConsumersM>, Int<kConsumersN>, _1>>{}));
+    // Of whole boxes: makes the descriptors of B, which are TiledMma's but may lead to more columns than it reads.
+    using TiledMmaOfB = decltype(make_tiled_mma(MmaOp<B::kRows / kConsumersN>{},
+                                                Layout<Shape<Int<kConsumersM>, Int<kConsumersN>, _1>>{}));
   };
   using Epilogue = WarpgroupEpilogue<kAtomN, kConfig.accumulator>;
 
   struct SharedStorage {
     alignas(1024) Element a[kBlkM * kBlkK * kStages];
-    alignas(1024) Element b[kBlkN * kBlkK * kStages];
+    alignas(1024) Element b[rows_of_boxes(kBlkN) * kBlkK * kStages];
     typename Epilogue::SharedStorage epilogue[kConsumers];
     alignas(8) uint64_t full[kStages];
     alignas(8) uint64_t empty[kStages];
@@ -172,11 +177,12 @@ struct Gemm<kConfig> {
     int const consumer = thread / 128, consumer_m = consumer % kConsumersM, consumer_n = consumer / kConsumersM;
     int const lane = thread % 32;
     Tensor sA = make_tensor(make_smem_ptr(smem.a), OperandA::smem_layout());  // (BLK_M,BLK_K,PIPE)
-    Tensor sB = make_tensor(make_smem_ptr(smem.b), OperandB::smem_layout());  // (BLK_N,BLK_K,PIPE)
+    Tensor sB = make_tensor(make_smem_ptr(smem.b), OperandB::smem_layout());  // (ROWS_N,BLK_K,PIPE)
     typename Operands<kOrder>::TiledMma tiled_mma;
     auto const thr_mma = tiled_mma.get_slice(thread);
+    auto const thr_mma_b = typename Operands<kOrder>::TiledMmaOfB{}.get_slice(thread);
     Tensor tCrA = thr_mma.partition_fragment_A(sA);                                  // (MMA,MMA_M,MMA_K,PIPE)
-    Tensor tCrB = thr_mma.partition_fragment_B(sB);                                  // (MMA,MMA_N,MMA_K,PIPE)
+    Tensor tCrB = thr_mma_b.partition_fragment_B(sB);                                // (MMA,MMA_N,MMA_K,PIPE)
     Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});  // (MMA,MMA_M,MMA_N)
 
     auto const release = [&](int stage) {

@@ -65,15 +65,18 @@ struct Gemm<kConfig> {
   struct Operands {
     using A = TmaOperand<Element, kMajorOfA<kOrder>, kBlkM, kStages, kClusterN>;
     using B = TmaOperand<Element, kMajorOfB<kOrder>, kBlkN, kStages, kClusterM>;
-    using MmaOp = SM90_WGMMA_SS<kBlkN, Sum, Element, Element, kGmmaMajor<kMajorOfA<kOrder>>,
+    template <int kColumns>
+    using MmaOp = SM90_WGMMA_SS<kColumns, Sum, Element, Element, kGmmaMajor<kMajorOfA<kOrder>>,
                                 kGmmaMajor<kMajorOfB<kOrder>>, GMMA::ScaleIn::One, GMMA::ScaleIn::One>;
-    using TiledMma = decltype(make_tiled_mma(MmaOp{}, Layout<Shape<_1, _1, _1>>{}));
+    using TiledMma = decltype(make_tiled_mma(MmaOp<kBlkN>{}, Layout<Shape<_1, _1, _1>>{}));
+    // Of whole boxes: makes the descriptors of B, which are TiledMma's but may lead to more columns than it reads.
+    using TiledMmaOfB = decltype(make_tiled_mma(MmaOp<B::kRows>{}, Layout<Shape<_1, _1, _1>>{}));
   };
   using Epilogue = WarpgroupEpilogue<kBlkN, kConfig.accumulator>;
 
   struct SharedStorage {
     alignas(1024) Element a[kBlkM * kBlkK * kStages];
-    alignas(1024) Element b[kBlkN * kBlkK * kStages];
+    alignas(1024) Element b[rows_of_boxes(kBlkN) * kBlkK * kStages];
     typename Epilogue::SharedStorage epilogue[kConsumers];
     alignas(8) uint64_t full[kStages];
     alignas(8) uint64_t empty[kStages];
@@ -163,11 +166,12 @@ struct Gemm<kConfig> {
     using OperandB = typename Operands<kOrder>::B;
     int const lane = thread % 32;
     Tensor sA = make_tensor(make_smem_ptr(smem.a), OperandA::smem_layout());  // (BLK_M,BLK_K,PIPE)
-    Tensor sB = make_tensor(make_smem_ptr(smem.b), OperandB::smem_layout());  // (BLK_N,BLK_K,PIPE)
+    Tensor sB = make_tensor(make_smem_ptr(smem.b), OperandB::smem_layout());  // (ROWS_N,BLK_K,PIPE)
     typename Operands<kOrder>::TiledMma tiled_mma;
     auto const thr_mma = tiled_mma.get_slice(thread);
+    auto const thr_mma_b = typename Operands<kOrder>::TiledMmaOfB{}.get_slice(thread);
     Tensor tCrA = thr_mma.partition_fragment_A(sA);                                  // (MMA,MMA_M,MMA_K,PIPE)
-    Tensor tCrB = thr_mma.partition_fragment_B(sB);                                  // (MMA,MMA_N,MMA_K,PIPE)
+    Tensor tCrB = thr_mma_b.partition_fragment_B(sB);                                // (MMA,MMA_N,MMA_K,PIPE)
     Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});  // (MMA,MMA_M,MMA_N)
 
     auto const release = [&](int stage) {

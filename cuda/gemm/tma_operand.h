@@ -1,7 +1,8 @@
 // An operand of a Hopper kernel: its stages in shared memory as TMA writes and wgmma reads them, and the boxes that
 // fill one. Rows of 128 bytes with the 128-byte swizzle, whatever the type and order:
 //   k contiguous    one box (BLK_K, BLK) of 128 bytes along k
-//   mn contiguous   one box (64, BLK_K) per 64 elements along m or n (16-bit elements only)
+//   mn contiguous   one box (64, BLK_K) per 64 elements along m or n (16-bit elements only); the last one of a tile
+//                   whose rows 64 does not divide is whole, too, and brings rows of the next tile that nobody reads
 // CTAs of a cluster that need the same stage load a part of it each and multicast it to all of them.
 #pragma once
 
@@ -57,12 +58,16 @@ Status make_matrix_map(TensorMap* map, void const* data, TensorMode contiguous, 
   return make_tensor_map(map, spec);
 }
 
-/// kRows of m or n, 128 bytes along k, kStages of them; kSharers CTAs of the cluster load a stage together.
-template <class T, Major kMajor, int kRows, int kStages, int kSharers>
+/// The rows of a stage for a tile of `rows`, where they are contiguous: whole boxes.
+constexpr int rows_of_boxes(int rows) { return (rows + 63) / 64 * 64; }
+
+/// kBlk of m or n, 128 bytes along k, kStages of them; kSharers CTAs of the cluster load a stage together.
+template <class T, Major kMajor, int kBlk, int kStages, int kSharers>
 struct TmaOperand {
   static constexpr int kBlkK = 128 / int(sizeof(T));
+  static constexpr int kRows = kMajor == Major::k ? kBlk : rows_of_boxes(kBlk);  // of a stage
   static constexpr int kStageBytes = kRows * 128;
-  static_assert(kMajor == Major::k || (sizeof(T) == 2 && kRows % 64 == 0), "mn-major: 16 bits, whole boxes of 64");
+  static_assert(kMajor == Major::k || (sizeof(T) == 2 && kBlk % 8 == 0), "mn-major: 16 bits, boxes begin at 16 bytes");
   static_assert(kMajor == Major::mn || (kRows % (8 * kSharers) == 0 && kRows / kSharers <= 256), "boxes of 8 rows");
 
   static constexpr int kBoxContiguous = kMajor == Major::k ? kBlkK : 64;
@@ -73,9 +78,9 @@ struct TmaOperand {
     constexpr auto kAtom = gmma_smem_atom<kGmmaMajor<kMajor>, T, 128>();
     constexpr auto kShape = make_shape(Int<kRows>{}, Int<kBlkK>{}, Int<kStages>{});
     if constexpr (kMajor == Major::k) {
-      return tile_to_shape(kAtom, kShape);  // (BLK,BLK_K,PIPE)
+      return tile_to_shape(kAtom, kShape);  // (ROWS,BLK_K,PIPE)
     } else {
-      return tile_to_shape(kAtom, kShape, Step<_2, _1, _3>{});  // (BLK,BLK_K,PIPE): a box's 64 rows lie together
+      return tile_to_shape(kAtom, kShape, Step<_2, _1, _3>{});  // (ROWS,BLK_K,PIPE): a box's 64 rows lie together
     }
   }
 
