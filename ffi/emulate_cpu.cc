@@ -89,9 +89,13 @@ nb::dict to_dict(emu::Counters const& counters) {
   dict["proxy_fences"] = counters.proxy_fences;
   dict["tma_loads"] = counters.tma_loads;
   dict["tma_load_bytes"] = counters.tma_load_bytes;
+  dict["tma_load_sectors"] = counters.tma_load_sectors;
+  dict["tma_load_ideal_sectors"] = counters.tma_load_ideal_sectors;
   dict["tma_smem_bytes"] = counters.tma_smem_bytes;
   dict["tma_stores"] = counters.tma_stores;
   dict["tma_store_bytes"] = counters.tma_store_bytes;
+  dict["tma_store_sectors"] = counters.tma_store_sectors;
+  dict["tma_store_ideal_sectors"] = counters.tma_store_ideal_sectors;
   auto const add_requests = [&](std::string const& name, emu::Transactions const& transactions) {
     dict[(name + "_requests").c_str()] = transactions.requests;
   };

@@ -119,9 +119,12 @@ struct Counters {
   uint64_t proxy_fences = 0;             // per thread
   uint64_t tma_loads = 0;                // instructions
   uint64_t tma_load_bytes = 0;           // read from global memory, once for all receivers; zero fill excluded
+  uint64_t tma_load_sectors = 0;         // 32-byte pieces that a box's rows touch, each row by itself
+  uint64_t tma_load_ideal_sectors = 0;   // the fewest that hold as many bytes as the box
   uint64_t tma_smem_bytes = 0;           // written to shared memory
   uint64_t tma_stores = 0;               // instructions, reductions among them
   uint64_t tma_store_bytes = 0;          // written to global memory
+  uint64_t tma_store_sectors = 0, tma_store_ideal_sectors = 0;
   // With Options::count_transactions; ldmatrix is counted above.
   Transactions shared_load_transactions, shared_store_transactions;  // plain; no sectors
   Transactions global_load_transactions, global_store_transactions;  // plain; no wavefronts

@@ -222,8 +222,8 @@ void Domain::start_cluster(uint64_t index) {
   if (detect_races) {
     reset(shadow, ctas.size(), shape.smem_bytes);
     clear_clocks();
-    for (Clock& clock : cluster_clocks) clock = ctas.size() > 1 ? further_clock() : nullptr;
   }
+  for (Clock& clock : cluster_clocks) clock = detect_races && ctas.size() > 1 ? further_clock() : nullptr;
   tma_loads.clear();
   polled.clear();
   idle_polls = 0;

@@ -15,7 +15,8 @@ namespace moye::emu {
 namespace {
 
 constexpr char const* kLoad = "TMA load";
-constexpr uint32_t kPiece = 16;  // bytes that swizzles move together
+constexpr uint32_t kPiece = 16;        // bytes that swizzles move together
+constexpr uint32_t kSectorBytes = 32;  // of global memory
 
 char const* name(TmaStoreKind kind) { return kind == TmaStoreKind::store ? "TMA store" : "TMA reduction"; }
 
@@ -69,6 +70,18 @@ void for_each_row(EncodedTensorMap const& map, int32_t const* coordinates, F con
     f(row);
   }
 }
+
+/// What a box moves of global memory.
+struct Traffic {
+  uint64_t bytes = 0, sectors = 0;
+
+  void add(Row const& row) {
+    auto const begin = reinterpret_cast<uintptr_t>(row.inside);
+    bytes += row.bytes;
+    sectors += (begin + row.bytes - 1) / kSectorBytes - begin / kSectorBytes + 1;
+  }
+  uint64_t ideal_sectors() const { return (bytes + kSectorBytes - 1) / kSectorBytes; }
+};
 
 EncodedTensorMap checked_map(Thread& thread, void const* tensor_map, int rank, char const* what, Loc loc) {
   auto const fail = [&](std::string const& text) {
@@ -201,12 +214,16 @@ void load(void const* tensor_map, uint64_t* bar, void* smem_dst, int rank, int32
                     at(loc).c_str(), mask, domain.ctas.size());
     });
   }
-  ++domain.counters.tma_loads;
+  Traffic traffic;
   for_each_row(map, coordinates, [&](Row const& row) {
     if (row.inside == nullptr) return;
     global_access(thread, row.inside, row.bytes, false, "TMA load (read)", loc);
-    domain.counters.tma_load_bytes += row.bytes;
+    traffic.add(row);
   });
+  ++domain.counters.tma_loads;
+  domain.counters.tma_load_bytes += traffic.bytes;
+  domain.counters.tma_load_sectors += traffic.sectors;
+  domain.counters.tma_load_ideal_sectors += traffic.ideal_sectors();
   for (Cta& cta : domain.ctas) {
     if ((mask >> cta.rank & 1) == 0) continue;
     issue_load(thread, map, coordinates, offset, cta, mbarrier_offset, multicast, loc);
@@ -336,16 +353,20 @@ void tma_store(void const* tensor_map, void const* smem_src, int rank, int32_t c
                     at(loc).c_str());
     });
   }
-  ++domain.counters.tma_stores;
+  Traffic traffic;
   for_each_row(map, coordinates, [&](Row const& row) {
     if (row.inside == nullptr) return;
-    domain.counters.tma_store_bytes += row.bytes;
+    traffic.add(row);
     if (kind == TmaStoreKind::store) {
       global_access(thread, row.inside, row.bytes, true, "TMA store (write)", loc);
     } else {
       global_reduction(thread, row.inside, row.bytes, "TMA reduction (write)", loc);
     }
   });
+  ++domain.counters.tma_stores;
+  domain.counters.tma_store_bytes += traffic.bytes;
+  domain.counters.tma_store_sectors += traffic.sectors;
+  domain.counters.tma_store_ideal_sectors += traffic.ideal_sectors();
   if (domain.detect_races) {
     if (thread.store_agent < 0) thread.store_agent = new_async_agent(thread, /*warp=*/false);
     AsyncOperation const read{thread.clock, thread.floors, thread.store_agent, thread.store_groups + 1, what, loc};
