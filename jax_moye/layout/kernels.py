@@ -19,11 +19,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from jax_moye.layout import Layout, Swizzle, checks, tile_to_shape
+from jax_moye.layout import Layout, Swizzle, checks, kernels_sm90, tile_to_shape
 from jax_moye.layout.atoms import CopyAtom, UniversalCopy, UniversalFMA, copy_op, mma_atom
 from jax_moye.layout.checks import BankReport, OccupancyReport, RegisterReport, SectorReport, SmemReport
 from jax_moye.layout.dtypes import dtype
 from jax_moye.layout.errors import InvalidType
+from jax_moye.layout.kernels_sm90 import TmaKernelLayouts
 from jax_moye.layout.tiled import (
     TiledCopy,
     TiledMma,
@@ -454,7 +455,7 @@ def _simt(config: Any, order: str) -> KernelLayouts:
     )
 
 
-_KERNELS: dict[str, Callable[[Any, str], KernelLayouts]] = {
+_KERNELS: dict[str, Callable[[Any, str], KernelLayouts | TmaKernelLayouts]] = {
     "sm70_tensorop": _sm70_tensorop,
     "sm80_tensorop": _sm80_tensorop,
     "sm80_ldmatrix": _sm80_ldmatrix,
@@ -464,24 +465,27 @@ _KERNELS: dict[str, Callable[[Any, str], KernelLayouts]] = {
     "simt_tiled": _simt,
     "simt_overlap": _simt,
     "simt_double_buffer": _simt,
+    "sm90_cooperative": kernels_sm90.describe,
+    "sm90_pingpong": kernels_sm90.describe,
 }
 
 DESCRIBED = tuple(_KERNELS)
 
 
 @functools.lru_cache(256)
-def kernel_layouts(config: Any, order: str = "NN") -> KernelLayouts:
+def kernel_layouts(config: Any, order: str = "NN") -> Any:
     """The layouts of a row of the table.
 
     Args:
-      config: a row of `jax_moye.configs()`, or anything with its kernel, dtype, tile, stages, alignment and name.
+      config: a row of `jax_moye.configs()`, or anything with its kernel, dtype, accumulator, tile, stages, cluster,
+        alignment and name.
       order: of the operands, first letter a, second b; N is row-major, T is stored transposed.
 
     Returns:
-      KernelLayouts.
+      KernelLayouts; of a kernel that TMA feeds `kernels_sm90.TmaKernelLayouts`.
 
     Raises:
-      InvalidType: no kernel of this name is described, or there is no such order.
+      InvalidType: no kernel of this name is described, there is no such order, or the kernel does not take it.
     """
     if config.kernel not in _KERNELS:
         raise InvalidType(

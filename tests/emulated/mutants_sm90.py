@@ -478,7 +478,7 @@ MUTANTS = [
         PACK,
         "if (row >= rows || byte >= operand.pitch) continue;",
         "if (byte >= operand.pitch) continue;",
-        r"race on global memory workspace\+0x[0-9a-f]+: plain store \(write\) by .* at pack\.h:\d+ is not ordered after",
+        r"race on global memory workspace\+0x[0-9a-f]+: plain store \(write\) by .* is not ordered after plain store",
         order="TN",
     ),
     Mutant(

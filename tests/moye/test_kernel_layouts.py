@@ -31,12 +31,14 @@ class Row(NamedTuple):
     accumulator: str
     tile: tuple[int, int, int]
     stages: int
+    cluster: tuple[int, int]
     alignment: int
 
     @property
     def name(self) -> str:
-        """As in the table."""
-        return f"{self.kernel}_{self.dtype}_{'x'.join(map(str, self.tile))}_s{self.stages}_a{self.alignment}"
+        """As in the table, with the cluster always."""
+        tile, cluster = ("x".join(map(str, sizes)) for sizes in (self.tile, self.cluster))
+        return f"{self.kernel}_{self.dtype}_{tile}_s{self.stages}_c{cluster}_a{self.alignment}"
 
 
 def table() -> dict[int, Row]:
@@ -46,8 +48,8 @@ def table() -> dict[int, Row]:
     found = row.findall((cxx.CUDA / "gemm/configs.h").read_text())
     assert len(found) >= 30
     return {
-        place: Row(k, t, sums, (int(a), int(b), int(c)), int(s), int(v))
-        for place, (k, t, sums, a, b, c, s, _m, _n, v) in enumerate(found)
+        place: Row(k, t, sums, (int(a), int(b), int(c)), int(s), (int(m), int(n)), int(v))
+        for place, (k, t, sums, a, b, c, s, m, n, v) in enumerate(found)
         if k in kernels.DESCRIBED
     }
 
@@ -115,6 +117,10 @@ template <class Tiled, class T, class L> auto sources(L const& l) {
 template <class Tiled, class T, class L> auto targets(L const& l) {
   return layout_part(Tiled::thread_values(view<T>(l), Tiled::layout_D_TV()).layout());
 }
+template <int kRow, Order kOrder> using OfOrder = typename GemmOf<kRow>::template Operands<kOrder>;
+template <class Operand> constexpr auto box() {
+  return make_shape(Int<Operand::kBoxContiguous>{}, Int<Operand::kBoxOther>{}, Int<Operand::kStageBytes>{});
+}
 template <int kRow> constexpr auto tile_c() { return Shape<Int<GemmOf<kRow>::kBlkM>, Int<GemmOf<kRow>::kBlkN>>{}; }
 """.replace("PITCH", str(PITCH)).replace(
     "KERNELS", "\n".join(f'#include "gemm/{kernel}.cuh"' for kernel in sorted({row.kernel for row in table().values()}))
@@ -150,6 +156,28 @@ READ_FACTS = {  # where an atom reads shared memory
     "read source": "sources<Read<{r}, {o}, {m}>, OperandElement<{r}>>(smem<{r}, {o}, {m}>())",
     "read fragment": "Read<{r}, {o}, {m}>{{}}.get_slice(0).retile_D(fragment<{r}, {o}, {m}>()).layout()",
 }
+
+# Of the Hopper kernels, for row {r} in order {order}.
+TMA_FACTS = {
+    "thr_layout_vmnk": "OfOrder<{r}, Order::{order}>::TiledMma::thr_layout_vmnk()",
+    "tile_shape": "OfOrder<{r}, Order::{order}>::TiledMma::tile_shape()",
+    "C_TV": "OfOrder<{r}, Order::{order}>::TiledMma::layout_C_TV()",
+    "C part": "OfOrder<{r}, Order::{order}>::TiledMma::partition_shape_C(tile_c<{r}>())",
+    "threads": "Int<GemmOf<{r}>::kThreads>{{}}",
+    "smem_bytes": "Int<GemmOf<{r}>::kSmemBytes>{{}}",
+    "a smem": "OfOrder<{r}, Order::{order}>::A::smem_layout()",
+    "b smem": "OfOrder<{r}, Order::{order}>::B::smem_layout()",
+    "a box": "box<typename OfOrder<{r}, Order::{order}>::A>()",
+    "b box": "box<typename OfOrder<{r}, Order::{order}>::B>()",
+}
+
+
+def tma_facts(kernel: Any) -> dict[str, Any]:
+    facts = {name: fact for name, fact in mma_facts(kernel).items() if name in TMA_FACTS}
+    for operand in kernel.operands:
+        facts[f"{operand.name} smem"] = operand.smem
+        facts[f"{operand.name} box"] = (*operand.box, operand.stage_bytes)
+    return facts
 
 
 def operand_fact_names(row: Row) -> dict[str, str]:
@@ -215,6 +243,10 @@ def test_layouts(tmp_path: pathlib.Path):
         wanted.append({name: facts[name] for name in fields})
 
     for i, row in table().items():
+        if row.kernel.startswith("sm90_"):
+            order = "NT" if row.dtype not in ("bf16", "f16") else ("NN", "TT")[i % 2]
+            add(i, order, TMA_FACTS, tma_facts(kernels.kernel_layouts(row, order)), order=order)
+            continue
         for order in ("NN", "TT"):
             kernel = kernels.kernel_layouts(row, order)
             if order == "NN":
