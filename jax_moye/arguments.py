@@ -121,7 +121,7 @@ def canonical_precision(precision: Any) -> Any:
         return (_precision_level(precision),) * 2
     if isinstance(precision, (tuple, list)) and len(precision) == 2:
         kinds = {str if isinstance(level, str) else type(level) for level in precision}
-        if kinds in ({str}, {lax.Precision}):  # JAX takes no mixed pair
+        if kinds == {str} or (kinds == {lax.Precision} and isinstance(precision, tuple)):  # as JAX: no mixed pair
             return tuple(map(_precision_level, precision))
     raise _no_precision(precision)
 

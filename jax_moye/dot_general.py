@@ -15,6 +15,7 @@ from jax_moye import _compat
 from jax_moye.arguments import Static, jitted_where_eager, static_arguments
 from jax_moye.configs import GemmConfig
 from jax_moye.interpret import InterpretParams
+from jax_moye.options import resolve
 from jax_moye.primitive import contract
 from jax_moye.problem import labels
 from jax_moye.reference import lax_aval
@@ -85,7 +86,7 @@ def dot_general(
         )
         operands = _compat.match_varying(lhs, rhs)
         avals = [jax.typeof(x) for x in operands]
-        if dimension_numbers is None:  # of matrices and vectors, since jax 0.10
+        if dimension_numbers is None and all(1 <= aval.ndim <= 2 for aval in avals):  # since jax 0.10
             dimension_numbers = (((avals[0].ndim - 1,), (0,)), ((), ()))
         dimensions = _canonical_dimensions(dimension_numbers)
         out = lax_aval(
@@ -223,6 +224,7 @@ def einsum(
         try:
             static = static_arguments("einsum", **of_lax, **options)
         except (TypeError, ValueError):
+            resolve("einsum", **options)  # raises if it is about these
             spec = None  # jnp.einsum has the words
     if spec is None:
         # Not documented, but the one way to einsum's products; tests/python/test_dot_general.py fails without it.
