@@ -18,6 +18,7 @@ def split_tf32(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         high high' + (low high' + high low') + low low',
     and the last term, 2^-22 of the first at most, is left out.
     Where x is inf or NaN, low is x and high 1 with x's sign: inf times 0 would be NaN, and low is 0 in most places.
+    Where x is within 2^-22 of the largest f32, high + low is beyond it.
 
     Args:
       x: any shape, f32.
