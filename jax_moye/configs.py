@@ -26,7 +26,8 @@ class GemmConfig:
       kernel: the file of cuda/gemm it is compiled from.
       dtype: of both operands: bf16, f16, f32, f64, s8 (int8), e4m3 (float8_e4m3fn), e5m2 (float8_e5m2), or tf32, which
         is f32 in memory and multiplied as TF32.
-      accumulator: what products are summed in.
+      accumulator: what products are summed in; f32_fast are sums of 8-bit floats that stay in the tensor core, which
+        keeps some 14 bits of them.
       out_dtypes: that it can write.
       tile: (m, n, k), elements of one CTA's tile.
       stages: slots of the shared-memory pipeline.
