@@ -11,7 +11,7 @@ import pytest
 
 import jax_moye
 from tests.emulated.emulate import emulate
-from tests.emulated.problems import Problem, make_call
+from tests.emulated.problems import UNIT, Problem, accumulation_bound, make_call
 
 CONFIGS = [c for c in jax_moye.configs() if c.kernel.startswith("sm90_") and c.dtype in ("e4m3", "e5m2")]
 every_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
@@ -51,3 +51,16 @@ def test_both_kinds_are_in_the_table():
     if not CONFIGS:
         pytest.skip("no such row in this build")
     assert {config.accumulator for config in CONFIGS} == {"f32", "f32_fast"}
+
+
+@every_config
+@pytest.mark.parametrize("out_dtype", ["f32", "bf16"])
+def test_operands_with_a_scale_each(config, out_dtype):
+    """Scaled 8-bit floats: alpha is the product of the operands' scales, and the sums are rounded once."""
+    scale_a, scale_b = 2.0**-9 * 1.37, 2.0**4 * 1.11
+    call = make_call(config, Problem(70, 40, 200, "NT"), out_dtype, values="normal")
+    report = emulate(config, call, alpha=scale_a * scale_b)
+    assert report["ok"], report["message"]
+    a, b = (scale * x[0].astype(np.float64) for scale, x in ((scale_a, call.values_a), (scale_b, call.values_b)))
+    error = abs(call.result()[0].astype(np.float64) - a @ b)
+    assert (error <= accumulation_bound(config, a, b) + 1.01 * UNIT[out_dtype] * abs(a @ b) + 1e-7 * abs(a @ b)).all()
