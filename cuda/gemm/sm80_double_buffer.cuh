@@ -15,6 +15,7 @@
 #include "gemm/operand.h"
 #include "gemm/order.h"
 #include "gemm/sync_mma.h"
+#include "gemm/tensorop.h"
 #include "gemm/tile_scheduler.h"
 #include "moye/algorithm/copy.h"
 #include "moye/algorithm/fill.h"
@@ -37,38 +38,20 @@ template <GemmConfig kConfig>
   requires(kConfig.kernel == Kernel::sm80_double_buffer)
 struct Gemm<kConfig> {
   using MmaOp = typename Sm80Mma<kConfig.dtype, kConfig.accumulator>::Op;
-  using AtomK = decltype(get<2>(typename MmaAtom<MmaOp>::ShapeMNK{}));
-  using TiledMma = decltype(make_tiled_mma(MmaOp{}, Layout<Shape<_2, _2, _1>>{}, Tile<_32, _32, AtomK>{}));
+  using TiledMma = WarpTiledMma<MmaOp, 2, 2>;
   using Element = typename ElementOf<kConfig.dtype>::Type;
   static constexpr int kThreads = 128;
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kBlkK = kConfig.tile.k;
-  static constexpr int kRowBytes = kBlkK * int(sizeof(Element));            // of a row along k
   static constexpr int kVector = kConfig.alignment / int(sizeof(Element));  // elements of one global load
   static_assert(kBlkM % 32 == 0 && kBlkN % 32 == 0, "two warps of 16x8 atoms, with x4 ldmatrix, cover 32 rows");
-  static_assert(kRowBytes == 64 || kRowBytes == 128, "the swizzles below are for rows of 64 and 128 bytes");
   static_assert(kConfig.stages == 2, "two shared-memory buffers");
   static_assert(decltype(size(TiledMma{}))::value == kThreads);
 
-  // The widest cp.async of `alignment` bytes; cp.async knows no 2 bytes.
-  using GlobalCopy = Conditional<
-      kConfig.alignment == 16, SM80_CP_ASYNC_CACHEGLOBAL<uint128_t>,
-      Conditional<kConfig.alignment == 8, SM80_CP_ASYNC_CACHEALWAYS<uint64_t>,
-                  Conditional<kConfig.alignment == 4, SM80_CP_ASYNC_CACHEALWAYS<uint32_t>, UniversalCopy<Element>>>>;
+  using GlobalCopy = typename GlobalCopyOp<kConfig.alignment>::Type;
 
-  /// Shared memory of an operand of kRows rows: free of bank conflicts for its reads and for 16-byte cp.async.
   template <Major kMajor, int kRows>
   static MOYE_HOST_DEVICE constexpr auto smem_layout() {
-    if constexpr (kMajor == Major::k) {  // 16-byte pieces of a row change places with those of the rows above and below
-      using Atom = decltype(composition(Swizzle<kRowBytes == 128 ? 3 : 2, sizeof(Element) == 2 ? 3 : 2, 3>{},
-                                        Layout<Shape<_8, Int<kBlkK>>, Stride<Int<kBlkK>, _1>>{}));
-      return tile_to_shape(Atom{}, make_shape(Int<kRows>{}, Int<kBlkK>{}, _2{}));  // (BLK,BLK_K,2)
-    } else if constexpr (sizeof(Element) == 2) {
-      using Atom = decltype(composition(Swizzle<3, 3, 3>{}, Layout<Shape<_64, _8>, Stride<_1, _64>>{}));
-      return tile_to_shape(Atom{}, make_shape(Int<kRows>{}, Int<kBlkK>{}, _2{}));  // (BLK,BLK_K,2)
-    } else {  // plain loads: lanes read 8 neighbours of each of 4 k
-      using Atom = decltype(composition(Swizzle<2, 3, 2>{}, Layout<Shape<_32, _4>, Stride<_1, _32>>{}));
-      return tile_to_shape(Atom{}, make_shape(Int<kRows>{}, Int<kBlkK>{}, _2{}));  // (BLK,BLK_K,2)
-    }
+    return swizzled_smem<Element, kMajor>(Shape<Int<kRows>, Int<kBlkK>, _2>{});  // (BLK,BLK_K,2)
   }
 
   template <Major kMajor, int kRows>
@@ -76,13 +59,8 @@ struct Gemm<kConfig> {
     return coalesced_copy<CopyAtom<GlobalCopy, Element>, kMajor, kThreads, kRows, kBlkK, kVector>();
   }
 
-  /// ldmatrix reads 8x8 matrices of 16-bit elements, or 8x4 of 32-bit ones, whose rows are contiguous along k; those of
-  /// 16-bit elements also transposed, contiguous along m or n.
   template <Major kMajor>
-  using SmemCopyAtom =
-      CopyAtom<Conditional<kMajor == Major::k, SM75_U32x4_LDSM_N,
-                           Conditional<sizeof(Element) == 2, SM75_U16x8_LDSM_T, UniversalCopy<Element>>>,
-               Element>;
+  using SmemCopyAtom = FragmentCopyAtom<Element, kMajor>;
 
   using Epilogue = StagedEpilogue<TiledMma, kBlkM, kBlkN, kConfig.accumulator>;
 
@@ -105,7 +83,7 @@ struct Gemm<kConfig> {
     TileCoord const tile = tile_coord(block_idx().x, grid.m, grid.n);
     int const k_tiles = grid.k;
     int const m_left = int(args.m) - tile.m * kBlkM;  // rows of A from this tile on
-    int const n_left = int(args.n) - tile.n * kBlkN;
+    int const n_left = int(args.n) - tile.n * kBlkN;  // columns of D, rows of B
     int const k = int(args.k);
 
     // Whole tiles: what lies beyond m, n and k is predicated, never read.

@@ -58,7 +58,7 @@ struct Gemm<kConfig> {
 
   template <Major kMajor, int kRows>
   static MOYE_HOST_DEVICE constexpr auto smem_layout() {
-    return swizzled_smem<Element, kMajor, kRows, kBlkK, kStages>();  // (BLK,BLK_K,PIPE)
+    return swizzled_smem<Element, kMajor>(Shape<Int<kRows>, Int<kBlkK>, Int<kStages>>{});  // (BLK,BLK_K,PIPE)
   }
 
   template <Major kMajor, int kRows>
@@ -71,24 +71,21 @@ struct Gemm<kConfig> {
 
   using Epilogue = StagedEpilogue<TiledMma, kBlkM, kBlkN, kConfig.accumulator>;
 
-  template <Order kOrder>
   struct Operands {
-    alignas(1024) Element a[cosize_v<decltype(smem_layout<kMajorOfA<kOrder>, kBlkM>())>];
-    alignas(1024) Element b[cosize_v<decltype(smem_layout<kMajorOfB<kOrder>, kBlkN>())>];
+    alignas(1024) Element a[kBlkM * kBlkK * kStages];
+    alignas(1024) Element b[kBlkN * kBlkK * kStages];
   };
-  template <Order kOrder>
   struct SharedStorage {
-    Operands<kOrder> operands;
+    Operands operands;
     typename Epilogue::SharedStorage epilogue;
   };
-  static constexpr int kSmemBytes = int(sizeof(SharedStorage<Order::NN>));
-  static_assert(sizeof(SharedStorage<Order::NN>) == sizeof(SharedStorage<Order::TT>));
+  static constexpr int kSmemBytes = int(sizeof(SharedStorage));
   static_assert(kSmemBytes <= 99 * 1024, "more shared memory than sm_86, sm_89 and sm_120 give one CTA");
 
   template <Order kOrder>
   static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid) {
     constexpr Major kMajorA = kMajorOfA<kOrder>, kMajorB = kMajorOfB<kOrder>;
-    auto& smem = *reinterpret_cast<SharedStorage<kOrder>*>(smem_base());
+    auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     int const thread = thread_idx().x;
     int const k_tiles = grid.k;
 

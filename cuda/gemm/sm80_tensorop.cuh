@@ -13,6 +13,7 @@
 #include "gemm/operand.h"
 #include "gemm/order.h"
 #include "gemm/sync_mma.h"
+#include "gemm/tensorop.h"
 #include "gemm/tile_scheduler.h"
 #include "moye/algorithm/copy.h"
 #include "moye/algorithm/fill.h"
@@ -45,11 +46,7 @@ struct Gemm<kConfig> {
   static_assert(kConfig.stages == 1, "one shared-memory buffer");
   static_assert(decltype(size(TiledMma{}))::value == kThreads);
 
-  // The widest cp.async of `alignment` bytes; cp.async knows no 2 bytes.
-  using GlobalCopy = Conditional<
-      kConfig.alignment == 16, SM80_CP_ASYNC_CACHEGLOBAL<uint128_t>,
-      Conditional<kConfig.alignment == 8, SM80_CP_ASYNC_CACHEALWAYS<uint64_t>,
-                  Conditional<kConfig.alignment == 4, SM80_CP_ASYNC_CACHEALWAYS<uint32_t>, UniversalCopy<Element>>>>;
+  using GlobalCopy = typename GlobalCopyOp<kConfig.alignment>::Type;
 
   /// Shared memory of an operand of kRows rows, in the order of global memory. The padding keeps vectors of 16 bytes
   /// aligned and spreads the (row, k) = (8, 4) words that an atom's lanes read over all banks.
@@ -91,7 +88,7 @@ struct Gemm<kConfig> {
     TileCoord const tile = tile_coord(block_idx().x, grid.m, grid.n);
     int const k_tiles = grid.k;
     int const m_left = int(args.m) - tile.m * kBlkM;  // rows of A from this tile on
-    int const n_left = int(args.n) - tile.n * kBlkN;
+    int const n_left = int(args.n) - tile.n * kBlkN;  // columns of D, rows of B
     int const k = int(args.k);
 
     // Whole tiles: what lies beyond m, n and k is predicated, never read.

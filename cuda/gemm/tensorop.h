@@ -1,5 +1,5 @@
-// How the multistage kernels lay out a dtype: its warps, its shared memory without bank conflicts, and how fragments
-// are read from there.
+// How the kernels on mma.sync lay out a dtype: its warps, its way from global to shared memory, shared memory without
+// bank conflicts, and how fragments are read from there.
 #pragma once
 
 #include "gemm/config.h"
@@ -24,22 +24,25 @@ using WarpTiledMma =
 template <class Element, Major kMajor>
 inline constexpr bool has_ldmatrix = kMajor == Major::k ? sizeof(Element) <= 4 : sizeof(Element) == 2;
 
-/// A fragment's way from shared memory: ldmatrix, or element by element.
+/// A fragment's way from shared memory: ldmatrix, or element by element. For bytes along m or n that is dear: 16 times
+/// the instructions, each a wavefront of 32 bytes, four times the wavefronts. Wider loads hold bytes of several rows,
+/// and a transpose in registers leaves a thread rows side by side, which an atom has 8 apart: D's rows and columns
+/// would come permuted, and no longer as pairs for the epilogue.
 template <class Element, Major kMajor>
 using FragmentCopyAtom = CopyAtom<Conditional<!has_ldmatrix<Element, kMajor>, UniversalCopy<Element>,
                                               Conditional<kMajor == Major::k, SM75_U32x4_LDSM_N, SM75_U16x8_LDSM_T>>,
                                   Element>;
 
-/// Shared memory of kStages k-tiles, (BLK,BLK_K,PIPE), swizzled: free of bank conflicts for 16-byte cp.async and for
-/// FragmentCopyAtom.
+/// Shared memory of k-tiles, (BLK,BLK_K) or (BLK,BLK_K,PIPE), swizzled and without padding: free of bank conflicts for
+/// 16-byte cp.async and for FragmentCopyAtom.
 ///   ldmatrix    8 rows of 16 bytes, one below the other, lie in 8 different groups of 4 banks
 ///   words       4 ks of 8 rows (4 of 8-byte elements): runs of 32 bytes along k or rows, 4 of which fill the banks
 ///   bytes       a thread's 4 are ks of one row, so that a warp reads ks 4 apart: 8 rows of 4 such ks
-template <class Element, Major kMajor, int kRows, int kBlkK, int kStages>
-MOYE_HOST_DEVICE constexpr auto swizzled_smem() {
+template <class Element, Major kMajor, class TileShape>
+MOYE_HOST_DEVICE constexpr auto swizzled_smem(TileShape const& shape) {
+  constexpr int kRows = decltype(get<0>(TileShape{}))::value, kBlkK = decltype(get<1>(TileShape{}))::value;
   constexpr int kBytes = int(sizeof(Element));
   constexpr int kBits = trailing_zeros<kBytes>;  // of the bytes of an element
-  auto const shape = make_shape(Int<kRows>{}, Int<kBlkK>{}, Int<kStages>{});
   if constexpr (kMajor == Major::k && kBytes <= 4) {
     static_assert(kBlkK * kBytes == 64 || kBlkK * kBytes == 128, "the swizzles are for rows of 64 or 128 bytes");
     return tile_to_shape(composition(Swizzle<kBlkK * kBytes == 128 ? 3 : 2, 4 - kBits, 3>{},
