@@ -75,14 +75,16 @@ def lax_result_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> Any:
 
     lax may convert operands to the dtype it is asked for, so that must be able to hold theirs.
     """
-    try:
-        operand_dtype = lhs_dtype if lhs_dtype == rhs_dtype else jnp.promote_types(lhs_dtype, rhs_dtype)
-    except ValueError:  # JAX promotes no 8-bit float
-        return out_dtype
-    floating = all(jnp.issubdtype(dtype, jnp.floating) for dtype in (operand_dtype, out_dtype))
-    if operand_dtype == out_dtype or not floating or jnp.dtype(operand_dtype).itemsize == 1:
-        return out_dtype
-    return jnp.promote_types(operand_dtype, out_dtype)
+    # Naming the dtype of a result promotes nothing, so jax_numpy_dtype_promotion="strict" does not apply.
+    with jax.numpy_dtype_promotion("standard"):
+        try:
+            operand_dtype = lhs_dtype if lhs_dtype == rhs_dtype else jnp.promote_types(lhs_dtype, rhs_dtype)
+        except ValueError:  # JAX promotes no 8-bit float
+            return out_dtype
+        floating = all(jnp.issubdtype(dtype, jnp.floating) for dtype in (operand_dtype, out_dtype))
+        if operand_dtype == out_dtype or not floating or jnp.dtype(operand_dtype).itemsize == 1:
+            return out_dtype
+        return jnp.promote_types(operand_dtype, out_dtype)
 
 
 def reference(lhs, rhs, *c, spec, out_dtype, precision, beta=0.0, out_sharding=None, permutations=(None, None)):

@@ -79,6 +79,21 @@ def test_derivatives(xw):
     jax.tree.map(np.testing.assert_allclose, vjp(jnp.float32(1)), expected)  # the second half, outside
 
 
+@pytest.mark.parametrize("implementation", ["moye", "xla"])
+def test_strict_promotion(rng, implementation):
+    """A program that promotes nothing promotes nothing: the result's dtype is asked for, the derivatives' follow."""
+    x, w = (jnp.asarray(integers(rng, shape, jnp.float16)) for shape in ((6, 8), (8, 5)))
+    product = functools.partial(lax.dot_general, dimension_numbers=MATRICES, preferred_element_type=jnp.float32)
+    loss = lambda x, w: jnp.sum(product(x, w))  # noqa: E731
+    expected = jax.grad(loss, (0, 1))(x, w)
+    interpret = None if implementation == "xla" else True
+    options = jax_moye.options(implementation=implementation, interpret=interpret)
+    with jax.numpy_dtype_promotion("strict"), jax_moye.intercept(), options:
+        gradients = jax.grad(loss, (0, 1))(x, w)
+    assert [g.dtype for g in gradients] == [jnp.float16] * 2
+    jax.tree.map(np.testing.assert_array_equal, gradients, expected)
+
+
 def test_programs_traced_outside_are_traced_again(xw):
     traces = []
 
