@@ -28,7 +28,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, partial_eval, xla
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jax_moye import _compat, _ffi, primitive
+from jax_moye import _compat, _ffi, primitive, target
 from jax_moye.plan import KernelCall, Request, describe, plan_call
 from jax_moye.primitive import contract, contract_p
 from jax_moye.problem import GemmProblem, NotServedError, labels, parse_spec
@@ -479,7 +479,7 @@ def _plan(
     sizes = _label_sizes(request, x, w, permutations)
     problem, strides = fit_epilogue(call.problem, parse_spec(request.spec).out, sizes, epilogue)
     if problem is not call.problem:
-        reason = why_not(call.config, problem, _compat.cuda_arch() if platform == "cuda" else None)
+        reason = why_not(call.config, problem, target.cuda_arch() if platform == "cuda" else None)
         if reason is not None:
             raise NotServedError(f"{call.config.name}: {reason}")
     return dataclasses.replace(call, problem=problem), strides

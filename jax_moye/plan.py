@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
-from jax_moye import _compat, _ffi
+from jax_moye import _compat, _ffi, target
 from jax_moye.configs import ConfigTable, GemmConfig, configs, find_config
 from jax_moye.cost import predicted_split_us, predicted_us
 from jax_moye.interpret import InterpretParams
@@ -381,7 +381,7 @@ def plan_call(
             f"interpret=True runs kernels in an emulator on the CPU, and this program is for {platform}: place its "
             "arrays on a CPU device, under e.g. jax.default_device(jax.devices('cpu')[0]), or leave out interpret"
         )
-    arch = _compat.cuda_arch() if on_cuda else None
+    arch = target.cuda_arch() if on_cuda else None
     call = find_kernel(request, lhs, rhs, permutations, arch, platform, may_split)
     if call is None:
         return None
@@ -397,7 +397,7 @@ def plan_call(
             raise NotServedError("f32 below precision 'high' may use TF32, and our f32 kernels do not")
     reason = _ffi.why_unavailable(platform)
     # A program may be lowered here for another machine whose jax_moye has the kernels, if the caller insists on them.
-    for_elsewhere = on_cuda and insists and arch is None
+    for_elsewhere = on_cuda and insists and _compat.cuda_arch() is None
     if reason is not None and not for_elsewhere:
         raise NotServedError(reason)
     return call

@@ -1,5 +1,6 @@
 """Lowering for a GPU on a machine that need not have one."""
 
+import contextlib
 import functools
 import logging
 
@@ -34,11 +35,18 @@ def in_order(order):
     return fun, stored
 
 
+@pytest.mark.parametrize(
+    ("arch", "config"),
+    [(None, "sm90_pingpong_bf16_64x64x64_s8_a16"), (80, "sm80_multistage_bf16_64x64x64_s3_a16")],
+    ids=["default", "sm_80"],
+)
 @pytest.mark.parametrize("order", ["NN", "NT", "TN", "TT"])
-def test_four_orders_are_strides(order):
+def test_four_orders_are_strides(order, arch, config):
+    """For an H200, if nobody says otherwise."""
     fun, operands = in_order(order)
-    (call,) = custom_calls(lowered_text(fun, *operands))
-    assert call.config == "sm80_multistage_bf16_64x64x64_s3_a16"
+    with contextlib.nullcontext() if arch is None else jax_moye.cuda_target(arch):
+        (call,) = custom_calls(lowered_text(fun, *operands))
+    assert call.config == config
     assert call.sizes == (1, 128, 512, 256)
     assert call.a_strides == ((0, 256, 1) if order[0] == "N" else (0, 1, 128))
     assert call.b_strides == ((0, 1, 512) if order[1] == "N" else (0, 256, 1))
@@ -60,8 +68,8 @@ def test_gradients_read_their_operands_in_place(order):
 
 def test_large_products_get_large_tiles():
     (call,) = custom_calls(lowered_text(matmul, bf16(4096, 4096), bf16(4096, 4096)))
+    assert call.config == "sm90_cooperative_bf16_256x128x64_s4_c1x2_a16"
     (config,) = [row for row in jax_moye.configs() if row.name == call.config]
-    assert config.max_arch == 0  # where no GPU is known, code that runs on every one
     assert config.tile[0] * config.tile[1] >= 128 * 128
 
 
@@ -224,12 +232,14 @@ def test_one_gpus_code_is_for_that_gpu(kernels_are_there, monkeypatch):
     rows = rows_with(max_arch=90)
     if not rows:
         pytest.skip("no row of sm_90a in this build")
-    assert chosen("bfloat16", size=4096) not in rows  # where the GPU is not known
+    assert chosen("bfloat16", size=4096) in rows  # where there is no GPU, an H200's
     for arch, message in ((80, "needs sm_90"), (100, "code is sm_90's"), (90, None)):
         monkeypatch.setattr(_compat, "cuda_arch", lambda arch=arch: arch)
         if message is None:
+            assert chosen("bfloat16", size=4096) in rows
             assert chosen("bfloat16", size=4096, config=rows[0]) == rows[0]
         else:
+            assert chosen("bfloat16", size=4096) not in rows
             with pytest.raises(ValueError, match=message):
                 chosen("bfloat16", size=4096, config=rows[0])
 
