@@ -110,6 +110,11 @@ def no_mesh() -> Any:
     return jax.sharding.use_abstract_mesh(AbstractMesh((), ()))
 
 
+def uses_shardy() -> bool:
+    """Whether programs are partitioned by Shardy. The one before it does not read rules about dimensions."""
+    return getattr(jax.config, "jax_use_shardy_partitioner", True)
+
+
 def is_exported(ctx: mlir.LoweringRuleContext) -> bool:
     """Whether jax.export lowers this program. The class that says so is exported by jax.interpreters.mlir."""
     return ctx.module_context.lowering_parameters.for_export

@@ -37,8 +37,10 @@ def matmul(
     multiply-adds, int8 ones sum in int32. Where JAX itself computes in less, we may: float32 at default precision on a
     GPU is multiplied as TF32, and F16_F16_F16 may sum in float16.
 
-    Programs partitioned over several devices outside of a shard_map over all mesh axes are XLA's for now:
-    `out_sharding` is obeyed, but `lax.dot_general` computes.
+    On several devices each multiplies the parts that it has: split batch, M and N need no communication, a K that is
+    split in both operands one all-reduce, or a reduce-scatter where `out_sharding` or the partitioner asks for that
+    result. That goes for explicit meshes, for automatic ones, and inside a shard_map over all mesh axes; other
+    shard_maps and meshes of both kinds of axes are XLA's. docs/sharding.md has the tables.
 
     Args:
       a: (..., M, K) or (K,), an array of any dtype.

@@ -7,8 +7,8 @@ rule below emits a transpose, and every derivative order follows from two rules.
 there: a kernel adds to it while it writes, in place where c is not needed any more.
 
 Lowering takes two steps. `contract_p` is lowered where it stands: it sees the operands, folds transposes in front of
-them into strides, and leaves to XLA what is partitioned over devices. `contract_local_p`, what then runs on one device,
-has a rule for each platform.
+them into strides, and where several devices take part sharding.py says what each one does. `contract_local_p`, what
+then runs on one device, has a rule for each platform.
 """
 
 from __future__ import annotations

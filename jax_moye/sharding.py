@@ -326,15 +326,13 @@ def _check_served(ctx: mlir.LoweringRuleContext, request: Request) -> None:
         return  # it is looked at where the shapes are known
     # Sizes that every kernel takes, in one dimension of each kind: any shapes that are one matrix product are as good.
     parsed = parse_spec(request.spec)
-    kinds = {
-        (label in parsed.lhs, label in parsed.rhs, label in parsed.out): label for label in parsed.lhs + parsed.rhs
-    }
+    kinds = {tuple(label in names for names in parsed): label for label in parsed.lhs + parsed.rhs}
     probes = [
         _compat.local_aval([256 if label in kinds.values() else 1 for label in names], x.dtype)
-        for names, x in zip(parsed, (lhs, rhs), strict=False)
+        for names, x in ((parsed.lhs, lhs), (parsed.rhs, rhs))
     ]
     for platform in _compat.platforms(ctx):
-        plan_call(platform, request, *probes, (None, None))
+        plan_call(platform, request, *probes, (None, None), may_split=True)
 
 
 def _fold_transposes(
@@ -387,9 +385,12 @@ def lower(ctx: mlir.LoweringRuleContext, values: Sequence[Any], request: Request
         raise NotImplementedError(EXPORT_ERROR)
     if not typed and len(_compat.platforms(ctx)) > 1:
         raise NotServedError("it is lowered for several platforms at once")
+    if not typed and not _compat.uses_shardy():
+        raise NotServedError("its partitioner is not Shardy")
 
-    ctx, values, spec = _fold_transposes(ctx, values, request.spec, typed)
-    request = dataclasses.replace(request, spec=spec)
+    if request.config is None:  # a kernel that is named may take one order alone
+        ctx, values, spec = _fold_transposes(ctx, values, request.spec, typed)
+        request = dataclasses.replace(request, spec=spec)
     if typed:
         assert mesh is not None
         fun = _by_types(mesh, ctx, request, local)

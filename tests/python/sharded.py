@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import pathlib
 import re
 import sys
 import warnings
@@ -405,6 +406,15 @@ def check_other_meshes():
             np.testing.assert_array_equal(out, expected)
             check((shape, a_spec), collectives(hlo), exchanged)
 
+    # The partitioner before Shardy, which newer versions of JAX may not have any more.
+    if hasattr(jax.config, "jax_use_shardy_partitioner"):
+        mesh = make_mesh(AxisType.Auto)
+        jax.config.update("jax_use_shardy_partitioner", False)
+        out, hlo = run(mesh, falls_back, (a, b), (P(None, "y"), P("y")), P("y"))
+        jax.config.update("jax_use_shardy_partitioner", True)
+        np.testing.assert_array_equal(out, expected)
+        check("GSPMD", kernel_calls(hlo), 0)
+
     # One program, two meshes of the same devices: with common parts, and with none.
     for first, second, calls in (((2, 4), (8, 1), 1), ((2, 3), (3, 2), 1)):
         first, second = make_mesh(AxisType.Auto, first), make_mesh(AxisType.Auto, second, ("u", "v"))
@@ -511,6 +521,20 @@ def check_errors_and_export():
     np.testing.assert_array_equal(export(auto, mapped), a @ b)
     np.testing.assert_array_equal(export(auto, jax_moye.matmul), a @ b)  # XLA's on a CPU
     expect_error(NotImplementedError, "jax.export cannot save.*explicit mesh", export, auto, matmul)
+
+
+def check_docs():
+    """The code of docs/sharding.md runs, and does what its comments say."""
+    page = pathlib.Path(__file__).parents[2] / "docs" / "sharding.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    names: dict = {}
+    exec(compile(code, page, "exec"), names)
+    np.testing.assert_array_equal(names["y"], 128)
+    # XLA's CPU backend exchanges bf16 as f32.
+    for result, kind in (("y", "all-reduce f32[32,32]"), ("z", "reduce-scatter f32[32,8]")):
+        fun = functools.partial(matmul, out_sharding=names[result].sharding)
+        _, hlo = run(names["mesh"], fun, (names["x"], names["w"]), (P("data", "model"), P("model")))
+        check(result, collectives(hlo), [kind])
 
 
 # --------------------------------------------------------------------------------------------------------- processes
