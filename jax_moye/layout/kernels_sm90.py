@@ -46,10 +46,11 @@ class TmaOperandLayouts:
 
     Attributes:
       name: "a" or "b".
-      tile: (rows, k) of a CTA's tile; rows are those of d for a, and its columns for b.
+      tile: (rows, k) of a stage: those of a CTA's tile, a multiple of 64 rows where these are contiguous. Rows are
+        those of d for a, and its columns for b.
       major: the contiguous mode in global memory, of the packed copy where the operand is packed: "k", or "mn".
       value_type: element type.
-      smem: shared memory, (BLK,BLK_K,PIPE).
+      smem: shared memory, (ROWS,BLK_K,PIPE).
       sharers: CTAs of the cluster that need the same stage: each loads a part and multicasts it to all.
       packing: how the operand is copied first, because of its order; None: it is read in place.
     """
@@ -64,7 +65,7 @@ class TmaOperandLayouts:
 
     @property
     def stage(self) -> Any:
-        """Shared memory of one k-tile, (BLK,BLK_K)."""
+        """Shared memory of one k-tile, (ROWS,BLK_K)."""
         return self.smem[:2]
 
     @property
@@ -109,27 +110,35 @@ class TmaOperandLayouts:
         major = {"k": "K", "mn": "MN"}[self.major]
         return [make_gmma_desc(self.stage, major, self.value_type, k=k, address=address) for k in range(K_STEPS)]
 
-    def load_report(self, pitch: int, base: int = 0) -> SectorReport:
+    def load_report(self, pitch: int, base: int = 0, rows: int | None = None) -> SectorReport:
         """Sectors of the boxes that one CTA loads of a k-tile, each row of a box by itself.
 
         Args:
           pitch: elements from one row (or k) to the next.
           base: byte address of the tile's first element.
+          rows: of the operand from the tile's first on, all those of the tile or more; None: enough for all boxes.
         """
         if self.packing:
             pitch = ROW_BYTES // self.item_bytes  # or any other number of whole sectors
-        boxes = self.boxes()
-        rows = np.array([k if self.major == "mn" else row for _, (row, k) in boxes])[:, None] + np.arange(self.box[1])
-        columns = np.array([row if self.major == "mn" else k for _, (row, k) in boxes])[:, None]
-        first = base + (rows * pitch + columns) * self.item_bytes
+        place, row_bytes = [], []
+        for _, (row, k) in self.boxes():
+            first, across = (k, row) if self.major == "mn" else (row, k)
+            place.append(base + ((first + np.arange(self.box[1])) * pitch + across) * self.item_bytes)
+            cut = self.major == "mn" and rows is not None
+            row_bytes.append(min(ROW_BYTES, (rows - row) * self.item_bytes) if cut else ROW_BYTES)
+        return _boxes(np.array(place), np.array(row_bytes), f"{self.name}, TMA")
 
-        def touched(unit: int) -> int:
-            return int(((first + ROW_BYTES - 1) // unit - first // unit + 1).sum())
 
-        useful = first.size * ROW_BYTES
-        ideal = useful // transactions.SECTOR_BYTES
-        sectors, lines = touched(transactions.SECTOR_BYTES), touched(transactions.LINE_BYTES)
-        return SectorReport(len(boxes), sectors, ideal, lines, useful, f"{self.name}, TMA")
+def _boxes(first: np.ndarray, row_bytes: np.ndarray, what: str) -> SectorReport:
+    """Of the rows' first bytes, (box, row), and the bytes of a row of each box."""
+
+    def touched(unit: int) -> int:
+        return int(((first + row_bytes[:, None] - 1) // unit - first // unit + 1).sum())
+
+    of_box = row_bytes * first.shape[1]
+    ideal = int((-(-of_box // transactions.SECTOR_BYTES)).sum())
+    sectors, lines = touched(transactions.SECTOR_BYTES), touched(transactions.LINE_BYTES)
+    return SectorReport(len(first), sectors, ideal, lines, int(of_box.sum()), what)
 
 
 # ---- cuda/gemm/pack.h ----------------------------------------------------------------------------------------------
@@ -208,6 +217,10 @@ class PackLayouts:
         }
 
 
+def _rows_of_boxes(rows: int) -> int:
+    return -(-rows // ROWS) * ROWS
+
+
 def _bank_counts(name: str, report: BankReport) -> dict[str, int]:
     return {
         f"{name}_requests": report.requests,
@@ -244,6 +257,7 @@ class TmaKernelLayouts:
       name: of the row.
       kernel: the file of cuda/gemm that declares the same.
       order: of the operands, first letter a, second b; N is row-major, T is stored transposed.
+      tile: (m, n) of a CTA.
       mma: the TiledMma of the warpgroups that multiply one tile: all consumers, or one of them (sm90_pingpong).
       a: the first operand.
       b: the second operand.
@@ -258,6 +272,7 @@ class TmaKernelLayouts:
     name: str
     kernel: str
     order: str
+    tile: tuple[int, int]
     mma: TiledMma
     a: TmaOperandLayouts
     b: TmaOperandLayouts
@@ -281,25 +296,27 @@ class TmaKernelLayouts:
     @property
     def atoms(self) -> int:
         """Blocks of 64 rows and `columns` columns in a tile: each the sums of one wgmma."""
-        return self.a.tile[0] // ROWS * (self.b.tile[0] // self.columns)
+        return self.tile[0] // ROWS * (self.tile[1] // self.columns)
 
     def smem_report(self, arch: Any = None) -> SmemReport:
-        """Shared memory of a CTA: stages, a staging of two boxes for each consumer, barriers."""
-        stages = tuple((operand.smem, operand.value_type) for operand in self.operands)
+        """Shared memory of a CTA: stages in any order, a staging of two boxes for each consumer, barriers."""
+        stages = tuple((Layout((_rows_of_boxes(rows), ROW_BYTES, self.stages)), "uint8") for rows in self.tile)
         staging = (Layout((2 * ROWS * ROW_BYTES, self.consumers)), "uint8")
         return checks.smem_bytes(*stages, staging, (Layout(self.barriers), "uint64"), align=1024, arch=arch)
 
-    def counts(self, a_pitch: int, b_pitch: int) -> dict[str, int]:
+    def counts(self, a_pitch: int, b_pitch: int, *, last: bool = False) -> dict[str, int]:
         """What one k-tile of a CTA costs, by the names of the emulator's counters.
 
         Args:
           a_pitch: elements from one row (or k) of a to the next; no matter where a is packed.
           b_pitch: the same of b.
+          last: whether the operands end with the tile, and boxes that are larger are cut.
 
         Full tiles at addresses aligned to a sector. What is multicast is counted where it is loaded.
         """
-        total = _tma_counts("load", self.a.load_report(a_pitch))
-        for name, number in _tma_counts("load", self.b.load_report(b_pitch)).items():
+        m, n = self.tile if last else (None, None)
+        total = _tma_counts("load", self.a.load_report(a_pitch, rows=m))
+        for name, number in _tma_counts("load", self.b.load_report(b_pitch, rows=n)).items():
             total[name] += number
         total["tma_smem_bytes"] = self.a.stage_bytes + self.b.stage_bytes
         total["wgmma"] = self.atoms * K_STEPS * WARPGROUP // 32
@@ -317,10 +334,6 @@ class TmaKernelLayouts:
         return total
 
     # ---- From the accumulators to d
-
-    def stores_by_tma(self, value_type: Any) -> bool:
-        """Whether boxes of `value_type` fit a warpgroup's columns; the rest depends on the call."""
-        return self.columns % (ROW_BYTES * 8 // dtype(value_type, "stores_by_tma").bits) == 0
 
     def staging(self, value_type: Any) -> Any:
         """A box of d on its way to TMA, (64,columns), in elements of `value_type`."""
@@ -344,41 +357,43 @@ class TmaKernelLayouts:
         return transactions.shared_memory(places.reshape(-1, 32), 8, what="d, written in pairs")
 
     def store_report(self, pitch: int, value_type: Any, base: int = 0) -> SectorReport:
-        """Sectors of a CTA's TMA stores of d (M,N), row-major, whose rows are `pitch` elements apart."""
+        """Sectors of a CTA's TMA stores of d (M,N), row-major, whose rows are `pitch` elements apart.
+
+        Of columns that boxes do not divide, the last box begins early and stores some once more.
+        """
         item = dtype(value_type, "store_report").bits // 8
-        boxes = self.b.tile[0] * item // ROW_BYTES
-        first = base + np.add.outer(np.arange(self.a.tile[0]) * pitch * item, np.arange(boxes) * ROW_BYTES)
+        wide = ROW_BYTES // item
+        columns = [
+            first + min(at, self.columns - wide)
+            for first in range(0, self.tile[1], self.columns)
+            for at in range(0, self.columns, wide)
+        ]
+        row, column = np.meshgrid(np.arange(self.tile[0]), columns, indexing="ij")
+        first = (base + (row * pitch + column) * item).reshape(-1, ROWS, len(columns)).swapaxes(1, 2).reshape(-1, ROWS)
+        return _boxes(first, np.full(len(first), ROW_BYTES), "d, TMA")
 
-        def touched(unit: int) -> int:
-            return int(((first + ROW_BYTES - 1) // unit - first // unit + 1).sum())
-
-        useful = first.size * ROW_BYTES
-        ideal = useful // transactions.SECTOR_BYTES
-        sectors, lines = touched(transactions.SECTOR_BYTES), touched(transactions.LINE_BYTES)
-        return SectorReport(boxes * self.a.tile[0] // ROWS, sectors, ideal, lines, useful, "d, TMA")
-
-    def staging_reports(self) -> tuple[BankReport, BankReport]:
-        """Wavefronts of 64 rows and 32 columns of sums where threads store d: written in pairs, read as rows."""
-        smem = Layout((ROWS, CHUNK), (PITCH, 1))
-        pairs = Layout(((4, 8, 4), (2, 2, CHUNK // 8)), ((2 * ROWS, 1, 16), (ROWS, 8, 8 * ROWS)))
+    def staging_reports(self, columns: int = CHUNK) -> tuple[BankReport, BankReport]:
+        """Wavefronts of 64 rows and `columns` of sums where threads store d: written in pairs, read as rows."""
+        smem = Layout((ROWS, columns), (PITCH, 1))
+        pairs = Layout(((4, 8, 4), (2, 2, columns // 8)), ((2 * ROWS, 1, 16), (ROWS, 8, 8 * ROWS)))
         write = checks.bank_conflicts(smem, pairs, self.sums, width=8, what="sums, written in pairs")
-        width = self.vector * dtype(self.sums).bits // 8
-        read = checks.bank_conflicts(smem, self._rows(), self.sums, width=width, what="sums, read as rows")
+        item = dtype(self.sums).bits // 8
+        read = transactions.shared_memory(
+            self._rows(columns, PITCH, item), self.vector * item, what="sums, read as rows"
+        )
         return write, read
 
-    def _rows(self) -> Layout:
-        """Thread and value to (64 rows, 32 columns): vectors, row after row."""
-        vectors = CHUNK // self.vector  # of a row
-        per_turn = WARPGROUP // vectors  # rows
-        return Layout(
-            ((vectors, per_turn), (self.vector, ROWS // per_turn)), ((self.vector * ROWS, 1), (ROWS, per_turn))
-        )
+    def _rows(self, columns: int, pitch: int, item: int, base: int = 0) -> np.ndarray:
+        """The lanes' addresses of 64 rows, vector after vector; -1 for those behind `columns` of 32."""
+        vector = np.arange(ROWS * CHUNK // self.vector).reshape(-1, 32)
+        row, column = vector // (CHUNK // self.vector), vector % (CHUNK // self.vector) * self.vector
+        return np.where(column < columns, base + (row * pitch + column) * item, -1)
 
-    def thread_store_report(self, pitch: int, value_type: Any, base: int = 0) -> SectorReport:
-        """Sectors of 64 rows and 32 columns of d, row-major, that threads store."""
-        width = self.vector * dtype(value_type, "thread_store_report").bits // 8
-        gmem = Layout((ROWS, CHUNK), (pitch, 1))
-        return checks.sectors(gmem, self._rows(), value_type, width=width, base=base, what="d, by threads")
+    def thread_store_report(self, pitch: int, value_type: Any, base: int = 0, columns: int = CHUNK) -> SectorReport:
+        """Sectors of 64 rows and `columns` of d, row-major, that threads store."""
+        item = dtype(value_type, "thread_store_report").bits // 8
+        lanes = self._rows(columns, pitch, item, base)
+        return transactions.global_memory(lanes, self.vector * item, what="d, by threads")
 
     def epilogue_counts(self, pitch: int, value_type: Any, *, by_threads: bool = False) -> dict[str, int]:
         """What a CTA's epilogue costs, by the names of the emulator's counters.
@@ -388,11 +403,16 @@ class TmaKernelLayouts:
           value_type: of d.
           by_threads: whether something keeps TMA from storing d, or the sums are not only rounded.
         """
-        if by_threads or not self.stores_by_tma(value_type):
-            write, read = self.staging_reports()
-            counts = _bank_counts("shared_store", write) | _bank_counts("shared_load", read)
-            counts |= _sector_counts("global_store", self.thread_store_report(pitch, value_type))
-            return {name: self.atoms * self.columns // CHUNK * number for name, number in counts.items()}
+        if by_threads:
+            total: dict[str, int] = {}
+            for at in range(0, self.columns, CHUNK):
+                columns = min(CHUNK, self.columns - at)
+                write, read = self.staging_reports(columns)
+                counts = _bank_counts("shared_store", write) | _bank_counts("shared_load", read)
+                counts |= _sector_counts("global_store", self.thread_store_report(pitch, value_type, columns=columns))
+                for name, number in counts.items():
+                    total[name] = total.get(name, 0) + self.atoms * number
+            return total
         store, box = self.store_report(pitch, value_type), self.box_report(value_type)
         filled = {name: store.requests * number for name, number in _bank_counts("shared_store", box).items()}
         if dtype(value_type).bits == 16:
@@ -422,6 +442,7 @@ def describe(config: Any, order: str) -> TmaKernelLayouts:
         along_k = order["ab".index(name)] == {"a": "N", "b": "T"}[name]
         major = "k" if along_k or not any_major else "mn"
         atom = gmma_smem_atom("K" if major == "k" else "MN", "SW128", element.name)
+        rows = rows if major == "k" else _rows_of_boxes(rows)
         smem = tile_to_shape(atom, (rows, blk_k, config.stages), (0, 1, 2) if major == "k" else (1, 0, 2))
         packing = None if along_k or any_major else PackLayouts(element.bits // 8, along_k=False)
         return TmaOperandLayouts(name, (rows, blk_k), major, element.name, smem, sharers, packing)
@@ -437,6 +458,7 @@ def describe(config: Any, order: str) -> TmaKernelLayouts:
         config.name,
         config.kernel,
         order,
+        (blk_m, blk_n),
         make_tiled_mma(op, Layout((*warpgroups, 1))),
         a,
         b,
