@@ -128,7 +128,7 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
   for (Matrices* matrices : {&a, &b, &c, &bias, &residual}) matrices->draw(random);
   if (options.number("special") != 0) {
     a.value(0, m / 2, k / 2) = std::numeric_limits<double>::quiet_NaN();
-    b.value(0, n / 3, k - 1) = std::numeric_limits<double>::infinity();
+    b.value(0, n / 3, k - 1) = value_of(Element(std::numeric_limits<float>::infinity()));  // or the largest number
   }
   a.write<Element>();
   b.write<Element>();

@@ -25,6 +25,7 @@ class Row:
     tile: tuple[int, int, int]
     stages: int
     cluster: tuple[int, int] = (1, 1)
+    alignment: int = 16
 
     def text(self) -> str:
         """As the table has it."""
@@ -32,7 +33,7 @@ class Row:
         cluster_m, cluster_n = self.cluster
         return (
             f"{{sm90_{self.kernel}, {self.dtype}, f32, {{{m}, {n}, {k}}}, {self.stages}, "
-            f"{{{cluster_m}, {cluster_n}}}, 16}}"
+            f"{{{cluster_m}, {cluster_n}}}, {self.alignment}}}"
         )
 
     def __str__(self) -> str:
@@ -45,6 +46,7 @@ ROWS = (
     Row("cooperative", "bf16", (256, 64, 64), 2, (1, 2)),  # two wgmmas of each consumer, one above the other
     Row("cooperative", "bf16", (64, 128, 64), 3),  # consumers side by side along n
     Row("cooperative", "f16", (192, 192, 64), 2),  # three consumers; three boxes of a tile through two of staging
+    Row("cooperative", "e5m2", (128, 64, 128), 2, alignment=1),  # operands packed first, sums promoted
     Row("pingpong", "bf16", (64, 64, 64), 3),
     Row("pingpong", "f16", (128, 64, 64), 2, (2, 1)),
     Row("pingpong", "bf16", (64, 192, 64), 2, (1, 2)),
