@@ -147,9 +147,18 @@ def _sums_dtype(out_dtype: Any) -> Any:
 
 
 def one_device(split: Partition, request: Request, local: Local) -> Callable[..., jax.Array]:
-    """What one device does with its parts of the operands (and of c, which is split as the result is)."""
+    """What one device does with its parts of the operands (and of c, which is split as the result is).
+
+    Raises:
+      NotImplementedError: batch_invariant is asked for, and devices would add up their sums.
+    """
     if not split.reduce and not any(split.scatter.values()):
         return functools.partial(local, request)
+    if request.batch_invariant and jnp.issubdtype(request.out_dtype, jnp.inexact):
+        raise NotImplementedError(
+            f"batch_invariant=True: {split.spec} is summed over devices, and in which order they add up an element "
+            "depends on where it lies in the result: split M, N or the batch instead"
+        )
 
     def product_and_sum(lhs, rhs, *c):
         partial_sums = dataclasses.replace(request, beta=0.0, out_dtype=_sums_dtype(request.out_dtype))
