@@ -101,6 +101,25 @@ def canonical_dtype(dtype: Any) -> Any:
     return canonical
 
 
+def weakly_promoted(lhs: Any, rhs: Any) -> tuple[Any, Any]:
+    """The operands, where jnp.result_type makes a weak type of them both with weak types.
+
+    An integer is as good as weak beside a weak float: integer arrays times Python's numbers are weak floats.
+    """
+    avals = jax.typeof(lhs), jax.typeof(rhs)
+    if avals[0].weak_type == avals[1].weak_type:
+        return lhs, rhs
+    strong, weak = (aval.dtype for aval in (avals if avals[1].weak_type else avals[::-1]))
+    is_bool = jnp.issubdtype(strong, jnp.bool_)
+    if jnp.issubdtype(weak, jnp.integer) and is_bool:
+        one: Any = 1
+    elif jnp.issubdtype(weak, jnp.inexact) and (is_bool or jnp.issubdtype(strong, jnp.integer)):
+        one = complex(1) if jnp.issubdtype(weak, jnp.complexfloating) else 1.0
+    else:
+        return lhs, rhs
+    return (lhs, jnp.multiply(one, rhs)) if avals[0].weak_type else (jnp.multiply(one, lhs), rhs)
+
+
 def canonical_precision(precision: Any) -> Any:
     """A pair of lax.Precision, a lax.DotAlgorithmPreset, a lax.DotAlgorithm, or None where nothing is asked for.
 

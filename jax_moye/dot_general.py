@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_moye import _compat
-from jax_moye.arguments import Static, jitted_where_eager, static_arguments
+from jax_moye.arguments import Static, jitted_where_eager, static_arguments, weakly_promoted
 from jax_moye.configs import GemmConfig
 from jax_moye.interpret import InterpretParams
 from jax_moye.options import resolve
@@ -232,6 +232,7 @@ def einsum(
         hook = {"_dot_general": _with_options(**options)}
         return _jnp_einsum(subscripts, *operands, out=out, optimize=optimize, **of_lax, **hook)
     out_dtype = static.preferred_element_type
+    operands = weakly_promoted(*operands)
     product = _product(
         *operands, spec=spec, out_dtype=jnp.result_type(*operands) if out_dtype is None else out_dtype, static=static
     )

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_moye import _compat
-from jax_moye.arguments import Static, jitted_where_eager, static_arguments
+from jax_moye.arguments import Static, jitted_where_eager, static_arguments, weakly_promoted
 from jax_moye.configs import GemmConfig
 from jax_moye.interpret import InterpretParams
 from jax_moye.primitive import contract
@@ -95,6 +95,7 @@ def matmul(
 
 @jitted_where_eager("static")
 def _matmul(a, b, *, static: Static):
+    a, b = weakly_promoted(a, b)
     squeeze_a, squeeze_b, spec = _contraction(a.shape, b.shape)
     out_dtype = static.preferred_element_type
     product = contract(

@@ -60,9 +60,8 @@ class Wrapped:
 
 
 def weak(x):
-    """The array with a weak type, as jnp.full(shape, 1.0) has."""
-    x = np.asarray(x)
-    return lax.convert_element_type(x, float if x.dtype.kind == "f" else int)
+    """An array of x's kind with a weak type."""
+    return jnp.where(np.asarray(x) > 0, *((1.0, -2.0) if np.asarray(x).dtype.kind == "f" else (1, -2)))
 
 
 def cast(dtype):
@@ -306,7 +305,8 @@ def test_einsums_types_and_errors_are_jaxs(args, options):
 
 def test_einsum_keeps_weak_types():
     x = weak(V)
-    for args in ((x, x), (x, V), (weak(V.astype(int)), x)):
+    assert jax.typeof(x).weak_type
+    for args in ((x, x), (x, V), (weak(V.astype(int)), x), (cast("int8"), x), (x, V > 0)):
         for preferred in (None, np.float32):
             ours, theirs = (
                 outcome(lambda f=f: f("i,i", *args, preferred_element_type=preferred))  # noqa: B023
@@ -336,6 +336,9 @@ WEAK_AND_NOT = [
     (lambda: weak(V.astype(int)), lambda: cast("int8")),
     (lambda: V > 0, lambda: weak(V)),
     (lambda: V > 0, lambda: V > 1),
+    (lambda: V > 0, lambda: weak(V.astype(int))),
+    (lambda: cast("int8"), lambda: weak(V)),
+    (lambda: weak(V) * 1j, lambda: cast("int8")),
     (lambda: cast("complex64"), lambda: weak(V)),
     (lambda: cast("uint8"), lambda: cast("int8")),
 ]
