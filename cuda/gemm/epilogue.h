@@ -181,23 +181,25 @@ class TileEpilogue {
   int64_t d_, c_, bias_, residual_;  // offsets of the tile's first element
 };
 
+/// Where StagedEpilogue keeps sums, (ROWS,BLK_N). Rows of floats lie 32 bytes apart in the banks, those of doubles 64:
+/// the pairs that the lanes of mma.sync write, four pairs of each of eight rows, meet no conflict, nor do the reads
+/// along a row.
+template <class Mma, int kTileN>
+using StagedRows = Layout<Shape<Int<decltype(tile_size<0>(Mma{}))::value>, Int<kTileN>>, Stride<Int<kTileN + 8>, _1>>;
+
 /// The epilogue of a CTA whose threads hold a tile of (kTileM, kTileN) as accumulators of Mma, a TiledMma. In steps of
 /// one atom of every warp along m: sums to shared memory as the atoms hold them, back as rows, 16 bytes per thread, and
 /// to global memory so that a warp's accesses are contiguous.
 ///   barriers of a step: before the writes: every thread has read the step before; after them: this one is there
-template <class Mma, int kTileM, int kTileN, Dtype kAccumulator>
+template <class Mma, int kTileM, int kTileN, Dtype kAccumulator, class SmemLayout = StagedRows<Mma, kTileN>>
 struct StagedEpilogue {
   using Sum = typename Accumulator<kAccumulator>::Sum;
   static constexpr int kThreads = decltype(size(Mma{}))::value;
-  static constexpr int kRows = decltype(tile_size<0>(Mma{}))::value;
+  static constexpr int kRows = decltype(size<0>(SmemLayout{}))::value;
   static constexpr int kSteps = kTileM / kRows;
-  // Rows of floats lie 32 bytes apart in the banks, those of doubles 64: the pairs that the lanes of an atom write,
-  // four pairs of each of eight rows, meet no conflict, nor do the reads along a row.
-  static constexpr int kPad = 8;
-  static constexpr int kPitch = kTileN + kPad;
 
   struct SharedStorage {
-    alignas(128) Sum sums[kRows * kPitch];
+    alignas(128) Sum sums[cosize_v<SmemLayout>];
   };
 
   /// tCrC (MMA,MMA_M,MMA_N). Whatever else lives in `smem`: a barrier of the caller lies between its last use and this.
@@ -207,16 +209,15 @@ struct StagedEpilogue {
                                 SharedStorage& smem, int thread MOYE_LOC) {
     MOYE_SITE;
     TileEpilogue<Sum> const epilogue(args, tile, kTileM, kTileN);
-    Tensor sC = make_tensor(make_smem_ptr(smem.sums),
-                            Layout<Shape<Int<kRows>, Int<kTileN>>, Stride<Int<kPitch>, _1>>{});  // (ROWS,BLK_N)
-    Tensor tCsC = Mma{}.get_slice(thread).partition_C(sC);                                       // (MMA,1,MMA_N)
+    Tensor sC = make_tensor(make_smem_ptr(smem.sums), SmemLayout{});  // (ROWS,BLK_N)
+    Tensor tCsC = Mma{}.get_slice(thread).partition_C(sC);            // (MMA,1,MMA_N)
     static_assert(decltype(size<1>(tCrC))::value == kSteps, "a step is one atom of every warp along m");
     MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
         for (int step = 0; step < kSteps; ++step) {
       if (step > 0) sync_threads();
       MOYE_UNROLL
       for (int i = 0; i < kSteps; ++i) {  // accumulators are registers: their indices are constants
-        if (i == step) write_pairs(tCrC(_, i, _), tCsC(_, _0{}, _));
+        if (i == step) write(tCrC(_, i, _), tCsC(_, _0{}, _));
       }
       sync_threads();
       constexpr int kVector = 16 / int(sizeof(Sum));
@@ -233,19 +234,14 @@ struct StagedEpilogue {
   }
 
  private:
-  /// from, to: (MMA,MMA_N); elements 2i and 2i + 1 are neighbours along n.
+  /// from, to: (MMA,MMA_N). As many neighbours along n at a time as the atom has: two, of sm_70's f16 sums four.
   template <class From, class To>
-  static MOYE_DEVICE void write_pairs(From const& from, To&& to) {
-    MOYE_UNROLL
-    for (int i = 0; i < size(from); i += 2) {
-      Row<Sum, 2> const pair{convert<Sum>(from(i)), convert<Sum>(from(i + 1))};
-      using Word = typename Row<Sum, 2>::Word;
-      if constexpr (sizeof(Word) == 16) {
-        store_shared(detail::bit_cast<Word>(pair), *reinterpret_cast<Word*>(&to(i)));
-      } else {
-        *reinterpret_cast<Word*>(&to(i)) = detail::bit_cast<Word>(pair);
-      }
-    }
+  static MOYE_DEVICE void write(From const& from, To&& to) {
+    Tensor sums = make_fragment_like<Sum>(from);  // (MMA,MMA_N)
+    copy(from, sums);
+    static_assert(vector_length<decltype(sums), To> >= 2,
+                  "rows of shared memory hold an atom's neighbours side by side");
+    copy(sums, to);
   }
 };
 

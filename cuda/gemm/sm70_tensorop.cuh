@@ -113,7 +113,12 @@ struct Gemm<kConfig> {
     return coalesced_copy<CopyAtom<GlobalCopy, Element>, kMajor, kThreads, kRows, kBlkK, kVector>();
   }
 
-  using Epilogue = StagedEpilogue<TiledMma, kBlkM, kBlkN, kConfig.accumulator>;
+  // What half a warp writes of f32 sums are pairs of rows 0, 1, 4 and 5, a quarter of f16 sums four neighbours of each
+  // of 8 rows. Rows lie 16 bytes apart in the banks, in the order 0, 2, 1, 3, 4, 6, 5, 7: neither meets a conflict.
+  static constexpr int kPitchC = kBlkN + 4;  // elements
+  using SmemLayoutC = Layout<Shape<Shape<_2, _2, _8>, Int<kBlkN>>,
+                             Stride<Stride<Int<2 * kPitchC>, Int<kPitchC>, Int<4 * kPitchC>>, _1>>;  // (ROWS,BLK_N)
+  using Epilogue = StagedEpilogue<TiledMma, kBlkM, kBlkN, kConfig.accumulator, SmemLayoutC>;
 
   struct Operands {
     alignas(128) Element a[kSmemElements<kBlkM>];
@@ -133,7 +138,7 @@ struct Gemm<kConfig> {
     TileCoord const tile = tile_coord(block_idx().x, grid.m, grid.n);
     int const k_tiles = grid.k;
     int const m_left = int(args.m) - tile.m * kBlkM;  // rows of A from this tile on
-    int const n_left = int(args.n) - tile.n * kBlkN;
+    int const n_left = int(args.n) - tile.n * kBlkN;  // columns of D, rows of B
     int const k = int(args.k);
 
     // Whole tiles: what lies beyond m, n and k is predicated, never read.

@@ -103,6 +103,7 @@ class KernelLayouts:
       blocks: k-blocks of fragments in registers at a time.
       d: thread and value layouts, (m,n), of the epilogue's vectors along n; None: pairs, as the MMA holds them.
       staged: the type of the sums that the epilogue stages in shared memory, in rows; None: it needs none.
+      staging: where these rows lie, (ROWS,BLK_N), an atom of every warp along m at a time.
       beside: these rows lie beside the operands' stages, not in their place.
     """
 
@@ -117,6 +118,7 @@ class KernelLayouts:
     blocks: int = 2
     d: tuple[Layout, Layout] | None = None
     staged: str | None = None
+    staging: Layout | None = None
     beside: bool = False
 
     @property
@@ -132,9 +134,9 @@ class KernelLayouts:
     def smem_report(self, arch: Any = None) -> SmemReport:
         """Shared memory of a CTA."""
         arrays = tuple((operand.smem_array, operand.value_type) for operand in self.operands)
-        if self.staged is None:
+        if self.staged is None or self.staging is None:
             return checks.smem_bytes(*arrays, align=self.smem_align, arch=arch)
-        rows = Layout((self.mma.tile_shape[0], self.b.tile[0] + 8)), self.staged
+        rows = Layout(self.staging.cosize), self.staged
         if self.beside:
             return checks.smem_bytes(*arrays, rows, align=self.smem_align, arch=arch)
         either = (checks.smem_bytes(*each, align=self.smem_align, arch=arch) for each in (arrays, (rows,)))
@@ -174,17 +176,19 @@ class KernelLayouts:
 
     def staging_reports(self) -> tuple[BankReport, BankReport]:
         """Wavefronts of the sums on their way through shared memory: written as the MMA holds them, read as rows."""
-        if self.staged is None or self.d is None:
+        if self.staged is None or self.staging is None or self.d is None:
             return BankReport(0, 0, 0), BankReport(0, 0, 0)
-        tile_m, tile_n = self.a.tile[0], self.b.tile[0]
-        rows, bits = self.mma.tile_shape[0], dtype(self.staged).bits
-        # Rows of one step, 8 elements of padding behind each; every step lies where the one before it lay.
-        smem = Layout(((rows, tile_m // rows), tile_n), ((tile_n + 8, 0), 1))
-        pairs = CopyAtom(UniversalCopy(f"uint{2 * bits}"), self.staged)
+        row, column = self.staging[0], self.staging[1]
+        steps = self.a.tile[0] // row.size  # every step lies where the one before it lay
+        smem = Layout(((row.shape, steps), column.shape), ((row.stride, 0), column.stride))
+        one = CopyAtom(UniversalCopy(dtype(self.staged)), self.staged)
         wide = CopyAtom(UniversalCopy("uint128"), self.staged)
-        write = checks.bank_conflicts(smem, make_tiled_copy_C(pairs, self.mma), side="D", what="sums, written in pairs")
-        read = checks.bank_conflicts(smem, make_tiled_copy(wide, *self.d), side="S", what="sums, read as rows")
-        return write, read
+        write = _vectorized(make_tiled_copy_C(one, self.mma), smem)
+        what = f"sums, written by {write.atom.num_val_dst}"
+        return (
+            checks.bank_conflicts(smem, write, side="D", what=what),
+            checks.bank_conflicts(smem, make_tiled_copy(wide, *self.d), side="S", what="sums, read as rows"),
+        )
 
     def epilogue_counts(self) -> dict[str, int]:
         """What a CTA's epilogue costs in shared memory, by the names of the emulator's counters."""
@@ -261,12 +265,16 @@ def _vectorized(copy: TiledCopy, memory: Any) -> TiledCopy:
 # ---- cuda/gemm/epilogue.h ------------------------------------------------------------------------------------------
 
 
-def _staged_epilogue(threads: int, blk_n: int, accumulator: str) -> dict[str, Any]:
+def _staged_epilogue(mma: TiledMma, blk_n: int, accumulator: str, staging: Layout | None = None) -> dict[str, Any]:
     """The fields of KernelLayouts that StagedEpilogue decides: threads take vectors of 16 bytes, row by row."""
     sums = accumulator if accumulator in ("f64", "s32") else "f32"
     vector = 128 // dtype(sums).bits
     vectors = blk_n // vector  # of one row
-    return {"staged": sums, "d": (Layout((threads // vectors, vectors), (vectors, 1)), Layout((1, vector)))}
+    return {
+        "staged": sums,
+        "staging": staging or Layout((mma.tile_shape[0], blk_n), (blk_n + 8, 1)),
+        "d": (Layout((mma.threads // vectors, vectors), (vectors, 1)), Layout((1, vector))),
+    }
 
 
 # ---- What kernels on mma.sync share: cuda/gemm/sync_mma.h ----------------------------------------------------------
@@ -323,7 +331,9 @@ def _sm70_tensorop(config: Any, order: str) -> KernelLayouts:
         return OperandLayouts(name, (rows, blk_k), major, element.name, load, store, smem, array, read)
 
     a, b = operand("a", blk_m, make_tiled_copy_A), operand("b", blk_n, make_tiled_copy_B)
-    epilogue = _staged_epilogue(threads, blk_n, config.accumulator)
+    pitch = blk_n + 4
+    staging = Layout(((2, 2, 8), blk_n), ((2 * pitch, pitch, 4 * pitch), 1))  # (ROWS,BLK_N)
+    epilogue = _staged_epilogue(mma, blk_n, config.accumulator, staging)
     return KernelLayouts(config.name, config.kernel, order, mma, a, b, smem_align=128, pair=2, **epilogue)
 
 
@@ -347,7 +357,7 @@ def _sm80_tensorop(config: Any, order: str) -> KernelLayouts:
         return OperandLayouts(name, (rows, blk_k), major, element.name, load, store, smem, array, read)
 
     a, b = operand("a", blk_m, make_tiled_copy_A), operand("b", blk_n, make_tiled_copy_B)
-    epilogue = _staged_epilogue(threads, blk_n, config.accumulator)
+    epilogue = _staged_epilogue(mma, blk_n, config.accumulator)
     return KernelLayouts(config.name, config.kernel, order, mma, a, b, smem_align=128, pair=2, **epilogue)
 
 
@@ -400,7 +410,7 @@ def _sm80_ldmatrix(config: Any, order: str) -> KernelLayouts:
         return OperandLayouts(name, (rows, blk_k), major, element.name, load, store, smem, Layout(smem.cosize), read)
 
     a, b = operand("a", blk_m, make_tiled_copy_A), operand("b", blk_n, make_tiled_copy_B)
-    epilogue = _staged_epilogue(mma.threads, blk_n, config.accumulator)
+    epilogue = _staged_epilogue(mma, blk_n, config.accumulator)
     beside = config.kernel == "sm80_persistent"
     return KernelLayouts(
         config.name, config.kernel, order, mma, a, b, smem_align=1024, pair=2, beside=beside, **epilogue

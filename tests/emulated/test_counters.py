@@ -196,8 +196,12 @@ def test_no_conflicts_of_packing(itemsize, along_k):
 
 @every_other_row
 def test_no_conflicts(config):
-    """Shared memory is written and, by ldmatrix, read without conflicts; a fragment's plain reads meet in no bank."""
+    """Shared memory is written and, by ldmatrix, read without conflicts; a fragment's plain reads meet in no bank.
+
+    Nor do the sums on their way through shared memory.
+    """
     for order in ORDERS:
+        assert all(report.ok for report in kernel_layouts(config, order).staging_reports())
         for operand in kernel_layouts(config, order).operands:
             assert operand.store_report().ok
             assert operand.read_report().ok
