@@ -476,6 +476,10 @@ def table(report: dict[str, Any]) -> str:
             lines.append(f"* {rung['kernel']} has no {report['dtype']}: {rung['config']}")
     if report["left_out"]:
         lines.append(f"no row of a near dtype: {', '.join(report['left_out'])}")
+    if not times:
+        lines.append(
+            "nothing is timed: without a GPU, or with --no-gpu, there are no TFLOP/s, no ratios, no measured share"
+        )
     lines += [f"not timed: {rung['config']}: {rung['why']}" for rung in report["rungs"] if "why" in rung]
     if "stages" in report:
         lines += ["", *_stage_lines(report["stages"])]
@@ -608,12 +612,16 @@ def _text(x: float, y: float, text: str, anchor: str = "start", weight: str = "n
 
 
 def kernel_source(kernel: str) -> list[str]:
-    """The lines of cuda/gemm/<kernel>.cuh, of the clone one is in, or of the one that this file lies in."""
+    """The lines of cuda/gemm/<kernel>.cuh, of the clone one is in, or of the one that this file lies in.
+
+    A header, tensorop.h, is named with its suffix.
+    """
+    name = kernel if kernel.endswith(".h") else f"{kernel}.cuh"
     for root in (pathlib.Path(), pathlib.Path(__file__).resolve().parents[1]):
-        file = root / "cuda" / "gemm" / f"{kernel}.cuh"
+        file = root / "cuda" / "gemm" / name
         if file.is_file():
             return file.read_text(encoding="utf-8").splitlines()
-    raise FileNotFoundError(f"cuda/gemm/{kernel}.cuh is not here: run this in a clone of the repository")
+    raise FileNotFoundError(f"cuda/gemm/{name} is not here: run this in a clone of the repository")
 
 
 def hunk(before: str | None, after: str, first: str, last: str) -> str:
@@ -621,7 +629,7 @@ def hunk(before: str | None, after: str, first: str, last: str) -> str:
 
     Args:
       before: the kernel below; None: no diff, but the lines of `after`.
-      after: the kernel above.
+      after: the kernel above, or a header.
       first: a text in the part's first line.
       last: a text in its last line, below that one.
 

@@ -197,6 +197,7 @@ def test_table(report):
         assert cells["mma"] == str(rung["counted"]["instructions"]["mma"] or "-")
         assert cells["sector eff."] == "100.0 %"
     assert any(line.startswith("* simt_tiled has no bf16") for line in lines)
+    assert any(line.startswith("nothing is timed: without a GPU") for line in lines)
 
 
 def test_svg(report):
@@ -224,6 +225,7 @@ def test_a_measured_report_prints_and_draws(report):
         point["measured"] = {"tflops": 100.0 + point["stages"]}
     text = ladder.table(found)
     assert "timed on A<GPU>, 4096x4096x4096" in text
+    assert "nothing is timed" not in text
     assert re.search(r"simt_overlap\*? .* 99\.0 +11\.0 +1\.5$", text, re.M)
     assert "not timed: " + found["rungs"][-1]["config"] in text
     root = ET.fromstring(ladder.svg(found))
