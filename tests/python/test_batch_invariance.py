@@ -12,9 +12,11 @@ from python.support import lowered_text
 
 import jax_moye
 from jax_moye.configs import GemmConfig
+from jax_moye.plan import Request
 from jax_moye.primitive import contract
 from jax_moye.problem import ITEM_BYTES, NotServedError, make_problem
 from jax_moye.select import INSTRUCTIONS, Summation, batch_invariant_rows, select, summation
+from jax_moye.sharding import one_device, partition
 
 CONFIGS = jax_moye.configs()
 ROWS = range(1, 258, 16)
@@ -262,6 +264,20 @@ def test_what_xla_would_compute_is_an_error():
     a, b = jnp.ones((2, 3, 4, 4), jnp.bfloat16), jnp.ones((3, 2, 4, 4), jnp.bfloat16)
     with pytest.raises(NotImplementedError, match="more than one matrix multiplication"):
         jax.vmap(jax.vmap(matmul), (0, 1))(a, b)
+
+
+def test_sums_over_devices_are_an_error():
+    whole, split = ((), ("x",)), (("x",), ())
+    fields = dict(spec="mk,kn->mn", precision=None, config=None, implementation=None, interpret=None)
+    for k_is_split, out_dtype, invariant in itertools.product((False, True), ("float32", "int32"), (False, True)):
+        axes = [whole, split, ((), ())] if k_is_split else [split, ((), ()), split]
+        parts = partition("mk,kn->mn", dict(m=8, k=8, n=8), {"x": 2}, *axes)
+        request = Request(out_dtype=jnp.dtype(out_dtype), batch_invariant=invariant, **fields)
+        if k_is_split and invariant and out_dtype == "float32":
+            with pytest.raises(NotImplementedError, match="mk,kn->mn is summed over devices"):
+                one_device(parts, request, lambda *operands: None)
+        else:
+            assert callable(one_device(parts, request, lambda *operands: None))
 
 
 def test_a_config_of_another_summation():
