@@ -1,0 +1,61 @@
+"""The examples end well, each with jax_moye's kernels in every product."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+import jax_moye
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+
+
+def run(name: str, *arguments: str) -> subprocess.CompletedProcess:
+    """In a process of its own, with the jax_moye of this one."""
+    package = str(pathlib.Path(jax_moye.__file__).parents[1])
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([package, os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    # Half a minute on two idle cores; here other tests run beside it.
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environ)
+
+
+def test_newton_cg():
+    """implementation="moye" is an error where a product of value, gradient or Hessian is not a kernel of ours."""
+    done = run("newton_cg.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    norms = [float(norm) for norm in re.findall(r"gradient (\S+)", done.stdout)]
+    assert norms[-1] < 1e-5
+    assert norms[-1] < 1e-2 * norms[-2]  # converges as Newton's method does, not as gradient descent
+
+
+def test_sharded_training():
+    done = run("sharded_training.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = re.findall(r"(\d+) launches on each of 8 devices; collectives: \{'all-reduce': \d+\}", done.stdout)
+    assert (
+        int(found) == 2 + 3
+    )  # two products forward, and backward the gradients of two weights and of the hidden layer
+
+
+def test_equinox():
+    pytest.importorskip("equinox")
+    pytest.importorskip("optax")
+    done = run("equinox_mlp.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_flax():
+    pytest.importorskip("flax")
+    done = run("flax_transformer.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_bad_result_is_an_error():
+    pytest.importorskip("equinox")
+    pytest.importorskip("optax")
+    done = run("equinox_mlp.py", "--steps", "1")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "by guessing" in done.stdout
