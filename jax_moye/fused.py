@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -421,8 +420,8 @@ def _run_kernel(x, w, *operands, call, strides, epilogue, preactivation, out_sha
         attributes["mode"] = interpret.mode
         attributes["seed"] = np.int64(interpret.seed)
         attributes["detect_races"] = interpret.detect_races
-    # As in primitive.py: y is written over c, element by element, where c is as large.
-    in_place = "c" in names and math.prod(operands[names.index("c")].shape) == math.prod(out_shape)
+    # As in primitive.py: y is written over c, element by element, where that has each in the same place.
+    in_place = "c" in names and operands[names.index("c")].shape == tuple(out_shape)
     in_place = in_place and tuple(strides["c"]) == _strides_that_count(problem)
     aliases = {2 + names.index("c"): 0} if in_place else {}
     result = jax.ShapeDtypeStruct(out_shape, kernel_dtype)
