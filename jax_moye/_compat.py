@@ -105,7 +105,7 @@ def has_partial_sums(spec: PartitionSpec) -> bool:
 def no_mesh() -> Any:
     """A context in which what runs on one device is traced as if no mesh were set.
 
-    Under jax.set_mesh JAX would put shardings into the bodies of reductions, which XLA refuses.
+    Under jax.set_mesh of an explicit mesh jax 0.11 puts shardings into the bodies of reductions, which XLA refuses.
     """
     return jax.sharding.use_abstract_mesh(AbstractMesh((), ()))
 

@@ -406,6 +406,15 @@ def check_other_meshes():
             np.testing.assert_array_equal(out, expected)
             check((shape, a_spec), collectives(hlo), exchanged)
 
+    # What the partitioner calls back does not depend on where the program is compiled.
+    mesh = make_mesh(AxisType.Auto)
+    placed = place(mesh, a, P(None, "y")), place(mesh, b, P("y"))
+    lowered = jax.jit(matmul).lower(*placed)
+    for context in (jax.set_mesh(make_mesh(AxisType.Explicit)), jax.set_mesh(mesh), contextlib.nullcontext()):
+        with context:
+            compiled = lowered.compile()
+        np.testing.assert_array_equal(compiled(*placed), expected)
+
     # The partitioner before Shardy, which newer versions of JAX may not have any more.
     if hasattr(jax.config, "jax_use_shardy_partitioner"):
         mesh = make_mesh(AxisType.Auto)
