@@ -6,8 +6,23 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("module", ["checkpoint_policies", "configs", "dot_general", "matmul", "options"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "checkpoint_policies",
+        "configs",
+        "contrib.equinox",
+        "dot_general",
+        "export",
+        "intercept",
+        "matmul",
+        "options",
+        "target",
+    ],
+)
 def test_examples(module):
+    if module.startswith("contrib."):
+        pytest.importorskip(module.partition(".")[2])
     outcome = doctest.testmod(importlib.import_module(f"jax_moye.{module}"))
     assert outcome.attempted > 0
     assert outcome.failed == 0
