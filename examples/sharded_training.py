@@ -84,9 +84,8 @@ def main():
         losses = train(split, make(np.random.default_rng(1)), place)
         inputs, targets = next(make(np.random.default_rng(1)))
         program = step.lower(split, place(inputs), place(targets)).compile().as_text()
-    collectives = collections.Counter(
-        re.findall(r"= \S+ (all-\w+|reduce-scatter|collective-permute)(?:-start)?\(", program)
-    )
+    kinds = "all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute"
+    collectives = collections.Counter(re.findall(rf"[\])}}] ({kinds})(?:-start)?\(", program))
     one = train(jax.tree.map(jnp.asarray, params), make(np.random.default_rng(1)), jnp.asarray)  # XLA, one device
     for i in range(0, STEPS, 10):
         print(f"step {i:3d} loss {losses[i]:.4f}, on one device {one[i]:.4f}")
