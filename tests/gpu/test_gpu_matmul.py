@@ -212,12 +212,16 @@ EIGHT_BIT_SM90 = [
 
 
 @pytest.mark.parametrize("config", EIGHT_BIT_SM90, indirect=True)
-def test_8_bit_floats_are_summed_in_f32(config):
+def test_8_bit_floats_are_summed_in_f32_or_fast(config):
     # Ones that a tensor core alone stops to count when its sum has all of its some 14 bits; 128 of them it can.
     m, n, k = 32, 48, 2**15 + 16
     a, b = np.ones((m, k), NUMPY_DTYPES[config.dtype]), np.ones((n, k), NUMPY_DTYPES[config.dtype])
     matmul = moye(config=config.name, preferred_element_type=np.float32)
-    assert_bits(jax.jit(in_order("NT", matmul))(a, b), np.full((m, n), k, np.float32), config.name)
+    found = jax.jit(in_order("NT", matmul))(a, b)
+    if config.accumulator == "f32":
+        assert_bits(found, np.full((m, n), k, np.float32), config.name)
+    else:
+        assert (np.asarray(found) < k).all()
 
 
 def test_gpu_and_emulator_agree_bit_by_bit():

@@ -240,6 +240,18 @@ def test_no_config_at_all():
         select(row_major_problem(4, 4, 5), 80, (example_config(),))
 
 
+def test_operands_are_packed_where_that_is_faster():
+    """Rows of odd pitch: copied for TMA first, unless the product is so small that the copy is most of it."""
+    packing = {row.name for row in CONFIGS if row.kernel == "sm90_cooperative" and row.alignment == 2}
+    in_place = {row.name for row in CONFIGS if row.kernel == "sm80_multistage" and row.alignment == 2}
+    if not packing or not in_place:
+        pytest.skip("not both kinds of rows in this build")
+    assert select(row_major_problem(64, 64, 63), 90, CONFIGS).name not in packing
+    for m, n, k in ((4096, 4096, 4095), (16, 4096, 4095), (8192, 8192, 33)):
+        assert select(row_major_problem(m, n, k), 90, CONFIGS).name in packing
+        assert select(row_major_problem(m, n, k), 80, CONFIGS).name not in packing
+
+
 def test_a_kernel_without_a_speed_comes_last():
     problem = row_major_problem(256, 256, 256)
     new = example_config(kernel="sm80_new", orders=("NN", "NT", "TN", "TT"))
