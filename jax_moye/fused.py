@@ -492,6 +492,10 @@ def _lower_local(platform, ctx, *values, request: Request, epilogue: Epilogue, p
     except NotServedError as error:
         # What computes the product, and why, is contract_p's to say.
         what = describe(request, x_aval, w_aval)
+        if request.batch_invariant:  # the sizes must not decide whose tanh it is
+            raise NotImplementedError(
+                f"batch_invariant=True: the epilogue of {what} is not its kernel's, and XLA's has other bits: {error}"
+            ) from error
         primitive._log_once(f"the epilogue of {what} is not its kernel's: {error}")
     if planned is None:
         params = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}

@@ -240,6 +240,21 @@ def test_three_products_of_tf32(rng):
         np.testing.assert_array_equal(bits(jax.jit(lambda a_t, w: product(a_t.T, w))(a[:m].T, w)), full[:m])
 
 
+def test_an_epilogue(rng):
+    a, w = uneven(rng, (40, 72), jnp.bfloat16), uneven(rng, (72, 24), jnp.bfloat16)
+    bias, residual = uneven(rng, (24,), jnp.float32), uneven(rng, (40, 24), jnp.bfloat16)
+    with jax_moye.options(interpret=True, batch_invariant=True):
+        layer = jax.jit(functools.partial(jax_moye.linear, activation="gelu"))
+        full = bits(layer(a, w, bias, residual=residual))
+        for first, last in ((0, 1), (5, 38)):
+            part = layer(a[first:last], w, bias, residual=residual[first:last])
+            np.testing.assert_array_equal(bits(part), full[first:last])
+        # An epilogue whose operands no kernel broadcasts.
+        a, bias = a.reshape(2, 5, 4, 72), uneven(rng, (5, 1, 24), jnp.bfloat16)
+        with pytest.raises(NotImplementedError, match=r"the epilogue of .* is not its kernel's"):
+            jax.vmap(jax.vmap(layer, (0, None, 0)), (0, None, None))(a, w, bias[:, 0])
+
+
 def test_gradients(rng):
     """Of the rows: rows of the cotangent times w. (w's is a sum over the rows.)"""
     a, w = uneven(rng, (18, 40), jnp.bfloat16), uneven(rng, (40, 24), jnp.bfloat16)
