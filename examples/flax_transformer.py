@@ -2,9 +2,9 @@
 
     pip install flax optax && python examples/flax_transformer.py
 
-Attention's scores and sums, whose products are over batch and heads in an order that no single launch takes, stay XLA's.
-On a GPU the compiled kernels run; with none the same kernels run in jax_moye's CPU emulator. Exit status 1 if the loss
-does not fall below that of guessing by the letters' frequencies.
+Attention's scores and sums, products over batch and heads in an order that no single launch takes, stay XLA's. On a GPU
+the compiled kernels run; with none the same kernels run in jax_moye's CPU emulator. Exit status 1 if the loss does not
+fall below that of guessing by the letters' frequencies.
 """
 
 import argparse
