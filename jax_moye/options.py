@@ -154,6 +154,8 @@ def resolve(
 
 def _merge(function: str, outer: Options, changes: dict[str, Any]) -> Options:
     """`outer` with changes, which come before it where the two contradict each other."""
+    if not changes:
+        return outer
     for name, value in changes.items():
         if isinstance(value, jax.core.Tracer):
             raise TypeError(f"{function}: {name} is part of the program and cannot be a traced value, got {value}")
