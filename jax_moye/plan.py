@@ -388,8 +388,8 @@ def plan_call(
     if not on_cuda and request.interpret is None:
         raise NotServedError(f"the program is for {platform}, where our kernels run only with interpret=True")
 
-    insists = request.implementation == "moye" or request.config is not None
-    if on_cuda and not (insists or request.deterministic or request.batch_invariant):
+    insists = request.implementation == "moye" or request.config is not None or request.batch_invariant
+    if on_cuda and not (insists or request.deterministic):
         if lhs.dtype != rhs.dtype:
             raise NotServedError(f"no kernel takes operands of different dtypes, {lhs.dtype} and {rhs.dtype}")
         exact_enough = _wants_exact_f32(request.precision) or (may_split and _is_high(request.precision))

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -84,6 +85,22 @@ def test_one_summation_serves_all_sizes(dtype, accumulator, out_dtype, arch):
                 assert select(problem, arch, CONFIGS, batch_invariant=True) in rows
             except NotServedError:
                 assert not serves_any
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_programs_for_a_gpu(arch):
+    """Lowered here, for a GPU that need not be here: with the flag there is nobody else."""
+    jax.clear_caches()
+    rows = {row.name for row in batch_invariant_rows("bf16", "bf16", "f32", arch, CONFIGS)}
+    fun = functools.partial(jax_moye.matmul, batch_invariant=True)
+    names = set()
+    with jax_moye.cuda_target(arch):
+        for m in (1, 17, 64, 4096):
+            a, b = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((m, 72), (72, 24)))
+            for product, lhs in ((fun, a), (lambda a_t, b: fun(a_t.T, b), a.update(shape=a.shape[::-1]))):
+                names |= set(re.findall(r'\bconfig = "([^"]*)"', lowered_text(product, lhs, b)))
+    assert names
+    assert names <= rows
 
 
 def test_without_the_flag_the_summation_depends_on_the_rows():
