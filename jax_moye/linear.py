@@ -15,7 +15,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax_moye import _compat
 from jax_moye.arguments import Static, jitted_where_eager, static_arguments
 from jax_moye.configs import GemmConfig
-from jax_moye.fused import ACTIVATIONS, EPILOGUE_OPERANDS, Epilogue, compute_dtype, fused, stored_dtype
+from jax_moye.epilogue import ACTIVATIONS, EPILOGUE_OPERANDS, Epilogue, compute_dtype, stored_dtype
+from jax_moye.fused import fused
 from jax_moye.interpret import InterpretParams
 from jax_moye.primitive import contract
 from jax_moye.problem import labels

@@ -14,7 +14,8 @@ from jax.test_util import check_grads
 from python.support import FUSED_TARGET, TARGET, UNIT, lowered_text
 
 import jax_moye
-from jax_moye.fused import Epilogue, fit_epilogue, fused, fused_p
+from jax_moye.epilogue import Epilogue, fit_epilogue
+from jax_moye.fused import fused, fused_p
 from jax_moye.problem import NotServedError, make_problem
 
 linear = jax_moye.linear
@@ -420,6 +421,16 @@ def test_vmap_over_the_epilogue_alone_is_one_product(rng):
     text = lowered_text(fun(emulated), biases, platform="cpu")
     assert text.count("custom_call @jax_moye") == 1
     assert "sizes = dense<[1, 6, 5, 8]>" in text
+
+
+def test_batch_invariance_has_the_kernels_epilogue_under_vmap(rng):
+    x, w, named = operands(rng, ("bias",))
+    layer = functools.partial(emulated, activation="silu", batch_invariant=True)
+    biases = jnp.stack([named["bias"], -named["bias"]])
+    ys = jax.vmap(lambda b: layer(x, w, b))(biases)
+    for y, bias in zip(ys, biases, strict=True):
+        np.testing.assert_array_equal(y, layer(x, w, bias))
+    assert count(jax.vmap(lambda b: layer(x, w, b)), biases) == {TARGET: 0, FUSED_TARGET: 1, "xla": 0}
 
 
 def test_unfused_where_no_stride_says_it(rng):
