@@ -19,6 +19,7 @@
 #include "machine.h"
 #include "moye/arch/barrier.h"
 #include "moye/arch/builtin.h"
+#include "moye/arch/convert.h"
 #include "moye/arch/copy.h"
 #include "moye/arch/copy_sm75.h"
 #include "moye/arch/copy_sm80.h"
@@ -29,6 +30,7 @@
 #include "moye/arch/mma_sm80.h"
 #include "moye/arch/mma_sm89.h"
 #include "moye/arch/mma_sm90_f64.h"
+#include "moye/arch/store.h"
 #include "moye/arch/types.h"
 #include "moye/arch/warp.h"
 
@@ -272,6 +274,27 @@ MOYE_KERNEL(64)
 universal_copy_kernel(uint32_t const* in, uint32_t* out) {
   uint32_t const thread = thread_idx().x;
   UniversalCopy<T>::copy(reinterpret_cast<T const*>(in)[thread], reinterpret_cast<T*>(out)[63 - thread]);
+}
+
+/// in, out: 16 bytes for each of 64 threads; thread t stores its own to shared memory and on to place 63 - t.
+MOYE_KERNEL(64)
+store_kernel(uint32_t const* in, uint32_t* out) {
+  auto* const places = reinterpret_cast<uint128_t*>(smem_base());
+  uint32_t const thread = thread_idx().x;
+  store_shared(reinterpret_cast<uint128_t const*>(in)[thread], places[thread ^ 5]);
+  sync_threads();
+  store_global(places[thread], reinterpret_cast<uint128_t*>(out)[63 - thread]);
+}
+
+/// in: four bit patterns of a float a thread, those of a pair 64 words apart. out: two words a thread.
+template <class To>
+MOYE_KERNEL(64)
+pack_pair_kernel(uint32_t const* in, uint32_t* out) {
+  uint32_t const thread = thread_idx().x;
+  for (int i = 0; i < 2; ++i) {
+    uint32_t const* const pair = in + 128 * i + thread;
+    out[64 * i + thread] = pack_pair<To>(__builtin_bit_cast(float, pair[0]), __builtin_bit_cast(float, pair[64]));
+  }
 }
 
 /// in: four bit patterns of a float a thread. out: the storage of To.
@@ -663,6 +686,22 @@ std::vector<Case> all_cases() {
        one_cta(64),
        {{Kind::word, 256}},
        256});
+
+  add({"store_16", "store_shared store_global", "st.v4", store_kernel, one_cta(64, 1024), {{Kind::word, 256}}, 256});
+  add({"pack_pair_bfloat16",
+       "pack_pair",
+       "cvt.rn.bf16x2.f32",
+       pack_pair_kernel<bfloat16_t>,
+       one_cta(64),
+       {{Kind::word, 248}, {Kind::nan, 8}},
+       128});
+  add({"pack_pair_half",
+       "pack_pair",
+       "cvt.rn.f16x2.f32",
+       pack_pair_kernel<half_t>,
+       one_cta(64),
+       {{Kind::middle, 248}, {Kind::nan, 8}},
+       128});
 
   add({"bfloat16_from_float",
        "bfloat16_t",

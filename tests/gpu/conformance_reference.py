@@ -306,6 +306,17 @@ def from_float(case: str, type: str) -> np.ndarray:
     return np.where(np.isnan(values), 0x7FFF, bits).astype(np.uint32)
 
 
+def pack_pair(case: str, type: str) -> np.ndarray:
+    """Two of from_float's in one word, the first in the low half; they are 64 words apart."""
+    bits = from_float(case, type).reshape(2, 2, 64)
+    return (bits[:, 0] | bits[:, 1] << 16).reshape(-1)
+
+
+def store(case: str) -> np.ndarray:
+    """Elements of 16 bytes: to place t ^ 5, then reversed."""
+    return words(case, 0, 256).reshape(64, 4)[np.arange(64) ^ 5][::-1]
+
+
 def float8_from_float(case: str, type: str, overflowing: str | None) -> np.ndarray:
     """Rounded to nearest even; every NaN becomes 0x7f. What is too large: the greatest number, or as JAX has it."""
     values = np.append(eighth(words(case, 0, 248)), words(case, 1, 8) | 0x7F800001).view(np.float32)
@@ -356,6 +367,8 @@ CASES = {
     r"builtin": builtin,
     r"warp_id": warp_id,
     r"UniversalCopy_(?P<size>\d+)": universal_copy,
+    r"store_16": store,
+    r"pack_pair_(?P<type>half|bfloat16)": pack_pair,
     r"float_(?P<type>e4m3|e5m2)_from_float(?P<overflowing>_overflowing)?": float8_from_float,
     r"float_(?P<type>e4m3|e5m2)_to_float": float8_to_float,
     r"(?P<type>half|bfloat16)_from_float": from_float,

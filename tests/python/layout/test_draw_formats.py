@@ -16,6 +16,7 @@ import pytest
 
 import jax_moye.__main__ as command
 from jax_moye.layout import Layout, errors
+from jax_moye.layout import schedule as layout_schedule
 from jax_moye.layout.atoms import CopyAtom, copy_op, mma_atom
 from jax_moye.layout.draw import (
     PictureTooLarge,
@@ -25,7 +26,6 @@ from jax_moye.layout.draw import (
     print_latex,
     print_layout,
     print_typst,
-    schedule,
     to_latex,
     to_svg,
     to_text,
@@ -315,7 +315,7 @@ def test_largest_picture():
 
 
 def test_examples_in_docstrings():
-    for module in (draw_package, schedule):
+    for module in (draw_package, layout_schedule):
         outcome = doctest.testmod(module)
         assert outcome.attempted > 0
         assert outcome.failed == 0
