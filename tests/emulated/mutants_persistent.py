@@ -32,6 +32,17 @@ MUTANTS = [
         sizes=TILES,
     ),
     Mutant(
+        "persistent_wrong_swizzle",
+        PERSISTENT,
+        P,
+        "Tensor tXsB = smem_thr_copy_b.partition_S(sB);",
+        "Tensor tXsB = smem_thr_copy_b.partition_S(make_tensor(make_smem_ptr(smem.operands.b), "
+        "tile_to_shape(Layout<Shape<_8, Int<kBlkK>>, Stride<Int<kBlkK>, _1>>{}, "
+        "Shape<Int<kBlkN>, Int<kBlkK>, Int<kStages>>{})));",
+        "wrong",
+        sizes=TILES,
+    ),
+    Mutant(
         "persistent_stage_kept_after_a_tile",
         PERSISTENT,
         P,

@@ -106,6 +106,34 @@ MUTANTS = [
         "",
         read_before_it_came(P),
     ),
+    Mutant(
+        "sm90_pingpong_wait_missing",
+        PINGPONG,
+        P,
+        "        mbarrier_wait(&smem.full[stage], read.phase());\n",
+        "",
+        read_before_it_came(P),
+    ),
+    # ---- tiles
+    Mutant(
+        "sm90_skips_the_remainder",  # 12 tiles for 5 CTAs
+        COOPERATIVE,
+        C,
+        "id < unsigned(grid.tiles); id += grid_dim().x / kCluster",
+        "id + grid_dim().x / kCluster <= unsigned(grid.tiles); id += grid_dim().x / kCluster",
+        "wrong",
+        count=2,
+        options=("multiprocessors=5",),
+    ),
+    Mutant(
+        "sm90_pingpong_skips_the_remainder",  # 20 tiles for 3 CTAs: the producer fills stages that nobody reads
+        PINGPONG,
+        P,
+        "id < unsigned(grid.tiles); id += kConsumers * step",
+        "id + kConsumers * step <= unsigned(grid.tiles); id += kConsumers * step",
+        r"deadlock.*mbarrier\.try_wait",
+        options=("multiprocessors=3",),
+    ),
     # ---- bytes
     Mutant(
         "sm90_expects_the_bytes_of_b_alone",

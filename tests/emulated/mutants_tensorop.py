@@ -252,6 +252,17 @@ MUTANTS = [
         "(wrong|race)",
     ),
     Mutant(
+        "double_buffer_wrong_swizzle",  # of rows of 128 bytes, for rows of 64
+        DOUBLE_BUFFER,
+        D,
+        "Tensor tXsA = smem_thr_copy_a.partition_S(sA);",
+        "Tensor tXsA = smem_thr_copy_a.partition_S(make_tensor(make_smem_ptr(smem.operands.a), Conditional<kMajorA == "
+        "Major::k, decltype(tile_to_shape(composition(Swizzle<3, 3, 3>{}, Layout<Shape<_8, Int<kBlkK>>, "
+        "Stride<Int<kBlkK>, _1>>{}), Shape<Int<kBlkM>, Int<kBlkK>, _2>{})), "
+        "decltype(smem_layout<kMajorA, kBlkM>())>{}));",
+        "wrong",
+    ),
+    Mutant(
         "double_buffer_elements_barrier_missing",
         DOUBLE_BUFFER_ELEMENTS,
         D,
