@@ -230,6 +230,22 @@ def test_three_products_and_a_sum_to_add_to(rng):
 
 
 @needs_tf32
+def test_three_products_in_any_order(rng):
+    """Swapped operands, a batch, transposes in front of operands: each of the three launches reads and adds alike."""
+    product = functools.partial(jax_moye.matmul, precision="high", config=TF32_ROW, interpret=True)
+    w, x = normal(rng, (24, 40)), normal(rng, (3, 7, 40))
+    expected = np.asarray(x, np.float64) @ np.asarray(w, np.float64).T
+    bound = 2**-20 * (np.abs(np.asarray(x, np.float64)) @ np.abs(np.asarray(w, np.float64)).T)
+    for actual in (
+        jax.vmap(jax.vmap(product, (None, 0)), (None, 0))(w, x),
+        product(x, w.T),
+        jax.jit(lambda x_t, w: product(x_t.transpose(0, 2, 1), w.T))(x.transpose(0, 2, 1), w),
+        jax.vmap(lambda x: product(w, x.T).T)(x),
+    ):
+        assert (np.abs(np.asarray(actual, np.float64) - expected) < bound).all()
+
+
+@needs_tf32
 @pytest.mark.parametrize("swap", [False, True])
 def test_three_products_of_infinities_and_nan(swap):
     """What f32 gives: a part that is 0 does not turn infinity into NaN."""
