@@ -173,7 +173,7 @@ TMA_FACTS = {
 
 
 def tma_facts(kernel: Any) -> dict[str, Any]:
-    facts = {name: fact for name, fact in mma_facts(kernel).items() if name in TMA_FACTS}
+    facts = {name: fact for name, fact in mma_facts(kernel, kernel.tile).items() if name in TMA_FACTS}
     for operand in kernel.operands:
         facts[f"{operand.name} smem"] = operand.smem
         facts[f"{operand.name} box"] = (*operand.box, operand.stage_bytes)
@@ -184,8 +184,8 @@ def operand_fact_names(row: Row) -> dict[str, str]:
     return OPERAND_FACTS | (READ_FACTS if row.kernel == "sm80_multistage" else {})
 
 
-def mma_facts(kernel: Any) -> dict[str, Any]:
-    mma, tile_mn = kernel.mma, (kernel.a.tile[0], kernel.b.tile[0])
+def mma_facts(kernel: Any, tile_mn: tuple[int, int]) -> dict[str, Any]:
+    mma = kernel.mma
     part = mma.partition_shape_C(tile_mn)
     return {
         "thr_layout_vmnk": mma.thr_layout_vmnk,
@@ -250,7 +250,7 @@ def test_layouts(tmp_path: pathlib.Path):
         for order in ("NN", "TT"):
             kernel = kernels.kernel_layouts(row, order)
             if order == "NN":
-                add(i, "mma", MMA_FACTS, mma_facts(kernel))
+                add(i, "mma", MMA_FACTS, mma_facts(kernel, row.tile[:2]))
             for operand in kernel.operands:
                 facts = operand_facts(kernel, operand)
                 words = {"o": f"'{operand.name}'", "m": f"Major::{operand.major}"}
