@@ -15,6 +15,7 @@ import pytest
         "dot_general",
         "export",
         "intercept",
+        "linear",
         "matmul",
         "options",
         "target",
