@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.emulated import mutants, mutants_persistent, mutants_simt, mutants_sm90, mutants_tensorop
+from tests.emulated import mutants, mutants_persistent, mutants_simt, mutants_sm90, mutants_tensorop, mutants_tiles
 from tests.emulated.driver import build, run
 from tests.emulated.mutants import Mutant
 
@@ -16,6 +16,7 @@ MUTANTS = (
     + mutants_tensorop.MUTANTS
     + mutants_persistent.MUTANTS
     + mutants_sm90.MUTANTS
+    + mutants_tiles.MUTANTS
 )
 # What is compiled: a row in one order.
 ROWS = sorted({(mutant.row, mutant.order) for mutant in MUTANTS})
