@@ -128,7 +128,7 @@ def main() -> int:
 
         return wrapper
 
-    stack = contextlib.ExitStack()
+    stack, taken = contextlib.ExitStack(), None
     if args.replace == "nothing":
         replace({"dot_general": counted("dot_general", lax.dot_general)})
     else:
@@ -138,7 +138,7 @@ def main() -> int:
             names = ("dot_general", "matmul", "einsum")
             replace({name: counted(name, getattr(jax_moye, name)) for name in names})
         else:
-            stack.enter_context(jax_moye.intercept())
+            taken = stack.enter_context(jax_moye.intercept())
 
     outcomes: dict[str, Outcome] = {}
     with stack:
@@ -148,13 +148,14 @@ def main() -> int:
             # Not this repository's settings of pytest: JAX's tests are run as they are.
             options = ["-c", os.devnull, "--rootdir", str(args.tests), "-q", "-W", "ignore", "--tb=short"]
             options += ["-p", "no:cacheprovider", "-p", "no:xdist", *(["-k", chosen] if chosen else [])]
-            start, before = time.perf_counter(), calls.total()
+            count = calls.total if taken is None else lambda: taken.calls
+            start, before = time.perf_counter(), count()
             with contextlib.redirect_stdout(sys.stdout if args.verbose else io.StringIO()):
                 pytest.main([*options, str(args.tests / file)], plugins=[outcome])
             print(
                 f"| {jax.__version__} | {args.replace} | {file} | {outcome.passed} | {len(outcome.failed)} | "
                 f"{len(outcome.introspective)} | {outcome.skipped} |",
-                f"  {calls.total() - before} calls, {time.perf_counter() - start:.0f} s",
+                f"  {count() - before} calls, {time.perf_counter() - start:.0f} s",
                 flush=True,
             )
             for name, line in outcome.failed:
