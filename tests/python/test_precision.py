@@ -290,6 +290,7 @@ def test_f64_is_f64(rng):
         assert error_of(a32, b, preferred_element_type=jnp.float64) < K * 2.0**-53
 
 
+@needs_tf32
 def test_the_default_is_jaxs(kernels_are_there):
     a = jax.ShapeDtypeStruct((4096, 4096), jnp.float32)
     for name, exact in (("highest", True), ("float32", True), ("F32_F32_F32", True), ("default", False)):
@@ -298,18 +299,16 @@ def test_the_default_is_jaxs(kernels_are_there):
             assert ("_f32_" in config) == exact, name
             # An argument comes first.
             assert "_f32_" in launches(lowered_text(lambda x: jax_moye.matmul(x, x, precision="highest"), a))[0]
-    if any(row.name == TF32_ROW for row in CONFIGS):
-        for name in ("high", "tensorfloat32", "TF32_TF32_F32_X3"):
-            with jax.default_matmul_precision(name):
-                assert len(launches(lowered_text(jax_moye.matmul, a, a))) == 3, name
+    for name in ("high", "tensorfloat32", "TF32_TF32_F32_X3"):
+        with jax.default_matmul_precision(name):
+            assert len(launches(lowered_text(jax_moye.matmul, a, a))) == 3, name
 
 
+@needs_tf32
 def test_a_gradient_is_as_precise_as_its_product(kernels_are_there):
     a = jax.ShapeDtypeStruct((4096, 4096), jnp.float32)
     for precision, of_one in ((None, 1), ("high", 3), ("highest", 1)):
         fun = functools.partial(jax_moye.matmul, precision=precision)
         names = launches(lowered_text(lambda a, b, t, fun=fun: jax.vjp(fun, a, b)[1](t), a, a, a))
-        if of_one == 3 and not any(row.dtype == "tf32" for row in CONFIGS):
-            continue
         assert len(names) == 2 * of_one
         assert all(("_f32_" in name) == (precision == "highest") for name in names)
