@@ -193,27 +193,40 @@ def _sizes(spec: str, *shapes: Sequence[int]) -> dict[str, int]:
     return sizes
 
 
-def _by_types(mesh: AbstractMesh, ctx: mlir.LoweringRuleContext, request: Request, local: Local):
-    """The contraction as a shard_map, for operands and a result whose types have shardings on an explicit mesh."""
-    avals = lhs, rhs, out = [*ctx.avals_in[:2], *ctx.avals_out]
-    split = partition(
-        request.spec,
-        _sizes(request.spec, lhs.shape, rhs.shape),
-        mesh.shape,
-        *(_axes(aval.sharding.spec, aval.ndim) for aval in avals),
-    )
+@functools.lru_cache(maxsize=1024)
+def _by_types(
+    mesh: AbstractMesh,
+    request: Request,
+    shapes: tuple[tuple[int, ...], ...],
+    specs: tuple[PartitionSpec, ...],
+    has_c: bool,
+    local: Local,
+) -> Callable[..., jax.Array]:
+    """The contraction as a shard_map, for operands and a result whose types have shardings on an explicit mesh.
+
+    Args:
+      mesh: with explicit axes alone.
+      request: what the caller asked for.
+      shapes: of lhs, rhs and the result.
+      specs: their shardings.
+      has_c: whether there is a third operand.
+      local: binds the contraction on one device.
+    """
     parsed = parse_spec(request.spec)
-    in_specs = (split.operand(parsed.lhs), split.operand(parsed.rhs), split.out)[: len(ctx.avals_in)]
+    axes = [_axes(spec, len(shape)) for spec, shape in zip(specs, shapes, strict=True)]
+    split = partition(request.spec, _sizes(request.spec, *shapes), mesh.shape, *axes)
+    in_specs = (split.operand(parsed.lhs), split.operand(parsed.rhs), *[split.out] * has_c)
     mapped = jax.shard_map(
         one_device(split, request, local), mesh=mesh, in_specs=in_specs, out_specs=split.out, check_vma=False
     )
 
-    def fun(*operands):
+    @jax.jit  # layers that are alike are traced and lowered once
+    def contraction(*operands):
         # shard_map takes operands of exactly the type it names.
         operands = [reshard(x, NamedSharding(mesh, spec)) for x, spec in zip(operands, in_specs, strict=True)]
-        return reshard(mapped(*operands), out.sharding)
+        return reshard(mapped(*operands), NamedSharding(mesh, specs[2]))
 
-    return fun
+    return contraction
 
 
 # -------------------------------------------------------------------------------------------------- automatic meshes
@@ -284,6 +297,7 @@ def _decode_all(arrays: Sequence[Any], devices: Sequence[Any]) -> tuple[Mesh, li
     return Mesh(np.array(devices, object).reshape(radices), names), decoded  # type: ignore[return-value]
 
 
+@functools.lru_cache(maxsize=1024)
 def _by_propagation(
     request: Request, has_c: bool, devices: tuple[jax.Device, ...], local: Local
 ) -> Callable[..., jax.Array]:
@@ -318,7 +332,7 @@ def _by_propagation(
 
     partitioned = custom_partitioning(contraction_and_c if has_c else contraction)
     partitioned.def_partition(split_up, sharding_rule=rule, decode_shardings=False)
-    return partitioned
+    return jax.jit(partitioned)
 
 
 # ---------------------------------------------------------------------------------------------------------- lowering
@@ -402,7 +416,9 @@ def lower(ctx: mlir.LoweringRuleContext, values: Sequence[Any], request: Request
         request = dataclasses.replace(request, spec=spec)
     if typed:
         assert mesh is not None
-        fun = _by_types(mesh, ctx, request, local)
+        avals = [*ctx.avals_in[:2], *ctx.avals_out]
+        shapes, specs = tuple(aval.shape for aval in avals), tuple(aval.sharding.spec for aval in avals)
+        fun = _by_types(mesh, request, shapes, specs, len(values) == 3, local)
     else:
         with_devices = _compat.with_devices(ctx)
         if with_devices is None:

@@ -240,6 +240,12 @@ def check_mlps():
             check((axis_type, case, "gradients"), collectives(hlo), sorted(forward + backward))
             check((axis_type, case), kernel_calls(hlo), 5)
 
+        # Layers that are alike are traced and lowered once.
+        with jax.set_mesh(mesh) if axis_type == AxisType.Explicit else contextlib.nullcontext():
+            layers = [place(mesh, w, P(None, None)) for w in (integers(32, 32), integers(32, 32), integers(32, 32))]
+            lowered = jax.jit(lambda x, ws: functools.reduce(matmul, ws, x)).lower(place(mesh, x, P("x")), layers)
+        check("like layers", len(re.findall("CustomSPMDPartitioning|manual_computation", lowered.as_text())), 1)
+
 
 # -------------------------------------------------------------------------------------------------------- transforms
 
