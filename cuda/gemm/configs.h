@@ -138,6 +138,8 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_pingpong,      f16,   f32,  {128, 128, 64},   5,      {1, 1},         16},
   {sm90_pingpong,      f16,   f32,  {192, 128, 64},   4,      {1, 1},         16},
   {sm90_pingpong,      f16,   f32,  {128, 192, 64},   4,      {1, 1},         16},
+  {sm90_cooperative,   bf16,  f32,  {128, 160, 64},   4,      {1, 1},         16},
+  {sm90_cooperative,   bf16,  f32,  {128, 176, 64},   4,      {1, 1},         16},
   {sm90_cooperative,   bf16,  f32,  {256, 176, 64},   3,      {1, 1},         16},
   {sm90_pingpong,      bf16,  f32,  {128, 160, 64},   4,      {1, 1},         16},
   {sm90_pingpong,      bf16,  f32,  {128, 176, 64},   4,      {1, 1},         16},
