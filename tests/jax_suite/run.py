@@ -41,8 +41,8 @@ SELECTION = {  # file -> pytest's -k
     "lax_numpy_einsum_test.py": "",
 }
 
-# Tests that look in a program for an equation called dot_general, or for its parameters, and how they fail when its name
-# is another, which says nothing about what it computes: counted apart.
+# Tests that look in a program for an equation called dot_general, or for its parameters, and how they fail where its
+# name is another, which says nothing about what it computes: counted apart.
 INTROSPECTIVE = {
     "testMixedPrecisionDot": "jax_moye_contract] not found in",
     "testMatmulBothSize1BatchDimsSqueezedJaxpr": "not enough values to unpack (expected 1, got 0)",
