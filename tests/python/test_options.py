@@ -1,6 +1,7 @@
 """jax_moye.options: a block's options reach every product in it, are part of jit's key and end with the block."""
 
 import functools
+import pathlib
 import threading
 
 import jax
@@ -13,7 +14,7 @@ from python.support import TARGET, lowered_text
 import jax_moye
 from jax_moye import InterpretParams, _ffi
 from jax_moye.options import Options, resolve
-from jax_moye.plan import Request, why_not_xla
+from jax_moye.plan import _SERVED_PRESETS, Request, why_not_xla
 
 A = jnp.ones((5, 8), jnp.bfloat16)
 B = jnp.ones((8, 3), jnp.bfloat16)
@@ -180,6 +181,22 @@ def test_every_function_obeys(function):
     assert options_of(function, A, B) == [Options()]
     with jax_moye.options(deterministic=True, batch_invariant=True, interpret=True):
         assert options_of(function, A, B) == [Options(True, True, None, InterpretParams())]
+
+
+DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "precision.md"
+
+
+@pytest.mark.skipif(not DOCUMENT.exists(), reason="no docs beside the tests")
+def test_the_document():
+    """Its example runs, and it names every preset of JAX that a kernel of ours serves."""
+    text = DOCUMENT.read_text()
+    names: dict = {}
+    exec(text.split("```python\n")[1].split("```")[0], names)
+    np.testing.assert_array_equal(names["y"], np.full((8, 32), 64))
+    assert options_of(names["g"], A, B) == [Options(deterministic=True)]
+    for preset in _SERVED_PRESETS:
+        shortened = {"BF16_BF16_F32_X3": "_X3", "BF16_BF16_F32_X6": "_X6", "BF16_BF16_F32_X9": "_X9"}
+        assert f"`{shortened.get(preset, preset)}`" in text or preset == "DEFAULT", preset
 
 
 # -------------------------------------------------------------------------------------------------------------- errors
