@@ -142,9 +142,9 @@ def with_devices(ctx: mlir.LoweringRuleContext) -> tuple[mlir.LoweringRuleContex
         return None
     if len(devices) < axis_context.num_devices:
         return None
-    devices = tuple(devices[: axis_context.num_devices])
-    module_context = ctx.module_context.replace(axis_context=mlir.ShardingContext(len(devices), devices))
-    return ctx.replace(module_context=module_context), devices
+    first = tuple(devices[: axis_context.num_devices])
+    module_context = ctx.module_context.replace(axis_context=mlir.ShardingContext(len(first), first))
+    return ctx.replace(module_context=module_context), first
 
 
 def transposed_source(value: Any, typed: bool = False) -> tuple[Any, tuple[int, ...] | None]:

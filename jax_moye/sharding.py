@@ -223,8 +223,8 @@ def _by_types(
     @jax.jit  # layers that are alike are traced and lowered once
     def contraction(*operands):
         # shard_map takes operands of exactly the type it names.
-        operands = [reshard(x, NamedSharding(mesh, spec)) for x, spec in zip(operands, in_specs, strict=True)]
-        return reshard(mapped(*operands), NamedSharding(mesh, specs[2]))
+        placed = [reshard(x, NamedSharding(mesh, spec)) for x, spec in zip(operands, in_specs, strict=True)]
+        return reshard(mapped(*placed), NamedSharding(mesh, specs[2]))
 
     return contraction
 
@@ -234,7 +234,7 @@ def _by_types(
 
 def _prime_factors(n: int) -> list[int]:
     """The larger ones first."""
-    factors = []
+    factors: list[int] = []
     for prime in range(2, n + 1):
         while n % prime == 0:
             factors.insert(0, prime)
@@ -271,7 +271,7 @@ def _decode(starts: np.ndarray, radices: Sequence[int]) -> list[Axes] | None:
         return None
     axes: list[Axes] = []
     for weight in weights.T:
-        order = sorted(np.flatnonzero(weight), key=lambda i: -weight[i])
+        order = sorted(np.flatnonzero(weight).tolist(), key=lambda i: -weight[i])
         # The major axis steps through the whole dimension, each other one through a step of the one before.
         if any(weight[i] * radices[i] != step for i, step in zip(order, [n, *weight[order]], strict=False)):
             return None
@@ -344,18 +344,18 @@ def _check_served(ctx: mlir.LoweringRuleContext, request: Request) -> None:
     Raises:
       NotServedError: the reason.
     """
-    lhs, rhs, *_ = ctx.avals_in
     if request.config is not None:
         return  # it is looked at where the shapes are known
     # Sizes that every kernel takes, in one dimension of each kind: any shapes that are one matrix product are as good.
     parsed = parse_spec(request.spec)
     kinds = {tuple(label in names for names in parsed): label for label in parsed.lhs + parsed.rhs}
-    probes = [
-        _compat.local_aval([256 if label in kinds.values() else 1 for label in names], x.dtype)
-        for names, x in ((parsed.lhs, lhs), (parsed.rhs, rhs))
-    ]
+
+    def probe(labels: str, aval: Any) -> Any:
+        return _compat.local_aval([256 if label in kinds.values() else 1 for label in labels], aval.dtype)
+
+    lhs, rhs = probe(parsed.lhs, ctx.avals_in[0]), probe(parsed.rhs, ctx.avals_in[1])
     for platform in _compat.platforms(ctx):
-        plan_call(platform, request, *probes, (None, None), may_split=True)
+        plan_call(platform, request, lhs, rhs, (None, None), may_split=True)
 
 
 def _fold_transposes(
@@ -387,22 +387,23 @@ def lower(ctx: mlir.LoweringRuleContext, values: Sequence[Any], request: Request
     if not isinstance(ctx.module_context.axis_context, mlir.ShardingContext):
         raise NotServedError("the others are XLA's")
     _check_served(ctx, request)
+    avals: list[Any] = [*ctx.avals_in[:2], *ctx.avals_out]
     mesh = _compat.mesh_of_types(ctx)
     types = set() if mesh is None else set(mesh.axis_types)
     typed = types == {AxisType.Explicit}
     if len(types) > 1:
         raise NotServedError("some axes of the mesh are explicit and some are not")
-    if any(0 in aval.shape for aval in ctx.avals_in[:2]):  # nothing to compute, and XLA's parts of nothing are odd
+    if any(0 in aval.shape for aval in avals[:2]):  # nothing to compute, and XLA's parts of nothing are odd
         xla = functools.partial(
             reference,
             spec=request.spec,
             out_dtype=request.out_dtype,
             precision=request.precision,
             beta=request.beta,
-            out_sharding=ctx.avals_out[0].sharding if typed else None,
+            out_sharding=avals[2].sharding if typed else None,
         )
         return mlir.lower_fun(xla, multiple_results=False)(ctx, *values)
-    if any(_compat.has_partial_sums(aval.sharding.spec) for aval in (*ctx.avals_in, *ctx.avals_out)):
+    if any(_compat.has_partial_sums(aval.sharding.spec) for aval in avals):
         raise NotServedError("partial sums in a type (unreduced axes) are XLA's")
     if not typed and _compat.is_exported(ctx):
         raise NotImplementedError(EXPORT_ERROR)
@@ -416,7 +417,7 @@ def lower(ctx: mlir.LoweringRuleContext, values: Sequence[Any], request: Request
         request = dataclasses.replace(request, spec=spec)
     if typed:
         assert mesh is not None
-        avals = [*ctx.avals_in[:2], *ctx.avals_out]
+        avals = [*ctx.avals_in[:2], *ctx.avals_out]  # as the folded transposes left them
         shapes, specs = tuple(aval.shape for aval in avals), tuple(aval.sharding.spec for aval in avals)
         fun = _by_types(mesh, request, shapes, specs, len(values) == 3, local)
     else:
