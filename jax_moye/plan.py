@@ -9,6 +9,7 @@ import math
 import os
 from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -177,7 +178,9 @@ def _operand_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> str:
     if names[0] == names[1]:
         return SHORT_NAMES[names[0]]
     try:
-        return SHORT_NAMES[jnp.dtype(jnp.promote_types(lhs_dtype, rhs_dtype)).name]
+        # Derivatives under jax_numpy_dtype_promotion="strict" have such operands, too: nothing the caller promotes.
+        with jax.numpy_dtype_promotion("standard"):
+            return SHORT_NAMES[jnp.dtype(jnp.promote_types(lhs_dtype, rhs_dtype)).name]
     except ValueError:  # JAX promotes no 8-bit float
         raise NotServedError(f"no kernel multiplies {names[0]} by {names[1]}") from None
 
