@@ -102,6 +102,13 @@ def has_partial_sums(spec: PartitionSpec) -> bool:
     return bool(getattr(spec, "unreduced", ()) or getattr(spec, "reduced", ()))
 
 
+def permute_spec(spec: PartitionSpec, order: Sequence[int]) -> PartitionSpec:
+    """The same axes with dimensions in another order: the first is the one that was `order[0]`."""
+    axes = getattr(spec, "partitions", None)  # since jax 0.10 a spec with partial sums does not unpack
+    axes = [*(tuple(spec) if axes is None else axes), *[None] * (len(order) - len(spec))]
+    return PartitionSpec(*(axes[dim] for dim in order), unreduced=spec.unreduced, reduced=spec.reduced)
+
+
 def no_mesh() -> Any:
     """A context in which what runs on one device is traced as if no mesh were set.
 
@@ -167,9 +174,8 @@ def transposed_source(value: Any, typed: bool = False) -> tuple[Any, tuple[int, 
 
 def source_aval(aval: Any, permutation: Sequence[int]) -> Any:
     """The type of an array whose transpose by `permutation` has type `aval`."""
-    axes = [*aval.sharding.spec, *[None] * (aval.ndim - len(aval.sharding.spec))]
     order = sorted(range(aval.ndim), key=lambda dim: permutation[dim])
-    sharding = NamedSharding(aval.sharding.mesh, PartitionSpec(*(axes[dim] for dim in order)))
+    sharding = NamedSharding(aval.sharding.mesh, permute_spec(aval.sharding.spec, order))
     return aval.update(shape=tuple(aval.shape[dim] for dim in order), sharding=sharding)
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core.primitives import dot_general_p
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from jax_moye import _compat
 from jax_moye.problem import parse_spec
@@ -63,11 +63,8 @@ def permute_sharding(sharding: NamedSharding | None, permutation: Sequence[int])
     """The sharding of lax's result whose transpose by `permutation` has `sharding`."""
     if sharding is None:
         return None
-    axes = tuple(sharding.spec) + (None,) * (len(permutation) - len(sharding.spec))
-    of_lax: list[Any] = [None] * len(permutation)
-    for axis, position in zip(axes, permutation, strict=True):
-        of_lax[position] = axis
-    return NamedSharding(sharding.mesh, PartitionSpec(*of_lax))
+    order = sorted(range(len(permutation)), key=lambda dim: permutation[dim])
+    return NamedSharding(sharding.mesh, _compat.permute_spec(sharding.spec, order))
 
 
 def lax_result_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> Any:

@@ -412,6 +412,21 @@ def check_other_meshes():
             np.testing.assert_array_equal(out, expected)
             check((shape, a_spec), collectives(hlo), exchanged)
 
+    # Partial sums in a type, which are added up where the program says so.
+    mesh = make_mesh(AxisType.Explicit)
+
+    def summed_later(a, b, product=falls_back):
+        partial_sums = product(a, b, out_sharding=P(None, None, unreduced={"y"}))
+        assert jax.typeof(partial_sums).sharding.spec.unreduced == {"y"}
+        return jax.sharding.reshard(partial_sums, P())
+
+    split_k = (P(None, "y"), P("y"))
+    out, hlo = run(mesh, summed_later, (a, b), split_k)
+    np.testing.assert_array_equal(out, expected)
+    check("partial sums", (collectives(hlo), kernel_calls(hlo)), (["all-reduce f32[12,12]"], 0))
+    insisting = functools.partial(summed_later, product=matmul)
+    expect_error(NotImplementedError, "partial sums in a type", run, mesh, insisting, (a, b), split_k)
+
     # What the partitioner calls back does not depend on where the program is compiled.
     mesh = make_mesh(AxisType.Auto)
     placed = place(mesh, a, P(None, "y")), place(mesh, b, P("y"))
