@@ -203,7 +203,7 @@ def test_aliasing_of_c(rng):
 
 
 def test_check_grads(rng):
-    """Against numerical differences; the next test has three orders and every epilogue, against JAX's own derivatives."""
+    """Against numerical differences. The next test has every epilogue and three orders, against JAX's derivatives."""
     with jax.enable_x64(True):
         x, w, named = operands(rng, ("bias", "c", "residual"), rows=(2,), k=3, n=2, dtype=np.float64)
 
