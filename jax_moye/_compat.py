@@ -136,7 +136,7 @@ def with_devices(ctx: mlir.LoweringRuleContext) -> tuple[mlir.LoweringRuleContex
     """A context that custom_partitioning lowers in, and its devices; None where this process sees too few.
 
     A lowering rule is told how many devices there are, and not which, since JAX uses one lowering for all devices. It
-    would tell primitives in jax._src.dispatch.prim_requires_devices_during_lowering, but then forbid them abstract
+    would tell primitives in its private prim_requires_devices_during_lowering, but then forbid them abstract
     meshes and several meshes in one program. custom_partitioning asks for devices in order to count them and to make
     meshes, and only positions in those reach the program: any devices will do.
     """
