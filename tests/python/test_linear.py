@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import pathlib
 import re
 
 import jax
@@ -802,3 +803,9 @@ def test_the_jaxpr_is_readable(rng):
     assert [equation.primitive for equation in jaxpr.eqns] == [fused_p]
     assert "spec=ak,kn->an" in str(jaxpr)
     assert "activation='silu'" in str(jaxpr)
+
+
+def test_the_code_of_the_documentation_runs():
+    page = pathlib.Path(__file__).resolve().parents[2] / "docs" / "epilogues.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    exec(compile(code, page.name, "exec"), {})
