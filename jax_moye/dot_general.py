@@ -163,7 +163,7 @@ def einsum(
     /,
     *operands: Any,
     out: None = None,
-    optimize: str | bool | Sequence[tuple[int, ...]] = "auto",
+    optimize: str | bool | list[tuple[int, ...]] = "auto",
     precision: Any = None,
     preferred_element_type: Any = None,
     out_sharding: Any = None,
@@ -208,14 +208,14 @@ def einsum(
       >>> jax_moye.einsum("bqhd,bkhd->bhqk", q, k).shape
       (2, 3, 5, 7)
     """
-    options = {
+    options: dict[str, Any] = {
         "config": config,
         "implementation": implementation,
         "interpret": interpret,
         "deterministic": deterministic,
         "batch_invariant": batch_invariant,
     }
-    of_lax = {
+    of_lax: dict[str, Any] = {
         "precision": precision,
         "preferred_element_type": preferred_element_type,
         "out_sharding": out_sharding,
