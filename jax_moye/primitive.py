@@ -430,7 +430,8 @@ def _lower(ctx, *values, out_sharding, **params):
                 return sharding.lower(ctx, values, request, _bind_local)
             except NotServedError as error:
                 reason = f"{reason}, and {error}"
-        _leave_to_xla(reason, request, *ctx.avals_in[:2], platforms=_compat.platforms(ctx))
+        lhs_aval, rhs_aval, *_ = ctx.avals_in
+        _leave_to_xla(reason, request, lhs_aval, rhs_aval, _compat.platforms(ctx))
         fun = functools.partial(
             reference,
             spec=request.spec,
