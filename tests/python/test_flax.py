@@ -204,7 +204,7 @@ def nnx_loss(dtype, x, y, **hook):
 @pytest.mark.parametrize("make", [linen_loss, nnx_loss])
 @pytest.mark.parametrize(("dtype", "bound"), [(jnp.float32, 2.0**-16), (jnp.bfloat16, 2.0**-6)], ids=str)
 def test_training_gives_the_same_loss(rng, make, dtype, bound):
-    """Every loss within `bound` of XLA's, relative: 2^8 roundings of f32, four of bfloat16. docs/drop_in.md states it."""
+    """Every loss within `bound` of XLA's, relative: 2^8 roundings of f32, 4 of bfloat16; docs/drop_in.md."""
     x, y = data(rng)
     with emulated():
         loss, params = make(dtype, x, y, dot_general=jax_moye.dot_general)
