@@ -168,6 +168,24 @@ def test_blocks_nest(xw):
     assert repr(inner) == "<jax_moye.intercept: 1 calls of lax.dot_general taken>"
 
 
+def test_blocks_may_end_in_any_order(xw):
+    """Generators hold blocks until somebody closes them."""
+
+    def hold():
+        with jax_moye.intercept() as taken:
+            yield taken
+
+    first, second = hold(), hold()
+    of_first, of_second = next(first), next(second)
+    first.close()
+    assert ours(lambda x, w: x @ w, *xw) == 1
+    assert (of_first.calls, of_second.calls) == (0, 1)
+    second.close()
+    assert ours(lambda x, w: x @ w, *xw) == 0
+    assert ours(lambda x, w: x @ (4 * w), *xw) == 0
+    assert "bind" not in vars(dot_general_p)
+
+
 def test_another_hook_is_put_back(xw):
     seen = []
     original = dot_general_p.bind

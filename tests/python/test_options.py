@@ -114,6 +114,23 @@ def test_a_block_can_be_entered_again_and_decorates():
     assert resolve("f").interpret is None
 
 
+def test_what_runs_after_the_block_has_ended_is_not_decorated():
+    """The body of a generator or a coroutine would have other options than it says, without a word."""
+
+    def generator():
+        yield
+
+    async def coroutine():
+        pass
+
+    async def both():
+        yield
+
+    for fun in (generator, coroutine, both):
+        with pytest.raises(TypeError, match=rf"options: .*{fun.__name__} is a generator or a coroutine.*with"):
+            jax_moye.options(deterministic=True)(fun)
+
+
 def test_a_block_is_its_threads():
     block = jax_moye.options(deterministic=True)
     seen = []
