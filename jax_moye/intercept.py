@@ -37,6 +37,7 @@ class _Active(threading.local):
 
     def __init__(self) -> None:
         self.stack: list[Interception] = []
+        self.context: Any = None  # of all of them together: generators may leave them in any order
 
 
 _active = _Active()
@@ -96,12 +97,16 @@ def intercept() -> Iterator[Interception]:
         if _count == 0:
             _unhook = _compat.hook_dot_general(_take)
         _count += 1
+    if not _active.stack:
+        _active.context = _intercepting(True)
+        _active.context.__enter__()
     _active.stack.append(interception)
     try:
-        with _intercepting(True):
-            yield interception
+        yield interception
     finally:
-        _active.stack.pop()
+        _active.stack.remove(interception)
+        if not _active.stack:
+            _active.context.__exit__(None, None, None)
         with _lock:
             _count -= 1
             if _count == 0:
