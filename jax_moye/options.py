@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import threading
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import jax
 
 from jax_moye.interpret import InterpretParams, canonical_interpret
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 IMPLEMENTATIONS = (None, "moye", "xla")
 
@@ -75,7 +79,7 @@ def options(
       A context manager, which may be entered again and also decorates functions.
 
     Raises:
-      TypeError: an option has the wrong type.
+      TypeError: an option has the wrong type, or what is decorated is a generator or a coroutine.
       ValueError: an option has an unknown value, or two contradict each other.
 
     Example:
@@ -103,6 +107,15 @@ class _Block(contextlib.ContextDecorator):
     def __init__(self, changes: dict[str, Any]) -> None:
         self._changes = changes
         self._entered = threading.local()  # of each thread, the contexts to leave, the innermost last
+
+    def __call__(self, func: _Function) -> _Function:
+        kinds = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+        if any(is_kind(func) for is_kind in kinds):
+            raise TypeError(
+                f"options: {func.__qualname__} is a generator or a coroutine, whose body runs when the decorator's "
+                "block has ended: write `with jax_moye.options(...):` around the products in it"
+            )
+        return super().__call__(func)
 
     def __enter__(self) -> None:
         context = _context(_merge("options", _context.value, self._changes))
