@@ -319,6 +319,20 @@ def test_sums_over_devices_are_an_error():
             assert callable(one_device(parts, request, lambda *operands: None))
 
 
+def test_an_epilogue_on_several_devices_is_an_error():
+    """It is XLA's there."""
+    sharding = jax.sharding.NamedSharding(jax.sharding.AbstractMesh((2,), ("x",)), jax.P("x"))
+
+    def lower(dtype, **kwargs):
+        x = jax.ShapeDtypeStruct((8, 16), dtype, sharding=sharding)
+        layer = functools.partial(jax_moye.linear, interpret=True, batch_invariant=True, **kwargs)
+        return jax.jit(layer).trace(x, jnp.ones((16, 4), dtype), jnp.ones(4, dtype)).lower(lowering_platforms=("cpu",))
+
+    for kwargs in ({}, {"activation": "gelu"}):
+        with pytest.raises(NotImplementedError, match=r"the epilogue of ak,kn->an .* is not its kernel's.*2 devices"):
+            lower(jnp.bfloat16, **kwargs)
+
+
 def test_a_config_of_another_summation():
     a = jnp.ones((16, 64), jnp.bfloat16)
     rows = batch_invariant_rows("bf16", "bf16", "f32", None, CONFIGS)
