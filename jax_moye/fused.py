@@ -153,8 +153,8 @@ def _jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, **param
     }
     moves_z = _is_live(x_dot) or _is_live(w_dot) or "c" in dots or "bias" in dots
     has_residual = any(name == "residual" for name, _ in epilogue.operands)
-    # relu'(z) can be told from y, which somebody keeps anyway.
-    asks_y = epilogue.activation == "relu" and not has_residual
+    # relu'(z) can be told from y, which somebody keeps anyway, unless y has 8 bits: many a positive z is 0 there.
+    asks_y = epilogue.activation == "relu" and not has_residual and jnp.dtype(out_dtype) == stored_dtype(out_dtype)
     asks_z = moves_z and epilogue.activation != "none" and not asks_y
     y, *rest = fused_p.bind(
         *primals, spec=spec, epilogue=epilogue, preactivation=preactivation or asks_z, out_dtype=out_dtype, **params
@@ -354,6 +354,15 @@ def _plan(
     return dataclasses.replace(call, problem=problem), strides
 
 
+def _check_batch_invariant(request: Request, x: Any, w: Any, reason: str) -> None:
+    """Raises NotImplementedError if XLA may not compute the epilogue: sizes must not decide whose tanh it is."""
+    if request.batch_invariant:
+        raise NotImplementedError(
+            f"batch_invariant=True: the epilogue of {describe(request, x, w)} is not its kernel's, and XLA's has other "
+            f"bits: {reason}"
+        )
+
+
 def _lower_local(platform, ctx, *values, request: Request, epilogue: Epilogue, preactivation: bool, permutations):
     x_aval, w_aval, *_ = ctx.avals_in
     planned = None
@@ -361,12 +370,8 @@ def _lower_local(platform, ctx, *values, request: Request, epilogue: Epilogue, p
         planned = _plan(platform, request, epilogue, x_aval, w_aval, permutations)
     except NotServedError as error:
         # What computes the product, and why, is contract_p's to say.
-        what = describe(request, x_aval, w_aval)
-        if request.batch_invariant:  # the sizes must not decide whose tanh it is
-            raise NotImplementedError(
-                f"batch_invariant=True: the epilogue of {what} is not its kernel's, and XLA's has other bits: {error}"
-            ) from error
-        primitive._log_once(f"the epilogue of {what} is not its kernel's: {error}")
+        _check_batch_invariant(request, x_aval, w_aval, str(error))
+        primitive._log_once(f"the epilogue of {describe(request, x_aval, w_aval)} is not its kernel's: {error}")
     if planned is None:
         params = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
         params.pop("beta")
@@ -400,7 +405,10 @@ mlir.register_lowering(fused_local_p, functools.partial(_lower_local, "cuda"), p
 def _lower(ctx, *values, epilogue, preactivation, out_sharding, **params):
     request = Request(**params)
     x_aval, w_aval, *operand_avals = ctx.avals_in
-    if _compat.why_not_local(ctx) is not None or request.implementation == "xla" or epilogue.is_nothing:
+    reason = _compat.why_not_local(ctx)
+    if reason is not None and not epilogue.is_nothing:
+        _check_batch_invariant(request, x_aval, w_aval, reason)
+    if reason is not None or request.implementation == "xla" or epilogue.is_nothing:
         fun = functools.partial(
             unfused, epilogue=epilogue, preactivation=preactivation, out_sharding=out_sharding, **params
         )

@@ -309,6 +309,18 @@ def test_what_is_saved(rng):
     assert saved_shapes(glu, x, both) == sorted(["bfloat16[6, 8]", "bfloat16[8, 2, 5]", "bfloat16[6, 2, 5]"])
 
 
+@pytest.mark.parametrize("interpret", [False, True])
+def test_relus_derivative_is_not_told_from_8_bits(interpret):
+    """They have 0 for what is positive and small."""
+    x, w = jnp.full((1, 16), 2.0**-8, jnp.float8_e4m3fn), jnp.full((16, 16), 2.0**-9, jnp.float8_e4m3fn)
+    layer = functools.partial(
+        jax_moye.linear, activation="relu", preferred_element_type=jnp.float8_e4m3fn, interpret=interpret
+    )
+    y, vjp = jax.vjp(lambda bias: layer(x, w, bias), jnp.zeros(16))
+    assert not y.astype(jnp.float32).any()
+    np.testing.assert_array_equal(vjp(jnp.ones_like(y))[0], np.ones(16))
+
+
 def test_weights_in_f32_and_activations_in_bf16(rng):
     x, w, named = operands(rng, ("bias",), rows=(64,))
     x = x.astype(jnp.bfloat16)
