@@ -182,7 +182,7 @@ def gated_linear_unit(
       implementation: as in `matmul`.
       interpret: as in `matmul`.
       deterministic: as in `matmul`.
-      batch_invariant: as in `matmul`.
+      batch_invariant: as in `matmul`, of the products; activation and gate are XLA's.
 
     Returns:
       (..., N).
