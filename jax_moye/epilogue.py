@@ -104,7 +104,7 @@ def _splits(problem: GemmProblem, modes: Sequence[Sequence[str]], of_out: dict[s
     for i in range(1, len(modes[1])):
         inner = of_out[modes[1][i - 1]] // d_m
         a, b, d = (inner * a_m, a_m, a_k), (0, b_n, b_k), (inner * d_m, d_m, d_n)
-        sizes = {"batch": problem.m // inner, "m": inner}
+        sizes: dict[str, Any] = {"batch": problem.m // inner, "m": inner}
         splits.append(dataclasses.replace(problem, **sizes, a_strides=a, b_strides=b, d_strides=d))
     for i in range(1, len(modes[2])):
         inner = of_out[modes[2][i - 1]] // d_n
