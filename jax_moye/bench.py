@@ -207,8 +207,8 @@ def bench_row(row: dict, device, arguments: argparse.Namespace, sampler: Sampler
         return result | {"correct": False, "why": "the bits changed from run to run"}
     result |= figures(row, arms, sampler) | {"sets": len(a), "rotated_bytes": footprint * len(a), "busy_s": busy}
     if sweep:
-        ours = {config: result["us"]} | {arm.name: significant(statistics.median(arm.times) * 1e6) for arm in sweep}
-        result |= {"configs": ours, "regret": significant(min(ours.values()) / result["us"])}
+        configs = {config: result["us"]} | {arm.name: significant(statistics.median(arm.times) * 1e6) for arm in sweep}
+        result |= {"configs": configs, "regret": significant(min(configs.values()) / result["us"])}
     entry = next(c for c in jax_moye.configs() if c.name == config)
     registers = max(entry.registers.values()) if entry.registers else None
     result |= {"registers": registers, "smem_bytes": entry.smem_bytes}

@@ -215,8 +215,11 @@ def _batch(axis_data, operands, dims, *, spec, epilogue, preactivation, out_dtyp
         dtype = compute_dtype(x.dtype, out_dtype)
         of_contract = _contract_params(params, out_dtype=dtype, out_sharding=out_sharding)
         product = contract(spec, x, w.astype(x.dtype), **of_contract)
-        fun = functools.partial(_finish, spec=spec, epilogue=epilogue, **finish)
-        return jax.vmap(fun, (None, *dims[2:]))(product, *rest), [0] * (1 + preactivation)
+
+        def finished(z, *values):
+            return _finish(z, *values, spec=spec, epilogue=epilogue, **finish)
+
+        return jax.vmap(finished, (None, *dims[2:]))(product, *rest), [0] * (1 + preactivation)
 
     parsed = parse_spec(spec)
     new = next(label for label in labels() if label not in spec)
@@ -275,7 +278,7 @@ def _run_kernel(x, w, *operands, call, strides, epilogue, preactivation, out_sha
     kernel_dtype = primitive._NUMPY_DTYPES[problem.out_dtype]
     x, w = (lax.convert_element_type(v, primitive._NUMPY_DTYPES[problem.dtype]) for v in (x, w))
     a, b = (w, x) if problem.swapped else (x, w)
-    operands = [lax.convert_element_type(v.astype(stored_dtype(out_dtype)), kernel_dtype) for v in operands]
+    read = [lax.convert_element_type(v.astype(stored_dtype(out_dtype)), kernel_dtype) for v in operands]
     names = [name for name, _ in epilogue.operands]
     # The one place where attributes get their width: np.int64(3) and np.int32(3) are the same key of a cache.
     attributes: dict[str, Any] = {
@@ -296,7 +299,7 @@ def _run_kernel(x, w, *operands, call, strides, epilogue, preactivation, out_sha
         attributes["seed"] = np.int64(interpret.seed)
         attributes["detect_races"] = interpret.detect_races
     # As in primitive.py: y is written over c, element by element, where that has each in the same place.
-    in_place = "c" in names and operands[names.index("c")].shape == tuple(out_shape)
+    in_place = "c" in names and read[names.index("c")].shape == tuple(out_shape)
     in_place = in_place and tuple(strides["c"]) == strides_of_d(problem)
     aliases = {2 + names.index("c"): 0} if in_place else {}
     result = jax.ShapeDtypeStruct(out_shape, kernel_dtype)
@@ -304,7 +307,7 @@ def _run_kernel(x, w, *operands, call, strides, epilogue, preactivation, out_sha
     results = [result, workspace] + [result] * preactivation
     with jax.named_scope(call.config.name):  # what a profiler shows
         run = jax.ffi.ffi_call(_ffi.FUSED_TARGET, results, input_output_aliases=aliases)
-        y, _, *z = run(a, b, *operands, **attributes)
+        y, _, *z = run(a, b, *read, **attributes)
     return [y.astype(out_dtype), *(v.astype(stored_dtype(out_dtype)) for v in z)]
 
 

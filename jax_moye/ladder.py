@@ -306,7 +306,8 @@ def measure(configs: Sequence[GemmConfig], dtype: str, shape: Sequence[int], ord
         if config is None:
             matmul = lambda a, b: jnp.matmul(a, b, precision=precision)  # noqa: E731
         else:
-            options = {"config": config, "implementation": "moye", "interpret": arguments.interpret or None}
+            interpret = arguments.interpret or None
+            options: dict[str, Any] = {"config": config, "implementation": "moye", "interpret": interpret}
             matmul = lambda a, b: jax_moye.matmul(a, b, precision=precision, **options)  # noqa: E731
         arm = bench.jax_arm(name, bench.in_layout(row, matmul), sets(memory))
         first = arm.run(0)[0]
@@ -652,7 +653,7 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> str:
     """The counters of two rungs (what `count` returns) that differ, one per line; or that none does."""
 
     def flat(counted: dict[str, Any], path: str = "") -> dict[str, Any]:
-        found = {}
+        found: dict[str, Any] = {}
         for key, value in counted.items():
             found |= flat(value, f"{path}{key} ") if isinstance(value, dict) else {path + key: value}
         return found

@@ -357,12 +357,12 @@ def _check_shapes(function: str, arrays: dict[str, Any]) -> None:
                 "the same shape and dtype"
             )
     n = arrays[weights[0]].shape[-1]
-    for name in EPILOGUE_OPERANDS:
-        expected = (n,) if name == "bias" else (*x.shape[:-1], n)
-        if name in arrays and arrays[name].shape != expected:
-            form = "(N,)" if name == "bias" else "the result's, (..., N)"
+    for key in EPILOGUE_OPERANDS:
+        expected = (n,) if key == "bias" else (*x.shape[:-1], n)
+        if key in arrays and arrays[key].shape != expected:
+            form = "(N,)" if key == "bias" else "the result's, (..., N)"
             raise ValueError(
-                f"{given}, w has shape {arrays['w'].shape} and {name} has shape {arrays[name].shape}: its shape is "
+                f"{given}, w has shape {arrays['w'].shape} and {key} has shape {arrays[key].shape}: its shape is "
                 f"{form}, here {expected}"
             )
 

@@ -219,7 +219,7 @@ def _way_of_row(row: GemmConfig, dtype: str, precision: Any, may_split: bool) ->
     Raises:
       ValueError: in less than the precision asks for.
     """
-    presets = None
+    presets: tuple[str, ...] | None = None
     if row.dtype == "tf32" and dtype == "f32" and may_split and _is_high(precision):
         return Way("tf32", "f32", split=True)
     if row.dtype == "tf32" and dtype == "f32":
@@ -299,7 +299,7 @@ def find_kernel(
     for kernel_dtype, accumulator, is_split in ways:
         rows = [r for r in table if (r.dtype, r.accumulator) == (kernel_dtype, accumulator)]
         out_dtype = "f32" if is_split else SHORT_NAMES.get(jnp.dtype(request.out_dtype).name)
-        if not any(out_dtype in r.out_dtypes for r in ([row] if row is not None else rows)):
+        if out_dtype is None or not any(out_dtype in r.out_dtypes for r in ([row] if row is not None else rows)):
             # And a conversion afterwards. Half-precision sums are written from f32 as well.
             out_dtype = {"f16": "f32", "f32_fast": "f32"}.get(accumulator, accumulator)
         problem = make_problem(

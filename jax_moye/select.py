@@ -140,7 +140,7 @@ def batch_invariant_rows(
     def key(rows: list[GemmConfig]) -> tuple[bool, float]:
         return (not any(map(_serves_any, rows)), min(predicted_us(row, problem, arch) for row in rows))
 
-    return tuple(min(families.values(), key=key, default=()))
+    return tuple(sorted(families.values(), key=key)[0]) if families else ()
 
 
 @functools.lru_cache(maxsize=4096)

@@ -138,8 +138,8 @@ def _operands(a: Any, b: Any, op: str) -> tuple[tuple[Layout, Layout], int | Non
         if not isinstance(x, Layout):
             limits += [2**x.swizzle.base] if x.swizzle.bits else []
             limits += [x.offset] if x.offset else []
-    plain = tuple(x if isinstance(x, Layout) else x.layout for x in (a, b))
-    return plain, math.gcd(*limits) if limits else None
+    plain_a, plain_b = (x if isinstance(x, Layout) else x.layout for x in (a, b))
+    return (plain_a, plain_b), math.gcd(*limits) if limits else None
 
 
 @functools.lru_cache(CACHE)

@@ -168,7 +168,7 @@ class KernelLayouts:
     def epilogue_report(self, pitch: int, value_type: Any, base: int = 0) -> SectorReport:
         """Sectors of a CTA's stores of d (M,N), row-major, whose rows are `pitch` elements apart."""
         out = dtype(value_type, "epilogue_report")
-        vector = self.d[1].shape[1] if self.d else self.pair
+        vector = self.d[1][1].size if self.d else self.pair
         atom = CopyAtom(UniversalCopy(f"uint{out.bits * vector}"), out.name)
         copy = make_tiled_copy(atom, *self.d) if self.d else make_tiled_copy_C(atom, self.mma)
         d = Layout((self.a.tile[0], self.b.tile[0]), (pitch, 1))

@@ -124,8 +124,8 @@ class TmaOperandLayouts:
         for _, (row, k) in self.boxes():
             first, across = (k, row) if self.major == "mn" else (row, k)
             place.append(base + ((first + np.arange(self.box[1])) * pitch + across) * self.item_bytes)
-            cut = self.major == "mn" and rows is not None
-            row_bytes.append(min(ROW_BYTES, (rows - row) * self.item_bytes) if cut else ROW_BYTES)
+            left = ROW_BYTES if rows is None or self.major != "mn" else (rows - row) * self.item_bytes
+            row_bytes.append(min(ROW_BYTES, left))
         return _boxes(np.array(place), np.array(row_bytes), f"{self.name}, TMA")
 
 
