@@ -59,6 +59,10 @@ class GemmConfig:
     max_arch: int = 0
     registers: Mapping[str, int] | None = dataclasses.field(default=None, compare=False)
 
+    def __hash__(self) -> int:
+        """Of the name, which the fields make."""
+        return hash(self.name)
+
     @property
     def archs(self) -> str:
         """The GPUs that run it, in short: "sm_80+", "sm_90"."""
@@ -73,6 +77,7 @@ class ConfigTable(Sequence[GemmConfig]):
     def __init__(self, rows: Iterable[GemmConfig]) -> None:
         """Keeps the rows in their order."""
         self._rows = tuple(rows)
+        self._hash = hash(self._rows)  # once: a table is part of the key of every cache of selections
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -96,7 +101,7 @@ class ConfigTable(Sequence[GemmConfig]):
 
     def __hash__(self) -> int:
         """Of the rows."""
-        return hash(self._rows)
+        return self._hash
 
     def __repr__(self) -> str:
         """The table, one line per row."""

@@ -6,6 +6,7 @@ Elsewhere the model is used for nothing but the order of configs.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -80,6 +81,43 @@ _TENSOR_CORE_FACTORS = {"bf16": 1, "f16": 1, "tf32": 0.5, "s8": 2, "e4m3": 1.8, 
 _SIMT_FACTORS = {"f32": 1, "f64": 0.35}
 
 
+class Terms(NamedTuple):
+    """What a predicted time is made of.
+
+    Attributes:
+      launch_us: of an empty kernel.
+      products_us: the multiply-adds of all waves.
+      stores_us: of all waves, what nothing hides of writing a tile.
+      memory_us: reading both operands and writing d once, at the bandwidth that the CTAs' loads in flight allow.
+      hidden_us: of products and stores together or the memory, whichever is shorter: the part that the longer one hides.
+      pack_us: a kernel that packs the operands first; 0.0 where none does.
+      factor: of all of it, 1.0 but for Hopper tiles that no GPU has timed.
+      us: in all, factor * (launch + products + stores + memory - hidden + pack) but for rounding.
+      multiprocessors: of the GPU that is assumed.
+      resident: CTAs on one multiprocessor.
+      tiles: of D, those that fill up clusters included.
+      waves: of tiles, multiprocessors * resident at a time.
+    """
+
+    launch_us: float
+    products_us: float
+    stores_us: float
+    memory_us: float
+    hidden_us: float
+    pack_us: float
+    factor: float
+    us: float
+    multiprocessors: int
+    resident: int
+    tiles: int
+    waves: int
+
+    @property
+    def dominating(self) -> str:
+        """The longest: "launch", "products", "stores", "memory" or "pack"."""
+        return max(("products", "memory", "stores", "launch", "pack"), key=lambda name: getattr(self, f"{name}_us"))
+
+
 def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> float:
     """Microseconds that `config` takes for `problem`, a lower bound of what it needs of the memory included.
 
@@ -88,6 +126,11 @@ def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> 
       problem: what it computes.
       arch: the GPU's, e.g. 90; None where it is not known.
     """
+    return terms(config, problem, arch).us
+
+
+def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
+    """predicted_us by its terms; the arguments are the same."""
     multiprocessors = _USUAL_MULTIPROCESSORS if arch is None else _MULTIPROCESSORS.get(arch, _USUAL_MULTIPROCESSORS)
     speed = _SPEEDS.get(config.kernel, _UNMEASURED)
     factors = _SIMT_FACTORS if config.kernel.startswith("simt_") else _TENSOR_CORE_FACTORS
@@ -97,17 +140,19 @@ def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> 
 
     clusters = problem.batch * math.ceil(problem.m / (tile_m * cluster_m)) * math.ceil(problem.n / (tile_n * cluster_n))
     tiles = clusters * cluster_m * cluster_n
-    at_once = multiprocessors * _resident(config)
+    resident = _resident(config)
+    at_once = multiprocessors * resident
     waves = math.ceil(tiles / at_once)
     # CTAs that share a multiprocessor share its speed.
-    sharers = min(_resident(config), math.ceil(tiles / multiprocessors))
+    sharers = min(resident, math.ceil(tiles / multiprocessors))
     k = math.ceil(problem.k / tile_k) * tile_k
     shape = (config.kernel, tile_m, tile_n, config.cluster)
     slower = _SHAPES.get(shape, 1.0)
     if config.kernel.startswith("sm80"):
         slower *= _NARROW_LOADS[config.alignment]
     products = slower * tile_m * tile_n * k / (speed.products_per_us * factors.get(config.dtype, 1))
-    compute = waves * sharers * (products + tile_m * tile_n / 1000 * speed.store_us)
+    stores = tile_m * tile_n / 1000 * speed.store_us
+    compute = waves * sharers * (products + stores)
 
     read = problem.batch * (problem.m + problem.n) * problem.k * item
     written = problem.batch * problem.m * problem.n * ITEM_BYTES[problem.out_dtype]
@@ -116,8 +161,14 @@ def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> 
 
     launch = _LAUNCH_US + (_CLUSTER_US if cluster_m * cluster_n > 1 else 0)
     # Loads and products overlap, but not perfectly: of two kernels bound by the memory the one with less to compute.
-    us = launch + max(compute, memory) + 0.05 * min(compute, memory) + _pack_us(config, problem)
-    return us * (_UNTIMED if config.kernel.startswith("sm90_") and shape not in _SHAPES else 1.0)
+    pack = _pack_us(config, problem)
+    us = launch + max(compute, memory) + 0.05 * min(compute, memory) + pack
+    factor = _UNTIMED if config.kernel.startswith("sm90_") and shape not in _SHAPES else 1.0
+    products, stores, hidden = waves * sharers * products, waves * sharers * stores, 0.95 * min(compute, memory)
+    # By position: of a selection's time names would take a tenth.
+    return Terms(
+        launch, products, stores, memory, hidden, pack, factor, us * factor, multiprocessors, resident, tiles, waves
+    )
 
 
 def predicted_split_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> float:
@@ -132,6 +183,7 @@ def predicted_split_us(config: GemmConfig, problem: GemmProblem, arch: int | Non
     return 3 * predicted_us(config, problem, arch) + parts + sums
 
 
+@functools.lru_cache(maxsize=1024)
 def _resident(config: GemmConfig) -> int:
     """CTAs on one multiprocessor."""
     registers = max(config.registers.values()) if config.registers else 240

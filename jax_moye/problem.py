@@ -168,14 +168,14 @@ class GemmProblem:
         """(batch, m, n, k)."""
         return (self.batch, self.m, self.n, self.k)
 
-    @property
+    @functools.cached_property
     def order(self) -> str | None:
         """Which mode of a and b is contiguous, "NN" where both are row-major; None if an operand has none."""
         a = "N" if self.a_strides[2] == 1 else "T" if self.a_strides[1] == 1 else None
         b = "N" if self.b_strides[1] == 1 else "T" if self.b_strides[2] == 1 else None
         return None if a is None or b is None else a + b
 
-    @property
+    @functools.cached_property
     def alignment(self) -> int:
         """The bytes, 16 at most, that divide every stride of a and b other than the contiguous mode's."""
         (a_batch, a_m, a_k), (b_batch, b_n, b_k) = self.a_strides, self.b_strides

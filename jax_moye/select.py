@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -29,8 +28,7 @@ INSTRUCTIONS = {
 _REFERENCE_SIZE = 4096  # of the square product by which families are compared
 
 
-@dataclasses.dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A row of the table, and why it cannot compute the problem; None if it can."""
 
     config: GemmConfig
@@ -158,6 +156,23 @@ def rank(problem: GemmProblem, arch: int | None, table: Sequence[GemmConfig]) ->
     return tuple(sorted((Candidate(config, why_not(config, problem, arch)) for config in table), key=key))
 
 
+@functools.lru_cache(maxsize=64)
+def _rows_of(dtype: str, accumulator: str, table: Sequence[GemmConfig]) -> tuple[GemmConfig, ...]:
+    return tuple(row for row in table if (row.dtype, row.accumulator) == (dtype, accumulator))
+
+
+@functools.lru_cache(maxsize=4096)
+def _best(problem: GemmProblem, arch: int | None, table: Sequence[GemmConfig]) -> GemmConfig | None:
+    """The first row of `rank`, without the others; None if no row can compute the problem."""
+    best, least = None, (math.inf, 0)
+    for row in _rows_of(problem.dtype, problem.sums, table):
+        if why_not(row, problem, arch) is None:
+            cost = (predicted_us(row, problem, arch), -row.tile[0] * row.tile[1])
+            if best is None or cost < least:
+                best, least = row, cost
+    return best
+
+
 def select(
     problem: GemmProblem, arch: int | None, table: Sequence[GemmConfig], batch_invariant: bool = False
 ) -> GemmConfig:
@@ -174,10 +189,10 @@ def select(
     """
     if batch_invariant:
         table = batch_invariant_rows(problem.dtype, problem.out_dtype, problem.sums, arch, table)
-    ranked = rank(problem, arch, table)
-    if ranked and ranked[0].reason is None:
-        return ranked[0].config
-    of_dtype = [candidate for candidate in ranked if candidate.config.dtype == problem.dtype]
+    best = _best(problem, arch, table)
+    if best is not None:
+        return best
+    of_dtype = [candidate for candidate in rank(problem, arch, table) if candidate.config.dtype == problem.dtype]
     if not of_dtype:
         raise NotServedError(f"no kernel takes {problem.dtype} operands")
     raise NotServedError("; ".join(f"{candidate.config.name}: {candidate.reason}" for candidate in of_dtype))
