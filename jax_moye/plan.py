@@ -355,6 +355,31 @@ def _check_batch_invariant(row: GemmConfig, problem: GemmProblem, arch: int | No
         )
 
 
+def insists(request: Request) -> bool:
+    """Whether the caller wants our kernels where XLA may be faster, too."""
+    return request.implementation == "moye" or request.config is not None or request.batch_invariant
+
+
+def why_rather_xla(request: Request, lhs: Any, rhs: Any, call: KernelCall, may_split: bool = False) -> str | None:
+    """Why a contraction that `call` can compute on a GPU is left to XLA; None if it is not.
+
+    Args:
+      request: what the caller asked for.
+      lhs: as in find_kernel.
+      rhs: likewise.
+      call: what find_kernel said.
+      may_split: as in find_kernel.
+    """
+    if insists(request) or request.deterministic:
+        return None
+    if lhs.dtype != rhs.dtype:
+        return f"no kernel takes operands of different dtypes, {lhs.dtype} and {rhs.dtype}"
+    exact_enough = _wants_exact_f32(request.precision) or (may_split and _is_high(request.precision))
+    if call.problem.dtype == "f32" and not exact_enough:
+        return "f32 below precision 'high' may use TF32, and our f32 kernels do not"
+    return None
+
+
 def plan_call(
     platform: str,
     request: Request,
@@ -391,16 +416,11 @@ def plan_call(
     if not on_cuda and request.interpret is None:
         raise NotServedError(f"the program is for {platform}, where our kernels run only with interpret=True")
 
-    insists = request.implementation == "moye" or request.config is not None or request.batch_invariant
-    if on_cuda and not (insists or request.deterministic):
-        if lhs.dtype != rhs.dtype:
-            raise NotServedError(f"no kernel takes operands of different dtypes, {lhs.dtype} and {rhs.dtype}")
-        exact_enough = _wants_exact_f32(request.precision) or (may_split and _is_high(request.precision))
-        if call.problem.dtype == "f32" and not exact_enough:
-            raise NotServedError("f32 below precision 'high' may use TF32, and our f32 kernels do not")
+    if on_cuda and (reason := why_rather_xla(request, lhs, rhs, call, may_split)):
+        raise NotServedError(reason)
     reason = _ffi.why_unavailable(platform)
     # A program may be lowered here for another machine whose jax_moye has the kernels, if the caller insists on them.
-    for_elsewhere = on_cuda and insists and _compat.cuda_arch() is None
+    for_elsewhere = on_cuda and insists(request) and _compat.cuda_arch() is None
     if reason is not None and not for_elsewhere:
         raise NotServedError(reason)
     return call
