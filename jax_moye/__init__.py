@@ -12,6 +12,7 @@ from jax_moye.configs import GemmConfig as GemmConfig
 from jax_moye.configs import configs as configs
 from jax_moye.dot_general import dot_general as dot_general
 from jax_moye.dot_general import einsum as einsum
+from jax_moye.explain import explain as explain
 from jax_moye.export import EXPORT_DISABLED_CHECKS as EXPORT_DISABLED_CHECKS
 from jax_moye.export import register as register
 from jax_moye.intercept import intercept as intercept
@@ -44,6 +45,7 @@ __all__ = [
     "cuda_target",
     "dot_general",
     "einsum",
+    "explain",
     "gated_linear_unit",
     "intercept",
     "layout",

@@ -1,6 +1,7 @@
-"""`python -m jax_moye`: the table of compiled kernels, the ladder, the benchmark, and pictures of layouts."""
+"""`python -m jax_moye`: the table of compiled kernels, why which is chosen, the ladder, the benchmark, pictures of layouts."""
 
 import argparse
+import importlib
 import json
 import pathlib
 import sys
@@ -13,9 +14,12 @@ def main(argv=None) -> int:
     from jax_moye import bench, ladder
     from jax_moye.layout.draw import command as draw
 
+    explain = importlib.import_module("jax_moye.explain")  # the module: jax_moye.explain is the function
+
     parser = argparse.ArgumentParser(prog="python -m jax_moye", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("configs", help="print the table of compiled kernels")
+    explain.add_arguments(commands.add_parser("explain", help="which kernel computes a product on a GPU, and why"))
     bench.add_arguments(commands.add_parser("bench", help="time the kernels against XLA and torch"))
     show = commands.add_parser("show", help="print a result of bench as a table")
     show.add_argument("file", type=pathlib.Path, help="a JSON file that bench wrote")
@@ -25,6 +29,8 @@ def main(argv=None) -> int:
     if arguments.command == "configs":
         print(jax_moye.configs())
         return 0
+    if arguments.command == "explain":
+        return explain.main(arguments)
     if arguments.command == "show":
         print(bench.table(json.loads(arguments.file.read_text())))
         return 0

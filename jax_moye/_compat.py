@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend.core.primitives import dot_general_p
-from jax.interpreters import mlir
+from jax.interpreters import mlir, partial_eval
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 # jax.jit(inline=...): the equations of the jitted function become those of the caller's jaxpr, while tracing. Since
@@ -182,6 +182,15 @@ def source_aval(aval: Any, permutation: Sequence[int]) -> Any:
 def local_aval(shape: Sequence[int], dtype: Any) -> Any:
     """An abstract array without a sharding. jax.core.ShapedArray is not documented, but has no other public name."""
     return jax.core.ShapedArray(tuple(shape), dtype)
+
+
+def without_dead_code(jaxpr: Any) -> Any:
+    """A jaxpr without the equations that nobody reads, those inside loops and calls included.
+
+    dce_jaxpr is exported by jax.interpreters.partial_eval, but not documented.
+    """
+    live, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return live
 
 
 @functools.cache

@@ -89,7 +89,7 @@ class Terms(NamedTuple):
       products_us: the multiply-adds of all waves.
       stores_us: of all waves, what nothing hides of writing a tile.
       memory_us: reading both operands and writing d once, at the bandwidth that the CTAs' loads in flight allow.
-      hidden_us: of products and stores together or the memory, whichever is shorter: the part that the longer one hides.
+      hidden_us: of products and stores together, or of the memory where that is shorter: what the longer one hides.
       pack_us: a kernel that packs the operands first; 0.0 where none does.
       factor: of all of it, 1.0 but for Hopper tiles that no GPU has timed.
       us: in all, factor * (launch + products + stores + memory - hidden + pack) but for rounding.

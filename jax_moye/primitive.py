@@ -395,11 +395,14 @@ def _look_through_transpose(value: Any, aval: Any) -> _Operand:
     return _Operand(source, _compat.local_aval(shape, aval.dtype), permutation)
 
 
-def _fold_transposes(request: Request, values: Sequence[Any], avals: Sequence[Any]) -> Sequence[_Operand]:
-    """The operands, with the transposes in front of them turned into strides where a kernel takes those."""
-    pairs = list(zip(values, avals, strict=True))
-    plain = [_Operand(value, _compat.local_aval(aval.shape, aval.dtype), None) for value, aval in pairs]
-    folded = [_look_through_transpose(value, aval) for value, aval in pairs]
+def first_served(request: Request, folded: Sequence[Any], plain: Sequence[Any]) -> Sequence[Any]:
+    """The operands with as many transposes as a kernel takes: each one of `folded`, or of `plain`.
+
+    Args:
+      request: what the caller asked for.
+      folded: lhs and rhs, with `aval` of what is in memory and `permutation`, None where there is no transpose.
+      plain: the same as if there were no transposes.
+    """
     for operands in itertools.product(*zip(folded, plain, strict=True)):
         if all(operand.permutation is None for operand in operands):
             continue
@@ -412,6 +415,14 @@ def _fold_transposes(request: Request, values: Sequence[Any], avals: Sequence[An
             continue
         return operands
     return plain
+
+
+def _fold_transposes(request: Request, values: Sequence[Any], avals: Sequence[Any]) -> Sequence[_Operand]:
+    """The operands, with the transposes in front of them turned into strides where a kernel takes those."""
+    pairs = list(zip(values, avals, strict=True))
+    plain = [_Operand(value, _compat.local_aval(aval.shape, aval.dtype), None) for value, aval in pairs]
+    folded = [_look_through_transpose(value, aval) for value, aval in pairs]
+    return first_served(request, folded, plain)
 
 
 def _bind_local(request: Request, *operands):
