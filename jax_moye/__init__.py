@@ -21,6 +21,7 @@ from jax_moye.linear import gated_linear_unit as gated_linear_unit
 from jax_moye.linear import linear as linear
 from jax_moye.matmul import matmul as matmul
 from jax_moye.options import options as options
+from jax_moye.report import report as report
 from jax_moye.target import cuda_target as cuda_target
 
 del _checkout
@@ -53,4 +54,5 @@ __all__ = [
     "matmul",
     "options",
     "register",
+    "report",
 ]

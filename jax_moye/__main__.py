@@ -1,4 +1,4 @@
-"""`python -m jax_moye`: the table of compiled kernels, why which is chosen, the ladder, the benchmark, pictures of layouts."""
+"""`python -m jax_moye`: the table of kernels, which one is chosen and why, the ladder, the benchmark, drawings."""
 
 import argparse
 import importlib

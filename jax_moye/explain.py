@@ -49,6 +49,7 @@ DTYPES = {  # of `--shape`
     "e4m3": "float8_e4m3fn",
     "e5m2": "float8_e5m2",
 }
+_OTHER_SUMS = "batch_invariant=True"
 _SUMS = ("launch", "products", "stores", "memory", "pack")  # the terms that a time is made of
 
 
@@ -253,7 +254,7 @@ class Gemm:
             lines += ["", *_aligned(self.table(top), indent="  ")]
         if top and (not_taken := self.by_kernel()):
             width = max(map(len, not_taken))
-            lines += ["", "  kernels that were not taken"]
+            lines += ["", f"  {_not_taken(self)}"]
             lines += [f"  {kernel:{width}}  {reason}" for kernel, reason in not_taken.items()]
         return "\n".join(lines)
 
@@ -549,10 +550,10 @@ def _inner_jaxprs(equation: Any) -> Iterator[tuple[Jaxpr, int, str]]:
     times, place = 1, ""
     if name == "scan":
         times, place = params["length"], f"scan of {params['length']}"
-    elif name == "while":
-        place = "while"
-    elif name == "shard_map":
-        place = "shard_map"
+    elif name in ("while", "shard_map"):
+        place = name
+    elif name in ("checkpoint", "remat", "remat2"):
+        place = "checkpoint"
     elif "name" in params and isinstance(params["name"], str):
         place = params["name"]
     if name == "custom_linear_solve":  # its other functions are for derivatives
@@ -757,7 +758,7 @@ def _candidates(problem: GemmProblem, split: bool, batch_invariant: bool, arch: 
     can, cannot = [], []
     for config, reason in rank(problem, arch, table):
         if reason is None and allowed is not None and config not in allowed:
-            reason = "batch_invariant=True: it sums in another order than the rows that are used then"
+            reason = f"{_OTHER_SUMS}: it sums in another order than the rows that are used then"
         if reason is not None:
             cannot.append(Ranked(config, reason, None, None))
             continue
@@ -897,7 +898,9 @@ def _why_not_kernel(rows: Sequence[Ranked], best: Ranked, problem: GemmProblem |
     if not near:
         kinds = dict.fromkeys(f"{ranked.config.dtype} summed in {ranked.config.accumulator}" for ranked in rows)
         return f"its rows are for {', '.join(kinds)}"
-    return "; ".join(dict.fromkeys(ranked.reason or "" for ranked in near))
+    # One reason, of the row that asks for least: a product that is aligned to 2 bytes is not aligned to 16 either.
+    nearest = min(near, key=lambda ranked: (not (ranked.reason or "").startswith(_OTHER_SUMS), ranked.config.alignment))
+    return nearest.reason or ""
 
 
 def _facts(gemm: Gemm) -> Iterator[tuple[str, str]]:
@@ -905,7 +908,11 @@ def _facts(gemm: Gemm) -> Iterator[tuple[str, str]]:
     if gemm.count != 1 or gemm.where:
         yield "in the program", ", ".join(filter(None, [_times(gemm.count), *gemm.where])) or "once"
     if gemm.config is not None:
-        how = "named by the caller" if gemm.chosen_by == "argument" else f"the first of {can} rows that can"
+        how = (
+            "named by the caller"
+            if gemm.chosen_by == "argument"
+            else f"the fastest of {can} rows that can, by the model"
+        )
         launches = ", three launches: 3 x TF32" if gemm.split else ""
         yield "computed by", f"{gemm.config.name}, {how}{launches}"
     else:
@@ -964,6 +971,11 @@ def _kernel_facts(gemm: Gemm, chosen: Ranked) -> Iterator[tuple[str, str]]:
     )
     if not gemm.is_calibrated:
         yield "", f"fitted to an {CALIBRATED.upper()}: on this GPU the times say which row is first, and no more"
+
+
+def _not_taken(gemm: Gemm) -> str:
+    """The title of by_kernel()."""
+    return "kernels that were not taken" if gemm.config else "kernels, and their times over that of the fastest row"
 
 
 def _short(reason: str | None, candidates: Sequence[Ranked]) -> str:
@@ -1050,7 +1062,7 @@ def _html(gemms: Sequence[Gemm], device: Device, *, summary: bool, notes: Sequen
         if len(gemm.table()) > 1:
             details.append(_html_table(gemm.table()))
         if not_taken:
-            details.append(f"<p>kernels that were not taken</p><table>{not_taken}</table>")
+            details.append(f"<p>{_not_taken(gemm)}</p><table>{not_taken}</table>")
         label = f"[{i}] {title}" if summary else title
         opened = "" if summary else " open"
         parts.append(f"<details{opened}><summary>{label}</summary>{''.join(details)}</details>")
@@ -1087,7 +1099,7 @@ def _rich(explanation: Explanation, top: int | None) -> Iterator[Any]:
         if shown and gemm.table(shown)[1:]:
             yield table(gemm.table(shown))
         if shown and (not_taken := gemm.by_kernel()):
-            yield table([["kernel", "not taken since"], *([kernel, reason] for kernel, reason in not_taken.items())])
+            yield table([["", _not_taken(gemm)], *([kernel, reason] for kernel, reason in not_taken.items())])
     for note in explanation.notes:
         yield texts.Text(note, style="yellow")
 
