@@ -199,8 +199,7 @@ class Gemm:
         Args:
           top: how many candidates that can compute the product are listed; None: all of them and those that cannot.
         """
-        p, chosen = self.problem, self.chosen
-        roofline = self.roofline()
+        p, chosen, roofline = self.problem, self.chosen, self.roofline()
         return {
             "what": self.what,
             "count": self.count,
@@ -213,9 +212,9 @@ class Gemm:
             "config": None if self.config is None else _config_dict(self.config),
             "chosen_by": self.chosen_by,
             "launches": 0 if self.config is None else 3 if self.split else 1,
-            "resources": self.resources(),
+            "resources": _all_rounded(self.resources()),
             "predicted": None if chosen is None else _prediction_dict(chosen, self.is_calibrated),
-            "roofline": roofline and {key: _rounded(value) for key, value in roofline.items()},
+            "roofline": _all_rounded(roofline),
             "not_taken": self.by_kernel(),
             "candidates": [
                 {
@@ -819,6 +818,10 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
+def _all_rounded(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if values is None else {key: _rounded(value) for key, value in values.items()}
+
+
 def _first(candidates: Sequence[Ranked], top: int | None) -> Sequence[Ranked]:
     return candidates if top is None else [ranked for ranked in candidates if ranked.reason is None][:top]
 
@@ -911,7 +914,7 @@ def _facts(gemm: Gemm) -> Iterator[tuple[str, str]]:
         how = (
             "named by the caller"
             if gemm.chosen_by == "argument"
-            else f"the fastest of {can} rows that can, by the model"
+            else f"by the model the fastest of the {can} rows that can"
         )
         launches = ", three launches: 3 x TF32" if gemm.split else ""
         yield "computed by", f"{gemm.config.name}, {how}{launches}"

@@ -108,12 +108,12 @@ class Report:
         measured = None
         if self.measured is not None:
             measured = [
-                {name: _rounded(value) for name, value in dataclasses.asdict(one).items()} for one in self.measured
+                {name: _json(value) for name, value in dataclasses.asdict(one).items()} for one in self.measured
             ]
         return {
             "explanation": self.explanation.to_dict(top=8),
             "measured": measured,
-            "totals_us": self.totals(),
+            "totals_us": {name: _rounded(us) for name, us in self.totals().items()},
             "notes": list(self.notes),
         }
 
@@ -367,3 +367,7 @@ def _difference(ours: Any, theirs: Any) -> float:
     ours, theirs = ours.astype(dtype), theirs.astype(dtype)
     scale = float(jnp.max(jnp.abs(theirs), initial=0)) or 1.0
     return float(jnp.max(jnp.abs(ours - theirs), initial=0)) / scale
+
+
+def _json(value: Any) -> Any:
+    return [_rounded(x) for x in value] if isinstance(value, tuple) else _rounded(value)
