@@ -13,11 +13,13 @@ import pytest
         "configs",
         "contrib.equinox",
         "dot_general",
+        "explain",
         "export",
         "intercept",
         "linear",
         "matmul",
         "options",
+        "report",
         "target",
     ],
 )
