@@ -27,6 +27,8 @@ from jax import lax
 
 import jax_moye
 from jax_moye import _ffi
+from jax_moye.problem import GemmProblem, make_problem
+from jax_moye.select import select
 
 LAYERS, WIDTH, BATCH = 12, 256, 64
 MATRICES = (((1,), (0,)), ((), ()))
@@ -77,6 +79,28 @@ def ratio_of_train_steps(target: str = "cuda", repeats: int = 5) -> dict[str, fl
         seconds[f"{name} trace"] = smallest(trace, repeats)
         seconds[f"{name} trace and lower"] = smallest(lower, repeats)
     return seconds
+
+
+def selection_us(problems: int = 300) -> dict[str, float]:
+    """CPU microseconds of a selection among all rows of bf16: the least of many new problems, and of one that is kept."""
+    table = jax_moye.configs()
+
+    def problem(m: int) -> GemmProblem:
+        return make_problem("mk,kn->mn", (8 * m, 4096), (4096, 4096), "bf16", "bf16")
+
+    select(problem(1), 90, table)  # what is kept of the table
+    of_new = []
+    for m in range(2, 2 + problems):
+        new = problem(m)
+        start = time.thread_time()
+        select(new, 90, table)
+        of_new.append(time.thread_time() - start)
+    kept = problem(2)
+    return {
+        "new": min(of_new) * 1e6,
+        "median of new": sorted(of_new)[problems // 2] * 1e6,
+        "kept": smallest(lambda: [select(kept, 90, table) for _ in range(1000)], 5) * 1e3,
+    }
 
 
 def eager_call(fun: Callable[..., Any], *operands: Any, calls: int = 300) -> float:
@@ -159,6 +183,12 @@ def main() -> None:
             lax_s, our_s = seconds[f"lax {what}"], seconds[f"jax_moye {what}"]
             step = f"{LAYERS}-layer train step, {what}, for {target}"
             print(f"{step}: lax {lax_s * 1e3:.0f} ms, jax_moye {our_s * 1e3:.0f} ms, ratio {our_s / lax_s:.2f}")
+    us = selection_us()
+    rows = sum(row.dtype == "bf16" for row in jax_moye.configs())
+    print(
+        f"selection among {rows} rows: {us['new']:.0f} us of a new problem (median {us['median of new']:.0f}), "
+        f"{us['kept']:.2f} us of one that is kept"
+    )
     x = jnp.ones((8, 8), jnp.float32)
     for name, fun in (("jnp.matmul", jnp.matmul), ("jax_moye.matmul", jax_moye.matmul)):
         print(f"eager {name} of 8 x 8 on the CPU by XLA: {eager_call(fun, x, x):.1f} us")

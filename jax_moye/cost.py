@@ -132,42 +132,77 @@ def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> 
 def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
     """predicted_us by its terms; the arguments are the same."""
     multiprocessors = _USUAL_MULTIPROCESSORS if arch is None else _MULTIPROCESSORS.get(arch, _USUAL_MULTIPROCESSORS)
-    speed = _SPEEDS.get(config.kernel, _UNMEASURED)
-    factors = _SIMT_FACTORS if config.kernel.startswith("simt_") else _TENSOR_CORE_FACTORS
+    row = _of_row(config)
     tile_m, tile_n, tile_k = config.tile
     cluster_m, cluster_n = config.cluster
-    item = ITEM_BYTES[config.dtype]
 
     clusters = problem.batch * math.ceil(problem.m / (tile_m * cluster_m)) * math.ceil(problem.n / (tile_n * cluster_n))
     tiles = clusters * cluster_m * cluster_n
-    resident = _resident(config)
-    at_once = multiprocessors * resident
+    at_once = multiprocessors * row.resident
     waves = math.ceil(tiles / at_once)
     # CTAs that share a multiprocessor share its speed.
-    sharers = min(resident, math.ceil(tiles / multiprocessors))
+    sharers = min(row.resident, math.ceil(tiles / multiprocessors))
     k = math.ceil(problem.k / tile_k) * tile_k
+    products = row.area * k / row.products_per_us
+    compute = waves * sharers * (products + row.stores_us)
+
+    read = problem.batch * (problem.m + problem.n) * problem.k * row.item
+    written = problem.batch * problem.m * problem.n * ITEM_BYTES[problem.out_dtype]
+    in_flight = min(tiles, at_once) * row.bytes_in_flight
+    memory = (read + written) / min(_BYTES_PER_US, in_flight / _LATENCY_US)
+
+    # Loads and products overlap, but not perfectly: of two kernels bound by the memory the one with less to compute.
+    pack = _pack_us(config, problem)
+    us = row.launch_us + max(compute, memory) + 0.05 * min(compute, memory) + pack
+    # By position: names would take a tenth of a selection's time.
+    return Terms(
+        row.launch_us,
+        waves * sharers * products,
+        waves * sharers * row.stores_us,
+        memory,
+        0.95 * min(compute, memory),
+        pack,
+        row.factor,
+        us * row.factor,
+        multiprocessors,
+        row.resident,
+        tiles,
+        waves,
+    )
+
+
+class _OfRow(NamedTuple):
+    """What does not depend on the problem."""
+
+    resident: int  # CTAs on one multiprocessor
+    area: float  # products of a tile for each k, more where the tile is slower than its kernel
+    products_per_us: float  # of one multiprocessor
+    stores_us: float  # of a tile
+    bytes_in_flight: int  # of one CTA
+    item: int  # bytes
+    launch_us: float
+    factor: float  # of all of it
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_row(config: GemmConfig) -> _OfRow:
+    speed = _SPEEDS.get(config.kernel, _UNMEASURED)
+    factors = _SIMT_FACTORS if config.kernel.startswith("simt_") else _TENSOR_CORE_FACTORS
+    tile_m, tile_n, tile_k = config.tile
     shape = (config.kernel, tile_m, tile_n, config.cluster)
     slower = _SHAPES.get(shape, 1.0)
     if config.kernel.startswith("sm80"):
         slower *= _NARROW_LOADS[config.alignment]
-    products = slower * tile_m * tile_n * k / (speed.products_per_us * factors.get(config.dtype, 1))
-    stores = tile_m * tile_n / 1000 * speed.store_us
-    compute = waves * sharers * (products + stores)
-
-    read = problem.batch * (problem.m + problem.n) * problem.k * item
-    written = problem.batch * problem.m * problem.n * ITEM_BYTES[problem.out_dtype]
-    in_flight = min(tiles, at_once) * max(1, config.stages - 1) * (tile_m + tile_n) * tile_k * item
-    memory = (read + written) / min(_BYTES_PER_US, in_flight / _LATENCY_US)
-
-    launch = _LAUNCH_US + (_CLUSTER_US if cluster_m * cluster_n > 1 else 0)
-    # Loads and products overlap, but not perfectly: of two kernels bound by the memory the one with less to compute.
-    pack = _pack_us(config, problem)
-    us = launch + max(compute, memory) + 0.05 * min(compute, memory) + pack
-    factor = _UNTIMED if config.kernel.startswith("sm90_") and shape not in _SHAPES else 1.0
-    products, stores, hidden = waves * sharers * products, waves * sharers * stores, 0.95 * min(compute, memory)
-    # By position: of a selection's time names would take a tenth.
-    return Terms(
-        launch, products, stores, memory, hidden, pack, factor, us * factor, multiprocessors, resident, tiles, waves
+    item = ITEM_BYTES[config.dtype]
+    return _OfRow(
+        resident=_resident(config),
+        area=slower * tile_m * tile_n,
+        products_per_us=speed.products_per_us * factors.get(config.dtype, 1),
+        stores_us=tile_m * tile_n / 1000 * speed.store_us,
+        bytes_in_flight=max(1, config.stages - 1) * (tile_m + tile_n) * tile_k * item,
+        item=item,
+        launch_us=_LAUNCH_US + (_CLUSTER_US if config.cluster != (1, 1) else 0),
+        factor=_UNTIMED if config.kernel.startswith("sm90_") and shape not in _SHAPES else 1.0,
     )
 
 
@@ -183,7 +218,6 @@ def predicted_split_us(config: GemmConfig, problem: GemmProblem, arch: int | Non
     return 3 * predicted_us(config, problem, arch) + parts + sums
 
 
-@functools.lru_cache(maxsize=1024)
 def _resident(config: GemmConfig) -> int:
     """CTAs on one multiprocessor."""
     registers = max(config.registers.values()) if config.registers else 240

@@ -1,5 +1,6 @@
 """explain and report: what they print, which products they find, and that the lowering says the same."""
 
+import doctest
 import html.parser
 import importlib
 import io
@@ -527,3 +528,17 @@ def test_a_wrong_result_has_no_time(monkeypatch):
     one = measure_gemm(gemm, jax.devices("cpu")[0], alternations=1, turn_ms=0.1, warmup_ms=0.0)
     assert one.us is None
     assert "WRONG" in one.error
+
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "how_selection_works.md"
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="no docs beside the tests")
+def test_the_page_does_what_it_shows():
+    outcome = doctest.testfile(str(PAGE), module_relative=False)
+    assert outcome.attempted > 10
+    assert outcome.failed == 0
+    commands = [line.split()[4:] for line in PAGE.read_text().splitlines() if line.startswith("python -m jax_moye")]
+    assert len(commands) == 2
+    for command in commands:
+        assert main(["explain", *command]) == 0
