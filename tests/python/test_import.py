@@ -65,6 +65,7 @@ def test_the_public_names():
         "cuda_target",
         "dot_general",
         "einsum",
+        "explain",
         "gated_linear_unit",
         "intercept",
         "layout",
@@ -72,6 +73,7 @@ def test_the_public_names():
         "matmul",
         "options",
         "register",
+        "report",
     }
     assert all(hasattr(jax_moye, name) for name in jax_moye.__all__)
 
