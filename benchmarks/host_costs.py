@@ -82,7 +82,7 @@ def ratio_of_train_steps(target: str = "cuda", repeats: int = 5) -> dict[str, fl
 
 
 def selection_us(problems: int = 300) -> dict[str, float]:
-    """CPU microseconds of a selection among all rows of bf16: the least of many new problems, and of one that is kept."""
+    """CPU microseconds of a selection among all rows of bf16: of new problems, and of one that is kept."""
     table = jax_moye.configs()
 
     def problem(m: int) -> GemmProblem:
