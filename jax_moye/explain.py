@@ -679,8 +679,9 @@ def _decide(product: Product, device: Device) -> _Outcome:
         call = plan.find_kernel(request, lhs.aval, rhs.aval, permutations, device.arch, "cuda", may_split)
         if call is None:
             return _Outcome("nothing", "a size is 0")
-        if reason := plan.why_rather_xla(request, lhs.aval, rhs.aval, call, may_split):
-            return _Outcome("xla", reason, call.problem, None, call.split)
+        rather_xla = plan.why_rather_xla(request, lhs.aval, rhs.aval, call, may_split)
+        if rather_xla is not None:
+            return _Outcome("xla", rather_xla, call.problem, None, call.split)
         if product.epilogue is not None:
             call = _with_epilogue(product, call, device)
     except NotServedError as error:
@@ -723,12 +724,13 @@ def _problem(product: Product, device: Device) -> GemmProblem | None:
     try:
         dtype = plan._operand_dtype(lhs.dtype, rhs.dtype, request.out_dtype)
         way = plan._ways(dtype, request.precision, "cuda", False)[0]
-        shapes = [x.shape for x in _seen(product)]
-        if 0 in shapes[0] or 0 in shapes[1]:
+        lhs_shape, rhs_shape = (x.shape for x in _seen(product))
+        if 0 in lhs_shape or 0 in rhs_shape:
             return None
         return make_problem(
             request.spec,
-            *shapes,
+            lhs_shape,
+            rhs_shape,
             way.dtype,
             _written(way, request.out_dtype, plan._table("cuda", device.arch)),
             lhs.permutation,
@@ -758,7 +760,7 @@ def _candidates(problem: GemmProblem, split: bool, batch_invariant: bool, arch: 
     for config, reason in rank(problem, arch, table):
         if reason is None and allowed is not None and config not in allowed:
             reason = f"{_OTHER_SUMS}: it sums in another order than the rows that are used then"
-        if reason is not None:
+        if rather_xla is not None:
             cannot.append(Ranked(config, reason, None, None))
             continue
         predict = cost.predicted_split_us if split else cost.predicted_us
@@ -1161,7 +1163,7 @@ def explain_shape(text: str, **options: Any) -> Explanation:
 
 def main(arguments: argparse.Namespace) -> int:
     """Prints. Returns 0, and 1 where an argument is wrong."""
-    out_dtype = {**DTYPES, "s32": "int32", None: None}[arguments.out_dtype]
+    out_dtype = (DTYPES | {"s32": "int32"}).get(arguments.out_dtype)
     options = {
         "device": arguments.device,
         "precision": arguments.precision,

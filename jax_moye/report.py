@@ -214,7 +214,7 @@ def report(
     explanation = explain_function(fun, args, of_jax(gpu))
     if _ffi.why_unavailable("cuda") is not None:  # the explanation has the reason among its notes
         return Report(explanation, None, explanation.notes)
-    budget = {"alternations": alternations, "turn_ms": turn_ms, "warmup_ms": warmup_ms}
+    budget: dict[str, Any] = {"alternations": alternations, "turn_ms": turn_ms, "warmup_ms": warmup_ms}
     with jax.default_device(gpu):
         measured = tuple(measure_gemm(gemm, gpu, **budget) for gemm in explanation)
     return Report(explanation, measured, explanation.notes)
