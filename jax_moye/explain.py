@@ -760,7 +760,7 @@ def _candidates(problem: GemmProblem, split: bool, batch_invariant: bool, arch: 
     for config, reason in rank(problem, arch, table):
         if reason is None and allowed is not None and config not in allowed:
             reason = f"{_OTHER_SUMS}: it sums in another order than the rows that are used then"
-        if rather_xla is not None:
+        if reason is not None:
             cannot.append(Ranked(config, reason, None, None))
             continue
         predict = cost.predicted_split_us if split else cost.predicted_us
