@@ -1,0 +1,81 @@
+"""Sphinx' configuration. `sphinx-build -W docs build/docs` builds the site; CONTRIBUTING.md has the command.
+
+Pages are plain MyST. The tutorials' code is run, and all that they show checked, by docs/tutorials/run.py and the tests:
+a build that executed them again would show no more, and take minutes longer.
+"""
+
+import pathlib
+import re
+import tomllib
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+project = "jax_moye"
+author = "The jax_moye authors"
+version = release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+exclude_patterns = ["tutorials/run.py", "_build"]
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+
+# Docstrings are Google's form with Markdown's single backticks: code, not a cross-reference.
+default_role = "literal"
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_class_signature = "mixed"
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_custom_sections = [("Returns", "params_style")]
+maximum_signature_line_length = 90
+python_use_unqualified_type_names = True
+highlight_language = "python"
+
+html_theme = "furo"
+html_title = f"jax_moye {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+html_theme_options = {"navigation_with_keys": True}
+html_copy_source = False
+
+# Files beside docs/ that pages name: those that are pages of the site, too, and all others, which are shown as text.
+_PAGES = {
+    "../README.md": "index.md",
+    "../CONTRIBUTING.md": "contributing.md",
+    "../CHANGELOG.md": "changelog.md",
+    "../benchmarks/README.md": "measuring.md",
+    "suite.json": None,
+}
+
+
+def _links(text):
+    """The text with links to files that are not in the site as what they name."""
+
+    def replace(match):
+        label, target = match[1], match[2]
+        if target.startswith("docs/"):  # from a file in the root, included by a page
+            return f"[{label}]({target.removeprefix('docs/')})"
+        root = f"../{target}" if f"../{target}" in _PAGES else target
+        if _PAGES.get(root):
+            return f"[{label}]({_PAGES[root]})"
+        if target.startswith("../") or target in ("LICENSE",):
+            return f"`{label}`"
+        return match[0]
+
+    return re.sub(r"\[([^\]\n]+)\]\(((?:\.\./|docs/|[A-Z]+)[\w./-]*)\)", replace, text)
+
+
+def _source_read(_app, name, source):
+    if not name.startswith("tutorials/"):
+        source[0] = _links(source[0])
+
+
+def _include_read(_app, _path, _name, source):
+    source[0] = _links(source[0])
+
+
+def setup(app):
+    """Connects what rewrites links."""
+    app.connect("source-read", _source_read)
+    app.connect("include-read", _include_read)
