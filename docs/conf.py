@@ -4,6 +4,7 @@ Pages are plain MyST. The tutorials' code is run, and all that they show checked
 a build that executed them again would show no more, and take minutes longer.
 """
 
+import importlib.util
 import pathlib
 import re
 import tomllib
@@ -14,7 +15,7 @@ project = "jax_moye"
 author = "The jax_moye authors"
 version = release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["tutorials/run.py", "_build"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
@@ -26,7 +27,9 @@ autodoc_typehints = "signature"
 autodoc_class_signature = "mixed"
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
-napoleon_custom_sections = [("Returns", "params_style")]
+napoleon_use_ivar = True
+# What a page documents may need what the build's machine has not.
+autodoc_mock_imports = [name for name in ("equinox",) if importlib.util.find_spec(name) is None]
 maximum_signature_line_length = 90
 python_use_unqualified_type_names = True
 highlight_language = "python"
@@ -75,7 +78,17 @@ def _include_read(_app, _path, _name, source):
     source[0] = _links(source[0])
 
 
+def _docstring(_app, _what, _name, _object, _options, lines):
+    """Bars are sizes in docstrings, not substitutions, and stars patterns of files."""
+    for i, line in enumerate(lines):
+        if not line.lstrip().startswith(">>>"):
+            parts = line.split("`")
+            parts[::2] = [part.replace("|", "\\|").replace("/*", "/\\*") for part in parts[::2]]
+            lines[i] = "`".join(parts)
+
+
 def setup(app):
-    """Connects what rewrites links."""
+    """Connects what rewrites links and docstrings."""
+    app.connect("autodoc-process-docstring", _docstring, priority=900)
     app.connect("source-read", _source_read)
     app.connect("include-read", _include_read)
