@@ -1,7 +1,7 @@
 """Sphinx' configuration. `sphinx-build -W docs build/docs` builds the site; CONTRIBUTING.md has the command.
 
-Pages are plain MyST. The tutorials' code is run, and all that they show checked, by docs/tutorials/run.py and the tests:
-a build that executed them again would show no more, and take minutes longer.
+Pages are plain MyST. docs/tutorials/run.py and the tests run the tutorials' code and check all that they show: a build
+that executed them again would show no more, and take minutes longer.
 """
 
 import importlib.util
@@ -39,6 +39,7 @@ html_title = f"jax_moye {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
+html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True}
 html_copy_source = False
 
@@ -58,7 +59,7 @@ def _links(text):
     def replace(match):
         label, target = match[1], match[2]
         if target.startswith("docs/"):  # from a file in the root, included by a page
-            return f"[{label}]({target.removeprefix('docs/')})"
+            return f"[{'' if label == target else label}]({target.removeprefix('docs/')})"  # none: the page's title
         root = f"../{target}" if f"../{target}" in _PAGES else target
         if _PAGES.get(root):
             return f"[{label}]({_PAGES[root]})"

@@ -1,4 +1,4 @@
-"""The documentation: it builds without a warning, its examples run, and what it says of speed comes from result files."""
+"""The documentation: it builds without a warning, its examples run, its claims of speed come from result files."""
 
 import ast
 import importlib.util
@@ -57,7 +57,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
 def documented(*names):
     """What the pages' autodoc directives name."""
     text = "\n".join((DOCS / "api" / name).read_text() for name in names)
-    return set(re.findall(r"^\.\. auto(?:function|class|data|module):: ([\w.]+)", text, re.MULTILINE))
+    return set(re.findall(r"^\.\. auto(?:function|class|data|exception|module):: ([\w.]+)", text, re.MULTILINE))
 
 
 def test_every_public_name_is_in_the_reference():
@@ -103,7 +103,9 @@ def test_the_kernel_that_the_page_adds(tmp_path, monkeypatch):
     # driver.build copies cuda/gemm; what the page adds comes on top of it.
     from tests.emulated import driver
 
-    (file, source) = re.search(r"<!-- file: (\S+) -->\n```cpp\n(.*?)^```$", KERNEL_PAGE, re.MULTILINE | re.DOTALL).groups()
+    (file, source) = re.search(
+        r"<!-- file: (\S+) -->\n```cpp\n(.*?)^```$", KERNEL_PAGE, re.MULTILINE | re.DOTALL
+    ).groups()
     assert file == "cuda/gemm/simt_direct.cuh"
     copy = tmp_path / "root"
     for name in ("cuda", "tests"):
@@ -138,7 +140,7 @@ CLAIM = re.compile(
     | \d[\d.,]*\s?(?:ns|us|µs|ms)\b                         # 12.5 us
     | \d[\d.,]*\s(?:of|times)\s(?:the\s)?(?:\w+\s)?(?:speed|XLA's|XLA\b|cuBLAS\w*|torch's?\b)   # 0.95 of XLA's speed
     | \b(?:its|XLA's|torch's|cuBLAS'?s?|their)\sspeed
-    | \d[\d.,]*\s?(?:x|×|times|%|percent)\s(?:as\sfast|faster|slower|of\sXLA|of\storch|of\scuBLAS|of\sthe\speak)
+    | \d[\d.,]*\s?(?:x|\u00d7|times|%|percent)\s(?:as\sfast|faster|slower|of\sXLA|of\storch|of\scuBLAS|of\sthe\speak)
     | \b(?:twice|thrice|half)\sas\sfast
     """,
     re.VERBOSE,
@@ -215,7 +217,11 @@ def test_what_is_no_claim():
 
 def test_generated_pages_are_current():
     done = subprocess.run(
-        [sys.executable, ROOT / "tools/benchmark_pages.py", "--check"], capture_output=True, text=True, cwd="/", check=False
+        [sys.executable, ROOT / "tools/benchmark_pages.py", "--check"],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
@@ -242,7 +248,12 @@ def test_which_result_is_shown():
 
 
 def test_numbers_of_the_table():
-    rows = [row("A1", 0.5, [0.4, 0.6]), row("A2", 2.0, [1.9, 2.1]), row("G1", 4.0, [3, 5], "odd"), row("B1", 1.0, [0.9, 1.1], "mid")]
+    rows = [
+        row("A1", 0.5, [0.4, 0.6]),
+        row("A2", 2.0, [1.9, 2.1]),
+        row("G1", 4.0, [3, 5], "odd"),
+        row("B1", 1.0, [0.9, 1.1], "mid"),
+    ]
     lines = pages.regime_table(rows).splitlines()
     assert lines[2] == "| A, large | 2 | 1.000 | 0.500 (A1) | 2.000 (A2) | 1 | 0 | 1 |"
     assert lines[3] == "| G, odd sizes | 1 | 4.000 | 4.000 (G1) | 4.000 (G1) | 1 | 0 | 0 |"
