@@ -80,12 +80,12 @@ def _include_read(_app, _path, _name, source):
 
 
 def _docstring(_app, _what, _name, _object, _options, lines):
-    """Bars are sizes in docstrings, not substitutions, and stars patterns of files."""
+    """Bars are sizes in docstrings, not substitutions, and stars patterns of files; pages become links."""
     for i, line in enumerate(lines):
         if not line.lstrip().startswith(">>>"):
             parts = line.split("`")
             parts[::2] = [part.replace("|", "\\|").replace("/*", "/\\*") for part in parts[::2]]
-            lines[i] = "`".join(parts)
+            lines[i] = re.sub(r"(?<!`)docs/(\w+)\.md", r":doc:`/\1`", "`".join(parts))
 
 
 def setup(app):
