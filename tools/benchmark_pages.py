@@ -130,7 +130,7 @@ def regime_table(rows: Sequence[dict]) -> str:
 def row_table(rows: Sequence[dict]) -> str:
     """A line for each row."""
     lines = [
-        "| row | size | order | dtype | us | TFLOP/s | best other, us | ratio | interval (95 %) | kernel | |",
+        "| row | size | order | dtype | us | TFLOP/s | best other, us | ratio | interval (95 %) | notes | kernel |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -138,7 +138,7 @@ def row_table(rows: Sequence[dict]) -> str:
         low, high = row["ratio_ci"]
         notes = []
         if "host_bound" in row:
-            notes.append("host: " + ", ".join(row["host_bound"]))
+            notes.append("host:&nbsp;" + ", ".join(row["host_bound"]))
         if row.get("clocks_differ"):
             notes.append("clocks")
         cells = [
@@ -148,11 +148,11 @@ def row_table(rows: Sequence[dict]) -> str:
             row["dtype"],
             f"{row['us']:g}",
             f"{row['tflops']:g}",
-            f"{best} {row['baselines'][best]:g}",
+            f"{best}&nbsp;{row['baselines'][best]:g}",
             f"{row['ratio']:.3f}",
-            f"{low:.3f} to {high:.3f}",
-            f"`{row['config']}`",
+            f"{low:.3f}&nbsp;to&nbsp;{high:.3f}",
             "; ".join(notes),
+            f"`{row['config']}`",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
