@@ -385,7 +385,7 @@ def explain(
 
     Args:
       first: a, or a function.
-      *args: b, and a dtype where a and b are shapes; or the function's arguments, arrays or `jax.ShapeDtypeStruct`s.
+      *args: b, and a dtype where a and b are shapes; or the function's arguments, arrays or `jax.ShapeDtypeStruct`.
       dtype: of a and b, where they are shapes.
       spec: e.g. "bmk,kn->bmn": explains `jax_moye.einsum(spec, a, b)`.
       dimension_numbers: explains `jax_moye.dot_general(a, b, dimension_numbers)`.

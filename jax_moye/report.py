@@ -178,7 +178,7 @@ def report(
 
     Args:
       fun: a function of arrays, which may be jitted or a derivative, e.g. a step of training.
-      *args: its arguments, arrays or `jax.ShapeDtypeStruct`s.
+      *args: its arguments, arrays or `jax.ShapeDtypeStruct`.
       alternations: turns of ours and of XLA.
       turn_ms: length of a turn.
       warmup_ms: how long a product runs before its first turn.
