@@ -2,8 +2,9 @@
 
 Limits of an architecture (shared memory, registers, resident threads) are in `layout.resources.ARCHS`, which this table
 refers to. Numbers of a board come from NVIDIA's data sheets and white papers, named beside each row; a clock is the one
-that the data sheet's dense tensor-core rate implies, since that is what a roofline needs. Boards in use hold lower
-clocks under load: docs/performance.md has what ours did.
+that the data sheet's dense tensor-core rate implies, since that is what a roofline needs. They were written down
+without the documents at hand, and only the H200 has been seen: check a row before you rely on it. Boards in use hold
+lower clocks under load: docs/performance.md has what ours did.
 """
 
 from __future__ import annotations
