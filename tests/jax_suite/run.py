@@ -1,6 +1,6 @@
 """JAX's own tests of matrix products, with jax_moye's functions in the place of JAX's.
 
-    git clone --depth 1 --branch jax-v0.10.2 https://github.com/jax-ml/jax "$JAX_CHECKOUT"      # the version that is installed
+    git clone --depth 1 --branch jax-v0.10.2 https://github.com/jax-ml/jax "$JAX_CHECKOUT"  # the installed version
     python tests/jax_suite/run.py "$JAX_CHECKOUT/tests"
 
 The checkout stays outside of this repository. Printed is one row of docs/jax_tests.md for each file; exit status 1 if a
