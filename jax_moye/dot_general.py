@@ -176,8 +176,9 @@ def einsum(
     """Sums products of arrays as `jax.numpy.einsum` does, whose pairwise products go through jax_moye's kernels.
 
     Two operands whose labels each occur once in an operand, and only if one operand has them in the output, are one
-    kernel call with no transpose around it, in whichever order the output has its labels. All else is `jnp.einsum`
-    over `jax_moye.dot_general`.
+    product with no transpose around it, in whichever order the output has its labels: one kernel call where it amounts
+    to one batched matrix product. "bqhd,bkhd->bhqk" does not, b and h being two batches that do not merge: it is XLA's.
+    All else is `jnp.einsum` over `jax_moye.dot_general`.
 
     Args:
       subscripts: as in `jax.numpy.einsum`, e.g. "bqhd,bkhd->bhqk"; or operands and lists of ints in turn.
