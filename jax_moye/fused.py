@@ -275,18 +275,12 @@ partial_eval.dce_rules[fused_p] = _dce
 def _run_kernel(x, w, *operands, call, strides, epilogue, preactivation, out_shape, out_dtype, interpret):
     """Emits the custom call, and the conversions of operands and results where the kernel has other dtypes."""
     problem = call.problem
-    kernel_dtype = primitive._NUMPY_DTYPES[problem.out_dtype]
-    x, w = (lax.convert_element_type(v, primitive._NUMPY_DTYPES[problem.dtype]) for v in (x, w))
+    kernel_dtype = primitive.NUMPY_DTYPES[problem.out_dtype]
+    x, w = (lax.convert_element_type(v, primitive.NUMPY_DTYPES[problem.dtype]) for v in (x, w))
     a, b = (w, x) if problem.swapped else (x, w)
     read = [lax.convert_element_type(v.astype(stored_dtype(out_dtype)), kernel_dtype) for v in operands]
     names = [name for name, _ in epilogue.operands]
-    # The one place where attributes get their width: np.int64(3) and np.int32(3) are the same key of a cache.
-    attributes: dict[str, Any] = {
-        "config": call.config.name,
-        "sizes": np.array(problem.sizes, np.int64),
-        "a_strides": np.array(problem.a_strides, np.int64),
-        "b_strides": np.array(problem.b_strides, np.int64),
-        "d_strides": np.array(problem.d_strides, np.int64),
+    attributes = primitive.call_attributes(call, interpret) | {
         "activation": epilogue.activation,
         "alpha": np.float64(epilogue.alpha),
         "beta": np.float64(epilogue.beta),
@@ -294,10 +288,6 @@ def _run_kernel(x, w, *operands, call, strides, epilogue, preactivation, out_sha
     }
     for name in EPILOGUE_OPERANDS:
         attributes[f"{name}_strides"] = np.array(strides.get(name, (0, 0, 0)), np.int64)
-    if interpret is not None:
-        attributes["mode"] = interpret.mode
-        attributes["seed"] = np.int64(interpret.seed)
-        attributes["detect_races"] = interpret.detect_races
     # As in primitive.py: y is written over c, element by element, where that has each in the same place.
     in_place = "c" in names and read[names.index("c")].shape == tuple(out_shape)
     in_place = in_place and tuple(strides["c"]) == strides_of_d(problem)
@@ -374,7 +364,7 @@ def _lower_local(platform, ctx, *values, request: Request, epilogue: Epilogue, p
     except NotServedError as error:
         # What computes the product, and why, is contract_p's to say.
         _check_batch_invariant(request, x_aval, w_aval, str(error))
-        primitive._log_once(f"the epilogue of {describe(request, x_aval, w_aval)} is not its kernel's: {error}")
+        primitive.log_once(f"the epilogue of {describe(request, x_aval, w_aval)} is not its kernel's: {error}")
     if planned is None:
         params = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
         params.pop("beta")
@@ -418,7 +408,7 @@ def _lower(ctx, *values, epilogue, preactivation, out_sharding, **params):
         return mlir.lower_fun(fun, multiple_results=True)(ctx, *values)
 
     # A transpose is folded as if w had x's dtype, to which it is converted behind it.
-    operands = primitive._fold_transposes(request, values[:2], [x_aval, w_aval.update(dtype=x_aval.dtype)])
+    operands = primitive.fold_transposes(request, values[:2], [x_aval, w_aval.update(dtype=x_aval.dtype)])
     permutations = tuple(operand.permutation for operand in operands)
     dtypes = (x_aval.dtype, w_aval.dtype)
     avals_in = [_compat.local_aval(o.aval.shape, dtype) for o, dtype in zip(operands, dtypes, strict=True)]

@@ -37,7 +37,7 @@ from jax_moye.reference import lax_aval, lax_form, lax_result_dtype, permute_sha
 from jax_moye.split import split_tf32
 
 _logger = logging.getLogger("jax_moye")
-_NUMPY_DTYPES = {short: jnp.dtype(name) for name, short in SHORT_NAMES.items()} | {"tf32": jnp.dtype("float32")}
+NUMPY_DTYPES = {short: jnp.dtype(name) for name, short in SHORT_NAMES.items()} | {"tf32": jnp.dtype("float32")}
 
 # --------------------------------------------------------------------------------------------------- the primitive
 
@@ -239,6 +239,26 @@ batching.fancy_primitive_batchers[contract_p] = _batch
 # ------------------------------------------------------------------------------------------------------- lowering
 
 
+def call_attributes(call: KernelCall, interpret: InterpretParams | None) -> dict[str, Any]:
+    """The attributes of a custom call that say which kernel computes what, of both targets.
+
+    The one place where they get their width: np.int64(3) and np.int32(3) are the same key of a cache.
+    """
+    problem = call.problem
+    attributes: dict[str, Any] = {
+        "config": call.config.name,
+        "sizes": np.array(problem.sizes, np.int64),
+        "a_strides": np.array(problem.a_strides, np.int64),
+        "b_strides": np.array(problem.b_strides, np.int64),
+        "d_strides": np.array(problem.d_strides, np.int64),
+    }
+    if interpret is not None:
+        attributes["mode"] = interpret.mode
+        attributes["seed"] = np.int64(interpret.seed)
+        attributes["detect_races"] = interpret.detect_races
+    return attributes
+
+
 def _run_kernel(lhs, rhs, *c, call: KernelCall, beta, out_shape, out_dtype, interpret: InterpretParams | None):
     """Emits the custom call, and the conversions of operands and result where the kernel has other dtypes."""
     if call.split:
@@ -246,24 +266,12 @@ def _run_kernel(lhs, rhs, *c, call: KernelCall, beta, out_shape, out_dtype, inte
             lhs, rhs, *c, call=call, beta=beta, out_shape=out_shape, out_dtype=out_dtype, interpret=interpret
         )
     problem = call.problem
-    lhs, rhs = (lax.convert_element_type(x, _NUMPY_DTYPES[problem.dtype]) for x in (lhs, rhs))
+    lhs, rhs = (lax.convert_element_type(x, NUMPY_DTYPES[problem.dtype]) for x in (lhs, rhs))
     a, b = (rhs, lhs) if problem.swapped else (lhs, rhs)
     workspace_bytes = _ffi.workspace_bytes(call.config, problem)
-    # The one place where attributes get their width: np.int64(3) and np.int32(3) are the same key of a cache.
-    d_strides = np.array(problem.d_strides, np.int64)
-    attributes: dict[str, Any] = {
-        "config": call.config.name,
-        "sizes": np.array(problem.sizes, np.int64),
-        "a_strides": np.array(problem.a_strides, np.int64),
-        "b_strides": np.array(problem.b_strides, np.int64),
-        "d_strides": d_strides,
-    }
-    if interpret is not None:
-        attributes["mode"] = interpret.mode
-        attributes["seed"] = np.int64(interpret.seed)
-        attributes["detect_races"] = interpret.detect_races
+    attributes = call_attributes(call, interpret)
     target, aliases = _ffi.TARGET, {}
-    kernel_dtype = _NUMPY_DTYPES[problem.out_dtype]
+    kernel_dtype = NUMPY_DTYPES[problem.out_dtype]
     if c:
         target, no_strides = _ffi.FUSED_TARGET, np.zeros(3, np.int64)
         attributes |= {
@@ -271,7 +279,7 @@ def _run_kernel(lhs, rhs, *c, call: KernelCall, beta, out_shape, out_dtype, inte
             "alpha": np.float64(1),
             "beta": np.float64(beta),
             "operands": "c",
-            "c_strides": d_strides,
+            "c_strides": attributes["d_strides"],
             "bias_strides": no_strides,
             "residual_strides": no_strides,
         }
@@ -321,7 +329,8 @@ def _local_abstract_eval(lhs, rhs, *c, request, permutations):
 
 
 @functools.lru_cache(maxsize=4096)
-def _log_once(message: str) -> None:
+def log_once(message: str) -> None:
+    """Once in a process: every program says anew why XLA computes the same product."""
     _logger.info("%s", message)
 
 
@@ -338,7 +347,7 @@ def _leave_to_xla(reason: str, request: Request, lhs: Any, rhs: Any, platforms: 
         if broken := why_not_xla(platform, request):
             raise NotImplementedError(f"{broken}, and no kernel of ours computes {what}: {reason}.\n{served()}")
     if request.implementation != "xla":
-        _log_once(f"XLA computes {what}: {reason}")
+        log_once(f"XLA computes {what}: {reason}")
 
 
 def _lower_local(platform, ctx, *operands, request: Request, permutations):
@@ -417,7 +426,7 @@ def first_served(request: Request, folded: Sequence[Any], plain: Sequence[Any]) 
     return plain
 
 
-def _fold_transposes(request: Request, values: Sequence[Any], avals: Sequence[Any]) -> Sequence[_Operand]:
+def fold_transposes(request: Request, values: Sequence[Any], avals: Sequence[Any]) -> Sequence[_Operand]:
     """The operands, with the transposes in front of them turned into strides where a kernel takes those."""
     pairs = list(zip(values, avals, strict=True))
     plain = [_Operand(value, _compat.local_aval(aval.shape, aval.dtype), None) for value, aval in pairs]
@@ -453,7 +462,7 @@ def _lower(ctx, *values, out_sharding, **params):
         )
         return mlir.lower_fun(fun, multiple_results=False)(ctx, *values)
 
-    operands = _fold_transposes(request, values[:2], ctx.avals_in[:2])
+    operands = fold_transposes(request, values[:2], ctx.avals_in[:2])
     permutations = tuple(operand.permutation for operand in operands)
     c = values[2:]
     (out_aval,) = ctx.avals_out
