@@ -1,5 +1,9 @@
 // For host_costs.py: handlers that do what the CUDA handlers do before they launch, and handlers that do nothing.
-// The table's rows are all there, with nothing behind them.
+// The table's rows are all there, with nothing behind them. And a handler that times another one, where there is a GPU.
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
 #include "gemm.cc"
 #include "registry.cc"
 #include "xla_call.h"
@@ -68,8 +72,34 @@ ffi::Error decode_fused(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::RemainingArgs o
   });
 }
 
+XLA_FFI_Handler* timed_handler = nullptr;
+std::vector<double> timed_us;
+
 }  // namespace
 }  // namespace moye
+
+/// Calls the handler that time_handler() named, and keeps the time of each of its executions.
+extern "C" XLA_FFI_Error* Timed(XLA_FFI_CallFrame* frame) {
+  bool const is_call = frame->extension_start == nullptr && frame->stage == XLA_FFI_ExecutionStage_EXECUTE;
+  auto const start = std::chrono::steady_clock::now();
+  XLA_FFI_Error* const error = moye::timed_handler(frame);
+  std::chrono::duration<double, std::micro> const us = std::chrono::steady_clock::now() - start;
+  if (is_call) moye::timed_us.push_back(us.count());
+  return error;
+}
+
+extern "C" void time_handler(XLA_FFI_Handler* handler) {
+  moye::timed_handler = handler;
+  moye::timed_us.clear();
+}
+
+/// The quantile, 0 to 1, of the times since time_handler(), in microseconds; -1 if there is none.
+extern "C" double timed_quantile(double quantile) {
+  auto times = moye::timed_us;
+  if (times.empty()) return -1;
+  std::sort(times.begin(), times.end());
+  return times[size_t(quantile * double(times.size() - 1))];
+}
 
 namespace ffi = xla::ffi;
 

@@ -3,8 +3,13 @@
     python benchmarks/host_costs.py
 
 The handlers are benchmarks/host_costs.cc, compiled with g++ when this runs. Times are CPU time of this process, so that
-other programs on the machine disturb them little; every figure is the smallest of several repeats. Nothing here needs a
-GPU, and nothing here says what a launch on one costs.
+other programs on the machine disturb them little; every figure is the smallest of several repeats.
+
+    python benchmarks/host_costs.py --gpu handlers.json
+
+times the CUDA handlers instead, with all that they do in the driver: tensor maps, queries, the launch. It needs a GPU.
+Every execution of a handler inside of programs of 200 calls is timed by itself, between two readings of a clock; XLA's
+command buffers are off, which would call a handler once and replay its launch.
 """
 
 from __future__ import annotations
@@ -12,6 +17,8 @@ from __future__ import annotations
 import argparse
 import ctypes
 import functools
+import json
+import os
 import pathlib
 import platform
 import subprocess
@@ -171,11 +178,109 @@ def handler_us(library: ctypes.CDLL, calls: int = 200) -> dict[str, float]:
     return times
 
 
+# What --gpu times: a target, a row of the table, the sizes (batch, m, n, k), and the operands of the epilogue. Both
+# matrices are contiguous along k; where that is odd, a kernel packs them first.
+ON_A_GPU = (
+    (_ffi.TARGET, "sm90_pingpong_bf16_128x128x64_s5_a16", (1, 128, 128, 128), ""),
+    (_ffi.TARGET, "sm90_cooperative_bf16_128x256x64_s4_c2x1_a16", (1, 128, 128, 128), ""),
+    (_ffi.TARGET, "sm90_cooperative_bf16_128x256x64_s4_a2", (1, 128, 128, 127), ""),
+    (_ffi.TARGET, "sm80_multistage_bf16_128x128x32_s4_a16", (1, 128, 128, 128), ""),
+    (_ffi.FUSED_TARGET, "sm90_pingpong_bf16_128x128x64_s5_a16", (1, 128, 128, 128), "c,bias"),
+)
+
+
+def handler_on_gpu_us(library: ctypes.CDLL, calls: int = 200, programs: int = 20) -> list[dict[str, Any]]:
+    """Microseconds of the executions of the CUDA handlers, launches included, and of an empty one.
+
+    Each is called in `programs` runs of a program of `calls` calls, after two that warm up.
+    """
+    size = 128  # one tile or a few: the GPU keeps up with the host
+    int64s = functools.partial(np.array, dtype=np.int64)
+    handlers = _ffi.extension("cuda").handlers()  # type: ignore[union-attr]
+    library.time_handler.argtypes = [ctypes.c_void_p]
+    library.timed_quantile.restype, library.timed_quantile.argtypes = ctypes.c_double, [ctypes.c_double]
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    get_name = ctypes.pythonapi.PyCapsule_GetName
+    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+
+    def pointer(handler: Any) -> int:
+        capsule = handler["execute"] if isinstance(handler, dict) else handler
+        return get_pointer(capsule, get_name(capsule))
+
+    def measure(what: dict[str, Any], handler: int, operands: list[jax.Array], scratch: int, attributes: Any) -> None:
+        name = f"timed_{len(found)}"
+        library.time_handler(handler)  # now: registering asks the handler what it is
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(library.Timed), platform="CUDA")
+        results = (jax.ShapeDtypeStruct((size, size), jnp.bfloat16), jax.ShapeDtypeStruct((scratch,), jnp.uint8))
+        call = jax.ffi.ffi_call(name, results)
+
+        def fun(*operands):
+            out = operands[0]
+            for _ in range(calls):
+                out, _ = call(out, *operands[1:], **attributes)
+            return out
+
+        compiled = jax.jit(fun).lower(*operands).compile()
+        for run in range(programs + 2):
+            if run == 2:
+                library.time_handler(handler)
+            compiled(*operands).block_until_ready()
+        quantiles = {"least": 0.0, "median": 0.5, "p90": 0.9}
+        found.append(what | {key: round(library.timed_quantile(q), 3) for key, q in quantiles.items()})
+
+    found: list[dict[str, Any]] = []
+    a = jnp.zeros((size, size), jnp.bfloat16)
+    measure({"target": "empty"}, pointer(jax.ffi.pycapsule(library.Empty)), [a, a], 0, {})
+    for target, config, sizes, names in ON_A_GPU:
+        along_k, d_strides = [0, sizes[3], 1], [0, size, 1]
+        attributes = dict(config=config, sizes=int64s(sizes))
+        attributes |= dict(a_strides=int64s(along_k), b_strides=int64s(along_k), d_strides=int64s(d_strides))
+        operands = [a, a]
+        if target == _ffi.FUSED_TARGET:
+            epilogue = dict(activation="gelu_tanh", alpha=np.float64(1), beta=np.float64(1), operands=names)
+            epilogue |= dict(c_strides=int64s(d_strides), bias_strides=int64s([0, 0, 1]))
+            attributes |= epilogue | dict(residual_strides=int64s([0, 0, 0]))
+            operands += [a, jnp.zeros((size,), jnp.bfloat16)]
+        module = _ffi.extension("cpu")
+        scratch = module.workspace_bytes(config, sizes, along_k, along_k, d_strides, "bf16")  # type: ignore[union-attr]
+        what = dict(target=target, config=config, sizes=sizes, operands=names)
+        measure(what, pointer(handlers[target]), operands, scratch, attributes)
+    return found
+
+
+def main_on_gpu(path: pathlib.Path) -> None:
+    """Times the CUDA handlers and writes what it finds to `path`, a JSON file."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_enable_command_buffer=".strip()  # read when the backend starts
+    device = jax.devices()[0]
+    if device.platform != "gpu":
+        raise SystemExit("host_costs.py --gpu: JAX sees no GPU")
+    with tempfile.TemporaryDirectory() as folder:
+        found = handler_on_gpu_us(build_handlers(pathlib.Path(folder)))
+    report = {
+        "gpu": device.device_kind,
+        "jax": jax.__version__,
+        "xla_flags": os.environ["XLA_FLAGS"],
+        "handlers": found,
+    }
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    empty = found[0]["median"]
+    print(f"{report['gpu']}, jax {report['jax']}: an empty handler {empty:.2f} us")
+    for row in found[1:]:
+        what = " ".join(filter(None, (row["target"], row["config"], row["operands"])))
+        print(f"{what}: median {row['median']:.2f} us, beyond: {row['median'] - empty:.2f}, p90 {row['p90']:.2f}")
+
+
 def main() -> None:
     """Prints the table of docs/performance.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--gpu", type=pathlib.Path, metavar="FILE", help="time the CUDA handlers and write this file")
+    arguments = parser.parse_args()
+    if arguments.gpu:
+        return main_on_gpu(arguments.gpu)
+    repeats = arguments.repeats
     print(f"jax {jax.__version__}, Python {platform.python_version()}, CPU time of one process")
     for target in ("cuda", "cpu"):
         seconds = ratio_of_train_steps(target, repeats)

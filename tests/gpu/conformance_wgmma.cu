@@ -35,14 +35,16 @@ enum class Kind {
 };
 
 /// a (M,K) and b (N,K) with K contiguous and 128 bytes long, c and d (M,N): M is 64 rows of each warpgroup.
-template <class Op, int kRowBytesA, int kRowBytesB, int kWarpgroups, Kind kKind>
+/// OpOfB has the columns of B that shared memory holds: more than Op where whole boxes along n are more than N.
+template <class Op, int kRowBytesA, int kRowBytesB, int kWarpgroups, Kind kKind, class OpOfB>
 MOYE_KERNEL(128 * kWarpgroups)
 wgmma_kernel(void const* a_data, void const* b_data, void const* c_data, void* d_data) {
   using Facts = typename Op::Facts;
   using A = typename Facts::ValTypeA;
   using B = typename Facts::ValTypeB;
   using D = typename Facts::ValTypeD;
-  constexpr int kM = 64 * kWarpgroups, kN = Facts::kN, kK = 128 / static_cast<int>(sizeof(A));
+  constexpr int kM = 64 * kWarpgroups, kN = Facts::kN, kRows = OpOfB::Facts::kN;
+  constexpr int kK = 128 / static_cast<int>(sizeof(A));
   using M_ = Int<kM>;
   using N_ = Int<kN>;
   using K_ = Int<kK>;
@@ -56,7 +58,7 @@ wgmma_kernel(void const* a_data, void const* b_data, void const* c_data, void* d
   auto const sA = make_tensor(make_smem_ptr<1024>(reinterpret_cast<A*>(smem_base())),
                               tile_to_shape(gmma_smem_atom<Facts::kMajorA, A, kRowBytesA>(), Shape<M_, K_>{}));
   auto const sB = make_tensor(make_smem_ptr<1024>(reinterpret_cast<B*>(smem_base() + kM * 128)),
-                              tile_to_shape(gmma_smem_atom<Facts::kMajorB, B, kRowBytesB>(), Shape<N_, K_>{}));
+                              tile_to_shape(gmma_smem_atom<Facts::kMajorB, B, kRowBytesB>(), Shape<Int<kRows>, K_>{}));
   int const thread = static_cast<int>(thread_idx().x);
   for (int i = thread; i < kM * kK; i += 128 * kWarpgroups) sA(i / kK, i % kK) = mA(i / kK, i % kK);
   for (int i = thread; i < kN * kK; i += 128 * kWarpgroups) sB(i / kK, i % kK) = mB(i / kK, i % kK);
@@ -65,7 +67,8 @@ wgmma_kernel(void const* a_data, void const* b_data, void const* c_data, void* d
 
   auto tiled_mma = make_tiled_mma(Op{}, Layout<Shape<Int<kWarpgroups>, _1, _1>>{});
   auto const thr_mma = tiled_mma.get_slice(thread);
-  auto const tCrB = thr_mma.partition_fragment_B(sB);            // (1,1,MMA_K) descriptors
+  auto const thr_mma_b = make_tiled_mma(OpOfB{}, Layout<Shape<Int<kWarpgroups>, _1, _1>>{}).get_slice(thread);
+  auto const tCrB = thr_mma_b.partition_fragment_B(sB);          // (1,1,MMA_K) descriptors
   auto tCrC = partition_fragment_C(tiled_mma, Shape<M_, N_>{});  // (MMA,1,1)
   auto const tCgC = thr_mma.partition_C(mC);                     // (MMA,1,1)
   auto const tCgD = thr_mma.partition_C(mD);                     // (MMA,1,1)
@@ -168,7 +171,8 @@ LaunchConfig one_cta(unsigned threads, int smem_bytes) {
   return config;
 }
 
-template <class Op, int kRowBytesA = 128, int kRowBytesB = 128, Kind kKind = Kind::zero, int kWarpgroups = 1>
+template <class Op, int kRowBytesA = 128, int kRowBytesB = 128, Kind kKind = Kind::zero, int kWarpgroups = 1,
+          class OpOfB = Op>
 Case wgmma(std::string const& instruction, std::string const& special = "") {
   using Facts = typename Op::Facts;
   using A = typename Facts::ValTypeA;
@@ -184,8 +188,8 @@ Case wgmma(std::string const& instruction, std::string const& special = "") {
           std::string(MmaTraits<Op>::kSmemA ? "SM90_WGMMA_SS" : "SM90_WGMMA_RS") +
               " warpgroup_arrive warpgroup_commit_group warpgroup_wait_group warpgroup_fence_operand",
           "wgmma.mma_async",
-          wgmma_kernel<Op, kRowBytesA, kRowBytesB, kWarpgroups, kKind>,
-          one_cta(128 * kWarpgroups, (kM + Facts::kN) * 128),
+          wgmma_kernel<Op, kRowBytesA, kRowBytesB, kWarpgroups, kKind, OpOfB>,
+          one_cta(128 * kWarpgroups, (kM + OpOfB::Facts::kN) * 128),
           elements<A>(name, 0, kM * kK),
           elements<B>(name, 1, Facts::kN * kK),
           elements<D>(name, 2, kM * Facts::kN),
@@ -256,6 +260,10 @@ std::vector<Case> all_cases() {
   MOYE_CASE_16(24, F32BF16BF16, SS, MN, MN, 16, 16), MOYE_CASE_16(176, F32BF16BF16, SS, K, MN, 128, 32);
   MOYE_CASE_16(8, F16F16F16, SS, MN, MN, 128, 16), MOYE_CASE_16(192, F32BF16BF16, SS, K, MN);
   MOYE_CASE_16(128, F32BF16BF16, RS, K, MN), MOYE_CASE_16(96, F32F16F16, RS, K, MN, 128, 64);
+  // Rows of 128 bytes along n of which the last one is used in part: B in whole boxes of 64 columns.
+  using OfWholeBoxes = MOYE_16(192, F32BF16BF16, SS, K, MN);
+  MOYE_CASE_16(160, F32BF16BF16, SS, K, MN, 128, 128, Kind::zero, 1, OfWholeBoxes);
+  MOYE_CASE_16(176, F32BF16BF16, SS, K, MN, 128, 128, Kind::zero, 1, OfWholeBoxes);
   // D as the third operand; signs; two warpgroups.
   MOYE_CASE_16(128, F32BF16BF16, SS, K, K, 128, 128, Kind::accumulate);
   MOYE_CASE_16(64, F16F16F16, SS, K, K, 128, 128, Kind::accumulate);
