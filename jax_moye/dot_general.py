@@ -89,7 +89,7 @@ def dot_general(
         avals = [jax.typeof(x) for x in operands]
         if dimension_numbers is None and all(1 <= aval.ndim <= 2 for aval in avals):  # since jax 0.10
             dimension_numbers = (((avals[0].ndim - 1,), (0,)), ((), ()))
-        dimensions = _canonical_dimensions(dimension_numbers)
+        dimensions = canonical_dimensions(dimension_numbers)
         out = lax_aval(
             *avals,
             dimension_numbers=dimensions,
@@ -101,7 +101,7 @@ def dot_general(
         # What lax does not take either gets its own words. It is not asked where all is well: that takes time.
         _let_lax_complain(*asked_for, out_sharding=out_sharding)
         raise
-    spec = _spec(dimensions, *(aval.ndim for aval in avals))
+    spec = spec_of(dimensions, *(aval.ndim for aval in avals))
     return _product(*operands, spec=spec, out_dtype=out.dtype, static=static)
 
 
@@ -126,7 +126,8 @@ def _dimensions(given: Any) -> tuple[int, ...]:
         return (operator.index(given),)
 
 
-def _canonical_dimensions(dimension_numbers: Any) -> Any:
+def canonical_dimensions(dimension_numbers: Any) -> Any:
+    """Dimension numbers as lax takes them, ((lhs contracting, rhs's), (lhs batch, rhs's)), as tuples of ints."""
     (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = dimension_numbers
     return (
         (_dimensions(lhs_contracting), _dimensions(rhs_contracting)),
@@ -135,8 +136,14 @@ def _canonical_dimensions(dimension_numbers: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _spec(dimension_numbers: Any, lhs_ndim: int, rhs_ndim: int) -> str:
-    """The specification of lax's dimension numbers, with b, m, n and k for the first of each kind: "bmk,bkn->bmn"."""
+def spec_of(dimension_numbers: Any, lhs_ndim: int, rhs_ndim: int) -> str:
+    """The specification of lax's dimension numbers, with b, m, n and k for the first of each kind: "bmk,bkn->bmn".
+
+    Args:
+      dimension_numbers: what canonical_dimensions returns.
+      lhs_ndim: the number of lhs's dimensions.
+      rhs_ndim: likewise.
+    """
     (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = dimension_numbers
     others = (label for label in labels() if label not in "bmnk")
     favourites = dict(b="b", m="m", n="n", k="k")

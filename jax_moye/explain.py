@@ -29,7 +29,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax_moye import _compat, _ffi, cost, plan
 from jax_moye.configs import ConfigTable, GemmConfig
 from jax_moye.devices import DEVICES, Device, find_device
-from jax_moye.dot_general import _canonical_dimensions, _spec, dot_general, einsum
+from jax_moye.dot_general import canonical_dimensions, dot_general, einsum, spec_of
 from jax_moye.epilogue import Epilogue, compute_dtype, fit_epilogue
 from jax_moye.fused import fused_p
 from jax_moye.matmul import matmul
@@ -594,7 +594,7 @@ def _product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
 
 def _lax_product(equation: Any) -> Product:
     lhs, rhs = (Operand(tuple(x.aval.shape), x.aval.dtype, None) for x in equation.invars)
-    spec = _spec(_canonical_dimensions(equation.params["dimension_numbers"]), len(lhs.shape), len(rhs.shape))
+    spec = spec_of(canonical_dimensions(equation.params["dimension_numbers"]), len(lhs.shape), len(rhs.shape))
     request = Request(spec, equation.outvars[0].aval.dtype, equation.params["precision"], None, None, None)
     return Product(request, (lhs, rhs), is_lax=True)
 
@@ -722,8 +722,8 @@ def _problem(product: Product, device: Device) -> GemmProblem | None:
     """What the kernels would see if they computed it; None if it is not for them."""
     request, (lhs, rhs) = product.request, product.operands
     try:
-        dtype = plan._operand_dtype(lhs.dtype, rhs.dtype, request.out_dtype)
-        way = plan._ways(dtype, request.precision, "cuda", False)[0]
+        dtype = plan.operand_dtype(lhs.dtype, rhs.dtype, request.out_dtype)
+        way = plan.possible_ways(dtype, request.precision, "cuda", False)[0]
         lhs_shape, rhs_shape = (x.shape for x in _seen(product))
         if 0 in lhs_shape or 0 in rhs_shape:
             return None
@@ -732,7 +732,7 @@ def _problem(product: Product, device: Device) -> GemmProblem | None:
             lhs_shape,
             rhs_shape,
             way.dtype,
-            _written(way, request.out_dtype, plan._table("cuda", device.arch)),
+            _written(way, request.out_dtype, plan.usable_rows("cuda", device.arch)),
             lhs.permutation,
             rhs.permutation,
             accumulator=way.accumulator,
@@ -752,7 +752,7 @@ def _written(way: Way, out_dtype: Any, table: Iterable[GemmConfig]) -> str:
 
 def _candidates(problem: GemmProblem, split: bool, batch_invariant: bool, arch: int) -> tuple[Ranked, ...]:
     """The whole table in the order of the selection, with times and reasons."""
-    table: ConfigTable = plan._table("cuda", arch)
+    table: ConfigTable = plan.usable_rows("cuda", arch)
     allowed = None
     if batch_invariant:
         allowed = batch_invariant_rows(problem.dtype, problem.out_dtype, problem.sums, arch, table)

@@ -162,8 +162,13 @@ def _wants_exact_f32(precision: Any) -> bool:
     return precision is not None and tuple(precision) == (lax.Precision.HIGHEST,) * 2
 
 
-def _operand_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> str:
-    """The dtype in which a kernel can multiply the operands without loss.
+def operand_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> str:
+    """The dtype in which a kernel can multiply the operands without loss, e.g. "bf16".
+
+    Args:
+      lhs_dtype: of NumPy or JAX.
+      rhs_dtype: likewise.
+      out_dtype: of the result.
 
     Raises:
       NotServedError: there is none.
@@ -192,11 +197,17 @@ def _is_high(precision: Any) -> bool:
     return precision is not None and tuple(precision) == (lax.Precision.HIGH,) * 2
 
 
-def _ways(dtype: str, precision: Any, platform: str, may_split: bool) -> list[Way]:
+def possible_ways(dtype: str, precision: Any, platform: str, may_split: bool) -> list[Way]:
     """The ways in which operands of `dtype` may be multiplied, the best first.
 
     Less than f32 only where JAX computes in less: TF32 on a GPU at default precision, f16 sums and sums of 8-bit floats
     in fewer bits by their presets. 3 x TF32 stands first where it may be used: find_kernel asks the cost model.
+
+    Args:
+      dtype: what operand_dtype says.
+      precision: as in Request.
+      platform: "cuda", or another one.
+      may_split: as in find_kernel.
     """
     exact = Way(dtype, USUAL_ACCUMULATOR[dtype])
     on_cuda = platform == "cuda"
@@ -237,7 +248,7 @@ def _way_of_row(row: GemmConfig, dtype: str, precision: Any, may_split: bool) ->
 
 
 @functools.cache
-def _table(platform: str, arch: int | None) -> ConfigTable:
+def usable_rows(platform: str, arch: int | None) -> ConfigTable:
     """The rows that a program for `platform` can use; where the GPU is not known, none that are one GPU's alone."""
     rows = configs()
     if platform != "cuda":
@@ -278,7 +289,7 @@ def find_kernel(
     ]
     if not all(isinstance(size, int) for shape in shapes for size in shape):
         raise NotServedError(f"the sizes in {shapes[0]} and {shapes[1]} are not all known")
-    dtype = _operand_dtype(lhs.dtype, rhs.dtype, request.out_dtype)
+    dtype = operand_dtype(lhs.dtype, rhs.dtype, request.out_dtype)
     if reason := _precision_reason(request.precision, dtype):
         raise NotServedError(reason)
     if 0 in shapes[0] or 0 in shapes[1]:
@@ -288,8 +299,8 @@ def find_kernel(
     built = _ffi.built(platform) if platform == "cuda" else None
     if row is not None and built is not None and row.name not in built:
         raise ValueError(f"config {row.name!r} is not in this build, which has no code of its architecture")
-    table = _table(platform, arch)
-    ways = _ways(dtype, request.precision, platform, may_split)
+    table = usable_rows(platform, arch)
+    ways = possible_ways(dtype, request.precision, platform, may_split)
     if row is not None:
         ways = [_way_of_row(row, dtype, request.precision, may_split)]
     elif request.batch_invariant:

@@ -88,7 +88,7 @@ def simple_terms(config, problem, arch):
 @pytest.fixture
 def fixed(monkeypatch):
     """The table and the model of the golden files."""
-    monkeypatch.setattr(plan, "_table", lambda platform, arch: TABLE)
+    monkeypatch.setattr(plan, "usable_rows", lambda platform, arch: TABLE)
     monkeypatch.setattr(_ffi, "built", lambda platform: frozenset(row.name for row in TABLE))
     monkeypatch.setattr(cost, "terms", simple_terms)
     monkeypatch.setattr(_ffi, "why_unavailable", lambda platform: None)

@@ -83,7 +83,7 @@ def answers(count):
             yield "nothing"
             continue
         assert why_not(call.config, call.problem, arch) is None
-        assert call.config in plan._table(arguments[5], arch)
+        assert call.config in plan.usable_rows(arguments[5], arch)
         yield f"{call.config.name} {call.split} {call.problem}"
 
 
