@@ -37,6 +37,7 @@ from jax_moye.plan import KernelCall, Request, Way, describe
 from jax_moye.primitive import contract_p, first_served
 from jax_moye.problem import ITEM_BYTES, GemmProblem, NotServedError, make_problem, parse_spec
 from jax_moye.select import INSTRUCTIONS, batch_invariant_rows, rank, why_not
+from jax_moye.tuned import MEASURED, Choice, signature
 
 CALIBRATED = "h200"  # the GPU that cost.py's constants were fitted to
 TOP = 8  # rows of the table that are printed
@@ -87,7 +88,9 @@ class Gemm:
       epilogue_reason: why what follows the product is XLA's; None where it is not.
       problem: as the kernels see it; None where it is none.
       config: the kernel; None where XLA computes it.
-      chosen_by: "model", or "argument" where the caller named the config.
+      chosen_by: "cache" or "table": it was measured, by the user or for the package, and so may XLA be; "model": it is
+        predicted to be the fastest; "explicit": the caller named the config. None where XLA computes it unmeasured.
+      measured: what `tune` found of the product; None where it is not asked.
       split: the kernel runs three times, for f32 as 3 x TF32.
       candidates: the table, the best row first, and those behind all others that cannot compute the product.
       device: the GPU that is meant.
@@ -102,7 +105,8 @@ class Gemm:
     epilogue_reason: str | None
     problem: GemmProblem | None
     config: GemmConfig | None
-    chosen_by: Literal["model", "argument"] | None
+    chosen_by: Literal["cache", "table", "model", "explicit"] | None
+    measured: Choice | None
     split: bool
     candidates: tuple[Ranked, ...]
     device: Device
@@ -190,7 +194,7 @@ class Gemm:
             rows = of_kernel.get(kernel)
             if not rows or (self.config is not None and self.config.kernel == kernel):
                 continue
-            reasons[kernel] = _why_not_kernel(rows, best, self.problem)
+            reasons[kernel] = _slower(rows, self.measured) or _why_not_kernel(rows, best, self.problem)
         return reasons
 
     def to_dict(self, top: int | None = None) -> dict[str, Any]:
@@ -211,6 +215,7 @@ class Gemm:
             "problem": None if p is None else _problem_dict(p, self.layouts()),
             "config": None if self.config is None else _config_dict(self.config),
             "chosen_by": self.chosen_by,
+            "measured": None if self.measured is None else _measured_dict(self),
             "launches": 0 if self.config is None else 3 if self.split else 1,
             "resources": _all_rounded(self.resources()),
             "predicted": None if chosen is None else _prediction_dict(chosen, self.is_calibrated),
@@ -407,7 +412,7 @@ def explain(
 
     Example:
       >>> import jax_moye
-      >>> explanation = jax_moye.explain((4096, 4096), (4096, 4096), "bfloat16", device="h200")
+      >>> explanation = jax_moye.explain((4000, 4096), (4096, 4096), "bfloat16", device="h200")
       >>> explanation[0].computed_by, explanation[0].problem.order
       ('moye', 'NN')
       >>> jax_moye.explain((64, 64), (64, 64), "int16", device="h200")[0].reason
@@ -639,7 +644,8 @@ def explain_product(product: Product, device: Device, count: int = 1, where: tup
         epilogue_reason=epilogue_reason,
         problem=problem,
         config=config,
-        chosen_by=None if config is None else "argument" if request.config is not None else "model",
+        chosen_by=_chosen_by(outcome, request),
+        measured=outcome.measured,
         split=outcome.split,
         candidates=candidates,
         device=device,
@@ -654,6 +660,15 @@ class _Outcome:
     problem: GemmProblem | None = None
     config: GemmConfig | None = None
     split: bool = False
+    measured: Choice | None = None
+
+
+def _chosen_by(outcome: _Outcome, request: Request) -> Literal["cache", "table", "model", "explicit"] | None:
+    if outcome.measured is not None:
+        return outcome.measured.source
+    if outcome.config is None:
+        return None
+    return "model" if request.config is None else "explicit"
 
 
 def _seen(product: Product) -> tuple[Any, Any]:
@@ -674,21 +689,24 @@ def _decide(product: Product, device: Device) -> _Outcome:
     if request.implementation == "xla":
         return _Outcome("xla", "implementation='xla'", _problem(product, device))
     permutations = (lhs.permutation, rhs.permutation)
-    may_split = product.epilogue is None
+    epilogue, may_split = product.epilogue, product.epilogue is None
     try:
-        call = plan.find_kernel(request, lhs.aval, rhs.aval, permutations, device.arch, "cuda", may_split)
+        call = plan.find_kernel(
+            request, lhs.aval, rhs.aval, permutations, device.arch, "cuda", may_split, device, epilogue
+        )
         if call is None:
             return _Outcome("nothing", "a size is 0")
         rather_xla = plan.why_rather_xla(request, lhs.aval, rhs.aval, call, may_split)
         if rather_xla is not None:
-            return _Outcome("xla", rather_xla, call.problem, None, call.split)
+            measured = call.measured if call.measured and rather_xla.startswith(MEASURED) else None
+            return _Outcome("xla", rather_xla, call.problem, None, call.split, measured)
         if product.epilogue is not None:
             call = _with_epilogue(product, call, device)
     except NotServedError as error:
         return _not_served(str(error), product, device)
     except ValueError as error:  # the config asked for cannot compute this
         return _Outcome("error", str(error), _problem(product, device))
-    return _Outcome("moye", None, call.problem, call.config, call.split)
+    return _Outcome("moye", None, call.problem, call.config, call.split, call.measured)
 
 
 def _with_epilogue(product: Product, call: KernelCall, device: Device) -> KernelCall:
@@ -888,6 +906,16 @@ def _times(count: int) -> str:
     return "" if count == 1 else f"{count} times"
 
 
+def _slower(rows: Sequence[Ranked], measured: Choice | None) -> str | None:
+    """By how much a kernel was measured to be slower than the one that is taken; None if it was not measured."""
+    us = {} if measured is None else measured.entry.us
+    timed = [ranked.config.name for ranked in rows if ranked.config.name in us]
+    if measured is None or not timed:
+        return None
+    first = min(timed, key=us.__getitem__)
+    return f"{us[first] / measured.us:.2f} x the measured time: {first}"
+
+
 def _why_not_kernel(rows: Sequence[Ranked], best: Ranked, problem: GemmProblem | None) -> str:
     """Why a kernel was not taken; the rows are in the order of the selection."""
     first = rows[0]
@@ -913,16 +941,19 @@ def _facts(gemm: Gemm) -> Iterator[tuple[str, str]]:
     if gemm.count != 1 or gemm.where:
         yield "in the program", ", ".join(filter(None, [_times(gemm.count), *gemm.where])) or "once"
     if gemm.config is not None:
-        how = (
-            "named by the caller"
-            if gemm.chosen_by == "argument"
-            else f"by the model the fastest of the {can} rows that can"
-        )
+        how = {
+            "explicit": "named by the caller",
+            "model": f"by the model the fastest of the {can} rows that can",
+            "cache": "measured on this machine",
+            "table": "measured for the package",
+        }[gemm.chosen_by or "model"]
         launches = ", three launches: 3 x TF32" if gemm.split else ""
         yield "computed by", f"{gemm.config.name}, {how}{launches}"
     else:
         who = {"xla": "XLA", "error": "nobody, the program is an error", "nothing": "nobody"}[gemm.computed_by]
         yield "computed by", f"{who}: {_short(gemm.reason, gemm.candidates)}"
+    if gemm.measured is not None:
+        yield "measured", _measured_words(gemm)
     if gemm.epilogue is not None:
         of = f"XLA's: {_short(gemm.epilogue_reason, ())}" if gemm.epilogue_reason else "the kernel's, not in its time"
         yield "epilogue", f"{gemm.epilogue}: {of}"
@@ -976,6 +1007,36 @@ def _kernel_facts(gemm: Gemm, chosen: Ranked) -> Iterator[tuple[str, str]]:
     )
     if not gemm.is_calibrated:
         yield "", f"fitted to an {CALIBRATED.upper()}: on this GPU the times say which row is first, and no more"
+
+
+def _measured_words(gemm: Gemm) -> str:
+    choice, xla_us = gemm.measured, _xla_us(gemm)
+    assert choice is not None
+    xla = "" if xla_us is None else f", XLA {_us(xla_us)} us"
+    alone = "" if choice.is_exact else ", without the epilogue"
+    times = f"{len(choice.entry.us)} row{'' if len(choice.entry.us) == 1 else 's'}"
+    return f"{_us(choice.us)} us, the fastest of {times}{xla}{alone} ({choice.source}, {choice.entry.date})"
+
+
+def _xla_us(gemm: Gemm) -> float | None:
+    """Of the measurement, if that was one of this product's dtypes and precision."""
+    assert gemm.measured is not None
+    request, (lhs, rhs) = gemm.product.request, _seen(gemm.product)
+    return gemm.measured.xla_us(signature(lhs.dtype, rhs.dtype, request.out_dtype, request.precision))
+
+
+def _measured_dict(gemm: Gemm) -> dict[str, Any]:
+    assert gemm.measured is not None
+    choice = gemm.measured
+    return {
+        "source": choice.source,
+        "config": choice.config.name,
+        "us": _rounded(choice.us),
+        "xla_us": _rounded(_xla_us(gemm)),
+        "rows": len(choice.entry.us),
+        "without_epilogue": not choice.is_exact,
+        "date": choice.entry.date,
+    }
 
 
 def _not_taken(gemm: Gemm) -> str:

@@ -335,7 +335,7 @@ def _plan(
     Raises:
       NotServedError: no kernel can, or XLA is expected to be faster.
     """
-    call = plan_call(platform, request, x, _compat.local_aval(w.shape, x.dtype), permutations)
+    call = plan_call(platform, request, x, _compat.local_aval(w.shape, x.dtype), permutations, epilogue=epilogue)
     if call is None:
         return None
     sizes = _label_sizes(request, x, w, permutations)

@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_moye import _compat, _ffi, target
+from jax_moye import _compat, _ffi, devices, target, tuned
 from jax_moye.configs import ConfigTable, GemmConfig, configs, find_config
 from jax_moye.cost import predicted_split_us, predicted_us
+from jax_moye.epilogue import Epilogue
 from jax_moye.interpret import InterpretParams
 from jax_moye.problem import USUAL_ACCUMULATOR, GemmProblem, NotServedError, make_problem
 from jax_moye.select import batch_invariant_rows, reference_problem, select, why_not
@@ -96,11 +97,13 @@ class KernelCall:
       problem: of one launch.
       config: the kernel.
       split: launch it three times, on the parts of both operands that `split.split_tf32` makes: f32 as 3 x TF32.
+      measured: what `tune` found, and the config is from; None where the model chose, or the caller.
     """
 
     problem: GemmProblem
     config: GemmConfig
     split: bool = False
+    measured: tuned.Choice | None = dataclasses.field(default=None, compare=False)
 
 
 class Way(NamedTuple):
@@ -267,6 +270,8 @@ def find_kernel(
     arch: int | None,
     platform: str = "cpu",
     may_split: bool = False,
+    device: devices.Device | None = None,
+    epilogue: Epilogue | None = None,
 ) -> KernelCall | None:
     """The kernel that can compute a contraction; None if there is nothing to compute.
 
@@ -278,6 +283,8 @@ def find_kernel(
       arch: the GPU's, e.g. 90; None for the emulator, and where it is not known.
       platform: "cuda", or another one: it decides whether f32 may be TF32.
       may_split: whether the caller can launch a kernel as KernelCall.split says.
+      device: the GPU whose measurements count; None: none do.
+      epilogue: of a fused product.
 
     Raises:
       NotServedError: no kernel can.
@@ -327,7 +334,12 @@ def find_kernel(
                 _check_batch_invariant(row, problem, arch, table)
             return KernelCall(problem, row, is_split)
         try:
-            calls.append(KernelCall(problem, select(problem, arch, table, request.batch_invariant), is_split))
+            measured = None
+            if device is not None and not request.batch_invariant:
+                variant = tuned.variant(epilogue, request.beta, is_split)
+                measured = tuned.find(problem, variant, device.kind, arch, table)
+            best = measured.config if measured else select(problem, arch, table, request.batch_invariant)
+            calls.append(KernelCall(problem, best, is_split, measured))
         except NotServedError as error:
             reasons.append(str(error))
             continue
@@ -339,6 +351,8 @@ def find_kernel(
 
 
 def _call_us(call: KernelCall, arch: int | None) -> float:
+    if call.measured is not None:
+        return call.measured.us
     predicted = predicted_split_us if call.split else predicted_us
     return predicted(call.config, call.problem, arch)
 
@@ -388,6 +402,10 @@ def why_rather_xla(request: Request, lhs: Any, rhs: Any, call: KernelCall, may_s
     exact_enough = _wants_exact_f32(request.precision) or (may_split and _is_high(request.precision))
     if call.problem.dtype == "f32" and not exact_enough:
         return "f32 below precision 'high' may use TF32, and our f32 kernels do not"
+    if call.measured is not None:
+        xla_us = call.measured.xla_us(tuned.signature(lhs.dtype, rhs.dtype, request.out_dtype, request.precision))
+        if xla_us is not None:
+            return call.measured.why_xla(xla_us)
     return None
 
 
@@ -398,6 +416,7 @@ def plan_call(
     rhs: Any,
     permutations: tuple[Permutation, Permutation],
     may_split: bool = False,
+    epilogue: Epilogue | None = None,
 ) -> KernelCall | None:
     """The kernel that computes a contraction in a program for `platform`; None if there is nothing to compute.
 
@@ -408,6 +427,7 @@ def plan_call(
       rhs: likewise.
       permutations: likewise.
       may_split: likewise.
+      epilogue: likewise.
 
     Raises:
       NotServedError: no kernel can, or XLA is expected to be faster.
@@ -421,7 +441,8 @@ def plan_call(
             "arrays on a CPU device, under e.g. jax.default_device(jax.devices('cpu')[0]), or leave out interpret"
         )
     arch = target.cuda_arch() if on_cuda else None
-    call = find_kernel(request, lhs, rhs, permutations, arch, platform, may_split)
+    device = _device_meant(arch) if arch is not None else None
+    call = find_kernel(request, lhs, rhs, permutations, arch, platform, may_split, device, epilogue)
     if call is None:
         return None
     if not on_cuda and request.interpret is None:
@@ -435,6 +456,14 @@ def plan_call(
     if reason is not None and not for_elsewhere:
         raise NotServedError(reason)
     return call
+
+
+def _device_meant(arch: int) -> devices.Device | None:
+    """The GPU that a program is lowered for; None if nobody knows one of this architecture."""
+    try:
+        return devices.find_device(None if _compat.cuda_arch() == arch else arch)
+    except ValueError:
+        return None
 
 
 def why_not_xla(platform: str, request: Request) -> str | None:

@@ -15,7 +15,7 @@ import pytest
 from python.support import custom_calls, lowered_text
 
 import jax_moye
-from jax_moye import _ffi, cost, plan, select
+from jax_moye import _ffi, cost, plan, select, tuned
 from jax_moye.__main__ import main
 from jax_moye.configs import ConfigTable, GemmConfig
 from jax_moye.devices import DEVICES, find_device, of_jax
@@ -92,6 +92,7 @@ def fixed(monkeypatch):
     monkeypatch.setattr(_ffi, "built", lambda platform: frozenset(row.name for row in TABLE))
     monkeypatch.setattr(cost, "terms", simple_terms)
     monkeypatch.setattr(_ffi, "why_unavailable", lambda platform: None)
+    monkeypatch.setattr(tuned, "find", lambda *args: None)
     for cached in (select.rank, select._best, select.batch_invariant_rows):
         cached.cache_clear()
     yield
@@ -341,7 +342,7 @@ def test_every_kernel_has_a_reason_or_a_ratio():
 def test_a_config_by_name_and_in_a_block():
     name = next(row.name for row in jax_moye.configs() if row.dtype == "bf16" and row.alignment == 16)
     found = jax_moye.explain((64, 64), (64, 64), bf16, config=name, device="h200")[0]
-    assert (found.config.name, found.chosen_by) == (name, "argument")
+    assert (found.config.name, found.chosen_by) == (name, "explicit")
     with jax_moye.options(implementation="xla"):
         assert jax_moye.explain((8, 8), (8, 8), bf16, device="h200")[0].computed_by == "xla"
 
