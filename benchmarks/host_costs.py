@@ -131,6 +131,14 @@ def build_handlers(folder: pathlib.Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(library))
 
 
+def build_empty_launch(folder: pathlib.Path) -> ctypes.CDLL:
+    """Compiles empty_launch.cu."""
+    source, library = pathlib.Path(__file__).with_name("empty_launch.cu"), folder / "empty_launch.so"
+    options = ["-std=c++20", "-O2", "-arch=native", "-shared", "-Xcompiler", "-fPIC", "-isystem", jax.ffi.include_dir()]
+    subprocess.run(["nvcc", *options, source, "-o", library], check=True)
+    return ctypes.CDLL(str(library))
+
+
 def handler_us(library: ctypes.CDLL, calls: int = 200) -> dict[str, float]:
     """CPU microseconds of one call inside a compiled program, for each of the handlers of host_costs.cc.
 
@@ -189,8 +197,10 @@ ON_A_GPU = (
 )
 
 
-def handler_on_gpu_us(library: ctypes.CDLL, calls: int = 200, programs: int = 20) -> list[dict[str, Any]]:
-    """Microseconds of the executions of the CUDA handlers, launches included, and of an empty one.
+def handler_on_gpu_us(
+    library: ctypes.CDLL, launches: ctypes.CDLL, calls: int = 200, programs: int = 20
+) -> list[dict[str, Any]]:
+    """Microseconds of the executions of the CUDA handlers, of an empty one, and of one that launches an empty kernel.
 
     Each is called in `programs` runs of a program of `calls` calls, after two that warm up.
     """
@@ -232,6 +242,7 @@ def handler_on_gpu_us(library: ctypes.CDLL, calls: int = 200, programs: int = 20
     found: list[dict[str, Any]] = []
     a = jnp.zeros((size, size), jnp.bfloat16)
     measure({"target": "empty"}, pointer(jax.ffi.pycapsule(library.Empty)), [a, a], 0, {})
+    measure({"target": "empty launch"}, pointer(jax.ffi.pycapsule(launches.EmptyLaunch)), [a, a], 0, {})
     for target, config, sizes, names in ON_A_GPU:
         along_k, d_strides = [0, sizes[3], 1], [0, size, 1]
         attributes = dict(config=config, sizes=int64s(sizes))
@@ -257,7 +268,8 @@ def main_on_gpu(path: pathlib.Path) -> None:
     if device.platform != "gpu":
         raise SystemExit("host_costs.py --gpu: JAX sees no GPU")
     with tempfile.TemporaryDirectory() as folder:
-        found = handler_on_gpu_us(build_handlers(pathlib.Path(folder)))
+        place = pathlib.Path(folder)
+        found = handler_on_gpu_us(build_handlers(place), build_empty_launch(place))
     report = {
         "gpu": device.device_kind,
         "jax": jax.__version__,
@@ -268,7 +280,7 @@ def main_on_gpu(path: pathlib.Path) -> None:
     empty = found[0]["median"]
     print(f"{report['gpu']}, jax {report['jax']}: an empty handler {empty:.2f} us")
     for row in found[1:]:
-        what = " ".join(filter(None, (row["target"], row["config"], row["operands"])))
+        what = " ".join(filter(None, (row["target"], row.get("config"), row.get("operands"))))
         print(f"{what}: median {row['median']:.2f} us, beyond: {row['median'] - empty:.2f}, p90 {row['p90']:.2f}")
 
 

@@ -5,56 +5,55 @@
 
 #include "moye/arch/launch.h"
 
-#if defined(__CUDACC__)
-#include <atomic>
-#endif
-
 namespace moye {
 
 #if defined(__CUDACC__)
 
 /// Multiprocessors of the device.
 inline Status device_multiprocessors(StreamHandle, int* count) {
-  constexpr int kCached = 64;  // devices
-  static std::atomic<int> cache[kCached];
-  int device = 0;
-  if (Status status = detail::cuda_status(cudaGetDevice(&device), "cudaGetDevice"); !status.ok()) return status;
-  if (device < kCached && (*count = cache[device].load(std::memory_order_relaxed)) != 0) return {};
-  Status const status = detail::cuda_status(cudaDeviceGetAttribute(count, cudaDevAttrMultiProcessorCount, device),
-                                            "cudaDeviceGetAttribute(MultiProcessorCount)");
-  if (status.ok() && device < kCached) cache[device].store(*count, std::memory_order_relaxed);
-  return status;
+  return detail::ask_once(nullptr, count, [=] {
+    int device = 0;
+    if (Status status = detail::cuda_status(cudaGetDevice(&device), "cudaGetDevice"); !status.ok()) return status;
+    return detail::cuda_status(cudaDeviceGetAttribute(count, cudaDevAttrMultiProcessorCount, device),
+                               "cudaDeviceGetAttribute(MultiProcessorCount)");
+  });
 }
 
-/// CTAs of the kernel that one multiprocessor runs at the same time.
+/// CTAs of the kernel that one multiprocessor runs at the same time. The threads and bytes are the kernel's own: they
+/// do not change from call to call.
 template <class... P>
 Status max_active_blocks(void (*kernel)(P...), int threads, int smem_bytes, StreamHandle, int* blocks) {
   auto const* function = reinterpret_cast<void const*>(kernel);
-  if (Status status = detail::allow_smem(function, smem_bytes); !status.ok()) return status;
-  return detail::cuda_status(
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, static_cast<size_t>(smem_bytes)),
-      "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  return detail::ask_once(function, blocks, [=] {
+    if (Status status = detail::allow_smem(function, smem_bytes); !status.ok()) return status;
+    return detail::cuda_status(
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, static_cast<size_t>(smem_bytes)),
+        "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  });
 }
 
-/// Clusters of the kernel that the device runs at the same time; config.grid is not looked at. Less than the
-/// multiprocessors divided by the cluster's size where that does not divide the size of a GPC.
+/// Clusters of the kernel that the device runs at the same time; config.grid is not looked at, and the rest of it is
+/// the kernel's own, as above. Less than the multiprocessors divided by the cluster's size where that does not divide
+/// the size of a GPC.
 template <class... P>
 Status max_active_clusters(void (*kernel)(P...), LaunchConfig const& config, StreamHandle, int* clusters) {
   auto const* function = reinterpret_cast<void const*>(kernel);
-  if (Status status = detail::allow_smem(function, config.smem_bytes); !status.ok()) return status;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = config.cluster.x;
-  attribute.val.clusterDim.y = config.cluster.y;
-  attribute.val.clusterDim.z = config.cluster.z;
-  cudaLaunchConfig_t launch = {};
-  launch.gridDim = dim3(config.cluster.x, config.cluster.y, config.cluster.z);
-  launch.blockDim = dim3(config.block.x, config.block.y, config.block.z);
-  launch.dynamicSmemBytes = static_cast<size_t>(config.smem_bytes);
-  launch.attrs = &attribute;
-  launch.numAttrs = 1;
-  return detail::cuda_status(cudaOccupancyMaxActiveClusters(clusters, function, &launch),
-                             "cudaOccupancyMaxActiveClusters");
+  return detail::ask_once(function, clusters, [=] {
+    if (Status status = detail::allow_smem(function, config.smem_bytes); !status.ok()) return status;
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = config.cluster.x;
+    attribute.val.clusterDim.y = config.cluster.y;
+    attribute.val.clusterDim.z = config.cluster.z;
+    cudaLaunchConfig_t launch = {};
+    launch.gridDim = dim3(config.cluster.x, config.cluster.y, config.cluster.z);
+    launch.blockDim = dim3(config.block.x, config.block.y, config.block.z);
+    launch.dynamicSmemBytes = static_cast<size_t>(config.smem_bytes);
+    launch.attrs = &attribute;
+    launch.numAttrs = 1;
+    return detail::cuda_status(cudaOccupancyMaxActiveClusters(clusters, function, &launch),
+                               "cudaOccupancyMaxActiveClusters");
+  });
 }
 
 #else

@@ -7,6 +7,10 @@
 #include "moye/arch/builtin.h"
 #include "moye/arch/status.h"
 
+#if defined(__CUDACC__)
+#include <map>
+#endif
+
 namespace moye {
 
 struct LaunchConfig {
@@ -30,10 +34,31 @@ inline Status cuda_status(cudaError_t error, char const* call) {
   return {std::string(call) + ": " + cudaGetErrorString(error)};
 }
 
+/// What the driver said of a kernel on the current device. A thread asks once: that takes the driver longer than half
+/// of a launch, and a lock.
+template <class Ask>
+Status ask_once(void const* kernel, int* answer, Ask const& ask) {
+  thread_local std::map<std::pair<void const*, int>, int> answers;  // of this Ask
+  int device = 0;
+  if (Status status = cuda_status(cudaGetDevice(&device), "cudaGetDevice"); !status.ok()) return status;
+  std::pair const key(kernel, device);
+  if (auto const known = answers.find(key); known != answers.end()) {
+    *answer = known->second;
+    return {};
+  }
+  Status const status = ask();
+  if (status.ok()) answers.emplace(key, *answer);
+  return status;
+}
+
+/// Allows the kernel `smem_bytes`, which do not change from one of its launches to the next.
 inline Status allow_smem(void const* kernel, int smem_bytes) {
   if (smem_bytes <= kDefaultSmemBytes) return {};
-  return cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes),
-                     "cudaFuncSetAttribute(MaxDynamicSharedMemorySize)");
+  int allowed = 0;
+  return ask_once(kernel, &allowed, [=] {
+    return cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes),
+                       "cudaFuncSetAttribute(MaxDynamicSharedMemorySize)");
+  });
 }
 
 }  // namespace detail

@@ -65,18 +65,18 @@ inline std::string tensor_map_complaint(TensorMapSpec const& spec) {
   if (reinterpret_cast<uintptr_t>(spec.address) % 16 != 0) return "the address is not a multiple of 16 bytes";
   uint64_t box_elements = 1;
   for (int i = 0; i < spec.rank; ++i) {
-    std::string const mode = "mode " + std::to_string(i);
+    auto const mode = [i] { return "mode " + std::to_string(i); };  // no string where there is nothing to complain of
     if (spec.sizes[i] == 0 || spec.sizes[i] > uint64_t{1} << 32) {
-      return "the size of " + mode + " is " + text(spec.sizes[i]) + ", not 1 to 2^32";
+      return "the size of " + mode() + " is " + text(spec.sizes[i]) + ", not 1 to 2^32";
     }
     if (spec.box[i] == 0 || spec.box[i] > 256) {
-      return "the box is " + text(spec.box[i]) + " along " + mode + ", not 1 to 256";
+      return "the box is " + text(spec.box[i]) + " along " + mode() + ", not 1 to 256";
     }
     box_elements *= spec.box[i];
     if (i == 0) continue;
     uint64_t const stride = spec.strides[i - 1];
     if (stride % 16 != 0 || stride >= uint64_t{1} << 40) {
-      return "the stride of " + mode + " is " + text(stride) + " bytes, not a multiple of 16 below 2^40";
+      return "the stride of " + mode() + " is " + text(stride) + " bytes, not a multiple of 16 below 2^40";
     }
   }
   uint64_t const row = spec.box[0] * static_cast<uint64_t>(bytes_of(spec.type));
