@@ -1,7 +1,8 @@
 """How long a kernel takes, from the problem and the table alone: waves of tiles, the products and the stores of one.
 
-The constants are those of one H200, fitted to `python -m jax_moye bench --sweep` (docs/performance.md says how well).
-Elsewhere the model is used for nothing but the order of configs.
+And how long XLA takes. The constants are those of one H200, fitted to files of benchmarks/results;
+docs/how_selection_works.md says how well. Elsewhere the model of kernels is used for nothing but the order of configs,
+and that of XLA for nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from typing import NamedTuple
 
 from jax_moye.configs import GemmConfig
-from jax_moye.problem import ITEM_BYTES, GemmProblem
+from jax_moye.problem import ITEM_BYTES, USUAL_ACCUMULATOR, GemmProblem
 
 # Multiprocessors of the usual GPU of an architecture: a program may be compiled where there is no GPU to ask.
 _MULTIPROCESSORS = {80: 108, 86: 84, 89: 142, 90: 132, 100: 148, 120: 170}
@@ -19,9 +20,12 @@ _USUAL_MULTIPROCESSORS = 132
 
 _LAUNCH_US = 2.0  # of a kernel whose CTAs have nothing to do
 _CLUSTER_US = 0.9  # more where CTAs form clusters
-_BYTES_PER_US = 4.07e6  # of memory, streamed
+_READ_BYTES_PER_US = 4.07e6  # of memory, streamed
+_WRITE_BYTES_PER_US = 3.4e6
 _PACK_BYTES_PER_US = 2.0e6  # read and written by the kernel that packs an operand
-_LATENCY_US = 0.8  # of memory: what is in flight in that time bounds the bandwidth of few CTAs
+_LATENCY_US = 0.8  # of memory: a CTA waits that long for as many k-tiles as it has in flight
+_ODD_STORES = 3.5  # Hopper kernels' stores are slower by this where TMA cannot write them: rows not of 16 bytes
+_THIN_ROWS, _THIN = 16, 1.3  # Hopper kernels' products: slower by up to this much more for fewer rows; measured at 1, 8
 
 
 class _Speed(NamedTuple):
@@ -142,25 +146,31 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
     waves = math.ceil(tiles / at_once)
     # CTAs that share a multiprocessor share its speed.
     sharers = min(row.resident, math.ceil(tiles / multiprocessors))
-    k = math.ceil(problem.k / tile_k) * tile_k
-    products = row.area * k / row.products_per_us
-    compute = waves * sharers * (products + row.stores_us)
+    k_tiles = math.ceil(problem.k / tile_k)
+    products, stores = row.k_tile_us * k_tiles, row.stores_us
+    if row.is_hopper:
+        if problem.m < _THIN_ROWS:
+            products *= 1 + _THIN * (1 - problem.m / _THIN_ROWS)
+        if problem.d_strides[1] * ITEM_BYTES[problem.out_dtype] % 16 and problem.m > 1:
+            stores *= _ODD_STORES
+    compute = waves * sharers * (products + stores)
 
     read = problem.batch * (problem.m + problem.n) * problem.k * row.item
     written = problem.batch * problem.m * problem.n * ITEM_BYTES[problem.out_dtype]
-    in_flight = min(tiles, at_once) * row.bytes_in_flight
-    memory = (read + written) / min(_BYTES_PER_US, in_flight / _LATENCY_US)
+    streamed = read / _READ_BYTES_PER_US + written / _WRITE_BYTES_PER_US
+    memory = max(streamed, waves * k_tiles * row.latency_us)
 
     # Loads and products overlap, but not perfectly: of two kernels bound by the memory the one with less to compute.
+    exposed = 0.05 * min(compute, streamed)
     pack = _pack_us(config, problem)
-    us = row.launch_us + max(compute, memory) + 0.05 * min(compute, memory) + pack
+    us = row.launch_us + max(compute, memory) + exposed + pack
     # By position: names would take a tenth of a selection's time.
     return Terms(
         row.launch_us,
         waves * sharers * products,
-        waves * sharers * row.stores_us,
+        waves * sharers * stores,
         memory,
-        0.95 * min(compute, memory),
+        min(compute, memory) - exposed,
         pack,
         row.factor,
         us * row.factor,
@@ -175,11 +185,11 @@ class _OfRow(NamedTuple):
     """What does not depend on the problem."""
 
     resident: int  # CTAs on one multiprocessor
-    area: float  # products of a tile for each k, more where the tile is slower than its kernel
-    products_per_us: float  # of one multiprocessor
+    k_tile_us: float  # the products of one k-tile of a tile
+    latency_us: float  # of memory, for one k-tile of a CTA
     stores_us: float  # of a tile
-    bytes_in_flight: int  # of one CTA
     item: int  # bytes
+    is_hopper: bool
     launch_us: float
     factor: float  # of all of it
 
@@ -196,11 +206,11 @@ def _of_row(config: GemmConfig) -> _OfRow:
     item = ITEM_BYTES[config.dtype]
     return _OfRow(
         resident=_resident(config),
-        area=slower * tile_m * tile_n,
-        products_per_us=speed.products_per_us * factors.get(config.dtype, 1),
+        k_tile_us=slower * tile_m * tile_n * tile_k / (speed.products_per_us * factors.get(config.dtype, 1)),
+        latency_us=_LATENCY_US / max(1, config.stages - 1),
         stores_us=tile_m * tile_n / 1000 * speed.store_us,
-        bytes_in_flight=max(1, config.stages - 1) * (tile_m + tile_n) * tile_k * item,
         item=item,
+        is_hopper=config.kernel.startswith("sm90_"),
         launch_us=_LAUNCH_US + (_CLUSTER_US if config.cluster != (1, 1) else 0),
         factor=_UNTIMED if config.kernel.startswith("sm90_") and shape not in _SHAPES else 1.0,
     )
@@ -213,8 +223,8 @@ def predicted_split_us(config: GemmConfig, problem: GemmProblem, arch: int | Non
     """
     elements = problem.batch * (problem.m + problem.n) * problem.k
     item = ITEM_BYTES[config.dtype]
-    parts = 2 * _LAUNCH_US + elements * 3 * item / _BYTES_PER_US  # one read, two written
-    sums = 2 * problem.batch * problem.m * problem.n * item / _BYTES_PER_US
+    parts = 2 * _LAUNCH_US + elements * item * (1 / _READ_BYTES_PER_US + 2 / _WRITE_BYTES_PER_US)
+    sums = 2 * problem.batch * problem.m * problem.n * item / _READ_BYTES_PER_US
     return 3 * predicted_us(config, problem, arch) + parts + sums
 
 
@@ -229,8 +239,87 @@ def _pack_us(config: GemmConfig, problem: GemmProblem) -> float:
     """What a kernel that packs its operands first spends on that."""
     if not config.kernel.startswith("sm90_") or config.alignment == 16:
         return 0.0
-    item = ITEM_BYTES[config.dtype]
-    if problem.alignment >= 16 and problem.order is not None and (item == 2 or problem.order == "NT"):
-        return 0.0
-    copied = 2 * problem.batch * (problem.m + problem.n) * problem.k * item
-    return _LAUNCH_US + copied / _PACK_BYTES_PER_US
+    a_batch, b_batch = ((1 if strides[0] == 0 else problem.batch) for strides in (problem.a_strides, problem.b_strides))
+    operands = ((a_batch * problem.m, problem.a_strides), (b_batch * problem.n, problem.b_strides))
+    packed = sum(rows for rows, strides in operands if not _is_for_tma(strides, config.dtype))
+    return _LAUNCH_US + 2 * packed * problem.k * ITEM_BYTES[config.dtype] / _PACK_BYTES_PER_US if packed else 0.0
+
+
+def _is_for_tma(strides: tuple[int, int, int], dtype: str) -> bool:
+    """Whether TMA can read an operand for wgmma: a mode of stride 1, which is k but for 16-bit elements."""
+    batch, rows, k = strides
+    item = ITEM_BYTES[dtype]
+    if k == 1:
+        return batch * item % 16 == 0 and rows * item % 16 == 0
+    return rows == 1 and item == 2 and batch * item % 16 == 0 and k * item % 16 == 0
+
+
+# --------------------------------------------------------------------------------------------------------------- XLA
+
+_XLA_ARCH = 90  # the only one on which XLA was measured
+_XLA_LAUNCH_US = 2.6
+_XLA_READ_BYTES_PER_US = 4.3e6
+_XLA_WRITE_BYTES_PER_US = 3.4e6
+# Multiply-adds of the whole GPU. What is not here was not measured.
+_XLA_PRODUCTS_PER_US = {"bf16": 337e6, "f16": 337e6, "tf32": 165e6, "f32": 25.2e6, "f64": 28e6}
+_XLA_TILE_US = 0.15  # of a multiprocessor, for each tile of 128 x 128
+# One tile takes so long for each k that nothing hides; longer sums are split, and adding up the parts takes as long.
+_XLA_K_US, _XLA_SPLIT_US = 0.0027, 3.8
+# Where rows of one operand, of both are not of 16 bytes: by how much slower are the products of whole tiles.
+_XLA_ODD = (1.0, 2.7, 4.3)
+# What a program spends on one of many calls, on the host: tiny products take no less. Of thirteen measurements of such
+# products XLA was faster in twelve, by 1.2 (geometric mean).
+_CALL_US, _XLA_CALL_US = 7.3, 6.0
+# XLA computes what a kernel is predicted to need so many times as long for. The two models together miss the measured
+# ratios by 7 % (standard deviation): 1.2 is 2.8 times that, so that a product on which both are level stays ours.
+XLA_MARGIN = 1.2
+
+
+def in_program_us(predicted_us: float) -> float:
+    """What a kernel that takes predicted_us adds to a program of many: what its call costs the host where that is more.
+
+    Args:
+      predicted_us: microseconds on the GPU.
+    """
+    return max(predicted_us, _CALL_US)
+
+
+def xla_us(problem: GemmProblem, arch: int | None, passes: int = 0) -> float | None:
+    """Microseconds that XLA takes for `problem` in a program, with cuBLAS or Triton; None where nothing is known of it.
+
+    That is every GPU but sm_90, every dtype that was not measured, sums in other dtypes than usual, and what is not one
+    matrix product for XLA: operands without a mode of stride 1, or matrices that do not lie one behind the other.
+
+    Args:
+      problem: what is computed.
+      arch: the GPU's, e.g. 90; None where it is not known.
+      passes: how often it reads and writes the result again, since it does not finish it where it sums.
+    """
+    p = problem
+    rate = _XLA_PRODUCTS_PER_US.get(p.dtype)
+    if arch != _XLA_ARCH or rate is None or p.sums != USUAL_ACCUMULATOR[p.dtype] or p.order is None:
+        return None
+    sides = (p.a_strides, p.b_strides, p.d_strides)
+    if p.batch > 1 and any(strides[0] < max(strides[1:]) for strides in sides):
+        return None
+    item, out = ITEM_BYTES[p.dtype], ITEM_BYTES[p.out_dtype]
+    tiles = p.batch * math.ceil(p.m / 128) * math.ceil(p.n / 128)
+    # f32 and f64 are loaded one by one.
+    odd = sum(_is_odd(strides, item) for strides in sides[:2]) if p.dtype in ("bf16", "f16", "tf32") else 0
+    if odd:
+        waves = math.ceil(tiles / _MULTIPROCESSORS[_XLA_ARCH])
+        products = waves * _MULTIPROCESSORS[_XLA_ARCH] * 128 * 128 * p.k * _XLA_ODD[odd]
+    else:
+        products = p.batch * math.ceil(p.m / 64) * math.ceil(p.n / 64) * 64 * 64 * p.k
+    compute = products / rate + tiles / _MULTIPROCESSORS[_XLA_ARCH] * _XLA_TILE_US
+    read, written = p.batch * (p.m + p.n) * p.k * item, p.batch * p.m * p.n * out
+    memory = read / _XLA_READ_BYTES_PER_US + written / _XLA_WRITE_BYTES_PER_US
+    us = _XLA_LAUNCH_US + max(compute, memory) + min(_XLA_K_US * p.k, _XLA_SPLIT_US)
+    one_pass = written / _XLA_READ_BYTES_PER_US + written / _XLA_WRITE_BYTES_PER_US
+    return max(us, _XLA_CALL_US) + passes * max(_XLA_LAUNCH_US + one_pass, _XLA_CALL_US)
+
+
+def _is_odd(strides: tuple[int, int, int], item: int) -> bool:
+    """Whether an operand with a mode of stride 1 cannot be loaded in 16 bytes."""
+    batch, rows, k = strides
+    return math.gcd(batch, rows if k == 1 else k) * item % 16 != 0

@@ -528,6 +528,16 @@ class Product:
     epilogue: Epilogue | None = None
     is_lax: bool = False
 
+    def seen(self) -> tuple[Any, Any]:
+        """The operands as the specification sees them."""
+        lhs, rhs = (
+            _compat.local_aval(
+                x.shape if x.permutation is None else tuple(x.shape[axis] for axis in x.permutation), x.dtype
+            )
+            for x in self.operands
+        )
+        return lhs, rhs
+
 
 def _live(jaxpr: Jaxpr) -> Jaxpr:
     """The jaxpr without what nobody reads, as XLA leaves it."""
@@ -617,7 +627,7 @@ def explain_product(product: Product, device: Device, count: int = 1, where: tup
       where: in which loops and branches.
     """
     request, (lhs, rhs), epilogue = product.request, product.operands, product.epilogue
-    what = describe(request, *_seen(product))
+    what = describe(request, *product.seen())
     epilogue_reason = None
     if epilogue is not None:
         outcome = _decide(product, device)
@@ -671,15 +681,6 @@ def _chosen_by(outcome: _Outcome, request: Request) -> Literal["cache", "table",
     return "model" if request.config is None else "explicit"
 
 
-def _seen(product: Product) -> tuple[Any, Any]:
-    """The operands as the specification sees them."""
-    shapes = [
-        x.shape if x.permutation is None else tuple(x.shape[axis] for axis in x.permutation) for x in product.operands
-    ]
-    lhs, rhs = (_compat.local_aval(shape, x.dtype) for shape, x in zip(shapes, product.operands, strict=True))
-    return lhs, rhs
-
-
 def _decide(product: Product, device: Device) -> _Outcome:
     """Who computes a product, as plan.plan_call decides it for a GPU whose kernels are all there."""
     request, (lhs, rhs) = product.request, product.operands
@@ -696,7 +697,7 @@ def _decide(product: Product, device: Device) -> _Outcome:
         )
         if call is None:
             return _Outcome("nothing", "a size is 0")
-        rather_xla = plan.why_rather_xla(request, lhs.aval, rhs.aval, call, may_split)
+        rather_xla = plan.why_rather_xla(request, lhs.aval, rhs.aval, call, device.arch, may_split, epilogue)
         if rather_xla is not None:
             measured = call.measured if call.measured and rather_xla.startswith(MEASURED) else None
             return _Outcome("xla", rather_xla, call.problem, None, call.split, measured)
@@ -716,7 +717,7 @@ def _with_epilogue(product: Product, call: KernelCall, device: Device) -> Kernel
       NotServedError: it cannot.
     """
     assert product.epilogue is not None
-    parsed, (lhs, rhs) = parse_spec(product.request.spec), _seen(product)
+    parsed, (lhs, rhs) = parse_spec(product.request.spec), product.seen()
     sizes = dict(zip(parsed.lhs, lhs.shape, strict=True)) | dict(zip(parsed.rhs, rhs.shape, strict=True))
     problem, _ = fit_epilogue(call.problem, parsed.out, sizes, product.epilogue)
     if problem is not call.problem and (reason := why_not(call.config, problem, device.arch)):
@@ -742,7 +743,7 @@ def _problem(product: Product, device: Device) -> GemmProblem | None:
     try:
         dtype = plan.operand_dtype(lhs.dtype, rhs.dtype, request.out_dtype)
         way = plan.possible_ways(dtype, request.precision, "cuda", False)[0]
-        lhs_shape, rhs_shape = (x.shape for x in _seen(product))
+        lhs_shape, rhs_shape = (x.shape for x in product.seen())
         if 0 in lhs_shape or 0 in rhs_shape:
             return None
         return make_problem(
@@ -1021,7 +1022,7 @@ def _measured_words(gemm: Gemm) -> str:
 def _xla_us(gemm: Gemm) -> float | None:
     """Of the measurement, if that was one of this product's dtypes and precision."""
     assert gemm.measured is not None
-    request, (lhs, rhs) = gemm.product.request, _seen(gemm.product)
+    request, (lhs, rhs) = gemm.product.request, gemm.product.seen()
     return gemm.measured.xla_us(signature(lhs.dtype, rhs.dtype, request.out_dtype, request.precision))
 
 

@@ -15,7 +15,7 @@ from jax import lax
 
 from jax_moye import _compat, _ffi, devices, target, tuned
 from jax_moye.configs import ConfigTable, GemmConfig, configs, find_config
-from jax_moye.cost import predicted_split_us, predicted_us
+from jax_moye.cost import XLA_MARGIN, in_program_us, predicted_split_us, predicted_us, xla_us
 from jax_moye.epilogue import Epilogue
 from jax_moye.interpret import InterpretParams
 from jax_moye.problem import USUAL_ACCUMULATOR, GemmProblem, NotServedError, make_problem
@@ -385,7 +385,15 @@ def insists(request: Request) -> bool:
     return request.implementation == "moye" or request.config is not None or request.batch_invariant
 
 
-def why_rather_xla(request: Request, lhs: Any, rhs: Any, call: KernelCall, may_split: bool = False) -> str | None:
+def why_rather_xla(
+    request: Request,
+    lhs: Any,
+    rhs: Any,
+    call: KernelCall,
+    arch: int | None,
+    may_split: bool = False,
+    epilogue: Epilogue | None = None,
+) -> str | None:
     """Why a contraction that `call` can compute on a GPU is left to XLA; None if it is not.
 
     Args:
@@ -393,20 +401,44 @@ def why_rather_xla(request: Request, lhs: Any, rhs: Any, call: KernelCall, may_s
       lhs: as in find_kernel.
       rhs: likewise.
       call: what find_kernel said.
-      may_split: as in find_kernel.
+      arch: as in find_kernel, likewise the following.
+      may_split: whether the caller can launch a kernel as KernelCall.split says.
+      epilogue: of a fused product.
     """
     if insists(request) or request.deterministic:
         return None
     if lhs.dtype != rhs.dtype:
         return f"no kernel takes operands of different dtypes, {lhs.dtype} and {rhs.dtype}"
-    exact_enough = _wants_exact_f32(request.precision) or (may_split and _is_high(request.precision))
-    if call.problem.dtype == "f32" and not exact_enough:
+    is_high = may_split and _is_high(request.precision)
+    if call.problem.dtype == "f32" and not _wants_exact_f32(request.precision) and not is_high:
         return "f32 below precision 'high' may use TF32, and our f32 kernels do not"
-    if call.measured is not None:
-        xla_us = call.measured.xla_us(tuned.signature(lhs.dtype, rhs.dtype, request.out_dtype, request.precision))
-        if xla_us is not None:
-            return call.measured.why_xla(xla_us)
-    return None
+    measured = call.measured
+    if measured is not None:
+        xla = measured.xla_us(tuned.signature(lhs.dtype, rhs.dtype, request.out_dtype, request.precision))
+        if xla is not None and not measured.entry.host_bound:
+            return measured.why_xla(xla)
+    if is_high:
+        return None  # XLA's products are of less precision, or were not measured
+    return _why_xla_is_faster(call, arch, request.beta != 0 or epilogue is not None)
+
+
+def _why_xla_is_faster(call: KernelCall, arch: int | None, is_finished: bool) -> str | None:
+    """Why the models leave a product to XLA; None if they do not.
+
+    Args:
+      call: ours.
+      arch: the GPU's.
+      is_finished: our kernel also does what comes after the product, for which XLA may need one more.
+    """
+    xla = xla_us(call.problem, arch, passes=int(is_finished))
+    if xla is None:
+        return None
+    if call.measured is not None and call.measured.entry.host_bound:
+        call = dataclasses.replace(call, measured=None)
+    ours = in_program_us(_call_us(call, arch))
+    if ours <= XLA_MARGIN * xla:
+        return None
+    return f"XLA is expected to take {xla:.1f} us, and the best kernel {ours:.1f}"
 
 
 def plan_call(
@@ -448,7 +480,7 @@ def plan_call(
     if not on_cuda and request.interpret is None:
         raise NotServedError(f"the program is for {platform}, where our kernels run only with interpret=True")
 
-    if on_cuda and (reason := why_rather_xla(request, lhs, rhs, call, may_split)):
+    if on_cuda and (reason := why_rather_xla(request, lhs, rhs, call, arch, may_split, epilogue)):
         raise NotServedError(reason)
     reason = _ffi.why_unavailable(platform)
     # A program may be lowered here for another machine whose jax_moye has the kernels, if the caller insists on them.

@@ -91,6 +91,7 @@ def fixed(monkeypatch):
     monkeypatch.setattr(plan, "usable_rows", lambda platform, arch: TABLE)
     monkeypatch.setattr(_ffi, "built", lambda platform: frozenset(row.name for row in TABLE))
     monkeypatch.setattr(cost, "terms", simple_terms)
+    monkeypatch.setattr(plan, "xla_us", lambda problem, *args, **kwargs: 9.5 if problem.k == 4097 else None)
     monkeypatch.setattr(_ffi, "why_unavailable", lambda platform: None)
     monkeypatch.setattr(tuned, "find", lambda *args: None)
     for cached in (select.rank, select._best, select.batch_invariant_rows):
@@ -108,6 +109,7 @@ def program(x, w, bias):
 GOLDEN_CASES = {
     "large": lambda: explain_shape("4096x4096x4096:bf16", device="h200"),
     "odd": lambda: jax_moye.explain((100, 99), (99, 60), "bfloat16", device="h200"),
+    "left_to_xla": lambda: explain_shape("4096x4096x4097:bf16:NT", device="h200"),
     "transposed_batch": lambda: explain_shape("3x128x64x256:bf16:TT", preferred_element_type="float32", device="h100"),
     "split": lambda: explain_shape("4096x4096x4096:f32", precision="high", device="a100"),
     "too_old": lambda: explain_shape("512x512x512:bf16:NT", device="v100"),
@@ -227,7 +229,7 @@ def test_a_product_of_lax_is_xlas():
     assert [gemm.computed_by for gemm in found] == ["xla"]
     assert "jax_moye.intercept" in found[0].reason
     with jax_moye.intercept():
-        found = jax_moye.explain(lambda x: jnp.matmul(x, x), struct(8, 8), device="h200")
+        found = jax_moye.explain(lambda x: jnp.matmul(x, x), struct(4096, 4096), device="h200")
     assert [gemm.computed_by for gemm in found] == ["moye"]
 
 
@@ -427,7 +429,7 @@ def test_gpus_of_this_process():
     assert (unknown.arch, unknown.multiprocessors) == (90, 77)
     slice_of_one = of_jax(FakeGpu("NVIDIA H200 MIG 1g.18gb", "9.0", 16))
     assert slice_of_one.multiprocessors == 16
-    found = jax_moye.explain((64, 64), (64, 64), bf16, device=unknown)[0]
+    found = jax_moye.explain((64, 64), (64, 64), bf16, implementation="moye", device=unknown)[0]
     assert found.resources()["slots"] % 77 == 0
     assert not found.is_calibrated
     assert "which row is first, and no more" in str(found)
@@ -517,12 +519,12 @@ def test_report_measures_what_was_explained():
 
 
 def test_a_wrong_result_has_no_time(monkeypatch):
-    gemm = jax_moye.explain((16, 16), (16, 16), bf16, device=90)[0]
+    gemm = jax_moye.explain((16, 16), (16, 16), bf16, implementation="moye", device=90)[0]
     report = importlib.import_module("jax_moye.report")  # the module: jax_moye.report is the function
-    right = report._program
+    right = report.program_of
     monkeypatch.setattr(
         report,
-        "_program",
+        "program_of",
         lambda product, implementation, interpret: (
             right(product, "xla", None) if implementation == "xla" else lambda a, b: np.float32(1.1) * a
         ),

@@ -11,7 +11,7 @@ from jax import lax
 from python.support import FUSED_TARGET, TARGET, lowered_text
 
 import jax_moye
-from jax_moye import _ffi
+from jax_moye import _ffi, plan
 from jax_moye.cost import predicted_split_us, predicted_us
 from jax_moye.primitive import contract
 from jax_moye.problem import make_problem
@@ -64,7 +64,8 @@ KERNELS: dict[str, dict] = {
 
 @pytest.fixture
 def kernels_are_there(monkeypatch):
-    """As on a machine whose jax_moye was built with nvcc."""
+    """As on a machine whose jax_moye was built with nvcc, and as if nobody knew how fast XLA is: see test_cost.py."""
+    monkeypatch.setattr(plan, "xla_us", lambda *args, **kwargs: None)
     monkeypatch.setattr(_ffi, "why_unavailable", lambda platform: None)
     monkeypatch.setattr(_ffi, "register", lambda platform: None)
     jax.clear_caches()

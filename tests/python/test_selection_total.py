@@ -271,8 +271,10 @@ def test_terms_add_up():
                 t.launch_us, t.products_us, t.stores_us, t.memory_us, t.pack_us
             )
             assert t.waves == -(-t.tiles // (t.multiprocessors * t.resident))
-            # The last tile of each mode costs as much as the others.
+            # The last tile of each mode costs as much as the others, but for Hopper tiles of fewer than 16 rows.
             tile_m, tile_n, tile_k = row.tile
             sizes = {"m": tile_m * row.cluster[0], "n": tile_n * row.cluster[1], "k": tile_k}
+            if problem.m < 16 and row.kernel.startswith("sm90_"):
+                del sizes["m"]
             whole = {name: -(-getattr(problem, name) // size) * size for name, size in sizes.items()}
             assert terms(row, dataclasses.replace(problem, **whole), 90)[:3] == t[:3]
