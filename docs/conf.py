@@ -1,24 +1,30 @@
-"""Sphinx' configuration. `sphinx-build -W docs build/docs` builds the site; CONTRIBUTING.md has the command.
-
-Pages are plain MyST. docs/tutorials/run.py and the tests run the tutorials' code and check all that they show: a build
-that executed them again would show no more, and take minutes longer.
-"""
+"""Sphinx' configuration. `sphinx-build -W docs build/docs` builds the site; CONTRIBUTING.md has the command."""
 
 import importlib.util
 import pathlib
 import re
+import sys
 import tomllib
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path.insert(0, str(HERE))  # notebooks.py
 
 project = "jax_moye"
 author = "The jax_moye authors"
 version = release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["tutorials/run.py", "_build"]
+extensions = ["notebooks", "myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
+
+# Pages whose code runs while the site is built. An exception in a cell, and a line on its stderr, is a warning.
+notebooks = ["quickstart", "epilogues", "precision", "adding_a_config", "tutorials/[0-9]*"]
+nb_execution_mode = "force"
+nb_execution_show_tb = True
+nb_execution_timeout = 120
+nb_output_stderr = "error"
 
 # Docstrings are Google's form with Markdown's single backticks: code, not a cross-reference.
 default_role = "literal"

@@ -29,21 +29,47 @@ def load(path):
 
 
 pages = load(ROOT / "tools/benchmark_pages.py")
+cells_of_pages = load(DOCS / "notebooks.py")
 
 
 # The site --------------------------------------------------------------------------------------------------------
 
 
+def sphinx(docs, out, *arguments):
+    """Runs sphinx-build with warnings as errors."""
+    for module in ("sphinx", "myst_nb", "furo"):
+        pytest.importorskip(module)
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+        "-d",
+        out / "trees",
+        *arguments,
+    ]
+    environ = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    return subprocess.run(
+        [*command, *arguments, docs, out / "site"], capture_output=True, text=True, env=environ, cwd=out, check=False
+    )
+
+
+def notebooks():
+    """The pages whose code runs when the site is built."""
+    (patterns,) = re.findall(r"^notebooks = (\[.*\])$", (DOCS / "conf.py").read_text(), re.MULTILINE)
+    for pattern in ast.literal_eval(patterns):
+        found = sorted(DOCS.glob(f"{pattern}.md"))
+        assert found, pattern
+        yield from found
+
+
 @pytest.mark.timeout(600)
 def test_the_site_builds_without_a_warning(tmp_path):
-    pytest.importorskip("sphinx")
-    pytest.importorskip("myst_parser")
-    pytest.importorskip("furo")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d", tmp_path / "trees"]
-    environ = dict(os.environ, JAX_PLATFORMS="cpu", PYTHONPATH=str(ROOT))
-    done = subprocess.run(
-        [*command, DOCS, tmp_path / "site"], capture_output=True, text=True, env=environ, cwd=tmp_path, check=False
-    )
+    done = sphinx(DOCS, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     index = (tmp_path / "site/index.html").read_text()
     for page in DOCS.rglob("*.md"):
@@ -53,6 +79,98 @@ def test_the_site_builds_without_a_warning(tmp_path):
     reference = (tmp_path / "site/api/jax_moye.html").read_text()
     assert 'id="jax_moye.matmul"' in reference
     assert "preferred_element_type" in reference
+    for page in notebooks():
+        notebook = json.loads((tmp_path / "jupyter_execute" / page.relative_to(DOCS).with_suffix(".ipynb")).read_text())
+        cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        assert len(cells) == page.read_text().count("```python\n") > 0
+        assert all(cell["execution_count"] for cell in cells), page
+    table = r'<div class="output text_html">.*computed by'  # explain's, as a table
+    assert re.search(table, (tmp_path / "site/quickstart.html").read_text(), re.DOTALL)
+
+
+def test_all_that_a_page_shows_is_compared():
+    # What the build would not compare: pictures and outputs that do not directly follow a block of Python.
+    for page in notebooks():
+        text = page.read_text()
+        shown = [match for match in cells_of_pages.CELL.finditer(text) if match["shown"]]
+        assert sum(1 for match in shown if match["picture"]) == len(re.findall(r"^!\[", text, re.MULTILINE)), page
+        blocks = len(re.findall(r"^```(?:text|diff)$", text, re.MULTILINE))
+        assert sum(1 for match in shown if match["text"] is not None) == blocks, page
+
+
+SMALL_SITE = """
+import sys
+sys.path.insert(0, {docs!r})
+extensions = ["notebooks", "myst_nb"]
+notebooks = ["index"]
+nb_execution_mode, nb_execution_show_tb, nb_output_stderr = {settings}
+"""
+PAGE = "# Page\n\n```python\n1 + 1\n```\n\n```text\n{}\n```\n\n```python\n{}\n```\n"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("shown", "code", "message"),
+    [
+        ("2", "print('to stdout')", None),
+        ("3", "", r"index\.md:7: WARNING: the page shows something else than its code gives:\n2"),
+        ("2", "import sys; print('to stderr', file=sys.stderr)", "stderr was found"),
+        ("2", "assert 1 == 2", "AssertionError"),
+    ],
+)
+def test_what_stops_the_build(tmp_path, shown, code, message):
+    names = ("nb_execution_mode", "nb_execution_show_tb", "nb_output_stderr")
+    settings = dict(re.findall(r"^(nb_\w+) = (.+)$", (DOCS / "conf.py").read_text(), re.MULTILINE))
+    settings = ", ".join(settings[name] for name in names)  # as the site has them
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "conf.py").write_text(SMALL_SITE.format(docs=str(DOCS), settings=settings))
+    (docs / "index.md").write_text(PAGE.format(shown, code))
+    done = sphinx(docs, tmp_path)
+    if message is None:
+        assert done.returncode == 0, done.stderr
+        assert "to stdout" in (tmp_path / "site/index.html").read_text()
+        assert sphinx(docs, tmp_path, "-D", "write_outputs=1").returncode == 0
+        assert (docs / "index.md").read_text() == PAGE.format(shown, code)
+    else:
+        assert done.returncode != 0
+        assert re.search(message, done.stderr), done.stderr
+
+
+def executed(*outputs):
+    """A notebook with a cell for each of the outputs."""
+    return {"cells": [{"cell_type": "code", "outputs": list(output)} for output in outputs]}
+
+
+def test_what_a_page_shows_is_what_its_code_gives(tmp_path):
+    page = tmp_path / "page.md"
+    text = "```python\na\n```\n\n```diff\nold\n```\n\n```python\nb\n```\n\n![six](images/six.svg)\n\nend\n"
+    page.write_text(text)
+    printed = {"output_type": "stream", "text": ["a\n", "b\n"]}
+    drawn = {"output_type": "execute_result", "data": {"image/svg+xml": ["<svg>", "</svg>"], "text/plain": ["six"]}}
+    notebook = executed([printed], [drawn])
+    first, second = cells_of_pages.compare(page, notebook)
+    assert first == (5, "the page shows something else than its code gives:\na\nb\n")
+    assert second == (13, "images/six.svg is not what the code draws")
+    assert cells_of_pages.compare(page, notebook, write=True) == []
+    assert page.read_text() == text.replace("old\n", "a\nb\n")
+    assert (tmp_path / "images/six.svg").read_text() == "<svg></svg>"
+    assert cells_of_pages.compare(page, notebook) == []
+    (tmp_path / "images/six.svg").write_text("old")
+    assert cells_of_pages.compare(page, notebook) == [(14, second[1])]
+    ((line, message),) = cells_of_pages.compare(page, executed([printed], [printed]))
+    assert (line, message) == (14, "the code draws 0 pictures for images/six.svg")
+    ((line, message),) = cells_of_pages.compare(page, executed([printed]))
+    assert message == "the page has 2 blocks of Python, its notebook 1 cells"
+
+
+def test_pages_become_notebooks():
+    page = (
+        "# T\n\n```python\n1\n```\n\n```text\n1\n```\n\n```sh\nls\n```\n\n```python\n2\n```\n\nend\n\n```text\n2\n```\n"
+    )
+    cells = page.replace("```python\n1", "```{code-cell} python\n:tags: [remove-output]\n1")
+    cells = cells.replace("```python\n2", "```{code-cell} python\n2")
+    assert cells_of_pages.as_notebook(page).endswith("\n---\n" + cells)
 
 
 def documented(*names):
@@ -72,13 +190,6 @@ def test_every_public_name_is_in_the_reference():
     assert not {name for name in public if f"jax_moye.layout.{name}" not in named}
     for module in ("checks", "draw", "kernels", "resources", "schedule"):
         assert f"jax_moye.layout.{module}" in named
-
-
-@pytest.mark.parametrize("page", ["quickstart.md", "adding_a_config.md"])
-def test_the_pages_blocks_run(page):
-    runner = load(DOCS / "tutorials/run.py")
-    _namespace, blocks, _pictures = runner.run(DOCS / page)
-    assert blocks > 0
 
 
 # A kernel as the page says ---------------------------------------------------------------------------------------

@@ -1,0 +1,138 @@
+r"""Runs the code of pages while the site is built: a Sphinx extension in front of MyST-NB.
+
+A page stays Markdown that any viewer shows. Its `python` blocks are the cells of a notebook. A picture, or a block of
+`text` or `diff`, that directly follows a cell is that cell's output as it was when the page was written:
+
+    ```python
+    draw("(2,3)")
+    ```
+
+    ![Six cells](images/six.svg)
+
+The build shows it as it stands in the page, and warns where the cell gives something else (an error under -W). The
+output of every other cell is added. `sphinx-build -D write_outputs=1 docs build/docs` writes pictures and blocks anew.
+"""
+
+import fnmatch
+import json
+import logging
+import os
+import pathlib
+import re
+
+# No history, and not a line for each page that its process listens on a local port.
+_QUIET = "c.HistoryManager.enabled = False\nc.IPKernelApp.log_level = 'ERROR'\n"
+_HEADER = "---\nfile_format: mystnb\nkernelspec:\n  name: python3\n---\n"
+CELL = re.compile(
+    r"^```python\n(?P<code>.*?)^```\n"
+    r"(?P<shown>\n(?:!\[[^\]]*\]\((?P<picture>[^)]+\.svg)\)\n|```(?:diff|text)\n(?P<text>.*?)^```\n))?",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def as_notebook(text):
+    """A page as MyST-NB reads notebooks; what it shows of an output is not shown twice."""
+
+    def cell(match):
+        tags = ":tags: [remove-output]\n" if match["shown"] else ""
+        return f"```{{code-cell}} python\n{tags}{match['code']}```\n{match['shown'] or ''}"
+
+    return _HEADER + CELL.sub(cell, text)
+
+
+def output(cell):
+    """The text that a cell of an executed notebook (JSON) gave, and the pictures that it drew."""
+    texts, pictures = [], []
+    for part in cell["outputs"]:
+        data = part.get("data", {})
+        if "image/svg+xml" in data:
+            pictures.append("".join(data["image/svg+xml"]))
+        else:
+            texts += part.get("text", data.get("text/plain", []))
+    return "".join(texts), pictures
+
+
+def compare(page, notebook, write=False):
+    """Holds what a page shows against what its cells gave.
+
+    Args:
+      page: path of a Markdown file.
+      notebook: the executed notebook made of it, as JSON.
+      write: bring the page and its pictures up to date.
+
+    Returns:
+      (line of the page, what is wrong) for each output that is not the one shown; nothing when they are written.
+    """
+    text = page.read_text(encoding="utf-8")
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    matches = list(CELL.finditer(text))
+    if len(cells) != len(matches):
+        return [(1, f"the page has {len(matches)} blocks of Python, its notebook {len(cells)} cells")]
+    wrong, written, end = [], [], 0  # the page with its outputs anew, up to `end` of it
+    for match, cell in zip(matches, cells, strict=True):
+        if not match["shown"]:
+            continue
+        line = text.count("\n", 0, match.end("code")) + 3
+        given, pictures = output(cell)
+        if match["text"] is not None:
+            new = given.rstrip("\n") + "\n"
+            written += [text[end : match.start("text")], new]
+            end = match.end("text")
+            if new != match["text"]:
+                wrong.append((line, f"the page shows something else than its code gives:\n{new}"))
+            continue
+        file = page.parent / match["picture"]
+        if len(pictures) != 1:
+            wrong.append((line, f"the code draws {len(pictures)} pictures for {match['picture']}"))
+        elif write:
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(pictures[0], encoding="utf-8")
+        elif not file.exists() or file.read_text(encoding="utf-8") != pictures[0]:
+            wrong.append((line, f"{match['picture']} is not what the code draws"))
+    if not write:
+        return wrong
+    page.write_text("".join([*written, text[end:]]), encoding="utf-8")
+    return []
+
+
+def _runs(app, name):
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in app.config.notebooks)
+
+
+def _source_read(app, name, source):
+    if _runs(app, name):
+        source[0] = as_notebook(source[0])
+
+
+def _start(app):
+    # What the cells' processes inherit: the same outputs on every machine, and no file outside of the build's folders.
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    own = pathlib.Path(app.doctreedir).parent / "ipython"
+    os.environ |= {"IPYTHONDIR": str(own), "JUPYTER_RUNTIME_DIR": str(own / "runtime")}
+    profile = own / "profile_default"
+    profile.mkdir(parents=True, exist_ok=True)
+    profile.joinpath("ipython_kernel_config.py").write_text(_QUIET, encoding="utf-8")
+    logging.getLogger("traitlets").setLevel(logging.WARNING)
+
+
+def _finished(app, exception):
+    if exception is not None:
+        return
+    from sphinx.util.logging import getLogger  # here: the tests of `compare` need no Sphinx
+
+    for name in sorted(app.env.found_docs):
+        if _runs(app, name):
+            page = pathlib.Path(app.env.doc2path(name))
+            executed = pathlib.Path(app.env.mystnb_config.output_folder, f"{name}.ipynb").read_text(encoding="utf-8")
+            for line, what in compare(page, json.loads(executed), app.config.write_outputs):
+                getLogger(__name__).warning("%s", what, location=(name, line))
+
+
+def setup(app):
+    """Registers the extension."""
+    app.add_config_value("notebooks", [], "env")
+    app.add_config_value("write_outputs", False, "")
+    app.connect("builder-inited", _start)
+    app.connect("source-read", _source_read, priority=900)  # after what rewrites links
+    app.connect("build-finished", _finished)
+    return {"parallel_read_safe": True}
