@@ -245,9 +245,9 @@ def measure_gemm(
     dtypes = [product.request.out_dtype, *(x.dtype for x in product.operands)]
     is_wide = any(jnp.dtype(dtype).itemsize == 8 for dtype in dtypes)
     with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
-        theirs, ours = _program(product, "xla", None), None
+        theirs, ours = program_of(product, "xla", None), None
         if gemm.computed_by == "moye":
-            ours = _program(product, product.request.implementation, interpret)
+            ours = program_of(product, product.request.implementation, interpret)
         sets = _operands(product, device)
         arms = [_arm("xla", theirs, sets)]
         difference = None
@@ -294,7 +294,7 @@ def _arm(name: str, fun: Callable[..., Any], sets: Sequence[Sequence[Any]]) -> A
     return Arm(name, run, lambda: jax.block_until_ready(last))
 
 
-def _program(product: Product, implementation: Any, interpret: InterpretParams | None) -> Callable[..., Any]:
+def program_of(product: Product, implementation: Any, interpret: InterpretParams | None) -> Callable[..., Any]:
     """The product as a function of what is in memory, behind its transposes."""
     request = product.request
     contracts = implementation != "xla"  # with them XLA would refuse
@@ -321,7 +321,7 @@ def _program(product: Product, implementation: Any, interpret: InterpretParams |
     return fun
 
 
-def _shapes(product: Product) -> list[jax.ShapeDtypeStruct]:
+def shapes_of(product: Product) -> list[jax.ShapeDtypeStruct]:
     """Of all operands in memory, those of the epilogue last."""
     request, parsed = product.request, parse_spec(product.request.spec)
     sizes: dict[str, int] = {}
@@ -338,7 +338,7 @@ def _shapes(product: Product) -> list[jax.ShapeDtypeStruct]:
 
 def _operands(product: Product, device: jax.Device) -> list[list[Any]]:
     """Sets of random operands that together hold more than twice the L2 cache, three at least."""
-    structs = _shapes(product)
+    structs = shapes_of(product)
     footprint = max(1, sum(math.prod(s.shape) * jnp.dtype(s.dtype).itemsize for s in structs))
     count = min(LARGEST_GROUP, max(3, math.ceil(2.5 * l2_bytes() / footprint)))
     limit = (device.memory_stats() or {}).get("bytes_limit") if device.platform == "gpu" else None
@@ -347,10 +347,14 @@ def _operands(product: Product, device: jax.Device) -> list[list[Any]]:
     if device.platform != "gpu":
         count = 1
     keys = jax.random.split(jax.random.key(footprint), count)
-    return [[_random(key, s) for key, s in zip(jax.random.split(k, len(structs)), structs, strict=True)] for k in keys]
+    return [
+        [random_operand(key, s) for key, s in zip(jax.random.split(k, len(structs)), structs, strict=True)]
+        for k in keys
+    ]
 
 
-def _random(key: Any, struct: jax.ShapeDtypeStruct) -> Any:
+def random_operand(key: Any, struct: jax.ShapeDtypeStruct) -> Any:
+    """Normal, or small integers."""
     if jnp.issubdtype(struct.dtype, jnp.floating):
         dtype = struct.dtype if jnp.dtype(struct.dtype).itemsize > 1 else jnp.float32
         return jax.random.normal(key, struct.shape, dtype).astype(struct.dtype)
