@@ -15,7 +15,7 @@ from jax_moye.configs import GemmConfig
 from jax_moye.problem import ITEM_BYTES, USUAL_ACCUMULATOR, GemmProblem
 
 # Multiprocessors of the usual GPU of an architecture: a program may be compiled where there is no GPU to ask.
-_MULTIPROCESSORS = {80: 108, 86: 84, 89: 142, 90: 132, 100: 148, 120: 170}
+_MULTIPROCESSORS: dict[int | None, int] = {80: 108, 86: 84, 89: 142, 90: 132, 100: 148, 120: 170}
 _USUAL_MULTIPROCESSORS = 132
 
 _LAUNCH_US = 2.0  # of a kernel whose CTAs have nothing to do
@@ -135,49 +135,38 @@ def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> 
 
 def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
     """predicted_us by its terms; the arguments are the same."""
-    multiprocessors = _USUAL_MULTIPROCESSORS if arch is None else _MULTIPROCESSORS.get(arch, _USUAL_MULTIPROCESSORS)
+    multiprocessors = _MULTIPROCESSORS.get(arch, _USUAL_MULTIPROCESSORS)
     row = _of_row(config)
-    tile_m, tile_n, tile_k = config.tile
-    cluster_m, cluster_n = config.cluster
+    resident, stores, launch = row.resident, row.stores_us, row.launch_us
+    batch, m, n, k = problem.batch, problem.m, problem.n, problem.k
+    out = ITEM_BYTES[problem.out_dtype]
 
-    clusters = problem.batch * math.ceil(problem.m / (tile_m * cluster_m)) * math.ceil(problem.n / (tile_n * cluster_n))
-    tiles = clusters * cluster_m * cluster_n
-    at_once = multiprocessors * row.resident
-    waves = math.ceil(tiles / at_once)
+    # -(-x // y) rounds up: math.ceil of a quotient would take a tenth of a selection's time, and so would names below.
+    tiles = batch * -(-m // row.cluster_m) * -(-n // row.cluster_n) * row.cluster
+    waves = -(-tiles // (multiprocessors * resident))
     # CTAs that share a multiprocessor share its speed.
-    sharers = min(row.resident, math.ceil(tiles / multiprocessors))
-    k_tiles = math.ceil(problem.k / tile_k)
-    products, stores = row.k_tile_us * k_tiles, row.stores_us
+    in_turn = waves * min(resident, -(-tiles // multiprocessors))
+    k_tiles = -(-k // row.tile_k)
+    products = row.k_tile_us * k_tiles
     if row.is_hopper:
-        if problem.m < _THIN_ROWS:
-            products *= 1 + _THIN * (1 - problem.m / _THIN_ROWS)
-        if problem.d_strides[1] * ITEM_BYTES[problem.out_dtype] % 16 and problem.m > 1:
+        if m < _THIN_ROWS:
+            products *= 1 + _THIN * (1 - m / _THIN_ROWS)
+        if problem.d_strides[1] * out % 16 and m > 1:
             stores *= _ODD_STORES
-    compute = waves * sharers * (products + stores)
+    products *= in_turn
+    stores *= in_turn
+    compute = products + stores
 
-    read = problem.batch * (problem.m + problem.n) * problem.k * row.item
-    written = problem.batch * problem.m * problem.n * ITEM_BYTES[problem.out_dtype]
-    streamed = read / _READ_BYTES_PER_US + written / _WRITE_BYTES_PER_US
+    streamed = batch * ((m + n) * k * row.item / _READ_BYTES_PER_US + m * n * out / _WRITE_BYTES_PER_US)
     memory = max(streamed, waves * k_tiles * row.latency_us)
 
     # Loads and products overlap, but not perfectly: of two kernels bound by the memory the one with less to compute.
     exposed = 0.05 * min(compute, streamed)
-    pack = _pack_us(config, problem)
-    us = row.launch_us + max(compute, memory) + exposed + pack
-    # By position: names would take a tenth of a selection's time.
+    pack = _pack_us(problem) if row.packs else 0.0
+    hidden = min(compute, memory) - exposed
+    us = (launch + max(compute, memory) + exposed + pack) * row.factor
     return Terms(
-        row.launch_us,
-        waves * sharers * products,
-        waves * sharers * stores,
-        memory,
-        min(compute, memory) - exposed,
-        pack,
-        row.factor,
-        us * row.factor,
-        multiprocessors,
-        row.resident,
-        tiles,
-        waves,
+        launch, products, stores, memory, hidden, pack, row.factor, us, multiprocessors, resident, tiles, waves
     )
 
 
@@ -185,11 +174,16 @@ class _OfRow(NamedTuple):
     """What does not depend on the problem."""
 
     resident: int  # CTAs on one multiprocessor
+    cluster_m: int  # elements of a cluster's tiles
+    cluster_n: int
+    tile_k: int
+    cluster: int  # CTAs
     k_tile_us: float  # the products of one k-tile of a tile
     latency_us: float  # of memory, for one k-tile of a CTA
     stores_us: float  # of a tile
     item: int  # bytes
     is_hopper: bool
+    packs: bool  # the operands first, where TMA cannot read them
     launch_us: float
     factor: float  # of all of it
 
@@ -206,11 +200,16 @@ def _of_row(config: GemmConfig) -> _OfRow:
     item = ITEM_BYTES[config.dtype]
     return _OfRow(
         resident=_resident(config),
+        cluster_m=tile_m * config.cluster[0],
+        cluster_n=tile_n * config.cluster[1],
+        tile_k=tile_k,
+        cluster=config.cluster[0] * config.cluster[1],
         k_tile_us=slower * tile_m * tile_n * tile_k / (speed.products_per_us * factors.get(config.dtype, 1)),
         latency_us=_LATENCY_US / max(1, config.stages - 1),
         stores_us=tile_m * tile_n / 1000 * speed.store_us,
         item=item,
         is_hopper=config.kernel.startswith("sm90_"),
+        packs=config.kernel.startswith("sm90_") and config.alignment < 16,
         launch_us=_LAUNCH_US + (_CLUSTER_US if config.cluster != (1, 1) else 0),
         factor=_UNTIMED if config.kernel.startswith("sm90_") and shape not in _SHAPES else 1.0,
     )
@@ -235,14 +234,12 @@ def _resident(config: GemmConfig) -> int:
     return max(1, min(by_smem, 65536 // (registers * config.threads), 2048 // config.threads))
 
 
-def _pack_us(config: GemmConfig, problem: GemmProblem) -> float:
+def _pack_us(problem: GemmProblem) -> float:
     """What a kernel that packs its operands first spends on that."""
-    if not config.kernel.startswith("sm90_") or config.alignment == 16:
-        return 0.0
     a_batch, b_batch = ((1 if strides[0] == 0 else problem.batch) for strides in (problem.a_strides, problem.b_strides))
     operands = ((a_batch * problem.m, problem.a_strides), (b_batch * problem.n, problem.b_strides))
-    packed = sum(rows for rows, strides in operands if not _is_for_tma(strides, config.dtype))
-    return _LAUNCH_US + 2 * packed * problem.k * ITEM_BYTES[config.dtype] / _PACK_BYTES_PER_US if packed else 0.0
+    packed = sum(rows for rows, strides in operands if not _is_for_tma(strides, problem.dtype))
+    return _LAUNCH_US + 2 * packed * problem.k * ITEM_BYTES[problem.dtype] / _PACK_BYTES_PER_US if packed else 0.0
 
 
 def _is_for_tma(strides: tuple[int, int, int], dtype: str) -> bool:

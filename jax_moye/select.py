@@ -53,6 +53,8 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
         return f"it needs sm_{config.min_arch} or newer, and this is sm_{arch}"
     if arch is not None and config.max_arch and arch > config.max_arch:
         return f"its code is sm_{config.max_arch}'s and not newer ones', and this is sm_{arch}"
+    if arch is not None and config.smem_bytes > _smem_limit(arch):
+        return f"a CTA needs {config.smem_bytes} bytes of shared memory, and sm_{arch} has {_smem_limit(arch)}"
     if problem.order is None and not config.any_stride:
         return "it needs a mode of stride 1 in each operand"
     if problem.order is not None and problem.order not in config.orders:
@@ -62,16 +64,22 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
             f"it loads {config.alignment} bytes at a time, and the operands' strides "
             f"{problem.a_strides} and {problem.b_strides} of {problem.dtype} are aligned to {problem.alignment}"
         )
-    if max(problem.m, problem.n, problem.k) > MAX_SIZE - max(config.tile):
+    tile_m, tile_n, tile_k = config.tile
+    tile_m, tile_n = tile_m * config.cluster[0], tile_n * config.cluster[1]  # what is scheduled
+    if problem.m > MAX_SIZE - tile_m or problem.n > MAX_SIZE - tile_n or problem.k > MAX_SIZE - tile_k:
         return "a dimension is over 2^31 - 1 less one tile"
-    if _tiles(config, problem) > MAX_SIZE:
+    if problem.batch * math.ceil(problem.m / tile_m) * math.ceil(problem.n / tile_n) > MAX_SIZE:
         return "the result has more than 2^31 - 1 tiles"
     return None
 
 
-def _tiles(config: GemmConfig, problem: GemmProblem) -> int:
-    tile_m, tile_n, _ = config.tile
-    return problem.batch * math.ceil(problem.m / tile_m) * math.ceil(problem.n / tile_n)
+@functools.cache
+def _smem_limit(arch: int) -> float:
+    """Bytes of shared memory that a CTA can have; of an architecture that nobody has entered as many as it wants."""
+    from jax_moye.layout.resources import ARCHS  # not with `import jax_moye`: the layouts take time to load
+
+    limits = ARCHS.get(f"sm_{arch}")
+    return math.inf if limits is None else limits.smem_per_cta
 
 
 class Summation(NamedTuple):
