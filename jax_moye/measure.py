@@ -25,6 +25,10 @@ class Arm:
     times: list[float] = dataclasses.field(default_factory=list)  # seconds per product, one for each turn
     spans: list[tuple[float, float]] = dataclasses.field(default_factory=list)  # of each turn, for Sampler
     dispatch: float = 0.0  # largest share of a turn that went into dispatching
+    repeats: int = 1  # how often one dispatch computes each of its products
+    # Where it is compiled ahead of the first run: traces (here), and returns what compiles (in any thread).
+    lower: Callable[[], Callable[[], None]] | None = None
+    method: str = ""  # how the device is given its work, for the report
 
     def turn(self, programs: int, passes: int, group: int) -> float:
         """Runs every program `passes` times; returns seconds per product."""
@@ -37,17 +41,42 @@ class Arm:
         end = time.perf_counter()
         self.spans.append((start, end))
         self.dispatch = max(self.dispatch, (dispatched - start) / (end - start))
-        return (end - start) / (passes * programs * group)
+        return (end - start) / (passes * programs * group * self.repeats)
+
+    def again(self) -> Arm:
+        """The same, with nothing measured."""
+        return dataclasses.replace(self, times=[], spans=[], dispatch=0.0)
 
 
 def take_turns(
-    arms: list[Arm], programs: int, group: int, *, alternations: int, turn_ms: float, warmup_ms: float
+    arms: list[Arm],
+    programs: int,
+    group: int,
+    *,
+    alternations: int,
+    turn_ms: float,
+    warmup_ms: float,
+    idle_ms: float = 0.0,
 ) -> float:
-    """Lets the arms take turns and fills in their times. Returns the seconds all turns took together."""
+    """Lets the arms take turns and fills in their times.
+
+    Args:
+      arms: at least one.
+      programs: number of programs of each arm.
+      group: products in a program, each computed `Arm.repeats` times.
+      alternations: turns of each arm.
+      turn_ms: length of a turn.
+      warmup_ms: how long they take turns before the first one that counts.
+      idle_ms: the device rests so long before each turn, for times at its highest clock. The first pass after it does
+        not count.
+
+    Returns:
+      The seconds that all turns took together.
+    """
     passes = {}
     for arm in arms:
         arm.turn(programs, 1, group)  # compiles, loads, captures
-        once = arm.turn(programs, 1, group) * programs * group
+        once = arm.turn(programs, 1, group) * programs * group * arm.repeats
         passes[arm.name] = max(1, math.ceil(turn_ms / 1000 / once))
     begin = time.monotonic()
     while time.monotonic() - begin < warmup_ms / 1000:
@@ -59,6 +88,12 @@ def take_turns(
     for alternation in range(alternations):
         # Every other round backwards: no arm always runs behind the same other one.
         for arm in arms if alternation % 2 == 0 else reversed(arms):
+            if idle_ms:
+                time.sleep(idle_ms / 1000)
+                before = arm.dispatch
+                arm.turn(programs, 1, group)
+                arm.spans.pop()
+                arm.dispatch = before
             arm.times.append(arm.turn(programs, passes[arm.name], group))
     return round(time.monotonic() - begin, 3)
 
@@ -72,15 +107,28 @@ def ratio_interval(numerator: Sequence[float], denominator: Sequence[float], dra
     return float(low), float(high)
 
 
-class Sampler:
-    """Clock and power of the first GPU every 20 ms, read through NVML, never set; nothing where there is no NVML."""
+# Bits of nvmlDeviceGetCurrentClocksThrottleReasons that say why a busy GPU's clock is below its maximum.
+THROTTLE_REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "thermal, software",
+    0x40: "thermal, hardware",
+    0x80: "power brake",
+}
 
-    FIELDS = ("sm_mhz", "watts")
+
+class Sampler:
+    """Clock, power and temperature of the first GPU every 20 ms, read through NVML, never set.
+
+    Nothing where there is no NVML.
+    """
+
+    FIELDS = ("sm_mhz", "watts", "celsius")
 
     def __init__(self) -> None:
         """Starts reading."""
         self._at: list[float] = []
-        self._samples: list[tuple[float, float]] = []
+        self._samples: list[tuple[float, ...]] = []  # of FIELDS, and the bits of THROTTLE_REASONS
         self._stop = threading.Event()
         try:
             self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -92,23 +140,36 @@ class Sampler:
             threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        sm_clock = 1  # NVML_CLOCK_SM
+        sm_clock, die = 1, 0  # NVML_CLOCK_SM, NVML_TEMPERATURE_GPU
         while not self._stop.wait(0.02):
-            mhz, milliwatts = ctypes.c_uint(), ctypes.c_uint()
+            mhz, milliwatts, celsius = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_uint()
+            reasons = ctypes.c_ulonglong()
             self._nvml.nvmlDeviceGetClockInfo(self._gpu, sm_clock, ctypes.byref(mhz))
             self._nvml.nvmlDeviceGetPowerUsage(self._gpu, ctypes.byref(milliwatts))
-            self._samples.append((mhz.value, milliwatts.value / 1000))
+            self._nvml.nvmlDeviceGetTemperature(self._gpu, die, ctypes.byref(celsius))
+            self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._gpu, ctypes.byref(reasons))
+            self._samples.append((mhz.value, milliwatts.value / 1000, celsius.value, reasons.value))
             self._at.append(time.perf_counter())
+
+    def _inside(self, spans: Sequence[tuple[float, float]]) -> list[tuple[float, ...]]:
+        known = len(self._at)
+        inside: list[tuple[float, ...]] = []
+        for start, end in spans:
+            first, last = bisect.bisect_left(self._at, start, 0, known), bisect.bisect(self._at, end, 0, known)
+            inside += self._samples[first:last]
+        return inside
 
     def mean(self, field: str, spans: Sequence[tuple[float, float]]) -> int | None:
         """Mean of `field` over the spans of time; None without samples in them."""
         column = self.FIELDS.index(field)
-        known = len(self._at)
-        inside: list[float] = []
-        for start, end in spans:
-            first, last = bisect.bisect_left(self._at, start, 0, known), bisect.bisect(self._at, end, 0, known)
-            inside += [sample[column] for sample in self._samples[first:last]]
-        return round(statistics.fmean(inside)) if inside else None
+        inside = self._inside(spans)
+        return round(statistics.fmean(sample[column] for sample in inside)) if inside else None
+
+    def throttled(self, spans: Sequence[tuple[float, float]]) -> list[str]:
+        """What held the clock down in at least a tenth of the samples of the spans of time."""
+        inside = self._inside(spans)
+        counts = {name: sum(bool(int(sample[-1]) & bit) for sample in inside) for bit, name in THROTTLE_REASONS.items()}
+        return [name for name, count in counts.items() if count and count >= len(inside) / 10]
 
     def close(self) -> None:
         """Ends reading."""
