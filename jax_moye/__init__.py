@@ -23,6 +23,7 @@ from jax_moye.matmul import matmul as matmul
 from jax_moye.options import options as options
 from jax_moye.report import report as report
 from jax_moye.target import cuda_target as cuda_target
+from jax_moye.tune import tune as tune
 
 del _checkout
 
@@ -55,4 +56,5 @@ __all__ = [
     "options",
     "register",
     "report",
+    "tune",
 ]

@@ -14,13 +14,15 @@ def main(argv=None) -> int:
     from jax_moye import bench, ladder
     from jax_moye.layout.draw import command as draw
 
-    explain = importlib.import_module("jax_moye.explain")  # the module: jax_moye.explain is the function
+    # The modules: jax_moye.explain and jax_moye.tune are functions.
+    explain, tune = (importlib.import_module(f"jax_moye.{name}") for name in ("explain", "tune"))
 
     parser = argparse.ArgumentParser(prog="python -m jax_moye", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("configs", help="print the table of compiled kernels")
     explain.add_arguments(commands.add_parser("explain", help="which kernel computes a product on a GPU, and why"))
     bench.add_arguments(commands.add_parser("bench", help="time the kernels against XLA and torch"))
+    tune.add_arguments(commands.add_parser("tune", help="time the configs of products and keep which is the fastest"))
     show = commands.add_parser("show", help="print a result of bench as a table")
     show.add_argument("file", type=pathlib.Path, help="a JSON file that bench wrote")
     ladder.add_arguments(commands.add_parser("ladder", help="what each rung of the ladder of kernels does"))
@@ -31,6 +33,8 @@ def main(argv=None) -> int:
         return 0
     if arguments.command == "explain":
         return explain.main(arguments)
+    if arguments.command == "tune":
+        return tune.main(arguments)
     if arguments.command == "show":
         print(bench.table(json.loads(arguments.file.read_text())))
         return 0

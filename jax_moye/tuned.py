@@ -9,6 +9,7 @@ docs/tuning.md has the form.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import functools
@@ -165,15 +166,16 @@ def _sha256(value: Any) -> str:
 
 @functools.cache
 def driver_version() -> str | None:
-    """Of the GPU's driver, e.g. "580.95.05"; None where there is none."""
-    try:
+    """Of the GPU's driver, e.g. "580.95.05"; without NVML of the CUDA that it is for; None where there is no driver."""
+    version, number = ctypes.create_string_buffer(96), ctypes.c_int()
+    with contextlib.suppress(OSError):
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return None
-    version = ctypes.create_string_buffer(96)
-    if nvml.nvmlInit_v2() or nvml.nvmlSystemGetDriverVersion(version, len(version)):
-        return None
-    return version.value.decode()
+        if nvml.nvmlInit_v2() == 0 and nvml.nvmlSystemGetDriverVersion(version, len(version)) == 0:
+            return version.value.decode()
+    with contextlib.suppress(OSError):
+        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)) == 0 and number.value:
+            return f"cuda{number.value}"
+    return None
 
 
 # ------------------------------------------------------------------------------------------------------------ places
