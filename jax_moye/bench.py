@@ -246,10 +246,11 @@ def bench_row(row: dict, device: Any, arguments: argparse.Namespace, sampler: Sa
 
     footprint = bench_rows.footprint(row, dtype)
     loop = bench_arms.loop_rotation(row, footprint, protocol["rotated_bytes"], device)
+    rounds = 1
     if loop:
         (group, rounds), programs = loop, 1
     else:
-        (group, programs), rounds = bench_arms.rotation(row, footprint, protocol["rotated_bytes"], device), 1
+        group, programs = bench_arms.rotation(row, footprint, protocol["rotated_bytes"], device)
     operands = bench_rows.operand_sets(row, dtype, group * programs)
     sets = bench_arms.in_groups(operands, group)
 
@@ -259,8 +260,11 @@ def bench_row(row: dict, device: Any, arguments: argparse.Namespace, sampler: Sa
     def make(name: str, matmul: Callable, options: dict[str, Any] | None = None) -> list[Arm]:
         """The ways to dispatch `matmul`, the one that should be faster first."""
         options = bench_arms.LAUNCHES[arguments.launches] | (options or {})
-        plain = jax_arm(name, matmul, sets, options)
-        return [bench_arms.looped_arm(name, matmul, operands, rounds, options), plain] if rounds > 1 else [plain]
+        if not loop:
+            return [jax_arm(name, matmul, sets, options)]
+        chunks = bench_arms.in_groups(operands, bench_arms.LARGEST_GROUP)
+        plain = bench_arms.in_one_run(jax_arm(name, matmul, chunks, options), len(chunks))
+        return [bench_arms.looped_arm(name, matmul, operands, rounds, options), plain]
 
     wanted = {"jax_moye": make("jax_moye", matmul)}
     for entry in jax_moye.configs():

@@ -15,7 +15,7 @@ torch's are captured as CUDA graphs, on the same buffers.
 from __future__ import annotations
 
 import concurrent.futures
-import importlib
+import dataclasses
 import importlib.util
 import math
 import re
@@ -74,7 +74,9 @@ def loop_rotation(row: dict, footprint: int, rotated_bytes: int, device: Any) ->
     us = expected_us(row, footprint)
     if us >= SHORT_US:
         return None
-    sets = min(LARGEST_LOOP, _number_of_sets(footprint, rotated_bytes, device))
+    sets = _number_of_sets(footprint, rotated_bytes, device)
+    if sets > LARGEST_GROUP:  # whole programs, should the loop not be the way
+        sets = min(LARGEST_LOOP, math.ceil(sets / LARGEST_GROUP) * LARGEST_GROUP)
     rounds = max(2, math.ceil(LOOP_US / (sets * max(2, us))))
     return sets, rounds if device.platform == "gpu" else 2
 
@@ -112,6 +114,16 @@ def jax_arm(name: str, matmul: Callable, sets: list, compiler_options: dict[str,
         return lambda: (lowered.compile(), None)[1]
 
     return Arm(name, run, lambda: jax.block_until_ready(last), lower=lower, method="program")
+
+
+def in_one_run(arm: Arm, programs: int) -> Arm:
+    """An arm whose one program is all programs of `arm`."""
+
+    def run(i: int):
+        del i
+        return [d for program in range(programs) for d in arm.run(program)]
+
+    return dataclasses.replace(arm, run=run)
 
 
 def looped_arm(
