@@ -2,12 +2,14 @@
 
 import ast
 import importlib.util
+import inspect
 import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
+import typing
 
 import pytest
 
@@ -190,6 +192,25 @@ def test_every_public_name_is_in_the_reference():
     assert not {name for name in public if f"jax_moye.layout.{name}" not in named}
     for module in ("checks", "draw", "kernels", "resources", "schedule"):
         assert f"jax_moye.layout.{module}" in named
+
+
+def test_what_public_functions_return_is_in_the_reference():
+    named, returned = documented("jax_moye.md"), set()
+    for name in jax_moye.__all__:
+        function = getattr(jax_moye, name)
+        if callable(function) and not isinstance(function, type):
+            hint = typing.get_type_hints(inspect.unwrap(function)).get("return")
+            for cls in (hint, *typing.get_args(hint)):
+                if getattr(cls, "__module__", "").startswith("jax_moye"):
+                    returned.add(f"{cls.__module__}.{cls.__qualname__}")
+    assert {"jax_moye.explain.Explanation", "jax_moye.report.Report", "jax_moye.intercept.Interception"} <= returned
+    assert returned <= named
+
+
+def test_the_reference_names_each_thing_once():
+    text = "\n".join((DOCS / "api" / name).read_text() for name in ("jax_moye.md", "layout.md", "layout_modules.md"))
+    names = re.findall(r"^\.\. auto\w+:: ([\w.]+)", text, re.MULTILINE)
+    assert len(names) == len(set(names))
 
 
 # A kernel as the page says ---------------------------------------------------------------------------------------
