@@ -5,7 +5,9 @@ import functools
 import json
 import logging
 import math
+import os
 import pathlib
+import re
 import statistics
 
 import jax
@@ -172,6 +174,68 @@ def test_tiny_products_are_measured_to_be_faster_by_xla():
     assert len(ratios) == 14
     assert sum(ratio > 1 for ratio in ratios) == 13
     assert pytest.approx(statistics.geometric_mean(ratios), rel=0.03) == cost._CALL_US / cost._XLA_CALL_US
+
+
+PAGE = ROOT / "docs" / "how_selection_works.md"
+BLOCK = "<!-- fit: begin -->\n{}<!-- fit: end -->"
+
+
+def fit_in_words():
+    """The figures of docs/how_selection_works.md, which come from nowhere but the files."""
+    xla, kernels, regret = (
+        [error for _, error in errors_of_xla()],
+        [error for _, error in errors_of_kernels()],
+        regrets(),
+    )
+
+    def words(ratios):
+        return f"{spread(ratios):.1%} (root mean square; at most {max(max(r, 1 / r) for r in ratios) - 1:.0%})"
+
+    def ratio(row):
+        config = config_of(row)
+        problem = problem_of(row, config.dtype)
+        predicted = predicted_us(config, problem, 90) / xla_us(problem, 90)
+        return predicted * row["baselines"]["xla"] / row["us"]
+
+    with jax.enable_x64(True):
+        left = [row for row in measured(SUITE) if who(row, config_of(row)) is not None]
+    kept = [row["us"] / row["baselines"]["xla"] for row in measured(SUITE) if row not in left]
+    slower = [f"{row['id']} {row['us'] / row['baselines']['xla']:.2f}" for row in left]
+    by_host = [row["id"] for row in left if {"jax_moye", "xla"} <= set(host_bound(row))]
+    ratios = [ratio(row) for row in measured(SUITE) if not host_bound(row)]
+    lines = [
+        "How well they fit, on one H200 (`benchmarks/results/`; rows in which the host was the limit are left out):",
+        "",
+        "| | measurements | error |",
+        "|---|---|---|",
+        f"| XLA's time, six files | {len(xla)} | {words(xla)} |",
+        f"| the time of our kernel that was measured, `{SUITE}` | {len(kernels)} | {words(kernels)} |",
+        f"| the ratio of the two in that file | {len(ratios)} | {spread(ratios):.1%} (root mean square) |",
+        "",
+        f"Of that file's {len(measured(SUITE))} rows these would be left to XLA, here with our time over XLA's:",
+        f"{', '.join(slower)}.",
+        f"Of {', '.join(by_host)} the host was the limit. Of all others our time is {min(kept):.2f} to {max(kept):.2f} of",
+        "XLA's.",
+        "",
+        f"Of the {len(regret)} large products of `{SWEEP}`, of each of which up to 28 configs were timed,",
+        f"the model's first choice is {statistics.geometric_mean(regret.values()):.4f} of the best (geometric mean of the",
+        f"best time over the chosen one's), {min(regret.values()):.3f} at worst. The factors of the tiles are that file's means:",
+        "of other products, and of choices among small tiles, it says nothing.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@needs_results
+@pytest.mark.skipif(not PAGE.exists(), reason="no docs beside the tests")
+def test_the_pages_figures_are_the_files():
+    if any(config_of(row) is None for row in measured(SUITE)):
+        pytest.skip("not all of the measured rows in this build")
+    block = BLOCK.format(fit_in_words())
+    text = PAGE.read_text()
+    if os.environ.get("JAX_MOYE_UPDATE_GOLDEN"):
+        text = re.sub(BLOCK.format(".*"), lambda match: block, text, flags=re.DOTALL)
+        PAGE.write_text(text)
+    assert block in text, "set JAX_MOYE_UPDATE_GOLDEN=1 to write what is right now"
 
 
 # -------------------------------------------------------------------------------------------------------------- physics
