@@ -119,7 +119,7 @@ class Gemm:
 
     @property
     def predicted_us(self) -> float | None:
-        """Microseconds of one of them; None where XLA computes it, of which we have no model."""
+        """Microseconds of one of them; None where XLA computes it: of its time there is only what `reason` says."""
         return self.chosen.us if self.chosen else None
 
     @property
