@@ -2,8 +2,6 @@
 
 import argparse
 import importlib
-import json
-import pathlib
 import sys
 
 import jax_moye
@@ -11,7 +9,7 @@ import jax_moye
 
 def main(argv=None) -> int:
     """Parses the command line, runs the subcommand and returns its exit status."""
-    from jax_moye import bench, ladder
+    from jax_moye import bench, bench_report, ladder
     from jax_moye.layout.draw import command as draw
 
     # The modules: jax_moye.explain and jax_moye.tune are functions.
@@ -21,10 +19,9 @@ def main(argv=None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("configs", help="print the table of compiled kernels")
     explain.add_arguments(commands.add_parser("explain", help="which kernel computes a product on a GPU, and why"))
-    bench.add_arguments(commands.add_parser("bench", help="time the kernels against XLA and torch"))
+    bench.add_arguments(commands.add_parser("bench", help="time the kernels against XLA, torch and others"))
     tune.add_arguments(commands.add_parser("tune", help="time the configs of products and keep which is the fastest"))
-    show = commands.add_parser("show", help="print a result of bench as a table")
-    show.add_argument("file", type=pathlib.Path, help="a JSON file that bench wrote")
+    bench_report.add_arguments(commands.add_parser("show", help="print a result of bench as a table, or draw it"))
     ladder.add_arguments(commands.add_parser("ladder", help="what each rung of the ladder of kernels does"))
     draw.add_arguments(commands.add_parser("draw", help="draw a layout, an instruction, a copy or a schedule"))
     arguments = parser.parse_args(argv)
@@ -36,8 +33,7 @@ def main(argv=None) -> int:
     if arguments.command == "tune":
         return tune.main(arguments)
     if arguments.command == "show":
-        print(bench.table(json.loads(arguments.file.read_text())))
-        return 0
+        return bench_report.main(arguments)
     if arguments.command == "ladder":
         return ladder.main(arguments)
     if arguments.command == "draw":

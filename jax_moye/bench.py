@@ -39,7 +39,7 @@ from jax_moye.bench_check import Reference
 from jax_moye.bench_check import largest_excess as largest_excess
 from jax_moye.bench_check import same_bits as same_bits
 from jax_moye.bench_report import describe as describe
-from jax_moye.bench_report import file_name, line, significant, table, write
+from jax_moye.bench_report import draw, file_name, line, significant, table, write
 from jax_moye.bench_report import first_line as first_line
 from jax_moye.bench_rows import NAMES, identity
 from jax_moye.bench_rows import in_layout as in_layout
@@ -95,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=pathlib.Path, help="the JSON file to write (default: in results beside the suite)"
     )
+    parser.add_argument("--svg", type=pathlib.Path, metavar="DIR", help="also draw the ratios and the roofline there")
     parser.add_argument("--interpret", action="store_true", help="without a GPU: try the benchmark, not the kernels")
     parser.add_argument("--emulator", action="store_true", help="time one launch in the CPU emulator, and nothing else")
 
@@ -136,6 +137,8 @@ def main(arguments: argparse.Namespace) -> int:
     for skipped in report["not_run"]:
         print(f"{skipped['id']:4} not run: {skipped['why']}")
     print(f"written to {path}")
+    if arguments.svg:
+        draw(report, arguments.svg, path.stem)
     return status
 
 
@@ -236,7 +239,7 @@ def bench_row(row: dict, device: Any, arguments: argparse.Namespace, sampler: Sa
 
     if row["dtype"] not in NAMES:
         raise NotImplementedError(f"{row['dtype']} operands")
-    dtype = jnp.dtype(NAMES[row["dtype"]])
+    dtype = bench_rows.numpy_dtype(row)
     names = config_names(arguments)
     explicit = names[0] if len(names) == 1 else None
     options = {"implementation": "moye", "config": explicit, "interpret": arguments.interpret or None}

@@ -13,6 +13,7 @@ import pathlib
 import re
 import statistics
 import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -170,3 +171,38 @@ def tenth(core: Iterable[dict]) -> float:
 def _mean(rows: Sequence[dict]) -> str:
     mean = statistics.geometric_mean([row["ratio"] for row in rows])
     return f"geometric mean of the ratios {mean:.3f} of {len(rows)} rows"
+
+
+# `python -m jax_moye show` ---------------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `python -m jax_moye show`."""
+    parser.add_argument("file", type=pathlib.Path, help="a JSON file that bench wrote")
+    parser.add_argument("--svg", type=pathlib.Path, metavar="DIR", help="also draw the ratios and the roofline there")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Prints a result, and draws it. Returns 0, and 1 where the file is no result."""
+    try:
+        report = json.loads(arguments.file.read_text())
+        text = table(report)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"jax_moye show: {arguments.file} is no result of bench: {error!r}", file=sys.stderr)
+        return 1
+    print(text)
+    if arguments.svg:
+        draw(report, arguments.svg, arguments.file.stem)
+    return 0
+
+
+def draw(report: dict, folder: pathlib.Path, stem: str) -> None:
+    """Writes the charts that can be drawn of a report, and says where."""
+    from jax_moye import bench_charts
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, chart in (("ratio", bench_charts.ratio_chart), ("roofline", bench_charts.roofline)):
+        if (picture := chart(report)) is not None:
+            path = folder / f"{stem}_{name}.svg"
+            path.write_text(picture)
+            print(f"written to {path}")

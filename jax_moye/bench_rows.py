@@ -37,6 +37,13 @@ def own_row(text: str, number: int) -> dict:
     return {"id": f"S{number}", "regime": "own", **sizes, "layout": order, "dtype": dtype}
 
 
+def numpy_dtype(row: dict) -> Any:
+    """The dtype of a and b."""
+    import jax.numpy as jnp
+
+    return jnp.dtype(NAMES[row["dtype"]])
+
+
 def out_dtype(dtype: Any) -> Any:
     """The dtype of the result of operands of `dtype`."""
     import jax.numpy as jnp

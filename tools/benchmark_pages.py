@@ -10,35 +10,23 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import pathlib
 import re
 import statistics
 import sys
 from collections.abc import Sequence
-from xml.sax.saxutils import escape
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # the package of this checkout, installed or not
+
+from jax_moye.bench_charts import REGIMES, by_regime, ratio_chart, roofline, size  # noqa: E402
+from jax_moye.bench_report import is_core, tenth  # noqa: E402
+
 RESULTS = "benchmarks/results"
 PAGE = "docs/benchmarks.md"
 IMAGES = "docs/images"
 BEGIN, END = "<!-- speed: begin -->", "<!-- speed: end -->"
 SHOWN = 0.75  # of the suite's rows: a result with fewer is listed, not shown
-CORE = "ABCDE"  # the suite's core, by the first letter of a row's id
-
-REGIMES = {
-    "large": ("A, large", "#1f6fb2"),
-    "mid": ("B, mid-sized", "#2a9d8f"),
-    "skinny": ("C, skinny", "#e08a1e"),
-    "tiny": ("D, tiny", "#c8443c"),
-    "batched": ("E, batched", "#8a5fb5"),
-    "odd": ("G, odd sizes", "#6b7a1f"),
-    "precision": ("H, other precisions", "#5b6470"),
-    "fused": ("I, fused epilogues", "#b0528f"),
-}
-ITEM_BYTES = {"bf16": 2, "f16": 2, "f32": 4, "tf32": 4, "f64": 8, "s8": 1, "f8e4m3": 1}
-# Dense bf16 products in TFLOP/s and memory in TB/s, of NVIDIA's data sheets.
-DATA_SHEET = {"NVIDIA H200": (989.0, 4.8), "NVIDIA H100 80GB HBM3": (989.0, 3.35)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,20 +80,6 @@ def outcome(row: dict) -> str:
     return "faster" if low > 1 else "slower" if high < 1 else "level"
 
 
-def size(row: dict) -> str:
-    """`m x n x k`, with the batch in front where there is one."""
-    sizes = [row["batch"]] if row["batch"] > 1 else []
-    return "x".join(map(str, [*sizes, row["m"], row["n"], row["k"]]))
-
-
-def by_regime(rows: Sequence[dict]) -> dict[str, list[dict]]:
-    """The rows of each regime, in the suite's order."""
-    found: dict[str, list[dict]] = {}
-    for row in rows:
-        found.setdefault(row["regime"], []).append(row)
-    return found
-
-
 def regime_table(rows: Sequence[dict]) -> str:
     """A line for each regime: how many rows, the ratios' mean and range, what their intervals say."""
     lines = [
@@ -121,7 +95,7 @@ def regime_table(rows: Sequence[dict]) -> str:
 
     for regime, group in by_regime(rows).items():
         lines.append(line(REGIMES[regime][0] if regime in REGIMES else regime, group))
-    core = [row for row in rows if row["id"][0] in CORE]
+    core = [row for row in rows if is_core(row)]
     if core:
         lines.append(line("core, A to E", core))
     return "\n".join(lines)
@@ -158,132 +132,6 @@ def row_table(rows: Sequence[dict]) -> str:
     return "\n".join(lines)
 
 
-# Charts ----------------------------------------------------------------------------------------------------------
-
-
-class Picture:
-    """An SVG in the making: narrow, so that it can be read on a telephone."""
-
-    def __init__(self, width: int, height: int, title: str):
-        """Begins a picture of this size, in pixels."""
-        self.parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-            f' font-family="sans-serif" font-size="11" role="img">',
-            f"<title>{escape(title)}</title>",
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        ]
-
-    def line(self, x1: float, y1: float, x2: float, y2: float, color: str, width: float = 1, dash: str = "") -> None:
-        """A line between two points."""
-        dashed = f' stroke-dasharray="{dash}"' if dash else ""
-        self.parts.append(
-            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{color}"'
-            f' stroke-width="{width:g}"{dashed}/>'
-        )
-
-    def text(self, x: float, y: float, text: str, anchor: str = "start", color: str = "#222222") -> None:
-        """A text that begins, ends or has its middle at x."""
-        self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{color}">{escape(text)}</text>')
-
-    def bar(self, x: float, y: float, width: float, height: float, color: str, title: str) -> None:
-        """A rectangle with a title, which browsers show under the pointer."""
-        self.parts.append(
-            f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{color}">'
-            f"<title>{escape(title)}</title></rect>"
-        )
-
-    def dot(self, x: float, y: float, color: str, title: str) -> None:
-        """A point with a title."""
-        self.parts.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{color}" fill-opacity="0.8"><title>{escape(title)}</title>'
-            "</circle>"
-        )
-
-    def svg(self) -> str:
-        """The file's text."""
-        return "\n".join([*self.parts, "</svg>", ""])
-
-
-def ratio_chart(result: Result) -> str:
-    """The ratio of each row with its interval, on a logarithmic axis."""
-    rows, left, right, top, step = result.measured, 160, 440, 40, 16
-    ends = [value for row in rows for value in (row["ratio"], *row["ratio_ci"])]
-    low, high = min(0.5, *ends) / 1.05, max(2.0, *ends) * 1.05
-    bottom = top + step * len(rows) + 4
-    picture = Picture(460, bottom + 32, f"Time of the best of XLA and torch over ours, {result.report['gpu']}")
-
-    def x(ratio: float) -> float:
-        return left + (right - left) * math.log(ratio / low) / math.log(high / low)
-
-    for tick in (0.125, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4):
-        if low <= tick <= high:
-            picture.line(x(tick), top - 4, x(tick), bottom, "#222222" if tick == 1 else "#dddddd")
-            picture.text(x(tick), top - 10, f"{tick:g}", "middle")
-    picture.text(x(1) - 6, 14, "slower", "end", "#666666")
-    picture.text(x(1) + 6, 14, "faster", "start", "#666666")
-    for i, row in enumerate(rows):
-        y = top + step * i
-        color = REGIMES.get(row["regime"], ("", "#5b6470"))[1]
-        begin, end = sorted((x(1), x(row["ratio"])))
-        label = f"{row['id']} {size(row)}" + (f" {row['dtype']}" if row["dtype"] != "bf16" else "")
-        picture.text(left - 6, y + 11, label, "end")
-        picture.bar(begin, y + 3, max(end - begin, 1), 9, color, f"{label}: {row['ratio']:.3f}")
-        picture.line(x(row["ratio_ci"][0]), y + 7.5, x(row["ratio_ci"][1]), y + 7.5, "#222222")
-    picture.text((left + right) / 2, bottom + 20, "time of the best of XLA and torch / ours", "middle")
-    return picture.svg()
-
-
-def roofline(result: Result) -> str | None:
-    """TFLOP/s of the bf16 rows over their FLOP per byte; None for a GPU whose data sheet is not known here."""
-    if result.report["gpu"] not in DATA_SHEET:
-        return None
-    peak, bandwidth = DATA_SHEET[result.report["gpu"]]
-    rows = [row for row in result.measured if row["dtype"] == "bf16"]
-    points = []
-    for row in rows:
-        batch, m, n, k = (row[key] for key in ("batch", "m", "n", "k"))
-        moved = batch * (m * k + n * k + m * n) * ITEM_BYTES[row["dtype"]]
-        points.append((2 * batch * m * n * k / moved, row["tflops"], row))
-    left, right, top, bottom = 52, 440, 20, 320
-    x_low, x_high = 0.5, 1e4
-    y_low, y_high = min(1.0, *(point[1] for point in points)) / 1.2, 2000.0
-    regimes = [regime for regime in by_regime(rows) if regime in REGIMES]
-    title = f"TFLOP/s over FLOP per byte, {result.report['gpu']}"
-    picture = Picture(460, bottom + 46 + 16 * math.ceil(len(regimes) / 3), title)
-
-    def x(intensity: float) -> float:
-        return left + (right - left) * math.log(intensity / x_low) / math.log(x_high / x_low)
-
-    def y(tflops: float) -> float:
-        return bottom - (bottom - top) * math.log(tflops / y_low) / math.log(y_high / y_low)
-
-    for exponent in range(-1, 5):
-        value = 10.0**exponent
-        if x_low <= value <= x_high:
-            picture.line(x(value), top, x(value), bottom, "#dddddd")
-            picture.text(x(value), bottom + 14, f"{value:g}", "middle")
-        if y_low <= value <= y_high:
-            picture.line(left, y(value), right, y(value), "#dddddd")
-            picture.text(left - 5, y(value) + 4, f"{value:g}", "end")
-    ridge = peak / bandwidth
-    start = max(x_low, y_low / bandwidth)
-    picture.line(x(start), y(start * bandwidth), x(ridge), y(peak), "#222222", 1.5)
-    picture.line(x(ridge), y(peak), right, y(peak), "#222222", 1.5)
-    picture.text(x(ridge) + 6, y(peak) - 6, f"{peak:g} TFLOP/s")
-    picture.text(x(10), y(10 * bandwidth) - 10, f"{bandwidth:g} TB/s", "end")
-    for intensity, tflops, row in points:
-        color = REGIMES.get(row["regime"], ("", "#5b6470"))[1]
-        picture.dot(x(intensity), y(tflops), color, f"{row['id']} {size(row)}: {tflops:g} TFLOP/s")
-    picture.text((left + right) / 2, bottom + 30, "FLOP per byte of operands and result", "middle")
-    picture.text(left, top - 6, "TFLOP/s")
-    for i, regime in enumerate(regimes):
-        name, color = REGIMES[regime]
-        column, line = left + 130 * (i % 3), bottom + 48 + 16 * (i // 3)
-        picture.dot(column + 4, line - 4, color, name)
-        picture.text(column + 14, line, name)
-    return picture.svg()
-
-
 # Files -----------------------------------------------------------------------------------------------------------
 
 
@@ -301,7 +149,7 @@ def section(result: Result, charts: dict[str, str]) -> str:
     """A GPU's part of the page; its charts go into `charts`, path -> SVG."""
     report, rows = result.report, result.measured
     stem = re.sub(r"[^a-z0-9]+", "_", report["gpu"].lower())
-    core = sorted((row for row in rows if row["id"][0] in CORE), key=lambda row: row["ratio"])
+    core = sorted((row for row in rows if is_core(row)), key=lambda row: row["ratio"])
     worst = ", ".join(f"{row['id']} {row['ratio']:.3f}" for row in core[:5])
     versions = ", ".join(f"{name} {report[name]}" for name in ("driver", "jax", "jaxlib", "torch") if report.get(name))
     others = [row for row in report["rows"] if "ratio" not in row]
@@ -312,17 +160,17 @@ def section(result: Result, charts: dict[str, str]) -> str:
         regime_table(rows),
     ]
     if core:
-        tenth = core[math.ceil(len(core) / 10) - 1]["ratio"]
-        text.append(f"Of the core, one row in ten is at {tenth:.3f} or below. The five lowest: {worst}.")
-    charts[f"{IMAGES}/{stem}_ratio.svg"] = ratio_chart(result)
-    text.append(f"![Ratio of each row](images/{stem}_ratio.svg)")
-    text.append("The line in each bar is the ratio's interval. Rows of one colour are of one regime.")
-    if (picture := roofline(result)) is not None:
+        text.append(f"Of the core, one row in ten is at {tenth(core):.3f} or below. The five lowest: {worst}.")
+    if (picture := ratio_chart(report)) is not None:
+        charts[f"{IMAGES}/{stem}_ratio.svg"] = picture
+        text.append(f"![Ratio of each row](images/{stem}_ratio.svg)")
+        text.append("The line in each bar is the ratio's interval. Rows of one colour are of one regime.")
+    if (picture := roofline(report)) is not None:
         charts[f"{IMAGES}/{stem}_roofline.svg"] = picture
-        text.append(f"![Roofline of the bf16 rows](images/{stem}_roofline.svg)")
+        text.append(f"![Roofline](images/{stem}_roofline.svg)")
         text.append(
-            "bf16 rows under the roof of NVIDIA's data sheet. Bytes count each operand and the result once. On random "
-            "data large products end below the roof in every library, since power holds the clock down."
+            "Our kernels under the roofs of NVIDIA's data sheet. Bytes count each operand and the result once. On "
+            "random data large products end below the roof in every library, since power holds the clock down."
         )
     text.append(row_table(rows))
     text.append(
@@ -362,7 +210,7 @@ def files(root: pathlib.Path = ROOT) -> dict[str, str]:
                     f"| `{pathlib.Path(result.file).name}` | {result.report['gpu']} | {result.report['date'][:10]} | "
                     f"{len(result.measured)} | {geometric_mean(core) if core else ''} |"
                     for result in found
-                    for core in [[row for row in result.measured if row["id"][0] in CORE]]
+                    for core in [[row for row in result.measured if is_core(row)]]
                 ),
             ]
         ),

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import re
+from xml.etree import ElementTree
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ import pytest
 
 import jax_moye
 from jax_moye import __main__ as cli
-from jax_moye import bench, bench_arms, bench_check, bench_report, bench_rows, measure
+from jax_moye import bench, bench_arms, bench_charts, bench_check, bench_report, bench_rows, measure
 
 ROW = {"id": "A1", "regime": "own", "batch": 1, "m": 40, "n": 24, "k": 96, "layout": "NN", "dtype": "bf16"}
 
@@ -371,3 +372,89 @@ class TestReport:
         assert "mkl" in capsys.readouterr().err
         assert cli.main(["bench", "--interpret", "--shape", "8x8:bf16"]) == 1
         assert "--shape" in capsys.readouterr().err
+
+
+def on_h200(name, ratio, us, config="sm90_pingpong_bf16_64x64x64_s8_a16", **more):
+    row = measured(name, ratio) | {"config": config, **more}
+    flops = 2 * row["batch"] * row["m"] * row["n"] * row["k"]
+    return row | {"us": us, "tflops": flops / us / 1e6, "baselines": {"xla": us * ratio}, "best_baseline": "xla"}
+
+
+class TestCharts:
+    def report(self, *rows, gpu="NVIDIA H200"):
+        head = {"gpu": gpu, "jax": "0.11.2", "commit": "abc", "date": "2026-01-01T00:00:00Z", "emulated": False}
+        return head | {"rows": list(rows), "not_run": []}
+
+    def rows(self):
+        square = {"m": 4096, "n": 4096, "k": 4096}
+        return [
+            on_h200("A1", 2.0, 200.0, **square),
+            on_h200("H2", 0.5, 500.0, "sm90_cooperative_tf32_128x128x32_s5_a4", dtype="f32", **square),
+            on_h200("S1", 1.0, 100.0, regime="own", epilogue="bias+gelu", **square),
+        ]
+
+    def test_intensity(self):
+        row = self.rows()[0]
+        assert bench_charts.intensity(row) == pytest.approx(4096 / 3)
+        assert bench_charts.unit_of(self.rows()[1]) == "tf32"
+        f32 = self.rows()[1]
+        assert bench_charts.intensity(f32) == pytest.approx(4096 / 6)
+
+    def points(self, svg):
+        root = ElementTree.fromstring(svg)
+        name = "{http://www.w3.org/2000/svg}"
+        found = {}
+        for circle in root.iter(f"{name}circle"):
+            found[circle.find(f"{name}title").text] = (float(circle.get("cx")), float(circle.get("cy")))
+        keys = ("x1", "y1", "x2", "y2")
+        roofs = [line for line in root.iter(f"{name}line") if line.get("stroke-width") == "1.5"]
+        lines = [{key: float(line.get(key)) for key in keys} for line in roofs]
+        return found, lines, [text.text for text in root.iter(f"{name}text")]
+
+    def test_roofline(self):
+        points, lines, texts = self.points(bench_charts.roofline(self.report(*self.rows())))
+        a = next(at for title, at in points.items() if title.startswith("A1 4096x4096x4096: 687"))
+        s = next(at for title, at in points.items() if title.startswith("S1 4096x4096x4096 bias+gelu: 1374"))
+        h = next(at for title, at in points.items() if title.startswith("H2 4096x4096x4096 f32: 274"))
+        assert abs(s[0] - a[0]) <= 0.2  # nearly the same intensity, twice as fast: higher by log 2
+        assert h[0] < a[0]
+        assert h[1] > a[1] > s[1]
+        assert "bf16 989" in texts
+        assert "tf32 495" in texts
+        (roof,) = (line for line in lines if line["y1"] == line["y2"] and s[1] < line["y1"] < a[1])
+        decade = (h[1] - a[1]) / math.log10(687.19 / 274.88)
+        assert a[1] - roof["y1"] == pytest.approx(decade * math.log10(989.4 / 687.19), abs=0.3)
+
+    def test_no_roof_is_known(self):
+        assert bench_charts.roofline(self.report(*self.rows(), gpu="cpu")) is None
+        assert bench_charts.roofline(self.report()) is None
+        assert bench_charts.ratio_chart(self.report()) is None
+
+    def test_ratios(self):
+        svg = bench_charts.ratio_chart(self.report(*self.rows()))
+        root = ElementTree.fromstring(svg)
+        bars = {}
+        for bar in root.iter("{http://www.w3.org/2000/svg}rect"):
+            if (title := bar.find("{http://www.w3.org/2000/svg}title")) is not None:
+                bars[title.text.split()[0]] = (float(bar.get("x")), float(bar.get("width")))
+        assert bars["A1"][1] == pytest.approx(bars["H2"][1], abs=0.2)  # 2 and 1/2
+        assert bars["H2"][0] + bars["H2"][1] == pytest.approx(bars["A1"][0], abs=0.2)  # both end at 1
+
+    def test_show(self, tmp_path, capsys):
+        file = tmp_path / "result.json"
+        file.write_text(json.dumps(self.report(*self.rows())))
+        assert cli.main(["show", str(file), "--svg", str(tmp_path / "charts")]) == 0
+        printed = capsys.readouterr().out
+        assert "core, A to E: geometric mean of the ratios 2.000 of 1 rows" in printed
+        for name in ("result_ratio.svg", "result_roofline.svg"):
+            ElementTree.fromstring((tmp_path / "charts" / name).read_text())
+            assert name in printed
+
+    def test_show_of_what_is_no_result(self, tmp_path, capsys):
+        file = tmp_path / "result.json"
+        assert cli.main(["show", str(file)]) == 1
+        file.write_text("{")
+        assert cli.main(["show", str(file)]) == 1
+        file.write_text('{"shape": [1, 2]}')
+        assert cli.main(["show", str(file)]) == 1
+        assert capsys.readouterr().err.count("result.json") == 3
