@@ -22,9 +22,9 @@ import pathlib
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
 from typing import Any, Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from jax_moye.configs import GemmConfig, configs
@@ -418,14 +418,12 @@ def forget() -> None:
 
 def new_head(kind: str, driver: str, emulated: bool, date: str) -> dict[str, Any]:
     """What a new file says of itself."""
-    import jaxlib
-
     return {
         "gpu": kind,
         "driver": driver,
         "table": _digest_of_all(),
         "emulated": emulated,
-        "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
+        "jax": metadata.version("jax"),
+        "jaxlib": metadata.version("jaxlib"),
         "date": date,
     }

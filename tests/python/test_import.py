@@ -74,6 +74,7 @@ def test_the_public_names():
         "options",
         "register",
         "report",
+        "tune",
     }
     assert all(hasattr(jax_moye, name) for name in jax_moye.__all__)
 
