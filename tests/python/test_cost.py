@@ -203,6 +203,7 @@ def fit_in_words():
     slower = [f"{row['id']} {row['us'] / row['baselines']['xla']:.2f}" for row in left]
     by_host = [row["id"] for row in left if {"jax_moye", "xla"} <= set(host_bound(row))]
     ratios = [ratio(row) for row in measured(SUITE) if not host_bound(row)]
+    mean = statistics.geometric_mean(regret.values())
     lines = [
         "How well they fit, on one H200 (`benchmarks/results/`; rows in which the host was the limit are left out):",
         "",
@@ -214,13 +215,13 @@ def fit_in_words():
         "",
         f"Of that file's {len(measured(SUITE))} rows these would be left to XLA, here with our time over XLA's:",
         f"{', '.join(slower)}.",
-        f"Of {', '.join(by_host)} the host was the limit. Of all others our time is {min(kept):.2f} to {max(kept):.2f} of",
-        "XLA's.",
+        f"Of {', '.join(by_host)} the host was the limit.",
+        f"Of all others our time is {min(kept):.2f} to {max(kept):.2f} of XLA's.",
         "",
         f"Of the {len(regret)} large products of `{SWEEP}`, of each of which up to 28 configs were timed,",
-        f"the model's first choice is {statistics.geometric_mean(regret.values()):.4f} of the best (geometric mean of the",
-        f"best time over the chosen one's), {min(regret.values()):.3f} at worst. The factors of the tiles are that file's means:",
-        "of other products, and of choices among small tiles, it says nothing.",
+        f"the model's first choice is {mean:.4f} of the best (geometric mean of the best time over the chosen one's),",
+        f"{min(regret.values()):.3f} at worst. The factors of the tiles are that file's means: of other products, and of",
+        "choices among small tiles, it says nothing.",
     ]
     return "\n".join(lines) + "\n"
 
