@@ -10,7 +10,7 @@ PAGES = sorted(HERE.glob("[0-9]*.md"))
 
 
 def test_every_chapter_is_there_and_links_lead_somewhere():
-    layouts = ["01_tiled_copy_and_mma", "02_pipelining", "03_tensor_cores", "04_swizzles"]
+    layouts = ["00_layouts", "01_tiled_copy_and_mma", "02_pipelining", "03_tensor_cores", "04_swizzles"]
     # Then the ladder: a page for each kernel.
     assert [page.stem for page in PAGES] == layouts + [f"{i:02}_{kernel}" for i, kernel in enumerate(ladder.RUNGS, 5)]
     shown = set()
@@ -26,12 +26,12 @@ def test_every_chapter_is_there_and_links_lead_somewhere():
 def test_every_page_has_code_and_a_picture():
     for page in PAGES:
         text = page.read_text()
-        assert text.count("```python\n") >= (10 if page.stem < "05" else 5), page.stem
+        assert text.count("```python\n") >= (10 if "01" <= page.stem < "05" else 5), page.stem
         assert "![" in text
 
 
 def test_every_rung_shows_its_diff_and_its_counters():
-    for page in PAGES[4:]:
+    for page in PAGES[5:]:
         text, kernel = page.read_text(), page.stem[3:]
         shown = re.findall(r"^```(diff|text)\n(.*?)^```$", text, re.M | re.S)
         if kernel != "simt_tiled":
