@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import dataclasses
 import datetime
+import html
 import json
 import math
 import os
@@ -27,7 +28,7 @@ import jax.numpy as jnp
 from jax_moye import _compat, _ffi, bench_rows, plan, tuned
 from jax_moye.configs import GemmConfig, configs
 from jax_moye.devices import Device, find_device, of_jax
-from jax_moye.explain import Explanation, Product, explain, explain_function
+from jax_moye.explain import Explanation, Product, _html_table, explain, explain_function
 from jax_moye.plan import KernelCall
 from jax_moye.problem import NotServedError
 from jax_moye.select import rank
@@ -93,6 +94,24 @@ class Tuning:
         """Of the products that were measured."""
         entries = [product.entry for product in self.products if product.entry is not None]
         return regret(entries, self.arch)
+
+    def rows(self) -> list[list[str]]:
+        """A line of cells for each product; the first one names the columns."""
+        lines = [["product", "config", "us", "XLA, us", "timed", ""]]
+        for product in self.products:
+            entry = product.entry
+            if entry is None:
+                lines.append([product.what, "-", "-", "-", "0", f"not tuned: {product.why}"])
+                continue
+            xla = ", ".join(f"{us:g}" for us in entry.xla_us.values()) or "-"
+            who = "XLA's" if _xla_wins(entry) else ""
+            lines.append([words(entry), entry.config, f"{entry.us[entry.config]:g}", xla, str(len(entry.us)), who])
+        return lines
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        notes = [*regret_lines(self.regret()), f"written to {self.path}"]
+        return f"<div>{_html_table(self.rows())}{''.join(f'<p>{html.escape(note)}</p>' for note in notes)}</div>"
 
     def text(self) -> str:
         """As plain text."""

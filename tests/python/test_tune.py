@@ -527,6 +527,8 @@ def test_tune_writes_what_the_next_program_does(fake):
     text = str(found)
     assert f"256x128x512 NN bf16: {able(gemm)[4]} 10 us of 8, XLA 15" in text
     assert "the model's first config: 0.8333 of the best measured" in text
+    assert found.rows()[1][1:] == [able(gemm)[4], "10", "15", "8", ""]
+    assert found._repr_html_().count("<td>") == 6
     assert "the best of its first three: 0.9091 of the best measured" in text
     assert f"written to {tuned.cache_file(H200)}" in text
     assert explained(*SHAPE).predicted_us == explained(*SHAPE).chosen.us  # the model's, of the row that was measured
@@ -680,6 +682,36 @@ def test_wrong_results_have_no_time(tmp_path, monkeypatch, wrong, dtype):
     assert bad.name not in found.entry.us
     assert found.rejected[bad.name].startswith("WRONG")
     assert bad.name in tune.line(found, None)
+
+
+@pytest.mark.parametrize("hoisted", [False, True])
+def test_short_products_run_in_a_loop(tmp_path, monkeypatch, hoisted):
+    """As on a GPU; where XLA moves the products out of the loop, in programs of products alone."""
+    right, looped_arm = tune_times._work, tune_times.looped_arm
+    looped = []
+
+    def work(product, device):
+        sets = right(product, device).sets
+        return tune_times._Work(sets * 3, 3, 2)
+
+    def loop(name, fun, operands, rounds):
+        assert (len(operands[0]), rounds) == (3, 2)
+        arm = looped_arm(name, fun, operands, rounds)
+        if hoisted:
+
+            def refuse():
+                raise NotImplementedError("moved out")
+
+            return dataclasses.replace(arm, lower=lambda: refuse)
+        looped.append(name)
+        return arm
+
+    monkeypatch.setattr(tune_times, "_work", work)
+    monkeypatch.setattr(tune_times, "looped_arm", loop)
+    target, protocol = emulated(tmp_path)
+    (found,) = tune.tune_products([product_of((24, 16), (16, 8), "bfloat16")], target, protocol)
+    assert (found.why, found.rejected, len(found.entry.us), len(found.entry.xla_us)) == (None, {}, 2, 1)
+    assert len(looped) == (0 if hoisted else 3)
 
 
 def test_inputs_are_untouched(tmp_path, monkeypatch, places):
