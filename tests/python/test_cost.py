@@ -220,8 +220,8 @@ def fit_in_words():
         "",
         f"Of the {len(regret)} large products of `{SWEEP}`, of each of which up to 28 configs were timed,",
         f"the model's first choice is {mean:.4f} of the best (geometric mean of the best time over the chosen one's),",
-        f"{min(regret.values()):.3f} at worst. The factors of the tiles are that file's means: of other products, and of",
-        "choices among small tiles, it says nothing.",
+        f"{min(regret.values()):.3f} at worst. The factors of the tiles are that file's means: of other products, and",
+        "of choices among small tiles, it says nothing.",
     ]
     return "\n".join(lines) + "\n"
 
