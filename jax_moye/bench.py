@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -281,13 +282,22 @@ def bench_row(row: dict, device: Any, arguments: argparse.Namespace, sampler: Sa
     if "xla_no_triton" in baselines and (device.platform == "gpu" or arguments.interpret):
         without = {"xla_gpu_enable_triton_gemm": False}
         wanted["xla_no_triton"] = make("xla_no_triton", bench_rows.xla(row, dtype), without)
-    others = {name: ways for name, ways in wanted.items() if name.startswith("xla")}
-
     rejected: dict[str, str] = {}
+    if "pallas" in baselines and getattr(device, "compute_capability", "") == "9.0":
+        try:
+            wanted["pallas"] = [
+                dataclasses.replace(arm, method=f"{arm.method}, {label}")
+                for label, way in bench_arms.pallas_ways(row).items()
+                for arm in make("pallas", way)
+            ]
+        except Exception as error:  # as of any baseline
+            rejected["pallas"] = f"{type(error).__name__}: {first_line(error)}"
+    others = {name for name in wanted if name in bench_arms.BASELINES}
+
     compiled, errors = compile_ways(wanted, lambda name: name not in others)
-    for name, error in errors.items():
-        if name == "jax_moye" or (name not in others and not isinstance(error, ValueError)):
-            raise error  # a ValueError says that a config does not serve this row
+    for name, why in errors.items():
+        if name == "jax_moye" or (name not in others and not isinstance(why, ValueError)):
+            raise why  # a ValueError says that a config does not serve this row
     ours = fastest(compiled["jax_moye"], programs, group)
     # Copies: a loop writes over its results.
     first = [jnp.copy(d) for d in ours.run(0)]
@@ -316,7 +326,7 @@ def bench_row(row: dict, device: Any, arguments: argparse.Namespace, sampler: Sa
                 raise errors[name]
             if name in others:
                 arm = fastest(compiled[name], programs, group)
-            elif device.platform == "gpu":
+            elif device.platform == "gpu" and name in ("torch", "cublaslt"):
                 arm = bench_arms.torch_arm(row, sets, name)
             else:
                 continue

@@ -48,6 +48,15 @@ BASELINES = {
     "cublaslt": "torch.matmul in a CUDA graph, with torch.backends.cuda.preferred_blas_library('cublaslt')",
     "pallas": "jax.experimental.pallas.ops.gpu.hopper_matmul_mgpu, the fastest of a few configs",
 }
+PALLAS = "jax.experimental.pallas.ops.gpu.hopper_matmul_mgpu"
+# (rows, columns) of a warpgroup's tile, stages, the dimension along which a CTA's two warpgroups lie, clusters.
+PALLAS_CONFIGS = (
+    (128, 128, 4, "M", False),
+    (128, 128, 4, "N", False),
+    (128, 128, 4, "N", True),
+    (64, 128, 5, "M", False),
+    (64, 64, 6, "N", False),
+)
 
 
 def expected_us(row: dict, footprint: int) -> float:
@@ -226,15 +235,54 @@ def compile_all(arms: Iterable[Arm], own: Callable[[Arm], bool]) -> dict[str, Ex
 
 def importable(name: str) -> bool:
     """Whether a baseline can be had here."""
-    modules = {
-        "torch": "torch",
-        "cublaslt": "torch",
-        "pallas": "jax.experimental.pallas.ops.gpu.hopper_matmul_mgpu",
-    }
+    module = {"torch": "torch", "cublaslt": "torch", "pallas": PALLAS}.get(name)
+    if module is None:
+        return True
     try:
-        return name not in modules or importlib.util.find_spec(modules[name]) is not None
-    except ImportError:  # a parent of it is missing
+        if name != "pallas":
+            return importlib.util.find_spec(module) is not None
+        importlib.import_module(module)  # it needs more than JAX's own dependencies
+    except ImportError:
         return False
+    return True
+
+
+def pallas_ways(row: dict) -> dict[str, Callable]:
+    """Pallas' matrix product for Hopper with a few configs: a label of each, and the function of a and b.
+
+    Raises:
+      NotImplementedError: the row is nothing that it computes.
+    """
+    import jax
+
+    plain = not any(bench_rows.epilogue_of(row)) and "precision" not in row
+    if row["dtype"] not in ("bf16", "f16") or row["batch"] > 1 or row["layout"] != "NN" or not plain:
+        raise NotImplementedError("it multiplies row-major matrices of 16-bit floats, one at a time")
+    hopper = importlib.import_module(PALLAS)
+    ways: dict[str, Callable] = {}
+    for m, n, steps, along, cluster in PALLAS_CONFIGS:
+        tile_m, tile_n = (2 * m if along == "M" else m), (2 * n if along == "N" else n)
+        if row["m"] % (tile_m * (2 if cluster else 1)) or row["n"] % tile_n or row["k"] % 64:
+            continue
+        config = hopper.TuningConfig(
+            tile_m=m,
+            tile_n=n,
+            tile_k=64,
+            max_concurrent_steps=steps,
+            grid_minor_dim=hopper.MatmulDimension.M,
+            grid_tile_width=8,
+            wg_dimension=hopper.MatmulDimension[along],
+            cluster_dimension=hopper.MatmulDimension.M if cluster else None,
+        )
+
+        def matmul(a, b, config=config):
+            with jax.enable_x64(False):  # its indices are 32 bits wide
+                return hopper.matmul(a, b, None, config=config)
+
+        ways[f"{tile_m}x{tile_n}x64, {steps} stages{', clusters of 2' if cluster else ''}"] = matmul
+    if not ways:
+        raise NotImplementedError("its tiles have to divide m, n and k")
+    return ways
 
 
 def torch_arm(row: dict, sets: list, name: str = "torch") -> Arm:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import enum
+import importlib
 import json
 import math
 import re
+import sys
+import types
 from xml.etree import ElementTree
 
 import jax
@@ -258,6 +263,51 @@ class TestArms:
         assert bench_check.accepted(bench_arms.LAUNCHES[name]) is not None
         assert bench_check.accepted({"xla_gpu_enable_triton_gemm": False}) is not None
         assert bench_check.accepted({"xla_no_such_option": False}) is None
+
+    def test_pallas(self, monkeypatch):
+        """Each config is taken by Pallas, and becomes one kernel in a program for CUDA."""
+        pytest.importorskip("absl")
+        hopper = importlib.import_module(bench_arms.PALLAS)
+        gpu = types.SimpleNamespace(core_count=132)
+        monkeypatch.setattr(hopper, "backend", types.SimpleNamespace(get_default_device=lambda: gpu))
+        ways = bench_arms.pallas_ways(ROW | {"m": 1024, "n": 1024, "k": 512})
+        assert len(ways) == len(bench_arms.PALLAS_CONFIGS)
+        struct = jax.ShapeDtypeStruct((1024, 512), jnp.bfloat16), jax.ShapeDtypeStruct((512, 1024), jnp.bfloat16)
+        for way in ways.values():
+            text = jax.jit(way).trace(*struct).lower(lowering_platforms=("cuda",)).as_text()
+            assert text.count("stablehlo.custom_call") == 1
+
+    def test_pallas_configs_that_divide(self, monkeypatch):
+        """Without its module, which needs more than JAX: the arguments are those of jax 0.9.2 to 0.11.2."""
+
+        @dataclasses.dataclass(frozen=True)
+        class TuningConfig:
+            tile_m: int
+            tile_n: int
+            tile_k: int
+            max_concurrent_steps: int
+            epi_tile_n: int | None = 64
+            epi_tile_m: int | None = 64
+            grid_minor_dim: str = "N"
+            grid_tile_width: int = 1
+            wg_dimension: str = "N"
+            cluster_dimension: str | None = None
+
+        called = []
+        fake = types.ModuleType("hopper_matmul_mgpu")
+        fake.TuningConfig = TuningConfig
+        fake.MatmulDimension = enum.IntEnum("MatmulDimension", {"M": 0, "N": 1})
+        fake.matmul = lambda a, b, c, config: called.append((config, c, jax.config.jax_enable_x64)) or a @ b
+        monkeypatch.setitem(sys.modules, bench_arms.PALLAS, fake)
+        ways = bench_arms.pallas_ways(ROW | {"m": 128, "n": 384, "k": 64})
+        assert list(ways) == ["128x128x64, 5 stages", "64x128x64, 6 stages"]
+        for way in ways.values():
+            way(*one_set(ROW)[1])
+        assert [(config.tile_m, config.tile_n) for config, _, _ in called] == [(64, 128), (64, 64)]
+        assert all(c is None and not x64 for _, c, x64 in called)
+        for wrong in ({"m": 100}, {"dtype": "f32"}, {"layout": "NT"}, {"batch": 2}, {"epilogue": "bias"}):
+            with pytest.raises(NotImplementedError):
+                bench_arms.pallas_ways(ROW | {"m": 128, "n": 384, "k": 64} | wrong)
 
     def test_rotation(self):
         device = jax.devices("cpu")[0]
