@@ -33,7 +33,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from jax_moye import bench_arms, bench_rows
+from jax_moye import bench_arms, bench_emulator, bench_rows
 from jax_moye.bench_arms import jax_arm as jax_arm
 from jax_moye.bench_arms import rotation as rotation
 from jax_moye.bench_check import Reference
@@ -46,6 +46,7 @@ from jax_moye.bench_rows import NAMES, identity
 from jax_moye.bench_rows import in_layout as in_layout
 from jax_moye.bench_rows import operands as operands
 from jax_moye.measure import Arm, Sampler, ratio_interval, take_turns
+from jax_moye.progress import progress
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SUSTAINED_MS = 3000  # clocks take about so long to settle
@@ -98,7 +99,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--svg", type=pathlib.Path, metavar="DIR", help="also draw the ratios and the roofline there")
     parser.add_argument("--interpret", action="store_true", help="without a GPU: try the benchmark, not the kernels")
-    parser.add_argument("--emulator", action="store_true", help="time one launch in the CPU emulator, and nothing else")
+    parser.add_argument(
+        "--emulator",
+        action="store_true",
+        help="try it in the CPU emulator: two small shapes, if no --shape says which, and the CPU time of a launch",
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -109,17 +114,16 @@ def main(arguments: argparse.Namespace) -> int:
       with what was done until then in the file.
     """
     if arguments.emulator:
-        from jax_moye.bench_emulator import bench_emulator
-
-        return bench_emulator()
+        bench_emulator.quick(arguments)
     # Torch shares the card with JAX in this process. Read when the backend starts, which is later than now.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 
-    device = jax.devices()[0]
+    device = jax.devices("cpu" if arguments.emulator else None)[0]
     if device.platform != "gpu" and not arguments.interpret:
         print(
-            "jax_moye bench: JAX sees no GPU. `--emulator` times the CPU emulator, `--interpret` tries the benchmark.",
+            "jax_moye bench: JAX sees no GPU. `--emulator` tries the benchmark on two small shapes in the CPU "
+            "emulator, `--interpret` on any.",
             file=sys.stderr,
         )
         return 2
@@ -132,8 +136,11 @@ def main(arguments: argparse.Namespace) -> int:
     report = describe(device, arguments)
     path = arguments.out or results / file_name(report)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with jax.enable_x64(True):  # the references are float64; every operand's dtype is explicit
+    # The references are float64; every operand's dtype is explicit.
+    with jax.enable_x64(True), jax.default_device(device):
         status = run_and_write(rows, device, arguments, report, path)
+    if arguments.emulator:
+        status = bench_emulator.time_launch() or status
     print(table(report, rows=False))
     for skipped in report["not_run"]:
         print(f"{skipped['id']:4} not run: {skipped['why']}")
@@ -210,7 +217,7 @@ def run(rows: Sequence[dict], device: Any, arguments: argparse.Namespace, report
     deadline = time.monotonic() + arguments.budget_s
     refused = (NotImplementedError, ValueError) if config_names(arguments) else NotImplementedError
     with contextlib.closing(Sampler()) as sampler:
-        for row in rows:
+        for row in progress(rows, len(rows), lambda row: row["id"]):
             begin = time.monotonic()
             try:
                 if begin > deadline:

@@ -1,17 +1,31 @@
-"""The benchmark without a GPU: the CPU time of a launch in the emulator."""
+"""The benchmark without a GPU: all of it on small shapes in the emulator, and the CPU time of a launch there."""
 
 from __future__ import annotations
 
+import argparse
+import pathlib
 import statistics
 import sys
+import tempfile
 import time
 
 import numpy as np
 
-EMULATED_CONFIG = "sm80_multistage_bf16_128x128x32_s4_a16"  # what `--emulator` times
+EMULATED_CONFIG = "sm80_multistage_bf16_128x128x32_s4_a16"  # whose launch `--emulator` times
+SHAPES = ("64x48x40:bf16", "2x32x48x40:f32:NT")
 
 
-def bench_emulator(size: int = 256, repeats: int = 20) -> int:
+def quick(arguments: argparse.Namespace) -> None:
+    """Makes of the arguments of `bench` those of a short run in the emulator, whose times mean nothing."""
+    arguments.interpret = True
+    arguments.shape = arguments.shape or list(SHAPES)
+    arguments.out = arguments.out or pathlib.Path(tempfile.gettempdir()) / "jax_moye_bench_emulated.json"
+    arguments.no_torch = True
+    arguments.alternations, arguments.turn_ms, arguments.warmup_ms, arguments.idle_ms = 3, 1.0, 0.0, 0.0
+    arguments.rotate_mb = 0.1
+
+
+def time_launch(size: int = 256, repeats: int = 20) -> int:
     """Prints the CPU milliseconds of one emulated launch with the race checker: best and median of `repeats`."""
     import ml_dtypes
 

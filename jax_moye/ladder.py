@@ -19,14 +19,11 @@ from __future__ import annotations
 import argparse
 import difflib
 import functools
-import importlib
-import importlib.util
 import json
 import pathlib
 import re
 import statistics
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from xml.sax.saxutils import escape
@@ -35,6 +32,7 @@ import numpy as np
 
 import jax_moye
 from jax_moye.configs import GemmConfig
+from jax_moye.progress import progress
 
 RUNGS = (
     "simt_tiled",
@@ -672,24 +670,6 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 
 # The command -----------------------------------------------------------------------------------------------------
-
-
-def progress(items: Iterable, total: int, name) -> Iterator:
-    """Yields the items; says on stderr which is under way, with a bar where rich is installed and sees a terminal."""
-    if sys.stderr.isatty() and importlib.util.find_spec("rich"):
-        rich = importlib.import_module("rich.progress")
-        console = importlib.import_module("rich.console").Console(stderr=True)
-        with rich.Progress(console=console, transient=True) as bar:
-            task = bar.add_task("", total=total)
-            for item in items:
-                bar.update(task, description=name(item))
-                yield item
-                bar.advance(task)
-        return
-    start = time.monotonic()
-    for i, item in enumerate(items):
-        yield item
-        print(f"[{i + 1}/{total}] {name(item)}, {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
 
 
 def _shape(text: str) -> tuple[int, int, int]:
