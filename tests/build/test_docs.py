@@ -213,6 +213,25 @@ def test_the_reference_names_each_thing_once():
     assert len(names) == len(set(names))
 
 
+def test_the_code_of_drop_in_runs():
+    # Not while the site is built: it would need Flax.
+    for module in ("flax", "flatbuffers"):
+        pytest.importorskip(module)
+    blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / "drop_in.md").read_text(), re.MULTILINE | re.DOTALL)
+    checks = (
+        "assert linear(x).shape == einsum(x[None])[0].shape == (16, 128)",
+        "assert attention(x, decode=False).shape == (16, 64)",
+        "assert dense.init_with_output(jax.random.key(0), x)[0].shape == (16, 128)",
+        "assert taken.calls == 1 and again.tolist() == (x @ w).tolist()",
+    )
+    code = "\n".join([*blocks, *checks])
+    environ = dict(os.environ, JAX_PLATFORMS="cpu")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environ, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 # A kernel as the page says ---------------------------------------------------------------------------------------
 
 
