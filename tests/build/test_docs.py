@@ -1,5 +1,6 @@
 """The documentation: it builds without a warning, its examples run, its claims of speed come from result files."""
 
+import argparse
 import ast
 import importlib.util
 import inspect
@@ -7,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import typing
@@ -14,6 +16,7 @@ import typing
 import pytest
 
 import jax_moye
+from jax_moye.__main__ import main
 from tests import cxx
 from tests.emulated.driver import DRIVER, instance_source, run
 
@@ -230,6 +233,57 @@ def test_the_code_of_drop_in_runs():
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environ, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+# Commands and links ----------------------------------------------------------------------------------------------
+
+
+def markdown():
+    """All pages: those of the root, of the benchmarks and of the site."""
+    return [*sorted(ROOT.glob("*.md")), ROOT / "benchmarks/README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def test_every_command_line_is_understood(monkeypatch):
+    class UnderstoodError(Exception):
+        pass
+
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_and_stop(parser, *arguments):
+        parse(parser, *arguments)
+        raise UnderstoodError
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_stop)
+    commands = {}
+    for page in markdown():
+        text = re.sub(r"^<!--.*?-->$", "", page.read_text(), flags=re.MULTILINE)
+        lines = "\n".join(re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)).splitlines()
+        lines += re.findall(r"`(python -m jax_moye [^`]*)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
+        for line in lines:
+            if (found := re.search(r"python -m jax_moye (.*)", line)) and "..." not in line:
+                commands[found[1]] = page.name
+    assert len(commands) > 20
+    for command, page in commands.items():
+        try:
+            main(shlex.split(command, comments=True))
+        except UnderstoodError:
+            continue
+        except SystemExit:  # an option or a command that is not there
+            pytest.fail(f"{page}: {command}")
+
+
+@pytest.mark.parametrize("page", markdown(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files(page):
+    # In the repository, where Sphinx does not look: links between files, and to headings of pages.
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not target.startswith(("https://", "http://")):
+            file, _, heading = target.partition("#")
+            path = page.parent / file if file else page
+            assert path.exists(), target
+            if heading:
+                titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+                assert heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, target
 
 
 # A kernel as the page says ---------------------------------------------------------------------------------------
