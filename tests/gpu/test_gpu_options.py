@@ -140,10 +140,10 @@ def test_classes_of_f32():
 
     high = dict(precision="high", batch_invariant=True)  # 3 x TF32 whatever the size
     errors = {
-        "default": error(),
+        "default": error(implementation="moye"),
         "high": error(**high),
         "high by XLA": error(precision="high", implementation="xla"),
-        "highest": error(precision="highest"),
+        "highest": error(precision="highest", implementation="moye"),
     }
     print(errors)
     assert 2**-14 < errors["default"] < 2**-10
