@@ -217,14 +217,15 @@ def test_the_reference_names_each_thing_once():
 
 
 def test_the_code_of_drop_in_runs():
-    # Not while the site is built: it would need Flax.
-    for module in ("flax", "flatbuffers"):
+    # Not while the site is built: it would need Flax and Equinox.
+    for module in ("flax", "equinox", "flatbuffers"):
         pytest.importorskip(module)
     blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / "drop_in.md").read_text(), re.MULTILINE | re.DOTALL)
     checks = (
         "assert linear(x).shape == einsum(x[None])[0].shape == (16, 128)",
         "assert attention(x, decode=False).shape == (16, 64)",
         "assert dense.init_with_output(jax.random.key(0), x)[0].shape == (16, 128)",
+        "assert logits.shape == (16, 10) and isinstance(model.layers[0], jax_moye.contrib.equinox.Linear)",
         "assert taken.calls == 1 and again.tolist() == (x @ w).tolist()",
     )
     code = "\n".join([*blocks, *checks])
