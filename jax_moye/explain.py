@@ -632,8 +632,9 @@ def explain_product(product: Product, device: Device, count: int = 1, where: tup
     if epilogue is not None:
         outcome = _decide(product, device)
         if outcome.computed_by == "xla" and request.implementation != "xla":
-            # Then it is a contraction in the dtype in which XLA finishes it.
             epilogue_reason = outcome.reason
+        if epilogue_reason is not None and not plan.is_about_time(epilogue_reason):
+            # Then it is a contraction in the dtype in which XLA finishes it.
             dtype = compute_dtype(lhs.dtype, request.out_dtype)
             product = Product(dataclasses.replace(request, out_dtype=dtype), (lhs, rhs))
             outcome = _decide(product, device)

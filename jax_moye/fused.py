@@ -37,7 +37,7 @@ from jax_moye.epilogue import (
     stored_dtype,
     strides_of_d,
 )
-from jax_moye.plan import KernelCall, Request, describe, plan_call
+from jax_moye.plan import KernelCall, Request, describe, is_about_time, plan_call
 from jax_moye.primitive import contract, contract_p
 from jax_moye.problem import NotServedError, labels, parse_spec
 from jax_moye.select import why_not
@@ -365,6 +365,8 @@ def _lower_local(platform, ctx, *values, request: Request, epilogue: Epilogue, p
         # What computes the product, and why, is contract_p's to say.
         _check_batch_invariant(request, x_aval, w_aval, str(error))
         primitive.log_once(f"the epilogue of {describe(request, x_aval, w_aval)} is not its kernel's: {error}")
+        if is_about_time(str(error)):
+            request = dataclasses.replace(request, implementation="xla")
     if planned is None:
         params = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
         params.pop("beta")

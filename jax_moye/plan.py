@@ -61,6 +61,8 @@ _F16_SUM_PRESETS = ("DEFAULT", "F16_F16_F16")
 # The same of a kernel that leaves sums of 8-bit floats in the tensor core; chosen for the second alone.
 _FAST_SUM_PRESETS = ("DEFAULT", "ANY_F8_ANY_F8_F32_FAST_ACCUM")
 
+_EXPECTED = "XLA is expected to take"
+
 
 @dataclasses.dataclass(frozen=True)
 class Request:
@@ -438,7 +440,12 @@ def _why_xla_is_faster(call: KernelCall, arch: int | None, is_finished: bool) ->
     ours = in_program_us(_call_us(call, arch))
     if ours <= XLA_MARGIN * xla:
         return None
-    return f"XLA is expected to take {xla:.1f} us, and the best kernel {ours:.1f}"
+    return f"{_EXPECTED} {xla:.1f} us, and the best kernel {ours:.1f}"
+
+
+def is_about_time(reason: str) -> bool:
+    """Whether a reason of why_rather_xla is that XLA is faster: then what comes after the product is XLA's, too."""
+    return reason.startswith((tuned.MEASURED, _EXPECTED))
 
 
 def plan_call(
