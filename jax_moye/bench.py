@@ -33,7 +33,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from jax_moye import bench_arms, bench_emulator, bench_rows
+from jax_moye import bench_arms, bench_emulator, bench_kernel, bench_rows
 from jax_moye.bench_arms import jax_arm as jax_arm
 from jax_moye.bench_arms import rotation as rotation
 from jax_moye.bench_check import Reference
@@ -67,6 +67,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="use this config for every row, instead of the one jax_moye selects; several (repeated, or with commas): "
         "time them beside the selected one",
+    )
+    what.add_argument(
+        "--kernel",
+        type=pathlib.Path,
+        metavar="FILE.cuh",
+        help="a kernel of your own: built with its --config-row in a copy of this checkout, and timed there",
+    )
+    what.add_argument(
+        "--config-row",
+        action="append",
+        metavar="ROW",
+        help="its row of cuda/gemm/configs.h, e.g. '{simt_direct, f32, f32, {32, 64, 1}, 1, {1, 1}, 4}'; may be "
+        "repeated",
     )
     what.add_argument("--sweep", help="also time every config whose name this regular expression matches whole")
     what.add_argument(
@@ -113,6 +126,8 @@ def main(arguments: argparse.Namespace) -> int:
       0; 1 if a result was wrong or nothing could be timed, or an argument is; 2 if there is no GPU; 130 after Ctrl-C,
       with what was done until then in the file.
     """
+    if arguments.kernel:
+        return bench_kernel.main(arguments)
     if arguments.emulator:
         bench_emulator.quick(arguments)
     # Torch shares the card with JAX in this process. Read when the backend starts, which is later than now.

@@ -78,6 +78,8 @@ class Reference:
         if name.startswith("float8"):
             promoted = config is not None and config.kernel.startswith("sm90") and config.accumulator == "f32"
             return tensor_core + (4 if promoted else math.ceil(k / 32)) * 2.0**-13
+        if config is not None and config.dtype == "tf32":
+            return (math.ceil(k / 8) + 2) * 2 * UNITS["float32"] + 2.0**-9  # both operands lose 13 bits
         # Twice k: the float64 reference of a float64 product errs too.
         factor = 2 * k * UNITS[name]
         if baseline and name == "float32" and self._row.get("precision", "DEFAULT") == "DEFAULT":
