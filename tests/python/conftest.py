@@ -8,6 +8,16 @@ import numpy as np
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def _nothing_was_measured(monkeypatch, tmp_path_factory):
+    """What a test expects of a selection is the models': tables of the package change when a GPU has measured anew."""
+    from jax_moye import tuned
+
+    nowhere = tmp_path_factory.getbasetemp() / "no_tables"
+    monkeypatch.setattr(tuned, "TABLES", nowhere)
+    monkeypatch.setenv(tuned.VARIABLE, str(nowhere))
+
+
 @pytest.fixture
 def rng():
     """Random numbers that are the same in every run."""
