@@ -45,6 +45,8 @@ from jax_moye.bench_report import first_line as first_line
 from jax_moye.bench_rows import NAMES, identity
 from jax_moye.bench_rows import in_layout as in_layout
 from jax_moye.bench_rows import operands as operands
+from jax_moye.devices import Device, of_jax
+from jax_moye.explain import explain_function
 from jax_moye.measure import Arm, Sampler, ratio_interval, take_turns
 from jax_moye.progress import progress
 
@@ -281,6 +283,8 @@ def bench_row(row: dict, device: Any, arguments: argparse.Namespace, sampler: Sa
     sets = bench_arms.in_groups(operands, group)
 
     result = identity(row) | {"config": config, "chosen_by": "explicit" if explicit else "model"}
+    if device.platform == "gpu":
+        result |= selection(row, dtype, explicit, of_jax(device))
     reference = Reference(row, [of[0] for of in operands], dtype)
 
     def make(name: str, matmul: Callable, options: dict[str, Any] | None = None) -> list[Arm]:
@@ -388,6 +392,16 @@ def bench_row(row: dict, device: Any, arguments: argparse.Namespace, sampler: Sa
     registers = max(table_row.registers.values()) if table_row.registers else None
     result |= {"registers": registers, "smem_bytes": table_row.smem_bytes}
     return result | ({"rejected_baselines": rejected} if rejected else {})
+
+
+def selection(row: dict, dtype: Any, config: str | None, device: Device) -> dict[str, str | None]:
+    """What chose our kernel on a GPU, and who computes the row in a program that asks for neither."""
+    structs = bench_rows.shapes(row, dtype)
+    (asked,) = explain_function(
+        bench_rows.ours(row, dtype, {"implementation": "moye", "config": config}), structs, device
+    )
+    (free,) = explain_function(bench_rows.ours(row, dtype, {}), structs, device)
+    return {"chosen_by": asked.chosen_by, "by_default": free.computed_by}
 
 
 def compile_ways(

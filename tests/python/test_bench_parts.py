@@ -22,6 +22,7 @@ import pytest
 import jax_moye
 from jax_moye import __main__ as cli
 from jax_moye import bench, bench_arms, bench_charts, bench_check, bench_report, bench_rows, measure
+from jax_moye.devices import DEVICES
 
 ROW = {"id": "A1", "regime": "own", "batch": 1, "m": 40, "n": 24, "k": 96, "layout": "NN", "dtype": "bf16"}
 
@@ -126,6 +127,18 @@ class TestRows:
         text = program.trace(*bench_rows.shapes(row, dtype)).lower(lowering_platforms=("cuda",)).as_text()
         configs = {config.name: config for config in jax_moye.configs()}
         assert configs[bench.config_of(text)].dtype == expected
+
+
+def test_who_chose():
+    row = ROW | {"m": 4096, "n": 4096, "k": 4096}
+    h200 = DEVICES["h200"]
+    found = bench.selection(row, jnp.dtype("bfloat16"), None, h200)
+    assert found["chosen_by"] in ("model", "table", "cache")
+    assert found["by_default"] in ("moye", "xla")
+    name = next(config.name for config in jax_moye.configs() if config.dtype == "bf16")
+    assert bench.selection(row, jnp.dtype("bfloat16"), name, h200)["chosen_by"] == "explicit"
+    fused = bench.selection(row | {"epilogue": "bias+gelu"}, jnp.dtype("bfloat16"), name, h200)
+    assert fused == {"chosen_by": "explicit", "by_default": fused["by_default"]}
 
 
 EPILOGUES = {
