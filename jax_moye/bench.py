@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--shape", action="append", help="a row of your own instead, e.g. 4096x4096x4096:bf16:NT; may be repeated"
     )
+    what.add_argument("--precision", help="of the rows of --shape, e.g. highest or ANY_F8_ANY_F8_F32_FAST_ACCUM")
     what.add_argument(
         "--config",
         action="append",
@@ -146,7 +147,7 @@ def main(arguments: argparse.Namespace) -> int:
         return 2
     try:
         rows, results = chosen_rows(arguments)
-        check_names(arguments)
+        check(arguments)
     except ValueError as error:
         print(f"jax_moye bench: {error}", file=sys.stderr)
         return 1
@@ -174,7 +175,7 @@ def chosen_rows(arguments: argparse.Namespace) -> tuple[list[dict], pathlib.Path
       ValueError: there are none.
     """
     if arguments.shape:
-        rows = [bench_rows.own_row(text, i + 1) for i, text in enumerate(arguments.shape)]
+        rows = [bench_rows.own_row(text, i, arguments.precision) for i, text in enumerate(arguments.shape, 1)]
         return rows, pathlib.Path()
     places = (
         [arguments.suite] if arguments.suite else [root / "benchmarks/suite.json" for root in (pathlib.Path(), ROOT)]
@@ -201,8 +202,8 @@ def baseline_names(arguments: argparse.Namespace) -> list[str]:
     return [name for name in names if bench_arms.importable(name)]
 
 
-def check_names(arguments: argparse.Namespace) -> None:
-    """Raises ValueError where --config or --baselines name what does not exist."""
+def check(arguments: argparse.Namespace) -> None:
+    """Raises ValueError where --config or --baselines name what does not exist, or nothing would be timed."""
     import jax_moye
 
     known = {config.name for config in jax_moye.configs()}
@@ -212,6 +213,8 @@ def check_names(arguments: argparse.Namespace) -> None:
     for name in arguments.baselines.split(","):
         if name and name not in bench_arms.BASELINES:
             raise ValueError(f"--baselines {name!r} is none of {', '.join(bench_arms.BASELINES)}")
+    if arguments.alternations < 1:
+        raise ValueError(f"--alternations is at least 1, not {arguments.alternations}")
 
 
 def run_and_write(

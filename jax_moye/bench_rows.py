@@ -26,15 +26,21 @@ def identity(row: dict) -> dict:
     return {key: row[key] for key in keys} | {key: row[key] for key in ("precision", "epilogue") if key in row}
 
 
-def own_row(text: str, number: int) -> dict:
+def own_row(text: str, number: int, precision: str | None = None) -> dict:
     """The row of `--shape`, e.g. "4096x4096x4096:bf16:NT".
+
+    Args:
+      text: the shape.
+      number: of the row.
+      precision: of a lax.Precision or of a preset, the name.
 
     Raises:
       ValueError: it is no shape.
     """
     batch, m, n, k, dtype, order = parse_shape(text)
     sizes = {"batch": batch, "m": m, "n": n, "k": k}
-    return {"id": f"S{number}", "regime": "own", **sizes, "layout": order, "dtype": dtype}
+    row = {"id": f"S{number}", "regime": "own", **sizes, "layout": order, "dtype": dtype}
+    return row | ({"precision": precision.upper()} if precision else {})
 
 
 def numpy_dtype(row: dict) -> Any:

@@ -108,6 +108,9 @@ class TestRows:
         }
         with pytest.raises(ValueError, match="--shape"):
             bench_rows.own_row("64x64:bf16", 1)
+        row = bench_rows.own_row("64x64x64:f32", 1, "highest")
+        assert row["precision"] == "HIGHEST"
+        assert bench_rows.precision_of(row) == "highest"
 
     @pytest.mark.parametrize(
         ("row", "expected"),
@@ -116,6 +119,7 @@ class TestRows:
             ({"layout": "NT", "dtype": "s8"}, "s8"),
             ({"epilogue": "bias+gelu"}, "bf16"),
             ({"epilogue": "residual"}, "bf16"),
+            ({"layout": "NT", "dtype": "f8e4m3", "precision": "ANY_F8_ANY_F8_F32_FAST_ACCUM"}, "e4m3"),
             ({"dtype": "f32", "precision": "HIGHEST"}, "f32"),
             ({"dtype": "f32", "precision": "DEFAULT"}, "tf32"),
         ],
@@ -433,6 +437,8 @@ class TestReport:
         assert "sm80_nothing" in capsys.readouterr().err
         assert cli.main([*quick, "--baselines", "xla,mkl"]) == 1
         assert "mkl" in capsys.readouterr().err
+        assert cli.main([*quick, "--alternations", "0"]) == 1
+        assert "--alternations is at least 1" in capsys.readouterr().err
         assert cli.main(["bench", "--interpret", "--shape", "8x8:bf16"]) == 1
         assert "--shape" in capsys.readouterr().err
 
