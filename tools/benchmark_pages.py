@@ -119,7 +119,7 @@ def row_table(rows: Sequence[dict]) -> str:
             row["id"],
             size(row),
             row["layout"],
-            row["dtype"],
+            " ".join(row[key] for key in ("dtype", "precision", "epilogue") if key in row),
             f"{row['us']:g}",
             f"{row['tflops']:g}",
             f"{best}&nbsp;{row['baselines'][best]:g}",
@@ -161,6 +161,9 @@ def section(result: Result, charts: dict[str, str]) -> str:
     ]
     if core:
         text.append(f"Of the core, one row in ten is at {tenth(core):.3f} or below. The five lowest: {worst}.")
+    bursts = [row["burst"] for row in core if "ratio" in row.get("burst", {})]
+    if bursts:
+        text.append(f"At the highest clock, in bursts, the core's geometric mean is {geometric_mean(bursts)}.")
     if (picture := ratio_chart(report)) is not None:
         charts[f"{IMAGES}/{stem}_ratio.svg"] = picture
         text.append(f"![Ratio of each row](images/{stem}_ratio.svg)")

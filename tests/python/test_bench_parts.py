@@ -6,8 +6,10 @@ import argparse
 import dataclasses
 import enum
 import importlib
+import importlib.util
 import json
 import math
+import pathlib
 import re
 import sys
 import types
@@ -527,3 +529,21 @@ class TestCharts:
         file.write_text('{"shape": [1, 2]}')
         assert cli.main(["show", str(file)]) == 1
         assert capsys.readouterr().err.count("result.json") == 3
+
+
+def test_the_page_of_a_result_with_bursts_and_epilogues():
+    path = pathlib.Path(__file__).resolve().parents[2] / "tools/benchmark_pages.py"
+    spec = importlib.util.spec_from_file_location("benchmark_pages", path)
+    pages = sys.modules["benchmark_pages"] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(pages)
+        rows = [on_h200("A1", 2.0, 200.0, burst={"ratio": 1.5}), on_h200("B1", 2.0, 200.0, epilogue="bias+gelu")]
+        report = {"gpu": "NVIDIA H200", "jax": "0.11.2", "commit": "abc", "date": "2026-01-01", "rows": rows}
+        report |= {"protocol": {"mode": "sustained", "alternations": 9}, "not_run": []}
+        charts = {}
+        page = pages.section(pages.Result("benchmarks/results/f.json", report), charts)
+    finally:
+        del sys.modules["benchmark_pages"]
+    assert "in bursts, the core's geometric mean is 1.500." in page
+    assert "| B1 | 64x64x64 | NN | bf16 bias+gelu | 200 |" in page
+    assert list(charts) == ["docs/images/nvidia_h200_ratio.svg", "docs/images/nvidia_h200_roofline.svg"]
