@@ -30,7 +30,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jax_moye import bench_arms, bench_emulator, bench_kernel, bench_rows
@@ -258,6 +258,67 @@ def run(rows: Sequence[dict], device: Any, arguments: argparse.Namespace, report
 # One row ---------------------------------------------------------------------------------------------------------
 
 
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """The products of a row that are timed.
+
+    Attributes:
+      row: of the suite.
+      dtype: of a and b.
+      operands: for each operand the list of its arrays, one for each product.
+      group: products in a program.
+      programs: how many there are.
+      rounds: of a loop on the device over all products, which are then one program; None for a row that needs none.
+      options: of the compiler, for all arms of JAX.
+    """
+
+    row: dict
+    dtype: Any
+    operands: tuple[list, ...]
+    group: int
+    programs: int
+    rounds: int | None
+    options: dict[str, Any]
+
+    @property
+    def sets(self) -> list[tuple[list, ...]]:
+        """The operands by program."""
+        return bench_arms.in_groups(self.operands, self.group)
+
+    def ways(self, name: str, matmul: Callable, options: Mapping[str, Any] | None = None) -> list[Arm]:
+        """The ways to dispatch `matmul`, the one that should be faster first."""
+        all_options = self.options | dict(options or {})
+        if self.rounds is None:
+            return [jax_arm(name, matmul, self.sets, all_options)]
+        chunks = bench_arms.in_groups(self.operands, bench_arms.LARGEST_GROUP)
+        plain = bench_arms.in_one_run(jax_arm(name, matmul, chunks, all_options), len(chunks))
+        return [bench_arms.looped_arm(name, matmul, self.operands, self.rounds, all_options), plain]
+
+    def fastest(self, ways: Sequence[Arm]) -> Arm:
+        """Of several ways to dispatch the same products."""
+        if len(ways) == 1:
+            return ways[0]
+
+        def seconds(arm: Arm) -> float:
+            arm = arm.again()
+            arm.turn(self.programs, 1, self.group)
+            return min(arm.turn(self.programs, 1, self.group) for _ in range(2))
+
+        return min(ways, key=seconds)
+
+
+def work_of(row: dict, device: Any, arguments: argparse.Namespace, rotated_bytes: int) -> Work:
+    """The operands of a row, and how they are cut into programs."""
+    dtype = bench_rows.numpy_dtype(row)
+    footprint = bench_rows.footprint(row, dtype)
+    options = bench_arms.LAUNCHES[arguments.launches]
+    if loop := bench_arms.loop_rotation(row, footprint, rotated_bytes, device):
+        group, rounds = loop
+        return Work(row, dtype, bench_rows.operand_sets(row, dtype, group), group, 1, rounds, options)
+    group, programs = bench_arms.rotation(row, footprint, rotated_bytes, device)
+    return Work(row, dtype, bench_rows.operand_sets(row, dtype, group * programs), group, programs, None, options)
+
+
 def bench_row(row: dict, device: Any, arguments: argparse.Namespace, sampler: Sampler, protocol: dict) -> dict:
     """Checks and times one row. Raises NotImplementedError where no compiled kernel serves it."""
     import jax
@@ -267,134 +328,123 @@ def bench_row(row: dict, device: Any, arguments: argparse.Namespace, sampler: Sa
 
     if row["dtype"] not in NAMES:
         raise NotImplementedError(f"{row['dtype']} operands")
-    dtype = bench_rows.numpy_dtype(row)
-    names = config_names(arguments)
+    dtype, names = bench_rows.numpy_dtype(row), config_names(arguments)
     explicit = names[0] if len(names) == 1 else None
     options = {"implementation": "moye", "config": explicit, "interpret": arguments.interpret or None}
     matmul = bench_rows.ours(row, dtype, options)
     config = config_of(jax.jit(matmul).lower(*bench_rows.shapes(row, dtype)).as_text())
-    table_row = next(c for c in jax_moye.configs() if c.name == config)
-
-    footprint = bench_rows.footprint(row, dtype)
-    loop = bench_arms.loop_rotation(row, footprint, protocol["rotated_bytes"], device)
-    rounds = 1
-    if loop:
-        (group, rounds), programs = loop, 1
-    else:
-        group, programs = bench_arms.rotation(row, footprint, protocol["rotated_bytes"], device)
-    operands = bench_rows.operand_sets(row, dtype, group * programs)
-    sets = bench_arms.in_groups(operands, group)
-
+    table = {entry.name: entry for entry in jax_moye.configs()}
     result = identity(row) | {"config": config, "chosen_by": "explicit" if explicit else "model"}
     if device.platform == "gpu":
         result |= selection(row, dtype, explicit, of_jax(device))
-    reference = Reference(row, [of[0] for of in operands], dtype)
 
-    def make(name: str, matmul: Callable, options: dict[str, Any] | None = None) -> list[Arm]:
-        """The ways to dispatch `matmul`, the one that should be faster first."""
-        options = bench_arms.LAUNCHES[arguments.launches] | (options or {})
-        if not loop:
-            return [jax_arm(name, matmul, sets, options)]
-        chunks = bench_arms.in_groups(operands, bench_arms.LARGEST_GROUP)
-        plain = bench_arms.in_one_run(jax_arm(name, matmul, chunks, options), len(chunks))
-        return [bench_arms.looped_arm(name, matmul, operands, rounds, options), plain]
+    work = work_of(row, device, arguments, protocol["rotated_bytes"])
+    reference = Reference(row, [of[0] for of in work.operands], dtype)
+    beside = [name for name in table if name != config and is_beside(name, arguments)]
+    ours = {"jax_moye": work.ways("jax_moye", matmul)}
+    ours |= {name: work.ways(name, bench_rows.ours(row, dtype, options | {"config": name})) for name in beside}
+    others, rejected = ways_of_others(work, device, baseline_names(arguments))
+    compiled, errors = compile_ways(ours | others, lambda name: name in ours)
+    for name in ours:
+        if name in errors and (name == "jax_moye" or not isinstance(errors[name], ValueError)):
+            raise errors[name]  # a ValueError says that a config does not serve this row
 
-    wanted = {"jax_moye": make("jax_moye", matmul)}
-    for entry in jax_moye.configs():
-        if entry.name != config and (
-            (arguments.sweep and re.fullmatch(arguments.sweep, entry.name)) or (not explicit and entry.name in names)
-        ):
-            wanted[entry.name] = make(entry.name, bench_rows.ours(row, dtype, options | {"config": entry.name}))
-    baselines = baseline_names(arguments)
-    if "xla" in baselines:
-        wanted["xla"] = make("xla", bench_rows.xla(row, dtype))
-    if "xla_no_triton" in baselines and (device.platform == "gpu" or arguments.interpret):
-        without = {"xla_gpu_enable_triton_gemm": False}
-        wanted["xla_no_triton"] = make("xla_no_triton", bench_rows.xla(row, dtype), without)
-    rejected: dict[str, str] = {}
-    if "pallas" in baselines and getattr(device, "compute_capability", "") == "9.0":
-        try:
-            wanted["pallas"] = [
-                dataclasses.replace(arm, method=f"{arm.method}, {label}")
-                for label, way in bench_arms.pallas_ways(row).items()
-                for arm in make("pallas", way)
-            ]
-        except Exception as error:  # as of any baseline
-            rejected["pallas"] = f"{type(error).__name__}: {first_line(error)}"
-    others = {name for name in wanted if name in bench_arms.BASELINES}
-
-    compiled, errors = compile_ways(wanted, lambda name: name not in others)
-    for name, why in errors.items():
-        if name == "jax_moye" or (name not in others and not isinstance(why, ValueError)):
-            raise why  # a ValueError says that a config does not serve this row
-    ours = fastest(compiled["jax_moye"], programs, group)
-    # Copies: a loop writes over its results.
-    first = [jnp.copy(d) for d in ours.run(0)]
-    worst = reference.excess(first[0], table_row)
+    arm = work.fastest(compiled["jax_moye"])
+    first = [jnp.copy(d) for d in arm.run(0)]  # copies: a loop writes over its results
+    worst = reference.excess(first[0], table[config])
     result |= {"correct": worst <= 1, "error_over_bound": finite(worst)}
     if not result["correct"]:
         return result
-
-    sweep, wrong = [], {}
-    for entry in jax_moye.configs():
-        if entry.name not in compiled or entry.name == config:
-            continue
-        arm = fastest(compiled[entry.name], programs, group)
-        excess = reference.excess(arm.run(0)[0], entry)
-        if excess <= 1:
-            sweep.append(arm)
-        else:
-            wrong[entry.name] = finite(excess)
-    if wrong:
+    sweep = [work.fastest(compiled[name]) for name in beside if name in compiled]
+    excesses = {other.name: reference.excess(other.run(0)[0], table[other.name]) for other in sweep}
+    if wrong := {name: finite(excess) for name, excess in excesses.items() if not excess <= 1}:
         return result | {"correct": False, "why": f"errors over their bounds: {wrong}"}
 
-    arms = [ours]
-    for name in baselines:
+    arms = [arm]
+    for name in baseline_names(arguments):
         try:
-            if name in errors:
-                raise errors[name]
-            if name in others:
-                arm = fastest(compiled[name], programs, group)
-            elif device.platform == "gpu" and name in ("torch", "cublaslt"):
-                arm = bench_arms.torch_arm(row, sets, name)
-            else:
+            if (baseline := baseline_arm(name, work, device, compiled, errors)) is None:
                 continue
-            d = arm.run(0)[0]
-            arm.wait()
+            d = baseline.run(0)[0]
+            baseline.wait()
             worst = reference.excess(jnp.from_dlpack(d), baseline=True)
         except Exception as error:  # a baseline that fails must not hide our own figure
             rejected[name] = f"{type(error).__name__}: {first_line(error)}"
             continue
         if worst <= 1:
-            arms.append(arm)
+            arms.append(baseline)
         else:  # a baseline that computes something else is no baseline
             rejected[name] = f"its error is {worst:.3g} times the bound"
 
-    timing = {"alternations": arguments.alternations}
-    if arguments.mode != "sustained":  # first, while the device is cool
-        burst = [arm.again() for arm in arms]
-        turn_ms = min(BURST_TURN_MS, arguments.turn_ms)
-        take_turns(burst, programs, group, **timing, turn_ms=turn_ms, warmup_ms=0, idle_ms=arguments.idle_ms)
-        of_burst = figures(row, burst, sampler)
-        if arguments.mode == "both":
-            result["burst"] = of_burst
-        else:
-            result |= of_burst
-    if arguments.mode != "burst":
-        timing |= {"turn_ms": arguments.turn_ms, "warmup_ms": arguments.warmup_ms}
-        result["busy_s"] = take_turns(arms + sweep, programs, group, **timing)
-        result |= figures(row, arms, sampler)
-    again = ours.run(0)
-    if not all(same_bits(x, y) for x, y in zip(first, again, strict=True)):
+    result |= times(work, arms, sweep, arguments, sampler)
+    if not all(same_bits(x, y) for x, y in zip(first, arm.run(0), strict=True)):
         return identity(row) | {"config": config, "correct": False, "why": "the bits changed from run to run"}
-    count = group * programs
-    result |= {"sets": count, "rotated_bytes": footprint * count, "methods": {arm.name: arm.method for arm in arms}}
+    count = work.group * work.programs
+    result |= {"sets": count, "rotated_bytes": bench_rows.footprint(row, dtype) * count}
+    result["methods"] = {arm.name: arm.method for arm in arms}
     if (arguments.sweep or len(names) > 1) and arguments.mode != "burst":
         configs = {config: result["us"]} | {arm.name: significant(statistics.median(arm.times) * 1e6) for arm in sweep}
         result |= {"configs": configs, "regret": significant(min(configs.values()) / result["us"])}
-    registers = max(table_row.registers.values()) if table_row.registers else None
-    result |= {"registers": registers, "smem_bytes": table_row.smem_bytes}
+    registers = table[config].registers
+    result |= {"registers": max(registers.values()) if registers else None, "smem_bytes": table[config].smem_bytes}
     return result | ({"rejected_baselines": rejected} if rejected else {})
+
+
+def is_beside(name: str, arguments: argparse.Namespace) -> bool:
+    """Whether a config is to be timed beside the selected one."""
+    names = config_names(arguments)
+    return bool(arguments.sweep and re.fullmatch(arguments.sweep, name)) or (len(names) > 1 and name in names)
+
+
+def ways_of_others(work: Work, device: Any, baselines: Sequence[str]) -> tuple[dict[str, list[Arm]], dict[str, str]]:
+    """The baselines that JAX compiles: the ways to dispatch each, and why one has none."""
+    program = bench_rows.xla(work.row, work.dtype)
+    ways, rejected = {}, {}
+    if "xla" in baselines:
+        ways["xla"] = work.ways("xla", program)
+    if "xla_no_triton" in baselines:
+        ways["xla_no_triton"] = work.ways("xla_no_triton", program, {"xla_gpu_enable_triton_gemm": False})
+    if "pallas" in baselines and getattr(device, "compute_capability", "") == "9.0":
+        try:
+            ways["pallas"] = [
+                dataclasses.replace(arm, method=f"{arm.method}, {label}")
+                for label, way in bench_arms.pallas_ways(work.row).items()
+                for arm in work.ways("pallas", way)
+            ]
+        except Exception as error:  # as of any baseline
+            rejected["pallas"] = f"{type(error).__name__}: {first_line(error)}"
+    return ways, rejected
+
+
+def baseline_arm(
+    name: str, work: Work, device: Any, compiled: Mapping[str, list[Arm]], errors: Mapping[str, Exception]
+) -> Arm | None:
+    """The arm of a baseline; None where there is none on this device. Raises what went wrong with it."""
+    if name in errors:
+        raise errors[name]
+    if name in compiled:
+        return work.fastest(compiled[name])
+    if device.platform == "gpu" and name in ("torch", "cublaslt"):
+        return bench_arms.torch_arm(work.row, work.sets, name)
+    return None
+
+
+def times(work: Work, arms: list[Arm], sweep: list[Arm], arguments: argparse.Namespace, sampler: Sampler) -> dict:
+    """Lets the arms take turns, as --mode says. Returns that part of the report's row."""
+    result: dict[str, Any] = {}
+    given: dict[str, Any] = {"alternations": arguments.alternations}
+    if arguments.mode != "sustained":  # first, while the device is cool
+        burst = [arm.again() for arm in arms]
+        turn_ms = min(BURST_TURN_MS, arguments.turn_ms)
+        idle_ms = arguments.idle_ms
+        take_turns(burst, work.programs, work.group, **given, turn_ms=turn_ms, warmup_ms=0, idle_ms=idle_ms)
+        of_burst = figures(work.row, burst, sampler)
+        result = {"burst": of_burst} if arguments.mode == "both" else of_burst
+    if arguments.mode != "burst":
+        given |= {"turn_ms": arguments.turn_ms, "warmup_ms": arguments.warmup_ms}
+        result["busy_s"] = take_turns(arms + sweep, work.programs, work.group, **given)
+        result |= figures(work.row, arms, sampler)
+    return result
 
 
 def selection(row: dict, dtype: Any, config: str | None, device: Device) -> dict[str, str | None]:
@@ -422,19 +472,6 @@ def compile_ways(
                 compiled[arm.name].append(arm)
     compiled = {name: ways for name, ways in compiled.items() if ways}
     return compiled, {name: error for name, error in errors.items() if name not in compiled}
-
-
-def fastest(ways: Sequence[Arm], programs: int, group: int) -> Arm:
-    """Of several ways to dispatch the same products."""
-    if len(ways) == 1:
-        return ways[0]
-
-    def seconds(arm: Arm) -> float:
-        arm = arm.again()
-        arm.turn(programs, 1, group)
-        return min(arm.turn(programs, 1, group) for _ in range(2))
-
-    return min(ways, key=seconds)
 
 
 def config_of(program: str) -> str:
