@@ -155,8 +155,8 @@ stage_racecheck() { sanitize racecheck; }
 
 stage_bench() {
   # Rows of every regime; 4096^3 is A2. `python -m jax_moye bench` without --rows runs the whole suite.
-  "$PYTHON" -m jax_moye bench --rows 'A2|A11|B2|B9|B11|C[145]|D[123]|E[123]|G[14]|H[13]' --alternations 9 \
-    --turn-ms 40 --warmup-ms 300 --budget-s 120 --out "$OUT/bench.json"
+  "$PYTHON" -m jax_moye bench --rows 'A2|A11|B2|B9|B11|C[145]|D[123]|E[123]|G[14]|H[1345]|I[13]' --baselines xla,torch \
+    --alternations 9 --turn-ms 40 --warmup-ms 300 --budget-s 120 --out "$OUT/bench.json"
 }
 
 stage_profile() {
