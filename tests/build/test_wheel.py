@@ -252,10 +252,17 @@ def test_size_name_and_status(files, tmp_path):
 def checkout(tmp_path_factory):
     """A copy of the sources in which somebody has built in place."""
     folder = tmp_path_factory.mktemp("checkout") / "jax_moye"
-    unknown_to_git = "*.so _registers.json *.egg-info .venv __pycache__ .*_cache .hypothesis .cache compile_commands.json"
-    ignored = shutil.ignore_patterns(".git", *unknown_to_git.split())
-        ".git", ".*_cache", ".venv", "__pycache__", "*.so", "_registers.json", ".hypothesis"
+    caches = (
+        "__pycache__",
+        ".*_cache",
+        ".cache",
+        ".hypothesis",
+        ".venv",
+        ".git",
+        "*.egg-info",
+        "compile_commands.json",
     )
+    ignored = shutil.ignore_patterns(*caches, "*.so", "_registers.json")
     shutil.copytree(ROOT, folder, ignore=lambda path, names: {*ignored(path, names), *top_left_out(path, names)})
     for name in ("build/CMakeCache.txt", "dist/old.whl", "jax_moye/_moye_cpu.abi3.so", "jax_moye/_registers.json"):
         (folder / name).parent.mkdir(exist_ok=True)
