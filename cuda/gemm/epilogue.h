@@ -14,19 +14,20 @@
 
 namespace moye {
 
+/// activation(z). gelu_tanh is z * (1 + tanh(u)) / 2, which is z / (1 + exp(-2 u)).
 template <class Compute>
 MOYE_DEVICE Compute activate(Activation activation, Compute z) {
   switch (activation) {
     case Activation::relu:
       return z < Compute(0) ? Compute(0) : z;  // NaN stays NaN
     case Activation::gelu_tanh: {
-      constexpr Compute kSqrt2OverPi = Compute(0.79788456080286535588);
-      return z * (Compute(0.5) * (Compute(1) + tanh(kSqrt2OverPi * (z + Compute(0.044715) * z * z * z))));
+      constexpr Compute kMinus2Sqrt2OverPi = Compute(-1.59576912160573071176);
+      return z * reciprocal(Compute(1) + exp(kMinus2Sqrt2OverPi * (z + Compute(0.044715) * z * z * z)));
     }
     case Activation::gelu_erf:
       return z * (Compute(0.5) * (Compute(1) + erf(z * Compute(0.70710678118654752440))));
     case Activation::silu:
-      return z / (Compute(1) + exp(-z));
+      return z * reciprocal(Compute(1) + exp(-z));
     default:
       return z;
   }
@@ -34,6 +35,23 @@ MOYE_DEVICE Compute activate(Activation activation, Compute z) {
 /// Integers know relu alone; the host admits nothing else.
 MOYE_DEVICE int32_t activate(Activation activation, int32_t z) {
   return activation == Activation::relu && z < 0 ? 0 : z;
+}
+
+/// The same of all of z: one branch, behind which the functions' latencies overlap.
+template <class Compute, int kCount>
+MOYE_DEVICE void activate_all(Activation activation, Compute (&z)[kCount]) {
+  auto const all = [&](auto known) {
+    if (activation != decltype(known)::value) return;
+    MOYE_UNROLL
+    for (int i = 0; i < kCount; ++i) z[i] = activate(decltype(known)::value, z[i]);
+  };
+  if (activation == Activation::none) return;
+  all(C<Activation::relu>{});
+  if constexpr (!is_same<Compute, int32_t>) {
+    all(C<Activation::gelu_tanh>{});
+    all(C<Activation::gelu_erf>{});
+    all(C<Activation::silu>{});
+  }
 }
 
 /// kCount neighbours, moved as one word of at most 16 bytes.
@@ -78,6 +96,33 @@ class TileEpilogue {
     c_ = first(args.epilogue.c);
     bias_ = first(args.epilogue.bias);
     residual_ = first(args.epilogue.residual);
+    EpilogueArgs const& epilogue = args.epilogue;
+    auto const is_whole = [&](EpilogueOperand const& operand) {
+      return operand.data == nullptr ||
+             is_of_words(operand.data, operand.batch_stride, operand.m_stride, operand.n_stride);
+    };
+    whole_words_ = args.n % kVector == 0 &&
+                   is_of_words(args.d, args.d_batch_stride, args.d_m_stride, args.d_n_stride) &&
+                   reinterpret_cast<uintptr_t>(epilogue.preactivation) % uintptr_t(word_bytes()) == 0 &&
+                   is_whole(epilogue.c) && is_whole(epilogue.bias) && is_whole(epilogue.residual);
+  }
+
+  /// Finishes and stores kCount vectors below each other: sums_of(i), a Row, are the sums of the tile's elements
+  /// (m + i * row_step, n ...), n a multiple of kVector. Where every operand can be read in words, all that is done to
+  /// the vectors is interleaved, and latencies overlap; else, and if it is one, they are finished one by one.
+  template <int kCount, class SumsOf>
+  MOYE_DEVICE void store_rows(SumsOf const& sums_of, int m, int row_step, int n MOYE_LOC) const {
+    MOYE_SITE;
+    if (n >= n_left_ || m >= m_left_) return;
+    if (kCount == 1 || !whole_words_) {
+      MOYE_NO_UNROLL
+      for (int i = 0; i < kCount; ++i) store(sums_of(i).elements, m + i * row_step, n);
+    } else if constexpr (is_same<Sum, int32_t>) {
+      if (args_.d_dtype == Dtype::s32) return finish_rows<int32_t, kCount>(sums_of, m, row_step, n);
+      finish_rows<float, kCount>(sums_of, m, row_step, n);
+    } else {
+      finish_rows<Sum, kCount>(sums_of, m, row_step, n);
+    }
   }
 
   /// Finishes and stores sums[i], the sum of the tile's element (m, n + i). What lies outside d is neither read nor
@@ -111,6 +156,30 @@ class TileEpilogue {
     write(args_.d, m, n, z);
   }
 
+  /// The same of rows of whole words; z: (kCount,kVector).
+  template <class Compute, int kCount, class SumsOf>
+  MOYE_DEVICE void finish_rows(SumsOf const& sums_of, int m, int row_step, int n) const {
+    EpilogueArgs const& epilogue = args_.epilogue;
+    Compute z[kCount * kVector];
+    MOYE_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      auto const sums = sums_of(i);
+      MOYE_UNROLL
+      for (int j = 0; j < kVector; ++j) {
+        z[i * kVector + j] = static_cast<Compute>(epilogue.alpha) * static_cast<Compute>(sums.elements[j]);
+      }
+    }
+    auto const add = [&](EpilogueOperand const& operand, int64_t first, Compute scale) {
+      if (operand.data != nullptr) add_rows<kCount>(operand, first, scale, m, row_step, n, z);
+    };
+    add(epilogue.c, c_, static_cast<Compute>(epilogue.beta));
+    add(epilogue.bias, bias_, Compute(1));
+    if (epilogue.preactivation != nullptr) write_rows<kCount>(epilogue.preactivation, m, row_step, n, z);
+    activate_all(epilogue.activation, z);
+    add(epilogue.residual, residual_, Compute(1));
+    write_rows<kCount>(args_.d, m, row_step, n, z);
+  }
+
   /// Calls f(T{}) with the type of d's elements.
   template <class Compute, class F>
   MOYE_DEVICE void with_element(F const& f) const {
@@ -122,6 +191,64 @@ class TileEpilogue {
       f(half_t{});
     } else {
       f(float{});
+    }
+  }
+
+  MOYE_DEVICE int word_bytes() const { return kVector * item_bytes(args_.d_dtype); }
+
+  /// Whether all vectors of a matrix in d's dtype are words.
+  MOYE_DEVICE bool is_of_words(void const* data, int64_t batch_stride, int64_t m_stride, int64_t n_stride) const {
+    return n_stride == 1 && m_stride % kVector == 0 && batch_stride % kVector == 0 &&
+           reinterpret_cast<uintptr_t>(data) % uintptr_t(word_bytes()) == 0;
+  }
+
+  /// z += scale * operand, in rows of whole words. Rows below d are read as the first one.
+  template <int kCount, class Compute>
+  MOYE_DEVICE void add_rows(EpilogueOperand const& operand, int64_t first, Compute scale, int m, int row_step, int n,
+                            Compute (&z)[kCount * kVector]) const {
+    with_element<Compute>([&](auto element) {
+      using T = decltype(element);
+      using Word = typename Row<T, kVector>::Word;
+      auto const* const p = static_cast<T const*>(operand.data) + first + m * operand.m_stride + n;
+      Word words[kCount];
+      MOYE_UNROLL
+      for (int i = 0; i < kCount; ++i) {  // before the first use: they are under way together
+        int const row = m + i * row_step < m_left_ ? i * row_step : 0;
+        words[i] = *reinterpret_cast<Word const*>(p + row * operand.m_stride);
+      }
+      MOYE_UNROLL
+      for (int i = 0; i < kCount; ++i) {
+        auto const row = detail::bit_cast<Row<T, kVector>>(words[i]);
+        MOYE_UNROLL
+        for (int j = 0; j < kVector; ++j) z[i * kVector + j] += scale * convert<Compute>(row.elements[j]);
+      }
+    });
+  }
+
+  template <int kCount, class Compute>
+  MOYE_DEVICE void write_rows(void* data, int m, int row_step, int n, Compute const (&z)[kCount * kVector]) const {
+    with_element<Compute>([&](auto element) {
+      using T = decltype(element);
+      T* const p = static_cast<T*>(data) + d_ + m * args_.d_m_stride + n;
+      MOYE_UNROLL
+      for (int i = 0; i < kCount; ++i) {
+        if (m + i * row_step >= m_left_) break;
+        Row<T, kVector> row;
+        MOYE_UNROLL
+        for (int j = 0; j < kVector; ++j) row.elements[j] = convert<T>(z[i * kVector + j]);
+        write_word(row, p + i * row_step * args_.d_m_stride);
+      }
+    });
+  }
+
+  template <class T>
+  static MOYE_DEVICE void write_word(Row<T, kVector> const& row, T* p) {
+    using Word = typename Row<T, kVector>::Word;
+    auto const word = detail::bit_cast<Word>(row);
+    if constexpr (sizeof(Word) == 16) {
+      store_global(word, *reinterpret_cast<Word*>(p));  // assigned, it would be four stores
+    } else {
+      *reinterpret_cast<Word*>(p) = word;
     }
   }
 
@@ -160,13 +287,7 @@ class TileEpilogue {
       MOYE_UNROLL
       for (int i = 0; i < kVector; ++i) row.elements[i] = convert<T>(z[i]);
       if (is_one_word(p, args_.d_n_stride, n_left_ - n)) {
-        using Word = typename Row<T, kVector>::Word;
-        auto const word = detail::bit_cast<Word>(row);
-        if constexpr (sizeof(Word) == 16) {
-          store_global(word, *reinterpret_cast<Word*>(p));  // assigned, it would be four stores
-        } else {
-          *reinterpret_cast<Word*>(p) = word;
-        }
+        write_word(row, p);
       } else {
         MOYE_UNROLL
         for (int i = 0; i < kVector; ++i) {
@@ -179,6 +300,7 @@ class TileEpilogue {
   GemmArgs const& args_;
   int m_left_, n_left_;              // rows and columns of d from the tile's first on
   int64_t d_, c_, bias_, residual_;  // offsets of the tile's first element
+  bool whole_words_;                 // all vectors of d and of the operands are words
 };
 
 /// Where StagedEpilogue keeps sums, (ROWS,BLK_N). Rows of floats lie 32 bytes apart in the banks, those of doubles 64:
@@ -223,12 +345,17 @@ struct StagedEpilogue {
       constexpr int kVector = 16 / int(sizeof(Sum));
       constexpr int kVectors = kTileN / kVector;  // of one row
       static_assert(kTileN % kVector == 0, "rows are whole vectors");
+      // A thread stays in its columns where they divide the threads.
+      constexpr int kRowStep = kThreads % kVectors == 0 ? kThreads / kVectors : 0;
+      constexpr int kCount = kRowStep == 0 ? 1 : kRows / kRowStep % 4 == 0 ? 4 : kRows % (2 * kRowStep) == 0 ? 2 : 1;
       MOYE_NO_UNROLL
-      for (int vector = thread; vector < kRows * kVectors; vector += kThreads) {
+      for (int vector = thread; vector < kRows * kVectors; vector += kThreads * kCount) {
         int const row = vector / kVectors, column = vector % kVectors * kVector;
-        auto const word = *reinterpret_cast<uint128_t const*>(&sC(row, column));
-        auto const sums = detail::bit_cast<Row<Sum, kVector>>(word);
-        epilogue.store(sums.elements, step * kRows + row, column);
+        auto const sums_of = [&](int i) {
+          auto const word = *reinterpret_cast<uint128_t const*>(&sC(row + i * kRowStep, column));
+          return detail::bit_cast<Row<Sum, kVector>>(word);
+        };
+        epilogue.template store_rows<kCount>(sums_of, step * kRows + row, kRowStep, column);
       }
     }
   }

@@ -95,6 +95,8 @@ struct WarpgroupEpilogue {
     int const warp = thread / 32, lane = thread % 32;
     constexpr int kAtoms = decltype(size<1>(tCrC))::value;
     constexpr int kChunks = ceil_div(kColumns, kChunk);
+    // Vectors that a thread finishes together: beside many accumulators there are registers for one alone.
+    constexpr int kCount = decltype(size(tCrC))::value > 160 ? 1 : 4;
     MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
         for (int step = 0; step < kAtoms * kChunks; ++step) {
       named_barrier_sync(barrier, 128);
@@ -116,15 +118,18 @@ struct WarpgroupEpilogue {
         }
       }
       named_barrier_sync(barrier, 128);
-      constexpr int kVectors = kChunk / kVector;
+      constexpr int kVectors = kChunk / kVector, kRowStep = 128 / kVectors;
       int const first_row = tile_row(step / kChunks), first_column = column + step % kChunks * kChunk;
       MOYE_NO_UNROLL
-      for (int vector = thread; vector < kRows * kVectors; vector += 128) {
+      for (int vector = thread; vector < kRows * kVectors; vector += 128 * kCount) {
         int const r = vector / kVectors, c = vector % kVectors * kVector;
         if (kColumns % kChunk != 0 && step % kChunks * kChunk + c >= kColumns) continue;
-        auto const word = *reinterpret_cast<typename Row<Sum, kVector>::Word const*>(&smem.sums[r * kPitch + c]);
-        auto const sums = detail::bit_cast<Row<Sum, kVector>>(word);
-        epilogue.store(sums.elements, first_row + r, first_column + c);
+        auto const sums_of = [&](int i) {
+          using Word = typename Row<Sum, kVector>::Word;
+          auto const word = *reinterpret_cast<Word const*>(&smem.sums[(r + i * kRowStep) * kPitch + c]);
+          return detail::bit_cast<Row<Sum, kVector>>(word);
+        };
+        epilogue.template store_rows<kCount>(sums_of, first_row + r, kRowStep, first_column + c);
       }
     }
   }

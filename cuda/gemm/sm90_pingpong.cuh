@@ -219,7 +219,8 @@ struct Gemm<kConfig> {
         Epilogue::store_by_tma(args.d_dtype, &map_d, tCrC, staging, row_of_d, tile.n * kBlkN, tile.batch, box, thread,
                                1 + consumer);
       } else {
-        TileEpilogue<Sum, kManySums ? 1 : 4> const epilogue(args, tile, kBlkM, kBlkN);
+        // Beside so many accumulators there are no registers for more.
+        TileEpilogue<Sum, kManySums ? 2 : 4> const epilogue(args, tile, kBlkM, kBlkN);
         auto const row = [&](int atom) { return atom * 64; };
         Epilogue::store_by_threads(epilogue, tCrC, staging, row, 0, thread, 1 + consumer);
       }

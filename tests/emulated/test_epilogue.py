@@ -144,9 +144,9 @@ class Epilogue:
         return dataclasses.replace(call, d=self.options["preactivation"]).result()
 
 
-def make(config, case: Case, out_dtype: str, sizes: tuple[int, int, int], values: str):
+def make(config, case: Case, out_dtype: str, sizes: tuple[int, int, int], values: str, pad: int = 1):
     """The call and its epilogue; the operands are in the case's order where the row takes that."""
-    problem = Problem(*sizes, order_for(config, case.order), batch=case.batch, pad=1, d_transposed=case.d_transposed)
+    problem = Problem(*sizes, order_for(config, case.order), batch=case.batch, pad=pad, d_transposed=case.d_transposed)
     call = make_call(config, problem, out_dtype, values=values)
     return call, Epilogue(case, problem, call.d, values)
 
@@ -179,14 +179,42 @@ def test_componentwise_bound(config, case):
         assert (abs(epilogue.preactivation(call).astype(np.longdouble) - z) <= z_bound).all()
 
 
+# Every matrix in words of several elements: a thread finishes several rows together. One case for each activation.
+IN_WORDS = [
+    Case("relu", alpha=-0.5, beta=0.75, c="bmn", preactivation=True, residual="mn", batch=2),
+    Case("gelu_tanh", alpha=0.25, beta=1.0, c="bmn", bias="n", residual="bmn", preactivation=True),
+    Case("gelu_erf", alpha=-0.125, bias="bn", residual="n", batch=2),
+    Case("silu", alpha=0.125, bias="mn", order="NT"),
+]
+
+
+@every_config
+@pytest.mark.parametrize("case", IN_WORDS, ids=str)
+def test_rows_of_whole_words(config, case):
+    """As test_componentwise_bound: n and all pitches are multiples of 8, and the last rows of a tile are not there."""
+    tile_m, tile_n, tile_k = config.tile
+    out_dtypes = float_outputs(config)
+    out_dtype = out_dtypes[IN_WORDS.index(case) % len(out_dtypes)]
+    compute = "f64" if config.accumulator == "f64" else "f32"
+    call, epilogue = make(config, case, out_dtype, (tile_m + 5, tile_n + 8, tile_k), "normal", pad=8)
+    run(config, call, epilogue)
+    a, b = call.values_a, call.values_b
+    sums = product(a, b)
+    z, d = epilogue.reference(sums)
+    z_bound, d_bound = epilogue.bounds(sums, accumulation_bound(config, a, b), compute, out_dtype)
+    assert (abs(call.result().astype(np.longdouble) - d) <= d_bound).all()
+    if case.preactivation:
+        assert (abs(epilogue.preactivation(call).astype(np.longdouble) - z) <= z_bound).all()
+
+
 @every_config
 @pytest.mark.parametrize("case", INTEGER_CASES, ids=str)
 def test_exact_integers(config, case):
     """Every output dtype, every kind of edge: what comes out is the answer rounded once."""
     tile_m, tile_n, _ = config.tile
     for index, out_dtype in enumerate(config.out_dtypes):
-        m, n, k = [(tile_m + 1, 7, 20), (1, tile_n + 1, 9), (tile_m - 1, 2 * tile_n - 1, 5), (3, 2, 1)][index % 4]
-        call, epilogue = make(config, case, out_dtype, (m, n, k), "integers")
+        m, n, k = [(tile_m + 1, 7, 20), (1, tile_n + 1, 9), (tile_m - 1, 2 * tile_n - 1, 5), (3, 16, 1)][index % 4]
+        call, epilogue = make(config, case, out_dtype, (m, n, k), "integers", pad=1 if n % 8 else 8)
         run(config, call, epilogue)
         z, d = epilogue.reference(product(call.values_a, call.values_b))
         np.testing.assert_array_equal(call.result(), d.astype(call.d.dtype), err_msg=f"{out_dtype} {m}x{n}x{k}")
