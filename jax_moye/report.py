@@ -354,13 +354,14 @@ def _operands(product: Product, device: jax.Device) -> list[list[Any]]:
 
 
 def random_operand(key: Any, struct: jax.ShapeDtypeStruct) -> Any:
-    """Normal, or small integers."""
+    """Normal; int8 of any value, since power depends on it; other integers small."""
     if jnp.issubdtype(struct.dtype, jnp.floating):
         dtype = struct.dtype if jnp.dtype(struct.dtype).itemsize > 1 else jnp.float32
         return jax.random.normal(key, struct.shape, dtype).astype(struct.dtype)
     if jnp.issubdtype(struct.dtype, jnp.complexfloating):
         return jax.random.normal(key, struct.shape, struct.dtype)
-    return jax.random.randint(key, struct.shape, 0, 3).astype(struct.dtype)
+    low, high = (-128, 128) if struct.dtype == jnp.int8 else (0, 3)
+    return jax.random.randint(key, struct.shape, low, high).astype(struct.dtype)
 
 
 def _difference(ours: Any, theirs: Any) -> float:

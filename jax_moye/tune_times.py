@@ -298,10 +298,6 @@ class _Reference:
         self.is_integer = jnp.issubdtype(request.out_dtype, jnp.integer)
         self.out_dtype = request.out_dtype
         options = quick_options()
-        if self.is_integer:  # wraps around, in every order alike
-            exact = jax.jit(program_of(product, "xla", None), compiler_options=options)
-            self.exact, self.bound = exact(*operands), None
-            return
 
         def float64(operand: Operand) -> Operand:
             return dataclasses.replace(operand, dtype=jnp.dtype("float64"))
@@ -311,7 +307,11 @@ class _Reference:
             request=dataclasses.replace(request, out_dtype=jnp.dtype("float64"), precision=None),
             operands=(float64(product.operands[0]), float64(product.operands[1])),
         )
-        fun = program_of(wide, "xla", None)
+        fun = jax.jit(program_of(wide, "xla", None), compiler_options=options)
+        exact = fun(*(x.astype(jnp.float64) for x in operands))
+        if self.is_integer:  # wraps around, in every order alike
+            self.exact, self.bound = exact.astype(jnp.int64).astype(request.out_dtype), None
+            return
         factor, unit = _factor(call.problem, call.split), float(jnp.finfo(request.out_dtype).eps) / 2
         looser = 2.0**-9 if call.problem.dtype in ("f32", "tf32") and not _is_highest(request.precision) else 0.0
         finish = 2.0**-10 if product.epilogue is not None or request.beta != 0 else 0.0
@@ -334,8 +334,8 @@ class _Reference:
             room = jnp.where(jnp.isfinite(rounded), room, jnp.inf)
             return 1.2 * factor * scale + room, (1.2 * factor + looser) * scale + room
 
-        self.exact = jax.jit(fun, compiler_options=options)(*(x.astype(jnp.float64) for x in operands))
-        self.bound = bounds(self.exact, *operands)
+        self.exact = exact
+        self.bound = bounds(exact, *operands)
 
     def excess(self, d: Any, of_xla: bool) -> float:
         """The largest |error| over its bound, infinite where there is a NaN."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -41,8 +42,8 @@ def program(**options):
 
 
 def config_of(fun, a, b):
-    text = fun.lower(a, b).as_text()
-    return text.split('config = "')[1].split('"')[0] if 'config = "' in text else None
+    found = re.search(r'\bconfig = "([^"]+)"', fun.lower(a, b).as_text())  # and not backend_config
+    return found and found[1]
 
 
 def test_what_is_measured_is_what_runs(gpu):
