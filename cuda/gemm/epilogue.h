@@ -194,7 +194,11 @@ class TileEpilogue {
     }
   }
 
-  MOYE_DEVICE int word_bytes() const { return kVector * item_bytes(args_.d_dtype); }
+  /// Of kVector elements of d. item_bytes is a function of the host alone.
+  MOYE_DEVICE int word_bytes() const {
+    bool const half = args_.d_dtype == Dtype::bf16 || args_.d_dtype == Dtype::f16;
+    return kVector * (half ? 2 : args_.d_dtype == Dtype::f64 ? 8 : 4);
+  }
 
   /// Whether all vectors of a matrix in d's dtype are words.
   MOYE_DEVICE bool is_of_words(void const* data, int64_t batch_stride, int64_t m_stride, int64_t n_stride) const {
