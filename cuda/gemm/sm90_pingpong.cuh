@@ -220,7 +220,7 @@ struct Gemm<kConfig> {
                                1 + consumer);
       } else {
         // Beside so many accumulators there are no registers for more.
-        TileEpilogue<Sum, kManySums ? 2 : 4> const epilogue(args, tile, kBlkM, kBlkN);
+        TileEpilogue<Sum, kManySums ? 1 : 4> const epilogue(args, tile, kBlkM, kBlkN);
         auto const row = [&](int atom) { return atom * 64; };
         Epilogue::store_by_threads(epilogue, tCrC, staging, row, 0, thread, 1 + consumer);
       }

@@ -467,5 +467,5 @@ def describe(config: Any, order: str) -> TmaKernelLayouts:
         barriers=2 * config.stages + (2 if pingpong else 0),
         columns=columns,
         sums=sums,
-        vector=2 if pingpong and blk_m * blk_n // WARPGROUP > 176 else 4,
+        vector=1 if pingpong and blk_m * blk_n // WARPGROUP > 176 else 4,
     )
