@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds one wheel as a release does, looks into it, and proves it where there is neither a compiler nor CUDA:
 #
-#   scripts/wheel_check.sh                    everything; the build compiles all rows: an hour or more on 2 cores
+#   scripts/wheel_check.sh                    everything; the build compiles all rows: 20 minutes on 2 idle cores
 #   scripts/wheel_check.sh --wheel FILE       the same with a wheel that is there already
 #   scripts/wheel_check.sh --venv             prove it in a virtual environment, not in a root of its own
 #
