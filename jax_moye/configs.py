@@ -31,7 +31,7 @@ class GemmConfig:
       out_dtypes: that it can write.
       tile: (m, n, k), elements of one CTA's tile.
       stages: slots of the shared-memory pipeline.
-      cluster: (m, n), CTAs of one cluster.
+      cluster: (m, n), CTAs of one cluster; those of sm90_split_k, (1, k_parts), share one tile.
       alignment: bytes of one global load; it divides the operands' addresses and strides other than 1.
       orders: of the operands that it takes, first letter a, second b; N is row-major, T is stored transposed.
       any_stride: whether it takes operands with no mode of stride 1.
@@ -62,6 +62,16 @@ class GemmConfig:
     def __hash__(self) -> int:
         """Of the name, which the fields make."""
         return hash(self.name)
+
+    @property
+    def k_parts(self) -> int:
+        """CTAs that share one tile and multiply a part of k each: 1, but of sm90_split_k."""
+        return self.cluster[1] if self.kernel == "sm90_split_k" else 1
+
+    @property
+    def cluster_tile(self) -> tuple[int, int]:
+        """(m, n), elements of d that the CTAs of a cluster compute."""
+        return self.tile[0] * self.cluster[0], self.tile[1] * self.cluster[1] // self.k_parts
 
     @property
     def archs(self) -> str:

@@ -24,6 +24,7 @@ INSTRUCTIONS = {
     "sm80_persistent": "mma.sync",
     "sm90_cooperative": "wgmma",
     "sm90_pingpong": "wgmma",
+    "sm90_split_k": "wgmma",
 }
 _REFERENCE_SIZE = 4096  # of the square product by which families are compared
 
@@ -86,10 +87,11 @@ class Summation(NamedTuple):
     """How a kernel sums one element of d: rows of the table with the same summation write the same bits.
 
     In every kernel here one thread (of a warp, of a warpgroup) starts an element at zero and adds products of ascending
-    k, one instruction after the other: no split of k, no atomic addition. The chain depends on the instruction, on what
-    it multiplies and sums, and on the k-tile, the last of which ends with zeros, and after each of which sums of 8-bit
-    floats leave wgmma. It does not depend on the tile's m and n, the stages, the cluster, the operands' orders and
-    alignment (packing copies), or where in d the element lies.
+    k, one instruction after the other, without atomic additions. The chain depends on the instruction, on what it
+    multiplies and sums, and on the k-tile, the last of which ends with zeros, and after each of which sums of 8-bit
+    floats leave wgmma. sm90_split_k has a chain for each of `parts` parts of k and adds up their ends in the order of k:
+    where the parts begin depends on k alone. It does not depend on the tile's m and n, the stages, the cluster
+    otherwise, the operands' orders and alignment (packing copies), or where in d the element lies.
     That an instruction treats all its rows and columns alike, and its operands when they are swapped, is what GPUs are
     seen to do, and nowhere promised: tests/gpu/test_gpu_options.py checks it.
     """
@@ -98,14 +100,15 @@ class Summation(NamedTuple):
     dtype: str
     accumulator: str
     k_tile: int
+    parts: int
 
 
 def summation(config: GemmConfig) -> Summation:
     """The summation of a row of the table."""
     if config.accumulator == "s32":  # integers wrap around: any order gives the same sum
-        return Summation("any", config.dtype, config.accumulator, 0)
+        return Summation("any", config.dtype, config.accumulator, 0, 1)
     instruction = INSTRUCTIONS.get(config.kernel, config.kernel)
-    return Summation(instruction, config.dtype, config.accumulator, config.tile[2])
+    return Summation(instruction, config.dtype, config.accumulator, config.tile[2], config.k_parts)
 
 
 def _serves_any(config: GemmConfig) -> bool:

@@ -21,6 +21,7 @@ enum class Kernel {
   sm80_persistent,
   sm90_cooperative,
   sm90_pingpong,
+  sm90_split_k,
 };
 
 /// What is multiplied, summed and written. Two are in no memory: tf32 is f32 that is multiplied as tf32; f32_fast are
@@ -31,7 +32,7 @@ enum class Dtype { bf16, f16, f32, f64, tf32, s8, s32, e4m3, e5m2, f32_fast };
 // The enumerators' names, in their order: parts of a config's name.
 inline constexpr char const* kKernelNames[] = {
     "simt_tiled",         "simt_overlap",    "simt_double_buffer", "sm70_tensorop",    "sm80_tensorop", "sm80_ldmatrix",
-    "sm80_double_buffer", "sm80_multistage", "sm80_persistent",    "sm90_cooperative", "sm90_pingpong"};
+    "sm80_double_buffer", "sm80_multistage", "sm80_persistent",    "sm90_cooperative", "sm90_pingpong", "sm90_split_k"};
 inline constexpr char const* kDtypeNames[] = {"bf16", "f16", "f32",  "f64",  "tf32",
                                               "s8",   "s32", "e4m3", "e5m2", "f32_fast"};
 inline constexpr int kDtypes = int(sizeof(kDtypeNames) / sizeof(kDtypeNames[0]));
@@ -80,7 +81,7 @@ struct GemmConfig {
   Dtype accumulator;  // of the sums
   TileMNK tile;       // elements of one CTA's tile
   int stages;         // slots of the shared-memory pipeline
-  ClusterMN cluster;  // CTAs of one cluster along m and n
+  ClusterMN cluster;  // CTAs of one cluster along m and n; sm90_split_k: n CTAs share one tile and split its k
   int alignment;      // bytes of one global load; pointers and non-unit strides of a and b are multiples of it
 };
 

@@ -143,6 +143,23 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_cooperative,   bf16,  f32,  {256, 176, 64},   3,      {1, 1},         16},
   {sm90_pingpong,      bf16,  f32,  {128, 160, 64},   4,      {1, 1},         16},
   {sm90_pingpong,      bf16,  f32,  {128, 176, 64},   4,      {1, 1},         16},
+  // The CTAs of these clusters share one tile, and a part of k each.
+  {sm90_split_k,       bf16,  f32,  { 64,  64, 64},   6,      {1, 2},         16},
+  {sm90_split_k,       bf16,  f32,  { 64,  64, 64},   6,      {1, 4},         16},
+  {sm90_split_k,       bf16,  f32,  { 64,  64, 64},   6,      {1, 8},         16},
+  {sm90_split_k,       bf16,  f32,  { 64, 128, 64},   4,      {1, 2},         16},
+  {sm90_split_k,       bf16,  f32,  { 64, 128, 64},   4,      {1, 4},         16},
+  {sm90_split_k,       bf16,  f32,  { 64, 128, 64},   4,      {1, 8},         16},
+  {sm90_split_k,       bf16,  f32,  { 64, 256, 64},   4,      {1, 4},         16},
+  {sm90_split_k,       bf16,  f32,  { 64, 256, 64},   4,      {1, 8},         16},
+  {sm90_split_k,       bf16,  f32,  {128, 128, 64},   3,      {1, 2},         16},
+  {sm90_split_k,       bf16,  f32,  {128, 128, 64},   3,      {1, 4},         16},
+  {sm90_split_k,       bf16,  f32,  {128, 128, 64},   3,      {1, 8},         16},
+  {sm90_split_k,       f16,   f32,  { 64,  64, 64},   6,      {1, 4},         16},
+  {sm90_split_k,       f16,   f32,  { 64,  64, 64},   6,      {1, 8},         16},
+  {sm90_split_k,       f16,   f32,  { 64, 128, 64},   4,      {1, 4},         16},
+  {sm90_split_k,       f16,   f32,  { 64, 128, 64},   4,      {1, 8},         16},
+  {sm90_split_k,       f16,   f32,  {128, 128, 64},   3,      {1, 4},         16},
 };
 // clang-format on
 }  // namespace moye

@@ -85,9 +85,20 @@ struct TmaOperand {
   }
 
   /// Host: the map for a (rows, k) operand with these strides.
-  static Status make_map(TensorMap* map, void const* data, TensorMode rows, TensorMode k, TensorMode batch) {
-    return kMajor == Major::k ? make_matrix_map<T>(map, data, k, rows, batch, kBoxContiguous, kBoxOther)
-                              : make_matrix_map<T>(map, data, rows, k, batch, kBoxContiguous, kBoxOther);
+  static Status make_map(TensorMap* map, void const* data, TensorMode rows, TensorMode k, TensorMode batch,
+                         int box_other = kBoxOther) {
+    return kMajor == Major::k ? make_matrix_map<T>(map, data, k, rows, batch, kBoxContiguous, box_other)
+                              : make_matrix_map<T>(map, data, rows, k, batch, kBoxContiguous, box_other);
+  }
+
+  /// The box_other of a map that leaves out what lies beyond all rows of the operand, if there are fewer than in a
+  /// tile: TMA is slower to fill those with zeros. What the stage has there is arbitrary, and reaches nothing of d.
+  static MOYE_HOST_DEVICE constexpr int box_of_few(int64_t rows) {
+    return kMajor == Major::k && kSharers == 1 && rows < kBoxOther ? int(rows) : kBoxOther;
+  }
+  /// Bytes of a stage that arrive through a map of box_other.
+  static MOYE_HOST_DEVICE constexpr uint32_t stage_bytes(int box_other) {
+    return uint32_t(kStageBytes / kBoxOther * box_other);
   }
 
   /// Starts part `part` of kSharers of the stage at (row, k, batch), into all the CTAs that `mask` names. The bytes

@@ -27,6 +27,11 @@ class Row:
     cluster: tuple[int, int] = (1, 1)
     alignment: int = 16
 
+    @property
+    def parts(self) -> int:
+        """CTAs that share one tile and split k."""
+        return self.cluster[1] if self.kernel == "split_k" else 1
+
     def text(self) -> str:
         """As the table has it."""
         m, n, k = self.tile
@@ -52,6 +57,8 @@ ROWS = (
     Row("pingpong", "f16", (128, 64, 64), 2, (2, 1)),
     Row("pingpong", "bf16", (64, 112, 64), 2, (2, 1)),  # such columns, of which each CTA loads a part
     Row("pingpong", "bf16", (64, 192, 64), 2, (1, 2)),
+    Row("split_k", "bf16", (64, 64, 64), 2, (1, 4)),
+    Row("split_k", "f16", (128, 64, 64), 3, (1, 2)),  # two consumers, who put their sums where the other's stages were
 )
 OUT_DTYPES = ("bf16", "f32", "f16")
 
@@ -70,7 +77,7 @@ def check(row, sizes, **options) -> None:
 
 def of_cluster(config: Row) -> tuple[int, int]:
     """Rows and columns of d that a cluster computes at a time."""
-    return config.tile[0] * config.cluster[0], config.tile[1] * config.cluster[1]
+    return config.tile[0] * config.cluster[0], config.tile[1] * config.cluster[1] // config.parts
 
 
 @pytest.mark.parametrize("multiprocessors", (1, 2, 3, 4))
@@ -78,12 +85,15 @@ def test_k_tiles(row, multiprocessors):
     """0 to 2 * stages + 1 tiles of k, whole ones and a piece, with three tiles of d per CTA at least.
 
     Tiles of d are one more than the CTAs share out evenly, so that they end at different times; a wrong phase, or one
-    that starts anew with a tile, meets every remainder of the k-tiles by the stages.
+    that starts anew with a tile, meets every remainder of the k-tiles by the stages. CTAs that split k have as many
+    each, or one less, or none; they stay for one tile, whatever the number of multiprocessors.
     """
     config, _ = row
+    if config.parts > 1 and multiprocessors > 1:
+        pytest.skip("one CTA for each part of a tile")
     m, n = of_cluster(config)
     clusters = max(1, multiprocessors // (config.cluster[0] * config.cluster[1]))
-    for k_tiles in range(2 * config.stages + 2):
+    for k_tiles in range(config.parts * (2 * config.stages + 1) + 1):
         turn = k_tiles + multiprocessors
         k = max(0, config.tile[2] * k_tiles - (0, 3, 63)[turn % 3])
         # TMA stores bf16 and f16 where d's pitch is a multiple of 16 bytes, else threads do.
@@ -102,7 +112,7 @@ def test_tails(row, order):
     """Sizes around those of tiles, clusters and boxes; in some, CTAs of a cluster have nothing of d, or of a and b."""
     config, _ = row
     tile_m, tile_n, tile_k = config.tile
-    (m, n), k = of_cluster(config), tile_k * config.stages
+    (m, n), k = of_cluster(config), tile_k * config.stages * config.parts
     problems = [
         (1, 1, 1),
         (7, 9, 8),
@@ -163,7 +173,7 @@ def test_schedules(row, options):
     """The answer does not depend on when asynchronous copies and wgmmas take place, or which thread runs first."""
     config, _ = row
     m, n = of_cluster(config)
-    k = (config.stages + 1) * config.tile[2] + 3
+    k = (config.stages + 1) * config.parts * config.tile[2] + 3
     for out in ("bf16", "f32"):
         check(row, (m + 1, n + 8, k), batch=2, multiprocessors=3, out=out, **options)
 
