@@ -20,6 +20,7 @@ _USUAL_MULTIPROCESSORS = 132
 
 _LAUNCH_US = 2.0  # of a kernel whose CTAs have nothing to do
 _CLUSTER_US = 0.9  # more where CTAs form clusters
+_SPLIT_US = 1.5  # more where they add up their parts of k; not measured
 _READ_BYTES_PER_US = 4.07e6  # of memory, streamed
 _WRITE_BYTES_PER_US = 3.4e6
 _PACK_BYTES_PER_US = 2.0e6  # read and written by the kernel that packs an operand
@@ -36,6 +37,7 @@ class _Speed(NamedTuple):
 _SPEEDS = {
     "sm90_pingpong": _Speed(2.70e6, 0.030),
     "sm90_cooperative": _Speed(2.70e6, 0.068),
+    "sm90_split_k": _Speed(2.70e6, 0.068),  # not measured: as sm90_cooperative
     "sm80_persistent": _Speed(1.34e6, 0.050),
     "sm80_multistage": _Speed(1.36e6, 0.060),
     "sm80_ldmatrix": _Speed(1.15e6, 0.060),
@@ -99,7 +101,7 @@ class Terms(NamedTuple):
       us: in all, factor * (launch + products + stores + memory - hidden + pack) but for rounding.
       multiprocessors: of the GPU that is assumed.
       resident: CTAs on one multiprocessor.
-      tiles: of D, those that fill up clusters included.
+      tiles: of D, those that fill up clusters included; where CTAs share one and split k, each's part counts.
       waves: of tiles, multiprocessors * resident at a time.
     """
 
@@ -150,7 +152,7 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
     products = row.k_tile_us * k_tiles
     if row.is_hopper:
         if m < _THIN_ROWS:
-            products *= 1 + _THIN * (1 - m / _THIN_ROWS)
+            products *= 1 + row.thin * (1 - m / _THIN_ROWS)
         if problem.d_strides[1] * out % 16 and m > 1:
             stores *= _ODD_STORES
     products *= in_turn
@@ -176,7 +178,7 @@ class _OfRow(NamedTuple):
     resident: int  # CTAs on one multiprocessor
     cluster_m: int  # elements of a cluster's tiles
     cluster_n: int
-    tile_k: int
+    tile_k: int  # of all CTAs that share a tile
     cluster: int  # CTAs
     k_tile_us: float  # the products of one k-tile of a tile
     latency_us: float  # of memory, for one k-tile of a CTA
@@ -184,6 +186,7 @@ class _OfRow(NamedTuple):
     item: int  # bytes
     is_hopper: bool
     packs: bool  # the operands first, where TMA cannot read them
+    thin: float  # sm90_split_k asks TMA for no rows beyond m
     launch_us: float
     factor: float  # of all of it
 
@@ -200,17 +203,20 @@ def _of_row(config: GemmConfig) -> _OfRow:
     item = ITEM_BYTES[config.dtype]
     return _OfRow(
         resident=_resident(config),
-        cluster_m=tile_m * config.cluster[0],
-        cluster_n=tile_n * config.cluster[1],
-        tile_k=tile_k,
+        cluster_m=config.cluster_tile[0],
+        cluster_n=config.cluster_tile[1],
+        tile_k=tile_k * config.k_parts,
         cluster=config.cluster[0] * config.cluster[1],
         k_tile_us=slower * tile_m * tile_n * tile_k / (speed.products_per_us * factors.get(config.dtype, 1)),
         latency_us=_LATENCY_US / max(1, config.stages - 1),
-        stores_us=tile_m * tile_n / 1000 * speed.store_us,
+        stores_us=tile_m * tile_n / 1000 * speed.store_us / config.k_parts,
         item=item,
         is_hopper=config.kernel.startswith("sm90_"),
         packs=config.kernel.startswith("sm90_") and config.alignment < 16,
-        launch_us=_LAUNCH_US + (_CLUSTER_US if config.cluster != (1, 1) else 0),
+        thin=_THIN if config.k_parts == 1 else 0.0,
+        launch_us=_LAUNCH_US
+        + (_CLUSTER_US if config.cluster != (1, 1) else 0)
+        + (_SPLIT_US if config.k_parts > 1 else 0),
         factor=_UNTIMED if config.kernel.startswith("sm90_") and shape not in _SHAPES else 1.0,
     )
 

@@ -477,8 +477,8 @@ def test_terms_add_up():
             )
             assert t.waves == -(-t.tiles // (t.multiprocessors * t.resident))
             # The last tile of each mode costs as much as the others, but for Hopper tiles of fewer than 16 rows.
-            tile_m, tile_n, tile_k = row.tile
-            sizes = {"m": tile_m * row.cluster[0], "n": tile_n * row.cluster[1], "k": tile_k}
+            (tile_m, tile_n), tile_k = row.cluster_tile, row.tile[2]
+            sizes = {"m": tile_m, "n": tile_n, "k": tile_k}
             if problem.m < 16 and row.kernel.startswith("sm90_"):
                 del sizes["m"]
             whole = {name: -(-getattr(problem, name) // size) * size for name, size in sizes.items()}
