@@ -1,17 +1,16 @@
 // sm90_split_k: D = A * B^T on wgmma, where tiles of D are fewer than multiprocessors and k is long: the CTAs of a
 // cluster share one tile of D, multiply a part of k each, and add up their sums through distributed shared memory.
 //   A (M,K), B (N,K), D (M,N), 16-bit operands in any order; batch: outermost tile index; alignment 16 bytes
-//   cluster   {1, S} in the table: S CTAs; rank r takes the k-tiles from k * r / S on to those of rank r + 1, maybe
-//   none CTA       one part of one tile; with few stages two share a multiprocessor, and their loads in flight
-//   warpgroups 0..     consumers: each multiplies 64 rows of the tile
-//   last warp          producer: one thread starts the loads, those of the first stages before anybody else is ready
+//   cluster   {1, S} in the table: rank r of the S CTAs has the k-tiles from k * r / S to k * (r + 1) / S, maybe none
+//   CTA       one part of one tile; with few stages two share a multiprocessor, and more loads are in flight
+//   warpgroups 0, 1..  consumers: each multiplies 64 rows of the tile
+//   last warp          producer: one thread starts the loads, those of the first stages before the others are ready
 //   full[s]   1 arrival (the producer) and the stage's bytes: consumers wait
 //   empty[s]  one arrival of every consumer warp: the producer waits before it fills the stage again
 //   wgmma     one group in flight: when the next is started the one before is done, and its stage is released
-//   sums      barrier 1, of all consumers: no wgmma reads the stages any more, nor does TMA write them; there the sums
-//   go cluster   barrier: all sums lie there; rank r then adds up its share of the tile, rank 0's sums first, and
-//   stores it
-//             barrier: a CTA's shared memory outlives the others' reads
+//   sums      named barrier 1, of all consumers: no wgmma reads the stages any more; the sums go there
+//   cluster   barrier: all CTAs' sums are there; rank r adds up its share of the tile, rank 0's sums first, stores it
+//   exit      together: a CTA's sums outlive the others' reads
 // The order of the sums depends on k and S alone: the result is the same from run to run, whatever m and n.
 #pragma once
 
@@ -73,6 +72,7 @@ struct Gemm<kConfig> {
   // the reads along a row.
   using SumsLayout = Layout<Shape<Int<kBlkM>, Int<kBlkN>>, Stride<Int<kBlkN + 8>, _1>>;
   static constexpr int kVector = 16 / int(sizeof(Sum)), kVectors = kBlkN / kVector;  // of one row
+  static_assert(kVectors % kSplit == 0, "all ranks have the same to add up");
 
   struct Stages {
     alignas(1024) Element a[kBlkM * kBlkK * kStages];
@@ -203,8 +203,7 @@ struct Gemm<kConfig> {
     for (int r = 0; r < kSplit; ++r) sums[r] = mapa(smem.sums, uint32_t(r));
 
     int64_t const m_left = args.m - int64_t(tile.m) * kBlkM;
-    int const vectors = (m_left < kBlkM ? int(m_left) : kBlkM) * kVectors;
-    int const share = (vectors + kSplit - 1) / kSplit, end = min(vectors, (rank + 1) * share);
+    int const share = (m_left < kBlkM ? int(m_left) : kBlkM) * kVectors / kSplit, end = (rank + 1) * share;
     MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
         for (int vector = rank * share + thread; vector < end; vector += kConsumerThreads) {
       int const row = vector / kVectors, column = vector % kVectors * kVector;

@@ -6,7 +6,15 @@ import re
 
 import pytest
 
-from tests.emulated import mutants, mutants_persistent, mutants_simt, mutants_sm90, mutants_tensorop, mutants_tiles
+from tests.emulated import (
+    mutants,
+    mutants_persistent,
+    mutants_simt,
+    mutants_sm90,
+    mutants_split_k,
+    mutants_tensorop,
+    mutants_tiles,
+)
 from tests.emulated.driver import build, run
 from tests.emulated.mutants import Mutant
 
@@ -16,6 +24,7 @@ MUTANTS = (
     + mutants_tensorop.MUTANTS
     + mutants_persistent.MUTANTS
     + mutants_sm90.MUTANTS
+    + mutants_split_k.MUTANTS
     + mutants_tiles.MUTANTS
 )
 # What is compiled: a row in one order.

@@ -1,0 +1,142 @@
+"""Bugs planted in sm90_split_k: parts of k lost or given twice, sums read before they are there or after they are gone."""
+
+from __future__ import annotations
+
+import functools
+
+from tests.emulated.mutants import Mutant as AnyMutant
+from tests.emulated.mutants_sm90 import deadlock, race
+
+ROW = "{sm90_split_k, bf16, f32, {64, 64, 64}, 2, {1, 2}, 16}"
+K = "sm90_split_k.cuh"
+
+# Four tiles, the last of 6 rows and 2 columns, and five k-tiles: two and three, in a ring of two stages.
+Mutant = functools.partial(AnyMutant, row=ROW, file=K, sizes=(70, 66, 290))
+
+PART = "return int(int64_t(grid.k) * rank / kSplit);"
+K_TILES = "k_tiles = first_k_tile(rank + 1, grid) - begin;"
+SUMS_BARRIER = "    named_barrier_sync(kSumsBarrier, kConsumerThreads);\n"
+ALL_SUMS = "      cluster_sync();  // all ranks' sums are there\n"
+FIRST_LOADS = (
+    "        load<kOrder>(args, tile, begin, at_once, map_a, map_b, smem, write);\n      }\n      sync_warp();\n"
+)
+OF_THE_TILE = "vector = rank * share + thread;"
+
+MUTANTS = [
+    # ---- parts of k
+    Mutant(name="split_k_remainder_for_nobody", old=PART, new="return grid.k / kSplit * rank;", expect="wrong"),
+    Mutant(
+        name="split_k_remainder_given_twice",
+        old=K_TILES,
+        new="k_tiles = (grid.k + kSplit - 1) / kSplit;",
+        expect="wrong",
+    ),
+    Mutant(
+        name="split_k_all_of_k_for_each",
+        old=K_TILES,
+        new="k_tiles = grid.k - begin;",
+        expect="wrong",
+    ),
+    Mutant(
+        name="split_k_sums_of_no_k_tile_not_cleared",
+        old="    if (k_tiles == 0) clear(tCrC);\n",
+        new="",
+        expect="wrong",
+        sizes=(70, 66, 30),
+    ),
+    # ---- the ring
+    Mutant(
+        name="split_k_first_stages_loaded_again",
+        old="load<kOrder>(args, tile, begin + at_once, k_tiles - at_once,",
+        new="load<kOrder>(args, tile, begin, k_tiles - at_once,",
+        expect="wrong",
+    ),
+    Mutant(
+        name="split_k_loads_before_the_barriers",
+        old="        fence_mbarrier_init();\n" + FIRST_LOADS,
+        new="        write = producer_start<kStages>();\n" + FIRST_LOADS,
+        expect="fence",
+    ),
+    Mutant(
+        name="split_k_consumers_do_not_wait_for_the_barriers",
+        old="      sync_threads();\n      multiply<kOrder>(",
+        new="      multiply<kOrder>(",
+        expect="mbarrier",
+    ),
+    Mutant(
+        name="split_k_bytes_of_whole_boxes",
+        old="OperandA::stage_bytes(OperandA::box_of_few(args.m))",
+        new="uint32_t(OperandA::kStageBytes)",
+        expect=deadlock("parity 0: 0 phases complete, 0 of 1 arrivals and 7168 bytes missing", K),
+        sizes=(8, 66, 290),
+    ),
+    Mutant(
+        name="split_k_released_before_the_wgmma",
+        old="      warpgroup_wait_group<1>();\n      if (k_tile > 0) release(last);\n",
+        new="      if (k_tile > 0) release(last);\n      warpgroup_wait_group<1>();\n",
+        expect=race("TMA load", K, "wgmma", K),
+        sizes=(70, 66, 600),
+    ),
+    # ---- the sums
+    Mutant(
+        name="split_k_sums_over_what_wgmma_reads",
+        old=SUMS_BARRIER,
+        new="",
+        expect=race("plain store", K, "wgmma", K),
+    ),
+    Mutant(
+        name="split_k_sums_over_a_load_in_flight",
+        old="k_tile < k_tiles; ++k_tile, ++read) {\n      int const stage = read.index();",
+        new="k_tile + 1 < k_tiles; ++k_tile, ++read) {\n      int const stage = read.index();",
+        expect=race("plain store", K, "TMA load", K),
+    ),
+    Mutant(
+        name="split_k_sums_read_without_a_cluster_barrier",
+        old=ALL_SUMS,
+        new="      cluster_arrive_relaxed();\n      cluster_wait();\n",
+        expect=race("plain load", K, "plain store", K),
+    ),
+    Mutant(
+        name="split_k_sums_read_behind_a_barrier_of_the_cta",
+        old=ALL_SUMS,
+        new="      named_barrier_sync(kSumsBarrier, kConsumerThreads);\n",
+        expect=race("plain load", K, "(plain store|TMA load)", K),
+    ),
+    Mutant(
+        name="split_k_exits_while_others_read",
+        old="    cluster_sync();  // and have been read\n",
+        new="",
+        expect=r"exits without having waited for plain load by .* at sm90_split_k\.cuh:\d+, which needs its shared memory",
+    ),
+    Mutant(
+        name="split_k_its_own_sums_alone",
+        old="sums[r] = mapa(smem.sums, uint32_t(r));",
+        new="sums[r] = mapa(smem.sums, uint32_t(rank));",
+        expect="wrong",
+    ),
+    Mutant(
+        name="split_k_a_rank_left_out",
+        old="for (int r = 1; r < kSplit; ++r) {",
+        new="for (int r = 1; r < kSplit - 1; ++r) {",
+        expect="wrong",
+    ),
+    Mutant(
+        name="split_k_the_share_begins_with_the_second_vector",
+        old=OF_THE_TILE,
+        new="vector = rank * share + thread + 1;",
+        expect="wrong",
+    ),
+    Mutant(
+        name="split_k_every_rank_begins_with_the_first_row",
+        old=OF_THE_TILE,
+        new="vector = thread;",
+        expect=r"race on global memory d\+0x[0-9a-f]+",
+    ),
+    Mutant(
+        name="split_k_rows_of_whole_tiles_dealt_out_short",
+        old="* kVectors / kSplit, end",
+        new="/ kSplit * kVectors, end",
+        expect="wrong",
+        sizes=(69, 66, 290),
+    ),
+]
