@@ -89,9 +89,9 @@ class Summation(NamedTuple):
     In every kernel here one thread (of a warp, of a warpgroup) starts an element at zero and adds products of ascending
     k, one instruction after the other, without atomic additions. The chain depends on the instruction, on what it
     multiplies and sums, and on the k-tile, the last of which ends with zeros, and after each of which sums of 8-bit
-    floats leave wgmma. sm90_split_k has a chain for each of `parts` parts of k and adds up their ends in the order of k:
-    where the parts begin depends on k alone. It does not depend on the tile's m and n, the stages, the cluster
-    otherwise, the operands' orders and alignment (packing copies), or where in d the element lies.
+    floats leave wgmma. sm90_split_k has a chain for each of `parts` parts, which begin where k alone says, and adds up
+    their ends in the order of k. It does not depend on the tile's m and n, the stages, the cluster otherwise, the
+    operands' orders and alignment (packing copies), or where in d the element lies.
     That an instruction treats all its rows and columns alike, and its operands when they are swapped, is what GPUs are
     seen to do, and nowhere promised: tests/gpu/test_gpu_options.py checks it.
     """

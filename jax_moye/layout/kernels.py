@@ -477,6 +477,7 @@ _KERNELS: dict[str, Callable[[Any, str], KernelLayouts | TmaKernelLayouts]] = {
     "simt_double_buffer": _simt,
     "sm90_cooperative": kernels_sm90.describe,
     "sm90_pingpong": kernels_sm90.describe,
+    "sm90_split_k": kernels_sm90.describe,
 }
 
 DESCRIBED = tuple(_KERNELS)

@@ -17,6 +17,7 @@ a, TMA: 1 instruction, 512 sectors of 128 lines for 16384 bytes, at least 512: 1
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -424,10 +425,72 @@ class TmaKernelLayouts:
         return _tma_counts("store", store) | filled
 
 
+# ---- cuda/gemm/sm90_split_k.cuh -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitKLayouts(TmaKernelLayouts):
+    """sm90_split_k as layouts: the tile's sums in shared memory, a part of which each CTA adds up and stores.
+
+    Attributes:
+      parts: CTAs of the cluster, that share one tile.
+    """
+
+    parts: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA: one warp loads."""
+        return WARPGROUP * self.consumers + 32
+
+    @property
+    def sums_layout(self) -> Layout:
+        """The sums of a CTA's part of k in its shared memory, (BLK_M,BLK_N)."""
+        return Layout(self.tile, (self.tile[1] + 8, 1))
+
+    def smem_report(self, arch: Any = None) -> SmemReport:
+        """Shared memory of a CTA: stages, over which the sums are written in the end, and barriers."""
+        stages = sum(self.tile) * ROW_BYTES * self.stages
+        sums = self.sums_layout.cosize * dtype(self.sums).bits // 8
+        return checks.smem_bytes(
+            (Layout(max(stages, sums)), "uint8"), (Layout(self.barriers), "uint64"), align=1024, arch=arch
+        )
+
+    def staging_reports(self, columns: int | None = None) -> tuple[BankReport, BankReport]:
+        """Wavefronts of a CTA's sums: written in pairs, and of its share read as rows, from one of the CTAs."""
+        m, n = self.tile
+        pairs = Layout(((4, 8, 4, self.consumers), (2, 2, n // 8)), ((2 * m, 1, 16, ROWS), (m, 8, 8 * m)))
+        write = checks.bank_conflicts(self.sums_layout, pairs, self.sums, width=8, what="sums, written in pairs")
+        item = dtype(self.sums).bits // 8
+        read = transactions.shared_memory(self._share(n + 8, item), self.vector * item, what="sums, read as rows")
+        return write, read
+
+    def _share(self, pitch: int, item: int, base: int = 0) -> np.ndarray:
+        """The lanes' addresses of a CTA's share of the tile, vector after vector."""
+        vectors = self.tile[1] // self.vector  # of a row
+        vector = np.arange(self.tile[0] * vectors // self.parts).reshape(-1, 32)
+        return base + (vector // vectors * pitch + vector % vectors * self.vector) * item
+
+    def thread_store_report(
+        self, pitch: int, value_type: Any, base: int = 0, columns: int | None = None
+    ) -> SectorReport:
+        """Sectors of a CTA's share of d, row-major."""
+        item = dtype(value_type, "thread_store_report").bits // 8
+        return transactions.global_memory(self._share(pitch, item, base), self.vector * item, what="d, by threads")
+
+    def epilogue_counts(self, pitch: int, value_type: Any, *, by_threads: bool = True) -> dict[str, int]:
+        """What a CTA's epilogue costs, by the names of the emulator's counters; threads store whatever d is."""
+        write, read = self.staging_reports()
+        loads = {name: self.parts * number for name, number in _bank_counts("shared_load", read).items()}
+        stores = _sector_counts("global_store", self.thread_store_report(pitch, value_type))
+        return _bank_counts("shared_store", write) | loads | stores
+
+
 def describe(config: Any, order: str) -> TmaKernelLayouts:
-    """The layouts of a row of sm90_cooperative or sm90_pingpong; see `kernels.kernel_layouts`."""
+    """The layouts of a row of a Hopper kernel; see `kernels.kernel_layouts`."""
     blk_m, blk_n, blk_k = config.tile
-    cluster_m, cluster_n = config.cluster
+    split = config.kernel == "sm90_split_k"
+    cluster_m, cluster_n = (1, 1) if split else config.cluster  # CTAs that share rows of b, of a
     element = dtype(config.dtype)
     any_major, packs = element.bits == 16, config.alignment < 16
     if not (any_major or packs or order == "NT"):
@@ -435,6 +498,8 @@ def describe(config: Any, order: str) -> TmaKernelLayouts:
     pingpong = config.kernel == "sm90_pingpong"
     # Consumers side by side along m, 64 rows each; those that share 64 rows along n.
     warpgroups = (1, 1) if pingpong else (1, 2) if blk_m == ROWS else (3 if blk_m % 192 == 0 else 2, 1)
+    if split:
+        warpgroups = (blk_m // ROWS, 1)
     consumers = 2 if pingpong else warpgroups[0] * warpgroups[1]
     columns = blk_n // warpgroups[1]
 
@@ -454,7 +519,8 @@ def describe(config: Any, order: str) -> TmaKernelLayouts:
         majors = f"<{','.join('GMMA::Major::' + x.major.upper() for x in (a, b))}>"
     short = f"{sums.upper()}{element.short}{element.short}"
     op = f"SM90_{ROWS}x{columns}x{256 // element.bits}_{short}_SS{majors}"
-    return TmaKernelLayouts(
+    kind = functools.partial(SplitKLayouts, parts=config.cluster[1]) if split else TmaKernelLayouts
+    return kind(
         config.name,
         config.kernel,
         order,
