@@ -987,7 +987,8 @@ def _kernel_facts(gemm: Gemm, chosen: Ranked) -> Iterator[tuple[str, str]]:
     taken = _resources(chosen, gemm.device)
     assert terms is not None
     tile, cluster = ("x".join(map(str, sizes)) for sizes in (config.tile, config.cluster))
-    yield "tile", f"{tile}, {config.stages} stages, clusters of {cluster}, loads of {config.alignment} bytes"
+    split = " that share one tile and split k" if config.k_parts > 1 else ""
+    yield "tile", f"{tile}, {config.stages} stages, clusters of {cluster}{split}, loads of {config.alignment} bytes"
     limit = f" of {taken['smem_limit']:,}" if taken["smem_limit"] else ""
     yield "shared memory", f"{taken['smem_bytes']:,}{limit} bytes a CTA"
     yield "registers", f"{taken['registers'] or 'unknown'} a thread, {config.threads} threads"

@@ -1,4 +1,4 @@
-"""The ladder of kernels, simt_tiled to sm90_pingpong: what each rung does to memory and which instructions it needs.
+"""The ladder of kernels, simt_tiled to sm90_split_k: what each rung does to memory and which instructions it needs.
 
 Counted by the emulator, on any machine, at one shape for all rungs: shared-memory wavefronts and bank conflicts, global
 sectors, barriers, instructions per warp. Timed by the protocol of `jax_moye.bench` where JAX sees a GPU: all rungs take
@@ -46,6 +46,7 @@ RUNGS = (
     "sm80_persistent",
     "sm90_cooperative",
     "sm90_pingpong",
+    "sm90_split_k",
 )
 SHAPE = (512, 256, 128)  # what is counted unless told otherwise: eight tiles of 128x128
 GPU_SHAPE = (4096, 4096, 4096)

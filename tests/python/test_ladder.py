@@ -148,6 +148,8 @@ def test_each_idea_shows_in_its_counter():
     assert found["sm80_persistent"]["ctas"] < found["sm80_multistage"]["ctas"]
     assert moved["sm90_cooperative"] < moved["sm80_persistent"] / 4
     assert instructions["sm90_cooperative"]["wgmma"] == instructions["sm90_pingpong"]["wgmma"]
+    assert instructions["sm90_split_k"]["wgmma"] == instructions["sm90_pingpong"]["wgmma"]
+    assert found["sm90_split_k"]["barriers"]["cluster"] > 0 == found["sm90_pingpong"]["barriers"]["cluster"]
 
 
 def test_sectors_of_tma_are_not_guessed():
