@@ -213,6 +213,7 @@ def test_f16_sums_only_where_they_are_asked_for():
 def test_fast_accumulation_only_where_it_is_asked_for(kernels_are_there, monkeypatch):
     """Sums of 8-bit floats leave the tensor core every 128 of k, but for the preset that says they need not."""
     monkeypatch.setattr(_compat, "cuda_arch", lambda: 90)
+    monkeypatch.setattr(plan, "_device_meant", lambda arch: None)  # it is not here
     for dtype, name in (("e4m3", "float8_e4m3fn"), ("e5m2", "float8_e5m2")):
         fast, promoted = rows_with(dtype=dtype, accumulator="f32_fast"), rows_with(dtype=dtype, accumulator="f32")
         if not fast or not promoted:
@@ -279,7 +280,8 @@ def test_a_build_without_nvcc_leaves_a_gpu_to_xla(caplog):
         pytest.skip("this jax_moye has CUDA kernels")
     jax.clear_caches()
     with caplog.at_level(logging.INFO, logger="jax_moye"):
-        assert TARGET not in lowered_text(jax_moye.matmul, bf16(72, 72), bf16(72, 72))
+        # Large: of small ones XLA is expected to be faster, and that is what the log would say.
+        assert TARGET not in lowered_text(jax_moye.matmul, bf16(4096, 4096), bf16(4096, 4096))
     assert "built without kernels for cuda" in caplog.text
 
 
