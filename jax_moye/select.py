@@ -65,11 +65,11 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
             f"it loads {config.alignment} bytes at a time, and the operands' strides "
             f"{problem.a_strides} and {problem.b_strides} of {problem.dtype} are aligned to {problem.alignment}"
         )
-    tile_m, tile_n, tile_k = config.tile
-    tile_m, tile_n = tile_m * config.cluster[0], tile_n * config.cluster[1]  # what is scheduled
+    (tile_m, tile_n), tile_k = config.cluster_tile, config.tile[2]  # what is scheduled
     if problem.m > MAX_SIZE - tile_m or problem.n > MAX_SIZE - tile_n or problem.k > MAX_SIZE - tile_k:
         return "a dimension is over 2^31 - 1 less one tile"
-    if problem.batch * math.ceil(problem.m / tile_m) * math.ceil(problem.n / tile_n) > MAX_SIZE:
+    tiles = problem.batch * math.ceil(problem.m / tile_m) * math.ceil(problem.n / tile_n)
+    if tiles > MAX_SIZE // config.k_parts:  # CTAs of a launch: one for each part of k
         return "the result has more than 2^31 - 1 tiles"
     return None
 

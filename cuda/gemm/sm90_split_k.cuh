@@ -233,7 +233,7 @@ struct Gemm<kConfig> {
     using OperandB = typename Operands<kOrder>::B;
     TileGrid grid;
     if (Status status = make_tile_grid(kConfig.tile, args, &grid); !status.ok()) return status;
-    if (grid.tiles > 0x7fffffff / kSplit) return {"d has more tiles than 2^31 - 1 CTAs can share"};
+    if (grid.tiles > 0x7fffffff / kSplit) return {"d has more than 2^31 - 1 tiles, each counted once for a part of k"};
     TensorMap map_a = {}, map_b = {};
     if (args.k > 0) {
       Status status = OperandA::make_map(&map_a, args.a, {args.m, args.a_m_stride}, {args.k, args.a_k_stride},

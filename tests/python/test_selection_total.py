@@ -316,8 +316,7 @@ def test_each_row_accepts_sizes_as_its_predicate_says(kernel):
 def test_each_row_refuses_the_first_size_beyond_its_limit(kernel):
     """One more than the largest that the predicate allows: the launcher says no. The largest would run for hours."""
     for config in (row for row in CONFIGS if row.kernel == kernel):
-        tile_m, tile_n, tile_k = config.tile
-        steps = (tile_m * config.cluster[0], tile_n * config.cluster[1], tile_k)
+        steps = (*config.cluster_tile, config.tile[2])
         for mode, step in enumerate(steps):
             for size, is_allowed in ((MAX_SIZE - step, True), (MAX_SIZE - step + 1, False)):
                 sizes = [1, 16, 16, 16]
@@ -329,8 +328,16 @@ def test_each_row_refuses_the_first_size_beyond_its_limit(kernel):
                 if not is_allowed:
                     assert "less one tile" in reason
                     assert "less one tile" in refusal(config, problem, runs=True)
-        for rows, is_allowed in ((steps[0], True), (steps[0] + 1, False)):  # 2^31 - 1 matrices of one tile or two
-            problem = problem_with(config, (0, 16, 1), (0, 16, 1), (MAX_SIZE, rows, 1, 16))
+        # 2^31 - 1 matrices of one tile or two. A tile whose k several CTAs split counts once for each.
+        most = MAX_SIZE // config.k_parts
+        for batch, rows, is_allowed in (
+            (most, steps[0], True),
+            (most, steps[0] + 1, False),
+            (most + 1, steps[0], False),
+        ):
+            if batch > MAX_SIZE:
+                continue  # no int32
+            problem = problem_with(config, (0, 16, 1), (0, 16, 1), (batch, rows, 1, 16))
             assert (why_not(config, problem, None) is None) == is_allowed
             if not is_allowed:
                 assert "more than 2^31 - 1 tiles" in refusal(config, problem, runs=True)
