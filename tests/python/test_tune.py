@@ -43,6 +43,7 @@ def places(tmp_path, monkeypatch):
     monkeypatch.setattr(tuned, "driver_version", lambda: "580.1")
     monkeypatch.setattr(tuned, "_warned", set())
     monkeypatch.setattr(_ffi, "why_unavailable", lambda platform: None)
+    monkeypatch.setattr(_ffi, "register", lambda platform: None)
     for name in ("XLA_FLAGS", "JAX_MOYE_CUDA_ARCH"):
         monkeypatch.delenv(name, raising=False)
     tuned.forget()
