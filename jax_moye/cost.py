@@ -20,7 +20,10 @@ _USUAL_MULTIPROCESSORS = 132
 
 _LAUNCH_US = 2.0  # of a kernel whose CTAs have nothing to do
 _CLUSTER_US = 0.9  # more where CTAs form clusters
-_SPLIT_US = 1.5  # more where they add up their parts of k; not measured
+_SPLIT_US = 2.5  # more where they add up their parts of k
+_SPLIT_WAVE_US = 4.0  # each wave of them but the first: CTAs that start anew
+# Of the multiprocessors those that clusters along k fill: theirs are of one GPC, and what is left there is too small.
+_SPLIT_USABLE = {2: 1.0, 4: 0.97, 8: 0.85}
 _READ_BYTES_PER_US = 4.07e6  # of memory, streamed
 _WRITE_BYTES_PER_US = 3.4e6
 _PACK_BYTES_PER_US = 2.0e6  # read and written by the kernel that packs an operand
@@ -37,7 +40,7 @@ class _Speed(NamedTuple):
 _SPEEDS = {
     "sm90_pingpong": _Speed(2.70e6, 0.030),
     "sm90_cooperative": _Speed(2.70e6, 0.068),
-    "sm90_split_k": _Speed(2.70e6, 0.068),  # not measured: as sm90_cooperative
+    "sm90_split_k": _Speed(2.70e6, 0.068),
     "sm80_persistent": _Speed(1.34e6, 0.050),
     "sm80_multistage": _Speed(1.36e6, 0.060),
     "sm80_ldmatrix": _Speed(1.15e6, 0.060),
@@ -48,6 +51,11 @@ _SPEEDS = {
     "simt_tiled": _Speed(0.15e6, 0.060),
     "simt_overlap": _Speed(0.13e6, 0.060),
 }
+# The same where something is done to the sums before they are written, by threads and not by TMA. Beside many sums a
+# thread has registers for a few elements at a time, or for one: then latencies are not hidden. Fitted to the layers of
+# the suite.
+_FINISH_US = {"sm90_pingpong": 0.22, "sm90_cooperative": 0.34, "sm90_split_k": 0.34}
+_FINISH_FEW_US, _FINISH_ONE_US = 0.92, 2.1
 _UNMEASURED = _Speed(0.01e6, 0.060)  # a new kernel serves by name, and what no other can, until it has a line above
 # Slower by this than the kernel's products_per_us. Wide wgmma and multicast move fewer bytes per product, and on large
 # products power, which moving bytes takes, sets the clock; tiles of 64 starve on shared memory. The means of a sweep
@@ -58,6 +66,8 @@ _SHAPES = {
     ("sm90_cooperative", 64, 128, (1, 1)): 1.204,
     ("sm90_cooperative", 64, 256, (1, 1)): 1.052,
     ("sm90_cooperative", 128, 128, (1, 1)): 1.034,
+    ("sm90_cooperative", 128, 160, (1, 1)): 1.047,
+    ("sm90_cooperative", 128, 176, (1, 1)): 1.044,
     ("sm90_cooperative", 128, 192, (1, 1)): 1.047,
     ("sm90_cooperative", 128, 192, (2, 1)): 1.035,
     ("sm90_cooperative", 128, 256, (1, 1)): 1.018,
@@ -67,15 +77,23 @@ _SHAPES = {
     ("sm90_cooperative", 256, 128, (1, 1)): 1.021,
     ("sm90_cooperative", 256, 128, (1, 2)): 0.996,
     ("sm90_cooperative", 256, 128, (2, 1)): 1.004,
+    ("sm90_cooperative", 256, 176, (1, 1)): 1.01,
     ("sm90_cooperative", 256, 192, (1, 1)): 0.996,
     ("sm90_pingpong", 64, 64, (1, 1)): 1.75,  # of one wave; 2.2 of many
     ("sm90_pingpong", 64, 256, (1, 1)): 1.121,
     ("sm90_pingpong", 128, 128, (1, 1)): 1.050,
     ("sm90_pingpong", 128, 128, (1, 2)): 1.083,
     ("sm90_pingpong", 128, 128, (2, 1)): 1.082,
+    ("sm90_pingpong", 128, 160, (1, 1)): 1.066,
+    ("sm90_pingpong", 128, 176, (1, 1)): 1.055,
     ("sm90_pingpong", 128, 192, (1, 1)): 1.054,
     ("sm90_pingpong", 128, 192, (2, 1)): 1.046,
-    ("sm90_pingpong", 192, 128, (1, 1)): 1.004,
+    ("sm90_pingpong", 192, 128, (1, 1)): 1.03,
+    **{
+        ("sm90_split_k", m, n, (1, parts)): 1.2
+        for m, n in ((64, 64), (64, 128), (64, 256), (128, 128))
+        for parts in (2, 4, 8)
+    },
 }
 # Of Hopper kernels whose tile and cluster have no line above: like a kernel without a line, they serve by name, and
 # problems that no other serves, until a GPU has timed them.
@@ -145,7 +163,8 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
 
     # -(-x // y) rounds up: math.ceil of a quotient would take a tenth of a selection's time, and so would names below.
     tiles = batch * -(-m // row.cluster_m) * -(-n // row.cluster_n) * row.cluster
-    waves = -(-tiles // (multiprocessors * resident))
+    waves = -(-tiles // (int(multiprocessors * row.usable) * resident))
+    launch += row.wave_us * (waves - 1)
     # CTAs that share a multiprocessor share its speed.
     in_turn = waves * min(resident, -(-tiles // multiprocessors))
     k_tiles = -(-k // row.tile_k)
@@ -155,6 +174,8 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
             products *= 1 + row.thin * (1 - m / _THIN_ROWS)
         if problem.d_strides[1] * out % 16 and m > 1:
             stores *= _ODD_STORES
+        if problem.epilogue:
+            stores = row.finish_us
     products *= in_turn
     stores *= in_turn
     compute = products + stores
@@ -183,11 +204,14 @@ class _OfRow(NamedTuple):
     k_tile_us: float  # the products of one k-tile of a tile
     latency_us: float  # of memory, for one k-tile of a CTA
     stores_us: float  # of a tile
+    finish_us: float  # the same with an epilogue
     item: int  # bytes
     is_hopper: bool
     packs: bool  # the operands first, where TMA cannot read them
     thin: float  # sm90_split_k asks TMA for no rows beyond m
     launch_us: float
+    wave_us: float  # of each wave but the first, beside its products and stores
+    usable: float  # share of the multiprocessors
     factor: float  # of all of it
 
 
@@ -210,6 +234,7 @@ def _of_row(config: GemmConfig) -> _OfRow:
         k_tile_us=slower * tile_m * tile_n * tile_k / (speed.products_per_us * factors.get(config.dtype, 1)),
         latency_us=_LATENCY_US / max(1, config.stages - 1),
         stores_us=tile_m * tile_n / 1000 * speed.store_us / config.k_parts,
+        finish_us=tile_m * tile_n / 1000 * _finish_us(config) / config.k_parts,
         item=item,
         is_hopper=config.kernel.startswith("sm90_"),
         packs=config.kernel.startswith("sm90_") and config.alignment < 16,
@@ -217,8 +242,20 @@ def _of_row(config: GemmConfig) -> _OfRow:
         launch_us=_LAUNCH_US
         + (_CLUSTER_US if config.cluster != (1, 1) else 0)
         + (_SPLIT_US if config.k_parts > 1 else 0),
+        wave_us=_SPLIT_WAVE_US if config.k_parts > 1 else 0.0,
+        usable=_SPLIT_USABLE.get(config.k_parts, 1.0) if config.k_parts > 1 else 1.0,
         factor=_UNTIMED if config.kernel.startswith("sm90_") and shape not in _SHAPES else 1.0,
     )
+
+
+def _finish_us(config: GemmConfig) -> float:
+    """Of 1000 elements of a tile of a Hopper kernel, with an epilogue."""
+    tile_m, tile_n, _ = config.tile
+    consumers = 1 if config.kernel == "sm90_pingpong" else config.threads // 128 - 1
+    sums = tile_m * tile_n // (128 * max(1, consumers))  # of a thread
+    if sums > 176 and config.kernel == "sm90_pingpong":
+        return _FINISH_ONE_US
+    return _FINISH_FEW_US if sums > 160 else _FINISH_US.get(config.kernel, 0.0)
 
 
 def predicted_split_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> float:

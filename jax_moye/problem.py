@@ -144,6 +144,7 @@ class GemmProblem:
       out_dtype: of d.
       accumulator: what products are summed in; None: what is usual for the dtype.
       swapped: a is the contraction's right operand, because the output is contiguous along the left one's dimension.
+      epilogue: something is done to the sums before they are written, beside a conversion.
     """
 
     batch: int
@@ -157,6 +158,7 @@ class GemmProblem:
     out_dtype: str
     swapped: bool
     accumulator: str | None = None
+    epilogue: bool = False
 
     @property
     def sums(self) -> str:
@@ -192,6 +194,7 @@ def make_problem(
     lhs_permutation: tuple[int, ...] | None = None,
     rhs_permutation: tuple[int, ...] | None = None,
     accumulator: str | None = None,
+    epilogue: bool = False,
 ) -> GemmProblem:
     """The matrix multiplication that computes a contraction of row-major arrays.
 
@@ -204,6 +207,7 @@ def make_problem(
       lhs_permutation: if given, lhs is `transpose(stored, lhs_permutation)`, and `stored` is what is in memory.
       rhs_permutation: likewise.
       accumulator: what products are summed in; None: what is usual for the dtype.
+      epilogue: as in GemmProblem.
 
     Raises:
       NotServedError: it takes more than one matrix multiplication, or sizes are over the kernels' limit.
@@ -256,4 +260,5 @@ def make_problem(
         out_dtype=out_dtype,
         swapped=swapped,
         accumulator=accumulator,
+        epilogue=epilogue,
     )

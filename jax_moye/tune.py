@@ -453,7 +453,7 @@ def run(rows: Sequence[dict], target: Target, protocol: Protocol) -> int:
 
 def _xla_wins(entry: Entry) -> bool:
     row = next(row for row in configs() if row.name == entry.config)
-    choice = tuned.Choice(row, "table", entry, True)
+    choice = tuned.Choice(row, "table", entry)
     return any(choice.why_xla(us) is not None for us in entry.xla_us.values())
 
 

@@ -84,13 +84,11 @@ class Choice(NamedTuple):
       config: the row of the table.
       source: "cache": the user's; "table": the package's.
       entry: what it is from.
-      is_exact: the entry is about this variant, and not about the product alone.
     """
 
     config: GemmConfig
     source: Literal["cache", "table"]
     entry: Entry
-    is_exact: bool
 
     @property
     def us(self) -> float:
@@ -99,7 +97,7 @@ class Choice(NamedTuple):
 
     def xla_us(self, signature: str) -> float | None:
         """Microseconds of XLA; None where they were not measured."""
-        return self.entry.xla_us.get(signature) if self.is_exact else None
+        return self.entry.xla_us.get(signature)
 
     def why_xla(self, xla_us: float) -> str | None:
         """Why XLA computes the product, of which it needs xla_us; None if it does not."""
@@ -251,7 +249,8 @@ def _problem(raw: Any) -> GemmProblem:
         _check(type(raw[name]) is int and raw[name] > 0, f"{name} is no size")
     for name in ("dtype", "out_dtype", "accumulator"):
         _check(isinstance(raw[name], str), f"{name} is no dtype")
-    _check(type(raw["swapped"]) is bool, "swapped is neither true nor false")
+    for name in ("swapped", "epilogue"):
+        _check(type(raw[name]) is bool, f"{name} is neither true nor false")
     strides = {}
     for name in ("a_strides", "b_strides", "d_strides"):
         is_triple = isinstance(raw[name], list) and [type(x) for x in raw[name]] == [int, int, int]
@@ -383,14 +382,12 @@ def _find(
         ("table", _of_package(tables, kind)),
     )
     for source, entries in sources:
-        # With an epilogue the same config is likely to be the best; three launches are another matter.
-        for word in dict.fromkeys([of] if "3xtf32" in of else [of, ""]):
-            entry = entries.get((usual_key(problem), word))
-            if entry is None:
-                continue
-            row = _by_name(table).get(entry.config)
-            if row is not None and row_digest(row) == entry.row and why_not(row, problem, arch) is None:
-                return Choice(row, source, entry, word == of)
+        entry = entries.get((usual_key(problem), of))
+        if entry is None:
+            continue
+        row = _by_name(table).get(entry.config)
+        if row is not None and row_digest(row) == entry.row and why_not(row, problem, arch) is None:
+            return Choice(row, source, entry)
     return None
 
 
