@@ -317,7 +317,9 @@ using StagedRows = Layout<Shape<Int<decltype(tile_size<0>(Mma{}))::value>, Int<k
 /// one atom of every warp along m: sums to shared memory as the atoms hold them, back as rows, 16 bytes per thread, and
 /// to global memory so that a warp's accesses are contiguous.
 ///   barriers of a step: before the writes: every thread has read the step before; after them: this one is there
-template <class Mma, int kTileM, int kTileN, Dtype kAccumulator, class SmemLayout = StagedRows<Mma, kTileN>>
+/// kTogether: vectors that a thread finishes together at most, 1 or 4; 4 take registers beside the accumulators.
+template <class Mma, int kTileM, int kTileN, Dtype kAccumulator, class SmemLayout = StagedRows<Mma, kTileN>,
+          int kTogether = 4>
 struct StagedEpilogue {
   using Sum = typename Accumulator<kAccumulator>::Sum;
   static constexpr int kThreads = decltype(size(Mma{}))::value;
@@ -351,7 +353,10 @@ struct StagedEpilogue {
       static_assert(kTileN % kVector == 0, "rows are whole vectors");
       // A thread stays in its columns where they divide the threads.
       constexpr int kRowStep = kThreads % kVectors == 0 ? kThreads / kVectors : 0;
-      constexpr int kCount = kRowStep == 0 ? 1 : kRows / kRowStep % 4 == 0 ? 4 : kRows % (2 * kRowStep) == 0 ? 2 : 1;
+      constexpr int kCount = kRowStep == 0 || kTogether == 1 ? 1
+                             : kRows / kRowStep % 4 == 0     ? 4
+                             : kRows % (2 * kRowStep) == 0   ? 2
+                                                             : 1;
       MOYE_NO_UNROLL
       for (int vector = thread; vector < kRows * kVectors; vector += kThreads * kCount) {
         int const row = vector / kVectors, column = vector % kVectors * kVector;

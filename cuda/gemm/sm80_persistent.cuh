@@ -69,7 +69,8 @@ struct Gemm<kConfig> {
   template <Major kMajor>
   using SmemCopyAtom = FragmentCopyAtom<Element, kMajor>;
 
-  using Epilogue = StagedEpilogue<TiledMma, kBlkM, kBlkN, kConfig.accumulator>;
+  // One vector at a time: the next tile's loads are under way, and their addresses take the registers.
+  using Epilogue = StagedEpilogue<TiledMma, kBlkM, kBlkN, kConfig.accumulator, StagedRows<TiledMma, kBlkN>, 1>;
 
   struct Operands {
     alignas(1024) Element a[kBlkM * kBlkK * kStages];
