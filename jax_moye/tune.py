@@ -273,7 +273,9 @@ def _candidates(product: Product, target: Target, protocol: Protocol) -> tuple[K
             raise NotServedError(reason)
     may_split = product.epilogue is None
     permutations = (lhs.permutation, rhs.permutation)
-    call = plan.find_kernel(request, lhs.aval, rhs.aval, permutations, target.arch, target.platform, may_split)
+    call = plan.find_kernel(
+        request, lhs.aval, rhs.aval, permutations, target.arch, target.platform, may_split, epilogue=product.epilogue
+    )
     if call is None:
         raise NotServedError("a size is 0")
     rows = plan.usable_rows(target.platform, target.arch)

@@ -277,13 +277,13 @@ def test_a_kernel_without_a_speed_comes_last():
 
 @pytest.mark.parametrize("kernel", ["sm90_cooperative", "sm90_pingpong"])
 def test_a_tile_that_no_gpu_has_timed_comes_last(kernel):
-    """However well it divides the problem: 132 tiles of 128x176 are one wave, of 128x128 two."""
+    """However well it divides the problem: 132 tiles of 128x208 are one wave, of 128x128 two."""
     fields = dict(
         kernel=kernel, orders=("NN", "NT", "TN", "TT"), threads=384, smem_bytes=200_000, min_arch=90, max_arch=90
     )
-    untimed = example_config(**fields, tile=(128, 176, 64), stages=4)
+    untimed = example_config(**fields, tile=(128, 208, 64), stages=4)
     timed = example_config(**fields, tile=(128, 128, 64), stages=5)
-    for m, n, k in ((12 * 128, 11 * 176, 4096), (128, 176, 8), (8, 8, 0), (4096, 4096, 4096)):
+    for m, n, k in ((12 * 128, 11 * 208, 4096), (128, 208, 8), (8, 8, 0), (4096, 4096, 4096)):
         ranked = rank(row_major_problem(m, n, k), 90, (untimed, timed))
         assert [candidate.config for candidate in ranked] == [timed, untimed], (m, n, k)
         assert select(row_major_problem(m, n, k), 90, (untimed,)) is untimed

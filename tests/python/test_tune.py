@@ -299,6 +299,7 @@ def test_an_epilogue_has_its_own_entry(places):
     keep(entry)
     found = jax_moye.explain(layer, *args, device="h200")[0]
     assert (found.computed_by, found.config.name, found.chosen_by) == ("moye", able(gemm)[1], "cache")
+    assert f'config = "{able(gemm)[1]}"' in lowered_text(layer, *args)
     keep(dataclasses.replace(entry_of(gemm, us, 8.0, variant="silu bias"), problem=layers))
     found = jax_moye.explain(layer, *args, device="h200")[0]
     assert found.epilogue_reason.startswith("measured: XLA 8 us, our best")
@@ -836,7 +837,7 @@ def test_regret_is_of_todays_model(places):
 def test_choices_print_what_they_are():
     gemm = explained(*SHAPE, implementation="moye")
     entry = entry_of(gemm)
-    choice = Choice(gemm.config, "table", entry, True)
+    choice = Choice(gemm.config, "table", entry)
     assert choice.why_xla(1e9) is None
     assert tune.words(entry) == "256x128x512 NN bf16"
     odd = explained((3, 31, 65), (3, 65, 33), "bfloat16", implementation="moye")
