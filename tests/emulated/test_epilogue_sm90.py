@@ -9,7 +9,8 @@ import jax_moye
 from tests.emulated.emulate import emulate
 from tests.emulated.problems import Problem, make_call, product
 
-CONFIGS = [c for c in jax_moye.configs() if c.kernel.startswith("sm90_")]
+# sm90_split_k stores by threads alone: they add up the parts of other CTAs first.
+CONFIGS = [c for c in jax_moye.configs() if c.kernel in ("sm90_cooperative", "sm90_pingpong")]
 ROWS = [(c, out_dtype) for c in CONFIGS for out_dtype in c.out_dtypes]
 every_row = pytest.mark.parametrize(("config", "out_dtype"), ROWS, ids=[f"{c.name}-{out}" for c, out in ROWS])
 
