@@ -612,12 +612,13 @@ def _text(x: float, y: float, text: str, anchor: str = "start", weight: str = "n
 
 
 def kernel_source(kernel: str) -> list[str]:
-    """The lines of cuda/gemm/<kernel>.cuh, of the clone one is in, or of the one that this file lies in.
+    """The lines of cuda/gemm/<kernel>.cuh, of the clone one is in, also in a folder of it, or of this file's.
 
     A header, tensorop.h, is named with its suffix.
     """
     name = kernel if kernel.endswith(".h") else f"{kernel}.cuh"
-    for root in (pathlib.Path(), pathlib.Path(__file__).resolve().parents[1]):
+    here = pathlib.Path().resolve()
+    for root in (here, *here.parents, pathlib.Path(__file__).resolve().parents[1]):
         file = root / "cuda" / "gemm" / name
         if file.is_file():
             return file.read_text(encoding="utf-8").splitlines()
