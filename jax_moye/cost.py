@@ -243,7 +243,7 @@ def _of_row(config: GemmConfig) -> _OfRow:
         + (_CLUSTER_US if config.cluster != (1, 1) else 0)
         + (_SPLIT_US if config.k_parts > 1 else 0),
         wave_us=_SPLIT_WAVE_US if config.k_parts > 1 else 0.0,
-        usable=_SPLIT_USABLE.get(config.k_parts, 1.0) if config.k_parts > 1 else 1.0,
+        usable=_SPLIT_USABLE.get(config.k_parts, 1.0),
         factor=_UNTIMED if config.kernel.startswith("sm90_") and shape not in _SHAPES else 1.0,
     )
 
