@@ -37,4 +37,11 @@ def use_installed(package: str, path: MutableSequence[str]) -> None:
     path[:] = spec.submodule_search_locations
 
 
+def clone() -> pathlib.Path | None:
+    """The root of the clone one is in, also in a folder of it, or of the one that this file lies in; else None."""
+    here = pathlib.Path().resolve()
+    roots = (here, *here.parents, pathlib.Path(__file__).resolve().parents[1])
+    return next((root for root in roots if (root / "cuda/gemm/configs.h").is_file()), None)
+
+
 use_installed(__package__, sys.modules[__package__].__path__)

@@ -18,9 +18,9 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
+from jax_moye._checkout import clone
 from jax_moye.bench_report import command_output
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 LEFT_OUT = {".git", ".venv", "build", "dist", "docs", "examples", "tests", "results", "__pycache__", "_registers.json"}
 PATHS = ("suite", "out", "svg")  # of the arguments
 # What is usual is no part of a row's name (cmake/JaxMoyeConfigs.cmake).
@@ -133,8 +133,11 @@ def main(arguments: argparse.Namespace) -> int:
         stem = arguments.kernel.stem
         if any(re.findall(r"\w+", row)[0] != stem for row in arguments.config_row):
             raise ValueError(f"--config-row begins with the name of the kernel, which is its file's, {stem}")
+        root = clone()
+        if root is None:
+            raise ValueError("--kernel builds in a copy of a clone: run it in one")
         tree = pathlib.Path(tempfile.gettempdir()) / f"jax_moye_kernel_{os.getuid()}" / stem
-        make_tree(ROOT, tree, arguments.kernel, arguments.config_row)
+        make_tree(root, tree, arguments.kernel, arguments.config_row)
         print(f"jax_moye bench: building {', '.join(names)} in {tree}", file=sys.stderr, flush=True)
         for command in commands(tree, names, arguments.emulator or arguments.interpret):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -145,7 +148,7 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"jax_moye bench: {error}", file=sys.stderr)
         return 1
     commit = os.environ.get("JAX_MOYE_COMMIT") or command_output(
-        "git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=9"
+        "git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=9"
     )
     python_path = [str(tree), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {

@@ -31,6 +31,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 import jax_moye
+from jax_moye._checkout import clone
 from jax_moye.configs import GemmConfig
 from jax_moye.progress import progress
 
@@ -617,11 +618,9 @@ def kernel_source(kernel: str) -> list[str]:
     A header, tensorop.h, is named with its suffix.
     """
     name = kernel if kernel.endswith(".h") else f"{kernel}.cuh"
-    here = pathlib.Path().resolve()
-    for root in (here, *here.parents, pathlib.Path(__file__).resolve().parents[1]):
-        file = root / "cuda" / "gemm" / name
-        if file.is_file():
-            return file.read_text(encoding="utf-8").splitlines()
+    root = clone()
+    if root is not None and (file := root / "cuda" / "gemm" / name).is_file():
+        return file.read_text(encoding="utf-8").splitlines()
     raise FileNotFoundError(f"cuda/gemm/{name} is not here: run this in a clone of the repository")
 
 

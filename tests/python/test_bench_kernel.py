@@ -20,8 +20,7 @@ NAME = "my_kernel_bf16_32x64x16_s1_a4"
 
 
 @pytest.fixture
-def kernel(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench_kernel, "ROOT", ROOT)  # the package under test may be an installed one
+def kernel(tmp_path):
     path = tmp_path / "my_kernel.cuh"
     path.write_text("#pragma once\n")
     return path
