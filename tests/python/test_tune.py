@@ -537,6 +537,18 @@ def test_tune_writes_what_the_next_program_does(fake):
     assert explained(*SHAPE).predicted_us == explained(*SHAPE).chosen.us  # the model's, of the row that was measured
 
 
+def test_tune_writes_of_a_layer_what_the_next_one_finds(fake):
+    def layer(x, w, b):
+        return jax_moye.linear(x, w, b, activation="silu")
+
+    args = [jax.ShapeDtypeStruct(shape, bf16) for shape in ((2048, 2048), (2048, 2048), (2048,))]
+    fake |= {"us": lambda i: 20.0 - (i == 2), "xla_us": 30.0}
+    (product,) = jax_moye.tune(layer, *args).products
+    assert (product.entry.variant, product.entry.problem.epilogue) == ("silu bias", True)
+    found = jax_moye.explain(layer, *args, device="h200")[0]
+    assert (found.chosen_by, found.config.name) == ("cache", product.entry.config)
+
+
 def test_all_configs_and_some(fake):
     fake["us"] = lambda i: 10.0 + i
     gemm = explained(*SHAPE, implementation="moye")
