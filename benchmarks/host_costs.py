@@ -33,9 +33,9 @@ import numpy as np
 from jax import lax
 
 import jax_moye
-from jax_moye import _ffi
-from jax_moye.problem import GemmProblem, make_problem
-from jax_moye.select import select
+from jax_moye._kernels import ffi
+from jax_moye._selection.problem import GemmProblem, make_problem
+from jax_moye._selection.select import select
 
 LAYERS, WIDTH, BATCH = 12, 256, 64
 MATRICES = (((1,), (0,)), ((), ()))
@@ -189,11 +189,11 @@ def handler_us(library: ctypes.CDLL, calls: int = 200) -> dict[str, float]:
 # What --gpu times: a target, a row of the table, the sizes (batch, m, n, k), and the operands of the epilogue. Both
 # matrices are contiguous along k; where that is odd, a kernel packs them first.
 ON_A_GPU = (
-    (_ffi.TARGET, "sm90_pingpong_bf16_128x128x64_s5_a16", (1, 128, 128, 128), ""),
-    (_ffi.TARGET, "sm90_cooperative_bf16_128x256x64_s4_c2x1_a16", (1, 128, 128, 128), ""),
-    (_ffi.TARGET, "sm90_cooperative_bf16_128x256x64_s4_a2", (1, 128, 128, 127), ""),
-    (_ffi.TARGET, "sm80_multistage_bf16_128x128x32_s4_a16", (1, 128, 128, 128), ""),
-    (_ffi.FUSED_TARGET, "sm90_pingpong_bf16_128x128x64_s5_a16", (1, 128, 128, 128), "c,bias"),
+    (ffi.TARGET, "sm90_pingpong_bf16_128x128x64_s5_a16", (1, 128, 128, 128), ""),
+    (ffi.TARGET, "sm90_cooperative_bf16_128x256x64_s4_c2x1_a16", (1, 128, 128, 128), ""),
+    (ffi.TARGET, "sm90_cooperative_bf16_128x256x64_s4_a2", (1, 128, 128, 127), ""),
+    (ffi.TARGET, "sm80_multistage_bf16_128x128x32_s4_a16", (1, 128, 128, 128), ""),
+    (ffi.FUSED_TARGET, "sm90_pingpong_bf16_128x128x64_s5_a16", (1, 128, 128, 128), "c,bias"),
 )
 
 
@@ -206,7 +206,7 @@ def handler_on_gpu_us(
     """
     size = 128  # one tile or a few: the GPU keeps up with the host
     int64s = functools.partial(np.array, dtype=np.int64)
-    handlers = _ffi.extension("cuda").handlers()  # type: ignore[union-attr]
+    handlers = ffi.extension("cuda").handlers()  # type: ignore[union-attr]
     library.time_handler.argtypes = [ctypes.c_void_p]
     library.timed_quantile.restype, library.timed_quantile.argtypes = ctypes.c_double, [ctypes.c_double]
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -248,12 +248,12 @@ def handler_on_gpu_us(
         attributes = dict(config=config, sizes=int64s(sizes))
         attributes |= dict(a_strides=int64s(along_k), b_strides=int64s(along_k), d_strides=int64s(d_strides))
         operands = [a, a]
-        if target == _ffi.FUSED_TARGET:
+        if target == ffi.FUSED_TARGET:
             epilogue = dict(activation="gelu_tanh", alpha=np.float64(1), beta=np.float64(1), operands=names)
             epilogue |= dict(c_strides=int64s(d_strides), bias_strides=int64s([0, 0, 1]))
             attributes |= epilogue | dict(residual_strides=int64s([0, 0, 0]))
             operands += [a, jnp.zeros((size,), jnp.bfloat16)]
-        module = _ffi.extension("cpu")
+        module = ffi.extension("cpu")
         scratch = module.workspace_bytes(config, sizes, along_k, along_k, d_strides, "bf16")  # type: ignore[union-attr]
         what = dict(target=target, config=config, sizes=sizes, operands=names)
         measure(what, pointer(handlers[target]), operands, scratch, attributes)
@@ -311,7 +311,7 @@ def main() -> None:
         print(f"eager {name} of 8 x 8 on the CPU by XLA: {eager_call(fun, x, x):.1f} us")
     with tempfile.TemporaryDirectory() as folder:
         us = handler_us(build_handlers(pathlib.Path(folder)))
-    for empty, ours, target in (("Empty", "Decode", _ffi.TARGET), ("EmptyFused", "DecodeFused", _ffi.FUSED_TARGET)):
+    for empty, ours, target in (("Empty", "Decode", ffi.TARGET), ("EmptyFused", "DecodeFused", ffi.FUSED_TARGET)):
         beyond = us[ours] - us[empty]
         print(
             f"handler {target} before the launch: {us[ours]:.2f} us, an empty one {us[empty]:.2f}, beyond: {beyond:.2f}"

@@ -6,29 +6,30 @@ Importing this package touches no CUDA driver and starts no JAX backend.
 import importlib
 
 # _checkout comes first, as its name makes it: it decides where the others are imported from.
-from jax_moye import _checkout, _ffi
-from jax_moye import checkpoint_policies as checkpoint_policies
-from jax_moye.configs import GemmConfig as GemmConfig
-from jax_moye.configs import configs as configs
-from jax_moye.dot_general import dot_general as dot_general
-from jax_moye.dot_general import einsum as einsum
-from jax_moye.explain import explain as explain
-from jax_moye.export import EXPORT_DISABLED_CHECKS as EXPORT_DISABLED_CHECKS
-from jax_moye.export import register as register
-from jax_moye.intercept import intercept as intercept
-from jax_moye.interpret import InterpretParams as InterpretParams
-from jax_moye.linear import gated_linear_unit as gated_linear_unit
-from jax_moye.linear import linear as linear
-from jax_moye.matmul import matmul as matmul
-from jax_moye.options import options as options
-from jax_moye.report import report as report
-from jax_moye.target import cuda_target as cuda_target
-from jax_moye.tune import tune as tune
+from jax_moye import _checkout
+from jax_moye._api import checkpoint_policies as checkpoint_policies
+from jax_moye._api.dot_general import dot_general as dot_general
+from jax_moye._api.dot_general import einsum as einsum
+from jax_moye._api.export import EXPORT_DISABLED_CHECKS as EXPORT_DISABLED_CHECKS
+from jax_moye._api.export import register as register
+from jax_moye._api.intercept import intercept as intercept
+from jax_moye._api.linear import gated_linear_unit as gated_linear_unit
+from jax_moye._api.linear import linear as linear
+from jax_moye._api.matmul import matmul as matmul
+from jax_moye._api.options import options as options
+from jax_moye._inspect.explain import explain as explain
+from jax_moye._inspect.report import report as report
+from jax_moye._kernels import ffi
+from jax_moye._kernels.configs import GemmConfig as GemmConfig
+from jax_moye._kernels.configs import configs as configs
+from jax_moye._kernels.interpret import InterpretParams as InterpretParams
+from jax_moye._kernels.target import cuda_target as cuda_target
+from jax_moye._tune.tune import tune as tune
 
 del _checkout
 
 # JAX keeps it until the CUDA backend starts, if one does. Any other platform's handler is registered when it is needed.
-_ffi.register_cuda()
+ffi.register_cuda()
 
 
 def __getattr__(name: str) -> object:

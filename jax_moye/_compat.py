@@ -246,7 +246,7 @@ def hook_dot_general(take: Callable[..., Any]) -> Callable[[], None]:
     All of JAX's matrix products end in `dot_general_p.bind`, the one place that no other module holds a copy of: names
     such as jax.lax.dot_general are bound as default arguments and by `from ... import`. The primitive is public
     (jax.extend.core.primitives); that an attribute of the object replaces the method of its class is Python's, and that
-    callers look it up there at every call is JAX's habit: tests/python/test_intercept.py fails when that changes.
+    callers look it up there at every call is JAX's habit: tests/python/_api/test_intercept.py fails when that changes.
 
     Returns:
       What puts back what was found.

@@ -22,7 +22,6 @@ import traceback
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 COMPILERS = ["cc", "c++", "gcc", "g++", "clang", "nvcc", "ptxas", "ld", "as", "cmake", "ninja", "make", "nvidia-smi"]
-DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "tf32": "float32", "s8": "int8"}
 
 
 def _command(*arguments):
@@ -84,16 +83,17 @@ def check_emulator():
     import numpy as np
 
     import jax_moye
+    from jax_moye._kernels.dtypes import numpy_dtype
 
     rng = np.random.default_rng(0)
     a, b = rng.integers(-3, 4, (72, 64)), rng.integers(-3, 4, (64, 80))
     rows = {}
     for row in jax_moye.configs():
-        if row.dtype in DTYPES:
+        if row.dtype in ("bf16", "f16", "f32", "tf32", "s8"):
             rows.setdefault(row.kernel, row)
     assert rows, "no row can be run"
     for row in rows.values():
-        dtype = jnp.dtype(DTYPES[row.dtype])
+        dtype = numpy_dtype(row.dtype)
         d = jax_moye.matmul(
             jnp.asarray(a, dtype),
             jnp.asarray(b, dtype),

@@ -13,29 +13,23 @@ import re
 import sys
 from collections.abc import Iterable
 
+import jax_moye
+from jax_moye._kernels.dtypes import JAX_NAMES
+
 README = pathlib.Path(__file__).resolve().parents[1] / "README.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
-DTYPES = {
-    "bf16": "bfloat16",
-    "f16": "float16",
-    "f32": "float32",
-    "f64": "float64",
-    "tf32": "float32 as TF32",
-    "s8": "int8",
-    "s32": "int32",
-    "e4m3": "float8_e4m3fn",
-    "e5m2": "float8_e5m2",
-}
 
 
 def _cell(values: Iterable[object]) -> str:
     return ", ".join(str(value) for value in dict.fromkeys(values))
 
 
+def _memory(dtype: str) -> str:
+    return JAX_NAMES[dtype] + (" as TF32" if dtype == "tf32" else "")
+
+
 def table() -> str:
     """The table in Markdown: one line per kernel and operand dtype, rows of the same kernel and dtype together."""
-    import jax_moye
-
     lines = [
         "| kernel | operands | results | tiles (mxnxk) | alignment, bytes | orders (a, b) | GPUs |",
         "|---|---|---|---|---|---|---|",
@@ -45,8 +39,8 @@ def table() -> str:
         configs = list(group)
         cells = (
             f"`{kernel}`",
-            DTYPES[dtype],
-            _cell(DTYPES[out] for config in configs for out in config.out_dtypes),
+            _memory(dtype),
+            _cell(JAX_NAMES[out] for config in configs for out in config.out_dtypes),
             _cell("x".join(map(str, config.tile)) for config in configs),
             _cell(sorted((config.alignment for config in configs), reverse=True)),
             _cell(order for config in configs for order in config.orders),

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from jax_moye.linear import linear
+from jax_moye._api.linear import linear
 
 Model = TypeVar("Model")
 

@@ -206,7 +206,11 @@ def test_what_public_functions_return_is_in_the_reference():
             for cls in (hint, *typing.get_args(hint)):
                 if getattr(cls, "__module__", "").startswith("jax_moye"):
                     returned.add(f"{cls.__module__}.{cls.__qualname__}")
-    assert {"jax_moye.explain.Explanation", "jax_moye.report.Report", "jax_moye.intercept.Interception"} <= returned
+    assert {
+        "jax_moye._inspect.explain.Explanation",
+        "jax_moye._inspect.report.Report",
+        "jax_moye._api.intercept.Interception",
+    } <= returned
     assert returned <= named
 
 

@@ -114,7 +114,7 @@ def test_a_right_wheel(files):
     [
         ("jax_moye/_moye_cuda.abi3.so", r"lacks jax_moye/_moye_cuda\.abi3\.so"),
         ("jax_moye/_registers.json", r"lacks jax_moye/_registers\.json"),
-        ("jax_moye/matmul.py", r"lacks jax_moye/matmul\.py"),
+        ("jax_moye/_api/matmul.py", r"lacks jax_moye/matmul\.py"),
         ("jax_moye/_moye_cpu.pyi", r"lacks jax_moye/_moye_cpu\.pyi"),
         ("licenses/LICENSE", r"lacks \*\.dist-info/licenses/LICENSE"),
         ("licenses/nanobind/LICENSE", r"lacks \*\.dist-info/licenses/nanobind/LICENSE"),

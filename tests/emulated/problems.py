@@ -5,20 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
-import ml_dtypes
 import numpy as np
 
-NUMPY_DTYPES = {
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "f16": np.dtype(np.float16),
-    "f32": np.dtype(np.float32),
-    "f64": np.dtype(np.float64),
-    "tf32": np.dtype(np.float32),  # in memory
-    "s8": np.dtype(np.int8),
-    "s32": np.dtype(np.int32),
-    "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "e5m2": np.dtype(ml_dtypes.float8_e5m2),
-}
+from jax_moye._kernels.dtypes import DTYPES, numpy_dtype
+
+NUMPY_DTYPES = {name: numpy_dtype(name) for name in DTYPES}
 # Relative error of one rounding to nearest; integers do not round.
 # f32_fast: as the emulator adds, and a GPU does not.
 UNIT = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53, "s32": 0.0, "f32_fast": 2.0**-24}

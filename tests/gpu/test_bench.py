@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 from jax_moye import __main__ as cli
-from jax_moye import bench_arms, bench_check
+from jax_moye._bench import contenders
+from jax_moye._timing import correctness
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 
@@ -42,14 +43,14 @@ def test_a_row_of_each_kind(tmp_path):
         assert row["burst"]["us"] > 0
 
 
-@pytest.mark.parametrize("launches", list(bench_arms.LAUNCHES))
+@pytest.mark.parametrize("launches", list(contenders.LAUNCHES))
 def test_a_loop_holds_its_products(launches):
     """XLA for GPUs does not move them out, and the loop's results are those of single programs."""
     keys = jax.random.split(jax.random.key(0), 6)
     operands = [[jax.random.normal(key, (256, 256), jnp.bfloat16) for key in keys[i : i + 3]] for i in (0, 3)]
-    options = bench_arms.LAUNCHES[launches]
-    loop = bench_arms.looped_arm("xla", jnp.matmul, operands, 3, options)
-    plain = bench_arms.jax_arm("xla", jnp.matmul, [tuple(operands)], options)
-    assert not bench_arms.compile_all([loop, plain], lambda arm: False)
+    options = contenders.LAUNCHES[launches]
+    loop = contenders.looped_arm("xla", jnp.matmul, operands, 3, options)
+    plain = contenders.jax_arm("xla", jnp.matmul, [tuple(operands)], options)
+    assert not contenders.compile_all([loop, plain], lambda arm: False)
     for x, y in zip(loop.run(0), plain.run(0), strict=True):
-        assert bench_check.same_bits(x, y)
+        assert correctness.same_bits(x, y)

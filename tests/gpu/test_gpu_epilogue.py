@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import jax_moye
-from jax_moye import _compat, _ffi
+from jax_moye import _compat
+from jax_moye._kernels import ffi
 from tests.emulated.problems import NUMPY_DTYPES, Problem, gpu_accumulation_bound, make_call, product
 from tests.emulated.test_epilogue import ACTIVATIONS, CASES, INTEGER_CASES, Case, Epilogue, float_outputs, make
 
@@ -30,16 +31,16 @@ def _x64():
 def config(request, gpu):
     """The row a test is about; skips where this GPU does not run it."""
     row, arch = request.param, _compat.cuda_arch()
-    if arch < row.min_arch or (row.max_arch and arch > row.max_arch) or row.name not in _ffi.built("cuda"):
+    if arch < row.min_arch or (row.max_arch and arch > row.max_arch) or row.name not in ffi.built("cuda"):
         pytest.skip(f"{row.name} is for {row.archs}, and this is sm_{arch}")
-    _ffi.register("cuda")
+    ffi.register("cuda")
     return row
 
 
 def workspace_bytes(config, call) -> int:
     """That the call needs: rows of alignment below 16 pack operands that TMA cannot read."""
     (out,) = {dtype for dtype in config.out_dtypes if NUMPY_DTYPES[dtype] == call.d.dtype}
-    module = _ffi.extension("cpu")  # it knows all kernels
+    module = ffi.extension("cpu")  # it knows all kernels
     return module.workspace_bytes(config.name, call.sizes, call.a_strides, call.b_strides, call.d_strides, out)
 
 
@@ -62,7 +63,7 @@ def fused_call(config, call, options, aliases=None):
     d = jax.ShapeDtypeStruct(call.d.shape, call.d.dtype)
     workspace = jax.ShapeDtypeStruct((workspace_bytes(config, call),), jnp.uint8)
     results = [d, workspace] + [d] * ("preactivation" in options)
-    fun = jax.ffi.ffi_call(_ffi.FUSED_TARGET, results, input_output_aliases=aliases)
+    fun = jax.ffi.ffi_call(ffi.FUSED_TARGET, results, input_output_aliases=aliases)
     operands = [call.a, call.b, *(options[name] for name in names)]
     return functools.partial(fun, **attributes), operands
 
@@ -169,7 +170,7 @@ def test_c_updated_in_place(config):
 def test_command_buffers():
     """Five fused launches in a row are recorded into a CUDA graph and replayed, with other buffers each time."""
     config = next(c for c in jax_moye.configs() if c.name == "sm80_multistage_bf16_64x64x64_s3_a16")
-    _ffi.register("cuda")
+    ffi.register("cuda")
     problem = Problem(64, 64, 64)
     call = make_call(config, problem, "bf16")
     epilogue = Epilogue(Case("relu", bias="n"), problem, call.d, "integers")

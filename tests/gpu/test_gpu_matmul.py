@@ -16,7 +16,8 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_moye
-from jax_moye import _compat, _ffi
+from jax_moye import _compat
+from jax_moye._kernels import ffi
 from tests.emulated.problems import NUMPY_DTYPES, UNIT, gpu_accumulation_bound, order_for
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
@@ -41,7 +42,7 @@ def why_not_here(config) -> str | None:
     arch = _compat.cuda_arch()
     if arch < config.min_arch or (config.max_arch and arch > config.max_arch):
         return f"{config.name} is for {config.archs}"
-    return None if config.name in _ffi.built("cuda") else f"{config.name} is not in this build"
+    return None if config.name in ffi.built("cuda") else f"{config.name} is not in this build"
 
 
 def configs_here() -> list:

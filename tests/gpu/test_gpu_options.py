@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import jax_moye
-from jax_moye import _compat, _ffi
-from jax_moye.select import Summation, summation
+from jax_moye import _compat
+from jax_moye._kernels import ffi
+from jax_moye._selection.select import Summation, summation
 from tests.emulated.problems import NUMPY_DTYPES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
@@ -44,7 +45,7 @@ def families() -> dict[Summation, list]:
     arch = _compat.cuda_arch() or 0
     found: dict[Summation, list] = {}
     for row in jax_moye.configs():
-        if row.min_arch <= arch and (not row.max_arch or arch <= row.max_arch) and row.name in _ffi.built("cuda"):
+        if row.min_arch <= arch and (not row.max_arch or arch <= row.max_arch) and row.name in ffi.built("cuda"):
             found.setdefault(summation(row), []).append(row)
     return found
 

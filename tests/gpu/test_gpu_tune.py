@@ -13,23 +13,25 @@ import numpy as np
 import pytest
 
 import jax_moye
-from jax_moye import _compat, plan, tune_times, tuned
-from jax_moye.devices import of_jax
-from jax_moye.select import rank, why_not
+from jax_moye import _compat
+from jax_moye._kernels.devices import of_jax
+from jax_moye._selection import measurements, plan
+from jax_moye._selection.select import rank, why_not
+from jax_moye._tune import times
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 
 M, N, K = 192, 320, 448
-tune = importlib.import_module("jax_moye.tune")  # the module: jax_moye.tune is the function
+tune = importlib.import_module("jax_moye._tune.tune")  # the module: jax_moye.tune is the function
 
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv(tuned.VARIABLE, str(tmp_path))
-    monkeypatch.setattr(tuned, "TABLES", tmp_path / "tables")
-    tuned.forget()
+    monkeypatch.setenv(measurements.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(measurements, "TABLES", tmp_path / "tables")
+    measurements.forget()
     yield
-    tuned.forget()
+    measurements.forget()
 
 
 def operands(rng, dtype="bfloat16"):
@@ -60,7 +62,7 @@ def test_what_is_measured_is_what_runs(gpu):
     assert all(0.5 < us < 1000 for us in [*product.entry.us.values(), *product.entry.xla_us.values()])
     assert len(product.entry.xla_us) == 1
     assert [np.asarray(x).tobytes() for x in (a, b)] == before
-    assert found.path == pathlib.Path(tuned.cache_file(of_jax(gpu).kind))
+    assert found.path == pathlib.Path(measurements.cache_file(of_jax(gpu).kind))
 
     assert config_of(program(implementation="moye"), a, b) == product.entry.config
     explanation = jax_moye.explain(a, b, implementation="moye")[0]
@@ -73,15 +75,20 @@ def test_what_is_measured_is_what_runs(gpu):
         row for row in rows if row.name != product.entry.config and why_not(row, explanation.problem, 90) is None
     )
     changed = dataclasses.replace(
-        product.entry, config=other.name, row=tuned.row_digest(other), us={other.name: 1.0}, xla_us={}, host_bound=False
+        product.entry,
+        config=other.name,
+        row=measurements.row_digest(other),
+        us={other.name: 1.0},
+        xla_us={},
+        host_bound=False,
     )
-    head = tuned.read(found.path).head
-    tuned.write(found.path, head, [changed])
+    head = measurements.read(found.path).head
+    measurements.write(found.path, head, [changed])
     fun = program(implementation="moye")
     assert config_of(fun, a, b) == other.name
     np.testing.assert_array_equal(np.asarray(fun(a, b), np.float64), exact.astype(a.dtype).astype(np.float64))
     (words,) = product.entry.xla_us
-    tuned.write(found.path, head, [dataclasses.replace(changed, xla_us={words: 0.5})])
+    measurements.write(found.path, head, [dataclasses.replace(changed, xla_us={words: 0.5})])
     assert config_of(program(), a, b) is None
     np.testing.assert_array_equal(np.asarray(program()(a, b), np.float64), exact.astype(a.dtype).astype(np.float64))
 
@@ -93,11 +100,11 @@ def test_each_way_of_timing_finds_results_right(gpu, dtype, monkeypatch):
     out = "int32" if dtype == "int8" else dtype
     product = jax_moye.explain(*shapes, dtype, spec="mk,nk->mn", preferred_element_type=out)[0].product
     target = tune._target(gpu, emulated=False, path=None)
-    protocol = tune_times.Protocol(top=3, turn_ms=1, warmup_ms=0)
-    for short_us in (tune_times.SHORT_US, 0):
-        monkeypatch.setattr(tune_times, "SHORT_US", short_us)
+    protocol = times.Protocol(top=3, turn_ms=1, warmup_ms=0)
+    for short_us in (times.SHORT_US, 0):
+        monkeypatch.setattr(times, "SHORT_US", short_us)
         with jax.enable_x64(True), jax.default_device(gpu):
-            work = tune_times._work(product, gpu)
+            work = times._work(product, gpu)
         assert (work.rounds > 0) == (short_us > 0)
         (found,) = tune.tune_products([product], target, protocol)
         assert found.why is None
@@ -108,15 +115,15 @@ def test_each_way_of_timing_finds_results_right(gpu, dtype, monkeypatch):
 def test_a_wrong_kernel_has_no_time(gpu, monkeypatch):
     product = jax_moye.explain((M, K), (K, N), "bfloat16")[0].product
     target = tune._target(gpu, emulated=False, path=None)
-    protocol = tune_times.Protocol(top=2, turn_ms=1, warmup_ms=0)
+    protocol = times.Protocol(top=2, turn_ms=1, warmup_ms=0)
     _, (_, bad) = tune._candidates(product, target, protocol)
-    right = tune_times.program_of
+    right = times.program_of
 
     def program_of(product, implementation, interpret):
         fun = right(product, implementation, interpret)
         return fun if product.request.config != bad.name else lambda *operands: fun(*operands).at[-1, -1].add(1)
 
-    monkeypatch.setattr(tune_times, "program_of", program_of)
+    monkeypatch.setattr(times, "program_of", program_of)
     (found,) = tune.tune_products([product], target, protocol)
     assert found.rejected[bad.name].startswith("WRONG")
     assert bad.name not in found.entry.us
@@ -127,7 +134,7 @@ def test_the_command(gpu, tmp_path, capsys):
 
     out = tmp_path / "table.json"
     assert main(["tune", "--shape", f"{M}x{N}x{K}:bf16:NT", "--top", "all", "--turn-ms", "2", "--out", str(out)]) == 0
-    (entry,) = tuned.read(out).entries.values()
+    (entry,) = measurements.read(out).entries.values()
     rows = plan.usable_rows("cuda", _compat.cuda_arch())
     able = [row for row, reason in rank(entry.problem, _compat.cuda_arch(), rows) if reason is None]
     assert len(entry.us) == len(able)

@@ -11,11 +11,11 @@ import pytest
 @pytest.fixture(autouse=True)
 def _nothing_was_measured(monkeypatch, tmp_path_factory):
     """What a test expects of a selection is the models': tables of the package change when a GPU has measured anew."""
-    from jax_moye import tuned
+    from jax_moye._selection import measurements
 
     nowhere = tmp_path_factory.getbasetemp() / "no_tables"
-    monkeypatch.setattr(tuned, "TABLES", nowhere)
-    monkeypatch.setenv(tuned.VARIABLE, str(nowhere))
+    monkeypatch.setattr(measurements, "TABLES", nowhere)
+    monkeypatch.setenv(measurements.VARIABLE, str(nowhere))
 
 
 @pytest.fixture

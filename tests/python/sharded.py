@@ -22,7 +22,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_moye
-from jax_moye.primitive import contract
+from jax_moye._primitives.contraction import contract
 
 matmul = functools.partial(jax_moye.matmul, interpret=True, implementation="moye")
 rng = np.random.default_rng(0)

@@ -10,18 +10,6 @@ import numpy as np
 
 TARGET = "jax_moye_gemm_v1"
 FUSED_TARGET = "jax_moye_fused_gemm_v1"
-# The table's words for dtypes -> NumPy's. tf32 is f32 in memory.
-NUMPY_NAMES = {
-    "bf16": "bfloat16",
-    "f16": "float16",
-    "f32": "float32",
-    "f64": "float64",
-    "tf32": "float32",
-    "s8": "int8",
-    "s32": "int32",
-    "e4m3": "float8_e4m3fn",
-    "e5m2": "float8_e5m2",
-}
 UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}  # rounding error
 
 

@@ -10,8 +10,8 @@ from jax import lax
 from python.support import TARGET, kernel_calls
 
 import jax_moye
-from jax_moye import _ffi
-from jax_moye.primitive import contract
+from jax_moye._kernels import ffi
+from jax_moye._primitives.contraction import contract
 
 A, B = np.ones((3, 4), np.float32), np.ones((4, 5), np.float32)
 interpreted = functools.partial(jax_moye.matmul, interpret=True)
@@ -205,7 +205,7 @@ CALL = dict(
 
 def edited_call(a=None, b=None, out=((16, 24), "bfloat16"), workspace=0, drop=(), **changes):
     """Runs the custom call of a (16, 32) by (32, 24) product with some of its attributes changed."""
-    _ffi.register("cpu")
+    ffi.register("cpu")
     a = jnp.ones((16, 32), jnp.bfloat16) if a is None else a
     b = jnp.ones((32, 24), jnp.bfloat16) if b is None else b
     attributes = {key: value for key, value in (CALL | changes).items() if key not in drop}

@@ -3,7 +3,7 @@
 import pathlib
 import re
 
-from jax_moye import ladder
+from jax_moye._bench import ladder
 
 HERE = pathlib.Path(__file__).parents[3] / "docs" / "tutorials"
 PAGES = sorted(HERE.glob("[0-9]*.md"))

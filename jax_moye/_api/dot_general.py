@@ -1,0 +1,284 @@
+"""dot_general and einsum: the products of jax.lax and jax.numpy, through our kernels."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jax_moye import _compat
+from jax_moye._api.arguments import Static, jitted_where_eager, static_arguments, weakly_promoted
+from jax_moye._api.options import resolve
+from jax_moye._kernels.configs import GemmConfig
+from jax_moye._kernels.interpret import InterpretParams
+from jax_moye._primitives.contraction import contract
+from jax_moye._primitives.reference import lax_aval
+from jax_moye._selection.problem import labels
+
+# Bound now: whoever replaces JAX's functions by ours must not send us in a circle.
+_lax_dot_general, _jnp_einsum = lax.dot_general, jnp.einsum
+
+
+def dot_general(
+    lhs: Any,
+    rhs: Any,
+    dimension_numbers: Any,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    *,
+    out_sharding: Any = None,
+    config: str | GemmConfig | None = None,
+    implementation: Literal["moye", "xla"] | None = None,
+    interpret: bool | InterpretParams | None = None,
+    deterministic: bool | None = None,
+    batch_invariant: bool | None = None,
+) -> jax.Array:
+    """Contracts two arrays as `jax.lax.dot_general` does, through jax_moye's kernels.
+
+    Result, dtype, weak type, sharding and errors are JAX's own. Whatever amounts to one batched matrix product is one
+    kernel call that reads its operands where they are, however their dimensions are ordered; `matmul` says what else
+    is promised.
+
+    Args:
+      lhs: an array or a Python number.
+      rhs: likewise.
+      dimension_numbers: ((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch)), each a sequence of dimensions.
+      precision: as in `jax_moye.matmul`.
+      preferred_element_type: dtype of the result, by default the wider of the operands'.
+      out_sharding: as in `jax_moye.matmul`, likewise the following.
+      config: a row of `jax_moye.configs()` or its name.
+      implementation: None, "moye" or "xla".
+      interpret: None, a bool or InterpretParams.
+      deterministic: True promises the same bits in every run.
+      batch_invariant: True promises that the bits of a row of lhs's dimensions depend on no other row.
+
+    Returns:
+      An array: the batch dimensions, then what is left of lhs's, then what is left of rhs's.
+
+    Raises:
+      TypeError: what `jax.lax.dot_general` raises for such operands and dimensions, with its words.
+      ValueError: likewise; or an option has an unknown value, or the config cannot compute this.
+      NotImplementedError: as `jax_moye.matmul`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import jax_moye
+      >>> q, k = jnp.ones((2, 5, 8), jnp.bfloat16), jnp.ones((2, 7, 8), jnp.bfloat16)
+      >>> jax_moye.dot_general(q, k, (((2,), (2,)), ((0,), (0,))), interpret=True).shape
+      (2, 5, 7)
+    """
+    asked_for = (lhs, rhs, dimension_numbers, precision, preferred_element_type)
+    try:
+        static = static_arguments(
+            "dot_general",
+            precision=precision,
+            preferred_element_type=preferred_element_type,
+            out_sharding=out_sharding,
+            config=config,
+            implementation=implementation,
+            interpret=interpret,
+            deterministic=deterministic,
+            batch_invariant=batch_invariant,
+        )
+        operands = _compat.match_varying(lhs, rhs)
+        avals = [jax.typeof(x) for x in operands]
+        if dimension_numbers is None and all(1 <= aval.ndim <= 2 for aval in avals):  # since jax 0.10
+            dimension_numbers = (((avals[0].ndim - 1,), (0,)), ((), ()))
+        dimensions = canonical_dimensions(dimension_numbers)
+        out = lax_aval(
+            *avals,
+            dimension_numbers=dimensions,
+            precision=static.precision,
+            preferred_element_type=static.preferred_element_type,
+            out_sharding=static.out_sharding,
+        )
+    except Exception:
+        # What lax does not take either gets its own words. It is not asked where all is well: that takes time.
+        _let_lax_complain(*asked_for, out_sharding=out_sharding)
+        raise
+    spec = spec_of(dimensions, *(aval.ndim for aval in avals))
+    return _product(*operands, spec=spec, out_dtype=out.dtype, static=static)
+
+
+def _let_lax_complain(*args: Any, **kwargs: Any) -> None:
+    """Raises what lax.dot_general raises for these arguments, if it does."""
+    try:
+        with _compat.lax_itself():
+            jax.eval_shape(lambda: _lax_dot_general(*args, **kwargs))
+    except Exception as error:
+        raise error from None
+
+
+@jitted_where_eager("spec", "out_dtype", "static")
+def _product(lhs, rhs, *, spec: str, out_dtype: Any, static: Static):
+    return contract(spec, lhs, rhs, out_dtype=out_dtype, **static.parameters())
+
+
+def _dimensions(given: Any) -> tuple[int, ...]:
+    try:
+        return tuple(map(operator.index, given))
+    except TypeError:
+        return (operator.index(given),)
+
+
+def canonical_dimensions(dimension_numbers: Any) -> Any:
+    """Dimension numbers as lax takes them, ((lhs contracting, rhs's), (lhs batch, rhs's)), as tuples of ints."""
+    (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = dimension_numbers
+    return (
+        (_dimensions(lhs_contracting), _dimensions(rhs_contracting)),
+        (_dimensions(lhs_batch), _dimensions(rhs_batch)),
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def spec_of(dimension_numbers: Any, lhs_ndim: int, rhs_ndim: int) -> str:
+    """The specification of lax's dimension numbers, with b, m, n and k for the first of each kind: "bmk,bkn->bmn".
+
+    Args:
+      dimension_numbers: what canonical_dimensions returns.
+      lhs_ndim: the number of lhs's dimensions.
+      rhs_ndim: likewise.
+    """
+    (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = dimension_numbers
+    others = (label for label in labels() if label not in "bmnk")
+    favourites = dict(b="b", m="m", n="n", k="k")
+
+    def new(kind: str) -> str:
+        return favourites.pop(kind, None) or next(others)
+
+    lhs, rhs = [""] * lhs_ndim, [""] * rhs_ndim
+    for i, j in zip(lhs_batch, rhs_batch, strict=True):
+        lhs[i] = rhs[j] = new("b")
+    out = [lhs[i] for i in lhs_batch]
+    for i, j in zip(lhs_contracting, rhs_contracting, strict=True):
+        lhs[i] = rhs[j] = new("k")
+    for names, kind in ((lhs, "m"), (rhs, "n")):
+        for i, name in enumerate(names):
+            if not name:
+                names[i] = new(kind)
+                out.append(names[i])
+    return f"{''.join(lhs)},{''.join(rhs)}->{''.join(out)}"
+
+
+def einsum(
+    subscripts: Any,
+    /,
+    *operands: Any,
+    out: None = None,
+    optimize: str | bool | list[tuple[int, ...]] = "auto",
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    out_sharding: Any = None,
+    config: str | GemmConfig | None = None,
+    implementation: Literal["moye", "xla"] | None = None,
+    interpret: bool | InterpretParams | None = None,
+    deterministic: bool | None = None,
+    batch_invariant: bool | None = None,
+) -> jax.Array:
+    """Sums products of arrays as `jax.numpy.einsum` does, whose pairwise products go through jax_moye's kernels.
+
+    Two operands whose labels each occur once in an operand, and only if one operand has them in the output, are one
+    product with no transpose around it, in whichever order the output has its labels: one kernel call where it amounts
+    to one batched matrix product. "bqhd,bkhd->bhqk" does not, b and h being two batches that do not merge: it is XLA's.
+    All else is `jnp.einsum` over `jax_moye.dot_general`.
+
+    Args:
+      subscripts: as in `jax.numpy.einsum`, e.g. "bqhd,bkhd->bhqk"; or operands and lists of ints in turn.
+      *operands: arrays.
+      out: None.
+      optimize: how to order the products of more than two operands.
+      precision: as in `jax_moye.matmul`.
+      preferred_element_type: dtype of the result, by default the operands' promoted.
+      out_sharding: as in `jax_moye.matmul`, likewise the following; the options are those of every product.
+      config: a row of `jax_moye.configs()` or its name.
+      implementation: None, "moye" or "xla".
+      interpret: None, a bool or InterpretParams.
+      deterministic: True promises the same bits in every run.
+      batch_invariant: True promises that the bits of a row depend on no other row.
+
+    Returns:
+      An array with the dimensions that the output names.
+
+    Raises:
+      TypeError: what `jax.numpy.einsum` raises for such operands; or an option has the wrong type.
+      ValueError: likewise; or an option has an unknown value, or the config cannot compute this.
+      NotImplementedError: as `jax_moye.matmul`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import jax_moye
+      >>> q, k = jnp.ones((2, 5, 3, 8), jnp.bfloat16), jnp.ones((2, 7, 3, 8), jnp.bfloat16)
+      >>> jax_moye.einsum("bqhd,bkhd->bhqk", q, k).shape
+      (2, 3, 5, 7)
+    """
+    options: dict[str, Any] = {
+        "config": config,
+        "implementation": implementation,
+        "interpret": interpret,
+        "deterministic": deterministic,
+        "batch_invariant": batch_invariant,
+    }
+    of_lax: dict[str, Any] = {
+        "precision": precision,
+        "preferred_element_type": preferred_element_type,
+        "out_sharding": out_sharding,
+    }
+    spec = _plain_spec(subscripts, operands) if out is None and len(operands) == 2 else None
+    if spec is not None:
+        try:
+            static = static_arguments("einsum", **of_lax, **options)
+        except (TypeError, ValueError):
+            resolve("einsum", **options)  # raises if it is about these
+            spec = None  # jnp.einsum has the words
+    if spec is None:
+        # Not documented, but the one way to einsum's products; tests/python/_api/test_dot_general.py fails without it.
+        hook = {"_dot_general": _with_options(**options)}
+        return _jnp_einsum(subscripts, *operands, out=out, optimize=optimize, **of_lax, **hook)
+    out_dtype = static.preferred_element_type
+    operands = weakly_promoted(*operands)
+    product = _product(
+        *operands, spec=spec, out_dtype=jnp.result_type(*operands) if out_dtype is None else out_dtype, static=static
+    )
+    return product if out_dtype is None else lax.convert_element_type(product, out_dtype)  # no weak type then
+
+
+@functools.lru_cache(maxsize=256)
+def _with_options(**options: Any) -> Any:
+    """dot_general with options: the same object for the same options, since einsum's programs are kept by it."""
+    return functools.partial(dot_general, **options)
+
+
+def _plain_spec(subscripts: Any, operands: Sequence[Any]) -> str | None:
+    """The specification that subscripts are, if one product of two arrays without a broadcast is all they ask for."""
+    if not isinstance(subscripts, str) or not all(isinstance(x, _compat.ARRAYS) for x in operands):
+        return None
+    spec = _spec_of_subscripts(subscripts.replace(" ", ""))
+    if spec is None:
+        return None
+    sizes: dict[str, int] = {}
+    for names, x in zip(spec.partition("->")[0].split(","), operands, strict=True):
+        if len(names) != x.ndim:
+            return None
+        for name, size in zip(names, x.shape, strict=True):
+            if sizes.setdefault(name, size) != size:
+                return None
+    return spec
+
+
+@functools.lru_cache(maxsize=4096)
+def _spec_of_subscripts(subscripts: str) -> str | None:
+    inputs, arrow, out = subscripts.partition("->")
+    lhs, comma, rhs = inputs.partition(",")
+    if not arrow:
+        out = "".join(sorted(set(lhs) ^ set(rhs)))
+    names = (lhs, rhs, out)
+    if not comma or not all(part.isalpha() or not part for part in names):
+        return None
+    once = all(len(set(part)) == len(part) for part in names)
+    whole = set(lhs) ^ set(rhs) <= set(out) <= set(lhs) | set(rhs)
+    return f"{lhs},{rhs}->{out}" if once and whole else None

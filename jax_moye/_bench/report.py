@@ -1,0 +1,208 @@
+"""The report of a benchmark: its head, its file, and how it is shown."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import importlib.util
+import json
+import math
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from jax_moye._bench import contenders
+from jax_moye._timing.engine import l2_bytes
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CORE = "ABCDE"  # the suite's core, by the first letter of a row's id
+
+
+def describe(device: Any, arguments: argparse.Namespace) -> dict:
+    """The head of the report: machine, versions, protocol."""
+    import jax
+    import jaxlib
+
+    rotated = arguments.rotate_mb * 1e6 if arguments.rotate_mb is not None else 2.5 * l2_bytes()
+    torch = importlib.util.find_spec("torch") and not arguments.no_torch
+    launches = getattr(arguments, "launches", "default")
+    report = {
+        "gpu": device.device_kind,
+        "driver": command_output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"),
+        "cuda": getattr(device.client, "platform_version", "").replace("\n", " "),
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "torch": importlib.import_module("torch").__version__ if torch else None,
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "commit": os.environ.get("JAX_MOYE_COMMIT")
+        or command_output("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=9")
+        or "unknown",
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "emulated": device.platform != "gpu",
+        "protocol": {
+            "data": "normal",
+            "rotated_bytes": int(rotated),
+            "mode": mode(arguments),
+            "alternations": arguments.alternations,
+            "turn_ms": arguments.turn_ms,
+            "warmup_ms": arguments.warmup_ms,
+            "launches": launches,
+            "launch_options": contenders.LAUNCHES[launches],
+            "method": "jitted programs of independent products, short ones in a loop on the device; wall clock per "
+            "turn, one wait at its end",
+        },
+        "baselines": {},
+        "rows": [],
+        "not_run": [],
+    }
+    if (chosen := getattr(arguments, "mode", "sustained")) != "sustained":
+        report["protocol"] |= {"burst": {"idle_ms": arguments.idle_ms, "turn_ms": min(20, arguments.turn_ms)}}
+        if chosen == "burst":
+            report["protocol"]["warmup_ms"] = 0
+    for name in getattr(arguments, "baselines", "").split(","):
+        if name in contenders.BASELINES:
+            report["baselines"][name] = contenders.BASELINES[name]
+    return report
+
+
+def mode(arguments: argparse.Namespace) -> str:
+    """`burst`; `sustained` if every row is busy for 3 s before its first turn, which clocks take to settle; `short`."""
+    if getattr(arguments, "mode", "sustained") == "burst":
+        return "burst"
+    return "sustained" if arguments.warmup_ms >= 3000 else "short"
+
+
+def write(report: dict, path: pathlib.Path) -> None:
+    """Writes the file at once: whoever stops the run finds the old one or the new one."""
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(json.dumps(report, indent=1) + "\n")
+    partial.replace(path)
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, shortened."""
+    return (str(error).splitlines() or [""])[0][:300]
+
+
+def command_output(*command: str) -> str:
+    """A command's output, empty if it is missing or fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def file_name(report: dict) -> str:
+    """`<gpu>-<date>-<commit>.json`."""
+    gpu = re.sub(r"[^a-z0-9]+", "_", report["gpu"].lower()).strip("_")
+    return f"{gpu}-{re.sub('[^0-9TZ]', '', report['date'])}-{report['commit']}.json"
+
+
+def significant(x: float, digits: int = 4) -> float:
+    """`x` rounded to some significant digits."""
+    return float(f"{x:.{digits}g}")
+
+
+# The table -------------------------------------------------------------------------------------------------------
+
+
+def line(row: dict) -> str:
+    """One row of the table on the screen."""
+    size = f"{row['id']:4} {row['batch']}x{row['m']}x{row['n']}x{row['k']} {row['layout']} {row['dtype']}"
+    size += "".join(f" {row[key]}" for key in ("precision", "epilogue") if key in row)
+    if not row["correct"]:
+        return f"{size:38} WRONG: {row.get('why') or 'error over its bound: ' + str(row['error_over_bound'])}"
+    text = f"{size:38} {row['us']:>9} us {row['tflops']:>7} TFLOP/s"
+    for name, us in row["baselines"].items():
+        text += f"  {name} {us} us"
+    if "ratio" in row:
+        text += f"  ratio {row['ratio']:.3f} [{row['ratio_ci'][0]:.3f}, {row['ratio_ci'][1]:.3f}]"
+    if "ratio" in row.get("burst", {}):
+        text += f"  burst {row['burst']['ratio']:.3f}"
+    return text + f"  {row['config']}" + ("  host-bound" if "host_bound" in row else "")
+
+
+def table(report: dict, rows: bool = True) -> str:
+    """A report as text.
+
+    Args:
+      report: as bench wrote it.
+      rows: whether there is a line for each row, or the summary alone.
+    """
+    lines = [f"{report['gpu']}, jax {report['jax']}, commit {report['commit']}, {report['date']}"]
+    if report.get("emulated"):
+        lines[0] += ", emulated: its times say nothing about a GPU"
+    if rows:
+        lines += [line(row) for row in report["rows"]]
+    return "\n".join(lines + summary(report["rows"]))
+
+
+def summary(rows: Sequence[dict]) -> list[str]:
+    """Lines on the ratios: by regime, of the core, and the core's lower end."""
+    measured = [row for row in rows if "ratio" in row]
+    regimes: dict[str, list[dict]] = {}
+    for row in measured:
+        regimes.setdefault(row["regime"], []).append(row)
+    lines = [f"{regime}: {_mean(group)}" for regime, group in regimes.items()]
+    core = sorted((row for row in measured if is_core(row)), key=lambda row: row["ratio"])
+    if core:
+        worst = ", ".join(f"{row['id']} {row['ratio']:.3f}" for row in core[:5])
+        lines.append(f"core, A to E: {_mean(core)}; one row in ten at {tenth(core):.3f} or below; the lowest: {worst}")
+    return lines
+
+
+def is_core(row: dict) -> bool:
+    """Whether the headline counts the row."""
+    return row["id"][0] in CORE
+
+
+def tenth(core: Iterable[dict]) -> float:
+    """The ratio that one row in ten does not exceed."""
+    ratios = sorted(row["ratio"] for row in core)
+    return ratios[math.ceil(len(ratios) / 10) - 1]
+
+
+def _mean(rows: Sequence[dict]) -> str:
+    mean = statistics.geometric_mean([row["ratio"] for row in rows])
+    return f"geometric mean of the ratios {mean:.3f} of {len(rows)} rows"
+
+
+# `python -m jax_moye show` ---------------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `python -m jax_moye show`."""
+    parser.add_argument("file", type=pathlib.Path, help="a JSON file that bench wrote")
+    parser.add_argument("--svg", type=pathlib.Path, metavar="DIR", help="also draw the ratios and the roofline there")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Prints a result, and draws it. Returns 0, and 1 where the file is no result."""
+    try:
+        report = json.loads(arguments.file.read_text())
+        text = table(report)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"jax_moye show: {arguments.file} is no result of bench: {error!r}", file=sys.stderr)
+        return 1
+    print(text)
+    if arguments.svg:
+        draw(report, arguments.svg, arguments.file.stem)
+    return 0
+
+
+def draw(report: dict, folder: pathlib.Path, stem: str) -> None:
+    """Writes the charts that can be drawn of a report, and says where."""
+    from jax_moye._bench import charts
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, chart in (("ratio", charts.ratio_chart), ("roofline", charts.roofline)):
+        if (picture := chart(report)) is not None:
+            path = folder / f"{stem}_{name}.svg"
+            path.write_text(picture)
+            print(f"written to {path}")

@@ -1,0 +1,70 @@
+"""The dtypes of kernels: the one table of their names, sizes and accumulators.
+
+The table of configs, cuda/gemm/configs.h, names them in short ("bf16"); JAX in full ("bfloat16"). "tf32" is float32 in
+memory, multiplied as TF32; "s32" is a result alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+
+class KernelDtype(NamedTuple):
+    """A dtype of the table.
+
+    Attributes:
+      name: short, as in `GemmConfig.dtype`.
+      jax_name: of an array in memory, e.g. "bfloat16".
+      bytes: of an element.
+      accumulator: what products are summed in where nothing else is asked for; cuda/gemm/config.h has the same. None of
+        a dtype that no kernel multiplies.
+    """
+
+    name: str
+    jax_name: str
+    bytes: int
+    accumulator: str | None
+
+
+DTYPES: Mapping[str, KernelDtype] = MappingProxyType(
+    {
+        dtype.name: dtype
+        for dtype in (
+            KernelDtype("bf16", "bfloat16", 2, "f32"),
+            KernelDtype("f16", "float16", 2, "f32"),
+            KernelDtype("f32", "float32", 4, "f32"),
+            KernelDtype("tf32", "float32", 4, "f32"),
+            KernelDtype("f64", "float64", 8, "f64"),
+            KernelDtype("s8", "int8", 1, "s32"),
+            KernelDtype("s32", "int32", 4, None),
+            KernelDtype("e4m3", "float8_e4m3fn", 1, "f32"),
+            KernelDtype("e5m2", "float8_e5m2", 1, "f32"),
+        )
+    }
+)
+
+JAX_NAMES: Mapping[str, str] = MappingProxyType({name: dtype.jax_name for name, dtype in DTYPES.items()})
+SHORT_NAMES: Mapping[str, str] = MappingProxyType(  # of arrays: float32 is "f32"
+    {dtype.jax_name: name for name, dtype in DTYPES.items() if name != "tf32"}
+)
+ITEM_BYTES: Mapping[str, int] = MappingProxyType({name: dtype.bytes for name, dtype in DTYPES.items()})
+USUAL_ACCUMULATOR: Mapping[str, str] = MappingProxyType(
+    {name: dtype.accumulator for name, dtype in DTYPES.items() if dtype.accumulator is not None}
+)
+# What a user may name as a dtype of operands, on the command line and where a dtype is an argument.
+OPERAND_NAMES: Mapping[str, str] = MappingProxyType(
+    {name: dtype.jax_name for name, dtype in DTYPES.items() if name not in ("tf32", "s32")}
+)
+
+
+@functools.cache
+def numpy_dtype(name: str) -> np.dtype:
+    """The dtype of an array in memory whose elements the table calls `name`: of "bf16" bfloat16, of "tf32" float32."""
+    jax_name = JAX_NAMES[name]
+    return np.dtype(getattr(ml_dtypes, jax_name, jax_name))

@@ -1,0 +1,93 @@
+"""Registration of the compiled handlers with XLA."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+import threading
+from types import ModuleType
+
+import jax
+
+from jax_moye import _compat
+from jax_moye._kernels.configs import GemmConfig
+from jax_moye._selection.problem import GemmProblem
+
+TARGET = "jax_moye_gemm_v1"  # of both platforms; a change of the attributes gets a new name, so that old exports load
+FUSED_TARGET = "jax_moye_fused_gemm_v1"  # likewise; ffi/handlers.h says what it computes
+
+_lock = threading.Lock()
+_registered: set[str] = set()
+_logger = logging.getLogger("jax_moye")
+
+
+@functools.cache
+def extension(platform: str) -> ModuleType | None:
+    """The extension module of a platform, "cpu" or "cuda"; None where it was not built."""
+    if platform == "cpu":
+        from jax_moye import _moye_cpu
+
+        return _moye_cpu
+    if platform == "cuda" and importlib.util.find_spec("jax_moye._moye_cuda") is not None:
+        from jax_moye import _moye_cuda
+
+        return _moye_cuda
+    return None
+
+
+@functools.cache
+def why_unavailable(platform: str) -> str | None:
+    """Why no kernel of a platform can run in this process; None if nothing speaks against it."""
+    module = extension(platform)
+    if module is None:
+        return f"this jax_moye was built without kernels for {platform}"
+    handler, runtime = tuple(module.api_version), _compat.runtime_ffi_version()
+    if runtime is not None and (handler[0] != runtime[0] or handler > runtime):
+        return (
+            f"this jax_moye was built for version {handler[0]}.{handler[1]} of XLA's FFI, and the installed jaxlib has "
+            f"{runtime[0]}.{runtime[1]}: build jax_moye against this jaxlib, or install a newer jax"
+        )
+    return None
+
+
+@functools.cache
+def built(platform: str) -> frozenset[str] | None:
+    """The names of the rows that a platform's module has; None where there is no module.
+
+    A CUDA module may have fewer than the emulator: code of sm_90a is in no build for sm_80.
+    """
+    module = extension(platform)
+    return None if module is None else frozenset(row["name"] for row in module.configs())
+
+
+def workspace_bytes(config: GemmConfig, problem: GemmProblem) -> int:
+    """Bytes of workspace that a call needs. The CPU module knows all kernels."""
+    module = extension("cpu")
+    assert module is not None
+    strides = (problem.a_strides, problem.b_strides, problem.d_strides)
+    return module.workspace_bytes(config.name, problem.sizes, *strides, problem.out_dtype)
+
+
+def register(platform: str) -> None:
+    """Registers the handlers of a platform, once. Call it before loading a program that was compiled elsewhere.
+
+    A handler that XLA refuses takes the whole backend down when it starts, hence nothing is registered where
+    `why_unavailable` has a reason.
+    """
+    with _lock:
+        if platform in _registered or why_unavailable(platform) is not None:
+            return
+        module = extension(platform)
+        assert module is not None
+        for name, handler in module.handlers().items():
+            jax.ffi.register_ffi_target(name, handler, platform={"cuda": "CUDA"}.get(platform, platform))
+        _registered.add(platform)
+
+
+def register_cuda() -> None:
+    """Registers the CUDA handlers if they were built; JAX holds them back until its CUDA backend starts."""
+    try:
+        register("cuda")
+    except ImportError as error:  # e.g. a module of another build
+        _logger.warning("jax_moye: the CUDA kernels cannot be loaded: %s", error)

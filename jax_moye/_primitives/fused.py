@@ -1,0 +1,437 @@
+"""fused_p: a contraction, and what its kernel makes of the sums before it writes them.
+
+    z[o] = alpha * sum_k x[l] * w[r] + beta * c[o] + bias[o],   y[o] = activation(z[o]) + residual[o]
+
+Not linear, hence a primitive of its own beside contract_p. Its second result, z, the pre-activation, is written by the
+same kernel and only where somebody asks: the derivative does, and a rule for dead code takes back what nobody reads.
+The derivatives are contractions and elementwise functions of the saved z, so that every order follows from contract_p's
+rules, and no product is computed twice.
+
+Lowering takes two steps, as contract_p's does. Where no kernel can do it all (a program partitioned over devices, a
+platform without kernels, a broadcast that no stride describes) it is `unfused`: a contraction, then elementwise
+functions, which XLA fuses, in the same precision: sums stay in the dtype they have until y and z are rounded, once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir, partial_eval, xla
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jax_moye import _compat
+from jax_moye._kernels import ffi, target
+from jax_moye._kernels.dtypes import numpy_dtype
+from jax_moye._primitives import contraction
+from jax_moye._primitives.contraction import contract, contract_p
+from jax_moye._selection.epilogue import (
+    ACTIVATIONS,
+    EPILOGUE_OPERANDS,
+    Epilogue,
+    compute_dtype,
+    fit_epilogue,
+    stored_dtype,
+    strides_of_d,
+)
+from jax_moye._selection.plan import KernelCall, Request, describe, is_about_time, plan_call
+from jax_moye._selection.problem import NotServedError, labels, parse_spec
+from jax_moye._selection.select import why_not
+
+# --------------------------------------------------------------------------------------------------- the primitive
+
+fused_p = Primitive("jax_moye_fused")
+fused_p.multiple_results = True
+fused_p.def_impl(functools.partial(xla.apply_primitive, fused_p))
+
+
+def fused(spec: str, x: Any, w: Any, operands: Sequence[Any], *, epilogue: Epilogue, **params: Any) -> Any:
+    """Binds the primitive: y alone.
+
+    Args:
+      spec: as in `contract`.
+      x: array with the dimensions that the specification names.
+      w: likewise. Of a wider dtype than x it is rounded to x's for the product; its gradient keeps its own.
+      operands: what epilogue.operands names, of any dtype: they are converted to stored_dtype of the result.
+      epilogue: what becomes of the sums.
+      params: as in `contract`, all of them but beta.
+
+    Raises:
+      ValueError: the shapes do not fit.
+    """
+    return fused_p.bind(
+        *_compat.match_varying(x, w, *operands), spec=spec, epilogue=epilogue, preactivation=False, **params
+    )[0]
+
+
+def _contract_params(params: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The parameters of fused_p that `contract` takes, too."""
+    of_fused = ("spec", "epilogue", "preactivation")
+    return {name: value for name, value in params.items() if name not in of_fused} | changes
+
+
+@fused_p.def_abstract_eval
+def _abstract_eval(x, w, *operands, spec, epilogue, preactivation, **params):
+    out, _ = contract_p.abstract_eval(x, w.update(dtype=x.dtype), spec=spec, beta=0.0, **params)
+    out = out.update(weak_type=False)
+    sizes = dict(zip(parse_spec(spec).out, out.shape, strict=True))
+    for (name, labels_), operand in zip(epilogue.operands, operands, strict=True):
+        expected = tuple(sizes[label] for label in labels_)
+        if operand.shape != expected:
+            raise ValueError(f"fused: {name} has shape {operand.shape}, and {spec} needs {expected}")
+    return [out, out.update(dtype=stored_dtype(out.dtype))][: 1 + preactivation]
+
+
+def _broadcast(operand: Any, labels_: str, out_labels: str) -> Any:
+    """An operand with a dimension, of size 1 where it has none, for each label of the output."""
+    order = sorted(range(len(labels_)), key=lambda i: out_labels.index(labels_[i]))
+    if order != list(range(len(labels_))):
+        operand = lax.transpose(operand, order)
+    return lax.expand_dims(operand, [i for i, label in enumerate(out_labels) if label not in labels_])
+
+
+def _finish(z, *operands, spec, epilogue, preactivation, out_dtype):
+    """The epilogue in jax: from the product, in the dtype in which to compute, to y, or y and z."""
+    out_labels, compute, stored = parse_spec(spec).out, z.dtype, stored_dtype(out_dtype)
+    values = {
+        name: _broadcast(operand.astype(stored), labels_, out_labels).astype(compute)
+        for (name, labels_), operand in zip(epilogue.operands, operands, strict=True)
+    }
+
+    def scaled(x, factor):
+        return x if factor == 1 else x * np.asarray(factor, compute)
+
+    z = scaled(z, epilogue.alpha)
+    for name in ("c", "bias"):
+        if name in values:
+            z = z + scaled(values[name], epilogue.factor(name))
+    y = ACTIVATIONS[epilogue.activation](z)
+    if "residual" in values:
+        y = y + values["residual"]
+    return [y.astype(out_dtype), z.astype(stored)][: 1 + preactivation]
+
+
+def unfused(x, w, *operands, spec, epilogue, preactivation, out_dtype, **params):
+    """What the primitive computes, by a contraction and elementwise functions."""
+    dtype = out_dtype if epilogue.is_nothing else compute_dtype(x.dtype, out_dtype)
+    product = contract(spec, x, w.astype(x.dtype), out_dtype=dtype, **params)
+    if epilogue.is_nothing and not preactivation:
+        return [product]
+    return _finish(
+        product, *operands, spec=spec, epilogue=epilogue, preactivation=preactivation, out_dtype=jnp.dtype(out_dtype)
+    )
+
+
+# ------------------------------------------------------------------------------------------------- transformations
+
+
+@functools.cache
+def _times_derivative(activation: str) -> Callable[[Any, Any], Any]:
+    """(z, t) -> activation'(z) t. Of it nothing but z is kept for the transposed function."""
+
+    def fun(z, tangent):
+        return jax.jvp(ACTIVATIONS[activation], (z.astype(tangent.dtype),), (tangent,))[1]
+
+    return jax.checkpoint(fun, prevent_cse=False)
+
+
+def _is_live(tangent: Any) -> bool:
+    return type(tangent) is not ad.Zero
+
+
+def _jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, **params):
+    x, w, *_ = primals
+    x_dot, w_dot, *operand_dots = tangents
+    dots = {
+        name: (labels_, dot)
+        for (name, labels_), dot in zip(epilogue.operands, operand_dots, strict=True)
+        if _is_live(dot)
+    }
+    moves_z = _is_live(x_dot) or _is_live(w_dot) or "c" in dots or "bias" in dots
+    has_residual = any(name == "residual" for name, _ in epilogue.operands)
+    # relu'(z) can be told from y, which somebody keeps anyway, unless y has 8 bits: many a positive z is 0 there.
+    asks_y = epilogue.activation == "relu" and not has_residual and jnp.dtype(out_dtype) == stored_dtype(out_dtype)
+    asks_z = moves_z and epilogue.activation != "none" and not asks_y
+    y, *rest = fused_p.bind(
+        *primals, spec=spec, epilogue=epilogue, preactivation=preactivation or asks_z, out_dtype=out_dtype, **params
+    )
+    outs = [y, *rest][: 1 + preactivation]
+    no_tangents = [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
+    if not moves_z and not dots:
+        return outs, no_tangents
+
+    stored, compute = stored_dtype(out_dtype), compute_dtype(x.dtype, out_dtype)
+    out_labels = parse_spec(spec).out
+
+    def wide(name):
+        labels_, dot = dots[name]
+        return _broadcast(dot, labels_, out_labels).astype(compute)
+
+    # The config was meant for y.
+    of_contract = _contract_params(params, out_dtype=stored, config=None)
+    product = z_dot = y_dot = None
+    if _is_live(x_dot):
+        product = contract(spec, x_dot, w.astype(x.dtype), **of_contract)
+    if _is_live(w_dot):  # in w's dtype: its transposed product, x and z's cotangent, is written in it, unrounded
+        product = contract(spec, x, w_dot, product, **of_contract)
+    if product is not None:
+        z_dot = product.astype(compute)
+        if epilogue.alpha != 1:
+            z_dot = z_dot * np.asarray(epilogue.alpha, compute)
+    for name in ("c", "bias"):
+        if name in dots:
+            factor = epilogue.factor(name)
+            term = wide(name) if factor == 1 else wide(name) * np.asarray(factor, compute)
+            z_dot = jnp.broadcast_to(term, y.shape) if z_dot is None else z_dot + term
+    if z_dot is not None:
+        saved = y if asks_y else rest[0] if rest else None
+        y_dot = z_dot if epilogue.activation == "none" else _times_derivative(epilogue.activation)(saved, z_dot)
+    if "residual" in dots:
+        term = wide("residual")
+        y_dot = jnp.broadcast_to(term, y.shape) if y_dot is None else y_dot + term
+    assert y_dot is not None
+    new = [y_dot.astype(out_dtype), no_tangents[-1] if z_dot is None else z_dot.astype(stored)]
+    return outs, new[: 1 + preactivation]
+
+
+ad.primitive_jvps[fused_p] = _jvp
+
+
+def _batch(axis_data, operands, dims, *, spec, epilogue, preactivation, out_dtype, out_sharding, **params):
+    finish = {"preactivation": preactivation, "out_dtype": out_dtype}
+    params |= {"out_dtype": out_dtype}
+    if all(dim is None for dim in dims):  # rules that get axis_data are also called with nothing batched
+        bind = functools.partial(fused_p.bind, preactivation=preactivation, out_sharding=out_sharding, **params)
+        return bind(*operands, spec=spec, epilogue=epilogue), [None] * (1 + preactivation)
+    mapped_axis = getattr(axis_data, "explicit_mesh_axis", None)
+    x, w, *rest = operands
+    if dims[0] is None and dims[1] is None and params["batch_invariant"]:  # no XLA's epilogue then
+        x, dims = _compat.broadcast_batch(x, axis_data.size, 0, mapped_axis), (0, *dims[1:])
+    elif dims[0] is None and dims[1] is None:  # one product with many epilogues
+        dtype = compute_dtype(x.dtype, out_dtype)
+        of_contract = _contract_params(params, out_dtype=dtype, out_sharding=out_sharding)
+        product = contract(spec, x, w.astype(x.dtype), **of_contract)
+
+        def finished(z, *values):
+            return _finish(z, *values, spec=spec, epilogue=epilogue, **finish)
+
+        return jax.vmap(finished, (None, *dims[2:]))(product, *rest), [0] * (1 + preactivation)
+
+    parsed = parse_spec(spec)
+    new = next(label for label in labels() if label not in spec)
+    # The new dimension is where c has it, or the residual, so that a kernel reads and writes at the same places.
+    out_dim = next(
+        (
+            dim
+            for (name, _), dim in zip(epilogue.operands, dims[2:], strict=True)
+            if dim is not None and name in ("c", "residual")
+        ),
+        0,
+    )
+
+    def batched(names, dim):
+        return names if dim is None else names[:dim] + new + names[dim:]
+
+    if out_sharding is not None:
+        axes = [*out_sharding.spec, *[None] * (len(parsed.out) - len(out_sharding.spec))]
+        axes.insert(out_dim, mapped_axis)
+        out_sharding = NamedSharding(out_sharding.mesh, PartitionSpec(*axes))
+    named = tuple(
+        (name, batched(labels_, dim)) for (name, labels_), dim in zip(epilogue.operands, dims[2:], strict=True)
+    )
+    outs = fused_p.bind(
+        x,
+        w,
+        *rest,
+        spec=f"{batched(parsed.lhs, dims[0])},{batched(parsed.rhs, dims[1])}->{batched(parsed.out, out_dim)}",
+        epilogue=dataclasses.replace(epilogue, operands=named),
+        preactivation=preactivation,
+        out_sharding=out_sharding,
+        **params,
+    )
+    return outs, [out_dim] * (1 + preactivation)
+
+
+batching.fancy_primitive_batchers[fused_p] = _batch
+
+
+def _dce(used, equation):
+    if not any(used):
+        return [False] * len(equation.invars), None
+    if equation.params["preactivation"] and not used[1]:
+        equation = equation.replace(params=equation.params | {"preactivation": False}, outvars=equation.outvars[:1])
+    return [True] * len(equation.invars), equation
+
+
+partial_eval.dce_rules[fused_p] = _dce
+
+# ------------------------------------------------------------------------------------------------------- lowering
+
+
+def _run_kernel(x, w, *operands, call, strides, epilogue, preactivation, out_shape, out_dtype, interpret):
+    """Emits the custom call, and the conversions of operands and results where the kernel has other dtypes."""
+    problem = call.problem
+    kernel_dtype = numpy_dtype(problem.out_dtype)
+    x, w = (lax.convert_element_type(v, numpy_dtype(problem.dtype)) for v in (x, w))
+    a, b = (w, x) if problem.swapped else (x, w)
+    read = [lax.convert_element_type(v.astype(stored_dtype(out_dtype)), kernel_dtype) for v in operands]
+    names = [name for name, _ in epilogue.operands]
+    attributes = contraction.call_attributes(call, interpret) | {
+        "activation": epilogue.activation,
+        "alpha": np.float64(epilogue.alpha),
+        "beta": np.float64(epilogue.beta),
+        "operands": ",".join(names),
+    }
+    for name in EPILOGUE_OPERANDS:
+        attributes[f"{name}_strides"] = np.array(strides.get(name, (0, 0, 0)), np.int64)
+    # As in primitive.py: y is written over c, element by element, where that has each in the same place.
+    in_place = "c" in names and read[names.index("c")].shape == tuple(out_shape)
+    in_place = in_place and tuple(strides["c"]) == strides_of_d(problem)
+    aliases = {2 + names.index("c"): 0} if in_place else {}
+    result = jax.ShapeDtypeStruct(out_shape, kernel_dtype)
+    workspace = jax.ShapeDtypeStruct((ffi.workspace_bytes(call.config, problem),), jnp.uint8)
+    results = [result, workspace] + [result] * preactivation
+    with jax.named_scope(call.config.name):  # what a profiler shows
+        run = jax.ffi.ffi_call(ffi.FUSED_TARGET, results, input_output_aliases=aliases)
+        y, _, *z = run(a, b, *read, **attributes)
+    return [y.astype(out_dtype), *(v.astype(stored_dtype(out_dtype)) for v in z)]
+
+
+fused_local_p = Primitive("jax_moye_fused_local")
+fused_local_p.multiple_results = True
+fused_local_p.def_impl(functools.partial(xla.apply_primitive, fused_local_p))
+
+
+@fused_local_p.def_abstract_eval
+def _local_abstract_eval(x, w, *operands, request, epilogue, preactivation, permutations):
+    del operands, epilogue
+    shape = _out_shape(request, x, w, permutations)
+    dtypes = [request.out_dtype, stored_dtype(request.out_dtype)]
+    return [_compat.local_aval(shape, dtype) for dtype in dtypes[: 1 + preactivation]]
+
+
+def _label_sizes(request: Request, x: Any, w: Any, permutations: Any) -> dict[str, Any]:
+    sizes: dict[str, Any] = {}
+    for labels_, operand, permutation in zip(parse_spec(request.spec)[:2], (x, w), permutations, strict=True):
+        shape = operand.shape if permutation is None else [operand.shape[axis] for axis in permutation]
+        sizes |= zip(labels_, shape, strict=True)
+    return sizes
+
+
+def _out_shape(request: Request, x: Any, w: Any, permutations: Any) -> tuple[Any, ...]:
+    sizes = _label_sizes(request, x, w, permutations)
+    return tuple(sizes[label] for label in parse_spec(request.spec).out)
+
+
+def _plan(
+    platform: str, request: Request, epilogue: Epilogue, x: Any, w: Any, permutations: Any
+) -> tuple[KernelCall, dict[str, tuple[int, int, int]]] | None:
+    """The kernel that computes all of it and its operands' strides; None if there is nothing to multiply.
+
+    Raises:
+      NotServedError: no kernel can, or XLA is expected to be faster.
+    """
+    call = plan_call(platform, request, x, _compat.local_aval(w.shape, x.dtype), permutations, epilogue=epilogue)
+    if call is None:
+        return None
+    sizes = _label_sizes(request, x, w, permutations)
+    problem, strides = fit_epilogue(call.problem, parse_spec(request.spec).out, sizes, epilogue)
+    if problem is not call.problem:
+        reason = why_not(call.config, problem, target.cuda_arch() if platform == "cuda" else None)
+        if reason is not None:
+            raise NotServedError(f"{call.config.name}: {reason}")
+    return dataclasses.replace(call, problem=problem), strides
+
+
+def _check_batch_invariant(request: Request, x: Any, w: Any, reason: str) -> None:
+    """Raises NotImplementedError if XLA may not compute the epilogue: sizes must not decide whose tanh it is."""
+    if request.batch_invariant:
+        raise NotImplementedError(
+            f"batch_invariant=True: the epilogue of {describe(request, x, w)} is not its kernel's, and XLA's has other "
+            f"bits: {reason}"
+        )
+
+
+def _lower_local(platform, ctx, *values, request: Request, epilogue: Epilogue, preactivation: bool, permutations):
+    x_aval, w_aval, *_ = ctx.avals_in
+    planned = None
+    try:
+        planned = _plan(platform, request, epilogue, x_aval, w_aval, permutations)
+    except NotServedError as error:
+        # What computes the product, and why, is contract_p's to say.
+        _check_batch_invariant(request, x_aval, w_aval, str(error))
+        contraction.log_once(f"the epilogue of {describe(request, x_aval, w_aval)} is not its kernel's: {error}")
+        if is_about_time(str(error)):
+            request = dataclasses.replace(request, implementation="xla")
+    if planned is None:
+        params = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
+        params.pop("beta")
+
+        def fun(x, w, *operands):
+            x, w = (v if p is None else lax.transpose(v, p) for v, p in zip((x, w), permutations, strict=True))
+            finish = {"epilogue": epilogue, "preactivation": preactivation, "out_sharding": None}
+            return unfused(x, w, *operands, **finish, **params)
+
+    else:
+        call, strides = planned
+        ffi.register(platform)
+        fun = functools.partial(
+            _run_kernel,
+            call=call,
+            strides=strides,
+            epilogue=epilogue,
+            preactivation=preactivation,
+            out_shape=ctx.avals_out[0].shape,
+            out_dtype=request.out_dtype,
+            interpret=request.interpret,
+        )
+    return mlir.lower_fun(fun, multiple_results=True)(ctx, *values)
+
+
+mlir.register_lowering(fused_local_p, functools.partial(_lower_local, "another platform"))
+mlir.register_lowering(fused_local_p, functools.partial(_lower_local, "cpu"), platform="cpu")
+mlir.register_lowering(fused_local_p, functools.partial(_lower_local, "cuda"), platform="cuda")
+
+
+def _lower(ctx, *values, epilogue, preactivation, out_sharding, **params):
+    request = Request(**params)
+    x_aval, w_aval, *operand_avals = ctx.avals_in
+    reason = _compat.why_not_local(ctx)
+    if reason is not None and not epilogue.is_nothing:
+        _check_batch_invariant(request, x_aval, w_aval, reason)
+    if reason is not None or request.implementation == "xla" or epilogue.is_nothing:
+        fun = functools.partial(
+            unfused, epilogue=epilogue, preactivation=preactivation, out_sharding=out_sharding, **params
+        )
+        return mlir.lower_fun(fun, multiple_results=True)(ctx, *values)
+
+    # A transpose is folded as if w had x's dtype, to which it is converted behind it.
+    operands = contraction.fold_transposes(request, values[:2], [x_aval, w_aval.update(dtype=x_aval.dtype)])
+    permutations = tuple(operand.permutation for operand in operands)
+    dtypes = (x_aval.dtype, w_aval.dtype)
+    avals_in = [_compat.local_aval(o.aval.shape, dtype) for o, dtype in zip(operands, dtypes, strict=True)]
+    avals_in += [_compat.local_aval(aval.shape, aval.dtype) for aval in operand_avals]
+    local_ctx = ctx.replace(
+        avals_in=avals_in,
+        avals_out=[_compat.local_aval(aval.shape, aval.dtype) for aval in ctx.avals_out],
+    )
+    fun = functools.partial(
+        fused_local_p.bind,
+        request=request,
+        epilogue=epilogue,
+        preactivation=preactivation,
+        permutations=permutations,
+    )
+    in_place = [operand.value for operand in operands]
+    return mlir.lower_fun(fun, multiple_results=True)(local_ctx, *in_place, *values[2:])
+
+
+# Not cacheable, so that the rule sees the operands it has in this place: see _compat.transposed_source.
+mlir.register_lowering(fused_p, _lower, cacheable=False)

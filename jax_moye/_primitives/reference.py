@@ -1,0 +1,105 @@
+"""A contraction in terms of lax.dot_general: what XLA computes, and what our kernels are measured against."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core.primitives import dot_general_p
+from jax.sharding import NamedSharding
+
+from jax_moye import _compat
+from jax_moye._selection.problem import parse_spec
+
+_dot_general = lax.dot_general  # bound now: whoever replaces lax.dot_general by us must not send us in a circle
+
+
+@functools.cache
+def lax_form(spec: str) -> tuple[Any, tuple[int, ...]]:
+    """Dimension numbers of lax.dot_general, and the permutation of its result (batch, m, n) to the specification's."""
+    lhs, rhs, out = parse_spec(spec)
+    batch = [label for label in out if label in lhs and label in rhs]
+    contracted = [label for label in lhs if label in rhs and label not in out]
+    order = batch + [label for label in lhs if label not in rhs] + [label for label in rhs if label not in lhs]
+    dimension_numbers = (
+        (tuple(map(lhs.index, contracted)), tuple(map(rhs.index, contracted))),
+        (tuple(map(lhs.index, batch)), tuple(map(rhs.index, batch))),
+    )
+    return dimension_numbers, tuple(map(order.index, out))
+
+
+@functools.lru_cache(maxsize=4096)
+def _lax_aval(lhs: Any, rhs: Any, x64: bool, **params: Any) -> Any:
+    del x64  # it decides about results of mixed integers
+    return dot_general_p.abstract_eval(lhs, rhs, **params)[0]
+
+
+def lax_aval(lhs: Any, rhs: Any, **params: Any) -> Any:
+    """The type of lax.dot_general's result: shape, dtype, weak type, sharding, varying axes.
+
+    Asked once per combination of types, since an answer takes a tenth of a millisecond and a program has many equal
+    layers; except under a mesh, where it depends on contexts that no public name leads to, and for symbolic sizes,
+    whose comparison is not Python's.
+
+    Args:
+      lhs: an abstract value, as jax.typeof gives.
+      rhs: likewise.
+      **params: of the primitive dot_general_p.
+
+    Raises:
+      TypeError: lax's own error, with its words; ValueError likewise.
+    """
+    known = all(isinstance(size, int) for size in (*lhs.shape, *rhs.shape))
+    if not known or not jax.sharding.get_abstract_mesh().empty:
+        return dot_general_p.abstract_eval(lhs, rhs, **params)[0]
+    return _lax_aval(lhs, rhs, jax.config.jax_enable_x64, **params)  # type: ignore[attr-defined]
+
+
+def permute_sharding(sharding: NamedSharding | None, permutation: Sequence[int]) -> NamedSharding | None:
+    """The sharding of lax's result whose transpose by `permutation` has `sharding`."""
+    if sharding is None:
+        return None
+    order = sorted(range(len(permutation)), key=lambda dim: permutation[dim])
+    return NamedSharding(sharding.mesh, _compat.permute_spec(sharding.spec, order))
+
+
+def lax_result_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> Any:
+    """The dtype to ask of lax.dot_general so that a conversion to out_dtype afterwards is at least as precise.
+
+    lax may convert operands to the dtype it is asked for, so that must be able to hold theirs.
+    """
+    # Naming the dtype of a result promotes nothing, so jax_numpy_dtype_promotion="strict" does not apply.
+    with jax.numpy_dtype_promotion("standard"):
+        try:
+            operand_dtype = lhs_dtype if lhs_dtype == rhs_dtype else jnp.promote_types(lhs_dtype, rhs_dtype)
+        except ValueError:  # JAX promotes no 8-bit float
+            return out_dtype
+        floating = all(jnp.issubdtype(dtype, jnp.floating) for dtype in (operand_dtype, out_dtype))
+        if operand_dtype == out_dtype or not floating or jnp.dtype(operand_dtype).itemsize == 1:
+            return out_dtype
+        return jnp.promote_types(operand_dtype, out_dtype)
+
+
+def reference(lhs, rhs, *c, spec, out_dtype, precision, beta=0.0, out_sharding=None, permutations=(None, None)):
+    """The contraction by lax.dot_general, and beta c added to it in the result's dtype."""
+    lhs, rhs = (x if p is None else lax.transpose(x, p) for x, p in zip((lhs, rhs), permutations, strict=True))
+    dimension_numbers, permutation = lax_form(spec)
+    with _compat.lax_itself():
+        out = _dot_general(
+            lhs,
+            rhs,
+            dimension_numbers,
+            precision=precision,
+            preferred_element_type=lax_result_dtype(lhs.dtype, rhs.dtype, out_dtype),
+            out_sharding=permute_sharding(out_sharding, permutation),
+        )
+    if permutation != tuple(range(out.ndim)):
+        out = lax.transpose(out, permutation)
+    out = lax.convert_element_type(out, out_dtype)
+    for x in c:
+        out = lax.add(out, x if beta == 1 else lax.mul(x, lax.full_like(x, beta)))
+    return out

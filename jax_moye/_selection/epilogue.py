@@ -1,0 +1,156 @@
+"""What a kernel makes of the sums before it writes them: its description, its dtypes, and its operands' strides."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_moye._selection.problem import GemmProblem, NotServedError
+
+# The kernels' names of what they apply (cuda/gemm/config.h), and what that is.
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "none": lambda z: z,
+    "relu": jax.nn.relu,
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "gelu_erf": functools.partial(jax.nn.gelu, approximate=False),
+    "silu": jax.nn.silu,
+}
+EPILOGUE_OPERANDS = ("c", "bias", "residual")
+
+
+@dataclasses.dataclass(frozen=True)
+class Epilogue:
+    """What becomes of the sums.
+
+    Attributes:
+      activation: a key of ACTIVATIONS.
+      alpha: factor of the product.
+      beta: factor of c.
+      operands: (name, labels) of the operands behind x and w, the names in the order of EPILOGUE_OPERANDS. Labels are
+        of the output; an operand is broadcast along those it lacks.
+    """
+
+    activation: str = "none"
+    alpha: float = 1.0
+    beta: float = 0.0
+    operands: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the sums stay what they are."""
+        return self.activation == "none" and self.alpha == 1 and not self.operands
+
+    def factor(self, name: str) -> float:
+        """Of an operand."""
+        return self.beta if name == "c" else 1.0
+
+
+def stored_dtype(out_dtype: Any) -> Any:
+    """The dtype of z, and that in which c, bias and residual are read: y's, but for 8 bits and small integers."""
+    out_dtype = jnp.dtype(out_dtype)
+    if jnp.issubdtype(out_dtype, jnp.floating) and out_dtype.itemsize == 1:
+        return jnp.dtype("float32")
+    if jnp.issubdtype(out_dtype, jnp.integer) and out_dtype.itemsize < 4:
+        return jnp.dtype("int32")
+    return out_dtype
+
+
+def compute_dtype(operand_dtype: Any, out_dtype: Any) -> Any:
+    """The dtype in which the epilogue computes: what the kernels have their sums in."""
+    out_dtype = jnp.dtype(out_dtype)
+    if not jnp.issubdtype(out_dtype, jnp.floating):
+        return stored_dtype(out_dtype)
+    return jnp.dtype("float64" if "float64" in (jnp.dtype(operand_dtype).name, out_dtype.name) else "float32")
+
+
+def _row_major(labels_: str, sizes: dict[str, int]) -> dict[str, int]:
+    strides, stride = {}, 1
+    for label in reversed(labels_):
+        strides[label] = stride
+        stride *= sizes[label]
+    return strides
+
+
+def _mode_labels(size: int, stride: int, of_out: dict[str, int], sizes: dict[str, int]) -> list[str]:
+    """The output's dimensions that a kernel sees as one mode, the outermost first."""
+    return [
+        label
+        for label, of_label in of_out.items()
+        if size > 1 and sizes[label] > 1 and stride <= of_label < stride * size
+    ][::-1]
+
+
+def _mode_stride(mode: Sequence[str], of_out: dict[str, int], of_operand: dict[str, int]) -> int | None:
+    """The operand's stride along a mode; None if its dimensions there do not merge into one."""
+    if not mode:
+        return 0
+    inner = mode[-1]
+    stride = of_operand.get(inner, 0)
+    merges = all(of_operand.get(label, 0) * of_out[inner] == stride * of_out[label] for label in mode)
+    return stride if merges else None
+
+
+def _splits(problem: GemmProblem, modes: Sequence[Sequence[str]], of_out: dict[str, int]) -> list[GemmProblem]:
+    """The same problem with the outer dimensions of its m, or n, as the batch, if it has none."""
+    if problem.batch != 1:
+        return []
+    splits = []
+    (_, a_m, a_k), (_, b_n, b_k), (_, d_m, d_n) = problem.a_strides, problem.b_strides, problem.d_strides
+    for i in range(1, len(modes[1])):
+        inner = of_out[modes[1][i - 1]] // d_m
+        a, b, d = (inner * a_m, a_m, a_k), (0, b_n, b_k), (inner * d_m, d_m, d_n)
+        sizes: dict[str, Any] = {"batch": problem.m // inner, "m": inner}
+        splits.append(dataclasses.replace(problem, **sizes, a_strides=a, b_strides=b, d_strides=d))
+    for i in range(1, len(modes[2])):
+        inner = of_out[modes[2][i - 1]] // d_n
+        a, b, d = (0, a_m, a_k), (inner * b_n, b_n, b_k), (inner * d_n, d_m, d_n)
+        sizes = {"batch": problem.n // inner, "n": inner}
+        splits.append(dataclasses.replace(problem, **sizes, a_strides=a, b_strides=b, d_strides=d))
+    return splits
+
+
+def fit_epilogue(
+    problem: GemmProblem, out_labels: str, sizes: dict[str, int], epilogue: Epilogue
+) -> tuple[GemmProblem, dict[str, tuple[int, int, int]]]:
+    """The strides (batch, m, n) along which a kernel reads the epilogue's operands.
+
+    Args:
+      problem: the contraction's.
+      out_labels: the output's dimensions.
+      sizes: of them.
+      epilogue: whose operands are row-major arrays.
+
+    Returns:
+      The problem, which may have got a batch out of m or n, and the strides by name.
+
+    Raises:
+      NotServedError: an operand has no such strides, or integers cannot be finished so.
+    """
+    exact = epilogue.alpha == 1 and epilogue.beta in (0, 1) and epilogue.activation in ("none", "relu")
+    if problem.out_dtype == "s32" and not exact:
+        raise NotServedError("kernels finish integers with alpha 1, beta 0 or 1, and activation none or relu")
+    of_out = _row_major(out_labels, sizes)
+
+    def modes_of(candidate):
+        in_order = zip(candidate.sizes[:3], candidate.d_strides, strict=True)
+        return [_mode_labels(size, stride, of_out, sizes) for size, stride in in_order]
+
+    for candidate in [problem, *_splits(problem, modes_of(problem), of_out)]:
+        modes = modes_of(candidate)
+        strides = {
+            name: tuple(_mode_stride(mode, of_out, _row_major(labels_, sizes)) for mode in modes)
+            for name, labels_ in epilogue.operands
+        }
+        if not any(None in of_operand for of_operand in strides.values()):
+            return candidate, strides  # type: ignore[return-value]
+    raise NotServedError(f"no strides of a matrix broadcast {dict(epilogue.operands)} to {out_labels}")
+
+
+def strides_of_d(problem: GemmProblem) -> tuple[int, ...]:
+    """The strides of d, 0 along what has one coordinate."""
+    return tuple(stride if size > 1 else 0 for size, stride in zip(problem.sizes[:3], problem.d_strides, strict=True))

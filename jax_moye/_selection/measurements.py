@@ -1,0 +1,426 @@
+"""What was measured to be the fastest: the files that `tune` writes, and what a selection finds in them.
+
+A file has entries, each of one problem on one GPU: microseconds of the configs that were timed, and of XLA. Of the
+user's cache a file is used by the GPU, the driver and the table of configs that it was written for; a table of the
+package by the GPU, and an entry of it as long as the config it names is described as it was. An entry serves exactly
+its problem. What cannot be read, or has another sum than its file says, is as if it were not there.
+docs/tuning.md has the form.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+import math
+import os
+import pathlib
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+
+from jax_moye._kernels.configs import GemmConfig, configs
+from jax_moye._selection.epilogue import Epilogue
+from jax_moye._selection.problem import GemmProblem
+from jax_moye._selection.select import why_not
+
+FORMAT = "jax_moye tuned 1"
+TABLES = pathlib.Path(__file__).resolve().parents[1] / "tables"  # the package's
+MEASURED = "measured:"  # how a reason begins that is from here
+VARIABLE = "JAX_MOYE_CACHE_DIR"
+# XLA computes a product that it was measured to compute faster by this: less is within what two runs differ by.
+_XLA_MARGIN = 0.99
+
+_logger = logging.getLogger("jax_moye")
+_warned: set[str] = set()
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """What was measured of one problem.
+
+    Attributes:
+      problem: with its accumulator spelled out.
+      variant: "" of the product alone; else what `variant` says.
+      config: name of the fastest of ours.
+      row: what `row_digest` said of it then.
+      us: microseconds by config, of all that were timed.
+      xla_us: of XLA by `signature`: precision and dtypes decide what XLA does, and are not all in the problem.
+      host_bound: the host may have been what was timed: no reason to leave the product to XLA.
+      date: of the measurement, ISO 8601.
+    """
+
+    problem: GemmProblem
+    variant: str
+    config: str
+    row: str
+    us: Mapping[str, float]
+    xla_us: Mapping[str, float]
+    host_bound: bool
+    date: str
+
+    @property
+    def key(self) -> tuple[GemmProblem, str]:
+        """What the entry is about; a file has one entry for each."""
+        return self.problem, self.variant
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in a file."""
+        return dataclasses.asdict(self) | {"us": dict(self.us), "xla_us": dict(self.xla_us)}
+
+
+class Choice(NamedTuple):
+    """What a selection found.
+
+    Attributes:
+      config: the row of the table.
+      source: "cache": the user's; "table": the package's.
+      entry: what it is from.
+    """
+
+    config: GemmConfig
+    source: Literal["cache", "table"]
+    entry: Entry
+
+    @property
+    def us(self) -> float:
+        """Microseconds of the config."""
+        return self.entry.us[self.config.name]
+
+    def xla_us(self, signature: str) -> float | None:
+        """Microseconds of XLA; None where they were not measured."""
+        return self.entry.xla_us.get(signature)
+
+    def why_xla(self, xla_us: float) -> str | None:
+        """Why XLA computes the product, of which it needs xla_us; None if it does not."""
+        if self.entry.host_bound or xla_us >= _XLA_MARGIN * self.us:
+            return None
+        return f"{MEASURED} XLA {xla_us:.4g} us, our best {self.config.name} {self.us:.4g} us ({self.source})"
+
+
+# ------------------------------------------------------------------------------------------------------------- keys
+
+
+def usual_key(problem: GemmProblem) -> GemmProblem:
+    """The problem with its accumulator spelled out: "f32" and None may be the same."""
+    return problem if problem.accumulator else dataclasses.replace(problem, accumulator=problem.sums)
+
+
+def variant(epilogue: Epilogue | None, beta: float, split: bool) -> str:
+    """What a kernel does beside the product: a file's word for it.
+
+    Args:
+      epilogue: of a fused product.
+      beta: of a third operand.
+      split: 3 x TF32.
+    """
+    words = []
+    if epilogue is not None and not epilogue.is_nothing:
+        words += [epilogue.activation, *(name for name, _ in epilogue.operands)]
+    elif beta != 0:
+        words.append("c")
+    return " ".join(words + ["3xtf32"] * split)
+
+
+def signature(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any, precision: Any) -> str:
+    """What XLA's time depends on besides the problem."""
+    if precision is None:
+        words = "DEFAULT"
+    elif isinstance(precision, tuple):
+        words = ",".join(dict.fromkeys(level.name for level in precision))
+    else:
+        words = getattr(precision, "name", None) or repr(precision)
+    return " ".join([*(jnp.dtype(dtype).name for dtype in (lhs_dtype, rhs_dtype, out_dtype)), words])
+
+
+@functools.lru_cache(maxsize=4096)
+def row_digest(config: GemmConfig) -> str:
+    """Twelve hexadecimal digits that change when anything does that the table says of a config but its registers."""
+    described = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.compare}
+    return _sha256(described)[:12]
+
+
+def table_digest(table: Iterable[GemmConfig]) -> str:
+    """The same of a table, in any order."""
+    return _sha256(sorted(row_digest(row) for row in table))[:12]
+
+
+@functools.cache
+def _digest_of_all() -> str:
+    return table_digest(configs())
+
+
+def _sha256(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+@functools.cache
+def driver_version() -> str | None:
+    """Of the GPU's driver, e.g. "580.95.05"; without NVML of the CUDA that it is for; None where there is no driver."""
+    version, number = ctypes.create_string_buffer(96), ctypes.c_int()
+    with contextlib.suppress(OSError):
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2() == 0 and nvml.nvmlSystemGetDriverVersion(version, len(version)) == 0:
+            return version.value.decode()
+    with contextlib.suppress(OSError):
+        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)) == 0 and number.value:
+            return f"cuda{number.value}"
+    return None
+
+
+# ------------------------------------------------------------------------------------------------------------ places
+
+
+def slug(name: str) -> str:
+    """A GPU's name as part of a file's: "nvidia_h200"."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+
+
+def cache_dir() -> str | None:
+    """$JAX_MOYE_CACHE_DIR, else $XDG_CACHE_HOME/jax_moye, else ~/.cache/jax_moye; None where there is no home."""
+    if given := os.environ.get(VARIABLE):
+        return given
+    xdg = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(xdg):  # its specification: others are to be ignored
+        return os.path.join(xdg, "jax_moye")
+    home = os.path.expanduser("~")
+    return os.path.join(home, ".cache", "jax_moye") if os.path.isabs(home) else None
+
+
+def cache_file(kind: str) -> str | None:
+    """The file of the user's cache for a GPU, this driver and this table; None where there is no driver or no home.
+
+    Args:
+      kind: what `devices.Device.kind` is.
+    """
+    driver = driver_version()
+    folder = None if driver is None else cache_dir()
+    return None if driver is None or folder is None else os.path.join(folder, _file_name(kind, driver))
+
+
+@functools.cache
+def _file_name(kind: str, driver: str) -> str:
+    return f"{slug(kind)}-{driver}-{_digest_of_all()}.json"
+
+
+def emulator_file() -> str | None:
+    """Where `tune --emulator` writes: no selection reads it."""
+    folder = cache_dir()
+    return None if folder is None else os.path.join(folder, f"emulator-{_digest_of_all()}.json")
+
+
+# ------------------------------------------------------------------------------------------------------------- files
+
+
+_Entries = Mapping[tuple[GemmProblem, str], Entry]
+
+
+class Tables(NamedTuple):
+    """A file: what it is about, and its entries by key."""
+
+    head: Mapping[str, Any]
+    entries: _Entries
+
+
+def _check(condition: bool, what: str) -> None:
+    if not condition:
+        raise ValueError(what)
+
+
+def _times(raw: Any, what: str) -> dict[str, float]:
+    _check(isinstance(raw, dict), f"{what} is no object")
+    for name, us in raw.items():
+        _check(type(us) in (int, float) and math.isfinite(us) and us > 0, f"{what} of {name} is no time")
+    return raw
+
+
+def _problem(raw: Any) -> GemmProblem:
+    fields = {field.name for field in dataclasses.fields(GemmProblem)}
+    _check(isinstance(raw, dict) and set(raw) == fields, "a problem has other fields")
+    for name in ("batch", "m", "n", "k"):
+        _check(type(raw[name]) is int and raw[name] > 0, f"{name} is no size")
+    for name in ("dtype", "out_dtype", "accumulator"):
+        _check(isinstance(raw[name], str), f"{name} is no dtype")
+    for name in ("swapped", "epilogue"):
+        _check(type(raw[name]) is bool, f"{name} is neither true nor false")
+    strides = {}
+    for name in ("a_strides", "b_strides", "d_strides"):
+        is_triple = isinstance(raw[name], list) and [type(x) for x in raw[name]] == [int, int, int]
+        _check(is_triple, f"{name} are no strides")
+        strides[name] = tuple(raw[name])
+    return GemmProblem(**raw | strides)
+
+
+def _entry(raw: Any) -> Entry:
+    fields = {field.name for field in dataclasses.fields(Entry)}
+    _check(isinstance(raw, dict) and set(raw) == fields, "an entry has other fields")
+    for name in ("variant", "config", "row", "date"):
+        _check(isinstance(raw[name], str), f"{name} is no text")
+    _check(type(raw["host_bound"]) is bool, "host_bound is neither true nor false")
+    us, xla_us = (_times(raw[name], name) for name in ("us", "xla_us"))
+    _check(raw["config"] in us, "its config has no time")
+    return Entry(**raw | {"problem": _problem(raw["problem"]), "us": us, "xla_us": xla_us})
+
+
+def read(path: str | os.PathLike[str]) -> Tables:
+    """What a file says.
+
+    Raises:
+      OSError: it cannot be read.
+      ValueError: it is no file of `tune`, or not as `tune` wrote it; RecursionError where it is nested without end.
+    """
+    raw = json.loads(pathlib.Path(path).read_bytes())
+    _check(isinstance(raw, dict) and raw.get("format") == FORMAT, f"its format is not {FORMAT!r}")
+    _check(raw.pop("sha256", None) == _sha256(raw), "its sum is not what it says: it is damaged, or edited by hand")
+    entries = raw.pop("entries", None)
+    _check(isinstance(entries, list), "entries is no list")
+    parsed = [_entry(entry) for entry in entries]
+    for name in ("gpu", "driver", "table"):
+        _check(isinstance(raw.get(name), str), f"{name} is no text")
+    _check(type(raw.get("emulated")) is bool, "emulated is neither true nor false")
+    return Tables(raw, {entry.key: entry for entry in parsed})
+
+
+def _warn_once(path: str, reason: object) -> None:
+    if path not in _warned:
+        _warned.add(path)
+        _logger.warning("jax_moye: %s is ignored: %s", path, reason)
+
+
+def _read_or_warn(path: str | None, expected: Mapping[str, Any]) -> _Entries:
+    """The entries of a file; none where there is no file, or, said once, where it is not what is expected."""
+    if path is None or not os.path.isfile(path):  # no pipe, which would wait
+        return {}
+    try:
+        tables = read(path)
+        for name, value in expected.items():
+            _check(tables.head[name] == value, f"{name} is {tables.head[name]!r}, and {value!r} is wanted")
+        return tables.entries
+    except Exception as error:  # whatever is in a file: a program must not depend on it
+        _warn_once(path, error)
+        return {}
+
+
+def write(path: str | os.PathLike[str], head: Mapping[str, Any], entries: Sequence[Entry]) -> None:
+    """Adds entries to a file, in place of those about the same; it is replaced at once or not at all.
+
+    Args:
+      path: it need not exist, nor its folder. What is in it is kept, unless it cannot be read.
+      head: what the file is about: gpu, driver, table, emulated, and what else may interest a reader.
+      entries: new ones.
+
+    Raises:
+      OSError: it cannot be written.
+      ValueError: the file is about another GPU.
+    """
+    path = pathlib.Path(path)
+    kept: dict[tuple[GemmProblem, str], Entry] = {}
+    if path.is_file():
+        try:
+            before = read(path)
+        except Exception as error:  # as where it is looked up
+            _warn_once(str(path), error)
+        else:
+            for name in ("gpu", "emulated"):
+                if before.head[name] != head[name]:
+                    raise ValueError(f"{path} is a file of {name} {before.head[name]!r}, and this is {head[name]!r}")
+            kept = dict(before.entries)
+    kept |= {entry.key: entry for entry in entries}
+    body = {"format": FORMAT, **head, "entries": [entry.to_dict() for entry in kept.values()]}
+    body = json.loads(json.dumps(body))  # tuples are lists, as who reads it sees them
+    lines = [f'"{name}": {json.dumps(value)},' for name, value in body.items() if name != "entries"]
+    listed = ",\n".join(json.dumps(entry) for entry in body["entries"])  # a line each: differences can be read
+    text = "\n".join(["{", *lines, f'"sha256": "{_sha256(body)}",', '"entries": [', listed, "]", "}", ""])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".tune-", delete=False) as file:
+        file.write(text)
+    try:
+        os.chmod(file.name, 0o644)
+        os.replace(file.name, path)
+    except OSError:
+        os.unlink(file.name)
+        raise
+    forget()
+
+
+# ------------------------------------------------------------------------------------------------------------ lookup
+
+
+def find(problem: GemmProblem, of: str, kind: str, arch: int | None, table: Sequence[GemmConfig]) -> Choice | None:
+    """What was measured of a problem: in the user's cache, else in the package's table; None if nothing was.
+
+    Args:
+      problem: what is to be computed.
+      of: its variant.
+      kind: of the GPU, as in `devices.Device`.
+      arch: of the GPU.
+      table: the rows that may compute it.
+    """
+    return _find(problem, of, kind, arch, table, cache_file(kind), TABLES)
+
+
+@functools.lru_cache(maxsize=4096)
+def _find(
+    problem: GemmProblem,
+    of: str,
+    kind: str,
+    arch: int | None,
+    table: Sequence[GemmConfig],
+    cache: str | None,
+    tables: pathlib.Path,
+) -> Choice | None:
+    sources: tuple[tuple[Literal["cache", "table"], _Entries], ...] = (
+        ("cache", _of_cache(cache, kind)),
+        ("table", _of_package(tables, kind)),
+    )
+    for source, entries in sources:
+        entry = entries.get((usual_key(problem), of))
+        if entry is None:
+            continue
+        row = _by_name(table).get(entry.config)
+        if row is not None and row_digest(row) == entry.row and why_not(row, problem, arch) is None:
+            return Choice(row, source, entry)
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def _of_cache(path: str | None, kind: str) -> _Entries:
+    expected = {"gpu": kind, "driver": driver_version(), "table": _digest_of_all(), "emulated": False}
+    return _read_or_warn(path, expected)
+
+
+@functools.lru_cache(maxsize=64)
+def _of_package(tables: pathlib.Path, kind: str) -> _Entries:
+    return _read_or_warn(str(tables / f"{slug(kind)}.json"), {"gpu": kind, "emulated": False})
+
+
+@functools.lru_cache(maxsize=64)
+def _by_name(table: Sequence[GemmConfig]) -> Mapping[str, GemmConfig]:
+    return {row.name: row for row in table}
+
+
+def forget() -> None:
+    """Reads the files anew when they are next asked. Programs that are there stay as they are."""
+    for cached in (_find, _of_cache, _of_package):
+        cached.cache_clear()
+
+
+def new_head(kind: str, driver: str, emulated: bool, date: str) -> dict[str, Any]:
+    """What a new file says of itself."""
+    return {
+        "gpu": kind,
+        "driver": driver,
+        "table": _digest_of_all(),
+        "emulated": emulated,
+        "jax": metadata.version("jax"),
+        "jaxlib": metadata.version("jaxlib"),
+        "date": date,
+    }

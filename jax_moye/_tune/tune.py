@@ -1,0 +1,503 @@
+"""`tune`: times the configs that can compute a product, and XLA, and writes down which is the fastest.
+
+Explicit only: nothing is timed while a program is traced or runs. times.py has what is timed and how, measurements.py
+the files and what a selection finds in them; docs/tuning.md is about all of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import datetime
+import html
+import json
+import math
+import os
+import pathlib
+import re
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jax_moye import _compat
+from jax_moye._bench import workloads
+from jax_moye._inspect.explain import Explanation, Product, _html_table, explain, explain_function
+from jax_moye._kernels import ffi
+from jax_moye._kernels.configs import GemmConfig, configs
+from jax_moye._kernels.devices import Device, find_device, of_jax
+from jax_moye._selection import measurements, plan
+from jax_moye._selection.measurements import Entry
+from jax_moye._selection.plan import KernelCall
+from jax_moye._selection.problem import NotServedError
+from jax_moye._selection.select import rank
+from jax_moye._tune.times import TOP, Protocol, Target, Times, first_line, time_product
+
+# Configs so near the fastest one are equal: the model's order decides, and two runs write the same file more often.
+_TIE, _HOST_BOUND_TIE = 1.01, 1.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """What became of one product.
+
+    Attributes:
+      what: the product in words.
+      entry: what was measured; None where it was not.
+      why: why it was not; None where it was.
+      rejected: by config why it has no time, e.g. a wrong result.
+      seconds: that it took.
+    """
+
+    what: str
+    entry: Entry | None
+    why: str | None = None
+    rejected: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class Regret(NamedTuple):
+    """How near the model comes to the best that was measured, 1.0 where it finds it.
+
+    Attributes:
+      what: the product in words.
+      alone: the best measured time over that of the model's first config.
+      top3: the same over the best of the model's first three.
+      chosen: the model's first config.
+      best: the fastest one.
+    """
+
+    what: str
+    alone: float
+    top3: float
+    chosen: str
+    best: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """What `tune` measured; prints as a table.
+
+    Attributes:
+      path: the file that has it.
+      products: one for each product of the program.
+      arch: of the GPU; None in the emulator.
+    """
+
+    path: pathlib.Path
+    products: tuple[Tuned, ...]
+    arch: int | None
+
+    def regret(self) -> list[Regret]:
+        """Of the products that were measured."""
+        entries = [product.entry for product in self.products if product.entry is not None]
+        return regret(entries, self.arch)
+
+    def rows(self) -> list[list[str]]:
+        """A line of cells for each product; the first one names the columns."""
+        lines = [["product", "config", "us", "XLA, us", "timed", ""]]
+        for product in self.products:
+            entry = product.entry
+            if entry is None:
+                lines.append([product.what, "-", "-", "-", "0", f"not tuned: {product.why}"])
+                continue
+            xla = ", ".join(f"{us:g}" for us in entry.xla_us.values()) or "-"
+            who = "XLA's" if _xla_wins(entry) else ""
+            lines.append([words(entry), entry.config, f"{entry.us[entry.config]:g}", xla, str(len(entry.us)), who])
+        return lines
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        notes = [*regret_lines(self.regret()), f"written to {self.path}"]
+        return f"<div>{_html_table(self.rows())}{''.join(f'<p>{html.escape(note)}</p>' for note in notes)}</div>"
+
+    def text(self) -> str:
+        """As plain text."""
+        lines = [line(product, self.arch) for product in self.products]
+        return "\n".join([*lines, *regret_lines(self.regret()), f"written to {self.path}"])
+
+    def __str__(self) -> str:
+        """As text."""
+        return self.text()
+
+    def __repr__(self) -> str:
+        """As text: what an interactive session shows."""
+        return self.text()
+
+
+def tune(
+    first: Any,
+    /,
+    *args: Any,
+    dtype: Any = None,
+    spec: str | None = None,
+    dimension_numbers: Any = None,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    top: int | None = TOP,
+    budget_s: float = math.inf,
+    path: str | os.PathLike[str] | None = None,
+) -> Tuning:
+    """Times the configs that can compute the products of a program, and XLA, and keeps which is the fastest.
+
+    It takes what `explain` takes: two shapes and a dtype, two arrays, or a function and its arguments, whose products
+    are all timed. Arguments are not read, and the program does not run: operands are random ones of its own. The
+    outcome is written to the user's cache, `$JAX_MOYE_CACHE_DIR`, `$XDG_CACHE_HOME/jax_moye` or `~/.cache/jax_moye`,
+    and decides for exactly these products in programs that are traced later on, in this process and others. A program
+    that is compiled keeps its kernels. It takes some seconds for each product.
+
+    Args:
+      first: a, or a function.
+      *args: b, and a dtype where a and b are shapes; or the function's arguments, arrays or `jax.ShapeDtypeStruct`.
+      dtype: of a and b, where they are shapes.
+      spec: e.g. "bmk,kn->bmn", as in `jax_moye.einsum`.
+      dimension_numbers: as in `jax_moye.dot_general`.
+      precision: as in `jax_moye.matmul`, likewise the following.
+      preferred_element_type: dtype of the result.
+      top: how many configs are timed, the first ones by the model; None: all that can compute the product.
+      budget_s: seconds after which no product is begun.
+      path: a file to write instead of the cache's.
+
+    Returns:
+      A `Tuning`, which prints as a table.
+
+    Raises:
+      RuntimeError: it is called while a program is traced, or JAX sees no GPU, or there are no kernels for it.
+      TypeError: as in `explain`.
+      ValueError: as in `explain`; top is below 1; path is a file of another GPU.
+      OSError: the file cannot be written.
+    """
+    _check_not_traced((first, *args))
+    if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
+        raise ValueError(f"tune: top is a number of configs, at least 1, or None, not {top!r}")
+    gpu = _gpu()
+    of_arrays = {"dtype": dtype, "spec": spec, "dimension_numbers": dimension_numbers}
+    of_arrays |= {"precision": precision, "preferred_element_type": preferred_element_type}
+    explanation = explain(first, *args, **of_arrays, device=of_jax(gpu))
+    target = _target(gpu, emulated=False, path=path)
+    products = [gemm.product for gemm in explanation]
+    found = tuple(tune_products(products, target, Protocol(top=top, budget_s=budget_s)))
+    return Tuning(target.path, found, target.arch)
+
+
+def _gpu() -> jax.Device:
+    """This process's first GPU.
+
+    Raises:
+      RuntimeError: there is none, or no kernels for it.
+    """
+    if _compat.cuda_arch() is None:
+        raise RuntimeError("tune: JAX sees no GPU here, and nothing else is tuned for")
+    if (reason := ffi.why_unavailable("cuda")) is not None:
+        raise RuntimeError(f"tune: {reason}")
+    return jax.devices("cuda")[0]
+
+
+def _check_not_traced(args: Any) -> None:
+    """Raises RuntimeError where a program is being traced: inside jit even a constant is a tracer."""
+    if any(isinstance(x, jax.core.Tracer) for x in [*jax.tree.leaves(args), jnp.zeros(())]):
+        raise RuntimeError(
+            "tune: it is called while a program is traced (inside jit, grad or vmap), where nothing can be timed: call "
+            "it before, with the function and its arguments, or with shapes"
+        )
+
+
+# ------------------------------------------------------------------------------------------------------- the products
+
+
+def _target(device: jax.Device, emulated: bool, path: str | os.PathLike[str] | None) -> Target:
+    """Where and into which file.
+
+    Raises:
+      RuntimeError: no file was named, and there is no place for one.
+    """
+    if emulated:
+        kind, driver, arch, usual = "emulator", "none", None, measurements.emulator_file()
+    else:
+        board = of_jax(device)
+        kind, arch, usual = board.kind, board.arch, measurements.cache_file(board.kind)
+        driver = measurements.driver_version() or "unknown"
+    if path is None and usual is None:
+        raise RuntimeError(
+            f"tune: no home and no driver that names its version: name a file, or set {measurements.VARIABLE}"
+        )
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    head = measurements.new_head(kind, driver, emulated, date) | {"arch": arch}
+    return Target(device, "cpu" if emulated else "cuda", arch, head, pathlib.Path(path or usual or ""))
+
+
+def tune_products(products: Sequence[Product], target: Target, protocol: Protocol) -> Iterator[Tuned]:
+    """Times products and writes each into the file when it is done.
+
+    Args:
+      products: as `explain` found them.
+      target: where.
+      protocol: how.
+    """
+    end = time.monotonic() + protocol.budget_s
+    for product in products:
+        begin = time.monotonic()
+        what = plan.describe(product.request, *product.seen())
+        if begin > end:
+            yield Tuned(what, None, f"the budget of {protocol.budget_s:g} s was over")
+            continue
+        try:
+            call, candidates = _candidates(product, target, protocol)
+            times = time_product(product, call, candidates, target, protocol)
+            entry = _entry(product, call, candidates, times, target)
+        except NotServedError as error:
+            yield Tuned(what, None, str(error).splitlines()[0])
+            continue
+        except Exception as error:  # e.g. of memory: the other products are still worth having
+            yield Tuned(what, None, first_line(error))
+            continue
+        measurements.write(target.path, target.head, [entry])
+        yield Tuned(what, entry, None, times.rejected, time.monotonic() - begin)
+
+
+def _candidates(product: Product, target: Target, protocol: Protocol) -> tuple[KernelCall, list[GemmConfig]]:
+    """What a selection will ask for, and the configs to time, in the model's order.
+
+    Raises:
+      NotServedError: nothing that could be measured would change who computes the product; or nothing is to be timed.
+    """
+    request, (lhs, rhs) = product.request, product.operands
+    reasons = {
+        "it is lax.dot_general's own, and so XLA's": product.is_lax,
+        "implementation='xla'": request.implementation == "xla",
+        f"the program names the config {request.config!r}": request.config is not None,
+        "batch_invariant=True chooses by nothing but dtypes": request.batch_invariant,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise NotServedError(reason)
+    may_split = product.epilogue is None
+    permutations = (lhs.permutation, rhs.permutation)
+    call = plan.find_kernel(
+        request, lhs.aval, rhs.aval, permutations, target.arch, target.platform, may_split, epilogue=product.epilogue
+    )
+    if call is None:
+        raise NotServedError("a size is 0")
+    rows = plan.usable_rows(target.platform, target.arch)
+    able = [row for row, reason in rank(call.problem, target.arch, rows) if reason is None]
+    named = [row for row in able if protocol.sweep is None or re.fullmatch(protocol.sweep, row.name)]
+    if not named:
+        raise NotServedError(f"none of its {len(able)} configs has a name that matches {protocol.sweep!r}")
+    return call, named[: protocol.top]
+
+
+def _entry(product: Product, call: KernelCall, candidates: Sequence[GemmConfig], times: Times, target: Target) -> Entry:
+    """What is written.
+
+    Raises:
+      NotServedError: no config has a time.
+    """
+    if not times.us:
+        raise NotServedError("; ".join(f"{name}: {why}" for name, why in times.rejected.items()) or "nothing was timed")
+    tie = _HOST_BOUND_TIE if times.host_bound else _TIE
+    least = min(times.us.values())
+    best = next(row for row in candidates if times.us.get(row.name, math.inf) <= tie * least)
+    request, (lhs, rhs) = product.request, product.operands
+    words = measurements.signature(lhs.dtype, rhs.dtype, request.out_dtype, request.precision)
+    return Entry(
+        problem=measurements.usual_key(call.problem),
+        variant=measurements.variant(product.epilogue, request.beta, call.split),
+        config=best.name,
+        row=measurements.row_digest(best),
+        us={row.name: _significant(times.us[row.name]) for row in candidates if row.name in times.us},
+        xla_us={} if times.xla_us is None else {words: _significant(times.xla_us)},
+        host_bound=times.host_bound,
+        date=target.head["date"],
+    )
+
+
+def _significant(us: float) -> float:
+    return float(f"{us:.4g}")
+
+
+# ------------------------------------------------------------------------------------------------------------- regret
+
+
+def regret(entries: Sequence[Entry], arch: int | None) -> list[Regret]:
+    """How near today's model comes to the best that was measured.
+
+    Args:
+      entries: of a file.
+      arch: of its GPU.
+    """
+    found = []
+    for entry in entries:
+        ranked = [row.name for row, reason in rank(entry.problem, arch, configs()) if reason is None]
+        timed = [name for name in ranked if name in entry.us]
+        if not timed:
+            continue
+        best = min(timed, key=entry.us.__getitem__)
+        alone, top3 = entry.us[timed[0]], min(entry.us[name] for name in timed[:3])
+        found.append(Regret(words(entry), entry.us[best] / alone, entry.us[best] / top3, timed[0], best))
+    return found
+
+
+def regret_lines(found: Sequence[Regret]) -> list[str]:
+    """Geometric means and the worst, as text."""
+    if not found:
+        return []
+    lines = []
+    for name, title in (("alone", "the model's first config"), ("top3", "the best of its first three")):
+        values = [getattr(one, name) for one in found]
+        mean, worst = statistics.geometric_mean(values), min(found, key=lambda one: getattr(one, name))
+        lines.append(
+            f"{title}: {mean:.4f} of the best measured, geometric mean of {len(found)}; "
+            f"at worst {getattr(worst, name):.4f}, {worst.what}"
+        )
+    return lines
+
+
+def words(entry: Entry) -> str:
+    """The problem of an entry in a line."""
+    p = entry.problem
+    batch = f"{p.batch}x" if p.batch > 1 else ""
+    order = p.order or "strided"
+    aligned = "" if p.alignment == 16 else f" aligned to {p.alignment}"
+    dtypes = p.dtype if p.dtype == p.out_dtype else f"{p.dtype} to {p.out_dtype}"
+    return f"{batch}{p.m}x{p.n}x{p.k} {order} {dtypes}{aligned}{' ' + entry.variant if entry.variant else ''}"
+
+
+def line(product: Tuned, arch: int | None) -> str:
+    """What became of a product in a line."""
+    entry = product.entry
+    if entry is None:
+        return f"{product.what}: not tuned: {product.why}"
+    xla = "".join(f", XLA {us:g}" for us in entry.xla_us.values())
+    of_model = "".join(f", the model's {one.chosen} {one.alone:.3f} of it" for one in regret([entry], arch))
+    wrong = [name for name, why in product.rejected.items() if why.startswith("WRONG")]
+    notes = f"; WRONG: {', '.join(wrong)}" if wrong else ""
+    notes += "; host-bound" if entry.host_bound else ""
+    return (
+        f"{words(entry)}: {entry.config} {entry.us[entry.config]:g} us of {len(entry.us)}{xla}{of_model}"
+        f" ({product.seconds:.1f} s){notes}"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- command line
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `python -m jax_moye tune`."""
+    parser.add_argument("--shape", action="append", default=[], help="as in explain, e.g. 4096x4096x4096:bf16:NT")
+    parser.add_argument("--suite", type=pathlib.Path, help="a file of rows, e.g. benchmarks/suite.json")
+    parser.add_argument(
+        "--rows", default=".*", help="regular expression that the id of a row of the suite matches whole"
+    )
+    parser.add_argument("--top", default=str(TOP), help=f"configs to time, the model's first, or all (default: {TOP})")
+    parser.add_argument("--sweep", help="time the configs whose name this regular expression matches whole")
+    parser.add_argument("--budget-s", type=float, default=math.inf, help="begin no product later than this")
+    parser.add_argument("--turn-ms", type=float, default=Protocol.turn_ms, help="length of one turn")
+    parser.add_argument("--out", type=pathlib.Path, help="the file to write, or to add to (default: the user's cache)")
+    parser.add_argument("--emulator", action="store_true", help="without a GPU: try it, into a file that none reads")
+    parser.add_argument("--regret", type=pathlib.Path, metavar="FILE", help="only say how near the model comes to FILE")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Tunes. Returns 0, 1 where an argument is wrong or nothing was measured, 2 without a GPU, 130 after Ctrl-C."""
+    # Read when the backend starts, which is later than now: big operands come and go.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    try:
+        if arguments.regret is not None:
+            return show_regret(arguments.regret)
+        rows = _rows(arguments)
+        top = None if arguments.top == "all" else int(arguments.top)
+        if top is not None and top < 1:
+            raise ValueError(f"--top is a number, at least 1, or all, not {top}")
+        if arguments.sweep is not None:
+            re.compile(arguments.sweep)
+    except (OSError, ValueError, NotImplementedError, re.error) as error:
+        print(f"jax_moye tune: {error}", file=sys.stderr)
+        return 1
+    try:
+        device = jax.devices("cpu")[0] if arguments.emulator else _gpu()
+    except RuntimeError as error:
+        print(f"jax_moye {error} (`--emulator` tries it without a GPU)", file=sys.stderr)
+        return 2
+    protocol = Protocol(top, arguments.sweep, arguments.turn_ms, budget_s=arguments.budget_s)
+    if arguments.emulator:
+        protocol = dataclasses.replace(protocol, rounds=(1, 2), warmup_ms=0.0)
+    target = _target(device, arguments.emulator, arguments.out)
+    return run(rows, target, protocol)
+
+
+def run(rows: Sequence[dict], target: Target, protocol: Protocol) -> int:
+    """Tunes rows of a suite and says for each what came of it. Returns as `main` does."""
+    board = find_device() if target.arch is None else of_jax(target.device)
+    products, names = [], []
+    for row in rows:
+        for gemm in explain_row(row, board):
+            products.append(gemm.product)
+            names.append(row["id"])
+    found: list[Tuned] = []
+    status = 0
+    begin = time.monotonic()
+    try:
+        for product in tune_products(products, target, protocol):
+            print(f"{names[len(found)]:4} {line(product, target.arch)}", flush=True)
+            for name, why in product.rejected.items():
+                print(f"       {name}: {why}", flush=True)
+            found.append(product)
+    except KeyboardInterrupt:
+        print("interrupted: what was measured is kept")
+        status = 130
+    measured = [product.entry for product in found if product.entry is not None]
+    for text in regret_lines(regret(measured, target.arch)):
+        print(text)
+    ours = sum(not _xla_wins(entry) for entry in measured)
+    print(f"{len(measured)} products in {time.monotonic() - begin:.0f} s, {ours} of them not XLA's: {target.path}")
+    return status or (0 if measured else 1)
+
+
+def _xla_wins(entry: Entry) -> bool:
+    row = next(row for row in configs() if row.name == entry.config)
+    choice = measurements.Choice(row, "table", entry)
+    return any(choice.why_xla(us) is not None for us in entry.xla_us.values())
+
+
+def _rows(arguments: argparse.Namespace) -> list[dict]:
+    """The rows that are asked for.
+
+    Raises:
+      OSError: the suite cannot be read.
+      ValueError: a shape or the suite is none, or nothing is asked for.
+    """
+    rows = [workloads.own_row(text, i) for i, text in enumerate(arguments.shape, 1)]
+    if arguments.suite is not None:
+        listed = json.loads(arguments.suite.read_text())["rows"]
+        rows += [row for row in listed if re.fullmatch(arguments.rows, row["id"])]
+    if not rows:
+        raise ValueError("nothing to tune: name --shape, or --suite and the --rows of it")
+    return rows
+
+
+def explain_row(row: dict, device: Device) -> Explanation:
+    """The products of a row of a suite: one.
+
+    Args:
+      row: as in benchmarks/suite.json.
+      device: the GPU that is meant.
+    """
+    dtype = jnp.dtype(workloads.NAMES[row["dtype"]])
+    with jax.enable_x64(True) if dtype.itemsize == 8 else contextlib.nullcontext():
+        return explain_function(workloads.ours(row, dtype, {}), workloads.shapes(row, dtype), device)
+
+
+def show_regret(path: pathlib.Path) -> int:
+    """Prints how near today's model comes to a file of `tune`, product by product. Returns 0, or 1 of an empty file."""
+    tables = measurements.read(path)
+    found = regret(list(tables.entries.values()), tables.head.get("arch"))
+    for one in sorted(found, key=lambda one: one.alone):
+        print(f"{one.alone:.4f} {one.top3:.4f} {one.what}: the model's {one.chosen}, the best {one.best}")
+    for text in regret_lines(found):
+        print(text)
+    return 0 if found else 1

@@ -1,0 +1,163 @@
+"""`bench --kernel` without its build, which takes a minute: the copy, what CMake makes of it, arguments."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from jax_moye import __main__ as cli
+from jax_moye._bench import bench, own_kernel
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+ROW = "{my_kernel, bf16, f32, {32, 64, 16}, 1, {1, 1}, 4}"
+NAME = "my_kernel_bf16_32x64x16_s1_a4"
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    path = tmp_path / "my_kernel.cuh"
+    path.write_text("#pragma once\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        (ROW, NAME),
+        ("{k, e4m3,  f32_fast, {128, 64, 128}, 5, {1, 2}, 16}", "k_e4m3_f32_fast_128x64x128_s5_c1x2_a16"),
+        ("{k,f64,f64,{ 8, 8,8},1,{2,1},8}", "k_f64_8x8x8_s1_c2x1_a8"),
+        ("{k, s8, s32, {8, 8, 8}, 1, {1, 1}, 1}", "k_s8_8x8x8_s1_a1"),
+    ],
+)
+def test_names(row, name):
+    assert own_kernel.row_name(row) == name
+
+
+def test_names_are_those_of_the_table():
+    rows = re.findall(r"^ *(\{\w+,.*\}),", (ROOT / "cuda/gemm/configs.h").read_text(), re.MULTILINE)
+    names = [own_kernel.row_name(row) for row in rows]
+    assert len(set(names)) == len(rows) > 50
+    assert "sm90_cooperative_bf16_256x128x64_s4_c1x2_a16" in names
+
+
+@pytest.mark.parametrize("row", ["", "{k, bf16}", "{k, bf16, f32, {1, 2}, 1, {1, 1}, 4}", ROW + ",", ROW[:-1]])
+def test_what_is_no_row(row):
+    with pytest.raises(ValueError, match="--config-row is"):
+        own_kernel.row_name(row)
+
+
+def test_edits():
+    config_h = (ROOT / "cuda/gemm/config.h").read_text()
+    changed = own_kernel.with_kernel(config_h, "my_kernel")
+    enumerators = re.search(r"enum class Kernel \{(.*?)\};", changed, re.DOTALL)[1].replace("\n", " ").split(",")
+    names = re.search(r"kKernelNames\[\] = \{(.*?)\};", changed, re.DOTALL)[1].split(",")
+    assert [name.strip().strip('"') for name in names] == [word.strip() for word in enumerators if word.strip()]
+    assert names[-1].strip() == '"my_kernel"'
+    assert own_kernel.with_kernel(changed, "my_kernel") == changed
+    assert own_kernel.with_kernel(config_h, "simt_tiled") == config_h
+
+    configs_h = (ROOT / "cuda/gemm/configs.h").read_text()
+    changed = own_kernel.with_rows(configs_h, [ROW])
+    assert changed.count(f"  {ROW},\n") == 1
+    assert len(changed) == len(configs_h) + len(ROW) + 4
+    assert own_kernel.with_rows(changed, [ROW]) == changed
+    with pytest.raises(ValueError, match="two lists"):
+        own_kernel.with_kernel("", "my_kernel")
+    with pytest.raises(ValueError, match="the table"):
+        own_kernel.with_rows("", [ROW])
+
+
+def test_the_copy(tmp_path, kernel):
+    tree = tmp_path / "tree"
+    own_kernel.make_tree(ROOT, tree, kernel, [ROW])
+    assert (tree / "cuda/gemm/my_kernel.cuh").read_text() == kernel.read_text()
+    assert NAME in {
+        own_kernel.row_name(row)
+        for row in re.findall(r"^ *(\{\w+,.*\}),", (tree / "cuda/gemm/configs.h").read_text(), re.MULTILINE)
+    }
+    assert (tree / "jax_moye/_bench/bench.py").read_bytes() == (ROOT / "jax_moye/_bench/bench.py").read_bytes()
+    assert not list(tree.rglob("*.so"))
+    assert not (tree / "tests").exists()
+    before = {path: path.stat().st_mtime_ns for path in tree.rglob("*") if path.is_file()}
+    kernel.write_text("#pragma once\n// changed\n")
+    own_kernel.make_tree(ROOT, tree, kernel, [ROW])
+    changed = {path for path, time in before.items() if path.stat().st_mtime_ns != time}
+    assert changed == {tree / "cuda/gemm/my_kernel.cuh"}
+    with pytest.raises(ValueError, match="is none"):
+        own_kernel.make_tree(tmp_path, tree, kernel, [ROW])
+
+
+def test_cmake_finds_the_row(tmp_path, kernel):
+    if shutil.which("cmake") is None or shutil.which("ninja") is None:
+        pytest.skip("needs cmake and ninja on the path")
+    tree = tmp_path / "tree"
+    own_kernel.make_tree(ROOT, tree, kernel, [ROW])
+    configure, build, install = own_kernel.commands(tree, [NAME], emulator=True)
+    done = subprocess.run(configure, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    instances = [path for path in (tree / "build/cc").glob("*.cc")]
+    assert [path.stem for path in instances] == [NAME]
+    assert "gemm/my_kernel.cuh" in instances[0].read_text()
+    assert build[1] == "--build"
+    assert install[-1] == str(tree)
+
+
+def parsed(*options):
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    return parser.parse_args(options)
+
+
+def test_arguments_of_the_child(kernel, monkeypatch):
+    arguments = parsed(
+        "--kernel", str(kernel), "--config-row", ROW, "--emulator", "--out", "x/out.json", "--sweep", "a.*"
+    )
+    given = json.loads(json.dumps(own_kernel.for_child(arguments, [NAME])))
+    assert given["shape"] == ["64x48x40:bf16", "2x32x48x40:bf16:NT"]
+    seen = []
+    monkeypatch.setattr(bench, "main", lambda arguments: seen.append(arguments) or 7)
+    assert own_kernel.child(json.dumps(given)) == 7
+    expected = vars(arguments) | {"kernel": None, "config": [NAME], "shape": given["shape"]}
+    assert vars(seen[0]) == expected
+
+
+def test_the_commands_run_in_order_and_a_failure_is_said(kernel, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(own_kernel.tempfile, "gettempdir", lambda: str(tmp_path))
+    ran = []
+
+    def run(command, **options):
+        ran.append((command, options))
+        failed = "--build" in command and len(ran) < 3
+        return subprocess.CompletedProcess(command, int(failed) or (5 if "-P" in command else 0), "what cmake said", "")
+
+    monkeypatch.setattr(own_kernel.subprocess, "run", run)
+    options = ["bench", "--kernel", str(kernel), "--config-row", ROW, "--emulator"]
+    assert cli.main(options) == 1
+    assert "what cmake said" in capsys.readouterr().err
+    ran += [None] * 3
+    assert cli.main(options) == 5
+    command, given = ran[-1]
+    assert command[1:4] == ["-P", "-m", "jax_moye._bench.own_kernel"]
+    tree = tmp_path / f"jax_moye_kernel_{own_kernel.os.getuid()}" / "my_kernel"
+    assert given["env"]["PYTHONPATH"].split(":")[0] == str(tree)
+    assert given["env"]["JAX_MOYE_COMMIT"].endswith("+my_kernel")
+
+
+def test_wrong_arguments(kernel, tmp_path, capsys):
+    for options, message in [
+        (["--kernel", str(kernel)], "needs --config-row"),
+        (["--kernel", str(kernel), "--config-row", "{x}"], "--config-row is"),
+        (["--kernel", str(kernel), "--config-row", ROW.replace("my_", "your_")], "begins with the name"),
+        (
+            ["--kernel", str(tmp_path / "my_kernel2.cuh"), "--config-row", ROW.replace("kernel", "kernel2")],
+            "No such file",
+        ),
+    ]:
+        assert cli.main(["bench", "--emulator", *options]) == 1
+        assert message in capsys.readouterr().err

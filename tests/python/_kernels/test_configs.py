@@ -1,0 +1,143 @@
+"""The table as Python sees it, against the table's text."""
+
+import dataclasses
+import json
+import pathlib
+import re
+
+import pytest
+
+import jax_moye
+from jax_moye import configs as _  # noqa: F401  (the function, not the module)
+from jax_moye._kernels.configs import GemmConfig, find_config
+from jax_moye._kernels.dtypes import ITEM_BYTES
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+SHARED_MEMORY = 227 * 1024  # bytes of sm_90, the most of any architecture
+
+
+USUAL = {
+    "bf16": "f32",
+    "f16": "f32",
+    "f32": "f32",
+    "tf32": "f32",
+    "e4m3": "f32",
+    "e5m2": "f32",
+    "f64": "f64",
+    "s8": "s32",
+}
+
+
+def rows_of_the_table() -> list[str]:
+    text = (ROOT / "cuda" / "gemm" / "configs.h").read_text()
+    number = r" *(\d+) *"
+    words, tile, cluster = r"(\w+), *(\w+), *(\w+)", rf"\{{{number},{number},{number}\}}", rf"\{{{number},{number}\}}"
+    pattern = rf"^\s*\{{{words}, *{tile},{number}, *{cluster},{number}\}},"
+    names = []
+    for kernel, dtype, sums, m, n, k, stages, c_m, c_n, align in re.findall(pattern, text, re.MULTILINE):
+        sums = "" if sums == USUAL[dtype] else f"_{sums}"
+        cluster = "" if (c_m, c_n) == ("1", "1") else f"_c{c_m}x{c_n}"
+        names.append(f"{kernel}_{dtype}{sums}_{m}x{n}x{k}_s{stages}{cluster}_a{align}")
+    return names
+
+
+def test_the_rows_are_those_of_the_table():
+    names = [row.name for row in jax_moye.configs()]
+    table = rows_of_the_table()
+    assert names
+    # A build with JAX_MOYE_ROWS has fewer; those it has are in the table's order.
+    assert names == [name for name in table if name in set(names)]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("row", jax_moye.configs(), ids=lambda row: row.name)
+def test_rows_are_plausible(row):
+    m, n, k = row.tile
+    sums = "" if row.accumulator == USUAL[row.dtype] else f"_{row.accumulator}"
+    cluster = "" if row.cluster == (1, 1) else f"_c{row.cluster[0]}x{row.cluster[1]}"
+    assert row.name == f"{row.kernel}_{row.dtype}{sums}_{m}x{n}x{k}_s{row.stages}{cluster}_a{row.alignment}"
+    item = ITEM_BYTES[row.dtype]
+    assert row.threads % 32 == 0
+    assert 32 <= row.threads <= 1024
+    assert 0 < row.smem_bytes <= SHARED_MEMORY
+    assert item <= row.alignment <= 16
+    assert row.alignment & (row.alignment - 1) == 0
+    assert set(row.orders) <= {"NN", "NT", "TN", "TT"}
+    assert row.orders
+    assert set(row.out_dtypes) <= {"bf16", "f16", "f32", "f64", "s32"}
+    natural = {"tf32": "f32", "s8": "s32", "e4m3": "f32", "e5m2": "f32"}.get(row.dtype, row.dtype)
+    assert natural in row.out_dtypes
+    assert row.min_arch >= 70
+    assert row.max_arch == (90 if row.kernel.startswith("sm90_") else 0)
+    assert (ROOT / "cuda" / "gemm" / f"{row.kernel}.cuh").exists()
+    if row.registers is not None:
+        assert all(
+            re.fullmatch(r"sm_\d+a?", arch) and 0 < registers <= 255 for arch, registers in row.registers.items()
+        )
+
+
+def test_every_dtype_has_a_row_without_alignment():
+    for dtype, item in (("bf16", 2), ("f16", 2), ("f32", 4), ("f64", 8)):
+        assert any(row.dtype == dtype and row.alignment == item and row.any_stride for row in jax_moye.configs())
+        assert {order for row in jax_moye.configs() if row.dtype == dtype for order in row.orders} == {
+            "NN",
+            "NT",
+            "TN",
+            "TT",
+        }
+    for dtype in ("bf16", "f16"):
+        assert all({"bf16", "f16", "f32"} <= set(r.out_dtypes) for r in jax_moye.configs() if r.dtype == dtype)
+
+
+def test_rows_and_table_are_immutable_and_hashable():
+    table = jax_moye.configs()
+    assert table is jax_moye.configs()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        table[0].name = "another"
+    with pytest.raises(TypeError):
+        table[0] = table[1]
+    assert len({*table}) == len(table)
+    assert hash(table) == hash(table[:])
+    assert table[:2] == table[:][:2]
+    assert table[-1] == list(table)[-1]
+    assert table != list(table)
+    assert table[0] in table
+
+
+def test_the_table_prints_as_a_table():
+    lines = repr(jax_moye.configs()).splitlines()
+    assert lines[0].split()[:4] == ["name", "out", "tile", "stages"]
+    assert len(lines) == 1 + len(jax_moye.configs())
+    for line, row in zip(lines[1:], jax_moye.configs(), strict=True):
+        assert line.startswith(row.name)
+        assert "x".join(map(str, row.tile)) in line
+        assert row.archs in line
+
+
+def test_find_config():
+    row = jax_moye.configs()[3]
+    assert find_config(row.name) is row
+    assert find_config(row) is row
+    assert find_config(dataclasses.replace(row, threads=1)) is row  # the compiled row counts, not a copy's fields
+    with pytest.raises(ValueError, match="no compiled kernel is named 'nope'"):
+        find_config(dataclasses.replace(row, name="nope"))
+
+
+def test_registers_come_from_the_builds_report(tmp_path, monkeypatch):
+    import sys
+
+    module = sys.modules["jax_moye._kernels.configs"]
+    name = rows_of_the_table()[0]
+    report = tmp_path / "_registers.json"
+    report.write_text(json.dumps({name: {"sm_80": 168, "sm_90": 160}}))
+    monkeypatch.setattr(module, "_REGISTERS", report)
+    table = module.configs.__wrapped__()
+    assert dict(table[0].registers) == {"sm_80": 168, "sm_90": 160}
+    assert table[1].registers is None
+    assert " 168 " in repr(table).splitlines()[1]
+    assert isinstance(table[0], GemmConfig)
+    assert table[0] == jax_moye.configs()[0]
+    with pytest.raises(TypeError):
+        table[0].registers["sm_80"] = 0
+    monkeypatch.setattr(module, "_REGISTERS", tmp_path / "absent.json")
+    assert module.configs.__wrapped__()[0].registers is None

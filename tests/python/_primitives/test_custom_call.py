@@ -1,0 +1,195 @@
+"""The target jax_moye_fused_gemm_v1: what XLA hands it, and what an edited program gets."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from python.support import FUSED_TARGET
+
+import jax_moye
+from jax_moye._kernels import ffi
+
+A16 = "sm80_multistage_bf16_64x64x64_s3_a16"
+M, N, K = 16, 24, 32
+ROW_MAJOR = (0, N, 1)
+CALL = dict(
+    activation="none",
+    alpha=1.0,
+    beta=0.0,
+    operands="",
+    config=A16,
+    sizes=(1, M, N, K),
+    a_strides=(0, K, 1),
+    b_strides=(0, 1, N),
+    d_strides=ROW_MAJOR,
+    c_strides=(0, 0, 0),
+    bias_strides=(0, 0, 0),
+    residual_strides=(0, 0, 0),
+    mode="lazy",
+    seed=0,
+    detect_races=True,
+)
+
+
+def to_attribute(value):
+    if isinstance(value, tuple):
+        return np.array(value, np.int64)
+    return np.int64(value) if type(value) is int else np.float64(value) if type(value) is float else value
+
+
+def fused(*extra, a=None, b=None, out="float32", results=(), aliases=None, drop=(), **changes):
+    """The custom call on a (16, 32) and a (32, 24) of ones and twos, and `extra` operands: d and the other results."""
+    ffi.register("cpu")
+    a = jnp.ones((M, K), jnp.bfloat16) if a is None else a
+    b = jnp.full((K, N), 2, jnp.bfloat16) if b is None else b
+    attributes = {key: to_attribute(value) for key, value in (CALL | changes).items() if key not in drop}
+    shapes = [jax.ShapeDtypeStruct((M, N), out), jax.ShapeDtypeStruct((0,), jnp.uint8)]
+    shapes += [jax.ShapeDtypeStruct(*result) for result in results]
+    call = jax.ffi.ffi_call(FUSED_TARGET, shapes, input_output_aliases=aliases)
+    d, _, *others = jax.block_until_ready(jax.jit(lambda *operands: call(*operands, **attributes))(a, b, *extra))
+    return d, *others
+
+
+def random(rng, shape, dtype=np.float32):
+    return jnp.asarray(rng.integers(-60, 61, shape), dtype)
+
+
+PRODUCT = np.full((M, N), 2.0 * K)
+
+
+def test_nothing_but_the_product():
+    (d,) = fused()
+    np.testing.assert_array_equal(d, PRODUCT)
+
+
+def test_everything(rng):
+    c, bias, residual = random(rng, (M, N)), random(rng, (N,)), random(rng, (M, N))
+    changes = dict(alpha=0.5, beta=2.0, activation="relu", c_strides=ROW_MAJOR, bias_strides=(0, 0, 1))
+    changes["residual_strides"] = ROW_MAJOR
+    expected_z = 0.5 * PRODUCT + 2 * np.asarray(c) + np.asarray(bias)
+    for order in (["c", "bias", "residual"], ["residual", "c", "bias"]):
+        operands = [dict(c=c, bias=bias, residual=residual)[name] for name in order]
+        d, z = fused(*operands, operands=",".join(order), results=[((M, N), "float32")], **changes)
+        np.testing.assert_array_equal(z, expected_z)
+        np.testing.assert_array_equal(d, np.maximum(expected_z, 0) + np.asarray(residual))
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu_tanh", "gelu_erf", "silu"])
+def test_activations_are_jaxs(rng, activation):
+    bias = jnp.asarray(rng.standard_normal((M, N)), jnp.float32)
+    (d,) = fused(bias, operands="bias", bias_strides=ROW_MAJOR, alpha=0.0, activation=activation)
+    fun = {
+        "relu": jax.nn.relu,
+        "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
+        "gelu_erf": lambda x: jax.nn.gelu(x, approximate=False),
+        "silu": jax.nn.silu,
+    }[activation]
+    np.testing.assert_allclose(d, fun(bias), rtol=1e-5, atol=1e-6)
+
+
+def test_a_bias_along_m_and_one_number(rng):
+    for shape, strides in (((M, 1), (0, 1, 0)), ((1, 1), (0, 0, 0))):
+        bias = random(rng, shape)
+        (d,) = fused(bias, operands="bias", bias_strides=strides)
+        np.testing.assert_array_equal(d, PRODUCT + np.asarray(bias))
+
+
+def test_c_is_not_read_where_beta_is_0():
+    (d,) = fused(jnp.full((M, N), jnp.nan), operands="c", c_strides=ROW_MAJOR)
+    np.testing.assert_array_equal(d, PRODUCT)
+
+
+def test_c_can_be_updated_in_place(rng):
+    c = random(rng, (M, N))
+    expected = PRODUCT + 3 * np.asarray(c)
+    options = dict(operands="c", beta=3.0, aliases={2: 0})
+    (d,) = fused(c, c_strides=ROW_MAJOR, **options)
+    np.testing.assert_array_equal(d, expected)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="c and d overlap, and c's strides are not d's"):
+        fused(c, c_strides=(0, 1, M), **options)
+
+
+def test_every_row_is_reached_through_the_target(rng):
+    rows = [row for row in jax_moye.configs() if row.dtype == "bf16"]
+    c = random(rng, (M, N), jnp.bfloat16)
+    for row in rows:
+        (d,) = fused(c, operands="c", beta=1.0, c_strides=ROW_MAJOR, config=row.name, out="bfloat16")
+        np.testing.assert_array_equal(d, (PRODUCT + np.asarray(c, np.float32)).astype(jnp.bfloat16), err_msg=row.name)
+
+
+C = np.ones((M, N), np.float32)
+EDITS = {
+    "unknown activation": (dict(activation="tanh"), "activation is none, relu, gelu_tanh, gelu_erf or silu, not tanh"),
+    "empty activation": (dict(activation=""), "activation is none, relu"),
+    "beta without c": (dict(beta=1.0), "and there is no c"),
+    "unknown operand": (dict(extra=[C], operands="scale"), "operands names c, bias and residual, each once"),
+    "operand twice": (dict(extra=[C, C], operands="c,c"), "operands names c, bias and residual, each once"),
+    "trailing comma": (dict(extra=[C], operands="c,,"), "operands names c, bias and residual, each once"),
+    "operands that are not there": (
+        dict(extra=[C], operands="c,bias"),
+        "operands are named that the call does not have",
+    ),
+    "operands without a name": (dict(extra=[C, C], operands="c"), "2 operands beside a and b, and 1 are named"),
+    "two strides": (dict(extra=[C], operands="c", c_strides=(N, 1)), "three strides of c are needed"),
+    "negative stride": (
+        dict(extra=[C], operands="c", c_strides=(0, -N, 1)),
+        "c has strides (0, -24, 1), which are neg",
+    ),
+    "c too small": (
+        dict(extra=[C[:-1]], operands="c", c_strides=ROW_MAJOR),
+        "c has 360 elements, and its strides reach",
+    ),
+    "unread c too small": (dict(extra=[C[:1]], operands="c", c_strides=ROW_MAJOR), "c has 24 elements"),
+    "bias too small": (dict(extra=[C[0, 1:]], operands="bias", bias_strides=(0, 0, 1)), "bias has 23 elements"),
+    "residual too small": (dict(extra=[C], operands="residual", residual_strides=(0, N, 2)), "residual has 384 elem"),
+    "overflowing stride": (dict(extra=[C], operands="c", c_strides=(0, 2**62, 1)), "c has 384 elements"),
+    "empty c": (dict(extra=[C[:0]], operands="c"), "c has 0 elements"),
+    "c of another dtype": (dict(extra=[C.astype(np.float16)], operands="c"), "c is f16, and d is f32"),
+    "bias of no dtype of ours": (dict(extra=[C.astype(np.int16)], operands="bias"), "operands and results are"),
+    "two results more": (dict(results=[((M, N), "float32")] * 2), "one result at most, the pre-activation"),
+    "pre-activation of another dtype": (dict(results=[((M, N), "bfloat16")]), "the pre-activation is bf16, d f32"),
+    "pre-activation too small": (dict(results=[((M, N - 1), "float32")]), "the pre-activation has 368 elements, d 384"),
+    "attribute missing": (dict(drop=("alpha",)), "Wrong number of attributes"),
+    "alpha of another type": (dict(alpha=2), "expected F64 but got S64"),
+    "unknown mode": (dict(mode="quick"), "mode is eager, lazy or random, not quick"),
+    "unknown config": (dict(config="nope"), "no compiled GEMM has this name"),
+    "product too large": (dict(sizes=(1, M + 1, N, K)), "a has 512 elements"),
+    "c in place of d, elsewhere too": (
+        dict(extra=[C], operands="c", beta=1.0, c_strides=(0, 0, 1), aliases={2: 0}),
+        "c and d overlap",
+    ),
+    "c is also the pre-activation": (
+        dict(extra=[C], operands="c", beta=1.0, c_strides=ROW_MAJOR, aliases={2: 2}, results=[((M, N), "float32")]),
+        "c and the pre-activation overlap",
+    ),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_call_gets_an_error(edit):
+    changes, message = EDITS[edit]
+    changes = dict(changes)
+    with pytest.raises(jax.errors.JaxRuntimeError) as error:
+        fused(*map(jnp.asarray, changes.pop("extra", ())), **changes)
+    text = str(error.value)
+    assert message in text, text
+    assert "INVALID_ARGUMENT" in text
+    if "Wrong number" not in message and "expected" not in message:  # those are XLA's words
+        assert "jax_moye: " in text
+        assert "sizes (batch, m, n, k) = (" in text
+
+
+def test_integers_take_what_is_exact(rng):
+    rows = [row for row in jax_moye.configs() if row.dtype == "s8"]
+    if not rows:
+        pytest.skip("no row of int8 in this build")
+    # Both contiguous along k, whose 32 elements every row's loads divide: an order that all rows take.
+    a, b = jnp.ones((M, K), jnp.int8), jnp.full((N, K), 2, jnp.int8)
+    c = random(rng, (M, N), jnp.int32)
+    for row in rows:
+        call = dict(a=a, b=b, b_strides=(0, K, 1), out="int32", config=row.name, operands="c", c_strides=ROW_MAJOR)
+        (d,) = fused(c, beta=1.0, activation="relu", **call)
+        np.testing.assert_array_equal(d, np.maximum(PRODUCT.astype(np.int32) + np.asarray(c), 0))
+        for change in (dict(alpha=2.0), dict(beta=0.5), dict(activation="silu")):
+            with pytest.raises(jax.errors.JaxRuntimeError, match="a result of integers takes alpha 1, beta 0 or 1"):
+                fused(c, **(call | change))
