@@ -107,7 +107,7 @@ def commands(tree: pathlib.Path, names: Sequence[str], emulator: bool) -> list[l
     rows = f"^({'|'.join(names)})$"
     options = {
         "Python_EXECUTABLE": sys.executable,
-        "JAX_MOYE_ROWS": rows,
+        "JAX_MOYE_CONFIGS": rows,
         "JAX_MOYE_CUDA": "OFF" if emulator else "ON",
         "JAX_MOYE_CUDA_ARCHS": "" if emulator else "native",
     }

@@ -32,13 +32,13 @@ def read_table(folder, table, **variables):
     (gemm / "configs.h").write_text(table)
     for name in ("config.h", "instance.cu.in"):
         shutil.copy(ROOT / "cuda" / "gemm" / name, gemm)
-    script = 'include(JaxMoyeConfigs)\njax_moye_instances(cu files ${JAX_MOYE_CONFIGS})\nmessage("${JAX_MOYE_CONFIGS}")'
+    script = 'include(JaxMoyeConfigs)\njax_moye_instances(cu files ${JAX_MOYE_BUILT_CONFIGS})\nmessage("${JAX_MOYE_BUILT_CONFIGS}")'
     return run_cmake(folder, script, PROJECT_SOURCE_DIR=folder, PROJECT_BINARY_DIR=folder / "build", **variables)
 
 
 def check_rows(folder):
     """Compiles the file that compares CMake's number of rows with the compiler's."""
-    command = ["g++", "-std=c++20", "-fsyntax-only", f"-I{ROOT / 'cuda'}", folder / "build" / "rows_check.cc"]
+    command = ["g++", "-std=c++20", "-fsyntax-only", f"-I{ROOT / 'cuda'}", folder / "build" / "configs_check.cc"]
     # The row count is the table's of `folder`; everything else it includes is the repository's.
     command.insert(3, f"-I{folder / 'cuda'}")
     return subprocess.run(command, capture_output=True, text=True)
@@ -50,7 +50,7 @@ def test_rows_get_the_names_that_the_kernels_compute(tmp_path):
     run = read_table(tmp_path, TABLE)
     assert run.returncode == 0, run.stderr
     names = run.stderr.strip().split(";")
-    built = [config.name for config in jax_moye.configs()]  # some of the rows, where JAX_MOYE_ROWS says so
+    built = [config.name for config in jax_moye.configs()]  # some of the rows, where JAX_MOYE_CONFIGS says so
     assert [name for name in names if name in built] == built
     assert len(names) == len(re.findall(r"^ *\{\w+, ", TABLE, re.MULTILINE))
     assert sorted(path.stem for path in (tmp_path / "build" / "cu").glob("*.cu")) == sorted(names)
@@ -76,7 +76,7 @@ int main() { for (auto const& gemm : moye::registered_gemms()) std::printf("%s\\
 
 
 def test_some_rows(tmp_path):
-    run = read_table(tmp_path, TABLE, JAX_MOYE_ROWS="^simt_tiled_f32|_bf16_128x.*_s4_a16$")
+    run = read_table(tmp_path, TABLE, JAX_MOYE_CONFIGS="^simt_tiled_f32|_bf16_128x.*_s4_a16$")
     assert run.returncode == 0, run.stderr
     names = run.stderr.strip().split(";")
     assert "sm80_multistage_bf16_128x128x32_s4_a16" in names
@@ -88,9 +88,9 @@ def test_some_rows(tmp_path):
 
 
 def test_an_expression_that_finds_no_row(tmp_path):
-    run = read_table(tmp_path, TABLE, JAX_MOYE_ROWS="^sm79_")
+    run = read_table(tmp_path, TABLE, JAX_MOYE_CONFIGS="^sm79_")
     assert run.returncode != 0
-    assert "JAX_MOYE_ROWS=^sm79_ matches none of the" in " ".join(run.stderr.split())
+    assert "JAX_MOYE_CONFIGS=^sm79_ matches none of the" in " ".join(run.stderr.split())
 
 
 def test_a_rows_file_instantiates_the_row(tmp_path):

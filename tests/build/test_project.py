@@ -67,7 +67,7 @@ def test_ci_refuses_a_readme_without_the_command(tmp_path):
 def test_readmes_table_is_current():
     rows = re.findall(r"^ *\{\w+, ", (ROOT / "cuda/gemm/configs.h").read_text(), re.MULTILINE)
     if len(jax_moye.configs()) != len(rows):
-        pytest.skip("a build with JAX_MOYE_ROWS knows only some rows of the table")
+        pytest.skip("a build with JAX_MOYE_CONFIGS knows only some rows of the table")
     run = subprocess.run(
         [sys.executable, ROOT / "tools" / "readme_table.py", "--check"], capture_output=True, text=True, cwd="/"
     )

@@ -45,7 +45,7 @@ def test_the_rows_are_those_of_the_table():
     names = [row.name for row in jax_moye.configs()]
     table = rows_of_the_table()
     assert names
-    # A build with JAX_MOYE_ROWS has fewer; those it has are in the table's order.
+    # A build with JAX_MOYE_CONFIGS has fewer; those it has are in the table's order.
     assert names == [name for name in table if name in set(names)]
     assert len(set(names)) == len(names)
 
