@@ -29,6 +29,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax_moye import _compat
 from jax_moye._api.dot_general import canonical_dimensions, dot_general, einsum, spec_of
 from jax_moye._api.matmul import matmul
+from jax_moye._format import html_table, rounded, text_table, us_text
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import ConfigTable, GemmConfig
 from jax_moye._kernels.devices import DEVICES, Device, find_device
@@ -218,7 +219,7 @@ class Gemm:
             "candidates": [
                 {
                     "config": ranked.config.name,
-                    "us": _rounded(ranked.us),
+                    "us": rounded(ranked.us),
                     "dominating": ranked.terms.dominating if ranked.terms else None,
                     "reason": ranked.reason,
                 }
@@ -249,7 +250,7 @@ class Gemm:
         width = max(len(name) for name, _ in facts)
         lines += [f"  {name:{width}}  {sentence}" for name, sentence in facts]
         if top and self.table(top)[1:]:
-            lines += ["", *_aligned(self.table(top), indent="  ")]
+            lines += ["", *text_table(self.table(top), indent="  ")]
         if top and (not_taken := self.by_kernel()):
             width = max(map(len, not_taken))
             lines += ["", f"  {_not_taken(self)}"]
@@ -318,7 +319,7 @@ class Explanation:
         if len(self.gemms) == 1:
             return "\n".join([self.gemms[0].text(TOP if top is None else top), *self.notes])
         lines = [f"{len(self.gemms)} different matrix products, {_device_words(self.device)}"]
-        lines += [*_aligned(self.summary(), indent="  "), *self.notes]
+        lines += [*text_table(self.summary(), indent="  "), *self.notes]
         for i, gemm in enumerate(self.gemms):
             lines += ["", f"[{i}] {gemm.text(top or 0)}"]
         return "\n".join(lines)
@@ -822,20 +823,8 @@ def _resources(ranked: Ranked, device: Device) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------------ words
 
 
-def _us(value: float | None) -> str:
-    """Microseconds to three digits or more."""
-    if value is None:
-        return "-"
-    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def _rounded(value: Any) -> Any:
-    """A float with six digits: JSON that does not change with the last bit."""
-    return float(f"{value:.6g}") if isinstance(value, float) else value
-
-
 def _all_rounded(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if values is None else {key: _rounded(value) for key, value in values.items()}
+    return None if values is None else {key: rounded(value) for key, value in values.items()}
 
 
 def _first(candidates: Sequence[Ranked], top: int | None) -> Sequence[Ranked]:
@@ -886,11 +875,11 @@ def _prediction_dict(ranked: Ranked, is_calibrated: bool) -> dict[str, Any]:
     terms = ranked.terms
     assert terms is not None
     return {
-        "us": _rounded(ranked.us),
+        "us": rounded(ranked.us),
         "calibrated": is_calibrated,
         "dominating": terms.dominating,
         "of_one_launch": {
-            name: _rounded(getattr(terms, name))
+            name: rounded(getattr(terms, name))
             for name in (*(f"{name}_us" for name in _SUMS), "hidden_us", "factor", "us")
         },
         "assumed_multiprocessors": terms.multiprocessors,
@@ -971,8 +960,8 @@ def _facts(gemm: Gemm) -> Iterator[tuple[str, str]]:
         tflops = f"{roofline['peak_flops'] / 1e12:.0f} TFLOP/s" if roofline["peak_flops"] else "unknown TFLOP/s"
         yield (
             "roofline",
-            f"{_us(roofline['us'])} us by {roofline['bound']}{share} ({roofline['flops'] / 1e9:.4g} GFLOP at {tflops}, "
-            f"{roofline['bytes'] / 1e6:.4g} MB at {(gemm.device.memory_bytes_per_s or 0) / 1e12:.3g} TB/s)",
+            f"{us_text(roofline['us'])} us by {roofline['bound']}{share} ({roofline['flops'] / 1e9:.4g} GFLOP at "
+            f"{tflops}, {roofline['bytes'] / 1e6:.4g} MB at {(gemm.device.memory_bytes_per_s or 0) / 1e12:.3g} TB/s)",
         )
 
 
@@ -995,12 +984,15 @@ def _kernel_facts(gemm: Gemm, chosen: Ranked) -> Iterator[tuple[str, str]]:
         f"{taken['tiles']} tiles on {taken['slots']} slots are {taken['tiles'] / taken['slots']:.2f} waves, the last "
         f"with {taken['tail']}: {taken['wave_efficiency']:.0%} of {taken['waves']} full ones",
     )
-    parts = " + ".join(f"{name} {_us(getattr(terms, f'{name}_us'))}" for name in _SUMS if getattr(terms, f"{name}_us"))
+    parts = " + ".join(
+        f"{name} {us_text(getattr(terms, f'{name}_us'))}" for name in _SUMS if getattr(terms, f"{name}_us")
+    )
     factor = f", times {terms.factor:g} since no GPU has timed this tile" if terms.factor != 1 else ""
     split = " of each launch" if gemm.split else ""
     yield (
         "predicted",
-        f"{_us(chosen.us)} us, {terms.dominating} first: {parts} - hidden {_us(terms.hidden_us)}{split}{factor}",
+        f"{us_text(chosen.us)} us, {terms.dominating} first: {parts} - hidden "
+        f"{us_text(terms.hidden_us)}{split}{factor}",
     )
     if not gemm.is_calibrated:
         yield "", f"fitted to an {CALIBRATED.upper()}: on this GPU the times say which row is first, and no more"
@@ -1009,9 +1001,9 @@ def _kernel_facts(gemm: Gemm, chosen: Ranked) -> Iterator[tuple[str, str]]:
 def _measured_words(gemm: Gemm) -> str:
     choice, xla_us = gemm.measured, _xla_us(gemm)
     assert choice is not None
-    xla = "" if xla_us is None else f", XLA {_us(xla_us)} us"
+    xla = "" if xla_us is None else f", XLA {us_text(xla_us)} us"
     times = f"{len(choice.entry.us)} row{'' if len(choice.entry.us) == 1 else 's'}"
-    return f"{_us(choice.us)} us, the fastest of {times}{xla} ({choice.source}, {choice.entry.date})"
+    return f"{us_text(choice.us)} us, the fastest of {times}{xla} ({choice.source}, {choice.entry.date})"
 
 
 def _xla_us(gemm: Gemm) -> float | None:
@@ -1027,8 +1019,8 @@ def _measured_dict(gemm: Gemm) -> dict[str, Any]:
     return {
         "source": choice.source,
         "config": choice.config.name,
-        "us": _rounded(choice.us),
-        "xla_us": _rounded(_xla_us(gemm)),
+        "us": rounded(choice.us),
+        "xla_us": rounded(_xla_us(gemm)),
         "rows": len(choice.entry.us),
         "date": choice.entry.date,
     }
@@ -1064,7 +1056,7 @@ def _table(gemm: Gemm, top: int) -> list[list[str]]:
             [
                 str(i + 1) + ("*" if ranked.config == gemm.config else ""),
                 ranked.config.name,
-                _us(ranked.us),
+                us_text(ranked.us),
                 f"{ranked.us / best:.2f}" if best else "-",
                 ranked.terms.dominating,
                 str(taken["waves"]),
@@ -1082,34 +1074,18 @@ def _summary(gemms: Sequence[Gemm]) -> list[list[str]]:
     for i, gemm in enumerate(gemms):
         who = gemm.config.name if gemm.config else "XLA" if gemm.computed_by == "xla" else gemm.computed_by
         us = gemm.predicted_us
-        lines.append([f"[{i}]", gemm.what, str(gemm.count), who, _us(us), _us(us and us * gemm.count)])
+        lines.append([f"[{i}]", gemm.what, str(gemm.count), who, us_text(us), us_text(us and us * gemm.count)])
     return lines
 
 
-def _aligned(lines: Sequence[Sequence[str]], indent: str = "") -> list[str]:
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
-    return [(indent + "  ".join(line)).rstrip() for line in padded]
-
-
 # ------------------------------------------------------------------------------------------------------ HTML and rich
-
-
-def _html_table(lines: Sequence[Sequence[str]]) -> str:
-    head, *body = ["".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in line) for tag, line in _tagged(lines)]
-    rows = "".join(f"<tr>{row}</tr>" for row in body)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-
-
-def _tagged(lines: Sequence[Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]]:
-    return ((tag, line) for tag, line in zip(["th"] + ["td"] * (len(lines) - 1), lines, strict=True))
 
 
 def _html(gemms: Sequence[Gemm], device: Device, *, summary: bool, notes: Sequence[str] = ()) -> str:
     parts = []
     if summary:
         parts += [f"<p>{len(gemms)} different matrix products, {html.escape(_device_words(device))}</p>"]
-        parts += [_html_table(_summary(gemms))]
+        parts += [html_table(_summary(gemms))]
     for i, gemm in enumerate(gemms):
         title = html.escape(f"{gemm.what}, {_device_words(gemm.device)}")
         facts = "".join(
@@ -1121,7 +1097,7 @@ def _html(gemms: Sequence[Gemm], device: Device, *, summary: bool, notes: Sequen
         )
         details = [f"<table>{facts}</table>"]
         if len(gemm.table()) > 1:
-            details.append(_html_table(gemm.table()))
+            details.append(html_table(gemm.table()))
         if not_taken:
             details.append(f"<p>{_not_taken(gemm)}</p><table>{not_taken}</table>")
         label = f"[{i}] {title}" if summary else title

@@ -18,7 +18,8 @@ import numpy as np
 from jax import lax
 
 from jax_moye import _compat
-from jax_moye._inspect.explain import Explanation, Gemm, Product, _aligned, _html_table, _rounded, _us, explain_function
+from jax_moye._format import html_table, rounded, text_table, us_text
+from jax_moye._inspect.explain import Explanation, Gemm, Product, explain_function
 from jax_moye._kernels import ffi
 from jax_moye._kernels.devices import find_device, of_jax
 from jax_moye._kernels.interpret import InterpretParams
@@ -73,7 +74,7 @@ class Report:
         lines = [["", "product", "times", "computed by", "predicted", "us", "XLA, us", "ratio"]]
         for i, gemm in enumerate(self.explanation):
             who = gemm.config.name if gemm.config else "XLA" if gemm.computed_by == "xla" else gemm.computed_by
-            lines.append([f"[{i}]", gemm.what, str(gemm.count), who, _us(gemm.predicted_us), *self._times(i)])
+            lines.append([f"[{i}]", gemm.what, str(gemm.count), who, us_text(gemm.predicted_us), *self._times(i)])
         return lines
 
     def _times(self, i: int) -> list[str]:
@@ -84,7 +85,7 @@ class Report:
         if measured.ratio is not None and measured.ratio_ci is not None:
             low, high = measured.ratio_ci
             ratio = f"{measured.ratio:.3f} [{low:.3f}, {high:.3f}]"
-        return [measured.error or _us(measured.us), _us(measured.xla_us), ratio]
+        return [measured.error or us_text(measured.us), us_text(measured.xla_us), ratio]
 
     def totals(self) -> dict[str, float | None]:
         """Microseconds of all products, each as often as it is computed; None where a product has no time.
@@ -109,12 +110,12 @@ class Report:
         measured = None
         if self.measured is not None:
             measured = [
-                {name: _json(value) for name, value in dataclasses.asdict(one).items()} for one in self.measured
+                {name: rounded(value) for name, value in dataclasses.asdict(one).items()} for one in self.measured
             ]
         return {
             "explanation": self.explanation.to_dict(top=8),
             "measured": measured,
-            "totals_us": {name: _rounded(us) for name, us in self.totals().items()},
+            "totals_us": {name: rounded(us) for name, us in self.totals().items()},
             "notes": list(self.notes),
         }
 
@@ -130,12 +131,13 @@ class Report:
         totals = self.totals()
         ours, theirs = totals["program"], totals["xla"]
         if ours and theirs:
-            yield f"all products: {_us(ours)} us, {_us(theirs)} us with XLA alone, {theirs / ours:.3f} times as fast"
+            faster = f"{theirs / ours:.3f} times as fast"
+            yield f"all products: {us_text(ours)} us, {us_text(theirs)} us with XLA alone, {faster}"
         yield from self.notes
 
     def text(self) -> str:
         """The report as plain text."""
-        return "\n".join([*self._summary(), *_aligned(self.rows(), indent="  "), *self._footer()])
+        return "\n".join([*self._summary(), *text_table(self.rows(), indent="  "), *self._footer()])
 
     def __str__(self) -> str:
         """As text."""
@@ -151,7 +153,7 @@ class Report:
         def paragraphs(lines: Iterator[str]) -> str:
             return "".join(f"<p>{html.escape(line)}</p>" for line in lines)
 
-        return f"<div>{paragraphs(self._summary())}{_html_table(self.rows())}{paragraphs(self._footer())}</div>"
+        return f"<div>{paragraphs(self._summary())}{html_table(self.rows())}{paragraphs(self._footer())}</div>"
 
     def show(self, file: TextIO | None = None) -> None:
         """Prints it.
@@ -373,7 +375,3 @@ def _difference(ours: Any, theirs: Any) -> float:
     ours, theirs = ours.astype(dtype), theirs.astype(dtype)
     scale = float(jnp.max(jnp.abs(theirs), initial=0)) or 1.0
     return float(jnp.max(jnp.abs(ours - theirs), initial=0)) / scale
-
-
-def _json(value: Any) -> Any:
-    return [_rounded(x) for x in value] if isinstance(value, tuple) else _rounded(value)

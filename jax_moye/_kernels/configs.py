@@ -12,6 +12,8 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
+from jax_moye._format import text_table
+
 # Beside the compiled modules, which in an editable install are not beside this file.
 _MODULE = importlib.util.find_spec("jax_moye._moye_cpu")
 _REGISTERS = pathlib.Path((_MODULE and _MODULE.origin) or __file__).with_name("_registers.json")
@@ -136,10 +138,7 @@ _COLUMNS: Mapping[str, Any] = types.MappingProxyType(
 
 def _render(rows: Iterable[GemmConfig]) -> str:
     cells = [[str(column(row)) for column in _COLUMNS.values()] for row in rows]
-    lines = [list(_COLUMNS), *cells]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(_COLUMNS))]
-    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
-    return "\n".join("  ".join(line).rstrip() for line in padded)
+    return "\n".join(text_table([list(_COLUMNS), *cells]))
 
 
 def _read_registers() -> Mapping[str, Mapping[str, int]]:

@@ -27,7 +27,8 @@ import jax.numpy as jnp
 
 from jax_moye import _compat
 from jax_moye._bench import workloads
-from jax_moye._inspect.explain import Explanation, Product, _html_table, explain, explain_function
+from jax_moye._format import html_table
+from jax_moye._inspect.explain import Explanation, Product, explain, explain_function
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import GemmConfig, configs
 from jax_moye._kernels.devices import Device, find_device, of_jax
@@ -114,7 +115,7 @@ class Tuning:
     def _repr_html_(self) -> str:
         """For notebooks."""
         notes = [*regret_lines(self.regret()), f"written to {self.path}"]
-        return f"<div>{_html_table(self.rows())}{''.join(f'<p>{html.escape(note)}</p>' for note in notes)}</div>"
+        return f"<div>{html_table(self.rows())}{''.join(f'<p>{html.escape(note)}</p>' for note in notes)}</div>"
 
     def text(self) -> str:
         """As plain text."""
