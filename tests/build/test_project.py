@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -11,6 +12,7 @@ from importlib import metadata
 import pytest
 
 import jax_moye
+from jax_moye.__main__ import main
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -84,11 +86,46 @@ def test_readmes_example_runs():
     assert lines[1] == "64"  # 64 ones times 64 ones
 
 
-def test_readmes_map_names_what_is_there():
+def test_readme_names_what_is_there():
+    # Everything in backticks that is a path: all of the map, and what the text above it names.
     section = README.split("## Map")[1]
-    for path in re.findall(r"^\| (.*?) \|", section, re.MULTILINE):
-        for name in re.findall(r"`(.*?)`", path):
-            assert (ROOT / name).exists(), name
+    paths = re.findall(r"^\|(?: \d \|)? (`.*?) \|", section, re.MULTILINE)
+    named = [name for path in paths for name in re.findall(r"`(.*?)`", path)]
+    assert len(named) > 25
+    for name in named + re.findall(r"`([\w.-]+(?:/[\w.-]*)+)`", README):
+        assert (ROOT / name).exists(), name
+
+
+def map_lines(words):
+    """The lines of README's map that say where `words` is."""
+    return [line for line in README.split("## Map")[1].splitlines() if words in line]
+
+
+def test_readmes_map_leads_to_the_file():
+    # The five places that a reader of the map alone has to find, each beside what only that place holds.
+    (line,) = map_lines("**An instruction's PTX**")
+    assert "`cuda/moye/arch/`" in line
+    assembly = [path for path in (ROOT / "cuda").rglob("*.*h") if re.search(r"\basm\b", path.read_text())]
+    assert {path.parent for path in assembly} == {ROOT / "cuda/moye/arch"}
+    (line,) = map_lines("**A config's line**")
+    assert "constexpr GemmConfig kGemmConfigs[]" in (ROOT / re.search(r"`(.*?)`", line)[1]).read_text()
+    (line,) = map_lines("**A time is measured**")
+    assert "perf_counter" in (ROOT / re.search(r"`(.*?)`", line)[1] / "engine.py").read_text()
+    (line,) = map_lines("**A product becomes a kernel**")
+    assert "_selection/" in line
+    (line,) = map_lines("**XLA is preferred**")
+    assert "def xla_us(" in (ROOT / re.search(r"`(.*?)`", line)[1]).read_text()
+
+
+def test_readmes_picture_is_what_its_command_draws(tmp_path, monkeypatch):
+    drawn = shlex.split(command("picture"))
+    assert drawn[:4] == ["python", "-m", "jax_moye", "draw"]
+    (image,) = [word for word in drawn if word.endswith(".svg")]
+    assert f"]({image})" in README
+    (tmp_path / image).parent.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert main(drawn[3:]) == 0
+    assert (tmp_path / image).read_text() == (ROOT / image).read_text(), "run README's command anew"
 
 
 def test_version_is_installed():
