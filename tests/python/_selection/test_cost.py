@@ -207,7 +207,7 @@ def fit_in_words():
     ratios = [ratio(row) for row in measured(SUITE) if not host_bound(row)]
     mean = statistics.geometric_mean(regret.values())
     lines = [
-        "How well they fit, on one H200 (`benchmarks/results/`; rows in which the host was the limit are left out):",
+        "How well they fit, on one H200 (`benchmarks/results/`; workloads in which the host was the limit are left out):",
         "",
         "| | measurements | error |",
         "|---|---|---|",
@@ -215,15 +215,16 @@ def fit_in_words():
         f"| the time of our kernel that was measured, `{SUITE}` | {len(kernels)} | {words(kernels)} |",
         f"| the ratio of the two in that file | {len(ratios)} | {spread(ratios):.1%} (root mean square) |",
         "",
-        f"Of that file's {len(measured(SUITE))} rows these would be left to XLA, here with our time over XLA's:",
+        f"XLA would get these of that file's {len(measured(SUITE))} workloads, here with our time over XLA's:",
         f"{', '.join(slower)}.",
-        f"Of {', '.join(by_host)} the host was the limit.",
-        f"Of all others our time is {min(kept):.2f} to {max(kept):.2f} of XLA's.",
+        f"The host was the limit on {', '.join(by_host)}.",
+        f"On all others our time is {min(kept):.2f} to {max(kept):.2f} of XLA's.",
         "",
-        f"Of the {len(regret)} large products of `{SWEEP}`, of each of which up to 28 configs were timed,",
-        f"the model's first choice is {mean:.4f} of the best (geometric mean of the best time over the chosen one's),",
-        f"{min(regret.values()):.3f} at worst. The factors of the tiles are that file's means: of other products, and",
-        "of choices among small tiles, it says nothing.",
+        f"`{SWEEP}` has the times of up to 28 configs on each of {len(regret)} large products.",
+        f"There the best time is {mean:.4f} of the time of the model's first choice (geometric mean), and "
+        f"{min(regret.values()):.3f} at worst.",
+        "The factors of the tiles are that file's means. It says nothing about other products, nor about choices among "
+        "small tiles.",
     ]
     return "\n".join(lines) + "\n"
 
