@@ -207,7 +207,7 @@ def fit_in_words():
     ratios = [ratio(row) for row in measured(SUITE) if not host_bound(row)]
     mean = statistics.geometric_mean(regret.values())
     lines = [
-        "How well they fit, on one H200 (`benchmarks/results/`; without the workloads on which the host was the limit):",
+        "How well they fit one H200 (`benchmarks/results/`; without the workloads on which the host was the limit):",
         "",
         "| | measurements | error |",
         "|---|---|---|",
