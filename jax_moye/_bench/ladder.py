@@ -35,21 +35,9 @@ from jax_moye._checkout import clone
 from jax_moye._kernels.configs import GemmConfig
 from jax_moye._kernels.dtypes import ITEM_BYTES, JAX_NAMES, numpy_dtype
 from jax_moye._timing.progress import progress
+from jax_moye.layout.kernels import kernel_facts, kernel_layouts, kernel_names
 
-RUNGS = (
-    "simt_tiled",
-    "simt_overlap",
-    "simt_double_buffer",
-    "sm70_tensorop",
-    "sm80_tensorop",
-    "sm80_ldmatrix",
-    "sm80_double_buffer",
-    "sm80_multistage",
-    "sm80_persistent",
-    "sm90_cooperative",
-    "sm90_pingpong",
-    "sm90_split_k",
-)
+RUNGS = tuple(kernel for kernel in kernel_names() if kernel_facts(kernel).page)  # from the bottom up
 SHAPE = (512, 256, 128)  # what is counted unless told otherwise: eight tiles of 128x128
 GPU_SHAPE = (4096, 4096, 4096)
 LARGEST_COUNTED = 2**28  # multiply-adds; minutes in the emulator
@@ -243,9 +231,6 @@ def stage_model(
     Returns:
       {"efficiency": with the CTAs that fit, "alone": with one, "ctas", "clocks": {...} of one k-tile}.
     """
-    from jax_moye.layout.dtypes import dtype
-    from jax_moye.layout.kernels import kernel_layouts
-
     layouts = kernel_layouts(config, "NN")
     tile_m, tile_n, tile_k = config.tile
     counts = layouts.counts(k, tile_n)
@@ -253,7 +238,7 @@ def stage_model(
     clocks = {
         "mma": tile_m * tile_n * tile_k / FMA_PER_CLOCK[arch][config.dtype],
         "shared": wavefronts,
-        "l2": (tile_m + tile_n) * tile_k * dtype(layouts.a.value_type, "stage_model").bits / 8 / L2_BYTES_PER_CLOCK,
+        "l2": (tile_m + tile_n) * tile_k * ITEM_BYTES[config.dtype] / L2_BYTES_PER_CLOCK,
     }
     resident = layouts.occupancy_report(arch, registers).ctas
     blocks = tile_k // layouts.mma.tile_shape[2]

@@ -31,7 +31,7 @@ from jax_moye._api.dot_general import canonical_dimensions, dot_general, einsum,
 from jax_moye._api.matmul import matmul
 from jax_moye._format import html_table, rounded, text_table, us_text
 from jax_moye._kernels import ffi
-from jax_moye._kernels.configs import ConfigTable, GemmConfig
+from jax_moye._kernels.configs import ConfigTable, GemmConfig, facts_of
 from jax_moye._kernels.devices import DEVICES, Device, find_device
 from jax_moye._kernels.dtypes import ITEM_BYTES, JAX_NAMES, OPERAND_NAMES, SHORT_NAMES
 from jax_moye._primitives.contraction import contract_p, first_served
@@ -41,7 +41,7 @@ from jax_moye._selection.epilogue import Epilogue, compute_dtype, fit_epilogue
 from jax_moye._selection.measurements import MEASURED, Choice, signature
 from jax_moye._selection.plan import KernelCall, Request, Way, describe
 from jax_moye._selection.problem import GemmProblem, NotServedError, make_problem, parse_spec
-from jax_moye._selection.select import INSTRUCTIONS, batch_invariant_rows, rank, why_not
+from jax_moye._selection.select import batch_invariant_rows, rank, why_not
 
 CALIBRATED = "h200"  # the GPU that cost.py's constants were fitted to
 TOP = 8  # rows of the table that are printed
@@ -183,11 +183,9 @@ class Gemm:
         of_kernel: dict[str, list[Ranked]] = {}
         for ranked in self.candidates:
             of_kernel.setdefault(ranked.config.kernel, []).append(ranked)
-        order = [*INSTRUCTIONS, *(kernel for kernel in of_kernel if kernel not in INSTRUCTIONS)]
         reasons = {}
-        for kernel in order:
-            rows = of_kernel.get(kernel)
-            if not rows or (self.config is not None and self.config.kernel == kernel):
+        for kernel, rows in sorted(of_kernel.items(), key=lambda item: facts_of(item[0]).place):
+            if self.config is not None and self.config.kernel == kernel:
                 continue
             reasons[kernel] = _slower(rows, self.measured) or _why_not_kernel(rows, best, self.problem)
         return reasons
@@ -862,7 +860,7 @@ def _config_dict(config: GemmConfig) -> dict[str, Any]:
     return {
         "name": config.name,
         "kernel": config.kernel,
-        "instruction": INSTRUCTIONS.get(config.kernel),
+        "instruction": facts_of(config.kernel).instruction or None,
         "tile": list(config.tile),
         "stages": config.stages,
         "cluster": list(config.cluster),

@@ -10,7 +10,10 @@ import json
 import pathlib
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
+
+if TYPE_CHECKING:
+    from jax_moye.layout.kernels import KernelFacts
 
 from jax_moye._format import text_table
 
@@ -33,7 +36,7 @@ class GemmConfig:
       out_dtypes: that it can write.
       tile: (m, n, k), elements of one CTA's tile.
       stages: slots of the shared-memory pipeline.
-      cluster: (m, n), CTAs of one cluster; those of sm90_split_k, (1, k_parts), share one tile.
+      cluster: (m, n), CTAs of one cluster; those of a kernel that splits k, (1, k_parts), share one tile.
       alignment: bytes of one global load; it divides the operands' addresses and strides other than 1.
       orders: of the operands that it takes, first letter a, second b; N is row-major, T is stored transposed.
       any_stride: whether it takes operands with no mode of stride 1.
@@ -65,10 +68,10 @@ class GemmConfig:
         """Of the name, which the fields make."""
         return hash(self.name)
 
-    @property
+    @functools.cached_property
     def k_parts(self) -> int:
-        """CTAs that share one tile and multiply a part of k each: 1, but of sm90_split_k."""
-        return self.cluster[1] if self.kernel == "sm90_split_k" else 1
+        """CTAs that share one tile and multiply a part of k each: 1, but of a kernel that splits k."""
+        return self.cluster[1] if facts_of(self.kernel).splits_k else 1
 
     @property
     def cluster_tile(self) -> tuple[int, int]:
@@ -81,6 +84,14 @@ class GemmConfig:
         if self.max_arch == self.min_arch:
             return f"sm_{self.min_arch}"
         return f"sm_{self.min_arch}-{self.max_arch}" if self.max_arch else f"sm_{self.min_arch}+"
+
+
+@functools.cache
+def facts_of(kernel: str) -> KernelFacts:
+    """What jax_moye/layout/kernels/<kernel>.py says of a kernel; nothing, if there is no such file."""
+    from jax_moye.layout.kernels import kernel_facts  # not with `import jax_moye`: the layouts take time to load
+
+    return kernel_facts(kernel)
 
 
 class ConfigTable(Sequence[GemmConfig]):

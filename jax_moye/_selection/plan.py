@@ -19,7 +19,8 @@ from jax_moye._kernels.configs import ConfigTable, GemmConfig, configs, find_con
 from jax_moye._kernels.dtypes import SHORT_NAMES, USUAL_ACCUMULATOR
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._selection import measurements
-from jax_moye._selection.cost import XLA_MARGIN, in_program_us, predicted_split_us, predicted_us, xla_us
+from jax_moye._selection.cost import in_program_us, predicted_split_us, predicted_us
+from jax_moye._selection.cost_xla import XLA_MARGIN, xla_us
 from jax_moye._selection.epilogue import Epilogue
 from jax_moye._selection.problem import GemmProblem, NotServedError, make_problem
 from jax_moye._selection.select import batch_invariant_rows, reference_problem, select, why_not

@@ -7,26 +7,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jax_moye._kernels.configs import GemmConfig
+from jax_moye._kernels.configs import GemmConfig, facts_of
 from jax_moye._kernels.dtypes import ITEM_BYTES
 from jax_moye._selection.cost import predicted_us
 from jax_moye._selection.problem import MAX_SIZE, GemmProblem, NotServedError
 
-# What multiplies in a kernel's file. A kernel that is not named here sums like no other.
-INSTRUCTIONS = {
-    "simt_tiled": "fma",
-    "simt_overlap": "fma",
-    "simt_double_buffer": "fma",
-    "sm70_tensorop": "mma.sync.m8n8k4",
-    "sm80_tensorop": "mma.sync",
-    "sm80_ldmatrix": "mma.sync",
-    "sm80_double_buffer": "mma.sync",
-    "sm80_multistage": "mma.sync",
-    "sm80_persistent": "mma.sync",
-    "sm90_cooperative": "wgmma",
-    "sm90_pingpong": "wgmma",
-    "sm90_split_k": "wgmma",
-}
 _REFERENCE_SIZE = 4096  # of the square product by which families are compared
 
 
@@ -90,9 +75,9 @@ class Summation(NamedTuple):
     In every kernel here one thread (of a warp, of a warpgroup) starts an element at zero and adds products of ascending
     k, one instruction after the other, without atomic additions. The chain depends on the instruction, on what it
     multiplies and sums, and on the k-tile, the last of which ends with zeros, and after each of which sums of 8-bit
-    floats leave wgmma. sm90_split_k has a chain for each of `parts` parts, which begin where k alone says, and adds up
-    their ends in the order of k. It does not depend on the tile's m and n, the stages, the cluster otherwise, the
-    operands' orders and alignment (packing copies), or where in d the element lies.
+    floats leave wgmma. A kernel that splits k has a chain for each of `parts` parts, which begin where k alone says,
+    and adds up their ends in the order of k. It does not depend on the tile's m and n, the stages, the cluster
+    otherwise, the operands' orders and alignment (packing copies), or where in d the element lies.
     That an instruction treats all its rows and columns alike, and its operands when they are swapped, is what GPUs are
     seen to do, and nowhere promised: tests/gpu/test_gpu_options.py checks it.
     """
@@ -108,7 +93,7 @@ def summation(config: GemmConfig) -> Summation:
     """The summation of a row of the table."""
     if config.accumulator == "s32":  # integers wrap around: any order gives the same sum
         return Summation("any", config.dtype, config.accumulator, 0, 1)
-    instruction = INSTRUCTIONS.get(config.kernel, config.kernel)
+    instruction = facts_of(config.kernel).instruction or config.kernel  # one that is not known sums like no other
     return Summation(instruction, config.dtype, config.accumulator, config.tile[2], config.k_parts)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jax_moye._bench import workloads
+from jax_moye._kernels.configs import facts_of
 
 # The rounding error of each dtype of a result; of float16, also that of tf32, which keeps as many bits.
 UNITS = {"bfloat16": 2**-8, "float16": 2**-11, "float32": 2**-24, "float64": 2**-53, "int32": 0.0}
@@ -76,7 +77,7 @@ class Reference:
         if name in ("bfloat16", "float16"):
             return tensor_core
         if name.startswith("float8"):
-            promoted = config is not None and config.kernel.startswith("sm90") and config.accumulator == "f32"
+            promoted = config is not None and facts_of(config.kernel).promotes_float8 and config.accumulator == "f32"
             return tensor_core + (4 if promoted else math.ceil(k / 32)) * 2.0**-13
         if config is not None and config.dtype == "tf32":
             return (math.ceil(k / 8) + 2) * 2 * UNITS["float32"] + 2.0**-9  # both operands lose 13 bits

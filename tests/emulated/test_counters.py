@@ -12,13 +12,12 @@ import pytest
 
 import jax_moye
 from jax_moye.layout import Layout, checks, make_fragment_like, transactions
-from jax_moye.layout.kernels import DESCRIBED, kernel_layouts
-from jax_moye.layout.kernels_sm90 import PackLayouts
+from jax_moye.layout.kernels import PackLayouts, kernel_layouts, kernel_names
 from tests import cxx
 from tests.emulated.emulate import emulate
 from tests.emulated.problems import ORDERS, Problem, make_call, order_for
 
-CONFIGS = [config for config in jax_moye.configs() if config.kernel in DESCRIBED]
+CONFIGS = [config for config in jax_moye.configs() if config.kernel in kernel_names()]
 TMA = [config for config in CONFIGS if config.kernel.startswith("sm90_")]
 OTHERS = [config for config in CONFIGS if config not in TMA]
 every_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)

@@ -11,7 +11,7 @@ import re
 import sys
 from typing import Any, NamedTuple
 
-from jax_moye.layout import kernels
+from jax_moye.layout import Layout, kernels
 from jax_moye.layout.tiled_copy import thread_values
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
@@ -50,7 +50,7 @@ def table() -> dict[int, Row]:
     return {
         place: Row(k, t, sums, (int(a), int(b), int(c)), int(s), (int(m), int(n)), int(v))
         for place, (k, t, sums, a, b, c, s, m, n, v) in enumerate(found)
-        if k in kernels.DESCRIBED
+        if k in kernels.kernel_names()
     }
 
 
@@ -194,7 +194,7 @@ def mma_facts(kernel: Any, tile_mn: tuple[int, int]) -> dict[str, Any]:
         "B_TV": mma.layout_B_TV,
         "C_TV": mma.layout_C_TV,
         "C part": part,
-        "C fragment": kernels.Layout(part),
+        "C fragment": Layout(part),
         "threads": kernel.threads,
         "smem_bytes": kernel.smem_report().bytes,
     }
@@ -202,7 +202,7 @@ def mma_facts(kernel: Any, tile_mn: tuple[int, int]) -> dict[str, Any]:
 
 def operand_facts(kernel: Any, operand: Any) -> dict[str, Any]:
     load, read = operand.load, operand.read
-    smem = operand.smem if isinstance(operand.smem, kernels.Layout) else operand.smem.layout
+    smem = operand.smem if isinstance(operand.smem, Layout) else operand.smem.layout
     slice_ = kernel.mma.get_slice(0)
     make_fragment = slice_.partition_fragment_A if operand.name == "a" else slice_.partition_fragment_B
     fragment = make_fragment(operand.stage)

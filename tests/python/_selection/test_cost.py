@@ -20,8 +20,9 @@ import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import ffi
 from jax_moye._kernels.devices import DEVICES
-from jax_moye._selection import cost, plan
-from jax_moye._selection.cost import XLA_MARGIN, predicted_us, xla_us
+from jax_moye._selection import cost, cost_xla, plan
+from jax_moye._selection.cost import predicted_us
+from jax_moye._selection.cost_xla import XLA_MARGIN, xla_us
 from jax_moye._selection.epilogue import Epilogue
 from jax_moye._selection.plan import KernelCall, Request, find_kernel, why_rather_xla
 from jax_moye._selection.problem import GemmProblem, make_problem
@@ -170,12 +171,12 @@ def test_xla_gets_what_it_was_measured_to_compute_faster():
 
 @needs_results
 def test_tiny_products_are_measured_to_be_faster_by_xla():
-    """Where the host was the limit: what the two constants of cost.py say of it."""
+    """Where the host was the limit: what CALL_US and XLA_CALL_US say of it."""
     bound = [row for row in measured(*FILES) if host_bound(row) and row["regime"] in ("tiny", "batched")]
     ratios = [row["us"] / row["baselines"]["xla"] for row in bound]
     assert len(ratios) == 14
     assert sum(ratio > 1 for ratio in ratios) == 13
-    assert pytest.approx(statistics.geometric_mean(ratios), rel=0.03) == cost._CALL_US / cost._XLA_CALL_US
+    assert pytest.approx(statistics.geometric_mean(ratios), rel=0.03) == cost.CALL_US / cost_xla.XLA_CALL_US
 
 
 PAGE = ROOT / "docs" / "how_selection_works.md"

@@ -17,8 +17,9 @@ from jax import lax
 
 import jax_moye
 from jax_moye._kernels import ffi
+from jax_moye._kernels.configs import facts_of
 from jax_moye._kernels.dtypes import ITEM_BYTES, numpy_dtype
-from jax_moye._selection import cost, plan, select
+from jax_moye._selection import plan, select
 from jax_moye._selection.cost import predicted_us, terms
 from jax_moye._selection.plan import Request, find_kernel
 from jax_moye._selection.problem import MAX_SIZE, GemmProblem, NotServedError, make_problem, parse_spec
@@ -477,7 +478,9 @@ def test_terms_add_up():
             assert getattr(t, f"{t.dominating}_us") == max(
                 t.launch_us, t.products_us, t.stores_us, t.memory_us, t.pack_us
             )
-            usable = cost._SPLIT_USABLE.get(row.k_parts, 1.0)  # clusters along k leave some multiprocessors free
+            usable = facts_of(row.kernel).speed.usable.get(
+                row.k_parts, 1.0
+            )  # clusters along k leave some multiprocessors free
             assert t.waves == -(-t.tiles // (int(t.multiprocessors * usable) * t.resident))
             # The last tile of each mode costs as much as the others, but for Hopper tiles of fewer than 16 rows.
             (tile_m, tile_n), tile_k = row.cluster_tile, row.tile[2]

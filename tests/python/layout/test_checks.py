@@ -20,7 +20,7 @@ DATA = pathlib.Path(__file__).parents[2] / "data" / "oracle"
 FACTS = json.loads((DATA / "bank_coalesce.json").read_text())["cases"]
 
 
-@pytest.mark.parametrize("module", ["checks", "kernels", "kernels_sm90", "resources", "transactions"])
+@pytest.mark.parametrize("module", ["checks", "kernels", "kernels.wgmma", "resources", "transactions"])
 def test_examples(module):
     outcome = doctest.testmod(importlib.import_module(f"jax_moye.layout.{module}"))
     assert outcome.attempted > 0

@@ -1,0 +1,75 @@
+"""How long XLA takes, from the problem alone, and by how much faster it must be to get a product.
+
+The constants are those of one H200, fitted to files of benchmarks/results; docs/how_selection_works.md says how well.
+Elsewhere nothing is said of XLA.
+"""
+
+from __future__ import annotations
+
+import math
+
+from jax_moye._kernels.dtypes import ITEM_BYTES, USUAL_ACCUMULATOR
+from jax_moye._selection.cost import MULTIPROCESSORS
+from jax_moye._selection.problem import GemmProblem
+
+_ARCH = 90  # the only one on which XLA was measured
+_MULTIPROCESSORS = MULTIPROCESSORS[_ARCH]
+_LAUNCH_US = 2.6
+_READ_BYTES_PER_US = 4.3e6
+_WRITE_BYTES_PER_US = 3.4e6
+# Multiply-adds of the whole GPU. What is not here was not measured.
+_PRODUCTS_PER_US = {"bf16": 337e6, "f16": 337e6, "tf32": 165e6, "f32": 25.2e6, "f64": 28e6}
+_TILE_US = 0.15  # of a multiprocessor, for each tile of 128 x 128
+# One tile takes so long for each k that nothing hides; longer sums are split, and adding up the parts takes as long.
+_K_US, _SPLIT_US = 0.0027, 3.8
+# Where rows of one operand, of both are not of 16 bytes: by how much slower are the products of whole tiles.
+_ODD = (1.0, 2.7, 4.3)
+# What a program of many calls spends on one of XLA's, on the host (on one of ours: cost.CALL_US): tiny products take no
+# less. Of fourteen measurements in which the host was the limit XLA was faster in thirteen, by 1.24 (geometric mean).
+# Not of the GPU: measure again where calls become cheaper. Two equal numbers leave such products to the models of the
+# GPU, which call them level.
+XLA_CALL_US = 6.0
+# XLA computes what a kernel is predicted to need more than so many times as long for. The two models together miss the
+# measured ratios by 7 % (root mean square): 1.2 is 2.6 times that, so that products on which both are level stay ours.
+XLA_MARGIN = 1.2
+
+
+def xla_us(problem: GemmProblem, arch: int | None, passes: int = 0) -> float | None:
+    """Microseconds that XLA takes for `problem` in a program, with cuBLAS or Triton; None where nothing is known of it.
+
+    That is every GPU but sm_90, every dtype that was not measured, sums in other dtypes than usual, and what is not one
+    matrix product for XLA: operands without a mode of stride 1, or matrices that do not lie one behind the other.
+
+    Args:
+      problem: what is computed.
+      arch: the GPU's, e.g. 90; None where it is not known.
+      passes: how often it reads and writes the result again, since it does not finish it where it sums.
+    """
+    p = problem
+    rate = _PRODUCTS_PER_US.get(p.dtype)
+    if arch != _ARCH or rate is None or p.sums != USUAL_ACCUMULATOR[p.dtype] or p.order is None:
+        return None
+    sides = (p.a_strides, p.b_strides, p.d_strides)
+    if p.batch > 1 and any(strides[0] < max(strides[1:]) for strides in sides):
+        return None
+    item, out = ITEM_BYTES[p.dtype], ITEM_BYTES[p.out_dtype]
+    tiles = p.batch * math.ceil(p.m / 128) * math.ceil(p.n / 128)
+    # f32 and f64 are loaded one by one.
+    odd = sum(_is_odd(strides, item) for strides in sides[:2]) if p.dtype in ("bf16", "f16", "tf32") else 0
+    if odd:
+        waves = math.ceil(tiles / _MULTIPROCESSORS)
+        products = waves * _MULTIPROCESSORS * 128 * 128 * p.k * _ODD[odd]
+    else:
+        products = p.batch * math.ceil(p.m / 64) * math.ceil(p.n / 64) * 64 * 64 * p.k
+    compute = products / rate + tiles / _MULTIPROCESSORS * _TILE_US
+    read, written = p.batch * (p.m + p.n) * p.k * item, p.batch * p.m * p.n * out
+    memory = read / _READ_BYTES_PER_US + written / _WRITE_BYTES_PER_US
+    us = _LAUNCH_US + max(compute, memory) + min(_K_US * p.k, _SPLIT_US)
+    one_pass = written / _READ_BYTES_PER_US + written / _WRITE_BYTES_PER_US
+    return max(us, XLA_CALL_US) + passes * max(_LAUNCH_US + one_pass, XLA_CALL_US)
+
+
+def _is_odd(strides: tuple[int, int, int], item: int) -> bool:
+    """Whether an operand with a mode of stride 1 cannot be loaded in 16 bytes."""
+    batch, rows, k = strides
+    return math.gcd(batch, rows if k == 1 else k) * item % 16 != 0

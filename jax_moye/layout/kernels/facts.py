@@ -1,0 +1,87 @@
+"""What is known of a kernel beside its layouts: the form that the file of each kernel fills in.
+
+A kernel without such a file is built and serves by name. Selection then takes it only where no other kernel can
+compute the product, and `kernel_layouts` says which file to write.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Mapping
+from typing import NamedTuple
+
+# Times as many products per microsecond as of 16-bit operands on tensor cores, and as of f32 with FMA.
+TENSOR_CORE_DTYPES: Mapping[str, float] = types.MappingProxyType(
+    {"tf32": 0.5, "s8": 2, "e4m3": 1.8, "e5m2": 1.8, "f64": 0.11}
+)
+FMA_DTYPES: Mapping[str, float] = types.MappingProxyType({"f64": 0.35})
+# Slower by this where cp.async, or a plain load, brings in so many bytes at a time.
+CP_ASYNC_ALIGNMENTS: Mapping[int, float] = types.MappingProxyType({16: 1.0, 8: 1.3, 4: 2.0, 2: 7.0, 1: 10.0})
+
+_NONE: Mapping = types.MappingProxyType({})
+
+
+class Speed(NamedTuple):
+    """How fast a kernel is: what `jax_moye._selection.cost` knows of it, as one H200 measured it.
+
+    The defaults are those of a kernel that nobody has measured: it computes what no other kernel can.
+
+    Attributes:
+      products_per_us: multiply-adds of one multiprocessor, of 16-bit operands (of f32 where FMAs multiply).
+      by_dtype: times as many of other operands.
+      by_tile: products are slower by this in a tile, (m, n, cluster).
+      needs_by_tile: a tile without a factor in `by_tile` is not timed, and computes what no other kernel can.
+      by_alignment: products are slower by this where a load has so many bytes.
+      few_rows: products are slower by up to this much more where d has fewer than 16 rows.
+      store_us: of 1000 elements of a tile that nothing hides.
+      odd_stores: stores are slower by this where rows of d are not of 16 bytes, which TMA cannot write.
+      finish_us: (sums, us) in ascending order: `store_us` with an epilogue, where a thread has up to so many sums.
+        Beside many sums it has registers for a few elements at a time, or for one, and latencies are not hidden. Empty:
+        an epilogue takes no longer.
+      packs_below: bytes of alignment below which a config packs operands first, in a kernel of their own.
+      launch_us: more than what any kernel takes that has nothing to do.
+      wave_us: of each wave but the first: CTAs that start anew.
+      usable: parts of k, share of the multiprocessors that clusters of so many CTAs fill.
+    """
+
+    products_per_us: float = 0.01e6
+    by_dtype: Mapping[str, float] = TENSOR_CORE_DTYPES
+    by_tile: Mapping[tuple[int, int, tuple[int, int]], float] = _NONE
+    needs_by_tile: bool = False
+    by_alignment: Mapping[int, float] = _NONE
+    few_rows: float = 0.0
+    store_us: float = 0.060
+    odd_stores: float = 1.0
+    finish_us: tuple[tuple[int, float], ...] = ()
+    packs_below: int = 0
+    launch_us: float = 0.0
+    wave_us: float = 0.0
+    usable: Mapping[int, float] = _NONE
+
+
+class KernelFacts(NamedTuple):
+    """What is known of a kernel of cuda/gemm.
+
+    Attributes:
+      instruction: what multiplies: "fma", "mma.sync", "wgmma", ... Kernels with the same one sum in the same order. "":
+        it is not known, and the kernel sums like no other.
+      page: the number of its page in docs/tutorials, which is also its place on the ladder; 0: it is not on the ladder.
+      idea: what it adds to the kernel below it on the ladder, in a few words.
+      speed: what was measured.
+      splits_k: the CTAs of a cluster share one tile, and each multiplies a part of k.
+      promotes_float8: sums of 8-bit floats leave the tensor core, which keeps some 14 bits of them, after each k-tile,
+        and are added up in f32.
+    """
+
+    instruction: str = ""
+    page: int = 0
+    idea: str = ""
+    speed: Speed = Speed()
+    splits_k: bool = False
+    promotes_float8: bool = False
+
+    @property
+    def place(self) -> float:
+        """Sorts kernels as the ladder does, those that are not on it last."""
+        return self.page or math.inf

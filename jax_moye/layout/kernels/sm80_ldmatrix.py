@@ -1,0 +1,25 @@
+"""What is known of sm80_ldmatrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax_moye.layout.kernels.facts import CP_ASYNC_ALIGNMENTS, KernelFacts, Speed
+from jax_moye.layout.kernels.operands import KernelLayouts
+from jax_moye.layout.kernels.sync_mma import describe_swizzled
+
+FACTS = KernelFacts(
+    instruction="mma.sync",
+    page=10,
+    idea="fragments in one instruction, out of swizzled shared memory",
+    speed=Speed(
+        products_per_us=1.15e6,
+        by_alignment=CP_ASYNC_ALIGNMENTS,
+        store_us=0.060,
+    ),
+)
+
+
+def describe(config: Any, order: str) -> KernelLayouts:
+    """The layouts of a config: one k-tile in shared memory."""
+    return describe_swizzled(config, order)

@@ -1,0 +1,26 @@
+"""What is known of sm80_multistage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax_moye.layout.kernels.facts import CP_ASYNC_ALIGNMENTS, KernelFacts, Speed
+from jax_moye.layout.kernels.operands import KernelLayouts
+from jax_moye.layout.kernels.sync_mma import describe_swizzled
+
+FACTS = KernelFacts(
+    instruction="mma.sync",
+    page=12,
+    idea="n stages, and how many",
+    speed=Speed(
+        products_per_us=1.36e6,
+        by_tile={(64, 64, (1, 1)): 1.25},  # it starves on shared memory
+        by_alignment=CP_ASYNC_ALIGNMENTS,
+        store_us=0.060,
+    ),
+)
+
+
+def describe(config: Any, order: str) -> KernelLayouts:
+    """The layouts of a config: as many k-tiles in shared memory as it has stages."""
+    return describe_swizzled(config, order, stages=config.stages)

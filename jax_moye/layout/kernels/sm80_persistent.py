@@ -1,0 +1,26 @@
+"""What is known of sm80_persistent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax_moye.layout.kernels.facts import CP_ASYNC_ALIGNMENTS, KernelFacts, Speed
+from jax_moye.layout.kernels.operands import KernelLayouts
+from jax_moye.layout.kernels.sync_mma import describe_swizzled
+
+FACTS = KernelFacts(
+    instruction="mma.sync",
+    page=13,
+    idea="CTAs that stay, and the order of the tiles",
+    speed=Speed(
+        products_per_us=1.34e6,
+        by_tile={(64, 64, (1, 1)): 1.25},  # not timed: it reads shared memory as sm80_multistage does
+        by_alignment=CP_ASYNC_ALIGNMENTS,
+        store_us=0.050,
+    ),
+)
+
+
+def describe(config: Any, order: str) -> KernelLayouts:
+    """The layouts of a config: the next tile is loaded while the epilogue's rows are stored from beside the stages."""
+    return describe_swizzled(config, order, stages=config.stages, beside=True)
