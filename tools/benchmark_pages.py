@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes what README and docs say of speed from benchmarks/results: docs/benchmarks.md, its charts, README's table.
 
-Shown is, of each GPU, the newest result that has most rows of the suite. With --check nothing is written, and the exit
-status is 1 if a file is not what would be.
+For each GPU they show the newest result that has most workloads of the suite. With --check nothing is written, and the
+exit status is 1 if a file is not what would be written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RESULTS = "benchmarks/results"
 PAGE = "docs/benchmarks.md"
 IMAGES = "docs/images"
 BEGIN, END = "<!-- speed: begin -->", "<!-- speed: end -->"
-SHOWN = 0.75  # of the suite's rows: a result with fewer is listed, not shown
+SHOWN = 0.75  # of the suite's workloads: a result with fewer is listed, not shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Result:
 
     @property
     def measured(self) -> list[dict]:
-        """The rows with a ratio."""
+        """The workloads with a ratio."""
         return [row for row in self.report["rows"] if "ratio" in row]
 
 
@@ -53,7 +53,7 @@ def results(root: pathlib.Path = ROOT) -> list[Result]:
 
 
 def shown(found: Sequence[Result], suite: dict) -> list[Result]:
-    """Of each GPU the newest result with enough rows of the suite; without one, the newest of those with most rows."""
+    """For each GPU the newest result with enough workloads; without one, the newest of those with most workloads."""
     ids = {row["id"] for row in suite["rows"]}
     best: dict[str, tuple[bool, int, Result]] = {}
     for result in found:
@@ -70,7 +70,7 @@ def shown(found: Sequence[Result], suite: dict) -> list[Result]:
 
 
 def geometric_mean(rows: Sequence[dict]) -> str:
-    """Of the rows' ratios, as a text."""
+    """The geometric mean of the ratios, as a text."""
     return f"{statistics.geometric_mean([row['ratio'] for row in rows]):.3f}"
 
 
@@ -81,9 +81,9 @@ def outcome(row: dict) -> str:
 
 
 def regime_table(rows: Sequence[dict]) -> str:
-    """A line for each regime: how many rows, the ratios' mean and range, what their intervals say."""
+    """A line for each regime: how many workloads, the ratios' mean and range, what their intervals say."""
     lines = [
-        "| rows of the suite | number | geometric mean | lowest | highest | faster | level | slower |",
+        "| workloads | number | geometric mean | lowest | highest | faster | level | slower |",
         "|---|---|---|---|---|---|---|---|",
     ]
 
@@ -102,9 +102,9 @@ def regime_table(rows: Sequence[dict]) -> str:
 
 
 def row_table(rows: Sequence[dict]) -> str:
-    """A line for each row."""
+    """A line for each workload."""
     lines = [
-        "| row | size | order | dtype | us | TFLOP/s | best other, us | ratio | interval (95 %) | notes | kernel |",
+        "| workload | size | order | dtype | us | TFLOP/s | best other, us | ratio | 95 % interval | notes | kernel |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -139,8 +139,9 @@ def of_readme(result: Result) -> str:
     """README's lines on speed."""
     report = result.report
     return (
-        f"Time of the best of XLA and torch over ours, in one run on an {report['gpu']}\n(`{result.file}`); above 1 we "
-        "are faster.\n*Faster*, *level* and *slower* count rows by their 95 % intervals.\n\n"
+        f"The table shows ratios: the time of the faster of XLA and torch over our time. Above 1 we are faster.\n"
+        f"All times are of one run on one {report['gpu']}, `{result.file}`.\n"
+        "A workload is *level* where the 95 % interval of its ratio contains 1, else *faster* or *slower*.\n\n"
         f"{regime_table(result.measured)}"
     )
 
@@ -156,29 +157,31 @@ def section(result: Result, charts: dict[str, str]) -> str:
     text = [
         f"## {report['gpu']}",
         f"`{result.file}`: commit {report['commit']}, {report['date']}, {versions}; "
-        f"protocol {report['protocol']['mode']}, {report['protocol']['alternations']} turns an arm.",
+        f"protocol {report['protocol']['mode']}, {report['protocol']['alternations']} rounds.",
         regime_table(rows),
     ]
     if core:
-        text.append(f"Of the core, one row in ten is at {tenth(core):.3f} or below. The five lowest: {worst}.")
+        text.append(
+            f"One workload of the core in ten has a ratio of {tenth(core):.3f} or below. The five lowest: {worst}."
+        )
     bursts = [row["burst"] for row in core if "ratio" in row.get("burst", {})]
     if bursts:
         text.append(f"At the highest clock, in bursts, the core's geometric mean is {geometric_mean(bursts)}.")
     if (picture := ratio_chart(report)) is not None:
         charts[f"{IMAGES}/{stem}_ratio.svg"] = picture
         text.append(f"![Ratio of each row](images/{stem}_ratio.svg)")
-        text.append("The line in each bar is the ratio's interval. Rows of one colour are of one regime.")
+        text.append("The line in each bar is the ratio's interval. Workloads of one colour belong to one regime.")
     if (picture := roofline(report)) is not None:
         charts[f"{IMAGES}/{stem}_roofline.svg"] = picture
         text.append(f"![Roofline](images/{stem}_roofline.svg)")
         text.append(
-            "Our kernels under the roofs of NVIDIA's data sheet. Bytes count each operand and the result once. On "
-            "random data large products end below the roof in every library, since power holds the clock down."
+            "The roofs are those of NVIDIA's data sheet. Each operand and the result are counted once as bytes. On "
+            "random data large products end below the roof in every library, because power holds the clock down."
         )
     text.append(row_table(rows))
     text.append(
-        "*host*: arms that may have waited for the host. *clocks*: the arms' mean clocks differ by more than 2 %. Our "
-        "kernel is the one that the selection chose."
+        "*host* names the contenders that may have waited for the host. *clocks* says that the mean clocks of the "
+        "contenders differ by more than 2 %. Our kernel is the one that the selection chose."
     )
     if others or report["not_run"]:
         missing = [f"{row['id']} ({row.get('why', 'no ratio')})" for row in [*others, *report["not_run"]]]
@@ -197,17 +200,19 @@ def files(root: pathlib.Path = ROOT) -> dict[str, str]:
     charts: dict[str, str] = {}
     page = [
         "<!-- Generated by tools/benchmark_pages.py from benchmarks/results. Do not edit. -->\n# Benchmarks",
-        "The 51 products of [benchmarks/suite.json](../benchmarks/suite.json) against XLA and torch, in turns in one "
-        "process, on random data that is not in the cache. [Measuring](measuring.md) says how. The *ratio* is the "
-        "time of the fastest of the others over ours: above 1 we are faster, and where its interval holds 1 the two "
-        "are *level*. The core are the rows A to E; other rows are never mixed into it.",
+        "This page shows how fast our kernels are next to XLA and torch, on the 51 products of "
+        "[benchmarks/suite.json](../benchmarks/suite.json). Such a product is called a *workload*, and whoever "
+        "computes it a *contender*. The contenders alternate in one process, on random data that is not in the cache; "
+        "[Measuring](measuring.md) says how. The *ratio* is the time of the fastest of the others over our time: "
+        "above 1 we are faster. Where the interval of a ratio contains 1, the two are *level*. The workloads A to E "
+        "are the core, and no others are mixed into its figures.",
         *(section(result, charts) for result in chosen),
         "## All results",
-        "The newest one with at least three quarters of the suite is shown above. [The log](performance.md) says what "
-        "was learned from each.",
+        "The newest result with at least three quarters of the suite is shown above. [The log](performance.md) says "
+        "what was learned from each.",
         "\n".join(
             [
-                "| file | GPU | date | rows | geometric mean of the core |",
+                "| file | GPU | date | workloads | geometric mean of the core |",
                 "|---|---|---|---|---|",
                 *(
                     f"| `{pathlib.Path(result.file).name}` | {result.report['gpu']} | {result.report['date'][:10]} | "
@@ -217,7 +222,7 @@ def files(root: pathlib.Path = ROOT) -> dict[str, str]:
                 ),
             ]
         ),
-        "To measure on your machine: `python -m jax_moye bench`, and `python tools/benchmark_pages.py` for this page.",
+        "`python -m jax_moye bench` measures on your machine, and `python tools/benchmark_pages.py` writes this page.",
     ]
     readme = (root / "README.md").read_text()
     pattern = re.compile(f"{re.escape(BEGIN)}\n.*?{re.escape(END)}", re.DOTALL)

@@ -345,7 +345,7 @@ CLAIM = re.compile(
 )
 # The only mentions that are no claim, word for word.
 NO_CLAIM = {
-    "benchmarks/README.md": {"50 ms"},  # the length of a turn
+    "benchmarks/README.md": {"50 ms"},  # how long a contender runs in a round
 }
 
 
