@@ -4,7 +4,6 @@ import importlib.util
 import pathlib
 import re
 import sys
-import tomllib
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -12,7 +11,8 @@ sys.path.insert(0, str(HERE))  # notebooks.py
 
 project = "jax_moye"
 author = "The jax_moye authors"
-version = release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+_INIT = (ROOT / "jax_moye" / "__init__.py").read_text()
+version = release = re.search(r'^__version__ = "(.*?)"', _INIT, re.MULTILINE)[1]
 
 extensions = ["notebooks", "myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]

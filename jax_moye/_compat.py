@@ -18,6 +18,7 @@ import numpy as np
 from jax.extend.core.primitives import dot_general_p
 from jax.interpreters import mlir, partial_eval
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 
 # jax.jit(inline=...): the equations of the jitted function become those of the caller's jaxpr, while tracing. Since
 # jax 0.11 True means while lowering, where the operands' defining operations are out of sight (see transposed_source).
@@ -28,14 +29,14 @@ INLINE_WHILE_TRACING: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else 
 ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
-def varying_axes(x: jax.Array) -> frozenset[str]:
+def varying_axes(x: ArrayLike) -> frozenset[str]:
     """The manual mesh axes over which x varies inside shard_map; empty outside, and with check_vma=False."""
     aval = jax.typeof(x)
     manual = getattr(aval, "manual_axis_type", None)  # since jax 0.10
     return frozenset(manual.varying if manual is not None else getattr(aval, "vma", ()))
 
 
-def match_varying(*operands: jax.Array) -> list[jax.Array]:
+def match_varying(*operands: ArrayLike) -> list[Any]:
     """Makes operands vary over the same manual axes, as lax does before it binds dot_general."""
     wanted = frozenset().union(*map(varying_axes, operands))
     matched = []

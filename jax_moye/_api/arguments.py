@@ -5,30 +5,32 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.lax import PrecisionLike
+from jax.typing import DTypeLike
 
 from jax_moye import _compat
 from jax_moye._api.options import Options, resolve
-from jax_moye._kernels.configs import GemmConfig, find_config
-from jax_moye._kernels.interpret import InterpretParams
+from jax_moye._api.types import Config, Implementation, Interpret, OutSharding
+from jax_moye._kernels.configs import find_config
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @dataclasses.dataclass(frozen=True)
-class Static:
+class ProductOptions:
     """The arguments of one product that are no arrays, in canonical form: equal ones have one program.
 
     Attributes:
       precision: None, a pair of lax.Precision, a lax.DotAlgorithmPreset or a lax.DotAlgorithm.
       preferred_element_type: a dtype that arrays can have here, or None.
       out_sharding: None or a NamedSharding on an abstract mesh.
-      config: name of a row of the table, or None.
-      options: the others.
+      config: name of a config, or None.
+      options: those that a block of code may also set.
     """
 
     precision: Any
@@ -38,7 +40,7 @@ class Static:
     options: Options
 
     def parameters(self) -> dict[str, Any]:
-        """The keyword arguments of `primitive.contract` that carry them; out_dtype is not among these."""
+        """The keyword arguments of `contract` that carry them; out_dtype is not among these."""
         return {
             "precision": self.precision,
             "out_sharding": self.out_sharding,
@@ -47,18 +49,18 @@ class Static:
         }
 
 
-def static_arguments(
+def product_options(
     function: str,
     *,
-    precision: Any,
-    preferred_element_type: Any,
-    out_sharding: Any,
-    config: str | GemmConfig | None,
-    implementation: Literal["moye", "xla"] | None,
-    interpret: bool | InterpretParams | None,
+    precision: PrecisionLike,
+    preferred_element_type: DTypeLike | None,
+    out_sharding: OutSharding,
+    config: Config,
+    implementation: Implementation,
+    interpret: Interpret,
     deterministic: bool | None,
     batch_invariant: bool | None,
-) -> Static:
+) -> ProductOptions:
     """The arguments of a public function that are no arrays, checked.
 
     Raises:
@@ -81,7 +83,7 @@ def static_arguments(
         interpret=interpret,
         config=config,
     )
-    return Static(
+    return ProductOptions(
         precision=canonical_precision(precision),
         preferred_element_type=canonical_dtype(preferred_element_type),
         out_sharding=_compat.canonical_sharding(out_sharding),

@@ -1,10 +1,4 @@
-"""Policies for jax.checkpoint that count our products as matrix products.
-
-`jax.checkpoint_policies.dots_saveable` looks for JAX's own dot_general, and would have ours computed again. These are
-JAX's policies, asked about the dot_general that a product of ours amounts to:
-
-    jax.checkpoint(f, policy=jax_moye.checkpoint_policies.dots_saveable)
-"""
+"""JAX's policies for jax.checkpoint, asked about the dot_general that a product of ours amounts to."""
 
 from __future__ import annotations
 
@@ -64,5 +58,8 @@ def offload_dot_with_no_batch_dims(offload_src: str, offload_dst: str) -> Policy
     Args:
       offload_src: the memory they are in, "device".
       offload_dst: where they wait, e.g. "pinned_host".
+
+    Returns:
+      A policy, for `jax.checkpoint`.
     """
     return as_dot_general(jax.checkpoint_policies.offload_dot_with_no_batch_dims(offload_src, offload_dst))

@@ -5,17 +5,18 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.lax import PrecisionLike
+from jax.typing import ArrayLike, DTypeLike
 
 from jax_moye import _compat
-from jax_moye._api.arguments import Static, jitted_where_eager, static_arguments, weakly_promoted
+from jax_moye._api.arguments import ProductOptions, jitted_where_eager, product_options, weakly_promoted
 from jax_moye._api.options import resolve
-from jax_moye._kernels.configs import GemmConfig
-from jax_moye._kernels.interpret import InterpretParams
+from jax_moye._api.types import Config, DimensionNumbers, Implementation, Interpret, OutSharding
 from jax_moye._primitives.contraction import contract
 from jax_moye._primitives.reference import lax_aval
 from jax_moye._selection.problem import labels
@@ -25,16 +26,16 @@ _lax_dot_general, _jnp_einsum = lax.dot_general, jnp.einsum
 
 
 def dot_general(
-    lhs: Any,
-    rhs: Any,
-    dimension_numbers: Any,
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    dimension_numbers: DimensionNumbers | None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
     *,
-    out_sharding: Any = None,
-    config: str | GemmConfig | None = None,
-    implementation: Literal["moye", "xla"] | None = None,
-    interpret: bool | InterpretParams | None = None,
+    out_sharding: OutSharding = None,
+    config: Config = None,
+    implementation: Implementation = None,
+    interpret: Interpret = None,
     deterministic: bool | None = None,
     batch_invariant: bool | None = None,
 ) -> jax.Array:
@@ -74,7 +75,7 @@ def dot_general(
     """
     asked_for = (lhs, rhs, dimension_numbers, precision, preferred_element_type)
     try:
-        static = static_arguments(
+        options = product_options(
             "dot_general",
             precision=precision,
             preferred_element_type=preferred_element_type,
@@ -93,16 +94,16 @@ def dot_general(
         out = lax_aval(
             *avals,
             dimension_numbers=dimensions,
-            precision=static.precision,
-            preferred_element_type=static.preferred_element_type,
-            out_sharding=static.out_sharding,
+            precision=options.precision,
+            preferred_element_type=options.preferred_element_type,
+            out_sharding=options.out_sharding,
         )
     except Exception:
         # What lax does not take either gets its own words. It is not asked where all is well: that takes time.
         _let_lax_complain(*asked_for, out_sharding=out_sharding)
         raise
     spec = spec_of(dimensions, *(aval.ndim for aval in avals))
-    return _product(*operands, spec=spec, out_dtype=out.dtype, static=static)
+    return _product(*operands, spec=spec, out_dtype=out.dtype, options=options)
 
 
 def _let_lax_complain(*args: Any, **kwargs: Any) -> None:
@@ -114,9 +115,9 @@ def _let_lax_complain(*args: Any, **kwargs: Any) -> None:
         raise error from None
 
 
-@jitted_where_eager("spec", "out_dtype", "static")
-def _product(lhs, rhs, *, spec: str, out_dtype: Any, static: Static):
-    return contract(spec, lhs, rhs, out_dtype=out_dtype, **static.parameters())
+@jitted_where_eager("spec", "out_dtype", "options")
+def _product(lhs: Any, rhs: Any, *, spec: str, out_dtype: Any, options: ProductOptions) -> jax.Array:
+    return contract(spec, lhs, rhs, out_dtype=out_dtype, **options.parameters())
 
 
 def _dimensions(given: Any) -> tuple[int, ...]:
@@ -166,17 +167,17 @@ def spec_of(dimension_numbers: Any, lhs_ndim: int, rhs_ndim: int) -> str:
 
 
 def einsum(
-    subscripts: Any,
+    subscripts: str | ArrayLike,
     /,
-    *operands: Any,
+    *operands: ArrayLike | Sequence[Any],
     out: None = None,
     optimize: str | bool | list[tuple[int, ...]] = "auto",
-    precision: Any = None,
-    preferred_element_type: Any = None,
-    out_sharding: Any = None,
-    config: str | GemmConfig | None = None,
-    implementation: Literal["moye", "xla"] | None = None,
-    interpret: bool | InterpretParams | None = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: OutSharding = None,
+    config: Config = None,
+    implementation: Implementation = None,
+    interpret: Interpret = None,
     deterministic: bool | None = None,
     batch_invariant: bool | None = None,
 ) -> jax.Array:
@@ -216,7 +217,7 @@ def einsum(
       >>> jax_moye.einsum("bqhd,bkhd->bhqk", q, k).shape
       (2, 3, 5, 7)
     """
-    options: dict[str, Any] = {
+    of_moye: dict[str, Any] = {
         "config": config,
         "implementation": implementation,
         "interpret": interpret,
@@ -231,18 +232,18 @@ def einsum(
     spec = _plain_spec(subscripts, operands) if out is None and len(operands) == 2 else None
     if spec is not None:
         try:
-            static = static_arguments("einsum", **of_lax, **options)
+            options = product_options("einsum", **of_lax, **of_moye)
         except (TypeError, ValueError):
-            resolve("einsum", **options)  # raises if it is about these
+            resolve("einsum", **of_moye)  # raises if it is about these
             spec = None  # jnp.einsum has the words
     if spec is None:
         # Not documented, but the one way to einsum's products; tests/python/_api/test_dot_general.py fails without it.
-        hook = {"_dot_general": _with_options(**options)}
+        hook = {"_dot_general": _with_options(**of_moye)}
         return _jnp_einsum(subscripts, *operands, out=out, optimize=optimize, **of_lax, **hook)
-    out_dtype = static.preferred_element_type
-    operands = weakly_promoted(*operands)
+    lhs, rhs = weakly_promoted(*operands)
+    out_dtype = options.preferred_element_type
     product = _product(
-        *operands, spec=spec, out_dtype=jnp.result_type(*operands) if out_dtype is None else out_dtype, static=static
+        lhs, rhs, spec=spec, out_dtype=jnp.result_type(lhs, rhs) if out_dtype is None else out_dtype, options=options
     )
     return product if out_dtype is None else lax.convert_element_type(product, out_dtype)  # no weak type then
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from jax.export import DisabledSafetyCheck
 
 from jax_moye._kernels import ffi
@@ -12,7 +14,7 @@ from jax_moye._kernels import ffi
 EXPORT_DISABLED_CHECKS = tuple(DisabledSafetyCheck.custom_call(target) for target in (ffi.TARGET, ffi.FUSED_TARGET))
 
 
-def register(platform: str | None = None) -> None:
+def register(platform: Literal["cpu", "cuda"] | None = None) -> None:
     """Makes our kernels known to XLA, for a program that was compiled or exported elsewhere.
 
     A program that is traced in this process needs no such call. One that comes from `jax.export.deserialize` or

@@ -6,22 +6,29 @@ import functools
 import math
 import numbers
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, SupportsFloat
 
 import jax
 import jax.numpy as jnp
+from jax.lax import PrecisionLike
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
 from jax_moye import _compat
-from jax_moye._api.arguments import Static, jitted_where_eager, static_arguments
-from jax_moye._kernels.configs import GemmConfig
-from jax_moye._kernels.interpret import InterpretParams
+from jax_moye._api.arguments import ProductOptions, jitted_where_eager, product_options
+from jax_moye._api.types import (
+    Activation,
+    ArrayOperand,
+    Config,
+    GateActivation,
+    Implementation,
+    Interpret,
+    OutSharding,
+)
 from jax_moye._primitives.contraction import contract
 from jax_moye._primitives.fused import fused
 from jax_moye._selection.epilogue import ACTIVATIONS, EPILOGUE_OPERANDS, Epilogue, compute_dtype, stored_dtype
 from jax_moye._selection.problem import labels
-
-Activation = Callable[[Any], Any] | str | None
 
 _NAMES = {"relu": "relu", "gelu": "gelu_tanh", "gelu_exact": "gelu_erf", "silu": "silu", "swish": "silu"}
 _FUNCTIONS = ((jax.nn.relu, "relu"), (jax.nn.gelu, "gelu_tanh"), (jax.nn.silu, "silu"), (jax.nn.swish, "silu"))
@@ -32,21 +39,21 @@ _SERVED = (
 
 
 def linear(
-    x: Any,
-    w: Any,
-    bias: Any = None,
+    x: ArrayOperand,
+    w: ArrayOperand,
+    bias: ArrayOperand | None = None,
     *,
     activation: Activation = None,
-    residual: Any = None,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    c: Any = None,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-    out_sharding: Any = None,
-    config: str | GemmConfig | None = None,
-    implementation: Literal["moye", "xla"] | None = None,
-    interpret: bool | InterpretParams | None = None,
+    residual: ArrayOperand | None = None,
+    alpha: SupportsFloat = 1.0,
+    beta: SupportsFloat = 1.0,
+    c: ArrayOperand | None = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: OutSharding = None,
+    config: Config = None,
+    implementation: Implementation = None,
+    interpret: Interpret = None,
     deterministic: bool | None = None,
     batch_invariant: bool | None = None,
 ) -> jax.Array:
@@ -98,7 +105,7 @@ def linear(
       (2, 3, 4)
     """
     name = "linear"
-    static = static_arguments(
+    options = product_options(
         name,
         precision=precision,
         preferred_element_type=preferred_element_type,
@@ -123,15 +130,15 @@ def linear(
         activation=canonical_activation(name, activation),
         alpha=alpha,
         beta=beta if "c" in arrays else 0.0,
-        static=static,
+        options=options,
     )
 
 
-@jitted_where_eager("names", "activation", "alpha", "beta", "static")
-def _linear(*values, names, activation, alpha, beta, static: Static):
+@jitted_where_eager("names", "activation", "alpha", "beta", "options")
+def _linear(*values, names, activation, alpha, beta, options: ProductOptions):
     arrays = dict(zip(names, map(jnp.asarray, values), strict=True))
     x, w = _promoted("linear", arrays["x"], arrays["w"])
-    out_dtype = static.preferred_element_type or x.dtype
+    out_dtype = options.preferred_element_type or x.dtype
     _check_dtypes("linear", arrays, x.dtype, out_dtype, activation, alpha, beta)
     named = {
         name: arrays[name] if name == "bias" else arrays[name].astype(stored_dtype(out_dtype))
@@ -145,21 +152,21 @@ def _linear(*values, names, activation, alpha, beta, static: Static):
         beta=beta,
         operands=tuple((name, "n" if name == "bias" else out_labels) for name in named),
     )
-    return _bind(spec, x, w, list(named.values()), epilogue, out_dtype=out_dtype, **static.parameters())
+    return _bind(spec, x, w, list(named.values()), epilogue, out_dtype=out_dtype, **options.parameters())
 
 
 def gated_linear_unit(
-    x: Any,
-    w_gate: Any,
-    w_up: Any = None,
+    x: ArrayOperand,
+    w_gate: ArrayOperand,
+    w_up: ArrayOperand | None = None,
     *,
-    activation: Activation = "silu",
-    precision: Any = None,
-    preferred_element_type: Any = None,
-    out_sharding: Any = None,
-    config: str | GemmConfig | None = None,
-    implementation: Literal["moye", "xla"] | None = None,
-    interpret: bool | InterpretParams | None = None,
+    activation: GateActivation = "silu",
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: OutSharding = None,
+    config: Config = None,
+    implementation: Implementation = None,
+    interpret: Interpret = None,
     deterministic: bool | None = None,
     batch_invariant: bool | None = None,
 ) -> jax.Array:
@@ -200,7 +207,7 @@ def gated_linear_unit(
       (3, 4)
     """
     name = "gated_linear_unit"
-    static = static_arguments(
+    options = product_options(
         name,
         precision=precision,
         preferred_element_type=preferred_element_type,
@@ -216,18 +223,18 @@ def gated_linear_unit(
         arrays["w_up"] = _as_array(name, "w_up", w_up)
     _check_shapes(name, arrays)
     return _gated_linear_unit(
-        *arrays.values(), activation=canonical_activation(name, activation, sigmoid=True), static=static
+        *arrays.values(), activation=canonical_activation(name, activation, sigmoid=True), options=options
     )
 
 
-@jitted_where_eager("activation", "static")
-def _gated_linear_unit(x, *weights, activation, static: Static):
-    parameters = static.parameters()
+@jitted_where_eager("activation", "options")
+def _gated_linear_unit(x, *weights, activation, options: ProductOptions):
+    parameters = options.parameters()
     sharding = parameters.pop("out_sharding")
     products = []
     for weight in weights:
         x, w = _promoted("gated_linear_unit", *map(jnp.asarray, (x, weight)))
-        out_dtype = static.preferred_element_type or x.dtype
+        out_dtype = options.preferred_element_type or x.dtype
         _check_dtypes("gated_linear_unit", {}, x.dtype, out_dtype, activation, 1.0, 0.0)
         _, spec = _specification(x.ndim, "n" if w.ndim == 2 else "gn")
         if sharding is not None and w.ndim == 3:
@@ -269,7 +276,7 @@ def _specification(x_ndim: int, of_w: str) -> tuple[str, str]:
     return rows + of_w, f"{rows}k,k{of_w}->{rows}{of_w}"
 
 
-def canonical_activation(function: str, activation: Activation, *, sigmoid: bool = False) -> str:
+def canonical_activation(function: str, activation: GateActivation, *, sigmoid: bool = False) -> str:
     """The kernels' name of an activation.
 
     Args:

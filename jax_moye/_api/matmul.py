@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.lax import PrecisionLike
+from jax.typing import DTypeLike
 
 from jax_moye import _compat
-from jax_moye._api.arguments import Static, jitted_where_eager, static_arguments, weakly_promoted
-from jax_moye._kernels.configs import GemmConfig
-from jax_moye._kernels.interpret import InterpretParams
+from jax_moye._api.arguments import ProductOptions, jitted_where_eager, product_options, weakly_promoted
+from jax_moye._api.types import ArrayOperand, Config, Implementation, Interpret, OutSharding
 from jax_moye._primitives.contraction import contract
 from jax_moye._selection.problem import labels
 
 
 def matmul(
-    a: Any,
-    b: Any,
+    a: ArrayOperand,
+    b: ArrayOperand,
     *,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-    out_sharding: Any = None,
-    config: str | GemmConfig | None = None,
-    implementation: Literal["moye", "xla"] | None = None,
-    interpret: bool | InterpretParams | None = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: OutSharding = None,
+    config: Config = None,
+    implementation: Implementation = None,
+    interpret: Interpret = None,
     deterministic: bool | None = None,
     batch_invariant: bool | None = None,
 ) -> jax.Array:
@@ -79,7 +80,7 @@ def matmul(
       >>> jax_moye.matmul(a, a.T, interpret=True).shape
       (3, 3)
     """
-    static = static_arguments(
+    options = product_options(
         "matmul",
         precision=precision,
         preferred_element_type=preferred_element_type,
@@ -90,20 +91,20 @@ def matmul(
         deterministic=deterministic,
         batch_invariant=batch_invariant,
     )
-    return _matmul(_as_array("a", a), _as_array("b", b), static=static)
+    return _matmul(_as_array("a", a), _as_array("b", b), options=options)
 
 
-@jitted_where_eager("static")
-def _matmul(a, b, *, static: Static):
+@jitted_where_eager("options")
+def _matmul(a: Any, b: Any, *, options: ProductOptions) -> jax.Array:
     a, b = weakly_promoted(a, b)
     squeeze_a, squeeze_b, spec = _contraction(a.shape, b.shape)
-    out_dtype = static.preferred_element_type
+    out_dtype = options.preferred_element_type
     product = contract(
         spec,
         lax.squeeze(a, squeeze_a) if squeeze_a else a,
         lax.squeeze(b, squeeze_b) if squeeze_b else b,
         out_dtype=jnp.result_type(a, b) if out_dtype is None else out_dtype,
-        **static.parameters(),
+        **options.parameters(),
     )
     return product if out_dtype is None else lax.convert_element_type(product, out_dtype)  # no weak type then
 

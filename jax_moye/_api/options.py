@@ -8,10 +8,11 @@ import inspect
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import jax
 
+from jax_moye._api.types import Config, Implementation, Interpret
 from jax_moye._kernels.interpret import InterpretParams, canonical_interpret
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -32,11 +33,11 @@ class Options:
 
     deterministic: bool = False
     batch_invariant: bool = False
-    implementation: Literal["moye", "xla"] | None = None
+    implementation: Implementation = None
     interpret: InterpretParams | None = None
 
     def parameters(self) -> dict[str, Any]:
-        """The keyword arguments of `primitive.contract` that carry them."""
+        """The keyword arguments of `contract` that carry them."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
@@ -58,9 +59,9 @@ def options(
     *,
     deterministic: bool = _UNSET,
     batch_invariant: bool = _UNSET,
-    implementation: Literal["moye", "xla"] | None = _UNSET,
-    interpret: bool | InterpretParams | None = _UNSET,
-) -> contextlib.ContextDecorator:
+    implementation: Implementation = _UNSET,
+    interpret: Interpret = _UNSET,
+) -> OptionsBlock:
     """Options of all products of jax_moye that are traced in a block of code, or in a function.
 
     What is left out stays as it is outside. A product's own arguments come before the block's. A function under
@@ -98,17 +99,19 @@ def options(
     }
     changes = {name: value for name, value in changes.items() if value is not _UNSET}
     _merge("options", Options(), changes)  # raises what is wrong with them in any block
-    return _Block(changes)
+    return OptionsBlock(changes)
 
 
-class _Block(contextlib.ContextDecorator):
+class OptionsBlock(contextlib.ContextDecorator, contextlib.AbstractContextManager[None]):
     """Changes of the options of the blocks it is entered in."""
 
     def __init__(self, changes: dict[str, Any]) -> None:
+        """Keeps the changes, for each time that the block is entered."""
         self._changes = changes
         self._entered = threading.local()  # of each thread, the contexts to leave, the innermost last
 
     def __call__(self, func: _Function) -> _Function:
+        """The function in the block, whenever it is called."""
         kinds = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
         if any(is_kind(func) for is_kind in kinds):
             raise TypeError(
@@ -118,6 +121,7 @@ class _Block(contextlib.ContextDecorator):
         return super().__call__(func)
 
     def __enter__(self) -> None:
+        """Changes the options of this thread."""
         context = _context(_merge("options", _context.value, self._changes))
         context.__enter__()
         self._entered.__dict__.setdefault("contexts", []).append(context)
@@ -125,6 +129,7 @@ class _Block(contextlib.ContextDecorator):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        """Puts back what they were."""
         self._entered.contexts.pop().__exit__(kind, error, traceback)
 
 
@@ -133,9 +138,9 @@ def resolve(
     *,
     deterministic: bool | None = None,
     batch_invariant: bool | None = None,
-    implementation: Literal["moye", "xla"] | None = None,
-    interpret: bool | InterpretParams | None = None,
-    config: Any = None,
+    implementation: Implementation = None,
+    interpret: Interpret = None,
+    config: Config = None,
 ) -> Options:
     """The options of one product: its arguments, where those are None the block's, where there is none the defaults.
 

@@ -162,9 +162,10 @@ def ours(row: dict, dtype: Any, options: Mapping[str, Any]) -> Callable:
 
     def linear(a, b, *more):
         rest = list(more)
-        named = {"bias": rest.pop(0)} if bias else {}
+        named: dict[str, Any] = {"activation": activation}
+        named |= {"bias": rest.pop(0)} if bias else {}
         named |= {"residual": rest.pop(0)} if residual else {}
-        return jax_moye.linear(a, b, activation=activation, **named, **common)
+        return jax_moye.linear(a, b, **named, **common)
 
     return in_layout(row, linear)
 

@@ -25,10 +25,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.lax import PrecisionLike
+from jax.typing import DTypeLike
 
 from jax_moye import _compat
 from jax_moye._api.dot_general import canonical_dimensions, dot_general, einsum, spec_of
 from jax_moye._api.matmul import matmul
+from jax_moye._api.types import Config, DimensionNumbers, Implementation
 from jax_moye._format import html_table, rounded, text_table, us_text
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import ConfigTable, GemmConfig, facts_of
@@ -361,13 +364,13 @@ def explain(
     first: Any,
     /,
     *args: Any,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     spec: str | None = None,
-    dimension_numbers: Any = None,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-    config: str | GemmConfig | None = None,
-    implementation: Literal["moye", "xla"] | None = None,
+    dimension_numbers: DimensionNumbers | None = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    config: Config = None,
+    implementation: Implementation = None,
     deterministic: bool | None = None,
     batch_invariant: bool | None = None,
     device: str | int | Device | jax.Device | None = None,
@@ -411,7 +414,7 @@ def explain(
       >>> jax_moye.explain((64, 64), (64, 64), "int16", device="h200")[0].reason
       'no kernel multiplies int16 by int16 into int16'
     """
-    options = {
+    options: dict[str, Any] = {
         "precision": precision,
         "preferred_element_type": preferred_element_type,
         "config": config,

@@ -24,8 +24,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.lax import PrecisionLike
+from jax.typing import DTypeLike
 
 from jax_moye import _compat
+from jax_moye._api.types import DimensionNumbers
 from jax_moye._bench import workloads
 from jax_moye._format import html_table
 from jax_moye._inspect.explain import Explanation, Product, explain, explain_function
@@ -135,11 +138,11 @@ def tune(
     first: Any,
     /,
     *args: Any,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     spec: str | None = None,
-    dimension_numbers: Any = None,
-    precision: Any = None,
-    preferred_element_type: Any = None,
+    dimension_numbers: DimensionNumbers | None = None,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
     top: int | None = TOP,
     budget_s: float = math.inf,
     path: str | os.PathLike[str] | None = None,
@@ -177,7 +180,7 @@ def tune(
     if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
         raise ValueError(f"tune: top is a number of configs, at least 1, or None, not {top!r}")
     gpu = _gpu()
-    of_arrays = {"dtype": dtype, "spec": spec, "dimension_numbers": dimension_numbers}
+    of_arrays: dict[str, Any] = {"dtype": dtype, "spec": spec, "dimension_numbers": dimension_numbers}
     of_arrays |= {"precision": precision, "preferred_element_type": preferred_element_type}
     explanation = explain(first, *args, **of_arrays, device=of_jax(gpu))
     target = _target(gpu, emulated=False, path=path)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_moye._api.linear import linear
+from jax_moye._api.types import Activation
 
 Model = TypeVar("Model")
 
@@ -23,9 +24,9 @@ class Linear(eqx.nn.Linear):
       activation: as in `jax_moye.linear`, e.g. "gelu", or None. It is part of the layer: the next one gets its result.
     """
 
-    activation: Any = eqx.field(static=True)
+    activation: Activation = eqx.field(static=True)
 
-    def __init__(self, *args: Any, activation: Any = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, activation: Activation = None, **kwargs: Any) -> None:
         """Makes a layer.
 
         Args:
@@ -59,7 +60,7 @@ class Linear(eqx.nn.Linear):
         return jnp.reshape(y, ()) if self.out_features == "scalar" else y
 
 
-def from_linear(layer: eqx.nn.Linear, activation: Any = None) -> Linear:
+def from_linear(layer: eqx.nn.Linear, activation: Activation = None) -> Linear:
     """Our layer with the arrays of Equinox's.
 
     Args:

@@ -35,9 +35,9 @@ def test_table_is_printed_in_a_checkout(checkout):
 def test_modules_are_the_installed_ones(checkout):
     import jax_moye  # noqa: F401
 
-    done = run(checkout, "import jax_moye, sys; print(sys.modules['jax_moye.matmul'].__file__)")
+    done = run(checkout, "import jax_moye, sys; print(sys.modules['jax_moye._api.matmul'].__file__)")
     assert done.returncode == 0, done.stderr
-    assert pathlib.Path(done.stdout.strip()) == pathlib.Path(sys.modules["jax_moye.matmul"].__file__)
+    assert pathlib.Path(done.stdout.strip()) == pathlib.Path(sys.modules["jax_moye._api.matmul"].__file__)
 
 
 def test_no_installation_is_said(checkout):

@@ -80,11 +80,12 @@ def files(module):
     """A wheel that is right, {name: bytes}."""
     architectures = dict.fromkeys(sorted(check_wheel.architectures()), 128)
     project = PROJECT["project"]
-    lines = [f"Name: {project['name']}", f"Version: {project['version']}", f"License-Expression: {project['license']}"]
+    version = check_wheel.version()
+    lines = [f"Name: {project['name']}", f"Version: {version}", f"License-Expression: {project['license']}"]
     lines += [f"Requires-Python: {project['requires-python']}"]
     lines += [f"Requires-Dist: {requirement}" for requirement in project["dependencies"]]
     lines += [f"Provides-Extra: {extra}" for extra in project["optional-dependencies"]]
-    info = f"jax_moye-{project['version']}.dist-info"
+    info = f"jax_moye-{version}.dist-info"
     found = {name: b"" for name in check_wheel.package_sources()}
     found |= {
         "jax_moye/_moye_cpu.abi3.so": module,
@@ -114,7 +115,8 @@ def test_a_right_wheel(files):
     [
         ("jax_moye/_moye_cuda.abi3.so", r"lacks jax_moye/_moye_cuda\.abi3\.so"),
         ("jax_moye/_registers.json", r"lacks jax_moye/_registers\.json"),
-        ("jax_moye/_api/matmul.py", r"lacks jax_moye/matmul\.py"),
+        ("jax_moye/_api/matmul.py", r"lacks jax_moye/_api/matmul\.py"),
+        ("jax_moye/py.typed", r"lacks jax_moye/py\.typed"),
         ("jax_moye/_moye_cpu.pyi", r"lacks jax_moye/_moye_cpu\.pyi"),
         ("licenses/LICENSE", r"lacks \*\.dist-info/licenses/LICENSE"),
         ("licenses/nanobind/LICENSE", r"lacks \*\.dist-info/licenses/nanobind/LICENSE"),

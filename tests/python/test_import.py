@@ -1,11 +1,16 @@
 """Importing jax_moye is cheap and touches nothing; its private touch points stand in one file."""
 
+import importlib
 import json
 import os
 import pathlib
+import pkgutil
 import re
 import subprocess
 import sys
+import types
+
+import pytest
 
 import jax_moye
 
@@ -58,10 +63,22 @@ def test_the_table_needs_no_backend():
 def test_the_public_names():
     assert set(jax_moye.__all__) == {
         "EXPORT_DISABLED_CHECKS",
+        "ConfigTable",
+        "Device",
+        "Explanation",
+        "Gemm",
         "GemmConfig",
+        "Interception",
         "InterpretParams",
+        "Measured",
+        "Ranked",
+        "Regret",
+        "Report",
+        "Tuned",
+        "Tuning",
         "checkpoint_policies",
         "configs",
+        "contrib",
         "cuda_target",
         "dot_general",
         "einsum",
@@ -77,6 +94,36 @@ def test_the_public_names():
         "tune",
     }
     assert all(hasattr(jax_moye, name) for name in jax_moye.__all__)
+    assert dir(jax_moye) == sorted(jax_moye.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = jax_moye.nothing
+
+
+def test_only_three_public_names_are_modules():
+    modules = {name for name in jax_moye.__all__ if isinstance(getattr(jax_moye, name), types.ModuleType)}
+    assert modules == {"checkpoint_policies", "contrib", "layout"}
+    # No function hides a module of its name: each module is what `import jax_moye.<name>` finds, and nothing else is.
+    found = {module.name for module in pkgutil.iter_modules(jax_moye.__path__) if not module.name.startswith("_")}
+    assert found == modules
+    for name in modules:
+        assert importlib.import_module(f"jax_moye.{name}") is getattr(jax_moye, name)
+
+
+def test_the_checkpoint_policies_are_all_public():
+    from jax_moye._api import checkpoint_policies as source
+
+    own = {name for name, value in vars(source).items() if getattr(value, "__module__", None) == source.__name__}
+    assert own == set(jax_moye.checkpoint_policies.__all__)
+
+
+def test_what_explains_and_measures_is_imported_when_used():
+    code = (
+        "import sys, jax_moye\n"
+        "print([name for name in sys.modules if name.startswith(('jax_moye._inspect', 'jax_moye._tune'))])\n"
+        "from jax_moye import explain, tune\n"
+        "print(explain.__module__ in sys.modules, tune.__module__ in sys.modules)"
+    )
+    assert run(code) == "[]\nTrue True\n"
 
 
 def test_layout_and_its_pictures_are_imported_when_used():
