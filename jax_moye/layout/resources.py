@@ -115,6 +115,8 @@ class SmemReport:
 
     def __str__(self) -> str:
         """A sentence."""
+        if not self.arrays:
+            return "shared memory: none"
         parts = " + ".join(f"{n:,}" for n in self.arrays)
         text = f"shared memory: {self.bytes:,} bytes for arrays of {parts}"
         if self.limit is None:
