@@ -1,43 +1,67 @@
 """`python -m jax_moye`: the table of kernels, which one is chosen and why, the ladder, the benchmark, drawings."""
 
+from __future__ import annotations
+
 import argparse
+import importlib
+import pathlib
 import sys
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType, ModuleType
+from typing import NamedTuple
 
 import jax_moye
 
+SCRIPT = "jax-moye"  # what pip installs it as
 
-def main(argv=None) -> int:
-    """Parses the command line, runs the subcommand and returns its exit status."""
-    from jax_moye._bench import bench, ladder
-    from jax_moye._bench import report as show
-    from jax_moye._inspect import explain
-    from jax_moye._tune import tune
-    from jax_moye.layout.draw import command as draw
 
-    parser = argparse.ArgumentParser(prog="python -m jax_moye", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("configs", help="print the table of compiled kernels")
-    explain.add_arguments(commands.add_parser("explain", help="which kernel computes a product on a GPU, and why"))
-    bench.add_arguments(commands.add_parser("bench", help="time the kernels against XLA, torch and others"))
-    tune.add_arguments(commands.add_parser("tune", help="time the configs of products and keep which is the fastest"))
-    show.add_arguments(commands.add_parser("show", help="print a result of bench as a table, or draw it"))
-    ladder.add_arguments(commands.add_parser("ladder", help="what each rung of the ladder of kernels does"))
-    draw.add_arguments(commands.add_parser("draw", help="draw a layout, an instruction, a copy or a schedule"))
+class Command(NamedTuple):
+    """A subcommand.
+
+    Attributes:
+      module: of jax_moye, with `add_arguments(parser)` and `main(arguments)`. It is imported if the command is called.
+      help: what it does, in one line.
+    """
+
+    module: str
+    help: str
+
+
+COMMANDS: Mapping[str, Command] = MappingProxyType(
+    {
+        "configs": Command("_kernels.command", "print the table of compiled kernels"),
+        "explain": Command("_inspect.explain", "which kernel computes a product on a GPU, and why"),
+        "bench": Command("_bench.bench", "time the kernels against XLA, torch and others"),
+        "tune": Command("_tune.tune", "time the configs of products and keep which is the fastest"),
+        "show": Command("_bench.report", "print a result of bench as a table, or draw it"),
+        "ladder": Command("_bench.ladder", "what each rung of the ladder of kernels does"),
+        "draw": Command("layout.draw.command", "draw a layout, an instruction, a copy or a schedule"),
+    }
+)
+
+
+def _module(command: str) -> ModuleType:
+    return importlib.import_module(f"jax_moye.{COMMANDS[command].module}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parses the command line, runs the subcommand and returns its exit status.
+
+    Args:
+      argv: the arguments; None: those that the process was started with.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    prog = SCRIPT if pathlib.Path(sys.argv[0]).name == SCRIPT else "python -m jax_moye"
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
+    parser.add_argument("--version", action="version", version=f"jax_moye {jax_moye.__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True)
+    parsers = {name: subparsers.add_parser(name, help=command.help) for name, command in COMMANDS.items()}
+    # No option before the command takes a value: the first word is the command, and the others need no options now.
+    called = next((word for word in argv if not word.startswith("-")), "")
+    if called in COMMANDS:
+        _module(called).add_arguments(parsers[called])
     arguments = parser.parse_args(argv)
-    if arguments.command == "configs":
-        print(jax_moye.configs())
-        return 0
-    if arguments.command == "explain":
-        return explain.main(arguments)
-    if arguments.command == "tune":
-        return tune.main(arguments)
-    if arguments.command == "show":
-        return show.main(arguments)
-    if arguments.command == "ladder":
-        return ladder.main(arguments)
-    if arguments.command == "draw":
-        return draw.main(arguments)
-    return bench.main(arguments)
+    return _module(arguments.command).main(arguments)
 
 
 if __name__ == "__main__":
