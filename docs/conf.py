@@ -31,6 +31,9 @@ default_role = "literal"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_class_signature = "mixed"
+# Names of types that a signature shows as they are: what they stand for would fill lines.
+_ALIASES = ("ArrayLike", "ArrayOperand", "DTypeLike", "DimensionNumbers", "PrecisionLike")
+autodoc_type_aliases = {name: name for name in _ALIASES}
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
@@ -94,8 +97,14 @@ def _docstring(_app, _what, _name, _object, _options, lines):
             lines[i] = re.sub(r"(?<!`)docs/(\w+)\.md", r":doc:`/\1`", "`".join(parts))
 
 
+def _signature(_app, _what, _name, _object, _options, signature, returns):
+    """An alias beside None is its name: Sphinx 9 writes `TypeAliasForwardRef('ArrayLike') | None`."""
+    return signature and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", signature), returns
+
+
 def setup(app):
     """Connects what rewrites links and docstrings."""
     app.connect("autodoc-process-docstring", _docstring, priority=900)
+    app.connect("autodoc-process-signature", _signature)
     app.connect("source-read", _source_read)
     app.connect("include-read", _include_read)

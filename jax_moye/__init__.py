@@ -18,6 +18,7 @@ from jax_moye._api.intercept import intercept as intercept
 from jax_moye._api.linear import gated_linear_unit as gated_linear_unit
 from jax_moye._api.linear import linear as linear
 from jax_moye._api.matmul import matmul as matmul
+from jax_moye._api.options import OptionsBlock as OptionsBlock
 from jax_moye._api.options import options as options
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import ConfigTable as ConfigTable
@@ -39,6 +40,7 @@ __all__ = [
     "Interception",
     "InterpretParams",
     "Measured",
+    "OptionsBlock",
     "Ranked",
     "Regret",
     "Report",

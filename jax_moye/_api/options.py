@@ -103,7 +103,7 @@ def options(
 
 
 class OptionsBlock(contextlib.ContextDecorator, contextlib.AbstractContextManager[None]):
-    """Changes of the options of the blocks it is entered in."""
+    """What `jax_moye.options` returns: a context manager, which may be entered again and also decorates functions."""
 
     def __init__(self, changes: dict[str, Any]) -> None:
         """Keeps the changes, for each time that the block is entered."""

@@ -71,6 +71,7 @@ def test_the_public_names():
         "Interception",
         "InterpretParams",
         "Measured",
+        "OptionsBlock",
         "Ranked",
         "Regret",
         "Report",

@@ -37,7 +37,7 @@ def layers(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> jax.Array:
 @jax_moye.options(deterministic=True)
 def inside(x: jax.Array, w: np.ndarray) -> int:
     taken: Interception
-    ours = jax_moye.options(implementation="moye", interpret=True, batch_invariant=False)
+    ours: jax_moye.OptionsBlock = jax_moye.options(implementation="moye", interpret=True, batch_invariant=False)
     with ours, jax_moye.intercept() as taken, jax_moye.cuda_target(90):
         jax.checkpoint(products, policy=dots_saveable)(x, w)
     jax.checkpoint(products, policy=jax_moye.checkpoint_policies.as_dot_general(dots_saveable))(x, w)
