@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 
 import numpy as np
 
@@ -180,13 +181,19 @@ def size_classes(config) -> tuple[list[int], list[int], list[int]]:
 
 
 def covering_problems(config, order: str) -> list[Problem]:
-    """Every pair of sizes out of (M, N), (M, K) and (N, K) in this order, batches and pitches in turn."""
+    """Half of the problems that hold every pair of sizes: every (M, N), every (M, K), every (N, K).
+
+    NN and TT have one half, NT and TN the other: an operand in either of its orders meets every pair. Batches and
+    pitches in turn.
+    """
     ms, ns, ks = size_classes(config)
+    step = next(step for step in (3, 7, 11) if math.gcd(step, len(ks)) == 1)
     problems = []
     for (i, m), (j, n) in itertools.product(enumerate(ms), enumerate(ns)):
-        # With i or j fixed, i + 3j and the rest of the counters run through all their values.
-        k = ks[(i + 3 * j + ORDERS.index(order)) % len(ks)]
-        problems.append(Problem(m, n, k, order, batch=1 + (i + j) % 3 // 2, pad=(i * j) % 5))
+        if (i + j) // 2 % 2 == (order in ("NT", "TN")):
+            # With i or j fixed, i + step * j and the rest of the counters run through all their values.
+            k = ks[(i + step * j) % len(ks)]
+            problems.append(Problem(m, n, k, order, batch=1 + (i + j) % 3 // 2, pad=(i * j) % 5))
     return problems
 
 
