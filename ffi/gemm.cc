@@ -227,10 +227,11 @@ std::string unfit(GemmRequest const& request, GemmCall const& call) {
   if (is_empty(d)) return {};  // nothing runs
 
   Order const order = order_of(args);
-  if (!has_bit(entry.orders, unsigned(order))) return "the kernel does not take this order of the operands";
-  std::string reason = misaligned("a", config, args.a, batch_a, a_m, a_k, major_a(order) == Major::k, entry.any_stride);
+  if (!has_bit(entry.facts.orders, unsigned(order))) return "the kernel does not take this order of the operands";
+  std::string reason =
+      misaligned("a", config, args.a, batch_a, a_m, a_k, major_a(order) == Major::k, entry.facts.any_stride);
   if (reason.empty())
-    reason = misaligned("b", config, args.b, batch_b, b_n, b_k, major_b(order) == Major::k, entry.any_stride);
+    reason = misaligned("b", config, args.b, batch_b, b_n, b_k, major_b(order) == Major::k, entry.facts.any_stride);
   if (!reason.empty()) return reason;
   if (reinterpret_cast<uintptr_t>(args.d) % item_bytes(args.d_dtype) != 0) return "d is not aligned to its elements";
 

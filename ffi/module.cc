@@ -26,7 +26,7 @@ nb::dict describe(RegisteredGemm const& gemm) {
     if (gemm.entry.out_dtypes >> i & 1u) out_dtypes.append(dtype_name(Dtype(i)));
   }
   for (size_t i = 0; i < kOrders.size(); ++i) {
-    if (gemm.entry.orders >> i & 1u) orders.append(kOrders[i]);
+    if (gemm.entry.facts.orders >> i & 1u) orders.append(kOrders[i]);
   }
   nb::dict row;
   row["name"] = gemm.name;
@@ -39,11 +39,13 @@ nb::dict describe(RegisteredGemm const& gemm) {
   row["cluster"] = nb::make_tuple(config.cluster.m, config.cluster.n);
   row["alignment"] = config.alignment;
   row["orders"] = nb::tuple(orders);
-  row["any_stride"] = gemm.entry.any_stride;
-  row["threads"] = gemm.entry.threads;
-  row["smem_bytes"] = gemm.entry.smem_bytes;
-  row["min_arch"] = gemm.entry.min_arch;
-  row["max_arch"] = gemm.entry.max_arch;
+  row["any_stride"] = gemm.entry.facts.any_stride;
+  row["threads"] = gemm.entry.facts.threads;
+  row["consumers"] = gemm.entry.facts.consumers;
+  row["consumer_tile"] = nb::make_tuple(gemm.entry.facts.consumer_tile.m, gemm.entry.facts.consumer_tile.n);
+  row["smem_bytes"] = gemm.entry.facts.smem_bytes;
+  row["min_arch"] = gemm.entry.facts.min_arch;
+  row["max_arch"] = gemm.entry.facts.max_arch;
   return row;
 }
 

@@ -70,6 +70,10 @@ struct TileMNK {
   int m, n, k;
 };
 
+struct TileMN {
+  int m, n;
+};
+
 struct ClusterMN {
   int m, n;
 };
@@ -124,19 +128,29 @@ struct GemmArgs {
                            .preactivation = nullptr};
 };
 
-/// What the kernel reports about a row: derived facts live with the kernel, not in the table.
+/// What a kernel says of one of its configs: derived facts live with the kernel, not in the table.
+struct KernelFacts {
+  int threads;     // per CTA
+  int smem_bytes;  // per CTA, the largest of all orders
+  /// Warpgroups that multiply what a producer loads; 0: all warps load and multiply.
+  int consumers = 0;
+  /// Of d, what one consumer sums: a part of the CTA's tile, or all of it where each consumer has a tile of its own.
+  /// {0, 0} where there are no consumers.
+  TileMN consumer_tile = {0, 0};
+  int min_arch;           // 80 for sm_80; 70 where any CUDA GPU of this project will do
+  int max_arch = 0;       // 0: every newer one too; 90 for code of sm_90a, which sm_100 does not run
+  unsigned orders = 0xf;  // bit 0 NN, 1 NT, 2 TN, 3 TT: first letter a, second b; N = row-major as JAX writes it
+  bool any_stride;        // true: no operand needs a unit stride
+};
+
+/// A compiled kernel, as ffi/ calls it.
 struct GemmEntry {
   Status (*launch)(GemmArgs const&, StreamHandle);
-  /// Loads the row's kernels on the current device, so that no later launch does. Does nothing in the emulator.
+  /// Loads the config's kernels on the current device, so that no later launch does. Does nothing in the emulator.
   Status (*prepare)();
   int64_t (*workspace_bytes)(GemmArgs const&);
-  int threads;          // per CTA
-  int smem_bytes;       // per CTA, the largest of the row's kernels
-  int min_arch;         // 80 for sm_80; 70 where any CUDA GPU of this project will do
-  int max_arch = 0;     // 0: every newer one too; 90 for code of sm_90a, which sm_100 does not run
   unsigned out_dtypes;  // bit i: Dtype(i) can be written
-  unsigned orders;      // bit 0 NN, 1 NT, 2 TN, 3 TT: first letter a, second b; N = row-major as JAX writes it
-  bool any_stride;      // true: no operand needs a unit stride
+  KernelFacts facts;
 };
 
 /// The bits of GemmEntry::out_dtypes.

@@ -37,7 +37,7 @@ constexpr Order order_of(GemmArgs const& args) {
   return a_is_n ? (b_is_n ? Order::NN : Order::NT) : (b_is_n ? Order::TN : Order::TT);
 }
 
-/// The bits of GemmEntry::orders.
+/// The bits of KernelFacts::orders.
 template <class... Orders>
 constexpr unsigned order_bits(Orders... orders) {
   return ((1u << unsigned(orders)) | ...);
@@ -64,11 +64,23 @@ auto dispatch(Order order, F const& f) {
   }
 }
 
-/// f of each order; the first that fails ends it.
-template <class F>
+/// The same for a kernel that is compiled for kOrders, bits as above: for all of them, or for NT alone.
+template <unsigned kOrders, class F>
+auto dispatch(Order order, F const& f) {
+  if constexpr (kOrders == kAllOrders) {
+    return dispatch(order, f);
+  } else {
+    static_assert(kOrders == order_bits(Order::NT), "all orders, or NT");
+    return f(OrderConstant<Order::NT>{});
+  }
+}
+
+/// f of each order of kOrders; the first that fails ends it.
+template <unsigned kOrders, class F>
 Status for_each_order(F const& f) {
-  for (Order order : {Order::NN, Order::NT, Order::TN, Order::TT}) {
-    if (Status status = dispatch(order, f); !status.ok()) return status;
+  for (Order const order : {Order::NN, Order::NT, Order::TN, Order::TT}) {
+    if ((kOrders >> unsigned(order) & 1u) == 0) continue;
+    if (Status status = dispatch<kOrders>(order, f); !status.ok()) return status;
   }
   return {};
 }

@@ -12,6 +12,7 @@
 
 #include "gemm/config.h"
 #include "gemm/epilogue.h"
+#include "gemm/launch.h"
 #include "gemm/operand.h"
 #include "gemm/order.h"
 #include "gemm/simt_epilogue.h"
@@ -20,7 +21,6 @@
 #include "moye/algorithm/fill.h"
 #include "moye/algorithm/gemm.h"
 #include "moye/arch/barrier.h"
-#include "moye/arch/launch.h"
 #include "moye/atom/copy_atom.h"
 #include "moye/atom/mma_atom.h"
 #include "moye/tensor.h"
@@ -75,7 +75,6 @@ struct Gemm<kConfig> {
     alignas(16) Element a[(kBlkM + kPad) * kBlkK * kStages];
     alignas(16) Element b[(kBlkN + kPad) * kBlkK * kStages];
   };
-  static constexpr int kSmemBytes = int(sizeof(SharedStorage));
 
   template <Order kOrder>
   static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid) {
@@ -166,29 +165,15 @@ struct Gemm<kConfig> {
     store_from_registers(args, tile, kBlkM, kBlkN, tCrC, tCcC);
   }
 
-  static Status launch(GemmArgs const& args, StreamHandle stream) {
-    return dispatch(order_of(args), [&](auto order) {
-      return launch_tiles(simt_double_buffer_kernel<Gemm, decltype(order)::value>, kConfig.tile, kThreads, kSmemBytes,
-                          args, stream);
-    });
+  template <Order kOrder>
+  static auto* kernel() {
+    return simt_double_buffer_kernel<Gemm, kOrder>;
   }
 
-  static Status prepare() {
-    return for_each_order(
-        [](auto order) { return prepare_kernel(simt_double_buffer_kernel<Gemm, decltype(order)::value>, kSmemBytes); });
-  }
+  static Status launch(GemmArgs const& args, StreamHandle stream) { return launch_tiles<kConfig>(args, stream); }
 
-  static GemmEntry entry() {
-    return {.launch = &launch,
-            .prepare = &prepare,
-            .workspace_bytes = [](GemmArgs const&) -> int64_t { return 0; },
-            .threads = kThreads,
-            .smem_bytes = kSmemBytes,
-            .min_arch = 80,
-            .out_dtypes = Accumulator<kConfig.accumulator>::kOutDtypes,
-            .orders = kAllOrders,
-            .any_stride = kVector == 1};
-  }
+  static constexpr KernelFacts kFacts = {
+      .threads = kThreads, .smem_bytes = int(sizeof(SharedStorage)), .min_arch = 80, .any_stride = kVector == 1};
 };
 
 }  // namespace moye

@@ -3,11 +3,14 @@
 //   CTA       one tile of D, 16 x 16 threads; a thread owns groups of neighbours along m and n
 //   gmem -> rmem -> smem   loads of `alignment` bytes, zero beyond M, N, K; the next k-tile loads meanwhile
 //   smem      one buffer for A, one for B, contiguous along m and n whatever the order in global memory, rows padded
-//   sync_threads before the stores: every thread is done with the k-tile before; after them: this k-tile is there
+//   smem -> rmem   vectors of 16 bytes, of one k at a time
+//   sync_threads   (1) before the stores: every thread is done with the k-tile before
+//                  (2) after them: this k-tile is there
 #pragma once
 
 #include "gemm/config.h"
 #include "gemm/epilogue.h"
+#include "gemm/launch.h"
 #include "gemm/operand.h"
 #include "gemm/order.h"
 #include "gemm/simt_epilogue.h"
@@ -16,7 +19,6 @@
 #include "moye/algorithm/fill.h"
 #include "moye/algorithm/gemm.h"
 #include "moye/arch/barrier.h"
-#include "moye/arch/launch.h"
 #include "moye/atom/copy_atom.h"
 #include "moye/atom/mma_atom.h"
 #include "moye/tensor.h"
@@ -64,7 +66,6 @@ struct Gemm<kConfig> {
     alignas(16) Element a[(kBlkM + kPad) * kBlkK];
     alignas(16) Element b[(kBlkN + kPad) * kBlkK];
   };
-  static constexpr int kSmemBytes = int(sizeof(SharedStorage));
 
   template <Order kOrder>
   static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid) {
@@ -143,29 +144,15 @@ struct Gemm<kConfig> {
     store_from_registers(args, tile, kBlkM, kBlkN, tCrC, tCcC);
   }
 
-  static Status launch(GemmArgs const& args, StreamHandle stream) {
-    return dispatch(order_of(args), [&](auto order) {
-      return launch_tiles(simt_tiled_kernel<Gemm, decltype(order)::value>, kConfig.tile, kThreads, kSmemBytes, args,
-                          stream);
-    });
+  template <Order kOrder>
+  static auto* kernel() {
+    return simt_tiled_kernel<Gemm, kOrder>;
   }
 
-  static Status prepare() {
-    return for_each_order(
-        [](auto order) { return prepare_kernel(simt_tiled_kernel<Gemm, decltype(order)::value>, kSmemBytes); });
-  }
+  static Status launch(GemmArgs const& args, StreamHandle stream) { return launch_tiles<kConfig>(args, stream); }
 
-  static GemmEntry entry() {
-    return {.launch = &launch,
-            .prepare = &prepare,
-            .workspace_bytes = [](GemmArgs const&) -> int64_t { return 0; },
-            .threads = kThreads,
-            .smem_bytes = kSmemBytes,
-            .min_arch = 80,
-            .out_dtypes = Accumulator<kConfig.accumulator>::kOutDtypes,
-            .orders = kAllOrders,
-            .any_stride = kVector == 1};
-  }
+  static constexpr KernelFacts kFacts = {
+      .threads = kThreads, .smem_bytes = int(sizeof(SharedStorage)), .min_arch = 80, .any_stride = kVector == 1};
 };
 
 }  // namespace moye

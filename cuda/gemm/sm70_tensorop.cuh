@@ -12,6 +12,7 @@
 #include "gemm/config.h"
 #include "gemm/element.h"
 #include "gemm/epilogue.h"
+#include "gemm/launch.h"
 #include "gemm/operand.h"
 #include "gemm/order.h"
 #include "gemm/tile_scheduler.h"
@@ -19,7 +20,6 @@
 #include "moye/algorithm/fill.h"
 #include "moye/algorithm/gemm.h"
 #include "moye/arch/barrier.h"
-#include "moye/arch/launch.h"
 #include "moye/atom/copy_atom.h"
 #include "moye/atom/mma_atom.h"
 #include "moye/tensor.h"
@@ -128,7 +128,6 @@ struct Gemm<kConfig> {
     Operands operands;
     typename Epilogue::SharedStorage epilogue;
   };
-  static constexpr int kSmemBytes = int(sizeof(SharedStorage));
 
   template <Order kOrder>
   static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid) {
@@ -208,29 +207,18 @@ struct Gemm<kConfig> {
     Epilogue::store(args, tile, tCrC, smem.epilogue, thread);
   }
 
-  static Status launch(GemmArgs const& args, StreamHandle stream) {
-    return dispatch(order_of(args), [&](auto order) {
-      return launch_tiles(sm70_tensorop_kernel<Gemm, decltype(order)::value>, kConfig.tile, kThreads, kSmemBytes, args,
-                          stream);
-    });
+  template <Order kOrder>
+  static auto* kernel() {
+    return sm70_tensorop_kernel<Gemm, kOrder>;
   }
 
-  static Status prepare() {
-    return for_each_order(
-        [](auto order) { return prepare_kernel(sm70_tensorop_kernel<Gemm, decltype(order)::value>, kSmemBytes); });
-  }
+  static Status launch(GemmArgs const& args, StreamHandle stream) { return launch_tiles<kConfig>(args, stream); }
 
-  static GemmEntry entry() {
-    return {.launch = &launch,
-            .prepare = &prepare,
-            .workspace_bytes = [](GemmArgs const&) -> int64_t { return 0; },
-            .threads = kThreads,
-            .smem_bytes = kSmemBytes,
-            .min_arch = 80,  // the instruction needs 70, the project's kernels are compiled for 80 and up
-            .out_dtypes = Accumulator<kConfig.accumulator>::kOutDtypes,
-            .orders = kAllOrders,
-            .any_stride = kVector == 1};
-  }
+  static constexpr KernelFacts kFacts = {
+      .threads = kThreads,
+      .smem_bytes = int(sizeof(SharedStorage)),
+      .min_arch = 80,  // the instruction needs 70, the project's kernels are compiled for 80 and up
+      .any_stride = kVector == 1};
 };
 
 }  // namespace moye

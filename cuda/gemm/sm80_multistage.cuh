@@ -5,13 +5,14 @@
 //   smem -> rmem   ldmatrix, transposed for 16-bit operands that are contiguous along m or n; element by element where
 //                  it cannot; shared memory is swizzled
 //   stage s holds k-tile s, s + kStages, ...; kStages - 1 of them are in flight while one is multiplied
-//   pipeline.wait(): (1) the next stage has landed, for every thread's copies;
-//                    (2) every warp is done with the stage that is refilled next
+//   consumer_wait  (1) the next stage has landed, for every thread's copies;
+//                  (2) every warp is done with the stage that is refilled next
 #pragma once
 
 #include "gemm/config.h"
 #include "gemm/element.h"
 #include "gemm/epilogue.h"
+#include "gemm/launch.h"
 #include "gemm/operand.h"
 #include "gemm/order.h"
 #include "gemm/sync_mma.h"
@@ -21,7 +22,6 @@
 #include "moye/algorithm/fill.h"
 #include "moye/algorithm/gemm.h"
 #include "moye/arch/barrier.h"
-#include "moye/arch/launch.h"
 #include "moye/atom/copy_atom.h"
 #include "moye/atom/mma_atom.h"
 #include "moye/pipeline.h"
@@ -70,16 +70,10 @@ struct Gemm<kConfig> {
 
   using Epilogue = StagedEpilogue<TiledMma, kBlkM, kBlkN, kConfig.accumulator>;
 
-  struct Operands {
-    alignas(1024) Element a[kBlkM * kBlkK * kStages];
-    alignas(1024) Element b[kBlkN * kBlkK * kStages];
-  };
   union SharedStorage {
-    Operands operands;
+    SwizzledOperands<kConfig> operands;
     typename Epilogue::SharedStorage epilogue;
   };
-  static constexpr int kSmemBytes = int(sizeof(SharedStorage));
-  static_assert(kSmemBytes <= 99 * 1024, "more shared memory than sm_86, sm_89 and sm_120 give one CTA");
 
   template <Order kOrder>
   static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid) {
@@ -142,7 +136,7 @@ struct Gemm<kConfig> {
         move_view(tBgB, kBlkK * get<1>(mB.stride()));
         k_left -= kBlkK;
       }
-      pipeline.commit();
+      pipeline.producer_commit();
     };
     auto const read = [&](int block) {
       copy(smem_copy_a, tXsA(_, _, block, pipeline.read()), tXrA(_, _, block));
@@ -152,7 +146,7 @@ struct Gemm<kConfig> {
     MOYE_NO_UNROLL
     for (int stage = 0; stage < pipeline.kAhead; ++stage) fill();
     if (k_tiles > 0) {
-      pipeline.wait();
+      pipeline.consumer_wait();
       read(0);
     }
     MOYE_NO_UNROLL
@@ -164,9 +158,9 @@ struct Gemm<kConfig> {
         if (block + 1 < kBlocks) {
           read(block + 1);
         } else {
-          pipeline.release();
+          pipeline.consumer_release();
           if (k_tile + 1 < k_tiles) {
-            pipeline.wait();
+            pipeline.consumer_wait();
             read(0);
           }
         }
@@ -178,29 +172,17 @@ struct Gemm<kConfig> {
     Epilogue::store(args, tile, tCrC, smem.epilogue, thread);
   }
 
-  static Status launch(GemmArgs const& args, StreamHandle stream) {
-    return dispatch(order_of(args), [&](auto order) {
-      return launch_tiles(sm80_multistage_kernel<Gemm, decltype(order)::value>, kConfig.tile, kThreads, kSmemBytes,
-                          args, stream);
-    });
+  template <Order kOrder>
+  static auto* kernel() {
+    return sm80_multistage_kernel<Gemm, kOrder>;
   }
 
-  static Status prepare() {
-    return for_each_order(
-        [](auto order) { return prepare_kernel(sm80_multistage_kernel<Gemm, decltype(order)::value>, kSmemBytes); });
-  }
+  static Status launch(GemmArgs const& args, StreamHandle stream) { return launch_tiles<kConfig>(args, stream); }
 
-  static GemmEntry entry() {
-    return {.launch = &launch,
-            .prepare = &prepare,
-            .workspace_bytes = [](GemmArgs const&) -> int64_t { return 0; },
-            .threads = kThreads,
-            .smem_bytes = kSmemBytes,
-            .min_arch = min_arch<MmaOp>,
-            .out_dtypes = Accumulator<kConfig.accumulator>::kOutDtypes,
-            .orders = kAllOrders,
-            .any_stride = kVector == 1};
-  }
+  static constexpr KernelFacts kFacts = {.threads = kThreads,
+                                         .smem_bytes = int(sizeof(SharedStorage)),
+                                         .min_arch = min_arch<MmaOp>,
+                                         .any_stride = kVector == 1};
 };
 
 }  // namespace moye

@@ -1,18 +1,19 @@
 // sm80_persistent: D = A * B^T as sm80_multistage multiplies, by CTAs that stay and take one tile after the other.
 //   A (M,K), B (N,K), D (M,N), each in any order; every dtype that mma.sync has
-//   grid      as many CTAs as the device runs at one time; CTA i computes the tiles i, i + CTAs, ...; the scheduler's
-//             super_m keeps the tiles of all CTAs at one time in few rows and columns of tiles
+//   grid      as many CTAs as the device runs at one time; TileScheduler deals tiles out to them, and super_m keeps the
+//             tiles of all CTAs at one time in few rows and columns of tiles
 //   CTA       a row of k-tiles that does not end with a tile of D: while the last k-tiles of one are multiplied, and
 //             under its epilogue, the first ones of the next load; so the epilogue's rows lie beside the stages
 //   gmem -> smem, smem -> rmem   as in sm80_multistage
 //   stage s holds the CTA's k-tiles s, s + kStages, ...; kStages - 1 of them are in flight while one is multiplied
-//   pipeline.wait(): (1) the next stage has landed, for every thread's copies;
-//                    (2) every warp is done with the stage that is refilled next, and with the epilogue before
+//   consumer_wait  (1) the next stage has landed, for every thread's copies;
+//                  (2) every warp is done with the stage that is refilled next, and with the epilogue before
 #pragma once
 
 #include "gemm/config.h"
 #include "gemm/element.h"
 #include "gemm/epilogue.h"
+#include "gemm/launch.h"
 #include "gemm/operand.h"
 #include "gemm/order.h"
 #include "gemm/sync_mma.h"
@@ -22,7 +23,6 @@
 #include "moye/algorithm/fill.h"
 #include "moye/algorithm/gemm.h"
 #include "moye/arch/barrier.h"
-#include "moye/arch/launch.h"
 #include "moye/atom/copy_atom.h"
 #include "moye/atom/mma_atom.h"
 #include "moye/pipeline.h"
@@ -72,16 +72,10 @@ struct Gemm<kConfig> {
   // One vector at a time: the next tile's loads are under way, and their addresses take the registers.
   using Epilogue = StagedEpilogue<TiledMma, kBlkM, kBlkN, kConfig.accumulator, StagedRows<TiledMma, kBlkN>, 1>;
 
-  struct Operands {
-    alignas(1024) Element a[kBlkM * kBlkK * kStages];
-    alignas(1024) Element b[kBlkN * kBlkK * kStages];
-  };
   struct SharedStorage {
-    Operands operands;
+    SwizzledOperands<kConfig> operands;
     typename Epilogue::SharedStorage epilogue;
   };
-  static constexpr int kSmemBytes = int(sizeof(SharedStorage));
-  static_assert(kSmemBytes <= 99 * 1024, "more shared memory than sm_86, sm_89 and sm_120 give one CTA");
 
   template <Order kOrder>
   static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid) {
@@ -135,9 +129,10 @@ struct Gemm<kConfig> {
       return thr_copy_b.partition_S(gB);  // (CPY,CPY_N,CPY_K)
     };
 
-    // What is filled next: a k-tile of next_tile, kAhead k-tiles ahead of the one that is multiplied.
-    unsigned next_tile = block_idx().x;
-    TileCoord next = tile_coord(next_tile, grid);
+    // What is filled next: a k-tile of `next`, kAhead k-tiles ahead of the one that is multiplied.
+    TileScheduler<> const tiles(grid);
+    auto next_tile = tiles.begin();
+    TileCoord next = *next_tile;
     Tensor tAgA = partition_a(next);
     Tensor tBgB = partition_b(next);
     int k_left = int(args.k);  // elements of k from this k-tile on; 0: the CTA's k-tiles are all filled
@@ -151,15 +146,14 @@ struct Gemm<kConfig> {
         move_view(tAgA, kBlkK * get<1>(stride_a));
         move_view(tBgB, kBlkK * get<1>(stride_b));
         k_left -= kBlkK;
-        if (k_left <= 0 && next_tile + grid_dim().x < unsigned(grid.tiles)) {
-          next_tile += grid_dim().x;
-          next = tile_coord(next_tile, grid);
+        if (k_left <= 0 && ++next_tile != tiles.end()) {
+          next = *next_tile;
           tAgA = partition_a(next);
           tBgB = partition_b(next);
           k_left = int(args.k);
         }
       }
-      pipeline.commit();
+      pipeline.producer_commit();
     };
     auto const read = [&](int block) {
       copy(smem_copy_a, tXsA(_, _, block, pipeline.read()), tXrA(_, _, block));
@@ -169,10 +163,10 @@ struct Gemm<kConfig> {
     MOYE_NO_UNROLL
     for (int stage = 0; stage < pipeline.kAhead; ++stage) fill();
     MOYE_NO_UNROLL
-    for (unsigned tile = block_idx().x; tile < unsigned(grid.tiles); tile += grid_dim().x) {
+    for (TileCoord tile : tiles) {
       clear(tCrC);
       if (k_tiles > 0) {
-        pipeline.wait();
+        pipeline.consumer_wait();
         read(0);
       } else {
         sync_threads();  // every warp is done with the epilogue before, as the waits say where there are any
@@ -186,42 +180,30 @@ struct Gemm<kConfig> {
           if (block + 1 < kBlocks) {
             read(block + 1);
           } else {
-            pipeline.release();
+            pipeline.consumer_release();
             if (k_tile + 1 < k_tiles) {
-              pipeline.wait();
+              pipeline.consumer_wait();
               read(0);
             }
           }
           gemm(tiled_mma, tCrA(_, _, block), tCrB(_, _, block), tCrC);
         }
       }
-      Epilogue::store(args, tile_coord(tile, grid), tCrC, smem.epilogue, thread);
+      Epilogue::store(args, tile, tCrC, smem.epilogue, thread);
     }
   }
 
-  static Status launch(GemmArgs const& args, StreamHandle stream) {
-    return dispatch(order_of(args), [&](auto order) {
-      return launch_persistent(sm80_persistent_kernel<Gemm, decltype(order)::value>, kConfig.tile, kThreads, kSmemBytes,
-                               args, stream);
-    });
+  template <Order kOrder>
+  static auto* kernel() {
+    return sm80_persistent_kernel<Gemm, kOrder>;
   }
 
-  static Status prepare() {
-    return for_each_order(
-        [](auto order) { return prepare_kernel(sm80_persistent_kernel<Gemm, decltype(order)::value>, kSmemBytes); });
-  }
+  static Status launch(GemmArgs const& args, StreamHandle stream) { return launch_persistent<kConfig>(args, stream); }
 
-  static GemmEntry entry() {
-    return {.launch = &launch,
-            .prepare = &prepare,
-            .workspace_bytes = [](GemmArgs const&) -> int64_t { return 0; },
-            .threads = kThreads,
-            .smem_bytes = kSmemBytes,
-            .min_arch = min_arch<MmaOp>,
-            .out_dtypes = Accumulator<kConfig.accumulator>::kOutDtypes,
-            .orders = kAllOrders,
-            .any_stride = kVector == 1};
-  }
+  static constexpr KernelFacts kFacts = {.threads = kThreads,
+                                         .smem_bytes = int(sizeof(SharedStorage)),
+                                         .min_arch = min_arch<MmaOp>,
+                                         .any_stride = kVector == 1};
 };
 
 }  // namespace moye

@@ -4,12 +4,14 @@
 //   gmem -> smem   cp.async of `alignment` bytes, zero-filled beyond M, N and K; rows of 2 bytes load through registers
 //   smem -> rmem   plain loads, as wide as the fragment's neighbours are neighbours in shared memory; rows are padded
 //   smem      one buffer for A, one for B: loads and math take turns
-//   sync_threads before the loads: every thread is done with the k-tile before; after them: this k-tile is there
+//   sync_threads   (1) before the loads: every thread is done with the k-tile before
+//                  (2) after them: this k-tile is there
 #pragma once
 
 #include "gemm/config.h"
 #include "gemm/element.h"
 #include "gemm/epilogue.h"
+#include "gemm/launch.h"
 #include "gemm/operand.h"
 #include "gemm/order.h"
 #include "gemm/sync_mma.h"
@@ -19,7 +21,6 @@
 #include "moye/algorithm/fill.h"
 #include "moye/algorithm/gemm.h"
 #include "moye/arch/barrier.h"
-#include "moye/arch/launch.h"
 #include "moye/atom/copy_atom.h"
 #include "moye/atom/mma_atom.h"
 #include "moye/tensor.h"
@@ -78,7 +79,6 @@ struct Gemm<kConfig> {
     Operands operands;
     typename Epilogue::SharedStorage epilogue;
   };
-  static constexpr int kSmemBytes = int(sizeof(SharedStorage));
 
   template <Order kOrder>
   static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid) {
@@ -154,29 +154,15 @@ struct Gemm<kConfig> {
     Epilogue::store(args, tile, tCrC, smem.epilogue, thread);
   }
 
-  static Status launch(GemmArgs const& args, StreamHandle stream) {
-    return dispatch(order_of(args), [&](auto order) {
-      return launch_tiles(sm80_tensorop_kernel<Gemm, decltype(order)::value>, kConfig.tile, kThreads, kSmemBytes, args,
-                          stream);
-    });
+  template <Order kOrder>
+  static auto* kernel() {
+    return sm80_tensorop_kernel<Gemm, kOrder>;
   }
 
-  static Status prepare() {
-    return for_each_order(
-        [](auto order) { return prepare_kernel(sm80_tensorop_kernel<Gemm, decltype(order)::value>, kSmemBytes); });
-  }
+  static Status launch(GemmArgs const& args, StreamHandle stream) { return launch_tiles<kConfig>(args, stream); }
 
-  static GemmEntry entry() {
-    return {.launch = &launch,
-            .prepare = &prepare,
-            .workspace_bytes = [](GemmArgs const&) -> int64_t { return 0; },
-            .threads = kThreads,
-            .smem_bytes = kSmemBytes,
-            .min_arch = 80,
-            .out_dtypes = Accumulator<kConfig.accumulator>::kOutDtypes,
-            .orders = kAllOrders,
-            .any_stride = kVector == 1};
-  }
+  static constexpr KernelFacts kFacts = {
+      .threads = kThreads, .smem_bytes = int(sizeof(SharedStorage)), .min_arch = 80, .any_stride = kVector == 1};
 };
 
 }  // namespace moye

@@ -1,17 +1,13 @@
 // sm90_cooperative: D = A * B^T on wgmma, fed by TMA through a ring of mbarriers, persistent and warp-specialized.
 //   A (M,K), B (N,K), D (M,N); 16-bit operands in any order, the others contiguous along k; batch: outermost tile index
 //   alignment 16 bytes; or that of one element, and operands that TMA cannot read are copied first, see gemm/pack.h
-//   cluster   CTAs that share rows of A or of B load a part of them each and multicast it
-//   CTA       stays for many tiles: first its cluster's index, then every so many further
-//   warpgroup 0        producer: one thread of warp 0 starts the loads; runs ahead into the next tile
+//   cluster            CTAs that share rows of A or of B load a part of them each and multicast it
+//   warpgroup 0        producer: one thread starts the loads and runs ahead into the next tile; see sm90_persistent.h
 //   warpgroups 1, 2..  consumers: all of them multiply every stage, each its own rows (or columns) of the tile
-//   full[s]   1 arrival (this CTA's producer) and the stage's bytes, from every CTA that sends some: consumers wait
-//   empty[s]  one arrival of every consumer warp of every CTA of the cluster: producers wait before they fill the stage
-//   wgmma     one group in flight: when the next is started the one before is done, and its stage is released
-//             8-bit floats: their sums have some 14 bits in the tensor core, so those of 128 products are added in f32,
-//             but for rows that sum in f32_fast
-//   epilogue  per consumer warpgroup, named barrier 1 + its index; see gemm/epilogue_sm90.h
-//   exit      with a cluster, together: a peer's multicast or arrival must not meet a CTA that has gone
+//   full[s]            1 arrival, the producer's, and the stage's bytes: consumers wait for them
+//   empty[s]           1 arrival of every consumer warp of every CTA of the cluster: producers wait for them
+//   barrier 1 + i      named, the 128 threads of consumer i: its epilogue; see gemm/epilogue_sm90.h
+//   cluster barrier    first: every CTA's mbarriers are there; last: no multicast or arrival meets a CTA that has gone
 #pragma once
 
 #include "gemm/config.h"
@@ -19,14 +15,13 @@
 #include "gemm/epilogue_sm90.h"
 #include "gemm/order.h"
 #include "gemm/pack.h"
+#include "gemm/sm90_persistent.h"
 #include "gemm/tile_scheduler.h"
 #include "gemm/tma_operand.h"
 #include "moye/algorithm/fill.h"
 #include "moye/algorithm/gemm.h"
 #include "moye/arch/barrier.h"
 #include "moye/arch/cluster.h"
-#include "moye/arch/device.h"
-#include "moye/arch/launch.h"
 #include "moye/arch/mbarrier.h"
 #include "moye/arch/register.h"
 #include "moye/arch/warp.h"
@@ -38,10 +33,8 @@ namespace moye {
 
 template <class Gemm, Order kOrder>
 MOYE_KERNEL(Gemm::kThreads)
-sm90_cooperative_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT TileGrid const grid, bool tma_store,
-                        MOYE_GRID_CONSTANT TensorMap const map_a, MOYE_GRID_CONSTANT TensorMap const map_b,
-                        MOYE_GRID_CONSTANT TensorMap const map_d) {
-  Gemm::template run<kOrder>(args, grid, tma_store, map_a, map_b, map_d);
+sm90_cooperative_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT PersistentParams const params) {
+  Gemm::template run<kOrder>(args, params);
 }
 
 template <GemmConfig kConfig>
@@ -52,13 +45,13 @@ struct Gemm<kConfig> {
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kBlkK = kConfig.tile.k;
   static constexpr int kStages = kConfig.stages;
   static constexpr int kClusterM = kConfig.cluster.m, kClusterN = kConfig.cluster.n, kCluster = kClusterM * kClusterN;
+  static constexpr bool kPacks = kConfig.alignment == int(sizeof(Element));
+  static_assert(kConfig.alignment == 16 || kPacks, "TMA needs addresses and strides of 16 bytes");
+  // The tensor core keeps some 14 bits of the sums of 8-bit floats: those of 128 products are added in f32, unless the
+  // config sums in f32_fast.
   static constexpr bool kFloat8 = kConfig.dtype == Dtype::e4m3 || kConfig.dtype == Dtype::e5m2;
   static constexpr bool kPromoted = kFloat8 && kConfig.accumulator == Dtype::f32;
   static_assert(kFloat8 || kConfig.accumulator != Dtype::f32_fast, "f32_fast: sums of 8-bit floats");
-  static_assert(kBlkK * int(sizeof(Element)) == 128, "a k-tile is one swizzled row of 128 bytes");
-  static constexpr bool kPacks = kConfig.alignment == int(sizeof(Element));
-  static_assert(kConfig.alignment == 16 || kPacks, "TMA needs addresses and strides of 16 bytes");
-  static constexpr bool kAnyMajor = Packing<Element>::kAnyMajor;
 
   // Consumers side by side along m, 64 rows each; a tile of 64 rows is shared along n.
   static constexpr int kConsumersM = kBlkM % 192 == 0 ? 3 : kBlkM == 64 ? 1 : 2;
@@ -73,111 +66,46 @@ struct Gemm<kConfig> {
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
 
   template <Order kOrder>
-  struct Operands {
-    using A = TmaOperand<Element, kMajorOfA<kOrder>, kBlkM, kStages, kClusterN>;
-    using B = TmaOperand<Element, kMajorOfB<kOrder>, kBlkN, kStages, kClusterM>;
-    template <int kColumns>
-    using MmaOp = SM90_WGMMA_SS<kColumns, Sum, Element, Element, kGmmaMajor<kMajorOfA<kOrder>>,
-                                kGmmaMajor<kMajorOfB<kOrder>>, GMMA::ScaleIn::One, GMMA::ScaleIn::One>;
-    using TiledMma = decltype(make_tiled_mma(MmaOp<kAtomN>{}, Layout<Shape<Int<kConsumersM>, Int<kConsumersN>, _1>>{}));
-    // Of whole boxes: makes the descriptors of B, which are TiledMma's but may lead to more columns than it reads.
-    using TiledMmaOfB = decltype(make_tiled_mma(MmaOp<B::kRows / kConsumersN>{},
-                                                Layout<Shape<Int<kConsumersM>, Int<kConsumersN>, _1>>{}));
-  };
+  struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{kConsumersM, kConsumersN}, kConfig.cluster> {};
   using Epilogue = WarpgroupEpilogue<kAtomN, kConfig.accumulator>;
+  using Pipeline = TmaPipeline<kStages, kCluster>;
 
   struct SharedStorage {
-    alignas(1024) Element a[kBlkM * kBlkK * kStages];
-    alignas(1024) Element b[rows_of_boxes(kBlkN) * kBlkK * kStages];
+    OperandStages<kConfig> operands;
     typename Epilogue::SharedStorage epilogue[kConsumers];
-    alignas(8) uint64_t full[kStages];
-    alignas(8) uint64_t empty[kStages];
+    Pipeline pipeline;
   };
-  static constexpr int kSmemBytes = int(sizeof(SharedStorage));
-  static_assert(kSmemBytes <= 227 * 1024, "more shared memory than sm_90 gives one CTA");
-
-  /// The tile of this CTA within its cluster's tile `id`; `grid` counts clusters.
-  static MOYE_DEVICE TileCoord tile_of(unsigned id, TileGrid const& grid) {
-    TileCoord tile = tile_coord(id, grid);
-    int const rank = int(block_idx().x % kCluster);
-    tile.m = tile.m * kClusterM + rank % kClusterM;
-    tile.n = tile.n * kClusterN + rank / kClusterM;
-    return tile;
-  }
 
   template <Order kOrder>
-  static MOYE_DEVICE void run(GemmArgs const& args, TileGrid const& grid, bool tma_store, TensorMap const& map_a,
-                              TensorMap const& map_b, TensorMap const& map_d) {
+  static MOYE_DEVICE void run(GemmArgs const& args, PersistentParams const& params) {
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     int const thread = int(thread_idx().x);
     if (thread == 0) {
-      for (int stage = 0; stage < kStages; ++stage) {
-        mbarrier_init(&smem.full[stage], 1);
-        mbarrier_init(&smem.empty[stage], 4 * kConsumers * kCluster);
-      }
+      smem.pipeline.init(/*warps=*/4 * kConsumers);
       fence_mbarrier_init();
     }
-    if constexpr (kCluster > 1) {
-      cluster_sync();
-    } else {
-      sync_threads();
-    }
+    sync_cluster<kCluster>();
     if (thread < 128) {
       warpgroup_reg_dealloc<kProducerRegisters>();
       if (thread < 32) {
-        if (elect_one_sync()) produce<kOrder>(args, grid, map_a, map_b, smem);
+        if (elect_one_sync()) produce<Operands<kOrder>>(args, params, smem.operands, smem.pipeline);
         sync_warp();
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      consume<kOrder>(args, grid, tma_store, map_d, smem, thread - 128);
+      consume<kOrder>(args, params, smem, thread - 128);
     }
     if constexpr (kCluster > 1) cluster_sync();
   }
 
-  /// One thread: the loads of all tiles, stage after stage.
-  template <Order kOrder>
-  static MOYE_DEVICE void produce(GemmArgs const& args, TileGrid const& grid, TensorMap const& map_a,
-                                  TensorMap const& map_b, SharedStorage& smem) {
-    using OperandA = typename Operands<kOrder>::A;
-    using OperandB = typename Operands<kOrder>::B;
-    constexpr uint32_t kStageBytes = OperandA::kStageBytes + OperandB::kStageBytes;
-    // CTAs of this one's row of the cluster need the same rows of A, those of its column the same rows of B.
-    int const rank = int(block_idx().x % kCluster), rank_m = rank % kClusterM, rank_n = rank / kClusterM;
-    uint16_t mask_a = 0, mask_b = 0;
-    for (int n = 0; n < kClusterN; ++n) mask_a |= uint16_t(1u << (rank_m + n * kClusterM));
-    for (int m = 0; m < kClusterM; ++m) mask_b |= uint16_t(1u << (m + rank_n * kClusterM));
-
-    auto write = producer_start<kStages>();
-    for (unsigned id = block_idx().x / kCluster; id < unsigned(grid.tiles); id += grid_dim().x / kCluster) {
-      TileCoord const tile = tile_of(id, grid);
-      int const batch_a = args.a_batch_stride == 0 ? 0 : tile.batch;  // a broadcast operand's map has one matrix
-      int const batch_b = args.b_batch_stride == 0 ? 0 : tile.batch;
-      MOYE_NO_UNROLL
-      for (int k_tile = 0; k_tile < grid.k; ++k_tile, ++write) {
-        int const stage = write.index();
-        mbarrier_wait(&smem.empty[stage], write.phase());
-        mbarrier_arrive_expect_tx(&smem.full[stage], kStageBytes);
-        OperandA::load(&map_a, &smem.full[stage],
-                       reinterpret_cast<unsigned char*>(smem.a) + stage * OperandA::kStageBytes, tile.m * kBlkM,
-                       k_tile * kBlkK, batch_a, rank_n, mask_a);
-        OperandB::load(&map_b, &smem.full[stage],
-                       reinterpret_cast<unsigned char*>(smem.b) + stage * OperandB::kStageBytes, tile.n * kBlkN,
-                       k_tile * kBlkK, batch_b, rank_m, mask_b);
-      }
-    }
-  }
-
   /// Three or two warpgroups; thread: among them.
   template <Order kOrder>
-  static MOYE_DEVICE void consume(GemmArgs const& args, TileGrid const& grid, bool tma_store, TensorMap const& map_d,
-                                  SharedStorage& smem, int thread) {
-    using OperandA = typename Operands<kOrder>::A;
-    using OperandB = typename Operands<kOrder>::B;
+  static MOYE_DEVICE void consume(GemmArgs const& args, PersistentParams const& params, SharedStorage& smem,
+                                  int thread) {
     int const consumer = thread / 128, consumer_m = consumer % kConsumersM, consumer_n = consumer / kConsumersM;
     int const lane = thread % 32;
-    Tensor sA = make_tensor(make_smem_ptr(smem.a), OperandA::smem_layout());  // (BLK_M,BLK_K,PIPE)
-    Tensor sB = make_tensor(make_smem_ptr(smem.b), OperandB::smem_layout());  // (ROWS_N,BLK_K,PIPE)
+    Tensor sA = make_tensor(make_smem_ptr(smem.operands.a), Operands<kOrder>::A::smem_layout());  // (BLK_M,BLK_K,PIPE)
+    Tensor sB = make_tensor(make_smem_ptr(smem.operands.b), Operands<kOrder>::B::smem_layout());  // (ROWS_N,BLK_K,PIPE)
     typename Operands<kOrder>::TiledMma tiled_mma;
     auto const thr_mma = tiled_mma.get_slice(thread);
     auto const thr_mma_b = typename Operands<kOrder>::TiledMmaOfB{}.get_slice(thread);
@@ -185,165 +113,122 @@ struct Gemm<kConfig> {
     Tensor tCrB = thr_mma_b.partition_fragment_B(sB);                                // (MMA,MMA_N,MMA_K,PIPE)
     Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});  // (MMA,MMA_M,MMA_N)
 
-    auto const release = [&](int stage) {
-      if constexpr (kCluster == 1) {
-        if (lane == 0) mbarrier_arrive(&smem.empty[stage]);
-      } else {
-        mbarrier_arrive_cluster(&smem.empty[stage], uint32_t(lane), lane < kCluster);
-      }
-    };
-
     PipelineState<kStages> read;
     int box = 0;  // of the staging, that is filled next
-    for (unsigned id = block_idx().x / kCluster; id < unsigned(grid.tiles); id += grid_dim().x / kCluster) {
-      TileCoord const tile = tile_of(id, grid);
+    for (TileCoord tile : TileScheduler<kClusterM, kClusterN>(params.grid)) {
+      // All consumers multiply this tile.
       if constexpr (kPromoted) {
-        multiply_promoted(tiled_mma, tCrA, tCrB, tCrC, grid.k, smem, read, release);
+        multiply_promoted(tiled_mma, tCrA, tCrB, tCrC, params.grid.k, smem.pipeline, read, lane);
       } else {
-        multiply(tiled_mma, tCrA, tCrB, tCrC, grid.k, smem, read, release);
+        multiply(tiled_mma, tCrA, tCrB, tCrC, params.grid.k, smem.pipeline, read, lane);
       }
 
+      // Each stores its part, while the producer loads for the next tile.
       auto const row = [&](int atom) { return (atom * kConsumersM + consumer_m) * 64; };
       int const column = consumer_n * kAtomN;
       auto& staging = smem.epilogue[consumer];
-      if (tma_store) {
+      if (params.tma_store) {
         auto const row_of_d = [&](int atom) { return tile.m * kBlkM + row(atom); };
         int const column_of_d = tile.n * kBlkN + column;
-        Epilogue::store_by_tma(args.d_dtype, &map_d, tCrC, staging, row_of_d, column_of_d, tile.batch, box,
+        Epilogue::store_by_tma(args.d_dtype, &params.map_d, tCrC, staging, row_of_d, column_of_d, tile.batch, box,
                                thread % 128, 1 + consumer);
       } else {
         TileEpilogue<Sum> const epilogue(args, tile, kBlkM, kBlkN);
         Epilogue::store_by_threads(epilogue, tCrC, staging, row, column, thread % 128, 1 + consumer);
       }
     }
-    if (thread % 128 == 0) tma_store_wait_group_read<0>();  // shared memory outlives the stores' reads
+    // Shared memory outlives the stores' reads.
+    if (thread % 128 == 0) tma_store_wait_group_read<0>();
   }
 
-  /// tCrC = the products of `k_tiles` stages from `read` on. release(stage): this warp has read it.
-  template <class TiledMma, class A, class B, class C, class Release>
+  /// tCrC = the products of `k_tiles` stages from `read` on. One wgmma is in flight while the next is started.
+  template <class TiledMma, class A, class B, class C>
   static MOYE_DEVICE void multiply(TiledMma& tiled_mma, A const& tCrA, B const& tCrB, C& tCrC, int k_tiles,
-                                   SharedStorage& smem, PipelineState<kStages>& read, Release const& release) {
+                                   Pipeline& pipeline, PipelineState<kStages>& read, int lane) {
     if (k_tiles == 0) clear(tCrC);
     // Between tiles, or LLVM carries the sums as integers and ptxas waits for every wgmma (C7517).
     warpgroup_fence_operand(tCrC);
     tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
-    int last = 0;  // the stage whose wgmma may be in flight
+    PipelineState<kStages> last;  // the stage whose wgmma may be in flight
     MOYE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++read) {
-      int const stage = read.index();
-      mbarrier_wait(&smem.full[stage], read.phase());
+      // The stage has landed: multiply it.
+      pipeline.consumer_wait(read);
       warpgroup_arrive();
-      gemm(tiled_mma, tCrA(_, _, _, stage), tCrB(_, _, _, stage), tCrC);
+      gemm(tiled_mma, tCrA(_, _, _, read.index()), tCrB(_, _, _, read.index()), tCrC);
       warpgroup_commit_group();
+      // The wgmma before is done: its stage may be filled again.
       warpgroup_wait_group<1>();
-      if (k_tile > 0) release(last);
-      last = stage;
+      if (k_tile > 0) pipeline.consumer_release(last, lane);
+      last = read;
       tiled_mma.accumulate_ = GMMA::ScaleOut::One;
     }
     warpgroup_wait_group<0>();
     warpgroup_fence_operand(tCrC);
-    if (k_tiles > 0) release(last);
+    if (k_tiles > 0) pipeline.consumer_release(last, lane);
   }
 
   /// The same with a second set of registers: every stage's sums begin at zero and are added to tCrC by FADDs. The
   /// tensor core has the other warpgroup's wgmma meanwhile.
-  template <class TiledMma, class A, class B, class C, class Release>
+  template <class TiledMma, class A, class B, class C>
   static MOYE_DEVICE void multiply_promoted(TiledMma& tiled_mma, A const& tCrA, B const& tCrB, C& tCrC, int k_tiles,
-                                            SharedStorage& smem, PipelineState<kStages>& read, Release const& release) {
+                                            Pipeline& pipeline, PipelineState<kStages>& read, int lane) {
     static_assert(kBlkK == 128, "promotion is by stage");
     Tensor tCrStage = make_fragment_like(tCrC);  // (MMA,MMA_M,MMA_N)
     clear(tCrC);
     MOYE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++read) {
-      int const stage = read.index();
-      mbarrier_wait(&smem.full[stage], read.phase());
+      // The stage has landed: multiply it by itself.
+      pipeline.consumer_wait(read);
       warpgroup_fence_operand(tCrStage);
       warpgroup_arrive();
       tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
-      gemm(tiled_mma, tCrA(_, _, _, stage), tCrB(_, _, _, stage), tCrStage);
+      gemm(tiled_mma, tCrA(_, _, _, read.index()), tCrB(_, _, _, read.index()), tCrStage);
       warpgroup_commit_group();
       warpgroup_wait_group<0>();
       warpgroup_fence_operand(tCrStage);
-      release(stage);
+      // It may be filled again, while its sums are added.
+      pipeline.consumer_release(read, lane);
       MOYE_UNROLL
       for (int i = 0; i < size(tCrC); ++i) tCrC(i) += tCrStage(i);
     }
   }
 
+  template <Order kOrder>
+  static auto* kernel() {
+    return sm90_cooperative_kernel<Gemm, kOrder>;
+  }
+
+  static constexpr unsigned kCompiledOrders = Packing<Element>::kAnyMajor ? kAllOrders : order_bits(Order::NT);
+
   static Status launch(GemmArgs const& args, StreamHandle stream) {
-    if (args.batch == 0 || args.m == 0 || args.n == 0) return {};
     GemmArgs packed = args;
     if constexpr (kPacks) {
       if (Status status = Packing<Element>(args).launch(&packed, stream); !status.ok()) return status;
     }
-    return with_order(order_of(packed), [&](auto order) { return launch_order<order.value>(packed, stream); });
+    return launch_clusters<kConfig>(packed, stream);
   }
 
-  /// f(order); of 8- and 32-bit operands wgmma knows NT alone.
-  template <class F>
-  static Status with_order(Order order, F const& f) {
-    if constexpr (kAnyMajor) {
-      return dispatch(order, f);
-    } else {
-      return f(OrderConstant<Order::NT>{});
-    }
+  static Status prepare()
+    requires(kPacks)
+  {
+    return Packing<Element>::prepare();
   }
 
-  template <Order kOrder>
-  static Status launch_order(GemmArgs const& args, StreamHandle stream) {
-    using OperandA = typename Operands<kOrder>::A;
-    using OperandB = typename Operands<kOrder>::B;
-    TileGrid grid;  // of clusters
-    TileMNK const tile{kBlkM * kClusterM, kBlkN * kClusterN, kBlkK};
-    if (Status status = make_tile_grid(tile, args, &grid); !status.ok()) return status;
-    bool const tma_store = Epilogue::stores_by_tma(args);
-    TensorMode const m{args.m, args.a_m_stride}, n{args.n, args.b_n_stride};
-    TensorMap map_a = {}, map_b = {}, map_d = {};
-    if (args.k > 0) {
-      Status status =
-          OperandA::make_map(&map_a, args.a, m, {args.k, args.a_k_stride}, {args.batch, args.a_batch_stride});
-      if (!status.ok()) return status;
-      status = OperandB::make_map(&map_b, args.b, n, {args.k, args.b_k_stride}, {args.batch, args.b_batch_stride});
-      if (!status.ok()) return status;
-    }
-    if (tma_store) {
-      if (Status status = Epilogue::make_map(&map_d, args); !status.ok()) return status;
-    }
-    LaunchConfig config{.grid = {}, .block = {kThreads}, .cluster = {kCluster, 1, 1}, .smem_bytes = kSmemBytes};
-    int resident = 0;  // clusters
-    auto* const kernel = sm90_cooperative_kernel<Gemm, kOrder>;
-    if (Status status = max_active_clusters(kernel, config, stream, &resident); !status.ok()) return status;
-    config.grid = {unsigned(resident < grid.tiles ? resident : grid.tiles) * kCluster};
-    return launch_kernel(kernel, config, stream, args, grid, tma_store, map_a, map_b, map_d);
+  static int64_t workspace_bytes(GemmArgs const& args)
+    requires(kPacks)
+  {
+    return Packing<Element>(args).workspace_bytes();
   }
 
-  static Status prepare() {
-    if constexpr (kPacks) {
-      if (Status status = Packing<Element>::prepare(); !status.ok()) return status;
-    }
-    for (Order const order : {Order::NN, Order::NT, Order::TN, Order::TT}) {
-      if (!kAnyMajor && order != Order::NT) continue;
-      Status const status =
-          with_order(order, [](auto o) { return prepare_kernel(sm90_cooperative_kernel<Gemm, o.value>, kSmemBytes); });
-      if (!status.ok()) return status;
-    }
-    return {};
-  }
-
-  static int64_t workspace_bytes(GemmArgs const& args) { return kPacks ? Packing<Element>(args).workspace_bytes() : 0; }
-
-  static GemmEntry entry() {
-    return {.launch = &launch,
-            .prepare = &prepare,
-            .workspace_bytes = &workspace_bytes,
-            .threads = kThreads,
-            .smem_bytes = kSmemBytes,
-            .min_arch = 90,
-            .max_arch = 90,  // sm_90a's code
-            .out_dtypes = Accumulator<kConfig.accumulator>::kOutDtypes,
-            .orders = kAnyMajor || kPacks ? kAllOrders : order_bits(Order::NT),
-            .any_stride = kPacks};
-  }
+  static constexpr KernelFacts kFacts = {.threads = kThreads,
+                                         .smem_bytes = int(sizeof(SharedStorage)),
+                                         .consumers = kConsumers,
+                                         .consumer_tile = {kBlkM / kConsumersM, kAtomN},
+                                         .min_arch = 90,
+                                         .max_arch = 90,  // sm_90a's code
+                                         .orders = kPacks ? kAllOrders : kCompiledOrders,
+                                         .any_stride = kPacks};
 };
 
 }  // namespace moye

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gemm/config.h"
+#include "gemm/element.h"
 #include "gemm/order.h"
 #include "moye/atom/copy_atom.h"
 #include "moye/atom/mma_atom.h"
@@ -65,6 +66,14 @@ MOYE_HOST_DEVICE constexpr auto swizzled_smem(TileShape const& shape) {
                          shape);
   }
 }
+
+/// The stages of both operands in such memory.
+template <GemmConfig kConfig>
+struct SwizzledOperands {
+  using Element = typename ElementOf<kConfig.dtype>::Type;
+  alignas(1024) Element a[kConfig.tile.m * kConfig.tile.k * kConfig.stages];
+  alignas(1024) Element b[kConfig.tile.n * kConfig.tile.k * kConfig.stages];
+};
 
 /// The widest copy of kBytes from global to shared memory: cp.async, or through registers where it knows no such size.
 template <int kBytes>

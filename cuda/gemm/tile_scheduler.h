@@ -1,10 +1,12 @@
-// Which tile of d a CTA computes: tile id -> (m, n, batch).
+// Which tiles of d a CTA computes.
+//   tile_coord      tile id -> (m, n, batch)
+//   TileScheduler   the tiles of a CTA that stays for several, a range
 #pragma once
 
 #include "gemm/config.h"
+#include "moye/arch/builtin.h"
 #include "moye/arch/config.h"
-#include "moye/arch/device.h"
-#include "moye/arch/launch.h"
+#include "moye/arch/status.h"
 #include "moye/int_tuple.h"
 
 namespace moye {
@@ -53,33 +55,51 @@ inline Status make_tile_grid(TileMNK const& tile, GemmArgs const& args, TileGrid
   return {};
 }
 
-/// Launches `kernel(args, grid)` with one CTA per tile of d. Nothing to write: nothing is launched.
-template <class KernelFunction>
-Status launch_tiles(KernelFunction* kernel, TileMNK const& tile, int threads, int smem_bytes, GemmArgs const& args,
-                    StreamHandle stream) {
-  if (args.batch == 0 || args.m == 0 || args.n == 0) return {};
-  TileGrid grid;
-  if (Status status = make_tile_grid(tile, args, &grid); !status.ok()) return status;
-  LaunchConfig const config{.grid = {unsigned(grid.tiles)}, .block = {unsigned(threads)}, .smem_bytes = smem_bytes};
-  return launch_kernel(kernel, config, stream, args, grid);
-}
+/// The tiles of one CTA of a persistent kernel, as a range: `for (TileCoord tile : TileScheduler<>(grid))`.
+/// A cluster's first tile is the one of its index, the next ones lie as many further as the grid has clusters. `grid`
+/// counts tiles of whole clusters, kClusterM x kClusterN CTAs; what the range holds are this CTA's own tiles in them.
+/// turn, turns: every turns-th of these tiles, from the one at `turn` on, for a consumer that takes turns with others.
+template <int kClusterM = 1, int kClusterN = 1>
+class TileScheduler {
+  static constexpr unsigned kCluster = kClusterM * kClusterN;
 
-/// The same with as many CTAs as the device runs at one time, if there are that many tiles: CTA i computes the tiles i,
-/// i + CTAs, ...
-template <class KernelFunction>
-Status launch_persistent(KernelFunction* kernel, TileMNK const& tile, int threads, int smem_bytes, GemmArgs const& args,
-                         StreamHandle stream) {
-  if (args.batch == 0 || args.m == 0 || args.n == 0) return {};
-  TileGrid grid;
-  if (Status status = make_tile_grid(tile, args, &grid); !status.ok()) return status;
-  int multiprocessors = 0, resident = 0;
-  if (Status status = device_multiprocessors(stream, &multiprocessors); !status.ok()) return status;
-  if (Status status = max_active_blocks(kernel, threads, smem_bytes, stream, &resident); !status.ok()) return status;
-  if (resident == 0) return {"no multiprocessor of this device holds a CTA of the kernel"};
-  int64_t const at_once = int64_t(multiprocessors) * resident;
-  int const ctas = at_once < grid.tiles ? int(at_once) : grid.tiles;
-  LaunchConfig const config{.grid = {unsigned(ctas)}, .block = {unsigned(threads)}, .smem_bytes = smem_bytes};
-  return launch_kernel(kernel, config, stream, args, grid);
-}
+ public:
+  struct End {};
+  class Iterator {
+   public:
+    MOYE_DEVICE Iterator(TileGrid const& grid, unsigned id, unsigned step) : grid_(grid), id_(id), step_(step) {}
+    MOYE_DEVICE TileCoord operator*() const {
+      TileCoord tile = tile_coord(id_, grid_);
+      if constexpr (kCluster > 1) {
+        int const rank = int(block_idx().x % kCluster);
+        tile.m = tile.m * kClusterM + rank % kClusterM;
+        tile.n = tile.n * kClusterN + rank / kClusterM;
+      }
+      return tile;
+    }
+    MOYE_DEVICE Iterator& operator++() {
+      id_ += step_;
+      return *this;
+    }
+    MOYE_DEVICE bool operator!=(End) const { return id_ < unsigned(grid_.tiles); }
+
+   private:
+    TileGrid const& grid_;
+    unsigned id_, step_;
+  };
+
+  MOYE_DEVICE explicit TileScheduler(TileGrid const& grid, int turn = 0, int turns = 1)
+      : grid_(grid), turn_(unsigned(turn)), turns_(unsigned(turns)) {}
+
+  MOYE_DEVICE Iterator begin() const {
+    unsigned const clusters = grid_dim().x / kCluster;
+    return {grid_, block_idx().x / kCluster + turn_ * clusters, turns_ * clusters};
+  }
+  MOYE_DEVICE End end() const { return {}; }
+
+ private:
+  TileGrid const& grid_;
+  unsigned turn_, turns_;
+};
 
 }  // namespace moye

@@ -4,14 +4,22 @@
 //   mn contiguous   one box (64, BLK_K) per 64 elements along m or n (16-bit elements only); the last one of a tile
 //                   whose rows 64 does not divide is whole, too, and brings rows of the next tile that nobody reads
 // CTAs of a cluster that need the same stage load a part of it each and multicast it to all of them.
+//   TmaOperand     one operand: its layout, its map, its loads
+//   TmaOperands    a and b of a config in one order, and the TiledMma that reads their stages
+//   OperandStages  both in shared memory
+//   OperandMaps    the tensor maps of both, made by the host for each call
 #pragma once
 
 #include "gemm/config.h"
+#include "gemm/element.h"
+#include "gemm/epilogue.h"
 #include "gemm/order.h"
+#include "gemm/tile_scheduler.h"
 #include "moye/arch/cluster.h"
 #include "moye/arch/tensor_map.h"
 #include "moye/arch/tma.h"
 #include "moye/atom/gmma.h"
+#include "moye/atom/mma_traits_sm90.h"
 #include "moye/tensor.h"
 
 namespace moye {
@@ -61,12 +69,19 @@ Status make_matrix_map(TensorMap* map, void const* data, TensorMode contiguous, 
 /// The rows of a stage for a tile of `rows`, where they are contiguous: whole boxes.
 constexpr int rows_of_boxes(int rows) { return (rows + 63) / 64 * 64; }
 
+/// What one CTA loads of a stage that kSharers CTAs of its cluster need: part `part`, into the CTAs that `mask` names.
+struct Multicast {
+  int part = 0;
+  uint16_t mask = 1;
+};
+
 /// kBlk of m or n, 128 bytes along k, kStages of them; kSharers CTAs of the cluster load a stage together.
 template <class T, Major kMajor, int kBlk, int kStages, int kSharers>
 struct TmaOperand {
   static constexpr int kBlkK = 128 / int(sizeof(T));
   static constexpr int kRows = kMajor == Major::k ? kBlk : rows_of_boxes(kBlk);  // of a stage
   static constexpr int kStageBytes = kRows * 128;
+  static constexpr int kStageElements = kRows * kBlkK;
   static_assert(kMajor == Major::k || (sizeof(T) == 2 && kBlk % 8 == 0), "mn-major: 16 bits, boxes begin at 16 bytes");
   static_assert(kMajor == Major::mn || (kRows % (8 * kSharers) == 0 && kRows / kSharers <= 256), "boxes of 8 rows");
 
@@ -101,27 +116,92 @@ struct TmaOperand {
     return uint32_t(kStageBytes / kBoxOther * box_other);
   }
 
-  /// Starts part `part` of kSharers of the stage at (row, k, batch), into all the CTAs that `mask` names. The bytes
-  /// that arrive at each CTA's `full` from all parts together are kStageBytes.
-  static MOYE_DEVICE void load(TensorMap const* map, uint64_t* full, unsigned char* stage, int row, int k, int batch,
-                               int part, uint16_t mask MOYE_LOC) {
+  /// Stage `index` of those from `stages` on.
+  static MOYE_DEVICE T* stage(T* stages, int index) { return stages + index * kStageElements; }
+
+  /// Starts this CTA's part of the loads of a stage: the operand from (row, k, batch) on. The bytes that arrive at each
+  /// CTA's `full` from all parts together are kStageBytes.
+  static MOYE_DEVICE void load(TensorMap const* map, uint64_t* full, T* stage, int row, int k, int batch,
+                               Multicast const& multicast MOYE_LOC) {
     MOYE_SITE;
+    auto* const bytes = reinterpret_cast<unsigned char*>(stage);
+    int const part = multicast.part;
     auto const box = [&](unsigned char* smem, int c0, int c1) {
       if constexpr (kSharers == 1) {
         tma_load(map, full, smem, c0, c1, batch);
       } else {
-        tma_load_multicast(map, full, mask, smem, c0, c1, batch);
+        tma_load_multicast(map, full, multicast.mask, smem, c0, c1, batch);
       }
     };
     if constexpr (kMajor == Major::k) {
-      box(stage + part * kBoxBytes, k, row + part * kBoxOther);
+      box(bytes + part * kBoxBytes, k, row + part * kBoxOther);
     } else {
       MOYE_UNROLL
       for (int i = 0; i < kRows / 64; ++i) {
-        box(stage + i * 64 * 128 + part * kBoxBytes, row + i * 64, k + part * kBoxOther);
+        box(bytes + i * 64 * 128 + part * kBoxBytes, row + i * 64, k + part * kBoxOther);
       }
     }
   }
 };
+
+/// a and b of a config in one order. kConsumers: warpgroups that multiply a tile together, along m and n. kMulticast:
+/// the cluster whose CTAs share stages, those of a row of it a's, those of a column b's.
+template <GemmConfig kConfig, Order kOrder, ClusterMN kConsumers, ClusterMN kMulticast>
+struct TmaOperands {
+  using Element = typename ElementOf<kConfig.dtype>::Type;
+  using Sum = typename Accumulator<kConfig.accumulator>::Sum;
+  using A = TmaOperand<Element, kMajorOfA<kOrder>, kConfig.tile.m, kConfig.stages, kMulticast.n>;
+  using B = TmaOperand<Element, kMajorOfB<kOrder>, kConfig.tile.n, kConfig.stages, kMulticast.m>;
+  static_assert(kConfig.tile.k == A::kBlkK, "a k-tile is one swizzled row of 128 bytes");
+  static constexpr uint32_t kStageBytes = A::kStageBytes + B::kStageBytes;
+
+  template <int kColumns>
+  using MmaOp = SM90_WGMMA_SS<kColumns, Sum, Element, Element, kGmmaMajor<kMajorOfA<kOrder>>,
+                              kGmmaMajor<kMajorOfB<kOrder>>, GMMA::ScaleIn::One, GMMA::ScaleIn::One>;
+  using Warpgroups = Layout<Shape<Int<kConsumers.m>, Int<kConsumers.n>, _1>>;
+  using TiledMma = decltype(make_tiled_mma(MmaOp<kConfig.tile.n / kConsumers.n>{}, Warpgroups{}));
+  // Of whole boxes: makes the descriptors of B, which are TiledMma's but may lead to more columns than it reads.
+  using TiledMmaOfB = decltype(make_tiled_mma(MmaOp<B::kRows / kConsumers.n>{}, Warpgroups{}));
+};
+
+/// The stages of both operands in shared memory, as large as any order needs them.
+template <GemmConfig kConfig>
+struct OperandStages {
+  using Element = typename ElementOf<kConfig.dtype>::Type;
+  alignas(1024) Element a[kConfig.tile.m * kConfig.tile.k * kConfig.stages];
+  alignas(1024) Element b[rows_of_boxes(kConfig.tile.n) * kConfig.tile.k * kConfig.stages];
+};
+
+struct OperandMaps {
+  TensorMap a, b;
+};
+
+/// Host: the maps of a call. Without k there is nothing to load, and they stay empty. box_a, box_b: see box_of_few.
+template <class Operands>
+Status make_operand_maps(GemmArgs const& args, OperandMaps* maps, int box_a = Operands::A::kBoxOther,
+                         int box_b = Operands::B::kBoxOther) {
+  *maps = {};
+  if (args.k == 0) return {};
+  Status const status = Operands::A::make_map(&maps->a, args.a, {args.m, args.a_m_stride}, {args.k, args.a_k_stride},
+                                              {args.batch, args.a_batch_stride}, box_a);
+  if (!status.ok()) return status;
+  return Operands::B::make_map(&maps->b, args.b, {args.n, args.b_n_stride}, {args.k, args.b_k_stride},
+                               {args.batch, args.b_batch_stride}, box_b);
+}
+
+/// Starts this CTA's loads of stage `stage`: k-tile `k_tile` of `tile`. What arrives reports to `full`.
+template <class Operands, GemmConfig kConfig>
+MOYE_DEVICE void load_stage(GemmArgs const& args, OperandMaps const& maps, TileCoord const& tile, int k_tile,
+                            OperandStages<kConfig>& stages, int stage, uint64_t* full, Multicast const& multicast_a,
+                            Multicast const& multicast_b MOYE_LOC) {
+  MOYE_SITE;
+  using A = typename Operands::A;
+  using B = typename Operands::B;
+  int const batch_a = args.a_batch_stride == 0 ? 0 : tile.batch;  // a broadcast operand's map has one matrix
+  int const batch_b = args.b_batch_stride == 0 ? 0 : tile.batch;
+  int const k = k_tile * kConfig.tile.k;
+  A::load(&maps.a, full, A::stage(stages.a, stage), tile.m * kConfig.tile.m, k, batch_a, multicast_a);
+  B::load(&maps.b, full, B::stage(stages.b, stage), tile.n * kConfig.tile.n, k, batch_b, multicast_b);
+}
 
 }  // namespace moye

@@ -44,6 +44,9 @@ class GemmConfig:
       smem_bytes: shared memory per CTA.
       min_arch: 80 for sm_80 and newer.
       max_arch: the newest that runs it: 90 for code of sm_90a, which is sm_90's alone; 0 where there is no limit.
+      consumers: warpgroups that multiply what a producer loads; 0 where all warps load and multiply.
+      consumer_tile: (m, n), elements of d that one consumer sums at a time: a part of the CTA's tile, or all of it
+        where each consumer has a tile of its own; (0, 0) where there are none.
       registers: per thread by architecture, e.g. {"sm_80": 128}; None when the package was built without nvcc.
     """
 
@@ -62,6 +65,8 @@ class GemmConfig:
     smem_bytes: int
     min_arch: int
     max_arch: int = 0
+    consumers: int = 0
+    consumer_tile: tuple[int, int] = (0, 0)
     registers: Mapping[str, int] | None = dataclasses.field(default=None, compare=False)
 
     def __hash__(self) -> int:

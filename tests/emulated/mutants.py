@@ -38,8 +38,9 @@ def race(file: str, new: str, old: str) -> str:
 
 
 M, S, PIPELINE = "sm80_multistage.cuh", "simt_tiled.cuh", "moye/pipeline.h"
-FIRST_WAIT = "    if (k_tiles > 0) {\n      pipeline.wait();\n"
-WAIT = "          if (k_tile + 1 < k_tiles) {\n            pipeline.wait();\n"
+FIRST_WAIT = "    if (k_tiles > 0) {\n      pipeline.consumer_wait();\n"
+WAIT = "          if (k_tile + 1 < k_tiles) {\n            pipeline.consumer_wait();\n"
+REMAINDER = "return id_ < unsigned(grid_.tiles);", "return id_ + step_ <= unsigned(grid_.tiles);"  # of TileScheduler
 OF_PIPELINE = {
     "wait_missing": ("    cp_async_wait_group<kStages - 2>();\n", ""),
     "wait_off_by_one": ("cp_async_wait_group<kStages - 2>", "cp_async_wait_group<kStages - 1>"),
@@ -149,8 +150,8 @@ MUTANTS = [
         "sm80_too_little_shared_memory",
         SM80,
         M,
-        "kThreads, kSmemBytes,\n",
-        "kThreads, kSmemBytes - 4096,\n",
+        ".smem_bytes = int(sizeof(SharedStorage)),",
+        ".smem_bytes = int(sizeof(SharedStorage)) - 4096,",
         r"out of bounds: cp\.async \(write\) .* thread \d+ .* at sm80_multistage\.cuh:\d+: .* of shared memory",
     ),
     Mutant(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.emulated.mutants import OF_PIPELINE, PIPELINE, Mutant, race
+from tests.emulated.mutants import OF_PIPELINE, PIPELINE, REMAINDER, Mutant, race
 
 PERSISTENT = "{sm80_persistent, bf16, f32, {64, 64, 32}, 3, {1, 1}, 16}"
 P = "sm80_persistent.cuh"
@@ -17,7 +17,7 @@ MUTANTS = [
         "persistent_wait_of_a_tile_missing",
         PERSISTENT,
         P,
-        "      if (k_tiles > 0) {\n        pipeline.wait();\n",
+        "      if (k_tiles > 0) {\n        pipeline.consumer_wait();\n",
         "      if (k_tiles > 0) {\n",
         race(P, "ldmatrix", "cp.async"),
         sizes=TILES,
@@ -46,8 +46,8 @@ MUTANTS = [
         "persistent_stage_kept_after_a_tile",
         PERSISTENT,
         P,
-        "            pipeline.release();\n            if (k_tile + 1 < k_tiles) {\n",
-        "            if (k_tile + 1 < k_tiles) {\n              pipeline.release();\n",
+        "            pipeline.consumer_release();\n            if (k_tile + 1 < k_tiles) {\n",
+        "            if (k_tile + 1 < k_tiles) {\n              pipeline.consumer_release();\n",
         race(P, "(cp.async|ldmatrix)", "(cp.async|ldmatrix)"),
         sizes=TILES,
     ),
@@ -73,17 +73,16 @@ MUTANTS = [
         "persistent_sums_not_cleared",
         PERSISTENT,
         P,
-        "      clear(tCrC);\n",
-        "      if (tile == block_idx().x) clear(tCrC);\n",
+        "    for (TileCoord tile : tiles) {\n      clear(tCrC);\n",
+        "    clear(tCrC);\n    for (TileCoord tile : tiles) {\n",
         "wrong",
         sizes=TILES,
     ),
     Mutant(
         "persistent_skips_the_remainder",
         PERSISTENT,
-        P,
-        "tile < unsigned(grid.tiles); tile += grid_dim().x",
-        "tile + grid_dim().x <= unsigned(grid.tiles); tile += grid_dim().x",
+        "tile_scheduler.h",
+        *REMAINDER,
         "wrong",
         sizes=TILES,
     ),
@@ -91,8 +90,8 @@ MUTANTS = [
         "persistent_loads_run_into_another_tile",
         PERSISTENT,
         P,
-        "          next_tile += grid_dim().x;\n",
-        "          next_tile += 1;\n",
+        "    auto next_tile = tiles.begin();\n",
+        "    TileScheduler<>::Iterator next_tile(grid, block_idx().x, 1);\n",
         "wrong",
         sizes=TILES,
     ),
@@ -100,7 +99,7 @@ MUTANTS = [
         "persistent_stores_the_tile_that_loads",
         PERSISTENT,
         P,
-        "Epilogue::store(args, tile_coord(tile, grid), tCrC",
+        "Epilogue::store(args, tile, tCrC",
         "Epilogue::store(args, next, tCrC",
         "wrong",
         sizes=TILES,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 
+from tests.emulated.mutants import REMAINDER
 from tests.emulated.mutants import Mutant as AnyMutant
 
 COOPERATIVE = "{sm90_cooperative, bf16, f32, {128, 64, 64}, 3, {1, 1}, 16}"
@@ -14,6 +15,7 @@ PINGPONG = "{sm90_pingpong, bf16, f32, {64, 64, 64}, 3, {1, 1}, 16}"
 FLOAT8 = "{sm90_cooperative, e4m3, f32, {128, 64, 128}, 2, {1, 1}, 1}"  # packs its operands, promotes its sums
 
 C, P, T, E = "sm90_cooperative.cuh", "sm90_pingpong.cuh", "tma_operand.h", "epilogue_sm90.h"
+SHARED, PIPELINE, SCHEDULER = "sm90_persistent.h", "moye/pipeline.h", "tile_scheduler.h"
 PACK = "pack.h"
 
 BY = r" by (block \(\d+,0,0\) )?(thread \d+ \(warp \d+ lane \d+\)|warp \d+) at {file}:\d+"
@@ -46,23 +48,22 @@ def read_before_it_came(file: str) -> str:
 
 
 INIT = "      fence_mbarrier_init();\n"
-FULL = (
-    "      mbarrier_wait(&smem.full[stage], read.phase());\n      warpgroup_arrive();\n"  # not what promotes its sums
-)
-WAIT_AND_RELEASE = "      warpgroup_wait_group<1>();\n      if (k_tile > 0) release(last);\n"
-PINGPONG_WAIT_AND_RELEASE = WAIT_AND_RELEASE.replace("      ", "        ")
-STAGE_BYTES = "constexpr uint32_t kStageBytes = OperandA::kStageBytes + OperandB::kStageBytes;"
-MAPS = "TensorMap map_a = {}, map_b = {}, map_d = {};\n    if (args.k > 0) {\n"
-LAST_SYNC = "      consume<kOrder>(args, grid, tma_store, map_d, smem, thread - 128);\n    }\n"
+FULL = "      pipeline.consumer_wait(read);\n      warpgroup_arrive();\n"  # not what promotes its sums
+WAIT = "      warpgroup_wait_group<1>();\n"
+RELEASE = "      if (k_tile > 0) pipeline.consumer_release(last, lane);\n"
+PINGPONG_WAIT = "        warpgroup_wait_group<1>();\n"
+PINGPONG_RELEASE = "        if (k_tile > 0) smem.pipeline.consumer_release(last, lane);\n"
+STAGE_BYTES = "static constexpr uint32_t kStageBytes = A::kStageBytes + B::kStageBytes;"
+MAPS = "    if (Status status = make_operand_maps<Operands>(args, &params.maps); !status.ok()) return status;\n"
 
 MUTANTS = [
     # ---- phases
     Mutant(
         "sm90_producer_starts_in_the_first_phase",
         COOPERATIVE,
-        C,
-        "auto write = producer_start<kStages>();",
-        "PipelineState<kStages> write;",
+        SHARED,
+        "auto write = Pipeline::producer_start();",
+        "typename Pipeline::State write;",
         deadlock("parity 0: 0 phases complete, 8 of 8 arrivals", C),
     ),
     Mutant(
@@ -76,17 +77,17 @@ MUTANTS = [
     Mutant(
         "sm90_phase_of_full_not_flipped",
         COOPERATIVE,
-        C,
-        FULL,
-        FULL.replace("read.phase()", "0"),
+        PIPELINE,
+        "mbarrier_wait(&full[read.index()], read.phase());",
+        "mbarrier_wait(&full[read.index()], 0);",
         read_before_it_came(C),
     ),
     Mutant(
         "sm90_phase_of_empty_not_flipped",
         COOPERATIVE,
-        C,
-        "mbarrier_wait(&smem.empty[stage], write.phase());",
-        "mbarrier_wait(&smem.empty[stage], 1);",
+        PIPELINE,
+        "mbarrier_wait(&empty[write.index()], write.phase());",
+        "mbarrier_wait(&empty[write.index()], 1);",
         r"mbarrier\.arrive\.expect_tx by .* at sm90_cooperative\.cuh:\d+: mbarrier .* has its 1 arrivals already "
         r"and waits for \d+ bytes",
     ),
@@ -94,15 +95,15 @@ MUTANTS = [
         "sm90_stages_reset_with_each_tile",
         COOPERATIVE,
         C,
-        "      TileCoord const tile = tile_of(id, grid);\n      if constexpr (kPromoted)",
-        "      TileCoord const tile = tile_of(id, grid);\n      read = {};\n      if constexpr (kPromoted)",
+        "      // All consumers multiply this tile.\n",
+        "      read = {};\n",
         read_before_it_came(C),
     ),
     Mutant(
         "sm90_pingpong_other_tile_not_skipped",
         PINGPONG,
         P,
-        "      read += grid.k;  // the other consumer's tile\n",
+        "      read += k_tiles;  // the other consumer's tile\n",
         "",
         read_before_it_came(P),
     ),
@@ -110,7 +111,7 @@ MUTANTS = [
         "sm90_pingpong_wait_missing",
         PINGPONG,
         P,
-        "        mbarrier_wait(&smem.full[stage], read.phase());\n",
+        "        smem.pipeline.consumer_wait(read);\n",
         "",
         read_before_it_came(P),
     ),
@@ -118,19 +119,16 @@ MUTANTS = [
     Mutant(
         "sm90_skips_the_remainder",  # 12 tiles for 5 CTAs
         COOPERATIVE,
-        C,
-        "id < unsigned(grid.tiles); id += grid_dim().x / kCluster",
-        "id + grid_dim().x / kCluster <= unsigned(grid.tiles); id += grid_dim().x / kCluster",
+        SCHEDULER,
+        *REMAINDER,
         "wrong",
-        count=2,
         options=("multiprocessors=5",),
     ),
     Mutant(
         "sm90_pingpong_skips_the_remainder",  # 20 tiles for 3 CTAs: the producer fills stages that nobody reads
         PINGPONG,
-        P,
-        "id < unsigned(grid.tiles); id += kConsumers * step",
-        "id + kConsumers * step <= unsigned(grid.tiles); id += kConsumers * step",
+        SCHEDULER,
+        *REMAINDER,
         r"deadlock.*mbarrier\.try_wait",
         options=("multiprocessors=3",),
     ),
@@ -138,24 +136,24 @@ MUTANTS = [
     Mutant(
         "sm90_expects_the_bytes_of_b_alone",
         COOPERATIVE,
-        C,
+        T,
         STAGE_BYTES,
-        STAGE_BYTES.replace("OperandA::kStageBytes + ", ""),
+        STAGE_BYTES.replace("A::kStageBytes + ", ""),
         r"phase 0 is complete while the \d+ bytes of the TMA load .* at sm90_cooperative\.cuh:\d+ are still in flight: "
         r"fewer bytes were expected",
     ),
     Mutant(
         "sm90_expects_the_bytes_of_a_alone",
         COOPERATIVE,
-        C,
+        T,
         STAGE_BYTES,
-        STAGE_BYTES.replace(" + OperandB::kStageBytes", ""),
+        STAGE_BYTES.replace(" + B::kStageBytes", ""),
         deadlock("parity 0: 0 phases complete, 0 of 1 arrivals and -8192 bytes missing", C),
     ),
     Mutant(
         "sm90_expects_too_many_bytes",
         COOPERATIVE,
-        C,
+        T,
         STAGE_BYTES,
         STAGE_BYTES.replace(";", " + 16;"),
         deadlock("parity 0: 0 phases complete, 0 of 1 arrivals and 16 bytes missing", C),
@@ -163,9 +161,9 @@ MUTANTS = [
     Mutant(
         "sm90_expects_its_own_part_alone",
         CLUSTER,
-        C,
+        T,
         STAGE_BYTES,
-        STAGE_BYTES.replace("OperandB::kStageBytes", "OperandB::kBoxBytes"),
+        STAGE_BYTES.replace("B::kStageBytes", "B::kBoxBytes"),
         r"are still in flight: fewer bytes were expected|waits for -?\d+ bytes",
     ),
     # ---- stages released too early
@@ -173,16 +171,16 @@ MUTANTS = [
         "sm90_released_before_the_wgmma",
         COOPERATIVE,
         C,
-        WAIT_AND_RELEASE,
-        "      if (k_tile > 0) release(last);\n      warpgroup_wait_group<1>();\n",
+        WAIT + RELEASE,
+        RELEASE + WAIT,
         refilled_in_use(C),
     ),
     Mutant(
         "sm90_two_groups_in_flight",
         COOPERATIVE,
         C,
-        WAIT_AND_RELEASE,
-        WAIT_AND_RELEASE.replace("<1>", "<2>"),
+        WAIT,
+        WAIT.replace("<1>", "<2>"),
         refilled_in_use(C),
     ),
     Mutant(
@@ -197,16 +195,16 @@ MUTANTS = [
         "sm90_released_by_one_consumer",
         COOPERATIVE,
         C,
-        "mbarrier_init(&smem.empty[stage], 4 * kConsumers * kCluster);",
-        "mbarrier_init(&smem.empty[stage], 4 * kCluster);",
+        "smem.pipeline.init(/*warps=*/4 * kConsumers);",
+        "smem.pipeline.init(/*warps=*/4);",
         refilled_in_use(C),
     ),
     Mutant(
         "sm90_released_for_its_own_cta_alone",
         CLUSTER,
-        C,
-        "uint32_t(lane), lane < kCluster);",
-        "block_idx().x % kCluster, lane < kCluster);",
+        PIPELINE,
+        "uint32_t(lane), lane < kCtas);",
+        "block_idx().x % kCtas, lane < kCtas);",
         race("TMA multicast load", C, "(wgmma|TMA multicast load)", C),
     ),
     # ---- wgmma
@@ -222,8 +220,8 @@ MUTANTS = [
         "sm90_sums_not_cleared",
         COOPERATIVE,
         C,
-        "    tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;\n    int last",
-        "    int last",
+        "    tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;\n    PipelineState<kStages> last",
+        "    PipelineState<kStages> last",
         "wrong",
     ),
     # ---- descriptors
@@ -247,9 +245,9 @@ MUTANTS = [
     Mutant(
         "sm90_stages_not_at_multiples_of_1024_bytes",
         COOPERATIVE,
-        C,
-        "    alignas(1024) Element a[",
-        "    alignas(128) unsigned char before[128];\n    alignas(128) Element a[",
+        T,
+        "  alignas(1024) Element a[",
+        "  alignas(128) unsigned char before[128];\n  alignas(128) Element a[",
         r"wgmma by block \(0,0,0\) warp \d+ at sm90_cooperative\.cuh:\d+: the descriptor of A, 0x[0-9a-f]+, begins at "
         r"0x[0-9a-f]+, in row 1 of the swizzle",
     ),
@@ -257,26 +255,26 @@ MUTANTS = [
     Mutant(
         "sm90_tensor_map_kept_from_another_call",
         COOPERATIVE,
-        C,
+        SHARED,
         MAPS,
-        "static TensorMap map_a, map_b;\n    static bool made = false;\n    TensorMap map_d = {};\n"
-        "    if (args.k > 0 && !made) {\n      made = true;\n",
+        "    static OperandMaps made;\n    static Status const status = make_operand_maps<Operands>(args, &made);\n"
+        "    params.maps = made;\n",
         r"out of bounds: TMA load \(read\).* at sm90_cooperative\.cuh:\d+",
         options=("launches=2",),
     ),
     Mutant(
         "sm90_tensor_map_of_the_other_operand",
         COOPERATIVE,
-        C,
-        "OperandB::make_map(&map_b, args.b,",
-        "OperandB::make_map(&map_b, args.a,",
+        T,
+        "Operands::B::make_map(&maps->b, args.b,",
+        "Operands::B::make_map(&maps->b, args.a,",
         "wrong",
         sizes=(300, 300, 330),
     ),
     Mutant(
         "sm90_broadcast_operand_at_the_batch",
         COOPERATIVE,
-        C,
+        T,
         "args.b_batch_stride == 0 ? 0 : tile.batch;",
         "tile.batch;",
         "wrong",
@@ -286,9 +284,9 @@ MUTANTS = [
     Mutant(
         "sm90_batch_of_a_for_b",
         COOPERATIVE,
-        C,
-        "k_tile * kBlkK, batch_b, rank_m, mask_b);",
-        "k_tile * kBlkK, batch_a, rank_m, mask_b);",
+        T,
+        "k, batch_b, multicast_b);",
+        "k, batch_a, multicast_b);",
         "wrong",
         sizes=(130, 66, 100),
         options=("batch=3", "broadcast=a"),
@@ -297,33 +295,33 @@ MUTANTS = [
     Mutant(
         "sm90_mask_names_only_its_own_cta",
         CLUSTER,
-        C,
-        "mask_b |= uint16_t(1u << (m + rank_n * kClusterM));",
-        "mask_b = uint16_t(1u << rank);",
+        SHARED,
+        "b.mask |= uint16_t(1u << (m + rank_n * kClusterM));",
+        "b.mask = uint16_t(1u << rank);",
         deadlock(r"parity 0: 0 phases complete, 0 of 1 arrivals and [1-9]\d* bytes missing", C),
     ),
     Mutant(
         "sm90_mask_without_the_last_cta",
         CLUSTER,
-        C,
-        "m < kClusterM; ++m) mask_b |=",
-        "m < kClusterM - 1; ++m) mask_b |=",
+        SHARED,
+        "m < kClusterM; ++m) b.mask |=",
+        "m < kClusterM - 1; ++m) b.mask |=",
         deadlock(r"parity 0: 0 phases complete, 0 of 1 arrivals and [1-9]\d* bytes missing", C),
     ),
     Mutant(
         "sm90_both_load_the_same_part",
         CLUSTER,
-        C,
-        "batch_b, rank_m, mask_b);",
-        "batch_b, 0, mask_b);",
+        SHARED,
+        "b{.part = rank_m, .mask = 0};",
+        "b{.part = 0, .mask = 0};",
         race("TMA multicast load", C, "TMA multicast load", C),
     ),
     Mutant(
         "sm90_first_barrier_of_the_cta_alone",
         CLUSTER,
         C,
-        "      cluster_sync();\n    } else {",
-        "      sync_threads();\n    } else {",
+        "    sync_cluster<kCluster>();\n",
+        "    sync_threads();\n",
         r"sm90_cooperative\.cuh:\d+: (mbarrier .* of block \(\d,0,0\): no (barrier|fence_mbarrier_init) lies between|"
         r"no mbarrier has been initialized)",
     ),
@@ -467,8 +465,8 @@ MUTANTS = [
         "sm90_pingpong_released_before_the_wgmma",
         PINGPONG,
         P,
-        PINGPONG_WAIT_AND_RELEASE,
-        "        if (k_tile > 0) release(last);\n        warpgroup_wait_group<1>();\n",
+        PINGPONG_WAIT + PINGPONG_RELEASE,
+        PINGPONG_RELEASE + PINGPONG_WAIT,
         refilled_in_use(P),
     ),
     Mutant(

@@ -17,9 +17,10 @@ PART = "return int(int64_t(grid.k) * rank / kSplit);"
 K_TILES = "k_tiles = first_k_tile(rank + 1, grid) - begin;"
 SUMS_BARRIER = "    named_barrier_sync(kSumsBarrier, kConsumerThreads);\n"
 ALL_SUMS = "      cluster_sync();  // all ranks' sums are there\n"
-FIRST_LOADS = (
-    "        load<kOrder>(args, tile, begin, at_once, map_a, map_b, smem, write);\n      }\n      sync_warp();\n"
-)
+FENCE = "        fence_mbarrier_init();\n"
+FIRST_LOADS = "        produce<kOrder>(args, tile, begin, at_once, maps, smem, write);\n"
+WAIT = "      warpgroup_wait_group<1>();\n"
+RELEASE = "      if (k_tile > 0) smem.pipeline.consumer_release(last, thread % 32);\n"
 OF_THE_TILE = "vector = rank * share + thread;"
 
 MUTANTS = [
@@ -47,20 +48,20 @@ MUTANTS = [
     # ---- the ring
     Mutant(
         name="split_k_first_stages_loaded_again",
-        old="load<kOrder>(args, tile, begin + at_once, k_tiles - at_once,",
-        new="load<kOrder>(args, tile, begin, k_tiles - at_once,",
+        old="produce<kOrder>(args, tile, begin + at_once, k_tiles - at_once,",
+        new="produce<kOrder>(args, tile, begin, k_tiles - at_once,",
         expect="wrong",
     ),
     Mutant(
         name="split_k_loads_before_the_barriers",
-        old="        fence_mbarrier_init();\n" + FIRST_LOADS,
-        new="        write = producer_start<kStages>();\n" + FIRST_LOADS,
+        old=FENCE + FIRST_LOADS,
+        new=FIRST_LOADS,
         expect="fence",
     ),
     Mutant(
         name="split_k_consumers_do_not_wait_for_the_barriers",
-        old="      sync_threads();\n      multiply<kOrder>(",
-        new="      multiply<kOrder>(",
+        old="      sync_threads();\n      consume<kOrder>(",
+        new="      consume<kOrder>(",
         expect="mbarrier",
     ),
     Mutant(
@@ -72,8 +73,8 @@ MUTANTS = [
     ),
     Mutant(
         name="split_k_released_before_the_wgmma",
-        old="      warpgroup_wait_group<1>();\n      if (k_tile > 0) release(last);\n",
-        new="      if (k_tile > 0) release(last);\n      warpgroup_wait_group<1>();\n",
+        old=WAIT + RELEASE,
+        new=RELEASE + WAIT,
         expect=race("TMA load", K, "wgmma", K),
         sizes=(70, 66, 600),
     ),
@@ -86,8 +87,8 @@ MUTANTS = [
     ),
     Mutant(
         name="split_k_sums_over_a_load_in_flight",
-        old="k_tile < k_tiles; ++k_tile, ++read) {\n      int const stage = read.index();",
-        new="k_tile + 1 < k_tiles; ++k_tile, ++read) {\n      int const stage = read.index();",
+        old="k_tile < k_tiles; ++k_tile, ++read) {\n      // The stage has landed",
+        new="k_tile + 1 < k_tiles; ++k_tile, ++read) {\n      // The stage has landed",
         expect=race("plain store", K, "TMA load", K),
     ),
     Mutant(

@@ -15,9 +15,9 @@ Mutant = functools.partial(AnyMutant, row=ROW, sizes=(200, 200, 290), order="NN"
 MUTANTS = [
     Mutant(
         "sm90_expects_the_columns_of_the_tile_alone",
-        file="sm90_cooperative.cuh",
-        old="constexpr uint32_t kStageBytes = OperandA::kStageBytes + OperandB::kStageBytes;",
-        new="constexpr uint32_t kStageBytes = (kBlkM + kBlkN) * 128;",
+        file="tma_operand.h",
+        old="static constexpr uint32_t kStageBytes = A::kStageBytes + B::kStageBytes;",
+        new="static constexpr uint32_t kStageBytes = (kConfig.tile.m + kConfig.tile.n) * 128;",
         expect=deadlock("parity 0: 0 phases complete, 0 of 1 arrivals and -6144 bytes missing", "sm90_cooperative.cuh"),
     ),
     Mutant(

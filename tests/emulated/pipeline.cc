@@ -25,7 +25,7 @@ void check_state() {
       ++failures;
     }
   }
-  constexpr PipelineState<kStages> kProducer = producer_start<kStages>();
+  constexpr PipelineState<kStages> kProducer = TmaPipeline<kStages>::producer_start();
   static_assert(kProducer.index() == 0 && kProducer.phase() == 1);
 }
 
@@ -45,15 +45,15 @@ rotate_kernel(uint32_t const* in, uint32_t* out, int tiles) {
                                                 stages[pipeline.write() * kThreads + thread]);
     }
     ++next;
-    pipeline.commit();
+    pipeline.producer_commit();
   };
   for (int stage = 0; stage < pipeline.kAhead; ++stage) fill();
-  pipeline.wait();
+  pipeline.consumer_wait();
   for (int tile = 0; tile < tiles; ++tile) {
     fill();
     out[tile * kThreads + thread] = stages[pipeline.read() * kThreads + (thread + 37) % kThreads];
-    pipeline.release();
-    pipeline.wait();
+    pipeline.consumer_release();
+    pipeline.consumer_wait();
   }
 }
 

@@ -243,7 +243,7 @@ std::vector<Problem> problems(RegisteredGemm const& gemm, bool small) {
   std::vector<Problem> result;
   for (Problem problem : sizes) {
     for (unsigned order = 0; order < 4; ++order) {
-      if (!(gemm.entry.orders >> order & 1u)) continue;
+      if (!(gemm.entry.facts.orders >> order & 1u)) continue;
       problem.a_transposed = order & 2u;
       problem.b_transposed = order & 1u;
       result.push_back(problem);
@@ -261,8 +261,9 @@ std::vector<Dtype> out_dtypes(RegisteredGemm const& gemm) {
 }
 
 void check_row(RegisteredGemm const& gemm, bool small) {
-  int const max_arch = gemm.entry.max_arch;
-  if (!testing::Machine::has_arch(gemm.entry.min_arch) || (max_arch != 0 && testing::Machine::is_newer(max_arch))) {
+  int const max_arch = gemm.entry.facts.max_arch;
+  if (!testing::Machine::has_arch(gemm.entry.facts.min_arch) ||
+      (max_arch != 0 && testing::Machine::is_newer(max_arch))) {
     std::printf("%-52s not for this GPU\n", gemm.name.c_str());
     return;
   }

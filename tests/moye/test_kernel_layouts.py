@@ -135,8 +135,8 @@ MMA_FACTS = {
     "C_TV": "MmaOf<{r}>::layout_C_TV()",
     "C part": "MmaOf<{r}>::partition_shape_C(tile_c<{r}>())",
     "C fragment": "partition_fragment_C(MmaOf<{r}>{{}}, tile_c<{r}>()).layout()",
-    "threads": "Int<GemmOf<{r}>::kThreads>{{}}",
-    "smem_bytes": "Int<GemmOf<{r}>::kSmemBytes>{{}}",
+    "threads": "Int<GemmOf<{r}>::kFacts.threads>{{}}",
+    "smem_bytes": "Int<GemmOf<{r}>::kFacts.smem_bytes>{{}}",
 }
 OPERAND_FACTS = {
     "smem": "smem<{r}, {o}, {m}>()",
@@ -163,8 +163,10 @@ TMA_FACTS = {
     "tile_shape": "OfOrder<{r}, Order::{order}>::TiledMma::tile_shape()",
     "C_TV": "OfOrder<{r}, Order::{order}>::TiledMma::layout_C_TV()",
     "C part": "OfOrder<{r}, Order::{order}>::TiledMma::partition_shape_C(tile_c<{r}>())",
-    "threads": "Int<GemmOf<{r}>::kThreads>{{}}",
-    "smem_bytes": "Int<GemmOf<{r}>::kSmemBytes>{{}}",
+    "threads": "Int<GemmOf<{r}>::kFacts.threads>{{}}",
+    "smem_bytes": "Int<GemmOf<{r}>::kFacts.smem_bytes>{{}}",
+    "consumers": "Int<GemmOf<{r}>::kFacts.consumers>{{}}",
+    "consumer_tile": "Shape<Int<GemmOf<{r}>::kFacts.consumer_tile.m>, Int<GemmOf<{r}>::kFacts.consumer_tile.n>>{{}}",
     "a smem": "OfOrder<{r}, Order::{order}>::A::smem_layout()",
     "b smem": "OfOrder<{r}, Order::{order}>::B::smem_layout()",
     "a box": "box<typename OfOrder<{r}, Order::{order}>::A>()",
@@ -174,6 +176,9 @@ TMA_FACTS = {
 
 def tma_facts(kernel: Any) -> dict[str, Any]:
     facts = {name: fact for name, fact in mma_facts(kernel, kernel.tile).items() if name in TMA_FACTS}
+    _, along_m, along_n, _ = kernel.mma.thr_layout_vmnk.shape  # warpgroups that share a tile
+    facts["consumers"] = kernel.consumers
+    facts["consumer_tile"] = (kernel.tile[0] // along_m, kernel.tile[1] // along_n)
     for operand in kernel.operands:
         facts[f"{operand.name} smem"] = operand.smem
         facts[f"{operand.name} box"] = (*operand.box, operand.stage_bytes)

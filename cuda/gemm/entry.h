@@ -1,0 +1,69 @@
+// What the rest of the software knows of a compiled kernel, made from what the kernel declares:
+//   kFacts                          KernelFacts
+//   launch(args, stream)            puts it on the stream; there is something to write
+//   kernel<Order>()                 the __global__ function of an order
+// and where it is not as most are:
+//   kCompiledOrders                 bits: the orders that kernel<Order>() has; all of them
+//   prepare()                       loads what is launched beside kernel<Order>(); nothing
+//   workspace_bytes(args)           0
+#pragma once
+
+#include "gemm/config.h"
+#include "gemm/epilogue.h"
+#include "gemm/order.h"
+#include "moye/arch/launch.h"
+
+namespace moye {
+
+/// Shared memory that a CTA may have on every architecture that runs the code, bytes: sm_90's own, or, from sm_80 on,
+/// what sm_86, sm_89 and sm_120 give.
+constexpr int smem_limit(int max_arch) { return (max_arch == 90 ? 227 : 99) * 1024; }
+
+template <class Kernel>
+constexpr unsigned compiled_orders() {
+  if constexpr (requires { Kernel::kCompiledOrders; }) {
+    return Kernel::kCompiledOrders;
+  } else {
+    return kAllOrders;
+  }
+}
+
+template <class Kernel>
+Status launch(GemmArgs const& args, StreamHandle stream) {
+  if (args.batch == 0 || args.m == 0 || args.n == 0) return {};
+  return Kernel::launch(args, stream);
+}
+
+template <class Kernel>
+Status prepare() {
+  if constexpr (requires { Kernel::prepare(); }) {
+    if (Status status = Kernel::prepare(); !status.ok()) return status;
+  }
+  return for_each_order<compiled_orders<Kernel>()>([](auto order) {
+    return prepare_kernel(Kernel::template kernel<decltype(order)::value>(), Kernel::kFacts.smem_bytes);
+  });
+}
+
+template <class Kernel>
+int64_t workspace_bytes(GemmArgs const& args) {
+  if constexpr (requires { Kernel::workspace_bytes(args); }) {
+    return Kernel::workspace_bytes(args);
+  } else {
+    return 0;
+  }
+}
+
+template <GemmConfig kConfig>
+GemmEntry make_entry() {
+  using Kernel = Gemm<kConfig>;
+  static_assert(
+      Kernel::kFacts.smem_bytes <= smem_limit(Kernel::kFacts.max_arch),
+      "more shared memory than one CTA gets: this line of gemm/configs.h needs fewer stages, or a smaller tile");
+  return {.launch = &launch<Kernel>,
+          .prepare = &prepare<Kernel>,
+          .workspace_bytes = &workspace_bytes<Kernel>,
+          .out_dtypes = Accumulator<kConfig.accumulator>::kOutDtypes,
+          .facts = Kernel::kFacts};
+}
+
+}  // namespace moye

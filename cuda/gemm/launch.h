@@ -1,0 +1,47 @@
+// How kernels that take (args, grid) are started: one CTA per tile of d, or as many as the device holds. Host code.
+#pragma once
+
+#include "gemm/config.h"
+#include "gemm/order.h"
+#include "gemm/tile_scheduler.h"
+#include "moye/arch/device.h"
+#include "moye/arch/launch.h"
+
+namespace moye {
+
+/// One CTA per tile.
+template <GemmConfig kConfig>
+Status launch_tiles(GemmArgs const& args, StreamHandle stream) {
+  using Kernel = Gemm<kConfig>;
+  TileGrid grid;
+  if (Status status = make_tile_grid(kConfig.tile, args, &grid); !status.ok()) return status;
+  LaunchConfig const config{.grid = {unsigned(grid.tiles)},
+                            .block = {unsigned(Kernel::kFacts.threads)},
+                            .smem_bytes = Kernel::kFacts.smem_bytes};
+  return dispatch(order_of(args), [&](auto order) {
+    return launch_kernel(Kernel::template kernel<decltype(order)::value>(), config, stream, args, grid);
+  });
+}
+
+/// As many CTAs as the device runs at one time, if there are that many tiles: TileScheduler deals them out.
+template <GemmConfig kConfig>
+Status launch_persistent(GemmArgs const& args, StreamHandle stream) {
+  using Kernel = Gemm<kConfig>;
+  constexpr int kThreads = Kernel::kFacts.threads, kSmemBytes = Kernel::kFacts.smem_bytes;
+  TileGrid grid;
+  if (Status status = make_tile_grid(kConfig.tile, args, &grid); !status.ok()) return status;
+  int multiprocessors = 0;
+  if (Status status = device_multiprocessors(stream, &multiprocessors); !status.ok()) return status;
+  return dispatch(order_of(args), [&](auto order) -> Status {
+    auto* const kernel = Kernel::template kernel<decltype(order)::value>();
+    int resident = 0;
+    if (Status status = max_active_blocks(kernel, kThreads, kSmemBytes, stream, &resident); !status.ok()) return status;
+    if (resident == 0) return {"no multiprocessor of this device holds a CTA of the kernel"};
+    int64_t const at_once = int64_t(multiprocessors) * resident;
+    int const ctas = at_once < grid.tiles ? int(at_once) : grid.tiles;
+    LaunchConfig const config{.grid = {unsigned(ctas)}, .block = {unsigned(kThreads)}, .smem_bytes = kSmemBytes};
+    return launch_kernel(kernel, config, stream, args, grid);
+  });
+}
+
+}  // namespace moye

@@ -1,0 +1,89 @@
+// What the persistent, warp-specialized kernels of Hopper share: how they are started, and their producer. A kernel's
+// file has its consumers.
+#pragma once
+
+#include "gemm/config.h"
+#include "gemm/entry.h"
+#include "gemm/order.h"
+#include "gemm/tile_scheduler.h"
+#include "gemm/tma_operand.h"
+#include "moye/arch/barrier.h"
+#include "moye/arch/cluster.h"
+#include "moye/arch/device.h"
+#include "moye/arch/launch.h"
+#include "moye/pipeline.h"
+
+namespace moye {
+
+/// What the host makes of a call: the kernel's argument beside GemmArgs. (In one struct with them, LLVM takes what it
+/// loads of them for different from thread to thread, and epilogues become longer.)
+struct PersistentParams {
+  TileGrid grid;  // of clusters
+  OperandMaps maps;
+  TensorMap map_d;  // empty where threads store d
+  bool tma_store;
+};
+
+/// A barrier of all CTAs of the cluster. (barrier.cluster of one CTA would do, and takes longer.)
+template <int kCtas>
+MOYE_DEVICE void sync_cluster(MOYE_LOC_ONLY) {
+  MOYE_SITE;
+  if constexpr (kCtas > 1) {
+    cluster_sync();
+  } else {
+    sync_threads();
+  }
+}
+
+/// One thread: the loads of all tiles, stage after stage. It runs ahead of the consumers, into the next tiles.
+template <class Operands, GemmConfig kConfig, class Pipeline>
+MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, OperandStages<kConfig>& stages,
+                         Pipeline& pipeline MOYE_LOC) {
+  MOYE_SITE;
+  // CTAs of this one's row of the cluster need the same rows of A, those of its column the same rows of B.
+  constexpr int kClusterM = kConfig.cluster.m, kClusterN = kConfig.cluster.n, kCluster = kClusterM * kClusterN;
+  int const rank = int(block_idx().x % kCluster), rank_m = rank % kClusterM, rank_n = rank / kClusterM;
+  Multicast a{.part = rank_n, .mask = 0}, b{.part = rank_m, .mask = 0};
+  for (int n = 0; n < kClusterN; ++n) a.mask |= uint16_t(1u << (rank_m + n * kClusterM));
+  for (int m = 0; m < kClusterM; ++m) b.mask |= uint16_t(1u << (m + rank_n * kClusterM));
+
+  auto write = Pipeline::producer_start();
+  for (TileCoord tile : TileScheduler<kClusterM, kClusterN>(params.grid)) {
+    MOYE_NO_UNROLL
+    for (int k_tile = 0; k_tile < params.grid.k; ++k_tile, ++write) {
+      // The consumers of all CTAs have released the stage: fill it, here and in the CTAs that share it.
+      uint64_t* const full = pipeline.producer_acquire(write, Operands::kStageBytes);
+      load_stage<Operands>(args, params.maps, tile, k_tile, stages, write.index(), full, a, b);
+    }
+  }
+}
+
+/// Host: as many clusters as the device runs at one time, if there are that many tiles for them.
+template <GemmConfig kConfig>
+Status launch_clusters(GemmArgs const& args, StreamHandle stream) {
+  using Kernel = Gemm<kConfig>;
+  constexpr int kClusterM = kConfig.cluster.m, kClusterN = kConfig.cluster.n, kCluster = kClusterM * kClusterN;
+  PersistentParams params{.grid = {}, .maps = {}, .map_d = {}, .tma_store = false};
+  TileMNK const tile{kConfig.tile.m * kClusterM, kConfig.tile.n * kClusterN, kConfig.tile.k};
+  if (Status status = make_tile_grid(tile, args, &params.grid); !status.ok()) return status;
+  params.tma_store = Kernel::Epilogue::stores_by_tma(args);
+  if (params.tma_store) {
+    if (Status status = Kernel::Epilogue::make_map(&params.map_d, args); !status.ok()) return status;
+  }
+  return dispatch<compiled_orders<Kernel>()>(order_of(args), [&](auto order) -> Status {
+    constexpr Order kOrder = decltype(order)::value;
+    using Operands = typename Kernel::template Operands<kOrder>;
+    if (Status status = make_operand_maps<Operands>(args, &params.maps); !status.ok()) return status;
+    LaunchConfig config{.grid = {},
+                        .block = {unsigned(Kernel::kFacts.threads)},
+                        .cluster = {kCluster, 1, 1},
+                        .smem_bytes = Kernel::kFacts.smem_bytes};
+    auto* const kernel = Kernel::template kernel<kOrder>();
+    int resident = 0;  // clusters
+    if (Status status = max_active_clusters(kernel, config, stream, &resident); !status.ok()) return status;
+    config.grid = {unsigned(resident < params.grid.tiles ? resident : params.grid.tiles) * kCluster};
+    return launch_kernel(kernel, config, stream, args, params);
+  });
+}
+
+}  // namespace moye
