@@ -11,6 +11,7 @@ The wheel is compared with the sources beside this file. Exit status 1 where som
 from __future__ import annotations
 
 import argparse
+import configparser
 import email.parser
 import fnmatch
 import json
@@ -69,7 +70,9 @@ def _file_problems(names: Collection[str], tag: str, cpu: bool, sources: set[str
     expected = [f"jax_moye/{module}{suffix}" for module in modules]
     if not cpu:
         expected.append("jax_moye/_registers.json")
-    expected += [f"*.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "licenses/LICENSE")]
+    expected += [
+        f"*.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
+    ]
     expected.append("*.dist-info/licenses/nanobind/LICENSE")  # nanobind is inside the modules
     found = [f"lacks {pattern}" for pattern in expected if not fnmatch.filter(names, pattern)]
     found += [f"lacks {name}" for name in sorted(sources - set(names))]
@@ -99,6 +102,14 @@ def _metadata_problems(text: str, root: pathlib.Path) -> list[str]:
     if required != set(project["dependencies"]):
         found.append(f"METADATA: requires {sorted(required)}, expected {sorted(project['dependencies'])}")
     return found
+
+
+def _script_problems(text: str, root: pathlib.Path) -> list[str]:
+    expected = tomllib.loads((root / "pyproject.toml").read_text())["project"]["scripts"]
+    parser = configparser.ConfigParser()
+    parser.read_string(text)
+    found = dict(parser["console_scripts"]) if "console_scripts" in parser else {}
+    return [] if found == expected else [f"entry_points.txt: scripts are {found}, expected {expected}"]
 
 
 def _register_problems(text: str, subset: bool, root: pathlib.Path) -> list[str]:
@@ -164,6 +175,8 @@ def problems(
     found = [f"{tag} is not for Linux" for tag in tags if not re.search(r"-(many)?linux", tag)]
     found += _file_problems(names, tags[0], cpu, package_sources(root))
     found += _metadata_problems(read(f"{dist_info}/METADATA").decode(), root)
+    if f"{dist_info}/entry_points.txt" in names:
+        found += _script_problems(read(f"{dist_info}/entry_points.txt").decode(), root)
     if not cpu and "jax_moye/_registers.json" in names:
         found += _register_problems(read("jax_moye/_registers.json").decode(), subset, root)
     for name in fnmatch.filter(names, "jax_moye/*.so"):

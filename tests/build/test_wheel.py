@@ -43,7 +43,7 @@ def installed():
     return {
         file.as_posix(): file.locate()
         for file in distribution.files
-        if file.name not in of_pip and file.suffix != ".pyc"
+        if file.name not in of_pip and file.suffix != ".pyc" and file.parts[0] != ".."  # scripts, in bin/
     }
 
 
@@ -95,6 +95,7 @@ def files(module):
         ).encode(),
         f"{info}/METADATA": "\n".join(lines).encode(),
         f"{info}/RECORD": b"",
+        f"{info}/entry_points.txt": b"[console_scripts]\njax-moye = jax_moye.__main__:main\n",
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nTag: cp312-abi3-manylinux_2_28_x86_64\n",
         f"{info}/licenses/LICENSE": b"",
         f"{info}/licenses/nanobind/LICENSE": b"",
@@ -118,6 +119,7 @@ def test_a_right_wheel(files):
         ("jax_moye/_api/matmul.py", r"lacks jax_moye/_api/matmul\.py"),
         ("jax_moye/py.typed", r"lacks jax_moye/py\.typed"),
         ("jax_moye/_moye_cpu.pyi", r"lacks jax_moye/_moye_cpu\.pyi"),
+        ("entry_points.txt", r"lacks \*\.dist-info/entry_points\.txt"),
         ("licenses/LICENSE", r"lacks \*\.dist-info/licenses/LICENSE"),
         ("licenses/nanobind/LICENSE", r"lacks \*\.dist-info/licenses/nanobind/LICENSE"),
     ],
@@ -155,6 +157,14 @@ def test_metadata_is_pyprojects(files, old, new, fault):
     files[name] = text.replace(old, new).encode()
     (line,) = problems(files)
     assert line.startswith(fault)
+
+
+@pytest.mark.parametrize("text", ["", "[console_scripts]\njax-moye = jax_moye:main\n"], ids=["none", "another"])
+def test_scripts_are_pyprojects(files, text):
+    (name,) = [name for name in files if name.endswith("/entry_points.txt")]
+    files[name] = text.encode()
+    (line,) = problems(files)
+    assert line.startswith("entry_points.txt: scripts are ")
 
 
 @pytest.mark.parametrize(
