@@ -169,7 +169,7 @@ def section(result: Result, charts: dict[str, str]) -> str:
         text.append(f"At the highest clock, in bursts, the core's geometric mean is {geometric_mean(bursts)}.")
     if (picture := ratio_chart(report)) is not None:
         charts[f"{IMAGES}/{stem}_ratio.svg"] = picture
-        text.append(f"![Ratio of each row](images/{stem}_ratio.svg)")
+        text.append(f"![Ratio of each workload](images/{stem}_ratio.svg)")
         text.append("The line in each bar is the ratio's interval. Workloads of one colour belong to one regime.")
     if (picture := roofline(report)) is not None:
         charts[f"{IMAGES}/{stem}_roofline.svg"] = picture
