@@ -1,4 +1,4 @@
-# The architectures the kernels are compiled for: a set for each family of rows.
+# The architectures the kernels are compiled for: a set for each family of configs.
 
 # SASS of one minor version serves the later ones of its major; sm_90 does not run sm_80's. The code of all four is made
 # from compute_80's PTX, which is compiled once: nothing in these kernels asks which GPU it is for, and that step is most
@@ -10,7 +10,7 @@ set(JAX_MOYE_FP8_ARCHS 89 90 100 120)
 # wgmma and setmaxnreg are sm_90a's alone: its code runs on compute capability 9.0 and nowhere else, its PTX likewise.
 set(JAX_MOYE_SM90_ARCHS 90a)
 
-# jax_moye_family(<out> <kernel> <dtype>): which of the sets above a row is compiled for: PORTABLE, FP8 or SM90.
+# jax_moye_family(<out> <kernel> <dtype>): which of the sets above a config is compiled for: PORTABLE, FP8 or SM90.
 function(jax_moye_family out kernel dtype)
   set(family PORTABLE)
   if(kernel MATCHES "^sm90_")

@@ -3,7 +3,7 @@
 #   JAX_MOYE_BUILT_CONFIGS     the configs' names, as the kernels compute them: sm80_multistage_bf16_128x128x32_s4_a16; of
 #                              those, the ones that match JAX_MOYE_CONFIGS
 #   JAX_MOYE_CONFIGS_LEFT_OUT  the other configs' names
-#   JAX_MOYE_CONFIGS_CHECK     a source file that does not compile when the compiler sees another number of rows
+#   JAX_MOYE_CONFIGS_CHECK     a source file that does not compile where the compiler sees another number of configs
 set(_table "${PROJECT_SOURCE_DIR}/cuda/gemm/configs.h")
 set(_template "${PROJECT_SOURCE_DIR}/cuda/gemm/instance.cu.in")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${_table}" "${_template}")
@@ -25,7 +25,7 @@ foreach(_line IN LISTS _lines)
   string(REGEX REPLACE "[{} ]" "" _fields "${_row}")
   string(REPLACE "," ";" _fields "${_fields}")
   list(POP_FRONT _fields _kernel _dtype _sums _m _n _k _stages _cluster_m _cluster_n _alignment)
-  # As ffi/registry.cc names rows: what is usual is left out.
+  # As ffi/registry.cc names configs: what is usual is left out.
   set(_config "${_kernel}_${_dtype}")
   if(NOT "${_dtype}_${_sums}" MATCHES "^(f64_f64|s8_s32|(bf16|f16|f32|tf32|e4m3|e5m2)_f32)$")
     string(APPEND _config "_${_sums}")
@@ -52,7 +52,7 @@ if(_count EQUAL 0)
   message(FATAL_ERROR "cuda/gemm/configs.h: no row found")
 endif()
 if(NOT JAX_MOYE_BUILT_CONFIGS)
-  message(FATAL_ERROR "jax_moye: JAX_MOYE_CONFIGS=${JAX_MOYE_CONFIGS} matches none of the ${_count} rows of cuda/gemm/configs.h")
+  message(FATAL_ERROR "jax_moye: JAX_MOYE_CONFIGS=${JAX_MOYE_CONFIGS} matches none of the ${_count} configs of cuda/gemm/configs.h")
 endif()
 
 set(JAX_MOYE_CONFIGS_CHECK "${PROJECT_BINARY_DIR}/configs_check.cc")
@@ -71,8 +71,8 @@ static_assert(std::size(moye::kGemmConfigs) == @_count@,
   @ONLY)
 
 # jax_moye_instances(<cc|cu> <out> <config>...): writes <build>/<extension>/<config>.<extension> for every config, and
-# <build>/<extension>/gemm/configs.h, the table of these rows alone: with <build>/<extension> before cuda/ among the include
-# folders, ffi/registry.cc registers the rows that were built, and no others.
+# <build>/<extension>/gemm/configs.h, the table of these configs alone: with <build>/<extension> before cuda/ among the include
+# folders, ffi/registry.cc registers the configs that were built, and no others.
 function(jax_moye_instances extension out)
   set(files "")
   foreach(config IN LISTS ARGN)

@@ -53,7 +53,7 @@ set(CMAKE_CUDA_ARCHITECTURES 80-real) # of CMake's own compiler check; every tar
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 
-# jax_moye_cuda_configs(<out>): the configs that have an architecture to be compiled for. sm90_* rows are left out of a
+# jax_moye_cuda_configs(<out>): the configs that have an architecture to be compiled for. Those of sm90_* are left out of a
 # build for sm_80 alone; says so.
 function(jax_moye_cuda_configs out)
   set(kept "")
@@ -68,12 +68,12 @@ function(jax_moye_cuda_configs out)
     endif()
   endforeach()
   if(dropped)
-    message(STATUS "jax_moye: ${dropped} rows have no code for the architectures ${JAX_MOYE_CUDA_ARCHS} and are left out")
+    message(STATUS "jax_moye: ${dropped} configs have no code for the architectures ${JAX_MOYE_CUDA_ARCHS} and are left out")
   endif()
   set(${out} "${kept}" PARENT_SCOPE)
 endfunction()
 
-# jax_moye_cuda_kernels(<target> <file>...): an object library of rows, each compiled for its family's architectures. A spill,
+# jax_moye_cuda_kernels(<target> <file>...): an object library of configs, each compiled for its family's architectures. A spill,
 # a stack frame, a warning or an advisory of ptxas is an error.
 function(jax_moye_cuda_kernels target)
   add_library(${target} OBJECT ${ARGN})
@@ -94,7 +94,7 @@ function(jax_moye_cuda_kernels target)
   target_compile_options(${target} PRIVATE -Xptxas=-v,-warn-spills,-warn-lmem-usage -Werror=all-warnings)
 endfunction()
 
-# jax_moye_inspect_kernels(<module> <kernels>): after linking, the registers of each row into _registers.json, which is
+# jax_moye_inspect_kernels(<module> <kernels>): after linking, the registers of each config into _registers.json, which is
 # installed beside the module, and, where a disassembler is found, the rules of tools/sass_rules.json on the machine code.
 function(jax_moye_inspect_kernels module kernels)
   set(registers "${PROJECT_BINARY_DIR}/_registers.json")

@@ -1,4 +1,4 @@
-// The CPU handler: the same row of the table, run in the emulator, one worker per core.
+// The CPU handler: the same config, run in the emulator, one worker per core.
 #include <algorithm>
 #include <cstdint>
 #include <string>

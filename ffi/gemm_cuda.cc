@@ -18,15 +18,15 @@ ffi::Error to_error(cudaError_t error, char const* what) {
   return ffi::Error(code, std::string("jax_moye: ") + what + ": " + cudaGetErrorString(error));
 }
 
-/// Loads the row's kernels on `device`, once. Loading takes a lock in the driver and can deadlock against a running
+/// Loads the config's kernels on `device`, once. Loading takes a lock in the driver and can deadlock against a running
 /// collective, hence before execution; concurrent first calls may load twice, which is harmless.
 ffi::Error prepare_on_device(RegisteredGemm const& gemm, int device) {
   constexpr int kMaxDevices = 64;
   constexpr int kMaxConfigs = 1024;
   static std::array<std::array<std::atomic<bool>, kMaxConfigs>, kMaxDevices> done;
-  size_t const row = size_t(&gemm - registered_gemms().data());
-  bool const known = device < kMaxDevices && row < kMaxConfigs;
-  if (known && done[device][row].load(std::memory_order_acquire)) return ffi::Error::Success();
+  size_t const index = size_t(&gemm - registered_gemms().data());
+  bool const known = device < kMaxDevices && index < kMaxConfigs;
+  if (known && done[device][index].load(std::memory_order_acquire)) return ffi::Error::Success();
 
   int current = 0;
   if (auto error = to_error(cudaGetDevice(&current), "cudaGetDevice"); error.failure()) return error;
@@ -34,7 +34,7 @@ ffi::Error prepare_on_device(RegisteredGemm const& gemm, int device) {
   Status const status = gemm.entry.prepare();
   if (auto error = to_error(cudaSetDevice(current), "cudaSetDevice"); error.failure()) return error;
   if (!status.ok()) return ffi::Error::Internal(gemm_error(gemm.name, {}, status.message).message);
-  if (known) done[device][row].store(true, std::memory_order_release);
+  if (known) done[device][index].store(true, std::memory_order_release);
   return ffi::Error::Success();
 }
 

@@ -28,31 +28,31 @@ nb::dict describe(RegisteredGemm const& gemm) {
   for (size_t i = 0; i < kOrders.size(); ++i) {
     if (gemm.entry.facts.orders >> i & 1u) orders.append(kOrders[i]);
   }
-  nb::dict row;
-  row["name"] = gemm.name;
-  row["kernel"] = kernel_name(config.kernel);
-  row["dtype"] = dtype_name(config.dtype);
-  row["accumulator"] = dtype_name(config.accumulator);
-  row["out_dtypes"] = nb::tuple(out_dtypes);
-  row["tile"] = nb::make_tuple(config.tile.m, config.tile.n, config.tile.k);
-  row["stages"] = config.stages;
-  row["cluster"] = nb::make_tuple(config.cluster.m, config.cluster.n);
-  row["alignment"] = config.alignment;
-  row["orders"] = nb::tuple(orders);
-  row["any_stride"] = gemm.entry.facts.any_stride;
-  row["threads"] = gemm.entry.facts.threads;
-  row["consumers"] = gemm.entry.facts.consumers;
-  row["consumer_tile"] = nb::make_tuple(gemm.entry.facts.consumer_tile.m, gemm.entry.facts.consumer_tile.n);
-  row["smem_bytes"] = gemm.entry.facts.smem_bytes;
-  row["min_arch"] = gemm.entry.facts.min_arch;
-  row["max_arch"] = gemm.entry.facts.max_arch;
-  return row;
+  nb::dict fields;
+  fields["name"] = gemm.name;
+  fields["kernel"] = kernel_name(config.kernel);
+  fields["dtype"] = dtype_name(config.dtype);
+  fields["accumulator"] = dtype_name(config.accumulator);
+  fields["out_dtypes"] = nb::tuple(out_dtypes);
+  fields["tile"] = nb::make_tuple(config.tile.m, config.tile.n, config.tile.k);
+  fields["stages"] = config.stages;
+  fields["cluster"] = nb::make_tuple(config.cluster.m, config.cluster.n);
+  fields["alignment"] = config.alignment;
+  fields["orders"] = nb::tuple(orders);
+  fields["any_stride"] = gemm.entry.facts.any_stride;
+  fields["threads"] = gemm.entry.facts.threads;
+  fields["consumers"] = gemm.entry.facts.consumers;
+  fields["consumer_tile"] = nb::make_tuple(gemm.entry.facts.consumer_tile.m, gemm.entry.facts.consumer_tile.n);
+  fields["smem_bytes"] = gemm.entry.facts.smem_bytes;
+  fields["min_arch"] = gemm.entry.facts.min_arch;
+  fields["max_arch"] = gemm.entry.facts.max_arch;
+  return fields;
 }
 
 nb::list configs() {
-  nb::list rows;
-  for (RegisteredGemm const& gemm : registered_gemms()) rows.append(describe(gemm));
-  return rows;
+  nb::list all;
+  for (RegisteredGemm const& gemm : registered_gemms()) all.append(describe(gemm));
+  return all;
 }
 
 int64_t workspace_bytes(std::string_view config, std::vector<int64_t> const& sizes,
@@ -80,7 +80,8 @@ int64_t workspace_bytes(std::string_view config, std::vector<int64_t> const& siz
 
 void add_common_functions(nb::module_& module) {
   module.attr("api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
-  module.def("configs", &configs, "The rows of gemm/configs.h with what each kernel reports about itself, as dicts.");
+  module.def("configs", &configs,
+             "The configs of gemm/configs.h with what each kernel reports about itself, as dicts.");
   module.def("workspace_bytes", &workspace_bytes, nb::arg("config"), nb::arg("sizes"), nb::arg("a_strides"),
              nb::arg("b_strides"), nb::arg("d_strides"), nb::arg("out_dtype"),
              "Bytes of workspace that a call with these attributes needs.");

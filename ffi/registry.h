@@ -1,4 +1,4 @@
-// The launch table: one GemmEntry per row of gemm/configs.h, found by the row's name.
+// The launch table: one GemmEntry per config of gemm/configs.h, found by its name.
 #pragma once
 
 #include <span>
@@ -9,8 +9,8 @@
 
 namespace moye {
 
-/// The row's name, computed from its fields: "sm80_multistage_bf16_128x128x32_s4_a16". The accumulator and the cluster
-/// are named where they are not the usual ones: "sm90_cooperative_bf16_128x256x64_s4_c2x1_a16".
+/// The config's name, computed from its fields: "sm80_multistage_bf16_128x128x32_s4_a16". The accumulator and the
+/// cluster are named where they are not the usual ones: "sm90_cooperative_bf16_128x256x64_s4_c2x1_a16".
 std::string config_name(GemmConfig const& config);
 
 struct RegisteredGemm {
@@ -19,10 +19,10 @@ struct RegisteredGemm {
   GemmEntry entry;
 };
 
-/// All rows, in the table's order.
+/// All configs, in the table's order.
 std::span<RegisteredGemm const> registered_gemms();
 
-/// The row of that name, or null.
+/// The config of that name, or null.
 RegisteredGemm const* find_gemm(std::string_view name);
 
 }  // namespace moye

@@ -1,4 +1,4 @@
-// The seam between ffi/ and the kernels: what a row of the table is, what a call is, what a kernel reports.
+// The seam between ffi/ and the kernels: what a config is, what a call is, what a kernel reports.
 // Plain C++20, no CUDA header, so that g++ and nvcc both read it.
 #pragma once
 
@@ -61,7 +61,7 @@ constexpr int item_bytes(Dtype dtype) {
   }
 }
 
-/// What products of `dtype` are summed in where a row of the table does not say otherwise.
+/// What products of `dtype` are summed in where a config does not say otherwise.
 constexpr Dtype default_accumulator(Dtype dtype) {
   return dtype == Dtype::f64 ? Dtype::f64 : dtype == Dtype::s8 ? Dtype::s32 : Dtype::f32;
 }
@@ -78,7 +78,7 @@ struct ClusterMN {
   int m, n;
 };
 
-/// What is compiled: one row of gemm/configs.h. A structural type, so a row can be a template argument.
+/// What is compiled: one row of gemm/configs.h. A structural type, so a config can be a template argument.
 struct GemmConfig {
   Kernel kernel;
   Dtype dtype;        // of a and b
@@ -163,6 +163,6 @@ template <GemmConfig kConfig>
 struct Gemm;  // one partial specialization per kernel file
 
 template <GemmConfig kConfig>
-GemmEntry gemm_entry();  // defined once per row, in its own translation unit
+GemmEntry gemm_entry();  // defined once per config, in its own translation unit
 
 }  // namespace moye

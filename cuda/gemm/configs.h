@@ -1,4 +1,4 @@
-// THE TABLE: one row = one compiled kernel. CMake reads the rows and writes one source file per row.
+// THE TABLE: one row = one config, a compiled kernel. CMake reads the rows and writes one source file for each.
 #pragma once
 
 #include "gemm/config.h"

@@ -9,7 +9,7 @@ namespace moye {
 /// The widest instruction, (M,N,K) = (16,8,16) for 16-bit operands, (16,8,8) for TF32, (16,8,32) for bytes, (8,8,4) for
 /// doubles. sm_80 has it, except for 8-bit floats, which sm_89 brought.
 template <Dtype kDtype, Dtype kAccumulator>
-struct Sm80Mma;  // not defined: sm_80 has no instruction for this row of gemm/configs.h
+struct Sm80Mma;  // not defined: sm_80 has no instruction for this config
 template <>
 struct Sm80Mma<Dtype::bf16, Dtype::f32> {
   using Op = SM80_16x8x16_F32BF16BF16F32_TN;
