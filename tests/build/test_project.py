@@ -96,6 +96,11 @@ def test_readme_names_what_is_there():
         assert (ROOT / name).exists(), name
 
 
+def test_readme_is_short():
+    generated = r"<!-- (\w+): begin -->.*?<!-- \1: end -->"
+    assert len(re.sub(generated, "", README, flags=re.DOTALL).splitlines()) <= 200
+
+
 def map_lines(words):
     """The lines of README's map that say where `words` is."""
     return [line for line in README.split("## Map")[1].splitlines() if words in line]
