@@ -99,24 +99,6 @@ def test_traced_sizes():
         jax.jit(lambda n: interpreted(jnp.zeros((n, 4)), B))(3)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"mode": "fast"},
-        {"seed": -1},
-        {"seed": 1.5},
-        {"seed": True},
-        {"seed": 2**63},
-        {"detect_races": "yes"},
-        {"detect_races": None},
-    ],
-    ids=repr,
-)
-def test_interpret_params(arguments):
-    with pytest.raises(ValueError, match=f"InterpretParams: {next(iter(arguments))} is"):
-        jax_moye.InterpretParams(**arguments)
-
-
 @pytest.mark.parametrize("dtype", ["int16", "int32", "uint8", "uint16", "bool", "complex64", "float8_e4m3fnuz"])
 def test_dtypes_no_kernel_takes(dtype):
     a = jnp.ones((4, 4), dtype)

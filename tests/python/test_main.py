@@ -54,11 +54,6 @@ def test_what_is_no_command_ends_with_2(argv, capsys):
     assert "python -m jax_moye: error: " in capsys.readouterr().err
 
 
-def test_the_table(capsys):
-    assert main(["configs"]) == 0
-    assert capsys.readouterr().out == f"{jax_moye.configs()}\n"
-
-
 def test_version(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--version"])

@@ -11,7 +11,6 @@ from jax import lax
 from python.support import custom_calls, data_movements, integers, kernel_calls, lowered_text
 
 import jax_moye
-from jax_moye._api import arguments
 
 dot_general = functools.partial(jax_moye.dot_general, implementation="moye", interpret=True)
 einsum = functools.partial(jax_moye.einsum, implementation="moye", interpret=True)
@@ -149,15 +148,6 @@ def test_out_sharding_of_the_wrong_kind_is_laxs_error():
             for f in (jax_moye.dot_general, lax.dot_general)
         )
         assert ours == theirs
-
-
-def test_a_dtype_that_is_not_there_is_named_in_jaxs_warning():
-    with pytest.warns(UserWarning, match="float64"):
-        assert jax_moye.dot_general(V, V, VECTORS, preferred_element_type=np.float64).dtype == jnp.float32
-    with pytest.warns(UserWarning, match="float64"):
-        assert jax_moye.matmul(V, V, preferred_element_type="float64").dtype == jnp.float32
-    with jax.enable_x64(True):
-        assert jax_moye.matmul(V, V, preferred_element_type="float64").dtype == jnp.float64
 
 
 def test_errors_about_our_options_are_ours():
@@ -388,11 +378,3 @@ def test_matmul_raises_what_jnp_raises(args):
         jnp.matmul(*args[:2], **options)
     with pytest.raises(type(theirs.value)):
         jax_moye.matmul(*args[:2], **options)
-
-
-def test_precision_is_canonicalized_as_by_jax():
-    for precision in (None, "default", "highest", lax.Precision.HIGH, ("high", "high"), "TF32_TF32_F32"):
-        (equation,) = jax.make_jaxpr(lambda x, p=precision: lax.dot_general(x, x, VECTORS, p))(V).eqns
-        assert arguments.canonical_precision(precision) == equation.params["precision"]
-    with jax.default_matmul_precision("BF16_BF16_F32"):
-        assert arguments.canonical_precision(None) is lax.DotAlgorithmPreset.BF16_BF16_F32

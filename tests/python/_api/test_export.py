@@ -13,7 +13,6 @@ import pytest
 from python.support import FUSED_TARGET, TARGET, custom_calls, integers
 
 import jax_moye
-from jax_moye import _compat
 from jax_moye._kernels import ffi
 
 pytest.importorskip("flatbuffers")
@@ -234,40 +233,3 @@ def test_programs_for_several_devices(kind, monkeypatch):
 
 
 # ----------------------------------------------------------------------------------- for GPUs that are not here
-
-no_gpu = pytest.mark.skipif(_compat.cuda_arch() is not None, reason="there is a GPU")
-
-
-def config_of(text):
-    (call,) = custom_calls(text)
-    return next(row for row in jax_moye.configs() if row.name == call.config)
-
-
-@no_gpu
-def test_the_target_is_an_option(monkeypatch):
-    monkeypatch.delenv("JAX_MOYE_CUDA_ARCH", raising=False)
-    program = jax.jit(kernels).trace(bf16(4096, 4096), bf16(4096, 4096))
-    lower = lambda: config_of(program.lower(lowering_platforms=("cuda",)).as_text())  # noqa: E731
-    usual = lower()
-    assert usual.max_arch == 90  # an H200's
-    with jax_moye.cuda_target(80):
-        assert lower().min_arch == 80
-        with jax_moye.cuda_target(100):
-            assert lower().max_arch == 0
-        assert lower().min_arch == 80  # from a cache, and the right one
-    assert lower() == usual
-    monkeypatch.setenv("JAX_MOYE_CUDA_ARCH", "80")
-    jax.clear_caches()
-    assert lower().min_arch == 80
-    with jax_moye.cuda_target(90):
-        assert lower() == usual
-    monkeypatch.setenv("JAX_MOYE_CUDA_ARCH", "sm_80")
-    jax.clear_caches()
-    with pytest.raises(ValueError, match="JAX_MOYE_CUDA_ARCH is an architecture such as 90, not 'sm_80'"):
-        lower()
-
-
-def test_a_target_is_a_number():
-    for wrong, error in (("90", TypeError), (True, TypeError), (9, ValueError)):
-        with pytest.raises(error, match="cuda_target: arch is"):
-            jax_moye.cuda_target(wrong)

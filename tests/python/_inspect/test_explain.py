@@ -20,11 +20,9 @@ from jax_moye._inspect.explain import explain_shape, parse_shape
 from jax_moye._inspect.report import Report, measure_gemm
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import ConfigTable, GemmConfig
-from jax_moye._kernels.devices import DEVICES, find_device, of_jax
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._selection import cost, measurements, plan, select
 from jax_moye._selection.problem import NotServedError
-from jax_moye.layout.resources import ARCHS
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "explain"
 UPDATE = "JAX_MOYE_UPDATE_GOLDEN"
@@ -381,68 +379,6 @@ def test_dimension_numbers_and_arrays():
 
 
 # ------------------------------------------------------------------------------------------------------------ devices
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype", "teraflops"),  # of the data sheets, dense
-    [
-        ("h200", "bf16", 989),
-        ("h200", "e4m3", 1979),
-        ("h100", "tf32", 495),
-        ("a100", "f16", 312),
-        ("a100", "s8", 624),
-        ("a100", "f64", 19.5),
-        ("a100", "f32", 19.5),
-        ("l40s", "bf16", 362),
-        ("l4", "f16", 121),
-        ("rtx4090", "bf16", 165),
-        ("rtx3090", "f16", 71),
-        ("v100", "f16", 125),
-        ("t4", "f16", 65),
-        ("b200", "bf16", 2250),
-        ("rtx5090", "bf16", 210),
-    ],
-)
-def test_peaks_are_the_data_sheets(name, dtype, teraflops):
-    assert DEVICES[name].flops(dtype) == pytest.approx(teraflops * 1e12, rel=0.01)
-
-
-def test_devices_have_limits():
-    for device in DEVICES.values():
-        assert f"sm_{device.arch}" in ARCHS
-        assert device.to_dict()["smem_per_cta"] == device.limits.smem_per_cta
-        json.dumps(device.to_dict())
-
-
-class FakeGpu:
-    platform = "gpu"
-
-    def __init__(self, kind, capability, cores):
-        self.device_kind, self.compute_capability, self.core_count = kind, capability, cores
-
-
-def test_gpus_of_this_process():
-    assert of_jax(FakeGpu("NVIDIA H200", "9.0", 132)) is DEVICES["h200"]
-    assert of_jax(FakeGpu("NVIDIA A100-SXM4-80GB", "8.0", 108)) is DEVICES["a100"]
-    assert of_jax(FakeGpu("NVIDIA L40S", "8.9", 142)) is DEVICES["l40s"]
-    assert of_jax(FakeGpu("Tesla V100-SXM2-16GB", "7.0", 80)) is DEVICES["v100"]
-    unknown = of_jax(FakeGpu("NVIDIA Novelty", "9.0", 77))
-    assert (unknown.arch, unknown.multiprocessors) == (90, 77)
-    slice_of_one = of_jax(FakeGpu("NVIDIA H200 MIG 1g.18gb", "9.0", 16))
-    assert slice_of_one.multiprocessors == 16
-    found = jax_moye.explain((64, 64), (64, 64), bf16, implementation="moye", device=unknown)[0]
-    assert found.resources()["slots"] % 77 == 0
-    assert not found.is_calibrated
-    assert "which row is first, and no more" in str(found)
-
-
-def test_which_device_is_meant(monkeypatch):
-    assert find_device("H200") is find_device(90) is find_device("sm_90a") is DEVICES["h200"]
-    assert find_device("NVIDIA H100 PCIe") is DEVICES["h100-pcie"]
-    with jax_moye.cuda_target(80):
-        assert find_device() is DEVICES["a100"]
-    with pytest.raises(TypeError, match="is a device of cpu"):
-        find_device(jax.devices("cpu")[0])
 
 
 # --------------------------------------------------------------------------------------------- the command and report

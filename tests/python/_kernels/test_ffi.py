@@ -1,4 +1,4 @@
-"""The binding that the tests of the kernels call."""
+"""The binding that the tests of the kernels call, and whether its handlers may be registered."""
 
 import jax.numpy as jnp
 import ml_dtypes
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import jax_moye
-from jax_moye import _moye_cpu
+from jax_moye import _compat, _moye_cpu
+from jax_moye._kernels import ffi
 from jax_moye._kernels.dtypes import JAX_NAMES
 
 CONFIG = "sm80_multistage_bf16_64x64x64_s3_a16"
@@ -128,3 +129,16 @@ def test_workspace_bytes():
         _moye_cpu.workspace_bytes("nope", sizes, strides, strides, strides, "bf16")
     with pytest.raises(ValueError, match="four sizes"):
         _moye_cpu.workspace_bytes(CONFIG, sizes[:3], strides, strides, strides, "bf16")
+
+
+def test_a_too_new_header_is_not_registered(monkeypatch):
+    ffi.why_unavailable.cache_clear()
+    monkeypatch.setattr(_compat, "runtime_ffi_version", lambda: (0, 2))
+    reason = ffi.why_unavailable.__wrapped__("cpu")
+    assert "built for version 0." in reason
+    assert "has 0.2" in reason
+    monkeypatch.setattr(_compat, "runtime_ffi_version", lambda: None)
+    assert ffi.why_unavailable.__wrapped__("cpu") is None
+    monkeypatch.undo()
+    assert _compat.runtime_ffi_version() >= (0, 3)
+    assert "built without kernels for rocm" in ffi.why_unavailable.__wrapped__("rocm")

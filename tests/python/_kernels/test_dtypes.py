@@ -1,0 +1,42 @@
+"""The one table of dtypes: its names are JAX's, its sizes NumPy's, and every config is about dtypes of it."""
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+import jax_moye
+from jax_moye._kernels import dtypes
+from jax_moye._kernels.dtypes import DTYPES, numpy_dtype
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_names_are_jaxs_and_sizes_numpys(name):
+    assert numpy_dtype(name) == jnp.dtype(dtypes.JAX_NAMES[name])
+    assert numpy_dtype(name).itemsize == dtypes.ITEM_BYTES[name]
+
+
+def test_a_name_of_jax_has_one_short_name():
+    assert set(dtypes.SHORT_NAMES.values()) == DTYPES.keys() - {"tf32"}
+    assert set(dtypes.SHORT_NAMES) == set(dtypes.JAX_NAMES.values())
+    assert dtypes.SHORT_NAMES["float32"] == "f32"
+    assert numpy_dtype("bf16") == ml_dtypes.bfloat16
+    assert numpy_dtype("tf32") == np.float32
+
+
+def test_what_a_user_may_multiply():
+    assert dtypes.OPERAND_NAMES.keys() == DTYPES.keys() - {"tf32", "s32"}
+    assert dtypes.USUAL_ACCUMULATOR.keys() == DTYPES.keys() - {"s32"}
+    assert set(dtypes.USUAL_ACCUMULATOR.values()) <= DTYPES.keys()
+
+
+def test_the_configs_dtypes_are_in_the_table():
+    for config in jax_moye.configs():
+        assert config.dtype in dtypes.USUAL_ACCUMULATOR
+        assert set(config.out_dtypes) <= DTYPES.keys()
+        assert config.accumulator.removesuffix("_fast") in DTYPES
+
+
+def test_the_table_does_not_change():
+    with pytest.raises(TypeError):
+        dtypes.JAX_NAMES["bf16"] = "float32"
