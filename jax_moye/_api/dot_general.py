@@ -52,7 +52,7 @@ def dot_general(
       precision: as in `jax_moye.matmul`.
       preferred_element_type: dtype of the result, by default the wider of the operands'.
       out_sharding: as in `jax_moye.matmul`, likewise the following.
-      config: a row of `jax_moye.configs()` or its name.
+      config: one of `jax_moye.configs()` or its name.
       implementation: None, "moye" or "xla".
       interpret: None, a bool or InterpretParams.
       deterministic: True promises the same bits in every run.
@@ -196,7 +196,7 @@ def einsum(
       precision: as in `jax_moye.matmul`.
       preferred_element_type: dtype of the result, by default the operands' promoted.
       out_sharding: as in `jax_moye.matmul`, likewise the following; the options are those of every product.
-      config: a row of `jax_moye.configs()` or its name.
+      config: one of `jax_moye.configs()` or its name.
       implementation: None, "moye" or "xla".
       interpret: None, a bool or InterpretParams.
       deterministic: True promises the same bits in every run.

@@ -100,60 +100,60 @@ def facts_of(kernel: str) -> KernelFacts:
 
 
 class ConfigTable(Sequence[GemmConfig]):
-    """An immutable sequence of rows; prints as a table."""
+    """An immutable sequence of configs; prints as a table."""
 
-    def __init__(self, rows: Iterable[GemmConfig]) -> None:
-        """Keeps the rows in their order."""
-        self._rows = tuple(rows)
-        self._hash = hash(self._rows)  # once: a table is part of the key of every cache of selections
+    def __init__(self, configs: Iterable[GemmConfig]) -> None:
+        """Keeps the configs in their order."""
+        self._configs = tuple(configs)
+        self._hash = hash(self._configs)  # once: a table is part of the key of every cache of selections
 
     def __len__(self) -> int:
-        """The number of rows."""
-        return len(self._rows)
+        """The number of configs."""
+        return len(self._configs)
 
     def __iter__(self) -> Iterator[GemmConfig]:
-        """Iterates over the rows."""
-        return iter(self._rows)
+        """Iterates over the configs."""
+        return iter(self._configs)
 
     @overload
     def __getitem__(self, index: int) -> GemmConfig: ...
     @overload
     def __getitem__(self, index: slice) -> ConfigTable: ...
     def __getitem__(self, index):
-        """A row, or the table of a slice."""
-        return ConfigTable(self._rows[index]) if isinstance(index, slice) else self._rows[index]
+        """A config, or the table of a slice."""
+        return ConfigTable(self._configs[index]) if isinstance(index, slice) else self._configs[index]
 
     def __eq__(self, other: object) -> bool:
-        """Whether the rows are equal."""
-        return isinstance(other, ConfigTable) and self._rows == other._rows
+        """Whether the configs are equal."""
+        return isinstance(other, ConfigTable) and self._configs == other._configs
 
     def __hash__(self) -> int:
-        """Of the rows."""
+        """Of the configs."""
         return self._hash
 
     def __repr__(self) -> str:
-        """The table, one line per row."""
-        return _render(self._rows)
+        """The table, one line per config."""
+        return _render(self._configs)
 
 
 _COLUMNS: Mapping[str, Any] = types.MappingProxyType(
     {
-        "name": lambda row: row.name,
-        "out": lambda row: " ".join(row.out_dtypes),
-        "tile": lambda row: "x".join(map(str, row.tile)),
-        "stages": lambda row: row.stages,
-        "align": lambda row: row.alignment,
-        "orders": lambda row: " ".join(row.orders) + (" any" if row.any_stride else ""),
-        "threads": lambda row: row.threads,
-        "smem": lambda row: row.smem_bytes,
-        "regs": lambda row: max(row.registers.values()) if row.registers else "-",
-        "arch": lambda row: row.archs,
+        "name": lambda config: config.name,
+        "out": lambda config: " ".join(config.out_dtypes),
+        "tile": lambda config: "x".join(map(str, config.tile)),
+        "stages": lambda config: config.stages,
+        "align": lambda config: config.alignment,
+        "orders": lambda config: " ".join(config.orders) + (" any" if config.any_stride else ""),
+        "threads": lambda config: config.threads,
+        "smem": lambda config: config.smem_bytes,
+        "regs": lambda config: max(config.registers.values()) if config.registers else "-",
+        "arch": lambda config: config.archs,
     }
 )
 
 
-def _render(rows: Iterable[GemmConfig]) -> str:
-    cells = [[str(column(row)) for column in _COLUMNS.values()] for row in rows]
+def _render(configs: Iterable[GemmConfig]) -> str:
+    cells = [[str(column(config)) for column in _COLUMNS.values()] for config in configs]
     return "\n".join(text_table([list(_COLUMNS), *cells]))
 
 
@@ -174,37 +174,37 @@ def configs() -> ConfigTable:
 
     Example:
       >>> import jax_moye
-      >>> {row.dtype for row in jax_moye.configs()} >= {"bf16", "f16", "f32", "f64"}
+      >>> {config.dtype for config in jax_moye.configs()} >= {"bf16", "f16", "f32", "f64"}
       True
     """
     from jax_moye import _moye_cpu  # here, so that importing jax_moye does not load it
 
     registers = _read_registers()
-    rows = []
-    for row in _moye_cpu.configs():
+    found = []
+    for row in _moye_cpu.configs():  # of cuda/gemm/configs.h
         of_row = registers.get(row["name"])
-        rows.append(GemmConfig(**row, registers=None if of_row is None else types.MappingProxyType(dict(of_row))))
-    return ConfigTable(rows)
+        found.append(GemmConfig(**row, registers=None if of_row is None else types.MappingProxyType(dict(of_row))))
+    return ConfigTable(found)
 
 
 @functools.cache
 def _by_name() -> Mapping[str, GemmConfig]:
-    return {row.name: row for row in configs()}
+    return {config.name: config for config in configs()}
 
 
 def find_config(config: str | GemmConfig) -> GemmConfig:
-    """The row of the table that a name or a row stands for.
+    """The config of the table that a name or a config stands for.
 
     Raises:
-      ValueError: no row has this name; the message lists close ones.
+      ValueError: no config has this name; the message lists close ones.
       TypeError: config is neither a str nor a GemmConfig.
     """
     if not isinstance(config, (str, GemmConfig)):
-        raise TypeError(f"config is the name of a compiled kernel or a row of jax_moye.configs(), not {config!r}")
+        raise TypeError(f"config is the name of a compiled kernel or a config of jax_moye.configs(), not {config!r}")
     name = config if isinstance(config, str) else config.name
-    rows = _by_name()
-    if name in rows:
-        return rows[name]
-    close = difflib.get_close_matches(name, rows, n=5, cutoff=0.5)
+    known = _by_name()
+    if name in known:
+        return known[name]
+    close = difflib.get_close_matches(name, known, n=5, cutoff=0.5)
     hint = f"close names are {', '.join(close)}" if close else "jax_moye.configs() lists the names"
     raise ValueError(f"no compiled kernel is named {name!r}; {hint}")

@@ -1,9 +1,9 @@
 """The GPUs that predictions are about: what their data sheets say, and what a GPU at hand says of itself.
 
 Limits of an architecture (shared memory, registers, resident threads) are in `layout.resources.ARCHS`, which this table
-refers to. Numbers of a board come from NVIDIA's data sheets and white papers, named beside each row; a clock is the one
-that the data sheet's dense tensor-core rate implies, since that is what a roofline needs. They were written down
-without the documents at hand, and only the H200 has been seen: check a row before you rely on it. Boards in use hold
+refers to. Numbers of a device come from NVIDIA's data sheets and white papers, named beside each line; a clock is the
+one that the data sheet's dense tensor-core rate implies, since that is what a roofline needs. They were written down
+without the documents at hand, and only the H200 has been seen: check a line before you rely on it. GPUs in use hold
 lower clocks under load: docs/performance.md has what ours did.
 """
 
@@ -60,7 +60,7 @@ class Device:
       name: short, e.g. "h200"; what `explain(device=...)` takes.
       kind: what JAX calls it (`jax.Device.device_kind`), or the beginning of that.
       arch: ten times the compute capability, e.g. 90.
-      multiprocessors: of the board, not of the full chip.
+      multiprocessors: of the device, not of the full chip.
       clock_mhz: of the multiprocessors at the data sheet's peak; None where nobody says.
       memory_bytes_per_s: of the data sheet; None where nobody says.
       l2_bytes: of the L2 cache; None where nobody says.
@@ -150,7 +150,7 @@ _KNOWN = (
 # fmt: on
 
 DEVICES: Mapping[str, Device] = MappingProxyType({device.name: device for device in _KNOWN})
-# What stands for an architecture that is named without a board.
+# What stands for an architecture that is named without a device.
 _USUAL = {70: "v100", 75: "t4", 80: "a100", 86: "a10", 89: "l40s", 90: "h200", 100: "b200", 120: "rtx5090"}
 
 
@@ -158,7 +158,7 @@ def find_device(device: str | int | Device | jax.Device | None = None) -> Device
     """The GPU that is meant.
 
     Args:
-      device: a name in `DEVICES`, e.g. "h200"; an architecture, e.g. 90 or "sm_90", for the usual board of it; a
+      device: a name in `DEVICES`, e.g. "h200"; an architecture, e.g. 90 or "sm_90", for the usual device of it; a
         `Device`; a CUDA device of JAX. None: this process's first GPU, unless `cuda_target` or JAX_MOYE_CUDA_ARCH name
         an architecture; without any an H200.
 
@@ -207,7 +207,7 @@ def _first_gpu_of_jax() -> Device | None:
 
 @functools.cache
 def of_jax(device: jax.Device) -> Device:
-    """A GPU of this process: the table's row for its kind; what JAX and the driver say of it where there is none.
+    """A GPU of this process: the table's device of its kind; what JAX and the driver say of it where there is none.
 
     Args:
       device: of the CUDA platform.

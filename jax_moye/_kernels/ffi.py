@@ -53,7 +53,7 @@ def why_unavailable(platform: str) -> str | None:
 
 @functools.cache
 def built(platform: str) -> frozenset[str] | None:
-    """The names of the rows that a platform's module has; None where there is no module.
+    """The names of the configs that a platform's module has; None where there is no module.
 
     A CUDA module may have fewer than the emulator: code of sm_90a is in no build for sm_80.
     """

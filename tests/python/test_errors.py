@@ -63,7 +63,7 @@ def test_dtypes_jax_does_not_have():
             "close names are sm80_multistage_bf16_128x128x32_s4_a16",
         ),
         ("config", "?", ValueError, r"no compiled kernel is named '\?'; jax_moye.configs\(\) lists the names"),
-        ("config", 3, TypeError, "config is the name of a compiled kernel or a row"),
+        ("config", 3, TypeError, "config is the name of a compiled kernel or a config"),
         ("implementation", "cuda", ValueError, "implementation is None, 'moye' or 'xla', not 'cuda'"),
         ("interpret", "yes", TypeError, "interpret is None, a bool or a jax_moye.InterpretParams, not 'yes'"),
         ("interpret", 1, TypeError, "interpret is None, a bool"),
