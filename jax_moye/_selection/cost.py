@@ -24,6 +24,7 @@ _READ_BYTES_PER_US = 4.07e6  # of memory, streamed
 _WRITE_BYTES_PER_US = 3.4e6
 _PACK_BYTES_PER_US = 2.0e6  # read and written by the kernel that packs an operand
 _LATENCY_US = 0.8  # of memory: a CTA waits that long for as many k-tiles as it has in flight
+_WARPGROUP = 128  # threads
 _FEW_ROWS = 16  # of d: fewer take some kernels longer
 _UNTIMED = 100.0  # times as long: a tile of which a kernel needs a factor and has none
 # What a program of many calls spends on one of ours, on the host: no product takes less in it. See cost_xla.
@@ -169,9 +170,7 @@ def _of_row(config: GemmConfig) -> _OfRow:
 
 def _finish_us(config: GemmConfig) -> float:
     """Of 1000 elements of a tile, with an epilogue; 0.0 where that takes no longer than without."""
-    tile_m, tile_n, _ = config.tile
-    consumers = 1 if config.kernel == "sm90_pingpong" else config.threads // 128 - 1
-    sums = tile_m * tile_n // (128 * max(1, consumers))  # of a thread
+    sums = config.consumer_tile[0] * config.consumer_tile[1] // _WARPGROUP  # of a thread
     return next((us for most, us in facts_of(config.kernel).speed.finish_us if sums <= most), 0.0)
 
 

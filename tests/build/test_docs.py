@@ -17,12 +17,9 @@ import pytest
 
 import jax_moye
 from jax_moye.__main__ import main
-from tests import cxx
-from tests.emulated.driver import DRIVER, instance_source, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-KERNEL_PAGE = (DOCS / "adding_a_kernel.md").read_text()
 
 
 def load(path):
@@ -288,42 +285,6 @@ def test_links_lead_to_files(page):
             if heading:
                 titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
                 assert heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, target
-
-
-# A kernel as the page says ---------------------------------------------------------------------------------------
-
-
-def edits():
-    """File, old and new text of each of the page's diffs."""
-    for file, diff in re.findall(r"<!-- edit: (\S+) -->\n```diff\n(.*?)^```$", KERNEL_PAGE, re.MULTILINE | re.DOTALL):
-        lines = diff.splitlines(keepends=True)
-        yield file, *("".join(line[1:] for line in lines if line[0] in (" ", sign)) for sign in "-+")
-
-
-def test_the_kernel_that_the_page_adds(tmp_path):
-    gemm = tmp_path / "gemm"
-    gemm.mkdir()
-    for path in (ROOT / "cuda/gemm").iterdir():
-        (gemm / path.name).write_text(path.read_text())
-    for file, old, new in edits():
-        path = tmp_path / pathlib.Path(file).relative_to("cuda")
-        text = path.read_text()
-        assert text.count(old) == 1, f"{file} does not hold what the page changes:\n{old}"
-        path.write_text(text.replace(old, new))
-    ((file, source),) = re.findall(r"<!-- file: (\S+) -->\n```cpp\n(.*?)^```$", KERNEL_PAGE, re.MULTILINE | re.DOTALL)
-    (tmp_path / pathlib.Path(file).relative_to("cuda")).write_text(source)
-    row = re.search(r"^\+  (\{simt_direct,.*?\}),$", KERNEL_PAGE, re.MULTILINE)[1]
-    instance = tmp_path / "instance.cc"
-    instance.write_text(instance_source(row))
-    binary = cxx.build("gemm_driver", [DRIVER], [f"-DMOYE_ROW={row}", f"-I{tmp_path}"], kernel_sources=[instance])
-    for order in ("NN", "NT", "TN", "TT"):
-        assert run(binary, (70, 66, 20), f"order={order}") == "ok"
-        assert run(binary, (33, 65, 7), f"order={order}", "batch=3", "pad=3", "d_pad=5", "epilogue=1") == "ok"
-
-
-def test_all_edits_of_the_page_are_found():
-    # What test_the_kernel_that_the_page_adds would miss: diffs that its pattern does not find.
-    assert [file for file, _, _ in edits()] == ["cuda/gemm/config.h"] * 2 + ["cuda/gemm/configs.h"]
 
 
 # Speed -----------------------------------------------------------------------------------------------------------

@@ -12,18 +12,21 @@ import pytest
 
 import jax_moye
 from jax_moye.layout import Layout, checks, make_fragment_like, transactions
-from jax_moye.layout.kernels import PackLayouts, kernel_layouts, kernel_names
+from jax_moye.layout.kernels import PackLayouts, TmaKernelLayouts, kernel_facts, kernel_layouts, kernel_names
 from tests import cxx
 from tests.emulated.emulate import emulate
-from tests.emulated.problems import ORDERS, Problem, make_call, order_for
+from tests.emulated.problems import NUMPY_DTYPES, ORDERS, Problem, make_call, order_for
 
 CONFIGS = [config for config in jax_moye.configs() if config.kernel in kernel_names()]
-TMA = [config for config in CONFIGS if config.kernel.startswith("sm90_")]
+TMA = [config for config in CONFIGS if isinstance(kernel_layouts(config, config.orders[0]), TmaKernelLayouts)]
 OTHERS = [config for config in CONFIGS if config not in TMA]
+STAGED = [config for config in OTHERS if kernel_layouts(config).a.smem is not None]
 every_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 every_tma_row = pytest.mark.parametrize("config", TMA, ids=lambda config: config.name)
 # Rows whose threads bring in the operands.
 every_other_row = pytest.mark.parametrize("config", OTHERS, ids=lambda config: config.name)
+# Of them those whose operands pass through shared memory.
+every_staged_row = pytest.mark.parametrize("config", STAGED, ids=lambda config: config.name)
 every_order = pytest.mark.parametrize("order", ORDERS)
 # Counters of the whole launch, beside those of a k-tile.
 STORES = ("global_store_requests", "global_store_sectors", "global_store_ideal_sectors")
@@ -66,6 +69,8 @@ def test_a_k_tile(config, order):
     """Full tiles, two CTAs, more k-tiles than stages: every wavefront and sector is predicted."""
     tile_m, tile_n, tile_k = config.tile
     k_tiles = config.stages + 2
+    while k_tiles * tile_k * np.dtype(NUMPY_DTYPES[config.dtype]).itemsize % transactions.SECTOR_BYTES:
+        k_tiles += 1
     problem = Problem(2 * tile_m, tile_n, k_tiles * tile_k, order)
     counted = counters(config, problem, config.out_dtypes[0])
     kernel = kernel_layouts(config, order)
@@ -158,7 +163,7 @@ def test_a_pitch_that_is_no_multiple_of_a_sector(config):
         assert report["counters"]["tma_load_sectors"] == ctas * loads.sectors > ctas * loads.ideal
     else:
         loads = kernel.a.load_report(a_pitch, bases[0]) + kernel.b.load_report(b_pitch, bases[1])
-        name = "global_load" if kernel.a.store else "cp_async"
+        name = "global_load" if kernel.a.store or kernel.a.smem is None else "cp_async"
         assert report["counters"][f"{name}_sectors"] == loads.sectors > loads.ideal
 
 
@@ -192,7 +197,7 @@ def test_no_conflicts_of_packing(itemsize, along_k):
     assert all(report.degree == 1 for report in packing.turn_reports())
 
 
-@every_other_row
+@every_staged_row
 def test_no_conflicts(config):
     """Shared memory is written and, by ldmatrix, read without conflicts; a fragment's plain reads meet in no bank.
 
@@ -206,7 +211,7 @@ def test_no_conflicts(config):
             assert operand.load_report(4096).ok
 
 
-@every_other_row
+@every_staged_row
 @every_order
 def test_copies_are_whole(config, order):
     """Every element of a tile is written once and read, at addresses that the instructions can reach."""
@@ -221,7 +226,7 @@ def test_copies_are_whole(config, order):
             assert checks.ldmatrix_legality(operand.stage, operand.read).ok
 
 
-SIMT = [config for config in CONFIGS if config.kernel.startswith("simt_")]
+SIMT = [config for config in STAGED if kernel_facts(config.kernel).instruction == "fma"]
 
 
 @pytest.mark.parametrize("config", SIMT, ids=lambda config: config.name)

@@ -26,7 +26,7 @@ def config(kernel="new", tile=(128, 64, 64), cluster=(1, 1), alignment=16, dtype
     orders = ("NN", "NT", "TN", "TT")
     return GemmConfig(
         f"{kernel}_{dtype}_a{alignment}", kernel, dtype, "f32", ("bf16",), tile, 4, cluster, alignment, orders, True,
-        384, 99 * 1024, 80,
+        384, 99 * 1024, 80, consumers=2, consumer_tile=(tile[0] // 2, tile[1]),
     )  # fmt: skip
 
 
@@ -51,8 +51,10 @@ def test_a_file_says_all_that_is_to_be_said(kernel):
     assert (PACKAGE.parent / facts_file(kernel)).is_file()
     assert facts.instruction
     assert facts.idea
-    assert facts.speed.products_per_us > Speed().products_per_us
-    assert set(facts.speed.finish_us) == set(sorted(facts.speed.finish_us))
+    assert list(facts.speed.finish_us) == sorted(facts.speed.finish_us)
+    results = ROOT / "benchmarks" / "results"
+    if any(f'"{kernel}_' in file.read_text() for file in results.glob("*.json")):  # somebody has timed it
+        assert facts.speed.products_per_us > Speed().products_per_us
     page = ROOT / "docs" / "tutorials" / f"{facts.page:02}_{kernel}.md"
     if page.parent.is_dir():
         assert page.is_file()
@@ -78,7 +80,6 @@ def test_files_that_others_share_are_no_kernels():
 def test_nobody_else_knows_a_kernel_by_its_name():
     # But for the two commands that show one kernel: the ladder's chart of stages, and the launch that --emulator times.
     allowed = {"_bench/ladder.py": {"sm80_multistage"}, "_bench/emulator.py": {"sm80_multistage"}}
-    allowed["_selection/cost.py"] = {"sm90_pingpong"}  # until the kernel says what a consumer's tile is
     word = re.compile(r"""["'](simt|sm\d\d)(_[a-z_]+)?|kernel\.startswith|\bin \w+\.kernel\b""")
     names = "|".join(kernel_names())
     for path in PACKAGE.rglob("*.py"):
