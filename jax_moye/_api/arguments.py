@@ -92,6 +92,26 @@ def product_options(
     )
 
 
+def as_array(function: str, name: str, x: Any, of_numbers: type[TypeError] = TypeError) -> Any:
+    """An array or a tracer as it is, what converts itself to one converted.
+
+    Args:
+      function: the public function's name, for messages.
+      name: that of its argument.
+      x: what the caller gave.
+      of_numbers: the error that Python's numbers get.
+
+    Raises:
+      TypeError: x is no array.
+    """
+    if not isinstance(x, _compat.ARRAYS) and hasattr(x, "__jax_array__"):
+        x = x.__jax_array__()
+    if not isinstance(x, _compat.ARRAYS):
+        error = of_numbers if isinstance(x, (bool, int, float, complex)) else TypeError
+        raise error(f"{function}: {name} is an array, not {type(x).__name__}: jnp.asarray makes one")
+    return x
+
+
 def canonical_dtype(dtype: Any) -> Any:
     """The dtype that an array gets that is asked for `dtype`: 64 bits are 32 without jax_enable_x64, with a warning."""
     if dtype is None:

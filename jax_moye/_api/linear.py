@@ -14,8 +14,7 @@ from jax.lax import PrecisionLike
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from jax_moye import _compat
-from jax_moye._api.arguments import ProductOptions, jitted_where_eager, product_options
+from jax_moye._api.arguments import ProductOptions, as_array, jitted_where_eager, product_options
 from jax_moye._api.types import (
     Activation,
     ArrayOperand,
@@ -117,7 +116,7 @@ def linear(
         batch_invariant=batch_invariant,
     )
     given = {"x": x, "w": w, "bias": bias, "c": c, "residual": residual}
-    arrays = {key: _as_array(name, key, value) for key, value in given.items() if value is not None or key in "xw"}
+    arrays = {key: as_array(name, key, value) for key, value in given.items() if value is not None or key in "xw"}
     alpha, beta = _number(name, "alpha", alpha), _number(name, "beta", beta)
     if c is None and beta not in (0, 1):
         raise ValueError(f"{name}: beta is c's factor, {beta}, and there is no c")
@@ -218,9 +217,9 @@ def gated_linear_unit(
         deterministic=deterministic,
         batch_invariant=batch_invariant,
     )
-    arrays = {"x": _as_array(name, "x", x), "w_gate": _as_array(name, "w_gate", w_gate)}
+    arrays = {"x": as_array(name, "x", x), "w_gate": as_array(name, "w_gate", w_gate)}
     if w_up is not None:
-        arrays["w_up"] = _as_array(name, "w_up", w_up)
+        arrays["w_up"] = as_array(name, "w_up", w_up)
     _check_shapes(name, arrays)
     return _gated_linear_unit(
         *arrays.values(), activation=canonical_activation(name, activation, sigmoid=True), options=options
@@ -307,19 +306,6 @@ def canonical_activation(function: str, activation: GateActivation, *, sigmoid: 
     raise ValueError(
         f"{function}: activation is {_SERVED}{more}, not {activation!r}: apply any other function to the result"
     )
-
-
-def _as_array(function: str, name: str, x: Any) -> Any:
-    """An array or a tracer as it is, what converts itself to one converted.
-
-    Raises:
-      TypeError: x is no array.
-    """
-    if not isinstance(x, _compat.ARRAYS) and hasattr(x, "__jax_array__"):
-        x = x.__jax_array__()
-    if not isinstance(x, _compat.ARRAYS):
-        raise TypeError(f"{function}: {name} is an array, not {type(x).__name__}: jnp.asarray makes one")
-    return x
 
 
 def _number(function: str, name: str, value: Any) -> float:

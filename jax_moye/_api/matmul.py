@@ -11,8 +11,7 @@ from jax import lax
 from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
-from jax_moye import _compat
-from jax_moye._api.arguments import ProductOptions, jitted_where_eager, product_options, weakly_promoted
+from jax_moye._api.arguments import ProductOptions, as_array, jitted_where_eager, product_options, weakly_promoted
 from jax_moye._api.types import ArrayOperand, Config, Implementation, Interpret, OutSharding
 from jax_moye._primitives.contraction import contract
 from jax_moye._selection.problem import labels
@@ -91,7 +90,9 @@ def matmul(
         deterministic=deterministic,
         batch_invariant=batch_invariant,
     )
-    return _matmul(_as_array("a", a), _as_array("b", b), options=options)
+    a = as_array("matmul", "a", a, of_numbers=_ShapeError)
+    b = as_array("matmul", "b", b, of_numbers=_ShapeError)
+    return _matmul(a, b, options=options)
 
 
 @jitted_where_eager("options")
@@ -111,20 +112,6 @@ def _matmul(a: Any, b: Any, *, options: ProductOptions) -> jax.Array:
 
 class _ShapeError(TypeError, ValueError):
     """What jnp.matmul says with a TypeError here and a ValueError there; a ValueError for us."""
-
-
-def _as_array(name: str, x: Any) -> Any:
-    """An array or a tracer as it is, what converts itself to one converted.
-
-    Raises:
-      TypeError: x is no array.
-    """
-    if not isinstance(x, _compat.ARRAYS) and hasattr(x, "__jax_array__"):
-        x = x.__jax_array__()
-    if not isinstance(x, _compat.ARRAYS):
-        error = _ShapeError if isinstance(x, (bool, int, float, complex)) else TypeError
-        raise error(f"matmul: {name} is an array, not {type(x).__name__}: jnp.asarray makes one")
-    return x
 
 
 @functools.lru_cache(maxsize=4096)
