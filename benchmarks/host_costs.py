@@ -35,7 +35,7 @@ from jax import lax
 import jax_moye
 from jax_moye._kernels import ffi
 from jax_moye._selection.problem import GemmProblem, make_problem
-from jax_moye._selection.select import select
+from jax_moye._selection.ranking import select
 
 LAYERS, WIDTH, BATCH = 12, 256, 64
 MATRICES = (((1,), (0,)), ((), ()))

@@ -73,8 +73,8 @@ ffi.register_cuda()
 _MODULES = ("contrib", "layout")
 _MODULE_OF = {
     "Explanation": "_inspect.explain",
-    "Gemm": "_inspect.explain",
-    "Ranked": "_inspect.explain",
+    "Gemm": "_inspect.gemm",
+    "Ranked": "_inspect.gemm",
     "explain": "_inspect.explain",
     "Measured": "_inspect.report",
     "Report": "_inspect.report",
@@ -89,9 +89,9 @@ if TYPE_CHECKING:
     from jax_moye import contrib as contrib
     from jax_moye import layout as layout
     from jax_moye._inspect.explain import Explanation as Explanation
-    from jax_moye._inspect.explain import Gemm as Gemm
-    from jax_moye._inspect.explain import Ranked as Ranked
     from jax_moye._inspect.explain import explain as explain
+    from jax_moye._inspect.gemm import Gemm as Gemm
+    from jax_moye._inspect.gemm import Ranked as Ranked
     from jax_moye._inspect.report import Measured as Measured
     from jax_moye._inspect.report import Report as Report
     from jax_moye._inspect.report import report as report

@@ -30,7 +30,7 @@ class Command(NamedTuple):
 COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "configs": Command("_kernels.command", "print the table of compiled kernels"),
-        "explain": Command("_inspect.explain", "which kernel computes a product on a GPU, and why"),
+        "explain": Command("_inspect.command", "which kernel computes a product on a GPU, and why"),
         "bench": Command("_bench.bench", "time the kernels against XLA, torch and others"),
         "tune": Command("_tune.tune", "time the configs of products and keep which is the fastest"),
         "show": Command("_bench.report", "print a result of bench as a table, or draw it"),

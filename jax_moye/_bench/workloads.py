@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_moye._inspect.explain import parse_shape
+from jax_moye._inspect.command import parse_shape
 from jax_moye._kernels.dtypes import OPERAND_NAMES
 
 NAMES = {

@@ -15,18 +15,21 @@ from typing import Any, TextIO
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jax_moye import _compat
 from jax_moye._format import html_table, rounded, text_table, us_text
-from jax_moye._inspect.explain import Explanation, Gemm, Product, explain_function
+from jax_moye._inspect.explain import Explanation, explain_function
+from jax_moye._inspect.gemm import Gemm
+from jax_moye._inspect.products import Product
 from jax_moye._kernels import ffi
 from jax_moye._kernels.devices import find_device, of_jax
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._primitives.contraction import contract
 from jax_moye._primitives.fused import fused
+from jax_moye._primitives.transposes import transposed
 from jax_moye._selection.epilogue import stored_dtype
 from jax_moye._selection.problem import parse_spec
+from jax_moye._selection.request import label_sizes
 from jax_moye._timing.engine import Arm, l2_bytes, ratio_interval, take_turns
 
 LARGEST_GROUP = 32  # products in one program
@@ -73,8 +76,9 @@ class Report:
         """A line of cells for each product; the first one names the columns. Times are of all its computations."""
         lines = [["", "product", "times", "computed by", "predicted", "us", "XLA, us", "ratio"]]
         for i, gemm in enumerate(self.explanation):
-            who = gemm.config.name if gemm.config else "XLA" if gemm.computed_by == "xla" else gemm.computed_by
-            lines.append([f"[{i}]", gemm.what, str(gemm.count), who, us_text(gemm.predicted_us), *self._times(i)])
+            lines.append(
+                [f"[{i}]", gemm.what, str(gemm.count), gemm.computer, us_text(gemm.predicted_us), *self._times(i)]
+            )
         return lines
 
     def _times(self, i: int) -> list[str]:
@@ -299,7 +303,7 @@ def _arm(name: str, fun: Callable[..., Any], sets: Sequence[Sequence[Any]]) -> A
 
 def program_of(product: Product, implementation: Any, interpret: InterpretParams | None) -> Callable[..., Any]:
     """The product as a function of what is in memory, behind its transposes."""
-    request = product.request
+    request, (left, right) = product.request, product.operands
     contracts = implementation != "xla"  # with them XLA would refuse
     params: dict[str, Any] = {
         "out_dtype": request.out_dtype,
@@ -313,12 +317,9 @@ def program_of(product: Product, implementation: Any, interpret: InterpretParams
     }
 
     def fun(lhs: Any, rhs: Any, *rest: Any) -> Any:
-        lhs, rhs = (
-            x if operand.permutation is None else lax.transpose(x, operand.permutation)
-            for x, operand in zip((lhs, rhs), product.operands, strict=True)
-        )
-        if product.epilogue is not None:
-            return fused(request.spec, lhs, rhs, rest, epilogue=product.epilogue, **params)
+        lhs, rhs = transposed((lhs, rhs), (left.permutation, right.permutation))
+        if product.request.epilogue is not None:
+            return fused(request.spec, lhs, rhs, rest, epilogue=product.request.epilogue, **params)
         return contract(request.spec, lhs, rhs, *rest, beta=request.beta, **params)
 
     return fun
@@ -326,16 +327,12 @@ def program_of(product: Product, implementation: Any, interpret: InterpretParams
 
 def shapes_of(product: Product) -> list[jax.ShapeDtypeStruct]:
     """Of all operands in memory, those of the epilogue last."""
-    request, parsed = product.request, parse_spec(product.request.spec)
-    sizes: dict[str, int] = {}
-    for names, x in zip(parsed[:2], product.operands, strict=True):
-        shape = x.shape if x.permutation is None else [x.shape[axis] for axis in x.permutation]
-        sizes |= zip(names, shape, strict=True)
+    request, sizes = product.request, label_sizes(product.request.spec, product.operands)
     structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in product.operands]
-    named = product.epilogue.operands if product.epilogue is not None else ()
+    named = product.request.epilogue.operands if product.request.epilogue is not None else ()
     if request.beta != 0:
-        named = (("c", parsed.out),)
-    dtype = stored_dtype(request.out_dtype) if product.epilogue is not None else request.out_dtype
+        named = (("c", parse_spec(request.spec).out),)
+    dtype = stored_dtype(request.out_dtype) if product.request.epilogue is not None else request.out_dtype
     return structs + [jax.ShapeDtypeStruct(tuple(sizes[label] for label in names), dtype) for _, names in named]
 
 

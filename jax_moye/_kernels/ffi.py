@@ -6,13 +6,12 @@ import functools
 import importlib.util
 import logging
 import threading
+from collections.abc import Sequence
 from types import ModuleType
 
 import jax
 
 from jax_moye import _compat
-from jax_moye._kernels.configs import GemmConfig
-from jax_moye._selection.problem import GemmProblem
 
 TARGET = "jax_moye_gemm_v1"  # of both platforms; a change of the attributes gets a new name, so that old exports load
 FUSED_TARGET = "jax_moye_fused_gemm_v1"  # likewise; ffi/handlers.h says what it computes
@@ -58,15 +57,21 @@ def built(platform: str) -> frozenset[str] | None:
     A CUDA module may have fewer than the emulator: code of sm_90a is in no build for sm_80.
     """
     module = extension(platform)
-    return None if module is None else frozenset(row["name"] for row in module.configs())
+    return None if module is None else frozenset(config["name"] for config in module.configs())
 
 
-def workspace_bytes(config: GemmConfig, problem: GemmProblem) -> int:
-    """Bytes of workspace that a call needs. The CPU module knows all kernels."""
+def workspace_bytes(config: str, sizes: Sequence[int], strides: Sequence[Sequence[int]], out_dtype: str) -> int:
+    """Bytes of workspace that a call needs. The CPU module knows all kernels.
+
+    Args:
+      config: its name.
+      sizes: (batch, m, n, k).
+      strides: of a (batch, m, k), b (batch, n, k) and d (batch, m, n), in elements.
+      out_dtype: of d, e.g. "bf16".
+    """
     module = extension("cpu")
     assert module is not None
-    strides = (problem.a_strides, problem.b_strides, problem.d_strides)
-    return module.workspace_bytes(config.name, problem.sizes, *strides, problem.out_dtype)
+    return module.workspace_bytes(config, sizes, *strides, out_dtype)
 
 
 def register(platform: str) -> None:

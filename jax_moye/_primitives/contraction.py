@@ -6,23 +6,19 @@ Specifications are closed under transposition (swap the roles of the three strin
 rule below emits a transpose, and every derivative order follows from two rules. A third operand c is what is already
 there: a kernel adds to it while it writes, in place where c is not needed any more.
 
-Lowering takes two steps. `contract_p` is lowered where it stands: it sees the operands, folds transposes in front of
-them into strides, and where several devices take part sharding.py says what each one does. `contract_local_p`, what
-then runs on one device, has a rule for each platform.
+Lowering takes two steps. `contract_p` is lowered where it stands: it sees the operands, and the transposes in front of
+them, and where several devices take part sharding.py says what each one does. `contract_local_p`, what then runs on one
+device, has a rule for each platform: it asks `decide`, once, and does what it says.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import itertools
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.extend.core import Primitive
 from jax.extend.core.primitives import add_p, transpose_p
@@ -31,21 +27,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_moye import _compat
 from jax_moye._kernels import ffi
-from jax_moye._kernels.dtypes import numpy_dtype
-from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._primitives import sharding
+from jax_moye._primitives.custom_call import run_kernel
 from jax_moye._primitives.reference import lax_aval, lax_form, lax_result_dtype, permute_sharding, reference
-from jax_moye._primitives.split_tf32 import split_tf32
-from jax_moye._selection.plan import (
-    KernelCall,
-    Request,
-    describe,
-    find_kernel,
-    plan_call,
-    served,
-    why_not_xla,
-)
+from jax_moye._primitives.transposes import Permutations, operands_of, source, transposed
+from jax_moye._selection.capability import LoweringTarget, served
+from jax_moye._selection.decide import Decision, decide, left_to_xla
 from jax_moye._selection.problem import NotServedError, labels, parse_spec
+from jax_moye._selection.request import Operands, Request, describe, label_sizes
 
 _logger = logging.getLogger("jax_moye")
 
@@ -83,10 +72,10 @@ def contract(
       out_dtype: of the result.
       precision: None, a pair of lax.Precision, a lax.DotAlgorithmPreset or a lax.DotAlgorithm.
       out_sharding: None or a NamedSharding on an abstract mesh.
-      config: name of a row of the table, or None.
+      config: name of a config, or None.
       implementation: None, "moye" or "xla".
       interpret: InterpretParams or None.
-      deterministic: see plan.Request.
+      deterministic: see Request.
       batch_invariant: likewise.
 
     Raises:
@@ -249,80 +238,6 @@ batching.fancy_primitive_batchers[contract_p] = _batch
 # ------------------------------------------------------------------------------------------------------- lowering
 
 
-def call_attributes(call: KernelCall, interpret: InterpretParams | None) -> dict[str, Any]:
-    """The attributes of a custom call that say which kernel computes what, of both targets.
-
-    The one place where they get their width: np.int64(3) and np.int32(3) are the same key of a cache.
-    """
-    problem = call.problem
-    attributes: dict[str, Any] = {
-        "config": call.config.name,
-        "sizes": np.array(problem.sizes, np.int64),
-        "a_strides": np.array(problem.a_strides, np.int64),
-        "b_strides": np.array(problem.b_strides, np.int64),
-        "d_strides": np.array(problem.d_strides, np.int64),
-    }
-    if interpret is not None:
-        attributes["mode"] = interpret.mode
-        attributes["seed"] = np.int64(interpret.seed)
-        attributes["detect_races"] = interpret.detect_races
-    return attributes
-
-
-def _run_kernel(lhs, rhs, *c, call: KernelCall, beta, out_shape, out_dtype, interpret: InterpretParams | None):
-    """Emits the custom call, and the conversions of operands and result where the kernel has other dtypes."""
-    if call.split:
-        return _run_split(
-            lhs, rhs, *c, call=call, beta=beta, out_shape=out_shape, out_dtype=out_dtype, interpret=interpret
-        )
-    problem = call.problem
-    lhs, rhs = (lax.convert_element_type(x, numpy_dtype(problem.dtype)) for x in (lhs, rhs))
-    a, b = (rhs, lhs) if problem.swapped else (lhs, rhs)
-    workspace_bytes = ffi.workspace_bytes(call.config, problem)
-    attributes = call_attributes(call, interpret)
-    target, aliases = ffi.TARGET, {}
-    kernel_dtype = numpy_dtype(problem.out_dtype)
-    if c:
-        target, no_strides = ffi.FUSED_TARGET, np.zeros(3, np.int64)
-        attributes |= {
-            "activation": "none",
-            "alpha": np.float64(1),
-            "beta": np.float64(beta),
-            "operands": "c",
-            "c_strides": attributes["d_strides"],
-            "bias_strides": no_strides,
-            "residual_strides": no_strides,
-        }
-        # The result is written over c, element by element: every kernel reads an element of c in the thread that then
-        # writes that element of d. XLA copies c first where anybody else still needs it.
-        c = (lax.convert_element_type(c[0], kernel_dtype),)
-        aliases = {2: 0}
-    # Operands and result are row-major arrays for XLA; the strides say what they are for the kernel. The workspace is a
-    # result too: memory from an allocator inside the handler could not be captured into a CUDA graph.
-    result = jax.ShapeDtypeStruct(out_shape, kernel_dtype)
-    workspace = jax.ShapeDtypeStruct((workspace_bytes,), jnp.uint8)
-    with jax.named_scope(call.config.name):  # what a profiler shows
-        run = jax.ffi.ffi_call(target, (result, workspace), input_output_aliases=aliases)
-        out, _ = run(a, b, *c, **attributes)
-    return lax.convert_element_type(out, out_dtype)
-
-
-def _run_split(lhs, rhs, *c, call: KernelCall, beta, out_shape, out_dtype, interpret: InterpretParams | None):
-    """f32 as 3 x TF32: the small products first, and each launch adds to what the one before wrote, in place."""
-    run = functools.partial(
-        _run_kernel,
-        call=dataclasses.replace(call, split=False),
-        out_shape=out_shape,
-        out_dtype=jnp.float32,
-        interpret=interpret,
-    )
-    lhs, rhs = (lax.convert_element_type(x, jnp.float32) for x in (lhs, rhs))
-    (lhs_high, lhs_low), (rhs_high, rhs_low) = split_tf32(lhs), split_tf32(rhs)
-    total = run(lhs_low, rhs_high, *c, beta=beta)
-    total = run(lhs_high, rhs_low, total, beta=1.0)
-    return lax.convert_element_type(run(lhs_high, rhs_high, total, beta=1.0), out_dtype)
-
-
 contract_local_p = Primitive("jax_moye_contract_local")
 contract_local_p.def_impl(functools.partial(xla.apply_primitive, contract_local_p))
 
@@ -330,12 +245,8 @@ contract_local_p.def_impl(functools.partial(xla.apply_primitive, contract_local_
 @contract_local_p.def_abstract_eval
 def _local_abstract_eval(lhs, rhs, *c, request, permutations):
     del c
-    parsed = parse_spec(request.spec)
-    sizes: dict[str, Any] = {}
-    for labels_, x, permutation in zip(parsed[:2], (lhs, rhs), permutations, strict=True):
-        shape = x.shape if permutation is None else [x.shape[axis] for axis in permutation]
-        sizes |= zip(labels_, shape, strict=True)
-    return _compat.local_aval([sizes[label] for label in parsed.out], request.out_dtype)
+    sizes = label_sizes(request.spec, operands_of((lhs, rhs), permutations))
+    return _compat.local_aval([sizes[label] for label in parse_spec(request.spec).out], request.out_dtype)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -344,104 +255,58 @@ def log_once(message: str) -> None:
     _logger.info("%s", message)
 
 
-def _leave_to_xla(reason: str, request: Request, lhs: Any, rhs: Any, platforms: Sequence[str]) -> None:
-    """Says once in the log why XLA computes a contraction.
+def heed(decision: Decision, operands: Operands) -> None:
+    """Says once in the log why XLA computes a product.
 
     Raises:
+      ValueError: the config that the caller named cannot compute it.
       NotImplementedError: the caller insists on our kernels, or on a contract that XLA would break.
     """
-    what = describe(request, lhs, rhs)
-    if request.implementation == "moye":
-        raise NotImplementedError(f"implementation='moye': {what}: {reason}.\n{served()}")
-    for platform in platforms:
-        if broken := why_not_xla(platform, request):
-            raise NotImplementedError(f"{broken}, and no kernel of ours computes {what}: {reason}.\n{served()}")
-    if request.implementation != "xla":
-        log_once(f"XLA computes {what}: {reason}")
+    what = describe(decision.request, operands)
+    if decision.cause == "config":
+        raise ValueError(decision.reason)
+    if decision.kind == "error":
+        raise NotImplementedError(decision.error(what) + (f".\n{served()}" if decision.contract else ""))
+    if decision.kind == "xla" and decision.cause != "caller":
+        log_once(f"XLA computes {what}: {decision.reason}")
 
 
-def _lower_local(platform, ctx, *operands, request: Request, permutations):
-    lhs_aval, rhs_aval, *_ = ctx.avals_in
-    (out_aval,) = ctx.avals_out
-    call = None
-    try:
-        call = plan_call(platform, request, lhs_aval, rhs_aval, permutations, may_split=True)
-    except NotServedError as error:
-        _leave_to_xla(str(error), request, lhs_aval, rhs_aval, [platform])
-    if call is None:
-        fun = functools.partial(
-            reference,
-            spec=request.spec,
-            out_dtype=request.out_dtype,
-            precision=request.precision,
-            beta=request.beta,
-            permutations=permutations,
-        )
-    else:
-        ffi.register(platform)
-        fun = functools.partial(
-            _run_kernel,
-            call=call,
-            beta=request.beta,
-            out_shape=out_aval.shape,
-            out_dtype=request.out_dtype,
-            interpret=request.interpret,
-        )
-    return mlir.lower_fun(fun, multiple_results=False)(ctx, *operands)
+def decided_product(decision: Decision, request: Request, permutations: Permutations, platform: str, out_shape: Any):
+    """A product of lhs, rhs and perhaps c, as it was decided.
+
+    Args:
+      decision: of a kernel, of XLA, or of nothing to compute.
+      request: what was asked for, without an epilogue.
+      permutations: of the transposes behind lhs and rhs.
+      platform: for which the program is lowered.
+      out_shape: of the result.
+    """
+    if decision.kind != "kernel" or decision.call is None:
+        return functools.partial(_xlas_product, request=request, permutations=permutations)
+    ffi.register(platform)
+    run = functools.partial(
+        run_kernel, call=decision.call, request=request, permutations=permutations, out_shape=out_shape
+    )
+    return lambda *operands: run(*operands)[0]
+
+
+def _xlas_product(lhs, rhs, *c, request: Request, permutations: Permutations = (None, None), out_sharding=None):
+    lhs, rhs = transposed((lhs, rhs), permutations)
+    of_request = {name: getattr(request, name) for name in ("spec", "out_dtype", "precision", "beta")}
+    return reference(lhs, rhs, *c, **of_request, out_sharding=out_sharding)
+
+
+def _lower_local(platform, ctx, *values, request: Request, permutations):
+    operands = operands_of(ctx.avals_in, permutations)
+    decision = decide(request, operands, LoweringTarget.of_platform(platform))
+    heed(decision, operands)
+    fun = decided_product(decision, request, permutations, platform, ctx.avals_out[0].shape)
+    return mlir.lower_fun(fun, multiple_results=False)(ctx, *values)
 
 
 mlir.register_lowering(contract_local_p, functools.partial(_lower_local, "another platform"))
 mlir.register_lowering(contract_local_p, functools.partial(_lower_local, "cpu"), platform="cpu")
 mlir.register_lowering(contract_local_p, functools.partial(_lower_local, "cuda"), platform="cuda")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Operand:
-    """A value of the program, and the transpose that makes an operand of it; None where it is the operand."""
-
-    value: Any
-    aval: Any
-    permutation: tuple[int, ...] | None
-
-
-def _look_through_transpose(value: Any, aval: Any) -> _Operand:
-    source, permutation = _compat.transposed_source(value)
-    if permutation is None:
-        return _Operand(value, _compat.local_aval(aval.shape, aval.dtype), None)
-    shape = [0] * len(aval.shape)
-    for size, axis in zip(aval.shape, permutation, strict=True):
-        shape[axis] = size
-    return _Operand(source, _compat.local_aval(shape, aval.dtype), permutation)
-
-
-def first_served(request: Request, folded: Sequence[Any], plain: Sequence[Any]) -> Sequence[Any]:
-    """The operands with as many transposes as a kernel takes: each one of `folded`, or of `plain`.
-
-    Args:
-      request: what the caller asked for.
-      folded: lhs and rhs, with `aval` of what is in memory and `permutation`, None where there is no transpose.
-      plain: the same as if there were no transposes.
-    """
-    for operands in itertools.product(*zip(folded, plain, strict=True)):
-        if all(operand.permutation is None for operand in operands):
-            continue
-        left, right = operands
-        try:
-            find_kernel(
-                request, left.aval, right.aval, (left.permutation, right.permutation), arch=None, may_split=True
-            )
-        except (NotServedError, ValueError):
-            continue
-        return operands
-    return plain
-
-
-def fold_transposes(request: Request, values: Sequence[Any], avals: Sequence[Any]) -> Sequence[_Operand]:
-    """The operands, with the transposes in front of them turned into strides where a kernel takes those."""
-    pairs = list(zip(values, avals, strict=True))
-    plain = [_Operand(value, _compat.local_aval(aval.shape, aval.dtype), None) for value, aval in pairs]
-    folded = [_look_through_transpose(value, aval) for value, aval in pairs]
-    return first_served(request, folded, plain)
 
 
 def _bind_local(request: Request, *operands):
@@ -452,37 +317,32 @@ def _bind_local(request: Request, *operands):
 def _lower(ctx, *values, out_sharding, **params):
     request = Request(**params)
     reason = _compat.why_not_local(ctx)
-    if reason is not None or request.implementation == "xla":
-        if request.implementation == "xla":
-            reason = "implementation='xla'"
-        else:
-            try:
-                return sharding.lower(ctx, values, request, _bind_local)
-            except NotServedError as error:
-                reason = f"{reason}, and {error}"
-        lhs_aval, rhs_aval, *_ = ctx.avals_in
-        _leave_to_xla(reason, request, lhs_aval, rhs_aval, _compat.platforms(ctx))
-        fun = functools.partial(
-            reference,
-            spec=request.spec,
-            out_dtype=request.out_dtype,
-            precision=request.precision,
-            beta=request.beta,
-            out_sharding=out_sharding,
-        )
-        return mlir.lower_fun(fun, multiple_results=False)(ctx, *values)
+    if request.implementation == "xla":
+        return _lower_as_xlas(ctx, values, request, out_sharding, "caller", "implementation='xla'")
+    if reason is not None:
+        try:
+            return sharding.lower(ctx, values, request, _bind_local)
+        except NotServedError as error:
+            return _lower_as_xlas(ctx, values, request, out_sharding, "place", f"{reason}, and {error}")
 
-    operands = fold_transposes(request, values[:2], ctx.avals_in[:2])
-    permutations = tuple(operand.permutation for operand in operands)
-    c = values[2:]
+    sources = [source(*pair) for pair in zip(values[:2], ctx.avals_in[:2], strict=True)]
     (out_aval,) = ctx.avals_out
-    local_out = _compat.local_aval(out_aval.shape, request.out_dtype)
+    avals = [*(one.aval for one in sources), *[out_aval] * len(values[2:])]
     local_ctx = ctx.replace(
-        avals_in=[operand.aval for operand in operands] + [local_out] * len(c),
-        avals_out=[local_out],
+        avals_in=[_compat.local_aval(aval.shape, aval.dtype) for aval in avals],
+        avals_out=[_compat.local_aval(out_aval.shape, out_aval.dtype)],
     )
+    permutations = tuple(one.permutation for one in sources)
     fun = functools.partial(contract_local_p.bind, request=request, permutations=permutations)
-    return mlir.lower_fun(fun, multiple_results=False)(local_ctx, *(operand.value for operand in operands), *c)
+    return mlir.lower_fun(fun, multiple_results=False)(local_ctx, *(one.value for one in sources), *values[2:])
+
+
+def _lower_as_xlas(ctx, values, request: Request, out_sharding, cause, reason):
+    """The contraction as XLA computes it, on several devices as on one, if it may."""
+    for platform in _compat.platforms(ctx):
+        heed(left_to_xla(request, cause, reason, platform), operands_of(ctx.avals_in, (None, None)))
+    fun = functools.partial(_xlas_product, request=request, out_sharding=out_sharding)
+    return mlir.lower_fun(fun, multiple_results=False)(ctx, *values)
 
 
 # Not cacheable, so that the rule sees the operands it has in this place: see _compat.transposed_source.

@@ -7,9 +7,10 @@ same kernel and only where somebody asks: the derivative does, and a rule for de
 The derivatives are contractions and elementwise functions of the saved z, so that every order follows from contract_p's
 rules, and no product is computed twice.
 
-Lowering takes two steps, as contract_p's does. Where no kernel can do it all (a program partitioned over devices, a
-platform without kernels, a broadcast that no stride describes) it is `unfused`: a contraction, then elementwise
-functions, which XLA fuses, in the same precision: sums stay in the dtype they have until y and z are rounded, once.
+Lowering takes two steps, as contract_p's does; one decision is about product and epilogue. Where no kernel can do it
+all (a program partitioned over devices, a platform without kernels, a broadcast that no stride describes) it is
+`unfused`: a contraction, then elementwise functions, which XLA fuses, in the same precision: sums stay in the dtype
+they have until y and z are rounded, once.
 """
 
 from __future__ import annotations
@@ -28,22 +29,16 @@ from jax.interpreters import ad, batching, mlir, partial_eval, xla
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_moye import _compat
-from jax_moye._kernels import ffi, target
-from jax_moye._kernels.dtypes import numpy_dtype
+from jax_moye._kernels import ffi
 from jax_moye._primitives import contraction
 from jax_moye._primitives.contraction import contract, contract_p
-from jax_moye._selection.epilogue import (
-    ACTIVATIONS,
-    EPILOGUE_OPERANDS,
-    Epilogue,
-    compute_dtype,
-    fit_epilogue,
-    stored_dtype,
-    strides_of_d,
-)
-from jax_moye._selection.plan import KernelCall, Request, describe, is_about_time, plan_call
-from jax_moye._selection.problem import NotServedError, labels, parse_spec
-from jax_moye._selection.select import why_not
+from jax_moye._primitives.custom_call import run_kernel
+from jax_moye._primitives.transposes import operands_of, source
+from jax_moye._selection.capability import LoweringTarget
+from jax_moye._selection.decide import decide, why_not_unfused
+from jax_moye._selection.epilogue import ACTIVATIONS, Epilogue, compute_dtype, stored_dtype
+from jax_moye._selection.problem import labels, parse_spec
+from jax_moye._selection.request import Request, describe, label_sizes
 
 # --------------------------------------------------------------------------------------------------- the primitive
 
@@ -275,124 +270,53 @@ partial_eval.dce_rules[fused_p] = _dce
 # ------------------------------------------------------------------------------------------------------- lowering
 
 
-def _run_kernel(x, w, *operands, call, strides, epilogue, preactivation, out_shape, out_dtype, interpret):
-    """Emits the custom call, and the conversions of operands and results where the kernel has other dtypes."""
-    problem = call.problem
-    kernel_dtype = numpy_dtype(problem.out_dtype)
-    x, w = (lax.convert_element_type(v, numpy_dtype(problem.dtype)) for v in (x, w))
-    a, b = (w, x) if problem.swapped else (x, w)
-    read = [lax.convert_element_type(v.astype(stored_dtype(out_dtype)), kernel_dtype) for v in operands]
-    names = [name for name, _ in epilogue.operands]
-    attributes = contraction.call_attributes(call, interpret) | {
-        "activation": epilogue.activation,
-        "alpha": np.float64(epilogue.alpha),
-        "beta": np.float64(epilogue.beta),
-        "operands": ",".join(names),
-    }
-    for name in EPILOGUE_OPERANDS:
-        attributes[f"{name}_strides"] = np.array(strides.get(name, (0, 0, 0)), np.int64)
-    # As in primitive.py: y is written over c, element by element, where that has each in the same place.
-    in_place = "c" in names and read[names.index("c")].shape == tuple(out_shape)
-    in_place = in_place and tuple(strides["c"]) == strides_of_d(problem)
-    aliases = {2 + names.index("c"): 0} if in_place else {}
-    result = jax.ShapeDtypeStruct(out_shape, kernel_dtype)
-    workspace = jax.ShapeDtypeStruct((ffi.workspace_bytes(call.config, problem),), jnp.uint8)
-    results = [result, workspace] + [result] * preactivation
-    with jax.named_scope(call.config.name):  # what a profiler shows
-        run = jax.ffi.ffi_call(ffi.FUSED_TARGET, results, input_output_aliases=aliases)
-        y, _, *z = run(a, b, *read, **attributes)
-    return [y.astype(out_dtype), *(v.astype(stored_dtype(out_dtype)) for v in z)]
-
-
 fused_local_p = Primitive("jax_moye_fused_local")
 fused_local_p.multiple_results = True
 fused_local_p.def_impl(functools.partial(xla.apply_primitive, fused_local_p))
 
 
 @fused_local_p.def_abstract_eval
-def _local_abstract_eval(x, w, *operands, request, epilogue, preactivation, permutations):
-    del operands, epilogue
-    shape = _out_shape(request, x, w, permutations)
+def _local_abstract_eval(x, w, *operands, request, preactivation, permutations):
+    del operands
+    sizes = label_sizes(request.spec, operands_of((x, w), permutations))
+    shape = [sizes[label] for label in parse_spec(request.spec).out]
     dtypes = [request.out_dtype, stored_dtype(request.out_dtype)]
     return [_compat.local_aval(shape, dtype) for dtype in dtypes[: 1 + preactivation]]
 
 
-def _label_sizes(request: Request, x: Any, w: Any, permutations: Any) -> dict[str, Any]:
-    sizes: dict[str, Any] = {}
-    for labels_, operand, permutation in zip(parse_spec(request.spec)[:2], (x, w), permutations, strict=True):
-        shape = operand.shape if permutation is None else [operand.shape[axis] for axis in permutation]
-        sizes |= zip(labels_, shape, strict=True)
-    return sizes
-
-
-def _out_shape(request: Request, x: Any, w: Any, permutations: Any) -> tuple[Any, ...]:
-    sizes = _label_sizes(request, x, w, permutations)
-    return tuple(sizes[label] for label in parse_spec(request.spec).out)
-
-
-def _plan(
-    platform: str, request: Request, epilogue: Epilogue, x: Any, w: Any, permutations: Any
-) -> tuple[KernelCall, dict[str, tuple[int, int, int]]] | None:
-    """The kernel that computes all of it and its operands' strides; None if there is nothing to multiply.
-
-    Raises:
-      NotServedError: no kernel can, or XLA is expected to be faster.
-    """
-    call = plan_call(platform, request, x, _compat.local_aval(w.shape, x.dtype), permutations, epilogue=epilogue)
-    if call is None:
-        return None
-    sizes = _label_sizes(request, x, w, permutations)
-    problem, strides = fit_epilogue(call.problem, parse_spec(request.spec).out, sizes, epilogue)
-    if problem is not call.problem:
-        reason = why_not(call.config, problem, target.cuda_arch() if platform == "cuda" else None)
-        if reason is not None:
-            raise NotServedError(f"{call.config.name}: {reason}")
-    return dataclasses.replace(call, problem=problem), strides
-
-
-def _check_batch_invariant(request: Request, x: Any, w: Any, reason: str) -> None:
-    """Raises NotImplementedError if XLA may not compute the epilogue: sizes must not decide whose tanh it is."""
-    if request.batch_invariant:
-        raise NotImplementedError(
-            f"batch_invariant=True: the epilogue of {describe(request, x, w)} is not its kernel's, and XLA's has other "
-            f"bits: {reason}"
-        )
-
-
-def _lower_local(platform, ctx, *values, request: Request, epilogue: Epilogue, preactivation: bool, permutations):
+def _lower_local(platform, ctx, *values, request: Request, preactivation: bool, permutations):
     x_aval, w_aval, *_ = ctx.avals_in
-    planned = None
-    try:
-        planned = _plan(platform, request, epilogue, x_aval, w_aval, permutations)
-    except NotServedError as error:
-        # What computes the product, and why, is contract_p's to say.
-        _check_batch_invariant(request, x_aval, w_aval, str(error))
-        contraction.log_once(f"the epilogue of {describe(request, x_aval, w_aval)} is not its kernel's: {error}")
-        if is_about_time(str(error)):
-            request = dataclasses.replace(request, implementation="xla")
-    if planned is None:
-        params = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
-        params.pop("beta")
-
-        def fun(x, w, *operands):
-            x, w = (v if p is None else lax.transpose(v, p) for v, p in zip((x, w), permutations, strict=True))
-            finish = {"epilogue": epilogue, "preactivation": preactivation, "out_sharding": None}
-            return unfused(x, w, *operands, **finish, **params)
-
-    else:
-        call, strides = planned
+    # A decision is about w as it is behind its conversion to x's dtype.
+    operands = operands_of((x_aval, w_aval.update(dtype=x_aval.dtype)), permutations)
+    decision = decide(request, operands, LoweringTarget.of_platform(platform))
+    out_shape = ctx.avals_out[0].shape
+    call = decision.call
+    if decision.kind == "kernel" and call is not None and call.epilogue is not None:
         ffi.register(platform)
         fun = functools.partial(
-            _run_kernel,
+            run_kernel,
             call=call,
-            strides=strides,
-            epilogue=epilogue,
+            request=request,
+            permutations=permutations,
+            out_shape=out_shape,
             preactivation=preactivation,
-            out_shape=ctx.avals_out[0].shape,
-            out_dtype=request.out_dtype,
-            interpret=request.interpret,
         )
-    return mlir.lower_fun(fun, multiple_results=True)(ctx, *values)
+        return mlir.lower_fun(fun, multiple_results=True)(ctx, *values)
+
+    if decision.epilogue_reason is not None:
+        what = describe(request, operands)
+        contraction.log_once(f"the epilogue of {what} is not its kernel's: {decision.epilogue_reason}")
+    if decision.kind != "xla" or decision.request.epilogue is None:  # else all is XLA's for the reason above
+        contraction.heed(decision, operands)
+    alone = decision.request.without_epilogue(x_aval.dtype)
+    product = contraction.decided_product(decision, alone, permutations, platform, out_shape)
+
+    def finished(x, w, *operands):
+        z = product(x, w.astype(x.dtype))
+        of_request = {"spec": request.spec, "epilogue": request.epilogue, "out_dtype": jnp.dtype(request.out_dtype)}
+        return _finish(z, *operands, **of_request, preactivation=preactivation)
+
+    return mlir.lower_fun(finished, multiple_results=True)(ctx, *values)
 
 
 mlir.register_lowering(fused_local_p, functools.partial(_lower_local, "another platform"))
@@ -401,36 +325,29 @@ mlir.register_lowering(fused_local_p, functools.partial(_lower_local, "cuda"), p
 
 
 def _lower(ctx, *values, epilogue, preactivation, out_sharding, **params):
-    request = Request(**params)
-    x_aval, w_aval, *operand_avals = ctx.avals_in
     reason = _compat.why_not_local(ctx)
-    if reason is not None and not epilogue.is_nothing:
-        _check_batch_invariant(request, x_aval, w_aval, reason)
-    if reason is not None or request.implementation == "xla" or epilogue.is_nothing:
+    if reason is not None and params["batch_invariant"] and not epilogue.is_nothing:
+        operands = operands_of(ctx.avals_in, (None, None))
+        raise NotImplementedError(why_not_unfused(Request(**params), operands, reason))
+    if reason is not None or params["implementation"] == "xla" or epilogue.is_nothing:
         fun = functools.partial(
             unfused, epilogue=epilogue, preactivation=preactivation, out_sharding=out_sharding, **params
         )
         return mlir.lower_fun(fun, multiple_results=True)(ctx, *values)
 
-    # A transpose is folded as if w had x's dtype, to which it is converted behind it.
-    operands = contraction.fold_transposes(request, values[:2], [x_aval, w_aval.update(dtype=x_aval.dtype)])
-    permutations = tuple(operand.permutation for operand in operands)
-    dtypes = (x_aval.dtype, w_aval.dtype)
-    avals_in = [_compat.local_aval(o.aval.shape, dtype) for o, dtype in zip(operands, dtypes, strict=True)]
-    avals_in += [_compat.local_aval(aval.shape, aval.dtype) for aval in operand_avals]
+    sources = [source(*pair) for pair in zip(values[:2], ctx.avals_in[:2], strict=True)]
+    avals = [*(one.aval for one in sources), *ctx.avals_in[2:]]
     local_ctx = ctx.replace(
-        avals_in=avals_in,
+        avals_in=[_compat.local_aval(aval.shape, aval.dtype) for aval in avals],
         avals_out=[_compat.local_aval(aval.shape, aval.dtype) for aval in ctx.avals_out],
     )
     fun = functools.partial(
         fused_local_p.bind,
-        request=request,
-        epilogue=epilogue,
+        request=Request(**params, epilogue=epilogue),
         preactivation=preactivation,
-        permutations=permutations,
+        permutations=tuple(one.permutation for one in sources),
     )
-    in_place = [operand.value for operand in operands]
-    return mlir.lower_fun(fun, multiple_results=True)(local_ctx, *in_place, *values[2:])
+    return mlir.lower_fun(fun, multiple_results=True)(local_ctx, *(one.value for one in sources), *values[2:])
 
 
 # Not cacheable, so that the rule sees the operands it has in this place: see _compat.transposed_source.

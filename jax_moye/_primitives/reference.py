@@ -84,9 +84,8 @@ def lax_result_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> Any:
         return jnp.promote_types(operand_dtype, out_dtype)
 
 
-def reference(lhs, rhs, *c, spec, out_dtype, precision, beta=0.0, out_sharding=None, permutations=(None, None)):
+def reference(lhs, rhs, *c, spec, out_dtype, precision, beta=0.0, out_sharding=None):
     """The contraction by lax.dot_general, and beta c added to it in the result's dtype."""
-    lhs, rhs = (x if p is None else lax.transpose(x, p) for x, p in zip((lhs, rhs), permutations, strict=True))
     dimension_numbers, permutation = lax_form(spec)
     with _compat.lax_itself():
         out = _dot_general(

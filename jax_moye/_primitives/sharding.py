@@ -28,8 +28,11 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from jax_moye import _compat
 from jax_moye._primitives.reference import reference
-from jax_moye._selection.plan import Request, plan_call
+from jax_moye._primitives.transposes import absorbed, source
+from jax_moye._selection.capability import LoweringTarget
+from jax_moye._selection.decide import decide
 from jax_moye._selection.problem import NotServedError, parse_spec
+from jax_moye._selection.request import Operand, Request
 
 Axes = tuple[str, ...]  # mesh axes that split one dimension, the major first
 Local = Callable[..., jax.Array]  # (request, *operands) -> the contraction on one device
@@ -350,25 +353,17 @@ def _check_served(ctx: mlir.LoweringRuleContext, request: Request) -> None:
     parsed = parse_spec(request.spec)
     kinds = {tuple(label in names for names in parsed): label for label in parsed.lhs + parsed.rhs}
 
-    def probe(labels: str, aval: Any) -> Any:
-        return _compat.local_aval([256 if label in kinds.values() else 1 for label in labels], aval.dtype)
+    def probe(labels: str, dtype: Any) -> Operand:
+        return Operand(tuple(256 if label in kinds.values() else 1 for label in labels), dtype)
 
-    lhs, rhs = probe(parsed.lhs, ctx.avals_in[0]), probe(parsed.rhs, ctx.avals_in[1])
+    avals: list[Any] = list(ctx.avals_in[:2])
     for platform in _compat.platforms(ctx):
-        plan_call(platform, request, lhs, rhs, (None, None), may_split=True)
-
-
-def _fold_transposes(
-    ctx: mlir.LoweringRuleContext, values: Sequence[Any], spec: str, typed: bool
-) -> tuple[mlir.LoweringRuleContext, list[Any], str]:
-    """Reads lhs and rhs from before a transpose right in front of them: the specification then has another order."""
-    values, avals, operands = list(values), list(ctx.avals_in), list(parse_spec(spec)[:2])
-    for i, names in enumerate(operands):
-        values[i], permutation = _compat.transposed_source(values[i], typed)
-        if permutation is not None:
-            avals[i] = _compat.source_aval(avals[i], permutation)
-            operands[i] = "".join(names[dim] for dim in sorted(range(len(names)), key=lambda dim: permutation[dim]))
-    return ctx.replace(avals_in=avals), values, f"{','.join(operands)}->{parse_spec(spec).out}"
+        operands = (probe(parsed.lhs, avals[0].dtype), probe(parsed.rhs, avals[1].dtype))
+        decision = decide(request, operands, LoweringTarget.of_platform(platform))
+        if decision.kind == "error" and decision.contract is None:
+            raise NotImplementedError(decision.reason)
+        if decision.kind in ("xla", "error"):
+            raise NotServedError(decision.reason)
 
 
 def lower(ctx: mlir.LoweringRuleContext, values: Sequence[Any], request: Request, local: Local) -> Any:
@@ -413,8 +408,11 @@ def lower(ctx: mlir.LoweringRuleContext, values: Sequence[Any], request: Request
         raise NotServedError("its partitioner is not Shardy")
 
     if request.config is None:  # a kernel that is named may take one order alone
-        ctx, values, spec = _fold_transposes(ctx, values, request.spec, typed)
-        request = dataclasses.replace(request, spec=spec)
+        sources = [source(*pair, typed) for pair in zip(values[:2], ctx.avals_in[:2], strict=True)]
+        ctx = ctx.replace(avals_in=[*(one.aval for one in sources), *ctx.avals_in[2:]])
+        values = [*(one.value for one in sources), *values[2:]]
+        left, right = sources
+        request = dataclasses.replace(request, spec=absorbed(request.spec, (left.permutation, right.permutation)))
     if typed:
         assert mesh is not None
         avals = [*ctx.avals_in[:2], *ctx.avals_out]  # as the folded transposes left them

@@ -1,4 +1,4 @@
-"""How long XLA takes, from the problem alone, and by how much faster it must be to get a product.
+"""How long XLA takes, from the problem alone.
 
 The constants are those of one H200, fitted to files of benchmarks/results; docs/how_selection_works.md says how well.
 Elsewhere nothing is said of XLA.
@@ -29,9 +29,6 @@ _ODD = (1.0, 2.7, 4.3)
 # Not of the GPU: measure again where calls become cheaper. Two equal numbers leave such products to the models of the
 # GPU, which call them level.
 XLA_CALL_US = 6.0
-# XLA computes what a kernel is predicted to need more than so many times as long for. The two models together miss the
-# measured ratios by 7 % (root mean square): 1.2 is 2.6 times that, so that products on which both are level stay ours.
-XLA_MARGIN = 1.2
 
 
 def xla_us(problem: GemmProblem, arch: int | None, passes: int = 0) -> float | None:

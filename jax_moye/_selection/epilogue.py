@@ -149,8 +149,3 @@ def fit_epilogue(
         if not any(None in of_operand for of_operand in strides.values()):
             return candidate, strides  # type: ignore[return-value]
     raise NotServedError(f"no strides of a matrix broadcast {dict(epilogue.operands)} to {out_labels}")
-
-
-def strides_of_d(problem: GemmProblem) -> tuple[int, ...]:
-    """The strides of d, 0 along what has one coordinate."""
-    return tuple(stride if size > 1 else 0 for size, stride in zip(problem.sizes[:3], problem.d_strides, strict=True))

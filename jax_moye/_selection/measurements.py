@@ -28,16 +28,13 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 
 from jax_moye._kernels.configs import GemmConfig, configs
+from jax_moye._selection.capability import why_not
 from jax_moye._selection.epilogue import Epilogue
 from jax_moye._selection.problem import GemmProblem
-from jax_moye._selection.select import why_not
 
 FORMAT = "jax_moye tuned 1"
 TABLES = pathlib.Path(__file__).resolve().parents[1] / "tables"  # the package's
-MEASURED = "measured:"  # how a reason begins that is from here
 VARIABLE = "JAX_MOYE_CACHE_DIR"
-# XLA computes a product that it was measured to compute faster by this: less is within what two runs differ by.
-_XLA_MARGIN = 0.99
 
 _logger = logging.getLogger("jax_moye")
 _warned: set[str] = set()
@@ -51,7 +48,7 @@ class Entry:
       problem: with its accumulator spelled out.
       variant: "" of the product alone; else what `variant` says.
       config: name of the fastest of ours.
-      row: what `row_digest` said of it then.
+      row: what `config_digest` said of it then.
       us: microseconds by config, of all that were timed.
       xla_us: of XLA by `signature`: precision and dtypes decide what XLA does, and are not all in the problem.
       host_bound: the host may have been what was timed: no reason to leave the product to XLA.
@@ -81,7 +78,7 @@ class Choice(NamedTuple):
     """What a selection found.
 
     Attributes:
-      config: the row of the table.
+      config: the one that was the fastest.
       source: "cache": the user's; "table": the package's.
       entry: what it is from.
     """
@@ -94,16 +91,6 @@ class Choice(NamedTuple):
     def us(self) -> float:
         """Microseconds of the config."""
         return self.entry.us[self.config.name]
-
-    def xla_us(self, signature: str) -> float | None:
-        """Microseconds of XLA; None where they were not measured."""
-        return self.entry.xla_us.get(signature)
-
-    def why_xla(self, xla_us: float) -> str | None:
-        """Why XLA computes the product, of which it needs xla_us; None if it does not."""
-        if self.entry.host_bound or xla_us >= _XLA_MARGIN * self.us:
-            return None
-        return f"{MEASURED} XLA {xla_us:.4g} us, our best {self.config.name} {self.us:.4g} us ({self.source})"
 
 
 # ------------------------------------------------------------------------------------------------------------- keys
@@ -142,7 +129,7 @@ def signature(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any, precision: Any) ->
 
 
 @functools.lru_cache(maxsize=4096)
-def row_digest(config: GemmConfig) -> str:
+def config_digest(config: GemmConfig) -> str:
     """Twelve hexadecimal digits that change when anything does that the table says of a config but its registers."""
     described = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.compare}
     return _sha256(described)[:12]
@@ -150,7 +137,7 @@ def row_digest(config: GemmConfig) -> str:
 
 def table_digest(table: Iterable[GemmConfig]) -> str:
     """The same of a table, in any order."""
-    return _sha256(sorted(row_digest(row) for row in table))[:12]
+    return _sha256(sorted(config_digest(config) for config in table))[:12]
 
 
 @functools.cache
@@ -362,7 +349,7 @@ def find(problem: GemmProblem, of: str, kind: str, arch: int | None, table: Sequ
       of: its variant.
       kind: of the GPU, as in `devices.Device`.
       arch: of the GPU.
-      table: the rows that may compute it.
+      table: the configs that may compute it.
     """
     return _find(problem, of, kind, arch, table, cache_file(kind), TABLES)
 
@@ -385,9 +372,9 @@ def _find(
         entry = entries.get((usual_key(problem), of))
         if entry is None:
             continue
-        row = _by_name(table).get(entry.config)
-        if row is not None and row_digest(row) == entry.row and why_not(row, problem, arch) is None:
-            return Choice(row, source, entry)
+        config = _by_name(table).get(entry.config)
+        if config is not None and config_digest(config) == entry.row and why_not(config, problem, arch) is None:
+            return Choice(config, source, entry)
     return None
 
 
@@ -404,7 +391,7 @@ def _of_package(tables: pathlib.Path, kind: str) -> _Entries:
 
 @functools.lru_cache(maxsize=64)
 def _by_name(table: Sequence[GemmConfig]) -> Mapping[str, GemmConfig]:
-    return {row.name: row for row in table}
+    return {config.name: config for config in table}
 
 
 def forget() -> None:

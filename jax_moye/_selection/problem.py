@@ -18,6 +18,10 @@ class NotServedError(Exception):
     """No kernel of ours computes this; the text says why. XLA computes it instead, unless the caller insists."""
 
 
+class ConfigError(ValueError):
+    """The config that the caller named cannot compute this; the text says why."""
+
+
 class Spec(NamedTuple):
     """The three label strings of a contraction, e.g. ("bmk", "kn", "bmn")."""
 

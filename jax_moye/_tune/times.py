@@ -23,12 +23,13 @@ import numpy as np
 from jax import lax
 
 from jax_moye._bench.contenders import SHORT_US, looped_arm
-from jax_moye._inspect.explain import Operand, Product
+from jax_moye._inspect.products import Product
 from jax_moye._inspect.report import program_of, random_operand, shapes_of
 from jax_moye._kernels.configs import GemmConfig
 from jax_moye._kernels.interpret import InterpretParams
-from jax_moye._selection.plan import KernelCall
+from jax_moye._selection.decide import KernelCall
 from jax_moye._selection.problem import GemmProblem, parse_spec
+from jax_moye._selection.request import Operand, label_sizes
 from jax_moye._timing.correctness import quick_options
 from jax_moye._timing.engine import Arm, l2_bytes, take_turns
 
@@ -214,8 +215,10 @@ def _work(product: Product, device: jax.Device) -> _Work:
 
 
 def _contracted_size(product: Product) -> int:
-    parsed, (lhs, _) = parse_spec(product.request.spec), product.seen()
-    return math.prod(size for label, size in zip(parsed.lhs, lhs.shape, strict=True) if label not in parsed.out)
+    spec = product.request.spec
+    return math.prod(
+        size for label, size in label_sizes(spec, product.operands).items() if label not in parse_spec(spec).out
+    )
 
 
 def _programs(product: Product, candidates: Sequence[GemmConfig], target: Target) -> dict[str, Callable[..., Any]]:
@@ -314,7 +317,7 @@ class _Reference:
             return
         factor, unit = _factor(call.problem, call.split), float(jnp.finfo(request.out_dtype).eps) / 2
         looser = 2.0**-9 if call.problem.dtype in ("f32", "tf32") and not _is_highest(request.precision) else 0.0
-        finish = 2.0**-10 if product.epilogue is not None or request.beta != 0 else 0.0
+        finish = 2.0**-10 if request.epilogue is not None or request.beta != 0 else 0.0
         parsed = parse_spec(request.spec)
 
         @jax.jit

@@ -31,15 +31,18 @@ from jax_moye import _compat
 from jax_moye._api.types import DimensionNumbers
 from jax_moye._bench import workloads
 from jax_moye._format import html_table
-from jax_moye._inspect.explain import Explanation, Product, explain, explain_function
+from jax_moye._inspect.explain import Explanation, explain, explain_function
+from jax_moye._inspect.products import Product
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import GemmConfig, configs
 from jax_moye._kernels.devices import Device, find_device, of_jax
-from jax_moye._selection import measurements, plan
+from jax_moye._selection import measurements
+from jax_moye._selection.capability import LoweringTarget, usable_configs
+from jax_moye._selection.decide import KernelCall, decide, xla_wins
 from jax_moye._selection.measurements import Entry
-from jax_moye._selection.plan import KernelCall
 from jax_moye._selection.problem import NotServedError
-from jax_moye._selection.select import rank
+from jax_moye._selection.ranking import rank
+from jax_moye._selection.request import describe
 from jax_moye._tune.times import TOP, Protocol, Target, Times, first_line, time_product
 
 # Configs so near the fastest one are equal: the model's order decides, and two runs write the same file more often.
@@ -111,7 +114,7 @@ class Tuning:
                 lines.append([product.what, "-", "-", "-", "0", f"not tuned: {product.why}"])
                 continue
             xla = ", ".join(f"{us:g}" for us in entry.xla_us.values()) or "-"
-            who = "XLA's" if _xla_wins(entry) else ""
+            who = "XLA's" if _is_xlas(entry) else ""
             lines.append([words(entry), entry.config, f"{entry.us[entry.config]:g}", xla, str(len(entry.us)), who])
         return lines
 
@@ -246,7 +249,7 @@ def tune_products(products: Sequence[Product], target: Target, protocol: Protoco
     end = time.monotonic() + protocol.budget_s
     for product in products:
         begin = time.monotonic()
-        what = plan.describe(product.request, *product.seen())
+        what = describe(product.request, product.operands)
         if begin > end:
             yield Tuned(what, None, f"the budget of {protocol.budget_s:g} s was over")
             continue
@@ -270,7 +273,7 @@ def _candidates(product: Product, target: Target, protocol: Protocol) -> tuple[K
     Raises:
       NotServedError: nothing that could be measured would change who computes the product; or nothing is to be timed.
     """
-    request, (lhs, rhs) = product.request, product.operands
+    request = product.request
     reasons = {
         "it is lax.dot_general's own, and so XLA's": product.is_lax,
         "implementation='xla'": request.implementation == "xla",
@@ -280,19 +283,17 @@ def _candidates(product: Product, target: Target, protocol: Protocol) -> tuple[K
     for reason, holds in reasons.items():
         if holds:
             raise NotServedError(reason)
-    may_split = product.epilogue is None
-    permutations = (lhs.permutation, rhs.permutation)
-    call = plan.find_kernel(
-        request, lhs.aval, rhs.aval, permutations, target.arch, target.platform, may_split, epilogue=product.epilogue
-    )
-    if call is None:
-        raise NotServedError("a size is 0")
-    rows = plan.usable_rows(target.platform, target.arch)
-    able = [row for row, reason in rank(call.problem, target.arch, rows) if reason is None]
-    named = [row for row in able if protocol.sweep is None or re.fullmatch(protocol.sweep, row.name)]
+    table = usable_configs(target.platform, target.arch)
+    # No device: what was measured before does not count.
+    request = dataclasses.replace(request, interpret=target.interpret)
+    decision = decide(request, product.operands, LoweringTarget(target.platform, target.arch, None, table))
+    if decision.call is None or decision.request != request:
+        raise NotServedError(decision.epilogue_reason or decision.error())
+    able = [config for config, reason in rank(decision.call.problem, target.arch, table) if reason is None]
+    named = [config for config in able if protocol.sweep is None or re.fullmatch(protocol.sweep, config.name)]
     if not named:
         raise NotServedError(f"none of its {len(able)} configs has a name that matches {protocol.sweep!r}")
-    return call, named[: protocol.top]
+    return decision.call, named[: protocol.top]
 
 
 def _entry(product: Product, call: KernelCall, candidates: Sequence[GemmConfig], times: Times, target: Target) -> Entry:
@@ -305,15 +306,15 @@ def _entry(product: Product, call: KernelCall, candidates: Sequence[GemmConfig],
         raise NotServedError("; ".join(f"{name}: {why}" for name, why in times.rejected.items()) or "nothing was timed")
     tie = _HOST_BOUND_TIE if times.host_bound else _TIE
     least = min(times.us.values())
-    best = next(row for row in candidates if times.us.get(row.name, math.inf) <= tie * least)
+    best = next(config for config in candidates if times.us.get(config.name, math.inf) <= tie * least)
     request, (lhs, rhs) = product.request, product.operands
     words = measurements.signature(lhs.dtype, rhs.dtype, request.out_dtype, request.precision)
     return Entry(
         problem=measurements.usual_key(call.problem),
-        variant=measurements.variant(product.epilogue, request.beta, call.split),
+        variant=measurements.variant(request.epilogue, request.beta, call.split),
         config=best.name,
-        row=measurements.row_digest(best),
-        us={row.name: _significant(times.us[row.name]) for row in candidates if row.name in times.us},
+        row=measurements.config_digest(best),
+        us={name: _significant(times.us[name]) for name in (c.name for c in candidates) if name in times.us},
         xla_us={} if times.xla_us is None else {words: _significant(times.xla_us)},
         host_bound=times.host_bound,
         date=target.head["date"],
@@ -457,15 +458,15 @@ def run(rows: Sequence[dict], target: Target, protocol: Protocol) -> int:
     measured = [product.entry for product in found if product.entry is not None]
     for text in regret_lines(regret(measured, target.arch)):
         print(text)
-    ours = sum(not _xla_wins(entry) for entry in measured)
+    ours = sum(not _is_xlas(entry) for entry in measured)
     print(f"{len(measured)} products in {time.monotonic() - begin:.0f} s, {ours} of them not XLA's: {target.path}")
     return status or (0 if measured else 1)
 
 
-def _xla_wins(entry: Entry) -> bool:
-    row = next(row for row in configs() if row.name == entry.config)
-    choice = measurements.Choice(row, "table", entry)
-    return any(choice.why_xla(us) is not None for us in entry.xla_us.values())
+def _is_xlas(entry: Entry) -> bool:
+    """Whether XLA computes what was measured, by any of its times."""
+    ours = entry.us[entry.config]
+    return not entry.host_bound and any(xla_wins(ours, us, "measured") for us in entry.xla_us.values())
 
 
 def _rows(arguments: argparse.Namespace) -> list[dict]:

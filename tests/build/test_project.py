@@ -119,7 +119,7 @@ def test_readmes_map_leads_to_the_file():
     (line,) = map_lines("**A product becomes a kernel**")
     assert "_selection/" in line
     (line,) = map_lines("**XLA is preferred**")
-    assert "def xla_us(" in (ROOT / re.search(r"`(.*?)`", line)[1]).read_text()
+    assert "def xla_wins(" in (ROOT / re.search(r"`(.*?)`", line)[1]).read_text()
 
 
 def test_readmes_picture_is_what_its_command_draws(tmp_path, monkeypatch):

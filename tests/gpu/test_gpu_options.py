@@ -13,7 +13,7 @@ import pytest
 import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import ffi
-from jax_moye._selection.select import Summation, summation
+from jax_moye._selection.summation import Summation, summation
 from tests.emulated.problems import NUMPY_DTYPES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]

@@ -15,8 +15,9 @@ import pytest
 import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels.devices import of_jax
-from jax_moye._selection import measurements, plan
-from jax_moye._selection.select import rank, why_not
+from jax_moye._selection import measurements
+from jax_moye._selection.capability import usable_configs, why_not
+from jax_moye._selection.ranking import rank
 from jax_moye._tune import times
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
@@ -70,14 +71,14 @@ def test_what_is_measured_is_what_runs(gpu):
     np.testing.assert_array_equal(np.asarray(program()(a, b), np.float64), exact.astype(a.dtype).astype(np.float64))
 
     # Another row in the file, and then XLA: programs follow, and their results are the same.
-    rows = plan.usable_rows("cuda", _compat.cuda_arch())
+    rows = usable_configs("cuda", _compat.cuda_arch())
     other = next(
         row for row in rows if row.name != product.entry.config and why_not(row, explanation.problem, 90) is None
     )
     changed = dataclasses.replace(
         product.entry,
         config=other.name,
-        row=measurements.row_digest(other),
+        row=measurements.config_digest(other),
         us={other.name: 1.0},
         xla_us={},
         host_bound=False,
@@ -135,7 +136,7 @@ def test_the_command(gpu, tmp_path, capsys):
     out = tmp_path / "table.json"
     assert main(["tune", "--shape", f"{M}x{N}x{K}:bf16:NT", "--top", "all", "--turn-ms", "2", "--out", str(out)]) == 0
     (entry,) = measurements.read(out).entries.values()
-    rows = plan.usable_rows("cuda", _compat.cuda_arch())
+    rows = usable_configs("cuda", _compat.cuda_arch())
     able = [row for row, reason in rank(entry.problem, _compat.cuda_arch(), rows) if reason is None]
     assert len(entry.us) == len(able)
     assert "of the best measured" in capsys.readouterr().out

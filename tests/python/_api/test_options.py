@@ -15,7 +15,9 @@ import jax_moye
 from jax_moye import InterpretParams
 from jax_moye._api.options import Options, resolve
 from jax_moye._kernels import ffi
-from jax_moye._selection.plan import _SERVED_PRESETS, Request, why_not_xla
+from jax_moye._selection.decide import why_not_xla
+from jax_moye._selection.precision import SERVED_PRESETS
+from jax_moye._selection.request import Request
 
 A = jnp.ones((5, 8), jnp.bfloat16)
 B = jnp.ones((8, 3), jnp.bfloat16)
@@ -212,7 +214,7 @@ def test_the_document():
     exec(text.split("```python\n")[1].split("```")[0], names)
     np.testing.assert_array_equal(names["y"], np.full((8, 32), 64))
     assert options_of(names["g"], A, B) == [Options(deterministic=True)]
-    for preset in _SERVED_PRESETS:
+    for preset in SERVED_PRESETS:
         shortened = {"BF16_BF16_F32_X3": "_X3", "BF16_BF16_F32_X6": "_X6", "BF16_BF16_F32_X9": "_X9"}
         assert f"`{shortened.get(preset, preset)}`" in text or preset == "DEFAULT", preset
 

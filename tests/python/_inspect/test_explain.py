@@ -16,13 +16,12 @@ from python.support import custom_calls, lowered_text
 
 import jax_moye
 from jax_moye.__main__ import main
-from jax_moye._inspect.explain import explain_shape, parse_shape
+from jax_moye._inspect.command import explain_shape, parse_shape
 from jax_moye._inspect.report import Report, measure_gemm
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import ConfigTable, GemmConfig
 from jax_moye._kernels.interpret import InterpretParams
-from jax_moye._selection import cost, measurements, plan, select
-from jax_moye._selection.problem import NotServedError
+from jax_moye._selection import capability, cost, decide, measurements, ranking, summation
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "explain"
 UPDATE = "JAX_MOYE_UPDATE_GOLDEN"
@@ -87,16 +86,16 @@ def simple_terms(config, problem, arch):
 @pytest.fixture
 def fixed(monkeypatch):
     """The table and the model of the golden files."""
-    monkeypatch.setattr(plan, "usable_rows", lambda platform, arch: TABLE)
+    monkeypatch.setattr(capability, "usable_configs", lambda platform, arch: TABLE)
     monkeypatch.setattr(ffi, "built", lambda platform: frozenset(row.name for row in TABLE))
     monkeypatch.setattr(cost, "terms", simple_terms)
-    monkeypatch.setattr(plan, "xla_us", lambda problem, *args, **kwargs: 9.5 if problem.k == 4097 else None)
+    monkeypatch.setattr(decide, "xla_us", lambda problem, *args, **kwargs: 9.5 if problem.k == 4097 else None)
     monkeypatch.setattr(ffi, "why_unavailable", lambda platform: None)
     monkeypatch.setattr(measurements, "find", lambda *args: None)
-    for cached in (select.rank, select._best, select.batch_invariant_rows):
+    for cached in (ranking.rank, ranking._best, summation.batch_invariant_configs):
         cached.cache_clear()
     yield
-    for cached in (select.rank, select._best, select.batch_invariant_rows):
+    for cached in (ranking.rank, ranking._best, summation.batch_invariant_configs):
         cached.cache_clear()
 
 
@@ -120,7 +119,7 @@ GOLDEN_CASES = {
 
 @pytest.mark.parametrize("case", GOLDEN_CASES)
 def test_golden(case, fixed, monkeypatch):
-    monkeypatch.setattr(plan, "find_config", lambda config: TABLE[0])
+    monkeypatch.setattr(decide, "find_config", lambda config: TABLE[0])
     monkeypatch.setattr("jax_moye._api.arguments.find_config", lambda config: TABLE[0])
     found = GOLDEN_CASES[case]()
     for suffix, text in ((".txt", found.text()), (".json", found.to_json())):
@@ -283,14 +282,6 @@ def test_an_epilogue_that_no_kernel_takes():
 # ------------------------------------------------------------------------------------------------------------- reasons
 
 
-def planned(request, lhs, rhs):
-    """What the lowering's plan says: a call, or why there is none."""
-    try:
-        return plan.plan_call("cuda", request, lhs.aval, rhs.aval, (lhs.permutation, rhs.permutation), True)
-    except NotServedError as error:
-        return str(error)
-
-
 @pytest.mark.parametrize(
     ("shapes", "options"),
     [
@@ -306,20 +297,21 @@ def planned(request, lhs, rhs):
     ],
 )
 @pytest.mark.parametrize("device", ["h200", "v100"])
-def test_reasons_are_the_plans(shapes, options, device, monkeypatch):
+def test_reasons_are_the_lowerings(shapes, options, device, monkeypatch):
     monkeypatch.setattr(ffi, "why_unavailable", lambda platform: None)
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     found = jax_moye.explain(*shapes, **options, device=device)[0]
-    request, (lhs, rhs) = found.product.request, found.product.operands
+    request, operands = found.product.request, found.product.operands
     with jax_moye.cuda_target(found.device.arch):
-        outcome = planned(request, lhs, rhs)
-    if isinstance(outcome, str):
-        assert found.config is None
-        assert outcome in found.reason
-        assert found.computed_by == ("error" if plan.why_not_xla("cuda", request) else "xla")
-    else:
+        outcome = decide.decide(request, operands, capability.LoweringTarget.of_platform("cuda"))
+    if outcome.kind == "kernel":
         assert found.computed_by == "moye"
-        assert (found.config, found.problem, found.split) == (outcome.config, outcome.problem, outcome.split)
+        call = outcome.call
+        assert (found.config, found.problem, found.split) == (call.config, call.problem, call.split)
+    else:
+        assert found.config is None
+        assert outcome.reason in found.reason
+        assert found.computed_by == outcome.kind == ("error" if decide.why_not_xla("cuda", request) else "xla")
 
 
 def test_reasons_of_the_caller():

@@ -60,7 +60,7 @@ def test_gpus_of_this_process():
     found = jax_moye.explain((64, 64), (64, 64), "bfloat16", implementation="moye", device=unknown)[0]
     assert found.resources()["slots"] % 77 == 0
     assert not found.is_calibrated
-    assert "which row is first, and no more" in str(found)
+    assert "which config is first, and no more" in str(found)
 
 
 def test_which_device_is_meant(monkeypatch):

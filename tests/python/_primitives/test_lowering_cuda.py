@@ -15,7 +15,7 @@ import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import ffi
 from jax_moye._kernels.dtypes import JAX_NAMES
-from jax_moye._selection import plan
+from jax_moye._selection import capability, decide
 
 matmul = functools.partial(jax_moye.matmul, implementation="moye")
 
@@ -125,7 +125,7 @@ def test_the_emulator_is_not_for_gpus():
 @pytest.fixture
 def kernels_are_there(monkeypatch):
     """As on a machine whose jax_moye was built with nvcc, and as if nobody knew how fast XLA is: see test_cost.py."""
-    monkeypatch.setattr(plan, "xla_us", lambda *args, **kwargs: None)
+    monkeypatch.setattr(decide, "xla_us", lambda *args, **kwargs: None)
     monkeypatch.setattr(ffi, "why_unavailable", lambda platform: None)
     monkeypatch.setattr(ffi, "register", lambda platform: None)
 
@@ -216,7 +216,7 @@ def test_f16_sums_only_where_they_are_asked_for():
 def test_fast_accumulation_only_where_it_is_asked_for(kernels_are_there, monkeypatch):
     """Sums of 8-bit floats leave the tensor core every 128 of k, but for the preset that says they need not."""
     monkeypatch.setattr(_compat, "cuda_arch", lambda: 90)
-    monkeypatch.setattr(plan, "_device_meant", lambda arch: None)  # it is not here
+    monkeypatch.setattr(capability, "_device_meant", lambda arch: None)  # it is not here
     for dtype, name in (("e4m3", "float8_e4m3fn"), ("e5m2", "float8_e5m2")):
         fast, promoted = rows_with(dtype=dtype, accumulator="f32_fast"), rows_with(dtype=dtype, accumulator="f32")
         if not fast or not promoted:
@@ -238,7 +238,9 @@ def test_one_gpus_code_is_for_that_gpu(kernels_are_there, monkeypatch):
     if not rows:
         pytest.skip("no row of sm_90a in this build")
     assert chosen("bfloat16", size=4096) in rows  # where there is no GPU, an H200's
-    monkeypatch.setattr(plan, "_device_meant", lambda arch: None)  # none of those that cuda_arch now names is here
+    monkeypatch.setattr(
+        capability, "_device_meant", lambda arch: None
+    )  # none of those that cuda_arch now names is here
     for arch, message in ((80, "needs sm_90"), (100, "code is sm_90's"), (90, None)):
         monkeypatch.setattr(_compat, "cuda_arch", lambda arch=arch: arch)
         if message is None:
@@ -253,14 +255,14 @@ def test_one_gpus_code_is_for_that_gpu(kernels_are_there, monkeypatch):
 def test_rows_that_the_cuda_module_lacks(kernels_are_there, monkeypatch):
     chosen_before = chosen("bfloat16", size=4096)
     monkeypatch.setattr(ffi, "built", lambda platform: frozenset(rows_with(dtype="bf16")) - {chosen_before})
-    plan.usable_rows.cache_clear()
+    capability.usable_configs.cache_clear()
     try:
         assert chosen("bfloat16", size=4096) != chosen_before
         with pytest.raises(ValueError, match="is not in this build"):
             chosen("bfloat16", size=4096, config=chosen_before)
     finally:
         monkeypatch.undo()
-        plan.usable_rows.cache_clear()
+        capability.usable_configs.cache_clear()
 
 
 @pytest.mark.parametrize("out_dtype", ["int8", "int16", "int32", "float32", "bfloat16"])

@@ -1,6 +1,6 @@
 """JAX's transformations of products, alone and nested: values, number of kernel calls, and no matrix moved.
 
-test_primitive.py has the specifications one by one; here are the combinations that programs are made of.
+test_contraction.py has the specifications one by one; here are the combinations that programs are made of.
 """
 
 import functools
@@ -16,7 +16,9 @@ from python.support import TARGET, custom_calls, data_movements, kernel_calls, l
 
 import jax_moye
 from jax_moye import checkpoint_policies
-from jax_moye._selection.plan import Request, find_kernel
+from jax_moye._selection.capability import LoweringTarget, usable_configs
+from jax_moye._selection.decide import decide
+from jax_moye._selection.request import Operand, Request
 
 matmul = functools.partial(jax_moye.matmul, implementation="moye", interpret=True)
 by_xla = functools.partial(jax_moye.matmul, implementation="xla")
@@ -130,9 +132,10 @@ def test_vmap_of_matrix_times_vector_is_one_product():
     assert call.operands == ("%arg1", "%arg0")
     (equation,) = jax.make_jaxpr(jax.vmap(lambda x: matmul(w, x)))(xs).eqns
     request = Request(equation.params["spec"], jnp.bfloat16, None, None, None, None)
-    kernel = find_kernel(request, *(jax.typeof(x) for x in (w, xs)), (None, None), arch=80)
-    assert kernel.problem.sizes == (1, 48, 32, 16)
-    assert kernel.problem.swapped
+    operands = (Operand(w.shape, w.dtype), Operand(xs.shape, xs.dtype))
+    decision = decide(request, operands, LoweringTarget("cuda", 80, None, usable_configs("cuda", 80)))
+    assert decision.problem.sizes == (1, 48, 32, 16)
+    assert decision.problem.swapped
 
 
 @pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)], ids=str)

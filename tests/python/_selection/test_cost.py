@@ -20,17 +20,19 @@ import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import ffi
 from jax_moye._kernels.devices import DEVICES
-from jax_moye._selection import cost, cost_xla, plan
+from jax_moye._selection import cost, cost_xla, decide, measurements
+from jax_moye._selection.capability import LoweringTarget, usable_configs, why_not
 from jax_moye._selection.cost import predicted_us
-from jax_moye._selection.cost_xla import XLA_MARGIN, xla_us
+from jax_moye._selection.cost_xla import xla_us
 from jax_moye._selection.epilogue import Epilogue
-from jax_moye._selection.plan import KernelCall, Request, find_kernel, why_rather_xla
 from jax_moye._selection.problem import GemmProblem, make_problem
-from jax_moye._selection.select import select, why_not
+from jax_moye._selection.ranking import select
+from jax_moye._selection.request import Operand, Request
 
 ROOT = pathlib.Path(__file__).parents[3]
 RESULTS = ROOT / "benchmarks" / "results"
 CONFIGS = jax_moye.configs()
+H200 = LoweringTarget("cuda", 90, None, usable_configs("cuda", 90))
 # What the constants were fitted to. Later files may hold other kernels, and say when to fit again.
 SUITE, SWEEP = "nvidia_h200-2026-11-20-e0cb999.json", "nvidia_h200-2026-11-20-5752550-sweep.json"
 FILES = (
@@ -144,9 +146,11 @@ def who(row, config):
     """Why XLA would compute a measured row if our kernel were the one that was measured; None if it would not."""
     dtype = jnp.dtype({"bf16": "bfloat16", "f32": "float32", "f64": "float64"}[row["dtype"]])
     precision = (lax.Precision.HIGHEST,) * 2 if config.dtype == "f32" else None
-    operand = _compat.local_aval((1,), dtype)
+    operands, problem = (Operand((1,), dtype),) * 2, problem_of(row, config.dtype)
     request = Request("mk,kn->mn", dtype, precision, None, None, None)
-    return why_rather_xla(request, operand, operand, KernelCall(problem_of(row, config.dtype), config), 90)
+    call = decide.KernelCall(problem, config, False, operands)
+    found = decide._Found(call, predicted_us(config, problem, 90))
+    return decide._ours_or_xlas(request, operands, H200, found).reason
 
 
 @needs_results
@@ -311,12 +315,18 @@ def test_of_what_xla_was_not_measured_nothing_is_said():
 DECODE = (1, 4096, 4096)  # m, n, k: our tiles have 64 rows, and nobody splits k
 
 
-def reason_of(m, n, k, dtype=jnp.bfloat16, arch=90, epilogue=None, may_split=False, **options):
-    a, b = (_compat.local_aval(shape, jnp.dtype(dtype)) for shape in ((m, k), (k, n)))
+def decision_of(m, n, k, dtype=jnp.bfloat16, arch=90, **options):
+    operands = tuple(Operand(shape, jnp.dtype(dtype)) for shape in ((m, k), (k, n)))
     fields = dict(precision=None, config=None, implementation=None, interpret=None) | options
     request = Request("mk,kn->mn", jnp.dtype(dtype), **fields)
-    call = find_kernel(request, a, b, (None, None), arch, "cuda", may_split)
-    return why_rather_xla(request, a, b, call, arch, may_split, epilogue)
+    return decide.decide(request, operands, LoweringTarget("cuda", arch, None, usable_configs("cuda", arch)))
+
+
+def reason_of(*args, **options):
+    decision = decision_of(*args, **options)
+    assert (decision.reason is None) == (decision.kind == "kernel")
+    assert decision.cause == (None if decision.kind == "kernel" else "time")
+    return decision.reason
 
 
 @pytest.fixture
@@ -326,7 +336,7 @@ def slow(monkeypatch):
     def twice_as_fast(problem, arch, passes=0):
         return None if arch != 90 else predicted_us(select(problem, 90, CONFIGS), problem, 90) / 2 * (1 + 3 * passes)
 
-    monkeypatch.setattr(plan, "xla_us", twice_as_fast)
+    monkeypatch.setattr(decide, "xla_us", twice_as_fast)
 
 
 def test_a_product_on_which_xla_is_faster_is_left_to_it(slow):
@@ -364,24 +374,16 @@ def test_high_precision_stays_exact(slow):
     if not any(row.dtype == "f32" for row in CONFIGS):
         pytest.skip("no row of f32 in this build")
     high = (lax.Precision.HIGH,) * 2
-    assert reason_of(1024, 4096, 4096, jnp.float32, precision=high, may_split=True) is None
+    assert reason_of(1024, 4096, 4096, jnp.float32, precision=high) is None
     assert reason_of(1024, 4096, 4096, jnp.float32, precision=(lax.Precision.HIGHEST,) * 2) is not None
 
 
 def test_the_margin(monkeypatch):
-    ours = predicted_us(
-        find_kernel(
-            Request("mk,kn->mn", jnp.dtype("bfloat16"), None, None, None, None),
-            *(_compat.local_aval((4096, 4096), jnp.dtype("bfloat16")),) * 2,
-            (None, None),
-            90,
-            "cuda",
-        ).config,
-        square(4096, 4096, 4096),
-        90,
-    )
+    decision = decision_of(4096, 4096, 4096)
+    ours = predicted_us(decision.call.config, square(4096, 4096, 4096), 90)
+    assert decision.predicted.ours == ours
     for factor, is_left in ((0.99, False), (1.01, True)):
-        monkeypatch.setattr(plan, "xla_us", lambda *args, f=factor, **kwargs: ours / XLA_MARGIN / f)
+        monkeypatch.setattr(decide, "xla_us", lambda *args, f=factor, **kwargs: ours / 1.2 / f)
         assert (reason_of(4096, 4096, 4096) is not None) == is_left
 
 
@@ -389,8 +391,8 @@ def test_the_margin(monkeypatch):
 def test_lowering_and_explain_leave_it_to_xla(monkeypatch, caplog):
     monkeypatch.setattr(ffi, "why_unavailable", lambda platform: None)
     monkeypatch.setattr(ffi, "register", lambda platform: None)
-    monkeypatch.setattr(plan.measurements, "find", lambda *args: None)
-    monkeypatch.setattr(plan, "xla_us", lambda problem, arch, passes=0: 0.5 if problem.m == 24 else None)
+    monkeypatch.setattr(measurements, "find", lambda *args: None)
+    monkeypatch.setattr(decide, "xla_us", lambda problem, arch, passes=0: 0.5 if problem.m == 24 else None)
     jax.clear_caches()
     a, b = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((24, 4096), (4096, 4096)))
     with caplog.at_level(logging.INFO, "jax_moye"):

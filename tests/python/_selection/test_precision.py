@@ -14,10 +14,10 @@ import jax_moye
 from jax_moye._kernels import ffi
 from jax_moye._primitives.contraction import contract
 from jax_moye._primitives.split_tf32 import split_tf32
-from jax_moye._selection import plan
+from jax_moye._selection import decide
 from jax_moye._selection.cost import predicted_split_us, predicted_us
 from jax_moye._selection.problem import make_problem
-from jax_moye._selection.select import select
+from jax_moye._selection.ranking import select
 
 CONFIGS = jax_moye.configs()
 TF32_ROW = "sm80_multistage_tf32_64x64x32_s3_a4"
@@ -66,7 +66,7 @@ KERNELS: dict[str, dict] = {
 @pytest.fixture
 def kernels_are_there(monkeypatch):
     """As on a machine whose jax_moye was built with nvcc, and as if nobody knew how fast XLA is: see test_cost.py."""
-    monkeypatch.setattr(plan, "xla_us", lambda *args, **kwargs: None)
+    monkeypatch.setattr(decide, "xla_us", lambda *args, **kwargs: None)
     monkeypatch.setattr(ffi, "why_unavailable", lambda platform: None)
     monkeypatch.setattr(ffi, "register", lambda platform: None)
     jax.clear_caches()

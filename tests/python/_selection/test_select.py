@@ -7,9 +7,10 @@ import pytest
 
 import jax_moye
 from jax_moye._kernels.configs import GemmConfig
+from jax_moye._selection.capability import why_not
 from jax_moye._selection.cost import predicted_us
 from jax_moye._selection.problem import GemmProblem, NotServedError, make_problem, parse_spec
-from jax_moye._selection.select import rank, select, why_not
+from jax_moye._selection.ranking import rank, select
 
 CONFIGS = jax_moye.configs()
 

@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -19,11 +18,15 @@ import jax_moye
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import facts_of
 from jax_moye._kernels.dtypes import ITEM_BYTES, numpy_dtype
-from jax_moye._selection import plan, select
+from jax_moye._kernels.interpret import InterpretParams
+from jax_moye._selection import ranking
+from jax_moye._selection.capability import LoweringTarget, usable_configs, why_not
 from jax_moye._selection.cost import predicted_us, terms
-from jax_moye._selection.plan import Request, find_kernel
+from jax_moye._selection.decide import decide
+from jax_moye._selection.epilogue import Epilogue
 from jax_moye._selection.problem import MAX_SIZE, GemmProblem, NotServedError, make_problem, parse_spec
-from jax_moye._selection.select import _best, rank, why_not
+from jax_moye._selection.ranking import _best, rank
+from jax_moye._selection.request import Operand, Request
 
 ROOT = pathlib.Path(__file__).parents[3]
 CONFIGS = jax_moye.configs()
@@ -40,10 +43,10 @@ ARCHS = (None, 70, 75, 80, 86, 87, 89, *(90,) * 8, 100, 103, 120, 200)  # of sm_
 
 
 def random_request(rng):
-    """Arguments of find_kernel: shapes, dtypes, transposes, precision and options that need not fit each other."""
+    """Arguments of decide: shapes, dtypes, transposes, precision and options that need not fit each other."""
     spec = parse_spec(rng.choice(SPECS))
     sizes = {label: rng.choice(SIZES) for label in "abcmnk"}
-    operands, permutations = [], []
+    operands = []
     lhs_dtype = rng.choice(DTYPES)
     for labels, dtype in ((spec.lhs, lhs_dtype), (spec.rhs, lhs_dtype if rng.random() < 0.8 else rng.choice(DTYPES))):
         shape = [sizes[label] for label in labels]
@@ -54,8 +57,7 @@ def random_request(rng):
             for size, axis in zip(shape, permutation, strict=True):
                 stored[axis] = size
             shape = stored
-        operands.append(jax.ShapeDtypeStruct(tuple(shape), jnp.dtype(dtype)))
-        permutations.append(permutation)
+        operands.append(Operand(tuple(shape), jnp.dtype(dtype), permutation))
     request = Request(
         f"{spec.lhs},{spec.rhs}->{spec.out}",
         jnp.dtype(lhs_dtype if rng.random() < 0.7 else rng.choice(DTYPES)),
@@ -67,33 +69,40 @@ def random_request(rng):
         rng.random() < 0.1,
         rng.random() < 0.1,
     )
-    return request, *operands, tuple(permutations), rng.choice(ARCHS), rng.choice(("cuda", "cpu")), rng.random() < 0.5
+    arch, platform = rng.choice(ARCHS), rng.choice(("cuda", "cpu"))
+    epilogue = Epilogue("silu") if rng.random() < 0.5 and request.beta == 0 else None
+    interpret = InterpretParams() if platform == "cpu" else None
+    request = dataclasses.replace(request, epilogue=epilogue, interpret=interpret)
+    return request, tuple(operands), LoweringTarget(platform, arch, None, usable_configs(platform, arch))
 
 
 def answers(count):
     """What selection says of `count` random problems, one line each."""
     rng = random.Random(7)
     for _ in range(count):
-        arguments = random_request(rng)
-        arch = arguments[4]
-        try:
-            call = find_kernel(*arguments)
-        except NotServedError as error:
-            yield f"XLA: {error}"
-            continue
-        if call is None:
-            assert 0 in (*arguments[1].shape, *arguments[2].shape)
+        request, operands, target = random_request(rng)
+        decision = decide(request, operands, target)
+        call = decision.call
+        assert (decision.reason is None) == (decision.kind == "kernel")
+        assert (decision.cause is None) == (decision.kind in ("kernel", "nothing"))
+        if decision.kind == "nothing":
+            assert any(0 in x.shape for x in operands)
             yield "nothing"
             continue
-        assert why_not(call.config, call.problem, arch) is None
-        assert call.config in plan.usable_rows(arguments[5], arch)
-        request, lhs, rhs, _, _, platform, may_split = arguments
-        reason = plan.why_rather_xla(request, lhs, rhs, call, arch, may_split) if platform == "cuda" else None
-        if reason is not None:
-            assert not request.deterministic
-            assert not request.batch_invariant
-            yield f"XLA: {reason}"
+        if call is not None:
+            assert why_not(call.config, call.problem, target.arch) is None
+            assert call.config in target.configs
+            assert call.problem == decision.problem
+            assert all(read in (x, x.transposed) for read, x in zip(call.operands, operands, strict=True))
+        if decision.kind != "kernel":
+            if decision.cause in ("time", "precision"):
+                assert decision.kind == "xla"
+                assert not request.deterministic
+                assert not request.batch_invariant
+            yield f"XLA: {decision.reason}"
             continue
+        assert decision.source == "model"
+        assert (request.epilogue == call.epilogue) == (decision.epilogue_reason is None)
         yield f"{call.config.name} {call.split} {call.problem}"
 
 
@@ -141,11 +150,11 @@ def test_the_best_is_the_first_of_the_ranking():
 
 def test_a_selection_is_kept(monkeypatch):
     problem = make_problem("mk,kn->mn", (72, 88), (88, 104), "bf16", "bf16")
-    first = select.select(problem, 90, CONFIGS)
-    monkeypatch.setattr(select, "predicted_us", None)
-    monkeypatch.setattr(select, "why_not", None)
+    first = ranking.select(problem, 90, CONFIGS)
+    monkeypatch.setattr(ranking, "predicted_us", None)
+    monkeypatch.setattr(ranking, "why_not", None)
     again = make_problem("mk,kn->mn", (72, 88), (88, 104), "bf16", "bf16")
-    assert select.select(again, 90, CONFIGS) is first
+    assert ranking.select(again, 90, CONFIGS) is first
 
 
 # -------------------------------------------------------------------------------------------- what the kernels accept
@@ -343,8 +352,9 @@ def test_sizes_of_0_are_nobodys():
     """Nothing is launched for them: the lowering asks nobody, and the module would do nothing."""
     request = Request("mk,kn->mn", jnp.dtype("bfloat16"), None, None, None, None)
     for m, n, k in ((0, 8, 8), (8, 0, 8), (8, 8, 0)):
-        a, b = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((m, k), (k, n)))
-        assert find_kernel(request, a, b, (None, None), 90, "cuda") is None
+        operands = tuple(Operand(shape, jnp.dtype("bfloat16")) for shape in ((m, k), (k, n)))
+        decision = decide(request, operands, LoweringTarget("cuda", 90, None, CONFIGS))
+        assert (decision.kind, decision.call) == ("nothing", None)
 
 
 def test_rows_fit_every_gpu_that_they_are_for():

@@ -16,9 +16,10 @@ from jax_moye._kernels.configs import GemmConfig, facts_of
 from jax_moye._kernels.dtypes import ITEM_BYTES
 from jax_moye._primitives.contraction import contract
 from jax_moye._primitives.sharding import one_device, partition
-from jax_moye._selection.plan import Request
 from jax_moye._selection.problem import NotServedError, make_problem
-from jax_moye._selection.select import Summation, batch_invariant_rows, select, summation
+from jax_moye._selection.ranking import select
+from jax_moye._selection.request import Request
+from jax_moye._selection.summation import Summation, batch_invariant_configs, summation
 
 CONFIGS = jax_moye.configs()
 ROWS = range(1, 258, 16)
@@ -81,7 +82,7 @@ def dtypes():
 @pytest.mark.parametrize(("dtype", "accumulator", "out_dtype"), dtypes(), ids=str)
 @pytest.mark.parametrize("arch", [None, 80, 89, 90, 100])
 def test_one_summation_serves_all_sizes(dtype, accumulator, out_dtype, arch):
-    rows = batch_invariant_rows(dtype, out_dtype, accumulator, arch, CONFIGS)
+    rows = batch_invariant_configs(dtype, out_dtype, accumulator, arch, CONFIGS)
     if not rows:
         assert all(
             arch < row.min_arch or 0 < row.max_arch < arch
@@ -103,7 +104,7 @@ def test_one_summation_serves_all_sizes(dtype, accumulator, out_dtype, arch):
 def test_programs_for_a_gpu(arch):
     """Lowered here, for a GPU that need not be here: with the flag there is nobody else."""
     jax.clear_caches()
-    rows = {row.name for row in batch_invariant_rows("bf16", "bf16", "f32", arch, CONFIGS)}
+    rows = {row.name for row in batch_invariant_configs("bf16", "bf16", "f32", arch, CONFIGS)}
     fun = functools.partial(jax_moye.matmul, batch_invariant=True)
     names = set()
     with jax_moye.cuda_target(arch):
@@ -175,7 +176,7 @@ def test_a_family_that_serves_everything_comes_first():
         (80, (fast, slow), ("slow",)),
         (75, (fast, slow), ()),
     ):
-        rows = batch_invariant_rows("bf16", "bf16", "f32", arch, table)
+        rows = batch_invariant_configs("bf16", "bf16", "f32", arch, table)
         assert tuple(row.name for row in rows) == expected
 
 
@@ -346,7 +347,7 @@ def test_an_epilogue_on_several_devices_is_an_error():
 
 def test_a_config_of_another_summation():
     a = jnp.ones((16, 64), jnp.bfloat16)
-    rows = batch_invariant_rows("bf16", "bf16", "f32", None, CONFIGS)
+    rows = batch_invariant_configs("bf16", "bf16", "f32", None, CONFIGS)
     other = next(row for row in CONFIGS if row.dtype == "bf16" and summation(row) != summation(rows[0]))
     with pytest.raises(ValueError, match=f"{other.name}' sums in another order .* which are {rows[0].name}"):
         matmul(a, a.T, config=other)

@@ -21,9 +21,11 @@ import jax_moye
 from jax_moye.__main__ import main
 from jax_moye._kernels import ffi
 from jax_moye._kernels.devices import DEVICES, find_device
-from jax_moye._selection import measurements, plan
-from jax_moye._selection.measurements import Choice, Entry
-from jax_moye._selection.select import rank, why_not
+from jax_moye._selection import capability, measurements
+from jax_moye._selection.capability import LoweringTarget, usable_configs, why_not
+from jax_moye._selection.decide import decide
+from jax_moye._selection.measurements import Entry
+from jax_moye._selection.ranking import rank
 from jax_moye._timing.engine import Arm
 from jax_moye._tune import times
 from jax_moye._tune.times import Protocol, Target, Times
@@ -78,7 +80,7 @@ def entry_of(gemm, us=None, xla_us=None, **changes):
         "problem": measurements.usual_key(gemm.problem),
         "variant": "",
         "config": config,
-        "row": measurements.row_digest(row),
+        "row": measurements.config_digest(row),
         "us": us,
         "xla_us": {} if xla_us is None else {words: xla_us},
         "host_bound": False,
@@ -106,7 +108,7 @@ def test_what_was_measured_comes_before_the_model(places):
     assert (before.chosen_by, before.config.name) == ("model", able(before)[0])
     keep(entry_of(before))
     after = explained(*SHAPE, implementation="moye")
-    assert (after.chosen_by, after.config.name, after.measured.us) == ("cache", fifth, 10.0)
+    assert (after.chosen_by, after.config.name, after.measured.ours) == ("cache", fifth, 10.0)
     assert f"computed by    {fifth}, measured on this machine" in after.text()
     assert "10.0 us, the fastest of" in after.text()
     measured = json.loads(after.to_json())["measured"]
@@ -176,8 +178,11 @@ def test_the_emulator_and_other_gpus_ask_nothing(places):
     gemm = explained(*SHAPE, implementation="moye")
     keep(entry_of(gemm))
     a, b = (jax.ShapeDtypeStruct(shape, bf16) for shape in SHAPE[:2])
-    request = gemm.product.request
-    assert plan.find_kernel(request, a, b, (None, None), 90, "cuda").measured is None
+    nowhere = LoweringTarget("cuda", 90, None, usable_configs("cuda", 90))
+    assert decide(gemm.product.request, gemm.product.operands, nowhere).measured is None
+    assert (
+        decide(gemm.product.request, gemm.product.operands, LoweringTarget.of_device(gemm.device)).measured.ours == 10
+    )
     interpreted = lowered_text(lambda a, b: jax_moye.matmul(a, b, interpret=True), a, b, platform="cpu")
     assert custom_calls(interpreted)[0].config != able(gemm)[4]
     for device in ("h100", "a100", "h100-pcie"):
@@ -202,16 +207,16 @@ def test_a_row_that_changed_is_not_what_was_measured(places, monkeypatch):
     keep(entry_of(gemm), table)
     assert explained(*SHAPE, implementation="moye").chosen_by == "table"
     # A new row beside it changes nothing; another smem of the row itself does.
-    rows = plan.usable_rows("cuda", 90)
+    rows = usable_configs("cuda", 90)
     changed = {able(gemm)[4]: {"smem_bytes": 1000}}
     for new, chosen_by in ((dataclasses.replace(rows[0], name="new"), "table"), (None, "model")):
         listed = [*rows, new] if new else [dataclasses.replace(r, **changed.get(r.name, {})) for r in rows]
-        monkeypatch.setattr(plan, "usable_rows", lambda platform, arch, listed=listed: type(rows)(listed))
+        monkeypatch.setattr(capability, "usable_configs", lambda platform, arch, listed=listed: type(rows)(listed))
         assert explained(*SHAPE, implementation="moye").chosen_by == chosen_by
-    digest = measurements.row_digest(rows[0])
-    assert measurements.row_digest(dataclasses.replace(rows[0], registers={"sm_90": 1})) == digest
+    digest = measurements.config_digest(rows[0])
+    assert measurements.config_digest(dataclasses.replace(rows[0], registers={"sm_90": 1})) == digest
     for field, value in (("smem_bytes", 1), ("stages", 9), ("orders", ("NN",)), ("tile", (1, 2, 3))):
-        assert measurements.row_digest(dataclasses.replace(rows[0], **{field: value})) != digest
+        assert measurements.config_digest(dataclasses.replace(rows[0], **{field: value})) != digest
 
 
 @pytest.mark.parametrize("other", [{"driver": "580.2"}, {"table": "another"}, {"gpu": "NVIDIA L4"}, {"emulated": True}])
@@ -231,7 +236,7 @@ def test_a_foreign_file_is_ignored_with_one_warning(places, other, caplog):
 def test_an_entry_must_name_a_row_that_can(places):
     gemm = explained(*SHAPE, implementation="moye")
     wrong = next(row for row in jax_moye.configs() if why_not(row, gemm.problem, 90))
-    for config, row in (("no_such_row", "0"), (wrong.name, measurements.row_digest(wrong))):
+    for config, row in (("no_such_row", "0"), (wrong.name, measurements.config_digest(wrong))):
         entry = dataclasses.replace(entry_of(gemm), config=config, row=row, us={config: 1.0})
         keep(entry)
         assert explained(*SHAPE, implementation="moye").chosen_by == "model"
@@ -427,7 +432,7 @@ def test_a_thousand_damaged_files(places, caplog):
         keep(entry_of(gemm, xla_us=30.0))
     path = pathlib.Path(measurements.cache_file(H200))
     good, rng = path.read_bytes(), random.Random(0)
-    rows = plan.usable_rows("cuda", 90)
+    rows = usable_configs("cuda", 90)
     right = {gemm: able(gemm)[4] for gemm in gemms}
     legal = {gemm: set(able(gemm)) for gemm in gemms}
     ignored = 0
@@ -832,7 +837,7 @@ def test_tables_are_what_tune_writes(monkeypatch):
             names = {row.name: row for row in jax_moye.configs()}
             if entry.config in names:
                 assert why_not(names[entry.config], entry.problem, device.arch) is None
-                if measurements.row_digest(names[entry.config]) == entry.row:
+                if measurements.config_digest(names[entry.config]) == entry.row:
                     found = measurements.find(
                         entry.problem, entry.variant, device.kind, device.arch, jax_moye.configs()
                     )
@@ -853,8 +858,7 @@ def test_regret_is_of_todays_model(places):
 def test_choices_print_what_they_are():
     gemm = explained(*SHAPE, implementation="moye")
     entry = entry_of(gemm)
-    choice = Choice(gemm.config, "table", entry)
-    assert choice.why_xla(1e9) is None
+    assert not tune._is_xlas(dataclasses.replace(entry, xla_us={"any": 1e9}))
     assert tune.words(entry) == "256x128x512 NN bf16"
     odd = explained((3, 31, 65), (3, 65, 33), "bfloat16", implementation="moye")
     assert tune.words(entry_of(odd)) == "3x31x33x65 NN bf16 aligned to 2"

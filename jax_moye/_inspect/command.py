@@ -1,0 +1,90 @@
+"""`python -m jax_moye explain`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from typing import Any
+
+from jax_moye._inspect.explain import Explanation, explain
+from jax_moye._inspect.gemm import TOP
+from jax_moye._kernels.devices import DEVICES
+from jax_moye._kernels.dtypes import JAX_NAMES, OPERAND_NAMES
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `python -m jax_moye explain`."""
+    parser.add_argument(
+        "--shape",
+        required=True,
+        action="append",
+        help="[batch x] m x n x k : dtype [: order], e.g. 4096x4096x4096:bf16 or 8x64x64x128:f16:NT; may be repeated",
+    )
+    parser.add_argument("--device", help=f"{', '.join(DEVICES)}, or an architecture such as 90 (default: the GPU here)")
+    parser.add_argument("--precision", help="as in jax_moye.matmul, e.g. highest")
+    parser.add_argument(
+        "--out-dtype", choices=(*OPERAND_NAMES, "s32"), help="dtype of the result (default: the operands')"
+    )
+    parser.add_argument("--config", help="the config to use")
+    parser.add_argument("--batch-invariant", action="store_true", help="as in jax_moye.matmul")
+    parser.add_argument("--top", type=int, default=TOP, help=f"lines of the ranked table (default: {TOP})")
+    parser.add_argument("--json", action="store_true", help="print JSON with the whole table")
+
+
+def parse_shape(text: str) -> tuple[int, int, int, int, str, str]:
+    """(batch, m, n, k, dtype, order) of e.g. "4096x4096x4096:bf16:NT"; the order is NN unless said.
+
+    Raises:
+      ValueError: it is none; the message says what one looks like.
+    """
+    match = re.fullmatch(r"((?:\d+x){2,3}\d+):(\w+)(?::([NT]{2}))?", text)
+    if match is None or match[2] not in OPERAND_NAMES:
+        raise ValueError(
+            "--shape is [batchx]mxnxk:dtype[:order], e.g. 4096x4096x4096:bf16:NT, with a dtype of "
+            f"{', '.join(OPERAND_NAMES)} and an order of NN, NT, TN, TT, not {text!r}"
+        )
+    sizes = [int(size) for size in match[1].split("x")]
+    batch, m, n, k = sizes if len(sizes) == 4 else (1, *sizes)
+    return batch, m, n, k, match[2], match[3] or "NN"
+
+
+def explain_shape(text: str, **options: Any) -> Explanation:
+    """`explain` of a shape as the command line writes it; the options are explain's.
+
+    Raises:
+      ValueError: it is none.
+    """
+    batch, m, n, k, name, order = parse_shape(text)
+    lead = "b" if batch > 1 else ""
+    a, b = (lead + "mk", lead + "kn")
+    labels = (a if order[0] == "N" else lead + "km", b if order[1] == "N" else lead + "nk")
+    sizes = {"b": batch, "m": m, "n": n, "k": k}
+    shapes = [tuple(sizes[label] for label in operand) for operand in labels]
+    return explain(*shapes, OPERAND_NAMES[name], spec=f"{labels[0]},{labels[1]}->{lead}mn", **options)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Prints. Returns 0, and 1 where an argument is wrong."""
+    out_dtype = arguments.out_dtype and JAX_NAMES[arguments.out_dtype]
+    options = {
+        "device": arguments.device,
+        "precision": arguments.precision,
+        "preferred_element_type": out_dtype,
+        "config": arguments.config,
+        "batch_invariant": arguments.batch_invariant or None,
+    }
+    try:
+        found = [explain_shape(text, **options) for text in arguments.shape]
+    except (TypeError, ValueError) as error:
+        print(f"jax_moye explain: {error}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps([explanation.to_dict() for explanation in found], indent=1))
+        return 0
+    for i, explanation in enumerate(found):
+        if i:
+            print()
+        explanation.show(top=arguments.top)
+    return 0

@@ -1,0 +1,100 @@
+"""The products of a program: a search through its jaxpr."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+from jax_moye import _compat
+from jax_moye._api.dot_general import canonical_dimensions, spec_of
+from jax_moye._primitives.contraction import contract_p
+from jax_moye._primitives.fused import fused_p
+from jax_moye._primitives.transposes import source_in_jaxpr
+from jax_moye._selection.request import Operand, Operands, Request
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """A product in a jaxpr.
+
+    Attributes:
+      request: what the caller asked for.
+      operands: lhs and rhs.
+      is_lax: whether it is lax's own, and so XLA's.
+    """
+
+    request: Request
+    operands: Operands
+    is_lax: bool = False
+
+
+Found = tuple[Product, int, tuple[str, ...]]
+
+
+def products_of(jaxpr: Jaxpr) -> Iterator[Found]:
+    """The products that XLA leaves in a program, how often each is computed, and in which loops and calls it stands."""
+    yield from _products(_compat.without_dead_code(jaxpr), 1, ())
+
+
+def _products(jaxpr: Jaxpr, count: int, where: tuple[str, ...]) -> Iterator[Found]:
+    made_by = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        if equation.primitive is contract_p or equation.primitive is fused_p:
+            yield _product(equation, made_by), count, where
+        elif name == "dot_general":
+            yield _lax_product(equation), count, where
+        else:
+            for inner, times, place in _inner_jaxprs(equation):
+                yield from _products(inner, count * times, where + ((place,) if place else ()))
+
+
+def _inner_jaxprs(equation: Any) -> Iterator[tuple[Jaxpr, int, str]]:
+    """The jaxprs of an equation's parameters, how often each runs, and the name of the place."""
+    name, params = equation.primitive.name, equation.params
+    times, place = 1, ""
+    if name == "scan":
+        times, place = params["length"], f"scan of {params['length']}"
+    elif name in ("while", "shard_map"):
+        place = name
+    elif name in ("checkpoint", "remat", "remat2"):
+        place = "checkpoint"
+    elif "name" in params and isinstance(params["name"], str):
+        place = params["name"]
+    if name == "custom_linear_solve":  # its other functions are for derivatives
+        params = {"jaxprs": params["jaxprs"].solve}
+    for value in params.values():
+        several = value if isinstance(value, (tuple, list)) else (value,)
+        jaxprs = [x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in several]
+        for i, inner in enumerate(jaxprs):
+            if isinstance(inner, Jaxpr):
+                yield inner, times, f"branch {i} of {len(jaxprs)}" if name == "cond" else place
+
+
+def _product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
+    """The product that an equation of contract_p or fused_p is."""
+    params = dict(equation.params)
+    params.pop("preactivation", None)
+    params.pop("out_sharding")
+    epilogue = params.pop("epilogue", None)
+    is_fused = epilogue is not None
+    if is_fused and epilogue.is_nothing:
+        epilogue = None
+    # The emulator is not what a GPU runs.
+    request = Request(**params | {"interpret": None, "epilogue": epilogue})
+    left, right = (source_in_jaxpr(variable, made_by) for variable in equation.invars[:2])
+    if is_fused:  # w is converted to x's dtype behind the transpose
+        right = dataclasses.replace(right, dtype=left.dtype)
+    if request.implementation == "xla":  # nobody asks for strides
+        left, right = left.transposed, right.transposed
+    return Product(request, (left, right))
+
+
+def _lax_product(equation: Any) -> Product:
+    lhs, rhs = (Operand(tuple(x.aval.shape), x.aval.dtype) for x in equation.invars)
+    spec = spec_of(canonical_dimensions(equation.params["dimension_numbers"]), len(lhs.shape), len(rhs.shape))
+    request = Request(spec, equation.outvars[0].aval.dtype, equation.params["precision"], None, None, None)
+    return Product(request, (lhs, rhs), is_lax=True)

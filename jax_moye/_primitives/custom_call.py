@@ -1,0 +1,157 @@
+"""The custom call of a kernel: its attributes, its workspace, what it is written over, and conversions around it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_moye._kernels import ffi
+from jax_moye._kernels.dtypes import numpy_dtype
+from jax_moye._primitives.split_tf32 import split_tf32
+from jax_moye._primitives.transposes import Permutations, transposed
+from jax_moye._selection.decide import KernelCall
+from jax_moye._selection.epilogue import EPILOGUE_OPERANDS, Epilogue, stored_dtype
+from jax_moye._selection.problem import GemmProblem
+from jax_moye._selection.request import Request
+
+
+def run_kernel(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    *operands: jax.Array,
+    call: KernelCall,
+    request: Request,
+    permutations: Permutations,
+    out_shape: Sequence[int],
+    preactivation: bool = False,
+) -> list[jax.Array]:
+    """Computes a product by a kernel.
+
+    Args:
+      lhs: as it is in memory.
+      rhs: likewise.
+      *operands: c, where the request's beta is not 0; those of its epilogue, where it has one.
+      call: how.
+      request: what was asked for.
+      permutations: of the transposes behind lhs and rhs.
+      out_shape: of the result.
+      preactivation: whether what the activation is applied to is wanted, too.
+
+    Returns:
+      The result in the request's dtype, and the pre-activation in `stored_dtype` of that if it is wanted.
+    """
+    left, right = call.operands
+    lhs, rhs = transposed((lhs, rhs), permutations, (left.permutation, right.permutation))
+    stored = stored_dtype(request.out_dtype)
+    launch = functools.partial(_launch, call=call, request=request, out_shape=out_shape)
+    if call.split:
+        out, *z = _three_launches(lhs, rhs, operands, request.beta, launch)
+    elif call.epilogue is not None:
+        operands = tuple(lax.convert_element_type(x, stored) for x in operands)
+        epilogue, strides = call.epilogue, call.epilogue_strides
+        out, *z = launch(lhs, rhs, operands, epilogue=epilogue, strides=strides, preactivation=preactivation)
+    else:
+        out, *z = launch(lhs, rhs, operands, **_plus_c(request.beta, call.problem) if operands else {})
+    return [lax.convert_element_type(out, request.out_dtype), *(lax.convert_element_type(x, stored) for x in z)]
+
+
+def _plus_c(beta: float, problem: GemmProblem) -> dict[str, Any]:
+    """The epilogue that adds beta c, where c lies as the result does."""
+    return {"epilogue": Epilogue(beta=beta, operands=(("c", ""),)), "strides": (problem.d_strides,)}
+
+
+def _three_launches(lhs: Any, rhs: Any, c: Sequence[Any], beta: float, launch: Any) -> list[jax.Array]:
+    """f32 as 3 x TF32: the small products first, and each launch adds to what the one before wrote, in place."""
+    problem = launch.keywords["call"].problem
+    lhs, rhs = (lax.convert_element_type(x, jnp.float32) for x in (lhs, rhs))
+    (lhs_high, lhs_low), (rhs_high, rhs_low) = split_tf32(lhs), split_tf32(rhs)
+    total = launch(lhs_low, rhs_high, c, **_plus_c(beta, problem) if c else {})
+    total = launch(lhs_high, rhs_low, total, **_plus_c(1.0, problem))
+    return launch(lhs_high, rhs_high, total, **_plus_c(1.0, problem))
+
+
+def _launch(
+    lhs: Any,
+    rhs: Any,
+    operands: Sequence[Any],
+    *,
+    call: KernelCall,
+    request: Request,
+    out_shape: Sequence[int],
+    epilogue: Epilogue | None = None,
+    strides: Sequence[tuple[int, int, int]] = (),
+    preactivation: bool = False,
+) -> list[jax.Array]:
+    """One custom call, and the conversions of operands to the kernel's dtypes; results have the kernel's.
+
+    Operands and results are row-major arrays for XLA; the strides say what they are for the kernel. The workspace is a
+    result too: memory from an allocator inside the handler could not be captured into a CUDA graph.
+    """
+    problem, config = call.problem, call.config
+    dtype = numpy_dtype(problem.out_dtype)
+    lhs, rhs = (lax.convert_element_type(x, numpy_dtype(problem.dtype)) for x in (lhs, rhs))
+    a, b = (rhs, lhs) if problem.swapped else (lhs, rhs)
+    read = [lax.convert_element_type(x, dtype) for x in operands]
+    attributes = _attributes(call, request)
+    target, aliases = ffi.TARGET, {}
+    if epilogue is not None:
+        target = ffi.FUSED_TARGET
+        attributes |= _epilogue_attributes(epilogue, strides)
+        names = [name for name, _ in epilogue.operands]
+        if "c" in names and _lies_as_d(read[names.index("c")], strides[names.index("c")], problem, out_shape):
+            # The result is written over c, element by element: every kernel reads an element of c in the thread that
+            # then writes that element of d. XLA copies c first where anybody else still needs it.
+            aliases = {2 + names.index("c"): 0}
+    result = jax.ShapeDtypeStruct(tuple(out_shape), dtype)
+    all_strides = (problem.a_strides, problem.b_strides, problem.d_strides)
+    workspace_bytes = ffi.workspace_bytes(config.name, problem.sizes, all_strides, problem.out_dtype)
+    workspace = jax.ShapeDtypeStruct((workspace_bytes,), jnp.uint8)
+    with jax.named_scope(config.name):  # what a profiler shows
+        results = [result, workspace] + [result] * preactivation
+        run = jax.ffi.ffi_call(target, results, input_output_aliases=aliases)
+        out, _, *z = run(a, b, *read, **attributes)
+    return [out, *z]
+
+
+def _attributes(call: KernelCall, request: Request) -> dict[str, Any]:
+    """The attributes that say which kernel computes what, of both targets.
+
+    The one place where they get their width: np.int64(3) and np.int32(3) are the same key of a cache.
+    """
+    problem = call.problem
+    attributes: dict[str, Any] = {
+        "config": call.config.name,
+        "sizes": np.array(problem.sizes, np.int64),
+        "a_strides": np.array(problem.a_strides, np.int64),
+        "b_strides": np.array(problem.b_strides, np.int64),
+        "d_strides": np.array(problem.d_strides, np.int64),
+    }
+    if (interpret := request.interpret) is not None:
+        attributes["mode"] = interpret.mode
+        attributes["seed"] = np.int64(interpret.seed)
+        attributes["detect_races"] = interpret.detect_races
+    return attributes
+
+
+def _epilogue_attributes(epilogue: Epilogue, strides: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
+    """The attributes of what the kernel makes of the sums."""
+    names = [name for name, _ in epilogue.operands]
+    of_name = dict(zip(names, strides, strict=True))
+    return {
+        "activation": epilogue.activation,
+        "alpha": np.float64(epilogue.alpha),
+        "beta": np.float64(epilogue.beta),
+        "operands": ",".join(names),
+    } | {f"{name}_strides": np.array(of_name.get(name, (0, 0, 0)), np.int64) for name in EPILOGUE_OPERANDS}
+
+
+def _lies_as_d(c: Any, strides: tuple[int, int, int], problem: GemmProblem, out_shape: Sequence[int]) -> bool:
+    """Whether each element of c is where the result's is."""
+    modes = zip(problem.sizes[:3], strides, problem.d_strides, strict=True)
+    return c.shape == tuple(out_shape) and all(size == 1 or of_c == of_d for size, of_c, of_d in modes)

@@ -1,0 +1,128 @@
+"""What our kernels can do: one config for one problem, and all of them for the programs of a platform."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+
+from jax_moye import _compat
+from jax_moye._kernels import devices, ffi, target
+from jax_moye._kernels.configs import ConfigTable, GemmConfig, configs
+from jax_moye._selection.problem import MAX_SIZE, GemmProblem
+
+
+@functools.cache
+def usable_configs(platform: str, arch: int | None) -> ConfigTable:
+    """The configs that a program for `platform` can use; where the GPU is not known, none that are one GPU's alone."""
+    if platform != "cuda":
+        return configs()
+    built = ffi.built("cuda")
+    return ConfigTable(
+        config
+        for config in configs()
+        if (built is None or config.name in built) and (arch is not None or config.max_arch == 0)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweringTarget:
+    """What a program is lowered for.
+
+    Attributes:
+      platform: "cuda", "cpu", or another one of JAX's.
+      arch: the GPU's, e.g. 90; None for the emulator, and where it is not known.
+      device: the GPU whose measurements count; None: none do.
+      configs: to choose from.
+      unavailable: why no kernel can run in this process; None if nothing speaks against it.
+      is_elsewhere: no GPU is here: the program may be for another machine, whose jax_moye has the kernels.
+    """
+
+    platform: str
+    arch: int | None
+    device: devices.Device | None
+    configs: ConfigTable
+    unavailable: str | None = None
+    is_elsewhere: bool = False
+
+    @classmethod
+    def of_platform(cls, platform: str) -> LoweringTarget:
+        """A program that is being lowered for `platform`, in this process."""
+        unavailable = ffi.why_unavailable(platform)
+        if platform != "cuda":
+            return cls(platform, None, None, usable_configs(platform, None), unavailable)
+        arch, is_elsewhere = target.cuda_arch(), _compat.cuda_arch() is None
+        return cls(platform, arch, _device_meant(arch), usable_configs(platform, arch), unavailable, is_elsewhere)
+
+    @classmethod
+    def of_device(cls, device: devices.Device) -> LoweringTarget:
+        """A program for a GPU that need not be here, as if all of its kernels were."""
+        return cls("cuda", device.arch, device, usable_configs("cuda", device.arch))
+
+
+def _device_meant(arch: int) -> devices.Device | None:
+    """The GPU that a program is lowered for; None if nobody knows one of this architecture."""
+    try:
+        return devices.find_device(None if _compat.cuda_arch() == arch else arch)
+    except ValueError:
+        return None
+
+
+def served() -> str:
+    """What our kernels compute, for error messages."""
+    lines = []
+    for dtype in dict.fromkeys(config.dtype for config in configs()):
+        of_dtype = [config for config in configs() if config.dtype == dtype]
+        out_dtypes = dict.fromkeys(itertools.chain.from_iterable(config.out_dtypes for config in of_dtype))
+        arch = min(config.min_arch for config in of_dtype)
+        operands = "f32 operands as TF32" if dtype == "tf32" else f"{dtype} operands"
+        lines.append(f"{operands} with a result of {' or '.join(out_dtypes)} (sm_{arch} or newer)")
+    return "Served is any contraction that is one batched matrix product: " + "; ".join(lines)
+
+
+def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str | None:
+    """Why the config cannot compute the problem, in a sentence; None if it can.
+
+    Args:
+      config: the kernel.
+      problem: what it is to compute.
+      arch: the GPU's, e.g. 90; None for the emulator, and where it is not known.
+    """
+    if config.dtype != problem.dtype:
+        return f"its operands are {config.dtype}, these are {problem.dtype}"
+    if config.accumulator != problem.sums:
+        return f"it sums in {config.accumulator}, and {problem.sums} is asked for"
+    if problem.out_dtype not in config.out_dtypes:
+        return f"it writes {', '.join(config.out_dtypes)}, and {problem.out_dtype} is wanted"
+    if arch is not None and arch < config.min_arch:
+        return f"it needs sm_{config.min_arch} or newer, and this is sm_{arch}"
+    if arch is not None and config.max_arch and arch > config.max_arch:
+        return f"its code is sm_{config.max_arch}'s and not newer ones', and this is sm_{arch}"
+    if arch is not None and config.smem_bytes > _smem_limit(arch):
+        return f"a CTA needs {config.smem_bytes} bytes of shared memory, and sm_{arch} has {_smem_limit(arch)}"
+    if problem.order is None and not config.any_stride:
+        return "it needs a mode of stride 1 in each operand"
+    if problem.order is not None and problem.order not in config.orders:
+        return f"it takes the orders {', '.join(config.orders)}, and this is {problem.order}"
+    if problem.alignment % config.alignment:
+        return (
+            f"it loads {config.alignment} bytes at a time, and the operands' strides "
+            f"{problem.a_strides} and {problem.b_strides} of {problem.dtype} are aligned to {problem.alignment}"
+        )
+    (tile_m, tile_n), tile_k = config.cluster_tile, config.tile[2]  # what is scheduled
+    if problem.m > MAX_SIZE - tile_m or problem.n > MAX_SIZE - tile_n or problem.k > MAX_SIZE - tile_k:
+        return "a dimension is over 2^31 - 1 less one tile"
+    tiles = problem.batch * math.ceil(problem.m / tile_m) * math.ceil(problem.n / tile_n)
+    if tiles > MAX_SIZE // config.k_parts:  # CTAs of a launch: one for each part of k
+        return "the result has more than 2^31 - 1 tiles"
+    return None
+
+
+@functools.cache
+def _smem_limit(arch: int) -> float:
+    """Bytes of shared memory that a CTA can have; of an architecture that nobody has entered as many as it wants."""
+    from jax_moye.layout.resources import ARCHS  # not with `import jax_moye`: the layouts take time to load
+
+    limits = ARCHS.get(f"sm_{arch}")
+    return math.inf if limits is None else limits.smem_per_cta
