@@ -395,6 +395,8 @@ def _why_not_kernel(configs: Sequence[Ranked], best: Ranked, problem: GemmProble
     first = configs[0]
     if first.us is not None:
         assert first.terms is not None
+        if missing := facts_of(first.config.kernel).missing:
+            return f"nothing is known of it: write {missing}"
         ratio = f"{first.us / best.us:.2f} x the time" if best.us else "no faster"
         return f"{ratio}, {first.terms.dominating} first: {first.config.name}"
     near = [

@@ -93,7 +93,7 @@ class GemmConfig:
 
 @functools.cache
 def facts_of(kernel: str) -> KernelFacts:
-    """What jax_moye/layout/kernels/<kernel>.py says of a kernel; nothing, if there is no such file."""
+    """What jax_moye/layout/kernels/<kernel>.py says of a kernel; without such a file nothing but `missing`."""
     from jax_moye.layout.kernels import kernel_facts  # not with `import jax_moye`: the layouts take time to load
 
     return kernel_facts(kernel)

@@ -48,15 +48,10 @@ def _file(kernel: str) -> ModuleType | None:
     return module if hasattr(module, "FACTS") else None  # the others here are what such files share
 
 
-def facts_file(kernel: str) -> str:
-    """Where a kernel's file is, or is to be written."""
-    return f"jax_moye/layout/kernels/{kernel}.py"
-
-
 def kernel_facts(kernel: str) -> KernelFacts:
-    """What is known of a kernel; nothing, if it has no file here."""
+    """What is known of a kernel; of one without a file here nothing but which file to write."""
     file = _file(kernel)
-    return KernelFacts() if file is None else file.FACTS
+    return KernelFacts(missing=f"jax_moye/layout/kernels/{kernel}.py") if file is None else file.FACTS
 
 
 @functools.cache
@@ -83,7 +78,7 @@ def kernel_layouts(config: Any, order: str = "NN") -> Any:
     """
     file = _file(config.kernel)
     if file is None:
-        why = f"{config.kernel} is not described: write {facts_file(config.kernel)}"
+        why = f"{config.kernel} is not described: write {kernel_facts(config.kernel).missing}"
         raise InvalidType("kernel_layouts", (config.kernel,), why, " or ".join(kernel_names()))
     if order not in ORDERS:
         raise InvalidType("kernel_layouts", (order,), f"{order!r} is no order", " or ".join(ORDERS))

@@ -72,6 +72,7 @@ class KernelFacts(NamedTuple):
       splits_k: the CTAs of a cluster share one tile, and each multiplies a part of k.
       promotes_float8: sums of 8-bit floats leave the tensor core, which keeps some 14 bits of them, after each k-tile,
         and are added up in f32.
+      missing: the file that would say all this; "" where there is one.
     """
 
     instruction: str = ""
@@ -80,6 +81,7 @@ class KernelFacts(NamedTuple):
     speed: Speed = Speed()
     splits_k: bool = False
     promotes_float8: bool = False
+    missing: str = ""
 
     @property
     def place(self) -> float:

@@ -9,13 +9,14 @@ import pytest
 
 import jax_moye
 from jax_moye._bench import ladder
+from jax_moye._inspect import gemm
 from jax_moye._kernels import configs
 from jax_moye._kernels.configs import GemmConfig, facts_of
-from jax_moye._selection import cost, select
+from jax_moye._selection import capability, cost, ranking, summation
 from jax_moye._selection.problem import GemmProblem
 from jax_moye._timing import correctness
 from jax_moye.layout.errors import InvalidType
-from jax_moye.layout.kernels import KernelFacts, Speed, facts_file, kernel_facts, kernel_layouts, kernel_names
+from jax_moye.layout.kernels import KernelFacts, Speed, kernel_facts, kernel_layouts, kernel_names
 
 PACKAGE = pathlib.Path(jax_moye.__file__).parent
 ROOT = pathlib.Path(__file__).parents[3]
@@ -48,7 +49,7 @@ def test_every_kernel_has_a_file_and_every_file_a_kernel():
 @every_kernel
 def test_a_file_says_all_that_is_to_be_said(kernel):
     facts = kernel_facts(kernel)
-    assert (PACKAGE.parent / facts_file(kernel)).is_file()
+    assert facts.missing == ""
     assert facts.instruction
     assert facts.idea
     assert list(facts.speed.finish_us) == sorted(facts.speed.finish_us)
@@ -72,7 +73,7 @@ def test_files_that_others_share_are_no_kernels():
     shared = {path.stem for path in (PACKAGE / "layout" / "kernels").glob("[a-z]*.py")} - set(kernel_names())
     assert {"operands", "sync_mma", "wgmma"} <= shared
     for name in (*shared, "new"):
-        assert kernel_facts(name) == KernelFacts()
+        assert kernel_facts(name) == KernelFacts(missing=f"jax_moye/layout/kernels/{name}.py")
         with pytest.raises(InvalidType, match=f"{name} is not described: write jax_moye/layout/kernels/{name}.py"):
             kernel_layouts(config(name))
 
@@ -151,15 +152,15 @@ def test_by_how_many_sums_a_thread_has_it_finishes():
 
 def test_every_other_field_is_read(monkeypatch):
     facts = KernelFacts(instruction="wgmma", page=99, idea="new", splits_k=True, promotes_float8=True)
-    assert set(KernelFacts._fields) == {"speed", *(name for name in facts._fields if facts._asdict()[name])}
-    assert select.summation(config()).instruction == "new"
+    assert set(KernelFacts._fields) == {"speed", "missing", *(name for name in facts._fields if facts._asdict()[name])}
+    assert summation.summation(config()).instruction == "new"
     assert config(cluster=(1, 4)).k_parts == 1
     bound = object.__new__(correctness.Reference)
     bound._row, bound._name = {"k": 4096}, "float8_e4m3fn"
     factor = bound.factor(config())
-    for module in (configs, select, correctness):
+    for module in (configs, summation, correctness):
         monkeypatch.setattr(module, "facts_of", lambda kernel: facts)
-    assert select.summation(config()).instruction == "wgmma"
+    assert summation.summation(config()).instruction == "wgmma"
     assert config(cluster=(1, 4)).k_parts == 4
     assert bound.factor(config()) < factor
     # page and idea: test_a_file_says_all_that_is_to_be_said, test_the_ladder_is_the_pages
@@ -169,15 +170,19 @@ def test_every_other_field_is_read(monkeypatch):
 
 
 def test_a_kernel_without_a_file_is_chosen_last():
-    known = [row for row in jax_moye.configs() if select.why_not(row, problem(), 90) is None]
+    known = [row for row in jax_moye.configs() if capability.why_not(row, problem(), 90) is None]
     if not known:
         pytest.skip("no row of bf16 in this build")
     new = config()
-    assert facts_of(new.kernel) == KernelFacts()
+    assert facts_of(new.kernel).speed == Speed()
     rows = configs.ConfigTable([new, *known])
-    first, *_, last = (candidate.config for candidate in select.rank(problem(), 90, rows) if not candidate.reason)
+    first, *_, last = (candidate.config for candidate in ranking.rank(problem(), 90, rows) if not candidate.reason)
     assert last == new != first
-    assert select.select(problem(), 90, configs.ConfigTable([new])) == new  # what no other can
+    assert ranking.select(problem(), 90, configs.ConfigTable([new])) == new  # what no other can
+    ranked = [gemm.Ranked(row, None, 1.0, cost.terms(row, problem(), 90)) for row in (new, first)]
+    assert gemm._why_not_kernel(ranked, ranked[1], problem()) == (
+        "nothing is known of it: write jax_moye/layout/kernels/new.py"
+    )
 
 
 # ---- The package
