@@ -339,12 +339,15 @@ def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
         "shape": list(arguments.shape),
         "rungs": [],
         "left_out": [kernel for kernel in RUNGS if kernel not in chosen],
+        "without_facts": sorted({row.kernel for row in jax_moye.configs() if kernel_facts(row.kernel).missing}),
         "measured": None,
     }
     for kernel, config in progress(chosen.items(), len(chosen), lambda item: item[1].name):
         report["rungs"].append(
             {
                 "kernel": kernel,
+                "idea": kernel_facts(kernel).idea,
+                "page": kernel_facts(kernel).page,
                 "config": config.name,
                 "dtype": config.dtype,
                 "stand_in": config.dtype != arguments.dtype,
@@ -449,6 +452,9 @@ def table(report: dict[str, Any]) -> str:
     for rung in report["rungs"]:
         if rung["stand_in"]:
             lines.append(f"* {rung['kernel']} has no {report['dtype']}: {rung['config']}")
+    lines += [f"{rung['page']}. {rung['kernel']}: {rung['idea']}" for rung in report["rungs"]]
+    for kernel in report["without_facts"]:
+        lines.append(f"{kernel} is not on the ladder: write {kernel_facts(kernel).missing}")
     if report["left_out"]:
         lines.append(f"no row of a near dtype: {', '.join(report['left_out'])}")
     if not times:

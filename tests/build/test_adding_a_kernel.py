@@ -123,7 +123,7 @@ def test_the_page_step_by_step(tmp_path):
 
     # 9. The ladder shows it, its page runs, and its files are what the repository expects.
     (printed,) = shell(tree, section(9))
-    assert re.search(rf"^{KERNEL} ", printed, re.MULTILINE)
+    assert re.search(rf"^{KERNEL} .*^17[.] {KERNEL}: no shared memory$", printed, re.MULTILINE | re.DOTALL)
     page = (tree / f"docs/tutorials/17_{KERNEL}.md").read_text()
     python(tree, "\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)))
     command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "tests/python/layout/test_kernels.py"]
@@ -133,3 +133,5 @@ def test_the_page_step_by_step(tmp_path):
     (tree / f"jax_moye/layout/kernels/{KERNEL}.py").unlink()
     python(tree, EXACT)
     assert f"write jax_moye/layout/kernels/{KERNEL}.py" in python(tree, UNDESCRIBED)
+    (printed,) = shell(tree, section(9))
+    assert f"{KERNEL} is not on the ladder: write jax_moye/layout/kernels/{KERNEL}.py" in printed

@@ -181,7 +181,8 @@ def test_json(report):
     assert shown == [kernel for kernel in ladder.RUNGS if kernel in ladder.rungs("bf16")]
     assert sorted(shown + found["left_out"]) == sorted(ladder.RUNGS)
     for rung in found["rungs"]:
-        assert set(rung) == {"kernel", "config", "dtype", "stand_in", "threads", "smem_bytes", "registers", "counted"}
+        text = {"kernel", "idea", "page", "config", "dtype", "stand_in"}
+        assert set(rung) == {*text, "threads", "smem_bytes", "registers", "counted"}
         assert rung["stand_in"] == (rung["dtype"] != "bf16")
         assert rung["counted"] == ladder.count(rung["config"], SHAPE)
     assert [point["stages"] for point in found["stages"]["points"]] == [2, 3, 4, 5, 6]
@@ -199,6 +200,10 @@ def test_table(report):
         assert cells["mma"] == str(rung["counted"]["instructions"]["mma"] or "-")
         assert cells["sector eff."] == "100.0 %"
     assert any(line.startswith("* simt_tiled has no bf16") for line in lines)
+    assert "10. sm80_ldmatrix: fragments in one instruction, out of swizzled shared memory" in lines
+    assert [line for line in lines if "not on the ladder" in line] == []
+    others = ladder.table(report[0] | {"without_facts": ["new"]})
+    assert "\nnew is not on the ladder: write jax_moye/layout/kernels/new.py\n" in others
     assert any(line.startswith("nothing is timed: without a GPU") for line in lines)
 
 
