@@ -89,8 +89,7 @@ class KernelCall:
     epilogue_strides: tuple[tuple[int, int, int], ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """Who computes a product.
 
     Attributes:
@@ -149,11 +148,11 @@ def decide(request: Request, operands: Operands, target: LoweringTarget) -> Deci
         return _within_contracts(decision, target.platform)
     reason = decision.reason
     if request.batch_invariant:  # sizes must not decide whose tanh it is
-        return dataclasses.replace(decision, kind="error", reason=why_not_unfused(request, operands, reason))
+        return decision._replace(kind="error", reason=why_not_unfused(request, operands, reason))
     if decision.cause not in ("time", "caller"):
         alone = request.without_epilogue(operands[0].dtype)
         decision = _within_contracts(_decide(alone, operands, target), target.platform)
-    return dataclasses.replace(decision, epilogue_reason=reason)
+    return decision._replace(epilogue_reason=reason)
 
 
 def left_to_xla(request: Request, cause: Cause, reason: str, platform: str) -> Decision:
@@ -385,12 +384,12 @@ def _ours_or_xlas(request: Request, operands: Operands, target: LoweringTarget, 
     call, choice, on_cuda = found.call, found.choice, target.platform == "cuda"
     decision = Decision("kernel", request, call, problem=call.problem, predicted=Times(found.us, None), source="model")
     if request.config is not None:
-        decision = dataclasses.replace(decision, source="explicit")
+        decision = decision._replace(source="explicit")
     elif choice is not None:
         left, right = operands
         signature = measurements.signature(left.dtype, right.dtype, request.out_dtype, request.precision)
         measured = Times(choice.us, choice.entry.xla_us.get(signature))
-        decision = dataclasses.replace(decision, measured=measured, entry=choice.entry, source=choice.source)
+        decision = decision._replace(measured=measured, entry=choice.entry, source=choice.source)
 
     if not on_cuda and request.interpret is None:
         reason = f"the program is for {target.platform}, where our kernels run only with interpret=True"
@@ -414,7 +413,7 @@ def _ours_or_xlas(request: Request, operands: Operands, target: LoweringTarget, 
 
 def _rather_xlas(decision: Decision, cause: Cause, reason: str) -> Decision:
     """XLA computes what a kernel could, and no time says so."""
-    return dataclasses.replace(decision, kind="xla", cause=cause, reason=reason, measured=None, entry=None, source=None)
+    return decision._replace(kind="xla", cause=cause, reason=reason, measured=None, entry=None, source=None)
 
 
 def _the_faster(decision: Decision, found: _Found, arch: int | None, is_three: bool) -> Decision:
@@ -431,18 +430,18 @@ def _the_faster(decision: Decision, found: _Found, arch: int | None, is_three: b
         if not xla_wins(measured.ours, measured.xla, "measured"):
             return decision
         times = f"XLA {measured.xla:.4g} us, our best {entry.config} {measured.ours:.4g} us"
-        return dataclasses.replace(decision, kind="xla", cause="time", reason=f"measured: {times} ({decision.source})")
+        return decision._replace(kind="xla", cause="time", reason=f"measured: {times} ({decision.source})")
     if is_three:
         return decision
     request = decision.request
     theirs = xla_us(found.call.problem, arch, passes=int(request.beta != 0 or request.epilogue is not None))
-    decision = dataclasses.replace(decision, predicted=Times(found.us, theirs))
+    decision = decision._replace(predicted=Times(found.us, theirs))
     is_host_bound = entry is not None and entry.host_bound
     ours = in_program_us(found.us if is_host_bound else found.known_us)
     if theirs is None or not xla_wins(ours, theirs, "predicted"):
         return decision
     reason = f"XLA is expected to take {theirs:.1f} us, and the best kernel {ours:.1f}"
-    return dataclasses.replace(_rather_xlas(decision, "time", reason), source="model")
+    return _rather_xlas(decision, "time", reason)._replace(source="model")
 
 
 def _within_contracts(decision: Decision, platform: str) -> Decision:
@@ -451,7 +450,7 @@ def _within_contracts(decision: Decision, platform: str) -> Decision:
         return decision
     insists = decision.request.implementation == "moye"
     contract = "implementation='moye'" if insists else why_not_xla(platform, decision.request)
-    return decision if contract is None else dataclasses.replace(decision, kind="error", contract=contract)
+    return decision if contract is None else decision._replace(kind="error", contract=contract)
 
 
 def why_not_unfused(request: Request, operands: Operands, reason: str | None) -> str:

@@ -1,0 +1,76 @@
+"""report: predictions without a GPU, times and results in the emulator."""
+
+import importlib
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from python._inspect.golden import bf16, struct
+from python._inspect.tags import Tags
+
+import jax_moye
+from jax_moye._inspect.report import Report, measure_gemm
+from jax_moye._kernels.interpret import InterpretParams
+
+
+def step(x, w, b):
+    y = jax_moye.linear(x, w, b, activation="gelu")
+    z = jax_moye.matmul(y, w.T, precision="highest")
+    return jnp.sum(z.astype(jnp.float32)) + jnp.sum(x @ w)
+
+
+def test_report_without_a_gpu_predicts():
+    if any(device.platform == "gpu" for device in jax.devices()):
+        pytest.skip("there is a GPU")
+    report = jax_moye.report(jax.grad(step, (0, 1, 2)), struct(16, 16), struct(16, 16), struct(16))
+    assert report.measured is None
+    assert report.totals() == {"program": None, "xla": None}
+    assert "JAX sees no GPU here" in str(report)
+    assert json.loads(report.to_json())["measured"] is None
+    with pytest.raises(TypeError, match="fun is a function"):
+        jax_moye.report((8, 8), (8, 8))
+    with pytest.raises(ValueError, match="alternations"):
+        jax_moye.report(step, alternations=0)
+    with pytest.raises(ValueError, match="turn_ms"):
+        jax_moye.report(step, turn_ms=-1)
+
+
+def test_report_measures_what_was_explained():
+    """In the emulator: each product with its transposes, epilogue and dtypes, and a wrong kernel has no time."""
+    explanation = jax_moye.explain(step, struct(16, 16), struct(16, 16), struct(16), device=80)
+    assert {gemm.computed_by for gemm in explanation} == {"moye", "xla"}
+    short = {"alternations": 2, "turn_ms": 0.1, "warmup_ms": 0.0}
+    cpu = jax.devices("cpu")[0]
+    measured = tuple(
+        measure_gemm(gemm, cpu, **short, interpret=InterpretParams(detect_races=False)) for gemm in explanation
+    )
+    for gemm, one in zip(explanation, measured, strict=True):
+        assert one.error is None
+        assert (one.us is not None) == (gemm.computed_by == "moye")
+        assert one.xla_us > 0
+        assert gemm.computed_by != "moye" or one.difference < 0.02
+    report = Report(explanation, measured, ())
+    assert report.totals()["program"] > 0
+    assert "times as fast" in str(report)
+    page = Tags()
+    page.feed(report._repr_html_())
+    assert page.open == []
+    json.dumps(report.to_dict())
+
+
+def test_a_wrong_result_has_no_time(monkeypatch):
+    gemm = jax_moye.explain((16, 16), (16, 16), bf16, implementation="moye", device=90)[0]
+    report = importlib.import_module("jax_moye._inspect.report")  # the module: jax_moye.report is the function
+    right = report.program_of
+    monkeypatch.setattr(
+        report,
+        "program_of",
+        lambda product, implementation, interpret: (
+            right(product, "xla", None) if implementation == "xla" else lambda a, b: np.float32(1.1) * a
+        ),
+    )
+    one = measure_gemm(gemm, jax.devices("cpu")[0], alternations=1, turn_ms=0.1, warmup_ms=0.0)
+    assert one.us is None
+    assert "WRONG" in one.error

@@ -1,0 +1,284 @@
+"""The one decision: an answer for everything, the same one everywhere; ours or XLA."""
+
+import dataclasses
+import functools
+import hashlib
+import logging
+import os
+import random
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from python._selection.results import (
+    CONFIGS,
+    ROOT,
+    SUITE,
+    config_of,
+    host_bound,
+    measured,
+    needs_results,
+    square,
+    who,
+)
+from python.support import TARGET, lowered_text
+
+import jax_moye
+from jax_moye import _compat
+from jax_moye._kernels import ffi
+from jax_moye._kernels.interpret import InterpretParams
+from jax_moye._selection import measurements
+from jax_moye._selection.capability import LoweringTarget, usable_configs, why_not
+from jax_moye._selection.cost import predicted_us
+from jax_moye._selection.decide import decide
+from jax_moye._selection.epilogue import Epilogue
+from jax_moye._selection.problem import parse_spec
+from jax_moye._selection.ranking import select
+from jax_moye._selection.request import Operand, Request
+
+PROBLEMS = 10_000
+
+
+SPECS = ("mk,kn->mn", "km,kn->mn", "mk,nk->mn", "mk,kn->nm", "bmk,bkn->bmn", "bmk,kn->bmn", "mk,bkn->mbn", "mk,k->m")
+
+
+SPECS += ("k,k->", "m,n->mn", "abmk,akn->abmn", "bm,bm->bm", "abk,bcak->c", "b,b->b")
+
+
+SIZES = (0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 64, 65, 100, 128, 129, 255, 768, 1000, 1023, 4096, 4097, 14336, 2**20, 2**31)
+
+
+DTYPES = ("bfloat16", "float16", "float32", "float64", "int8", "float8_e4m3fn", "float8_e5m2", "int16", "bool")
+
+
+DTYPES += ("complex64",)
+
+
+LEVELS = (lax.Precision.DEFAULT, lax.Precision.HIGH, lax.Precision.HIGHEST)
+
+
+PRECISIONS = (None, *((level, level) for level in LEVELS), *lax.DotAlgorithmPreset)
+
+
+ARCHS = (None, 70, 75, 80, 86, 87, 89, *(90,) * 8, 100, 103, 120, 200)  # of sm_90 XLA's time is known, too
+
+
+def random_request(rng):
+    """Arguments of decide: shapes, dtypes, transposes, precision and options that need not fit each other."""
+    spec = parse_spec(rng.choice(SPECS))
+    sizes = {label: rng.choice(SIZES) for label in "abcmnk"}
+    operands = []
+    lhs_dtype = rng.choice(DTYPES)
+    for labels, dtype in ((spec.lhs, lhs_dtype), (spec.rhs, lhs_dtype if rng.random() < 0.8 else rng.choice(DTYPES))):
+        shape = [sizes[label] for label in labels]
+        permutation = None
+        if len(shape) > 1 and rng.random() < 0.4:
+            permutation = tuple(rng.sample(range(len(shape)), len(shape)))
+            stored = [0] * len(shape)
+            for size, axis in zip(shape, permutation, strict=True):
+                stored[axis] = size
+            shape = stored
+        operands.append(Operand(tuple(shape), jnp.dtype(dtype), permutation))
+    request = Request(
+        f"{spec.lhs},{spec.rhs}->{spec.out}",
+        jnp.dtype(lhs_dtype if rng.random() < 0.7 else rng.choice(DTYPES)),
+        rng.choice(PRECISIONS),
+        None,
+        None,
+        None,
+        rng.choice((0.0, 0.0, 1.0, 0.5)),
+        rng.random() < 0.1,
+        rng.random() < 0.1,
+    )
+    arch, platform = rng.choice(ARCHS), rng.choice(("cuda", "cpu"))
+    epilogue = Epilogue("silu") if rng.random() < 0.5 and request.beta == 0 else None
+    interpret = InterpretParams() if platform == "cpu" else None
+    request = dataclasses.replace(request, epilogue=epilogue, interpret=interpret)
+    return request, tuple(operands), LoweringTarget(platform, arch, None, usable_configs(platform, arch))
+
+
+def answers(count):
+    """What selection says of `count` random problems, one line each."""
+    rng = random.Random(7)
+    for _ in range(count):
+        request, operands, target = random_request(rng)
+        decision = decide(request, operands, target)
+        call = decision.call
+        assert (decision.reason is None) == (decision.kind == "kernel")
+        assert (decision.cause is None) == (decision.kind in ("kernel", "nothing"))
+        if decision.kind == "nothing":
+            assert any(0 in x.shape for x in operands)
+            yield "nothing"
+            continue
+        if call is not None:
+            assert why_not(call.config, call.problem, target.arch) is None
+            assert call.config in target.configs
+            assert call.problem == decision.problem
+            assert all(read in (x, x.transposed) for read, x in zip(call.operands, operands, strict=True))
+        if decision.kind != "kernel":
+            if decision.cause in ("time", "precision"):
+                assert decision.kind == "xla"
+                assert not request.deterministic
+                assert not request.batch_invariant
+            yield f"XLA: {decision.reason}"
+            continue
+        assert decision.source == "model"
+        assert (request.epilogue == call.epilogue) == (decision.epilogue_reason is None)
+        yield f"{call.config.name} {call.split} {call.problem}"
+
+
+def digest(count):
+    whole, kinds = hashlib.sha256(), {"XLA alone": 0, "XLA is faster": 0, "nothing": 0, "kernel": 0}
+    for answer in answers(count):
+        assert answer != "XLA: "
+        whole.update(answer.encode())
+        if answer.startswith("XLA: XLA is expected to take"):
+            kinds["XLA is faster"] += 1
+        else:
+            kinds["XLA alone" if answer.startswith("XLA") else "nothing" if answer == "nothing" else "kernel"] += 1
+    return whole.hexdigest(), kinds
+
+
+def test_every_problem_has_an_answer_the_same_in_two_processes():
+    here, kinds = digest(PROBLEMS)
+    assert kinds["XLA is faster"] > PROBLEMS / 500, kinds
+    assert min(kinds["XLA alone"], kinds["nothing"], kinds["kernel"]) > PROBLEMS / 50, kinds  # each kind occurs
+    # Another seed of Python's hashes: no answer depends on the order of a set.
+    environment = os.environ | {
+        "PYTHONHASHSEED": "12345",
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *sys.path]),
+    }
+    program = f"from python._selection.test_decide import digest; print(digest({PROBLEMS})[0])"
+    there = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert there.stdout.strip() == here
+
+
+def test_sizes_of_0_are_nobodys():
+    """Nothing is launched for them: the lowering asks nobody, and the module would do nothing."""
+    request = Request("mk,kn->mn", jnp.dtype("bfloat16"), None, None, None, None)
+    for m, n, k in ((0, 8, 8), (8, 0, 8), (8, 8, 0)):
+        operands = tuple(Operand(shape, jnp.dtype("bfloat16")) for shape in ((m, k), (k, n)))
+        decision = decide(request, operands, LoweringTarget("cuda", 90, None, CONFIGS))
+        assert (decision.kind, decision.call) == ("nothing", None)
+
+
+@needs_results
+def test_xla_gets_what_it_was_measured_to_compute_faster():
+    """No row on which we were level or faster, and all on which we were much slower."""
+    left, kept = [], []
+    with jax.enable_x64(True):
+        for row in measured(SUITE):
+            config = config_of(row)
+            if config is None:
+                continue
+            ratio = row["us"] / row["baselines"]["xla"]
+            reason = who(row, config)
+            if not {"jax_moye", "xla"} <= set(host_bound(row)):
+                assert reason is None or ratio > 1.05, (row["id"], ratio, reason)
+                assert reason is not None or ratio < 1.3, (row["id"], ratio)
+            (kept if reason is None else left).append(row["id"])
+    assert set(left) <= {"C1", "C3", "C5", "C7", "C8", "C9", "D1", "D2", "E2", "H1", "H3"}
+    assert all(row_id[0] not in "ABG" for row_id in left)
+    assert len(left) > 3
+
+
+DECODE = (1, 4096, 4096)  # m, n, k: our tiles have 64 rows, and nobody splits k
+
+
+def decision_of(m, n, k, dtype=jnp.bfloat16, arch=90, **options):
+    operands = tuple(Operand(shape, jnp.dtype(dtype)) for shape in ((m, k), (k, n)))
+    fields = dict(precision=None, config=None, implementation=None, interpret=None) | options
+    request = Request("mk,kn->mn", jnp.dtype(dtype), **fields)
+    return decide(request, operands, LoweringTarget("cuda", arch, None, usable_configs("cuda", arch)))
+
+
+def reason_of(*args, **options):
+    decision = decision_of(*args, **options)
+    assert (decision.reason is None) == (decision.kind == "kernel")
+    assert decision.cause == (None if decision.kind == "kernel" else "time")
+    return decision.reason
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """XLA as if it were twice as fast as our kernels, whichever this build has."""
+
+    def twice_as_fast(problem, arch, passes=0):
+        return None if arch != 90 else predicted_us(select(problem, 90, CONFIGS), problem, 90) / 2 * (1 + 3 * passes)
+
+    monkeypatch.setattr("jax_moye._selection.decide.xla_us", twice_as_fast)
+
+
+def test_a_product_on_which_xla_is_faster_is_left_to_it(slow):
+    reason = reason_of(1024, 4096, 4096)
+    words = reason.split()
+    assert reason == f"XLA is expected to take {words[5]} us, and the best kernel {words[-1]}"
+    assert float(words[-1]) == pytest.approx(2 * float(words[5]), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"implementation": "moye"},
+        {"config": CONFIGS[0].name},
+        {"deterministic": True},
+        {"batch_invariant": True},
+        {"arch": 80},
+        {"beta": 1.0},  # XLA would read and write the result once more
+        {"epilogue": Epilogue("relu", 1.0, 0.0, ())},
+    ],
+    ids=str,
+)
+def test_not_where_the_caller_wants_ours_or_nothing_is_known(slow, options):
+    if "config" in options:
+        name = next((row.name for row in CONFIGS if why_not(row, square(1024, 4096, 4096), 90) is None), None)
+        if name is None:
+            pytest.skip("no row of bf16 in this build")
+        options = {"config": name}
+    assert reason_of(1024, 4096, 4096) is not None
+    assert reason_of(1024, 4096, 4096, **options) is None
+
+
+def test_high_precision_stays_exact(slow):
+    """XLA multiplies f32 at HIGH in TF32: less than what our kernels promise."""
+    if not any(row.dtype == "f32" for row in CONFIGS):
+        pytest.skip("no row of f32 in this build")
+    high = (lax.Precision.HIGH,) * 2
+    assert reason_of(1024, 4096, 4096, jnp.float32, precision=high) is None
+    assert reason_of(1024, 4096, 4096, jnp.float32, precision=(lax.Precision.HIGHEST,) * 2) is not None
+
+
+def test_the_margin(monkeypatch):
+    decision = decision_of(4096, 4096, 4096)
+    ours = predicted_us(decision.call.config, square(4096, 4096, 4096), 90)
+    assert decision.predicted.ours == ours
+    for factor, is_left in ((0.99, False), (1.01, True)):
+        monkeypatch.setattr("jax_moye._selection.decide.xla_us", lambda *args, f=factor, **kwargs: ours / 1.2 / f)
+        assert (reason_of(4096, 4096, 4096) is not None) == is_left
+
+
+@pytest.mark.skipif(_compat.cuda_arch() is not None, reason="there is a GPU")
+def test_lowering_and_explain_leave_it_to_xla(monkeypatch, caplog):
+    monkeypatch.setattr(ffi, "why_unavailable", lambda platform: None)
+    monkeypatch.setattr(ffi, "register", lambda platform: None)
+    monkeypatch.setattr(measurements, "find", lambda *args: None)
+    monkeypatch.setattr(
+        "jax_moye._selection.decide.xla_us", lambda problem, arch, passes=0: 0.5 if problem.m == 24 else None
+    )
+    jax.clear_caches()
+    a, b = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((24, 4096), (4096, 4096)))
+    with caplog.at_level(logging.INFO, "jax_moye"):
+        text = lowered_text(jax_moye.matmul, a, b)
+    assert TARGET not in text
+    assert "XLA is expected to take 0.5 us" in caplog.text
+    explained = jax_moye.explain(a, b, device="h200")[0]
+    assert explained.computed_by == "xla"
+    assert explained.reason.startswith("XLA is expected to take 0.5 us, and the best kernel ")
+    assert explained.candidates[0].us > 1
+    insisting = functools.partial(jax_moye.matmul, implementation="moye")
+    assert TARGET in lowered_text(insisting, a, b)
+    # Another platform, and a product of another size.
+    assert TARGET in lowered_text(jax_moye.matmul, b, b)

@@ -1,0 +1,55 @@
+"""What a kernel makes of the sums: dtypes, and the strides along which it reads an epilogue's operands."""
+
+import jax.numpy as jnp
+import pytest
+
+from jax_moye._selection.epilogue import Epilogue, compute_dtype, fit_epilogue, stored_dtype
+from jax_moye._selection.problem import NotServedError, make_problem
+
+
+def test_nothing_is_nothing():
+    assert Epilogue().is_nothing
+    for other in (Epilogue("relu"), Epilogue(alpha=2.0), Epilogue(operands=(("bias", "n"),))):
+        assert not other.is_nothing
+
+
+@pytest.mark.parametrize(
+    ("operand", "out", "stored", "compute"),
+    [
+        ("bfloat16", "bfloat16", "bfloat16", "float32"),
+        ("bfloat16", "float32", "float32", "float32"),
+        ("float64", "float64", "float64", "float64"),
+        ("float8_e4m3fn", "float8_e4m3fn", "float32", "float32"),
+        ("int8", "int8", "int32", "int32"),
+        ("int8", "int32", "int32", "int32"),
+    ],
+)
+def test_dtypes(operand, out, stored, compute):
+    assert stored_dtype(out) == jnp.dtype(stored)
+    assert compute_dtype(operand, out) == jnp.dtype(compute)
+
+
+def fitted(operands, spec="bmk,kn->bmn", **sizes):
+    sizes = dict(b=3, m=4, n=5, k=6) | sizes
+    lhs, rhs, out = spec.replace("->", ",").split(",")
+    problem = make_problem(spec, [sizes[x] for x in lhs], [sizes[x] for x in rhs], "bf16", "bf16")
+    return problem, *fit_epilogue(problem, out, sizes, Epilogue(operands=operands))
+
+
+def test_strides_are_those_of_a_row_major_array_and_0_where_it_is_broadcast():
+    problem, same, strides = fitted((("bias", "n"), ("residual", "bmn")))
+    assert same is problem
+    assert problem.sizes == (1, 12, 5, 6)
+    assert strides == {"bias": (0, 0, 1), "residual": (0, 5, 1)}
+
+
+def test_a_batch_comes_out_of_m_where_an_operand_needs_one():
+    problem, split, strides = fitted((("bias", "bn"),))
+    assert problem.sizes == (1, 12, 5, 6)
+    assert split.sizes == (3, 4, 5, 6)
+    assert strides == {"bias": (5, 0, 1)}
+
+
+def test_what_no_strides_describe():
+    with pytest.raises(NotServedError, match="no strides of a matrix broadcast"):
+        fitted((("bias", "bn"),), spec="abmk,kn->abmn", a=2)
