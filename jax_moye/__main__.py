@@ -31,10 +31,10 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "configs": Command("_kernels.command", "print the table of compiled kernels"),
         "explain": Command("_inspect.command", "which kernel computes a product on a GPU, and why"),
-        "bench": Command("_bench.bench", "time the kernels against XLA, torch and others"),
-        "tune": Command("_tune.tune", "time the configs of products and keep which is the fastest"),
-        "show": Command("_bench.report", "print a result of bench as a table, or draw it"),
-        "ladder": Command("_bench.ladder", "what each rung of the ladder of kernels does"),
+        "bench": Command("_bench.command", "time the kernels against XLA, torch and others"),
+        "tune": Command("_tune.command", "time the configs of products and keep which is the fastest"),
+        "show": Command("_bench.results", "print a result of bench as a table, or draw it"),
+        "ladder": Command("_bench.ladder.command", "what each rung of the ladder of kernels does"),
         "draw": Command("layout.draw.command", "draw a layout, an instruction, a copy or a schedule"),
     }
 )

@@ -1,4 +1,4 @@
-"""How tables and numbers are written: in plain text, HTML and JSON.
+"""How tables, numbers and errors are written: in plain text, HTML and JSON.
 
 A table is a list of lines of cells, the first of which names the columns.
 """
@@ -12,16 +12,20 @@ from typing import Any
 Table = Sequence[Sequence[str]]
 
 
-def text_table(lines: Table, indent: str = "") -> list[str]:
+def text_table(lines: Table, indent: str = "", numbers: bool = False) -> list[str]:
     """The lines of a table as text, columns aligned to the left.
 
     Args:
       lines: of cells, each as many.
       indent: in front of each line.
+      numbers: whether the columns behind the first one hold numbers, which are aligned to the right.
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
-    return [(indent + "  ".join(line)).rstrip() for line in padded]
+
+    def pad(i: int, cell: str) -> str:
+        return cell.rjust(widths[i]) if numbers and i else cell.ljust(widths[i])
+
+    return [(indent + "  ".join(pad(i, cell) for i, cell in enumerate(line))).rstrip() for line in lines]
 
 
 def html_table(lines: Table) -> str:
@@ -47,3 +51,18 @@ def rounded(value: Any) -> Any:
     if isinstance(value, tuple):
         return [rounded(x) for x in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def significant(x: float, digits: int = 4) -> float:
+    """`x` rounded to some significant digits."""
+    return float(f"{x:.{digits}g}")
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, shortened."""
+    return (str(error).splitlines() or [""])[0][:300]
+
+
+def error_line(error: BaseException) -> str:
+    """An exception's type and what it says, shortened."""
+    return f"{type(error).__name__}: {first_line(error)}"

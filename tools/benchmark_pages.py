@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the package of this checkout, installed or not
 
 from jax_moye._bench.charts import REGIMES, by_regime, ratio_chart, roofline, size  # noqa: E402
-from jax_moye._bench.report import is_core, tenth  # noqa: E402
+from jax_moye._bench.results import is_core, tenth  # noqa: E402
 
 RESULTS = "benchmarks/results"
 PAGE = "docs/benchmarks.md"

@@ -18,30 +18,24 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from jax_moye._bench.report import command_output
+from jax_moye._bench.results import command_output
 from jax_moye._checkout import clone
+from jax_moye._kernels.config_names import ROW, ConfigFields, parse_row, rows_of
+from jax_moye._kernels.dtypes import JAX_NAMES, SHORT_NAMES
 
 LEFT_OUT = {".git", ".venv", "build", "dist", "docs", "examples", "tests", "results", "__pycache__", "_registers.json"}
-PATHS = ("suite", "out", "svg")  # of the arguments
-# What is usual is no part of a row's name (cmake/JaxMoyeConfigs.cmake).
-USUAL_SUMS = re.compile(r"f64_f64|s8_s32|(bf16|f16|f32|tf32|e4m3|e5m2)_f32")
 
 
-def row_name(text: str) -> str:
-    """The name of a row of configs.h, e.g. of "{simt_direct, f32, f32, {32, 64, 1}, 1, {1, 1}, 4}".
+def own_config(row: str) -> ConfigFields:
+    """The config that a `--config-row` describes.
 
     Raises:
       ValueError: it is no row.
     """
-    fields = [" *[a-z][a-z0-9_]* *"] * 3 + [" *[{]N,N,N[}] *", "N", " *[{]N,N[}] *", "N"]
-    if not re.fullmatch("[{]" + ",".join(fields).replace("N", " *[0-9]+ *") + "[}]", text.strip()):
-        form = "{kernel, dtype, sums, {m, n, k}, stages, {cluster m, n}, alignment}"
-        raise ValueError(f"--config-row is {form}, not {text!r}")
-    kernel, dtype, sums, m, n, k, stages, cluster_m, cluster_n, alignment = re.findall(r"\w+", text)
-    words = [kernel, dtype] if USUAL_SUMS.fullmatch(f"{dtype}_{sums}") else [kernel, dtype, sums]
-    words += [f"{m}x{n}x{k}", f"s{stages}"]
-    words += [f"c{cluster_m}x{cluster_n}"] if (cluster_m, cluster_n) != ("1", "1") else []
-    return "_".join([*words, f"a{alignment}"])
+    try:
+        return parse_row(row)
+    except ValueError:
+        raise ValueError(f"--config-row is {ROW}, not {row!r}") from None
 
 
 def with_kernel(config_h: str, kernel: str) -> str:
@@ -58,8 +52,8 @@ def with_kernel(config_h: str, kernel: str) -> str:
 
 def with_rows(configs_h: str, rows: Sequence[str]) -> str:
     """cuda/gemm/configs.h with these rows, those that it has not yet."""
-    known = {row_name(row) for row in re.findall(r"^ *(\{\w+,.*\}),", configs_h, re.MULTILINE)}
-    lines = "".join(f"  {row.strip()},\n" for row in rows if row_name(row) not in known)
+    known = {parse_row(row) for row in rows_of(configs_h)}
+    lines = "".join(f"  {row.strip()},\n" for row in rows if parse_row(row) not in known)
     table = re.search(r"kGemmConfigs\[\] = \{\n", configs_h)
     if table is None:
         raise ValueError("cuda/gemm/configs.h has not the table that it had")
@@ -120,8 +114,12 @@ def commands(tree: pathlib.Path, names: Sequence[str], emulator: bool) -> list[l
     ]
 
 
-def main(arguments: argparse.Namespace) -> int:
+def build_and_run(arguments: argparse.Namespace, benchmark: str) -> int:
     """Builds the kernel and runs the benchmark with it.
+
+    Args:
+      arguments: of `bench`.
+      benchmark: the module that takes them as JSON, `for_copy`, in the copy.
 
     Returns:
       The benchmark's exit status; 1 if the kernel cannot be built.
@@ -129,9 +127,10 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         if not arguments.config_row:
             raise ValueError("--kernel needs --config-row, the kernel's row of cuda/gemm/configs.h")
-        names = [row_name(row) for row in arguments.config_row]
+        configs = [own_config(row) for row in arguments.config_row]
+        names = [config.name for config in configs]
         stem = arguments.kernel.stem
-        if any(re.findall(r"\w+", row)[0] != stem for row in arguments.config_row):
+        if any(config.kernel != stem for config in configs):
             raise ValueError(f"--config-row begins with the name of the kernel, which is its file's, {stem}")
         root = clone()
         if root is None:
@@ -156,30 +155,15 @@ def main(arguments: argparse.Namespace) -> int:
         "JAX_MOYE_COMMIT": f"{commit or 'unknown'}+{stem}",
     }
     # -P: the folder that this is called from may be another checkout.
-    command = [sys.executable, "-P", "-m", "jax_moye._bench.own_kernel", json.dumps(for_child(arguments, names))]
+    command = [sys.executable, "-P", "-m", benchmark, json.dumps(for_copy(arguments, names))]
     return subprocess.run(command, env=environment, check=False).returncode
 
 
-def for_child(arguments: argparse.Namespace, names: Sequence[str]) -> dict:
+def for_copy(arguments: argparse.Namespace, names: Sequence[str]) -> dict:
     """The arguments of the benchmark in the copy, as JSON's types."""
     given = {key: str(value) if isinstance(value, pathlib.Path) else value for key, value in vars(arguments).items()}
     given |= {"kernel": None, "config": [*names, *(arguments.config or [])]}
     if arguments.emulator and not arguments.shape:
-        dtype = re.findall(r"\w+", arguments.config_row[0])[1]
-        dtype = "f32" if dtype == "tf32" else dtype
+        dtype = SHORT_NAMES[JAX_NAMES[own_config(arguments.config_row[0]).dtype]]  # "f32" of TF32
         given["shape"] = [f"64x48x40:{dtype}", f"2x32x48x40:{dtype}:NT"]
     return given
-
-
-def child(text: str) -> int:
-    """Runs the benchmark with arguments that `for_child` made."""
-    from jax_moye._bench import bench
-
-    given = json.loads(text)
-    for name in PATHS:
-        given[name] = pathlib.Path(given[name]) if given[name] else None
-    return bench.main(argparse.Namespace(**given))
-
-
-if __name__ == "__main__":
-    sys.exit(child(sys.argv[1]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from typing import Any
 
@@ -12,6 +11,7 @@ from jax_moye._inspect.explain import Explanation, explain
 from jax_moye._inspect.gemm import TOP
 from jax_moye._kernels.devices import DEVICES
 from jax_moye._kernels.dtypes import JAX_NAMES, OPERAND_NAMES
+from jax_moye._timing.workloads import parse_shape
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,23 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-invariant", action="store_true", help="as in jax_moye.matmul")
     parser.add_argument("--top", type=int, default=TOP, help=f"lines of the ranked table (default: {TOP})")
     parser.add_argument("--json", action="store_true", help="print JSON with the whole table")
-
-
-def parse_shape(text: str) -> tuple[int, int, int, int, str, str]:
-    """(batch, m, n, k, dtype, order) of e.g. "4096x4096x4096:bf16:NT"; the order is NN unless said.
-
-    Raises:
-      ValueError: it is none; the message says what one looks like.
-    """
-    match = re.fullmatch(r"((?:\d+x){2,3}\d+):(\w+)(?::([NT]{2}))?", text)
-    if match is None or match[2] not in OPERAND_NAMES:
-        raise ValueError(
-            "--shape is [batchx]mxnxk:dtype[:order], e.g. 4096x4096x4096:bf16:NT, with a dtype of "
-            f"{', '.join(OPERAND_NAMES)} and an order of NN, NT, TN, TT, not {text!r}"
-        )
-    sizes = [int(size) for size in match[1].split("x")]
-    batch, m, n, k = sizes if len(sizes) == 4 else (1, *sizes)
-    return batch, m, n, k, match[2], match[3] or "NN"
 
 
 def explain_shape(text: str, **options: Any) -> Explanation:

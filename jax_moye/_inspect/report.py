@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import html
 import json
-import math
-import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from jax_moye import _compat
-from jax_moye._format import html_table, rounded, text_table, us_text
+from jax_moye._format import error_line, html_table, rounded, text_table, us_text
 from jax_moye._inspect.explain import Explanation, explain_function
 from jax_moye._inspect.gemm import Gemm
-from jax_moye._inspect.products import Product
+from jax_moye._inspect.programs import program_of, random_operands, reference_of
 from jax_moye._kernels import ffi
 from jax_moye._kernels.devices import find_device, of_jax
 from jax_moye._kernels.interpret import InterpretParams
-from jax_moye._primitives.contraction import contract
-from jax_moye._primitives.fused import fused
-from jax_moye._primitives.transposes import transposed
-from jax_moye._selection.epilogue import stored_dtype
-from jax_moye._selection.problem import parse_spec
-from jax_moye._selection.request import label_sizes
-from jax_moye._timing.engine import Arm, l2_bytes, ratio_interval, take_turns
-
-LARGEST_GROUP = 32  # products in one program
-# How far two results may be apart, over the largest element: both are rounded, and summed in different orders.
-_TOLERANCES = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 5e-3, "float64": 1e-9}
+from jax_moye._timing.correctness import of_config
+from jax_moye._timing.programs import program_contender
+from jax_moye._timing.rounds import Contender, alternate, ratio_interval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +33,7 @@ class Measured:
       xla_us: of XLA.
       ratio: XLA's time over ours; None without both.
       ratio_ci: its interval of 95 %.
-      difference: the largest difference of the two results, over XLA's largest element; None without both.
+      error_over_bound: the largest error of our result, over what rounding allows; None without a time of ours.
       error: why there is no time of ours that should be there; None if there is one.
     """
 
@@ -54,7 +41,7 @@ class Measured:
     xla_us: float | None
     ratio: float | None = None
     ratio_ci: tuple[float, float] | None = None
-    difference: float | None = None
+    error_over_bound: float | None = None
     error: str | None = None
 
 
@@ -76,9 +63,8 @@ class Report:
         """A line of cells for each product; the first one names the columns. Times are of all its computations."""
         lines = [["", "product", "times", "computed by", "predicted", "us", "XLA, us", "ratio"]]
         for i, gemm in enumerate(self.explanation):
-            lines.append(
-                [f"[{i}]", gemm.what, str(gemm.count), gemm.computer, us_text(gemm.predicted_us), *self._times(i)]
-            )
+            predicted = us_text(gemm.predicted_us)
+            lines.append([f"[{i}]", gemm.what, str(gemm.count), gemm.computer, predicted, *self._times(i)])
         return lines
 
     def _times(self, i: int) -> list[str]:
@@ -180,15 +166,15 @@ def report(
 
     The program itself does not run, and its arguments are not read: each product that `explain` finds is computed on
     random operands of its own, so that a step of training can be asked about as it is. Operands rotate through more
-    than twice the L2 cache, the two take turns, and results are compared before they are timed. It takes about a second
-    for each product. Without a GPU there are predictions alone, for the GPU that `explain` assumes.
+    than twice the L2 cache, the two alternate, and ours is held against float64 before it is timed. It takes about a
+    second for each product. Without a GPU there are predictions alone, for the GPU that `explain` assumes.
 
     Args:
       fun: a function of arrays, which may be jitted or a derivative, e.g. a step of training.
       *args: its arguments, arrays or `jax.ShapeDtypeStruct`.
-      alternations: turns of ours and of XLA.
-      turn_ms: length of a turn.
-      warmup_ms: how long a product runs before its first turn.
+      alternations: rounds of ours and of XLA.
+      turn_ms: length of a round.
+      warmup_ms: how long a product runs before its first round.
 
     Returns:
       A `Report`, which prints as a table and has `to_json()`.
@@ -242,133 +228,35 @@ def measure_gemm(
       gemm: of an explanation.
       device: where to run; the current default device.
       alternations: as in `report`, likewise the following.
-      turn_ms: length of a turn.
+      turn_ms: length of a round.
       warmup_ms: how long it runs before.
       interpret: of our kernel: for trying this without a GPU.
     """
     if gemm.computed_by in ("nothing", "error"):
         return Measured(None, None)
-    product = gemm.product
-    dtypes = [product.request.out_dtype, *(x.dtype for x in product.operands)]
-    is_wide = any(jnp.dtype(dtype).itemsize == 8 for dtype in dtypes)
-    with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
-        theirs, ours = program_of(product, "xla", None), None
-        if gemm.computed_by == "moye":
-            ours = program_of(product, product.request.implementation, interpret)
-        sets = _operands(product, device)
-        arms = [_arm("xla", theirs, sets)]
-        difference = None
-        if ours is not None:
-            arms.append(_arm("jax_moye", ours, sets))
-            try:
-                difference = _difference(arms[1].run(0)[0], arms[0].run(0)[0])
-            except Exception as error:  # XLA's time is still worth having
-                arms.pop()
-                return dataclasses.replace(
-                    _times(arms, len(sets), None, alternations, turn_ms, warmup_ms),
-                    error=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}",
-                )
-            tolerance = _TOLERANCES.get(jnp.dtype(product.request.out_dtype).name, 0.1)
-            if not jnp.issubdtype(product.request.out_dtype, jnp.floating):
-                tolerance = 0.0
-            if not difference <= tolerance:
-                return Measured(None, None, None, None, difference, "WRONG: the results differ")
-        return _times(arms, len(sets), difference, alternations, turn_ms, warmup_ms)
+    product, protocol = gemm.product, {"rounds": alternations, "round_ms": turn_ms, "warmup_ms": warmup_ms}
+    with jax.enable_x64(True):  # references are float64
+        sets = random_operands(product, device, largest_loop=0)  # loops take longer to compile than to time
+        xla = program_contender("xla", program_of(product, "xla", None), sets)
+        if gemm.computed_by != "moye":
+            alternate([xla], **protocol)
+            return Measured(None, xla.seconds * 1e6)
+        ours = program_contender("jax_moye", program_of(product, product.request.implementation, interpret), sets)
+        try:
+            excess = _excess(gemm, ours, sets.first)
+        except Exception as error:  # XLA's time is still worth having
+            alternate([xla], **protocol)
+            return Measured(None, xla.seconds * 1e6, error=error_line(error))
+        if not excess <= 1:
+            return Measured(None, None, error_over_bound=excess, error="WRONG: the error is over its bound")
+        alternate([xla, ours], **protocol)
+    interval = ratio_interval(xla.times, ours.times)
+    return Measured(ours.seconds * 1e6, xla.seconds * 1e6, xla.seconds / ours.seconds, interval, excess)
 
 
-def _times(
-    arms: list[Arm], group: int, difference: float | None, alternations: int, turn_ms: float, warmup_ms: float
-) -> Measured:
-    take_turns(arms, 1, group, alternations=alternations, turn_ms=turn_ms, warmup_ms=warmup_ms)
-    us = {arm.name: statistics.median(arm.times) * 1e6 for arm in arms}
-    if len(arms) == 1:
-        return Measured(None, us["xla"])
-    theirs, ours = arms
-    low, high = ratio_interval(theirs.times, ours.times)
-    return Measured(us["jax_moye"], us["xla"], us["xla"] / us["jax_moye"], (low, high), difference)
-
-
-def _arm(name: str, fun: Callable[..., Any], sets: Sequence[Sequence[Any]]) -> Arm:
-    """All sets in one program, as one CUDA graph where XLA makes one."""
-    program = jax.jit(lambda sets: [fun(*one) for one in sets])
-    last: list[Any] = []
-
-    def run(i: int) -> list[Any]:
-        del i
-        last[:] = program(sets)
-        return list(last)
-
-    return Arm(name, run, lambda: jax.block_until_ready(last))
-
-
-def program_of(product: Product, implementation: Any, interpret: InterpretParams | None) -> Callable[..., Any]:
-    """The product as a function of what is in memory, behind its transposes."""
-    request, (left, right) = product.request, product.operands
-    contracts = implementation != "xla"  # with them XLA would refuse
-    params: dict[str, Any] = {
-        "out_dtype": request.out_dtype,
-        "precision": request.precision,
-        "out_sharding": None,
-        "config": request.config if contracts else None,
-        "implementation": implementation,
-        "interpret": interpret,
-        "deterministic": request.deterministic and contracts,
-        "batch_invariant": request.batch_invariant and contracts,
-    }
-
-    def fun(lhs: Any, rhs: Any, *rest: Any) -> Any:
-        lhs, rhs = transposed((lhs, rhs), (left.permutation, right.permutation))
-        if product.request.epilogue is not None:
-            return fused(request.spec, lhs, rhs, rest, epilogue=product.request.epilogue, **params)
-        return contract(request.spec, lhs, rhs, *rest, beta=request.beta, **params)
-
-    return fun
-
-
-def shapes_of(product: Product) -> list[jax.ShapeDtypeStruct]:
-    """Of all operands in memory, those of the epilogue last."""
-    request, sizes = product.request, label_sizes(product.request.spec, product.operands)
-    structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in product.operands]
-    named = product.request.epilogue.operands if product.request.epilogue is not None else ()
-    if request.beta != 0:
-        named = (("c", parse_spec(request.spec).out),)
-    dtype = stored_dtype(request.out_dtype) if product.request.epilogue is not None else request.out_dtype
-    return structs + [jax.ShapeDtypeStruct(tuple(sizes[label] for label in names), dtype) for _, names in named]
-
-
-def _operands(product: Product, device: jax.Device) -> list[list[Any]]:
-    """Sets of random operands that together hold more than twice the L2 cache, three at least."""
-    structs = shapes_of(product)
-    footprint = max(1, sum(math.prod(s.shape) * jnp.dtype(s.dtype).itemsize for s in structs))
-    count = min(LARGEST_GROUP, max(3, math.ceil(2.5 * l2_bytes() / footprint)))
-    limit = (device.memory_stats() or {}).get("bytes_limit") if device.platform == "gpu" else None
-    if limit:
-        count = max(1, min(count, int(0.2 * limit / footprint)))
-    if device.platform != "gpu":
-        count = 1
-    keys = jax.random.split(jax.random.key(footprint), count)
-    return [
-        [random_operand(key, s) for key, s in zip(jax.random.split(k, len(structs)), structs, strict=True)]
-        for k in keys
-    ]
-
-
-def random_operand(key: Any, struct: jax.ShapeDtypeStruct) -> Any:
-    """Normal; int8 of any value, since power depends on it; other integers small."""
-    if jnp.issubdtype(struct.dtype, jnp.floating):
-        dtype = struct.dtype if jnp.dtype(struct.dtype).itemsize > 1 else jnp.float32
-        return jax.random.normal(key, struct.shape, dtype).astype(struct.dtype)
-    if jnp.issubdtype(struct.dtype, jnp.complexfloating):
-        return jax.random.normal(key, struct.shape, struct.dtype)
-    low, high = (-128, 128) if struct.dtype == jnp.int8 else (0, 3)
-    return jax.random.randint(key, struct.shape, low, high).astype(struct.dtype)
-
-
-def _difference(ours: Any, theirs: Any) -> float:
-    """The largest difference over the largest element; NaN where there is a NaN."""
-    if not jnp.issubdtype(ours.dtype, jnp.inexact):
-        return float(np.max(np.abs(np.asarray(ours, np.int64) - np.asarray(theirs, np.int64)), initial=0))
-    dtype = jnp.promote_types(ours.dtype, jnp.float32) if ours.dtype.itemsize > 1 else jnp.float32
-    ours, theirs = ours.astype(dtype), theirs.astype(dtype)
-    scale = float(jnp.max(jnp.abs(theirs), initial=0)) or 1.0
-    return float(jnp.max(jnp.abs(ours - theirs), initial=0)) / scale
+def _excess(gemm: Gemm, ours: Contender, operands: Sequence[Any]) -> float:
+    """The largest error of our result over its bound."""
+    assert gemm.config is not None  # we compute it
+    assert gemm.problem is not None
+    result = ours.run(0)[0]
+    return reference_of(gemm.product, operands).excess(result, of_config(gemm.config, gemm.problem.k, gemm.split))

@@ -1,4 +1,5 @@
-"""The engine below `bench`, `tune` and `report`: contenders that alternate in rounds, operands, what is correct.
+"""The engine below `bench`, `tune` and `report`: operands, programs, rounds that alternate, what a right result is.
 
-Knows programs that can be called and their times. Does not know what they compute, nor which of them is ours.
+Knows workloads, programs that can be called and their times. Does not know who calls it, how a kernel is selected or
+what a user's program is.
 """

@@ -1,116 +1,187 @@
-"""Whether a result of a benchmark is right: componentwise bounds against float64."""
+"""What a correct result is: each element within a bound of what float64 says. One rule for `bench`, `tune`, `report`.
+
+The bound of an element has three parts.
+
+- Of the sum: a factor times the sum of the magnitudes of its terms. Tensor cores sum 16 products exactly, and cut off
+  what comes to them in f32; others sum term by term in the operands' precision. Of 8-bit floats docs/precision.md says
+  what the factor is: on an sm_90 2^-13 for each of the four instructions between two additions in f32, else for each
+  instruction. Integers are exact.
+- Of an epilogue's steps, in f32; somebody else may round to the result's dtype on the way.
+- Of one rounding to the result's dtype.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jax_moye._bench import workloads
-from jax_moye._kernels.configs import facts_of
+from jax_moye._kernels.configs import GemmConfig, facts_of
+from jax_moye._kernels.dtypes import numpy_dtype
+from jax_moye._timing.programs import quick_options
+from jax_moye._timing.workloads import Finish, Workload
 
-# The rounding error of each dtype of a result; of float16, also that of tf32, which keeps as many bits.
-UNITS = {"bfloat16": 2**-8, "float16": 2**-11, "float32": 2**-24, "float64": 2**-53, "int32": 0.0}
-# No activation's slope is over it.
-SLOPE = 1.13
+SLOPE = 1.13  # no activation's is over it
+# Of a product whose operands are TF32's: 13 bits of each are rounded, or cut off.
+_TF32_OPERANDS = 2.0**-9
+_8_BIT_SUM = 2.0**-13  # what the tensor core drops of a sum of 8-bit floats
+_THREE_TF32 = 2.0**-19  # what three products in TF32 leave out of one in f32
+_STEPS = 16  # roundings of an epilogue, about
 
 
-class Reference:
-    """Whole rows of a product in float64, one in each band of rows, and the bounds of errors there.
+def unit(dtype: Any) -> float:
+    """The relative error of one rounding to a dtype; 0 of integers."""
+    return float(jnp.finfo(dtype).eps) / 2 if jnp.issubdtype(dtype, jnp.floating) else 0.0
 
-    The bound of a sum is componentwise: products of 16 terms summed exactly, then in f32 with truncation, as tensor
-    cores do, or term by term in the operands' precision. Of 8-bit floats docs/precision.md says what it is: on an sm_90
-    2^-13 for each of the four instructions between two additions in f32, else for each instruction. Integers are exact.
-    Behind it come the epilogue in f32 and one rounding to the result's dtype.
+
+class Tolerance(NamedTuple):
+    """What rounding may do to a right result.
+
+    Attributes:
+      sums: error of a sum over the sum of its terms' magnitudes.
+      steps: error of an epilogue over the magnitudes of its parts.
     """
 
-    def __init__(self, row: dict, operands: Sequence[Any], dtype: Any) -> None:
-        """Computes them.
+    sums: float
+    steps: float = 0.0
 
-        Args:
-          row: the product.
-          operands: as stored.
-          dtype: of a and b.
-        """
-        import jax
-        import jax.numpy as jnp
 
-        self._row, self._name = row, jnp.dtype(dtype).name
-        m = row["m"]
-        band = max(16, math.ceil(m / 256))
-        rng = np.random.default_rng(m)
-        starts = range(0, m, band)
-        self._picked = np.array([rng.integers(start, min(start + band, m)) for start in starts] + [m - 1])
-        epilogue = workloads.epilogue_of(row)
+def _tensor_core(k: int, terms: int = 16) -> float:
+    """Of sums in f32: `terms` products exactly, what comes to them cut off."""
+    return (math.ceil(k / terms) + 2) * 2 * unit("float32")
 
-        def product(a, b):
-            a, b = a.astype(jnp.float64), b.astype(jnp.float64)
-            multiply = functools.partial(jnp.matmul, precision="highest")
-            return multiply(a, b), multiply(jnp.abs(a), jnp.abs(b))
 
-        @functools.partial(jax.jit, compiler_options=quick_options())
-        def reference(a, b, *more):
-            turned = workloads.in_layout(row, lambda a, b: (a, b))(a, b)
-            a, b = turned[0][..., self._picked, :], turned[1]
-            if a.ndim == 3:  # one product of the batch at a time: float64 operands are large
-                return *jax.lax.map(lambda pair: product(*pair), (a, b)), ()
-            return *product(a, b), tuple(x[self._picked] if x.ndim == 2 else x for x in more)
+def of_config(config: GemmConfig, k: int, split: bool = False) -> Tolerance:
+    """The tolerance of one of our kernels.
 
-        sums, self._magnitude, more = reference(*operands)
-        self._z, self._exact, self._parts = _epilogue(epilogue, sums, more)
-        self._has_epilogue = any(epilogue)
-
-    def factor(self, config: Any = None, baseline: bool = False) -> float:
-        """The bound of a sum, over the sum of magnitudes.
-
-        Args:
-          config: the GemmConfig that computed it; None where nobody says.
-          baseline: whether somebody else did.
-        """
-        k, name = self._row["k"], self._name
-        if name == "int8":
-            return 0.0
-        tensor_core = (math.ceil(k / 16) + 2) * 2 * UNITS["float32"]
-        if name in ("bfloat16", "float16"):
-            return tensor_core
-        if name.startswith("float8"):
-            promoted = config is not None and facts_of(config.kernel).promotes_float8 and config.accumulator == "f32"
-            return tensor_core + (4 if promoted else math.ceil(k / 32)) * 2.0**-13
-        if config is not None and config.dtype == "tf32":
-            return (math.ceil(k / 8) + 2) * 2 * UNITS["float32"] + 2.0**-9  # both operands lose 13 bits
+    Args:
+      config: that computes the product.
+      k: its terms.
+      split: whether it is one of three launches that make up f32 of TF32.
+    """
+    steps = _STEPS * unit("float32")
+    if config.accumulator == "s32":
+        return Tolerance(0.0, steps)
+    if config.accumulator == "f16":
+        return Tolerance(2 * k * unit("float16"), steps)
+    if config.dtype == "tf32":
+        sums = _tensor_core(k, 8)
+        return Tolerance(3 * sums + _THREE_TF32 if split else sums + _TF32_OPERANDS, steps)
+    if config.dtype in ("e4m3", "e5m2"):
+        promoted = facts_of(config.kernel).promotes_float8 and config.accumulator == "f32"
+        return Tolerance(_tensor_core(k) + (4 if promoted else math.ceil(k / 32)) * _8_BIT_SUM, steps)
+    if config.dtype in ("f32", "f64"):
         # Twice k: the float64 reference of a float64 product errs too.
-        factor = 2 * k * UNITS[name]
-        if baseline and name == "float32" and self._row.get("precision", "DEFAULT") == "DEFAULT":
-            factor += 2 * UNITS["float16"]  # XLA and torch may round operands to tf32
-        return factor
-
-    def excess(self, d: Any, config: Any = None, baseline: bool = False) -> float:
-        """The largest |error| over its bound. NaN counts as wrong: infinity."""
-        factor, unit, steps = self.factor(config, baseline), UNITS[d.dtype.name], 0.0
-        if self._has_epilogue:  # in f32; somebody else may round to the result's dtype on the way
-            steps = 16 * (unit if baseline else UNITS["float32"])
-        given = (self._magnitude, self._z, self._exact, self._parts)
-        return float(_excess(d, self._picked, *given, factor, unit, steps))
+        return Tolerance(2 * k * unit(numpy_dtype(config.dtype)), steps)
+    return Tolerance(_tensor_core(k), steps)
 
 
-def _epilogue(epilogue: tuple[bool, str | None, bool], sums: Any, more: Sequence[Any]) -> tuple[Any, Any, Any]:
-    """(what the activation is applied to, the result, the sum of the magnitudes of the parts), in float64."""
-    import jax
-    import jax.numpy as jnp
+def of_baseline(dtype: str, k: int, result_dtype: Any, *, is_highest: bool, sums: str = "f32") -> Tolerance:
+    """The tolerance of somebody else's product.
 
-    bias, activation, residual = epilogue
-    if not any(epilogue):
-        return sums, sums, jnp.zeros((), sums.dtype)
+    Args:
+      dtype: of the operands, as the table of configs names it.
+      k: the product's terms.
+      result_dtype: to which it may round on its way through an epilogue.
+      is_highest: whether the operands may not be rounded to TF32.
+      sums: what the caller asked to have the products summed in.
+    """
+    steps = _STEPS * unit(result_dtype)
+    if dtype == "s8":
+        return Tolerance(0.0, steps)
+    if sums == "f16":
+        return Tolerance(2 * k * unit("float16"), steps)
+    if dtype in ("e4m3", "e5m2"):
+        return Tolerance(_tensor_core(k) + math.ceil(k / 32) * _8_BIT_SUM, steps)
+    if dtype in ("f32", "tf32", "f64"):
+        rounded = dtype != "f64" and not is_highest
+        return Tolerance(2 * k * unit(numpy_dtype(dtype)) + (_TF32_OPERANDS if rounded else 0.0), steps)
+    return Tolerance(_tensor_core(k), steps)
+
+
+class Reference(NamedTuple):
+    """A product in float64.
+
+    Attributes:
+      exact: the result; of integers as their dtype has it.
+      magnitude: of each element the sum of the magnitudes of its terms.
+      parts: of each element the sum of the magnitudes of what the epilogue adds up; None without one.
+      rows: those of the result that the others are of; None: all.
+    """
+
+    exact: Any
+    magnitude: Any
+    parts: Any = None
+    rows: np.ndarray | None = None
+
+    def excess(self, result: Any, tolerance: Tolerance) -> float:
+        """The largest |error| of a result over its bound: above 1 it is wrong. NaN counts as wrong: infinity."""
+        if self.rows is not None:
+            result = result[..., self.rows, :]
+        return float(_excess(result, self.exact, self.magnitude, self.parts, tolerance))
+
+
+@jax.jit
+def _excess(result: Any, exact: Any, magnitude: Any, parts: Any, tolerance: Tolerance) -> Any:
+    bound = tolerance.sums * magnitude
+    if parts is not None:
+        bound = SLOPE * bound + 2 * tolerance.steps * parts
+    error = jnp.abs(result.astype(jnp.float64) - exact)
+    if jnp.issubdtype(result.dtype, jnp.floating):
+        bound = bound + unit(result.dtype) * jnp.abs(exact) + float(jnp.finfo(result.dtype).tiny)
+        # What overflows the result's dtype has no error.
+        error = jnp.where(jnp.isfinite(exact.astype(result.dtype)), error, 0.0)
+    # Exact integers have no room for an error.
+    ratio = jnp.where(error == 0, 0.0, error / bound)
+    return jnp.max(jnp.where(jnp.isnan(ratio), jnp.inf, ratio), initial=0.0)
+
+
+def of_workload(workload: Workload, operands: Sequence[Any]) -> Reference:
+    """Whole rows of a workload's result, one in each band of rows, and the last one.
+
+    Args:
+      workload: that is computed.
+      operands: one set of them, as stored.
+    """
+    m = workload.m
+    band = max(16, math.ceil(m / 256))
+    rng = np.random.default_rng(m)
+    starts = range(0, m, band)
+    rows = np.array([rng.integers(start, min(start + band, m)) for start in starts] + [m - 1])
+    finish = workload.finish
+
+    def product(a, b):
+        a, b = a.astype(jnp.float64), b.astype(jnp.float64)
+        multiply = functools.partial(jnp.matmul, precision="highest")
+        return multiply(a, b), multiply(jnp.abs(a), jnp.abs(b))
+
+    @functools.partial(jax.jit, compiler_options=quick_options())
+    def reference(a, b, *more):
+        a, b = workload.as_stored(lambda a, b: (a[..., rows, :], b))(a, b)
+        if a.ndim == 3:  # one product of the batch at a time: float64 operands are large
+            sums, magnitude = jax.lax.map(lambda pair: product(*pair), (a, b))
+        else:
+            sums, magnitude = product(a, b)
+        exact, parts = _finished(finish, sums, [x[rows] if x.ndim == 2 else x for x in more])
+        return exact, magnitude, parts
+
+    return Reference(*reference(*operands), rows)
+
+
+def _finished(finish: Finish, sums: Any, more: list[Any]) -> tuple[Any, Any]:
+    """(the result, the sum of the magnitudes of what is added up), in float64."""
+    if not any(finish):
+        return sums, None
     rest = [x.astype(jnp.float64) for x in more]
-    parts = jnp.abs(sums)
-    z = sums
-    if bias:
-        parts = parts + jnp.abs(rest[0])
-        z = z + rest.pop(0)
-    functions = {
+    parts, z = jnp.abs(sums), sums
+    if finish.bias:
+        parts, z = parts + jnp.abs(rest[0]), z + rest.pop(0)
+    functions: dict[str | None, Callable[[Any], Any]] = {
         None: lambda z: z,
         "relu": lambda z: jnp.maximum(z, 0),
         # jax.nn's constants are in the dtype of z
@@ -118,61 +189,13 @@ def _epilogue(epilogue: tuple[bool, str | None, bool], sums: Any, more: Sequence
         "gelu_exact": lambda z: 0.5 * z * (1 + jax.scipy.special.erf(z / math.sqrt(2))),
         "silu": lambda z: z / (1 + jnp.exp(-z)),
     }
-    exact = functions[activation](z)
-    if residual:
-        parts = parts + jnp.abs(rest[0])
-        exact = exact + rest.pop(0)
-    return z, exact, parts
-
-
-@functools.cache
-def _jitted_excess():
-    import jax
-    import jax.numpy as jnp
-
-    @jax.jit
-    def excess(d, picked, magnitude, z, exact, parts, factor, unit, steps):
-        d = d[..., picked, :].astype(jnp.float64)
-        of_sums = jnp.where(steps > 0, SLOPE, 1.0) * factor * magnitude + steps * (parts + jnp.abs(z))
-        bound = of_sums + unit * jnp.abs(exact)
-        error = jnp.abs(d - exact)
-        # Exact integers have no room for an error.
-        ratio = jnp.where(error == 0, 0.0, error / bound)
-        return jnp.max(jnp.where(jnp.isnan(ratio), jnp.inf, ratio))
-
-    return excess
-
-
-def _excess(*values: Any) -> Any:
-    return _jitted_excess()(*values)
-
-
-@functools.cache
-def quick_options() -> dict[str, Any] | None:
-    """Options of the compiler for what is not timed: no search for the fastest kernel. None where it knows no such."""
-    return accepted({"xla_gpu_autotune_level": 0})
-
-
-def accepted(options: dict[str, Any]) -> dict[str, Any] | None:
-    """The options, if XLA here knows them; else None."""
-    import jax
-
-    try:
-        jax.jit(lambda x: x + 1, compiler_options=options).lower(jax.ShapeDtypeStruct((), "int32")).compile()
-    except Exception:  # of jaxlib, whose type is not public in all versions
-        return None
-    return options
-
-
-def largest_excess(row: dict, a: Any, b: Any, d: Any, dtype: Any, baseline: bool = False) -> float:
-    """The largest |error| over its bound, of one product without an epilogue."""
-    plain = {key: row[key] for key in ("batch", "m", "n", "k", "layout", "precision") if key in row}
-    return Reference(plain, (a, b), dtype).excess(d, baseline=baseline)
+    exact = functions[finish.activation](z)
+    if finish.residual:
+        parts, exact = parts + jnp.abs(rest[0]), exact + rest.pop(0)
+    return exact, parts
 
 
 def same_bits(x: Any, y: Any) -> bool:
     """Whether two device arrays hold the same bits; compared on the device."""
-    import jax.numpy as jnp
-
     word = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}[x.dtype.itemsize]
     return bool(jnp.array_equal(x.view(word), y.view(word)))

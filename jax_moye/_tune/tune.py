@@ -1,23 +1,19 @@
 """`tune`: times the configs that can compute a product, and XLA, and writes down which is the fastest.
 
-Explicit only: nothing is timed while a program is traced or runs. times.py has what is timed and how, measurements.py
-the files and what a selection finds in them; docs/tuning.md is about all of it.
+Explicit only: nothing is timed while a program is traced or runs. times.py has what is timed and how, command.py the
+command line, _selection/measurements.py the files and what a selection finds in them; docs/tuning.md is about all.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import dataclasses
 import datetime
 import html
-import json
 import math
 import os
 import pathlib
 import re
 import statistics
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,13 +25,12 @@ from jax.typing import DTypeLike
 
 from jax_moye import _compat
 from jax_moye._api.types import DimensionNumbers
-from jax_moye._bench import workloads
-from jax_moye._format import html_table
-from jax_moye._inspect.explain import Explanation, explain, explain_function
+from jax_moye._format import error_line, html_table, significant
+from jax_moye._inspect.explain import explain
 from jax_moye._inspect.products import Product
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import GemmConfig, configs
-from jax_moye._kernels.devices import Device, find_device, of_jax
+from jax_moye._kernels.devices import of_jax
 from jax_moye._selection import measurements
 from jax_moye._selection.capability import LoweringTarget, usable_configs
 from jax_moye._selection.decide import KernelCall, decide, xla_wins
@@ -43,7 +38,7 @@ from jax_moye._selection.measurements import Entry
 from jax_moye._selection.problem import NotServedError
 from jax_moye._selection.ranking import rank
 from jax_moye._selection.request import describe
-from jax_moye._tune.times import TOP, Protocol, Target, Times, first_line, time_product
+from jax_moye._tune.times import TOP, Protocol, Target, Times, time_product
 
 # Configs so near the fastest one are equal: the model's order decides, and two runs write the same file more often.
 _TIE, _HOST_BOUND_TIE = 1.01, 1.05
@@ -114,7 +109,7 @@ class Tuning:
                 lines.append([product.what, "-", "-", "-", "0", f"not tuned: {product.why}"])
                 continue
             xla = ", ".join(f"{us:g}" for us in entry.xla_us.values()) or "-"
-            who = "XLA's" if _is_xlas(entry) else ""
+            who = "XLA's" if is_xla_faster(entry) else ""
             lines.append([words(entry), entry.config, f"{entry.us[entry.config]:g}", xla, str(len(entry.us)), who])
         return lines
 
@@ -182,17 +177,17 @@ def tune(
     _check_not_traced((first, *args))
     if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
         raise ValueError(f"tune: top is a number of configs, at least 1, or None, not {top!r}")
-    gpu = _gpu()
+    gpu = find_gpu()
     of_arrays: dict[str, Any] = {"dtype": dtype, "spec": spec, "dimension_numbers": dimension_numbers}
     of_arrays |= {"precision": precision, "preferred_element_type": preferred_element_type}
     explanation = explain(first, *args, **of_arrays, device=of_jax(gpu))
-    target = _target(gpu, emulated=False, path=path)
+    target = find_target(gpu, emulated=False, path=path)
     products = [gemm.product for gemm in explanation]
     found = tuple(tune_products(products, target, Protocol(top=top, budget_s=budget_s)))
     return Tuning(target.path, found, target.arch)
 
 
-def _gpu() -> jax.Device:
+def find_gpu() -> jax.Device:
     """This process's first GPU.
 
     Raises:
@@ -217,7 +212,7 @@ def _check_not_traced(args: Any) -> None:
 # ------------------------------------------------------------------------------------------------------- the products
 
 
-def _target(device: jax.Device, emulated: bool, path: str | os.PathLike[str] | None) -> Target:
+def find_target(device: jax.Device, emulated: bool, path: str | os.PathLike[str] | None) -> Target:
     """Where and into which file.
 
     Raises:
@@ -226,8 +221,8 @@ def _target(device: jax.Device, emulated: bool, path: str | os.PathLike[str] | N
     if emulated:
         kind, driver, arch, usual = "emulator", "none", None, measurements.emulator_file()
     else:
-        board = of_jax(device)
-        kind, arch, usual = board.kind, board.arch, measurements.cache_file(board.kind)
+        gpu = of_jax(device)
+        kind, arch, usual = gpu.kind, gpu.arch, measurements.cache_file(gpu.kind)
         driver = measurements.driver_version() or "unknown"
     if path is None and usual is None:
         raise RuntimeError(
@@ -261,7 +256,7 @@ def tune_products(products: Sequence[Product], target: Target, protocol: Protoco
             yield Tuned(what, None, str(error).splitlines()[0])
             continue
         except Exception as error:  # e.g. of memory: the other products are still worth having
-            yield Tuned(what, None, first_line(error))
+            yield Tuned(what, None, error_line(error))
             continue
         measurements.write(target.path, target.head, [entry])
         yield Tuned(what, entry, None, times.rejected, time.monotonic() - begin)
@@ -314,15 +309,11 @@ def _entry(product: Product, call: KernelCall, candidates: Sequence[GemmConfig],
         variant=measurements.variant(request.epilogue, request.beta, call.split),
         config=best.name,
         row=measurements.config_digest(best),
-        us={name: _significant(times.us[name]) for name in (c.name for c in candidates) if name in times.us},
-        xla_us={} if times.xla_us is None else {words: _significant(times.xla_us)},
+        us={name: significant(times.us[name]) for name in (c.name for c in candidates) if name in times.us},
+        xla_us={} if times.xla_us is None else {words: significant(times.xla_us)},
         host_bound=times.host_bound,
         date=target.head["date"],
     )
-
-
-def _significant(us: float) -> float:
-    return float(f"{us:.4g}")
 
 
 # ------------------------------------------------------------------------------------------------------------- regret
@@ -388,121 +379,7 @@ def line(product: Tuned, arch: int | None) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------------------- command line
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `python -m jax_moye tune`."""
-    parser.add_argument("--shape", action="append", default=[], help="as in explain, e.g. 4096x4096x4096:bf16:NT")
-    parser.add_argument("--suite", type=pathlib.Path, help="a file of rows, e.g. benchmarks/suite.json")
-    parser.add_argument(
-        "--rows", default=".*", help="regular expression that the id of a row of the suite matches whole"
-    )
-    parser.add_argument("--top", default=str(TOP), help=f"configs to time, the model's first, or all (default: {TOP})")
-    parser.add_argument("--sweep", help="time the configs whose name this regular expression matches whole")
-    parser.add_argument("--budget-s", type=float, default=math.inf, help="begin no product later than this")
-    parser.add_argument("--turn-ms", type=float, default=Protocol.turn_ms, help="length of one turn")
-    parser.add_argument("--out", type=pathlib.Path, help="the file to write, or to add to (default: the user's cache)")
-    parser.add_argument("--emulator", action="store_true", help="without a GPU: try it, into a file that none reads")
-    parser.add_argument("--regret", type=pathlib.Path, metavar="FILE", help="only say how near the model comes to FILE")
-
-
-def main(arguments: argparse.Namespace) -> int:
-    """Tunes. Returns 0, 1 where an argument is wrong or nothing was measured, 2 without a GPU, 130 after Ctrl-C."""
-    # Read when the backend starts, which is later than now: big operands come and go.
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    try:
-        if arguments.regret is not None:
-            return show_regret(arguments.regret)
-        rows = _rows(arguments)
-        top = None if arguments.top == "all" else int(arguments.top)
-        if top is not None and top < 1:
-            raise ValueError(f"--top is a number, at least 1, or all, not {top}")
-        if arguments.sweep is not None:
-            re.compile(arguments.sweep)
-    except (OSError, ValueError, NotImplementedError, re.error) as error:
-        print(f"jax_moye tune: {error}", file=sys.stderr)
-        return 1
-    try:
-        device = jax.devices("cpu")[0] if arguments.emulator else _gpu()
-    except RuntimeError as error:
-        print(f"jax_moye {error} (`--emulator` tries it without a GPU)", file=sys.stderr)
-        return 2
-    protocol = Protocol(top, arguments.sweep, arguments.turn_ms, budget_s=arguments.budget_s)
-    if arguments.emulator:
-        protocol = dataclasses.replace(protocol, rounds=(1, 2), warmup_ms=0.0)
-    target = _target(device, arguments.emulator, arguments.out)
-    return run(rows, target, protocol)
-
-
-def run(rows: Sequence[dict], target: Target, protocol: Protocol) -> int:
-    """Tunes rows of a suite and says for each what came of it. Returns as `main` does."""
-    board = find_device() if target.arch is None else of_jax(target.device)
-    products, names = [], []
-    for row in rows:
-        for gemm in explain_row(row, board):
-            products.append(gemm.product)
-            names.append(row["id"])
-    found: list[Tuned] = []
-    status = 0
-    begin = time.monotonic()
-    try:
-        for product in tune_products(products, target, protocol):
-            print(f"{names[len(found)]:4} {line(product, target.arch)}", flush=True)
-            for name, why in product.rejected.items():
-                print(f"       {name}: {why}", flush=True)
-            found.append(product)
-    except KeyboardInterrupt:
-        print("interrupted: what was measured is kept")
-        status = 130
-    measured = [product.entry for product in found if product.entry is not None]
-    for text in regret_lines(regret(measured, target.arch)):
-        print(text)
-    ours = sum(not _is_xlas(entry) for entry in measured)
-    print(f"{len(measured)} products in {time.monotonic() - begin:.0f} s, {ours} of them not XLA's: {target.path}")
-    return status or (0 if measured else 1)
-
-
-def _is_xlas(entry: Entry) -> bool:
+def is_xla_faster(entry: Entry) -> bool:
     """Whether XLA computes what was measured, by any of its times."""
     ours = entry.us[entry.config]
     return not entry.host_bound and any(xla_wins(ours, us, "measured") for us in entry.xla_us.values())
-
-
-def _rows(arguments: argparse.Namespace) -> list[dict]:
-    """The rows that are asked for.
-
-    Raises:
-      OSError: the suite cannot be read.
-      ValueError: a shape or the suite is none, or nothing is asked for.
-    """
-    rows = [workloads.own_row(text, i) for i, text in enumerate(arguments.shape, 1)]
-    if arguments.suite is not None:
-        listed = json.loads(arguments.suite.read_text())["rows"]
-        rows += [row for row in listed if re.fullmatch(arguments.rows, row["id"])]
-    if not rows:
-        raise ValueError("nothing to tune: name --shape, or --suite and the --rows of it")
-    return rows
-
-
-def explain_row(row: dict, device: Device) -> Explanation:
-    """The products of a row of a suite: one.
-
-    Args:
-      row: as in benchmarks/suite.json.
-      device: the GPU that is meant.
-    """
-    dtype = jnp.dtype(workloads.NAMES[row["dtype"]])
-    with jax.enable_x64(True) if dtype.itemsize == 8 else contextlib.nullcontext():
-        return explain_function(workloads.ours(row, dtype, {}), workloads.shapes(row, dtype), device)
-
-
-def show_regret(path: pathlib.Path) -> int:
-    """Prints how near today's model comes to a file of `tune`, product by product. Returns 0, or 1 of an empty file."""
-    tables = measurements.read(path)
-    found = regret(list(tables.entries.values()), tables.head.get("arch"))
-    for one in sorted(found, key=lambda one: one.alone):
-        print(f"{one.alone:.4f} {one.top3:.4f} {one.what}: the model's {one.chosen}, the best {one.best}")
-    for text in regret_lines(found):
-        print(text)
-    return 0 if found else 1

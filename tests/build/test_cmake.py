@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from jax_moye._kernels.config_names import parse_row, rows_of
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = (ROOT / "cuda/gemm/configs.h").read_text()
 
@@ -53,6 +55,7 @@ def test_rows_get_the_names_that_the_kernels_compute(tmp_path):
     built = [config.name for config in jax_moye.configs()]  # some of the rows, where JAX_MOYE_CONFIGS says so
     assert [name for name in names if name in built] == built
     assert len(names) == len(re.findall(r"^ *\{\w+, ", TABLE, re.MULTILINE))
+    assert names == [parse_row(row).name for row in rows_of(TABLE)]  # as Python makes them
     assert sorted(path.stem for path in (tmp_path / "build" / "cu").glob("*.cu")) == sorted(names)
     assert (tmp_path / "build" / "cu" / "gemm" / "configs.h").read_text() == TABLE
 

@@ -14,10 +14,12 @@ import pytest
 
 import jax_moye
 from jax_moye import _compat
+from jax_moye._inspect.programs import random_operands
 from jax_moye._kernels.devices import of_jax
 from jax_moye._selection import measurements
 from jax_moye._selection.capability import usable_configs, why_not
 from jax_moye._selection.ranking import rank
+from jax_moye._timing import operands as timed_operands
 from jax_moye._tune import times
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
@@ -100,13 +102,13 @@ def test_each_way_of_timing_finds_results_right(gpu, dtype, monkeypatch):
     shapes = ((64, 128), (96, 128))
     out = "int32" if dtype == "int8" else dtype
     product = jax_moye.explain(*shapes, dtype, spec="mk,nk->mn", preferred_element_type=out)[0].product
-    target = tune._target(gpu, emulated=False, path=None)
-    protocol = times.Protocol(top=3, turn_ms=1, warmup_ms=0)
-    for short_us in (times.SHORT_US, 0):
-        monkeypatch.setattr(times, "SHORT_US", short_us)
+    target = tune.find_target(gpu, emulated=False, path=None)
+    protocol = times.Protocol(top=3, round_ms=1, warmup_ms=0)
+    for short_us in (timed_operands.SHORT_US, 0):
+        monkeypatch.setattr(timed_operands, "SHORT_US", short_us)
         with jax.enable_x64(True), jax.default_device(gpu):
-            work = times._work(product, gpu)
-        assert (work.rounds > 0) == (short_us > 0)
+            sets = random_operands(product, gpu, times.LARGEST_LOOP)
+        assert (sets.repeats > 0) == (short_us > 0)
         (found,) = tune.tune_products([product], target, protocol)
         assert found.why is None
         assert not [why for why in found.rejected.values() if why.startswith("WRONG")]
@@ -115,8 +117,8 @@ def test_each_way_of_timing_finds_results_right(gpu, dtype, monkeypatch):
 
 def test_a_wrong_kernel_has_no_time(gpu, monkeypatch):
     product = jax_moye.explain((M, K), (K, N), "bfloat16")[0].product
-    target = tune._target(gpu, emulated=False, path=None)
-    protocol = times.Protocol(top=2, turn_ms=1, warmup_ms=0)
+    target = tune.find_target(gpu, emulated=False, path=None)
+    protocol = times.Protocol(top=2, round_ms=1, warmup_ms=0)
     _, (_, bad) = tune._candidates(product, target, protocol)
     right = times.program_of
 

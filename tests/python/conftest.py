@@ -22,3 +22,32 @@ def _nothing_was_measured(monkeypatch, tmp_path_factory):
 def rng():
     """Random numbers that are the same in every run."""
     return np.random.default_rng(0)
+
+
+@pytest.fixture
+def x64():
+    """64-bit types, as `bench` and `tune` enable them for their references."""
+    import jax
+
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """An H200 is assumed: an empty cache, no tables in the package, and a driver."""
+    from jax_moye._kernels import ffi
+    from jax_moye._selection import measurements
+
+    ffi.register("cpu")  # now: the emulator's kernels may be asked for below
+    monkeypatch.setenv(measurements.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(measurements, "TABLES", tmp_path / "tables")
+    monkeypatch.setattr(measurements, "driver_version", lambda: "580.1")
+    monkeypatch.setattr(measurements, "_warned", set())
+    monkeypatch.setattr(ffi, "why_unavailable", lambda platform: None)
+    monkeypatch.setattr(ffi, "register", lambda platform: None)
+    for name in ("XLA_FLAGS", "JAX_MOYE_CUDA_ARCH"):
+        monkeypatch.delenv(name, raising=False)
+    measurements.forget()
+    yield tmp_path
+    measurements.forget()

@@ -1,199 +1,67 @@
-"""The benchmark itself, tried in the emulator: what it writes, and that a wrong result fails it."""
+"""One workload of the benchmark: which kernel a program holds, who chose it, what is allowed to it."""
 
 from __future__ import annotations
 
-import json
-import pathlib
+import argparse
+import dataclasses
 
 import jax
-import numpy as np
 import pytest
+from python.workloads import WORKLOAD
 
 import jax_moye
-from jax_moye import __main__ as cli
-from jax_moye._bench import bench, workloads
-from jax_moye._timing import engine
+from jax_moye._bench import bench
+from jax_moye._inspect.programs import workload_program
+from jax_moye._kernels.devices import DEVICES
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
-# One short turn of small sets: these tests are about the report, not about speed.
-QUICK = ["--interpret", "--turn-ms", "1", "--warmup-ms", "1", "--alternations", "3", "--rotate-mb", "0.1"]
-ROW = {"batch": 1, "m": 64, "n": 48, "k": 40, "layout": "NN", "dtype": "bf16", "regime": "tiny"}
+pytestmark = pytest.mark.usefixtures("x64")
 
 
-@pytest.fixture(autouse=True)
-def _on_the_cpu():
-    with jax.default_device(jax.devices("cpu")[0]):
-        yield
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"layout": "NT", "dtype": "f8e4m3"}, "e4m3"),
+        ({"layout": "NT", "dtype": "s8"}, "s8"),
+        ({"epilogue": "bias+gelu"}, "bf16"),
+        ({"epilogue": "residual"}, "bf16"),
+        ({"layout": "NT", "dtype": "f8e4m3", "precision": "ANY_F8_ANY_F8_F32_FAST_ACCUM"}, "e4m3"),
+        ({"dtype": "f32", "precision": "HIGHEST"}, "f32"),
+        ({"dtype": "f32", "precision": "DEFAULT"}, "tf32"),
+    ],
+)
+def test_one_kernel_of_ours_on_cuda(fields, expected):
+    workload = dataclasses.replace(WORKLOAD, m=512, n=512, k=512, **fields)
+    program = jax.jit(workload_program(workload, implementation="moye"))
+    text = program.trace(*workload.structs).lower(lowering_platforms=("cuda",)).as_text()
+    configs = {config.name: config for config in jax_moye.configs()}
+    assert configs[bench.config_of(text)].dtype == expected
 
 
-def run(tmp_path, rows: list[dict], *options: str) -> tuple[int, dict]:
-    suite, out = tmp_path / "suite.json", tmp_path / "out.json"
-    suite.write_text(json.dumps({"rows": rows}))
-    status = cli.main(["bench", "--suite", str(suite), "--out", str(out), *QUICK, *options])
-    return status, json.loads(out.read_text())
+def test_who_chose():
+    workload = dataclasses.replace(WORKLOAD, m=4096, n=4096, k=4096)
+    h200 = DEVICES["h200"]
+    found = bench.selection(workload, None, h200)
+    assert found["chosen_by"] in ("model", "table", "cache")
+    assert found["by_default"] in ("moye", "xla")
+    name = next(config.name for config in jax_moye.configs() if config.dtype == "bf16")
+    assert bench.selection(workload, name, h200)["chosen_by"] == "explicit"
+    fused = bench.selection(dataclasses.replace(workload, epilogue="bias+gelu"), name, h200)
+    assert fused == {"chosen_by": "explicit", "by_default": fused["by_default"]}
 
 
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="--interpret is for a machine without a GPU")
-class TestRun:
-    def test_report(self, tmp_path, capsys):
-        rows = [
-            ROW | {"id": "A1"},
-            ROW | {"id": "B1", "layout": "TN", "batch": 2},
-            ROW | {"id": "C1", "dtype": "f32", "precision": "HIGHEST"},
-            ROW | {"id": "D1", "dtype": "f64"},
-            ROW | {"id": "H1", "dtype": "s8", "layout": "NT"},
-            ROW | {"id": "I1", "epilogue": "bias+gelu"},
-            ROW | {"id": "X1", "dtype": "c64"},
-            ROW | {"id": "X2", "epilogue": "bias+gelu", "batch": 2},
-        ]
-        status, report = run(tmp_path, rows)
-        assert status == 0
-        assert [row["id"] for row in report["rows"]] == ["A1", "B1", "C1", "D1", "H1", "I1"]
-        why = {"X1": "c64 operands", "X2": "an epilogue of a batch"}
-        assert {row["id"]: row["why"] for row in report["not_run"]} == why
-        names = {config.name for config in jax_moye.configs()}
-        for row in report["rows"]:
-            assert row["correct"] is True
-            assert 0 <= row["error_over_bound"] <= 1
-            assert row["config"] in names
-            assert row["us"] > 0
-            assert row["baselines"].keys() == {"xla", "xla_no_triton"}
-            assert row["methods"].keys() == {"jax_moye", "xla", "xla_no_triton"}
-            low, high = row["ratio_ci"]
-            assert low <= row["ratio"] <= high
-        assert report["emulated"] is True
-        assert report["protocol"]["mode"] == "short"
-        capsys.readouterr()
-        assert cli.main(["show", str(tmp_path / "out.json")]) == 0
-        assert "geometric mean" in capsys.readouterr().out
-
-    def test_a_wrong_result_has_no_time_and_fails_the_run(self, tmp_path, monkeypatch):
-        matmul = jax_moye.matmul
-        monkeypatch.setattr(jax_moye, "matmul", lambda a, b, **options: matmul(a, b, **options).at[-1, 7].add(1))
-        status, report = run(tmp_path, [ROW | {"id": "A1"}])
-        (row,) = report["rows"]
-        assert status == 1
-        assert row["correct"] is False
-        assert row["error_over_bound"] > 1
-        assert not row.keys() & {"us", "tflops", "ratio", "baselines"}
-
-    def test_nan_is_wrong(self, tmp_path, monkeypatch):
-        matmul = jax_moye.matmul
-        monkeypatch.setattr(jax_moye, "matmul", lambda a, b, **options: matmul(a, b, **options).at[-1, 7].set(np.nan))
-        status, report = run(tmp_path, [ROW | {"id": "A1"}])
-        assert status == 1
-        assert report["rows"][0]["error_over_bound"] is None
-
-    def test_a_config_that_cannot_serve_a_row_is_left_out(self, tmp_path):
-        name = next(config.name for config in jax_moye.configs() if config.dtype == "f32")
-        rows = [ROW | {"id": "A1"}, ROW | {"id": "C1", "dtype": "f32"}]
-        status, report = run(tmp_path, rows, "--config", name)
-        assert status == 0
-        assert [row["config"] for row in report["rows"]] == [name]
-        assert report["rows"][0]["chosen_by"] == "explicit"
-        assert [row["id"] for row in report["not_run"]] == ["A1"]
-
-    def test_own_shapes_and_configs_in_both_modes(self, tmp_path):
-        names = [config.name for config in jax_moye.configs() if config.dtype in ("bf16", "f64")]
-        two = [next(name for name in names if "_bf16_" in name), next(name for name in names if "_f64_" in name)]
-        out = tmp_path / "out.json"
-        options = ["--shape", "2x16x32x24:bf16:TN", "--shape", "16x8x24:f64", "--config", ",".join(two)]
-        more = ["--mode", "both", "--idle-ms", "1", "--launches", "graph", "--baselines", "xla", "--out", str(out)]
-        assert cli.main(["bench", *options, *more, *QUICK]) == 0
-        report = json.loads(out.read_text())
-        assert report["protocol"]["launches"] == "graph"
-        assert report["protocol"]["burst"] == {"idle_ms": 1, "turn_ms": 1}
-        assert report["baselines"].keys() == {"xla"}
-        assert [(row["id"], row["regime"], row["batch"], row["layout"]) for row in report["rows"]] == [
-            ("S1", "own", 2, "TN"),
-            ("S2", "own", 1, "NN"),
-        ]
-        for row, name in zip(report["rows"], two, strict=True):
-            assert row["chosen_by"] == "model"
-            assert set(row["configs"]) == {row["config"], name}  # the other one does not serve it
-            assert row["regret"] <= 1
-            assert row["us"] > 0
-            assert row["burst"]["us"] > 0
-            assert row["burst"].keys() >= {"ratio", "ratio_ci", "baselines", "best_baseline"}
-
-    def test_burst_alone(self, tmp_path):
-        status, report = run(tmp_path, [ROW | {"id": "A1"}], "--mode", "burst", "--idle-ms", "1", "--baselines", "xla")
-        assert status == 0
-        assert report["protocol"]["mode"] == "burst"
-        assert report["rows"][0]["us"] > 0
-        assert "burst" not in report["rows"][0]
-
-    def test_a_baseline_that_fails_hides_nothing(self, tmp_path, monkeypatch):
-        def fail(row, dtype):
-            raise RuntimeError("no such program")
-
-        jit = jax.numpy.matmul
-        monkeypatch.setattr(workloads, "xla", lambda row, dtype: lambda a, b: jit(a, b) + 1)
-        status, report = run(tmp_path, [ROW | {"id": "A1"}])
-        assert status == 0
-        (row,) = report["rows"]
-        assert row["us"] > 0
-        assert row["baselines"] == {}
-        assert "ratio" not in row
-        assert all("times the bound" in why for why in row["rejected_baselines"].values())
-        monkeypatch.setattr(workloads, "xla", lambda row, dtype: lambda a, b: fail(row, dtype))
-        status, report = run(tmp_path, [ROW | {"id": "A1"}])
-        assert status == 0
-        assert report["rows"][0]["rejected_baselines"] == {
-            name: "RuntimeError: no such program" for name in ("xla", "xla_no_triton")
-        }
-
-    def test_ctrl_c_keeps_what_is_done(self, tmp_path, monkeypatch, capsys):
-        bench_row = bench.bench_row
-
-        def interrupted(row, *rest):
-            if row["id"] == "B1":
-                raise KeyboardInterrupt
-            return bench_row(row, *rest)
-
-        monkeypatch.setattr(bench, "bench_row", interrupted)
-        status, report = run(tmp_path, [ROW | {"id": name} for name in ("A1", "B1", "C1")], "--baselines", "xla")
-        assert status == 130
-        assert [row["id"] for row in report["rows"]] == ["A1"]
-        assert report["not_run"] == [{"id": name, "why": "interrupted"} for name in ("B1", "C1")]
-        assert "core, A to E" in capsys.readouterr().out
-
-    def test_without_a_gpu_it_says_so(self, capsys):
-        assert cli.main(["bench"]) == 2
-        assert "no GPU" in capsys.readouterr().err
+def test_three_launches_of_tf32_make_up_f32():
+    tf32 = next(config for config in jax_moye.configs() if config.dtype == "tf32")
+    f32 = dataclasses.replace(WORKLOAD, dtype="f32")
+    alone = bench.tolerance(dataclasses.replace(f32, precision="DEFAULT"), tf32)
+    for precision in bench.THREE_TF32:
+        assert bench.tolerance(dataclasses.replace(f32, precision=precision), tf32).sums < alone.sums / 100
 
 
-def test_ratio_interval():
-    rng = np.random.default_rng(0)
-    ours, theirs = (scale * (1 + 0.01 * rng.standard_normal(15)) for scale in (1.0, 1.1))
-    low, high = engine.ratio_interval(theirs, ours)
-    assert 1.08 < low < 1.1 < high < 1.12
+def test_configs_beside_the_selected_one():
+    def beside(*names, sweep=None):
+        arguments = argparse.Namespace(config=list(names), sweep=sweep)
+        return [name for name in ("ab", "ac", "b") if bench.is_beside(name, arguments)]
 
-
-def test_the_suite_has_51_rows():
-    rows = json.loads((ROOT / "benchmarks" / "suite.json").read_text())["rows"]
-    assert len({row["id"] for row in rows}) == len(rows) == 51
-    assert all(row.keys() >= bench.identity(row).keys() for row in rows)
-
-
-def test_emulator(tmp_path, capsys):
-    out = tmp_path / "out.json"
-    assert cli.main(["bench", "--emulator", "--out", str(out)]) == 0
-    report = json.loads(out.read_text())
-    assert report["emulated"] is True
-    assert [(row["batch"], row["m"], row["dtype"], row["correct"]) for row in report["rows"]] == [
-        (1, 64, "bf16", True),
-        (2, 32, "f32", True),
-    ]
-    assert all(row["ratio_ci"][0] <= row["ratio"] <= row["ratio_ci"][1] for row in report["rows"])
-    printed = capsys.readouterr().out
-    assert "emulated: its times say nothing about a GPU" in printed
-    assert "own: geometric mean of the ratios" in printed
-    assert "S1   1x64x48x40 NN bf16" in printed
-    assert "race checker on" in printed
-    assert "CPU time per launch" in printed
-
-
-def test_configs(capsys):
-    assert cli.main(["configs"]) == 0
-    assert all(config.name in capsys.readouterr().out for config in jax_moye.configs()[:1])
+    assert beside() == beside("ab") == []
+    assert beside("ab,b") == beside("ab", "b") == ["ab", "b"]
+    assert beside(sweep="a.") == ["ab", "ac"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import pathlib
 import re
 import shutil
@@ -12,7 +10,8 @@ import subprocess
 import pytest
 
 from jax_moye import __main__ as cli
-from jax_moye._bench import bench, own_kernel
+from jax_moye._bench import own_kernel
+from jax_moye._kernels.config_names import parse_row, rows_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 ROW = "{my_kernel, bf16, f32, {32, 64, 16}, 1, {1, 1}, 4}"
@@ -26,30 +25,10 @@ def kernel(tmp_path):
     return path
 
 
-@pytest.mark.parametrize(
-    ("row", "name"),
-    [
-        (ROW, NAME),
-        ("{k, e4m3,  f32_fast, {128, 64, 128}, 5, {1, 2}, 16}", "k_e4m3_f32_fast_128x64x128_s5_c1x2_a16"),
-        ("{k,f64,f64,{ 8, 8,8},1,{2,1},8}", "k_f64_8x8x8_s1_c2x1_a8"),
-        ("{k, s8, s32, {8, 8, 8}, 1, {1, 1}, 1}", "k_s8_8x8x8_s1_a1"),
-    ],
-)
-def test_names(row, name):
-    assert own_kernel.row_name(row) == name
-
-
-def test_names_are_those_of_the_table():
-    rows = re.findall(r"^ *(\{\w+,.*\}),", (ROOT / "cuda/gemm/configs.h").read_text(), re.MULTILINE)
-    names = [own_kernel.row_name(row) for row in rows]
-    assert len(set(names)) == len(rows) > 50
-    assert "sm90_cooperative_bf16_256x128x64_s4_c1x2_a16" in names
-
-
 @pytest.mark.parametrize("row", ["", "{k, bf16}", "{k, bf16, f32, {1, 2}, 1, {1, 1}, 4}", ROW + ",", ROW[:-1]])
 def test_what_is_no_row(row):
     with pytest.raises(ValueError, match="--config-row is"):
-        own_kernel.row_name(row)
+        own_kernel.own_config(row)
 
 
 def test_edits():
@@ -77,10 +56,7 @@ def test_the_copy(tmp_path, kernel):
     tree = tmp_path / "tree"
     own_kernel.make_tree(ROOT, tree, kernel, [ROW])
     assert (tree / "cuda/gemm/my_kernel.cuh").read_text() == kernel.read_text()
-    assert NAME in {
-        own_kernel.row_name(row)
-        for row in re.findall(r"^ *(\{\w+,.*\}),", (tree / "cuda/gemm/configs.h").read_text(), re.MULTILINE)
-    }
+    assert NAME in {parse_row(row).name for row in rows_of((tree / "cuda/gemm/configs.h").read_text())}
     assert (tree / "jax_moye/_bench/bench.py").read_bytes() == (ROOT / "jax_moye/_bench/bench.py").read_bytes()
     assert not list(tree.rglob("*.so"))
     assert not (tree / "tests").exists()
@@ -108,25 +84,6 @@ def test_cmake_finds_the_row(tmp_path, kernel):
     assert install[-1] == str(tree)
 
 
-def parsed(*options):
-    parser = argparse.ArgumentParser()
-    bench.add_arguments(parser)
-    return parser.parse_args(options)
-
-
-def test_arguments_of_the_child(kernel, monkeypatch):
-    arguments = parsed(
-        "--kernel", str(kernel), "--config-row", ROW, "--emulator", "--out", "x/out.json", "--sweep", "a.*"
-    )
-    given = json.loads(json.dumps(own_kernel.for_child(arguments, [NAME])))
-    assert given["shape"] == ["64x48x40:bf16", "2x32x48x40:bf16:NT"]
-    seen = []
-    monkeypatch.setattr(bench, "main", lambda arguments: seen.append(arguments) or 7)
-    assert own_kernel.child(json.dumps(given)) == 7
-    expected = vars(arguments) | {"kernel": None, "config": [NAME], "shape": given["shape"]}
-    assert vars(seen[0]) == expected
-
-
 def test_the_commands_run_in_order_and_a_failure_is_said(kernel, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(own_kernel.tempfile, "gettempdir", lambda: str(tmp_path))
     ran = []
@@ -143,7 +100,7 @@ def test_the_commands_run_in_order_and_a_failure_is_said(kernel, monkeypatch, tm
     ran += [None] * 3
     assert cli.main(options) == 5
     command, given = ran[-1]
-    assert command[1:4] == ["-P", "-m", "jax_moye._bench.own_kernel"]
+    assert command[1:4] == ["-P", "-m", "jax_moye._bench.command"]
     tree = tmp_path / f"jax_moye_kernel_{own_kernel.os.getuid()}" / "my_kernel"
     assert given["env"]["PYTHONPATH"].split(":")[0] == str(tree)
     assert given["env"]["JAX_MOYE_COMMIT"].endswith("+my_kernel")

@@ -9,6 +9,7 @@ import pytest
 
 import jax_moye
 from jax_moye import configs as _  # noqa: F401  (the function, not the module)
+from jax_moye._kernels.config_names import ConfigFields, parse_name, parse_row, rows_of
 from jax_moye._kernels.configs import GemmConfig, find_config
 from jax_moye._kernels.dtypes import ITEM_BYTES
 
@@ -16,29 +17,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 SHARED_MEMORY = 227 * 1024  # bytes of sm_90, the most of any architecture
 
 
-USUAL = {
-    "bf16": "f32",
-    "f16": "f32",
-    "f32": "f32",
-    "tf32": "f32",
-    "e4m3": "f32",
-    "e5m2": "f32",
-    "f64": "f64",
-    "s8": "s32",
-}
-
-
 def rows_of_the_table() -> list[str]:
-    text = (ROOT / "cuda" / "gemm" / "configs.h").read_text()
-    number = r" *(\d+) *"
-    words, tile, cluster = r"(\w+), *(\w+), *(\w+)", rf"\{{{number},{number},{number}\}}", rf"\{{{number},{number}\}}"
-    pattern = rf"^\s*\{{{words}, *{tile},{number}, *{cluster},{number}\}},"
-    names = []
-    for kernel, dtype, sums, m, n, k, stages, c_m, c_n, align in re.findall(pattern, text, re.MULTILINE):
-        sums = "" if sums == USUAL[dtype] else f"_{sums}"
-        cluster = "" if (c_m, c_n) == ("1", "1") else f"_c{c_m}x{c_n}"
-        names.append(f"{kernel}_{dtype}{sums}_{m}x{n}x{k}_s{stages}{cluster}_a{align}")
-    return names
+    return [parse_row(row).name for row in rows_of((ROOT / "cuda" / "gemm" / "configs.h").read_text())]
 
 
 def test_the_rows_are_those_of_the_table():
@@ -52,10 +32,9 @@ def test_the_rows_are_those_of_the_table():
 
 @pytest.mark.parametrize("row", jax_moye.configs(), ids=lambda row: row.name)
 def test_rows_are_plausible(row):
-    m, n, k = row.tile
-    sums = "" if row.accumulator == USUAL[row.dtype] else f"_{row.accumulator}"
-    cluster = "" if row.cluster == (1, 1) else f"_c{row.cluster[0]}x{row.cluster[1]}"
-    assert row.name == f"{row.kernel}_{row.dtype}{sums}_{m}x{n}x{k}_s{row.stages}{cluster}_a{row.alignment}"
+    fields = ConfigFields(row.kernel, row.dtype, row.accumulator, row.tile, row.stages, row.cluster, row.alignment)
+    assert row.name == fields.name  # in C++ and in Python
+    assert parse_name(row.name) == fields
     item = ITEM_BYTES[row.dtype]
     assert row.threads % 32 == 0
     assert 32 <= row.threads <= 1024

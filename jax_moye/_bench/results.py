@@ -1,4 +1,4 @@
-"""The report of a benchmark: its head, its file, and how it is shown."""
+"""The results of a benchmark: the head of their file, its name, and how they are shown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import datetime
 import importlib
 import importlib.util
-import json
 import math
 import os
 import pathlib
@@ -17,11 +16,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jax_moye._bench import contenders
-from jax_moye._timing.engine import l2_bytes
+from jax_moye._bench import charts, contenders
+from jax_moye._timing.files import read_json
+from jax_moye._timing.operands import rotated_bytes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-CORE = "ABCDE"  # the suite's core, by the first letter of a row's id
+SUSTAINED_MS = 3000  # clocks take about so long to settle
+BURST_ROUND_MS = 20  # at most, so that the power limit has not acted yet
+CORE = "ABCDE"  # the suite's core, by the first letter of a workload's id
 
 
 def describe(device: Any, arguments: argparse.Namespace) -> dict:
@@ -29,7 +31,7 @@ def describe(device: Any, arguments: argparse.Namespace) -> dict:
     import jax
     import jaxlib
 
-    rotated = arguments.rotate_mb * 1e6 if arguments.rotate_mb is not None else 2.5 * l2_bytes()
+    rotated = int(arguments.rotate_mb * 1e6) if arguments.rotate_mb is not None else rotated_bytes()
     torch = importlib.util.find_spec("torch") and not arguments.no_torch
     launches = getattr(arguments, "launches", "default")
     report = {
@@ -47,7 +49,7 @@ def describe(device: Any, arguments: argparse.Namespace) -> dict:
         "emulated": device.platform != "gpu",
         "protocol": {
             "data": "normal",
-            "rotated_bytes": int(rotated),
+            "rotated_bytes": rotated,
             "mode": mode(arguments),
             "alternations": arguments.alternations,
             "turn_ms": arguments.turn_ms,
@@ -62,7 +64,9 @@ def describe(device: Any, arguments: argparse.Namespace) -> dict:
         "not_run": [],
     }
     if (chosen := getattr(arguments, "mode", "sustained")) != "sustained":
-        report["protocol"] |= {"burst": {"idle_ms": arguments.idle_ms, "turn_ms": min(20, arguments.turn_ms)}}
+        report["protocol"] |= {
+            "burst": {"idle_ms": arguments.idle_ms, "turn_ms": min(BURST_ROUND_MS, arguments.turn_ms)}
+        }
         if chosen == "burst":
             report["protocol"]["warmup_ms"] = 0
     for name in getattr(arguments, "baselines", "").split(","):
@@ -72,22 +76,10 @@ def describe(device: Any, arguments: argparse.Namespace) -> dict:
 
 
 def mode(arguments: argparse.Namespace) -> str:
-    """`burst`; `sustained` if every row is busy for 3 s before its first turn, which clocks take to settle; `short`."""
+    """`burst`; `sustained` if all run for 3 s before the first round, which clocks take to settle; `short`."""
     if getattr(arguments, "mode", "sustained") == "burst":
         return "burst"
-    return "sustained" if arguments.warmup_ms >= 3000 else "short"
-
-
-def write(report: dict, path: pathlib.Path) -> None:
-    """Writes the file at once: whoever stops the run finds the old one or the new one."""
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(json.dumps(report, indent=1) + "\n")
-    partial.replace(path)
-
-
-def first_line(error: BaseException) -> str:
-    """What an exception says, shortened."""
-    return (str(error).splitlines() or [""])[0][:300]
+    return "sustained" if arguments.warmup_ms >= SUSTAINED_MS else "short"
 
 
 def command_output(*command: str) -> str:
@@ -104,73 +96,66 @@ def file_name(report: dict) -> str:
     return f"{gpu}-{re.sub('[^0-9TZ]', '', report['date'])}-{report['commit']}.json"
 
 
-def significant(x: float, digits: int = 4) -> float:
-    """`x` rounded to some significant digits."""
-    return float(f"{x:.{digits}g}")
-
-
 # The table -------------------------------------------------------------------------------------------------------
 
 
-def line(row: dict) -> str:
-    """One row of the table on the screen."""
-    size = f"{row['id']:4} {row['batch']}x{row['m']}x{row['n']}x{row['k']} {row['layout']} {row['dtype']}"
-    size += "".join(f" {row[key]}" for key in ("precision", "epilogue") if key in row)
-    if not row["correct"]:
-        return f"{size:38} WRONG: {row.get('why') or 'error over its bound: ' + str(row['error_over_bound'])}"
-    text = f"{size:38} {row['us']:>9} us {row['tflops']:>7} TFLOP/s"
-    for name, us in row["baselines"].items():
+def line(result: dict) -> str:
+    """A result as a line on the screen."""
+    sizes = "x".join(str(result[key]) for key in ("batch", "m", "n", "k"))
+    words = [result[key] for key in ("layout", "dtype", "precision", "epilogue") if key in result]
+    size = " ".join([f"{result['id']:4}", sizes, *words])
+    if not result["correct"]:
+        return f"{size:38} WRONG: {result.get('why') or 'error over its bound: ' + str(result['error_over_bound'])}"
+    text = f"{size:38} {result['us']:>9} us {result['tflops']:>7} TFLOP/s"
+    for name, us in result["baselines"].items():
         text += f"  {name} {us} us"
-    if "ratio" in row:
-        text += f"  ratio {row['ratio']:.3f} [{row['ratio_ci'][0]:.3f}, {row['ratio_ci'][1]:.3f}]"
-    if "ratio" in row.get("burst", {}):
-        text += f"  burst {row['burst']['ratio']:.3f}"
-    return text + f"  {row['config']}" + ("  host-bound" if "host_bound" in row else "")
+    if "ratio" in result:
+        text += f"  ratio {result['ratio']:.3f} [{result['ratio_ci'][0]:.3f}, {result['ratio_ci'][1]:.3f}]"
+    if "ratio" in result.get("burst", {}):
+        text += f"  burst {result['burst']['ratio']:.3f}"
+    return text + f"  {result['config']}" + ("  host-bound" if "host_bound" in result else "")
 
 
-def table(report: dict, rows: bool = True) -> str:
+def table(report: dict, with_lines: bool = True) -> str:
     """A report as text.
 
     Args:
       report: as bench wrote it.
-      rows: whether there is a line for each row, or the summary alone.
+      with_lines: whether there is a line for each result, or the summary alone.
     """
     lines = [f"{report['gpu']}, jax {report['jax']}, commit {report['commit']}, {report['date']}"]
     if report.get("emulated"):
         lines[0] += ", emulated: its times say nothing about a GPU"
-    if rows:
-        lines += [line(row) for row in report["rows"]]
+    if with_lines:
+        lines += [line(result) for result in report["rows"]]
     return "\n".join(lines + summary(report["rows"]))
 
 
-def summary(rows: Sequence[dict]) -> list[str]:
+def summary(results: Sequence[dict]) -> list[str]:
     """Lines on the ratios: by regime, of the core, and the core's lower end."""
-    measured = [row for row in rows if "ratio" in row]
-    regimes: dict[str, list[dict]] = {}
-    for row in measured:
-        regimes.setdefault(row["regime"], []).append(row)
-    lines = [f"{regime}: {_mean(group)}" for regime, group in regimes.items()]
-    core = sorted((row for row in measured if is_core(row)), key=lambda row: row["ratio"])
+    measured = [result for result in results if "ratio" in result]
+    lines = [f"{regime}: {_mean(group)}" for regime, group in charts.by_regime(measured).items()]
+    core = sorted((result for result in measured if is_core(result)), key=lambda result: result["ratio"])
     if core:
-        worst = ", ".join(f"{row['id']} {row['ratio']:.3f}" for row in core[:5])
+        worst = ", ".join(f"{result['id']} {result['ratio']:.3f}" for result in core[:5])
         lines.append(f"core, A to E: {_mean(core)}; one row in ten at {tenth(core):.3f} or below; the lowest: {worst}")
     return lines
 
 
-def is_core(row: dict) -> bool:
-    """Whether the headline counts the row."""
-    return row["id"][0] in CORE
+def is_core(result: dict) -> bool:
+    """Whether the headline counts the result."""
+    return result["id"][0] in CORE
 
 
 def tenth(core: Iterable[dict]) -> float:
     """The ratio that one row in ten does not exceed."""
-    ratios = sorted(row["ratio"] for row in core)
+    ratios = sorted(result["ratio"] for result in core)
     return ratios[math.ceil(len(ratios) / 10) - 1]
 
 
-def _mean(rows: Sequence[dict]) -> str:
-    mean = statistics.geometric_mean([row["ratio"] for row in rows])
-    return f"geometric mean of the ratios {mean:.3f} of {len(rows)} rows"
+def _mean(results: Sequence[dict]) -> str:
+    mean = statistics.geometric_mean([result["ratio"] for result in results])
+    return f"geometric mean of the ratios {mean:.3f} of {len(results)} rows"
 
 
 # `python -m jax_moye show` ---------------------------------------------------------------------------------------
@@ -185,7 +170,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Prints a result, and draws it. Returns 0, and 1 where the file is no result."""
     try:
-        report = json.loads(arguments.file.read_text())
+        report = read_json(arguments.file)
         text = table(report)
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"jax_moye show: {arguments.file} is no result of bench: {error!r}", file=sys.stderr)
@@ -198,8 +183,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 def draw(report: dict, folder: pathlib.Path, stem: str) -> None:
     """Writes the charts that can be drawn of a report, and says where."""
-    from jax_moye._bench import charts
-
     folder.mkdir(parents=True, exist_ok=True)
     for name, chart in (("ratio", charts.ratio_chart), ("roofline", charts.roofline)):
         if (picture := chart(report)) is not None:

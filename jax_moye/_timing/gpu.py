@@ -1,111 +1,13 @@
-"""How long things take on the device: arms in turns, intervals of ratios, clocks while they ran. Used by bench.py."""
+"""What the driver and NVML say of the first GPU: its L2 cache, and its clock, power and temperature while it works."""
 
 from __future__ import annotations
 
 import bisect
 import ctypes
-import dataclasses
-import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
-
-import numpy as np
-
-
-@dataclasses.dataclass
-class Arm:
-    """One way to compute a row. `run(i)` dispatches the i-th program, `wait` returns when all of them are done."""
-
-    name: str
-    run: Callable[[int], Sequence[Any]]
-    wait: Callable[[], None]
-    times: list[float] = dataclasses.field(default_factory=list)  # seconds per product, one for each turn
-    spans: list[tuple[float, float]] = dataclasses.field(default_factory=list)  # of each turn, for Sampler
-    dispatch: float = 0.0  # largest share of a turn that went into dispatching
-    repeats: int = 1  # how often one dispatch computes each of its products
-    # Where it is compiled ahead of the first run: traces (here), and returns what compiles (in any thread).
-    lower: Callable[[], Callable[[], None]] | None = None
-    method: str = ""  # how the device is given its work, for the report
-
-    def turn(self, programs: int, passes: int, group: int) -> float:
-        """Runs every program `passes` times; returns seconds per product."""
-        start = time.perf_counter()
-        for _ in range(passes):
-            for i in range(programs):
-                self.run(i)
-        dispatched = time.perf_counter()
-        self.wait()
-        end = time.perf_counter()
-        self.spans.append((start, end))
-        self.dispatch = max(self.dispatch, (dispatched - start) / (end - start))
-        return (end - start) / (passes * programs * group * self.repeats)
-
-    def again(self) -> Arm:
-        """The same, with nothing measured."""
-        return dataclasses.replace(self, times=[], spans=[], dispatch=0.0)
-
-
-def take_turns(
-    arms: list[Arm],
-    programs: int,
-    group: int,
-    *,
-    alternations: int,
-    turn_ms: float,
-    warmup_ms: float,
-    idle_ms: float = 0.0,
-) -> float:
-    """Lets the arms take turns and fills in their times.
-
-    Args:
-      arms: at least one.
-      programs: number of programs of each arm.
-      group: products in a program, each computed `Arm.repeats` times.
-      alternations: turns of each arm.
-      turn_ms: length of a turn.
-      warmup_ms: how long they take turns before the first one that counts.
-      idle_ms: the device rests so long before each turn, for times at its highest clock. The first pass after it does
-        not count.
-
-    Returns:
-      The seconds that all turns took together.
-    """
-    passes = {}
-    for arm in arms:
-        arm.turn(programs, 1, group)  # compiles, loads, captures
-        once = arm.turn(programs, 1, group) * programs * group * arm.repeats
-        passes[arm.name] = max(1, math.ceil(turn_ms / 1000 / once))
-    begin = time.monotonic()
-    while time.monotonic() - begin < warmup_ms / 1000:
-        for arm in arms:
-            arm.turn(programs, passes[arm.name], group)
-    for arm in arms:
-        arm.spans.clear()
-        arm.dispatch = 0.0
-    for alternation in range(alternations):
-        # Every other round backwards: no arm always runs behind the same other one.
-        for arm in arms if alternation % 2 == 0 else reversed(arms):
-            if idle_ms:
-                time.sleep(idle_ms / 1000)
-                before = arm.dispatch
-                arm.turn(programs, 1, group)
-                arm.spans.pop()
-                arm.dispatch = before
-            arm.times.append(arm.turn(programs, passes[arm.name], group))
-    return round(time.monotonic() - begin, 3)
-
-
-def ratio_interval(numerator: Sequence[float], denominator: Sequence[float], draws: int = 2000) -> tuple[float, float]:
-    """Bootstrap interval (95 %) of median(numerator) / median(denominator); turns are drawn in pairs, as they ran."""
-    rng = np.random.default_rng(0)
-    pick = rng.integers(0, len(numerator), (draws, len(numerator)))
-    ratios = np.median(np.asarray(numerator)[pick], axis=1) / np.median(np.asarray(denominator)[pick], axis=1)
-    low, high = np.quantile(ratios, (0.025, 0.975))
-    return float(low), float(high)
-
+from collections.abc import Sequence
 
 # Bits of nvmlDeviceGetCurrentClocksThrottleReasons that say why a busy GPU's clock is below its maximum.
 THROTTLE_REASONS = {

@@ -1,0 +1,163 @@
+"""`python -m jax_moye bench`: which workloads are timed and how, as the command line says it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import pathlib
+import sys
+
+from jax_moye._bench import bench, contenders, emulator, own_kernel, results
+from jax_moye._timing.workloads import Workload, read_suite
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PATHS = ("suite", "out", "svg")  # of the arguments
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `python -m jax_moye bench`."""
+    what = parser.add_argument_group("what is timed")
+    what.add_argument("--suite", type=pathlib.Path, help="the workloads (default: benchmarks/suite.json)")
+    what.add_argument(
+        "--rows", default=".*", help="regular expression that a workload's id matches whole, e.g. 'A.*|B2'"
+    )
+    what.add_argument(
+        "--shape", action="append", help="a workload of your own instead, e.g. 4096x4096x4096:bf16:NT; may be repeated"
+    )
+    what.add_argument("--precision", help="of the workloads of --shape, e.g. highest or ANY_F8_ANY_F8_F32_FAST_ACCUM")
+    what.add_argument(
+        "--config",
+        action="append",
+        help="use this config for every workload, instead of the one jax_moye selects; several (repeated, or with "
+        "commas): time them beside the selected one",
+    )
+    what.add_argument(
+        "--kernel",
+        type=pathlib.Path,
+        metavar="FILE.cuh",
+        help="a kernel of your own: built with its --config-row in a copy of this checkout, and timed there",
+    )
+    what.add_argument(
+        "--config-row",
+        action="append",
+        metavar="ROW",
+        help="its row of cuda/gemm/configs.h, e.g. '{simt_direct, f32, f32, {32, 64, 1}, 1, {1, 1}, 4}'; may be "
+        "repeated",
+    )
+    what.add_argument("--sweep", help="also time every config whose name this regular expression matches whole")
+    what.add_argument(
+        "--baselines",
+        default=",".join(contenders.BASELINES),
+        help="which others, of those that can be had here (default: %(default)s)",
+    )
+    what.add_argument("--no-torch", action="store_true", help="leave torch out")
+    how = parser.add_argument_group("how")
+    how.add_argument("--mode", choices=["sustained", "burst", "both"], default="sustained", help="(default: sustained)")
+    how.add_argument("--alternations", type=int, default=15, help="rounds of each contender (default: 15)")
+    how.add_argument("--turn-ms", type=float, default=50, help="length of one round (default: 50)")
+    how.add_argument(
+        "--warmup-ms",
+        type=float,
+        default=results.SUSTAINED_MS,
+        help="how long each workload runs before its first round (default: 3000; shorter is recorded as mode `short`)",
+    )
+    how.add_argument("--idle-ms", type=float, default=150, help="how long a burst's round rests before it (150)")
+    how.add_argument(
+        "--launches",
+        choices=list(contenders.LAUNCHES),
+        default="default",
+        help="JAX's contenders: XLA's choice, CUDA graphs for everything that can be in one, or none",
+    )
+    how.add_argument("--rotate-mb", type=float, help="least size of all sets together (default: 2.5 x L2 cache)")
+    how.add_argument("--budget-s", type=float, default=math.inf, help="start no workload later than this")
+    parser.add_argument(
+        "--out", type=pathlib.Path, help="the JSON file to write (default: in results beside the suite)"
+    )
+    parser.add_argument("--svg", type=pathlib.Path, metavar="DIR", help="also draw the ratios and the roofline there")
+    parser.add_argument("--interpret", action="store_true", help="without a GPU: try the benchmark, not the kernels")
+    parser.add_argument(
+        "--emulator",
+        action="store_true",
+        help="try it in the CPU emulator: two small shapes, if no --shape says which, and the CPU time of a launch",
+    )
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Runs the benchmark.
+
+    Returns:
+      0; 1 if a result was wrong or nothing could be timed, or an argument is; 2 if there is no GPU; 130 after Ctrl-C,
+      with what was done until then in the file.
+    """
+    if arguments.kernel:
+        return own_kernel.build_and_run(arguments, "jax_moye._bench.command")
+    if arguments.emulator:
+        emulator.quick(arguments)
+    # Torch shares the card with JAX in this process. Read when the backend starts, which is later than now.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import jax
+
+    device = jax.devices("cpu" if arguments.emulator else None)[0]
+    if device.platform != "gpu" and not arguments.interpret:
+        print(
+            "jax_moye bench: JAX sees no GPU. `--emulator` tries the benchmark on two small shapes in the CPU "
+            "emulator, `--interpret` on any.",
+            file=sys.stderr,
+        )
+        return 2
+    try:
+        workloads, folder = chosen_workloads(arguments)
+        bench.check(arguments)
+    except ValueError as error:
+        print(f"jax_moye bench: {error}", file=sys.stderr)
+        return 1
+    report = results.describe(device, arguments)
+    path = arguments.out or folder / results.file_name(report)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The references are float64; every operand's dtype is explicit.
+    with jax.enable_x64(True), jax.default_device(device):
+        status = bench.run_and_write(workloads, device, arguments, report, path)
+    if arguments.emulator:
+        status = emulator.time_launch() or status
+    print(results.table(report, with_lines=False))
+    for skipped in report["not_run"]:
+        print(f"{skipped['id']:4} not run: {skipped['why']}")
+    print(f"written to {path}")
+    if arguments.svg:
+        results.draw(report, arguments.svg, path.stem)
+    return status
+
+
+def chosen_workloads(arguments: argparse.Namespace) -> tuple[list[Workload], pathlib.Path]:
+    """The workloads to time, and the folder for results.
+
+    Raises:
+      ValueError: there are none.
+    """
+    if arguments.shape:
+        shapes = enumerate(arguments.shape, 1)
+        return [Workload.from_shape(text, i, arguments.precision) for i, text in shapes], pathlib.Path()
+    places = (
+        [arguments.suite] if arguments.suite else [root / "benchmarks/suite.json" for root in (pathlib.Path(), ROOT)]
+    )
+    suite = next((place for place in places if place.is_file()), None)
+    if suite is None:
+        raise ValueError("no benchmarks/suite.json here: run it in a clone, or name --suite or --shape")
+    workloads = read_suite(suite, arguments.rows)
+    if not workloads:
+        raise ValueError(f"no row of {suite} matches {arguments.rows!r}")
+    return workloads, suite.parent / "results"
+
+
+def main_of_copy(text: str) -> int:
+    """Runs the benchmark in the copy that own_kernel.py built, with the arguments that it wrote as JSON."""
+    given = json.loads(text)
+    for name in PATHS:
+        given[name] = pathlib.Path(given[name]) if given[name] else None
+    return main(argparse.Namespace(**given))
+
+
+if __name__ == "__main__":
+    sys.exit(main_of_copy(sys.argv[1]))

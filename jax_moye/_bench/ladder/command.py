@@ -1,0 +1,151 @@
+"""`python -m jax_moye ladder`: the report on all rungs, as a table, as JSON and as a chart."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import re
+import sys
+from typing import Any
+
+import jax
+
+from jax_moye._bench.ladder.chart import svg
+from jax_moye._bench.ladder.counting import LARGEST_COUNTED, SHAPE, count
+from jax_moye._bench.ladder.rung_configs import NEAREST, RUNGS, rungs, stage_configs
+from jax_moye._bench.ladder.stages import FMA_PER_CLOCK, LATENCY, share_of_peak, stage_model
+from jax_moye._bench.ladder.table import table
+from jax_moye._bench.ladder.timing import measure
+from jax_moye._bench.results import describe
+from jax_moye._kernels.configs import GemmConfig, configs
+from jax_moye._timing.files import write_json
+from jax_moye._timing.progress import progress
+from jax_moye.layout.kernels import kernel_facts
+
+GPU_SHAPE = (4096, 4096, 4096)
+
+
+def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Counts and, where there is a GPU, times every rung."""
+    chosen = rungs(arguments.dtype, arguments.order)
+    report: dict[str, Any] = {
+        "dtype": arguments.dtype,
+        "order": arguments.order,
+        "shape": list(arguments.shape),
+        "rungs": [],
+        "left_out": [kernel for kernel in RUNGS if kernel not in chosen],
+        "without_facts": sorted({config.kernel for config in configs() if kernel_facts(config.kernel).missing}),
+        "measured": None,
+    }
+    for kernel, config in progress(chosen.items(), len(chosen), lambda item: item[1].name):
+        report["rungs"].append(
+            {
+                "kernel": kernel,
+                "idea": kernel_facts(kernel).idea,
+                "page": kernel_facts(kernel).page,
+                "config": config.name,
+                "dtype": config.dtype,
+                "stand_in": config.dtype != arguments.dtype,
+                "threads": config.threads,
+                "smem_bytes": config.smem_bytes,
+                "registers": dict(config.registers) if config.registers else None,
+                "counted": count(config, arguments.shape, arguments.order),
+            }
+        )
+    staged = stage_configs(arguments.dtype) if arguments.stages else []
+    if arguments.stages:
+        report["stages"] = {"latency": arguments.latency, "arch": arguments.arch, "points": []}
+        report["stages"]["points"] = [
+            {
+                "stages": config.stages,
+                "config": config.name,
+                "model": stage_model(
+                    config, arguments.arch, arguments.latency, (config.registers or {}).get(arguments.arch)
+                ),
+            }
+            for config in staged
+            if config.dtype in FMA_PER_CLOCK[arguments.arch]
+        ]
+    device = None if arguments.no_gpu else _gpu(arguments.interpret)
+    if device is not None:
+        _measure_into(report, list(chosen.values()), staged, device, arguments)
+    return report
+
+
+def _gpu(interpret: bool) -> jax.Device | None:
+    """JAX's first device, if it is a GPU; with `interpret`, whatever it is."""
+    device = jax.devices()[0]
+    return device if interpret or device.platform == "gpu" else None
+
+
+def _measure_into(report: dict, chosen: list[GemmConfig], staged: list[GemmConfig], device, arguments) -> None:
+    shape, dtype = arguments.gpu_shape, arguments.dtype
+    head = describe(device, arguments)
+    least_bytes = head["protocol"]["rotated_bytes"]
+    # What alternates is of one kind: the rungs, then the numbers of stages.
+    figures, refused = measure(chosen, dtype, shape, arguments.order, device, arguments, least_bytes)
+    for rung in report["rungs"]:
+        rung["measured"] = figures.get(rung["config"])
+        if rung["config"] in refused:
+            rung["why"] = refused[rung["config"]]
+    report["measured"] = {key: head[key] for key in ("gpu", "jax", "jaxlib", "commit", "date", "emulated", "protocol")}
+    report["measured"] |= {"shape": list(shape), "xla": figures.get("xla")}
+    if staged:
+        figures, refused = measure(staged, dtype, shape, arguments.order, device, arguments, least_bytes)
+        for point in report["stages"]["points"]:
+            point["measured"] = figures.get(point["config"])
+            if point["measured"]:
+                point["measured"]["efficiency"] = share_of_peak(point["measured"], dtype, device)
+            if point["config"] in refused:
+                point["why"] = refused[point["config"]]
+
+
+def _shape(text: str) -> tuple[int, int, int]:
+    if not re.fullmatch(r"\d+x\d+x\d+", text) or not all(size := tuple(map(int, text.split("x")))):
+        raise argparse.ArgumentTypeError(f"{text!r} is not MxNxK, as in 512x256x128")
+    return size  # type: ignore[return-value]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `python -m jax_moye ladder`."""
+    parser.add_argument("--dtype", default="bf16", choices=list(NEAREST), help="of the operands (bf16)")
+    parser.add_argument("--shape", type=_shape, default=SHAPE, metavar="MxNxK", help="what is counted (512x256x128)")
+    parser.add_argument("--order", default="NN", choices=["NN", "NT", "TN", "TT"], help="of a and b; N is row-major")
+    parser.add_argument("--stages", action="store_true", help="add the efficiency against the number of stages")
+    parser.add_argument("--json", type=pathlib.Path, help="write the report to this file")
+    parser.add_argument("--svg", type=pathlib.Path, help="write the chart to this file")
+    model = parser.add_argument_group("the model of the stages")
+    model.add_argument("--arch", default="sm_90", choices=list(FMA_PER_CLOCK), help="sm_90")
+    model.add_argument("--latency", type=int, default=LATENCY, help=f"clocks that a load is under way ({LATENCY})")
+    gpu = parser.add_argument_group("on a GPU (the protocol is that of `bench`)")
+    gpu.add_argument("--no-gpu", action="store_true", help="time nothing")
+    gpu.add_argument("--gpu-shape", type=_shape, default=GPU_SHAPE, metavar="MxNxK", help="timed (4096x4096x4096)")
+    gpu.add_argument("--alternations", type=int, default=15, help="rounds of each rung")
+    gpu.add_argument("--turn-ms", type=float, default=50, help="length of one round")
+    gpu.add_argument("--warmup-ms", type=float, default=1000, help="how long the rungs run before their first round")
+    gpu.add_argument("--rotate-mb", type=float, help="least size of all sets together (default: 2.5 x L2 cache)")
+    gpu.add_argument("--interpret", action="store_true", help="without a GPU: try the timing, not the kernels")
+    parser.set_defaults(no_torch=True)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Prints the ladder and writes what was asked for. Returns 0, 1 if a rung is wrong, 2 for a shape too large."""
+    m, n, k = arguments.shape
+    if m * n * k > LARGEST_COUNTED:
+        print(
+            f"jax_moye ladder: {m}x{n}x{k} is too large to count in the emulator (more than {LARGEST_COUNTED} "
+            "multiply-adds); --gpu-shape is what is timed",
+            file=sys.stderr,
+        )
+        return 2
+    try:
+        report = make_report(arguments)
+    except RuntimeError as error:
+        print(f"jax_moye ladder: {error}", file=sys.stderr)
+        return 1
+    print(table(report))
+    if arguments.json:
+        write_json(report, arguments.json)
+    if arguments.svg:
+        arguments.svg.write_text(svg(report), encoding="utf-8")
+    return 1 if any("wrong" in rung.get("why", "") for rung in report["rungs"]) else 0

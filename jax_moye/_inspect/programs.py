@@ -1,0 +1,172 @@
+"""Programs that compute one product, what it is in float64, and operands for it: what `report` and `tune` time.
+
+Of a product that `explain` found, and of a workload, whose product is explained like any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jax_moye._api.linear import linear
+from jax_moye._api.matmul import matmul
+from jax_moye._inspect.explain import Explanation, explain_function
+from jax_moye._inspect.products import Product
+from jax_moye._kernels.devices import Device
+from jax_moye._kernels.interpret import InterpretParams
+from jax_moye._primitives.contraction import contract
+from jax_moye._primitives.fused import fused
+from jax_moye._primitives.transposes import transposed
+from jax_moye._selection.epilogue import stored_dtype
+from jax_moye._selection.problem import parse_spec
+from jax_moye._selection.request import Operand, label_sizes
+from jax_moye._timing.correctness import Reference
+from jax_moye._timing.operands import OperandSets, Rotation, expected_us, random_sets, rotated_bytes, rotation
+from jax_moye._timing.programs import quick_options
+from jax_moye._timing.workloads import Workload
+
+
+def program_of(product: Product, implementation: Any, interpret: InterpretParams | None) -> Callable[..., Any]:
+    """The product as a function of what is in memory, behind its transposes."""
+    request, (left, right) = product.request, product.operands
+    contracts = implementation != "xla"  # with them XLA would refuse
+    params: dict[str, Any] = {
+        "out_dtype": request.out_dtype,
+        "precision": request.precision,
+        "out_sharding": None,
+        "config": request.config if contracts else None,
+        "implementation": implementation,
+        "interpret": interpret,
+        "deterministic": request.deterministic and contracts,
+        "batch_invariant": request.batch_invariant and contracts,
+    }
+
+    def fun(lhs: Any, rhs: Any, *rest: Any) -> Any:
+        lhs, rhs = transposed((lhs, rhs), (left.permutation, right.permutation))
+        if request.epilogue is not None:
+            return fused(request.spec, lhs, rhs, rest, epilogue=request.epilogue, **params)
+        return contract(request.spec, lhs, rhs, *rest, beta=request.beta, **params)
+
+    return fun
+
+
+def _added(product: Product) -> tuple[tuple[str, str], ...]:
+    """(name, labels) of the operands behind lhs and rhs."""
+    if product.request.epilogue is not None:
+        return product.request.epilogue.operands
+    return (("c", parse_spec(product.request.spec).out),) if product.request.beta != 0 else ()
+
+
+def structs_of(product: Product) -> list[jax.ShapeDtypeStruct]:
+    """Of all operands in memory, those of the epilogue last."""
+    sizes, out_dtype = label_sizes(product.request.spec, product.operands), product.request.out_dtype
+    dtype = stored_dtype(out_dtype) if product.request.epilogue is not None else out_dtype
+    structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in product.operands]
+    added = _added(product)
+    return structs + [jax.ShapeDtypeStruct(tuple(sizes[label] for label in labels), dtype) for _, labels in added]
+
+
+def random_operands(product: Product, device: jax.Device, largest_loop: int) -> OperandSets:
+    """Sets of operands of a product that rotate; without a GPU one alone.
+
+    Args:
+      product: that is computed.
+      device: where.
+      largest_loop: as in `rotation`.
+    """
+    request, structs = product.request, structs_of(product)
+    sizes = label_sizes(request.spec, product.operands)
+    result = math.prod(sizes[label] for label in parse_spec(request.spec).out)
+    footprint = result * jnp.dtype(request.out_dtype).itemsize
+    footprint += sum(math.prod(struct.shape) * jnp.dtype(struct.dtype).itemsize for struct in structs)
+    rotating = Rotation(1, 1, 0)
+    if device.platform == "gpu":
+        us = expected_us(2 * math.prod(sizes.values()), footprint)
+        rotating = rotation(us, footprint, rotated_bytes(), device, largest_loop)
+    return random_sets(structs, rotating, seed=footprint % 2**31)
+
+
+def reference_of(product: Product, operands: Sequence[Any]) -> Reference:
+    """The whole product in float64. Needs `jax.enable_x64`.
+
+    Args:
+      product: that is computed.
+      operands: one set of them, as in memory.
+    """
+    request, parsed = product.request, parse_spec(product.request.spec)
+
+    def float64(operand: Operand) -> Operand:
+        return dataclasses.replace(operand, dtype=jnp.dtype("float64"))
+
+    wide = dataclasses.replace(
+        product,
+        request=dataclasses.replace(request, out_dtype=jnp.dtype("float64"), precision=None),
+        operands=(float64(product.operands[0]), float64(product.operands[1])),
+    )
+    sums_alone = dataclasses.replace(wide, request=dataclasses.replace(wide.request, beta=0, epilogue=None))
+    alpha = 1.0 if request.epilogue is None else request.epilogue.alpha
+    factor = (lambda name: request.beta) if request.epilogue is None else request.epilogue.factor
+
+    @functools.partial(jax.jit, compiler_options=quick_options())
+    def reference(*operands: Any) -> tuple[Any, Any, Any]:
+        operands = tuple(x.astype(jnp.float64) for x in operands)
+        product_of = program_of(sums_alone, "xla", None)
+        magnitude = abs(alpha) * product_of(*map(jnp.abs, operands[:2]))
+        exact, parts = program_of(wide, "xla", None)(*operands), None
+        if request.epilogue is not None or request.beta != 0:
+            parts = abs(alpha) * jnp.abs(product_of(*operands[:2]))
+            for (name, labels), x in zip(_added(product), operands[2:], strict=True):
+                missing = [i for i, label in enumerate(parsed.out) if label not in labels]
+                parts += abs(factor(name)) * jnp.abs(lax.expand_dims(x, missing))
+        if jnp.issubdtype(request.out_dtype, jnp.integer):  # wraps around, in every order alike
+            exact = exact.astype(jnp.int64).astype(request.out_dtype)
+        return exact, magnitude, parts
+
+    return Reference(*reference(*operands))
+
+
+# -------------------------------------------------------------------------------------------------------- workloads
+
+
+def workload_program(workload: Workload, **options: Any) -> Callable[..., Any]:
+    """What a user of jax_moye would write, of the workload's operands as stored.
+
+    Args:
+      workload: that is computed.
+      **options: of `jax_moye.matmul` and `jax_moye.linear`.
+    """
+    bias, activation, residual = workload.finish
+    options = {"precision": workload.jax_precision, **options}
+    if workload.result_dtype != workload.operand_dtype:
+        options["preferred_element_type"] = workload.result_dtype
+    if not any(workload.finish):
+        return workload.as_stored(functools.partial(matmul, **options))
+
+    def layer(a: Any, b: Any, *more: Any) -> Any:
+        rest = list(more)
+        named: dict[str, Any] = {"activation": activation}
+        named |= {"bias": rest.pop(0)} if bias else {}
+        named |= {"residual": rest.pop(0)} if residual else {}
+        return linear(a, b, **named, **options)
+
+    return workload.as_stored(layer)
+
+
+def explain_workload(workload: Workload, device: Device, **options: Any) -> Explanation:
+    """The product of a workload.
+
+    Args:
+      workload: that is computed.
+      device: the GPU that is meant.
+      **options: as in `workload_program`.
+    """
+    with jax.enable_x64(True) if workload.operand_dtype.itemsize == 8 else contextlib.nullcontext():
+        return explain_function(workload_program(workload, **options), workload.structs, device)

@@ -1,0 +1,130 @@
+"""Contenders that alternate in rounds, and what their times say: medians, intervals of ratios, host-bound or not."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+HOST_BOUND = 0.9  # share of a round that went into dispatching: nearly all work was done when the last was dispatched
+
+
+@dataclasses.dataclass
+class Contender:
+    """Somebody who computes the products of a workload.
+
+    Attributes:
+      name: of a config, of a baseline, or "jax_moye".
+      run: dispatches the i-th program and returns its results.
+      wait: returns when all that was dispatched is done.
+      programs: of one pass.
+      products: that one pass computes.
+      method: how the device is given its work, for the report.
+      lower: where it is compiled ahead of the first run: traces (here), and returns what compiles (in any thread).
+      times: seconds per product, one for each round.
+      spans: begin and end of each round, for `gpu.Sampler`.
+      dispatch: largest share of a round that went into dispatching.
+    """
+
+    name: str
+    run: Callable[[int], Sequence[Any]]
+    wait: Callable[[], None]
+    programs: int = 1
+    products: int = 1
+    method: str = ""
+    lower: Callable[[], Callable[[], None]] | None = None
+    times: list[float] = dataclasses.field(default_factory=list)
+    spans: list[tuple[float, float]] = dataclasses.field(default_factory=list)
+    dispatch: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Per product: the median over the rounds."""
+        return statistics.median(self.times)
+
+    @property
+    def host_bound(self) -> bool:
+        """Whether the device may have waited for the host."""
+        return self.dispatch > HOST_BOUND
+
+    def round(self, passes: int) -> float:
+        """Runs every program `passes` times; returns seconds per product."""
+        start = time.perf_counter()
+        for _ in range(passes):
+            for i in range(self.programs):
+                self.run(i)
+        dispatched = time.perf_counter()
+        self.wait()
+        end = time.perf_counter()
+        self.spans.append((start, end))
+        self.dispatch = max(self.dispatch, (dispatched - start) / (end - start))
+        return (end - start) / (passes * self.products)
+
+    def uncounted_round(self, passes: int) -> float:
+        """The same, of which nothing is kept."""
+        spans, dispatch = len(self.spans), self.dispatch
+        seconds = self.round(passes)
+        del self.spans[spans:]
+        self.dispatch = dispatch
+        return seconds
+
+    def trial(self) -> float:
+        """Seconds per product, about: the better of two passes, behind one that loads. Nothing of it is kept."""
+        self.uncounted_round(1)
+        return min(self.uncounted_round(1) for _ in range(2))
+
+    def forget(self) -> None:
+        """Drops what was measured."""
+        self.times.clear()
+        self.spans.clear()
+        self.dispatch = 0.0
+
+
+def alternate(
+    contenders: Sequence[Contender], *, rounds: int, round_ms: float, warmup_ms: float, idle_ms: float = 0.0
+) -> float:
+    """Lets contenders alternate and fills in their times. What was measured of them before is dropped.
+
+    Args:
+      contenders: at least one.
+      rounds: of each.
+      round_ms: length of a round.
+      warmup_ms: how long they alternate before the first round that counts.
+      idle_ms: the device rests so long before each round, for times at its highest clock. The first pass after it does
+        not count.
+
+    Returns:
+      The seconds that all rounds took together.
+    """
+    passes = {}
+    for contender in contenders:
+        contender.forget()
+        contender.uncounted_round(1)  # compiles, loads, captures
+        once = contender.uncounted_round(1) * contender.products
+        passes[contender.name] = max(1, math.ceil(round_ms / 1000 / once))
+    begin = time.monotonic()
+    while time.monotonic() - begin < warmup_ms / 1000:
+        for contender in contenders:
+            contender.uncounted_round(passes[contender.name])
+    for number in range(rounds):
+        # Every other time backwards: nobody always runs behind the same other one.
+        for contender in contenders if number % 2 == 0 else reversed(contenders):
+            if idle_ms:
+                time.sleep(idle_ms / 1000)
+                contender.uncounted_round(1)
+            contender.times.append(contender.round(passes[contender.name]))
+    return round(time.monotonic() - begin, 3)
+
+
+def ratio_interval(numerator: Sequence[float], denominator: Sequence[float], draws: int = 2000) -> tuple[float, float]:
+    """Bootstrap interval (95 %) of median(numerator) / median(denominator); rounds are drawn in pairs, as they ran."""
+    rng = np.random.default_rng(0)
+    pick = rng.integers(0, len(numerator), (draws, len(numerator)))
+    ratios = np.median(np.asarray(numerator)[pick], axis=1) / np.median(np.asarray(denominator)[pick], axis=1)
+    low, high = np.quantile(ratios, (0.025, 0.975))
+    return float(low), float(high)

@@ -1,0 +1,121 @@
+"""`python -m jax_moye tune`: tunes products that are named by their shapes, or the workloads of a suite."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import os
+import pathlib
+import re
+import sys
+import time
+from collections.abc import Sequence
+
+import jax
+
+from jax_moye._inspect.programs import explain_workload
+from jax_moye._kernels.devices import find_device, of_jax
+from jax_moye._selection import measurements
+from jax_moye._timing.workloads import Workload, read_suite
+from jax_moye._tune import tune
+from jax_moye._tune.times import TOP, Protocol, Target
+
+INTERRUPTED = 130  # what a shell calls a command that Ctrl-C ended
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `python -m jax_moye tune`."""
+    parser.add_argument("--shape", action="append", default=[], help="as in explain, e.g. 4096x4096x4096:bf16:NT")
+    parser.add_argument("--suite", type=pathlib.Path, help="a file of workloads, e.g. benchmarks/suite.json")
+    parser.add_argument(
+        "--rows", default=".*", help="regular expression that the id of a workload of the suite matches whole"
+    )
+    parser.add_argument("--top", default=str(TOP), help=f"configs to time, the model's first, or all (default: {TOP})")
+    parser.add_argument("--sweep", help="time the configs whose name this regular expression matches whole")
+    parser.add_argument("--budget-s", type=float, default=math.inf, help="begin no product later than this")
+    parser.add_argument("--turn-ms", type=float, default=Protocol.round_ms, help="length of one round")
+    parser.add_argument("--out", type=pathlib.Path, help="the file to write, or to add to (default: the user's cache)")
+    parser.add_argument("--emulator", action="store_true", help="without a GPU: try it, into a file that none reads")
+    parser.add_argument("--regret", type=pathlib.Path, metavar="FILE", help="only say how near the model comes to FILE")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Tunes. Returns 0, 1 where an argument is wrong or nothing was measured, 2 without a GPU, 130 after Ctrl-C."""
+    # Read when the backend starts, which is later than now: big operands come and go.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    try:
+        if arguments.regret is not None:
+            return show_regret(arguments.regret)
+        workloads = chosen_workloads(arguments)
+        top = None if arguments.top == "all" else int(arguments.top)
+        if top is not None and top < 1:
+            raise ValueError(f"--top is a number, at least 1, or all, not {top}")
+        if arguments.sweep is not None:
+            re.compile(arguments.sweep)
+    except (OSError, ValueError, NotImplementedError, re.error) as error:
+        print(f"jax_moye tune: {error}", file=sys.stderr)
+        return 1
+    try:
+        device = jax.devices("cpu")[0] if arguments.emulator else tune.find_gpu()
+    except RuntimeError as error:
+        print(f"jax_moye {error} (`--emulator` tries it without a GPU)", file=sys.stderr)
+        return 2
+    protocol = Protocol(top, arguments.sweep, arguments.turn_ms, budget_s=arguments.budget_s)
+    if arguments.emulator:
+        protocol = dataclasses.replace(protocol, rounds=(1, 2), warmup_ms=0.0)
+    return run(workloads, tune.find_target(device, arguments.emulator, arguments.out), protocol)
+
+
+def chosen_workloads(arguments: argparse.Namespace) -> list[Workload]:
+    """Those that are asked for.
+
+    Raises:
+      OSError: the suite cannot be read.
+      ValueError: a shape or the suite is none, or nothing is asked for.
+    """
+    workloads = [Workload.from_shape(text, i) for i, text in enumerate(arguments.shape, 1)]
+    if arguments.suite is not None:
+        workloads += read_suite(arguments.suite, arguments.rows)
+    if not workloads:
+        raise ValueError("nothing to tune: name --shape, or --suite and the --rows of it")
+    return workloads
+
+
+def run(workloads: Sequence[Workload], target: Target, protocol: Protocol) -> int:
+    """Tunes workloads and says for each what came of it. Returns as `main` does."""
+    gpu = find_device() if target.arch is None else of_jax(target.device)
+    products, names = [], []
+    for workload in workloads:
+        for gemm in explain_workload(workload, gpu):
+            products.append(gemm.product)
+            names.append(workload.id)
+    found: list[tune.Tuned] = []
+    status = 0
+    begin = time.monotonic()
+    try:
+        for product in tune.tune_products(products, target, protocol):
+            print(f"{names[len(found)]:4} {tune.line(product, target.arch)}", flush=True)
+            for name, why in product.rejected.items():
+                print(f"       {name}: {why}", flush=True)
+            found.append(product)
+    except KeyboardInterrupt:
+        print("interrupted: what was measured is kept")
+        status = INTERRUPTED
+    measured = [product.entry for product in found if product.entry is not None]
+    for text in tune.regret_lines(tune.regret(measured, target.arch)):
+        print(text)
+    ours = sum(not tune.is_xla_faster(entry) for entry in measured)
+    print(f"{len(measured)} products in {time.monotonic() - begin:.0f} s, {ours} of them not XLA's: {target.path}")
+    return status or (0 if measured else 1)
+
+
+def show_regret(path: pathlib.Path) -> int:
+    """Prints how near today's model comes to a file of `tune`, product by product. Returns 0, or 1 of an empty file."""
+    tables = measurements.read(path)
+    found = tune.regret(list(tables.entries.values()), tables.head.get("arch"))
+    for one in sorted(found, key=lambda one: one.alone):
+        print(f"{one.alone:.4f} {one.top3:.4f} {one.what}: the model's {one.chosen}, the best {one.best}")
+    for text in tune.regret_lines(found):
+        print(text)
+    return 0 if found else 1

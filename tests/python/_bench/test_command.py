@@ -1,0 +1,207 @@
+"""The command `bench`, tried in the emulator: what it writes, and that a wrong result fails it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import jax_moye
+from jax_moye import __main__ as cli
+from jax_moye._bench import bench, command, contenders, own_kernel
+from jax_moye._inspect import programs
+
+# One short round of small sets: these tests are about the report, not about speed.
+QUICK = ["--interpret", "--turn-ms", "1", "--warmup-ms", "1", "--alternations", "3", "--rotate-mb", "0.1"]
+LINE = {"batch": 1, "m": 64, "n": 48, "k": 40, "layout": "NN", "dtype": "bf16", "regime": "tiny"}
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu():
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield
+
+
+def run(tmp_path, lines: list[dict], *options: str) -> tuple[int, dict]:
+    suite, out = tmp_path / "suite.json", tmp_path / "out.json"
+    suite.write_text(json.dumps({"rows": lines}))
+    status = cli.main(["bench", "--suite", str(suite), "--out", str(out), *QUICK, *options])
+    return status, json.loads(out.read_text())
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="--interpret is for a machine without a GPU")
+class TestRun:
+    def test_report(self, tmp_path, capsys):
+        rows = [
+            LINE | {"id": "A1"},
+            LINE | {"id": "B1", "layout": "TN", "batch": 2},
+            LINE | {"id": "C1", "dtype": "f32", "precision": "HIGHEST"},
+            LINE | {"id": "D1", "dtype": "f64"},
+            LINE | {"id": "H1", "dtype": "s8", "layout": "NT"},
+            LINE | {"id": "I1", "epilogue": "bias+gelu"},
+            LINE | {"id": "X1", "dtype": "c64"},
+            LINE | {"id": "X2", "epilogue": "bias+gelu", "batch": 2},
+        ]
+        status, report = run(tmp_path, rows)
+        assert status == 0
+        assert [row["id"] for row in report["rows"]] == ["A1", "B1", "C1", "D1", "H1", "I1"]
+        why = {"X1": "c64 operands", "X2": "an epilogue of a batch"}
+        assert {row["id"]: row["why"] for row in report["not_run"]} == why
+        names = {config.name for config in jax_moye.configs()}
+        for row in report["rows"]:
+            assert row["correct"] is True
+            assert 0 <= row["error_over_bound"] <= 1
+            assert row["config"] in names
+            assert row["us"] > 0
+            assert row["baselines"].keys() == {"xla", "xla_no_triton"}
+            assert row["methods"].keys() == {"jax_moye", "xla", "xla_no_triton"}
+            low, high = row["ratio_ci"]
+            assert low <= row["ratio"] <= high
+        assert report["emulated"] is True
+        assert report["protocol"]["mode"] == "short"
+        capsys.readouterr()
+        assert cli.main(["show", str(tmp_path / "out.json")]) == 0
+        assert "geometric mean" in capsys.readouterr().out
+
+    def test_a_wrong_result_has_no_time_and_fails_the_run(self, tmp_path, monkeypatch):
+        matmul = jax_moye.matmul
+        monkeypatch.setattr(programs, "matmul", lambda a, b, **options: matmul(a, b, **options).at[-1, 7].add(1))
+        status, report = run(tmp_path, [LINE | {"id": "A1"}])
+        (row,) = report["rows"]
+        assert status == 1
+        assert row["correct"] is False
+        assert row["error_over_bound"] > 1
+        assert not row.keys() & {"us", "tflops", "ratio", "baselines"}
+
+    def test_nan_is_wrong(self, tmp_path, monkeypatch):
+        matmul = jax_moye.matmul
+        monkeypatch.setattr(programs, "matmul", lambda a, b, **options: matmul(a, b, **options).at[-1, 7].set(np.nan))
+        status, report = run(tmp_path, [LINE | {"id": "A1"}])
+        assert status == 1
+        assert report["rows"][0]["error_over_bound"] is None
+
+    def test_a_config_that_cannot_serve_a_workload_is_left_out(self, tmp_path):
+        name = next(config.name for config in jax_moye.configs() if config.dtype == "f32")
+        rows = [LINE | {"id": "A1"}, LINE | {"id": "C1", "dtype": "f32"}]
+        status, report = run(tmp_path, rows, "--config", name)
+        assert status == 0
+        assert [row["config"] for row in report["rows"]] == [name]
+        assert report["rows"][0]["chosen_by"] == "explicit"
+        assert [row["id"] for row in report["not_run"]] == ["A1"]
+
+    def test_own_shapes_and_configs_in_both_modes(self, tmp_path):
+        names = [config.name for config in jax_moye.configs() if config.dtype in ("bf16", "f64")]
+        two = [next(name for name in names if "_bf16_" in name), next(name for name in names if "_f64_" in name)]
+        out = tmp_path / "out.json"
+        options = ["--shape", "2x16x32x24:bf16:TN", "--shape", "16x8x24:f64", "--config", ",".join(two)]
+        more = ["--mode", "both", "--idle-ms", "1", "--launches", "graph", "--baselines", "xla", "--out", str(out)]
+        assert cli.main(["bench", *options, *more, *QUICK]) == 0
+        report = json.loads(out.read_text())
+        assert report["protocol"]["launches"] == "graph"
+        assert report["protocol"]["burst"] == {"idle_ms": 1, "turn_ms": 1}
+        assert report["baselines"].keys() == {"xla"}
+        assert [(row["id"], row["regime"], row["batch"], row["layout"]) for row in report["rows"]] == [
+            ("S1", "own", 2, "TN"),
+            ("S2", "own", 1, "NN"),
+        ]
+        for row, name in zip(report["rows"], two, strict=True):
+            assert row["chosen_by"] == "model"
+            assert set(row["configs"]) == {row["config"], name}  # the other one does not serve it
+            assert row["regret"] <= 1
+            assert row["us"] > 0
+            assert row["burst"]["us"] > 0
+            assert row["burst"].keys() >= {"ratio", "ratio_ci", "baselines", "best_baseline"}
+
+    def test_burst_alone(self, tmp_path):
+        status, report = run(tmp_path, [LINE | {"id": "A1"}], "--mode", "burst", "--idle-ms", "1", "--baselines", "xla")
+        assert status == 0
+        assert report["protocol"]["mode"] == "burst"
+        assert report["rows"][0]["us"] > 0
+        assert "burst" not in report["rows"][0]
+
+    def test_a_baseline_that_fails_hides_nothing(self, tmp_path, monkeypatch):
+        def fail(workload):
+            raise RuntimeError("no such program")
+
+        jit = jax.numpy.matmul
+        monkeypatch.setattr(contenders, "xla_program", lambda workload: lambda a, b: jit(a, b) + 1)
+        status, report = run(tmp_path, [LINE | {"id": "A1"}])
+        assert status == 0
+        (row,) = report["rows"]
+        assert row["us"] > 0
+        assert row["baselines"] == {}
+        assert "ratio" not in row
+        assert all("times the bound" in why for why in row["rejected_baselines"].values())
+        monkeypatch.setattr(contenders, "xla_program", lambda workload: lambda a, b: fail(workload))
+        status, report = run(tmp_path, [LINE | {"id": "A1"}])
+        assert status == 0
+        assert report["rows"][0]["rejected_baselines"] == {
+            name: "RuntimeError: no such program" for name in ("xla", "xla_no_triton")
+        }
+
+    def test_ctrl_c_keeps_what_is_done(self, tmp_path, monkeypatch, capsys):
+        bench_workload = bench.bench_workload
+
+        def interrupted(workload, *rest):
+            if workload.id == "B1":
+                raise KeyboardInterrupt
+            return bench_workload(workload, *rest)
+
+        monkeypatch.setattr(bench, "bench_workload", interrupted)
+        status, report = run(tmp_path, [LINE | {"id": name} for name in ("A1", "B1", "C1")], "--baselines", "xla")
+        assert status == 130
+        assert [row["id"] for row in report["rows"]] == ["A1"]
+        assert report["not_run"] == [{"id": name, "why": "interrupted"} for name in ("B1", "C1")]
+        assert "core, A to E" in capsys.readouterr().out
+
+    def test_without_a_gpu_it_says_so(self, capsys):
+        assert cli.main(["bench"]) == 2
+        assert "no GPU" in capsys.readouterr().err
+
+
+def test_emulator(tmp_path, capsys):
+    out = tmp_path / "out.json"
+    assert cli.main(["bench", "--emulator", "--out", str(out)]) == 0
+    report = json.loads(out.read_text())
+    assert report["emulated"] is True
+    assert [(row["batch"], row["m"], row["dtype"], row["correct"]) for row in report["rows"]] == [
+        (1, 64, "bf16", True),
+        (2, 32, "f32", True),
+    ]
+    assert all(row["ratio_ci"][0] <= row["ratio"] <= row["ratio_ci"][1] for row in report["rows"])
+    printed = capsys.readouterr().out
+    assert "emulated: its times say nothing about a GPU" in printed
+    assert "own: geometric mean of the ratios" in printed
+    assert "S1   1x64x48x40 NN bf16" in printed
+    assert "race checker on" in printed
+    assert "CPU time per launch" in printed
+
+
+def test_wrong_names(capsys):
+    quick = ["bench", "--interpret", "--shape", "8x8x8:bf16"]
+    assert cli.main([*quick, "--config", "sm80_nothing"]) == 1
+    assert "sm80_nothing" in capsys.readouterr().err
+    assert cli.main([*quick, "--baselines", "xla,mkl"]) == 1
+    assert "mkl" in capsys.readouterr().err
+    assert cli.main([*quick, "--alternations", "0"]) == 1
+    assert "--alternations is at least 1" in capsys.readouterr().err
+    assert cli.main(["bench", "--interpret", "--shape", "8x8:bf16"]) == 1
+    assert "--shape" in capsys.readouterr().err
+
+
+def test_the_copy_of_a_checkout_gets_the_arguments(tmp_path, monkeypatch):
+    """What own_kernel.py writes as JSON is what the command in the copy reads."""
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    row, name = "{my_kernel, bf16, f32, {32, 64, 16}, 1, {1, 1}, 4}", "my_kernel_bf16_32x64x16_s1_a4"
+    options = ["--kernel", str(tmp_path / "my_kernel.cuh"), "--config-row", row, "--emulator"]
+    arguments = parser.parse_args([*options, "--out", "x/out.json", "--sweep", "a.*"])
+    given = json.loads(json.dumps(own_kernel.for_copy(arguments, [name])))
+    assert given["shape"] == ["64x48x40:bf16", "2x32x48x40:bf16:NT"]
+    seen = []
+    monkeypatch.setattr(command, "main", lambda arguments: seen.append(arguments) or 7)
+    assert command.main_of_copy(json.dumps(given)) == 7
+    assert vars(seen[0]) == vars(arguments) | {"kernel": None, "config": [name], "shape": given["shape"]}

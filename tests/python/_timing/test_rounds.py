@@ -1,0 +1,84 @@
+"""Contenders that alternate: the order, what counts, what a round's time is divided by, intervals of ratios."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jax_moye._timing import rounds
+from jax_moye._timing.rounds import Contender, alternate
+
+
+def contender(log, name, **fields):
+    return Contender(name, lambda i: log.append((name, i)) or [], lambda: None, **fields)
+
+
+def test_alternation():
+    log = []
+    two = [contender(log, name, programs=2, products=6) for name in "xy"]
+    alternate(two, rounds=4, round_ms=0, warmup_ms=0)
+    assert all(len(one.times) == len(one.spans) == 4 for one in two)
+    order = [name for name, i in log if i == 0]
+    assert order == ["x", "x", "y", "y"] + ["x", "y", "y", "x"] * 2
+    assert log[:2] == [("x", 0), ("x", 1)]  # both programs
+
+
+def test_burst(monkeypatch):
+    log, slept = [], []
+    monkeypatch.setattr(rounds.time, "sleep", slept.append)
+    one = contender(log, "x")
+    alternate([one], rounds=3, round_ms=0, warmup_ms=0, idle_ms=50)
+    assert slept == [0.05] * 3
+    assert len(one.times) == len(one.spans) == 3
+    assert len(log) == 2 + 2 * 3  # one pass behind each rest, which does not count
+
+
+def test_a_round_counts_its_products(monkeypatch):
+    clock = iter(range(100))
+    monkeypatch.setattr(rounds.time, "perf_counter", lambda: next(clock))
+    assert contender([], "x", products=20).round(1) == 2 / 20  # five products, four times in a loop
+
+
+def test_what_is_measured_anew_forgets_what_was_measured():
+    one = contender([], "x", products=3)
+    one.round(1)
+    assert len(one.spans) == 1
+    one.uncounted_round(1)
+    assert len(one.spans) == 1
+    alternate([one], rounds=2, round_ms=0, warmup_ms=0)
+    assert len(one.times) == len(one.spans) == 2
+    one.forget()
+    assert (one.times, one.spans, one.dispatch) == ([], [], 0.0)
+    assert one.products == 3
+
+
+def test_a_trial_is_the_better_pass_and_leaves_nothing(monkeypatch):
+    seconds = iter([9.0, 3.0, 2.0])  # loads, then two passes
+    clock = {"now": 0.0}
+    monkeypatch.setattr(rounds.time, "perf_counter", lambda: clock["now"])
+
+    def run(i):
+        clock["now"] += next(seconds)
+
+    one = Contender("x", run, lambda: None, products=4)
+    assert one.trial() == 2.0 / 4
+    assert (one.times, one.spans, one.dispatch) == ([], [], 0.0)
+
+
+def test_the_host_is_the_limit_where_nearly_all_of_a_round_is_dispatching(monkeypatch):
+    clock = {"now": 0.0}
+    monkeypatch.setattr(rounds.time, "perf_counter", lambda: clock["now"])
+
+    def spend(seconds):
+        clock["now"] += seconds
+
+    for dispatching, expected in ((0.95, True), (0.85, False)):
+        one = Contender("x", lambda i, s=dispatching: spend(s), lambda s=dispatching: spend(1 - s))
+        one.round(1)
+        assert one.host_bound == expected
+
+
+def test_ratio_interval():
+    rng = np.random.default_rng(0)
+    ours, theirs = (scale * (1 + 0.01 * rng.standard_normal(15)) for scale in (1.0, 1.1))
+    low, high = rounds.ratio_interval(theirs, ours)
+    assert 1.08 < low < 1.1 < high < 1.12

@@ -1,0 +1,102 @@
+"""The command `tune`, in the emulator and with times that are made up."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+
+import jax
+import pytest
+from python.measured import H200, bf16, explained
+
+from jax_moye.__main__ import main
+from jax_moye._kernels.devices import DEVICES
+from jax_moye._selection import measurements
+from jax_moye._timing.workloads import Workload
+from jax_moye._tune import command, tune
+from jax_moye._tune.times import Protocol, Times
+
+
+def test_what_fails_keeps_the_rest(fake, monkeypatch):
+    calls = []
+
+    def time_product(product, call, candidates, target, protocol):
+        calls.append(call.problem.m)
+        if len(calls) == 2:
+            raise MemoryError("no memory")
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return Times({candidates[0].name: 1.0}, None, False, {})
+
+    monkeypatch.setattr(tune, "time_product", time_product)
+    monkeypatch.setattr(command, "of_jax", lambda device: DEVICES["h200"])
+    workloads = [Workload.from_shape(f"{m}x64x64:bf16", m) for m in (64, 128, 256)]
+    target = tune.find_target(None, False, None)
+    assert command.run(workloads, target, Protocol()) == 130
+    (entry,) = measurements.read(target.path).entries.values()
+    assert entry.problem.m == 64
+
+
+def test_the_command_in_the_emulator(places, capsys):
+    common = ["tune", "--emulator", "--turn-ms", "0.1", "--top", "2"]
+    assert main([*common, "--shape", "32x48x64:bf16", "--shape", "2x16x16x16:f32:NT"]) == 0
+    text = capsys.readouterr().out
+    path = pathlib.Path(measurements.emulator_file())
+    assert str(path) in text
+    assert "S1   32x48x64 NN bf16: " in text
+    assert "S2   2x16x16x16 NT f32: " in text
+    assert "the model's first config: " in text
+    tables = measurements.read(path)
+    assert (tables.head["gpu"], tables.head["emulated"], len(tables.entries)) == ("emulator", True, 2)
+    # A second run adds to it.
+    name = next(iter(tables.entries.values())).config
+    assert main([*common, "--shape", "16x48x64:bf16", "--sweep", re.escape(name)]) == 0
+    again = measurements.read(path).entries
+    assert len(again) == 3
+    assert list(list(again.values())[-1].us) == [name]
+    # And nothing chooses by it.
+    shutil_path = pathlib.Path(measurements.cache_file(H200))
+    shutil_path.write_bytes(path.read_bytes())
+    measurements.forget()
+    assert explained((32, 64), (64, 48), bf16, implementation="moye").chosen_by == "model"
+    capsys.readouterr()
+    assert main(["tune", "--regret", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert text.count("the model's ") == 3 + 1
+    assert "32x48x64 NN bf16" in text
+
+
+def test_a_suite(places, tmp_path, capsys):
+    suite = tmp_path / "suite.json"
+    row = {"batch": 1, "m": 16, "n": 16, "k": 16, "layout": "TN", "dtype": "bf16", "regime": "tiny"}
+    suite.write_text(json.dumps({"rows": [row | {"id": "A1"}, row | {"id": "B1", "epilogue": "bias+gelu"}]}))
+    out = tmp_path / "out.json"
+    common = ["tune", "--emulator", "--turn-ms", "0.1", "--top", "1", "--suite", str(suite), "--out", str(out)]
+    assert main([*common, "--rows", "B.*"]) == 0
+    (entry,) = measurements.read(out).entries.values()
+    assert (entry.problem.order, entry.variant) == ("TN", "gelu_tanh bias")
+    assert main([*common, "--rows", "C.*"]) == 1
+    assert "nothing to tune" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to tune"),
+        (["--shape", "64x64:bf16"], "--shape is"),
+        (["--shape", "8x8x8:bf16", "--top", "few"], "few"),
+        (["--shape", "8x8x8:bf16", "--top", "0"], "--top is a number"),
+        (["--shape", "8x8x8:bf16", "--sweep", "("], "tune: "),
+        (["--regret", "/nowhere.json"], "nowhere"),
+    ],
+)
+def test_wrong_arguments(arguments, message, capsys):
+    assert main(["tune", "--emulator", *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="there is a GPU")
+def test_without_a_gpu_the_command_says_so(capsys):
+    assert main(["tune", "--shape", "8x8x8:bf16"]) == 2
+    assert "--emulator" in capsys.readouterr().err
