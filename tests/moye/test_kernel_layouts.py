@@ -40,6 +40,23 @@ class Row(NamedTuple):
         tile, cluster = ("x".join(map(str, sizes)) for sizes in (self.tile, self.cluster))
         return f"{self.kernel}_{self.dtype}_{tile}_s{self.stages}_c{cluster}_a{self.alignment}"
 
+    # What the Hopper kernels are to say of their consumers, in kFacts.
+
+    @property
+    def consumers(self) -> int:
+        if self.kernel == "sm90_pingpong":
+            return 2
+        return self.tile[0] // self.consumer_tile[0] * (self.tile[1] // self.consumer_tile[1])
+
+    @property
+    def consumer_tile(self) -> tuple[int, int]:
+        m, n, _ = self.tile
+        if self.kernel == "sm90_pingpong":  # each has a tile of its own
+            return m, n
+        if self.kernel == "sm90_split_k":
+            return 64, n
+        return (64, n // 2) if m == 64 else (m // (3 if m % 192 == 0 else 2), n)
+
 
 def table() -> dict[int, Row]:
     """The rows of gemm/configs.h whose layouts Python describes, by their places there."""

@@ -67,7 +67,7 @@ def kernel_layouts(config: Any, order: str = "NN") -> Any:
 
     Args:
       config: one of `jax_moye.configs()`, or anything with its kernel, dtype, accumulator, tile, stages, cluster,
-        alignment and name.
+        alignment, consumers, consumer_tile and name.
       order: of the operands, first letter a, second b; N is row-major, T is stored transposed.
 
     Returns:

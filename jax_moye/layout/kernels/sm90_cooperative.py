@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from jax_moye.layout.kernels.facts import KernelFacts, Speed
-from jax_moye.layout.kernels.tma import ROWS
 from jax_moye.layout.kernels.wgmma import FEW_ROWS, ODD_STORES, TmaKernelLayouts, describe_wgmma
 
 FACTS = KernelFacts(
@@ -46,6 +45,5 @@ FACTS = KernelFacts(
 
 
 def describe(config: Any, order: str) -> TmaKernelLayouts:
-    """The layouts of a config: consumers side by side along m, 64 rows each; a tile of 64 rows is shared along n."""
-    blk_m = config.tile[0]
-    return describe_wgmma(config, order, (1, 2) if blk_m == ROWS else (3 if blk_m % 192 == 0 else 2, 1))
+    """The layouts of a config: its consumers multiply each tile together."""
+    return describe_wgmma(config, order)

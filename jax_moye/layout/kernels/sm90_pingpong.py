@@ -40,9 +40,7 @@ FACTS = KernelFacts(
 
 
 def describe(config: Any, order: str) -> TmaKernelLayouts:
-    """The layouts of a config: two consumers, each with a tile of its own, and two barriers for their order."""
-    one = describe_wgmma(config, order, (1, 1))
+    """The layouts of a config: each consumer has a tile of its own, and two barriers keep their order."""
+    one = describe_wgmma(config, order, barriers=2)
     sums = config.tile[0] * config.tile[1] // WARPGROUP  # of a thread
-    return dataclasses.replace(
-        one, consumers=2, barriers=one.barriers + 2, vector=1 if sums > _MOST_SUMS else one.vector
-    )
+    return dataclasses.replace(one, vector=1) if sums > _MOST_SUMS else one

@@ -99,6 +99,6 @@ class SplitKLayouts(TmaKernelLayouts):
 
 
 def describe(config: Any, order: str) -> SplitKLayouts:
-    """The layouts of a config: consumers side by side along m; nothing is multicast, each CTA has a part of k."""
-    one = describe_wgmma(config, order, (config.tile[0] // ROWS, 1), multicasts=False)
+    """The layouts of a config: nothing is multicast, since each CTA of a cluster has its own part of k."""
+    one = describe_wgmma(config, order, multicasts=False)
     return SplitKLayouts(**vars(one), parts=config.cluster[1])

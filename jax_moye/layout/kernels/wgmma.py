@@ -215,18 +215,17 @@ class TmaKernelLayouts:
         return tma_counts("store", store) | {name: store.requests * number for name, number in counts.items()}
 
 
-def describe_wgmma(
-    config: Any, order: str, warpgroups: tuple[int, int], *, multicasts: bool = True
-) -> TmaKernelLayouts:
-    """The layouts of a config whose consumers multiply each tile together.
+def describe_wgmma(config: Any, order: str, *, multicasts: bool = True, barriers: int = 0) -> TmaKernelLayouts:
+    """The layouts of a config.
 
     Args:
-      config: a config of such a kernel.
+      config: a config of such a kernel, with what the kernel says of its consumers.
       order: of the operands.
-      warpgroups: (m, n) of those that multiply one tile, side by side.
       multicasts: CTAs of a cluster share rows of the operands, and each loads a part of them for all.
+      barriers: mbarriers beside the two of each stage.
     """
     blk_m, blk_n, _blk_k = config.tile
+    warpgroups = blk_m // config.consumer_tile[0], blk_n // config.consumer_tile[1]  # that multiply one tile
     element = dtype(config.dtype)
     any_major, packs = element.bits == 16, config.alignment < 16
     if not (any_major or packs or order == "NT"):
@@ -247,9 +246,9 @@ def describe_wgmma(
         make_tiled_mma(op, Layout((*warpgroups, 1))),
         a,
         b,
-        consumers=warpgroups[0] * warpgroups[1],
+        consumers=config.consumers,
         stages=config.stages,
-        barriers=2 * config.stages,
+        barriers=2 * config.stages + barriers,
         columns=columns,
         sums=sums,
         vector=4,
