@@ -234,7 +234,8 @@ def measure_gemm(
     """
     if gemm.computed_by in ("nothing", "error"):
         return Measured(None, None)
-    product, protocol = gemm.product, {"rounds": alternations, "round_ms": turn_ms, "warmup_ms": warmup_ms}
+    product = gemm.product
+    protocol: dict[str, Any] = {"rounds": alternations, "round_ms": turn_ms, "warmup_ms": warmup_ms}
     with jax.enable_x64(True):  # references are float64
         sets = random_operands(product, device, largest_loop=0)  # loops take longer to compile than to time
         xla = program_contender("xla", program_of(product, "xla", None), sets)

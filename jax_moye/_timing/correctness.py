@@ -170,7 +170,8 @@ def of_workload(workload: Workload, operands: Sequence[Any]) -> Reference:
         exact, parts = _finished(finish, sums, [x[rows] if x.ndim == 2 else x for x in more])
         return exact, magnitude, parts
 
-    return Reference(*reference(*operands), rows)
+    exact, magnitude, parts = reference(*operands)
+    return Reference(exact, magnitude, parts, rows)
 
 
 def _finished(finish: Finish, sums: Any, more: list[Any]) -> tuple[Any, Any]:

@@ -51,3 +51,18 @@ def places(tmp_path, monkeypatch):
     measurements.forget()
     yield tmp_path
     measurements.forget()
+
+
+@pytest.fixture
+def kernels_are_there(monkeypatch):
+    """As on a machine whose jax_moye was built with nvcc, and as if nobody knew how fast XLA is."""
+    import jax
+
+    from jax_moye._kernels import ffi
+    from jax_moye._selection import decide
+
+    monkeypatch.setattr(decide, "xla_us", lambda *args, **kwargs: None)
+    monkeypatch.setattr(ffi, "why_unavailable", lambda platform: None)
+    monkeypatch.setattr(ffi, "register", lambda platform: None)
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    jax.clear_caches()

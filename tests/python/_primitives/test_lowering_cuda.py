@@ -15,7 +15,7 @@ import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import ffi
 from jax_moye._kernels.dtypes import JAX_NAMES
-from jax_moye._selection import capability, decide
+from jax_moye._selection import capability
 
 matmul = functools.partial(jax_moye.matmul, implementation="moye")
 
@@ -120,14 +120,6 @@ def test_the_emulator_is_not_for_gpus():
                 bf16(8, 8),
                 bf16(8, 8),
             )
-
-
-@pytest.fixture
-def kernels_are_there(monkeypatch):
-    """As on a machine whose jax_moye was built with nvcc, and as if nobody knew how fast XLA is: see test_cost.py."""
-    monkeypatch.setattr(decide, "xla_us", lambda *args, **kwargs: None)
-    monkeypatch.setattr(ffi, "why_unavailable", lambda platform: None)
-    monkeypatch.setattr(ffi, "register", lambda platform: None)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 from jax import lax
 from python._selection.results import (
     CONFIGS,
+    H200,
     ROOT,
     SUITE,
     config_of,
@@ -33,7 +34,7 @@ from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._selection import measurements
 from jax_moye._selection.capability import LoweringTarget, usable_configs, why_not
 from jax_moye._selection.cost import predicted_us
-from jax_moye._selection.decide import decide
+from jax_moye._selection.decide import decide, left_to_xla, xla_wins
 from jax_moye._selection.epilogue import Epilogue
 from jax_moye._selection.problem import parse_spec
 from jax_moye._selection.ranking import select
@@ -282,3 +283,114 @@ def test_lowering_and_explain_leave_it_to_xla(monkeypatch, caplog):
     assert TARGET in lowered_text(insisting, a, b)
     # Another platform, and a product of another size.
     assert TARGET in lowered_text(jax_moye.matmul, b, b)
+
+
+# ------------------------------------------------------------------------------------------------- what a decision says
+
+
+def decided(
+    epilogue=None, dtype="bfloat16", shapes=((64, 96), (96, 32)), target=H200, permutations=(None, None), **options
+):
+    """The decision about a product of two matrices."""
+    left, right = (Operand(shape, jnp.dtype(dtype), p) for shape, p in zip(shapes, permutations, strict=True))
+    fields = dict(out_dtype=jnp.dtype(dtype), precision=None, config=None, implementation="moye", interpret=None)
+    request = Request("mk,kn->mn", **fields | options, epilogue=epilogue)
+    return decide(request, (left, right), target)
+
+
+def test_a_kernel():
+    decision = decided()
+    assert (decision.kind, decision.reason, decision.cause, decision.source) == ("kernel", None, None, "model")
+    assert (decision.measured, decision.entry, decision.epilogue_reason) == (None, None, None)
+    assert decision.problem is decision.call.problem
+    assert decision.predicted.ours == predicted_us(decision.call.config, decision.problem, 90)
+    named = decided(config=decision.call.config.name, implementation=None)
+    assert (named.source, named.call) == ("explicit", decision.call)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "cause", "reason"),
+    [
+        ({"implementation": "xla"}, "xla", "caller", "implementation='xla'"),
+        ({"dtype": "int16", "implementation": None}, "xla", "capability", "no kernel multiplies int16"),
+        ({"dtype": "int16"}, "error", "capability", "no kernel multiplies int16"),
+        ({"dtype": "float32", "implementation": None, "precision": (lax.Precision.DEFAULT, lax.Precision.HIGHEST)},
+         "xla", "precision", "may use TF32"),
+        ({"target": LoweringTarget("cpu", None, None, CONFIGS)}, "error", "place", "only with interpret=True"),
+        ({"interpret": InterpretParams()}, "error", "place", "runs kernels in an emulator"),
+        ({"shapes": ((0, 96), (96, 32))}, "nothing", None, "a size is 0"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_why_no_kernel(options, kind, cause, reason):
+    decision = decided(**options)
+    assert (decision.kind, decision.cause) == (kind, cause)
+    assert reason in decision.reason
+
+
+def test_where_the_kernels_are_not(monkeypatch):
+    """A program may be for another machine if the caller insists and no GPU is here; else XLA computes it."""
+    away = dataclasses.replace(H200, unavailable="they were not built")
+    elsewhere = dataclasses.replace(away, is_elsewhere=True)
+    monkeypatch.setattr("jax_moye._selection.decide.xla_us", lambda *args, **kwargs: None)
+    assert decided(target=elsewhere).kind == "kernel"
+    for target, options in ((elsewhere, {"implementation": None}), (away, {}), (away, {"implementation": None})):
+        decision = decided(target=target, **options)
+        assert (decision.kind, decision.reason) == ("error" if not options else "xla", "they were not built")
+        assert decision.call is not None, "a kernel could: tune asks"
+
+
+def test_one_decision_is_about_product_and_epilogue():
+    relu = Epilogue("relu")
+    together = decided(relu)
+    assert (together.kind, together.epilogue_reason, together.call.epilogue) == ("kernel", None, relu)
+    # Integers are finished by kernels with alpha 1 alone: the product is a kernel's, and XLA finishes it.
+    integers = {"dtype": "int8", "out_dtype": jnp.dtype("int32")}
+    apart = decided(Epilogue("relu", alpha=2.0), **integers)
+    assert (apart.kind, apart.call.epilogue, apart.request.epilogue) == ("kernel", None, None)
+    assert "alpha 1" in apart.epilogue_reason
+    nobody = decided(relu, dtype="int16", implementation=None)
+    assert (nobody.kind, nobody.cause) == ("xla", "capability")
+    assert nobody.epilogue_reason == "no kernel multiplies int16 by int16 into int16"
+    refused = decided(Epilogue("relu", alpha=2.0), **integers, batch_invariant=True)
+    assert refused.kind == "error"
+    assert "the epilogue of mk,kn->mn on int8[64, 96]" in refused.error()
+
+
+def test_xla_takes_the_epilogue_along_where_it_is_faster(monkeypatch):
+    monkeypatch.setattr("jax_moye._selection.decide.xla_us", lambda *args, **kwargs: 0.1)
+    decision = decided(Epilogue("relu"), implementation=None)
+    assert (decision.kind, decision.cause, decision.source) == ("xla", "time", "model")
+    assert decision.reason == decision.epilogue_reason
+    assert decision.request.epilogue is not None
+    assert decision.predicted.xla == 0.1
+
+
+@pytest.mark.parametrize(("by", "level"), [("measured", 1 / 0.99), ("predicted", 1.2)])
+def test_how_much_faster_xla_must_be(by, level):
+    assert not xla_wins(level * 0.999, 1.0, by)
+    assert xla_wins(level * 1.001, 1.0, by)
+    assert not xla_wins(0.5, 1.0, by)
+
+
+def test_as_many_transposes_as_a_kernel_takes():
+    swapped = ((96, 64), (32, 96))
+    decision = decided(shapes=swapped, permutations=((1, 0), (1, 0)))
+    assert [x.permutation for x in decision.call.operands] == [(1, 0), (1, 0)]
+    one_order = next((c for c in CONFIGS if c.dtype == "e4m3" and c.orders == ("NT",)), None)
+    if one_order is None:
+        pytest.skip("no config of one order in this build")
+    fields = {"dtype": "float8_e4m3fn", "out_dtype": jnp.dtype("float32"), "config": one_order.name}
+    taken = decided(shapes=swapped, permutations=((1, 0), (1, 0)), **fields)
+    assert [x.permutation for x in taken.call.operands] == [None, (1, 0)]
+    assert taken.problem.order == "NT"
+
+
+def test_errors_name_the_contract():
+    decision = decided(dtype="int16")
+    assert decision.error() == f"implementation='moye': {decision.reason}"
+    assert decision.error("it") == f"implementation='moye': it: {decision.reason}"
+    invariant = decided(dtype="int16", implementation=None, batch_invariant=True)
+    assert invariant.error("x @ y").endswith(f"and no kernel of ours computes x @ y: {invariant.reason}")
+    left = left_to_xla(invariant.request, "place", "two devices", "cuda")
+    assert (left.kind, left.reason) == ("error", "two devices")

@@ -11,9 +11,7 @@ from jax import lax
 from python.support import FUSED_TARGET, TARGET, lowered_text
 
 import jax_moye
-from jax_moye._kernels import ffi
 from jax_moye._primitives.contraction import contract
-from jax_moye._selection import decide
 from jax_moye._selection.cost import predicted_split_us, predicted_us
 from jax_moye._selection.problem import make_problem
 from jax_moye._selection.ranking import select
@@ -60,15 +58,6 @@ KERNELS: dict[str, dict] = {
     "int16": {},
     "complex64": {},
 }
-
-
-@pytest.fixture
-def kernels_are_there(monkeypatch):
-    """As on a machine whose jax_moye was built with nvcc, and as if nobody knew how fast XLA is: see test_cost.py."""
-    monkeypatch.setattr(decide, "xla_us", lambda *args, **kwargs: None)
-    monkeypatch.setattr(ffi, "why_unavailable", lambda platform: None)
-    monkeypatch.setattr(ffi, "register", lambda platform: None)
-    jax.clear_caches()
 
 
 def launches(text: str) -> list[str]:

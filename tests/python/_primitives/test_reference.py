@@ -1,0 +1,53 @@
+"""What XLA computes of a contraction: lax.dot_general's form of a specification, and the dtypes asked of it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_moye._primitives.reference import lax_aval, lax_form, lax_result_dtype, reference
+
+
+@pytest.mark.parametrize(
+    "spec", ["mk,kn->mn", "km,nk->nm", "bmk,kn->bmn", "mk,bkn->mbn", "abmk,bakn->nmab", "k,k->", "m,n->nm", "bm,bm->bm"]
+)
+@pytest.mark.parametrize("beta", [0.0, 1.0, -2.0])
+def test_it_is_numpys_einsum(rng, spec, beta):
+    sizes = dict(a=2, b=3, m=4, n=5, k=6)
+    lhs, rhs, out = spec.replace("->", ",").split(",")
+    x, y, c = (rng.integers(-3, 4, [sizes[label] for label in labels]).astype(np.float32) for labels in (lhs, rhs, out))
+    more = (c,) if beta else ()
+    expected = np.einsum(spec, x, y) + beta * c
+    actual = reference(x, y, *more, spec=spec, out_dtype=jnp.float32, precision=None, beta=beta)
+    np.testing.assert_array_equal(actual, expected)
+
+
+def test_a_form_is_a_dot_general_and_a_permutation():
+    dimension_numbers, permutation = lax_form("bmk,kn->nbm")
+    assert dimension_numbers == (((2,), (0,)), ((), ()))
+    assert permutation == (2, 0, 1)  # of b, m, n
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "out", "asked"),
+    [
+        ("bfloat16", "bfloat16", "bfloat16", "bfloat16"),
+        ("bfloat16", "bfloat16", "float32", "float32"),
+        ("float32", "float32", "bfloat16", "float32"),  # in bfloat16 lax would round the operands
+        ("bfloat16", "float32", "bfloat16", "float32"),
+        ("int8", "int8", "int32", "int32"),
+        ("float8_e4m3fn", "float8_e4m3fn", "float32", "float32"),
+    ],
+)
+def test_the_dtype_that_is_asked_of_lax(lhs, rhs, out, asked):
+    assert jnp.dtype(lax_result_dtype(jnp.dtype(lhs), jnp.dtype(rhs), jnp.dtype(out))) == jnp.dtype(asked)
+
+
+def test_types_are_asked_once_and_errors_are_laxs():
+    dimension_numbers, _ = lax_form("mk,kn->mn")
+    params = dict(dimension_numbers=dimension_numbers, precision=None, preferred_element_type=None, out_sharding=None)
+    a, b, wrong = (jax.typeof(jnp.ones(shape)) for shape in ((2, 3), (3, 4), (5, 4)))
+    assert lax_aval(a, b, **params).shape == (2, 4)
+    assert lax_aval(a, b, **params) is lax_aval(a, b, **params)
+    with pytest.raises(TypeError, match="contracting dimensions"):
+        lax_aval(a, wrong, **params)
