@@ -162,24 +162,6 @@ class TestRun:
         assert "no GPU" in capsys.readouterr().err
 
 
-def test_emulator(tmp_path, capsys):
-    out = tmp_path / "out.json"
-    assert cli.main(["bench", "--emulator", "--out", str(out)]) == 0
-    report = json.loads(out.read_text())
-    assert report["emulated"] is True
-    assert [(row["batch"], row["m"], row["dtype"], row["correct"]) for row in report["rows"]] == [
-        (1, 64, "bf16", True),
-        (2, 32, "f32", True),
-    ]
-    assert all(row["ratio_ci"][0] <= row["ratio"] <= row["ratio_ci"][1] for row in report["rows"])
-    printed = capsys.readouterr().out
-    assert "emulated: its times say nothing about a GPU" in printed
-    assert "own: geometric mean of the ratios" in printed
-    assert "S1   1x64x48x40 NN bf16" in printed
-    assert "race checker on" in printed
-    assert "CPU time per launch" in printed
-
-
 def test_wrong_names(capsys):
     quick = ["bench", "--interpret", "--shape", "8x8x8:bf16"]
     assert cli.main([*quick, "--config", "sm80_nothing"]) == 1
