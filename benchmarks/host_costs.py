@@ -34,6 +34,7 @@ from jax import lax
 
 import jax_moye
 from jax_moye._kernels import ffi
+from jax_moye._kernels.dtypes import numpy_dtype
 from jax_moye._selection.problem import GemmProblem, make_problem
 from jax_moye._selection.ranking import select
 
@@ -156,7 +157,7 @@ def handler_us(library: ctypes.CDLL, calls: int = 200) -> dict[str, float]:
     none = int64s([0, 0, 0])
     epilogue = dict(activation="none", alpha=np.float64(1), beta=np.float64(1), operands="c", c_strides=none + 1)
     epilogue |= dict(bias_strides=none, residual_strides=none)
-    dtype = {"f64": jnp.float64, "bf16": jnp.bfloat16, "f16": jnp.float16}.get(jax_moye.configs()[0].dtype, jnp.float32)
+    dtype = numpy_dtype(jax_moye.configs()[0].dtype)
     a = jnp.ones((size, size), dtype)
     results = (jax.ShapeDtypeStruct(a.shape, a.dtype), jax.ShapeDtypeStruct((0,), jnp.uint8))
 
