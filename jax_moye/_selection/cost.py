@@ -72,7 +72,7 @@ def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> 
     """Microseconds that `config` takes for `problem`, a lower bound of what it needs of the memory included.
 
     Args:
-      config: a row of the table that can compute the problem.
+      config: one that can compute the problem.
       problem: what it computes.
       arch: the GPU's, e.g. 90; None where it is not known.
     """
@@ -82,43 +82,43 @@ def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> 
 def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
     """predicted_us by its terms; the arguments are the same."""
     multiprocessors = MULTIPROCESSORS.get(arch, _USUAL_MULTIPROCESSORS)
-    row = _of_row(config)
-    resident, stores, launch = row.resident, row.stores_us, row.launch_us
+    known = _of_config(config)
+    resident, stores, launch = known.resident, known.stores_us, known.launch_us
     batch, m, n, k = problem.batch, problem.m, problem.n, problem.k
     out = ITEM_BYTES[problem.out_dtype]
 
     # -(-x // y) rounds up: math.ceil of a quotient would take a tenth of a selection's time, and so would names below.
-    tiles = batch * -(-m // row.cluster_m) * -(-n // row.cluster_n) * row.cluster
-    waves = -(-tiles // (int(multiprocessors * row.usable) * resident))
-    launch += row.wave_us * (waves - 1)
+    tiles = batch * -(-m // known.cluster_m) * -(-n // known.cluster_n) * known.cluster
+    waves = -(-tiles // (int(multiprocessors * known.usable) * resident))
+    launch += known.wave_us * (waves - 1)
     # CTAs that share a multiprocessor share its speed.
     in_turn = waves * min(resident, -(-tiles // multiprocessors))
-    k_tiles = -(-k // row.tile_k)
-    products = row.k_tile_us * k_tiles
+    k_tiles = -(-k // known.tile_k)
+    products = known.k_tile_us * k_tiles
     if m < _FEW_ROWS:
-        products *= 1 + row.few_rows * (1 - m / _FEW_ROWS)
+        products *= 1 + known.few_rows * (1 - m / _FEW_ROWS)
     if problem.d_strides[1] * out % 16 and m > 1:
-        stores *= row.odd_stores
-    if problem.epilogue and row.finish_us:
-        stores = row.finish_us
+        stores *= known.odd_stores
+    if problem.epilogue and known.finish_us:
+        stores = known.finish_us
     products *= in_turn
     stores *= in_turn
     compute = products + stores
 
-    streamed = batch * ((m + n) * k * row.item / _READ_BYTES_PER_US + m * n * out / _WRITE_BYTES_PER_US)
-    memory = max(streamed, waves * k_tiles * row.latency_us)
+    streamed = batch * ((m + n) * k * known.item / _READ_BYTES_PER_US + m * n * out / _WRITE_BYTES_PER_US)
+    memory = max(streamed, waves * k_tiles * known.latency_us)
 
     # Loads and products overlap, but not perfectly: of two kernels bound by the memory the one with less to compute.
     exposed = 0.05 * min(compute, streamed)
-    pack = _pack_us(problem) if row.packs else 0.0
+    pack = _pack_us(problem) if known.packs else 0.0
     hidden = min(compute, memory) - exposed
-    us = (launch + max(compute, memory) + exposed + pack) * row.factor
+    us = (launch + max(compute, memory) + exposed + pack) * known.factor
     return Terms(
-        launch, products, stores, memory, hidden, pack, row.factor, us, multiprocessors, resident, tiles, waves
+        launch, products, stores, memory, hidden, pack, known.factor, us, multiprocessors, resident, tiles, waves
     )
 
 
-class _OfRow(NamedTuple):
+class _OfConfig(NamedTuple):
     """What does not depend on the problem."""
 
     resident: int  # CTAs on one multiprocessor
@@ -141,13 +141,13 @@ class _OfRow(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def _of_row(config: GemmConfig) -> _OfRow:
+def _of_config(config: GemmConfig) -> _OfConfig:
     speed = facts_of(config.kernel).speed
     tile_m, tile_n, tile_k = config.tile
     tile = (tile_m, tile_n, config.cluster)
     slower = speed.by_tile.get(tile, 1.0) * speed.by_alignment.get(config.alignment, 1.0)
     products_per_us = speed.products_per_us * speed.by_dtype.get(config.dtype, 1)
-    return _OfRow(
+    return _OfConfig(
         resident=_resident(config),
         cluster_m=config.cluster_tile[0],
         cluster_n=config.cluster_tile[1],

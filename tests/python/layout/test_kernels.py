@@ -112,13 +112,13 @@ def changed(speed, **fields):
     ]
 
     def predictions(speed):
-        cost._of_row.cache_clear()
+        cost._of_config.cache_clear()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cost, "facts_of", lambda kernel: KernelFacts(speed=speed))
             return [cost.terms(row, p, 90) for row in rows for p in problems]
 
     before, after = predictions(speed), predictions(speed._replace(**fields))
-    cost._of_row.cache_clear()
+    cost._of_config.cache_clear()
     return before != after
 
 
