@@ -172,3 +172,23 @@ def test_rooms_export_nothing_of_others():
 @pytest.mark.parametrize("name", modules())
 def test_files_are_short(name):
     assert len(modules()[name].read_text().splitlines()) <= MOST_LINES
+
+
+# Files whose tests have other names: those of the surface and of the whole.
+TESTED_AS = {
+    "__main__": "tests/python/test_main.py",
+    "_checkout": "tests/build/test_checkout.py",
+    "_compat": "tests/python/test_compat.py",
+    "_format": "tests/python/test_format.py",
+    "checkpoint_policies": "tests/python/_api/test_checkpoint_policies.py",
+}
+
+
+@pytest.mark.parametrize("name", [name for name, path in modules().items() if path.name != "__init__.py"])
+def test_every_module_has_a_file_of_tests(name):
+    """Of its own name in the folder of its room; layouts are tested by law and by oracle, kernels' facts all alike."""
+    _, *folders, module = name.split(".")
+    if folders[:1] == ["layout"]:
+        return
+    path = TESTED_AS.get(module, "") if not folders else "/".join(["tests/python", *folders, f"test_{module}.py"])
+    assert (PACKAGE.parent / path).is_file(), path

@@ -1,0 +1,105 @@
+"""The touch points with JAX that depend on its version: each says what it says, on whichever JAX is installed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.interpreters import mlir
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from python.support import lowered_text
+
+from jax_moye import _compat
+
+
+def explicit_mesh() -> AbstractMesh:
+    return AbstractMesh((2, 4), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+
+
+def test_canonical_sharding():
+    assert _compat.canonical_sharding(None) is None
+    with pytest.raises(ValueError, match="needs a mesh"):
+        _compat.canonical_sharding(PartitionSpec("x"))
+    with pytest.raises(TypeError, match="out_sharding is None, a"):
+        _compat.canonical_sharding("x")
+    mesh = explicit_mesh()
+    with jax.sharding.use_abstract_mesh(mesh):
+        assert _compat.canonical_sharding(PartitionSpec("x")) == NamedSharding(mesh, PartitionSpec("x"))
+
+
+def test_permuted_specs_are_as_long_as_the_order():
+    assert _compat.permute_spec(PartitionSpec("x", "y"), (1, 0)) == PartitionSpec("y", "x")
+    assert _compat.permute_spec(PartitionSpec("x"), (2, 0, 1)) == PartitionSpec(None, "x", None)
+    assert not _compat.has_partial_sums(PartitionSpec("x"))
+
+
+def test_the_type_in_front_of_a_transpose():
+    mesh = explicit_mesh()
+    aval = _compat.local_aval((3, 4, 6), jnp.float32)
+    aval = aval.update(sharding=NamedSharding(mesh, PartitionSpec(None, "y", "x")))
+    source = _compat.source_aval(aval, (2, 0, 1))  # aval is transpose(source, (2, 0, 1))
+    assert source.shape == (4, 6, 3)
+    assert tuple(source.sharding.spec) == ("y", "x", None)
+
+
+def test_outside_of_shard_map_nothing_varies():
+    x = jnp.ones(3)
+    assert _compat.varying_axes(x) == frozenset()
+    assert _compat.match_varying(x, x)[0] is x
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_broadcast_batch(dim):
+    x = np.arange(6.0).reshape(2, 3)
+    found = _compat.broadcast_batch(jnp.asarray(x), 4, dim, None)
+    np.testing.assert_array_equal(found, np.broadcast_to(np.expand_dims(x, dim), found.shape))
+    assert found.shape[dim] == 4
+
+
+def test_dead_code_is_dropped_inside_of_loops_too():
+    def fun(x):
+        jnp.sin(x)
+        return lax.fori_loop(0, 3, lambda _, y: (jnp.cos(y), y + 1)[1], x)
+
+    text = str(_compat.without_dead_code(jax.make_jaxpr(fun)(1.0).jaxpr))
+    assert "sin" not in text
+    assert "cos" not in text
+    assert "add" in text
+
+
+def test_what_a_lowering_rule_sees():
+    """A rule that is not cacheable sees the transpose in front of its operand, the platform, and where it runs."""
+    seen = []
+    probe_p = jax.extend.core.Primitive("probe")
+    probe_p.def_abstract_eval(lambda x: x)
+
+    def rule(ctx, x):
+        _, permutation = _compat.transposed_source(x)
+        exported = _compat.is_exported(ctx)
+        seen.append(
+            (permutation, _compat.platforms(ctx), _compat.why_not_local(ctx), exported, _compat.mesh_of_types(ctx))
+        )
+        return [x]
+
+    mlir.register_lowering(probe_p, rule, cacheable=False)
+    lowered_text(lambda x: probe_p.bind(lax.transpose(x, (1, 0))), jnp.ones((2, 3)), platform="cpu")
+    lowered_text(lambda x: probe_p.bind(x), jnp.ones((2, 3)), platform="cuda")
+    assert seen == [((1, 0), ("cpu",), None, False, None), (None, ("cuda",), None, False, None)]
+
+
+def test_lax_itself_ends_with_its_block():
+    taken = []
+    put_back = _compat.hook_dot_general(
+        lambda original, *operands: taken.append(operands[0].shape) or original(*operands[:2], **operands[2])
+    )
+    try:
+        a = jnp.ones((2, 3))
+        with _compat.lax_itself():
+            jax.make_jaxpr(lambda a: lax.dot(a, a.T))(a)
+        assert taken == []
+        jax.make_jaxpr(lambda a: lax.dot(a, a.T))(a)
+        assert taken == [(2, 3)]
+    finally:
+        put_back()
+    jax.make_jaxpr(lambda a: lax.dot(a, a.T))(a)
+    assert len(taken) == 1
