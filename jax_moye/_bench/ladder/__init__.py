@@ -13,6 +13,7 @@ The efficiency against the number of stages (`--stages`) is measured on a GPU. W
 """
 
 from jax_moye._bench.ladder.chart import stages_svg as stages_svg
+from jax_moye._bench.ladder.counting import SHAPE as SHAPE
 from jax_moye._bench.ladder.counting import compare as compare
 from jax_moye._bench.ladder.counting import count as count
 from jax_moye._bench.ladder.rung_configs import RUNGS as RUNGS
