@@ -134,8 +134,10 @@ def _excess(result: Any, exact: Any, magnitude: Any, parts: Any, tolerance: Tole
     error = jnp.abs(result.astype(jnp.float64) - exact)
     if jnp.issubdtype(result.dtype, jnp.floating):
         bound = bound + unit(result.dtype) * jnp.abs(exact) + float(jnp.finfo(result.dtype).tiny)
-        # What overflows the result's dtype has no error.
-        error = jnp.where(jnp.isfinite(exact.astype(result.dtype)), error, 0.0)
+        # Where float64's result overflows the dtype, what it becomes there has no error: infinity, of some dtypes NaN.
+        stored = exact.astype(result.dtype)
+        is_same = (result == stored) | (jnp.isnan(result) & jnp.isnan(stored))
+        error = jnp.where(~jnp.isfinite(stored) & is_same, 0.0, error)
     # Exact integers have no room for an error.
     ratio = jnp.where(error == 0, 0.0, error / bound)
     return jnp.max(jnp.where(jnp.isnan(ratio), jnp.inf, ratio), initial=0.0)

@@ -119,6 +119,14 @@ def test_what_overflows_the_result_has_no_error():
     reference = Reference(jnp.array([1e6, 1.0]), jnp.array([1e6, 1.0]))
     assert reference.excess(jnp.array([np.inf, 1.0], jnp.float16), Tolerance(0.0)) == 0
     assert reference.excess(jnp.array([np.inf, np.inf], jnp.float16), Tolerance(0.0)) == np.inf
+    # 8-bit floats of this kind have no infinity.
+    assert reference.excess(jnp.array([np.nan, 1.0], jnp.float8_e4m3fn), Tolerance(0.0)) == 0
+
+
+@pytest.mark.parametrize("wrong", [np.nan, -np.inf, 3.0])
+def test_what_overflows_is_not_anything(wrong):
+    reference = Reference(jnp.array([1e6, 1.0]), jnp.array([1e6, 1.0]))
+    assert reference.excess(jnp.array([wrong, 1.0], jnp.float16), Tolerance(0.0)) > 1
 
 
 def test_bits():
