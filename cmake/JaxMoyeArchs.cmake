@@ -53,6 +53,35 @@ function(jax_moye_limit_archs out)
   set(${out} "${kept}" PARENT_SCOPE)
 endfunction()
 
+# jax_moye_cuda_configs(<out>): the configs that match JAX_MOYE_CUDA_CONFIGS and have an architecture to be compiled for.
+# Those of sm90_* are left out of a build for sm_80 alone; says so.
+function(jax_moye_cuda_configs out)
+  set(kept "")
+  set(dropped 0)
+  set(wanted ${JAX_MOYE_BUILT_CONFIGS})
+  if(JAX_MOYE_CUDA_CONFIGS)
+    list(FILTER wanted INCLUDE REGEX "${JAX_MOYE_CUDA_CONFIGS}")
+    if(NOT wanted)
+      message(FATAL_ERROR "jax_moye: JAX_MOYE_CUDA_CONFIGS=${JAX_MOYE_CUDA_CONFIGS} matches none of the configs of this build")
+    endif()
+    list(LENGTH wanted number)
+    message(STATUS "jax_moye: ${number} configs are compiled for CUDA")
+  endif()
+  foreach(config IN LISTS wanted)
+    jax_moye_family(family "${JAX_MOYE_KERNEL_${config}}" "${JAX_MOYE_DTYPE_${config}}")
+    jax_moye_limit_archs(archs ${JAX_MOYE_${family}_ARCHS})
+    if(archs)
+      list(APPEND kept "${config}")
+    else()
+      math(EXPR dropped "${dropped} + 1")
+    endif()
+  endforeach()
+  if(dropped)
+    message(STATUS "jax_moye: ${dropped} configs have no code for the architectures ${JAX_MOYE_CUDA_ARCHS} and are left out")
+  endif()
+  set(${out} "${kept}" PARENT_SCOPE)
+endfunction()
+
 # jax_moye_generate_code(<out> <oldest> <arch>...): nvcc's option that compiles PTX for a family's oldest architecture, and
 # machine code from it for each of the list. The PTX is kept where that architecture is asked for, for GPUs newer than
 # these; PTX of sm_90a serves no other GPU and is not.

@@ -1,6 +1,6 @@
 # Whether and how the CUDA kernels are built. Says so in one line, and sets JAX_MOYE_HAVE_CUDA.
 
-include(JaxMoyeArchs) # -> JAX_MOYE_<family>_ARCHS, jax_moye_family(), jax_moye_limit_archs()
+include(JaxMoyeArchs) # -> JAX_MOYE_<family>_ARCHS, jax_moye_family(), jax_moye_limit_archs(), ...
 
 # The build backend asks the same program what to download.
 set(_toolkit "${PROJECT_BINARY_DIR}/cuda-toolkit")
@@ -53,26 +53,6 @@ set(CMAKE_CUDA_ARCHITECTURES 80-real) # of CMake's own compiler check; every tar
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 
-# jax_moye_cuda_configs(<out>): the configs that have an architecture to be compiled for. Those of sm90_* are left out of a
-# build for sm_80 alone; says so.
-function(jax_moye_cuda_configs out)
-  set(kept "")
-  set(dropped 0)
-  foreach(config IN LISTS JAX_MOYE_BUILT_CONFIGS)
-    jax_moye_family(family "${JAX_MOYE_KERNEL_${config}}" "${JAX_MOYE_DTYPE_${config}}")
-    jax_moye_limit_archs(archs ${JAX_MOYE_${family}_ARCHS})
-    if(archs)
-      list(APPEND kept "${config}")
-    else()
-      math(EXPR dropped "${dropped} + 1")
-    endif()
-  endforeach()
-  if(dropped)
-    message(STATUS "jax_moye: ${dropped} configs have no code for the architectures ${JAX_MOYE_CUDA_ARCHS} and are left out")
-  endif()
-  set(${out} "${kept}" PARENT_SCOPE)
-endfunction()
-
 # jax_moye_cuda_kernels(<target> <file>...): an object library of configs, each compiled for its family's architectures. A spill,
 # a stack frame, a warning or an advisory of ptxas is an error.
 function(jax_moye_cuda_kernels target)
@@ -95,7 +75,8 @@ function(jax_moye_cuda_kernels target)
 endfunction()
 
 # jax_moye_inspect_kernels(<module> <kernels>): after linking, the registers of each config into _registers.json, which is
-# installed beside the module, and, where a disassembler is found, the rules of tools/sass_rules.json on the machine code.
+# installed beside the module, and, where a disassembler is found, the rules of tools/sass_rules.json on the machine code. What
+# was counted for them stays in <build>/sass_counts.json, for the tests.
 function(jax_moye_inspect_kernels module kernels)
   set(registers "${PROJECT_BINARY_DIR}/_registers.json")
   set(python "${Python_EXECUTABLE}")
@@ -114,12 +95,14 @@ function(jax_moye_inspect_kernels module kernels)
     return()
   endif()
   set(subset "")
-  if(JAX_MOYE_CONFIGS_LEFT_OUT)
+  if(JAX_MOYE_CONFIGS_LEFT_OUT OR JAX_MOYE_CUDA_CONFIGS)
     set(subset --subset)
   endif()
+  target_link_options(${module} PRIVATE -Wl,--build-id=sha1) # by which the counts are known to be this module's
   add_custom_command(
     TARGET ${module}
     POST_BUILD
-    COMMAND "${python}" "${PROJECT_SOURCE_DIR}/tools/check_sass.py" ${subset} "$<TARGET_FILE:${module}>"
+    COMMAND "${python}" "${PROJECT_SOURCE_DIR}/tools/check_sass.py" ${subset} --keep
+            "${PROJECT_BINARY_DIR}/sass_counts.json" "$<TARGET_FILE:${module}>"
     VERBATIM)
 endfunction()

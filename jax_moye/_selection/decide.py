@@ -245,7 +245,7 @@ def _find_kernel(request: Request, operands: Operands, target: LoweringTarget) -
     if request.config is not None:
         config = find_config(request.config)
         if target.platform == "cuda" and config not in target.configs:
-            raise ConfigError(f"config {config.name!r} is not in this build, which has no code of its architecture")
+            raise ConfigError(f"config {config.name!r} is not in this build for CUDA")
         arithmetics = [arithmetic_of_config(config, dtype, request.precision, may_split)]
     else:
         arithmetics = possible_arithmetics(dtype, request.precision, target.platform, may_split)

@@ -190,6 +190,39 @@ message("${{flag}}")"""
     assert run.stderr.strip() == f"--generate-code=arch={code}"
 
 
+def cuda_configs(folder, **variables):
+    """The configs that a build with these variables compiles for CUDA, on stderr."""
+    script = """set(PROJECT_BINARY_DIR build)
+include(JaxMoyeConfigs)
+include(JaxMoyeArchs)
+jax_moye_cuda_configs(configs)
+message("${configs}")"""
+    return run_cmake(folder, script, PROJECT_SOURCE_DIR=ROOT, **variables)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "archs", "kept"),
+    [
+        ("", "", "sm80_multistage_s8_64x64x64_s3_a1;simt_tiled_f32_64x64x8_s1_a4;sm90_split_k_bf16_64x64x64_s6_c1x4_a16"),
+        ("_a1$|^sm90_", "", "sm80_multistage_s8_64x64x64_s3_a1;sm90_split_k_bf16_64x64x64_s6_c1x4_a16"),
+        ("_a1$|^sm90_", "80", "sm80_multistage_s8_64x64x64_s3_a1"),
+        ("_bf16_", "80", ""),  # no architecture is left for it
+    ],
+)
+def test_configs_for_cuda(tmp_path, wanted, archs, kept):
+    """Those that JAX_MOYE_CUDA_CONFIGS finds among the configs of the build, if they have an architecture."""
+    built = "^sm80_multistage_s8_64x64x64_s3_a1$|^simt_tiled_f32_64|^sm90_split_k_bf16_64x64x64_s6_c1x4"
+    run = cuda_configs(tmp_path, JAX_MOYE_CONFIGS=built, JAX_MOYE_CUDA_CONFIGS=wanted, JAX_MOYE_CUDA_ARCHS=archs)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr.strip() == kept
+
+
+def test_no_config_for_cuda(tmp_path):
+    run = cuda_configs(tmp_path, JAX_MOYE_CONFIGS="^simt_", JAX_MOYE_CUDA_CONFIGS="^sm80_")
+    assert run.returncode != 0
+    assert "JAX_MOYE_CUDA_CONFIGS=^sm80_ matches none of the configs" in " ".join(run.stderr.split())
+
+
 @pytest.mark.parametrize("wanted", ["75", "130"])
 def test_no_architecture_left(tmp_path, wanted):
     script = 'include(JaxMoyeArchs)\njax_moye_limit_archs(archs ${JAX_MOYE_PORTABLE_ARCHS})\nmessage("[${archs}]")'

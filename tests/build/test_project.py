@@ -13,9 +13,11 @@ import pytest
 
 import jax_moye
 from jax_moye.__main__ import main
+from jax_moye._kernels.config_names import parse_row, rows_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+CONFIGS, CUDA_CONFIGS = "JAX_MOYE_CONFIGS", "JAX_MOYE_CUDA_CONFIGS"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -55,6 +57,18 @@ def test_ci_runs_readmes_test_command(tmp_path):
         ".venv/bin/pytest ",
     ]
     assert f"+ {command('test')}" in run.stdout
+
+
+def test_what_ci_compiles_for_cuda():
+    """Fewer configs than for the emulator, and no kernel, dtype, alignment or cluster less."""
+    text = (ROOT / ".ci" / "run").read_text().replace("\\\n", "")
+    emulated, compiled = (re.search(rf'^{name}="(.*)"$', text, re.MULTILINE)[1] for name in (CONFIGS, CUDA_CONFIGS))
+    rows = [parse_row(row) for row in rows_of((ROOT / "cuda/gemm/configs.h").read_text())]
+    rows = [row for row in rows if re.search(emulated, row.name)]
+    kept = [row for row in rows if re.search(compiled, row.name)]
+    for what in ("dtype", "accumulator", "alignment"):
+        assert {(row.kernel, getattr(row, what)) for row in rows} == {(row.kernel, getattr(row, what)) for row in kept}
+    assert {(row.kernel, row.cluster == (1, 1)) for row in rows} == {(row.kernel, row.cluster == (1, 1)) for row in kept}
 
 
 def test_ci_refuses_a_readme_without_the_command(tmp_path):

@@ -34,7 +34,29 @@ def x64():
 
 
 @pytest.fixture
-def places(tmp_path, monkeypatch):
+def every_config_is_built():
+    """For a GPU too: a build's module may have fewer configs than the emulator (JAX_MOYE_CUDA_CONFIGS)."""
+    import jax
+
+    import jax_moye
+    from jax_moye._kernels import ffi
+    from jax_moye._selection.capability import usable_configs
+
+    built, names = ffi.built, frozenset(config.name for config in jax_moye.configs())
+
+    def forget():
+        usable_configs.cache_clear()
+        jax.clear_caches()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ffi, "built", lambda platform: built(platform) and names)
+        forget()
+        yield
+    forget()
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch, every_config_is_built):
     """An H200 is assumed: an empty cache, no tables in the package, and a driver."""
     from jax_moye._kernels import ffi
     from jax_moye._selection import measurements
@@ -54,7 +76,7 @@ def places(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def kernels_are_there(monkeypatch):
+def kernels_are_there(monkeypatch, every_config_is_built):
     """As on a machine whose jax_moye was built with nvcc, and as if nobody knew how fast XLA is."""
     import jax
 

@@ -77,7 +77,7 @@ PAGE = pathlib.Path(__file__).parents[3] / "docs" / "how_selection_works.md"
 
 
 @pytest.mark.skipif(not PAGE.exists(), reason="no docs beside the tests")
-def test_the_page_does_what_it_shows():
+def test_the_page_does_what_it_shows(every_config_is_built):
     outcome = doctest.testfile(str(PAGE), module_relative=False)
     assert outcome.attempted > 10
     assert outcome.failed == 0

@@ -20,7 +20,10 @@ from jax_moye._selection import capability
 matmul = functools.partial(jax_moye.matmul, implementation="moye")
 
 # The tests speak of programs for another machine's GPU.
-pytestmark = pytest.mark.skipif(_compat.cuda_arch() is not None, reason="there is a GPU: tests/gpu runs the programs")
+pytestmark = [
+    pytest.mark.skipif(_compat.cuda_arch() is not None, reason="there is a GPU: tests/gpu runs the programs"),
+    pytest.mark.usefixtures("every_config_is_built"),
+]
 
 
 def bf16(*shape):

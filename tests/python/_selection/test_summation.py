@@ -101,9 +101,8 @@ def test_one_summation_serves_all_sizes(dtype, accumulator, out_dtype, arch):
 
 
 @pytest.mark.parametrize("arch", [80, 90])
-def test_programs_for_a_gpu(arch):
+def test_programs_for_a_gpu(arch, every_config_is_built):
     """Lowered here, for a GPU that need not be here: with the flag there is nobody else."""
-    jax.clear_caches()
     rows = {row.name for row in batch_invariant_configs("bf16", "bf16", "f32", arch, CONFIGS)}
     fun = functools.partial(jax_moye.matmul, batch_invariant=True)
     names = set()
