@@ -3,12 +3,14 @@
 //   jax_moye_gemm_v1         (a, b) -> (d, workspace)                          d = a b
 //   jax_moye_fused_gemm_v1   (a, b, [c, bias, residual]) -> (d, workspace, [preactivation])
 //                            preactivation = alpha (a b) + beta c + bias, d = activation(preactivation) + residual
+//   jax_moye_mark_v1         () -> (nothing of interest)   CUDA alone: an event on the stream, for whoever measures
 #pragma once
 
 #include "xla/ffi/api/c_api.h"
 
 inline constexpr char const* kGemmTarget = "jax_moye_gemm_v1";
 inline constexpr char const* kFusedGemmTarget = "jax_moye_fused_gemm_v1";
+inline constexpr char const* kMarkTarget = "jax_moye_mark_v1";
 
 extern "C" XLA_FFI_Error* JaxMoyeGemmCpu(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCpu(XLA_FFI_CallFrame* call_frame);
@@ -16,3 +18,4 @@ extern "C" XLA_FFI_Error* JaxMoyeGemmCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeMarkCuda(XLA_FFI_CallFrame* call_frame);

@@ -1,6 +1,7 @@
 // jax_moye._moye_cuda: the kernels compiled by nvcc. Importing it touches neither the driver nor a device.
 #include <nanobind/nanobind.h>
 
+#include "direct_cuda.h"
 #include "handlers.h"
 #include "module.h"
 
@@ -8,14 +9,17 @@ namespace nb = nanobind;
 
 NB_MODULE(_moye_cuda, module) {
   moye::add_common_functions(module);
+  moye::add_direct_product(module);
   module.def("handlers", [] {
-    nb::dict gemm, fused_gemm, targets;
+    nb::dict gemm, fused_gemm, mark, targets;
     gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCudaPrepare));
     gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCuda));
     fused_gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeFusedGemmCudaPrepare));
     fused_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeFusedGemmCuda));
+    mark["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeMarkCuda));
     targets[kGemmTarget] = gemm;
     targets[kFusedGemmTarget] = fused_gemm;
+    targets[kMarkTarget] = mark;
     return targets;
   });
 }

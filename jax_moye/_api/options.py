@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 
 import jax
 
-from jax_moye._api.types import Config, Implementation, Interpret
+from jax_moye._api.types import Autotune, Config, Implementation, Interpret
 from jax_moye._kernels.interpret import InterpretParams, canonical_interpret
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 IMPLEMENTATIONS = (None, "moye", "xla")
+AUTOTUNE = (None, "on", "cached", "off")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,12 +30,14 @@ class Options:
       batch_invariant: the bits of a row of the result depend neither on the other rows nor on their number.
       implementation: None, "moye" or "xla".
       interpret: how the emulator runs the kernel, None where none is asked for.
+      autotune: "on", "cached" or "off"; None: as JAX_MOYE_AUTOTUNE says.
     """
 
     deterministic: bool = False
     batch_invariant: bool = False
     implementation: Implementation = None
     interpret: InterpretParams | None = None
+    autotune: Autotune = None
 
     def parameters(self) -> dict[str, Any]:
         """The keyword arguments of `contract` that carry them."""
@@ -61,6 +64,7 @@ def options(
     batch_invariant: bool = _UNSET,
     implementation: Implementation = _UNSET,
     interpret: Interpret = _UNSET,
+    autotune: Autotune = _UNSET,
 ) -> OptionsBlock:
     """Options of all products of jax_moye that are traced in a block of code, or in a function.
 
@@ -75,6 +79,12 @@ def options(
         the operands are aligned. A product that no such kernel computes is an error.
       implementation: as in `matmul`; None leaves the choice to jax_moye.
       interpret: as in `matmul`; None and False mean no emulator.
+      autotune: how our kernels are chosen among themselves, and against XLA, where a program is lowered for the GPU of
+        this process. "on", the default: a product that this machine has not seen is measured, in some tenths of a
+        second, and XLA computes it unless a kernel of ours is at least 2 % faster; the next process finds what was
+        measured in the user's cache (docs/tuning.md). "cached": what the cache has counts, and nothing is measured.
+        "off": the package's tables and the model decide, alike on all machines of a kind, as they do under
+        deterministic=True. None: what the environment variable JAX_MOYE_AUTOTUNE says.
 
     Returns:
       A context manager, which may be entered again and also decorates functions.
@@ -96,6 +106,7 @@ def options(
         "batch_invariant": batch_invariant,
         "implementation": implementation,
         "interpret": interpret,
+        "autotune": autotune,
     }
     changes = {name: value for name, value in changes.items() if value is not _UNSET}
     _merge("options", Options(), changes)  # raises what is wrong with them in any block
@@ -182,6 +193,8 @@ def _merge(function: str, outer: Options, changes: dict[str, Any]) -> Options:
             raise TypeError(f"{function}: {name} is a bool, not {changes[name]!r}")
     if changes.get("implementation") not in IMPLEMENTATIONS:
         raise ValueError(f"{function}: implementation is None, 'moye' or 'xla', not {changes['implementation']!r}")
+    if changes.get("autotune") not in AUTOTUNE:
+        raise ValueError(f"{function}: autotune is 'on', 'cached', 'off' or None, not {changes['autotune']!r}")
     if "interpret" in changes:
         changes = changes | {"interpret": canonical_interpret(changes["interpret"])}
 

@@ -27,5 +27,6 @@ OutSharding = NamedSharding | PartitionSpec | None
 Config = str | GemmConfig | None
 Implementation = Literal["moye", "xla"] | None
 Interpret = bool | InterpretParams | None
+Autotune = Literal["on", "cached", "off"] | None
 Activation = Literal["relu", "gelu", "gelu_exact", "silu", "swish"] | Callable[[Any], Any] | None
 GateActivation = Activation | Literal["sigmoid"]

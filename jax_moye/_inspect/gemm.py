@@ -15,7 +15,7 @@ from jax_moye._kernels.configs import GemmConfig, facts_of
 from jax_moye._kernels.devices import Device
 from jax_moye._kernels.dtypes import ITEM_BYTES
 from jax_moye._selection import cost
-from jax_moye._selection.decide import Decision, Times
+from jax_moye._selection.decide import Decision, Source, Times
 from jax_moye._selection.epilogue import Epilogue
 from jax_moye._selection.problem import GemmProblem
 
@@ -102,11 +102,12 @@ class Gemm:
         return self.decision.call is not None and self.decision.call.split
 
     @property
-    def chosen_by(self) -> Literal["cache", "table", "model", "explicit"] | None:
+    def chosen_by(self) -> Source | None:
         """What chose the config.
 
-        "cache" or "table": it was measured, by the user or for the package, and so may XLA be; "model": it is predicted
-        to be the fastest; "explicit": the caller named it. None where XLA computes the product unmeasured.
+        "cache" or "measured": it was measured on this machine, and so may XLA be ("measured": no file took it);
+        "table": for the package; "model": it is predicted to be the fastest; "explicit": the caller named it. None
+        where XLA computes the product unmeasured.
         """
         is_measured = self.decision.measured is not None
         return self.decision.source if is_measured or self.config is not None else None
@@ -421,6 +422,7 @@ def _facts(gemm: Gemm) -> Iterator[tuple[str, str]]:
             "explicit": "named by the caller",
             "model": f"by the model the fastest of the {can} configs that can",
             "cache": "measured on this machine",
+            "measured": "measured by this process",
             "table": "measured for the package",
         }[gemm.chosen_by or "model"]
         launches = ", three launches: 3 x TF32" if gemm.split else ""

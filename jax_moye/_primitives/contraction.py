@@ -28,6 +28,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax_moye import _compat
 from jax_moye._kernels import ffi
 from jax_moye._primitives import sharding
+from jax_moye._primitives.autotune import measure_if_new
 from jax_moye._primitives.custom_call import run_kernel
 from jax_moye._primitives.reference import lax_aval, lax_form, lax_result_dtype, permute_sharding, reference
 from jax_moye._primitives.transposes import Permutations, operands_of, source, transposed
@@ -59,6 +60,7 @@ def contract(
     interpret,
     deterministic=False,
     batch_invariant=False,
+    autotune=None,
 ):
     """Binds the primitive: lhs rhs + beta c.
 
@@ -77,6 +79,7 @@ def contract(
       interpret: InterpretParams or None.
       deterministic: see Request.
       batch_invariant: likewise.
+      autotune: likewise.
 
     Raises:
       ValueError: c has not the result's shape, or beta is no integer and the result is one.
@@ -97,6 +100,7 @@ def contract(
         interpret=interpret,
         deterministic=deterministic,
         batch_invariant=batch_invariant,
+        autotune=autotune,
     )
 
 
@@ -184,7 +188,8 @@ def _transpose(cotangent, lhs, rhs, *c, spec, out_dtype, precision, beta, out_sh
     if ad.is_undefined_primal(lhs):
         cotangents[0] = bind(cotangent, rhs, f"{parsed.out},{parsed.rhs}->{parsed.lhs}", lhs)
     elif ad.is_undefined_primal(rhs):
-        cotangents[1] = bind(lhs, cotangent, f"{parsed.lhs},{parsed.out}->{parsed.rhs}", rhs)
+        # The cotangent first here, too, as lax has it: what XLA makes of a program may depend on that.
+        cotangents[1] = bind(cotangent, lhs, f"{parsed.out},{parsed.lhs}->{parsed.rhs}", rhs)
     if c and ad.is_undefined_primal(c[0]):
         cotangents[2] = _scaled(cotangent, beta)
     return cotangents
@@ -282,7 +287,7 @@ def decided_product(decision: Decision, request: Request, permutations: Permutat
       out_shape: of the result.
     """
     if decision.kind != "kernel" or decision.call is None:
-        return functools.partial(_xlas_product, request=request, permutations=permutations)
+        return functools.partial(xlas_product, request=request, permutations=permutations)
     ffi.register(platform)
     run = functools.partial(
         run_kernel, call=decision.call, request=request, permutations=permutations, out_shape=out_shape
@@ -290,7 +295,7 @@ def decided_product(decision: Decision, request: Request, permutations: Permutat
     return lambda *operands: run(*operands)[0]
 
 
-def _xlas_product(lhs, rhs, *c, request: Request, permutations: Permutations = (None, None), out_sharding=None):
+def xlas_product(lhs, rhs, *c, request: Request, permutations: Permutations = (None, None), out_sharding=None):
     lhs, rhs = transposed((lhs, rhs), permutations)
     of_request = {name: getattr(request, name) for name in ("spec", "out_dtype", "precision", "beta")}
     return reference(lhs, rhs, *c, **of_request, out_sharding=out_sharding)
@@ -298,7 +303,10 @@ def _xlas_product(lhs, rhs, *c, request: Request, permutations: Permutations = (
 
 def _lower_local(platform, ctx, *values, request: Request, permutations):
     operands = operands_of(ctx.avals_in, permutations)
-    decision = decide(request, operands, LoweringTarget.of_platform(platform))
+    target = LoweringTarget.of_platform(platform)
+    xla = functools.partial(xlas_product, request=request, permutations=permutations)
+    measure_if_new(request, operands, target, xla, dict.fromkeys(["c"][: len(values) - 2], ctx.avals_out[0].shape))
+    decision = decide(request, operands, target)
     heed(decision, operands)
     fun = decided_product(decision, request, permutations, platform, ctx.avals_out[0].shape)
     return mlir.lower_fun(fun, multiple_results=False)(ctx, *values)
@@ -341,7 +349,7 @@ def _lower_as_xlas(ctx, values, request: Request, out_sharding, cause, reason):
     """The contraction as XLA computes it, on several devices as on one, if it may."""
     for platform in _compat.platforms(ctx):
         heed(left_to_xla(request, cause, reason, platform), operands_of(ctx.avals_in, (None, None)))
-    fun = functools.partial(_xlas_product, request=request, out_sharding=out_sharding)
+    fun = functools.partial(xlas_product, request=request, out_sharding=out_sharding)
     return mlir.lower_fun(fun, multiple_results=False)(ctx, *values)
 
 

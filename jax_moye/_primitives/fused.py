@@ -31,6 +31,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax_moye import _compat
 from jax_moye._kernels import ffi
 from jax_moye._primitives import contraction
+from jax_moye._primitives.autotune import measure_if_new
 from jax_moye._primitives.contraction import contract, contract_p
 from jax_moye._primitives.custom_call import run_kernel
 from jax_moye._primitives.transposes import operands_of, source
@@ -288,7 +289,17 @@ def _lower_local(platform, ctx, *values, request: Request, preactivation: bool, 
     x_aval, w_aval, *_ = ctx.avals_in
     # A decision is about w as it is behind its conversion to x's dtype.
     operands = operands_of((x_aval, w_aval.update(dtype=x_aval.dtype)), permutations)
-    decision = decide(request, operands, LoweringTarget.of_platform(platform))
+    assert request.epilogue is not None
+    target = LoweringTarget.of_platform(platform)
+    of_request = {"spec": request.spec, "epilogue": request.epilogue, "out_dtype": jnp.dtype(request.out_dtype)}
+
+    def by_xla(x, w, *operands):
+        z = contraction.xlas_product(x, w, request=request.without_epilogue(x.dtype), permutations=permutations)
+        return _finish(z, *operands, **of_request, preactivation=False)[0]
+
+    shapes = {name: aval.shape for (name, _), aval in zip(request.epilogue.operands, ctx.avals_in[2:], strict=True)}
+    measure_if_new(request, operands, target, by_xla, shapes)
+    decision = decide(request, operands, target)
     out_shape = ctx.avals_out[0].shape
     call = decision.call
     if decision.kind == "kernel" and call is not None and call.epilogue is not None:
@@ -313,7 +324,6 @@ def _lower_local(platform, ctx, *values, request: Request, preactivation: bool, 
 
     def finished(x, w, *operands):
         z = product(x, w.astype(x.dtype))
-        of_request = {"spec": request.spec, "epilogue": request.epilogue, "out_dtype": jnp.dtype(request.out_dtype)}
         return _finish(z, *operands, **of_request, preactivation=preactivation)
 
     return mlir.lower_fun(finished, multiple_results=True)(ctx, *values)

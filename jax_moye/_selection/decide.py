@@ -39,21 +39,20 @@ from jax_moye._selection.request import Operands, Request, describe, label_sizes
 from jax_moye._selection.summation import batch_invariant_configs, reference_problem
 
 Kind = Literal["kernel", "xla", "nothing", "error"]
-Source = Literal["explicit", "cache", "table", "model"]
+Source = Literal["explicit", "measured", "cache", "table", "model"]
 # Why XLA computes a product, or nobody: the caller says so; no kernel can; XLA may be less precise than our kernels,
 # and faster for it; XLA is faster; our kernels do not run there; the config that was named cannot.
 Cause = Literal["caller", "capability", "precision", "time", "place", "config"]
 
-# XLA gets a product that a kernel of ours can compute where our time is more than this many times its own. Where both
-# were measured, that is what two runs differ by. Where both are predicted, it is room for the two models, which
-# together miss the measured ratios by 7 % (root mean square): 2.6 times that, so that products on which both are level
-# stay ours.
-_XLA_WINS_BY = {"measured": 1 / 0.99, "predicted": 1.2}
+# XLA gets a product that a kernel of ours can compute where our time is more than this many times its own, both
+# predicted. It is room for the two models, which together miss the measured ratios by 7 % (root mean square): 2.6 times
+# that, so that products on which both are level stay ours. Entry.is_won_by_ours has the rule for what was measured.
+_XLA_WINS_BY = 1.2
 
 
-def xla_wins(ours_us: float, xlas_us: float, by: Literal["measured", "predicted"]) -> bool:
-    """Whether XLA is so much faster that it computes the product."""
-    return ours_us > _XLA_WINS_BY[by] * xlas_us
+def xla_wins(ours_us: float, xlas_us: float) -> bool:
+    """Whether XLA is predicted to be so much faster that it computes the product."""
+    return ours_us > _XLA_WINS_BY * xlas_us
 
 
 class Times(NamedTuple):
@@ -333,7 +332,9 @@ def _best_config(
         return config, None
     if target.device is not None and not request.batch_invariant:
         variant = measurements.variant(request.epilogue, request.beta, split)
-        choice = measurements.find(problem, variant, target.device.kind, target.arch, target.configs)
+        # The same bits in every run: what one machine measured, and another did not, may not decide.
+        own = not request.deterministic and measurements.autotune_mode(request.autotune) != "off"
+        choice = measurements.find(problem, variant, target.device.kind, target.arch, target.configs, own)
         if choice is not None:
             return choice.config, choice
     return select(problem, target.arch, target.configs, request.batch_invariant), None
@@ -386,9 +387,7 @@ def _ours_or_xlas(request: Request, operands: Operands, target: LoweringTarget, 
     if request.config is not None:
         decision = decision._replace(source="explicit")
     elif choice is not None:
-        left, right = operands
-        signature = measurements.signature(left.dtype, right.dtype, request.out_dtype, request.precision)
-        measured = Times(choice.us, choice.entry.xla_us.get(signature))
+        measured = Times(choice.us, choice.entry.xla_us.get(_signature(request, operands)))
         decision = decision._replace(measured=measured, entry=choice.entry, source=choice.source)
 
     if not on_cuda and request.interpret is None:
@@ -402,7 +401,7 @@ def _ours_or_xlas(request: Request, operands: Operands, target: LoweringTarget, 
         if call.problem.dtype == "f32" and not wants_exact_f32(request.precision) and not is_three:
             reason = "f32 below precision 'high' may use TF32, and our f32 kernels do not"
             return _rather_xlas(decision, "precision", reason)
-        decision = _the_faster(decision, found, target.arch, is_three)
+        decision = _the_faster(decision, operands, found, target.arch, is_three)
         if decision.kind == "xla":
             return decision
     # A program may be lowered here for another machine whose jax_moye has the kernels, if the caller insists on them.
@@ -411,26 +410,34 @@ def _ours_or_xlas(request: Request, operands: Operands, target: LoweringTarget, 
     return decision
 
 
+def _signature(request: Request, operands: Operands) -> str:
+    left, right = operands
+    return measurements.signature(left.dtype, right.dtype, request.out_dtype, request.precision)
+
+
 def _rather_xlas(decision: Decision, cause: Cause, reason: str) -> Decision:
     """XLA computes what a kernel could, and no time says so."""
     return decision._replace(kind="xla", cause=cause, reason=reason, measured=None, entry=None, source=None)
 
 
-def _the_faster(decision: Decision, found: _Found, arch: int | None, is_three: bool) -> Decision:
+def _the_faster(decision: Decision, operands: Operands, found: _Found, arch: int | None, is_three: bool) -> Decision:
     """The decision of a kernel, or XLA where that was measured or is predicted to be faster.
 
     Args:
       decision: of the kernel.
-      found: likewise.
+      operands: lhs and rhs.
+      found: likewise, of the kernel.
       arch: of the GPU.
       is_three: f32 operands are three products for XLA, which it then computes less precisely, or was never timed at.
     """
     measured, entry = decision.measured, decision.entry
-    if measured is not None and measured.xla is not None and entry is not None and not entry.host_bound:
-        if not xla_wins(measured.ours, measured.xla, "measured"):
+    if measured is not None and entry is not None:
+        is_won = entry.is_won_by_ours(_signature(decision.request, operands))
+        if is_won:
             return decision
-        times = f"XLA {measured.xla:.4g} us, our best {entry.config} {measured.ours:.4g} us"
-        return decision._replace(kind="xla", cause="time", reason=f"measured: {times} ({decision.source})")
+        if is_won is not None:
+            times = f"XLA {measured.xla:.4g} us, our best {entry.config} {measured.ours:.4g} us"
+            return decision._replace(kind="xla", cause="time", reason=f"measured: {times} ({decision.source})")
     if is_three:
         return decision
     request = decision.request
@@ -438,7 +445,7 @@ def _the_faster(decision: Decision, found: _Found, arch: int | None, is_three: b
     decision = decision._replace(predicted=Times(found.us, theirs))
     is_host_bound = entry is not None and entry.host_bound
     ours = in_program_us(found.us if is_host_bound else found.known_us)
-    if theirs is None or not xla_wins(ours, theirs, "predicted"):
+    if theirs is None or not xla_wins(ours, theirs):
         return decision
     reason = f"XLA is expected to take {theirs:.1f} us, and the best kernel {ours:.1f}"
     return _rather_xlas(decision, "time", reason)._replace(source="model")

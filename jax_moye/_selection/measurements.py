@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import fcntl
 import functools
 import hashlib
 import json
@@ -21,7 +22,7 @@ import os
 import pathlib
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any, Literal, NamedTuple
 
@@ -33,6 +34,12 @@ from jax_moye._selection.epilogue import Epilogue
 from jax_moye._selection.problem import GemmProblem
 
 FORMAT = "jax_moye tuned 1"
+# A product is ours where XLA's measured time is at least this many times ours, by the low end of the interval. A tie is
+# XLA's, which may also fuse what stands around the product. Of short products XLA chooses another kernel in every other
+# compilation, whose time differs by a tenth (docs/performance.md).
+WINS_BY = 1.02
+WINS_SHORT_BY = 1.12
+SHORT_US = 20.0
 TABLES = pathlib.Path(__file__).resolve().parents[1] / "tables"  # the package's
 VARIABLE = "JAX_MOYE_CACHE_DIR"
 
@@ -51,6 +58,7 @@ class Entry:
       row: what `config_digest` said of it then.
       us: microseconds by config, of all that were timed.
       xla_us: of XLA by `signature`: precision and dtypes decide what XLA does, and are not all in the problem.
+      lead: what XLA's time is times ours at least, by the same: the low end of the interval (95 %) of that ratio.
       host_bound: the host may have been what was timed: no reason to leave the product to XLA.
       date: of the measurement, ISO 8601.
     """
@@ -63,6 +71,7 @@ class Entry:
     xla_us: Mapping[str, float]
     host_bound: bool
     date: str
+    lead: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def key(self) -> tuple[GemmProblem, str]:
@@ -71,7 +80,19 @@ class Entry:
 
     def to_dict(self) -> dict[str, Any]:
         """As in a file."""
-        return dataclasses.asdict(self) | {"us": dict(self.us), "xla_us": dict(self.xla_us)}
+        return dataclasses.asdict(self) | {name: dict(getattr(self, name)) for name in ("us", "xla_us", "lead")}
+
+    def is_won_by_ours(self, of: str) -> bool | None:
+        """Whether our best is so much faster than XLA that it computes the product; None where nobody can say.
+
+        Args:
+          of: `signature` of the product.
+        """
+        xla = self.xla_us.get(of)
+        if xla is None or self.host_bound:
+            return None
+        ours = self.us[self.config]
+        return self.lead.get(of, xla / ours) >= (WINS_SHORT_BY if ours < SHORT_US else WINS_BY)
 
 
 class Choice(NamedTuple):
@@ -79,12 +100,12 @@ class Choice(NamedTuple):
 
     Attributes:
       config: the one that was the fastest.
-      source: "cache": the user's; "table": the package's.
+      source: "cache": the user's; "table": the package's; "measured": this process's own, which no file has.
       entry: what it is from.
     """
 
     config: GemmConfig
-    source: Literal["cache", "table"]
+    source: Literal["cache", "table", "measured"]
     entry: Entry
 
     @property
@@ -150,13 +171,32 @@ def _sha256(value: Any) -> str:
 
 
 @functools.cache
+def _nvml() -> ctypes.CDLL | None:
+    with contextlib.suppress(OSError):
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2() == 0:
+            return nvml
+    return None
+
+
+@functools.cache
+def power_limit() -> int | None:
+    """Watts that the first GPU may take: it sets the clock of large products. None where nobody says."""
+    nvml, gpu, milliwatts = _nvml(), ctypes.c_void_p(), ctypes.c_uint()
+    if nvml is None or nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(gpu)) != 0:
+        return None
+    if nvml.nvmlDeviceGetPowerManagementLimit(gpu, ctypes.byref(milliwatts)) != 0:
+        return None
+    return milliwatts.value // 1000
+
+
+@functools.cache
 def driver_version() -> str | None:
     """Of the GPU's driver, e.g. "580.95.05"; without NVML of the CUDA that it is for; None where there is no driver."""
     version, number = ctypes.create_string_buffer(96), ctypes.c_int()
-    with contextlib.suppress(OSError):
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-        if nvml.nvmlInit_v2() == 0 and nvml.nvmlSystemGetDriverVersion(version, len(version)) == 0:
-            return version.value.decode()
+    nvml = _nvml()
+    if nvml is not None and nvml.nvmlSystemGetDriverVersion(version, len(version)) == 0:
+        return version.value.decode()
     with contextlib.suppress(OSError):
         if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)) == 0 and number.value:
             return f"cuda{number.value}"
@@ -183,7 +223,9 @@ def cache_dir() -> str | None:
 
 
 def cache_file(kind: str) -> str | None:
-    """The file of the user's cache for a GPU, this driver and this table; None where there is no driver or no home.
+    """The file of the user's cache for a GPU, its power limit, this driver, this table and this jaxlib.
+
+    None where there is no driver or no home.
 
     Args:
       kind: what `devices.Device.kind` is.
@@ -195,7 +237,9 @@ def cache_file(kind: str) -> str | None:
 
 @functools.cache
 def _file_name(kind: str, driver: str) -> str:
-    return f"{slug(kind)}-{driver}-{_digest_of_all()}.json"
+    watts = power_limit()
+    of_power = "" if watts is None else f"-{watts}w"
+    return f"{slug(kind)}{of_power}-{driver}-jaxlib{metadata.version('jaxlib')}-{_digest_of_all()}.json"
 
 
 def emulator_file() -> str | None:
@@ -246,15 +290,20 @@ def _problem(raw: Any) -> GemmProblem:
     return GemmProblem(**raw | strides)
 
 
-def _entry(raw: Any) -> Entry:
+def parse_entry(raw: Any) -> Entry:
+    """An entry as `Entry.to_dict` wrote it.
+
+    Raises:
+      ValueError: it is something else.
+    """
     fields = {field.name for field in dataclasses.fields(Entry)}
-    _check(isinstance(raw, dict) and set(raw) == fields, "an entry has other fields")
+    _check(isinstance(raw, dict) and set(raw) | {"lead"} == fields, "an entry has other fields")  # older ones have none
     for name in ("variant", "config", "row", "date"):
         _check(isinstance(raw[name], str), f"{name} is no text")
     _check(type(raw["host_bound"]) is bool, "host_bound is neither true nor false")
-    us, xla_us = (_times(raw[name], name) for name in ("us", "xla_us"))
+    us, xla_us, lead = (_times(raw.get(name, {}), name) for name in ("us", "xla_us", "lead"))
     _check(raw["config"] in us, "its config has no time")
-    return Entry(**raw | {"problem": _problem(raw["problem"]), "us": us, "xla_us": xla_us})
+    return Entry(**raw | {"problem": _problem(raw["problem"]), "us": us, "xla_us": xla_us, "lead": lead})
 
 
 def read(path: str | os.PathLike[str]) -> Tables:
@@ -269,7 +318,7 @@ def read(path: str | os.PathLike[str]) -> Tables:
     _check(raw.pop("sha256", None) == _sha256(raw), "its sum is not what it says: it is damaged, or edited by hand")
     entries = raw.pop("entries", None)
     _check(isinstance(entries, list), "entries is no list")
-    parsed = [_entry(entry) for entry in entries]
+    parsed = [parse_entry(entry) for entry in entries]
     for name in ("gpu", "driver", "table"):
         _check(isinstance(raw.get(name), str), f"{name} is no text")
     _check(type(raw.get("emulated")) is bool, "emulated is neither true nor false")
@@ -299,6 +348,8 @@ def _read_or_warn(path: str | None, expected: Mapping[str, Any]) -> _Entries:
 def write(path: str | os.PathLike[str], head: Mapping[str, Any], entries: Sequence[Entry]) -> None:
     """Adds entries to a file, in place of those about the same; it is replaced at once or not at all.
 
+    Processes that write the same file take turns.
+
     Args:
       path: it need not exist, nor its folder. What is in it is kept, unless it cannot be read.
       head: what the file is about: gpu, driver, table, emulated, and what else may interest a reader.
@@ -309,6 +360,24 @@ def write(path: str | os.PathLike[str], head: Mapping[str, Any], entries: Sequen
       ValueError: the file is about another GPU.
     """
     path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _turn(path):
+        _write(path, head, entries)
+    for entry in entries:
+        _here.pop((head["gpu"], *entry.key), None)
+    forget()
+
+
+@contextlib.contextmanager
+def _turn(path: pathlib.Path) -> Iterator[None]:
+    """Holds the lock of a file, which is a file beside it: the file itself is replaced."""
+    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _write(path: pathlib.Path, head: Mapping[str, Any], entries: Sequence[Entry]) -> None:
     kept: dict[tuple[GemmProblem, str], Entry] = {}
     if path.is_file():
         try:
@@ -326,7 +395,6 @@ def write(path: str | os.PathLike[str], head: Mapping[str, Any], entries: Sequen
     lines = [f'"{name}": {json.dumps(value)},' for name, value in body.items() if name != "entries"]
     listed = ",\n".join(json.dumps(entry) for entry in body["entries"])  # a line each: differences can be read
     text = "\n".join(["{", *lines, f'"sha256": "{_sha256(body)}",', '"entries": [', listed, "]", "}", ""])
-    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".tune-", delete=False) as file:
         file.write(text)
     try:
@@ -335,14 +403,61 @@ def write(path: str | os.PathLike[str], head: Mapping[str, Any], entries: Sequen
     except OSError:
         os.unlink(file.name)
         raise
-    forget()
 
 
 # ------------------------------------------------------------------------------------------------------------ lookup
 
 
-def find(problem: GemmProblem, of: str, kind: str, arch: int | None, table: Sequence[GemmConfig]) -> Choice | None:
-    """What was measured of a problem: in the user's cache, else in the package's table; None if nothing was.
+Autotune = Literal["on", "cached", "off"]
+AUTOTUNE = "JAX_MOYE_AUTOTUNE"
+
+# What `remember` was told, by kind of GPU, problem and variant.
+_here: dict[tuple[str, GemmProblem, str], Entry | None] = {}
+
+
+def autotune_mode(asked: Autotune | None) -> Autotune:
+    """What of measurements counts: what the caller asked for, else JAX_MOYE_AUTOTUNE, else "on".
+
+    Raises:
+      ValueError: the variable is something else.
+    """
+    mode = asked or os.environ.get(AUTOTUNE) or "on"
+    if mode not in ("on", "cached", "off"):
+        raise ValueError(f"{AUTOTUNE} is on, cached or off, not {mode!r}")
+    return mode  # type: ignore[return-value]
+
+
+def remember(kind: str, key: tuple[GemmProblem, str], entry: Entry | None) -> None:
+    """Keeps for this process what no file could take, or what another process of the program has found.
+
+    Args:
+      kind: of the GPU.
+      key: problem and variant.
+      entry: what was measured; None: nothing, and what the user's cache says of it does not count.
+    """
+    _here[kind, *key] = entry
+    _find.cache_clear()
+
+
+def key_digest(key: tuple[str, GemmProblem, str]) -> str:
+    """A name for what was measured, the same in all processes.
+
+    Args:
+      key: signature, problem and variant.
+    """
+    signature_, problem, of = key
+    return _sha256([signature_, dataclasses.asdict(problem), of])
+
+
+def find(
+    problem: GemmProblem,
+    of: str,
+    kind: str,
+    arch: int | None,
+    table: Sequence[GemmConfig],
+    own: bool = True,
+) -> Choice | None:
+    """What was measured of a problem: on this machine, else for the package's table; None if nothing was.
 
     Args:
       problem: what is to be computed.
@@ -350,8 +465,9 @@ def find(problem: GemmProblem, of: str, kind: str, arch: int | None, table: Sequ
       kind: of the GPU, as in `devices.Device`.
       arch: of the GPU.
       table: the configs that may compute it.
+      own: whether what was measured on this machine counts.
     """
-    return _find(problem, of, kind, arch, table, cache_file(kind), TABLES)
+    return _find(problem, of, kind, arch, table, cache_file(kind) if own else None, own, TABLES)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -362,14 +478,17 @@ def _find(
     arch: int | None,
     table: Sequence[GemmConfig],
     cache: str | None,
+    own: bool,
     tables: pathlib.Path,
 ) -> Choice | None:
-    sources: tuple[tuple[Literal["cache", "table"], _Entries], ...] = (
-        ("cache", _of_cache(cache, kind)),
-        ("table", _of_package(tables, kind)),
+    key = usual_key(problem), of
+    is_remembered = own and (kind, *key) in _here
+    sources: tuple[tuple[Literal["cache", "table", "measured"], Entry | None], ...] = (
+        ("measured", _here[kind, *key] if is_remembered else None),
+        ("cache", None if is_remembered else _of_cache(cache, kind).get(key)),
+        ("table", _of_package(tables, kind).get(key)),
     )
-    for source, entries in sources:
-        entry = entries.get((usual_key(problem), of))
+    for source, entry in sources:
         if entry is None:
             continue
         config = _by_name(table).get(entry.config)

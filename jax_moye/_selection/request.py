@@ -55,6 +55,7 @@ class Request:
       deterministic: the same operands give the same bits in every run.
       batch_invariant: a row's bits depend neither on m nor on the other rows.
       epilogue: of a fused product, else None.
+      autotune: "on", "cached" or "off", as in `options`; None: as the environment says.
     """
 
     spec: str
@@ -67,6 +68,7 @@ class Request:
     deterministic: bool = False
     batch_invariant: bool = False
     epilogue: Epilogue | None = None
+    autotune: Literal["on", "cached", "off"] | None = None
 
     @property
     def insists(self) -> bool:

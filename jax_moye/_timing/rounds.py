@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ class Contender:
       products: that one pass computes.
       method: how the device is given its work, for the report.
       lower: where it is compiled ahead of the first run: traces (here), and returns what compiles (in any thread).
+      clock: seconds that so many passes take by the device's own clock, which no host is in; None: by the host's.
       times: seconds per product, one for each round.
       spans: begin and end of each round, for `gpu.Sampler`.
       dispatch: largest share of a round that went into dispatching.
@@ -38,6 +39,7 @@ class Contender:
     products: int = 1
     method: str = ""
     lower: Callable[[], Callable[[], None]] | None = None
+    clock: Callable[[int], float] | None = None
     times: list[float] = dataclasses.field(default_factory=list)
     spans: list[tuple[float, float]] = dataclasses.field(default_factory=list)
     dispatch: float = 0.0
@@ -55,6 +57,10 @@ class Contender:
     def round(self, passes: int) -> float:
         """Runs every program `passes` times; returns seconds per product."""
         start = time.perf_counter()
+        if self.clock is not None:
+            seconds = self.clock(passes)
+            self.spans.append((start, time.perf_counter()))
+            return seconds / (passes * self.products)
         for _ in range(passes):
             for i in range(self.programs):
                 self.run(i)
@@ -119,6 +125,66 @@ def alternate(
                 contender.uncounted_round(1)
             contender.times.append(contender.round(passes[contender.name]))
     return round(time.monotonic() - begin, 3)
+
+
+class Race(NamedTuple):
+    """How contenders are told apart.
+
+    Attributes:
+      slow: times the fastest one: who takes longer at first has no rounds.
+      finalists: that are left for the last rounds.
+      rounds: of each before that, and of the finalists.
+      round_ms: length of a finalists' round; half of it before that.
+      warmup_ms: how long the finalists run before their first round.
+    """
+
+    slow: float = 2.5
+    finalists: int = 8
+    rounds: tuple[int, int] = (3, 7)
+    round_ms: float = 15.0
+    warmup_ms: float = 100.0
+
+
+class Outcome(NamedTuple):
+    """What a race found.
+
+    Attributes:
+      us: microseconds by contender, each from the last rounds that it was in.
+      host_bound: whether the host may have been what was timed of the fastest.
+      lead: low end of the interval of the rival's time over that of the fastest other; None without a rival.
+    """
+
+    us: dict[str, float]
+    host_bound: bool
+    lead: float | None
+
+
+def race(contenders: Sequence[Contender], rival: Contender | None, how: Race) -> Outcome:
+    """Times all shortly, and those that may be the fastest in rounds that alternate.
+
+    Args:
+      contenders: who is to be the fastest.
+      rival: who is in the last rounds whatever his time is.
+      how: long.
+    """
+    us = {contender.name: 1e6 * contender.trial() for contender in contenders}
+    if not us:
+        return Outcome(us, False, None)
+    least = min(us.values())
+    near = [contender for contender in contenders if us[contender.name] <= how.slow * least]
+
+    def time(racing: list[Contender], rounds: int, round_ms: float, warmup_ms: float) -> None:
+        alternate(racing, rounds=rounds, round_ms=round_ms, warmup_ms=warmup_ms)
+        us.update({contender.name: 1e6 * contender.seconds for contender in racing})
+
+    if len(near) > how.finalists:
+        time(near, how.rounds[0], how.round_ms / 2, 0)
+    finalists = sorted(near, key=lambda contender: us[contender.name])[: how.finalists]
+    time(finalists + ([] if rival is None else [rival]), how.rounds[1], how.round_ms, how.warmup_ms)
+    best = min(finalists, key=lambda contender: us[contender.name])
+    lead = None if rival is None else ratio_interval(rival.times, best.times)[0]
+    host_bound = best.host_bound or (rival is not None and rival.host_bound)
+    return Outcome(us, host_bound, lead)
 
 
 def ratio_interval(numerator: Sequence[float], denominator: Sequence[float], draws: int = 2000) -> tuple[float, float]:

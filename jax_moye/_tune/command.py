@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 import os
 import pathlib
@@ -17,6 +16,7 @@ import jax
 from jax_moye._inspect.programs import explain_workload
 from jax_moye._kernels.devices import find_device, of_jax
 from jax_moye._selection import measurements
+from jax_moye._timing.rounds import Race
 from jax_moye._timing.workloads import Workload, read_suite
 from jax_moye._tune import tune
 from jax_moye._tune.times import TOP, Protocol, Target
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", default=str(TOP), help=f"configs to time, the model's first, or all (default: {TOP})")
     parser.add_argument("--sweep", help="time the configs whose name this regular expression matches whole")
     parser.add_argument("--budget-s", type=float, default=math.inf, help="begin no product later than this")
-    parser.add_argument("--turn-ms", type=float, default=Protocol.round_ms, help="length of one round")
+    parser.add_argument("--turn-ms", type=float, default=Race().round_ms, help="length of one round")
     parser.add_argument("--out", type=pathlib.Path, help="the file to write, or to add to (default: the user's cache)")
     parser.add_argument("--emulator", action="store_true", help="without a GPU: try it, into a file that none reads")
     parser.add_argument("--regret", type=pathlib.Path, metavar="FILE", help="only say how near the model comes to FILE")
@@ -61,9 +61,10 @@ def main(arguments: argparse.Namespace) -> int:
     except RuntimeError as error:
         print(f"jax_moye {error} (`--emulator` tries it without a GPU)", file=sys.stderr)
         return 2
-    protocol = Protocol(top, arguments.sweep, arguments.turn_ms, budget_s=arguments.budget_s)
+    race = Race(round_ms=arguments.turn_ms)
     if arguments.emulator:
-        protocol = dataclasses.replace(protocol, rounds=(1, 2), warmup_ms=0.0)
+        race = race._replace(rounds=(1, 2), warmup_ms=0.0)
+    protocol = Protocol(top, arguments.sweep, race, arguments.budget_s)
     return run(workloads, tune.find_target(device, arguments.emulator, arguments.out), protocol)
 
 

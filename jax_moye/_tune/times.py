@@ -26,12 +26,10 @@ from jax_moye._selection.decide import KernelCall
 from jax_moye._timing.correctness import Reference, Tolerance, of_baseline, of_config
 from jax_moye._timing.operands import OperandSets
 from jax_moye._timing.programs import HoistedError, compile_all, loop_contender, program_contender
-from jax_moye._timing.rounds import Contender, alternate
+from jax_moye._timing.rounds import Contender, Race, race
 
 TOP = 8  # configs that are timed, of all that can compute a product
 LARGEST_LOOP = 256  # products in a loop: half of the benchmark's, since each config's is compiled
-_SLOW = 2.5  # times the fastest one: then a config has no rounds
-_FINALISTS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,17 +39,13 @@ class Protocol:
     Attributes:
       top: configs that are timed, the first by the model; None: all that can compute the product.
       sweep: regular expression that their names match whole.
-      round_ms: length of a round of the finalists; half of it before that.
-      rounds: of each before that, and of the finalists.
-      warmup_ms: how long the finalists run before their first round.
+      race: how they are told apart.
       budget_s: no product is begun later than this.
     """
 
     top: int | None = TOP
     sweep: str | None = None
-    round_ms: float = 15.0
-    rounds: tuple[int, int] = (3, 7)
-    warmup_ms: float = 100.0
+    race: Race = dataclasses.field(default_factory=Race)
     budget_s: float = math.inf
 
 
@@ -61,12 +55,14 @@ class Times(NamedTuple):
     Attributes:
       us: microseconds by config.
       xla_us: of XLA; None where it failed.
+      lead: low end of the interval of that over the time of the fastest config; None without it.
       host_bound: whether the host may have been what was timed.
       rejected: by config why it has no time.
     """
 
     us: Mapping[str, float]
     xla_us: float | None
+    lead: float | None
     host_bound: bool
     rejected: Mapping[str, str]
 
@@ -118,8 +114,9 @@ def time_product(
                 rejected[name] = why
         del reference
         xla = contenders.pop("xla", None)
-        us, host_bound = _race(list(contenders.values()), xla, protocol)
-    return Times({name: t for name, t in us.items() if name != "xla"}, us.get("xla"), host_bound, rejected)
+        found = race(list(contenders.values()), xla, protocol.race)
+    us = {name: t for name, t in found.us.items() if name != "xla"}
+    return Times(us, found.us.get("xla"), found.lead, found.host_bound, rejected)
 
 
 def _compiled(
@@ -138,26 +135,6 @@ def _compiled(
         return _compiled(product, candidates, target, sets.without_loop())
     working = {name: contender for name, contender in contenders.items() if name not in wrong}
     return working, {name: error_line(error) for name, error in wrong.items()}
-
-
-def _race(contenders: list[Contender], xla: Contender | None, protocol: Protocol) -> tuple[dict[str, float], bool]:
-    """Microseconds by contender, each from the last rounds that it was in; and whether the host may have been timed."""
-    us = {contender.name: 1e6 * contender.trial() for contender in contenders}
-    if not us:
-        return us, False
-    least = min(us.values())
-    near = [contender for contender in contenders if us[contender.name] <= _SLOW * least]
-
-    def time(racing: list[Contender], rounds: int, round_ms: float, warmup_ms: float) -> None:
-        alternate(racing, rounds=rounds, round_ms=round_ms, warmup_ms=warmup_ms)
-        us.update({contender.name: 1e6 * contender.seconds for contender in racing})
-
-    if len(near) > _FINALISTS:
-        time(near, protocol.rounds[0], protocol.round_ms / 2, 0)
-    finalists = sorted(near, key=lambda contender: us[contender.name])[:_FINALISTS] + ([] if xla is None else [xla])
-    time(finalists, protocol.rounds[1], protocol.round_ms, protocol.warmup_ms)
-    best = min(finalists, key=lambda contender: us[contender.name])
-    return us, best.host_bound
 
 
 def _of_xla(product: Product, call: KernelCall) -> Tolerance:

@@ -33,7 +33,7 @@ from jax_moye._kernels.configs import GemmConfig, configs
 from jax_moye._kernels.devices import of_jax
 from jax_moye._selection import measurements
 from jax_moye._selection.capability import LoweringTarget, usable_configs
-from jax_moye._selection.decide import KernelCall, decide, xla_wins
+from jax_moye._selection.decide import KernelCall, decide
 from jax_moye._selection.measurements import Entry
 from jax_moye._selection.problem import NotServedError
 from jax_moye._selection.ranking import rank
@@ -311,6 +311,7 @@ def _entry(product: Product, call: KernelCall, candidates: Sequence[GemmConfig],
         row=measurements.config_digest(best),
         us={name: significant(times.us[name]) for name in (c.name for c in candidates) if name in times.us},
         xla_us={} if times.xla_us is None else {words: significant(times.xla_us)},
+        lead={} if times.lead is None else {words: significant(times.lead)},
         host_bound=times.host_bound,
         date=target.head["date"],
     )
@@ -381,5 +382,4 @@ def line(product: Tuned, arch: int | None) -> str:
 
 def is_xla_faster(entry: Entry) -> bool:
     """Whether XLA computes what was measured, by any of its times."""
-    ours = entry.us[entry.config]
-    return not entry.host_bound and any(xla_wins(ours, us, "measured") for us in entry.xla_us.values())
+    return any(entry.is_won_by_ours(of) is False for of in entry.xla_us)

@@ -20,6 +20,7 @@ from jax_moye._selection import measurements
 from jax_moye._selection.capability import usable_configs, why_not
 from jax_moye._selection.ranking import rank
 from jax_moye._timing import operands as timed_operands
+from jax_moye._timing.rounds import Race
 from jax_moye._tune import times
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
@@ -103,7 +104,7 @@ def test_each_way_of_timing_finds_results_right(gpu, dtype, monkeypatch):
     out = "int32" if dtype == "int8" else dtype
     product = jax_moye.explain(*shapes, dtype, spec="mk,nk->mn", preferred_element_type=out)[0].product
     target = tune.find_target(gpu, emulated=False, path=None)
-    protocol = times.Protocol(top=3, round_ms=1, warmup_ms=0)
+    protocol = times.Protocol(top=3, race=Race(round_ms=1, warmup_ms=0))
     for short_us in (timed_operands.SHORT_US, 0):
         monkeypatch.setattr(timed_operands, "SHORT_US", short_us)
         with jax.enable_x64(True), jax.default_device(gpu):
@@ -118,7 +119,7 @@ def test_each_way_of_timing_finds_results_right(gpu, dtype, monkeypatch):
 def test_a_wrong_kernel_has_no_time(gpu, monkeypatch):
     product = jax_moye.explain((M, K), (K, N), "bfloat16")[0].product
     target = tune.find_target(gpu, emulated=False, path=None)
-    protocol = times.Protocol(top=2, round_ms=1, warmup_ms=0)
+    protocol = times.Protocol(top=2, race=Race(round_ms=1, warmup_ms=0))
     _, (_, bad) = tune._candidates(product, target, protocol)
     right = times.program_of
 

@@ -65,10 +65,12 @@ def places(tmp_path, monkeypatch, every_config_is_built):
     monkeypatch.setenv(measurements.VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(measurements, "TABLES", tmp_path / "tables")
     monkeypatch.setattr(measurements, "driver_version", lambda: "580.1")
+    monkeypatch.setattr(measurements, "power_limit", lambda: None)
     monkeypatch.setattr(measurements, "_warned", set())
+    monkeypatch.setattr(measurements, "_here", {})
     monkeypatch.setattr(ffi, "why_unavailable", lambda platform: None)
     monkeypatch.setattr(ffi, "register", lambda platform: None)
-    for name in ("XLA_FLAGS", "JAX_MOYE_CUDA_ARCH"):
+    for name in ("XLA_FLAGS", "JAX_MOYE_CUDA_ARCH", measurements.AUTOTUNE):
         monkeypatch.delenv(name, raising=False)
     measurements.forget()
     yield tmp_path

@@ -11,6 +11,7 @@ import jax_moye
 from jax_moye._kernels.devices import find_device
 from jax_moye._selection import measurements
 from jax_moye._selection.measurements import Entry
+from jax_moye._timing.rounds import Race
 from jax_moye._tune import tune
 from jax_moye._tune.times import Protocol
 
@@ -67,9 +68,8 @@ def seal(body):
 def emulated(tmp_path):
     """A target in the emulator, and a protocol that takes no time."""
     path = tmp_path / "emulated.json"
-    return tune.find_target(jax.devices("cpu")[0], True, path), Protocol(
-        top=2, round_ms=0.1, rounds=(1, 1), warmup_ms=0
-    )
+    how = Race(round_ms=0.1, rounds=(1, 1), warmup_ms=0)
+    return tune.find_target(jax.devices("cpu")[0], True, path), Protocol(top=2, race=how)
 
 
 def product_of(*args, **options):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from jax_moye._timing import rounds
-from jax_moye._timing.rounds import Contender, alternate
+from jax_moye._timing.rounds import Contender, Race, alternate, race
 
 
 def contender(log, name, **fields):
@@ -82,3 +83,51 @@ def test_ratio_interval():
     ours, theirs = (scale * (1 + 0.01 * rng.standard_normal(15)) for scale in (1.0, 1.1))
     low, high = rounds.ratio_interval(theirs, ours)
     assert 1.08 < low < 1.1 < high < 1.12
+
+
+RACE = Race(round_ms=0.0, warmup_ms=0.0)
+
+
+class FakeContender(Contender):
+    """A contender that takes as long as it is told; counts its rounds."""
+
+    def __init__(self, name, seconds, dispatch=0.1):
+        super().__init__(name, run=lambda i: [], wait=lambda: None)
+        self.each, self.ran, self.share = seconds, 0, dispatch
+
+    def round(self, passes):
+        self.ran += 1
+        self.dispatch = max(self.dispatch, self.share)
+        return self.each
+
+
+def test_the_race_spends_its_time_on_the_best():
+    contenders = [FakeContender(f"c{i}", (10 + i) * 1e-6) for i in range(12)] + [FakeContender("slow", 100e-6)]
+    xla = FakeContender("xla", 9e-6)
+    us, host_bound, lead = race(contenders, xla, RACE)
+    assert lead == pytest.approx(0.9)
+    assert us == pytest.approx({one.name: one.each * 1e6 for one in [*contenders, xla]})
+    assert not host_bound
+    alone, first, last = 3, 2 + RACE.rounds[0], 2 + RACE.rounds[1]
+    assert [one.ran for one in contenders] == [alone + first + last] * 8 + [alone + first] * 4 + [alone]
+    assert xla.ran == last
+    assert len(contenders[0].times) == RACE.rounds[1]  # the median is of the last round
+    assert race([FakeContender("c", 1e-6, 0.99)], None, RACE) == ({"c": pytest.approx(1.0)}, True, None)
+    assert race([], xla, RACE) == ({}, False, None)
+
+
+def test_a_devices_clock_replaces_the_hosts():
+    """The clock says what all passes took; the host is not asked, and cannot be what was timed."""
+    asked = []
+
+    def clock(passes):
+        asked.append(passes)
+        return 12.0 * passes
+
+    one = Contender("x", run=pytest.fail, wait=pytest.fail, products=6, clock=clock)
+    assert one.round(5) == 2.0
+    alternate([one], rounds=3, round_ms=60_000, warmup_ms=0)
+    assert one.times == [2.0] * 3
+    assert asked == [5, 1, 1, 5, 5, 5]
+    assert not one.host_bound
+    assert len(one.spans) == 3

@@ -24,7 +24,9 @@ def fake(places, monkeypatch):
     def time_product(product, call, candidates, target, protocol):
         state["candidates"] = [row.name for row in candidates]
         us = {row.name: state["us"](i) for i, row in enumerate(candidates)}
-        return Times(us, state.get("xla_us"), state.get("host_bound", False), state.get("rejected", {}))
+        return Times(
+            us, state.get("xla_us"), state.get("lead"), state.get("host_bound", False), state.get("rejected", {})
+        )
 
     def target(device, emulated, path):
         return Target(jax.devices("cpu")[0], "cuda", 90, head(), pathlib.Path(path or measurements.cache_file(H200)))

@@ -27,7 +27,7 @@ def test_what_fails_keeps_the_rest(fake, monkeypatch):
             raise MemoryError("no memory")
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return Times({candidates[0].name: 1.0}, None, False, {})
+        return Times({candidates[0].name: 1.0}, None, None, False, {})
 
     monkeypatch.setattr(tune, "time_product", time_product)
     monkeypatch.setattr(command, "of_jax", lambda device: DEVICES["h200"])

@@ -12,38 +12,7 @@ from python.measured import bf16, emulated, product_of
 import jax_moye
 from jax_moye._timing.operands import OperandSets
 from jax_moye._timing.programs import HoistedError
-from jax_moye._timing.rounds import Contender
 from jax_moye._tune import times, tune
-from jax_moye._tune.times import Protocol
-
-PROTOCOL = Protocol(round_ms=0.0, warmup_ms=0.0)
-
-
-class FakeContender(Contender):
-    """A contender that takes as long as it is told; counts its rounds."""
-
-    def __init__(self, name, seconds, dispatch=0.1):
-        super().__init__(name, run=lambda i: [], wait=lambda: None)
-        self.each, self.ran, self.share = seconds, 0, dispatch
-
-    def round(self, passes):
-        self.ran += 1
-        self.dispatch = max(self.dispatch, self.share)
-        return self.each
-
-
-def test_the_race_spends_its_time_on_the_best():
-    contenders = [FakeContender(f"c{i}", (10 + i) * 1e-6) for i in range(12)] + [FakeContender("slow", 100e-6)]
-    xla = FakeContender("xla", 9e-6)
-    us, host_bound = times._race(contenders, xla, PROTOCOL)
-    assert us == pytest.approx({one.name: one.each * 1e6 for one in [*contenders, xla]})
-    assert not host_bound
-    alone, first, last = 3, 2 + PROTOCOL.rounds[0], 2 + PROTOCOL.rounds[1]
-    assert [one.ran for one in contenders] == [alone + first + last] * 8 + [alone + first] * 4 + [alone]
-    assert xla.ran == last
-    assert len(contenders[0].times) == PROTOCOL.rounds[1]  # the median is of the last round
-    assert times._race([FakeContender("c", 1e-6, 0.99)], None, PROTOCOL) == ({"c": pytest.approx(1.0)}, True)
-    assert times._race([], xla, PROTOCOL) == ({}, False)
 
 
 @pytest.mark.parametrize(

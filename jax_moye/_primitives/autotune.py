@@ -1,0 +1,378 @@
+"""Products that are measured while a program is lowered for the GPU of this process, before anybody decides about them.
+
+    measure_if_new(request, operands, target, xla)      then decide(request, operands, target)
+
+What is measured goes where `tune` writes: `decide` finds it there, now and in the next process. Nothing is measured for
+another machine, where the caller's contract leaves no choice, or where there is no memory to spare: the tables and the
+model decide then, as they do where anything goes wrong here. A thread of its own does it, where neither the contexts
+nor the options of the thread that traces are seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import json
+import logging
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_moye import _compat
+from jax_moye._format import error_line, significant
+from jax_moye._kernels.configs import GemmConfig
+from jax_moye._kernels.dtypes import numpy_dtype
+from jax_moye._selection import measurements
+from jax_moye._selection.capability import LoweringTarget
+from jax_moye._selection.decide import KernelCall, decide
+from jax_moye._selection.measurements import Entry
+from jax_moye._selection.ranking import rank
+from jax_moye._selection.request import Operands, Request, describe
+from jax_moye._timing.direct import DirectProduct, Layout, same_result
+from jax_moye._timing.rounds import Contender, Race, race
+
+CANDIDATES = 12  # of the model's order: docs/performance.md says how near the best of them is to the best of all
+TIE = 1.01  # configs so near the fastest one are equal, and the model's order decides
+_RACE = Race(slow=1.2, finalists=4, rounds=(2, 9), round_ms=1.0, warmup_ms=0.0)
+_SAY_AFTER_S = 2.0  # of measuring
+_OTHERS_WAIT_S = 120.0  # for what the first of several processes measures
+
+_logger = logging.getLogger("jax_moye")
+_turn = threading.Lock()  # one product is timed at a time
+_settled: set[tuple[str, Any, str]] = set()  # what was measured, or could not be: nothing is tried twice
+_spent = [0.0, 0]  # seconds, and products, of this process
+
+XlaProgram = Callable[..., Any]
+
+
+class _InterruptedError(Exception):
+    """The program ends while something is measured."""
+
+
+class _NotMeasuredError(Exception):
+    """A product cannot be measured; the text says why. The safe choice is left."""
+
+
+def measure_if_new(
+    request: Request,
+    operands: Operands,
+    target: LoweringTarget,
+    xla: XlaProgram,
+    others: Mapping[str, Any] | None = None,
+) -> None:
+    """Measures a product that is about to be decided, unless that is done or would change nothing.
+
+    Args:
+      request: what the caller asked for.
+      operands: lhs and rhs as they are in memory.
+      target: what is lowered for.
+      xla: the product, with its epilogue, as XLA would compute it: of lhs, rhs and the other operands.
+      others: by name, the shape of each operand of the epilogue, in its order.
+    """
+    if not _is_for_this_gpu(request, target) or measurements.autotune_mode(request.autotune) != "on":
+        return
+    decision = decide(request, operands, target)
+    call = decision.call
+    is_a_choice = decision.kind == "kernel" or (decision.kind == "xla" and decision.cause == "time")
+    if call is None or not is_a_choice or call.split or not _is_plain(request, operands, call, others or {}):
+        return
+    assert target.device is not None
+    of = measurements.signature(operands[0].dtype, operands[1].dtype, request.out_dtype, request.precision)
+    variant = measurements.variant(request.epilogue, request.beta, call.split)
+    # Who insists has measured no XLA.
+    key = (f"{of} alone" if request.insists else of, measurements.usual_key(call.problem), variant)
+    entry = decision.entry
+    if entry is not None and not (request.insists or of in entry.xla_us or entry.host_bound):
+        entry = None  # of other dtypes, for which XLA was not timed
+    with _turn:
+        if key in _settled:
+            return
+        _settled.add(key)
+        begin = time.monotonic()
+        what = describe(request, operands)
+
+        def measure() -> Entry:
+            found = functools.partial(_measured, request, operands, call, target, xla, dict(others or {}), variant, of)
+            return _in_a_thread(found)
+
+        try:
+            found = _agreed(key, entry, measure)
+        except _NotMeasuredError as error:
+            _logger.info("%s is not measured: %s", what, error)
+            if _compat.key_value_store() is not None:  # the other processes have nothing of it, too
+                measurements.remember(target.device.kind, key[1:], None)
+            return
+        if found is entry:
+            return
+        seconds = time.monotonic() - begin
+        _spent[0] += seconds
+        _spent[1] += 1
+        _keep(target.device.kind, target.arch, found)
+        _say(what, found, seconds)
+
+
+def _is_for_this_gpu(request: Request, target: LoweringTarget) -> bool:
+    return (
+        target.platform == "cuda"
+        and target.device is not None
+        and target.unavailable is None
+        and not target.is_elsewhere
+        and target.arch == _compat.cuda_arch()
+        and request.config is None
+        and request.implementation != "xla"
+        and not request.batch_invariant
+        and not request.deterministic
+    )
+
+
+def _is_plain(request: Request, operands: Operands, call: KernelCall, others: Mapping[str, Sequence[int]]) -> bool:
+    """Whether the kernel reads what is in memory, and writes what is asked for: no conversion is around it."""
+    dtype, problem = numpy_dtype(call.problem.dtype), call.problem
+    sizes = {"a": (problem.batch, problem.m, problem.k), "b": (problem.batch, problem.n, problem.k)}
+    left, right = (call.operands[1], call.operands[0]) if problem.swapped else call.operands
+    dense = all(
+        _extent(sizes[name], strides) == math.prod(operand.shape)
+        for name, strides, operand in (("a", problem.a_strides, left), ("b", problem.b_strides, right))
+    )
+    of_d = (problem.batch, problem.m, problem.n)
+    dense &= all(
+        _extent(of_d, strides) == math.prod(others[name]) for name, strides in _epilogue_strides(request, call).items()
+    )
+    return (
+        dense
+        and all(jnp.dtype(operand.dtype) == dtype for operand in operands)
+        and jnp.dtype(request.out_dtype) == numpy_dtype(problem.out_dtype)
+    )
+
+
+def _extent(sizes: Sequence[int], strides: Sequence[int]) -> int:
+    return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+
+
+def _epilogue_strides(request: Request, call: KernelCall) -> dict[str, tuple[int, int, int]]:
+    if call.epilogue is not None:
+        return dict(zip((name for name, _ in call.epilogue.operands), call.epilogue_strides, strict=True))
+    return {} if request.beta == 0 else {"c": call.problem.d_strides}
+
+
+# ---------------------------------------------------------------------------------------------------- one measurement
+
+
+def _in_a_thread(measure: Callable[[threading.Event], Entry]) -> Entry:
+    """Runs it where no context of the caller holds. An interrupt reaches the caller at once."""
+    stop, done = threading.Event(), threading.Event()
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append(measure(stop))
+        except BaseException as error:
+            outcome.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=run, name="jax_moye-autotune", daemon=True).start()
+    try:
+        done.wait()  # not join(): after an interrupt Python takes the thread for ended
+    except BaseException:
+        stop.set()
+        done.wait(5)  # so that the memory is given back
+        raise
+    error = outcome[0]
+    if isinstance(error, (MemoryError, RuntimeError, ValueError)):  # of memory, of CUDA, of XLA
+        raise _NotMeasuredError(error_line(error)) from error
+    if isinstance(error, BaseException):
+        raise error
+    return error
+
+
+def _measured(
+    request: Request,
+    operands: Operands,
+    call: KernelCall,
+    target: LoweringTarget,
+    xla: XlaProgram,
+    others: Mapping[str, Sequence[int]],
+    variant: str,
+    signature: str,
+    stop: threading.Event,
+) -> Entry:
+    """What is found of one product.
+
+    Raises:
+      MemoryError: the GPU has too little to spare.
+      RuntimeError: of CUDA or XLA; or no config computes the product as XLA does.
+    """
+    problem = call.problem
+    able = [config for config, reason in rank(problem, target.arch, target.configs) if reason is None][:CANDIDATES]
+    device = jax.local_devices(backend="cuda")[0]
+    strides = {"a": problem.a_strides, "b": problem.b_strides, "d": problem.d_strides}
+    epilogue = call.epilogue
+    layout = Layout(
+        sizes=problem.sizes,
+        strides=strides | _epilogue_strides(request, call),
+        dtype=problem.dtype,
+        out_dtype=problem.out_dtype,
+        activation="none" if epilogue is None else epilogue.activation,
+        alpha=1.0 if epilogue is None else epilogue.alpha,
+        beta=request.beta if epilogue is None else epilogue.beta,
+    )
+    with jax.enable_x64(True), DirectProduct(layout, device, [config.name for config in able]) as product:
+        rival, theirs = None, None
+        if not request.insists:
+            rival, theirs = _xla_contender(product, operands, problem.swapped, xla, others)
+        contenders = []
+        for config in able:
+            if stop.is_set():
+                raise _InterruptedError
+            with contextlib.suppress(RuntimeError):  # a config that this GPU cannot launch is no candidate
+                contender = product.contender(config.name)
+                if theirs is None or same_result(product.sample(), theirs):
+                    contenders.append(contender)
+                else:
+                    _logger.warning("jax_moye: %s is not chosen: its result differs from XLA's", config.name)
+        for one in [*contenders, *([] if rival is None else [rival])]:
+            _interrupt(one, stop)
+        found = race(contenders, rival, _RACE)
+        del rival, theirs  # arrays on memory that is about to be given back
+    us = {config.name: found.us[config.name] for config in able if config.name in found.us}
+    if not us:
+        raise RuntimeError("no config computes it as XLA does")
+    best = next(config for config in able if us.get(config.name, math.inf) <= TIE * min(us.values()))
+    return _entry(problem, variant, signature, best, us, found.us.get("xla"), found.lead)
+
+
+def _entry(
+    problem: Any,
+    variant: str,
+    signature: str,
+    best: GemmConfig,
+    us: Mapping[str, float],
+    xla_us: float | None,
+    lead: float | None,
+) -> Entry:
+    return Entry(
+        problem=measurements.usual_key(problem),
+        variant=variant,
+        config=best.name,
+        row=measurements.config_digest(best),
+        us={name: significant(value) for name, value in us.items()},
+        xla_us={} if xla_us is None else {signature: significant(xla_us)},
+        host_bound=False,
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        lead={} if lead is None else {signature: significant(lead)},
+    )
+
+
+def _interrupt(contender: Contender, stop: threading.Event) -> None:
+    """Lets a contender end with its next pass once the program does."""
+    clock = contender.clock
+    assert clock is not None
+
+    def unless_stopped(passes: int) -> float:
+        if stop.is_set():
+            raise _InterruptedError
+        return clock(passes)
+
+    contender.clock = unless_stopped
+
+
+def _xla_contender(
+    product: DirectProduct, operands: Operands, swapped: bool, xla: XlaProgram, others: Mapping[str, Sequence[int]]
+) -> tuple[Contender, np.ndarray]:
+    """XLA's program, and a sample of its result on the first operands."""
+    left, right = ("b", "a") if swapped else ("a", "b")
+    shapes = {left: operands[0].shape, right: operands[1].shape, **others}
+    names = [left, right, *others]
+    dtypes = {left: operands[0].dtype, right: operands[1].dtype}
+    arrays = list(zip(*(product.arrays(name) for name in names), strict=True))
+
+    def one(*flat: Any) -> Any:
+        values = []
+        for name, x in zip(names, flat, strict=True):
+            dtype = jnp.dtype(dtypes.get(name, x.dtype))
+            if x.dtype != dtype:  # 8-bit floats
+                x = lax.bitcast_convert_type(x, dtype)
+            values.append(x.reshape(shapes[name]))
+        return xla(*values)
+
+    def several(*flat: Any) -> list[Any]:
+        return [one(*flat[i : i + len(names)]) for i in range(0, len(flat), len(names))]
+
+    sharding = jax.sharding.SingleDeviceSharding(product.device)
+    first = [x for of in arrays[: product.program_size] for x in of]
+    types = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in first]
+    program = jax.jit(several).lower(*types).compile()
+    contender = product.xla_contender(program, arrays)
+    result = jax.block_until_ready(contender.run(0)[0])
+    return contender, product.sample(result)
+
+
+# ------------------------------------------------------------------------------------------------- what becomes of it
+
+
+def _keep(kind: str, arch: int | None, entry: Entry) -> None:
+    """Into the user's cache; for this process alone where that cannot be written, or is not the first's."""
+    path, driver, store = measurements.cache_file(kind), measurements.driver_version(), _compat.key_value_store()
+    if path is not None and driver is not None and (store is None or store.process_id == 0):
+        head = measurements.new_head(kind, driver, False, entry.date) | {"arch": arch}
+        try:
+            measurements.write(path, head, [entry])
+            return
+        except (OSError, ValueError) as error:
+            _warn_once(path, error_line(error))
+    measurements.remember(kind, entry.key, entry)
+
+
+@functools.cache
+def _warn_once(path: str, reason: str) -> None:
+    _logger.warning("jax_moye: %s cannot be written, and what is measured is kept for this process: %s", path, reason)
+
+
+def _say(what: str, entry: Entry, seconds: float) -> None:
+    xla = "".join(f", XLA {us:g} us" for us in entry.xla_us.values())
+    timed = f"{entry.config} {entry.us[entry.config]:g} us, the fastest of {len(entry.us)}{xla}"
+    _logger.info("measured %s: %s (%.2f s)", what, timed, seconds)
+    if _spent[0] > _SAY_AFTER_S and sys.stderr.isatty():
+        print(f"jax_moye: {_spent[1]} products measured, {_spent[0]:.1f} s", file=sys.stderr, flush=True)
+
+
+def _agreed(key: tuple[str, Any, str], entry: Entry | None, measure: Callable[[], Entry]) -> Entry:
+    """What is known, or measured, of a product: in all processes of a program what the first one hands out.
+
+    Args:
+      key: of the product.
+      entry: what this process knows; None where it knows nothing.
+      measure: finds out.
+
+    Raises:
+      _NotMeasuredError: it cannot be measured, or the first process has not said so in time.
+    """
+    store = _compat.key_value_store()
+    if store is None:
+        return entry or measure()
+    name = f"jax_moye/{measurements.key_digest(key)}"
+    if store.process_id == 0:
+        try:
+            entry = entry or measure()
+        except BaseException:
+            store.put(name, "none")
+            raise
+        store.put(name, json.dumps(entry.to_dict()))
+        return entry
+    try:
+        text = store.get(name, _OTHERS_WAIT_S)
+    except Exception as error:  # of jaxlib, whose type is not public: a time-out, or a coordinator that is gone
+        raise _NotMeasuredError(error_line(error)) from error
+    if text == "none":
+        raise _NotMeasuredError("the first process could not")
+    return measurements.parse_entry(json.loads(text))

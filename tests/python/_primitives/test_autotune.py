@@ -1,0 +1,375 @@
+"""Products that are measured while they are lowered: which, when, what becomes of it, and what where it fails."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+import types
+
+import jax
+import numpy as np
+import pytest
+from python.measured import SHAPE, able, bf16, entry_of, explained, keep
+from python.support import custom_calls, lowered_text
+
+import jax_moye
+from jax_moye import _compat
+from jax_moye._kernels import devices
+from jax_moye._primitives import autotune
+from jax_moye._primitives.autotune import _InterruptedError, _measured
+from jax_moye._selection import capability, measurements
+from jax_moye._selection.capability import LoweringTarget
+from jax_moye._selection.decide import decide
+from jax_moye._selection.request import Operand, Request
+from jax_moye._timing.rounds import Contender
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+A, B = (jax.ShapeDtypeStruct(shape, bf16) for shape in SHAPE[:2])
+
+
+@pytest.fixture
+def gpu(places, monkeypatch):
+    """As on an H200, where measuring finds what a test says: microseconds of the model's third config, and of XLA."""
+    monkeypatch.setattr(_compat, "cuda_arch", lambda: 90)
+    monkeypatch.setattr(capability, "_device_meant", lambda arch: devices.DEVICES["h200"])
+    monkeypatch.setattr(autotune, "_settled", set())
+    monkeypatch.setattr(autotune, "_spent", [0.0, 0])
+    found = types.SimpleNamespace(ours=100.0, xla=200.0, calls=[], error=None)
+
+    def measured(request, operands, call, target, xla, others, variant, signature, stop):
+        found.calls.append((request, call, variant))
+        if found.error is not None:
+            raise found.error
+        names = [config.name for config, why in autotune.rank(call.problem, 90, target.configs) if why is None]
+        best = next(config for config in target.configs if config.name == names[2])
+        xla_us = None if request.insists else found.xla
+        lead = None if xla_us is None else xla_us / found.ours
+        return autotune._entry(call.problem, variant, signature, best, {best.name: found.ours}, xla_us, lead)
+
+    monkeypatch.setattr(autotune, "_measured", measured)
+    jax.clear_caches()
+    yield found
+    jax.clear_caches()
+
+
+def lowered(fun=jax_moye.matmul, *args):
+    jax.clear_caches()
+    return custom_calls(lowered_text(fun, *(args or (A, B))))
+
+
+def test_a_new_product_is_measured_once_and_the_next_process_finds_it(gpu):
+    third = able(explained(*SHAPE, implementation="moye"))[2]
+    (call,) = lowered()
+    assert call.config == third
+    assert len(gpu.calls) == 1
+    assert [one.config for one in lowered(lambda a, b: jax_moye.matmul(a, b) + jax_moye.matmul(a, b))] == [third] * 2
+    assert len(gpu.calls) == 1
+    autotune._settled.clear()  # as in the next process
+    measurements.forget()
+    assert [one.config for one in lowered()] == [third]
+    assert len(gpu.calls) == 1
+    found = explained(*SHAPE)
+    assert (found.chosen_by, found.config.name, found.measured) == ("cache", third, (100.0, 200.0))
+    assert re.search(r"measured +100\S* us, the fastest of 1 config, XLA 200\S* us \(cache", found.text())
+
+
+@pytest.mark.parametrize(("xla", "is_ours"), [(101.0, False), (101.9, False), (102.1, True), (50.0, False)])
+def test_xla_computes_what_is_not_faster_by_two_percent(gpu, xla, is_ours):
+    gpu.xla = xla
+    assert bool(lowered()) == is_ours
+    assert len(gpu.calls) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"autotune": "off"},
+        {"autotune": "cached"},
+        {"deterministic": True},
+        {"batch_invariant": True},
+        {"implementation": "xla"},
+    ],
+    ids=str,
+)
+def test_what_is_not_measured(gpu, options):
+    with jax_moye.options(**options):
+        lowered()
+    assert gpu.calls == []
+
+
+def test_other_programs_are_not_measured(gpu, monkeypatch):
+    lowered(lambda a, b: jax_moye.matmul(a, b, config=able(explained(*SHAPE))[0]))
+    with jax_moye.cuda_target(80):
+        lowered()
+    monkeypatch.setenv("JAX_MOYE_AUTOTUNE", "off")
+    lowered()
+    monkeypatch.delenv("JAX_MOYE_AUTOTUNE")
+    monkeypatch.setattr(_compat, "cuda_arch", lambda: None)  # lowered for another machine
+    lowered()
+    assert gpu.calls == []
+    jax.jit(jax_moye.matmul).lower(A, B)  # for the CPU
+    assert gpu.calls == []
+
+
+def test_derivatives_have_the_options_of_their_product(gpu):
+    with jax_moye.options(autotune="off"):
+        program = jax.jit(jax.grad(lambda a, b: jax_moye.matmul(a, b).astype("float32").sum())).trace(A, B)
+    program.lower(lowering_platforms=("cuda",))
+    assert gpu.calls == []
+    lowered(jax.grad(lambda a, b: jax_moye.matmul(a, b).astype("float32").sum(), argnums=(0, 1)))
+    assert {request.spec for request, _, _ in gpu.calls} == {"an,kn->ak", "ak,an->kn"} or len(gpu.calls) == 2
+
+
+def test_who_insists_has_our_kernels_measured_alone(gpu):
+    gpu.xla = 1.0
+    (call,) = lowered(lambda a, b: jax_moye.matmul(a, b, implementation="moye"))
+    assert call.config == able(explained(*SHAPE, implementation="moye"))[2]
+    assert lowered() == []  # who does not insist has XLA measured, too
+    assert len(gpu.calls) == 2
+
+
+def test_layers_and_sums_are_measured_as_such(gpu):
+    bias = jax.ShapeDtypeStruct((128,), bf16)
+    lowered(lambda a, b, c: jax_moye.linear(a, b, c, activation="silu"), A, B, bias)
+    assert [variant for _, _, variant in gpu.calls] == ["silu bias"]
+    assert explained(*SHAPE).chosen_by == "model" or explained(*SHAPE).measured is None
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("of CUDA"), ValueError("of XLA")], ids=repr)
+def test_what_fails_is_left_to_the_model_and_not_tried_again(gpu, error, caplog):
+    gpu.error = error
+    with caplog.at_level(logging.INFO, "jax_moye"):
+        first = lowered()
+    assert "is not measured" in caplog.text
+    assert lowered() == first
+    assert len(gpu.calls) == 1
+    assert explained(*SHAPE).measured is None
+
+
+def test_a_cache_that_cannot_be_written_is_this_processes(gpu, monkeypatch, caplog):
+    folder = pathlib.Path(measurements.cache_dir())
+    folder.parent.mkdir(exist_ok=True)
+    folder.write_text("a file where the folder would be")
+    autotune._warn_once.cache_clear()
+    third = able(explained(*SHAPE, implementation="moye"))[2]
+    assert [one.config for one in lowered()] == [third]
+    assert "cannot be written" in caplog.text
+    assert explained(*SHAPE).chosen_by == "measured"
+    assert [one.config for one in lowered()] == [third]
+    assert len(gpu.calls) == 1
+
+
+def test_an_interrupt_ends_the_program(gpu, monkeypatch):
+    """As it ends a compilation: the thread that measures is told, and what it held is given back."""
+    told = threading.Event()
+
+    def measured(*args):
+        stop = args[-1]
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), 2)).start()
+        assert stop.wait(30)
+        told.set()
+        raise _InterruptedError
+
+    monkeypatch.setattr(autotune, "_measured", measured)
+    with pytest.raises(KeyboardInterrupt):
+        lowered()
+    assert told.is_set()
+
+
+def test_the_log_says_what_was_measured_and_how_long(gpu, caplog):
+    with caplog.at_level(logging.INFO, "jax_moye"):
+        lowered()
+    (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("measured")]
+    assert "bfloat16[256, 512] and bfloat16[512, 128]" in line
+    assert "100 us, the fastest of 1, XLA 200 us (0.0" in line
+
+
+# -------------------------------------------------------------------------------------------- one measurement, played
+
+
+class Product:
+    """A DirectProduct whose configs take the times of a table, and whose results are right but for one."""
+
+    program_size, sets = 1, 2
+
+    def __init__(self, us, wrong=(), broken=()):
+        self.us, self.wrong, self.broken, self.added = us, wrong, broken, []
+
+    def __call__(self, layout, device, names):
+        self.layout, self.names = layout, names
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.is_closed = True
+
+    def contender(self, name):
+        if name in self.broken:
+            raise RuntimeError("it does not launch")
+        self.added.append(name)
+        us = self.us.get(name, 30.0)
+        return Contender(name, run=None, wait=None, clock=lambda passes: passes * us * 1e-6)
+
+    def sample(self, array=None):
+        ones = np.ones(8, np.float32)
+        return 2 * ones if array is None and self.added[-1] in self.wrong else ones
+
+
+@pytest.fixture
+def one(places, monkeypatch):
+    """_measured of a product, played."""
+
+    def run(product, xla_us=40.0, stop=None, **options):
+        operands = tuple(Operand(shape, np.dtype(bf16)) for shape in SHAPE[:2])
+        request = Request("mk,kn->mn", np.dtype(bf16), None, None, options.get("implementation"), None)
+        target = LoweringTarget.of_device(devices.DEVICES["h200"])
+        call = decide(request, operands, target).call
+        rival = Contender("xla", run=None, wait=None, clock=lambda passes: passes * xla_us * 1e-6)
+        monkeypatch.setattr(autotune, "DirectProduct", product)
+        monkeypatch.setattr(autotune, "_xla_contender", lambda *args: (rival, np.ones(8, np.float32)))
+        monkeypatch.setattr(jax, "local_devices", lambda backend: [None])
+        return _measured(request, operands, call, target, None, {}, "", "words", stop or threading.Event())
+
+    return run
+
+
+def names_of():
+    return able(explained(*SHAPE, implementation="moye"))
+
+
+def test_the_fastest_is_kept_with_the_times_of_all(one):
+    names = names_of()
+    product = Product({names[3]: 20.0, names[1]: 25.0})
+    entry = one(product)
+    assert (entry.config, entry.us[names[3]], entry.us[names[1]]) == (names[3], 20.0, 25.0)
+    assert entry.xla_us == {"words": 40.0}
+    assert entry.lead["words"] == pytest.approx(2.0)
+    assert list(entry.us) == product.names == names[: autotune.CANDIDATES]
+    assert product.is_closed
+    assert product.layout.sizes == (1, 256, 128, 512)
+
+
+def test_ties_are_the_models_order(one):
+    names = names_of()
+    assert one(Product({names[5]: 20.0, names[2]: 20.1, names[7]: 20.05})).config == names[2]
+
+
+def test_a_wrong_result_and_a_launch_that_fails_are_no_candidates(one, caplog):
+    names = names_of()
+    entry = one(Product({names[0]: 1.0, names[1]: 2.0, names[2]: 3.0}, wrong=names[:1], broken=names[1:2]))
+    assert entry.config == names[2]
+    assert not {*names[:2]} & {*entry.us}
+    assert f"{names[0]} is not chosen: its result differs from XLA's" in caplog.text
+    with pytest.raises(RuntimeError, match="no config computes it as XLA does"):
+        one(Product({}, wrong=names))
+
+
+def test_xla_is_not_asked_where_the_caller_insists(one):
+    names = names_of()
+    entry = one(Product({names[1]: 5.0}), implementation="moye")
+    assert (entry.config, entry.xla_us, entry.lead) == (names[1], {}, {})
+
+
+def test_a_told_measurement_stops(one):
+    stop = threading.Event()
+    stop.set()
+    product = Product({})
+    with pytest.raises(_InterruptedError):
+        one(product, stop=stop)
+    assert product.is_closed
+
+
+# ------------------------------------------------------------------------------------------------- several processes
+
+
+class Store:
+    """A key-value store of one process's view."""
+
+    def __init__(self, process_id, shared):
+        self.process_id, self.shared = process_id, shared
+
+    def put(self, name, text):
+        self.shared[name] = text
+
+    def get(self, name, seconds):
+        if name not in self.shared:
+            raise TimeoutError(f"nothing in {seconds} s")
+        return self.shared[name]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_all_processes_do_what_the_first_one_found(gpu, monkeypatch, fails, tmp_path):
+    shared = {}
+    gpu.error = MemoryError() if fails else None
+    monkeypatch.setattr(_compat, "key_value_store", lambda: Store(0, shared))
+    first = lowered()
+    assert len(gpu.calls) == 1
+    assert len(shared) == 1
+    # The second one has measured something else before: that does not count.
+    monkeypatch.setenv(measurements.VARIABLE, str(tmp_path / "another"))
+    gemm = explained(*SHAPE, implementation="moye")
+    other = entry_of(gemm, {able(gemm)[5]: 1.0}, xla_us=200.0)
+    keep(other)
+    monkeypatch.setattr(measurements, "_here", {})
+    monkeypatch.setattr(autotune, "_settled", set())
+    monkeypatch.setattr(_compat, "key_value_store", lambda: Store(1, shared))
+    assert lowered() == first
+    assert len(gpu.calls) == 1
+
+
+def test_a_first_process_that_says_nothing_leaves_the_model(gpu, monkeypatch, caplog):
+    monkeypatch.setattr(_compat, "key_value_store", lambda: Store(1, {}))
+    with caplog.at_level(logging.INFO, "jax_moye"):
+        lowered()
+    assert "is not measured: TimeoutError: nothing in 120.0 s" in caplog.text
+    assert gpu.calls == []
+
+
+def test_what_is_known_is_handed_out_too(gpu, monkeypatch):
+    lowered()  # measured, alone
+    shared = {}
+    autotune._settled.clear()
+    monkeypatch.setattr(_compat, "key_value_store", lambda: Store(0, shared))
+    lowered()
+    assert len(gpu.calls) == 1
+    (text,) = shared.values()
+    assert measurements.parse_entry(json.loads(text)).config == able(explained(*SHAPE, implementation="moye"))[2]
+
+
+def test_two_processes(tmp_path):
+    """With JAX's own store: the second process gets what the first one measured."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *sys.path]), "JAX_PLATFORMS": "cpu"}
+    program = """
+import sys
+import jax
+number = int(sys.argv[1])
+jax.distributed.initialize(sys.argv[2], num_processes=2, process_id=number)
+from python.measured import SHAPE, able, entry_of, explained
+from jax_moye import _compat
+from jax_moye._primitives import autotune
+gemm = explained(*SHAPE, implementation="moye")
+entry = entry_of(gemm, {able(gemm)[number + 3]: 7.0})  # what this process would measure
+key = ("words", *entry.key)
+found = autotune._agreed(key, None, lambda: entry)
+print(found.config == able(gemm)[3], found.us, flush=True)
+_compat.key_value_store().client.wait_at_barrier("end", 60_000)
+"""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        address = f"localhost:{probe.getsockname()[1]}"
+    command = [sys.executable, "-c", program]
+    pipes = {"stdout": subprocess.PIPE, "text": True}
+    both = [subprocess.Popen([*command, str(i), address], env=environment, **pipes) for i in (0, 1)]
+    answers = [one.communicate(timeout=120)[0] for one in both]
+    assert answers[0] == answers[1]
+    assert answers[0].startswith("True ")
