@@ -10,6 +10,8 @@ was the limit: the result says `host_bound`.
 - Sustained: the device has been busy for 3 s before the first round that counts. Burst: it rests before each round, so
   that its clock is at its highest.
 - `us` is the median over a contender's rounds; the ratio's interval is a bootstrap over rounds (95 %).
+- One half of the rounds chooses the best baseline, and the other half makes the ratio: the least of several noisy
+  times is too low where it was chosen.
 - Before timing, a result is compared with float64, over whole rows of the output, one in each band of rows, and after
   timing it must still have the same bits. A wrong result has no time, and the run fails.
 - Clocks, power and temperature are recorded through NVML and never set.
@@ -41,7 +43,7 @@ from jax_moye._timing.files import write_json
 from jax_moye._timing.gpu import Sampler
 from jax_moye._timing.operands import expected_us, random_sets, rotation
 from jax_moye._timing.progress import progress
-from jax_moye._timing.rounds import Contender, alternate, ratio_interval
+from jax_moye._timing.rounds import LEAST_ROUNDS, Contender, against_best, alternate
 from jax_moye._timing.workloads import Workload
 
 INTERRUPTED = 130  # what a shell calls a command that Ctrl-C ended
@@ -71,8 +73,8 @@ def check(arguments: argparse.Namespace) -> None:
     for name in arguments.baselines.split(","):
         if name and name not in contenders.BASELINES:
             raise ValueError(f"--baselines {name!r} is none of {', '.join(contenders.BASELINES)}")
-    if arguments.alternations < 1:
-        raise ValueError(f"--alternations is at least 1, not {arguments.alternations}")
+    if arguments.alternations < LEAST_ROUNDS:
+        raise ValueError(f"--alternations is at least {LEAST_ROUNDS}, not {arguments.alternations}")
 
 
 def run_and_write(
@@ -255,12 +257,11 @@ def figures(workload: Workload, racing: Iterable[Contender], sampler: Sampler) -
         "tflops": significant(workload.flops / ours.seconds / 1e12),
         "baselines": {other.name: significant(other.seconds * 1e6) for other in others},
     }
-    best = min(others, key=lambda other: other.seconds, default=None)
-    if best is not None:
-        low, high = ratio_interval(best.times, ours.times)
+    if others:
+        best, ratio, interval = against_best(ours, others)
         result |= {
-            "ratio": significant(best.seconds / ours.seconds),
-            "ratio_ci": [significant(low), significant(high)],
+            "ratio": significant(ratio),
+            "ratio_ci": [significant(end) for end in interval],
             "best_baseline": best.name,
         }
         for key in Sampler.FIELDS:  # [ours, the best baseline]

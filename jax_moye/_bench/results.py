@@ -54,6 +54,7 @@ def describe(device: Any, arguments: argparse.Namespace) -> dict:
             "alternations": arguments.alternations,
             "turn_ms": arguments.turn_ms,
             "warmup_ms": arguments.warmup_ms,
+            "best_chosen": "in other rounds than those that time it",
             "launches": launches,
             "launch_options": contenders.LAUNCHES[launches],
             "method": "jitted programs of independent products, short ones in a loop on the device; wall clock per "

@@ -187,6 +187,53 @@ def race(contenders: Sequence[Contender], rival: Contender | None, how: Race) ->
     return Outcome(us, host_bound, lead)
 
 
+LEAST_ROUNDS = 3  # of which some choose the best, and others time it
+
+
+def halves(rounds: int) -> tuple[list[int], list[int]]:
+    """The rounds that choose the best of several contenders, and those that time it.
+
+    The least of several noisy medians is too low: over the rounds that it was chosen by. In pairs, so that `alternate`
+    goes forward and backward as often in both.
+    """
+    timing = [i for i in range(rounds) if i // 2 % 2 == 0]
+    return [i for i in range(rounds) if i not in timing], timing
+
+
+class Comparison(NamedTuple):
+    """How the best of others does against one.
+
+    Attributes:
+      best: of the others.
+      ratio: its time over the one's.
+      interval: of the ratio (95 %).
+    """
+
+    best: Contender
+    ratio: float
+    interval: tuple[float, float]
+
+
+def against_best(one: Contender, others: Sequence[Contender]) -> Comparison:
+    """Compares one contender with the best of others, all behind the same rounds.
+
+    The best is chosen in other rounds than those that make the ratio; where there is no choice, all of them do.
+
+    Args:
+      one: contender.
+      others: at least one; several need LEAST_ROUNDS rounds.
+    """
+    choosing, timing = halves(len(one.times))
+    if len(others) == 1:
+        timing = list(range(len(one.times)))
+        best = others[0]
+    else:
+        best = min(others, key=lambda other: statistics.median(other.times[i] for i in choosing))
+    numerator, denominator = ([contender.times[i] for i in timing] for contender in (best, one))
+    ratio = statistics.median(numerator) / statistics.median(denominator)
+    return Comparison(best, ratio, ratio_interval(numerator, denominator))
+
+
 def ratio_interval(numerator: Sequence[float], denominator: Sequence[float], draws: int = 2000) -> tuple[float, float]:
     """Bootstrap interval (95 %) of median(numerator) / median(denominator); rounds are drawn in pairs, as they ran."""
     rng = np.random.default_rng(0)

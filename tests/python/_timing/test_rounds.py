@@ -85,6 +85,48 @@ def test_ratio_interval():
     assert 1.08 < low < 1.1 < high < 1.12
 
 
+def timed(name, times):
+    return Contender(name, pytest.fail, pytest.fail, times=list(times))
+
+
+def test_the_halves_have_each_round_once_and_both_directions():
+    for rounds_ in range(rounds.LEAST_ROUNDS, 20):
+        choosing, timing = rounds.halves(rounds_)
+        assert choosing
+        assert sorted(choosing + timing) == list(range(rounds_))
+        for half in (choosing, timing):
+            backward = sum(i % 2 for i in half)
+            assert abs(len(half) - 2 * backward) <= 1  # as often as forward
+
+
+def test_the_best_of_equals_is_no_better_than_one():
+    """Eight baselines and ours, all alike: the least of the eight medians lies below ours, their ratio does not."""
+    rng = np.random.default_rng(0)
+    ratios, naive, inside = [], [], 0
+    for _ in range(200):
+        ours, *others = (timed(f"c{i}", 1 + 0.02 * rng.standard_normal(16)) for i in range(9))
+        found = rounds.against_best(ours, others)
+        ratios.append(found.ratio)
+        naive.append(min(other.seconds for other in others) / ours.seconds)
+        inside += found.interval[0] <= 1 <= found.interval[1]
+    assert np.mean(naive) < 0.993
+    assert abs(np.mean(ratios) - 1) < 0.002
+    assert inside >= 0.9 * len(ratios)
+
+
+def test_against_the_best():
+    """By the rounds 2, 3, 6, ... alone "x" is the best; its ratio is of the rounds 0, 1, 4, 5."""
+    choosing, timing = rounds.halves(8)
+    assert (choosing, timing) == ([2, 3, 6, 7], [0, 1, 4, 5])
+    ours = timed("ours", [2.0] * 8)
+    x = timed("x", [3.0 if i in timing else 1.0 for i in range(8)])
+    y = timed("y", [1.5] * 8)
+    found = rounds.against_best(ours, [y, x])
+    assert (found.best.name, found.ratio, found.interval) == ("x", 1.5, (1.5, 1.5))
+    alone = rounds.against_best(ours, [timed("x", [3.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])])
+    assert alone.ratio == 0.5  # nothing is chosen: all rounds
+
+
 RACE = Race(round_ms=0.0, warmup_ms=0.0)
 
 
