@@ -16,6 +16,7 @@ import functools
 import json
 import logging
 import math
+import os
 import sys
 import threading
 import time
@@ -38,6 +39,7 @@ from jax_moye._selection.measurements import Entry
 from jax_moye._selection.ranking import rank
 from jax_moye._selection.request import Operands, Request, describe
 from jax_moye._timing.direct import DirectProduct, Layout, same_result
+from jax_moye._timing.programs import accepted
 from jax_moye._timing.rounds import Contender, Race, race
 
 CANDIDATES = 12  # of the model's order: docs/performance.md says how near the best of them is to the best of all
@@ -311,10 +313,17 @@ def _xla_contender(
     sharding = jax.sharding.SingleDeviceSharding(product.device)
     first = [x for of in arrays[: product.program_size] for x in of]
     types = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in first]
-    program = jax.jit(several).lower(*types).compile()
+    # Of a long product XLA's candidates from Triton are left out: they take half a second to compile, and do not win.
+    options = None if product.is_short or os.environ.get("TRITON") else _without_triton()
+    program = jax.jit(several, compiler_options=options).lower(*types).compile()
     contender = product.xla_contender(program, arrays)
     result = jax.block_until_ready(contender.run(0)[0])
     return contender, product.sample(result)
+
+
+@functools.cache
+def _without_triton() -> dict[str, Any] | None:
+    return accepted({"xla_gpu_enable_triton_gemm": False})
 
 
 # ------------------------------------------------------------------------------------------------- what becomes of it

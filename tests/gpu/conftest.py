@@ -6,6 +6,8 @@ import pytest
 
 # Several test processes share the card, and torch may be beside them. Read when JAX's backend starts.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+# Nothing is measured while a test lowers its program, but in the tests about that.
+os.environ.setdefault("JAX_MOYE_AUTOTUNE", "cached")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,145 @@
+"""Products measured while they are lowered, on a GPU: what is found holds when it is timed again."""
+
+from __future__ import annotations
+
+import logging
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_moye
+from jax_moye._kernels import ffi
+from jax_moye._primitives import autotune
+from jax_moye._selection import measurements
+from jax_moye._timing.direct import DirectProduct, Layout
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(monkeypatch, tmp_path):
+    """Nothing is known, by this process or from a file."""
+    monkeypatch.setenv(measurements.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(measurements.AUTOTUNE, "on")
+    monkeypatch.setattr(autotune, "_settled", set())
+    monkeypatch.setattr(measurements, "_here", {})
+    monkeypatch.setattr(measurements, "TABLES", tmp_path / "no tables")
+    measurements.forget()
+    jax.clear_caches()
+    yield
+    measurements.forget()
+    jax.clear_caches()
+
+
+def structs(m, n, k, dtype=jnp.bfloat16):
+    return jax.ShapeDtypeStruct((m, k), dtype), jax.ShapeDtypeStruct((k, n), dtype)
+
+
+def measured(fun, *args):
+    """The entry that lowering makes."""
+    (gpu,) = jax.local_devices()[:1]
+    jax.jit(fun).lower(*args)
+    tables = measurements.read(measurements.cache_file(gpu.device_kind))
+    (entry,) = tables.entries.values()
+    return entry
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096, 1024), (16, 4096, 4096), (1, 2048, 2048), (33, 257, 1000)], ids=str)
+def test_lowering_measures_and_the_program_is_right(shape):
+    m, n, k = shape
+    entry = measured(jax_moye.matmul, *structs(*shape))
+    assert entry.us[entry.config] <= 1.01 * min(entry.us.values())
+    (xla_us,) = entry.xla_us.values()
+    (lead,) = entry.lead.values()
+    assert 0.2 < lead <= 1.1 * xla_us / entry.us[entry.config]
+    least = 2 * m * n * k / 1000e6 + 2 * (m * k + n * k + m * n) / 5e6  # of any GPU that there is, either alone
+    assert max(entry.us.values()) > least / 2
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-2, 3, shape).astype(jnp.bfloat16) for shape in ((m, k), (k, n)))
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_allclose(np.asarray(jax.jit(jax_moye.matmul)(a, b)).astype(np.float64), exact, rtol=2**-8)
+
+
+def test_a_layer_is_measured_with_what_xla_makes_of_it():
+    a, b = structs(512, 1024, 2048)
+    bias = jax.ShapeDtypeStruct((1024,), jnp.bfloat16)
+    entry = measured(lambda a, b, c: jax_moye.linear(a, b, c, activation="gelu"), a, b, bias)
+    assert entry.variant == "gelu_tanh bias"
+    assert len(entry.xla_us) == 1
+
+
+def test_ours_by_its_clock_is_ours_by_the_hosts():
+    """A CUDA graph of a config against a program of it, in loops of the host's clock: within a tenth."""
+    m, n, k = 2048, 2048, 2048
+    config = next(
+        c.name
+        for c in jax_moye.configs()
+        if (c.kernel, c.dtype) == ("sm80_multistage", "bf16") and c.name in ffi.built("cuda") and c.alignment == 16
+    )
+    layout = Layout((1, m, n, k), {"a": (0, k, 1), "b": (0, 1, n), "d": (0, n, 1)}, "bf16", "bf16")
+    with DirectProduct(layout, jax.local_devices()[0], [config]) as product:
+        contender = product.contender(config)
+        contender.round(20)
+        ours = statistics.median(contender.round(20) for _ in range(5))
+    a, b = (jnp.ones(shape, jnp.bfloat16) for shape in ((m, k), (k, n)))
+    program = jax.jit(lambda a, b: jax_moye.matmul(a, b, config=config)).lower(a, b).compile()
+    times = []
+    for _ in range(7):
+        jax.block_until_ready(program(a, b))
+        begin = time.perf_counter()
+        for _ in range(300):
+            d = program(a, b)
+        d.block_until_ready()
+        times.append((time.perf_counter() - begin) / 300)
+    assert ours == pytest.approx(statistics.median(times), rel=0.15)
+
+
+def test_memory_that_is_not_free_leaves_the_choice_to_the_model(caplog):
+    free = 10**15
+    layout = Layout(
+        (1, 10**6, 10**6, 10**4), {"a": (0, 10**4, 1), "b": (0, 1, 10**6), "d": (0, 10**6, 1)}, "bf16", "bf16"
+    )
+    assert layout.footprint < free
+    with pytest.raises(MemoryError):
+        DirectProduct(layout, jax.local_devices()[0], [])
+    with caplog.at_level(logging.INFO, "jax_moye"):
+        jax.jit(jax_moye.matmul).lower(*structs(10**6, 10**6, 10**4))
+    assert "is not measured: MemoryError" in caplog.text
+    jnp.ones(8).block_until_ready()  # no error is left behind
+
+
+def test_the_memory_comes_back():
+    def free():
+        out = subprocess.run(
+            ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True
+        )
+        return int(re.findall(r"\d+", out.stdout)[0])
+
+    jax.jit(jax_moye.matmul).lower(*structs(1024, 1024, 1024))
+    before = free()
+    for n in range(8):
+        jax.jit(jax_moye.matmul).lower(*structs(4096, 4096, 4096 + 64 * n))
+    assert free() - before < 600  # MiB: each has some 200, XLA's results stay in JAX's pool
+
+
+def test_a_second_process_measures_nothing(tmp_path):
+    program = """
+import logging, sys
+logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+import jax, jax.numpy as jnp, jax_moye
+a = jax.ShapeDtypeStruct((512, 512), jnp.bfloat16)
+jax.jit(jax_moye.matmul).lower(a, a)
+"""
+    texts = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert "measured mk,kn->mn on bfloat16[512, 512]" in texts[0]
+    assert "measured mk" not in texts[1]
