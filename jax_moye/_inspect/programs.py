@@ -65,13 +65,19 @@ def _added(product: Product) -> tuple[tuple[str, str], ...]:
     return (("c", parse_spec(product.request.spec).out),) if product.request.beta != 0 else ()
 
 
-def structs_of(product: Product) -> list[jax.ShapeDtypeStruct]:
-    """Of all operands in memory, those of the epilogue last."""
+def added_structs(product: Product) -> list[tuple[tuple[str, str], jax.ShapeDtypeStruct]]:
+    """((name, labels), struct) of the operands behind lhs and rhs."""
     sizes, out_dtype = label_sizes(product.request.spec, product.operands), product.request.out_dtype
     dtype = stored_dtype(out_dtype) if product.request.epilogue is not None else out_dtype
+    return [
+        (named, jax.ShapeDtypeStruct(tuple(sizes[label] for label in named[1]), dtype)) for named in _added(product)
+    ]
+
+
+def structs_of(product: Product) -> list[jax.ShapeDtypeStruct]:
+    """Of all operands in memory, those of the epilogue last."""
     structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in product.operands]
-    added = _added(product)
-    return structs + [jax.ShapeDtypeStruct(tuple(sizes[label] for label in labels), dtype) for _, labels in added]
+    return structs + [struct for _, struct in added_structs(product)]
 
 
 def random_operands(product: Product, device: jax.Device, largest_loop: int) -> OperandSets:

@@ -16,7 +16,6 @@ import functools
 import json
 import logging
 import math
-import os
 import sys
 import threading
 import time
@@ -39,7 +38,6 @@ from jax_moye._selection.measurements import Entry
 from jax_moye._selection.ranking import rank
 from jax_moye._selection.request import Operands, Request, describe
 from jax_moye._timing.direct import DirectProduct, Layout, same_result
-from jax_moye._timing.programs import accepted
 from jax_moye._timing.rounds import Contender, Race, race
 
 CANDIDATES = 12  # of the model's order: docs/performance.md says how near the best of them is to the best of all
@@ -85,7 +83,7 @@ def measure_if_new(
     decision = decide(request, operands, target)
     call = decision.call
     is_a_choice = decision.kind == "kernel" or (decision.kind == "xla" and decision.cause == "time")
-    if call is None or not is_a_choice or call.split or not _is_plain(request, operands, call, others or {}):
+    if call is None or not is_a_choice or call.split or not is_plain(request, operands, call, others or {}):
         return
     assert target.device is not None
     of = measurements.signature(operands[0].dtype, operands[1].dtype, request.out_dtype, request.precision)
@@ -103,8 +101,9 @@ def measure_if_new(
         what = describe(request, operands)
 
         def measure() -> Entry:
-            found = functools.partial(_measured, request, operands, call, target, xla, dict(others or {}), variant, of)
-            return _in_a_thread(found)
+            able = [config for config, why in rank(call.problem, target.arch, target.configs) if why is None]
+            given = request, operands, call, able[:CANDIDATES], xla, dict(others or {})
+            return _in_a_thread(lambda stop: measured(*given, stop=stop))
 
         try:
             found = _agreed(key, entry, measure)
@@ -136,8 +135,15 @@ def _is_for_this_gpu(request: Request, target: LoweringTarget) -> bool:
     )
 
 
-def _is_plain(request: Request, operands: Operands, call: KernelCall, others: Mapping[str, Sequence[int]]) -> bool:
-    """Whether the kernel reads what is in memory, and writes what is asked for: no conversion is around it."""
+def is_plain(request: Request, operands: Operands, call: KernelCall, others: Mapping[str, Sequence[int]]) -> bool:
+    """Whether the kernel reads what is in memory, and writes what is asked for: no conversion is around it.
+
+    Args:
+      request: what the caller asked for.
+      operands: lhs and rhs.
+      call: how the kernel computes it.
+      others: the shapes of the epilogue's operands.
+    """
     dtype, problem = numpy_dtype(call.problem.dtype), call.problem
     sizes = {"a": (problem.batch, problem.m, problem.k), "b": (problem.batch, problem.n, problem.k)}
     left, right = (call.operands[1], call.operands[0]) if problem.swapped else call.operands
@@ -197,25 +203,31 @@ def _in_a_thread(measure: Callable[[threading.Event], Entry]) -> Entry:
     return error
 
 
-def _measured(
+def measured(
     request: Request,
     operands: Operands,
     call: KernelCall,
-    target: LoweringTarget,
+    candidates: Sequence[GemmConfig],
     xla: XlaProgram,
     others: Mapping[str, Sequence[int]],
-    variant: str,
-    signature: str,
-    stop: threading.Event,
+    stop: threading.Event | None = None,
 ) -> Entry:
-    """What is found of one product.
+    """What is found of one product, in some tenths of a second beside XLA's compilation.
+
+    Args:
+      request: what the caller asked for.
+      operands: lhs and rhs as they are in memory, as `is_plain` says.
+      call: how our kernels compute it.
+      candidates: the configs, in the model's order.
+      xla: as in `measure_if_new`; not used where the request insists on our kernels.
+      others: likewise.
+      stop: set by who wants no result any more.
 
     Raises:
       MemoryError: the GPU has too little to spare.
       RuntimeError: of CUDA or XLA; or no config computes the product as XLA does.
     """
-    problem = call.problem
-    able = [config for config, reason in rank(problem, target.arch, target.configs) if reason is None][:CANDIDATES]
+    problem, stop = call.problem, stop or threading.Event()
     device = jax.local_devices(backend="cuda")[0]
     strides = {"a": problem.a_strides, "b": problem.b_strides, "d": problem.d_strides}
     epilogue = call.epilogue
@@ -228,12 +240,12 @@ def _measured(
         alpha=1.0 if epilogue is None else epilogue.alpha,
         beta=request.beta if epilogue is None else epilogue.beta,
     )
-    with jax.enable_x64(True), DirectProduct(layout, device, [config.name for config in able]) as product:
+    with jax.enable_x64(True), DirectProduct(layout, device, [config.name for config in candidates]) as product:
         rival, theirs = None, None
         if not request.insists:
             rival, theirs = _xla_contender(product, operands, problem.swapped, xla, others)
         contenders = []
-        for config in able:
+        for config in candidates:
             if stop.is_set():
                 raise _InterruptedError
             with contextlib.suppress(RuntimeError):  # a config that this GPU cannot launch is no candidate
@@ -246,25 +258,26 @@ def _measured(
             _interrupt(one, stop)
         found = race(contenders, rival, _RACE)
         del rival, theirs  # arrays on memory that is about to be given back
-    us = {config.name: found.us[config.name] for config in able if config.name in found.us}
+    us = {config.name: found.us[config.name] for config in candidates if config.name in found.us}
     if not us:
         raise RuntimeError("no config computes it as XLA does")
-    best = next(config for config in able if us.get(config.name, math.inf) <= TIE * min(us.values()))
-    return _entry(problem, variant, signature, best, us, found.us.get("xla"), found.lead)
+    best = next(config for config in candidates if us.get(config.name, math.inf) <= TIE * min(us.values()))
+    return _entry(request, operands, call, best, us, found.us.get("xla"), found.lead)
 
 
 def _entry(
-    problem: Any,
-    variant: str,
-    signature: str,
+    request: Request,
+    operands: Operands,
+    call: KernelCall,
     best: GemmConfig,
     us: Mapping[str, float],
     xla_us: float | None,
     lead: float | None,
 ) -> Entry:
+    signature = measurements.signature(operands[0].dtype, operands[1].dtype, request.out_dtype, request.precision)
     return Entry(
-        problem=measurements.usual_key(problem),
-        variant=variant,
+        problem=measurements.usual_key(call.problem),
+        variant=measurements.variant(request.epilogue, request.beta, call.split),
         config=best.name,
         row=measurements.config_digest(best),
         us={name: significant(value) for name, value in us.items()},
@@ -313,17 +326,10 @@ def _xla_contender(
     sharding = jax.sharding.SingleDeviceSharding(product.device)
     first = [x for of in arrays[: product.program_size] for x in of]
     types = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in first]
-    # Of a long product XLA's candidates from Triton are left out: they take half a second to compile, and do not win.
-    options = None if product.is_short or os.environ.get("TRITON") else _without_triton()
-    program = jax.jit(several, compiler_options=options).lower(*types).compile()
+    program = jax.jit(several).lower(*types).compile()
     contender = product.xla_contender(program, arrays)
     result = jax.block_until_ready(contender.run(0)[0])
     return contender, product.sample(result)
-
-
-@functools.cache
-def _without_triton() -> dict[str, Any] | None:
-    return accepted({"xla_gpu_enable_triton_gemm": False})
 
 
 # ------------------------------------------------------------------------------------------------- what becomes of it

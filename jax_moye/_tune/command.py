@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--top", default=str(TOP), help=f"configs to time, the model's first, or all (default: {TOP})")
     parser.add_argument("--sweep", help="time the configs whose name this regular expression matches whole")
+    parser.add_argument(
+        "--quick", action="store_true", help="compile XLA's program alone and check against it: a second a product"
+    )
     parser.add_argument("--budget-s", type=float, default=math.inf, help="begin no product later than this")
     parser.add_argument("--turn-ms", type=float, default=Race().round_ms, help="length of one round")
     parser.add_argument("--out", type=pathlib.Path, help="the file to write, or to add to (default: the user's cache)")
@@ -64,7 +67,7 @@ def main(arguments: argparse.Namespace) -> int:
     race = Race(round_ms=arguments.turn_ms)
     if arguments.emulator:
         race = race._replace(rounds=(1, 2), warmup_ms=0.0)
-    protocol = Protocol(top, arguments.sweep, race, arguments.budget_s)
+    protocol = Protocol(top, arguments.sweep, race, arguments.budget_s, arguments.quick and not arguments.emulator)
     return run(workloads, tune.find_target(device, arguments.emulator, arguments.out), protocol)
 
 

@@ -40,6 +40,7 @@ class Protocol:
       top: configs that are timed, the first by the model; None: all that can compute the product.
       sweep: regular expression that their names match whole.
       race: how they are told apart.
+      quick: launch configs without compiling programs, and compare results with XLA's, as lowering does. On a GPU.
       budget_s: no product is begun later than this.
     """
 
@@ -47,6 +48,7 @@ class Protocol:
     sweep: str | None = None
     race: Race = dataclasses.field(default_factory=Race)
     budget_s: float = math.inf
+    quick: bool = False
 
 
 class Times(NamedTuple):

@@ -28,9 +28,11 @@ from jax_moye._api.types import DimensionNumbers
 from jax_moye._format import error_line, html_table, significant
 from jax_moye._inspect.explain import explain
 from jax_moye._inspect.products import Product
+from jax_moye._inspect.programs import added_structs, program_of
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import GemmConfig, configs
 from jax_moye._kernels.devices import of_jax
+from jax_moye._primitives import autotune
 from jax_moye._selection import measurements
 from jax_moye._selection.capability import LoweringTarget, usable_configs
 from jax_moye._selection.decide import KernelCall, decide
@@ -250,6 +252,11 @@ def tune_products(products: Sequence[Product], target: Target, protocol: Protoco
             continue
         try:
             call, candidates = _candidates(product, target, protocol)
+            if protocol.quick:
+                entry = _quickly(product, call, candidates)
+                measurements.write(target.path, target.head, [entry])
+                yield Tuned(what, entry, None, {}, time.monotonic() - begin)
+                continue
             times = time_product(product, call, candidates, target, protocol)
             entry = _entry(product, call, candidates, times, target)
         except NotServedError as error:
@@ -289,6 +296,20 @@ def _candidates(product: Product, target: Target, protocol: Protocol) -> tuple[K
     if not named:
         raise NotServedError(f"none of its {len(able)} configs has a name that matches {protocol.sweep!r}")
     return decision.call, named[: protocol.top]
+
+
+def _quickly(product: Product, call: KernelCall, candidates: Sequence[GemmConfig]) -> Entry:
+    """What lowering would find of a product.
+
+    Raises:
+      NotServedError: it converts operands or results.
+    """
+    request, operands = product.request, product.operands
+    others = {name: struct.shape for (name, _), struct in added_structs(product)}
+    if call.split or not autotune.is_plain(request, operands, call, others):
+        raise NotServedError("its operands are converted: tune it without --quick")
+    request = dataclasses.replace(request, implementation=None)
+    return autotune.measured(request, operands, call, candidates, program_of(product, "xla", None), others)
 
 
 def _entry(product: Product, call: KernelCall, candidates: Sequence[GemmConfig], times: Times, target: Target) -> Entry:

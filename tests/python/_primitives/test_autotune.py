@@ -22,7 +22,7 @@ import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import devices
 from jax_moye._primitives import autotune
-from jax_moye._primitives.autotune import _InterruptedError, _measured
+from jax_moye._primitives.autotune import _InterruptedError, measured
 from jax_moye._selection import capability, measurements
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import decide
@@ -30,6 +30,7 @@ from jax_moye._selection.request import Operand, Request
 from jax_moye._timing.rounds import Contender
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
+WORDS = "bfloat16 bfloat16 bfloat16 DEFAULT"
 A, B = (jax.ShapeDtypeStruct(shape, bf16) for shape in SHAPE[:2])
 
 
@@ -42,17 +43,17 @@ def gpu(places, monkeypatch):
     monkeypatch.setattr(autotune, "_spent", [0.0, 0])
     found = types.SimpleNamespace(ours=100.0, xla=200.0, calls=[], error=None)
 
-    def measured(request, operands, call, target, xla, others, variant, signature, stop):
-        found.calls.append((request, call, variant))
+    def measured(request, operands, call, candidates, xla, others, stop):
+        found.calls.append((request, call, measurements.variant(request.epilogue, request.beta, call.split)))
         if found.error is not None:
             raise found.error
-        names = [config.name for config, why in autotune.rank(call.problem, 90, target.configs) if why is None]
-        best = next(config for config in target.configs if config.name == names[2])
+        assert len(candidates) == autotune.CANDIDATES
         xla_us = None if request.insists else found.xla
         lead = None if xla_us is None else xla_us / found.ours
-        return autotune._entry(call.problem, variant, signature, best, {best.name: found.ours}, xla_us, lead)
+        us = {candidates[2].name: found.ours}
+        return autotune._entry(request, operands, call, candidates[2], us, xla_us, lead)
 
-    monkeypatch.setattr(autotune, "_measured", measured)
+    monkeypatch.setattr(autotune, "measured", measured)
     jax.clear_caches()
     yield found
     jax.clear_caches()
@@ -169,14 +170,13 @@ def test_an_interrupt_ends_the_program(gpu, monkeypatch):
     """As it ends a compilation: the thread that measures is told, and what it held is given back."""
     told = threading.Event()
 
-    def measured(*args):
-        stop = args[-1]
+    def measured(*args, stop):
         threading.Timer(0.2, lambda: os.kill(os.getpid(), 2)).start()
         assert stop.wait(30)
         told.set()
         raise _InterruptedError
 
-    monkeypatch.setattr(autotune, "_measured", measured)
+    monkeypatch.setattr(autotune, "measured", measured)
     with pytest.raises(KeyboardInterrupt):
         lowered()
     assert told.is_set()
@@ -225,7 +225,7 @@ class Product:
 
 @pytest.fixture
 def one(places, monkeypatch):
-    """_measured of a product, played."""
+    """What is measured of a product, played."""
 
     def run(product, xla_us=40.0, stop=None, **options):
         operands = tuple(Operand(shape, np.dtype(bf16)) for shape in SHAPE[:2])
@@ -236,7 +236,8 @@ def one(places, monkeypatch):
         monkeypatch.setattr(autotune, "DirectProduct", product)
         monkeypatch.setattr(autotune, "_xla_contender", lambda *args: (rival, np.ones(8, np.float32)))
         monkeypatch.setattr(jax, "local_devices", lambda backend: [None])
-        return _measured(request, operands, call, target, None, {}, "", "words", stop or threading.Event())
+        able = [config for config, why in autotune.rank(call.problem, 90, target.configs) if why is None]
+        return measured(request, operands, call, able[: autotune.CANDIDATES], None, {}, stop)
 
     return run
 
@@ -250,8 +251,8 @@ def test_the_fastest_is_kept_with_the_times_of_all(one):
     product = Product({names[3]: 20.0, names[1]: 25.0})
     entry = one(product)
     assert (entry.config, entry.us[names[3]], entry.us[names[1]]) == (names[3], 20.0, 25.0)
-    assert entry.xla_us == {"words": 40.0}
-    assert entry.lead["words"] == pytest.approx(2.0)
+    assert entry.xla_us == {WORDS: 40.0}
+    assert entry.lead[WORDS] == pytest.approx(2.0)
     assert list(entry.us) == product.names == names[: autotune.CANDIDATES]
     assert product.is_closed
     assert product.layout.sizes == (1, 256, 128, 512)

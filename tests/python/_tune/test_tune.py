@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from python.measured import H200, SHAPE, able, bf16, emulated, entry_of, explained
+from python.measured import H200, SHAPE, able, bf16, emulated, entry_of, explained, product_of
 
 import jax_moye
 from jax_moye._kernels.devices import DEVICES
@@ -153,3 +153,31 @@ def test_choices_print_what_they_are():
     assert tune.words(entry) == "256x128x512 NN bf16"
     odd = explained((3, 31, 65), (3, 65, 33), "bfloat16", implementation="moye")
     assert tune.words(entry_of(odd)) == "3x31x33x65 NN bf16 aligned to 2"
+
+
+def test_quickly_is_as_lowering_does(tmp_path, monkeypatch):
+    """No program of ours is compiled: the extension launches the configs, and XLA gets the product as it is in memory."""
+    asked = []
+
+    def measured(request, operands, call, candidates, xla, others):
+        structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]
+        more = [jax.ShapeDtypeStruct(shape, request.out_dtype) for shape in others.values()]
+        asked.append((len(candidates), jax.eval_shape(xla, *structs, *more).shape, others))
+        return measured_entry(request, operands, call, candidates[0], {candidates[0].name: 2.0}, 3.0, 1.4)
+
+    measured_entry = tune.autotune._entry
+    monkeypatch.setattr(tune.autotune, "measured", measured)
+    target, protocol = emulated(tmp_path)
+    protocol = dataclasses.replace(protocol, quick=True)
+    layer = jax_moye.explain(
+        lambda a, b, c: jax_moye.linear(a.T, b, c, activation="silu"),
+        *(jax.ShapeDtypeStruct(shape, bf16) for shape in ((64, 32), (64, 48), (48,))),
+        device=80,
+    )[0].product
+    mixed = product_of((16, 32), (32, 16), "float32", precision="TF32_TF32_F32_X3")
+    plain, fused, split = tune.tune_products([product_of(*SHAPE), layer, mixed], target, protocol)
+    assert asked == [(2, (256, 128), {}), (2, (32, 48), {"bias": (48,)})]
+    words = "bfloat16 bfloat16 bfloat16 DEFAULT"
+    assert (plain.entry.xla_us, plain.entry.lead) == ({words: 3.0}, {words: 1.4})
+    assert fused.entry.variant == "silu bias"
+    assert split.why == "its operands are converted: tune it without --quick"
