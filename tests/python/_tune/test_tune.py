@@ -156,7 +156,7 @@ def test_choices_print_what_they_are():
 
 
 def test_quickly_is_as_lowering_does(tmp_path, monkeypatch):
-    """No program of ours is compiled: the extension launches the configs, and XLA gets the product as it is in memory."""
+    """No program of ours is compiled, and XLA gets the product as it is in memory."""
     asked = []
 
     def measured(request, operands, call, candidates, xla, others):
@@ -174,10 +174,10 @@ def test_quickly_is_as_lowering_does(tmp_path, monkeypatch):
         *(jax.ShapeDtypeStruct(shape, bf16) for shape in ((64, 32), (64, 48), (48,))),
         device=80,
     )[0].product
-    mixed = product_of((16, 32), (32, 16), "float32", precision="TF32_TF32_F32_X3")
-    plain, fused, split = tune.tune_products([product_of(*SHAPE), layer, mixed], target, protocol)
+    mixed = product_of((16, 32), (32, 16), "float32", precision="BF16_BF16_F32")
+    plain, fused, converted = tune.tune_products([product_of(*SHAPE), layer, mixed], target, protocol)
     assert asked == [(2, (256, 128), {}), (2, (32, 48), {"bias": (48,)})]
     words = "bfloat16 bfloat16 bfloat16 DEFAULT"
     assert (plain.entry.xla_us, plain.entry.lead) == ({words: 3.0}, {words: 1.4})
     assert fused.entry.variant == "silu bias"
-    assert split.why == "its operands are converted: tune it without --quick"
+    assert converted.why == "its operands are converted: tune it without --quick"
