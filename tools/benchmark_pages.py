@@ -12,15 +12,14 @@ import dataclasses
 import json
 import pathlib
 import re
-import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the package of this checkout, installed or not
 
 from jax_moye._bench.charts import REGIMES, by_regime, ratio_chart, roofline, size  # noqa: E402
-from jax_moye._bench.results import is_core, tenth  # noqa: E402
+from jax_moye._bench.results import counted, is_core, left_out, mean_of, tenth  # noqa: E402
 
 RESULTS = "benchmarks/results"
 PAGE = "docs/benchmarks.md"
@@ -69,11 +68,6 @@ def shown(found: Sequence[Result], suite: dict) -> list[Result]:
 # Numbers ---------------------------------------------------------------------------------------------------------
 
 
-def geometric_mean(rows: Sequence[dict]) -> str:
-    """The geometric mean of the ratios, as a text."""
-    return f"{statistics.geometric_mean([row['ratio'] for row in rows]):.3f}"
-
-
 def outcome(row: dict) -> str:
     """What the row's interval says: "faster", "slower", or "level" where it holds 1."""
     low, high = row["ratio_ci"]
@@ -81,31 +75,49 @@ def outcome(row: dict) -> str:
 
 
 def regime_table(rows: Sequence[dict]) -> str:
-    """A line for each regime: how many workloads, the ratios' mean and range, what their intervals say."""
-    lines = [
-        "| workloads | number | geometric mean | lowest | highest | faster | level | slower |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    """A line for each regime: how many workloads, the ratios' mean and range, what their intervals say.
 
-    def line(name: str, rows: Sequence[dict]) -> str:
-        low, high = (pick(rows, key=lambda row: row["ratio"]) for pick in (min, max))
-        counts = [str([outcome(row) for row in rows].count(word)) for word in ("faster", "level", "slower")]
-        ends = [f"{row['ratio']:.3f} ({row['id']})" for row in (low, high)]
-        return f"| {' | '.join([name, str(len(rows)), geometric_mean(rows), *ends, *counts])} |"
+    The default way comes first where it was timed. Workloads for which the host was a limit are in no line.
+    """
+    has_default = any("default_ratio" in row for row in rows)
+    titles = ["default way, mean", "its lowest", "our kernel, mean"] if has_default else ["geometric mean"]
+    titles = ["workloads", "number", *titles, "lowest", "highest", "faster", "level", "slower"]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+
+    def end(rows: Sequence[dict], pick: Callable[..., dict], kind: str = "ratio") -> str:
+        row = pick(rows, key=lambda row: row[kind])
+        return f"{row[kind]:.3f} ({row['id']})"
+
+    def line(name: str, rows: Sequence[dict]) -> None:
+        default, rows = counted(rows, "default_ratio"), counted(rows)
+        cells = [name, str(len(rows))]
+        if has_default:
+            cells += [mean_of(default, "default_ratio"), end(default, min, "default_ratio")] if default else ["", ""]
+        if rows:
+            cells += [mean_of(rows), end(rows, min), end(rows, max)]
+            cells += [str([outcome(row) for row in rows].count(word)) for word in ("faster", "level", "slower")]
+        lines.append(f"| {' | '.join(cells + [''] * (len(titles) - len(cells)))} |")
 
     for regime, group in by_regime(rows).items():
-        lines.append(line(REGIMES[regime][0] if regime in REGIMES else regime, group))
+        line(REGIMES[regime][0] if regime in REGIMES else regime, group)
     core = [row for row in rows if is_core(row)]
     if core:
-        lines.append(line("core, A to E", core))
+        line("core, A to E", core)
     return "\n".join(lines)
+
+
+def of_host_bound(rows: Sequence[dict]) -> list[str]:
+    """A sentence on the workloads that the table leaves out; nothing where there are none."""
+    names = left_out(rows)
+    return [f"The host was a limit on {len(names)} more, which are in no mean: {', '.join(names)}."] if names else []
 
 
 def row_table(rows: Sequence[dict]) -> str:
     """A line for each workload."""
     lines = [
-        "| workload | size | order | dtype | us | TFLOP/s | best other, us | ratio | 95 % interval | notes | kernel |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| workload | size | order | dtype | us | TFLOP/s | best other, us | ratio | 95 % interval | by default "
+        "| notes | kernel |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         best = row["best_baseline"]
@@ -125,6 +137,9 @@ def row_table(rows: Sequence[dict]) -> str:
             f"{best}&nbsp;{row['baselines'][best]:g}",
             f"{row['ratio']:.3f}",
             f"{low:.3f}&nbsp;to&nbsp;{high:.3f}",
+            "&nbsp;".join(
+                [row.get("by_default", ""), *([f"{row['default_ratio']:.3f}"] if "default_ratio" in row else [])]
+            ),
             "; ".join(notes),
             f"`{row['config']}`",
         ]
@@ -137,20 +152,27 @@ def row_table(rows: Sequence[dict]) -> str:
 
 def of_readme(result: Result) -> str:
     """README's lines on speed."""
-    report = result.report
-    return (
-        f"The table shows ratios: the time of the faster of XLA and torch over our time. Above 1 we are faster.\n"
-        f"All times are of one run on one {report['gpu']}, `{result.file}`.\n"
-        "A workload is *level* where the 95 % interval of its ratio contains 1, else *faster* or *slower*.\n\n"
-        f"{regime_table(result.measured)}"
-    )
+    report, rows = result.report, result.measured
+    words = ["The table shows ratios: the time of the faster of XLA and torch over our time. Above 1 we are faster."]
+    if any("default_ratio" in row for row in rows):
+        words = [
+            "The table shows ratios. Above 1 we are faster. The *default way* is a program that asks for nothing: its",
+            "ratio is the time of XLA's own program over its time. *Our kernel* may be what it does not take: its",
+            "ratio is the time of the fastest of XLA and the other libraries over its time.",
+        ]
+    words += [
+        f"All times are of one run on one {report['gpu']}, `{result.file}`.",
+        "A workload is *level* where the 95 % interval of its ratio contains 1, else *faster* or *slower*.",
+        *of_host_bound(rows),
+    ]
+    return "\n".join(words) + f"\n\n{regime_table(rows)}"
 
 
 def section(result: Result, charts: dict[str, str]) -> str:
     """A GPU's part of the page; its charts go into `charts`, path -> SVG."""
     report, rows = result.report, result.measured
     stem = re.sub(r"[^a-z0-9]+", "_", report["gpu"].lower())
-    core = sorted((row for row in rows if is_core(row)), key=lambda row: row["ratio"])
+    core = sorted((row for row in counted(rows) if is_core(row)), key=lambda row: row["ratio"])
     worst = ", ".join(f"{row['id']} {row['ratio']:.3f}" for row in core[:5])
     versions = ", ".join(f"{name} {report[name]}" for name in ("driver", "jax", "jaxlib", "torch") if report.get(name))
     others = [row for row in report["rows"] if "ratio" not in row]
@@ -159,14 +181,19 @@ def section(result: Result, charts: dict[str, str]) -> str:
         f"`{result.file}`: commit {report['commit']}, {report['date']}, {versions}; "
         f"protocol {report['protocol']['mode']}, {report['protocol']['alternations']} rounds.",
         regime_table(rows),
+        *of_host_bound(rows),
     ]
     if core:
         text.append(
             f"One workload of the core in ten has a ratio of {tenth(core):.3f} or below. The five lowest: {worst}."
         )
-    bursts = [row["burst"] for row in core if "ratio" in row.get("burst", {})]
+    by_default = [row for row in rows if is_core(row)]
+    if by_default := sorted(counted(by_default, "default_ratio"), key=lambda row: row["default_ratio"]):
+        worst = ", ".join(f"{row['id']} {row['default_ratio']:.3f}" for row in by_default[:5])
+        text.append(f"By default, the five lowest of the core are, over XLA's own program: {worst}.")
+    bursts = counted(row["burst"] for row in rows if is_core(row) and "burst" in row)
     if bursts:
-        text.append(f"At the highest clock, in bursts, the core's geometric mean is {geometric_mean(bursts)}.")
+        text.append(f"At the highest clock, in bursts, the core's geometric mean is {mean_of(bursts)}.")
     if (picture := ratio_chart(report)) is not None:
         charts[f"{IMAGES}/{stem}_ratio.svg"] = picture
         text.append(f"![Ratio of each workload](images/{stem}_ratio.svg)")
@@ -180,8 +207,10 @@ def section(result: Result, charts: dict[str, str]) -> str:
         )
     text.append(row_table(rows))
     text.append(
-        "*host* names the contenders that may have waited for the host. *clocks* says that the mean clocks of the "
-        "contenders differ by more than 2 %. Our kernel is the one that the selection chose."
+        "*by default* says who computes the workload in a program that asks for nothing and, where it was timed, the "
+        "time of XLA's own program over that. *host* names the contenders that may have waited for the host. *clocks* "
+        "says that the mean clocks of the contenders differ by more than 2 %. "
+        "Our kernel is the one that the selection chose."
     )
     if others or report["not_run"]:
         missing = [f"{row['id']} ({row.get('why', 'no ratio')})" for row in [*others, *report["not_run"]]]
@@ -216,9 +245,9 @@ def files(root: pathlib.Path = ROOT) -> dict[str, str]:
                 "|---|---|---|---|---|",
                 *(
                     f"| `{pathlib.Path(result.file).name}` | {result.report['gpu']} | {result.report['date'][:10]} | "
-                    f"{len(result.measured)} | {geometric_mean(core) if core else ''} |"
+                    f"{len(result.measured)} | {mean_of(core) if core else ''} |"
                     for result in found
-                    for core in [[row for row in result.measured if is_core(row)]]
+                    for core in [[row for row in counted(result.measured) if is_core(row)]]
                 ),
             ]
         ),

@@ -28,12 +28,12 @@ import pathlib
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jax_moye._bench import contenders, results
+from jax_moye._bench import contenders, default_way, results
 from jax_moye._format import error_line, first_line, significant
 from jax_moye._inspect.programs import explain_workload, workload_program
 from jax_moye._kernels.configs import GemmConfig, configs
@@ -43,7 +43,7 @@ from jax_moye._timing.files import write_json
 from jax_moye._timing.gpu import Sampler
 from jax_moye._timing.operands import expected_us, random_sets, rotation
 from jax_moye._timing.progress import progress
-from jax_moye._timing.rounds import LEAST_ROUNDS, Contender, against_best, alternate
+from jax_moye._timing.rounds import LEAST_ROUNDS, Contender, against_best, alternate, ratio_interval
 from jax_moye._timing.workloads import Workload
 
 INTERRUPTED = 130  # what a shell calls a command that Ctrl-C ended
@@ -124,12 +124,16 @@ def bench_workload(
     names = config_names(arguments)
     explicit = names[0] if len(names) == 1 else None
     options = {"implementation": "moye", "config": explicit, "interpret": arguments.interpret or None}
+    # The first: what is measured for it, the others are told.
+    free = workload_program(workload, interpret=options["interpret"])
+    way = default_way.find(free, contenders.xla_program(workload), workload.structs)
     program = workload_program(workload, **options)
     config = config_of(jax.jit(program).lower(*workload.structs).as_text())
     table = {entry.name: entry for entry in configs()}
     result = workload.to_json() | {"config": config, "chosen_by": "explicit" if explicit else "model"}
     if device.platform == "gpu":
-        result |= selection(workload, explicit, of_jax(device))
+        result["chosen_by"] = chosen_by(workload, explicit, of_jax(device))
+    result["by_default"] = way.by
 
     us = expected_us(workload.flops, workload.footprint)
     rotating = rotation(us, workload.footprint, least_bytes, device)
@@ -142,9 +146,12 @@ def bench_workload(
         with_config = workload_program(workload, **options | {"config": name})
         ours[name] = contenders.variants(name, with_config, sets, launches)
     others, rejected = contenders.jax_baselines(workload, sets, device, baseline_names(arguments), launches)
+    timed_as = way.timed_as(config, beside)
+    if timed_as == default_way.OWN:
+        others[timed_as] = contenders.variants(timed_as, way.program, sets, launches)
     compiled, errors = contenders.compile_variants(ours | others, lambda name: name in ours)
-    for name in ours:
-        if name in errors and (name == "jax_moye" or not isinstance(errors[name], ValueError)):
+    for name in (*ours, default_way.OWN):
+        if name in errors and (name not in beside or not isinstance(errors[name], ValueError)):
             raise errors[name]  # a ValueError says that a config does not serve this workload
 
     selected = contenders.fastest(compiled["jax_moye"])
@@ -153,12 +160,18 @@ def bench_workload(
     result |= {"correct": worst <= 1, "error_over_bound": finite(worst)}
     if not result["correct"]:
         return result
-    sweep = [contenders.fastest(compiled[name]) for name in beside if name in compiled]
-    excesses = {one.name: reference.excess(one.run(0)[0], tolerance(workload, table[one.name])) for one in sweep}
+    also = [contenders.fastest(compiled[name]) for name in (*beside, default_way.OWN) if name in compiled]
+    excesses = {}
+    for one in also:
+        runs = way.config if one.name == default_way.OWN else one.name
+        if runs is None:
+            excesses[one.name] = baseline_excess(workload, one, reference)
+        else:
+            excesses[one.name] = reference.excess(one.run(0)[0], tolerance(workload, table[runs]))
     if wrong := {name: finite(excess) for name, excess in excesses.items() if not excess <= 1}:
         return result | {"correct": False, "why": f"errors over their bounds: {wrong}"}
 
-    racing = [selected]
+    baselines = []
     for name in baseline_names(arguments):
         try:
             baseline = contenders.baseline(name, workload, sets, device, compiled, errors)
@@ -169,18 +182,22 @@ def bench_workload(
             rejected[name] = error_line(error)
             continue
         if worst <= 1:
-            racing.append(baseline)
+            baselines.append(baseline)
         else:  # a baseline that computes something else is no baseline
             rejected[name] = f"its error is {worst:.3g} times the bound"
 
-    result |= times(workload, racing, sweep, arguments, sampler)
+    default = [one for one in also if one.name == timed_as]
+    field = Field(selected, baselines, default, [one for one in also if one not in default], timed_as)
+    result |= times(workload, field, arguments, sampler)
     if not all(same_bits(x, y) for x, y in zip(first, selected.run(0), strict=True)):
         wrong_bits = {"config": config, "correct": False, "why": "the bits changed from run to run"}
         return workload.to_json() | wrong_bits
     result |= {"sets": len(sets), "rotated_bytes": workload.footprint * len(sets)}
-    result["methods"] = {contender.name: contender.method for contender in racing}
+    result["methods"] = {contender.name: contender.method for contender in field.racing}
     if (arguments.sweep or len(names) > 1) and arguments.mode != "burst":
-        of_all = {config: result["us"]} | {one.name: significant(one.seconds * 1e6) for one in sweep}
+        of_all = {config: result["us"]} | {
+            one.name: significant(one.seconds * 1e6) for one in also if one.name in beside
+        }
         result |= {"configs": of_all, "regret": significant(min(of_all.values()) / result["us"])}
     registers = table[config].registers
     result |= {"registers": max(registers.values()) if registers else None, "smem_bytes": table[config].smem_bytes}
@@ -207,38 +224,54 @@ def baseline_excess(workload: Workload, baseline: Contender, reference: Referenc
     return reference.excess(d, of_baseline(workload.table_dtype, workload.k, d.dtype, is_highest=is_highest))
 
 
-def times(
-    workload: Workload,
-    racing: list[Contender],
-    sweep: list[Contender],
-    arguments: argparse.Namespace,
-    sampler: Sampler,
-) -> dict:
+class Field(NamedTuple):
+    """Who is timed.
+
+    Attributes:
+      ours: the kernel that jax_moye selected.
+      baselines: who else computes the workload.
+      default: of what a program runs that asks for nothing the contender, where it is none of these; else empty.
+      sweep: other configs.
+      timed_as: the name of the contender that is the default, whoever it is.
+    """
+
+    ours: Contender
+    baselines: Sequence[Contender]
+    default: Sequence[Contender]
+    sweep: Sequence[Contender]
+    timed_as: str
+
+    @property
+    def racing(self) -> list[Contender]:
+        """All but the sweep."""
+        return [self.ours, *self.baselines, *self.default]
+
+
+def times(workload: Workload, field: Field, arguments: argparse.Namespace, sampler: Sampler) -> dict:
     """Lets the contenders alternate, as --mode says. Returns that part of the result."""
     result: dict[str, Any] = {}
     rounds = arguments.alternations
     if arguments.mode != "sustained":  # first, while the device is cool
         round_ms = min(results.BURST_ROUND_MS, arguments.turn_ms)
-        alternate(racing, rounds=rounds, round_ms=round_ms, warmup_ms=0, idle_ms=arguments.idle_ms)
-        of_burst = figures(workload, racing, sampler)
+        alternate(field.racing, rounds=rounds, round_ms=round_ms, warmup_ms=0, idle_ms=arguments.idle_ms)
+        of_burst = figures(workload, field, arguments, sampler)
         result = {"burst": of_burst} if arguments.mode == "both" else of_burst
     if arguments.mode != "burst":
         given = {"rounds": rounds, "round_ms": arguments.turn_ms, "warmup_ms": arguments.warmup_ms}
-        result["busy_s"] = alternate(racing + sweep, **given)
-        result |= figures(workload, racing, sampler)
+        result["busy_s"] = alternate([*field.racing, *field.sweep], **given)
+        result |= figures(workload, field, arguments, sampler)
     return result
 
 
-def selection(workload: Workload, config: str | None, device: Device) -> dict[str, str | None]:
-    """What chose our kernel on a GPU, and who computes the workload in a program that asks for neither."""
+def chosen_by(workload: Workload, config: str | None, device: Device) -> str | None:
+    """What chose our kernel on a GPU."""
     (asked,) = explain_workload(workload, device, implementation="moye", config=config)
-    (free,) = explain_workload(workload, device)
-    return {"chosen_by": asked.chosen_by, "by_default": free.computed_by}
+    return asked.chosen_by
 
 
 def config_of(program: str) -> str:
     """The one config named in a lowered program."""
-    names = set(re.findall(r'config = "([^"]+)"', program))
+    names = default_way.configs_in(program)
     if len(names) != 1:
         raise NotImplementedError(f"the program holds {len(names)} launches of ours, not one")
     return names.pop()
@@ -249,9 +282,9 @@ def finite(x: float) -> float | None:
     return significant(x) if math.isfinite(x) else None
 
 
-def figures(workload: Workload, racing: Iterable[Contender], sampler: Sampler) -> dict:
-    """The measured part of a result, of ours and the baselines."""
-    ours, *others = racing
+def figures(workload: Workload, field: Field, arguments: argparse.Namespace, sampler: Sampler) -> dict:
+    """The measured part of a result."""
+    ours, others = field.ours, field.baselines
     result: dict[str, Any] = {
         "us": significant(ours.seconds * 1e6),
         "tflops": significant(workload.flops / ours.seconds / 1e12),
@@ -271,5 +304,27 @@ def figures(workload: Workload, racing: Iterable[Contender], sampler: Sampler) -
             result["clocks_differ"] = True
         if reasons := sampler.throttled(ours.spans):
             result["throttled"] = reasons
-    host_bound = [contender.name for contender in (ours, *others) if contender.host_bound]
-    return result | ({"host_bound": host_bound} if host_bound else {})
+    result |= default_figures(field.timed_as, field.racing)
+    host_bound = [contender.name for contender in field.racing if contender.host_bound]
+    return result | ({"host_bound": host_bound} if host_bound and not arguments.interpret else {})
+
+
+def default_figures(timed_as: str, timed: Iterable[Contender]) -> dict[str, Any]:
+    """The part of a result on the default way: its time, and XLA's default over it.
+
+    Args:
+      timed_as: the contender that is the same program.
+      timed: all contenders.
+    """
+    by_name = {contender.name: contender for contender in timed}
+    default, xla = by_name.get(timed_as), by_name.get("xla")
+    if default is None:  # "xla" is no baseline here
+        return {}
+    result: dict[str, Any] = {"default_us": significant(default.seconds * 1e6), "default_timed_as": timed_as}
+    if default is xla:
+        return result | {"default_ratio": 1.0, "default_ratio_ci": [1.0, 1.0]}
+    if xla is not None:
+        interval = ratio_interval(xla.times, default.times)
+        result["default_ratio"] = significant(xla.seconds / default.seconds)
+        result["default_ratio_ci"] = [significant(end) for end in interval]
+    return result

@@ -10,9 +10,10 @@ import pytest
 from python.workloads import WORKLOAD
 
 import jax_moye
-from jax_moye._bench import bench
+from jax_moye._bench import bench, default_way
 from jax_moye._inspect.programs import workload_program
 from jax_moye._kernels.devices import DEVICES
+from jax_moye._timing.rounds import Contender
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -40,13 +41,10 @@ def test_one_kernel_of_ours_on_cuda(fields, expected):
 def test_who_chose():
     workload = dataclasses.replace(WORKLOAD, m=4096, n=4096, k=4096)
     h200 = DEVICES["h200"]
-    found = bench.selection(workload, None, h200)
-    assert found["chosen_by"] in ("model", "table", "cache")
-    assert found["by_default"] in ("moye", "xla")
+    assert bench.chosen_by(workload, None, h200) in ("model", "table", "cache")
     name = next(config.name for config in jax_moye.configs() if config.dtype == "bf16")
-    assert bench.selection(workload, name, h200)["chosen_by"] == "explicit"
-    fused = bench.selection(dataclasses.replace(workload, epilogue="bias+gelu"), name, h200)
-    assert fused == {"chosen_by": "explicit", "by_default": fused["by_default"]}
+    assert bench.chosen_by(workload, name, h200) == "explicit"
+    assert bench.chosen_by(dataclasses.replace(workload, epilogue="bias+gelu"), name, h200) == "explicit"
 
 
 def test_three_launches_of_tf32_make_up_f32():
@@ -65,3 +63,24 @@ def test_configs_beside_the_selected_one():
     assert beside() == beside("ab") == []
     assert beside("ab,b") == beside("ab", "b") == ["ab", "b"]
     assert beside(sweep="a.") == ["ab", "ac"]
+
+
+def timed(name, seconds):
+    return Contender(name, pytest.fail, pytest.fail, times=[seconds, 1.5 * seconds, 0.5 * seconds])
+
+
+def test_figures_of_the_default_way():
+    ours, xla, own = timed("jax_moye", 1e-6), timed("xla", 2e-6), timed(default_way.OWN, 4e-6)
+    found = bench.default_figures("jax_moye", [ours, xla])
+    assert found == {
+        "default_us": 1.0,
+        "default_timed_as": "jax_moye",
+        "default_ratio": 2.0,
+        "default_ratio_ci": [2.0, 2.0],
+    }
+    assert bench.default_figures(default_way.OWN, [ours, xla, own])["default_ratio"] == 0.5
+    same = bench.default_figures("xla", [ours, xla])
+    assert same["default_us"] == 2.0
+    assert (same["default_timed_as"], same["default_ratio"], same["default_ratio_ci"]) == ("xla", 1.0, [1.0, 1.0])
+    assert bench.default_figures("xla", [ours]) == {}  # nobody timed it
+    assert bench.default_figures("jax_moye", [ours]) == {"default_us": 1.0, "default_timed_as": "jax_moye"}

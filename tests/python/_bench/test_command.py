@@ -13,6 +13,7 @@ import jax_moye
 from jax_moye import __main__ as cli
 from jax_moye._bench import bench, command, contenders, own_kernel
 from jax_moye._inspect import programs
+from jax_moye._timing.workloads import Workload
 
 # One short round of small sets: these tests are about the report, not about speed.
 QUICK = ["--interpret", "--turn-ms", "1", "--warmup-ms", "1", "--alternations", "3", "--rotate-mb", "0.1"]
@@ -60,6 +61,10 @@ class TestRun:
             assert row["methods"].keys() == {"jax_moye", "xla", "xla_no_triton"}
             low, high = row["ratio_ci"]
             assert low <= row["ratio"] <= high
+            assert (row["by_default"], row["default_timed_as"]) == ("moye", "jax_moye")
+            assert row["default_us"] == row["us"]
+            low, high = row["default_ratio_ci"]
+            assert low <= row["default_ratio"] <= high
         assert report["emulated"] is True
         assert report["protocol"]["mode"] == "short"
         assert report["protocol"]["best_chosen"] == "in other rounds than those that time it"
@@ -115,6 +120,55 @@ class TestRun:
             assert row["us"] > 0
             assert row["burst"]["us"] > 0
             assert row["burst"].keys() >= {"ratio", "ratio_ci", "baselines", "best_baseline"}
+
+    def test_what_a_program_runs_that_asks_for_nothing_is_timed(self, tmp_path, monkeypatch):
+        """XLA's product is the baseline "xla", XLA's layer and another config have rounds of their own."""
+        f32 = Workload.from_json(LINE | {"id": "D3", "dtype": "f32"})
+        options = {"implementation": "moye", "interpret": True}
+        selected = bench.config_of(jax.jit(programs.workload_program(f32, **options)).lower(*f32.structs).as_text())
+        names = [config.name for config in jax_moye.configs() if config.dtype == "f32" and config.name != selected]
+        beside, alone = names[:2]
+        default = {"D1": {}, "D2": {}, "D3": {"config": beside, **options}, "D4": {"config": alone, **options}}
+        workload_program = programs.workload_program
+
+        def as_if_decided(workload, **asked):
+            return workload_program(workload, **(default[workload.id] if asked == {"interpret": True} else asked))
+
+        monkeypatch.setattr(bench, "workload_program", as_if_decided)
+        rows = [LINE | {"id": "D1"}, LINE | {"id": "D2", "epilogue": "bias+gelu"}]
+        rows += [LINE | {"id": name, "dtype": "f32"} for name in ("D3", "D4")]
+        more = ["--config", f"{beside},{selected}", "--mode", "both", "--idle-ms", "1", "--baselines", "xla"]
+        status, report = run(tmp_path, rows, *more)
+        assert status == 0
+        found = {row["id"]: row for row in report["rows"]}
+        assert {name: (row["by_default"], row["default_timed_as"]) for name, row in found.items()} == {
+            "D1": ("xla", "xla"),
+            "D2": ("xla", "default"),
+            "D3": ("moye", beside),
+            "D4": ("moye", "default"),
+        }
+        assert found["D1"]["default_us"] == found["D1"]["baselines"]["xla"]
+        assert found["D1"]["default_ratio_ci"] == [1.0, 1.0]
+        assert found["D3"]["default_us"] == found["D3"]["configs"][beside]
+        for row in found.values():
+            assert row["baselines"].keys() == {"xla"}
+            assert "default" not in row.get("configs", {})
+            assert row["methods"].keys() == {"jax_moye", "xla", row["default_timed_as"]}
+            assert row["burst"].keys() >= {"default_us", "default_ratio", "default_ratio_ci"}
+
+    def test_a_default_that_is_wrong_fails_the_run(self, tmp_path, monkeypatch):
+        workload_program = programs.workload_program
+
+        def wrong(workload, **asked):
+            asks_for_nothing = asked == {"interpret": True}
+            return (
+                (lambda a, b: jax.numpy.matmul(a, b) + 1) if asks_for_nothing else workload_program(workload, **asked)
+            )
+
+        monkeypatch.setattr(bench, "workload_program", wrong)
+        status, report = run(tmp_path, [LINE | {"id": "A1"}], "--baselines", "xla")
+        assert status == 1
+        assert "default" in report["rows"][0]["why"]
 
     def test_burst_alone(self, tmp_path):
         status, report = run(tmp_path, [LINE | {"id": "A1"}], "--mode", "burst", "--idle-ms", "1", "--baselines", "xla")
