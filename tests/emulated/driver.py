@@ -10,6 +10,11 @@ from tests import cxx
 
 ROOT = pathlib.Path(__file__).parents[2]
 DRIVER = ROOT / "tests/emulated/gemm_driver.cc"
+HEADERS = (
+    "moye/moye.h",
+    "moye/pipeline.h",
+    *(f"moye/arch/{name}.h" for name in ("barrier", "launch", "math", "store")),
+)
 ORDERS = re.compile(
     r"  switch \(order\) \{\n    case Order::NN:.*?\n  \}\n", re.DOTALL
 )  # of dispatch() in gemm/order.h
@@ -47,8 +52,12 @@ def build(
         path.write_text(text)
     instance = folder / "instance.cc"
     instance.write_text(instance_source(row))
-    flags = [f"-DMOYE_ROW={row}", *(["-O1"] if order else [])]
-    return cxx.build("gemm_driver", [DRIVER], flags, kernel_sources=[instance], kernel_flags=[f"-I{folder}"])
+    level = ["-O1"] if order else []
+    kernel_flags = [f"-I{folder}"]
+    if "/" not in file:  # cuda/moye is as it is
+        kernel_flags += cxx.precompiled(HEADERS, [*level, *cxx.KERNEL_FLAGS])
+    flags = [f"-DMOYE_ROW={row}", *level]
+    return cxx.build("gemm_driver", [DRIVER], flags, kernel_sources=[instance], kernel_flags=kernel_flags)
 
 
 def run(binary: pathlib.Path, sizes: tuple[int, int, int], *options: str) -> str:

@@ -42,7 +42,7 @@ def test_no_local_memory(which: str, arch: int, tmp_path: pathlib.Path):
         f"-I{OPS}",
     ]
     done = subprocess.run(
-        [*command, "-c", str(HERE / "kernels_gpu.cu"), "-o", str(tmp_path / "kernels.o")],
+        [*command, "-cubin", str(HERE / "kernels_gpu.cu"), "-o", str(tmp_path / "kernels.cubin")],
         capture_output=True,
         text=True,
         check=False,
