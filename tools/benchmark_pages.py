@@ -57,6 +57,8 @@ def shown(found: Sequence[Result], suite: dict) -> list[Result]:
     best: dict[str, tuple[bool, int, Result]] = {}
     for result in found:
         rows = len(ids & {row["id"] for row in result.measured})
+        if not rows:  # of other workloads
+            continue
         enough = rows >= SHOWN * len(ids)
         gpu = result.report["gpu"]
         key = (enough, len(ids) if enough else rows)
@@ -241,12 +243,14 @@ def files(root: pathlib.Path = ROOT) -> dict[str, str]:
         "what was learned from each.",
         "\n".join(
             [
-                "| file | GPU | date | workloads | geometric mean of the core |",
-                "|---|---|---|---|---|",
+                "| file | GPU | date | workloads | geometric mean of the core | default way, geometric mean of all |",
+                "|---|---|---|---|---|---|",
                 *(
                     f"| `{pathlib.Path(result.file).name}` | {result.report['gpu']} | {result.report['date'][:10]} | "
-                    f"{len(result.measured)} | {mean_of(core) if core else ''} |"
+                    f"{len(result.measured)} | {mean_of(core) if core else ''} | "
+                    f"{mean_of(default, 'default_ratio') if default else ''} |"
                     for result in found
+                    for default in [counted(result.measured, "default_ratio")]
                     for core in [[row for row in counted(result.measured) if is_core(row)]]
                 ),
             ]

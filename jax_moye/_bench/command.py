@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import os
 import pathlib
 import sys
+from collections.abc import Sequence
 
 from jax_moye._bench import bench, contenders, emulator, own_kernel, results
+from jax_moye._checkout import clone
 from jax_moye._timing.workloads import Workload, read_suite
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 PATHS = ("suite", "out", "svg")  # of the arguments
 
 
@@ -21,7 +23,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what is timed")
     what.add_argument("--suite", type=pathlib.Path, help="the workloads (default: benchmarks/suite.json)")
     what.add_argument(
+        "--models",
+        nargs="?",
+        choices=["fit", "validation"],
+        const="validation",
+        help="products of public models instead: benchmarks/models/validation.json, or fit.json",
+    )
+    what.add_argument(
         "--rows", default=".*", help="regular expression that a workload's id matches whole, e.g. 'A.*|B2'"
+    )
+    what.add_argument(
+        "--sample",
+        type=int,
+        metavar="N",
+        help="so many of these workloads, the same ones in every run; a larger sample holds a smaller one",
     )
     what.add_argument(
         "--shape", action="append", help="a workload of your own instead, e.g. 4096x4096x4096:bf16:NT; may be repeated"
@@ -137,18 +152,53 @@ def chosen_workloads(arguments: argparse.Namespace) -> tuple[list[Workload], pat
       ValueError: there are none.
     """
     if arguments.shape:
+        if arguments.models:
+            raise ValueError("--models and --shape both say which workloads; give one")
         shapes = enumerate(arguments.shape, 1)
         return [Workload.from_shape(text, i, arguments.precision) for i, text in shapes], pathlib.Path()
-    places = (
-        [arguments.suite] if arguments.suite else [root / "benchmarks/suite.json" for root in (pathlib.Path(), ROOT)]
-    )
-    suite = next((place for place in places if place.is_file()), None)
-    if suite is None:
-        raise ValueError("no benchmarks/suite.json here: run it in a clone, or name --suite or --shape")
+    suite, folder = suite_of(arguments)
     workloads = read_suite(suite, arguments.rows)
     if not workloads:
         raise ValueError(f"no row of {suite} matches {arguments.rows!r}")
-    return workloads, suite.parent / "results"
+    return sample(workloads, arguments.sample), folder
+
+
+def suite_of(arguments: argparse.Namespace) -> tuple[pathlib.Path, pathlib.Path]:
+    """The file of the workloads, and the folder for results.
+
+    Raises:
+      ValueError: it is not there, or two arguments name one each.
+    """
+    if arguments.models and arguments.suite:
+        raise ValueError("--models and --suite both say which workloads; give one")
+    if arguments.suite:
+        if not arguments.suite.is_file():
+            raise ValueError(f"--suite {arguments.suite} is no file")
+        return arguments.suite, arguments.suite.parent / "results"
+    name = f"models/{arguments.models}.json" if arguments.models else "suite.json"
+    root = clone()
+    if root is None or not (root / "benchmarks" / name).is_file():
+        raise ValueError(f"no benchmarks/{name} here: run it in a clone, or name --suite or --shape")
+    return root / "benchmarks" / name, root / "benchmarks/results"
+
+
+def sample(workloads: Sequence[Workload], size: int | None) -> list[Workload]:
+    """So many workloads, in their order: those whose ids have the lowest digests.
+
+    Args:
+      workloads: to choose from.
+      size: of the sample; None: all of them.
+
+    Raises:
+      ValueError: the size is below 1.
+    """
+    if size is None:
+        return list(workloads)
+    if size < 1:
+        raise ValueError(f"--sample is at least 1, not {size}")
+    order = sorted(workloads, key=lambda workload: hashlib.sha256(workload.id.encode()).digest())
+    kept = {workload.id for workload in order[:size]}
+    return [workload for workload in workloads if workload.id in kept]
 
 
 def main_of_copy(text: str) -> int:

@@ -65,6 +65,9 @@ def describe(device: Any, arguments: argparse.Namespace) -> dict:
         "rows": [],
         "not_run": [],
     }
+    for name in ("models", "sample"):
+        if (given := getattr(arguments, name, None)) is not None:
+            report["protocol"][name] = given
     if (chosen := getattr(arguments, "mode", "sustained")) != "sustained":
         report["protocol"] |= {
             "burst": {"idle_ms": arguments.idle_ms, "turn_ms": min(BURST_ROUND_MS, arguments.turn_ms)}

@@ -401,6 +401,7 @@ def test_which_result_is_shown():
         pages.Result("new", report(date="2026-02", rows=full[:3])),
         pages.Result("old", report(date="2026-01", rows=full)),
         pages.Result("other", report(gpu="H", date="2026-01", rows=full[:1])),
+        pages.Result("models", report(gpu="I", rows=[row("decode/x", 1.0, [0.9, 1.1], "decode")])),
     ]
     assert [result.file for result in pages.shown(found, suite)] == ["new", "other"]
 

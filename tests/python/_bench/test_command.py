@@ -11,7 +11,7 @@ import pytest
 
 import jax_moye
 from jax_moye import __main__ as cli
-from jax_moye._bench import bench, command, contenders, own_kernel
+from jax_moye._bench import bench, command, contenders, own_kernel, results
 from jax_moye._inspect import programs
 from jax_moye._timing.workloads import Workload
 
@@ -217,6 +217,9 @@ class TestRun:
         assert "no GPU" in capsys.readouterr().err
 
 
+SAMPLE = ["decode/llama-3.1-70b/o/1", "decode/qwen3-0.6b/head/32", "train/bloom-7b1/up-dx/2048"]
+
+
 def test_wrong_names(capsys):
     quick = ["bench", "--interpret", "--shape", "8x8x8:bf16"]
     assert cli.main([*quick, "--config", "sm80_nothing"]) == 1
@@ -227,6 +230,65 @@ def test_wrong_names(capsys):
     assert "--alternations is at least 3" in capsys.readouterr().err
     assert cli.main(["bench", "--interpret", "--shape", "8x8:bf16"]) == 1
     assert "--shape" in capsys.readouterr().err
+
+
+def parsed(*options):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return parser.parse_args(options)
+
+
+class TestModels:
+    @pytest.mark.parametrize(
+        ("options", "name"), [(["--models"], "validation"), (["--models", "fit"], "fit"), ([], None)]
+    )
+    def test_the_file_and_where_results_go(self, options, name):
+        arguments = parsed(*options)
+        suite, folder = command.suite_of(arguments)
+        benchmarks = own_kernel.clone() / "benchmarks"
+        assert suite == benchmarks / (f"models/{name}.json" if name else "suite.json")
+        assert folder == benchmarks / "results"
+        workloads, _ = command.chosen_workloads(arguments)
+        assert len(workloads) == len(json.loads(suite.read_text())["rows"])
+
+    def test_a_sample(self):
+        everything, _ = command.chosen_workloads(parsed("--models"))
+        small, _ = command.chosen_workloads(parsed("--models", "--sample", "20"))
+        large, _ = command.chosen_workloads(parsed("--models", "--sample", "60"))
+        assert len(small) == 20
+        assert len(large) == 60
+        assert [one for one in everything if one in large] == large  # in their order
+        assert all(one in large for one in small)
+        assert large != everything[:60]
+        assert [one.id for one in command.sample(everything, 3)] == SAMPLE  # in every version of Python
+        assert command.sample(everything, 10**6) == everything
+        parts = {one.regime for one in everything}
+        assert {one.regime for one in large} == parts
+        decode, _ = command.chosen_workloads(parsed("--models", "--rows", "decode/.*", "--sample", "5"))
+        assert {one.regime for one in decode} == {"decode"}
+
+    @pytest.mark.parametrize(
+        ("options", "why"),
+        [
+            (["--models", "--sample", "0"], "--sample is at least 1, not 0"),
+            (["--models", "fit", "--suite", "x.json"], "--models and --suite both"),
+            (["--models", "fit", "--shape", "8x8x8:bf16"], "--models and --shape both"),
+            (["--suite", "nowhere.json"], "--suite nowhere.json is no file"),
+        ],
+    )
+    def test_what_is_wrong(self, options, why, capsys):
+        assert cli.main(["bench", "--interpret", *options]) == 1
+        assert why in capsys.readouterr().err
+
+    def test_without_a_checkout(self, monkeypatch, capsys):
+        monkeypatch.setattr(command, "clone", lambda: None)
+        assert cli.main(["bench", "--interpret", "--models"]) == 1
+        assert "no benchmarks/models/validation.json here: run it in a clone" in capsys.readouterr().err
+
+    def test_the_report_says_which(self):
+        described = results.describe(jax.devices("cpu")[0], parsed("--models", "fit", "--sample", "7"))
+        assert (described["protocol"]["models"], described["protocol"]["sample"]) == ("fit", 7)
+        assert not {"models", "sample"} & results.describe(jax.devices("cpu")[0], parsed())["protocol"].keys()
 
 
 def test_the_copy_of_a_checkout_gets_the_arguments(tmp_path, monkeypatch):
