@@ -103,3 +103,12 @@ def test_lax_itself_ends_with_its_block():
         put_back()
     jax.make_jaxpr(lambda a: lax.dot(a, a.T))(a)
     assert len(taken) == 1
+
+
+def test_a_process_alone_shares_nothing():
+    """JAX's private state of jax.distributed is where it was, and says that no coordinator was asked for."""
+    from jax._src import distributed
+
+    assert {"client", "process_id", "num_processes"} <= {*dir(distributed.global_state)}
+    assert distributed.global_state.client is None
+    assert _compat.key_value_store() is None
