@@ -1,8 +1,9 @@
-"""How long a kernel takes, from the problem and the table alone: waves of tiles, the products and the stores of one.
+"""How long a kernel takes, from the problem and the table alone: waves of CTAs, each of k-tiles and a store.
 
-The constants here are those of an H200, and a kernel's speed is in its facts, jax_moye/layout/kernels/<kernel>.py: all
-were fitted to files of benchmarks/results, and docs/how_selection_works.md says how well. On other GPUs the model is
-used for nothing but the order of configs.
+What a k-tile takes is the longest of four: multiplying, waiting for the loads in flight, what the L2 cache delivers,
+and what the power limit lets the whole GPU multiply. `H200` has the constants of the GPU, and a kernel's speed is in
+its facts, jax_moye/layout/kernels/<kernel>.py: tools/fit_cost.py fits them to files of benchmarks/results, and
+docs/performance.md says how well. On other GPUs the model is used for nothing but the order of configs.
 """
 
 from __future__ import annotations
@@ -18,17 +19,64 @@ from jax_moye._selection.problem import GemmProblem
 MULTIPROCESSORS: dict[int | None, int] = {80: 108, 86: 84, 89: 142, 90: 132, 100: 148, 120: 170}
 _USUAL_MULTIPROCESSORS = 132
 
-_LAUNCH_US = 2.0  # of a kernel whose CTAs have nothing to do
-_CLUSTER_US = 0.9  # more where CTAs form clusters
-_READ_BYTES_PER_US = 4.07e6  # of memory, streamed
-_WRITE_BYTES_PER_US = 3.4e6
-_PACK_BYTES_PER_US = 2.0e6  # read and written by the kernel that packs an operand
-_LATENCY_US = 0.8  # of memory: a CTA waits that long for as many k-tiles as it has in flight
 _WARPGROUP = 128  # threads
-_FEW_ROWS = 16  # of d: fewer take some kernels longer
+_LINE = 128  # bytes of the L2 cache that are asked for together
+_CP_ASYNC = 4  # bytes at least
 _UNTIMED = 100.0  # times as long: a tile of which a kernel needs a factor and has none
 # What a program of many calls spends on one of ours, on the host: no product takes less in it. See cost_xla.
 CALL_US = 7.4
+
+
+class Machine(NamedTuple):
+    """What a GPU takes, whatever the kernel.
+
+    Attributes:
+      launch_us: of a kernel whose CTAs have nothing to do, until the first load is back.
+      cluster_us: more where CTAs form clusters that share rows of the operands.
+      latency_us: from a load to its data, while nobody else loads.
+      queue_bytes_per_us: a load waits longer by what all CTAs load from memory for one k-tile, over this. Rows beyond
+        an operand, which TMA fills with zeros, count as much as others.
+      narrow_latency: times as long where data pass registers on their way to shared memory.
+      l2_bytes_per_us: that all multiprocessors together get from the L2 cache.
+      straddling: times more of it where rows of 128 bytes begin within a line of the cache.
+      read_bytes_per_us: of memory, streamed.
+      write_bytes_per_us: likewise.
+      power_products_per_us: multiply-adds of 16-bit operands, of each multiprocessor while all are busy.
+      pack_us: a kernel that packs an operand.
+      pack_bytes_per_us: which it reads and writes.
+      narrow_pack_bytes_per_us: the same where it reads less than 4 bytes at a time.
+    """
+
+    launch_us: float
+    cluster_us: float
+    latency_us: float
+    queue_bytes_per_us: float
+    narrow_latency: float
+    l2_bytes_per_us: float
+    straddling: float
+    read_bytes_per_us: float
+    write_bytes_per_us: float
+    power_products_per_us: float
+    pack_us: float
+    pack_bytes_per_us: float
+    narrow_pack_bytes_per_us: float
+
+
+H200 = Machine(
+    launch_us=3.43,
+    cluster_us=0.723,
+    latency_us=0.449,
+    queue_bytes_per_us=6.86e6,
+    narrow_latency=3.01,
+    l2_bytes_per_us=13.70e6,
+    straddling=1.51,
+    read_bytes_per_us=4.26e6,
+    write_bytes_per_us=3.60e6,
+    power_products_per_us=2.81e6,
+    pack_us=3.95,
+    pack_bytes_per_us=4.01e6,
+    narrow_pack_bytes_per_us=1.87e6,
+)
 
 
 class Terms(NamedTuple):
@@ -36,10 +84,11 @@ class Terms(NamedTuple):
 
     Attributes:
       launch_us: of an empty kernel.
-      products_us: the multiply-adds of all waves.
-      stores_us: of all waves, what nothing hides of writing a tile.
-      memory_us: reading both operands and writing d once, at the bandwidth that the CTAs' loads in flight allow.
-      hidden_us: of products and stores together, or of the memory where that is shorter: what the longer one hides.
+      products_us: the multiply-adds of all waves, at the clock that the power limit allows.
+      stores_us: of all waves, what nothing hides of writing a tile, and of starting CTAs anew.
+      memory_us: the loads of all waves, as their latency and the L2 cache allow; or reading both operands and writing
+        d once, at the memory's bandwidth, where that takes longer.
+      hidden_us: of products, stores and memory: what is done at the same time.
       pack_us: a kernel that packs the operands first; 0.0 where none does.
       factor: of all of it, 1.0 but for tiles that no GPU has timed, of kernels that need it.
       us: in all, factor * (launch + products + stores + memory - hidden + pack) but for rounding.
@@ -81,59 +130,104 @@ def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> 
 
 def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
     """predicted_us by its terms; the arguments are the same."""
+    gpu, known = H200, _of_config(config)
     multiprocessors = MULTIPROCESSORS.get(arch, _USUAL_MULTIPROCESSORS)
-    known = _of_config(config)
-    resident, stores, launch = known.resident, known.stores_us, known.launch_us
     batch, m, n, k = problem.batch, problem.m, problem.n, problem.k
-    out = ITEM_BYTES[problem.out_dtype]
+    resident, item, out = known.resident, known.item, ITEM_BYTES[problem.out_dtype]
 
     # -(-x // y) rounds up: math.ceil of a quotient would take a tenth of a selection's time, and so would names below.
-    tiles = batch * -(-m // known.cluster_m) * -(-n // known.cluster_n) * known.cluster
-    waves = -(-tiles // (int(multiprocessors * known.usable) * resident))
-    launch += known.wave_us * (waves - 1)
-    # CTAs that share a multiprocessor share its speed.
-    in_turn = waves * min(resident, -(-tiles // multiprocessors))
+    clusters_m, clusters_n = -(-m // known.cluster_m), -(-n // known.cluster_n)
+    tiles = batch * clusters_m * clusters_n * known.cluster
+    at_once = int(multiprocessors * known.usable) * resident
+    waves = -(-tiles // at_once)
+    last = tiles - (waves - 1) * at_once  # CTAs of the last wave
     k_tiles = -(-k // known.tile_k)
-    products = known.k_tile_us * k_tiles
-    if m < _FEW_ROWS:
-        products *= 1 + known.few_rows * (1 - m / _FEW_ROWS)
-    if problem.d_strides[1] * out % 16 and m > 1:
-        stores *= known.odd_stores
-    if problem.epilogue and known.finish_us:
-        stores = known.finish_us
-    products *= in_turn
-    stores *= in_turn
-    compute = products + stores
 
-    streamed = batch * ((m + n) * k * known.item / _READ_BYTES_PER_US + m * n * out / _WRITE_BYTES_PER_US)
-    memory = max(streamed, waves * k_tiles * known.latency_us)
-
-    # Loads and products overlap, but not perfectly: of two kernels bound by the memory the one with less to compute.
-    exposed = 0.05 * min(compute, streamed)
-    pack = _pack_us(problem) if known.packs else 0.0
-    hidden = min(compute, memory) - exposed
-    us = (launch + max(compute, memory) + exposed + pack) * known.factor
-    return Terms(
-        launch, products, stores, memory, hidden, pack, known.factor, us, multiprocessors, resident, tiles, waves
+    # Rows and columns of an operand that a CTA loads on average, and those beyond it.
+    rows, columns = m * known.tile_m / (clusters_m * known.cluster_m), n * known.tile_n / (clusters_n * known.cluster_n)
+    a_packs, b_packs = (
+        known.packs and not _is_for_tma(x, problem.dtype) for x in (problem.a_strides, problem.b_strides)
     )
+    a_lines = rows if a_packs else rows * _lines(problem.a_strides, item)
+    b_lines = columns if b_packs else columns * _lines(problem.b_strides, item)
+    cached = (a_lines / known.a_sharers + b_lines / known.b_sharers) * known.row_bytes
+    operands = batch * (m + n) * k * item
+    loaded = operands / (tiles * max(1, k_tiles))
+    if known.tma:
+        beyond = (known.tile_n - columns) / known.b_sharers
+        if not (known.clips_rows and m < known.tile_m and problem.a_strides[2] == 1):
+            beyond += (known.tile_m - rows) / known.a_sharers
+        loaded += beyond * known.row_bytes
+
+    products = loads = busy = in_turn = 0.0
+    for ctas, times in ((at_once, waves - 1), (last, 1)):
+        # CTAs that share a multiprocessor share its speed.
+        turns = min(resident, -(-ctas // multiprocessors))
+        multiply = _longest(turns * known.turn_us + known.k_tile_us, ctas / multiprocessors * known.power_us)
+        load = _longest(known.latency_us + ctas * loaded / gpu.queue_bytes_per_us, ctas * cached / gpu.l2_bytes_per_us)
+        products += times * k_tiles * multiply
+        loads += times * k_tiles * load
+        busy += times * k_tiles * _longest(multiply, load)
+        in_turn += times * turns
+
+    store = known.store_us
+    if known.odd_store_us and problem.d_strides[1] * out % 16 and m > 1:
+        store = known.odd_store_us
+    if problem.epilogue:
+        store = max(store, known.finish_us)
+    stores = in_turn * store * min(m, known.tile_m) + known.wave_us * (waves - 1)
+    streamed = operands / gpu.read_bytes_per_us + batch * m * n * out / gpu.write_bytes_per_us
+    memory = _longest(loads, streamed)
+    pack = _pack_us(problem, a_packs, b_packs)
+
+    body = _longest(busy + stores, streamed)
+    hidden = products + stores + memory - body
+    us = (known.launch_us + body + pack) * known.factor
+    return Terms(
+        known.launch_us,
+        products,
+        stores,
+        memory,
+        hidden,
+        pack,
+        known.factor,
+        us,
+        multiprocessors,
+        resident,
+        tiles,
+        waves,
+    )
+
+
+def _longest(a: float, b: float) -> float:
+    """The longer of two times that pass together, up to a tenth more where they are level: no overlap is perfect."""
+    return (a**8 + b**8) ** 0.125
 
 
 class _OfConfig(NamedTuple):
     """What does not depend on the problem."""
 
     resident: int  # CTAs on one multiprocessor
+    tile_m: int  # elements of a CTA's tile
+    tile_n: int
     cluster_m: int  # elements of a cluster's tiles
     cluster_n: int
     tile_k: int  # of all CTAs that share a tile
     cluster: int  # CTAs
-    k_tile_us: float  # the products of one k-tile of a tile
-    latency_us: float  # of memory, for one k-tile of a CTA
-    stores_us: float  # of a tile
-    finish_us: float  # the same with an epilogue; 0.0: no longer than without
-    odd_stores: float  # these take longer by this where rows of d are not of 16 bytes
+    a_sharers: int  # CTAs that get the same rows of an operand from one load
+    b_sharers: int
+    row_bytes: int  # of one row in a k-tile
+    turn_us: float  # one k-tile of a CTA, while others of its multiprocessor wait
+    k_tile_us: float  # what others can use
+    power_us: float  # the products of one k-tile, where power is the limit
+    latency_us: float  # of the loads of one k-tile
+    store_us: float  # of one row of a tile
+    odd_store_us: float  # where rows of d are not of 16 bytes; 0.0: no longer than others
+    finish_us: float  # with an epilogue; 0.0: no longer than without
     item: int  # bytes
+    tma: bool
     packs: bool  # the operands first, where TMA cannot read them
-    few_rows: float  # products take longer by up to this much more
+    clips_rows: bool
     launch_us: float
     wave_us: float  # of each wave but the first, beside its products and stores
     usable: float  # share of the multiprocessors
@@ -142,36 +236,59 @@ class _OfConfig(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _of_config(config: GemmConfig) -> _OfConfig:
-    speed = facts_of(config.kernel).speed
+    gpu, speed = H200, facts_of(config.kernel).speed
     tile_m, tile_n, tile_k = config.tile
     tile = (tile_m, tile_n, config.cluster)
-    slower = speed.by_tile.get(tile, 1.0) * speed.by_alignment.get(config.alignment, 1.0)
-    products_per_us = speed.products_per_us * speed.by_dtype.get(config.dtype, 1)
+    item, tma = ITEM_BYTES[config.dtype], speed.copy_us == 0
+    slower, dtype = speed.by_tile.get(tile, 1.0), speed.by_dtype.get(config.dtype, 1)
+    narrow = not tma and config.alignment < _CP_ASYNC
+    copies = (tile_m + tile_n) * tile_k * item / config.alignment / 1000
+    turn = tile_m * tile_n * tile_k * slower / (speed.products_per_us * dtype) + copies * speed.copy_us
+    cluster_m, cluster_n = (1, 1) if config.k_parts > 1 else config.cluster
+    row = tile_n / 1000
     return _OfConfig(
         resident=_resident(config),
+        tile_m=tile_m,
+        tile_n=tile_n,
         cluster_m=config.cluster_tile[0],
         cluster_n=config.cluster_tile[1],
         tile_k=tile_k * config.k_parts,
         cluster=config.cluster[0] * config.cluster[1],
-        k_tile_us=slower * tile_m * tile_n * tile_k / products_per_us,
-        latency_us=_LATENCY_US / max(1, config.stages - 1),
-        stores_us=tile_m * tile_n / 1000 * speed.store_us / config.k_parts,
-        finish_us=tile_m * tile_n / 1000 * _finish_us(config) / config.k_parts,
-        odd_stores=speed.odd_stores,
-        item=ITEM_BYTES[config.dtype],
+        a_sharers=cluster_n,
+        b_sharers=cluster_m,
+        row_bytes=tile_k * item,
+        turn_us=turn,
+        k_tile_us=speed.k_tile_us,
+        power_us=tile_m * tile_n * tile_k * slower / (gpu.power_products_per_us * dtype),
+        latency_us=_latency_us(config, turn, narrow),
+        store_us=row * speed.store_us,
+        odd_store_us=row * _by_sums(config, speed.odd_store_us),
+        finish_us=row / config.k_parts * _by_sums(config, speed.finish_us),
+        item=item,
+        tma=tma,
         packs=config.alignment < speed.packs_below,
-        few_rows=speed.few_rows,
-        launch_us=_LAUNCH_US + (_CLUSTER_US if config.cluster != (1, 1) else 0) + speed.launch_us,
+        clips_rows=speed.clips_rows,
+        launch_us=gpu.launch_us
+        + (gpu.cluster_us if (cluster_m, cluster_n) != (1, 1) else 0)
+        + (config.k_parts > 1) * config.k_parts * speed.part_us
+        + speed.launch_us,
         wave_us=speed.wave_us,
         usable=speed.usable.get(config.k_parts, 1.0),
         factor=_UNTIMED if speed.needs_by_tile and tile not in speed.by_tile else 1.0,
     )
 
 
-def _finish_us(config: GemmConfig) -> float:
-    """Of 1000 elements of a tile, with an epilogue; 0.0 where that takes no longer than without."""
-    sums = config.consumer_tile[0] * config.consumer_tile[1] // _WARPGROUP  # of a thread
-    return next((us for most, us in facts_of(config.kernel).speed.finish_us if sums <= most), 0.0)
+def _latency_us(config: GemmConfig, turn_us: float, narrow: bool) -> float:
+    """Of the loads of one k-tile, of which a pipeline has some on their way while another k-tile is multiplied."""
+    if narrow:
+        return H200.latency_us * H200.narrow_latency + turn_us
+    return (H200.latency_us + turn_us) / (config.stages - 1) if config.stages > 2 else H200.latency_us
+
+
+def _by_sums(config: GemmConfig, table: tuple[tuple[int, float], ...]) -> float:
+    """The entry for as many sums as a thread of a config has; 0.0 where there is none."""
+    sums = config.consumer_tile[0] * config.consumer_tile[1] // _WARPGROUP
+    return next((us for most, us in table if sums <= most), 0.0)
 
 
 def in_program_us(predicted_us: float) -> float:
@@ -190,24 +307,46 @@ def predicted_split_us(config: GemmConfig, problem: GemmProblem, arch: int | Non
     """
     elements = problem.batch * (problem.m + problem.n) * problem.k
     item = ITEM_BYTES[config.dtype]
-    parts = 2 * _LAUNCH_US + elements * item * (1 / _READ_BYTES_PER_US + 2 / _WRITE_BYTES_PER_US)
-    sums = 2 * problem.batch * problem.m * problem.n * item / _READ_BYTES_PER_US
+    parts = 2 * H200.launch_us + elements * item * (1 / H200.read_bytes_per_us + 2 / H200.write_bytes_per_us)
+    sums = 2 * problem.batch * problem.m * problem.n * item / H200.read_bytes_per_us
     return 3 * predicted_us(config, problem, arch) + parts + sums
 
 
 def _resident(config: GemmConfig) -> int:
     """CTAs on one multiprocessor."""
-    registers = max(config.registers.values()) if config.registers else 240
     by_smem = 227 * 1024 // (config.smem_bytes + 1024)
-    return max(1, min(by_smem, 65536 // (registers * config.threads), 2048 // config.threads))
+    return max(1, min(by_smem, 65536 // (_registers(config) * config.threads), 2048 // config.threads))
 
 
-def _pack_us(problem: GemmProblem) -> float:
+def _registers(config: GemmConfig) -> int:
+    """Of a thread: its sums and what it needs beside them, where no build by nvcc says."""
+    if config.registers:
+        return max(config.registers.values())
+    if config.consumers:
+        return config.consumer_tile[0] * config.consumer_tile[1] // _WARPGROUP + 32
+    return min(240, config.tile[0] * config.tile[1] // config.threads + 96)
+
+
+def _pack_us(problem: GemmProblem, a_packs: bool, b_packs: bool) -> float:
     """What a kernel that packs its operands first spends on that."""
-    a_batch, b_batch = ((1 if strides[0] == 0 else problem.batch) for strides in (problem.a_strides, problem.b_strides))
-    operands = ((a_batch * problem.m, problem.a_strides), (b_batch * problem.n, problem.b_strides))
-    packed = sum(rows for rows, strides in operands if not _is_for_tma(strides, problem.dtype))
-    return _LAUNCH_US + 2 * packed * problem.k * ITEM_BYTES[problem.dtype] / _PACK_BYTES_PER_US if packed else 0.0
+    gpu, item = H200, ITEM_BYTES[problem.dtype]
+    us = gpu.pack_us if a_packs or b_packs else 0.0
+    for packs, rows, strides in ((a_packs, problem.m, problem.a_strides), (b_packs, problem.n, problem.b_strides)):
+        if packs:
+            narrow = _pitch(strides) * item % _CP_ASYNC
+            rate = gpu.narrow_pack_bytes_per_us if narrow else gpu.pack_bytes_per_us
+            us += 2 * (problem.batch if strides[0] else 1) * rows * problem.k * item / rate
+    return us
+
+
+def _pitch(strides: tuple[int, int, int]) -> int:
+    """Elements from one row of an operand in memory to the next."""
+    return strides[1] if strides[2] == 1 else strides[2]
+
+
+def _lines(strides: tuple[int, int, int], item: int) -> float:
+    """What is asked of the L2 cache for an operand, over its bytes."""
+    return 1 + H200.straddling if _pitch(strides) * item % _LINE else 1.0
 
 
 def _is_for_tma(strides: tuple[int, int, int], dtype: str) -> bool:

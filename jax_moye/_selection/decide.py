@@ -20,7 +20,7 @@ from jax_moye._kernels.dtypes import USUAL_ACCUMULATOR
 from jax_moye._selection import measurements
 from jax_moye._selection.capability import LoweringTarget, why_not
 from jax_moye._selection.cost import in_program_us, predicted_split_us, predicted_us
-from jax_moye._selection.cost_xla import xla_us
+from jax_moye._selection.cost_xla import SURE, xla_us
 from jax_moye._selection.epilogue import Epilogue, fit_epilogue
 from jax_moye._selection.precision import (
     Arithmetic,
@@ -44,15 +44,13 @@ Source = Literal["explicit", "measured", "cache", "table", "model"]
 # and faster for it; XLA is faster; our kernels do not run there; the config that was named cannot.
 Cause = Literal["caller", "capability", "precision", "time", "place", "config"]
 
-# XLA gets a product that a kernel of ours can compute where our time is more than this many times its own, both
-# predicted. It is room for the two models, which together miss the measured ratios by 7 % (root mean square): 2.6 times
-# that, so that products on which both are level stay ours. Entry.is_won_by_ours has the rule for what was measured.
-_XLA_WINS_BY = 1.2
-
 
 def xla_wins(ours_us: float, xlas_us: float) -> bool:
-    """Whether XLA is predicted to be so much faster that it computes the product."""
-    return ours_us > _XLA_WINS_BY * xlas_us
+    """Whether XLA computes the product, by predictions: ours is not faster with confidence.
+
+    A program must not become slower by a guess. Entry.is_won_by_ours has the rule for what was measured.
+    """
+    return SURE * ours_us > xlas_us
 
 
 class Times(NamedTuple):
@@ -448,6 +446,8 @@ def _the_faster(decision: Decision, operands: Operands, found: _Found, arch: int
     if theirs is None or not xla_wins(ours, theirs):
         return decision
     reason = f"XLA is expected to take {theirs:.1f} us, and the best kernel {ours:.1f}"
+    if ours < theirs:
+        reason += ", which is too near to be sure of"
     return _rather_xlas(decision, "time", reason)._replace(source="model")
 
 

@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 # Times as many products per microsecond as of 16-bit operands on tensor cores, and as of f32 with FMA.
 TENSOR_CORE_DTYPES: Mapping[str, float] = types.MappingProxyType(
-    {"tf32": 0.5, "s8": 2, "e4m3": 1.8, "e5m2": 1.8, "f64": 0.11}
+    {"tf32": 0.5, "s8": 2, "e4m3": 1.8, "e5m2": 1.8, "f64": 0.072}
 )
 FMA_DTYPES: Mapping[str, float] = types.MappingProxyType({"f64": 0.35})
-# Slower by this where cp.async, or a plain load, brings in so many bytes at a time.
-CP_ASYNC_ALIGNMENTS: Mapping[int, float] = types.MappingProxyType({16: 1.0, 8: 1.3, 4: 2.0, 2: 7.0, 1: 10.0})
+COPIES_US = 0.0872  # of 1000 copies by cp.async, and about as long where data pass registers
 
 _NONE: Mapping = types.MappingProxyType({})
 
@@ -28,19 +27,23 @@ class Speed(NamedTuple):
     The defaults are those of a kernel that nobody has measured: it computes what no other kernel can.
 
     Attributes:
-      products_per_us: multiply-adds of one multiprocessor, of 16-bit operands (of f32 where FMAs multiply).
+      products_per_us: multiply-adds of one multiprocessor at its highest clock, of 16-bit operands (of f32 where FMAs
+        multiply).
       by_dtype: times as many of other operands.
       by_tile: products are slower by this in a tile, (m, n, cluster).
       needs_by_tile: a tile without a factor in `by_tile` is not timed, and computes what no other kernel can.
-      by_alignment: products are slower by this where a load has so many bytes.
-      few_rows: products are slower by up to this much more where d has fewer than 16 rows.
+      copy_us: of 1000 copies of threads that load the operands, each as wide as the alignment. 0.0: TMA loads them, in
+        boxes that are filled with zeros beyond an operand.
+      k_tile_us: of each k-tile, what does not overlap its products; another CTA of the multiprocessor can use it.
+      clips_rows: where there are fewer rows than in a tile, and k is contiguous, TMA is not asked for the others.
       store_us: of 1000 elements of a tile that nothing hides.
-      odd_stores: stores are slower by this where rows of d are not of 16 bytes, which TMA cannot write.
-      finish_us: (sums, us) in ascending order: `store_us` with an epilogue, where a thread has up to so many sums.
-        Beside many sums it has registers for a few elements at a time, or for one, and latencies are not hidden. Empty:
-        an epilogue takes no longer.
+      odd_store_us: (sums, us) in ascending order: `store_us` where rows of d are not of 16 bytes, which TMA cannot
+        write, where a thread has up to so many sums. Empty: it takes no longer.
+      finish_us: the same with an epilogue. Beside many sums a thread has registers for a few elements at a time, or for
+        one, and latencies are not hidden.
       packs_below: bytes of alignment below which a config packs operands first, in a kernel of their own.
       launch_us: more than what any kernel takes that has nothing to do.
+      part_us: more of it for each CTA that shares a tile.
       wave_us: of each wave but the first: CTAs that start anew.
       usable: parts of k, share of the multiprocessors that clusters of so many CTAs fill.
     """
@@ -49,13 +52,15 @@ class Speed(NamedTuple):
     by_dtype: Mapping[str, float] = TENSOR_CORE_DTYPES
     by_tile: Mapping[tuple[int, int, tuple[int, int]], float] = _NONE
     needs_by_tile: bool = False
-    by_alignment: Mapping[int, float] = _NONE
-    few_rows: float = 0.0
+    copy_us: float = COPIES_US
+    k_tile_us: float = 0.0
+    clips_rows: bool = False
     store_us: float = 0.060
-    odd_stores: float = 1.0
+    odd_store_us: tuple[tuple[int, float], ...] = ()
     finish_us: tuple[tuple[int, float], ...] = ()
     packs_below: int = 0
     launch_us: float = 0.0
+    part_us: float = 0.0
     wave_us: float = 0.0
     usable: Mapping[int, float] = _NONE
 

@@ -12,7 +12,7 @@ FACTS = KernelFacts(
     instruction="fma",
     page=6,
     idea="cp.async",
-    speed=Speed(products_per_us=0.13e6, by_dtype=FMA_DTYPES, store_us=0.060),
+    speed=Speed(products_per_us=0.109e6, by_dtype=FMA_DTYPES, store_us=0.060),
 )
 
 

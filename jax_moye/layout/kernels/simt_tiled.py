@@ -12,7 +12,7 @@ FACTS = KernelFacts(
     instruction="fma",
     page=5,
     idea="a tile per CTA, one FMA at a time",
-    speed=Speed(products_per_us=0.15e6, by_dtype=FMA_DTYPES, store_us=0.060),
+    speed=Speed(products_per_us=0.168e6, by_dtype=FMA_DTYPES, store_us=0.060),
 )
 
 

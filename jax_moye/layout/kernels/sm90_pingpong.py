@@ -6,7 +6,15 @@ import dataclasses
 from typing import Any
 
 from jax_moye.layout.kernels.facts import KernelFacts, Speed
-from jax_moye.layout.kernels.wgmma import FEW_ROWS, ODD_STORES, WARPGROUP, TmaKernelLayouts, describe_wgmma
+from jax_moye.layout.kernels.wgmma import (
+    K_TILE_US,
+    ODD_STORE_US,
+    PRODUCTS_PER_US,
+    STORE_US,
+    WARPGROUP,
+    TmaKernelLayouts,
+    describe_wgmma,
+)
 
 _MOST_SUMS = 176  # of a thread that finishes more than one element at a time
 
@@ -16,23 +24,24 @@ FACTS = KernelFacts(
     idea="one warpgroup's epilogue under the other's math",
     promotes_float8=True,
     speed=Speed(
-        products_per_us=2.70e6,
+        products_per_us=PRODUCTS_PER_US,
         by_tile={  # as those of sm90_cooperative
-            (64, 64, (1, 1)): 1.75,  # of one wave; 2.2 of many
-            (64, 256, (1, 1)): 1.121,
-            (128, 128, (1, 1)): 1.050,
-            (128, 128, (1, 2)): 1.083,
-            (128, 128, (2, 1)): 1.082,
-            (128, 160, (1, 1)): 1.066,
-            (128, 176, (1, 1)): 1.055,
-            (128, 192, (1, 1)): 1.054,
-            (128, 192, (2, 1)): 1.046,
-            (192, 128, (1, 1)): 1.02,
+            (64, 64, (1, 1)): 1.0,  # of one wave; 2.2 of many
+            (64, 256, (1, 1)): 0.981,
+            (128, 128, (1, 1)): 0.988,
+            (128, 128, (1, 2)): 1.01,
+            (128, 128, (2, 1)): 0.992,
+            (128, 160, (1, 1)): 1.01,
+            (128, 176, (1, 1)): 0.992,
+            (128, 192, (1, 1)): 0.984,
+            (128, 192, (2, 1)): 0.992,
+            (192, 128, (1, 1)): 0.977,
         },
         needs_by_tile=True,
-        few_rows=FEW_ROWS,
-        store_us=0.030,
-        odd_stores=ODD_STORES,
+        copy_us=0.0,
+        k_tile_us=K_TILE_US,
+        store_us=STORE_US,
+        odd_store_us=((_MOST_SUMS, ODD_STORE_US), (255, 0.757)),
         finish_us=((160, 0.22), (_MOST_SUMS, 0.92), (255, 2.1)),
         packs_below=16,
     ),

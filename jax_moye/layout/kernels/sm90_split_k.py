@@ -13,7 +13,7 @@ from jax_moye.layout.dtypes import dtype
 from jax_moye.layout.kernels.counters import bank_counts, sector_counts
 from jax_moye.layout.kernels.facts import KernelFacts, Speed
 from jax_moye.layout.kernels.tma import ROW_BYTES, ROWS
-from jax_moye.layout.kernels.wgmma import ODD_STORES, WARPGROUP, TmaKernelLayouts, describe_wgmma
+from jax_moye.layout.kernels.wgmma import PRODUCTS_PER_US, WARPGROUP, TmaKernelLayouts, describe_wgmma
 
 FACTS = KernelFacts(
     instruction="wgmma",
@@ -22,20 +22,21 @@ FACTS = KernelFacts(
     splits_k=True,
     promotes_float8=True,
     speed=Speed(
-        products_per_us=2.70e6,
+        products_per_us=PRODUCTS_PER_US,
         by_tile={
-            (m, n, (1, parts)): 1.2 for m, n in ((64, 64), (64, 128), (64, 256), (128, 128)) for parts in (2, 4, 8)
+            (m, n, (1, parts)): 1.0 for m, n in ((64, 64), (64, 128), (64, 256), (128, 128)) for parts in (2, 4, 8)
         },
         needs_by_tile=True,
-        few_rows=0.0,  # it asks TMA for no rows beyond m
-        store_us=0.068,
-        odd_stores=ODD_STORES,
+        copy_us=0.0,
+        k_tile_us=0.116,
+        clips_rows=True,
+        store_us=0.164,  # the parts are added up, and threads store d
         finish_us=((160, 0.34), (255, 0.92)),
         packs_below=16,
-        launch_us=2.5,  # the parts are added up
-        wave_us=4.0,
+        part_us=0.0606,
+        wave_us=3.05,
         # Such a cluster is of one GPC, and what is left there is too small for another.
-        usable={2: 1.0, 4: 0.97, 8: 0.85},
+        usable={2: 1.0, 4: 0.94, 8: 0.85},
     ),
 )
 

@@ -41,8 +41,10 @@ WARPGROUP = 128  # threads
 CHUNK = 32  # columns of sums that threads store at a time
 PITCH = CHUNK + 8
 # What the Hopper kernels share of their facts.
-FEW_ROWS = 1.3  # measured at 1 and 8 rows
-ODD_STORES = 3.5
+PRODUCTS_PER_US = 3.82e6
+K_TILE_US = 0.0226  # a barrier, and wgmma's pipeline that fills
+STORE_US = 0.00989
+ODD_STORE_US = 0.365  # threads store d
 
 
 @dataclasses.dataclass(frozen=True)

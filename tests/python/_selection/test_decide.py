@@ -17,12 +17,11 @@ from python._selection.results import (
     CONFIGS,
     H200,
     ROOT,
-    SUITE,
     config_of,
     host_bound,
-    measured,
     needs_results,
     square,
+    suite,
     who,
 )
 from python.support import TARGET, lowered_text
@@ -34,6 +33,7 @@ from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._selection import measurements
 from jax_moye._selection.capability import LoweringTarget, usable_configs, why_not
 from jax_moye._selection.cost import predicted_us
+from jax_moye._selection.cost_xla import SURE
 from jax_moye._selection.decide import decide, left_to_xla, xla_wins
 from jax_moye._selection.epilogue import Epilogue
 from jax_moye._selection.problem import parse_spec
@@ -168,21 +168,21 @@ def test_sizes_of_0_are_nobodys():
 
 @needs_results
 def test_xla_gets_what_it_was_measured_to_compute_faster():
-    """No row on which we were level or faster, and all on which we were much slower."""
+    """No row is ours on which XLA was faster, and those are on which it was much slower."""
     left, kept = [], []
     with jax.enable_x64(True):
-        for row in measured(SUITE):
+        for row in suite():
             config = config_of(row)
             if config is None:
                 continue
             ratio = row["us"] / row["baselines"]["xla"]
             reason = who(row, config)
-            if not {"jax_moye", "xla"} <= set(host_bound(row)):
-                assert reason is None or ratio > 1.05, (row["id"], ratio, reason)
-                assert reason is not None or ratio < 1.3, (row["id"], ratio)
+            if not {"jax_moye", "xla"} & set(host_bound(row)):
+                assert reason is not None or ratio < 1, (row["id"], ratio)
+                assert reason is None or ratio > 0.7, (row["id"], ratio, reason)
             (kept if reason is None else left).append(row["id"])
-    assert set(left) <= {"C1", "C3", "C5", "C7", "C8", "C9", "D1", "D2", "E2", "H1", "H3"}
-    assert all(row_id[0] not in "ABG" for row_id in left)
+    if {"G1", "G2", "G4"} <= {*kept, *left}:
+        assert {"G1", "G2", "G4"} <= set(kept)
     assert len(left) > 3
 
 
@@ -256,9 +256,11 @@ def test_the_margin(monkeypatch):
     decision = decision_of(4096, 4096, 4096)
     ours = predicted_us(decision.call.config, square(4096, 4096, 4096), 90)
     assert decision.predicted.ours == ours
-    for factor, is_left in ((0.99, False), (1.01, True)):
-        monkeypatch.setattr("jax_moye._selection.decide.xla_us", lambda *args, f=factor, **kwargs: ours / 1.2 / f)
-        assert (reason_of(4096, 4096, 4096) is not None) == is_left
+    for factor, is_left in ((0.99, True), (1.01, False)):
+        monkeypatch.setattr("jax_moye._selection.decide.xla_us", lambda *args, f=factor, **kwargs: ours * SURE * f)
+        reason = reason_of(4096, 4096, 4096)
+        assert (reason is not None) == is_left
+        assert reason is None or reason.endswith(f"the best kernel {ours:.1f}, which is too near to be sure of")
 
 
 @pytest.mark.skipif(_compat.cuda_arch() is not None, reason="there is a GPU")
@@ -366,10 +368,15 @@ def test_xla_takes_the_epilogue_along_where_it_is_faster(monkeypatch):
     assert decision.predicted.xla == 0.1
 
 
-def test_how_much_faster_xla_must_be():
-    assert not xla_wins(1.2 * 0.999, 1.0)
-    assert xla_wins(1.2 * 1.001, 1.0)
+def test_how_much_faster_ours_must_be():
+    assert xla_wins(1.001 / SURE, 1.0)
+    assert not xla_wins(0.999 / SURE, 1.0)
     assert not xla_wins(0.5, 1.0)
+
+
+def test_no_predicted_loss_is_accepted():
+    assert SURE > 1
+    assert xla_wins(1.0, 1.0)
 
 
 def test_as_many_transposes_as_a_kernel_takes():
