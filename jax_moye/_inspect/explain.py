@@ -188,7 +188,7 @@ def explain(
 
     Example:
       >>> import jax_moye
-      >>> explanation = jax_moye.explain((4000, 4096), (4096, 4096), "bfloat16", device="h200")
+      >>> explanation = jax_moye.explain((4000, 4096), (4096, 4095), "bfloat16", device="h200")
       >>> explanation[0].computed_by, explanation[0].problem.order
       ('moye', 'NN')
       >>> jax_moye.explain((64, 64), (64, 64), "int16", device="h200")[0].reason
