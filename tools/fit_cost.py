@@ -40,9 +40,11 @@ ARCH = 90
 PARTS = ("fit", "validation")
 
 # What is fitted of the kernels: constants of the same fact, which some of them share.
+_MMA_SYNC = ("sm80_multistage", "sm80_persistent", "sm80_double_buffer", "sm80_ldmatrix", "sm80_tensorop")
 _WGMMA = ("sm90_cooperative", "sm90_pingpong", "sm90_split_k")
 _SHARED: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    (("sm80_multistage",), ("products_per_us", "copy_us", "store_us", "launch_us")),
+    (("sm80_multistage",), ("products_per_us",)),
+    (_MMA_SYNC, ("copy_us", "store_us", "launch_us")),
     (_WGMMA, ("products_per_us",)),
     (_WGMMA[:2], ("k_tile_us", "store_us")),
     (_WGMMA[2:], ("k_tile_us", "store_us", "part_us", "wave_us")),

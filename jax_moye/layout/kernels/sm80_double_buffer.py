@@ -6,15 +6,16 @@ from typing import Any
 
 from jax_moye.layout.kernels.facts import KernelFacts, Speed
 from jax_moye.layout.kernels.operands import KernelLayouts
-from jax_moye.layout.kernels.sync_mma import describe_swizzled
+from jax_moye.layout.kernels.sync_mma import LAUNCH_US, STORE_US, describe_swizzled
 
 FACTS = KernelFacts(
     instruction="mma.sync",
     page=11,
     idea="loads under the mma",
     speed=Speed(
-        products_per_us=1.14e6,
-        store_us=0.060,
+        products_per_us=1.17e6,
+        store_us=STORE_US,
+        launch_us=LAUNCH_US,
     ),
 )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from jax_moye.layout.kernels.facts import KernelFacts, Speed
 from jax_moye.layout.kernels.operands import KernelLayouts
-from jax_moye.layout.kernels.sync_mma import describe_swizzled
+from jax_moye.layout.kernels.sync_mma import LAUNCH_US, STORE_US, describe_swizzled
 
 FACTS = KernelFacts(
     instruction="mma.sync",
@@ -14,8 +14,8 @@ FACTS = KernelFacts(
     idea="n stages, and how many",
     speed=Speed(
         products_per_us=1.94e6,
-        store_us=0.15,
-        launch_us=1.47,
+        store_us=STORE_US,
+        launch_us=LAUNCH_US,
     ),
 )
 

@@ -11,6 +11,10 @@ from jax_moye.layout.dtypes import dtype
 from jax_moye.layout.kernels.operands import KernelLayouts, OperandLayouts, coalesced_copy, major_of, staged_epilogue
 from jax_moye.layout.tiled import TiledCopy, TiledMma, make_tiled_copy_A, make_tiled_copy_B, make_tiled_mma
 
+# What these kernels share of their facts.
+LAUNCH_US = 1.47
+STORE_US = 0.15
+
 
 def sm80_mma_op(config: Any) -> str:
     """The instruction of sm_80 (for 8-bit floats of sm_89) with the config's operands and sums."""

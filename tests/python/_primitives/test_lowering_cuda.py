@@ -280,8 +280,8 @@ def test_a_build_without_nvcc_leaves_a_gpu_to_xla(caplog):
         pytest.skip("this jax_moye has CUDA kernels")
     jax.clear_caches()
     with caplog.at_level(logging.INFO, logger="jax_moye"):
-        # Large: of small ones XLA is expected to be faster, and that is what the log would say.
-        assert TARGET not in lowered_text(jax_moye.matmul, bf16(4096, 4096), bf16(4096, 4096))
+        # Odd: of others XLA may be faster, and that is what the log would say.
+        assert TARGET not in lowered_text(jax_moye.matmul, bf16(4095, 4095), bf16(4095, 4095))
     assert "built without kernels for cuda" in caplog.text
 
 
