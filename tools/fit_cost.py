@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """How well the models of time choose, and their constants fitted anew, from files of measurements.
 
-The files are benchmarks/results/*-configs.json: products of real models, each with the times of configs ("us") and,
-where it was measured in the same run, of XLA ("xla_seconds"). Products of benchmarks/models/validation.json are kept
+The files are benchmarks/results/*-configs.json and *-measured.json: products of real models, each with the times of
+configs ("us") and, where it was measured in the same run, of XLA ("xla_us", or "xla_seconds"). Products of benchmarks/models/validation.json are kept
 from fitting, all others are fitted to. With a product in several files, a config's time is their geometric mean.
 
   python tools/fit_cost.py                   how well the constants choose that are in the sources
@@ -36,6 +36,7 @@ from jax_moye.layout.kernels import KernelFacts, Speed
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks/results"
 MODELS = ROOT / "benchmarks/models"
+FILES = sorted([*RESULTS.glob("*-configs.json"), *RESULTS.glob("*-measured.json")])
 ARCH = 90
 PARTS = ("fit", "validation")
 
@@ -101,8 +102,8 @@ def read(paths: Iterable[pathlib.Path]) -> list[Product]:
             rows.setdefault(sizes, row)
             for name in row["us"].keys() & table.keys():
                 us.setdefault(sizes, {}).setdefault(table[name], []).append(row["us"][name])
-            if row.get("xla_seconds"):
-                xla.setdefault(sizes, []).append(1e6 * row["xla_seconds"])
+            if us_of_xla := row.get("xla_us") or 1e6 * row.get("xla_seconds", 0):
+                xla.setdefault(sizes, []).append(us_of_xla)
     return [
         Product(
             sizes,
@@ -350,17 +351,18 @@ class Compared(NamedTuple):
 def compared(products: Iterable[Product]) -> list[Compared]:
     """All products on which XLA was measured, those of the package's table among them.
 
-    But for tiny ones: who computes those is decided by what calls cost the host.
+    But for those that take XLA less than its call costs the host, which is what decides who computes them.
     """
     timed = [(product.problem, product.us, product.xla_us, product.part) for product in products if product.xla_us]
+    known = {measurements.usual_key(problem) for problem, *_ in timed}
     table = {config.name: config for config in jax_moye.configs()}
     for entry in measurements.read(measurements.TABLES / "nvidia_h200.json").entries.values():
         us = {table[name]: us for name, us in entry.us.items() if name in table}
-        if us and not entry.variant and not entry.host_bound and len(entry.xla_us) == 1:
+        if us and entry.problem not in known and not entry.variant and not entry.host_bound and len(entry.xla_us) == 1:
             timed.append((entry.problem, us, *entry.xla_us.values(), "fit"))
     found = []
     for problem, us, xla_us, part in timed:
-        if (cost_xla.xla_us(problem, ARCH) or 0) > cost_xla.XLA_CALL_US:
+        if xla_us > cost_xla.XLA_CALL_US and cost_xla.xla_us(problem, ARCH) is not None:
             config = min(us, key=lambda config: cost.predicted_us(config, problem, ARCH))
             found.append(Compared(problem, us[config], xla_us, cost.predicted_us(config, problem, ARCH), part))
     return found
@@ -368,7 +370,7 @@ def compared(products: Iterable[Product]) -> list[Compared]:
 
 def xla_constants() -> dict[tuple[str, Any], float]:
     """What is fitted of XLA's model: by name, and key or index where it is a table."""
-    names = ("_LAUNCH_US", "_READ_BYTES_PER_US", "_WRITE_BYTES_PER_US", "_K_US", "_SPLIT_US")
+    names = ("_READ_BYTES_PER_US", "_WRITE_BYTES_PER_US", "_K_US", "_SPLIT_US")
     found: dict[tuple[str, Any], float] = {(name, None): getattr(cost_xla, name) for name in names}
     found |= {("_PRODUCTS_PER_US", dtype): rate for dtype, rate in cost_xla._PRODUCTS_PER_US.items()}
     return found | {("_ODD", odd): cost_xla._ODD[odd] for odd in (1, 2)}
@@ -405,9 +407,9 @@ def spread(rows: Sequence[Compared]) -> float:
     return math.sqrt(statistics.fmean(row.error**2 for row in rows))
 
 
-def sure(rows: Sequence[Compared]) -> float:
-    """cost_xla.SURE: the ratio that is predicted too high by so much in one of twenty cases."""
-    return math.exp(1.645 * spread(rows))
+def sure(rows: Iterable[Compared]) -> float:
+    """cost_xla.SURE: a ratio is predicted too high by so much in one of twenty products that were fitted to."""
+    return math.exp(1.645 * spread([row for row in rows if row.part == "fit"]))
 
 
 def xla_in_words(rows: Sequence[Compared]) -> Iterator[str]:
@@ -475,11 +477,11 @@ def constants_in_words(state: State) -> Iterator[str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", type=pathlib.Path, help="default: benchmarks/results/*-configs.json")
+    parser.add_argument("files", nargs="*", type=pathlib.Path, help="default: all of benchmarks/results")
     parser.add_argument("--fit", action="store_true", help="fit the constants first")
     parser.add_argument("--worst", type=int, default=5, help="how many of the worst choices of each part to list")
     options = parser.parse_args(arguments)
-    products = read(options.files or sorted(RESULTS.glob("*-configs.json")))
+    products = read(options.files or FILES)
     state = present()
     if options.fit:
         state = fit([product for product in products if product.part == "fit"])

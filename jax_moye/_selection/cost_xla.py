@@ -15,15 +15,15 @@ from jax_moye._selection.problem import GemmProblem
 
 _ARCH = 90  # the only one on which XLA was measured
 _MULTIPROCESSORS = MULTIPROCESSORS[_ARCH]
-_LAUNCH_US = 2.57
-_READ_BYTES_PER_US = 4.79e6
-_WRITE_BYTES_PER_US = 3.61e6
+_LAUNCH_US = 2.2
+_READ_BYTES_PER_US = 4.33e6
+_WRITE_BYTES_PER_US = 3.58e6
 # Multiply-adds of the whole GPU. What is not here was not measured.
-_PRODUCTS_PER_US = {"bf16": 372e6, "f16": 372e6, "tf32": 179e6, "f32": 25.2e6, "f64": 30.4e6}
+_PRODUCTS_PER_US = {"bf16": 367e6, "f16": 367e6, "tf32": 179e6, "f32": 25.2e6, "f64": 30.5e6}
 # One tile takes so long for each k that nothing hides; longer sums are split, and adding up the parts takes as long.
-_K_US, _SPLIT_US = 0.0055, 2.61
+_K_US, _SPLIT_US = 0.0055, 4.32
 # Where rows of one operand, of both are not of 16 bytes: by how much slower are the products of whole tiles.
-_ODD = (1.0, 3.03, 5.3)
+_ODD = (1.0, 3.04, 5.13)
 # What a program of many calls spends on one of XLA's, on the host (on one of ours: cost.CALL_US): tiny products take no
 # less. Of fourteen measurements in which the host was the limit XLA was faster in thirteen, by 1.24 (geometric mean).
 # Not of the GPU: measure again where calls become cheaper. Two equal numbers leave such products to the models of the
@@ -31,7 +31,7 @@ _ODD = (1.0, 3.03, 5.3)
 XLA_CALL_US = 6.0
 # XLA's predicted time has to be so many times ours for our kernel to be faster with a confidence of 95 %: 1.645 times
 # what the two models together miss measured ratios by (root mean square of logarithms), as tools/fit_cost.py says.
-SURE = 1.13
+SURE = 1.22
 
 
 def xla_us(problem: GemmProblem, arch: int | None, passes: int = 0) -> float | None:
@@ -64,7 +64,9 @@ def xla_us(problem: GemmProblem, arch: int | None, passes: int = 0) -> float | N
     compute = products / rate
     read, written = p.batch * (p.m + p.n) * p.k * item, p.batch * p.m * p.n * out
     memory = read / _READ_BYTES_PER_US + written / _WRITE_BYTES_PER_US
-    us = _LAUNCH_US + max(compute, memory) + min(_K_US * p.k, _SPLIT_US)
+    us = _LAUNCH_US + max(compute, memory)
+    if not (p.m == 1 and p.order == "NT"):  # a row of b for each element of d: they are read as a sum of rows is
+        us += min(_K_US * p.k, _SPLIT_US)
     one_pass = written / _READ_BYTES_PER_US + written / _WRITE_BYTES_PER_US
     return max(us, XLA_CALL_US) + passes * max(_LAUNCH_US + one_pass, XLA_CALL_US)
 
