@@ -1,9 +1,9 @@
 """What ptxas makes of the Hopper kernels: TMA and wgmma as such, nothing serialized, nothing spilled, and no path with
 more registers than setmaxnreg gives it.
 
-Compiled is a row of each kind: for each kernel, dtype and accumulator the widest tile of each height (which says how many
-warpgroups share it), apart for widths that are whole multiples of 64 and others. The widest tile has the most sums to
-hold in the same registers. Orders take turns. A build that compiles all rows in all orders, as those of releases do,
+Compiled is a row of each kind: for each kernel, dtype and accumulator the widest tile of each height (which says how
+many warpgroups share it), apart for widths that are whole multiples of 64 and others. The widest tile has the most sums
+to hold in the same registers. Orders take turns. A build that compiles all rows in all orders, as those of releases do,
 refuses each for what fails here because of ptxas's messages (tools/nvcc_gate.py: spills, serialized wgmma, an ignored
 setmaxnreg), and at its end applies tools/sass_rules.json to all of them. tests/build/test_sass.py looks at the whole of
 an installed module.
