@@ -2,8 +2,9 @@
 """How well the models of time choose, and their constants fitted anew, from files of measurements.
 
 The files are benchmarks/results/*-configs.json and *-measured.json: products of real models, each with the times of
-configs ("us") and, where it was measured in the same run, of XLA ("xla_us", or "xla_seconds"). Products of benchmarks/models/validation.json are kept
-from fitting, all others are fitted to. With a product in several files, a config's time is their geometric mean.
+configs ("us") and, where it was measured in the same run, of XLA ("xla_us", or "xla_seconds"). Products of
+benchmarks/models/validation.json are kept from fitting, all others are fitted to. With a product in several files, a
+config's time is their geometric mean.
 
   python tools/fit_cost.py                   how well the constants choose that are in the sources
   python tools/fit_cost.py --fit             fits them to the fitting part, prints them, and how well they choose
