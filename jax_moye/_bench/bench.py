@@ -60,7 +60,7 @@ def baseline_names(arguments: argparse.Namespace) -> list[str]:
     """The baselines to time, of those that can be had here."""
     names = [name for name in arguments.baselines.split(",") if name]
     if arguments.no_torch:
-        names = [name for name in names if name not in ("torch", "cublaslt")]
+        names = [name for name in names if name != "torch"]
     return [name for name in names if contenders.importable(name)]
 
 

@@ -1,7 +1,7 @@
 """Who computes the products of a workload beside us, and how each of them is dispatched.
 
 A contender has variants: the same products in a loop on the device and in programs, or Pallas' configs. The fastest one
-stands for it. torch's products are captured as CUDA graphs, on the same operands.
+stands for it. torch's products and cuBLASLt's are captured as CUDA graphs, on the same operands.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_moye._bench import cublaslt
 from jax_moye._format import error_line
 from jax_moye._timing.operands import OperandSets
 from jax_moye._timing.programs import compile_all, loop_contender, program_contender
@@ -37,7 +38,7 @@ BASELINES = {
     "xla": "jnp.matmul under jit, XLA's own choice of a kernel",
     "xla_no_triton": "the same, compiled with xla_gpu_enable_triton_gemm=False",
     "torch": "torch.matmul in a CUDA graph",
-    "cublaslt": "torch.matmul in a CUDA graph, with torch.backends.cuda.preferred_blas_library('cublaslt')",
+    "cublaslt": "cuBLASLt in a CUDA graph, the fastest of the first 32 results of its heuristic",
     "pallas": "jax.experimental.pallas.ops.gpu.hopper_matmul_mgpu, the fastest of a few configs",
 }
 PALLAS = "jax.experimental.pallas.ops.gpu.hopper_matmul_mgpu"
@@ -93,7 +94,7 @@ def compile_variants(
 
 def importable(name: str) -> bool:
     """Whether a baseline can be had here."""
-    module = {"torch": "torch", "cublaslt": "torch", "pallas": PALLAS}.get(name)
+    module = {"torch": "torch", "pallas": PALLAS}.get(name)
     if module is None:
         return True
     try:
@@ -141,8 +142,10 @@ def baseline(
         raise errors[name]
     if name in compiled:
         return fastest(compiled[name])
-    if device.platform == "gpu" and name in ("torch", "cublaslt"):
-        return torch_contender(workload, sets, name)
+    if device.platform == "gpu" and name == "torch":
+        return torch_contender(workload, sets)
+    if device.platform == "gpu" and name == "cublaslt":
+        return cublaslt.contender(workload, sets, device.local_hardware_id or 0)
     return None
 
 
@@ -227,52 +230,43 @@ def torch_program(workload: Workload) -> Callable[..., Any]:
     return workload.as_stored(program)
 
 
-def torch_contender(workload: Workload, sets: OperandSets, name: str = "torch") -> Contender:
+def torch_contender(workload: Workload, sets: OperandSets) -> Contender:
     """Torch on the same buffers, each group captured as a CUDA graph.
 
     Args:
       workload: whose products they are.
       sets: of operands.
-      name: "torch" for its own choice of a library, "cublaslt" for that one.
 
     Raises:
-      RuntimeError: torch has no such kernel, or "cublaslt" cannot be captured.
+      RuntimeError: torch has no such kernel.
     """
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = workload.precision == "DEFAULT"
     program = torch_program(workload)
     tensors = [[tuple(map(torch.from_dlpack, one)) for one in zip(*lists, strict=True)] for lists in sets.programs]
-    library = torch.backends.cuda.preferred_blas_library()
-    if name == "cublaslt":
-        torch.backends.cuda.preferred_blas_library("cublaslt")
+    out = [program(*one) for one in tensors[0]]
+
+    def eager(i: int) -> list[Any]:
+        if any(workload.finish):
+            return [program(*one) for one in tensors[i]]
+        for d, one in zip(out, tensors[i], strict=True):
+            workload.as_stored(lambda a, b, d=d: torch.matmul(a, b, out=d))(*one)
+        return out
+
+    torch.cuda.synchronize()
+    graphs, results = [], []
     try:
-        out = [program(*one) for one in tensors[0]]
-
-        def eager(i: int) -> list[Any]:
-            if any(workload.finish):
-                return [program(*one) for one in tensors[i]]
-            for d, one in zip(out, tensors[i], strict=True):
-                workload.as_stored(lambda a, b, d=d: torch.matmul(a, b, out=d))(*one)
-            return out
-
-        torch.cuda.synchronize()
-        graphs, results = [], []
-        try:
-            for i in range(len(tensors)):
-                graphs.append(torch.cuda.CUDAGraph())
-                with torch.cuda.graph(graphs[-1]):
-                    results.append(eager(i))
-        except RuntimeError as error:
-            if name != "torch":  # the library is chosen here, not when the contender runs
-                raise
-            print(f"torch: no CUDA graph, timed eagerly: {error}", file=sys.stderr)
-            return Contender(name, eager, torch.cuda.synchronize, len(tensors), len(sets), "eager")
-    finally:
-        torch.backends.cuda.preferred_blas_library(library)
+        for i in range(len(tensors)):
+            graphs.append(torch.cuda.CUDAGraph())
+            with torch.cuda.graph(graphs[-1]):
+                results.append(eager(i))
+    except RuntimeError as error:
+        print(f"torch: no CUDA graph, timed eagerly: {error}", file=sys.stderr)
+        return Contender("torch", eager, torch.cuda.synchronize, len(tensors), len(sets), "eager")
 
     def replay(i: int) -> list[Any]:
         graphs[i].replay()
         return results[i]
 
-    return Contender(name, replay, torch.cuda.synchronize, len(tensors), len(sets), "graph")
+    return Contender("torch", replay, torch.cuda.synchronize, len(tensors), len(sets), "graph")

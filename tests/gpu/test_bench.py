@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import jax
@@ -9,10 +10,11 @@ import jax.numpy as jnp
 import pytest
 
 from jax_moye import __main__ as cli
-from jax_moye._bench import contenders
-from jax_moye._timing.correctness import same_bits
-from jax_moye._timing.operands import OperandSets
+from jax_moye._bench import bench, contenders, cublaslt
+from jax_moye._timing.correctness import of_workload, same_bits
+from jax_moye._timing.operands import OperandSets, Rotation, random_sets
 from jax_moye._timing.programs import compile_all, loop_contender, program_contender
+from jax_moye._timing.workloads import Workload
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 
@@ -49,6 +51,42 @@ def test_a_workload_of_each_kind(tmp_path):
         assert row["default_us"] > 0
         low, high = row["default_ratio_ci"]
         assert low <= row["default_ratio"] <= high
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"layout": "TT"},
+        {"layout": "NT", "batch": 3},
+        {"dtype": "f32", "precision": "HIGHEST"},
+        {"dtype": "f64", "layout": "TN"},
+        {"dtype": "s8", "layout": "NT"},
+        {"epilogue": "bias+gelu"},
+        {"epilogue": "residual"},
+    ],
+)
+def test_cublaslt(gpu, fields):
+    """The library of jax's CUDA wheels computes the workload, and its time by events is a host's, about."""
+    workload = dataclasses.replace(Workload("S1", "own", 1, 1024, 768, 512, "NN", "bf16"), **fields)
+    with jax.enable_x64(True):
+        sets = random_sets(workload.structs, Rotation(3, 3, 0), workload.seed)
+        one = cublaslt.contender(workload, sets, gpu.local_hardware_id or 0)
+        assert "of the heuristic" in one.method
+        assert bench.baseline_excess(workload, one, of_workload(workload, sets.first)) <= 1
+    by_events = one.round(20)
+    by_host = dataclasses.replace(one, clock=None).round(20)
+    assert 0.5 * by_host < by_events < 1.1 * by_host
+    assert by_events > workload.flops / 3e15  # no GPU is that fast
+
+
+def test_cublaslt_as_a_baseline(tmp_path):
+    out = tmp_path / "out.json"
+    quick = ["--turn-ms", "2", "--warmup-ms", "1", "--alternations", "3", "--baselines", "xla,cublaslt"]
+    assert cli.main(["bench", "--shape", "2048x2048x2048:bf16", "--out", str(out), *quick]) == 0
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["baselines"].keys() == {"xla", "cublaslt"}, row.get("rejected_baselines")
+    assert row["baselines"]["cublaslt"] < 1.3 * row["baselines"]["xla"]  # XLA tries some of the same results
 
 
 @pytest.mark.parametrize("launches", list(contenders.LAUNCHES))

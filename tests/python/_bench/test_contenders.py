@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import enum
 import importlib
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from python.workloads import WORKLOAD, as_numpy, exact, five_sets, one_set
 
-from jax_moye._bench import contenders
+from jax_moye._bench import bench, contenders
 from jax_moye._timing import rounds
 from jax_moye._timing.programs import accepted, loop_contender
 from jax_moye._timing.rounds import Contender
@@ -160,3 +161,22 @@ def test_torch_that_fails(monkeypatch):
     with pytest.raises(RuntimeError, match="no kernel"):
         contenders.baseline("torch", WORKLOAD, five_sets(), gpu, {}, {})
     assert contenders.baseline("torch", WORKLOAD, five_sets(), cpu, {}, {}) is None
+
+
+def test_cublaslt_needs_no_torch_and_says_what_is_missing(monkeypatch):
+    gpu, cpu = types.SimpleNamespace(platform="gpu", local_hardware_id=3), types.SimpleNamespace(platform="cpu")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert contenders.importable("cublaslt")
+    arguments = argparse.Namespace(baselines="xla,torch,cublaslt", no_torch=True)
+    assert bench.baseline_names(arguments) == ["xla", "cublaslt"]
+    seen = []
+    monkeypatch.setattr(contenders.cublaslt, "session", seen.append)
+    with pytest.raises(AttributeError):  # of a session that is None
+        contenders.baseline("cublaslt", WORKLOAD, five_sets(), gpu, {}, {})
+    assert seen == [3]
+    monkeypatch.undo()
+    monkeypatch.setattr(contenders.cublaslt.ctypes, "CDLL", lambda name, mode: (_ for _ in ()).throw(OSError(name)))
+    contenders.cublaslt.libraries.cache_clear()
+    with pytest.raises(NotImplementedError, match="there is no libcublasLt here, which jax's CUDA wheels bring"):
+        contenders.baseline("cublaslt", WORKLOAD, five_sets(), gpu, {}, {})
+    assert contenders.baseline("cublaslt", WORKLOAD, five_sets(), cpu, {}, {}) is None
