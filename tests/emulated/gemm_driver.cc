@@ -8,6 +8,7 @@
 //   special=0    1: a NaN in a, an infinity in b
 //   launches=1   of new operands in other memory, the earlier ones' not to be touched
 //   mode=lazy threads=fifo seed=0 races=1 workers=1 multiprocessors=2   emu::Options
+//   watchdog=60  seconds after which a CTA is reported as endless
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -38,9 +39,10 @@ using Element = ElementOf<kStored>::Type;
 
 struct Options {
   std::map<std::string, std::string> words = {
-      {"order", "NT"},     {"batch", "1"},    {"broadcast", ""}, {"pad", "0"},      {"d_pad", "0"},
-      {"out", "f32"},      {"epilogue", "0"}, {"special", "0"},  {"launches", "1"}, {"mode", "lazy"},
-      {"threads", "fifo"}, {"seed", "0"},     {"races", "1"},    {"workers", "1"},  {"multiprocessors", "2"}};
+      {"order", "NT"},   {"batch", "1"},   {"broadcast", ""},        {"pad", "0"},
+      {"d_pad", "0"},    {"out", "f32"},   {"epilogue", "0"},        {"special", "0"},
+      {"launches", "1"}, {"mode", "lazy"}, {"threads", "fifo"},      {"seed", "0"},
+      {"races", "1"},    {"workers", "1"}, {"multiprocessors", "2"}, {"watchdog", "60"}};
 
   std::string const& operator[](char const* key) const { return words.at(key); }
   int number(char const* key) const { return std::atoi(words.at(key).c_str()); }
@@ -155,7 +157,7 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
 
   emu::Stream stream;
   stream.options.watchdog_steps = 20'000'000;
-  stream.options.watchdog_seconds = 60;
+  stream.options.watchdog_seconds = options.number("watchdog");
   std::string const& mode = options["mode"];
   stream.options.mode = mode == "eager" ? emu::Mode::eager : mode == "random" ? emu::Mode::random : emu::Mode::lazy;
   std::string const& threads = options["threads"];

@@ -261,7 +261,9 @@ MUTANTS = [
         S,
         "for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {",
         "for (int k_tile = 0; k_tiles > 0; k_tile = k_tile ? 0 : 1) {",
-        r"watchdog",
+        r"watchdog: .* has run for more than 3 seconds",
+        sizes=(65, 66, 40),  # a CTA without the bug: some milliseconds
+        options=("watchdog=3",),
     ),
     Mutant(
         "scheduler_one_tile_twice",
