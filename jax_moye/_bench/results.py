@@ -55,6 +55,7 @@ def describe(device: Any, arguments: argparse.Namespace) -> dict:
             "alternations": arguments.alternations,
             "turn_ms": arguments.turn_ms,
             "warmup_ms": arguments.warmup_ms,
+            "autotune": os.environ.get("JAX_MOYE_AUTOTUNE") or "on",
             "best_chosen": "in other rounds than those that time it",
             "launches": launches,
             "launch_options": contenders.LAUNCHES[launches],

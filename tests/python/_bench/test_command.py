@@ -285,9 +285,13 @@ class TestModels:
         assert cli.main(["bench", "--interpret", "--models"]) == 1
         assert "no benchmarks/models/validation.json here: run it in a clone" in capsys.readouterr().err
 
-    def test_the_report_says_which(self):
+    def test_the_report_says_which(self, monkeypatch):
+        monkeypatch.delenv("JAX_MOYE_AUTOTUNE", raising=False)
         described = results.describe(jax.devices("cpu")[0], parsed("--models", "fit", "--sample", "7"))
         assert (described["protocol"]["models"], described["protocol"]["sample"]) == ("fit", 7)
+        assert described["protocol"]["autotune"] == "on"
+        monkeypatch.setenv("JAX_MOYE_AUTOTUNE", "off")
+        assert results.describe(jax.devices("cpu")[0], parsed())["protocol"]["autotune"] == "off"
         assert not {"models", "sample"} & results.describe(jax.devices("cpu")[0], parsed())["protocol"].keys()
 
 
