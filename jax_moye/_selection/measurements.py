@@ -34,12 +34,21 @@ from jax_moye._selection.epilogue import Epilogue
 from jax_moye._selection.problem import GemmProblem
 
 FORMAT = "jax_moye tuned 1"
-# A product is ours where XLA's measured time is at least this many times ours, by the low end of the interval. A tie is
-# XLA's, which may also fuse what stands around the product. Of short products XLA chooses another kernel in every other
-# compilation, whose time differs by a tenth (docs/performance.md).
-WINS_BY = 1.02
-WINS_SHORT_BY = 1.12
-SHORT_US = 20.0
+# A product is ours where XLA's measured time is at least so many times ours, by the low end of the interval. A tie is
+# XLA's, which may also fuse what stands around the product. More is asked of short products: in programs a call of ours
+# took some microseconds longer than by itself, and XLA chooses another kernel in every other compilation
+# (docs/performance.md, section 8).
+_WINS_BY, _CALL_US, _MOST = 1.02, 4.0, 0.15
+
+
+def wins_by(ours_us: float) -> float:
+    """How many times ours XLA's measured time must be at least for a product to be ours.
+
+    Args:
+      ours_us: microseconds of our fastest config.
+    """
+    return _WINS_BY + min(_CALL_US / ours_us, _MOST)
+
 TABLES = pathlib.Path(__file__).resolve().parents[1] / "tables"  # the package's
 VARIABLE = "JAX_MOYE_CACHE_DIR"
 
@@ -92,7 +101,7 @@ class Entry:
         if xla is None or self.host_bound:
             return None
         ours = self.us[self.config]
-        return self.lead.get(of, xla / ours) >= (WINS_SHORT_BY if ours < SHORT_US else WINS_BY)
+        return self.lead.get(of, xla / ours) >= wins_by(ours)
 
 
 class Choice(NamedTuple):
