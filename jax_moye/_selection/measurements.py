@@ -49,6 +49,7 @@ def wins_by(ours_us: float) -> float:
     """
     return _WINS_BY + min(_CALL_US / ours_us, _MOST)
 
+
 TABLES = pathlib.Path(__file__).resolve().parents[1] / "tables"  # the package's
 VARIABLE = "JAX_MOYE_CACHE_DIR"
 

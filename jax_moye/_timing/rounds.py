@@ -151,7 +151,8 @@ class Outcome(NamedTuple):
     Attributes:
       us: microseconds by contender, each from the last rounds that it was in.
       host_bound: whether the host may have been what was timed of the fastest.
-      lead: low end of the interval of the rival's time over that of the fastest other; None without a rival.
+      lead: low end of the interval of the rival's time over that of the fastest other, which other rounds chose; None
+        without a rival.
     """
 
     us: dict[str, float]
@@ -182,7 +183,10 @@ def race(contenders: Sequence[Contender], rival: Contender | None, how: Race) ->
     finalists = sorted(near, key=lambda contender: us[contender.name])[: how.finalists]
     time(finalists + ([] if rival is None else [rival]), how.rounds[1], how.round_ms, how.warmup_ms)
     best = min(finalists, key=lambda contender: us[contender.name])
-    lead = None if rival is None else ratio_interval(rival.times, best.times)[0]
+    lead = None
+    if rival is not None:
+        others = finalists if len(rival.times) >= LEAST_ROUNDS else [best]
+        lead = 1 / against_best(rival, others).interval[1]
     host_bound = best.host_bound or (rival is not None and rival.host_bound)
     return Outcome(us, host_bound, lead)
 
