@@ -23,6 +23,7 @@ BASE_FLAGS = ("-std=c++20", "-O2", "-g1", "-fPIC", "-Wall", "-Wextra", "-pthread
 # Kernels read and write the same bytes as elements and as the words of instructions.
 KERNEL_FLAGS = ("-fsanitize=thread", "-fno-strict-aliasing")
 EMULATOR_FLAGS = ("-O3",)
+BOUNDS_CHECK = "-DMOYE_BOUNDS_CHECK=1"  # a report of each coordinate outside of its tensor's shape
 HEADERS = (".h", ".cuh", ".inc")
 
 

@@ -20,7 +20,7 @@ OPS = HERE.parent / "emulator"  # mma_ops.inc
 
 @pytest.mark.parametrize("which", ("KERNELS", "ATOM_KERNELS"))
 def test_emulated(which: str):
-    flags = ["-O1", f"-I{HERE}", f"-I{OPS}", f"-DMOYE_{which}"]
+    flags = ["-O1", f"-I{HERE}", f"-I{OPS}", f"-DMOYE_{which}", cxx.BOUNDS_CHECK]
     program = cxx.build("kernels", flags=flags, kernel_sources=[HERE / "kernels.cc"])
     done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]

@@ -16,7 +16,7 @@ FLAGS = ["-O0", "-g0", "-fno-strict-aliasing", f"-I{HERE}"]
 
 
 def test_laws():
-    program = cxx.build("laws", [HERE / "laws.cc"], FLAGS)
+    program = cxx.build("laws", [HERE / "laws.cc"], [*FLAGS, cxx.BOUNDS_CHECK])
     done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]
 
