@@ -82,8 +82,8 @@ def options(
       autotune: how our kernels are chosen among themselves, and against XLA, where a program is lowered for the GPU of
         this process. "on", the default: a product that this machine has not seen is measured, in some tenths of a
         second beside XLA's compilation, and XLA computes it unless a kernel of ours is clearly faster; the next process
-        finds what was measured in the user's cache (docs/tuning.md). "cached": what the cache has counts, and nothing is measured.
-        "off": the package's tables and the model decide, alike on all machines of a kind, as they do under
+        finds what was measured in the user's cache (docs/tuning.md). "cached": what the cache has counts, and nothing
+        is measured. "off": the package's tables and the model decide, alike on all machines of a kind, as they do under
         deterministic=True. None: what the environment variable JAX_MOYE_AUTOTUNE says.
 
     Returns:
