@@ -71,11 +71,23 @@ def build(
 
 
 def emulator(flags: Sequence[str] = ()) -> pathlib.Path:
-    """The emulator, cuda/moye/emu/*.cc, as a static library."""
+    """The emulator, cuda/moye/emu/*.cc, as a static library; without flags, of the objects in _moye_cpu if they are new."""
     sources = sorted((CUDA / "moye/emu").glob("*.cc"))
-    objects = [_object(source, (*EMULATOR_FLAGS, *flags), folders=("arch", "emu")) for source in sources]
-    key = _digest(object.name for object in objects)
+    objects = [] if flags else [object for object in map(built_object, sources) if object]
+    if len(objects) == len(sources):
+        key = _digest(object.read_bytes() for object in objects)
+    else:
+        objects = [_object(source, (*EMULATOR_FLAGS, *flags), folders=("arch", "emu")) for source in sources]
+        key = _digest(object.name for object in objects)
     return _cached(f"libmoye_emu-{key}.a", lambda out: ["ar", "rcs", str(out), *map(str, objects)])
+
+
+def built_object(source: pathlib.Path) -> pathlib.Path | None:
+    """What a build of the extension modules in this checkout made of a file of the emulator after its last change."""
+    path = f"CMakeFiles/jax_moye_emulator.dir/{source.relative_to(ROOT)}.o"
+    changed = max(file.stat().st_mtime for file in (CUDA / "moye").rglob("*") if file.is_file())
+    found = [object for object in (ROOT / "build").glob(f"*/{path}") if object.stat().st_mtime > changed]
+    return max(found, key=lambda object: object.stat().st_mtime, default=None)
 
 
 def precompiled(headers: Sequence[str], flags: Sequence[str]) -> list[str]:
