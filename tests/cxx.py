@@ -71,7 +71,7 @@ def build(
 
 
 def emulator(flags: Sequence[str] = ()) -> pathlib.Path:
-    """The emulator, cuda/moye/emu/*.cc, as a static library; without flags, of the objects in _moye_cpu if they are new."""
+    """The emulator, cuda/moye/emu/*.cc, as a static library; without flags, of the build's objects if they are new."""
     sources = sorted((CUDA / "moye/emu").glob("*.cc"))
     objects = [] if flags else [object for object in map(built_object, sources) if object]
     if len(objects) == len(sources):
