@@ -14,7 +14,8 @@ import re
 import sys
 import time
 
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +75,9 @@ def main():
         "down": rng.normal(0, 0.1, (WIDTH, count)).astype(np.float32),
     }
     make = functools.partial(data, letters, count)
-    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+    devices = min(8, 1 << (jax.device_count().bit_length() - 1))  # 1, 2, 4 or 8 of those that there are
+    shape = (max(1, devices // 2), min(2, devices))
+    mesh = jax.make_mesh(shape, ("data", "model"), axis_types=(AxisType.Explicit,) * 2, devices=jax.devices()[:devices])
     interpret = None if jax.devices()[0].platform == "gpu" else jax_moye.InterpretParams(detect_races=False)
     start = time.perf_counter()
     with jax_moye.options(implementation="moye", interpret=interpret), jax.set_mesh(mesh):

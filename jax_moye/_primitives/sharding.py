@@ -269,7 +269,7 @@ def _decode(starts: np.ndarray, radices: Sequence[int]) -> list[Axes] | None:
     n, ndim = starts.shape
     digits = np.stack(np.unravel_index(np.arange(n), radices or (1,)), axis=1)  # (devices, axes)
     strides = [math.prod(radices[i + 1 :]) for i in range(len(radices))]
-    weights = np.array([starts[stride] for stride in strides], np.int64).reshape(-1, ndim)  # (axes, ndim)
+    weights = np.array([starts[stride] for stride in strides], np.int64).reshape(len(strides), ndim)  # (axes, ndim)
     if (starts != digits[:, : len(radices)] @ weights).any():
         return None
     axes: list[Axes] = []

@@ -25,6 +25,7 @@ import jax_moye
 from jax_moye._primitives.contraction import contract
 
 matmul = functools.partial(jax_moye.matmul, interpret=True, implementation="moye")
+contract_of = functools.partial(jax_moye.einsum, interpret=True)
 rng = np.random.default_rng(0)
 
 
@@ -411,6 +412,17 @@ def check_other_meshes():
             out, hlo = run(mesh, matmul, (a, b), (a_spec, b_spec), out_spec)
             np.testing.assert_array_equal(out, expected)
             check((shape, a_spec), collectives(hlo), exchanged)
+
+    # Results and operands without dimensions.
+    mesh = make_mesh(AxisType.Auto)
+    v, scalar = integers(16), integers()
+    for fun, args, specs in (
+        (matmul, (v, v), (P("x"), P("x"))),
+        (jax.grad(lambda v, w: matmul(v, w).astype(jnp.float32)), (v, v), (P("x"), P("x"))),
+        (lambda s, v: contract_of(",k->k", s, v), (scalar, v), (P(), P("x"))),
+    ):
+        out, _ = run(mesh, fun, args, specs)
+        np.testing.assert_array_equal(out, fun(*args))
 
     # Partial sums in a type, which are added up where the program says so.
     mesh = make_mesh(AxisType.Explicit)

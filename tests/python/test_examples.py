@@ -31,12 +31,15 @@ def test_newton_cg():
     assert norms[-1] < 1e-2 * norms[-2]  # converges as Newton's method does, not as gradient descent
 
 
-def test_sharded_training():
+@pytest.mark.parametrize(("devices", "mesh"), [(8, 8), (2, 2), (3, 2)])
+def test_sharded_training(monkeypatch, devices, mesh):
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_force_host_platform_device_count={devices}")
     done = run("sharded_training.py")
     assert done.returncode == 0, done.stdout + done.stderr
     # One all-reduce of the scores' parts, and one of all gradients'.
-    (found,) = re.findall(r"(\d+) launches on each of 8 devices; collectives: \{'all-reduce': 2\}", done.stdout)
-    assert int(found) == 2 + 3  # two products forward, and backward the gradients of two weights and the hidden layer
+    found = re.findall(r"(\d+) launches on each of (\d) devices; collectives: \{'all-reduce': (\d)\}", done.stdout)
+    # Two products forward, and backward the gradients of two weights and the hidden layer.
+    assert found == [(str(2 + 3), str(mesh), "2")]
 
 
 def test_equinox():

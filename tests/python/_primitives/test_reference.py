@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jax_moye
 from jax_moye._primitives.reference import lax_aval, lax_form, lax_result_dtype, reference
 
 
@@ -37,6 +38,8 @@ def test_a_form_is_a_dot_general_and_a_permutation():
         ("bfloat16", "float32", "bfloat16", "float32"),
         ("int8", "int8", "int32", "int32"),
         ("float8_e4m3fn", "float8_e4m3fn", "float32", "float32"),
+        ("float32", "float32", "float8_e4m3fn", "float32"),  # JAX promotes no 8-bit float
+        ("bfloat16", "bfloat16", "float8_e5m2", "bfloat16"),
     ],
 )
 def test_the_dtype_that_is_asked_of_lax(lhs, rhs, out, asked):
@@ -51,3 +54,23 @@ def test_types_are_asked_once_and_errors_are_laxs():
     assert lax_aval(a, b, **params) is lax_aval(a, b, **params)
     with pytest.raises(TypeError, match="contracting dimensions"):
         lax_aval(a, wrong, **params)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_results_and_gradients_of_8_bits_are_laxs(dtype):
+    """As in JAX: rounded to 8 bits after the sum, and gradients in each operand's dtype."""
+    a, b = jnp.arange(12.0).reshape(3, 4), jnp.arange(20.0).reshape(4, 5)
+    numbers = (((1,), (0,)), ((), ()))
+    ours, theirs = (
+        fun(a, b, numbers, preferred_element_type=dtype) for fun in (jax_moye.dot_general, jax.lax.dot_general)
+    )
+    assert ours.dtype == theirs.dtype == dtype
+    np.testing.assert_array_equal(ours, jnp.dot(a, b).astype(dtype))
+    mixed = a.astype(dtype), b.astype("bfloat16")
+
+    def gradients(fun):
+        return jax.grad(lambda *x: fun(*x, numbers, preferred_element_type="float32").sum(), (0, 1))(*mixed)
+
+    for x, y in zip(gradients(jax_moye.dot_general), gradients(jax.lax.dot_general), strict=True):
+        assert x.dtype == y.dtype
+        np.testing.assert_array_equal(x, y)
