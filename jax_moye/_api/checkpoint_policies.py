@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -30,11 +31,19 @@ def as_dot_general(policy: Policy) -> Policy:
       >>> offload = jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host")
       >>> policy = checkpoint_policies.as_dot_general(offload)
     """
+    return _CountingOurs(policy)
 
-    def counting_ours(primitive: Any, *avals: Any, **params: Any) -> Any:
+
+@dataclasses.dataclass(frozen=True)
+class _CountingOurs:
+    """A policy: a class, and no function inside a function, so that it can be pickled."""
+
+    policy: Policy
+
+    def __call__(self, primitive: Any, *avals: Any, **params: Any) -> Any:
         if primitive not in (contract_p, fused_p):
-            return policy(primitive, *avals, **params)
-        return policy(
+            return self.policy(primitive, *avals, **params)
+        return self.policy(
             dot_general_p,
             *avals[:2],
             dimension_numbers=lax_form(params["spec"])[0],
@@ -42,8 +51,6 @@ def as_dot_general(policy: Policy) -> Policy:
             preferred_element_type=params["out_dtype"],
             out_sharding=params["out_sharding"],
         )
-
-    return counting_ours
 
 
 dots_saveable = as_dot_general(jax.checkpoint_policies.dots_saveable)

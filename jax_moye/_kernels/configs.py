@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jax_moye.layout.kernels import KernelFacts
 
 from jax_moye._format import text_table
+from jax_moye._kernels.frozen import FrozenDict
 
 # Beside the compiled modules, which in an editable install are not beside this file.
 _MODULE = importlib.util.find_spec("jax_moye._moye_cpu")
@@ -183,7 +184,7 @@ def configs() -> ConfigTable:
     found = []
     for row in _moye_cpu.configs():  # of cuda/gemm/configs.h
         of_row = registers.get(row["name"])
-        found.append(GemmConfig(**row, registers=None if of_row is None else types.MappingProxyType(dict(of_row))))
+        found.append(GemmConfig(**row, registers=None if of_row is None else FrozenDict(of_row)))
     return ConfigTable(found)
 
 

@@ -20,6 +20,7 @@ import jax
 
 from jax_moye import _compat
 from jax_moye._kernels import target
+from jax_moye._kernels.frozen import FrozenDict
 
 if TYPE_CHECKING:
     from jax_moye.layout.resources import Arch
@@ -110,7 +111,7 @@ class Device:
 
 
 def _of(name, kind, arch, multiprocessors, clock_mhz, gb_per_s, l2_mib, rates, source) -> Device:
-    frozen = MappingProxyType(dict(rates))
+    frozen = FrozenDict(rates)
     return Device(name, kind, arch, multiprocessors, clock_mhz, gb_per_s * 1e9, int(l2_mib * MIB), frozen, source)
 
 
@@ -230,7 +231,7 @@ def of_jax(device: jax.Device) -> Device:
         clock_mhz=driver["khz"] / 1e3 if driver.get("khz") else None,
         memory_bytes_per_s=2e3 * bus[0] * bus[1] / 8 if bus[0] and bus[1] else None,  # two transfers a clock
         l2_bytes=driver.get("l2"),
-        fma_per_clock=MappingProxyType(_RATES.get(arch, {})),
+        fma_per_clock=FrozenDict(_RATES.get(arch, {})),
         source="the driver",
     )
 
