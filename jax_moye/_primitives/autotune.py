@@ -43,13 +43,13 @@ from jax_moye._timing.rounds import Contender, Race, race
 CANDIDATES = 12  # of the model's order: docs/performance.md says how near the best of them is to the best of all
 TIE = 1.01  # configs so near the fastest one are equal, and the model's order decides
 _RACE = Race(slow=1.2, finalists=4, rounds=(2, 9), round_ms=1.0, warmup_ms=0.0)
-_SAY_AFTER_S = 2.0  # of measuring
+_SAY_EVERY_S = 2.0  # of measuring, on a terminal
 _OTHERS_WAIT_S = 120.0  # for what the first of several processes measures
 
 _logger = logging.getLogger("jax_moye")
 _turn = threading.Lock()  # one product is timed at a time
 _settled: set[tuple[str, Any, str]] = set()  # what was measured, or could not be: nothing is tried twice
-_spent = [0.0, 0]  # seconds, and products, of this process
+_spent = [0.0, 0, 0.0]  # seconds and products of this process, and the seconds when it was last said
 
 XlaProgram = Callable[..., Any]
 
@@ -112,6 +112,9 @@ def measure_if_new(
             if _compat.key_value_store() is not None:  # the other processes have nothing of it, too
                 measurements.remember(target.device.kind, key[1:], None)
             return
+        except BaseException:  # an interrupt: another program may measure it
+            _settled.discard(key)
+            raise
         if found is entry:
             return
         seconds = time.monotonic() - begin
@@ -357,7 +360,8 @@ def _say(what: str, entry: Entry, seconds: float) -> None:
     xla = "".join(f", XLA {us:g} us" for us in entry.xla_us.values())
     timed = f"{entry.config} {entry.us[entry.config]:g} us, the fastest of {len(entry.us)}{xla}"
     _logger.info("measured %s: %s (%.2f s)", what, timed, seconds)
-    if _spent[0] > _SAY_AFTER_S and sys.stderr.isatty():
+    if _spent[0] - _spent[2] > _SAY_EVERY_S and sys.stderr.isatty():
+        _spent[2] = _spent[0]
         print(f"jax_moye: {_spent[1]} products measured, {_spent[0]:.1f} s", file=sys.stderr, flush=True)
 
 

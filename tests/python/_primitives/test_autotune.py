@@ -40,7 +40,7 @@ def gpu(places, monkeypatch):
     monkeypatch.setattr(_compat, "cuda_arch", lambda: 90)
     monkeypatch.setattr(capability, "_device_meant", lambda arch: devices.DEVICES["h200"])
     monkeypatch.setattr(autotune, "_settled", set())
-    monkeypatch.setattr(autotune, "_spent", [0.0, 0])
+    monkeypatch.setattr(autotune, "_spent", [0.0, 0, 0.0])
     found = types.SimpleNamespace(ours=100.0, xla=200.0, calls=[], error=None)
 
     def measured(request, operands, call, candidates, xla, others, stop):
@@ -180,6 +180,7 @@ def test_an_interrupt_ends_the_program(gpu, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         lowered()
     assert told.is_set()
+    assert autotune._settled == set()  # the next program tries again
 
 
 def test_the_log_says_what_was_measured_and_how_long(gpu, caplog):
@@ -188,6 +189,17 @@ def test_the_log_says_what_was_measured_and_how_long(gpu, caplog):
     (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("measured")]
     assert "bfloat16[256, 512] and bfloat16[512, 128]" in line
     assert "100 us, the fastest of 1, XLA 200 us (0.0" in line
+
+
+def test_a_terminal_hears_of_it_every_two_seconds(gpu, monkeypatch, capsys):
+    clock = iter(range(0, 1000))
+    monkeypatch.setattr(autotune, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))  # a second each
+    for is_a_tty, heard in ((False, []), (True, [5, 8])):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda is_a_tty=is_a_tty: is_a_tty)
+        for m in range(4):
+            lowered(jax_moye.matmul, jax.ShapeDtypeStruct((64 + m + 8 * is_a_tty, 512), bf16), B)
+        said = re.findall(r"jax_moye: (\d) products measured", capsys.readouterr().err)
+        assert [int(count) for count in said] == heard
 
 
 # -------------------------------------------------------------------------------------------- one measurement, played
