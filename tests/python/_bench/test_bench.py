@@ -38,7 +38,7 @@ def test_one_kernel_of_ours_on_cuda(fields, expected):
     assert configs[bench.config_of(text)].dtype == expected
 
 
-def test_who_chose():
+def test_who_chose(every_config_is_built):
     workload = dataclasses.replace(WORKLOAD, m=4096, n=4096, k=4096)
     h200 = DEVICES["h200"]
     assert bench.chosen_by(workload, None, h200) in ("model", "table", "cache")

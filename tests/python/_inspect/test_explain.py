@@ -35,7 +35,7 @@ def test_golden_files_are_all_compared():
     assert {path.stem for path in GOLDEN.iterdir()} == set(GOLDEN_CASES)
 
 
-def test_a_config_by_name_and_in_a_block():
+def test_a_config_by_name_and_in_a_block(every_config_is_built):
     name = next(row.name for row in jax_moye.configs() if row.dtype == "bf16" and row.alignment == 16)
     found = jax_moye.explain((64, 64), (64, 64), bf16, config=name, device="h200")[0]
     assert (found.config.name, found.chosen_by) == (name, "explicit")

@@ -7,6 +7,7 @@ import logging
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -169,6 +170,8 @@ def test_a_cache_that_cannot_be_written_is_this_processes(gpu, monkeypatch, capl
 def test_an_interrupt_ends_the_program(gpu, monkeypatch):
     """As it ends a compilation: the thread that measures is told, and what it held is given back."""
     told = threading.Event()
+    monkeypatch.setattr(autotune, "_settled", set())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest-xdist's workers ignore it
 
     def measured(*args, stop):
         threading.Timer(0.2, lambda: os.kill(os.getpid(), 2)).start()
@@ -177,8 +180,11 @@ def test_an_interrupt_ends_the_program(gpu, monkeypatch):
         raise _InterruptedError
 
     monkeypatch.setattr(autotune, "measured", measured)
-    with pytest.raises(KeyboardInterrupt):
-        lowered()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            lowered()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert told.is_set()
     assert autotune._settled == set()  # the next program tries again
 

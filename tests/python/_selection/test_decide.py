@@ -233,7 +233,7 @@ def test_a_product_on_which_xla_is_faster_is_left_to_it(slow):
     ],
     ids=str,
 )
-def test_not_where_the_caller_wants_ours_or_nothing_is_known(slow, options):
+def test_not_where_the_caller_wants_ours_or_nothing_is_known(slow, every_config_is_built, options):
     if "config" in options:
         name = next((row.name for row in CONFIGS if why_not(row, square(1024, 4096, 4096), 90) is None), None)
         if name is None:
