@@ -7,13 +7,21 @@ import pathlib
 import socket
 import subprocess
 import sys
+import types
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from python import sharded
 
 import jax_moye
+from jax_moye import _compat
+from jax_moye._primitives import sharding
 from jax_moye._primitives.sharding import _decode, _orders, _prime_factors, partition
+from jax_moye._selection.decide import Decision
+from jax_moye._selection.problem import NotServedError
+from jax_moye._selection.request import Request
 
 CHECKS = [name for name in vars(sharded) if name.startswith("check_") and name != "check_processes"]
 
@@ -46,6 +54,21 @@ def finish(process: subprocess.Popen, seconds: int) -> None:
 @pytest.mark.parametrize("check", CHECKS)
 def test_eight_devices(check):
     finish(start(8, check), seconds=240)
+
+
+@pytest.mark.parametrize(("cause", "is_left"), [("time", False), ("precision", True), ("capability", True)])
+def test_time_is_asked_where_the_parts_are_known(monkeypatch, cause, is_left):
+    """Whether XLA is faster at 256 x 256 x 256 says nothing of the parts: only what no size changes leaves them to XLA."""
+    request = Request("mk,kn->mn", jnp.dtype("bfloat16"), None, None, None, None)
+    monkeypatch.setattr(sharding, "decide", lambda *args: Decision("xla", request, cause=cause, reason="as was said"))
+    monkeypatch.setattr(_compat, "platforms", lambda ctx: ("cuda",))
+    aval = jax.ShapeDtypeStruct((4, 4), jnp.bfloat16)
+    ctx = types.SimpleNamespace(avals_in=(aval, aval))
+    if is_left:
+        with pytest.raises(NotServedError, match="as was said"):
+            sharding._check_served(ctx, request)
+    else:
+        sharding._check_served(ctx, request)
 
 
 def test_two_processes():
