@@ -81,8 +81,8 @@ def lax_result_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> Any:
         floating = all(jnp.issubdtype(dtype, jnp.floating) for dtype in (operand_dtype, out_dtype))
         if operand_dtype == out_dtype or not floating or jnp.dtype(operand_dtype).itemsize == 1:
             return out_dtype
-        if jnp.dtype(out_dtype).itemsize == 1:  # nor with one; the operands' dtype holds all of its values
-            return operand_dtype
+        if jnp.dtype(out_dtype).itemsize == 1:  # nor with one; in 16 bits the sum would be rounded twice
+            return jnp.promote_types(operand_dtype, jnp.float32)
         return jnp.promote_types(operand_dtype, out_dtype)
 
 
