@@ -24,7 +24,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax.numpy as jnp
 
@@ -432,7 +432,7 @@ def autotune_mode(asked: Autotune | None) -> Autotune:
       ValueError: the variable is something else.
     """
     mode = asked or os.environ.get(AUTOTUNE) or "on"
-    if mode not in ("on", "cached", "off"):
+    if mode not in get_args(Autotune):
         raise ValueError(f"{AUTOTUNE} is on, cached or off, not {mode!r}")
     return mode  # type: ignore[return-value]
 

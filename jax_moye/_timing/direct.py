@@ -140,14 +140,9 @@ class DirectProduct:
         ]
 
     @property
-    def is_short(self) -> bool:
-        """Whether a launch and what XLA fuses with it are a good part of its time."""
-        return self.layout.expected_us < _SHORT_US
-
-    @property
     def program_size(self) -> int:
         """How many products one of XLA's programs computes: a divisor of the sets, or all of them."""
-        if self.is_short:
+        if self.layout.expected_us < _SHORT_US:
             return min(self.sets, LARGEST_PROGRAM)
         return min(self.sets, 4)
 

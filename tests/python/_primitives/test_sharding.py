@@ -58,7 +58,7 @@ def test_eight_devices(check):
 
 @pytest.mark.parametrize(("cause", "is_left"), [("time", False), ("precision", True), ("capability", True)])
 def test_time_is_asked_where_the_parts_are_known(monkeypatch, cause, is_left):
-    """Whether XLA is faster at 256 x 256 x 256 says nothing of the parts: only what no size changes leaves them to XLA."""
+    """Whether XLA is faster at 256 x 256 x 256 says nothing of the parts: what no size changes leaves them to XLA."""
     request = Request("mk,kn->mn", jnp.dtype("bfloat16"), None, None, None, None)
     monkeypatch.setattr(sharding, "decide", lambda *args: Decision("xla", request, cause=cause, reason="as was said"))
     monkeypatch.setattr(_compat, "platforms", lambda ctx: ("cuda",))
