@@ -41,7 +41,8 @@ from jax_moye._timing.direct import DirectProduct, Layout, same_result
 from jax_moye._timing.rounds import Contender, Race, race
 
 CANDIDATES = 12  # of the model's order: docs/performance.md says how near the best of them is to the best of all
-TIE = 1.01  # configs so near the fastest one are equal, and the model's order decides
+# Configs so near the fastest one are equal: the model's order decides, and two runs find the same more often.
+_TIE, _HOST_BOUND_TIE = 1.01, 1.05
 _RACE = Race(slow=1.2, finalists=4, rounds=(2, 9), round_ms=1.0, warmup_ms=0.0)
 _SAY_EVERY_S = 2.0  # of measuring, on a terminal
 _OTHERS_WAIT_S = 120.0  # for what the first of several processes measures
@@ -67,7 +68,7 @@ def measure_if_new(
     operands: Operands,
     target: LoweringTarget,
     xla: XlaProgram,
-    others: Mapping[str, Any] | None = None,
+    others: Mapping[str, Sequence[int]] | None = None,
 ) -> None:
     """Measures a product that is about to be decided, unless that is done or would change nothing.
 
@@ -257,51 +258,64 @@ def measured(
                     contenders.append(contender)
                 else:
                     _logger.warning("jax_moye: %s is not chosen: its result differs from XLA's", config.name)
-        for one in [*contenders, *([] if rival is None else [rival])]:
-            _interrupt(one, stop)
+        _interrupt([*contenders, *([] if rival is None else [rival])], stop)
         found = race(contenders, rival, _RACE)
         del rival, theirs  # arrays on memory that is about to be given back
     us = {config.name: found.us[config.name] for config in candidates if config.name in found.us}
     if not us:
         raise RuntimeError("no config computes it as XLA does")
-    best = next(config for config in candidates if us.get(config.name, math.inf) <= TIE * min(us.values()))
-    return _entry(request, operands, call, best, us, found.us.get("xla"), found.lead)
+    return new_entry(request, operands, call, candidates, us, found.us.get("xla"), found.lead)
 
 
-def _entry(
+def new_entry(
     request: Request,
     operands: Operands,
     call: KernelCall,
-    best: GemmConfig,
+    candidates: Sequence[GemmConfig],
     us: Mapping[str, float],
     xla_us: float | None,
     lead: float | None,
+    host_bound: bool = False,
 ) -> Entry:
+    """What is kept of a measurement, by lowering and by `tune`.
+
+    Args:
+      request: what the caller asked for.
+      operands: lhs and rhs as they are in memory.
+      call: how our kernels compute it.
+      candidates: the configs, in the model's order, which decides between equals.
+      us: microseconds by config, of at least one of them.
+      xla_us: of XLA; None where it has no time.
+      lead: as `rounds.Outcome` has it.
+      host_bound: likewise.
+    """
+    tie = _HOST_BOUND_TIE if host_bound else _TIE
+    best = next(config for config in candidates if us.get(config.name, math.inf) <= tie * min(us.values()))
     signature = measurements.signature(operands[0].dtype, operands[1].dtype, request.out_dtype, request.precision)
     return Entry(
         problem=measurements.usual_key(call.problem),
         variant=measurements.variant(request.epilogue, request.beta, call.split),
         config=best.name,
         row=measurements.config_digest(best),
-        us={name: significant(value) for name, value in us.items()},
+        us={config.name: significant(us[config.name]) for config in candidates if config.name in us},
         xla_us={} if xla_us is None else {signature: significant(xla_us)},
-        host_bound=False,
+        host_bound=host_bound,
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         lead={} if lead is None else {signature: significant(lead)},
     )
 
 
-def _interrupt(contender: Contender, stop: threading.Event) -> None:
-    """Lets a contender end with its next pass once the program does."""
-    clock = contender.clock
-    assert clock is not None
+def _interrupt(contenders: Sequence[Contender], stop: threading.Event) -> None:
+    """Lets contenders end with their next pass once the program does."""
 
-    def unless_stopped(passes: int) -> float:
+    def unless_stopped(clock: Callable[[int], float], passes: int) -> float:
         if stop.is_set():
             raise _InterruptedError
         return clock(passes)
 
-    contender.clock = unless_stopped
+    for contender in contenders:
+        assert contender.clock is not None
+        contender.clock = functools.partial(unless_stopped, contender.clock)
 
 
 def _xla_contender(

@@ -25,7 +25,7 @@ from jax.typing import DTypeLike
 
 from jax_moye import _compat
 from jax_moye._api.types import DimensionNumbers
-from jax_moye._format import error_line, html_table, significant
+from jax_moye._format import error_line, html_table
 from jax_moye._inspect.explain import explain
 from jax_moye._inspect.products import Product
 from jax_moye._inspect.programs import added_structs, program_of
@@ -41,9 +41,6 @@ from jax_moye._selection.problem import NotServedError
 from jax_moye._selection.ranking import rank
 from jax_moye._selection.request import describe
 from jax_moye._tune.times import TOP, Protocol, Target, Times, time_product
-
-# Configs so near the fastest one are equal: the model's order decides, and two runs write the same file more often.
-_TIE, _HOST_BOUND_TIE = 1.01, 1.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,7 +255,7 @@ def tune_products(products: Sequence[Product], target: Target, protocol: Protoco
                 yield Tuned(what, entry, None, {}, time.monotonic() - begin)
                 continue
             times = time_product(product, call, candidates, target, protocol)
-            entry = _entry(product, call, candidates, times, target)
+            entry = _entry(product, call, candidates, times)
         except NotServedError as error:
             yield Tuned(what, None, str(error).splitlines()[0])
             continue
@@ -312,7 +309,7 @@ def _quickly(product: Product, call: KernelCall, candidates: Sequence[GemmConfig
     return autotune.measured(request, operands, call, candidates, program_of(product, "xla", None), others)
 
 
-def _entry(product: Product, call: KernelCall, candidates: Sequence[GemmConfig], times: Times, target: Target) -> Entry:
+def _entry(product: Product, call: KernelCall, candidates: Sequence[GemmConfig], times: Times) -> Entry:
     """What is written.
 
     Raises:
@@ -320,22 +317,8 @@ def _entry(product: Product, call: KernelCall, candidates: Sequence[GemmConfig],
     """
     if not times.us:
         raise NotServedError("; ".join(f"{name}: {why}" for name, why in times.rejected.items()) or "nothing was timed")
-    tie = _HOST_BOUND_TIE if times.host_bound else _TIE
-    least = min(times.us.values())
-    best = next(config for config in candidates if times.us.get(config.name, math.inf) <= tie * least)
-    request, (lhs, rhs) = product.request, product.operands
-    words = measurements.signature(lhs.dtype, rhs.dtype, request.out_dtype, request.precision)
-    return Entry(
-        problem=measurements.usual_key(call.problem),
-        variant=measurements.variant(request.epilogue, request.beta, call.split),
-        config=best.name,
-        row=measurements.config_digest(best),
-        us={name: significant(times.us[name]) for name in (c.name for c in candidates) if name in times.us},
-        xla_us={} if times.xla_us is None else {words: significant(times.xla_us)},
-        lead={} if times.lead is None else {words: significant(times.lead)},
-        host_bound=times.host_bound,
-        date=target.head["date"],
-    )
+    of = product.request, product.operands, call, candidates
+    return autotune.new_entry(*of, times.us, times.xla_us, times.lead, times.host_bound)
 
 
 # ------------------------------------------------------------------------------------------------------------- regret

@@ -52,7 +52,7 @@ def gpu(places, monkeypatch):
         xla_us = None if request.insists else found.xla
         lead = None if xla_us is None else xla_us / found.ours
         us = {candidates[2].name: found.ours}
-        return autotune._entry(request, operands, call, candidates[2], us, xla_us, lead)
+        return autotune.new_entry(request, operands, call, [candidates[2]], us, xla_us, lead)
 
     monkeypatch.setattr(autotune, "measured", measured)
     jax.clear_caches()

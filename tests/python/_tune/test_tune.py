@@ -163,9 +163,9 @@ def test_quickly_is_as_lowering_does(tmp_path, monkeypatch):
         structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]
         more = [jax.ShapeDtypeStruct(shape, request.out_dtype) for shape in others.values()]
         asked.append((len(candidates), jax.eval_shape(xla, *structs, *more).shape, others))
-        return measured_entry(request, operands, call, candidates[0], {candidates[0].name: 2.0}, 3.0, 1.4)
+        return measured_entry(request, operands, call, candidates, {candidates[0].name: 2.0}, 3.0, 1.4)
 
-    measured_entry = tune.autotune._entry
+    measured_entry = tune.autotune.new_entry
     monkeypatch.setattr(tune.autotune, "measured", measured)
     target, protocol = emulated(tmp_path)
     protocol = dataclasses.replace(protocol, quick=True)
