@@ -78,6 +78,7 @@ from jax_moye.layout.divide import tiled_product as tiled_product
 from jax_moye.layout.divide import zipped_divide as zipped_divide
 from jax_moye.layout.divide import zipped_product as zipped_product
 from jax_moye.layout.errors import LayoutError as LayoutError
+from jax_moye.layout.execute import axpby as axpby
 from jax_moye.layout.execute import copy as copy
 from jax_moye.layout.execute import gemm as gemm
 from jax_moye.layout.gmma import GmmaDescriptor as GmmaDescriptor
@@ -168,7 +169,13 @@ def __getattr__(name: str) -> object:
         return importlib.import_module("jax_moye.layout.checks")
     if name in _PICTURES:
         return getattr(importlib.import_module("jax_moye.layout.draw"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    message = f"module {__name__!r} has no attribute {name!r}"
+    if not name.startswith("__"):
+        found = importlib.import_module("jax_moye.layout.names").lookup(name)
+        if found and found[0].python:
+            theirs = "MoYe.jl's" if found[0].moye.lstrip("@").rstrip("!") == name else "CuTe's"
+            message += f": {theirs} {name} is {', '.join(found[0].python.split())} here"
+    raise AttributeError(message)
 
 
 def __dir__() -> list[str]:

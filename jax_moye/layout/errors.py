@@ -173,6 +173,14 @@ class AtomMismatch(LayoutError):
     """An atom used with a type or on an architecture that is not its own."""
 
 
+class OperandOrder(LayoutError):
+    """Operands of a copy in the order of Julia's `copyto!`: destination first."""
+
+
+class NotWritten(LayoutError):
+    """A read of memory that nothing has been written to."""
+
+
 class Misaligned(LayoutError):
     """An address is not a multiple of the width of the access."""
 

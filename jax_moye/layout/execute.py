@@ -19,7 +19,14 @@ import numpy as np
 from jax_moye.layout import int_tuple as it
 from jax_moye.layout.atoms import CopyAtom, MmaAtom, copy_op
 from jax_moye.layout.dtypes import dtype, storage
-from jax_moye.layout.errors import AtomMismatch, InvalidType, Misaligned, ProfileMismatch
+from jax_moye.layout.errors import (
+    AtomMismatch,
+    InvalidType,
+    Misaligned,
+    NotWritten,
+    OperandOrder,
+    ProfileMismatch,
+)
 from jax_moye.layout.layout import Layout
 from jax_moye.layout.tensor import Tensor
 from jax_moye.layout.tiled_copy import ThrCopy, TiledCopy, thread_values
@@ -93,7 +100,13 @@ def copy(*operands: Any) -> None:
 
     Asynchronous copies have taken effect on return.
 
+    The source comes first, as in CuTe. Julia's `copyto!` takes the destination first: operands in that order raise
+    where they show it. A part cut by `partition_S`, `partition_D`, `retile_S` or `retile_D` does, and so does new
+    memory of floating-point numbers.
+
     Raises:
+      OperandOrder: a part that was cut as the destination is the source, or the other way round.
+      NotWritten: the source is memory of `make_tensor` that nothing has been written to.
       ProfileMismatch: the numbers of elements differ.
       AtomMismatch: elements of another size than the atom's; an instruction of a warp with one thread.
       Misaligned: the elements of an access are not next to each other in memory, or begin at a wrong address. Memory
@@ -105,11 +118,15 @@ def copy(*operands: Any) -> None:
             raise InvalidType("copy", operands, "copy(src, dst) takes two Tensors")
         if src.size != dst.size:
             raise ProfileMismatch("copy", (src.layout, dst.layout), f"{src.size} elements to {dst.size}")
-        dst.data[dst.indices()] = src.values().astype(dst.dtype)
+        _check_sides(src, dst)
+        values = src.values()
+        _check_written(values)
+        dst.data[dst.indices()] = values.astype(dst.dtype)
         return
     if len(operands) != 3:
         raise InvalidType("copy", operands, "copy(src, dst) or copy(tiled_copy, src, dst)")
     how, src, dst = operands
+    _check_sides(src, dst)
     if isinstance(how, TiledCopy):
         sides = (
             _copy_parts(how, src, how.layout_S_TV),
@@ -129,6 +146,35 @@ def copy(*operands: Any) -> None:
         )
     parts = (_Parts([t.data], [t.indices()]) for t in (*_tensors("copy", [src], 1), *_tensors("copy", [dst], 1)))
     _execute_copy(atom, 1, *parts)
+
+
+def _check_sides(src: Any, dst: Any) -> None:
+    """Neither operand was cut as the other one."""
+    for operand, name, other, verb in ((src, "source", "D", "read"), (dst, "destination", "S", "written")):
+        parts = [operand] if isinstance(operand, Tensor) else operand if isinstance(operand, Sequence) else []
+        if any(isinstance(t, Tensor) and t.side == other for t in parts):
+            cut = "partition_D or retile_D" if other == "D" else "partition_S or retile_S"
+            raise OperandOrder(
+                "copy",
+                ("src", "dst"),
+                f"the {name} was cut by {cut}: it is the other operand; nothing was copied",
+                "copy(how, src, dst) has the source first, Julia's copyto!(how, dst, src) the destination; a part that "
+                f"is to be {verb} here too: cut it by partition_{'S' if other == 'D' else 'D'}",
+            )
+
+
+def _check_written(values: np.ndarray) -> None:
+    """The source is not what `make_tensor` fills new memory with: all bits set, of floating-point types a NaN."""
+    if values.dtype.kind in "iub" or values.dtype.itemsize < 2 or values.size == 0:
+        return
+    if (np.ascontiguousarray(values).view(np.uint8) == 0xFF).all():
+        raise NotWritten(
+            "copy",
+            ("src", "dst"),
+            "all bits of the source are set, as make_tensor leaves new memory: nothing was written to it, or the "
+            "operands are in the order of Julia's copyto!; nothing was copied",
+            "copy(src, dst) has the source first",
+        )
 
 
 def _copy_parts(tiled: TiledCopy, x: Any, layout_tv: Layout) -> _Parts:
@@ -173,6 +219,7 @@ def _execute_copy(atom: CopyAtom, threads: int, src: _Parts, dst: _Parts) -> Non
     if dst.all_indices.shape[1] // atom.num_val_dst != rest:
         counts = (src.all_indices.shape[1], dst.all_indices.shape[1])
         raise ProfileMismatch("copy", (atom, counts), f"{rest} accesses of src, another number of dst")
+    _check_written(given)
     flat = given.transpose(0, 2, 1, 3).reshape(-1, rest, atom.threads * atom.num_val_src)
     moved = flat[:, :, _exchange(atom)].transpose(0, 2, 1, 3).reshape(threads, rest * atom.num_val_dst)
     (kind,) = dst.dtypes
@@ -206,6 +253,36 @@ def _check_access(atom: CopyAtom, side: str, parts: _Parts, count: int) -> None:
             f"of {side}",
             f"strides that are multiples of {alignment // kind.itemsize} elements",
         )
+
+
+# ---- axpby ---------------------------------------------------------------------------------------------------------
+
+
+def axpby(alpha: Any, x: Tensor, beta: Any, y: Tensor) -> None:
+    """Computes y = alpha * x + beta * y, element by element. With beta == 0 y is not read: NaNs go.
+
+    Args:
+      alpha: a number.
+      x: a Tensor.
+      beta: a number.
+      y: a Tensor of as many elements, which is changed.
+
+    >>> y = Tensor(np.full(3, np.nan, np.float32))
+    >>> axpby(2, Tensor(np.array([1.0, 2.0, 3.0], np.float32)), 0, y)
+    >>> y.numpy()
+    array([2., 4., 6.], dtype=float32)
+
+    Raises:
+      InvalidType: x or y is no Tensor.
+      ProfileMismatch: the numbers of elements differ.
+    """
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
+        raise InvalidType("axpby", (alpha, x, beta, y), "axpby(alpha, x, beta, y) takes Tensors x and y")
+    if x.size != y.size:
+        raise ProfileMismatch("axpby", (x.layout, y.layout), f"{x.size} elements of x, {y.size} of y")
+    scaled = np.asarray(alpha * x.values())
+    total = scaled if beta == 0 else scaled + beta * y.values()
+    y.data[y.indices()] = total.astype(y.dtype)
 
 
 # ---- gemm ----------------------------------------------------------------------------------------------------------

@@ -488,9 +488,14 @@ def compatible(a: IntTuple, b: IntTuple) -> bool:
 
 
 def evenly_divides(a: IntTuple, b: IntTuple) -> bool:
-    """Whether the tile `b` divides the shape `a` with no rest, mode by mode."""
+    """Whether the tile `b` divides the shape `a` with no rest, mode by mode. An integer has one mode: itself.
+
+    >>> evenly_divides(16, (16,)), evenly_divides((16, 8), 32), evenly_divides(16, (4, 4))
+    (True, True, False)
+    """
     if isinstance(b, tuple):
-        return isinstance(a, tuple) and len(b) <= len(a) and all(map(evenly_divides, a, b))
+        parts = wrap(a)
+        return len(b) <= len(parts) and all(map(evenly_divides, parts, b))
     return product(a) % b == 0
 
 

@@ -304,9 +304,22 @@ def get_1d_coord(layout: Any, index: int) -> int:
     return coords.crd2idx(idx2crd(index, layout), layout.shape, coords.compact_col_major(layout.shape))
 
 
-def size(x: Any) -> int:
-    """Number of coordinates of a layout or shape."""
-    return x.size if hasattr(x, "shape") else it.product(as_int_tuple(x, "size"))
+def size(x: Any, *mode: int) -> int:
+    """Number of coordinates of a layout, tensor or shape, or of a mode of it; number of threads of a tiled copy or MMA.
+
+    >>> size("(4,(2,3)):(1,(4,8))"), size("(4,(2,3)):(1,(4,8))", 1), size((4, (2, 3)), 1, 0)
+    (24, 6, 2)
+
+    Args:
+      x: a layout or its text, a Tensor, a shape, a TiledCopy or a TiledMma.
+      mode: the mode (0-based), the mode of that mode, and so on: CuTe's `size<1,0>(x)`.
+
+    Raises:
+      ModeOutOfRange: there is no such mode.
+    """
+    if not hasattr(x, "size"):
+        x = as_any(x, "size") if isinstance(x, str) and ":" in x else Layout(as_int_tuple(x, "size"))
+    return get(getattr(x, "layout", x) if mode else x, *mode).size if mode else x.size
 
 
 def cosize(layout: Any) -> int:

@@ -18,15 +18,15 @@ def layout_of(x: Any, op: str) -> Any:
     return x.layout if isinstance(x, Tensor) else as_any(x, op)
 
 
-def sliced_part(x: Any, op: str, transform: Any, coord: Any) -> Any:
-    """`transform` applied to the (inner) layout of x, then sliced: a Tensor, or a layout and its offset."""
+def sliced_part(x: Any, op: str, transform: Any, coord: Any, side: str | None = None) -> Any:
+    """`transform` applied to the (inner) layout of x, then sliced: a Tensor (of a side), or a layout and its offset."""
     layout = layout_of(x, op)
     plain = isinstance(layout, Layout)
     inner = transform(layout if plain else layout.layout)
     if callable(coord):
         coord = coord(inner)
     sliced, offset = slice_and_offset(coord, inner if plain else layout.with_layout(inner))
-    return Tensor(x.data, sliced, x.offset + offset) if isinstance(x, Tensor) else (sliced, offset)
+    return Tensor(x.data, sliced, x.offset + offset, side) if isinstance(x, Tensor) else (sliced, offset)
 
 
 def as_arrangement(x: Any, op: str) -> Layout:

@@ -33,21 +33,24 @@ class Tensor:
       data: a 1-D array (kept, not copied), or an array of any rank, seen through its own strides.
       layout: Layout, swizzled layout or text; None means the array's own strides (column-major coordinates).
       offset: index of the layout's 0.
+      side: "S" or "D" of a part that a ThrCopy has cut as its source or destination; `copy` then refuses to use it as
+        the other one. Slices keep it.
 
     Raises:
       OutOfDomain: the layout leaves the array.
       InvalidType: the array is not 1-D though a layout is given, or its strides are no whole elements.
     """
 
-    __slots__ = ("data", "layout", "offset")
+    __slots__ = ("data", "layout", "offset", "side")
 
-    def __init__(self, data: np.ndarray, layout: Any = None, offset: int = 0):
+    def __init__(self, data: np.ndarray, layout: Any = None, offset: int = 0, side: str | None = None):
         """See the class."""
         if layout is None:
             data, layout, offset = _own_strides(np.asarray(data))
         self.data = data
         self.layout = as_any(layout, "Tensor")
         self.offset = offset
+        self.side = side
         if data.ndim != 1:
             raise InvalidType("Tensor", (data.shape, self.layout), "the memory of a tensor is a 1-D array")
         low, high = _reach(self.layout)
@@ -112,7 +115,7 @@ class Tensor:
         c = self._coord(coord)
         if it.has_underscore(c):
             layout, offset = modes.slice_and_offset(c, self.layout)
-            return Tensor(self.data, layout, self.offset + offset)
+            return Tensor(self.data, layout, self.offset + offset, self.side)
         return self.data[self.offset + modes.crd2idx(c, self.layout)]
 
     def __call__(self, *coord: Any) -> Any:
@@ -148,7 +151,7 @@ class Tensor:
 
     def with_layout(self, layout: Any) -> Tensor:
         """The same memory through another layout."""
-        return Tensor(self.data, layout, self.offset)
+        return Tensor(self.data, layout, self.offset, self.side)
 
     def group_modes(self, begin: int, end: int) -> Tensor:
         """The tensor with modes [begin, end) made one mode."""
@@ -169,7 +172,7 @@ class Tensor:
             raise Misaligned("recast", (self.layout, new.name), f"it begins at byte {self.offset * old_bits // 8}")
         layout = recast_layout(self.layout, old_bits, new_bits)
         whole = self.data.size * self.data.itemsize // new.itemsize * new.itemsize // self.data.itemsize
-        return Tensor(self.data[:whole].view(new), layout, self.offset * old_bits // new_bits)
+        return Tensor(self.data[:whole].view(new), layout, self.offset * old_bits // new_bits, self.side)
 
 
 def _reach(layout: Any) -> tuple[int, int]:

@@ -225,26 +225,33 @@ class ThrCopy:
 
     def partition_S(self, source: Any) -> Any:
         """This thread's elements of the source, ((value,atom), RestM, RestN, ...)."""
-        return self._partition(source, "partition_S", self.tiled.layout_S_TV)
+        return self._partition(source, "partition_S", self.tiled.layout_S_TV, "S")
 
     def partition_D(self, destination: Any) -> Any:
         """This thread's elements of the destination, ((value,atom), RestM, RestN, ...)."""
-        return self._partition(destination, "partition_D", self.tiled.layout_D_TV)
+        return self._partition(destination, "partition_D", self.tiled.layout_D_TV, "D")
 
     def retile_S(self, fragment: Any) -> Any:
         """A fragment as this copy's source. See TiledCopy.retile."""
-        return self.tiled.retile(fragment)
+        return self._retile(fragment, "S")
 
     def retile_D(self, fragment: Any) -> Any:
         """A fragment as this copy's destination. See TiledCopy.retile."""
-        return self.tiled.retile(fragment)
+        return self._retile(fragment, "D")
 
-    def _partition(self, x: Any, op: str, layout_tv: Layout) -> Any:
+    def _retile(self, fragment: Any, side: str) -> Any:
+        retiled = self.tiled.retile(fragment)
+        if isinstance(retiled, Tensor):
+            retiled.side = side
+        return retiled
+
+    def _partition(self, x: Any, op: str, layout_tv: Layout, side: str) -> Any:
         return sliced_part(
             x,
             op,
             lambda layout: thread_values(layout, self.tiled, layout_tv),
             lambda inner: ((self.thread, _), (_,) * inner[1].rank),
+            side,
         )
 
 
