@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import os
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +15,7 @@ from typing import NamedTuple
 import jax_moye
 
 SCRIPT = "jax-moye"  # what pip installs it as
+INTERRUPTED, NO_READER = 130, 141  # what a shell calls a command that Ctrl-C, or a closed pipe, ended
 
 
 class Command(NamedTuple):
@@ -61,7 +64,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if called in COMMANDS:
         _module(called).add_arguments(parsers[called])
     arguments = parser.parse_args(argv)
-    return _module(arguments.command).main(arguments)
+    try:
+        status = _module(arguments.command).main(arguments)
+        sys.stdout.flush()  # here: what cannot be written is not said at the interpreter's end
+    except BrokenPipeError:  # whoever reads, as `head` does, has enough
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NO_READER
+    except KeyboardInterrupt:
+        print(f"jax_moye {arguments.command}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return status
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import math
@@ -13,6 +14,8 @@ from collections.abc import Sequence
 
 from jax_moye._bench import bench, contenders, emulator, own_kernel, results
 from jax_moye._checkout import clone
+from jax_moye._command_line import describe, number, pattern, whole
+from jax_moye._timing.rounds import LEAST_ROUNDS
 from jax_moye._timing.workloads import Workload, read_suite
 
 PATHS = ("suite", "out", "svg")  # of the arguments
@@ -20,6 +23,19 @@ PATHS = ("suite", "out", "svg")  # of the arguments
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `python -m jax_moye bench`."""
+    describe(
+        parser,
+        "Times our kernels next to XLA, torch and others, which alternate in one process, and writes a file that\n"
+        "`show` reads. Each result is checked before it is timed. It needs a GPU; --emulator tries all of it\n"
+        "without one. benchmarks/README.md says what is measured.",
+        [
+            "--rows 'A2|B.*'",
+            "--shape 4096x4096x4096:bf16:NT --shape 8x1024x1024x64:f16",
+            "--models --sample 60 --svg charts",
+            "--shape 1024x1024x1024:bf16 --sweep 'sm90_.*' --json",
+            "--emulator --shape 64x48x40:bf16 --baselines xla --out trial.json --json",
+        ],
+    )
     what = parser.add_argument_group("what is timed")
     what.add_argument("--suite", type=pathlib.Path, help="the workloads (default: benchmarks/suite.json)")
     what.add_argument(
@@ -30,11 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="products of public models instead: benchmarks/models/validation.json, or fit.json",
     )
     what.add_argument(
-        "--rows", default=".*", help="regular expression that a workload's id matches whole, e.g. 'A.*|B2'"
+        "--rows", type=pattern, help="regular expression that a workload's id matches whole, e.g. 'A.*|B2'"
     )
     what.add_argument(
         "--sample",
-        type=int,
+        type=whole(1),
         metavar="N",
         help="so many of these workloads, the same ones in every run; a larger sample holds a smaller one",
     )
@@ -61,7 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="its row of cuda/gemm/configs.h, e.g. '{simt_direct, f32, f32, {32, 64, 1}, 1, {1, 1}, 4}'; may be "
         "repeated",
     )
-    what.add_argument("--sweep", help="also time every config whose name this regular expression matches whole")
+    what.add_argument(
+        "--sweep", type=pattern, help="also time every config whose name this regular expression matches whole"
+    )
     what.add_argument(
         "--baselines",
         default=",".join(contenders.BASELINES),
@@ -70,23 +88,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--no-torch", action="store_true", help="leave torch out")
     how = parser.add_argument_group("how")
     how.add_argument("--mode", choices=["sustained", "burst", "both"], default="sustained", help="(default: sustained)")
-    how.add_argument("--alternations", type=int, default=15, help="rounds of each contender (default: 15)")
-    how.add_argument("--turn-ms", type=float, default=50, help="length of one round (default: 50)")
+    how.add_argument(
+        "--alternations", type=whole(LEAST_ROUNDS), default=15, help="rounds of each contender (default: 15)"
+    )
+    how.add_argument("--turn-ms", type=number(above=0), default=50, help="length of one round (default: 50)")
     how.add_argument(
         "--warmup-ms",
-        type=float,
+        type=number(least=0),
         default=results.SUSTAINED_MS,
         help="how long each workload runs before its first round (default: 3000; shorter is recorded as mode `short`)",
     )
-    how.add_argument("--idle-ms", type=float, default=150, help="how long a burst's round rests before it (150)")
+    how.add_argument(
+        "--idle-ms", type=number(least=0), default=150, help="how long a burst's round rests before it (150)"
+    )
     how.add_argument(
         "--launches",
         choices=list(contenders.LAUNCHES),
         default="default",
         help="JAX's contenders: XLA's choice, CUDA graphs for everything that can be in one, or none",
     )
-    how.add_argument("--rotate-mb", type=float, help="least size of all sets together (default: 2.5 x L2 cache)")
-    how.add_argument("--budget-s", type=float, default=math.inf, help="start no workload later than this")
+    how.add_argument(
+        "--rotate-mb", type=number(above=0), help="least size of all sets together (default: 2.5 x L2 cache)"
+    )
+    how.add_argument("--budget-s", type=number(least=0), default=math.inf, help="start no workload later than this")
     parser.add_argument(
         "--out", type=pathlib.Path, help="the JSON file to write (default: in results beside the suite)"
     )
@@ -97,6 +121,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="try it in the CPU emulator: two small shapes, if no --shape says which, and the CPU time of a launch",
     )
+    parser.add_argument("--json", action="store_true", help="print the file, and all else on stderr")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -106,6 +131,11 @@ def main(arguments: argparse.Namespace) -> int:
       0; 1 if a result was wrong or nothing could be timed, or an argument is; 2 if there is no GPU; 130 after Ctrl-C,
       with what was done until then in the file.
     """
+    try:
+        check_choice(arguments)
+    except ValueError as error:
+        print(f"jax_moye bench: {error}", file=sys.stderr)
+        return 1
     if arguments.kernel:
         return own_kernel.build_and_run(arguments, "jax_moye._bench.command")
     if arguments.emulator:
@@ -125,24 +155,42 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         workloads, folder = chosen_workloads(arguments)
         bench.check(arguments)
-    except ValueError as error:
+        report = results.describe(device, arguments)
+        path = arguments.out or folder / results.file_name(report)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            raise ValueError(f"--out {path} is no plain file")
+    except (OSError, ValueError) as error:
         print(f"jax_moye bench: {error}", file=sys.stderr)
         return 1
-    report = results.describe(device, arguments)
-    path = arguments.out or folder / results.file_name(report)
-    path.parent.mkdir(parents=True, exist_ok=True)
     # The references are float64; every operand's dtype is explicit.
-    with jax.enable_x64(True), jax.default_device(device):
+    to = sys.stderr if arguments.json else sys.stdout
+    with jax.enable_x64(True), jax.default_device(device), contextlib.redirect_stdout(to):
         status = bench.run_and_write(workloads, device, arguments, report, path)
-    if arguments.emulator:
-        status = emulator.time_launch() or status
-    print(results.table(report, with_lines=False))
-    for skipped in report["not_run"]:
-        print(f"{skipped['id']:4} not run: {skipped['why']}")
-    print(f"written to {path}")
-    if arguments.svg:
-        results.draw(report, arguments.svg, path.stem)
+        if arguments.emulator:
+            status = emulator.time_launch() or status
+        print(results.table(report, with_lines=False))
+        for skipped in report["not_run"]:
+            print(f"{skipped['id']:4} not run: {skipped['why']}")
+        print(f"written to {path}")
+        if arguments.svg:
+            results.draw(report, arguments.svg, path.stem)
+    if arguments.json:
+        print(json.dumps(report, indent=1))
     return status
+
+
+def check_choice(arguments: argparse.Namespace) -> None:
+    """Raises ValueError where two options say which workloads are timed, or one would mean nothing."""
+    of_file = ("suite", "models", "rows", "sample")
+    given = [f"--{name}" for name in of_file if getattr(arguments, name) is not None]
+    other = "--shape" if arguments.shape else "--emulator" if arguments.emulator else None
+    if given and other:
+        raise ValueError(f"{given[0]} and {other} both say which workloads; give one")
+    if arguments.precision and not other:
+        raise ValueError("--precision is of the workloads of --shape, and there is none")
+    if arguments.config_row and not arguments.kernel:
+        raise ValueError("--config-row is of the file of --kernel, and there is none")
 
 
 def chosen_workloads(arguments: argparse.Namespace) -> tuple[list[Workload], pathlib.Path]:
@@ -152,12 +200,10 @@ def chosen_workloads(arguments: argparse.Namespace) -> tuple[list[Workload], pat
       ValueError: there are none.
     """
     if arguments.shape:
-        if arguments.models:
-            raise ValueError("--models and --shape both say which workloads; give one")
         shapes = enumerate(arguments.shape, 1)
         return [Workload.from_shape(text, i, arguments.precision) for i, text in shapes], pathlib.Path()
     suite, folder = suite_of(arguments)
-    workloads = read_suite(suite, arguments.rows)
+    workloads = read_suite(suite, ".*" if arguments.rows is None else arguments.rows)
     if not workloads:
         raise ValueError(f"no row of {suite} matches {arguments.rows!r}")
     return sample(workloads, arguments.sample), folder
@@ -188,14 +234,9 @@ def sample(workloads: Sequence[Workload], size: int | None) -> list[Workload]:
     Args:
       workloads: to choose from.
       size: of the sample; None: all of them.
-
-    Raises:
-      ValueError: the size is below 1.
     """
     if size is None:
         return list(workloads)
-    if size < 1:
-        raise ValueError(f"--sample is at least 1, not {size}")
     order = sorted(workloads, key=lambda workload: hashlib.sha256(workload.id.encode()).digest())
     kept = {workload.id for workload in order[:size]}
     return [workload for workload in workloads if workload.id in kept]

@@ -6,6 +6,7 @@ import argparse
 import datetime
 import importlib
 import importlib.util
+import json
 import math
 import os
 import pathlib
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jax_moye._bench import charts, contenders
+from jax_moye._command_line import describe as describe_command
 from jax_moye._timing.files import read_json
 from jax_moye._timing.operands import rotated_bytes
 
@@ -212,7 +214,17 @@ def _mean(results: Sequence[dict], kind: str) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `python -m jax_moye show`."""
+    describe_command(
+        parser,
+        "Prints a result of bench: a line for each workload, and means.",
+        [
+            "benchmarks/results/nvidia_h200-2026-11-20-1ce8bb2.json",
+            "benchmarks/results/nvidia_h200-2026-11-20-1ce8bb2.json --json",
+            "benchmarks/results/nvidia_h200-2026-11-20-1ce8bb2.json --svg charts",
+        ],
+    )
     parser.add_argument("file", type=pathlib.Path, help="a JSON file that bench wrote")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
     parser.add_argument("--svg", type=pathlib.Path, metavar="DIR", help="also draw the ratios and the roofline there")
 
 
@@ -224,7 +236,7 @@ def main(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"jax_moye show: {arguments.file} is no result of bench: {error!r}", file=sys.stderr)
         return 1
-    print(text)
+    print(json.dumps(report, indent=1) if arguments.json else text)
     if arguments.svg:
         draw(report, arguments.svg, arguments.file.stem)
     return 0

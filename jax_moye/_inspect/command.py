@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Any
 
+from jax_moye._command_line import describe, whole
 from jax_moye._inspect.explain import Explanation, explain
 from jax_moye._inspect.gemm import TOP
 from jax_moye._kernels.devices import DEVICES
@@ -16,20 +17,33 @@ from jax_moye._timing.workloads import parse_shape
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `python -m jax_moye explain`."""
+    describe(
+        parser,
+        "Says which kernel computes a product on a GPU, or why XLA does; how long it takes, and XLA; and why no\n"
+        "other config was taken. Times are predicted, unless they were measured for this GPU. Nothing runs, and\n"
+        "no GPU is needed. docs/how_selection_works.md explains the words.",
+        [
+            "--shape 4096x4096x4096:bf16",
+            "--shape 8x64x64x128:f16:NT --device a100 --top 3",
+            "--shape 1024x1024x1024:f32 --precision highest --json",
+        ],
+    )
     parser.add_argument(
         "--shape",
         required=True,
         action="append",
         help="[batch x] m x n x k : dtype [: order], e.g. 4096x4096x4096:bf16 or 8x64x64x128:f16:NT; may be repeated",
     )
-    parser.add_argument("--device", help=f"{', '.join(DEVICES)}, or an architecture such as 90 (default: the GPU here)")
+    parser.add_argument(
+        "--device", help=f"{', '.join(DEVICES)}, or an architecture such as 90 (default: the GPU here, else an H200)"
+    )
     parser.add_argument("--precision", help="as in jax_moye.matmul, e.g. highest")
     parser.add_argument(
         "--out-dtype", choices=(*OPERAND_NAMES, "s32"), help="dtype of the result (default: the operands')"
     )
     parser.add_argument("--config", help="the config to use")
     parser.add_argument("--batch-invariant", action="store_true", help="as in jax_moye.matmul")
-    parser.add_argument("--top", type=int, default=TOP, help=f"lines of the ranked table (default: {TOP})")
+    parser.add_argument("--top", type=whole(0), default=TOP, help=f"lines of the ranked table (default: {TOP})")
     parser.add_argument("--json", action="store_true", help="print JSON with the whole table")
 
 
@@ -40,7 +54,7 @@ def explain_shape(text: str, **options: Any) -> Explanation:
       ValueError: it is none.
     """
     batch, m, n, k, name, order = parse_shape(text)
-    lead = "b" if batch > 1 else ""
+    lead = "b" if batch != 1 else ""
     a, b = (lead + "mk", lead + "kn")
     labels = (a if order[0] == "N" else lead + "km", b if order[1] == "N" else lead + "nk")
     sizes = {"b": batch, "m": m, "n": n, "k": k}

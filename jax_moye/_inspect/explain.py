@@ -31,6 +31,7 @@ from jax_moye._inspect.render import Page, page_html, page_rich, page_text
 from jax_moye._kernels import ffi
 from jax_moye._kernels.devices import Device, find_device
 from jax_moye._kernels.dtypes import OPERAND_NAMES
+from jax_moye._kernels.target import ASSUMED, is_assumed
 from jax_moye._selection import cost
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import decide
@@ -80,10 +81,10 @@ class Explanation:
 
     def summary(self) -> list[list[str]]:
         """A line of cells for each product; the first one names the columns."""
-        lines = [["", "product", "times", "computed by", "us", "all, us"]]
+        lines = [["", "product", "times", "computed by", "us", "XLA, us", "all, us"]]
         for i, gemm in enumerate(self.gemms):
-            us = gemm.predicted_us
-            times = [us_text(us), us_text(us and us * gemm.count)]
+            us = gemm.xla_us if gemm.computed_by == "xla" else gemm.predicted_us
+            times = [us_text(us), us_text(gemm.xla_us), us_text(us and us * gemm.count)]
             lines.append([f"[{i}]", gemm.what, str(gemm.count), gemm.computer, *times])
         return lines
 
@@ -203,12 +204,13 @@ def explain(
         "batch_invariant": batch_invariant,
     }
     gpu = find_device(device)
+    assumed = (ASSUMED.format(kind=gpu.kind),) if device is None and is_assumed() else ()
     if callable(first) and not hasattr(first, "shape"):
         of_arrays = options | {"dtype": dtype, "spec": spec, "dimension_numbers": dimension_numbers}
         for name, value in of_arrays.items():
             if value is not None:
                 raise TypeError(f"explain: {name} is about the product of two arrays; a function has its own options")
-        return explain_function(first, args, gpu)
+        return _with_notes(explain_function(first, args, gpu), assumed)
 
     if not args:
         raise TypeError("explain: b is missing: explain(a, b), explain(a_shape, b_shape, dtype) or explain(fun, *args)")
@@ -227,7 +229,11 @@ def explain(
         fun = lambda a, b: matmul(a, b, **options)  # noqa: E731
     is_wide = any(np.dtype(x.dtype).itemsize == 8 for x in (a, b))
     with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
-        return explain_function(fun, (a, b), gpu)
+        return _with_notes(explain_function(fun, (a, b), gpu), assumed)
+
+
+def _with_notes(explanation: Explanation, notes: tuple[str, ...]) -> Explanation:
+    return dataclasses.replace(explanation, notes=(*notes, *explanation.notes))
 
 
 def _as_struct(name: str, x: Any, dtype: Any) -> jax.ShapeDtypeStruct:

@@ -14,9 +14,10 @@ from jax_moye._inspect.render import Page, Section, page_html, section_text
 from jax_moye._kernels.configs import GemmConfig, facts_of
 from jax_moye._kernels.devices import Device
 from jax_moye._kernels.dtypes import ITEM_BYTES
-from jax_moye._selection import cost
+from jax_moye._selection import cost, cost_xla
 from jax_moye._selection.decide import Decision, Source, Times
 from jax_moye._selection.epilogue import Epilogue
+from jax_moye._selection.precision import wants_exact_f32
 from jax_moye._selection.problem import GemmProblem
 
 CALIBRATED = "h200"  # the GPU that cost.py's constants were fitted to
@@ -133,6 +134,18 @@ class Gemm:
         return self.chosen.us if self.chosen else None
 
     @property
+    def xla_us(self) -> float | None:
+        """Microseconds that XLA takes: as `tune` found, else predicted; None where nothing is known of it."""
+        if self.measured is not None and self.measured.xla is not None:
+            return self.measured.xla
+        p, request = self.problem, self.product.request
+        if p is None or self.split:
+            return None
+        if p.dtype == "f32" and not wants_exact_f32(request.precision):  # XLA multiplies it as TF32
+            p = dataclasses.replace(p, dtype="tf32")
+        return cost_xla.xla_us(p, self.device.arch, passes=int(request.beta != 0 or request.epilogue is not None))
+
+    @property
     def is_calibrated(self) -> bool:
         """Whether the model was fitted to this GPU; else predicted times are good for nothing but the order."""
         return self.device.name == CALIBRATED
@@ -232,6 +245,7 @@ class Gemm:
             "config": None if self.config is None else _config_dict(self.config),
             "chosen_by": self.chosen_by,
             "measured": _measured_dict(self.decision),
+            "xla_us": rounded(self.xla_us),
             "launches": 0 if self.config is None else 3 if self.split else 1,
             "resources": _all_rounded(self.resources()),
             "predicted": None if chosen is None else _prediction_dict(chosen, self.is_calibrated),
@@ -437,6 +451,8 @@ def _facts(gemm: Gemm) -> Iterator[tuple[str, str]]:
         yield "epilogue", f"{gemm.epilogue}: {of}"
     p = gemm.problem
     if p is None:
+        if gemm.computed_by != "nothing":
+            yield "XLA", _xla_words(gemm)
         return
     layouts = gemm.layouts()
     batch = ",L" if p.batch > 1 else ""
@@ -447,6 +463,7 @@ def _facts(gemm: Gemm) -> Iterator[tuple[str, str]]:
     yield "order", f"{p.order or 'no mode of stride 1'}, aligned to {p.alignment} bytes"
     if gemm.chosen is not None:
         yield from _kernel_facts(gemm, gemm.chosen)
+    yield "XLA", _xla_words(gemm)
     roofline = gemm.roofline()
     if roofline and roofline["us"] is not None:
         share = f", {roofline['share']:.0%} of the predicted time" if roofline["share"] else ""
@@ -498,6 +515,13 @@ def _measured_words(gemm: Gemm) -> str:
     xla = "" if measured.xla is None else f", XLA {us_text(measured.xla)} us"
     timed = f"{len(entry.us)} config{'' if len(entry.us) == 1 else 's'}"
     return f"{us_text(measured.ours)} us, the fastest of {timed}{xla} ({gemm.decision.source}, {entry.date})"
+
+
+def _xla_words(gemm: Gemm) -> str:
+    if gemm.xla_us is None:
+        return "its time is not known: of such products none was timed on such a GPU"
+    is_measured = gemm.measured is not None and gemm.measured.xla is not None
+    return f"{us_text(gemm.xla_us)} us, {'measured' if is_measured else 'predicted'}"
 
 
 def _measured_dict(decision: Decision) -> dict[str, Any] | None:

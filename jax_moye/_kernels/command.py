@@ -1,17 +1,72 @@
-"""`python -m jax_moye configs`: prints the table of compiled kernels."""
+"""`python -m jax_moye configs`: prints the table of compiled kernels, or a part of it."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
+import re
+import sys
 
-from jax_moye._kernels.configs import configs
+from jax_moye._command_line import describe, pattern, whole
+from jax_moye._kernels.configs import ConfigTable, GemmConfig, configs
+from jax_moye._kernels.dtypes import OPERAND_NAMES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `python -m jax_moye configs`: it has none."""
+    """Adds the options of `python -m jax_moye configs`."""
+    describe(
+        parser,
+        "Prints the compiled kernels, a line for each. An option leaves those that it does not name out.\n"
+        "smem: bytes of shared memory of a CTA; regs: registers of a thread; align: bytes of one load from\n"
+        "global memory; orders: of a and b, N is row-major and T is stored transposed.",
+        [
+            "--dtype bf16 --arch 90",
+            "--name 'sm80_.*_s4_.*'",
+            "--kernel simt_tiled --json",
+        ],
+    )
+    table = configs()
+    parser.add_argument("--name", type=pattern, help="configs whose name this regular expression matches whole")
+    kernels = list(dict.fromkeys(config.kernel for config in table))
+    parser.add_argument("--kernel", choices=kernels, metavar="KERNEL", help=f"one of {', '.join(kernels)}")
+    dtypes = list(dict.fromkeys([*OPERAND_NAMES, *(config.dtype for config in table)]))
+    parser.add_argument("--dtype", choices=dtypes, metavar="DTYPE", help=f"of the operands: {', '.join(dtypes)}")
+    outs = list(dict.fromkeys(out for config in table for out in config.out_dtypes))
+    parser.add_argument("--out-dtype", choices=outs, metavar="DTYPE", help=f"of the result: {', '.join(outs)}")
+    parser.add_argument("--order", choices=("NN", "NT", "TN", "TT"), help="that they take")
+    parser.add_argument("--arch", type=whole(10), help="that they run on, e.g. 90")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def chosen(arguments: argparse.Namespace) -> list[GemmConfig]:
+    """The configs that the options name, in the order of the table."""
+    asked = arguments
+    tests = {
+        "name": lambda config: re.fullmatch(asked.name, config.name),
+        "kernel": lambda config: config.kernel == asked.kernel,
+        "dtype": lambda config: config.dtype == asked.dtype,
+        "out_dtype": lambda config: asked.out_dtype in config.out_dtypes,
+        "order": lambda config: asked.order in config.orders,
+        "arch": lambda config: config.min_arch <= asked.arch <= (config.max_arch or asked.arch),
+    }
+    given = [test for name, test in tests.items() if getattr(asked, name) is not None]
+    return [config for config in configs() if all(test(config) for test in given)]
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Prints the table. Returns 0."""
-    print(configs())
+    """Prints the table. Returns 0, and 1 where no config is as asked."""
+    found = chosen(arguments)
+    if not found:
+        print(f"jax_moye configs: none of the {len(configs())} configs is as asked", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps([_described(config) for config in found], indent=1))
+    else:
+        print(ConfigTable(found))
     return 0
+
+
+def _described(config: GemmConfig) -> dict[str, object]:
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return fields | {"registers": None if config.registers is None else dict(config.registers), "archs": config.archs}

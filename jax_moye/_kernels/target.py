@@ -12,6 +12,9 @@ from jax_moye import _compat
 DEFAULT_ARCH = 90  # where there is no GPU and nobody says which one is meant: an H100 or H200
 VARIABLE = "JAX_MOYE_CUDA_ARCH"
 
+# What is said where `is_assumed`.
+ASSUMED = "JAX sees no GPU here: one {kind} is assumed. device= (--device) names another."
+
 # Part of the key of JAX's caches: the programs of two targets are two programs.
 _context = jax.make_user_context(default_value=None)
 
@@ -67,3 +70,8 @@ def cuda_arch() -> int:
     if not value.isdecimal() or int(value) < 10:
         raise ValueError(f"{VARIABLE} is an architecture such as 90, not {value!r}")
     return int(value)
+
+
+def is_assumed() -> bool:
+    """Whether `cuda_arch` is nothing but `DEFAULT_ARCH`: there is no GPU, and nobody says which one is meant."""
+    return _context.value is None and _compat.cuda_arch() is None and not os.environ.get(VARIABLE)

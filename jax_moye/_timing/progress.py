@@ -25,7 +25,9 @@ def progress(items: Iterable[_Item], total: int, name: Callable[[_Item], str]) -
     if sys.stderr.isatty() and importlib.util.find_spec("rich"):
         rich = importlib.import_module("rich.progress")
         console = importlib.import_module("rich.console").Console(stderr=True)
-        with rich.Progress(console=console, transient=True) as bar:
+        # A file or a pipe gets what is printed meanwhile as it is; on a terminal it goes above the bar.
+        is_seen = sys.stdout.isatty()
+        with rich.Progress(console=console, transient=True, redirect_stdout=is_seen) as bar:
             task = bar.add_task("", total=total)
             for item in items:
                 bar.update(task, description=name(item))

@@ -72,9 +72,11 @@ class Workload:
           precision: of a lax.Precision or of a preset, the name.
 
         Raises:
-          ValueError: it is no shape.
+          ValueError: it is no shape, or a size is 0.
         """
         batch, m, n, k, dtype, order = parse_shape(text)
+        if 0 in (batch, m, n, k):
+            raise ValueError(f"--shape {text}: a size is 0, and there is nothing to time")
         return cls(f"S{number}", "own", batch, m, n, k, order, dtype, precision.upper() if precision else None)
 
     def to_json(self) -> dict[str, Any]:
@@ -182,5 +184,8 @@ def read_suite(path: pathlib.Path, ids: str) -> list[Workload]:
       OSError: the file cannot be read.
       ValueError: it is no suite.
     """
-    lines = files.read_json(path)["rows"]
-    return [Workload.from_json(line) for line in lines if re.fullmatch(ids, line["id"])]
+    try:
+        lines = files.read_json(path)["rows"]
+        return [Workload.from_json(line) for line in lines if re.fullmatch(ids, line["id"])]
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no suite of workloads: {error!r}") from None

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import json
 import math
 import os
 import pathlib
-import re
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 
+from jax_moye._command_line import describe, number, pattern
 from jax_moye._inspect.programs import explain_workload
 from jax_moye._kernels.devices import find_device, of_jax
 from jax_moye._selection import measurements
@@ -26,21 +29,35 @@ INTERRUPTED = 130  # what a shell calls a command that Ctrl-C ended
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `python -m jax_moye tune`."""
+    describe(
+        parser,
+        "Times the configs that can compute a product, and XLA, and keeps which is the fastest in a file: in the\n"
+        "user's cache, which programs of this machine go by from then on, unless --out names another. It needs a\n"
+        "GPU, and takes some seconds a product. docs/tuning.md is about it.",
+        [
+            "--shape 4096x4096x4096:bf16:NT --shape 8x1024x1024x64:f16",
+            "--suite benchmarks/suite.json --rows 'A.*' --top all --out times.json",
+            "--emulator --shape 32x48x64:bf16 --top 2 --out times.json --json",
+        ],
+    )
     parser.add_argument("--shape", action="append", default=[], help="as in explain, e.g. 4096x4096x4096:bf16:NT")
     parser.add_argument("--suite", type=pathlib.Path, help="a file of workloads, e.g. benchmarks/suite.json")
     parser.add_argument(
-        "--rows", default=".*", help="regular expression that the id of a workload of the suite matches whole"
+        "--rows", type=pattern, help="regular expression that the id of a workload of the suite matches whole"
     )
     parser.add_argument("--top", default=str(TOP), help=f"configs to time, the model's first, or all (default: {TOP})")
-    parser.add_argument("--sweep", help="time the configs whose name this regular expression matches whole")
+    parser.add_argument(
+        "--sweep", type=pattern, help="time the configs whose name this regular expression matches whole"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="compile XLA's program alone and check against it: a second a product"
     )
-    parser.add_argument("--budget-s", type=float, default=math.inf, help="begin no product later than this")
-    parser.add_argument("--turn-ms", type=float, default=Race().round_ms, help="length of one round")
+    parser.add_argument("--budget-s", type=number(least=0), default=math.inf, help="begin no product later than this")
+    parser.add_argument("--turn-ms", type=number(above=0), default=Race().round_ms, help="length of one round")
     parser.add_argument("--out", type=pathlib.Path, help="the file to write, or to add to (default: the user's cache)")
     parser.add_argument("--emulator", action="store_true", help="without a GPU: try it, into a file that none reads")
     parser.add_argument("--regret", type=pathlib.Path, metavar="FILE", help="only say how near the model comes to FILE")
+    parser.add_argument("--json", action="store_true", help="print what was measured, or --regret, as JSON")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -49,14 +66,12 @@ def main(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         if arguments.regret is not None:
-            return show_regret(arguments.regret)
+            return show_regret(arguments.regret, arguments.json)
         workloads = chosen_workloads(arguments)
         top = None if arguments.top == "all" else int(arguments.top)
         if top is not None and top < 1:
             raise ValueError(f"--top is a number, at least 1, or all, not {top}")
-        if arguments.sweep is not None:
-            re.compile(arguments.sweep)
-    except (OSError, ValueError, NotImplementedError, re.error) as error:
+    except (OSError, RecursionError, ValueError, NotImplementedError) as error:
         print(f"jax_moye tune: {error}", file=sys.stderr)
         return 1
     try:
@@ -68,7 +83,16 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.emulator:
         race = race._replace(rounds=(1, 2), warmup_ms=0.0)
     protocol = Protocol(top, arguments.sweep, race, arguments.budget_s, arguments.quick and not arguments.emulator)
-    return run(workloads, tune.find_target(device, arguments.emulator, arguments.out), protocol)
+    try:
+        target = tune.find_target(device, arguments.emulator, arguments.out)
+    except RuntimeError as error:
+        print(f"jax_moye {error} (--out names a file)", file=sys.stderr)
+        return 1
+    try:
+        return run(workloads, target, protocol, arguments.json)
+    except (OSError, ValueError) as error:
+        print(f"jax_moye tune: {target.path} cannot be written: {error}", file=sys.stderr)
+        return 1
 
 
 def chosen_workloads(arguments: argparse.Namespace) -> list[Workload]:
@@ -76,18 +100,26 @@ def chosen_workloads(arguments: argparse.Namespace) -> list[Workload]:
 
     Raises:
       OSError: the suite cannot be read.
-      ValueError: a shape or the suite is none, or nothing is asked for.
+      ValueError: a shape or the suite is none, or nothing is asked for, or --rows without a suite.
     """
+    if arguments.rows is not None and arguments.suite is None:
+        raise ValueError("--rows is of the workloads of --suite, and there is none")
     workloads = [Workload.from_shape(text, i) for i, text in enumerate(arguments.shape, 1)]
     if arguments.suite is not None:
-        workloads += read_suite(arguments.suite, arguments.rows)
+        workloads += read_suite(arguments.suite, ".*" if arguments.rows is None else arguments.rows)
     if not workloads:
         raise ValueError("nothing to tune: name --shape, or --suite and the --rows of it")
     return workloads
 
 
-def run(workloads: Sequence[Workload], target: Target, protocol: Protocol) -> int:
-    """Tunes workloads and says for each what came of it. Returns as `main` does."""
+def run(workloads: Sequence[Workload], target: Target, protocol: Protocol, as_json: bool = False) -> int:
+    """Tunes workloads and says for each what came of it, on stderr where JSON is printed. Returns as `main` does.
+
+    Raises:
+      OSError: the file cannot be written.
+      ValueError: the file is about another GPU.
+    """
+    say = functools.partial(print, file=sys.stderr if as_json else sys.stdout, flush=True)
     gpu = find_device() if target.arch is None else of_jax(target.device)
     products, names = [], []
     for workload in workloads:
@@ -99,25 +131,37 @@ def run(workloads: Sequence[Workload], target: Target, protocol: Protocol) -> in
     begin = time.monotonic()
     try:
         for product in tune.tune_products(products, target, protocol):
-            print(f"{names[len(found)]:4} {tune.line(product, target.arch)}", flush=True)
+            say(f"{names[len(found)]:4} {tune.line(product, target.arch)}")
             for name, why in product.rejected.items():
-                print(f"       {name}: {why}", flush=True)
+                say(f"       {name}: {why}")
             found.append(product)
     except KeyboardInterrupt:
-        print("interrupted: what was measured is kept")
+        say("interrupted: what was measured is kept")
         status = INTERRUPTED
     measured = [product.entry for product in found if product.entry is not None]
     for text in tune.regret_lines(tune.regret(measured, target.arch)):
-        print(text)
+        say(text)
     ours = sum(not tune.is_xla_faster(entry) for entry in measured)
-    print(f"{len(measured)} products in {time.monotonic() - begin:.0f} s, {ours} of them not XLA's: {target.path}")
+    say(f"{len(measured)} products in {time.monotonic() - begin:.0f} s, {ours} of them not XLA's: {target.path}")
+    if as_json:
+        described = [_as_json(*one) for one in zip(names, found, strict=False)]
+        print(json.dumps({"file": str(target.path), "products": described}, indent=1))
     return status or (0 if measured else 1)
 
 
-def show_regret(path: pathlib.Path) -> int:
+def _as_json(name: str, product: tune.Tuned) -> dict[str, Any]:
+    entry = None if product.entry is None else product.entry.to_dict()
+    of_why = {"why": product.why, "rejected": dict(product.rejected)}
+    return {"id": name, "what": product.what, "entry": entry, **of_why, "seconds": product.seconds}
+
+
+def show_regret(path: pathlib.Path, as_json: bool = False) -> int:
     """Prints how near today's model comes to a file of `tune`, product by product. Returns 0, or 1 of an empty file."""
     tables = measurements.read(path)
     found = tune.regret(list(tables.entries.values()), tables.head.get("arch"))
+    if as_json:
+        print(json.dumps([one._asdict() for one in found], indent=1))
+        return 0 if found else 1
     for one in sorted(found, key=lambda one: one.alone):
         print(f"{one.alone:.4f} {one.top3:.4f} {one.what}: the model's {one.chosen}, the best {one.best}")
     for text in tune.regret_lines(found):

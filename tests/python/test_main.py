@@ -1,17 +1,21 @@
 """`python -m jax_moye` and the script `jax-moye`: which commands there are, and that one imports no other's module."""
 
+import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
 
+import jax
 import pytest
 
 import jax_moye
 from jax_moye import __main__ as command_line
 from jax_moye.__main__ import COMMANDS, main
+from jax_moye._kernels import command as configs_command
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = pathlib.Path(jax_moye.__file__).parent
@@ -28,12 +32,71 @@ def run(code: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_a_help(command, capsys):
+def help_of(command, capsys):
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: python -m jax_moye {command} [-h]")
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_help(command, capsys):
+    text = help_of(command, capsys)
+    usage, description, *_ = text.split("\n\n")
+    assert usage.startswith(f"usage: python -m jax_moye {command} [-h]")
+    assert description.endswith(".")
+    assert max(map(len, description.splitlines())) <= 110
+    assert "--json" in usage
+    assert "\nexamples:\n  python -m jax_moye " in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_examples_of_the_help_run(command, capsys, monkeypatch, tmp_path):
+    """All of them, as they stand; what is for a GPU says that there is none."""
+    with jax.default_device(jax.devices("cpu")[0]):
+        for name in ("benchmarks", "cuda"):  # a clone, as far as examples read it
+            (tmp_path / name).symlink_to(ROOT / name)
+        monkeypatch.chdir(tmp_path)
+        examples = help_of(command, capsys).split("\nexamples:\n")[1].splitlines()
+        assert len(examples) >= 3
+        for line in examples:
+            python, dash_m, module, *arguments = shlex.split(line)
+            assert (python, dash_m, module, arguments[0]) == ("python", "-m", "jax_moye", command)
+            for_gpu = command in ("bench", "tune") and "--emulator" not in arguments
+            if for_gpu and jax.default_backend() == "gpu":
+                continue
+            assert main(arguments) == (2 if for_gpu else 0), line
+            said = capsys.readouterr()
+            assert bool(said.out) != for_gpu or "-o" in arguments, line
+            if "--json" in arguments and not for_gpu:
+                json.loads(said.out)
+            for option in ("-o", "--out", "--svg"):
+                if option in arguments and not for_gpu:
+                    assert (tmp_path / arguments[arguments.index(option) + 1]).exists(), line
+
+
+@pytest.mark.parametrize("command", ["configs", "draw mma", "configs --json"])
+def test_a_closed_pipe_ends_it_quietly(command):
+    code = f"from jax_moye.__main__ import main; import sys; sys.exit(main({command.split()!r}))"
+    # The first line, and no more: what follows is longer than a pipe holds.
+    line = f'{shlex.quote(sys.executable)} -P -c {shlex.quote(code)} | (read -r first; echo "$first")'
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {line}; echo $?"],
+        **{"capture_output": True, "text": True, "timeout": 120},
+        env=os.environ | {"PYTHONPATH": str(PACKAGE.parent), "PYTHONUNBUFFERED": "1"},
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[1:] == [str(command_line.NO_READER)]
+
+
+def test_ctrl_c_ends_it_in_a_line(monkeypatch, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(configs_command, "add_arguments", lambda parser: None)
+    monkeypatch.setattr(configs_command, "chosen", lambda arguments: interrupted())
+    assert main(["configs"]) == 130
+    assert capsys.readouterr().err == "jax_moye configs: interrupted\n"
 
 
 def test_the_help_has_a_line_for_every_command(capsys):

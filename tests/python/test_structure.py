@@ -27,7 +27,7 @@ ROOMS = (
     "_bench",
     "__main__",
 )
-BASE = ("_checkout", "_compat", "_format")
+BASE = ("_checkout", "_command_line", "_compat", "_format")
 SURFACE = ("jax_moye", "jax_moye.checkpoint_policies")
 MOST_LINES = 600
 MOST_FLOORS = 9
@@ -178,6 +178,7 @@ def test_files_are_short(name):
 TESTED_AS = {
     "__main__": "tests/python/test_main.py",
     "_checkout": "tests/build/test_checkout.py",
+    "_command_line": "tests/python/test_command_line.py",
     "_compat": "tests/python/test_compat.py",
     "_format": "tests/python/test_format.py",
     "checkpoint_policies": "tests/python/_api/test_checkpoint_policies.py",

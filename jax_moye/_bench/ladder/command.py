@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import pathlib
 import re
 import sys
@@ -17,12 +18,15 @@ from jax_moye._bench.ladder.stages import FMA_PER_CLOCK, LATENCY, share_of_peak,
 from jax_moye._bench.ladder.table import table
 from jax_moye._bench.ladder.timing import measure
 from jax_moye._bench.results import describe
+from jax_moye._command_line import describe as describe_command
+from jax_moye._command_line import number, whole
 from jax_moye._kernels.configs import GemmConfig, configs
 from jax_moye._timing.files import write_json
 from jax_moye._timing.progress import progress
 from jax_moye.layout.kernels import kernel_facts
 
 GPU_SHAPE = (4096, 4096, 4096)
+STDOUT = pathlib.Path("-")  # where --json names no file
 
 
 def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -108,22 +112,44 @@ def _shape(text: str) -> tuple[int, int, int]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `python -m jax_moye ladder`."""
+    describe_command(
+        parser,
+        "Shows the kernels from simt_tiled to sm90_split_k: what one product of each does to memory and which\n"
+        "instructions it needs, counted in the emulator, and how fast it is where there is a GPU. Counting takes\n"
+        "some seconds. docs/tutorials explains each kernel.",
+        [
+            "--no-gpu",
+            "--dtype f32 --shape 64x64x32 --no-gpu --json",
+            "--stages --no-gpu --shape 128x128x64 --svg ladder.svg",
+        ],
+    )
     parser.add_argument("--dtype", default="bf16", choices=list(NEAREST), help="of the operands (bf16)")
     parser.add_argument("--shape", type=_shape, default=SHAPE, metavar="MxNxK", help="what is counted (512x256x128)")
     parser.add_argument("--order", default="NN", choices=["NN", "NT", "TN", "TT"], help="of a and b; N is row-major")
     parser.add_argument("--stages", action="store_true", help="add the efficiency against the number of stages")
-    parser.add_argument("--json", type=pathlib.Path, help="write the report to this file")
+    parser.add_argument(
+        "--json",
+        type=pathlib.Path,
+        nargs="?",
+        const=STDOUT,
+        metavar="FILE",
+        help="print the report as JSON, or write it",
+    )
     parser.add_argument("--svg", type=pathlib.Path, help="write the chart to this file")
     model = parser.add_argument_group("the model of the stages")
     model.add_argument("--arch", default="sm_90", choices=list(FMA_PER_CLOCK), help="sm_90")
-    model.add_argument("--latency", type=int, default=LATENCY, help=f"clocks that a load is under way ({LATENCY})")
+    model.add_argument("--latency", type=whole(1), default=LATENCY, help=f"clocks that a load is under way ({LATENCY})")
     gpu = parser.add_argument_group("on a GPU (the protocol is that of `bench`)")
     gpu.add_argument("--no-gpu", action="store_true", help="time nothing")
     gpu.add_argument("--gpu-shape", type=_shape, default=GPU_SHAPE, metavar="MxNxK", help="timed (4096x4096x4096)")
-    gpu.add_argument("--alternations", type=int, default=15, help="rounds of each rung")
-    gpu.add_argument("--turn-ms", type=float, default=50, help="length of one round")
-    gpu.add_argument("--warmup-ms", type=float, default=1000, help="how long the rungs run before their first round")
-    gpu.add_argument("--rotate-mb", type=float, help="least size of all sets together (default: 2.5 x L2 cache)")
+    gpu.add_argument("--alternations", type=whole(2), default=15, help="rounds of each rung")
+    gpu.add_argument("--turn-ms", type=number(above=0), default=50, help="length of one round")
+    gpu.add_argument(
+        "--warmup-ms", type=number(least=0), default=1000, help="how long the rungs run before their first round"
+    )
+    gpu.add_argument(
+        "--rotate-mb", type=number(above=0), help="least size of all sets together (default: 2.5 x L2 cache)"
+    )
     gpu.add_argument("--interpret", action="store_true", help="without a GPU: try the timing, not the kernels")
     parser.set_defaults(no_torch=True)
 
@@ -140,12 +166,15 @@ def main(arguments: argparse.Namespace) -> int:
         return 2
     try:
         report = make_report(arguments)
-    except RuntimeError as error:
+        if arguments.json == STDOUT:
+            print(json.dumps(report, indent=1))
+        else:
+            print(table(report))
+        if arguments.json not in (None, STDOUT):
+            write_json(report, arguments.json)
+        if arguments.svg:
+            arguments.svg.write_text(svg(report), encoding="utf-8")
+    except (OSError, RuntimeError) as error:
         print(f"jax_moye ladder: {error}", file=sys.stderr)
         return 1
-    print(table(report))
-    if arguments.json:
-        write_json(report, arguments.json)
-    if arguments.svg:
-        arguments.svg.write_text(svg(report), encoding="utf-8")
     return 1 if any("wrong" in rung.get("why", "") for rung in report["rungs"]) else 0

@@ -226,10 +226,60 @@ def test_wrong_names(capsys):
     assert "sm80_nothing" in capsys.readouterr().err
     assert cli.main([*quick, "--baselines", "xla,mkl"]) == 1
     assert "mkl" in capsys.readouterr().err
-    assert cli.main([*quick, "--alternations", "2"]) == 1
-    assert "--alternations is at least 3" in capsys.readouterr().err
+    assert cli.main([*quick, "--out", "/dev/null"]) == 1
+    assert "--out /dev/null is no plain file" in capsys.readouterr().err
     assert cli.main(["bench", "--interpret", "--shape", "8x8:bf16"]) == 1
     assert "--shape" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--alternations", "2"),
+        ("--sample", "0"),
+        ("--turn-ms", "0"),
+        ("--warmup-ms", "-1"),
+        ("--idle-ms", "nan"),
+        ("--rotate-mb", "-3"),
+        ("--budget-s", "soon"),
+        ("--rows", "("),
+        ("--sweep", "*"),
+    ],
+)
+def test_wrong_values(option, value, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["bench", "--interpret", "--shape", "8x8x8:bf16", option, value])
+    assert ended.value.code == 2
+    assert f"argument {option}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--emulator", "--rows", "A1"], "--rows and --emulator both say"),
+        (["--emulator", "--suite", "suite.json"], "--suite and --emulator both say"),
+        (["--interpret", "--shape", "8x8x8:bf16", "--sample", "3"], "--sample and --shape both say"),
+        (["--interpret", "--precision", "highest"], "--precision is of the workloads of --shape"),
+        (["--interpret", "--config-row", "{}"], "--config-row is of the file of --kernel"),
+        (["--interpret", "--shape", "0x8x8x8:bf16"], "a size is 0"),
+        (["--interpret", "--suite", __file__], "test_command.py is no suite"),
+    ],
+)
+def test_options_that_would_mean_nothing(options, why, capsys):
+    assert cli.main(["bench", *options]) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert why in said.err
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="--interpret is for a machine without a GPU")
+def test_json_is_all_that_is_printed(tmp_path, capsys):
+    out = tmp_path / "out.json"
+    options = ["--shape", "16x8x8:f32", "--baselines", "xla", "--out", str(out), "--json"]
+    assert cli.main(["bench", *options, *QUICK]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) == json.loads(out.read_text())
+    assert f"written to {out}" in said.err
 
 
 def parsed(*options):
@@ -270,7 +320,6 @@ class TestModels:
     @pytest.mark.parametrize(
         ("options", "why"),
         [
-            (["--models", "--sample", "0"], "--sample is at least 1, not 0"),
             (["--models", "fit", "--suite", "x.json"], "--models and --suite both"),
             (["--models", "fit", "--shape", "8x8x8:bf16"], "--models and --shape both"),
             (["--suite", "nowhere.json"], "--suite nowhere.json is no file"),

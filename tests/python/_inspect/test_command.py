@@ -2,9 +2,13 @@
 
 import json
 
+import jax.numpy as jnp
 import pytest
 
+import jax_moye
+from jax_moye import _compat
 from jax_moye.__main__ import main
+from jax_moye._format import rounded, us_text
 from jax_moye._inspect.command import explain_shape, parse_shape
 
 
@@ -32,3 +36,55 @@ def test_shapes_of_the_command():
     for wrong in ("4096", "4096x4096:bf16", "1x2x3:bf17", "1x2x3:bf16:N", "1x2x3x4x5:bf16"):
         with pytest.raises(ValueError, match="--shape is"):
             parse_shape(wrong)
+
+
+def test_a_batch_of_0_is_a_size_of_0(capsys):
+    assert main(["explain", "--shape", "0x16x16x16:bf16", "--device", "h200"]) == 0
+    assert "nobody: a size is 0" in capsys.readouterr().out
+
+
+def test_a_number_of_lines_is_not_negative(capsys):
+    with pytest.raises(SystemExit):
+        main(["explain", "--shape", "16x16x16:bf16", "--top", "-3"])
+    assert "argument --top: -3 is below 0" in capsys.readouterr().err
+
+
+def test_it_says_which_gpu_is_assumed(monkeypatch, capsys):
+    monkeypatch.delenv("JAX_MOYE_CUDA_ARCH", raising=False)
+    monkeypatch.setattr(_compat, "cuda_arch", lambda: None)
+    note = "JAX sees no GPU here: one NVIDIA H200 is assumed."
+    assert main(["explain", "--shape", "16x16x16:bf16"]) == 0
+    assert note in capsys.readouterr().out
+    assert main(["explain", "--shape", "16x16x16:bf16", "--device", "h200"]) == 0
+    assert note not in capsys.readouterr().out
+    with jax_moye.cuda_target(80):
+        assert jax_moye.explain(lambda x: x @ x, jnp.ones((4, 4))).notes[:1] != (note,)
+    assert jax_moye.explain(lambda x: x @ x, jnp.ones((4, 4))).notes[0].startswith(note)
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ("1024x1024x1024:bf16", {}),  # ours
+        ("17x1024x1023:bf16", {}),
+        ("64x64x64:f32", {}),  # as TF32
+        ("256x256x256:bf16", {"batch_invariant": True}),
+        ("256x256x256:f16", {"implementation": "xla"}),
+    ],
+)
+def test_xlas_time_is_always_shown(shape, options):
+    (gemm,) = explain_shape(shape, device="h200", **options)
+    assert gemm.xla_us > 0
+    assert f"{us_text(gemm.xla_us)} us, predicted" in dict(gemm.facts())["XLA"]
+    assert gemm.to_dict()["xla_us"] == rounded(gemm.xla_us)
+    (elsewhere,) = explain_shape(shape, device="a100", **options)
+    assert elsewhere.xla_us is None
+    assert "not known" in dict(elsewhere.facts())["XLA"]
+
+
+def test_xlas_time_of_a_program():
+    x = jnp.ones((512, 512), jnp.bfloat16)
+    found = jax_moye.explain(lambda x: jnp.dot(x, x) + jax_moye.matmul(x, x + 1), x, device="h200")
+    of_lax = next(gemm for gemm in found if gemm.computed_by == "xla")
+    line = found.summary()[1 + list(found).index(of_lax)]
+    assert line[-3:] == [us_text(of_lax.xla_us)] * 3

@@ -87,13 +87,38 @@ def test_a_suite(places, tmp_path, capsys):
         (["--shape", "64x64:bf16"], "--shape is"),
         (["--shape", "8x8x8:bf16", "--top", "few"], "few"),
         (["--shape", "8x8x8:bf16", "--top", "0"], "--top is a number"),
-        (["--shape", "8x8x8:bf16", "--sweep", "("], "tune: "),
+        (["--shape", "0x8x8:bf16"], "a size is 0"),
+        (["--shape", "8x8x8:bf16", "--rows", "A.*"], "--rows is of the workloads of --suite"),
+        (["--suite", "/dev/null"], "/dev/null is no suite"),
         (["--regret", "/nowhere.json"], "nowhere"),
     ],
 )
 def test_wrong_arguments(arguments, message, capsys):
     assert main(["tune", "--emulator", *arguments]) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--sweep", "("), ("--rows", "["), ("--turn-ms", "0"), ("--budget-s", "-1")]
+)
+def test_wrong_values(option, value, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", "--emulator", "--shape", "8x8x8:bf16", option, value])
+    assert ended.value.code == 2
+    assert f"argument {option}: " in capsys.readouterr().err
+
+
+def test_json(places, capsys):
+    options = ["--turn-ms", "0.1", "--top", "1", "--shape", "16x16x16:bf16", "--json"]
+    assert main(["tune", "--emulator", *options]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["file"] == measurements.emulator_file()
+    (product,) = printed["products"]
+    (entry,) = measurements.read(printed["file"]).entries.values()
+    assert (product["id"], product["entry"]) == ("S1", json.loads(json.dumps(entry.to_dict())))
+    assert main(["tune", "--regret", printed["file"], "--json"]) == 0
+    (regret,) = json.loads(capsys.readouterr().out)
+    assert (regret["what"], regret["alone"]) == ("16x16x16 NN bf16", 1.0)
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="there is a GPU")

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import itertools
+import json
 import os
 import pathlib
 import re
@@ -17,7 +18,7 @@ import pytest
 import jax_moye.__main__ as command
 from jax_moye.layout import Layout, errors
 from jax_moye.layout import schedule as layout_schedule
-from jax_moye.layout.atoms import CopyAtom, copy_op, mma_atom
+from jax_moye.layout.atoms import CopyAtom, copy_op, copy_op_names, mma_atom, mma_atom_names
 from jax_moye.layout.draw import (
     PictureTooLarge,
     draw,
@@ -358,7 +359,11 @@ def test_command_writes_files(suffix, begin, tmp_path):
     ("arguments", "piece"),
     [
         ([], "give a layout"),
-        (["mma"], "unexpected"),
+        (["mma", "-o", "x.svg"], "lists names"),
+        (["mma", TF32, "--swizzle", "3,3,3"], "--swizzle is an option of a layout, and this is mma"),
+        (["(2,3)", "--atoms", "(2,2,1)"], "--atoms is an option of mma, and this is a layout"),
+        (["--schedule", "4x4", "--dtype", "float16"], "--dtype is an option of copy, and this is --schedule"),
+        (["(2,3)", "--super-m", "2"], "--super-m is an option of --schedule"),
         (["mma", "SM80_nothing"], "no MMA instruction"),
         (["(2,3", "-o", "x.svg"], "(2,3"),
         (["(2,3)", "-o", "x.png"], "no format '.png'"),
@@ -372,6 +377,29 @@ def test_command_refuses(arguments, piece, capsys):
     said = capsys.readouterr()
     assert said.out == ""
     assert piece in said.err
+
+
+@pytest.mark.parametrize(("kind", "names"), [("mma", mma_atom_names()), ("copy", copy_op_names())])
+def test_command_lists_the_instructions(kind, names, capsys):
+    assert command.main(["draw", kind]) == 0
+    assert capsys.readouterr().out.splitlines() == list(names)
+    assert command.main(["draw", kind, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == list(names)
+    assert len(names) > 20
+
+
+def test_command_prints_json(capsys):
+    assert command.main(["draw", "(2,3):(3,1)", "--json"]) == 0
+    picture = json.loads(capsys.readouterr().out)
+    (panel,) = picture["panels"]
+    assert [[cell["lines"] for cell in row] for row in panel["cells"]] == [[["0"], ["1"], ["2"]], [["3"], ["4"], ["5"]]]
+
+
+@pytest.mark.parametrize(("option", "value"), [("--bits", "0"), ("--super-m", "-1"), ("--resident", "x")])
+def test_command_refuses_values(option, value, capsys):
+    with pytest.raises(SystemExit):
+        command.main(["draw", "(2,3)", option, value])
+    assert f"argument {option}: " in capsys.readouterr().err
 
 
 def test_command_runs_as_a_module():
