@@ -7,14 +7,22 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
-sys.path.insert(0, str(HERE))  # notebooks.py
+sys.path.insert(0, str(HERE))  # notebooks.py, references.py
 
 project = "jax_moye"
 author = "The jax_moye authors"
 _INIT = (ROOT / "jax_moye" / "__init__.py").read_text()
 version = release = re.search(r'^__version__ = "(.*?)"', _INIT, re.MULTILINE)[1]
 
-extensions = ["notebooks", "myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "notebooks",
+    "references",
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
@@ -42,6 +50,11 @@ autodoc_mock_imports = [name for name in ("equinox",) if importlib.util.find_spe
 maximum_signature_line_length = 90
 python_use_unqualified_type_names = True
 highlight_language = "python"
+intersphinx_timeout = 5  # seconds; then the names of references.py
+# What is copied can be pasted: no prompts, and of a session not its outputs.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+copybutton_exclude = ".linenos, .gp, .go"
 
 html_theme = "furo"
 html_title = f"jax_moye {version}"

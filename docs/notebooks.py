@@ -11,6 +11,8 @@ A page stays Markdown that any viewer shows. Its `python` blocks are the cells o
 
 The build shows it as it stands in the page, and warns where the cell gives something else (an error under -W). The
 output of every other cell is added. `sphinx-build -D write_outputs=1 docs build/docs` writes pictures and blocks anew.
+
+Every such page can be downloaded as a Jupyter notebook, with the outputs in their cells: notebooks/NAME.ipynb.
 """
 
 import fnmatch
@@ -22,6 +24,9 @@ import re
 
 # No history, and not a line for each page that its process listens on a local port.
 _QUIET = "c.HistoryManager.enabled = False\nc.IPKernelApp.log_level = 'ERROR'\n"
+_DOWNLOAD = (
+    '\n```{{raw}} html\n<p class="download"><a href="{}" download>Download this page as a notebook</a></p>\n```\n'
+)
 _HEADER = "---\nfile_format: mystnb\nkernelspec:\n  name: python3\n---\n"
 CELL = re.compile(
     r"^```python\n(?P<code>.*?)^```\n"
@@ -38,6 +43,48 @@ def as_notebook(text):
         return f"```{{code-cell}} python\n{tags}{match['code']}```\n{match['shown'] or ''}"
 
     return _HEADER + CELL.sub(cell, text)
+
+
+def with_download(text, name):
+    """A page with a link to its notebook below the title."""
+    title, newline, rest = text.partition("\n")
+    return title + newline + _DOWNLOAD.format("../" * name.count("/") + f"notebooks/{name}.ipynb") + rest
+
+
+def download(page, notebook):
+    """The notebook to download of a page (path) and its executed notebook (JSON): no file beside it is needed.
+
+    What the page shows of an output is left out, because the cell has it. Links to other pages are their text.
+    """
+    text = page.read_text(encoding="utf-8")
+    executed = (cell for cell in notebook["cells"] if cell["cell_type"] == "code")
+    cells, end = [], 0
+    for match in CELL.finditer(text):
+        cells.append(_markdown(text[end : match.start()], page.parent))
+        done = next(executed)
+        code = match["code"].removesuffix("\n")
+        cells.append(
+            {
+                "cell_type": "code",
+                "source": code,
+                "execution_count": done["execution_count"],
+                "outputs": done["outputs"],
+            }
+        )
+        end = match.end()
+    cells.append(_markdown(text[end:], page.parent))
+    cells = [{"id": f"cell-{i}", "metadata": {}, **cell} for i, cell in enumerate(filter(None, cells))]
+    language = {"kernelspec": notebook["metadata"]["kernelspec"], "language_info": {"name": "python"}}
+    return {"cells": cells, "metadata": language, "nbformat": 4, "nbformat_minor": 5}
+
+
+def _markdown(text, folder):
+    def included(match):
+        return f"```python\n{(folder / match[1]).read_text(encoding='utf-8')}```"
+
+    text = re.sub(r"^```\{literalinclude\} (\S+)\n(?::.*\n)*```", included, text, flags=re.MULTILINE)
+    text = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)\s]*\)", r"\1", text).strip()
+    return {"cell_type": "markdown", "source": text} if text else None
 
 
 def output(cell):
@@ -101,7 +148,7 @@ def _runs(app, name):
 
 def _source_read(app, name, source):
     if _runs(app, name):
-        source[0] = as_notebook(source[0])
+        source[0] = as_notebook(with_download(source[0], name))
 
 
 def _start(app):
@@ -124,8 +171,12 @@ def _finished(app, exception):
         if _runs(app, name):
             page = pathlib.Path(app.env.doc2path(name))
             executed = pathlib.Path(app.env.mystnb_config.output_folder, f"{name}.ipynb").read_text(encoding="utf-8")
-            for line, what in compare(page, json.loads(executed), app.config.write_outputs):
+            executed = json.loads(executed)
+            for line, what in compare(page, executed, app.config.write_outputs):
                 getLogger(__name__).warning("%s", what, location=(name, line))
+            file = pathlib.Path(app.outdir, "notebooks", f"{name}.ipynb")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(download(page, executed), indent=1), encoding="utf-8")
 
 
 def setup(app):

@@ -17,9 +17,7 @@ import pytest
 
 import jax_moye
 from jax_moye.__main__ import main
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs"
+from site_build import DOCS, ROOT, notebooks, sphinx
 
 
 def load(path):
@@ -35,59 +33,6 @@ cells_of_pages = load(DOCS / "notebooks.py")
 
 
 # The site --------------------------------------------------------------------------------------------------------
-
-
-def sphinx(docs, out, *arguments):
-    """Runs sphinx-build with warnings as errors."""
-    for module in ("sphinx", "myst_nb", "furo"):
-        pytest.importorskip(module)
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "-W",
-        "--keep-going",
-        "-q",
-        "-b",
-        "html",
-        "-d",
-        out / "trees",
-        *arguments,
-    ]
-    environ = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    return subprocess.run(
-        [*command, *arguments, docs, out / "site"], capture_output=True, text=True, env=environ, cwd=out, check=False
-    )
-
-
-def notebooks():
-    """The pages whose code runs when the site is built."""
-    (patterns,) = re.findall(r"^notebooks = (\[.*\])$", (DOCS / "conf.py").read_text(), re.MULTILINE)
-    for pattern in ast.literal_eval(patterns):
-        found = sorted(DOCS.glob(f"{pattern}.md"))
-        assert found, pattern
-        yield from found
-
-
-@pytest.mark.timeout(600)
-def test_the_site_builds_without_a_warning(tmp_path):
-    done = sphinx(DOCS, tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    index = (tmp_path / "site/index.html").read_text()
-    for page in DOCS.rglob("*.md"):
-        name = page.relative_to(DOCS).with_suffix(".html")
-        assert (tmp_path / "site" / name).exists(), name
-        assert f'href="{name}"' in index or name.parts[0] == "tutorials" or name.stem == "index", name
-    reference = (tmp_path / "site/api/jax_moye.html").read_text()
-    assert 'id="jax_moye.matmul"' in reference
-    assert "preferred_element_type" in reference
-    for page in notebooks():
-        notebook = json.loads((tmp_path / "jupyter_execute" / page.relative_to(DOCS).with_suffix(".ipynb")).read_text())
-        cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-        assert len(cells) == page.read_text().count("```python\n") > 0
-        assert all(cell["execution_count"] for cell in cells), page
-    table = r'<div class="output text_html">.*computed by'  # explain's, as a table
-    assert re.search(table, (tmp_path / "site/quickstart.html").read_text(), re.DOTALL)
 
 
 def test_all_that_a_page_shows_is_compared():

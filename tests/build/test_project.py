@@ -188,3 +188,43 @@ def test_workflows_are_yaml(workflow):
 def test_workflows_call_the_shared_scripts():
     assert "run: .ci/run" in (ROOT / ".github" / "workflows" / "test.yml").read_text()
     assert "run: scripts/gpu_check.sh" in (ROOT / ".github" / "workflows" / "gpu.yml").read_text()
+
+
+FORMS = ("idea", "slow_product", "wrong_result")
+
+
+def test_issue_forms_are_these():
+    folder = ROOT / ".github" / "ISSUE_TEMPLATE"
+    assert {path.stem for path in folder.glob("*.yml")} == {*FORMS, "config"}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_issue_forms_are_what_github_reads(form):
+    yaml = pytest.importorskip("yaml")
+    found = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{form}.yml").read_text())
+    assert set(found) == {"name", "description", "labels", "body"}
+    ids = [field["id"] for field in found["body"]]
+    assert len(ids) == len(set(ids))
+    assert any(field.get("validations", {}).get("required") for field in found["body"])
+    for field in found["body"]:
+        assert field["type"] in ("input", "textarea")
+        assert set(field["attributes"]) <= {"label", "description", "placeholder", "render"}
+        for name in re.findall(r"`(?:python -c \"[^`]*)?(?:print\()?jax_moye\.(\w+)\(", str(field)):
+            assert callable(getattr(jax_moye, name)), name
+
+
+def test_the_citation_is_of_this_version_and_names_nobody():
+    yaml = pytest.importorskip("yaml")
+    found = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(found), "what the format requires"
+    assert found["version"] == jax_moye.__version__
+    assert found["license"] == PROJECT["project"]["license"]
+    assert found["authors"] == PROJECT["project"]["authors"]
+    assert found["abstract"] == PROJECT["project"]["description"] + "."
+
+
+def test_the_security_page_gives_no_address_and_names_what_is_there():
+    text = (ROOT / "SECURITY.md").read_text()
+    assert not re.findall(r"https?:|\S+@\S+", text)
+    for variable in re.findall(r"`(JAX_MOYE_\w+)`", text):
+        assert any(variable in path.read_text() for path in (ROOT / "jax_moye").rglob("*.py")), variable
