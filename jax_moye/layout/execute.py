@@ -33,26 +33,31 @@ from jax_moye.layout.tiled_copy import ThrCopy, TiledCopy, thread_values
 from jax_moye.layout.tiled_mma import ThrMma, TiledMma, make_tiled_mma, thrfrg
 
 
-class _Parts:
+class Parts:
     """The same number of elements of each thread: in one memory (index: (thread, element)), or in one for each."""
 
     def __init__(self, memory: Any, index: Any):
+        """See the class."""
         self.memory, self.index = memory, index
 
     @property
     def dtypes(self) -> set[np.dtype]:
+        """Of all threads' elements."""
         return {self.memory.dtype} if isinstance(self.memory, np.ndarray) else {m.dtype for m in self.memory}
 
     @property
     def all_indices(self) -> np.ndarray:
+        """(thread, element) -> index in the thread's memory."""
         return self.index if isinstance(self.index, np.ndarray) else np.stack(self.index)
 
     def gather(self) -> np.ndarray:
+        """The elements, (thread, element)."""
         if isinstance(self.memory, np.ndarray):
             return self.memory[self.index]
         return np.stack([memory[index] for memory, index in zip(self.memory, self.index, strict=True)])
 
     def scatter(self, values: np.ndarray) -> None:
+        """Sets them."""
         if isinstance(self.memory, np.ndarray):
             self.memory[self.index] = values
             return
@@ -60,7 +65,7 @@ class _Parts:
             memory[index] = new
 
 
-def _tensors(op: str, x: Any, count: int) -> list[Tensor]:
+def tensors_of(op: str, x: Any, count: int) -> list[Tensor]:
     """A sequence with a tensor for each thread."""
     if not isinstance(x, Sequence) or not all(isinstance(t, Tensor) for t in x):
         raise InvalidType(
@@ -118,7 +123,7 @@ def copy(*operands: Any) -> None:
             raise InvalidType("copy", operands, "copy(src, dst) takes two Tensors")
         if src.size != dst.size:
             raise ProfileMismatch("copy", (src.layout, dst.layout), f"{src.size} elements to {dst.size}")
-        _check_sides(src, dst)
+        check_sides(src, dst)
         values = src.values()
         _check_written(values)
         dst.data[dst.indices()] = values.astype(dst.dtype)
@@ -126,13 +131,14 @@ def copy(*operands: Any) -> None:
     if len(operands) != 3:
         raise InvalidType("copy", operands, "copy(src, dst) or copy(tiled_copy, src, dst)")
     how, src, dst = operands
-    _check_sides(src, dst)
+    check_sides(src, dst)
     if isinstance(how, TiledCopy):
         sides = (
-            _copy_parts(how, src, how.layout_S_TV),
-            _copy_parts(how, dst, how.layout_D_TV),
+            copy_parts(how, src, how.layout_S_TV),
+            copy_parts(how, dst, how.layout_D_TV),
         )
-        _execute_copy(how.atom, how.threads, *sides)
+        check_copy(how.atom, *sides)
+        move_copy(how.atom, how.threads, sides[0], sides[1])
         return
     atom = how.tiled.atom if isinstance(how, ThrCopy) else how
     if not isinstance(atom, CopyAtom):
@@ -144,11 +150,12 @@ def copy(*operands: Any) -> None:
             f"{atom.op.name} is executed by {atom.threads} threads together",
             "copy(tiled_copy, [src of each thread], [dst of each thread])",
         )
-    parts = (_Parts([t.data], [t.indices()]) for t in (*_tensors("copy", [src], 1), *_tensors("copy", [dst], 1)))
-    _execute_copy(atom, 1, *parts)
+    parts = [Parts([t.data], [t.indices()]) for t in (*tensors_of("copy", [src], 1), *tensors_of("copy", [dst], 1))]
+    check_copy(atom, *parts)
+    move_copy(atom, 1, parts[0], parts[1])
 
 
-def _check_sides(src: Any, dst: Any) -> None:
+def check_sides(src: Any, dst: Any) -> None:
     """Neither operand was cut as the other one."""
     for operand, name, other, verb in ((src, "source", "D", "read"), (dst, "destination", "S", "written")):
         parts = [operand] if isinstance(operand, Tensor) else operand if isinstance(operand, Sequence) else []
@@ -177,12 +184,13 @@ def _check_written(values: np.ndarray) -> None:
         )
 
 
-def _copy_parts(tiled: TiledCopy, x: Any, layout_tv: Layout) -> _Parts:
+def copy_parts(tiled: TiledCopy, x: Any, layout_tv: Layout) -> Parts:
+    """Each thread's elements of an operand, a tile or a sequence, on the side with this layout."""
     if isinstance(x, Tensor):
         inner = thread_values(_inner(x.layout), tiled, layout_tv)
-        return _Parts(x.data, _through(x, inner).reshape(-1, tiled.threads).T)
-    tensors = _tensors("copy", x, tiled.threads)
-    return _Parts([t.data for t in tensors], [t.indices() for t in tensors])
+        return Parts(x.data, _through(x, inner).reshape(-1, tiled.threads).T)
+    tensors = tensors_of("copy", x, tiled.threads)
+    return Parts([t.data for t in tensors], [t.indices() for t in tensors])
 
 
 @functools.lru_cache(256)
@@ -199,7 +207,8 @@ def _exchange(atom: CopyAtom) -> np.ndarray:
     return where[dst]
 
 
-def _execute_copy(atom: CopyAtom, threads: int, src: _Parts, dst: _Parts) -> None:
+def check_copy(atom: CopyAtom, src: Parts, dst: Parts) -> None:
+    """Raises unless the instruction can access these elements."""
     bits = dtype(atom.value_type).bits
     for side, parts, count, space in (
         ("src", src, atom.num_val_src, atom.op.src_space),
@@ -212,21 +221,26 @@ def _execute_copy(atom: CopyAtom, threads: int, src: _Parts, dst: _Parts) -> Non
             raise ProfileMismatch("copy", (atom,), f"{parts.all_indices.shape[1]} values of {side} for {count} each")
         if space == "smem" or atom.threads == 1:
             _check_access(atom, side, parts, count)
-    given = src.gather().reshape(
-        threads // atom.threads, atom.threads, -1, atom.num_val_src
-    )  # (atom,thread,rest,value)
-    rest = given.shape[2]
+    rest = src.all_indices.shape[1] // atom.num_val_src
     if dst.all_indices.shape[1] // atom.num_val_dst != rest:
         counts = (src.all_indices.shape[1], dst.all_indices.shape[1])
         raise ProfileMismatch("copy", (atom, counts), f"{rest} accesses of src, another number of dst")
-    _check_written(given)
+
+
+def move_copy(atom: CopyAtom, threads: int, src: Parts, dst: Parts, written: bool = True) -> None:
+    """What the instruction does to elements that `check_copy` has seen; `written`: raises if the source never was."""
+    given = src.gather()
+    if written:
+        _check_written(given)
+    given = given.reshape(threads // atom.threads, atom.threads, -1, atom.num_val_src)  # (atom,thread,rest,value)
+    rest = given.shape[2]
     flat = given.transpose(0, 2, 1, 3).reshape(-1, rest, atom.threads * atom.num_val_src)
     moved = flat[:, :, _exchange(atom)].transpose(0, 2, 1, 3).reshape(threads, rest * atom.num_val_dst)
     (kind,) = dst.dtypes
     dst.scatter(moved if moved.dtype == kind else np.ascontiguousarray(moved).view(kind))
 
 
-def _check_access(atom: CopyAtom, side: str, parts: _Parts, count: int) -> None:
+def _check_access(atom: CopyAtom, side: str, parts: Parts, count: int) -> None:
     """Each access is to one piece of memory, at an address that it may have."""
     index = parts.all_indices.reshape(parts.all_indices.shape[0], -1, count)
     apart = np.argwhere(np.diff(index) != 1)
@@ -365,7 +379,7 @@ def gemm(mma: Any, d: Any, a: Any, b: Any, c: Any) -> None:
     parts["D"].scatter(values.reshape(-1, rest_n * rest_m * ids.shape[1]))
 
 
-class _MmaParts(_Parts):
+class _MmaParts(Parts):
     """Each thread's elements of an operand, threads in the order of their (v,m,n,k) (k fastest)."""
 
     def __init__(self, memory: Any, index: Any, rest: tuple[int, int]):
@@ -394,7 +408,7 @@ def _mma_parts(mma: TiledMma, operand: str, x: Any, name: str | None = None) -> 
         memory, found = x.data, {x.dtype}
     else:
         order = thr.values().reshape(places, order="F").reshape(-1)
-        tensors = _tensors("gemm", x, int(order.max()) + 1)
+        tensors = tensors_of("gemm", x, int(order.max()) + 1)
         shape = it.product_each(tensors[0].shape)
         if shape[0] != values:
             raise ProfileMismatch(
