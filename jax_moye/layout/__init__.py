@@ -26,7 +26,7 @@ over NumPy memory, on which `copy` and `gemm` do what the instructions do.
 TiledCopy: 256 threads, tile (128,8), UniversalCopy<uint128_t>
 
 IntTuple functions are in `jax_moye.layout.int_tuple`, checks of copies and shared memory in `jax_moye.layout.checks`,
-pictures in `jax_moye.layout.draw`.
+pictures in `jax_moye.layout.draw`, blocks of threads with barriers and asynchronous copies in `jax_moye.layout.block`.
 """
 
 import importlib
@@ -151,6 +151,7 @@ from jax_moye.layout.tiled import make_tiled_copy_S as make_tiled_copy_S
 from jax_moye.layout.tiled import make_tiled_mma as make_tiled_mma
 
 if TYPE_CHECKING:
+    from jax_moye.layout import block as block
     from jax_moye.layout import checks as checks
     from jax_moye.layout.draw import print_latex as print_latex
     from jax_moye.layout.draw import print_layout as print_layout
@@ -164,9 +165,9 @@ _PICTURES = ("print_latex", "print_layout", "print_typst", "to_latex", "to_svg",
 
 
 def __getattr__(name: str) -> object:
-    """Checks and pictures are imported when they are first used."""
-    if name == "checks":
-        return importlib.import_module("jax_moye.layout.checks")
+    """Blocks, checks and pictures are imported when they are first used."""
+    if name in ("block", "checks"):
+        return importlib.import_module(f"jax_moye.layout.{name}")
     if name in _PICTURES:
         return getattr(importlib.import_module("jax_moye.layout.draw"), name)
     message = f"module {__name__!r} has no attribute {name!r}"
@@ -180,4 +181,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """With what is imported when it is first used."""
-    return sorted({*globals(), "checks", *_PICTURES})
+    return sorted({*globals(), "block", "checks", *_PICTURES})

@@ -121,7 +121,7 @@ NAMES: tuple[Name, ...] = (
     Name(
         "MoYeSharedArray",
         "make_tensor(make_smem_ptr(p), layout)",
-        "make_tensor",
+        "block.Block.shared make_tensor",
         "make_smem_ptr make_tensor",
         "A member of the kernel's struct of shared memory in C++.",
     ),
@@ -133,7 +133,7 @@ NAMES: tuple[Name, ...] = (
         "A tensor that owns its memory: registers.",
     ),
     Name("ViewEngine", "make_tensor(ptr, layout)", "Tensor", "Pointer", "A tensor over somebody else's memory."),
-    Name("isgmem", "is_gmem", "", "is_gmem", "NumPy memory is of no space."),
+    Name("isgmem", "is_gmem", "", "is_gmem", "Memory has a space in a Block alone: Block.shared, Block.global_memory."),
     Name("issmem", "is_smem", "", "is_smem", "As for isgmem."),
     Name("isrmem", "is_rmem", "", "is_rmem", "As for isgmem."),
     Name("eltype", "value_type", "Tensor.dtype", "Value"),
@@ -256,18 +256,24 @@ NAMES: tuple[Name, ...] = (
     Name(
         "cp_async_commit",
         "cp_async_fence",
-        "",
+        "block.Threads.cp_async_commit_group",
         "cp_async_commit_group",
-        "`copy` of Python has taken effect on return.",
+        "In a Block; `copy` outside of one has taken effect on return.",
     ),
     Name(
         "cp_async_wait",
         "cp_async_wait<N>",
-        "",
+        "block.Threads.cp_async_wait_group block.Threads.cp_async_wait_all",
         "cp_async_wait_group cp_async_wait_all",
-        "`copy` of Python has taken effect on return.",
+        "`cp_async_wait()` is cp_async_wait_all.",
     ),
-    Name("sync_threads", "__syncthreads", "", "sync_threads", "`copy` of Python is executed by all threads together."),
+    Name(
+        "sync_threads",
+        "__syncthreads",
+        "block.Threads.sync_threads",
+        "sync_threads",
+        "In a Block: `yield cta.sync_threads()`.",
+    ),
     Name(
         "threadIdx().x", "threadIdx.x", "", "thread_idx", "A thread is the number that `get_slice` takes. " + _ONE_BASED
     ),
@@ -278,7 +284,7 @@ NAMES: tuple[Name, ...] = (
         "block_idx",
         "A block is the coordinate that `local_tile` takes. " + _ONE_BASED,
     ),
-    Name("@cuda", "kernel<<<...>>>", "", "launch_kernel", "Python runs the threads of one block."),
+    Name("@cuda", "kernel<<<...>>>", "block.Block.run", "launch_kernel", "Python runs one block."),
     Name("@loopinfo", "CUTE_UNROLL", "", "MOYE_UNROLL", "Nothing is unrolled in Python."),
     Name(
         "@gc_preserve",
@@ -304,17 +310,17 @@ NAMES: tuple[Name, ...] = (
     Name(
         "",
         "make_tma_copy",
-        "",
-        "make_tensor_map tma_load",
-        "Made on the host; `tma_load` takes coordinates.",
+        "block.Threads.tma_load block.Threads.tma_store",
+        "make_tensor_map tma_load tma_store",
+        "A tensor map is made on the host; in a Block the box's Tensors are given.",
     ),
     Name("", "warpgroup_wait", "", "warpgroup_wait_group", "`gemm` of Python has taken effect on return."),
     Name(
         "",
         "ClusterTransactionBarrier",
-        "",
-        "mbarrier_init mbarrier_wait",
-        "PTX's words: mbarrier_arrive, _expect_tx, _wait.",
+        "block.Threads.mbarrier_init block.Threads.mbarrier_arrive_expect_tx block.Threads.mbarrier_wait",
+        "mbarrier_init mbarrier_arrive_expect_tx mbarrier_wait",
+        "PTX's words.",
     ),
 )
 
