@@ -27,6 +27,7 @@ from jax_moye._kernels.configs import configs as configs
 from jax_moye._kernels.devices import Device as Device
 from jax_moye._kernels.interpret import InterpretParams as InterpretParams
 from jax_moye._kernels.target import cuda_target as cuda_target
+from jax_moye._log import configure as _configure_log
 
 __version__ = "0.1.0"  # pyproject.toml reads it here
 
@@ -65,6 +66,8 @@ __all__ = [
 ]
 
 del _checkout
+
+_configure_log()
 
 # JAX keeps it until the CUDA backend starts, if one does. Any other platform's handler is registered when it is needed.
 ffi.register_cuda()

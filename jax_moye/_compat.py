@@ -9,12 +9,14 @@ import contextlib
 import functools
 import pathlib
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.extend.core import Primitive
 from jax.extend.core.primitives import dot_general_p
 from jax.interpreters import mlir, partial_eval
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
@@ -253,6 +255,35 @@ def key_value_store() -> KeyValueStore | None:
     if state.client is None or (state.num_processes or 1) < 2:
         return None
     return KeyValueStore(state.process_id, state.client)
+
+
+def check_for_nan(*primitives: Primitive) -> None:
+    """Lets checkify's float_checks look at what these primitives compute, as at lax's dot_general.
+
+    JAX has no public name for its table of rules: tests/python/test_compat.py fails when the private one goes.
+    """
+    with contextlib.suppress(ImportError, AttributeError):
+        from jax._src import checkify
+
+        for primitive in primitives:
+            checkify.error_checks[primitive] = functools.partial(checkify.nan_error_check, primitive)
+
+
+def give_sparse_rule(primitive: Primitive, fun: Callable[..., Any]) -> None:
+    """Lets jax.experimental.sparse compute `primitive` by fun(*operands, **params), where an operand is sparse.
+
+    Does nothing while nobody has imported that package: it takes longer to import than jax_moye.
+    """
+    sparse = sys.modules.get("jax.experimental.sparse.transform")
+    if sparse is None or primitive in sparse.sparse_rules_bcoo:
+        return
+
+    def rule(spenv: Any, *values: Any, **params: Any) -> Any:
+        arrays = sparse.spvalues_to_arrays(spenv, values)
+        out = sparse.sparsify(functools.partial(fun, **params))(*arrays)
+        return sparse.arrays_to_spvalues(spenv, [out])
+
+    sparse.sparse_rules_bcoo[primitive] = sparse.sparse_rules_bcsr[primitive] = rule
 
 
 class _LaxItself(threading.local):

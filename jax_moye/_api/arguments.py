@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
@@ -17,6 +18,7 @@ from jax_moye import _compat
 from jax_moye._api.options import Options, resolve
 from jax_moye._api.types import Config, Implementation, Interpret, OutSharding
 from jax_moye._kernels.configs import find_config
+from jax_moye._kernels.dtypes import JAX_NAMES, named_dtype
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -83,32 +85,37 @@ def product_options(
         interpret=interpret,
         config=config,
     )
+    if isinstance(precision, list) and function != "dot_general":  # which alone takes one in JAX, too
+        raise _no_precision(precision)
+    dtype = canonical_dtype(preferred_element_type)  # these three in JAX's order, for the errors
+    sharding = _compat.canonical_sharding(out_sharding)
     return ProductOptions(
         precision=canonical_precision(precision),
-        preferred_element_type=canonical_dtype(preferred_element_type),
-        out_sharding=_compat.canonical_sharding(out_sharding),
+        preferred_element_type=dtype,
+        out_sharding=sharding,
         config=None if config is None else find_config(config).name,
         options=options,
     )
 
 
-def as_array(function: str, name: str, x: Any, of_numbers: type[TypeError] = TypeError) -> Any:
+def as_array(function: str, name: str, x: Any, numbers: bool = False) -> Any:
     """An array or a tracer as it is, what converts itself to one converted.
 
     Args:
       function: the public function's name, for messages.
       name: that of its argument.
       x: what the caller gave.
-      of_numbers: the error that Python's numbers get.
+      numbers: whether Python's are arrays, too.
 
     Raises:
       TypeError: x is no array.
     """
     if not isinstance(x, _compat.ARRAYS) and hasattr(x, "__jax_array__"):
         x = x.__jax_array__()
+    if numbers and isinstance(x, (bool, int, float, complex)):
+        return np.asarray(x)
     if not isinstance(x, _compat.ARRAYS):
-        error = of_numbers if isinstance(x, (bool, int, float, complex)) else TypeError
-        raise error(f"{function}: {name} is an array, not {type(x).__name__}: jnp.asarray makes one")
+        raise TypeError(f"{function}: {name} is an array, not {type(x).__name__}: jnp.asarray makes one")
     return x
 
 
@@ -116,11 +123,16 @@ def canonical_dtype(dtype: Any) -> Any:
     """The dtype that an array gets that is asked for `dtype`: 64 bits are 32 without jax_enable_x64, with a warning."""
     if dtype is None:
         return None
-    asked_for = jnp.dtype(dtype)
+    asked_for = jnp.dtype(named_dtype(dtype))
     canonical = jax.dtypes.canonicalize_dtype(asked_for)
     if canonical != asked_for and all(dtype is not kind for kind in (int, float, complex)):  # as wide as there is
         return jax.eval_shape(lambda: lax.full((), 0, asked_for)).dtype  # JAX's warning
     return canonical
+
+
+def as_lax_names(dtype: Any) -> Any:
+    """A dtype whose name is the table's alone, such as "bf16", by lax's name; anything else as it is."""
+    return JAX_NAMES.get(dtype, dtype) if isinstance(dtype, str) and dtype != "tf32" else dtype
 
 
 def weakly_promoted(lhs: Any, rhs: Any) -> tuple[Any, Any]:
@@ -194,7 +206,14 @@ def jitted_where_eager(*static_names: str) -> Callable[[_Function], _Function]:
         def call(*arrays: Any, **static: Any) -> Any:
             if any(isinstance(x, jax.core.Tracer) for x in arrays):
                 return function(*arrays, **static)
-            return jitted(*arrays, **static)
+            try:
+                return jitted(*arrays, **static)
+            except NotImplementedError as error:
+                if jax.config.jax_traceback_filtering == "off":  # type: ignore[attr-defined]
+                    raise
+                # An eager call has one line that matters, the caller's: none of the frames of lowering, and no chain.
+                refusal = error
+            raise refusal.with_traceback(None) from None
 
         call.jitted = jitted  # type: ignore[attr-defined]
         return call  # type: ignore[return-value]

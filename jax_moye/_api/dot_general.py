@@ -14,7 +14,13 @@ from jax.lax import PrecisionLike
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_moye import _compat
-from jax_moye._api.arguments import ProductOptions, jitted_where_eager, product_options, weakly_promoted
+from jax_moye._api.arguments import (
+    ProductOptions,
+    as_lax_names,
+    jitted_where_eager,
+    product_options,
+    weakly_promoted,
+)
 from jax_moye._api.options import resolve
 from jax_moye._api.types import Config, DimensionNumbers, Implementation, Interpret, OutSharding
 from jax_moye._primitives.contraction import contract
@@ -73,6 +79,7 @@ def dot_general(
       >>> jax_moye.dot_general(q, k, (((2,), (2,)), ((0,), (0,))), interpret=True).shape
       (2, 5, 7)
     """
+    preferred_element_type = as_lax_names(preferred_element_type)
     asked_for = (lhs, rhs, dimension_numbers, precision, preferred_element_type)
     try:
         options = product_options(
@@ -226,7 +233,7 @@ def einsum(
     }
     of_lax: dict[str, Any] = {
         "precision": precision,
-        "preferred_element_type": preferred_element_type,
+        "preferred_element_type": as_lax_names(preferred_element_type),
         "out_sharding": out_sharding,
     }
     spec = _plain_spec(subscripts, operands) if out is None and len(operands) == 2 else None

@@ -12,8 +12,7 @@ import jax
 
 from jax_moye import _compat
 from jax_moye._api.dot_general import dot_general
-
-_logger = logging.getLogger("jax_moye")
+from jax_moye._log import logger, say_once
 
 
 class Interception:
@@ -32,29 +31,88 @@ class Interception:
         return f"<jax_moye.intercept: {self.calls} calls of lax.dot_general taken>"
 
 
-class _Active(threading.local):
-    """The interceptions that this thread is in, the innermost last."""
+class _OfThread:
+    """The interceptions that a thread is in, the innermost last."""
 
     def __init__(self) -> None:
+        self.thread = threading.get_ident()
         self.stack: list[Interception] = []
         self.context: Any = None  # of all of them together: generators may leave them in any order
 
+    def enter(self, interception: Interception) -> None:
+        """In this thread."""
+        with _lock:
+            self.tidy()
+            if not self.stack:
+                _hold_hook()
+                self.context = _intercepting(_generation)
+                self.context.__enter__()
+            self.stack.append(interception)
+
+    def leave(self, interception: Interception) -> None:
+        """In any thread: where it is another one, this one's context is left to tidy."""
+        global _generation
+        with _lock:
+            self.stack.remove(interception)
+            if threading.get_ident() == self.thread:
+                self.tidy()
+            elif not self.stack:
+                _generation += 1  # what the thread traces until then must not be found by a block of its own
+
+    def tidy(self) -> None:
+        """Leaves the context where no interception is left. In this thread: contexts are its own."""
+        with _lock:
+            if self.context is not None and not self.stack:
+                context, self.context = self.context, None
+                context.__exit__(None, None, None)
+                _release_hook()
+
+    def __del__(self) -> None:
+        """The thread ended before its blocks did."""
+        if self.context is not None:
+            _release_hook()
+
+
+class _Active(threading.local):
+    """The interceptions of each thread."""
+
+    def __init__(self) -> None:
+        self.of_thread = _OfThread()
+
 
 _active = _Active()
-_lock = threading.Lock()
-_count = 0  # of the blocks that threads are in: the hook stands while it is not zero
+_lock = threading.RLock()
+_count = 0  # of the threads that are in blocks: the hook stands while it is not zero
 _unhook: Callable[[], None]
 
 # Part of the key of every cache of traced, lowered and compiled programs, and a thread's own. New contexts may not be
 # made while JAX runs in another thread: hence here, at import.
-_intercepting = jax.make_user_context(default_value=False)
+_intercepting = jax.make_user_context(default_value=0)
+_generation = 1  # the value inside; another one after a block was left by another thread than had entered it
+
+
+def _hold_hook() -> None:
+    global _count, _unhook
+    if _count == 0:
+        _unhook = _compat.hook_dot_general(_take)
+    _count += 1
+
+
+def _release_hook() -> None:
+    global _count
+    with _lock:
+        _count -= 1
+        if _count == 0:
+            _unhook()
 
 
 def _take(original: Callable[..., Any], lhs: Any, rhs: Any, params: dict[str, Any]) -> Any:
     """What lax.dot_general does while some thread is in a block."""
-    if not _active.stack:
+    of_thread = _active.of_thread
+    if not of_thread.stack:
+        of_thread.tidy()  # another thread may have left this one's block
         return original(lhs, rhs, **params)
-    for interception in _active.stack:
+    for interception in of_thread.stack:
         interception.calls += 1
     return dot_general(lhs, rhs, **params)
 
@@ -71,12 +129,16 @@ def intercept() -> Iterator[Interception]:
     part of the key of JAX's caches. What was traced inside stays ours when it runs outside, as the second half of
     `jax.vjp` does.
 
-    It says so with one warning in the log "jax_moye", and ends with the block, by an exception too. Blocks nest. Being
-    inside is a matter of the thread that entered: threads it starts are outside, and several may enter at a time. Only
-    the primitive's `bind` is the process's: another package that replaces it must not do so between one thread's
-    entering and the last one's leaving, unless it puts back what it found.
+    The first block of a process says in the log "jax_moye" what it does; each says at its end, at level INFO, how many
+    products it took. It ends by an exception, too. Blocks nest. Being inside is a matter of the thread that entered:
+    threads it starts are outside, and several may enter at a time. Whoever leaves the block, such as another thread
+    that closes a generator, ends it for the thread that entered, whose programs that were jitted inside are JAX's again
+    once it has traced a product or entered a block. Only the primitive's `bind` is the process's: another package that
+    replaces it must not do so between one thread's entering and the last one's leaving, unless it puts back what it
+    found.
 
-    Not for the bodies of Pallas kernels: Pallas knows how to lower JAX's primitive, not ours.
+    Not for the bodies of Pallas kernels: Pallas knows how to lower JAX's primitive, not ours. Products of the sparse
+    arrays of `jax.experimental.sparse` are JAX's, and counted.
 
     Yields:
       The Interception, whose `calls` says how many products were taken.
@@ -90,25 +152,15 @@ def intercept() -> Iterator[Interception]:
       >>> taken.calls
       1
     """
-    global _count, _unhook
-    interception = Interception()
-    _logger.warning("jax_moye.intercept: lax.dot_general is jax_moye.dot_general in this thread until the block ends")
-    with _lock:
-        if _count == 0:
-            _unhook = _compat.hook_dot_general(_take)
-        _count += 1
-    if not _active.stack:
-        _active.context = _intercepting(True)
-        _active.context.__enter__()
-    _active.stack.append(interception)
+    interception, of_thread = Interception(), _active.of_thread
+    say_once(
+        logging.WARNING,
+        "jax_moye.intercept: until the block ends, JAX's products in this thread (@, jnp.matmul, jnp.einsum, layers) "
+        "are jax_moye.dot_general's: our kernels where one is chosen, XLA elsewhere (JAX_MOYE_LOG=info says which)",
+    )
+    of_thread.enter(interception)
     try:
         yield interception
     finally:
-        _active.stack.remove(interception)
-        if not _active.stack:
-            _active.context.__exit__(None, None, None)
-        with _lock:
-            _count -= 1
-            if _count == 0:
-                _unhook()
-        _logger.info("jax_moye.intercept: the block ended; it took %d calls", interception.calls)
+        of_thread.leave(interception)
+        logger.info("jax_moye.intercept: the block ended; it took %d calls", interception.calls)

@@ -104,6 +104,8 @@ def linear(
       (2, 3, 4)
     """
     name = "linear"
+    given = {"x": x, "w": w, "bias": bias, "c": c, "residual": residual}
+    arrays = {key: as_array(name, key, value) for key, value in given.items() if value is not None or key in "xw"}
     options = product_options(
         name,
         precision=precision,
@@ -115,8 +117,6 @@ def linear(
         deterministic=deterministic,
         batch_invariant=batch_invariant,
     )
-    given = {"x": x, "w": w, "bias": bias, "c": c, "residual": residual}
-    arrays = {key: as_array(name, key, value) for key, value in given.items() if value is not None or key in "xw"}
     alpha, beta = _number(name, "alpha", alpha), _number(name, "beta", beta)
     if c is None and beta not in (0, 1):
         raise ValueError(f"{name}: beta is c's factor, {beta}, and there is no c")
@@ -206,6 +206,9 @@ def gated_linear_unit(
       (3, 4)
     """
     name = "gated_linear_unit"
+    arrays = {"x": as_array(name, "x", x), "w_gate": as_array(name, "w_gate", w_gate)}
+    if w_up is not None:
+        arrays["w_up"] = as_array(name, "w_up", w_up)
     options = product_options(
         name,
         precision=precision,
@@ -217,9 +220,6 @@ def gated_linear_unit(
         deterministic=deterministic,
         batch_invariant=batch_invariant,
     )
-    arrays = {"x": as_array(name, "x", x), "w_gate": as_array(name, "w_gate", w_gate)}
-    if w_up is not None:
-        arrays["w_up"] = as_array(name, "w_up", w_up)
     _check_shapes(name, arrays)
     return _gated_linear_unit(
         *arrays.values(), activation=canonical_activation(name, activation, sigmoid=True), options=options

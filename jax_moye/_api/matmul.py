@@ -65,12 +65,13 @@ def matmul(
       (..., M, N); without M where a is 1-D, without N where b is 1-D.
 
     Raises:
-      TypeError: a or b is not an array, or an option has the wrong type. Where `jnp.matmul` raises one for shapes that
-        do not fit, the error is both.
-      ValueError: the shapes do not fit, an option has an unknown value or contradicts another one, or the config cannot
-        compute this.
-      NotImplementedError: implementation="moye", and no kernel computes this; the message says what is served. Also
-        where a contract is asked for that XLA would break, and where interpret is asked for in a program for a GPU.
+      TypeError: a or b is not an array, the contracted dimensions differ, or an option has the wrong type; as
+        `jnp.matmul`, whose order of errors it is.
+      ValueError: the shapes do not fit otherwise, an option has an unknown value or contradicts another one, or the
+        config cannot compute this.
+      NotImplementedError: implementation="moye", and no kernel computes this, or none runs there; the message says
+        why. Also where a contract is asked for that XLA would break, and where interpret is asked for in a program for
+        a GPU.
 
     Example:
       >>> import jax.numpy as jnp
@@ -79,6 +80,9 @@ def matmul(
       >>> jax_moye.matmul(a, a.T, interpret=True).shape
       (3, 3)
     """
+    lhs, rhs = as_array("matmul", "a", a, numbers=True), as_array("matmul", "b", b, numbers=True)
+    if not lhs.shape or not rhs.shape:
+        raise ValueError(f"{_given(lhs.shape, rhs.shape)}: both need at least one dimension")
     options = product_options(
         "matmul",
         precision=precision,
@@ -90,9 +94,7 @@ def matmul(
         deterministic=deterministic,
         batch_invariant=batch_invariant,
     )
-    a = as_array("matmul", "a", a, of_numbers=_ShapeError)
-    b = as_array("matmul", "b", b, of_numbers=_ShapeError)
-    return _matmul(a, b, options=options)
+    return _matmul(lhs, rhs, options=options)
 
 
 @jitted_where_eager("options")
@@ -110,8 +112,8 @@ def _matmul(a: Any, b: Any, *, options: ProductOptions) -> jax.Array:
     return product if out_dtype is None else lax.convert_element_type(product, out_dtype)  # no weak type then
 
 
-class _ShapeError(TypeError, ValueError):
-    """What jnp.matmul says with a TypeError here and a ValueError there; a ValueError for us."""
+def _given(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> str:
+    return f"matmul: a has shape {a_shape} and b has shape {b_shape}"
 
 
 @functools.lru_cache(maxsize=4096)
@@ -119,15 +121,14 @@ def _contraction(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> tuple[tu
     """The dimensions of size 1 to drop from a and from b, since they broadcast, and the specification of the rest.
 
     Raises:
-      ValueError: the shapes do not fit.
+      TypeError: the contracted dimensions differ.
+      ValueError: the others do not broadcast.
     """
-    given = f"matmul: a has shape {a_shape} and b has shape {b_shape}"
-    if not a_shape or not b_shape:
-        raise ValueError(f"{given}: both need at least one dimension")
+    given = _given(a_shape, b_shape)
     b_contracted = b_shape[0] if len(b_shape) == 1 else b_shape[-2]
     if a_shape[-1] != b_contracted:
         which = "last" if len(b_shape) == 1 else "last but one"
-        raise _ShapeError(
+        raise TypeError(
             f"{given}: the last dimension of a and the {which} of b differ, {a_shape[-1]} != {b_contracted}"
         )
 

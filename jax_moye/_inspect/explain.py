@@ -30,7 +30,7 @@ from jax_moye._inspect.products import Product, products_of
 from jax_moye._inspect.render import Page, page_html, page_rich, page_text
 from jax_moye._kernels import ffi
 from jax_moye._kernels.devices import Device, find_device
-from jax_moye._kernels.dtypes import OPERAND_NAMES
+from jax_moye._kernels.dtypes import named_dtype
 from jax_moye._kernels.target import ASSUMED, is_assumed
 from jax_moye._selection import cost
 from jax_moye._selection.capability import LoweringTarget
@@ -243,8 +243,8 @@ def _as_struct(name: str, x: Any, dtype: Any) -> jax.ShapeDtypeStruct:
       TypeError: it is neither a shape nor an array, or the dtype is missing or said twice.
     """
     if hasattr(x, "shape") and hasattr(x, "dtype"):
-        if dtype is not None and jnp.dtype(dtype) != x.dtype:
-            raise TypeError(f"explain: dtype is {jnp.dtype(dtype)}, and {name} has one, {x.dtype}")
+        if dtype is not None and jnp.dtype(named_dtype(dtype)) != x.dtype:
+            raise TypeError(f"explain: dtype is {named_dtype(dtype)}, and {name} has one, {x.dtype}")
         return jax.ShapeDtypeStruct(x.shape, x.dtype)
     if not isinstance(x, (tuple, list)) or not all(isinstance(size, (int, np.integer)) for size in x):
         raise TypeError(f"explain: {name} is a shape or has one and a dtype, not {x!r}")
@@ -252,9 +252,7 @@ def _as_struct(name: str, x: Any, dtype: Any) -> jax.ShapeDtypeStruct:
         raise ValueError(f"explain: {name} has the shape {tuple(x)}, and no size is negative")
     if dtype is None:
         raise TypeError(f"explain: {name} is the shape {tuple(x)}, and no dtype is given")
-    return jax.ShapeDtypeStruct(
-        tuple(map(int, x)), jnp.dtype(OPERAND_NAMES.get(dtype, dtype) if isinstance(dtype, str) else dtype)
-    )
+    return jax.ShapeDtypeStruct(tuple(map(int, x)), jnp.dtype(named_dtype(dtype)))
 
 
 def explain_function(fun: Callable[..., Any], args: Sequence[Any], device: Device) -> Explanation:

@@ -6,10 +6,11 @@ memory, multiplied as TF32; "s32" is a result alone.
 
 from __future__ import annotations
 
+import difflib
 import functools
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -61,6 +62,29 @@ USUAL_ACCUMULATOR: Mapping[str, str] = MappingProxyType(
 OPERAND_NAMES: Mapping[str, str] = MappingProxyType(
     {name: dtype.jax_name for name, dtype in DTYPES.items() if name not in ("tf32", "s32")}
 )
+
+
+# Names that JAX has beside those of the table, for suggestions.
+_OTHER_NAMES = ("bool", "int4", "int16", "int64", "uint8", "uint16", "uint32", "uint64", "complex64", "complex128")
+
+
+def named_dtype(dtype: Any) -> Any:
+    """A dtype that is given by name, such as "bfloat16" or the table's "bf16", as NumPy's; anything else as it is.
+
+    Raises:
+      TypeError: no dtype has this name; the message suggests those that are near.
+    """
+    if not isinstance(dtype, str):
+        return dtype
+    if dtype in JAX_NAMES and dtype != "tf32":  # of arrays: TF32 is a precision
+        return numpy_dtype(dtype)
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        names = (*SHORT_NAMES, *_OTHER_NAMES, *SHORT_NAMES.values())
+        near = difflib.get_close_matches(dtype.lower(), names, n=3, cutoff=0.5)
+        hint = f"close names are {', '.join(near)}" if near else f"names are {', '.join(names)}"
+        raise TypeError(f"no dtype is named {dtype!r}; {hint}") from None
 
 
 @functools.cache

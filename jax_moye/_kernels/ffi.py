@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import logging
 import threading
 from collections.abc import Sequence
 from types import ModuleType
@@ -12,6 +11,7 @@ from types import ModuleType
 import jax
 
 from jax_moye import _compat
+from jax_moye._log import logger
 
 TARGET = "jax_moye_gemm_v1"  # of both platforms; a change of the attributes gets a new name, so that old exports load
 FUSED_TARGET = "jax_moye_fused_gemm_v1"  # likewise; ffi/handlers.h says what it computes
@@ -19,7 +19,6 @@ MARK_TARGET = "jax_moye_mark_v1"  # CUDA's alone, of no user's program
 
 _lock = threading.Lock()
 _registered: set[str] = set()
-_logger = logging.getLogger("jax_moye")
 
 
 @functools.cache
@@ -96,4 +95,4 @@ def register_cuda() -> None:
     try:
         register("cuda")
     except ImportError as error:  # e.g. a module of another build
-        _logger.warning("jax_moye: the CUDA kernels cannot be loaded: %s", error)
+        logger.warning("jax_moye: the CUDA kernels cannot be loaded: %s", error)

@@ -66,7 +66,7 @@ def cuda_arch() -> int:
     arch = _compat.cuda_arch()
     if arch is not None:
         return arch
-    value = os.environ.get(VARIABLE, str(DEFAULT_ARCH))
+    value = os.environ.get(VARIABLE) or str(DEFAULT_ARCH)  # set to nothing is not set
     if not value.isdecimal() or int(value) < 10:
         raise ValueError(f"{VARIABLE} is an architecture such as 90, not {value!r}")
     return int(value)

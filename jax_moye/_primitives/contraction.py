@@ -27,6 +27,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_moye import _compat
 from jax_moye._kernels import ffi
+from jax_moye._log import say_once
 from jax_moye._primitives import sharding
 from jax_moye._primitives.autotune import measure_if_new
 from jax_moye._primitives.custom_call import run_kernel
@@ -36,8 +37,6 @@ from jax_moye._selection.capability import LoweringTarget, served
 from jax_moye._selection.decide import Decision, decide, left_to_xla
 from jax_moye._selection.problem import NotServedError, labels, parse_spec
 from jax_moye._selection.request import Operands, Request, describe, label_sizes
-
-_logger = logging.getLogger("jax_moye")
 
 # --------------------------------------------------------------------------------------------------- the primitive
 
@@ -88,6 +87,7 @@ def contract(
     if not jnp.issubdtype(out_dtype, jnp.inexact) and not beta.is_integer():
         raise ValueError(f"contract: beta is an integer where the result is {out_dtype}, not {beta}")
     operands = [lhs, rhs] if beta == 0 else [lhs, rhs, lax.convert_element_type(c, out_dtype)]
+    _compat.give_sparse_rule(contract_p, _with_sparse)  # whoever has sparse operands has imported them by now
     return contract_p.bind(
         *_compat.match_varying(*operands),
         spec=spec,
@@ -239,6 +239,20 @@ def _batch(axis_data, operands, dims, *, spec, beta, out_sharding, **params):
 
 
 batching.fancy_primitive_batchers[contract_p] = _batch
+_compat.check_for_nan(contract_p)
+
+
+def _with_sparse(*operands, **params):
+    """A contraction of JAX's sparse arrays: JAX's, as lax.dot_general of them is."""
+    asked_for = {
+        name: params.pop(name) for name in ("config", "implementation", "deterministic", "batch_invariant", "interpret")
+    }
+    contracts = [f"{name}={value!r}" for name, value in asked_for.items() if value and name != "interpret"]
+    if contracts and asked_for["implementation"] != "xla":
+        raise NotImplementedError(f"{', '.join(contracts)}: no kernel of ours multiplies sparse operands")
+    del params["autotune"]
+    return reference(*operands, **params)
+
 
 # ------------------------------------------------------------------------------------------------------- lowering
 
@@ -254,12 +268,6 @@ def _local_abstract_eval(lhs, rhs, *c, request, permutations):
     return _compat.local_aval([sizes[label] for label in parse_spec(request.spec).out], request.out_dtype)
 
 
-@functools.lru_cache(maxsize=4096)
-def log_once(message: str) -> None:
-    """Once in a process: every program says anew why XLA computes the same product."""
-    _logger.info("%s", message)
-
-
 def heed(decision: Decision, operands: Operands) -> None:
     """Says once in the log why XLA computes a product.
 
@@ -271,9 +279,10 @@ def heed(decision: Decision, operands: Operands) -> None:
     if decision.cause == "config":
         raise ValueError(decision.reason)
     if decision.kind == "error":
-        raise NotImplementedError(decision.error(what) + (f".\n{served()}" if decision.contract else ""))
+        of_dtypes = decision.contract is not None and decision.cause == "capability"
+        raise NotImplementedError(decision.error(what) + (f".\n{served()}" if of_dtypes else ""))
     if decision.kind == "xla" and decision.cause != "caller":
-        log_once(f"XLA computes {what}: {decision.reason}")
+        say_once(logging.INFO, f"XLA computes {what}: {decision.reason}")
 
 
 def decided_product(decision: Decision, request: Request, permutations: Permutations, platform: str, out_shape: Any):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_moye import _compat
 from jax_moye._kernels import ffi
+from jax_moye._log import say_once
 from jax_moye._primitives import contraction
 from jax_moye._primitives.autotune import measure_if_new
 from jax_moye._primitives.contraction import contract, contract_p
@@ -200,6 +202,31 @@ def _jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, **param
 ad.primitive_jvps[fused_p] = _jvp
 
 
+def _transpose(cotangents, *operands, spec, epilogue, preactivation, out_dtype, **params):
+    """That of the contraction and of what is done to it, one by one: without an activation they are linear."""
+    is_linear = [ad.is_undefined_primal(x) for x in operands]
+    if epilogue.activation != "none":
+        raise NotImplementedError(f"jax.linear_transpose: activation {epilogue.activation!r} is not linear")
+
+    def fun(*missing):
+        given = iter(missing)
+        x, w, *rest = (next(given) if of_fun else value for of_fun, value in zip(is_linear, operands, strict=True))
+        # As in _jvp: a wider w is left as it is, so that its cotangent is written in its own dtype, unrounded.
+        w = w if is_linear[1] else w.astype(x.dtype)
+        dtype = out_dtype if epilogue.is_nothing else compute_dtype(x.dtype, out_dtype)
+        product = contract(spec, x, w, out_dtype=dtype, **params)
+        finish = {"spec": spec, "epilogue": epilogue, "preactivation": preactivation, "out_dtype": jnp.dtype(out_dtype)}
+        return _finish(product, *rest, **finish)
+
+    missing = [x.aval for x in operands if ad.is_undefined_primal(x)]
+    found = iter(jax.linear_transpose(fun, *missing)([ad.instantiate_zeros(x) for x in cotangents]))
+    return [next(found) if of_fun else None for of_fun in is_linear]
+
+
+ad.primitive_transposes[fused_p] = _transpose
+_compat.check_for_nan(fused_p)
+
+
 def _batch(axis_data, operands, dims, *, spec, epilogue, preactivation, out_dtype, out_sharding, **params):
     finish = {"preactivation": preactivation, "out_dtype": out_dtype}
     params |= {"out_dtype": out_dtype}
@@ -304,7 +331,7 @@ def _lower_local(platform, ctx, *values, request: Request, preactivation: bool, 
     call = decision.call
     if decision.kind == "kernel" and call is not None and call.epilogue is not None:
         ffi.register(platform)
-        fun = functools.partial(
+        run = functools.partial(
             run_kernel,
             call=call,
             request=request,
@@ -312,11 +339,16 @@ def _lower_local(platform, ctx, *values, request: Request, preactivation: bool, 
             out_shape=out_shape,
             preactivation=preactivation,
         )
-        return mlir.lower_fun(fun, multiple_results=True)(ctx, *values)
+
+        # Before the conversion to what the kernel multiplies, which may be wider than x: float64 for such a result.
+        def rounded(x, w, *operands):
+            return run(x, w.astype(x.dtype), *operands)
+
+        return mlir.lower_fun(rounded, multiple_results=True)(ctx, *values)
 
     if decision.epilogue_reason is not None:
         what = describe(request, operands)
-        contraction.log_once(f"the epilogue of {what} is not its kernel's: {decision.epilogue_reason}")
+        say_once(logging.INFO, f"the epilogue of {what} is not its kernel's: {decision.epilogue_reason}")
     if decision.kind != "xla" or decision.request.epilogue is None:  # else all is XLA's for the reason above
         contraction.heed(decision, operands)
     alone = decision.request.without_epilogue(x_aval.dtype)

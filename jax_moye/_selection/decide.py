@@ -126,6 +126,8 @@ class Decision(NamedTuple):
         """
         if self.contract is None:
             return self.reason or ""
+        if self.contract.startswith("implementation=") and self.cause == "place":  # whatever the product is
+            return f"{self.reason}: {' for '.join(filter(None, [self.contract, what]))}"
         if self.contract.startswith("implementation="):
             return ": ".join(filter(None, [self.contract, what, self.reason]))
         return f"{self.contract}, and no kernel of ours computes {what or 'it'}: {self.reason}"

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jax_moye._api.linear import linear
 from jax_moye._api.types import Activation
+from jax_moye._log import logger
 
 Model = TypeVar("Model")
 
@@ -86,6 +87,9 @@ def use(model: Model) -> Model:
     Returns:
       The pytree with its layers exchanged.
 
+    Raises:
+      TypeError: there is no equinox.Module in it.
+
     Example:
       >>> import equinox as eqx
       >>> import jax
@@ -99,4 +103,8 @@ def use(model: Model) -> Model:
     def is_layer(x: Any) -> bool:
         return type(x) is eqx.nn.Linear
 
+    if not any(isinstance(x, eqx.Module) for x in jax.tree.leaves(model, is_leaf=lambda x: isinstance(x, eqx.Module))):
+        raise TypeError(f"use: the model is a pytree with modules of Equinox in it, not {model!r}")
+    if not any(map(is_layer, jax.tree.leaves(model, is_leaf=is_layer))):
+        logger.warning("jax_moye.contrib.equinox.use: no equinox.nn.Linear in %s", type(model).__name__)
     return jax.tree.map(lambda x: from_linear(x) if is_layer(x) else x, model, is_leaf=is_layer)

@@ -1,5 +1,7 @@
 """The touch points with JAX that depend on its version: each says what it says, on whichever JAX is installed."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,3 +114,33 @@ def test_a_process_alone_shares_nothing():
     assert {"client", "process_id", "num_processes"} <= {*dir(distributed.global_state)}
     assert distributed.global_state.client is None
     assert _compat.key_value_store() is None
+
+
+def test_checkify_has_rules_where_they_were():
+    from jax._src import checkify
+
+    assert lax.dot_general_p in checkify.error_checks
+    probe_p = jax.extend.core.Primitive("probe")
+    _compat.check_for_nan(probe_p)
+    try:
+        assert checkify.error_checks[probe_p].func is checkify.nan_error_check
+    finally:
+        del checkify.error_checks[probe_p]
+
+
+def test_a_sparse_rule_waits_for_the_package(monkeypatch):
+    transform = pytest.importorskip("jax.experimental.sparse.transform")
+    probe_p = jax.extend.core.Primitive("probe")
+    probe_p.def_abstract_eval(lambda x, y, scale: x)
+    with monkeypatch.context() as without:
+        without.delitem(sys.modules, "jax.experimental.sparse.transform")
+        _compat.give_sparse_rule(probe_p, None)
+    assert probe_p not in transform.sparse_rules_bcoo
+    _compat.give_sparse_rule(probe_p, lambda x, y, scale: scale * (x @ y))
+    try:
+        assert transform.sparse_rules_bcoo[probe_p] is transform.sparse_rules_bcsr[probe_p]
+        dense = jnp.asarray([[0.0, 2.0], [3.0, 0.0]])
+        fun = transform.sparsify(lambda x, y: probe_p.bind(x, y, scale=5.0))
+        np.testing.assert_array_equal(fun(transform.BCOO.fromdense(dense), dense), 5 * np.array(dense @ dense))
+    finally:
+        del transform.sparse_rules_bcoo[probe_p], transform.sparse_rules_bcsr[probe_p]

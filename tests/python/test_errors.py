@@ -1,6 +1,7 @@
 """Bad input: a clear error of the right class, or XLA's answer; never a crash or a wrong number."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +25,6 @@ A16 = "sm80_multistage_bf16_64x64x64_s3_a16"
     [
         ((), (3,), r"shape \(\) .* at least one dimension"),
         ((3,), (), "at least one dimension"),
-        ((3, 4), (5, 6), r"\(3, 4\) and b has shape \(5, 6\): .* 4 != 5"),
-        ((3,), (4,), "3 != 4"),
-        ((3, 4), (3,), "4 != 3"),
         ((2, 3, 4), (3, 4, 5), "leading dimensions 2 and 3 neither agree nor broadcast"),
         ((2, 1, 3, 4), (3, 7, 4, 5), "leading dimensions 2 and 3"),
         ((0, 3, 4), (2, 4, 5), "leading dimensions 0 and 2"),
@@ -38,7 +36,59 @@ def test_shapes_that_do_not_fit(a_shape, b_shape, message):
             fun(jnp.zeros(a_shape), jnp.zeros(b_shape))
 
 
-@pytest.mark.parametrize("a", [[[1.0, 2.0]], 3.0, None, "ab", (A, A), {"a": A}], ids=repr)
+@pytest.mark.parametrize(
+    ("a_shape", "b_shape", "message"),
+    [
+        ((3, 4), (5, 6), r"\(3, 4\) and b has shape \(5, 6\): .* 4 != 5"),
+        ((3,), (4,), "3 != 4"),
+        ((3, 4), (3,), "4 != 3"),
+    ],
+)
+def test_contracted_dimensions_that_differ(a_shape, b_shape, message):
+    """A TypeError, as jnp.matmul's, and no class of our own."""
+    for fun in (jax_moye.matmul, jax.jit(interpreted), jax.grad(lambda a, b: interpreted(a, b).sum())):
+        with pytest.raises(TypeError, match=message) as error:
+            fun(jnp.zeros(a_shape), jnp.zeros(b_shape))
+        assert error.type is TypeError
+    with pytest.raises(TypeError):
+        jnp.matmul(jnp.zeros(a_shape), jnp.zeros(b_shape))
+
+
+def test_numbers_have_no_dimension():
+    for operands in ((3.0, B), (A, True), (2, 3j)):
+        for fun in (jax_moye.matmul, jnp.matmul):
+            with pytest.raises(ValueError, match="at least"):
+                fun(*operands)
+
+
+BAD = {
+    "a": ["ab", None, 3.0, [[1.0] * 4] * 3, np.ones(()), np.ones((3, 7)), np.ones((2, 3, 4))],
+    "b": [None, np.ones((5, 5)), np.ones((3, 4, 5))],
+    "precision": ["sharp", 7, ("high",), ["high", "high"]],
+    "preferred_element_type": ["float33", 7],
+    "out_sharding": ["x", jax.sharding.PartitionSpec("x")],
+}
+
+
+@pytest.mark.parametrize("names", [*itertools.combinations(BAD, 1), *itertools.combinations(BAD, 2)], ids="-".join)
+def test_of_two_bad_arguments_the_error_is_about_the_one_that_jax_means(names):
+    """By its class. A list is no precision of jnp.matmul whatever else is wrong: it cannot be a key of jit's cache."""
+    for values in itertools.product(*(BAD[name] for name in names)):
+        changes = dict(zip(names, values, strict=True))
+        if len(names) == 2 and ["high", "high"] in [value for value in values if type(value) is list]:
+            continue
+        a, b = changes.pop("a", A), changes.pop("b", B)
+        errors = []
+        for fun in (jnp.matmul, jax_moye.matmul):
+            try:
+                fun(a, b, **changes)
+            except (TypeError, ValueError) as error:
+                errors.append(type(error))
+        if errors:
+            assert errors == errors[:1] * 2, (names, values)
+
+
+@pytest.mark.parametrize("a", [[[1.0, 2.0]], None, "ab", (A, A), {"a": A}], ids=repr)
 def test_what_is_no_array(a):
     with pytest.raises(TypeError, match="a is an array, not"):
         jax_moye.matmul(a, B)
@@ -70,7 +120,8 @@ def test_dtypes_jax_does_not_have():
         ("precision", "sharp", ValueError, "precision is None, .* not 'sharp'"),
         ("precision", 7, ValueError, "not 7"),
         ("precision", ("high",), ValueError, "precision"),
-        ("preferred_element_type", "float33", TypeError, "float33"),
+        ("precision", ["high", "high"], ValueError, r"precision is None, .* not \['high', 'high'\]"),
+        ("preferred_element_type", "float33", TypeError, "no dtype is named 'float33'; close names are float32"),
         ("out_sharding", "x", TypeError, "out_sharding is None, a jax.P or a jax.NamedSharding, not 'x'"),
         ("out_sharding", jax.sharding.PartitionSpec("x"), ValueError, "needs a mesh"),
     ],
@@ -125,6 +176,22 @@ def test_precision_no_kernel_has():
 def test_moye_on_a_cpu_without_the_emulator():
     with pytest.raises(NotImplementedError, match="for cpu, where our kernels run only with interpret=True"):
         jax_moye.matmul(A, B, implementation="moye")
+
+
+@pytest.mark.parametrize("fun", [jax_moye.matmul, jax_moye.linear, functools.partial(jax_moye.einsum, "mk,kn")])
+def test_a_refusal_is_one_short_message(fun):
+    """The platform first, no list of what is served elsewhere, and no chain of tracebacks behind the caller's line."""
+    with pytest.raises(NotImplementedError) as error:
+        fun(A, B, implementation="moye")
+    message = str(error.value)
+    assert message.startswith("the program is for cpu")
+    assert "\n" not in message
+    assert len(message) < 250
+    assert error.value.__cause__ is None
+    assert error.value.__suppress_context__
+    frames = [str(frame.path) for frame in error.traceback]
+    assert len(frames) < 6
+    assert not any("_primitives" in frame for frame in frames)
 
 
 def test_a_config_that_cannot_serve_says_why():

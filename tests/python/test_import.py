@@ -146,15 +146,19 @@ def test_layout_and_its_pictures_are_imported_when_used():
     )
 
 
-# The one private import: what the processes of a program share has no public name. tests/python/test_compat.py and
-# tests/python/_primitives/test_autotune.py (two processes) fail when it goes.
-PRIVATE = "from jax._src import distributed"
+# The private imports: what the processes of a program share, and which rules checkify has, have no public names.
+# tests/python/test_compat.py fails when one goes; so do _primitives/test_autotune.py (two processes) and
+# _primitives/test_transforms.py.
+PRIVATE = ("from jax._src import checkify", "from jax._src import distributed")
 
 
 def test_private_parts_of_jax_are_not_used():
-    assert (PACKAGE / "_compat.py").read_text().count(PRIVATE) == 1
+    for private in PRIVATE:
+        assert (PACKAGE / "_compat.py").read_text().count(private) == 1
     for path in PACKAGE.rglob("*.py"):
-        text = path.read_text().replace(PRIVATE, "") if path.name == "_compat.py" else path.read_text()
+        text = path.read_text()
+        for private in PRIVATE if path.name == "_compat.py" else ():
+            text = text.replace(private, "")
         assert not re.search(r"^\s*(from|import) jax\._src|jax\._src\.", text, re.MULTILINE), path
         for private in re.findall(r"\b(?:jax|lax|mlir|ad|batching|xla|ffi)\._(?!_)\w+", text):
             raise AssertionError(f"{path}: {private}")

@@ -1,7 +1,10 @@
 """`with jax_moye.intercept()`: what is taken, that it ends, and what JAX's caches make of it."""
 
+import contextlib
 import functools
+import gc
 import logging
+import queue
 import threading
 
 import jax
@@ -9,10 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import sparse
 from jax.extend.core.primitives import dot_general_p
 from python.support import integers, kernel_calls
 
 import jax_moye
+from jax_moye._log import say_once
 
 emulated = functools.partial(jax_moye.options, implementation="moye", interpret=True)
 # Bound before any interception, as a library's default argument is.
@@ -240,11 +245,124 @@ def test_threads(xw):
     assert "bind" not in vars(dot_general_p)
 
 
-def test_it_says_so(caplog):
-    with caplog.at_level(logging.INFO, logger="jax_moye"):
+@contextlib.contextmanager
+def another_thread():
+    """A thread that calls what it is given until the block ends."""
+    calls, results = queue.Queue(), queue.Queue()
+
+    def work():
+        while (call := calls.get()) is not None:
+            try:
+                results.put((call(), None))
+            except BaseException as error:
+                results.put((None, error))
+
+    def there(call):
+        calls.put(call)
+        result, error = results.get(timeout=60)
+        if error is not None:
+            raise error
+        return result
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield there
+    finally:
+        calls.put(None)
+        thread.join()
+
+
+@pytest.mark.parametrize("how", ["exit", "close"])
+def test_another_thread_may_leave_the_block(xw, how):
+    """The block ends for the thread that entered it, and leaves nothing behind."""
+
+    def hold():
         with jax_moye.intercept():
-            pass
-        (start, end) = [record for record in caplog.records if "intercept" in record.message]
+            yield
+
+    @jax.jit
+    def fun(x, w):
+        return lax.dot(5 * x, w)
+
+    inside = lambda: ours(lambda x, w: lax.dot(x, 6 * w), *xw)  # noqa: E731
+    with another_thread() as there:
+        block = jax_moye.intercept() if how == "exit" else hold()
+        there(block.__enter__ if how == "exit" else lambda: next(block))
+        assert there(inside) == 1
+        there(lambda: fun(*xw))
+        if how == "exit":
+            block.__exit__(None, None, None)  # here
+        else:
+            block.close()
+        assert inside() == 0
+        assert there(inside) == 0
+        assert there(lambda: ours(fun, *xw)) == 0
+        assert "bind" not in vars(dot_general_p)
+        with jax_moye.intercept():
+            assert inside() == 1
+            assert there(inside) == 0
+        there(intercepted := jax_moye.intercept().__enter__)
+        assert there(inside) == 1  # nor is found what the thread traced when its block had ended
+        there(lambda: intercepted.__self__.__exit__(None, None, None))
+        assert there(inside) == 0
+    assert "bind" not in vars(dot_general_p)
+
+
+def test_a_thread_may_end_before_its_block(xw):
+    blocks = []
+
+    def enter():
+        blocks.append(jax_moye.intercept())
+        blocks[0].__enter__()
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    blocks.pop().__exit__(None, None, None)
+    gc.collect()
+    assert "bind" not in vars(dot_general_p)
+    assert ours(jnp.matmul, *xw) == 0
+
+
+def test_a_block_of_two_threads_ends_once(xw):
+    """The inner one of two is left elsewhere: the outer one goes on."""
+    with another_thread() as there:
+        outer, inner = jax_moye.intercept(), jax_moye.intercept()
+        there(outer.__enter__)
+        there(inner.__enter__)
+        inner.__exit__(None, None, None)
+        assert there(lambda: ours(lambda x, w: lax.dot(x, 7 * w), *xw)) == 1
+        there(lambda: outer.__exit__(None, None, None))
+        assert there(lambda: ours(lambda x, w: lax.dot(x, 7 * w), *xw)) == 0
+    assert "bind" not in vars(dot_general_p)
+
+
+@pytest.mark.parametrize("jit", [lambda fun: fun, jax.jit], ids=["eager", "jit"])
+def test_sparse_operands_are_left_to_jax(xw, jit):
+    x, w = xw
+    for kind in (sparse.BCOO, sparse.BCSR)[: 2 if jit is not jax.jit else 1]:  # JAX has no jit of the other
+        stored = kind.fromdense(x)
+        product = jit(lambda a, b: a @ b)
+        expected = np.asarray(x) @ np.asarray(w)
+        with jax_moye.intercept():
+            np.testing.assert_array_equal(product(stored, w), expected)
+            np.testing.assert_array_equal(sparse.sparsify(jit(jnp.matmul))(stored, w), expected)
+            assert ours(jnp.matmul, *xw) == 1
+        np.testing.assert_array_equal(product(stored, w), expected)
+    np.testing.assert_array_equal(sparse.sparsify(jax_moye.matmul)(sparse.BCOO.fromdense(x), w), expected)
+    with pytest.raises(NotImplementedError, match="implementation='moye': no kernel of ours multiplies sparse"):
+        sparse.sparsify(functools.partial(jax_moye.matmul, implementation="moye"))(sparse.BCOO.fromdense(x), w)
+
+
+def test_it_says_once_what_it_does(caplog):
+    say_once.cache_clear()
+    with caplog.at_level(logging.INFO, logger="jax_moye"):
+        for _ in range(2):
+            with jax_moye.intercept():
+                pass
+        (start, *ends) = [record for record in caplog.records if "intercept" in record.message]
     assert start.levelno == logging.WARNING
-    assert "lax.dot_general is jax_moye.dot_general in this thread" in start.message
-    assert "took 0 calls" in end.message
+    assert "JAX's products in this thread" in start.message
+    assert "are jax_moye.dot_general's" in start.message
+    assert [(end.levelno, "took 0 calls" in end.message) for end in ends] == [(logging.INFO, True)] * 2

@@ -821,3 +821,52 @@ def test_the_code_of_the_documentation_runs():
     page = pathlib.Path(__file__).resolve().parents[3] / "docs" / "epilogues.md"
     (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     exec(compile(code, page.name, "exec"), {})
+
+
+# ------------------------------------------------------------------------------------------------- linear_transpose
+
+
+@pytest.mark.parametrize("interpret", [True, False])
+def test_linear_transpose(rng, interpret):
+    """Without an activation it is linear in x, in w, and in all that is added together."""
+    x, w, c, dy = (jnp.asarray(rng.integers(-2, 3, shape), jnp.float32) for shape in ((3, 4), (4, 5), (3, 5), (3, 5)))
+    fun = functools.partial(jax_moye.linear, alpha=2.0, interpret=interpret)
+    (dx,) = jax.linear_transpose(lambda x: fun(x, w), x)(dy)
+    np.testing.assert_array_equal(dx, 2 * dy @ w.T)
+    (dw,) = jax.linear_transpose(lambda w: fun(x, w), w)(dy)
+    np.testing.assert_array_equal(dw, 2 * x.T @ dy)
+
+    def of_all(x, bias, c, residual):
+        return fun(x, w, bias, c=c, beta=3.0, residual=residual)
+
+    dx, dbias, dc, dresidual = jax.linear_transpose(of_all, x, c[0], c, c)(dy)
+    np.testing.assert_array_equal(dx, 2 * dy @ w.T)
+    np.testing.assert_array_equal(dbias, dy.sum(0))
+    np.testing.assert_array_equal(dc, 3 * dy)
+    np.testing.assert_array_equal(dresidual, dy)
+    with pytest.raises(NotImplementedError, match="activation 'relu' is not linear"):
+        jax.linear_transpose(lambda x: fun(x, w, activation="relu"), x)(dy)
+
+
+def test_linear_transpose_keeps_the_dtypes(rng):
+    """As the derivative: w's cotangent is w's dtype, and is not rounded to x's before."""
+    x, w = jnp.full((300, 4), 1.0, jnp.bfloat16), jnp.ones((4, 5), jnp.float32)
+    dy = jnp.ones((300, 5), jnp.bfloat16)
+    (dx,) = jax.linear_transpose(lambda x: jax_moye.linear(x, w), x)(dy)
+    assert dx.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(dx, np.full((300, 4), 5.0))
+    (dw,) = jax.linear_transpose(lambda w: jax_moye.linear(x[:257], w), w)(dy[:257])
+    assert dw.dtype == jnp.float32
+    np.testing.assert_array_equal(dw, np.full((4, 5), 257.0))  # 256 in bfloat16
+
+
+@pytest.mark.parametrize("interpret", [True, False])
+def test_a_wider_w_is_rounded_to_x_before_the_kernel_widens_it(interpret):
+    """A kernel of float64 serves a result of float64: w is float16's value there all the same."""
+    with jax.enable_x64(True):
+        x, w = jnp.ones((2, 3), jnp.float16), jnp.full((3, 2), 1 + 2.0**-20, jnp.float32)
+        residual = jnp.zeros((2, 2), jnp.float16)
+        fun = functools.partial(jax_moye.linear, preferred_element_type=jnp.float64, interpret=interpret)
+        y = fun(x, w, residual=residual)
+        assert y.dtype == jnp.float64
+        np.testing.assert_array_equal(y, np.full((2, 2), 3.0))

@@ -1,5 +1,7 @@
 """The one table of dtypes: its names are JAX's, its sizes NumPy's, and every config is about dtypes of it."""
 
+import re
+
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 import jax_moye
 from jax_moye._kernels import dtypes
-from jax_moye._kernels.dtypes import DTYPES, numpy_dtype
+from jax_moye._kernels.dtypes import DTYPES, named_dtype, numpy_dtype
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -40,3 +42,27 @@ def test_the_configs_dtypes_are_in_the_table():
 def test_the_table_does_not_change():
     with pytest.raises(TypeError):
         dtypes.JAX_NAMES["bf16"] = "float32"
+
+
+def test_names_of_users():
+    """Those of the command line and JAX's; NumPy has an "f16" of 16 bytes, and an "f8" of 8."""
+    for name, jax_name in dtypes.OPERAND_NAMES.items():
+        assert named_dtype(name) == named_dtype(jax_name) == jnp.dtype(jax_name)
+    assert named_dtype("s32") == np.int32
+    assert named_dtype("f8") == named_dtype("float") == np.float64
+    for other in (None, jnp.bfloat16, np.dtype("int8"), float, 7):
+        assert named_dtype(other) is other
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("bfloat61", "no dtype is named 'bfloat61'; close names are bfloat16"),
+        ("BF-16", "close names are bf16"),
+        ("tf32", "no dtype is named 'tf32'; close names are f32"),
+        ("zzz", "names are bfloat16, float16"),
+    ],
+)
+def test_names_that_are_none(name, message):
+    with pytest.raises(TypeError, match=re.escape(message)):
+        named_dtype(name)

@@ -59,7 +59,9 @@ def test_the_block_comes_before_the_environment(monkeypatch):
     assert target.cuda_arch() == 89
     with jax_moye.cuda_target(80):
         assert target.cuda_arch() == 80
-    for wrong in ("9", "sm_90", ""):
+    monkeypatch.setenv(target.VARIABLE, "")  # as good as not set, as in `JAX_MOYE_CUDA_ARCH= python ...`
+    assert target.cuda_arch() == target.DEFAULT_ARCH
+    for wrong in ("9", "sm_90", " "):
         monkeypatch.setenv(target.VARIABLE, wrong)
         with pytest.raises(ValueError, match=f"{target.VARIABLE} is an architecture such as 90, not {wrong!r}"):
             target.cuda_arch()

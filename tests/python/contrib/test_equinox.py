@@ -120,3 +120,21 @@ def test_interception_takes_layers_as_they_are(rng):
         close(jax.vmap(layer)(x), x @ layer.weight.T + layer.bias)
     assert taken.calls > 0
     assert kernel_calls(jax.vmap(layer), x) == 0
+
+
+@pytest.mark.parametrize("model", [3, None, "model", {"w": np.ones(3)}, jnp.ones(3), []], ids=repr)
+def test_what_is_no_model(model):
+    with pytest.raises(TypeError, match="use: the model is a pytree with modules of Equinox in it, not"):
+        contrib.use(model)
+
+
+def test_a_model_without_linear_layers_is_said(caplog):
+    norm = eqx.nn.LayerNorm(4)
+    assert contrib.use(norm) is not None
+    assert [record.message for record in caplog.records] == [
+        "jax_moye.contrib.equinox.use: no equinox.nn.Linear in LayerNorm"
+    ]
+    caplog.clear()
+    layers = contrib.use({"a": [eqx.nn.Linear(2, 3, key=jax.random.key(0))], "b": 3})
+    assert isinstance(layers["a"][0], contrib.Linear)
+    assert caplog.records == []
