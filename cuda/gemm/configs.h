@@ -160,6 +160,10 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_split_k,       f16,   f32,  { 64, 128, 64},   4,      {1, 4},         16},
   {sm90_split_k,       f16,   f32,  { 64, 128, 64},   4,      {1, 8},         16},
   {sm90_split_k,       f16,   f32,  {128, 128, 64},   3,      {1, 4},         16},
+  {sm90_split_k,       bf16,  f32,  { 64,  64, 64},   6,      {1, 4},          2},
+  {sm90_split_k,       bf16,  f32,  { 64, 128, 64},   4,      {1, 2},          2},
+  {sm90_split_k,       bf16,  f32,  { 64, 128, 64},   4,      {1, 4},          2},
+  {sm90_split_k,       f16,   f32,  { 64, 128, 64},   4,      {1, 4},          2},
 };
 // clang-format on
 }  // namespace moye

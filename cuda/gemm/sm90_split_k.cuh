@@ -1,6 +1,7 @@
 // sm90_split_k: D = A * B^T on wgmma, where tiles of D are fewer than multiprocessors and k is long: the CTAs of a
 // cluster share one tile of D, multiply a part of k each, and add up their sums through distributed shared memory.
-//   A (M,K), B (N,K), D (M,N), 16-bit operands in any order; batch: outermost tile index; alignment 16 bytes
+//   A (M,K), B (N,K), D (M,N), 16-bit operands in any order; batch: outermost tile index
+//   alignment          16 bytes; rows of one element's pack first what TMA cannot read where it is (gemm/pack.h)
 //   cluster            {1, S} in the table: rank r of S has the k-tiles from k * r / S to k * (r + 1) / S, maybe none;
 //                      with few stages two CTAs share a multiprocessor, and more loads are in flight
 //   warpgroups 0, 1..  consumers: each multiplies 64 rows of the tile
@@ -16,6 +17,7 @@
 #include "gemm/element.h"
 #include "gemm/epilogue.h"
 #include "gemm/order.h"
+#include "gemm/pack.h"
 #include "gemm/tile_scheduler.h"
 #include "gemm/tma_operand.h"
 #include "moye/algorithm/copy.h"
@@ -48,7 +50,9 @@ struct Gemm<kConfig> {
   static constexpr int kStages = kConfig.stages;
   static constexpr int kSplit = kConfig.cluster.n;  // CTAs that share a tile
   static_assert(kConfig.cluster.m == 1 && kSplit >= 2 && kSplit <= 8, "clusters of 2 to 8 CTAs along k");
-  static_assert(sizeof(Element) == 2 && kConfig.alignment == 16, "16-bit operands that TMA reads where they are");
+  static constexpr bool kPacks = kConfig.alignment == int(sizeof(Element));
+  static_assert(sizeof(Element) == 2, "16-bit operands, which wgmma takes in any order");
+  static_assert(kConfig.alignment == 16 || kPacks, "TMA needs addresses and strides of 16 bytes");
 
   static constexpr int kConsumers = kBlkM / 64;  // side by side along m
   static constexpr int kConsumerThreads = 128 * kConsumers, kThreads = kConsumerThreads + 32;
@@ -193,10 +197,14 @@ struct Gemm<kConfig> {
     return sm90_split_k_kernel<Gemm, kOrder>;
   }
 
-  static Status launch(GemmArgs const& args, StreamHandle stream) {
+  static Status launch(GemmArgs const& given, StreamHandle stream) {
     TileGrid grid;
-    if (Status status = make_tile_grid(kConfig.tile, args, &grid); !status.ok()) return status;
+    if (Status status = make_tile_grid(kConfig.tile, given, &grid); !status.ok()) return status;
     if (grid.tiles > 0x7fffffff / kSplit) return {"d has more than 2^31 - 1 tiles, each counted once for a part of k"};
+    GemmArgs args = given;
+    if constexpr (kPacks) {
+      if (Status status = Packing<Element>(given).launch(&args, stream); !status.ok()) return status;
+    }
     return dispatch(order_of(args), [&](auto order) -> Status {
       constexpr Order kOrder = decltype(order)::value;
       using Loaded = Operands<kOrder>;
@@ -212,13 +220,25 @@ struct Gemm<kConfig> {
     });
   }
 
+  static Status prepare()
+    requires(kPacks)
+  {
+    return Packing<Element>::prepare();
+  }
+
+  static int64_t workspace_bytes(GemmArgs const& args)
+    requires(kPacks)
+  {
+    return Packing<Element>(args).workspace_bytes();
+  }
+
   static constexpr KernelFacts kFacts = {.threads = kThreads,
                                          .smem_bytes = int(sizeof(SharedStorage)),
                                          .consumers = kConsumers,
                                          .consumer_tile = {64, kBlkN},
                                          .min_arch = 90,
                                          .max_arch = 90,  // sm_90a's code
-                                         .any_stride = false};
+                                         .any_stride = kPacks};
 };
 
 }  // namespace moye
