@@ -341,8 +341,7 @@ def _xla_contender(
         return [one(*flat[i : i + len(names)]) for i in range(0, len(flat), len(names))]
 
     sharding = jax.sharding.SingleDeviceSharding(product.device)
-    first = [x for of in arrays[: product.program_size] for x in of]
-    types = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in first]
+    types = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in arrays[0]] * product.program_size
     program = jax.jit(several).lower(*types).compile()
     contender = product.xla_contender(program, arrays)
     result = jax.block_until_ready(contender.run(0)[0])

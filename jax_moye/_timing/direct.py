@@ -25,7 +25,6 @@ from jax_moye._timing.rounds import Contender
 PASS_US = 500.0  # what a pass takes, about: one replay of a graph
 LARGEST_GRAPH = 256  # launches in a graph, and sets of operands
 LARGEST_PROGRAM = 32  # products in one of XLA's programs
-_SHORT_US = 40.0  # of shorter products a program has the most, of others a few: compiling and results cost
 _DISPATCHES = 24  # XLA takes 32 programs before it makes the host wait
 _FILL_BYTES = 1023 * 1024  # of random elements: rows of matrices are seldom a divisor, so few are alike
 _SAMPLES, _SAMPLE_BYTES = 8, 65536  # of a result, to be compared
@@ -141,10 +140,15 @@ class DirectProduct:
 
     @property
     def program_size(self) -> int:
-        """How many products one of XLA's programs computes: a divisor of the sets, or all of them."""
-        if self.layout.expected_us < _SHORT_US:
-            return min(self.sets, LARGEST_PROGRAM)
-        return min(self.sets, 4)
+        """How many products one of XLA's programs computes: a divisor of the sets, or all of them some times over.
+
+        Between two programs the GPU waits for some microseconds, as between two graphs of ours: so programs take as long
+        as graphs, as far as that can be.
+        """
+        if self.sets > LARGEST_PROGRAM:
+            return LARGEST_PROGRAM
+        times = math.ceil(PASS_US / self.layout.expected_us / self.sets)
+        return self.sets * min(times, LARGEST_PROGRAM // self.sets)
 
     def xla_contender(
         self, program: Callable[..., Sequence[jax.Array]], operands: Sequence[Sequence[jax.Array]]
@@ -153,13 +157,12 @@ class DirectProduct:
 
         Args:
           program: takes the operands of `program_size` products, one product behind the other, and returns the results.
-          operands: of all sets, those of a product together.
+          operands: of all sets, those of a product together; a program of more products has some of them twice, which
+            XLA does not know.
         """
         size = self.program_size
-        count = math.ceil(len(operands) / size)
-        products = [operands[i % len(operands)] for i in range(count * size)]
+        products = [*operands] * max(1, size // len(operands))
         groups = [[x for one in products[i : i + size] for x in one] for i in range(0, len(products), size)]
-        groups = groups[:_DISPATCHES]
 
         def run(i: int) -> Sequence[jax.Array]:
             return program(*groups[i])

@@ -121,9 +121,15 @@ def test_a_sample_of_ours_and_of_an_array(played):
 
 
 @pytest.mark.parametrize(
-    ("of", "size"), [(layout(1024, 1024, 1024), 20), (layout(64, 64, 64), 32), (layout(4096, 4096, 4096), 2)]
+    ("of", "size"),
+    [
+        (layout(64, 64, 64), 32),
+        (layout(1024, 1024, 1024), 20),
+        (layout(16, 18176, 4544), 10),  # of 2 sets, which alone would be less than a pass of ours by far
+        (layout(8192, 8192, 8192), 2),
+    ],
 )
-def test_xlas_programs_take_all_sets_and_run_behind_a_gate(played, monkeypatch, of, size):
+def test_xlas_programs_are_a_pass_and_run_behind_a_gate(played, monkeypatch, of, size):
     """All programs of a pass are dispatched between the marks, while the gate is closed."""
 
     class Marked:
@@ -136,11 +142,12 @@ def test_xlas_programs_take_all_sets_and_run_behind_a_gate(played, monkeypatch, 
         assert product.program_size == size
         operands = [(f"a{i}", f"b{i}") for i in range(product.sets)]
         contender = product.xla_contender(lambda *flat: ran.append(flat) or ["d"], operands)
-        assert contender.products == len(operands) == contender.programs * size
+        assert contender.products == contender.programs * size == max(size, len(operands))
         played.log.clear()
         assert contender.round(2) == pytest.approx(0.5 / (2 * contender.products))
         assert played.log == [("closed",), ("mark", 0), ("mark", 1), ("open",), ("waited",)]
-        assert [x for flat in ran[: contender.programs] for x in flat] == [x for pair in operands for x in pair]
+        in_turn = [operands[i % len(operands)] for i in range(contender.products)]  # from pass to pass, too
+        assert [x for flat in ran[: contender.programs] for x in flat] == [x for pair in in_turn for x in pair]
         assert len(ran) == 2 * contender.programs
         ran.clear()
         assert contender.round(1000) == pytest.approx(0.5 / (len(ran) * size))
