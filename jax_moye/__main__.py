@@ -36,7 +36,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "explain": Command("_inspect.command", "which kernel computes a product on a GPU, and why"),
         "bench": Command("_bench.command", "time the kernels against XLA, torch and others"),
         "tune": Command("_tune.command", "time the configs of products and keep which is the fastest"),
-        "show": Command("_bench.results", "print a result of bench as a table, or draw it"),
+        "show": Command("_bench.show", "print a file of results, compare two, or draw one"),
         "ladder": Command("_bench.ladder.command", "what each rung of the ladder of kernels does"),
         "draw": Command("layout.draw.command", "draw a layout, an instruction, a copy or a schedule"),
     }

@@ -34,7 +34,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_moye._bench import contenders, default_way, results
-from jax_moye._format import error_line, first_line, significant
+from jax_moye._format import error_line, first_line, significant, wrapped
 from jax_moye._inspect.programs import explain_workload, workload_program
 from jax_moye._kernels.configs import GemmConfig, configs
 from jax_moye._kernels.devices import Device, of_jax
@@ -108,7 +108,7 @@ def run(workloads: Sequence[Workload], device: Any, arguments: argparse.Namespac
             except Exception as error:  # ours: the run fails, the other workloads are still worth having
                 report["rows"].append(workload.to_json() | {"correct": False, "why": error_line(error)})
             if report["rows"] and report["rows"][-1]["id"] == workload.id:
-                print(results.line(report["rows"][-1]), flush=True)
+                print("\n".join(wrapped(results.line(report["rows"][-1]), indent=" " * 5)), flush=True)
             yield report
 
 
@@ -285,6 +285,7 @@ def figures(workload: Workload, field: Field, arguments: argparse.Namespace, sam
     ours, others = field.ours, field.baselines
     result: dict[str, Any] = {
         "us": significant(ours.seconds * 1e6),
+        "us_ci": [significant(end * 1e6) for end in ratio_interval(ours.times, [1.0] * len(ours.times))],
         "tflops": significant(workload.flops / ours.seconds / 1e12),
         "baselines": {other.name: significant(other.seconds * 1e6) for other in others},
     }

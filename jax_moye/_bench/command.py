@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from jax_moye._bench import bench, contenders, emulator, own_kernel, results
 from jax_moye._checkout import clone
 from jax_moye._command_line import describe, number, pattern, whole
+from jax_moye._format import wrapped
 from jax_moye._timing.rounds import LEAST_ROUNDS
 from jax_moye._timing.workloads import Workload, read_suite
 
@@ -169,12 +170,13 @@ def main(arguments: argparse.Namespace) -> int:
         status = bench.run_and_write(workloads, device, arguments, report, path)
         if arguments.emulator:
             status = emulator.time_launch() or status
-        print(results.table(report, with_lines=False))
+        print(results.end(report))
         for skipped in report["not_run"]:
-            print(f"{skipped['id']:4} not run: {skipped['why']}")
+            print("\n".join(wrapped(f"{skipped['id']:4} not run: {skipped['why']}")))
         print(f"written to {path}")
         if arguments.svg:
-            results.draw(report, arguments.svg, path.stem)
+            for picture in results.draw(report, arguments.svg, path.stem):
+                print(f"written to {picture}")
     if arguments.json:
         print(json.dumps(report, indent=1))
     return status

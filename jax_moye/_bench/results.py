@@ -6,20 +6,17 @@ import argparse
 import datetime
 import importlib
 import importlib.util
-import json
 import math
 import os
 import pathlib
 import re
 import statistics
 import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jax_moye._bench import charts, contenders
-from jax_moye._command_line import describe as describe_command
-from jax_moye._timing.files import read_json
+from jax_moye._format import wrapped
 from jax_moye._timing.operands import rotated_bytes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -126,19 +123,12 @@ def line(result: dict) -> str:
     return text + f"  {result['config']}" + ("  host-bound" if left_out([result]) else "")
 
 
-def table(report: dict, with_lines: bool = True) -> str:
-    """A report as text.
-
-    Args:
-      report: as bench wrote it.
-      with_lines: whether there is a line for each result, or the summary alone.
-    """
-    lines = [f"{report['gpu']}, jax {report['jax']}, commit {report['commit']}, {report['date']}"]
+def end(report: dict) -> str:
+    """What bench prints of a report behind its lines."""
+    head = f"{report['gpu']}, jax {report['jax']}, commit {report['commit']}, {report['date']}"
     if report.get("emulated"):
-        lines[0] += ", emulated: its times say nothing about a GPU"
-    if with_lines:
-        lines += [line(result) for result in report["rows"]]
-    return "\n".join(lines + summary(report["rows"]))
+        head += ", emulated: its times say nothing about a GPU"
+    return "\n".join(part for text in [head, *summary(report["rows"])] for part in wrapped(text))
 
 
 def is_counted(result: dict, kind: str = "ratio") -> bool:
@@ -209,44 +199,13 @@ def _mean(results: Sequence[dict], kind: str) -> str:
     return f"{text}, the lowest {lowest['id']} {lowest[kind]:.3f}"
 
 
-# `python -m jax_moye show` ---------------------------------------------------------------------------------------
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `python -m jax_moye show`."""
-    describe_command(
-        parser,
-        "Prints a result of bench: a line for each workload, and means.",
-        [
-            "benchmarks/results/nvidia_h200-2026-11-20-1ce8bb2.json",
-            "benchmarks/results/nvidia_h200-2026-11-20-1ce8bb2.json --json",
-            "benchmarks/results/nvidia_h200-2026-11-20-1ce8bb2.json --svg charts",
-        ],
-    )
-    parser.add_argument("file", type=pathlib.Path, help="a JSON file that bench wrote")
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-    parser.add_argument("--svg", type=pathlib.Path, metavar="DIR", help="also draw the ratios and the roofline there")
-
-
-def main(arguments: argparse.Namespace) -> int:
-    """Prints a result, and draws it. Returns 0, and 1 where the file is no result."""
-    try:
-        report = read_json(arguments.file)
-        text = table(report)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        print(f"jax_moye show: {arguments.file} is no result of bench: {error!r}", file=sys.stderr)
-        return 1
-    print(json.dumps(report, indent=1) if arguments.json else text)
-    if arguments.svg:
-        draw(report, arguments.svg, arguments.file.stem)
-    return 0
-
-
-def draw(report: dict, folder: pathlib.Path, stem: str) -> None:
-    """Writes the charts that can be drawn of a report, and says where."""
+def draw(report: dict, folder: pathlib.Path, stem: str) -> list[pathlib.Path]:
+    """Writes the charts that can be drawn of a report, and returns where."""
+    written = []
     folder.mkdir(parents=True, exist_ok=True)
     for name, chart in (("ratio", charts.ratio_chart), ("roofline", charts.roofline)):
         if (picture := chart(report)) is not None:
             path = folder / f"{stem}_{name}.svg"
             path.write_text(picture)
-            print(f"written to {path}")
+            written.append(path)
+    return written

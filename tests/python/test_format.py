@@ -2,7 +2,7 @@
 
 import html.parser
 
-from jax_moye._format import html_table, rounded, text_table, us_text
+from jax_moye._format import filled, fitted_table, html_table, printable, rounded, text_table, us_text, wrapped
 
 LINES = [["", "config", "us"], ["1*", "sm80_multistage", "7.25"], ["2", "<b>", ""]]
 
@@ -44,3 +44,31 @@ def test_numbers():
     assert rounded((2 / 3, 7)) == [0.666667, 7]
     assert rounded("text") == "text"
     assert rounded(None) is None
+
+
+def test_columns_without_room_follow_below():
+    lines = [["name", "a" * 20, "b" * 20, "c" * 20], ["x", "1", "2", "3"], ["longer", "4", "5", ""]]
+    assert fitted_table(lines, width=200) == text_table(lines)
+    assert fitted_table(lines, width=50) == [
+        "name    aaaaaaaaaaaaaaaaaaaa  bbbbbbbbbbbbbbbbbbbb",
+        "x       1                     2",
+        "longer  4                     5",
+        "",
+        "name  cccccccccccccccccccc",
+        "x     3",  # and nothing of the line that has nothing there
+    ]
+    assert fitted_table(lines, width=49)[4] == "name    bbbbbbbbbbbbbbbbbbbb"
+    assert len(fitted_table(lines, width=5)) == 3 + 1 + 3 + 1 + 2  # a column by itself stays as wide as it is
+    assert fitted_table([["alone"], ["x"]], width=50) == ["alone", "x"]
+    assert filled([["", "a", "b"], ["", "", "1"], ["", "", ""]]) == [["", "b"], ["", "1"], ["", ""]]
+
+
+def test_long_texts_are_wrapped():
+    assert wrapped("word " * 30, "    ") == [("word " * 20).strip(), "    " + ("word " * 10).strip()]
+    assert wrapped("") == [""]
+    assert len(wrapped("x" * 150)) == 1
+    assert [len(line) for line in wrapped("x" * 150, break_words=True)] == [100, 52]
+
+
+def test_what_would_steer_a_terminal_is_spelled_out():
+    assert printable({"\x1b[1m": ["a\tb", "\u00e9", 1, None]}) == {r"\x1b[1m": [r"a\tb", "\u00e9", 1, None]}

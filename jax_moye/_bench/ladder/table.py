@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax_moye._format import text_table
+from jax_moye._format import fitted_table
 from jax_moye.layout.kernels import kernel_facts
 
 
@@ -40,12 +40,13 @@ def table(report: dict[str, Any]) -> str:
         head = report["measured"]
         where = f"{head['gpu']}, {'x'.join(map(str, head['shape']))}, commit {head['commit']}, {head['date']}"
         lines.append(f"timed on {where}" + (" (EMULATED: a try of the protocol)" if head["emulated"] else ""))
-    lines += text_table([columns, *cells], numbers=True)
+    lines += fitted_table([columns, *cells], numbers=True)
     for rung in report["rungs"]:
         if rung["stand_in"]:
             lines.append(f"* {rung['kernel']} has no {report['dtype']}: {rung['config']}")
-    lines += [f"{rung['page']}. {rung['kernel']}: {rung['idea']}" for rung in report["rungs"]]
-    for kernel in report["without_facts"]:
+    # Files of older versions have no ideas.
+    lines += [f"{rung['page']}. {rung['kernel']}: {rung['idea']}" for rung in report["rungs"] if "idea" in rung]
+    for kernel in report.get("without_facts", ()):
         lines.append(f"{kernel} is not on the ladder: write {kernel_facts(kernel).missing}")
     if report["left_out"]:
         lines.append(f"no row of a near dtype: {', '.join(report['left_out'])}")
@@ -70,4 +71,4 @@ def _stage_lines(stages: dict[str, Any]) -> list[str]:
         cells.append([str(x) for x in (point["stages"], model["ctas"], *shares, figures.get("tflops", "-"))])
         cells[-1].append(point["config"])
     head = f"sm80_multistage by its stages; the model: {stages['arch']}, {stages['latency']} clocks of latency, "
-    return [head + "share of the mma.sync peak", *text_table(cells, numbers=True)]
+    return [head + "share of the mma.sync peak", *fitted_table(cells, numbers=True)]

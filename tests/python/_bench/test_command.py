@@ -61,6 +61,8 @@ class TestRun:
             assert row["methods"].keys() == {"jax_moye", "xla", "xla_no_triton"}
             low, high = row["ratio_ci"]
             assert low <= row["ratio"] <= high
+            low, high = row["us_ci"]
+            assert low <= row["us"] <= high
             assert (row["by_default"], row["default_timed_as"]) == ("moye", "jax_moye")
             assert row["default_us"] == row["us"]
             low, high = row["default_ratio_ci"]

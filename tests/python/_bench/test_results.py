@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import pathlib
 import sys
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from python.bench_results import measured, on_h200, report, three
+from python.bench_results import measured, on_h200, report
 
-from jax_moye import __main__ as cli
 from jax_moye._bench import command, results
 
 
@@ -86,25 +83,12 @@ def test_mode(options, mode):
     assert results.mode(parser.parse_args(options)) == mode
 
 
-def test_show(tmp_path, capsys):
-    file = tmp_path / "result.json"
-    file.write_text(json.dumps(report(*three())))
-    assert cli.main(["show", str(file), "--svg", str(tmp_path / "charts")]) == 0
-    printed = capsys.readouterr().out
-    assert "core, A to E: geometric mean of the ratios 2.000 of 1 rows" in printed
-    for name in ("result_ratio.svg", "result_roofline.svg"):
-        ElementTree.fromstring((tmp_path / "charts" / name).read_text())
-        assert name in printed
-
-
-def test_show_of_what_is_no_result(tmp_path, capsys):
-    file = tmp_path / "result.json"
-    assert cli.main(["show", str(file)]) == 1
-    file.write_text("{")
-    assert cli.main(["show", str(file)]) == 1
-    file.write_text('{"shape": [1, 2]}')
-    assert cli.main(["show", str(file)]) == 1
-    assert capsys.readouterr().err.count("result.json") == 3
+def test_the_end_fits_a_terminal():
+    found = [by_default(f"A{i}", 1 + i / 7, 2.0) for i in range(9)]
+    text = results.end(report(*found) | {"emulated": True})
+    assert text.startswith("NVIDIA H200, jax 0.11.2, commit abc, 2026-01-01T00:00:00Z, emulated: its times say nothing")
+    assert max(map(len, text.splitlines())) <= 100
+    assert " ".join(text.split()).endswith("the lowest: A0 2.000, A1 2.000, A2 2.000, A3 2.000, A4 2.000")
 
 
 @pytest.fixture
