@@ -11,18 +11,23 @@ from jax_moye.layout.kernels import kernel_facts
 def table(report: dict[str, Any]) -> str:
     """The report as text."""
     times = report["measured"] is not None
-    columns = ["rung", "smem", "wavefronts", "conflicts", "sectors/B", "sector eff.", "barriers"]
+    columns = ["rung", *(["us", "TFLOP/s", "ratio"] if times else [])]
+    columns += ["smem", "wavefronts", "conflicts", "sectors/B", "sector eff.", "barriers"]
     kinds = [
         kind
         for kind in ("ldmatrix", "mma", "wgmma", "cp_async", "tma_load", "shared_load", "shared_store", "global_load")
         if any(rung["counted"]["instructions"][kind] for rung in report["rungs"])
     ]
-    columns += kinds + (["us", "TFLOP/s", "ratio"] if times else [])
+    columns += kinds
     cells = []
     for rung in report["rungs"]:
         counted = rung["counted"]
         of_memory = counted["global"]
-        line = [rung["kernel"] + ("*" if rung["stand_in"] else ""), rung["smem_bytes"]]
+        line = [rung["kernel"] + ("*" if rung["stand_in"] else "")]
+        if times:
+            figures = rung["measured"] or {}
+            line += [figures.get(key, "-") for key in ("us", "tflops", "ratio")]
+        line += [rung["smem_bytes"]]
         line += [counted["shared"]["wavefronts"], counted["shared"]["bank_conflicts"]]
         if of_memory["sectors"] is None:
             line += ["-", "-"]
@@ -30,9 +35,6 @@ def table(report: dict[str, Any]) -> str:
             line += [f"{of_memory['sectors_per_useful_byte']:.4f}", f"{100 * of_memory['sector_efficiency']:.1f} %"]
         line += [sum(counted["barriers"].values())]
         line += [counted["instructions"][kind] or "-" for kind in kinds]
-        if times:
-            figures = rung["measured"] or {}
-            line += [figures.get(key, "-") for key in ("us", "tflops", "ratio")]
         cells.append([str(cell) for cell in line])
     m, n, k = report["shape"]
     lines = [f"counted in the emulator: {m}x{n}x{k} {report['order']}, {report['dtype']}; instructions per warp"]

@@ -11,7 +11,7 @@ def test_table(ladder_files):
     lines = table(ladder_files[0]).splitlines()
     heads = [line for line in lines if line.startswith("rung")]  # of a table, or of several below each other
     for rung in ladder_files[0]["rungs"]:
-        of_rung = [line for line in lines if re.match(rung["kernel"] + r"\*?\s", line)]
+        of_rung = [line for line in lines if re.match(rung["kernel"] + r"\*?\s", line)][: len(heads)]
         cells = {}
         for head, line in zip(heads, of_rung, strict=True):
             cells |= dict(zip(re.split(r"\s{2,}", head), re.split(r"\s{2,}", line), strict=True))
@@ -31,7 +31,7 @@ def test_a_measured_report_prints(measured_report):
     text = table(measured_report)
     assert "timed on A<GPU>, 4096x4096x4096" in text
     assert "nothing is timed" not in text
-    assert re.search(r"simt_overlap\*?.* 99\.0 +11\.0 +1\.5$", text, re.M)
+    assert re.search(r"^simt_overlap\*? +99\.0 +11\.0 +1\.5 ", text, re.M)
     assert "not timed: " + measured_report["rungs"][-1]["config"] in text
 
 
