@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import errno
 import fcntl
 import functools
 import hashlib
@@ -36,8 +37,8 @@ from jax_moye._selection.problem import GemmProblem
 FORMAT = "jax_moye tuned 1"
 # A product is ours where XLA's measured time is at least so many times ours, by the low end of the interval. A tie is
 # XLA's, which may also fuse what stands around the product. More is asked of short products: XLA's kernels begin before
-# their predecessor has ended, and behind a call of ours on a stream the GPU waits for 1.3 to 1.7 us; XLA chooses another
-# kernel in every other compilation, too (docs/performance.md, section 8).
+# their predecessor has ended, and behind a call of ours on a stream the GPU waits for 1.3 to 1.7 us; XLA chooses
+# another kernel in every other compilation, too (docs/performance.md, section 8).
 _WINS_BY, _CALL_US, _MOST = 1.02, 1.5, 0.15
 
 
@@ -370,12 +371,30 @@ def write(path: str | os.PathLike[str], head: Mapping[str, Any], entries: Sequen
       ValueError: the file is about another GPU.
     """
     path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path)
     with _turn(path):
         _write(path, head, entries)
     for entry in entries:
         _here.pop((head["gpu"], *entry.key), None)
     forget()
+
+
+def _make_folder(path: pathlib.Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "no plain file", str(path))  # a device, which would be replaced, or a folder
+
+
+def make_ready(path: str | os.PathLike[str]) -> None:
+    """Tries whether `write` could write a file, before anything is measured for it. Makes its folder.
+
+    Raises:
+      OSError: it could not.
+    """
+    path = pathlib.Path(path)
+    _make_folder(path)
+    with _turn(path), tempfile.TemporaryFile(dir=path.parent) as file:
+        file.write(bytes(4096))
 
 
 @contextlib.contextmanager
@@ -406,13 +425,15 @@ def _write(path: pathlib.Path, head: Mapping[str, Any], entries: Sequence[Entry]
     listed = ",\n".join(json.dumps(entry) for entry in body["entries"])  # a line each: differences can be read
     text = "\n".join(["{", *lines, f'"sha256": "{_sha256(body)}",', '"entries": [', listed, "]", "}", ""])
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".tune-", delete=False) as file:
-        file.write(text)
-    try:
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
-    except OSError:
-        os.unlink(file.name)
-        raise
+        name = file.name
+        try:
+            file.write(text)
+            file.close()  # here the disk may be full
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
 
 
 # ------------------------------------------------------------------------------------------------------------ lookup

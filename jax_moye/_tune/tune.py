@@ -239,7 +239,12 @@ def tune_products(products: Sequence[Product], target: Target, protocol: Protoco
       products: as `explain` found them.
       target: where.
       protocol: how.
+
+    Raises:
+      OSError: the file cannot be written: before anything is timed, if that can be said then.
+      ValueError: the file is about another GPU.
     """
+    measurements.make_ready(target.path)
     end = time.monotonic() + protocol.budget_s
     for product in products:
         begin = time.monotonic()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import re
+import resource
 
 import jax
 import pytest
 from python.measured import H200, bf16, explained
 
 from jax_moye.__main__ import main
+from jax_moye._inspect.programs import explain_workload
 from jax_moye._kernels.devices import DEVICES
 from jax_moye._selection import measurements
 from jax_moye._timing.workloads import Workload
@@ -119,6 +122,66 @@ def test_json(places, capsys):
     assert main(["tune", "--regret", printed["file"], "--json"]) == 0
     (regret,) = json.loads(capsys.readouterr().out)
     assert (regret["what"], regret["alone"]) == ("16x16x16 NN bf16", 1.0)
+
+
+class TestFiles:
+    """What cannot be written is said before anything is timed, in a line, and nothing is left behind or replaced."""
+
+    @pytest.fixture
+    def tune_into(self, monkeypatch, capsys):
+        def never(*arguments):
+            raise AssertionError("something was timed")
+
+        monkeypatch.setattr(tune, "time_product", never)
+
+        def run(*options):
+            assert main(["tune", "--emulator", "--shape", "16x16x16:bf16", *options]) == 1
+            said = capsys.readouterr()
+            assert said.out == ""
+            assert len(said.err.splitlines()) == 1
+            assert said.err.startswith("jax_moye tune: ")
+            return said.err
+
+        return run
+
+    def test_a_folder(self, tune_into, tmp_path):
+        assert "no plain file" in tune_into("--out", str(tmp_path))
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_device_is_not_replaced(self, tune_into, tmp_path):
+        path = tmp_path / "pipe"
+        os.mkfifo(path)
+        assert "no plain file" in tune_into("--out", str(path))
+        assert path.is_fifo()
+
+    def test_a_home_that_cannot_be_written(self, tune_into, monkeypatch, tmp_path):
+        (tmp_path / "home").write_text("a file, in which nobody, not even root, makes a folder")
+        monkeypatch.delenv(measurements.VARIABLE, raising=False)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+        assert "home" in tune_into()
+
+    def test_no_home(self, tune_into, monkeypatch):
+        monkeypatch.setattr(measurements, "cache_dir", lambda: None)
+        assert "--out names a file" in tune_into()
+
+
+def test_a_disk_that_is_full(fake, monkeypatch, tmp_path):
+    """What cannot be written leaves no part of a file, where it fills up only after it was tried, too."""
+    fake["us"] = lambda i: 1.0 + i
+    target = tune.find_target(None, False, tmp_path / "out.json")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    products = [gemm.product for gemm in explain_workload(Workload.from_shape("64x64x64:bf16", 1), DEVICES["h200"])]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            measurements.make_ready(target.path)
+        monkeypatch.setattr(measurements, "make_ready", lambda path: None)
+        with pytest.raises(OSError, match="File too large"):
+            list(tune.tune_products(products, target, Protocol()))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [file.name for file in tmp_path.iterdir()] == [".out.json.lock"]
+    assert [product.entry is not None for product in tune.tune_products(products, target, Protocol())] == [True]
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="there is a GPU")
