@@ -125,7 +125,7 @@ def copy(*operands: Any) -> None:
             raise ProfileMismatch("copy", (src.layout, dst.layout), f"{src.size} elements to {dst.size}")
         check_sides(src, dst)
         values = src.values()
-        _check_written(values)
+        check_written(values)
         dst.data[dst.indices()] = values.astype(dst.dtype)
         return
     if len(operands) != 3:
@@ -170,7 +170,7 @@ def check_sides(src: Any, dst: Any) -> None:
             )
 
 
-def _check_written(values: np.ndarray) -> None:
+def check_written(values: np.ndarray) -> None:
     """The source is not what `make_tensor` fills new memory with: all bits set, of floating-point types a NaN."""
     if values.dtype.kind in "iub" or values.dtype.itemsize < 2 or values.size == 0:
         return
@@ -231,7 +231,7 @@ def move_copy(atom: CopyAtom, threads: int, src: Parts, dst: Parts, written: boo
     """What the instruction does to elements that `check_copy` has seen; `written`: raises if the source never was."""
     given = src.gather()
     if written:
-        _check_written(given)
+        check_written(given)
     given = given.reshape(threads // atom.threads, atom.threads, -1, atom.num_val_src)  # (atom,thread,rest,value)
     rest = given.shape[2]
     flat = given.transpose(0, 2, 1, 3).reshape(-1, rest, atom.threads * atom.num_val_src)

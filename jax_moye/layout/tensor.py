@@ -10,6 +10,7 @@ Tensor of float64 (4,9):(1,4)
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,8 @@ class Tensor:
 
     def indices(self) -> np.ndarray:
         """Where the elements lie in `data`, in colexicographic order of their coordinates: int64, (size,)."""
-        return self.layout.values() + self.offset
+        values = _small_values(self.layout) if self.layout.size <= _SMALL else self.layout.values()
+        return values + self.offset
 
     def values(self) -> np.ndarray:
         """A copy of the elements in colexicographic order of their coordinates: (size,)."""
@@ -114,7 +116,7 @@ class Tensor:
         """The element of a coordinate, or, with `_`, None or `:` in it, the Tensor of the modes kept."""
         c = self._coord(coord)
         if it.has_underscore(c):
-            layout, offset = modes.slice_and_offset(c, self.layout)
+            layout, offset = _slice(c, self.layout)
             return Tensor(self.data, layout, self.offset + offset, self.side)
         return self.data[self.offset + modes.crd2idx(c, self.layout)]
 
@@ -175,6 +177,21 @@ class Tensor:
         return Tensor(self.data[:whole].view(new), layout, self.offset * old_bits // new_bits, self.side)
 
 
+# The threads of a block have parts of the same few layouts at different offsets.
+_SMALL = 256
+
+
+@functools.lru_cache(1024)
+def _small_values(layout: Any) -> np.ndarray:
+    return layout.values()
+
+
+@functools.lru_cache(1024)
+def _slice(coord: Any, layout: Any) -> tuple[Any, int]:
+    return modes.slice_and_offset(coord, layout)
+
+
+@functools.lru_cache(1024)
 def _reach(layout: Any) -> tuple[int, int]:
     """The smallest and the largest index of a layout; of a swizzled one, at least what they are."""
     if isinstance(layout, Layout):

@@ -106,7 +106,7 @@ class Threads:
             if space == "smem":
                 self.block.in_space("copy", data if data is not None else np.empty(0), "shared")
             sides.append("" if data is None else self._access(data, index, op, write))
-        execute.move_copy(atom, threads, src, dst, written=self.block.detect_races)
+        execute.move_copy(atom, threads, src, dst, written=not sides[0])
         self.block.step(self.name, _moved(op, *sides))
 
     def _copy_elements(self, src: Any, dst: Any) -> None:
@@ -116,10 +116,10 @@ class Threads:
             raise ProfileMismatch("copy", (sources[0].layout, targets[0].layout), "the numbers of elements differ")
         names = [self._touch(tensors, "plain", write) for tensors, write in ((sources, False), (targets, True))]
         for s, d in zip(sources, targets, strict=True):
-            if self.block.detect_races:
-                execute.copy(s, d)
-            else:
-                d.data[d.indices()] = s.values().astype(d.dtype)
+            values = s.values()
+            if not names[0]:
+                execute.check_written(values)
+            d.data[d.indices()] = values.astype(d.dtype)
         self.block.step(self.name, _moved("plain", *names))
 
     def fill(self, tensors: Any, value: Any) -> None:
