@@ -98,6 +98,11 @@ def dtype(x: Any, op: str = "dtype") -> DType:
     return found
 
 
+def names() -> list[str]:
+    """The names of all element types."""
+    return [t.name for t in _TABLE]
+
+
 def split_types(text: str) -> list[str]:
     """The types in a part of an instruction's name: `F32BF16BF16F32` has four."""
     found = _TOKEN.findall(text)

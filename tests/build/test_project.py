@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -37,21 +38,32 @@ def test_the_two_commands():
     assert command("test").endswith(".venv/bin/pytest")
 
 
-def test_ci_runs_readmes_test_command(tmp_path):
+@pytest.mark.parametrize("browser", [True, False])
+def test_ci_runs_readmes_test_command(tmp_path, browser):
     # Stand-ins record what they are called with, in a folder that holds .ci/run and README alone.
     (tmp_path / ".ci").mkdir()
     (tmp_path / ".ci" / "run").write_bytes((ROOT / ".ci" / "run").read_bytes())
     (tmp_path / ".ci" / "run").chmod(0o755)
     (tmp_path / "README.md").write_text(README)
-    for name in ("bin/python3", ".venv/bin/pip", ".venv/bin/pytest"):
+    for name in ("bin/python3", "bin/apt-get", ".venv/bin/pip", ".venv/bin/pytest"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'#!/bin/sh\necho "{name} $*" >> "{tmp_path}/calls"\n')
         path.chmod(0o755)
-    environ = dict(os.environ, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    for name in ("dirname", "sed", "sh", "wc"):
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name))
+    for name, output in (("id", "0"), *[("chromium", "")] * browser):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {output}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    environ = {"PATH": str(tmp_path / "bin")}  # nothing else: no browser of this machine, and no apt-get
     run = subprocess.run([tmp_path / ".ci" / "run"], env=environ, capture_output=True, text=True, cwd="/")
     assert run.returncode == 0, run.stderr
+    installed = [
+        "bin/apt-get update -qq",
+        "bin/apt-get install -qq -y --no-install-recommends chromium-headless-shell",
+    ]
     assert (tmp_path / "calls").read_text().splitlines() == [
+        *([] if browser else installed),
         "bin/python3 -m venv .venv",
         ".venv/bin/pip install .[test]",
         ".venv/bin/pytest ",

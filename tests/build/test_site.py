@@ -1,8 +1,11 @@
-"""The built site: no warning, every page's links to downloads, to JAX's documentation and to the source."""
+"""The built site: no warning, links to downloads, JAX's documentation and the source; its pages in a browser."""
 
 import importlib.util
 import json
 import re
+import subprocess
+import sys
+import urllib.parse
 
 import pytest
 
@@ -16,11 +19,15 @@ pytestmark = pytest.mark.timeout(600)  # the first of these tests builds the sit
 def load(path):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
 
 
 references = load(DOCS / "references.py")
+answers = load(DOCS / "playground/answers.py")
+playground = load(ROOT / "tools/playground.py")
+screenshots = load(ROOT / "tools/screenshots.py")
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +123,146 @@ def test_the_reference_leads_to_the_source_and_pages_to_the_reference(site):
     assert "def </span><span" not in source
     assert "Returns" in (site / source).read_text()
     assert 'href="api/jax_moye.html#jax_moye.matmul"' in (site / "quickstart.html").read_text()
+
+
+# In a browser -----------------------------------------------------------------------------------------------------
+
+needs_browser = pytest.mark.skipif(screenshots.browser() is None, reason=f"none of {', '.join(screenshots.BROWSERS)}")
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """A headless Chromium."""
+    with screenshots.chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    """The site, served, before Pyodide is put beside it."""
+    for name in (*playground.FILES, "layout.zip"):
+        (site / playground.FOLDER / name).unlink(missing_ok=True)
+    with screenshots.served(site) as address:
+        yield address
+
+
+@needs_browser
+def test_the_playground_says_what_is_missing(chromium, address):
+    page, _complaints = screenshots.open_page(chromium, f"{address}playground.html", 1360)
+    assert page.locator("#play .status").inner_text().startswith("This copy of the site has no Pyodide")
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def with_pyodide(address, site):
+    """The served site with all that the playground runs."""
+    assert playground.main([str(site)]) == 0
+    return address
+
+
+DONE = '#play:not([data-state="starting"], [data-state="busy"])'
+
+
+def shown(page):
+    """What the playground shows, as answers.answer gives it."""
+    page.wait_for_selector(DONE)
+    state = page.locator("#play").get_attribute("data-state")
+    if state == "error":
+        return {"error": page.locator("#play .status").inner_text()}
+    assert state == "done"
+    saved = page.evaluate("async () => (await fetch(document.querySelector('#play .save').href)).text()")
+    rows = [row.locator("td").all_inner_texts() for row in page.locator("#play .costs tbody tr").all()]
+    facts = page.locator("#play .facts li").all_inner_texts()
+    return {"svg": saved, "facts": facts, "costs": [tuple(row) for row in rows]}
+
+
+def typed(page):
+    """The kind and the fields of the form that is shown."""
+    form = page.locator("#play form:visible")
+    fields = form.evaluate("(form) => Object.fromEntries(new FormData(form))")
+    return form.get_attribute("data-kind"), fields
+
+
+@needs_browser
+def test_the_playground_shows_what_the_library_answers(chromium, with_pyodide):
+    page, complaints = screenshots.open_page(chromium, f"{with_pyodide}playground.html", 1360)
+    asked = 0
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        kind, fields = typed(page)
+        assert kind == tab.get_attribute("data-kind")
+        assert shown(page) == answers.answer(kind, fields), fields
+        for example in page.locator("#play form:visible button[data-fields]").all():
+            example.click()
+            before, (kind, fields) = fields, typed(page)
+            assert fields == before | json.loads(example.get_attribute("data-fields"))
+            assert shown(page) == answers.answer(kind, fields), fields
+            asked += 1
+    assert asked > 10
+    assert page.locator("#play .picture svg").is_visible()
+    assert page.locator("#mmas option").count() == len(answers.names()["mmas"])
+    # By hand: a layout that is none, then one that is; the address keeps it for another page.
+    page.get_by_role("tab", name="Layout").click()
+    page.get_by_role("textbox", name="Layout", exact=True).fill("(4,8")
+    page.keyboard.press("Enter")
+    assert shown(page) == answers.answer(*typed(page))
+    assert "expected ')'" in page.locator("#play .status").inner_text()
+    assert not page.locator("#play .picture svg").count()
+    page.get_by_role("textbox", name="Layout", exact=True).fill("(3,5):(5,1)")
+    page.keyboard.press("Enter")
+    assert shown(page) == answers.answer(*typed(page))
+    assert "layout=(3,5):(5,1)" in urllib.parse.unquote(page.url)
+    other, more = screenshots.open_page(chromium, page.url, 390)
+    assert shown(other) == shown(page)
+    assert other.locator("#play .picture svg").is_visible()
+    assert complaints == more == []
+    page.close()
+    other.close()
+
+
+@needs_browser
+def test_every_page_fits_a_desktop_and_a_phone(chromium, with_pyodide, site):
+    wrong = {}
+    for path in sorted(site.rglob("*.html")):
+        name = path.relative_to(site)
+        if name.parts[0] == "_modules":  # source code alone
+            continue
+        page, complaints = screenshots.open_page(chromium, f"{with_pyodide}{name}", screenshots.WIDTHS[0])
+        for width in screenshots.WIDTHS:
+            page.set_viewport_size({"width": width, "height": screenshots.HEIGHT})
+            if found := screenshots.problems(page) + complaints:
+                wrong[str(name), width] = found
+        page.close()
+    assert wrong == {}
+
+
+@needs_browser
+def test_what_does_not_fit_is_found(chromium, tmp_path):
+    wide = '<article><img src="absent.png" alt=""><pre style="width: 600px; font-size: 8px">code</pre>{}</article>'
+    (tmp_path / "wide.html").write_text("<!doctype html>" + wide.format(""))
+    scrolled = '<div style="overflow-x: auto"><table><tr><td style="min-width: 900px">x</td></tr></table></div>'
+    (tmp_path / "fits.html").write_text(f"<!doctype html><article>{scrolled}</article>")
+    with screenshots.served(tmp_path) as address:
+        found = {}
+        for name in ("wide", "fits"):
+            page, complaints = screenshots.open_page(chromium, f"{address}{name}.html", 390)
+            found[name] = " ".join(screenshots.problems(page) + complaints)
+            page.close()
+    for problem in ("pixels wide", "pre code ends at", "absent.png does not load", "small letters", "404"):
+        assert problem in found["wide"]
+    assert "ends at" not in found["fits"]
+    assert "pixels wide" not in found["fits"]
+
+
+@needs_browser
+def test_the_command_that_takes_pictures(with_pyodide, site, tmp_path):
+    command = [sys.executable, ROOT / "tools/screenshots.py", site, tmp_path]
+    command += ["--pages", "index", "tutorials/00_layouts", "--widths", "390"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 pictures" in done.stdout
+    for name in ("index", "tutorials-00_layouts"):
+        picture = (tmp_path / f"{name}-390.png").read_bytes()
+        assert picture.startswith(b"\x89PNG")
+        assert int.from_bytes(picture[16:20], "big") == 390
+        assert int.from_bytes(picture[20:24], "big") > screenshots.HEIGHT
