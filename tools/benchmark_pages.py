@@ -197,11 +197,11 @@ def section(result: Result, charts: dict[str, str]) -> str:
     if bursts:
         text.append(f"At the highest clock, in bursts, the core's geometric mean is {mean_of(bursts)}.")
     if (picture := ratio_chart(report)) is not None:
-        charts[f"{IMAGES}/{stem}_ratio.svg"] = picture
+        charts[f"{IMAGES}/{stem}_ratio.svg"] = picture.svg
         text.append(f"![Ratio of each workload](images/{stem}_ratio.svg)")
         text.append("The line in each bar is the ratio's interval. Workloads of one colour belong to one regime.")
     if (picture := roofline(report)) is not None:
-        charts[f"{IMAGES}/{stem}_roofline.svg"] = picture
+        charts[f"{IMAGES}/{stem}_roofline.svg"] = picture.svg
         text.append(f"![Roofline](images/{stem}_roofline.svg)")
         text.append(
             "The roofs are those of NVIDIA's data sheet. Each operand and the result are counted once as bytes. On "

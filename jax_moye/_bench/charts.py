@@ -1,4 +1,4 @@
-"""Charts of a benchmark's report, as SVG: the ratio of each result, and the roofline.
+"""Charts of a benchmark's report: the ratio of each result, and the roofline.
 
 `python -m jax_moye show --svg` writes them, and so does tools/benchmark_pages.py for the documentation.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from jax_moye._bench.svg import Picture
+from jax_moye._bench import plots
+from jax_moye._bench.plots import FAINT, GREY, INK, Chart
 from jax_moye._kernels.config_names import parse_name
 from jax_moye._kernels.devices import DEVICES
 from jax_moye._timing.workloads import Workload
@@ -24,7 +26,8 @@ REGIMES = {
     "fused": ("I, fused epilogues", "#b0528f"),
     "own": ("own shapes", "#222222"),
 }
-OTHER = "#5b6470"  # the colour of any other regime
+_OTHER = "#5b6470"  # the colour of any other regime
+_TICKS = (0.0625, 0.125, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 8, 16)
 
 
 def size(result: dict) -> str:
@@ -42,7 +45,7 @@ def by_regime(results: Sequence[dict]) -> dict[str, list[dict]]:
 
 
 def _color(result: dict) -> str:
-    return REGIMES.get(result["regime"], ("", OTHER))[1]
+    return REGIMES.get(result["regime"], ("", _OTHER))[1]
 
 
 def _label(result: dict) -> str:
@@ -51,33 +54,57 @@ def _label(result: dict) -> str:
     return " ".join([result["id"], size(result), *unusual, *([result["epilogue"]] if "epilogue" in result else [])])
 
 
-def ratio_chart(report: dict) -> str | None:
+def _name(regime: str) -> str:
+    return REGIMES.get(regime, (regime, ""))[0]
+
+
+def ratio_chart(report: dict) -> Chart | None:
     """The ratio of each result with its interval, on a logarithmic axis; None without a result that has one."""
-    results, left, right, top, step = [result for result in report["rows"] if "ratio" in result], 160, 440, 40, 16
+    results = [result for result in report["rows"] if "ratio" in result]
     if not results:
         return None
     ends = [value for result in results for value in (result["ratio"], *result["ratio_ci"])]
     low, high = min(0.5, *ends) / 1.05, max(2.0, *ends) * 1.05
-    bottom = top + step * len(results) + 4
-    picture = Picture(460, bottom + 32, f"Time of the fastest of the others over ours, {report['gpu']}")
+    labels = [_label(result) for result in results]
+    regimes = by_regime(results)
+    title = f"Time of the fastest of the others over ours, {report['gpu']}"
+    figure = plots.new_figure(4.8, 1.0 + 0.165 * len(results) + 0.15 * -(-len(regimes) // 3))
+    tips = {}
+    with plots.styled():
+        axes = figure.subplots()
+        axes.set_xscale("log")
+        axes.set_xlim(low, high)
+        axes.set_ylim(len(results) - 0.4, -0.6)
+        ticks = [tick for tick in _TICKS if low <= tick <= high]
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xticks([], minor=True)
+        axes.set_yticks(range(len(results)), labels)
+        axes.tick_params(length=0)
+        axes.tick_params(axis="x", top=True, labeltop=True)
+        axes.grid(axis="x", color=FAINT)
+        axes.spines[:].set_visible(False)
+        for i, (result, label) in enumerate(zip(results, labels, strict=True)):
+            (bar,) = axes.barh([i], [result["ratio"] - 1], left=1, height=0.6, color=_color(result), gid=f"ratio-{i}")
+            tips[bar.get_gid()] = f"{label}: {result['ratio']:.3f}"
+            axes.plot(result["ratio_ci"], [i, i], color=INK, linewidth=1)
+        axes.axvline(1, color=INK, linewidth=1)
+        axes.set_title("slower  |  faster", x=_share(1, low, high), color=GREY, fontsize=8)
+        axes.set_xlabel("time of the fastest of the others / ours; the line in a bar: 95 % interval", fontsize=8)
+        _legend(figure, axes, list(regimes))
+    return Chart(figure, title, tips)
 
-    def x(ratio: float) -> float:
-        return left + (right - left) * math.log(ratio / low) / math.log(high / low)
 
-    for tick in (0.125, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4):
-        if low <= tick <= high:
-            picture.line(x(tick), top - 4, x(tick), bottom, "#222222" if tick == 1 else "#dddddd")
-            picture.text(x(tick), top - 10, f"{tick:g}", "middle")
-    picture.text(x(1) - 6, 14, "slower", "end", "#666666")
-    picture.text(x(1) + 6, 14, "faster", "start", "#666666")
-    for i, result in enumerate(results):
-        y = top + step * i
-        begin, end = sorted((x(1), x(result["ratio"])))
-        picture.text(left - 6, y + 11, _label(result), "end")
-        picture.bar(begin, y + 3, max(end - begin, 1), 9, _color(result), f"{_label(result)}: {result['ratio']:.3f}")
-        picture.line(x(result["ratio_ci"][0]), y + 7.5, x(result["ratio_ci"][1]), y + 7.5, "#222222")
-    picture.text((left + right) / 2, bottom + 20, "time of the fastest of the others / ours", "middle")
-    return picture.svg()
+def _share(x: float, low: float, high: float) -> float:
+    """Where a number stands on a logarithmic axis, from 0 to 1."""
+    return math.log(x / low) / math.log(high / low)
+
+
+def _legend(figure: Any, axes: Any, regimes: Sequence[str]) -> None:
+    """The colours of regimes, below the axes."""
+    markers = [
+        axes.plot([], [], "o", color=REGIMES.get(regime, ("", _OTHER))[1], label=_name(regime))[0] for regime in regimes
+    ]
+    figure.legend(handles=markers, loc="outside lower center", ncols=min(3, len(markers)), handletextpad=0.2)
 
 
 def intensity(result: dict) -> float:
@@ -91,7 +118,7 @@ def multiplied_dtype(result: dict) -> str:
     return parse_name(result["config"]).dtype
 
 
-def roofline(report: dict) -> str | None:
+def roofline(report: dict) -> Chart | None:
     """TFLOP/s of our kernels over their operations per byte, under the roofs of the GPU's data sheet.
 
     None for a GPU that `devices` does not know, and without a result that was timed.
@@ -106,40 +133,49 @@ def roofline(report: dict) -> str | None:
         if flops := device.flops(dtype):
             peaks.setdefault(flops / 1e12, []).append(dtype)
     points = [(intensity(result), result["tflops"], result) for result in results]
-    left, right, top, bottom = 46, 388, 20, 320
-    x_low, x_high = min(0.5, *(point[0] for point in points)), 1e4
-    y_low, y_high = min(1.0, *(point[1] for point in points)) / 1.2, max(2000.0, *peaks)
-    regimes = [regime for regime in by_regime(results) if regime in REGIMES]
-    title = f"TFLOP/s over operations per byte, {report['gpu']}"
-    picture = Picture(460, bottom + 46 + 16 * math.ceil(len(regimes) / 3), title)
-
-    def x(intensity: float) -> float:
-        return left + (right - left) * math.log(intensity / x_low) / math.log(x_high / x_low)
-
-    def y(tflops: float) -> float:
-        return bottom - (bottom - top) * math.log(tflops / y_low) / math.log(y_high / y_low)
-
-    for exponent in range(-1, 5):
-        value = 10.0**exponent
-        if x_low <= value <= x_high:
-            picture.line(x(value), top, x(value), bottom, "#dddddd")
-            picture.text(x(value), bottom + 14, f"{value:g}", "middle")
-        if y_low <= value <= y_high:
-            picture.line(left, y(value), right, y(value), "#dddddd")
-            picture.text(left - 5, y(value) + 4, f"{value:g}", "end")
-    start, ridge = max(x_low, y_low / bandwidth), max(peaks, default=y_high) / bandwidth
-    picture.line(x(start), y(start * bandwidth), x(ridge), y(ridge * bandwidth), "#222222", 1.5)
-    picture.text(x(10), y(10 * bandwidth) - 10, f"{bandwidth:g} TB/s", "end")
-    for peak, dtypes in peaks.items():
-        picture.line(x(peak / bandwidth), y(peak), right, y(peak), "#222222", 1.5)
-        picture.text(right + 4, y(peak) + 4, f"{', '.join(dtypes)} {peak:.0f}")
-    for at, tflops, result in points:
-        picture.dot(x(at), y(tflops), _color(result), f"{_label(result)}: {tflops:g} TFLOP/s")
-    picture.text((left + right) / 2, bottom + 30, "operations per byte of operands and result", "middle")
-    picture.text(left, top - 6, "TFLOP/s")
-    for i, regime in enumerate(regimes):
-        name, color = REGIMES[regime]
-        column, line = left + 130 * (i % 3), bottom + 48 + 16 * (i // 3)
-        picture.dot(column + 4, line - 4, color, name)
-        picture.text(column + 14, line, name)
-    return picture.svg()
+    x_low, x_high = min(0.5, *(point[0] for point in points)) / 1.2, max(1e4, *(point[0] for point in points)) * 1.2
+    y_low, y_high = min(1.0, *(point[1] for point in points)) / 1.2, 1.6 * max(2000.0, *peaks)
+    figure = plots.new_figure(4.8, 4.4)
+    tips = {}
+    with plots.styled():
+        axes = figure.subplots()
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlim(x_low, x_high)
+        axes.set_ylim(y_low, y_high)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:g}")
+        axes.grid(color=FAINT)
+        axes.spines[["top", "right"]].set_visible(False)
+        ridge = max(peaks, default=y_high) / bandwidth
+        axes.plot([x_low, ridge], [x_low * bandwidth, ridge * bandwidth], color=INK, linewidth=1.2, gid="memory")
+        at = 40.0  # operations per byte: above the line there is room to the left
+        axes.annotate(
+            f"memory {bandwidth:g} TB/s",
+            (at, at * bandwidth),
+            xytext=(-5, 0),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            fontsize=8,
+        )
+        for peak, dtypes in peaks.items():
+            gid = f"peak-{dtypes[0]}"
+            axes.plot([peak / bandwidth, x_high], [peak, peak], color=INK, linewidth=1.2, gid=gid)
+            axes.text(
+                1.01,
+                peak,
+                f"{', '.join(dtypes)} {peak:.0f}",
+                transform=axes.get_yaxis_transform(),
+                va="center",
+                fontsize=8,
+            )
+        for i, (x, tflops, result) in enumerate(points):
+            axes.plot(
+                [x], [tflops], "o", color=_color(result), markersize=5, alpha=0.8, markeredgewidth=0, gid=f"row-{i}"
+            )
+            tips[f"row-{i}"] = f"{_label(result)}: {tflops:g} TFLOP/s"
+        axes.set_xlabel("operations per byte of operands and result")
+        axes.set_ylabel("TFLOP/s")
+        _legend(figure, axes, list(by_regime(results)))
+    return Chart(figure, f"TFLOP/s over operations per byte, {report['gpu']}", tips)

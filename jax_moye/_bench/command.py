@@ -12,10 +12,11 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from jax_moye._bench import bench, contenders, emulator, own_kernel, results
+from jax_moye._bench import bench, contenders, emulator, own_kernel, plots, results
 from jax_moye._checkout import clone
 from jax_moye._command_line import describe, number, pattern, whole
 from jax_moye._format import wrapped
+from jax_moye._optional import MissingError
 from jax_moye._timing.rounds import LEAST_ROUNDS
 from jax_moye._timing.workloads import Workload, read_suite
 
@@ -134,7 +135,9 @@ def main(arguments: argparse.Namespace) -> int:
     """
     try:
         check_choice(arguments)
-    except ValueError as error:
+        if arguments.svg:
+            plots.check()
+    except (ValueError, MissingError) as error:
         print(f"jax_moye bench: {error}", file=sys.stderr)
         return 1
     if arguments.kernel:

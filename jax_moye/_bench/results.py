@@ -206,6 +206,6 @@ def draw(report: dict, folder: pathlib.Path, stem: str) -> list[pathlib.Path]:
     for name, chart in (("ratio", charts.ratio_chart), ("roofline", charts.roofline)):
         if (picture := chart(report)) is not None:
             path = folder / f"{stem}_{name}.svg"
-            path.write_text(picture)
+            picture.save(path)
             written.append(path)
     return written

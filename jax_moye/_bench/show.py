@@ -8,9 +8,10 @@ import pathlib
 import sys
 from typing import Any
 
-from jax_moye._bench import compare, forms, results
+from jax_moye._bench import compare, forms, plots, results
 from jax_moye._command_line import describe
 from jax_moye._format import printable
+from jax_moye._optional import MissingError
 
 # What an edited file may raise where it is read as if it were one of ours.
 _WRONG = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
@@ -46,12 +47,14 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         if arguments.other is not None and arguments.svg is not None:
             raise NoResultError("--svg draws one file, and two are compared")
+        if arguments.svg is not None:
+            plots.check()
         found = [_read(path) for path in (arguments.file, arguments.other) if path is not None]
         text = _compared(arguments, *found) if len(found) == 2 else _shown(arguments.file, found[0], arguments.json)
         print(text)
         if arguments.svg:
             _draw(arguments, found[0])
-    except NoResultError as error:
+    except (NoResultError, MissingError) as error:
         print(f"jax_moye show: {error}", file=sys.stderr)
         return 1
     return 0

@@ -27,7 +27,7 @@ ROOMS = (
     "_bench",
     "__main__",
 )
-BASE = ("_checkout", "_command_line", "_compat", "_format", "_log")
+BASE = ("_checkout", "_command_line", "_compat", "_format", "_log", "_optional")
 SURFACE = ("jax_moye", "jax_moye.checkpoint_policies")
 MOST_LINES = 600
 MOST_FLOORS = 9
@@ -181,6 +181,7 @@ TESTED_AS = {
     "_command_line": "tests/python/test_command_line.py",
     "_compat": "tests/python/test_compat.py",
     "_format": "tests/python/test_format.py",
+    "_optional": "tests/python/test_optional.py",
     "_log": "tests/python/test_log.py",
     "checkpoint_policies": "tests/python/_api/test_checkpoint_policies.py",
 }

@@ -12,7 +12,7 @@ The efficiency against the number of stages (`--stages`) is measured on a GPU. W
 `stage_model`: a k-tile's loads are under way for `latency` clocks, and a CTA multiplies no k-tile before it has landed.
 """
 
-from jax_moye._bench.ladder.chart import stages_svg as stages_svg
+from jax_moye._bench.ladder.chart import stages_chart as stages_chart
 from jax_moye._bench.ladder.counting import SHAPE as SHAPE
 from jax_moye._bench.ladder.counting import compare as compare
 from jax_moye._bench.ladder.counting import count as count

@@ -11,7 +11,8 @@ from typing import Any
 
 import jax
 
-from jax_moye._bench.ladder.chart import svg
+from jax_moye._bench import plots
+from jax_moye._bench.ladder.chart import chart
 from jax_moye._bench.ladder.counting import LARGEST_COUNTED, SHAPE, count
 from jax_moye._bench.ladder.rung_configs import NEAREST, RUNGS, rungs, stage_configs
 from jax_moye._bench.ladder.stages import FMA_PER_CLOCK, LATENCY, share_of_peak, stage_model
@@ -21,6 +22,7 @@ from jax_moye._bench.results import describe
 from jax_moye._command_line import describe as describe_command
 from jax_moye._command_line import number, whole
 from jax_moye._kernels.configs import GemmConfig, configs
+from jax_moye._optional import MissingError
 from jax_moye._timing.files import write_json
 from jax_moye._timing.progress import progress
 from jax_moye.layout.kernels import kernel_facts
@@ -135,7 +137,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="print the report as JSON, or write it",
     )
-    parser.add_argument("--svg", type=pathlib.Path, help="write the chart to this file")
+    parser.add_argument("--svg", type=pathlib.Path, help="write the chart to this file (.svg, .png, .pdf)")
     model = parser.add_argument_group("the model of the stages")
     model.add_argument("--arch", default="sm_90", choices=list(FMA_PER_CLOCK), help="sm_90")
     model.add_argument("--latency", type=whole(1), default=LATENCY, help=f"clocks that a load is under way ({LATENCY})")
@@ -165,6 +167,8 @@ def main(arguments: argparse.Namespace) -> int:
         )
         return 2
     try:
+        if arguments.svg:
+            plots.check()
         report = make_report(arguments)
         if arguments.json == STDOUT:
             print(json.dumps(report, indent=1))
@@ -173,8 +177,8 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.json not in (None, STDOUT):
             write_json(report, arguments.json)
         if arguments.svg:
-            arguments.svg.write_text(svg(report), encoding="utf-8")
-    except (OSError, RuntimeError) as error:
+            chart(report).save(arguments.svg)
+    except (OSError, RuntimeError, ValueError, MissingError) as error:
         print(f"jax_moye ladder: {error}", file=sys.stderr)
         return 1
     return 1 if any("wrong" in rung.get("why", "") for rung in report["rungs"]) else 0

@@ -9,12 +9,12 @@ from jax_moye._kernels.dtypes import USUAL_ACCUMULATOR
 from jax_moye.layout.kernels import kernel_facts, kernel_names
 
 RUNGS = tuple(kernel for kernel in kernel_names() if kernel_facts(kernel).page)  # from the bottom up
-# What may stand for a dtype that a kernel has no config of, nearest first.
+# What may stand for a dtype that a kernel has no config of, nearest first. No shorter one: it would be faster for that.
 NEAREST = {
     "bf16": ("bf16", "f16", "f32"),
     "f16": ("f16", "bf16", "f32"),
-    "tf32": ("tf32", "f32", "bf16", "f16"),
-    "f32": ("f32", "tf32", "bf16", "f16"),
+    "tf32": ("tf32", "f32"),
+    "f32": ("f32", "tf32"),
     "f64": ("f64",),
     "s8": ("s8",),
     "e4m3": ("e4m3",),

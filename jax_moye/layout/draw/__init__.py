@@ -10,8 +10,9 @@ i\j | 0 1 2
   1 | 3 4 5
 <BLANKLINE>
 
-A notebook shows a picture by itself; `picture.save("out.svg")` writes a file (.svg, .tex, .typ, .txt). All four have
-the same cells. Colours can be told apart with any colour vision, and say nothing that the labels do not say.
+A notebook shows a picture by itself; `picture.save("out.svg")` writes a file (.svg, .tex, .typ, .txt; with matplotlib
+.png and .pdf). All have the same cells. Colours can be told apart with any colour vision, and say nothing that the
+labels do not say.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import sys
 from jax_moye._command_line import describe, whole
 from jax_moye.layout import draw
 from jax_moye.layout.atoms import CopyAtom, copy_op_names, mma_atom, mma_atom_names
-from jax_moye.layout.draw.model import FORMATS, Picture
+from jax_moye.layout.draw.model import SUFFIXES, Picture
 from jax_moye.layout.dtypes import dtype
 from jax_moye.layout.errors import LayoutError
 from jax_moye.layout.notation import parse
@@ -36,14 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             '"(2,(3,4)):(1,(2,6))"',
             '"(8,64):(64,1)" --swizzle 3,3,3 -o out.svg',
             "mma",
-            "mma SM80_16x8x8_F32TF32TF32F32_TN -o mma.svg",
+            "mma SM80_16x8x8_F32TF32TF32F32_TN -o mma.png",
             'mma SM80_16x8x16_F32BF16BF16F32_TN --atoms "(2,2,1):(1,2,0)" --tile "[32;32;16]" -o mma.tex',
             'copy SM75_U32x4_LDSM_N --thr "(16,2)" --val "(2,4)" --dtype uint16 -o copy.typ',
             "--schedule 16x16 --super-m 8 --resident 132",
         ],
     )
     parser.add_argument("what", nargs="*", help="a layout; `mma` or `copy`, which list names; `mma NAME`; `copy NAME`")
-    parser.add_argument("-o", "--out", type=pathlib.Path, help=f"file to write: {', '.join(FORMATS)}; default: text")
+    parser.add_argument("-o", "--out", type=pathlib.Path, help=f"file to write: {', '.join(SUFFIXES)}; default: text")
     parser.add_argument("--json", action="store_true", help="print the cells as JSON; of `mma` and `copy` the names")
     layouts = parser.add_argument_group("layouts")
     layouts.add_argument("--swizzle", metavar="B,M,S", help="a swizzle after the layout")
@@ -65,8 +65,8 @@ def main(arguments: argparse.Namespace) -> int:
     """Draws; 0, or 2 for what cannot be drawn."""
     if arguments.what in (["mma"], ["copy"]):
         return _list(arguments)
-    if arguments.out and arguments.out.suffix not in FORMATS:
-        return _refuse(f"{arguments.out}: no format {arguments.out.suffix!r}; there are {', '.join(FORMATS)}")
+    if arguments.out and arguments.out.suffix not in SUFFIXES:
+        return _refuse(f"{arguments.out}: no format {arguments.out.suffix!r}; there are {', '.join(SUFFIXES)}")
     if (message := _left_over(arguments)) is not None:
         return _refuse(message)
     try:
@@ -79,7 +79,7 @@ def main(arguments: argparse.Namespace) -> int:
             print(json.dumps(dataclasses.asdict(picture), indent=1))
         elif not arguments.out:
             print(picture, end="")
-    except (LayoutError, OSError) as error:
+    except (ImportError, LayoutError, OSError) as error:
         return _refuse(str(error))
     return 0
 

@@ -128,12 +128,22 @@ class Picture:
           ValueError: another suffix.
         """
         if suffix not in FORMATS:
-            raise ValueError(f"draw: no format {suffix!r}; there are {', '.join(FORMATS)}")
+            raise ValueError(f"draw: no format {suffix!r}; there are {', '.join(SUFFIXES)}")
         return getattr(self, FORMATS[suffix])
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Writes a file, in the format of its suffix."""
+        """Writes a file, in the format of its suffix: those of `render`, and .png and .pdf, which matplotlib draws.
+
+        Raises:
+          ValueError: another suffix.
+          ImportError: of .png and .pdf, there is no matplotlib.
+        """
         path = pathlib.Path(path)
+        if path.suffix in IMAGES:
+            from jax_moye.layout.draw import raster
+
+            raster.write(self, path)
+            return
         path.write_text(self.render(path.suffix), encoding="utf-8")
 
     def __str__(self) -> str:
@@ -151,6 +161,8 @@ class Picture:
 
 
 FORMATS = {".svg": "svg", ".tex": "latex", ".typ": "typst", ".txt": "text"}
+IMAGES = (".png", ".pdf")
+SUFFIXES = (*FORMATS, *IMAGES)
 
 
 def check_cells(cells: int, of: Any, hint: str | None = None) -> None:

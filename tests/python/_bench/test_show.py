@@ -90,10 +90,11 @@ def test_an_edited_file_has_no_traceback_and_no_escapes(file, tmp_path, capsys):
             found[key] = value[:3]
     wrong = (None, 0, -1, "\x1b[31mred\x1b[0m", {}, [], [3], {"x": 1}, 1e400, True)
     everywhere = list(places(found))[1:]
-    path = tmp_path / "edited.json"
+    path, whole = tmp_path / "edited.json", tmp_path / "whole.json"
+    whole.write_text(json.dumps(found))
     for place in rng.sample(everywhere, min(60, len(everywhere))):
         path.write_text(json.dumps(edited(found, place, rng.choice(wrong))))
-        for arguments in ([], [str(file)]):
+        for arguments in ([], [str(whole)]):
             assert cli.main(["show", str(path), *arguments]) in (0, 1)
     said = capsys.readouterr()
     assert "\x1b" not in said.out + said.err

@@ -223,6 +223,35 @@ def test_print_typst_and_print_latex(capsys):
     assert capsys.readouterr().out == to_latex("(2,3)")
 
 
+# ---- PNG and PDF ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["layout", "swizzle", "mma", "schedule", "holes"])
+def test_png_has_every_cell_in_its_colour(name, tmp_path):
+    image = pytest.importorskip("matplotlib.image")
+    PICTURES[name].save(tmp_path / "picture.png")
+    pixels = image.imread(tmp_path / "picture.png")
+    scene = arrange(PICTURES[name])
+    assert pixels.shape[:2] == pytest.approx((2 * scene.height, 2 * scene.width), abs=2)
+    for box in scene.boxes:  # beside its frame, where no label is
+        found = pixels[round(2 * box.y) + 3, round(2 * box.x) + 3, :3]
+        fill = "#ffffff" if box.colour is None else FILLS[box.colour]
+        assert np.round(255 * found).tolist() == [int(fill[i : i + 2], 16) for i in (1, 3, 5)]
+        if any(text.text.strip() for text in box.texts):
+            inner = pixels[round(2 * box.y) + 3 : round(2 * (box.y + box.height)) - 3]
+            inner = inner[:, round(2 * box.x) + 3 : round(2 * (box.x + box.width)) - 3, :3]
+            assert inner.max(axis=2).min() < 0.5  # the ink of its label
+
+
+def test_pdf_is_one_page_of_the_size_of_the_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    PICTURES["mma"].save(tmp_path / "picture.pdf")
+    data, scene = (tmp_path / "picture.pdf").read_bytes(), arrange(PICTURES["mma"])
+    assert data.startswith(b"%PDF")
+    (box,) = re.findall(rb"/MediaBox \[ ?([\d. ]+?) ?\]", data)
+    assert [float(x) for x in box.split()] == pytest.approx([0, 0, scene.width, scene.height], abs=0.01)
+
+
 # ---- Colours -------------------------------------------------------------------------------------------------------
 
 # What a dichromat sees, in linear RGB (Machado, Oliveira, Fernandes 2009, severity 1).
@@ -307,8 +336,8 @@ def test_bad_options():
         draw_schedule(65, 65)
     with pytest.raises(errors.InvalidType, match="thread, value"):
         draw_tv(Layout("4:1"), (2, 2))
-    with pytest.raises(ValueError, match=r"no format '\.png'"):
-        draw("(2,3)").save("x.png")
+    with pytest.raises(ValueError, match=r"no format '\.gif'"):
+        draw("(2,3)").save("x.gif")
 
 
 def test_largest_picture():
@@ -366,7 +395,7 @@ def test_command_writes_files(suffix, begin, tmp_path):
         (["(2,3)", "--super-m", "2"], "--super-m is an option of --schedule"),
         (["mma", "SM80_nothing"], "no MMA instruction"),
         (["(2,3", "-o", "x.svg"], "(2,3"),
-        (["(2,3)", "-o", "x.png"], "no format '.png'"),
+        (["(2,3)", "-o", "x.gif"], "no format '.gif'; there are .svg, .tex, .typ, .txt, .png, .pdf"),
         (["(2,3)", "-o", "nowhere/x.svg"], "nowhere"),
         (["--schedule", "4by6"], "--schedule MxN"),
         (["copy", "SM75_U32x4_LDSM_N", "--thr", "(3,5)"], "15"),
