@@ -4,8 +4,11 @@ Imported by the build backend (what to download) and run by CMake (what to use):
 
     python cuda_compiler.py --mode AUTO --toolkit <build>/cuda-toolkit --cxx /usr/bin/g++
 
-prints `key=value` lines: mode, nvcc, version, origin, toolkit (a link farm, where the nvcc is a wheel's), or reason
-(there is none).
+prints `key=value` lines: mode, nvcc, version, origin, toolkit (a link farm, where the nvcc is a wheel's), archs (of the
+GPUs here, where those alone are built for), or reason (there is none).
+
+Whether: ON always does. AUTO does for the GPUs of this machine alone, and where somebody asks for architectures or
+names a compiler; a machine without a GPU gets the emulator alone, and needs neither nvcc nor the time that it takes.
 
 Order: $CUDACXX; an nvcc >= 12.8 of this machine; the wheels of PyPI. With JAX_MOYE_CUDA_PREFER_WHEEL the wheels come
 before this machine's.
@@ -14,9 +17,13 @@ before this machine's.
 from __future__ import annotations
 
 import argparse
+import base64
+import ctypes
 import dataclasses
+import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import pathlib
 import platform
@@ -25,14 +32,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator, Mapping
 
 # 12.0 has wgmma and TMA, 12.5 cudaGetDriverEntryPointByVersion, 12.8 sm_100 and sm_120.
 MIN_NVCC = (12, 8)
 
-# One pin for nvcc, cicc, the headers, cudart and the disassembler. nvidia-cuda-nvcc's own dependencies are not pinned,
-# and releases do not mix. 13.2 is the first that compiles on glibc 2.42, and its cubins load on a 580 driver.
-CUDA_WHEELS = "cuda-toolkit[nvcc,nvvm,crt,cudart,cccl,cuobjdump,nvdisasm]==13.2.2"
+# nvcc, cicc, the headers, cudart and the disassembler of one release: releases do not mix. 13.2 is the first that
+# compiles on glibc 2.42, and its cubins load on a 580 driver. tools/pin_cuda_wheels.py writes the file.
+MACHINES = ("x86_64", "aarch64")
+PINS_FILE = pathlib.Path(__file__).with_name("cuda_wheels.json")
+PINS: dict[str, dict[str, str]] = json.loads(PINS_FILE.read_text()) if PINS_FILE.exists() else {}
+CUDA_WHEELS = [f"{name}=={pin['version']}" for name, pin in PINS.items()]
 
 # What a complete set of wheels puts under nvidia/cu13.
 WHEEL_FILES = (
@@ -74,6 +85,48 @@ def prefers_wheel(environ: Mapping[str, str]) -> bool:
     return environ.get("JAX_MOYE_CUDA_PREFER_WHEEL", "").strip().upper() not in ("", "0", "OFF", "FALSE", "NO")
 
 
+# cuda.h: of a device's compute capability.
+_MAJOR, _MINOR = 75, 76
+MIN_ARCH = 80  # of all kernels: the oldest of cmake/JaxMoyeArchs.cmake
+
+
+def gpu_archs() -> list[int]:
+    """The architectures of this machine's GPUs, such as [90], as the driver knows them; none without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return []
+    count = ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return []
+    found = set()
+    for ordinal in range(count.value):
+        device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        failed = driver.cuDeviceGet(ctypes.byref(device), ordinal)
+        for attribute, value in ((_MAJOR, major), (_MINOR, minor)):
+            failed = failed or driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        if not failed:
+            found.add(10 * major.value + minor.value)
+    return sorted(found)
+
+
+def archs_of_auto(environ: Mapping[str, str]) -> list[int]:
+    """The architectures that AUTO builds for; none where JAX_MOYE_CUDA_ARCHS says which, or somebody wants all.
+
+    Raises:
+        CudaError: it builds for no GPU.
+    """
+    if mode(environ) != "AUTO" or environ.get("JAX_MOYE_CUDA_ARCHS") or environ.get("CUDACXX"):
+        return []
+    here = gpu_archs()
+    if not here:
+        raise CudaError("there is no GPU here; JAX_MOYE_CUDA=ON builds for all architectures")
+    archs = [arch for arch in here if arch >= MIN_ARCH]
+    if not archs:
+        raise CudaError(f"this GPU is sm_{here[-1]}, and kernels begin at sm_{MIN_ARCH}")
+    return archs
+
+
 def nvcc_version(path: str | os.PathLike[str]) -> str | None:
     """`13.0.88`, or None when `path` does not run or is no nvcc."""
     try:
@@ -112,6 +165,52 @@ def system_nvcc(environ: Mapping[str, str]) -> tuple[Nvcc | None, str]:
     return None, "; ".join(too_old) or "no nvcc on this machine"
 
 
+def _digest(hashes: Mapping[str, str]) -> str:
+    """One digest of files: their paths, and the hashes of what is in them as RECORD has them, such as "sha256=..."."""
+    lines = (f"{path},{value}" for path, value in sorted(hashes.items()))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _is_of_wheel(path: str) -> bool:
+    """Whether a file that RECORD names was in the wheel, and is not written by pip beside it."""
+    folder, _, name = path.rpartition("/")
+    by_pip = folder.endswith(".dist-info") and name in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
+    return not by_pip and not name.endswith(".pyc")
+
+
+def _sha256(content: bytes) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def digest_of_wheel(wheel: pathlib.Path) -> str:
+    """The digest of what is in a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if not name.endswith("/") and _is_of_wheel(name)]
+        return _digest({name: _sha256(archive.read(name)) for name in names})
+
+
+def why_not_as_pinned(name: str) -> str | None:
+    """Why the installed files of a distribution are not those of the pinned wheel; None if they are.
+
+    Another version than the pinned one was installed by somebody else, who trusts it: None for it, too.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: it is not installed.
+    """
+    distribution = importlib.metadata.distribution(name)
+    pin = PINS[name]
+    if distribution.version != pin["version"]:
+        return None
+    files = [file for file in distribution.files or () if _is_of_wheel(str(file))]
+    try:
+        found = _digest({str(file): _sha256(pathlib.Path(file.locate()).read_bytes()) for file in files})
+    except OSError as error:
+        return f"{name} {distribution.version}: {error}"
+    if found == pin.get(platform.machine()):
+        return None
+    return f"{name} {distribution.version} is not the wheel that is pinned: what is in it has the digest {found}"
+
+
 def wheel_root() -> pathlib.Path | None:
     """Where the CUDA wheels are in this interpreter: .../site-packages/nvidia/cu13."""
     spec = importlib.util.find_spec("nvidia")  # a namespace package: it has paths, no file
@@ -120,6 +219,10 @@ def wheel_root() -> pathlib.Path | None:
         if (root / "bin" / "nvcc").exists():
             return root
     return None
+
+
+def _is_installed(name: str) -> bool:
+    return any(True for _ in importlib.metadata.distributions(name=name))
 
 
 def wheel_nvcc() -> tuple[Nvcc | None, str]:
@@ -132,6 +235,9 @@ def wheel_nvcc() -> tuple[Nvcc | None, str]:
         return None, f"the CUDA wheels in {root} lack {', '.join(missing)}"
     try:
         releases = {name: ".".join(importlib.metadata.version(name).split(".")[:2]) for name in WHEEL_DISTRIBUTIONS}
+        installed = [name for name in PINS if name in WHEEL_DISTRIBUTIONS or _is_installed(name)]
+        if wrong := [reason for name in installed if (reason := why_not_as_pinned(name))]:
+            return None, "; ".join(wrong)
     except importlib.metadata.PackageNotFoundError as error:
         return None, f"the CUDA wheels lack {error.name}"
     if len(set(releases.values())) > 1:
@@ -146,7 +252,7 @@ def unsupported_platform() -> str | None:
     """Why no CUDA kernel can be built on this platform, or None."""
     if sys.platform != "linux":
         return f"CUDA kernels are built on Linux, not on {sys.platform}"
-    if platform.machine() not in ("x86_64", "aarch64"):
+    if platform.machine() not in MACHINES:
         return f"CUDA kernels are built on x86_64 and aarch64, not on {platform.machine()}"
     return None
 
@@ -163,11 +269,15 @@ def build_requirements(environ: Mapping[str, str] = os.environ) -> list[str]:
     """What pip has to install before the build: the CUDA wheels, or nothing."""
     if mode(environ) == "OFF" or environ.get("CUDACXX") or unsupported_platform():
         return []
+    try:
+        archs_of_auto(environ)
+    except CudaError:
+        return []
     if system_nvcc(environ)[0] and not prefers_wheel(environ):
         return []
     if mode(environ) == "AUTO" and not wheels_installable():
         return []
-    return [CUDA_WHEELS]
+    return CUDA_WHEELS
 
 
 def choose(environ: Mapping[str, str]) -> Nvcc:
@@ -243,14 +353,17 @@ def main() -> int:
     parser.add_argument("--mode", required=True)
     parser.add_argument("--prefer-wheel", default="")
     parser.add_argument("--cudacxx", default="")
+    parser.add_argument("--archs", default="")
     parser.add_argument("--toolkit", type=pathlib.Path, required=True)
     parser.add_argument("--cxx", required=True)
     args = parser.parse_args()
-    environ = dict(os.environ, JAX_MOYE_CUDA=args.mode, JAX_MOYE_CUDA_PREFER_WHEEL=args.prefer_wheel)
+    of_cmake = {"JAX_MOYE_CUDA_PREFER_WHEEL": args.prefer_wheel, "JAX_MOYE_CUDA_ARCHS": args.archs}
+    environ = dict(os.environ, JAX_MOYE_CUDA=args.mode, **of_cmake)
     if args.cudacxx:
         environ["CUDACXX"] = args.cudacxx
     try:
         print(f"mode={mode(environ)}")
+        archs = archs_of_auto(environ)
         nvcc = choose(environ)
         path, toolkit = nvcc.path, None
         # A wheel's nvcc needs the farm however it was found: jax[cuda13] brings one that may be on PATH.
@@ -266,6 +379,8 @@ def main() -> int:
     print(f"nvcc={path}\nversion={nvcc.version}\norigin={nvcc.origin}")
     if toolkit:
         print(f"toolkit={toolkit}")
+    if archs:
+        print(f"archs={';'.join(map(str, archs))}")
     return 0
 
 

@@ -3,7 +3,8 @@
 The extra requirement is added only when the kernels are to be built for CUDA and there is no nvcc to build them with;
 `cuda_compiler.py` beside this file decides, for this backend and for CMake alike. The variables it reads:
 
-    JAX_MOYE_CUDA=ON|AUTO|OFF       build the CUDA kernels (AUTO: where possible)
+    JAX_MOYE_CUDA=ON|AUTO|OFF       build the CUDA kernels (AUTO: for the GPUs of this machine)
+    JAX_MOYE_CUDA_ARCHS=90          build them for these, with AUTO, too
     JAX_MOYE_CUDA_PREFER_WHEEL=1    take the pinned wheels although there is an nvcc
     CUDACXX=/path/to/nvcc           use this one, unasked
 """

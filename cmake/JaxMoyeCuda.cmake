@@ -11,11 +11,11 @@ endif()
 execute_process(
   COMMAND
     "${Python_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/build_backend/cuda_compiler.py" "--mode=${JAX_MOYE_CUDA}"
-    "--prefer-wheel=${JAX_MOYE_CUDA_PREFER_WHEEL}" "--cudacxx=${_cudacxx}" "--toolkit=${_toolkit}"
-    "--cxx=${CMAKE_CXX_COMPILER}"
+    "--prefer-wheel=${JAX_MOYE_CUDA_PREFER_WHEEL}" "--cudacxx=${_cudacxx}" "--archs=${JAX_MOYE_CUDA_ARCHS}"
+    "--toolkit=${_toolkit}" "--cxx=${CMAKE_CXX_COMPILER}"
   OUTPUT_VARIABLE _choice
   OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
-foreach(_key mode nvcc version origin toolkit reason)
+foreach(_key mode nvcc version origin toolkit archs reason)
   set(_${_key}_found "")
   if(_choice MATCHES "(^|\n)${_key}=([^\n]*)")
     set(_${_key}_found "${CMAKE_MATCH_2}")
@@ -33,6 +33,13 @@ if(_reason_found)
   return()
 endif()
 
+if(_archs_found) # of AUTO: this machine's GPUs alone, unless they are newer than all that code can be made for
+  set(JAX_MOYE_CUDA_ARCHS "${_archs_found}")
+  jax_moye_limit_archs(_archs ${JAX_MOYE_PORTABLE_ARCHS})
+  if(NOT _archs)
+    set(JAX_MOYE_CUDA_ARCHS "")
+  endif()
+endif()
 jax_moye_limit_archs(_archs ${JAX_MOYE_PORTABLE_ARCHS})
 if(NOT _archs)
   message(FATAL_ERROR "jax_moye: JAX_MOYE_CUDA_ARCHS=${JAX_MOYE_CUDA_ARCHS} leaves none of ${JAX_MOYE_PORTABLE_ARCHS}")

@@ -40,7 +40,8 @@ def why_unavailable(platform: str) -> str | None:
     """Why no kernel of a platform can run in this process; None if nothing speaks against it."""
     module = extension(platform)
     if module is None:
-        return f"this jax_moye was built without kernels for {platform}"
+        hint = ": JAX_MOYE_CUDA=ON, or a GPU, at the time of `pip install .` builds them" if platform == "cuda" else ""
+        return f"this jax_moye was built without kernels for {platform}{hint}"
     handler, runtime = tuple(module.api_version), _compat.runtime_ffi_version()
     if runtime is not None and (handler[0] != runtime[0] or handler > runtime):
         return (

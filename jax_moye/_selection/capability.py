@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import logging
 import math
 
 from jax_moye import _compat
 from jax_moye._kernels import devices, ffi, target
 from jax_moye._kernels.configs import ConfigTable, GemmConfig, configs
+from jax_moye._log import say_once
 from jax_moye._selection.problem import MAX_SIZE, GemmProblem
 
 
@@ -53,6 +55,8 @@ class LoweringTarget:
         if platform != "cuda":
             return cls(platform, None, None, usable_configs(platform, None), unavailable)
         arch, is_elsewhere = target.cuda_arch(), _compat.cuda_arch() is None
+        if unavailable is not None and not is_elsewhere:
+            say_once(logging.WARNING, f"jax_moye: there is a GPU, and XLA computes all products on it: {unavailable}")
         return cls(platform, arch, _device_meant(arch), usable_configs(platform, arch), unavailable, is_elsewhere)
 
     @classmethod

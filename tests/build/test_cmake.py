@@ -228,3 +228,34 @@ def test_no_architecture_left(tmp_path, wanted):
     script = 'include(JaxMoyeArchs)\njax_moye_limit_archs(archs ${JAX_MOYE_PORTABLE_ARCHS})\nmessage("[${archs}]")'
     run = run_cmake(tmp_path, script, JAX_MOYE_CUDA_ARCHS=wanted)
     assert run.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("said", "asked", "archs"),
+    [
+        ("archs=90", "", "90"),
+        ("archs=75;86", "", "80"),
+        ("archs=110", "", "80;90;100;120"),  # newer than what code can be made for: the PTX of all
+        ("", "", "80;90;100;120"),
+        ("", "100", "100"),
+    ],
+)
+def test_auto_is_for_the_gpus_that_are_here(tmp_path, said, asked, archs):
+    """A stand-in of build_backend/cuda_compiler.py says what is here."""
+    (tmp_path / "build_backend").mkdir()
+    lines = "\n".join(filter(None, ["mode=AUTO", "nvcc=nvcc", "version=13.0.88", "origin=PATH", said]))
+    (tmp_path / "build_backend" / "cuda_compiler.py").write_text(
+        f"import sys\nassert '--archs={asked}' in sys.argv\nprint({lines!r})\n"
+    )
+    script = """
+macro(enable_language)
+endmacro()
+macro(find_package)
+endmacro()
+include(JaxMoyeCuda)
+jax_moye_limit_archs(sm90 ${JAX_MOYE_SM90_ARCHS})
+message("${sm90}")"""
+    project = {"PROJECT_SOURCE_DIR": tmp_path, "PROJECT_BINARY_DIR": tmp_path, "Python_EXECUTABLE": sys.executable}
+    run = run_cmake(tmp_path, script, JAX_MOYE_CUDA="AUTO", JAX_MOYE_CUDA_ARCHS=asked, **project)
+    assert f"jax_moye: CUDA kernels ON, nvcc 13.0.88 from PATH, architectures {archs}\n" in run.stdout, run.stderr
+    assert run.stderr.strip() == ("90a" if "90" in archs.split(";") else "")

@@ -1,5 +1,6 @@
 """README's commands and table, .ci/run, and facts that stand in two files."""
 
+import json
 import os
 import pathlib
 import re
@@ -181,8 +182,8 @@ def test_hooks_and_dev_extra_pin_the_same_tools():
 
 
 def test_disassembler_and_compiler_are_of_one_release():
-    text = (ROOT / "build_backend" / "cuda_compiler.py").read_text()
-    (toolkit,) = re.findall(r'CUDA_WHEELS = "cuda-toolkit\[.*\]==(\d+\.\d+)\.\d+"', text)
+    wheels = json.loads((ROOT / "build_backend" / "cuda_wheels.json").read_text())
+    (toolkit,) = {".".join(pin["version"].split(".")[:2]) for pin in wheels.values()}
     pins = [p for p in PROJECT["project"]["optional-dependencies"]["test"] if p.startswith("nvidia-cuda-")]
     assert len(pins) == 2
     for pin in pins:
@@ -195,6 +196,34 @@ def test_workflows_are_yaml(workflow):
     found = yaml.safe_load((ROOT / ".github" / "workflows" / f"{workflow}.yml").read_text())
     assert found["name"] == workflow
     assert found["jobs"]
+
+
+def test_actions_are_pinned_by_commit():
+    """A tag can be moved to other code; the version behind it is for readers."""
+    uses = [
+        line.partition("uses:")[2].strip()
+        for path in (ROOT / ".github" / "workflows").glob("*.yml")
+        for line in path.read_text().splitlines()
+        if "uses:" in line
+    ]
+    assert len(uses) > 5
+    for action in uses:
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
+    assert len({action.partition("@")[0] for action in uses}) == len(set(uses)), "one version of each"
+
+
+def test_what_the_workflows_install_to_publish_has_one_version():
+    text = (ROOT / ".github" / "workflows" / "wheels.yml").read_text()
+    assert (runs := re.findall(r"pipx run (\S+)", text))
+    assert all(re.fullmatch(r"[a-z-]+==[\d.]+", run) for run in runs)
+
+
+def test_tools_of_the_build_have_an_upper_bound():
+    tool = PROJECT["tool"]["scikit-build"]
+    bounds = [*PROJECT["build-system"]["requires"], tool["cmake"]["version"], tool["ninja"]["version"]]
+    assert len(bounds) == 5
+    for bound in bounds:
+        assert "==" in bound or re.search(r"<\d", bound), bound
 
 
 def test_workflows_call_the_shared_scripts():

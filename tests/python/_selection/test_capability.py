@@ -8,9 +8,11 @@ import pytest
 from python._selection.problems import example_config, problem_with, row_major_problem
 
 import jax_moye
-from jax_moye._kernels import ffi
+from jax_moye import _compat
+from jax_moye._kernels import devices, ffi
 from jax_moye._kernels.dtypes import ITEM_BYTES, numpy_dtype
-from jax_moye._selection.capability import why_not
+from jax_moye._log import say_once
+from jax_moye._selection.capability import LoweringTarget, why_not
 from jax_moye._selection.problem import MAX_SIZE, GemmProblem, NotServedError, make_problem, parse_spec
 
 CONFIGS = jax_moye.configs()
@@ -259,3 +261,16 @@ def test_rows_fit_every_gpu_that_they_are_for():
                 assert config.smem_bytes <= arch.smem_per_cta, (config.name, name)
                 registers = (config.registers or {}).get(name, 0)
                 assert registers * config.threads <= arch.registers_per_sm, (config.name, name)
+
+
+def test_a_gpu_without_kernels_is_said_once(monkeypatch, caplog):
+    """As after a build on a machine that had none."""
+    monkeypatch.setattr(ffi, "why_unavailable", lambda platform: "nobody built them" if platform == "cuda" else None)
+    monkeypatch.setattr(devices, "find_device", lambda device: None)
+    say_once.cache_clear()
+    message = "jax_moye: there is a GPU, and XLA computes all products on it: nobody built them"
+    for arch, expected in ((None, []), (90, [message])):
+        monkeypatch.setattr(_compat, "cuda_arch", lambda arch=arch: arch)
+        for platform in ("cuda", "cuda", "cpu"):
+            LoweringTarget.of_platform(platform)
+        assert [record.message for record in caplog.records] == expected
