@@ -14,7 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "emulated_launch_cpu.h"
 #include "gemm.h"
+#include "interrupt_cpu.h"
 #include "moye/emu/guarded_buffer.h"
 
 namespace nb = nanobind;
@@ -122,20 +124,37 @@ nb::dict to_dict(emu::Counters const& counters) {
   return dict;
 }
 
-nb::dict to_report(Status const& status, emu::Counters const& counters) {
+nb::dict to_report(Status const& status, emu::Counters const& counters, double expected_seconds = 0) {
   nb::dict report;
+  report["expected_seconds"] = expected_seconds;
   report["ok"] = status.ok();
   report["message"] = status.message;
   report["counters"] = to_dict(counters);
   return report;
 }
 
+/// Whether Python runs its handlers of signals on this thread.
+bool on_main_thread() {
+  nb::module_ const threading = nb::module_::import_("threading");
+  return threading.attr("current_thread")().is(threading.attr("main_thread")());
+}
+
 /// Runs the request. The arrays of `stream` are those of the request.
-Status run(GemmRequest const& request, emu::Stream& stream) {
+///
+/// The main thread runs Python's handlers of signals ten times a second, and the first that raises, as Ctrl-C does,
+/// ends the launch: then Python's error is set. Elsewhere Ctrl-C ends it as it does under XLA.
+EmulatedLaunch run(GemmRequest const& request, emu::Stream& stream, bool on_main_thread) {
   stream.memory = emulated_memory(request);
   GemmCall call;
-  if (Status status = decode_gemm(request, call); !status.ok()) return status;
-  return call.gemm->entry.launch(call.args, &stream);
+  if (Status status = decode_gemm(request, call); !status.ok()) return {status};
+  if (on_main_thread) {
+    return launch_emulated(request, call, stream, [] {
+      nb::gil_scoped_acquire const gil;
+      return PyErr_CheckSignals() != 0;
+    });
+  }
+  Interrupt interrupt;
+  return launch_emulated(request, call, stream, [&] { return interrupt.requested(); });
 }
 
 /// Buffers of a request that hold copies of arrays, between guards. Those that are written come back.
@@ -243,11 +262,12 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
   request.workspace = workspace.get();
   std::align(kWorkspaceAlignment, size_t(request.workspace_bytes), request.workspace, room);
 
-  Status status;
+  EmulatedLaunch launch;
+  bool const main_thread = on_main_thread();
   {
     nb::gil_scoped_release no_gil;
     if (!guard) {
-      status = run(request, stream);
+      launch = run(request, stream, main_thread);
     } else {
       GuardedCopies copies(side);
       copies.add("a", request.a, false);
@@ -270,12 +290,13 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
         }
       }
       if (epilogue.wants_preactivation) copies.add("preactivation", epilogue.preactivation, true);
-      status = run(request, stream);
+      launch = run(request, stream, main_thread);
       std::string const damage = copies.finish();
-      if (status.ok()) status.message = damage;
+      if (launch.status.ok()) launch.status.message = damage;
     }
   }
-  return to_report(status, stream.counters);
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  return to_report(launch.status, stream.counters, launch.expected_seconds);
 }
 
 }  // namespace
@@ -321,7 +342,7 @@ void add_emulate(nb::module_& module) {
       nb::arg("c_strides") = Strides(3), nb::arg("bias") = nb::none(), nb::arg("bias_strides") = Strides(3),
       nb::arg("residual") = nb::none(), nb::arg("residual_strides") = Strides(3), nb::arg("alpha") = 1.0,
       nb::arg("beta") = 0.0, nb::arg("activation") = "none", nb::arg("preactivation") = nb::none(),
-      "Runs one launch in the emulator and returns {ok, message, counters}.\n\n"
+      "Runs one launch in the emulator and returns {ok, message, counters, expected_seconds}.\n\n"
       "a, b, d: contiguous NumPy arrays, d is written. sizes: batch, m, n, k; strides in elements, of (batch, m, k),\n"
       "(batch, n, k), (batch, m, n). guard: the kernel works on copies that end (or, by flush, start) at an\n"
       "inaccessible page, with d full of NaN before, and the bytes around them must still be there afterwards.\n"
@@ -330,7 +351,9 @@ void add_emulate(nb::module_& module) {
       "c, bias, residual: arrays of d's dtype, with strides of (batch, m, n), 0 where they are broadcast; d itself "
       "may\n"
       "be passed as c. preactivation: an array like d, written. It is z = alpha * a b + beta * c + bias, and d is\n"
-      "activation(z) + residual, activation being none, relu, gelu_tanh, gelu_erf or silu.");
+      "activation(z) + residual, activation being none, relu, gelu_tanh, gelu_erf or silu.\n"
+      "expected_seconds: what was measured before a long launch, else 0. One of more than ten seconds says so on "
+      "stderr.");
 }
 
 }  // namespace moye

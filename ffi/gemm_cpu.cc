@@ -1,11 +1,14 @@
-// The CPU handler: the same config, run in the emulator, one worker per core.
+// The CPU handler: the same config, run in the emulator, one worker per core. XLA calls it on a thread of its own or on
+// the caller's, in any case without Python's lock.
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <thread>
 
 #include "emulate_cpu.h"
+#include "emulated_launch_cpu.h"
 #include "handlers.h"
+#include "interrupt_cpu.h"
 #include "xla_call.h"
 
 namespace moye {
@@ -26,9 +29,11 @@ ffi::Error launch(GemmRequest const& request, bool detect_races, std::string_vie
   GemmCall call;
   if (Status const status = decode_gemm(request, call); !status.ok())
     return to_error(status, ffi::ErrorCode::kInvalidArgument);
-  Status const status = call.gemm->entry.launch(call.args, &stream);
-  if (status.ok()) return ffi::Error::Success();
-  return ffi::Error::Internal(gemm_error(request.config, request.sizes, status.message).message);
+  Interrupt interrupt;
+  EmulatedLaunch const done = launch_emulated(request, call, stream, [&] { return interrupt.requested(); });
+  if (done.status.ok()) return ffi::Error::Success();
+  return to_error(gemm_error(request.config, request.sizes, done.status.message),
+                  done.interrupted ? ffi::ErrorCode::kCancelled : ffi::ErrorCode::kInternal);
 }
 
 ffi::Error execute(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> d,

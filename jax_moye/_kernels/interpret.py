@@ -15,6 +15,10 @@ class InterpretParams:
     A kernel that breaks a rule of the GPU's memory model (a race, a missing wait, a deadlock, an access outside its
     operands) ends the program with an error that names the threads and the source lines.
 
+    A product that will take more than ten seconds says so on stderr before it begins, by what a small product of the
+    same kernel takes then. A terminal sees how far it is. Ctrl-C ends it within a second; where the program has set a
+    handler of its own for SIGINT, which may want the product, the second Ctrl-C does.
+
     Attributes:
       mode: when an asynchronous copy takes effect: "lazy", only at the wait that guarantees it, so that a missing wait
         computes with NaN; "eager", at once; "random", anywhere between.

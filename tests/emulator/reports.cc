@@ -301,6 +301,37 @@ __attribute__((no_sanitize("thread"), noinline)) uint32_t recurse(uint32_t depth
 MOYE_KERNEL(64)
 stack_overflow(uint32_t const*, uint32_t* out) { out[tid()] = recurse(0); }
 
+// Not the lowest thread's: below its stack there are others, whose threads wait.
+__attribute__((noinline)) uint32_t recurse_to(uint32_t depth, uint32_t const* in) {
+  uint32_t volatile room[64];
+  room[depth % 64] = in[depth % kWords];
+  return (depth == 0 ? 0 : recurse_to(depth - 1, in)) + room[depth % 32];
+}
+
+MOYE_KERNEL(64)
+deep_recursion(uint32_t const* in, uint32_t* out) {
+  sync_threads();
+  if (tid() == 37) out[tid()] = recurse_to(300, in);
+  sync_threads();
+}
+
+template <int kBytes>
+__attribute__((noinline)) uint32_t fill(uint32_t const* in) {
+  unsigned char volatile room[kBytes];
+  for (int i = 0; i < kBytes; i += 512) room[i] = static_cast<unsigned char>(in[i % kWords]);
+  return room[kBytes - 512];
+}
+
+MOYE_KERNEL(64)
+large_frame(uint32_t const* in, uint32_t* out) {
+  sync_threads();
+  if (tid() == 37) out[tid()] = fill<128 * 1024>(in);
+  sync_threads();
+}
+
+MOYE_KERNEL(64)
+large_frame_ok(uint32_t const* in, uint32_t* out) { out[tid()] = fill<48 * 1024>(in); }
+
 // ---------------------------------------------------------------------------------------------- races on global memory
 
 MOYE_KERNEL(64)
@@ -491,6 +522,9 @@ Case const kCases[] = {
     MOYE_CASE(fault, kOne, 64),
     MOYE_CASE(null_pointer, kOne, 64),
     MOYE_CASE(stack_overflow, kOne, 64),
+    MOYE_CASE(deep_recursion, kOne, 64),
+    MOYE_CASE(large_frame, kOne, 64),
+    MOYE_CASE(large_frame_ok, kOne, 64),
     MOYE_CASE(two_ctas, kTwo, 64),
     MOYE_CASE(two_ctas_ok, kTwo, 64),
     MOYE_CASE(reads_other_cta, kTwo, 64),

@@ -193,10 +193,14 @@ def test_launches_from_two_host_threads(gemm):
 
 
 def test_ucontext():
-    """The fallback for machines whose switch we have not written."""
-    program = cxx.build("gemm", kernel_sources=[HERE / "gemm.cc"], emulator_flags=["-DMOYE_EMU_UCONTEXT", "-O0"])
+    """The fallbacks for machines whose switch we have not written, and whose Linux has no guard pages for us."""
+    flags = ["-DMOYE_EMU_UCONTEXT", "-DMOYE_EMU_NO_GUARD_PAGES", "-O0"]
+    program = cxx.build("gemm", kernel_sources=[HERE / "gemm.cc"], emulator_flags=flags)
     assert run(program, "none", 130, 71, 40).startswith("ok\n")
     assert run(program, "no_wait", 130, 71, 40).startswith("race on shared memory")
+    program = cxx.build("reports", kernel_sources=[HERE / "reports.cc"], emulator_flags=flags)
+    for case in ("deep_recursion", "large_frame"):
+        assert run(program, case) == "stack overflow in thread 37 (warp 1 lane 5): Options::stack_bytes is 65536"
 
 
 # ---------------------------------------------------------------------------------------------------------- the device

@@ -172,7 +172,10 @@ REPORTS = {
     "fault": f"out of bounds: fault {by(37, 'fault')}, at address 0xADDRESS: the nearest array is in (1024 "
     "bytes), of which it is offset 1024",
     "null_pointer": f"out of bounds: fault {by(37, 'fault')}, at address 0xADDRESS: no array is near",
-    "stack_overflow": f"stack overflow in {thread(0)}: Options::stack_bytes is 65536",
+    **{
+        case: f"stack overflow in {thread(of)}: Options::stack_bytes is 65536"
+        for case, of in {"stack_overflow": 0, "deep_recursion": 37, "large_frame": 37}.items()
+    },
     # Races on global memory.
     "two_ctas": race(
         "global memory out+0xc0",
@@ -236,7 +239,9 @@ def test_report(reports, case):
     assert message == expected
 
 
-@pytest.mark.parametrize("case", ("neighbours_ok", "two_ctas_ok", "global_in_cta_ok", "arrives_twice_ok"))
+@pytest.mark.parametrize(
+    "case", ("neighbours_ok", "two_ctas_ok", "global_in_cta_ok", "arrives_twice_ok", "large_frame_ok")
+)
 @pytest.mark.parametrize("order", ORDERS)
 def test_no_report(reports, case, order):
     for workers in (1, 2):

@@ -50,6 +50,10 @@ enum class Mode {
 /// Which of the threads that can run does.
 enum class ThreadOrder { fifo, lifo, random };
 
+/// OS threads of all launches that run at the same time, as long as those are not more: each has some MB, and mappings
+/// of the system, of which a process has 65530.
+inline constexpr int kMostWorkers = 64;
+
 struct Options {
   Mode mode = Mode::lazy;
   uint64_t seed = 0;
@@ -57,7 +61,7 @@ struct Options {
   bool poison = true;  // shared memory starts as 0xff bytes, NaN in every float type, and so is a copy's destination
                        // from its issue until it takes effect
   ThreadOrder order = ThreadOrder::fifo;
-  int workers = 1;                 // OS threads
+  int workers = 1;                 // OS threads, at most; launch() says how many it takes
   size_t stack_bytes = 64 * 1024;  // of each CUDA thread
   /// Accesses (but to its own stack) and instructions of one thread without its ever waiting for another, after which
   /// it is reported as endless. A loop that does neither is not noticed; C++ does not let it be endless.
@@ -133,11 +137,22 @@ struct Counters {
   Counters& operator+=(Counters const& other);
 };
 
+/// Told while launches of a stream run.
+class Watcher {
+ public:
+  virtual ~Watcher() = default;
+  /// Called about ten times a second on the OS thread that launched, and once after the last CTA. stored_bytes: what
+  /// the launch has written to global memory so far, or a little less. False ends the launch: what it has not written
+  /// by then stays as it is.
+  virtual bool go_on(uint64_t stored_bytes) noexcept = 0;
+};
+
 /// What a StreamHandle points to.
 struct Stream {
   Options options;
   std::vector<Memory> memory;
   Counters counters;
+  Watcher* watcher = nullptr;  // none: nothing but a failure ends a launch
 };
 
 struct Shape {
@@ -145,8 +160,9 @@ struct Shape {
   int smem_bytes;
 };
 
-/// Runs run_thread(argument) once in every CUDA thread and returns when all have ended or one has failed.
-/// Several host threads may launch at the same time, each on its own Stream.
+/// Runs run_thread(argument) once in every CUDA thread and returns when all have ended or one has failed, or when the
+/// stream's watcher has ended the launch. Several host threads may launch at the same time, each on its own Stream:
+/// they share kMostWorkers.
 Status launch(Shape const& shape, Stream* stream, void (*run_thread)(void*), void* argument);
 
 // ------------------------------------------------------------------------------------------- what moye/arch's wrappers

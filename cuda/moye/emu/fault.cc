@@ -24,13 +24,24 @@ uintptr_t program_counter([[maybe_unused]] void* context) {
 #endif
 }
 
+// 0 where we do not know how to ask.
+uintptr_t stack_pointer([[maybe_unused]] void* context) {
+#if defined(__x86_64__)
+  return static_cast<uintptr_t>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RSP]);
+#elif defined(__aarch64__)
+  return static_cast<uintptr_t>(static_cast<ucontext_t*>(context)->uc_mcontext.sp);
+#else
+  return 0;
+#endif
+}
+
 void on_fault(int signal, siginfo_t* info, void* context) {
   if (Thread* const thread = current_thread) {
     auto const address = reinterpret_cast<uintptr_t>(info->si_addr);
     // Leaves the handler by a switch to the OS thread's own stack. SA_NODEFER: nothing has to be unblocked.
-    uintptr_t const pc = program_counter(context);
+    uintptr_t const pc = program_counter(context), sp = stack_pointer(context);
     bool const protection = info->si_code == SI_KERNEL;
-    thread->domain->fail([&] { return describe_fault(*thread, address, pc, protection); });
+    thread->domain->fail([&] { return describe_fault(*thread, address, pc, sp, protection); });
   }
   if ((previous.sa_flags & SA_SIGINFO) != 0) return previous.sa_sigaction(signal, info, context);
   if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) return previous.sa_handler(signal);

@@ -62,7 +62,12 @@ MOYE_HOOK void* __tsan_memset(void* dst, int value, size_t bytes) {
 }
 
 MOYE_HOOK void __tsan_init() {}
-MOYE_HOOK void __tsan_func_entry(void*) {}
+MOYE_HOOK void __tsan_func_entry(void*) {
+  moye::emu::Thread* const thread = moye::emu::current_thread;
+  if (thread == nullptr) return;
+  auto const frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));  // below all of the caller's
+  if (frame - thread->stack_begin >= thread->stack_bytes) thread->domain->fail_on_overflow(*thread);
+}
 MOYE_HOOK void __tsan_func_exit() {}
 MOYE_HOOK void __tsan_vptr_read(void**) {}
 MOYE_HOOK void __tsan_vptr_update(void**, void*) {}

@@ -2,7 +2,12 @@
 // use.
 #include <sys/mman.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
+#include <algorithm>
+#include <atomic>
 #include <system_error>
 #include <thread>
 
@@ -74,47 +79,74 @@ namespace {
 
 size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
-// Address space kept free on either side of a mapping, so that an index out of range in an array of the caller, who may
-// get the addresses beside it, is not taken for a stack overflow or for shared memory.
-constexpr size_t kMargin = 1 << 20;
-
-// `count` parts of `bytes` accessible bytes, each behind `guard` inaccessible ones, and a guard at the end.
-uintptr_t map_parts(size_t count, size_t bytes, size_t guard, size_t* mapped) {
-  *mapped = count * (guard + bytes) + guard;
-  void* const map = mmap(nullptr, *mapped + 2 * kMargin, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+// A mapping of address space alone, with a margin on either side of its `bytes` bytes.
+uintptr_t reserve(size_t bytes) {
+  size_t const all = bytes + 2 * kMappingMargin;
+  void* const map = mmap(nullptr, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (map == MAP_FAILED) throw std::bad_alloc();
-  char* const begin = static_cast<char*>(map) + kMargin;
-  for (size_t i = 0; i < count && bytes != 0; ++i) {
-    char* const part = begin + i * (guard + bytes) + guard;
-    if (mprotect(part, bytes, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
-  }
-  return reinterpret_cast<uintptr_t>(begin);
+  return reinterpret_cast<uintptr_t>(map) + kMappingMargin;
 }
 
 void unmap(uintptr_t begin, size_t bytes) {
-  if (bytes != 0) munmap(reinterpret_cast<void*>(begin - kMargin), bytes + 2 * kMargin);
+  if (bytes != 0) munmap(reinterpret_cast<void*>(begin - kMappingMargin), bytes + 2 * kMappingMargin);
 }
+
+// `count` parts of `bytes` accessible bytes, each behind `guard` inaccessible ones, and a guard at the end.
+uintptr_t map_parts(size_t count, size_t bytes, size_t guard, size_t* mapped) {
+  size_t const all = count * (guard + bytes) + guard;
+  uintptr_t const begin = reserve(all);
+  for (size_t i = 0; i < count && bytes != 0; ++i) {
+    void* const part = reinterpret_cast<void*>(begin + i * (guard + bytes) + guard);
+    if (mprotect(part, bytes, PROT_READ | PROT_WRITE) == 0) continue;
+    unmap(begin, all);
+    throw std::bad_alloc();
+  }
+  *mapped = all;
+  return begin;
+}
+
+std::atomic<int> running_launches{0};
+
+// Counts a launch, and says how many OS threads are its share.
+class WorkerShare {
+ public:
+  WorkerShare() : workers_(std::max(1, kMostWorkers / ++running_launches)) {}
+  ~WorkerShare() { --running_launches; }
+  WorkerShare(WorkerShare const&) = delete;
+  WorkerShare& operator=(WorkerShare const&) = delete;
+  int workers() const { return workers_; }
+
+ private:
+  int workers_;
+};
 
 // Domains nobody uses. A launch borrows one for each of its OS threads.
 class DomainPool {
  public:
+  DomainPool() { free_.reserve(kMostWorkers); }
+
   std::unique_ptr<Domain> borrow() {
     std::lock_guard lock(mutex_);
     if (free_.empty()) return std::make_unique<Domain>();
     std::unique_ptr<Domain> domain = std::move(free_.back());
     free_.pop_back();
+    kept_bytes_ -= domain->kept_bytes();
     return domain;
   }
 
   void give_back(std::unique_ptr<Domain> domain) {
     std::lock_guard lock(mutex_);
-    if (free_.size() < kKept) free_.push_back(std::move(domain));
+    size_t const bytes = kept_bytes_ + domain->kept_bytes();
+    if (free_.size() == kMostWorkers || bytes > kMostKeptBytes) return;
+    kept_bytes_ = bytes;
+    free_.push_back(std::move(domain));
   }
 
  private:
-  static constexpr size_t kKept = 32;  // some MB each
+  static constexpr size_t kMostKeptBytes = size_t{512} << 20;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Domain>> free_;
+  size_t kept_bytes_ = 0;
 };
 
 DomainPool& domain_pool() {
@@ -128,8 +160,22 @@ void Domain::map_stacks(size_t count, size_t bytes) {
   bytes = round_up(bytes, kPageBytes);
   if (stack_count_ >= count && stack_bytes_ == bytes) return;
   unmap(stacks_begin, stacks_bytes_mapped);
-  stacks_bytes_mapped = stack_count_ = 0;
-  stacks_begin = map_parts(count, bytes, kStackGuardBytes, &stacks_bytes_mapped);
+  stacks_begin = stacks_bytes_mapped = stack_count_ = 0;
+  size_t const all = round_up(count * (kStackGuardBytes + bytes), kPageBytes);
+  uintptr_t const begin = reserve(all);
+  if (mprotect(reinterpret_cast<void*>(begin), all, PROT_READ | PROT_WRITE) != 0) {
+    unmap(begin, all);
+    throw std::bad_alloc();
+  }
+#if !defined(MOYE_EMU_NO_GUARD_PAGES)
+  constexpr int kGuardInstall = 102;  // MADV_GUARD_INSTALL, which older headers do not have
+  for (size_t i = 0; i < count; ++i) {
+    void* const guard = reinterpret_cast<void*>(begin + i * (kStackGuardBytes + bytes));
+    if (madvise(guard, kStackGuardBytes, kGuardInstall) != 0) break;
+  }
+#endif
+  stacks_begin = begin;
+  stacks_bytes_mapped = all;
   stack_count_ = count;
   stack_bytes_ = bytes;
 }
@@ -138,10 +184,16 @@ void Domain::map_smem(size_t count, size_t bytes) {
   bytes = round_up(bytes, kPageBytes);
   if (smem_part_count_ >= count && smem_part_bytes_ >= bytes + kSmemGuardBytes) return;
   unmap(smem_begin, smem_bytes_mapped);
-  smem_bytes_mapped = smem_part_count_ = 0;
+  smem_begin = smem_bytes_mapped = smem_part_count_ = 0;
   smem_begin = map_parts(count, bytes, kSmemGuardBytes, &smem_bytes_mapped);
   smem_part_count_ = count;
   smem_part_bytes_ = bytes + kSmemGuardBytes;
+}
+
+size_t Domain::kept_bytes() const {
+  constexpr size_t kTouched = 16 * 1024;  // of a stack, by the kernels of this repository
+  size_t const clocks = clock_pool_size_ + floor_pool_size_ + further_clocks_.size() * further_clock_size_;
+  return stack_count_ * kTouched + smem_part_count_ * (smem_part_bytes_ - kSmemGuardBytes) + clocks * sizeof(uint32_t);
 }
 
 // A clock for each thread, then for each barrier, then one to compute with.
@@ -214,6 +266,11 @@ void Launch::report_failure(uint64_t failed, std::string const& text) {
   message = text;
 }
 
+void Launch::report_out_of_memory() {
+  out_of_memory = true;
+  failed_cluster = 0;  // nobody begins another one
+}
+
 uint16_t Launch::add_site(AccessSite const& site) {
   std::lock_guard lock(mutex);
   for (size_t i = 0; i < sites.size(); ++i) {
@@ -253,6 +310,45 @@ std::string complaint(Shape const& shape, Options const& options) {
   return {};
 }
 
+// The arithmetic of a GPU, which knows subnormal numbers, for the OS thread it is made on. Those of XLA take them for
+// zero, and what they start inherits that.
+class IeeeArithmetic {
+ public:
+#if defined(__x86_64__)
+  IeeeArithmetic() : before_(_mm_getcsr()) { _mm_setcsr(0x1f80); }  // MXCSR as a process begins
+  ~IeeeArithmetic() { _mm_setcsr(before_); }
+#elif defined(__aarch64__)
+  IeeeArithmetic() {
+    asm volatile("mrs %0, fpcr" : "=r"(before_));
+    asm volatile("msr fpcr, %0" ::"r"(uint64_t{0}));
+  }
+  ~IeeeArithmetic() { asm volatile("msr fpcr, %0" ::"r"(before_)); }
+#else
+  IeeeArithmetic() = default;
+#endif
+  IeeeArithmetic(IeeeArithmetic const&) = delete;
+  IeeeArithmetic& operator=(IeeeArithmetic const&) = delete;
+
+ private:
+#if defined(__x86_64__)
+  unsigned before_;
+#elif defined(__aarch64__)
+  uint64_t before_;
+#endif
+};
+
+// Until the last worker has ended.
+void watch(Launch& launch, Watcher& watcher, size_t workers) {
+  for (bool ended = false; !ended;) {
+    {
+      std::unique_lock lock(launch.mutex);
+      ended = launch.worker_ended.wait_for(lock, std::chrono::milliseconds(100),
+                                           [&] { return launch.ended_workers == workers; });
+    }
+    if (!watcher.go_on(launch.stored_bytes)) launch.stop = true;
+  }
+}
+
 }  // namespace
 
 Status launch(Shape const& shape, Stream* stream, void (*run_thread)(void*), void* argument) {
@@ -283,30 +379,41 @@ Status launch(Shape const& shape, Stream* stream, void (*run_thread)(void*), voi
     return {"emulator: out of memory for the shadow of the writable arrays; Options::detect_races = false needs none"};
   }
 
-  auto work = [&state] {
+  auto work = [&state]() noexcept {
     try {
+      IeeeArithmetic const arithmetic;
       FaultStack const stack;
       std::unique_ptr<Domain> domain = domain_pool().borrow();
       domain->work(state);
       domain_pool().give_back(std::move(domain));
     } catch (std::bad_alloc const&) {
-      state.report_failure(0, "emulator: out of memory");
+      state.report_out_of_memory();
     }
+    std::lock_guard lock(state.mutex);
+    ++state.ended_workers;
+    state.worker_ended.notify_one();
   };
   {
     FaultHandler const handler;
-    auto const workers = std::min<uint64_t>(std::max(1, state.options.workers), state.clusters);
-    std::vector<std::thread> helpers;
+    WorkerShare const share;
+    int const most = std::min(std::max(1, state.options.workers), share.workers());
+    auto const workers = static_cast<size_t>(std::min<uint64_t>(most, state.clusters));
+    bool const watched = stream->watcher != nullptr;  // by this OS thread, which then leaves all the work to others
+    std::vector<std::thread> threads;
     try {
-      for (uint64_t i = 1; i < workers; ++i) helpers.emplace_back(work);
+      threads.reserve(workers);
+      while (threads.size() < workers - (watched ? 0 : 1)) threads.emplace_back(work);
+    } catch (std::bad_alloc const&) {
     } catch (std::system_error const&) {
-      // No further OS thread to be had: those there are do the work.
+      // No further OS thread to be had, as above: those there are do the work.
     }
-    work();
-    for (std::thread& helper : helpers) helper.join();
+    if (!watched || threads.empty()) work();
+    if (watched) watch(state, *stream->watcher, std::max<size_t>(1, threads.size()));
+    for (std::thread& thread : threads) thread.join();
   }
   state.counters.launches = 1;
   stream->counters += state.counters;
+  if (state.out_of_memory) return {"emulator: out of memory"};
   return {state.message};
 }
 

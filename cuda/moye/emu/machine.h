@@ -16,6 +16,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -98,7 +99,8 @@ struct Thread {
   Warp* warp;
   Clock clock;
   uint32_t* floors;     // by 32 agents: no component of the clock is less than this (race.cc)
-  uint64_t steps_left;  // Options::watchdog_steps, counted down between waits
+  uint64_t steps_left;  // until the next look at whether to go on (Domain::out_of_steps)
+  uint64_t more_steps;  // of Options::watchdog_steps after those
   int site_depth;       // Site objects alive; site is the outermost
   Loc site;
   int id;     // in the CTA
@@ -206,6 +208,10 @@ struct RemoteOperation {
 inline constexpr int kBarriers = 16;
 inline constexpr int kRegisters = 64 * 1024;     // of a multiprocessor
 inline constexpr size_t kPageBytes = 64 * 1024;  // a multiple of every page size in use
+/// Address space kept free on either side of a mapping, so that an index out of range in an array of the caller, who
+/// may get the addresses beside it, is not taken for a stack overflow or for shared memory.
+inline constexpr size_t kMappingMargin = 1 << 20;
+inline constexpr uint64_t kStepsAtOnce = 1 << 16;  // a few milliseconds
 
 struct Cta {
   Domain* domain;
@@ -257,12 +263,18 @@ struct Launch {
 
   std::atomic<uint64_t> next_cluster{0};
   std::atomic<uint64_t> failed_cluster{UINT64_MAX};  // the lowest
+  std::atomic<bool> stop{false};                     // the watcher has ended the launch
+  std::atomic<bool> out_of_memory{false};            // a string that says so might find no memory either
+  std::atomic<uint64_t> stored_bytes{0};             // to global memory, as far as the domains have told
   std::mutex mutex;                                  // of what follows
+  std::condition_variable worker_ended;
+  size_t ended_workers = 0;
   std::string message;
   Counters counters;
   std::vector<AccessSite> sites;
 
   void report_failure(uint64_t cluster, std::string const& text);
+  void report_out_of_memory();
   uint16_t add_site(AccessSite const& site);
 };
 
@@ -282,9 +294,12 @@ struct Domain {
   void yield_sometimes();  // under ThreadOrder::random, at an instruction that does not wait
   void finish_thread();
   void count_step(Thread& thread, Loc loc) {
-    if (--thread.steps_left == 0) endless(thread, loc);
+    if (--thread.steps_left == 0) out_of_steps(thread, loc);
   }
   uint64_t random();
+
+  /// Address space and memory that the domain keeps while nobody uses it, in bytes.
+  size_t kept_bytes() const;
 
   /// Ends the cluster; `message` is called on the OS thread's own stack.
   template <class Message>
@@ -292,6 +307,10 @@ struct Domain {
     fail_with([](void const* object) { return (*static_cast<Message const*>(object))(); }, &message);
   }
   [[noreturn]] void fail_with(std::string (*message)(void const*), void const* object);
+  /// Ends the cluster where the emulator itself has found no memory. Not from inside a catch block: its exception
+  /// would stay alive.
+  [[noreturn]] void fail_without_memory();
+  [[noreturn]] void fail_on_overflow(Thread& thread);
 
   bool is_async_agent(uint32_t agent) const {
     return agent >= threads.size() && agent < static_cast<uint32_t>(first_cp_async_agent());
@@ -309,6 +328,10 @@ struct Domain {
   uint16_t site(char const* what, Loc loc);
   bool in_smem_mapping(uintptr_t address) const { return address - smem_begin < smem_bytes_mapped; }
   bool in_stacks(uintptr_t address) const { return address - stacks_begin < stacks_bytes_mapped; }
+  /// Whether the address is below a stack of the domain, where an overflow gets to first.
+  bool below_stack(uintptr_t address) const {
+    return (address - stacks_begin) % (stack_bytes_ + kStackGuardBytes) < kStackGuardBytes;
+  }
 
   Launch* launch = nullptr;
   uint64_t cluster = 0;  // index of the running one
@@ -333,9 +356,11 @@ struct Domain {
   std::unique_ptr<uint32_t[]> floor_pool;
   Clock scratch_clock = nullptr;
 
-  // Two mappings, each with inaccessible bytes around every part. Those around shared memory are more than a CTA can
-  // have, so that an index out of range does not reach the next CTA's.
-  static constexpr size_t kStackGuardBytes = kPageBytes;
+  // Two mappings, each with bytes that nothing may touch around every part. Those around shared memory are more than a
+  // CTA can have, so that an index out of range does not reach the next CTA's. Those below a stack are guard pages
+  // where Linux has them inside of a mapping, since 6.13: pages protected otherwise are two mappings of the system for
+  // each CUDA thread, of which a process has 65530. Elsewhere a kernel's accesses, calls and waits are looked at.
+  static constexpr size_t kStackGuardBytes = 32 * 1024;
   static constexpr size_t kSmemGuardBytes = 256 * 1024;
   uintptr_t stacks_begin = 0;
   size_t stacks_bytes_mapped = 0;
@@ -363,7 +388,11 @@ struct Domain {
   void clear_clocks();
   void schedule();
   [[noreturn]] void deadlock();
+  void refill_steps(Thread& thread);
+  void out_of_steps(Thread& thread, Loc loc);
   [[noreturn]] void endless(Thread& thread, Loc loc);
+  [[noreturn]] void leave_cluster();
+  void tell_stored_bytes();
   void check_time();
 
   Fiber main_;
@@ -373,6 +402,7 @@ struct Domain {
   uint64_t random_state_ = 0;
   std::chrono::steady_clock::time_point deadline_;
   bool failed_ = false;
+  uint64_t told_stored_bytes_ = 0;
   std::string (*failure_)(void const*) = nullptr;
   void const* failure_object_ = nullptr;
 
@@ -448,9 +478,10 @@ void global_reduction(Thread& thread, void const* address, size_t bytes, char co
 /// A plain load or store of a running kernel, outside its thread's own stack, before it happens. pc: what follows it.
 void plain_access(void const* address, size_t bytes, size_t alignment, bool write, void const* pc);
 
-/// The message for a fault at `address`, by the instruction at `pc` (fault.cc calls it). protection: the processor did
-/// not tell the address.
-std::string describe_fault(Thread& thread, uintptr_t address, uintptr_t pc, bool protection);
+std::string overflow_text(Thread const& thread);
+/// The message for a fault at `address`, by the instruction at `pc` (fault.cc calls it). sp: the stack pointer, or 0.
+/// protection: the processor did not tell the address.
+std::string describe_fault(Thread& thread, uintptr_t address, uintptr_t pc, uintptr_t sp, bool protection);
 
 // -------------------------------------------------------------------------------------------------------- transactions
 

@@ -134,13 +134,17 @@ void global_reduction(Thread& thread, void const* address, size_t bytes, char co
   access_region(thread, *region, start, bytes, true, what, loc, /*record=*/false);
 }
 
-void plain_access(void const* address, size_t bytes, size_t alignment, bool write, void const* pc) {
-  Thread& thread = *current_thread;
+namespace {
+
+void checked_access(Thread& thread, void const* address, size_t bytes, size_t alignment, bool write, void const* pc) {
   Domain& domain = *thread.domain;
   Loc const loc = thread.reported({static_cast<char const*>(pc), -1});
   domain.count_step(thread, loc);
   auto const start = reinterpret_cast<uintptr_t>(address);
-  if (domain.in_stacks(start)) return;  // another fiber's
+  if (domain.in_stacks(start)) {
+    if (domain.below_stack(start)) domain.fail_on_overflow(thread);
+    return;  // another fiber's
+  }
 
   char const* const what = write ? "plain store" : "plain load";
   if (start % alignment != 0) {
@@ -186,15 +190,30 @@ void plain_access(void const* address, size_t bytes, size_t alignment, bool writ
   fail_outside(thread, start, bytes, what, loc);
 }
 
-std::string describe_fault(Thread& thread, uintptr_t address, uintptr_t pc, bool protection) {
+}  // namespace
+
+void plain_access(void const* address, size_t bytes, size_t alignment, bool write, void const* pc) {
+  Thread& thread = *current_thread;
+  try {
+    return checked_access(thread, address, bytes, alignment, write, pc);
+  } catch (std::bad_alloc const&) {
+    // Not through the kernel: compilers take it that the sanitizer's functions do not throw.
+  }
+  thread.domain->fail_without_memory();
+}
+
+std::string overflow_text(Thread const& thread) {
+  return "stack overflow in " + who(thread) +
+         format(": Options::stack_bytes is %zu", thread.domain->launch->options.stack_bytes);
+}
+
+std::string describe_fault(Thread& thread, uintptr_t address, uintptr_t pc, uintptr_t sp, bool protection) {
   Domain& domain = *thread.domain;
   // One byte on: code addresses in a Loc are return addresses, behind the instruction.
   Loc const loc = thread.reported({reinterpret_cast<char const*>(pc + 1), -1});
   if (protection) return "fault " + by(thread, loc) + ": a vector access that is not aligned, or a wild address";
-  if (domain.in_stacks(address)) {
-    return "stack overflow in " + who(thread) +
-           format(": Options::stack_bytes is %zu", domain.launch->options.stack_bytes);
-  }
+  bool const outside_its_stack = sp != 0 && sp - thread.stack_begin >= thread.stack_bytes;
+  if (outside_its_stack || domain.in_stacks(address)) return overflow_text(thread);
   std::string text = "out of bounds: fault " + by(thread, loc);
   if (domain.in_smem_mapping(address)) {
     return text + format(", at offset %td of shared memory (%d bytes)",

@@ -23,7 +23,7 @@ void Domain::block(char const* what, std::string (*describe)(void const*), void 
   thread.wait.describe = describe;
   thread.wait.object = object;
   thread.wait.loc = loc;
-  thread.steps_left = launch->options.watchdog_steps;
+  refill_steps(thread);
   schedule();
 }
 
@@ -50,6 +50,9 @@ void Domain::finish_thread() {
 
 void Domain::schedule() {
   Thread* const from = running;
+  auto const frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  if (frame - from->stack_begin >= from->stack_bytes) fail_on_overflow(*from);
+  if (launch->stop.load(std::memory_order_relaxed)) leave_cluster();
   size_t const mask = ready_.size() - 1;
   complete_some_tma_loads(*this);
   while (ready_count_ == 0 && live_ != 0) {
@@ -75,19 +78,53 @@ void Domain::schedule() {
     --ready_count_;
   }
   if (to == from) return;
-  if ((++counters.switches & 0xfff) == 0) check_time();
+  if ((++counters.switches & 0xfff) == 0) {
+    check_time();
+    tell_stored_bytes();
+  }
   running = to;
   current_thread = to;
   Fiber::switch_to(from->fiber, to->fiber);
+}
+
+void Domain::leave_cluster() {
+  current_thread = nullptr;
+  Fiber::switch_to(running->fiber, main_);
+  __builtin_unreachable();
 }
 
 void Domain::fail_with(std::string (*message)(void const*), void const* object) {
   failed_ = true;
   failure_ = message;
   failure_object_ = object;  // on the failing fiber's stack, which stays as it is
-  current_thread = nullptr;
-  Fiber::switch_to(running->fiber, main_);
-  __builtin_unreachable();
+  leave_cluster();
+}
+
+void Domain::fail_without_memory() {
+  launch->report_out_of_memory();
+  leave_cluster();
+}
+
+void Domain::fail_on_overflow(Thread& thread) {
+  fail([&] { return overflow_text(thread); });
+}
+
+void Domain::refill_steps(Thread& thread) {
+  thread.steps_left = std::min(kStepsAtOnce, launch->options.watchdog_steps);
+  thread.more_steps = launch->options.watchdog_steps - thread.steps_left;
+}
+
+void Domain::out_of_steps(Thread& thread, Loc loc) {
+  if (launch->stop.load(std::memory_order_relaxed)) leave_cluster();
+  if (thread.more_steps == 0) endless(thread, loc);
+  thread.steps_left = std::min(kStepsAtOnce, thread.more_steps);
+  thread.more_steps -= thread.steps_left;
+}
+
+void Domain::tell_stored_bytes() {
+  uint64_t const stored = counters.global_store_bytes + counters.tma_store_bytes;
+  launch->stored_bytes.fetch_add(stored - told_stored_bytes_, std::memory_order_relaxed);
+  told_stored_bytes_ = stored;
 }
 
 namespace {
@@ -160,8 +197,14 @@ namespace {
 void thread_main(void* argument) {
   auto& thread = *static_cast<Thread*>(argument);
   Domain& domain = *thread.domain;
-  domain.launch->run_thread(domain.launch->argument);
-  domain.finish_thread();
+  bool out_of_memory = false;
+  try {
+    domain.launch->run_thread(domain.launch->argument);
+    domain.finish_thread();
+  } catch (std::bad_alloc const&) {  // of the emulator, inside an instruction of the kernel
+    out_of_memory = true;
+  }
+  if (out_of_memory) domain.fail_without_memory();
 }
 
 }  // namespace
@@ -171,6 +214,7 @@ void Domain::work(Launch& new_launch) {
   detect_races = launch->options.detect_races;
   count_transactions = launch->options.count_transactions;
   counters = {};
+  told_stored_bytes_ = 0;
   for (CachedSite& cached : site_cache_) cached = {};
   auto const ctas_per_cluster = static_cast<size_t>(launch->ctas_per_cluster);
   size_t const thread_count = ctas_per_cluster * launch->threads_per_cta;
@@ -186,17 +230,16 @@ void Domain::work(Launch& new_launch) {
   if (detect_races) allocate_clocks();
 
   for (uint64_t index; (index = launch->next_cluster++) < launch->clusters;) {
-    if (index > launch->failed_cluster) break;
+    if (index > launch->failed_cluster || launch->stop) break;
     start_cluster(index);
     running = ready_[ready_head_++ & (ready_.size() - 1)];
     --ready_count_;
     current_thread = running;
     Fiber::switch_to(main_, running->fiber);
     counters.ctas += ctas.size();
-    if (failed_) {
-      launch->report_failure(index, failure_(failure_object_));
-      break;
-    }
+    if (failed_) launch->report_failure(index, failure_(failure_object_));
+    if (failed_ || launch->stop || launch->out_of_memory) break;
+    tell_stored_bytes();
     if (count_transactions) {
       for (Warp& warp : warps) emu::count_transactions(*this, warp);
     }
@@ -290,7 +333,7 @@ void Domain::start_cluster(uint64_t index) {
         thread.clock[thread.agent] = 1;
         thread.floors = floor_pool.get() + place * agents / 32;
       }
-      thread.steps_left = launch->options.watchdog_steps;
+      refill_steps(thread);
       thread.site_depth = 0;
       thread.finished = false;
       thread.index = {i % shape.block.x, i / shape.block.x % shape.block.y, i / (shape.block.x * shape.block.y)};
