@@ -46,7 +46,7 @@ def draw_layout(layout: Layout | ComposedLayout, bits: int | None = None) -> Pic
     make = _offset_cell if bits is None else _bank_cell(bits)
     cells = tuple(tuple(make(offsets[i + rows * j]) for j in range(columns)) for i in range(rows))
     axes = ("i", "j") if layout.rank == 2 else ("", "i")
-    panel = Panel("layout", "", axes, cells)
+    panel = Panel("layout", "", axes, cells, wraps=True)
     if bits is None:
         used = sorted({cell.colour for row in cells for cell in row if cell})
         legend = tuple((c, f"{c}") for c in used)

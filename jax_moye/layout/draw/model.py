@@ -48,6 +48,8 @@ class Panel:
       cells: rows of cells; None where there is no element.
       place: row and column of the table in the picture.
       joint: what joins the lines of a label where only one line is to be had.
+      wraps: whether a table that is too wide goes on below: its rows are read from left to right, as a text is.
+      first: number of the first column, of a part of a table.
     """
 
     name: str
@@ -56,6 +58,24 @@ class Panel:
     cells: tuple[tuple[Cell | None, ...], ...]
     place: tuple[int, int] = (0, 0)
     joint: str = " "
+    wraps: bool = False
+    first: int = 0
+
+    def parts(self, most: int) -> tuple[Panel, ...]:
+        """The table in parts of at most `most` columns, one below the other; itself where it fits, or does not wrap.
+
+        A part has a multiple of eight columns, where that many are to be had: what is swizzled moves in such.
+        """
+        if not self.wraps or self.columns <= most:
+            return (self,)
+        unit = 8 if most >= 8 else 1
+        most -= most % unit
+        wide = -(-self.columns // -(-self.columns // most))  # as wide as each other
+        wide += -wide % unit
+        return tuple(
+            dataclasses.replace(self, cells=tuple(row[at : at + wide] for row in self.cells), first=at, title="")
+            for at in range(0, self.columns, wide)
+        )
 
     @property
     def rows(self) -> int:

@@ -16,6 +16,7 @@ ADVANCE = 0.602  # width of a character of a monospaced font of size 1
 MARGIN = 12.0
 GAP = 24.0  # between panels
 HEAD = 14.0  # size of the title
+WIDTH = 712.0  # of a page of the site: wider tables of layouts go on below
 INK = "#000000"
 GREY = "#444444"
 
@@ -68,6 +69,12 @@ def arrange(picture: Picture) -> Scene:
     lines = max((len(c.lines) for c in cells), default=1)
     cell_w = max(longest * SIZE * ADVANCE + 7, 26.0)
     cell_h = max(lines * LINE + 6, 22.0)
+
+    if len(picture.panels) == 1:
+        (panel,) = picture.panels
+        parts = panel.parts(max(1, int((WIDTH - _label_width(panel)) / cell_w)))
+        placed = tuple(dataclasses.replace(part, place=(i, 0)) for i, part in enumerate(parts))
+        picture = dataclasses.replace(picture, panels=placed)
 
     # Panels in a grid: each column as wide as its widest panel, each row as high as its highest.
     widths: dict[int, float] = {}
@@ -134,12 +141,12 @@ def _panel(
     x, y = x0 + label_w, y0 + _head_height(p)
     texts.append(Text(x - 5, y - 5, p.corner, anchor="end", colour=GREY))
     for j in range(p.columns):
-        texts.append(Text(x + (j + 0.5) * cell_w, y - 5, str(j), anchor="middle", colour=GREY))
+        texts.append(Text(x + (j + 0.5) * cell_w, y - 5, str(p.first + j), anchor="middle", colour=GREY))
     for i, row in enumerate(p.cells):
         texts.append(Text(x - 5, y + (i + 0.5) * cell_h + 0.35 * SIZE, str(i), anchor="end", colour=GREY))
         for j, cell in enumerate(row):
             left, up = x + j * cell_w, y + i * cell_h
-            place = (("panel", p.name), ("row", str(i)), ("column", str(j)))
+            place = (("panel", p.name), ("row", str(i)), ("column", str(p.first + j)))
             if cell is None:
                 boxes.append(Box(left, up, cell_w, cell_h, None, data=place))
                 continue

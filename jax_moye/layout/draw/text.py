@@ -7,6 +7,7 @@ import textwrap
 from jax_moye.layout.draw.model import Panel, Picture
 
 WIDTH = 160  # columns; wider rows of panels are stacked
+PAGE = 100  # columns; wider tables of layouts go on below
 
 
 def write(picture: Picture) -> str:
@@ -36,7 +37,12 @@ def _panel(p: Panel) -> list[str]:
     labels = [[(p.joint.join(c.lines) if c else "") or "." for c in row] for row in p.cells]
     width = max(len(str(p.columns - 1)), *(len(x) for row in labels for x in row))
     left = max(len(p.corner), len(str(p.rows - 1)))
-    head = p.corner.rjust(left) + " |" + "".join(f" {j:>{width}}" for j in range(p.columns))
-    rule = "-" * (left + 1) + "+" + "-" * ((width + 1) * p.columns)
-    body = [f"{i:>{left}} |" + "".join(f" {x:>{width}}" for x in row) for i, row in enumerate(labels)]
-    return [p.title, head, rule, *body] if p.title else [head, rule, *body]
+    out = [p.title] if p.title else []
+    for part in p.parts(max(1, (PAGE - left - 2) // (width + 1))):
+        out += [""] if part.first else []
+        numbers = range(part.first, part.first + part.columns)
+        out.append(p.corner.rjust(left) + " |" + "".join(f" {j:>{width}}" for j in numbers))
+        out.append("-" * (left + 1) + "+" + "-" * ((width + 1) * part.columns))
+        for i, row in enumerate(labels):
+            out.append(f"{i:>{left}} |" + "".join(f" {row[j]:>{width}}" for j in numbers))
+    return out

@@ -130,6 +130,46 @@ def test_wide_panels_are_stacked():
     assert len(text.split("destination")[0].splitlines()) > 4
 
 
+WRAPPED = """\
+(2,48):(48,1)
+
+i\\j |  0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15 16 17 18 19 20 21 22 23
+----+------------------------------------------------------------------------
+  0 |  0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15 16 17 18 19 20 21 22 23
+  1 | 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64 65 66 67 68 69 70 71
+
+i\\j | 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47
+----+------------------------------------------------------------------------
+  0 | 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47
+  1 | 72 73 74 75 76 77 78 79 80 81 82 83 84 85 86 87 88 89 90 91 92 93 94 95
+"""
+
+
+def test_wide_layouts_go_on_below():
+    assert to_text("(2,48):(48,1)") == WRAPPED
+    swizzled = draw("Sw<3,3,3> o 0 o (8,64):(64,1)")
+    assert max(map(len, swizzled.text.splitlines())) <= 100
+    root = ET.fromstring(swizzled.svg)
+    assert float(root.get("width")) <= 736
+    cells = [group for group in root.iter() if group.get("class") == "cell"]
+    places = {(int(cell.get("data-row")), int(cell.get("data-column"))): cell for cell in cells}
+    assert sorted(places) == [(i, j) for i in range(8) for j in range(64)]
+    at = {place: cell[0].attrib for place, cell in places.items()}
+    assert at[0, 0]["x"] == at[0, 24]["x"] == at[0, 48]["x"]
+    assert float(at[7, 0]["y"]) < float(at[0, 24]["y"]) < float(at[7, 24]["y"]) < float(at[0, 48]["y"])
+    assert at[3, 24]["y"] == at[3, 47]["y"]
+
+
+@pytest.mark.parametrize(("columns", "most", "parts"), [(64, 26, [24, 24, 16]), (32, 26, [16, 16]), (26, 26, [26])])
+def test_parts_are_of_eight_columns(columns, most, parts):
+    panel = draw(f"(1,{columns}):(0,1)").panels[0]
+    assert [part.columns for part in panel.parts(most)] == parts
+    assert [part.first for part in panel.parts(most)] == [sum(parts[:i]) for i in range(len(parts))]
+    assert [cell for part in panel.parts(most) for cell in part.cells[0]] == list(panel.cells[0])
+    assert [part.columns for part in panel.parts(3)] == [3] * (columns // 3) + [columns % 3] * (columns % 3 > 0)
+    assert draw_schedule(4, columns).panels[0].parts(most)[0].columns == columns  # which is a map
+
+
 # ---- SVG -----------------------------------------------------------------------------------------------------------
 
 
