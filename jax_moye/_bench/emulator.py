@@ -19,7 +19,7 @@ def quick(arguments: argparse.Namespace) -> None:
     """Makes of the arguments of `bench` those of a short run in the emulator, whose times mean nothing."""
     arguments.interpret = True
     arguments.shape = arguments.shape or list(SHAPES)
-    arguments.out = arguments.out or pathlib.Path(tempfile.gettempdir()) / "jax_moye_bench_emulated.json"
+    arguments.out = arguments.out or pathlib.Path(tempfile.mkdtemp(prefix="jax_moye_bench_")) / "emulated.json"
     arguments.no_torch = True
     arguments.alternations, arguments.turn_ms, arguments.warmup_ms, arguments.idle_ms = 3, 1.0, 0.0, 0.0
     arguments.rotate_mb = 0.1

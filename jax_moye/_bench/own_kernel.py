@@ -8,11 +8,13 @@ Python, and nvcc unless the emulator is all that is asked for.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -58,6 +60,27 @@ def with_rows(configs_h: str, rows: Sequence[str]) -> str:
     if table is None:
         raise ValueError("cuda/gemm/configs.h has not the table that it had")
     return configs_h[: table.end()] + lines + configs_h[table.end() :]
+
+
+def private_folder(path: pathlib.Path) -> pathlib.Path:
+    """A folder that this user alone can write to, made now or by an earlier run.
+
+    What is built in it runs, and its name is known: in a folder that everybody may write to, another user may have made
+    it first.
+
+    Raises:
+      ValueError: it is somebody else's, or others can write to it.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()  # of the link, where it is one
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ValueError(
+            f"{path} is not a folder that this user alone can write to: remove it, or set TMPDIR to another place"
+        )
+    path.chmod(0o700)
+    return path
 
 
 def make_tree(root: pathlib.Path, tree: pathlib.Path, kernel: pathlib.Path, rows: Sequence[str]) -> None:
@@ -135,7 +158,7 @@ def build_and_run(arguments: argparse.Namespace, benchmark: str) -> int:
         root = clone()
         if root is None:
             raise ValueError("--kernel builds in a copy of a clone: run it in one")
-        tree = pathlib.Path(tempfile.gettempdir()) / f"jax_moye_kernel_{os.getuid()}" / stem
+        tree = private_folder(pathlib.Path(tempfile.gettempdir()) / f"jax_moye_kernel_{os.getuid()}") / stem
         make_tree(root, tree, arguments.kernel, arguments.config_row)
         print(f"jax_moye bench: building {', '.join(names)} in {tree}", file=sys.stderr, flush=True)
         for command in commands(tree, names, arguments.emulator or arguments.interpret):

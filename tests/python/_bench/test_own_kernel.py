@@ -118,3 +118,37 @@ def test_wrong_arguments(kernel, tmp_path, capsys):
     ]:
         assert cli.main(["bench", "--emulator", *options]) == 1
         assert message in capsys.readouterr().err
+
+
+def test_the_folder_is_private(tmp_path, monkeypatch):
+    """Made so, kept by the next run, and refused where somebody else may have planted something in it."""
+    folder = tmp_path / "folder"
+    for _ in range(2):
+        assert own_kernel.private_folder(folder) == folder
+        assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o755)  # nobody else could write to it
+    assert own_kernel.private_folder(folder).stat().st_mode & 0o777 == 0o700
+    for mode in (0o770, 0o702):
+        folder.chmod(mode)
+        with pytest.raises(ValueError, match="not a folder that this user alone can write to"):
+            own_kernel.private_folder(folder)
+    folder.chmod(0o700)
+    (tmp_path / "link").symlink_to(folder)
+    (tmp_path / "file").write_text("")
+    for name in ("link", "file"):
+        with pytest.raises(ValueError, match="not a folder that this user alone can write to"):
+            own_kernel.private_folder(tmp_path / name)
+    monkeypatch.setattr(own_kernel.os, "getuid", lambda: folder.stat().st_uid + 1)
+    with pytest.raises(ValueError, match="set TMPDIR to another place"):
+        own_kernel.private_folder(folder)
+
+
+def test_nothing_runs_from_a_planted_folder(kernel, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(own_kernel.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(own_kernel.subprocess, "run", lambda *args, **options: pytest.fail("it was run"))
+    planted = tmp_path / f"jax_moye_kernel_{own_kernel.os.getuid()}"
+    planted.mkdir()
+    planted.chmod(0o777)
+    assert cli.main(["bench", "--kernel", str(kernel), "--config-row", ROW, "--emulator"]) == 1
+    assert "not a folder that this user alone can write to" in capsys.readouterr().err
+    assert list(planted.iterdir()) == []
