@@ -145,13 +145,16 @@ except KeyboardInterrupt:
         assert process.seconds_to_obey() == (pytest.approx(0, abs=SECONDS), ended)
 
 
-def test_no_progress_without_a_terminal():
+def test_without_a_terminal():
+    """No progress is shown, and Ctrl-C ends the process, not only Python's wait for the product."""
     script = 'try:\n    product(x).block_until_ready()\nexcept KeyboardInterrupt:\n    say("ended")'
     with Process(script, terminal=False) as process:
         process.wait_for(SAYS)
         time.sleep(3)
+        begin = time.monotonic()
         assert process.seconds_to_obey()[1] == "ended"
-        process.process.wait()
+        assert process.process.wait(60) == 0
+        assert time.monotonic() - begin < SECONDS
         assert b"of the result" not in process.said + os.read(process.stderr, 1 << 16)
 
 

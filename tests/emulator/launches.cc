@@ -67,6 +67,7 @@ struct Arrays {
 // Copies asynchronously, meets, and stores: what makes the emulator allocate in the middle of a kernel.
 MOYE_KERNEL(1024)
 reverse(uint32_t const* in, uint32_t* out) {
+  emu::Site const site(emu::Loc::here());  // something to be destroyed, where an exception would come by
   auto* const smem = reinterpret_cast<uint32_t*>(smem_base());
   uint32_t const threads = block_dim().x, tid = thread_idx().x;
   in += block_idx().x * threads, out += block_idx().x * threads;
@@ -95,6 +96,7 @@ void allocations() {
   int failed = 0;
   for (long first = 0;; ++first) {
     Arrays arrays(3);
+    arrays.stream.options.count_transactions = true;
     allocations_left = first;
     Status status;
     try {
