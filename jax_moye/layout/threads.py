@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -80,16 +79,19 @@ class Threads:
         if len(operands) != 3 or not isinstance(operands[0], (TiledCopy, ThrCopy)):
             raise InvalidType("copy", operands, "copy(src, dst) or copy(tiled_copy, src, dst)")
         how, src, dst = operands
-        if isinstance(how, ThrCopy):
-            how, src, dst = dataclasses.replace(how.tiled), [src], [dst]
-            atom, threads = how.atom, 1
-            sides = [Parts([t.data], [t.indices()]) for t in (src[0], dst[0])]
-        else:
-            atom, threads = how.atom, how.threads
-            sides = [execute.copy_parts(how, x, tv) for x, tv in ((src, how.layout_S_TV), (dst, how.layout_D_TV))]
-        execute.check_sides(src, dst)
+        threads = 1 if isinstance(how, ThrCopy) else how.threads
         if threads != len(self.rows):
-            raise ProfileMismatch("copy", (how, self.name), f"{len(self.rows)} threads execute a copy of {threads}")
+            raise ProfileMismatch(
+                "copy", (str(how), self.name), f"{len(self.rows)} threads execute a copy of {threads}"
+            )
+        execute.check_sides(src, dst)
+        if isinstance(how, ThrCopy):
+            atom = how.tiled.atom
+            sides = [Parts([t.data], [t.indices()]) for x in (src, dst) for t in self._operand(x)]
+        else:
+            atom = how.atom
+            src, dst = (x if isinstance(x, Tensor) else self._operand(x) for x in (src, dst))
+            sides = [execute.copy_parts(how, x, tv) for x, tv in ((src, how.layout_S_TV), (dst, how.layout_D_TV))]
         execute.check_copy(atom, *sides)
         if atom.op.ptx.startswith("cp.async"):
             self._cp_async(atom, *sides)
@@ -146,8 +148,10 @@ class Threads:
 
     def _operand(self, x: Any) -> list[Tensor]:
         """One tensor for each thread."""
-        tensors = [x] if isinstance(x, Tensor) else x
-        return execute.tensors_of("copy", tensors, len(self.rows))
+        tensors = execute.tensors_of("copy", [x] if isinstance(x, Tensor) else x, len(self.rows))
+        if len(x) != len(self.rows) and not isinstance(x, Tensor):
+            raise ProfileMismatch("copy", (self.name,), f"{len(x)} tensors for {len(self.rows)} threads")
+        return tensors
 
     def _touch(self, tensors: list[Tensor], op: str, write: bool) -> str:
         data, index = self._tracked(Parts([t.data for t in tensors], [t.indices() for t in tensors]))

@@ -91,6 +91,19 @@ def test_random_copies_land_now_or_later_and_always_the_same():
     assert landed(1) == some != landed(2)
 
 
+def test_one_thread_copies_its_part():
+    found, sA, src, dst = prepared()
+
+    def program(cta):
+        cta[3].copy(COPY.get_slice(3), src[3], dst[3])
+        cta[3].cp_async_wait_all()
+
+    found.run(program)
+    assert np.array_equal(np.flatnonzero(~np.isnan(sA.numpy().ravel())), range(12, 16))
+    with pytest.raises(errors.ProfileMismatch, match="32 threads execute a copy of 1"):
+        found.run(lambda cta: cta.copy(COPY.get_slice(3), src[3], dst[3]))
+
+
 def test_groups_land_in_their_order():
     found, sA, src, dst = prepared(detect_races=False)
     seen = []
@@ -359,6 +372,8 @@ def test_what_is_no_block_or_threads():
     found, _sA, src, dst = prepared()
     with pytest.raises(errors.InvalidType):
         found.run(lambda cta: cta.copy(3, src, dst))
+    with pytest.raises(errors.ProfileMismatch, match="32 tensors for 16 threads"):
+        found.run(lambda cta: cta[16:].fill(dst, 0))
     plain = make_tiled_copy(CopyAtom(UniversalCopy("float32"), "float32"), "(32,1)", "(4,1)")
     with pytest.raises(errors.ProfileMismatch):
         found.run(lambda cta: cta[:3].copy(plain, src, registers(dst)))
