@@ -49,10 +49,10 @@ def tile_coord(tile: Any, tiles_m: int, tiles_n: int, super_m: int = 8) -> tuple
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """Loads of the tiles of A and B that a wave needs, two for each tile of D.
+    """Loads of A and B: of `wave_traffic` in tiles, two for each tile of D; of `product_traffic` in elements.
 
     Attributes:
-      memory: rows of tiles of A and columns of tiles of B, each loaded once.
+      memory: rows of tiles of A and columns of tiles of B, each loaded once by a wave.
       l2: loads that find what another CTA of the wave has loaded.
     """
 
@@ -99,6 +99,37 @@ def waves(tiles_m: int, tiles_n: int, super_m: int, resident: int) -> list[list[
     tiles = tiles_m * tiles_n
     order = [tile_coord(i, tiles_m, tiles_n, super_m) for i in range(tiles)]
     return [order[i : i + resident] for i in range(0, tiles, resident)]
+
+
+def product_traffic(m: int, n: int, k: int, tile: tuple[int, int], super_m: int = 8, resident: int = 132) -> Traffic:
+    """The elements of A (m,k) and B (n,k) that all CTAs together load: from memory, and from the L2 cache.
+
+    A wave loads each row of tiles of A and each column of tiles of B that it needs once from memory, over the whole of
+    K; the L2 cache is not taken to hold anything from one wave to the next.
+
+    Args:
+      m: rows of D.
+      n: columns of D.
+      k: the summed extent.
+      tile: (m,n) of a CTA's tile; the last ones may reach beyond D.
+      super_m: rows of tiles of a group.
+      resident: CTAs that run at one time.
+
+    >>> product_traffic(128, 256, 64, (64, 64), super_m=1, resident=4)
+    Traffic(memory=40960, l2=24576)
+    >>> product_traffic(128, 256, 64, (64, 64), super_m=2, resident=4)
+    Traffic(memory=32768, l2=32768)
+
+    Raises:
+      InvalidType: a number that is no integer.
+      InvalidShape: a number smaller than 1.
+    """
+    rows, columns = -(-m // tile[0]), -(-n // tile[1])
+    total = rows * columns * (tile[0] + tile[1]) * k
+    memory = 0
+    for wave in waves(rows, columns, super_m, resident):
+        memory += (len({i for i, _j in wave}) * tile[0] + len({j for _i, j in wave}) * tile[1]) * k
+    return Traffic(memory, total - memory)
 
 
 def schedule_traffic(tiles_m: int, tiles_n: int, super_m: int, resident: int) -> Traffic:
