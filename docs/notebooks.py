@@ -1,7 +1,8 @@
 r"""Runs the code of pages while the site is built: a Sphinx extension in front of MyST-NB.
 
-A page stays Markdown that any viewer shows. Its `python` blocks are the cells of a notebook. A picture, or a block of
-`text` or `diff`, that directly follows a cell is that cell's output as it was when the page was written:
+A page stays Markdown that any viewer shows. Its `python` blocks are the cells of a notebook, and so are its blocks of
+`sh run`: lines of `python -m jax_moye` as one pastes them into a terminal, run in the root of the clone. A picture, or
+a block of `text` or `diff`, that directly follows a cell is that cell's output as it was when the page was written:
 
     ```python
     draw("(2,3)")
@@ -21,6 +22,7 @@ import logging
 import os
 import pathlib
 import re
+import shlex
 
 # No history, and not a line for each page that its process listens on a local port.
 _QUIET = "c.HistoryManager.enabled = False\nc.IPKernelApp.log_level = 'ERROR'\n"
@@ -28,8 +30,22 @@ _DOWNLOAD = (
     '\n```{{raw}} html\n<p class="download"><a href="{}" download>Download this page as a notebook</a></p>\n```\n'
 )
 _HEADER = "---\nfile_format: mystnb\nkernelspec:\n  name: python3\n---\n"
+_COMMAND = "python -m jax_moye "
+# What runs lines of a terminal: without their progress, which goes to stderr.
+_RUN = """\
+import contextlib, io
+from jax_moye.__main__ import main
+from jax_moye._checkout import clone
+for arguments in {arguments}:
+    with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.chdir(clone() or "."):
+        try:
+            status = main(arguments)
+        except SystemExit as ended:  # of --help
+            status = ended.code
+    assert not status, said.getvalue()
+"""
 CELL = re.compile(
-    r"^```python\n(?P<code>.*?)^```\n"
+    r"^```(?P<kind>python|sh run)\n(?P<code>.*?)^```\n"
     r"(?P<shown>\n(?:!\[[^\]]*\]\((?P<picture>[^)]+\.svg)\)\n|```(?:diff|text)\n(?P<text>.*?)^```\n))?",
     re.MULTILINE | re.DOTALL,
 )
@@ -39,10 +55,23 @@ def as_notebook(text):
     """A page as MyST-NB reads notebooks; what it shows of an output is not shown twice."""
 
     def cell(match):
-        tags = ":tags: [remove-output]\n" if match["shown"] else ""
-        return f"```{{code-cell}} python\n{tags}{match['code']}```\n{match['shown'] or ''}"
+        tags = ["remove-output"] if match["shown"] else []
+        before, code = "", match["code"]
+        if match["kind"] == "sh run":
+            tags.append("remove-input")
+            before, code = f"```sh\n{code}```\n\n", _RUN.format(arguments=[shlex.split(line) for line in _lines(code)])
+        tags = f":tags: [{', '.join(tags)}]\n" if tags else ""
+        return f"{before}```{{code-cell}} python\n{tags}{code}```\n{match['shown'] or ''}"
 
     return _HEADER + CELL.sub(cell, text)
+
+
+def _lines(code):
+    """The arguments of each line of a terminal."""
+    for line in code.splitlines():
+        if not line.startswith(_COMMAND):
+            raise ValueError(f"`sh run` runs lines that begin with {_COMMAND!r}, not {line!r}")
+        yield line.removeprefix(_COMMAND)
 
 
 def with_download(text, name):
@@ -63,6 +92,8 @@ def download(page, notebook):
         cells.append(_markdown(text[end : match.start()], page.parent))
         done = next(executed)
         code = match["code"].removesuffix("\n")
+        if match["kind"] == "sh run":  # as Jupyter spells it
+            code = "\n".join(f"!{line}" for line in code.splitlines())
         cells.append(
             {
                 "cell_type": "code",
@@ -114,7 +145,7 @@ def compare(page, notebook, write=False):
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     matches = list(CELL.finditer(text))
     if len(cells) != len(matches):
-        return [(1, f"the page has {len(matches)} blocks of Python, its notebook {len(cells)} cells")]
+        return [(1, f"the page has {len(matches)} blocks that run, its notebook {len(cells)} cells")]
     wrong, written, end = [], [], 0  # the page with its outputs anew, up to `end` of it
     for match, cell in zip(matches, cells, strict=True):
         if not match["shown"]:

@@ -2,11 +2,12 @@
 
 import argparse
 import ast
+import contextlib
 import importlib.util
 import inspect
+import io
 import json
 import os
-import pathlib
 import re
 import shlex
 import subprocess
@@ -108,7 +109,7 @@ def test_what_a_page_shows_is_what_its_code_gives(tmp_path):
     ((line, message),) = cells_of_pages.compare(page, executed([printed], [printed]))
     assert (line, message) == (14, "the code draws 0 pictures for images/six.svg")
     ((line, message),) = cells_of_pages.compare(page, executed([printed]))
-    assert message == "the page has 2 blocks of Python, its notebook 1 cells"
+    assert message == "the page has 2 blocks that run, its notebook 1 cells"
 
 
 def test_pages_become_notebooks():
@@ -118,6 +119,23 @@ def test_pages_become_notebooks():
     cells = page.replace("```python\n1", "```{code-cell} python\n:tags: [remove-output]\n1")
     cells = cells.replace("```python\n2", "```{code-cell} python\n2")
     assert cells_of_pages.as_notebook(page).endswith("\n---\n" + cells)
+
+
+def test_lines_of_a_terminal_become_cells():
+    block = "```sh run\npython -m jax_moye draw '(2,2)'\npython -m jax_moye draw --help\n```\n"
+    text = cells_of_pages.as_notebook(f"# T\n\n{block}\nend\n")
+    shown, code = re.search(
+        r"^```sh\n(.*?)^```\n\n```\{code-cell\} python\n:tags: \[remove-input\]\n(.*?)^```\n", text, re.M | re.S
+    ).groups()
+    assert shown == block.removeprefix("```sh run\n").removesuffix("```\n")  # as one pastes it
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(code, {})
+    assert "  0 | 0 2" in out.getvalue()
+    assert "usage: " in out.getvalue()
+    with pytest.raises(AssertionError, match="no MMA instruction"):
+        exec(code.replace("'(2,2)'", "'mma', 'nothing'"), {})
+    with pytest.raises(ValueError, match="not 'ls'"):
+        cells_of_pages.as_notebook("```sh run\nls\n```\n")
 
 
 def documented(*names):
@@ -203,7 +221,7 @@ def test_every_command_line_is_understood(monkeypatch):
     commands = {}
     for page in markdown():
         text = re.sub(r"^<!--.*?-->$", "", page.read_text(), flags=re.MULTILINE)
-        lines = "\n".join(re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)).splitlines()
+        lines = "\n".join(re.findall(r"^```sh(?: run)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)).splitlines()
         lines += re.findall(r"`(python -m jax_moye [^`]*)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
         for line in lines:
             if (found := re.search(r"python -m jax_moye (.*)", line)) and "..." not in line:
@@ -214,7 +232,9 @@ def test_every_command_line_is_understood(monkeypatch):
             main(shlex.split(command, comments=True))
         except UnderstoodError:
             continue
-        except SystemExit:  # an option or a command that is not there
+        except SystemExit as ended:  # an option or a command that is not there
+            if ended.code == 0 and command.endswith("--help"):
+                continue
             pytest.fail(f"{page}: {command}")
 
 

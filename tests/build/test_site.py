@@ -56,7 +56,7 @@ def test_the_site_builds_without_a_warning(built, site):
     for page in notebooks():
         notebook = json.loads((built / "jupyter_execute" / page.relative_to(DOCS).with_suffix(".ipynb")).read_text())
         cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-        assert len(cells) == page.read_text().count("```python\n") > 0
+        assert len(cells) == len(re.findall(r"^```(?:python|sh run)$", page.read_text(), re.MULTILINE)) > 0
         assert all(cell["execution_count"] for cell in cells), page
     table = r'<div class="output text_html">.*computed by'  # explain's, as a table
     assert re.search(table, (site / "quickstart.html").read_text(), re.DOTALL)
@@ -70,7 +70,10 @@ def test_every_page_that_runs_can_be_downloaded(built, site):
         notebook = nbformat.reads(file.read_text(), as_version=4)
         nbformat.validate(notebook)
         code = [cell.source + "\n" for cell in notebook.cells if cell.cell_type == "code"]
-        assert code == re.findall(r"^```python\n(.*?)^```\n", page.read_text(), re.MULTILINE | re.DOTALL)
+        blocks = re.findall(r"^```(python|sh run)\n(.*?)^```\n", page.read_text(), re.MULTILINE | re.DOTALL)
+        assert code == [
+            re.sub("^", "!" if kind == "sh run" else "", block[:-1], flags=re.M) + "\n" for kind, block in blocks
+        ]
         executed = nbformat.reads((built / "jupyter_execute" / f"{name}.ipynb").read_text(), as_version=4)
         outputs = [[cell.outputs for cell in x.cells if cell.cell_type == "code"] for x in (notebook, executed)]
         assert outputs[0] == outputs[1]
@@ -111,7 +114,9 @@ def test_names_of_jax_exist(name):
 
 
 def test_names_in_pages_become_references():
-    page = "# `jax.jit` of `jax_moye.matmul`\n\n`jnp.dot`, [`jax.jit`](a.md), `jax.jit(f)`\n\n```python\n`jax.jit`\n```\n"
+    page = (
+        "# `jax.jit` of `jax_moye.matmul`\n\n`jnp.dot`, [`jax.jit`](a.md), `jax.jit(f)`\n\n```python\n`jax.jit`\n```\n"
+    )
     linked = page.replace("`jnp.dot`", "{py:obj}`jnp.dot <jax.numpy.dot>`")
     assert references.link(page) == linked
     assert references.link_docstring("see `jax.jit`") == "see :py:obj:`jax.jit <jax.jit>`"
