@@ -24,7 +24,7 @@ ffi::Error prepare_on_device(RegisteredGemm const& gemm, int device) {
   constexpr int kMaxDevices = 64;
   constexpr int kMaxConfigs = 1024;
   static std::array<std::array<std::atomic<bool>, kMaxConfigs>, kMaxDevices> done;
-  size_t const index = size_t(&gemm - registered_gemms().data());
+  size_t const index = size_t(gemm.index);
   bool const known = device < kMaxDevices && index < kMaxConfigs;
   if (known && done[device][index].load(std::memory_order_acquire)) return ffi::Error::Success();
 

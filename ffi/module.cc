@@ -4,9 +4,12 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gemm.h"
@@ -30,7 +33,7 @@ nb::dict describe(RegisteredGemm const& gemm) {
   }
   nb::dict fields;
   fields["name"] = gemm.name;
-  fields["kernel"] = kernel_name(config.kernel);
+  fields["kernel"] = gemm.kernel;
   fields["dtype"] = dtype_name(config.dtype);
   fields["accumulator"] = dtype_name(config.accumulator);
   fields["out_dtypes"] = nb::tuple(out_dtypes);
@@ -53,6 +56,24 @@ nb::list configs() {
   nb::list all;
   for (RegisteredGemm const& gemm : registered_gemms()) all.append(describe(gemm));
   return all;
+}
+
+nb::dict add_kernel(uintptr_t function, std::string kernel, std::string name) {
+  auto const get = reinterpret_cast<OwnKernel const* (*)()>(function);
+  return describe(add_gemm(*get(), std::move(kernel), std::move(name)));
+}
+
+/// The headers that both sides of an OwnKernel have to agree on, from "<file>=<SHA-256>,...", which CMake wrote.
+nb::dict own_kernel_headers() {
+  nb::dict headers;
+  std::string_view rest = JAX_MOYE_OWN_KERNEL_HEADERS;
+  while (!rest.empty()) {
+    std::string_view const one = rest.substr(0, rest.find(','));
+    size_t const equals = one.find('=');
+    headers[nb::str(one.data(), equals)] = nb::str(one.data() + equals + 1, one.size() - equals - 1);
+    rest.remove_prefix(std::min(rest.size(), one.size() + 1));
+  }
+  return headers;
 }
 
 int64_t workspace_bytes(std::string_view config, std::vector<int64_t> const& sizes,
@@ -82,6 +103,10 @@ void add_common_functions(nb::module_& module) {
   module.attr("api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
   module.def("configs", &configs,
              "The configs of gemm/configs.h with what each kernel reports about itself, as dicts.");
+  module.attr("own_kernel_headers") = own_kernel_headers();
+  module.def("add_kernel", &add_kernel, nb::arg("function"), nb::arg("kernel"), nb::arg("name"),
+             "Adds the config of a library that was compiled by itself, and returns what configs() says of one.\n\n"
+             "function: the address of its jax_moye_own_kernel. The library stays loaded for good.");
   module.def("workspace_bytes", &workspace_bytes, nb::arg("config"), nb::arg("sizes"), nb::arg("a_strides"),
              nb::arg("b_strides"), nb::arg("d_strides"), nb::arg("out_dtype"),
              "Bytes of workspace that a call with these attributes needs.");

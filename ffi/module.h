@@ -5,7 +5,7 @@
 
 namespace moye {
 
-/// Adds `api_version`, `configs()` and `workspace_bytes(...)` to the module.
+/// Adds `api_version`, `own_kernel_headers`, `configs()`, `add_kernel(...)` and `workspace_bytes(...)` to the module.
 void add_common_functions(nanobind::module_& module);
 
 }  // namespace moye

@@ -2,7 +2,10 @@
 
 #include <array>
 #include <cstddef>
+#include <deque>
 #include <iterator>
+#include <mutex>
+#include <shared_mutex>
 #include <unordered_map>
 #include <utility>
 
@@ -15,7 +18,26 @@ constexpr size_t kNumConfigs = std::size(kGemmConfigs);
 
 template <size_t... kRow>
 std::array<RegisteredGemm, kNumConfigs> make_table(std::index_sequence<kRow...>) {
-  return {{{kGemmConfigs[kRow], config_name(kGemmConfigs[kRow]), gemm_entry<kGemmConfigs[kRow]>()}...}};
+  return {{{int(kRow), kGemmConfigs[kRow], kernel_name(kGemmConfigs[kRow].kernel), config_name(kGemmConfigs[kRow]),
+            gemm_entry<kGemmConfigs[kRow]>()}...}};
+}
+
+/// What was added to the table. Never destroyed: XLA's threads may still run while the process exits.
+struct Added {
+  std::shared_mutex mutex;
+  std::deque<RegisteredGemm> gemms;  // whose addresses stay
+
+  RegisteredGemm const* find(std::string_view name) const {
+    for (RegisteredGemm const& gemm : gemms) {
+      if (gemm.name == name) return &gemm;
+    }
+    return nullptr;
+  }
+};
+
+Added& added() {
+  static auto& all = *new Added;
+  return all;
 }
 
 }  // namespace
@@ -36,15 +58,25 @@ std::span<RegisteredGemm const> registered_gemms() {
   return table;
 }
 
+RegisteredGemm const& add_gemm(OwnKernel const& own, std::string kernel, std::string name) {
+  Added& all = added();
+  std::unique_lock const lock(all.mutex);
+  if (RegisteredGemm const* known = all.find(name)) return *known;
+  int const index = int(kNumConfigs + all.gemms.size());
+  return all.gemms.emplace_back(RegisteredGemm{index, own.config, std::move(kernel), std::move(name), own.entry});
+}
+
 RegisteredGemm const* find_gemm(std::string_view name) {
-  // Never destroyed: XLA's threads may still run while the process exits.
+  // Never destroyed, as above.
   static auto const& index = *[] {
     auto* map = new std::unordered_map<std::string_view, RegisteredGemm const*>;
     for (RegisteredGemm const& gemm : registered_gemms()) map->emplace(gemm.name, &gemm);
     return map;
   }();
   auto const found = index.find(name);
-  return found == index.end() ? nullptr : found->second;
+  if (found != index.end()) return found->second;
+  std::shared_lock const lock(added().mutex);
+  return added().find(name);
 }
 
 }  // namespace moye

@@ -1,4 +1,4 @@
-// The launch table: one GemmEntry per config of gemm/configs.h, found by its name.
+// The launch table: one GemmEntry per config of gemm/configs.h, found by its name, and those that were added later.
 #pragma once
 
 #include <span>
@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "gemm/config.h"
+#include "gemm/own_kernel.h"
 
 namespace moye {
 
@@ -14,13 +15,18 @@ namespace moye {
 std::string config_name(GemmConfig const& config);
 
 struct RegisteredGemm {
+  int index;  // of the table; those that were added follow
   GemmConfig config;
+  std::string kernel;
   std::string name;
   GemmEntry entry;
 };
 
-/// All configs, in the table's order.
+/// All configs of the table, in its order.
 std::span<RegisteredGemm const> registered_gemms();
+
+/// Adds a config that was compiled by itself, or finds the one that has this name already. It stays for good.
+RegisteredGemm const& add_gemm(OwnKernel const& own, std::string kernel, std::string name);
 
 /// The config of that name, or null.
 RegisteredGemm const* find_gemm(std::string_view name);

@@ -40,6 +40,7 @@ __all__ = [
     "GemmConfig",
     "Interception",
     "InterpretParams",
+    "KernelError",
     "Measured",
     "OptionsBlock",
     "Ranked",
@@ -55,7 +56,9 @@ __all__ = [
     "einsum",
     "explain",
     "gated_linear_unit",
+    "include_dir",
     "intercept",
+    "kernel",
     "layout",
     "linear",
     "matmul",
@@ -77,8 +80,11 @@ _MODULES = ("contrib", "layout")
 _MODULE_OF = {
     "Explanation": "_inspect.explain",
     "Gemm": "_inspect.gemm",
+    "KernelError": "_kernels.compiler",
     "Ranked": "_inspect.gemm",
     "explain": "_inspect.explain",
+    "include_dir": "_kernels.own",
+    "kernel": "_kernels.own",
     "Measured": "_inspect.report",
     "Report": "_inspect.report",
     "report": "_inspect.report",
@@ -98,6 +104,9 @@ if TYPE_CHECKING:
     from jax_moye._inspect.report import Measured as Measured
     from jax_moye._inspect.report import Report as Report
     from jax_moye._inspect.report import report as report
+    from jax_moye._kernels.compiler import KernelError as KernelError
+    from jax_moye._kernels.own import include_dir as include_dir
+    from jax_moye._kernels.own import kernel as kernel
     from jax_moye._tune.tune import Regret as Regret
     from jax_moye._tune.tune import Tuned as Tuned
     from jax_moye._tune.tune import Tuning as Tuning

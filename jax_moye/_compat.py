@@ -217,11 +217,16 @@ def cuda_arch() -> int | None:
 
     Called while lowering for CUDA, when the backends are up. `compute_capability` is an attribute of CUDA devices only.
     """
+    return min(cuda_archs(), default=None)
+
+
+def cuda_archs() -> frozenset[int]:
+    """The architectures of this process's CUDA devices; none where there is no CUDA backend."""
     try:
         devices = jax.devices("cuda")
-    except RuntimeError:  # no CUDA backend: the program is lowered here for another machine
-        return None
-    return min(round(10 * float(device.compute_capability)) for device in devices)
+    except RuntimeError:  # the program is lowered here for another machine
+        return frozenset()
+    return frozenset(round(10 * float(device.compute_capability)) for device in devices)
 
 
 class KeyValueStore(NamedTuple):

@@ -7,7 +7,10 @@ import numpy as np
 
 api_version: tuple[int, int]
 
+own_kernel_headers: dict[str, str]
+
 def configs() -> list[dict[str, Any]]: ...
+def add_kernel(function: int, kernel: str, name: str) -> dict[str, Any]: ...
 def workspace_bytes(
     config: str,
     sizes: Sequence[int],

@@ -42,6 +42,14 @@ def package_sources(root: pathlib.Path = ROOT) -> set[str]:
     return {f"jax_moye/{name}" for name in names if not any(fnmatch.fnmatch(name, known) for known in _NOT_SOURCES)}
 
 
+def for_own_kernels(root: pathlib.Path = ROOT) -> set[str]:
+    """What every wheel has for `jax_moye.kernel`: the headers of cuda/, and what finds nvcc and reads ptxas."""
+    cuda = root / "cuda"
+    found = [path for suffix in ("h", "cuh") for path in cuda.rglob(f"*.{suffix}")]
+    names = {f"include/{path.relative_to(cuda).as_posix()}" for path in found}
+    return {f"jax_moye/{name}" for name in names | {"build/cuda_compiler.py", "build/nvcc_gate.py"}}
+
+
 def version(root: pathlib.Path = ROOT) -> str:
     """The version, which stands in jax_moye/__init__.py."""
     (found,) = re.findall(r'^__version__ = "(.*?)"', (root / "jax_moye" / "__init__.py").read_text(), re.MULTILINE)
@@ -173,7 +181,7 @@ def problems(
     if len(compatible) != 1 or not re.fullmatch(r"cp312-abi3|(cp3\d+t?)-\1", *compatible):
         return [f"its tags are {tags}: expected cp312-abi3, or of one Python before 3.12"]
     found = [f"{tag} is not for Linux" for tag in tags if not re.search(r"-(many)?linux", tag)]
-    found += _file_problems(names, tags[0], cpu, package_sources(root))
+    found += _file_problems(names, tags[0], cpu, package_sources(root) | for_own_kernels(root))
     found += _metadata_problems(read(f"{dist_info}/METADATA").decode(), root)
     if f"{dist_info}/entry_points.txt" in names:
         found += _script_problems(read(f"{dist_info}/entry_points.txt").decode(), root)

@@ -22,6 +22,9 @@ enum class Kernel {
   sm90_cooperative,
   sm90_pingpong,
   sm90_split_k,
+#ifdef MOYE_OWN_KERNEL
+  MOYE_OWN_KERNEL,  // one that jax_moye.kernel() compiles by itself: it has no name below
+#endif
 };
 
 /// What is multiplied, summed and written. Two are in no memory: tf32 is f32 that is multiplied as tf32; f32_fast are

@@ -25,6 +25,9 @@ MOYE_DEVICE auto operand_stride(int64_t row_stride, int64_t k_stride) {
 /// coalesces.
 template <class Atom, Major kMajor, int kThreads, int kRows, int kBlkK, int kVector>
 MOYE_HOST_DEVICE constexpr auto coalesced_copy() {
+  static_assert(
+      kRows * kBlkK % (kThreads * kVector) == 0,
+      "a k-tile of a or b is not a whole number of loads by all threads: a larger tile, or a smaller alignment");
   if constexpr (kMajor == Major::k) {
     constexpr int kThreadsK = kBlkK / kVector;
     return make_tiled_copy(Atom{},

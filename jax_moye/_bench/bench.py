@@ -36,7 +36,7 @@ import jax.numpy as jnp
 from jax_moye._bench import contenders, default_way, results
 from jax_moye._format import error_line, first_line, significant, wrapped
 from jax_moye._inspect.programs import explain_workload, workload_program
-from jax_moye._kernels.configs import GemmConfig, configs
+from jax_moye._kernels.configs import GemmConfig, configs, find_config
 from jax_moye._kernels.devices import Device, of_jax
 from jax_moye._timing.correctness import Reference, Tolerance, of_baseline, of_config, of_workload, same_bits
 from jax_moye._timing.files import write_json
@@ -66,10 +66,11 @@ def baseline_names(arguments: argparse.Namespace) -> list[str]:
 
 def check(arguments: argparse.Namespace) -> None:
     """Raises ValueError where --config or --baselines name what does not exist."""
-    known = {config.name for config in configs()}
     for name in config_names(arguments):
-        if name not in known:
-            raise ValueError(f"--config {name!r} is no row of the table: `python -m jax_moye configs` prints it")
+        try:
+            find_config(name)
+        except ValueError as error:
+            raise ValueError(f"--config: {error}") from None
     for name in arguments.baselines.split(","):
         if name and name not in contenders.BASELINES:
             raise ValueError(f"--baselines {name!r} is none of {', '.join(contenders.BASELINES)}")
@@ -127,7 +128,7 @@ def bench_workload(
     way = default_way.find(free, contenders.xla_program(workload), workload.structs)
     program = workload_program(workload, **options)
     config = config_of(jax.jit(program).lower(*workload.structs).as_text())
-    table = {entry.name: entry for entry in configs()}
+    table = {entry.name: entry for entry in (*configs(), *map(find_config, names))}
     result = workload.to_json() | {"config": config, "chosen_by": "explicit" if explicit else "model"}
     if device.platform == "gpu":
         result["chosen_by"] = chosen_by(workload, explicit, of_jax(device))

@@ -12,15 +12,16 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from jax_moye._bench import bench, contenders, emulator, own_kernel, plots, results
+from jax_moye._bench import bench, contenders, emulator, plots, results
 from jax_moye._checkout import clone
 from jax_moye._command_line import describe, number, pattern, whole
 from jax_moye._format import wrapped
+from jax_moye._kernels import own
+from jax_moye._kernels.compiler import KernelError
+from jax_moye._kernels.dtypes import JAX_NAMES, SHORT_NAMES
 from jax_moye._optional import MissingError
 from jax_moye._timing.rounds import LEAST_ROUNDS
 from jax_moye._timing.workloads import Workload, read_suite
-
-PATHS = ("suite", "out", "svg")  # of the arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,19 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="use this config for every workload, instead of the one jax_moye selects; several (repeated, or with "
         "commas): time them beside the selected one",
     )
-    what.add_argument(
-        "--kernel",
-        type=pathlib.Path,
-        metavar="FILE.cuh",
-        help="a kernel of your own: built with its --config-row in a copy of this checkout, and timed there",
-    )
-    what.add_argument(
-        "--config-row",
-        action="append",
-        metavar="ROW",
-        help="its row of cuda/gemm/configs.h, e.g. '{simt_direct, f32, f32, {32, 64, 1}, 1, {1, 1}, 4}'; may be "
-        "repeated",
-    )
+    own.add_arguments(what)
     what.add_argument(
         "--sweep", type=pattern, help="also time every config whose name this regular expression matches whole"
     )
@@ -137,11 +126,15 @@ def main(arguments: argparse.Namespace) -> int:
         check_choice(arguments)
         if arguments.svg:
             plots.check()
-    except (ValueError, MissingError) as error:
+        kernels = own.from_arguments(arguments)
+    except (OSError, ValueError, KernelError, MissingError) as error:
         print(f"jax_moye bench: {error}", file=sys.stderr)
         return 1
-    if arguments.kernel:
-        return own_kernel.build_and_run(arguments, "jax_moye._bench.command")
+    if kernels:
+        arguments.config = [*(config.name for config in kernels), *(arguments.config or [])]
+        if arguments.emulator and not arguments.shape:
+            dtype = SHORT_NAMES[JAX_NAMES[kernels[0].dtype]]  # "f32" of TF32
+            arguments.shape = [f"64x48x40:{dtype}", f"2x32x48x40:{dtype}:NT"]
     if arguments.emulator:
         emulator.quick(arguments)
     # Torch shares the card with JAX in this process. Read when the backend starts, which is later than now.
@@ -194,8 +187,6 @@ def check_choice(arguments: argparse.Namespace) -> None:
         raise ValueError(f"{given[0]} and {other} both say which workloads; give one")
     if arguments.precision and not other:
         raise ValueError("--precision is of the workloads of --shape, and there is none")
-    if arguments.config_row and not arguments.kernel:
-        raise ValueError("--config-row is of the file of --kernel, and there is none")
 
 
 def chosen_workloads(arguments: argparse.Namespace) -> tuple[list[Workload], pathlib.Path]:
@@ -245,15 +236,3 @@ def sample(workloads: Sequence[Workload], size: int | None) -> list[Workload]:
     order = sorted(workloads, key=lambda workload: hashlib.sha256(workload.id.encode()).digest())
     kept = {workload.id for workload in order[:size]}
     return [workload for workload in workloads if workload.id in kept]
-
-
-def main_of_copy(text: str) -> int:
-    """Runs the benchmark in the copy that own_kernel.py built, with the arguments that it wrote as JSON."""
-    given = json.loads(text)
-    for name in PATHS:
-        given[name] = pathlib.Path(given[name]) if given[name] else None
-    return main(argparse.Namespace(**given))
-
-
-if __name__ == "__main__":
-    sys.exit(main_of_copy(sys.argv[1]))

@@ -10,6 +10,7 @@ from typing import Any
 from jax_moye._command_line import describe, whole
 from jax_moye._inspect.explain import Explanation, explain
 from jax_moye._inspect.gemm import TOP
+from jax_moye._kernels import own
 from jax_moye._kernels.devices import DEVICES
 from jax_moye._kernels.dtypes import JAX_NAMES, OPERAND_NAMES
 from jax_moye._timing.workloads import parse_shape
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out-dtype", choices=(*OPERAND_NAMES, "s32"), help="dtype of the result (default: the operands')"
     )
     parser.add_argument("--config", help="the config to use")
+    own.add_arguments(parser)
     parser.add_argument("--batch-invariant", action="store_true", help="as in jax_moye.matmul")
     parser.add_argument("--top", type=whole(0), default=TOP, help=f"lines of the ranked table (default: {TOP})")
     parser.add_argument("--json", action="store_true", help="print JSON with the whole table")
@@ -65,11 +67,18 @@ def explain_shape(text: str, **options: Any) -> Explanation:
 def main(arguments: argparse.Namespace) -> int:
     """Prints. Returns 0, and 1 where an argument is wrong."""
     out_dtype = arguments.out_dtype and JAX_NAMES[arguments.out_dtype]
+    try:
+        kernels = own.from_arguments(arguments)
+        if len(kernels) + (arguments.config is not None) > 1:
+            raise ValueError("one config is used: give one --config-row, or --config")
+    except (OSError, ValueError, RuntimeError) as error:
+        print(f"jax_moye explain: {error}", file=sys.stderr)
+        return 1
     options = {
         "device": arguments.device,
         "precision": arguments.precision,
         "preferred_element_type": out_dtype,
-        "config": arguments.config,
+        "config": kernels[0] if kernels else arguments.config,
         "batch_invariant": arguments.batch_invariant or None,
     }
     try:

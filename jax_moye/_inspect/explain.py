@@ -29,6 +29,7 @@ from jax_moye._inspect.gemm import OTHER_SUMS, TOP, Gemm, Ranked, device_words, 
 from jax_moye._inspect.products import Product, products_of
 from jax_moye._inspect.render import Page, page_html, page_rich, page_text
 from jax_moye._kernels import ffi
+from jax_moye._kernels.configs import ConfigTable, find_config, is_own
 from jax_moye._kernels.devices import Device, find_device
 from jax_moye._kernels.dtypes import named_dtype
 from jax_moye._kernels.target import ASSUMED, is_assumed
@@ -293,7 +294,9 @@ def explain_product(product: Product, device: Device, count: int = 1, where: tup
     candidates: tuple[Ranked, ...] = ()
     if decision.problem is not None:
         is_split = decision.call is not None and decision.call.split
-        candidates = _candidates(decision.problem, is_split, request.batch_invariant, target)
+        own = [find_config(request.config)] if request.config is not None else []
+        table = ConfigTable([*target.configs, *(config for config in own if is_own(config))])
+        candidates = _candidates(decision.problem, is_split, request.batch_invariant, target.arch, table)
     return Gemm(
         what=describe(request, operands),
         count=count,
@@ -307,10 +310,9 @@ def explain_product(product: Product, device: Device, count: int = 1, where: tup
 
 
 def _candidates(
-    problem: GemmProblem, is_split: bool, batch_invariant: bool, target: LoweringTarget
+    problem: GemmProblem, is_split: bool, batch_invariant: bool, arch: int | None, table: ConfigTable
 ) -> tuple[Ranked, ...]:
     """All configs in the order of the selection, with times and reasons."""
-    arch, table = target.arch, target.configs
     allowed = None
     if batch_invariant:
         allowed = batch_invariant_configs(problem.dtype, problem.out_dtype, problem.sums, arch, table)

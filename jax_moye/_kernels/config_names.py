@@ -1,7 +1,8 @@
 """The grammar of a config's name, e.g. "sm90_cooperative_bf16_128x256x64_s4_c2x1_a16", and of its row in configs.h.
 
 The name is made of the row's fields; what is usual (the accumulator, a cluster of one CTA) is left out. C++
-(ffi/registry.cc) and CMake (cmake/JaxMoyeConfigs.cmake) make the same names, in their languages.
+(ffi/registry.cc) and CMake (cmake/JaxMoyeConfigs.cmake) make the same names, in their languages. That of a kernel of
+one's own (`jax_moye.kernel`) ends with the version of its source, "_h" and 8 hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _ROW = re.compile(f"{{{_WORD},{_WORD},{_WORD}, *{{{_INT},{_INT},{_INT}}} *,{_INT
 _NAME = re.compile(
     rf"(?P<kernel>\w+?)_(?P<dtype>{'|'.join(DTYPES)})(?:_(?P<accumulator>[a-z]\w*?))?"
     r"_(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)_s(?P<stages>\d+)(?:_c(?P<cluster_m>\d+)x(?P<cluster_n>\d+))?"
-    r"_a(?P<alignment>\d+)"
+    r"_a(?P<alignment>\d+)(?:_h[0-9a-f]{8})?"
 )
 
 

@@ -193,8 +193,28 @@ def _by_name() -> Mapping[str, GemmConfig]:
     return {config.name: config for config in configs()}
 
 
+_own: dict[str, GemmConfig] = {}  # by name: what `jax_moye.kernel` compiled in this process
+
+
+def add_config(described: Mapping[str, Any], registers: Mapping[str, int]) -> GemmConfig:
+    """Makes a config that is in no table known by its name.
+
+    Args:
+      described: what the extension module says of it.
+      registers: per thread by architecture; empty where it was compiled for the emulator alone.
+    """
+    config = GemmConfig(**described, registers=FrozenDict(registers) if registers else None)
+    _own[config.name] = config
+    return config
+
+
+def is_own(config: GemmConfig) -> bool:
+    """Whether a config is in no table, but was compiled by `jax_moye.kernel` in this process."""
+    return config.name in _own
+
+
 def find_config(config: str | GemmConfig) -> GemmConfig:
-    """The config of the table that a name or a config stands for.
+    """The config of the table that a name or a config stands for, or the one that was compiled by itself.
 
     Raises:
       ValueError: no config has this name; the message lists close ones.
@@ -206,6 +226,8 @@ def find_config(config: str | GemmConfig) -> GemmConfig:
     known = _by_name()
     if name in known:
         return known[name]
+    if name in _own:
+        return _own[name]
     close = difflib.get_close_matches(name, known, n=5, cutoff=0.5)
     hint = f"close names are {', '.join(close)}" if close else "jax_moye.configs() lists the names"
     raise ValueError(f"no compiled kernel is named {name!r}; {hint}")

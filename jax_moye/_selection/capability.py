@@ -10,7 +10,7 @@ import math
 
 from jax_moye import _compat
 from jax_moye._kernels import devices, ffi, target
-from jax_moye._kernels.configs import ConfigTable, GemmConfig, configs
+from jax_moye._kernels.configs import ConfigTable, GemmConfig, configs, is_own
 from jax_moye._log import say_once
 from jax_moye._selection.problem import MAX_SIZE, GemmProblem
 
@@ -58,6 +58,16 @@ class LoweringTarget:
         if unavailable is not None and not is_elsewhere:
             say_once(logging.WARNING, f"jax_moye: there is a GPU, and XLA computes all products on it: {unavailable}")
         return cls(platform, arch, _device_meant(arch), usable_configs(platform, arch), unavailable, is_elsewhere)
+
+    def why_lacks(self, config: GemmConfig) -> str | None:
+        """Why a config that was named has no code for the programs of this target, in words behind its name."""
+        if self.platform != "cuda" or config in self.configs:
+            return None
+        if not is_own(config):
+            return "is not in this build for CUDA"
+        if config.registers is None and _compat.cuda_arch() is not None:  # where there is no GPU nothing runs anyhow
+            return "was compiled for the emulator alone"
+        return None
 
     @classmethod
     def of_device(cls, device: devices.Device) -> LoweringTarget:

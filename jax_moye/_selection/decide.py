@@ -243,8 +243,8 @@ def _find_kernel(request: Request, operands: Operands, target: LoweringTarget) -
     may_split = request.epilogue is None
     if request.config is not None:
         config = find_config(request.config)
-        if target.platform == "cuda" and config not in target.configs:
-            raise ConfigError(f"config {config.name!r} is not in this build for CUDA")
+        if reason := target.why_lacks(config):
+            raise ConfigError(f"config {config.name!r} {reason}")
         arithmetics = [arithmetic_of_config(config, dtype, request.precision, may_split)]
     else:
         arithmetics = possible_arithmetics(dtype, request.precision, target.platform, may_split)

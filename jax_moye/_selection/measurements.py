@@ -29,6 +29,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import jax.numpy as jnp
 
+from jax_moye._kernels.cache import cache_dir
 from jax_moye._kernels.configs import GemmConfig, configs
 from jax_moye._selection.capability import why_not
 from jax_moye._selection.epilogue import Epilogue
@@ -52,7 +53,6 @@ def wins_by(ours_us: float) -> float:
 
 
 TABLES = pathlib.Path(__file__).resolve().parents[1] / "tables"  # the package's
-VARIABLE = "JAX_MOYE_CACHE_DIR"
 
 _logger = logging.getLogger("jax_moye")
 _warned: set[str] = set()
@@ -220,17 +220,6 @@ def driver_version() -> str | None:
 def slug(name: str) -> str:
     """A GPU's name as part of a file's: "nvidia_h200"."""
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
-
-
-def cache_dir() -> str | None:
-    """$JAX_MOYE_CACHE_DIR, else $XDG_CACHE_HOME/jax_moye, else ~/.cache/jax_moye; None where there is no home."""
-    if given := os.environ.get(VARIABLE):
-        return given
-    xdg = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(xdg):  # its specification: others are to be ignored
-        return os.path.join(xdg, "jax_moye")
-    home = os.path.expanduser("~")
-    return os.path.join(home, ".cache", "jax_moye") if os.path.isabs(home) else None
 
 
 def cache_file(kind: str) -> str | None:

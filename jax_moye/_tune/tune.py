@@ -30,6 +30,7 @@ from jax_moye._inspect.explain import explain
 from jax_moye._inspect.products import Product
 from jax_moye._inspect.programs import added_structs, program_of
 from jax_moye._kernels import ffi
+from jax_moye._kernels.cache import VARIABLE
 from jax_moye._kernels.configs import GemmConfig, configs
 from jax_moye._kernels.devices import of_jax
 from jax_moye._primitives import autotune
@@ -224,9 +225,7 @@ def find_target(device: jax.Device, emulated: bool, path: str | os.PathLike[str]
         kind, arch, usual = gpu.kind, gpu.arch, measurements.cache_file(gpu.kind)
         driver = measurements.driver_version() or "unknown"
     if path is None and usual is None:
-        raise RuntimeError(
-            f"tune: no home and no driver that names its version: name a file, or set {measurements.VARIABLE}"
-        )
+        raise RuntimeError(f"tune: no home and no driver that names its version: name a file, or set {VARIABLE}")
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     head = measurements.new_head(kind, driver, emulated, date) | {"arch": arch}
     return Target(device, "cpu" if emulated else "cuda", arch, head, pathlib.Path(path or usual or ""))

@@ -86,7 +86,7 @@ def files(module):
     lines += [f"Requires-Dist: {requirement}" for requirement in project["dependencies"]]
     lines += [f"Provides-Extra: {extra}" for extra in project["optional-dependencies"]]
     info = f"jax_moye-{version}.dist-info"
-    found = {name: b"" for name in check_wheel.package_sources()}
+    found = {name: b"" for name in check_wheel.package_sources() | check_wheel.for_own_kernels()}
     found |= {
         "jax_moye/_moye_cpu.abi3.so": module,
         "jax_moye/_moye_cuda.abi3.so": module,
@@ -117,6 +117,9 @@ def test_a_right_wheel(files):
         ("jax_moye/_moye_cuda.abi3.so", r"lacks jax_moye/_moye_cuda\.abi3\.so"),
         ("jax_moye/_registers.json", r"lacks jax_moye/_registers\.json"),
         ("jax_moye/_api/matmul.py", r"lacks jax_moye/_api/matmul\.py"),
+        ("jax_moye/include/moye/moye.h", r"lacks jax_moye/include/moye/moye\.h"),
+        ("jax_moye/build/nvcc_gate.py", r"lacks jax_moye/build/nvcc_gate\.py"),
+        ("jax_moye/include/gemm/simt_tiled.cuh", r"lacks jax_moye/include/gemm/simt_tiled\.cuh"),
         ("jax_moye/py.typed", r"lacks jax_moye/py\.typed"),
         ("jax_moye/_moye_cpu.pyi", r"lacks jax_moye/_moye_cpu\.pyi"),
         ("entry_points.txt", r"lacks \*\.dist-info/entry_points\.txt"),

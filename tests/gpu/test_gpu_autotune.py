@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 @pytest.fixture(autouse=True)
 def empty_cache(monkeypatch, tmp_path):
     """Nothing is known, by this process or from a file."""
-    monkeypatch.setenv(measurements.VARIABLE, str(tmp_path))
+    monkeypatch.setenv("JAX_MOYE_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv(measurements.AUTOTUNE, "on")
     monkeypatch.setattr(autotune, "_settled", set())
     monkeypatch.setattr(measurements, "_here", {})

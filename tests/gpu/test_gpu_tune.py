@@ -31,7 +31,7 @@ tune = importlib.import_module("jax_moye._tune.tune")  # the module: jax_moye.tu
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv(measurements.VARIABLE, str(tmp_path))
+    monkeypatch.setenv("JAX_MOYE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(measurements, "TABLES", tmp_path / "tables")
     measurements.forget()
     yield

@@ -15,7 +15,7 @@ def _nothing_was_measured(monkeypatch, tmp_path_factory):
 
     nowhere = tmp_path_factory.getbasetemp() / "no_tables"
     monkeypatch.setattr(measurements, "TABLES", nowhere)
-    monkeypatch.setenv(measurements.VARIABLE, str(nowhere))
+    monkeypatch.setenv("JAX_MOYE_CACHE_DIR", str(nowhere))
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def places(tmp_path, monkeypatch, every_config_is_built):
     from jax_moye._selection import measurements
 
     ffi.register("cpu")  # now: the emulator's kernels may be asked for below
-    monkeypatch.setenv(measurements.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv("JAX_MOYE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(measurements, "TABLES", tmp_path / "tables")
     monkeypatch.setattr(measurements, "driver_version", lambda: "580.1")
     monkeypatch.setattr(measurements, "power_limit", lambda: None)

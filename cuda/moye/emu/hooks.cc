@@ -21,8 +21,8 @@ constexpr size_t aligned(size_t bytes) { return bytes < 8 ? bytes : 8; }
 
 }  // namespace
 
-// `pc`: where the hook was called from, which is the access.
-#define MOYE_HOOK extern "C" __attribute__((visibility("hidden"), used))
+// `pc`: where the hook was called from, which is the access. Kernels in libraries of their own call them, too.
+#define MOYE_HOOK extern "C" __attribute__((visibility("default"), used))
 #define MOYE_PC __builtin_return_address(0)
 
 #define MOYE_ACCESS_HOOKS(size)                                                                                \

@@ -21,11 +21,12 @@ from jax_moye._bench.ladder.timing import measure
 from jax_moye._bench.results import describe
 from jax_moye._command_line import describe as describe_command
 from jax_moye._command_line import number, whole
+from jax_moye._kernels import own
 from jax_moye._kernels.configs import GemmConfig, configs
 from jax_moye._optional import MissingError
 from jax_moye._timing.files import write_json
 from jax_moye._timing.progress import progress
-from jax_moye.layout.kernels import kernel_facts
+from jax_moye.layout.kernels import KernelFacts, kernel_facts
 
 GPU_SHAPE = (4096, 4096, 4096)
 STDOUT = pathlib.Path("-")  # where --json names no file
@@ -34,6 +35,7 @@ STDOUT = pathlib.Path("-")  # where --json names no file
 def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
     """Counts and, where there is a GPU, times every rung."""
     chosen = rungs(arguments.dtype, arguments.order)
+    kernels = {config.name: config for config in own.from_arguments(arguments)}
     report: dict[str, Any] = {
         "dtype": arguments.dtype,
         "order": arguments.order,
@@ -43,12 +45,14 @@ def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
         "without_facts": sorted({config.kernel for config in configs() if kernel_facts(config.kernel).missing}),
         "measured": None,
     }
-    for kernel, config in progress(chosen.items(), len(chosen), lambda item: item[1].name):
+    of_all = [*chosen.values(), *kernels.values()]
+    for config in progress(of_all, len(of_all), lambda config: config.name):
+        facts = KernelFacts() if config.name in kernels else kernel_facts(config.kernel)
         report["rungs"].append(
             {
-                "kernel": kernel,
-                "idea": kernel_facts(kernel).idea,
-                "page": kernel_facts(kernel).page,
+                "kernel": config.kernel,
+                "idea": facts.idea,
+                "page": facts.page,
                 "config": config.name,
                 "dtype": config.dtype,
                 "stand_in": config.dtype != arguments.dtype,
@@ -74,7 +78,7 @@ def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
         ]
     device = None if arguments.no_gpu else _gpu(arguments.interpret)
     if device is not None:
-        _measure_into(report, list(chosen.values()), staged, device, arguments)
+        _measure_into(report, of_all, staged, device, arguments)
     return report
 
 
@@ -127,6 +131,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dtype", default="bf16", choices=list(NEAREST), help="of the operands (bf16)")
     parser.add_argument("--shape", type=_shape, default=SHAPE, metavar="MxNxK", help="what is counted (512x256x128)")
+    own.add_arguments(parser)
     parser.add_argument("--order", default="NN", choices=["NN", "NT", "TN", "TT"], help="of a and b; N is row-major")
     parser.add_argument("--stages", action="store_true", help="add the efficiency against the number of stages")
     parser.add_argument(

@@ -46,8 +46,11 @@ def table(report: dict[str, Any]) -> str:
     for rung in report["rungs"]:
         if rung["stand_in"]:
             lines.append(f"* {rung['kernel']} has no {report['dtype']}: {rung['config']}")
-    # Files of older versions have no ideas.
-    lines += [f"{rung['page']}. {rung['kernel']}: {rung['idea']}" for rung in report["rungs"] if "idea" in rung]
+    for rung in report["rungs"]:
+        if rung.get("page") and "idea" in rung:  # files of older versions have no ideas
+            lines.append(f"{rung['page']}. {rung['kernel']}: {rung['idea']}")
+        elif "idea" in rung:
+            lines.append(f"{rung['kernel']}: {rung['config']}")  # a kernel of one's own is on no page
     for kernel in report.get("without_facts", ()):
         lines.append(f"{kernel} is not on the ladder: write {kernel_facts(kernel).missing}")
     if report["left_out"]:

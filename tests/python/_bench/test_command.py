@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 
 import jax
@@ -11,7 +12,8 @@ import pytest
 
 import jax_moye
 from jax_moye import __main__ as cli
-from jax_moye._bench import bench, command, contenders, own_kernel, results
+from jax_moye._bench import bench, command, contenders, results
+from jax_moye._checkout import clone
 from jax_moye._inspect import programs
 from jax_moye._timing.workloads import Workload
 
@@ -297,7 +299,7 @@ class TestModels:
     def test_the_file_and_where_results_go(self, options, name):
         arguments = parsed(*options)
         suite, folder = command.suite_of(arguments)
-        benchmarks = own_kernel.clone() / "benchmarks"
+        benchmarks = clone() / "benchmarks"
         assert suite == benchmarks / (f"models/{name}.json" if name else "suite.json")
         assert folder == benchmarks / "results"
         workloads, _ = command.chosen_workloads(arguments)
@@ -346,16 +348,41 @@ class TestModels:
         assert not {"models", "sample"} & results.describe(jax.devices("cpu")[0], parsed())["protocol"].keys()
 
 
-def test_the_copy_of_a_checkout_gets_the_arguments(tmp_path, monkeypatch):
-    """What own_kernel.py writes as JSON is what the command in the copy reads."""
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    row, name = "{my_kernel, bf16, f32, {32, 64, 16}, 1, {1, 1}, 4}", "my_kernel_bf16_32x64x16_s1_a4"
-    options = ["--kernel", str(tmp_path / "my_kernel.cuh"), "--config-row", row, "--emulator"]
-    arguments = parser.parse_args([*options, "--out", "x/out.json", "--sweep", "a.*"])
-    given = json.loads(json.dumps(own_kernel.for_copy(arguments, [name])))
-    assert given["shape"] == ["64x48x40:bf16", "2x32x48x40:bf16:NT"]
-    seen = []
-    monkeypatch.setattr(command, "main", lambda arguments: seen.append(arguments) or 7)
-    assert command.main_of_copy(json.dumps(given)) == 7
-    assert vars(seen[0]) == vars(arguments) | {"kernel": None, "config": [name], "shape": given["shape"]}
+class TestKernels:
+    """`--kernel`: what is compiled is `--config`, and shapes are of its dtype. Compiled: test_own_kernel_page.py."""
+
+    ROW = "{mine, tf32, f32, {64, 64, 8}, 1, {1, 1}, 4}"
+
+    @pytest.fixture
+    def compiled(self, monkeypatch):
+        config = next(row for row in jax_moye.configs() if row.dtype == "f32")
+        tf32 = dataclasses.replace(config, name="mine_tf32_64x64x8_s1_a4_h01234567", kernel="mine", dtype="tf32")
+        monkeypatch.setattr(command.own, "kernel", lambda file, config: tf32)
+        return tf32
+
+    @pytest.mark.parametrize(
+        ("options", "shapes"),
+        [([], ["64x48x40:f32", "2x32x48x40:f32:NT"]), (["--shape", "8x8x8:f32"], ["8x8x8:f32"])],
+    )
+    def test_it_is_the_config(self, compiled, options, shapes, monkeypatch, capsys):
+        seen = []
+        monkeypatch.setattr(command, "chosen_workloads", lambda arguments: seen.append(arguments) or 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            cli.main(["bench", "--emulator", "--kernel", "mine.cuh", "--config-row", self.ROW, *options])
+        assert (seen[0].config, seen[0].shape) == ([compiled.name], shapes)
+
+    @pytest.mark.parametrize(
+        ("options", "why"),
+        [
+            (["--kernel", "nowhere.cuh"], "--kernel needs --config-row"),
+            (["--config-row", ROW], "--config-row is of the file of --kernel"),
+            (["--kernel", "nowhere.cuh", "--config-row", ROW], "No such file"),
+        ],
+    )
+    def test_what_is_wrong(self, options, why, capsys):
+        for subcommand in (["bench", "--emulator"], ["ladder", "--no-gpu"], ["explain", "--shape", "8x8x8:f32"]):
+            assert cli.main([*subcommand, *options]) == 1
+            said = capsys.readouterr()
+            assert said.err.startswith(f"jax_moye {subcommand[0]}: ")
+            assert why in said.err
+            assert said.out == ""

@@ -333,7 +333,7 @@ def test_all_processes_do_what_the_first_one_found(gpu, monkeypatch, fails, tmp_
     assert len(gpu.calls) == 1
     assert len(shared) == 1
     # The second one has measured something else before: that does not count.
-    monkeypatch.setenv(measurements.VARIABLE, str(tmp_path / "another"))
+    monkeypatch.setenv("JAX_MOYE_CACHE_DIR", str(tmp_path / "another"))
     gemm = explained(*SHAPE, implementation="moye")
     other = entry_of(gemm, {able(gemm)[5]: 1.0}, xla_us=200.0)
     keep(other)

@@ -332,14 +332,14 @@ def test_three_launches_have_their_own_entry(places):
 
 def test_where_the_cache_is(monkeypatch):
     monkeypatch.setenv("HOME", "/home/x")
-    monkeypatch.delenv(measurements.VARIABLE, raising=False)
+    monkeypatch.delenv("JAX_MOYE_CACHE_DIR", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert measurements.cache_dir() == "/home/x/.cache/jax_moye"
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
     assert measurements.cache_dir() == "/home/x/.cache/jax_moye"
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
     assert measurements.cache_dir() == "/xdg/jax_moye"
-    monkeypatch.setenv(measurements.VARIABLE, "/own")
+    monkeypatch.setenv("JAX_MOYE_CACHE_DIR", "/own")
     assert measurements.cache_dir() == "/own"
     monkeypatch.setattr(measurements, "driver_version", lambda: "580.1")
     digest = measurements.table_digest(jax_moye.configs())
@@ -465,7 +465,7 @@ def test_what_is_no_file_is_no_file(places, monkeypatch):
     os.mkfifo(path)  # reading it would wait for ever
     measurements.forget()
     assert explained(*SHAPE, implementation="moye").chosen_by == "model"
-    monkeypatch.setenv(measurements.VARIABLE, str(path / "below"))
+    monkeypatch.setenv("JAX_MOYE_CACHE_DIR", str(path / "below"))
     assert explained(*SHAPE, implementation="moye").chosen_by == "model"
 
 
