@@ -11,6 +11,7 @@
 #include "gemm/order.h"
 #include "moye/algorithm/copy.h"
 #include "moye/arch/barrier.h"
+#include "moye/arch/grid_dependency.h"
 #include "moye/arch/launch.h"
 #include "moye/arch/store.h"
 
@@ -140,6 +141,7 @@ struct Packer {
 template <class T>
 MOYE_KERNEL(Packer<T>::kThreads)
 pack_kernel(MOYE_GRID_CONSTANT PackOperand const a, MOYE_GRID_CONSTANT PackOperand const b) {
+  griddepcontrol_wait();  // the kernel ahead may still run up to here
   unsigned const tile = block_idx().x;
   Packer<T>::run(tile < a.tiles ? a : b, tile < a.tiles ? tile : tile - a.tiles);
 }
@@ -178,7 +180,8 @@ class Packing {
     b_.operand.tiles = unsigned(b_.tiles);
     LaunchConfig const config{.grid = {unsigned(a_.tiles + b_.tiles)},
                               .block = {unsigned(Packer<T>::kThreads)},
-                              .smem_bytes = int(sizeof(typename Packer<T>::SharedStorage))};
+                              .smem_bytes = int(sizeof(typename Packer<T>::SharedStorage)),
+                              .programmatic = true};
     if (Status status = launch_kernel(pack_kernel<T>, config, stream, a_.operand, b_.operand); !status.ok())
       return status;
     if (a_.tiles > 0) {

@@ -77,7 +77,8 @@ Status launch_clusters(GemmArgs const& args, StreamHandle stream) {
     LaunchConfig config{.grid = {},
                         .block = {unsigned(Kernel::kFacts.threads)},
                         .cluster = {kCluster, 1, 1},
-                        .smem_bytes = Kernel::kFacts.smem_bytes};
+                        .smem_bytes = Kernel::kFacts.smem_bytes,
+                        .programmatic = true};
     auto* const kernel = Kernel::template kernel<kOrder>();
     int resident = 0;  // clusters
     if (Status status = max_active_clusters(kernel, config, stream, &resident); !status.ok()) return status;

@@ -22,6 +22,7 @@
 #include "moye/algorithm/gemm.h"
 #include "moye/arch/barrier.h"
 #include "moye/arch/cluster.h"
+#include "moye/arch/grid_dependency.h"
 #include "moye/arch/mbarrier.h"
 #include "moye/arch/register.h"
 #include "moye/arch/warp.h"
@@ -76,6 +77,7 @@ struct Gemm<kConfig> {
       fence_mbarrier_init();
     }
     sync_cluster<kCluster>();
+    griddepcontrol_wait();  // the kernel ahead may still run up to here
     if (thread < 128) {
       warpgroup_reg_dealloc<kProducerRegisters>();
       if (thread < 32) {

@@ -25,6 +25,7 @@
 #include "moye/algorithm/gemm.h"
 #include "moye/arch/barrier.h"
 #include "moye/arch/cluster.h"
+#include "moye/arch/grid_dependency.h"
 #include "moye/arch/launch.h"
 #include "moye/arch/mbarrier.h"
 #include "moye/arch/warp.h"
@@ -91,6 +92,7 @@ struct Gemm<kConfig> {
       if (elected) {
         smem.pipeline.init(/*warps=*/4 * kConsumers);
         fence_mbarrier_init();
+        griddepcontrol_wait();  // the kernel ahead may still run up to here
         produce<kOrder>(args, tile, begin, at_once, maps, smem, write);
       }
       sync_warp();
@@ -99,6 +101,7 @@ struct Gemm<kConfig> {
       sync_warp();
       cluster_sync();
     } else {
+      griddepcontrol_wait();
       sync_threads();
       consume<kOrder>(k_tiles, smem, thread);
       cluster_sync();  // all ranks' sums are there
@@ -215,7 +218,8 @@ struct Gemm<kConfig> {
       LaunchConfig const config{.grid = {unsigned(grid.tiles) * kSplit},
                                 .block = {kThreads},
                                 .cluster = {kSplit, 1, 1},
-                                .smem_bytes = kFacts.smem_bytes};
+                                .smem_bytes = kFacts.smem_bytes,
+                                .programmatic = true};
       return launch_kernel(kernel<kOrder>(), config, stream, args, grid, maps);
     });
   }

@@ -47,6 +47,11 @@ def read_before_it_came(file: str) -> str:
     return race("wgmma", file, "TMA load", file)
 
 
+def too_early(what: str, file: str) -> str:
+    return rf"{what}( \((read|write)\))? of \d+ bytes{BY.format(file=file)}, before its griddepcontrol\.wait"
+
+
+KERNEL_AHEAD = "    griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
 INIT = "      fence_mbarrier_init();\n"
 FULL = "      pipeline.consumer_wait(read);\n      warpgroup_arrive();\n"  # not what promotes its sums
 WAIT = "      warpgroup_wait_group<1>();\n"
@@ -477,6 +482,25 @@ MUTANTS = [
         "auto& staging = smem.epilogue[0];",
         race("stmatrix", P, "(TMA store|stmatrix)", P),
         options=TMA_STORE,
+    ),
+    # ---- the kernel ahead
+    Mutant(
+        "sm90_cooperative_does_not_wait_for_the_kernel_ahead",
+        COOPERATIVE,
+        C,
+        KERNEL_AHEAD,
+        "",
+        too_early("TMA load", C),
+    ),
+    Mutant("sm90_pingpong_does_not_wait_for_the_kernel_ahead", PINGPONG, P, KERNEL_AHEAD, "", too_early("TMA load", P)),
+    Mutant(
+        "sm90_pack_does_not_wait_for_the_kernel_ahead",
+        FLOAT8,
+        PACK,
+        KERNEL_AHEAD[2:],
+        "",
+        too_early("plain load", PACK),
+        order="TN",
     ),
     # ---- packing, with both operands contiguous along their rows; 8-bit floats
     Mutant(

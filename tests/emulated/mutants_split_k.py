@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from tests.emulated.mutants import Mutant as AnyMutant
-from tests.emulated.mutants_sm90 import deadlock, race
+from tests.emulated.mutants_sm90 import deadlock, race, too_early
 
 ROW = "{sm90_split_k, bf16, f32, {64, 64, 64}, 2, {1, 2}, 16}"
 K = "sm90_split_k.cuh"
@@ -18,6 +18,7 @@ K_TILES = "k_tiles = first_k_tile(rank + 1, grid) - begin;"
 SUMS_BARRIER = "    named_barrier_sync(kSumsBarrier, kConsumerThreads);\n"
 ALL_SUMS = "      cluster_sync();  // all ranks' sums are there\n"
 FENCE = "        fence_mbarrier_init();\n"
+KERNEL_AHEAD = "        griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
 FIRST_LOADS = "        produce<kOrder>(args, tile, begin, at_once, maps, smem, write);\n"
 WAIT = "      warpgroup_wait_group<1>();\n"
 RELEASE = "      if (k_tile > 0) smem.pipeline.consumer_release(last, thread % 32);\n"
@@ -45,6 +46,14 @@ MUTANTS = [
         expect="wrong",
         sizes=(70, 66, 30),
     ),
+    # ---- the kernel ahead
+    Mutant(name="split_k_loads_what_is_not_there_yet", old=KERNEL_AHEAD, new="", expect=too_early("TMA load", K)),
+    Mutant(
+        name="split_k_stores_over_what_is_still_read",
+        old="      griddepcontrol_wait();\n      sync_threads();\n",
+        new="      sync_threads();\n",
+        expect=too_early("plain store", r"\S+"),
+    ),
     # ---- the ring
     Mutant(
         name="split_k_first_stages_loaded_again",
@@ -54,8 +63,8 @@ MUTANTS = [
     ),
     Mutant(
         name="split_k_loads_before_the_barriers",
-        old=FENCE + FIRST_LOADS,
-        new=FIRST_LOADS,
+        old=FENCE + KERNEL_AHEAD + FIRST_LOADS,
+        new=KERNEL_AHEAD + FIRST_LOADS,
         expect="fence",
     ),
     Mutant(

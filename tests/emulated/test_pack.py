@@ -121,8 +121,8 @@ def test_edges(config, order, sizes):
 def test_the_copy_is_coalesced(config, order):
     """Whole tiles in words: every sector that is read is read once, and no bank is met twice.
 
-    The main kernel has no plain load of global memory, and its results go by TMA, or are a stream of whole sectors: what
-    is left of the counters are the copy's.
+    The main kernel has no plain load of global memory, and its results go by TMA, or are a stream of whole sectors: the
+    other counters are the copy's.
     """
     itemsize = NUMPY_DTYPES[config.dtype].itemsize
     out_dtype = "bf16"

@@ -686,6 +686,23 @@ registers(MOYE_GRID_CONSTANT Maps const maps, uint32_t* out) {
   write_out(out, box());
 }
 
+// Launched before the kernel ahead has ended.
+enum class OverlapBug { none, load_first, one_waits };
+
+template <OverlapBug kBug>
+MOYE_KERNEL(64)
+overlap(MOYE_GRID_CONSTANT Maps const maps, uint32_t* out) {
+  make_mbarriers(1);
+  if (tid() == 0) {
+    if (kBug != OverlapBug::load_first) griddepcontrol_wait();
+    mbarrier_arrive_expect_tx(bar(), kBoxBytes);
+    tma_load(&maps.in, bar(), box(), 0, 0);  // @overlap load
+  }
+  if (kBug != OverlapBug::one_waits) griddepcontrol_wait();
+  mbarrier_wait(bar(), 0);
+  write_out(out, box());
+}
+
 MOYE_KERNEL(64)
 elect_ok(MOYE_GRID_CONSTANT Maps const, uint32_t* out) {
   bool const first = elect_one_sync(), second = elect_one_sync();
@@ -708,6 +725,7 @@ struct Case {
   unsigned threads = 64;
   unsigned grid = 1;
   unsigned cluster = 1;
+  bool programmatic = false;
 };
 
 #define MOYE_CASE(name, ...) {#name, name, __VA_ARGS__}
@@ -780,6 +798,10 @@ Case const kCases[] = {
     {"registers_24_240_ok", registers<24, 240>, Output::box, 384},
     {"registers_too_many", registers<40, 240>, Output::nothing, 384},
     {"registers_up_is_down", registers<40, 160>, Output::nothing, 384},
+    {"overlap_ok", overlap<OverlapBug::none>, Output::box, 64, 1, 1, true},
+    {"overlap_load_first", overlap<OverlapBug::load_first>, Output::nothing, 64, 1, 1, true},
+    {"overlap_one_waits", overlap<OverlapBug::one_waits>, Output::nothing, 64, 1, 1, true},
+    {"no_overlap_ok", overlap<OverlapBug::load_first>, Output::box},
     MOYE_CASE(elect_ok, Output::box),
 };
 #undef MOYE_CASE
@@ -846,7 +868,8 @@ void run(Case const& c, emu::Options const& options, bool undeclared) {
                            {.grid = {c.grid, 1, 1},
                             .block = {c.threads, 1, 1},
                             .cluster = {c.cluster, 1, 1},
-                            .smem_bytes = 4 * kBoxBytes + 64},
+                            .smem_bytes = 4 * kBoxBytes + 64,
+                            .programmatic = c.programmatic},
                            &stream, maps, out_words);
   }
   if (!status.ok()) {

@@ -27,6 +27,7 @@ THREAD = rf"(?:{BLOCK} )?thread \d+ \(warp \d+ lane \d+\)"
 BAR = r"smem\+0x\w+ \(initialized at sm90\.cc:\d+\)"
 WRITE_OUT = at("write_out")
 REMOTE = r"mbarrier\.arrive\.shared::cluster"
+TOO_EARLY = r"before its griddepcontrol\.wait: the kernel ahead may still run"
 NO_FENCE = "but no fence.proxy.async lies between them"
 
 
@@ -148,6 +149,9 @@ REPORTS = {
   block \(1,0,0\) threads 0-31 \(warp 0\): waits in bar\.sync id 1 \(32 of 64 threads have arrived\) at """
     rf"""{at("cluster_deadlock peer")}
   block \(1,0,0\) threads 32-63 \(warp 1\): finished""",
+    # A launch before the kernel ahead has ended.
+    "overlap_load_first": rf"TMA load \(read\) of 64 bytes by {THREAD} at {at('overlap load')}, {TOO_EARLY}",
+    "overlap_one_waits": rf"plain store of 4 bytes by {THREAD} at {WRITE_OUT if HAS_ADDR2LINE else '.*'}, {TOO_EARLY}",
     # Registers.
     "registers_too_many": r"deadlock: 384 of 384 threads can never run again\n(.*\n)*.*waits in setmaxnreg\.inc "
     r"\(warp \d+ has 168 registers per thread, the CTA could give each lane 8 more\) at "

@@ -8,7 +8,9 @@
 #include "moye/arch/status.h"
 
 #if defined(__CUDACC__)
+#include <cstdlib>
 #include <map>
+#include <string_view>
 #endif
 
 namespace moye {
@@ -18,6 +20,7 @@ struct LaunchConfig {
   Dim3 cluster{1, 1, 1};
   int smem_bytes;  // dynamic shared memory per CTA
   /// May start while the kernel ahead in the stream still runs, until its griddepcontrol_wait (arch/grid_dependency.h).
+  /// Not in a graph, whose edges are whole, nor where the environment has JAX_MOYE_PROGRAMMATIC_LAUNCH=0.
   bool programmatic = false;
 };
 
@@ -61,6 +64,16 @@ inline Status allow_smem(void const* kernel, int smem_bytes) {
   });
 }
 
+/// Whether a kernel may be launched before the one ahead on the stream has ended.
+inline bool may_overlap(cudaStream_t stream) {
+  static bool const allowed = [] {
+    char const* const value = std::getenv("JAX_MOYE_PROGRAMMATIC_LAUNCH");
+    return value == nullptr || std::string_view(value) != "0";
+  }();
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  return allowed && cudaStreamIsCapturing(stream, &capture) == cudaSuccess && capture == cudaStreamCaptureStatusNone;
+}
+
 }  // namespace detail
 
 /// Puts the kernel on the stream; does not wait for it. The arguments are copied before this returns.
@@ -84,7 +97,7 @@ Status launch_kernel(void (*kernel)(P...), LaunchConfig const& config, StreamHan
     cluster.val.clusterDim.y = config.cluster.y;
     cluster.val.clusterDim.z = config.cluster.z;
   }
-  if (config.programmatic) {
+  if (config.programmatic && detail::may_overlap(launch.stream)) {
     cudaLaunchAttribute& programmatic = attributes[launch.numAttrs++];
     programmatic.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     programmatic.val.programmaticStreamSerializationAllowed = 1;
@@ -111,8 +124,8 @@ Status launch_kernel(void (*kernel)(P...), LaunchConfig const& config, StreamHan
                      std::type_identity_t<P>... args) {
   auto run_thread = [&] { kernel(args...); };
   return emu::launch(
-      {config.grid, config.block, config.cluster, config.smem_bytes}, static_cast<emu::Stream*>(stream),
-      [](void* run) { (*static_cast<decltype(run_thread)*>(run))(); }, &run_thread);
+      {config.grid, config.block, config.cluster, config.smem_bytes, config.programmatic},
+      static_cast<emu::Stream*>(stream), [](void* run) { (*static_cast<decltype(run_thread)*>(run))(); }, &run_thread);
 }
 
 template <class... P>

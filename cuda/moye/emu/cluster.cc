@@ -193,6 +193,8 @@ bool take_registers(Thread& thread, int registers) {
 
 }  // namespace
 
+void griddepcontrol_wait() { current_thread->may_touch_global = true; }
+
 void setmaxnreg(int registers, bool increase, Loc loc) {
   char const* const what = increase ? "setmaxnreg.inc" : "setmaxnreg.dec";
   Thread& thread = *current_thread;

@@ -107,6 +107,7 @@ struct Thread {
   int agent;  // in the domain
   int lane;
   bool finished;
+  bool may_touch_global;  // the kernel ahead has ended, for what the thread knows
   Dim3 index;
   Wait wait;
   uint32_t groups;  // cp.async groups committed

@@ -336,6 +336,7 @@ void Domain::start_cluster(uint64_t index) {
       refill_steps(thread);
       thread.site_depth = 0;
       thread.finished = false;
+      thread.may_touch_global = !shape.programmatic;
       thread.index = {i % shape.block.x, i / shape.block.x % shape.block.y, i / (shape.block.x * shape.block.y)};
       thread.groups = 0;
       thread.copies.clear();

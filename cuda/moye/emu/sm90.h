@@ -22,6 +22,7 @@ void* mapa(void const* smem_ptr, uint32_t rank, Loc loc);
 bool elect_sync(uint32_t mask, Loc loc);
 /// setmaxnreg: registers per thread from here on. An increase waits until the CTA's file has them.
 void setmaxnreg(int registers, bool increase, Loc loc);
+void griddepcontrol_wait();
 
 // ----------------------------------------------------------------------------------------------------------- mbarriers
 
