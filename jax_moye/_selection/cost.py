@@ -168,6 +168,8 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
         products += times * k_tiles * multiply
         loads += times * k_tiles * load
         busy += times * k_tiles * _longest(multiply, load)
+        if known.alternates:
+            busy += times * (k_tiles - 1) * min(multiply, load)
         in_turn += times * turns
 
     store = known.store_us
@@ -226,6 +228,7 @@ class _OfConfig(NamedTuple):
     finish_us: float  # with an epilogue; 0.0: no longer than without
     item: int  # bytes
     tma: bool
+    alternates: bool  # loads, which pass registers, and products: in one stage neither can hide the other
     packs: bool  # the operands first, where TMA cannot read them
     clips_rows: bool
     launch_us: float
@@ -266,6 +269,7 @@ def _of_config(config: GemmConfig) -> _OfConfig:
         finish_us=row / config.k_parts * _by_sums(config, speed.finish_us),
         item=item,
         tma=tma,
+        alternates=narrow and config.stages == 1,
         packs=config.alignment < speed.packs_below,
         clips_rows=speed.clips_rows,
         launch_us=gpu.launch_us

@@ -16,14 +16,15 @@ from jax_moye._selection.problem import GemmProblem
 _ARCH = 90  # the only one on which XLA was measured
 _MULTIPROCESSORS = MULTIPROCESSORS[_ARCH]
 _LAUNCH_US = 2.2
-_READ_BYTES_PER_US = 4.33e6
-_WRITE_BYTES_PER_US = 3.58e6
+_READ_BYTES_PER_US = 4.43e6
+_WRITE_BYTES_PER_US = 3.54e6
 # Multiply-adds of the whole GPU. What is not here was not measured.
-_PRODUCTS_PER_US = {"bf16": 367e6, "f16": 367e6, "tf32": 179e6, "f32": 25.2e6, "f64": 30.5e6}
+_PRODUCTS_PER_US = {"bf16": 364e6, "f16": 364e6, "tf32": 179e6, "f32": 25.2e6, "f64": 30.4e6}
 # One tile takes so long for each k that nothing hides; longer sums are split, and adding up the parts takes as long.
-_K_US, _SPLIT_US = 0.0055, 4.32
-# Where rows of one operand, of both are not of 16 bytes: by how much slower are the products of whole tiles.
-_ODD = (1.0, 3.04, 5.13)
+_K_US, _SPLIT_US = 0.0257, 3.44
+# Where rows of one operand, of both are not of 16 bytes: by how much slower are the products of tiles, whose
+# rows and columns are multiples of 16, and whole where there are 128.
+_ODD = (1.0, 2.89, 5.04)
 # What a program of many calls spends on one of XLA's, on the host (on one of ours: cost.CALL_US): tiny products take no
 # less. Of fourteen measurements in which the host was the limit XLA was faster in thirteen, by 1.24 (geometric mean).
 # Not of the GPU: measure again where calls become cheaper. Two equal numbers leave such products to the models of the
@@ -58,7 +59,8 @@ def xla_us(problem: GemmProblem, arch: int | None, passes: int = 0) -> float | N
     odd = sum(_is_odd(strides, item) for strides in sides[:2]) if p.dtype in ("bf16", "f16", "tf32") else 0
     if odd:
         waves = math.ceil(tiles / _MULTIPROCESSORS)
-        products = waves * _MULTIPROCESSORS * 128 * 128 * p.k * _ODD[odd]
+        rows, columns = (min(128, math.ceil(size / 16) * 16) for size in (p.m, p.n))
+        products = waves * _MULTIPROCESSORS * rows * columns * p.k * _ODD[odd]
     else:
         products = p.batch * math.ceil(p.m / 64) * math.ceil(p.n / 64) * 64 * 64 * p.k
     compute = products / rate

@@ -142,8 +142,8 @@ class DirectProduct:
     def program_size(self) -> int:
         """How many products one of XLA's programs computes: a divisor of the sets, or all of them some times over.
 
-        Between two programs the GPU waits for some microseconds, as between two graphs of ours: so programs take as long
-        as graphs, as far as that can be.
+        Between two programs the GPU waits for some microseconds, as between two graphs of ours: so programs take as
+        long as graphs, as far as that can be.
         """
         if self.sets > LARGEST_PROGRAM:
             return LARGEST_PROGRAM

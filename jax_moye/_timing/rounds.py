@@ -96,8 +96,8 @@ def alternate(
 ) -> float:
     """Lets contenders alternate and fills in their times. What was measured of them before is dropped.
 
-    By the host's clock the first pass of a round does not count: a program whose buffers were others' meanwhile makes its
-    graph anew, and that is nothing of a product.
+    By the host's clock the first pass of a round does not count: a program whose buffers were others' meanwhile makes
+    its graph anew, and that is nothing of a product.
 
     Args:
       contenders: at least one.
