@@ -28,7 +28,15 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 
 # Pages whose code runs while the site is built. An exception in a cell, and a line on its stderr, is a warning.
-notebooks = ["quickstart", "command_line", "epilogues", "precision", "adding_a_config", "tutorials/[0-9]*"]
+notebooks = [
+    "quickstart",
+    "command_line",
+    "epilogues",
+    "precision",
+    "adding_a_config",
+    "coming_from",
+    "tutorials/[0-9]*",
+]
 nb_execution_mode = "force"
 nb_execution_show_tb = True
 nb_execution_timeout = 120

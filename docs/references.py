@@ -62,6 +62,16 @@ def _link(text):
     return "\n".join(line if line.startswith("#") else _NAME.sub(reference, line) for line in lines)
 
 
+def link_names(text):
+    """A page with the tables of `jax_moye.layout.names`: their column of Python's names as references."""
+
+    def row(match):
+        return match[1] + re.sub(r"`([\w.]+)`", r"{py:obj}`\1 <jax_moye.layout.\1>`", match[2]) + match[3]
+
+    begin, table, end = re.split(r"(?=^<!-- names: (?:begin|end) -->$)", text, flags=re.MULTILINE)
+    return begin + re.sub(r"^((?:\|[^|]*){2})(\|[^|]*)((?:\|[^|]*){3})$", row, table, flags=re.MULTILINE) + end
+
+
 def link_docstring(text):
     """The same of a line of a docstring: reStructuredText, whose code has single backticks here."""
     return _NAME.sub(lambda match: f":py:obj:`{match[1]} <{full_name(match[1])}>`", text)
@@ -73,8 +83,10 @@ def _config(app, config):
     config.intersphinx_mapping = {"jax": (JAX_DOCS, (None, str(fallback)))}
 
 
-def _source_read(_app, _name, source):
+def _source_read(_app, name, source):
     source[0] = link(source[0])
+    if name == "coming_from":
+        source[0] = link_names(source[0])
 
 
 def _include_read(_app, _path, _name, source):

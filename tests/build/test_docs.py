@@ -138,6 +138,10 @@ def test_lines_of_a_terminal_become_cells():
         cells_of_pages.as_notebook("```sh run\nls\n```\n")
 
 
+def test_the_tables_of_names_are_current():
+    assert load(ROOT / "tools/names_tables.py").main(["--check"]) == 0
+
+
 def documented(*names):
     """What the pages' autodoc directives name."""
     text = "\n".join((DOCS / "api" / name).read_text() for name in names)

@@ -9,6 +9,7 @@ import urllib.parse
 
 import pytest
 
+from jax_moye.layout import names
 from site_build import DOCS, ROOT, build_once, notebooks
 
 nbformat = pytest.importorskip("nbformat")  # MyST-NB brings it
@@ -128,6 +129,18 @@ def test_the_reference_leads_to_the_source_and_pages_to_the_reference(site):
     assert "def </span><span" not in source
     assert "Returns" in (site / source).read_text()
     assert 'href="api/jax_moye.html#jax_moye.matmul"' in (site / "quickstart.html").read_text()
+
+
+def test_names_of_moye_and_cute_lead_to_the_reference(site):
+    page = (site / "coming_from.html").read_text()
+    rows = re.findall(r'<tr class="row-[^"]*">\s*(.*?)</tr>', page.split('id="all-names"')[1], re.DOTALL)
+    cells = [re.findall(r"<td>(.*?)</td>", row, re.DOTALL) for row in rows[1:]]
+    assert [len(row) for row in cells] == [5] * len(names.NAMES)
+    linked = {target for row in cells for target in re.findall(r'href="api/layout\w*\.html#(jax_moye[\w.]+)"', row[2])}
+    for name in ("jax_moye.layout.copy", "jax_moye.layout.local_tile", "jax_moye.layout.Tensor.recast"):
+        assert name in linked
+    for row, given in zip(names.NAMES, cells, strict=True):
+        assert re.findall(r'<span class="pre">(.*?)</span>', given[2]) == row.python.split()
 
 
 # In a browser -----------------------------------------------------------------------------------------------------
