@@ -33,7 +33,7 @@ def sphinx(docs, out, *arguments):
 
 def notebooks():
     """The pages whose code runs when the site is built."""
-    (patterns,) = re.findall(r"^notebooks = (\[.*\])$", (DOCS / "conf.py").read_text(), re.MULTILINE)
+    (patterns,) = re.findall(r"^notebooks = (\[.*?\])$", (DOCS / "conf.py").read_text(), re.MULTILINE | re.DOTALL)
     for pattern in ast.literal_eval(patterns):
         found = sorted(DOCS.glob(f"{pattern}.md"))
         assert found, pattern

@@ -12,6 +12,7 @@ import argparse
 import base64
 import hashlib
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -58,12 +59,14 @@ def pyodide() -> pathlib.Path:
 def pack(path: pathlib.Path) -> None:
     """Writes the Python of the page as a zip: `jax_moye.layout`, without `jax_moye/__init__.py`, which imports JAX.
 
-    Unpacked, `jax_moye` is a namespace package with the one package `layout` in it.
+    Unpacked, `jax_moye` is a namespace package with the package `layout` in it, and the modules beside the rooms that
+    this imports.
     """
+    files = sorted((ROOT / "jax_moye" / "layout").rglob("*.py"))
+    imported = {name for file in files for name in re.findall(r"^from jax_moye\.(_\w+) import", file.read_text(), re.M)}
+    files += [ROOT / "jax_moye" / f"{name}.py" for name in sorted(imported)]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted((ROOT / "jax_moye" / "layout").rglob("*.py")):
-            if file.name == "command.py":
-                continue  # of the command line
+        for file in files:
             archive.write(file, file.relative_to(ROOT))
         archive.write(ROOT / "docs" / "playground" / "answers.py", "answers.py")
         archive.write(ROOT / "docs" / "playground" / "small_numpy.py", "numpy.py")

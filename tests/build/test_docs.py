@@ -14,9 +14,8 @@ import subprocess
 import sys
 import typing
 
-import pytest
-
 import jax_moye
+import pytest
 from jax_moye.__main__ import main
 from site_build import DOCS, ROOT, notebooks, sphinx
 

@@ -8,7 +8,6 @@ import sys
 import urllib.parse
 
 import pytest
-
 from jax_moye.layout import names
 from site_build import DOCS, ROOT, build_once, notebooks
 
