@@ -199,7 +199,6 @@ def section(result: Result, charts: dict[str, str]) -> str:
     if (picture := ratio_chart(report)) is not None:
         charts[f"{IMAGES}/{stem}_ratio.svg"] = picture.svg
         text.append(f"![Ratio of each workload](images/{stem}_ratio.svg)")
-        text.append("The line in each bar is the ratio's interval. Workloads of one colour belong to one regime.")
     if (picture := roofline(report)) is not None:
         charts[f"{IMAGES}/{stem}_roofline.svg"] = picture.svg
         text.append(f"![Roofline](images/{stem}_roofline.svg)")

@@ -68,7 +68,7 @@ def ratio_chart(report: dict) -> Chart | None:
     labels = [_label(result) for result in results]
     regimes = by_regime(results)
     title = f"Time of the fastest of the others over ours, {report['gpu']}"
-    figure = plots.new_figure(4.8, 1.0 + 0.165 * len(results) + 0.15 * -(-len(regimes) // 3))
+    figure = plots.new_figure(4.1, 1.15 + 0.165 * len(results) + 0.15 * -(-len(regimes) // 3))
     tips = {}
     with plots.styled():
         axes = figure.subplots()
@@ -89,7 +89,7 @@ def ratio_chart(report: dict) -> Chart | None:
             axes.plot(result["ratio_ci"], [i, i], color=INK, linewidth=1)
         axes.axvline(1, color=INK, linewidth=1)
         axes.set_title("slower  |  faster", x=_share(1, low, high), color=GREY, fontsize=8)
-        axes.set_xlabel("time of the fastest of the others / ours; the line in a bar: 95 % interval", fontsize=8)
+        axes.set_xlabel("time of the fastest of the others / ours;\nthe line in a bar: 95 % interval", fontsize=8)
         _legend(figure, axes, list(regimes))
     return Chart(figure, title, tips)
 
@@ -135,7 +135,7 @@ def roofline(report: dict) -> Chart | None:
     points = [(intensity(result), result["tflops"], result) for result in results]
     x_low, x_high = min(0.5, *(point[0] for point in points)) / 1.2, max(1e4, *(point[0] for point in points)) * 1.2
     y_low, y_high = min(1.0, *(point[1] for point in points)) / 1.2, 1.6 * max(2000.0, *peaks)
-    figure = plots.new_figure(4.8, 4.4)
+    figure = plots.new_figure(4.1, 4.2)
     tips = {}
     with plots.styled():
         axes = figure.subplots()

@@ -29,6 +29,7 @@ from jax_moye._timing.progress import progress
 from jax_moye.layout.kernels import KernelFacts, kernel_facts
 
 GPU_SHAPE = (4096, 4096, 4096)
+ARCH = "sm_90"  # of the model, unless said
 STDOUT = pathlib.Path("-")  # where --json names no file
 
 
@@ -64,17 +65,21 @@ def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
         )
     staged = stage_configs(arguments.dtype) if arguments.stages else []
     if arguments.stages:
-        report["stages"] = {"latency": arguments.latency, "arch": arguments.arch, "points": []}
+        arch, latency = arguments.arch or ARCH, arguments.latency or LATENCY
+        report["stages"] = {"latency": latency, "arch": arch, "points": []}
         report["stages"]["points"] = [
             {
                 "stages": config.stages,
                 "config": config.name,
                 "model": stage_model(
-                    config, arguments.arch, arguments.latency, (config.registers or {}).get(arguments.arch)
+                    config,
+                    arch,
+                    latency,
+                    (config.registers or {}).get(arch),
                 ),
             }
             for config in staged
-            if config.dtype in FMA_PER_CLOCK[arguments.arch]
+            if config.dtype in FMA_PER_CLOCK[arch]
         ]
     device = None if arguments.no_gpu else _gpu(arguments.interpret)
     if device is not None:
@@ -144,8 +149,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--svg", type=pathlib.Path, help="write the chart to this file (.svg, .png, .pdf)")
     model = parser.add_argument_group("the model of the stages")
-    model.add_argument("--arch", default="sm_90", choices=list(FMA_PER_CLOCK), help="sm_90")
-    model.add_argument("--latency", type=whole(1), default=LATENCY, help=f"clocks that a load is under way ({LATENCY})")
+    model.add_argument("--arch", choices=list(FMA_PER_CLOCK), help="(sm_90)")
+    model.add_argument("--latency", type=whole(1), help=f"clocks that a load is under way ({LATENCY})")
     gpu = parser.add_argument_group("on a GPU (the protocol is that of `bench`)")
     gpu.add_argument("--no-gpu", action="store_true", help="time nothing")
     gpu.add_argument("--gpu-shape", type=_shape, default=GPU_SHAPE, metavar="MxNxK", help="timed (4096x4096x4096)")
@@ -163,6 +168,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Prints the ladder and writes what was asked for. Returns 0, 1 if a rung is wrong, 2 for a shape too large."""
+    for name in ("arch", "latency"):
+        if getattr(arguments, name) is not None and not arguments.stages:
+            print(f"jax_moye ladder: --{name} is of the model of --stages, which is not asked for", file=sys.stderr)
+            return 2
     m, n, k = arguments.shape
     if m * n * k > LARGEST_COUNTED:
         print(

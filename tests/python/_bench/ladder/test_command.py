@@ -51,6 +51,15 @@ def test_timing_is_tried_without_a_gpu(monkeypatch, capsys):
 def test_the_command_says_what_is_wrong(capsys):
     assert cli.main(["ladder", "--shape", "4096x4096x4096"]) == 2
     assert "too large to count" in capsys.readouterr().err
+    for options in (["--latency", "9"], ["--arch", "sm_80"]):
+        assert cli.main(["ladder", "--no-gpu", *options]) == 2
+        assert f"{options[0]} is of the model of --stages" in capsys.readouterr().err
+    for option, value in (("--latency", "0"), ("--alternations", "1"), ("--turn-ms", "0"), ("--rotate-mb", "x")):
+        with pytest.raises(SystemExit):
+            cli.main(["ladder", option, value])
+        assert f"argument {option}: " in capsys.readouterr().err
+    assert cli.main(["ladder", "--shape", "64x64x32", "--dtype", "f64", "--no-gpu", "--json", "/nowhere/x.json"]) == 1
+    assert "nowhere" in capsys.readouterr().err
     for bad in ("4096", "0x1x1", "axbxc"):
         with pytest.raises(SystemExit):
             cli.main(["ladder", "--shape", bad])
