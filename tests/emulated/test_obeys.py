@@ -200,7 +200,7 @@ def test_how_long_it_will_take(capfd):
     report = _moye_cpu.emulate(SLOW, a, b, d, [1, n, n, k], *strides, detect_races=False)
     seconds = time.monotonic() - begin
     assert report["ok"]
-    assert seconds / 3 < report["expected_seconds"] < 3 * seconds
+    assert seconds / 5 < report["expected_seconds"] < 5 * seconds
     small = _moye_cpu.emulate(SLOW, a, b, d, [1, n, n, 8], *strides)
     assert small["expected_seconds"] == 0, "not worth a measurement"
     assert ("will take" in capfd.readouterr().err) == (report["expected_seconds"] >= 10)

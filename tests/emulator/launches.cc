@@ -114,10 +114,14 @@ void allocations() {
   std::printf("%s, %s\n", failed > 20 ? "many failed" : "few failed", "all said so");
 }
 
-size_t mapped_bytes() {
-  size_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  return pages * size_t(sysconf(_SC_PAGESIZE));
+struct Bytes {
+  size_t mapped, resident;
+};
+
+Bytes bytes_of_process() {
+  size_t mapped = 0, resident = 0, page = size_t(sysconf(_SC_PAGESIZE));
+  std::ifstream("/proc/self/statm") >> mapped >> resident;
+  return {mapped * page, resident * page};
 }
 
 /// A launch whose stacks find no address space, between two that have some.
@@ -127,7 +131,7 @@ void address_space() {
   rlimit limit;
   getrlimit(RLIMIT_AS, &limit);
   rlimit const before = limit;
-  limit.rlim_cur = mapped_bytes() + (10 << 20);
+  limit.rlim_cur = bytes_of_process().mapped + (10 << 20);
   setrlimit(RLIMIT_AS, &limit);
   std::printf("%s\n", arrays.run(reverse, 1, 1024).message.c_str());
   setrlimit(RLIMIT_AS, &before);
@@ -167,6 +171,7 @@ void footprint() {
   std::printf("%s\n", status.ok() ? "ok" : status.message.c_str());
   std::printf("%zu threads\n", most_threads.load());
   std::printf("%zu mappings\n", mappings() - before);
+  std::printf("%zu MB\n", bytes_of_process().resident >> 20);
 }
 
 // --------------------------------------------------------------------------------------------------------- arithmetic
@@ -247,7 +252,7 @@ void watcher() {
     auto const begin = std::chrono::steady_clock::now();
     Status const status = arrays.run(kernel, 2, 64);
     double const seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    bool const prompt = seconds > 0.25 && seconds < 1;
+    bool const prompt = seconds > 0.25 && seconds < 3;  // a few tenths, unless the machine is busy
     std::printf("%s %s %s\n", status.ok() ? "ended" : status.message.c_str(), prompt ? "in time" : "late",
                 impatient.same_thread() ? "here" : "elsewhere");
   }

@@ -28,10 +28,11 @@ def test_no_address_space(launches):
 
 def test_threads_and_mappings(launches):
     """Of 1000 OS threads asked for, for 400 CTAs of 1024 threads; Linux allows a process 65530 mappings."""
-    verdict, threads, mappings = run(launches, "footprint").splitlines()
+    verdict, threads, mappings, memory = run(launches, "footprint").splitlines()
     assert verdict == "ok"
     assert 32 <= int(re.match(r"(\d+) threads", threads)[1]) <= 64
     assert int(re.match(r"(\d+) mappings", mappings)[1]) < 64 * 10
+    assert int(re.match(r"(\d+) MB", memory)[1]) < 700, "half a GB is kept for the next launch"
 
 
 def test_subnormal_numbers(launches):
