@@ -502,13 +502,15 @@ def _find(
     tables: pathlib.Path,
 ) -> Choice | None:
     key = usual_key(problem), of
-    is_remembered = own and (kind, *key) in _here
-    sources: tuple[tuple[Literal["cache", "table", "measured"], Entry | None], ...] = (
-        ("measured", _here[kind, *key] if is_remembered else None),
-        ("cache", None if is_remembered else _of_cache(cache, kind).get(key)),
-        ("table", _of_package(tables, kind).get(key)),
-    )
-    for source, entry in sources:
+
+    def sources() -> Iterator[tuple[Literal["cache", "table", "measured"], Entry | None]]:
+        if own and (kind, *key) in _here:
+            yield "measured", _here[kind, *key]
+        else:
+            yield "cache", _of_cache(cache, kind).get(key)
+        yield "table", _of_package(tables, kind).get(key)  # not read where this machine's own entry will do
+
+    for source, entry in sources():
         if entry is None:
             continue
         config = _by_name(table).get(entry.config)

@@ -188,6 +188,20 @@ def test_the_cache_comes_before_the_table(places):
     assert (explained(*SHAPE).chosen_by, explained(*SHAPE).config.name) == ("cache", names[4])
 
 
+def test_the_table_is_not_read_where_the_cache_knows(places, monkeypatch):
+    """It is the longer file: lowering a program whose products are all known here does not wait for it."""
+    gemm = explained(*SHAPE, implementation="moye")
+    keep(entry_of(gemm), places / "tables" / "nvidia_h200.json")
+    keep(entry_of(gemm))
+    measurements.forget()
+    read, files = measurements.read, []
+    monkeypatch.setattr(measurements, "read", lambda path: files.append(str(path)) or read(path))
+    assert explained(*SHAPE, implementation="moye").chosen_by == "cache"
+    assert files == [measurements.cache_file(H200)]
+    assert explained((8, 512), (512, 128), bf16, implementation="moye").chosen_by == "model"
+    assert files == [measurements.cache_file(H200), str(places / "tables" / "nvidia_h200.json")]
+
+
 def test_a_row_that_changed_is_not_what_was_measured(places, monkeypatch):
     gemm = explained(*SHAPE, implementation="moye")
     table = places / "tables" / "nvidia_h200.json"
