@@ -101,6 +101,11 @@ void algebra() {
   composition_law(make_layout(m, ld), make_layout(make_shape(m / 4, 4), make_stride(4, 1)));
   static_assert(is_same<decltype(composition(mixed, make_layout(I<4>{}, I<2>{}))), Layout<I<4>, int64_t>>);
   static_assert(is_same<decltype(composition(mixed, make_layout(I<4>{}, I<8>{}))), Layout<I<4>, I<1>>>);
+  // An integer is a shape of one mode; modes of one stride stay injective.
+  static_assert(decltype(evenly_divides(I<16>{}, make_tuple(I<16>{})))::value);
+  static_assert(!decltype(evenly_divides(I<16>{}, make_tuple(I<4>{}, I<4>{})))::value);
+  using Twice = Layout<Shape<I<2>, I<2>>, Stride<I<1>, I<1>>>;
+  static_assert(is_same<decltype(make_layout_like(Twice{})), Layout<Shape<I<2>, I<2>>, Stride<I<1>, I<2>>>>);
   static_assert(left_inverse_error<Layout<Shape<I<16>, I<2>, I<4>>, Stride<I<4>, I<24>, I<1>>>> ==
                 LayoutError::kLeftInverseOverlap);
   // Refused: CuTe returns a wrong layout for each of these.
