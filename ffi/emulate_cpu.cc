@@ -139,6 +139,17 @@ bool on_main_thread() {
   return threading.attr("current_thread")().is(threading.attr("main_thread")());
 }
 
+nb::list to_list(std::vector<emu::MbarrierEvent> const& trace) {
+  nb::list list;
+  for (emu::MbarrierEvent const& e : trace) {
+    std::string_view const path = e.loc.file;
+    std::string const place(path.substr(path.rfind('/') + 1));
+    list.append(nb::make_tuple(e.what, nb::make_tuple(e.block.x, e.block.y, e.block.z), e.thread, e.offset, e.phase,
+                               e.pending, e.count, e.bytes, place + ":" + std::to_string(e.loc.line)));
+  }
+  return list;
+}
+
 /// Runs the request. The arrays of `stream` are those of the request.
 ///
 /// The main thread runs Python's handlers of signals ten times a second, and the first that raises, as Ctrl-C does,
@@ -201,16 +212,17 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
                  std::vector<int64_t> const& a_strides, std::vector<int64_t> const& b_strides,
                  std::vector<int64_t> const& d_strides, std::optional<std::string> const& out_dtype,
                  std::string const& mode, uint64_t seed, bool detect_races, std::string const& order, int workers,
-                 bool guard, std::string const& flush, bool count_transactions, int multiprocessors, nb::object c,
-                 Strides const& c_strides, nb::object bias, Strides const& bias_strides, nb::object residual,
-                 Strides const& residual_strides, double alpha, double beta, std::string const& activation,
-                 nb::object preactivation) {
+                 bool guard, std::string const& flush, bool count_transactions, int multiprocessors, bool trace,
+                 nb::object c, Strides const& c_strides, nb::object bias, Strides const& bias_strides,
+                 nb::object residual, Strides const& residual_strides, double alpha, double beta,
+                 std::string const& activation, nb::object preactivation) {
   emu::Stream stream;
   stream.options.seed = seed;
   stream.options.detect_races = detect_races;
   stream.options.order = parse_order(order);
   stream.options.workers = workers;
   stream.options.count_transactions = count_transactions;
+  stream.options.trace_mbarriers = trace;
   if (multiprocessors < 1)
     throw std::invalid_argument("emulate: multiprocessors is " + std::to_string(multiprocessors) + ", not positive");
   stream.options.multiprocessors = multiprocessors;
@@ -296,7 +308,9 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
     }
   }
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
-  return to_report(launch.status, stream.counters, launch.expected_seconds);
+  nb::dict report = to_report(launch.status, stream.counters, launch.expected_seconds);
+  if (trace) report["trace"] = to_list(stream.trace);
+  return report;
 }
 
 }  // namespace
@@ -338,7 +352,7 @@ void add_emulate(nb::module_& module) {
       nb::arg("a_strides"), nb::arg("b_strides"), nb::arg("d_strides"), nb::arg("out_dtype") = nb::none(),
       nb::arg("mode") = "lazy", nb::arg("seed") = 0, nb::arg("detect_races") = true, nb::arg("order") = "fifo",
       nb::arg("workers") = 1, nb::arg("guard") = true, nb::arg("flush") = "end", nb::arg("count_transactions") = false,
-      nb::arg("multiprocessors") = emu::Options{}.multiprocessors, nb::arg("c") = nb::none(),
+      nb::arg("multiprocessors") = emu::Options{}.multiprocessors, nb::arg("trace") = false, nb::arg("c") = nb::none(),
       nb::arg("c_strides") = Strides(3), nb::arg("bias") = nb::none(), nb::arg("bias_strides") = Strides(3),
       nb::arg("residual") = nb::none(), nb::arg("residual_strides") = Strides(3), nb::arg("alpha") = 1.0,
       nb::arg("beta") = 0.0, nb::arg("activation") = "none", nb::arg("preactivation") = nb::none(),
@@ -348,6 +362,8 @@ void add_emulate(nb::module_& module) {
       "inaccessible page, with d full of NaN before, and the bytes around them must still be there afterwards.\n"
       "count_transactions: fills in the counters of requests, wavefronts and sectors of plain accesses and cp.async.\n"
       "multiprocessors: of the emulated device, which persistent kernels choose their grid by.\n"
+      "trace: adds `trace`, what happened to mbarriers: (what, block, thread or -1 for TMA, offset, complete phases,\n"
+      "pending arrivals, arrivals of a phase, missing bytes, line), the state after it.\n"
       "c, bias, residual: arrays of d's dtype, with strides of (batch, m, n), 0 where they are broadcast; d itself "
       "may\n"
       "be passed as c. preactivation: an array like d, written. It is z = alpha * a b + beta * c + bias, and d is\n"

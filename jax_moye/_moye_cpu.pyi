@@ -39,6 +39,7 @@ def emulate(
     flush: Literal["end", "start"] = "end",
     count_transactions: bool = False,
     multiprocessors: int = 2,
+    trace: bool = False,
     c: np.ndarray | None = None,
     c_strides: Sequence[int] = (0, 0, 0),
     bias: np.ndarray | None = None,

@@ -72,6 +72,19 @@ struct Options {
   /// Whether to fill in the Transactions of Counters. It costs time and memory for every access between two meetings of
   /// a warp (transactions.cc).
   bool count_transactions = false;
+  bool trace_mbarriers = false;  // whether to fill in Stream::trace
+};
+
+/// What happened to an mbarrier, and its state after it.
+struct MbarrierEvent {
+  char const* what;         // "mbarrier.arrive", "mbarrier.try_wait (waits)", "TMA load", "complete_tx", ...
+  Dim3 block;               // whose mbarrier it is
+  int thread;               // who did it, in its CTA; -1: TMA
+  uint32_t offset;          // of the mbarrier in shared memory
+  uint64_t phase;           // complete ones
+  uint32_t pending, count;  // arrivals
+  int64_t bytes;            // expected and not come
+  Loc loc;
 };
 
 /// An array in global memory that the kernel may read, and write if `writable`.
@@ -152,7 +165,8 @@ struct Stream {
   Options options;
   std::vector<Memory> memory;
   Counters counters;
-  Watcher* watcher = nullptr;  // none: nothing but a failure ends a launch
+  Watcher* watcher = nullptr;        // none: nothing but a failure ends a launch
+  std::vector<MbarrierEvent> trace;  // in their order, one cluster after the other with one worker
 };
 
 struct Shape {

@@ -413,6 +413,7 @@ Status launch(Shape const& shape, Stream* stream, void (*run_thread)(void*), voi
   }
   state.counters.launches = 1;
   stream->counters += state.counters;
+  stream->trace.insert(stream->trace.end(), state.trace.begin(), state.trace.end());
   if (state.out_of_memory) return {"emulator: out of memory"};
   return {state.message};
 }

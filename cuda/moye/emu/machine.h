@@ -272,6 +272,7 @@ struct Launch {
   size_t ended_workers = 0;
   std::string message;
   Counters counters;
+  std::vector<MbarrierEvent> trace;
   std::vector<AccessSite> sites;
 
   void report_failure(uint64_t cluster, std::string const& text);
@@ -339,6 +340,7 @@ struct Domain {
   bool detect_races = false;
   bool count_transactions = false;
   Counters counters;
+  std::vector<MbarrierEvent> trace;
   Thread* running = nullptr;
   std::vector<Cta> ctas;
   std::vector<Thread> threads;
@@ -433,6 +435,8 @@ void finish_tma_stores(Thread& thread);
 /// The mbarrier in the CTA, ready for the thread's instruction `what`. remote: through the cluster or the async proxy,
 /// which need a fence after its initialization.
 Mbarrier& find_mbarrier(Thread& thread, Cta& cta, uint32_t offset, bool remote, char const* what, Loc loc);
+/// Keeps what has happened to an mbarrier, by a thread or null for TMA. Only with Options::trace_mbarriers.
+void trace(Mbarrier const& mbarrier, Thread const* thread, char const* what, Loc loc);
 /// Bytes of TMA have come.
 void complete_tx(Mbarrier& mbarrier, uint32_t bytes, uint32_t sequence);
 /// Tells all pollers no. False if there is none, or if it has been tried often enough.

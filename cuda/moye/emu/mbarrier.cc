@@ -114,6 +114,7 @@ void arrive(Thread& thread, Mbarrier& mbarrier, char const* what, Loc loc) {
   if (mbarrier.arrived != nullptr) release(thread, mbarrier.arrived);
   --mbarrier.pending;
   complete_if_due(mbarrier);
+  trace(mbarrier, &thread, what, loc);
   domain.yield_sometimes();
 }
 
@@ -126,7 +127,9 @@ Mbarrier* incomplete(Thread& thread, uint64_t* bar, uint32_t parity, Loc loc) {
     domain.fail([&] { return subject(thread, kWait, loc, mbarrier) + format(": parity %u is not 0 or 1", parity); });
   }
   ++domain.counters.mbarrier_waits;
-  if ((mbarrier.phase & 1) == parity) return &mbarrier;
+  bool const complete = (mbarrier.phase & 1) != parity;
+  trace(mbarrier, &thread, complete ? "mbarrier.try_wait" : "mbarrier.try_wait (waits)", loc);
+  if (!complete) return &mbarrier;
   if (mbarrier.complete != nullptr) join(domain, thread.clock, mbarrier.complete);
   return nullptr;
 }
@@ -177,6 +180,14 @@ Mbarrier& find_mbarrier(Thread& thread, Cta& cta, uint32_t offset, bool remote, 
   return *found;
 }
 
+void trace(Mbarrier const& mbarrier, Thread const* thread, char const* what, Loc loc) {
+  Domain& domain = *mbarrier.cta->domain;
+  if (!domain.launch->options.trace_mbarriers) return;
+  int const who = thread == nullptr ? -1 : static_cast<int>(thread - thread->cta->threads);
+  domain.trace.push_back({what, mbarrier.cta->index, who, mbarrier.offset, mbarrier.phase, mbarrier.pending,
+                          mbarrier.count, mbarrier.bytes, loc});
+}
+
 void complete_tx(Mbarrier& mbarrier, uint32_t bytes, uint32_t sequence) {
   Domain& domain = *mbarrier.cta->domain;
   domain.idle_polls = 0;
@@ -186,6 +197,7 @@ void complete_tx(Mbarrier& mbarrier, uint32_t bytes, uint32_t sequence) {
     mbarrier.arrived[mbarrier.agent] = mbarrier.in_flight.empty() ? mbarrier.loads : mbarrier.in_flight.front() - 1;
   }
   complete_if_due(mbarrier);
+  trace(mbarrier, nullptr, "complete_tx", mbarrier.load_loc);
 }
 
 bool refuse_pollers(Domain& domain) {
@@ -244,6 +256,7 @@ void mbarrier_init(uint64_t* bar, uint32_t count, Loc loc) {
     mbarrier->complete = domain.further_clock();
   }
   thread.unfenced.push_back(mbarrier.get());
+  trace(*mbarrier, &thread, kWhat, loc);
   cta.mbarriers.push_back(std::move(mbarrier));
 }
 
@@ -278,7 +291,8 @@ void mbarrier_expect_tx(uint64_t* bar, uint32_t bytes, bool with_arrival, Loc lo
   Mbarrier& mbarrier = find_mbarrier(thread, *thread.cta, offset, /*remote=*/false, what, loc);
   mbarrier.bytes += bytes;
   check_bytes(thread, mbarrier, what, loc);
-  if (with_arrival) arrive(thread, mbarrier, what, loc);
+  if (with_arrival) return arrive(thread, mbarrier, what, loc);
+  trace(mbarrier, &thread, what, loc);
 }
 
 void mbarrier_arrive_cluster(uint64_t* bar, uint32_t rank, Loc loc) {

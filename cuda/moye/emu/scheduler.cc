@@ -215,6 +215,7 @@ void Domain::work(Launch& new_launch) {
   count_transactions = launch->options.count_transactions;
   counters = {};
   told_stored_bytes_ = 0;
+  trace.clear();
   for (CachedSite& cached : site_cache_) cached = {};
   auto const ctas_per_cluster = static_cast<size_t>(launch->ctas_per_cluster);
   size_t const thread_count = ctas_per_cluster * launch->threads_per_cta;
@@ -247,6 +248,7 @@ void Domain::work(Launch& new_launch) {
   running = nullptr;
   std::lock_guard lock(launch->mutex);
   launch->counters += counters;
+  launch->trace.insert(launch->trace.end(), trace.begin(), trace.end());
 }
 
 void Domain::start_cluster(uint64_t index) {

@@ -187,6 +187,7 @@ void issue_load(Thread& thread, EncodedTensorMap const& map, int32_t const* coor
     });
   }
   mbarrier.in_flight.push_back(sequence);
+  trace(mbarrier, &thread, kLoad, loc);
   domain.counters.tma_smem_bytes += map.box_bytes();
   TmaLoad load{map, {}, offset, &mbarrier, sequence, &thread, loc};
   std::copy_n(coordinates, map.rank, load.coordinates);

@@ -16,6 +16,7 @@ from jax_moye._bench.ladder.chart import stages_chart as stages_chart
 from jax_moye._bench.ladder.counting import SHAPE as SHAPE
 from jax_moye._bench.ladder.counting import compare as compare
 from jax_moye._bench.ladder.counting import count as count
+from jax_moye._bench.ladder.counting import trace as trace
 from jax_moye._bench.ladder.rung_configs import RUNGS as RUNGS
 from jax_moye._bench.ladder.rung_configs import rungs as rungs
 from jax_moye._bench.ladder.rung_configs import stage_configs as stage_configs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,8 +39,75 @@ def count(config: str | GemmConfig, shape: Sequence[int] = SHAPE, order: str = "
     return _count(name, tuple(shape), order)
 
 
+class MbarrierEvent(NamedTuple):
+    """What happened to an mbarrier in the emulator, and its state after it.
+
+    Attributes:
+      what: PTX's instruction, "TMA load", or "complete_tx": bytes have come. A wait that does not find its phase
+        complete ends with "(waits)".
+      threads: of the CTA, the first and the last; (-1, -1) for TMA.
+      mbarrier: which one, in the order of their places in shared memory.
+      phase: how many phases are complete.
+      pending: arrivals that this phase misses.
+      arrivals: of a phase, all of them.
+      nbytes: bytes that are expected and have not come.
+      place: the line of the kernel.
+    """
+
+    what: str
+    threads: tuple[int, int]
+    mbarrier: int
+    phase: int
+    pending: int
+    arrivals: int
+    nbytes: int
+    place: str
+
+
+def trace(config: str | GemmConfig, shape: Sequence[int], order: str = "NN") -> list[MbarrierEvent]:
+    """What happens to the mbarriers of the first CTA while it computes a product, in the emulator.
+
+    Neighbouring threads that do the same one after the other are one event, with the state after the last of them.
+
+    Args:
+      config: of the table, or its name.
+      shape: (m, n, k).
+      order: of the operands, as in `count`.
+
+    Raises:
+      RuntimeError: as `count`.
+    """
+    name = config if isinstance(config, str) else config.name
+    m, n, k = shape
+    outcome = _emulated(name, (m, n, k), order, {"trace": True})[0]
+    raw = [event for event in outcome["trace"] if event[1] == (0, 0, 0)]
+    places = sorted({event[3] for event in raw})
+    found: list[MbarrierEvent] = []
+    for what, _block, thread, offset, *state in raw:
+        event = MbarrierEvent(what, (thread, thread), places.index(offset), *state)
+        if found and _continues(found[-1], event):
+            event = event._replace(threads=(found.pop().threads[0], thread))
+        found.append(event)
+    return found
+
+
+def _continues(last: MbarrierEvent, event: MbarrierEvent) -> bool:
+    """Whether the next thread does the same, or the next lane that speaks for its warp."""
+    same = (last.what, last.mbarrier, last.place) == (event.what, event.mbarrier, event.place)
+    return same and event.threads[0] - last.threads[1] in (1, 32)
+
+
 @functools.lru_cache(64)
 def _count(name: str, shape: tuple[int, int, int], order: str) -> dict[str, Any]:
+    counting = {"detect_races": False, "count_transactions": True}
+    outcome, whole_rows = _emulated(name, shape, order, counting)
+    return _digest(outcome["counters"], whole_rows)
+
+
+def _emulated(
+    name: str, shape: tuple[int, int, int], order: str, options: dict[str, Any]
+) -> tuple[dict[str, Any], bool]:
+    """A product on one multiprocessor: what the emulator reports, and whether rows are whole sectors."""
     from jax_moye import _moye_cpu  # here, so that importing this does not load it
 
     config = find_config(name)
@@ -61,9 +128,8 @@ def _count(name: str, shape: tuple[int, int, int], order: str) -> dict[str, Any]
         b_strides=[n * k, 1, n] if order[1] == "N" else [n * k, k, 1],
         d_strides=[m * n, n, 1],
         out_dtype=out_name,
-        detect_races=False,
-        count_transactions=True,
         multiprocessors=1,
+        **options,
     )
     if not outcome["ok"]:
         raise RuntimeError(f"{name}: {outcome['message']}")
@@ -71,7 +137,7 @@ def _count(name: str, shape: tuple[int, int, int], order: str) -> dict[str, Any]
         raise RuntimeError(f"{name}: the product of {m}x{n}x{k} {order} is wrong")
     pitches = (k if order[0] == "N" else m, n if order[1] == "N" else k)
     whole = all(pitch * np.dtype(memory).itemsize % SECTOR == 0 for pitch in pitches) and n * d.itemsize % SECTOR == 0
-    return _digest(outcome["counters"], whole)
+    return outcome, whole
 
 
 def _digest(counters: dict[str, int], whole_rows: bool) -> dict[str, Any]:

@@ -91,3 +91,31 @@ def test_compare():
         ["global", "sectors", "-", "3"],
     ]
     assert ladder.compare(before, before) == "no counter differs"
+
+
+def test_the_trace_of_a_ring_of_stages():
+    """Every k-tile fills a stage once: its bytes are announced, come in boxes, and are released by every warp."""
+    config = ladder.rungs("bf16")["sm90_cooperative"]
+    (tile_m, tile_n, tile_k), stages = config.tile, config.stages
+    k_tiles = stages + 2
+    events = ladder.trace(config, (tile_m, tile_n, tile_k * k_tiles))
+    full, empty = range(stages), range(stages, 2 * stages)
+    counts = {e.mbarrier: e.arrivals for e in events if e.what == "mbarrier.init"}
+    warps = counts[empty[0]]
+    assert counts == {**dict.fromkeys(full, 1), **dict.fromkeys(empty, warps)}
+    uses = [len(range(stage, k_tiles, stages)) for stage in full]
+    for stage, used in zip(full, uses, strict=True):
+        of_full = [e for e in events if e.mbarrier == stage]
+        announced = [e for e in of_full if e.what == "mbarrier.arrive.expect_tx"]
+        assert [(e.nbytes, e.pending) for e in announced] == [((tile_m + tile_n) * tile_k * 2, 0)] * used
+        loads = [e for e in of_full if e.what == "TMA load"]
+        assert len(loads) == len([e for e in of_full if e.what == "complete_tx"]) == 3 * used  # A, and B in two halves
+        assert of_full[-1].phase == used
+    landed = [e for e in events if e.what == "complete_tx"]
+    assert {e.threads for e in landed} == {(-1, -1)}
+    # A warp arrives as one thread, and neighbouring warps are one event: what they leave is what counts.
+    last = {e.mbarrier: e for e in events}
+    assert all(last[e].phase in (used, used - 1) for e, used in zip(empty, uses, strict=True))
+    assert all(e.place.split(":")[0].endswith((".h", ".cuh")) for e in events)
+    assert {e.what for e in events if "wait" in e.what} == {"mbarrier.try_wait", "mbarrier.try_wait (waits)"}
+    assert ladder.trace(config, (tile_m, tile_n, tile_k * k_tiles)) == events, "the same run, the same trace"
