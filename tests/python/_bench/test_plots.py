@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import subprocess
 import sys
 from xml.etree import ElementTree
@@ -14,6 +15,7 @@ import jax_moye
 pytest.importorskip("matplotlib")
 from jax_moye._bench import plots
 
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 SVG = "{http://www.w3.org/2000/svg}"
 MADE = """
 from jax_moye._bench import plots
@@ -68,3 +70,14 @@ def test_files(tmp_path):
     with pytest.raises(ValueError, match="xyz"):
         chart.save(tmp_path / "chart.xyz")
     assert chart._repr_svg_() == chart.svg
+
+
+@pytest.mark.skipif(not (ROOT / "CONTRIBUTING.md").exists(), reason="no checkout beside the tests")
+def test_one_version_draws_the_sites_charts():
+    named = [
+        version
+        for file in ("pyproject.toml", "CONTRIBUTING.md")
+        for version in re.findall(r"matplotlib==([\d.]+)", (ROOT / file).read_text())
+    ]
+    assert len(named) == 3
+    assert len(set(named)) == 1
