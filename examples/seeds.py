@@ -10,11 +10,12 @@ status is 1 if anything differs.
 """
 
 import argparse
+import re
 import sys
 
 import numpy as np
 
-from jax_moye.layout import Layout, gmma_smem_atom, right_inverse, size, tile_to_shape
+from jax_moye.layout import Layout, gmma_smem_atom, right_inverse, size, tile_to_shape, to_typst
 from jax_moye.layout.atoms import CopyAtom, UniversalCopy, UniversalFMA, cp_async, mma_atom, mma_ops_list
 from jax_moye.layout.block import Block, BlockError, DeadlockError, RaceError
 from jax_moye.layout.errors import Misaligned, OperandOrder, TiledCopyTooFewValues
@@ -51,6 +52,13 @@ class Report:
         parts = tensors if isinstance(tensors, list) else [tensors]
         self.equal(f"{name} {modes}", parts[0].shape, expected)
         assert all(t.shape == parts[0].shape for t in parts)
+
+    def typst(self, what, thing, threads):
+        """What print_typst prints: a picture with all threads in it, for https://typst.app."""
+        shown = {int(number) for number in re.findall(r'"T(\d+)', to_typst(thing))}
+        self.equal(
+            f"print_typst({what}): threads 0 to", (min(shown), max(shown), len(shown)), (0, threads - 1, threads)
+        )
 
     def raises(self, what, error, function):
         """That a mistake is found."""
@@ -156,6 +164,7 @@ def tiled_copy(report):
         owner[index % 4, index // 4] = t
     blocks = np.array([[0, 1, 2], [3, 4, 5]])
     report.equal("threads of the tile (4,9)", owner, np.repeat(np.repeat(blocks, 2, axis=0), 3, axis=1))
+    report.typst("tiled_copy", copy6, 6)
     thread = copy6.get_slice(1)
     dst_t, src_t = thread.partition_D(dst), thread.partition_S(src)
     report.shape("dst_t", dst_t, "(CPY,CPY_M,CPY_K)", ((1, (2, 3)), 1, 1))
@@ -190,6 +199,7 @@ def tiled_copy(report):
     report.equal("  source (thread,value)", str(ldsm.layout_S_TV), "((4,2,4),(8,1)):((8,128,32),(1,0))")
     report.equal("  destination (thread,value)", str(ldsm.layout_D_TV), "((16,2),((2,4),1)):((2,128),((1,32),0))")
 
+    report.typst("ldmatrix", ldsm, 32)
     mma = make_tiled_mma(UniversalFMA("float32"), "(16,16)")
     report.equal("UniversalFMA, atoms (16,16): threads", mma.threads, 256)
     report.equal("MoYe.jl's mma_ops_list", len([mma_atom(name) for name in mma_ops_list()]), 51)
@@ -378,12 +388,14 @@ def tensor_cores(report):
     report.equal("C == A B^T with that line", *register_staged(mma=volta, dtype=np.float16))
     mma = make_tiled_mma("MMAOP_16x8x8_F32TF32TF32F32_TN")
     report.equal("size(mma)", size(mma), 32)
+    report.typst("mma", mma, 32)
     smem_copy_A = make_tiled_copy_A(CopyAtom("LDSM_U32x4_N", "Float32"), mma)
     smem_copy_B = make_tiled_copy_B(CopyAtom("LDSM_U32x2_N", "Float32"), mma)
     report.equal("LDSM_U32x4_N for A: tile", smem_copy_A.tile_size, (16, 8))
     report.equal("LDSM_U32x2_N for B: tile", smem_copy_B.tile_size, (8, 8))
     for name, tiled, own in (("A", smem_copy_A, mma.layout_A_TV), ("B", smem_copy_B, mma.layout_B_TV)):
         report.equal(f"destination of smem_copy_{name} is {name} of the MMA", tiled.layout_D_TV.values(), own.values())
+        report.typst(f"smem_copy_{name}", tiled, 32)
     row = np.unique(smem_copy_A.get_slice(9).partition_S(Tensor(np.zeros((16, 8), np.float32))).indices() // 8)
     report.equal("thread 9 holds the address of row", row.tolist(), [9])
     m_major = make_tensor("float32", Layout((16, 8), (1, 16)))
@@ -467,7 +479,10 @@ def tf32_mma():
 
 
 def tf32_product(majors, report=None, sites=None, bM=128, bN=128, bK=16):
-    """The kernel with A M-major ("NT") or K-major ("TN"); B is K-major."""
+    """The kernel with A M-major ("NT") or K-major ("TN"); B is K-major.
+
+    The document has one more sync_threads, at the end. Nothing follows it, so it orders nothing, and is not here.
+    """
     rng = np.random.default_rng(3)
     A, B = integers(rng, bM, bK * 3), np.ascontiguousarray(integers(rng, bN, bK * 3))
     C = np.full((bM, bN), 7, np.float32, order="F")

@@ -26,9 +26,9 @@ def seeds():
 @pytest.mark.parametrize(
     ("name", "checks", "left_out", "shown"),
     [
-        ("tiled_copy", 30, 2, "tAgA (CPY,CPY_M,CPY_K,k): ((1,1),4,1,3)"),
+        ("tiled_copy", 32, 2, "tAgA (CPY,CPY_M,CPY_K,k): ((1,1),4,1,3)"),
         ("pipelining", 24, 7, "tAsA (CPY,CPY_M,CPY_K,2): ((2,1),2,1,2)"),
-        ("tensor_cores", 30, 4, "tCsA (MMA,MMA_M,MMA_K): ((2,2),1,1)"),
+        ("tensor_cores", 33, 4, "tCsA (MMA,MMA_M,MMA_K): ((2,2),1,1)"),
         ("double_buffer", 20, 4, "tCsB_retiled (CPY,MMA_N,MMA_K,2): ((4,1),4,2,2)"),
         ("cta_swizzle", 8, 0, "rows first: 4 CTAs load from memory and from L2: (5,3)"),
         ("producer_consumer", 17, 11, "without fence_proxy_async: TMA sees what threads have stored: RaceError"),
