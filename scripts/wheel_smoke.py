@@ -105,6 +105,29 @@ def check_emulator():
     return f"{', '.join(rows)}: exact"
 
 
+def check_own_kernel():
+    """A tile of one's own, compiled against the wheel's headers; without a compiler an error that says what to do."""
+    import jax.numpy as jnp
+
+    import jax_moye
+
+    path = pathlib.Path(jax_moye.include_dir()) / "gemm" / "simt_tiled.cuh"
+    assert path.is_file(), f"{path} is not there"
+    os.environ["JAX_MOYE_CACHE_DIR"] = tempfile.mkdtemp()
+    config, said = None, ""
+    try:
+        config = jax_moye.kernel(path, config="{simt_tiled, f32, f32, {64, 64, 16}, 1, {1, 1}, 16}")
+    except jax_moye.KernelError as error:
+        said = str(error)
+    if shutil.which("g++") is None:
+        assert "apt-get install g++" in said, said
+        return "no compiler, and the error says so"
+    assert config is not None, said
+    d = jax_moye.matmul(jnp.ones((70, 64)), jnp.ones((64, 80)), config=config, interpret=True)
+    assert (d == 64).all(), d
+    return f"{config.name}: exact"
+
+
 def check_lowering():
     """A program for GPUs is made here, with our kernel in it."""
     import jax
@@ -156,7 +179,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bare", action="store_true")
     bare = parser.parse_args().bare
-    checks = [check_import, check_xla, check_emulator, check_lowering, check_configs, check_explain, check_draw]
+    checks = [
+        check_import,
+        check_xla,
+        check_emulator,
+        check_own_kernel,
+        check_lowering,
+        check_configs,
+        check_explain,
+        check_draw,
+    ]
     failed = 0
     for check in [check_bare, *checks] if bare else checks:
         name = check.__name__.removeprefix("check_")

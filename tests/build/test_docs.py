@@ -170,7 +170,7 @@ def test_what_public_functions_return_is_in_the_reference():
                 if getattr(cls, "__module__", "").startswith("jax_moye"):
                     assert getattr(jax_moye, cls.__name__) is cls  # a user can name it
                     returned.add(f"jax_moye.{cls.__name__}")
-    expected = ("ConfigTable", "Explanation", "Interception", "OptionsBlock", "Report", "Tuning")
+    expected = ("ConfigTable", "Explanation", "GemmConfig", "Interception", "OptionsBlock", "Report", "Tuning")
     assert returned == {f"jax_moye.{name}" for name in expected}
     assert returned <= named
     assert not [name for name in named if "._" in name]
