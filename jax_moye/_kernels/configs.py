@@ -8,6 +8,7 @@ import functools
 import importlib.util
 import json
 import pathlib
+import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
@@ -228,6 +229,8 @@ def find_config(config: str | GemmConfig) -> GemmConfig:
         return known[name]
     if name in _own:
         return _own[name]
+    if re.search(r"_h[0-9a-f]{8}$", name):
+        raise ValueError(f"no compiled kernel is named {name!r}: call jax_moye.kernel for it in this process, too")
     close = difflib.get_close_matches(name, known, n=5, cutoff=0.5)
     hint = f"close names are {', '.join(close)}" if close else "jax_moye.configs() lists the names"
     raise ValueError(f"no compiled kernel is named {name!r}; {hint}")

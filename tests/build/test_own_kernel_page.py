@@ -75,7 +75,10 @@ def test_the_page(tmp_path, bare):
     for block, (said, output) in enumerate(zip(printed, outputs, strict=True)):
         if output is not None or "main([" not in program.split(f"print({MARK!r})")[block]:
             assert said == (output or ""), f"block {block} printed\n{said}"
-    bench, ladder = printed[-2:]
+    bench, explained, ladder = printed[-3:]
+    assert re.search(
+        r"^ +computed by +mine_f32_64x64x8_s1_a4_h[0-9a-f]{8}, named by the caller$", explained, re.MULTILINE
+    )
     assert re.search(r"^S1 +1x16x16x16 NN f32 .* ratio ", bench, re.MULTILINE)
     assert re.search(r"^mine +4352 ", ladder, re.MULTILINE)
     assert re.search(r"^mine: mine_f32_64x64x8_s1_a4_h[0-9a-f]{8}$", ladder, re.MULTILINE)

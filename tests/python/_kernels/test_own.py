@@ -67,6 +67,12 @@ def test_the_config(mine):
     assert mine not in jax_moye.configs()  # nobody gets it who does not name it
 
 
+def test_a_config_of_another_process(mine):
+    """A config can be pickled; its code cannot."""
+    with pytest.raises(ValueError, match=r"call jax_moye\.kernel for it in this process, too"):
+        jax_moye.matmul(*integers((8, 8), (8, 8)), config=mine.name[:-8] + "00000000", interpret=True)
+
+
 def test_products_are_exact(mine):
     a, b, batched = integers((70, 33), (33, 90), (3, 70, 33))
     options = {"config": mine, "interpret": True}
