@@ -84,6 +84,7 @@ def kernel(file: str | os.PathLike[str], config: str, *, arch: int | None = None
     archs = [nvcc.architecture(one, described["max_arch"]) for one in sorted(wanted)]
     compiled = nvcc.compile_cuda(source, archs, emulated)
     if (cuda := ffi.extension("cuda")) is not None:
+        _check_headers(include, cuda.own_kernel_headers)
         cuda.add_kernel(compiler.function_address(compiled.library), fields.kernel, name)
     return add_config(described, compiled.registers)
 
