@@ -29,16 +29,15 @@ def in_python(name: str) -> bool:
 
 
 @functools.cache
-def _headers() -> str:
-    """All of cuda/moye that a kernel includes, without comments."""
+def _defined_in_headers() -> frozenset[str]:
+    """The types, functions, constants, macros and instructions of cuda/moye that a kernel can name."""
     text = "\n".join(path.read_text() for path in sorted(CUDA.rglob("*.h")) if path.parent.name != "emu")
-    return re.sub(r"//.*", "", text)
+    text = re.sub(r"//.*", "", text)
+    kinds = r"(?:struct|class|concept|enum|using|#define|\bauto|\bbool|\bvoid|\bint|\blong|[>&*]|\b[A-Z]\w*)"
+    found = set(re.findall(rf"(?={kinds} (\w+)\b)", text))  # ahead, so that one definition may begin in another
+    return frozenset(found | set(re.findall(r"\bMOYE_MMA_\d+\((\w+)\b", text)))  # the tables in arch/mma_*.h
 
 
 def in_cpp(name: str) -> bool:
-    """Whether there is a type, function, constant or macro of this name, not only a use of it."""
-    definition = (
-        rf"(struct|class|concept|enum|using|#define|(\bauto|\bbool|\bvoid|\bint|\blong|[>&*]|\b[A-Z]\w*)) {name}\b"
-        rf"|\bMOYE_MMA_\d+\({name}\b"  # an instruction of the tables in arch/mma_*.h
-    )
-    return re.search(definition, _headers()) is not None
+    """Whether there is a type, function, constant, macro or instruction of this name, not only a use of it."""
+    return name in _defined_in_headers()
