@@ -13,7 +13,7 @@ from site_build import DOCS, ROOT, build_once, notebooks
 
 nbformat = pytest.importorskip("nbformat")  # MyST-NB brings it
 
-pytestmark = pytest.mark.timeout(600)  # the first of these tests builds the site
+pytestmark = pytest.mark.timeout(900)  # the first of these tests builds the site
 
 
 def load(path):
