@@ -22,7 +22,8 @@ from jax_moye.layout import (
     mma_atom_names,
     parse,
 )
-from jax_moye.layout.draw import Picture, draw, draw_schedule
+from jax_moye.layout.draw import Picture, draw, draw_schedule, svg
+from jax_moye.layout.draw.scene import MARGIN, WIDTH
 from jax_moye.layout.schedule import schedule_traffic
 from jax_moye.layout.swizzle import ComposedLayout, Swizzle
 from jax_moye.layout.transactions import WARP
@@ -77,19 +78,20 @@ def _many(n: int, noun: str) -> str:
     return f"{n} {noun}" + ("" if n == 1 else "s")
 
 
-def answer(kind: str, fields: Fields) -> dict[str, Any]:
+def answer(kind: str, fields: Fields, width: float = WIDTH) -> dict[str, Any]:
     """The answer to what a form of the page holds.
 
     Args:
       kind: "layout", "swizzle", "copy", "mma" or "schedule".
       fields: the form's texts by name.
+      width: pixels that the picture should fit.
 
     Returns:
       `svg`, `facts` and `costs`, as `Answer` has them; or `error`, a sentence.
     """
     try:
         found = KINDS[kind]({name: text.strip() for name, text in fields.items()})
-        return {"svg": found.picture.svg, "facts": found.facts, "costs": found.costs}
+        return {"svg": svg.write(found.picture, width - 2 * MARGIN), "facts": found.facts, "costs": found.costs}
     except (errors.LayoutError, ValueError) as error:
         return {"error": str(error)}
 

@@ -66,7 +66,7 @@ function ask(form) {
   history.replaceState(null, "", "#" + new URLSearchParams({ kind: form.dataset.kind, ...fields }));
   asked += 1;
   if (page.dataset.state === "failed") return;
-  worker.postMessage({ id: asked, kind: form.dataset.kind, fields });
+  worker.postMessage({ id: asked, kind: form.dataset.kind, fields, width: picture.clientWidth });
   if (page.dataset.state === "starting") return; // begin() watches
   say("…", "busy");
   watch();

@@ -1,4 +1,4 @@
-// Runs Python beside the page: a question is {id, kind, fields}, its answer what docs/playground/answers.py says.
+// Runs Python beside the page: a question is {id, kind, fields, width}, its answer what docs/playground/answers.py says.
 import { loadPyodide } from "./pyodide.mjs";
 
 async function start() {
@@ -16,10 +16,10 @@ async function start() {
       found.destroy();
     }
   };
-  const answer = (kind, fields) => {
+  const answer = (kind, fields, width) => {
     const given = pyodide.toPy(fields);
     try {
-      return toJs(answers.answer(kind, given));
+      return toJs(answers.answer(kind, given, width));
     } finally {
       given.destroy();
     }
@@ -32,10 +32,10 @@ ready.then(
   ({ names }) => postMessage({ names }),
   (error) => postMessage({ failed: String(error) }),
 );
-onmessage = async ({ data: { id, kind, fields } }) => {
+onmessage = async ({ data: { id, kind, fields, width } }) => {
   const { answer } = await ready;
   try {
-    postMessage({ id, ...answer(kind, fields) });
+    postMessage({ id, ...answer(kind, fields, width) });
   } catch (error) {
     postMessage({ id, error: `Python stopped: ${error.message.trim().split("\n").pop()}` });
   }

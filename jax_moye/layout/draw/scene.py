@@ -62,8 +62,8 @@ def width_of(text: str, size: float = SIZE) -> float:
     return len(text) * size * ADVANCE
 
 
-def arrange(picture: Picture) -> Scene:
-    """The page of a picture."""
+def arrange(picture: Picture, width: float = WIDTH) -> Scene:
+    """The page of a picture, about as wide as given where its tables can go on below."""
     cells = [c for p in picture.panels for row in p.cells for c in row if c]
     longest = max((len(line) for c in cells for line in c.lines), default=1)
     lines = max((len(c.lines) for c in cells), default=1)
@@ -72,7 +72,7 @@ def arrange(picture: Picture) -> Scene:
 
     if len(picture.panels) == 1:
         (panel,) = picture.panels
-        parts = panel.parts(max(1, int((WIDTH - _label_width(panel)) / cell_w)))
+        parts = panel.parts(max(1, int((width - _label_width(panel)) / cell_w)))
         placed = tuple(dataclasses.replace(part, place=(i, 0)) for i, part in enumerate(parts))
         picture = dataclasses.replace(picture, panels=placed)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from jax_moye.layout.draw.model import FILLS, Picture, escape_xml
-from jax_moye.layout.draw.scene import INK, Box, Text, arrange, number
+from jax_moye.layout.draw.scene import INK, WIDTH, Box, Text, arrange, number
 
 _FONT = "'DejaVu Sans Mono', Menlo, Consolas, 'Liberation Mono', monospace"
 
 
-def write(picture: Picture) -> str:
-    """The SVG document of a picture."""
-    scene = arrange(picture)
+def write(picture: Picture, width: float = WIDTH) -> str:
+    """The SVG document of a picture; tables of layouts that are wider go on below."""
+    scene = arrange(picture, width)
     w, h = number(scene.width), number(scene.height)
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}" viewBox="0 0 {w} {h}" role="img" '
