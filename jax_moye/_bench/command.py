@@ -10,6 +10,7 @@ import math
 import os
 import pathlib
 import sys
+import tempfile
 from collections.abc import Sequence
 
 from jax_moye._bench import bench, contenders, emulator, plots, results
@@ -157,22 +158,30 @@ def main(arguments: argparse.Namespace) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
             raise ValueError(f"--out {path} is no plain file")
+        with tempfile.TemporaryFile(dir=path.parent):  # now, not when something has been timed
+            pass
     except (OSError, ValueError) as error:
         print(f"jax_moye bench: {error}", file=sys.stderr)
         return 1
-    # The references are float64; every operand's dtype is explicit.
-    to = sys.stderr if arguments.json else sys.stdout
-    with jax.enable_x64(True), jax.default_device(device), contextlib.redirect_stdout(to):
-        status = bench.run_and_write(workloads, device, arguments, report, path)
-        if arguments.emulator:
-            status = emulator.time_launch() or status
-        print(results.end(report))
-        for skipped in report["not_run"]:
-            print("\n".join(wrapped(f"{skipped['id']:4} not run: {skipped['why']}")))
-        print(f"written to {path}")
-        if arguments.svg:
-            for picture in results.draw(report, arguments.svg, path.stem):
-                print(f"written to {picture}")
+    try:
+        # The references are float64; every operand's dtype is explicit.
+        to = sys.stderr if arguments.json else sys.stdout
+        with jax.enable_x64(True), jax.default_device(device), contextlib.redirect_stdout(to):
+            status = bench.run_and_write(workloads, device, arguments, report, path)
+            if arguments.emulator:
+                status = emulator.time_launch() or status
+            print(results.end(report))
+            for skipped in report["not_run"]:
+                print("\n".join(wrapped(f"{skipped['id']:4} not run: {skipped['why']}")))
+            print(f"written to {path}")
+            if arguments.svg:
+                for picture in results.draw(report, arguments.svg, path.stem):
+                    print(f"written to {picture}")
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a full disk
+        print(f"jax_moye bench: {path} cannot be written: {error}", file=sys.stderr)
+        return 1
     if arguments.json:
         print(json.dumps(report, indent=1))
     return status

@@ -90,6 +90,8 @@ def main(arguments: argparse.Namespace) -> int:
         return 1
     try:
         return run(workloads, target, protocol, arguments.json)
+    except BrokenPipeError:
+        raise
     except (OSError, ValueError) as error:
         print(f"jax_moye tune: {target.path} cannot be written: {error}", file=sys.stderr)
         return 1

@@ -192,6 +192,8 @@ def main(arguments: argparse.Namespace) -> int:
             write_json(report, arguments.json)
         if arguments.svg:
             chart(report).save(arguments.svg)
+    except BrokenPipeError:
+        raise
     except (OSError, RuntimeError, ValueError, MissingError) as error:
         print(f"jax_moye ladder: {error}", file=sys.stderr)
         return 1

@@ -79,6 +79,8 @@ def main(arguments: argparse.Namespace) -> int:
             print(json.dumps(dataclasses.asdict(picture), indent=1))
         elif not arguments.out:
             print(picture, end="")
+    except BrokenPipeError:
+        raise
     except (ImportError, LayoutError, OSError) as error:
         return _refuse(str(error))
     return 0

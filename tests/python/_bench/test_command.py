@@ -232,6 +232,8 @@ def test_wrong_names(capsys):
     assert "mkl" in capsys.readouterr().err
     assert cli.main([*quick, "--out", "/dev/null"]) == 1
     assert "--out /dev/null is no plain file" in capsys.readouterr().err
+    assert cli.main([*quick, "--out", "/proc/out.json"]) == 1
+    assert "/proc" in capsys.readouterr().err
     assert cli.main(["bench", "--interpret", "--shape", "8x8:bf16"]) == 1
     assert "--shape" in capsys.readouterr().err
 

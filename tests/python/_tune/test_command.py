@@ -156,7 +156,7 @@ class TestFiles:
 
     def test_a_home_that_cannot_be_written(self, tune_into, monkeypatch, tmp_path):
         (tmp_path / "home").write_text("a file, in which nobody, not even root, makes a folder")
-        monkeypatch.delenv(measurements.VARIABLE, raising=False)
+        monkeypatch.delenv("JAX_MOYE_CACHE_DIR", raising=False)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
         assert "home" in tune_into()
 
