@@ -25,7 +25,7 @@ from jax_moye.layout.schedule import schedule_traffic, tile_coord, wave_traffic
 from jax_moye.layout.tensor import Tensor, local_tile, make_fragment_like, make_tensor, zeros
 from jax_moye.layout.tiled import make_tiled_copy, make_tiled_copy_A, make_tiled_copy_B, make_tiled_mma
 
-_ = None
+_: None = None  # in an index: all of this mode
 
 
 class Report:
@@ -109,7 +109,7 @@ def at(tensors, *last):
     return [t[(_,) * (t.rank - len(last)) + last] for t in tensors]
 
 
-def integers(rng, *shape, dtype=np.float32):
+def integers(rng, *shape, dtype="float32"):
     """Integers in [-4,4], column-major: every sum of products is exact."""
     return np.asfortranarray(rng.integers(-4, 5, shape).astype(dtype))
 
@@ -212,18 +212,17 @@ def tiled_copy(report):
     leave_out_each(report, lambda sites: register_staged(sites=sites, small=True))
 
 
-def register_staged(report=None, mma=None, copies=None, dtype=np.float32, sites=None, small=False):
+def register_staged(report=None, mma=None, copies=None, dtype="float32", sites=None, small=False):
     """One CTA of document 001's matmul_kernel: C, and what it has to be. `small`: fewer threads."""
     bM, bN, bK = (32, 32, 8) if small else (128, 128, 8)
     sites = sites or Sites()
     rng = np.random.default_rng(1)
     A, B = integers(rng, bM, bK * 3, dtype=dtype), integers(rng, bN, bK * 3, dtype=dtype)
     C = np.full((bM, bN), 7, np.float32, order="F")
-    name = np.dtype(dtype).name
-    plain = make_tiled_copy(CopyAtom(UniversalCopy(name), name), "(8,8)" if small else "(32,8)", "(1,1)")
+    plain = make_tiled_copy(CopyAtom(UniversalCopy(dtype), dtype), "(8,8)" if small else "(32,8)", "(1,1)")
     mma = mma or make_tiled_mma(UniversalFMA("float32"), "(16,4)" if small else "(32,8)")
     layouts = Layout((bM, bK), (1, bM + 1)), Layout((bN, bK), (1, bN + 1))
-    c = Cta((A, B, C), (bM, bN, bK), mma, copies or (plain, plain), layouts, name)
+    c = Cta((A, B, C), (bM, bN, bK), mma, copies or (plain, plain), layouts, dtype)
     tArA, tBrB = each(make_fragment_like, c.tAsA), each(make_fragment_like, c.tBsB)
     if report:
         report.shape("tAgA", c.tAgA, "(CPY,CPY_M,CPY_K,k)", ((1, 1), 4, 1, 3))
@@ -385,7 +384,7 @@ def tensor_cores(report):
     volta = make_tiled_mma("MMAOP_8x8x4_F32F16F16F32_NT", "(8,4)", (64, 64, 4))
     report.equal("size(mma) of MMAOP_8x8x4_F32F16F16F32_NT, atoms (8,4)", size(volta), 256)
     report.equal("majors of A and B", volta.atom.majors, ("MN", "MN"))
-    report.equal("C == A B^T with that line", *register_staged(mma=volta, dtype=np.float16))
+    report.equal("C == A B^T with that line", *register_staged(mma=volta, dtype="float16"))
     mma = make_tiled_mma("MMAOP_16x8x8_F32TF32TF32F32_TN")
     report.equal("size(mma)", size(mma), 32)
     report.typst("mma", mma, 32)
@@ -685,13 +684,14 @@ EXAMPLES = [tiled_copy, pipelining, tensor_cores, double_buffer, cta_swizzle, pr
 def main(arguments):
     """Runs the examples named, or all; the number of checks that failed."""
     known = {example.__name__: example for example in EXAMPLES}
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="The five documents, run thread by thread.")
     parser.add_argument("names", nargs="*", choices=[[], *known], help="which of them; all by default")
     parser.add_argument("--super-m", type=int, default=12, help="rows of tiles in a group, of cta_swizzle (default 12)")
     options = parser.parse_args(arguments)
     report = Report()
     for name in options.names or known:
-        print(f"{name}: {known[name].__doc__.splitlines()[0]}")
+        summary = (known[name].__doc__ or "").splitlines()[0]
+        print(f"{name}: {summary}")
         if name == "cta_swizzle":
             cta_swizzle(report, options.super_m)
         else:

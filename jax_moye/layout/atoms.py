@@ -20,7 +20,7 @@ import dataclasses
 import difflib
 import functools
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jax_moye.layout import mma_table
 from jax_moye.layout.cast import recast_layout
@@ -444,6 +444,11 @@ class CopyAtom:
     val_layout_src: Layout = dataclasses.field(init=False, compare=False)
     val_layout_dst: Layout = dataclasses.field(init=False, compare=False)
     val_layout_ref: Layout = dataclasses.field(init=False, compare=False)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, op: CopyOp | str, value_type: Any) -> None:
+            """Type checkers would ask for a CopyOp."""
 
     def __post_init__(self) -> None:
         """Checks and converts the arguments and derives the layouts."""
