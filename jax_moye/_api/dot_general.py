@@ -58,7 +58,7 @@ def dot_general(
       precision: as in `jax_moye.matmul`.
       preferred_element_type: dtype of the result, by default the wider of the operands'.
       out_sharding: as in `jax_moye.matmul`, likewise the following.
-      config: one of `jax_moye.configs()` or its name.
+      config: one of `jax_moye.configs()`, what `jax_moye.kernel` returned, or a name.
       implementation: None, "moye" or "xla".
       interpret: None, a bool or InterpretParams.
       deterministic: True promises the same bits in every run.
@@ -203,7 +203,7 @@ def einsum(
       precision: as in `jax_moye.matmul`.
       preferred_element_type: dtype of the result, by default the operands' promoted.
       out_sharding: as in `jax_moye.matmul`, likewise the following; the options are those of every product.
-      config: one of `jax_moye.configs()` or its name.
+      config: one of `jax_moye.configs()`, what `jax_moye.kernel` returned, or a name.
       implementation: None, "moye" or "xla".
       interpret: None, a bool or InterpretParams.
       deterministic: True promises the same bits in every run.

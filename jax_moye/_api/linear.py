@@ -82,7 +82,8 @@ def linear(
       precision: as in `matmul`.
       preferred_element_type: dtype of the result, by default the computation's. It can hold c's and residual's.
       out_sharding: a jax.P or jax.NamedSharding for the result, under a mesh with explicit axes.
-      config: one of `jax_moye.configs()` or its name: the kernel to use. For this product, not for its derivatives.
+      config: one of `jax_moye.configs()`, what `jax_moye.kernel` returned, or a name: the kernel to use. For this
+        product, not for its derivatives.
       implementation: as in `matmul`; "moye" insists on our kernel for the product.
       interpret: as in `matmul`.
       deterministic: as in `matmul`.
@@ -184,7 +185,8 @@ def gated_linear_unit(
       precision: as in `matmul`.
       preferred_element_type: dtype of the result, by default the computation's.
       out_sharding: a jax.P or jax.NamedSharding for the result, under a mesh with explicit axes.
-      config: one of `jax_moye.configs()` or its name: the kernel to use. For these products, not for derivatives.
+      config: one of `jax_moye.configs()`, what `jax_moye.kernel` returned, or a name: the kernel to use. For these
+        products, not for derivatives.
       implementation: as in `matmul`.
       interpret: as in `matmul`.
       deterministic: as in `matmul`.

@@ -52,7 +52,8 @@ def matmul(
       preferred_element_type: dtype of the result, by default a's and b's promoted. f32 from bf16 and f16 operands costs
         nothing.
       out_sharding: a jax.P or jax.NamedSharding for the result, under a mesh with explicit axes.
-      config: one of `jax_moye.configs()` or its name: the kernel to use. For this product, not for its derivatives.
+      config: one of `jax_moye.configs()`, what `jax_moye.kernel` returned, or a name: the kernel to use. For this
+        product, not for its derivatives.
       implementation: None uses our kernel where there is one and XLA elsewhere, said once in the log of "jax_moye";
         "moye" insists on our kernel; "xla" is `lax.dot_general`.
       interpret: True, or InterpretParams, runs the kernel in jax_moye's emulator, in a program for the CPU. False runs

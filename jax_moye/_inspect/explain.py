@@ -174,7 +174,7 @@ def explain(
       dimension_numbers: explains `jax_moye.dot_general(a, b, dimension_numbers)`.
       precision: as in `jax_moye.matmul`, likewise the following.
       preferred_element_type: dtype of the result.
-      config: one of `jax_moye.configs()` or its name.
+      config: one of `jax_moye.configs()`, what `jax_moye.kernel` returned, or a name.
       implementation: None, "moye" or "xla".
       deterministic: True promises the same bits in every run.
       batch_invariant: True promises that a row's bits depend neither on M nor on the other rows.

@@ -1,4 +1,5 @@
-"""What there is to choose from: the compiled table, dtypes, GPUs, the FFI targets and the emulator's switch.
+"""What there is to choose from: the compiled table, a kernel of one's own, dtypes, GPUs, the FFI targets, the emulator.
 
-Knows the extension modules and JAX's devices. Does not know what a product is, nor which config is good at one.
+Knows the extension modules, compilers and JAX's devices. Does not know what a product is, nor which config is good at
+one.
 """

@@ -29,7 +29,8 @@ class GemmConfig:
     """One compiled kernel: what the table says and what the kernel reports about itself.
 
     Attributes:
-      name: computed from the fields below; what the custom call carries and `matmul(config=...)` takes.
+      name: computed from the fields below, of `jax_moye.kernel` also from the kernel's text; what the custom call
+        carries and `matmul(config=...)` takes.
       kernel: the file of cuda/gemm it is compiled from.
       dtype: of both operands: bf16, f16, f32, f64, s8 (int8), e4m3 (float8_e4m3fn), e5m2 (float8_e5m2), or tf32, which
         is f32 in memory and multiplied as TF32.

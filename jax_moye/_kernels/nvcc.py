@@ -67,7 +67,7 @@ def nvcc() -> tuple[pathlib.Path, str]:
     try:
         chosen = chooser.choose({**os.environ, "JAX_MOYE_CUDA": "ON"})
     except chooser.CudaError as error:
-        hint = f"install the CUDA toolkit, set CUDACXX, or pip install '{chooser.CUDA_WHEELS}'"
+        hint = f"install the CUDA toolkit, set CUDACXX, or pip install {' '.join(chooser.CUDA_WHEELS)}"
         raise KernelError(f"no nvcc to compile the kernel for the GPU: {error}; {hint}") from None
     real = chosen.path.resolve()
     if real.parts[-4:] != ("nvidia", "cu13", "bin", "nvcc"):
