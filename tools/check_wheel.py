@@ -47,7 +47,8 @@ def for_own_kernels(root: pathlib.Path = ROOT) -> set[str]:
     cuda = root / "cuda"
     found = [path for suffix in ("h", "cuh") for path in cuda.rglob(f"*.{suffix}")]
     names = {f"include/{path.relative_to(cuda).as_posix()}" for path in found}
-    return {f"jax_moye/{name}" for name in names | {"build/cuda_compiler.py", "build/nvcc_gate.py"}}
+    programs = {"build/cuda_compiler.py", "build/cuda_wheels.json", "build/nvcc_gate.py"}
+    return {f"jax_moye/{name}" for name in names | programs}
 
 
 def version(root: pathlib.Path = ROOT) -> str:

@@ -118,6 +118,7 @@ def test_a_right_wheel(files):
         ("jax_moye/_registers.json", r"lacks jax_moye/_registers\.json"),
         ("jax_moye/_api/matmul.py", r"lacks jax_moye/_api/matmul\.py"),
         ("jax_moye/include/moye/moye.h", r"lacks jax_moye/include/moye/moye\.h"),
+        ("jax_moye/build/cuda_wheels.json", r"lacks jax_moye/build/cuda_wheels\.json"),
         ("jax_moye/build/nvcc_gate.py", r"lacks jax_moye/build/nvcc_gate\.py"),
         ("jax_moye/include/gemm/simt_tiled.cuh", r"lacks jax_moye/include/gemm/simt_tiled\.cuh"),
         ("jax_moye/py.typed", r"lacks jax_moye/py\.typed"),

@@ -62,7 +62,9 @@ def test_the_architecture(arch, max_arch, name):
 
 def test_without_nvcc_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setenv("CUDACXX", "/no/such/nvcc")
-    with pytest.raises(jax_moye.KernelError, match=r"no nvcc .*CUDACXX=/no/such/nvcc .* pip install .*nvidia-cuda-nvcc==[\d.]+ "):
+    with pytest.raises(
+        jax_moye.KernelError, match=r"no nvcc .*CUDACXX=/no/such/nvcc .* pip install .*nvidia-cuda-nvcc==[\d.]+ "
+    ):
         nvcc.nvcc()
 
 
