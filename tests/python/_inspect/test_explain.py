@@ -22,6 +22,7 @@ UPDATE = "JAX_MOYE_UPDATE_GOLDEN"
 def test_golden(case, fixed, monkeypatch):
     monkeypatch.setattr(decide, "find_config", lambda config: TABLE[0])
     monkeypatch.setattr("jax_moye._api.arguments.find_config", lambda config: TABLE[0])
+    monkeypatch.setattr("jax_moye._inspect.explain.find_config", lambda config: TABLE[0])
     found = GOLDEN_CASES[case]()
     for suffix, text in ((".txt", found.text()), (".json", found.to_json())):
         path = GOLDEN / f"{case}{suffix}"
