@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -47,10 +48,13 @@ def pyodide() -> pathlib.Path:
     archive = CACHE / f"pyodide-{PYODIDE}.tgz"
     if not archive.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
-        command = [npm(), "pack", "--silent", "--pack-destination", str(CACHE), f"pyodide@{PYODIDE}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode or not archive.exists():
-            raise SystemExit(f"playground.py: npm gave no Pyodide {PYODIDE}:\n{done.stdout}{done.stderr}")
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:  # another process may fetch it, too
+            command = [npm(), "pack", "--silent", "--pack-destination", folder, f"pyodide@{PYODIDE}"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            fetched = pathlib.Path(folder, archive.name)
+            if done.returncode or not fetched.exists():
+                raise SystemExit(f"playground.py: npm gave no Pyodide {PYODIDE}:\n{done.stdout}{done.stderr}")
+            fetched.replace(archive)
     if base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode() != SHA512:
         raise SystemExit(f"playground.py: {archive} is not Pyodide {PYODIDE}; remove it to fetch it anew")
     return archive

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 import urllib.parse
@@ -155,26 +156,30 @@ def chromium():
 
 
 @pytest.fixture(scope="module")
-def address(site):
-    """The site, served, before Pyodide is put beside it."""
-    for name in (*playground.FILES, "layout.zip"):
-        (site / playground.FOLDER / name).unlink(missing_ok=True)
-    with screenshots.served(site) as address:
+def complete(site, tmp_path_factory):
+    """A copy of the site with all that the playground runs: other processes may test the site at the same time."""
+    folder = tmp_path_factory.mktemp("complete") / "site"
+    shutil.copytree(site, folder)
+    assert playground.main([str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(complete):
+    """Where the complete site is served."""
+    with screenshots.served(complete) as address:
         yield address
 
 
 @needs_browser
-def test_the_playground_says_what_is_missing(chromium, address):
-    page, _complaints = screenshots.open_page(chromium, f"{address}playground.html", 1360)
-    assert page.locator("#play .status").inner_text().startswith("This copy of the site has no Pyodide")
-    page.close()
-
-
-@pytest.fixture(scope="module")
-def with_pyodide(address, site):
-    """The served site with all that the playground runs."""
-    assert playground.main([str(site)]) == 0
-    return address
+def test_the_playground_says_what_is_missing(chromium, site, tmp_path):
+    generated = shutil.ignore_patterns(*playground.FILES, "layout.zip")
+    shutil.copytree(site / "_static", tmp_path / "_static", ignore=generated)
+    shutil.copy(site / "playground.html", tmp_path)
+    with screenshots.served(tmp_path) as address:
+        page, _complaints = screenshots.open_page(chromium, f"{address}playground.html", 1360)
+        assert page.locator("#play .status").inner_text().startswith("This copy of the site has no Pyodide")
+        page.close()
 
 
 DONE = '#play:not([data-state="starting"], [data-state="busy"])'
@@ -201,8 +206,8 @@ def typed(page):
 
 
 @needs_browser
-def test_the_playground_shows_what_the_library_answers(chromium, with_pyodide):
-    page, complaints = screenshots.open_page(chromium, f"{with_pyodide}playground.html", 1360)
+def test_the_playground_shows_what_the_library_answers(chromium, address):
+    page, complaints = screenshots.open_page(chromium, f"{address}playground.html", 1360)
     asked = 0
     for tab in page.get_by_role("tab").all():
         tab.click()
@@ -246,13 +251,13 @@ def test_the_playground_shows_what_the_library_answers(chromium, with_pyodide):
 
 
 @needs_browser
-def test_every_page_fits_a_desktop_and_a_phone(chromium, with_pyodide, site):
+def test_every_page_fits_a_desktop_and_a_phone(chromium, address, complete):
     wrong = {}
-    for path in sorted(site.rglob("*.html")):
-        name = path.relative_to(site)
+    for path in sorted(complete.rglob("*.html")):
+        name = path.relative_to(complete)
         if name.parts[0] == "_modules":  # source code alone
             continue
-        page, complaints = screenshots.open_page(chromium, f"{with_pyodide}{name}", screenshots.WIDTHS[0])
+        page, complaints = screenshots.open_page(chromium, f"{address}{name}", screenshots.WIDTHS[0])
         for width in screenshots.WIDTHS:
             page.set_viewport_size({"width": width, "height": screenshots.HEIGHT})
             if found := screenshots.problems(page) + complaints:
@@ -280,8 +285,8 @@ def test_what_does_not_fit_is_found(chromium, tmp_path):
 
 
 @needs_browser
-def test_the_command_that_takes_pictures(with_pyodide, site, tmp_path):
-    command = [sys.executable, ROOT / "tools/screenshots.py", site, tmp_path]
+def test_the_command_that_takes_pictures(complete, tmp_path):
+    command = [sys.executable, ROOT / "tools/screenshots.py", complete, tmp_path]
     command += ["--pages", "index", "tutorials/00_layouts", "--widths", "390"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
