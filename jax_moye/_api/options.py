@@ -140,8 +140,15 @@ class OptionsBlock(contextlib.ContextDecorator, contextlib.AbstractContextManage
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Puts back what they were."""
-        self._entered.contexts.pop().__exit__(kind, error, traceback)
+        """Puts back what they were.
+
+        Raises:
+          RuntimeError: this thread did not enter the block; options are a thread's own, and nobody else can change them.
+        """
+        contexts = getattr(self._entered, "contexts", [])
+        if not contexts:
+            raise RuntimeError("options: another thread entered this block, and it alone can leave it")
+        contexts.pop().__exit__(kind, error, traceback)
 
 
 def resolve(

@@ -335,3 +335,21 @@ def test_a_partitioned_program_is_held_to_the_contracts(kernels_are_there):
         fun = functools.partial(jax_moye.matmul, **{contract: True})
         with pytest.raises(NotImplementedError, match=f"{contract}=True"):
             lowered_text(fun, a, b)
+
+
+def test_another_thread_cannot_leave_the_block():
+    """As one does that closes a generator: it is told, and the block goes on for the thread that entered it."""
+    block, errors = jax_moye.options(deterministic=True), []
+
+    def leave():
+        with pytest.raises(RuntimeError, match="another thread entered this block, and it alone can leave it"):
+            block.__exit__(None, None, None)
+        errors.append(None)
+
+    with block:
+        thread = threading.Thread(target=leave)
+        thread.start()
+        thread.join()
+        assert errors == [None]
+        assert resolve("matmul").deterministic
+    assert not resolve("matmul").deterministic
