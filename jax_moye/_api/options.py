@@ -143,7 +143,7 @@ class OptionsBlock(contextlib.ContextDecorator, contextlib.AbstractContextManage
         """Puts back what they were.
 
         Raises:
-          RuntimeError: this thread did not enter the block; options are a thread's own, and nobody else can change them.
+          RuntimeError: this thread did not enter the block, whose options are a thread's own.
         """
         contexts = getattr(self._entered, "contexts", [])
         if not contexts:
