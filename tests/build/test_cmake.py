@@ -34,7 +34,8 @@ def read_table(folder, table, **variables):
     (gemm / "configs.h").write_text(table)
     for name in ("config.h", "instance.cu.in"):
         shutil.copy(ROOT / "cuda" / "gemm" / name, gemm)
-    script = 'include(JaxMoyeConfigs)\njax_moye_instances(cu files ${JAX_MOYE_BUILT_CONFIGS})\nmessage("${JAX_MOYE_BUILT_CONFIGS}")'
+    script = "include(JaxMoyeConfigs)\njax_moye_instances(cu files ${JAX_MOYE_BUILT_CONFIGS})\n"
+    script += 'message("${JAX_MOYE_BUILT_CONFIGS}")'
     return run_cmake(folder, script, PROJECT_SOURCE_DIR=folder, PROJECT_BINARY_DIR=folder / "build", **variables)
 
 
@@ -203,7 +204,11 @@ message("${configs}")"""
 @pytest.mark.parametrize(
     ("wanted", "archs", "kept"),
     [
-        ("", "", "sm80_multistage_s8_64x64x64_s3_a1;simt_tiled_f32_64x64x8_s1_a4;sm90_split_k_bf16_64x64x64_s6_c1x4_a16"),
+        (
+            "",
+            "",
+            "sm80_multistage_s8_64x64x64_s3_a1;simt_tiled_f32_64x64x8_s1_a4;sm90_split_k_bf16_64x64x64_s6_c1x4_a16",
+        ),
         ("_a1$|^sm90_", "", "sm80_multistage_s8_64x64x64_s3_a1;sm90_split_k_bf16_64x64x64_s6_c1x4_a16"),
         ("_a1$|^sm90_", "80", "sm80_multistage_s8_64x64x64_s3_a1"),
         ("_bf16_", "80", ""),  # no architecture is left for it

@@ -14,10 +14,11 @@ import subprocess
 import sys
 import typing
 
-import jax_moye
 import pytest
-from jax_moye.__main__ import main
 from site_build import DOCS, ROOT, notebooks, sphinx
+
+import jax_moye
+from jax_moye.__main__ import main
 
 
 def load(path):

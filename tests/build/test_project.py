@@ -81,7 +81,9 @@ def test_what_ci_compiles_for_cuda():
     kept = [row for row in rows if re.search(compiled, row.name)]
     for what in ("dtype", "accumulator", "alignment"):
         assert {(row.kernel, getattr(row, what)) for row in rows} == {(row.kernel, getattr(row, what)) for row in kept}
-    assert {(row.kernel, row.cluster == (1, 1)) for row in rows} == {(row.kernel, row.cluster == (1, 1)) for row in kept}
+    assert {(row.kernel, row.cluster == (1, 1)) for row in rows} == {
+        (row.kernel, row.cluster == (1, 1)) for row in kept
+    }
 
 
 def test_ci_refuses_a_readme_without_the_command(tmp_path):

@@ -84,7 +84,11 @@ def test_counts_are_kept_for_the_file_itself(tmp_path):
     """Not for another file of the same name, nor for another check: who asks then has to disassemble."""
     (tmp_path / "main.c").write_text("int main(void) { return 0; }\n")
     program, other, bare = (tmp_path / name for name in ("program", "other", "bare"))
-    for path, option in ((program, "-Wl,--build-id=sha1"), (other, "-Wl,--build-id=sha1,-s"), (bare, "-Wl,--build-id=none")):
+    for path, option in (
+        (program, "-Wl,--build-id=sha1"),
+        (other, "-Wl,--build-id=sha1,-s"),
+        (bare, "-Wl,--build-id=none"),
+    ):
         subprocess.run(["g++", tmp_path / "main.c", option, "-o", path], check=True)
     found, kept = counts(HMMA=4, LDL=1), tmp_path / "counts.json"
     check_sass.keep(kept, program, found)
@@ -138,7 +142,7 @@ def is_younger_than_the_kernels(module):
 
 @pytest.mark.parametrize("kernel", RUNGS)
 def test_a_row_of_each_tensor_core_rung(kernel, tmp_path):
-    """What ldmatrix, cp.async and mma.sync became in the main loop: as built, or where that says nothing, compiled now."""
+    """What ldmatrix, cp.async and mma.sync became in the main loop: as built, or compiled now if that says nothing."""
     spec = importlib.util.find_spec("jax_moye._moye_cuda")
     if spec is not None and is_younger_than_the_kernels(spec.origin):
         found = counts_of_the_build(spec.origin) or {}

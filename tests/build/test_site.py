@@ -9,8 +9,9 @@ import sys
 import urllib.parse
 
 import pytest
-from jax_moye.layout import names
 from site_build import DOCS, ROOT, build_once, notebooks
+
+from jax_moye.layout import names
 
 nbformat = pytest.importorskip("nbformat")  # MyST-NB brings it
 
