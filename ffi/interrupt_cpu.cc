@@ -88,21 +88,35 @@ bool Interrupt::requested() {
     std::lock_guard lock(mutex);
     install();
   }
+  auto const now = std::chrono::steady_clock::now();
   uint32_t const count = interrupts - begin_;
-  if (count != 1) return count != 0;
-  if (answer_ == nullptr) {
-    answer_ = std::make_shared<std::atomic<Answer>>(Answer::none_yet);
-    asked_ = std::chrono::steady_clock::now();
-    // Another thread asks: somebody may wait for this launch and not let go of Python's lock.
-    try {
-      std::thread([answer = answer_] { ask(*answer); }).detach();
-    } catch (std::system_error const&) {
-      return true;
+  if (count == 0) {
+    // Before there is one: after it, the program may set other handlers at once, as notebooks do behind each cell.
+    if (answer_ == nullptr || (*answer_ != Answer::none_yet && now - asked_ > std::chrono::seconds(1))) {
+      if (answer_ != nullptr) raises_ = *answer_ == Answer::ends;
+      start_asking(now);
     }
+    return false;
+  }
+  if (count > 1) return true;
+  if (!noticed_) {
+    noticed_ = now;
+    if (answer_ == nullptr) start_asking(now);
   }
   // Who waits for an array looks for signals every 200 ms, and is to find KeyboardInterrupt before XLA's error.
-  if (std::chrono::steady_clock::now() - asked_ < std::chrono::milliseconds(400)) return false;
-  return *answer_ != Answer::goes_on;
+  if (now - *noticed_ < std::chrono::milliseconds(400)) return false;
+  return raises_ ? *raises_ : *answer_ != Answer::goes_on;
+}
+
+/// On another thread: somebody may wait for this launch and not let go of Python's lock.
+void Interrupt::start_asking(std::chrono::steady_clock::time_point now) {
+  asked_ = now;
+  answer_ = std::make_shared<std::atomic<Answer>>(Answer::none_yet);
+  try {
+    std::thread([answer = answer_] { ask(*answer); }).detach();
+  } catch (std::system_error const&) {
+    *answer_ = Answer::ends;
+  }
 }
 
 /// Whether SIGINT raises KeyboardInterrupt, as Python has it unless told otherwise.

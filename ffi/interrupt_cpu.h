@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 namespace moye {
 
@@ -30,7 +31,10 @@ class Interrupt {
   uint32_t begin_;
   std::shared_ptr<std::atomic<Answer>> answer_;
   std::chrono::steady_clock::time_point asked_;
+  std::optional<bool> raises_;  // what the last but one answer was
+  std::optional<std::chrono::steady_clock::time_point> noticed_;
 
+  void start_asking(std::chrono::steady_clock::time_point now);
   static void ask(std::atomic<Answer>& answer);
 };
 

@@ -106,12 +106,12 @@ signal.signal(signal.SIGINT, lambda *_: stop.append(1))
 try:
     product(x).block_until_ready()
 except jax.errors.JaxRuntimeError as error:
-    say(len(stop), error)
+    say(error)
 
 try:
     print(direct(n=128, workers=2)["ok"], np.asarray(product(x[:8, :8]))[0, 0], flush=True)
     signal.raise_signal(signal.SIGINT)
-    say(len(stop))
+    say(len(stop) >= 2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     report = []
     thread = threading.Thread(target=lambda: report.append(direct()))
@@ -135,11 +135,11 @@ except KeyboardInterrupt:
         process.process.send_signal(signal.SIGINT)
         process.wait_for(re.compile(rb"% of the result after \d+ s"))
         seconds, line = process.seconds_to_obey()
-        assert line.startswith("2 CANCELLED: "), line
+        assert line.startswith("CANCELLED: "), line
         assert line.endswith(ended)
         assert seconds < SECONDS
         assert process.line() == "True 8.0"
-        assert process.line() == "3"
+        assert process.line() == "True"
         process.wait_for(SAYS)
         time.sleep(0.3)
         assert process.seconds_to_obey() == (pytest.approx(0, abs=SECONDS), ended)
