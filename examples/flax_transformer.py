@@ -11,6 +11,7 @@ import argparse
 import functools
 import sys
 import time
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +69,7 @@ def main(argv=None):
     rng = np.random.default_rng(0)
 
     def loss(params, window):
-        scores = model.apply(params, window[:, :-1])
+        scores = cast(jax.Array, model.apply(params, window[:, :-1]))
         return optax.softmax_cross_entropy_with_integer_labels(scores, window[:, 1:]).mean()
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))

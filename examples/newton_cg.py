@@ -48,7 +48,7 @@ def main():
 
     interpret = None if jax.devices()[0].platform == "gpu" else jax_moye.InterpretParams(detect_races=False)
     with jax_moye.options(implementation="moye", interpret=interpret):
-        start = time.perf_counter()
+        start, norm = time.perf_counter(), float("inf")
         for i in range(8):
             w, norm, value = newton_step(w, images, labels)
             print(f"step {i} loss {value:.6f} gradient {norm:.1e}")
