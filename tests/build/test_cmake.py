@@ -216,7 +216,7 @@ message("${configs}")"""
 )
 def test_configs_for_cuda(tmp_path, wanted, archs, kept):
     """Those that JAX_MOYE_CUDA_CONFIGS finds among the configs of the build, if they have an architecture."""
-    built = "^sm80_multistage_s8_64x64x64_s3_a1$|^simt_tiled_f32_64|^sm90_split_k_bf16_64x64x64_s6_c1x4"
+    built = "^sm80_multistage_s8_64x64x64_s3_a1$|^simt_tiled_f32_64|^sm90_split_k_bf16_64x64x64_s6_c1x4_a16"
     run = cuda_configs(tmp_path, JAX_MOYE_CONFIGS=built, JAX_MOYE_CUDA_CONFIGS=wanted, JAX_MOYE_CUDA_ARCHS=archs)
     assert run.returncode == 0, run.stderr
     assert run.stderr.strip() == kept
