@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "global memory; orders: of a and b, N is row-major and T is stored transposed.",
         [
             "--dtype bf16 --arch 90",
-            "--name 'sm80_.*_s4_.*'",
+            "--name '.*_s4_.*'",
             "--kernel simt_tiled --json",
         ],
     )
