@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--rows 'A2|B.*'",
             "--shape 4096x4096x4096:bf16:NT --shape 8x1024x1024x64:f16",
             "--models --sample 60 --svg charts",
-            "--shape 1024x1024x1024:bf16 --sweep 'sm90_.*' --json",
+            "--shape 1024x1024x1024:bf16 --sweep '.*_128x128x.*' --json",
             "--emulator --shape 64x48x40:bf16 --baselines xla --out trial.json --json",
         ],
     )
