@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import Primitive
+from jax.api_util import debug_info
+from jax.extend.core import Jaxpr, JaxprEqn, Primitive, Var
 from jax.extend.core.primitives import dot_general_p
+from jax.extend.source_info_util import new_source_info
 from jax.interpreters import mlir, partial_eval
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
@@ -184,7 +186,60 @@ def source_aval(aval: Any, permutation: Sequence[int]) -> Any:
 
 def local_aval(shape: Sequence[int], dtype: Any) -> Any:
     """An abstract array without a sharding. jax.core.ShapedArray is not documented, but has no other public name."""
-    return jax.core.ShapedArray(tuple(shape), dtype)
+    shape = tuple(shape)
+    known = all(isinstance(size, int) for size in shape)  # else it is symbolic, whose comparison is not Python's
+    return (_known_aval if known else jax.core.ShapedArray)(shape, dtype)
+
+
+@functools.lru_cache(maxsize=4096)
+def _known_aval(shape: tuple[int, ...], dtype: Any) -> Any:
+    return jax.core.ShapedArray(shape, dtype)
+
+
+# JAX warns of jaxprs without it: nothing is said of the operands and results of one that lives for a moment.
+_UNNAMED = debug_info("lower_equation", lambda: None, (), {})._replace(arg_names=None, result_paths=None)
+
+
+def lower_equation(
+    ctx: mlir.LoweringRuleContext,
+    primitive: Primitive,
+    values: Sequence[Any],
+    avals_in: Sequence[Any],
+    avals_out: Sequence[Any],
+    **params: Any,
+) -> Sequence[Any]:
+    """What mlir.lower_fun(primitive.bind) lowers of these values, without tracing it.
+
+    Tracing takes a fifth of a millisecond, and so each product of a program would take longer to lower than lax's. As
+    there, an equal equation of the same module is not lowered again where the primitive's rule is cacheable.
+    mlir.jaxpr_subcomp and the classes of jax.extend.core are exported, but not documented.
+
+    Args:
+      ctx: where the equation is lowered.
+      primitive: of the equation, without effects.
+      values: the operands.
+      avals_in: their types.
+      avals_out: the results'.
+      **params: the primitive's.
+
+    Returns:
+      The results.
+    """
+    inputs, outputs = [[Var(aval) for aval in avals] for avals in (avals_in, avals_out)]
+    equation = JaxprEqn(inputs, outputs, primitive, params, frozenset(), new_source_info(), ctx.jaxpr_eqn_ctx)
+    module = ctx.module_context if ctx.platforms is None else ctx.module_context.replace(platforms=ctx.platforms)
+    results, _ = mlir.jaxpr_subcomp(
+        module,
+        Jaxpr([], inputs, outputs, [equation], debug_info=_UNNAMED),
+        ctx.name_stack,
+        ctx.tokens_in,
+        [],
+        *values,
+        dim_var_values=ctx.dim_var_values,
+        const_lowering=ctx.const_lowering,
+        outer_traceback=ctx.traceback,
+    )
+    return results
 
 
 def without_dead_code(jaxpr: Any) -> Any:

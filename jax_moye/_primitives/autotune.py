@@ -1,6 +1,6 @@
 """Products that are measured while a program is lowered for the GPU of this process, before anybody decides about them.
 
-    measure_if_new(request, operands, target, xla)      then decide(request, operands, target)
+    decide_by_measuring(request, operands, target, xla)      decide(request, operands, target), where all is known
 
 What is measured goes where `tune` writes: `decide` finds it there, now and in the next process. Nothing is measured for
 another machine, where the caller's contract leaves no choice, or where there is no memory to spare: the tables and the
@@ -33,7 +33,7 @@ from jax_moye._kernels.configs import GemmConfig
 from jax_moye._kernels.dtypes import numpy_dtype
 from jax_moye._selection import measurements
 from jax_moye._selection.capability import LoweringTarget
-from jax_moye._selection.decide import KernelCall, decide
+from jax_moye._selection.decide import Decision, KernelCall, decide
 from jax_moye._selection.measurements import Entry
 from jax_moye._selection.ranking import rank
 from jax_moye._selection.request import Operands, Request, describe
@@ -63,14 +63,14 @@ class _NotMeasuredError(Exception):
     """A product cannot be measured; the text says why. The safe choice is left."""
 
 
-def measure_if_new(
+def decide_by_measuring(
     request: Request,
     operands: Operands,
     target: LoweringTarget,
     xla: XlaProgram,
     others: Mapping[str, Sequence[int]] | None = None,
-) -> None:
-    """Measures a product that is about to be decided, unless that is done or would change nothing.
+) -> Decision:
+    """Decides about a product, which is measured before unless that is done or would change nothing.
 
     Args:
       request: what the caller asked for.
@@ -79,13 +79,13 @@ def measure_if_new(
       xla: the product, with its epilogue, as XLA would compute it: of lhs, rhs and the other operands.
       others: by name, the shape of each operand of the epilogue, in its order.
     """
-    if not _is_for_this_gpu(request, target) or measurements.autotune_mode(request.autotune) != "on":
-        return
     decision = decide(request, operands, target)
+    if not _is_for_this_gpu(request, target) or measurements.autotune_mode(request.autotune) != "on":
+        return decision
     call = decision.call
     is_a_choice = decision.kind == "kernel" or (decision.kind == "xla" and decision.cause == "time")
     if call is None or not is_a_choice or call.split or not is_plain(request, operands, call, others or {}):
-        return
+        return decision
     assert target.device is not None
     of = measurements.signature(operands[0].dtype, operands[1].dtype, request.out_dtype, request.precision)
     variant = measurements.variant(request.epilogue, request.beta, call.split)
@@ -95,8 +95,8 @@ def measure_if_new(
     if entry is not None and not (request.insists or of in entry.xla_us or entry.host_bound):
         entry = None  # of other dtypes, for which XLA was not timed
     with _turn:
-        if key in _settled:
-            return
+        if key in _settled:  # perhaps by another thread, and just now
+            return decision if entry is not None else decide(request, operands, target)
         _settled.add(key)
         begin = time.monotonic()
         what = describe(request, operands)
@@ -112,17 +112,18 @@ def measure_if_new(
             _logger.info("%s is not measured: %s", what, error)
             if _compat.key_value_store() is not None:  # the other processes have nothing of it, too
                 measurements.remember(target.device.kind, key[1:], None)
-            return
+            return decide(request, operands, target)
         except BaseException:  # an interrupt: another program may measure it
             _settled.discard(key)
             raise
         if found is entry:
-            return
+            return decision
         seconds = time.monotonic() - begin
         _spent[0] += seconds
         _spent[1] += 1
         _keep(target.device.kind, target.arch, found)
         _say(what, found, seconds)
+    return decide(request, operands, target)
 
 
 def _is_for_this_gpu(request: Request, target: LoweringTarget) -> bool:
@@ -223,7 +224,7 @@ def measured(
       operands: lhs and rhs as they are in memory, as `is_plain` says.
       call: how our kernels compute it.
       candidates: the configs, in the model's order.
-      xla: as in `measure_if_new`; not used where the request insists on our kernels.
+      xla: as in `decide_by_measuring`; not used where the request insists on our kernels.
       others: likewise.
       stop: set by who wants no result any more.
 

@@ -8,7 +8,8 @@ there: a kernel adds to it while it writes, in place where c is not needed any m
 
 Lowering takes two steps. `contract_p` is lowered where it stands: it sees the operands, and the transposes in front of
 them, and where several devices take part sharding.py says what each one does. `contract_local_p`, what then runs on one
-device, has a rule for each platform: it asks `decide`, once, and does what it says.
+device, has a rule for each platform: it asks `decide`, once, and does what it says. Of equal products of a program one
+is decided and lowered.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from jax_moye import _compat
 from jax_moye._kernels import ffi
 from jax_moye._log import say_once
 from jax_moye._primitives import sharding
-from jax_moye._primitives.autotune import measure_if_new
+from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.custom_call import run_kernel
 from jax_moye._primitives.reference import lax_aval, lax_form, lax_result_dtype, permute_sharding, reference
 from jax_moye._primitives.transposes import Permutations, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget, served
-from jax_moye._selection.decide import Decision, decide, left_to_xla
+from jax_moye._selection.decide import Decision, left_to_xla
 from jax_moye._selection.problem import NotServedError, labels, parse_spec
 from jax_moye._selection.request import Operands, Request, describe, label_sizes
 
@@ -295,13 +296,13 @@ def decided_product(decision: Decision, request: Request, permutations: Permutat
       platform: for which the program is lowered.
       out_shape: of the result.
     """
-    if decision.kind != "kernel" or decision.call is None:
-        return functools.partial(xlas_product, request=request, permutations=permutations)
+    # Not functools.partial: mlir.lower_fun asks for the signature, which takes a tenth of a millisecond of one.
+    call = decision.call
+    if decision.kind != "kernel" or call is None:
+        return lambda *operands: xlas_product(*operands, request=request, permutations=permutations)
     ffi.register(platform)
-    run = functools.partial(
-        run_kernel, call=decision.call, request=request, permutations=permutations, out_shape=out_shape
-    )
-    return lambda *operands: run(*operands)[0]
+    of_call = {"call": call, "request": request, "permutations": permutations, "out_shape": out_shape}
+    return lambda *operands: run_kernel(*operands, **of_call)[0]
 
 
 def xlas_product(lhs, rhs, *c, request: Request, permutations: Permutations = (None, None), out_sharding=None):
@@ -314,8 +315,8 @@ def _lower_local(platform, ctx, *values, request: Request, permutations):
     operands = operands_of(ctx.avals_in, permutations)
     target = LoweringTarget.of_platform(platform)
     xla = functools.partial(xlas_product, request=request, permutations=permutations)
-    measure_if_new(request, operands, target, xla, dict.fromkeys(["c"][: len(values) - 2], ctx.avals_out[0].shape))
-    decision = decide(request, operands, target)
+    others = dict.fromkeys(["c"][: len(values) - 2], ctx.avals_out[0].shape)
+    decision = decide_by_measuring(request, operands, target, xla, others)
     heed(decision, operands)
     fun = decided_product(decision, request, permutations, platform, ctx.avals_out[0].shape)
     return mlir.lower_fun(fun, multiple_results=False)(ctx, *values)
@@ -344,14 +345,12 @@ def _lower(ctx, *values, out_sharding, **params):
 
     sources = [source(*pair) for pair in zip(values[:2], ctx.avals_in[:2], strict=True)]
     (out_aval,) = ctx.avals_out
-    avals = [*(one.aval for one in sources), *[out_aval] * len(values[2:])]
-    local_ctx = ctx.replace(
-        avals_in=[_compat.local_aval(aval.shape, aval.dtype) for aval in avals],
-        avals_out=[_compat.local_aval(out_aval.shape, out_aval.dtype)],
-    )
+    operands = (*(one.value for one in sources), *values[2:])
+    avals = [*(one.aval for one in sources), *[out_aval] * len(values[2:]), out_aval]
+    *avals_in, local_out = (_compat.local_aval(aval.shape, aval.dtype) for aval in avals)
     permutations = tuple(one.permutation for one in sources)
-    fun = functools.partial(contract_local_p.bind, request=request, permutations=permutations)
-    return mlir.lower_fun(fun, multiple_results=False)(local_ctx, *(one.value for one in sources), *values[2:])
+    of_local = {"request": request, "permutations": permutations}
+    return _compat.lower_equation(ctx, contract_local_p, operands, avals_in, [local_out], **of_local)
 
 
 def _lower_as_xlas(ctx, values, request: Request, out_sharding, cause, reason):

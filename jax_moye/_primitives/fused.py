@@ -33,12 +33,12 @@ from jax_moye import _compat
 from jax_moye._kernels import ffi
 from jax_moye._log import say_once
 from jax_moye._primitives import contraction
-from jax_moye._primitives.autotune import measure_if_new
+from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.contraction import contract, contract_p
 from jax_moye._primitives.custom_call import run_kernel
 from jax_moye._primitives.transposes import operands_of, source
 from jax_moye._selection.capability import LoweringTarget
-from jax_moye._selection.decide import decide, why_not_unfused
+from jax_moye._selection.decide import why_not_unfused
 from jax_moye._selection.epilogue import ACTIVATIONS, Epilogue, compute_dtype, stored_dtype
 from jax_moye._selection.problem import labels, parse_spec
 from jax_moye._selection.request import Request, describe, label_sizes
@@ -325,8 +325,7 @@ def _lower_local(platform, ctx, *values, request: Request, preactivation: bool, 
         return _finish(z, *operands, **of_request, preactivation=False)[0]
 
     shapes = {name: aval.shape for (name, _), aval in zip(request.epilogue.operands, ctx.avals_in[2:], strict=True)}
-    measure_if_new(request, operands, target, by_xla, shapes)
-    decision = decide(request, operands, target)
+    decision = decide_by_measuring(request, operands, target, by_xla, shapes)
     out_shape = ctx.avals_out[0].shape
     call = decision.call
     if decision.kind == "kernel" and call is not None and call.epilogue is not None:
@@ -379,17 +378,16 @@ def _lower(ctx, *values, epilogue, preactivation, out_sharding, **params):
 
     sources = [source(*pair) for pair in zip(values[:2], ctx.avals_in[:2], strict=True)]
     avals = [*(one.aval for one in sources), *ctx.avals_in[2:]]
-    local_ctx = ctx.replace(
-        avals_in=[_compat.local_aval(aval.shape, aval.dtype) for aval in avals],
-        avals_out=[_compat.local_aval(aval.shape, aval.dtype) for aval in ctx.avals_out],
-    )
-    fun = functools.partial(
-        fused_local_p.bind,
+    return _compat.lower_equation(
+        ctx,
+        fused_local_p,
+        (*(one.value for one in sources), *values[2:]),
+        [_compat.local_aval(aval.shape, aval.dtype) for aval in avals],
+        [_compat.local_aval(aval.shape, aval.dtype) for aval in ctx.avals_out],
         request=Request(**params, epilogue=epilogue),
         preactivation=preactivation,
         permutations=tuple(one.permutation for one in sources),
     )
-    return mlir.lower_fun(fun, multiple_results=True)(local_ctx, *(one.value for one in sources), *values[2:])
 
 
 # Not cacheable, so that the rule sees the operands it has in this place: see _compat.transposed_source.

@@ -1,5 +1,6 @@
 """The touch points with JAX that depend on its version: each says what it says, on whichever JAX is installed."""
 
+import functools
 import sys
 
 import jax
@@ -87,6 +88,44 @@ def test_what_a_lowering_rule_sees():
     lowered_text(lambda x: probe_p.bind(lax.transpose(x, (1, 0))), jnp.ones((2, 3)), platform="cpu")
     lowered_text(lambda x: probe_p.bind(x), jnp.ones((2, 3)), platform="cuda")
     assert seen == [((1, 0), ("cpu",), None, False, None), (None, ("cuda",), None, False, None)]
+
+
+@pytest.mark.parametrize("platforms", [("cpu",), ("cpu", "cuda")], ids="+".join)
+def test_an_equation_is_lowered_without_being_traced(platforms):
+    """Each where it stands, and equal ones by one run of their primitive's rule for each platform."""
+    outer_p, inner_p = (jax.extend.core.Primitive(f"probe_{name}") for name in ("outer", "inner"))
+    outer_p.def_abstract_eval(lambda x, y, factor: x)
+    lowered = []
+
+    def outer(ctx, x, y, factor):
+        avals = [_compat.local_aval(aval.shape, aval.dtype) for aval in ctx.avals_in]
+        return _compat.lower_equation(ctx, inner_p, (x, y), avals, avals[:1], factor=factor)
+
+    def inner(platform, ctx, x, y, factor):
+        lowered.append((platform, factor))
+        return mlir.lower_fun(lambda x, y: x + factor * y, multiple_results=False)(ctx, x, y)
+
+    mlir.register_lowering(outer_p, outer, cacheable=False)
+    for platform in ("cpu", "cuda"):
+        mlir.register_lowering(inner_p, functools.partial(inner, platform), platform=platform)
+
+    def fun(x, y):
+        first = outer_p.bind(x, y, factor=2.0)
+        second = outer_p.bind(first, y, factor=2.0)
+        return outer_p.bind(second, y, factor=3.0)
+
+    with jax.enable_checks(True):
+        x = jax.ShapeDtypeStruct((2, 3), jnp.float32)
+        program = jax.jit(fun).trace(x, x).lower(lowering_platforms=platforms)
+    assert lowered == [(platform, factor) for factor in (2.0, 3.0) for platform in platforms]
+    text = program.as_text(debug_info=True)
+    assert text.count("stablehlo.add") == 3 * len(platforms)
+    begin = fun.__code__.co_firstlineno
+    for line in (begin + 1, begin + 2, begin + 3):
+        assert f'test_compat.py":{line}:' in text
+    if platforms == ("cpu",):
+        ones = np.ones((2, 3), np.float32)
+        np.testing.assert_array_equal(program.compile()(ones, ones), 8 * ones)
 
 
 def test_lax_itself_ends_with_its_block():

@@ -81,6 +81,18 @@ def test_a_new_product_is_measured_once_and_the_next_process_finds_it(gpu):
     assert re.search(r"measured +100\S* us, the fastest of 1 config, XLA 200\S* us \(cache", found.text())
 
 
+def test_what_was_measured_before_is_decided_once(gpu, monkeypatch):
+    lowered()
+    asked = []
+    monkeypatch.setattr(autotune, "decide", lambda *args: asked.append(args[0]) or decide(*args))
+    assert len(lowered()) == 1
+    autotune._settled.clear()  # as in the next process
+    measurements.forget()
+    assert len(lowered()) == 1
+    assert len(asked) == 2
+    assert len(gpu.calls) == 1
+
+
 @pytest.mark.parametrize(("xla", "is_ours"), [(101.0, False), (103.4, False), (103.6, True), (50.0, False)])
 def test_xla_computes_what_is_not_clearly_faster(gpu, xla, is_ours):
     gpu.xla = xla

@@ -9,7 +9,7 @@ import pytest
 from python.support import custom_calls, lowered_text
 
 import jax_moye
-from jax_moye._primitives import contraction, fused
+from jax_moye._primitives import autotune, contraction, fused
 from jax_moye._primitives.transposes import absorbed, operands_of, source_in_jaxpr, transposed
 from jax_moye._selection import decide
 from jax_moye._selection.request import Operand
@@ -81,4 +81,5 @@ def test_a_product_is_decided_once(monkeypatch, is_layer):
     assert "stablehlo.transpose" not in text.split("custom_call @jax_moye")[1]
     assert len(asked) == 1
     assert (asked[0].epilogue is not None) == is_layer
-    assert {contraction.decide, fused.decide} == {decide.decide}
+    deciders = {contraction.decide_by_measuring, fused.decide_by_measuring}
+    assert deciders == {autotune.decide_by_measuring}
