@@ -54,8 +54,8 @@ def matmul(
       out_sharding: a jax.P or jax.NamedSharding for the result, under a mesh with explicit axes.
       config: one of `jax_moye.configs()`, what `jax_moye.kernel` returned, or a name: the kernel to use. For this
         product, not for its derivatives.
-      implementation: None uses our kernel where there is one and XLA elsewhere, said once in the log of "jax_moye";
-        "moye" insists on our kernel; "xla" is `lax.dot_general`.
+      implementation: None uses our kernel where it is known to be faster and XLA elsewhere, said once in the log of
+        "jax_moye"; "moye" insists on our kernel; "xla" is `lax.dot_general`.
       interpret: True, or InterpretParams, runs the kernel in jax_moye's emulator, in a program for the CPU. False runs
         none. None, here and in implementation, deterministic and batch_invariant, means what `jax_moye.options` says
         for this block of code.

@@ -1,8 +1,8 @@
 """How long XLA takes, from the problem alone.
 
 The constants are those of one H200. tools/fit_cost.py fits them to XLA's times beside ours of the same run, so that
-they are to be compared with what cost.py predicts, and docs/performance.md says how well. Elsewhere nothing is said of
-XLA.
+they are to be compared with what cost.py predicts, and docs/performance.md says how well. `unknown` says of what
+nothing is said.
 """
 
 from __future__ import annotations
@@ -36,10 +36,7 @@ SURE = 1.22
 
 
 def xla_us(problem: GemmProblem, arch: int | None, passes: int = 0) -> float | None:
-    """Microseconds that XLA takes for `problem` in a program, with cuBLAS or Triton; None where nothing is known of it.
-
-    That is every GPU but sm_90, every dtype that was not measured, sums in other dtypes than usual, and what is not one
-    matrix product for XLA: operands without a mode of stride 1, or matrices that do not lie one behind the other.
+    """Microseconds that XLA takes for `problem` in a program, with cuBLAS or Triton; None where that is `unknown`.
 
     Args:
       problem: what is computed.
@@ -47,16 +44,17 @@ def xla_us(problem: GemmProblem, arch: int | None, passes: int = 0) -> float | N
       passes: how often it reads and writes the result again, since it does not finish it where it sums.
     """
     p = problem
-    rate = _PRODUCTS_PER_US.get(p.dtype)
-    if arch != _ARCH or rate is None or p.sums != USUAL_ACCUMULATOR[p.dtype] or p.order is None:
+    if unknown(p, arch) is not None:
         return None
-    sides = (p.a_strides, p.b_strides, p.d_strides)
-    if p.batch > 1 and any(strides[0] < max(strides[1:]) for strides in sides):
-        return None
+    rate = _PRODUCTS_PER_US[p.dtype]
     item, out = ITEM_BYTES[p.dtype], ITEM_BYTES[p.out_dtype]
     tiles = p.batch * math.ceil(p.m / 128) * math.ceil(p.n / 128)
     # f32 and f64 are loaded one by one.
-    odd = sum(_is_odd(strides, item) for strides in sides[:2]) if p.dtype in ("bf16", "f16", "tf32") else 0
+    odd = (
+        sum(_is_odd(strides, item) for strides in (p.a_strides, p.b_strides))
+        if p.dtype in ("bf16", "f16", "tf32")
+        else 0
+    )
     if odd:
         waves = math.ceil(tiles / _MULTIPROCESSORS)
         rows, columns = (min(128, math.ceil(size / 16) * 16) for size in (p.m, p.n))
@@ -71,6 +69,31 @@ def xla_us(problem: GemmProblem, arch: int | None, passes: int = 0) -> float | N
         us += min(_K_US * p.k, _SPLIT_US)
     one_pass = written / _READ_BYTES_PER_US + written / _WRITE_BYTES_PER_US
     return max(us, XLA_CALL_US) + passes * max(_LAUNCH_US + one_pass, XLA_CALL_US)
+
+
+def unknown(problem: GemmProblem, arch: int | None) -> str | None:
+    """What about a product makes XLA's time unknown, in words behind "not modelled"; None where it is known.
+
+    Every GPU but sm_90, every dtype that was not measured, sums in other dtypes than usual, and what is not one matrix
+    product for XLA: operands without a mode of stride 1, or matrices that do not lie one behind the other.
+
+    Args:
+      problem: what is computed.
+      arch: the GPU's, e.g. 90; None where it is not known.
+    """
+    p = problem
+    if arch != _ARCH:
+        return "on a GPU that is not known" if arch is None else f"on sm_{arch}"
+    if p.dtype not in _PRODUCTS_PER_US:
+        return f"for {p.dtype} operands"
+    if p.sums != USUAL_ACCUMULATOR[p.dtype]:
+        return f"for sums in {p.sums}"
+    if p.order is None:
+        return "for operands with no dimension of stride 1"
+    sides = (p.a_strides, p.b_strides, p.d_strides)
+    if p.batch > 1 and any(strides[0] < max(strides[1:]) for strides in sides):
+        return "for matrices that do not lie one behind the other"
+    return None
 
 
 def _is_odd(strides: tuple[int, int, int], item: int) -> bool:

@@ -2,8 +2,9 @@
 
     decide(request, operands, target) -> Decision
 
-A kernel computes it if the caller named its config, or if it is at least as precise as was asked for and XLA is not
-known to be faster. What of the kernels is the fastest was measured (measurements.py), or is predicted (cost.py).
+A kernel computes it if the caller named its config or insists on ours, or if it is at least as precise as was asked for
+and known to be faster than XLA: that was measured (measurements.py), or is predicted with confidence (cost.py,
+cost_xla.py). What nobody knows is XLA's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from jax_moye._kernels.dtypes import USUAL_ACCUMULATOR
 from jax_moye._selection import measurements
 from jax_moye._selection.capability import LoweringTarget, why_not
 from jax_moye._selection.cost import in_program_us, predicted_split_us, predicted_us
-from jax_moye._selection.cost_xla import SURE, xla_us
+from jax_moye._selection.cost_xla import SURE, unknown, xla_us
 from jax_moye._selection.epilogue import Epilogue, fit_epilogue
 from jax_moye._selection.precision import (
     Arithmetic,
@@ -41,7 +42,7 @@ from jax_moye._selection.summation import batch_invariant_configs, reference_pro
 Kind = Literal["kernel", "xla", "nothing", "error"]
 Source = Literal["explicit", "measured", "cache", "table", "model"]
 # Why XLA computes a product, or nobody: the caller says so; no kernel can; XLA may be less precise than our kernels,
-# and faster for it; XLA is faster; our kernels do not run there; the config that was named cannot.
+# and faster for it; no kernel is known to be faster; our kernels do not run there; the config that was named cannot.
 Cause = Literal["caller", "capability", "precision", "time", "place", "config"]
 
 
@@ -421,7 +422,7 @@ def _rather_xlas(decision: Decision, cause: Cause, reason: str) -> Decision:
 
 
 def _the_faster(decision: Decision, operands: Operands, found: _Found, arch: int | None, is_three: bool) -> Decision:
-    """The decision of a kernel, or XLA where that was measured or is predicted to be faster.
+    """The decision of a kernel, or XLA unless the kernel was measured or is predicted to be faster.
 
     Args:
       decision: of the kernel.
@@ -440,12 +441,15 @@ def _the_faster(decision: Decision, operands: Operands, found: _Found, arch: int
             return decision._replace(kind="xla", cause="time", reason=f"measured: {times} ({decision.source})")
     if is_three:
         return decision
-    request = decision.request
-    theirs = xla_us(found.call.problem, arch, passes=int(request.beta != 0 or request.epilogue is not None))
+    request, problem = decision.request, found.call.problem
+    theirs = xla_us(problem, arch, passes=int(request.beta != 0 or request.epilogue is not None))
     decision = decision._replace(predicted=Times(found.us, theirs))
+    if theirs is None:  # a program must not become slower by adopting us
+        reason = f"how long XLA takes is not modelled {unknown(problem, arch)}, and was not measured"
+        return _rather_xlas(decision, "time", f"{reason}: jax_moye.tune does")
     is_host_bound = entry is not None and entry.host_bound
     ours = in_program_us(found.us if is_host_bound else found.known_us)
-    if theirs is None or not xla_wins(ours, theirs):
+    if not xla_wins(ours, theirs):
         return decision
     reason = f"XLA is expected to take {theirs:.1f} us, and the best kernel {ours:.1f}"
     if ours < theirs:

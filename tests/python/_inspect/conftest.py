@@ -13,7 +13,11 @@ def fixed(monkeypatch):
     monkeypatch.setattr(capability, "usable_configs", lambda platform, arch: TABLE)
     monkeypatch.setattr(ffi, "built", lambda platform: frozenset(row.name for row in TABLE))
     monkeypatch.setattr(cost, "terms", simple_terms)
-    monkeypatch.setattr(decide, "xla_us", lambda problem, *args, **kwargs: 9.5 if problem.k == 4097 else None)
+
+    def xla_us(problem, arch, **kwargs):
+        return None if arch != 90 else 9.5 if problem.k == 4097 else 1e9
+
+    monkeypatch.setattr(decide, "xla_us", xla_us)
     monkeypatch.setattr(ffi, "why_unavailable", lambda platform: None)
     monkeypatch.setattr(measurements, "find", lambda *args: None)
     for cached in (ranking.rank, ranking._best, summation.batch_invariant_configs):

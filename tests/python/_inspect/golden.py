@@ -74,6 +74,7 @@ GOLDEN_CASES = {
     "left_to_xla": lambda: explain_shape("4096x4096x4097:bf16:NT", device="h200"),
     "transposed_batch": lambda: explain_shape("3x128x64x256:bf16:TT", preferred_element_type="float32", device="h100"),
     "split": lambda: explain_shape("4096x4096x4096:f32", precision="high", device="a100"),
+    "unknown": lambda: explain_shape("4096x4096x4096:bf16", device="a100"),
     "too_old": lambda: explain_shape("512x512x512:bf16:NT", device="v100"),
     "insists": lambda: explain_shape("64x64x64:f64", config=TABLE[0], implementation="moye", device="h200"),
     "batch_invariant": lambda: explain_shape("64x64x64:bf16", batch_invariant=True, device="h200"),

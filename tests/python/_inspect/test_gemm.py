@@ -16,7 +16,9 @@ def test_an_epilogue_that_no_kernel_takes():
     assert [gemm.count for gemm in found] == [1]
     integers = (struct(8, 8, dtype=jnp.int8), struct(8, 8, dtype=jnp.int8))
     found = jax_moye.explain(
-        lambda x, w: jax_moye.linear(x, w, alpha=2.0, preferred_element_type=jnp.int32), *integers, device="h200"
+        lambda x, w: jax_moye.linear(x, w, alpha=2.0, preferred_element_type=jnp.int32, implementation="moye"),
+        *integers,
+        device="h200",
     )
     assert "alpha 1" in found[0].epilogue_reason
     assert found[0].computed_by == "moye"
@@ -63,7 +65,7 @@ def test_reasons_of_the_caller():
 
 
 def test_every_kernel_has_a_reason_or_a_ratio():
-    found = jax_moye.explain((256, 256), (256, 256), bf16, device="a100")[0]
+    found = jax_moye.explain((256, 256), (256, 256), bf16, implementation="moye", device="a100")[0]
     kernels = {candidate.config.kernel for candidate in found.candidates}
     assert set(found.by_kernel()) == kernels - {found.config.kernel}
     assert all(found.by_kernel().values())

@@ -39,7 +39,8 @@ def test_report_without_a_gpu_predicts():
 
 def test_report_measures_what_was_explained():
     """In the emulator: each product with its transposes, epilogue and dtypes, and a wrong kernel has no time."""
-    explanation = jax_moye.explain(step, struct(16, 16), struct(16, 16), struct(16), device=80)
+    with jax_moye.options(implementation="moye"):
+        explanation = jax_moye.explain(step, struct(16, 16), struct(16, 16), struct(16), device=80)
     assert {gemm.computed_by for gemm in explanation} == {"moye", "xla"}
     short = {"alternations": 2, "turn_ms": 0.1, "warmup_ms": 0.0}
     cpu = jax.devices("cpu")[0]

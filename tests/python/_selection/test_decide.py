@@ -24,11 +24,13 @@ from python._selection.results import (
     suite,
     who,
 )
+from python.measured import entry_of
 from python.support import TARGET, lowered_text
 
 import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import ffi
+from jax_moye._kernels.devices import find_device
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._selection import measurements
 from jax_moye._selection.capability import LoweringTarget, usable_configs, why_not
@@ -227,13 +229,12 @@ def test_a_product_on_which_xla_is_faster_is_left_to_it(slow):
         {"config": CONFIGS[0].name},
         {"deterministic": True},
         {"batch_invariant": True},
-        {"arch": 80},
         {"beta": 1.0},  # XLA would read and write the result once more
         {"epilogue": Epilogue("relu", 1.0, 0.0, ())},
     ],
     ids=str,
 )
-def test_not_where_the_caller_wants_ours_or_nothing_is_known(slow, every_config_is_built, options):
+def test_not_where_the_caller_wants_ours_or_xla_takes_another_pass(slow, every_config_is_built, options):
     if "config" in options:
         name = next((row.name for row in CONFIGS if why_not(row, square(1024, 4096, 4096), 90) is None), None)
         if name is None:
@@ -241,6 +242,61 @@ def test_not_where_the_caller_wants_ours_or_nothing_is_known(slow, every_config_
         options = {"config": name}
     assert reason_of(1024, 4096, 4096) is not None
     assert reason_of(1024, 4096, 4096, **options) is None
+
+
+A100 = LoweringTarget.of_device(find_device("a100"))
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"target": A100}, "on sm_80"),
+        ({"dtype": "int8", "out_dtype": jnp.dtype("int32")}, "for s8 operands"),
+        ({"dtype": "float8_e4m3fn", "out_dtype": jnp.dtype("float32")}, "for e4m3 operands"),
+        ({"dtype": "float16", "precision": lax.DotAlgorithmPreset.F16_F16_F16}, "for sums in f16"),
+        (
+            {"spec": "mbk,bkn->bmn", "shapes": ((64, 3, 96), (3, 96, 32))},
+            "for matrices that do not lie one behind the other",
+        ),
+        ({"spec": "mkb,bkn->bmn", "shapes": ((64, 96, 3), (3, 96, 32))}, "for operands with no dimension of stride 1"),
+    ],
+    ids=str,
+)
+def test_what_nobody_knows_is_xlas(every_config_is_built, options, why):
+    """Unless a measurement or the caller says otherwise: a program must not become slower by a guess."""
+    if decided(**options).kind == "error":
+        pytest.skip("no row of it in this build")
+    decision = decided(**options, implementation=None, autotune="off")
+    assert (decision.kind, decision.cause, decision.source) == ("xla", "time", None)
+    assert decision.reason == f"how long XLA takes is not modelled {why}, and was not measured: jax_moye.tune does"
+    assert decision.call == decided(**options).call, "the kernel that tune and autotune ask about"
+    for insisting in (
+        {"implementation": "moye"},
+        {"implementation": None, "deterministic": True},
+        {"implementation": None, "config": decision.call.config.name},
+    ):
+        assert decided(**options, **insisting).kind == "kernel"
+
+
+def test_f32_at_high_is_ours_wherever_it_runs(every_config_is_built):
+    """XLA multiplies it in TF32: less than what our kernels promise."""
+    high = {"dtype": "float32", "precision": (lax.Precision.HIGH,) * 2, "target": A100}
+    if decided(**high).kind == "error":
+        pytest.skip("no row of f32 in this build")
+    assert decided(**high, implementation=None).kind == "kernel"
+
+
+@pytest.mark.parametrize(("xla_us", "kind"), [(9.0, "xla"), (30.0, "kernel"), (None, "xla")])
+def test_a_measurement_decides_what_the_models_do_not_know(places, xla_us, kind):
+    operands = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((256, 512), (512, 128))]
+    gemm = jax_moye.explain(*operands, implementation="moye", device="a100")[0]
+    us = {candidate.config.name: 10.0 for candidate in gemm.candidates if candidate.reason is None}
+    entry = entry_of(gemm, us, xla_us)
+    head_ = measurements.new_head(A100.device.kind, "580.1", False, "2026-11-20") | {"arch": 80}
+    measurements.write(measurements.cache_file(A100.device.kind), head_, [entry])
+    decision = decided(shapes=((256, 512), (512, 128)), target=A100, implementation=None)
+    assert (decision.kind, decision.source) == (kind, None if xla_us is None else "cache")
+    assert ("not modelled on sm_80" in (decision.reason or "")) == (xla_us is None)
 
 
 def test_high_precision_stays_exact(slow):
@@ -269,7 +325,7 @@ def test_lowering_and_explain_leave_it_to_xla(monkeypatch, caplog):
     monkeypatch.setattr(ffi, "register", lambda platform: None)
     monkeypatch.setattr(measurements, "find", lambda *args: None)
     monkeypatch.setattr(
-        "jax_moye._selection.decide.xla_us", lambda problem, arch, passes=0: 0.5 if problem.m == 24 else None
+        "jax_moye._selection.decide.xla_us", lambda problem, arch, passes=0: 0.5 if problem.m == 24 else 1e9
     )
     jax.clear_caches()
     a, b = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((24, 4096), (4096, 4096)))
@@ -296,7 +352,7 @@ def decided(
     """The decision about a product of two matrices."""
     left, right = (Operand(shape, jnp.dtype(dtype), p) for shape, p in zip(shapes, permutations, strict=True))
     fields = dict(out_dtype=jnp.dtype(dtype), precision=None, config=None, implementation="moye", interpret=None)
-    request = Request("mk,kn->mn", **fields | options, epilogue=epilogue)
+    request = Request(**{"spec": "mk,kn->mn"} | fields | options, epilogue=epilogue)
     return decide(request, (left, right), target)
 
 
@@ -334,7 +390,7 @@ def test_where_the_kernels_are_not(monkeypatch):
     """A program may be for another machine if the caller insists and no GPU is here; else XLA computes it."""
     away = dataclasses.replace(H200, unavailable="they were not built")
     elsewhere = dataclasses.replace(away, is_elsewhere=True)
-    monkeypatch.setattr("jax_moye._selection.decide.xla_us", lambda *args, **kwargs: None)
+    monkeypatch.setattr("jax_moye._selection.decide.xla_us", lambda *args, **kwargs: 1e9)
     assert decided(target=elsewhere).kind == "kernel"
     for target, options in ((elsewhere, {"implementation": None}), (away, {}), (away, {"implementation": None})):
         decision = decided(target=target, **options)
