@@ -95,8 +95,9 @@ struct Slot {
 };
 
 /// Elements from the first to the last that the modes reach.
-int64_t extent(std::array<int64_t, 3> const& sizes, std::vector<int64_t> const& strides) {
-  if (strides.size() != sizes.size()) throw std::invalid_argument("DirectProduct: each matrix has three strides");
+int64_t extent(std::vector<int64_t> const& sizes, std::vector<int64_t> const& strides) {
+  if (strides.size() != sizes.size())
+    throw std::invalid_argument("DirectProduct: each matrix has a stride for each of its modes");
   int64_t last = 0;
   for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
   return last + 1;
@@ -106,8 +107,8 @@ int64_t extent(std::array<int64_t, 3> const& sizes, std::vector<int64_t> const& 
 class DirectProduct {
  public:
   /// `matrices` are (name, strides) of a, b and d, and of c, bias and residual where there are such; `fill` is what the
-  /// operands are filled with, again and again: a is (batch, m, k), b (batch, n, k), the others (batch, m, n).
-  /// Throws std::bad_alloc, MemoryError in Python, where the device has not that much free.
+  /// operands are filled with, again and again: a is (batch modes, m, k), b (batch modes, n, k), the others (batch
+  /// modes, m, n). Throws std::bad_alloc, MemoryError in Python, where the device has not that much free.
   DirectProduct(int device, std::vector<int64_t> sizes, nb::dict matrices, std::string const& dtype,
                 std::string const& out_dtype, int64_t workspace_bytes, int sets, nb::bytes fill, nb::bytes out_fill,
                 std::string activation, double alpha, double beta)
@@ -118,19 +119,22 @@ class DirectProduct {
         activation_(std::move(activation)),
         alpha_(alpha),
         beta_(beta) {
-    if (sizes_.size() != 4 || std::any_of(sizes_.begin(), sizes_.end(), [](int64_t size) { return size <= 0; }))
-      throw std::invalid_argument("DirectProduct: sizes are (batch, m, n, k), all positive");
+    bool const some_batch = sizes_.size() >= 4 && sizes_.size() <= 3 + kBatchModes;
+    if (!some_batch || std::any_of(sizes_.begin(), sizes_.end(), [](int64_t size) { return size <= 0; }))
+      throw std::invalid_argument("DirectProduct: sizes are (one to three batch modes, m, n, k), all positive");
     if (sets <= 0 || workspace_bytes < 0) throw std::invalid_argument("DirectProduct: sets are positive");
     for (nb::bytes const* pattern : {&fill, &out_fill}) {
       if (pattern->size() == 0 || pattern->size() % kAlign != 0)
         throw std::invalid_argument("DirectProduct: what fills the operands is a multiple of 1024 bytes");
     }
-    int64_t const batch = sizes_[0], m = sizes_[1], n = sizes_[2], k = sizes_[3];
+    auto const matrix = sizes_.end() - 3;
+    int64_t const m = matrix[0], n = matrix[1], k = matrix[2];
     for (auto const& [key, value] : matrices) {
       auto const name = nb::cast<std::string>(key);
       bool const is_operand = name == "a" || name == "b";
       auto const strides = nb::cast<std::vector<int64_t>>(value);
-      std::array const shape = {batch, name == "b" ? n : m, is_operand ? k : n};
+      std::vector<int64_t> shape(sizes_.begin(), matrix);
+      shape.insert(shape.end(), {name == "b" ? n : m, is_operand ? k : n});
       place(name, strides, parse_dtype(is_operand ? dtype : out_dtype), extent(shape, strides));
     }
     slot("a"), slot("b"), slot("d");  // or throws

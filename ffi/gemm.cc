@@ -15,7 +15,30 @@ struct Mode {
   int64_t size, stride;
 };
 
-using Modes = std::array<Mode, 3>;
+/// Those of the batch, outermost first (size 1 where there is none), then rows and columns.
+using Modes = std::array<Mode, kBatchModes + 2>;
+
+Modes modes_of(GemmArgs const& args, BatchStrides const& batch, Mode rows, Mode columns) {
+  Modes modes;
+  for (int i = 0; i < kBatchModes; ++i) modes[size_t(i)] = {args.batch_sizes[i], batch.modes[i]};
+  modes[kBatchModes] = rows;
+  modes[kBatchModes + 1] = columns;
+  return modes;
+}
+
+/// The first strides of an operand, those of the batch modes, behind zeros for the modes that there are not.
+BatchStrides batch_strides(std::span<int64_t const> strides) {
+  BatchStrides batch = {};
+  size_t const modes = strides.size() - 2;
+  std::copy_n(strides.begin(), modes, batch.modes + (kBatchModes - modes));
+  return batch;
+}
+
+int64_t row_stride(std::span<int64_t const> strides) { return strides[strides.size() - 2]; }
+int64_t column_stride(std::span<int64_t const> strides) { return strides.back(); }
+
+/// How many strides an operand has, in words.
+char const* in_words(size_t strides) { return strides == 3 ? "three" : strides == 4 ? "four" : "five"; }
 
 std::string to_text(std::span<int64_t const> values) {
   std::string text = "(";
@@ -64,15 +87,17 @@ bool covers_exactly(Modes modes, int64_t elements) {
 }
 
 /// Why the operand cannot be loaded `config.alignment` bytes at a time; empty if it can.
-std::string misaligned(char const* name, GemmConfig const& config, void const* data, Mode batch, Mode row, Mode k,
+std::string misaligned(char const* name, GemmConfig const& config, void const* data, Modes const& modes,
                        bool k_is_contiguous, bool any_stride) {
+  Mode const row = modes[kBatchModes], k = modes[kBatchModes + 1];
   Mode const along = k_is_contiguous ? k : row;
   Mode const across = k_is_contiguous ? row : k;
   if (!any_stride && along.size > 1 && along.stride != 1) return std::string(name) + " has no mode of stride 1";
   int64_t const bytes = item_bytes(config.dtype);
   auto const fits = [&](Mode mode) { return mode.size <= 1 || mode.stride % (config.alignment / bytes) == 0; };
   bool const pointer_fits = reinterpret_cast<uintptr_t>(data) % config.alignment == 0;
-  if (fits(batch) && fits(across) && pointer_fits) return {};
+  bool const batch_fits = std::all_of(modes.begin(), modes.begin() + kBatchModes, fits);
+  if (batch_fits && fits(across) && pointer_fits) return {};
   return std::string(name) + (pointer_fits ? " has strides" : " has an address") + " that " +
          std::to_string(config.alignment) + " bytes do not divide";
 }
@@ -102,21 +127,22 @@ std::array<NamedMatrix, 3> matrices_of(EpilogueRequest const& epilogue) {
 }
 
 /// What of an epilogue needs no buffer. Why it is none; empty if it is one.
-std::string decode_epilogue(EpilogueRequest const& request, EpilogueArgs& args) {
+std::string decode_epilogue(EpilogueRequest const& request, size_t strides, EpilogueArgs& args) {
   auto const name = std::find(std::begin(kActivationNames), std::end(kActivationNames), request.activation);
   if (name == std::end(kActivationNames))
     return "activation is none, relu, gelu_tanh, gelu_erf or silu, not " + std::string(request.activation);
   for (auto const& [what, matrix] : matrices_of(request)) {
     if (!matrix.present) continue;
-    if (matrix.strides.size() != 3)
-      return std::string("three strides of ") + what + " are needed, not " + to_text(matrix.strides);
+    if (matrix.strides.size() != strides)
+      return std::string(in_words(strides)) + " strides of " + what + " are needed, not " + to_text(matrix.strides);
     if (std::any_of(matrix.strides.begin(), matrix.strides.end(), [](int64_t stride) { return stride < 0; }))
       return std::string(what) + " has strides " + to_text(matrix.strides) + ", which are negative";
   }
   if (request.beta != 0 && !request.c.present) return "beta is " + std::to_string(request.beta) + ", and there is no c";
   auto const operand = [](EpilogueMatrix const& matrix) -> EpilogueOperand {
     if (!matrix.present) return {};
-    return {matrix.buffer.data, matrix.strides[0], matrix.strides[1], matrix.strides[2]};
+    return {matrix.buffer.data, batch_strides(matrix.strides), row_stride(matrix.strides),
+            column_stride(matrix.strides)};
   };
   args = {.alpha = request.alpha,
           .beta = request.beta,
@@ -154,8 +180,8 @@ std::string unfit_epilogue(GemmRequest const& request, GemmArgs const& args, Mod
     Buffer const& buffer = matrix.buffer;
     if (buffer.dtype != request.d.dtype)
       return std::string(name) + " is " + dtype_name(buffer.dtype) + ", and d is " + d_dtype;
-    Modes modes = d;
-    for (size_t i = 0; i < modes.size(); ++i) modes[i].stride = matrix.strides[i];
+    Modes const modes = modes_of(args, batch_strides(matrix.strides), {args.m, row_stride(matrix.strides)},
+                                 {args.n, column_stride(matrix.strides)});
     if (std::string reason = outside(name, modes, buffer); !reason.empty()) return reason;
     if (reinterpret_cast<uintptr_t>(buffer.data) % item_bytes(buffer.dtype) != 0)
       return std::string(name) + " is not aligned to its elements";
@@ -174,9 +200,13 @@ Status decode_attributes(GemmRequest const& request, GemmCall& call) {
   auto const error = [&](std::string_view reason) { return gemm_error(request.config, request.sizes, reason); };
   call.gemm = find_gemm(request.config);
   if (call.gemm == nullptr) return error("no compiled GEMM has this name");
-  if (request.sizes.size() != 4) return error("four sizes are needed");
+  if (request.sizes.size() < 4 || request.sizes.size() > 3 + kBatchModes)
+    return error("four to six sizes are needed: those of one to three batch modes, m, n and k");
+  size_t const batch_modes = request.sizes.size() - 3, strides_needed = batch_modes + 2;
   for (auto const strides : {request.a_strides, request.b_strides, request.d_strides}) {
-    if (strides.size() != 3) return error("three strides of each operand are needed, not " + to_text(strides));
+    if (strides.size() != strides_needed)
+      return error(std::string(in_words(strides_needed)) + " strides of each operand are needed, not " +
+                   to_text(strides));
     if (std::any_of(strides.begin(), strides.end(), [](int64_t stride) { return stride < 0; }))
       return error("strides " + to_text(strides) + " are negative");
   }
@@ -184,25 +214,33 @@ Status decode_attributes(GemmRequest const& request, GemmCall& call) {
   for (int64_t const size : request.sizes) {
     if (size < 0 || size > kMaxSize) return error("sizes lie between 0 and 2^31 - 1");
   }
+  int64_t batch = 1;
+  for (int64_t const size : request.sizes.first(batch_modes)) {
+    if (size > 0 && batch > kMaxSize / size) return error("the batch has more than 2^31 - 1 matrices");
+    batch *= size;
+  }
   call.args = {.a = request.a.data,
                .b = request.b.data,
                .d = request.d.data,
                .workspace = request.workspace_bytes > 0 ? request.workspace : nullptr,
-               .batch = request.sizes[0],
-               .m = request.sizes[1],
-               .n = request.sizes[2],
-               .k = request.sizes[3],
-               .a_batch_stride = request.a_strides[0],
-               .a_m_stride = request.a_strides[1],
-               .a_k_stride = request.a_strides[2],
-               .b_batch_stride = request.b_strides[0],
-               .b_n_stride = request.b_strides[1],
-               .b_k_stride = request.b_strides[2],
-               .d_batch_stride = request.d_strides[0],
-               .d_m_stride = request.d_strides[1],
-               .d_n_stride = request.d_strides[2],
+               .batch = batch,
+               .m = request.sizes[batch_modes],
+               .n = request.sizes[batch_modes + 1],
+               .k = request.sizes[batch_modes + 2],
+               .batch_sizes = {1, 1, 1},
+               .a_batch_strides = batch_strides(request.a_strides),
+               .a_m_stride = row_stride(request.a_strides),
+               .a_k_stride = column_stride(request.a_strides),
+               .b_batch_strides = batch_strides(request.b_strides),
+               .b_n_stride = row_stride(request.b_strides),
+               .b_k_stride = column_stride(request.b_strides),
+               .d_batch_strides = batch_strides(request.d_strides),
+               .d_m_stride = row_stride(request.d_strides),
+               .d_n_stride = column_stride(request.d_strides),
                .d_dtype = request.d.dtype};
-  if (std::string reason = decode_epilogue(request.epilogue, call.args.epilogue); !reason.empty()) return error(reason);
+  std::copy_n(request.sizes.begin(), batch_modes, call.args.batch_sizes + (kBatchModes - batch_modes));
+  std::string reason = decode_epilogue(request.epilogue, strides_needed, call.args.epilogue);
+  if (!reason.empty()) return error(reason);
   return {};
 }
 
@@ -216,11 +254,11 @@ std::string unfit(GemmRequest const& request, GemmCall const& call) {
   if (!has_bit(entry.out_dtypes, unsigned(args.d_dtype)))
     return std::string("the kernel does not write ") + dtype_name(args.d_dtype);
 
-  Mode const batch_a{args.batch, args.a_batch_stride}, a_m{args.m, args.a_m_stride}, a_k{args.k, args.a_k_stride};
-  Mode const batch_b{args.batch, args.b_batch_stride}, b_n{args.n, args.b_n_stride}, b_k{args.k, args.b_k_stride};
-  Modes const d{{{args.batch, args.d_batch_stride}, {args.m, args.d_m_stride}, {args.n, args.d_n_stride}}};
-  if (std::string reason = outside("a", {batch_a, a_m, a_k}, request.a); !reason.empty()) return reason;
-  if (std::string reason = outside("b", {batch_b, b_n, b_k}, request.b); !reason.empty()) return reason;
+  Modes const a = modes_of(args, args.a_batch_strides, {args.m, args.a_m_stride}, {args.k, args.a_k_stride});
+  Modes const b = modes_of(args, args.b_batch_strides, {args.n, args.b_n_stride}, {args.k, args.b_k_stride});
+  Modes const d = modes_of(args, args.d_batch_strides, {args.m, args.d_m_stride}, {args.n, args.d_n_stride});
+  if (std::string reason = outside("a", a, request.a); !reason.empty()) return reason;
+  if (std::string reason = outside("b", b, request.b); !reason.empty()) return reason;
   if (std::string reason = outside("d", d, request.d); !reason.empty()) return reason;
   if (!covers_exactly(d, request.d.elements)) return "strides of d do not write each of its elements exactly once";
   if (std::string reason = unfit_epilogue(request, args, d); !reason.empty()) return reason;
@@ -228,10 +266,8 @@ std::string unfit(GemmRequest const& request, GemmCall const& call) {
 
   Order const order = order_of(args);
   if (!has_bit(entry.facts.orders, unsigned(order))) return "the kernel does not take this order of the operands";
-  std::string reason =
-      misaligned("a", config, args.a, batch_a, a_m, a_k, major_a(order) == Major::k, entry.facts.any_stride);
-  if (reason.empty())
-    reason = misaligned("b", config, args.b, batch_b, b_n, b_k, major_b(order) == Major::k, entry.facts.any_stride);
+  std::string reason = misaligned("a", config, args.a, a, major_a(order) == Major::k, entry.facts.any_stride);
+  if (reason.empty()) reason = misaligned("b", config, args.b, b, major_b(order) == Major::k, entry.facts.any_stride);
   if (!reason.empty()) return reason;
   if (reinterpret_cast<uintptr_t>(args.d) % item_bytes(args.d_dtype) != 0) return "d is not aligned to its elements";
 

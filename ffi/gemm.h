@@ -21,7 +21,7 @@ struct Buffer {
 struct EpilogueMatrix {
   bool present = false;
   Buffer buffer = {};
-  std::span<int64_t const> strides = {};  // batch, m, n; 0 along a mode over which it is broadcast
+  std::span<int64_t const> strides = {};  // batch modes, m, n; 0 along a mode over which it is broadcast
 };
 
 /// What becomes of the product; as it stands: nothing.
@@ -36,10 +36,10 @@ struct EpilogueRequest {
 /// A call as it arrives. Nothing in it is trusted: attributes may come from an edited or corrupted saved program.
 struct GemmRequest {
   std::string_view config;
-  std::span<int64_t const> sizes;      // batch, m, n, k
-  std::span<int64_t const> a_strides;  // batch, m, k; all strides in elements
-  std::span<int64_t const> b_strides;  // batch, n, k
-  std::span<int64_t const> d_strides;  // batch, m, n
+  std::span<int64_t const> sizes;      // of one to three batch modes, outermost first; m, n, k
+  std::span<int64_t const> a_strides;  // batch modes, m, k; all strides in elements
+  std::span<int64_t const> b_strides;  // batch modes, n, k
+  std::span<int64_t const> d_strides;  // batch modes, m, n
   Buffer a, b, d;
   void* workspace;
   int64_t workspace_bytes;

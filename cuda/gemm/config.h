@@ -92,10 +92,18 @@ struct GemmConfig {
   int alignment;      // bytes of one global load; pointers and non-unit strides of a and b are multiples of it
 };
 
+inline constexpr int kBatchModes = 3;
+
+/// Strides along the batch modes, outermost first, in elements; 0 along one over which the operand is broadcast.
+struct BatchStrides {
+  int64_t modes[kBatchModes];
+};
+
 /// A matrix that an epilogue reads: broadcast along modes whose stride is 0. Its dtype is d's.
 struct EpilogueOperand {
   void const* data;  // null: there is none
-  int64_t batch_stride, m_stride, n_stride;
+  BatchStrides batch_strides;
+  int64_t m_stride, n_stride;
 };
 
 enum class Activation { none, relu, gelu_tanh, gelu_erf, silu };
@@ -111,16 +119,21 @@ struct EpilogueArgs {
   void* preactivation;  // null, or of d's dtype, sizes and strides
 };
 
-/// What varies per call: d[b,m,n] = epilogue(sum_k a[b,m,k] * b[b,n,k]). Strides and sizes in elements.
+/// What varies per call: d[b,m,n] = epilogue(sum_k a[b,m,k] * b[b,n,k]). Strides and sizes in elements. b counts the
+/// matrices of a batch of up to three modes, in row-major order; gemm/batch.h says where each lies.
 struct GemmArgs {
   void const* a;
   void const* b;
   void* d;
-  void* workspace;  // GemmEntry::workspace_bytes(args) bytes, uninitialized; null where that is 0
-  int64_t batch, m, n, k;
-  int64_t a_batch_stride, a_m_stride, a_k_stride;
-  int64_t b_batch_stride, b_n_stride, b_k_stride;
-  int64_t d_batch_stride, d_m_stride, d_n_stride;
+  void* workspace;               // GemmEntry::workspace_bytes(args) bytes, uninitialized; null where that is 0
+  int64_t batch, m, n, k;        // batch: matrices
+  int batch_sizes[kBatchModes];  // their modes, outermost first, 1 where there is none: {1, 1, batch} is one mode
+  BatchStrides a_batch_strides;
+  int64_t a_m_stride, a_k_stride;
+  BatchStrides b_batch_strides;
+  int64_t b_n_stride, b_k_stride;
+  BatchStrides d_batch_strides;
+  int64_t d_m_stride, d_n_stride;
   Dtype d_dtype;
   EpilogueArgs epilogue = {.alpha = 1,
                            .beta = 0,

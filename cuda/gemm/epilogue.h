@@ -3,6 +3,7 @@
 //   StagedEpilogue the tensor-core kernels' way there: accumulators -> shared memory -> whole rows, coalesced
 #pragma once
 
+#include "gemm/batch.h"
 #include "gemm/config.h"
 #include "gemm/tile_scheduler.h"
 #include "moye/algorithm/copy.h"
@@ -89,20 +90,21 @@ class TileEpilogue {
   MOYE_DEVICE TileEpilogue(GemmArgs const& args, TileCoord const& tile, int tile_m, int tile_n)
       : args_(args), m_left_(int(args.m) - tile.m * tile_m), n_left_(int(args.n) - tile.n * tile_n) {
     int64_t const m = int64_t(tile.m) * tile_m, n = int64_t(tile.n) * tile_n;
+    BatchCoord const matrix = batch_coord(args.batch_sizes, tile.batch);
     auto const first = [&](EpilogueOperand const& operand) {
-      return tile.batch * operand.batch_stride + m * operand.m_stride + n * operand.n_stride;
+      return batch_offset(matrix, operand.batch_strides) + m * operand.m_stride + n * operand.n_stride;
     };
-    d_ = tile.batch * args.d_batch_stride + m * args.d_m_stride + n * args.d_n_stride;
+    d_ = batch_offset(matrix, args.d_batch_strides) + m * args.d_m_stride + n * args.d_n_stride;
     c_ = first(args.epilogue.c);
     bias_ = first(args.epilogue.bias);
     residual_ = first(args.epilogue.residual);
     EpilogueArgs const& epilogue = args.epilogue;
     auto const is_whole = [&](EpilogueOperand const& operand) {
       return operand.data == nullptr ||
-             is_of_words(operand.data, operand.batch_stride, operand.m_stride, operand.n_stride);
+             is_of_words(operand.data, operand.batch_strides, operand.m_stride, operand.n_stride);
     };
     whole_words_ = args.n % kVector == 0 &&
-                   is_of_words(args.d, args.d_batch_stride, args.d_m_stride, args.d_n_stride) &&
+                   is_of_words(args.d, args.d_batch_strides, args.d_m_stride, args.d_n_stride) &&
                    reinterpret_cast<uintptr_t>(epilogue.preactivation) % uintptr_t(word_bytes()) == 0 &&
                    is_whole(epilogue.c) && is_whole(epilogue.bias) && is_whole(epilogue.residual);
   }
@@ -201,9 +203,10 @@ class TileEpilogue {
   }
 
   /// Whether all vectors of a matrix in d's dtype are words.
-  MOYE_DEVICE bool is_of_words(void const* data, int64_t batch_stride, int64_t m_stride, int64_t n_stride) const {
-    return n_stride == 1 && m_stride % kVector == 0 && batch_stride % kVector == 0 &&
-           reinterpret_cast<uintptr_t>(data) % uintptr_t(word_bytes()) == 0;
+  MOYE_DEVICE bool is_of_words(void const* data, BatchStrides const& batch, int64_t m_stride, int64_t n_stride) const {
+    // kVector is a power of two.
+    int64_t const strides = m_stride | batch.modes[0] | batch.modes[1] | batch.modes[2];
+    return n_stride == 1 && strides % kVector == 0 && reinterpret_cast<uintptr_t>(data) % uintptr_t(word_bytes()) == 0;
   }
 
   /// z += scale * operand, in rows of whole words. Rows below d are read as the first one.

@@ -46,40 +46,47 @@ struct WarpgroupEpilogue {
                        epilogue.preactivation == nullptr;
     int const bytes = item_bytes(args.d_dtype), vector = 16 / bytes;
     auto const aligned = [&](int64_t size, int64_t stride) { return size <= 1 || stride % vector == 0; };
+    bool aligned_batch = true;
+    for (int i = 0; i < kBatchModes; ++i) {
+      int64_t const size = args.batch_sizes[i], stride = args.d_batch_strides.modes[i];
+      aligned_batch = aligned_batch && aligned(size, stride) && (size <= 1 || stride != 0);
+    }
     // TMA clips a row in pieces of 16 bytes: it would write the rest of a last one that n ends in.
     return plain && bytes <= 4 && args.d_n_stride == 1 && args.n % vector == 0 && aligned(args.m, args.d_m_stride) &&
-           aligned(args.batch, args.d_batch_stride) && reinterpret_cast<uintptr_t>(args.d) % 16 == 0 &&
-           (args.batch <= 1 || args.d_batch_stride != 0);
+           reinterpret_cast<uintptr_t>(args.d) % 16 == 0 && aligned_batch;
   }
 
-  /// Host: d's map, where stores_by_tma.
-  static Status make_map(TensorMap* map, GemmArgs const& args) {
+  /// Host: d's map and its rank, where stores_by_tma.
+  static Status make_map(TensorMap* map, int* rank, GemmArgs const& args) {
+    BatchOfMap const batch = batch_of_map(args, args.d_batch_strides);
+    *rank = batch.rank;
     switch (args.d_dtype) {
       case Dtype::bf16:
-        return make_map_of<bfloat16_t>(map, args);
+        return make_map_of<bfloat16_t>(map, batch, args);
       case Dtype::f16:
-        return make_map_of<half_t>(map, args);
+        return make_map_of<half_t>(map, batch, args);
       default:
-        return make_map_of<float>(map, args);  // or s32: bits
+        return make_map_of<float>(map, batch, args);  // or s32: bits
     }
   }
 
   /// tCrC (MMA,MMA_M,MMA_N) with MMA_N = 1; atom i of m has the rows from row(i) on. Coordinates in d, elements.
+  /// batch: the matrix's number.
   /// buffer: the box to fill first, then the next call's. thread: in the warpgroup; barrier: a named barrier that no
   /// other warpgroup uses.
   template <class Accumulators, class RowOf>
-  static MOYE_DEVICE void store_by_tma(Dtype d_dtype, TensorMap const* map, Accumulators const& tCrC,
+  static MOYE_DEVICE void store_by_tma(GemmArgs const& args, TensorMap const* map, int rank, Accumulators const& tCrC,
                                        SharedStorage& smem, RowOf const& row, int column, int batch, int& buffer,
                                        int thread, int barrier MOYE_LOC) {
     MOYE_SITE;
     auto const store = [&](auto out) {
-      store_boxes<decltype(out)>(map, tCrC, smem, row, column, batch, buffer, thread, barrier);
+      store_boxes<decltype(out)>(args, map, rank, tCrC, smem, row, column, batch, buffer, thread, barrier);
     };
-    if (d_dtype == Dtype::bf16) {
+    if (args.d_dtype == Dtype::bf16) {
       store(bfloat16_t{});
-    } else if (d_dtype == Dtype::f16) {
+    } else if (args.d_dtype == Dtype::f16) {
       store(half_t{});
-    } else if (is_same<Sum, float> || d_dtype == Dtype::f32) {
+    } else if (is_same<Sum, float> || args.d_dtype == Dtype::f32) {
       store(float{});
     } else {
       store(Sum{});
@@ -136,14 +143,24 @@ struct WarpgroupEpilogue {
 
  private:
   template <class Out>
-  static Status make_map_of(TensorMap* map, GemmArgs const& args) {
-    return make_matrix_map<Out>(map, args.d, {args.n, 1}, {args.m, args.d_m_stride}, {args.batch, args.d_batch_stride},
-                                kBox<Out>, kRows);
+  static Status make_map_of(TensorMap* map, BatchOfMap const& batch, GemmArgs const& args) {
+    return make_matrix_map<Out>(map, args.d, {args.n, 1}, {args.m, args.d_m_stride}, batch, kBox<Out>, kRows);
+  }
+
+  /// One thread. Every mode of d's batch moves: with one of them the matrix's number is its coordinate. With several,
+  /// it is taken apart here, box by box: coordinates that wait take registers from the accumulators.
+  static MOYE_DEVICE void store_box(GemmArgs const& args, TensorMap const* map, int rank, unsigned char const* box,
+                                    int column, int row, int batch) {
+    if (rank == 3) return tma_store(map, box, column, row, batch);
+    auto const [c2, c3, c4] = map_coord(batch_coord(args.batch_sizes, batch), args.d_batch_strides, rank);
+    if (rank == 4) return tma_store(map, box, column, row, c2, c3);
+    tma_store(map, box, column, row, c2, c3, c4);
   }
 
   template <class Out, class Accumulators, class RowOf>
-  static MOYE_DEVICE void store_boxes(TensorMap const* map, Accumulators const& tCrC, SharedStorage& smem,
-                                      RowOf const& row, int column, int batch, int& buffer, int thread, int barrier) {
+  static MOYE_DEVICE void store_boxes(GemmArgs const& args, TensorMap const* map, int rank, Accumulators const& tCrC,
+                                      SharedStorage& smem, RowOf const& row, int column, int batch, int& buffer,
+                                      int thread, int barrier) {
     MOYE_UNROLL
     for (int i = 0; i < decltype(size<1>(tCrC))::value; ++i) {
       MOYE_UNROLL
@@ -163,7 +180,7 @@ struct WarpgroupEpilogue {
         fence_proxy_async_shared_cta();
         named_barrier_sync(barrier, 128);
         if (thread == 0) {
-          tma_store(map, box, column + first, row(i), batch);
+          store_box(args, map, rank, box, column + first, row(i), batch);
           tma_store_commit_group();
         }
       }

@@ -7,6 +7,7 @@
 //             eight threads write 128 bytes of a row, 16 each
 #pragma once
 
+#include "gemm/batch.h"
 #include "gemm/config.h"
 #include "gemm/order.h"
 #include "moye/algorithm/copy.h"
@@ -21,8 +22,10 @@ namespace moye {
 struct PackOperand {
   void const* from;
   unsigned char* to;
-  int64_t batch_stride, row_stride, k_stride;  // of `from`, elements
-  int64_t pitch;                               // of `to`, bytes
+  int batch_sizes[kBatchModes];  // of the matrices to be packed: 1 where the operand is broadcast
+  BatchStrides batch_strides;    // these and the next of `from`, elements
+  int64_t row_stride, k_stride;
+  int64_t pitch;  // of `to`, bytes
   int rows, k;
   unsigned tiles_rows, tiles_k, tiles;  // tiles: of all matrices; 0: the operand is not packed
   bool along_k;                         // lanes lie side by side along k, else along the rows
@@ -49,7 +52,8 @@ struct Packer {
     unsigned const in_matrix = tile % (operand.tiles_rows * operand.tiles_k);
     int64_t const matrix = tile / (operand.tiles_rows * operand.tiles_k);
     int const first_row = int(in_matrix / operand.tiles_k) * kTile, first_k = int(in_matrix % operand.tiles_k) * kTile;
-    auto const* from = static_cast<T const*>(operand.from) + matrix * operand.batch_stride +
+    auto const* from = static_cast<T const*>(operand.from) +
+                       batch_offset(batch_coord(operand.batch_sizes, int(matrix)), operand.batch_strides) +
                        first_row * operand.row_stride + first_k * operand.k_stride;
     int const rows = operand.rows - first_row, ks = operand.k - first_k;  // left of the operand
 
@@ -157,10 +161,8 @@ class Packing {
   explicit Packing(GemmArgs const& args) {
     if (args.batch == 0 || args.m == 0 || args.n == 0 || args.k == 0) return;
     Order const order = order_of(args);
-    a_ =
-        plan(args.a, args.batch, args.m, args.k, args.a_batch_stride, args.a_m_stride, args.a_k_stride, major_a(order));
-    b_ =
-        plan(args.b, args.batch, args.n, args.k, args.b_batch_stride, args.b_n_stride, args.b_k_stride, major_b(order));
+    a_ = plan(args, args.a, args.m, args.a_batch_strides, args.a_m_stride, args.a_k_stride, major_a(order));
+    b_ = plan(args, args.b, args.n, args.b_batch_strides, args.b_n_stride, args.b_k_stride, major_b(order));
   }
 
   /// The largest int64 where it is more than that.
@@ -188,13 +190,13 @@ class Packing {
       args->a = a_.operand.to;
       args->a_k_stride = 1;
       args->a_m_stride = a_.operand.pitch / int64_t(sizeof(T));
-      if (args->a_batch_stride != 0) args->a_batch_stride = args->a_m_stride * args->m;
+      args->a_batch_strides = packed_strides(a_.operand, args->a_m_stride * args->m);
     }
     if (b_.tiles > 0) {
       args->b = b_.operand.to;
       args->b_k_stride = 1;
       args->b_n_stride = b_.operand.pitch / int64_t(sizeof(T));
-      if (args->b_batch_stride != 0) args->b_batch_stride = args->b_n_stride * args->n;
+      args->b_batch_strides = packed_strides(b_.operand, args->b_n_stride * args->n);
     }
     return {};
   }
@@ -209,13 +211,27 @@ class Packing {
     int64_t bytes = 0, tiles = 0;  // 0: read in place
   };
 
+  /// Of the copies, matrices of `elements` one behind the other in row-major order.
+  static BatchStrides packed_strides(PackOperand const& operand, int64_t elements) {
+    BatchStrides strides = {};
+    for (int i = kBatchModes - 1; i >= 0; --i) {
+      if (operand.batch_sizes[i] > 1) strides.modes[i] = elements;
+      elements *= operand.batch_sizes[i];
+    }
+    return strides;
+  }
+
   static bool divisible(int64_t stride, int64_t bytes) { return stride * int64_t(sizeof(T)) % bytes == 0; }
 
-  static Plan plan(void const* data, int64_t batch, int64_t rows, int64_t k, int64_t batch_stride, int64_t row_stride,
-                   int64_t k_stride, Major major) {
+  static Plan plan(GemmArgs const& args, void const* data, int64_t rows, BatchStrides const& batch_strides,
+                   int64_t row_stride, int64_t k_stride, Major major) {
+    int64_t const k = args.k;
     auto const aligned = [&](int64_t other_size, int64_t other_stride, int64_t bytes) {
+      for (int i = 0; i < kBatchModes; ++i) {
+        if (args.batch_sizes[i] > 1 && !divisible(batch_strides.modes[i], bytes)) return false;
+      }
       return reinterpret_cast<uintptr_t>(data) % uintptr_t(bytes) == 0 &&
-             (other_size <= 1 || divisible(other_stride, bytes)) && (batch <= 1 || divisible(batch_stride, bytes));
+             (other_size <= 1 || divisible(other_stride, bytes));
     };
     bool const k_major = major == Major::k;
     int64_t const size = k_major ? k : rows, stride = k_major ? k_stride : row_stride;
@@ -225,7 +241,6 @@ class Packing {
       return {};
 
     constexpr int64_t kTile = Packer<T>::kTile;
-    int64_t const matrices = batch_stride == 0 ? 1 : batch;
     // Whole sectors of 32 bytes: a row of a box, 128 bytes, never touches a fifth one.
     int64_t const pitch = (k * int64_t(sizeof(T)) + 31) / 32 * 32;
     // The mode with the smaller stride is read along; one of size 1 has none.
@@ -235,7 +250,8 @@ class Packing {
     Plan plan;
     plan.operand = {.from = data,
                     .to = nullptr,
-                    .batch_stride = batch_stride,
+                    .batch_sizes = {},
+                    .batch_strides = batch_strides,
                     .row_stride = row_stride,
                     .k_stride = k_stride,
                     .pitch = pitch,
@@ -246,6 +262,11 @@ class Packing {
                     .tiles = 0,
                     .along_k = along_k,
                     .words = words};
+    int64_t matrices = 1;  // fewer than 2^31, as d has
+    for (int i = 0; i < kBatchModes; ++i) {
+      plan.operand.batch_sizes[i] = batch_strides.modes[i] == 0 ? 1 : args.batch_sizes[i];
+      matrices *= plan.operand.batch_sizes[i];
+    }
     plan.tiles = kMaxTiles + 1;
     int64_t tiles;
     if (!__builtin_mul_overflow(int64_t(plan.operand.tiles_rows) * plan.operand.tiles_k, matrices, &tiles) &&

@@ -10,6 +10,7 @@
 //                                          (2) every thread is done with the buffer that is refilled next
 #pragma once
 
+#include "gemm/batch.h"
 #include "gemm/config.h"
 #include "gemm/epilogue.h"
 #include "gemm/launch.h"
@@ -88,8 +89,8 @@ struct Gemm<kConfig> {
     int const k = int(args.k);
 
     // Whole tiles: what lies beyond m, n and k is predicated, never read.
-    auto const* a = static_cast<Element const*>(args.a) + tile.batch * args.a_batch_stride;
-    auto const* b = static_cast<Element const*>(args.b) + tile.batch * args.b_batch_stride;
+    auto const* a = static_cast<Element const*>(args.a) + matrix_offset(args, tile.batch, args.a_batch_strides);
+    auto const* b = static_cast<Element const*>(args.b) + matrix_offset(args, tile.batch, args.b_batch_strides);
     Tensor mA = make_tensor(make_gmem_ptr(a), make_shape(grid.m * kBlkM, k_tiles * kBlkK),
                             operand_stride<kMajorA, kVector>(args.a_m_stride, args.a_k_stride));  // (m,k)
     Tensor mB = make_tensor(make_gmem_ptr(b), make_shape(grid.n * kBlkN, k_tiles * kBlkK),

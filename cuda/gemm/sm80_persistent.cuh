@@ -10,6 +10,7 @@
 //                  (2) every warp is done with the stage that is refilled next, and with the epilogue before
 #pragma once
 
+#include "gemm/batch.h"
 #include "gemm/config.h"
 #include "gemm/element.h"
 #include "gemm/epilogue.h"
@@ -117,13 +118,13 @@ struct Gemm<kConfig> {
     CpAsyncPipeline<kStages> pipeline;
     // Whole tiles: what lies beyond m, n and k is predicated, never read. Of k the first tile: a pointer moves on.
     auto const partition_a = [&](TileCoord const& tile) {
-      auto const* a = static_cast<Element const*>(args.a) + tile.batch * args.a_batch_stride;
+      auto const* a = static_cast<Element const*>(args.a) + matrix_offset(args, tile.batch, args.a_batch_strides);
       Tensor mA = make_tensor(make_gmem_ptr(a), make_shape(grid.m * kBlkM, Int<kBlkK>{}), stride_a);  // (m,BLK_K)
       Tensor gA = local_tile(mA, Shape<Int<kBlkM>, Int<kBlkK>>{}, make_coord(tile.m, _0{}));          // (BLK_M,BLK_K)
       return thr_copy_a.partition_S(gA);  // (CPY,CPY_M,CPY_K)
     };
     auto const partition_b = [&](TileCoord const& tile) {
-      auto const* b = static_cast<Element const*>(args.b) + tile.batch * args.b_batch_stride;
+      auto const* b = static_cast<Element const*>(args.b) + matrix_offset(args, tile.batch, args.b_batch_strides);
       Tensor mB = make_tensor(make_gmem_ptr(b), make_shape(grid.n * kBlkN, Int<kBlkK>{}), stride_b);  // (n,BLK_K)
       Tensor gB = local_tile(mB, Shape<Int<kBlkN>, Int<kBlkK>>{}, make_coord(tile.n, _0{}));          // (BLK_N,BLK_K)
       return thr_copy_b.partition_S(gB);  // (CPY,CPY_N,CPY_K)

@@ -132,8 +132,8 @@ struct Gemm<kConfig> {
       if (params.tma_store) {
         auto const row_of_d = [&](int atom) { return tile.m * kBlkM + row(atom); };
         int const column_of_d = tile.n * kBlkN + column;
-        Epilogue::store_by_tma(args.d_dtype, &params.map_d, tCrC, staging, row_of_d, column_of_d, tile.batch, box,
-                               thread % 128, 1 + consumer);
+        Epilogue::store_by_tma(args, &params.map_d, params.rank_d, tCrC, staging, row_of_d, column_of_d, tile.batch,
+                               box, thread % 128, 1 + consumer);
       } else {
         TileEpilogue<Sum> const epilogue(args, tile, kBlkM, kBlkN);
         Epilogue::store_by_threads(epilogue, tCrC, staging, row, column, thread % 128, 1 + consumer);

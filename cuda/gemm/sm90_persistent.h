@@ -21,6 +21,7 @@ struct PersistentParams {
   TileGrid grid;  // of clusters
   OperandMaps maps;
   TensorMap map_d;  // empty where threads store d
+  int rank_d;
   bool tma_store;
 };
 
@@ -49,11 +50,12 @@ MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, O
 
   auto write = Pipeline::producer_start();
   for (TileCoord tile : TileScheduler<kClusterM, kClusterN>(params.grid)) {
+    OperandCoords const coords = operand_coords(args, params.maps, tile);
     MOYE_NO_UNROLL
     for (int k_tile = 0; k_tile < params.grid.k; ++k_tile, ++write) {
       // The consumers of all CTAs have released the stage: fill it, here and in the CTAs that share it.
       uint64_t* const full = pipeline.producer_acquire(write, Operands::kStageBytes);
-      load_stage<Operands>(args, params.maps, tile, k_tile, stages, write.index(), full, a, b);
+      load_stage<Operands>(params.maps, tile, coords, k_tile, stages, write.index(), full, a, b);
     }
   }
 }
@@ -63,12 +65,12 @@ template <GemmConfig kConfig>
 Status launch_clusters(GemmArgs const& args, StreamHandle stream) {
   using Kernel = Gemm<kConfig>;
   constexpr int kClusterM = kConfig.cluster.m, kClusterN = kConfig.cluster.n, kCluster = kClusterM * kClusterN;
-  PersistentParams params{.grid = {}, .maps = {}, .map_d = {}, .tma_store = false};
+  PersistentParams params{.grid = {}, .maps = {}, .map_d = {}, .rank_d = 0, .tma_store = false};
   TileMNK const tile{kConfig.tile.m * kClusterM, kConfig.tile.n * kClusterN, kConfig.tile.k};
   if (Status status = make_tile_grid(tile, args, &params.grid); !status.ok()) return status;
   params.tma_store = Kernel::Epilogue::stores_by_tma(args);
   if (params.tma_store) {
-    if (Status status = Kernel::Epilogue::make_map(&params.map_d, args); !status.ok()) return status;
+    if (Status status = Kernel::Epilogue::make_map(&params.map_d, &params.rank_d, args); !status.ok()) return status;
   }
   return dispatch<compiled_orders<Kernel>()>(order_of(args), [&](auto order) -> Status {
     constexpr Order kOrder = decltype(order)::value;

@@ -141,8 +141,8 @@ struct Gemm<kConfig> {
       auto& staging = smem.epilogue[consumer];
       if (params.tma_store) {
         auto const row_of_d = [&](int atom) { return tile.m * kBlkM + atom * 64; };
-        Epilogue::store_by_tma(args.d_dtype, &params.map_d, tCrC, staging, row_of_d, tile.n * kBlkN, tile.batch, box,
-                               thread, 1 + consumer);
+        Epilogue::store_by_tma(args, &params.map_d, params.rank_d, tCrC, staging, row_of_d, tile.n * kBlkN, tile.batch,
+                               box, thread, 1 + consumer);
       } else {
         // Beside so many accumulators there are no registers for more.
         TileEpilogue<Sum, kManySums ? 1 : 4> const epilogue(args, tile, kBlkM, kBlkN);

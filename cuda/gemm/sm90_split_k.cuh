@@ -121,11 +121,12 @@ struct Gemm<kConfig> {
     using OperandB = typename Operands<kOrder>::B;
     uint32_t const bytes =
         OperandA::stage_bytes(OperandA::box_of_few(args.m)) + OperandB::stage_bytes(OperandB::box_of_few(args.n));
+    OperandCoords const coords = operand_coords(args, maps, tile);
     MOYE_NO_UNROLL
     for (int k_tile = begin; k_tile < begin + k_tiles; ++k_tile, ++write) {
       // The consumers have released the stage: fill it.
       uint64_t* const full = smem.pipeline.producer_acquire(write, bytes);
-      load_stage<Operands<kOrder>>(args, maps, tile, k_tile, smem.operands, write.index(), full, {}, {});
+      load_stage<Operands<kOrder>>(maps, tile, coords, k_tile, smem.operands, write.index(), full, {}, {});
     }
   }
 

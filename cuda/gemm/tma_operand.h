@@ -8,8 +8,10 @@
 //   TmaOperands    a and b of a config in one order, and the TiledMma that reads their stages
 //   OperandStages  both in shared memory
 //   OperandMaps    the tensor maps of both, made by the host for each call
+//   MapCoord       where a matrix of a batch lies in such a map: one coordinate, or one for each batch mode
 #pragma once
 
+#include "gemm/batch.h"
 #include "gemm/config.h"
 #include "gemm/element.h"
 #include "gemm/epilogue.h"
@@ -45,23 +47,62 @@ struct TensorMode {
   int64_t size, stride;
 };
 
-/// Makes the map of a batch of matrices: `contiguous` has stride 1. A batch that is broadcast (stride 0), or of one
-/// matrix, is a mode of one. The box is one matrix deep.
+/// The batch modes of an operand of a call, innermost first. One that does not move (size 1, or stride 0: broadcast) is
+/// a mode of one.
+struct BatchOfMap {
+  TensorMode modes[kBatchModes];
+  int rank;  // of the map: 3 where at most one mode moves, which is the first one then; else 2 and the call's modes
+};
+
+inline BatchOfMap batch_of_map(GemmArgs const& args, BatchStrides const& strides) {
+  BatchOfMap batch{.modes = {}, .rank = 3};
+  TensorMode only = {1, 0};
+  int moving = 0;
+  for (int i = 0; i < kBatchModes; ++i) {
+    TensorMode const mode{args.batch_sizes[i], strides.modes[i]};
+    bool const moves = mode.size > 1 && mode.stride != 0;
+    batch.modes[kBatchModes - 1 - i] = moves ? mode : TensorMode{1, 0};
+    if (moves) ++moving, only = mode;
+  }
+  if (moving <= 1) {
+    batch.modes[0] = only;
+  } else {
+    batch.rank = args.batch_sizes[0] == 1 ? 4 : 5;
+  }
+  return batch;
+}
+
+/// Coordinates behind the two of a matrix's box; as many as the map's rank has.
+struct MapCoord {
+  int c2, c3, c4;
+};
+
+/// Of a map that batch_of_map describes.
+MOYE_DEVICE MapCoord map_coord(BatchCoord const& matrix, BatchStrides const& strides, int rank) {
+  auto const coord = [&](int i) { return strides.modes[i] == 0 ? 0 : matrix.modes[i]; };
+  if (rank == 3) return {coord(0) + coord(1) + coord(2), 0, 0};  // at most one mode moves
+  return {coord(2), coord(1), coord(0)};
+}
+
+/// Makes the map of a batch of matrices: `contiguous` has stride 1. The box is one matrix deep.
 template <class T>
-Status make_matrix_map(TensorMap* map, void const* data, TensorMode contiguous, TensorMode other, TensorMode batch,
-                       int box_contiguous, int box_other) {
+Status make_matrix_map(TensorMap* map, void const* data, TensorMode contiguous, TensorMode other,
+                       BatchOfMap const& batch, int box_contiguous, int box_other) {
   auto const bytes = [](int64_t elements) { return uint64_t(elements) * sizeof(T); };
   auto const dense = [&](int64_t elements) { return (bytes(elements) + 15) / 16 * 16; };  // a stride nobody uses
-  bool const one_matrix = batch.size <= 1 || batch.stride == 0;
-  TensorMapSpec spec{.type = tensor_map_type<T>(), .rank = 3, .address = data, .sizes = {}, .strides = {}, .box = {}};
+  TensorMapSpec spec{
+      .type = tensor_map_type<T>(), .rank = batch.rank, .address = data, .sizes = {}, .strides = {}, .box = {}};
   spec.sizes[0] = uint64_t(contiguous.size);
   spec.sizes[1] = uint64_t(other.size);
-  spec.sizes[2] = one_matrix ? 1 : uint64_t(batch.size);
   spec.strides[0] = other.size == 1 ? dense(contiguous.size) : bytes(other.stride);
-  spec.strides[1] = one_matrix ? spec.strides[0] : bytes(batch.stride);
   spec.box[0] = uint32_t(box_contiguous);
   spec.box[1] = uint32_t(box_other);
-  spec.box[2] = 1;
+  for (int i = 2; i < batch.rank; ++i) {
+    TensorMode const mode = batch.modes[i - 2];
+    spec.sizes[i] = uint64_t(mode.size);
+    spec.strides[i - 1] = mode.size == 1 ? spec.strides[0] : bytes(mode.stride);
+    spec.box[i] = 1;
+  }
   spec.swizzle = TensorMapSwizzle::b128;
   return make_tensor_map(map, spec);
 }
@@ -100,7 +141,7 @@ struct TmaOperand {
   }
 
   /// Host: the map for a (rows, k) operand with these strides.
-  static Status make_map(TensorMap* map, void const* data, TensorMode rows, TensorMode k, TensorMode batch,
+  static Status make_map(TensorMap* map, void const* data, TensorMode rows, TensorMode k, BatchOfMap const& batch,
                          int box_other = kBoxOther) {
     return kMajor == Major::k ? make_matrix_map<T>(map, data, k, rows, batch, kBoxContiguous, box_other)
                               : make_matrix_map<T>(map, data, rows, k, batch, kBoxContiguous, box_other);
@@ -119,18 +160,23 @@ struct TmaOperand {
   /// Stage `index` of those from `stages` on.
   static MOYE_DEVICE T* stage(T* stages, int index) { return stages + index * kStageElements; }
 
-  /// Starts this CTA's part of the loads of a stage: the operand from (row, k, batch) on. The bytes that arrive at each
-  /// CTA's `full` from all parts together are kStageBytes.
-  static MOYE_DEVICE void load(TensorMap const* map, uint64_t* full, T* stage, int row, int k, int batch,
-                               Multicast const& multicast MOYE_LOC) {
+  /// Starts this CTA's part of the loads of a stage: the matrix at `matrix` from (row, k) on. The bytes that arrive at
+  /// each CTA's `full` from all parts together are kStageBytes.
+  static MOYE_DEVICE void load(TensorMap const* map, int rank, uint64_t* full, T* stage, int row, int k,
+                               MapCoord const& matrix, Multicast const& multicast MOYE_LOC) {
     MOYE_SITE;
     auto* const bytes = reinterpret_cast<unsigned char*>(stage);
     int const part = multicast.part;
     auto const box = [&](unsigned char* smem, int c0, int c1) {
+      auto const [c2, c3, c4] = matrix;
       if constexpr (kSharers == 1) {
-        tma_load(map, full, smem, c0, c1, batch);
+        if (rank == 3) return tma_load(map, full, smem, c0, c1, c2);
+        if (rank == 4) return tma_load(map, full, smem, c0, c1, c2, c3);
+        tma_load(map, full, smem, c0, c1, c2, c3, c4);
       } else {
-        tma_load_multicast(map, full, multicast.mask, smem, c0, c1, batch);
+        if (rank == 3) return tma_load_multicast(map, full, multicast.mask, smem, c0, c1, c2);
+        if (rank == 4) return tma_load_multicast(map, full, multicast.mask, smem, c0, c1, c2, c3);
+        tma_load_multicast(map, full, multicast.mask, smem, c0, c1, c2, c3, c4);
       }
     };
     if constexpr (kMajor == Major::k) {
@@ -174,6 +220,7 @@ struct OperandStages {
 
 struct OperandMaps {
   TensorMap a, b;
+  int rank_a, rank_b;
 };
 
 /// Host: the maps of a call. Without k there is nothing to load, and they stay empty. box_a, box_b: see box_of_few.
@@ -182,26 +229,38 @@ Status make_operand_maps(GemmArgs const& args, OperandMaps* maps, int box_a = Op
                          int box_b = Operands::B::kBoxOther) {
   *maps = {};
   if (args.k == 0) return {};
-  Status const status = Operands::A::make_map(&maps->a, args.a, {args.m, args.a_m_stride}, {args.k, args.a_k_stride},
-                                              {args.batch, args.a_batch_stride}, box_a);
+  BatchOfMap const batch_a = batch_of_map(args, args.a_batch_strides);
+  BatchOfMap const batch_b = batch_of_map(args, args.b_batch_strides);
+  maps->rank_a = batch_a.rank;
+  maps->rank_b = batch_b.rank;
+  Status const status =
+      Operands::A::make_map(&maps->a, args.a, {args.m, args.a_m_stride}, {args.k, args.a_k_stride}, batch_a, box_a);
   if (!status.ok()) return status;
-  return Operands::B::make_map(&maps->b, args.b, {args.n, args.b_n_stride}, {args.k, args.b_k_stride},
-                               {args.batch, args.b_batch_stride}, box_b);
+  return Operands::B::make_map(&maps->b, args.b, {args.n, args.b_n_stride}, {args.k, args.b_k_stride}, batch_b, box_b);
 }
 
-/// Starts this CTA's loads of stage `stage`: k-tile `k_tile` of `tile`. What arrives reports to `full`.
+/// Where the matrices of a tile lie in both maps.
+struct OperandCoords {
+  MapCoord a, b;
+};
+
+MOYE_DEVICE OperandCoords operand_coords(GemmArgs const& args, OperandMaps const& maps, TileCoord const& tile) {
+  BatchCoord const matrix = batch_coord(args.batch_sizes, tile.batch);
+  return {map_coord(matrix, args.a_batch_strides, maps.rank_a), map_coord(matrix, args.b_batch_strides, maps.rank_b)};
+}
+
+/// Starts this CTA's loads of stage `stage`: k-tile `k_tile` of `tile`, whose matrices lie at `coords`. What arrives
+/// reports to `full`.
 template <class Operands, GemmConfig kConfig>
-MOYE_DEVICE void load_stage(GemmArgs const& args, OperandMaps const& maps, TileCoord const& tile, int k_tile,
+MOYE_DEVICE void load_stage(OperandMaps const& maps, TileCoord const& tile, OperandCoords const& coords, int k_tile,
                             OperandStages<kConfig>& stages, int stage, uint64_t* full, Multicast const& multicast_a,
                             Multicast const& multicast_b MOYE_LOC) {
   MOYE_SITE;
   using A = typename Operands::A;
   using B = typename Operands::B;
-  int const batch_a = args.a_batch_stride == 0 ? 0 : tile.batch;  // a broadcast operand's map has one matrix
-  int const batch_b = args.b_batch_stride == 0 ? 0 : tile.batch;
   int const k = k_tile * kConfig.tile.k;
-  A::load(&maps.a, full, A::stage(stages.a, stage), tile.m * kConfig.tile.m, k, batch_a, multicast_a);
-  B::load(&maps.b, full, B::stage(stages.b, stage), tile.n * kConfig.tile.n, k, batch_b, multicast_b);
+  A::load(&maps.a, maps.rank_a, full, A::stage(stages.a, stage), tile.m * kConfig.tile.m, k, coords.a, multicast_a);
+  B::load(&maps.b, maps.rank_b, full, B::stage(stages.b, stage), tile.n * kConfig.tile.n, k, coords.b, multicast_b);
 }
 
 }  // namespace moye

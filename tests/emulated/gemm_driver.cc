@@ -2,6 +2,8 @@
 // "error: ...". a and b hold integers in [-2, 2] in memory that ends at a guard page, as does d; gaps between their
 // rows hold NaN, or 85. Keys, with their defaults:
 //   order=NT batch=1 broadcast= (a or b)   as gemm/order.h and GemmArgs say
+//   outer=1 middle=1                       the batch's modes before the last; those of a, b, c and the residual lie in
+//                                          memory in the opposite order
 //   pad=0 d_pad=0                          elements between rows of a and b, and of d
 //   out=f32                                d's dtype
 //   epilogue=0   1: d = relu(2 a b - c + bias) + residual, and the pre-activation
@@ -39,10 +41,10 @@ using Element = ElementOf<kStored>::Type;
 
 struct Options {
   std::map<std::string, std::string> words = {
-      {"order", "NT"},   {"batch", "1"},   {"broadcast", ""},        {"pad", "0"},
-      {"d_pad", "0"},    {"out", "f32"},   {"epilogue", "0"},        {"special", "0"},
-      {"launches", "1"}, {"mode", "lazy"}, {"threads", "fifo"},      {"seed", "0"},
-      {"races", "1"},    {"workers", "1"}, {"multiprocessors", "2"}, {"watchdog", "60"}};
+      {"order", "NT"},   {"batch", "1"},           {"outer", "1"},      {"middle", "1"},   {"broadcast", ""},
+      {"pad", "0"},      {"d_pad", "0"},           {"out", "f32"},      {"epilogue", "0"}, {"special", "0"},
+      {"launches", "1"}, {"mode", "lazy"},         {"threads", "fifo"}, {"seed", "0"},     {"races", "1"},
+      {"workers", "1"},  {"multiprocessors", "2"}, {"watchdog", "60"}};
 
   std::string const& operator[](char const* key) const { return words.at(key); }
   int number(char const* key) const { return std::atoi(words.at(key).c_str()); }
@@ -114,6 +116,14 @@ bool same(double got, double expected) { return got == expected || (std::isnan(g
 template <class Out>
 std::string launch(int m, int n, int k, Options const& options, std::mt19937& random, std::deque<Matrices>& memory) {
   int const batch = options.number("batch"), pad = options.number("pad"), d_pad = options.number("d_pad");
+  int const outer = options.number("outer"), middle = options.number("middle"), inner = batch / (outer * middle);
+  // Where matrix l of an operand with opposite modes is.
+  auto const turned = [&](int64_t l) {
+    return (l % inner * middle + l / inner % middle) * outer + l / (inner * middle);
+  };
+  auto const turned_strides = [&](int64_t stride) {
+    return BatchStrides{{stride, stride * outer, stride * outer * middle}};
+  };
   bool const broadcast_a = options["broadcast"] == "a", broadcast_b = options["broadcast"] == "b";
   int const multiple = std::max(1, kRow.alignment / int(sizeof(Element)));
   auto const add_matrices = [&](int64_t batch, int64_t rows, int64_t columns, bool transposed, int pad, int multiple,
@@ -143,14 +153,15 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
                 .batch = batch,
                 .m = m,
                 .n = n,
-                .k = k};
-  args.a_batch_stride = broadcast_a ? 0 : a.strides[0];
+                .k = k,
+                .batch_sizes = {outer, middle, inner}};
+  args.a_batch_strides = turned_strides(broadcast_a ? 0 : a.strides[0]);
   args.a_m_stride = a.strides[1];
   args.a_k_stride = a.strides[2];
-  args.b_batch_stride = broadcast_b ? 0 : b.strides[0];
+  args.b_batch_strides = turned_strides(broadcast_b ? 0 : b.strides[0]);
   args.b_n_stride = b.strides[1];
   args.b_k_stride = b.strides[2];
-  args.d_batch_stride = d.strides[0];
+  args.d_batch_strides = {{d.strides[0] * middle * inner, d.strides[0] * inner, d.strides[0]}};
   args.d_m_stride = d.strides[1];
   args.d_n_stride = d.strides[2];
   args.d_dtype = std::is_same_v<Out, float> ? f32 : std::is_same_v<Out, half_t> ? f16 : bf16;
@@ -178,9 +189,9 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
   if (fused) {
     args.epilogue = {.alpha = 2,
                      .beta = -1,
-                     .c = {c.buffer.data(), c.strides[0], c.strides[1], c.strides[2]},
-                     .bias = {bias.buffer.data(), 0, 0, 1},
-                     .residual = {residual.buffer.data(), residual.strides[0], residual.strides[1], 1},
+                     .c = {c.buffer.data(), turned_strides(c.strides[0]), c.strides[1], c.strides[2]},
+                     .bias = {bias.buffer.data(), {}, 0, 1},
+                     .residual = {residual.buffer.data(), turned_strides(residual.strides[0]), residual.strides[1], 1},
                      .activation = Activation::relu,
                      .preactivation = z.buffer.data()};
     add(c, "c", false);
@@ -212,13 +223,13 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
     for (int i = 0; i < m; ++i) {
       for (int j = 0; j < n; ++j) {
         double sum = 0;
-        double const* const row = &a.values[size_t(((broadcast_a ? 0 : l) * m + i) * k)];
-        double const* const column = &b.values[size_t(((broadcast_b ? 0 : l) * n + j) * k)];
+        double const* const row = &a.values[size_t(((broadcast_a ? 0 : turned(l)) * m + i) * k)];
+        double const* const column = &b.values[size_t(((broadcast_b ? 0 : turned(l)) * n + j) * k)];
         for (int x = 0; x < k; ++x) sum += row[x] * column[x];
         if (fused) {
-          sum = 2 * sum - c.value(l, i, j) + bias.value(0, 0, j);
+          sum = 2 * sum - c.value(turned(l), i, j) + bias.value(0, 0, j);
           compare("preactivation", z, l, i, j, sum);
-          sum = (sum < 0 ? 0 : sum) + residual.value(l, i, j);
+          sum = (sum < 0 ? 0 : sum) + residual.value(turned(l), i, j);
         }
         compare("d", d, l, i, j, sum);
       }

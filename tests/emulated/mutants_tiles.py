@@ -23,8 +23,8 @@ MUTANTS = [
     Mutant(
         "sm90_last_box_stored_behind_the_others",
         file="epilogue_sm90.h",
-        old="tma_store(map, box, column + first,",
-        new="tma_store(map, box, column + c * kBox<Out>,",
+        old="store_box(args, map, rank, box, column + first,",
+        new="store_box(args, map, rank, box, column + c * kBox<Out>,",
         expect="wrong",
         options=("out=bf16",),
     ),

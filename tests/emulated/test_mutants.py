@@ -8,6 +8,7 @@ import pytest
 
 from tests.emulated import (
     mutants,
+    mutants_batches,
     mutants_persistent,
     mutants_simt,
     mutants_sm90,
@@ -26,6 +27,7 @@ MUTANTS = (
     + mutants_sm90.MUTANTS
     + mutants_split_k.MUTANTS
     + mutants_tiles.MUTANTS
+    + mutants_batches.MUTANTS
 )
 # What is compiled: a row in one order.
 ROWS = sorted({(mutant.row, mutant.order) for mutant in MUTANTS})

@@ -65,8 +65,9 @@ struct Operand {
 };
 
 /// Integers of -2 to 2. Transposed: the rows are contiguous, not the columns. The pitch is a multiple of `multiple`.
-Operand make_operand(Dtype dtype, int64_t batch, int64_t rows, int64_t columns, bool transposed, int64_t multiple,
-                     uint32_t seed) {
+/// Matrices of one outer index lie `outer` matrices apart.
+Operand make_operand(Dtype dtype, int64_t batch, int64_t outer_modes, int64_t rows, int64_t columns, bool transposed,
+                     int64_t multiple, uint32_t seed) {
   Operand operand{dtype, batch, rows, columns, 0, 0, 0, {}, {}};
   int64_t const inner = transposed ? rows : columns, outer = transposed ? columns : rows;
   int64_t const pitch = (inner + multiple - 1) / multiple * multiple;
@@ -80,7 +81,8 @@ Operand make_operand(Dtype dtype, int64_t batch, int64_t rows, int64_t columns, 
     int const value = static_cast<int>((seed >> 16) % 5u) - 2;
     operand.values.push_back(value);
     int64_t const b = i / (rows * columns), r = i / columns % rows, c = i % columns;
-    int64_t const at = b * operand.batch_stride + r * operand.row_stride + c * operand.column_stride;
+    int64_t const inner_modes = batch / outer_modes, matrix = b % inner_modes * outer_modes + b / inner_modes;
+    int64_t const at = matrix * operand.batch_stride + r * operand.row_stride + c * operand.column_stride;
     store(dtype, operand.image.data() + kGuardBytes + static_cast<size_t>(at) * size, value);
   }
   return operand;
@@ -94,12 +96,19 @@ void upload(testing::Machine& machine, Operand& operand, char const* name, bool 
 struct Problem {
   int64_t batch, m, n, k;
   bool a_transposed, b_transposed;
+  int outer = 1;  // batch modes of sizes outer and batch / outer, the outer one with the smaller stride in a, b and c
 };
 
+/// Of an operand with the modes of `p`.
+BatchStrides strides_of(Operand const& operand, Problem const& p) {
+  return {{0, operand.batch_stride, operand.batch_stride * p.outer}};
+}
+
 std::string describe(RegisteredGemm const& gemm, Problem const& p, Dtype out) {
-  return gemm.name + " " + std::to_string(p.batch) + "x" + std::to_string(p.m) + "x" + std::to_string(p.n) + "x" +
-         std::to_string(p.k) + " " + (p.a_transposed ? "T" : "N") + (p.b_transposed ? "T" : "N") + " to " +
-         dtype_name(out);
+  return gemm.name + " " + std::to_string(p.batch) +
+         (p.outer > 1 ? " as " + std::to_string(p.outer) + " by the rest" : "") + "x" + std::to_string(p.m) + "x" +
+         std::to_string(p.n) + "x" + std::to_string(p.k) + " " + (p.a_transposed ? "T" : "N") +
+         (p.b_transposed ? "T" : "N") + " to " + dtype_name(out);
 }
 
 /// Row-major, [batch][m][n].
@@ -158,8 +167,8 @@ int check(RegisteredGemm const& gemm, Problem const& p, std::vector<Dtype> const
   int64_t const multiple =
       std::max<int64_t>(1, gemm.config.alignment / static_cast<int64_t>(bytes_of(gemm.config.dtype)));
   testing::Machine machine;
-  Operand a = make_operand(gemm.config.dtype, p.batch, p.m, p.k, p.a_transposed, multiple, 1);
-  Operand b = make_operand(gemm.config.dtype, p.batch, p.k, p.n, p.b_transposed, multiple, 2);
+  Operand a = make_operand(gemm.config.dtype, p.batch, p.outer, p.m, p.k, p.a_transposed, multiple, 1);
+  Operand b = make_operand(gemm.config.dtype, p.batch, p.outer, p.k, p.n, p.b_transposed, multiple, 2);
   upload(machine, a, "a", false);
   upload(machine, b, "b", false);
   std::vector<int> const sums = multiply(a, b, p);
@@ -172,13 +181,14 @@ int check(RegisteredGemm const& gemm, Problem const& p, std::vector<Dtype> const
                 .m = p.m,
                 .n = p.n,
                 .k = p.k,
-                .a_batch_stride = a.batch_stride,
+                .batch_sizes = {1, p.outer, static_cast<int>(p.batch / p.outer)},
+                .a_batch_strides = strides_of(a, p),
                 .a_m_stride = a.row_stride,
                 .a_k_stride = a.column_stride,
-                .b_batch_stride = b.batch_stride,
+                .b_batch_strides = strides_of(b, p),
                 .b_n_stride = b.column_stride,
                 .b_k_stride = b.row_stride,
-                .d_batch_stride = p.m * p.n,
+                .d_batch_strides = {{0, p.m * p.n * (p.batch / p.outer), p.m * p.n}},
                 .d_m_stride = p.n,
                 .d_n_stride = 1,
                 .d_dtype = fused_out};
@@ -198,9 +208,9 @@ int check(RegisteredGemm const& gemm, Problem const& p, std::vector<Dtype> const
   }
 
   // z = a b + c + bias, d = relu(z) + residual: c like d, bias along n, residual transposed.
-  Operand c = make_operand(fused_out, p.batch, p.m, p.n, false, 1, 4);
-  Operand bias = make_operand(fused_out, 1, 1, p.n, false, 1, 5);
-  Operand residual = make_operand(fused_out, p.batch, p.m, p.n, true, 1, 6);
+  Operand c = make_operand(fused_out, p.batch, p.outer, p.m, p.n, false, 1, 4);
+  Operand bias = make_operand(fused_out, 1, 1, 1, p.n, false, 1, 5);
+  Operand residual = make_operand(fused_out, p.batch, p.outer, p.m, p.n, true, 1, 6);
   upload(machine, c, "c", false);
   upload(machine, bias, "bias", false);
   upload(machine, residual, "residual", false);
@@ -215,9 +225,9 @@ int check(RegisteredGemm const& gemm, Problem const& p, std::vector<Dtype> const
   args.d_dtype = fused_out;
   args.epilogue = {.alpha = 1,
                    .beta = 1,
-                   .c = {c.data(), c.batch_stride, c.row_stride, c.column_stride},
-                   .bias = {bias.data(), 0, 0, 1},
-                   .residual = {residual.data(), residual.batch_stride, residual.row_stride, residual.column_stride},
+                   .c = {c.data(), strides_of(c, p), c.row_stride, c.column_stride},
+                   .bias = {bias.data(), {}, 0, 1},
+                   .residual = {residual.data(), strides_of(residual, p), residual.row_stride, residual.column_stride},
                    .activation = Activation::relu,
                    .preactivation = preactivation.data()};
   launch(name);
@@ -229,7 +239,8 @@ int check(RegisteredGemm const& gemm, Problem const& p, std::vector<Dtype> const
 std::vector<Problem> problems(RegisteredGemm const& gemm, bool small) {
   int const m = gemm.config.tile.m, n = gemm.config.tile.n, k = gemm.config.tile.k, stages = gemm.config.stages;
   std::vector<Problem> sizes = {{1, m + 1, 2 * n + 3, stages * k + k / 2 + 1, false, false},
-                                {2, 17, 33, k - 1, false, false}};
+                                {2, 17, 33, k - 1, false, false},
+                                {6, 24, 40, k + 8, false, false, 2}};
   if (!small) {
     sizes.insert(sizes.end(), {{1, m, n, k, false, false},
                                {1, m - 1, n - 1, (stages + 1) * k - 1, false, false},
@@ -283,11 +294,11 @@ void profile(std::string const& name, int64_t m, int64_t n, int64_t k) {
   std::vector<Dtype> const outs = out_dtypes(*gemm);  // the operands' own, or the widest
   Dtype const out = std::find(outs.begin(), outs.end(), dtype) != outs.end() ? dtype : outs.back();
   testing::Machine machine;
-  Operand a = make_operand(dtype, 1, m, k, false, 1, 1), b = make_operand(dtype, 1, k, n, false, 1, 2);
+  Operand a = make_operand(dtype, 1, 1, m, k, false, 1, 1), b = make_operand(dtype, 1, 1, k, n, false, 1, 2);
   upload(machine, a, "a", false);
   upload(machine, b, "b", false);
   void* d = machine.allocate("d", static_cast<size_t>(m * n) * bytes_of(out), true);
-  GemmArgs args{a.data(), b.data(), d, nullptr, 1, m, n, k, m * k, k, 1, k * n, 1, n, m * n, n, 1, out};
+  GemmArgs args{a.data(), b.data(), d, nullptr, 1, m, n, k, {1, 1, 1}, {}, k, 1, {}, 1, n, {}, n, 1, out};
   for (int i = 0; i < 3; ++i) testing::check(gemm->entry.launch(args, machine.stream()), name);
   machine.wait();
 }

@@ -127,7 +127,7 @@ def test_workspace_bytes():
     assert _moye_cpu.workspace_bytes(CONFIG, sizes, strides, strides, strides, "bf16") == 0
     with pytest.raises(ValueError, match="no compiled GEMM has this name"):
         _moye_cpu.workspace_bytes("nope", sizes, strides, strides, strides, "bf16")
-    with pytest.raises(ValueError, match="four sizes"):
+    with pytest.raises(ValueError, match="four to six sizes"):
         _moye_cpu.workspace_bytes(CONFIG, sizes[:3], strides, strides, strides, "bf16")
 
 
