@@ -192,8 +192,8 @@ def einsum(
 
     Two operands whose labels each occur once in an operand, and only if one operand has them in the output, are one
     product with no transpose around it, in whichever order the output has its labels: one kernel call where it amounts
-    to one batched matrix product. "bqhd,bkhd->bhqk" does not, b and h being two batches that do not merge: it is XLA's.
-    All else is `jnp.einsum` over `jax_moye.dot_general`.
+    to one batched matrix product, as attention's "bqhd,bkhd->bhqk" does, b and h being two modes of its batch. All
+    else is `jnp.einsum` over `jax_moye.dot_general`.
 
     Args:
       subscripts: as in `jax.numpy.einsum`, e.g. "bqhd,bkhd->bhqk"; or operands and lists of ints in turn.

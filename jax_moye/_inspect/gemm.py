@@ -158,16 +158,19 @@ class Gemm:
         if p is None:
             return {}
         modes = {
-            "a": ((p.m, p.k), p.a_strides),
-            "b": ((p.n, p.k), p.b_strides),
-            "d": ((p.m, p.n), p.d_strides),
+            "a": (p.m, p.k),
+            "b": (p.n, p.k),
+            "d": (p.m, p.n),
         }
         found = {}
-        for name, (shape, (batch_stride, *strides)) in modes.items():
-            if p.batch > 1:
-                found[name] = str(Layout((*shape, p.batch), (*strides, batch_stride)))
+        for name, shape in modes.items():
+            *batch, rows, columns = p.strides[name]
+            if p.outer:  # one mode L of several, the first of which runs fastest
+                found[name] = str(Layout((*shape, p.batch_sizes[::-1]), (rows, columns, tuple(batch[::-1]))))
+            elif p.batch > 1:
+                found[name] = str(Layout((*shape, p.batch), (rows, columns, *batch)))
             else:
-                found[name] = str(Layout(shape, tuple(strides)))
+                found[name] = str(Layout(shape, (rows, columns)))
         return found
 
     def roofline(self) -> dict[str, Any] | None:
@@ -177,8 +180,8 @@ class Gemm:
             return None
         launches = 3 if self.split else 1
         flops = 2 * p.batch * p.m * p.n * p.k
-        once = {name: 1 if strides[0] == 0 else p.batch for name, strides in (("a", p.a_strides), ("b", p.b_strides))}
-        read = (once["a"] * p.m + once["b"] * p.n) * p.k * ITEM_BYTES[p.dtype]
+        of_a, of_b = p.matrices
+        read = (of_a * p.m + of_b * p.n) * p.k * ITEM_BYTES[p.dtype]
         moved = read + p.batch * p.m * p.n * ITEM_BYTES[p.out_dtype]
         peak, bandwidth = self.device.flops(p.dtype), self.device.memory_bytes_per_s
         times = {

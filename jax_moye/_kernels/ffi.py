@@ -66,8 +66,8 @@ def workspace_bytes(config: str, sizes: Sequence[int], strides: Sequence[Sequenc
 
     Args:
       config: its name.
-      sizes: (batch, m, n, k).
-      strides: of a (batch, m, k), b (batch, n, k) and d (batch, m, n), in elements.
+      sizes: (batch modes..., m, n, k), one to three of the batch.
+      strides: of a (batch modes..., m, k), b (batch modes..., n, k) and d (batch modes..., m, n), in elements.
       out_dtype: of d, e.g. "bf16".
     """
     module = extension("cpu")

@@ -150,13 +150,14 @@ def is_plain(request: Request, operands: Operands, call: KernelCall, others: Map
       others: the shapes of the epilogue's operands.
     """
     dtype, problem = numpy_dtype(call.problem.dtype), call.problem
-    sizes = {"a": (problem.batch, problem.m, problem.k), "b": (problem.batch, problem.n, problem.k)}
+    *batch, m, n, k = problem.sizes
+    sizes = {"a": (*batch, m, k), "b": (*batch, n, k)}
     left, right = (call.operands[1], call.operands[0]) if problem.swapped else call.operands
     dense = all(
-        _extent(sizes[name], strides) == math.prod(operand.shape)
-        for name, strides, operand in (("a", problem.a_strides, left), ("b", problem.b_strides, right))
+        _extent(sizes[name], problem.strides[name]) == math.prod(operand.shape)
+        for name, operand in (("a", left), ("b", right))
     )
-    of_d = (problem.batch, problem.m, problem.n)
+    of_d = (*batch, m, n)
     dense &= all(
         _extent(of_d, strides) == math.prod(others[name]) for name, strides in _epilogue_strides(request, call).items()
     )
@@ -171,10 +172,10 @@ def _extent(sizes: Sequence[int], strides: Sequence[int]) -> int:
     return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
 
 
-def _epilogue_strides(request: Request, call: KernelCall) -> dict[str, tuple[int, int, int]]:
+def _epilogue_strides(request: Request, call: KernelCall) -> dict[str, tuple[int, ...]]:
     if call.epilogue is not None:
         return dict(zip((name for name, _ in call.epilogue.operands), call.epilogue_strides, strict=True))
-    return {} if request.beta == 0 else {"c": call.problem.d_strides}
+    return {} if request.beta == 0 else {"c": call.problem.strides["d"]}
 
 
 # ---------------------------------------------------------------------------------------------------- one measurement
@@ -234,11 +235,10 @@ def measured(
     """
     problem, stop = call.problem, stop or threading.Event()
     device = jax.local_devices(backend="cuda")[0]
-    strides = {"a": problem.a_strides, "b": problem.b_strides, "d": problem.d_strides}
     epilogue = call.epilogue
     layout = Layout(
         sizes=problem.sizes,
-        strides=strides | _epilogue_strides(request, call),
+        strides=problem.strides | _epilogue_strides(request, call),
         dtype=problem.dtype,
         out_dtype=problem.out_dtype,
         activation="none" if epilogue is None else epilogue.activation,

@@ -63,7 +63,7 @@ def run_kernel(
 
 def _plus_c(beta: float, problem: GemmProblem) -> dict[str, Any]:
     """The epilogue that adds beta c, where c lies as the result does."""
-    return {"epilogue": Epilogue(beta=beta, operands=(("c", ""),)), "strides": (problem.d_strides,)}
+    return {"epilogue": Epilogue(beta=beta, operands=(("c", ""),)), "strides": (problem.strides["d"],)}
 
 
 def _three_launches(lhs: Any, rhs: Any, c: Sequence[Any], beta: float, launch: Any) -> list[jax.Array]:
@@ -85,7 +85,7 @@ def _launch(
     request: Request,
     out_shape: Sequence[int],
     epilogue: Epilogue | None = None,
-    strides: Sequence[tuple[int, int, int]] = (),
+    strides: Sequence[tuple[int, ...]] = (),
     preactivation: bool = False,
 ) -> list[jax.Array]:
     """One custom call, and the conversions of operands to the kernel's dtypes; results have the kernel's.
@@ -109,7 +109,7 @@ def _launch(
             # then writes that element of d. XLA copies c first where anybody else still needs it.
             aliases = {2 + names.index("c"): 0}
     result = jax.ShapeDtypeStruct(tuple(out_shape), dtype)
-    all_strides = (problem.a_strides, problem.b_strides, problem.d_strides)
+    all_strides = tuple(problem.strides.values())
     workspace_bytes = ffi.workspace_bytes(config.name, problem.sizes, all_strides, problem.out_dtype)
     workspace = jax.ShapeDtypeStruct((workspace_bytes,), jnp.uint8)
     with jax.named_scope(config.name):  # what a profiler shows
@@ -128,10 +128,7 @@ def _attributes(call: KernelCall, request: Request) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         "config": call.config.name,
         "sizes": np.array(problem.sizes, np.int64),
-        "a_strides": np.array(problem.a_strides, np.int64),
-        "b_strides": np.array(problem.b_strides, np.int64),
-        "d_strides": np.array(problem.d_strides, np.int64),
-    }
+    } | {f"{name}_strides": np.array(strides, np.int64) for name, strides in problem.strides.items()}
     if (interpret := request.interpret) is not None:
         attributes["mode"] = interpret.mode
         attributes["seed"] = np.int64(interpret.seed)
@@ -139,7 +136,7 @@ def _attributes(call: KernelCall, request: Request) -> dict[str, Any]:
     return attributes
 
 
-def _epilogue_attributes(epilogue: Epilogue, strides: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
+def _epilogue_attributes(epilogue: Epilogue, strides: Sequence[tuple[int, ...]]) -> dict[str, Any]:
     """The attributes of what the kernel makes of the sums."""
     names = [name for name, _ in epilogue.operands]
     of_name = dict(zip(names, strides, strict=True))
@@ -151,7 +148,7 @@ def _epilogue_attributes(epilogue: Epilogue, strides: Sequence[tuple[int, int, i
     } | {f"{name}_strides": np.array(of_name.get(name, (0, 0, 0)), np.int64) for name in EPILOGUE_OPERANDS}
 
 
-def _lies_as_d(c: Any, strides: tuple[int, int, int], problem: GemmProblem, out_shape: Sequence[int]) -> bool:
+def _lies_as_d(c: Any, strides: tuple[int, ...], problem: GemmProblem, out_shape: Sequence[int]) -> bool:
     """Whether each element of c is where the result's is."""
-    modes = zip(problem.sizes[:3], strides, problem.d_strides, strict=True)
+    modes = zip(problem.sizes[:-1], strides, problem.strides["d"], strict=True)
     return c.shape == tuple(out_shape) and all(size == 1 or of_c == of_d for size, of_c, of_d in modes)

@@ -122,7 +122,7 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
     if problem.alignment % config.alignment:
         return (
             f"it loads {config.alignment} bytes at a time, and the operands' strides "
-            f"{problem.a_strides} and {problem.b_strides} of {problem.dtype} are aligned to {problem.alignment}"
+            f"{problem.strides['a']} and {problem.strides['b']} of {problem.dtype} are aligned to {problem.alignment}"
         )
     (tile_m, tile_n), tile_k = config.cluster_tile, config.tile[2]  # what is scheduled
     if problem.m > MAX_SIZE - tile_m or problem.n > MAX_SIZE - tile_n or problem.k > MAX_SIZE - tile_k:

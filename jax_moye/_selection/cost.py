@@ -9,6 +9,8 @@ docs/performance.md says how well. On other GPUs the model is used for nothing b
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from jax_moye._kernels.configs import GemmConfig, facts_of
@@ -145,9 +147,8 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
 
     # Rows and columns of an operand that a CTA loads on average, and those beyond it.
     rows, columns = m * known.tile_m / (clusters_m * known.cluster_m), n * known.tile_n / (clusters_n * known.cluster_n)
-    a_packs, b_packs = (
-        known.packs and not _is_for_tma(x, problem.dtype) for x in (problem.a_strides, problem.b_strides)
-    )
+    a_packs = known.packs and not _is_for_tma(problem.a_strides, [mode.a for mode in problem.outer], problem.dtype)
+    b_packs = known.packs and not _is_for_tma(problem.b_strides, [mode.b for mode in problem.outer], problem.dtype)
     a_lines = rows if a_packs else rows * _lines(problem.a_strides, item)
     b_lines = columns if b_packs else columns * _lines(problem.b_strides, item)
     cached = (a_lines / known.a_sharers + b_lines / known.b_sharers) * known.row_bytes
@@ -335,11 +336,12 @@ def _pack_us(problem: GemmProblem, a_packs: bool, b_packs: bool) -> float:
     """What a kernel that packs its operands first spends on that."""
     gpu, item = H200, ITEM_BYTES[problem.dtype]
     us = gpu.pack_us if a_packs or b_packs else 0.0
-    for packs, rows, strides in ((a_packs, problem.m, problem.a_strides), (b_packs, problem.n, problem.b_strides)):
+    (of_a, of_b), sides = problem.matrices, ((problem.m, problem.a_strides), (problem.n, problem.b_strides))
+    for packs, matrices, (rows, strides) in zip((a_packs, b_packs), (of_a, of_b), sides, strict=True):
         if packs:
             narrow = _pitch(strides) * item % _CP_ASYNC
             rate = gpu.narrow_pack_bytes_per_us if narrow else gpu.pack_bytes_per_us
-            us += 2 * (problem.batch if strides[0] else 1) * rows * problem.k * item / rate
+            us += 2 * matrices * rows * problem.k * item / rate
     return us
 
 
@@ -353,9 +355,16 @@ def _lines(strides: tuple[int, int, int], item: int) -> float:
     return 1 + H200.straddling if _pitch(strides) * item % _LINE else 1.0
 
 
-def _is_for_tma(strides: tuple[int, int, int], dtype: str) -> bool:
-    """Whether TMA can read an operand for wgmma: a mode of stride 1, which is k but for 16-bit elements."""
-    batch, rows, k = strides
+def _is_for_tma(strides: tuple[int, int, int], outer: Sequence[int], dtype: str) -> bool:
+    """Whether TMA can read an operand for wgmma: a mode of stride 1, which is k but for 16-bit elements.
+
+    Args:
+      strides: of (batch, rows, k).
+      outer: strides of the batch's other modes.
+      dtype: of the operand.
+    """
+    _, rows, k = strides
+    batch = math.gcd(strides[0], *outer)
     item = ITEM_BYTES[dtype]
     if k == 1:
         return batch * item % 16 == 0 and rows * item % 16 == 0

@@ -91,7 +91,7 @@ def unknown(problem: GemmProblem, arch: int | None) -> str | None:
     if p.order is None:
         return "for operands with no dimension of stride 1"
     sides = (p.a_strides, p.b_strides, p.d_strides)
-    if p.batch > 1 and any(strides[0] < max(strides[1:]) for strides in sides):
+    if p.outer or (p.batch > 1 and any(strides[0] < max(strides[1:]) for strides in sides)):
         return "for matrices that do not lie one behind the other"
     return None
 

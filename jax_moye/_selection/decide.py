@@ -84,7 +84,7 @@ class KernelCall:
     split: bool
     operands: Operands
     epilogue: Epilogue | None = None
-    epilogue_strides: tuple[tuple[int, int, int], ...] = ()
+    epilogue_strides: tuple[tuple[int, ...], ...] = ()
 
 
 class Decision(NamedTuple):
@@ -288,7 +288,7 @@ def _find_for(request: Request, operands: Operands, arithmetics: list[Arithmetic
 
 def _problem_for(
     request: Request, operands: Operands, arithmetic: Arithmetic, target: LoweringTarget
-) -> tuple[GemmProblem, tuple[tuple[int, int, int], ...]]:
+) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
     """The matrix multiplication that a kernel computes, and the strides of its epilogue's operands.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_moye._selection.problem import GemmProblem, NotServedError
+from jax_moye._selection.problem import BATCH_MODES, BatchMode, GemmProblem, NotServedError
 
 # The kernels' names of what they apply (cuda/gemm/config.h), and what that is.
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
@@ -96,28 +96,33 @@ def _mode_stride(mode: Sequence[str], of_out: dict[str, int], of_operand: dict[s
 
 
 def _splits(problem: GemmProblem, modes: Sequence[Sequence[str]], of_out: dict[str, int]) -> list[GemmProblem]:
-    """The same problem with the outer dimensions of its m, or n, as the batch, if it has none."""
+    """The same problem with the outer dimensions of its m, or n, as one more mode of the batch, if it has room."""
+    outer = problem.outer
     if problem.batch != 1:
+        last = problem.a_strides[0], problem.b_strides[0], problem.d_strides[0]
+        outer = (*outer, BatchMode(problem.batch_sizes[-1], *last))
+    if len(outer) == BATCH_MODES:
         return []
     splits = []
     (_, a_m, a_k), (_, b_n, b_k), (_, d_m, d_n) = problem.a_strides, problem.b_strides, problem.d_strides
-    for i in range(1, len(modes[1])):
-        inner = of_out[modes[1][i - 1]] // d_m
+    *_, of_m, of_n = modes
+    for i in range(1, len(of_m)):
+        inner = of_out[of_m[i - 1]] // d_m
         a, b, d = (inner * a_m, a_m, a_k), (0, b_n, b_k), (inner * d_m, d_m, d_n)
-        sizes: dict[str, Any] = {"batch": problem.m // inner, "m": inner}
+        sizes: dict[str, Any] = {"batch": problem.batch * (problem.m // inner), "m": inner, "outer": outer}
         splits.append(dataclasses.replace(problem, **sizes, a_strides=a, b_strides=b, d_strides=d))
-    for i in range(1, len(modes[2])):
-        inner = of_out[modes[2][i - 1]] // d_n
+    for i in range(1, len(of_n)):
+        inner = of_out[of_n[i - 1]] // d_n
         a, b, d = (0, a_m, a_k), (inner * b_n, b_n, b_k), (inner * d_n, d_m, d_n)
-        sizes = {"batch": problem.n // inner, "n": inner}
+        sizes = {"batch": problem.batch * (problem.n // inner), "n": inner, "outer": outer}
         splits.append(dataclasses.replace(problem, **sizes, a_strides=a, b_strides=b, d_strides=d))
     return splits
 
 
 def fit_epilogue(
     problem: GemmProblem, out_labels: str, sizes: dict[str, int], epilogue: Epilogue
-) -> tuple[GemmProblem, dict[str, tuple[int, int, int]]]:
-    """The strides (batch, m, n) along which a kernel reads the epilogue's operands.
+) -> tuple[GemmProblem, dict[str, tuple[int, ...]]]:
+    """The strides (batch modes..., m, n) along which a kernel reads the epilogue's operands.
 
     Args:
       problem: the contraction's.
@@ -126,7 +131,7 @@ def fit_epilogue(
       epilogue: whose operands are row-major arrays.
 
     Returns:
-      The problem, which may have got a batch out of m or n, and the strides by name.
+      The problem, which may have got a mode of its batch out of m or n, and the strides by name.
 
     Raises:
       NotServedError: an operand has no such strides, or integers cannot be finished so.
@@ -137,10 +142,11 @@ def fit_epilogue(
     of_out = _row_major(out_labels, sizes)
 
     def modes_of(candidate):
-        in_order = zip(candidate.sizes[:3], candidate.d_strides, strict=True)
+        in_order = zip(candidate.sizes[:-1], candidate.strides["d"], strict=True)
         return [_mode_labels(size, stride, of_out, sizes) for size, stride in in_order]
 
-    for candidate in [problem, *_splits(problem, modes_of(problem), of_out)]:
+    candidates = [problem]
+    for candidate in candidates:  # which grows: as many modes as are needed, as few as will do
         modes = modes_of(candidate)
         strides = {
             name: tuple(_mode_stride(mode, of_out, _row_major(labels_, sizes)) for mode in modes)
@@ -148,4 +154,5 @@ def fit_epilogue(
         }
         if not any(None in of_operand for of_operand in strides.values()):
             return candidate, strides  # type: ignore[return-value]
+        candidates += _splits(candidate, modes, of_out)
     raise NotServedError(f"no strides of a matrix broadcast {dict(epilogue.operands)} to {out_labels}")

@@ -33,7 +33,7 @@ from jax_moye._kernels.cache import cache_dir
 from jax_moye._kernels.configs import GemmConfig, configs
 from jax_moye._selection.capability import why_not
 from jax_moye._selection.epilogue import Epilogue
-from jax_moye._selection.problem import GemmProblem
+from jax_moye._selection.problem import BATCH_MODES, BatchMode, GemmProblem
 
 FORMAT = "jax_moye tuned 1"
 # A product is ours where XLA's measured time is at least so many times ours, by the low end of the interval. A tie is
@@ -91,7 +91,8 @@ class Entry:
 
     def to_dict(self) -> dict[str, Any]:
         """As in a file."""
-        return dataclasses.asdict(self) | {name: dict(getattr(self, name)) for name in ("us", "xla_us", "lead")}
+        times = {name: dict(getattr(self, name)) for name in ("us", "xla_us", "lead")}
+        return dataclasses.asdict(self) | {"problem": self.problem.to_dict()} | times
 
     def is_won_by_ours(self, of: str) -> bool | None:
         """Whether our best is so much faster than XLA that it computes the product; None where nobody can say.
@@ -275,7 +276,7 @@ def _times(raw: Any, what: str) -> dict[str, float]:
 
 def _problem(raw: Any) -> GemmProblem:
     fields = {field.name for field in dataclasses.fields(GemmProblem)}
-    _check(isinstance(raw, dict) and set(raw) == fields, "a problem has other fields")
+    _check(isinstance(raw, dict) and set(raw) | {"outer"} == fields, "a problem has other fields")
     for name in ("batch", "m", "n", "k"):
         _check(type(raw[name]) is int and raw[name] > 0, f"{name} is no size")
     for name in ("dtype", "out_dtype", "accumulator"):
@@ -287,7 +288,13 @@ def _problem(raw: Any) -> GemmProblem:
         is_triple = isinstance(raw[name], list) and [type(x) for x in raw[name]] == [int, int, int]
         _check(is_triple, f"{name} are no strides")
         strides[name] = tuple(raw[name])
-    return GemmProblem(**raw | strides)
+    outer = raw.get("outer", [])
+    _check(isinstance(outer, list) and len(outer) < BATCH_MODES, "outer are no modes of a batch")
+    for mode in outer:
+        is_mode = isinstance(mode, list) and [type(x) for x in mode] == [int] * 4 and mode[0] > 0
+        _check(is_mode, "a mode of a batch is a size and three strides")
+    _check(raw["batch"] % math.prod(mode[0] for mode in outer) == 0, "a batch is the product of its modes")
+    return GemmProblem(**raw | strides | {"outer": tuple(BatchMode(*mode) for mode in outer)})
 
 
 def parse_entry(raw: Any) -> Entry:
@@ -466,7 +473,7 @@ def key_digest(key: tuple[str, GemmProblem, str]) -> str:
       key: signature, problem and variant.
     """
     signature_, problem, of = key
-    return _sha256([signature_, dataclasses.asdict(problem), of])
+    return _sha256([signature_, problem.to_dict(), of])
 
 
 def find(

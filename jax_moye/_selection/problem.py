@@ -6,11 +6,12 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jax_moye._kernels.dtypes import ITEM_BYTES, USUAL_ACCUMULATOR
 
 MAX_SIZE = 2**31 - 1  # of a dimension and of the number of tiles: what the kernels' 32-bit coordinates hold
+BATCH_MODES = 3  # of a launch: kBatchModes of cuda/gemm/config.h
 _WIDEST_LOAD = 16  # bytes
 
 
@@ -100,17 +101,18 @@ def _coalesce(modes: list[Mode]) -> list[Mode]:
     return merged
 
 
-def _outermost(modes: list[Mode], k: Mode, side: str) -> int:
-    """Which of two modes of m (side "lhs") or n ("rhs") becomes the batch.
+def _innermost(modes: list[Mode], k: Mode, side: str) -> int:
+    """Which of the modes of m (side "lhs") or n ("rhs") stays, where the others become modes of the batch.
 
-    The one that stays should be contiguous in the operand if k is not, then contiguous in the output, then the larger.
+    It should be contiguous in the operand if k is not, then contiguous in the output, then the larger, then the inner.
     """
     needs_unit = getattr(k, side) != 1
 
-    def worth_keeping(mode: Mode) -> tuple[bool, bool, int]:
-        return (needs_unit and getattr(mode, side) == 1, mode.out == 1, mode.size)
+    def worth_keeping(at: int) -> tuple[bool, bool, int, int]:
+        mode = modes[at]
+        return (needs_unit and getattr(mode, side) == 1, mode.out == 1, mode.size, at)
 
-    return 0 if worth_keeping(modes[1]) >= worth_keeping(modes[0]) else 1
+    return max(range(len(modes)), key=worth_keeping)
 
 
 def _pair_strides(sizes: tuple[int, int], strides: tuple[int, int]) -> tuple[int, int]:
@@ -123,13 +125,23 @@ def _pair_strides(sizes: tuple[int, int], strides: tuple[int, int]) -> tuple[int
     return first, second
 
 
+class BatchMode(NamedTuple):
+    """A mode of a batch that does not merge with the next one: its size, and the strides of a, b and d along it."""
+
+    size: int
+    a: int
+    b: int
+    d: int
+
+
 @dataclasses.dataclass(frozen=True)
 class GemmProblem:
     """d[b,m,n] = sum_k a[b,m,k] * b[b,n,k], as the kernels see it.
 
     Attributes:
-      batch, m, n, k: sizes, none 0.
-      a_strides: of (batch, m, k), in elements; 0 where the batch is broadcast.
+      batch, m, n, k: sizes, none 0; batch is the number of matrices.
+      a_strides: of (batch, m, k), in elements; 0 where the batch is broadcast. Of a batch of several modes, it is the
+        last one's.
       b_strides: of (batch, n, k).
       d_strides: of (batch, m, n).
       dtype: of both operands: bf16, f16, f32, f64, s8, e4m3, e5m2, or tf32: f32 in memory, multiplied as TF32.
@@ -137,6 +149,7 @@ class GemmProblem:
       accumulator: what products are summed in; None: what is usual for the dtype.
       swapped: a is the contraction's right operand, because the output is contiguous along the left one's dimension.
       epilogue: something is done to the sums before they are written, beside a conversion.
+      outer: the batch's modes before the last one, the outermost first.
     """
 
     batch: int
@@ -151,16 +164,43 @@ class GemmProblem:
     swapped: bool
     accumulator: str | None = None
     epilogue: bool = False
+    outer: tuple[BatchMode, ...] = ()
 
     @property
     def sums(self) -> str:
         """The dtype in which products are summed."""
         return self.accumulator or USUAL_ACCUMULATOR[self.dtype]
 
+    @functools.cached_property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Of the batch's modes, the outermost first."""
+        outer = [mode.size for mode in self.outer]
+        return (*outer, self.batch // math.prod(outer))
+
     @property
-    def sizes(self) -> tuple[int, int, int, int]:
-        """(batch, m, n, k)."""
-        return (self.batch, self.m, self.n, self.k)
+    def sizes(self) -> tuple[int, ...]:
+        """(batch modes..., m, n, k), as the kernels take them."""
+        return (*self.batch_sizes, self.m, self.n, self.k)
+
+    @property
+    def strides(self) -> dict[str, tuple[int, ...]]:
+        """Of "a", "b" and "d" along (batch modes..., rows, columns), as the kernels take them."""
+        return {
+            "a": (*(mode.a for mode in self.outer), *self.a_strides),
+            "b": (*(mode.b for mode in self.outer), *self.b_strides),
+            "d": (*(mode.d for mode in self.outer), *self.d_strides),
+        }
+
+    @property
+    def matrices(self) -> tuple[int, int]:
+        """How many of a and of b there are in memory: one where the batch is broadcast."""
+        if not self.outer:
+            return (self.batch if self.a_strides[0] else 1, self.batch if self.b_strides[0] else 1)
+        a, b = (
+            math.prod(size for size, stride in zip(self.batch_sizes, self.strides[name], strict=False) if stride)
+            for name in ("a", "b")
+        )
+        return a, b
 
     @functools.cached_property
     def order(self) -> str | None:
@@ -173,8 +213,14 @@ class GemmProblem:
     def alignment(self) -> int:
         """The bytes, 16 at most, that divide every stride of a and b other than the contiguous mode's."""
         (a_batch, a_m, a_k), (b_batch, b_n, b_k) = self.a_strides, self.b_strides
-        divisor = math.gcd(a_batch, a_m if a_k == 1 else a_k, b_batch, b_k if b_n == 1 else b_n)
+        outer = (stride for mode in self.outer for stride in (mode.a, mode.b))
+        divisor = math.gcd(a_batch, a_m if a_k == 1 else a_k, b_batch, b_k if b_n == 1 else b_n, *outer)
         return math.gcd(divisor * ITEM_BYTES[self.dtype], _WIDEST_LOAD)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields, as files have them: `outer` where there is such a mode."""
+        fields = dataclasses.asdict(self)
+        return fields if self.outer else {name: value for name, value in fields.items() if name != "outer"}
 
 
 def make_problem(
@@ -220,28 +266,30 @@ def make_problem(
     one = Mode(1, 0, 0, 0)
     k = k_modes[0] if k_modes else one
     # A dimension of one operand alone can run over the batch: the other operand is then read again, with stride 0.
-    if not b_modes and len(m_modes) == 2:
-        b_modes.append(m_modes.pop(_outermost(m_modes, k, "lhs")))
-    elif not b_modes and len(n_modes) == 2:
-        b_modes.append(n_modes.pop(_outermost(n_modes, k, "rhs")))
-    counts = {"batch": len(b_modes), "m": len(m_modes), "n": len(n_modes), "k": len(k_modes)}
-    if any(count > 1 for count in counts.values()):
+    spare = max(0, len(m_modes) - 1) + max(0, len(n_modes) - 1)
+    if len(k_modes) > 1 or len(b_modes) + spare > BATCH_MODES:
+        counts = {"batch": len(b_modes), "m": len(m_modes), "n": len(n_modes), "k": len(k_modes)}
         left = ", ".join(f"{count} of {name}" for name, count in counts.items() if count > 1)
         raise NotServedError(
             f"{spec} on shapes {tuple(lhs_shape)} and {tuple(rhs_shape)} is more than one matrix multiplication: "
             f"dimensions remain that do not merge into one ({left})"
         )
-    b, m, n = (modes[0] if modes else one for modes in (b_modes, m_modes, n_modes))
-    for mode in (b, m, n, k):
-        if mode.size > MAX_SIZE:
-            raise NotServedError(f"a dimension of {mode.size} elements is over 2^31 - 1")
+    m, n = (
+        modes.pop(_innermost(modes, k, side)) if modes else one for modes, side in ((m_modes, "lhs"), (n_modes, "rhs"))
+    )
+    batch = _coalesce(b_modes + m_modes + n_modes) or [one]
+    matrices = math.prod(mode.size for mode in batch)
+    for size_, what in ((matrices, "batch"), (m.size, "dimension"), (n.size, "dimension"), (k.size, "dimension")):
+        if size_ > MAX_SIZE:
+            raise NotServedError(f"a {what} of {size_} elements is over 2^31 - 1")
 
     # The kernels write along n: give that role to the operand along whose dimension the output is contiguous.
     swapped = m.out == 1 and n.out != 1
     if swapped:
-        b, m, n, k = (Mode(mode.size, mode.rhs, mode.lhs, mode.out) for mode in (b, n, m, k))
+        m, n, k, *batch = (Mode(mode.size, mode.rhs, mode.lhs, mode.out) for mode in (n, m, k, *batch))
+    *outer, b = batch
     return GemmProblem(
-        batch=b.size,
+        batch=matrices,
         m=m.size,
         n=n.size,
         k=k.size,
@@ -253,4 +301,5 @@ def make_problem(
         swapped=swapped,
         accumulator=accumulator,
         epilogue=epilogue,
+        outer=tuple(BatchMode(*mode) for mode in outer),
     )

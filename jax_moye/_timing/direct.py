@@ -43,8 +43,8 @@ class Layout(NamedTuple):
       beta: factor of "c".
     """
 
-    sizes: tuple[int, int, int, int]
-    strides: Mapping[str, tuple[int, int, int]]
+    sizes: tuple[int, ...]
+    strides: Mapping[str, tuple[int, ...]]
     dtype: str
     out_dtype: str
     activation: str = "none"
@@ -54,15 +54,14 @@ class Layout(NamedTuple):
     @property
     def footprint(self) -> int:
         """Bytes of all matrices of a set, about."""
-        batch, m, n, k = self.sizes
+        *batch, m, n, k = self.sizes
         outs = sum(1 for name in self.strides if name not in ("a", "b"))
-        return batch * ((m + n) * k * ITEM_BYTES[self.dtype] + outs * m * n * ITEM_BYTES[self.out_dtype])
+        return math.prod(batch) * ((m + n) * k * ITEM_BYTES[self.dtype] + outs * m * n * ITEM_BYTES[self.out_dtype])
 
     @property
     def expected_us(self) -> float:
         """About what the product takes on a large GPU."""
-        batch, m, n, k = self.sizes
-        return expected_us(2 * batch * m * n * k, self.footprint)
+        return expected_us(2 * math.prod(self.sizes), self.footprint)
 
 
 class DirectProduct:

@@ -365,7 +365,7 @@ def regret_lines(found: Sequence[Regret]) -> list[str]:
 def words(entry: Entry) -> str:
     """The problem of an entry in a line."""
     p = entry.problem
-    batch = f"{p.batch}x" if p.batch > 1 else ""
+    batch = "".join(f"{size}x" for size in p.batch_sizes) if p.batch > 1 else ""
     order = p.order or "strided"
     aligned = "" if p.alignment == 16 else f" aligned to {p.alignment}"
     dtypes = p.dtype if p.dtype == p.out_dtype else f"{p.dtype} to {p.out_dtype}"

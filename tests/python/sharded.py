@@ -484,13 +484,13 @@ def check_shapes():
             out, _ = run(auto, sliced, (a, b), (a_spec, b_spec))
             np.testing.assert_array_equal(out, a[:m, :k].astype(np.float64) @ b[:k, :n])
 
-    # Three dimensions of the left operand, in an order that no strides express, unless one of them has size 1.
-    x, w = integers(2, 4, 6, 16), integers(16, 8)
-    expected = np.einsum("abck,kn->cban", x.astype(np.float64), w)
+    # Five dimensions of the left operand, in an order that no strides express, unless one of them has size 1.
+    x, w = integers(2, 4, 3, 2, 3, 16), integers(16, 8)
+    expected = np.einsum("abcdek,kn->edcban", x.astype(np.float64), w)
 
     def product(x, w, implementation="moye"):
         return contract(
-            "abck,kn->cban",
+            "abcdek,kn->edcban",
             x,
             w,
             out_dtype="float32",
@@ -502,7 +502,7 @@ def check_shapes():
         )
 
     for mesh in (auto, explicit):
-        out, hlo = run(mesh, product, (x, w), (P("x"), P()), P(None, None, "x"))
+        out, hlo = run(mesh, product, (x, w), (P("x"), P()), P(None, None, None, None, "x"))
         np.testing.assert_array_equal(out, expected)
         check("served in parts", kernel_calls(hlo), 1)
         out, hlo = run(mesh, functools.partial(product, implementation=None), (x, w), (P(), P(None, "y")))

@@ -467,8 +467,12 @@ def test_unfused_where_no_stride_says_it(rng):
         assert split.a_strides == (m * 8, 8, 1)
         assert split.d_strides == (m * 5, 5, 1)
         assert split.b_strides == (0, *problem.b_strides[1:])
+    split, of_bias = fit("bn")  # neither a nor m: one mode of each is needed
+    assert (split.sizes, of_bias) == ((2, 3, 4, 5, 8), {"bias": (0, 5, 0, 1)})
+    assert split.strides == {"a": (96, 32, 8, 1), "b": (0, 0, *problem.b_strides[1:]), "d": (60, 20, 5, 1)}
+    wide = make_problem("abcdmk,kn->abcdmn", (2, 2, 2, 2, 4, 8), (8, 5), "f32", "f32")
     with pytest.raises(NotServedError, match="no strides of a matrix broadcast"):
-        fit("bn")  # neither a nor m: one mode of each would be needed
+        fit_epilogue(wide, "abcdmn", sizes | dict(b=2, c=2, d=2), Epilogue(operands=(("bias", "bdn"),)))
     x = jnp.asarray(rng.standard_normal((2, 3, 4, 8)), jnp.float32)
     w, bias = (
         jnp.asarray(rng.standard_normal((8, 5)), jnp.float32),

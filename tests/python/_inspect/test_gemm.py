@@ -35,6 +35,7 @@ def test_an_epilogue_that_no_kernel_takes():
         (((8, 8), (8, 8), "complex64"), {}),
         (((4, 4, 8, 8), (4, 1, 8, 8), "bfloat16"), {}),
         (((2, 3, 4, 5), (3, 2, 5, 6), "bfloat16"), {"spec": "abmk,bakn->abmn"}),
+        (((4, 2, 3, 5), (5, 3, 6), "bfloat16"), {"spec": "mabk,kbn->amn"}),
         (((8, 8), (8, 8), "float16"), {"deterministic": True}),
     ],
 )

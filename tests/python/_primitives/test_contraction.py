@@ -34,9 +34,11 @@ SPECS = [
     "b,b->b",
     "mk,lk->lm",
     "bmn,bmk->kn",
+    "abmk,bakn->ambn",
+    "ambk,anbk->abmn",
 ]
-MORE_THAN_ONE_PRODUCT = ["abmk,bakn->ambn", "mabk,kbn->amn"]
-SIZES = dict(a=2, b=3, m=4, n=5, k=6, l=7)
+MORE_THAN_ONE_PRODUCT = ["abcdmk,dcbakn->abcdmn", "mabk,kbn->amn"]
+SIZES = dict(a=2, b=3, c=2, d=3, m=4, n=5, k=6, l=7)
 
 
 def contraction(spec, dtype=np.float32, implementation="moye"):

@@ -136,8 +136,8 @@ def refusal(config, problem, runs=False):
     def elements(sizes, strides):
         return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
 
-    a = buffer(item * elements((p.batch, p.m, p.k), p.a_strides))
-    b = buffer(item * elements((p.batch, p.n, p.k), p.b_strides))
+    a = buffer(item * elements((*p.batch_sizes, p.m, p.k), p.strides["a"]))
+    b = buffer(item * elements((*p.batch_sizes, p.n, p.k), p.strides["b"]))
     d = buffer(out * p.batch * p.m * p.n + 1)[: -1 if runs else None][0 if runs else 1 :]
     outcome = ffi.extension("cpu").emulate(
         config.name,
@@ -145,9 +145,7 @@ def refusal(config, problem, runs=False):
         b,
         d,
         sizes=list(p.sizes),
-        a_strides=list(p.a_strides),
-        b_strides=list(p.b_strides),
-        d_strides=list(p.d_strides),
+        **{f"{name}_strides": list(strides) for name, strides in p.strides.items()},
         out_dtype=p.out_dtype,
         detect_races=False,
         guard=False,
@@ -190,10 +188,9 @@ def test_each_row_accepts_sizes_as_its_predicate_says(kernel):
     outcomes = {True: 0, False: 0}
     for config in (row for row in CONFIGS if row.kernel == kernel):
         for _ in range(60):
-            spec = parse_spec(
-                rng.choice(("mk,kn->mn", "mk,nk->mn", "km,nk->mn", "bmk,bkn->bmn", "bmk,kn->bmn", "bm,bm->bm"))
-            )
-            size = {label: rng.choice(sizes) for label in "bmnk"}
+            plain, batched = ("mk,kn->mn", "mk,nk->mn", "km,nk->mn"), ("bmk,bkn->bmn", "bmk,kn->bmn", "bm,bm->bm")
+            spec = parse_spec(rng.choice((*plain, *batched, "bmhk,bnhk->bhmn")))
+            size = {label: rng.choice(sizes) for label in "bmnkh"}
             permutations = [
                 tuple(rng.sample(range(len(labels)), len(labels))) if rng.random() < 0.3 else None
                 for labels in spec[:2]

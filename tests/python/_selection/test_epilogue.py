@@ -1,6 +1,7 @@
 """What a kernel makes of the sums: dtypes, and the strides along which it reads an epilogue's operands."""
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jax_moye._selection.epilogue import Epilogue, compute_dtype, fit_epilogue, stored_dtype
@@ -50,6 +51,22 @@ def test_a_batch_comes_out_of_m_where_an_operand_needs_one():
     assert strides == {"bias": (5, 0, 1)}
 
 
+def test_as_many_modes_as_the_operands_need():
+    """Each dimension beside one of another operand is a mode of its own."""
+    for spec, batch, strides in (
+        ("abmk,kn->abmn", (2, 3), (0, 5, 0, 1)),  # all of m
+        ("abmk,bkn->abmn", (2, 3), (0, 5, 0, 1)),  # beside a batch of the product's
+        ("ambk,abkn->abmn", (2, 3), (0, 5, 0, 1)),  # two of them
+        ("abmk,nk->nabm", (2, 3), (0, 5, 1, 0)),  # the roles swapped
+    ):
+        _, split, of = fitted((("bias", "bn"),), spec=spec, a=2)
+        assert (split.batch_sizes, of["bias"]) == (batch, strides), spec
+        assert split.batch == np.prod(batch)
+    _, split, strides = fitted((("bias", "bn"), ("residual", "am")), spec="abmk,kn->abmn", a=2)
+    assert strides == {"bias": (0, 5, 0, 1), "residual": (4, 0, 1, 0)}
+    assert split.strides == {"a": (72, 24, 6, 1), "b": (0, 0, 1, 5), "d": (60, 20, 5, 1)}
+
+
 def test_what_no_strides_describe():
     with pytest.raises(NotServedError, match="no strides of a matrix broadcast"):
-        fitted((("bias", "bn"),), spec="abmk,kn->abmn", a=2)
+        fitted((("bias", "bdn"),), spec="abcdmk,kn->abcdmn", a=2, c=2, d=2)

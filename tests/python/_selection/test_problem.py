@@ -1,23 +1,26 @@
 """From a contraction to a GemmProblem."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 from python._selection.problems import row_major_problem
 
-from jax_moye._selection.problem import NotServedError, make_problem, parse_spec
+from jax_moye._selection.problem import BatchMode, GemmProblem, NotServedError, make_problem, parse_spec
 
 
 def evaluate(problem, lhs, rhs, out_size):
     """The problem by loops over strides, on flat arrays."""
     a, b = (rhs, lhs) if problem.swapped else (lhs, rhs)
     out = np.full(out_size, np.nan)
-    for batch, m, n in itertools.product(range(problem.batch), range(problem.m), range(problem.n)):
+    strides = problem.strides
+    assert np.prod(problem.batch_sizes) == problem.batch
+    for *batch, m, n in itertools.product(*map(range, problem.sizes[:-1])):
         total = 0.0
         for k in range(problem.k):
-            total += a[np.dot((batch, m, k), problem.a_strides)] * b[np.dot((batch, n, k), problem.b_strides)]
-        at = np.dot((batch, m, n), problem.d_strides)
+            total += a[np.dot((*batch, m, k), strides["a"])] * b[np.dot((*batch, n, k), strides["b"])]
+        at = np.dot((*batch, m, n), strides["d"])
         assert np.isnan(out[at]), "written twice"
         out[at] = total
     return out
@@ -46,13 +49,21 @@ SPECS = [
     "abmk,abkn->abmn",
     "abmk,kn->abmn",
     "mab,nab->mn",
+    "ambk,anbk->abmn",  # attention's products
+    "abmn,anbk->ambk",
+    "abmn,ambk->anbk",
+    "abmk,bakn->abmn",
+    "ambck,anbk->abcmn",  # grouped queries
+    "abcmn,anbk->ambck",
+    "ambk,clk->abcml",  # two of m and two of n
+    "ambck,kn->cbamn",
 ]
 
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("ones", ["", "m", "n", "k", "b", "mk", "nk", "mn", "bmnk"])
 def test_problems_compute_the_contraction(spec, ones):
-    sizes = dict(a=2, b=3, m=4, n=5, k=6, l=7)
+    sizes = dict(a=2, b=3, c=2, m=4, n=5, k=6, l=7)
     sizes = {label: 1 if label in ones else size for label, size in sizes.items()}
     parsed = parse_spec(spec)
     rng = np.random.default_rng(0)
@@ -121,9 +132,54 @@ def test_alignment(m, n, k, dtype, order, alignment):
 
 
 def test_what_is_more_than_one_product():
-    with pytest.raises(NotServedError, match=r"more than one matrix multiplication: .* \(2 of batch\)"):
-        make_problem("abmk,bakn->abmn", (2, 3, 4, 6), (3, 2, 6, 5), "bf16", "bf16")
+    with pytest.raises(NotServedError, match=r"more than one matrix multiplication: .* \(4 of batch\)"):
+        make_problem("abcdmk,dcbakn->abcdmn", (2, 3, 2, 3, 4, 6), (3, 2, 3, 2, 6, 5), "bf16", "bf16")
+    with pytest.raises(NotServedError, match=r"\(2 of batch, 2 of m, 2 of n\)"):  # four with what m and n have to spare
+        make_problem("ambck,andbk->abcmdn", (2, 3, 4, 5, 6), (2, 7, 3, 4, 6), "bf16", "bf16")
     with pytest.raises(NotServedError, match=r"\(2 of k\)"):
         make_problem("bmn,bkn->mk", (2, 4, 5), (2, 6, 5), "bf16", "bf16")
     with pytest.raises(NotServedError, match="over 2\\^31 - 1"):
         make_problem("mk,kn->mn", (2**31, 8), (8, 8), "bf16", "bf16")
+    with pytest.raises(NotServedError, match="a batch of 2147483648 elements is over 2\\^31 - 1"):
+        make_problem("abmk,bakn->abmn", (2**16, 2**15, 4, 6), (2**15, 2**16, 6, 5), "bf16", "bf16")
+
+
+def test_batches_of_several_modes():
+    """Attention: heads lie between a matrix's rows, and no transpose is needed."""
+    scores = make_problem("bqhd,bkhd->bhqk", (2, 64, 8, 32), (2, 96, 8, 32), "bf16", "bf16")
+    assert scores.sizes == (2, 8, 64, 96, 32)
+    assert scores.batch == 16
+    assert scores.outer == (BatchMode(2, 64 * 8 * 32, 96 * 8 * 32, 8 * 64 * 96),)
+    assert (scores.a_strides, scores.b_strides, scores.d_strides) == ((32, 256, 1), (32, 256, 1), (64 * 96, 96, 1))
+    assert (scores.order, scores.alignment, scores.matrices) == ("NT", 16, (16, 16))
+    grouped = make_problem("bqgnd,bkgd->bgnqk", (2, 64, 4, 3, 32), (2, 96, 4, 32), "bf16", "bf16")
+    assert grouped.sizes == (2, 4, 3, 64, 96, 32)
+    assert grouped.strides["b"] == (96 * 4 * 32, 32, 0, 128, 1)
+    assert grouped.matrices == (24, 8)  # keys are read again by each query of a group
+
+
+def test_an_outer_mode_counts_for_the_alignment():
+    for heads, alignment in ((8, 16), (4, 8), (1, 2)):
+        problem = make_problem("bmhk,bnhk->bhmn", (2, 3, 5, heads), (2, 3, 5, heads), "bf16", "bf16")
+        assert problem.sizes == (2, 5, 3, 3, heads)
+        assert problem.alignment == alignment
+
+
+def test_which_mode_stays_beside_k():
+    """Of several of m or n: the contiguous one where k is not, else the larger. The others are the batch, in order."""
+    for sizes, batch, m in (((4, 3, 5), (4, 3), 5), ((5, 3, 4), (3, 4), 5), ((4, 4, 4), (4, 4), 4)):
+        c, b, a = sizes
+        problem = make_problem("abck,kn->cban", (a, b, c, 8), (8, 16), "bf16", "bf16")
+        assert (problem.batch_sizes, problem.m, problem.n) == (batch, m, 16)
+        assert problem.strides["b"] == (0, 0, 1, 16)
+    problem = make_problem("kabc,kn->bacn", (8, 3, 9, 4), (8, 16), "bf16", "bf16")
+    assert (problem.batch_sizes, problem.m, problem.order) == ((9, 3), 4, "TN")
+
+
+def test_one_mode_is_as_ever():
+    """What files and caches have of a problem does not change where the batch has one mode."""
+    one = make_problem("bmk,bkn->bmn", (3, 4, 6), (3, 6, 5), "bf16", "bf16")
+    assert "outer" not in one.to_dict()
+    assert set(one.to_dict()) == {field.name for field in dataclasses.fields(GemmProblem)} - {"outer"}
+    two = make_problem("abmk,bakn->abmn", (2, 3, 4, 6), (3, 2, 6, 5), "bf16", "bf16")
+    assert two.to_dict()["outer"] == ((2, 72, 30, 60),)

@@ -285,9 +285,12 @@ def test_an_epilogue(rng):
             part = layer(a[first:last], w, bias, residual=residual[first:last])
             np.testing.assert_array_equal(bits(part), full[first:last])
         # An epilogue whose operands no kernel broadcasts.
-        a, bias = a.reshape(2, 5, 4, 72), uneven(rng, (5, 1, 24), jnp.bfloat16)
+        a, bias = a[:32].reshape(2, 2, 2, 2, 2, 72), uneven(rng, (2, 2, 24), jnp.bfloat16)
+        batched = layer
+        for of_bias in (0, None, 0, None):
+            batched = jax.vmap(batched, (0, None, of_bias))
         with pytest.raises(NotImplementedError, match=r"the epilogue of .* is not its kernel's"):
-            jax.vmap(jax.vmap(layer, (0, None, 0)), (0, None, None))(a, w, bias[:, 0])
+            batched(a, w, bias)
 
 
 def test_gradients(rng):
@@ -310,10 +313,13 @@ def test_what_xla_would_compute_is_an_error():
         jax_moye.matmul(a, a, batch_invariant=True)
     with pytest.raises(NotImplementedError, match=r"number of rows, and no kernel of ours .* multiplies complex64"):
         matmul(a.astype(jnp.complex64), a.astype(jnp.complex64))
-    # Two batches that are no single one: more than one product.
-    a, b = jnp.ones((2, 3, 4, 4), jnp.bfloat16), jnp.ones((3, 2, 4, 4), jnp.bfloat16)
+    # Four batches that do not merge: more than one launch.
+    a, b = jnp.ones((2, 3, 2, 3, 4, 4), jnp.bfloat16), jnp.ones((3, 2, 3, 2, 4, 4), jnp.bfloat16)
+    batched = matmul
+    for of_b in range(4):
+        batched = jax.vmap(batched, (0, of_b))
     with pytest.raises(NotImplementedError, match="more than one matrix multiplication"):
-        jax.vmap(jax.vmap(matmul), (0, 1))(a, b)
+        batched(a, b)
 
 
 def test_sums_over_devices_are_an_error():
