@@ -18,8 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     describe(
         parser,
         "Prints the compiled kernels, a line for each. An option leaves those that it does not name out.\n"
-        "smem: bytes of shared memory of a CTA; regs: registers of a thread; align: bytes of one load from\n"
-        "global memory; orders: of a and b, N is row-major and T is stored transposed.",
+        "A name says the kernel, the dtype of the operands, the tile (m, n, k), the stages (s), the cluster\n"
+        "(c) and the bytes of one load from global memory (a). out: dtypes of the result; order: of a and b,\n"
+        "N is row-major and T is stored transposed; all: the four; any: and operands with no dimension of\n"
+        "stride 1; warps: of a CTA; smem: its bytes of shared memory; regs: registers of a thread; arch:\n"
+        "the GPUs. --json prints all fields.",
         [
             "--dtype bf16 --arch 90",
             "--name '.*_s4_.*'",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, overload
 if TYPE_CHECKING:
     from jax_moye.layout.kernels import KernelFacts
 
-from jax_moye._format import text_table
+from jax_moye._format import fitted_table
 from jax_moye._kernels.frozen import FrozenDict
 
 # Beside the compiled modules, which in an editable install are not beside this file.
@@ -139,25 +139,25 @@ class ConfigTable(Sequence[GemmConfig]):
         return _render(self._configs)
 
 
+# What the name does not say. All of it fits the width of a terminal.
 _COLUMNS: Mapping[str, Any] = types.MappingProxyType(
     {
         "name": lambda config: config.name,
         "out": lambda config: " ".join(config.out_dtypes),
-        "tile": lambda config: "x".join(map(str, config.tile)),
-        "stages": lambda config: config.stages,
-        "align": lambda config: config.alignment,
-        "orders": lambda config: " ".join(config.orders) + (" any" if config.any_stride else ""),
-        "threads": lambda config: config.threads,
+        "order": lambda config: (
+            "any" if config.any_stride else "all" if len(config.orders) == 4 else " ".join(config.orders)
+        ),
+        "warps": lambda config: config.threads // 32,
         "smem": lambda config: config.smem_bytes,
         "regs": lambda config: max(config.registers.values()) if config.registers else "-",
-        "arch": lambda config: config.archs,
+        "arch": lambda config: config.archs.removeprefix("sm_"),
     }
 )
 
 
 def _render(configs: Iterable[GemmConfig]) -> str:
     cells = [[str(column(config)) for column in _COLUMNS.values()] for config in configs]
-    return "\n".join(text_table([list(_COLUMNS), *cells]))
+    return "\n".join(fitted_table([list(_COLUMNS), *cells]))
 
 
 def _read_registers() -> Mapping[str, Mapping[str, int]]:

@@ -9,8 +9,9 @@ import pytest
 
 import jax_moye
 from jax_moye import configs as _  # noqa: F401  (the function, not the module)
+from jax_moye._format import WIDTH
 from jax_moye._kernels.config_names import ConfigFields, parse_name, parse_row, rows_of
-from jax_moye._kernels.configs import GemmConfig, find_config
+from jax_moye._kernels.configs import ConfigTable, GemmConfig, find_config
 from jax_moye._kernels.dtypes import ITEM_BYTES
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -85,12 +86,28 @@ def test_rows_and_table_are_immutable_and_hashable():
 
 def test_the_table_prints_as_a_table():
     lines = repr(jax_moye.configs()).splitlines()
-    assert lines[0].split()[:4] == ["name", "out", "tile", "stages"]
+    assert lines[0].split() == ["name", "out", "order", "warps", "smem", "regs", "arch"]
     assert len(lines) == 1 + len(jax_moye.configs())
     for line, row in zip(lines[1:], jax_moye.configs(), strict=True):
-        assert line.startswith(row.name)
-        assert "x".join(map(str, row.tile)) in line
-        assert row.archs in line
+        name, *rest = line.split()
+        outs, (order, warps, smem, regs, arch) = rest[:-5], rest[-5:]
+        assert (name, outs, arch) == (row.name, list(row.out_dtypes), row.archs[3:])
+        assert order == ("any" if row.any_stride else {4: "all", 1: row.orders[0]}[len(row.orders)])
+        assert (32 * int(warps), int(smem)) == (row.threads, row.smem_bytes)
+        assert regs == (str(max(row.registers.values())) if row.registers else "-")
+        assert "x".join(map(str, row.tile)) in name  # what has no column
+
+
+def test_the_table_fits_a_terminal():
+    """Of all rows of the table, and not only of this build's; a name that is too long for that takes two tables."""
+    longest = max(rows_of_the_table(), key=len)
+    (row,) = jax_moye.configs()[:1]
+    fields = dict(out_dtypes=("bf16", "f16", "f32", "s32"), threads=384, smem_bytes=232_448, registers={"sm_90": 168})
+    for name, tables in ((longest, 1), (longest + "_own", 2)):
+        lines = repr(ConfigTable([dataclasses.replace(row, name=name, **fields)])).splitlines()
+        assert max(map(len, [*lines, *repr(jax_moye.configs()).splitlines()])) <= WIDTH
+        assert sum(line.startswith("name ") for line in lines) == tables
+        assert all(word in " ".join(lines) for word in ("s32", "232448", "168"))
 
 
 def test_find_config():
