@@ -323,7 +323,7 @@ def test_mixed_operands(kernels_are_there):
 
 
 def test_several_devices_go_to_xla(kernels_are_there):
-    mesh = jax.sharding.AbstractMesh((2,), ("x",))
+    mesh = jax.sharding.AbstractMesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))  # explicit since jax 0.11
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
     a = jax.ShapeDtypeStruct((64, 64), jnp.bfloat16, sharding=sharding)
     for fun, insists in ((jax_moye.matmul, False), (matmul, True)):
