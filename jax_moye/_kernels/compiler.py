@@ -23,7 +23,7 @@ from jax_moye._kernels import cache
 from jax_moye._kernels.config_names import ConfigFields
 
 # Of both compilers. CMakeLists.txt has the same for the configs of the table: a test compares them.
-COMMON = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden")
+COMMON = ("-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden")
 # The sanitizer's instrumentation without its library: every plain load and store calls the emulator.
 EMULATED = ("-g1", "-fsanitize=thread", "-fno-strict-aliasing", "-Wno-psabi", "-Wall", "-Wextra")
 LIBRARY, REPORT, FUNCTION = "kernel.so", "report.json", "jax_moye_own_kernel"
