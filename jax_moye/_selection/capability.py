@@ -113,7 +113,8 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
         return f"it needs sm_{config.min_arch} or newer, and this is sm_{arch}"
     if arch is not None and config.max_arch and arch > config.max_arch:
         return f"its code is sm_{config.max_arch}'s and not newer ones', and this is sm_{arch}"
-    if arch is not None and config.smem_bytes > _smem_limit(arch):
+    # What is one GPU's alone is compiled only where it fits that (cuda/gemm/entry.h).
+    if arch is not None and arch != config.max_arch and config.smem_bytes > _smem_limit(arch):
         return f"a CTA needs {config.smem_bytes} bytes of shared memory, and sm_{arch} has {_smem_limit(arch)}"
     if problem.order is None and not config.any_stride:
         return "it needs a mode of stride 1 in each operand"
@@ -124,6 +125,8 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
             f"it loads {config.alignment} bytes at a time, and the operands' strides "
             f"{problem.strides['a']} and {problem.strides['b']} of {problem.dtype} are aligned to {problem.alignment}"
         )
+    if _is_far_from_the_limits(config, problem):
+        return None
     (tile_m, tile_n), tile_k = config.cluster_tile, config.tile[2]  # what is scheduled
     if problem.m > MAX_SIZE - tile_m or problem.n > MAX_SIZE - tile_n or problem.k > MAX_SIZE - tile_k:
         return "a dimension is over 2^31 - 1 less one tile"
@@ -131,6 +134,15 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
     if tiles > MAX_SIZE // config.k_parts:  # CTAs of a launch: one for each part of k
         return "the result has more than 2^31 - 1 tiles"
     return None
+
+
+def _is_far_from_the_limits(config: GemmConfig, problem: GemmProblem) -> bool:
+    """Whether a problem is small enough whatever the CTAs of a cluster share: who says that has the layouts loaded."""
+    (tile_m, tile_n, tile_k), (cluster_m, cluster_n) = config.tile, config.cluster
+    steps = (tile_m * cluster_m, tile_n * cluster_n, tile_k)
+    sizes = (problem.m, problem.n, problem.k)
+    ctas = problem.batch * math.ceil(problem.m / tile_m) * math.ceil(problem.n / tile_n) * cluster_m * cluster_n
+    return ctas <= MAX_SIZE and all(size <= MAX_SIZE - step for size, step in zip(sizes, steps, strict=True))
 
 
 @functools.cache

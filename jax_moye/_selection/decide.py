@@ -199,13 +199,18 @@ class _Found(NamedTuple):
 
     Attributes:
       call: of it.
-      us: predicted, of all its launches.
+      arch: of the GPU.
       choice: where it was measured.
     """
 
     call: KernelCall
-    us: float
+    arch: int | None
     choice: measurements.Choice | None = None
+
+    @property
+    def us(self) -> float:
+        """Predicted, of all its launches. Not where a measurement decides: the model needs the layouts loaded."""
+        return _predicted(self.call.problem, self.call.config, self.call.split, self.arch)
 
     @property
     def known_us(self) -> float:
@@ -278,12 +283,12 @@ def _find_for(request: Request, operands: Operands, arithmetics: list[Arithmetic
             reasons.append(str(error))
             continue
         call = KernelCall(problem, config, split, operands, request.epilogue, strides)
-        found.append(_Found(call, _predicted(problem, config, split, target.arch), choice))
+        found.append(_Found(call, target.arch, choice))
         if not split:
             break
     if not found:
         raise NotServedError("; ".join(reasons))
-    return min(found, key=lambda one: one.known_us)
+    return min(found, key=lambda one: one.known_us) if len(found) > 1 else found[0]
 
 
 def _problem_for(
@@ -384,7 +389,9 @@ def _check_batch_invariant(config: GemmConfig, problem: GemmProblem, arch: int |
 def _ours_or_xlas(request: Request, operands: Operands, target: LoweringTarget, found: _Found) -> Decision:
     """Whether a kernel that can compute a product does."""
     call, choice, on_cuda = found.call, found.choice, target.platform == "cuda"
-    decision = Decision("kernel", request, call, problem=call.problem, predicted=Times(found.us, None), source="model")
+    decision = Decision("kernel", request, call, problem=call.problem, source="model")
+    if choice is None:
+        decision = decision._replace(predicted=Times(found.us, None))
     if request.config is not None:
         decision = decision._replace(source="explicit")
     elif choice is not None:
@@ -443,12 +450,13 @@ def _the_faster(decision: Decision, operands: Operands, found: _Found, arch: int
         return decision
     request, problem = decision.request, found.call.problem
     theirs = xla_us(problem, arch, passes=int(request.beta != 0 or request.epilogue is not None))
-    decision = decision._replace(predicted=Times(found.us, theirs))
+    us = found.us if decision.predicted is None else decision.predicted.ours
+    decision = decision._replace(predicted=Times(us, theirs))
     if theirs is None:  # a program must not become slower by adopting us
         reason = f"how long XLA takes is not modelled {unknown(problem, arch)}, and was not measured"
         return _rather_xlas(decision, "time", f"{reason}: jax_moye.tune does")
     is_host_bound = entry is not None and entry.host_bound
-    ours = in_program_us(found.us if is_host_bound else found.known_us)
+    ours = in_program_us(us if is_host_bound or found.choice is None else found.choice.us)
     if not xla_wins(ours, theirs):
         return decision
     reason = f"XLA is expected to take {theirs:.1f} us, and the best kernel {ours:.1f}"

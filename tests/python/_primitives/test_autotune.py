@@ -22,9 +22,10 @@ from python.support import custom_calls, lowered_text
 import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import devices
+from jax_moye._kernels.configs import facts_of, find_config
 from jax_moye._primitives import autotune
 from jax_moye._primitives.autotune import _InterruptedError, measured
-from jax_moye._selection import capability, measurements
+from jax_moye._selection import capability, cost, measurements
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import decide
 from jax_moye._selection.request import Operand, Request
@@ -91,6 +92,24 @@ def test_what_was_measured_before_is_decided_once(gpu, monkeypatch):
     assert len(lowered()) == 1
     assert len(asked) == 2
     assert len(gpu.calls) == 1
+
+
+def test_what_was_measured_before_needs_no_layouts(gpu, monkeypatch):
+    """To import them takes as long as to lower all products of a program."""
+    calls = lowered()
+    if find_config(calls[0].config).max_arch != 90:
+        pytest.skip("the third config is not one of sm_90 alone in this build")
+    autotune._settled.clear()  # as in the next process
+    measurements.forget()
+    for cached in (facts_of, capability._smem_limit, cost._of_config):
+        cached.cache_clear()
+    for config in jax_moye.configs():
+        config.__dict__.pop("k_parts", None)
+    for name in [name for name in sys.modules if name.startswith("jax_moye.layout")]:
+        monkeypatch.setitem(sys.modules, name, None)  # an import of it fails
+    assert lowered() == calls
+    with pytest.raises(ImportError, match=r"jax_moye\.layout"):
+        lowered(jax_moye.matmul, B, jax.ShapeDtypeStruct((128, 64), bf16))  # nobody has measured that
 
 
 @pytest.mark.parametrize(("xla", "is_ours"), [(101.0, False), (103.4, False), (103.6, True), (50.0, False)])

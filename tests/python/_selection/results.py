@@ -111,5 +111,5 @@ def who(row, config):
     operands, problem = (Operand((1,), dtype),) * 2, problem_of_workload(row, config.dtype)
     request = Request("mk,kn->mn", dtype, precision, None, None, None)
     call = decide.KernelCall(problem, config, False, operands)
-    found = decide._Found(call, predicted_us(config, problem, 90))
+    found = decide._Found(call, 90)
     return decide._ours_or_xlas(request, operands, H200, found).reason
