@@ -62,6 +62,47 @@ def test_interception():
         )
 
 
+def test_attention_in_place():
+    """Two products and their four gradients, with heads between the rows of a matrix: six calls, and no transpose."""
+    rng = np.random.default_rng(2)
+    q, k, v = (integers(rng, 2, size, 6, 64) for size in (130, 200, 200))
+    cotangent = integers(rng, 2, 130, 6, 64)
+
+    def run(einsum, *args, **options):
+        def attention(q, k, v):
+            scores = einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32, **options)
+            return einsum("bhqk,bkhd->bqhd", (scores / 64).astype(q.dtype), v, **options)
+
+        out, vjp = jax.vjp(attention, *args[:3])
+        return out, *vjp(args[3])
+
+    args = (q, k, v, cotangent)
+    program = jax.jit(lambda *args: run(jax_moye.einsum, *args, implementation="moye"))
+    text = program.lower(*args).compile().as_text()
+    assert len(re.findall(r'custom_call_target="jax_moye_gemm_v1"', text)) == 6
+    assert not re.findall(r"= \S+ transpose\(", text)
+    expected = jax.jit(lambda *args: run(jnp.einsum, *args))(*(x.astype(jnp.float32) for x in args))
+    for ours, theirs in zip(program(*args), expected, strict=True):
+        largest = float(jnp.abs(theirs).max())
+        np.testing.assert_allclose(
+            np.asarray(ours, np.float64), np.asarray(theirs, np.float64), rtol=2**-6, atol=2**-6 * largest
+        )
+
+
+@pytest.mark.parametrize("config", [c for c in jax_moye.configs() if c.dtype == "bf16"], ids=lambda config: config.name)
+def test_batches_of_three_modes(config):
+    """Grouped queries in every config of bf16: keys are read again by the queries of a group."""
+    rng = np.random.default_rng(3)
+    q, k = integers(rng, 2, 70, 3, 2, 64), integers(rng, 2, 90, 3, 64)
+    spec = "bqgnd,bkgd->bgnqk"
+    arch = _compat.cuda_arch()
+    if arch < config.min_arch or (config.max_arch and arch > config.max_arch):
+        pytest.skip(f"its code is not for sm_{arch}")
+    found = jax_moye.einsum(spec, q, k, config=config, preferred_element_type=jnp.float32)
+    exact = np.einsum(spec, np.asarray(q, np.float64), np.asarray(k, np.float64))
+    np.testing.assert_array_equal(np.asarray(found, np.float64), exact)
+
+
 def test_what_this_process_lowers_for_another_gpu():
     a = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
     traced = jax.jit(lambda a: jax_moye.matmul(a, a, implementation="moye")).trace(a)

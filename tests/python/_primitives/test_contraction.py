@@ -172,6 +172,83 @@ def test_nested_vmap_is_one_equation(rng, axes):
     assert str(jax.make_jaxpr(ours)(x, y)).count("jax_moye_contract[") == 1
 
 
+def integers(rng, dtype, *shape):
+    """Their products and sums are exact, in bf16 up to a rounding."""
+    return jnp.asarray(rng.integers(-2, 3, shape), dtype)
+
+
+def attention(einsum):
+    """Attention without its softmax, of queries (batch, time, head, channel): sums of products alone."""
+
+    def run(q, k, v):
+        return einsum("bhqk,bkhd->bqhd", einsum("bqhd,bkhd->bhqk", q, k), v)
+
+    return run
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_attention_and_its_gradients_are_one_call_each(rng, dtype):
+    """Two products forwards, four backwards; heads lie between the rows of a matrix, and nothing is transposed."""
+    q, k, v = (integers(rng, dtype, 2, size, 3, 8) for size in (5, 7, 7))
+    cotangent = integers(rng, dtype, 2, 5, 3, 8)
+    kernels = functools.partial(jax_moye.einsum, implementation="moye", interpret=True)
+
+    def both(einsum):
+        def run(q, k, v, cotangent):
+            out, vjp = jax.vjp(attention(einsum), q, k, v)
+            return out, *vjp(cotangent)
+
+        return run
+
+    args = (q, k, v, cotangent)
+    assert kernel_calls(both(kernels), *args) == 6
+    assert data_movements(both(kernels), *args) == []
+    with jax.enable_x64(True):
+        exact = both(jnp.einsum)(*(x.astype(jnp.float64) for x in args))
+    for found, wanted in zip(jax.jit(both(kernels))(*args), exact, strict=True):
+        assert found.dtype == q.dtype
+        rounded = dict(rtol=2.0**-6, atol=2.0) if dtype == "bfloat16" else dict(rtol=0, atol=0)  # scores are rounded
+        np.testing.assert_allclose(np.asarray(found, np.float64), np.asarray(wanted, np.float64), **rounded)
+
+
+def test_grouped_queries(rng):
+    """The keys of a group are read again by each of its queries. Their gradient sums over two dimensions: XLA's."""
+    q, k, v = (integers(rng, "float32", *shape) for shape in ((2, 5, 2, 3, 8), (2, 7, 2, 8), (2, 7, 2, 8)))
+
+    def run(einsum, **options):
+        def scores(q, k, v):
+            return einsum("bgnqk,bkgd->bqgnd", einsum("bqgnd,bkgd->bgnqk", q, k, **options), v, **options)
+
+        return scores
+
+    forwards = run(jax_moye.einsum, implementation="moye", interpret=True)
+    assert kernel_calls(forwards, q, k, v) == 2
+    assert data_movements(forwards, q, k, v) == []
+    np.testing.assert_array_equal(jax.jit(forwards)(q, k, v), run(jnp.einsum)(q, k, v))
+    gradients = jax.grad(lambda *args: run(jax_moye.einsum, interpret=True)(*args).sum(), (0, 1, 2))
+    assert kernel_calls(gradients, q, k, v) == 3  # of the scores, again; of their gradient; of the queries'
+    expected = jax.grad(lambda *args: run(jnp.einsum)(*args).sum(), (0, 1, 2))(q, k, v)
+    for found, wanted in zip(jax.jit(gradients)(q, k, v), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("axes", [(0, 0), (0, 1), (1, 0), (2, 3), (0, None), (None, 3)], ids=str)
+def test_vmap_of_a_batch_of_two_modes(rng, axes):
+    """A third mode wherever it lies, one that merges, or one that an operand lacks: one call."""
+    shapes = [(2, 5, 3, 8), (2, 7, 3, 8)]
+    args = [
+        integers(rng, "float32", *(shape if axis is None else (*shape[:axis], 4, *shape[axis:])))
+        for shape, axis in zip(shapes, axes, strict=True)
+    ]
+    options = dict(implementation="moye", interpret=True)
+    fun = jax.vmap(lambda q, k: jax_moye.einsum("bqhd,bkhd->bhqk", q, k, **options), axes)
+    assert kernel_calls(fun, *args) == 1
+    assert data_movements(fun, *args) == []
+    np.testing.assert_array_equal(
+        jax.jit(fun)(*args), jax.vmap(lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k), axes)(*args)
+    )
+
+
 def test_vmap_of_a_shared_weight_is_one_plain_product(rng):
     x, w = jnp.ones((3, 16, 32), jnp.bfloat16), jnp.ones((32, 64), jnp.bfloat16)
     (call,) = custom_calls(lowered_text(jax.vmap(matmul, (0, None)), x, w, platform="cpu"))

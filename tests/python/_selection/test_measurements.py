@@ -68,6 +68,23 @@ def test_an_entry_serves_exactly_its_problem(places, near):
     assert explained(*near, implementation="moye").chosen_by == "model"
 
 
+def test_modes_of_a_batch_belong_to_the_problem(places):
+    """An entry of attention's scores is found again, and is none of another split of as many matrices."""
+
+    def scores(batch, heads, spec="bqhd,bkhd->bhqk"):
+        shapes = ((batch, 256, heads, 64), (batch, 128, heads, 64))
+        return explained(*shapes, "bfloat16", spec=spec, implementation="moye")
+
+    assert scores(4, 8).problem.batch_sizes == (4, 8)
+    keep(entry_of(scores(4, 8)))
+    assert scores(4, 8).chosen_by == "cache"
+    for other in (scores(8, 4), scores(2, 16), scores(32, 1), scores(4, 8, "bqhd,bkhd->hbqk")):
+        assert other.problem.batch == 32
+        assert other.chosen_by == "model"
+    digests = {measurements.key_digest(("", gemm.problem, "")) for gemm in (scores(4, 8), scores(8, 4), scores(32, 1))}
+    assert len(digests) == 3
+
+
 def test_orders_results_and_accumulators_are_other_problems(places):
     square = ((256, 256), (256, 256), "float16")
     keep(entry_of(explained(*square, implementation="moye")))
@@ -443,7 +460,9 @@ VALUES = [None, True, -1, 0, 3, 10**30, 1.5, -0.0, math.nan, math.inf, "", "bf16
 
 
 def test_a_thousand_damaged_files(places, caplog):
-    gemms = [explained((m, 512), (512, 128), bf16, implementation="moye") for m in (256, 512, 1024)]
+    gemms = [explained((m, 512), (512, 128), bf16, implementation="moye") for m in (256, 1024)]
+    shapes = ((2, 256, 8, 64), (2, 128, 8, 64))
+    gemms.append(explained(*shapes, bf16, spec="bqhd,bkhd->bhqk", implementation="moye"))
     for gemm in gemms:
         keep(entry_of(gemm, xla_us=30.0))
     path = pathlib.Path(measurements.cache_file(H200))
