@@ -6,6 +6,7 @@
 #include <iterator>
 #include <string>
 
+#include "gemm/batch.h"
 #include "gemm/order.h"
 
 namespace moye {
@@ -20,7 +21,7 @@ using Modes = std::array<Mode, kBatchModes + 2>;
 
 Modes modes_of(GemmArgs const& args, BatchStrides const& batch, Mode rows, Mode columns) {
   Modes modes;
-  for (int i = 0; i < kBatchModes; ++i) modes[size_t(i)] = {args.batch_sizes[i], batch.modes[i]};
+  for (int i = 0; i < kBatchModes; ++i) modes[size_t(i)] = {args.batch_sizes.modes[i], batch.modes[i]};
   modes[kBatchModes] = rows;
   modes[kBatchModes + 1] = columns;
   return modes;
@@ -219,6 +220,8 @@ Status decode_attributes(GemmRequest const& request, GemmCall& call) {
     if (size > 0 && batch > kMaxSize / size) return error("the batch has more than 2^31 - 1 matrices");
     batch *= size;
   }
+  int modes[kBatchModes] = {1, 1, 1};
+  std::copy_n(request.sizes.begin(), batch_modes, modes + (kBatchModes - batch_modes));
   call.args = {.a = request.a.data,
                .b = request.b.data,
                .d = request.d.data,
@@ -227,7 +230,7 @@ Status decode_attributes(GemmRequest const& request, GemmCall& call) {
                .m = request.sizes[batch_modes],
                .n = request.sizes[batch_modes + 1],
                .k = request.sizes[batch_modes + 2],
-               .batch_sizes = {1, 1, 1},
+               .batch_sizes = make_batch_sizes(modes[0], modes[1], modes[2]),
                .a_batch_strides = batch_strides(request.a_strides),
                .a_m_stride = row_stride(request.a_strides),
                .a_k_stride = column_stride(request.a_strides),
@@ -238,7 +241,6 @@ Status decode_attributes(GemmRequest const& request, GemmCall& call) {
                .d_m_stride = row_stride(request.d_strides),
                .d_n_stride = column_stride(request.d_strides),
                .d_dtype = request.d.dtype};
-  std::copy_n(request.sizes.begin(), batch_modes, call.args.batch_sizes + (kBatchModes - batch_modes));
   std::string reason = decode_epilogue(request.epilogue, strides_needed, call.args.epilogue);
   if (!reason.empty()) return error(reason);
   return {};

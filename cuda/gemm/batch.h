@@ -1,7 +1,8 @@
 // Where the matrices of a batch lie. A batch has up to kBatchModes modes; its matrices are numbered in row-major order.
-//   batch_coord     number -> coordinate along each mode
-//   batch_offset    coordinate -> elements from an operand's first matrix on
-//   matrix_offset   number -> elements, for one operand
+//   make_batch_sizes   of a call
+//   batch_coord        number -> coordinate along each mode
+//   batch_offset       coordinate -> elements from an operand's first matrix on
+//   matrix_offset      number -> elements, for one operand
 #pragma once
 
 #include "gemm/config.h"
@@ -14,13 +15,28 @@ struct BatchCoord {
   int modes[kBatchModes];
 };
 
-/// Divides only where there are modes to tell apart; the branch is the same for all threads.
-MOYE_HOST_DEVICE constexpr BatchCoord batch_coord(int const (&sizes)[kBatchModes], int matrix) {
+/// Host. outer * middle * inner < 2^31.
+constexpr BatchSizes make_batch_sizes(int outer, int middle, int inner) {
   static_assert(kBatchModes == 3);
-  if (sizes[0] == 1 && sizes[1] == 1) return {{0, 0, matrix}};
-  unsigned const number = unsigned(matrix), inner = unsigned(sizes[2]), middle = unsigned(sizes[1]);
-  unsigned const outer = number / inner;
-  return {{int(outer / middle), int(outer % middle), int(number % inner)}};
+  BatchSizes sizes{.modes = {outer, middle, inner}, .multipliers = {}, .shifts = {}};
+  for (int i = 0; i < kBatchModes - 1; ++i) {
+    unsigned const size = sizes.modes[i + 1] > 0 ? unsigned(sizes.modes[i + 1]) : 1;
+    unsigned bits = 0;
+    while (bits < 31 && 1u << bits < size) ++bits;
+    // Rounded up by less than size <= 2^bits: exact for numbers below 2^31.
+    sizes.shifts[i] = 31 + bits;
+    sizes.multipliers[i] = unsigned(((uint64_t{1} << sizes.shifts[i]) + size - 1) / size);
+  }
+  return sizes;
+}
+
+/// Divides only where there are modes to tell apart; the branch is the same for all threads.
+MOYE_HOST_DEVICE constexpr BatchCoord batch_coord(BatchSizes const& sizes, int matrix) {
+  if (sizes.modes[0] == 1 && sizes.modes[1] == 1) return {{0, 0, matrix}};
+  unsigned const number = unsigned(matrix);
+  int const outer = int(uint64_t(number) * sizes.multipliers[1] >> sizes.shifts[1]);
+  int const outermost = int(uint64_t(unsigned(outer)) * sizes.multipliers[0] >> sizes.shifts[0]);
+  return {{outermost, outer - outermost * sizes.modes[1], matrix - outer * sizes.modes[2]}};
 }
 
 MOYE_HOST_DEVICE constexpr int64_t batch_offset(BatchCoord const& coord, BatchStrides const& strides) {

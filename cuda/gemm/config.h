@@ -99,6 +99,14 @@ struct BatchStrides {
   int64_t modes[kBatchModes];
 };
 
+/// The modes of a batch, outermost first, 1 where there is none: {1, 1, n} is one mode. make_batch_sizes() of
+/// gemm/batch.h fills it in.
+struct BatchSizes {
+  int modes[kBatchModes];
+  // What divides by the middle and by the inner mode without a division, for which producers have no registers.
+  unsigned multipliers[kBatchModes - 1], shifts[kBatchModes - 1];
+};
+
 /// A matrix that an epilogue reads: broadcast along modes whose stride is 0. Its dtype is d's.
 struct EpilogueOperand {
   void const* data;  // null: there is none
@@ -125,9 +133,9 @@ struct GemmArgs {
   void const* a;
   void const* b;
   void* d;
-  void* workspace;               // GemmEntry::workspace_bytes(args) bytes, uninitialized; null where that is 0
-  int64_t batch, m, n, k;        // batch: matrices
-  int batch_sizes[kBatchModes];  // their modes, outermost first, 1 where there is none: {1, 1, batch} is one mode
+  void* workspace;         // GemmEntry::workspace_bytes(args) bytes, uninitialized; null where that is 0
+  int64_t batch, m, n, k;  // batch: matrices
+  BatchSizes batch_sizes;  // of their modes
   BatchStrides a_batch_strides;
   int64_t a_m_stride, a_k_stride;
   BatchStrides b_batch_strides;

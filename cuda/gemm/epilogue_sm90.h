@@ -48,7 +48,7 @@ struct WarpgroupEpilogue {
     auto const aligned = [&](int64_t size, int64_t stride) { return size <= 1 || stride % vector == 0; };
     bool aligned_batch = true;
     for (int i = 0; i < kBatchModes; ++i) {
-      int64_t const size = args.batch_sizes[i], stride = args.d_batch_strides.modes[i];
+      int64_t const size = args.batch_sizes.modes[i], stride = args.d_batch_strides.modes[i];
       aligned_batch = aligned_batch && aligned(size, stride) && (size <= 1 || stride != 0);
     }
     // TMA clips a row in pieces of 16 bytes: it would write the rest of a last one that n ends in.
@@ -58,8 +58,8 @@ struct WarpgroupEpilogue {
 
   /// Host: d's map and its rank, where stores_by_tma.
   static Status make_map(TensorMap* map, int* rank, GemmArgs const& args) {
-    BatchOfMap const batch = batch_of_map(args, args.d_batch_strides);
-    *rank = batch.rank;
+    *rank = moves_along_several(args, args.d_batch_strides) ? 5 : 3;
+    BatchOfMap const batch = batch_of_map(args, args.d_batch_strides, *rank);
     switch (args.d_dtype) {
       case Dtype::bf16:
         return make_map_of<bfloat16_t>(map, batch, args);
@@ -152,9 +152,8 @@ struct WarpgroupEpilogue {
   static MOYE_DEVICE void store_box(GemmArgs const& args, TensorMap const* map, int rank, unsigned char const* box,
                                     int column, int row, int batch) {
     if (rank == 3) return tma_store(map, box, column, row, batch);
-    auto const [c2, c3, c4] = map_coord(batch_coord(args.batch_sizes, batch), args.d_batch_strides, rank);
-    if (rank == 4) return tma_store(map, box, column, row, c2, c3);
-    tma_store(map, box, column, row, c2, c3, c4);
+    auto const [outer, middle, inner] = batch_coord(args.batch_sizes, batch).modes;
+    tma_store(map, box, column, row, inner, middle, outer);
   }
 
   template <class Out, class Accumulators, class RowOf>

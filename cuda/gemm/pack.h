@@ -22,8 +22,8 @@ namespace moye {
 struct PackOperand {
   void const* from;
   unsigned char* to;
-  int batch_sizes[kBatchModes];  // of the matrices to be packed: 1 where the operand is broadcast
-  BatchStrides batch_strides;    // these and the next of `from`, elements
+  BatchSizes batch_sizes;      // of the matrices to be packed: 1 where the operand is broadcast
+  BatchStrides batch_strides;  // these and the next of `from`, elements
   int64_t row_stride, k_stride;
   int64_t pitch;  // of `to`, bytes
   int rows, k;
@@ -215,8 +215,8 @@ class Packing {
   static BatchStrides packed_strides(PackOperand const& operand, int64_t elements) {
     BatchStrides strides = {};
     for (int i = kBatchModes - 1; i >= 0; --i) {
-      if (operand.batch_sizes[i] > 1) strides.modes[i] = elements;
-      elements *= operand.batch_sizes[i];
+      if (operand.batch_sizes.modes[i] > 1) strides.modes[i] = elements;
+      elements *= operand.batch_sizes.modes[i];
     }
     return strides;
   }
@@ -228,7 +228,7 @@ class Packing {
     int64_t const k = args.k;
     auto const aligned = [&](int64_t other_size, int64_t other_stride, int64_t bytes) {
       for (int i = 0; i < kBatchModes; ++i) {
-        if (args.batch_sizes[i] > 1 && !divisible(batch_strides.modes[i], bytes)) return false;
+        if (args.batch_sizes.modes[i] > 1 && !divisible(batch_strides.modes[i], bytes)) return false;
       }
       return reinterpret_cast<uintptr_t>(data) % uintptr_t(bytes) == 0 &&
              (other_size <= 1 || divisible(other_stride, bytes));
@@ -263,10 +263,12 @@ class Packing {
                     .along_k = along_k,
                     .words = words};
     int64_t matrices = 1;  // fewer than 2^31, as d has
+    int sizes[kBatchModes];
     for (int i = 0; i < kBatchModes; ++i) {
-      plan.operand.batch_sizes[i] = batch_strides.modes[i] == 0 ? 1 : args.batch_sizes[i];
-      matrices *= plan.operand.batch_sizes[i];
+      sizes[i] = batch_strides.modes[i] == 0 ? 1 : args.batch_sizes.modes[i];
+      matrices *= sizes[i];
     }
+    plan.operand.batch_sizes = make_batch_sizes(sizes[0], sizes[1], sizes[2]);
     plan.tiles = kMaxTiles + 1;
     int64_t tiles;
     if (!__builtin_mul_overflow(int64_t(plan.operand.tiles_rows) * plan.operand.tiles_k, matrices, &tiles) &&

@@ -36,8 +36,9 @@ MOYE_DEVICE void sync_cluster(MOYE_LOC_ONLY) {
   }
 }
 
-/// One thread: the loads of all tiles, stage after stage. It runs ahead of the consumers, into the next tiles.
-template <class Operands, GemmConfig kConfig, class Pipeline>
+/// One thread: the loads of all tiles, stage after stage, through maps of kRank. It runs ahead of the consumers, into
+/// the next tiles.
+template <class Operands, int kRank, GemmConfig kConfig, class Pipeline>
 MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, OperandStages<kConfig>& stages,
                          Pipeline& pipeline MOYE_LOC) {
   MOYE_SITE;
@@ -50,13 +51,26 @@ MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, O
 
   auto write = Pipeline::producer_start();
   for (TileCoord tile : TileScheduler<kClusterM, kClusterN>(params.grid)) {
-    OperandCoords const coords = operand_coords(args, params.maps, tile);
+    OperandCoords const coords = operand_coords<kRank>(args, tile);
     MOYE_NO_UNROLL
     for (int k_tile = 0; k_tile < params.grid.k; ++k_tile, ++write) {
       // The consumers of all CTAs have released the stage: fill it, here and in the CTAs that share it.
       uint64_t* const full = pipeline.producer_acquire(write, Operands::kStageBytes);
-      load_stage<Operands>(params.maps, tile, coords, k_tile, stages, write.index(), full, a, b);
+      load_stage<Operands, kRank>(params.maps, tile, coords, k_tile, stages, write.index(), full, a, b);
     }
+  }
+}
+
+/// The same, whatever the maps' rank is. Each has a loop of its own: most calls need one coordinate of a matrix, and
+/// producers have few registers for more.
+template <class Operands, GemmConfig kConfig, class Pipeline>
+MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, OperandStages<kConfig>& stages,
+                         Pipeline& pipeline MOYE_LOC) {
+  MOYE_SITE;
+  if (params.maps.rank == 3) {
+    produce<Operands, 3>(args, params, stages, pipeline);
+  } else {
+    produce<Operands, 5>(args, params, stages, pipeline);
   }
 }
 

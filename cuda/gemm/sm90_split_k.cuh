@@ -117,16 +117,26 @@ struct Gemm<kConfig> {
   template <Order kOrder>
   static MOYE_DEVICE void produce(GemmArgs const& args, TileCoord const& tile, int begin, int k_tiles,
                                   OperandMaps const& maps, SharedStorage& smem, PipelineState<kStages>& write) {
+    if (maps.rank == 3) {
+      produce<kOrder, 3>(args, tile, begin, k_tiles, maps, smem, write);
+    } else {
+      produce<kOrder, 5>(args, tile, begin, k_tiles, maps, smem, write);
+    }
+  }
+
+  template <Order kOrder, int kRank>
+  static MOYE_DEVICE void produce(GemmArgs const& args, TileCoord const& tile, int begin, int k_tiles,
+                                  OperandMaps const& maps, SharedStorage& smem, PipelineState<kStages>& write) {
     using OperandA = typename Operands<kOrder>::A;
     using OperandB = typename Operands<kOrder>::B;
     uint32_t const bytes =
         OperandA::stage_bytes(OperandA::box_of_few(args.m)) + OperandB::stage_bytes(OperandB::box_of_few(args.n));
-    OperandCoords const coords = operand_coords(args, maps, tile);
+    OperandCoords const coords = operand_coords<kRank>(args, tile);
     MOYE_NO_UNROLL
     for (int k_tile = begin; k_tile < begin + k_tiles; ++k_tile, ++write) {
       // The consumers have released the stage: fill it.
       uint64_t* const full = smem.pipeline.producer_acquire(write, bytes);
-      load_stage<Operands<kOrder>>(maps, tile, coords, k_tile, smem.operands, write.index(), full, {}, {});
+      load_stage<Operands<kOrder>, kRank>(maps, tile, coords, k_tile, smem.operands, write.index(), full, {}, {});
     }
   }
 

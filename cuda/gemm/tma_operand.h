@@ -47,40 +47,40 @@ struct TensorMode {
   int64_t size, stride;
 };
 
-/// The batch modes of an operand of a call, innermost first. One that does not move (size 1, or stride 0: broadcast) is
-/// a mode of one.
+/// The batch modes of an operand as its map has them, behind the two of a matrix, innermost first: one of them in a map
+/// of rank 3, all in one of rank 5. One along which the operand does not move (size 1, or stride 0: broadcast) is a
+/// mode of one.
 struct BatchOfMap {
   TensorMode modes[kBatchModes];
-  int rank;  // of the map: 3 where at most one mode moves, which is the first one then; else 2 and the call's modes
+  int rank;
 };
 
-inline BatchOfMap batch_of_map(GemmArgs const& args, BatchStrides const& strides) {
-  BatchOfMap batch{.modes = {}, .rank = 3};
-  TensorMode only = {1, 0};
+/// Whether an operand moves along several modes of the batch, for which a map needs rank 5.
+inline bool moves_along_several(GemmArgs const& args, BatchStrides const& strides) {
   int moving = 0;
+  for (int i = 0; i < kBatchModes; ++i) moving += args.batch_sizes.modes[i] > 1 && strides.modes[i] != 0;
+  return moving > 1;
+}
+
+inline BatchOfMap batch_of_map(GemmArgs const& args, BatchStrides const& strides, int rank) {
+  BatchOfMap batch{.modes = {{1, 0}, {1, 0}, {1, 0}}, .rank = rank};
   for (int i = 0; i < kBatchModes; ++i) {
-    TensorMode const mode{args.batch_sizes[i], strides.modes[i]};
-    bool const moves = mode.size > 1 && mode.stride != 0;
-    batch.modes[kBatchModes - 1 - i] = moves ? mode : TensorMode{1, 0};
-    if (moves) ++moving, only = mode;
-  }
-  if (moving <= 1) {
-    batch.modes[0] = only;
-  } else {
-    batch.rank = args.batch_sizes[0] == 1 ? 4 : 5;
+    TensorMode const mode{args.batch_sizes.modes[i], strides.modes[i]};
+    if (mode.size > 1 && mode.stride != 0) batch.modes[rank == 3 ? 0 : kBatchModes - 1 - i] = mode;
   }
   return batch;
 }
 
-/// Coordinates behind the two of a matrix's box; as many as the map's rank has.
+/// Coordinates behind the two of a matrix's box; in a map of rank 3 the first alone.
 struct MapCoord {
   int c2, c3, c4;
 };
 
-/// Of a map that batch_of_map describes.
-MOYE_DEVICE MapCoord map_coord(BatchCoord const& matrix, BatchStrides const& strides, int rank) {
+/// Of a matrix in a map that batch_of_map describes.
+template <int kRank>
+MOYE_DEVICE MapCoord map_coord(BatchCoord const& matrix, BatchStrides const& strides) {
   auto const coord = [&](int i) { return strides.modes[i] == 0 ? 0 : matrix.modes[i]; };
-  if (rank == 3) return {coord(0) + coord(1) + coord(2), 0, 0};  // at most one mode moves
+  if constexpr (kRank == 3) return {coord(0) + coord(1) + coord(2), 0, 0};  // at most one of them is not 0
   return {coord(2), coord(1), coord(0)};
 }
 
@@ -162,21 +162,20 @@ struct TmaOperand {
 
   /// Starts this CTA's part of the loads of a stage: the matrix at `matrix` from (row, k) on. The bytes that arrive at
   /// each CTA's `full` from all parts together are kStageBytes.
-  static MOYE_DEVICE void load(TensorMap const* map, int rank, uint64_t* full, T* stage, int row, int k,
-                               MapCoord const& matrix, Multicast const& multicast MOYE_LOC) {
+  template <int kRank>
+  static MOYE_DEVICE void load(TensorMap const* map, uint64_t* full, T* stage, int row, int k, MapCoord const& matrix,
+                               Multicast const& multicast MOYE_LOC) {
     MOYE_SITE;
     auto* const bytes = reinterpret_cast<unsigned char*>(stage);
     int const part = multicast.part;
     auto const box = [&](unsigned char* smem, int c0, int c1) {
       auto const [c2, c3, c4] = matrix;
       if constexpr (kSharers == 1) {
-        if (rank == 3) return tma_load(map, full, smem, c0, c1, c2);
-        if (rank == 4) return tma_load(map, full, smem, c0, c1, c2, c3);
-        tma_load(map, full, smem, c0, c1, c2, c3, c4);
+        if constexpr (kRank == 3) return tma_load(map, full, smem, c0, c1, c2);
+        if constexpr (kRank == 5) return tma_load(map, full, smem, c0, c1, c2, c3, c4);
       } else {
-        if (rank == 3) return tma_load_multicast(map, full, multicast.mask, smem, c0, c1, c2);
-        if (rank == 4) return tma_load_multicast(map, full, multicast.mask, smem, c0, c1, c2, c3);
-        tma_load_multicast(map, full, multicast.mask, smem, c0, c1, c2, c3, c4);
+        if constexpr (kRank == 3) return tma_load_multicast(map, full, multicast.mask, smem, c0, c1, c2);
+        if constexpr (kRank == 5) return tma_load_multicast(map, full, multicast.mask, smem, c0, c1, c2, c3, c4);
       }
     };
     if constexpr (kMajor == Major::k) {
@@ -220,7 +219,7 @@ struct OperandStages {
 
 struct OperandMaps {
   TensorMap a, b;
-  int rank_a, rank_b;
+  int rank;  // of both, 3 or 5
 };
 
 /// Host: the maps of a call. Without k there is nothing to load, and they stay empty. box_a, box_b: see box_of_few.
@@ -229,10 +228,10 @@ Status make_operand_maps(GemmArgs const& args, OperandMaps* maps, int box_a = Op
                          int box_b = Operands::B::kBoxOther) {
   *maps = {};
   if (args.k == 0) return {};
-  BatchOfMap const batch_a = batch_of_map(args, args.a_batch_strides);
-  BatchOfMap const batch_b = batch_of_map(args, args.b_batch_strides);
-  maps->rank_a = batch_a.rank;
-  maps->rank_b = batch_b.rank;
+  maps->rank =
+      moves_along_several(args, args.a_batch_strides) || moves_along_several(args, args.b_batch_strides) ? 5 : 3;
+  BatchOfMap const batch_a = batch_of_map(args, args.a_batch_strides, maps->rank);
+  BatchOfMap const batch_b = batch_of_map(args, args.b_batch_strides, maps->rank);
   Status const status =
       Operands::A::make_map(&maps->a, args.a, {args.m, args.a_m_stride}, {args.k, args.a_k_stride}, batch_a, box_a);
   if (!status.ok()) return status;
@@ -244,23 +243,24 @@ struct OperandCoords {
   MapCoord a, b;
 };
 
-MOYE_DEVICE OperandCoords operand_coords(GemmArgs const& args, OperandMaps const& maps, TileCoord const& tile) {
+template <int kRank>
+MOYE_DEVICE OperandCoords operand_coords(GemmArgs const& args, TileCoord const& tile) {
   BatchCoord const matrix = batch_coord(args.batch_sizes, tile.batch);
-  return {map_coord(matrix, args.a_batch_strides, maps.rank_a), map_coord(matrix, args.b_batch_strides, maps.rank_b)};
+  return {map_coord<kRank>(matrix, args.a_batch_strides), map_coord<kRank>(matrix, args.b_batch_strides)};
 }
 
 /// Starts this CTA's loads of stage `stage`: k-tile `k_tile` of `tile`, whose matrices lie at `coords`. What arrives
 /// reports to `full`.
-template <class Operands, GemmConfig kConfig>
+template <class Operands, int kRank, GemmConfig kConfig>
 MOYE_DEVICE void load_stage(OperandMaps const& maps, TileCoord const& tile, OperandCoords const& coords, int k_tile,
                             OperandStages<kConfig>& stages, int stage, uint64_t* full, Multicast const& multicast_a,
                             Multicast const& multicast_b MOYE_LOC) {
   MOYE_SITE;
   using A = typename Operands::A;
   using B = typename Operands::B;
-  int const k = k_tile * kConfig.tile.k;
-  A::load(&maps.a, maps.rank_a, full, A::stage(stages.a, stage), tile.m * kConfig.tile.m, k, coords.a, multicast_a);
-  B::load(&maps.b, maps.rank_b, full, B::stage(stages.b, stage), tile.n * kConfig.tile.n, k, coords.b, multicast_b);
+  int const m = tile.m * kConfig.tile.m, n = tile.n * kConfig.tile.n, k = k_tile * kConfig.tile.k;
+  A::template load<kRank>(&maps.a, full, A::stage(stages.a, stage), m, k, coords.a, multicast_a);
+  B::template load<kRank>(&maps.b, full, B::stage(stages.b, stage), n, k, coords.b, multicast_b);
 }
 
 }  // namespace moye

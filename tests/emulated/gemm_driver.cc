@@ -25,6 +25,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "gemm/batch.h"
 #include "gemm/config.h"
 #include "gemm/element.h"
 #include "moye/arch/types.h"
@@ -154,7 +155,7 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
                 .m = m,
                 .n = n,
                 .k = k,
-                .batch_sizes = {outer, middle, inner}};
+                .batch_sizes = make_batch_sizes(outer, middle, inner)};
   args.a_batch_strides = turned_strides(broadcast_a ? 0 : a.strides[0]);
   args.a_m_stride = a.strides[1];
   args.a_k_stride = a.strides[2];

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "gemm/batch.h"
 #include "machine.h"
 #include "moye/arch/types.h"
 #include "registry.h"
@@ -181,7 +182,7 @@ int check(RegisteredGemm const& gemm, Problem const& p, std::vector<Dtype> const
                 .m = p.m,
                 .n = p.n,
                 .k = p.k,
-                .batch_sizes = {1, p.outer, static_cast<int>(p.batch / p.outer)},
+                .batch_sizes = make_batch_sizes(1, p.outer, static_cast<int>(p.batch / p.outer)),
                 .a_batch_strides = strides_of(a, p),
                 .a_m_stride = a.row_stride,
                 .a_k_stride = a.column_stride,
@@ -298,7 +299,8 @@ void profile(std::string const& name, int64_t m, int64_t n, int64_t k) {
   upload(machine, a, "a", false);
   upload(machine, b, "b", false);
   void* d = machine.allocate("d", static_cast<size_t>(m * n) * bytes_of(out), true);
-  GemmArgs args{a.data(), b.data(), d, nullptr, 1, m, n, k, {1, 1, 1}, {}, k, 1, {}, 1, n, {}, n, 1, out};
+  GemmArgs args{a.data(), b.data(), d, nullptr, 1,  m, n, k,  make_batch_sizes(1, 1, 1), {}, k,
+                1,        {},       1, n,       {}, n, 1, out};
   for (int i = 0; i < 3; ++i) testing::check(gemm->entry.launch(args, machine.stream()), name);
   machine.wait();
 }
