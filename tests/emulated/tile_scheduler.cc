@@ -1,10 +1,12 @@
 // tile_coord takes every tile of every grid up to 64 x 64 exactly once, for super_m 1 to 16, and stays inside a group
 // of super_m rows of tiles. Prints a number for each order, for the same formula in Python to be held against; exits
-// with 1 if an order is wrong.
+// with 1 if an order is wrong. And batch_coord divides exactly, which it does by multiplying.
 #include "gemm/tile_scheduler.h"
 
 #include <cstdio>
 #include <vector>
+
+#include "gemm/batch.h"
 
 namespace moye {
 
@@ -56,6 +58,42 @@ int check_grids() {
   return 0;
 }
 
+bool divides(int outer, int middle, int inner, int matrix) {
+  BatchCoord const coord = batch_coord(make_batch_sizes(outer, middle, inner), matrix);
+  return coord.modes[0] == matrix / inner / middle && coord.modes[1] == matrix / inner % middle &&
+         coord.modes[2] == matrix % inner;
+}
+
+/// Every number of small batches; of large ones those around multiples of both modes, and the last.
+int check_batches() {
+  for (int outer = 1; outer <= 4; ++outer) {
+    for (int middle = 1; middle <= 12; ++middle) {
+      for (int inner = 1; inner <= 40; ++inner) {
+        for (int matrix = 0; matrix < outer * middle * inner; ++matrix) {
+          if (!divides(outer, middle, inner, matrix)) return 1;
+        }
+      }
+    }
+  }
+  constexpr int kLast = 0x7fffffff;
+  int const sizes[] = {1,     2,     3,     5,       7,       12,      31,      32,        33,        127,       641,
+                       32767, 32768, 32769, 1 << 20, 6700417, 1 << 29, 1 << 30, kLast / 3, kLast / 2, kLast - 1, kLast};
+  for (int const inner : sizes) {
+    for (int const middle : sizes) {
+      if (middle > kLast / inner) continue;
+      int const outer = kLast / inner / middle, matrices = outer * middle * inner;
+      for (int64_t const step : {int64_t(inner), int64_t(inner) * middle}) {
+        for (int64_t turn = 1; turn * step <= matrices; turn = turn * 3 + 1) {
+          for (int64_t const number : {turn * step - 1, turn * step, matrices - turn * step, int64_t(matrices) - 1}) {
+            if (number < matrices && !divides(outer, middle, inner, int(number))) return 1;
+          }
+        }
+      }
+    }
+  }
+  return 0;
+}
+
 }  // namespace moye
 
-int main() { return moye::check_grids(); }
+int main() { return moye::check_grids() != 0 || moye::check_batches() != 0; }
