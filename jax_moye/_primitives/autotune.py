@@ -141,7 +141,7 @@ def _is_for_this_gpu(request: Request, target: LoweringTarget) -> bool:
 
 
 def is_plain(request: Request, operands: Operands, call: KernelCall, others: Mapping[str, Sequence[int]]) -> bool:
-    """Whether the kernel reads what is in memory, and writes what is asked for: no conversion is around it.
+    """Whether the kernel reads what is in memory, and writes what is asked for: nothing is around it.
 
     Args:
       request: what the caller asked for.
@@ -163,6 +163,7 @@ def is_plain(request: Request, operands: Operands, call: KernelCall, others: Map
     )
     return (
         dense
+        and call.operands == operands
         and all(jnp.dtype(operand.dtype) == dtype for operand in operands)
         and jnp.dtype(request.out_dtype) == numpy_dtype(problem.out_dtype)
     )

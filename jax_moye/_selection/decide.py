@@ -439,6 +439,9 @@ def _the_faster(decision: Decision, operands: Operands, found: _Found, arch: int
       is_three: f32 operands are three products for XLA, which it then computes less precisely, or was never timed at.
     """
     measured, entry = decision.measured, decision.entry
+    if found.call.operands != operands and not is_three:
+        reason = "a transpose that no kernel reads through would be written to memory first"
+        return _rather_xlas(decision, "time", reason)
     if measured is not None and entry is not None:
         is_won = entry.is_won_by_ours(_signature(decision.request, operands))
         if is_won:

@@ -150,6 +150,17 @@ def test_other_programs_are_not_measured(gpu, monkeypatch):
     assert gpu.calls == []
 
 
+def test_a_product_whose_operand_is_written_anew_is_not_measured(gpu):
+    """What would be timed, and compared with XLA's, reads another array than the program's kernel."""
+
+    def grouped_keys_gradient(q, scores):
+        return jax_moye.einsum("bamnc,banck->bkam", q.transpose(0, 2, 4, 3, 1), scores, implementation="moye")
+
+    q, scores = (jax.ShapeDtypeStruct(shape, bf16) for shape in ((2, 64, 8, 4, 32), (2, 8, 4, 64, 64)))
+    assert len(lowered(grouped_keys_gradient, q, scores)) == 1
+    assert gpu.calls == []
+
+
 def test_derivatives_have_the_options_of_their_product(gpu):
     with jax_moye.options(autotune="off"):
         program = jax.jit(jax.grad(lambda a, b: jax_moye.matmul(a, b).astype("float32").sum())).trace(A, B)

@@ -448,6 +448,18 @@ def test_as_many_transposes_as_a_kernel_takes():
     assert taken.problem.order == "NT"
 
 
+def test_no_transpose_is_written_for_a_kernel_that_nobody_insists_on():
+    """Grouped keys' gradient: the two contracted dimensions of the one operand merge behind a transpose alone."""
+    product = {"spec": "bamnc,banck->bkam", "shapes": ((2, 64, 8, 4, 32), (2, 8, 4, 64, 64))}
+    permutations = ((0, 2, 4, 3, 1), None)
+    insists = decided(**product, permutations=permutations)
+    assert insists.kind == "kernel"
+    assert [x.permutation for x in insists.call.operands] == [None, None]
+    free = decided(**product, permutations=permutations, implementation=None)
+    assert (free.kind, free.cause) == ("xla", "time")
+    assert free.reason == "a transpose that no kernel reads through would be written to memory first"
+
+
 def test_errors_name_the_contract():
     decision = decided(dtype="int16")
     assert decision.error() == f"implementation='moye': {decision.reason}"
