@@ -293,6 +293,18 @@ def test_an_epilogue(rng):
             batched(a, w, bias)
 
 
+def test_heads_between_the_rows(rng):
+    """A row of attention's scores, and of what they are multiplied by, has the bits of its product alone."""
+    q, k = uneven(rng, (2, 5, 3, 40), jnp.bfloat16), uneven(rng, (2, 7, 3, 40), jnp.bfloat16)
+    einsum = functools.partial(jax_moye.einsum, interpret=True, batch_invariant=True)
+    scores = einsum("bqhd,bkhd->bhqk", q, k)
+    mixed = einsum("bhqk,bkhd->bqhd", scores, k)
+    for b, h in itertools.product(range(2), range(3)):
+        alone = matmul(q[b, 1:4, h], k[b, :, h].T)
+        np.testing.assert_array_equal(bits(scores[b, h, 1:4]), bits(alone))
+        np.testing.assert_array_equal(bits(mixed[b, 1:4, h]), bits(matmul(alone, k[b, :, h])))
+
+
 def test_gradients(rng):
     """Of the rows: rows of the cotangent times w. (w's is a sum over the rows.)"""
     a, w = uneven(rng, (18, 40), jnp.bfloat16), uneven(rng, (40, 24), jnp.bfloat16)
