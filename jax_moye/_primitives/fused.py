@@ -285,7 +285,8 @@ def _batch(axis_data, operands, dims, *, spec, epilogue, preactivation, out_dtyp
 batching.fancy_primitive_batchers[fused_p] = _batch
 
 
-def _dce(used, equation):
+def _dce(used, *rest):
+    *_, equation = rest  # before it, from jax 0.12 on, which operands are live
     if not any(used):
         return [False] * len(equation.invars), None
     if equation.params["preactivation"] and not used[1]:
