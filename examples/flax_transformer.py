@@ -31,7 +31,7 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, x):
         """The arguments that Flax has for products are all there is to do."""
-        ours = {"dtype": jnp.bfloat16, "dot_general": jax_moye.dot_general}
+        dense = functools.partial(nn.Dense, dtype=jnp.bfloat16, dot_general=jax_moye.dot_general)
         attention = nn.MultiHeadDotProductAttention(
             HEADS,
             dtype=jnp.bfloat16,
@@ -39,8 +39,8 @@ class Block(nn.Module):
             out_dot_general=jax_moye.dot_general,
         )
         x = x + attention(nn.LayerNorm()(x), mask=nn.make_causal_mask(x[..., 0]))
-        hidden = nn.gelu(nn.Dense(2 * WIDTH, **ours)(nn.LayerNorm()(x)))
-        return x + nn.Dense(WIDTH, **ours)(hidden)
+        hidden = nn.gelu(dense(2 * WIDTH)(nn.LayerNorm()(x)))
+        return x + dense(WIDTH)(hidden)
 
 
 class Model(nn.Module):
