@@ -98,15 +98,25 @@ class TileEpilogue {
     c_ = first(args.epilogue.c);
     bias_ = first(args.epilogue.bias);
     residual_ = first(args.epilogue.residual);
+    whole_words_ = is_of_words(args);
+  }
+
+  /// Whether every vector of d and of the operands is a word.
+  static MOYE_HOST_DEVICE constexpr bool is_of_words(GemmArgs const& args) {
     EpilogueArgs const& epilogue = args.epilogue;
-    auto const is_whole = [&](EpilogueOperand const& operand) {
-      return operand.data == nullptr ||
-             is_of_words(operand.data, operand.batch_strides, operand.m_stride, operand.n_stride);
+    auto const is_whole = [&](void const* data, BatchStrides const& batch, int64_t m_stride, int64_t n_stride) {
+      // kVector is a power of two.
+      int64_t const strides = m_stride | batch.modes[0] | batch.modes[1] | batch.modes[2];
+      return n_stride == 1 && strides % kVector == 0 &&
+             reinterpret_cast<uintptr_t>(data) % uintptr_t(word_bytes(args.d_dtype)) == 0;
     };
-    whole_words_ = args.n % kVector == 0 &&
-                   is_of_words(args.d, args.d_batch_strides, args.d_m_stride, args.d_n_stride) &&
-                   reinterpret_cast<uintptr_t>(epilogue.preactivation) % uintptr_t(word_bytes()) == 0 &&
-                   is_whole(epilogue.c) && is_whole(epilogue.bias) && is_whole(epilogue.residual);
+    auto const is_whole_operand = [&](EpilogueOperand const& operand) {
+      return operand.data == nullptr ||
+             is_whole(operand.data, operand.batch_strides, operand.m_stride, operand.n_stride);
+    };
+    return args.n % kVector == 0 && is_whole(args.d, args.d_batch_strides, args.d_m_stride, args.d_n_stride) &&
+           reinterpret_cast<uintptr_t>(epilogue.preactivation) % uintptr_t(word_bytes(args.d_dtype)) == 0 &&
+           is_whole_operand(epilogue.c) && is_whole_operand(epilogue.bias) && is_whole_operand(epilogue.residual);
   }
 
   /// Finishes and stores kCount vectors below each other: sums_of(i), a Row, are the sums of the tile's elements
@@ -197,16 +207,9 @@ class TileEpilogue {
   }
 
   /// Of kVector elements of d. item_bytes is a function of the host alone.
-  MOYE_DEVICE int word_bytes() const {
-    bool const half = args_.d_dtype == Dtype::bf16 || args_.d_dtype == Dtype::f16;
-    return kVector * (half ? 2 : args_.d_dtype == Dtype::f64 ? 8 : 4);
-  }
-
-  /// Whether all vectors of a matrix in d's dtype are words.
-  MOYE_DEVICE bool is_of_words(void const* data, BatchStrides const& batch, int64_t m_stride, int64_t n_stride) const {
-    // kVector is a power of two.
-    int64_t const strides = m_stride | batch.modes[0] | batch.modes[1] | batch.modes[2];
-    return n_stride == 1 && strides % kVector == 0 && reinterpret_cast<uintptr_t>(data) % uintptr_t(word_bytes()) == 0;
+  static MOYE_HOST_DEVICE constexpr int word_bytes(Dtype dtype) {
+    bool const half = dtype == Dtype::bf16 || dtype == Dtype::f16;
+    return kVector * (half ? 2 : dtype == Dtype::f64 ? 8 : 4);
   }
 
   /// z += scale * operand, in rows of whole words. Rows below d are read as the first one.

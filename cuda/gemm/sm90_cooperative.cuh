@@ -6,7 +6,7 @@
 //   warpgroups 1, 2..  consumers: all of them multiply every stage, each its own rows (or columns) of the tile
 //   full[s]            1 arrival, the producer's, and the stage's bytes: consumers wait for them
 //   empty[s]           1 arrival of every consumer warp of every CTA of the cluster: producers wait for them
-//   barrier 1 + i      named, the 128 threads of consumer i: its epilogue; see gemm/epilogue_sm90.h
+//   no barrier         in the epilogue: every warp has boxes of its own; see gemm/epilogue_sm90.h
 //   cluster barrier    first: every CTA's mbarriers are there; last: no multicast or arrival meets a CTA that has gone
 #pragma once
 
@@ -68,7 +68,9 @@ struct Gemm<kConfig> {
 
   template <Order kOrder>
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{kConsumersM, kConsumersN}, kConfig.cluster> {};
-  using Epilogue = WarpgroupEpilogue<kAtomN, kConfig.accumulator>;
+  using Epilogue =
+      WarpgroupEpilogue<kAtomN, kConfig.accumulator, staging_boxes<kConfig>(kConsumers, {kBlkM / kConsumersM, kAtomN}),
+                        kConsumerRegisters>;
   using Pipeline = TmaPipeline<kStages, kCluster>;
 
   struct SharedStorage {
@@ -116,7 +118,6 @@ struct Gemm<kConfig> {
     Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});  // (MMA,MMA_M,MMA_N)
 
     PipelineState<kStages> read;
-    int box = 0;  // of the staging, that is filled next
     for (TileCoord tile : TileScheduler<kClusterM, kClusterN>(params.grid)) {
       // All consumers multiply this tile.
       if constexpr (kPromoted) {
@@ -127,20 +128,10 @@ struct Gemm<kConfig> {
 
       // Each stores its part, while the producer loads for the next tile.
       auto const row = [&](int atom) { return (atom * kConsumersM + consumer_m) * 64; };
-      int const column = consumer_n * kAtomN;
-      auto& staging = smem.epilogue[consumer];
-      if (params.tma_store) {
-        auto const row_of_d = [&](int atom) { return tile.m * kBlkM + row(atom); };
-        int const column_of_d = tile.n * kBlkN + column;
-        Epilogue::store_by_tma(args, &params.map_d, params.rank_d, tCrC, staging, row_of_d, column_of_d, tile.batch,
-                               box, thread % 128, 1 + consumer);
-      } else {
-        TileEpilogue<Sum> const epilogue(args, tile, kBlkM, kBlkN);
-        Epilogue::store_by_threads(epilogue, tCrC, staging, row, column, thread % 128, 1 + consumer);
-      }
+      Epilogue::template store<kBlkM, kBlkN>(args, params.store, tile, tCrC, smem.epilogue[consumer], row,
+                                             consumer_n * kAtomN, thread % 128);
     }
-    // Shared memory outlives the stores' reads.
-    if (thread % 128 == 0) tma_store_wait_group_read<0>();
+    Epilogue::finish(thread);
   }
 
   /// tCrC = the products of `k_tiles` stages from `read` on. One wgmma is in flight while the next is started.

@@ -4,6 +4,7 @@
 
 #include "gemm/config.h"
 #include "gemm/entry.h"
+#include "gemm/epilogue_sm90.h"
 #include "gemm/order.h"
 #include "gemm/tile_scheduler.h"
 #include "gemm/tma_operand.h"
@@ -20,10 +21,18 @@ namespace moye {
 struct PersistentParams {
   TileGrid grid;  // of clusters
   OperandMaps maps;
-  TensorMap map_d;  // empty where threads store d
-  int rank_d;
-  bool tma_store;
+  StoreParams store;
 };
+
+/// Boxes of each consumer warp's staging: all that its sums fill, as 16-bit results, or as many as the stages leave
+/// shared memory for.
+template <GemmConfig kConfig>
+constexpr int staging_boxes(int consumers, TileMN consumer_tile) {
+  constexpr int kSmemBytes = 227 * 1024, kBarrierBytes = 1024, kBoxBytes = 16 * 128;
+  int const left = (kSmemBytes - kBarrierBytes - int(sizeof(OperandStages<kConfig>))) / (consumers * 4 * kBoxBytes);
+  int const all = consumer_tile.m / 64 * ceil_div(consumer_tile.n, 64);
+  return left < 2 ? 2 : left < all ? left : all < 2 ? 2 : all;
+}
 
 /// A barrier of all CTAs of the cluster. (barrier.cluster of one CTA would do, and takes longer.)
 template <int kCtas>
@@ -79,13 +88,10 @@ template <GemmConfig kConfig>
 Status launch_clusters(GemmArgs const& args, StreamHandle stream) {
   using Kernel = Gemm<kConfig>;
   constexpr int kClusterM = kConfig.cluster.m, kClusterN = kConfig.cluster.n, kCluster = kClusterM * kClusterN;
-  PersistentParams params{.grid = {}, .maps = {}, .map_d = {}, .rank_d = 0, .tma_store = false};
+  PersistentParams params{.grid = {}, .maps = {}, .store = {}};
   TileMNK const tile{kConfig.tile.m * kClusterM, kConfig.tile.n * kClusterN, kConfig.tile.k};
   if (Status status = make_tile_grid(tile, args, &params.grid); !status.ok()) return status;
-  params.tma_store = Kernel::Epilogue::stores_by_tma(args);
-  if (params.tma_store) {
-    if (Status status = Kernel::Epilogue::make_map(&params.map_d, &params.rank_d, args); !status.ok()) return status;
-  }
+  if (Status status = Kernel::Epilogue::make_params(&params.store, args); !status.ok()) return status;
   return dispatch<compiled_orders<Kernel>()>(order_of(args), [&](auto order) -> Status {
     constexpr Order kOrder = decltype(order)::value;
     using Operands = typename Kernel::template Operands<kOrder>;

@@ -7,7 +7,7 @@
 //   full[s]            1 arrival, the producer's, and the stage's bytes: the consumer whose tile it is waits for them
 //   empty[s]           1 arrival of every warp of that consumer, in every CTA of the cluster: producers wait for them
 //   turn[c]            1 arrival of every warp of the other consumer: it has multiplied its tile, consumer c may begin
-//   barrier 1 + c      named, the 128 threads of consumer c: its epilogue; see gemm/epilogue_sm90.h
+//   no barrier         in the epilogue: every warp has boxes of its own; see gemm/epilogue_sm90.h
 //   cluster barrier    first: every CTA's mbarriers are there; last: no multicast or arrival meets a CTA that has gone
 #pragma once
 
@@ -58,7 +58,8 @@ struct Gemm<kConfig> {
 
   template <Order kOrder>
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{1, 1}, kConfig.cluster> {};
-  using Epilogue = WarpgroupEpilogue<kBlkN, kConfig.accumulator>;
+  using Epilogue = WarpgroupEpilogue<kBlkN, kConfig.accumulator, staging_boxes<kConfig>(kConsumers, {kBlkM, kBlkN}),
+                                     kConsumerRegisters>;
 
   struct SharedStorage {
     OperandStages<kConfig> operands;
@@ -108,7 +109,6 @@ struct Gemm<kConfig> {
     PipelineState<kStages> read;
     read += consumer * k_tiles;              // the other consumer's first tile comes before consumer 1's
     uint32_t turn = uint32_t(1 - consumer);  // the phase bit: consumer 0 begins, without a wait
-    int box = 0;                             // of the staging, that is filled next
     for (TileCoord tile : TileScheduler<kClusterM, kClusterN>(params.grid, consumer, kConsumers)) {
       if (k_tiles == 0) clear(tCrC);
       warpgroup_fence_operand(tCrC);
@@ -138,20 +138,10 @@ struct Gemm<kConfig> {
       read += k_tiles;  // the other consumer's tile
 
       // Store the tile, while the other consumer multiplies.
-      auto& staging = smem.epilogue[consumer];
-      if (params.tma_store) {
-        auto const row_of_d = [&](int atom) { return tile.m * kBlkM + atom * 64; };
-        Epilogue::store_by_tma(args, &params.map_d, params.rank_d, tCrC, staging, row_of_d, tile.n * kBlkN, tile.batch,
-                               box, thread, 1 + consumer);
-      } else {
-        // Beside so many accumulators there are no registers for more.
-        TileEpilogue<Sum, kManySums ? 1 : 4> const epilogue(args, tile, kBlkM, kBlkN);
-        auto const row = [&](int atom) { return atom * 64; };
-        Epilogue::store_by_threads(epilogue, tCrC, staging, row, 0, thread, 1 + consumer);
-      }
+      auto const row = [&](int atom) { return atom * 64; };
+      Epilogue::template store<kBlkM, kBlkN>(args, params.store, tile, tCrC, smem.epilogue[consumer], row, 0, thread);
     }
-    // Shared memory outlives the stores' reads.
-    if (thread == 0) tma_store_wait_group_read<0>();
+    Epilogue::finish(thread);
   }
 
   template <Order kOrder>

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from jax_moye.layout.kernels.facts import KernelFacts, Speed
@@ -11,12 +10,9 @@ from jax_moye.layout.kernels.wgmma import (
     ODD_STORE_US,
     PRODUCTS_PER_US,
     STORE_US,
-    WARPGROUP,
     TmaKernelLayouts,
     describe_wgmma,
 )
-
-_MOST_SUMS = 176  # of a thread that finishes more than one element at a time
 
 FACTS = KernelFacts(
     instruction="wgmma",
@@ -41,8 +37,8 @@ FACTS = KernelFacts(
         copy_us=0.0,
         k_tile_us=K_TILE_US,
         store_us=STORE_US,
-        odd_store_us=((_MOST_SUMS, ODD_STORE_US), (255, 0.757)),
-        finish_us=((160, 0.22), (_MOST_SUMS, 0.92), (255, 2.1)),
+        odd_store_us=((176, ODD_STORE_US), (255, 0.757)),
+        finish_us=((160, 0.22), (176, 0.92), (255, 2.1)),
         packs_below=16,
     ),
 )
@@ -50,6 +46,4 @@ FACTS = KernelFacts(
 
 def describe(config: Any, order: str) -> TmaKernelLayouts:
     """The layouts of a config: each consumer has a tile of its own, and two barriers keep their order."""
-    one = describe_wgmma(config, order, barriers=2)
-    sums = config.tile[0] * config.tile[1] // WARPGROUP  # of a thread
-    return dataclasses.replace(one, vector=1) if sums > _MOST_SUMS else one
+    return describe_wgmma(config, order, barriers=2)

@@ -16,6 +16,7 @@ a, TMA: 1 instruction, 512 sectors of 128 lines for 16384 bytes, at least 512: 1
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,10 @@ from jax_moye.layout.swizzle import Swizzle
 from jax_moye.layout.tiled import TiledMma, make_tiled_mma
 
 WARPGROUP = 128  # threads
+WARPS, WARP_ROWS = 4, 16  # of a warpgroup; of 64 rows of sums, those of a warp
 CHUNK = 32  # columns of sums that threads store at a time
 PITCH = CHUNK + 8
+MOST_SUMS = 168  # of a thread that finishes vectors: they need 64 registers more
 # What the Hopper kernels share of their facts.
 PRODUCTS_PER_US = 3.82e6
 K_TILE_US = 0.0226  # a barrier, and wgmma's pipeline that fills
@@ -62,9 +65,10 @@ class TmaKernelLayouts:
       consumers: warpgroups that multiply; one more warpgroup loads.
       stages: slots of the shared-memory pipeline.
       barriers: mbarriers.
+      boxes: of each consumer warp's staging.
       columns: of a warpgroup's sums.
       sums: the type in which threads stage them.
-      vector: columns that a thread finishes together.
+      vector: columns that a thread finishes together, where rows are of whole vectors.
     """
 
     name: str
@@ -77,6 +81,7 @@ class TmaKernelLayouts:
     consumers: int
     stages: int
     barriers: int
+    boxes: int
     columns: int
     sums: str
     vector: int
@@ -97,9 +102,9 @@ class TmaKernelLayouts:
         return self.tile[0] // ROWS * (self.tile[1] // self.columns)
 
     def smem_report(self, arch: Any = None) -> SmemReport:
-        """Shared memory of a CTA: stages in any order, a staging of two boxes for each consumer, barriers."""
+        """Shared memory of a CTA: stages in any order, boxes for each consumer warp, barriers."""
         stages = tuple((Layout((rows_of_boxes(rows), ROW_BYTES, self.stages)), "uint8") for rows in self.tile)
-        staging = (Layout((2 * ROWS * ROW_BYTES, self.consumers)), "uint8")
+        staging = (Layout((WARP_ROWS * ROW_BYTES, self.boxes, WARPS, self.consumers)), "uint8")
         return checks.smem_bytes(*stages, staging, (Layout(self.barriers), "uint64"), align=1024, arch=arch)
 
     def counts(self, a_pitch: int, b_pitch: int, *, last: bool = False) -> dict[str, int]:
@@ -134,24 +139,24 @@ class TmaKernelLayouts:
     # ---- From the accumulators to d
 
     def staging(self, value_type: Any) -> Any:
-        """A box of d on its way to TMA, (64,columns), in elements of `value_type`."""
+        """A box of d on its way to TMA, (16,columns), in elements of `value_type`."""
         bits = dtype(value_type, "staging").bits
-        box = Layout((ROWS, ROW_BYTES * 8 // bits), (ROW_BYTES * 8 // bits, 1))
+        box = Layout((WARP_ROWS, ROW_BYTES * 8 // bits), (ROW_BYTES * 8 // bits, 1))
         return Swizzle(3, 7 - (bits.bit_length() - 1), 3) @ box
 
     def box_report(self, value_type: Any) -> BankReport:
         """Wavefronts of filling one box: by stmatrix, or where the results have 32 bits by pairs of them."""
         bits = dtype(value_type, "box_report").bits
         if bits == 16:
-            matrices = Layout(((16, 2, 4), (8, 4)), ((1, 8 * ROWS, 16), (ROWS, 16 * ROWS)))
+            matrices = Layout(((16, 2), (8, 4)), ((1, 8 * WARP_ROWS), (WARP_ROWS, 16 * WARP_ROWS)))
             what = "d, SM90_U32x4_STSM_N"
             smem = self.staging(value_type)
             return checks.bank_conflicts(smem, matrices, value_type, instruction="stmatrix.x4", what=what)
-        half, j, thread = np.meshgrid(np.arange(2), np.arange(4), np.arange(WARPGROUP), indexing="ij")
-        row = thread // 32 * 16 + half * 8 + thread % 32 // 4
+        half, j, lane = np.meshgrid(np.arange(2), np.arange(4), np.arange(32), indexing="ij")
+        row = half * 8 + lane // 4
         # In odd rows the columns 16 to 31 come first.
-        column = np.where(row % 2 == 1, j ^ 2, j) * 8 + thread % 4 * 2
-        places = self.staging(value_type).values().reshape((ROWS, -1), order="F")[row, column] * (bits // 8)
+        column = np.where(row % 2 == 1, j ^ 2, j) * 8 + lane % 4 * 2
+        places = self.staging(value_type).values().reshape((WARP_ROWS, -1), order="F")[row, column] * (bits // 8)
         return transactions.shared_memory(places.reshape(-1, 32), 8, what="d, written in pairs")
 
     def store_report(self, pitch: int, value_type: Any, base: int = 0) -> SectorReport:
@@ -167,13 +172,14 @@ class TmaKernelLayouts:
             for at in range(0, self.columns, wide)
         ]
         row, column = np.meshgrid(np.arange(self.tile[0]), columns, indexing="ij")
-        first = (base + (row * pitch + column) * item).reshape(-1, ROWS, len(columns)).swapaxes(1, 2).reshape(-1, ROWS)
+        first = base + (row * pitch + column) * item
+        first = first.reshape(-1, WARP_ROWS, len(columns)).swapaxes(1, 2).reshape(-1, WARP_ROWS)
         return box_sectors(first, np.full(len(first), ROW_BYTES), "d, TMA")
 
     def staging_reports(self, columns: int = CHUNK) -> tuple[BankReport, BankReport]:
-        """Wavefronts of 64 rows and `columns` of sums where threads store d: written in pairs, read as rows."""
-        smem = Layout((ROWS, columns), (PITCH, 1))
-        pairs = Layout(((4, 8, 4), (2, 2, columns // 8)), ((2 * ROWS, 1, 16), (ROWS, 8, 8 * ROWS)))
+        """Wavefronts of a warp's rows and `columns` of sums where threads store d: written in pairs, read as rows."""
+        smem = Layout((WARP_ROWS, columns), (PITCH, 1))
+        pairs = Layout(((4, 8), (2, 2, columns // 8)), ((2 * WARP_ROWS, 1), (WARP_ROWS, 8, 8 * WARP_ROWS)))
         write = checks.bank_conflicts(smem, pairs, self.sums, width=8, what="sums, written in pairs")
         item = dtype(self.sums).bits // 8
         read = transactions.shared_memory(
@@ -182,13 +188,13 @@ class TmaKernelLayouts:
         return write, read
 
     def _rows(self, columns: int, pitch: int, item: int, base: int = 0) -> np.ndarray:
-        """The lanes' addresses of 64 rows, vector after vector; -1 for those behind `columns` of 32."""
-        vector = np.arange(ROWS * CHUNK // self.vector).reshape(-1, 32)
+        """The lanes' addresses of a warp's rows, vector after vector; -1 for those behind `columns` of 32."""
+        vector = np.arange(WARP_ROWS * CHUNK // self.vector).reshape(-1, 32)
         row, column = vector // (CHUNK // self.vector), vector % (CHUNK // self.vector) * self.vector
         return np.where(column < columns, base + (row * pitch + column) * item, -1)
 
     def thread_store_report(self, pitch: int, value_type: Any, base: int = 0, columns: int = CHUNK) -> SectorReport:
-        """Sectors of 64 rows and `columns` of d, row-major, that threads store."""
+        """Sectors of a warp's rows and `columns` of d, row-major, that threads store."""
         item = dtype(value_type, "thread_store_report").bits // 8
         lanes = self._rows(columns, pitch, item, base)
         return transactions.global_memory(lanes, self.vector * item, what="d, by threads")
@@ -209,7 +215,7 @@ class TmaKernelLayouts:
                 counts = bank_counts("shared_store", write) | bank_counts("shared_load", read)
                 counts |= sector_counts("global_store", self.thread_store_report(pitch, value_type, columns=columns))
                 for name, number in counts.items():
-                    total[name] = total.get(name, 0) + self.atoms * number
+                    total[name] = total.get(name, 0) + self.atoms * WARPS * number
             return total
         store, box = self.store_report(pitch, value_type), self.box_report(value_type)
         matrices = dtype(value_type).bits == 16
@@ -251,7 +257,16 @@ def describe_wgmma(config: Any, order: str, *, multicasts: bool = True, barriers
         consumers=config.consumers,
         stages=config.stages,
         barriers=2 * config.stages + barriers,
+        boxes=_staging_boxes(config),
         columns=columns,
         sums=sums,
-        vector=4,
+        vector=4 if math.prod(config.consumer_tile) // WARPGROUP <= MOST_SUMS else 1,
     )
+
+
+def _staging_boxes(config: Any) -> int:
+    """All that a warp's sums fill, as 16-bit results, or as many as the stages leave shared memory for."""
+    blk_m, blk_n, _blk_k = config.tile
+    left = 226 * 1024 - (blk_m + rows_of_boxes(blk_n)) * ROW_BYTES * config.stages
+    full = config.consumer_tile[0] // ROWS * -(-config.consumer_tile[1] // 64)
+    return max(2, min(full, left // (config.consumers * ROWS * ROW_BYTES)))
