@@ -6,7 +6,7 @@
 //   warpgroups 1, 2..  consumers: all of them multiply every stage, each its own rows (or columns) of the tile
 //   full[s]            1 arrival, the producer's, and the stage's bytes: consumers wait for them
 //   empty[s]           1 arrival of every consumer warp of every CTA of the cluster: producers wait for them
-//   no barrier         in the epilogue: every warp has boxes of its own; see gemm/epilogue_sm90.h
+//   epilogue[c]        staging of consumer c, a part for each warp: no barrier; see gemm/epilogue_sm90.h
 //   cluster barrier    first: every CTA's mbarriers are there; last: no multicast or arrival meets a CTA that has gone
 #pragma once
 

@@ -7,7 +7,7 @@
 //   full[s]            1 arrival, the producer's, and the stage's bytes: the consumer whose tile it is waits for them
 //   empty[s]           1 arrival of every warp of that consumer, in every CTA of the cluster: producers wait for them
 //   turn[c]            1 arrival of every warp of the other consumer: it has multiplied its tile, consumer c may begin
-//   no barrier         in the epilogue: every warp has boxes of its own; see gemm/epilogue_sm90.h
+//   epilogue[c]        staging of consumer c, a part for each warp: no barrier; see gemm/epilogue_sm90.h
 //   cluster barrier    first: every CTA's mbarriers are there; last: no multicast or arrival meets a CTA that has gone
 #pragma once
 

@@ -20,6 +20,8 @@ PACK = "pack.h"
 
 BY = r" by (block \(\d+,0,0\) )?(thread \d+ \(warp \d+ lane \d+\)|warp \d+) at {file}:\d+"
 TMA_STORE = ("out=bf16",)
+SIX_BOXES = ("out=f32",)  # of 192 columns, through a staging of three
+BY_THREADS = ("d_pad=1",)
 ONE_CTA = ("multiprocessors=1",)
 
 
@@ -45,6 +47,9 @@ def refilled_in_use(file: str) -> str:
 
 def read_before_it_came(file: str) -> str:
     return race("wgmma", file, "TMA load", file)
+
+
+STILL_READ = r"thread \d+ .*exits while its TMA store at {}:\d+ may still read shared memory"
 
 
 def too_early(what: str, file: str) -> str:
@@ -346,7 +351,7 @@ MUTANTS = [
         "",
         r"block \(\d+,0,0\) exits without having waited for .*, which needs its shared memory|has exited",
     ),
-    # ---- epilogue
+    # ---- epilogue: boxes
     Mutant(
         "sm90_proxy_fence_missing",
         COOPERATIVE,
@@ -357,30 +362,48 @@ MUTANTS = [
         options=TMA_STORE,
     ),
     Mutant(
-        "sm90_barrier_before_the_store_missing",
+        "sm90_stored_before_the_warp_has_written",
         COOPERATIVE,
         E,
-        "        fence_proxy_async_shared_cta();\n        named_barrier_sync(barrier, 128);\n",
+        "        fence_proxy_async_shared_cta();\n        sync_warp();\n",
         "        fence_proxy_async_shared_cta();\n",
         race("TMA store", C, "stmatrix", C),
         options=TMA_STORE,
     ),
     Mutant(
-        "sm90_wait_for_the_staging_missing",
+        "sm90_wait_for_the_tile_before_missing",
         COOPERATIVE,
         E,
-        "        if (thread == 0) tma_store_wait_group_read<kBuffers - 1>();  // what this buffer held is on its way\n",
+        "        if (number == 0 && lane == 0) tma_store_wait_group_read<0>();\n",
         "",
         race("stmatrix", C, "TMA store", C),
         sizes=(600, 200, 100),
         options=(*TMA_STORE, *ONE_CTA),
     ),
     Mutant(
-        "sm90_barrier_after_that_wait_missing",
+        "sm90_wait_for_a_box_missing",
+        THREE_BOXES,
+        E,
+        "        if (number >= kBuffers && lane == 0) tma_store_wait_group_read<kBuffers - 1>();\n",
+        "",
+        race("plain store", C, "TMA store", C),
+        options=SIX_BOXES,
+    ),
+    Mutant(
+        "sm90_wait_for_a_box_off_by_one",
+        THREE_BOXES,
+        E,
+        "tma_store_wait_group_read<kBuffers - 1>();",
+        "tma_store_wait_group_read<kBuffers>();",
+        race("plain store", C, "TMA store", C),
+        options=SIX_BOXES,
+    ),
+    Mutant(
+        "sm90_written_before_the_first_lane_has_waited",
         COOPERATIVE,
         E,
-        "on its way\n        named_barrier_sync(barrier, 128);\n",
-        "on its way\n",
+        "        if (number == 0 || number >= kBuffers) sync_warp();\n",
+        "",
         race("(stmatrix|TMA store)", C, "(stmatrix|TMA store)", C),
         sizes=(600, 200, 100),
         options=(*TMA_STORE, *ONE_CTA),
@@ -389,57 +412,74 @@ MUTANTS = [
         "sm90_one_staging_box",
         THREE_BOXES,
         E,
-        "        buffer = (buffer + 1) % kBuffers;\n",
-        "",
+        "boxes[number % kBuffers];",
+        "boxes[0];",
         race("stmatrix", C, "TMA store", C),
         options=TMA_STORE,
     ),
     Mutant(
-        "sm90_first_staging_box_of_each_tile",
-        THREE_BOXES,
-        C,
-        "      auto& staging = smem.epilogue[consumer];\n",
-        "      auto& staging = smem.epilogue[consumer];\n      box = 0;\n",
-        race("stmatrix", C, "TMA store", C),
-        sizes=(300, 384, 100),
-        options=(*TMA_STORE, *ONE_CTA),
+        "sm90_one_staging_for_all_warps",
+        COOPERATIVE,
+        E,
+        "smem.boxes[warp],",
+        "smem.boxes[0],",
+        race("stmatrix", C, "(TMA store|stmatrix)", C),
+        options=TMA_STORE,
     ),
     Mutant(
         "sm90_one_staging_for_both_consumers",
         COOPERATIVE,
         C,
-        "auto& staging = smem.epilogue[consumer];",
-        "auto& staging = smem.epilogue[0];",
-        race("(stmatrix|plain store)", C, "(TMA store|stmatrix|plain (load|store))", C),
+        "smem.epilogue[consumer],",
+        "smem.epilogue[0],",
+        race("stmatrix", C, "(TMA store|stmatrix)", C),
         options=TMA_STORE,
     ),
     Mutant(
-        "sm90_one_named_barrier_for_both_consumers",
-        COOPERATIVE,
-        C,
-        "thread % 128, 1 + consumer);",
-        "thread % 128, 1);",
-        r"bar id 1 is complete with only some lanes of warp \d+, at sm90_cooperative\.cuh:\d+",
+        "sm90_pingpong_one_staging",
+        PINGPONG,
+        P,
+        "smem.epilogue[consumer],",
+        "smem.epilogue[0],",
+        race("stmatrix", P, "(TMA store|stmatrix)", P),
         options=TMA_STORE,
-        count=2,
     ),
     Mutant(
         "sm90_exit_before_the_store_has_read",
         COOPERATIVE,
         C,
-        "    if (thread % 128 == 0) tma_store_wait_group_read<0>();",
-        "    ",
-        r"thread \d+ .*exits while its TMA store at sm90_cooperative\.cuh:\d+ may still read shared memory",
+        "    Epilogue::finish(thread);\n",
+        "",
+        STILL_READ.format(C),
         options=TMA_STORE,
     ),
     Mutant(
-        "sm90_sums_staged_without_a_barrier",
+        "sm90_pingpong_exit_of_the_other_warps",
+        PINGPONG,
+        E,
+        "if (thread % 32 == 0) tma_store_wait_group_read<0>();",
+        "if (thread == 0) tma_store_wait_group_read<0>();",
+        STILL_READ.format(P),
+        options=TMA_STORE,
+    ),
+    # ---- epilogue: vectors and elements
+    Mutant(
+        "sm90_sums_read_before_the_warp_has_written",
         COOPERATIVE,
         E,
-        "      named_barrier_sync(barrier, 128);\n      constexpr int kVectors",
+        "      sync_warp();\n      constexpr int kVectors",
         "      constexpr int kVectors",
-        race("plain (load|store)", C, "plain (load|store)", C),
-        options=("d_pad=1",),
+        race("plain load", C, "plain store", C),
+        options=BY_THREADS,
+    ),
+    Mutant(
+        "sm90_sums_written_before_the_warp_has_read",
+        COOPERATIVE,
+        E,
+        "      sync_warp();  // the step before has been read\n",
+        "",
+        race("plain load", C, "plain store", C),  # a lane is a step ahead
+        options=BY_THREADS,
     ),
     # ---- turns and registers
     Mutant(
@@ -473,15 +513,6 @@ MUTANTS = [
         PINGPONG_WAIT + PINGPONG_RELEASE,
         PINGPONG_RELEASE + PINGPONG_WAIT,
         refilled_in_use(P),
-    ),
-    Mutant(
-        "sm90_pingpong_one_staging",
-        PINGPONG,
-        P,
-        "auto& staging = smem.epilogue[consumer];",
-        "auto& staging = smem.epilogue[0];",
-        race("stmatrix", P, "(TMA store|stmatrix)", P),
-        options=TMA_STORE,
     ),
     # ---- the kernel ahead
     Mutant(
