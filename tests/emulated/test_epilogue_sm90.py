@@ -1,4 +1,4 @@
-"""How the Hopper kernels' results reach d (cuda/gemm/epilogue_sm90.h): by TMA where they are only converted."""
+"""How the Hopper kernels' results reach d (cuda/gemm/epilogue_sm90.h): three ways, none with a conflict."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import jax_moye
+from jax_moye.layout.kernels import kernel_layouts
+from jax_moye.layout.kernels.wgmma import CHUNK
 from tests.emulated.emulate import emulate
 from tests.emulated.problems import Problem, make_call, product
 
@@ -15,13 +17,24 @@ ROWS = [(c, out_dtype) for c in CONFIGS for out_dtype in c.out_dtypes]
 every_row = pytest.mark.parametrize(("config", "out_dtype"), ROWS, ids=[f"{c.name}-{out}" for c, out in ROWS])
 
 
-def counters(config, problem: Problem, out_dtype: str) -> dict[str, int]:
+def counters(config, problem: Problem, out_dtype: str, activation: str = "none") -> dict[str, int]:
     call = make_call(config, problem, out_dtype)
-    report = emulate(config, call, count_transactions=True)
+    report = emulate(config, call, count_transactions=True, activation=activation)
     assert report["ok"], report["message"]
-    expected = product(call.values_a, call.values_b).astype(call.d.dtype)
-    np.testing.assert_array_equal(call.result().astype(np.float64), expected.astype(np.float64))
-    return report["counters"]
+    expected = product(call.values_a, call.values_b).astype(call.d.dtype).astype(np.float64)
+    expected = np.maximum(expected, 0) if activation == "relu" else expected
+    np.testing.assert_array_equal(call.result().astype(np.float64), expected)
+    counted = report["counters"]
+    assert {name: number for name, number in counted.items() if name.endswith("_bank_conflicts") and number} == {}
+    for name in ("shared_store", "stmatrix"):
+        assert counted[f"{name}_wavefronts"] == counted[f"{name}_ideal_wavefronts"]
+    return counted
+
+
+def chunks(config, n: int) -> int:
+    """Of a row of d: pieces of 32 columns, and less at the end of a consumer's part and of the row."""
+    columns = kernel_layouts(config, "NT").columns
+    return sum(-(-min(columns, n - first) // CHUNK) for first in range(0, n, columns))
 
 
 @every_row
@@ -29,12 +42,27 @@ def test_aligned_results_go_by_tma(config, out_dtype):
     """Whole tiles and cut ones, of more matrices than one: no thread stores a result, and no bank is met twice."""
     tile_m, tile_n, _ = config.tile
     counted = counters(config, Problem(tile_m + 24, tile_n + 40, 48, "NT", batch=2), out_dtype)
-    assert counted["global_store_requests"] == 0
-    assert counted["shared_store_wavefronts"] == counted["shared_store_ideal_wavefronts"]
+    assert counted["global_store_requests"] == counted["shared_load_requests"] == 0 < counted["tma_stores"]
 
 
 @every_row
-def test_other_results_go_by_threads(config, out_dtype):
-    """Rows that 16 bytes do not divide."""
+def test_results_of_whole_words_are_stored_four_a_lane(config, out_dtype):
+    """Rows that four elements divide, and relu: a request is four rows of a chunk."""
     tile_m, tile_n, _ = config.tile
-    assert counters(config, Problem(tile_m + 24, tile_n + 1, 48, "NT"), out_dtype)["global_store_requests"] > 0
+    m, n = tile_m + 24, tile_n + 36
+    counted = counters(config, Problem(m, n, 48, "NT"), out_dtype, activation="relu")
+    assert counted["tma_stores"] == 0
+    rows = 32 // (CHUNK // kernel_layouts(config, "NT").vector)  # of a request
+    assert counted["global_store_requests"] == m // rows * chunks(config, n)
+    assert counted["global_store_sectors"] <= counted["global_store_ideal_sectors"] + m * chunks(config, n)
+
+
+@every_row
+def test_results_of_odd_rows_are_stored_side_by_side(config, out_dtype):
+    """Rows that no word divides: a request is a chunk of one row, which begins and ends in a part of a sector."""
+    tile_m, tile_n, _ = config.tile
+    m, n = tile_m + 24, tile_n + 37
+    counted = counters(config, Problem(m, n, 48, "NT"), out_dtype)
+    assert counted["tma_stores"] == 0
+    assert counted["global_store_requests"] == m * chunks(config, n)
+    assert counted["global_store_sectors"] <= counted["global_store_ideal_sectors"] + m * chunks(config, n)
