@@ -7,6 +7,7 @@ import itertools
 import math
 
 import numpy as np
+import pytest
 
 from jax_moye._kernels.dtypes import DTYPES, numpy_dtype
 
@@ -20,6 +21,12 @@ ORDERS = ("NN", "NT", "TN", "TT")
 def order_for(config, order: str = "NN") -> str:
     """`order`, or the first one that the row takes."""
     return order if order in config.orders else config.orders[0]
+
+
+def skip_other_orders(config, order: str) -> None:
+    """Skips a test in an order that the row does not take."""
+    if order not in config.orders:
+        pytest.skip(f"{config.name} takes {', '.join(config.orders)}")
 
 
 @dataclasses.dataclass(frozen=True)

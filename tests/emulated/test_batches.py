@@ -11,7 +11,7 @@ import pytest
 
 import jax_moye
 from jax_moye import _moye_cpu
-from tests.emulated.problems import NUMPY_DTYPES, ORDERS
+from tests.emulated.problems import NUMPY_DTYPES, ORDERS, skip_other_orders
 
 CONFIGS = list(jax_moye.configs())
 
@@ -132,8 +132,7 @@ def test_modes(config, order):
 
     Half of the cases in NN and TT, the other half in NT and TN: each operand meets all of them in either order.
     """
-    if order not in config.orders:
-        pytest.skip(f"{config.name} takes {', '.join(config.orders)}")
+    skip_other_orders(config, order)
     for index, case in list(enumerate(CASES))[order in ("NT", "TN") :: 2]:
         check(config, case, order, config.out_dtypes[index % len(config.out_dtypes)])
 

@@ -19,6 +19,7 @@ from tests.emulated.problems import (
     product,
     sampled_problems,
     size_classes,
+    skip_other_orders,
 )
 
 CONFIGS = list(jax_moye.configs())
@@ -45,11 +46,6 @@ def configs_for_every_pair() -> dict[str, int]:
 
 
 EVERY_PAIR = configs_for_every_pair()
-
-
-def skip_other_orders(config, order: str) -> None:
-    if order not in config.orders:
-        pytest.skip(f"{config.name} takes {', '.join(config.orders)}")
 
 
 def check_exact(config, problem: Problem, out_dtype: str | None = None, **options) -> None:

@@ -18,7 +18,7 @@ from jax.test_util import check_grads
 import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import ffi
-from tests.emulated.problems import NUMPY_DTYPES, UNIT, gpu_accumulation_bound, order_for
+from tests.emulated.problems import NUMPY_DTYPES, UNIT, gpu_accumulation_bound, order_for, skip_other_orders
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 
@@ -134,8 +134,7 @@ def sizes_for(config, order: str) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize("order", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("config", CONFIGS, indirect=True)
 def test_exact_integers(config, order):
-    if order not in config.orders:
-        pytest.skip(f"{config.name} does not take {order}")
+    skip_other_orders(config, order)
     rng = np.random.default_rng(0)
     sizes = sizes_for(config, order)
     if config.kernel not in ("sm80_multistage", "simt_tiled"):  # gemm_check.cu runs every row on all kinds of sizes
