@@ -358,19 +358,17 @@ void add_emulate(nb::module_& module) {
       nb::arg("beta") = 0.0, nb::arg("activation") = "none", nb::arg("preactivation") = nb::none(),
       "Runs one launch in the emulator and returns {ok, message, counters, expected_seconds}.\n\n"
       "a, b, d: contiguous NumPy arrays, d is written. sizes: up to three of the batch, m, n, k; strides in\n"
-      "elements, of (batch modes, m, k), (batch modes, n, k), (batch modes, m, n). guard: the kernel works on copies "
-      "that end (or, by flush, start) at an\n"
-      "inaccessible page, with d full of NaN before, and the bytes around them must still be there afterwards.\n"
+      "elements, of (batch modes, m, k), (batch modes, n, k), (batch modes, m, n). guard: the kernel works on\n"
+      "copies that end (or, by flush, start) at an inaccessible page, with d full of NaN before, and the bytes\n"
+      "around them must still be there afterwards.\n"
       "count_transactions: fills in the counters of requests, wavefronts and sectors of plain accesses and cp.async.\n"
       "multiprocessors: of the emulated device, which persistent kernels choose their grid by.\n"
       "trace: adds `trace`, what happened to mbarriers: (what, block, thread or -1 for TMA, offset, complete phases,\n"
       "pending arrivals, arrivals of a phase, missing bytes, line), the state after it.\n"
-      "c, bias, residual: arrays of d's dtype, with strides of (batch modes, m, n), 0 where they are broadcast; d "
-      "itself "
-      "may\n"
-      "be passed as c. preactivation: an array like d, written. It is z = alpha * a b + beta * c + bias, and d is\n"
-      "activation(z) + residual, activation being none, relu, gelu_tanh, gelu_erf or silu.\n"
-      "expected_seconds: what was measured before a long launch, else 0. One of more than ten seconds says so on "
+      "c, bias, residual: arrays of d's dtype, with strides of (batch modes, m, n), 0 where they are broadcast; d\n"
+      "itself may be passed as c. preactivation: an array like d, written. It is z = alpha * a b + beta * c + bias,\n"
+      "and d is activation(z) + residual, activation being none, relu, gelu_tanh, gelu_erf or silu.\n"
+      "expected_seconds: what was measured before a long launch, else 0. One of more than ten seconds says so on\n"
       "stderr.");
 }
 
