@@ -51,7 +51,7 @@ ROWS = (
     # Two wgmmas of each consumer, one above the other; columns that no box and no chunk of the epilogue divides.
     Row("cooperative", "bf16", (256, 80, 64), 2, (1, 2)),
     Row("cooperative", "bf16", (64, 128, 64), 3),  # consumers side by side along n
-    Row("cooperative", "f16", (192, 192, 64), 2),  # three consumers; three boxes of a tile through two of staging
+    Row("cooperative", "f16", (192, 192, 64), 2),  # three consumers; six boxes of f32 through three of staging
     Row("cooperative", "e5m2", (128, 64, 128), 2, alignment=1),  # operands packed first, sums promoted
     Row("pingpong", "bf16", (64, 64, 64), 3),
     Row("pingpong", "f16", (128, 64, 64), 2, (2, 1)),
