@@ -1,9 +1,9 @@
 // From a warpgroup's wgmma accumulators to d. Three ways, chosen once per call by the host:
-//   boxes       sums that are only converted: into swizzled rows of 128 bytes, and TMA stores them, clipped at d's
-//               edges, while the warp goes on
-//   vectors     everything else: 32 columns of sums through shared memory, finished and stored as TileEpilogue does,
-//               four neighbours a lane
-//   elements    the same where neighbours are no words: an element a lane, so that a row's are stored side by side
+//   converted   sums as they are: into swizzled rows of 128 bytes, and TMA stores them, clipped at d's edges, while the
+//               warp goes on
+//   finished    16-bit results, with c or bias, activation and so on: the same, finished in registers, box by box
+//   elements    everything else, and where accumulators leave no registers for that: 32 columns of sums through shared
+//               memory, finished as TileEpilogue does, an element a lane, so that a row's are stored side by side
 // Each warp has 16 rows of every atom and a staging of its own: no warp waits for another one.
 #pragma once
 
@@ -21,14 +21,16 @@ namespace moye {
 
 /// What the host makes of a call for its epilogue.
 struct StoreParams {
-  enum class Way { boxes, vectors, elements };
+  enum class Way { converted, finished, elements };
   Way way;
-  TensorMap map;  // of d; empty where threads store it
-  int rank;       // of the map
+  float alpha, scale;                  // of the sums, and of c or, where there is none, the bias
+  TensorMap map_d, map_preactivation;  // empty where threads store d, or there is none
+  int rank;                            // of both
 };
 
 /// kColumns: of a warpgroup's accumulators, which have 64 rows per atom along m. kBuffers: boxes of a warp; all but one
-/// may be on their way while the next is filled. kRegisters: of a thread.
+/// may be on their way while the next is filled. kRegisters: of a thread,
+/// but for those of other sums.
 template <int kColumns, Dtype kAccumulator, int kBuffers, int kRegisters>
 struct WarpgroupEpilogue {
   using Sum = typename Accumulator<kAccumulator>::Sum;
@@ -39,7 +41,8 @@ struct WarpgroupEpilogue {
   static constexpr int kBoxBytes = kRows * 128;
   template <class Out>
   static constexpr int kBox = 128 / int(sizeof(Out));  // columns
-  // Threads: 32 columns of sums, rows 32 bytes apart in the banks.
+  static constexpr int kSums = kBox<uint16_t> / 2;     // of a thread, in a box of 16-bit results
+  // Elements: 32 columns of sums, rows 32 bytes apart in the banks.
   static constexpr int kChunk = 32;
   static constexpr int kPitch = kChunk + 8;
   // Columns that boxes or chunks do not divide: the last box begins early and stores some columns once more, so that it
@@ -54,18 +57,21 @@ struct WarpgroupEpilogue {
 
   /// Host: how the call's results are stored.
   static Status make_params(StoreParams* params, GemmArgs const& args) {
+    EpilogueArgs const& epilogue = args.epilogue;
+    bool const plain = epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.bias.data == nullptr &&
+                       epilogue.residual.data == nullptr && epilogue.activation == Activation::none &&
+                       epilogue.preactivation == nullptr;
+    bool const can_finish = item_bytes(args.d_dtype) == 2 && is_of_pairs(epilogue.c) && is_of_pairs(epilogue.bias) &&
+                            is_of_pairs(epilogue.residual) &&
+                            (epilogue.c.data == nullptr || epilogue.bias.data == nullptr);
+    params->way = !is_of_boxes(args) || !(plain || can_finish) ? Way::elements : plain ? Way::converted : Way::finished;
+    params->alpha = float(epilogue.alpha);
+    params->scale = epilogue.c.data != nullptr ? float(epilogue.beta) : 1.0f;
     params->rank = moves_along_several(args, args.d_batch_strides) ? 5 : 3;
-    params->way = is_of_boxes(args) ? Way::boxes : TileEpilogue<Sum>::is_of_words(args) ? Way::vectors : Way::elements;
-    if (params->way != Way::boxes) return {};
-    BatchOfMap const batch = batch_of_map(args, args.d_batch_strides, params->rank);
-    switch (args.d_dtype) {
-      case Dtype::bf16:
-        return make_map<bfloat16_t>(&params->map, batch, args);
-      case Dtype::f16:
-        return make_map<half_t>(&params->map, batch, args);
-      default:
-        return make_map<float>(&params->map, batch, args);  // or s32: bits
-    }
+    if (params->way == Way::elements) return {};
+    if (Status status = make_map(&params->map_d, params->rank, args.d, args); !status.ok()) return status;
+    if (epilogue.preactivation == nullptr) return {};
+    return make_map(&params->map_preactivation, params->rank, epilogue.preactivation, args);
   }
 
   /// tCrC (MMA,MMA_M,MMA_N) with MMA_N = 1; atom i of m has the rows from row(i) on, columns from `column` on: in the
@@ -79,21 +85,22 @@ struct WarpgroupEpilogue {
     thread = computed_here(thread);  // lanes' addresses would take registers from the main loop
     int const warp = thread / 32, lane = thread % 32;
     auto const row_of_warp = [&](int atom) { return row(atom) + warp * kRows; };
-    if (params.way == Way::boxes) {
+    if (params.way == Way::converted) {
       auto const row_of_d = [&](int atom) { return tile.m * kTileM + row_of_warp(atom); };
-      store_boxes(args, params, tCrC, smem.boxes[warp], row_of_d, tile.n * kTileN + column, tile.batch, lane);
-      return;
+      return store_boxes(args, params, tCrC, smem.boxes[warp], row_of_d, tile.n * kTileN + column, tile.batch, lane);
     }
-    // What a lane finishes together: as much as there are registers for beside the accumulators.
-    constexpr int kLeft = kRegisters - decltype(size(tCrC))::value, kCount = kLeft >= 80 ? 4 : 1;
-    if constexpr (kLeft >= 64) {
-      if (params.way == Way::vectors) {
-        TileEpilogue<Sum> const epilogue(args, tile, kTileM, kTileN);
-        return store_chunks<kCount>(epilogue, tCrC, smem.sums[warp], row_of_warp, column, lane);
+    // What is finished together needs registers beside the accumulators, and sums are floats then.
+    constexpr bool kRoom = kRegisters - decltype(size(tCrC))::value >= 100 && is_same<Sum, float>;
+    if constexpr (kRoom) {
+      if (params.way == Way::finished) {
+        Warp const w{args, params, smem.boxes[warp], tile.n * kTileN + column, tile.batch, lane};
+        auto const row_of_d = [&](int atom) { return tile.m * kTileM + row_of_warp(atom); };
+        return store_finished(w, tCrC, row_of_d);
       }
     }
     TileEpilogue<Sum, 1> const epilogue(args, tile, kTileM, kTileN);
-    store_chunks<kCount>(epilogue, tCrC, smem.sums[warp], row_of_warp, column, lane);
+    store_elements<kRegisters - decltype(size(tCrC))::value >= 80 ? 4 : 1>(epilogue, tCrC, smem.sums[warp], row_of_warp,
+                                                                           column, lane);
   }
 
   /// Before the CTA ends: shared memory outlives the stores' reads.
@@ -103,13 +110,8 @@ struct WarpgroupEpilogue {
   }
 
  private:
-  // ---- boxes
-
+  /// Whether TMA can write d, and the preactivation, which lies as d does.
   static bool is_of_boxes(GemmArgs const& args) {
-    EpilogueArgs const& epilogue = args.epilogue;
-    bool const plain = epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.bias.data == nullptr &&
-                       epilogue.residual.data == nullptr && epilogue.activation == Activation::none &&
-                       epilogue.preactivation == nullptr;
     int const bytes = item_bytes(args.d_dtype), vector = 16 / bytes;
     auto const aligned = [&](int64_t size, int64_t stride) { return size <= 1 || stride % vector == 0; };
     bool aligned_batch = true;
@@ -117,15 +119,36 @@ struct WarpgroupEpilogue {
       int64_t const size = args.batch_sizes.modes[i], stride = args.d_batch_strides.modes[i];
       aligned_batch = aligned_batch && aligned(size, stride) && (size <= 1 || stride != 0);
     }
+    // c may be d: where the last box begins early, its first columns would be finished twice.
+    bool const once = args.epilogue.c.data == nullptr || kColumns % (128 / bytes) == 0;
     // TMA clips a row in pieces of 16 bytes: it would write the rest of a last one that n ends in.
-    return plain && bytes <= 4 && args.d_n_stride == 1 && args.n % vector == 0 && aligned(args.m, args.d_m_stride) &&
-           reinterpret_cast<uintptr_t>(args.d) % 16 == 0 && aligned_batch;
+    return bytes <= 4 && args.d_n_stride == 1 && args.n % vector == 0 && aligned(args.m, args.d_m_stride) &&
+           reinterpret_cast<uintptr_t>(args.d) % 16 == 0 &&
+           reinterpret_cast<uintptr_t>(args.epilogue.preactivation) % 16 == 0 && aligned_batch && once;
   }
 
-  template <class Out>
-  static Status make_map(TensorMap* map, BatchOfMap const& batch, GemmArgs const& args) {
-    return make_matrix_map<Out>(map, args.d, {args.n, 1}, {args.m, args.d_m_stride}, batch, kBox<Out>, kRows);
+  /// Whether two neighbours along n, from an even one on, are a word of 16-bit elements.
+  static bool is_of_pairs(EpilogueOperand const& operand) {
+    int64_t const strides = operand.m_stride | operand.batch_strides.modes[0] | operand.batch_strides.modes[1] |
+                            operand.batch_strides.modes[2];
+    return operand.data == nullptr ||
+           (operand.n_stride == 1 && strides % 2 == 0 && reinterpret_cast<uintptr_t>(operand.data) % 4 == 0);
   }
+
+  static Status make_map(TensorMap* map, int rank, void const* data, GemmArgs const& args) {
+    BatchOfMap const batch = batch_of_map(args, args.d_batch_strides, rank);
+    TensorMode const n{args.n, 1}, m{args.m, args.d_m_stride};
+    switch (args.d_dtype) {
+      case Dtype::bf16:
+        return make_matrix_map<bfloat16_t>(map, data, n, m, batch, kBox<bfloat16_t>, kRows);
+      case Dtype::f16:
+        return make_matrix_map<half_t>(map, data, n, m, batch, kBox<half_t>, kRows);
+      default:
+        return make_matrix_map<float>(map, data, n, m, batch, kBox<float>, kRows);  // or s32: bits
+    }
+  }
+
+  // ---- converted
 
   template <class Accumulators, class RowOf>
   static MOYE_DEVICE void store_boxes(GemmArgs const& args, StoreParams const& params, Accumulators const& tCrC,
@@ -170,7 +193,7 @@ struct WarpgroupEpilogue {
         fence_proxy_async_shared_cta();
         sync_warp();
         if (lane == 0) {
-          store_box(args, params, box, column + first, row(i), batch);
+          store_box(args, params.map_d, params.rank, box, column + first, row(i), batch);
           tma_store_commit_group();
         }
       }
@@ -179,11 +202,11 @@ struct WarpgroupEpilogue {
 
   /// One thread. Every mode of d's batch moves: with one of them the matrix's number is its coordinate. With several,
   /// it is taken apart here, box by box: coordinates that wait take registers from the accumulators.
-  static MOYE_DEVICE void store_box(GemmArgs const& args, StoreParams const& params, unsigned char const* box,
+  static MOYE_DEVICE void store_box(GemmArgs const& args, TensorMap const& map, int rank, unsigned char const* box,
                                     int column, int row, int batch) {
-    if (params.rank == 3) return tma_store(&params.map, box, column, row, batch);
+    if (rank == 3) return tma_store(&map, box, column, row, batch);
     auto const [outer, middle, inner] = batch_coord(args.batch_sizes, batch).modes;
-    tma_store(&params.map, box, column, row, inner, middle, outer);
+    tma_store(&map, box, column, row, inner, middle, outer);
   }
 
   /// stmatrix x4: lanes 0-7, 8-15, 16-23, 24-31 name the rows of (rows 0-7, 8-15) x (columns 0-7, 8-15).
@@ -212,7 +235,7 @@ struct WarpgroupEpilogue {
       MOYE_UNROLL
       for (int j = 0; j < kBox<Out> / 8; ++j) {
         auto const element = [&](int k) {  // registers have no index: both are read
-          Sum const even = sum(j * 4 + half * 2 + k), odd = sum((j ^ 2) * 4 + half * 2 + k);
+          auto const even = sum(j * 4 + half * 2 + k), odd = sum((j ^ 2) * 4 + half * 2 + k);
           return static_cast<Out>(is_odd ? odd : even);
         };
         int const piece = ((is_odd ? j ^ 2 : j) * 2 + lane % 4 / 2) ^ (row % 8);
@@ -222,12 +245,152 @@ struct WarpgroupEpilogue {
     }
   }
 
-  // ---- vectors and elements
+  // ---- finished. Of a box, z[i] is the sum of row lane / 4 + i / 2 % 2 * 8 and column i / 4 * 8 + lane % 4 * 2 + i
+  // % 2.
 
-  /// kCount: vectors that a lane finishes together.
-  template <int kCount, int kVector, class Accumulators, class RowOf>
-  static MOYE_DEVICE void store_chunks(TileEpilogue<Sum, kVector> const& epilogue, Accumulators const& tCrC,
-                                       Sum (&sums)[kRows * kPitch], RowOf const& row, int column, int lane) {
+  /// What stays the same of a warp's tile.
+  struct Warp {
+    GemmArgs const& args;
+    StoreParams const& params;
+    unsigned char (&boxes)[kBuffers][kBoxBytes];
+    int column;  // of d, the tile's first
+    int batch, lane;
+  };
+
+  template <class Accumulators, class RowOf>
+  static MOYE_DEVICE void store_finished(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
+    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, kBox<uint16_t>);
+    EpilogueArgs const& epilogue = warp.args.epilogue;
+    int const outputs = epilogue.preactivation == nullptr ? 1 : 2;
+    auto const row_of = [&](int box) { return row(box / kBoxesN); };
+    auto const column_of = [&](int box) { return warp.column + first_column(box % kBoxesN); };
+    // What a box needs is under way while something else is computed, in the same registers one after the other.
+    Pairs pairs;
+    EpilogueOperand const& addend = epilogue.c.data != nullptr ? epilogue.c : epilogue.bias;
+    pairs.load(warp, addend, row(0), column_of(0));
+    MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
+        for (int number = 0; number < kAtoms * kBoxesN; ++number) {
+      float z[kSums];
+      MOYE_UNROLL
+      for (int i = 0; i < kAtoms; ++i) {
+        MOYE_UNROLL
+        for (int c = 0; c < kBoxesN; ++c) {  // accumulators are registers: their indices are constants
+          if (number != i * kBoxesN + c) continue;
+          MOYE_UNROLL
+          for (int k = 0; k < kSums; ++k) {
+            z[k] = scaled_here(static_cast<float>(tCrC(first_column(c) / 2 + k, i, _0{})), warp.params.alpha);
+          }
+          sync_warp();  // keeps the branch: ptxas would take all accumulators in turn, each under its condition
+        }
+      }
+      // What these boxes held is on its way: of the tile before all of it, a main loop ago.
+      int const first = number * outputs;
+      if (warp.lane == 0 && first == 0) tma_store_wait_group_read<0>();
+      if (warp.lane == 0 && first + outputs > kBuffers) tma_store_wait_group_read<kBuffers - 2>();
+      sync_warp();
+      unsigned char* const box = warp.boxes[first % kBuffers];
+      unsigned char* const second_box = warp.boxes[(first + 1) % kBuffers];
+      int const next = number + 1 < kAtoms * kBoxesN ? number + 1 : number;
+      pairs.add(warp, addend, warp.params.scale, z);
+      pairs.load(warp, epilogue.residual, row_of(number), column_of(number));
+      if (outputs == 2) fill(warp, second_box, z);
+      activate_all</*kRounded=*/true>(epilogue.activation, z);
+      pairs.add(warp, epilogue.residual, 1.0f, z);
+      pairs.load(warp, addend, row_of(next), column_of(next));
+      fill(warp, box, z);
+      fence_proxy_async_shared_cta();
+      sync_warp();
+      if (warp.lane == 0) {
+        MOYE_NO_UNROLL
+        for (int i = 0; i < outputs; ++i) {
+          store_box(warp.args, i == 0 ? warp.params.map_d : warp.params.map_preactivation, warp.params.rank,
+                    i == 0 ? box : second_box, column_of(number), row_of(number), warp.batch);
+          tma_store_commit_group();
+        }
+      }
+    }
+  }
+
+  static MOYE_HOST_DEVICE constexpr int first_column(int box) {
+    return (box + 1) * kBox<uint16_t> <= kColumns ? box * kBox<uint16_t> : kColumns - kBox<uint16_t>;
+  }
+
+  /// alpha * sum, multiplied where this stands: LLVM would choose from all accumulators first.
+  static MOYE_DEVICE float scaled_here(float sum, float alpha) {
+#if defined(__CUDACC__)
+    float result;
+    asm volatile("mul.f32 %0, %1, %2;" : "=f"(result) : "f"(sum), "f"(alpha));
+    return result;
+#else
+    return alpha * sum;
+#endif
+  }
+
+  /// A box of c, bias or residual: word i has what belongs to z[2 i] and z[2 i + 1].
+  struct Pairs {
+    uint32_t words[kSums / 2];
+
+    /// row, column: of d, the box's first. What lies outside d is not read.
+    MOYE_DEVICE void load(Warp const& warp, EpilogueOperand const& operand, int row, int column) {
+      if (operand.data == nullptr) return;
+      int const lane_row = warp.lane / 4, lane_column = warp.lane % 4 * 2;
+      auto const* const p = static_cast<uint16_t const*>(operand.data) +
+                            matrix_offset(warp.args, warp.batch, operand.batch_strides) +
+                            (row + lane_row) * operand.m_stride + column + lane_column;
+      auto const* const below = p + 8 * operand.m_stride;
+      auto const word = [](uint16_t const* at) { return *reinterpret_cast<uint32_t const*>(at); };
+      int const rows = int(warp.args.m) - row, columns = int(warp.args.n) - column;
+      if (rows >= kRows && columns >= kBox<uint16_t>) {
+        MOYE_UNROLL
+        for (int j = 0; j < kSums / 4; ++j) words[j * 2] = word(p + j * 8), words[j * 2 + 1] = word(below + j * 8);
+      } else {
+        MOYE_UNROLL
+        for (int j = 0; j < kSums / 4; ++j) {
+          bool const is_there = lane_column + j * 8 < columns;
+          words[j * 2] = is_there && lane_row < rows ? word(p + j * 8) : 0;
+          words[j * 2 + 1] = is_there && lane_row + 8 < rows ? word(below + j * 8) : 0;
+        }
+      }
+    }
+
+    /// z += scale * words
+    MOYE_DEVICE void add(Warp const& warp, EpilogueOperand const& operand, float scale, float (&z)[kSums]) const {
+      if (operand.data == nullptr) return;
+      MOYE_UNROLL
+      for (int i = 0; i < kSums / 2; ++i) {
+        Row<float, 2> const pair =
+            warp.args.d_dtype == Dtype::bf16 ? unpack<bfloat16_t>(words[i]) : unpack<half_t>(words[i]);
+        z[2 * i] += scale * pair.elements[0];
+        z[2 * i + 1] += scale * pair.elements[1];
+      }
+    }
+
+    template <class T>
+    static MOYE_DEVICE Row<float, 2> unpack(uint32_t word) {
+      if constexpr (is_same<T, bfloat16_t>) {  // the upper halves of floats
+        return {detail::bit_cast<float>(word << 16), detail::bit_cast<float>(word & 0xffff0000u)};
+      } else {
+        auto const pair = detail::bit_cast<Row<T, 2>>(word);
+        return {convert<float>(pair.elements[0]), convert<float>(pair.elements[1])};
+      }
+    }
+  };
+
+  static MOYE_DEVICE void fill(Warp const& warp, unsigned char* box, float const (&z)[kSums]) {
+    auto const sum = [&](int i) { return z[i]; };
+    if (warp.args.d_dtype == Dtype::bf16) {
+      fill_box_16<bfloat16_t>(box, sum, warp.lane);
+    } else {
+      fill_box_16<half_t>(box, sum, warp.lane);
+    }
+  }
+
+  // ---- elements
+
+  /// kCount: rows in which a lane finishes its element together.
+  template <int kCount, class Accumulators, class RowOf>
+  static MOYE_DEVICE void store_elements(TileEpilogue<Sum, 1> const& epilogue, Accumulators const& tCrC,
+                                         Sum (&sums)[kRows * kPitch], RowOf const& row, int column, int lane) {
     constexpr int kAtoms = decltype(size<1>(tCrC))::value;
     constexpr int kChunks = ceil_div(kColumns, kChunk);
     MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
@@ -251,18 +414,12 @@ struct WarpgroupEpilogue {
         }
       }
       sync_warp();
-      constexpr int kVectors = kChunk / kVector, kRowStep = 32 / kVectors;  // rows that a warp has side by side
-      int const r = lane / kVectors, c = lane % kVectors * kVector, first_column = step % kChunks * kChunk + c;
-      if (kColumns % kChunk != 0 && first_column >= kColumns) continue;
-      auto const sums_of = [&](int at) {
-        using Word = typename Row<Sum, kVector>::Word;
-        return detail::bit_cast<Row<Sum, kVector>>(*reinterpret_cast<Word const*>(&sums[at * kPitch + c]));
-      };
-      int const first_row = row(step / kChunks);
+      int const first_row = row(step / kChunks), lane_column = step % kChunks * kChunk + lane;
+      if (kColumns % kChunk != 0 && lane_column >= kColumns) continue;
       MOYE_NO_UNROLL
-      for (int i = r; i < kRows; i += kRowStep * kCount) {
-        epilogue.template store_rows<kCount>([&](int k) { return sums_of(i + k * kRowStep); }, first_row + i, kRowStep,
-                                             column + first_column);
+      for (int i = 0; i < kRows; i += kCount) {
+        auto const sums_of = [&](int k) { return Row<Sum, 1>{sums[(i + k) * kPitch + lane]}; };
+        epilogue.template store_rows<kCount>(sums_of, first_row + i, /*row_step=*/1, column + lane_column);
       }
     }
   }

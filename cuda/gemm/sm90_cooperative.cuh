@@ -70,7 +70,7 @@ struct Gemm<kConfig> {
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{kConsumersM, kConsumersN}, kConfig.cluster> {};
   using Epilogue =
       WarpgroupEpilogue<kAtomN, kConfig.accumulator, staging_boxes<kConfig>(kConsumers, {kBlkM / kConsumersM, kAtomN}),
-                        kConsumerRegisters>;
+                        kConsumerRegisters - (kPromoted ? kBlkM / kConsumersM * kAtomN / 128 : 0)>;
   using Pipeline = TmaPipeline<kStages, kCluster>;
 
   struct SharedStorage {

@@ -52,7 +52,7 @@ struct Gemm<kConfig> {
   static constexpr int kThreads = 128 * (1 + kConsumers);
   static_assert(kBlkM % 64 == 0 && kBlkN <= 256, "whole wgmmas");
   // 64 K registers: 168 per thread with 384 threads.
-  static constexpr bool kManySums = kBlkM * kBlkN / 128 > 176;  // per thread
+  static constexpr bool kManySums = kBlkM * kBlkN / 128 >= 128;  // per thread
   static constexpr int kProducerRegisters = kManySums ? 24 : 40;
   static constexpr int kConsumerRegisters = kManySums ? 240 : 232;
 

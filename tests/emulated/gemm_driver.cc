@@ -137,7 +137,8 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
   Matrices& z = add_matrices(batch, m, n, false, d_pad, 1, sizeof(Out));
   Matrices& c = add_matrices(batch, m, n, true, 0, 1, sizeof(Out));
   Matrices& bias = add_matrices(1, 1, n, false, 0, 1, sizeof(Out));
-  Matrices& residual = add_matrices(batch, m, n, false, 3, 1, sizeof(Out));
+  int const residual_pad = options.number("epilogue") == 2 ? 4 : 3;  // 4: pairs of elements are words
+  Matrices& residual = add_matrices(batch, m, n, false, residual_pad, 1, sizeof(Out));
   for (Matrices* matrices : {&a, &b, &c, &bias, &residual}) matrices->draw(random);
   if (options.number("special") != 0) {
     a.value(0, m / 2, k / 2) = std::numeric_limits<double>::quiet_NaN();
@@ -186,11 +187,11 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
   add(a, "a", false);
   add(b, "b", false);
   add(d, "d", true);
-  bool const fused = options.number("epilogue") != 0;
+  bool const fused = options.number("epilogue") != 0, has_c = options.number("epilogue") == 1;  // 2: all but c
   if (fused) {
     args.epilogue = {.alpha = 2,
-                     .beta = -1,
-                     .c = {c.buffer.data(), turned_strides(c.strides[0]), c.strides[1], c.strides[2]},
+                     .beta = has_c ? -1.0 : 0.0,
+                     .c = {has_c ? c.buffer.data() : nullptr, turned_strides(c.strides[0]), c.strides[1], c.strides[2]},
                      .bias = {bias.buffer.data(), {}, 0, 1},
                      .residual = {residual.buffer.data(), turned_strides(residual.strides[0]), residual.strides[1], 1},
                      .activation = Activation::relu,
@@ -228,7 +229,7 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
         double const* const column = &b.values[size_t(((broadcast_b ? 0 : turned(l)) * n + j) * k)];
         for (int x = 0; x < k; ++x) sum += row[x] * column[x];
         if (fused) {
-          sum = 2 * sum - c.value(turned(l), i, j) + bias.value(0, 0, j);
+          sum = 2 * sum - (has_c ? c.value(turned(l), i, j) : 0) + bias.value(0, 0, j);
           compare("preactivation", z, l, i, j, sum);
           sum = (sum < 0 ? 0 : sum) + residual.value(turned(l), i, j);
         }

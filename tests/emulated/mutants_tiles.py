@@ -23,15 +23,15 @@ MUTANTS = [
     Mutant(
         "sm90_last_box_stored_behind_the_others",
         file="epilogue_sm90.h",
-        old="store_box(args, params, box, column + first,",
-        new="store_box(args, params, box, column + c * kBox<Out>,",
+        old="store_box(args, params.map_d, params.rank, box, column + first,",
+        new="store_box(args, params.map_d, params.rank, box, column + c * kBox<Out>,",
         expect="wrong",
         options=("out=bf16",),
     ),
     Mutant(
         "sm90_last_chunk_not_cut",
         file="epilogue_sm90.h",
-        old="      if (kColumns % kChunk != 0 && first_column >= kColumns) continue;\n",
+        old="      if (kColumns % kChunk != 0 && lane_column >= kColumns) continue;\n",
         new="",
         expect="race on global memory .*: nothing orders two CTAs of a launch",  # right where one CTA has both tiles
         options=("d_pad=1", "multiprocessors=4"),

@@ -105,14 +105,15 @@ def test_a_k_tile_of_tma(config, order):
 
 @every_tma_row
 def test_epilogue_of_tma(config):
-    """TMA stores what is only rounded, threads what relu changes, and what has been added up from parts of k."""
+    """TMA stores what is rounded or finished in registers, threads the rest, and what was added up from parts of k."""
     problem = Problem(*config.cluster_tile, 16, "NT")
     tiles = config.cluster[0] * config.cluster[1]
     kernel = kernel_layouts(config, "NT")
     loads = [f"tma_load_{what}" for what in ("sectors", "ideal_sectors")]
     for out_dtype in config.out_dtypes:
         for options in ({}, {"activation": "relu"}):
-            counts = kernel.epilogue_counts(problem.n, out_dtype, by_threads=bool(options))
+            by_threads = kernel.stores_by_threads(out_dtype, finished=bool(options))
+            counts = kernel.epilogue_counts(problem.n, out_dtype, by_threads=by_threads)
             counted = counters(config, problem, out_dtype, **options)
             assert_counted(counted, {name: tiles * number for name, number in counts.items()}, ignored=(*loads,))
 

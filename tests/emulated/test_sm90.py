@@ -153,7 +153,8 @@ def test_epilogue(row, out):
     config, _ = row
     m, n = of_cluster(config)
     for sizes, d_pad in (((m + 7, n - 3, 140), 0), ((m - 1, n, 30), 8), ((17, 2 * n + 1, 0), 1)):
-        check(row, sizes, epilogue=1, out=out, d_pad=d_pad, batch=2)
+        for epilogue in (1, 2):  # with and without c
+            check(row, sizes, epilogue=epilogue, out=out, d_pad=d_pad, batch=2)
 
 
 @pytest.mark.parametrize(

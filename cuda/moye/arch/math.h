@@ -21,6 +21,13 @@ MOYE_DEVICE float reciprocal(float x) {
   return result;
 }
 MOYE_DEVICE double reciprocal(double x) { return 1 / x; }
+/// 2^x, within two units in the last place; denormal results are 0. PTX ISA, Floating-Point Instructions:
+/// ex2.approx.ftz.f32.
+MOYE_DEVICE float fast_exp2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
 MOYE_DEVICE float erf(float x) { return ::erff(x); }
 MOYE_DEVICE double erf(double x) { return ::erf(x); }
 #else
@@ -28,6 +35,7 @@ using std::erf;
 using std::exp;
 inline float reciprocal(float x) { return 1 / x; }
 inline double reciprocal(double x) { return 1 / x; }
+inline float fast_exp2(float x) { return std::exp2(x); }
 #endif
 
 }  // namespace moye

@@ -101,5 +101,5 @@ class SplitKLayouts(TmaKernelLayouts):
 
 def describe(config: Any, order: str) -> SplitKLayouts:
     """The layouts of a config: nothing is multicast, since each CTA of a cluster has its own part of k."""
-    one = describe_wgmma(config, order, multicasts=False)
+    one = describe_wgmma(config, order, multicasts=False, vector=4)
     return SplitKLayouts(**vars(one), parts=config.cluster[1])

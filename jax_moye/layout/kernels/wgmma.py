@@ -42,7 +42,7 @@ WARPGROUP = 128  # threads
 WARPS, WARP_ROWS = 4, 16  # of a warpgroup; of 64 rows of sums, those of a warp
 CHUNK = 32  # columns of sums that threads store at a time
 PITCH = CHUNK + 8
-MOST_SUMS = 168  # of a thread that finishes vectors: they need 64 registers more
+FINISHING_REGISTERS = 100  # of a thread, beside its sums
 # What the Hopper kernels share of their facts.
 PRODUCTS_PER_US = 3.82e6
 K_TILE_US = 0.0226  # a barrier, and wgmma's pipeline that fills
@@ -68,7 +68,8 @@ class TmaKernelLayouts:
       boxes: of each consumer warp's staging.
       columns: of a warpgroup's sums.
       sums: the type in which threads stage them.
-      vector: columns that a thread finishes together, where rows are of whole vectors.
+      vector: columns that a thread finishes together where it stores d.
+      finishes: whether threads have the registers to finish sums where they are, on the way to 16-bit results.
     """
 
     name: str
@@ -85,6 +86,7 @@ class TmaKernelLayouts:
     columns: int
     sums: str
     vector: int
+    finishes: bool
 
     @property
     def threads(self) -> int:
@@ -199,13 +201,22 @@ class TmaKernelLayouts:
         lanes = self._rows(columns, pitch, item, base)
         return transactions.global_memory(lanes, self.vector * item, what="d, by threads")
 
+    def stores_by_threads(self, value_type: Any, *, finished: bool) -> bool:
+        """Whether threads store d although TMA could.
+
+        Args:
+          value_type: of d.
+          finished: whether more is done to the sums than to convert them.
+        """
+        return finished and not (self.finishes and dtype(value_type, "stores_by_threads").bits == 16)
+
     def epilogue_counts(self, pitch: int, value_type: Any, *, by_threads: bool = False) -> dict[str, int]:
         """What a CTA's epilogue costs, by the names of the emulator's counters.
 
         Args:
           pitch: elements from one row of d to the next.
           value_type: of d.
-          by_threads: whether something keeps TMA from storing d, or the sums are not only rounded.
+          by_threads: whether something keeps TMA from storing d; see `stores_by_threads`.
         """
         if by_threads:
             total: dict[str, int] = {}
@@ -223,7 +234,9 @@ class TmaKernelLayouts:
         return tma_counts("store", store) | {name: store.requests * number for name, number in counts.items()}
 
 
-def describe_wgmma(config: Any, order: str, *, multicasts: bool = True, barriers: int = 0) -> TmaKernelLayouts:
+def describe_wgmma(
+    config: Any, order: str, *, multicasts: bool = True, barriers: int = 0, vector: int = 1
+) -> TmaKernelLayouts:
     """The layouts of a config.
 
     Args:
@@ -231,7 +244,11 @@ def describe_wgmma(config: Any, order: str, *, multicasts: bool = True, barriers
       order: of the operands.
       multicasts: CTAs of a cluster share rows of the operands, and each loads a part of them for all.
       barriers: mbarriers beside the two of each stage.
+      vector: columns that a thread finishes together where it stores d.
     """
+    promoted = config.dtype in ("e4m3", "e5m2") and config.accumulator == "f32"
+    sets = 2 if promoted else 1  # of sums
+    registers = 160 if config.consumers == 3 else 232  # of a consumer thread, at least
     blk_m, blk_n, _blk_k = config.tile
     warpgroups = blk_m // config.consumer_tile[0], blk_n // config.consumer_tile[1]  # that multiply one tile
     element = dtype(config.dtype)
@@ -260,7 +277,9 @@ def describe_wgmma(config: Any, order: str, *, multicasts: bool = True, barriers
         boxes=_staging_boxes(config),
         columns=columns,
         sums=sums,
-        vector=4 if math.prod(config.consumer_tile) // WARPGROUP <= MOST_SUMS else 1,
+        vector=vector,
+        finishes=sums == "f32"
+        and registers - sets * math.prod(config.consumer_tile) // WARPGROUP >= FINISHING_REGISTERS,
     )
 
 
