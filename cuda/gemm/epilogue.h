@@ -19,7 +19,7 @@ inline constexpr double kLog2E = 1.44269504088896340736;
 
 /// activation(z). gelu_tanh is z * (1 + tanh(u)) / 2, which is z / (1 + exp(-2 u)).
 /// kRounded: z is a float, and the result will be rounded to 16 bits. Then 2^x with its error of 1e-5 at most will do,
-/// a hundredth of that rounding, and erfc as e^-x^2 times a polynomial of 1 / (1 + 0.3275911 x), with an error
+/// a fiftieth of that rounding, and erfc as e^-x^2 times a polynomial of 1 / (1 + 0.3275911 x), with an error
 /// of 1.5e-7 (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26): a third of the instructions.
 template <bool kRounded = false, class Compute>
 MOYE_DEVICE Compute activate(Activation activation, Compute z) {
