@@ -13,7 +13,6 @@
 #include "moye/arch/convert.h"
 #include "moye/arch/copy_sm90.h"
 #include "moye/arch/mbarrier.h"
-#include "moye/arch/register.h"
 #include "moye/arch/tma.h"
 #include "moye/atom/mma_traits_sm90.h"
 
@@ -82,7 +81,7 @@ struct WarpgroupEpilogue {
                                 Accumulators const& tCrC, SharedStorage& smem, RowOf const& row, int column,
                                 int thread MOYE_LOC) {
     MOYE_SITE;
-    thread = computed_here(thread);  // lanes' addresses would take registers from the main loop
+    MOYE_COMPUTED_HERE("+r", thread);  // lanes' addresses would take registers from the main loop
     int const warp = thread / 32, lane = thread % 32;
     auto const row_of_warp = [&](int atom) { return row(atom) + warp * kRows; };
     if (params.way == Way::converted) {
@@ -278,7 +277,8 @@ struct WarpgroupEpilogue {
           if (number != i * kBoxesN + c) continue;
           MOYE_UNROLL
           for (int k = 0; k < kSums; ++k) {
-            z[k] = scaled_here(static_cast<float>(tCrC(first_column(c) / 2 + k, i, _0{})), warp.params.alpha);
+            z[k] = warp.params.alpha * static_cast<float>(tCrC(first_column(c) / 2 + k, i, _0{}));
+            MOYE_COMPUTED_HERE("+f", z[k]);  // or LLVM chooses from all accumulators first
           }
           sync_warp();  // keeps the branch: ptxas would take all accumulators in turn, each under its condition
         }
@@ -313,17 +313,6 @@ struct WarpgroupEpilogue {
 
   static MOYE_HOST_DEVICE constexpr int first_column(int box) {
     return (box + 1) * kBox<uint16_t> <= kColumns ? box * kBox<uint16_t> : kColumns - kBox<uint16_t>;
-  }
-
-  /// alpha * sum, multiplied where this stands: LLVM would choose from all accumulators first.
-  static MOYE_DEVICE float scaled_here(float sum, float alpha) {
-#if defined(__CUDACC__)
-    float result;
-    asm volatile("mul.f32 %0, %1, %2;" : "=f"(result) : "f"(sum), "f"(alpha));
-    return result;
-#else
-    return alpha * sum;
-#endif
   }
 
   /// A box of c, bias or residual: word i has what belongs to z[2 i] and z[2 i + 1].

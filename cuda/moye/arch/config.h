@@ -12,6 +12,9 @@
 #define MOYE_GRID_CONSTANT __grid_constant__
 #define MOYE_UNROLL _Pragma("unroll")
 #define MOYE_NO_UNROLL _Pragma("unroll 1")
+// A variable of which the compiler knows nothing from here on: what follows from it is computed behind this place, not
+// before the loops around it, and what it is was computed before. constraint: "+r" of an int, "+f" of a float.
+#define MOYE_COMPUTED_HERE(constraint, variable) asm volatile("" : constraint(variable))
 // Source locations exist only in the emulator: see the other branch.
 #define MOYE_LOC
 #define MOYE_LOC_ONLY
@@ -27,6 +30,7 @@
 #define MOYE_GRID_CONSTANT
 #define MOYE_UNROLL
 #define MOYE_NO_UNROLL
+#define MOYE_COMPUTED_HERE(constraint, variable)
 // A defaulted last parameter that holds the caller's file and line: MOYE_LOC after other parameters, MOYE_LOC_ONLY
 // alone.
 #define MOYE_LOC , ::moye::emu::Loc loc = ::moye::emu::Loc::here()

@@ -1,8 +1,5 @@
-// Who has which registers.
-//   warpgroup_reg_*  moves them between warpgroups (PTX ISA, "Miscellaneous Instructions: setmaxnreg"). All four warps of
-//                    a warpgroup execute the same one; the kernel has __launch_bounds__, so that it starts with a known
-//                    number.
-//   computed_here    keeps the compiler from holding in registers what is cheap to compute again
+// Moving registers between warpgroups (PTX ISA, "Miscellaneous Instructions: setmaxnreg"). All four warps of a
+// warpgroup execute the same one; the kernel has __launch_bounds__, so that it starts with a known number.
 #pragma once
 
 #include "moye/arch/types.h"
@@ -32,15 +29,6 @@ MOYE_DEVICE void warpgroup_reg_dealloc(MOYE_LOC_ONLY) {
 #else
   emu::setmaxnreg(N, false, loc);
 #endif
-}
-
-/// `value`, of which the compiler knows nothing from here on: what follows from it is computed behind this place, not
-/// before the loops around it.
-MOYE_DEVICE int computed_here(int value) {
-#if defined(__CUDACC__)
-  asm volatile("" : "+r"(value));
-#endif
-  return value;
 }
 
 }  // namespace moye
