@@ -175,11 +175,25 @@ def _jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, **param
     # The config was meant for y.
     of_contract = _contract_params(params, out_dtype=stored, config=None)
     product = z_dot = y_dot = None
+    # With an activation, z's cotangent takes some work. XLA does it twice, or writes it in `compute`, if the bias' sum
+    # reads what comes before the rounding: so that sum, too, reads what the products read.
+    is_rounded_once = (
+        epilogue.activation != "none"
+        and epilogue.alpha == 1
+        and "bias" in dots
+        and stored != compute
+        and (_is_live(x_dot) or _is_live(w_dot))
+    )
+    if is_rounded_once:
+        product = jnp.broadcast_to(wide("bias"), y.shape).astype(stored)
+        del dots["bias"]
     if _is_live(x_dot):
-        product = contract(spec, x_dot, w.astype(x.dtype), **of_contract)
+        product = contract(spec, x_dot, w.astype(x.dtype), product, **of_contract)
     if _is_live(w_dot):  # in w's dtype: its transposed product, x and z's cotangent, is written in it, unrounded
         product = contract(spec, x, w_dot, product, **of_contract)
     if product is not None:
+        if is_rounded_once:  # or XLA leaves out the rounding between two conversions
+            product = lax.optimization_barrier(product)
         z_dot = product.astype(compute)
         if epilogue.alpha != 1:
             z_dot = z_dot * np.asarray(epilogue.alpha, compute)

@@ -89,3 +89,23 @@ def test_nothing_to_multiply(rng):
     bias = jnp.asarray(rng.standard_normal(4), jnp.float32)
     out = layer(jnp.ones((3, 0)), jnp.ones((0, 4)), bias, epilogue=BIAS, **EMULATED)
     np.testing.assert_allclose(out, np.broadcast_to(np.maximum(bias, 0), (3, 4)))
+
+
+def test_the_bias_gradient_sums_what_the_products_multiply(kernels_are_there):
+    """z's cotangent is made once, in 16 bits: read before its rounding, XLA would make it twice, or write it in f32."""
+
+    def loss(x, w, bias):
+        return layer(x, w, bias, epilogue=Epilogue("gelu_tanh", operands=(("bias", "n"),))).astype(jnp.float32).sum()
+
+    jaxpr = jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(
+        jnp.ones((64, 32), jnp.bfloat16), *(jnp.ones(s, jnp.bfloat16) for s in ((32, 48), 48))
+    )
+    (barrier,) = [e for e in jaxpr.eqns if e.primitive.name == "optimization_barrier"]
+    (cotangent,) = barrier.outvars
+    assert cotangent.aval.dtype == jnp.bfloat16
+    (widened,) = [e for e in jaxpr.eqns if cotangent in e.invars and e.primitive.name == "convert_element_type"]
+    (total,) = [e for e in jaxpr.eqns if widened.outvars[0] in e.invars]
+    assert total.primitive.name == "reduce_sum"
+    assert total.outvars[0].aval.dtype == jnp.float32, "and adds up in f32"
+    products = [e for e in jaxpr.eqns if cotangent in e.invars and e is not widened]
+    assert len(products) == 2, "the gradients of x and w"
