@@ -22,6 +22,7 @@ enum class Kernel {
   sm90_cooperative,
   sm90_pingpong,
   sm90_split_k,
+  sm90_parallel_split_k,
 #ifdef MOYE_OWN_KERNEL
   MOYE_OWN_KERNEL,  // one that jax_moye.kernel() compiles by itself: it has no name below
 #endif
@@ -34,8 +35,9 @@ enum class Dtype { bf16, f16, f32, f64, tf32, s8, s32, e4m3, e5m2, f32_fast };
 
 // The enumerators' names, in their order: parts of a config's name.
 inline constexpr char const* kKernelNames[] = {
-    "simt_tiled",         "simt_overlap",    "simt_double_buffer", "sm70_tensorop",    "sm80_tensorop", "sm80_ldmatrix",
-    "sm80_double_buffer", "sm80_multistage", "sm80_persistent",    "sm90_cooperative", "sm90_pingpong", "sm90_split_k"};
+    "simt_tiled",    "simt_overlap",       "simt_double_buffer",   "sm70_tensorop",   "sm80_tensorop",
+    "sm80_ldmatrix", "sm80_double_buffer", "sm80_multistage",      "sm80_persistent", "sm90_cooperative",
+    "sm90_pingpong", "sm90_split_k",       "sm90_parallel_split_k"};
 inline constexpr char const* kDtypeNames[] = {"bf16", "f16", "f32",  "f64",  "tf32",
                                               "s8",   "s32", "e4m3", "e5m2", "f32_fast"};
 inline constexpr int kDtypes = int(sizeof(kDtypeNames) / sizeof(kDtypeNames[0]));

@@ -153,6 +153,7 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_split_k,       bf16,  f32,  { 64, 256, 64},   4,      {1, 4},         16},
   {sm90_split_k,       bf16,  f32,  { 64, 256, 64},   4,      {1, 8},         16},
   {sm90_split_k,       bf16,  f32,  {128, 128, 64},   3,      {1, 2},         16},
+  {sm90_split_k,       bf16,  f32,  {128, 128, 64},   6,      {1, 3},         16},
   {sm90_split_k,       bf16,  f32,  {128, 128, 64},   3,      {1, 4},         16},
   {sm90_split_k,       bf16,  f32,  {128, 128, 64},   3,      {1, 8},         16},
   {sm90_split_k,       f16,   f32,  { 64,  64, 64},   6,      {1, 4},         16},
@@ -164,6 +165,12 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_split_k,       bf16,  f32,  { 64, 128, 64},   4,      {1, 2},          2},
   {sm90_split_k,       bf16,  f32,  { 64, 128, 64},   4,      {1, 4},          2},
   {sm90_split_k,       f16,   f32,  { 64, 128, 64},   4,      {1, 4},          2},
+  // As many parts of k as a call's sizes ask for.
+  {sm90_parallel_split_k, bf16, f32, {128, 128, 64},  5,      {1, 1},         16},
+  {sm90_parallel_split_k, bf16, f32, {128, 192, 64},  4,      {1, 1},         16},
+  {sm90_parallel_split_k, bf16, f32, {128, 256, 64},  4,      {2, 1},         16},
+  {sm90_parallel_split_k, f16,  f32, {128, 128, 64},  5,      {1, 1},         16},
+  {sm90_parallel_split_k, f16,  f32, {128, 256, 64},  4,      {2, 1},         16},
 };
 // clang-format on
 }  // namespace moye

@@ -59,13 +59,14 @@ MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, O
   for (int m = 0; m < kClusterM; ++m) b.mask |= uint16_t(1u << (m + rank_n * kClusterM));
 
   auto write = Pipeline::producer_start();
-  for (TileCoord tile : TileScheduler<kClusterM, kClusterN>(params.grid)) {
+  for (TileCoord const of_sums : TileScheduler<kClusterM, kClusterN>(params.grid)) {
+    TileCoord const tile = operand_tile(of_sums, params.grid);
     OperandCoords const coords = operand_coords<kRank>(args, tile);
     MOYE_NO_UNROLL
     for (int k_tile = 0; k_tile < params.grid.k; ++k_tile, ++write) {
       // The consumers of all CTAs have released the stage: fill it, here and in the CTAs that share it.
       uint64_t* const full = pipeline.producer_acquire(write, Operands::kStageBytes);
-      load_stage<Operands, kRank>(params.maps, tile, coords, k_tile, stages, write.index(), full, a, b);
+      load_stage<Operands, kRank>(params.maps, tile, coords, tile.k + k_tile, stages, write.index(), full, a, b);
     }
   }
 }
@@ -83,15 +84,18 @@ MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, O
   }
 }
 
-/// Host: as many clusters as the device runs at one time, if there are that many tiles for them.
+/// Host: as many clusters as the device runs at one time, if there are that many tiles for them. Where k is split into
+/// `parts`, `sums` describes what is stored, a matrix for each part of each matrix of d; else it is `args` itself.
 template <GemmConfig kConfig>
-Status launch_clusters(GemmArgs const& args, StreamHandle stream) {
+Status launch_clusters(GemmArgs const& args, GemmArgs const& sums, int parts, StreamHandle stream) {
   using Kernel = Gemm<kConfig>;
   constexpr int kClusterM = kConfig.cluster.m, kClusterN = kConfig.cluster.n, kCluster = kClusterM * kClusterN;
   PersistentParams params{.grid = {}, .maps = {}, .store = {}};
   TileMNK const tile{kConfig.tile.m * kClusterM, kConfig.tile.n * kClusterN, kConfig.tile.k};
-  if (Status status = make_tile_grid(tile, args, &params.grid); !status.ok()) return status;
-  if (Status status = Kernel::Epilogue::make_params(&params.store, args); !status.ok()) return status;
+  if (Status status = make_tile_grid(tile, sums, &params.grid); !status.ok()) return status;
+  params.grid.parts = parts;
+  params.grid.k = ceil_div(params.grid.k, parts);
+  if (Status status = Kernel::Epilogue::make_params(&params.store, sums); !status.ok()) return status;
   return dispatch<compiled_orders<Kernel>()>(order_of(args), [&](auto order) -> Status {
     constexpr Order kOrder = decltype(order)::value;
     using Operands = typename Kernel::template Operands<kOrder>;
@@ -107,6 +111,11 @@ Status launch_clusters(GemmArgs const& args, StreamHandle stream) {
     config.grid = {unsigned(resident < params.grid.tiles ? resident : params.grid.tiles) * kCluster};
     return launch_kernel(kernel, config, stream, args, params);
   });
+}
+
+template <GemmConfig kConfig>
+Status launch_clusters(GemmArgs const& args, StreamHandle stream) {
+  return launch_clusters<kConfig>(args, args, /*parts=*/1, stream);
 }
 
 }  // namespace moye

@@ -67,7 +67,6 @@ struct Gemm<kConfig> {
   // the reads along a row.
   using SumsLayout = Layout<Shape<Int<kBlkM>, Int<kBlkN>>, Stride<Int<kBlkN + 8>, _1>>;
   static constexpr int kVector = 16 / int(sizeof(Sum)), kVectors = kBlkN / kVector;  // of one row
-  static_assert(kVectors % kSplit == 0, "all ranks have the same to add up");
 
   struct SharedStorage {
     union {
@@ -178,7 +177,7 @@ struct Gemm<kConfig> {
   }
 
   /// Consumers: the tile's rows in vectors of 16 bytes, dealt out to the ranks in one piece each; those beyond m are
-  /// not counted, so that all ranks have the same to do where the tile has few rows.
+  /// not counted, so that the ranks have the same to do, the last one perhaps less, where the tile has few rows.
   static MOYE_DEVICE void add_and_store(GemmArgs const& args, TileCoord const& tile, int rank, SharedStorage& smem,
                                         int thread) {
     TileEpilogue<Sum> const epilogue(args, tile, kBlkM, kBlkN);
@@ -187,7 +186,8 @@ struct Gemm<kConfig> {
     for (int r = 0; r < kSplit; ++r) sums[r] = mapa(smem.sums, uint32_t(r));
 
     int64_t const m_left = args.m - int64_t(tile.m) * kBlkM;
-    int const share = (m_left < kBlkM ? int(m_left) : kBlkM) * kVectors / kSplit, end = (rank + 1) * share;
+    int const all = (m_left < kBlkM ? int(m_left) : kBlkM) * kVectors, share = (all + kSplit - 1) / kSplit;
+    int const end = (rank + 1) * share < all ? (rank + 1) * share : all;
     MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
         for (int vector = rank * share + thread; vector < end; vector += kConsumerThreads) {
       int const row = vector / kVectors, column = vector % kVectors * kVector;

@@ -13,6 +13,7 @@ namespace moye {
 
 struct TileCoord {
   int m, n, batch;  // in tiles, in tiles, in matrices
+  int k = 0;        // the first k-tile
 };
 
 inline constexpr int kSuperM = 8;  // rows of tiles, unless the host says otherwise
@@ -35,9 +36,10 @@ MOYE_HOST_DEVICE constexpr TileCoord tile_coord(unsigned tile, unsigned tiles_m,
 
 /// The tiles of one call, the same for all its CTAs.
 struct TileGrid {
-  int m, n, k;  // tiles along each mode
-  int super_m;  // rows of tiles that the order runs down before it steps right
-  int tiles;    // of d, of all its matrices
+  int m, n, k;    // tiles along each mode; where k is split, of one part
+  int super_m;    // rows of tiles that the order runs down before it steps right
+  int tiles;      // of d, of all its matrices; where k is split, as many for each part
+  int parts = 1;  // of k, each of which has a matrix of sums: those of one matrix of d lie one behind the other
 };
 
 MOYE_HOST_DEVICE constexpr TileCoord tile_coord(unsigned tile, TileGrid const& grid) {
@@ -53,6 +55,12 @@ inline Status make_tile_grid(TileMNK const& tile, GemmArgs const& args, TileGrid
   if (m > kMax / n || m * n > kMax / args.batch) return {"d has more than 2^31 - 1 tiles"};
   *grid = {.m = int(m), .n = int(n), .k = int(k), .super_m = kSuperM, .tiles = int(m * n * args.batch)};
   return {};
+}
+
+/// What is multiplied for a tile: the matrix of the operands and the first k-tile, where the tile's matrix is that of a
+/// part of k.
+MOYE_HOST_DEVICE constexpr TileCoord operand_tile(TileCoord const& tile, TileGrid const& grid) {
+  return {tile.m, tile.n, tile.batch / grid.parts, tile.batch % grid.parts * grid.k};
 }
 
 /// The tiles of one CTA of a persistent kernel, as a range: `for (TileCoord tile : TileScheduler<>(grid))`.

@@ -23,7 +23,7 @@ from jax_moye._selection.problem import GemmProblem
 CALIBRATED = "h200"  # the GPU that cost.py's constants were fitted to
 TOP = 8  # candidates that are listed
 OTHER_SUMS = "batch_invariant=True: it sums in another order than the configs that are used then"
-_SUMS = ("launch", "products", "stores", "memory", "pack")  # the terms that a time is made of
+_SUMS = ("launch", "products", "stores", "memory", "pack", "add")  # the terms that a time is made of
 OTHERS_OF_XLA = "kernels, and their times over that of the fastest config"
 OF_LAX = "it is lax.dot_general's own (jax_moye.matmul, or jax_moye.intercept, asks for our kernels)"
 
@@ -484,6 +484,7 @@ def _kernel_facts(gemm: Gemm, chosen: Ranked) -> Iterator[tuple[str, str]]:
     assert terms is not None
     tile, cluster = ("x".join(map(str, sizes)) for sizes in (config.tile, config.cluster))
     split = " that share one tile and split k" if config.k_parts > 1 else ""
+    split += f", {terms.parts} parts of k" if terms.parts > 1 else ""
     yield "tile", f"{tile}, {config.stages} stages, clusters of {cluster}{split}, loads of {config.alignment} bytes"
     limit = f" of {taken['smem_limit']:,}" if taken["smem_limit"] else ""
     yield "shared memory", f"{taken['smem_bytes']:,}{limit} bytes a CTA"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 import threading
 from collections.abc import Sequence
 from types import ModuleType
@@ -73,6 +74,16 @@ def workspace_bytes(config: str, sizes: Sequence[int], strides: Sequence[Sequenc
     module = extension("cpu")
     assert module is not None
     return module.workspace_bytes(config, sizes, *strides, out_dtype)
+
+
+def k_parts(config: str, sizes: Sequence[int], strides: Sequence[Sequence[int]], out_dtype: str) -> int:
+    """Into how many parts a kernel that splits k by a call's sizes splits it: what its workspace has room for.
+
+    The arguments are those of `workspace_bytes`, of a config that packs nothing.
+    """
+    *batch, m, n, _k = sizes
+    row_bytes = -(-n // 4) * 16  # of f32 sums, whole vectors
+    return max(1, workspace_bytes(config, sizes, strides, out_dtype) // (math.prod(batch) * m * row_bytes))
 
 
 def register(platform: str) -> None:

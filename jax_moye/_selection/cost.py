@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import GemmConfig, facts_of
 from jax_moye._kernels.dtypes import ITEM_BYTES
 from jax_moye._selection.problem import GemmProblem
@@ -92,11 +93,13 @@ class Terms(NamedTuple):
         d once, at the memory's bandwidth, where that takes longer.
       hidden_us: of products, stores and memory: what is done at the same time.
       pack_us: a kernel that packs the operands first; 0.0 where none does.
+      add_us: a kernel that adds up the sums of k's parts; 0.0 where none does.
       factor: of all of it, 1.0 but for tiles that no GPU has timed, of kernels that need it.
-      us: in all, factor * (launch + products + stores + memory - hidden + pack) but for rounding.
+      us: in all, factor * (launch + products + stores + memory - hidden + pack + add) but for rounding.
       multiprocessors: of the GPU that is assumed.
       resident: CTAs on one multiprocessor.
-      tiles: of D, those that fill up clusters included; where CTAs share one and split k, each's part counts.
+      tiles: of D, those that fill up clusters included; where k is split, each part counts.
+      parts: of k, where a call's sizes say how many; else 1.
       waves: of tiles, multiprocessors * resident at a time.
     """
 
@@ -106,17 +109,20 @@ class Terms(NamedTuple):
     memory_us: float
     hidden_us: float
     pack_us: float
+    add_us: float
     factor: float
     us: float
     multiprocessors: int
     resident: int
     tiles: int
+    parts: int
     waves: int
 
     @property
     def dominating(self) -> str:
-        """The longest: "launch", "products", "stores", "memory" or "pack"."""
-        return max(("products", "memory", "stores", "launch", "pack"), key=lambda name: getattr(self, f"{name}_us"))
+        """The longest: "launch", "products", "stores", "memory", "pack" or "add"."""
+        names = ("products", "memory", "stores", "launch", "pack", "add")
+        return max(names, key=lambda name: getattr(self, f"{name}_us"))
 
 
 def predicted_us(config: GemmConfig, problem: GemmProblem, arch: int | None) -> float:
@@ -139,11 +145,14 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
 
     # -(-x // y) rounds up: math.ceil of a quotient would take a tenth of a selection's time, and so would names below.
     clusters_m, clusters_n = -(-m // known.cluster_m), -(-n // known.cluster_n)
-    tiles = batch * clusters_m * clusters_n * known.cluster
+    parts = 1
+    if known.splits_by_sizes:
+        parts = ffi.k_parts(config.name, problem.sizes, tuple(problem.strides.values()), problem.out_dtype)
+    tiles = batch * clusters_m * clusters_n * known.cluster * parts
     at_once = int(multiprocessors * known.usable) * resident
     waves = -(-tiles // at_once)
     last = tiles - (waves - 1) * at_once  # CTAs of the last wave
-    k_tiles = -(-k // known.tile_k)
+    k_tiles = -(-k // (known.tile_k * parts))
 
     # Rows and columns of an operand that a CTA loads on average, and those beyond it.
     rows, columns = m * known.tile_m / (clusters_m * known.cluster_m), n * known.tile_n / (clusters_n * known.cluster_n)
@@ -178,6 +187,11 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
         store = known.odd_store_us
     if problem.epilogue:
         store = max(store, known.finish_us)
+    add = 0.0
+    if parts > 1:  # f32 sums are stored as they are, and read from the L2 cache
+        sums = batch * m * n * 4 * parts
+        store = known.store_us * 4 / out
+        add = known.add_us + sums / gpu.l2_bytes_per_us
     stores = in_turn * store * min(m, known.tile_m) + known.wave_us * (waves - 1)
     streamed = operands / gpu.read_bytes_per_us + batch * m * n * out / gpu.write_bytes_per_us
     memory = _longest(loads, streamed)
@@ -185,7 +199,7 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
 
     body = _longest(busy + stores, streamed)
     hidden = products + stores + memory - body
-    us = (known.launch_us + body + pack) * known.factor
+    us = (known.launch_us + body + pack + add) * known.factor
     return Terms(
         known.launch_us,
         products,
@@ -193,11 +207,13 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
         memory,
         hidden,
         pack,
+        add,
         known.factor,
         us,
         multiprocessors,
         resident,
         tiles,
+        parts,
         waves,
     )
 
@@ -232,6 +248,8 @@ class _OfConfig(NamedTuple):
     alternates: bool  # loads, which pass registers, and products: in one stage neither can hide the other
     packs: bool  # the operands first, where TMA cannot read them
     clips_rows: bool
+    splits_by_sizes: bool  # k, and add_us is a second kernel's
+    add_us: float
     launch_us: float
     wave_us: float  # of each wave but the first, beside its products and stores
     usable: float  # share of the multiprocessors
@@ -273,6 +291,8 @@ def _of_config(config: GemmConfig) -> _OfConfig:
         alternates=narrow and config.stages == 1,
         packs=config.alignment < speed.packs_below,
         clips_rows=speed.clips_rows,
+        splits_by_sizes=facts_of(config.kernel).splits_k_by_sizes,
+        add_us=speed.add_us,
         launch_us=gpu.launch_us
         + (gpu.cluster_us if (cluster_m, cluster_n) != (1, 1) else 0)
         + (config.k_parts > 1) * config.k_parts * speed.part_us

@@ -22,7 +22,8 @@ class Summation(NamedTuple):
     k, one instruction after the other, without atomic additions. The chain depends on the instruction, on what it
     multiplies and sums, and on the k-tile, the last of which ends with zeros, and after each of which sums of 8-bit
     floats leave wgmma. A kernel that splits k has a chain for each of `parts` parts, which begin where k alone says,
-    and adds up their ends in the order of k. It does not depend on the tile's m and n, the stages, the cluster
+    and adds up their ends in the order of k; or a call's sizes and the tile say how many parts there are, and such a
+    config sums like no other. It does not depend on the tile's m and n, the stages, the cluster
     otherwise, the operands' orders and alignment (packing copies), or where in d the element lies.
     That an instruction treats all its rows and columns alike, and its operands when they are swapped, is what GPUs are
     seen to do, and nowhere promised: tests/gpu/test_gpu_options.py checks it.
@@ -39,7 +40,9 @@ def summation(config: GemmConfig) -> Summation:
     """The summation of a config."""
     if config.accumulator == "s32":  # integers wrap around: any order gives the same sum
         return Summation("any", config.dtype, config.accumulator, 0, 1)
-    instruction = facts_of(config.kernel).instruction or config.kernel  # one that is not known sums like no other
+    facts = facts_of(config.kernel)
+    # A kernel that is not known sums like no other, and a config that splits k by a call's sizes and its own tile, too.
+    instruction = config.name if facts.splits_k_by_sizes else facts.instruction or config.kernel
     return Summation(instruction, config.dtype, config.accumulator, config.tile[2], config.k_parts)
 
 
@@ -75,7 +78,7 @@ def batch_invariant_configs(
     problem = reference_problem(dtype, out_dtype, accumulator)
     families: dict[Summation, list[GemmConfig]] = {}
     for config in table:
-        if why_not(config, problem, arch) is None:
+        if why_not(config, problem, arch) is None and not facts_of(config.kernel).splits_k_by_sizes:
             families.setdefault(summation(config), []).append(config)
 
     def key(family: list[GemmConfig]) -> tuple[bool, float]:

@@ -58,6 +58,7 @@ ROWS = (
     Row("pingpong", "bf16", (64, 112, 64), 2, (2, 1)),  # such columns, of which each CTA loads a part
     Row("pingpong", "bf16", (64, 192, 64), 2, (1, 2)),
     Row("split_k", "bf16", (64, 64, 64), 2, (1, 4)),
+    Row("split_k", "bf16", (64, 64, 64), 2, (1, 3)),  # the ranks' shares of the sums differ
     Row("split_k", "f16", (128, 64, 64), 3, (1, 2)),  # two consumers, who put their sums where the other's stages were
 )
 OUT_DTYPES = ("bf16", "f32", "f16")

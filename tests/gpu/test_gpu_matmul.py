@@ -18,6 +18,7 @@ from jax.test_util import check_grads
 import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import ffi
+from jax_moye._kernels.configs import facts_of
 from tests.emulated.problems import NUMPY_DTYPES, UNIT, gpu_accumulation_bound, order_for, skip_other_orders
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
@@ -128,6 +129,8 @@ def sizes_for(config, order: str) -> list[tuple[int, int, int]]:
     for i, m in enumerate(ms):  # each M once, each N once, every K
         n, k = ns[(7 * i + 3) % len(ns)], ks[i % len(ks)]
         sizes.append(aligned(config, order, m, n, k))
+    if facts_of(config.kernel).splits_k_by_sizes:  # with k long enough for several parts, the last one shorter
+        sizes += [aligned(config, order, m, n, k) for m, n, k in ((200, 264, 8200), (3, 2 * tile_n + 3, 5001))]
     return sorted(set(sizes))
 
 

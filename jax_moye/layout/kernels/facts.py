@@ -45,6 +45,7 @@ class Speed(NamedTuple):
       launch_us: more than what any kernel takes that has nothing to do.
       part_us: more of it for each CTA that shares a tile.
       wave_us: of each wave but the first: CTAs that start anew.
+      add_us: of a second kernel, which adds up parts of k, beside the bytes that it reads.
       usable: parts of k, share of the multiprocessors that clusters of so many CTAs fill.
     """
 
@@ -62,6 +63,7 @@ class Speed(NamedTuple):
     launch_us: float = 0.0
     part_us: float = 0.0
     wave_us: float = 0.0
+    add_us: float = 0.0
     usable: Mapping[int, float] = _NONE
 
 
@@ -75,6 +77,7 @@ class KernelFacts(NamedTuple):
       idea: what it adds to the kernel below it on the ladder, in a few words.
       speed: what was measured.
       splits_k: the CTAs of a cluster share one tile, and each multiplies a part of k.
+      splits_k_by_sizes: a call's sizes say into how many parts k is split, and a second kernel adds up their sums.
       promotes_float8: sums of 8-bit floats leave the tensor core, which keeps some 14 bits of them, after each k-tile,
         and are added up in f32.
       missing: the file that would say all this; "" where there is one.
@@ -85,6 +88,7 @@ class KernelFacts(NamedTuple):
     idea: str = ""
     speed: Speed = Speed()
     splits_k: bool = False
+    splits_k_by_sizes: bool = False
     promotes_float8: bool = False
     missing: str = ""
 

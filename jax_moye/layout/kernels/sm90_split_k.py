@@ -24,7 +24,7 @@ FACTS = KernelFacts(
     speed=Speed(
         products_per_us=PRODUCTS_PER_US,
         by_tile={
-            (m, n, (1, parts)): 1.0 for m, n in ((64, 64), (64, 128), (64, 256), (128, 128)) for parts in (2, 4, 8)
+            (m, n, (1, parts)): 1.0 for m, n in ((64, 64), (64, 128), (64, 256), (128, 128)) for parts in (2, 3, 4, 8)
         },
         needs_by_tile=True,
         copy_us=0.0,
@@ -36,7 +36,7 @@ FACTS = KernelFacts(
         part_us=0.0606,
         wave_us=3.05,
         # Such a cluster is of one GPC, and what is left there is too small for another.
-        usable={2: 1.0, 4: 0.94, 8: 0.85},
+        usable={2: 1.0, 3: 0.8, 4: 0.94, 8: 0.85},
     ),
 )
 
@@ -79,9 +79,11 @@ class SplitKLayouts(TmaKernelLayouts):
         return write, read
 
     def _share(self, pitch: int, item: int, base: int = 0) -> np.ndarray:
-        """The lanes' addresses of a CTA's share of the tile, vector after vector."""
+        """The lanes' addresses of the first CTA's share of the tile, vector after vector."""
         vectors = self.tile[1] // self.vector  # of a row
-        vector = np.arange(self.tile[0] * vectors // self.parts).reshape(-1, 32)
+        share = -(-self.tile[0] * vectors // self.parts)
+        # Lanes behind its end do nothing: they are given the last one's address, which costs nothing either.
+        vector = np.pad(np.arange(share), (0, -share % 32), mode="edge").reshape(-1, 32)
         return base + (vector // vectors * pitch + vector % vectors * self.vector) * item
 
     def thread_store_report(

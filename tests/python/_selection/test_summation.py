@@ -160,9 +160,19 @@ def test_what_makes_a_summation():
     assert summation(example(kernel="sm90_split_k", cluster=(1, 2), tile=(64, 64, 32), stages=6)) == summation(halves)
     for other in (dict(kernel="sm90_split_k", cluster=(1, 4)), dict(kernel="sm90_pingpong", cluster=(1, 2))):
         assert summation(example(**other)) != summation(halves)
+    by_sizes = [example(kernel="sm90_parallel_split_k", name=name) for name in ("one", "another")]
+    assert len({summation(x) for x in (*by_sizes, example(kernel="sm90_cooperative"))}) == 3
     integers = [example(dtype="s8", accumulator="s32", kernel=kernel) for kernel in ("sm80_multistage", "new")]
     assert summation(integers[0]) == summation(integers[1])  # exact in any order
     assert isinstance(summation(one), Summation)
+
+
+def test_batch_invariant_leaves_out_what_splits_k_by_sizes():
+    fields = dict(tile=(128, 128, 64), min_arch=90, max_arch=90)
+    by_sizes = example(name="by_sizes", kernel="sm90_parallel_split_k", **fields)
+    assert batch_invariant_configs("bf16", "bf16", "f32", 90, (by_sizes,)) == ()
+    whole = example(name="whole", kernel="sm90_cooperative", **fields)
+    assert batch_invariant_configs("bf16", "bf16", "f32", 90, (by_sizes, whole)) == (whole,)
 
 
 def test_a_family_that_serves_everything_comes_first():

@@ -1,0 +1,23 @@
+"""What is known of sm90_parallel_split_k."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax_moye.layout.kernels import sm90_cooperative
+from jax_moye.layout.kernels.facts import KernelFacts
+from jax_moye.layout.kernels.wgmma import TmaKernelLayouts, describe_wgmma
+
+FACTS = KernelFacts(
+    instruction="wgmma",
+    page=0,
+    idea="as many parts of k as fill the GPU, and a second kernel that adds them up",
+    splits_k_by_sizes=True,
+    # The first kernel is sm90_cooperative, whose results are the sums of the parts.
+    speed=sm90_cooperative.FACTS.speed._replace(add_us=2.0),
+)
+
+
+def describe(config: Any, order: str) -> TmaKernelLayouts:
+    """The layouts of a config's first kernel."""
+    return describe_wgmma(config, order)
