@@ -2,10 +2,10 @@
 // into parts, each with its own tiles, and a second kernel adds up the parts' sums.
 //   A (M,K), B (N,K), D (M,N), 16-bit operands in any order, alignment 16 bytes; batch: outermost tile index
 //   parts              as many as make the waves short, see parts_of(); one: sm90_cooperative, and nothing behind it
-//   first kernel       sm90_cooperative's: the tiles of part p begin with k-tile p * k_tiles, and their sums, f32, go to
-//                      the workspace, (M,N) for each part of each matrix; beyond k TMA loads zeros
-//   second kernel      one CTA for 8 rows and 128 columns of D: each thread adds up four neighbours, part 0's first, and
-//                      finishes and stores them as gemm/epilogue.h does; waits for the first by griddepcontrol
+//   first kernel       sm90_cooperative's: the tiles of part p begin with k-tile p * k_tiles, and their sums, f32, go
+//                      to the workspace, (M,N) for each part of each matrix; beyond k TMA loads zeros
+//   second kernel      one CTA for 8 rows and 128 columns of D: each thread adds up four neighbours, part 0's first,
+//                      and finishes and stores them as gemm/epilogue.h does; waits for the first by griddepcontrol
 // Unlike sm90_split_k's clusters it takes any number of CTAs, and tiles as large as they come.
 #pragma once
 

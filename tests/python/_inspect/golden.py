@@ -60,7 +60,7 @@ def simple_terms(config, problem, arch):
     products = waves * tile_m * tile_n * problem.k / {"sm90": 2**20, "sm80": 2**19, "simt": 2**17}[config.kernel[:4]]
     memory = (problem.m + problem.n) * problem.k / 2**20
     us = 2 + products + 1 + memory / 4
-    return cost.Terms(2.0, products, 1.0, memory, 0.75 * memory, 0.0, 1.0, us, 128, 1, tiles, waves)
+    return cost.Terms(2.0, products, 1.0, memory, 0.75 * memory, 0.0, 0.0, 1.0, us, 128, 1, tiles, 1, waves)
 
 
 def program(x, w, bias):
