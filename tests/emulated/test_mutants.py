@@ -9,6 +9,7 @@ import pytest
 from tests.emulated import (
     mutants,
     mutants_batches,
+    mutants_parallel_split_k,
     mutants_persistent,
     mutants_simt,
     mutants_sm90,
@@ -26,6 +27,7 @@ MUTANTS = (
     + mutants_persistent.MUTANTS
     + mutants_sm90.MUTANTS
     + mutants_split_k.MUTANTS
+    + mutants_parallel_split_k.MUTANTS
     + mutants_tiles.MUTANTS
     + mutants_batches.MUTANTS
 )
