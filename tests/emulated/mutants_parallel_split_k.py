@@ -1,4 +1,4 @@
-"""Bugs planted in sm90_parallel_split_k: parts of k that are another's or lost, sums read too early or as others lie."""
+"""Bugs planted in sm90_parallel_split_k: parts of k that are lost or another's, sums read too early or elsewhere."""
 
 from __future__ import annotations
 
