@@ -4,7 +4,7 @@
 //   parts              as many as make the waves short, see parts_of(); one: sm90_cooperative, and nothing behind it
 //   first kernel       sm90_cooperative's: the tiles of part p begin with k-tile p * k_tiles, and their sums, f32, go
 //                      to the workspace, (M,N) for each part of each matrix; beyond k TMA loads zeros
-//   second kernel      one CTA for 8 rows and 128 columns of D: each thread adds up four neighbours, part 0's first,
+//   second kernel      one CTA for 16 rows and 128 columns of D: each thread adds up four neighbours, part 0's first,
 //                      and finishes and stores them as gemm/epilogue.h does; waits for the first by griddepcontrol
 // Unlike sm90_split_k's clusters it takes any number of CTAs, and tiles as large as they come.
 #pragma once
@@ -29,39 +29,49 @@ struct PartialSums {
   unsigned tiles_m, tiles_n;  // of d
 };
 
-/// Adds up the parts of a tile of d and finishes it.
+/// Adds up the parts of a tile of d and finishes it: each thread kRows vectors, one below the other.
 struct AddParts {
-  static constexpr int kVector = 4, kThreads = 256;
-  static constexpr int kTileN = 32 * kVector, kTileM = kThreads / 32;
-  static constexpr int kTogether = 8;  // parts whose loads are under way together
+  static constexpr int kVector = 4, kRows = 2, kThreads = 256;
+  static constexpr int kTileN = 32 * kVector, kTileM = kThreads / 32 * kRows;
+  static constexpr int kTogether = 4;  // parts whose loads are under way together
 
   static MOYE_DEVICE void run(GemmArgs const& args, PartialSums const& from) {
     griddepcontrol_wait();  // the sums are there
     unsigned const in_matrix = block_idx().x % (from.tiles_m * from.tiles_n);
     TileCoord const tile{int(in_matrix / from.tiles_n), int(in_matrix % from.tiles_n),
                          int(block_idx().x / (from.tiles_m * from.tiles_n))};
-    int const row = int(thread_idx().x) / 32, column = int(thread_idx().x) % 32 * kVector;
+    int const row = int(thread_idx().x) / 32 * kRows, column = int(thread_idx().x) % 32 * kVector;
     int64_t const m = int64_t(tile.m) * kTileM + row, n = int64_t(tile.n) * kTileN + column;
     if (m >= args.m || n >= args.n) return;
     float const* const p = from.sums + tile.batch * from.parts * from.matrix + m * from.pitch + n;
+    int64_t const below = m + 1 < args.m ? from.pitch : 0;  // a row beyond d is not read
 
-    Row<float, kVector> sums = {};
+    Row<float, kVector> sums[kRows] = {};
     MOYE_NO_UNROLL
     for (int first = 0; first < from.parts; first += kTogether) {
-      uint128_t words[kTogether];
+      uint128_t words[kTogether][kRows];
       MOYE_UNROLL
       for (int i = 0; i < kTogether; ++i) {
-        if (first + i < from.parts) words[i] = *reinterpret_cast<uint128_t const*>(p + (first + i) * from.matrix);
+        MOYE_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          auto const* const part = p + (first + i) * from.matrix + r * below;
+          if (first + i < from.parts) words[i][r] = *reinterpret_cast<uint128_t const*>(part);
+        }
       }
       MOYE_UNROLL
       for (int i = 0; i < kTogether; ++i) {
         if (first + i >= from.parts) break;
-        auto const part = detail::bit_cast<Row<float, kVector>>(words[i]);
         MOYE_UNROLL
-        for (int j = 0; j < kVector; ++j) sums.elements[j] += part.elements[j];
+        for (int r = 0; r < kRows; ++r) {
+          auto const part = detail::bit_cast<Row<float, kVector>>(words[i][r]);
+          MOYE_UNROLL
+          for (int j = 0; j < kVector; ++j) sums[r].elements[j] += part.elements[j];
+        }
       }
     }
-    TileEpilogue<float, kVector>(args, tile, kTileM, kTileN).store(sums.elements, row, column);
+    auto const sums_of = [&](int r) { return sums[r]; };
+    TileEpilogue<float, kVector> const epilogue(args, tile, kTileM, kTileN);
+    epilogue.template store_rows<kRows>(sums_of, row, /*row_step=*/1, column);
   }
 };
 
