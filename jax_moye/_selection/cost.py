@@ -188,10 +188,9 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
     if problem.epilogue:
         store = max(store, known.finish_us)
     add = 0.0
-    if parts > 1:  # f32 sums are stored as they are, and read from the L2 cache
-        sums = batch * m * n * 4 * parts
+    if parts > 1:  # f32 sums are stored as they are, and read once more, by many short CTAs
         store = known.store_us * 4 / out
-        add = known.add_us + sums / gpu.l2_bytes_per_us
+        add = known.add_us + batch * m * n * 4 * parts / gpu.read_bytes_per_us
     stores = in_turn * store * min(m, known.tile_m) + known.wave_us * (waves - 1)
     streamed = operands / gpu.read_bytes_per_us + batch * m * n * out / gpu.write_bytes_per_us
     memory = _longest(loads, streamed)
