@@ -125,9 +125,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `python -m jax_moye ladder`."""
     describe_command(
         parser,
-        "Shows the kernels from simt_tiled to sm90_split_k: what one product of each does to memory and which\n"
-        "instructions it needs, counted in the emulator, and how fast it is where there is a GPU. Counting takes\n"
-        "some seconds. docs/tutorials explains each kernel.",
+        "Shows the kernels from simt_tiled to sm90_parallel_split_k: what one product of each does to memory and\n"
+        "which instructions it needs, counted in the emulator, and how fast it is where there is a GPU. Counting\n"
+        "takes some seconds. docs/tutorials explains each kernel.",
         [
             "--no-gpu",
             "--dtype f32 --shape 64x64x32 --no-gpu --json",

@@ -10,8 +10,8 @@ from jax_moye.layout.kernels.wgmma import TmaKernelLayouts, describe_wgmma
 
 FACTS = KernelFacts(
     instruction="wgmma",
-    page=0,
-    idea="as many parts of k as fill the GPU, and a second kernel that adds them up",
+    page=18,
+    idea="parts of k that fill the GPU, added up by a second kernel",
     splits_k_by_sizes=True,
     # The first kernel is sm90_cooperative, whose results are the sums of the parts.
     speed=sm90_cooperative.FACTS.speed._replace(add_us=3.1),

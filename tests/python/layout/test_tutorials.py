@@ -4,16 +4,19 @@ import pathlib
 import re
 
 from jax_moye._bench import ladder
+from jax_moye.layout.kernels import kernel_facts
 
 HERE = pathlib.Path(__file__).parents[3] / "docs" / "tutorials"
 PAGES = sorted(HERE.glob("[0-9]*.md"))
+RUNGS = [HERE / f"{kernel_facts(kernel).page:02}_{kernel}.md" for kernel in ladder.RUNGS]
 
 
 def test_every_chapter_is_there_and_links_lead_somewhere():
     layouts = ["00_layouts", "01_tiled_copy_and_mma", "02_pipelining", "03_tensor_cores", "04_swizzles"]
-    # Then the ladder, a page for each kernel, and what its last kernels stand on.
-    rungs = [f"{i:02}_{kernel}" for i, kernel in enumerate(ladder.RUNGS, 5)]
-    assert [page.stem for page in PAGES] == [*layouts, *rungs, "17_tiles_and_mbarriers"]
+    # Then the ladder, a page for each kernel, and, below its last rung, what the Hopper kernels stand on.
+    *rungs, last = (page.stem for page in RUNGS)
+    assert [page.stem for page in PAGES] == [*layouts, *rungs, "17_tiles_and_mbarriers", last]
+    assert [int(page.stem[:2]) for page in PAGES] == list(range(len(PAGES)))
     shown = set()
     for page in (*PAGES, HERE / "README.md"):
         text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)  # a lambda's [](int x) is no link
@@ -32,7 +35,7 @@ def test_every_page_has_code_and_a_picture():
 
 
 def test_every_rung_shows_its_diff_and_its_counters():
-    for page in PAGES[5:-1]:
+    for page in RUNGS:
         text, kernel = page.read_text(), page.stem[3:]
         shown = re.findall(r"^```(diff|text)\n(.*?)^```$", text, re.M | re.S)
         if kernel != "simt_tiled":

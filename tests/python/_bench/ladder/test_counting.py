@@ -59,6 +59,19 @@ def test_each_idea_shows_in_its_counter():
     assert instructions["sm90_cooperative"]["wgmma"] == instructions["sm90_pingpong"]["wgmma"]
     assert instructions["sm90_split_k"]["wgmma"] == instructions["sm90_pingpong"]["wgmma"]
     assert found["sm90_split_k"]["barriers"]["cluster"] > 0 == found["sm90_pingpong"]["barriers"]["cluster"]
+    assert found["sm90_parallel_split_k"] == found["sm90_cooperative"]  # one part
+
+
+def test_parts_of_k_meet_in_memory():
+    rungs, (m, n, k) = ladder.rungs("bf16"), (128, 128, 1024)
+    whole, split = (ladder.count(rungs[kernel], (m, n, k)) for kernel in ("sm90_cooperative", "sm90_parallel_split_k"))
+    for name in ("wgmma", "tma_load"):
+        assert split["instructions"][name] == whole["instructions"][name] > 0
+    parts, rest = divmod(split["global"]["useful_bytes"] - whole["global"]["useful_bytes"], 2 * 4 * m * n)
+    assert rest == 0
+    assert parts > 1
+    assert split["instructions"]["global_load"] == parts * m * n // (4 * 32)  # four sums a lane
+    assert split["ctas"] > whole["ctas"] == 1
 
 
 def test_sectors_of_tma_are_not_guessed():
