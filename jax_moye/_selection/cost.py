@@ -24,6 +24,7 @@ _USUAL_MULTIPROCESSORS = 132
 
 _WARPGROUP = 128  # threads
 _LINE = 128  # bytes of the L2 cache that are asked for together
+_BOX = 128  # bytes of a row that TMA loads together
 _CP_ASYNC = 4  # bytes at least
 _UNTIMED = 100.0  # times as long: a tile of which a kernel needs a factor and has none
 # What a program of many calls spends on one of ours, on the host: no product takes less in it. See cost_xla.
@@ -160,6 +161,8 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
     b_packs = known.packs and not _is_for_tma(problem.b_strides, [mode.b for mode in problem.outer], problem.dtype)
     a_lines = rows if a_packs else rows * _lines(problem.a_strides, item)
     b_lines = columns if b_packs else columns * _lines(problem.b_strides, item)
+    if problem.b_strides[1] == 1 and not b_packs:
+        b_lines *= known.boxed
     cached = (a_lines / known.a_sharers + b_lines / known.b_sharers) * known.row_bytes
     operands = batch * (m + n) * k * item
     loaded = operands / (tiles * max(1, k_tiles))
@@ -235,6 +238,7 @@ class _OfConfig(NamedTuple):
     a_sharers: int  # CTAs that get the same rows of an operand from one load
     b_sharers: int
     row_bytes: int  # of one row in a k-tile
+    boxed: float  # times as many columns of b are loaded, where they are contiguous: boxes are whole
     turn_us: float  # one k-tile of a CTA, while others of its multiprocessor wait
     k_tile_us: float  # what others can use
     power_us: float  # the products of one k-tile, where power is the limit
@@ -278,6 +282,7 @@ def _of_config(config: GemmConfig) -> _OfConfig:
         a_sharers=cluster_n,
         b_sharers=cluster_m,
         row_bytes=tile_k * item,
+        boxed=-(-tile_n * item // _BOX) * _BOX / (tile_n * item) if tma else 1.0,
         turn_us=turn,
         k_tile_us=speed.k_tile_us,
         power_us=tile_m * tile_n * tile_k * slower / (gpu.power_products_per_us * dtype),

@@ -9,7 +9,7 @@ import statistics
 
 import jax
 import pytest
-from python._selection.problems import problem_of
+from python._selection.problems import example_config, problem_of
 from python._selection.results import (
     CONFIGS,
     ROOT,
@@ -204,6 +204,27 @@ def test_aligned_operands_are_never_slower(dtype):
                 for row in rows:
                     assert predicted_us(row, aligned, 90) <= predicted_us(row, other, 90), (row.name, order)
                 assert not rows or best <= min(predicted_us(row, other, 90) for row in rows)
+
+
+def test_contiguous_columns_come_in_whole_boxes():
+    """A tile of 80 columns loads 128 of them, and waits for the cache; where k is contiguous it loads 80."""
+    config = dataclasses.replace(
+        example_config(kernel="sm90_pingpong"), stages=8, threads=384, smem_bytes=230_400, consumers=2
+    )
+
+    def loads_us(columns, order, n=15360, **changes):
+        row = dataclasses.replace(config, tile=(64, columns, 64), consumer_tile=(64, columns), **changes)
+        return terms(row, problem_of(1, 4096, n, 8192, "bf16", order), 90).memory_us
+
+    for columns, box in ((64, 64), (80, 128), (96, 128), (128, 128), (144, 192), (192, 192)):
+        # Of the rows of a, 64 in each tile, and the columns of b.
+        assert loads_us(columns, "NN") / loads_us(columns, "NT") == pytest.approx((64 + box) / (64 + columns), abs=0.01)
+        assert loads_us(columns, "TN") == loads_us(columns, "NN")
+        assert loads_us(columns, "TT") == loads_us(columns, "NT")
+        # Threads load what they need, and a packed operand is contiguous along k.
+        assert loads_us(columns, "NN", kernel="sm80_multistage") == loads_us(columns, "NT", kernel="sm80_multistage")
+        packs = {"n": 15361, "kernel": "sm90_cooperative", "alignment": 2}
+        assert loads_us(columns, "NN", **packs) == loads_us(columns, "NT", **packs)
 
 
 def test_wider_results_are_never_faster():
