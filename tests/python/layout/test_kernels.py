@@ -115,7 +115,9 @@ def changed(speed, **fields):
     def predictions(speed):
         cost._of_config.cache_clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cost, "facts_of", lambda kernel: KernelFacts(speed=speed))
+            facts = KernelFacts(speed=speed, splits_k_by_sizes="add_us" in fields)
+            patch.setattr(cost, "facts_of", lambda kernel: facts)
+            patch.setattr(cost.ffi, "k_parts", lambda *call: 4)
             return [cost.terms(row, p, 90) for row in rows for p in problems]
 
     before, after = predictions(speed), predictions(speed._replace(**fields))
@@ -138,6 +140,7 @@ OTHER = {
     "launch_us": 1.0,
     "part_us": 1.0,
     "wave_us": 1.0,
+    "add_us": 1.0,
     "usable": {2: 0.5},
 }
 
@@ -157,7 +160,9 @@ def test_by_how_many_sums_a_thread_has_it_finishes():
 
 def test_every_other_field_is_read(monkeypatch):
     facts = KernelFacts(instruction="wgmma", page=99, idea="new", splits_k=True, promotes_float8=True)
-    assert set(KernelFacts._fields) == {"speed", "missing", *(name for name in facts._fields if facts._asdict()[name])}
+    by_sizes = facts._replace(splits_k=False, splits_k_by_sizes=True)
+    said = {name for name in facts._fields if facts._asdict()[name] or by_sizes._asdict()[name]}
+    assert set(KernelFacts._fields) == {"speed", "missing", *said}
     assert summation.summation(config()).instruction == "new"
     assert config(cluster=(1, 4)).k_parts == 1
     bound = correctness.of_config(config(dtype="e4m3"), 4096).sums
@@ -166,6 +171,8 @@ def test_every_other_field_is_read(monkeypatch):
     assert summation.summation(config()).instruction == "wgmma"
     assert config(cluster=(1, 4)).k_parts == 4
     assert correctness.of_config(config(dtype="e4m3"), 4096).sums < bound
+    monkeypatch.setattr(summation, "facts_of", lambda kernel: by_sizes)
+    assert summation.summation(config()).instruction == config().name
     # page and idea: test_a_file_says_all_that_is_to_be_said, test_the_ladder_is_the_pages
 
 
