@@ -81,22 +81,19 @@ add_parts_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT Part
   Add::run(args, from);
 }
 
+/// The config of the first kernel.
+constexpr GemmConfig products_config(GemmConfig config) {
+  config.kernel = Kernel::sm90_cooperative;
+  return config;
+}
+
+/// kernel() and kFacts are the first kernel's.
 template <GemmConfig kConfig>
   requires(kConfig.kernel == Kernel::sm90_parallel_split_k)
-struct Gemm<kConfig> {
-  static constexpr GemmConfig kProductsConfig = [] {
-    GemmConfig config = kConfig;
-    config.kernel = Kernel::sm90_cooperative;
-    return config;
-  }();
-  using Products = Gemm<kProductsConfig>;
-  static_assert(sizeof(typename Products::Element) == 2 && kConfig.alignment == 16,
+struct Gemm<kConfig> : Gemm<products_config(kConfig)> {
+  static constexpr GemmConfig kProductsConfig = products_config(kConfig);
+  static_assert(sizeof(typename Gemm<kProductsConfig>::Element) == 2 && kConfig.alignment == 16,
                 "16-bit operands that TMA reads where they are");
-
-  template <Order kOrder>
-  static auto* kernel() {
-    return Products::template kernel<kOrder>();
-  }
 
   static Status prepare() { return prepare_kernel(add_parts_kernel<AddParts>, /*smem_bytes=*/0); }
 
@@ -158,8 +155,6 @@ struct Gemm<kConfig> {
                               .programmatic = true};
     return launch_kernel(add_parts_kernel<AddParts>, config, stream, args, from);
   }
-
-  static constexpr KernelFacts kFacts = Products::kFacts;
 
  private:
   static constexpr int kMultiprocessors = 132;  // of the H100 and the H200

@@ -147,7 +147,7 @@ _COLUMNS: Mapping[str, Any] = types.MappingProxyType(
         "order": lambda config: (
             "any" if config.any_stride else "all" if len(config.orders) == 4 else " ".join(config.orders)
         ),
-        "warps": lambda config: config.threads // 32,
+        "warp": lambda config: config.threads // 32,
         "smem": lambda config: config.smem_bytes,
         "regs": lambda config: max(config.registers.values()) if config.registers else "-",
         "arch": lambda config: config.archs.removeprefix("sm_"),

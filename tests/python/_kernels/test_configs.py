@@ -86,7 +86,7 @@ def test_rows_and_table_are_immutable_and_hashable():
 
 def test_the_table_prints_as_a_table():
     lines = repr(jax_moye.configs()).splitlines()
-    assert lines[0].split() == ["name", "out", "order", "warps", "smem", "regs", "arch"]
+    assert lines[0].split() == ["name", "out", "order", "warp", "smem", "regs", "arch"]
     assert len(lines) == 1 + len(jax_moye.configs())
     for line, row in zip(lines[1:], jax_moye.configs(), strict=True):
         name, *rest = line.split()

@@ -179,7 +179,9 @@ def test_larger_results_are_never_faster(dtype):
                 ):
                     times = [predicted_us(row, problem, 90) for problem in problems]
                     # All waves load as much in the model: where a second one reads the same columns, the first gains.
-                    assert all(more > 0.95 * less for less, more in itertools.pairwise(times)), (row.name, times)
+                    # Where a call's sizes say how many parts k has, cuda/gemm finds the number by constants of its own.
+                    least = 0.8 if facts_of(row.kernel).splits_k_by_sizes else 0.95
+                    assert all(more > least * less for less, more in itertools.pairwise(times)), (row.name, times)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "tf32", "f32", "f64", "s8", "e4m3"])
@@ -260,10 +262,11 @@ def test_terms_add_up():
         )
         for row in legal_rows(problem):
             t = terms(row, problem, 90)
-            total = t.launch_us + t.products_us + t.stores_us + t.memory_us - t.hidden_us + t.pack_us
+            total = t.launch_us + t.products_us + t.stores_us + t.memory_us - t.hidden_us + t.pack_us + t.add_us
+            assert (t.add_us > 0) == (t.parts > 1)
             assert t.us == predicted_us(row, problem, 90) == pytest.approx(t.factor * total)
             assert getattr(t, f"{t.dominating}_us") == max(
-                t.launch_us, t.products_us, t.stores_us, t.memory_us, t.pack_us
+                t.launch_us, t.products_us, t.stores_us, t.memory_us, t.pack_us, t.add_us
             )
             usable = facts_of(row.kernel).speed.usable.get(
                 row.k_parts, 1.0
@@ -275,4 +278,5 @@ def test_terms_add_up():
             if problem.m < row.tile[0]:
                 del sizes["m"]
             whole = {name: -(-getattr(problem, name) // size) * size for name, size in sizes.items()}
-            assert terms(row, dataclasses.replace(problem, **whole), 90)[:3] == t[:3]
+            of_whole = terms(row, dataclasses.replace(problem, **whole), 90)
+            assert of_whole.parts != t.parts or of_whole[:3] == t[:3]
