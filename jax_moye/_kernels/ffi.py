@@ -83,7 +83,7 @@ def k_parts(config: str, sizes: Sequence[int], strides: Sequence[Sequence[int]],
     """
     *batch, m, n, _k = sizes
     row_bytes = -(-n // 4) * 16  # of f32 sums, whole vectors
-    return max(1, workspace_bytes(config, sizes, strides, out_dtype) // (math.prod(batch) * m * row_bytes))
+    return max(1, workspace_bytes(config, sizes, strides, out_dtype) // max(1, math.prod(batch) * m * row_bytes))
 
 
 def register(platform: str) -> None:
