@@ -77,7 +77,7 @@ struct AddParts {
 
 template <class Add>
 MOYE_KERNEL(Add::kThreads)
-add_parts_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT PartialSums const from) {
+sm90_parallel_split_k_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT PartialSums const from) {
   Add::run(args, from);
 }
 
@@ -95,7 +95,7 @@ struct Gemm<kConfig> : Gemm<products_config(kConfig)> {
   static_assert(sizeof(typename Gemm<kProductsConfig>::Element) == 2 && kConfig.alignment == 16,
                 "16-bit operands that TMA reads where they are");
 
-  static Status prepare() { return prepare_kernel(add_parts_kernel<AddParts>, /*smem_bytes=*/0); }
+  static Status prepare() { return prepare_kernel(sm90_parallel_split_k_kernel<AddParts>, /*smem_bytes=*/0); }
 
   /// Into how many parts the k of a call is split: what makes the waves of the first kernel and the bytes of the second
   /// shortest together. It depends on the call alone, so that any machine computes the same.
@@ -153,7 +153,7 @@ struct Gemm<kConfig> : Gemm<products_config(kConfig)> {
     LaunchConfig const config{.grid = {unsigned(tiles_m * tiles_n * args.batch)},
                               .block = {unsigned(AddParts::kThreads)},
                               .programmatic = true};
-    return launch_kernel(add_parts_kernel<AddParts>, config, stream, args, from);
+    return launch_kernel(sm90_parallel_split_k_kernel<AddParts>, config, stream, args, from);
   }
 
  private:
