@@ -144,8 +144,8 @@ MUTANTS = [
     ),
     Mutant(
         name="split_k_rows_of_whole_tiles_dealt_out_short",
-        old="* kVectors / kSplit, end",
-        new="/ kSplit * kVectors, end",
+        old="share = (all + kSplit - 1) / kSplit",
+        new="share = all / kVectors / kSplit * kVectors",
         expect="wrong",
         sizes=(69, 66, 290),
     ),
