@@ -176,11 +176,13 @@ def _jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, **param
     of_contract = _contract_params(params, out_dtype=stored, config=None)
     product = z_dot = y_dot = None
     # With an activation, z's cotangent takes some work. XLA does it twice, or writes it in `compute`, if the bias' sum
-    # reads what comes before the rounding: so that sum, too, reads what the products read.
+    # reads what comes before the rounding: so that sum, too, reads what the products read. Not of a wider bias, whose
+    # gradient has more digits than that.
     is_rounded_once = (
         epilogue.activation != "none"
         and epilogue.alpha == 1
         and "bias" in dots
+        and dots["bias"][1].dtype == stored
         and stored != compute
         and (_is_live(x_dot) or _is_live(w_dot))
     )

@@ -109,3 +109,16 @@ def test_the_bias_gradient_sums_what_the_products_multiply(kernels_are_there):
     assert total.outvars[0].aval.dtype == jnp.float32, "and adds up in f32"
     products = [e for e in jaxpr.eqns if cotangent in e.invars and e is not widened]
     assert len(products) == 2, "the gradients of x and w"
+
+
+def test_the_gradient_of_a_wider_bias_sums_what_was_not_rounded(kernels_are_there):
+    def loss(bias, x, w):
+        return layer(x, w, bias, epilogue=Epilogue("gelu_tanh", operands=(("bias", "n"),))).astype(jnp.float32).sum()
+
+    x, w, bias = jnp.ones((64, 32), jnp.bfloat16), jnp.ones((32, 48), jnp.bfloat16), jnp.ones(48, jnp.float32)
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(bias, x, w)
+    (gradient,) = jaxpr.jaxpr.outvars
+    assert gradient.aval.dtype == jnp.float32
+    assert not [e for e in jaxpr.eqns if e.primitive.name == "optimization_barrier"]
+    jaxpr = jax.make_jaxpr(jax.grad(loss, (0, 2)))(bias, x, w)
+    assert not [e for e in jaxpr.eqns if e.primitive.name == "optimization_barrier"]
