@@ -24,8 +24,9 @@ FACTS = KernelFacts(
     speed=Speed(
         products_per_us=PRODUCTS_PER_US,
         by_tile={
-            (m, n, (1, parts)): 1.0 for m, n in ((64, 64), (64, 128), (64, 256), (128, 128)) for parts in (2, 3, 4, 8)
-        },
+            (m, n, (1, parts)): 1.0 for m, n in ((64, 64), (64, 128), (64, 256), (128, 128)) for parts in (2, 4, 8)
+        }
+        | {(128, 128, (1, 3)): 1.0},
         needs_by_tile=True,
         copy_us=0.0,
         k_tile_us=0.116,
