@@ -30,6 +30,7 @@ class Contender:
       times: seconds per product, one for each round.
       spans: begin and end of each round, for `gpu.Sampler`.
       dispatch: largest share of a round that went into dispatching.
+      once: seconds of a pass, about; None: it has not run.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Contender:
     times: list[float] = dataclasses.field(default_factory=list)
     spans: list[tuple[float, float]] = dataclasses.field(default_factory=list)
     dispatch: float = 0.0
+    once: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -80,9 +82,15 @@ class Contender:
         return seconds
 
     def trial(self) -> float:
-        """Seconds per product, about: the better of two passes, behind one that loads. Nothing of it is kept."""
-        self.uncounted_round(1)
-        return min(self.uncounted_round(1) for _ in range(2))
+        """Seconds per product, about: the better of two passes. Nothing of it is kept but `once`.
+
+        By the host's clock they follow one that compiles, loads and captures.
+        """
+        if self.clock is None:
+            self.uncounted_round(1)
+        least = min(self.uncounted_round(1) for _ in range(2))
+        self.once = least * self.products
+        return least
 
     def forget(self) -> None:
         """Drops what was measured."""
@@ -92,7 +100,13 @@ class Contender:
 
 
 def alternate(
-    contenders: Sequence[Contender], *, rounds: int, round_ms: float, warmup_ms: float, idle_ms: float = 0.0
+    contenders: Sequence[Contender],
+    *,
+    rounds: int,
+    round_ms: float,
+    warmup_ms: float,
+    idle_ms: float = 0.0,
+    enough: Callable[[], bool] | None = None,
 ) -> float:
     """Lets contenders alternate and fills in their times. What was measured of them before is dropped.
 
@@ -106,6 +120,7 @@ def alternate(
       warmup_ms: how long they alternate before the first round that counts.
       idle_ms: the device rests so long before each round, for times at its highest clock. The first pass after it does
         not count.
+      enough: asked behind each round; no more follow once it says so.
 
     Returns:
       The seconds that all rounds took together.
@@ -113,8 +128,10 @@ def alternate(
     passes = {}
     for contender in contenders:
         contender.forget()
-        contender.uncounted_round(1)  # compiles, loads, captures
-        once = contender.uncounted_round(1) * contender.products
+        once = contender.once
+        if once is None:
+            contender.uncounted_round(1)  # compiles, loads, captures
+            once = contender.uncounted_round(1) * contender.products
         passes[contender.name] = max(1, math.ceil(round_ms / 1000 / once))
     begin = time.monotonic()
     while time.monotonic() - begin < warmup_ms / 1000:
@@ -128,6 +145,8 @@ def alternate(
             if idle_ms or contender.clock is None:
                 contender.uncounted_round(1)
             contender.times.append(contender.round(passes[contender.name]))
+        if enough is not None and enough():
+            break
     return round(time.monotonic() - begin, 3)
 
 
@@ -137,7 +156,7 @@ class Race(NamedTuple):
     Attributes:
       slow: times the fastest one: who takes longer at first has no rounds.
       finalists: that are left for the last rounds.
-      rounds: of each before that, and of the finalists.
+      rounds: of each before that, and of the finalists; less of these once the rival has been the faster one in all.
       round_ms: length of a finalists' round; half of it before that.
       warmup_ms: how long the finalists run before their first round.
     """
@@ -167,6 +186,8 @@ class Outcome(NamedTuple):
 def race(contenders: Sequence[Contender], rival: Contender | None, how: Race) -> Outcome:
     """Times all shortly, and those that may be the fastest in rounds that alternate.
 
+    The last rounds end where the rival's slowest one was faster than anybody's fastest: more would say the same.
+
     Args:
       contenders: who is to be the fastest.
       rival: who is in the last rounds whatever his time is.
@@ -178,14 +199,26 @@ def race(contenders: Sequence[Contender], rival: Contender | None, how: Race) ->
     least = min(us.values())
     near = [contender for contender in contenders if us[contender.name] <= how.slow * least]
 
-    def time(racing: list[Contender], rounds: int, round_ms: float, warmup_ms: float) -> None:
-        alternate(racing, rounds=rounds, round_ms=round_ms, warmup_ms=warmup_ms)
+    def time(racing: list[Contender], **given: Any) -> None:
+        alternate(racing, **given)
         us.update({contender.name: 1e6 * contender.seconds for contender in racing})
 
     if len(near) > how.finalists:
-        time(near, how.rounds[0], how.round_ms / 2, 0)
+        time(near, rounds=how.rounds[0], round_ms=how.round_ms / 2, warmup_ms=0)
     finalists = sorted(near, key=lambda contender: us[contender.name])[: how.finalists]
-    time(finalists + ([] if rival is None else [rival]), how.rounds[1], how.round_ms, how.warmup_ms)
+
+    def is_lost() -> bool:  # whoever of them is chosen, by whatever rounds
+        if rival is None or len(rival.times) < LEAST_ROUNDS:
+            return False
+        return max(rival.times) < min(min(contender.times) for contender in finalists)
+
+    time(
+        finalists + ([] if rival is None else [rival]),
+        rounds=how.rounds[1],
+        round_ms=how.round_ms,
+        warmup_ms=how.warmup_ms,
+        enough=is_lost,
+    )
     best = min(finalists, key=lambda contender: us[contender.name])
     lead = None
     if rival is not None:

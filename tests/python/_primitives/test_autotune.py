@@ -333,6 +333,14 @@ def test_a_wrong_result_and_a_launch_that_fails_are_no_candidates(one, caplog):
         one(Product({}, wrong=names))
 
 
+def test_equal_bits_are_compared_once(one, monkeypatch):
+    compared, real = [], autotune.same_result
+    monkeypatch.setattr(autotune, "same_result", lambda ours, theirs: compared.append(ours) or real(ours, theirs))
+    names = names_of()
+    one(Product({}, wrong=names[1:2]))
+    assert len(compared) == 2  # the first one, and the wrong one
+
+
 def test_xla_is_not_asked_where_the_caller_insists(one):
     names = names_of()
     entry = one(Product({names[1]: 5.0}), implementation="moye")

@@ -62,7 +62,9 @@ def test_a_trial_is_the_better_pass_and_leaves_nothing(monkeypatch):
 
     one = Contender("x", run, lambda: None, products=4)
     assert one.trial() == 2.0 / 4
-    assert (one.times, one.spans, one.dispatch) == ([], [], 0.0)
+    assert (one.times, one.spans, one.dispatch, one.once) == ([], [], 0.0, 2.0)
+    on_the_device = iter([3.0, 2.0])
+    assert Contender("x", pytest.fail, pytest.fail, products=4, clock=lambda _: next(on_the_device)).trial() == 2.0 / 4
 
 
 def test_the_host_is_the_limit_where_nearly_all_of_a_round_is_dispatching(monkeypatch):
@@ -145,17 +147,33 @@ class FakeContender(Contender):
 
 def test_the_race_spends_its_time_on_the_best():
     contenders = [FakeContender(f"c{i}", (10 + i) * 1e-6) for i in range(12)] + [FakeContender("slow", 100e-6)]
-    xla = FakeContender("xla", 9e-6)
+    xla = FakeContender("xla", 10.5e-6)
     us, host_bound, lead = race(contenders, xla, RACE)
-    assert lead == pytest.approx(0.9)
+    assert lead == pytest.approx(1.05)
     assert us == pytest.approx({one.name: one.each * 1e6 for one in [*contenders, xla]})
     assert not host_bound
-    alone, first, last = 3, 2 + 2 * RACE.rounds[0], 2 + 2 * RACE.rounds[1]  # by the host's clock one pass before each
+    alone, first, last = 3, 2 * RACE.rounds[0], 2 * RACE.rounds[1]  # by the host's clock one pass before each
     assert [one.ran for one in contenders] == [alone + first + last] * 8 + [alone + first] * 4 + [alone]
-    assert xla.ran == last
+    assert xla.ran == 2 + last
     assert len(contenders[0].times) == RACE.rounds[1]  # the median is of the last round
     assert race([FakeContender("c", 1e-6, 0.99)], None, RACE) == ({"c": pytest.approx(1.0)}, True, None)
     assert race([], xla, RACE) == ({}, False, None)
+
+
+def test_a_race_ends_where_the_rival_was_the_faster_one_in_all_rounds():
+    contenders = [FakeContender(f"c{i}", (10 + i) * 1e-6) for i in range(3)]
+    found = race(contenders, FakeContender("xla", 9e-6), RACE)
+    assert found.lead == pytest.approx(0.9)
+    assert len(contenders[0].times) == rounds.LEAST_ROUNDS < RACE.rounds[1]
+
+    class Once(FakeContender):  # once as fast as the rival
+        def round(self, passes):
+            super().round(passes)
+            return self.each if self.ran != 5 else 9e-6
+
+    contenders[2] = Once("c2", 12e-6)
+    race(contenders, FakeContender("xla", 9e-6), RACE)
+    assert len(contenders[0].times) == RACE.rounds[1]
 
 
 def test_a_devices_clock_replaces_the_hosts():
