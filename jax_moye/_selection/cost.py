@@ -195,6 +195,7 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
         store = known.store_us * 4 / out
         add = known.add_us + batch * m * n * 4 * parts / gpu.read_bytes_per_us
     stores = in_turn * store * min(m, known.tile_m) + known.wave_us * (waves - 1)
+    stores = max(stores, known.least_wave_us * (waves - 1) - busy)
     streamed = operands / gpu.read_bytes_per_us + batch * m * n * out / gpu.write_bytes_per_us
     memory = _longest(loads, streamed)
     pack = _pack_us(problem, a_packs, b_packs)
@@ -255,6 +256,7 @@ class _OfConfig(NamedTuple):
     add_us: float
     launch_us: float
     wave_us: float  # of each wave but the first, beside its products and stores
+    least_wave_us: float  # of each wave but the first, with them
     usable: float  # share of the multiprocessors
     factor: float  # of all of it
 
@@ -302,6 +304,7 @@ def _of_config(config: GemmConfig) -> _OfConfig:
         + (config.k_parts > 1) * config.k_parts * speed.part_us
         + speed.launch_us,
         wave_us=speed.wave_us,
+        least_wave_us=speed.least_wave_us,
         usable=speed.usable.get(config.k_parts, 1.0),
         factor=_UNTIMED if speed.needs_by_tile and tile not in speed.by_tile else 1.0,
     )

@@ -23,8 +23,11 @@ _PRODUCTS_PER_US = {"bf16": 364e6, "f16": 364e6, "tf32": 179e6, "f32": 25.2e6, "
 # One tile takes so long for each k that nothing hides; longer sums are split, and adding up the parts takes as long.
 _K_US, _SPLIT_US = 0.0257, 3.44
 # Where rows of one operand, of both are not of 16 bytes: by how much slower are the products of tiles, whose
-# rows and columns are multiples of 16, and whole where there are 128.
+# rows and columns are multiples of 16, and whole where there are 128. A few tiles are split, or
+# smaller, so that all multiprocessors are busy: of ten such products (197x577x577, 129x130x40000) whole tiles predict
+# 1.1 to 26 times what XLA takes, busy multiprocessors 0.4 to 0.9 times.
 _ODD = (1.0, 2.89, 5.04)
+_FEW = _MULTIPROCESSORS // 3
 # What a program of many calls spends on one of XLA's, on the host (on one of ours: cost.CALL_US): tiny products take no
 # less. Of fourteen measurements in which the host was the limit XLA was faster in thirteen, by 1.24 (geometric mean).
 # Not of the GPU: measure again where calls become cheaper. Two equal numbers leave such products to the models of the
@@ -56,7 +59,7 @@ def xla_us(problem: GemmProblem, arch: int | None, passes: int = 0) -> float | N
         else 0
     )
     if odd:
-        waves = math.ceil(tiles / _MULTIPROCESSORS)
+        waves = tiles / _MULTIPROCESSORS if tiles <= _FEW else math.ceil(tiles / _MULTIPROCESSORS)
         rows, columns = (min(128, math.ceil(size / 16) * 16) for size in (p.m, p.n))
         products = waves * _MULTIPROCESSORS * rows * columns * p.k * _ODD[odd]
     else:

@@ -45,6 +45,7 @@ class Speed(NamedTuple):
       launch_us: more than what any kernel takes that has nothing to do.
       part_us: more of it for each CTA that shares a tile.
       wave_us: of each wave but the first: CTAs that start anew.
+      least_wave_us: what such a wave takes at least, with its products and stores: a tile's way through its CTA.
       add_us: of a second kernel, which adds up parts of k, beside the bytes that it reads.
       usable: parts of k, share of the multiprocessors that clusters of so many CTAs fill.
     """
@@ -63,6 +64,7 @@ class Speed(NamedTuple):
     launch_us: float = 0.0
     part_us: float = 0.0
     wave_us: float = 0.0
+    least_wave_us: float = 0.0
     add_us: float = 0.0
     usable: Mapping[int, float] = _NONE
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from jax_moye.layout.kernels.facts import KernelFacts, Speed
 from jax_moye.layout.kernels.operands import KernelLayouts
-from jax_moye.layout.kernels.sync_mma import LAUNCH_US, STORE_US, describe_swizzled
+from jax_moye.layout.kernels.sync_mma import LAUNCH_US, LEAST_WAVE_US, STORE_US, describe_swizzled
 
 FACTS = KernelFacts(
     instruction="mma.sync",
@@ -16,6 +16,7 @@ FACTS = KernelFacts(
         products_per_us=1.61e6,
         store_us=STORE_US,
         launch_us=LAUNCH_US,
+        least_wave_us=LEAST_WAVE_US,
     ),
 )
 

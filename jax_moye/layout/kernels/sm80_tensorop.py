@@ -17,7 +17,7 @@ from jax_moye.layout.kernels.operands import (
     staged_epilogue,
     vectorized,
 )
-from jax_moye.layout.kernels.sync_mma import LAUNCH_US, STORE_US, cp_async_op, sm80_mma_op
+from jax_moye.layout.kernels.sync_mma import LAUNCH_US, LEAST_WAVE_US, STORE_US, cp_async_op, sm80_mma_op
 from jax_moye.layout.tiled import TiledCopy, TiledMma, make_tiled_copy_A, make_tiled_copy_B, make_tiled_mma
 
 FACTS = KernelFacts(
@@ -28,6 +28,7 @@ FACTS = KernelFacts(
         products_per_us=1.24e6,
         store_us=STORE_US,
         launch_us=LAUNCH_US,
+        least_wave_us=LEAST_WAVE_US,
     ),
 )
 
