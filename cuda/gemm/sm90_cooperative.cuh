@@ -84,6 +84,7 @@ struct Gemm<kConfig> {
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     int const thread = int(thread_idx().x);
     if (thread == 0) {
+      prefetch_maps(params);
       smem.pipeline.init(/*warps=*/4 * kConsumers);
       fence_mbarrier_init();
     }

@@ -34,6 +34,12 @@ constexpr int staging_boxes(int consumers, TileMN consumer_tile) {
   return left < 2 ? 2 : left < all ? left : all < 2 ? 2 : all;
 }
 
+/// One thread, first of all: neither the first load nor the first store waits for its map.
+MOYE_DEVICE void prefetch_maps(PersistentParams const& params) {
+  prefetch_maps(params.maps);
+  prefetch_tensor_map(&params.store.map_d);
+}
+
 /// A barrier of all CTAs of the cluster. (barrier.cluster of one CTA would do, and takes longer.)
 template <int kCtas>
 MOYE_DEVICE void sync_cluster(MOYE_LOC_ONLY) {

@@ -73,6 +73,7 @@ struct Gemm<kConfig> {
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     int const thread = int(thread_idx().x);
     if (thread == 0) {
+      prefetch_maps(params);
       smem.pipeline.init(/*warps=*/4);
       for (int consumer = 0; consumer < kConsumers; ++consumer) mbarrier_init(&smem.turn[consumer], 4);
       fence_mbarrier_init();

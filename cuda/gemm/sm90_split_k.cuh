@@ -89,14 +89,15 @@ struct Gemm<kConfig> {
       auto write = TmaPipeline<kStages>::producer_start();
       // The first stages are free: their loads start before the consumers know of the mbarriers.
       if (elected) {
+        prefetch_maps(maps);
         smem.pipeline.init(/*warps=*/4 * kConsumers);
         fence_mbarrier_init();
         griddepcontrol_wait();  // the kernel ahead may still run up to here
-        produce<kOrder>(args, tile, begin, at_once, maps, smem, write);
+        produce<kOrder>(args, grid, tile, begin, at_once, maps, smem, write);
       }
       sync_warp();
       sync_threads();
-      if (elected) produce<kOrder>(args, tile, begin + at_once, k_tiles - at_once, maps, smem, write);
+      if (elected) produce<kOrder>(args, grid, tile, begin + at_once, k_tiles - at_once, maps, smem, write);
       sync_warp();
       cluster_sync();
     } else {
@@ -114,28 +115,33 @@ struct Gemm<kConfig> {
 
   /// One thread: the loads of `k_tiles` k-tiles from `begin` on.
   template <Order kOrder>
-  static MOYE_DEVICE void produce(GemmArgs const& args, TileCoord const& tile, int begin, int k_tiles,
-                                  OperandMaps const& maps, SharedStorage& smem, PipelineState<kStages>& write) {
+  static MOYE_DEVICE void produce(GemmArgs const& args, TileGrid const& grid, TileCoord const& tile, int begin,
+                                  int k_tiles, OperandMaps const& maps, SharedStorage& smem,
+                                  PipelineState<kStages>& write) {
     if (maps.rank == 3) {
-      produce<kOrder, 3>(args, tile, begin, k_tiles, maps, smem, write);
+      produce<kOrder, 3>(args, grid, tile, begin, k_tiles, maps, smem, write);
     } else {
-      produce<kOrder, 5>(args, tile, begin, k_tiles, maps, smem, write);
+      produce<kOrder, 5>(args, grid, tile, begin, k_tiles, maps, smem, write);
     }
   }
 
   template <Order kOrder, int kRank>
-  static MOYE_DEVICE void produce(GemmArgs const& args, TileCoord const& tile, int begin, int k_tiles,
-                                  OperandMaps const& maps, SharedStorage& smem, PipelineState<kStages>& write) {
+  static MOYE_DEVICE void produce(GemmArgs const& args, TileGrid const& grid, TileCoord const& tile, int begin,
+                                  int k_tiles, OperandMaps const& maps, SharedStorage& smem,
+                                  PipelineState<kStages>& write) {
     using OperandA = typename Operands<kOrder>::A;
     using OperandB = typename Operands<kOrder>::B;
     uint32_t const bytes =
         OperandA::stage_bytes(OperandA::box_of_few(args.m)) + OperandB::stage_bytes(OperandB::box_of_few(args.n));
     OperandCoords const coords = operand_coords<kRank>(args, tile);
+    // What one row or column of tiles reads is read once, and leaves the L2 cache before what others need.
+    Multicast const a{.hint = grid.n == 1 ? CacheHint::evict_first : CacheHint::evict_normal};
+    Multicast const b{.hint = grid.m == 1 ? CacheHint::evict_first : CacheHint::evict_normal};
     MOYE_NO_UNROLL
     for (int k_tile = begin; k_tile < begin + k_tiles; ++k_tile, ++write) {
       // The consumers have released the stage: fill it.
       uint64_t* const full = smem.pipeline.producer_acquire(write, bytes);
-      load_stage<Operands<kOrder>, kRank>(maps, tile, coords, k_tile, smem.operands, write.index(), full, {}, {});
+      load_stage<Operands<kOrder>, kRank>(maps, tile, coords, k_tile, smem.operands, write.index(), full, a, b);
     }
   }
 

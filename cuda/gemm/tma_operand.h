@@ -111,9 +111,11 @@ Status make_matrix_map(TensorMap* map, void const* data, TensorMode contiguous, 
 constexpr int rows_of_boxes(int rows) { return (rows + 63) / 64 * 64; }
 
 /// What one CTA loads of a stage that kSharers CTAs of its cluster need: part `part`, into the CTAs that `mask` names.
+/// hint: of what no other CTA needs.
 struct Multicast {
   int part = 0;
   uint16_t mask = 1;
+  CacheHint hint = CacheHint::none;
 };
 
 /// kBlk of m or n, 128 bytes along k, kStages of them; kSharers CTAs of the cluster load a stage together.
@@ -171,8 +173,8 @@ struct TmaOperand {
     auto const box = [&](unsigned char* smem, int c0, int c1) {
       auto const [c2, c3, c4] = matrix;
       if constexpr (kSharers == 1) {
-        if constexpr (kRank == 3) return tma_load(map, full, smem, c0, c1, c2);
-        if constexpr (kRank == 5) return tma_load(map, full, smem, c0, c1, c2, c3, c4);
+        if constexpr (kRank == 3) return tma_load(map, full, smem, c0, c1, c2, multicast.hint);
+        if constexpr (kRank == 5) return tma_load(map, full, smem, c0, c1, c2, c3, c4, multicast.hint);
       } else {
         if constexpr (kRank == 3) return tma_load_multicast(map, full, multicast.mask, smem, c0, c1, c2);
         if constexpr (kRank == 5) return tma_load_multicast(map, full, multicast.mask, smem, c0, c1, c2, c3, c4);
@@ -221,6 +223,12 @@ struct OperandMaps {
   TensorMap a, b;
   int rank;  // of both, 3 or 5
 };
+
+/// One thread, first of all: the first load does not wait for its map.
+MOYE_DEVICE void prefetch_maps(OperandMaps const& maps) {
+  prefetch_tensor_map(&maps.a);
+  prefetch_tensor_map(&maps.b);
+}
 
 /// Host: the maps of a call. Without k there is nothing to load, and they stay empty. box_a, box_b: see box_of_few.
 template <class Operands>

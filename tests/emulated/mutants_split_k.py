@@ -19,7 +19,7 @@ SUMS_BARRIER = "    named_barrier_sync(kSumsBarrier, kConsumerThreads);\n"
 ALL_SUMS = "      cluster_sync();  // all ranks' sums are there\n"
 FENCE = "        fence_mbarrier_init();\n"
 KERNEL_AHEAD = "        griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
-FIRST_LOADS = "        produce<kOrder>(args, tile, begin, at_once, maps, smem, write);\n"
+FIRST_LOADS = "        produce<kOrder>(args, grid, tile, begin, at_once, maps, smem, write);\n"
 WAIT = "      warpgroup_wait_group<1>();\n"
 RELEASE = "      if (k_tile > 0) smem.pipeline.consumer_release(last, thread % 32);\n"
 OF_THE_TILE = "vector = rank * share + thread;"
@@ -57,8 +57,8 @@ MUTANTS = [
     # ---- the ring
     Mutant(
         name="split_k_first_stages_loaded_again",
-        old="produce<kOrder>(args, tile, begin + at_once, k_tiles - at_once,",
-        new="produce<kOrder>(args, tile, begin, k_tiles - at_once,",
+        old="produce<kOrder>(args, grid, tile, begin + at_once, k_tiles - at_once,",
+        new="produce<kOrder>(args, grid, tile, begin, k_tiles - at_once,",
         expect="wrong",
     ),
     Mutant(

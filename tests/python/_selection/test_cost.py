@@ -254,6 +254,17 @@ def test_no_time_is_below_the_roofline():
                 assert predicted_us(row, problem, 90) >= least, (row.name, m, n, k)
 
 
+def test_short_waves_take_a_tiles_way_through_its_cta():
+    """Thousands of small matrices: the kernels on mma.sync were 1.6 to 1.8 times as slow as the best, and chosen."""
+    many, few = (problem_of(batch, 8, 8, 8, "bf16") for batch in (20000, 100))
+    rows = [row for row in legal_rows(many) if facts_of(row.kernel).speed.least_wave_us > 0]
+    assert rows
+    for row in rows:
+        t = terms(row, many, 90)
+        assert t.us >= t.launch_us + (t.waves - 1) * facts_of(row.kernel).speed.least_wave_us
+        assert terms(row, few, 90).stores_us < 1  # a single wave
+
+
 def test_terms_add_up():
     rng = random.Random(5)
     for _ in range(100):
@@ -268,9 +279,8 @@ def test_terms_add_up():
             assert getattr(t, f"{t.dominating}_us") == max(
                 t.launch_us, t.products_us, t.stores_us, t.memory_us, t.pack_us, t.add_us
             )
-            usable = facts_of(row.kernel).speed.usable.get(
-                row.k_parts, 1.0
-            )  # clusters along k leave some multiprocessors free
+            speed = facts_of(row.kernel).speed
+            usable = speed.usable.get(row.k_parts, 1.0)  # clusters along k leave some multiprocessors free
             assert t.waves == -(-t.tiles // (int(t.multiprocessors * usable) * t.resident))
             # The last tile of each mode costs as much as the others, but for the stores of a tile with fewer rows.
             (tile_m, tile_n), tile_k = row.cluster_tile, row.tile[2]
@@ -279,4 +289,6 @@ def test_terms_add_up():
                 del sizes["m"]
             whole = {name: -(-getattr(problem, name) // size) * size for name, size in sizes.items()}
             of_whole = terms(row, dataclasses.replace(problem, **whole), 90)
-            assert of_whole.parts != t.parts or of_whole[:3] == t[:3]
+            if of_whole.parts == t.parts:
+                assert of_whole[:2] == t[:2]
+                assert of_whole.stores_us == t.stores_us or speed.least_wave_us > 0  # of which loads are a part
