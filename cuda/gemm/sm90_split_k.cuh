@@ -134,9 +134,7 @@ struct Gemm<kConfig> {
     uint32_t const bytes =
         OperandA::stage_bytes(OperandA::box_of_few(args.m)) + OperandB::stage_bytes(OperandB::box_of_few(args.n));
     OperandCoords const coords = operand_coords<kRank>(args, tile);
-    // What one row or column of tiles reads is read once, and leaves the L2 cache before what others need.
-    Multicast const a{.hint = grid.n == 1 ? CacheHint::evict_first : CacheHint::evict_normal};
-    Multicast const b{.hint = grid.m == 1 ? CacheHint::evict_first : CacheHint::evict_normal};
+    Multicast const a{.hint = hint_of(grid.n)}, b{.hint = hint_of(grid.m)};
     MOYE_NO_UNROLL
     for (int k_tile = begin; k_tile < begin + k_tiles; ++k_tile, ++write) {
       // The consumers have released the stage: fill it.

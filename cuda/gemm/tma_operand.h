@@ -118,6 +118,10 @@ struct Multicast {
   CacheHint hint = CacheHint::none;
 };
 
+/// Of an operand that so many rows or columns of tiles read. What is read once leaves the L2 cache before what others
+/// need.
+MOYE_DEVICE CacheHint hint_of(int readers) { return readers == 1 ? CacheHint::evict_first : CacheHint::evict_normal; }
+
 /// kBlk of m or n, 128 bytes along k, kStages of them; kSharers CTAs of the cluster load a stage together.
 template <class T, Major kMajor, int kBlk, int kStages, int kSharers>
 struct TmaOperand {

@@ -38,6 +38,11 @@ def measured(*files):
     return [row for name in files for row in json.loads((RESULTS / name).read_text())["rows"]]
 
 
+def edges():
+    """Products at the edge: tiny ones, many small matrices, one row or column, odd sizes, with the times of all configs."""
+    return json.loads((RESULTS / "nvidia_h200-2026-11-23-66f3304-edges.json").read_text())["products"]
+
+
 def suite():
     """Rows of SUITE of which both models say something: without an epilogue, and no 8-bit operands."""
     return [row for row in measured(SUITE) if "epilogue" not in row and row["dtype"] in ("bf16", "f32", "f64")]

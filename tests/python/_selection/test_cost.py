@@ -16,6 +16,7 @@ from python._selection.results import (
     SUITE,
     SWEEP,
     config_of,
+    edges,
     errors_of_kernels,
     errors_of_xla,
     host_bound,
@@ -252,6 +253,20 @@ def test_no_time_is_below_the_roofline():
             )
             for row in legal_rows(problem):
                 assert predicted_us(row, problem, 90) >= least, (row.name, m, n, k)
+
+
+@needs_results
+def test_no_choice_is_a_cliff():
+    """At the edge no config that the model chooses takes 1.5 times as long as the best: of those in this build."""
+    counted = 0
+    for row in edges():
+        problem = problem_of_workload(row)
+        timed = {config: row["us"][config.name] for config in CONFIGS if config.name in row["us"]}
+        if len(timed) > 1:
+            counted += 1
+            first = min(timed, key=lambda config: predicted_us(config, problem, 90))
+            assert timed[first] < 1.5 * min(timed.values()), (row["id"], row["layout"], first.name)
+    assert counted > 80
 
 
 def test_short_waves_take_a_tiles_way_through_its_cta():

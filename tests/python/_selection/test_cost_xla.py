@@ -6,11 +6,13 @@ import statistics
 import pytest
 from python._selection.results import (
     FILES,
+    edges,
     errors_of_xla,
     host_bound,
     measured,
     needs_results,
     over_mean,
+    problem_of_workload,
     spread,
     square,
 )
@@ -40,6 +42,15 @@ def test_tiny_products_are_measured_to_be_faster_by_xla():
     assert len(ratios) == 14
     assert sum(ratio > 1 for ratio in ratios) == 13
     assert pytest.approx(statistics.geometric_mean(ratios), rel=0.03) == cost.CALL_US / cost_xla.XLA_CALL_US
+
+
+@needs_results
+def test_xla_splits_what_has_few_tiles_of_odd_operands():
+    """Whole tiles would be 1.1 to 26 times what XLA took, and ours would be chosen where it is slower."""
+    few = [row for row in edges() if row["batch"] == 1 and {row["n"], row["k"]} & {577, 130, 4097}]
+    assert len(few) == 10
+    for row in few:
+        assert 0.3 < xla_us(problem_of_workload(row), 90) / row["xla_us"] < 1, (row["id"], row["layout"])
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "tf32", "f32", "f64"])
