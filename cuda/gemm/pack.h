@@ -4,7 +4,8 @@
 //   where     args.workspace: first a, then b, rows of `pitch` bytes, zeros behind k
 //   launch    one for both: one CTA per tile of 128 bytes along k and as many rows as a row has elements
 //   tile      lanes read words along the operand's faster mode (warp: 128 bytes), shared memory turns them, and every
-//             eight threads write 128 bytes of a row, 16 each
+//             eight threads write 128 bytes of a row, 16 each; where lines of that mode begin between two words, eight
+//             threads read 128 bytes of a line, each the two aligned vectors that hold its 16 bytes, and shift them
 #pragma once
 
 #include "gemm/batch.h"
@@ -27,9 +28,10 @@ struct PackOperand {
   int64_t row_stride, k_stride;
   int64_t pitch;  // of `to`, bytes
   int rows, k;
-  unsigned tiles_rows, tiles_k, tiles;  // tiles: of all matrices; 0: the operand is not packed
-  bool along_k;                         // lanes lie side by side along k, else along the rows
-  bool words;                           // what they read are aligned words
+  unsigned tiles_rows, tiles_k, tiles;                  // tiles: of all matrices; 0: the operand is not packed
+  void const* end;                                      // of `from`, behind the last element
+  bool along_k;                                         // lanes lie side by side along k, else along the rows
+  enum class Reads { words, vectors, elements } reads;  // aligned words; lines from anywhere on; what is far apart
 };
 
 /// T: an unsigned integer of the element's size.
@@ -44,6 +46,7 @@ struct Packer {
 
   struct SharedStorage {
     alignas(16) uint32_t words[kTile * kPitch];
+    alignas(16) uint32_t lines[kTile * kPitch];  // as they lie in global memory, 128 bytes of each
   };
 
   static MOYE_DEVICE void run(PackOperand const& operand, unsigned tile) {
@@ -57,11 +60,43 @@ struct Packer {
                        first_row * operand.row_stride + first_k * operand.k_stride;
     int const rows = operand.rows - first_row, ks = operand.k - first_k;  // left of the operand
 
+    // A thread's 16 bytes of a row of the tile.
+    auto const store = [&](int row, uint128_t const& words) {
+      int64_t const byte = int64_t(first_k) * int(sizeof(T)) + thread % 8 * 16;
+      if (row >= rows || byte >= operand.pitch) return;
+      unsigned char* const to = operand.to + (matrix * operand.rows + first_row + row) * operand.pitch + byte;
+      store_global(words, *reinterpret_cast<uint128_t*>(to));
+    };
+
     // All loads first, so that they are in flight together.
     bool const along_k = operand.along_k;
     int64_t const stride = along_k ? operand.k_stride : operand.row_stride;
     int64_t const other_stride = along_k ? operand.row_stride : operand.k_stride;
-    int const left = (along_k ? ks : rows) - lane * kWord, other_left = along_k ? rows : ks;
+    int const line_left = along_k ? ks : rows, other_left = along_k ? rows : ks;
+    if (operand.reads == PackOperand::Reads::vectors) {
+      uint128_t vectors[kTile * 8 / kThreads];
+      int const piece = thread % 8;
+      MOYE_UNROLL
+      for (int i = 0; i < kTile * 8 / kThreads; ++i) {
+        int const line = (i * kThreads + thread) / 8, left = line_left * int(sizeof(T)) - piece * 16;
+        vectors[i] = {};
+        if (line < other_left && left > 0) {
+          auto const* const p = reinterpret_cast<unsigned char const*>(from + line * other_stride) + piece * 16;
+          vectors[i] = load_anywhere(p, left, operand.from, operand.end);
+        }
+      }
+      if (along_k) {  // lines are rows: nothing is turned
+        MOYE_UNROLL
+        for (int i = 0; i < kTile * 8 / kThreads; ++i) store((i * kThreads + thread) / 8, vectors[i]);
+        return;
+      }
+      MOYE_UNROLL
+      for (int i = 0; i < kTile * 8 / kThreads; ++i) {
+        uint32_t* const words = &smem.lines[(i * kThreads + thread) / 8 * kPitch + piece * 4];
+        words[0] = vectors[i].x, words[1] = vectors[i].y, words[2] = vectors[i].z, words[3] = vectors[i].w;
+      }
+      sync_threads();  // the lines are there
+    }
     uint32_t loaded[kBlocks][kWord];
     MOYE_UNROLL
     for (int i = 0; i < kBlocks; ++i) {
@@ -69,8 +104,11 @@ struct Packer {
       for (int j = 0; j < kWord; ++j) {
         int const other = (i * kWarps + warp) * kWord + j;
         loaded[i][j] = 0;
-        if (other < other_left) {
-          loaded[i][j] = load(from + lane * kWord * stride + other * other_stride, stride, left, operand.words);
+        if (operand.reads == PackOperand::Reads::vectors) {
+          loaded[i][j] = smem.lines[other * kPitch + lane];
+        } else if (other < other_left) {
+          loaded[i][j] = load(from + lane * kWord * stride + other * other_stride, stride, line_left - lane * kWord,
+                              operand.reads == PackOperand::Reads::words);
         }
       }
     }
@@ -92,17 +130,13 @@ struct Packer {
         }
       }
     }
-    sync_threads();
+    sync_threads();  // the tile is turned
 
     MOYE_UNROLL
     for (int i = 0; i < kTile * 8 / kThreads; ++i) {
-      int const row = (i * kThreads + thread) / 8, piece = thread % 8;  // of 16 bytes
-      int64_t const byte = int64_t(first_k) * int(sizeof(T)) + piece * 16;
-      if (row >= rows || byte >= operand.pitch) continue;
-      uint32_t const* const word = &smem.words[row * kPitch + piece * 4];
-      uint128_t const words{word[0], word[1], word[2], word[3]};
-      unsigned char* const to = operand.to + (matrix * operand.rows + first_row + row) * operand.pitch + byte;
-      store_global(words, *reinterpret_cast<uint128_t*>(to));
+      int const row = (i * kThreads + thread) / 8;
+      uint32_t const* const word = &smem.words[row * kPitch + thread % 8 * 4];
+      store(row, {word[0], word[1], word[2], word[3]});
     }
   }
 
@@ -116,6 +150,42 @@ struct Packer {
       if (i < left) word |= uint32_t(p[i * stride]) << (32 / kWord * i);
     }
     return word;
+  }
+
+  /// 16 bytes from p on, zeros behind the first `left`: of the aligned vectors that hold them, what lies in [begin,
+  /// end).
+  static MOYE_DEVICE uint128_t load_anywhere(unsigned char const* p, int left, void const* begin, void const* end) {
+    int const shift = int(reinterpret_cast<uintptr_t>(p) % 16);
+    auto const* const aligned = p - shift;
+    uint128_t const low = load_vector(aligned, begin, end);
+    uint128_t high = {};
+    if (shift + (left < 16 ? left : 16) > 16) high = load_vector(aligned + 16, begin, end);
+    uint32_t words[] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    MOYE_UNROLL
+    for (int i = 0; i < 6; ++i) words[i] = shift & 8 ? words[i + 2] : words[i];
+    MOYE_UNROLL
+    for (int i = 0; i < 5; ++i) words[i] = shift & 4 ? words[i + 1] : words[i];
+    int const bits = shift % 4 * 8;
+    MOYE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      words[i] = uint32_t((uint64_t(words[i + 1]) << 32 | words[i]) >> bits);
+      int const bytes = left - 4 * i;  // of the word
+      if (bytes < 4) words[i] &= bytes <= 0 ? 0 : 0xffffffffu >> (32 - 8 * bytes);
+    }
+    return {words[0], words[1], words[2], words[3]};
+  }
+
+  /// The 16 bytes at an aligned address; where not all lie in [begin, end), those that do, and zeros.
+  static MOYE_DEVICE uint128_t load_vector(unsigned char const* p, void const* begin, void const* end) {
+    if (p >= begin && p + 16 <= end) return *reinterpret_cast<uint128_t const*>(p);
+    uint32_t words[4] = {};
+    MOYE_UNROLL
+    for (int i = 0; i < 16 / int(sizeof(T)); ++i) {
+      auto const* const element = p + i * int(sizeof(T));
+      if (element < begin || element >= end) continue;
+      words[i / kWord] |= uint32_t(*reinterpret_cast<T const*>(element)) << (i % kWord * (32 / kWord) % 32);
+    }
+    return {words[0], words[1], words[2], words[3]};
   }
 
   static MOYE_DEVICE uint32_t pick(uint32_t const (&words)[kWord], int index) {
@@ -245,8 +315,14 @@ class Packing {
     int64_t const pitch = (k * int64_t(sizeof(T)) + 31) / 32 * 32;
     // The mode with the smaller stride is read along; one of size 1 has none.
     bool const along_k = rows == 1 || (k > 1 && k_stride <= row_stride);
-    bool const words =
-        (along_k ? k_stride : row_stride) == 1 && (along_k ? aligned(rows, row_stride, 4) : aligned(k, k_stride, 4));
+    bool const is_line = (along_k ? k_stride : row_stride) == 1;
+    bool const words = is_line && (along_k ? aligned(rows, row_stride, 4) : aligned(k, k_stride, 4));
+    using Reads = PackOperand::Reads;
+    // The last element's place; no more than memory holds, but for sizes that nobody has an operand of.
+    uint64_t last = uint64_t(rows - 1) * uint64_t(row_stride) + uint64_t(k - 1) * uint64_t(k_stride);
+    for (int i = 0; i < kBatchModes; ++i) {
+      last += uint64_t(args.batch_sizes.modes[i] - 1) * uint64_t(batch_strides.modes[i]);
+    }
     Plan plan;
     plan.operand = {.from = data,
                     .to = nullptr,
@@ -260,8 +336,11 @@ class Packing {
                     .tiles_rows = unsigned((rows + kTile - 1) / kTile),
                     .tiles_k = unsigned((k + kTile - 1) / kTile),
                     .tiles = 0,
+                    .end = reinterpret_cast<void const*>(reinterpret_cast<uintptr_t>(data) + (last + 1) * sizeof(T)),
                     .along_k = along_k,
-                    .words = words};
+                    .reads = words     ? Reads::words
+                             : is_line ? Reads::vectors
+                                       : Reads::elements};
     int64_t matrices = 1;  // fewer than 2^31, as d has
     int sizes[kBatchModes];
     for (int i = 0; i < kBatchModes; ++i) {
