@@ -185,11 +185,10 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
             busy += times * (k_tiles - 1) * min(multiply, load)
         in_turn += times * turns
 
-    store = known.store_us
-    if known.odd_store_us and problem.d_strides[1] * out % 16 and m > 1:
-        store = known.odd_store_us
+    is_odd = known.odd_store_us > 0 and problem.d_strides[1] * out % 16 > 0 and m > 1
+    store = known.odd_store_us if is_odd else known.store_us
     if problem.epilogue:
-        store = max(store, known.finish_us)
+        store = store + known.finish_us if is_odd else max(store, known.finish_us)
     add = 0.0
     if parts > 1:  # f32 sums are stored as they are, and read once more, by many short CTAs
         store = known.store_us * 4 / out

@@ -39,8 +39,8 @@ class Speed(NamedTuple):
       store_us: of 1000 elements of a tile that nothing hides.
       odd_store_us: (sums, us) in ascending order: `store_us` where rows of d are not of 16 bytes, which TMA cannot
         write, where a thread has up to so many sums. Empty: it takes no longer.
-      finish_us: the same with an epilogue. Beside many sums a thread has registers for a few elements at a time, or for
-        one, and latencies are not hidden.
+      finish_us: the same with an epilogue, and beside `odd_store_us` where d has such rows. Beside many sums a thread
+        has registers for a few elements at a time, or for one, and latencies are not hidden.
       packs_below: bytes of alignment below which a config packs operands first, in a kernel of their own.
       launch_us: more than what any kernel takes that has nothing to do.
       part_us: more of it for each CTA that shares a tile.

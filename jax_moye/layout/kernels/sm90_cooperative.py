@@ -48,7 +48,7 @@ FACTS = KernelFacts(
         k_tile_us=K_TILE_US,
         store_us=STORE_US,
         odd_store_us=((255, ODD_STORE_US),),
-        finish_us=((160, 0.34), (255, 0.92)),
+        finish_us=((128, 0.19), (255, 0.92)),
         packs_below=16,
     ),
 )

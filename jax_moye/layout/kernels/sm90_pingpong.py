@@ -44,7 +44,7 @@ FACTS = KernelFacts(
         k_tile_us=K_TILE_US,
         store_us=STORE_US,
         odd_store_us=((176, ODD_STORE_US), (255, 0.757)),
-        finish_us=((160, 0.22), (176, 0.92), (255, 2.1)),
+        finish_us=((128, 0.12), (160, 0.7), (176, 0.92), (255, 2.1)),
         packs_below=16,
     ),
 )

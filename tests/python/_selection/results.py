@@ -39,8 +39,14 @@ def measured(*files):
 
 
 def edges():
-    """Products at the edge: tiny ones, many small matrices, one row or column, odd sizes, with the times of all configs."""
+    """Products at the edge: tiny, many and small, one row or column, odd sizes; with the times of all configs."""
     return json.loads((RESULTS / "nvidia_h200-2026-11-23-66f3304-edges.json").read_text())["products"]
+
+
+def layers():
+    """Products with bias, activation or residual, in bf16, with the times of the first configs."""
+    rows = json.loads((RESULTS / "nvidia_h200-2026-11-23-f9e96dd-epilogues.json").read_text())["products"]
+    return [row for row in rows if row["id"].startswith("fused")]
 
 
 def suite():
