@@ -140,6 +140,7 @@ OTHER = {
     "launch_us": 1.0,
     "part_us": 1.0,
     "wave_us": 1.0,
+    "least_wave_us": 1000.0,
     "add_us": 1.0,
     "usable": {2: 0.5},
 }
