@@ -1,7 +1,8 @@
-// Operands that TMA or wgmma cannot read where they are, copied before the GEMM, K-major, into its workspace.
+// Operands that TMA or wgmma cannot read where they are, copied before the GEMM into its workspace.
 //   which     those whose mode of stride 1 wgmma does not take (8 and 32 bits: k alone), or that have none, or whose
 //             address, pitch or batch stride is no multiple of 16 bytes; the others are read in place
-//   where     args.workspace: first a, then b, rows of `pitch` bytes, zeros behind k
+//   where     args.workspace: first a, then b, lines of `pitch` bytes, zeros behind their elements
+//   lines     along k; or along the rows, where the operand's own are and wgmma takes that (16 bits): nothing is turned
 //   launch    one for both: one CTA per tile of 128 bytes along k and as many rows as a row has elements
 //   tile      lanes read words along the operand's faster mode (warp: 128 bytes), shared memory turns them, and every
 //             eight threads write 128 bytes of a row, 16 each; where lines of that mode begin between two words, eight
@@ -19,7 +20,8 @@
 
 namespace moye {
 
-/// (matrix, row, k) with any strides, and where its copy goes.
+/// (matrix, row, k) with any strides, and where its copy goes, whose lines are along k. (For lines along the rows, the
+/// host calls them k, and k the rows.)
 struct PackOperand {
   void const* from;
   unsigned char* to;
@@ -258,15 +260,11 @@ class Packing {
       return status;
     if (a_.tiles > 0) {
       args->a = a_.operand.to;
-      args->a_k_stride = 1;
-      args->a_m_stride = a_.operand.pitch / int64_t(sizeof(T));
-      args->a_batch_strides = packed_strides(a_.operand, args->a_m_stride * args->m);
+      name_copy(a_, args->a_m_stride, args->a_k_stride, args->a_batch_strides);
     }
     if (b_.tiles > 0) {
       args->b = b_.operand.to;
-      args->b_k_stride = 1;
-      args->b_n_stride = b_.operand.pitch / int64_t(sizeof(T));
-      args->b_batch_strides = packed_strides(b_.operand, args->b_n_stride * args->n);
+      name_copy(b_, args->b_n_stride, args->b_k_stride, args->b_batch_strides);
     }
     return {};
   }
@@ -279,7 +277,16 @@ class Packing {
   struct Plan {
     PackOperand operand = {};
     int64_t bytes = 0, tiles = 0;  // 0: read in place
+    bool keeps_lines = false;      // the copy's are along the rows
   };
+
+  /// The strides of a copy.
+  static void name_copy(Plan const& plan, int64_t& row_stride, int64_t& k_stride, BatchStrides& batch_strides) {
+    int64_t const pitch = plan.operand.pitch / int64_t(sizeof(T));
+    row_stride = plan.keeps_lines ? 1 : pitch;
+    k_stride = plan.keeps_lines ? pitch : 1;
+    batch_strides = packed_strides(plan.operand, pitch * plan.operand.rows);
+  }
 
   /// Of the copies, matrices of `elements` one behind the other in row-major order.
   static BatchStrides packed_strides(PackOperand const& operand, int64_t elements) {
@@ -293,30 +300,46 @@ class Packing {
 
   static bool divisible(int64_t stride, int64_t bytes) { return stride * int64_t(sizeof(T)) % bytes == 0; }
 
+  /// Whether each line begins at a multiple of `bytes`.
+  static bool is_aligned(GemmArgs const& args, void const* data, BatchStrides const& batch_strides, int64_t other_size,
+                         int64_t other_stride, int64_t bytes) {
+    for (int i = 0; i < kBatchModes; ++i) {
+      if (args.batch_sizes.modes[i] > 1 && !divisible(batch_strides.modes[i], bytes)) return false;
+    }
+    return reinterpret_cast<uintptr_t>(data) % uintptr_t(bytes) == 0 &&
+           (other_size <= 1 || divisible(other_stride, bytes));
+  }
+
   static Plan plan(GemmArgs const& args, void const* data, int64_t rows, BatchStrides const& batch_strides,
                    int64_t row_stride, int64_t k_stride, Major major) {
     int64_t const k = args.k;
-    auto const aligned = [&](int64_t other_size, int64_t other_stride, int64_t bytes) {
-      for (int i = 0; i < kBatchModes; ++i) {
-        if (args.batch_sizes.modes[i] > 1 && !divisible(batch_strides.modes[i], bytes)) return false;
-      }
-      return reinterpret_cast<uintptr_t>(data) % uintptr_t(bytes) == 0 &&
-             (other_size <= 1 || divisible(other_stride, bytes));
-    };
     bool const k_major = major == Major::k;
     int64_t const size = k_major ? k : rows, stride = k_major ? k_stride : row_stride;
     int64_t const other_size = k_major ? rows : k, other_stride = k_major ? row_stride : k_stride;
     bool const is_broadcast = other_size > 1 && other_stride == 0;  // within a matrix: not what TMA is made for
-    if ((k_major || kAnyMajor) && (size <= 1 || stride == 1) && !is_broadcast && aligned(other_size, other_stride, 16))
+    if ((k_major || kAnyMajor) && (size <= 1 || stride == 1) && !is_broadcast &&
+        is_aligned(args, data, batch_strides, other_size, other_stride, 16)) {
       return {};
+    }
 
+    bool const keeps_lines = kAnyMajor && rows > 1 && row_stride == 1 && k_stride > 1;
+    if (!keeps_lines) return plan_copy(args, data, rows, k, batch_strides, row_stride, k_stride);
+    Plan plan = plan_copy(args, data, k, rows, batch_strides, k_stride, row_stride);
+    plan.keeps_lines = true;
+    return plan;
+  }
+
+  /// A copy whose lines are along k.
+  static Plan plan_copy(GemmArgs const& args, void const* data, int64_t rows, int64_t k,
+                        BatchStrides const& batch_strides, int64_t row_stride, int64_t k_stride) {
     constexpr int64_t kTile = Packer<T>::kTile;
     // Whole sectors of 32 bytes: a row of a box, 128 bytes, never touches a fifth one.
     int64_t const pitch = (k * int64_t(sizeof(T)) + 31) / 32 * 32;
     // The mode with the smaller stride is read along; one of size 1 has none.
     bool const along_k = rows == 1 || (k > 1 && k_stride <= row_stride);
     bool const is_line = (along_k ? k_stride : row_stride) == 1;
-    bool const words = is_line && (along_k ? aligned(rows, row_stride, 4) : aligned(k, k_stride, 4));
+    bool const words = is_line && is_aligned(args, data, batch_strides, along_k ? rows : k,
+                                             along_k ? row_stride : k_stride, /*bytes=*/4);
     using Reads = PackOperand::Reads;
     // The last element's place; no more than memory holds, but for sizes that nobody has an operand of.
     uint64_t last = uint64_t(rows - 1) * uint64_t(row_stride) + uint64_t(k - 1) * uint64_t(k_stride);

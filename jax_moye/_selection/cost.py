@@ -79,7 +79,7 @@ H200 = Machine(
     power_products_per_us=2.81e6,
     pack_us=3.95,
     pack_bytes_per_us=4.01e6,
-    narrow_pack_bytes_per_us=1.87e6,
+    narrow_pack_bytes_per_us=2.9e6,
 )
 
 

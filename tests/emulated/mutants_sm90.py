@@ -671,8 +671,8 @@ MUTANTS = [
         "sm90_pack_pitch_of_the_operand",
         FLOAT8,
         PACK,
-        "args->b_n_stride = b_.operand.pitch / int64_t(sizeof(T));",
-        "args->b_n_stride = args->k;",
+        "int64_t const pitch = plan.operand.pitch / int64_t(sizeof(T));",
+        "int64_t const pitch = plan.operand.k;",
         "wrong",
         sizes=(130, 66, 272),  # whole 16 bytes along k, which TMA takes, and not whole sectors
         order="TN",

@@ -22,8 +22,11 @@ def workspace_bytes(config, call) -> int:
     return _moye_cpu.workspace_bytes(config.name, call.sizes, *strides, config.out_dtypes[0])
 
 
-def packed_bytes(config, rows: int, k: int) -> int:
-    return rows * -(-k * NUMPY_DTYPES[config.dtype].itemsize // 32) * 32
+def packed_bytes(config, rows: int, k: int, along_rows: bool = False, matrices: int = 1) -> int:
+    """Lines along k; of 16 bits along the rows, where the operand's own are."""
+    itemsize = NUMPY_DTYPES[config.dtype].itemsize
+    lines, elements = (k, rows) if along_rows and itemsize == 2 else (rows, k)
+    return matrices * lines * -(-elements * itemsize // 32) * 32
 
 
 def padded(values: np.ndarray, transposed: bool, pitch: int, offset: int = 0):
@@ -65,8 +68,8 @@ def test_only_what_needs_it_is_packed(config, order):
         call = place(config, problem, a_pitch, b_pitch)
         a_in_place = a_even and (itemsize == 2 or order[0] == "N")
         b_in_place = b_even and (itemsize == 2 or order[1] == "T")
-        expected = 0 if a_in_place else packed_bytes(config, 2 * problem.m, problem.k)
-        expected += 0 if b_in_place else packed_bytes(config, 2 * problem.n, problem.k)
+        expected = 0 if a_in_place else packed_bytes(config, problem.m, problem.k, order[0] == "T", matrices=2)
+        expected += 0 if b_in_place else packed_bytes(config, problem.n, problem.k, order[1] == "N", matrices=2)
         assert workspace_bytes(config, call) == expected
         assert check(config, call)["launches"] == (2 if expected else 1)
 
