@@ -48,7 +48,7 @@ class Machine(NamedTuple):
       power_products_per_us: multiply-adds of 16-bit operands, of each multiprocessor while all are busy.
       pack_us: a kernel that packs an operand.
       pack_bytes_per_us: which it reads and writes.
-      narrow_pack_bytes_per_us: the same where it reads less than 4 bytes at a time.
+      narrow_pack_bytes_per_us: the same where the operand's lines begin between two words.
     """
 
     launch_us: float
@@ -79,7 +79,7 @@ H200 = Machine(
     power_products_per_us=2.81e6,
     pack_us=3.95,
     pack_bytes_per_us=4.01e6,
-    narrow_pack_bytes_per_us=2.9e6,
+    narrow_pack_bytes_per_us=2.4e6,
 )
 
 
