@@ -199,6 +199,7 @@ class Narrator final : public emu::Watcher {
 double emulated_seconds(GemmCall const& call, emu::Options const& options) {
   // The slowest configs do as many multiply-adds in five seconds, on one OS thread of a machine of 2025.
   constexpr double kWorthMeasuring = 1 << 26;
+  if (call.gemm->entry.launch == nullptr) return 0;  // of groups: nobody knows the tiles
   GemmConfig const& config = call.gemm->config;
   double const tiles = tiles_of(config, call.args);
   double const parallel = std::min({tiles, double(std::max(1, options.workers)), double(emu::kMostWorkers)});
@@ -225,15 +226,31 @@ double emulated_seconds(GemmCall const& call, emu::Options const& options) {
   return rounds * (speed->seconds + speed->per_k * (double(call.args.k) - speed->k));
 }
 
-EmulatedLaunch launch_emulated(GemmRequest const& request, GemmCall const& call, emu::Stream& stream,
-                               std::function<bool()> const& interrupted) {
+namespace {
+
+template <class Launch>
+EmulatedLaunch narrated(GemmRequest const& request, GemmCall const& call, emu::Stream& stream,
+                        std::function<bool()> const& interrupted, Launch const& launch) {
   Narrator narrator(request, call, stream, interrupted);
   stream.watcher = &narrator;
-  Status status = call.gemm->entry.launch(call.args, &stream);
+  Status status = launch();
   stream.watcher = nullptr;
   bool const ended = status.ok() && narrator.was_interrupted();
   if (ended) status.message = "emulator: Ctrl-C has ended the launch; what it has computed is lost";
   return {status, ended, narrator.expected()};
+}
+
+}  // namespace
+
+EmulatedLaunch launch_emulated(GemmRequest const& request, GemmCall const& call, emu::Stream& stream,
+                               std::function<bool()> const& interrupted) {
+  return narrated(request, call, stream, interrupted, [&] { return call.gemm->entry.launch(call.args, &stream); });
+}
+
+EmulatedLaunch launch_emulated(GroupedRequest const& request, GroupedCall const& call, emu::Stream& stream,
+                               std::function<bool()> const& interrupted) {
+  return narrated(request.gemm, {call.gemm, call.args.gemm}, stream, interrupted,
+                  [&] { return call.gemm->entry.launch_grouped(call.args, &stream); });
 }
 
 }  // namespace moye

@@ -246,8 +246,8 @@ Status decode_attributes(GemmRequest const& request, GemmCall& call) {
   return {};
 }
 
-/// Why the operands are not what the config takes; empty if they are.
-std::string unfit(GemmRequest const& request, GemmCall const& call) {
+/// Why the operands are not what the config takes; empty if they are. one_matrix: d is one, whatever the batch is.
+std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_matrix = false) {
   GemmConfig const& config = call.gemm->config;
   GemmEntry const& entry = call.gemm->entry;
   GemmArgs const& args = call.args;
@@ -262,7 +262,10 @@ std::string unfit(GemmRequest const& request, GemmCall const& call) {
   if (std::string reason = outside("a", a, request.a); !reason.empty()) return reason;
   if (std::string reason = outside("b", b, request.b); !reason.empty()) return reason;
   if (std::string reason = outside("d", d, request.d); !reason.empty()) return reason;
-  if (!covers_exactly(d, request.d.elements)) return "strides of d do not write each of its elements exactly once";
+  Modes written = d;
+  if (one_matrix) written[kBatchModes - 1] = {1, 0};
+  if (!covers_exactly(written, request.d.elements))
+    return "strides of d do not write each of its elements exactly once";
   if (std::string reason = unfit_epilogue(request, args, d); !reason.empty()) return reason;
   if (is_empty(d)) return {};  // nothing runs
 
@@ -283,6 +286,32 @@ std::string unfit(GemmRequest const& request, GemmCall const& call) {
   return {};
 }
 
+/// Why groups are not what the config takes; empty if they are.
+std::string unfit_groups(GroupedRequest const& request, GemmCall const& call, bool rows_are_ragged) {
+  if (request.gemm.sizes.size() != 4) return "four sizes are needed: the number of groups, m, n and k";
+  if (!rows_are_ragged && request.ragged != "k") return "what is ragged is m or k, not " + std::string(request.ragged);
+  GemmArgs const& args = call.args;
+  if (args.batch > kMaxGroups)
+    return "there are " + std::to_string(args.batch) + " groups, and the kernel has room for " +
+           std::to_string(kMaxGroups);
+  if (request.group_sizes.dtype != Dtype::s32)
+    return std::string("the groups' sizes are ") + dtype_name(request.group_sizes.dtype) + ", not s32";
+  if (request.group_sizes.elements != args.batch)
+    return "there are " + std::to_string(request.group_sizes.elements) + " sizes of " + std::to_string(args.batch) +
+           " groups";
+  if (reinterpret_cast<uintptr_t>(request.group_sizes.data) % 4 != 0)
+    return "the groups' sizes are not aligned to their elements";
+  auto const moves = [](BatchStrides const& strides) { return strides.modes[kBatchModes - 1] != 0; };
+  if (moves(args.a_batch_strides)) return "a has a stride along groups";
+  if (rows_are_ragged && moves(args.d_batch_strides)) return "d has a stride along groups, and its rows are cut";
+  if (!rows_are_ragged && moves(args.b_batch_strides)) return "b has a stride along groups, and its k is cut";
+  if (std::string reason = unfit(request.gemm, call, rows_are_ragged); !reason.empty()) return reason;
+  bool const a_by_k = major_a(order_of(args)) == Major::k;
+  if (args.m > 0 && args.n > 0 && a_by_k != rows_are_ragged)
+    return "elements side by side in memory belong to several groups: m is ragged with orders NN and NT, k with TN";
+  return {};
+}
+
 }  // namespace
 
 Status gemm_error(std::string_view config, std::span<int64_t const> sizes, std::string_view reason) {
@@ -292,8 +321,21 @@ Status gemm_error(std::string_view config, std::span<int64_t const> sizes, std::
 
 Status decode_gemm(GemmRequest const& request, GemmCall& call) {
   if (Status status = decode_attributes(request, call); !status.ok()) return status;
+  if (call.gemm->entry.launch == nullptr)
+    return gemm_error(request.config, request.sizes, "the kernel computes products of groups alone");
   std::string const reason = unfit(request, call);
   return reason.empty() ? Status{} : gemm_error(request.config, request.sizes, reason);
+}
+
+Status decode_grouped(GroupedRequest const& request, GroupedCall& call) {
+  GemmCall gemm;
+  if (Status status = decode_attributes(request.gemm, gemm); !status.ok()) return status;
+  std::string const reason = gemm.gemm->entry.launch_grouped == nullptr
+                                 ? "the kernel computes no products of groups"
+                                 : unfit_groups(request, gemm, request.ragged == "m");
+  if (!reason.empty()) return gemm_error(request.gemm.config, request.gemm.sizes, reason);
+  call = {gemm.gemm, {gemm.args, static_cast<int32_t const*>(request.group_sizes.data)}};
+  return {};
 }
 
 Status gemm_workspace_bytes(GemmRequest const& request, int64_t& bytes) {

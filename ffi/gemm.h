@@ -51,10 +51,25 @@ struct GemmCall {
   GemmArgs args;
 };
 
+/// A product of groups as it arrives: sizes are (groups, m, n, k), strides begin with those along groups.
+struct GroupedRequest {
+  GemmRequest gemm = {};
+  std::string_view ragged = {};  // "m" or "k": what is cut into groups
+  Buffer group_sizes = {};       // s32, one of each group; what they are nobody knows before the kernel runs
+};
+
+struct GroupedCall {
+  RegisteredGemm const* gemm;
+  GroupedArgs args;
+};
+
 /// Fills `call`, or says why the request cannot be run. After success every element that the kernel reads or writes
 /// lies inside its buffer, every element of d is written exactly once, and every address has the config's alignment.
 /// Where beta is 0, c is checked and left out: no kernel reads it.
 Status decode_gemm(GemmRequest const& request, GemmCall& call);
+
+/// The same of a product of groups. Whatever the groups' sizes are, the kernel reads and writes inside the buffers.
+Status decode_grouped(GroupedRequest const& request, GroupedCall& call);
 
 /// The bytes of workspace a call needs, from its attributes alone; no buffer is looked at.
 Status gemm_workspace_bytes(GemmRequest const& request, int64_t& bytes);

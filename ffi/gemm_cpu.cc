@@ -14,9 +14,9 @@
 namespace moye {
 namespace {
 
-/// Decodes and validates the request, and runs it.
-ffi::Error launch(GemmRequest const& request, bool detect_races, std::string_view mode, int64_t seed) {
-  emu::Stream stream;
+/// The stream of a request, with its arrays, and one worker per core.
+ffi::Error make_stream(GemmRequest const& request, bool detect_races, std::string_view mode, int64_t seed,
+                       emu::Stream& stream) {
   if (!parse_mode(mode, stream.options.mode)) {
     return to_error(
         gemm_error(request.config, request.sizes, "mode is eager, lazy or random, not " + std::string(mode)),
@@ -26,14 +26,27 @@ ffi::Error launch(GemmRequest const& request, bool detect_races, std::string_vie
   stream.options.detect_races = detect_races;
   stream.options.workers = int(std::max(1u, std::thread::hardware_concurrency()));
   stream.memory = emulated_memory(request);
-  GemmCall call;
-  if (Status const status = decode_gemm(request, call); !status.ok())
-    return to_error(status, ffi::ErrorCode::kInvalidArgument);
+  return ffi::Error::Success();
+}
+
+/// Runs a call that was decoded. gemm: of the request, or itself.
+template <class Request, class Call>
+ffi::Error launch(GemmRequest const& gemm, Request const& request, Call const& call, emu::Stream& stream) {
   Interrupt interrupt;
   EmulatedLaunch const done = launch_emulated(request, call, stream, [&] { return interrupt.requested(); });
   if (done.status.ok()) return ffi::Error::Success();
-  return to_error(gemm_error(request.config, request.sizes, done.status.message),
+  return to_error(gemm_error(gemm.config, gemm.sizes, done.status.message),
                   done.interrupted ? ffi::ErrorCode::kCancelled : ffi::ErrorCode::kInternal);
+}
+
+/// Decodes and validates the request, and runs it.
+ffi::Error launch(GemmRequest const& request, bool detect_races, std::string_view mode, int64_t seed) {
+  emu::Stream stream;
+  if (auto error = make_stream(request, detect_races, mode, seed, stream); error.failure()) return error;
+  GemmCall call;
+  if (Status const status = decode_gemm(request, call); !status.ok())
+    return to_error(status, ffi::ErrorCode::kInvalidArgument);
+  return launch(request, request, call, stream);
 }
 
 ffi::Error execute(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> d,
@@ -65,6 +78,32 @@ ffi::Error execute_fused(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::RemainingArgs 
                                         residual_strides, operand_names};
     if (auto error = read_epilogue(attributes, operands, results, request); error.failure()) return error;
     return launch(request, detect_races, mode, seed);
+  });
+}
+
+ffi::Error execute_grouped(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer group_sizes, ffi::RemainingArgs operands,
+                           ffi::Result<ffi::AnyBuffer> d, ffi::RemainingRets results, Int64s a_strides,
+                           std::string_view activation, double alpha, Int64s b_strides, double beta,
+                           Int64s bias_strides, Int64s c_strides, std::string_view config, Int64s d_strides,
+                           bool detect_races, std::string_view mode, std::string_view operand_names,
+                           std::string_view ragged, Int64s residual_strides, int64_t seed, Int64s sizes) {
+  return guarded(config, [&] {
+    GroupedRequest request;
+    GemmRequest& gemm = request.gemm;
+    if (auto error = read_call(a, b, *d, config, sizes, a_strides, b_strides, d_strides, gemm); error.failure())
+      return error;
+    if (auto error = read_groups(group_sizes, ragged, request); error.failure()) return error;
+    EpilogueAttributes const attributes{activation,       alpha,        beta, bias_strides, c_strides,
+                                        residual_strides, operand_names};
+    if (auto error = read_epilogue(attributes, operands, results, gemm); error.failure()) return error;
+    emu::Stream stream;
+    if (auto error = make_stream(gemm, detect_races, mode, seed, stream); error.failure()) return error;
+    Buffer const& sizes_of_groups = request.group_sizes;
+    stream.memory.push_back({sizes_of_groups.data, size_t(sizes_of_groups.elements) * 4, "group_sizes", false});
+    GroupedCall call;
+    if (Status const status = decode_grouped(request, call); !status.ok())
+      return to_error(status, ffi::ErrorCode::kInvalidArgument);
+    return launch(gemm, request, call, stream);
   });
 }
 
@@ -108,6 +147,31 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeFusedGemmCpu, moye::execute_fused,
                                   .Attr<bool>("detect_races")
                                   .Attr<std::string_view>("mode")
                                   .Attr<std::string_view>("operands")
+                                  .Attr<moye::Int64s>("residual_strides")
+                                  .Attr<int64_t>("seed")
+                                  .Attr<moye::Int64s>("sizes"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeGroupedGemmCpu, moye::execute_grouped,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .RemainingRets()
+                                  .Attr<moye::Int64s>("a_strides")
+                                  .Attr<std::string_view>("activation")
+                                  .Attr<double>("alpha")
+                                  .Attr<moye::Int64s>("b_strides")
+                                  .Attr<double>("beta")
+                                  .Attr<moye::Int64s>("bias_strides")
+                                  .Attr<moye::Int64s>("c_strides")
+                                  .Attr<std::string_view>("config")
+                                  .Attr<moye::Int64s>("d_strides")
+                                  .Attr<bool>("detect_races")
+                                  .Attr<std::string_view>("mode")
+                                  .Attr<std::string_view>("operands")
+                                  .Attr<std::string_view>("ragged")
                                   .Attr<moye::Int64s>("residual_strides")
                                   .Attr<int64_t>("seed")
                                   .Attr<moye::Int64s>("sizes"));

@@ -58,6 +58,11 @@ ffi::Error prepare_fused(int32_t device, Int64s, std::string_view, double, Int64
   return prepare_config(config, device);
 }
 
+ffi::Error prepare_grouped(int32_t device, Int64s, std::string_view, double, Int64s, double, Int64s, Int64s,
+                           std::string_view config, Int64s, std::string_view, std::string_view, Int64s, Int64s) {
+  return prepare_config(config, device);
+}
+
 /// Decodes and validates the request, and launches it.
 ffi::Error launch(GemmRequest const& request, cudaStream_t stream) {
   GemmCall call;
@@ -96,6 +101,30 @@ ffi::Error execute_fused(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b
                                         residual_strides, operand_names};
     if (auto error = read_epilogue(attributes, operands, results, request); error.failure()) return error;
     return launch(request, stream);
+  });
+}
+
+ffi::Error execute_grouped(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer group_sizes,
+                           ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> d, ffi::RemainingRets results,
+                           Int64s a_strides, std::string_view activation, double alpha, Int64s b_strides, double beta,
+                           Int64s bias_strides, Int64s c_strides, std::string_view config, Int64s d_strides,
+                           std::string_view operand_names, std::string_view ragged, Int64s residual_strides,
+                           Int64s sizes) {
+  return guarded(config, [&] {
+    GroupedRequest request;
+    GemmRequest& gemm = request.gemm;
+    if (auto error = read_call(a, b, *d, config, sizes, a_strides, b_strides, d_strides, gemm); error.failure())
+      return error;
+    if (auto error = read_groups(group_sizes, ragged, request); error.failure()) return error;
+    EpilogueAttributes const attributes{activation,       alpha,        beta, bias_strides, c_strides,
+                                        residual_strides, operand_names};
+    if (auto error = read_epilogue(attributes, operands, results, gemm); error.failure()) return error;
+    GroupedCall call;
+    if (Status const status = decode_grouped(request, call); !status.ok())
+      return to_error(status, ffi::ErrorCode::kInvalidArgument);
+    Status const status = call.gemm->entry.launch_grouped(call.args, stream);
+    if (status.ok()) return ffi::Error::Success();
+    return ffi::Error::Internal(gemm_error(config, gemm.sizes, status.message).message);
   });
 }
 
@@ -162,6 +191,47 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeFusedGemmCuda, moye::execute_fused,
                                   .Attr<std::string_view>("config")
                                   .Attr<moye::Int64s>("d_strides")
                                   .Attr<std::string_view>("operands")
+                                  .Attr<moye::Int64s>("residual_strides")
+                                  .Attr<moye::Int64s>("sizes"),
+                              {ffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeGroupedGemmCudaPrepare, moye::prepare_grouped,
+                              ffi::Ffi::BindPrepare()
+                                  .Ctx<ffi::DeviceOrdinal>()
+                                  .Attr<moye::Int64s>("a_strides")
+                                  .Attr<std::string_view>("activation")
+                                  .Attr<double>("alpha")
+                                  .Attr<moye::Int64s>("b_strides")
+                                  .Attr<double>("beta")
+                                  .Attr<moye::Int64s>("bias_strides")
+                                  .Attr<moye::Int64s>("c_strides")
+                                  .Attr<std::string_view>("config")
+                                  .Attr<moye::Int64s>("d_strides")
+                                  .Attr<std::string_view>("operands")
+                                  .Attr<std::string_view>("ragged")
+                                  .Attr<moye::Int64s>("residual_strides")
+                                  .Attr<moye::Int64s>("sizes"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeGroupedGemmCuda, moye::execute_grouped,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .RemainingRets()
+                                  .Attr<moye::Int64s>("a_strides")
+                                  .Attr<std::string_view>("activation")
+                                  .Attr<double>("alpha")
+                                  .Attr<moye::Int64s>("b_strides")
+                                  .Attr<double>("beta")
+                                  .Attr<moye::Int64s>("bias_strides")
+                                  .Attr<moye::Int64s>("c_strides")
+                                  .Attr<std::string_view>("config")
+                                  .Attr<moye::Int64s>("d_strides")
+                                  .Attr<std::string_view>("operands")
+                                  .Attr<std::string_view>("ragged")
                                   .Attr<moye::Int64s>("residual_strides")
                                   .Attr<moye::Int64s>("sizes"),
                               {ffi::Traits::kCmdBufferCompatible});

@@ -3,6 +3,8 @@
 //   jax_moye_gemm_v1         (a, b) -> (d, workspace)                          d = a b
 //   jax_moye_fused_gemm_v1   (a, b, [c, bias, residual]) -> (d, workspace, [preactivation])
 //                            preactivation = alpha (a b) + beta c + bias, d = activation(preactivation) + residual
+//   jax_moye_grouped_gemm_v1 (a, b, group_sizes, [c, bias, residual]) -> (d, [preactivation])
+//                            the same for groups of rows, or of k; sizes known on the device alone
 //   jax_moye_mark_v1         () -> (nothing of interest)   CUDA alone: an event on the stream, for whoever measures
 #pragma once
 
@@ -10,12 +12,16 @@
 
 inline constexpr char const* kGemmTarget = "jax_moye_gemm_v1";
 inline constexpr char const* kFusedGemmTarget = "jax_moye_fused_gemm_v1";
+inline constexpr char const* kGroupedGemmTarget = "jax_moye_grouped_gemm_v1";
 inline constexpr char const* kMarkTarget = "jax_moye_mark_v1";
 
 extern "C" XLA_FFI_Error* JaxMoyeGemmCpu(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCpu(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeGroupedGemmCpu(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeGemmCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCuda(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeGroupedGemmCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeGroupedGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeMarkCuda(XLA_FFI_CallFrame* call_frame);

@@ -69,20 +69,26 @@ inline ffi::Error invalid(std::string_view config, Int64s sizes, std::string_vie
 
 inline constexpr char const* kOurDtypes = "operands and results are bf16, f16, f32, f64, s8, s32, e4m3 or e5m2";
 
-/// What both targets have: operands, result, and attributes as they arrive. decode_gemm() checks them.
-inline ffi::Error read_call(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer d, ffi::AnyBuffer workspace,
-                            std::string_view config, Int64s sizes, Int64s a_strides, Int64s b_strides, Int64s d_strides,
-                            GemmRequest& request) {
+/// What all targets have: operands, result, and attributes as they arrive. decode_gemm() checks them.
+inline ffi::Error read_call(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer d, std::string_view config, Int64s sizes,
+                            Int64s a_strides, Int64s b_strides, Int64s d_strides, GemmRequest& request) {
   request.config = config;
   request.sizes = to_span(sizes);
   request.a_strides = to_span(a_strides);
   request.b_strides = to_span(b_strides);
   request.d_strides = to_span(d_strides);
-  request.workspace = workspace.untyped_data();
-  request.workspace_bytes = int64_t(workspace.size_bytes());
   if (!to_buffer(a, request.a) || !to_buffer(b, request.b) || !to_buffer(d, request.d))
     return invalid(config, sizes, kOurDtypes);
   return ffi::Error::Success();
+}
+
+/// The same with the workspace, which the grouped target has not.
+inline ffi::Error read_call(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer d, ffi::AnyBuffer workspace,
+                            std::string_view config, Int64s sizes, Int64s a_strides, Int64s b_strides, Int64s d_strides,
+                            GemmRequest& request) {
+  request.workspace = workspace.untyped_data();
+  request.workspace_bytes = int64_t(workspace.size_bytes());
+  return read_call(a, b, d, config, sizes, a_strides, b_strides, d_strides, request);
 }
 
 /// The attributes of the fused target beside those of read_call().
@@ -93,7 +99,7 @@ struct EpilogueAttributes {
   std::string_view operands;                         // which follow a and b, in their order: "c,bias,residual" or less
 };
 
-/// The rest of a fused call: operands behind a and b, results behind d and the workspace.
+/// The rest of a fused call: operands behind the named ones, results likewise.
 inline ffi::Error read_epilogue(EpilogueAttributes const& attributes, ffi::RemainingArgs operands,
                                 ffi::RemainingRets results, GemmRequest& request) {
   auto const error = [&](std::string const& reason) {
@@ -135,6 +141,15 @@ inline ffi::Error read_epilogue(EpilogueAttributes const& attributes, ffi::Remai
     epilogue.wants_preactivation = true;
     if (!to_buffer(**buffer, epilogue.preactivation)) return error(kOurDtypes);
   }
+  return ffi::Error::Success();
+}
+
+/// What the grouped target has beside that: the groups.
+inline ffi::Error read_groups(ffi::AnyBuffer group_sizes, std::string_view ragged, GroupedRequest& request) {
+  request.ragged = ragged;
+  if (!to_buffer(group_sizes, request.group_sizes))
+    return to_error(gemm_error(request.gemm.config, request.gemm.sizes, "the groups' sizes are s32"),
+                    ffi::ErrorCode::kInvalidArgument);
   return ffi::Error::Success();
 }
 

@@ -20,6 +20,8 @@ from jax_moye._api.linear import linear as linear
 from jax_moye._api.matmul import matmul as matmul
 from jax_moye._api.options import OptionsBlock as OptionsBlock
 from jax_moye._api.options import options as options
+from jax_moye._api.ragged_dot import ragged_dot as ragged_dot
+from jax_moye._api.ragged_dot import ragged_dot_general as ragged_dot_general
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import ConfigTable as ConfigTable
 from jax_moye._kernels.configs import GemmConfig as GemmConfig
@@ -63,6 +65,8 @@ __all__ = [
     "linear",
     "matmul",
     "options",
+    "ragged_dot",
+    "ragged_dot_general",
     "register",
     "report",
     "tune",

@@ -23,6 +23,7 @@ enum class Kernel {
   sm90_pingpong,
   sm90_split_k,
   sm90_parallel_split_k,
+  sm90_grouped,
 #ifdef MOYE_OWN_KERNEL
   MOYE_OWN_KERNEL,  // one that jax_moye.kernel() compiles by itself: it has no name below
 #endif
@@ -35,9 +36,9 @@ enum class Dtype { bf16, f16, f32, f64, tf32, s8, s32, e4m3, e5m2, f32_fast };
 
 // The enumerators' names, in their order: parts of a config's name.
 inline constexpr char const* kKernelNames[] = {
-    "simt_tiled",    "simt_overlap",       "simt_double_buffer",   "sm70_tensorop",   "sm80_tensorop",
-    "sm80_ldmatrix", "sm80_double_buffer", "sm80_multistage",      "sm80_persistent", "sm90_cooperative",
-    "sm90_pingpong", "sm90_split_k",       "sm90_parallel_split_k"};
+    "simt_tiled",    "simt_overlap",       "simt_double_buffer",    "sm70_tensorop",   "sm80_tensorop",
+    "sm80_ldmatrix", "sm80_double_buffer", "sm80_multistage",       "sm80_persistent", "sm90_cooperative",
+    "sm90_pingpong", "sm90_split_k",       "sm90_parallel_split_k", "sm90_grouped"};
 inline constexpr char const* kDtypeNames[] = {"bf16", "f16", "f32",  "f64",  "tf32",
                                               "s8",   "s32", "e4m3", "e5m2", "f32_fast"};
 inline constexpr int kDtypes = int(sizeof(kDtypeNames) / sizeof(kDtypeNames[0]));
@@ -154,6 +155,14 @@ struct GemmArgs {
                            .preactivation = nullptr};
 };
 
+/// A product of groups, see gemm/grouped.h: batch is their number, and a matrix's stride along it is 0 where its rows
+/// or its k are cut into groups. m or k, whichever that is, is of all groups together.
+struct GroupedArgs {
+  GemmArgs gemm;
+  int32_t const* group_sizes;  // on the device, batch of them
+};
+inline constexpr int kMaxGroups = 512;
+
 /// What a kernel says of one of its configs: derived facts live with the kernel, not in the table.
 struct KernelFacts {
   int threads;     // per CTA
@@ -171,7 +180,8 @@ struct KernelFacts {
 
 /// A compiled kernel, as ffi/ calls it.
 struct GemmEntry {
-  Status (*launch)(GemmArgs const&, StreamHandle);
+  Status (*launch)(GemmArgs const&, StreamHandle);             // null of a kernel that computes products of groups
+  Status (*launch_grouped)(GroupedArgs const&, StreamHandle);  // of such a kernel alone
   /// Loads the config's kernels on the current device, so that no later launch does. Does nothing in the emulator.
   Status (*prepare)();
   int64_t (*workspace_bytes)(GemmArgs const&);

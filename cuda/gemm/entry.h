@@ -1,6 +1,6 @@
 // What the rest of the software knows of a compiled kernel, made from what the kernel declares:
 //   kFacts                          KernelFacts
-//   launch(args, stream)            puts it on the stream; there is something to write
+//   launch(args, stream)            puts it on the stream; there is something to write. args: GemmArgs, or GroupedArgs
 //   kernel<Order>()                 the __global__ function of an order
 // and where it is not as most are:
 //   kCompiledOrders                 bits: the orders that kernel<Order>() has; all of them
@@ -34,6 +34,17 @@ Status launch(GemmArgs const& args, StreamHandle stream) {
   return Kernel::launch(args, stream);
 }
 
+/// Whether the kernel computes products of groups, and nothing else.
+template <class Kernel>
+inline constexpr bool computes_groups =
+    requires(GroupedArgs const& args, StreamHandle stream) { Kernel::launch(args, stream); };
+
+template <class Kernel>
+Status launch_grouped(GroupedArgs const& args, StreamHandle stream) {
+  if (args.gemm.batch == 0 || args.gemm.m == 0 || args.gemm.n == 0) return {};
+  return Kernel::launch(args, stream);
+}
+
 template <class Kernel>
 Status prepare() {
   if constexpr (requires { Kernel::prepare(); }) {
@@ -59,11 +70,18 @@ GemmEntry make_entry() {
   static_assert(
       Kernel::kFacts.smem_bytes <= smem_limit(Kernel::kFacts.max_arch),
       "more shared memory than one CTA gets: this line of gemm/configs.h needs fewer stages, or a smaller tile");
-  return {.launch = &launch<Kernel>,
-          .prepare = &prepare<Kernel>,
-          .workspace_bytes = &workspace_bytes<Kernel>,
-          .out_dtypes = Accumulator<kConfig.accumulator>::kOutDtypes,
-          .facts = Kernel::kFacts};
+  GemmEntry entry = {.launch = nullptr,
+                     .launch_grouped = nullptr,
+                     .prepare = &prepare<Kernel>,
+                     .workspace_bytes = &workspace_bytes<Kernel>,
+                     .out_dtypes = Accumulator<kConfig.accumulator>::kOutDtypes,
+                     .facts = Kernel::kFacts};
+  if constexpr (computes_groups<Kernel>) {
+    entry.launch_grouped = &launch_grouped<Kernel>;
+  } else {
+    entry.launch = &launch<Kernel>;
+  }
+  return entry;
 }
 
 }  // namespace moye

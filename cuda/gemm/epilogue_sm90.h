@@ -8,6 +8,7 @@
 #pragma once
 
 #include "gemm/epilogue.h"
+#include "gemm/grouped.h"
 #include "gemm/tma_operand.h"
 #include "moye/arch/barrier.h"
 #include "moye/arch/convert.h"
@@ -54,8 +55,15 @@ struct WarpgroupEpilogue {
     alignas(16) Sum sums[kWarps][kRows * kPitch];
   };
 
-  /// Host: how the call's results are stored.
-  static Status make_params(StoreParams* params, GemmArgs const& args) {
+  /// Where the first row of a tile lies: along the operands of the epilogue and among their matrices, and in d's map.
+  /// Both are the same but of a group, whose map ends where it does (gemm/grouped.h).
+  struct Place {
+    int row, matrix;
+    int map_row, map_matrix;
+  };
+
+  /// Host: how the call's results are stored. ragged: the rows of the only matrix are cut into groups.
+  static Status make_params(StoreParams* params, GemmArgs const& args, bool ragged = false) {
     EpilogueArgs const& epilogue = args.epilogue;
     bool const plain = epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.bias.data == nullptr &&
                        epilogue.residual.data == nullptr && epilogue.activation == Activation::none &&
@@ -68,9 +76,9 @@ struct WarpgroupEpilogue {
     params->scale = epilogue.c.data != nullptr ? float(epilogue.beta) : 1.0f;
     params->rank = moves_along_several(args, args.d_batch_strides) ? 5 : 3;
     if (params->way == Way::elements) return {};
-    if (Status status = make_map(&params->map_d, params->rank, args.d, args); !status.ok()) return status;
+    if (Status status = make_map(&params->map_d, params->rank, args.d, args, ragged); !status.ok()) return status;
     if (epilogue.preactivation == nullptr) return {};
-    return make_map(&params->map_preactivation, params->rank, epilogue.preactivation, args);
+    return make_map(&params->map_preactivation, params->rank, epilogue.preactivation, args, ragged);
   }
 
   /// tCrC (MMA,MMA_M,MMA_N) with MMA_N = 1; atom i of m has the rows from row(i) on, columns from `column` on: in the
@@ -84,22 +92,31 @@ struct WarpgroupEpilogue {
     MOYE_COMPUTED_HERE("+r", thread);  // lanes' addresses would take registers from the main loop
     int const warp = thread / 32, lane = thread % 32;
     auto const row_of_warp = [&](int atom) { return row(atom) + warp * kRows; };
-    if (params.way == Way::converted) {
-      auto const row_of_d = [&](int atom) { return tile.m * kTileM + row_of_warp(atom); };
-      return store_boxes(args, params, tCrC, smem.boxes[warp], row_of_d, tile.n * kTileN + column, tile.batch, lane);
-    }
-    // What is finished together needs registers beside the accumulators, and sums are floats then.
-    constexpr bool kRoom = kRegisters - decltype(size(tCrC))::value >= 100 && is_same<Sum, float>;
-    if constexpr (kRoom) {
-      if (params.way == Way::finished) {
-        Warp const w{args, params, smem.boxes[warp], tile.n * kTileN + column, tile.batch, lane};
-        auto const row_of_d = [&](int atom) { return tile.m * kTileM + row_of_warp(atom); };
-        return store_finished(w, tCrC, row_of_d);
-      }
-    }
+    Place const place{tile.m * kTileM, tile.batch, tile.m * kTileM, tile.batch};
+    Warp const w{args, params, smem.boxes[warp], place, tile.n * kTileN + column, lane};
+    if (store_by_tma(w, tCrC, row_of_warp)) return;
     TileEpilogue<Sum, 1> const epilogue(args, tile, kTileM, kTileN);
     store_elements<kRegisters - decltype(size(tCrC))::value >= 80 ? 4 : 1>(epilogue, tCrC, smem.sums[warp], row_of_warp,
                                                                            column, lane);
+  }
+
+  /// The same of a tile of a group, at `place`; column: of d. Elements are no way here: can_store_groups().
+  template <class Accumulators, class RowOf>
+  static MOYE_DEVICE void store_group(GemmArgs const& args, StoreParams const& params, Place const& place,
+                                      Accumulators const& tCrC, SharedStorage& smem, RowOf const& row, int column,
+                                      int thread MOYE_LOC) {
+    MOYE_SITE;
+    MOYE_COMPUTED_HERE("+r", thread);  // as above
+    int const warp = thread / 32, lane = thread % 32;
+    auto const row_of_warp = [&](int atom) { return row(atom) + warp * kRows; };
+    store_by_tma(Warp{args, params, smem.boxes[warp], place, column, lane}, tCrC, row_of_warp);
+  }
+
+  /// Host: whether store_group() stores the call's results, which make_params() has described. kSumsOfThread: all that
+  /// it has of a tile.
+  template <int kSumsOfThread>
+  static bool can_store_groups(StoreParams const& params) {
+    return params.way == Way::converted || (params.way == Way::finished && kHasRoom<kSumsOfThread>);
   }
 
   /// Before the CTA ends: shared memory outlives the stores' reads.
@@ -134,9 +151,10 @@ struct WarpgroupEpilogue {
            (operand.n_stride == 1 && strides % 2 == 0 && reinterpret_cast<uintptr_t>(operand.data) % 4 == 0);
   }
 
-  static Status make_map(TensorMap* map, int rank, void const* data, GemmArgs const& args) {
-    BatchOfMap const batch = batch_of_map(args, args.d_batch_strides, rank);
+  static Status make_map(TensorMap* map, int rank, void const* data, GemmArgs const& args, bool ragged) {
     TensorMode const n{args.n, 1}, m{args.m, args.d_m_stride};
+    BatchOfMap const batch = ragged ? of_groups(m) : batch_of_map(args, args.d_batch_strides, rank);
+    if (ragged) data = origin_of_groups(data, m, item_bytes(args.d_dtype));
     switch (args.d_dtype) {
       case Dtype::bf16:
         return make_matrix_map<bfloat16_t>(map, data, n, m, batch, kBox<bfloat16_t>, kRows);
@@ -147,20 +165,46 @@ struct WarpgroupEpilogue {
     }
   }
 
+  /// What stays the same of a warp's tile.
+  struct Warp {
+    GemmArgs const& args;
+    StoreParams const& params;
+    unsigned char (&boxes)[kBuffers][kBoxBytes];
+    Place place;
+    int column;  // of d, the tile's first
+    int lane;
+  };
+
+  // What is finished together needs registers beside the accumulators, and sums are floats then.
+  template <int kSumsOfThread>
+  static constexpr bool kHasRoom = kRegisters - kSumsOfThread >= 100 && is_same<Sum, float>;
+
+  /// row: of the warp, in the tile. False where TMA cannot store the call's results, or there are no registers for it.
+  template <class Accumulators, class RowOf>
+  static MOYE_DEVICE bool store_by_tma(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
+    if (warp.params.way == Way::converted) {
+      store_boxes(warp, tCrC, row);
+      return true;
+    }
+    if constexpr (kHasRoom<decltype(size(tCrC))::value>) {
+      if (warp.params.way == Way::finished) {
+        store_finished(warp, tCrC, row);
+        return true;
+      }
+    }
+    return false;
+  }
+
   // ---- converted
 
   template <class Accumulators, class RowOf>
-  static MOYE_DEVICE void store_boxes(GemmArgs const& args, StoreParams const& params, Accumulators const& tCrC,
-                                      unsigned char (&boxes)[kBuffers][kBoxBytes], RowOf const& row, int column,
-                                      int batch, int lane) {
-    auto const store = [&](auto out) {
-      store_boxes_of<decltype(out)>(args, params, tCrC, boxes, row, column, batch, lane);
-    };
-    if (args.d_dtype == Dtype::bf16) {
+  static MOYE_DEVICE void store_boxes(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
+    auto const store = [&](auto out) { store_boxes_of<decltype(out)>(warp, tCrC, row); };
+    if (warp.args.d_dtype == Dtype::bf16) {
       store(bfloat16_t{});
-    } else if (args.d_dtype == Dtype::f16) {
+    } else if (warp.args.d_dtype == Dtype::f16) {
       store(half_t{});
-    } else if (is_same<Sum, float> || args.d_dtype == Dtype::f32) {
+    } else if (is_same<Sum, float> || warp.args.d_dtype == Dtype::f32) {
       store(float{});
     } else {
       store(Sum{});
@@ -168,16 +212,15 @@ struct WarpgroupEpilogue {
   }
 
   template <class Out, class Accumulators, class RowOf>
-  static MOYE_DEVICE void store_boxes_of(GemmArgs const& args, StoreParams const& params, Accumulators const& tCrC,
-                                         unsigned char (&boxes)[kBuffers][kBoxBytes], RowOf const& row, int column,
-                                         int batch, int lane) {
+  static MOYE_DEVICE void store_boxes_of(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
+    int const lane = warp.lane;
     MOYE_UNROLL
     for (int i = 0; i < decltype(size<1>(tCrC))::value; ++i) {
       MOYE_UNROLL
       for (int c = 0; c < ceil_div(kColumns, kBox<Out>); ++c) {
         int const first = c * kBox<Out> + kBox<Out> <= kColumns ? c * kBox<Out> : kColumns - kBox<Out>;
         int const number = i * ceil_div(kColumns, kBox<Out>) + c;
-        unsigned char* const box = boxes[number % kBuffers];
+        unsigned char* const box = warp.boxes[number % kBuffers];
         // What this buffer held is on its way: of the tile before all of it, a main loop ago.
         if (number == 0 && lane == 0) tma_store_wait_group_read<0>();
         if (number >= kBuffers && lane == 0) tma_store_wait_group_read<kBuffers - 1>();
@@ -192,7 +235,7 @@ struct WarpgroupEpilogue {
         fence_proxy_async_shared_cta();
         sync_warp();
         if (lane == 0) {
-          store_box(args, params.map_d, params.rank, box, column + first, row(i), batch);
+          store_box(warp, warp.params.map_d, box, warp.column + first, row(i));
           tma_store_commit_group();
         }
       }
@@ -201,11 +244,12 @@ struct WarpgroupEpilogue {
 
   /// One thread. Every mode of d's batch moves: with one of them the matrix's number is its coordinate. With several,
   /// it is taken apart here, box by box: coordinates that wait take registers from the accumulators.
-  static MOYE_DEVICE void store_box(GemmArgs const& args, TensorMap const& map, int rank, unsigned char const* box,
-                                    int column, int row, int batch) {
-    if (rank == 3) return tma_store(&map, box, column, row, batch);
-    auto const [outer, middle, inner] = batch_coord(args.batch_sizes, batch).modes;
-    tma_store(&map, box, column, row, inner, middle, outer);
+  static MOYE_DEVICE void store_box(Warp const& warp, TensorMap const& map, unsigned char const* box, int column,
+                                    int row) {
+    int const map_row = warp.place.map_row + row, matrix = warp.place.map_matrix;
+    if (warp.params.rank == 3) return tma_store(&map, box, column, map_row, matrix);
+    auto const [outer, middle, inner] = batch_coord(warp.args.batch_sizes, matrix).modes;
+    tma_store(&map, box, column, map_row, inner, middle, outer);
   }
 
   /// stmatrix x4: lanes 0-7, 8-15, 16-23, 24-31 name the rows of (rows 0-7, 8-15) x (columns 0-7, 8-15).
@@ -246,15 +290,6 @@ struct WarpgroupEpilogue {
 
   // ---- finished. Of a box, z[i] is the sum of row lane / 4 + i / 2 % 2 * 8 and column i / 4 * 8 + lane % 4 * 2 + i
   // % 2.
-
-  /// What stays the same of a warp's tile.
-  struct Warp {
-    GemmArgs const& args;
-    StoreParams const& params;
-    unsigned char (&boxes)[kBuffers][kBoxBytes];
-    int column;  // of d, the tile's first
-    int batch, lane;
-  };
 
   template <class Accumulators, class RowOf>
   static MOYE_DEVICE void store_finished(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
@@ -303,8 +338,8 @@ struct WarpgroupEpilogue {
       if (warp.lane == 0) {
         MOYE_NO_UNROLL
         for (int i = 0; i < outputs; ++i) {
-          store_box(warp.args, i == 0 ? warp.params.map_d : warp.params.map_preactivation, warp.params.rank,
-                    i == 0 ? box : second_box, column_of(number), row_of(number), warp.batch);
+          store_box(warp, i == 0 ? warp.params.map_d : warp.params.map_preactivation, i == 0 ? box : second_box,
+                    column_of(number), row_of(number));
           tma_store_commit_group();
         }
       }
@@ -319,12 +354,13 @@ struct WarpgroupEpilogue {
   struct Pairs {
     uint32_t words[kSums / 2];
 
-    /// row, column: of d, the box's first. What lies outside d is not read.
-    MOYE_DEVICE void load(Warp const& warp, EpilogueOperand const& operand, int row, int column) {
+    /// The box's first row in the tile, and column of d. What lies outside d is not read.
+    MOYE_DEVICE void load(Warp const& warp, EpilogueOperand const& operand, int tile_row, int column) {
       if (operand.data == nullptr) return;
+      int const row = warp.place.row + tile_row;
       int const lane_row = warp.lane / 4, lane_column = warp.lane % 4 * 2;
       auto const* const p = static_cast<uint16_t const*>(operand.data) +
-                            matrix_offset(warp.args, warp.batch, operand.batch_strides) +
+                            matrix_offset(warp.args, warp.place.matrix, operand.batch_strides) +
                             (row + lane_row) * operand.m_stride + column + lane_column;
       auto const* const below = p + 8 * operand.m_stride;
       auto const word = [](uint16_t const* at) { return *reinterpret_cast<uint32_t const*>(at); };

@@ -64,13 +64,17 @@ auto dispatch(Order order, F const& f) {
   }
 }
 
-/// The same for a kernel that is compiled for kOrders, bits as above: for all of them, or for NT alone.
+/// The same for a kernel that is compiled for kOrders, bits as above: all of them, all but TT, or NT alone.
 template <unsigned kOrders, class F>
 auto dispatch(Order order, F const& f) {
   if constexpr (kOrders == kAllOrders) {
     return dispatch(order, f);
+  } else if constexpr (kOrders == order_bits(Order::NN, Order::NT, Order::TN)) {
+    if (order == Order::NN) return f(OrderConstant<Order::NN>{});
+    if (order == Order::NT) return f(OrderConstant<Order::NT>{});
+    return f(OrderConstant<Order::TN>{});
   } else {
-    static_assert(kOrders == order_bits(Order::NT), "all orders, or NT");
+    static_assert(kOrders == order_bits(Order::NT), "all orders, all but TT, or NT");
     return f(OrderConstant<Order::NT>{});
   }
 }

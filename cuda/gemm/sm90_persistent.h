@@ -25,11 +25,12 @@ struct PersistentParams {
 };
 
 /// Boxes of each consumer warp's staging: all that its sums fill, as 16-bit results, or as many as the stages leave
-/// shared memory for.
+/// shared memory for, beside other_bytes of the kernel's own.
 template <GemmConfig kConfig>
-constexpr int staging_boxes(int consumers, TileMN consumer_tile) {
+constexpr int staging_boxes(int consumers, TileMN consumer_tile, int other_bytes = 0) {
   constexpr int kSmemBytes = 227 * 1024, kBarrierBytes = 1024, kBoxBytes = 16 * 128;
-  int const left = (kSmemBytes - kBarrierBytes - int(sizeof(OperandStages<kConfig>))) / (consumers * 4 * kBoxBytes);
+  int const for_boxes = kSmemBytes - kBarrierBytes - other_bytes - int(sizeof(OperandStages<kConfig>));
+  int const left = for_boxes / (consumers * 4 * kBoxBytes);
   int const all = consumer_tile.m / 64 * ceil_div(consumer_tile.n, 64);
   return left < 2 ? 2 : left < all ? left : all < 2 ? 2 : all;
 }

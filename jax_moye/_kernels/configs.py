@@ -50,6 +50,7 @@ class GemmConfig:
       consumers: warpgroups that multiply what a producer loads; 0 where all warps load and multiply.
       consumer_tile: (m, n), elements of d that one consumer sums at a time: a part of the CTA's tile, or all of it
         where each consumer has a tile of its own; (0, 0) where there are none.
+      grouped: whether it computes products of groups, `ragged_dot`'s, and nothing else.
       registers: per thread by architecture, e.g. {"sm_80": 128}; None when the package was built without nvcc.
     """
 
@@ -70,6 +71,7 @@ class GemmConfig:
     max_arch: int = 0
     consumers: int = 0
     consumer_tile: tuple[int, int] = (0, 0)
+    grouped: bool = False
     registers: Mapping[str, int] | None = dataclasses.field(default=None, compare=False)
 
     def __hash__(self) -> int:
@@ -170,7 +172,7 @@ def _read_registers() -> Mapping[str, Mapping[str, int]]:
 
 @functools.cache
 def configs() -> ConfigTable:
-    """The compiled kernels.
+    """The compiled kernels that compute products of two matrices.
 
     Returns:
       An immutable sequence of `GemmConfig`, in the order of cuda/gemm/configs.h.
@@ -180,6 +182,17 @@ def configs() -> ConfigTable:
       >>> {config.dtype for config in jax_moye.configs()} >= {"bf16", "f16", "f32", "f64"}
       True
     """
+    return ConfigTable(config for config in _all_configs() if not config.grouped)
+
+
+@functools.cache
+def grouped_configs() -> ConfigTable:
+    """The compiled kernels that compute products of groups."""
+    return ConfigTable(config for config in _all_configs() if config.grouped)
+
+
+@functools.cache
+def _all_configs() -> ConfigTable:
     from jax_moye import _moye_cpu  # here, so that importing jax_moye does not load it
 
     registers = _read_registers()
@@ -192,7 +205,7 @@ def configs() -> ConfigTable:
 
 @functools.cache
 def _by_name() -> Mapping[str, GemmConfig]:
-    return {config.name: config for config in configs()}
+    return {config.name: config for config in _all_configs()}
 
 
 _own: dict[str, GemmConfig] = {}  # by name: what `jax_moye.kernel` compiled in this process

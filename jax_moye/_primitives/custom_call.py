@@ -12,11 +12,14 @@ import numpy as np
 from jax import lax
 
 from jax_moye._kernels import ffi
+from jax_moye._kernels.configs import GemmConfig
 from jax_moye._kernels.dtypes import numpy_dtype
+from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._primitives.split_tf32 import split_tf32
 from jax_moye._primitives.transposes import Permutations, transposed
 from jax_moye._selection.decide import KernelCall
 from jax_moye._selection.epilogue import EPILOGUE_OPERANDS, Epilogue, stored_dtype
+from jax_moye._selection.grouped import GroupedProblem
 from jax_moye._selection.problem import GemmProblem
 from jax_moye._selection.request import Request
 
@@ -98,11 +101,11 @@ def _launch(
     lhs, rhs = (lax.convert_element_type(x, numpy_dtype(problem.dtype)) for x in (lhs, rhs))
     a, b = (rhs, lhs) if problem.swapped else (lhs, rhs)
     read = [lax.convert_element_type(x, dtype) for x in operands]
-    attributes = _attributes(call, request)
+    attributes = call_attributes(call.config, call.problem, request.interpret)
     target, aliases = ffi.TARGET, {}
     if epilogue is not None:
         target = ffi.FUSED_TARGET
-        attributes |= _epilogue_attributes(epilogue, strides)
+        attributes |= epilogue_attributes(epilogue, strides)
         names = [name for name, _ in epilogue.operands]
         if "c" in names and _lies_as_d(read[names.index("c")], strides[names.index("c")], problem, out_shape):
             # The result is written over c, element by element: every kernel reads an element of c in the thread that
@@ -119,24 +122,25 @@ def _launch(
     return [out, *z]
 
 
-def _attributes(call: KernelCall, request: Request) -> dict[str, Any]:
-    """The attributes that say which kernel computes what, of both targets.
+def call_attributes(
+    config: GemmConfig, problem: GemmProblem | GroupedProblem, interpret: InterpretParams | None
+) -> dict[str, Any]:
+    """The attributes that say which kernel computes what, of all targets.
 
     The one place where they get their width: np.int64(3) and np.int32(3) are the same key of a cache.
     """
-    problem = call.problem
     attributes: dict[str, Any] = {
-        "config": call.config.name,
+        "config": config.name,
         "sizes": np.array(problem.sizes, np.int64),
     } | {f"{name}_strides": np.array(strides, np.int64) for name, strides in problem.strides.items()}
-    if (interpret := request.interpret) is not None:
+    if interpret is not None:
         attributes["mode"] = interpret.mode
         attributes["seed"] = np.int64(interpret.seed)
         attributes["detect_races"] = interpret.detect_races
     return attributes
 
 
-def _epilogue_attributes(epilogue: Epilogue, strides: Sequence[tuple[int, ...]]) -> dict[str, Any]:
+def epilogue_attributes(epilogue: Epilogue, strides: Sequence[tuple[int, ...]]) -> dict[str, Any]:
     """The attributes of what the kernel makes of the sums."""
     names = [name for name, _ in epilogue.operands]
     of_name = dict(zip(names, strides, strict=True))

@@ -103,6 +103,8 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
       problem: what it is to compute.
       arch: the GPU's, e.g. 90; None for the emulator, and where it is not known.
     """
+    if config.grouped:
+        return "it computes products of groups, jax_moye.ragged_dot's, and no others"
     if config.dtype != problem.dtype:
         return f"its operands are {config.dtype}, these are {problem.dtype}"
     if config.accumulator != problem.sums:

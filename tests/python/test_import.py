@@ -93,6 +93,8 @@ def test_the_public_names():
         "linear",
         "matmul",
         "options",
+        "ragged_dot",
+        "ragged_dot_general",
         "register",
         "report",
         "tune",

@@ -1,0 +1,224 @@
+"""ragged_dot and ragged_dot_general: the products of groups of jax.lax, as of a mixture of experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.lax import PrecisionLike
+from jax.typing import ArrayLike, DTypeLike
+
+from jax_moye import _compat
+from jax_moye._api.arguments import ProductOptions, as_lax_names, jitted_where_eager, product_options
+from jax_moye._api.types import Config, Implementation, Interpret, OutSharding
+from jax_moye._primitives.grouped import grouped
+from jax_moye._selection.grouped import RAGGED_K, RAGGED_M
+
+# Bound now: whoever replaces JAX's functions by ours must not send us in a circle.
+_lax_ragged_dot_general = lax.ragged_dot_general
+_MAX_INT32 = 2**31 - 1
+
+BASIC_DIMENSIONS = lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), [0], [0])
+
+
+def ragged_dot(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    group_sizes: ArrayLike,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    group_offset: ArrayLike | None = None,
+    out_sharding: OutSharding = None,
+    *,
+    config: Config = None,
+    implementation: Implementation = None,
+    interpret: Interpret = None,
+    deterministic: bool | None = None,
+    batch_invariant: bool | None = None,
+) -> jax.Array:
+    """Multiplies each row by the matrix of its group, as `jax.lax.ragged_dot` does, through jax_moye's kernels.
+
+    Row i of the result is `lhs[i] @ rhs[g]`, g being the group that row i is in: the first `group_sizes[0]` rows are in
+    group 0, the next `group_sizes[1]` in group 1, and so on. Rows behind the last group are zero. The sizes stay on the
+    device: one kernel finds its tiles from them, and computes no product that nobody asked for.
+
+    It works under jit, grad, jvp, vmap (one product after the other) and inside a shard_map over all mesh axes, where
+    each device has the groups, or the rows, that it was given. Outside of shard_map a program that is partitioned over
+    devices is XLA's, as are explicit meshes.
+
+    A kernel computes bf16 and f16 operands with 512 groups at most on GPUs of sm_90, where rows of both operands and of
+    the result are multiples of 16 bytes. All else is XLA's.
+
+    Args:
+      lhs: (m, k).
+      rhs: (g, k, n). A transpose in front of it that swaps its last two dimensions is not computed.
+      group_sizes: (g,), integers. One below zero counts as zero, and what is beyond m does not count.
+      precision: as in `jax_moye.matmul`.
+      preferred_element_type: dtype of the result, by default the operands'.
+      group_offset: None: JAX has no other yet.
+      out_sharding: as in `jax_moye.matmul`, likewise the following.
+      config: the name of one of the table's rows of sm90_grouped.
+      implementation: None, "moye" or "xla".
+      interpret: None, a bool or InterpretParams.
+      deterministic: True promises the same bits in every run.
+      batch_invariant: True promises that a row's bits depend neither on the other rows nor on the groups' sizes.
+
+    Returns:
+      (m, n).
+
+    Raises:
+      TypeError: what `jax.lax.ragged_dot` raises for such operands, with its words.
+      ValueError: an option has an unknown value, or the config cannot compute this.
+      NotImplementedError: as `jax_moye.matmul`; or there is a group_offset.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import jax_moye
+      >>> tokens, experts = jnp.ones((5, 8), jnp.bfloat16), jnp.ones((2, 8, 16), jnp.bfloat16)
+      >>> jax_moye.ragged_dot(tokens, experts, jnp.array([3, 1]), interpret=True)[:, 0].tolist()
+      [8.0, 8.0, 8.0, 8.0, 0.0]
+    """
+    return ragged_dot_general(
+        lhs,
+        rhs,
+        group_sizes,
+        BASIC_DIMENSIONS,
+        precision,
+        preferred_element_type,
+        group_offset,
+        out_sharding,
+        config=config,
+        implementation=implementation,
+        interpret=interpret,
+        deterministic=deterministic,
+        batch_invariant=batch_invariant,
+    )
+
+
+def ragged_dot_general(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    group_sizes: ArrayLike,
+    ragged_dot_dimension_numbers: lax.RaggedDotDimensionNumbers,
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    group_offset: ArrayLike | None = None,
+    out_sharding: OutSharding = None,
+    *,
+    config: Config = None,
+    implementation: Implementation = None,
+    interpret: Interpret = None,
+    deterministic: bool | None = None,
+    batch_invariant: bool | None = None,
+) -> jax.Array:
+    """Multiplies groups of rows, or sums over groups of k, as `jax.lax.ragged_dot_general` does.
+
+    Result, dtype and errors are JAX's own. One product whose rows are cut into groups, with a matrix for each (m of
+    `[m,k], [g,k,n] -> [m,n]`), and one that is summed group by group (k of `[m,k], [k,n] -> [g,m,n]`) are one kernel
+    call each, however their dimensions are ordered; `ragged_dot` says what else is promised. Whatever has batch
+    dimensions, several contracted ones, or sizes of groups for each row is `jax.lax.ragged_dot_general`'s, with its
+    derivatives.
+
+    Args:
+      lhs: an array.
+      rhs: an array.
+      group_sizes: as JAX has it; of (g,) for our kernels.
+      ragged_dot_dimension_numbers: which dimensions are contracted, ragged, and those of groups.
+      precision: as in `jax_moye.matmul`.
+      preferred_element_type: dtype of the result, by default the operands'.
+      group_offset: None: JAX has no other yet.
+      out_sharding: as in `jax_moye.matmul`, likewise the following.
+      config: the name of one of the table's rows of sm90_grouped.
+      implementation: None, "moye" or "xla".
+      interpret: None, a bool or InterpretParams.
+      deterministic: True promises the same bits in every run.
+      batch_invariant: True promises that a row's bits depend neither on the other rows nor on the groups' sizes.
+
+    Returns:
+      An array, shaped as JAX says.
+
+    Raises:
+      TypeError: what `jax.lax.ragged_dot_general` raises for such operands and dimensions, with its words.
+      ValueError: an option has an unknown value, or the config cannot compute this.
+      NotImplementedError: as `jax_moye.matmul`; or there is a group_offset.
+    """
+    preferred_element_type = as_lax_names(preferred_element_type)
+    options = product_options(
+        "ragged_dot",
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+        out_sharding=out_sharding,
+        config=config,
+        implementation=implementation,
+        interpret=interpret,
+        deterministic=deterministic,
+        batch_invariant=batch_invariant,
+    )
+    of_lax = {
+        "precision": options.precision,
+        "preferred_element_type": options.preferred_element_type,
+        "group_offset": group_offset,
+    } | ({} if out_sharding is None else {"out_sharding": out_sharding})
+    dimensions = ragged_dot_dimension_numbers
+
+    def laxs(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
+        with _compat.lax_itself():
+            return _lax_ragged_dot_general(lhs, rhs, group_sizes, dimensions, **of_lax)
+
+    # Shapes, dtypes and the messages about them are lax's own.
+    out = jax.eval_shape(laxs, lhs, rhs, group_sizes)
+    form = _form(dimensions, np.ndim(lhs), np.ndim(rhs), np.ndim(group_sizes))
+    is_explicit = any(not jax.typeof(x).sharding.mesh.empty for x in (lhs, rhs, group_sizes))
+    if form is None or is_explicit or out_sharding is not None or group_offset is not None:
+        why = "its mesh has explicit axes" if is_explicit or out_sharding is not None else "it has other dimensions"
+        if options.options.implementation == "moye" or options.config is not None or options.options.batch_invariant:
+            raise NotImplementedError(f"ragged_dot_general: no kernel computes it, since {why}")
+        return laxs(lhs, rhs, group_sizes)
+    return _product(lhs, rhs, group_sizes, form=form, out_dtype=out.dtype, options=options)
+
+
+def _form(dimensions: Any, lhs_ndim: int, rhs_ndim: int, sizes_ndim: int) -> tuple[str, Any, Any] | None:
+    """The specification of one of ours, and the permutations in front of lhs and rhs; None if it is none."""
+    ((lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch)) = dimensions.dot_dimension_numbers
+    (ragged,) = dimensions.lhs_ragged_dimensions
+    if lhs_batch or rhs_batch or len(lhs_contracted) != 1 or lhs_ndim != 2 or sizes_ndim != 1:
+        return None
+    (k,), (rhs_k,) = lhs_contracted, rhs_contracted
+    if ragged == k:
+        if rhs_ndim != 2:
+            return None
+        return RAGGED_K, (k, 1 - k), (rhs_k, 1 - rhs_k)
+    if rhs_ndim != 3:
+        return None
+    (group,) = dimensions.rhs_group_dimensions
+    return RAGGED_M, (1 - k, k), (group, rhs_k, 3 - group - rhs_k)
+
+
+@jitted_where_eager("form", "out_dtype", "options")
+def _product(lhs: Any, rhs: Any, group_sizes: Any, *, form: Any, out_dtype: Any, options: ProductOptions) -> jax.Array:
+    spec, lhs_order, rhs_order = form
+    parameters = options.parameters()
+    del parameters["out_sharding"]
+    return grouped(
+        spec,
+        _permuted(lhs, lhs_order),
+        _permuted(rhs, rhs_order),
+        _as_int32(group_sizes),
+        out_dtype=out_dtype,
+        **parameters,
+    )
+
+
+def _permuted(x: Any, order: tuple[int, ...]) -> Any:
+    return x if order == tuple(range(len(order))) else lax.transpose(x, order)
+
+
+def _as_int32(group_sizes: Any) -> Any:
+    """The sizes as kernels read them. None is beyond what a dimension may have."""
+    dtype = jnp.asarray(group_sizes).dtype
+    if dtype.itemsize > 4 or dtype == jnp.uint32:
+        group_sizes = jnp.clip(group_sizes, 0, _MAX_INT32)
+    return lax.convert_element_type(group_sizes, jnp.int32)

@@ -1,0 +1,291 @@
+"""Products of groups: what a kernel computes of one, and which.
+
+The specification of such a product names the mode that is cut into groups first:
+
+    "mk,gkn->mn"   m is: row i of the result is row i of lhs times the matrix of its group
+    "mk,gnk->mn"   the same of matrices whose k is last
+    "km,kn->gmn"   k is: a matrix for each group, summed over the k of that group
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+from jax_moye._kernels import ffi
+from jax_moye._kernels.configs import ConfigTable, GemmConfig, find_config, grouped_configs
+from jax_moye._kernels.dtypes import ITEM_BYTES
+from jax_moye._selection.capability import LoweringTarget
+from jax_moye._selection.decide import Cause, Decision, left_to_xla
+from jax_moye._selection.precision import operand_dtype, why_not_precise
+from jax_moye._selection.problem import MAX_SIZE, ConfigError, NotServedError
+from jax_moye._selection.request import Operands, Request, describe
+
+RAGGED_M, RAGGED_M_BY_K, RAGGED_K = "mk,gkn->mn", "mk,gnk->mn", "km,kn->gmn"
+SPECS = (RAGGED_M, RAGGED_M_BY_K, RAGGED_K)
+MAX_GROUPS = 512  # kMaxGroups of cuda/gemm/config.h
+_LOAD_BYTES = 16  # TMA's
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupedProblem:
+    """A product of groups as a kernel sees it: d = a b, a (M,K), b (N,K).
+
+    Attributes:
+      ragged: "m" or "k", whose size is that of all groups together.
+      order: of the operands, NN or NT where m is ragged, TN where k is.
+      groups: how many.
+      m: rows of a and of d.
+      n: columns of d.
+      k: that is summed over.
+      dtype: of a and b, e.g. "bf16".
+      out_dtype: of d.
+    """
+
+    ragged: str
+    order: str
+    groups: int
+    m: int
+    n: int
+    k: int
+    dtype: str
+    out_dtype: str
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """(groups, m, n, k)."""
+        return self.groups, self.m, self.n, self.k
+
+    @property
+    def strides(self) -> dict[str, tuple[int, int, int]]:
+        """Of a (groups, m, k), b (groups, n, k) and d (groups, m, n), in elements; 0 along groups that share it."""
+        m, n, k = self.m, self.n, self.k
+        if self.ragged == "k":
+            return {"a": (0, 1, m), "b": (0, 1, n), "d": (m * n, n, 1)}
+        return {"a": (0, k, 1), "b": (n * k, 1, n) if self.order == "NN" else (n * k, k, 1), "d": (0, n, 1)}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the result is, or is nothing but zeros."""
+        return 0 in self.sizes
+
+    @property
+    def of_a_group(self) -> float:
+        """Elements of the ragged mode that a group has on average."""
+        return (self.m if self.ragged == "m" else self.k) / max(1, self.groups)
+
+
+class GroupedCall(NamedTuple):
+    """How a kernel of ours computes a product of groups.
+
+    Attributes:
+      problem: what it computes.
+      config: the kernel.
+      operands: what it reads: rhs in front of a transpose, or behind it.
+    """
+
+    problem: GroupedProblem
+    config: GemmConfig
+    operands: Operands
+
+
+def decide_grouped(
+    request: Request, groups: int, operands: Operands, target: LoweringTarget
+) -> tuple[Decision, GroupedCall | None]:
+    """Who computes a product of groups on one device, and how a kernel does.
+
+    Args:
+      request: what the caller asked for; its specification is one of `SPECS`.
+      groups: how many.
+      operands: lhs and rhs as they are in memory.
+      target: what is lowered for.
+    """
+
+    def xlas(cause: Cause, reason: str) -> tuple[Decision, None]:
+        return left_to_xla(request, cause, reason, target.platform), None
+
+    on_cuda = target.platform == "cuda"
+    if request.interpret is not None and target.platform != "cpu":
+        reason = f"interpret=True runs kernels in an emulator on the CPU, and this program is for {target.platform}"
+        return Decision("error", request, reason=reason, cause="place"), None
+    if request.implementation == "xla":
+        return xlas("caller", "implementation='xla'")
+    try:
+        call = _find_call(request, groups, operands, target)
+    except ConfigError as error:
+        return Decision("error", request, reason=str(error), cause="config"), None
+    except NotServedError as error:
+        return xlas("capability", str(error))
+    if call.problem.is_empty:
+        return Decision("nothing", request, reason="a size is 0"), call
+    if not on_cuda and request.interpret is None:
+        return xlas("place", f"the program is for {target.platform}, where our kernels run only with interpret=True")
+    if target.unavailable is not None and not (on_cuda and request.insists and target.is_elsewhere):
+        return xlas("place", target.unavailable)
+    return Decision("kernel", request, source="model" if request.config is None else "explicit"), call
+
+
+def _find_call(request: Request, groups: int, operands: Operands, target: LoweringTarget) -> GroupedCall:
+    """The kernel for a product, which reads rhs in front of a transpose if it can.
+
+    Raises:
+      NotServedError: none can compute it.
+      ConfigError: the config asked for cannot.
+    """
+    left, right = operands[0].transposed, operands[1]
+    foldings = [(left, right)]
+    if right.permutation is not None:
+        foldings.append((left, right.transposed))
+    refusals: list[Exception] = []
+    for folded in foldings:
+        try:
+            problem = make_grouped_problem(request, groups, folded)
+            return GroupedCall(problem, _choose(request, operands, problem, target), folded)
+        except (NotServedError, ConfigError) as error:
+            refusals.append(error)
+    raise refusals[-1]
+
+
+def make_grouped_problem(request: Request, groups: int, operands: Operands) -> GroupedProblem:
+    """The product as a kernel sees it.
+
+    Raises:
+      NotServedError: it is none of its kind.
+    """
+    left, right = operands
+    shapes = [x.seen_shape for x in operands]
+    if not all(isinstance(size, int) for shape in shapes for size in shape):
+        raise NotServedError(f"the sizes in {shapes[0]} and {shapes[1]} are not all known")
+    if left.dtype != right.dtype:
+        raise NotServedError(f"no kernel takes operands of different dtypes, {left.dtype} and {right.dtype}")
+    dtype = operand_dtype(left.dtype, right.dtype, request.out_dtype)
+    if dtype not in {config.dtype for config in grouped_configs()}:
+        raise NotServedError(f"no kernel computes products of groups of {left.dtype}")
+    if reason := why_not_precise(request.precision, dtype):
+        raise NotServedError(reason)
+    labels_of_left, labels_of_right = request.spec.partition("->")[0].split(",")
+    sizes = dict(zip(labels_of_left, shapes[0], strict=True)) | dict(zip(labels_of_right, shapes[1], strict=True))
+    if request.spec == RAGGED_K:
+        if right.permutation not in (None, (0, 1)):
+            raise NotServedError("elements side by side in memory belong to several groups")
+        ragged, order = "k", "TN"
+    else:
+        in_memory = _in_memory(labels_of_right, right.permutation)
+        if in_memory not in ("gkn", "gnk"):
+            raise NotServedError(f"the matrices of the groups lie in memory as {in_memory}, and not one by one")
+        ragged, order = "m", "NN" if in_memory == "gkn" else "NT"
+    if groups > MAX_GROUPS:
+        raise NotServedError(f"there are {groups} groups, and our kernels take {MAX_GROUPS} at most")
+    out_dtype = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}.get(str(request.out_dtype))
+    if out_dtype is None:
+        raise NotServedError(f"no kernel writes a product of groups as {request.out_dtype}")
+    return GroupedProblem(ragged, order, groups, sizes["m"], sizes["n"], sizes["k"], dtype, out_dtype)
+
+
+def _in_memory(labels: str, permutation: tuple[int, ...] | None) -> str:
+    """The labels of an operand in the order in which its dimensions lie in memory."""
+    if permutation is None:
+        return labels
+    return "".join(labels[permutation.index(axis)] for axis in range(len(labels)))
+
+
+def usable_grouped_configs(platform: str, arch: int | None) -> ConfigTable:
+    """The configs that a program for `platform` can use; where the GPU is not known, none."""
+    built = ffi.built("cuda") if platform == "cuda" else None
+    return ConfigTable(
+        config
+        for config in grouped_configs()
+        if platform != "cuda" or (arch == config.max_arch and (built is None or config.name in built))
+    )
+
+
+def why_not_grouped(config: GemmConfig, problem: GroupedProblem, request: Request, arch: int | None) -> str | None:
+    """Why the config cannot compute the problem, in a sentence; None if it can.
+
+    Args:
+      config: the kernel.
+      problem: what it is to compute.
+      request: of its epilogue.
+      arch: the GPU's, e.g. 90; None for the emulator, and where it is not known.
+    """
+    if not config.grouped:
+        return "it computes no products of groups"
+    if config.dtype != problem.dtype:
+        return f"its operands are {config.dtype}, these are {problem.dtype}"
+    if problem.out_dtype not in config.out_dtypes:
+        return f"it writes {', '.join(config.out_dtypes)}, and {problem.out_dtype} is wanted"
+    if arch is not None and arch != config.max_arch:
+        return f"its code is sm_{config.max_arch}'s, and this is sm_{arch}"
+    bytes_of_rows = {
+        "lhs": (problem.k if problem.ragged == "m" else problem.m) * ITEM_BYTES[problem.dtype],
+        "rhs": (problem.k if problem.order == "NT" else problem.n) * ITEM_BYTES[problem.dtype],
+        "the result": problem.n * ITEM_BYTES[problem.out_dtype],
+    }
+    for name, row_bytes in bytes_of_rows.items():
+        if row_bytes % _LOAD_BYTES:
+            return f"rows of {name} are {row_bytes} bytes, and {_LOAD_BYTES} do not divide them"
+    tile_m, tile_n, tile_k = config.tile
+    sizes = ((problem.m, tile_m), (problem.n, tile_n), (problem.k, tile_k))
+    if any(size > MAX_SIZE - tile for size, tile in sizes):
+        return "a dimension is over 2^31 - 1 less one tile"
+    rows = -(-problem.m // tile_m)
+    rows = rows + problem.groups if problem.ragged == "m" else rows * problem.groups
+    if rows * -(-problem.n // tile_n) > MAX_SIZE:
+        return "the result may have more than 2^31 - 1 tiles"
+    if _is_fused(request) and config.consumer_tile[0] * config.consumer_tile[1] > MOST_FUSED_ELEMENTS:
+        return "beside the sums of so large a tile there are no registers for an epilogue"
+    return None
+
+
+MOST_FUSED_ELEMENTS = 128 * 128  # of a warpgroup's tile: kHasRoom of cuda/gemm/epilogue_sm90.h
+
+
+def _is_fused(request: Request) -> bool:
+    return request.epilogue is not None and not request.epilogue.is_nothing
+
+
+# Elements that a group has on average up to which a smaller tile is the faster one, as an H200 measured it
+# (docs/performance.md, section 14): of rows, those of a tile that most groups do not fill are computed for nothing; of
+# k, storing a tile takes longer than multiplying it, and is better done by more CTAs.
+_FEW_ROWS, _FEW_K = 64, 128
+
+
+def _why_lacking(config: GemmConfig, target: LoweringTarget) -> str | None:
+    if target.platform != "cuda" or not config.grouped:
+        return None
+    built = ffi.built("cuda")
+    return None if built is None or config.name in built else "it is not in this build for CUDA"
+
+
+def _choose(request: Request, operands: Operands, problem: GroupedProblem, target: LoweringTarget) -> GemmConfig:
+    """The config that was named, or the one that is expected to be the fastest.
+
+    Raises:
+      NotServedError: none can compute the problem.
+      ConfigError: the one that was named cannot.
+    """
+    if request.config is not None:
+        config = find_config(request.config)
+        reason = _why_lacking(config, target) or why_not_grouped(config, problem, request, target.arch)
+        if reason is not None:
+            raise ConfigError(f"config {config.name!r} cannot compute {describe(request, operands)}: {reason}")
+        return config
+    reasons = {}
+    able = []
+    for config in usable_grouped_configs(target.platform, target.arch):
+        reasons[config.name] = why_not_grouped(config, problem, request, target.arch)
+        if reasons[config.name] is None:
+            able.append(config)
+    if not able:
+        of_dtype = [reason for name, reason in reasons.items() if find_config(name).dtype == problem.dtype]
+        raise NotServedError(next(iter(of_dtype), "no kernel for products of groups was built for this GPU"))
+    few = problem.of_a_group <= (_FEW_ROWS if problem.ragged == "m" else _FEW_K)
+
+    def elements(config: GemmConfig) -> int:
+        return config.tile[0] * config.tile[1]
+
+    if not few:
+        return max(able, key=elements)
+    if problem.ragged == "m":
+        return min(able, key=elements)
+    return min(able, key=lambda config: abs(elements(config) - MOST_FUSED_ELEMENTS))
