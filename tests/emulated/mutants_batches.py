@@ -65,7 +65,7 @@ MUTANTS = [
         "sm90_batch_stored_as_one_mode",
         COOPERATIVE,
         "epilogue_sm90.h",
-        "if (rank == 3) return",
+        "if (warp.params.rank == 3) return",
         "return",
         options=(*TWO, "out=bf16"),
         sizes=(70, 64, 100),  # rows of whole 16 bytes, which TMA stores

@@ -23,8 +23,8 @@ MUTANTS = [
     Mutant(
         "sm90_last_box_stored_behind_the_others",
         file="epilogue_sm90.h",
-        old="store_box(args, params.map_d, params.rank, box, column + first,",
-        new="store_box(args, params.map_d, params.rank, box, column + c * kBox<Out>,",
+        old="store_box(warp, warp.params.map_d, box, warp.column + first,",
+        new="store_box(warp, warp.params.map_d, box, warp.column + c * kBox<Out>,",
         expect="wrong",
         options=("out=bf16",),
     ),

@@ -1,0 +1,256 @@
+"""Times products of groups on this GPU: jax_moye.ragged_dot, jax.lax.ragged_dot, and torch._grouped_mm where torch is.
+
+    python benchmarks/grouped.py [--out results.json] [--rows REGEX] [--seconds 0.2] [--skip-xla]
+
+Rows are the first products of the experts of published mixtures, gate and up side by side: a few tokens a group, as in
+decoding, and thousands, as in training; even groups and skewed ones; and some gradients to the weights. All contenders
+multiply the same normal random numbers, in turns. A row's operands are more than the L2 cache holds. One program has as
+many products as take some hundred microseconds, so that launches cost no time of the device. Results are compared with
+one another; tests compare them with float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_moye
+
+
+class Row(NamedTuple):
+    """A product: rows of x times the matrices of their groups, or (transposed) the gradient to those.
+
+    Attributes:
+      name: the model, and which tokens.
+      groups: experts.
+      m: rows of x, of all groups together.
+      k: columns of x.
+      n: columns of the result.
+      skewed: whether few groups have most of the rows.
+      gradient: the gradient to the matrices, (groups, k, n) from x and (m, n).
+    """
+
+    name: str
+    groups: int
+    m: int
+    k: int
+    n: int
+    skewed: bool
+    gradient: bool = False
+
+    @property
+    def products(self) -> int:
+        """Multiply-adds."""
+        return self.m * self.k * self.n
+
+
+# (experts, model's width, columns of gate and up)
+MODELS = {
+    "mixtral_8x7b": (8, 4096, 28672),
+    "dbrx": (16, 6144, 21504),
+    "olmoe": (64, 2048, 2048),
+    "qwen2_57b": (64, 3584, 5120),
+    "qwen3_235b": (128, 4096, 3072),
+    "deepseek_v3": (256, 7168, 4096),
+}
+# Tokens a group on average.
+DECODING, TRAINING = (
+    {"mixtral_8x7b": 8, "dbrx": 16, "olmoe": 64, "qwen2_57b": 4, "qwen3_235b": 8, "deepseek_v3": 2},
+    {
+        "mixtral_8x7b": 4096,
+        "dbrx": 2048,
+        "olmoe": 2048,
+        "qwen2_57b": 1024,
+        "qwen3_235b": 1024,
+        "deepseek_v3": 1024,
+    },
+)
+
+
+def rows() -> list[Row]:
+    """All of them."""
+    all_rows = []
+    for name, (groups, k, n) in MODELS.items():
+        for phase, tokens in (("decoding", DECODING[name]), ("training", TRAINING[name])):
+            for skewed in (False, True):
+                all_rows.append(Row(f"{name} {phase}", groups, groups * tokens, k, n, skewed))
+    for name in ("mixtral_8x7b", "olmoe", "qwen3_235b"):
+        groups, k, n = MODELS[name]
+        all_rows += [
+            Row(f"{name} gradient", groups, groups * TRAINING[name], k, n, skewed, True) for skewed in (False, True)
+        ]
+    return all_rows
+
+
+def sizes_of(row: Row) -> np.ndarray:
+    """Rows of each group: as many, or by fourth powers of random numbers."""
+    if not row.skewed:
+        return np.full(row.groups, row.m // row.groups, np.int32)
+    weights = np.random.default_rng(0).random(row.groups) ** 4
+    sizes = np.floor(weights / weights.sum() * row.m).astype(np.int32)
+    sizes[np.argmax(sizes)] += row.m - sizes.sum()
+    return sizes
+
+
+def repeats(row: Row) -> int:
+    """Products of one program: of short ones several."""
+    bytes_read = 2 * (row.m * row.k + (0 if row.gradient else row.groups * row.k * row.n))
+    microseconds = max(bytes_read / 4e6, row.products / 3.5e8)
+    return max(1, min(8, math.ceil(400 / microseconds)))
+
+
+def median_us(run: Callable[[], Any], wait: Callable[[Any], Any], products: int, seconds: float) -> float:
+    """Microseconds of a product: the median of some dozen batches of calls, each waited for."""
+    wait(run())
+    begin = time.perf_counter()
+    wait(run())
+    once = time.perf_counter() - begin
+    calls = max(1, min(50, int(seconds / 10 / max(once, 1e-5))))
+    times = []
+    for _ in range(max(3, min(12, int(seconds / max(once * calls, 1e-5))))):
+        begin = time.perf_counter()
+        for _ in range(calls):
+            last = run()
+        wait(last)
+        times.append((time.perf_counter() - begin) / calls / products * 1e6)
+    return statistics.median(times)
+
+
+def jax_contender(row: Row, count: int, operands: Any, function: Callable[..., Any]) -> tuple[Any, Any]:
+    """A jitted program of `count` products of operands that XLA takes for different ones."""
+
+    def one(x: Any, y: Any, sizes: Any) -> Any:
+        if row.gradient:
+            return jax.linear_transpose(
+                lambda w: function(x, w, sizes), jax.ShapeDtypeStruct((row.groups, row.k, row.n), x.dtype)
+            )(y)[0]
+        return function(x, y, sizes)
+
+    def program(x: Any, y: Any, sizes: Any) -> Any:
+        outs = []
+        for _ in range(count):
+            out = one(x, y, sizes)
+            outs.append(out[(0,) * out.ndim])
+            sizes, _ = jax.lax.optimization_barrier((sizes, out))
+        return outs, out
+
+    compiled = jax.jit(program).lower(*operands).compile()
+    return (lambda: compiled(*operands)), jax.block_until_ready
+
+
+def torch_contender(row: Row, count: int, arrays: Any) -> tuple[Any, Any] | None:
+    """torch._grouped_mm in a CUDA graph; None without torch, or where it refuses."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    x, y, sizes = (torch.from_dlpack(array) for array in arrays)
+    offsets = torch.cumsum(sizes, 0).to(torch.int32)
+    a = x.t() if row.gradient else x
+    outs = []
+
+    def run() -> Any:
+        outs.clear()
+        for _ in range(count):
+            outs.append(torch._grouped_mm(a, y, offs=offsets))
+        return outs
+
+    try:
+        run()
+    except RuntimeError as error:
+        print("torch:", str(error)[:200])
+        return None
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+
+    def replay() -> Any:
+        graph.replay()
+        return outs[-1]
+
+    return replay, lambda _: torch.cuda.synchronize()
+
+
+def measure(row: Row, seconds: float, skip_xla: bool) -> dict[str, Any]:
+    """One row: microseconds of each contender."""
+    keys = jax.random.split(jax.random.key(0), 2)
+    y_shape = (row.m, row.n) if row.gradient else (row.groups, row.k, row.n)
+    x = jax.random.normal(keys[0], (row.m, row.k), jnp.bfloat16)
+    y = jax.random.normal(keys[1], y_shape, jnp.bfloat16)
+    sizes = jnp.asarray(sizes_of(row))
+    operands, count = (x, y, sizes), repeats(row)
+    contenders: dict[str, Any] = {"moye": jax_contender(row, count, operands, jax_moye.ragged_dot)}
+    result: dict[str, Any] = row._asdict() | {"products_a_program": count}
+    if not skip_xla:
+        try:
+            contenders["xla"] = jax_contender(row, 1, operands, jax.lax.ragged_dot)
+            jax.block_until_ready(contenders["xla"][0]())
+        except Exception as error:  # out of memory, most of all
+            contenders.pop("xla", None)
+            result["xla_error"] = str(error).splitlines()[0][:200]
+    if (of_torch := torch_contender(row, count, operands)) is not None:
+        contenders["torch"] = of_torch
+    values = {}
+    for name, (run, wait) in contenders.items():
+        value = run()
+        wait(value)
+        value = value[1] if name != "torch" else value
+        values[name] = (
+            np.asarray(jnp.from_dlpack(value) if name == "torch" else value).reshape(-1)[::4099].astype(np.float32)
+        )
+    scale = np.abs(values["moye"]).max()
+    result["differs"] = {name: float(np.abs(value - values["moye"]).max() / scale) for name, value in values.items()}
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(3):
+        for name, (run, wait) in contenders.items():
+            times[name].append(median_us(run, wait, 1 if name == "xla" else count, seconds))
+    result["us"] = {name: statistics.median(of_name) for name, of_name in times.items()}
+    return result
+
+
+def main() -> None:
+    """Measures, prints a table, and writes JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", help="a file for the results as JSON")
+    parser.add_argument("--rows", default="", help="a regular expression: only rows whose names it is found in")
+    parser.add_argument("--seconds", type=float, default=0.2, help="of each contender of a row, three times")
+    parser.add_argument("--skip-xla", action="store_true")
+    args = parser.parse_args()
+    results = []
+    print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, jax_moye {jax_moye.__version__}")
+    print("row, groups m k n: microseconds; the fastest other one over ours")
+    for row in rows():
+        if not re.search(args.rows, row.name):
+            continue
+        result = measure(row, args.seconds, args.skip_xla)
+        results.append(result)
+        us = result["us"]
+        others = [value for name, value in us.items() if name != "moye"]
+        result["ratio"] = min(others) / us["moye"] if others else None
+        tflops = 2 * row.products / us["moye"] / 1e6
+        what = f"{row.name:24} {'skew' if row.skewed else 'even'} {row.groups:4} {row.m:7} {row.k:5} {row.n:6}"
+        times = "  ".join(f"{name} {value:9.1f}" for name, value in us.items())
+        ratio = f"{result['ratio']:.2f}" if others else "-"
+        print(f"{what}  {times}  {ratio}  {tflops:5.0f} TFLOP/s {result.get('xla_error', '')}", flush=True)
+    ratios = [result["ratio"] for result in results if result["ratio"]]
+    if ratios:
+        mean = math.exp(statistics.fmean(map(math.log, ratios)))
+        print(f"{len(ratios)} rows: geometric mean {mean:.3f}, worst {min(ratios):.3f}")
+    if args.out:
+        with open(args.out, "w") as file:
+            json.dump({"device": jax.devices()[0].device_kind, "jax": jax.__version__, "rows": results}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
