@@ -12,6 +12,7 @@ one another; tests compare them with float64.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import re
@@ -25,6 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_moye
+from jax_moye._kernels.configs import grouped_configs
+from jax_moye._kernels.ffi import built
 
 
 class Row(NamedTuple):
@@ -53,6 +56,9 @@ class Row(NamedTuple):
         """Multiply-adds."""
         return self.m * self.k * self.n
 
+
+OF_ROWS = jax.lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), [0], [0])
+OF_GRADIENT = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
 
 # (experts, model's width, columns of gate and up)
 MODELS = {
@@ -128,18 +134,12 @@ def median_us(run: Callable[[], Any], wait: Callable[[Any], Any], products: int,
 
 def jax_contender(row: Row, count: int, operands: Any, function: Callable[..., Any]) -> tuple[Any, Any]:
     """A jitted program of `count` products of operands that XLA takes for different ones."""
-
-    def one(x: Any, y: Any, sizes: Any) -> Any:
-        if row.gradient:
-            return jax.linear_transpose(
-                lambda w: function(x, w, sizes), jax.ShapeDtypeStruct((row.groups, row.k, row.n), x.dtype)
-            )(y)[0]
-        return function(x, y, sizes)
+    dimensions = OF_GRADIENT if row.gradient else OF_ROWS
 
     def program(x: Any, y: Any, sizes: Any) -> Any:
         outs = []
         for _ in range(count):
-            out = one(x, y, sizes)
+            out = function(x, y, sizes, dimensions)
             outs.append(out[(0,) * out.ndim])
             sizes, _ = jax.lax.optimization_barrier((sizes, out))
         return outs, out
@@ -182,7 +182,7 @@ def torch_contender(row: Row, count: int, arrays: Any) -> tuple[Any, Any] | None
     return replay, lambda _: torch.cuda.synchronize()
 
 
-def measure(row: Row, seconds: float, skip_xla: bool) -> dict[str, Any]:
+def measure(row: Row, seconds: float, with_xla: bool, with_configs: bool) -> dict[str, Any]:
     """One row: microseconds of each contender."""
     keys = jax.random.split(jax.random.key(0), 2)
     y_shape = (row.m, row.n) if row.gradient else (row.groups, row.k, row.n)
@@ -190,11 +190,17 @@ def measure(row: Row, seconds: float, skip_xla: bool) -> dict[str, Any]:
     y = jax.random.normal(keys[1], y_shape, jnp.bfloat16)
     sizes = jnp.asarray(sizes_of(row))
     operands, count = (x, y, sizes), repeats(row)
-    contenders: dict[str, Any] = {"moye": jax_contender(row, count, operands, jax_moye.ragged_dot)}
+    contenders: dict[str, Any] = {"moye": jax_contender(row, count, operands, jax_moye.ragged_dot_general)}
     result: dict[str, Any] = row._asdict() | {"products_a_program": count}
-    if not skip_xla:
+    if with_configs:
+        for config in grouped_configs():
+            if config.dtype == "bf16" and config.name in (built("cuda") or ()):
+                function = functools.partial(jax_moye.ragged_dot_general, config=config.name)
+                name = config.name.removeprefix("sm90_grouped_bf16_").split("x64_")[0]
+                contenders[name] = jax_contender(row, count, operands, function)
+    if with_xla:
         try:
-            contenders["xla"] = jax_contender(row, 1, operands, jax.lax.ragged_dot)
+            contenders["xla"] = jax_contender(row, 1, operands, jax.lax.ragged_dot_general)
             jax.block_until_ready(contenders["xla"][0]())
         except Exception as error:  # out of memory, most of all
             contenders.pop("xla", None)
@@ -225,7 +231,8 @@ def main() -> None:
     parser.add_argument("--out", help="a file for the results as JSON")
     parser.add_argument("--rows", default="", help="a regular expression: only rows whose names it is found in")
     parser.add_argument("--seconds", type=float, default=0.2, help="of each contender of a row, three times")
-    parser.add_argument("--skip-xla", action="store_true")
+    parser.add_argument("--xla", default="", help="a regular expression: rows that XLA computes, too")
+    parser.add_argument("--configs", action="store_true", help="each of our configs by itself, too")
     args = parser.parse_args()
     results = []
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, jax_moye {jax_moye.__version__}")
@@ -233,10 +240,10 @@ def main() -> None:
     for row in rows():
         if not re.search(args.rows, row.name):
             continue
-        result = measure(row, args.seconds, args.skip_xla)
+        result = measure(row, args.seconds, bool(re.search(args.xla, row.name)), args.configs)
         results.append(result)
         us = result["us"]
-        others = [value for name, value in us.items() if name != "moye"]
+        others = [us[name] for name in ("xla", "torch") if name in us]
         result["ratio"] = min(others) / us["moye"] if others else None
         tflops = 2 * row.products / us["moye"] / 1e6
         what = f"{row.name:24} {'skew' if row.skewed else 'even'} {row.groups:4} {row.m:7} {row.k:5} {row.n:6}"

@@ -55,11 +55,13 @@ struct WarpgroupEpilogue {
     alignas(16) Sum sums[kWarps][kRows * kPitch];
   };
 
-  /// Where the first row of a tile lies: along the operands of the epilogue and among their matrices, and in d's map.
-  /// Both are the same but of a group, whose map ends where it does (gemm/grouped.h).
+  /// Where the first row of a tile lies: along the operands of the epilogue, whose rows end, and among their matrices;
+  /// and in d's map. Both are the same but of a group, whose map ends where it does (gemm/grouped.h). Rows of no group
+  /// have no matrix.
   struct Place {
-    int row, matrix;
+    int row, end, matrix;
     int map_row, map_matrix;
+    bool has_matrix = true;
   };
 
   /// Host: how the call's results are stored. ragged: the rows of the only matrix are cut into groups.
@@ -92,7 +94,7 @@ struct WarpgroupEpilogue {
     MOYE_COMPUTED_HERE("+r", thread);  // lanes' addresses would take registers from the main loop
     int const warp = thread / 32, lane = thread % 32;
     auto const row_of_warp = [&](int atom) { return row(atom) + warp * kRows; };
-    Place const place{tile.m * kTileM, tile.batch, tile.m * kTileM, tile.batch};
+    Place const place{tile.m * kTileM, int(args.m), tile.batch, tile.m * kTileM, tile.batch};
     Warp const w{args, params, smem.boxes[warp], place, tile.n * kTileN + column, lane};
     if (store_by_tma(w, tCrC, row_of_warp)) return;
     TileEpilogue<Sum, 1> const epilogue(args, tile, kTileM, kTileN);
@@ -357,6 +359,11 @@ struct WarpgroupEpilogue {
     /// The box's first row in the tile, and column of d. What lies outside d is not read.
     MOYE_DEVICE void load(Warp const& warp, EpilogueOperand const& operand, int tile_row, int column) {
       if (operand.data == nullptr) return;
+      if (!warp.place.has_matrix && operand.batch_strides.modes[kBatchModes - 1] != 0) {
+        MOYE_UNROLL
+        for (int j = 0; j < kSums / 2; ++j) words[j] = 0;
+        return;
+      }
       int const row = warp.place.row + tile_row;
       int const lane_row = warp.lane / 4, lane_column = warp.lane % 4 * 2;
       auto const* const p = static_cast<uint16_t const*>(operand.data) +
@@ -364,7 +371,7 @@ struct WarpgroupEpilogue {
                             (row + lane_row) * operand.m_stride + column + lane_column;
       auto const* const below = p + 8 * operand.m_stride;
       auto const word = [](uint16_t const* at) { return *reinterpret_cast<uint32_t const*>(at); };
-      int const rows = int(warp.args.m) - row, columns = int(warp.args.n) - column;
+      int const rows = warp.place.end - row, columns = int(warp.args.n) - column;
       if (rows >= kRows && columns >= kBox<uint16_t>) {
         MOYE_UNROLL
         for (int j = 0; j < kSums / 4; ++j) words[j * 2] = word(p + j * 8), words[j * 2 + 1] = word(below + j * 8);

@@ -65,7 +65,7 @@ MOYE_DEVICE void make_group_table(GroupTable& table, GroupedGrid const& grid, in
   // Lane i has so many groups, from i times as many on.
   int const each = (grid.groups + 31) / 32, first = lane * each;
   int const count = grid.groups - first < each ? grid.groups - first : each;  // below zero: none
-  auto const limited = [&](int x, int y) {  // neither is above the length: their sum fits an unsigned
+  auto const limited = [&](int x, int y) {  // neither is below zero: their sum fits an unsigned
     unsigned const sum = unsigned(x) + unsigned(y), length = unsigned(grid.length);
     return int(sum < length ? sum : length);
   };
@@ -90,7 +90,6 @@ MOYE_DEVICE void make_group_table(GroupTable& table, GroupedGrid const& grid, in
   MOYE_UNROLL
   for (int i = 0; i < kEach; ++i) {
     if (sizes[i] < 0) sizes[i] = 0;
-    if (sizes[i] > grid.length) sizes[i] = grid.length;
     rows = limited(rows, sizes[i]);
   }
   int begin = before(rows, limited), tiles = 0;
@@ -194,7 +193,8 @@ MOYE_DEVICE int k_tiles_of(GroupedTile const& tile, GroupedGrid const& grid) {
 // A tensor map has the ragged mode, of `length` elements, twice, with one stride, and begins `length` of them before
 // the tensor. Element begin + i of a group that ends at begin + size is
 //   length - size + i along the first, begin + size along the second
-// whose sum is length + begin + i. The first mode ends where i = size: TMA clips there, as at the end of a tensor.
+// whose sum is length + begin + i. The first mode ends where i = size: TMA clips there, as at the end of a tensor. The
+// first element of such a map is no memory: no box may be loaded of which nothing lies in the tensor.
 
 /// Host: the second of them, in the place of a batch's.
 inline BatchOfMap of_groups(TensorMode ragged) {

@@ -63,9 +63,11 @@ struct Gemm<kConfig> {
   static constexpr int kSums = kBlkM * kBlkN / 128;  // of a thread
   static constexpr int kProducerRegisters = kSums >= 128 ? 24 : 40;
   static constexpr int kConsumerRegisters = kSums >= 128 ? 240 : 232;
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= 3 * 168, "more than the CTA has: a deadlock");
 
+  // A tile of 64 rows that its group does not fill loads 16 of them, 32, or 48.
   template <Order kOrder>
-  struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{1, 1}, kConfig.cluster> {};
+  struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{1, 1}, kConfig.cluster, kBlkM == 64 ? 16 : 0> {};
   using Epilogue =
       WarpgroupEpilogue<kBlkN, kConfig.accumulator,
                         staging_boxes<kConfig>(kConsumers, {kBlkM, kBlkN}, /*other_bytes=*/int(sizeof(GroupTable))),
@@ -96,7 +98,7 @@ struct Gemm<kConfig> {
     if (thread < 128) {
       warpgroup_reg_dealloc<kProducerRegisters>();
       if (thread < 32) {
-        if (elect_one_sync()) produce<kOrder>(params, smem);
+        if (elect_one_sync()) produce<kOrder>(args.gemm, params, smem);
         sync_warp();
       }
     } else {
@@ -107,7 +109,7 @@ struct Gemm<kConfig> {
 
   /// One thread: the loads of all tiles, stage after stage. It runs ahead of the consumers, into the next tiles.
   template <Order kOrder>
-  static MOYE_DEVICE void produce(GroupedParams const& params, SharedStorage& smem) {
+  static MOYE_DEVICE void produce(GemmArgs const& args, GroupedParams const& params, SharedStorage& smem) {
     using A = typename Operands<kOrder>::A;
     using B = typename Operands<kOrder>::B;
     constexpr Ragged kRagged = kRaggedOf<kOrder>;
@@ -117,15 +119,17 @@ struct Gemm<kConfig> {
       int const begin = first_of_group(tile, params.grid);
       int const m = tile.m * kBlkM + (kRagged == Ragged::m ? begin : 0), k = kRagged == Ragged::k ? begin : 0;
       MapCoord const of_a{end_of_group(tile), 0, 0}, of_b{kRagged == Ragged::m ? tile.group : end_of_group(tile), 0, 0};
-      int const k_tiles = k_tiles_of<kRagged, kBlkK>(tile, params.grid);
+      int const k_tiles = k_tiles_of<kRagged, kBlkK>(tile, params.grid), n = tile.n * kBlkN;
+      // A box beyond the rows would touch the map's first element, which is no memory, and takes time to fill.
+      int const boxes_a = A::boxes_of(int(args.m) - m), boxes_b = B::boxes_of(int(args.n) - n);
+      uint32_t const bytes = A::kStageBytes / A::kBoxes * boxes_a + B::kStageBytes / B::kBoxes * boxes_b;
       MOYE_NO_UNROLL
       for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++write) {
         // The consumer has released the stage: fill it.
-        uint64_t* const full = smem.pipeline.producer_acquire(write, Operands<kOrder>::kStageBytes);
+        uint64_t* const full = smem.pipeline.producer_acquire(write, bytes);
         int const first_k = k + k_tile * kBlkK, stage = write.index();
-        A::template load<3>(&params.maps.a, full, A::stage(smem.operands.a, stage), m, first_k, of_a, Multicast{});
-        B::template load<3>(&params.maps.b, full, B::stage(smem.operands.b, stage), tile.n * kBlkN, first_k, of_b,
-                            Multicast{});
+        A::template load<3>(&params.maps.a, full, A::stage(smem.operands.a, stage), m, first_k, of_a, {}, boxes_a);
+        B::template load<3>(&params.maps.b, full, B::stage(smem.operands.b, stage), n, first_k, of_b, {}, boxes_b);
       }
     }
   }
@@ -177,6 +181,7 @@ struct Gemm<kConfig> {
         tiled_mma.accumulate_ = GMMA::ScaleOut::One;
       }
       // All wgmmas of the tile are started: the other consumer may begin.
+      sync_warp();  // without a wgmma, lanes may still wait for this turn, whose phase the next but one looks like
       if (lane == 0) mbarrier_arrive(&smem.turn[1 - consumer]);
       warpgroup_wait_group<0>();
       warpgroup_fence_operand(tCrC);
@@ -186,9 +191,11 @@ struct Gemm<kConfig> {
       constexpr bool kRowsAreRagged = kRagged == Ragged::m;
       int const m = tile.m * kBlkM;
       typename Epilogue::Place const place{.row = kRowsAreRagged ? tile.begin + m : m,
+                                           .end = kRowsAreRagged ? end_of_group(tile) : int(args.m),
                                            .matrix = tile.group,
                                            .map_row = kRowsAreRagged ? first_of_group(tile, params.grid) + m : m,
-                                           .map_matrix = kRowsAreRagged ? end_of_group(tile) : tile.group};
+                                           .map_matrix = kRowsAreRagged ? end_of_group(tile) : tile.group,
+                                           .has_matrix = tile.group < params.grid.groups};
       auto const row = [&](int atom) { return atom * 64; };
       Epilogue::store_group(args, params.store, place, tCrC, smem.epilogue[consumer], row, tile.n * kBlkN, thread);
     }

@@ -132,6 +132,7 @@ struct Gemm<kConfig> {
         tiled_mma.accumulate_ = GMMA::ScaleOut::One;
       }
       // All wgmmas of the tile are started: the other consumer may begin.
+      sync_warp();  // without a wgmma, lanes may still wait for this turn, whose phase the next but one looks like
       if (lane == 0) mbarrier_arrive(&smem.turn[1 - consumer]);
       warpgroup_wait_group<0>();
       warpgroup_fence_operand(tCrC);

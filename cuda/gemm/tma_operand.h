@@ -123,7 +123,8 @@ struct Multicast {
 MOYE_DEVICE CacheHint hint_of(int readers) { return readers == 1 ? CacheHint::evict_first : CacheHint::evict_normal; }
 
 /// kBlk of m or n, 128 bytes along k, kStages of them; kSharers CTAs of the cluster load a stage together.
-template <class T, Major kMajor, int kBlk, int kStages, int kSharers>
+/// kBoxRows: of a box where k is contiguous; 0: all that a CTA loads.
+template <class T, Major kMajor, int kBlk, int kStages, int kSharers, int kBoxRows = 0>
 struct TmaOperand {
   static constexpr int kBlkK = 128 / int(sizeof(T));
   static constexpr int kRows = kMajor == Major::k ? kBlk : rows_of_boxes(kBlk);  // of a stage
@@ -133,7 +134,9 @@ struct TmaOperand {
   static_assert(kMajor == Major::mn || (kRows % (8 * kSharers) == 0 && kRows / kSharers <= 256), "boxes of 8 rows");
 
   static constexpr int kBoxContiguous = kMajor == Major::k ? kBlkK : 64;
-  static constexpr int kBoxOther = (kMajor == Major::k ? kRows : kBlkK) / kSharers;
+  static constexpr int kBoxOther =
+      kMajor == Major::k && kBoxRows > 0 ? kBoxRows : (kMajor == Major::k ? kRows : kBlkK) / kSharers;
+  static_assert(kMajor == Major::mn || (kBoxOther % 8 == 0 && kRows % (kBoxOther * kSharers) == 0), "boxes of 8 rows");
   static constexpr int kBoxBytes = 128 * kBoxOther;
 
   static MOYE_HOST_DEVICE constexpr auto smem_layout() {
@@ -166,11 +169,19 @@ struct TmaOperand {
   /// Stage `index` of those from `stages` on.
   static MOYE_DEVICE T* stage(T* stages, int index) { return stages + index * kStageElements; }
 
+  /// Boxes side by side along the rows of a stage, and of them those that begin before `rows_left` rows have ended.
+  static constexpr int kRowsOfBox = kMajor == Major::k ? kBoxOther : kBoxContiguous;
+  static constexpr int kBoxes = kRows / (kRowsOfBox * (kMajor == Major::k ? kSharers : 1));
+  static MOYE_DEVICE int boxes_of(int rows_left) {
+    return rows_left >= kRows ? kBoxes : (rows_left + kRowsOfBox - 1) / kRowsOfBox;
+  }
+
   /// Starts this CTA's part of the loads of a stage: the matrix at `matrix` from (row, k) on. The bytes that arrive at
   /// each CTA's `full` from all parts together are kStageBytes.
+  /// boxes: the first of them alone, kStageBytes / kBoxes for each; the others keep what they have.
   template <int kRank>
   static MOYE_DEVICE void load(TensorMap const* map, uint64_t* full, T* stage, int row, int k, MapCoord const& matrix,
-                               Multicast const& multicast MOYE_LOC) {
+                               Multicast const& multicast, int boxes = kBoxes MOYE_LOC) {
     MOYE_SITE;
     auto* const bytes = reinterpret_cast<unsigned char*>(stage);
     int const part = multicast.part;
@@ -185,10 +196,15 @@ struct TmaOperand {
       }
     };
     if constexpr (kMajor == Major::k) {
-      box(bytes + part * kBoxBytes, k, row + part * kBoxOther);
+      MOYE_UNROLL
+      for (int i = 0; i < kBoxes; ++i) {
+        if (i >= boxes) break;
+        box(bytes + (i + part) * kBoxBytes, k, row + (i + part) * kBoxOther);
+      }
     } else {
       MOYE_UNROLL
-      for (int i = 0; i < kRows / 64; ++i) {
+      for (int i = 0; i < kBoxes; ++i) {
+        if (i >= boxes) break;
         box(bytes + i * 64 * 128 + part * kBoxBytes, row + i * 64, k + part * kBoxOther);
       }
     }
@@ -196,12 +212,13 @@ struct TmaOperand {
 };
 
 /// a and b of a config in one order. kConsumers: warpgroups that multiply a tile together, along m and n. kMulticast:
-/// the cluster whose CTAs share stages, those of a row of it a's, those of a column b's.
-template <GemmConfig kConfig, Order kOrder, ClusterMN kConsumers, ClusterMN kMulticast>
+/// the cluster whose CTAs share stages, those of a row of it a's, those of a column b's. kBoxRowsOfA: as kBoxRows.
+template <GemmConfig kConfig, Order kOrder, ClusterMN kConsumers, ClusterMN kMulticast, int kBoxRowsOfA = 0>
 struct TmaOperands {
   using Element = typename ElementOf<kConfig.dtype>::Type;
   using Sum = typename Accumulator<kConfig.accumulator>::Sum;
-  using A = TmaOperand<Element, kMajorOfA<kOrder>, kConfig.tile.m, kConfig.stages, kMulticast.n>;
+  using A = TmaOperand<Element, kMajorOfA<kOrder>, kConfig.tile.m, kConfig.stages, kMulticast.n,
+                       kMajorOfA<kOrder> == Major::k ? kBoxRowsOfA : 0>;
   using B = TmaOperand<Element, kMajorOfB<kOrder>, kConfig.tile.n, kConfig.stages, kMulticast.m>;
   static_assert(kConfig.tile.k == A::kBlkK, "a k-tile is one swizzled row of 128 bytes");
   static constexpr uint32_t kStageBytes = A::kStageBytes + B::kStageBytes;

@@ -1,36 +1,50 @@
-"""A row of the table, as it is or with a bug planted into it, behind tests/emulated/gemm_driver.cc."""
+"""A row of the table, as it is or with a bug planted into it, behind a driver of tests/emulated.
+
+Kernels that compute products of groups have grouped_driver.cc, all others gemm_driver.cc.
+"""
 
 from __future__ import annotations
 
 import pathlib
 import re
 import subprocess
+from collections.abc import Sequence
 
 from tests import cxx
 
 ROOT = pathlib.Path(__file__).parents[2]
-DRIVER = ROOT / "tests/emulated/gemm_driver.cc"
+DRIVERS = ROOT / "tests/emulated"
 HEADERS = (
     "moye/moye.h",
     "moye/pipeline.h",
     *(f"moye/arch/{name}.h" for name in ("barrier", "launch", "math", "store")),
 )
+# Of the functions dispatch() in gemm/order.h, that for all orders and that for all but TT.
 ORDERS = re.compile(
-    r"  switch \(order\) \{\n    case Order::NN:.*?\n  \}\n", re.DOTALL
-)  # of dispatch() in gemm/order.h
+    r"^ +switch \(order\) \{\n +case Order::NN:.*?\n  \}\n|^ +if \(order == Order::NN\) return.*?<Order::TN>\{\}\);\n",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def kernel_of(row: str) -> str:
+    return re.search(r"\w+", row)[0]
+
+
+def driver_of(row: str) -> str:
+    """The name of the driver that calls the row's kernel."""
+    return "grouped_driver" if kernel_of(row).endswith("_grouped") else "gemm_driver"
 
 
 def instance_source(row: str) -> str:
     """What CMake makes of cuda/gemm/instance.cu.in for one row of the table."""
-    kernel = re.search(r"\w+", row)[0]
     template = (ROOT / "cuda/gemm/instance.cu.in").read_text()
-    return template.replace("@KERNEL@", kernel).replace("@ROW@", row)
+    return template.replace("@KERNEL@", kernel_of(row)).replace("@ROW@", row)
 
 
 def build(
     folder: pathlib.Path, row: str, file: str = "", old: str = "", new: str = "", count: int = 1, order: str = ""
 ) -> pathlib.Path:
-    """Compiles the driver for one row, from a copy of cuda/gemm in which `old` in `file` became `new`.
+    """Compiles the row's driver for it, from a copy of cuda/gemm in which `old` in `file` became `new`.
 
     A file of cuda/moye is named with its folders; its copy comes before the original.
     order: the only one to compile, whatever a call's is: a quarter of the time. With -O1, as it runs once or twice.
@@ -48,7 +62,7 @@ def build(
     if order:
         path = gemm / "order.h"
         text, found = ORDERS.subn(f"  (void)order;\n  return f(OrderConstant<Order::{order}>{{}});\n", path.read_text())
-        assert found == 1
+        assert found == 2
         path.write_text(text)
     instance = folder / "instance.cc"
     instance.write_text(instance_source(row))
@@ -57,7 +71,8 @@ def build(
     if "/" not in file:  # cuda/moye is as it is
         kernel_flags += cxx.precompiled(HEADERS, [*level, *cxx.KERNEL_FLAGS])
     flags = [f"-DMOYE_ROW={row}", *level]
-    return cxx.build("gemm_driver", [DRIVER], flags, kernel_sources=[instance], kernel_flags=kernel_flags)
+    driver = driver_of(row)
+    return cxx.build(driver, [DRIVERS / f"{driver}.cc"], flags, kernel_sources=[instance], kernel_flags=kernel_flags)
 
 
 def run(binary: pathlib.Path, sizes: tuple[int, int, int], *options: str) -> str:
@@ -66,3 +81,14 @@ def run(binary: pathlib.Path, sizes: tuple[int, int, int], *options: str) -> str
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def run_cases(binary: pathlib.Path, cases: Sequence[str]) -> list[str]:
+    """Runs of the driver of products of groups in one process: what it says of each line of arguments.
+
+    Where it ends before the last one, what it has said until then, and its exit status.
+    """
+    text = "\n".join(cases) + "\n"
+    done = subprocess.run([binary], input=text, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}exit status {done.returncode}"
+    return done.stdout.splitlines()

@@ -12,105 +12,26 @@
 //   mode=lazy threads=fifo seed=0 races=1 workers=1 multiprocessors=2   emu::Options
 //   watchdog=60  seconds after which a CTA is reported as endless
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <limits>
-#include <map>
 #include <random>
 #include <string>
-#include <type_traits>
 #include <vector>
 
+#include "driver_support.h"
 #include "gemm/batch.h"
 #include "gemm/config.h"
-#include "gemm/element.h"
 #include "moye/arch/types.h"
 #include "moye/emu/emu.h"
-#include "moye/emu/guarded_buffer.h"
 
 namespace moye {
-using enum Kernel;
-using enum Dtype;
 
-constexpr GemmConfig kRow = GemmConfig MOYE_ROW;
-constexpr Dtype kStored = storage_dtype(kRow.dtype);
-using Element = ElementOf<kStored>::Type;
-
-struct Options {
-  std::map<std::string, std::string> words = {
-      {"order", "NT"},   {"batch", "1"},           {"outer", "1"},      {"middle", "1"},   {"broadcast", ""},
-      {"pad", "0"},      {"d_pad", "0"},           {"out", "f32"},      {"epilogue", "0"}, {"special", "0"},
-      {"launches", "1"}, {"mode", "lazy"},         {"threads", "fifo"}, {"seed", "0"},     {"races", "1"},
-      {"workers", "1"},  {"multiprocessors", "2"}, {"watchdog", "60"}};
-
-  std::string const& operator[](char const* key) const { return words.at(key); }
-  int number(char const* key) const { return std::atoi(words.at(key).c_str()); }
-};
-
-template <class T>
-double value_of(T x) {
-  if constexpr (std::is_arithmetic_v<T>) {
-    return double(x);
-  } else {
-    return double(float(x));
-  }
-}
-
-/// A batch of matrices in memory, and their values. Mode 1 of `shape` (batch, 1, 2) is contiguous if `transposed`.
-struct Matrices {
-  int64_t shape[3], strides[3];
-  std::vector<double> values;
-  emu::GuardedBuffer buffer;
-
-  static int64_t pitch(int64_t inner, int pad, int multiple) {
-    return (inner + pad + multiple - 1) / multiple * multiple;
-  }
-  static int64_t elements(int64_t batch, int64_t outer, int64_t inner, int64_t pitch) {
-    return batch * outer * inner == 0 ? 0 : batch * outer * pitch - (pitch - inner);  // ends with the last element
-  }
-
-  Matrices(int64_t batch, int64_t rows, int64_t columns, bool transposed, int pad, int multiple, size_t item)
-      : shape{batch, rows, columns},
-        values(size_t(batch * rows * columns)),
-        buffer(size_t(elements(batch, transposed ? columns : rows, transposed ? rows : columns,
-                               pitch(transposed ? rows : columns, pad, multiple))) *
-               item) {
-    int64_t const inner = transposed ? rows : columns, outer = transposed ? columns : rows;
-    int64_t const step = pitch(inner, pad, multiple);
-    strides[0] = outer * step;
-    strides[1] = transposed ? 1 : step;
-    strides[2] = transposed ? step : 1;
-  }
-
-  double& value(int64_t batch, int64_t i, int64_t j) { return values[size_t((batch * shape[1] + i) * shape[2] + j)]; }
-  int64_t offset(int64_t batch, int64_t i, int64_t j) const {
-    return batch * strides[0] + i * strides[1] + j * strides[2];
-  }
-
-  /// Integers in [-2, 2].
-  void draw(std::mt19937& random) {
-    for (double& value : values) value = int(random() % 5) - 2;
-  }
-
-  /// The values into the buffer as T.
-  template <class T>
-  void write() {
-    std::memset(buffer.data(), std::is_integral_v<T> ? 85 : 0xff, buffer.size());
-    for (int64_t b = 0; b < shape[0]; ++b) {
-      for (int64_t i = 0; i < shape[1]; ++i) {
-        for (int64_t j = 0; j < shape[2]; ++j) {
-          reinterpret_cast<T*>(buffer.data())[offset(b, i, j)] = T(float(value(b, i, j)));
-        }
-      }
-    }
-  }
-};
-
-bool same(double got, double expected) { return got == expected || (std::isnan(got) && std::isnan(expected)); }
+Words const kDefaults = {{"order", "NT"},   {"batch", "1"},   {"outer", "1"},   {"middle", "1"},
+                         {"broadcast", ""}, {"pad", "0"},     {"d_pad", "0"},   {"out", "f32"},
+                         {"epilogue", "0"}, {"special", "0"}, {"launches", "1"}};
 
 /// One launch; what is wrong with it, or nothing. memory: keeps the matrices of all launches, so that none has
 /// another's addresses.
@@ -126,13 +47,14 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
     return BatchStrides{{stride, stride * outer, stride * outer * middle}};
   };
   bool const broadcast_a = options["broadcast"] == "a", broadcast_b = options["broadcast"] == "b";
-  int const multiple = std::max(1, kRow.alignment / int(sizeof(Element)));
   auto const add_matrices = [&](int64_t batch, int64_t rows, int64_t columns, bool transposed, int pad, int multiple,
                                 size_t item) -> Matrices& {
     return memory.emplace_back(batch, rows, columns, transposed, pad, multiple, item);
   };
-  Matrices& a = add_matrices(broadcast_a ? 1 : batch, m, k, options["order"][0] == 'T', pad, multiple, sizeof(Element));
-  Matrices& b = add_matrices(broadcast_b ? 1 : batch, n, k, options["order"][1] == 'N', pad, multiple, sizeof(Element));
+  Matrices& a =
+      add_matrices(broadcast_a ? 1 : batch, m, k, options["order"][0] == 'T', pad, kMultiple, sizeof(Element));
+  Matrices& b =
+      add_matrices(broadcast_b ? 1 : batch, n, k, options["order"][1] == 'N', pad, kMultiple, sizeof(Element));
   Matrices& d = add_matrices(batch, m, n, false, d_pad, 1, sizeof(Out));
   Matrices& z = add_matrices(batch, m, n, false, d_pad, 1, sizeof(Out));
   Matrices& c = add_matrices(batch, m, n, true, 0, 1, sizeof(Out));
@@ -166,27 +88,10 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
   args.d_batch_strides = {{d.strides[0] * middle * inner, d.strides[0] * inner, d.strides[0]}};
   args.d_m_stride = d.strides[1];
   args.d_n_stride = d.strides[2];
-  args.d_dtype = std::is_same_v<Out, float> ? f32 : std::is_same_v<Out, half_t> ? f16 : bf16;
+  args.d_dtype = kDtypeOf<Out>;
 
-  emu::Stream stream;
-  stream.options.watchdog_steps = 20'000'000;
-  stream.options.watchdog_seconds = options.number("watchdog");
-  std::string const& mode = options["mode"];
-  stream.options.mode = mode == "eager" ? emu::Mode::eager : mode == "random" ? emu::Mode::random : emu::Mode::lazy;
-  std::string const& threads = options["threads"];
-  stream.options.order = threads == "lifo"     ? emu::ThreadOrder::lifo
-                         : threads == "random" ? emu::ThreadOrder::random
-                                               : emu::ThreadOrder::fifo;
-  stream.options.seed = uint64_t(options.number("seed"));
-  stream.options.detect_races = options.number("races") != 0;
-  stream.options.workers = options.number("workers");
-  stream.options.multiprocessors = options.number("multiprocessors");
-  auto const add = [&](Matrices const& matrices, char const* name, bool writable) {
-    stream.memory.push_back({matrices.buffer.data(), matrices.buffer.size(), name, writable});
-  };
-  add(a, "a", false);
-  add(b, "b", false);
-  add(d, "d", true);
+  emu::Stream stream = make_stream(options);
+  stream.memory = {a.memory("a", false), b.memory("b", false), d.memory("d", true)};
   bool const fused = options.number("epilogue") != 0, has_c = options.number("epilogue") == 1;  // 2: all but c
   if (fused) {
     args.epilogue = {.alpha = 2,
@@ -196,10 +101,10 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
                      .residual = {residual.buffer.data(), turned_strides(residual.strides[0]), residual.strides[1], 1},
                      .activation = Activation::relu,
                      .preactivation = z.buffer.data()};
-    add(c, "c", false);
-    add(bias, "bias", false);
-    add(residual, "residual", false);
-    add(z, "preactivation", true);
+    stream.memory.push_back(c.memory("c", false));
+    stream.memory.push_back(bias.memory("bias", false));
+    stream.memory.push_back(residual.memory("residual", false));
+    stream.memory.push_back(z.memory("preactivation", true));
   }
   GemmEntry const entry = gemm_entry<kRow>();
   std::vector<unsigned char> workspace(size_t(entry.workspace_bytes(args)), 0xff);
@@ -210,17 +115,7 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
     if (std::string const damage = matrices->buffer.damage(); !damage.empty()) return "error: " + damage;
   }
 
-  // Sums of products of small integers are exact; NaN and infinities come out as they do here.
-  int wrong = 0;
-  std::string first;
-  auto const compare = [&](char const* name, Matrices const& matrices, int64_t l, int i, int j, double expected) {
-    double const got = value_of(reinterpret_cast<Out const*>(matrices.buffer.data())[matrices.offset(l, i, j)]);
-    if (same(got, value_of(Out(float(expected))))) return;
-    if (wrong++ == 0) {
-      first = std::string(name) + "[" + std::to_string(l) + "," + std::to_string(i) + "," + std::to_string(j) +
-              "] is " + std::to_string(got) + ", not " + std::to_string(expected);
-    }
-  };
+  Comparison comparison;
   for (int64_t l = 0; l < batch; ++l) {
     for (int i = 0; i < m; ++i) {
       for (int j = 0; j < n; ++j) {
@@ -230,26 +125,15 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
         for (int x = 0; x < k; ++x) sum += row[x] * column[x];
         if (fused) {
           sum = 2 * sum - (has_c ? c.value(turned(l), i, j) : 0) + bias.value(0, 0, j);
-          compare("preactivation", z, l, i, j, sum);
+          comparison.compare<Out>("preactivation", z, l, i, j, sum);
           sum = (sum < 0 ? 0 : sum) + residual.value(turned(l), i, j);
         }
-        compare("d", d, l, i, j, sum);
+        comparison.compare<Out>("d", d, l, i, j, sum);
       }
     }
   }
-  for (int64_t l = 0; l < batch; ++l) {  // gaps between d's rows still hold what they held
-    for (int i = 0; i < m; ++i) {
-      for (int64_t j = n; j < d.strides[1] && (l + 1 < batch || i + 1 < m); ++j) {
-        Out const gap = reinterpret_cast<Out const*>(d.buffer.data())[d.offset(l, i, j)];
-        unsigned char bytes[sizeof(Out)];
-        std::memcpy(bytes, &gap, sizeof(Out));
-        if (!std::all_of(bytes, bytes + sizeof(Out), [](unsigned char byte) { return byte == 0xff; }))
-          return "error: a gap between d's rows has been written";
-      }
-    }
-  }
-  if (wrong == 0) return "";
-  return "wrong: " + std::to_string(wrong) + " of " + std::to_string(batch * m * n) + " elements, first " + first;
+  if (d.has_written_gap<Out>()) return "error: a gap between d's rows has been written";
+  return comparison.report(batch * m * n);
 }
 
 int run(int m, int n, int k, Options const& options) {
@@ -273,12 +157,9 @@ int run(int m, int n, int k, Options const& options) {
 
 int main(int argc, char** argv) {
   if (argc < 4) return 2;
-  moye::Options options;
+  moye::Options options(moye::kDefaults);
   for (int i = 4; i < argc; ++i) {
-    std::string const word = argv[i];
-    size_t const equals = word.find('=');
-    if (equals == std::string::npos || options.words.count(word.substr(0, equals)) == 0) return 2;
-    options.words[word.substr(0, equals)] = word.substr(equals + 1);
+    if (!options.set(argv[i])) return 2;
   }
   return moye::run(std::atoi(argv[1]), std::atoi(argv[2]), std::atoi(argv[3]), options);
 }

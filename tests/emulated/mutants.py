@@ -29,7 +29,7 @@ class Mutant:
     expect: str  # a regular expression of the report; "wrong" where only the numbers tell
     sizes: tuple[int, int, int] = (70, 66, 200)
     count: int = 1
-    options: tuple[str, ...] = ()  # of tests/emulated/gemm_driver.cc
+    options: tuple[str, ...] = ()  # of the row's driver
     order: str = "NT"  # the only one compiled
 
 

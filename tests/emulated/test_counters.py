@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jax_moye
+from jax_moye._kernels.configs import grouped_configs
 from jax_moye.layout import Layout, checks, make_fragment_like, transactions
 from jax_moye.layout.kernels import PackLayouts, TmaKernelLayouts, kernel_facts, kernel_layouts, kernel_names
 from tests import cxx
@@ -21,8 +22,11 @@ CONFIGS = [config for config in jax_moye.configs() if config.kernel in kernel_na
 TMA = [config for config in CONFIGS if isinstance(kernel_layouts(config, config.orders[0]), TmaKernelLayouts)]
 OTHERS = [config for config in CONFIGS if config not in TMA]
 STAGED = [config for config in OTHERS if kernel_layouts(config).a.smem is not None]
+GROUPED = list(grouped_configs())  # whose products `emulate` has not
 every_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+every_config_of_all = pytest.mark.parametrize("config", CONFIGS + GROUPED, ids=lambda config: config.name)
 every_tma_row = pytest.mark.parametrize("config", TMA, ids=lambda config: config.name)
+every_tma_row_of_all = pytest.mark.parametrize("config", TMA + GROUPED, ids=lambda config: config.name)
 # Rows whose threads bring in the operands.
 every_other_row = pytest.mark.parametrize("config", OTHERS, ids=lambda config: config.name)
 # Of them those whose operands pass through shared memory.
@@ -54,7 +58,7 @@ def pitches(problem: Problem) -> tuple[int, int]:
     )
 
 
-@every_config
+@every_config_of_all
 def test_threads_and_shared_memory(config):
     for order in config.orders:
         kernel = kernel_layouts(config, order)
@@ -168,7 +172,7 @@ def test_a_pitch_that_is_no_multiple_of_a_sector(config):
         assert report["counters"][f"{name}_sectors"] == loads.sectors > loads.ideal
 
 
-@every_tma_row
+@every_tma_row_of_all
 def test_what_tma_writes_wgmma_reads(config):
     """Boxes put each element where the layout has it, whoever loads them; each stage has descriptors, on its own."""
     for order in config.orders:
@@ -181,7 +185,7 @@ def test_what_tma_writes_wgmma_reads(config):
                     assert int(same) - int(one) == stage * operand.stage_bytes // 16
 
 
-@every_tma_row
+@every_tma_row_of_all
 def test_no_conflicts_of_the_staging(config):
     kernel = kernel_layouts(config, "NT")
     for out_dtype in config.out_dtypes if config.k_parts == 1 else ():  # its sums are stored by threads alone

@@ -9,6 +9,7 @@ import pytest
 from tests.emulated import (
     mutants,
     mutants_batches,
+    mutants_grouped,
     mutants_parallel_split_k,
     mutants_persistent,
     mutants_simt,
@@ -30,6 +31,7 @@ MUTANTS = (
     + mutants_parallel_split_k.MUTANTS
     + mutants_tiles.MUTANTS
     + mutants_batches.MUTANTS
+    + mutants_grouped.MUTANTS
 )
 # What is compiled: a row in one order.
 ROWS = sorted({(mutant.row, mutant.order) for mutant in MUTANTS})

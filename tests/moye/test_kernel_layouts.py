@@ -43,15 +43,20 @@ class Row(NamedTuple):
     # What the Hopper kernels are to say of their consumers, in kFacts.
 
     @property
+    def is_in_turn(self) -> bool:
+        """Whether each consumer has a tile of its own."""
+        return self.kernel in ("sm90_pingpong", "sm90_grouped")
+
+    @property
     def consumers(self) -> int:
-        if self.kernel == "sm90_pingpong":
+        if self.is_in_turn:
             return 2
         return self.tile[0] // self.consumer_tile[0] * (self.tile[1] // self.consumer_tile[1])
 
     @property
     def consumer_tile(self) -> tuple[int, int]:
         m, n, _ = self.tile
-        if self.kernel == "sm90_pingpong":  # each has a tile of its own
+        if self.is_in_turn:
             return m, n
         if self.kernel == "sm90_split_k":
             return 64, n
@@ -266,7 +271,8 @@ def test_layouts(tmp_path: pathlib.Path):
 
     for i, row in table().items():
         if kernels.kernel_facts(row.kernel).instruction == "wgmma":
-            order = "NT" if row.dtype not in ("bf16", "f16") else ("NN", "TT")[i % 2]
+            both = ("NN", "TN") if row.kernel == "sm90_grouped" else ("NN", "TT")
+            order = "NT" if row.dtype not in ("bf16", "f16") else both[i % 2]
             add(i, order, TMA_FACTS, tma_facts(kernels.kernel_layouts(row, order)), order=order)
             continue
         for order in ("NN", "TT"):

@@ -55,6 +55,34 @@ def test_flax():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_mixture_of_experts():
+    """implementation="moye" is an error where a product of groups, forward or backward, is not a kernel of ours."""
+    pytest.importorskip("optax")
+    done = run("mixture_of_experts.py", "--steps", "30")
+    assert done.returncode == 0, done.stdout + done.stderr
+    losses = [tuple(map(float, pair)) for pair in re.findall(r"loss xla (\S+) moye (\S+)", done.stdout)]
+    assert len(losses) == 30
+    assert all(last < first for first, last in zip(losses[0], losses[-1], strict=True))
+    assert len(re.findall(r"^\w+: \S+ ms per step$", done.stdout, re.MULTILINE)) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["--tolerance", "0"], 1),
+        (["--tolerance", "nan"], 1),
+        (["--implementation", "moye"], 0),
+        (["--experts-per-token", "1"], 0),
+    ],
+    ids=["differ", "nan", "one", "top_1"],
+)
+def test_mixture_of_experts_with_options(arguments, status):
+    pytest.importorskip("optax")
+    done = run("mixture_of_experts.py", "--steps", "4", "--layers", "1", *arguments)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert len(re.findall(r"^step ", done.stdout, re.MULTILINE)) == 4, done.stderr
+
+
 def test_a_bad_result_is_an_error():
     pytest.importorskip("equinox")
     pytest.importorskip("optax")

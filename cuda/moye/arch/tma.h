@@ -7,7 +7,9 @@
 // exchanges 16-byte pieces by the bits of their absolute address.
 //   c0 is a multiple of 16 bytes, and stores have no negative coordinate: an H200 answers anything else with an
 //   illegal instruction. A store clips rows in pieces of 16 bytes: where the tensor's rows end within one, it writes
-//   beyond them. (Seen with tests/gpu/conformance_tma.cu and gemm_check.cu; the manual does not say so.)
+//   beyond them. A load of a box of which nothing lies in the tensor touches the map's first element, and faults where
+//   that is no memory. (Seen with tests/gpu/conformance_tma.cu, gemm_check.cu and grouped_check.cu; the manual does not
+//   say so.)
 //
 //   load    tells an mbarrier when its bytes have come (mbarrier_arrive_expect_tx announces them)
 //   store   reads shared memory later: fence_proxy_async_shared_cta before it, tma_store_wait_group before the memory

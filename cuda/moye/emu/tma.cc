@@ -221,6 +221,10 @@ void load(void const* tensor_map, uint64_t* bar, void* smem_dst, int rank, int32
     global_access(thread, row.inside, row.bytes, false, "TMA load (read)", loc);
     traffic.add(row);
   });
+  if (traffic.bytes == 0) {  // the hardware then touches the map's first element
+    char const* const what = "TMA load of nothing but zeros (read of the map's first element)";
+    global_access(thread, reinterpret_cast<void const*>(map.base), map.element_bytes, false, what, loc);
+  }
   ++domain.counters.tma_loads;
   domain.counters.tma_load_bytes += traffic.bytes;
   domain.counters.tma_load_sectors += traffic.sectors;

@@ -70,6 +70,7 @@ class TmaKernelLayouts:
       sums: the type in which threads stage them.
       vector: columns that a thread finishes together where it stores d.
       finishes: whether threads have the registers to finish sums where they are, on the way to 16-bit results.
+      other_bytes: of shared memory, the kernel's own.
     """
 
     name: str
@@ -87,6 +88,7 @@ class TmaKernelLayouts:
     sums: str
     vector: int
     finishes: bool
+    other_bytes: int
 
     @property
     def threads(self) -> int:
@@ -104,10 +106,11 @@ class TmaKernelLayouts:
         return self.tile[0] // ROWS * (self.tile[1] // self.columns)
 
     def smem_report(self, arch: Any = None) -> SmemReport:
-        """Shared memory of a CTA: stages in any order, boxes for each consumer warp, barriers."""
+        """Shared memory of a CTA: stages in any order, boxes for each consumer warp, barriers, and what else it has."""
         stages = tuple((Layout((rows_of_boxes(rows), ROW_BYTES, self.stages)), "uint8") for rows in self.tile)
         staging = (Layout((WARP_ROWS * ROW_BYTES, self.boxes, WARPS, self.consumers)), "uint8")
-        return checks.smem_bytes(*stages, staging, (Layout(self.barriers), "uint64"), align=1024, arch=arch)
+        last = (Layout(8 * self.barriers + self.other_bytes), "uint8")
+        return checks.smem_bytes(*stages, staging, last, align=1024, arch=arch)
 
     def counts(self, a_pitch: int, b_pitch: int, *, last: bool = False) -> dict[str, int]:
         """What one k-tile of a CTA costs, by the names of the emulator's counters.
@@ -235,7 +238,7 @@ class TmaKernelLayouts:
 
 
 def describe_wgmma(
-    config: Any, order: str, *, multicasts: bool = True, barriers: int = 0, vector: int = 1
+    config: Any, order: str, *, multicasts: bool = True, barriers: int = 0, vector: int = 1, other_bytes: int = 0
 ) -> TmaKernelLayouts:
     """The layouts of a config.
 
@@ -245,6 +248,7 @@ def describe_wgmma(
       multicasts: CTAs of a cluster share rows of the operands, and each loads a part of them for all.
       barriers: mbarriers beside the two of each stage.
       vector: columns that a thread finishes together where it stores d.
+      other_bytes: of shared memory, the kernel's own.
     """
     promoted = config.dtype in ("e4m3", "e5m2") and config.accumulator == "f32"
     sets = 2 if promoted else 1  # of sums
@@ -274,18 +278,19 @@ def describe_wgmma(
         consumers=config.consumers,
         stages=config.stages,
         barriers=2 * config.stages + barriers,
-        boxes=_staging_boxes(config),
+        boxes=_staging_boxes(config, other_bytes),
         columns=columns,
         sums=sums,
         vector=vector,
         finishes=sums == "f32"
         and registers - sets * math.prod(config.consumer_tile) // WARPGROUP >= FINISHING_REGISTERS,
+        other_bytes=other_bytes,
     )
 
 
-def _staging_boxes(config: Any) -> int:
-    """All that a warp's sums fill, as 16-bit results, or as many as the stages leave shared memory for."""
+def _staging_boxes(config: Any, other_bytes: int) -> int:
+    """All that a warp's sums fill, as 16-bit results, or as many as the rest leaves shared memory for."""
     blk_m, blk_n, _blk_k = config.tile
-    left = 226 * 1024 - (blk_m + rows_of_boxes(blk_n)) * ROW_BYTES * config.stages
+    left = 226 * 1024 - other_bytes - (blk_m + rows_of_boxes(blk_n)) * ROW_BYTES * config.stages
     full = config.consumer_tile[0] // ROWS * -(-config.consumer_tile[1] // 64)
     return max(2, min(full, left // (config.consumers * ROWS * ROW_BYTES)))

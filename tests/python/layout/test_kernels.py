@@ -41,7 +41,8 @@ def problem(m=4096, stride=4096, d_stride=4096, epilogue=False):
 
 
 def test_every_kernel_has_a_file_and_every_file_a_kernel():
-    assert {row.kernel for row in jax_moye.configs()} <= set(kernel_names())
+    rows = (*jax_moye.configs(), *configs.grouped_configs())
+    assert {row.kernel for row in rows} <= set(kernel_names())
     sources = ROOT / "cuda" / "gemm"
     if sources.is_dir():
         assert sorted(kernel_names()) == sorted(path.stem for path in sources.glob("*.cuh"))
@@ -55,7 +56,8 @@ def test_a_file_says_all_that_is_to_be_said(kernel):
     assert facts.idea
     assert list(facts.speed.finish_us) == sorted(facts.speed.finish_us)
     results = ROOT / "benchmarks" / "results"
-    if any(f'"{kernel}_' in file.read_text() for file in results.glob("*.json")):  # somebody has timed it
+    is_predicted = kernel not in {row.kernel for row in configs.grouped_configs()}
+    if is_predicted and any(f'"{kernel}_' in file.read_text() for file in results.glob("*.json")):  # somebody timed it
         assert facts.speed.products_per_us > Speed().products_per_us
     page = ROOT / "docs" / "tutorials" / f"{facts.page:02}_{kernel}.md"
     if page.parent.is_dir():
