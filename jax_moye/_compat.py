@@ -18,7 +18,6 @@ import jax
 import numpy as np
 from jax.api_util import debug_info
 from jax.extend.core import Jaxpr, JaxprEqn, Primitive, Var
-from jax.extend.core.primitives import dot_general_p
 from jax.extend.source_info_util import new_source_info
 from jax.interpreters import mlir, partial_eval
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
@@ -365,8 +364,20 @@ def lax_itself() -> Iterator[None]:
         _lax_itself.depth -= 1
 
 
-def hook_dot_general(take: Callable[..., Any]) -> Callable[[], None]:
-    """Sends lax.dot_general, under whatever name it is called, to take(original, *operands, params).
+@functools.cache
+def ragged_dot_general_p() -> Primitive:
+    """That of lax.ragged_dot_general, for which JAX has no public name: a traced program names it."""
+    shapes = ((2, 1), (1, 1, 1), (1,))
+    dtypes = (np.float32, np.float32, np.int32)
+    operands = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    with lax_itself():
+        equations = jax.make_jaxpr(jax.lax.ragged_dot)(*operands).jaxpr.eqns
+    (primitive,) = (equation.primitive for equation in equations if equation.primitive.name == "ragged_dot_general")
+    return primitive
+
+
+def hook(primitive: Primitive, take: Callable[..., Any]) -> Callable[[], None]:
+    """Sends what binds the primitive, under whatever name it is called, to take(original, *operands, params).
 
     All of JAX's matrix products end in `dot_general_p.bind`, the one place that no other module holds a copy of: names
     such as jax.lax.dot_general are bound as default arguments and by `from ... import`. The primitive is public
@@ -376,20 +387,20 @@ def hook_dot_general(take: Callable[..., Any]) -> Callable[[], None]:
     Returns:
       What puts back what was found.
     """
-    found = vars(dot_general_p).get("bind")
-    original = dot_general_p.bind
+    found = vars(primitive).get("bind")
+    original = primitive.bind
 
     def bind(*operands: Any, **params: Any) -> Any:
         if _lax_itself.depth:
             return original(*operands, **params)
         return take(original, *operands, params)
 
-    dot_general_p.bind = bind
+    primitive.bind = bind  # type: ignore[method-assign]
 
     def unhook() -> None:
         if found is None:
-            del dot_general_p.bind
+            del primitive.bind
         else:
-            dot_general_p.bind = found
+            primitive.bind = found  # type: ignore[method-assign]
 
     return unhook

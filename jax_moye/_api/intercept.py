@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+from jax.extend.core.primitives import dot_general_p
 
 from jax_moye import _compat
 from jax_moye._api.dot_general import dot_general
+from jax_moye._api.ragged_dot import ragged_dot_general
 from jax_moye._log import logger, say_once
 
 
@@ -83,7 +86,7 @@ class _Active(threading.local):
 _active = _Active()
 _lock = threading.RLock()
 _count = 0  # of the threads that are in blocks: the hook stands while it is not zero
-_unhook: Callable[[], None]
+_unhook: Callable[[], Any]
 
 # Part of the key of every cache of traced, lowered and compiled programs, and a thread's own. New contexts may not be
 # made while JAX runs in another thread: hence here, at import.
@@ -94,7 +97,11 @@ _generation = 1  # the value inside; another one after a block was left by anoth
 def _hold_hook() -> None:
     global _count, _unhook
     if _count == 0:
-        _unhook = _compat.hook_dot_general(_take)
+        unhooks = [
+            _compat.hook(dot_general_p, functools.partial(_take, dot_general)),
+            _compat.hook(_compat.ragged_dot_general_p(), functools.partial(_take, ragged_dot_general)),
+        ]
+        _unhook = lambda: [unhook() for unhook in unhooks]  # noqa: E731
     _count += 1
 
 
@@ -106,15 +113,16 @@ def _release_hook() -> None:
             _unhook()
 
 
-def _take(original: Callable[..., Any], lhs: Any, rhs: Any, params: dict[str, Any]) -> Any:
-    """What lax.dot_general does while some thread is in a block."""
+def _take(ours: Callable[..., Any], original: Callable[..., Any], *operands_and_params: Any) -> Any:
+    """What lax.dot_general does while some thread is in a block, or lax.ragged_dot_general."""
+    *operands, params = operands_and_params
     of_thread = _active.of_thread
     if not of_thread.stack:
         of_thread.tidy()  # another thread may have left this one's block
-        return original(lhs, rhs, **params)
+        return original(*operands, **params)
     for interception in of_thread.stack:
         interception.calls += 1
-    return dot_general(lhs, rhs, **params)
+    return ours(*operands, **params)
 
 
 @contextlib.contextmanager
@@ -122,7 +130,8 @@ def intercept() -> Iterator[Interception]:
     """Inside the block, whatever multiplies through `jax.lax.dot_general` multiplies through `jax_moye.dot_general`.
 
     That is `@`, `jnp.matmul`, `jnp.dot`, `jnp.einsum`, `jnp.tensordot`, and the layers of any library, whichever name
-    for `lax.dot_general` they hold: what is replaced is the primitive below it. Options come from around the block:
+    for `lax.dot_general` they hold: what is replaced is the primitive below it. So is that of `jax.lax.ragged_dot` and
+    `jax.lax.ragged_dot_general`, by `jax_moye.ragged_dot_general`. Options come from around the block:
     `with jax_moye.options(...), jax_moye.intercept():`.
 
     A function that was jitted before is traced again inside, and its old program is used again outside: being inside is

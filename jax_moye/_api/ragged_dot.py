@@ -13,8 +13,9 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_moye import _compat
 from jax_moye._api.arguments import ProductOptions, as_lax_names, jitted_where_eager, product_options
-from jax_moye._api.types import Config, Implementation, Interpret, OutSharding
-from jax_moye._primitives.grouped import grouped
+from jax_moye._api.linear import canonical_activation
+from jax_moye._api.types import Activation, Config, Implementation, Interpret, OutSharding
+from jax_moye._primitives.grouped import grouped, grouped_fused
 from jax_moye._selection.grouped import RAGGED_K, RAGGED_M
 
 # Bound now: whoever replaces JAX's functions by ours must not send us in a circle.
@@ -33,6 +34,8 @@ def ragged_dot(
     group_offset: ArrayLike | None = None,
     out_sharding: OutSharding = None,
     *,
+    bias: ArrayLike | None = None,
+    activation: Activation = None,
     config: Config = None,
     implementation: Implementation = None,
     interpret: Interpret = None,
@@ -60,6 +63,9 @@ def ragged_dot(
       preferred_element_type: dtype of the result, by default the operands'.
       group_offset: None: JAX has no other yet.
       out_sharding: as in `jax_moye.matmul`, likewise the following.
+      bias: (g, n), added to the rows of each group before the result is rounded.
+      activation: as in `jax_moye.linear`, applied before that, too. Bias and activation are the kernel's where the
+        result has 16 bits, and XLA's behind it elsewhere.
       config: the name of one of the table's rows of sm90_grouped.
       implementation: None, "moye" or "xla".
       interpret: None, a bool or InterpretParams.
@@ -81,15 +87,18 @@ def ragged_dot(
       >>> jax_moye.ragged_dot(tokens, experts, jnp.array([3, 1]), interpret=True)[:, 0].tolist()
       [8.0, 8.0, 8.0, 8.0, 0.0]
     """
-    return ragged_dot_general(
+    return _general(
+        "ragged_dot",
         lhs,
         rhs,
         group_sizes,
         BASIC_DIMENSIONS,
-        precision,
-        preferred_element_type,
         group_offset,
-        out_sharding,
+        bias,
+        canonical_activation("ragged_dot", activation),
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+        out_sharding=out_sharding,
         config=config,
         implementation=implementation,
         interpret=interpret,
@@ -145,9 +154,15 @@ def ragged_dot_general(
       ValueError: an option has an unknown value, or the config cannot compute this.
       NotImplementedError: as `jax_moye.matmul`; or there is a group_offset.
     """
-    preferred_element_type = as_lax_names(preferred_element_type)
-    options = product_options(
-        "ragged_dot",
+    return _general(
+        "ragged_dot_general",
+        lhs,
+        rhs,
+        group_sizes,
+        ragged_dot_dimension_numbers,
+        group_offset,
+        None,
+        "none",
         precision=precision,
         preferred_element_type=preferred_element_type,
         out_sharding=out_sharding,
@@ -157,12 +172,27 @@ def ragged_dot_general(
         deterministic=deterministic,
         batch_invariant=batch_invariant,
     )
+
+
+def _general(
+    function: str,
+    lhs: Any,
+    rhs: Any,
+    group_sizes: Any,
+    dimensions: lax.RaggedDotDimensionNumbers,
+    group_offset: Any,
+    bias: Any,
+    activation: str,
+    **options_: Any,
+) -> jax.Array:
+    """Either function."""
+    options_["preferred_element_type"] = as_lax_names(options_["preferred_element_type"])
+    options, out_sharding = product_options(function, **options_), options_["out_sharding"]
     of_lax = {
         "precision": options.precision,
         "preferred_element_type": options.preferred_element_type,
         "group_offset": group_offset,
     } | ({} if out_sharding is None else {"out_sharding": out_sharding})
-    dimensions = ragged_dot_dimension_numbers
 
     def laxs(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
         with _compat.lax_itself():
@@ -170,14 +200,23 @@ def ragged_dot_general(
 
     # Shapes, dtypes and the messages about them are lax's own.
     out = jax.eval_shape(laxs, lhs, rhs, group_sizes)
+    groups = np.shape(group_sizes)[-1]
+    if bias is not None and np.shape(bias) != (groups, out.shape[-1]):
+        raise ValueError(
+            f"{function}: bias has shape {np.shape(bias)}, and a row for each group is {(groups, out.shape[-1])}"
+        )
     form = _form(dimensions, np.ndim(lhs), np.ndim(rhs), np.ndim(group_sizes))
-    is_explicit = any(not jax.typeof(x).sharding.mesh.empty for x in (lhs, rhs, group_sizes))
-    if form is None or is_explicit or out_sharding is not None or group_offset is not None:
-        why = "its mesh has explicit axes" if is_explicit or out_sharding is not None else "it has other dimensions"
-        if options.options.implementation == "moye" or options.config is not None or options.options.batch_invariant:
-            raise NotImplementedError(f"ragged_dot_general: no kernel computes it, since {why}")
+    is_explicit = out_sharding is not None or any(
+        not jax.typeof(x).sharding.mesh.empty for x in (lhs, rhs, group_sizes)
+    )
+    if form is None or is_explicit or group_offset is not None:
+        why = "its mesh has explicit axes" if is_explicit else "it has other dimensions"
+        insists = options.options.implementation == "moye" or options.config is not None
+        if insists or options.options.batch_invariant or bias is not None or activation != "none":
+            raise NotImplementedError(f"{function}: no kernel computes it, since {why}")
         return laxs(lhs, rhs, group_sizes)
-    return _product(lhs, rhs, group_sizes, form=form, out_dtype=out.dtype, options=options)
+    operands = [lhs, rhs, group_sizes, *([] if bias is None else [bias])]
+    return _product(*operands, form=form, activation=activation, out_dtype=out.dtype, options=options)
 
 
 def _form(dimensions: Any, lhs_ndim: int, rhs_ndim: int, sizes_ndim: int) -> tuple[str, Any, Any] | None:
@@ -197,19 +236,24 @@ def _form(dimensions: Any, lhs_ndim: int, rhs_ndim: int, sizes_ndim: int) -> tup
     return RAGGED_M, (1 - k, k), (group, rhs_k, 3 - group - rhs_k)
 
 
-@jitted_where_eager("form", "out_dtype", "options")
-def _product(lhs: Any, rhs: Any, group_sizes: Any, *, form: Any, out_dtype: Any, options: ProductOptions) -> jax.Array:
+@jitted_where_eager("form", "activation", "out_dtype", "options")
+def _product(
+    lhs: Any,
+    rhs: Any,
+    group_sizes: Any,
+    *bias: Any,
+    form: Any,
+    activation: str,
+    out_dtype: Any,
+    options: ProductOptions,
+) -> jax.Array:
     spec, lhs_order, rhs_order = form
-    parameters = options.parameters()
+    parameters = options.parameters() | {"out_dtype": out_dtype}
     del parameters["out_sharding"]
-    return grouped(
-        spec,
-        _permuted(lhs, lhs_order),
-        _permuted(rhs, rhs_order),
-        _as_int32(group_sizes),
-        out_dtype=out_dtype,
-        **parameters,
-    )
+    operands = (_permuted(lhs, lhs_order), _permuted(rhs, rhs_order), _as_int32(group_sizes))
+    if not bias and activation == "none":
+        return grouped(spec, *operands, **parameters)
+    return grouped_fused(spec, *operands, bias[0] if bias else None, activation=activation, **parameters)
 
 
 def _permuted(x: Any, order: tuple[int, ...]) -> Any:

@@ -36,6 +36,7 @@ from jax_moye._kernels.target import ASSUMED, is_assumed
 from jax_moye._selection import cost
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import decide
+from jax_moye._selection.grouped import decide_grouped
 from jax_moye._selection.problem import GemmProblem
 from jax_moye._selection.ranking import rank
 from jax_moye._selection.request import describe
@@ -288,6 +289,21 @@ def explain_product(product: Product, device: Device, count: int = 1, where: tup
     request, operands = product.request, product.operands
     asked = dataclasses.replace(request, implementation="xla") if product.is_lax else request
     target = LoweringTarget.of_device(device)
+    if product.groups is not None:
+        decision, call = decide_grouped(asked, product.groups, operands, target)
+        if request.epilogue is not None and decision.kind != "kernel":
+            decision = decision._replace(epilogue_reason=decision.reason)
+        return Gemm(
+            what=f"{describe(request, operands)}, {product.groups} groups",
+            count=count,
+            where=where,
+            epilogue=None if request.epilogue is None else epilogue_words(request.epilogue),
+            candidates=(),
+            device=device,
+            decision=decision,
+            product=product,
+            grouped=call,
+        )
     decision = decide(asked, operands, target)
     if not product.is_lax:
         product = Product(decision.request, operands)

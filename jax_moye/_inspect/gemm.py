@@ -17,6 +17,7 @@ from jax_moye._kernels.dtypes import ITEM_BYTES
 from jax_moye._selection import cost, cost_xla
 from jax_moye._selection.decide import Decision, Source, Times
 from jax_moye._selection.epilogue import Epilogue
+from jax_moye._selection.grouped import GroupedCall
 from jax_moye._selection.precision import wants_exact_f32
 from jax_moye._selection.problem import GemmProblem
 
@@ -26,6 +27,7 @@ OTHER_SUMS = "batch_invariant=True: it sums in another order than the configs th
 _SUMS = ("launch", "products", "stores", "memory", "pack", "add")  # the terms that a time is made of
 OTHERS_OF_XLA = "kernels, and their times over that of the fastest config"
 OF_LAX = "it is lax.dot_general's own (jax_moye.matmul, or jax_moye.intercept, asks for our kernels)"
+OF_LAX_RAGGED = "it is lax.ragged_dot's own (jax_moye.ragged_dot, or jax_moye.intercept, asks for our kernels)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Gemm:
       device: the GPU that is meant.
       decision: what the lowering was told.
       product: what was asked for.
+      grouped: how a kernel computes a product of groups; None of others.
     """
 
     what: str
@@ -68,6 +71,7 @@ class Gemm:
     device: Device
     decision: Decision = dataclasses.field(repr=False)
     product: Product = dataclasses.field(repr=False, compare=False)
+    grouped: GroupedCall | None = None
 
     @property
     def computed_by(self) -> Literal["moye", "xla", "error", "nothing"]:
@@ -78,7 +82,7 @@ class Gemm:
     def reason(self) -> str | None:
         """Why no kernel of ours computes it; None where one does."""
         if self.product.is_lax:
-            return OF_LAX
+            return OF_LAX if self.product.groups is None else OF_LAX_RAGGED
         return self.decision.error() if self.computed_by == "error" else self.decision.reason
 
     @property
@@ -89,7 +93,7 @@ class Gemm:
     @property
     def config(self) -> GemmConfig | None:
         """The kernel; None where XLA computes it."""
-        call = self.decision.call
+        call = self.grouped or self.decision.call
         return call.config if call is not None and self.computed_by == "moye" else None
 
     @property
@@ -442,6 +446,9 @@ def _facts(gemm: Gemm) -> Iterator[tuple[str, str]]:
             "measured": "measured by this process",
             "table": "measured for the package",
         }[gemm.chosen_by or "model"]
+        if gemm.grouped is not None:
+            of = "rows" if gemm.grouped.problem.ragged == "m" else "elements of k"
+            how = f"its tile suits groups of {gemm.grouped.problem.of_a_group:.4g} {of} on average"
         launches = ", three launches: 3 x TF32" if gemm.split else ""
         yield "computed by", f"{gemm.config.name}, {how}{launches}"
     else:
@@ -454,7 +461,7 @@ def _facts(gemm: Gemm) -> Iterator[tuple[str, str]]:
         yield "epilogue", f"{gemm.epilogue}: {of}"
     p = gemm.problem
     if p is None:
-        if gemm.computed_by != "nothing":
+        if gemm.computed_by != "nothing" and gemm.grouped is None:
             yield "XLA", _xla_words(gemm)
         return
     layouts = gemm.layouts()

@@ -12,7 +12,9 @@ from jax_moye import _compat
 from jax_moye._api.dot_general import canonical_dimensions, spec_of
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.fused import fused_p
+from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_fused_p, grouped_p
 from jax_moye._primitives.transposes import source_in_jaxpr
+from jax_moye._selection.epilogue import Epilogue
 from jax_moye._selection.request import Operand, Operands, Request
 
 
@@ -24,11 +26,13 @@ class Product:
       request: what the caller asked for.
       operands: lhs and rhs.
       is_lax: whether it is lax's own, and so XLA's.
+      groups: of a product of groups, how many; None of others.
     """
 
     request: Request
     operands: Operands
     is_lax: bool = False
+    groups: int | None = None
 
 
 Found = tuple[Product, int, tuple[str, ...]]
@@ -45,8 +49,12 @@ def _products(jaxpr: Jaxpr, count: int, where: tuple[str, ...]) -> Iterator[Foun
         name = equation.primitive.name
         if equation.primitive is contract_p or equation.primitive is fused_p:
             yield _product(equation, made_by), count, where
+        elif equation.primitive is grouped_p or equation.primitive is grouped_fused_p:
+            yield _grouped_product(equation, made_by), count, where
         elif name == "dot_general":
             yield _lax_product(equation), count, where
+        elif name == "ragged_dot_general" and (product := _lax_ragged_product(equation)) is not None:
+            yield product, count, where
         else:
             for inner, times, place in _inner_jaxprs(equation):
                 yield from _products(inner, count * times, where + ((place,) if place else ()))
@@ -91,6 +99,30 @@ def _product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
     if request.implementation == "xla":  # nobody asks for strides
         left, right = left.transposed, right.transposed
     return Product(request, (left, right))
+
+
+def _grouped_product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
+    """The product that an equation of grouped_p or grouped_fused_p is."""
+    params = dict(equation.params)
+    params.pop("preactivation", None)
+    activation = params.pop("activation", None)
+    if activation is not None:
+        named = (("bias", "gn"),) if len(equation.invars) == 4 else ()
+        params["epilogue"] = Epilogue(activation, operands=named)
+    left, right = (source_in_jaxpr(variable, made_by) for variable in equation.invars[:2])
+    request = Request(**params | {"interpret": None})
+    return Product(request, (left.transposed, right), groups=equation.invars[2].aval.shape[0])
+
+
+def _lax_ragged_product(equation: Any) -> Product | None:
+    """One of lax's own that kernels of ours could compute; None of others."""
+    lhs, rhs, sizes = (x.aval for x in equation.invars)
+    spec = next((s for s, d in LAX_DIMENSIONS.items() if d == equation.params["ragged_dot_dimension_numbers"]), None)
+    if spec is None or sizes.ndim != 1:
+        return None
+    operands = Operand(tuple(lhs.shape), lhs.dtype), Operand(tuple(rhs.shape), rhs.dtype)
+    request = Request(spec, equation.outvars[0].aval.dtype, equation.params["precision"], None, None, None)
+    return Product(request, operands, is_lax=True, groups=sizes.shape[0])
 
 
 def _lax_product(equation: Any) -> Product:

@@ -131,7 +131,7 @@ def unfused(x, w, *operands, spec, epilogue, preactivation, out_dtype, **params)
 
 
 @functools.cache
-def _times_derivative(activation: str) -> Callable[[Any, Any], Any]:
+def times_derivative(activation: str) -> Callable[[Any, Any], Any]:
     """(z, t) -> activation'(z) t. Of it nothing but z is kept for the transposed function."""
 
     def fun(z, tangent):
@@ -206,7 +206,7 @@ def _jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, **param
             z_dot = jnp.broadcast_to(term, y.shape) if z_dot is None else z_dot + term
     if z_dot is not None:
         saved = y if asks_y else rest[0] if rest else None
-        y_dot = z_dot if epilogue.activation == "none" else _times_derivative(epilogue.activation)(saved, z_dot)
+        y_dot = z_dot if epilogue.activation == "none" else times_derivative(epilogue.activation)(saved, z_dot)
     if "residual" in dots:
         term = wide("residual")
         y_dot = jnp.broadcast_to(term, y.shape) if y_dot is None else y_dot + term
@@ -301,7 +301,8 @@ def _batch(axis_data, operands, dims, *, spec, epilogue, preactivation, out_dtyp
 batching.fancy_primitive_batchers[fused_p] = _batch
 
 
-def _dce(used, *rest):
+def without_preactivation(used, *rest):
+    """Dead code of an equation whose second result, the pre-activation, nobody reads: jaxprs' rule."""
     *_, equation = rest  # before it, from jax 0.12 on, which operands are live
     if not any(used):
         return [False] * len(equation.invars), None
@@ -310,7 +311,7 @@ def _dce(used, *rest):
     return [True] * len(equation.invars), equation
 
 
-partial_eval.dce_rules[fused_p] = _dce
+partial_eval.dce_rules[fused_p] = without_preactivation
 
 # ------------------------------------------------------------------------------------------------------- lowering
 

@@ -1,15 +1,21 @@
-"""grouped_p: products of groups, of which only the device knows where one ends.
+"""grouped_p: products of groups, of which only the device knows where one ends; grouped_fused_p: with an epilogue.
 
 Its specifications (`_selection.grouped`) are closed under transposition: the derivative of a product whose m is ragged
 is one of the same kind to lhs, and one whose k is ragged to rhs; and the other way round. The sizes of the groups have
 no derivative. Lowering takes two steps, as contract_p's does: the first sees a transpose in front of rhs, which is a
 stride to a kernel; the second decides. What no kernel computes, and whatever is partitioned over devices outside of
 shard_map, is lax.ragged_dot_general's.
+
+grouped_fused_p is y = activation(z), z = the product plus the bias of a row's group. As fused_p it has z as a second
+result where the derivative asks for it, and derivatives that are products of grouped_p and elementwise functions: that
+of the bias is a product with ones. Where no kernel can finish a product, it is a product and what XLA does behind it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,21 +23,23 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir, xla
+from jax.interpreters import ad, batching, mlir, partial_eval, xla
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_moye import _compat
 from jax_moye._kernels import ffi
 from jax_moye._kernels.dtypes import numpy_dtype
+from jax_moye._log import say_once
 from jax_moye._primitives.contraction import heed
 from jax_moye._primitives.custom_call import call_attributes, epilogue_attributes
+from jax_moye._primitives.fused import times_derivative, without_preactivation
 from jax_moye._primitives.reference import lax_result_dtype
 from jax_moye._primitives.transposes import Permutations, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget
-from jax_moye._selection.decide import left_to_xla
-from jax_moye._selection.epilogue import Epilogue
+from jax_moye._selection.decide import left_to_xla, why_not_unfused
+from jax_moye._selection.epilogue import ACTIVATIONS, Epilogue, compute_dtype, stored_dtype
 from jax_moye._selection.grouped import RAGGED_K, RAGGED_M, RAGGED_M_BY_K, GroupedCall, decide_grouped
-from jax_moye._selection.request import Request
+from jax_moye._selection.request import Request, describe
 
 _ragged_dot_general = lax.ragged_dot_general  # bound now: whoever replaces it by ours must not send us in a circle
 
@@ -102,31 +110,29 @@ def _transpose(cotangent, lhs, rhs, group_sizes, *, spec, config, out_dtype, **p
     return None, bind(RAGGED_K, left, right, rhs), None
 
 
-def _batch(operands, dims, **params):
+def _batch(primitive, operands, dims, **params):
     """One product after the other: each has groups of its own."""
-    mapped = [x for x, dim in zip(operands, dims, strict=True) if dim is not None]
     moved = [jnp.moveaxis(x, dim, 0) for x, dim in zip(operands, dims, strict=True) if dim is not None]
-    if not mapped:
-        return grouped_p.bind(*operands, **params), None
 
     def one(values):
         values = iter(values)
         all_operands = (x if dim is None else next(values) for x, dim in zip(operands, dims, strict=True))
-        return grouped_p.bind(*_compat.match_varying(*all_operands), **params)
+        return primitive.bind(*_compat.match_varying(*all_operands), **params)
 
-    return lax.map(one, tuple(moved)), 0
+    outs = lax.map(one, tuple(moved))
+    return outs, [0] * len(outs) if primitive.multiple_results else 0
 
 
 ad.primitive_jvps[grouped_p] = _jvp
 ad.primitive_transposes[grouped_p] = _transpose
-batching.primitive_batchers[grouped_p] = _batch
+batching.primitive_batchers[grouped_p] = functools.partial(_batch, grouped_p)
 _compat.check_for_nan(grouped_p)
 
 
 # ------------------------------------------------------------------------------------------------------- lowering
 
 
-_LAX_DIMENSIONS = {
+LAX_DIMENSIONS = {
     RAGGED_M: lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), [0], [0]),
     RAGGED_M_BY_K: lax.RaggedDotDimensionNumbers((((1,), (2,)), ((), ())), [0], [0]),
     RAGGED_K: lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], []),
@@ -140,7 +146,7 @@ def grouped_reference(lhs: Any, rhs: Any, group_sizes: Any, *, spec: str, out_dt
             lhs,
             rhs,
             group_sizes,
-            _LAX_DIMENSIONS[spec],
+            LAX_DIMENSIONS[spec],
             precision=precision,
             preferred_element_type=lax_result_dtype(lhs.dtype, rhs.dtype, out_dtype),
         )
@@ -165,17 +171,27 @@ def _xlas(lhs: Any, rhs: Any, group_sizes: Any, *, request: Request, permutation
 
 
 def _run_kernel(
-    lhs: Any, rhs: Any, group_sizes: Any, *, call: GroupedCall, request: Request, permutations: Permutations
-) -> Any:
-    """The custom call."""
+    lhs: Any,
+    rhs: Any,
+    group_sizes: Any,
+    *bias: Any,
+    call: GroupedCall,
+    request: Request,
+    permutations: Permutations,
+    preactivation: bool = False,
+) -> list[Any]:
+    """The custom call: the result, and what the activation is applied to if it is wanted."""
     problem, config = call.problem, call.config
     left, right = call.operands
     lhs, rhs = transposed((lhs, rhs), permutations, (left.permutation, right.permutation))
     shape = (problem.groups, problem.m, problem.n) if problem.ragged == "k" else (problem.m, problem.n)
     result = jax.ShapeDtypeStruct(shape, numpy_dtype(problem.out_dtype))
-    attributes = call_attributes(config, problem, request.interpret) | epilogue_attributes(Epilogue(), ())
+    attributes = call_attributes(config, problem, request.interpret)
+    attributes |= epilogue_attributes(request.epilogue or Epilogue(), [(problem.n, 0, 1) for _ in bias])
+    bias = tuple(lax.convert_element_type(x, result.dtype) for x in bias)
     with jax.named_scope(config.name):  # what a profiler shows
-        return jax.ffi.ffi_call(ffi.GROUPED_TARGET, result)(lhs, rhs, group_sizes, ragged=problem.ragged, **attributes)
+        run = jax.ffi.ffi_call(ffi.GROUPED_TARGET, [result] * (1 + preactivation))
+        return list(run(lhs, rhs, group_sizes, *bias, ragged=problem.ragged, **attributes))
 
 
 def _lower_local(platform, ctx, lhs, rhs, group_sizes, *, request: Request, permutations):
@@ -188,7 +204,8 @@ def _lower_local(platform, ctx, lhs, rhs, group_sizes, *, request: Request, perm
         fun: Any = lambda *_: jnp.zeros(out.shape, out.dtype)  # noqa: E731
     elif decision.kind == "kernel" and call is not None:
         ffi.register(platform)
-        fun = functools.partial(_run_kernel, call=call, request=request, permutations=permutations)
+        run = functools.partial(_run_kernel, call=call, request=request, permutations=permutations)
+        fun = lambda *operands: run(*operands)[0]  # noqa: E731
     else:
         fun = functools.partial(_xlas, request=request, permutations=permutations)
     return mlir.lower_fun(fun, multiple_results=False)(ctx, lhs, rhs, group_sizes)
@@ -224,3 +241,180 @@ def _lower(ctx, lhs, rhs, group_sizes, **params):
 
 # Not cacheable, so that the rule sees the operands it has in this place: see _compat.transposed_source.
 mlir.register_lowering(grouped_p, _lower, cacheable=False)
+
+
+# ------------------------------------------------------------------------------------------------- with an epilogue
+
+grouped_fused_p = Primitive("jax_moye_grouped_fused")
+grouped_fused_p.multiple_results = True
+grouped_fused_p.def_impl(functools.partial(xla.apply_primitive, grouped_fused_p))
+
+_ONES = 8  # columns of ones and zeros that pick a bias: 16 bytes, which TMA needs
+
+
+def grouped_fused(
+    spec: str, lhs: Any, rhs: Any, group_sizes: Any, bias: Any | None, *, activation: str, **params: Any
+) -> Any:
+    """Binds the primitive: y alone.
+
+    Args:
+      spec: RAGGED_M or RAGGED_M_BY_K.
+      lhs: as in `grouped`, likewise the following.
+      rhs: matrices of the groups.
+      group_sizes: (groups,), int32.
+      bias: (groups, n), or None. A row of no group has none.
+      activation: a key of ACTIVATIONS.
+      **params: as in `grouped`.
+    """
+    operands = [lhs, rhs, group_sizes, *([] if bias is None else [bias])]
+    return grouped_fused_p.bind(
+        *_compat.match_varying(*operands), spec=spec, activation=activation, preactivation=False, **params
+    )[0]
+
+
+@grouped_fused_p.def_abstract_eval
+def _fused_abstract_eval(lhs, rhs, group_sizes, *bias, spec, activation, preactivation, **params):
+    del activation, bias
+    out, _ = grouped_p.abstract_eval(lhs, rhs, group_sizes, spec=spec, **params)
+    return [out, out.update(dtype=stored_dtype(out.dtype))][: 1 + preactivation]
+
+
+def _bias_of_rows(bias: Any, group_sizes: Any, rows: int, **params: Any) -> Any:
+    """(rows, n): of each row the bias of its group, and zeros where it has none. Its transpose sums over groups."""
+    ones = jnp.zeros((rows, _ONES), bias.dtype).at[:, 0].set(1)
+    matrices = jnp.pad(bias[:, None, :], ((0, 0), (0, _ONES - 1), (0, 0)))
+    return grouped(RAGGED_M, ones, matrices, group_sizes, **params)
+
+
+def _unfused(lhs, rhs, group_sizes, *bias, spec, activation, preactivation, out_dtype, config=None, **params):
+    """What the primitive computes, by products and elementwise functions. Sums stay in f32 until y is rounded."""
+    del config  # it was named for all of it, which it does not compute
+    compute, stored = compute_dtype(lhs.dtype, out_dtype), stored_dtype(out_dtype)
+    z = grouped(spec, lhs, rhs, group_sizes, out_dtype=compute, config=None, **params)
+    for x in bias:
+        z = z + _bias_of_rows(x.astype(stored), group_sizes, lhs.shape[0], out_dtype=compute, config=None, **params)
+    y = ACTIVATIONS[activation](z)
+    return [y.astype(out_dtype), z.astype(stored)][: 1 + preactivation]
+
+
+def _fused_jvp(primals, tangents, *, spec, activation, preactivation, out_dtype, config, **params):
+    lhs, rhs, group_sizes, *_ = primals
+    lhs_dot, rhs_dot, _, *bias_dot = tangents
+    is_live = [type(dot) is not ad.Zero for dot in (lhs_dot, rhs_dot, *bias_dot)]
+    asks_z = any(is_live) and activation != "none"
+    of_product = {"spec": spec, "out_dtype": out_dtype, "config": config, **params}
+    y, *z = grouped_fused_p.bind(*primals, activation=activation, preactivation=preactivation or asks_z, **of_product)
+    outs = [y, *z][: 1 + preactivation]
+    if not any(is_live):
+        return outs, [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
+    # The config was meant for y.
+    compute, stored = compute_dtype(lhs.dtype, out_dtype), stored_dtype(out_dtype)
+    params |= {"out_dtype": stored, "config": None}
+    terms = []
+    if is_live[0]:
+        terms.append(grouped(spec, lhs_dot, rhs, group_sizes, **params))
+    if is_live[1]:
+        terms.append(grouped(spec, lhs, rhs_dot, group_sizes, **params))
+    if any(is_live[2:]):
+        terms.append(_bias_of_rows(bias_dot[0].astype(stored), group_sizes, lhs.shape[0], **params))
+    z_dot = functools.reduce(lax.add, (term.astype(compute) for term in terms))
+    y_dot = times_derivative(activation)(z[0], z_dot) if activation != "none" else z_dot
+    return outs, [y_dot.astype(out_dtype), z_dot.astype(stored)][: 1 + preactivation]
+
+
+def _fused_transpose(cotangents, *operands, activation, **params):
+    """Without an activation it is linear in lhs or in rhs, and in the bias."""
+    if activation != "none":
+        raise NotImplementedError(f"jax.linear_transpose: activation {activation!r} is not linear")
+    is_linear = [ad.is_undefined_primal(x) for x in operands]
+
+    def fun(*missing):
+        given = iter(missing)
+        values = (next(given) if of_fun else value for of_fun, value in zip(is_linear, operands, strict=True))
+        return _unfused(*values, activation=activation, **params)
+
+    missing = [x.aval for x in operands if ad.is_undefined_primal(x)]
+    found = iter(jax.linear_transpose(fun, *missing)([ad.instantiate_zeros(x) for x in cotangents]))
+    return [next(found) if of_fun else None for of_fun in is_linear]
+
+
+ad.primitive_jvps[grouped_fused_p] = _fused_jvp
+ad.primitive_transposes[grouped_fused_p] = _fused_transpose
+batching.primitive_batchers[grouped_fused_p] = functools.partial(_batch, grouped_fused_p)
+partial_eval.dce_rules[grouped_fused_p] = without_preactivation
+_compat.check_for_nan(grouped_fused_p)
+
+grouped_fused_local_p = Primitive("jax_moye_grouped_fused_local")
+grouped_fused_local_p.multiple_results = True
+grouped_fused_local_p.def_impl(functools.partial(xla.apply_primitive, grouped_fused_local_p))
+
+
+@grouped_fused_local_p.def_abstract_eval
+def _fused_local_abstract_eval(lhs, rhs, group_sizes, *bias, request, permutations, preactivation):
+    del bias
+    left, right = operands_of((lhs, rhs), permutations)
+    shape = _result_shape(request.spec, left.seen_shape, right.seen_shape, group_sizes.shape[0])
+    dtypes = [request.out_dtype, stored_dtype(request.out_dtype)]
+    return [_compat.local_aval(shape, dtype) for dtype in dtypes[: 1 + preactivation]]
+
+
+def _lower_fused_local(platform, ctx, *values, request: Request, permutations, preactivation):
+    operands = operands_of(ctx.avals_in, permutations)
+    groups = ctx.avals_in[2].shape[0]
+    decision, call = decide_grouped(request, groups, operands, LoweringTarget.of_platform(platform))
+    if decision.kind == "kernel" and call is not None:
+        ffi.register(platform)
+        fun: Any = functools.partial(
+            _run_kernel, call=call, request=request, permutations=permutations, preactivation=preactivation
+        )
+        return mlir.lower_fun(fun, multiple_results=True)(ctx, *values)
+    if decision.cause == "config":
+        heed(decision, operands)
+    if decision.kind == "xla" and request.batch_invariant:  # sizes must not decide whose tanh it is
+        raise NotImplementedError(why_not_unfused(request, operands, decision.reason))
+    if decision.kind != "nothing":
+        what = describe(request, operands)
+        say_once(logging.INFO, f"the epilogue of {what} is not its kernel's: {decision.reason}")
+    epilogue = request.epilogue
+    assert epilogue is not None
+    params = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
+    del params["epilogue"], params["beta"]
+
+    def unfused(lhs, rhs, group_sizes, *bias):
+        lhs, rhs = transposed((lhs, rhs), permutations)
+        of_epilogue = {"activation": epilogue.activation, "preactivation": preactivation}
+        return _unfused(lhs, rhs, group_sizes, *bias, **of_epilogue, **params)
+
+    return mlir.lower_fun(unfused, multiple_results=True)(ctx, *values)
+
+
+mlir.register_lowering(grouped_fused_local_p, functools.partial(_lower_fused_local, "another platform"))
+mlir.register_lowering(grouped_fused_local_p, functools.partial(_lower_fused_local, "cpu"), platform="cpu")
+mlir.register_lowering(grouped_fused_local_p, functools.partial(_lower_fused_local, "cuda"), platform="cuda")
+
+
+def _lower_fused(ctx, *values, activation, preactivation, **params):
+    epilogue = Epilogue(activation, operands=(("bias", "gn"),) if len(values) == 4 else ())
+    request = Request(**params, epilogue=epilogue)
+    reason = _compat.why_not_local(ctx)
+    if reason is not None or request.implementation == "xla":
+        if request.batch_invariant:
+            avals = operands_of(ctx.avals_in, (None, None))
+            raise NotImplementedError(why_not_unfused(request, avals, reason or "implementation='xla'"))
+        fun = functools.partial(_unfused, activation=activation, preactivation=preactivation, **params)
+        return mlir.lower_fun(fun, multiple_results=True)(ctx, *values)
+    before = source(values[1], ctx.avals_in[1])
+    avals_in = [ctx.avals_in[0], before.aval, *ctx.avals_in[2:]]
+    return _compat.lower_equation(
+        ctx,
+        grouped_fused_local_p,
+        (values[0], before.value, *values[2:]),
+        [_compat.local_aval(aval.shape, aval.dtype) for aval in avals_in],
+        [_compat.local_aval(aval.shape, aval.dtype) for aval in ctx.avals_out],
+        request=request,
+        permutations=(None, before.permutation),
+        preactivation=preactivation,
+    )
+
+
+mlir.register_lowering(grouped_fused_p, _lower_fused, cacheable=False)

@@ -279,6 +279,7 @@ def _candidates(product: Product, target: Target, protocol: Protocol) -> tuple[K
     request = product.request
     reasons = {
         "it is lax.dot_general's own, and so XLA's": product.is_lax,
+        "it is a product of groups, whose tile follows from their sizes": product.groups is not None,
         "implementation='xla'": request.implementation == "xla",
         f"the program names the config {request.config!r}": request.config is not None,
         "batch_invariant=True chooses by nothing but dtypes": request.batch_invariant,

@@ -8,8 +8,8 @@ test failed that does not look for an equation named dot_general. Needed besides
 
 What is replaced (--replace):
   nothing     JAX's functions count their calls: which tests reach them, and that those pass without us
-  functions   lax.dot_general, jnp.matmul and jnp.einsum by jax_moye's of the same names: arguments, dtypes, shapes,
-              messages, weak types, derivatives, vmap
+  functions   lax.dot_general, lax.ragged_dot, lax.ragged_dot_general, jnp.matmul and jnp.einsum by jax_moye's of the
+              same names: arguments, dtypes, shapes, messages, weak types, derivatives, vmap
   intercept   `with jax_moye.intercept():` around it all: JAX's functions, our primitive below them
 """
 
@@ -31,7 +31,7 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 SELECTION = {  # file -> pytest's -k
-    "lax_test.py": "testDot or dot_general_batching",
+    "lax_test.py": "testDot or dot_general_batching or RaggedTest",
     "lax_autodiff_test.py": "testDot",
     "lax_vmap_test.py": "testDot",
     "lax_numpy_test.py": (
@@ -87,9 +87,9 @@ class Outcome:
 def replace(names: dict[str, Any]) -> None:
     """Puts functions in the places where JAX's modules and its tests look them up.
 
-    jax._src: jnp.matmul, lax.dot and lax's own rules read dot_general in lax's private module, and jnp.einsum got it as
-    a default argument when it was defined. A run with --replace nothing shows whether these are still the places: its
-    calls are counted, and none means that they are not.
+    jax._src: jnp.matmul, lax.dot, lax.ragged_dot and lax's own rules read dot_general and ragged_dot_general in lax's
+    private module, and jnp.einsum got the former as a default argument when it was defined. A run with --replace
+    nothing shows whether these are still the places: its calls are counted, and none means that they are not.
     """
     import jax.numpy as jnp
     from jax import lax
@@ -98,6 +98,9 @@ def replace(names: dict[str, Any]) -> None:
     if "dot_general" in names:
         lax.dot_general = lax_internal.dot_general = names["dot_general"]
         jnp.einsum.__kwdefaults__["_dot_general"] = names["dot_general"]
+    for name in {"ragged_dot", "ragged_dot_general"} & set(names):
+        setattr(lax, name, names[name])
+        setattr(lax_internal, name, names[name])
     for name in {"matmul", "einsum"} & set(names):
         setattr(jnp, name, names[name])
 
@@ -131,12 +134,12 @@ def main() -> int:
 
     stack, taken = contextlib.ExitStack(), None
     if args.replace == "nothing":
-        replace({"dot_general": counted("dot_general", lax.dot_general)})
+        replace({name: counted(name, getattr(lax, name)) for name in ("dot_general", "ragged_dot_general")})
     else:
         import jax_moye
 
         if args.replace == "functions":
-            names = ("dot_general", "matmul", "einsum")
+            names = ("dot_general", "ragged_dot", "ragged_dot_general", "matmul", "einsum")
             replace({name: counted(name, getattr(jax_moye, name)) for name in names})
         else:
             taken = stack.enter_context(jax_moye.intercept())

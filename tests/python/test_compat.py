@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.extend.core.primitives import dot_general_p
 from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from python.support import lowered_text
@@ -130,8 +131,9 @@ def test_an_equation_is_lowered_without_being_traced(platforms):
 
 def test_lax_itself_ends_with_its_block():
     taken = []
-    put_back = _compat.hook_dot_general(
-        lambda original, *operands: taken.append(operands[0].shape) or original(*operands[:2], **operands[2])
+    put_back = _compat.hook(
+        dot_general_p,
+        lambda original, *operands: taken.append(operands[0].shape) or original(*operands[:2], **operands[2]),
     )
     try:
         a = jnp.ones((2, 3))
@@ -183,3 +185,11 @@ def test_a_sparse_rule_waits_for_the_package(monkeypatch):
         np.testing.assert_array_equal(fun(transform.BCOO.fromdense(dense), dense), 5 * np.array(dense @ dense))
     finally:
         del transform.sparse_rules_bcoo[probe_p], transform.sparse_rules_bcsr[probe_p]
+
+
+def test_the_primitive_of_ragged_dot():
+    """Found by its name in a traced program; what is there is what lax binds."""
+    primitive = _compat.ragged_dot_general_p()
+    x, w, sizes = jnp.ones((4, 2)), jnp.ones((3, 2, 5)), jnp.array([1, 2, 1])
+    (equation,) = jax.make_jaxpr(lax.ragged_dot)(x, w, sizes).jaxpr.eqns
+    assert equation.primitive is primitive
