@@ -1,0 +1,137 @@
+"""ragged_dot with a bias and an activation: one kernel, XLA behind a product elsewhere, and the derivatives of both."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_moye
+from jax_moye._primitives.grouped import grouped_fused_p, grouped_p
+
+SIZES = (30, 0, 50, 20)
+M, K, N, G = 150, 64, 128, 4  # 50 rows belong to no group
+TARGET = "jax_moye_grouped_gemm_v1"
+ACTIVATIONS = {None: lambda z: z, "relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu}
+
+
+@pytest.fixture(scope="module")
+def operands():
+    rng = np.random.default_rng(0)
+    lhs, rhs, bias = rng.normal(size=(M, K)), rng.normal(size=(G, K, N)) / 8, rng.normal(size=(G, N))
+    return tuple(jnp.asarray(x, jnp.bfloat16) for x in (lhs, rhs, bias))
+
+
+def reference(lhs, rhs, bias, activation):
+    """In float32, of values that bfloat16 holds."""
+    group = np.repeat(np.arange(G + 1), [*SIZES, M - sum(SIZES)])
+    lhs, rhs, bias = (x.astype(jnp.float32) for x in (lhs, rhs, bias))
+    matrices = jnp.concatenate([rhs, jnp.zeros((1, K, N))])[group]
+    rows = jnp.concatenate([bias, jnp.zeros((1, N))])[group]
+    return ACTIVATIONS[activation](jnp.einsum("mk,mkn->mn", lhs, matrices, precision="highest") + rows)
+
+
+def ours(activation, **options):
+    def fun(lhs, rhs, bias):
+        return jax_moye.ragged_dot(lhs, rhs, jnp.array(SIZES), bias=bias, activation=activation, **options)
+
+    return fun
+
+
+def near(got, expected, relative):
+    scale = float(jnp.abs(expected).max())
+    np.testing.assert_allclose(np.asarray(got, np.float32), np.asarray(expected, np.float32), 0, relative * scale)
+
+
+@pytest.mark.parametrize("interpret", [True, None], ids=["kernel", "xla"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_result_and_derivatives(operands, activation, interpret):
+    fun = ours(activation, interpret=interpret)
+    result, pullback = jax.vjp(fun, *operands)
+    assert result.dtype == jnp.bfloat16
+    expected, expected_pullback = jax.vjp(lambda *x: reference(*x, activation), *operands)
+    near(result, expected, 2**-8)
+    cotangent = jax.random.normal(jax.random.key(1), (M, N), jnp.bfloat16)
+    for got, wanted in zip(pullback(cotangent), expected_pullback(cotangent.astype(jnp.float32)), strict=True):
+        near(got, wanted, 2**-6)
+    tangents = operands
+    got, wanted = jax.jvp(fun, operands, tangents)[1], jax.jvp(lambda *x: reference(*x, activation), operands, tangents)
+    near(got, wanted[1], 2**-6)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_one_kernel_does_it_all(operands, activation):
+    text = jax.jit(ours(activation, interpret=True)).lower(*operands).as_text()
+    assert text.count(TARGET) == 1
+    assert "stablehlo.add" not in text
+    assert "stablehlo.multiply" not in text
+
+
+def test_rows_of_no_group_are_zero_whatever_the_bias(operands):
+    for interpret in (True, None):
+        result = ours("gelu", interpret=interpret)(*operands)
+        assert not np.asarray(result[sum(SIZES) :], np.float32).any()
+
+
+def test_without_a_bias(operands):
+    lhs, rhs, _ = operands
+    sizes = jnp.array(SIZES)
+    product = jax_moye.ragged_dot(lhs, rhs, sizes, interpret=True)
+    result = jax_moye.ragged_dot(lhs, rhs, sizes, activation=jax.nn.relu, interpret=True)
+    np.testing.assert_array_equal(result, jax.nn.relu(product))
+
+
+def test_results_of_32_bits_are_finished_by_xla(operands):
+    """Behind a product of f32 sums, which nothing rounds in between."""
+    fun = ours("silu", interpret=True, preferred_element_type=jnp.float32)
+    text = jax.jit(fun).lower(*operands).as_text()
+    assert text.count(TARGET) == 2  # the product, and the biases of rows
+    near(fun(*operands), reference(*operands, "silu"), 1e-5)
+    with pytest.raises(NotImplementedError, match=r"batch_invariant=True: the epilogue of .* is not its kernel's"):
+        ours("silu", interpret=True, preferred_element_type=jnp.float32, batch_invariant=True)(*operands)
+
+
+def test_transformations(operands):
+    lhs, rhs, bias = operands
+    fun = ours("relu", interpret=True)
+    expected = fun(*operands)
+    batch = jax.vmap(fun, (0, None, None))(jnp.stack([lhs, 2 * lhs]), rhs, bias)
+    np.testing.assert_array_equal(batch[0], expected)
+    _, stacked = jax.lax.scan(lambda carry, x: (carry, fun(x, rhs, bias)), 0, lhs[None])
+    np.testing.assert_array_equal(stacked[0], expected)
+    gradient = jax.grad(lambda *x: fun(*x).astype(jnp.float32).sum(), (0, 1, 2))
+    again = jax.grad(lambda *x: jax.checkpoint(fun)(*x).astype(jnp.float32).sum(), (0, 1, 2))
+    for one, other in zip(gradient(*operands), again(*operands), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_preactivation_is_written_where_it_is_read(operands):
+    lhs, rhs, bias = operands
+    forward = jax.make_jaxpr(ours("silu"))(*operands)
+    assert [e.params["preactivation"] for e in forward.eqns if e.primitive is grouped_fused_p] == [False]
+    backward = jax.make_jaxpr(jax.grad(lambda x: ours("silu")(x, rhs, bias).astype(jnp.float32).sum()))(lhs)
+    text = str(backward)
+    assert "preactivation=True" in text
+    assert grouped_p.name in text
+
+
+def test_a_linear_epilogue_transposes(operands):
+    lhs, rhs, bias = operands
+    fun = ours(None, interpret=True)
+    (got,) = jax.linear_transpose(lambda x: fun(x, rhs, jnp.zeros_like(bias)), lhs)(jnp.ones((M, N), jnp.bfloat16))
+    near(got, jax.grad(lambda x: reference(x, rhs, bias, None).sum())(lhs.astype(jnp.float32)), 2**-7)
+    with pytest.raises(NotImplementedError, match="activation 'silu' is not linear"):
+        jax.linear_transpose(lambda x: ours("silu")(x, rhs, bias), lhs)(jnp.ones((M, N), jnp.bfloat16))
+
+
+def test_bad_arguments(operands):
+    lhs, rhs, bias = operands
+    with pytest.raises(
+        ValueError, match=r"ragged_dot: bias has shape \(128,\), and a row for each group is \(4, 128\)"
+    ):
+        jax_moye.ragged_dot(lhs, rhs, jnp.array(SIZES), bias=bias[0])
+    with pytest.raises(ValueError, match="ragged_dot: activation is None, 'relu'"):
+        jax_moye.ragged_dot(lhs, rhs, jnp.array(SIZES), activation="tanh")
+    with pytest.raises(ValueError, match="beside the sums of so large a tile there are no registers for an epilogue"):
+        ours("relu", interpret=True, config="sm90_grouped_bf16_128x192x64_s4_a16")(*operands)
