@@ -18,6 +18,7 @@ from jax_moye._api.intercept import intercept as intercept
 from jax_moye._api.linear import gated_linear_unit as gated_linear_unit
 from jax_moye._api.linear import linear as linear
 from jax_moye._api.matmul import matmul as matmul
+from jax_moye._api.optimize import optimize as optimize
 from jax_moye._api.options import OptionsBlock as OptionsBlock
 from jax_moye._api.options import options as options
 from jax_moye._api.ragged_dot import ragged_dot as ragged_dot
@@ -64,6 +65,7 @@ __all__ = [
     "layout",
     "linear",
     "matmul",
+    "optimize",
     "options",
     "ragged_dot",
     "ragged_dot_general",

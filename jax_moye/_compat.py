@@ -196,7 +196,7 @@ def _known_aval(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 # JAX warns of jaxprs without it: nothing is said of the operands and results of one that lives for a moment.
-_UNNAMED = debug_info("lower_equation", lambda: None, (), {})._replace(arg_names=None, result_paths=None)
+UNNAMED = debug_info("lower_equation", lambda: None, (), {})._replace(arg_names=None, result_paths=None)
 
 
 def lower_equation(
@@ -229,7 +229,7 @@ def lower_equation(
     module = ctx.module_context if ctx.platforms is None else ctx.module_context.replace(platforms=ctx.platforms)
     results, _ = mlir.jaxpr_subcomp(
         module,
-        Jaxpr([], inputs, outputs, [equation], debug_info=_UNNAMED),
+        Jaxpr([], inputs, outputs, [equation], debug_info=UNNAMED),
         ctx.name_stack,
         ctx.tokens_in,
         [],

@@ -36,7 +36,7 @@ export XLA_PYTHON_CLIENT_PREALLOCATE=false # several processes, and torch, share
 stages="
 environment 40   versions of everything, and that JAX sees the GPU
 build       300  cmake in build/gpu_check; the two extension modules and _registers.json go into jax_moye/
-driver      90   every row on exact integers between guard bands, without JAX (tests/gpu/gemm_check.cu)
+driver      100  every row on exact integers between guard bands, without JAX (gemm_check.cu, grouped_check.cu)
 conformance 120  one program per instruction wrapper, compared with NumPy; writes golden.tar.gz
 pytest      150  pytest -m gpu
 memcheck    150  compute-sanitizer on conformance programs and a few products of every row
@@ -74,17 +74,22 @@ stage_build() {
     "$PYTHON" -c 'import jax_moye; print(jax_moye.configs()); from jax_moye import _moye_cuda'
 }
 
-# The kernels' objects of the build, linked with a program that has no JAX in it.
+# The kernels' objects of the build, linked with a program of tests/gpu that has no JAX in it: gemm_check, or
+# grouped_check for products of groups.
 link_driver() {
   local objects
   objects=$(find "$build/CMakeFiles/jax_moye_kernels.dir" -name '*.o')
   # shellcheck disable=SC2086  # one word per object
   # build/.../cu holds the table of the rows that were built
-  nvcc -std=c++20 -O2 -arch=native -I "$build/cu" -I cuda -I ffi tests/gpu/gemm_check.cu ffi/registry.cc $objects -o "$build/gemm_check"
+  nvcc -std=c++20 -O2 -arch=native -I "$build/cu" -I cuda -I ffi "tests/gpu/$1.cu" ffi/registry.cc $objects -o "$build/$1"
 }
 
 stage_driver() {
-  link_driver && "$build/gemm_check"
+  local status=0
+  link_driver grouped_check & # beside the other
+  link_driver gemm_check && "$build/gemm_check" || status=1
+  wait $! && "$build/grouped_check" || status=1
+  return $status
 }
 
 # Hopper's instructions have programs of their own. Their outputs: $build/conformance_<name>.
@@ -137,13 +142,15 @@ sanitize() {
     echo "compute-sanitizer is not installed"
     return 77
   fi
-  [ -x "$build/gemm_check" ] || link_driver || return
+  [ -x "$build/gemm_check" ] || link_driver gemm_check || return
+  [ -x "$build/grouped_check" ] || link_driver grouped_check || return
   [ -x "$build/conformance" ] || stage_conformance || return
   # racecheck (2025.3) does not follow bar.arrive: it reports the hand-over of named_barrier_arrive, whose twin with bar.sync
   # in its place it finds clean.
   local leave_out=()
   [ "$1" = racecheck ] && leave_out=(named_barrier_arrive)
   compute-sanitizer --tool "$1" --error-exitcode 9 "$build/gemm_check" --small &&
+    compute-sanitizer --tool "$1" --error-exitcode 9 "$build/grouped_check" --small &&
     compute-sanitizer --tool "$1" --error-exitcode 9 "$build/conformance" "$(mktemp -d)" "${leave_out[@]}" \
       > "$build/$1.txt" 2>&1
   local status=$?
@@ -164,7 +171,7 @@ stage_profile() {
     echo "ncu is not installed"
     return 77
   fi
-  [ -x "$build/gemm_check" ] || link_driver || return
+  [ -x "$build/gemm_check" ] || link_driver gemm_check || return
   # The third launch: the first two warm up. The clocks stay as they are.
   ncu --clock-control none --set detailed --launch-skip 2 --launch-count 1 \
     "$build/gemm_check" --profile sm80_multistage_bf16_128x128x32_s4_a16 4096 4096 4096 > "$OUT/ncu.txt" 2>&1

@@ -13,6 +13,7 @@ from jax_moye._api.dot_general import canonical_dimensions, spec_of
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.fused import fused_p
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_fused_p, grouped_p
+from jax_moye._primitives.rewritten import rewritten_p
 from jax_moye._primitives.transposes import source_in_jaxpr
 from jax_moye._selection.epilogue import Epilogue
 from jax_moye._selection.request import Operand, Operands, Request
@@ -47,7 +48,7 @@ def _products(jaxpr: Jaxpr, count: int, where: tuple[str, ...]) -> Iterator[Foun
     made_by = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
     for equation in jaxpr.eqns:
         name = equation.primitive.name
-        if equation.primitive is contract_p or equation.primitive is fused_p:
+        if equation.primitive in (contract_p, fused_p, rewritten_p):
             yield _product(equation, made_by), count, where
         elif equation.primitive is grouped_p or equation.primitive is grouped_fused_p:
             yield _grouped_product(equation, made_by), count, where
@@ -83,12 +84,12 @@ def _inner_jaxprs(equation: Any) -> Iterator[tuple[Jaxpr, int, str]]:
 
 
 def _product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
-    """The product that an equation of contract_p or fused_p is."""
+    """The product that an equation of contract_p, fused_p or rewritten_p is."""
     params = dict(equation.params)
-    params.pop("preactivation", None)
-    params.pop("out_sharding")
+    for name in ("preactivation", "original", "out_sharding"):
+        params.pop(name, None)
     epilogue = params.pop("epilogue", None)
-    is_fused = epilogue is not None
+    is_fused = equation.primitive is fused_p
     if is_fused and epilogue.is_nothing:
         epilogue = None
     # The emulator is not what a GPU runs.

@@ -1,6 +1,6 @@
 // Every row of gemm/configs.h, without JAX: exact products of small integers between guard bands, alone and with an
 // epilogue, and single launches for compute-sanitizer and ncu, which take a minute to start a JAX program and a second
-// to start this one.
+// to start this one. Not the rows for products of groups: those are grouped_check.cu's.
 //
 //   gemm_check                        every row, sizes around its tile, all four orders
 //   gemm_check --small                few sizes: under compute-sanitizer
@@ -291,6 +291,7 @@ void check_row(RegisteredGemm const& gemm, bool small) {
 void profile(std::string const& name, int64_t m, int64_t n, int64_t k) {
   RegisteredGemm const* gemm = find_gemm(name);
   if (gemm == nullptr) testing::fail("no compiled GEMM is named " + name);
+  if (gemm->entry.launch == nullptr) testing::fail(name + " computes products of groups, and nothing else");
   Dtype const dtype = gemm->config.dtype;
   std::vector<Dtype> const outs = out_dtypes(*gemm);  // the operands' own, or the widest
   Dtype const out = std::find(outs.begin(), outs.end(), dtype) != outs.end() ? dtype : outs.back();
@@ -313,7 +314,9 @@ int main(int count, char** arguments) {
   if (words.size() == 5 && words[0] == "--profile") {
     moye::profile(words[1], std::stoll(words[2]), std::stoll(words[3]), std::stoll(words[4]));
   } else if (words.empty() || (words.size() == 1 && words[0] == "--small")) {
-    for (auto const& gemm : moye::registered_gemms()) moye::check_row(gemm, !words.empty());
+    for (auto const& gemm : moye::registered_gemms()) {
+      if (gemm.entry.launch != nullptr) moye::check_row(gemm, !words.empty());
+    }
   } else {
     moye::testing::fail("usage: gemm_check [--small | --profile NAME M N K]");
   }

@@ -100,6 +100,8 @@ def test_its_stages_fit():
     assert sum(limits) <= int(re.search(r"SECONDS_IN_ALL:-(\d+)", script).group(1))
 
 
-def test_the_driver_compiles():
-    # It runs on a GPU only; CI sees at least that it still fits the table's interface.
-    cxx.compile_only(ROOT / "tests" / "gpu" / "gemm_check.cu", flags=[f"-I{ROOT / 'ffi'}", "-Werror"])
+@pytest.mark.parametrize("program", ["gemm_check.cu", "grouped_check.cu"])
+def test_the_drivers_compile(program):
+    # They run on a GPU only; CI sees at least that they still fit the table's interface.
+    assert program in SCRIPT.read_text()
+    cxx.compile_only(ROOT / "tests" / "gpu" / program, flags=[f"-I{ROOT / 'ffi'}", "-Werror"])

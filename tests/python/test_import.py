@@ -92,6 +92,7 @@ def test_the_public_names():
         "layout",
         "linear",
         "matmul",
+        "optimize",
         "options",
         "ragged_dot",
         "ragged_dot_general",

@@ -342,8 +342,8 @@ OPERANDS = {
     "integers": (ones(4, 8, dtype=jnp.int32), ones(2, 8, 16, dtype=jnp.int32), TWO_SIZES),
     "mixed": (LHS, ones(2, 8, 16, dtype=jnp.float32), TWO_SIZES),
     "NumPy's float64": (np.ones((4, 8)), np.ones((2, 8, 16)), np.array([1, 3])),
-    "weak types": (jnp.broadcast_to(jnp.asarray(1.0), (4, 8)), jnp.broadcast_to(jnp.asarray(1.0), (2, 8, 16)), SIZES[:2]),
-}  # fmt: skip
+    "weak types": (*(jnp.broadcast_to(jnp.asarray(1.0), shape) for shape in ((4, 8), (2, 8, 16))), SIZES[:2]),
+}
 
 
 @pytest.mark.parametrize("what", OPERANDS)
@@ -352,8 +352,14 @@ def test_operands_and_their_errors_are_laxs(what):
     expected = outcome(lax.ragged_dot, lhs, rhs, sizes)
     assert outcome(jax_moye.ragged_dot, lhs, rhs, sizes) == expected
     assert outcome(jax_moye.ragged_dot, lhs, rhs, sizes, interpret=True) == expected
-    if issubclass(expected[0], Exception) if isinstance(expected[0], type) else False:
+    if isinstance(expected[0], type):  # an error, whoever is to compute
         assert outcome(jax_moye.ragged_dot, lhs, rhs, sizes, **EMULATED) == expected
+
+
+@pytest.mark.xfail(reason="bug: the result's type is not weak where the sizes' is, as lax's is")
+def test_a_weak_type_of_all_three():
+    weak = [jnp.broadcast_to(jnp.asarray(x), shape) for x, shape in ((1.0, (4, 8)), (1.0, (2, 8, 16)), (2, (2,)))]
+    assert outcome(jax_moye.ragged_dot, *weak) == outcome(lax.ragged_dot, *weak)
 
 
 DIMENSIONS = {
@@ -407,7 +413,7 @@ def test_group_offset_is_laxs_error():
         ({"config": 3}, TypeError, "config is the name of a compiled kernel"),
         ({"out_sharding": 3}, TypeError, "out_sharding"),
         ({"implementation": "xla", "batch_invariant": True}, ValueError, "contradict"),
-        ({"implementation": "xla", "config": "nope"}, ValueError, "contradict|nope"),
+        ({"implementation": "xla", "interpret": True}, ValueError, "implementation='xla' asks for none"),
     ],
     ids=str,
 )
@@ -547,6 +553,16 @@ def test_deterministic(rng):
     fun = functools.partial(jax_moye.ragged_dot, deterministic=True, preferred_element_type="f32", interpret=True)
     assert len(grouped_calls(fun, lhs, rhs, SIZES)) == 1
     np.testing.assert_array_equal(fun(lhs, rhs, SIZES), fun(lhs, rhs, SIZES))
+
+
+@pytest.mark.xfail(reason="bug: other dimensions are left to XLA whatever it promises on a GPU")
+def test_deterministic_where_xla_is_not(monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    lhs_shape, rhs_shape, sizes, dimensions = XLAS["batch"]
+    args = ones(*lhs_shape), ones(*rhs_shape), jnp.array(sizes)
+    fun = functools.partial(jax_moye.ragged_dot_general, ragged_dot_dimension_numbers=dimensions, deterministic=True)
+    with pytest.raises(NotImplementedError, match="deterministic=True: on cuda XLA promises"):
+        lowered_text(fun, *args)
 
 
 def test_batch_invariant(rng):

@@ -1,0 +1,162 @@
+"""rewritten_p: a product and the elementwise equations behind it, which a program has one by one.
+
+`jax_moye.optimize` puts it in their place. Where a kernel of ours computes all of it, and is known to be faster than
+what XLA makes of the equations as they were, it is one custom call; everywhere else it is those equations. So are its
+derivatives and what it is under vmap: nobody can tell that the program was rewritten, but by its time.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir, xla
+
+from jax_moye import _compat
+from jax_moye._kernels import ffi
+from jax_moye._primitives.autotune import decide_by_measuring
+from jax_moye._primitives.contraction import heed
+from jax_moye._primitives.custom_call import run_kernel
+from jax_moye._primitives.transposes import operands_of, source, transposed
+from jax_moye._selection.capability import LoweringTarget
+from jax_moye._selection.request import Request, label_sizes
+
+rewritten_p = Primitive("jax_moye_rewritten")
+rewritten_p.def_impl(functools.partial(xla.apply_primitive, rewritten_p))
+
+
+class Original:
+    """The equations as they were: of lhs, rhs and the operands of the epilogue, in its order. One is equal to itself.
+
+    Attributes:
+      jaxpr: with one result.
+    """
+
+    def __init__(self, jaxpr: ClosedJaxpr) -> None:
+        """Keeps them."""
+        self.jaxpr = jaxpr
+
+    def __call__(self, *operands: Any) -> Any:
+        """What they compute."""
+        (out,) = jaxpr_as_fun(self.jaxpr)(*operands)
+        return out
+
+    def __repr__(self) -> str:
+        """In short: a jaxpr that is printed has the request beside it."""
+        return f"{len(self.jaxpr.jaxpr.eqns)} equations"
+
+
+@rewritten_p.def_abstract_eval
+def _abstract_eval(*operands, original: Original, **unused):
+    del operands, unused
+    return original.jaxpr.out_avals[0]
+
+
+def _jvp(primals, tangents, *, original: Original, **unused):
+    del unused
+    live = [type(tangent) is not ad.Zero for tangent in tangents]
+
+    def of_live(*values):
+        given = iter(values)
+        return original(*(next(given) if is_live else x for is_live, x in zip(live, primals, strict=True)))
+
+    moved = [(x, dot) for x, dot, is_live in zip(primals, tangents, live, strict=True) if is_live]
+    live_primals, live_tangents = zip(*moved, strict=True)
+    return jax.jvp(of_live, live_primals, live_tangents)
+
+
+def _transpose(cotangent, *operands, original: Original, **unused):
+    del unused
+    missing = [ad.is_undefined_primal(x) for x in operands]
+
+    def of_missing(*values):
+        given = iter(values)
+        return original(*(next(given) if is_missing else x for is_missing, x in zip(missing, operands, strict=True)))
+
+    avals = [x.aval for x in operands if ad.is_undefined_primal(x)]
+    found = iter(jax.linear_transpose(of_missing, *avals)(ad.instantiate_zeros(cotangent)))
+    return [next(found) if is_missing else None for is_missing in missing]
+
+
+def _batch(operands, dims, *, original: Original, **unused):
+    del unused
+    return jax.vmap(original, tuple(dims))(*operands), 0
+
+
+ad.primitive_jvps[rewritten_p] = _jvp
+ad.primitive_transposes[rewritten_p] = _transpose
+batching.primitive_batchers[rewritten_p] = _batch
+_compat.check_for_nan(rewritten_p)
+
+# ------------------------------------------------------------------------------------------------------- lowering
+
+rewritten_local_p = Primitive("jax_moye_rewritten_local")
+rewritten_local_p.def_impl(functools.partial(xla.apply_primitive, rewritten_local_p))
+
+
+@rewritten_local_p.def_abstract_eval
+def _local_abstract_eval(*operands, original: Original, **unused):
+    del operands, unused
+    out = original.jaxpr.out_avals[0]
+    return _compat.local_aval(out.shape, out.dtype)
+
+
+def _lower_local(platform, ctx, *values, request: Request, permutations, original: Original):
+    operands = operands_of(ctx.avals_in, permutations)
+    epilogue = request.epilogue
+    assert epilogue is not None
+
+    # A kernel's operands have the dimensions that the epilogue names, those of the equations others of size 1, too.
+    given = original.jaxpr.in_avals[2:]
+    sizes = label_sizes(request.spec, operands)
+    shapes = {name: tuple(sizes[label] for label in labels) for name, labels in epilogue.operands}
+
+    def as_it_was(lhs, rhs, *others):
+        others = tuple(x.reshape(aval.shape) for x, aval in zip(others, given, strict=True))
+        return original(*transposed((lhs, rhs), permutations), *others)
+
+    decision = decide_by_measuring(request, operands, LoweringTarget.of_platform(platform), as_it_was, shapes)
+    call = decision.call
+    if decision.kind == "kernel" and call is not None and call.epilogue is not None:
+        ffi.register(platform)
+        chosen, out_shape = call, ctx.avals_out[0].shape
+
+        def in_one(lhs, rhs, *others):
+            others = tuple(x.reshape(shape) for x, shape in zip(others, shapes.values(), strict=True))
+            of_call = {"call": chosen, "request": request, "permutations": permutations}
+            return run_kernel(lhs, rhs, *others, **of_call, out_shape=out_shape)[0]
+
+        return mlir.lower_fun(in_one, multiple_results=False)(ctx, *values)
+    if decision.kind == "error":
+        heed(decision, operands)
+    return mlir.lower_fun(as_it_was, multiple_results=False)(ctx, *values)
+
+
+mlir.register_lowering(rewritten_local_p, functools.partial(_lower_local, "another platform"))
+mlir.register_lowering(rewritten_local_p, functools.partial(_lower_local, "cpu"), platform="cpu")
+mlir.register_lowering(rewritten_local_p, functools.partial(_lower_local, "cuda"), platform="cuda")
+
+
+def _lower(ctx, *values, original: Original, **params):
+    request = Request(**params)
+    if _compat.why_not_local(ctx) is not None or request.implementation == "xla":
+        return mlir.lower_fun(original, multiple_results=False)(ctx, *values)
+    sources = [source(*pair) for pair in zip(values[:2], ctx.avals_in[:2], strict=True)]
+    avals = [*(one.aval for one in sources), *ctx.avals_in[2:], *ctx.avals_out]
+    *avals_in, out = (_compat.local_aval(aval.shape, aval.dtype) for aval in avals)
+    return _compat.lower_equation(
+        ctx,
+        rewritten_local_p,
+        (*(one.value for one in sources), *values[2:]),
+        avals_in,
+        [out],
+        request=request,
+        permutations=tuple(one.permutation for one in sources),
+        original=original,
+    )
+
+
+# Not cacheable, so that the rule sees the operands it has in this place: see _compat.transposed_source.
+mlir.register_lowering(rewritten_p, _lower, cacheable=False)

@@ -1,0 +1,113 @@
+"""The primitive that stands for a product and the equations behind it: a kernel, or the equations as they were."""
+
+from __future__ import annotations
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, PartitionSpec
+
+import jax_moye
+from jax_moye._primitives.rewritten import Original, rewritten_p
+
+TARGET = "jax_moye_fused_gemm_v1"
+
+
+def layer(x, w, b, r):
+    return jax.nn.silu(x @ w + b) + r
+
+
+def operands(dtype=jnp.bfloat16):
+    rng = np.random.default_rng(0)
+    return tuple(jnp.asarray(rng.normal(size=s), dtype) for s in ((16, 24), (24, 32), (32,), (16, 32)))
+
+
+def equation(*arrays):
+    (found,) = (e for e in jax.make_jaxpr(jax_moye.optimize(layer))(*arrays).eqns if e.primitive is rewritten_p)
+    return found
+
+
+def test_the_equations_are_kept():
+    x, w, b, r = operands()
+    original = equation(x, w, b, r).params["original"]
+    assert isinstance(original, Original)
+    assert repr(original) == f"{len(original.jaxpr.jaxpr.eqns)} equations"
+    np.testing.assert_allclose(
+        np.asarray(original(x, w, b[None], r), np.float32), np.asarray(layer(x, w, b, r), np.float32), atol=2**-5
+    )
+
+
+def test_one_kernel_in_the_emulator_and_on_a_gpu():
+    arrays = operands()
+    with jax_moye.options(interpret=True):
+        text = jax.jit(jax_moye.optimize(layer)).lower(*arrays).as_text()
+    assert text.count(TARGET) == 1
+    assert "stablehlo.logistic" not in text
+    with jax_moye.options(implementation="moye"), jax_moye.cuda_target(90):
+        lowered = jax.jit(jax_moye.optimize(layer)).trace(*arrays).lower(lowering_platforms=("cuda",))
+    assert lowered.as_text().count(TARGET) == 1
+
+
+def test_a_transpose_in_front_is_a_stride():
+    x, w, b, r = operands()
+    fun = jax_moye.optimize(lambda w, x, b, r: layer(x, w.T, b, r))
+    with jax_moye.options(interpret=True):
+        text = jax.jit(fun).lower(w.T, x, b, r).compile().as_text()
+        result = jax.jit(fun)(w.T, x, b, r)
+    assert TARGET in text
+    assert " transpose(" not in text
+    np.testing.assert_allclose(np.asarray(result, np.float32), np.asarray(layer(x, w, b, r), np.float32), atol=2**-4)
+
+
+def test_without_a_kernel_it_is_the_program_that_was():
+    """Operation by operation, which XLA sees as if nobody had rewritten it."""
+    arrays = operands()
+    kinds = [
+        [
+            line.split("= ")[1].split(" ")[0]
+            for line in jax.jit(f).lower(*arrays).as_text().splitlines()
+            if "= st" in line
+        ]
+        for f in (jax_moye.optimize(layer), layer)
+    ]
+    assert sorted(kinds[0]) == sorted(kinds[1])
+
+
+def test_the_products_own_kernel_is_not_asked_for_implicitly():
+    """A product that is an error by contract stays one."""
+    arrays = operands(jnp.float16)
+    with jax_moye.options(implementation="moye"), pytest.raises(NotImplementedError, match="implementation='moye'"):
+        jax.jit(jax_moye.optimize(layer))(*arrays)
+
+
+def test_partitioned_over_devices_it_is_xlas():
+    arrays = operands()
+    mesh = Mesh(np.array(jax.devices()[:1]), "d")
+    sharding = jax.sharding.NamedSharding(mesh, PartitionSpec("d"))
+    result = jax.jit(jax_moye.optimize(layer), in_shardings=(sharding, None, None, sharding))(*arrays)
+    np.testing.assert_array_equal(result, jax.jit(layer)(*arrays))
+
+
+def test_second_derivatives_and_maps():
+    arrays = operands(jnp.float32)
+    optimized = jax_moye.optimize(layer)
+    hessian, expected = (
+        jax.jvp(jax.grad(lambda x, f=f: (f(x, *arrays[1:]) ** 2).sum()), arrays[:1], arrays[:1])[1]
+        for f in (optimized, layer)
+    )
+    np.testing.assert_allclose(hessian, expected, rtol=1e-4, atol=1e-4)
+    batched = jax.vmap(optimized, (None, None, 0, None))(arrays[0], arrays[1], jnp.stack([arrays[2]] * 3), arrays[3])
+    assert batched.shape == (3, 16, 32)
+
+
+def test_export():
+    arrays = operands()
+    with jax_moye.options(interpret=True):
+        exported = jax.export.export(
+            jax.jit(jax_moye.optimize(layer)), disabled_checks=jax_moye.EXPORT_DISABLED_CHECKS
+        )(*arrays)
+    again = jax.export.deserialize(exported.serialize())
+    with jax_moye.options(interpret=True):
+        np.testing.assert_array_equal(again.call(*arrays), jax.jit(jax_moye.optimize(layer))(*arrays))
