@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, new_jaxpr_eqn
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
 from jax_moye import _compat
 from jax_moye._api.dot_general import canonical_dimensions, spec_of
@@ -209,7 +209,9 @@ class _Chain:
                 "epilogue": Epilogue(self.activation, beta=float("c" in self.operands), operands=named),
                 "original": self._original(program, variables),
             }
-        return new_jaxpr_eqn(variables, [self.value], primitive, params, frozenset(), last.source_info, ctx=last.ctx)
+        return last.replace(
+            invars=variables, outvars=[self.value], primitive=primitive, params=params, effects=frozenset()
+        )
 
     def _original(self, program: _Program, variables: Sequence[Any]) -> Original:
         """The equations, as a program of its own of these variables."""
