@@ -281,8 +281,10 @@ def _fused_abstract_eval(lhs, rhs, group_sizes, *bias, spec, activation, preacti
 
 def _bias_of_rows(bias: Any, group_sizes: Any, rows: int, **params: Any) -> Any:
     """(rows, n): of each row the bias of its group, and zeros where it has none. Its transpose sums over groups."""
-    ones = jnp.zeros((rows, _ONES), bias.dtype).at[:, 0].set(1)
+    ones = jnp.broadcast_to(jnp.arange(_ONES) == 0, (rows, _ONES)).astype(bias.dtype)
     matrices = jnp.pad(bias[:, None, :], ((0, 0), (0, _ONES - 1), (0, 0)))
+    if params["implementation"] == "moye":  # was asked of the caller's product; this one may be of f32
+        params["implementation"] = None
     return grouped(RAGGED_M, ones, matrices, group_sizes, **params)
 
 
