@@ -101,6 +101,11 @@ def mesh_of_types(ctx: mlir.LoweringRuleContext) -> AbstractMesh | None:
     return next((mesh for mesh in meshes if not mesh.empty), None)
 
 
+def has_explicit_axes(aval: Any) -> bool:
+    """Whether an array's mesh has axes whose shardings are part of types."""
+    return bool(getattr(aval.sharding.mesh, "explicit_axes", ()))
+
+
 def has_partial_sums(spec: PartitionSpec) -> bool:
     """Whether an array of this sharding is one that is still to be added up over mesh axes."""
     return bool(getattr(spec, "unreduced", ()) or getattr(spec, "reduced", ()))

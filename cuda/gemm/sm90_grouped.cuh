@@ -213,6 +213,7 @@ struct Gemm<kConfig> {
   static Status launch(GroupedArgs const& args, StreamHandle stream) {
     return dispatch<kCompiledOrders>(order_of(args.gemm), [&](auto order) -> Status {
       constexpr Order kOrder = decltype(order)::value;
+      if (kRaggedOf<kOrder> == Ragged::k && args.gemm.batch == 0) return {};
       GroupedParams params{.grid = {}, .maps = {}, .store = {}};
       if (Status status = make_grouped_grid<kRaggedOf<kOrder>>(kConfig.tile, args.gemm, &params.grid); !status.ok())
         return status;
@@ -238,7 +239,7 @@ struct Gemm<kConfig> {
     if (Status status = Epilogue::make_params(&params->store, stored, kRowsAreRagged); !status.ok()) return status;
     if (!Epilogue::template can_store_groups<kSums>(params->store))
       return {"rows of d are not of 16 bytes, or this tile leaves no registers for its epilogue"};
-    if (args.k == 0) return {};  // nothing to load
+    if (args.k == 0 || args.batch == 0) return {};  // nothing to load
     params->maps.rank = 3;
     TensorMode const m{args.m, args.a_m_stride}, n{args.n, args.b_n_stride};
     TensorMode const k_of_a{args.k, args.a_k_stride}, k_of_b{args.k, args.b_k_stride};

@@ -11,7 +11,9 @@ from jax_moye._kernels import ffi
 # For `jax.export.export(..., disabled_checks=jax_moye.EXPORT_DISABLED_CHECKS)`: JAX refuses custom calls whose owner
 # promises nothing. We promise that a target's name keeps its meaning: another meaning gets another name, and the old
 # one stays.
-EXPORT_DISABLED_CHECKS = tuple(DisabledSafetyCheck.custom_call(target) for target in (ffi.TARGET, ffi.FUSED_TARGET))
+EXPORT_DISABLED_CHECKS = tuple(
+    DisabledSafetyCheck.custom_call(target) for target in (ffi.TARGET, ffi.FUSED_TARGET, ffi.GROUPED_TARGET)
+)
 
 
 def register(platform: Literal["cpu", "cuda"] | None = None) -> None:

@@ -240,7 +240,7 @@ def _chain(program: _Program, index: int, replaced: Mapping[int, Any]) -> _Chain
         return None
     if not jnp.issubdtype(out.aval.dtype, jnp.floating) or any(isinstance(x, Literal) for x in product.invars):
         return None
-    if not product.invars[0].aval.sharding.mesh.empty:  # explicit axes
+    if any(_compat.has_explicit_axes(x.aval) for x in product.invars):
         return None
     lhs, rhs = (x.aval for x in product.invars)
     chain = _Chain(index, [index], spec_of(canonical_dimensions(params["dimension_numbers"]), lhs.ndim, rhs.ndim), out)

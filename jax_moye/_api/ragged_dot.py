@@ -207,14 +207,17 @@ def _general(
         )
     form = _form(dimensions, np.ndim(lhs), np.ndim(rhs), np.ndim(group_sizes))
     is_explicit = out_sharding is not None or any(
-        not jax.typeof(x).sharding.mesh.empty for x in (lhs, rhs, group_sizes)
+        _compat.has_explicit_axes(jax.typeof(x)) for x in (lhs, rhs, group_sizes)
     )
     if form is None or is_explicit or group_offset is not None:
         why = "its mesh has explicit axes" if is_explicit else "it has other dimensions"
-        insists = options.options.implementation == "moye" or options.config is not None
-        if insists or options.options.batch_invariant or bias is not None or activation != "none":
+        asked = options.options
+        insists = asked.implementation == "moye" or asked.deterministic or asked.batch_invariant
+        if insists or options.config is not None or bias is not None or activation != "none":
             raise NotImplementedError(f"{function}: no kernel computes it, since {why}")
         return laxs(lhs, rhs, group_sizes)
+    if out.weak_type and bias is None and activation == "none" and options.options.implementation is None:
+        return laxs(lhs, rhs, group_sizes)  # of Python's numbers alone: f32, which is XLA's
     operands = [lhs, rhs, group_sizes, *([] if bias is None else [bias])]
     return _product(*operands, form=form, activation=activation, out_dtype=out.dtype, options=options)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -269,8 +270,13 @@ def _local_abstract_eval(lhs, rhs, *c, request, permutations):
     return _compat.local_aval([sizes[label] for label in parse_spec(request.spec).out], request.out_dtype)
 
 
-def heed(decision: Decision, operands: Operands) -> None:
+def heed(decision: Decision, operands: Operands, served: Callable[[], str] = served) -> None:
     """Says once in the log why XLA computes a product.
+
+    Args:
+      decision: about it.
+      operands: lhs and rhs.
+      served: what kernels of ours compute, in words.
 
     Raises:
       ValueError: the config that the caller named cannot compute it.

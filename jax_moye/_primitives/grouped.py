@@ -38,7 +38,7 @@ from jax_moye._primitives.transposes import Permutations, operands_of, source, t
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import left_to_xla, why_not_unfused
 from jax_moye._selection.epilogue import ACTIVATIONS, Epilogue, compute_dtype, stored_dtype
-from jax_moye._selection.grouped import RAGGED_K, RAGGED_M, RAGGED_M_BY_K, GroupedCall, decide_grouped
+from jax_moye._selection.grouped import RAGGED_K, RAGGED_M, RAGGED_M_BY_K, GroupedCall, decide_grouped, served_groups
 from jax_moye._selection.request import Request, describe
 
 _ragged_dot_general = lax.ragged_dot_general  # bound now: whoever replaces it by ours must not send us in a circle
@@ -140,7 +140,15 @@ LAX_DIMENSIONS = {
 
 
 def grouped_reference(lhs: Any, rhs: Any, group_sizes: Any, *, spec: str, out_dtype: Any, precision: Any) -> Any:
-    """The product by lax.ragged_dot_general."""
+    """The product by lax.ragged_dot_general, of sizes as kernels read them: none below zero, none beyond the end."""
+    length = lhs.shape[0]  # of the ragged mode, in all specifications
+
+    def limited(x, y):  # both lie between 0 and the length: their sum may be beyond int32
+        return jnp.where(x > length - y, length, x + y)
+
+    if group_sizes.shape[0] > 0:
+        ends = lax.associative_scan(limited, jnp.clip(group_sizes, 0, length))
+        group_sizes = jnp.diff(ends, prepend=0)
     with _compat.lax_itself():
         out = _ragged_dot_general(
             lhs,
@@ -198,7 +206,7 @@ def _lower_local(platform, ctx, lhs, rhs, group_sizes, *, request: Request, perm
     operands = operands_of(ctx.avals_in, permutations)
     groups = ctx.avals_in[2].shape[0]
     decision, call = decide_grouped(request, groups, operands, LoweringTarget.of_platform(platform))
-    heed(decision, operands)
+    heed(decision, operands, served_groups)
     (out,) = ctx.avals_out
     if decision.kind == "nothing":
         fun: Any = lambda *_: jnp.zeros(out.shape, out.dtype)  # noqa: E731
@@ -221,7 +229,9 @@ def _lower(ctx, lhs, rhs, group_sizes, **params):
     reason = _compat.why_not_local(ctx)
     if reason is not None:
         for platform in _compat.platforms(ctx):
-            heed(left_to_xla(request, "place", reason, platform), operands_of(ctx.avals_in, (None, None)))
+            heed(
+                left_to_xla(request, "place", reason, platform), operands_of(ctx.avals_in, (None, None)), served_groups
+            )
         return mlir.lower_fun(functools.partial(_xlas, request=request), multiple_results=False)(
             ctx, lhs, rhs, group_sizes
         )
@@ -371,8 +381,8 @@ def _lower_fused_local(platform, ctx, *values, request: Request, permutations, p
         )
         return mlir.lower_fun(fun, multiple_results=True)(ctx, *values)
     if decision.cause == "config":
-        heed(decision, operands)
-    if decision.kind == "xla" and request.batch_invariant:  # sizes must not decide whose tanh it is
+        heed(decision, operands, served_groups)
+    if decision.kind != "nothing" and request.batch_invariant:  # sizes must not decide whose tanh it is
         raise NotImplementedError(why_not_unfused(request, operands, decision.reason))
     if decision.kind != "nothing":
         what = describe(request, operands)

@@ -115,6 +115,9 @@ def decide_grouped(
     except ConfigError as error:
         return Decision("error", request, reason=str(error), cause="config"), None
     except NotServedError as error:
+        if request.config is not None:
+            what = f"config {request.config!r} cannot compute {describe(request, operands)}: {error}"
+            return Decision("error", request, reason=what, cause="config"), None
         return xlas("capability", str(error))
     if call.problem.is_empty:
         return Decision("nothing", request, reason="a size is 0"), call
@@ -180,6 +183,15 @@ def make_grouped_problem(request: Request, groups: int, operands: Operands) -> G
     if out_dtype is None:
         raise NotServedError(f"no kernel writes a product of groups as {request.out_dtype}")
     return GroupedProblem(ragged, order, groups, sizes["m"], sizes["n"], sizes["k"], dtype, out_dtype)
+
+
+def served_groups() -> str:
+    """What our kernels compute of products of groups, for error messages."""
+    dtypes = " or ".join(dict.fromkeys(config.dtype for config in grouped_configs()))
+    return (
+        f"Served are products of {MAX_GROUPS} groups at most, of {dtypes} operands with rows that are multiples of "
+        f"{_LOAD_BYTES} bytes, on sm_90"
+    )
 
 
 def _in_memory(labels: str, permutation: tuple[int, ...] | None) -> str:

@@ -40,9 +40,11 @@ def every_config_is_built():
 
     import jax_moye
     from jax_moye._kernels import ffi
+    from jax_moye._kernels.configs import grouped_configs
     from jax_moye._selection.capability import usable_configs
 
-    built, names = ffi.built, frozenset(config.name for config in jax_moye.configs())
+    every = (*jax_moye.configs(), *grouped_configs())
+    built, names = ffi.built, frozenset(config.name for config in every)
 
     def forget():
         usable_configs.cache_clear()

@@ -431,7 +431,6 @@ def test_an_ordinary_config_that_was_named():
     assert decision.reason.endswith("it computes no products of groups")
 
 
-@pytest.mark.xfail(reason="bug: the config is ignored, and XLA computes: matmul raises a ValueError there")
 @pytest.mark.parametrize("options", [{"dtype": "float32"}, {"groups": 513, "sizes": {"g": 513}}], ids=str)
 def test_a_named_config_where_no_config_could(options):
     decision, _ = decided(**options, config=config_of().name, implementation=None)
