@@ -3,7 +3,7 @@
 A function is traced, its jaxpr rewritten, and the rewritten one run: equations are replaced, nothing else is touched,
 so that names, sources, effects and loops stay what they are. What is replaced:
 
-    product                                  contract_p
+    product; product of groups               contract_p; grouped_p
     product, narrower type, + another array  contract_p with c: the sum is the kernel's, and rounded once
     product, narrower type, + bias, relu,    rewritten_p, which is the equations as they were
       gelu or silu, + residual                 wherever no kernel computes them all faster
@@ -28,6 +28,7 @@ from jax_moye._api.dot_general import canonical_dimensions, spec_of
 from jax_moye._api.options import resolve
 from jax_moye._log import logger
 from jax_moye._primitives.contraction import contract_p
+from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_p
 from jax_moye._primitives.rewritten import Original, rewritten_p
 from jax_moye._selection.epilogue import ACTIVATIONS, Epilogue
 from jax_moye._selection.problem import parse_spec
@@ -40,12 +41,12 @@ _INNER = ("jit", "pjit", "closed_call", "core_call", "scan", "while", "cond", "c
 def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
     """A function that computes what `fun` does, in kernels that take in what stands behind its products.
 
-    Every product of the program is one of `jax_moye.dot_general`, as inside `jax_moye.intercept`: a kernel of ours
-    where it is known to be faster, XLA elsewhere. Beyond that, what follows a product and is elementwise becomes part
-    of its kernel where that is faster: the conversion of its result, a bias, relu, gelu or silu, and the sum with
-    another array, such as a residual, another product, or a gradient so far. Whatever a kernel takes in is computed in
-    f32 and rounded once at the end, never more often than the program rounds. All else is left as it is, and so is
-    what no kernel of ours does faster.
+    Every product of the program is one of `jax_moye.dot_general` or `ragged_dot_general`, as inside
+    `jax_moye.intercept`: a kernel of ours where it is known to be faster, XLA elsewhere. Beyond that, what follows a
+    product and is elementwise becomes part of its kernel where that is faster: the conversion of its result, a bias,
+    relu, gelu or silu, and the sum with another array, such as a residual, another product, or a gradient so far.
+    Whatever a kernel takes in is computed in f32 and rounded once at the end, never more often than the program rounds.
+    All else is left as it is, and so is what no kernel of ours does faster.
 
     Put it inside of jax.jit and around the derivatives: `jax.jit(jax_moye.optimize(train_step))`. It looks into jit,
     scan, while, cond and checkpoint; the bodies of shard_map, custom_jvp and custom_vjp are left as they are. The
@@ -108,6 +109,8 @@ def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any]) -> Jaxpr:
     program = _Program(equations, jaxpr.outvars)
     replaced: dict[int, JaxprEqn | None] = {}  # None: part of another one
     for index, equation in enumerate(equations):
+        if equation.primitive.name == "ragged_dot_general":
+            replaced[index] = _grouped(equation, parameters)
         chain = _chain(program, index, replaced) if equation.primitive.name == "dot_general" else None
         if chain is not None:
             replaced |= dict.fromkeys(chain.members) | {max(chain.members): chain.equation(program, parameters)}
@@ -116,6 +119,26 @@ def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any]) -> Jaxpr:
     if all(one is other for one, other in zip(new, jaxpr.eqns, strict=False)) and len(new) == len(jaxpr.eqns):
         return jaxpr
     return jaxpr.replace(eqns=new)
+
+
+def _grouped(equation: JaxprEqn, parameters: Mapping[str, Any]) -> JaxprEqn:
+    """An equation of lax.ragged_dot_general, as one of ours if it is one product of groups."""
+    params: Any = equation.params
+    known = (spec for spec, d in LAX_DIMENSIONS.items() if d == params["ragged_dot_dimension_numbers"])
+    spec, avals = next(known, None), [x.aval for x in equation.invars]
+    sizes: Any = avals[2]
+    out: Any = equation.outvars[0].aval
+    is_plain = params.get("group_offset") is None and params.get("out_sharding") is None
+    if spec is None or not is_plain or any(map(_compat.has_explicit_axes, avals)):
+        return equation
+    if sizes.ndim != 1 or sizes.dtype != np.int32 or not _is_float(out):
+        return equation
+    of_product = {"spec": spec, "out_dtype": out.dtype, "precision": params["precision"], "config": None}
+    return equation.replace(primitive=grouped_p, params=of_product | dict(parameters))
+
+
+def _is_float(aval: Any) -> bool:
+    return jnp.issubdtype(aval.dtype, jnp.floating) and not aval.weak_type
 
 
 def _with_inner(equation: JaxprEqn, parameters: Mapping[str, Any]) -> JaxprEqn:
@@ -234,11 +257,10 @@ def _chain(program: _Program, index: int, replaced: Mapping[int, Any]) -> _Chain
     product: Any = program.equations[index]
     out: Any = product.outvars[0]
     params: Any = product.params
-    aval: Any = out.aval
-    is_plain = isinstance(out, Var) and not aval.weak_type
+    is_plain = isinstance(out, Var) and _is_float(out.aval)
     if index in replaced or params.get("out_sharding") is not None or not is_plain:
         return None
-    if not jnp.issubdtype(out.aval.dtype, jnp.floating) or any(isinstance(x, Literal) for x in product.invars):
+    if any(isinstance(x, Literal) for x in product.invars):
         return None
     if any(_compat.has_explicit_axes(x.aval) for x in product.invars):
         return None

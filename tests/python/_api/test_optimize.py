@@ -215,6 +215,20 @@ def test_arguments_and_results_of_any_form():
     np.testing.assert_array_equal(jax.jit(optimized, donate_argnums=0)(x + 0, square), x)
 
 
+def test_products_of_groups():
+    x, w, *_ = arrays()
+    matrices, sizes = jnp.stack([w, 2 * w]), jnp.array([5, 10], jnp.int32)
+    fun = lambda x, w, s: (lax.ragged_dot(x, w, s).astype(jnp.float32) ** 2).sum()  # noqa: E731
+    step = jax.grad(fun, (0, 1))
+    text = str(jax.make_jaxpr(jax_moye.optimize(step))(x, matrices, sizes))
+    assert text.count("jax_moye_grouped") == 3
+    assert "ragged_dot_general" not in text
+    for got, expected in zip(*(f(x, matrices, sizes) for f in (jax_moye.optimize(step), step)), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    batch = jax_moye.optimize(jax.vmap(lax.ragged_dot))
+    assert "ragged_dot_general" in str(jax.make_jaxpr(batch)(x[None], matrices[None], sizes[None]))
+
+
 def test_effects_stay():
     x, w, *_ = arrays()
     seen = []
