@@ -193,8 +193,8 @@ MOYE_DEVICE int k_tiles_of(GroupedTile const& tile, GroupedGrid const& grid) {
 // A tensor map has the ragged mode, of `length` elements, twice, with one stride, and begins `length` of them before
 // the tensor. Element begin + i of a group that ends at begin + size is
 //   length - size + i along the first, begin + size along the second
-// whose sum is length + begin + i. The first mode ends where i = size: TMA clips there, as at the end of a tensor. The
-// first element of such a map is no memory: no box may be loaded of which nothing lies in the tensor.
+// whose sum is length + begin + i. The first mode ends where i = size: TMA clips there, as at the end of a tensor.
+// The first element of such a map is no memory: no box may be loaded of which nothing lies in the tensor.
 
 /// Host: the second of them, in the place of a batch's.
 inline BatchOfMap of_groups(TensorMode ragged) {

@@ -32,6 +32,7 @@ class TmaOperandLayouts:
       smem: shared memory, (ROWS,BLK_K,PIPE).
       sharers: CTAs of the cluster that need the same stage: each loads a part and multicasts it to all.
       packing: how the operand is copied first, because of its order; None: it is read in place.
+      box_rows: of a box where k is contiguous; 0: all that a CTA loads.
     """
 
     name: str
@@ -41,6 +42,7 @@ class TmaOperandLayouts:
     smem: Any
     sharers: int
     packing: PackLayouts | None
+    box_rows: int = 0
 
     @property
     def stage(self) -> Any:
@@ -60,14 +62,16 @@ class TmaOperandLayouts:
     @property
     def box(self) -> tuple[int, int]:
         """Elements of a box: along the contiguous mode, and along the other."""
-        return ROW_BYTES // self.item_bytes, self.tile[0 if self.major == "k" else 1] // self.sharers
+        other = self.tile[0 if self.major == "k" else 1] // self.sharers
+        return ROW_BYTES // self.item_bytes, self.box_rows or other
 
     def boxes(self, part: int = 0) -> list[tuple[int, tuple[int, int]]]:
         """The boxes that a CTA loads of a stage: byte in the stage, and (row, k) in the tile where each begins."""
         contiguous, other = self.box
         at = part * other * ROW_BYTES
         if self.major == "k":
-            return [(at, (part * other, 0))]
+            count = self.tile[0] // (other * self.sharers)
+            return [(at + i * other * ROW_BYTES, ((part + i) * other, 0)) for i in range(count)]
         column_bytes = self.tile[1] * ROW_BYTES  # of 64 rows
         return [(i * column_bytes + at, (i * contiguous, part * other)) for i in range(self.tile[0] // contiguous)]
 
@@ -120,7 +124,9 @@ def box_sectors(first: np.ndarray, row_bytes: np.ndarray, what: str) -> SectorRe
     return SectorReport(len(first), sectors, ideal, lines, int(of_box.sum()), what)
 
 
-def tma_operand(config: Any, order: str, name: str, rows: int, sharers: int = 1) -> TmaOperandLayouts:
+def tma_operand(
+    config: Any, order: str, name: str, rows: int, sharers: int = 1, box_rows: int = 0
+) -> TmaOperandLayouts:
     """An operand of a config.
 
     Args:
@@ -129,6 +135,7 @@ def tma_operand(config: Any, order: str, name: str, rows: int, sharers: int = 1)
       name: "a" or "b".
       rows: of a CTA's tile, those of d for a, and its columns for b.
       sharers: CTAs of the cluster that need the same rows.
+      box_rows: of a box where k is contiguous; 0: all that a CTA loads.
     """
     element = dtype(config.dtype)
     any_major = element.bits == 16
@@ -138,7 +145,8 @@ def tma_operand(config: Any, order: str, name: str, rows: int, sharers: int = 1)
     rows = rows if major == "k" else rows_of_boxes(rows)
     smem = tile_to_shape(atom, (rows, config.tile[2], config.stages), (0, 1, 2) if major == "k" else (1, 0, 2))
     packing = None if along_k or any_major else PackLayouts(element.bits // 8, along_k=False)
-    return TmaOperandLayouts(name, (rows, config.tile[2]), major, element.name, smem, sharers, packing)
+    box_rows = box_rows if major == "k" else 0
+    return TmaOperandLayouts(name, (rows, config.tile[2]), major, element.name, smem, sharers, packing, box_rows)
 
 
 def rows_of_boxes(rows: int) -> int:

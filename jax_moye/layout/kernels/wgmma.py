@@ -238,7 +238,14 @@ class TmaKernelLayouts:
 
 
 def describe_wgmma(
-    config: Any, order: str, *, multicasts: bool = True, barriers: int = 0, vector: int = 1, other_bytes: int = 0
+    config: Any,
+    order: str,
+    *,
+    multicasts: bool = True,
+    barriers: int = 0,
+    vector: int = 1,
+    other_bytes: int = 0,
+    box_rows_of_a: int = 0,
 ) -> TmaKernelLayouts:
     """The layouts of a config.
 
@@ -249,6 +256,7 @@ def describe_wgmma(
       barriers: mbarriers beside the two of each stage.
       vector: columns that a thread finishes together where it stores d.
       other_bytes: of shared memory, the kernel's own.
+      box_rows_of_a: of a box of a where k is contiguous; 0: all that a CTA loads.
     """
     promoted = config.dtype in ("e4m3", "e5m2") and config.accumulator == "f32"
     sets = 2 if promoted else 1  # of sums
@@ -260,7 +268,7 @@ def describe_wgmma(
     if not (any_major or packs or order == "NT"):
         raise InvalidType("kernel_layouts", (config.name, order), f"{config.name} reads a and b along k alone", "NT")
     cluster_m, cluster_n = config.cluster if multicasts else (1, 1)  # CTAs that share rows of b, of a
-    a = tma_operand(config, order, "a", blk_m, cluster_n)
+    a = tma_operand(config, order, "a", blk_m, cluster_n, box_rows_of_a)
     b = tma_operand(config, order, "b", blk_n, cluster_m)
     columns = blk_n // warpgroups[1]
     sums = "s32" if config.accumulator == "s32" else "f32"

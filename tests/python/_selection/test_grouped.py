@@ -32,7 +32,7 @@ from jax_moye._selection.grouped import (
 from jax_moye._selection.problem import MAX_SIZE, GemmProblem, NotServedError
 from jax_moye._selection.request import Operand, Request
 
-HEADER = pathlib.Path(jax_moye.__file__).parents[1] / "cuda" / "gemm" / "config.h"
+HEADER = pathlib.Path(__file__).parents[3] / "cuda" / "gemm" / "config.h"
 H200 = LoweringTarget.of_device(find_device("h200"))
 A100 = LoweringTarget.of_device(find_device("a100"))
 EMULATOR = LoweringTarget("cpu", None, None, configs())
