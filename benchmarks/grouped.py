@@ -256,7 +256,9 @@ def main() -> None:
         print(f"{len(ratios)} rows: geometric mean {mean:.3f}, worst {min(ratios):.3f}")
     if args.out:
         with open(args.out, "w") as file:
-            json.dump({"device": jax.devices()[0].device_kind, "jax": jax.__version__, "products": results}, file, indent=1)
+            json.dump(
+                {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "products": results}, file, indent=1
+            )
 
 
 if __name__ == "__main__":
