@@ -215,13 +215,8 @@ class _Chain:
         product: Any = program.equations[self.product]
         last = program.equations[max(self.members)]
         variables = [*product.invars, *(variable for variable, _ in self.operands.values())]
-        params = {
-            "spec": self.spec,
-            "out_dtype": self.value.aval.dtype,
-            "precision": product.params["precision"],
-            "config": None,
-            **parameters,
-        }
+        of_product = {"spec": self.spec, "precision": product.params["precision"], "config": None, **parameters}
+        params: dict[str, Any] = of_product | {"out_dtype": self.value.aval.dtype}
         if self.activation == "none" and set(self.operands) <= {"c"}:
             primitive: Any = contract_p
             params |= {"beta": float(bool(self.operands)), "out_sharding": None}
@@ -229,15 +224,21 @@ class _Chain:
             primitive = rewritten_p
             named = tuple((name, labels) for name, (_, labels) in self.operands.items())
             params |= {
-                "epilogue": Epilogue(self.activation, beta=float("c" in self.operands), operands=named),
-                "original": self._original(program, variables),
+                "epilogue": Epilogue(self.activation, operands=named),
+                "original": self._original(program, variables, of_product),
             }
         return last.replace(
             invars=variables, outvars=[self.value], primitive=primitive, params=params, effects=frozenset()
         )
 
-    def _original(self, program: _Program, variables: Sequence[Any]) -> Original:
-        """The equations, as a program of its own of these variables."""
+    def _original(self, program: _Program, variables: Sequence[Any], of_product: Mapping[str, Any]) -> Original:
+        """The equations, as a program of its own of these variables.
+
+        Where a contract is asked for, which XLA might break, their product is one of ours: it keeps the contract, or is
+        an error, wherever no kernel computes them all.
+        """
+        contracts = ("deterministic", "batch_invariant")
+        is_ours = of_product["implementation"] == "moye" or any(of_product[name] for name in contracts)
         inputs = [Var(variable.aval) for variable in variables]
         renamed: dict[Any, Any] = {}
         for variable, new in zip(variables, inputs, strict=True):
@@ -247,7 +248,12 @@ class _Chain:
         for index in sorted(self.members):
             equation = program.equations[index]
             invars: list[Any] = [renamed.get(x, x) if isinstance(x, Var) else x for x in equation.invars]
-            equations.append(equation.replace(invars=invars))
+            equation = equation.replace(invars=invars)
+            if index == self.product and is_ours:
+                aval: Any = equation.outvars[0].aval
+                params = {**of_product, "out_dtype": aval.dtype, "beta": 0.0, "out_sharding": None}
+                equation = equation.replace(primitive=contract_p, params=params)
+            equations.append(equation)
         jaxpr = Jaxpr([], inputs, [self.value], equations, debug_info=_compat.UNNAMED)
         return Original(ClosedJaxpr(jaxpr, []))
 

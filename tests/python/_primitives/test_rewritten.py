@@ -82,6 +82,29 @@ def test_the_products_own_kernel_is_not_asked_for_implicitly():
         jax.jit(jax_moye.optimize(layer))(*arrays)
 
 
+def test_contracts_hold_where_no_kernel_computes_it_all(monkeypatch):
+    """The product is ours then, or an error: in XLA's hands it would break what was asked for."""
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    x, w, *_ = operands()
+    relu_of_product = jax_moye.optimize(lambda x, w: jax.nn.relu(x @ w))
+    for options in ({"deterministic": True}, {"batch_invariant": True}, {"implementation": "moye"}):
+        with jax_moye.options(**options):
+            (found,) = (e for e in jax.make_jaxpr(relu_of_product)(x, w).eqns if e.primitive is rewritten_p)
+            assert found.params["original"].jaxpr.jaxpr.eqns[0].primitive.name == "jax_moye_contract"
+            mapped = jax.make_jaxpr(jax.vmap(relu_of_product, (0, None)))(x[None], w)
+            assert "dot_general" not in str(mapped)
+    (found,) = (e for e in jax.make_jaxpr(relu_of_product)(x, w).eqns if e.primitive is rewritten_p)
+    assert found.params["original"].jaxpr.jaxpr.eqns[0].primitive.name == "dot_general"
+    with jax_moye.options(batch_invariant=True, interpret=True):
+        result = jax.vmap(relu_of_product, (0, None))(x[None], w)[0]
+    np.testing.assert_allclose(np.asarray(result, np.float32), np.asarray(jax.nn.relu(x @ w), np.float32), atol=2**-5)
+    with (
+        jax_moye.options(batch_invariant=True),
+        pytest.raises(NotImplementedError, match="batch_invariant=True: how XLA sums a row"),
+    ):
+        jax.vmap(relu_of_product, (0, None))(x[None], w)
+
+
 def test_partitioned_over_devices_it_is_xlas():
     arrays = operands()
     mesh = Mesh(np.array(jax.devices()[:1]), "d")
