@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,8 +23,7 @@ from jax_moye._api.arguments import (
 from jax_moye._api.options import resolve
 from jax_moye._api.types import Config, DimensionNumbers, Implementation, Interpret, OutSharding
 from jax_moye._primitives.contraction import contract
-from jax_moye._primitives.reference import lax_aval
-from jax_moye._selection.problem import labels
+from jax_moye._primitives.reference import canonical_dimensions, lax_aval, spec_of
 
 # Bound now: whoever replaces JAX's functions by ours must not send us in a circle.
 _lax_dot_general, _jnp_einsum = lax.dot_general, jnp.einsum
@@ -125,52 +123,6 @@ def _let_lax_complain(*args: Any, **kwargs: Any) -> None:
 @jitted_where_eager("spec", "out_dtype", "options")
 def _product(lhs: Any, rhs: Any, *, spec: str, out_dtype: Any, options: ProductOptions) -> jax.Array:
     return contract(spec, lhs, rhs, out_dtype=out_dtype, **options.parameters())
-
-
-def _dimensions(given: Any) -> tuple[int, ...]:
-    try:
-        return tuple(map(operator.index, given))
-    except TypeError:
-        return (operator.index(given),)
-
-
-def canonical_dimensions(dimension_numbers: Any) -> Any:
-    """Dimension numbers as lax takes them, ((lhs contracting, rhs's), (lhs batch, rhs's)), as tuples of ints."""
-    (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = dimension_numbers
-    return (
-        (_dimensions(lhs_contracting), _dimensions(rhs_contracting)),
-        (_dimensions(lhs_batch), _dimensions(rhs_batch)),
-    )
-
-
-@functools.lru_cache(maxsize=4096)
-def spec_of(dimension_numbers: Any, lhs_ndim: int, rhs_ndim: int) -> str:
-    """The specification of lax's dimension numbers, with b, m, n and k for the first of each kind: "bmk,bkn->bmn".
-
-    Args:
-      dimension_numbers: what canonical_dimensions returns.
-      lhs_ndim: the number of lhs's dimensions.
-      rhs_ndim: likewise.
-    """
-    (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = dimension_numbers
-    others = (label for label in labels() if label not in "bmnk")
-    favourites = dict(b="b", m="m", n="n", k="k")
-
-    def new(kind: str) -> str:
-        return favourites.pop(kind, None) or next(others)
-
-    lhs, rhs = [""] * lhs_ndim, [""] * rhs_ndim
-    for i, j in zip(lhs_batch, rhs_batch, strict=True):
-        lhs[i] = rhs[j] = new("b")
-    out = [lhs[i] for i in lhs_batch]
-    for i, j in zip(lhs_contracting, rhs_contracting, strict=True):
-        lhs[i] = rhs[j] = new("k")
-    for names, kind in ((lhs, "m"), (rhs, "n")):
-        for i, name in enumerate(names):
-            if not name:
-                names[i] = new(kind)
-                out.append(names[i])
-    return f"{''.join(lhs)},{''.join(rhs)}->{''.join(out)}"
 
 
 def einsum(

@@ -9,10 +9,10 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from jax_moye import _compat
-from jax_moye._api.dot_general import canonical_dimensions, spec_of
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.fused import fused_p
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_fused_p, grouped_p
+from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import rewritten_p
 from jax_moye._primitives.transposes import source_in_jaxpr
 from jax_moye._selection.epilogue import Epilogue

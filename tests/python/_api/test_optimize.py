@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 import jax_moye
-from jax_moye._api import optimize as module
+from jax_moye._primitives import chains, rewriting
 from jax_moye._primitives.rewritten import rewritten_p
 
 M, K, N = 24, 32, 40
@@ -245,7 +245,8 @@ def test_effects_stay():
 
 def test_a_rewrite_that_fails_leaves_the_program(monkeypatch, caplog):
     x, w, *_ = arrays()
-    for name in ("_chain", "_activation", "_as_vector", "_with_inner"):
+    parts = (rewriting, "chain_from"), (rewriting, "_with_inner"), (chains, "_activation"), (chains, "as_vector")
+    for module, name in parts:
         with monkeypatch.context() as context, caplog.at_level(logging.WARNING, "jax_moye"):
             context.setattr(module, name, _fail)
             caplog.clear()

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 import jax_moye
-from jax_moye._primitives.reference import lax_aval, lax_form, lax_result_dtype, reference
+from jax_moye._primitives.reference import (
+    canonical_dimensions,
+    lax_aval,
+    lax_form,
+    lax_result_dtype,
+    reference,
+    spec_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +34,15 @@ def test_a_form_is_a_dot_general_and_a_permutation():
     dimension_numbers, permutation = lax_form("bmk,kn->nbm")
     assert dimension_numbers == (((2,), (0,)), ((), ()))
     assert permutation == (2, 0, 1)  # of b, m, n
+
+
+@pytest.mark.parametrize("spec", ["mk,kn->mn", "bmk,bkn->bmn", "km,nk->mn", "k,k->"])
+def test_a_specification_and_back(spec):
+    dimension_numbers, _ = lax_form(spec)
+    lhs, rhs, _ = spec.replace("->", ",").split(",")
+    as_lists = [[list(dims) for dims in pair] for pair in dimension_numbers]
+    assert canonical_dimensions(as_lists) == dimension_numbers
+    assert spec_of(dimension_numbers, len(lhs), len(rhs)) == spec
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,87 @@
+"""Rewrites a jaxpr: its products, with what stands behind them, become equations of ours.
+
+Equations are replaced, nothing else is touched, so that names, sources, effects and loops stay what they are.
+chains.py says what a product takes in; a product of groups becomes grouped_p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+
+from jax_moye import _compat
+from jax_moye._primitives.chains import chain_from, is_plain_float
+from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_p
+from jax_moye._primitives.patterns import Program
+
+# Equations whose jaxprs are rewritten. The bodies of shard_map, of Pallas kernels and of functions with derivatives of
+# their own are not.
+_INNER = ("jit", "pjit", "closed_call", "core_call", "scan", "while", "cond", "checkpoint", "remat", "remat2")
+
+
+def rewritten(closed: ClosedJaxpr, parameters: Mapping[str, Any]) -> ClosedJaxpr:
+    """The same program, rewritten.
+
+    Args:
+      closed: a program.
+      parameters: of the products: what `Options.parameters` gives.
+    """
+    jaxpr = _rewritten(closed.jaxpr, parameters)
+    return closed if jaxpr is closed.jaxpr else ClosedJaxpr(jaxpr, closed.consts)
+
+
+def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any]) -> Jaxpr:
+    equations = [_with_inner(equation, parameters) for equation in jaxpr.eqns]
+    program = Program(equations, jaxpr.outvars)
+    replaced: dict[int, JaxprEqn | None] = {}  # None: part of another one
+    for index, equation in enumerate(equations):
+        if equation.primitive.name == "ragged_dot_general":
+            replaced[index] = _grouped(equation, parameters)
+        chain = chain_from(program, index, replaced) if equation.primitive.name == "dot_general" else None
+        if chain is not None:
+            replaced |= dict.fromkeys(chain.members) | {max(chain.members): chain.equation(program, parameters)}
+    kept = [replaced.get(index, equation) for index, equation in enumerate(equations)]
+    new = [equation for equation in kept if equation is not None]
+    if all(one is other for one, other in zip(new, jaxpr.eqns, strict=False)) and len(new) == len(jaxpr.eqns):
+        return jaxpr
+    return jaxpr.replace(eqns=new)
+
+
+def _grouped(equation: JaxprEqn, parameters: Mapping[str, Any]) -> JaxprEqn:
+    """An equation of lax.ragged_dot_general, as one of ours if it is one product of groups."""
+    params: Any = equation.params
+    known = (spec for spec, d in LAX_DIMENSIONS.items() if d == params["ragged_dot_dimension_numbers"])
+    spec, avals = next(known, None), [x.aval for x in equation.invars]
+    sizes: Any = avals[2]
+    out: Any = equation.outvars[0].aval
+    is_plain = params.get("group_offset") is None and params.get("out_sharding") is None
+    if spec is None or not is_plain or any(map(_compat.has_explicit_axes, avals)):
+        return equation
+    if sizes.ndim != 1 or sizes.dtype != np.int32 or not is_plain_float(out):
+        return equation
+    of_product = {"spec": spec, "out_dtype": out.dtype, "precision": params["precision"], "config": None}
+    return equation.replace(primitive=grouped_p, params=of_product | dict(parameters))
+
+
+def _with_inner(equation: JaxprEqn, parameters: Mapping[str, Any]) -> JaxprEqn:
+    """An equation whose own jaxprs are rewritten."""
+    if equation.primitive.name not in _INNER:
+        return equation
+
+    def of(value: Any) -> Any:
+        if isinstance(value, ClosedJaxpr):
+            return rewritten(value, parameters)
+        if isinstance(value, Jaxpr):
+            return _rewritten(value, parameters)
+        if isinstance(value, tuple) and any(isinstance(one, (ClosedJaxpr, Jaxpr)) for one in value):
+            new = tuple(map(of, value))
+            return value if all(one is other for one, other in zip(new, value, strict=True)) else new
+        return value
+
+    params = {name: of(value) for name, value in equation.params.items()}
+    if all(params[name] is value for name, value in equation.params.items()):
+        return equation
+    return equation.replace(params=params)
