@@ -106,6 +106,11 @@ def has_explicit_axes(aval: Any) -> bool:
     return bool(getattr(aval.sharding.mesh, "explicit_axes", ()))
 
 
+def asks_for_axes(sharding: NamedSharding | None) -> bool:
+    """Whether the sharding that a product's result is asked to have says something: inside shard_map it may not."""
+    return sharding is not None and bool(getattr(sharding.mesh, "explicit_axes", ()))
+
+
 def has_partial_sums(spec: PartitionSpec) -> bool:
     """Whether an array of this sharding is one that is still to be added up over mesh axes."""
     return bool(getattr(spec, "unreduced", ()) or getattr(spec, "reduced", ()))

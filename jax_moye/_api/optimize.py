@@ -6,6 +6,7 @@ A function is traced, its jaxpr rewritten, and the rewritten one run. What is re
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from jax_moye import _compat
 from jax_moye._api.options import resolve
-from jax_moye._log import logger
+from jax_moye._log import logger, say_once
 from jax_moye._primitives.rewriting import rewritten
 
 
@@ -66,8 +67,20 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
         closed, shape = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
         try:
             closed = rewritten(closed, resolve("optimize").parameters())
-        except Exception:
-            logger.warning("jax_moye.optimize: %s is run as it is: it could not be rewritten", fun, exc_info=True)
+        except Exception as error:
+            _say_why_not(fun, error)
         return jax.tree.unflatten(jax.tree.structure(shape), jaxpr_as_fun(closed)(*arrays))
 
     return optimized
+
+
+def _say_why_not(fun: Callable[..., Any], error: Exception) -> None:
+    """Warns once of each function and cause."""
+    name = f"{getattr(fun, '__module__', None)}.{getattr(fun, '__qualname__', type(fun).__qualname__)}"
+    cause = f"{type(error).__name__}: {error}"
+    say_once(
+        logging.WARNING,
+        f"jax_moye.optimize: {name} is run as it is, since rewriting it failed ({cause}). This is a mistake of "
+        "jax_moye's: please report it, with the traceback that JAX_MOYE_LOG=debug shows",
+    )
+    logger.debug("jax_moye.optimize: %s", name, exc_info=error)
