@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
@@ -119,6 +119,18 @@ def aval_of(variable: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------ templates
 
 
+class _Number(NamedTuple):
+    """A number in a program, whether it was converted or not.
+
+    Attributes:
+      value: in NumPy's form.
+      dtype: of it.
+    """
+
+    value: Any
+    dtype: Any
+
+
 @dataclasses.dataclass(eq=False)
 class _Step:
     """An equation, perhaps of a call.
@@ -126,7 +138,7 @@ class _Step:
     Attributes:
       equation: with the variables of the jaxpr where it stands.
       place: the index of the equation that it is, or of the call.
-      inputs: the program's names of its operands: a variable, an object, or a literal.
+      inputs: the program's names of its operands: a variable, an object, or a number.
       outputs: likewise of its results.
     """
 
@@ -155,7 +167,7 @@ class _Flat:
         for step in self.steps:
             self.at.setdefault(step.place, []).append(step)
             for name in step.inputs:
-                if not isinstance(name, Literal):
+                if not isinstance(name, _Number):
                     self.readers.setdefault(name, []).append(step)
 
 
@@ -163,21 +175,29 @@ def _steps(equations: Sequence[Any], names: dict[Any, Any], place: int | None) -
     """The steps of equations, whose values get names on the way."""
     for index, equation in enumerate(equations):
         at = index if place is None else place
-        inputs = [x if isinstance(x, Literal) else names.get(x, x) for x in equation.invars]
+        inputs = [_name(x, names) for x in equation.invars]
         body = _body(equation)
         if body is not None:
             inside = dict(zip(body.invars, inputs, strict=True))
             yield from _steps(body.eqns, inside, at)
-            names |= {
-                x: y if isinstance(y, Literal) else inside.get(y, y)
-                for x, y in zip(equation.outvars, body.outvars, strict=True)
-            }
+            names |= {x: _name(y, inside) for x, y in zip(equation.outvars, body.outvars, strict=True)}
         elif equation.primitive.name in _SAME and len(inputs) == 1:
             names[equation.outvars[0]] = inputs[0]
+        elif equation.primitive.name == "convert_element_type" and isinstance(inputs[0], _Number):
+            dtype = equation.outvars[0].aval.dtype
+            names[equation.outvars[0]] = _Number(inputs[0].value.astype(dtype), dtype)
         else:
             if place is not None:  # one jaxpr may be called twice
                 names |= {x: object() for x in equation.outvars}
             yield _Step(equation, at, inputs, [names.get(x, x) for x in equation.outvars])
+
+
+def _name(x: Any, names: dict[Any, Any]) -> Any:
+    """Of a variable, or the number that a literal is."""
+    if not isinstance(x, Literal):
+        return names.get(x, x)
+    dtype = aval_of(x).dtype
+    return _Number(np.asarray(x.val, dtype), dtype)
 
 
 def _body(equation: Any) -> Jaxpr | None:
@@ -217,7 +237,7 @@ def matched(program: Program, value: Any, template: Template) -> tuple[list[int]
     known: dict[Any, Any] = {template.argument: flat.names.get(value, value)}
     used: list[_Step] = []
     for wanted in template.steps:
-        first = next(known[x] for x in wanted.inputs if not isinstance(x, Literal))
+        first = next(known[x] for x in wanted.inputs if not isinstance(x, _Number))
         readers = (step for step in flat.readers.get(first, ()) if step not in used)
         found = next((step for step in readers if _is_as_wanted(step, wanted, known)), None)
         if found is None:
@@ -244,9 +264,9 @@ def _is_as_wanted(step: _Step, wanted: _Step, known: dict[Any, Any]) -> bool:
         return False
 
     def equal(x: Any, y: Any) -> bool:
-        if isinstance(x, Literal) or isinstance(y, Literal):
-            both = isinstance(x, Literal) and isinstance(y, Literal)
-            return both and x.aval.dtype == y.aval.dtype and np.array_equal(x.val, y.val)
+        if isinstance(x, _Number) or isinstance(y, _Number):
+            both = isinstance(x, _Number) and isinstance(y, _Number)
+            return both and x.dtype == y.dtype and np.array_equal(x.value, y.value)
         return known.get(y) is x
 
     orders = [step.inputs]

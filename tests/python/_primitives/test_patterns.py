@@ -74,6 +74,8 @@ def test_a_template_is_found_in_any_order_and_in_calls():
 
     assert found(between, template)[0] == [0, 3, 4]
     assert found(jax.jit(lambda x: x * jnp.tanh(x * 2.0)), template)[0] == [0]
+    converted = lambda x: x * jnp.tanh(x * lax.convert_element_type(jnp.int32(2), x.dtype))  # noqa: E731
+    assert found(jax.jit(converted), template)[0] == [0]
     assert found(lambda x: x * jax.jit(lambda y: jnp.tanh(y * 2.0))(x), template)[0] == [0, 1]
     rule = jax.custom_jvp(lambda x: x * jnp.tanh(x * 2.0))
     rule.defjvps(lambda g, y, x: g * y)
