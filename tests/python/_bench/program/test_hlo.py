@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 import jax_moye
-from jax_moye._bench import hlo
-from jax_moye._bench.hlo import Work
+from jax_moye._bench.program import hlo
+from jax_moye._bench.program.hlo import Work
 
 LOOP = """\
 HloModule jit_f, is_scheduled=true, entry_computation_layout={(bf16[8,16]{1,0})->bf16[8,16]{1,0}}
