@@ -109,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=pathlib.Path, help="the JSON file to write (default: in results beside the suite)"
     )
-    parser.add_argument("--svg", type=pathlib.Path, metavar="DIR", help="also draw the ratios and the roofline there")
+    parser.add_argument("--svg", type=pathlib.Path, metavar="DIR", help="also draw what was measured there")
     parser.add_argument("--interpret", action="store_true", help="without a GPU: try the benchmark, not the kernels")
     parser.add_argument(
         "--emulator",
