@@ -305,15 +305,25 @@ def test_explain_and_the_gpus_program():
 # ---------------------------------------------------------------------------------------------- generated programs
 
 
+@jax.custom_jvp
+def _turned(x, w):
+    return jnp.einsum("mk,kn->nm", x, w).T / 2 + x
+
+
+@_turned.defjvp
+def _(primals, tangents):
+    return jax.jvp(lambda x, w: (x @ w) * 0.5 + x, primals, tangents)
+
+
 def generated(seed):
     """A program of a few layers, which computes in its first argument's dtype, and the shapes of its arguments."""
     rng = np.random.default_rng(seed)
     width, rows = int(rng.choice([8, 16])), int(rng.choice([1, 6]))
     steps, shapes = [], [(rows, width)]
-    kinds = ("product", "bias", "residual", "activation", "scale", "scan", "cond", "twice", "wide")
+    kinds = ("product", "bias", "residual", "activation", "scale", "scan", "cond", "twice", "wide", "less", "turned")
     for kind in rng.choice(kinds, size=int(rng.integers(3, 9))):
         choice = int(rng.integers(4))
-        if kind in ("product", "scan", "wide", "twice"):
+        if kind in ("product", "scan", "wide", "twice", "less", "turned"):
             shapes.append((width, width))
         elif kind in ("bias", "residual"):
             shapes.append((width,) if kind == "bias" else (rows, width))
@@ -336,6 +346,12 @@ def generated(seed):
                 x = functions[choice](x)
             elif kind == "scale":
                 x = x * 0.5
+            elif kind == "less":
+                y = (-1, 0.5, 0.25, 2)[choice] * (x @ next(given))
+                x = (first - y, y - first, 0.5 * x - y, y - 0.125 * first)[choice]
+            elif kind == "turned":
+                w = next(given)
+                x = _turned(x, w) if choice < 2 else x - (0.5 * jnp.einsum("nk,km->nm", w.T, x.T)).T
             elif kind == "twice":
                 w = next(given)
                 x = (x @ w) * 0.25 + (first @ w if choice < 2 else first)
@@ -368,6 +384,32 @@ def test_generated_programs(part):
     for i, (result, wanted) in enumerate(zip(results, exact, strict=True)):
         error, scale = np.abs(np.asarray(result, np.float64) - wanted).max(), np.abs(wanted).max()
         assert error <= 2**-8 * (len(values[i]) + 2) * scale, 30 * part + i
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_generated_training_steps(part):
+    """10 of them in one: gradients that update, in f32, one of four in the emulator."""
+    programs = [generated(seed) for seed in range(1000 + 10 * part, 1010 + 10 * part)]
+    functions, values = zip(*programs, strict=True)
+
+    def step(fun, x, *others):
+        total = lambda others: (fun(x, *others) ** 2).mean()  # noqa: E731
+        gradients = jax.grad(total)(others)
+        return [p - 0.125 * g for p, g in zip(others, gradients, strict=True)]
+
+    def all_of_them(values):
+        return [step(fun, *x) for fun, x in zip(functions, values, strict=True)]
+
+    rounded = jax.tree.map(lambda x: np.asarray(x, np.float32), values)
+    with jax.enable_x64(True):
+        exact = jax.device_get(jax.jit(all_of_them)(jax.tree.map(lambda x: x.astype(np.float64), rounded)))
+    with jax_moye.options(interpret=True) if part == 0 else jax_moye.options():
+        results = jax.jit(jax_moye.optimize(all_of_them))(rounded)
+    for i, (result, wanted) in enumerate(zip(results, exact, strict=True)):
+        for one, other in zip(result, wanted, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-4 * np.abs(other).max(), err_msg=str(1000 + 10 * part + i))
+    text = str(jax.make_jaxpr(jax_moye.optimize(all_of_them))(rounded))
+    assert text.count("alpha=-0.125, beta=1.0") > 5
 
 
 def test_generated_programs_are_rewritten():
