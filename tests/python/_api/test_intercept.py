@@ -554,3 +554,21 @@ def test_another_jit_is_put_back(xwb):
         assert len(calls) == 1
     finally:
         jax.jit = held_jit
+
+
+def test_jit_of_libraries(xwb):
+    """Those that call jax.jit when a function is decorated."""
+    equinox, nnx = pytest.importorskip("equinox"), pytest.importorskip("flax.nnx")
+    x, _, _ = xwb
+    mlp = equinox.nn.MLP(8, 5, width_size=16, depth=1, key=jax.random.key(0), dtype=x.dtype)
+    linear = nnx.Linear(8, 16, rngs=nnx.Rngs(0), dtype=x.dtype, param_dtype=x.dtype)
+    with jax_moye.intercept(optimize=True), jax_moye.options(interpret=True):
+        by_equinox = equinox.filter_jit(lambda mlp, x: jax.vmap(mlp)(x))
+        by_flax = nnx.jit(lambda linear, x: nnx.relu(linear(x)))
+        texts = by_equinox.lower(mlp, x).as_text(), by_flax.lower(linear, x).as_text()
+        results = by_equinox(mlp, x), by_flax(linear, x)
+    for text, count in zip(texts, (2, 1), strict=True):
+        assert text.count("custom_call @jax_moye_fused_gemm_v1") == count
+        assert "stablehlo.maximum" not in text
+    for result, expected in zip(results, (jax.vmap(mlp)(x), nnx.relu(linear(x))), strict=True):
+        np.testing.assert_allclose(*(np.asarray(y, np.float32) for y in (result, expected)), atol=2**-5)
