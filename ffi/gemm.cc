@@ -151,7 +151,11 @@ std::string decode_epilogue(EpilogueRequest const& request, size_t strides, Epil
           .bias = operand(request.bias),
           .residual = operand(request.residual),
           .activation = Activation(name - std::begin(kActivationNames)),
-          .preactivation = request.wants_preactivation ? request.preactivation.data : nullptr};
+          .preactivation = request.wants_preactivation ? request.preactivation.data : nullptr,
+          .second_b = request.has_second_b ? request.second_b.data : nullptr};
+  if (!request.has_second_b) return {};
+  if (request.c.present || request.bias.present || request.residual.present || request.wants_preactivation)
+    return "a call with a second b has no c, bias, residual or pre-activation";
   return {};
 }
 
@@ -267,12 +271,22 @@ std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_mat
   if (!covers_exactly(written, request.d.elements))
     return "strides of d do not write each of its elements exactly once";
   if (std::string reason = unfit_epilogue(request, args, d); !reason.empty()) return reason;
+  bool const has_second_b = request.epilogue.has_second_b;
+  Buffer const& second_b = request.epilogue.second_b;
+  if (has_second_b) {
+    if (!entry.facts.takes_pair) return "the kernel takes no second b";
+    if (item_bytes(args.d_dtype) != 2) return std::string("d of two b has 16 bits, not ") + dtype_name(args.d_dtype);
+    if (second_b.dtype != request.b.dtype) return std::string("the second b is ") + dtype_name(second_b.dtype);
+    if (std::string reason = outside("the second b", b, second_b); !reason.empty()) return reason;
+  }
   if (is_empty(d)) return {};  // nothing runs
 
   Order const order = order_of(args);
   if (!has_bit(entry.facts.orders, unsigned(order))) return "the kernel does not take this order of the operands";
   std::string reason = misaligned("a", config, args.a, a, major_a(order) == Major::k, entry.facts.any_stride);
   if (reason.empty()) reason = misaligned("b", config, args.b, b, major_b(order) == Major::k, entry.facts.any_stride);
+  if (reason.empty() && has_second_b)
+    reason = misaligned("the second b", config, second_b.data, b, major_b(order) == Major::k, entry.facts.any_stride);
   if (!reason.empty()) return reason;
   if (reinterpret_cast<uintptr_t>(args.d) % item_bytes(args.d_dtype) != 0) return "d is not aligned to its elements";
 

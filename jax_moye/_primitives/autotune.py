@@ -34,6 +34,7 @@ from jax_moye._kernels.dtypes import numpy_dtype
 from jax_moye._selection import measurements
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import Decision, KernelCall, decide
+from jax_moye._selection.epilogue import SECOND_B
 from jax_moye._selection.measurements import Entry
 from jax_moye._selection.ranking import rank
 from jax_moye._selection.request import Operands, Request, describe
@@ -157,9 +158,10 @@ def is_plain(request: Request, operands: Operands, call: KernelCall, others: Map
         _extent(sizes[name], problem.strides[name]) == math.prod(operand.shape)
         for name, operand in (("a", left), ("b", right))
     )
-    of_d = (*batch, m, n)
+    sizes |= {SECOND_B: sizes["b"]}
     dense &= all(
-        _extent(of_d, strides) == math.prod(others[name]) for name, strides in _epilogue_strides(request, call).items()
+        _extent(sizes.get(name, (*batch, m, n)), strides) == math.prod(others[name])
+        for name, strides in _epilogue_strides(request, call).items()
     )
     return (
         dense

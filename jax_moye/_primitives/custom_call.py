@@ -53,7 +53,10 @@ def run_kernel(
     lhs, rhs = transposed((lhs, rhs), permutations, (left.permutation, right.permutation))
     stored = stored_dtype(request.out_dtype)
     launch = functools.partial(_launch, call=call, request=request, out_shape=out_shape)
-    if call.split:
+    if call.epilogue is not None and call.epilogue.is_of_pair:
+        _, second = transposed((lhs, *operands), permutations, (left.permutation, right.permutation))
+        out, *z = launch(lhs, rhs, (second,), epilogue=call.epilogue, strides=call.epilogue_strides)
+    elif call.split:
         out, *z = _three_launches(lhs, rhs, operands, request.beta, launch)
     elif call.epilogue is not None:
         operands = tuple(lax.convert_element_type(x, stored) for x in operands)
@@ -100,7 +103,8 @@ def _launch(
     dtype = numpy_dtype(problem.out_dtype)
     lhs, rhs = (lax.convert_element_type(x, numpy_dtype(problem.dtype)) for x in (lhs, rhs))
     a, b = (rhs, lhs) if problem.swapped else (lhs, rhs)
-    read = [lax.convert_element_type(x, dtype) for x in operands]
+    is_of_pair = epilogue is not None and epilogue.is_of_pair
+    read = [lax.convert_element_type(x, b.dtype if is_of_pair else dtype) for x in operands]
     attributes = call_attributes(call.config, call.problem, request.interpret)
     target, aliases = ffi.TARGET, {}
     if epilogue is not None:
