@@ -68,37 +68,47 @@ class Chain:
             named = tuple((name, labels) for name, (_, labels) in self.operands.items())
             params |= {
                 "epilogue": Epilogue(self.activation, operands=named),
-                "original": self._original(program, variables, of_product),
+                "original": original_of(program, self.members, variables, self.value, of_product),
             }
         return last.replace(
             invars=variables, outvars=[self.value], primitive=primitive, params=params, effects=frozenset()
         )
 
-    def _original(self, program: Program, variables: Sequence[Any], of_product: Mapping[str, Any]) -> Original:
-        """The equations, as a program of its own of these variables.
 
-        Where a contract is asked for, which XLA might break, their product is one of ours: it keeps the contract, or is
-        an error, wherever no kernel computes them all.
-        """
-        contracts = ("deterministic", "batch_invariant")
-        is_ours = of_product["implementation"] == "moye" or any(of_product[name] for name in contracts)
-        inputs = [Var(variable.aval) for variable in variables]
-        renamed: dict[Any, Any] = {}
-        for variable, new in zip(variables, inputs, strict=True):
-            if isinstance(variable, Var):
-                renamed.setdefault(variable, new)
-        equations = []
-        for index in sorted(self.members):
-            equation = program.equations[index]
-            invars: list[Any] = [renamed.get(x, x) if isinstance(x, Var) else x for x in equation.invars]
-            equation = equation.replace(invars=invars)
-            if index == self.product and is_ours:
-                aval: Any = equation.outvars[0].aval
-                params = {**of_product, "out_dtype": aval.dtype, "beta": 0.0, "out_sharding": None}
-                equation = equation.replace(primitive=contract_p, params=params)
-            equations.append(equation)
-        jaxpr = Jaxpr([], inputs, [self.value], equations, debug_info=_compat.UNNAMED)
-        return Original(ClosedJaxpr(jaxpr, []))
+def original_of(
+    program: Program, members: Sequence[int], variables: Sequence[Any], value: Any, of_product: Mapping[str, Any]
+) -> Original:
+    """Equations of a program, as a program of its own.
+
+    Where a contract is asked for, which XLA might break, their products are ours: they keep the contract, or are
+    errors, wherever no kernel computes them all.
+
+    Args:
+      program: whose they are.
+      members: their indices.
+      variables: what it takes.
+      value: what it makes.
+      of_product: parameters of contract_p, of all products in it.
+    """
+    contracts = ("deterministic", "batch_invariant")
+    is_ours = of_product["implementation"] == "moye" or any(of_product[name] for name in contracts)
+    inputs = [Var(variable.aval) for variable in variables]
+    renamed: dict[Any, Any] = {}
+    for variable, new in zip(variables, inputs, strict=True):
+        if isinstance(variable, Var):
+            renamed.setdefault(variable, new)
+    equations = []
+    for index in sorted(members):
+        equation = program.equations[index]
+        invars: list[Any] = [renamed.get(x, x) if isinstance(x, Var) else x for x in equation.invars]
+        equation = equation.replace(invars=invars)
+        if equation.primitive.name == "dot_general" and is_ours:
+            aval: Any = equation.outvars[0].aval
+            params = {**of_product, "out_dtype": aval.dtype, "beta": 0.0, "out_sharding": None}
+            equation = equation.replace(primitive=contract_p, params=params)
+        equations.append(equation)
+    jaxpr = Jaxpr([], inputs, [value], equations, debug_info=_compat.UNNAMED)
+    return Original(ClosedJaxpr(jaxpr, []))
 
 
 def chain_from(program: Program, index: int, replaced: Mapping[int, Any]) -> Chain | None:

@@ -15,6 +15,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax_moye import _compat
 from jax_moye._primitives.chains import chain_from, is_plain_float
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_p
+from jax_moye._primitives.pairs import pair_from
 from jax_moye._primitives.patterns import Program
 
 # Equations whose jaxprs are rewritten. The bodies of shard_map, of Pallas kernels and of functions with derivatives of
@@ -37,6 +38,11 @@ def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any]) -> Jaxpr:
     equations = [_with_inner(equation, parameters) for equation in jaxpr.eqns]
     program = Program(equations, jaxpr.outvars)
     replaced: dict[int, JaxprEqn | None] = {}  # None: part of another one
+    for index, equation in enumerate(equations):  # before others take one of the two products
+        pair = pair_from(program, index, replaced, parameters) if equation.primitive.name == "dot_general" else None
+        if pair is not None:
+            members, new = pair
+            replaced |= dict.fromkeys(members) | {max(members): new}
     for index, equation in enumerate(equations):
         if equation.primitive.name == "ragged_dot_general":
             replaced[index] = _grouped(equation, parameters)
@@ -44,10 +50,10 @@ def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any]) -> Jaxpr:
         if chain is not None:
             replaced |= dict.fromkeys(chain.members) | {max(chain.members): chain.equation(program, parameters)}
     kept = [replaced.get(index, equation) for index, equation in enumerate(equations)]
-    new = [equation for equation in kept if equation is not None]
-    if all(one is other for one, other in zip(new, jaxpr.eqns, strict=False)) and len(new) == len(jaxpr.eqns):
+    left = [equation for equation in kept if equation is not None]
+    if all(one is other for one, other in zip(left, jaxpr.eqns, strict=False)) and len(left) == len(jaxpr.eqns):
         return jaxpr
-    return jaxpr.replace(eqns=new)
+    return jaxpr.replace(eqns=left)
 
 
 def _grouped(equation: JaxprEqn, parameters: Mapping[str, Any]) -> JaxprEqn:

@@ -19,7 +19,7 @@ from jax_moye._kernels import ffi
 from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.contraction import heed
 from jax_moye._primitives.custom_call import run_kernel
-from jax_moye._primitives.transposes import operands_of, source, transposed
+from jax_moye._primitives.transposes import Source, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.request import Request, label_sizes
 
@@ -109,11 +109,16 @@ def _lower_local(platform, ctx, *values, request: Request, permutations, origina
     assert epilogue is not None
 
     # A kernel's operands have the dimensions that the epilogue names, those of the equations others of size 1, too.
+    # A second right-hand operand is in memory as the first one is.
     given = original.jaxpr.in_avals[2:]
     sizes = label_sizes(request.spec, operands)
     shapes = {name: tuple(sizes[label] for label in labels) for name, labels in epilogue.operands}
+    if epilogue.is_of_pair:
+        shapes = {name: operands[1].shape for name in shapes}
 
     def as_it_was(lhs, rhs, *others):
+        if epilogue.is_of_pair:
+            others = tuple(transposed((lhs, x), permutations)[1] for x in others)
         others = tuple(x.reshape(aval.shape) for x, aval in zip(others, given, strict=True))
         return original(*transposed((lhs, rhs), permutations), *others)
 
@@ -143,17 +148,21 @@ def _lower(ctx, *values, original: Original, **params):
     request = Request(**params)
     if _compat.why_not_local(ctx) is not None or request.implementation == "xla":
         return mlir.lower_fun(original, multiple_results=False)(ctx, *values)
-    sources = [source(*pair) for pair in zip(values[:2], ctx.avals_in[:2], strict=True)]
-    avals = [*(one.aval for one in sources), *ctx.avals_in[2:], *ctx.avals_out]
-    *avals_in, out = (_compat.local_aval(aval.shape, aval.dtype) for aval in avals)
+    plain = [Source(value, aval, None) for value, aval in zip(values, ctx.avals_in, strict=True)]
+    count = len(values) if request.epilogue is not None and request.epilogue.is_of_pair else 2
+    sources = [source(value, aval) for value, aval in zip(values[:count], ctx.avals_in[:count], strict=True)]
+    if len({one.permutation for one in sources[1:]}) > 1:  # of two right-hand operands: they are read in one way
+        sources[1:] = plain[1:count]
+    sources += plain[count:]
+    *avals_in, out = (_compat.local_aval(x.shape, x.dtype) for x in (*(one.aval for one in sources), *ctx.avals_out))
     return _compat.lower_equation(
         ctx,
         rewritten_local_p,
-        (*(one.value for one in sources), *values[2:]),
+        tuple(one.value for one in sources),
         avals_in,
         [out],
         request=request,
-        permutations=tuple(one.permutation for one in sources),
+        permutations=tuple(one.permutation for one in sources[:2]),
         original=original,
     )
 
