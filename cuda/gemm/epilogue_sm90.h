@@ -32,8 +32,8 @@ struct StoreParams {
 
 /// kColumns: of a warpgroup's accumulators, which have 64 rows per atom along m. kBuffers: boxes of a warp; all but one
 /// may be on their way while the next is filled. kRegisters: of a thread,
-/// but for those of other sums. kTakesPair: whether calls may have a second b.
-template <int kColumns, Dtype kAccumulator, int kBuffers, int kRegisters, bool kTakesPair = false>
+/// but for those of other sums. kPairs: whether calls may have a second b.
+template <int kColumns, Dtype kAccumulator, int kBuffers, int kRegisters, bool kPairs = false>
 struct WarpgroupEpilogue {
   using Sum = typename Accumulator<kAccumulator>::Sum;
   using Way = StoreParams::Way;
@@ -102,7 +102,7 @@ struct WarpgroupEpilogue {
     int const warp = thread / 32, lane = thread % 32;
     auto const row_of_warp = [&](int atom) { return row(atom) + warp * kRows; };
     Place const place{tile.m * kTileM, int(args.m), tile.batch, tile.m * kTileM, tile.batch};
-    if constexpr (kTakesPair) {
+    if constexpr (kPairs) {
       if (params.way == Way::pair) {
         store_pair(Warp{args, params, smem.boxes[warp], place, tile.n * (kTileN / 2), lane}, tCrC, row_of_warp);
         return;

@@ -70,8 +70,7 @@ struct Gemm<kConfig> {
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{kConsumersM, kConsumersN}, kConfig.cluster> {};
   using Epilogue =
       WarpgroupEpilogue<kAtomN, kConfig.accumulator, staging_boxes<kConfig>(kConsumers, {kBlkM / kConsumersM, kAtomN}),
-                        kConsumerRegisters - (kPromoted ? kBlkM / kConsumersM * kAtomN / 128 : 0),
-                        takes_pair<kConfig>()>;
+                        kConsumerRegisters - (kPromoted ? kBlkM / kConsumersM * kAtomN / 128 : 0), kTakesPair<kConfig>>;
   using Pipeline = TmaPipeline<kStages, kCluster>;
 
   struct SharedStorage {
@@ -224,7 +223,7 @@ struct Gemm<kConfig> {
                                          .max_arch = 90,  // sm_90a's code
                                          .orders = kPacks ? kAllOrders : kCompiledOrders,
                                          .any_stride = kPacks,
-                                         .takes_pair = takes_pair<kConfig>()};
+                                         .takes_pair = kTakesPair<kConfig>};
 };
 
 }  // namespace moye

@@ -105,8 +105,8 @@ struct Gemm<kConfig> {
       sync_threads();
       consume<kOrder>(k_tiles, smem, thread);
       cluster_sync();  // all ranks' sums are there
-      if (takes_pair<kConfig>() && args.epilogue.second_b != nullptr) {
-        add_and_store<takes_pair<kConfig>()>(args, tile, rank, smem, thread);
+      if (kTakesPair<kConfig> && args.epilogue.second_b != nullptr) {
+        add_and_store<kTakesPair<kConfig>>(args, tile, rank, smem, thread);
       } else {
         add_and_store<false>(args, tile, rank, smem, thread);
       }
@@ -277,7 +277,7 @@ struct Gemm<kConfig> {
                                          .min_arch = 90,
                                          .max_arch = 90,  // sm_90a's code
                                          .any_stride = kPacks,
-                                         .takes_pair = takes_pair<kConfig>()};
+                                         .takes_pair = kTakesPair<kConfig>};
 };
 
 }  // namespace moye

@@ -248,22 +248,23 @@ struct TmaOperand {
 
 /// Whether a kernel of this config computes calls with a second b: a stage holds half a tile of each, a thread's
 /// columns lie in both halves, and it has registers to multiply them.
-template <GemmConfig kConfig>
-constexpr bool takes_pair() {
+constexpr bool can_take_pair(GemmConfig const& config) {
   bool const holds =
-      item_bytes(kConfig.dtype) == 2 && kConfig.alignment == 16 && kConfig.tile.n % 128 == 0 && kConfig.cluster.m == 1;
-  int const sums = kConfig.tile.m * kConfig.tile.n / 128;  // of a thread, of one warpgroup
-  switch (kConfig.kernel) {
+      item_bytes(config.dtype) == 2 && config.alignment == 16 && config.tile.n % 128 == 0 && config.cluster.m == 1;
+  int const sums = config.tile.m * config.tile.n / 128;  // of a thread, of one warpgroup
+  switch (config.kernel) {
     case Kernel::sm90_split_k:
       return holds;
     case Kernel::sm90_pingpong:  // its producers have few registers: two boxes of each stage
-      return holds && sums <= 128 && kConfig.tile.n == 128;
+      return holds && sums <= 128 && config.tile.n == 128;
     case Kernel::sm90_cooperative:
-      return holds && kConfig.tile.m % 128 == 0 && sums <= 256;
+      return holds && config.tile.m % 128 == 0 && sums <= 256;
     default:
       return false;
   }
 }
+template <GemmConfig kConfig>
+inline constexpr bool kTakesPair = can_take_pair(kConfig);
 
 /// Columns of d in a tile: half of the config's where they are products of two b.
 template <GemmConfig kConfig>
@@ -355,7 +356,7 @@ MOYE_DEVICE void load_stage(GemmArgs const& args, OperandMaps const& maps, TileC
   using B = typename Operands::B;
   int const m = tile.m * kConfig.tile.m, n = tile.n * kConfig.tile.n, k = k_tile * kConfig.tile.k;
   A::template load<kRank>(&maps.a, full, A::stage(stages.a, stage), m, k, coords.a, multicast_a);
-  if constexpr (takes_pair<kConfig>()) {
+  if constexpr (kTakesPair<kConfig>) {
     if (args.epilogue.second_b != nullptr) {
       B::template load_pair<kRank>(&maps.b, &maps.second_b, full, B::stage(stages.b, stage), n / 2, k, coords.b,
                                    multicast_b);
