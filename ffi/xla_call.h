@@ -139,12 +139,15 @@ inline ffi::Error read_epilogue(EpilogueAttributes const& attributes, ffi::Remai
   if (count != operands.size())
     return error("there are " + std::to_string(operands.size()) + " operands beside a and b, and " +
                  std::to_string(count) + " are named");
-  if (results.size() > 1) return error("beside d and the workspace there is one result at most, the pre-activation");
-  if (results.size() == 1) {
-    auto buffer = results.get<ffi::AnyBuffer>(0);
+  if (results.size() == 0) return ffi::Error::Success();
+  if (results.size() != size_t(1 + epilogue.has_second_b))
+    return error("beside d and the workspace the pre-activation is a result or not, with a second b its product, too");
+  epilogue.wants_preactivation = true;
+  Buffer* const buffers[] = {&epilogue.preactivation, &epilogue.second_product};
+  for (size_t i = 0; i < results.size(); ++i) {
+    auto buffer = results.get<ffi::AnyBuffer>(i);
     if (buffer.has_error()) return error("the pre-activation is no buffer");
-    epilogue.wants_preactivation = true;
-    if (!to_buffer(**buffer, epilogue.preactivation)) return error(kOurDtypes);
+    if (!to_buffer(**buffer, *buffers[i])) return error(kOurDtypes);
   }
   return ffi::Error::Success();
 }

@@ -51,4 +51,5 @@ def emulate(
     activation: Literal["none", "relu", "gelu_tanh", "gelu_erf", "silu"] = "none",
     preactivation: np.ndarray | None = None,
     second_b: np.ndarray | None = None,
+    second_product: np.ndarray | None = None,
 ) -> dict[str, Any]: ...

@@ -123,14 +123,15 @@ inline constexpr int kActivations = int(sizeof(kActivationNames) / sizeof(kActiv
 
 /// What becomes of the product, element by element, in the accumulator's precision:
 ///   z = alpha * (a b) + beta * c + bias,  preactivation = z,  d = activation(z) + residual
-/// or, with a second b, whose product is never written (c, bias and residual are null then):
-///   z = alpha * (a b),  d = activation(z) * (a second_b)
+/// or, with a second b (c, bias and residual are null then):
+///   z = alpha * (a b),  second_product = a second_b,  d = activation(z) * second_product
 struct EpilogueArgs {
   double alpha, beta;  // beta = 0: c is not read
   EpilogueOperand c, bias, residual;
   Activation activation;
   void* preactivation;   // null, or of d's dtype, sizes and strides
   void const* second_b;  // null, or of b's dtype, sizes and strides
+  void* second_product;  // null, or of d's dtype, sizes and strides
 };
 
 /// What varies per call: d[b,m,n] = epilogue(sum_k a[b,m,k] * b[b,n,k]). Strides and sizes in elements. b counts the
@@ -156,7 +157,8 @@ struct GemmArgs {
                            .residual = {},
                            .activation = Activation::none,
                            .preactivation = nullptr,
-                           .second_b = nullptr};
+                           .second_b = nullptr,
+                           .second_product = nullptr};
 };
 
 /// A product of groups, see gemm/grouped.h: batch is their number, and a matrix's stride along it is 0 where its rows

@@ -25,9 +25,9 @@ namespace moye {
 struct StoreParams {
   enum class Way { converted, finished, pair, elements };
   Way way;
-  float alpha, scale;                  // of the sums, and of c or, where there is none, the bias
-  TensorMap map_d, map_preactivation;  // empty where threads store d, or there is none
-  int rank;                            // of both
+  float alpha, scale;                                      // of the sums, and of c or, where there is none, the bias
+  TensorMap map_d, map_preactivation, map_second_product;  // empty where threads store d, or there is none
+  int rank;                                                // of all
 };
 
 /// kColumns: of a warpgroup's accumulators, which have 64 rows per atom along m. kBuffers: boxes of a warp; all but one
@@ -87,7 +87,9 @@ struct WarpgroupEpilogue {
     if (params->way == Way::elements) return {};
     if (Status status = make_map(&params->map_d, params->rank, args.d, args, ragged); !status.ok()) return status;
     if (epilogue.preactivation == nullptr) return {};
-    return make_map(&params->map_preactivation, params->rank, epilogue.preactivation, args, ragged);
+    Status const status = make_map(&params->map_preactivation, params->rank, epilogue.preactivation, args, ragged);
+    if (!status.ok() || !pair) return status;
+    return make_map(&params->map_second_product, params->rank, epilogue.second_product, args, ragged);
   }
 
   /// tCrC (MMA,MMA_M,MMA_N) with MMA_N = 1; atom i of m has the rows from row(i) on, columns from `column` on: in the
@@ -155,7 +157,8 @@ struct WarpgroupEpilogue {
     // TMA clips a row in pieces of 16 bytes: it would write the rest of a last one that n ends in.
     return bytes <= 4 && args.d_n_stride == 1 && args.n % vector == 0 && aligned(args.m, args.d_m_stride) &&
            reinterpret_cast<uintptr_t>(args.d) % 16 == 0 &&
-           reinterpret_cast<uintptr_t>(args.epilogue.preactivation) % 16 == 0 && aligned_batch && once;
+           reinterpret_cast<uintptr_t>(args.epilogue.preactivation) % 16 == 0 &&
+           reinterpret_cast<uintptr_t>(args.epilogue.second_product) % 16 == 0 && aligned_batch && once;
   }
 
   /// Whether two neighbours along n, from an even one on, are a word of 16-bit elements.
@@ -436,6 +439,8 @@ struct WarpgroupEpilogue {
   static MOYE_DEVICE void store_pair(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
     constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = kColumns / 2 / kBox<uint16_t>;
     static_assert(kColumns % (2 * kBox<uint16_t>) == 0 && is_same<Sum, float>, "whole boxes in both halves");
+    bool const products = warp.args.epilogue.preactivation != nullptr;  // both are written, too
+    int filled = 0;                                                     // boxes
     MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
         for (int number = 0; number < kAtoms * kBoxesN; ++number) {
       // f(k, i, first): of this box, first being the number of its first sum in atom i. Indices are constants.
@@ -452,26 +457,42 @@ struct WarpgroupEpilogue {
         }
       };
       float z[kSums];
-      with_sums([&](int k, int i, int first) {
-        z[k] = warp.params.alpha * static_cast<float>(tCrC(first + k, i, _0{}));
-        MOYE_COMPUTED_HERE("+f", z[k]);  // as above
-      });
-      activate_all</*kRounded=*/true>(warp.args.epilogue.activation, z);
-      with_sums([&](int k, int i, int first) {
-        z[k] *= static_cast<float>(tCrC(kColumns / 4 + first + k, i, _0{}));
-        MOYE_COMPUTED_HERE("+f", z[k]);
-      });
-      // What this buffer held is on its way: of the tile before all of it, a main loop ago.
-      if (warp.lane == 0 && number == 0) tma_store_wait_group_read<0>();
-      if (warp.lane == 0 && number >= kBuffers) tma_store_wait_group_read<kBuffers - 1>();
-      sync_warp();
-      unsigned char* const box = warp.boxes[number % kBuffers];
-      fill(warp, box, z);
-      fence_proxy_async_shared_cta();
-      sync_warp();
-      if (warp.lane == 0) {
-        store_box(warp, warp.params.map_d, box, warp.column + number % kBoxesN * kBox<uint16_t>, row(number / kBoxesN));
-        tma_store_commit_group();
+      MOYE_NO_UNROLL
+      for (int output = 0; output < (products ? 3 : 2); ++output) {
+        TensorMap const* map = &warp.params.map_d;
+        if (output == 0) {
+          map = &warp.params.map_preactivation;
+          with_sums([&](int k, int i, int first) {
+            z[k] = warp.params.alpha * static_cast<float>(tCrC(first + k, i, _0{}));
+            MOYE_COMPUTED_HERE("+f", z[k]);  // as above
+          });
+          if (!products) continue;
+        } else if (output == 1) {
+          activate_all</*kRounded=*/true>(warp.args.epilogue.activation, z);
+          with_sums([&](int k, int i, int first) {
+            z[k] *= static_cast<float>(tCrC(kColumns / 4 + first + k, i, _0{}));
+            MOYE_COMPUTED_HERE("+f", z[k]);
+          });
+        } else {
+          map = &warp.params.map_second_product;
+          with_sums([&](int k, int i, int first) {
+            z[k] = static_cast<float>(tCrC(kColumns / 4 + first + k, i, _0{}));
+            MOYE_COMPUTED_HERE("+f", z[k]);
+          });
+        }
+        // What this buffer held is on its way: of the tile before all of it, a main loop ago.
+        if (warp.lane == 0 && filled == 0) tma_store_wait_group_read<0>();
+        if (warp.lane == 0 && filled >= kBuffers) tma_store_wait_group_read<kBuffers - 1>();
+        sync_warp();
+        unsigned char* const box = warp.boxes[filled % kBuffers];
+        ++filled;
+        fill(warp, box, z);
+        fence_proxy_async_shared_cta();
+        sync_warp();
+        if (warp.lane == 0) {
+          store_box(warp, *map, box, warp.column + number % kBoxesN * kBox<uint16_t>, row(number / kBoxesN));
+          tma_store_commit_group();
+        }
       }
     }
   }
