@@ -106,6 +106,11 @@ def has_explicit_axes(aval: Any) -> bool:
     return bool(getattr(aval.sharding.mesh, "explicit_axes", ()))
 
 
+def asks_for_axes(sharding: NamedSharding | None) -> bool:
+    """Whether the sharding that a product's result is asked to have says something: inside shard_map it may not."""
+    return sharding is not None and bool(getattr(sharding.mesh, "explicit_axes", ()))
+
+
 def has_partial_sums(spec: PartitionSpec) -> bool:
     """Whether an array of this sharding is one that is still to be added up over mesh axes."""
     return bool(getattr(spec, "unreduced", ()) or getattr(spec, "reduced", ()))
@@ -407,5 +412,28 @@ def hook(primitive: Primitive, take: Callable[..., Any]) -> Callable[[], None]:
             del primitive.bind
         else:
             primitive.bind = found  # type: ignore[method-assign]
+
+    return unhook
+
+
+def hook_jit(take: Callable[..., Any]) -> Callable[[], None]:
+    """Sends who calls jax.jit by that name to take(original, *args, **kwargs).
+
+    There is no public place through which every jitted function goes: a call of one that was jitted before binds no
+    primitive, but runs in jaxlib, and its trace ends in JAX's private modules.
+
+    Returns:
+      What puts back what was found.
+    """
+    found = jax.jit
+
+    @functools.wraps(found)
+    def jit(*args: Any, **kwargs: Any) -> Any:
+        return take(found, *args, **kwargs)
+
+    jax.jit = jit
+
+    def unhook() -> None:
+        jax.jit = found
 
     return unhook

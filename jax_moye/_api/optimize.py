@@ -6,6 +6,7 @@ A function is traced, its jaxpr rewritten, and the rewritten one run. What is re
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from jax_moye import _compat
 from jax_moye._api.options import resolve
-from jax_moye._log import logger
+from jax_moye._log import logger, say_once
 from jax_moye._primitives.rewriting import rewritten
 
 
@@ -23,14 +24,17 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     Every product of the program is one of `jax_moye.dot_general` or `ragged_dot_general`, as inside
     `jax_moye.intercept`: a kernel of ours where it is known to be faster, XLA elsewhere. Beyond that, what follows a
-    product and is elementwise becomes part of its kernel where that is faster: the conversion of its result, a bias,
-    relu, gelu or silu, and the sum with another array, such as a residual, another product, or a gradient so far.
-    Whatever a kernel takes in is computed in f32 and rounded once at the end, never more often than the program rounds.
-    All else is left as it is, and so is what no kernel of ours does faster.
+    product becomes part of its kernel where that is faster: a transpose, the conversion of its result, factors that are
+    Python numbers, a bias, relu, gelu or silu, and the sum or difference with another array, such as a residual,
+    another product, a gradient so far, or the parameter of an update `p - 0.1 * gradient`. Whatever a kernel takes in
+    is computed in f32 and rounded once at the end, never more often than the program rounds. All else is left as it is,
+    and so is what no kernel of ours does faster: names, sources, effects, donated buffers and shardings stay.
 
     Put it inside of jax.jit and around the derivatives: `jax.jit(jax_moye.optimize(train_step))`. It looks into jit,
-    scan, while, cond and checkpoint; the bodies of shard_map, custom_jvp and custom_vjp are left as they are. The
-    result can be differentiated and mapped, but what is rewritten then is the program as it was.
+    scan, while, cond, checkpoint and shard_map, and into what functions with derivatives of their own compute; their
+    rules stay. Pallas kernels, and products of arrays whose types have shardings (explicit mesh axes), stay as they
+    are. The result can be differentiated and mapped, but what is rewritten then is the program as it was. Where a
+    rewrite fails, the function is run as it is, and a warning says so once.
 
     Args:
       fun: any function that JAX can trace. Arguments that are no arrays, Python's numbers among them, are passed on as
@@ -66,8 +70,20 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
         closed, shape = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
         try:
             closed = rewritten(closed, resolve("optimize").parameters())
-        except Exception:
-            logger.warning("jax_moye.optimize: %s is run as it is: it could not be rewritten", fun, exc_info=True)
+        except Exception as error:
+            _say_why_not(fun, error)
         return jax.tree.unflatten(jax.tree.structure(shape), jaxpr_as_fun(closed)(*arrays))
 
     return optimized
+
+
+def _say_why_not(fun: Callable[..., Any], error: Exception) -> None:
+    """Warns once of each function and cause."""
+    name = f"{getattr(fun, '__module__', None)}.{getattr(fun, '__qualname__', type(fun).__qualname__)}"
+    cause = f"{type(error).__name__}: {error}"
+    say_once(
+        logging.WARNING,
+        f"jax_moye.optimize: {name} is run as it is, since rewriting it failed ({cause}). This is a mistake of "
+        "jax_moye's: please report it, with the traceback that JAX_MOYE_LOG=debug shows",
+    )
+    logger.debug("jax_moye.optimize: %s", name, exc_info=error)

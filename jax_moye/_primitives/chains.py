@@ -1,18 +1,28 @@
 """A product of a jaxpr and the equations behind it that its kernel can take in, and the equation they become.
 
-    product                                  contract_p
-    product, narrower type, + another array  contract_p with c: the sum is the kernel's, and rounded once
-    product, narrower type, + bias, relu,    rewritten_p, which is the equations as they were
-      gelu or silu, + residual                 wherever no kernel computes them all faster
+Nobody else reads what stands between two of them. In their order, each once unless said:
 
-Nobody else may read what stands between two of them.
+    product                        dot_general, or a contract_p that adds nothing
+    transpose                      the specification's output is permuted: nothing is moved
+    conversion                     to 16 bits or more. To a wider type only where a sum in it follows
+    * number, / power of 2, -      alpha, any number of them: what the program's type holds of the number
+    + vector of the last dimension bias
+    relu, gelu, silu               of the sum so far, whoever wrote it, also inside of jit and custom_jvp
+    + array, - array, array -      c with beta 1 or -1, or alpha with the other sign; behind a bias or an activation
+      + number * array               residual, of which there is a sum alone. The number is beta
+    ---------------------------------------------------------------------------------------------------------
+    a product, transposed, of a narrower type, with c: contract_p. All else: rewritten_p, which is the equations as
+    they were wherever no kernel computes them all faster.
+
+A kernel computes in f32 (f64 in f64) and rounds once, at the end; the program rounds at least as often.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +31,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from jax_moye import _compat
 from jax_moye._primitives.contraction import contract_p
-from jax_moye._primitives.patterns import Program, as_vector, matched
+from jax_moye._primitives.patterns import Program, Template, as_number, as_vector, aval_of, matched
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import Original, rewritten_p
 from jax_moye._selection.epilogue import ACTIVATIONS, Epilogue
@@ -33,160 +43,274 @@ def is_plain_float(aval: Any) -> bool:
     return jnp.issubdtype(aval.dtype, jnp.floating) and not aval.weak_type
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Chain:
     """A product, and what stands behind it.
 
     Attributes:
       product: index of its equation.
+      of_product: the parameters of contract_p of the product alone.
       members: indices of all equations.
-      spec: of the product.
+      spec: of the product, with the order of the result's dimensions.
       value: what the last of them makes.
+      alpha: factor of the product.
+      beta: factor of c.
       operands: name -> (variable, labels of the result that it has), in the order of an epilogue's.
       activation: a key of ACTIVATIONS.
+      is_wider: some equation converts to a wider type.
+      may_end: whether there is something gained by ending here.
     """
 
     product: int
-    members: list[int]
+    of_product: Mapping[str, Any]
+    members: tuple[int, ...]
     spec: str
     value: Any
-    operands: dict[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
+    alpha: float = 1.0
+    beta: float = 0.0
+    operands: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
     activation: str = "none"
+    is_wider: bool = False
+    may_end: bool = True
 
-    def equation(self, program: Program, parameters: Mapping[str, Any]) -> JaxprEqn:
-        """What stands in the place of the last of them."""
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is a product times alpha so far."""
+        return not self.operands and self.activation == "none"
+
+    def extended(self, members: Sequence[int], value: Any, **changes: Any) -> Chain:
+        """With more equations, the last of which makes `value`."""
+        return dataclasses.replace(self, members=(*self.members, *members), value=value, **changes)
+
+    def equation(self, program: Program) -> JaxprEqn:
+        """What stands in the place of the last of them, which makes the value."""
         product: Any = program.equations[self.product]
-        last = program.equations[max(self.members)]
         variables = [*product.invars, *(variable for variable, _ in self.operands.values())]
-        of_product = {"spec": self.spec, "precision": product.params["precision"], "config": None, **parameters}
-        params: dict[str, Any] = of_product | {"out_dtype": self.value.aval.dtype}
-        if self.activation == "none" and set(self.operands) <= {"c"}:
+        out_dtype = aval_of(self.value).dtype
+        params: dict[str, Any] = dict(self.of_product) | {"spec": self.spec, "out_dtype": out_dtype}
+        is_sum = self.activation == "none" and self.alpha == 1 and set(self.operands) <= {"c"}
+        if is_sum and not self.is_wider:
             primitive: Any = contract_p
-            params |= {"beta": float(bool(self.operands)), "out_sharding": None}
+            params["beta"] = self.beta
         else:
             primitive = rewritten_p
             named = tuple((name, labels) for name, (_, labels) in self.operands.items())
+            del params["beta"], params["out_sharding"]
             params |= {
-                "epilogue": Epilogue(self.activation, operands=named),
-                "original": original_of(program, self.members, variables, self.value, of_product),
+                "epilogue": Epilogue(self.activation, self.alpha, self.beta, named),
+                "original": self._original(program, variables),
             }
-        return last.replace(
+        return program.equations[max(self.members)].replace(
             invars=variables, outvars=[self.value], primitive=primitive, params=params, effects=frozenset()
         )
 
+    def _original(self, program: Program, variables: Sequence[Any]) -> Original:
+        """The equations, as a program of its own of these variables. Their product is one of contract_p."""
+        inputs = [Var(variable.aval) for variable in variables]
+        renamed: dict[Any, Any] = {}
+        for variable, new in zip(variables, inputs, strict=True):
+            if isinstance(variable, Var):
+                renamed.setdefault(variable, new)
+        indices = set(self.members)
+        waiting = list(self.members)
+        while waiting:  # for what makes their operands: numbers that somebody copied for them
+            for x in program.equations[waiting.pop()].invars:
+                index = None if isinstance(x, Literal) or x in renamed else program.made_by.get(x)
+                if index is not None and index not in indices:
+                    indices.add(index)
+                    waiting.append(index)
+        equations = []
+        for index in sorted(indices):
+            equation = program.equations[index]
+            invars: list[Any] = [renamed.get(x, x) if isinstance(x, Var) else x for x in equation.invars]
+            equation = equation.replace(invars=invars)
+            if index == self.product:
+                equation = equation.replace(primitive=contract_p, params=dict(self.of_product))
+            equations.append(equation)
+        jaxpr = Jaxpr([], inputs, [self.value], equations, debug_info=_compat.UNNAMED)
+        return Original(ClosedJaxpr(jaxpr, []))
 
-def original_of(
-    program: Program, members: Sequence[int], variables: Sequence[Any], value: Any, of_product: Mapping[str, Any]
-) -> Original:
-    """Equations of a program, as a program of its own.
 
-    Where a contract is asked for, which XLA might break, their products are ours: they keep the contract, or are
-    errors, wherever no kernel computes them all.
+def chain_from(program: Program, index: int, parameters: Mapping[str, Any]) -> Chain | None:
+    """The longest chain that begins with an equation; None if that is no product for our kernels, or stays as it is.
 
     Args:
-      program: whose they are.
-      members: their indices.
-      variables: what it takes.
-      value: what it makes.
-      of_product: parameters of contract_p, of all products in it.
+      program: where it stands.
+      index: of the equation.
+      parameters: of a product of lax: what `Options.parameters` gives.
     """
-    contracts = ("deterministic", "batch_invariant")
-    is_ours = of_product["implementation"] == "moye" or any(of_product[name] for name in contracts)
-    inputs = [Var(variable.aval) for variable in variables]
-    renamed: dict[Any, Any] = {}
-    for variable, new in zip(variables, inputs, strict=True):
-        if isinstance(variable, Var):
-            renamed.setdefault(variable, new)
-    equations = []
-    for index in sorted(members):
-        equation = program.equations[index]
-        invars: list[Any] = [renamed.get(x, x) if isinstance(x, Var) else x for x in equation.invars]
-        equation = equation.replace(invars=invars)
-        if equation.primitive.name == "dot_general" and is_ours:
-            aval: Any = equation.outvars[0].aval
-            params = {**of_product, "out_dtype": aval.dtype, "beta": 0.0, "out_sharding": None}
-            equation = equation.replace(primitive=contract_p, params=params)
-        equations.append(equation)
-    jaxpr = Jaxpr([], inputs, [value], equations, debug_info=_compat.UNNAMED)
-    return Original(ClosedJaxpr(jaxpr, []))
+    start = _start(program, index, parameters)
+    chain = whole = start
+    while chain is not None:
+        found = (step(program, chain) for step in _STEPS)
+        chain = next((longer for longer in found if longer is not None), None)
+        if chain is not None and chain.may_end:
+            whole = chain
+    is_ours = program.equations[index].primitive is contract_p
+    return None if whole is start and is_ours else whole
 
 
-def chain_from(program: Program, index: int, replaced: Mapping[int, Any]) -> Chain | None:
-    """The longest chain that begins with an equation of a product; None if it is none for our kernels."""
+def _start(program: Program, index: int, parameters: Mapping[str, Any]) -> Chain | None:
+    """A product alone; None if it is none for our kernels."""
     product: Any = program.equations[index]
-    out: Any = product.outvars[0]
-    params: Any = product.params
-    is_plain = isinstance(out, Var) and is_plain_float(out.aval)
-    if index in replaced or params.get("out_sharding") is not None or not is_plain:
+    is_ours = product.primitive is contract_p
+    if index in program.taken or not (is_ours or product.primitive.name == "dot_general"):
         return None
-    if any(isinstance(x, Literal) for x in product.invars):
+    out, params = product.outvars[0], product.params
+    if not isinstance(out, Var) or not is_plain_float(out.aval) or _compat.asks_for_axes(params["out_sharding"]):
         return None
-    if any(_compat.has_explicit_axes(x.aval) for x in product.invars):
+    avals: list[Any] = [x.aval for x in product.invars]
+    if any(isinstance(x, Literal) for x in product.invars) or any(map(_compat.has_explicit_axes, avals)):
         return None
-    lhs, rhs = (x.aval for x in product.invars)
-    chain = Chain(index, [index], spec_of(canonical_dimensions(params["dimension_numbers"]), lhs.ndim, rhs.ndim), out)
-    while (step := _step(program, chain)) is not None:
-        members, value, changes = step
-        if any(member in replaced for member in members):
-            break
-        chain.members += members
-        chain.value = value
-        for name, change in changes.items():
-            setattr(chain, name, change)
-    return chain
+    if is_ours:
+        is_free = params["beta"] == 0 and params["config"] is None and params["implementation"] != "xla"
+        return Chain(index, {**params, "out_sharding": None}, (index,), params["spec"], out) if is_free else None
+    spec = spec_of(canonical_dimensions(params["dimension_numbers"]), *(aval.ndim for aval in avals))
+    of_product = {"spec": spec, "out_dtype": aval_of(out).dtype, "precision": params["precision"], "config": None}
+    of_product |= {"beta": 0.0, "out_sharding": None, **parameters}
+    return Chain(index, of_product, (index,), spec, out)
 
 
-_Step = tuple[list[int], Any, dict[str, Any]]
+# ----------------------------------------------------------------------------------------------------------- steps
 
 
-def _step(program: Program, chain: Chain) -> _Step | None:
-    """The next equations that the kernel can take in, what they make, and how the chain changes; None at its end."""
-    can_go_on = "residual" not in chain.operands
-    if can_go_on and chain.activation == "none" and "c" not in chain.operands:
-        found = _activation(program, chain)
-        if found is not None:
-            return found
-    reader = program.only_reader(chain.value)
-    if reader is None or not can_go_on:
+def _reader(program: Program, chain: Chain) -> tuple[int, Any, Any]:
+    """The equation that alone reads a chain's value, its index, and its result: of a plain type, or None."""
+    index = program.only_reader(chain.value)
+    if index is None:
+        return -1, None, None
+    equation: Any = program.equations[index]
+    out = equation.outvars[0]
+    return (index, equation, out) if isinstance(out, Var) and is_plain_float(out.aval) else (-1, None, None)
+
+
+def _transposed(program: Program, chain: Chain) -> Chain | None:
+    """`transpose`: the kernel writes the result in that order."""
+    index, equation, out = _reader(program, chain)
+    if equation is None or equation.primitive.name != "transpose" or not chain.is_linear:
         return None
-    equation: Any = program.equations[reader]
-    name, out = equation.primitive.name, equation.outvars[0]
-    if name == "convert_element_type" and len(chain.members) == 1:
-        new, old = out.aval.dtype, chain.value.aval.dtype
-        is_narrower = jnp.issubdtype(new, jnp.floating) and new.itemsize <= old.itemsize and new.itemsize > 1
-        return ([reader], out, {}) if is_narrower and not out.aval.weak_type else None
-    if name not in ("add", "add_any") or out.aval.dtype != chain.value.aval.dtype or out.aval.weak_type:
+    parsed = parse_spec(chain.spec)
+    labels = "".join(parsed.out[i] for i in equation.params["permutation"])
+    return chain.extended([index], out, spec=f"{parsed.lhs},{parsed.rhs}->{labels}")
+
+
+def _converted(program: Program, chain: Chain) -> Chain | None:
+    """`convert_element_type`: the kernel's sums are rounded to the new type at once, or not at all."""
+    index, equation, out = _reader(program, chain)
+    if equation is None or equation.primitive.name != "convert_element_type" or not chain.is_linear:
         return None
-    (other,) = (x for x in equation.invars if x is not chain.value)
-    if isinstance(other, Literal) or out.aval.shape != chain.value.aval.shape:
+    new, old = out.aval.dtype, chain.value.aval.dtype
+    if new.itemsize <= old.itemsize:
+        return chain.extended([index], out, may_end=True) if new.itemsize > 1 else None
+    is_f32 = new == jnp.float32 and old.itemsize > 1
+    # A wider result alone takes more memory to write, and to read, than the conversion costs.
+    return chain.extended([index], out, is_wider=True, may_end=False) if is_f32 else None
+
+
+def _scaled(program: Program, chain: Chain) -> Chain | None:
+    """`mul` by a number, `div` by a power of two, `neg`: alpha."""
+    index, equation, out = _reader(program, chain)
+    if equation is None or not chain.is_linear:
         return None
-    labels, has_bias = parse_spec(chain.spec).out, "bias" in chain.operands
-    vector, members = as_vector(program, other, out.aval.shape[-1])
-    if vector is not None and not has_bias and chain.activation == "none" and "c" not in chain.operands:
-        return [reader, *members], out, {"operands": {"bias": (vector, labels[-1])}}
-    if other.aval.shape != out.aval.shape or "c" in chain.operands:
+    factor: float | None = -1.0 if equation.primitive.name == "neg" else None
+    if equation.primitive.name in ("mul", "div"):
+        number = as_number(program, _other(equation, chain.value))
+        is_first = equation.invars[0] is chain.value
+        if equation.primitive.name == "mul":
+            factor = number
+        elif number and is_first and abs(math.frexp(number)[0]) == 0.5:
+            factor = 1 / number
+    alpha = chain.alpha * factor if factor else 0.0
+    return chain.extended([index], out, alpha=alpha) if 2.0**-100 < abs(alpha) < 2.0**100 else None
+
+
+def _other(equation: Any, value: Any) -> Any:
+    """The operand of two that is not `value`."""
+    left, right = equation.invars
+    return right if left is value else left
+
+
+def _biased(program: Program, chain: Chain) -> Chain | None:
+    """`add` of a vector."""
+    index, equation, out = _reader(program, chain)
+    if equation is None or equation.primitive.name not in ("add", "add_any") or not chain.is_linear:
         return None
-    name = "residual" if has_bias or chain.activation != "none" else "c"
-    return [reader], out, {"operands": chain.operands | {name: (other, labels)}}
+    shape = out.aval.shape
+    if shape != chain.value.aval.shape or not shape:
+        return None
+    vector, members = as_vector(program, _other(equation, chain.value), shape[-1])
+    if vector is None:
+        return None
+    bias = vector, parse_spec(chain.spec).out[-1]
+    return chain.extended([index, *members], out, operands={"bias": bias}, may_end=True)
 
 
-@functools.lru_cache(maxsize=256)
-def _templates(shape: tuple[int, ...], dtype: Any) -> tuple[tuple[str, Jaxpr], ...]:
-    """The jaxprs of activations, as JAX writes them."""
-    operand = jax.ShapeDtypeStruct(shape, dtype)
-    known = ((name, fun) for name, fun in ACTIVATIONS.items() if name != "none")
-    return tuple((name, jax.make_jaxpr(fun)(operand).jaxpr) for name, fun in known)
+def _summed(program: Program, chain: Chain) -> Chain | None:
+    """`add` or `sub` of an array like the value."""
+    index, equation, out = _reader(program, chain)
+    if equation is None or equation.primitive.name not in ("add", "add_any", "sub"):
+        return None
+    other, labels = _other(equation, chain.value), parse_spec(chain.spec).out
+    if {"c", "residual"} & set(chain.operands) or isinstance(other, Literal):
+        return None
+    if not other.aval.shape == out.aval.shape == chain.value.aval.shape:
+        return None
+    is_sum = equation.primitive.name != "sub"
+    if not chain.is_linear:
+        residual = {"residual": (other, labels)}
+        return chain.extended([index], out, operands={**chain.operands, **residual}) if is_sum else None
+    is_minuend = equation.invars[0] is chain.value
+    variable, factor, members = _as_multiple(program, other)
+    return chain.extended(
+        [index, *members],
+        out,
+        operands={"c": (variable, labels)},
+        alpha=chain.alpha if is_sum or is_minuend else -chain.alpha,
+        beta=-factor if is_minuend and not is_sum else factor,
+        may_end=True,
+    )
 
 
-def _activation(program: Program, chain: Chain) -> _Step | None:
-    """The equations of an activation of the chain's value, if all that read it are those of one."""
-    readers = program.readers.get(chain.value, [])
-    if not readers or readers[-1] >= len(program.equations):
+def _as_multiple(program: Program, variable: Any) -> tuple[Any, float, list[int]]:
+    """An operand as an array, a factor, and the equation that multiplies them; with factor 1 where there is none."""
+    index, equation = program.maker(variable)
+    if index is None or equation.primitive.name != "mul":
+        return variable, 1.0, []
+    for x, other in (equation.invars, equation.invars[::-1]):
+        number = as_number(program, other)
+        is_array = isinstance(x, Var) and aval_of(x).shape == aval_of(variable).shape
+        if number and is_array and 2.0**-100 < abs(number) < 2.0**100:
+            return x, number, [index]
+    return variable, 1.0, []
+
+
+def _activated(program: Program, chain: Chain) -> Chain | None:
+    """The equations of an activation."""
+    if not chain.may_end or chain.activation != "none" or {"c", "residual"} & set(chain.operands):
         return None
     aval = chain.value.aval
     for name, template in _templates(tuple(aval.shape), aval.dtype):
-        found = matched(program, chain.value, readers, template)
+        found = matched(program, chain.value, template)
         if found is not None:
             members, value = found
-            return members, value, {"activation": name}
+            return chain.extended(members, value, activation=name)
     return None
+
+
+@functools.lru_cache(maxsize=256)
+def _templates(shape: tuple[int, ...], dtype: Any) -> tuple[tuple[str, Template], ...]:
+    """Activations, as JAX writes them."""
+    operand = jax.ShapeDtypeStruct(shape, dtype)
+    known = ((name, fun) for name, fun in ACTIVATIONS.items() if name != "none")
+    return tuple((name, Template(jax.make_jaxpr(fun)(operand).jaxpr)) for name, fun in known)
+
+
+# Each makes a chain longer, or says None; the first that does not goes first. Another one is one more line.
+_STEPS: tuple[Callable[[Program, Chain], Chain | None], ...] = (
+    _activated,
+    _transposed,
+    _converted,
+    _scaled,
+    _biased,
+    _summed,
+)

@@ -1,12 +1,23 @@
-"""Finds equations in a jaxpr: who reads a value, what a vector was before it was copied, and a template's equations."""
+"""Finds equations in a jaxpr: who reads a value, what a scalar or a vector was before it was copied, and a template's.
+
+A template is found wherever its equations are, in whichever order, and inside of jit and custom_jvp.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+
+# Equations that are what their jaxpr is, for who runs them, and the parameter that holds it.
+_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
+_MOST = 16  # equations of a jaxpr that may be an activation, or part of one
+_SAME = ("pvary", "pcast")  # inside shard_map: the value stays the same
+_COMMUTE = ("add", "add_any", "mul", "max", "min")
 
 
 class Program:
@@ -14,6 +25,9 @@ class Program:
 
     Attributes:
       equations: of it.
+      readers: by value, the indices of the equations that read it; their number where it is a result.
+      made_by: by value, the index of its equation.
+      taken: indices of equations that are part of something already: nothing else is made of them.
     """
 
     def __init__(self, equations: Sequence[JaxprEqn], outvars: Iterable[Any]) -> None:
@@ -21,6 +35,7 @@ class Program:
         self.equations = equations
         self.readers: dict[Any, list[int]] = {}
         self.made_by: dict[Any, int] = {}
+        self.taken: set[int] = set()
         for index, equation in enumerate(equations):
             for variable in equation.invars:
                 if isinstance(variable, Var):
@@ -32,60 +47,229 @@ class Program:
                 self.readers.setdefault(variable, []).append(len(equations))
 
     def only_reader(self, variable: Any) -> int | None:
-        """The equation that alone reads it, once; None if there are more, or if it is a result."""
+        """The equation that alone reads it, once; None if there are more, if it is a result, or taken."""
         readers = self.readers.get(variable, [])
-        return readers[0] if len(readers) == 1 and readers[0] < len(self.equations) else None
+        is_one = len(readers) == 1 and readers[0] < len(self.equations)
+        return readers[0] if is_one and readers[0] not in self.taken else None
+
+    def maker(self, variable: Any) -> tuple[int | None, Any]:
+        """The equation, and its index, that makes a value for one reader alone; (None, None) if there is none."""
+        index = self.made_by.get(variable) if isinstance(variable, Var) else None
+        if index is None or index in self.taken or len(self.readers.get(variable, ())) != 1:
+            return None, None
+        return index, self.equations[index]
+
+    @functools.cached_property
+    def flat(self) -> _Flat:
+        """With the equations of small calls in the place of the calls."""
+        return _Flat(self.equations)
+
+
+# ------------------------------------------------------------------------------------------- what an operand was
+
+
+def as_number(program: Program, variable: Any) -> float | None:
+    """The number that an operand is in each element, known while tracing; None if it is none."""
+    if isinstance(variable, Literal):
+        value: Any = np.asarray(variable.val)
+        if value.ndim > 0:
+            return None
+    else:
+        index = program.made_by.get(variable)
+        equation: Any = None if index is None else program.equations[index]
+        copies = "broadcast_in_dim", "convert_element_type", *_SAME
+        if equation is None or equation.primitive.name not in copies or len(equation.invars) != 1:
+            return None
+        value = as_number(program, equation.invars[0])
+        if value is None:
+            return None
+    # What the type holds of it: 0.1 as bfloat16 is another number.
+    return float(np.asarray(value).astype(aval_of(variable).dtype))
 
 
 def as_vector(program: Program, variable: Any, size: int) -> tuple[Any, list[int]]:
     """A variable that is a vector, (1, ..., size), and the equation that copies it; None if it is none."""
 
     def is_vector(x: Any) -> bool:
-        return isinstance(x, Var) and sizes_of(x)[-1:] == (size,) and all(one == 1 for one in sizes_of(x)[:-1])
+        return isinstance(x, Var) and _sizes(x)[-1:] == (size,) and all(one == 1 for one in _sizes(x)[:-1])
 
-    if is_vector(variable) and len(sizes_of(variable)) > 0 and size > 1:
-        return variable, []
-    made_by = program.made_by.get(variable)
-    if made_by is None or program.only_reader(variable) is None:
+    if size <= 1:
         return None, []
-    equation: Any = program.equations[made_by]
-    if equation.primitive.name != "broadcast_in_dim" or len(equation.invars) != 1:
+    if is_vector(variable):
+        return variable, []
+    index, equation = program.maker(variable)
+    if index is None or equation.primitive.name != "broadcast_in_dim" or len(equation.invars) != 1:
         return None, []
     (before,) = equation.invars
     dimensions = equation.params["broadcast_dimensions"]
-    if not is_vector(before) or size <= 1 or dimensions[-1:] != (len(sizes_of(variable)) - 1,):
+    if not is_vector(before) or dimensions[-1:] != (len(_sizes(variable)) - 1,):
         return None, []
-    return before, [made_by]
+    return before, [index]
 
 
-def sizes_of(variable: Any) -> tuple[Any, ...]:
-    return variable.aval.shape
+def _sizes(variable: Any) -> tuple[Any, ...]:
+    return aval_of(variable).shape
 
 
-def matched(program: Program, value: Any, readers: Sequence[int], template: Jaxpr) -> tuple[list[int], Any] | None:
-    """The equations from the first reader of a value on that are those of a template; None if they are others."""
-    first, count = readers[0], len(template.eqns)
-    members = list(range(first, first + count))
-    if members[-1] >= len(program.equations) or not set(readers) <= set(members):
+def aval_of(variable: Any) -> Any:
+    """The type of an array, or number, in a jaxpr."""
+    return variable.aval
+
+
+# ------------------------------------------------------------------------------------------------------ templates
+
+
+class _Number(NamedTuple):
+    """A number in a program, whether it was converted or not.
+
+    Attributes:
+      value: in NumPy's form.
+      dtype: of it.
+    """
+
+    value: Any
+    dtype: Any
+
+
+@dataclasses.dataclass(eq=False)
+class _Step:
+    """An equation, perhaps of a call.
+
+    Attributes:
+      equation: with the variables of the jaxpr where it stands.
+      place: the index of the equation that it is, or of the call.
+      inputs: the program's names of its operands: a variable, an object, or a number.
+      outputs: likewise of its results.
+    """
+
+    equation: Any
+    place: int
+    inputs: list[Any]
+    outputs: list[Any]
+
+
+class _Flat:
+    """The equations of a jaxpr, those of small calls in the place of the calls.
+
+    Attributes:
+      steps: the equations.
+      readers: by name of a value, the steps that read it.
+      at: by index of an equation, its steps.
+      names: of the variables of the jaxpr.
+    """
+
+    def __init__(self, equations: Sequence[JaxprEqn]) -> None:
+        """Looks into the calls."""
+        self.names: dict[Any, Any] = {}
+        self.steps = list(_steps(equations, self.names, None))
+        self.readers: dict[Any, list[_Step]] = {}
+        self.at: dict[int, list[_Step]] = {}
+        for step in self.steps:
+            self.at.setdefault(step.place, []).append(step)
+            for name in step.inputs:
+                if not isinstance(name, _Number):
+                    self.readers.setdefault(name, []).append(step)
+
+
+def _steps(equations: Sequence[Any], names: dict[Any, Any], place: int | None) -> Iterator[_Step]:
+    """The steps of equations, whose values get names on the way."""
+    for index, equation in enumerate(equations):
+        at = index if place is None else place
+        inputs = [_name(x, names) for x in equation.invars]
+        body = _body(equation)
+        if body is not None:
+            inside = dict(zip(body.invars, inputs, strict=True))
+            yield from _steps(body.eqns, inside, at)
+            names |= {x: _name(y, inside) for x, y in zip(equation.outvars, body.outvars, strict=True)}
+        elif equation.primitive.name in _SAME and len(inputs) == 1:
+            names[equation.outvars[0]] = inputs[0]
+        elif equation.primitive.name == "convert_element_type" and isinstance(inputs[0], _Number):
+            dtype = equation.outvars[0].aval.dtype
+            names[equation.outvars[0]] = _Number(inputs[0].value.astype(dtype), dtype)
+        else:
+            if place is not None:  # one jaxpr may be called twice
+                names |= {x: object() for x in equation.outvars}
+            yield _Step(equation, at, inputs, [names.get(x, x) for x in equation.outvars])
+
+
+def _name(x: Any, names: dict[Any, Any]) -> Any:
+    """Of a variable, or the number that a literal is."""
+    if not isinstance(x, Literal):
+        return names.get(x, x)
+    dtype = aval_of(x).dtype
+    return _Number(np.asarray(x.val, dtype), dtype)
+
+
+def _body(equation: Any) -> Jaxpr | None:
+    """The jaxpr of a small call; None of others."""
+    name = equation.primitive.name
+    body = equation.params.get(_CALLS[name]) if name in _CALLS else None
+    if isinstance(body, ClosedJaxpr):
+        body = None if body.consts else body.jaxpr
+    if not isinstance(body, Jaxpr) or body.constvars or body.effects or len(body.eqns) > _MOST:
         return None
-    known: dict[Any, Any] = {template.invars[0]: value}
-    wanted: Any
-    for index, wanted in zip(members, template.eqns, strict=True):
-        equation: Any = program.equations[index]
-        if equation.primitive is not wanted.primitive or len(equation.outvars) != len(wanted.outvars):
+    return body
+
+
+class Template:
+    """A function of one array, as equations.
+
+    Attributes:
+      steps: of it.
+      argument: its argument's name.
+      result: its result's.
+    """
+
+    def __init__(self, jaxpr: Jaxpr) -> None:
+        """Looks into its calls."""
+        flat = _Flat(jaxpr.eqns)
+        self.steps = flat.steps
+        self.argument = jaxpr.invars[0]
+        self.result = flat.names.get(jaxpr.outvars[0], jaxpr.outvars[0])
+
+
+def matched(program: Program, value: Any, template: Template) -> tuple[list[int], Any] | None:
+    """The equations that are those of a template of a value, and what they make; None if there are none.
+
+    Nobody else reads the value, nor what is between it and the result.
+    """
+    flat = program.flat
+    known: dict[Any, Any] = {template.argument: flat.names.get(value, value)}
+    used: list[_Step] = []
+    for wanted in template.steps:
+        first = next(known[x] for x in wanted.inputs if not isinstance(x, _Number))
+        readers = (step for step in flat.readers.get(first, ()) if step not in used)
+        found = next((step for step in readers if _is_as_wanted(step, wanted, known)), None)
+        if found is None:
             return None
-        if str(equation.params) != str(wanted.params):
-            return None
-        for x, y in zip(equation.invars, wanted.invars, strict=True):
-            if isinstance(x, Literal) or isinstance(y, Literal):
-                both = isinstance(x, Literal) and isinstance(y, Literal)
-                if not both or x.aval.dtype != y.aval.dtype or not np.array_equal(x.val, y.val):
-                    return None
-            elif known.get(y) is not x:
-                return None
-        known |= dict(zip(wanted.outvars, equation.outvars, strict=True))
-    (result,) = template.outvars
-    inside = [known[x] for equation in template.eqns for x in equation.outvars if x is not result]
-    if any(not set(program.readers.get(x, [])) <= set(members) for x in inside):
+        used.append(found)
+        known |= dict(zip(wanted.outputs, found.outputs, strict=True))
+    members = sorted({step.place for step in used})
+    if any(index in program.taken or not set(flat.at[index]) <= set(used) for index in members):
         return None
-    return members, known[result]
+    made = [x for index in members for x in program.equations[index].outvars]
+    results = [x for x in made if flat.names.get(x, x) is known[template.result]]
+    inside = [value, *(x for x in made if all(x is not result for result in results))]
+    if len(results) != 1 or any(not set(program.readers.get(x, [])) <= set(members) for x in inside):
+        return None
+    return members, results[0]
+
+
+def _is_as_wanted(step: _Step, wanted: _Step, known: dict[Any, Any]) -> bool:
+    """Whether an equation is the one of the template, of the values that are known."""
+    ours, other = step.equation, wanted.equation
+    if ours.primitive is not other.primitive or len(step.inputs) != len(wanted.inputs):
+        return False
+    if len(step.outputs) != len(wanted.outputs) or str(ours.params) != str(other.params):
+        return False
+
+    def equal(x: Any, y: Any) -> bool:
+        if isinstance(x, _Number) or isinstance(y, _Number):
+            both = isinstance(x, _Number) and isinstance(y, _Number)
+            return both and x.dtype == y.dtype and np.array_equal(x.value, y.value)
+        return known.get(y) is x
+
+    orders = [step.inputs]
+    if ours.primitive.name in _COMMUTE:
+        orders.append(step.inputs[::-1])
+    return any(all(map(equal, order, wanted.inputs)) for order in orders)

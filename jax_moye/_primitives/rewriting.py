@@ -18,9 +18,13 @@ from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_p
 from jax_moye._primitives.pairs import pair_from
 from jax_moye._primitives.patterns import Program
 
-# Equations whose jaxprs are rewritten. The bodies of shard_map, of Pallas kernels and of functions with derivatives of
-# their own are not.
-_INNER = ("jit", "pjit", "closed_call", "core_call", "scan", "while", "cond", "checkpoint", "remat", "remat2")
+# Equations whose jaxprs are rewritten, and the parameters that hold them; () is all. Of functions with derivatives of
+# their own it is what they compute: their rules stay, for who differentiates the result. Pallas kernels are not looked
+# into, nor are equations that nobody here has heard of.
+_INNER: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("jit", "pjit", "closed_call", "core_call", "scan", "while", "cond", "checkpoint", "remat", "remat2", "shard_map"),
+    (),
+) | dict.fromkeys(("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"), ("call_jaxpr", "fun_jaxpr"))
 
 
 def rewritten(closed: ClosedJaxpr, parameters: Mapping[str, Any]) -> ClosedJaxpr:
@@ -37,21 +41,17 @@ def rewritten(closed: ClosedJaxpr, parameters: Mapping[str, Any]) -> ClosedJaxpr
 def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any]) -> Jaxpr:
     equations = [_with_inner(equation, parameters) for equation in jaxpr.eqns]
     program = Program(equations, jaxpr.outvars)
-    replaced: dict[int, JaxprEqn | None] = {}  # None: part of another one
-    for index, equation in enumerate(equations):  # before others take one of the two products
-        pair = pair_from(program, index, replaced, parameters) if equation.primitive.name == "dot_general" else None
-        if pair is not None:
-            members, new = pair
-            replaced |= dict.fromkeys(members) | {max(members): new}
+    replaced: dict[int, JaxprEqn] = {}
     for index, equation in enumerate(equations):
         if equation.primitive.name == "ragged_dot_general":
             replaced[index] = _grouped(equation, parameters)
-        chain = chain_from(program, index, replaced) if equation.primitive.name == "dot_general" else None
+        chain = chain_from(program, index, parameters)
         if chain is not None:
-            replaced |= dict.fromkeys(chain.members) | {max(chain.members): chain.equation(program, parameters)}
-    kept = [replaced.get(index, equation) for index, equation in enumerate(equations)]
-    left = [equation for equation in kept if equation is not None]
-    if all(one is other for one, other in zip(left, jaxpr.eqns, strict=False)) and len(left) == len(jaxpr.eqns):
+            program.taken.update(chain.members)
+            replaced[max(chain.members)] = chain.equation(program)
+    gone = program.taken - replaced.keys()
+    new = [replaced.get(index, equation) for index, equation in enumerate(equations) if index not in gone]
+    if all(one is other for one, other in zip(new, jaxpr.eqns, strict=False)) and len(new) == len(jaxpr.eqns):
         return jaxpr
     return jaxpr.replace(eqns=left)
 
@@ -87,7 +87,8 @@ def _with_inner(equation: JaxprEqn, parameters: Mapping[str, Any]) -> JaxprEqn:
             return value if all(one is other for one, other in zip(new, value, strict=True)) else new
         return value
 
-    params = {name: of(value) for name, value in equation.params.items()}
+    bodies = _INNER[equation.primitive.name] or equation.params
+    params = {name: of(value) if name in bodies else value for name, value in equation.params.items()}
     if all(params[name] is value for name, value in equation.params.items()):
         return equation
     return equation.replace(params=params)

@@ -50,6 +50,11 @@ def collectives(hlo: str) -> list[str]:
     return sorted(found)
 
 
+def unordered(collective: str) -> str:
+    """The same without the order of the array's two dimensions."""
+    return re.sub(r"\[(\d+),(\d+)\]", lambda sizes: f"{sorted(map(int, sizes.groups()))}", collective)
+
+
 def kernel_calls(hlo: str) -> int:
     return len(re.findall(r'custom_call_target="jax_moye_(?:fused_)?gemm_v1"', hlo))
 
@@ -246,6 +251,68 @@ def check_mlps():
             layers = [place(mesh, w, P(None, None)) for w in (integers(32, 32), integers(32, 32), integers(32, 32))]
             lowered = jax.jit(lambda x, ws: functools.reduce(matmul, ws, x)).lower(place(mesh, x, P("x")), layers)
         check("like layers", len(re.findall("CustomSPMDPartitioning|manual_computation", lowered.as_text())), 1)
+
+
+# ---------------------------------------------------------------------------------------------------------- optimize
+
+
+def check_optimized():
+    """Whole programs of JAX's own products: the same values, shardings and collectives, and our kernels."""
+    operands = x, w1, w2, t = integers(16, 32), integers(32, 64), integers(64, 8), integers(16, 8)
+    before = x.astype(np.float64) @ w1
+    hidden = np.maximum(before, 0)
+    gradients = x.T @ ((t @ w2.T.astype(np.float64)) * (before > 0)), hidden.T @ t
+    updated = w1 - 0.5 * gradients[0], w2 - 0.5 * gradients[1]
+    mesh = make_mesh(AxisType.Auto)
+    our_kernels = functools.partial(jax_moye.options, interpret=True, implementation="moye")
+    for case, (specs, hidden_spec, forward, backward) in MLPS.items():
+        between = NamedSharding(mesh, hidden_spec)
+
+        def loss(x, w1, w2, t, between=between):
+            h = jax.nn.relu(lax.with_sharding_constraint(x @ w1, between))
+            return ((h @ w2) * t).sum()
+
+        def step(x, w1, w2, t, loss=loss):
+            value, of_weights = jax.value_and_grad(loss, (1, 2))(x, w1, w2, t)
+            return value, tuple(w - 0.5 * g for w, g in zip((w1, w2), of_weights, strict=True))
+
+        with our_kernels():
+            (value, weights), hlo = run(mesh, jax_moye.optimize(step), operands, specs, (P(), specs[1:3]))
+        np.testing.assert_array_equal(value, (hidden @ w2 * t).sum())
+        for weight, wanted, spec in zip(weights, updated, specs[1:3], strict=True):
+            np.testing.assert_array_equal(weight, wanted)
+            assert weight.sharding.is_equivalent_to(NamedSharding(mesh, spec), 2), (case, weight.sharding)
+        # A gradient is exchanged before it is transposed.
+        as_exchanged = [[unordered(one) for one in found] for found in (collectives(hlo), forward + backward)]
+        check((case, "optimized"), *map(sorted, as_exchanged))
+        check((case, "optimized"), kernel_calls(hlo), 5)
+
+    # Inside shard_map a kernel takes in what stands behind the product there.
+    for axis_type in (AxisType.Explicit, AxisType.Auto):
+        mesh = make_mesh(axis_type)
+        for check_vma in (True, False):
+
+            def local(x, w, b):
+                return jax.nn.relu(lax.psum(x @ w, "y") + b) + jax.nn.relu(0.5 * (x @ w) + b[0])
+
+            def columns(x, w, b):
+                return jax.nn.relu(x @ w + b)
+
+            b, specs = integers(64), (P("x"), P(None, "y"), P("y"))
+            fun = jax.shard_map(columns, mesh=mesh, in_specs=specs, out_specs=P("x", "y"), check_vma=check_vma)
+            with our_kernels():
+                out, hlo = run(mesh, jax_moye.optimize(fun), (x, w1, b), specs)
+            np.testing.assert_array_equal(out, np.maximum(before + b, 0))
+            check(("shard_map", check_vma), (collectives(hlo), kernel_calls(hlo)), ([], 1))
+            assert "maximum" not in hlo
+
+            specs = P("x", "y"), P("y"), P()
+            fun = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P("x", "y"), check_vma=check_vma)
+            with our_kernels():
+                out, hlo = run(mesh, jax_moye.optimize(fun), (x, w1, b), specs)
+            wanted, _ = run(mesh, fun, (x, w1, b), specs)
+            np.testing.assert_array_equal(out, wanted)
+            check(("psum", check_vma), (collectives(hlo), kernel_calls(hlo)), (["all-reduce f32[8,64]"], 2))
 
 
 # -------------------------------------------------------------------------------------------------------- transforms

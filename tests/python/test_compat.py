@@ -148,6 +148,25 @@ def test_lax_itself_ends_with_its_block():
     assert len(taken) == 1
 
 
+def test_whoever_calls_jit_is_seen_until_it_ends():
+    found, seen = jax.jit, []
+    put_back = _compat.hook_jit(lambda original, *args, **kwargs: seen.append(kwargs) or original(*args, **kwargs))
+    try:
+        assert jax.jit(jnp.sin, keep_unused=True)(0.0) == 0
+        assert jax.jit.__doc__ == found.__doc__
+    finally:
+        put_back()
+    assert seen == [{"keep_unused": True}]
+    assert jax.jit is found
+
+
+def test_which_shardings_say_something():
+    for axis_type, expected in ((AxisType.Auto, False), (AxisType.Explicit, True)):
+        mesh = jax.make_mesh((1,), ("x",), axis_types=(axis_type,))
+        assert _compat.asks_for_axes(NamedSharding(mesh.abstract_mesh, PartitionSpec())) == expected
+    assert not _compat.asks_for_axes(None)
+
+
 def test_a_process_alone_shares_nothing():
     """JAX's private state of jax.distributed is where it was, and says that no coordinator was asked for."""
     from jax._src import distributed

@@ -366,3 +366,191 @@ def test_it_says_once_what_it_does(caplog):
     assert "JAX's products in this thread" in start.message
     assert "are jax_moye.dot_general's" in start.message
     assert [(end.levelno, "took 0 calls" in end.message) for end in ends] == [(logging.INFO, True)] * 2
+
+
+# ------------------------------------------------------------------------------------------------------- optimize
+
+held_jit = jax.jit  # as by `from jax import jit`
+
+
+def dense(x, w, b):
+    return jax.nn.relu(x @ w + b)
+
+
+@pytest.fixture
+def xwb(rng):
+    shapes = (6, 8), (8, 5), (5,)
+    return tuple(jnp.asarray(rng.normal(size=shape), jnp.bfloat16) for shape in shapes)
+
+
+def fused(fun, *args) -> int:
+    """Products with what stands behind them in the jaxpr of `fun`."""
+    return str(jax.make_jaxpr(fun)(*args)).count("jax_moye_rewritten[")
+
+
+def test_functions_jitted_inside_are_optimized(xwb):
+    expected = jax.jit(dense)(*xwb)
+    with jax_moye.intercept(optimize=True) as taken:
+        program = jax.jit(dense)
+        assert fused(program, *xwb) == 1
+        assert taken.calls == 1
+        assert program.__name__ == "dense"
+        np.testing.assert_array_equal(program(*xwb), expected)
+        assert "custom_call @jax_moye_fused" not in program.lower(*xwb).as_text()
+        with jax_moye.options(interpret=True):
+            assert "custom_call @jax_moye_fused" in program.lower(*xwb).as_text()
+            assert "custom_call @jax_moye_fused" in program.trace(*xwb).lower().as_text()
+        with jax_moye.intercept():  # the outer one still holds
+            assert fused(jax.jit(dense), *xwb) == 1
+    assert jax.jit is held_jit
+    assert fused(program, *xwb) == ours(program, *xwb) == 0
+    np.testing.assert_array_equal(program(*xwb), expected)
+    with jax_moye.intercept():  # its products alone
+        assert fused(program, *xwb) == 0
+        assert ours(program, *xwb) == 1
+        assert jax.jit is held_jit
+        with jax_moye.intercept(optimize=True):
+            assert fused(program, *xwb) == 1
+        assert fused(program, *xwb) == 0
+
+
+def test_a_training_step_is_optimized(xwb):
+    x, w, b = xwb
+
+    def step(w, b, x):
+        gradient, of_bias = jax.grad(lambda w, b: (dense(x, w, b).astype(jnp.float32) ** 2).sum(), (0, 1))(w, b)
+        return w - 0.125 * gradient, b - 0.125 * of_bias
+
+    expected = jax.jit(step)(w, b, x)
+    with jax_moye.intercept(optimize=True):
+        program = str(jax.make_jaxpr(jax.jit(step))(w, b, x))
+        got = jax.jit(step)(w, b, x)
+    assert "alpha=-0.125, beta=1.0" in program
+    assert "dot_general[" not in program
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(one, np.float32), np.asarray(other, np.float32), rtol=2**-6, atol=2**-6)
+
+
+def test_forms_of_jit(xwb):
+    x, w, b = xwb
+
+    class Layer:
+        def __call__(self, x, w, b):
+            return dense(x, w, b)
+
+        def method(self, x, w, b):
+            return dense(x, w, b)
+
+    with jax_moye.intercept(optimize=True):
+
+        @jax.jit
+        def plain(x, w, b):
+            return dense(x, w, b)
+
+        @functools.partial(jax.jit, static_argnames=("times", "activation"), donate_argnames="x")
+        def with_options(x, w, b, times=1, activation=jax.nn.relu):
+            assert isinstance(times, int)
+            return times * activation(x @ w + b)
+
+        forms = [
+            plain,
+            functools.partial(with_options, times=3, activation=jax.nn.silu),
+            jax.jit(Layer()),
+            jax.jit(Layer().method),
+            jax.jit(functools.partial(dense, x)),
+            jax.jit(fun=dense),
+            jax.jit(dense, static_argnums=(), keep_unused=True),
+            jax.jit(jax.jit(dense)),
+        ]
+        for form in forms:
+            operands = (w, b) if form is forms[4] else (x, w, b)
+            assert fused(form, *operands) == 1
+        with pytest.warns(UserWarning, match="Some donated buffers were not usable"):  # so x was
+            with_options.lower(x, w, b)
+        assert fused(jax.jit(jnp.matmul), x, w) == 0
+        assert ours(jax.jit(jnp.matmul), x, w) == 1
+        try:
+            decorated = jax.jit(static_argnums=3)(lambda x, w, b, times: dense(x, w, b))  # where JAX has that form
+        except TypeError:
+            decorated = None
+        assert decorated is None or fused(lambda *operands: decorated(*operands, 2), *xwb) == 1
+        with pytest.raises(TypeError):
+            jax.jit(3)(x)
+
+
+def test_what_is_not_reached(xwb):
+    before = jax.jit(lambda x, w, b: dense(x, w, b))
+    with jax_moye.intercept(optimize=True):
+        assert fused(before, *xwb) == fused(held_jit(dense), *xwb) == fused(dense, *xwb) == 0
+        assert ours(before, *xwb) == ours(held_jit(dense), *xwb) == ours(dense, *xwb) == 1  # their products are
+        assert fused(jax.jit(lambda *operands: before(*operands)), *xwb) == 1  # inside of one that is reached
+        with another_thread() as there:
+            assert there(lambda: fused(jax.jit(dense), *xwb)) == 0
+
+
+def test_a_function_is_traced_once(xwb):
+    traces = []
+
+    def fun(x, w, b):
+        traces.append(x)
+        return dense(x, w, b)
+
+    with jax_moye.intercept(optimize=True):
+        for _ in range(3):
+            jax.jit(fun)(*xwb)
+    assert len(traces) == 1
+    jax.jit(fun)(*xwb)
+    jax.jit(fun)(*xwb)
+    assert len(traces) == 2
+
+    @functools.wraps(fun)  # which copies what is kept beside a function
+    def another(x, w, b):
+        return 2 * fun(x, w, b)
+
+    with jax_moye.intercept(optimize=True):
+        np.testing.assert_array_equal(jax.jit(another)(*xwb), 2 * jax.jit(fun)(*xwb))
+
+
+def test_a_block_that_optimizes_ends(xwb):
+    def fails():
+        with jax_moye.intercept(optimize=True):
+            assert jax.jit is not held_jit
+            raise RuntimeError("planted")
+
+    with pytest.raises(RuntimeError, match="planted"):
+        fails()
+    assert jax.jit is held_jit
+    with another_thread() as there:
+        block = jax_moye.intercept(optimize=True)
+        there(block.__enter__)
+        assert there(lambda: fused(jax.jit(dense), *xwb)) == 1
+        assert fused(jax.jit(dense), *xwb) == 0
+        block.__exit__(None, None, None)
+        assert there(lambda: fused(jax.jit(dense), *xwb)) == 0
+        there(lambda: ours(dense, *xwb))
+        assert jax.jit is held_jit
+        outer, inner = jax_moye.intercept(), jax_moye.intercept(optimize=True)
+        there(outer.__enter__)
+        there(inner.__enter__)
+        inner.__exit__(None, None, None)
+        assert there(lambda: (ours(jax.jit(dense), *xwb), fused(jax.jit(dense), *xwb))) == (1, 0)
+        assert jax.jit is held_jit
+        there(lambda: outer.__exit__(None, None, None))
+    assert "bind" not in vars(dot_general_p)
+
+
+def test_another_jit_is_put_back(xwb):
+    calls = []
+
+    def jit(*args, **kwargs):
+        calls.append(args)
+        return held_jit(*args, **kwargs)
+
+    jax.jit = jit
+    try:
+        with jax_moye.intercept(optimize=True):
+            assert fused(jax.jit(dense), *xwb) == 1
+        assert jax.jit is jit
+        assert len(calls) == 1
+    finally:
+        jax.jit = held_jit

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
-from jax_moye._primitives.patterns import Program, as_vector, matched
+from jax_moye._primitives.patterns import Program, Template, as_number, as_vector, matched
 
 
 def program_of(fun, *shapes):
@@ -40,17 +41,65 @@ def test_a_vector_is_found_before_it_was_copied():
     assert of(read_twice, (3, 4), (4,)) is None
 
 
+def template_of(fun):
+    return Template(jax.make_jaxpr(fun)(jnp.ones(3)).jaxpr)
+
+
+def found(fun, template):
+    """The members, and whether the rest of the program reads what they make."""
+    jaxpr, program = program_of(fun, (3,))
+    (x,) = jaxpr.invars
+    return matched(program, x, template)
+
+
 def test_a_template_is_found_whole_or_not_at_all():
-    template = jax.make_jaxpr(lambda x: x * jnp.tanh(x * 2.0))(jnp.ones(3)).jaxpr
-
-    def of(fun):
-        jaxpr, program = program_of(fun, (3,))
-        return matched(program, jaxpr.invars[0], program.readers[jaxpr.invars[0]], template)
-
-    members, value = of(lambda x: jnp.sin(x * jnp.tanh(x * 2.0)))
+    template = template_of(lambda x: x * jnp.tanh(x * 2.0))
+    members, value = found(lambda x: jnp.sin(x * jnp.tanh(x * 2.0)), template)
     assert members == [0, 1, 2]
     assert value.aval.shape == (3,)
-    assert of(lambda x: x * jnp.tanh(x * 3.0)) is None  # another number
-    assert of(lambda x: x * jnp.sin(x * 2.0)) is None  # another function
-    assert of(lambda x: (lambda y: x * y + y)(jnp.tanh(x * 2.0))) is None  # somebody else reads what is inside
-    assert of(lambda x: (x * jnp.tanh(x * 2.0), x + 1)) is None  # or the value
+    assert found(lambda x: x * jnp.tanh(x * 3.0), template) is None  # another number
+    assert found(lambda x: x * jnp.sin(x * 2.0), template) is None  # another function
+    assert found(lambda x: (lambda y: x * y + y)(jnp.tanh(x * 2.0)), template) is None  # somebody reads what is inside
+    assert found(lambda x: (x * jnp.tanh(x * 2.0), x + 1), template) is None  # or the value
+
+
+def test_a_template_is_found_in_any_order_and_in_calls():
+    template = template_of(lambda x: x * jnp.tanh(x * 2.0))
+    assert found(lambda x: jnp.tanh(2.0 * x) * x, template)[0] == [0, 1, 2]
+
+    def between(x):
+        y = x * 2.0
+        z = jnp.cos(jnp.ones(3))
+        return x * jnp.tanh(y) + z
+
+    assert found(between, template)[0] == [0, 3, 4]
+    assert found(jax.jit(lambda x: x * jnp.tanh(x * 2.0)), template)[0] == [0]
+    converted = lambda x: x * jnp.tanh(x * lax.convert_element_type(jnp.int32(2), x.dtype))  # noqa: E731
+    assert found(jax.jit(converted), template)[0] == [0]
+    assert found(lambda x: x * jax.jit(lambda y: jnp.tanh(y * 2.0))(x), template)[0] == [0, 1]
+    rule = jax.custom_jvp(lambda x: x * jnp.tanh(x * 2.0))
+    rule.defjvps(lambda g, y, x: g * y)
+    assert found(lambda x: jnp.sin(rule(x)), template)[0] == [0]
+    more = jax.jit(lambda x: (x * jnp.tanh(x * 2.0), jnp.cos(x)))  # a call that does something else, too
+    assert found(lambda x: more(x)[0], template) is None
+    twice = jax.jit(lambda x: (x * jnp.tanh(x * 2.0), jnp.cos(2.0)))
+    assert found(lambda x: twice(x)[0], template) is None
+    many = jax.jit(lambda x: (lambda y: sum((y,) * 20) * 0 + x * jnp.tanh(x * 2.0))(x))
+    assert found(many, template) is None
+    again = jax.jit(lambda x: x * 2.0)  # the same jaxpr twice, of other values
+    assert found(lambda x: x * jnp.tanh(again(x)), template)[0] == [0, 1, 2]
+    assert found(lambda x: again(x * jnp.tanh(again(x))), template)[0] == [0, 1, 2]
+
+
+def test_numbers():
+    def of(fun):
+        jaxpr, program = program_of(fun, (3,))
+        return as_number(program, jaxpr.eqns[-1].invars[1])
+
+    assert of(lambda x: x * 0.5) == 0.5
+    assert of(lambda x: x.astype(jnp.bfloat16) * 0.1) == float(jnp.bfloat16(0.1))
+    assert of(lambda x: x * lax.full_like(x, 0.25)) == 0.25
+    assert of(lambda x: x * jnp.full(3, 0.25)) == 0.25
+    assert of(lambda x: x * jnp.full(3, 0.1, jnp.bfloat16).astype(x.dtype)) == float(jnp.bfloat16(0.1))
+    assert of(lambda x: x * jnp.arange(3.0)) is None
+    assert of(lambda x: x * x) is None

@@ -90,11 +90,15 @@ def test_contracts_hold_where_no_kernel_computes_it_all(monkeypatch):
     for options in ({"deterministic": True}, {"batch_invariant": True}, {"implementation": "moye"}):
         with jax_moye.options(**options):
             (found,) = (e for e in jax.make_jaxpr(relu_of_product)(x, w).eqns if e.primitive is rewritten_p)
-            assert found.params["original"].jaxpr.jaxpr.eqns[0].primitive.name == "jax_moye_contract"
+            product = found.params["original"].jaxpr.jaxpr.eqns[0]
+            assert product.primitive.name == "jax_moye_contract"
+            assert product.params.items() >= options.items()
             mapped = jax.make_jaxpr(jax.vmap(relu_of_product, (0, None)))(x[None], w)
             assert "dot_general" not in str(mapped)
     (found,) = (e for e in jax.make_jaxpr(relu_of_product)(x, w).eqns if e.primitive is rewritten_p)
-    assert found.params["original"].jaxpr.jaxpr.eqns[0].primitive.name == "dot_general"
+    of_xla = found.params["original"].by_xla.jaxpr.jaxpr.eqns[0]
+    assert of_xla.params["implementation"] == "xla"
+    assert found.params["original"].jaxpr.jaxpr.eqns[0].params["implementation"] is None
     with jax_moye.options(batch_invariant=True, interpret=True):
         result = jax.vmap(relu_of_product, (0, None))(x[None], w)[0]
     np.testing.assert_allclose(np.asarray(result, np.float32), np.asarray(jax.nn.relu(x @ w), np.float32), atol=2**-5)
