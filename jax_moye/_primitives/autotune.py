@@ -239,9 +239,12 @@ def measured(
     problem, stop = call.problem, stop or threading.Event()
     device = jax.local_devices(backend="cuda")[0]
     epilogue = call.epilogue
+    kept = (
+        [] if epilogue is None or not epilogue.keeps else ["preactivation", *["second_product"] * epilogue.is_of_pair]
+    )
     layout = Layout(
         sizes=problem.sizes,
-        strides=problem.strides | _epilogue_strides(request, call),
+        strides=problem.strides | _epilogue_strides(request, call) | dict.fromkeys(kept, problem.strides["d"]),
         dtype=problem.dtype,
         out_dtype=problem.out_dtype,
         activation="none" if epilogue is None else epilogue.activation,
@@ -351,7 +354,7 @@ def _xla_contender(
     types = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in arrays[0]] * product.program_size
     program = jax.jit(several).lower(*types).compile()
     contender = product.xla_contender(program, arrays)
-    result = jax.block_until_ready(contender.run(0)[0])
+    result = jax.block_until_ready(jax.tree.leaves(contender.run(0))[0])  # of what is kept, too, the first is d
     return contender, product.sample(result)
 
 

@@ -47,7 +47,8 @@ def run_kernel(
       preactivation: whether what the activation is applied to is wanted, too.
 
     Returns:
-      The result in the request's dtype, and the pre-activation in `stored_dtype` of that if it is wanted.
+      The result in the request's dtype, and the pre-activation in `stored_dtype` of that if it is wanted; then, with two
+      right-hand operands, the second one's product.
     """
     left, right = call.operands
     lhs, rhs = transposed((lhs, rhs), permutations, (left.permutation, right.permutation))
@@ -55,7 +56,8 @@ def run_kernel(
     launch = functools.partial(_launch, call=call, request=request, out_shape=out_shape)
     if call.epilogue is not None and call.epilogue.is_of_pair:
         _, second = transposed((lhs, *operands), permutations, (left.permutation, right.permutation))
-        out, *z = launch(lhs, rhs, (second,), epilogue=call.epilogue, strides=call.epilogue_strides)
+        of_pair = {"epilogue": call.epilogue, "strides": call.epilogue_strides, "preactivation": preactivation}
+        out, *z = launch(lhs, rhs, (second,), **of_pair)
     elif call.split:
         out, *z = _three_launches(lhs, rhs, operands, request.beta, launch)
     elif call.epilogue is not None:
@@ -120,7 +122,7 @@ def _launch(
     workspace_bytes = ffi.workspace_bytes(config.name, problem.sizes, all_strides, problem.out_dtype)
     workspace = jax.ShapeDtypeStruct((workspace_bytes,), jnp.uint8)
     with jax.named_scope(config.name):  # what a profiler shows
-        results = [result, workspace] + [result] * preactivation
+        results = [result, workspace] + [result] * (preactivation * (1 + is_of_pair))
         run = jax.ffi.ffi_call(target, results, input_output_aliases=aliases)
         out, _, *z = run(a, b, *read, **attributes)
     return [out, *z]

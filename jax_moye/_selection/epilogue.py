@@ -36,12 +36,14 @@ class Epilogue:
       beta: factor of c.
       operands: (name, labels) of the operands behind x and w, the names in the order of EPILOGUE_OPERANDS. Labels are
         of the output; an operand is broadcast along those it lacks. Or SECOND_B alone, with w's labels.
+      keeps: what the activation is applied to is a result, too, and so is the product of SECOND_B.
     """
 
     activation: str = "none"
     alpha: float = 1.0
     beta: float = 0.0
     operands: tuple[tuple[str, str], ...] = ()
+    keeps: bool = False
 
     @property
     def is_nothing(self) -> bool:
