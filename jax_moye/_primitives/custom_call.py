@@ -47,8 +47,8 @@ def run_kernel(
       preactivation: whether what the activation is applied to is wanted, too.
 
     Returns:
-      The result in the request's dtype, and the pre-activation in `stored_dtype` of that if it is wanted; then, with two
-      right-hand operands, the second one's product.
+      The result in the request's dtype, and the pre-activation in `stored_dtype` of that if it is wanted; then, of two
+      right-hand operands, the product of the second.
     """
     left, right = call.operands
     lhs, rhs = transposed((lhs, rhs), permutations, (left.permutation, right.permutation))
@@ -56,8 +56,8 @@ def run_kernel(
     launch = functools.partial(_launch, call=call, request=request, out_shape=out_shape)
     if call.epilogue is not None and call.epilogue.is_of_pair:
         _, second = transposed((lhs, *operands), permutations, (left.permutation, right.permutation))
-        of_pair = {"epilogue": call.epilogue, "strides": call.epilogue_strides, "preactivation": preactivation}
-        out, *z = launch(lhs, rhs, (second,), **of_pair)
+        of_pair: dict[str, Any] = {"epilogue": call.epilogue, "strides": call.epilogue_strides}
+        out, *z = launch(lhs, rhs, (second,), **of_pair, preactivation=preactivation)
     elif call.split:
         out, *z = _three_launches(lhs, rhs, operands, request.beta, launch)
     elif call.epilogue is not None:

@@ -1,4 +1,4 @@
-"""rewritten_p: a product, or two of one left operand, and the elementwise equations behind, which a program has one by one.
+"""rewritten_p: a product, or two of one left operand, and the elementwise equations behind it, one by one in a program.
 
 `jax_moye.optimize` puts it in their place. Where a kernel of ours computes all of it, and is known to be faster than
 what XLA makes of the equations as they were, it is one custom call; everywhere else it is those equations. So are its
@@ -132,7 +132,7 @@ def _lower_local(platform, ctx, *values, request: Request, permutations, origina
     def form(of):
         def fun(lhs, rhs, *others):
             if epilogue.is_of_pair:
-                others = [transposed((lhs, x), permutations)[1] for x in others]
+                others = tuple(transposed((lhs, x), permutations)[1] for x in others)
             others = tuple(x.reshape(aval.shape) for x, aval in zip(others, given, strict=True))
             return of(*transposed((lhs, rhs), permutations), *others)
 
