@@ -10,10 +10,10 @@ import math
 import os
 import pathlib
 import sys
-import tempfile
 from collections.abc import Sequence
 
 from jax_moye._bench import bench, contenders, emulator, plots, results
+from jax_moye._bench.program import command as program_command
 from jax_moye._checkout import clone
 from jax_moye._command_line import describe, number, pattern, whole
 from jax_moye._format import wrapped
@@ -38,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--models --sample 60 --svg charts",
             "--shape 1024x1024x1024:bf16 --sweep '.*_128x128x.*' --json",
             "--emulator --shape 64x48x40:bf16 --baselines xla --out trial.json --json",
+            "--program transformer_training --size layers=4 --svg charts",
+            "--program mine:train --size batch=16",
         ],
     )
     what = parser.add_argument_group("what is timed")
@@ -78,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="which others, of those that can be had here (default: %(default)s)",
     )
     what.add_argument("--no-torch", action="store_true", help="leave torch out")
+    program_command.add_arguments(parser)
     how = parser.add_argument_group("how")
     how.add_argument("--mode", choices=["sustained", "burst", "both"], default="sustained", help="(default: sustained)")
     how.add_argument(
@@ -106,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=pathlib.Path, help="the JSON file to write (default: in results beside the suite)"
     )
-    parser.add_argument("--svg", type=pathlib.Path, metavar="DIR", help="also draw the ratios and the roofline there")
+    parser.add_argument("--svg", type=pathlib.Path, metavar="DIR", help="also draw what was measured there")
     parser.add_argument("--interpret", action="store_true", help="without a GPU: try the benchmark, not the kernels")
     parser.add_argument(
         "--emulator",
@@ -123,7 +126,10 @@ def main(arguments: argparse.Namespace) -> int:
       0; 1 if a result was wrong or nothing could be timed, or an argument is; 2 if there is no GPU; 130 after Ctrl-C,
       with what was done until then in the file.
     """
+    if arguments.program:
+        return program_command.main(arguments)
     try:
+        program_command.check_without(arguments)
         check_choice(arguments)
         if arguments.svg:
             plots.check()
@@ -155,11 +161,7 @@ def main(arguments: argparse.Namespace) -> int:
         bench.check(arguments)
         report = results.describe(device, arguments)
         path = arguments.out or folder / results.file_name(report)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():
-            raise ValueError(f"--out {path} is no plain file")
-        with tempfile.TemporaryFile(dir=path.parent):  # now, not when something has been timed
-            pass
+        results.make_ready(path)
     except (OSError, ValueError) as error:
         print(f"jax_moye bench: {error}", file=sys.stderr)
         return 1

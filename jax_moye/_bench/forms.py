@@ -10,31 +10,50 @@ from typing import Any, NamedTuple
 from jax_moye._bench import results
 from jax_moye._bench.compare import Timed
 from jax_moye._bench.ladder import table as ladder_table
+from jax_moye._bench.program import show as program_show
 from jax_moye._format import WIDTH, filled, fitted_table, wrapped
 
 # What the columns mean, by their names.
 COLUMNS = {
     "all timed": "number of configs that were timed",
     "best other": "the fastest of XLA, torch and the others, and its microseconds",
-    "by default": "who computes it in a program that asks for nothing, and the time of XLA's own program over that",
     "burst": "the ratio at the highest clock, in short rounds after rests",
+    "by": "who computes it: a kernel of ours, or XLA",
+    "by default": "who computes it in a program that asks for nothing, and the time of XLA's own program over that",
     "chosen by": "what chose our kernel: the model, a measurement (table, cache), or the caller (explicit)",
+    "clock MHz": "mean of the GPU's clock in its rounds",
+    "compile s": "seconds that XLA takes to compile it",
     "date": "of the measurement",
+    "difference": "the largest to XLA's results, over the largest element of the same result",
     "kernel": "of ours: a config of `python -m jax_moye configs`",
+    "kernels": "that a step launches, copies too, by the optimized HLO",
     "lead": "low end of the 95 % interval of XLA's time over that of our fastest kernel",
     "least us": "microseconds of a call on the host: the least",
+    "lower s": "seconds to trace and lower it, and to measure what this machine has not seen",
+    "measured": "table: for the package; cache, measured: on this machine, alone; alone: in this run",
     "median us": "the same: the median",
+    "memory MB": "arguments, results and temporaries, as the compiler assigned them",
+    "ms": "milliseconds of a step, the median of all rounds",
     "notes": "host: who may have waited for the host; clocks: they differed by more than 2 %",
-    "ours": "whether a kernel of ours computes it by default",
     "others": "microseconds of each",
+    "our kernels": "how many of them are of this project",
+    "ours": "whether a kernel of ours computes it by default",
     "p90 us": "the same: one call in ten took longer",
     "product": "[batch x] m x n x k, order (of a and b; N row-major, T stored transposed), dtype",
     "ratio": "time of the best other over ours: above 1 ours is faster; behind it its 95 % interval",
     "ratio to XLA": "time of XLA's default over the default way's: above 1 that is faster; behind it its 95 % interval",
+    "remarks": "kernels at least: the turns of a loop are not known; host-bound; what held the clock down",
+    "takes in": "what behind it a kernel of ours computes with it: c is a sum with another array",
     "TFLOP/s": "of our kernel",
+    "times": "how often a step computes it",
     "us": "microseconds of one product by our kernel",
-    "XLA us": "microseconds of XLA's program",
+    "way": "xla: as it is; intercept, optimize: so called; products: each one ours, alone",
+    "won us": "what XLA takes longer than our kernel, in all",
+    "worst ms": "of the slowest round",
+    "written MB": "results of all kernels",
+    "XLA / it": "time of XLA's program over its own: above 1 it is faster; behind it its 95 % interval",
     "XLA / ours": "XLA's time over ours: above 1 ours is faster",
+    "XLA us": "microseconds of XLA's program",
 }
 
 
@@ -288,7 +307,22 @@ def _handlers_timed(report: dict) -> list[Timed]:
 
 
 def _run_name(run: Mapping[str, Any]) -> str:
-    return " ".join(str(value) for value in run.values() if isinstance(value, str))
+    return " ".join(value for key, value in run.items() if isinstance(value, str) and key != "about")
+
+
+def run_lines(run: Mapping[str, Any], explained: bool = True) -> list[str]:
+    """What `bench --program` prints of a program.
+
+    Args:
+      run: of it.
+      explained: whether it is said what the columns mean.
+    """
+    show = _explained if explained else lambda cells: fitted_table(filled(cells))
+    found = wrapped(": ".join(filter(None, [run["program"], run["about"], run["sizes"]])))
+    found += ["", *show(program_show.arms_cells(run))]
+    cells = program_show.rewrites_cells(run)
+    found += ["", *show(cells)] if cells[1:] else []
+    return [*found, "", *(line for text in program_show.words(run) for line in wrapped(text))]
 
 
 def _programs(key: str) -> Callable[[dict], list[str]]:
@@ -296,27 +330,37 @@ def _programs(key: str) -> Callable[[dict], list[str]]:
 
     def programs(report: dict) -> list[str]:
         found = _head(report)
-        who = dict.fromkeys(name for run in report[key] for name, value in run.items() if isinstance(value, dict))
-        keys = dict.fromkeys(
-            of
-            for run in report[key]
-            for name in who
-            for of, x in run.get(name, {}).items()
-            if isinstance(x, int | float)
-        )
-        cells = [["program", *(f"{name} {of}" for name in who for of in keys)]]
-        for run in report[key]:
-            numbers = [run.get(name, {}).get(of, "") for name in who for of in keys]
-            cells.append([_run_name(run), *(x if isinstance(x, str) else f"{x:.5g}" for x in numbers)])
-        found += ["", *_explained(cells), ""]
-        found += wrapped("ms: milliseconds of a step; the other numbers are what the text above says of them")
+        own = [run for run in report[key] if program_show.is_shown(run)]
+        for run in own:
+            found += ["", *run_lines(run, explained=run is own[-1])]
+        for row in report.get("not_run", ()):
+            found += wrapped(f"{row['id']} not run: {row['why']}")
+        if others := [run for run in report[key] if run not in own]:
+            found += _numbers(others)
         left = [name for name in report if name not in (key, *_OF_HEAD)]
         return found + ([f"also in the file: {', '.join(left)}"] if left else [])
 
     return programs
 
 
-_OF_HEAD = ("about", "how", "commit", "gpu", "driver", "power_limit_watts", "jax", "emulated", "date")
+def _numbers(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """All numbers of all contenders in one table."""
+    who = dict.fromkeys(name for run in runs for name, value in run.items() if isinstance(value, dict))
+    keys = dict.fromkeys(
+        of for run in runs for name in who for of, x in run.get(name, {}).items() if isinstance(x, int | float)
+    )
+    cells = [["program", *(f"{name} {of}" for name in who for of in keys)]]
+    for run in runs:
+        numbers = [run.get(name, {}).get(of, "") for name in who for of in keys]
+        cells.append([_run_name(run), *(x if isinstance(x, str) else f"{x:.5g}" for x in numbers)])
+    ms = wrapped("ms: milliseconds of a step; the other numbers are what the text above says of them")
+    return ["", *_explained(cells), "", *ms]
+
+
+_OF_HEAD = (
+    *("about", "how", "commit", "gpu", "driver", "power_limit_watts", "jax", "emulated", "date"),
+    *("cuda", "jaxlib", "xla_flags", "protocol", "not_run"),
+)
 
 
 def _programs_timed(key: str) -> Callable[[dict], list[Timed]]:

@@ -12,10 +12,12 @@ import pathlib
 import re
 import statistics
 import subprocess
+import tempfile
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jax_moye._bench import charts, contenders
+from jax_moye._bench.program import show as program_show
 from jax_moye._format import wrapped
 from jax_moye._timing.operands import rotated_bytes
 
@@ -26,27 +28,33 @@ KINDS = {"ratio": "", "default_ratio": ", by default over XLA's own"}  # of rati
 CORE = "ABCDE"  # the suite's core, by the first letter of a workload's id
 
 
-def describe(device: Any, arguments: argparse.Namespace) -> dict:
-    """The head of the report: machine, versions, protocol."""
+def machine(device: Any) -> dict[str, Any]:
+    """Where a report is from: the machine, versions, the time."""
     import jax
     import jaxlib
 
-    rotated = int(arguments.rotate_mb * 1e6) if arguments.rotate_mb is not None else rotated_bytes()
-    torch = importlib.util.find_spec("torch") and not arguments.no_torch
-    launches = getattr(arguments, "launches", "default")
-    report = {
+    return {
         "gpu": device.device_kind,
         "driver": command_output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"),
         "cuda": getattr(device.client, "platform_version", "").replace("\n", " "),
         "jax": jax.__version__,
         "jaxlib": jaxlib.__version__,
-        "torch": importlib.import_module("torch").__version__ if torch else None,
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "commit": os.environ.get("JAX_MOYE_COMMIT")
         or command_output("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=9")
         or "unknown",
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         "emulated": device.platform != "gpu",
+    }
+
+
+def describe(device: Any, arguments: argparse.Namespace) -> dict:
+    """The head of the report: machine, versions, protocol."""
+    rotated = int(arguments.rotate_mb * 1e6) if arguments.rotate_mb is not None else rotated_bytes()
+    torch = importlib.util.find_spec("torch") and not arguments.no_torch
+    launches = getattr(arguments, "launches", "default")
+    report = machine(device) | {
+        "torch": importlib.import_module("torch").__version__ if torch else None,
         "protocol": {
             "data": "normal",
             "rotated_bytes": rotated,
@@ -95,10 +103,24 @@ def command_output(*command: str) -> str:
         return ""
 
 
-def file_name(report: dict) -> str:
-    """`<gpu>-<date>-<commit>.json`."""
+def file_name(report: dict, what: str = "") -> str:
+    """`<gpu>-<date>-<commit>.json`, with what the file is about behind the commit."""
     gpu = re.sub(r"[^a-z0-9]+", "_", report["gpu"].lower()).strip("_")
-    return f"{gpu}-{re.sub('[^0-9TZ]', '', report['date'])}-{report['commit']}.json"
+    return f"{gpu}-{re.sub('[^0-9TZ]', '', report['date'])}-{report['commit']}{what}.json"
+
+
+def make_ready(path: pathlib.Path) -> None:
+    """Tries whether a file can be written: now, not when something has been timed. Makes its folder.
+
+    Raises:
+      OSError: it cannot.
+      ValueError: there is something else of its name.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():
+        raise ValueError(f"--out {path} is no plain file")
+    with tempfile.TemporaryFile(dir=path.parent):
+        pass
 
 
 # The table -------------------------------------------------------------------------------------------------------
@@ -203,7 +225,8 @@ def draw(report: dict, folder: pathlib.Path, stem: str) -> list[pathlib.Path]:
     """Writes the charts that can be drawn of a report, and returns where."""
     written = []
     folder.mkdir(parents=True, exist_ok=True)
-    for name, chart in (("ratio", charts.ratio_chart), ("roofline", charts.roofline)):
+    of_products = {"ratio": charts.ratio_chart, "roofline": charts.roofline}
+    for name, chart in ({"programs": program_show.chart} if "runs" in report else of_products).items():
         if (picture := chart(report)) is not None:
             path = folder / f"{stem}_{name}.svg"
             picture.save(path)

@@ -306,7 +306,8 @@ def explain_product(product: Product, device: Device, count: int = 1, where: tup
         )
     decision = decide(asked, operands, target)
     if not product.is_lax:
-        product = Product(decision.request, operands)
+        original = product.original if decision.request.epilogue is not None else None
+        product = Product(decision.request, operands, original=original)
     candidates: tuple[Ranked, ...] = ()
     if decision.problem is not None:
         is_split = decision.call is not None and decision.call.split

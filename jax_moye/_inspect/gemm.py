@@ -14,7 +14,7 @@ from jax_moye._inspect.render import Page, Section, page_html, section_text
 from jax_moye._kernels.configs import GemmConfig, facts_of
 from jax_moye._kernels.devices import Device
 from jax_moye._kernels.dtypes import ITEM_BYTES
-from jax_moye._selection import cost, cost_xla
+from jax_moye._selection import cost, cost_xla, measurements
 from jax_moye._selection.decide import Decision, Source, Times
 from jax_moye._selection.epilogue import Epilogue
 from jax_moye._selection.grouped import GroupedCall
@@ -121,6 +121,18 @@ class Gemm:
     def measured(self) -> Times | None:
         """Microseconds that `tune` found of the best kernel, and of XLA; None where they decided nothing."""
         return self.decision.measured
+
+    @property
+    def lead(self) -> float | None:
+        """What XLA's time is times ours at least, by the low end of the interval; None where that was not measured."""
+        request, (lhs, rhs), entry = self.decision.request, self.product.operands, self.decision.entry
+        of = measurements.signature(lhs.dtype, rhs.dtype, request.out_dtype, request.precision)
+        return None if entry is None else entry.lead.get(of)
+
+    @property
+    def takes_in(self) -> str:
+        """What stands behind the product and is one with it, in words (c: a sum); "" where it is nothing."""
+        return self.epilogue or ("c" if self.product.request.beta != 0 else "")
 
     @property
     def epilogue_reason(self) -> str | None:

@@ -28,12 +28,15 @@ class Product:
       operands: lhs and rhs.
       is_lax: whether it is lax's own, and so XLA's.
       groups: of a product of groups, how many; None of others.
+      original: what XLA computes where no kernel of ours does, of the operands in memory; None where that is the
+        product as it was asked for.
     """
 
     request: Request
     operands: Operands
     is_lax: bool = False
     groups: int | None = None
+    original: Any = dataclasses.field(default=None, compare=False)
 
 
 Found = tuple[Product, int, tuple[str, ...]]
@@ -86,7 +89,8 @@ def _inner_jaxprs(equation: Any) -> Iterator[tuple[Jaxpr, int, str]]:
 def _product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
     """The product that an equation of contract_p, fused_p or rewritten_p is."""
     params = dict(equation.params)
-    for name in ("preactivation", "original", "out_sharding"):
+    original = params.pop("original", None)
+    for name in ("preactivation", "out_sharding"):
         params.pop(name, None)
     epilogue = params.pop("epilogue", None)
     is_fused = equation.primitive is fused_p
@@ -99,7 +103,7 @@ def _product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
         right = dataclasses.replace(right, dtype=left.dtype)
     if request.implementation == "xla":  # nobody asks for strides
         left, right = left.transposed, right.transposed
-    return Product(request, (left, right))
+    return Product(request, (left, right), original=original)
 
 
 def _grouped_product(equation: Any, made_by: Mapping[Any, Any]) -> Product:

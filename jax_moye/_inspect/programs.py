@@ -49,8 +49,15 @@ def program_of(product: Product, implementation: Any, interpret: InterpretParams
         "batch_invariant": request.batch_invariant and contracts,
     }
 
+    # A contract stands in its equations, too.
+    is_kept = contracts or request.deterministic or request.batch_invariant or product.original is None
+    original = None if is_kept else product.original.by_xla
+
     def fun(lhs: Any, rhs: Any, *rest: Any) -> Any:
         lhs, rhs = transposed((lhs, rhs), (left.permutation, right.permutation))
+        if original is not None:
+            given = zip(rest, original.jaxpr.in_avals[2:], strict=True)
+            return original(lhs, rhs, *(x.reshape(aval.shape) for x, aval in given))
         if request.epilogue is not None:
             return fused(request.spec, lhs, rhs, rest, epilogue=request.epilogue, **params)
         return contract(request.spec, lhs, rhs, *rest, beta=request.beta, **params)
@@ -115,6 +122,7 @@ def reference_of(product: Product, operands: Sequence[Any]) -> Reference:
     wide = dataclasses.replace(
         product,
         request=dataclasses.replace(request, out_dtype=jnp.dtype("float64"), precision=None),
+        original=None,
         operands=(float64(product.operands[0]), float64(product.operands[1])),
     )
     sums_alone = dataclasses.replace(wide, request=dataclasses.replace(wide.request, beta=0, epilogue=None))

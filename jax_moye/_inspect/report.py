@@ -6,13 +6,13 @@ import dataclasses
 import html
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 import jax
 
 from jax_moye import _compat
-from jax_moye._format import error_line, html_table, rounded, text_table, us_text
+from jax_moye._format import error_line, filled, html_table, rounded, text_table, us_text
 from jax_moye._inspect.explain import Explanation, explain_function
 from jax_moye._inspect.gemm import Gemm
 from jax_moye._inspect.programs import program_of, random_operands, reference_of
@@ -61,11 +61,11 @@ class Report:
 
     def rows(self) -> list[list[str]]:
         """A line of cells for each product; the first one names the columns. Times are of all its computations."""
-        lines = [["", "product", "times", "computed by", "predicted", "us", "XLA, us", "ratio"]]
+        lines = [["", "product", "takes in", "times", "computed by", "predicted", "us", "XLA, us", "ratio"]]
         for i, gemm in enumerate(self.explanation):
-            predicted = us_text(gemm.predicted_us)
-            lines.append([f"[{i}]", gemm.what, str(gemm.count), gemm.computer, predicted, *self._times(i)])
-        return lines
+            of_product = [gemm.what, gemm.takes_in, str(gemm.count), gemm.computer, us_text(gemm.predicted_us)]
+            lines.append([f"[{i}]", *of_product, *self._times(i)])
+        return filled(lines)
 
     def _times(self, i: int) -> list[str]:
         if self.measured is None:
@@ -83,11 +83,15 @@ class Report:
         Returns:
           {"program": with our kernels where they are used and XLA elsewhere, "xla": with XLA alone}.
         """
+        return self._totals(lambda gemm: True)
+
+    def _totals(self, counts: Callable[[Gemm], bool]) -> dict[str, float | None]:
+        """The same of those products that count."""
         if self.measured is None:
             return {"program": None, "xla": None}
         sums: dict[str, float | None] = {"program": 0.0, "xla": 0.0}
         for gemm, measured in zip(self.explanation, self.measured, strict=True):
-            if gemm.computed_by == "nothing":
+            if gemm.computed_by == "nothing" or not counts(gemm):
                 continue
             ours = measured.us if gemm.computed_by == "moye" else measured.xla_us
             for name, us in (("program", ours), ("xla", measured.xla_us)):
@@ -118,12 +122,20 @@ class Report:
         yield f"{len(self.explanation)} different matrix products on {device.kind}"
 
     def _footer(self) -> Iterator[str]:
-        totals = self.totals()
-        ours, theirs = totals["program"], totals["xla"]
-        if ours and theirs:
-            faster = f"{theirs / ours:.3f} times as fast"
-            yield f"all products: {us_text(ours)} us, {us_text(theirs)} us with XLA alone, {faster}"
+        taking = sum(bool(gemm.takes_in) for gemm in self.explanation)
+        if taking:
+            words = f"{taking} of {len(self.explanation)} products take in what stands behind them (c: a sum)"
+            yield words + self._faster(self._totals(lambda gemm: bool(gemm.takes_in)))
+        if times := self._faster(self.totals()):
+            yield f"all products{times}"
         yield from self.notes
+
+    def _faster(self, totals: Mapping[str, float | None]) -> str:
+        """Our time and XLA's; "" where one is not known."""
+        ours, theirs = totals["program"], totals["xla"]
+        if not ours or not theirs:
+            return ""
+        return f": {us_text(ours)} us, {us_text(theirs)} us with XLA alone, {theirs / ours:.3f} times as fast"
 
     def text(self) -> str:
         """The report as plain text."""

@@ -137,10 +137,8 @@ def original_of(
       values: what they make.
     """
     inputs = [Var(variable.aval) for variable in variables]
-    renamed: dict[Any, Any] = {}
-    for variable, new in zip(variables, inputs, strict=True):
-        if isinstance(variable, Var):
-            renamed.setdefault(variable, new)
+    # The same array may be an operand of a product and of what stands behind it: each reads its own input.
+    renamed = {x: new for x, new in zip(variables, inputs, strict=True) if isinstance(x, Var)}
     indices = set(members)
     waiting = list(members)
     while waiting:  # for what makes their operands: numbers that somebody copied for them
@@ -156,7 +154,10 @@ def original_of(
         invars: list[Any] = [renamed.get(x, x) if isinstance(x, Var) else x for x in equation.invars]
         equation = equation.replace(invars=invars)
         if index in of_product:
-            equation = equation.replace(primitive=contract_p, params=dict(of_product[index]))
+            right = 1 if index == chains[0].product else 2
+            equation = equation.replace(
+                invars=[inputs[0], inputs[right]], primitive=contract_p, params=dict(of_product[index])
+            )
         equations.append(equation)
     jaxpr = Jaxpr([], inputs, list(values), equations, debug_info=_compat.UNNAMED)
     return Original(ClosedJaxpr(jaxpr, []))

@@ -1,13 +1,15 @@
 """rewritten_p: a product, or two of one left operand, and the elementwise equations behind it, one by one in a program.
 
 `jax_moye.optimize` puts it in their place. Where a kernel of ours computes all of it, and is known to be faster than
-what XLA makes of the equations as they were, it is one custom call; everywhere else it is those equations. So are its
-derivatives and what it is under vmap: nobody can tell that the program was rewritten, but by its time.
+what XLA makes of the equations as they were, it is one custom call; everywhere else it is those equations, of which the
+product is one of contract_p: XLA's where XLA is faster at it all, and else whose it would be without the others. So are
+its derivatives and what it is under vmap: nobody can tell that the program was rewritten, but by its time.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 from typing import Any
 
 import jax
@@ -16,12 +18,13 @@ from jax.interpreters import ad, batching, mlir, xla
 
 from jax_moye import _compat
 from jax_moye._kernels import ffi
+from jax_moye._log import say_once
 from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.contraction import contract_p, heed
 from jax_moye._primitives.custom_call import run_kernel
 from jax_moye._primitives.transposes import Source, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget
-from jax_moye._selection.request import Request, label_sizes
+from jax_moye._selection.request import Request, describe, label_sizes
 
 rewritten_p = Primitive("jax_moye_rewritten")
 rewritten_p.multiple_results = True
@@ -155,8 +158,11 @@ def _lower_local(platform, ctx, *values, request: Request, permutations, origina
             return run_kernel(lhs, rhs, *others, **of_call, out_shape=out_shape, preactivation=epilogue.keeps)
 
         return mlir.lower_fun(in_one, multiple_results=True)(ctx, *values)
-    if decision.kind == "error":
+    if decision.kind == "error" or as_it_was is by_xla:  # else the product says itself who computes it
         heed(decision, operands)
+    elif decision.kind == "kernel":
+        what = describe(request, operands)
+        say_once(logging.INFO, f"what stands behind {what} is not its kernel's: {decision.epilogue_reason}")
     return mlir.lower_fun(as_it_was, multiple_results=True)(ctx, *values)
 
 

@@ -89,6 +89,29 @@ def test_cublaslt_as_a_baseline(tmp_path):
     assert row["baselines"]["cublaslt"] < 1.3 * row["baselines"]["xla"]  # XLA tries some of the same results
 
 
+@pytest.mark.parametrize("name", ["transformer_decoding", "vision_transformer"])
+def test_a_whole_program(name, tmp_path):
+    """All ways compute the same; XLA's text for a GPU is read; what was measured while it was lowered is found."""
+    out = tmp_path / "out.json"
+    sizes = {"layers": 2, "width": 512, "heads": 8, "inner": 1024, "batch": 8}
+    options = [word for size, value in sizes.items() for word in ("--size", f"{size}={value}")]
+    quick = ["--turn-ms", "2", "--warmup-ms", "1", "--alternations", "3", "--out", str(out)]
+    assert cli.main(["bench", "--program", name, *options, *quick]) == 0
+    (run,) = json.loads(out.read_text())["runs"]
+    assert {"xla", "intercept", "optimize"} <= run.keys()
+    ways = {way: run[way] for way in ("xla", "intercept", "optimize", "products") if way in run}
+    assert all(row["id"] == "products" for row in run["not_run"])
+    for way, found in ways.items():
+        assert found["kernels"] > found["ours"], way
+        assert found["written_bytes"] < 100 * found["memory_bytes"], way  # no workspace is taken for a result
+        assert way == "xla" or found["difference"] < 0.25
+    assert ways["xla"]["ours"] == 0
+    if "products" in ways:
+        assert ways["products"]["ours"] >= sum(row["count"] for row in run["rewrites"]) / 2
+    assert any(row["timed"] for row in run["rewrites"])
+    assert any(row["takes_in"] for row in run["rewrites"])
+
+
 @pytest.mark.parametrize("launches", list(contenders.LAUNCHES))
 def test_a_loop_holds_its_products(launches):
     """XLA for GPUs does not move them out, and the loop's results are those of single programs."""

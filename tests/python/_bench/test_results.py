@@ -135,3 +135,18 @@ def test_the_default_way_comes_first_in_readme(pages):
     assert "The five lowest: A1 0.500, A2 2.000." in page
     assert "over XLA's own program: A1 1.000, A2 4.000." in page
     assert "| moye&nbsp;4.000 |" in page
+
+
+def test_the_name_of_a_file():
+    report = {"gpu": "NVIDIA H200", "date": "2026-11-20T12:00:00Z", "commit": "abc1234"}
+    assert results.file_name(report) == "nvidia_h200-20261120T120000Z-abc1234.json"
+    assert results.file_name(report, "-programs") == "nvidia_h200-20261120T120000Z-abc1234-programs.json"
+
+
+def test_a_file_is_tried_before_anything_is_timed(tmp_path):
+    results.make_ready(tmp_path / "new" / "out.json")
+    assert list((tmp_path / "new").iterdir()) == []
+    with pytest.raises(ValueError, match="is no plain file"):
+        results.make_ready(tmp_path / "new")
+    with pytest.raises(OSError, match="nothing"):
+        results.make_ready(pathlib.Path("/proc/nothing/out.json"))

@@ -1,13 +1,16 @@
 """What is said of one product: reasons, ratios, epilogues."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
 from python._inspect.golden import bf16, struct
+from python.measured import SHAPE, entry_of, explained, keep
 
 import jax_moye
 from jax_moye._kernels import ffi
-from jax_moye._selection import capability, decide
+from jax_moye._selection import capability, decide, measurements
 
 
 def test_an_epilogue_that_no_kernel_takes():
@@ -73,3 +76,35 @@ def test_every_kernel_has_a_reason_or_a_ratio():
     ranked = [candidate.us for candidate in found.candidates if candidate.us is not None]
     assert ranked == sorted(ranked)
     assert found.predicted_us == ranked[0]
+
+
+def test_what_a_product_takes_in():
+    def sums(x, w, c):
+        return x @ w + c
+
+    with jax_moye.options(implementation="moye"):
+        found = jax_moye.explain(jax_moye.optimize(sums), struct(8, 16), struct(16, 8), struct(8, 8), device=90)
+    assert [gemm.takes_in for gemm in found] == ["c"]
+    layer = jax_moye.explain(
+        lambda x, w, b: jax_moye.linear(x, w, b, activation="relu"),
+        struct(8, 16),
+        struct(16, 8),
+        struct(8),
+        device=90,
+    )
+    assert [gemm.takes_in for gemm in layer] == ["relu, bias"]
+    assert jax_moye.explain((8, 16), (16, 8), bf16, device=90)[0].takes_in == ""
+
+
+def test_the_lead_is_of_the_dtypes_that_were_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(measurements, "cache_file", lambda kind: str(tmp_path / "cache.json"))
+    monkeypatch.setattr(measurements, "driver_version", lambda: "580.1")
+    measurements.forget()
+    before = explained(*SHAPE)
+    assert before.lead is None
+    entry = entry_of(before, xla_us=30.0)
+    (of,) = entry.xla_us
+    keep(dataclasses.replace(entry, lead={of: 2.5}))
+    assert explained(*SHAPE).lead == 2.5
+    keep(dataclasses.replace(entry, lead={"float16 float16 float16 DEFAULT": 2.5}))
+    assert explained(*SHAPE).lead is None

@@ -89,3 +89,16 @@ def test_fused_products_are_the_lowerings():
     assert [gemm.epilogue for gemm in found] == ["gelu_tanh, bias", None, None]
     for gemm in found:
         assert f'config = "{gemm.config.name}"' in text
+
+
+def test_what_was_rewritten_keeps_its_equations():
+    def fun(x, w, b):
+        return jax.nn.silu(x @ w + b), x @ w.T
+
+    args = struct(48, 64), struct(64, 64), struct(64)
+    with jax_moye.options(implementation="moye"):
+        found = jax_moye.explain(jax_moye.optimize(fun), *args, device=90)
+    assert [gemm.takes_in for gemm in found] == ["silu, bias", ""]
+    assert [gemm.product.original is not None for gemm in found] == [True, False]
+    again = jax_moye.explain(lambda *args: jax_moye.linear(*args, activation="silu"), *args, device=90)
+    assert again[0].product.original is None

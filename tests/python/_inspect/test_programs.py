@@ -65,6 +65,31 @@ def test_the_reference_sees_transposes():
     assert reference.excess(result, of_baseline("bf16", 32, result.dtype, is_highest=False)) <= 1
 
 
+def test_what_was_rewritten_is_timed_as_xla_had_it():
+    """XLA's program rounds where the program did; ours, once. Operands of the epilogue keep the shapes they had."""
+
+    def fun(x, w, b, r):
+        return r + jax.nn.silu(x @ w + b)
+
+    with jax_moye.options(implementation="moye"):
+        product = product_of(jax_moye.optimize(fun), (16, 32), (32, 24), (24,), (16, 24))
+    assert product.original is not None
+    assert [name for name, _ in product.request.epilogue.operands] == ["bias", "residual"]
+    operands = random_operands(product, CPU, 0).first
+    by_xla = program_of(product, "xla", None)
+    np.testing.assert_array_equal(jax.jit(by_xla)(*operands), jax.jit(fun)(*operands))
+    ours = program_of(product, "moye", jax_moye.InterpretParams())(*operands)
+    reference = reference_of(product, operands)
+    x, w, b, r = (np.asarray(x).astype(np.float64) for x in operands)
+    z = x @ w + b
+    np.testing.assert_allclose(reference.exact, r + z / (1 + np.exp(-z)), rtol=1e-12)
+    apart = np.abs(np.asarray(ours).astype(np.float64) - reference.exact)
+    assert apart.max() < 2**-8 * np.abs(reference.exact).max()
+    assert "logistic" in str(jax.make_jaxpr(by_xla)(*operands))
+    kept = dataclasses.replace(product, request=dataclasses.replace(product.request, deterministic=True))
+    assert "deterministic=True" not in str(jax.make_jaxpr(program_of(kept, "xla", None))(*operands))
+
+
 def test_the_reference_of_integers_is_theirs():
     structs = [jax.ShapeDtypeStruct(shape, "int8") for shape in ((16, 32), (16, 32))]
     out = {"preferred_element_type": "int32", "implementation": "moye"}

@@ -1,5 +1,6 @@
 """report: predictions without a GPU, times and results in the emulator."""
 
+import dataclasses
 import importlib
 import json
 
@@ -75,3 +76,24 @@ def test_a_wrong_result_has_no_time(monkeypatch):
     one = measure_gemm(gemm, jax.devices("cpu")[0], alternations=1, turn_ms=0.1, warmup_ms=0.0)
     assert one.us is None
     assert "WRONG" in one.error
+
+
+def test_a_report_of_an_optimized_program():
+    """What the rewrites won: in the emulator, each against the equations as XLA had them."""
+
+    def fun(x, w, b, r):
+        return r + jax.nn.silu(x @ w + b), x.T @ x
+
+    args = struct(16, 32), struct(32, 24), struct(24), struct(16, 24)
+    with jax_moye.options(implementation="moye"):
+        explanation = jax_moye.explain(jax_moye.optimize(fun), *args, device=80)
+    short = {"alternations": 2, "turn_ms": 0.1, "warmup_ms": 0.0, "interpret": InterpretParams(detect_races=False)}
+    measured = tuple(measure_gemm(gemm, jax.devices("cpu")[0], **short) for gemm in explanation)
+    assert [one.error for one in measured] == [None, None]
+    report = Report(explanation, measured, ())
+    head, *lines = report.rows()
+    assert [line[head.index("takes in")] for line in lines] == ["silu, bias, residual", ""]
+    assert "1 of 2 products take in what stands behind them (c: a sum): " in str(report)
+    alone = Report(dataclasses.replace(explanation, gemms=explanation.gemms[1:]), measured[1:], ())
+    assert "takes in" not in alone.rows()[0]
+    assert "take in what" not in str(alone)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 import jax_moye
+from jax_moye._log import say_once
 from jax_moye._primitives.rewritten import Original, rewritten_p
 
 TARGET = "jax_moye_fused_gemm_v1"
@@ -107,6 +110,22 @@ def test_contracts_hold_where_no_kernel_computes_it_all(monkeypatch):
         pytest.raises(NotImplementedError, match="batch_invariant=True: how XLA sums a row"),
     ):
         jax.vmap(relu_of_product, (0, None))(x[None], w)
+
+
+def test_the_log_says_once_why_xla_computes_it(caplog):
+    with caplog.at_level(logging.INFO, "jax_moye"):
+        for platform in ("cpu", "cuda"):
+            say_once.cache_clear()
+            caplog.clear()
+            with jax_moye.cuda_target(90):
+                jax.jit(jax_moye.optimize(layer)).trace(*operands()).lower(lowering_platforms=(platform,))
+            (record,) = caplog.records
+            assert "XLA computes mk,kn->mn on bfloat16[16, 24] and bfloat16[24, 32]" in record.getMessage()
+        say_once.cache_clear()
+        caplog.clear()
+        with jax_moye.options(interpret=True):  # a kernel does
+            jax.jit(jax_moye.optimize(layer)).lower(*operands())
+        assert not caplog.records
 
 
 def test_partitioned_over_devices_it_is_xlas():

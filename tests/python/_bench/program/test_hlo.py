@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 import jax_moye
-from jax_moye._bench import hlo
-from jax_moye._bench.hlo import Work
+from jax_moye._bench.program import hlo
+from jax_moye._bench.program.hlo import Work
 
 LOOP = """\
 HloModule jit_f, is_scheduled=true, entry_computation_layout={(bf16[8,16]{1,0})->bf16[8,16]{1,0}}
@@ -68,11 +68,14 @@ HloModule jit_g
   ROOT %sum = f32[] add(%a, %b)
 }
 
-%sliced (q: bf16[2,8,8]) -> (bf16[8,8], u8[0]) {
+%sliced (q: bf16[2,8,8]) -> (bf16[8,8], u8[512]) {
   %q = bf16[2,8,8]{2,1,0} parameter(0)
   %part = bf16[1,8,8]{2,1,0} slice(%q), slice={[0:1], [0:8], [0:8]}
   %flat = bf16[8,8]{1,0} bitcast(%part)
-  ROOT %call.1 = (bf16[8,8]{1,0}, u8[0]{0}) custom-call(%flat, %flat), custom_call_target="jax_moye_gemm_v1"
+  %call.1 = (bf16[8,8]{1,0}, u8[512]{0}) custom-call(%flat, %flat), custom_call_target="jax_moye_gemm_v1"
+  %result = bf16[8,8]{1,0} get-tuple-element(%call.1), index=0
+  %workspace = u8[512]{0} get-tuple-element(%call.1), index=1
+  ROOT %pair = (bf16[8,8]{1,0}, u8[512]{0}) tuple(%result, %workspace)
 }
 
 %command_buffer (x: bf16[8,8], y: bf16[2,8,8]) -> (bf16[8,8], bf16[8,8]) {
@@ -80,7 +83,7 @@ HloModule jit_g
   %y = bf16[2,8,8]{2,1,0} parameter(1)
   %ours = (bf16[8,8]{1,0}, u8[4096]{0}, bf16[8,8]{1,0}) custom-call(%x, %x), custom_call_target="jax_moye_gemm_v1", \
 api_version=API_VERSION_TYPED_FFI, backend_config={config = "sm90_x", name = "a (b"}
-  %wrapped = (bf16[8,8]{1,0}, u8[0]{0}) fusion(%y), kind=kCustom, calls=%sliced
+  %wrapped = (bf16[8,8]{1,0}, u8[512]{0}) fusion(%y), kind=kCustom, calls=%sliced
   %d = bf16[8,8]{1,0} get-tuple-element(%ours), index=0
   ROOT %two = (bf16[8,8]{1,0}, bf16[8,8]{1,0}) tuple(%d, %d)
 }

@@ -26,6 +26,7 @@ _NO_KERNEL = frozenset(
 )
 _NO_KERNEL_CALLED = frozenset(["AllocateBuffer"])  # custom calls that launch nothing
 OURS = "jax_moye_"  # how the names of our custom calls begin
+_WORKSPACE = r"[su]8\[\d*\]"  # a result of a custom call behind the first one
 _BITS = {"pred": 8, "token": 0, "opaque": 0}
 
 
@@ -228,6 +229,10 @@ def _written(computation: Computation, name: str, has_workspaces: bool = False) 
         return _written(computation, instruction.operands[0])
     if instruction.opcode == "dynamic-update-slice":  # in place
         instruction = computation.instructions[instruction.operands[1]]
+    if instruction.opcode == "get-tuple-element" and "index=0" not in instruction.attributes:
+        of_call = computation.instructions[instruction.operands[0]].opcode == "custom-call"
+        if of_call and re.match(_WORKSPACE, instruction.result):
+            return 0
     first, *others = [*_arrays(instruction.result), ""]
-    kept = [array for array in others if not (has_workspaces and re.match(r"[su]8\[\d*\]$", array))]
+    kept = [array for array in others if not (has_workspaces and re.match(_WORKSPACE, array))]
     return sum(map(size, filter(None, [first, *kept])))

@@ -1,0 +1,1 @@
+"""`bench --program`: whole programs, by XLA alone and with our kernels."""
