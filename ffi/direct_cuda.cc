@@ -90,6 +90,7 @@ struct Slot {
   std::vector<int64_t> strides;
   Dtype dtype;
   int64_t elements, offset;  // the latter in bytes, from the set's beginning
+  bool is_operand;           // that is multiplied
 
   int64_t bytes() const { return elements * item_bytes(dtype); }
 };
@@ -106,9 +107,10 @@ int64_t extent(std::vector<int64_t> const& sizes, std::vector<int64_t> const& st
 /// One product on `sets` sets of operands, in one piece of memory.
 class DirectProduct {
  public:
-  /// `matrices` are (name, strides) of a, b and d, and of c, bias and residual where there are such; `fill` is what the
-  /// operands are filled with, again and again: a is (batch modes, m, k), b (batch modes, n, k), the others (batch
-  /// modes, m, n). Throws std::bad_alloc, MemoryError in Python, where the device has not that much free.
+  /// `matrices` are (name, strides) of a, b and d, and of c, bias, residual, second_b, preactivation and second_product
+  /// where there are such; `fill` is what the operands are filled with, again and again: a is (batch modes, m, k), b
+  /// and second_b (batch modes, n, k), the others (batch modes, m, n). Throws std::bad_alloc, MemoryError in Python,
+  /// where the device has not that much free.
   DirectProduct(int device, std::vector<int64_t> sizes, nb::dict matrices, std::string const& dtype,
                 std::string const& out_dtype, int64_t workspace_bytes, int sets, nb::bytes fill, nb::bytes out_fill,
                 std::string activation, double alpha, double beta)
@@ -131,11 +133,11 @@ class DirectProduct {
     int64_t const m = matrix[0], n = matrix[1], k = matrix[2];
     for (auto const& [key, value] : matrices) {
       auto const name = nb::cast<std::string>(key);
-      bool const is_operand = name == "a" || name == "b";
+      bool const is_b = name == "b" || name == "second_b", is_operand = name == "a" || is_b;
       auto const strides = nb::cast<std::vector<int64_t>>(value);
       std::vector<int64_t> shape(sizes_.begin(), matrix);
-      shape.insert(shape.end(), {name == "b" ? n : m, is_operand ? k : n});
-      place(name, strides, parse_dtype(is_operand ? dtype : out_dtype), extent(shape, strides));
+      shape.insert(shape.end(), {is_b ? n : m, is_operand ? k : n});
+      place(name, strides, parse_dtype(is_operand ? dtype : out_dtype), extent(shape, strides), is_operand);
     }
     slot("a"), slot("b"), slot("d");  // or throws
     workspace_offset_ = set_bytes_;
@@ -152,7 +154,7 @@ class DirectProduct {
       check(cudaEventCreate(&end_), "cudaEventCreate");
       for (int set = 0; set < sets_; ++set) {
         for (Slot const& of : slots_) {
-          if (of.name != "d") repeat(of.name == "a" || of.name == "b" ? fill : out_fill, of, set);
+          if (of.name != "d") repeat(of.is_operand ? fill : out_fill, of, set);
         }
       }
       check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
@@ -282,8 +284,9 @@ class DirectProduct {
     if (memory_ == nullptr) throw std::runtime_error("DirectProduct: its memory was given back");
   }
 
-  void place(std::string const& name, std::vector<int64_t> const& strides, Dtype dtype, int64_t elements) {
-    slots_.push_back({name, strides, dtype, elements, set_bytes_});
+  void place(std::string const& name, std::vector<int64_t> const& strides, Dtype dtype, int64_t elements,
+             bool is_operand) {
+    slots_.push_back({name, strides, dtype, elements, set_bytes_, is_operand});
     set_bytes_ += rounded(slots_.back().bytes());
   }
 
@@ -320,6 +323,10 @@ class DirectProduct {
   }
 
   GemmCall decoded(std::string const& config, int set) const {
+    auto const buffer_of = [&](char const* name) {
+      Slot const* const of = find_slot(name);
+      return of == nullptr ? Buffer{} : buffer(*of, set);
+    };
     GemmRequest const request{.config = config,
                               .sizes = sizes_,
                               .a_strides = slot("a").strides,
@@ -335,7 +342,12 @@ class DirectProduct {
                                            .beta = beta_,
                                            .c = matrix("c", set),
                                            .bias = matrix("bias", set),
-                                           .residual = matrix("residual", set)}};
+                                           .residual = matrix("residual", set),
+                                           .wants_preactivation = find_slot("preactivation") != nullptr,
+                                           .preactivation = buffer_of("preactivation"),
+                                           .has_second_b = find_slot("second_b") != nullptr,
+                                           .second_b = buffer_of("second_b"),
+                                           .second_product = buffer_of("second_product")}};
     GemmCall call;
     check(decode_gemm(request, call));
     return call;

@@ -215,7 +215,8 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
                  bool guard, std::string const& flush, bool count_transactions, int multiprocessors, bool trace,
                  nb::object c, Strides const& c_strides, nb::object bias, Strides const& bias_strides,
                  nb::object residual, Strides const& residual_strides, double alpha, double beta,
-                 std::string const& activation, nb::object preactivation) {
+                 std::string const& activation, nb::object preactivation, nb::object second_b,
+                 nb::object second_product) {
   emu::Stream stream;
   stream.options.seed = seed;
   stream.options.detect_races = detect_races;
@@ -263,6 +264,12 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
   if (!residual.is_none()) epilogue.residual = {true, to_d_buffer("residual", residual), residual_strides};
   epilogue.wants_preactivation = !preactivation.is_none();
   if (epilogue.wants_preactivation) epilogue.preactivation = to_d_buffer("preactivation", preactivation);
+  epilogue.has_second_b = !second_b.is_none();
+  if (epilogue.has_second_b) {
+    Bytes const bytes = to_bytes("second_b", second_b);
+    epilogue.second_b = {bytes.data(), int64_t(bytes.size()) / item_bytes(dtype), dtype};
+    if (epilogue.wants_preactivation) epilogue.second_product = to_d_buffer("second_product", second_product);
+  }
 
   if (Status status = gemm_workspace_bytes(request, request.workspace_bytes); !status.ok())
     return to_report(status, stream.counters);
@@ -284,6 +291,7 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
       GuardedCopies copies(side);
       copies.add("a", request.a, false);
       copies.add("b", request.b, false);
+      if (epilogue.has_second_b) copies.add("second_b", epilogue.second_b, false);
       // Who passes one array as d and as c or residual wants it updated in place: then it is not full of NaN.
       auto const in_place = [&](EpilogueMatrix const& matrix) {
         return matrix.present && matrix.buffer.data == request.d.data;
@@ -301,7 +309,10 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
           copies.add(name, matrix->buffer, false);
         }
       }
-      if (epilogue.wants_preactivation) copies.add("preactivation", epilogue.preactivation, true);
+      if (epilogue.wants_preactivation) {
+        copies.add("preactivation", epilogue.preactivation, true);
+        if (epilogue.has_second_b) copies.add("second_product", epilogue.second_product, true);
+      }
       launch = run(request, stream, main_thread);
       std::string const damage = copies.finish();
       if (launch.status.ok()) launch.status.message = damage;
@@ -342,7 +353,11 @@ std::vector<emu::Memory> emulated_memory(GemmRequest const& request) {
     if (matrix->present && matrix->buffer.data != request.d.data)
       memory.push_back(to_memory(matrix->buffer, name, false));
   }
-  if (epilogue.wants_preactivation) memory.push_back(to_memory(epilogue.preactivation, "preactivation", true));
+  if (epilogue.has_second_b) memory.push_back(to_memory(epilogue.second_b, "second_b", false));
+  if (epilogue.wants_preactivation) {
+    memory.push_back(to_memory(epilogue.preactivation, "preactivation", true));
+    if (epilogue.has_second_b) memory.push_back(to_memory(epilogue.second_product, "second_product", true));
+  }
   return memory;
 }
 
@@ -356,6 +371,7 @@ void add_emulate(nb::module_& module) {
       nb::arg("c_strides") = Strides(3), nb::arg("bias") = nb::none(), nb::arg("bias_strides") = Strides(3),
       nb::arg("residual") = nb::none(), nb::arg("residual_strides") = Strides(3), nb::arg("alpha") = 1.0,
       nb::arg("beta") = 0.0, nb::arg("activation") = "none", nb::arg("preactivation") = nb::none(),
+      nb::arg("second_b") = nb::none(), nb::arg("second_product") = nb::none(),
       "Runs one launch in the emulator and returns {ok, message, counters, expected_seconds}.\n\n"
       "a, b, d: contiguous NumPy arrays, d is written. sizes: up to three of the batch, m, n, k; strides in\n"
       "elements, of (batch modes, m, k), (batch modes, n, k), (batch modes, m, n). guard: the kernel works on\n"
@@ -368,6 +384,8 @@ void add_emulate(nb::module_& module) {
       "c, bias, residual: arrays of d's dtype, with strides of (batch modes, m, n), 0 where they are broadcast; d\n"
       "itself may be passed as c. preactivation: an array like d, written. It is z = alpha * a b + beta * c + bias,\n"
       "and d is activation(z) + residual, activation being none, relu, gelu_tanh, gelu_erf or silu.\n"
+      "second_b: an array like b, then d is activation(alpha * a b) * (a second_b); second_product, where there is a\n"
+      "preactivation: an array like d, written. It is a second_b.\n"
       "expected_seconds: what was measured before a long launch, else 0. One of more than ten seconds says so on\n"
       "stderr.");
 }

@@ -145,13 +145,18 @@ std::string decode_epilogue(EpilogueRequest const& request, size_t strides, Epil
     return {matrix.buffer.data, batch_strides(matrix.strides), row_stride(matrix.strides),
             column_stride(matrix.strides)};
   };
-  args = {.alpha = request.alpha,
-          .beta = request.beta,
-          .c = request.beta == 0 ? EpilogueOperand{} : operand(request.c),
-          .bias = operand(request.bias),
-          .residual = operand(request.residual),
-          .activation = Activation(name - std::begin(kActivationNames)),
-          .preactivation = request.wants_preactivation ? request.preactivation.data : nullptr};
+  args = {
+      .alpha = request.alpha,
+      .beta = request.beta,
+      .c = request.beta == 0 ? EpilogueOperand{} : operand(request.c),
+      .bias = operand(request.bias),
+      .residual = operand(request.residual),
+      .activation = Activation(name - std::begin(kActivationNames)),
+      .preactivation = request.wants_preactivation ? request.preactivation.data : nullptr,
+      .second_b = request.has_second_b ? request.second_b.data : nullptr,
+      .second_product = request.has_second_b && request.wants_preactivation ? request.second_product.data : nullptr};
+  if (request.has_second_b && (request.c.present || request.bias.present || request.residual.present))
+    return "a call with a second b has no c, bias or residual";
   return {};
 }
 
@@ -165,16 +170,22 @@ std::string unfit_epilogue(GemmRequest const& request, GemmArgs const& args, Mod
   if (is_integer && !is_integer_epilogue)
     return "a result of integers takes alpha 1, beta 0 or 1, and activation none or relu";
 
-  if (epilogue.wants_preactivation) {
-    Buffer const& z = epilogue.preactivation;
-    if (z.dtype != request.d.dtype)
-      return std::string("the pre-activation is ") + dtype_name(z.dtype) + ", d " + d_dtype;
+  auto const unfit_result = [&](std::string const& what, Buffer const& z) -> std::string {
+    if (z.dtype != request.d.dtype) return what + " is " + dtype_name(z.dtype) + ", d " + d_dtype;
     if (z.elements != request.d.elements)
-      return "the pre-activation has " + std::to_string(z.elements) + " elements, d " +
-             std::to_string(request.d.elements);
-    if (reinterpret_cast<uintptr_t>(z.data) % item_bytes(z.dtype) != 0)
-      return "the pre-activation is not aligned to its elements";
-    if (overlap(z, request.d)) return "the pre-activation and d overlap";
+      return what + " has " + std::to_string(z.elements) + " elements, d " + std::to_string(request.d.elements);
+    if (reinterpret_cast<uintptr_t>(z.data) % item_bytes(z.dtype) != 0) return what + " is not aligned to its elements";
+    if (overlap(z, request.d)) return what + " and d overlap";
+    return {};
+  };
+  if (epilogue.wants_preactivation) {
+    std::string reason = unfit_result("the pre-activation", epilogue.preactivation);
+    if (reason.empty() && epilogue.has_second_b) {
+      reason = unfit_result("the second product", epilogue.second_product);
+      if (reason.empty() && overlap(epilogue.preactivation, epilogue.second_product))
+        reason = "the pre-activation and the second product overlap";
+    }
+    if (!reason.empty()) return reason;
   }
   for (auto const& [name, matrix] : matrices_of(epilogue)) {
     if (!matrix.present) continue;
@@ -267,12 +278,22 @@ std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_mat
   if (!covers_exactly(written, request.d.elements))
     return "strides of d do not write each of its elements exactly once";
   if (std::string reason = unfit_epilogue(request, args, d); !reason.empty()) return reason;
+  bool const has_second_b = request.epilogue.has_second_b;
+  Buffer const& second_b = request.epilogue.second_b;
+  if (has_second_b) {
+    if (!entry.facts.takes_pair) return "the kernel takes no second b";
+    if (item_bytes(args.d_dtype) != 2) return std::string("d of two b has 16 bits, not ") + dtype_name(args.d_dtype);
+    if (second_b.dtype != request.b.dtype) return std::string("the second b is ") + dtype_name(second_b.dtype);
+    if (std::string reason = outside("the second b", b, second_b); !reason.empty()) return reason;
+  }
   if (is_empty(d)) return {};  // nothing runs
 
   Order const order = order_of(args);
   if (!has_bit(entry.facts.orders, unsigned(order))) return "the kernel does not take this order of the operands";
   std::string reason = misaligned("a", config, args.a, a, major_a(order) == Major::k, entry.facts.any_stride);
   if (reason.empty()) reason = misaligned("b", config, args.b, b, major_b(order) == Major::k, entry.facts.any_stride);
+  if (reason.empty() && has_second_b)
+    reason = misaligned("the second b", config, second_b.data, b, major_b(order) == Major::k, entry.facts.any_stride);
   if (!reason.empty()) return reason;
   if (reinterpret_cast<uintptr_t>(args.d) % item_bytes(args.d_dtype) != 0) return "d is not aligned to its elements";
 

@@ -31,6 +31,9 @@ struct EpilogueRequest {
   EpilogueMatrix c, bias, residual;
   bool wants_preactivation = false;
   Buffer preactivation = {};  // sizes and strides are d's
+  bool has_second_b = false;
+  Buffer second_b = {};        // sizes and strides are b's
+  Buffer second_product = {};  // with a second b and a pre-activation; sizes and strides are d's
 };
 
 /// A call as it arrives. Nothing in it is trusted: attributes may come from an edited or corrupted saved program.

@@ -3,6 +3,9 @@
 //   jax_moye_gemm_v1         (a, b) -> (d, workspace)                          d = a b
 //   jax_moye_fused_gemm_v1   (a, b, [c, bias, residual]) -> (d, workspace, [preactivation])
 //                            preactivation = alpha (a b) + beta c + bias, d = activation(preactivation) + residual
+//                            (a, b, second_b) -> (d, workspace, [preactivation, second_product])
+//                            preactivation = alpha (a b), second_product = a second_b,
+//                            d = activation(preactivation) * second_product
 //   jax_moye_grouped_gemm_v1 (a, b, group_sizes, [c, bias, residual]) -> (d, [preactivation])
 //                            the same for groups of rows, or of k; sizes known on the device alone
 //   jax_moye_mark_v1         () -> (nothing of interest)   CUDA alone: an event on the stream, for whoever measures

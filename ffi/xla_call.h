@@ -96,7 +96,8 @@ struct EpilogueAttributes {
   std::string_view activation;
   double alpha, beta;
   Int64s bias_strides, c_strides, residual_strides;  // of those that are no operands: not looked at
-  std::string_view operands;                         // which follow a and b, in their order: "c,bias,residual" or less
+  // Which follow a and b, in their order: "c,bias,residual" or less, or "second_b", which lies as b does.
+  std::string_view operands;
 };
 
 /// The rest of a fused call: operands behind the named ones, results likewise.
@@ -111,35 +112,42 @@ inline ffi::Error read_epilogue(EpilogueAttributes const& attributes, ffi::Remai
   epilogue.beta = attributes.beta;
   struct Slot {
     std::string_view name;
-    EpilogueMatrix& matrix;
-    Int64s strides;
+    bool& present;
+    Buffer& buffer;
   };
-  Slot const slots[] = {{"c", epilogue.c, attributes.c_strides},
-                        {"bias", epilogue.bias, attributes.bias_strides},
-                        {"residual", epilogue.residual, attributes.residual_strides}};
+  Slot const slots[] = {{"c", epilogue.c.present, epilogue.c.buffer},
+                        {"bias", epilogue.bias.present, epilogue.bias.buffer},
+                        {"residual", epilogue.residual.present, epilogue.residual.buffer},
+                        {"second_b", epilogue.has_second_b, epilogue.second_b}};
+  epilogue.c.strides = to_span(attributes.c_strides);
+  epilogue.bias.strides = to_span(attributes.bias_strides);
+  epilogue.residual.strides = to_span(attributes.residual_strides);
   size_t count = 0;
   for (std::string_view rest = attributes.operands; !rest.empty(); ++count) {
     size_t const comma = rest.find(',');
     std::string_view const word = rest.substr(0, comma);
     rest = comma == rest.npos ? std::string_view() : rest.substr(comma + 1);
     auto const slot = std::find_if(std::begin(slots), std::end(slots), [&](Slot const& s) { return s.name == word; });
-    if (slot == std::end(slots) || slot->matrix.present)
-      return error("operands names c, bias and residual, each once at most, not " + std::string(attributes.operands));
+    if (slot == std::end(slots) || slot->present)
+      return error("operands names c, bias, residual and second_b, each once at most, not " +
+                   std::string(attributes.operands));
     auto const buffer = operands.get<ffi::AnyBuffer>(count);
     if (buffer.has_error()) return error("operands are named that the call does not have");
-    slot->matrix.present = true;
-    slot->matrix.strides = to_span(slot->strides);
-    if (!to_buffer(*buffer, slot->matrix.buffer)) return error(kOurDtypes);
+    slot->present = true;
+    if (!to_buffer(*buffer, slot->buffer)) return error(kOurDtypes);
   }
   if (count != operands.size())
     return error("there are " + std::to_string(operands.size()) + " operands beside a and b, and " +
                  std::to_string(count) + " are named");
-  if (results.size() > 1) return error("beside d and the workspace there is one result at most, the pre-activation");
-  if (results.size() == 1) {
-    auto buffer = results.get<ffi::AnyBuffer>(0);
+  if (results.size() == 0) return ffi::Error::Success();
+  if (results.size() != size_t(1 + epilogue.has_second_b))
+    return error("beside d and the workspace the pre-activation is a result or not, with a second b its product, too");
+  epilogue.wants_preactivation = true;
+  Buffer* const buffers[] = {&epilogue.preactivation, &epilogue.second_product};
+  for (size_t i = 0; i < results.size(); ++i) {
+    auto buffer = results.get<ffi::AnyBuffer>(i);
     if (buffer.has_error()) return error("the pre-activation is no buffer");
-    epilogue.wants_preactivation = true;
-    if (!to_buffer(**buffer, epilogue.preactivation)) return error(kOurDtypes);
+    if (!to_buffer(**buffer, *buffers[i])) return error(kOurDtypes);
   }
   return ffi::Error::Success();
 }

@@ -50,4 +50,6 @@ def emulate(
     beta: float = 0.0,
     activation: Literal["none", "relu", "gelu_tanh", "gelu_erf", "silu"] = "none",
     preactivation: np.ndarray | None = None,
+    second_b: np.ndarray | None = None,
+    second_product: np.ndarray | None = None,
 ) -> dict[str, Any]: ...

@@ -123,11 +123,15 @@ inline constexpr int kActivations = int(sizeof(kActivationNames) / sizeof(kActiv
 
 /// What becomes of the product, element by element, in the accumulator's precision:
 ///   z = alpha * (a b) + beta * c + bias,  preactivation = z,  d = activation(z) + residual
+/// or, with a second b (c, bias and residual are null then):
+///   z = alpha * (a b),  second_product = a second_b,  d = activation(z) * second_product
 struct EpilogueArgs {
   double alpha, beta;  // beta = 0: c is not read
   EpilogueOperand c, bias, residual;
   Activation activation;
-  void* preactivation;  // null, or of d's dtype, sizes and strides
+  void* preactivation;   // null, or of d's dtype, sizes and strides
+  void const* second_b;  // null, or of b's dtype, sizes and strides
+  void* second_product;  // null, or of d's dtype, sizes and strides
 };
 
 /// What varies per call: d[b,m,n] = epilogue(sum_k a[b,m,k] * b[b,n,k]). Strides and sizes in elements. b counts the
@@ -152,7 +156,9 @@ struct GemmArgs {
                            .bias = {},
                            .residual = {},
                            .activation = Activation::none,
-                           .preactivation = nullptr};
+                           .preactivation = nullptr,
+                           .second_b = nullptr,
+                           .second_product = nullptr};
 };
 
 /// A product of groups, see gemm/grouped.h: batch is their number, and a matrix's stride along it is 0 where its rows
@@ -172,10 +178,11 @@ struct KernelFacts {
   /// Of d, what one consumer sums: a part of the CTA's tile, or all of it where each consumer has a tile of its own.
   /// {0, 0} where there are no consumers.
   TileMN consumer_tile = {0, 0};
-  int min_arch;           // 80 for sm_80; 70 where any CUDA GPU of this project will do
-  int max_arch = 0;       // 0: every newer one too; 90 for code of sm_90a, which sm_100 does not run
-  unsigned orders = 0xf;  // bit 0 NN, 1 NT, 2 TN, 3 TT: first letter a, second b; N = row-major as JAX writes it
-  bool any_stride;        // true: no operand needs a unit stride
+  int min_arch;             // 80 for sm_80; 70 where any CUDA GPU of this project will do
+  int max_arch = 0;         // 0: every newer one too; 90 for code of sm_90a, which sm_100 does not run
+  unsigned orders = 0xf;    // bit 0 NN, 1 NT, 2 TN, 3 TT: first letter a, second b; N = row-major as JAX writes it
+  bool any_stride;          // true: no operand needs a unit stride
+  bool takes_pair = false;  // two matrices b, whose products an epilogue multiplies
 };
 
 /// A compiled kernel, as ffi/ calls it.

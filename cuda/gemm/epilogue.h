@@ -1,4 +1,5 @@
-// From accumulators to d: z = alpha * (a b) + beta * c + bias, d = activation(z) + residual, and z itself on request.
+// From accumulators to d: z = alpha * (a b) + beta * c + bias, d = activation(z) + residual, and z itself on request;
+// or d = activation(z) * (a second_b), and both products on request.
 //   TileEpilogue   what is done to neighbours along n of one tile: load c, bias, residual, compute, convert, store
 //   StagedEpilogue the tensor-core kernels' way there: accumulators -> shared memory -> whole rows, coalesced
 #pragma once
@@ -171,6 +172,21 @@ class TileEpilogue {
     } else {
       finish<Sum>(sums, m, n);
     }
+  }
+
+  /// The same of two products: `second` are the sums of a and the second b.
+  MOYE_DEVICE void store_pair(Sum const (&sums)[kVector], Sum const (&second)[kVector], int m, int n MOYE_LOC) const {
+    MOYE_SITE;
+    if (m >= m_left_ || n >= n_left_) return;
+    EpilogueArgs const& epilogue = args_.epilogue;
+    Sum z[kVector];
+    MOYE_UNROLL
+    for (int i = 0; i < kVector; ++i) z[i] = static_cast<Sum>(epilogue.alpha) * sums[i];
+    if (epilogue.preactivation != nullptr) write(epilogue.preactivation, m, n, z);
+    if (epilogue.second_product != nullptr) write(epilogue.second_product, m, n, second);
+    MOYE_UNROLL
+    for (int i = 0; i < kVector; ++i) z[i] = activate(epilogue.activation, z[i]) * second[i];
+    write(args_.d, m, n, z);
   }
 
  private:

@@ -1,7 +1,9 @@
-// From a warpgroup's wgmma accumulators to d. Three ways, chosen once per call by the host:
+// From a warpgroup's wgmma accumulators to d. Four ways, chosen once per call by the host:
 //   converted   sums as they are: into swizzled rows of 128 bytes, and TMA stores them, clipped at d's edges, while the
 //               warp goes on
 //   finished    16-bit results, with c or bias, activation and so on: the same, finished in registers, box by box
+//   pair        16-bit results of two b, whose columns are the halves of a tile: the same, the first activated, and
+//               multiplied with the second
 //   elements    everything else, and where accumulators leave no registers for that: 32 columns of sums through shared
 //               memory, finished as TileEpilogue does, an element a lane, so that a row's are stored side by side
 // Each warp has 16 rows of every atom and a staging of its own: no warp waits for another one.
@@ -21,17 +23,17 @@ namespace moye {
 
 /// What the host makes of a call for its epilogue.
 struct StoreParams {
-  enum class Way { converted, finished, elements };
+  enum class Way { converted, finished, pair, elements };
   Way way;
-  float alpha, scale;                  // of the sums, and of c or, where there is none, the bias
-  TensorMap map_d, map_preactivation;  // empty where threads store d, or there is none
-  int rank;                            // of both
+  float alpha, scale;                                      // of the sums, and of c or, where there is none, the bias
+  TensorMap map_d, map_preactivation, map_second_product;  // empty where threads store d, or there is none
+  int rank;                                                // of all
 };
 
 /// kColumns: of a warpgroup's accumulators, which have 64 rows per atom along m. kBuffers: boxes of a warp; all but one
 /// may be on their way while the next is filled. kRegisters: of a thread,
-/// but for those of other sums.
-template <int kColumns, Dtype kAccumulator, int kBuffers, int kRegisters>
+/// but for those of other sums. kPairs: whether calls may have a second b.
+template <int kColumns, Dtype kAccumulator, int kBuffers, int kRegisters, bool kPairs = false>
 struct WarpgroupEpilogue {
   using Sum = typename Accumulator<kAccumulator>::Sum;
   using Way = StoreParams::Way;
@@ -67,20 +69,27 @@ struct WarpgroupEpilogue {
   /// Host: how the call's results are stored. ragged: the rows of the only matrix are cut into groups.
   static Status make_params(StoreParams* params, GemmArgs const& args, bool ragged = false) {
     EpilogueArgs const& epilogue = args.epilogue;
+    bool const pair = epilogue.second_b != nullptr;
     bool const plain = epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.bias.data == nullptr &&
                        epilogue.residual.data == nullptr && epilogue.activation == Activation::none &&
                        epilogue.preactivation == nullptr;
     bool const can_finish = item_bytes(args.d_dtype) == 2 && is_of_pairs(epilogue.c) && is_of_pairs(epilogue.bias) &&
                             is_of_pairs(epilogue.residual) &&
                             (epilogue.c.data == nullptr || epilogue.bias.data == nullptr);
-    params->way = !is_of_boxes(args) || !(plain || can_finish) ? Way::elements : plain ? Way::converted : Way::finished;
+    params->way = !is_of_boxes(args) || !(plain || can_finish) ? Way::elements
+                  : pair                                       ? Way::pair
+                  : plain                                      ? Way::converted
+                                                               : Way::finished;
     params->alpha = float(epilogue.alpha);
     params->scale = epilogue.c.data != nullptr ? float(epilogue.beta) : 1.0f;
     params->rank = moves_along_several(args, args.d_batch_strides) ? 5 : 3;
+    if (pair && params->way != Way::pair) return {"d of two b is stored by TMA: 16-bit elements, rows of 16 bytes"};
     if (params->way == Way::elements) return {};
     if (Status status = make_map(&params->map_d, params->rank, args.d, args, ragged); !status.ok()) return status;
     if (epilogue.preactivation == nullptr) return {};
-    return make_map(&params->map_preactivation, params->rank, epilogue.preactivation, args, ragged);
+    Status const status = make_map(&params->map_preactivation, params->rank, epilogue.preactivation, args, ragged);
+    if (!status.ok() || !pair) return status;
+    return make_map(&params->map_second_product, params->rank, epilogue.second_product, args, ragged);
   }
 
   /// tCrC (MMA,MMA_M,MMA_N) with MMA_N = 1; atom i of m has the rows from row(i) on, columns from `column` on: in the
@@ -95,6 +104,12 @@ struct WarpgroupEpilogue {
     int const warp = thread / 32, lane = thread % 32;
     auto const row_of_warp = [&](int atom) { return row(atom) + warp * kRows; };
     Place const place{tile.m * kTileM, int(args.m), tile.batch, tile.m * kTileM, tile.batch};
+    if constexpr (kPairs) {
+      if (params.way == Way::pair) {
+        store_pair(Warp{args, params, smem.boxes[warp], place, tile.n * (kTileN / 2), lane}, tCrC, row_of_warp);
+        return;
+      }
+    }
     Warp const w{args, params, smem.boxes[warp], place, tile.n * kTileN + column, lane};
     if (store_by_tma(w, tCrC, row_of_warp)) return;
     TileEpilogue<Sum, 1> const epilogue(args, tile, kTileM, kTileN);
@@ -142,7 +157,8 @@ struct WarpgroupEpilogue {
     // TMA clips a row in pieces of 16 bytes: it would write the rest of a last one that n ends in.
     return bytes <= 4 && args.d_n_stride == 1 && args.n % vector == 0 && aligned(args.m, args.d_m_stride) &&
            reinterpret_cast<uintptr_t>(args.d) % 16 == 0 &&
-           reinterpret_cast<uintptr_t>(args.epilogue.preactivation) % 16 == 0 && aligned_batch && once;
+           reinterpret_cast<uintptr_t>(args.epilogue.preactivation) % 16 == 0 &&
+           reinterpret_cast<uintptr_t>(args.epilogue.second_product) % 16 == 0 && aligned_batch && once;
   }
 
   /// Whether two neighbours along n, from an even one on, are a word of 16-bit elements.
@@ -414,6 +430,70 @@ struct WarpgroupEpilogue {
       fill_box_16<bfloat16_t>(box, sum, warp.lane);
     } else {
       fill_box_16<half_t>(box, sum, warp.lane);
+    }
+  }
+
+  // ---- pair: as finished; the second half's columns are those of the other product.
+
+  template <class Accumulators, class RowOf>
+  static MOYE_DEVICE void store_pair(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
+    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = kColumns / 2 / kBox<uint16_t>;
+    static_assert(kColumns % (2 * kBox<uint16_t>) == 0 && is_same<Sum, float>, "whole boxes in both halves");
+    bool const products = warp.args.epilogue.preactivation != nullptr;  // both are written, too
+    int filled = 0;                                                     // boxes
+    MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
+        for (int number = 0; number < kAtoms * kBoxesN; ++number) {
+      // f(k, i, first): of this box, first being the number of its first sum in atom i. Indices are constants.
+      auto const with_sums = [&](auto const& f) {
+        MOYE_UNROLL
+        for (int i = 0; i < kAtoms; ++i) {
+          MOYE_UNROLL
+          for (int c = 0; c < kBoxesN; ++c) {
+            if (number != i * kBoxesN + c) continue;
+            MOYE_UNROLL
+            for (int k = 0; k < kSums; ++k) f(k, i, c * kSums);
+            sync_warp();  // as above
+          }
+        }
+      };
+      float z[kSums];
+      MOYE_NO_UNROLL
+      for (int output = 0; output < (products ? 3 : 2); ++output) {
+        TensorMap const* map = &warp.params.map_d;
+        if (output == 0) {
+          map = &warp.params.map_preactivation;
+          with_sums([&](int k, int i, int first) {
+            z[k] = warp.params.alpha * static_cast<float>(tCrC(first + k, i, _0{}));
+            MOYE_COMPUTED_HERE("+f", z[k]);  // as above
+          });
+          if (!products) continue;
+        } else if (output == 1) {
+          activate_all</*kRounded=*/true>(warp.args.epilogue.activation, z);
+          with_sums([&](int k, int i, int first) {
+            z[k] *= static_cast<float>(tCrC(kColumns / 4 + first + k, i, _0{}));
+            MOYE_COMPUTED_HERE("+f", z[k]);
+          });
+        } else {
+          map = &warp.params.map_second_product;
+          with_sums([&](int k, int i, int first) {
+            z[k] = static_cast<float>(tCrC(kColumns / 4 + first + k, i, _0{}));
+            MOYE_COMPUTED_HERE("+f", z[k]);
+          });
+        }
+        // What this buffer held is on its way: of the tile before all of it, a main loop ago.
+        if (warp.lane == 0 && filled == 0) tma_store_wait_group_read<0>();
+        if (warp.lane == 0 && filled >= kBuffers) tma_store_wait_group_read<kBuffers - 1>();
+        sync_warp();
+        unsigned char* const box = warp.boxes[filled % kBuffers];
+        ++filled;
+        fill(warp, box, z);
+        fence_proxy_async_shared_cta();
+        sync_warp();
+        if (warp.lane == 0) {
+          store_box(warp, *map, box, warp.column + number % kBoxesN * kBox<uint16_t>, row(number / kBoxesN));
+          tma_store_commit_group();
+        }
+      }
     }
   }
 

@@ -70,7 +70,7 @@ struct Gemm<kConfig> {
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{kConsumersM, kConsumersN}, kConfig.cluster> {};
   using Epilogue =
       WarpgroupEpilogue<kAtomN, kConfig.accumulator, staging_boxes<kConfig>(kConsumers, {kBlkM / kConsumersM, kAtomN}),
-                        kConsumerRegisters - (kPromoted ? kBlkM / kConsumersM * kAtomN / 128 : 0)>;
+                        kConsumerRegisters - (kPromoted ? kBlkM / kConsumersM * kAtomN / 128 : 0), kTakesPair<kConfig>>;
   using Pipeline = TmaPipeline<kStages, kCluster>;
 
   struct SharedStorage {
@@ -222,7 +222,8 @@ struct Gemm<kConfig> {
                                          .min_arch = 90,
                                          .max_arch = 90,  // sm_90a's code
                                          .orders = kPacks ? kAllOrders : kCompiledOrders,
-                                         .any_stride = kPacks};
+                                         .any_stride = kPacks,
+                                         .takes_pair = kTakesPair<kConfig>};
 };
 
 }  // namespace moye

@@ -87,7 +87,7 @@ constexpr GemmConfig products_config(GemmConfig config) {
   return config;
 }
 
-/// kernel() and kFacts are the first kernel's.
+/// kernel() is the first kernel's.
 template <GemmConfig kConfig>
   requires(kConfig.kernel == Kernel::sm90_parallel_split_k)
 struct Gemm<kConfig> : Gemm<products_config(kConfig)> {
@@ -155,6 +155,12 @@ struct Gemm<kConfig> : Gemm<products_config(kConfig)> {
                               .programmatic = true};
     return launch_kernel(sm90_parallel_split_k_kernel<AddParts>, config, stream, args, from);
   }
+
+  static constexpr KernelFacts kFacts = [] {
+    KernelFacts facts = Gemm<kProductsConfig>::kFacts;
+    facts.takes_pair = false;  // the second kernel adds up sums of one product
+    return facts;
+  }();
 
  private:
   static constexpr int kMultiprocessors = 132;  // of the H100 and the H200

@@ -73,7 +73,7 @@ MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, O
     for (int k_tile = 0; k_tile < params.grid.k; ++k_tile, ++write) {
       // The consumers of all CTAs have released the stage: fill it, here and in the CTAs that share it.
       uint64_t* const full = pipeline.producer_acquire(write, Operands::kStageBytes);
-      load_stage<Operands, kRank>(params.maps, tile, coords, tile.k + k_tile, stages, write.index(), full, a, b);
+      load_stage<Operands, kRank>(args, params.maps, tile, coords, tile.k + k_tile, stages, write.index(), full, a, b);
     }
   }
 }
@@ -98,7 +98,7 @@ Status launch_clusters(GemmArgs const& args, GemmArgs const& sums, int parts, St
   using Kernel = Gemm<kConfig>;
   constexpr int kClusterM = kConfig.cluster.m, kClusterN = kConfig.cluster.n, kCluster = kClusterM * kClusterN;
   PersistentParams params{.grid = {}, .maps = {}, .store = {}};
-  TileMNK const tile{kConfig.tile.m * kClusterM, kConfig.tile.n * kClusterN, kConfig.tile.k};
+  TileMNK const tile{kConfig.tile.m * kClusterM, tile_columns<kConfig>(args) * kClusterN, kConfig.tile.k};
   if (Status status = make_tile_grid(tile, sums, &params.grid); !status.ok()) return status;
   params.grid.parts = parts;
   params.grid.k = ceil_div(params.grid.k, parts);

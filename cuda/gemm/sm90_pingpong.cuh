@@ -59,7 +59,7 @@ struct Gemm<kConfig> {
   template <Order kOrder>
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{1, 1}, kConfig.cluster> {};
   using Epilogue = WarpgroupEpilogue<kBlkN, kConfig.accumulator, staging_boxes<kConfig>(kConsumers, {kBlkM, kBlkN}),
-                                     kConsumerRegisters>;
+                                     kConsumerRegisters, kTakesPair<kConfig>>;
 
   struct SharedStorage {
     OperandStages<kConfig> operands;
@@ -159,7 +159,8 @@ struct Gemm<kConfig> {
                                          .consumer_tile = {kBlkM, kBlkN},  // each has a tile of its own
                                          .min_arch = 90,
                                          .max_arch = 90,  // sm_90a's code
-                                         .any_stride = false};
+                                         .any_stride = false,
+                                         .takes_pair = kTakesPair<kConfig>};
 };
 
 }  // namespace moye

@@ -66,7 +66,7 @@ struct Gemm<kConfig> {
   // Rows of sums lie 32 bytes apart in the banks: the pairs of eight rows that a warp writes meet no conflict, nor do
   // the reads along a row.
   using SumsLayout = Layout<Shape<Int<kBlkM>, Int<kBlkN>>, Stride<Int<kBlkN + 8>, _1>>;
-  static constexpr int kVector = 16 / int(sizeof(Sum)), kVectors = kBlkN / kVector;  // of one row
+  static constexpr int kVector = 16 / int(sizeof(Sum));
 
   struct SharedStorage {
     union {
@@ -105,7 +105,11 @@ struct Gemm<kConfig> {
       sync_threads();
       consume<kOrder>(k_tiles, smem, thread);
       cluster_sync();  // all ranks' sums are there
-      add_and_store(args, tile, rank, smem, thread);
+      if (kTakesPair<kConfig> && args.epilogue.second_b != nullptr) {
+        add_and_store<kTakesPair<kConfig>>(args, tile, rank, smem, thread);
+      } else {
+        add_and_store<false>(args, tile, rank, smem, thread);
+      }
     }
     cluster_sync();  // and have been read
   }
@@ -131,15 +135,16 @@ struct Gemm<kConfig> {
                                   PipelineState<kStages>& write) {
     using OperandA = typename Operands<kOrder>::A;
     using OperandB = typename Operands<kOrder>::B;
-    uint32_t const bytes =
-        OperandA::stage_bytes(OperandA::box_of_few(args.m)) + OperandB::stage_bytes(OperandB::box_of_few(args.n));
+    bool const pair = args.epilogue.second_b != nullptr;  // whole stages
+    uint32_t const bytes = OperandA::stage_bytes(OperandA::box_of_few(args.m)) +
+                           OperandB::stage_bytes(pair ? OperandB::kBoxOther : OperandB::box_of_few(args.n));
     OperandCoords const coords = operand_coords<kRank>(args, tile);
     Multicast const a{.hint = hint_of(grid.n)}, b{.hint = hint_of(grid.m)};
     MOYE_NO_UNROLL
     for (int k_tile = begin; k_tile < begin + k_tiles; ++k_tile, ++write) {
       // The consumers have released the stage: fill it.
       uint64_t* const full = smem.pipeline.producer_acquire(write, bytes);
-      load_stage<Operands<kOrder>, kRank>(maps, tile, coords, k_tile, smem.operands, write.index(), full, a, b);
+      load_stage<Operands<kOrder>, kRank>(args, maps, tile, coords, k_tile, smem.operands, write.index(), full, a, b);
     }
   }
 
@@ -182,9 +187,12 @@ struct Gemm<kConfig> {
 
   /// Consumers: the tile's rows in vectors of 16 bytes, dealt out to the ranks in one piece each; those beyond m are
   /// not counted, so that the ranks have the same to do, the last one perhaps less, where the tile has few rows.
+  /// kPair: half of the columns are those of a second b.
+  template <bool kPair>
   static MOYE_DEVICE void add_and_store(GemmArgs const& args, TileCoord const& tile, int rank, SharedStorage& smem,
                                         int thread) {
-    TileEpilogue<Sum> const epilogue(args, tile, kBlkM, kBlkN);
+    constexpr int kColumns = kPair ? kBlkN / 2 : kBlkN, kVectors = kColumns / kVector;  // of one row
+    TileEpilogue<Sum> const epilogue(args, tile, kBlkM, kColumns);
     Sum const* sums[kSplit];  // of each rank
     MOYE_UNROLL
     for (int r = 0; r < kSplit; ++r) sums[r] = mapa(smem.sums, uint32_t(r));
@@ -195,19 +203,29 @@ struct Gemm<kConfig> {
     MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
         for (int vector = rank * share + thread; vector < end; vector += kConsumerThreads) {
       int const row = vector / kVectors, column = vector % kVectors * kVector;
-      int const at = SumsLayout{}(row, column);
-      Row<Sum, kVector> parts[kSplit];
-      MOYE_UNROLL
-      for (int r = 0; r < kSplit; ++r) {  // all are on their way before the first is needed
-        parts[r] = detail::bit_cast<Row<Sum, kVector>>(*reinterpret_cast<uint128_t const*>(sums[r] + at));
+      auto const first = add(sums, SumsLayout{}(row, column));
+      if constexpr (kPair) {
+        auto const second = add(sums, SumsLayout{}(row, kColumns + column));
+        epilogue.store_pair(first.elements, second.elements, row, column);
+      } else {
+        epilogue.store(first.elements, row, column);
       }
-      MOYE_UNROLL
-      for (int r = 1; r < kSplit; ++r) {
-        MOYE_UNROLL
-        for (int i = 0; i < kVector; ++i) parts[0].elements[i] += parts[r].elements[i];
-      }
-      epilogue.store(parts[0].elements, row, column);
     }
+  }
+
+  /// One vector of all ranks, rank 0's first.
+  static MOYE_DEVICE Row<Sum, kVector> add(Sum const* const (&sums)[kSplit], int at) {
+    Row<Sum, kVector> parts[kSplit];
+    MOYE_UNROLL
+    for (int r = 0; r < kSplit; ++r) {  // all are on their way before the first is needed
+      parts[r] = detail::bit_cast<Row<Sum, kVector>>(*reinterpret_cast<uint128_t const*>(sums[r] + at));
+    }
+    MOYE_UNROLL
+    for (int r = 1; r < kSplit; ++r) {
+      MOYE_UNROLL
+      for (int i = 0; i < kVector; ++i) parts[0].elements[i] += parts[r].elements[i];
+    }
+    return parts[0];
   }
 
   template <Order kOrder>
@@ -217,7 +235,8 @@ struct Gemm<kConfig> {
 
   static Status launch(GemmArgs const& given, StreamHandle stream) {
     TileGrid grid;
-    if (Status status = make_tile_grid(kConfig.tile, given, &grid); !status.ok()) return status;
+    TileMNK const of_d{kBlkM, tile_columns<kConfig>(given), kConfig.tile.k};
+    if (Status status = make_tile_grid(of_d, given, &grid); !status.ok()) return status;
     if (grid.tiles > 0x7fffffff / kSplit) return {"d has more than 2^31 - 1 tiles, each counted once for a part of k"};
     GemmArgs args = given;
     if constexpr (kPacks) {
@@ -257,7 +276,8 @@ struct Gemm<kConfig> {
                                          .consumer_tile = {64, kBlkN},
                                          .min_arch = 90,
                                          .max_arch = 90,  // sm_90a's code
-                                         .any_stride = kPacks};
+                                         .any_stride = kPacks,
+                                         .takes_pair = kTakesPair<kConfig>};
 };
 
 }  // namespace moye

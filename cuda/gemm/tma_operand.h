@@ -8,6 +8,8 @@
 //   TmaOperands    a and b of a config in one order, and the TiledMma that reads their stages
 //   OperandStages  both in shared memory
 //   OperandMaps    the tensor maps of both, made by the host for each call
+// With a second b (EpilogueArgs) a stage has half a tile's rows of each, so that columns of both products of d are sums
+// of the same thread.
 //   MapCoord       where a matrix of a batch lies in such a map: one coordinate, or one for each batch mode
 #pragma once
 
@@ -169,6 +171,10 @@ struct TmaOperand {
   /// Stage `index` of those from `stages` on.
   static MOYE_DEVICE T* stage(T* stages, int index) { return stages + index * kStageElements; }
 
+  /// Where a stage has half its rows of each of two operands: the box_other of both maps.
+  static constexpr int kBoxOfPair = kMajor == Major::k ? kBoxOther / 2 : kBoxOther;
+  static constexpr bool kHoldsPair = kSharers == 1 && kRows == kBlk && kRows % 128 == 0;
+
   /// Boxes side by side along the rows of a stage, and of them those that begin before `rows_left` rows have ended.
   static constexpr int kRowsOfBox = kMajor == Major::k ? kBoxOther : kBoxContiguous;
   static constexpr int kBoxes = kRows / (kRowsOfBox * (kMajor == Major::k ? kSharers : 1));
@@ -186,14 +192,7 @@ struct TmaOperand {
     auto* const bytes = reinterpret_cast<unsigned char*>(stage);
     int const part = multicast.part;
     auto const box = [&](unsigned char* smem, int c0, int c1) {
-      auto const [c2, c3, c4] = matrix;
-      if constexpr (kSharers == 1) {
-        if constexpr (kRank == 3) return tma_load(map, full, smem, c0, c1, c2, multicast.hint);
-        if constexpr (kRank == 5) return tma_load(map, full, smem, c0, c1, c2, c3, c4, multicast.hint);
-      } else {
-        if constexpr (kRank == 3) return tma_load_multicast(map, full, multicast.mask, smem, c0, c1, c2);
-        if constexpr (kRank == 5) return tma_load_multicast(map, full, multicast.mask, smem, c0, c1, c2, c3, c4);
-      }
+      load_box<kRank>(map, full, smem, c0, c1, matrix, multicast);
     };
     if constexpr (kMajor == Major::k) {
       MOYE_UNROLL
@@ -209,7 +208,69 @@ struct TmaOperand {
       }
     }
   }
+
+  /// The same from two maps, whose boxes are kBoxOfPair: the rows from `row` on of both, half a stage of each.
+  template <int kRank>
+  static MOYE_DEVICE void load_pair(TensorMap const* first, TensorMap const* second, uint64_t* full, T* stage, int row,
+                                    int k, MapCoord const& matrix, Multicast const& multicast MOYE_LOC) {
+    static_assert(kHoldsPair);
+    MOYE_SITE;
+    auto* const bytes = reinterpret_cast<unsigned char*>(stage);
+    MOYE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      TensorMap const* const map = i == 0 ? first : second;
+      unsigned char* const half = bytes + i * (kStageBytes / 2);
+      if constexpr (kMajor == Major::k) {
+        load_box<kRank>(map, full, half, k, row, matrix, multicast);
+      } else {
+        MOYE_UNROLL
+        for (int j = 0; j < kBoxes / 2; ++j)
+          load_box<kRank>(map, full, half + j * 64 * 128, row + j * 64, k, matrix, multicast);
+      }
+    }
+  }
+
+ private:
+  template <int kRank>
+  static MOYE_DEVICE void load_box(TensorMap const* map, uint64_t* full, unsigned char* smem, int c0, int c1,
+                                   MapCoord const& matrix, Multicast const& multicast MOYE_LOC) {
+    MOYE_SITE;
+    auto const [c2, c3, c4] = matrix;
+    if constexpr (kSharers == 1) {
+      if constexpr (kRank == 3) return tma_load(map, full, smem, c0, c1, c2, multicast.hint);
+      if constexpr (kRank == 5) return tma_load(map, full, smem, c0, c1, c2, c3, c4, multicast.hint);
+    } else {
+      if constexpr (kRank == 3) return tma_load_multicast(map, full, multicast.mask, smem, c0, c1, c2);
+      if constexpr (kRank == 5) return tma_load_multicast(map, full, multicast.mask, smem, c0, c1, c2, c3, c4);
+    }
+  }
 };
+
+/// Whether a kernel of this config computes calls with a second b: a stage holds half a tile of each, a thread's
+/// columns lie in both halves, and it has registers to multiply them.
+constexpr bool can_take_pair(GemmConfig const& config) {
+  bool const holds =
+      item_bytes(config.dtype) == 2 && config.alignment == 16 && config.tile.n % 128 == 0 && config.cluster.m == 1;
+  int const sums = config.tile.m * config.tile.n / 128;  // of a thread, of one warpgroup
+  switch (config.kernel) {
+    case Kernel::sm90_split_k:
+      return holds;
+    case Kernel::sm90_pingpong:  // its producers have few registers: two boxes of each stage
+      return holds && sums <= 128 && config.tile.n == 128;
+    case Kernel::sm90_cooperative:
+      return holds && config.tile.m % 128 == 0 && sums <= 256;
+    default:
+      return false;
+  }
+}
+template <GemmConfig kConfig>
+inline constexpr bool kTakesPair = can_take_pair(kConfig);
+
+/// Columns of d in a tile: half of the config's where they are products of two b.
+template <GemmConfig kConfig>
+MOYE_HOST_DEVICE constexpr int tile_columns(GemmArgs const& args) {
+  return args.epilogue.second_b != nullptr ? kConfig.tile.n / 2 : kConfig.tile.n;
+}
 
 /// a and b of a config in one order. kConsumers: warpgroups that multiply a tile together, along m and n. kMulticast:
 /// the cluster whose CTAs share stages, those of a row of it a's, those of a column b's. kBoxRowsOfA: as kBoxRows.
@@ -242,7 +303,8 @@ struct OperandStages {
 
 struct OperandMaps {
   TensorMap a, b;
-  int rank;  // of both, 3 or 5
+  TensorMap second_b;  // empty where there is none
+  int rank;            // of all, 3 or 5
 };
 
 /// One thread, first of all: the first load does not wait for its map.
@@ -264,7 +326,12 @@ Status make_operand_maps(GemmArgs const& args, OperandMaps* maps, int box_a = Op
   Status const status =
       Operands::A::make_map(&maps->a, args.a, {args.m, args.a_m_stride}, {args.k, args.a_k_stride}, batch_a, box_a);
   if (!status.ok()) return status;
-  return Operands::B::make_map(&maps->b, args.b, {args.n, args.b_n_stride}, {args.k, args.b_k_stride}, batch_b, box_b);
+  auto const make_b = [&](TensorMap* map, void const* data, int box) {
+    return Operands::B::make_map(map, data, {args.n, args.b_n_stride}, {args.k, args.b_k_stride}, batch_b, box);
+  };
+  if (args.epilogue.second_b == nullptr) return make_b(&maps->b, args.b, box_b);
+  if (Status const of_b = make_b(&maps->b, args.b, Operands::B::kBoxOfPair); !of_b.ok()) return of_b;
+  return make_b(&maps->second_b, args.epilogue.second_b, Operands::B::kBoxOfPair);
 }
 
 /// Where the matrices of a tile lie in both maps.
@@ -281,14 +348,21 @@ MOYE_DEVICE OperandCoords operand_coords(GemmArgs const& args, TileCoord const& 
 /// Starts this CTA's loads of stage `stage`: k-tile `k_tile` of `tile`, whose matrices lie at `coords`. What arrives
 /// reports to `full`.
 template <class Operands, int kRank, GemmConfig kConfig>
-MOYE_DEVICE void load_stage(OperandMaps const& maps, TileCoord const& tile, OperandCoords const& coords, int k_tile,
-                            OperandStages<kConfig>& stages, int stage, uint64_t* full, Multicast const& multicast_a,
-                            Multicast const& multicast_b MOYE_LOC) {
+MOYE_DEVICE void load_stage(GemmArgs const& args, OperandMaps const& maps, TileCoord const& tile,
+                            OperandCoords const& coords, int k_tile, OperandStages<kConfig>& stages, int stage,
+                            uint64_t* full, Multicast const& multicast_a, Multicast const& multicast_b MOYE_LOC) {
   MOYE_SITE;
   using A = typename Operands::A;
   using B = typename Operands::B;
   int const m = tile.m * kConfig.tile.m, n = tile.n * kConfig.tile.n, k = k_tile * kConfig.tile.k;
   A::template load<kRank>(&maps.a, full, A::stage(stages.a, stage), m, k, coords.a, multicast_a);
+  if constexpr (kTakesPair<kConfig>) {
+    if (args.epilogue.second_b != nullptr) {
+      B::template load_pair<kRank>(&maps.b, &maps.second_b, full, B::stage(stages.b, stage), n / 2, k, coords.b,
+                                   multicast_b);
+      return;
+    }
+  }
   B::template load<kRank>(&maps.b, full, B::stage(stages.b, stage), n, k, coords.b, multicast_b);
 }
 

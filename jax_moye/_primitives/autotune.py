@@ -34,6 +34,7 @@ from jax_moye._kernels.dtypes import numpy_dtype
 from jax_moye._selection import measurements
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import Decision, KernelCall, decide
+from jax_moye._selection.epilogue import SECOND_B
 from jax_moye._selection.measurements import Entry
 from jax_moye._selection.ranking import rank
 from jax_moye._selection.request import Operands, Request, describe
@@ -157,9 +158,10 @@ def is_plain(request: Request, operands: Operands, call: KernelCall, others: Map
         _extent(sizes[name], problem.strides[name]) == math.prod(operand.shape)
         for name, operand in (("a", left), ("b", right))
     )
-    of_d = (*batch, m, n)
+    sizes |= {SECOND_B: sizes["b"]}
     dense &= all(
-        _extent(of_d, strides) == math.prod(others[name]) for name, strides in _epilogue_strides(request, call).items()
+        _extent(sizes.get(name, (*batch, m, n)), strides) == math.prod(others[name])
+        for name, strides in _epilogue_strides(request, call).items()
     )
     return (
         dense
@@ -237,9 +239,12 @@ def measured(
     problem, stop = call.problem, stop or threading.Event()
     device = jax.local_devices(backend="cuda")[0]
     epilogue = call.epilogue
+    kept = (
+        [] if epilogue is None or not epilogue.keeps else ["preactivation", *["second_product"] * epilogue.is_of_pair]
+    )
     layout = Layout(
         sizes=problem.sizes,
-        strides=problem.strides | _epilogue_strides(request, call),
+        strides=problem.strides | _epilogue_strides(request, call) | dict.fromkeys(kept, problem.strides["d"]),
         dtype=problem.dtype,
         out_dtype=problem.out_dtype,
         activation="none" if epilogue is None else epilogue.activation,
@@ -349,7 +354,7 @@ def _xla_contender(
     types = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in arrays[0]] * product.program_size
     program = jax.jit(several).lower(*types).compile()
     contender = product.xla_contender(program, arrays)
-    result = jax.block_until_ready(contender.run(0)[0])
+    result = jax.block_until_ready(jax.tree.leaves(contender.run(0))[0])  # of what is kept, too, the first is d
     return contender, product.sample(result)
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -59,6 +59,8 @@ class Chain:
       activation: a key of ACTIVATIONS.
       is_wider: some equation converts to a wider type.
       may_end: whether there is something gained by ending here.
+      kept: what the activation is applied to, where somebody else reads it, too: then it is a second result.
+      shared: indices of the activation's equations, which stay where it is kept.
     """
 
     product: int
@@ -72,6 +74,8 @@ class Chain:
     activation: str = "none"
     is_wider: bool = False
     may_end: bool = True
+    kept: Any = None
+    shared: tuple[int, ...] = ()
 
     @property
     def is_linear(self) -> bool:
@@ -88,6 +92,7 @@ class Chain:
         variables = [*product.invars, *(variable for variable, _ in self.operands.values())]
         out_dtype = aval_of(self.value).dtype
         params: dict[str, Any] = dict(self.of_product) | {"spec": self.spec, "out_dtype": out_dtype}
+        values = [self.value] if self.kept is None else [self.value, self.kept]
         is_sum = self.activation == "none" and self.alpha == 1 and set(self.operands) <= {"c"}
         if is_sum and not self.is_wider:
             primitive: Any = contract_p
@@ -97,38 +102,65 @@ class Chain:
             named = tuple((name, labels) for name, (_, labels) in self.operands.items())
             del params["beta"], params["out_sharding"]
             params |= {
-                "epilogue": Epilogue(self.activation, self.alpha, self.beta, named),
-                "original": self._original(program, variables),
+                "epilogue": Epilogue(self.activation, self.alpha, self.beta, named, keeps=self.kept is not None),
+                "original": original_of(program, [self], (*self.members, *self.shared), variables, values),
             }
-        return program.equations[max(self.members)].replace(
-            invars=variables, outvars=[self.value], primitive=primitive, params=params, effects=frozenset()
+        return program.equations[self.place].replace(
+            invars=variables, outvars=values, primitive=primitive, params=params, effects=frozenset()
         )
 
-    def _original(self, program: Program, variables: Sequence[Any]) -> Original:
-        """The equations, as a program of its own of these variables. Their product is one of contract_p."""
-        inputs = [Var(variable.aval) for variable in variables]
-        renamed: dict[Any, Any] = {}
-        for variable, new in zip(variables, inputs, strict=True):
-            if isinstance(variable, Var):
-                renamed.setdefault(variable, new)
-        indices = set(self.members)
-        waiting = list(self.members)
-        while waiting:  # for what makes their operands: numbers that somebody copied for them
-            for x in program.equations[waiting.pop()].invars:
-                index = None if isinstance(x, Literal) or x in renamed else program.made_by.get(x)
-                if index is not None and index not in indices:
-                    indices.add(index)
-                    waiting.append(index)
-        equations = []
-        for index in sorted(indices):
-            equation = program.equations[index]
-            invars: list[Any] = [renamed.get(x, x) if isinstance(x, Var) else x for x in equation.invars]
-            equation = equation.replace(invars=invars)
-            if index == self.product:
-                equation = equation.replace(primitive=contract_p, params=dict(self.of_product))
-            equations.append(equation)
-        jaxpr = Jaxpr([], inputs, [self.value], equations, debug_info=_compat.UNNAMED)
-        return Original(ClosedJaxpr(jaxpr, []))
+    @property
+    def place(self) -> int:
+        """The index of the equation in whose place it stands."""
+        return max(self.members)
+
+    def others(self, program: Program) -> dict[int, JaxprEqn | None]:
+        """What else changes, by index: the equation that made the value makes it no more; None: it is gone."""
+        if self.kept is None:
+            return {}
+        index = program.made_by[self.value]
+        outvars = program.equations[index].outvars
+        left = [Var(x.aval) if x is self.value else x for x in outvars]
+        return {index: program.equations[index].replace(outvars=left) if len(left) > 1 else None}
+
+
+def original_of(
+    program: Program, chains: Sequence[Chain], members: Sequence[int], variables: Sequence[Any], values: Sequence[Any]
+) -> Original:
+    """Equations of a program as one of their own. Their products are equations of contract_p.
+
+    Args:
+      program: whose they are.
+      chains: of the products.
+      members: the indices of the equations.
+      variables: what is given.
+      values: what they make.
+    """
+    inputs = [Var(variable.aval) for variable in variables]
+    # The same array may be an operand of a product and of what stands behind it: each reads its own input.
+    renamed = {x: new for x, new in zip(variables, inputs, strict=True) if isinstance(x, Var)}
+    indices = set(members)
+    waiting = list(members)
+    while waiting:  # for what makes their operands: numbers that somebody copied for them
+        for x in program.equations[waiting.pop()].invars:
+            index = None if isinstance(x, Literal) or x in renamed else program.made_by.get(x)
+            if index is not None and index not in indices:
+                indices.add(index)
+                waiting.append(index)
+    of_product = {chain.product: chain.of_product for chain in chains}
+    equations = []
+    for index in sorted(indices):
+        equation = program.equations[index]
+        invars: list[Any] = [renamed.get(x, x) if isinstance(x, Var) else x for x in equation.invars]
+        equation = equation.replace(invars=invars)
+        if index in of_product:
+            right = 1 if index == chains[0].product else 2
+            equation = equation.replace(
+                invars=[inputs[0], inputs[right]], primitive=contract_p, params=dict(of_product[index])
+            )
+        equations.append(equation)
+    jaxpr = Jaxpr([], inputs, list(values), equations, debug_info=_compat.UNNAMED)
+    return Original(ClosedJaxpr(jaxpr, []))
 
 
 def chain_from(program: Program, index: int, parameters: Mapping[str, Any]) -> Chain | None:
@@ -146,8 +178,30 @@ def chain_from(program: Program, index: int, parameters: Mapping[str, Any]) -> C
         chain = next((longer for longer in found if longer is not None), None)
         if chain is not None and chain.may_end:
             whole = chain
+    if whole is not None and whole.activation == "none" and not {"c", "residual"} & set(whole.operands):
+        activated = next(iter(activations_of(program, whole)), None)
+        if activated is not None:
+            activation, shared, value = activated
+            kept = {"kept": whole.value, "shared": tuple(shared)}
+            return dataclasses.replace(whole, value=value, activation=activation, **kept)
     is_ours = program.equations[index].primitive is contract_p
     return None if whole is start and is_ours else whole
+
+
+def linear_chain(program: Program, index: int, parameters: Mapping[str, Any]) -> Chain | None:
+    """A product alone, or with the conversion of its result to a narrower type; as `chain_from`."""
+    start = _start(program, index, parameters)
+    longer = None if start is None else _converted(program, start)
+    return start if longer is None or not longer.may_end else longer
+
+
+def activations_of(program: Program, chain: Chain) -> Iterator[tuple[str, list[int], Any]]:
+    """Activations of a chain's value, whoever else reads it: names, indices of their equations, and what they make."""
+    aval = aval_of(chain.value)
+    for name, template in _templates(tuple(aval.shape), aval.dtype):
+        found = matched(program, chain.value, template, alone=False)
+        if found is not None:
+            yield name, *found
 
 
 def _start(program: Program, index: int, parameters: Mapping[str, Any]) -> Chain | None:

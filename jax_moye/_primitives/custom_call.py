@@ -47,13 +47,18 @@ def run_kernel(
       preactivation: whether what the activation is applied to is wanted, too.
 
     Returns:
-      The result in the request's dtype, and the pre-activation in `stored_dtype` of that if it is wanted.
+      The result in the request's dtype, and the pre-activation in `stored_dtype` of that if it is wanted; then, of two
+      right-hand operands, the product of the second.
     """
     left, right = call.operands
     lhs, rhs = transposed((lhs, rhs), permutations, (left.permutation, right.permutation))
     stored = stored_dtype(request.out_dtype)
     launch = functools.partial(_launch, call=call, request=request, out_shape=out_shape)
-    if call.split:
+    if call.epilogue is not None and call.epilogue.is_of_pair:
+        _, second = transposed((lhs, *operands), permutations, (left.permutation, right.permutation))
+        of_pair: dict[str, Any] = {"epilogue": call.epilogue, "strides": call.epilogue_strides}
+        out, *z = launch(lhs, rhs, (second,), **of_pair, preactivation=preactivation)
+    elif call.split:
         out, *z = _three_launches(lhs, rhs, operands, request.beta, launch)
     elif call.epilogue is not None:
         operands = tuple(lax.convert_element_type(x, stored) for x in operands)
@@ -100,7 +105,8 @@ def _launch(
     dtype = numpy_dtype(problem.out_dtype)
     lhs, rhs = (lax.convert_element_type(x, numpy_dtype(problem.dtype)) for x in (lhs, rhs))
     a, b = (rhs, lhs) if problem.swapped else (lhs, rhs)
-    read = [lax.convert_element_type(x, dtype) for x in operands]
+    is_of_pair = epilogue is not None and epilogue.is_of_pair
+    read = [lax.convert_element_type(x, b.dtype if is_of_pair else dtype) for x in operands]
     attributes = call_attributes(call.config, call.problem, request.interpret)
     target, aliases = ffi.TARGET, {}
     if epilogue is not None:
@@ -116,7 +122,7 @@ def _launch(
     workspace_bytes = ffi.workspace_bytes(config.name, problem.sizes, all_strides, problem.out_dtype)
     workspace = jax.ShapeDtypeStruct((workspace_bytes,), jnp.uint8)
     with jax.named_scope(config.name):  # what a profiler shows
-        results = [result, workspace] + [result] * preactivation
+        results = [result, workspace] + [result] * (preactivation * (1 + is_of_pair))
         run = jax.ffi.ffi_call(target, results, input_output_aliases=aliases)
         out, _, *z = run(a, b, *read, **attributes)
     return [out, *z]

@@ -228,10 +228,14 @@ class Template:
         self.result = flat.names.get(jaxpr.outvars[0], jaxpr.outvars[0])
 
 
-def matched(program: Program, value: Any, template: Template) -> tuple[list[int], Any] | None:
+def matched(program: Program, value: Any, template: Template, alone: bool = True) -> tuple[list[int], Any] | None:
     """The equations that are those of a template of a value, and what they make; None if there are none.
 
-    Nobody else reads the value, nor what is between it and the result.
+    Args:
+      program: whose they are.
+      value: what the template is of.
+      template: what is looked for.
+      alone: nobody else reads the value, nor what is between it and the result.
     """
     flat = program.flat
     known: dict[Any, Any] = {template.argument: flat.names.get(value, value)}
@@ -245,12 +249,14 @@ def matched(program: Program, value: Any, template: Template) -> tuple[list[int]
         used.append(found)
         known |= dict(zip(wanted.outputs, found.outputs, strict=True))
     members = sorted({step.place for step in used})
-    if any(index in program.taken or not set(flat.at[index]) <= set(used) for index in members):
+    is_more = (not set(flat.at[index]) <= set(used) for index in members)
+    if any(index in program.taken for index in members) or (alone and any(is_more)):
         return None
     made = [x for index in members for x in program.equations[index].outvars]
     results = [x for x in made if flat.names.get(x, x) is known[template.result]]
     inside = [value, *(x for x in made if all(x is not result for result in results))]
-    if len(results) != 1 or any(not set(program.readers.get(x, [])) <= set(members) for x in inside):
+    others_read = (not set(program.readers.get(x, [])) <= set(members) for x in inside)
+    if len(results) != 1 or (alone and any(others_read)):
         return None
     return members, results[0]
 

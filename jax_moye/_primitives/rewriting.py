@@ -15,6 +15,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax_moye import _compat
 from jax_moye._primitives.chains import chain_from, is_plain_float
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_p
+from jax_moye._primitives.pairs import ordered, pair_from
 from jax_moye._primitives.patterns import Program
 
 # Equations whose jaxprs are rewritten, and the parameters that hold them; () is all. Of functions with derivatives of
@@ -41,18 +42,26 @@ def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any]) -> Jaxpr:
     equations = [_with_inner(equation, parameters) for equation in jaxpr.eqns]
     program = Program(equations, jaxpr.outvars)
     replaced: dict[int, JaxprEqn] = {}
+    for index in range(len(equations)):  # before something else is made of one of the two products
+        pair = pair_from(program, index, parameters)
+        if pair is not None:
+            program.taken.update(pair.members)
+            replaced[pair.first.product] = pair.equation(program)
     for index, equation in enumerate(equations):
         if equation.primitive.name == "ragged_dot_general":
             replaced[index] = _grouped(equation, parameters)
         chain = chain_from(program, index, parameters)
         if chain is not None:
             program.taken.update(chain.members)
-            replaced[max(chain.members)] = chain.equation(program)
+            replaced[chain.place] = chain.equation(program)
+            for other, changed in chain.others(program).items():
+                program.taken.add(other)
+                replaced |= {} if changed is None else {other: changed}
     gone = program.taken - replaced.keys()
     new = [replaced.get(index, equation) for index, equation in enumerate(equations) if index not in gone]
     if all(one is other for one, other in zip(new, jaxpr.eqns, strict=False)) and len(new) == len(jaxpr.eqns):
         return jaxpr
-    return jaxpr.replace(eqns=new)
+    return jaxpr.replace(eqns=ordered(new))
 
 
 def _grouped(equation: JaxprEqn, parameters: Mapping[str, Any]) -> JaxprEqn:

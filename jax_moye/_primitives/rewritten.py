@@ -1,4 +1,4 @@
-"""rewritten_p: a product and the elementwise equations behind it, which a program has one by one.
+"""rewritten_p: a product, or two of one left operand, and the elementwise equations behind it, one by one in a program.
 
 `jax_moye.optimize` puts it in their place. Where a kernel of ours computes all of it, and is known to be faster than
 what XLA makes of the equations as they were, it is one custom call; everywhere else it is those equations, of which the
@@ -22,11 +22,12 @@ from jax_moye._log import say_once
 from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.contraction import contract_p, heed
 from jax_moye._primitives.custom_call import run_kernel
-from jax_moye._primitives.transposes import operands_of, source, transposed
+from jax_moye._primitives.transposes import Source, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.request import Request, describe, label_sizes
 
 rewritten_p = Primitive("jax_moye_rewritten")
+rewritten_p.multiple_results = True
 rewritten_p.def_impl(functools.partial(xla.apply_primitive, rewritten_p))
 
 
@@ -34,21 +35,21 @@ class Original:
     """The equations as they were: of lhs, rhs and the operands of the epilogue, in its order. One is equal to itself.
 
     Attributes:
-      jaxpr: with one result. Its product is an equation of contract_p.
+      jaxpr: its first result is that of the last equation; behind it, where the epilogue keeps them, the
+        pre-activation and a second right-hand operand's product. Its products are equations of contract_p.
     """
 
     def __init__(self, jaxpr: ClosedJaxpr) -> None:
         """Keeps them."""
         self.jaxpr = jaxpr
 
-    def __call__(self, *operands: Any) -> Any:
+    def __call__(self, *operands: Any) -> list[Any]:
         """What they compute."""
-        (out,) = jaxpr_as_fun(self.jaxpr)(*operands)
-        return out
+        return jaxpr_as_fun(self.jaxpr)(*operands)
 
     @functools.cached_property
     def by_xla(self) -> Original:
-        """The same, whose product is XLA's."""
+        """The same, whose products are XLA's."""
         closed = self.jaxpr
         equations = [
             equation.replace(params={**equation.params, "implementation": "xla"})
@@ -66,7 +67,7 @@ class Original:
 @rewritten_p.def_abstract_eval
 def _abstract_eval(*operands, original: Original, **unused):
     del operands, unused
-    return original.jaxpr.out_avals[0]
+    return original.jaxpr.out_avals
 
 
 def _jvp(primals, tangents, *, original: Original, **unused):
@@ -82,7 +83,7 @@ def _jvp(primals, tangents, *, original: Original, **unused):
     return jax.jvp(of_live, live_primals, live_tangents)
 
 
-def _transpose(cotangent, *operands, original: Original, **unused):
+def _transpose(cotangents, *operands, original: Original, **unused):
     del unused
     missing = [ad.is_undefined_primal(x) for x in operands]
 
@@ -91,13 +92,13 @@ def _transpose(cotangent, *operands, original: Original, **unused):
         return original(*(next(given) if is_missing else x for is_missing, x in zip(missing, operands, strict=True)))
 
     avals = [x.aval for x in operands if ad.is_undefined_primal(x)]
-    found = iter(jax.linear_transpose(of_missing, *avals)(ad.instantiate_zeros(cotangent)))
+    found = iter(jax.linear_transpose(of_missing, *avals)([ad.instantiate_zeros(x) for x in cotangents]))
     return [next(found) if is_missing else None for is_missing in missing]
 
 
 def _batch(operands, dims, *, original: Original, **unused):
     del unused
-    return jax.vmap(original, tuple(dims))(*operands), 0
+    return jax.vmap(original, tuple(dims))(*operands), [0] * len(original.jaxpr.out_avals)
 
 
 ad.primitive_jvps[rewritten_p] = _jvp
@@ -108,14 +109,14 @@ _compat.check_for_nan(rewritten_p)
 # ------------------------------------------------------------------------------------------------------- lowering
 
 rewritten_local_p = Primitive("jax_moye_rewritten_local")
+rewritten_local_p.multiple_results = True
 rewritten_local_p.def_impl(functools.partial(xla.apply_primitive, rewritten_local_p))
 
 
 @rewritten_local_p.def_abstract_eval
 def _local_abstract_eval(*operands, original: Original, **unused):
     del operands, unused
-    out = original.jaxpr.out_avals[0]
-    return _compat.local_aval(out.shape, out.dtype)
+    return [_compat.local_aval(out.shape, out.dtype) for out in original.jaxpr.out_avals]
 
 
 def _lower_local(platform, ctx, *values, request: Request, permutations, original: Original):
@@ -124,12 +125,17 @@ def _lower_local(platform, ctx, *values, request: Request, permutations, origina
     assert epilogue is not None
 
     # A kernel's operands have the dimensions that the epilogue names, those of the equations others of size 1, too.
+    # A second right-hand operand is in memory as the first one is.
     given = original.jaxpr.in_avals[2:]
     sizes = label_sizes(request.spec, operands)
     shapes = {name: tuple(sizes[label] for label in labels) for name, labels in epilogue.operands}
+    if epilogue.is_of_pair:
+        shapes = {name: operands[1].shape for name in shapes}
 
     def form(of):
         def fun(lhs, rhs, *others):
+            if epilogue.is_of_pair:
+                others = tuple(transposed((lhs, x), permutations)[1] for x in others)
             others = tuple(x.reshape(aval.shape) for x, aval in zip(others, given, strict=True))
             return of(*transposed((lhs, rhs), permutations), *others)
 
@@ -149,15 +155,15 @@ def _lower_local(platform, ctx, *values, request: Request, permutations, origina
         def in_one(lhs, rhs, *others):
             others = tuple(x.reshape(shape) for x, shape in zip(others, shapes.values(), strict=True))
             of_call = {"call": chosen, "request": request, "permutations": permutations}
-            return run_kernel(lhs, rhs, *others, **of_call, out_shape=out_shape)[0]
+            return run_kernel(lhs, rhs, *others, **of_call, out_shape=out_shape, preactivation=epilogue.keeps)
 
-        return mlir.lower_fun(in_one, multiple_results=False)(ctx, *values)
+        return mlir.lower_fun(in_one, multiple_results=True)(ctx, *values)
     if decision.kind == "error" or as_it_was is by_xla:  # else the product says itself who computes it
         heed(decision, operands)
     elif decision.kind == "kernel":
         what = describe(request, operands)
         say_once(logging.INFO, f"what stands behind {what} is not its kernel's: {decision.epilogue_reason}")
-    return mlir.lower_fun(as_it_was, multiple_results=False)(ctx, *values)
+    return mlir.lower_fun(as_it_was, multiple_results=True)(ctx, *values)
 
 
 mlir.register_lowering(rewritten_local_p, functools.partial(_lower_local, "another platform"))
@@ -168,18 +174,21 @@ mlir.register_lowering(rewritten_local_p, functools.partial(_lower_local, "cuda"
 def _lower(ctx, *values, original: Original, **params):
     request = Request(**params)
     if _compat.why_not_local(ctx) is not None or request.implementation == "xla":
-        return mlir.lower_fun(original, multiple_results=False)(ctx, *values)
-    sources = [source(*pair) for pair in zip(values[:2], ctx.avals_in[:2], strict=True)]
-    avals = [*(one.aval for one in sources), *ctx.avals_in[2:], *ctx.avals_out]
-    *avals_in, out = (_compat.local_aval(aval.shape, aval.dtype) for aval in avals)
+        return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
+    plain = [Source(value, aval, None) for value, aval in zip(values, ctx.avals_in, strict=True)]
+    count = len(values) if request.epilogue is not None and request.epilogue.is_of_pair else 2
+    sources = [source(value, aval) for value, aval in zip(values[:count], ctx.avals_in[:count], strict=True)]
+    if len({one.permutation for one in sources[1:]}) > 1:  # two right-hand operands are read in one way
+        sources[1:] = plain[1:count]
+    sources += plain[count:]
     return _compat.lower_equation(
         ctx,
         rewritten_local_p,
-        (*(one.value for one in sources), *values[2:]),
-        avals_in,
-        [out],
+        tuple(one.value for one in sources),
+        [_compat.local_aval(one.aval.shape, one.aval.dtype) for one in sources],
+        [_compat.local_aval(aval.shape, aval.dtype) for aval in ctx.avals_out],
         request=request,
-        permutations=tuple(one.permutation for one in sources),
+        permutations=tuple(one.permutation for one in sources[:2]),
         original=original,
     )
 

@@ -11,6 +11,7 @@ import math
 from jax_moye import _compat
 from jax_moye._kernels import devices, ffi, target
 from jax_moye._kernels.configs import ConfigTable, GemmConfig, configs, is_own
+from jax_moye._kernels.dtypes import ITEM_BYTES
 from jax_moye._log import say_once
 from jax_moye._selection.problem import MAX_SIZE, GemmProblem
 
@@ -107,6 +108,8 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
         return "it computes products of groups, jax_moye.ragged_dot's, and no others"
     if config.dtype != problem.dtype:
         return f"its operands are {config.dtype}, these are {problem.dtype}"
+    if problem.pair and (reason := _why_no_pair(config, problem)):
+        return reason
     if config.accumulator != problem.sums:
         return f"it sums in {config.accumulator}, and {problem.sums} is asked for"
     if problem.out_dtype not in config.out_dtypes:
@@ -130,6 +133,7 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
     if _is_far_from_the_limits(config, problem):
         return None
     (tile_m, tile_n), tile_k = config.cluster_tile, config.tile[2]  # what is scheduled
+    tile_n //= 1 + problem.pair
     if problem.m > MAX_SIZE - tile_m or problem.n > MAX_SIZE - tile_n or problem.k > MAX_SIZE - tile_k:
         return "a dimension is over 2^31 - 1 less one tile"
     tiles = problem.batch * math.ceil(problem.m / tile_m) * math.ceil(problem.n / tile_n)
@@ -138,12 +142,26 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
     return None
 
 
+def _why_no_pair(config: GemmConfig, problem: GemmProblem) -> str | None:
+    """Why the config cannot compute d from two matrices b; None if nothing speaks against it."""
+    if not config.takes_pair:
+        return "it takes one matrix b, and these are two"
+    item = ITEM_BYTES[problem.out_dtype]
+    if item != 2:
+        return f"what it makes of two products has 16 bits, and {problem.out_dtype} is wanted"
+    rows = (problem.n, *problem.strides["d"][:-1])
+    if config.k_parts == 1 and (problem.d_strides[2] != 1 or any(x * item % 16 for x in rows)):
+        return f"it stores rows of 16 bytes, and those of ({problem.m}, {problem.n}) {problem.out_dtype} are no such"
+    return None
+
+
 def _is_far_from_the_limits(config: GemmConfig, problem: GemmProblem) -> bool:
     """Whether a problem is small enough whatever the CTAs of a cluster share: who says that has the layouts loaded."""
     (tile_m, tile_n, tile_k), (cluster_m, cluster_n) = config.tile, config.cluster
     steps = (tile_m * cluster_m, tile_n * cluster_n, tile_k)
     sizes = (problem.m, problem.n, problem.k)
-    ctas = problem.batch * math.ceil(problem.m / tile_m) * math.ceil(problem.n / tile_n) * cluster_m * cluster_n
+    columns = tile_n // (1 + problem.pair)
+    ctas = problem.batch * math.ceil(problem.m / tile_m) * math.ceil(problem.n / columns) * cluster_m * cluster_n
     return ctas <= MAX_SIZE and all(size <= MAX_SIZE - step for size, step in zip(sizes, steps, strict=True))
 
 

@@ -141,8 +141,8 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
     """predicted_us by its terms; the arguments are the same."""
     gpu, known = H200, _of_config(config)
     multiprocessors = MULTIPROCESSORS.get(arch, _USUAL_MULTIPROCESSORS)
-    batch, m, n, k = problem.batch, problem.m, problem.n, problem.k
-    resident, item, out = known.resident, known.item, ITEM_BYTES[problem.out_dtype]
+    batch, m, n, k = problem.batch, problem.m, problem.n * (1 + problem.pair), problem.k  # n: columns that are summed
+    resident, item, out = known.resident, known.item, ITEM_BYTES[problem.out_dtype] / (1 + problem.pair)
 
     # -(-x // y) rounds up: math.ceil of a quotient would take a tenth of a selection's time, and so would names below.
     clusters_m, clusters_n = -(-m // known.cluster_m), -(-n // known.cluster_n)

@@ -316,6 +316,10 @@ def _problem_for(
     if request.epilogue is None:
         return problem, ()
     sizes = label_sizes(request.spec, operands)
+    if request.epilogue.is_of_pair:
+        if problem.swapped:
+            raise NotServedError("the result is contiguous along lhs, and two operands share a tile's columns")
+        return dataclasses.replace(problem, pair=True), (problem.strides["b"],)
     problem, strides = fit_epilogue(problem, parse_spec(request.spec).out, sizes, request.epilogue)
     return problem, tuple(strides[name] for name, _ in request.epilogue.operands)
 

@@ -21,6 +21,9 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "silu": jax.nn.silu,
 }
 EPILOGUE_OPERANDS = ("c", "bias", "residual")
+# Another right-hand operand, which lies as the first one does; its product is the factor of activation(z). It has no
+# labels of the output, and no other operand beside it.
+SECOND_B = "second_b"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,18 +35,25 @@ class Epilogue:
       alpha: factor of the product.
       beta: factor of c.
       operands: (name, labels) of the operands behind x and w, the names in the order of EPILOGUE_OPERANDS. Labels are
-        of the output; an operand is broadcast along those it lacks.
+        of the output; an operand is broadcast along those it lacks. Or SECOND_B alone, with w's labels.
+      keeps: what the activation is applied to is a result, too, and so is the product of SECOND_B.
     """
 
     activation: str = "none"
     alpha: float = 1.0
     beta: float = 0.0
     operands: tuple[tuple[str, str], ...] = ()
+    keeps: bool = False
 
     @property
     def is_nothing(self) -> bool:
         """Whether the sums stay what they are."""
         return self.activation == "none" and self.alpha == 1 and not self.operands
+
+    @property
+    def is_of_pair(self) -> bool:
+        """Whether there are two right-hand operands."""
+        return any(name == SECOND_B for name, _ in self.operands)
 
     def factor(self, name: str) -> float:
         """Of an operand."""

@@ -144,7 +144,7 @@ def variant(epilogue: Epilogue | None, beta: float, split: bool) -> str:
     """
     words = []
     if epilogue is not None and not epilogue.is_nothing:
-        words += [epilogue.activation, *(name for name, _ in epilogue.operands)]
+        words += [epilogue.activation, *(name for name, _ in epilogue.operands), *["kept"] * epilogue.keeps]
     elif beta != 0:
         words.append("c")
     return " ".join(words + ["3xtf32"] * split)
@@ -276,13 +276,13 @@ def _times(raw: Any, what: str) -> dict[str, float]:
 
 def _problem(raw: Any) -> GemmProblem:
     fields = {field.name for field in dataclasses.fields(GemmProblem)}
-    _check(isinstance(raw, dict) and set(raw) | {"outer"} == fields, "a problem has other fields")
+    _check(isinstance(raw, dict) and set(raw) | {"outer", "pair"} == fields, "a problem has other fields")
     for name in ("batch", "m", "n", "k"):
         _check(type(raw[name]) is int and raw[name] > 0, f"{name} is no size")
     for name in ("dtype", "out_dtype", "accumulator"):
         _check(isinstance(raw[name], str), f"{name} is no dtype")
-    for name in ("swapped", "epilogue"):
-        _check(type(raw[name]) is bool, f"{name} is neither true nor false")
+    for name in ("swapped", "epilogue", "pair"):
+        _check(type(raw.get(name, False)) is bool, f"{name} is neither true nor false")
     strides = {}
     for name in ("a_strides", "b_strides", "d_strides"):
         is_triple = isinstance(raw[name], list) and [type(x) for x in raw[name]] == [int, int, int]

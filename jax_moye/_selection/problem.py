@@ -150,6 +150,7 @@ class GemmProblem:
       swapped: a is the contraction's right operand, because the output is contiguous along the left one's dimension.
       epilogue: something is done to the sums before they are written, beside a conversion.
       outer: the batch's modes before the last one, the outermost first.
+      pair: there are two matrices b, and d is made of both products.
     """
 
     batch: int
@@ -165,6 +166,7 @@ class GemmProblem:
     accumulator: str | None = None
     epilogue: bool = False
     outer: tuple[BatchMode, ...] = ()
+    pair: bool = False
 
     @property
     def sums(self) -> str:
@@ -218,9 +220,9 @@ class GemmProblem:
         return math.gcd(divisor * ITEM_BYTES[self.dtype], _WIDEST_LOAD)
 
     def to_dict(self) -> dict[str, Any]:
-        """Its fields, as files have them: `outer` where there is such a mode."""
+        """Its fields, as files have them: `outer` and `pair` where there is such a thing."""
         fields = dataclasses.asdict(self)
-        return fields if self.outer else {name: value for name, value in fields.items() if name != "outer"}
+        return {name: value for name, value in fields.items() if value or name not in ("outer", "pair")}
 
 
 def make_problem(

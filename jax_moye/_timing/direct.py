@@ -28,6 +28,7 @@ LARGEST_PROGRAM = 32  # products in one of XLA's programs
 _DISPATCHES = 24  # XLA takes 32 programs before it makes the host wait
 _FILL_BYTES = 1023 * 1024  # of random elements: rows of matrices are seldom a divisor, so few are alike
 _SAMPLES, _SAMPLE_BYTES = 8, 65536  # of a result, to be compared
+_RIGHT = ("b", "second_b")
 
 
 class Layout(NamedTuple):
@@ -35,7 +36,8 @@ class Layout(NamedTuple):
 
     Attributes:
       sizes: (batch, m, n, k).
-      strides: in elements, of "a" (batch, m, k), "b" (batch, n, k), "d" (batch, m, n), and of an epilogue's operands.
+      strides: in elements, of "a" (batch, m, k), "b" and "second_b" (batch, n, k), "d" (batch, m, n), and of an
+        epilogue's other operands.
       dtype: of a and b, as in `GemmConfig.dtype`.
       out_dtype: of the others.
       activation: of the epilogue.
@@ -55,13 +57,19 @@ class Layout(NamedTuple):
     def footprint(self) -> int:
         """Bytes of all matrices of a set, about."""
         *batch, m, n, k = self.sizes
-        outs = sum(1 for name in self.strides if name not in ("a", "b"))
-        return math.prod(batch) * ((m + n) * k * ITEM_BYTES[self.dtype] + outs * m * n * ITEM_BYTES[self.out_dtype])
+        outs = sum(1 for name in self.strides if name not in ("a", *_RIGHT))
+        operands = (m + self._right_operands * n) * k * ITEM_BYTES[self.dtype]
+        return math.prod(batch) * (operands + outs * m * n * ITEM_BYTES[self.out_dtype])
+
+    @property
+    def _right_operands(self) -> int:
+        """Right-hand operands."""
+        return sum(1 for name in self.strides if name in _RIGHT)
 
     @property
     def expected_us(self) -> float:
         """About what the product takes on a large GPU."""
-        return expected_us(2 * math.prod(self.sizes), self.footprint)
+        return expected_us(2 * self._right_operands * math.prod(self.sizes), self.footprint)
 
 
 class DirectProduct:

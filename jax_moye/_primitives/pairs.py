@@ -1,0 +1,152 @@
+"""Two products of one left operand, the one activated and multiplied with the other: a gated layer, as one equation.
+
+    activation(x @ w) * (x @ v)      rewritten_p with v as the epilogue's SECOND_B
+
+Both right operands have one shape and one type. A kernel reads x once, and writes the two products only where somebody
+else reads one of them: derivatives do. The activation's own equations stay then, for who reads what they make.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jax.extend.core import JaxprEqn, Var
+
+from jax_moye._primitives.chains import Chain, activations_of, aval_of, linear_chain, original_of
+from jax_moye._primitives.patterns import Program
+from jax_moye._primitives.rewritten import rewritten_p
+from jax_moye._selection.epilogue import SECOND_B, Epilogue
+from jax_moye._selection.problem import parse_spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A gated layer.
+
+    Attributes:
+      first: the product that is activated.
+      second: the other one.
+      activation: a key of ACTIVATIONS.
+      inside: indices of the activation's equations.
+      gate: index of the equation that multiplies.
+      keeps: whether somebody else reads one of the products.
+    """
+
+    first: Chain
+    second: Chain
+    activation: str
+    inside: tuple[int, ...]
+    gate: int
+    keeps: bool
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The indices of the equations that it stands for alone."""
+        inside = () if self.keeps else self.inside
+        return (*self.first.members, *self.second.members, *inside, self.gate)
+
+    def equation(self, program: Program) -> JaxprEqn:
+        """What stands in their place."""
+        gate: Any = program.equations[self.gate]
+        (out,) = gate.outvars
+        lhs, rhs = program.equations[self.first.product].invars
+        variables = [lhs, rhs, program.equations[self.second.product].invars[1]]
+        values = [out, *([self.first.value, self.second.value] if self.keeps else [])]
+        members = (*self.first.members, *self.second.members, *self.inside, self.gate)
+        operands = ((SECOND_B, parse_spec(self.first.spec).rhs),)
+        params: dict[str, Any] = dict(self.first.of_product) | {
+            "spec": self.first.spec,
+            "out_dtype": aval_of(out).dtype,
+            "epilogue": Epilogue(self.activation, operands=operands, keeps=self.keeps),
+            "original": original_of(program, [self.first, self.second], members, variables, values),
+        }
+        del params["beta"], params["out_sharding"]
+        return gate.replace(invars=variables, outvars=values, primitive=rewritten_p, params=params, effects=frozenset())
+
+
+def pair_from(program: Program, index: int, parameters: Mapping[str, Any]) -> Pair | None:
+    """The gated layer whose activated product is an equation's; None if there is none.
+
+    Args:
+      program: where it stands.
+      index: of the equation.
+      parameters: of a product of lax: what `Options.parameters` gives.
+    """
+    first = linear_chain(program, index, parameters)
+    if first is None:
+        return None
+    for activation, inside, value in (("none", (), first.value), *activations_of(program, first)):
+        for gate, other in _gates(program, value):
+            made_by = program.made_by.get(other)
+            if made_by is not None and program.equations[made_by].primitive.name == "convert_element_type":
+                made_by = program.made_by.get(program.equations[made_by].invars[0])
+            second = None if made_by is None else linear_chain(program, made_by, parameters)
+            if second is None or second.value is not other or not _are_alike(program, first, second):
+                continue
+            alone = {*first.members, *second.members, *inside, gate}
+            made = (x for i in inside for x in program.equations[i].outvars)
+            keeps = any(not set(program.readers.get(x, ())) <= alone for x in (first.value, second.value, *made))
+            return Pair(first, second, activation, tuple(inside), gate, keeps)
+    return None
+
+
+def _gates(program: Program, value: Any) -> Iterator[tuple[int, Any]]:
+    """The equations that multiply a value with another variable, and that variable."""
+    for index in program.readers.get(value, ()):
+        if index < len(program.equations) and index not in program.taken:
+            equation: Any = program.equations[index]
+            others = [x for x in equation.invars if x is not value]
+            if equation.primitive.name == "mul" and len(others) == 1 and isinstance(others[0], Var):
+                yield index, others[0]
+
+
+def _are_alike(program: Program, first: Chain, second: Chain) -> bool:
+    """Whether two products differ in nothing but their right operand."""
+    (left, right), (other_left, other_right) = (program.equations[x.product].invars for x in (first, second))
+
+    def type_of(variable: Any) -> tuple[Any, Any]:
+        return aval_of(variable).shape, aval_of(variable).dtype
+
+    return (
+        first.product != second.product
+        and first.of_product == second.of_product
+        and left is other_left
+        and right is not other_right
+        and type_of(right) == type_of(other_right)
+        and type_of(first.value) == type_of(second.value)
+    )
+
+
+def ordered(equations: Sequence[JaxprEqn]) -> list[JaxprEqn]:
+    """The same equations, each behind those that make what it reads, else in their order.
+
+    Args:
+      equations: of a jaxpr, some of which may stand before what they read is made.
+
+    Raises:
+      ValueError: some need each other.
+    """
+    made_by: dict[Any, int] = {}
+    for index, equation in enumerate(equations):
+        made_by |= dict.fromkeys(equation.outvars, index)
+    done: set[int] = set()
+    result: list[JaxprEqn] = []
+    for start in range(len(equations)):
+        waiting, path = [start], set()
+        while waiting:
+            index = waiting[-1]
+            needed = {made_by[x] for x in equations[index].invars if isinstance(x, Var) and x in made_by} - done
+            if index in done or not needed:
+                waiting.pop()
+                if index not in done:
+                    done.add(index)
+                    result.append(equations[index])
+                path.discard(index)
+                continue
+            if needed & path or index in needed:
+                raise ValueError("equations of a program need each other")
+            path.add(index)
+            waiting += sorted(needed, reverse=True)
+    return result
