@@ -17,6 +17,7 @@ from jax_moye._primitives.chains import chain_from, is_plain_float
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_p
 from jax_moye._primitives.pairs import ordered, pair_from
 from jax_moye._primitives.patterns import Program
+from jax_moye._primitives.residuals import with_fewer_residuals
 
 # Equations whose jaxprs are rewritten, and the parameters that hold them; () is all. Of functions with derivatives of
 # their own it is what they compute: their rules stay, for who differentiates the result. Pallas kernels are not looked
@@ -39,6 +40,7 @@ def rewritten(closed: ClosedJaxpr, parameters: Mapping[str, Any]) -> ClosedJaxpr
 
 
 def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any]) -> Jaxpr:
+    jaxpr = with_fewer_residuals(jaxpr)
     equations = [_with_inner(equation, parameters) for equation in jaxpr.eqns]
     program = Program(equations, jaxpr.outvars)
     replaced: dict[int, JaxprEqn] = {}

@@ -1,0 +1,364 @@
+"""Residuals of scans: what a derivative's loop can compute from others need not be kept for it.
+
+The derivative of a scan is two: one that stacks residuals, an iteration's in each row, and one that reads them. XLA
+computes nothing anew across loops, so each is written and read, though many are an activation's intermediate values
+and follow from its argument alone. Here the reading loop computes those, by copies of the equations that made them.
+
+| what | condition |
+|---|---|
+| a residual | a stacked output that later scans of the same length and jaxpr alone read, as stacked inputs |
+| is computed anew | by equations of `_ELEMENTWISE`, and by calls of nothing else; all are deterministic and cheap |
+| from | what is kept: residuals, other values of the body, its stacked inputs and outputs, its constants |
+| kept is | the set of values of least cost from which all residuals follow (minimal_cut.py) |
+| the cost of a value | twice its bytes if it is stacked for this: written and read |
+| | its bytes if an array holds it anyway: read |
+| | 0 if the reading loops read that array already, and of scalar constants |
+| nothing changes | where that costs no less than the residuals, and where sizes are symbols |
+
+A residual has the dtype and the operations that it had. Equations that nobody reads then are removed, so that what is
+behind a product in the first loop is what it was without derivatives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, unmapped_aval
+
+from jax_moye._primitives.minimal_cut import minimal_cut
+from jax_moye._primitives.patterns import Program
+
+# Each element of the result is a function of one of each operand, or a copy of one. reduce_precision and
+# convert_element_type are among them: values are rounded as they were. Products of matrices, sums, gathers, transposes
+# and random numbers are not, nor are barriers and what places arrays.
+_NAMES = """
+abs add add_any and broadcast_in_dim cbrt ceil clamp convert_element_type copy copy_p cos div eq erf erf_inv erfc exp
+exp2 expand_dims expm1 floor ge gt integer_pow iota is_finite le log log1p logistic lt max min mul name ne neg not or
+pcast pow pvary reduce_precision rem reshape round rsqrt select_n sign sin sqrt square squeeze stop_gradient sub tan
+tanh xor
+"""
+_ELEMENTWISE = frozenset(_NAMES.split())
+_CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+}
+_TRIMMED = ("jit", "pjit")  # calls that may return less
+
+
+def with_fewer_residuals(jaxpr: Jaxpr) -> Jaxpr:
+    """The same program; its scans, but not those inside its equations, stack fewer bytes for each other."""
+    equations = list(jaxpr.eqns)
+    scans = [index for index, equation in enumerate(equations) if equation.primitive.name == "scan"]
+    for index in scans[:-1]:
+        for at, new in _changes(jaxpr, equations, index).items():
+            equations[at] = new
+    if all(one is other for one, other in zip(equations, jaxpr.eqns, strict=True)):
+        return jaxpr
+    return jaxpr.replace(eqns=equations)
+
+
+# -------------------------------------------------------------------------------------------------------- one scan
+
+
+class _Scan:
+    """An equation of scan.
+
+    Attributes:
+      equation: it.
+      body: its jaxpr.
+      consts: how many operands are the same in each iteration; they come first.
+      carry: how many come then, and are the first outputs, too.
+      first: the first of the other operands, which are stacked.
+      length: the number of iterations.
+    """
+
+    def __init__(self, equation: JaxprEqn) -> None:
+        """Reads the parameters."""
+        params: Any = equation.params
+        self.equation = equation
+        self.body: Jaxpr = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])
+        self.consts: int = params["num_consts"]
+        self.carry: int = params["num_carry"]
+        self.first = self.consts + self.carry
+        self.length: int = params["length"]
+
+    def operands(self) -> list[tuple[Any, Any, bool]]:
+        """Each with its name in the body, and whether the program is linear in it, which older versions of JAX say."""
+        linear = self.equation.params.get("linear", (False,) * len(self.equation.invars))
+        return list(zip(self.equation.invars, self.body.invars, linear, strict=True))
+
+    def stacked(self, variable: Any) -> Any:
+        """The name in the body of a stacked operand; None if it is none."""
+        return next((y for x, y, _ in self.operands()[self.first :] if x is variable), None)
+
+    def constant(self, variable: Any) -> Any:
+        """Likewise of an operand that is the same in each iteration."""
+        return next((y for x, y, _ in self.operands()[: self.consts] if x is variable), None)
+
+    def replaced(self, operands: Sequence[tuple[Any, Any, bool]], consts: int, **of_body: Any) -> JaxprEqn:
+        """The equation with other operands and another body, whose input names come from the operands."""
+        body = self.body.replace(invars=[inside for _, inside, _ in operands], **of_body)
+        closed: Any = self.equation.params["jaxpr"]
+        new = ClosedJaxpr(body, closed.consts) if isinstance(closed, ClosedJaxpr) else body
+        params: dict[str, Any] = {**self.equation.params, "jaxpr": new, "num_consts": consts}
+        if "linear" in params:
+            params["linear"] = tuple(linear for _, _, linear in operands)
+        return self.equation.replace(invars=[outside for outside, _, _ in operands], params=params)
+
+
+def _is_known(equation: JaxprEqn) -> bool:
+    """Whether an equation is a scan, and has the parameters that are read here."""
+    names = {"jaxpr", "length", "num_consts", "num_carry"}
+    return equation.primitive.name == "scan" and names <= equation.params.keys()
+
+
+def _bytes(variable: Any) -> int:
+    aval = variable.aval
+    return math.prod(aval.shape) * getattr(aval.dtype, "itemsize", 8)
+
+
+# ------------------------------------------------------------------------------------------- what is kept, and how
+
+
+@dataclasses.dataclass(frozen=True)
+class _Way:
+    """How the reading loops get a value.
+
+    Attributes:
+      cost: twice the bytes that are written, or those that are read.
+      outside: an array of the program that holds it; None: it is stacked for this.
+      is_constant: it is the same in each iteration.
+    """
+
+    cost: int
+    outside: Any = None
+    is_constant: bool = False
+
+
+class _Residuals:
+    """What a scan stacks for later ones.
+
+    Attributes:
+      program: where it is.
+      scan: it.
+      outputs: indices of the residuals among its outputs.
+      readers: indices of the equations that read them.
+      made_by: by value of the body, the equation that makes it.
+    """
+
+    def __init__(self, program: Program, index: int) -> None:
+        """Looks for them."""
+        self.program, self.scan = program, _Scan(program.equations[index])
+        self.outputs = [i for i in range(self.scan.carry, len(self.scan.body.outvars)) if self._is_residual(i)]
+        outside = [self.scan.equation.outvars[i] for i in self.outputs]
+        self.readers = sorted({reader for variable in outside for reader in program.readers[variable]})
+        self.made_by: dict[Any, Any] = {x: equation for equation in self.scan.body.eqns for x in equation.outvars}
+
+    @property
+    def values(self) -> list[Any]:
+        """Of the body, one for each residual."""
+        return [self.scan.body.outvars[i] for i in self.outputs]
+
+    def _is_residual(self, output: int) -> bool:
+        variable = self.scan.equation.outvars[output]
+        equations, readers = self.program.equations, self.program.readers.get(variable, [])
+        if not readers or max(readers) >= len(equations) or not isinstance(self.scan.body.outvars[output], Var):
+            return False
+        if not all(_is_known(equations[i]) for i in readers):
+            return False
+        scans = [_Scan(equations[i]) for i in readers]
+        at = [i >= scan.first for scan in scans for i, x in enumerate(scan.equation.invars) if x is variable]
+        return all(at) and all(scan.length == self.scan.length for scan in scans)
+
+    def is_counted(self) -> bool:
+        """Whether all sizes are numbers."""
+        shapes = (x.aval.shape for x in (*self.scan.body.invars, *self.made_by) if hasattr(x.aval, "shape"))
+        return all(isinstance(size, int) for shape in (*shapes, (self.scan.length,)) for size in shape)
+
+    def ways(self) -> Callable[[Any], _Way]:
+        """What says how the reading loops get a value of the body, in the cheapest way."""
+        scan, length, last = self.scan, self.scan.length, len(self.program.equations)
+        given = {*self.program.made_by}
+        scans = [_Scan(self.program.equations[i]) for i in self.readers]
+        known: dict[Any, _Way] = {}
+
+        def add(outside: Any, inside: Any, is_constant: bool) -> None:
+            cost = _bytes(inside) * (1 if is_constant else length)
+            is_free = not isinstance(outside, Var) or (is_constant and not inside.aval.shape)
+            if is_free or all((x.constant if is_constant else x.stacked)(outside) is not None for x in scans):
+                cost = 0
+            elif outside in given and max(self.program.readers.get(outside, [last])) < max(self.readers):
+                cost = 2 * cost  # it would have to live for longer
+            if inside not in known or cost < known[inside].cost:
+                known[inside] = _Way(cost, outside, is_constant)
+
+        for i, (outside, inside, _) in enumerate(scan.operands()):
+            if not scan.consts <= i < scan.first:
+                add(outside, inside, i < scan.consts)
+        for i in {*range(scan.carry, len(scan.body.outvars))} - {*self.outputs}:
+            outside, inside = scan.equation.outvars[i], scan.body.outvars[i]
+            if isinstance(inside, Var) and self.program.readers.get(outside):
+                add(outside, inside, False)
+        return lambda value: known[value] if value in known else _Way(2 * length * _bytes(value))
+
+
+def _is_elementwise(equation: Any) -> bool:
+    name = equation.primitive.name
+    if name in _CALLS and _CALLS[name] in equation.params:
+        called = equation.params[_CALLS[name]]
+        return not equation.effects and all(map(_is_elementwise, getattr(called, "jaxpr", called).eqns))
+    return name in _ELEMENTWISE and not equation.effects
+
+
+def _operands(equation: Any) -> list[Any]:
+    return [x for x in equation.invars if isinstance(x, Var)]
+
+
+def _kept(residuals: _Residuals, way: Callable[[Any], _Way]) -> tuple[set[Any], int]:
+    """The values of least cost from which all residuals follow, and the cost."""
+    costs: dict[Any, int] = {}
+    made_of: dict[Any, list[Any] | None] = {}
+    waiting = list(residuals.values)
+    while waiting:
+        value = waiting.pop()
+        if value not in costs:
+            equation = residuals.made_by.get(value)
+            costs[value] = way(value).cost
+            made_of[value] = None if equation is None or not _is_elementwise(equation) else _operands(equation)
+            waiting += made_of[value] or []
+    return minimal_cut(costs, made_of, residuals.values)
+
+
+# ------------------------------------------------------------------------------------------------ the new equations
+
+
+def _changes(jaxpr: Jaxpr, equations: Sequence[JaxprEqn], index: int) -> dict[int, JaxprEqn]:
+    """The equations that replace a scan and those that read its residuals, by index; none if that saves nothing."""
+    if not _is_known(equations[index]):
+        return {}
+    residuals = _Residuals(Program(equations, jaxpr.outvars), index)
+    if not residuals.outputs or not residuals.is_counted():
+        return {}
+    way = residuals.ways()
+    kept, cost = _kept(residuals, way)
+    scan, values = residuals.scan, residuals.values
+    if cost >= 2 * scan.length * sum(map(_bytes, values)):
+        return {}
+    outside: dict[Any, Any] = {}  # by value that is kept: where the reading loops find it
+    order = {x: i for i, x in enumerate([*scan.body.invars, *residuals.made_by])}
+    for value in sorted(kept, key=lambda value: order.get(value, -1)):
+        outside[value] = way(value).outside
+        if outside[value] is None and value in values:
+            outside[value] = scan.equation.outvars[residuals.outputs[values.index(value)]]
+        elif outside[value] is None:
+            outside[value] = Var(unmapped_aval(scan.length, 0, value.aval))
+    of_program = [x for x in outside.values() if isinstance(x, Var)]
+    stays = [i for i, x in enumerate(scan.equation.outvars) if i not in residuals.outputs or x in of_program]
+    new = [value for value in outside if way(value).outside is None and value not in values]
+    outvars = [*(scan.body.outvars[i] for i in stays), *new]
+    body = {"outvars": outvars, "eqns": _swept(scan.body.eqns, outvars)}
+    first = scan.replaced(scan.operands(), scan.consts, **body)
+    first = first.replace(outvars=[*(scan.equation.outvars[i] for i in stays), *(outside[x] for x in new)])
+    constants = {value for value in outside if way(value).is_constant}
+    gone = {scan.equation.outvars[i]: scan.body.outvars[i] for i in residuals.outputs if i not in stays}
+    return {index: first} | {i: _reading(equations[i], residuals, gone, outside, constants) for i in residuals.readers}
+
+
+def _reading(
+    equation: JaxprEqn, residuals: _Residuals, gone: Mapping[Any, Any], outside: Mapping[Any, Any], constants: set[Any]
+) -> JaxprEqn:
+    """A scan that computes residuals.
+
+    Args:
+      equation: the scan that reads them.
+      residuals: of the other one.
+      gone: by array that is not stacked any more, the value of the other body.
+      outside: by value of the other body that is kept, the array or number that holds it.
+      constants: which of them are the same in each iteration.
+    """
+    scan = _Scan(equation)
+    operands = scan.operands()
+    wanted = [gone[x] for x in equation.invars[scan.first :] if isinstance(x, Var) and x in gone]
+    copied = list(_needed(wanted, residuals, outside))
+    leaves = dict.fromkeys(x for x in (*wanted, *(y for one in copied for y in _operands(one))) if x in outside)
+    names: dict[Any, Any] = {}  # of values of the other body
+    new_constants: list[Any] = []
+    new_stacked: list[Any] = []
+    for value in leaves:
+        find, new = (scan.constant, new_constants) if value in constants else (scan.stacked, new_stacked)
+        names[value] = find(outside[value])
+        if names[value] is None:
+            names[value] = Var(value.aval)
+            new.append((outside[value], names[value], False))
+    equations = []
+    for one in copied:
+        names |= {x: Var(x.aval) for x in one.outvars if x not in names}
+        made = [names[x] if x not in leaves else Var(x.aval) for x in one.outvars]
+        invars = [names[x] if isinstance(x, Var) else x for x in one.invars]
+        equations.append(one.replace(invars=invars, outvars=made))
+    left = [x for i, x in enumerate(operands) if i < scan.first or not isinstance(x[0], Var) or x[0] not in gone]
+    renamed = {y: names[gone[x]] for x, y, _ in operands[scan.first :] if isinstance(x, Var) and x in gone}
+
+    def rename(variables: Iterable[Any]) -> list[Any]:
+        return [renamed.get(x, x) if isinstance(x, Var) else x for x in variables]
+
+    for one in scan.body.eqns:
+        reads = any(isinstance(x, Var) and x in renamed for x in one.invars)
+        equations.append(one.replace(invars=rename(one.invars)) if reads else one)
+    operands = [*left[: scan.consts], *new_constants, *left[scan.consts :], *new_stacked]
+    body = {"eqns": _swept(equations, rename(scan.body.outvars)), "outvars": rename(scan.body.outvars)}
+    return scan.replaced(operands, scan.consts + len(new_constants), **body)
+
+
+def _needed(wanted: Iterable[Any], residuals: _Residuals, outside: Mapping[Any, Any]) -> Iterator[Any]:
+    """The equations that make values of what is kept, in the order of the body."""
+    waiting = [x for x in wanted if x not in outside]
+    needed: set[Any] = set()
+    while waiting:
+        value = waiting.pop()
+        if value not in needed:
+            needed.add(value)
+            waiting += [x for x in _operands(residuals.made_by[value]) if x not in outside]
+    return (one for one in residuals.scan.body.eqns if any(x in needed for x in one.outvars))
+
+
+def _swept(equations: Iterable[Any], outvars: Iterable[Any]) -> list[Any]:
+    """Equations without those elementwise ones that nobody reads. Calls return what somebody reads."""
+    read = {x for x in outvars if isinstance(x, Var)}
+    left = []
+    for equation in reversed(list(equations)):
+        if _is_elementwise(equation):
+            is_read = [x in read for x in equation.outvars]
+            if not any(is_read):
+                continue
+            if not all(is_read) and equation.primitive.name in _TRIMMED:
+                equation = _trimmed(equation, is_read)
+        left.append(equation)
+        read.update(_operands(equation))
+    return left[::-1]
+
+
+def _trimmed(equation: Any, is_read: Sequence[bool]) -> Any:
+    """A call that returns less."""
+
+    def some(values: Sequence[Any]) -> list[Any]:
+        return [x for x, one in zip(values, is_read, strict=True) if one]
+
+    def of(name: str, value: Any) -> Any:
+        if name == "jaxpr":
+            inner = getattr(value, "jaxpr", value)
+            outvars = some(inner.outvars)
+            new = inner.replace(outvars=outvars, eqns=_swept(inner.eqns, outvars))
+            return ClosedJaxpr(new, value.consts) if isinstance(value, ClosedJaxpr) else new
+        is_each = name.startswith("out_") and isinstance(value, tuple) and len(value) == len(is_read)
+        return tuple(some(value)) if is_each else value
+
+    return equation.replace(
+        outvars=some(equation.outvars), params={name: of(name, value) for name, value in equation.params.items()}
+    )
