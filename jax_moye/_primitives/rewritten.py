@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from typing import Any
 
 import jax
@@ -20,11 +21,14 @@ from jax_moye import _compat
 from jax_moye._kernels import ffi
 from jax_moye._log import say_once
 from jax_moye._primitives.autotune import decide_by_measuring
-from jax_moye._primitives.contraction import contract_p, heed
+from jax_moye._primitives.contraction import contract_p, heed, xlas_product
 from jax_moye._primitives.custom_call import run_kernel
 from jax_moye._primitives.transposes import Source, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget
-from jax_moye._selection.request import Request, describe, label_sizes
+from jax_moye._selection.cost_xla import elementwise_us
+from jax_moye._selection.decide import Decision
+from jax_moye._selection.measurements import wins_by
+from jax_moye._selection.request import Operands, Request, describe, label_sizes
 
 rewritten_p = Primitive("jax_moye_rewritten")
 rewritten_p.multiple_results = True
@@ -145,8 +149,11 @@ def _lower_local(platform, ctx, *values, request: Request, permutations, origina
     is_ours = request.insists or request.deterministic
     by_xla = form(original if is_ours else original.by_xla)
     decision = decide_by_measuring(request, operands, LoweringTarget.of_platform(platform), by_xla, shapes)
-    # Where nobody knows how long XLA takes for it all, the product alone may still be ours.
-    as_it_was = by_xla if decision.kind == "xla" and decision.cause in ("time", "caller") else form(original)
+    # The product alone may still be ours: where nobody knows how long XLA takes for it all, and where the parts are faster.
+    is_xlas = decision.kind == "xla" and decision.cause in ("time", "caller")
+    if is_xlas and _is_faster_in_parts(decision, operands, permutations, original, platform):
+        is_xlas = False
+    as_it_was = by_xla if is_xlas else form(original)
     call = decision.call
     if decision.kind == "kernel" and call is not None and call.epilogue is not None:
         ffi.register(platform)
@@ -164,6 +171,29 @@ def _lower_local(platform, ctx, *values, request: Request, permutations, origina
         what = describe(request, operands)
         say_once(logging.INFO, f"what stands behind {what} is not its kernel's: {decision.epilogue_reason}")
     return mlir.lower_fun(as_it_was, multiple_results=True)(ctx, *values)
+
+
+def _is_faster_in_parts(decision: Decision, operands: Operands, permutations, original: Original, platform) -> bool:
+    """Whether a product of ours, and what XLA makes of the rest, are faster than all of it by XLA.
+
+    The rest takes what XLA's time of all exceeds that of its product by, and at least what reading and writing takes:
+    XLA may compute both in one kernel.
+    """
+    if decision.measured is None or decision.measured.xla is None:
+        return False
+    product = next(x for x in original.jaxpr.eqns if x.primitive is contract_p)
+    params = {name: value for name, value in product.params.items() if name != "out_sharding"}
+    request = Request(**params)
+    by_xla = functools.partial(xlas_product, request=request, permutations=permutations)
+    alone = decide_by_measuring(request, operands, LoweringTarget.of_platform(platform), by_xla)
+    if alone.kind != "kernel" or alone.measured is None or alone.measured.xla is None:
+        return False
+    count = sum(x.primitive is contract_p for x in original.jaxpr.eqns)
+    (made,) = (x.aval for x in product.outvars)
+    moved = [made] * count + [*original.jaxpr.in_avals[1 + count :], *original.jaxpr.out_avals]
+    rest = elementwise_us(sum(math.prod(x.shape) * x.dtype.itemsize for x in moved))
+    ours, xlas, all_by_xla = alone.measured.ours, alone.measured.xla, decision.measured.xla
+    return wins_by(all_by_xla) * (count * ours + max(rest, all_by_xla - count * xlas)) <= all_by_xla
 
 
 mlir.register_lowering(rewritten_local_p, functools.partial(_lower_local, "another platform"))

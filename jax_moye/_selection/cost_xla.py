@@ -74,6 +74,11 @@ def xla_us(problem: GemmProblem, arch: int | None, passes: int = 0) -> float | N
     return max(us, XLA_CALL_US) + passes * max(_LAUNCH_US + one_pass, XLA_CALL_US)
 
 
+def elementwise_us(moved: int) -> float:
+    """Microseconds of an elementwise kernel of XLA's that reads and writes so many bytes, most of them reads."""
+    return _LAUNCH_US + moved / _READ_BYTES_PER_US
+
+
 def unknown(problem: GemmProblem, arch: int | None) -> str | None:
     """What about a product makes XLA's time unknown, in words behind "not modelled"; None where it is known.
 
