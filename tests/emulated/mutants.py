@@ -41,6 +41,12 @@ M, S, PIPELINE = "sm80_multistage.cuh", "simt_tiled.cuh", "moye/pipeline.h"
 FIRST_WAIT = "    if (k_tiles > 0) {\n      pipeline.consumer_wait();\n"
 WAIT = "          if (k_tile + 1 < k_tiles) {\n            pipeline.consumer_wait();\n"
 REMAINDER = "return id_ < unsigned(grid_.tiles);", "return id_ + step_ <= unsigned(grid_.tiles);"  # of TileScheduler
+STORED = "    if constexpr (is_same<Sum, int32_t>) {\n"  # by store(), which has one product
+NOT_PREDICATED = (
+    f"    if (m >= m_left_ || n >= n_left_) return;\n{STORED}",
+    f"    if (n >= n_left_) return;\n{STORED}",
+)
+RESIDUAL = "    if (epilogue.residual.data != nullptr) add(epilogue.residual, residual_, Compute(1), m, n, z);\n"
 OF_PIPELINE = {
     "wait_missing": ("    cp_async_wait_group<kStages - 2>();\n", ""),
     "wait_off_by_one": ("cp_async_wait_group<kStages - 2>", "cp_async_wait_group<kStages - 1>"),
@@ -224,8 +230,7 @@ MUTANTS = [
         "simt_store_not_predicated",
         SIMT,
         "epilogue.h",
-        "if (m >= m_left_ || n >= n_left_) return;",
-        "if (n >= n_left_) return;",
+        *NOT_PREDICATED,
         r"out of bounds: plain store .*thread \d+.*at simt_tiled\.cuh:\d+",
         sizes=(65, 66, 64),
     ),
@@ -251,8 +256,8 @@ MUTANTS = [
         "simt_stores_into_an_input",
         SIMT,
         "epilogue.h",
-        "write(args_.d, m, n, z);",
-        "write(const_cast<void*>(args_.a), m, n, z);",
+        f"{RESIDUAL}    write(args_.d, m, n, z);",
+        f"{RESIDUAL}    write(const_cast<void*>(args_.a), m, n, z);",
         r"write to read-only memory: plain store .*thread \d+.*at simt_tiled\.cuh:\d+.* of a ",
     ),
     Mutant(

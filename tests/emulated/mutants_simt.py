@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.emulated.mutants import SIMT, Mutant, race
+from tests.emulated.mutants import NOT_PREDICATED, SIMT, Mutant, race
 
 SIMT_OVERLAP = "{simt_overlap, f32, f32, {64, 64, 8}, 1, {1, 1}, 4}"
 SIMT_DOUBLE_BUFFER = "{simt_double_buffer, f32, f32, {64, 64, 8}, 2, {1, 1}, 4}"
@@ -191,8 +191,7 @@ MUTANTS = [
         "simt_double_buffer_store_not_predicated",
         SIMT_DOUBLE_BUFFER,
         "epilogue.h",
-        "if (m >= m_left_ || n >= n_left_) return;",
-        "if (n >= n_left_) return;",
+        *NOT_PREDICATED,
         r"out of bounds: plain store .*thread \d+.* at simt_double_buffer\.cuh:\d+",
         sizes=(65, 66, 64),
     ),

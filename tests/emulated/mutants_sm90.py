@@ -66,6 +66,9 @@ PINGPONG_WAIT = "        warpgroup_wait_group<1>();\n"
 PINGPONG_RELEASE = "        if (k_tile > 0) smem.pipeline.consumer_release(last, lane);\n"
 STAGE_BYTES = "static constexpr uint32_t kStageBytes = A::kStageBytes + B::kStageBytes;"
 MAPS = "    if (Status status = make_operand_maps<Operands>(args, &params.maps); !status.ok()) return status;\n"
+# Of boxes of sums as they are: those that are finished say warp.lane.
+PROXY_FENCE = "        fence_proxy_async_shared_cta();\n"
+BEHIND_THE_FENCE = "        sync_warp();\n        if (lane == 0) {\n"
 
 MUTANTS = [
     # ---- phases
@@ -277,8 +280,8 @@ MUTANTS = [
         "sm90_tensor_map_of_the_other_operand",
         COOPERATIVE,
         T,
-        "Operands::B::make_map(&maps->b, args.b,",
-        "Operands::B::make_map(&maps->b, args.a,",
+        "return make_b(&maps->b, args.b, box_b);",
+        "return make_b(&maps->b, args.a, box_b);",
         "wrong",
         sizes=(300, 300, 330),
     ),
@@ -357,8 +360,8 @@ MUTANTS = [
         "sm90_proxy_fence_missing",
         COOPERATIVE,
         E,
-        "        fence_proxy_async_shared_cta();\n        sync",
-        "        sync",
+        PROXY_FENCE + BEHIND_THE_FENCE,
+        BEHIND_THE_FENCE,
         race("TMA store", C, "stmatrix", C, "is ordered after") + ", but no fence.proxy.async lies between them",
         options=TMA_STORE,
     ),
@@ -366,8 +369,8 @@ MUTANTS = [
         "sm90_stored_before_the_warp_has_written",
         COOPERATIVE,
         E,
-        "        fence_proxy_async_shared_cta();\n        sync_warp();\n",
-        "        fence_proxy_async_shared_cta();\n",
+        PROXY_FENCE + BEHIND_THE_FENCE,
+        PROXY_FENCE + BEHIND_THE_FENCE.replace("        sync_warp();\n", ""),
         race("TMA store", C, "stmatrix", C),
         options=TMA_STORE,
     ),
@@ -394,8 +397,8 @@ MUTANTS = [
         "sm90_wait_for_a_box_off_by_one",
         THREE_BOXES,
         E,
-        "tma_store_wait_group_read<kBuffers - 1>();",
-        "tma_store_wait_group_read<kBuffers>();",
+        "if (number >= kBuffers && lane == 0) tma_store_wait_group_read<kBuffers - 1>();",
+        "if (number >= kBuffers && lane == 0) tma_store_wait_group_read<kBuffers>();",
         race("plain store", C, "TMA store", C),
         options=SIX_BOXES,
     ),
