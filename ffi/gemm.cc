@@ -131,7 +131,8 @@ std::array<NamedMatrix, 3> matrices_of(EpilogueRequest const& epilogue) {
 std::string decode_epilogue(EpilogueRequest const& request, size_t strides, EpilogueArgs& args) {
   auto const name = std::find(std::begin(kActivationNames), std::end(kActivationNames), request.activation);
   if (name == std::end(kActivationNames))
-    return "activation is none, relu, gelu_tanh, gelu_erf or silu, not " + std::string(request.activation);
+    return "activation is none, relu, gelu_tanh, gelu_erf or silu, or one with d_, not " +
+           std::string(request.activation);
   for (auto const& [what, matrix] : matrices_of(request)) {
     if (!matrix.present) continue;
     if (matrix.strides.size() != strides)
@@ -155,8 +156,13 @@ std::string decode_epilogue(EpilogueRequest const& request, size_t strides, Epil
       .preactivation = request.wants_preactivation ? request.preactivation.data : nullptr,
       .second_b = request.has_second_b ? request.second_b.data : nullptr,
       .second_product = request.has_second_b && request.wants_preactivation ? request.second_product.data : nullptr};
-  if (request.has_second_b && (request.c.present || request.bias.present || request.residual.present))
+  bool const is_plain = !request.bias.present && !request.residual.present;
+  if (request.has_second_b && (request.c.present || !is_plain))
     return "a call with a second b has no c, bias or residual";
+  if (args.activation < kFirstDerivative) return {};
+  if (!request.c.present || !is_plain || request.has_second_b || request.wants_preactivation)
+    return "a derivative is one of c, and has no bias, residual, pre-activation or second b beside it";
+  args.c = operand(request.c);
   return {};
 }
 

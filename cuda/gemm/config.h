@@ -117,14 +117,19 @@ struct EpilogueOperand {
   int64_t m_stride, n_stride;
 };
 
-enum class Activation { none, relu, gelu_tanh, gelu_erf, silu };
-inline constexpr char const* kActivationNames[] = {"none", "relu", "gelu_tanh", "gelu_erf", "silu"};
+/// d_*: not of z, but z times the derivative at c, which is not added then.
+enum class Activation { none, relu, gelu_tanh, gelu_erf, silu, d_relu, d_gelu_tanh, d_gelu_erf, d_silu };
+inline constexpr char const* kActivationNames[] = {"none",   "relu",        "gelu_tanh",  "gelu_erf", "silu",
+                                                   "d_relu", "d_gelu_tanh", "d_gelu_erf", "d_silu"};
+inline constexpr Activation kFirstDerivative = Activation::d_relu;
 inline constexpr int kActivations = int(sizeof(kActivationNames) / sizeof(kActivationNames[0]));
 
 /// What becomes of the product, element by element, in the accumulator's precision:
 ///   z = alpha * (a b) + beta * c + bias,  preactivation = z,  d = activation(z) + residual
 /// or, with a second b (c, bias and residual are null then):
 ///   z = alpha * (a b),  second_product = a second_b,  d = activation(z) * second_product
+/// or, where the activation is a derivative (bias, residual and preactivation are null then):
+///   d = alpha * (a b) * activation'(c)
 struct EpilogueArgs {
   double alpha, beta;  // beta = 0: c is not read
   EpilogueOperand c, bias, residual;

@@ -1,5 +1,5 @@
 // From accumulators to d: z = alpha * (a b) + beta * c + bias, d = activation(z) + residual, and z itself on request;
-// or d = activation(z) * (a second_b), and both products on request.
+// or d = activation(z) * (a second_b), and both products on request; or d = alpha * (a b) * activation'(c).
 //   TileEpilogue   what is done to neighbours along n of one tile: load c, bias, residual, compute, convert, store
 //   StagedEpilogue the tensor-core kernels' way there: accumulators -> shared memory -> whole rows, coalesced
 #pragma once
@@ -55,6 +55,43 @@ MOYE_DEVICE Compute activate(Activation activation, Compute z) {
 template <bool kRounded = false>
 MOYE_DEVICE int32_t activate(Activation activation, int32_t z) {
   return activation == Activation::relu && z < 0 ? 0 : z;
+}
+
+/// The derivative that `activation` names, at c; kRounded as above. With s the logistic function of the same argument,
+/// gelu_tanh is z * s, as silu is.
+template <bool kRounded = false, class Compute>
+MOYE_DEVICE Compute derivative(Activation activation, Compute c) {
+  auto const logistic = [](Compute x) {
+    if constexpr (kRounded) return reciprocal(1.0f + fast_exp2(float(-kLog2E) * x));
+    return reciprocal(Compute(1) + exp(-x));
+  };
+  switch (activation) {
+    case Activation::d_relu:
+      return c > Compute(0) ? Compute(1) : Compute(0);
+    case Activation::d_gelu_tanh: {
+      constexpr Compute k2Sqrt2OverPi = Compute(1.59576912160573071176), kCubic = Compute(0.044715);
+      Compute const square = c * c, s = logistic(k2Sqrt2OverPi * c * (Compute(1) + kCubic * square));
+      return s + c * k2Sqrt2OverPi * (Compute(1) + 3 * kCubic * square) * s * (Compute(1) - s);
+    }
+    case Activation::d_gelu_erf: {
+      constexpr Compute kInvSqrt2Pi = Compute(0.39894228040143267794);
+      if constexpr (kRounded) {
+        float const x = float(0.70710678118654752440) * (c < 0 ? -c : c), t = reciprocal(1.0f + 0.3275911f * x);
+        float const p =
+            0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f)));
+        float const bell = fast_exp2(float(-kLog2E) * x * x), tail = 0.5f * t * p * bell;  // erfc(x) / 2
+        return (c < 0 ? tail : 1.0f - tail) + c * kInvSqrt2Pi * bell;
+      }
+      return Compute(0.5) * (Compute(1) + erf(c * Compute(0.70710678118654752440))) +
+             c * kInvSqrt2Pi * exp(Compute(-0.5) * c * c);
+    }
+    case Activation::d_silu: {
+      Compute const s = logistic(c);
+      return s * (Compute(1) + c * (Compute(1) - s));
+    }
+    default:
+      return Compute(1);
+  }
 }
 
 /// The same of all of z: one branch for every sixteen, behind which the functions' latencies overlap.
@@ -150,7 +187,7 @@ class TileEpilogue {
   MOYE_DEVICE void store_rows(SumsOf const& sums_of, int m, int row_step, int n MOYE_LOC) const {
     MOYE_SITE;
     if (n >= n_left_ || m >= m_left_) return;
-    if (kCount == 1 || !whole_words_) {
+    if (kCount == 1 || !whole_words_ || args_.epilogue.activation >= kFirstDerivative) {
       MOYE_NO_UNROLL
       for (int i = 0; i < kCount; ++i) store(sums_of(i).elements, m + i * row_step, n);
     } else if constexpr (is_same<Sum, int32_t>) {
@@ -196,6 +233,15 @@ class TileEpilogue {
     Compute z[kVector];
     MOYE_UNROLL
     for (int i = 0; i < kVector; ++i) z[i] = static_cast<Compute>(epilogue.alpha) * static_cast<Compute>(sums[i]);
+    if constexpr (!is_same<Compute, int32_t>) {
+      if (epilogue.activation >= kFirstDerivative) {
+        Compute c[kVector] = {};
+        add(epilogue.c, c_, Compute(1), m, n, c);
+        MOYE_UNROLL
+        for (int i = 0; i < kVector; ++i) z[i] *= derivative(epilogue.activation, c[i]);
+        return write(args_.d, m, n, z);
+      }
+    }
     if (epilogue.c.data != nullptr) add(epilogue.c, c_, static_cast<Compute>(epilogue.beta), m, n, z);
     if (epilogue.bias.data != nullptr) add(epilogue.bias, bias_, Compute(1), m, n, z);
     if (epilogue.preactivation != nullptr) write(epilogue.preactivation, m, n, z);

@@ -33,7 +33,8 @@ struct StoreParams {
 /// kColumns: of a warpgroup's accumulators, which have 64 rows per atom along m. kBuffers: boxes of a warp; all but one
 /// may be on their way while the next is filled. kRegisters: of a thread,
 /// but for those of other sums. kPairs: whether calls may have a second b.
-template <int kColumns, Dtype kAccumulator, int kBuffers, int kRegisters, bool kPairs = false>
+/// kDerives: whether there are registers to finish what is multiplied by a derivative, too.
+template <int kColumns, Dtype kAccumulator, int kBuffers, int kRegisters, bool kPairs = false, bool kDerives = true>
 struct WarpgroupEpilogue {
   using Sum = typename Accumulator<kAccumulator>::Sum;
   using Way = StoreParams::Way;
@@ -73,8 +74,9 @@ struct WarpgroupEpilogue {
     bool const plain = epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.bias.data == nullptr &&
                        epilogue.residual.data == nullptr && epilogue.activation == Activation::none &&
                        epilogue.preactivation == nullptr;
-    bool const can_finish = item_bytes(args.d_dtype) == 2 && is_of_pairs(epilogue.c) && is_of_pairs(epilogue.bias) &&
-                            is_of_pairs(epilogue.residual) &&
+    bool const derives = epilogue.activation >= kFirstDerivative;
+    bool const can_finish = (kDerives || !derives) && item_bytes(args.d_dtype) == 2 && is_of_pairs(epilogue.c) &&
+                            is_of_pairs(epilogue.bias) && is_of_pairs(epilogue.residual) &&
                             (epilogue.c.data == nullptr || epilogue.bias.data == nullptr);
     params->way = !is_of_boxes(args) || !(plain || can_finish) ? Way::elements
                   : pair                                       ? Way::pair
@@ -345,6 +347,7 @@ struct WarpgroupEpilogue {
       unsigned char* const second_box = warp.boxes[(first + 1) % kBuffers];
       int const next = number + 1 < kAtoms * kBoxesN ? number + 1 : number;
       pairs.add(warp, addend, warp.params.scale, z);
+      if constexpr (kDerives) pairs.multiply_by_derivative(warp, z);
       pairs.load(warp, epilogue.residual, row_of(number), column_of(number));
       if (outputs == 2) fill(warp, second_box, z);
       activate_all</*kRounded=*/true>(epilogue.activation, z);
@@ -403,13 +406,37 @@ struct WarpgroupEpilogue {
 
     /// z += scale * words
     MOYE_DEVICE void add(Warp const& warp, EpilogueOperand const& operand, float scale, float (&z)[kSums]) const {
-      if (operand.data == nullptr) return;
+      if (operand.data == nullptr || warp.args.epilogue.activation >= kFirstDerivative) return;
       MOYE_UNROLL
       for (int i = 0; i < kSums / 2; ++i) {
         Row<float, 2> const pair =
             warp.args.d_dtype == Dtype::bf16 ? unpack<bfloat16_t>(words[i]) : unpack<half_t>(words[i]);
         z[2 * i] += scale * pair.elements[0];
         z[2 * i + 1] += scale * pair.elements[1];
+      }
+    }
+
+    /// z *= the derivative that the activation names, at words. A branch for every few: their temporaries are as many.
+    MOYE_DEVICE void multiply_by_derivative(Warp const& warp, float (&z)[kSums]) const {
+      constexpr int kTogether = 4;  // words
+      Activation const activation = warp.args.epilogue.activation;
+      auto const all = [&](auto known, int first) {
+        if (activation != decltype(known)::value) return;
+        MOYE_UNROLL
+        for (int i = first; i < first + kTogether; ++i) {
+          Row<float, 2> const pair =
+              warp.args.d_dtype == Dtype::bf16 ? unpack<bfloat16_t>(words[i]) : unpack<half_t>(words[i]);
+          z[2 * i] *= derivative</*kRounded=*/true>(decltype(known)::value, pair.elements[0]);
+          MOYE_COMPUTED_HERE("+f", z[2 * i]);  // or as many temporaries as there are words take registers
+          z[2 * i + 1] *= derivative</*kRounded=*/true>(decltype(known)::value, pair.elements[1]);
+        }
+      };
+      MOYE_UNROLL
+      for (int first = 0; first < kSums / 2; first += kTogether) {
+        all(C<Activation::d_relu>{}, first);
+        all(C<Activation::d_gelu_tanh>{}, first);
+        all(C<Activation::d_gelu_erf>{}, first);
+        all(C<Activation::d_silu>{}, first);
       }
     }
 

@@ -59,7 +59,7 @@ struct Gemm<kConfig> {
   template <Order kOrder>
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{1, 1}, kConfig.cluster> {};
   using Epilogue = WarpgroupEpilogue<kBlkN, kConfig.accumulator, staging_boxes<kConfig>(kConsumers, {kBlkM, kBlkN}),
-                                     kConsumerRegisters, kTakesPair<kConfig>>;
+                                     kConsumerRegisters, kTakesPair<kConfig>, /*kDerives=*/kCluster == 1>;
 
   struct SharedStorage {
     OperandStages<kConfig> operands;
