@@ -190,6 +190,11 @@ std::string unfit_epilogue(GemmRequest const& request, GemmArgs const& args, Mod
       reason = unfit_result("the second product", epilogue.second_product);
       if (reason.empty() && overlap(epilogue.preactivation, epilogue.second_product))
         reason = "the pre-activation and the second product overlap";
+      // Kernels look at the address of the former alone.
+      auto const address = [](Buffer const& z) { return reinterpret_cast<uintptr_t>(z.data); };
+      if (reason.empty() && !is_empty(d) &&
+          (address(epilogue.preactivation) ^ address(epilogue.second_product)) % 16 != 0)
+        reason = "the second product is aligned otherwise than the pre-activation, by 16 bytes";
     }
     if (!reason.empty()) return reason;
   }
@@ -289,6 +294,7 @@ std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_mat
   if (has_second_b) {
     if (!entry.facts.takes_pair) return "the kernel takes no second b";
     if (item_bytes(args.d_dtype) != 2) return std::string("d of two b has 16 bits, not ") + dtype_name(args.d_dtype);
+    if (second_b.data == nullptr && !is_empty(d)) return "the second b has no address";
     if (second_b.dtype != request.b.dtype) return std::string("the second b is ") + dtype_name(second_b.dtype);
     if (std::string reason = outside("the second b", b, second_b); !reason.empty()) return reason;
   }

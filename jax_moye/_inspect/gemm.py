@@ -16,7 +16,7 @@ from jax_moye._kernels.devices import Device
 from jax_moye._kernels.dtypes import ITEM_BYTES
 from jax_moye._selection import cost, cost_xla, measurements
 from jax_moye._selection.decide import Decision, Source, Times
-from jax_moye._selection.epilogue import Epilogue
+from jax_moye._selection.epilogue import SECOND_B, Epilogue
 from jax_moye._selection.grouped import GroupedCall
 from jax_moye._selection.precision import wants_exact_f32
 from jax_moye._selection.problem import GemmProblem
@@ -195,9 +195,10 @@ class Gemm:
         if p is None:
             return None
         launches = 3 if self.split else 1
-        flops = 2 * p.batch * p.m * p.n * p.k
+        columns = p.n * (1 + p.pair)  # that are summed
+        flops = 2 * p.batch * p.m * columns * p.k
         of_a, of_b = p.matrices
-        read = (of_a * p.m + of_b * p.n) * p.k * ITEM_BYTES[p.dtype]
+        read = (of_a * p.m + of_b * columns) * p.k * ITEM_BYTES[p.dtype]
         moved = read + p.batch * p.m * p.n * ITEM_BYTES[p.out_dtype]
         peak, bandwidth = self.device.flops(p.dtype), self.device.memory_bytes_per_s
         times = {
@@ -369,9 +370,11 @@ def device_words(device: Device) -> str:
 
 
 def epilogue_words(epilogue: Epilogue) -> str:
-    parts = [name for name, _ in epilogue.operands]
+    parts = [f"times the product with {name}" if name == SECOND_B else name for name, _ in epilogue.operands]
     parts += [f"{name}={getattr(epilogue, name):g}" for name in ("alpha",) if epilogue.alpha != 1]
     parts += [f"beta={epilogue.beta:g}"] if epilogue.beta not in (0, 1) else []
+    if epilogue.keeps:
+        parts.append("both products kept" if epilogue.is_of_pair else "its argument kept")
     return ", ".join([epilogue.activation, *parts] if epilogue.activation != "none" else parts)
 
 
@@ -480,7 +483,7 @@ def _facts(gemm: Gemm) -> Iterator[tuple[str, str]]:
     batch = ",L" if p.batch > 1 else ""
     swapped = ", which is the right operand" if p.swapped else ""
     yield "a", f"{layouts['a']}  (M,K{batch}) {p.dtype}{swapped}"
-    yield "b", f"{layouts['b']}  (N,K{batch}) {p.dtype}"
+    yield "b", f"{layouts['b']}  (N,K{batch}) {p.dtype}{f', and so lies {SECOND_B}' if p.pair else ''}"
     yield "d", f"{layouts['d']}  (M,N{batch}) {p.out_dtype}, summed in {p.sums}"
     yield "order", f"{p.order or 'no mode of stride 1'}, aligned to {p.alignment} bytes"
     if gemm.chosen is not None:

@@ -101,6 +101,9 @@ def _product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
     left, right = (source_in_jaxpr(variable, made_by) for variable in equation.invars[:2])
     if is_fused:  # w is converted to x's dtype behind the transpose
         right = dataclasses.replace(right, dtype=left.dtype)
+    if epilogue is not None and epilogue.is_of_pair:  # both right-hand operands are read in one way
+        second = source_in_jaxpr(equation.invars[2], made_by)
+        right = right if second.permutation == right.permutation else right.transposed
     if request.implementation == "xla":  # nobody asks for strides
         left, right = left.transposed, right.transposed
     return Product(request, (left, right), original=original)

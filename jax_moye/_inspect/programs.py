@@ -24,8 +24,9 @@ from jax_moye._kernels.devices import Device
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._primitives.contraction import contract
 from jax_moye._primitives.fused import fused
+from jax_moye._primitives.rewritten import rewritten_p
 from jax_moye._primitives.transposes import transposed
-from jax_moye._selection.epilogue import stored_dtype
+from jax_moye._selection.epilogue import ACTIVATIONS, Epilogue, stored_dtype
 from jax_moye._selection.problem import parse_spec
 from jax_moye._selection.request import Operand, label_sizes
 from jax_moye._timing.correctness import Reference
@@ -35,7 +36,10 @@ from jax_moye._timing.workloads import Workload
 
 
 def program_of(product: Product, implementation: Any, interpret: InterpretParams | None) -> Callable[..., Any]:
-    """The product as a function of what is in memory, behind its transposes."""
+    """The product as a function of what is in memory, behind its transposes.
+
+    It returns an array; a list of what is kept beside the result, which is the first, where something is.
+    """
     request, (left, right) = product.request, product.operands
     contracts = implementation != "xla"  # with them XLA would refuse
     params: dict[str, Any] = {
@@ -52,17 +56,34 @@ def program_of(product: Product, implementation: Any, interpret: InterpretParams
     # A contract stands in its equations, too.
     is_kept = contracts or request.deterministic or request.batch_invariant or product.original is None
     original = None if is_kept else product.original.by_xla
+    epilogue = request.epilogue
+    is_of_pair = epilogue is not None and epilogue.is_of_pair
 
     def fun(lhs: Any, rhs: Any, *rest: Any) -> Any:
-        lhs, rhs = transposed((lhs, rhs), (left.permutation, right.permutation))
+        permutations = left.permutation, right.permutation
+        lhs, rhs = transposed((lhs, rhs), permutations)
+        if is_of_pair:
+            rest = tuple(transposed((lhs, x), (None, right.permutation))[1] for x in rest)
         if original is not None:
-            given = zip(rest, original.jaxpr.in_avals[2:], strict=True)
-            return original(lhs, rhs, *(x.reshape(aval.shape) for x, aval in given))
+            return _one_or_all(original(lhs, rhs, *_as_given(rest, original)))
+        if product.original is not None and epilogue is not None and (epilogue.keeps or is_of_pair):
+            of_rewritten = {name: value for name, value in params.items() if name != "out_sharding"}
+            of_rewritten |= {"spec": request.spec, "epilogue": epilogue, "original": product.original}
+            return _one_or_all(rewritten_p.bind(lhs, rhs, *_as_given(rest, product.original), **of_rewritten))
         if request.epilogue is not None:
             return fused(request.spec, lhs, rhs, rest, epilogue=request.epilogue, **params)
         return contract(request.spec, lhs, rhs, *rest, beta=request.beta, **params)
 
     return fun
+
+
+def _as_given(values: Sequence[Any], original: Any) -> list[Any]:
+    """The operands of an epilogue in the shapes that the equations as they were have."""
+    return [x.reshape(aval.shape) for x, aval in zip(values, original.jaxpr.in_avals[2:], strict=True)]
+
+
+def _one_or_all(results: Sequence[Any]) -> Any:
+    return results[0] if len(results) == 1 else list(results)
 
 
 def _added(product: Product) -> tuple[tuple[str, str], ...]:
@@ -76,6 +97,9 @@ def added_structs(product: Product) -> list[tuple[tuple[str, str], jax.ShapeDtyp
     """((name, labels), struct) of the operands behind lhs and rhs."""
     sizes, out_dtype = label_sizes(product.request.spec, product.operands), product.request.out_dtype
     dtype = stored_dtype(out_dtype) if product.request.epilogue is not None else out_dtype
+    if product.request.epilogue is not None and product.request.epilogue.is_of_pair:  # as the first one lies
+        right = product.operands[1]
+        return [(named, jax.ShapeDtypeStruct(right.shape, right.dtype)) for named in _added(product)]
     return [
         (named, jax.ShapeDtypeStruct(tuple(sizes[label] for label in named[1]), dtype)) for named in _added(product)
     ]
@@ -98,11 +122,15 @@ def random_operands(product: Product, device: jax.Device, largest_loop: int) -> 
     request, structs = product.request, structs_of(product)
     sizes = label_sizes(request.spec, product.operands)
     result = math.prod(sizes[label] for label in parse_spec(request.spec).out)
+    epilogue, right_operands = request.epilogue, 1
+    if epilogue is not None:
+        right_operands += epilogue.is_of_pair
+        result *= 1 + epilogue.keeps * right_operands
     footprint = result * jnp.dtype(request.out_dtype).itemsize
     footprint += sum(math.prod(struct.shape) * jnp.dtype(struct.dtype).itemsize for struct in structs)
     rotating = Rotation(1, 1, 0)
     if device.platform == "gpu":
-        us = expected_us(2 * math.prod(sizes.values()), footprint)
+        us = expected_us(2 * right_operands * math.prod(sizes.values()), footprint)
         rotating = rotation(us, footprint, rotated_bytes(), device, largest_loop)
     return random_sets(structs, rotating, seed=footprint % 2**31)
 
@@ -128,6 +156,8 @@ def reference_of(product: Product, operands: Sequence[Any]) -> Reference:
     sums_alone = dataclasses.replace(wide, request=dataclasses.replace(wide.request, beta=0, epilogue=None))
     alpha = 1.0 if request.epilogue is None else request.epilogue.alpha
     factor = (lambda name: request.beta) if request.epilogue is None else request.epilogue.factor
+    if request.epilogue is not None and request.epilogue.is_of_pair:
+        return _reference_of_pair(program_of(sums_alone, "xla", None), request.epilogue, operands)
 
     @functools.partial(jax.jit, compiler_options=quick_options())
     def reference(*operands: Any) -> tuple[Any, Any, Any]:
@@ -143,6 +173,21 @@ def reference_of(product: Product, operands: Sequence[Any]) -> Reference:
         if jnp.issubdtype(request.out_dtype, jnp.integer):  # wraps around, in every order alike
             exact = exact.astype(jnp.int64).astype(request.out_dtype)
         return exact, magnitude, parts
+
+    return Reference(*reference(*operands))
+
+
+def _reference_of_pair(product_of: Callable[..., Any], epilogue: Epilogue, operands: Sequence[Any]) -> Reference:
+    """Of activation(alpha x w) * (x second_b): what is off in one of the factors is multiplied with the other."""
+
+    @functools.partial(jax.jit, compiler_options=quick_options())
+    def reference(x: Any, w: Any, second: Any) -> tuple[Any, Any, Any]:
+        x, w, second = (one.astype(jnp.float64) for one in (x, w, second))
+        z, factor = epilogue.alpha * product_of(x, w), product_of(x, second)
+        of_z, of_factor = (product_of(jnp.abs(x), jnp.abs(one)) for one in (w, second))
+        activated = ACTIVATIONS[epilogue.activation](z)
+        magnitude = abs(epilogue.alpha) * of_z * jnp.abs(factor) + jnp.abs(activated) * of_factor
+        return activated * factor, magnitude, jnp.abs(z * factor)
 
     return Reference(*reference(*operands))
 

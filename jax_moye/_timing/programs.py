@@ -87,7 +87,8 @@ def loop_contender(
     def start() -> list[Any]:
         if not state:
             of_one = jax.eval_shape(fun, *sets.first)
-            state[:] = [jnp.int32(0), [jnp.zeros(of_one.shape, of_one.dtype) for _ in range(len(sets))]]
+            zeros = [jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), of_one) for _ in range(len(sets))]
+            state[:] = [jnp.int32(0), zeros]
         return state
 
     def run(i: int) -> list[Any]:

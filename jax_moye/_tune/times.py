@@ -150,7 +150,7 @@ def _of_xla(product: Product, call: KernelCall) -> Tolerance:
 def _why_wrong(reference: Reference, contender: Contender, tolerance: Tolerance) -> str | None:
     """Why a contender has no time; None if its result is right."""
     try:
-        worst = reference.excess(contender.run(0)[0], tolerance)
+        worst = reference.excess(jax.tree.leaves(contender.run(0))[0], tolerance)
         contender.wait()
     except Exception as error:  # a launch that fails
         return error_line(error)

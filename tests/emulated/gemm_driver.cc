@@ -7,6 +7,7 @@
 //   pad=0 d_pad=0                          elements between rows of a and b, and of d
 //   out=f32                                d's dtype
 //   epilogue=0   1: d = relu(2 a b - c + bias) + residual, and the pre-activation
+//   pair=0       1: d = relu(2 a b) * (a second_b); 2: and both products
 //   special=0    1: a NaN in a, an infinity in b
 //   launches=1   of new operands in other memory, the earlier ones' not to be touched
 //   mode=lazy threads=fifo seed=0 races=1 workers=1 multiprocessors=2   emu::Options
@@ -29,9 +30,9 @@
 
 namespace moye {
 
-Words const kDefaults = {{"order", "NT"},   {"batch", "1"},   {"outer", "1"},   {"middle", "1"},
-                         {"broadcast", ""}, {"pad", "0"},     {"d_pad", "0"},   {"out", "f32"},
-                         {"epilogue", "0"}, {"special", "0"}, {"launches", "1"}};
+Words const kDefaults = {{"order", "NT"},   {"batch", "1"}, {"outer", "1"},   {"middle", "1"},
+                         {"broadcast", ""}, {"pad", "0"},   {"d_pad", "0"},   {"out", "f32"},
+                         {"epilogue", "0"}, {"pair", "0"},  {"special", "0"}, {"launches", "1"}};
 
 /// One launch; what is wrong with it, or nothing. memory: keeps the matrices of all launches, so that none has
 /// another's addresses.
@@ -55,19 +56,23 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
       add_matrices(broadcast_a ? 1 : batch, m, k, options["order"][0] == 'T', pad, kMultiple, sizeof(Element));
   Matrices& b =
       add_matrices(broadcast_b ? 1 : batch, n, k, options["order"][1] == 'N', pad, kMultiple, sizeof(Element));
+  Matrices& second_b =
+      add_matrices(broadcast_b ? 1 : batch, n, k, options["order"][1] == 'N', pad, kMultiple, sizeof(Element));
   Matrices& d = add_matrices(batch, m, n, false, d_pad, 1, sizeof(Out));
+  Matrices& second_product = add_matrices(batch, m, n, false, d_pad, 1, sizeof(Out));
   Matrices& z = add_matrices(batch, m, n, false, d_pad, 1, sizeof(Out));
   Matrices& c = add_matrices(batch, m, n, true, 0, 1, sizeof(Out));
   Matrices& bias = add_matrices(1, 1, n, false, 0, 1, sizeof(Out));
   int const residual_pad = options.number("epilogue") == 2 ? 4 : 3;  // 4: pairs of elements are words
   Matrices& residual = add_matrices(batch, m, n, false, residual_pad, 1, sizeof(Out));
-  for (Matrices* matrices : {&a, &b, &c, &bias, &residual}) matrices->draw(random);
+  for (Matrices* matrices : {&a, &b, &c, &bias, &residual, &second_b}) matrices->draw(random);
   if (options.number("special") != 0) {
     a.value(0, m / 2, k / 2) = std::numeric_limits<double>::quiet_NaN();
     b.value(0, n / 3, k - 1) = value_of(Element(std::numeric_limits<float>::infinity()));  // or the largest number
   }
   a.write<Element>();
   b.write<Element>();
+  second_b.write<Element>();
   for (Matrices* matrices : {&c, &bias, &residual}) matrices->write<Out>();
 
   GemmArgs args{.a = a.buffer.data(),
@@ -92,6 +97,19 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
 
   emu::Stream stream = make_stream(options);
   stream.memory = {a.memory("a", false), b.memory("b", false), d.memory("d", true)};
+  bool const pair = options.number("pair") != 0, keeps = options.number("pair") == 2;
+  if (pair) {
+    args.epilogue.alpha = 2;
+    args.epilogue.activation = Activation::relu;
+    args.epilogue.second_b = second_b.buffer.data();
+    stream.memory.push_back(second_b.memory("second_b", false));
+  }
+  if (keeps) {
+    args.epilogue.preactivation = z.buffer.data();
+    args.epilogue.second_product = second_product.buffer.data();
+    stream.memory.push_back(z.memory("preactivation", true));
+    stream.memory.push_back(second_product.memory("second_product", true));
+  }
   bool const fused = options.number("epilogue") != 0, has_c = options.number("epilogue") == 1;  // 2: all but c
   if (fused) {
     args.epilogue = {.alpha = 2,
@@ -111,7 +129,7 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
   args.workspace = workspace.data();
   stream.memory.push_back({workspace.data(), workspace.size(), "workspace", true});
   if (Status status = entry.launch(args, &stream); !status.ok()) return "error: " + status.message;
-  for (Matrices const* matrices : {&d, &z}) {
+  for (Matrices const* matrices : {&d, &z, &second_product}) {
     if (std::string const damage = matrices->buffer.damage(); !damage.empty()) return "error: " + damage;
   }
 
@@ -121,12 +139,19 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
       for (int j = 0; j < n; ++j) {
         double sum = 0;
         double const* const row = &a.values[size_t(((broadcast_a ? 0 : turned(l)) * m + i) * k)];
-        double const* const column = &b.values[size_t(((broadcast_b ? 0 : turned(l)) * n + j) * k)];
-        for (int x = 0; x < k; ++x) sum += row[x] * column[x];
+        size_t const column = size_t(((broadcast_b ? 0 : turned(l)) * n + j) * k);
+        for (int x = 0; x < k; ++x) sum += row[x] * b.values[column + x];
         if (fused) {
           sum = 2 * sum - (has_c ? c.value(turned(l), i, j) : 0) + bias.value(0, 0, j);
           comparison.compare<Out>("preactivation", z, l, i, j, sum);
           sum = (sum < 0 ? 0 : sum) + residual.value(turned(l), i, j);
+        }
+        if (pair) {
+          double second = 0;
+          for (int x = 0; x < k; ++x) second += row[x] * second_b.values[column + x];
+          if (keeps) comparison.compare<Out>("preactivation", z, l, i, j, 2 * sum);
+          if (keeps) comparison.compare<Out>("second_product", second_product, l, i, j, second);
+          sum = (sum < 0 ? 0 : 2 * sum) * second;
         }
         comparison.compare<Out>("d", d, l, i, j, sum);
       }

@@ -10,6 +10,7 @@ from tests.emulated import (
     mutants,
     mutants_batches,
     mutants_grouped,
+    mutants_pair,
     mutants_parallel_split_k,
     mutants_persistent,
     mutants_simt,
@@ -32,6 +33,7 @@ MUTANTS = (
     + mutants_tiles.MUTANTS
     + mutants_batches.MUTANTS
     + mutants_grouped.MUTANTS
+    + mutants_pair.MUTANTS
 )
 # What is compiled: a row in one order.
 ROWS = sorted({(mutant.row, mutant.order) for mutant in MUTANTS})

@@ -97,3 +97,67 @@ def test_a_report_of_an_optimized_program():
     alone = Report(dataclasses.replace(explanation, gemms=explanation.gemms[1:]), measured[1:], ())
     assert "takes in" not in alone.rows()[0]
     assert "take in what" not in str(alone)
+
+
+def gated(x, g, u):
+    return jax.nn.silu(x @ g) * (x @ u)
+
+
+def gated_with_derivatives(x, g, u):
+    return jax.vjp(gated, x, g, u)
+
+
+def activated_with_derivatives(x, w):
+    return jax.vjp(lambda x, w: jax.nn.gelu(x @ w), x, w)
+
+
+PAIRS = {
+    "a gated layer": (gated, 3, "silu, times the product with second_b"),
+    "and what its derivatives read": (
+        gated_with_derivatives,
+        3,
+        "silu, times the product with second_b, both products kept",
+    ),
+    "weights that lie transposed": (
+        lambda x, g, u: gated(x, g.T, u.T),
+        3,
+        "silu, times the product with second_b",
+    ),
+    "one of them": (lambda x, g, u: gated(x, g.T, u), 3, "silu, times the product with second_b"),
+    "an activation and what it reads": (activated_with_derivatives, 2, "gelu_tanh, its argument kept"),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_several_results_and_operands(name):
+    """They are named in words, and ours is timed as it is, with all it writes, against the equations as they were."""
+    fun, count, words = PAIRS[name]
+    args = [struct(16, 32), struct(32, 32), struct(32, 32)][:count]
+    with jax_moye.options(implementation="moye"):
+        gemm = jax_moye.explain(jax_moye.optimize(fun), *args, device="h200")[0]
+    assert (gemm.computed_by, gemm.epilogue, gemm.epilogue_reason) == ("moye", words, None)
+    assert gemm.takes_in in str(gemm)
+    is_of_pair = "second_b" in words
+    assert ("(N,K) bf16, and so lies second_b" in str(gemm)) == is_of_pair
+    assert gemm.roofline()["flops"] == 2 * 16 * 32 * 32 * (1 + is_of_pair)
+    assert not is_of_pair or gemm.config.takes_pair
+    short = {"alternations": 1, "turn_ms": 0.1, "warmup_ms": 0.0, "interpret": InterpretParams(detect_races=False)}
+    one = measure_gemm(gemm, jax.devices("cpu")[0], **short)
+    assert one.error is None
+    assert one.error_over_bound <= 1
+    assert one.us > 0 < one.xla_us
+
+
+def test_a_wrong_second_operand_has_no_time(monkeypatch):
+    with jax_moye.options(implementation="moye"):
+        gemm = jax_moye.explain(jax_moye.optimize(gated), *[struct(32, 32)] * 3, device="h200")[0]
+    report = importlib.import_module("jax_moye._inspect.report")
+    right = report.program_of
+
+    def the_first_twice(product, implementation, interpret):
+        fun = right(product, implementation, interpret)
+        return fun if implementation == "xla" else lambda x, g, u: fun(x, g, g)
+
+    monkeypatch.setattr(report, "program_of", the_first_twice)
+    short = {"alternations": 1, "turn_ms": 0.1, "warmup_ms": 0.0, "interpret": InterpretParams(detect_races=False)}
+    assert "WRONG" in measure_gemm(gemm, jax.devices("cpu")[0], **short).error

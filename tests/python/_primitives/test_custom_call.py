@@ -122,9 +122,9 @@ EDITS = {
     "unknown activation": (dict(activation="tanh"), "activation is none, relu, gelu_tanh, gelu_erf or silu, not tanh"),
     "empty activation": (dict(activation=""), "activation is none, relu"),
     "beta without c": (dict(beta=1.0), "and there is no c"),
-    "unknown operand": (dict(extra=[C], operands="scale"), "operands names c, bias and residual, each once"),
-    "operand twice": (dict(extra=[C, C], operands="c,c"), "operands names c, bias and residual, each once"),
-    "trailing comma": (dict(extra=[C], operands="c,,"), "operands names c, bias and residual, each once"),
+    "unknown operand": (dict(extra=[C], operands="scale"), "operands names c, bias, residual and second_b, each once"),
+    "operand twice": (dict(extra=[C, C], operands="c,c"), "operands names c, bias, residual and second_b, each once"),
+    "trailing comma": (dict(extra=[C], operands="c,,"), "operands names c, bias, residual and second_b, each once"),
     "operands that are not there": (
         dict(extra=[C], operands="c,bias"),
         "operands are named that the call does not have",
@@ -146,7 +146,7 @@ EDITS = {
     "empty c": (dict(extra=[C[:0]], operands="c"), "c has 0 elements"),
     "c of another dtype": (dict(extra=[C.astype(np.float16)], operands="c"), "c is f16, and d is f32"),
     "bias of no dtype of ours": (dict(extra=[C.astype(np.int16)], operands="bias"), "operands and results are"),
-    "two results more": (dict(results=[((M, N), "float32")] * 2), "one result at most, the pre-activation"),
+    "two results more": (dict(results=[((M, N), "float32")] * 2), "the pre-activation is a result or not"),
     "pre-activation of another dtype": (dict(results=[((M, N), "bfloat16")]), "the pre-activation is bf16, d f32"),
     "pre-activation too small": (dict(results=[((M, N - 1), "float32")]), "the pre-activation has 368 elements, d 384"),
     "attribute missing": (dict(drop=("alpha",)), "Wrong number of attributes"),
@@ -163,6 +163,49 @@ EDITS = {
         "c and the pre-activation overlap",
     ),
 }
+
+
+PAIR = dict(config="sm90_split_k_bf16_128x128x64_s3_c1x2_a16", operands="second_b", out="bfloat16")
+SECOND = np.full((K, N), 3, jnp.bfloat16)
+ONE_MORE = ((M, N), "bfloat16")
+EDITS |= {
+    "a second b of a kernel without": (
+        dict(extra=[SECOND], operands="second_b", out="bfloat16"),
+        "the kernel takes no second b",
+    ),
+    "a second b twice": (PAIR | dict(extra=[SECOND] * 2, operands="second_b,second_b"), "operands names c, bias"),
+    "a second b and a bias": (
+        PAIR | dict(extra=[SECOND, C[0]], operands="second_b,bias", bias_strides=(0, 0, 1)),
+        "a call with a second b has no c, bias or residual",
+    ),
+    "a second b too small": (PAIR | dict(extra=[SECOND[:-1]]), "the second b has 744 elements"),
+    "a second b of another dtype": (PAIR | dict(extra=[SECOND.astype(np.float16)]), "the second b is f16"),
+    "a wide result of two b": (PAIR | dict(extra=[SECOND], out="float32"), "d of two b has 16 bits, not f32"),
+    "one of two products": (
+        PAIR | dict(extra=[SECOND], results=[ONE_MORE]),
+        "the pre-activation is a result or not, with a second b its product, too",
+    ),
+    "three products": (PAIR | dict(extra=[SECOND], results=[ONE_MORE] * 3), "with a second b its product, too"),
+    "a second product of another dtype": (
+        PAIR | dict(extra=[SECOND], results=[ONE_MORE, ((M, N), "float16")]),
+        "the second product is f16, d bf16",
+    ),
+    "a second product too small": (
+        PAIR | dict(extra=[SECOND], results=[ONE_MORE, ((M, N - 1), "bfloat16")]),
+        "the second product has 368 elements, d 384",
+    ),
+}
+
+
+def test_two_right_hand_operands():
+    """D, the pre-activation and the second product, in this order."""
+    b = jnp.asarray(np.random.default_rng(0).integers(-2, 3, (K, N)), jnp.bfloat16)
+    z, second = (np.ones((M, K)) @ np.asarray(x, np.float64) for x in (b, SECOND))
+    for results in ([], [ONE_MORE] * 2):
+        found = fused(SECOND, b=b, results=results, **PAIR | dict(alpha=-0.5, activation="relu"))
+        expected = [np.maximum(-z / 2, 0) * second, -z / 2, second][: 1 + len(results)]
+        for got, one in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(np.asarray(got), one.astype(jnp.bfloat16))
 
 
 @pytest.mark.parametrize("edit", EDITS)
