@@ -1,13 +1,15 @@
 """A product of a jaxpr and the equations behind it that its kernel can take in, and the equation they become.
 
-Nobody else reads what stands between two of them. In their order, each once unless said:
+Nobody else reads what stands between two of them, unless said. In their order, each once unless said:
 
     product                        dot_general, or a contract_p that adds nothing
     transpose                      the specification's output is permuted: nothing is moved
     conversion                     to 16 bits or more. To a wider type only where a sum in it follows
     * number, / power of 2, -      alpha, any number of them: what the program's type holds of the number
     + vector of the last dimension bias
-    relu, gelu, silu               of the sum so far, whoever wrote it, also inside of jit and custom_jvp
+    relu, gelu, silu               of the sum so far, whoever wrote it, also inside of jit and custom_jvp. Where others
+                                     read the sum, too, it is a second result, and the activation's equations stay
+    * gelu', silu' at an array     the derivative, of what an activation is applied to elsewhere: c, and the end
     + array, - array, array -      c with beta 1 or -1, or alpha with the other sign; behind a bias or an activation
       + number * array               residual, of which there is a sum alone. The number is beta
     ---------------------------------------------------------------------------------------------------------
@@ -31,10 +33,10 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from jax_moye import _compat
 from jax_moye._primitives.contraction import contract_p
-from jax_moye._primitives.patterns import Program, Template, as_number, as_vector, aval_of, matched
+from jax_moye._primitives.patterns import Program, Template, as_number, as_vector, aval_of, matched, matched_at
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import Original, rewritten_p
-from jax_moye._selection.epilogue import ACTIVATIONS, Epilogue
+from jax_moye._selection.epilogue import ACTIVATIONS, DERIVATIVES, Epilogue
 from jax_moye._selection.problem import parse_spec
 
 
@@ -351,6 +353,33 @@ def _activated(program: Program, chain: Chain) -> Chain | None:
     return None
 
 
+def _derived(program: Program, chain: Chain) -> Chain | None:
+    """The equations of an activation's derivative, times the value, at something that is there anyway."""
+    if not chain.is_linear:
+        return None
+    aval = aval_of(chain.value)
+    for name, template in _derivatives(tuple(aval.shape), aval.dtype):
+        for at in program.kept_or_given(aval):
+            found = matched_at(program, chain.value, at, template)
+            if found is not None:
+                members, value = found
+                operands = {"c": (at, parse_spec(chain.spec).out)}
+                return chain.extended(members, value, activation=name, operands=operands, beta=1.0)
+    return None
+
+
+@functools.lru_cache(maxsize=256)
+def _derivatives(shape: tuple[int, ...], dtype: Any) -> tuple[tuple[str, Template], ...]:
+    """(z, t) -> activation'(z) t, as JAX writes it."""
+    operand = jax.ShapeDtypeStruct(shape, dtype)
+
+    def template(fun: Callable[[Any], Any]) -> Template:
+        jaxpr = jax.make_jaxpr(lambda z, t: jax.vjp(fun, z)[1](t)[0])(operand, operand).jaxpr
+        return Template(_compat.without_dead_code(jaxpr))
+
+    return tuple((name, template(ACTIVATIONS[of])) for name, of in DERIVATIVES.items())
+
+
 @functools.lru_cache(maxsize=256)
 def _templates(shape: tuple[int, ...], dtype: Any) -> tuple[tuple[str, Template], ...]:
     """Activations, as JAX writes them."""
@@ -362,6 +391,7 @@ def _templates(shape: tuple[int, ...], dtype: Any) -> tuple[tuple[str, Template]
 # Each makes a chain longer, or says None; the first that does not goes first. Another one is one more line.
 _STEPS: tuple[Callable[[Program, Chain], Chain | None], ...] = (
     _activated,
+    _derived,
     _transposed,
     _converted,
     _scaled,

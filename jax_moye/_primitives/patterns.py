@@ -28,6 +28,7 @@ class Program:
       readers: by value, the indices of the equations that read it; their number where it is a result.
       made_by: by value, the index of its equation.
       taken: indices of equations that are part of something already: nothing else is made of them.
+      kept: values that activations are applied to, and others read.
     """
 
     def __init__(self, equations: Sequence[JaxprEqn], outvars: Iterable[Any]) -> None:
@@ -36,6 +37,7 @@ class Program:
         self.readers: dict[Any, list[int]] = {}
         self.made_by: dict[Any, int] = {}
         self.taken: set[int] = set()
+        self.kept: list[Any] = []
         for index, equation in enumerate(equations):
             for variable in equation.invars:
                 if isinstance(variable, Var):
@@ -58,6 +60,13 @@ class Program:
         if index is None or index in self.taken or len(self.readers.get(variable, ())) != 1:
             return None, None
         return index, self.equations[index]
+
+    def kept_or_given(self, like: Any) -> Iterator[Any]:
+        """Values of one type that are kept, or that the program is given."""
+        given = (x for x in self.readers if x not in self.made_by)
+        for x in (*self.kept, *given):
+            if aval_of(x).shape == like.shape and aval_of(x).dtype == like.dtype:
+                yield x
 
     @functools.cached_property
     def flat(self) -> _Flat:
@@ -212,11 +221,11 @@ def _body(equation: Any) -> Jaxpr | None:
 
 
 class Template:
-    """A function of one array, as equations.
+    """A function of arrays, as equations.
 
     Attributes:
       steps: of it.
-      argument: its argument's name.
+      arguments: their names.
       result: its result's.
     """
 
@@ -224,7 +233,7 @@ class Template:
         """Looks into its calls."""
         flat = _Flat(jaxpr.eqns)
         self.steps = flat.steps
-        self.argument = jaxpr.invars[0]
+        self.arguments = list(jaxpr.invars)
         self.result = flat.names.get(jaxpr.outvars[0], jaxpr.outvars[0])
 
 
@@ -238,7 +247,7 @@ def matched(program: Program, value: Any, template: Template, alone: bool = True
       alone: nobody else reads the value, nor what is between it and the result.
     """
     flat = program.flat
-    known: dict[Any, Any] = {template.argument: flat.names.get(value, value)}
+    known: dict[Any, Any] = {template.arguments[0]: flat.names.get(value, value)}
     used: list[_Step] = []
     for wanted in template.steps:
         first = next(known[x] for x in wanted.inputs if not isinstance(x, _Number))
@@ -257,6 +266,40 @@ def matched(program: Program, value: Any, template: Template, alone: bool = True
     inside = [value, *(x for x in made if all(x is not result for result in results))]
     others_read = (not set(program.readers.get(x, [])) <= set(members) for x in inside)
     if len(results) != 1 or (alone and any(others_read)):
+        return None
+    return members, results[0]
+
+
+def matched_at(program: Program, value: Any, at: Any, template: Template) -> tuple[list[int], Any] | None:
+    """The same of a template of two arguments, of which others read the first one, and what is made of it alone.
+
+    Args:
+      program: whose equations they are.
+      value: the second argument, which nobody else reads.
+      at: the first one.
+      template: what is looked for.
+    """
+    flat = program.flat
+    first, second = template.arguments
+    known: dict[Any, Any] = {first: flat.names.get(at, at), second: flat.names.get(value, value)}
+    of_value, used = {second}, []
+    for wanted in template.steps:
+        names = [x for x in wanted.inputs if not isinstance(x, _Number)]
+        readers = flat.readers.get(known[names[0]], ()) if names else flat.steps
+        found = next((step for step in readers if _is_as_wanted(step, wanted, known)), None)
+        if found is None:
+            return None
+        if of_value & set(names):
+            of_value.update(wanted.outputs)
+            used.append(found)
+        known |= dict(zip(wanted.outputs, found.outputs, strict=True))
+    members = sorted({step.place for step in used})
+    if any(index in program.taken or not set(flat.at[index]) <= set(used) for index in members):
+        return None
+    made = [x for index in members for x in program.equations[index].outvars]
+    results = [x for x in made if flat.names.get(x, x) is known[template.result]]
+    inside = [value, *(x for x in made if all(x is not result for result in results))]
+    if len(results) != 1 or any(not set(program.readers.get(x, [])) <= set(members) for x in inside):
         return None
     return members, results[0]
 

@@ -48,6 +48,7 @@ def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any]) -> Jaxpr:
         pair = pair_from(program, index, parameters)
         if pair is not None:
             program.taken.update(pair.members)
+            program.kept += [pair.first.value] * pair.keeps
             replaced[pair.first.product] = pair.equation(program)
     for index, equation in enumerate(equations):
         if equation.primitive.name == "ragged_dot_general":
@@ -55,6 +56,7 @@ def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any]) -> Jaxpr:
         chain = chain_from(program, index, parameters)
         if chain is not None:
             program.taken.update(chain.members)
+            program.kept += [] if chain.kept is None else [chain.kept]
             replaced[chain.place] = chain.equation(program)
             for other, changed in chain.others(program).items():
                 program.taken.add(other)

@@ -20,6 +20,8 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "gelu_erf": functools.partial(jax.nn.gelu, approximate=False),
     "silu": jax.nn.silu,
 }
+# Not an activation of z, but z times the derivative of one at c.
+DERIVATIVES = {f"d_{name}": name for name in ACTIVATIONS if name != "none"}
 EPILOGUE_OPERANDS = ("c", "bias", "residual")
 # Another right-hand operand, which lies as the first one does; its product is the factor of activation(z). It has no
 # labels of the output, and no other operand beside it.
@@ -31,7 +33,7 @@ class Epilogue:
     """What becomes of the sums.
 
     Attributes:
-      activation: a key of ACTIVATIONS.
+      activation: a key of ACTIVATIONS, or of DERIVATIVES, with c alone, which is not added then.
       alpha: factor of the product.
       beta: factor of c.
       operands: (name, labels) of the operands behind x and w, the names in the order of EPILOGUE_OPERANDS. Labels are
