@@ -85,6 +85,8 @@ def pair_from(program: Program, index: int, parameters: Mapping[str, Any]) -> Pa
             second = None if made_by is None else linear_chain(program, made_by, parameters)
             if second is None or second.value is not other or not _are_alike(program, first, second):
                 continue
+            if not _may_be_one(program, *sorted((first.product, second.product))):
+                continue
             alone = {*first.members, *second.members, *inside, gate}
             made = (x for i in inside for x in program.equations[i].outvars)
             keeps = any(not set(program.readers.get(x, ())) <= alone for x in (first.value, second.value, *made))
@@ -100,6 +102,25 @@ def _gates(program: Program, value: Any) -> Iterator[tuple[int, Any]]:
             others = [x for x in equation.invars if x is not value]
             if equation.primitive.name == "mul" and len(others) == 1 and isinstance(others[0], Var):
                 yield index, others[0]
+
+
+def _may_be_one(program: Program, earlier: int, later: int) -> bool:
+    """Whether an equation may stand for two: neither needs what the other makes, and all between them may move.
+
+    What makes an operand of the later one moves in front of what reads the earlier one.
+    """
+    made = set(program.equations[earlier].outvars)
+    for equation in program.equations[earlier + 1 : later]:
+        if _has_effects(equation):
+            return False
+        if any(isinstance(x, Var) and x in made for x in equation.invars):
+            made.update(equation.outvars)
+    return all(x not in made for x in program.equations[later].invars if isinstance(x, Var))
+
+
+def _has_effects(equation: JaxprEqn) -> bool:
+    """Whether an equation keeps its place among others, by more than what it reads; names of axes are no reason."""
+    return any(type(effect).__name__ != "NamedAxisEffect" for effect in equation.effects)
 
 
 def _are_alike(program: Program, first: Chain, second: Chain) -> bool:
