@@ -251,12 +251,16 @@ def lower_equation(
     return results
 
 
-def without_dead_code(jaxpr: Any) -> Any:
+def without_dead_code(jaxpr: Any, keep_inputs: bool = False) -> Any:
     """A jaxpr without the equations that nobody reads, those inside loops and calls included.
 
     dce_jaxpr is exported by jax.interpreters.partial_eval, but not documented.
+
+    Args:
+      jaxpr: without constants.
+      keep_inputs: also those that nobody reads.
     """
-    live, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    live, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=keep_inputs)
     return live
 
 

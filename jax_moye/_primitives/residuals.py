@@ -7,7 +7,7 @@ and follow from its argument alone. Here the reading loop computes those, by cop
 | what | condition |
 |---|---|
 | a residual | a stacked output that later scans of the same length and jaxpr alone read, as stacked inputs |
-| is computed anew | by equations of `_ELEMENTWISE`, and by calls of nothing else; all are deterministic and cheap |
+| is computed anew | by elementwise equations, and calls of nothing else (equations.py) |
 | from | what is kept: residuals, other values of the body, its stacked inputs and outputs, its constants |
 | kept is | the set of values of least cost from which all residuals follow (minimal_cut.py) |
 | the cost of a value | twice its bytes if it is stacked for this: written and read |
@@ -28,39 +28,58 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, unmapped_aval
 
+from jax_moye import _compat
+from jax_moye._primitives.equations import body_of, inlined, inner_of, is_elementwise, operands_of
 from jax_moye._primitives.minimal_cut import minimal_cut
 from jax_moye._primitives.patterns import Program
 
-# Each element of the result is a function of one of each operand, or a copy of one. reduce_precision and
-# convert_element_type are among them: values are rounded as they were. Products of matrices, sums, gathers, transposes
-# and random numbers are not, nor are barriers and what places arrays.
-_NAMES = """
-abs add add_any and broadcast_in_dim cbrt ceil clamp convert_element_type copy copy_p cos div eq erf erf_inv erfc exp
-exp2 expand_dims expm1 floor ge gt integer_pow iota is_finite le log log1p logistic lt max min mul name ne neg not or
-pcast pow pvary reduce_precision rem reshape round rsqrt select_n sign sin sqrt square squeeze stop_gradient sub tan
-tanh xor
-"""
-_ELEMENTWISE = frozenset(_NAMES.split())
-_CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-}
-_TRIMMED = ("jit", "pjit")  # calls that may return less
-
 
 def with_fewer_residuals(jaxpr: Jaxpr) -> Jaxpr:
-    """The same program; its scans, but not those inside its equations, stack fewer bytes for each other."""
-    equations = list(jaxpr.eqns)
-    scans = [index for index, equation in enumerate(equations) if equation.primitive.name == "scan"]
-    for index in scans[:-1]:
-        for at, new in _changes(jaxpr, equations, index).items():
-            equations[at] = new
-    if all(one is other for one, other in zip(equations, jaxpr.eqns, strict=True)):
+    """The same program; its scans, but not those inside its equations, stack fewer bytes for each other.
+
+    Calls of jit that pass residuals on become their equations for that: the derivative of a call is two of them.
+    """
+    if sum(1 for equation in jaxpr.eqns if _is_known(equation) or _has_scans(equation)) < 2:
         return jaxpr
-    return jaxpr.replace(eqns=equations)
+    flat = _compat.without_dead_code(jaxpr, keep_inputs=True)  # what nobody reads, reads residuals
+    while passing := _passing(flat):
+        flat = inlined(flat, passing)
+    equations = list(flat.eqns)
+    scans = [index for index, equation in enumerate(equations) if _is_known(equation)]
+    changed = False
+    for index in scans[:-1]:
+        for at, new in _changes(flat, equations, index).items():
+            equations[at] = new
+            changed = True
+    return _compat.without_dead_code(flat.replace(eqns=equations), keep_inputs=True) if changed else jaxpr
+
+
+def _passing(jaxpr: Jaxpr) -> list[JaxprEqn]:
+    """Calls that return what their scans stack to other loops alone, and calls that those are in."""
+    calls = {index for index, equation in enumerate(jaxpr.eqns) if _has_scans(equation)}
+    loops = calls | {index for index, equation in enumerate(jaxpr.eqns) if _is_known(equation)}
+    program = Program(jaxpr.eqns, jaxpr.outvars)
+    passing: set[int] = set()
+    for index in loops:
+        for variable in _stacked(jaxpr.eqns[index]):
+            readers = set(program.readers.get(variable, ()))
+            if readers and readers <= loops:
+                passing |= {index, *readers} & calls
+    return [jaxpr.eqns[index] for index in passing]
+
+
+def _has_scans(equation: JaxprEqn) -> bool:
+    inner = inner_of(equation)
+    return inner is not None and any(_is_known(one) or _has_scans(one) for one in inner.eqns)
+
+
+def _stacked(equation: JaxprEqn) -> list[Any]:
+    """The results of a scan, or of scans in a call, that are stacked."""
+    if _is_known(equation):
+        return list(equation.outvars[equation.params["num_carry"] :])
+    inner = inner_of(equation)
+    found = set() if inner is None else {x for one in inner.eqns for x in _stacked(one)}
+    return [x for x, y in zip(equation.outvars, inner.outvars, strict=True) if y in found] if inner and found else []
 
 
 # -------------------------------------------------------------------------------------------------------- one scan
@@ -82,7 +101,7 @@ class _Scan:
         """Reads the parameters."""
         params: Any = equation.params
         self.equation = equation
-        self.body: Jaxpr = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])
+        self.body: Jaxpr = body_of(params["jaxpr"])
         self.consts: int = params["num_consts"]
         self.carry: int = params["num_carry"]
         self.first = self.consts + self.carry
@@ -150,15 +169,36 @@ class _Residuals:
       outputs: indices of the residuals among its outputs.
       readers: indices of the equations that read them.
       made_by: by value of the body, the equation that makes it.
+      made_of: by value that a residual is, or is made of, its operands; None: it cannot be computed anew.
     """
 
     def __init__(self, program: Program, index: int) -> None:
-        """Looks for them."""
+        """Looks for them, also in calls that the scan makes."""
         self.program, self.scan = program, _Scan(program.equations[index])
-        self.outputs = [i for i in range(self.scan.carry, len(self.scan.body.outvars)) if self._is_residual(i)]
+        self._look()
+        while calls := [
+            self.made_by[x] for x, operands in self.made_of.items() if operands is None and self._is_call(x)
+        ]:
+            self.scan.body = inlined(self.scan.body, calls)
+            self._look()
         outside = [self.scan.equation.outvars[i] for i in self.outputs]
         self.readers = sorted({reader for variable in outside for reader in program.readers[variable]})
+
+    def _look(self) -> None:
+        self.outputs = [i for i in range(self.scan.carry, len(self.scan.body.outvars)) if self._is_residual(i)]
         self.made_by: dict[Any, Any] = {x: equation for equation in self.scan.body.eqns for x in equation.outvars}
+        self.made_of: dict[Any, list[Any] | None] = {}
+        waiting = self.values
+        while waiting:
+            value = waiting.pop()
+            if value not in self.made_of:
+                equation = self.made_by.get(value)
+                is_computed = equation is not None and is_elementwise(equation)
+                self.made_of[value] = operands_of(equation) if is_computed else None
+                waiting += self.made_of[value] or []
+
+    def _is_call(self, value: Any) -> bool:
+        return value in self.made_by and inner_of(self.made_by[value]) is not None
 
     @property
     def values(self) -> list[Any]:
@@ -208,33 +248,6 @@ class _Residuals:
         return lambda value: known[value] if value in known else _Way(2 * length * _bytes(value))
 
 
-def _is_elementwise(equation: Any) -> bool:
-    name = equation.primitive.name
-    if name in _CALLS and _CALLS[name] in equation.params:
-        called = equation.params[_CALLS[name]]
-        return not equation.effects and all(map(_is_elementwise, getattr(called, "jaxpr", called).eqns))
-    return name in _ELEMENTWISE and not equation.effects
-
-
-def _operands(equation: Any) -> list[Any]:
-    return [x for x in equation.invars if isinstance(x, Var)]
-
-
-def _kept(residuals: _Residuals, way: Callable[[Any], _Way]) -> tuple[set[Any], int]:
-    """The values of least cost from which all residuals follow, and the cost."""
-    costs: dict[Any, int] = {}
-    made_of: dict[Any, list[Any] | None] = {}
-    waiting = list(residuals.values)
-    while waiting:
-        value = waiting.pop()
-        if value not in costs:
-            equation = residuals.made_by.get(value)
-            costs[value] = way(value).cost
-            made_of[value] = None if equation is None or not _is_elementwise(equation) else _operands(equation)
-            waiting += made_of[value] or []
-    return minimal_cut(costs, made_of, residuals.values)
-
-
 # ------------------------------------------------------------------------------------------------ the new equations
 
 
@@ -246,7 +259,7 @@ def _changes(jaxpr: Jaxpr, equations: Sequence[JaxprEqn], index: int) -> dict[in
     if not residuals.outputs or not residuals.is_counted():
         return {}
     way = residuals.ways()
-    kept, cost = _kept(residuals, way)
+    kept, cost = minimal_cut({x: way(x).cost for x in residuals.made_of}, residuals.made_of, residuals.values)
     scan, values = residuals.scan, residuals.values
     if cost >= 2 * scan.length * sum(map(_bytes, values)):
         return {}
@@ -262,8 +275,7 @@ def _changes(jaxpr: Jaxpr, equations: Sequence[JaxprEqn], index: int) -> dict[in
     stays = [i for i, x in enumerate(scan.equation.outvars) if i not in residuals.outputs or x in of_program]
     new = [value for value in outside if way(value).outside is None and value not in values]
     outvars = [*(scan.body.outvars[i] for i in stays), *new]
-    body = {"outvars": outvars, "eqns": _swept(scan.body.eqns, outvars)}
-    first = scan.replaced(scan.operands(), scan.consts, **body)
+    first = scan.replaced(scan.operands(), scan.consts, outvars=outvars)
     first = first.replace(outvars=[*(scan.equation.outvars[i] for i in stays), *(outside[x] for x in new)])
     constants = {value for value in outside if way(value).is_constant}
     gone = {scan.equation.outvars[i]: scan.body.outvars[i] for i in residuals.outputs if i not in stays}
@@ -286,7 +298,7 @@ def _reading(
     operands = scan.operands()
     wanted = [gone[x] for x in equation.invars[scan.first :] if isinstance(x, Var) and x in gone]
     copied = list(_needed(wanted, residuals, outside))
-    leaves = dict.fromkeys(x for x in (*wanted, *(y for one in copied for y in _operands(one))) if x in outside)
+    leaves = dict.fromkeys(x for x in (*wanted, *(y for one in copied for y in operands_of(one))) if x in outside)
     names: dict[Any, Any] = {}  # of values of the other body
     new_constants: list[Any] = []
     new_stacked: list[Any] = []
@@ -312,8 +324,8 @@ def _reading(
         reads = any(isinstance(x, Var) and x in renamed for x in one.invars)
         equations.append(one.replace(invars=rename(one.invars)) if reads else one)
     operands = [*left[: scan.consts], *new_constants, *left[scan.consts :], *new_stacked]
-    body = {"eqns": _swept(equations, rename(scan.body.outvars)), "outvars": rename(scan.body.outvars)}
-    return scan.replaced(operands, scan.consts + len(new_constants), **body)
+    outvars = rename(scan.body.outvars)
+    return scan.replaced(operands, scan.consts + len(new_constants), eqns=equations, outvars=outvars)
 
 
 def _needed(wanted: Iterable[Any], residuals: _Residuals, outside: Mapping[Any, Any]) -> Iterator[Any]:
@@ -324,41 +336,5 @@ def _needed(wanted: Iterable[Any], residuals: _Residuals, outside: Mapping[Any, 
         value = waiting.pop()
         if value not in needed:
             needed.add(value)
-            waiting += [x for x in _operands(residuals.made_by[value]) if x not in outside]
+            waiting += [x for x in operands_of(residuals.made_by[value]) if x not in outside]
     return (one for one in residuals.scan.body.eqns if any(x in needed for x in one.outvars))
-
-
-def _swept(equations: Iterable[Any], outvars: Iterable[Any]) -> list[Any]:
-    """Equations without those elementwise ones that nobody reads. Calls return what somebody reads."""
-    read = {x for x in outvars if isinstance(x, Var)}
-    left = []
-    for equation in reversed(list(equations)):
-        if _is_elementwise(equation):
-            is_read = [x in read for x in equation.outvars]
-            if not any(is_read):
-                continue
-            if not all(is_read) and equation.primitive.name in _TRIMMED:
-                equation = _trimmed(equation, is_read)
-        left.append(equation)
-        read.update(_operands(equation))
-    return left[::-1]
-
-
-def _trimmed(equation: Any, is_read: Sequence[bool]) -> Any:
-    """A call that returns less."""
-
-    def some(values: Sequence[Any]) -> list[Any]:
-        return [x for x, one in zip(values, is_read, strict=True) if one]
-
-    def of(name: str, value: Any) -> Any:
-        if name == "jaxpr":
-            inner = getattr(value, "jaxpr", value)
-            outvars = some(inner.outvars)
-            new = inner.replace(outvars=outvars, eqns=_swept(inner.eqns, outvars))
-            return ClosedJaxpr(new, value.consts) if isinstance(value, ClosedJaxpr) else new
-        is_each = name.startswith("out_") and isinstance(value, tuple) and len(value) == len(is_read)
-        return tuple(some(value)) if is_each else value
-
-    return equation.replace(
-        outvars=some(equation.outvars), params={name: of(name, value) for name, value in equation.params.items()}
-    )
