@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.extend.core import jaxpr_as_fun
+from python import gated as gated_layers
 
 import jax_moye
 from jax_moye._primitives.pairs import ordered
@@ -503,3 +504,25 @@ def test_equations_that_need_each_other():
     third = second.replace(invars=second.outvars, outvars=first.outvars)
     with pytest.raises(ValueError, match="need each other"):
         ordered([second, third])
+
+
+# ---------------------------------------------------------- what tests/gpu/test_gpu_pair.py has on a GPU, emulated
+
+
+every_config = pytest.mark.parametrize("config", gated_layers.CONFIGS, ids=lambda config: config.name)
+
+
+@every_config
+def test_each_config(config):
+    for case in list(gated_layers.cases_of(config))[:-1]:  # the last has many tiles
+        gated_layers.check_exact(config, case, interpret=True)
+
+
+@every_config
+def test_activations_of_each_config(config):
+    activation = list(ACTIVATED)[gated_layers.CONFIGS.index(config) % 4]
+    gated_layers.check_close(config, activation, interpret=True)
+
+
+def test_a_whole_step():
+    gated_layers.check_step(interpret=True, implementation=None)
