@@ -17,7 +17,6 @@ import jax_moye
 from jax_moye import _compat
 from jax_moye._log import say_once
 from jax_moye._primitives import residuals, rewriting
-from jax_moye._primitives.minimal_cut import minimal_cut
 from jax_moye._primitives.residuals import with_fewer_residuals
 
 LAYERS, BATCH, WIDTH, INNER = 3, 4, 8, 16
@@ -437,15 +436,6 @@ def test_names_and_calls_return_what_is_read():
     inside = jax.make_jaxpr(jax.grad(loss_of(ACTIVATIONS["jit of a product inside"][0])))(*weights()).jaxpr
     (body, *_) = (one.params["jaxpr"] for one in scans(with_fewer_residuals(inside)))
     assert any("jit(<lambda>)" in str(one.source_info.name_stack) for one in body.eqns)
-
-
-def test_a_minimal_cut():
-    costs = {"x": 4, "small": 1, "y": 4, "z": 2, "w": 2}
-    made_of = {"x": None, "small": None, "y": ["x", "small"], "z": ["y"], "w": ["y"]}
-    assert minimal_cut(costs, made_of, ["z", "w"]) == ({"z", "w"}, 4)  # the one from which nothing is computed
-    assert minimal_cut(costs, made_of, ["y", "z", "w"]) == ({"y"}, 4)
-    assert minimal_cut(costs | {"y": 9}, made_of, ["y", "z", "w"]) == ({"x", "small"}, 5)
-    assert minimal_cut(costs, {**made_of, "y": []}, ["y", "z"]) == (set(), 0)
 
 
 OPERATIONS = (
