@@ -30,6 +30,10 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
     is computed in f32 and rounded once at the end, never more often than the program rounds. All else is left as it is,
     and so is what no kernel of ours does faster: names, sources, effects, donated buffers and shardings stay.
 
+    Where a scan stacks residuals for the scan that is its derivative, it stacks fewer of them: those that follow from
+    the others element by element, such as an activation's intermediate values from its argument, are computed where
+    they are read, by the same operations in the same dtypes. It never stacks more bytes than before.
+
     Put it inside of jax.jit and around the derivatives: `jax.jit(jax_moye.optimize(train_step))`. It looks into jit,
     scan, while, cond, checkpoint and shard_map, and into what functions with derivatives of their own compute; their
     rules stay. Pallas kernels, and products of arrays whose types have shardings (explicit mesh axes), stay as they

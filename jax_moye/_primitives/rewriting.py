@@ -1,7 +1,8 @@
 """Rewrites a jaxpr: its products, with what stands behind them, become equations of ours.
 
 Equations are replaced, nothing else is touched, so that names, sources, effects and loops stay what they are.
-chains.py says what a product takes in; a product of groups becomes grouped_p.
+chains.py says what a product takes in; a product of groups becomes grouped_p. Before that, residuals.py says what a
+loop need not stack for its derivative.
 """
 
 from __future__ import annotations
