@@ -167,12 +167,16 @@ std::string decode_epilogue(EpilogueRequest const& request, size_t strides, Epil
 }
 
 /// Why an epilogue does not fit d, which has been checked; empty if it does.
-std::string unfit_epilogue(GemmRequest const& request, GemmArgs const& args, Modes const& d) {
+std::string unfit_epilogue(GemmRequest const& request, GemmEntry const& entry, GemmArgs const& args, Modes const& d) {
   EpilogueRequest const& epilogue = request.epilogue;
   std::string const d_dtype = dtype_name(request.d.dtype);
   bool const is_integer = request.d.dtype == Dtype::s32;
   bool const is_integer_epilogue =
       epilogue.alpha == 1 && (epilogue.beta == 0 || epilogue.beta == 1) && args.epilogue.activation <= Activation::relu;
+  bool const is_derivative = args.epilogue.activation >= kFirstDerivative;
+  if (is_derivative && !entry.facts.derives) return "the kernel multiplies by no derivative";
+  if (is_derivative && item_bytes(request.d.dtype) != 2)
+    return "a product times a derivative has 16 bits, not those of " + d_dtype;
   if (is_integer && !is_integer_epilogue)
     return "a result of integers takes alpha 1, beta 0 or 1, and activation none or relu";
 
@@ -288,7 +292,7 @@ std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_mat
   if (one_matrix) written[kBatchModes - 1] = {1, 0};
   if (!covers_exactly(written, request.d.elements))
     return "strides of d do not write each of its elements exactly once";
-  if (std::string reason = unfit_epilogue(request, args, d); !reason.empty()) return reason;
+  if (std::string reason = unfit_epilogue(request, entry, args, d); !reason.empty()) return reason;
   bool const has_second_b = request.epilogue.has_second_b;
   Buffer const& second_b = request.epilogue.second_b;
   if (has_second_b) {

@@ -43,6 +43,7 @@ nb::dict describe(RegisteredGemm const& gemm) {
   fields["alignment"] = config.alignment;
   fields["orders"] = nb::tuple(orders);
   fields["any_stride"] = gemm.entry.facts.any_stride;
+  fields["derives"] = gemm.entry.facts.derives;
   fields["takes_pair"] = gemm.entry.facts.takes_pair;
   fields["grouped"] = gemm.entry.launch_grouped != nullptr;
   fields["threads"] = gemm.entry.facts.threads;

@@ -129,7 +129,7 @@ inline constexpr int kActivations = int(sizeof(kActivationNames) / sizeof(kActiv
 /// or, with a second b (c, bias and residual are null then):
 ///   z = alpha * (a b),  second_product = a second_b,  d = activation(z) * second_product
 /// or, where the activation is a derivative (bias, residual and preactivation are null then):
-///   d = alpha * (a b) * activation'(c)
+///   d = alpha * (a b) * activation'(c), of 16 bits
 struct EpilogueArgs {
   double alpha, beta;  // beta = 0: c is not read
   EpilogueOperand c, bias, residual;
@@ -187,6 +187,7 @@ struct KernelFacts {
   int max_arch = 0;         // 0: every newer one too; 90 for code of sm_90a, which sm_100 does not run
   unsigned orders = 0xf;    // bit 0 NN, 1 NT, 2 TN, 3 TT: first letter a, second b; N = row-major as JAX writes it
   bool any_stride;          // true: no operand needs a unit stride
+  bool derives = true;      // multiplies by an activation's derivative
   bool takes_pair = false;  // two matrices b, whose products an epilogue multiplies
 };
 

@@ -57,40 +57,30 @@ MOYE_DEVICE int32_t activate(Activation activation, int32_t z) {
   return activation == Activation::relu && z < 0 ? 0 : z;
 }
 
-/// The derivative that `activation` names, at c; kRounded as above. With s the logistic function of the same argument,
-/// gelu_tanh is z * s, as silu is.
-template <bool kRounded = false, class Compute>
-MOYE_DEVICE Compute derivative(Activation activation, Compute c) {
-  auto const logistic = [](Compute x) {
-    if constexpr (kRounded) return reciprocal(1.0f + fast_exp2(float(-kLog2E) * x));
-    return reciprocal(Compute(1) + exp(-x));
-  };
+/// The derivative that `activation` names, at c; the result will be rounded to 16 bits, as above. gelu_tanh is z times
+/// a logistic function, as silu is.
+MOYE_DEVICE float derivative(Activation activation, float c) {
+  auto const logistic = [](float x) { return reciprocal(1.0f + fast_exp2(float(-kLog2E) * x)); };
   switch (activation) {
     case Activation::d_relu:
-      return c > Compute(0) ? Compute(1) : Compute(0);
+      return c > 0 ? 1.0f : 0.0f;
     case Activation::d_gelu_tanh: {
-      constexpr Compute k2Sqrt2OverPi = Compute(1.59576912160573071176), kCubic = Compute(0.044715);
-      Compute const square = c * c, s = logistic(k2Sqrt2OverPi * c * (Compute(1) + kCubic * square));
-      return s + c * k2Sqrt2OverPi * (Compute(1) + 3 * kCubic * square) * s * (Compute(1) - s);
+      constexpr float k2Sqrt2OverPi = 1.59576912160573071176f, kCubic = 0.044715f;
+      float const square = c * c, s = logistic(k2Sqrt2OverPi * c * (1.0f + kCubic * square));
+      return s + c * k2Sqrt2OverPi * (1.0f + 3 * kCubic * square) * s * (1.0f - s);
     }
     case Activation::d_gelu_erf: {
-      constexpr Compute kInvSqrt2Pi = Compute(0.39894228040143267794);
-      if constexpr (kRounded) {
-        float const x = float(0.70710678118654752440) * (c < 0 ? -c : c), t = reciprocal(1.0f + 0.3275911f * x);
-        float const p =
-            0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f)));
-        float const bell = fast_exp2(float(-kLog2E) * x * x), tail = 0.5f * t * p * bell;  // erfc(x) / 2
-        return (c < 0 ? tail : 1.0f - tail) + c * kInvSqrt2Pi * bell;
-      }
-      return Compute(0.5) * (Compute(1) + erf(c * Compute(0.70710678118654752440))) +
-             c * kInvSqrt2Pi * exp(Compute(-0.5) * c * c);
+      float const x = float(0.70710678118654752440) * (c < 0 ? -c : c), t = reciprocal(1.0f + 0.3275911f * x);
+      float const p = 0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f)));
+      float const bell = fast_exp2(float(-kLog2E) * x * x), tail = 0.5f * t * p * bell;  // erfc(x) / 2
+      return (c < 0 ? tail : 1.0f - tail) + c * 0.39894228040143267794f * bell;
     }
     case Activation::d_silu: {
-      Compute const s = logistic(c);
-      return s * (Compute(1) + c * (Compute(1) - s));
+      float const s = logistic(c);
+      return s * (1.0f + c * (1.0f - s));
     }
     default:
-      return Compute(1);
+      return 1.0f;
   }
 }
 
@@ -142,7 +132,8 @@ struct Accumulator<Dtype::s32> {
 
 /// What one call does to one tile of d. d's dtype is looked at where elements are loaded and stored, a uniform branch:
 /// a copy of all of it per dtype would multiply the code.
-template <class Sum, int kVector_ = 16 / int(sizeof(Sum))>
+/// kDerives: whether calls may multiply by a derivative.
+template <class Sum, int kVector_ = 16 / int(sizeof(Sum)), bool kDerives = true>
 class TileEpilogue {
  public:
   static constexpr int kVector = kVector_;  // neighbours along n that a thread finishes together
@@ -233,10 +224,10 @@ class TileEpilogue {
     Compute z[kVector];
     MOYE_UNROLL
     for (int i = 0; i < kVector; ++i) z[i] = static_cast<Compute>(epilogue.alpha) * static_cast<Compute>(sums[i]);
-    if constexpr (!is_same<Compute, int32_t>) {
+    if constexpr (is_same<Compute, float> && kDerives) {
       if (epilogue.activation >= kFirstDerivative) {
-        Compute c[kVector] = {};
-        add(epilogue.c, c_, Compute(1), m, n, c);
+        float c[kVector] = {};
+        add(epilogue.c, c_, 1.0f, m, n, c);
         MOYE_UNROLL
         for (int i = 0; i < kVector; ++i) z[i] *= derivative(epilogue.activation, c[i]);
         return write(args_.d, m, n, z);

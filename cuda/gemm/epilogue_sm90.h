@@ -74,9 +74,8 @@ struct WarpgroupEpilogue {
     bool const plain = epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.bias.data == nullptr &&
                        epilogue.residual.data == nullptr && epilogue.activation == Activation::none &&
                        epilogue.preactivation == nullptr;
-    bool const derives = epilogue.activation >= kFirstDerivative;
-    bool const can_finish = (kDerives || !derives) && item_bytes(args.d_dtype) == 2 && is_of_pairs(epilogue.c) &&
-                            is_of_pairs(epilogue.bias) && is_of_pairs(epilogue.residual) &&
+    bool const can_finish = item_bytes(args.d_dtype) == 2 && is_of_pairs(epilogue.c) && is_of_pairs(epilogue.bias) &&
+                            is_of_pairs(epilogue.residual) &&
                             (epilogue.c.data == nullptr || epilogue.bias.data == nullptr);
     params->way = !is_of_boxes(args) || !(plain || can_finish) ? Way::elements
                   : pair                                       ? Way::pair
@@ -85,6 +84,7 @@ struct WarpgroupEpilogue {
     params->alpha = float(epilogue.alpha);
     params->scale = epilogue.c.data != nullptr ? float(epilogue.beta) : 1.0f;
     params->rank = moves_along_several(args, args.d_batch_strides) ? 5 : 3;
+    if (!kDerives && epilogue.activation >= kFirstDerivative) return {"the kernel multiplies by no derivative"};
     if (pair && params->way != Way::pair) return {"d of two b is stored by TMA: 16-bit elements, rows of 16 bytes"};
     if (params->way == Way::elements) return {};
     if (Status status = make_map(&params->map_d, params->rank, args.d, args, ragged); !status.ok()) return status;
@@ -114,7 +114,7 @@ struct WarpgroupEpilogue {
     }
     Warp const w{args, params, smem.boxes[warp], place, tile.n * kTileN + column, lane};
     if (store_by_tma(w, tCrC, row_of_warp)) return;
-    TileEpilogue<Sum, 1> const epilogue(args, tile, kTileM, kTileN);
+    TileEpilogue<Sum, 1, kDerives> const epilogue(args, tile, kTileM, kTileN);
     store_elements<kRegisters - decltype(size(tCrC))::value >= 80 ? 4 : 1>(epilogue, tCrC, smem.sums[warp], row_of_warp,
                                                                            column, lane);
   }
@@ -426,9 +426,9 @@ struct WarpgroupEpilogue {
         for (int i = first; i < first + kTogether; ++i) {
           Row<float, 2> const pair =
               warp.args.d_dtype == Dtype::bf16 ? unpack<bfloat16_t>(words[i]) : unpack<half_t>(words[i]);
-          z[2 * i] *= derivative</*kRounded=*/true>(decltype(known)::value, pair.elements[0]);
+          z[2 * i] *= derivative(decltype(known)::value, pair.elements[0]);
           MOYE_COMPUTED_HERE("+f", z[2 * i]);  // or as many temporaries as there are words take registers
-          z[2 * i + 1] *= derivative</*kRounded=*/true>(decltype(known)::value, pair.elements[1]);
+          z[2 * i + 1] *= derivative(decltype(known)::value, pair.elements[1]);
         }
       };
       MOYE_UNROLL
@@ -528,7 +528,7 @@ struct WarpgroupEpilogue {
 
   /// kCount: rows in which a lane finishes its element together.
   template <int kCount, class Accumulators, class RowOf>
-  static MOYE_DEVICE void store_elements(TileEpilogue<Sum, 1> const& epilogue, Accumulators const& tCrC,
+  static MOYE_DEVICE void store_elements(TileEpilogue<Sum, 1, kDerives> const& epilogue, Accumulators const& tCrC,
                                          Sum (&sums)[kRows * kPitch], RowOf const& row, int column, int lane) {
     constexpr int kAtoms = decltype(size<1>(tCrC))::value;
     constexpr int kChunks = ceil_div(kColumns, kChunk);

@@ -56,10 +56,13 @@ struct Gemm<kConfig> {
   static constexpr int kProducerRegisters = kManySums ? 24 : 40;
   static constexpr int kConsumerRegisters = kManySums ? 240 : 232;
 
+  // Beside the sums, and what names the CTAs of a cluster, there are no registers for it.
+  static constexpr bool kDerives = kCluster == 1;
+
   template <Order kOrder>
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{1, 1}, kConfig.cluster> {};
   using Epilogue = WarpgroupEpilogue<kBlkN, kConfig.accumulator, staging_boxes<kConfig>(kConsumers, {kBlkM, kBlkN}),
-                                     kConsumerRegisters, kTakesPair<kConfig>, /*kDerives=*/kCluster == 1>;
+                                     kConsumerRegisters, kTakesPair<kConfig>, kDerives>;
 
   struct SharedStorage {
     OperandStages<kConfig> operands;
@@ -160,6 +163,7 @@ struct Gemm<kConfig> {
                                          .min_arch = 90,
                                          .max_arch = 90,  // sm_90a's code
                                          .any_stride = false,
+                                         .derives = kDerives,
                                          .takes_pair = kTakesPair<kConfig>};
 };
 

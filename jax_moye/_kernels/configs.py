@@ -50,6 +50,7 @@ class GemmConfig:
       consumers: warpgroups that multiply what a producer loads; 0 where all warps load and multiply.
       consumer_tile: (m, n), elements of d that one consumer sums at a time: a part of the CTA's tile, or all of it
         where each consumer has a tile of its own; (0, 0) where there are none.
+      derives: whether it multiplies sums by an activation's derivative at another array.
       takes_pair: whether it multiplies a with two matrices b, and then the two products element by element.
       grouped: whether it computes products of groups, `ragged_dot`'s, and nothing else.
       registers: per thread by architecture, e.g. {"sm_80": 128}; None when the package was built without nvcc.
@@ -72,7 +73,9 @@ class GemmConfig:
     max_arch: int = 0
     consumers: int = 0
     consumer_tile: tuple[int, int] = (0, 0)
-    takes_pair: bool = False
+    # Not in digests: measurements of what rows could do before stay.
+    derives: bool = dataclasses.field(default=True, compare=False)
+    takes_pair: bool = dataclasses.field(default=False, compare=False)
     grouped: bool = False
     registers: Mapping[str, int] | None = dataclasses.field(default=None, compare=False)
 

@@ -149,7 +149,7 @@ def _lower_local(platform, ctx, *values, request: Request, permutations, origina
     is_ours = request.insists or request.deterministic
     by_xla = form(original if is_ours else original.by_xla)
     decision = decide_by_measuring(request, operands, LoweringTarget.of_platform(platform), by_xla, shapes)
-    # The product alone may still be ours: where nobody knows how long XLA takes for it all, and where the parts are faster.
+    # The product alone may be ours: where nobody knows how long XLA takes for it all, and where the parts are faster.
     is_xlas = decision.kind == "xla" and decision.cause in ("time", "caller")
     if is_xlas and _is_faster_in_parts(decision, operands, permutations, original, platform):
         is_xlas = False

@@ -13,6 +13,7 @@ from jax_moye._kernels import devices, ffi, target
 from jax_moye._kernels.configs import ConfigTable, GemmConfig, configs, is_own
 from jax_moye._kernels.dtypes import ITEM_BYTES
 from jax_moye._log import say_once
+from jax_moye._selection.epilogue import DERIVATIVES, Epilogue
 from jax_moye._selection.problem import MAX_SIZE, GemmProblem
 
 
@@ -27,6 +28,11 @@ def usable_configs(platform: str, arch: int | None) -> ConfigTable:
         for config in configs()
         if (built is None or config.name in built) and (arch is not None or config.max_arch == 0)
     )
+
+
+@functools.cache
+def _deriving(table: ConfigTable) -> ConfigTable:
+    return ConfigTable(config for config in table if config.derives)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +65,12 @@ class LoweringTarget:
         if unavailable is not None and not is_elsewhere:
             say_once(logging.WARNING, f"jax_moye: there is a GPU, and XLA computes all products on it: {unavailable}")
         return cls(platform, arch, _device_meant(arch), usable_configs(platform, arch), unavailable, is_elsewhere)
+
+    def serving(self, epilogue: Epilogue | None) -> LoweringTarget:
+        """The same with the configs that finish sums so."""
+        if epilogue is None or epilogue.activation not in DERIVATIVES:
+            return self
+        return dataclasses.replace(self, configs=_deriving(self.configs))
 
     def why_lacks(self, config: GemmConfig) -> str | None:
         """Why a config that was named has no code for the programs of this target, in words behind its name."""

@@ -143,6 +143,7 @@ def decide(request: Request, operands: Operands, target: LoweringTarget) -> Deci
         stand for them.
       target: what is lowered for.
     """
+    target = target.serving(request.epilogue)
     decision = _decide(request, operands, target)
     if request.epilogue is None or decision.kind != "xla":
         return _within_contracts(decision, target.platform)

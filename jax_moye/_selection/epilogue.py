@@ -149,6 +149,10 @@ def fit_epilogue(
       NotServedError: an operand has no such strides, or integers cannot be finished so.
     """
     exact = epilogue.alpha == 1 and epilogue.beta in (0, 1) and epilogue.activation in ("none", "relu")
+    if epilogue.activation in DERIVATIVES and problem.out_dtype not in ("bf16", "f16"):
+        raise NotServedError(
+            f"kernels multiply by a derivative where the result has 16 bits, not in {problem.out_dtype}"
+        )
     if problem.out_dtype == "s32" and not exact:
         raise NotServedError("kernels finish integers with alpha 1, beta 0 or 1, and activation none or relu")
     of_out = _row_major(out_labels, sizes)
