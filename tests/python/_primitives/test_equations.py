@@ -7,10 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.extend.core import check_jaxpr, jaxpr_as_fun
+from jax.extend.core import jaxpr_as_fun
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_moye._primitives.equations import inlined, inner_of, is_elementwise, operands_of
+
+try:
+    from jax.extend.core import check_jaxpr
+except ImportError:  # before jax 0.10
+    from jax.core import check_jaxpr
 
 X = jnp.linspace(-1, 1, 12, dtype=jnp.float32).reshape(3, 4)
 ELEMENTWISE = {

@@ -11,13 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.extend.core import check_jaxpr, jaxpr_as_fun
+from jax.extend.core import jaxpr_as_fun
 
 import jax_moye
 from jax_moye import _compat
 from jax_moye._log import say_once
 from jax_moye._primitives import residuals, rewriting
 from jax_moye._primitives.residuals import with_fewer_residuals
+
+try:
+    from jax.extend.core import check_jaxpr
+except ImportError:  # before jax 0.10
+    from jax.core import check_jaxpr
 
 LAYERS, BATCH, WIDTH, INNER = 3, 4, 8, 16
 # What is stacked of a block: its input, and what the second layer and the derivative need.
