@@ -122,7 +122,10 @@ EDITS = {
     "ragged n": (dict(ragged="n"), "what is ragged is m or k, not n"),
     "ragged nothing": (dict(ragged=""), "what is ragged is m or k, not "),
     "unknown mode": (dict(mode="quick"), "mode is eager, lazy or random, not quick"),
-    "unknown activation": (dict(activation="tanh"), "activation is none, relu, gelu_tanh, gelu_erf or silu, not tanh"),
+    "unknown activation": (
+        dict(activation="tanh"),
+        "activation is none, relu, gelu_tanh, gelu_erf or silu, or one with d_, not tanh",
+    ),
     # numbers of sizes and strides
     "no sizes": (dict(sizes=()), "four to six sizes are needed"),
     "three sizes": (dict(sizes=(M, N, K)), "four to six sizes are needed"),

@@ -119,7 +119,10 @@ def test_every_row_is_reached_through_the_target(rng):
 
 C = np.ones((M, N), np.float32)
 EDITS = {
-    "unknown activation": (dict(activation="tanh"), "activation is none, relu, gelu_tanh, gelu_erf or silu, not tanh"),
+    "unknown activation": (
+        dict(activation="tanh"),
+        "activation is none, relu, gelu_tanh, gelu_erf or silu, or one with d_, not tanh",
+    ),
     "empty activation": (dict(activation=""), "activation is none, relu"),
     "beta without c": (dict(beta=1.0), "and there is no c"),
     "unknown operand": (dict(extra=[C], operands="scale"), "operands names c, bias, residual and second_b, each once"),
