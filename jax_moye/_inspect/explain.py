@@ -25,8 +25,8 @@ from jax_moye._api.dot_general import dot_general, einsum
 from jax_moye._api.matmul import matmul
 from jax_moye._api.types import Config, DimensionNumbers, Implementation
 from jax_moye._format import us_text
-from jax_moye._inspect.gemm import OTHER_SUMS, TOP, Gemm, Ranked, device_words, epilogue_words
-from jax_moye._inspect.products import Product, products_of
+from jax_moye._inspect.gemm import OTHER_SUMS, TOP, Gemm, Ranked, device_words
+from jax_moye._inspect.products import Product, epilogue_words, products_of
 from jax_moye._inspect.render import Page, page_html, page_rich, page_text
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import ConfigTable, find_config, is_own

@@ -16,7 +16,7 @@ from jax_moye._kernels.devices import Device
 from jax_moye._kernels.dtypes import ITEM_BYTES
 from jax_moye._selection import cost, cost_xla, measurements
 from jax_moye._selection.decide import Decision, Source, Times
-from jax_moye._selection.epilogue import SECOND_B, Epilogue
+from jax_moye._selection.epilogue import SECOND_B
 from jax_moye._selection.grouped import GroupedCall
 from jax_moye._selection.precision import wants_exact_f32
 from jax_moye._selection.problem import GemmProblem
@@ -367,15 +367,6 @@ def _first(candidates: Sequence[Ranked], top: int | None) -> Sequence[Ranked]:
 
 def device_words(device: Device) -> str:
     return f"on {device.name} (sm_{device.arch}, {device.multiprocessors} multiprocessors)"
-
-
-def epilogue_words(epilogue: Epilogue) -> str:
-    parts = [f"times the product with {name}" if name == SECOND_B else name for name, _ in epilogue.operands]
-    parts += [f"{name}={getattr(epilogue, name):g}" for name in ("alpha",) if epilogue.alpha != 1]
-    parts += [f"beta={epilogue.beta:g}"] if epilogue.beta not in (0, 1) else []
-    if epilogue.keeps:
-        parts.append("both products kept" if epilogue.is_of_pair else "its argument kept")
-    return ", ".join([epilogue.activation, *parts] if epilogue.activation != "none" else parts)
 
 
 def _problem_dict(p: GemmProblem, layouts: Mapping[str, str]) -> dict[str, Any]:

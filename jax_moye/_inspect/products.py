@@ -15,7 +15,7 @@ from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_fused_p, groupe
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import rewritten_p
 from jax_moye._primitives.transposes import source_in_jaxpr
-from jax_moye._selection.epilogue import Epilogue
+from jax_moye._selection.epilogue import SECOND_B, Epilogue
 from jax_moye._selection.request import Operand, Operands, Request
 
 
@@ -37,6 +37,16 @@ class Product:
     is_lax: bool = False
     groups: int | None = None
     original: Any = dataclasses.field(default=None, compare=False)
+
+
+def epilogue_words(epilogue: Epilogue) -> str:
+    """What becomes of the sums, in words."""
+    parts = [f"times the product with {name}" if name == SECOND_B else name for name, _ in epilogue.operands]
+    parts += [f"{name}={getattr(epilogue, name):g}" for name in ("alpha",) if epilogue.alpha != 1]
+    parts += [f"beta={epilogue.beta:g}"] if epilogue.beta not in (0, 1) else []
+    if epilogue.keeps:
+        parts.append("both products kept" if epilogue.is_of_pair else "its argument kept")
+    return ", ".join([epilogue.activation, *parts] if epilogue.activation != "none" else parts)
 
 
 Found = tuple[Product, int, tuple[str, ...]]

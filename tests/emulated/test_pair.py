@@ -236,6 +236,25 @@ def test_a_transposed_d_of_threads():
             check_integers(config, make(config, (24, 37, 9), case=Case({}, "rc", "rc", "cr"), keeps=True))
 
 
+@every_config
+@pytest.mark.parametrize("keeps", [False, True])
+def test_no_bank_is_met_twice(config, keeps):
+    """By TMA no thread stores a result; where threads do, they store words side by side, each sector once."""
+    tile_m, tile_n = tile_of(config)
+    pair = make(config, (tile_m + 24, tile_n + 48, 48), "NT", Case(dict(x=2), "xrc", "xrc", "xrc"), keeps=keeps)
+    report = pair.run(config, activation="relu", count_transactions=True)
+    assert report["ok"], report["message"]
+    counted = report["counters"]
+    assert {name: number for name, number in counted.items() if name.endswith("_bank_conflicts") and number} == {}
+    if config.k_parts == 1:
+        assert counted["global_store_requests"] == counted["shared_load_requests"] == 0
+        assert counted["tma_stores"] > 0
+        assert counted["stmatrix_wavefronts"] == counted["stmatrix_ideal_wavefronts"]
+    else:
+        assert counted["tma_stores"] == 0
+        assert counted["global_store_sectors"] == counted["global_store_ideal_sectors"]
+
+
 # ------------------------------------------------------------------------------------------------------------ roundings
 
 
