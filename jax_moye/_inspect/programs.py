@@ -26,7 +26,7 @@ from jax_moye._primitives.contraction import contract
 from jax_moye._primitives.fused import fused
 from jax_moye._primitives.rewritten import rewritten_p
 from jax_moye._primitives.transposes import transposed
-from jax_moye._selection.epilogue import ACTIVATIONS, Epilogue, stored_dtype
+from jax_moye._selection.epilogue import ACTIVATIONS, DERIVATIVES, Epilogue, stored_dtype
 from jax_moye._selection.problem import parse_spec
 from jax_moye._selection.request import Operand, label_sizes
 from jax_moye._timing.correctness import Reference
@@ -58,6 +58,8 @@ def program_of(product: Product, implementation: Any, interpret: InterpretParams
     original = None if is_kept else product.original.by_xla
     epilogue = request.epilogue
     is_of_pair = epilogue is not None and epilogue.is_of_pair
+    # What no layer of `fused` is.
+    is_rewritten_alone = is_of_pair or (epilogue is not None and (epilogue.keeps or epilogue.activation in DERIVATIVES))
 
     def fun(lhs: Any, rhs: Any, *rest: Any) -> Any:
         permutations = left.permutation, right.permutation
@@ -66,7 +68,7 @@ def program_of(product: Product, implementation: Any, interpret: InterpretParams
             rest = tuple(transposed((lhs, x), (None, right.permutation))[1] for x in rest)
         if original is not None:
             return _one_or_all(original(lhs, rhs, *_as_given(rest, original)))
-        if product.original is not None and epilogue is not None and (epilogue.keeps or is_of_pair):
+        if product.original is not None and is_rewritten_alone:
             of_rewritten = {name: value for name, value in params.items() if name != "out_sharding"}
             of_rewritten |= {"spec": request.spec, "epilogue": epilogue, "original": product.original}
             return _one_or_all(rewritten_p.bind(lhs, rhs, *_as_given(rest, product.original), **of_rewritten))
@@ -158,6 +160,8 @@ def reference_of(product: Product, operands: Sequence[Any]) -> Reference:
     factor = (lambda name: request.beta) if request.epilogue is None else request.epilogue.factor
     if request.epilogue is not None and request.epilogue.is_of_pair:
         return _reference_of_pair(program_of(sums_alone, "xla", None), request.epilogue, operands)
+    if request.epilogue is not None and request.epilogue.activation in DERIVATIVES:
+        return _reference_of_derivative(program_of(sums_alone, "xla", None), request.epilogue, operands)
 
     @functools.partial(jax.jit, compiler_options=quick_options())
     def reference(*operands: Any) -> tuple[Any, Any, Any]:
@@ -188,6 +192,19 @@ def _reference_of_pair(product_of: Callable[..., Any], epilogue: Epilogue, opera
         activated = ACTIVATIONS[epilogue.activation](z)
         magnitude = abs(epilogue.alpha) * of_z * jnp.abs(factor) + jnp.abs(activated) * of_factor
         return activated * factor, magnitude, jnp.abs(z * factor)
+
+    return Reference(*reference(*operands))
+
+
+def _reference_of_derivative(product_of: Callable[..., Any], epilogue: Epilogue, operands: Sequence[Any]) -> Reference:
+    """Of alpha x w, times an activation's derivative at c."""
+    activation = ACTIVATIONS[DERIVATIVES[epilogue.activation]]
+
+    @functools.partial(jax.jit, compiler_options=quick_options())
+    def reference(x: Any, w: Any, c: Any) -> tuple[Any, Any, Any]:
+        x, w, c = (one.astype(jnp.float64) for one in (x, w, c))
+        z, magnitude = (epilogue.alpha * product_of(x, w), product_of(jnp.abs(x), jnp.abs(w)))
+        return jax.vjp(activation, c)[1](z)[0], abs(epilogue.alpha) * magnitude, jnp.abs(z)
 
     return Reference(*reference(*operands))
 

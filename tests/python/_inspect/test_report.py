@@ -148,6 +148,22 @@ def test_several_results_and_operands(name):
     assert one.us > 0 < one.xla_us
 
 
+@pytest.mark.parametrize("activation", [jax.nn.gelu, jax.nn.silu])
+def test_the_derivative_of_an_activation(activation):
+    """Behind a product of the backward pass."""
+
+    def step(x, w, v):
+        return jax.vjp(lambda x: activation(x @ w) @ v, x)[1](x @ w @ v)
+
+    with jax_moye.options(implementation="moye"):
+        explanation = jax_moye.explain(jax_moye.optimize(step), *[struct(32, 32)] * 3, device="h200")
+    (gemm,) = (gemm for gemm in explanation if (gemm.epilogue or "").startswith("d_"))
+    short = {"alternations": 1, "turn_ms": 0.1, "warmup_ms": 0.0, "interpret": InterpretParams(detect_races=False)}
+    one = measure_gemm(gemm, jax.devices("cpu")[0], **short)
+    assert one.error is None
+    assert one.error_over_bound <= 1
+
+
 def test_a_wrong_second_operand_has_no_time(monkeypatch):
     with jax_moye.options(implementation="moye"):
         gemm = jax_moye.explain(jax_moye.optimize(gated), *[struct(32, 32)] * 3, device="h200")[0]
