@@ -11,6 +11,9 @@ What is replaced (--replace):
   functions   lax.dot_general, lax.ragged_dot, lax.ragged_dot_general, jnp.matmul and jnp.einsum by jax_moye's of the
               same names: arguments, dtypes, shapes, messages, weak types, derivatives, vmap
   intercept   `with jax_moye.intercept():` around it all: JAX's functions, our primitive below them
+  optimize    what the tests give to jax.jit, to derivatives and vmap, and to their own checks is jax_moye.optimize of
+              that, and so are the derivatives. A function that could not be rewritten is a failure
+  traced      the same without any rewriting: what fails here fails because a program is traced before it is run
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import dataclasses
 import functools
 import io
 import json
+import logging
 import os
 import pathlib
 import sys
@@ -43,6 +47,14 @@ SELECTION = {  # file -> pytest's -k
     "export_test.py": "ragged_dot",
 }
 
+# Programs around products: loops, branches, functions with derivatives of their own, activations.
+OPTIMIZED = SELECTION | {
+    "lax_autodiff_test.py": "",
+    "lax_control_flow_test.py": "",
+    "custom_api_test.py": "",
+    "nn_test.py": "",
+}
+
 # Tests that look in a program for an equation called dot_general, or for its parameters, and how they fail where its
 # name is another, which says nothing about what it computes: counted apart.
 INTROSPECTIVE = {
@@ -53,6 +65,18 @@ INTROSPECTIVE = {
 }
 
 
+# Tests whose functions cannot be traced before they are run, by jit neither, or return other objects then: they fail
+# with --replace traced in the same way, and are counted apart, too.
+UNTRACEABLE = {
+    "test_closure_with_vmap2": "UnexpectedTracerError",
+    "test_nondiff_arg": "UnexpectedTracerError",
+    "test_hard_stuff2": "GradTracer",
+    "test_symbolic_zero_custom": "is not an instance of <class 'float'>",
+    "test_platform_dependent_with_non_existent_custom_call": "Differentiation rule for",
+    "testDotProductAttention": "The precision 'F16_F16_F32' is not supported",
+}
+
+
 @dataclasses.dataclass
 class Outcome:
     """Of one file: a pytest plugin that counts.
@@ -60,14 +84,16 @@ class Outcome:
     Attributes:
       passed: tests.
       skipped: tests.
-      introspective: failures of the tests that look for JAX's equation.
+      introspective: failures of the tests that look for JAX's equation, or cannot be traced.
       failed: the others' names and last lines.
+      expected: how those of the former fail, by the first letters of their names.
     """
 
     passed: int = 0
     skipped: int = 0
     introspective: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     failed: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    expected: dict[str, str] = dataclasses.field(default_factory=lambda: INTROSPECTIVE)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.skipped:
@@ -76,7 +102,7 @@ class Outcome:
             name = report.nodeid.rsplit("::", 1)[-1]
             lines = [line for line in str(report.longrepr).splitlines() if line.startswith("E ")]
             failure = (name, lines[0][2:].strip()[:200] if lines else "")
-            looked = any(name.startswith(test) and line in failure[1] for test, line in INTROSPECTIVE.items())
+            looked = any(name.startswith(test) and line in failure[1] for test, line in self.expected.items())
             (self.introspective if looked else self.failed).append(failure)
         elif report.when == "call":
             self.passed += 1
@@ -107,13 +133,88 @@ def replace(names: dict[str, Any]) -> None:
         setattr(jnp, name, names[name])
 
 
+def optimize_all(calls: collections.Counter[str], rewrites: bool) -> None:
+    """Puts jax_moye.optimize around what tests jit, differentiate, map and check. Counts programs that it changed.
+
+    jax._src: JAX's tests call jax.jit and its like by public names, but what they check they hand to the methods of
+    JAX's private test_util.
+    """
+    import jax
+    from jax._src import public_test_util, test_util
+
+    import jax_moye._api.optimize as module
+
+    rewritten = module.rewritten
+
+    def counted(closed: Any, parameters: Any) -> Any:
+        new = rewritten(closed, parameters) if rewrites else closed
+        calls["programs"] += new is not closed
+        return new
+
+    module.rewritten = counted  # type: ignore[assignment]
+
+    def optimized(fun: Any) -> Any:
+        """Of fun; fun itself where it asks for values that nobody has who traces it, as many references do."""
+        whole = module.optimize(fun)
+
+        @functools.wraps(fun)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return whole(*args, **kwargs)
+            except (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError):
+                return fun(*args, **kwargs)
+
+        return wrapper
+
+    def of_first(fun: Any, of_result: bool) -> Any:
+        @functools.wraps(fun)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            by_us = sys._getframe(1).f_globals.get("__name__", "").startswith("jax_moye")
+            if by_us or not args or not callable(args[0]):
+                return fun(*args, **kwargs)
+            result = fun(optimized(args[0]), *args[1:], **kwargs)
+            return optimized(result) if of_result else result
+
+        return wrapper
+
+    for name in ("grad", "value_and_grad", "jacfwd", "jacrev", "hessian", "vmap"):
+        setattr(jax, name, of_first(getattr(jax, name), of_result=True))
+    for name in ("jit", "checkpoint", "jvp", "vjp", "linearize"):
+        setattr(jax, name, of_first(getattr(jax, name), of_result=False))
+    check_grads = of_first(public_test_util.check_grads, of_result=False)
+    test_util.check_grads = public_test_util.check_grads = check_grads
+    for name, position in (("_CompileAndCheck", 0), ("_CheckAgainstNumpy", 1)):
+        method = getattr(test_util.JaxTestCase, name)
+
+        def checked(self: Any, *args: Any, method: Any = method, position: int = position, **kwargs: Any) -> Any:
+            given = list(args)
+            given[position] = optimized(given[position])
+            return method(self, *given, **kwargs)
+
+        setattr(test_util.JaxTestCase, name, checked)
+
+
+class Complaints(logging.Handler):
+    """What jax_moye.optimize warns of: functions that it could not rewrite."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("jax_moye.optimize"):
+            self.messages.append(record.getMessage())
+
+
 def main() -> int:
     """Runs the tests, prints the rows, returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tests", type=pathlib.Path, help="the folder tests/ of a checkout of jax")
-    parser.add_argument("--replace", choices=["nothing", "functions", "intercept"], default="functions")
+    parser.add_argument(
+        "--replace", choices=["nothing", "functions", "intercept", "optimize", "traced"], default="functions"
+    )
     parser.add_argument("--cases", type=int, default=10, help="samples that JAX draws of each parametrized test")
-    parser.add_argument("--files", nargs="*", default=list(SELECTION), help="of these only")
+    parser.add_argument("--files", nargs="*", help="of these only")
     parser.add_argument("--only", help="pytest's -k instead of the selection")
     parser.add_argument("--json", type=pathlib.Path, help="write all failures there")
     parser.add_argument("--verbose", action="store_true", help="show what pytest prints")
@@ -134,7 +235,9 @@ def main() -> int:
 
         return wrapper
 
-    stack, taken = contextlib.ExitStack(), None
+    stack, taken, complaints = contextlib.ExitStack(), None, Complaints()
+    is_of_programs = args.replace in ("optimize", "traced")
+    selection, expected = (OPTIMIZED, UNTRACEABLE) if is_of_programs else (SELECTION, INTROSPECTIVE)
     if args.replace == "nothing":
         replace({name: counted(name, getattr(lax, name)) for name in ("dot_general", "ragged_dot_general")})
     else:
@@ -143,14 +246,17 @@ def main() -> int:
         if args.replace == "functions":
             names = ("dot_general", "ragged_dot", "ragged_dot_general", "matmul", "einsum")
             replace({name: counted(name, getattr(jax_moye, name)) for name in names})
+        elif is_of_programs:
+            optimize_all(calls, rewrites=args.replace == "optimize")
+            logging.getLogger("jax_moye").addHandler(complaints)
         else:
             taken = stack.enter_context(jax_moye.intercept())
 
     outcomes: dict[str, Outcome] = {}
     with stack:
-        for file in args.files:
-            outcome = outcomes[file] = Outcome()
-            chosen = SELECTION[file] if args.only is None else args.only
+        for file in args.files or selection:
+            outcome = outcomes[file] = Outcome(expected=expected)
+            chosen = selection[file] if args.only is None else args.only
             # Not this repository's settings of pytest: JAX's tests are run as they are.
             options = ["-c", os.devnull, "--rootdir", str(args.tests), "-q", "-W", "ignore", "--tb=short"]
             options += ["-p", "no:cacheprovider", "-p", "no:xdist", *(["-k", chosen] if chosen else [])]
@@ -158,6 +264,8 @@ def main() -> int:
             start, before = time.perf_counter(), count()
             with contextlib.redirect_stdout(sys.stdout if args.verbose else io.StringIO()):
                 pytest.main([*options, str(args.tests / file)], plugins=[outcome])
+            outcome.failed += [("optimize", message) for message in complaints.messages]
+            complaints.messages.clear()
             print(
                 f"| {jax.__version__} | {args.replace} | {file} | {outcome.passed} | {len(outcome.failed)} | "
                 f"{len(outcome.introspective)} | {outcome.skipped} |",

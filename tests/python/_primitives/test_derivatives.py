@@ -1,0 +1,102 @@
+"""Products behind which an activation's derivative stands, through optimize; parts that are faster than the whole."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_moye
+from jax_moye._primitives import rewritten as module
+from jax_moye._selection.cost_xla import elementwise_us
+from jax_moye._selection.decide import Decision, Times
+from jax_moye._selection.request import Operand, Request
+
+ACTIVATIONS = {
+    "gelu_tanh": jax.nn.gelu,
+    "gelu_erf": lambda z: jax.nn.gelu(z, approximate=False),
+    "silu": jax.nn.silu,
+}
+
+
+def weights(dtype=jnp.bfloat16):
+    keys = jax.random.split(jax.random.key(0), 4)
+    draw = lambda key, *shape: (jax.random.normal(key, shape, jnp.float32) / 8).astype(dtype)  # noqa: E731
+    return draw(keys[0], 48, 32), (draw(keys[1], 32, 72), draw(keys[2], 72), draw(keys[3], 72, 32))
+
+
+def step(activation, wrap=lambda f: f):
+    def layer(w, x):
+        up, bias, down = w
+        return activation(x @ up + bias) @ down
+
+    def loss(w, x):
+        return jnp.sum(wrap(layer)(w, wrap(layer)(w, x)).astype(jnp.float32) ** 2)
+
+    return jax.value_and_grad(loss)
+
+
+def derived(fun, *operands):
+    return re.findall(r"activation='(d_\w+)'", str(jax.make_jaxpr(jax_moye.optimize(fun))(*operands)))
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.checkpoint, jax.jit], ids=["plain", "checkpoint", "jit"])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_found_and_right(name, wrap):
+    x, w = weights()
+    fun = step(ACTIVATIONS[name], wrap)
+    if wrap is not jax.jit:  # whose forward and backward jaxprs are two
+        assert derived(fun, w, x) == [f"d_{name}"] * 2
+    exact = fun(jax.tree.map(lambda a: a.astype(jnp.float32), w), x.astype(jnp.float32))
+    for ours in (True, False):
+        options = {"implementation": "moye", "interpret": True} if ours else {}
+        with jax_moye.options(**options):
+            found = jax.jit(jax_moye.optimize(fun))(w, x)
+        for got, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True):
+            got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
+            assert np.max(np.abs(got - wanted)) <= 0.02 * np.max(np.abs(wanted))
+
+
+def test_the_cotangent_that_others_read_stays():
+    x, (up, bias, down) = weights()
+
+    def fun(x, dy):
+        z, of_z = jax.vjp(jax.nn.silu, x @ up + bias)
+        dh = dy @ down.T
+        return z, of_z(dh)[0], dh
+
+    assert derived(fun, x, x) == []
+
+
+def test_results_of_f32_stay():
+    x, w = weights(jnp.float32)
+    fun = step(jax.nn.silu)
+    with jax_moye.options(interpret=True):
+        found, wanted = jax.jit(jax_moye.optimize(fun))(w, x), fun(w, x)
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("alone", "group", "is_in_parts"),
+    [
+        ((100.0, 120.0), 140.0, True),  # ours is 20 us faster, and the rest takes 20
+        ((100.0, 120.0), 103.0, False),  # XLA computes the rest in the product's kernel
+        ((None, 120.0), 140.0, False),  # the product is XLA's
+        ((100.0, 120.0), None, False),  # nobody knows
+    ],
+)
+def test_parts(alone, group, is_in_parts, monkeypatch):
+    """Whether the product alone is ours where XLA is faster than our kernel with all of it."""
+    x, (up, bias, _) = weights()
+    program = jax.make_jaxpr(jax_moye.optimize(lambda x, up, bias: jax.nn.silu(x @ up + bias)))(x, up, bias)
+    (equation,) = (e for e in program.eqns if e.primitive is module.rewritten_p)
+    request = Request("mk,kn->mn", jnp.bfloat16, None, None, None, None)
+    kind = "xla" if alone[0] is None else "kernel"
+    found = Decision(kind, request, measured=Times(alone[0] or 130.0, alone[1]))
+    monkeypatch.setattr(module, "decide_by_measuring", lambda *args: found)
+    decision = Decision("xla", request, cause="time", measured=None if group is None else Times(150.0, group))
+    operands = Operand(x.shape, x.dtype), Operand(up.shape, up.dtype)
+    original = equation.params["original"]
+    assert module._is_faster_in_parts(decision, operands, (None, None), original, "cuda") is is_in_parts
+    assert elementwise_us(10**9) > 200
