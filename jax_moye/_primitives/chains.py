@@ -182,7 +182,7 @@ def chain_from(program: Program, index: int, parameters: Mapping[str, Any]) -> C
             whole = chain
     if whole is not None and whole.activation == "none" and not {"c", "residual"} & set(whole.operands):
         activated = next(iter(activations_of(program, whole)), None)
-        if activated is not None:
+        if activated is not None and not program.is_stacked(whole.value, activated[2]):
             activation, shared, value = activated
             kept = {"kept": whole.value, "shared": tuple(shared)}
             return dataclasses.replace(whole, value=value, activation=activation, **kept)

@@ -90,6 +90,9 @@ def pair_from(program: Program, index: int, parameters: Mapping[str, Any]) -> Pa
             alone = {*first.members, *second.members, *inside, gate}
             made = (x for i in inside for x in program.equations[i].outvars)
             keeps = any(not set(program.readers.get(x, ())) <= alone for x in (first.value, second.value, *made))
+            (result,) = program.equations[gate].outvars
+            if keeps and any(program.is_stacked(x.value, result) for x in (first, second)):
+                continue
             return Pair(first, second, activation, tuple(inside), gate, keeps)
     return None
 

@@ -17,6 +17,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 _MOST = 16  # equations of a jaxpr that may be an activation, or part of one
 _SAME = ("pvary", "pcast")  # inside shard_map: the value stays the same
+_PRODUCTS = ("dot_general", "ragged_dot_general", "jax_moye_contract", "jax_moye_rewritten")
 _COMMUTE = ("add", "add_any", "mul", "max", "min")
 
 
@@ -29,11 +30,14 @@ class Program:
       made_by: by value, the index of its equation.
       taken: indices of equations that are part of something already: nothing else is made of them.
       kept: values that activations are applied to, and others read.
+      in_loop: it is the body of a loop, or in one: XLA copies what it is given before a kernel of ours reads it, and
+        what such a kernel makes into a stack.
     """
 
-    def __init__(self, equations: Sequence[JaxprEqn], outvars: Iterable[Any]) -> None:
+    def __init__(self, equations: Sequence[JaxprEqn], outvars: Iterable[Any], in_loop: bool = False) -> None:
         """Counts."""
         self.equations = equations
+        self.in_loop = in_loop
         self.readers: dict[Any, list[int]] = {}
         self.made_by: dict[Any, int] = {}
         self.taken: set[int] = set()
@@ -62,11 +66,30 @@ class Program:
         return index, self.equations[index]
 
     def kept_or_given(self, like: Any) -> Iterator[Any]:
-        """Values of one type that are kept, or that the program is given."""
-        given = (x for x in self.readers if x not in self.made_by)
+        """Values of one type that are kept, or that the program is given, whole and not as part of a stack."""
+        given = () if self.in_loop else (x for x in self.readers if x not in self.made_by)
         for x in (*self.kept, *given):
             if aval_of(x).shape == like.shape and aval_of(x).dtype == like.dtype:
                 yield x
+
+    def is_stacked(self, value: Any, result: Any) -> bool:
+        """Whether a loop's body hands out what is made of a value, but for `result`: the loop stacks it, or carries it.
+
+        Products are not looked behind: what they make is theirs.
+        """
+        waiting, seen = [value] * self.in_loop, {result}
+        while waiting:
+            x = waiting.pop()
+            if x in seen:
+                continue
+            seen.add(x)
+            for index in self.readers.get(x, ()):
+                if index == len(self.equations):
+                    return True
+                equation: Any = self.equations[index]
+                if equation.primitive.name not in _PRODUCTS:
+                    waiting += equation.outvars
+        return False
 
     @functools.cached_property
     def flat(self) -> _Flat:

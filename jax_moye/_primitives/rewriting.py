@@ -29,21 +29,22 @@ _INNER: dict[str, tuple[str, ...]] = dict.fromkeys(
 ) | dict.fromkeys(("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"), ("call_jaxpr", "fun_jaxpr"))
 
 
-def rewritten(closed: ClosedJaxpr, parameters: Mapping[str, Any]) -> ClosedJaxpr:
+def rewritten(closed: ClosedJaxpr, parameters: Mapping[str, Any], in_loop: bool = False) -> ClosedJaxpr:
     """The same program, rewritten.
 
     Args:
       closed: a program.
       parameters: of the products: what `Options.parameters` gives.
+      in_loop: it is the body of a loop, or in one.
     """
-    jaxpr = _rewritten(closed.jaxpr, parameters)
+    jaxpr = _rewritten(closed.jaxpr, parameters, in_loop)
     return closed if jaxpr is closed.jaxpr else ClosedJaxpr(jaxpr, closed.consts)
 
 
-def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any]) -> Jaxpr:
+def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any], in_loop: bool) -> Jaxpr:
     jaxpr = with_fewer_residuals(jaxpr)
-    equations = [_with_inner(equation, parameters) for equation in jaxpr.eqns]
-    program = Program(equations, jaxpr.outvars)
+    equations = [_with_inner(equation, parameters, in_loop) for equation in jaxpr.eqns]
+    program = Program(equations, jaxpr.outvars, in_loop)
     replaced: dict[int, JaxprEqn] = {}
     for index in range(len(equations)):  # before something else is made of one of the two products
         pair = pair_from(program, index, parameters)
@@ -85,16 +86,17 @@ def _grouped(equation: JaxprEqn, parameters: Mapping[str, Any]) -> JaxprEqn:
     return equation.replace(primitive=grouped_p, params=of_product | dict(parameters))
 
 
-def _with_inner(equation: JaxprEqn, parameters: Mapping[str, Any]) -> JaxprEqn:
+def _with_inner(equation: JaxprEqn, parameters: Mapping[str, Any], in_loop: bool) -> JaxprEqn:
     """An equation whose own jaxprs are rewritten."""
     if equation.primitive.name not in _INNER:
         return equation
+    in_loop = in_loop or equation.primitive.name in ("scan", "while")
 
     def of(value: Any) -> Any:
         if isinstance(value, ClosedJaxpr):
-            return rewritten(value, parameters)
+            return rewritten(value, parameters, in_loop)
         if isinstance(value, Jaxpr):
-            return _rewritten(value, parameters)
+            return _rewritten(value, parameters, in_loop)
         if isinstance(value, tuple) and any(isinstance(one, (ClosedJaxpr, Jaxpr)) for one in value):
             new = tuple(map(of, value))
             return value if all(one is other for one, other in zip(new, value, strict=True)) else new

@@ -58,6 +58,44 @@ def test_found_and_right(name, wrap):
             assert np.max(np.abs(got - wanted)) <= 0.02 * np.max(np.abs(wanted))
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.checkpoint], ids=["stacked", "checkpoint"])
+def test_in_loops(wrap):
+    """What a scan stacks for its derivative is not kept: XLA would copy it. What a body computes again is."""
+    x, w = weights()
+    stacked = jax.tree.map(lambda a: jnp.stack([a, a]), w)
+
+    def layer(x, w):
+        up, bias, down = w
+        return jax.nn.gelu(x @ up + bias) @ down, None
+
+    def fun(w, x):
+        return jnp.sum(jax.lax.scan(wrap(layer), x, w)[0].astype(jnp.float32) ** 2)
+
+    program = str(jax.make_jaxpr(jax_moye.optimize(jax.value_and_grad(fun)))(stacked, x))
+    is_again = wrap is jax.checkpoint
+    assert ("keeps=True" in program) is is_again
+    assert ("d_gelu_tanh" in program) is is_again
+    found, wanted = (
+        jax.jit(f)(stacked, x) for f in (jax_moye.optimize(jax.value_and_grad(fun)), jax.value_and_grad(fun))
+    )
+    np.testing.assert_allclose(found[0], wanted[0], rtol=0.02)
+
+
+def test_gated_layers_in_loops():
+    x, (up, _, down) = weights()
+    stacked = jnp.stack([up, up]), jnp.stack([up + up, up]), jnp.stack([down, down])
+
+    def layer(x, w):
+        gate, up, down = w
+        return (jax.nn.silu(x @ gate) * (x @ up)) @ down, None
+
+    def fun(w, x):
+        return jnp.sum(jax.lax.scan(layer, x, w)[0].astype(jnp.float32) ** 2)
+
+    assert "second_b" in str(jax.make_jaxpr(jax_moye.optimize(fun))(stacked, x))
+    assert "second_b" not in str(jax.make_jaxpr(jax_moye.optimize(jax.grad(fun)))(stacked, x))
+
+
 def test_the_cotangent_that_others_read_stays():
     x, (up, bias, down) = weights()
 
