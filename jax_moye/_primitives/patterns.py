@@ -75,8 +75,9 @@ class Program:
     def is_stacked(self, value: Any, result: Any) -> bool:
         """Whether a loop's body hands out what is made of a value, but for `result`: the loop stacks it, or carries it.
 
-        Products are not looked behind: what they make is theirs.
+        Products and sums are not looked behind: what they make is theirs, or small.
         """
+        shape = aval_of(value).shape
         waiting, seen = [value] * self.in_loop, {result}
         while waiting:
             x = waiting.pop()
@@ -88,7 +89,7 @@ class Program:
                     return True
                 equation: Any = self.equations[index]
                 if equation.primitive.name not in _PRODUCTS:
-                    waiting += equation.outvars
+                    waiting += [x for x in equation.outvars if aval_of(x).shape == shape]
         return False
 
     @functools.cached_property
