@@ -99,7 +99,7 @@ class _Scan:
     """
 
     def __init__(self, equation: JaxprEqn) -> None:
-        """Reads the parameters."""
+        """Reads the parameters, as JAX has them up to 0.10."""
         params: Any = equation.params
         self.equation = equation
         self.body: Jaxpr = body_of(params["jaxpr"])
