@@ -187,7 +187,7 @@ struct KernelFacts {
   int max_arch = 0;         // 0: every newer one too; 90 for code of sm_90a, which sm_100 does not run
   unsigned orders = 0xf;    // bit 0 NN, 1 NT, 2 TN, 3 TT: first letter a, second b; N = row-major as JAX writes it
   bool any_stride;          // true: no operand needs a unit stride
-  bool derives = true;      // multiplies by an activation's derivative
+  bool derives = false;     // multiplies by an activation's derivative
   bool takes_pair = false;  // two matrices b, whose products an epilogue multiplies
 };
 

@@ -133,7 +133,7 @@ struct Accumulator<Dtype::s32> {
 /// What one call does to one tile of d. d's dtype is looked at where elements are loaded and stored, a uniform branch:
 /// a copy of all of it per dtype would multiply the code.
 /// kDerives: whether calls may multiply by a derivative.
-template <class Sum, int kVector_ = 16 / int(sizeof(Sum)), bool kDerives = true>
+template <class Sum, int kVector_ = 16 / int(sizeof(Sum)), bool kDerives = false>
 class TileEpilogue {
  public:
   static constexpr int kVector = kVector_;  // neighbours along n that a thread finishes together

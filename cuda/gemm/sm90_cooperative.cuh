@@ -223,6 +223,7 @@ struct Gemm<kConfig> {
                                          .max_arch = 90,  // sm_90a's code
                                          .orders = kPacks ? kAllOrders : kCompiledOrders,
                                          .any_stride = kPacks,
+                                         .derives = true,
                                          .takes_pair = kTakesPair<kConfig>};
 };
 

@@ -192,7 +192,7 @@ struct Gemm<kConfig> {
   static MOYE_DEVICE void add_and_store(GemmArgs const& args, TileCoord const& tile, int rank, SharedStorage& smem,
                                         int thread) {
     constexpr int kColumns = kPair ? kBlkN / 2 : kBlkN, kVectors = kColumns / kVector;  // of one row
-    TileEpilogue<Sum> const epilogue(args, tile, kBlkM, kColumns);
+    TileEpilogue<Sum, kVector, /*kDerives=*/true> const epilogue(args, tile, kBlkM, kColumns);
     Sum const* sums[kSplit];  // of each rank
     MOYE_UNROLL
     for (int r = 0; r < kSplit; ++r) sums[r] = mapa(smem.sums, uint32_t(r));
@@ -277,6 +277,7 @@ struct Gemm<kConfig> {
                                          .min_arch = 90,
                                          .max_arch = 90,  // sm_90a's code
                                          .any_stride = kPacks,
+                                         .derives = true,
                                          .takes_pair = kTakesPair<kConfig>};
 };
 

@@ -230,7 +230,9 @@ int check(RegisteredGemm const& gemm, Problem const& p, std::vector<Dtype> const
                    .bias = {bias.data(), {}, 0, 1},
                    .residual = {residual.data(), strides_of(residual, p), residual.row_stride, residual.column_stride},
                    .activation = Activation::relu,
-                   .preactivation = preactivation.data()};
+                   .preactivation = preactivation.data(),
+                   .second_b = nullptr,
+                   .second_product = nullptr};
   launch(name);
   d.compare(machine, name, p.n);
   preactivation.compare(machine, name + ", its pre-activation", p.n);

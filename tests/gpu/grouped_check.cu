@@ -550,7 +550,9 @@ void check(Rig& rig, RegisteredGemm const& gemm, Case& c) {
                           .bias = {p.bias, {{0, 0, p.n}}, 0, 1},
                           .residual = {p.residual, {{0, 0, residuals}}, p.n, 1},
                           .activation = Activation::relu,
-                          .preactivation = p.z};
+                          .preactivation = p.z,
+                          .second_b = nullptr,
+                          .second_product = nullptr};
   }
   wait("what fills the operands of " + name);
   testing::check(gemm.entry.launch_grouped(args, rig.machine.stream()), name);

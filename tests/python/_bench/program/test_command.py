@@ -68,7 +68,8 @@ class TestRun:
         assert found["sizes"].startswith("layers 1, width 16")
         assert found["sizes"].endswith("float16")
         assert found["optimize"]["kernels"] <= found["products"]["kernels"]
-        assert {row["takes_in"] for row in found["rewrites"]} >= {"silu", "c"}
+        words = {row["takes_in"].split(",")[0] for row in found["rewrites"]}
+        assert words >= {"silu", "c"}
         assert (tmp_path / "charts/out_programs.svg").is_file()
 
     def test_the_emulator_takes_small_sizes(self, capsys, monkeypatch):
