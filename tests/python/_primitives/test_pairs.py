@@ -348,7 +348,7 @@ def test_scans():
     assert not equation.params["epilogue"].keeps
     assert_close(jax.jit(jax_moye.optimize(layers))(*operands), exact(layers, operands), 2.0**-5)
     step = jax.value_and_grad(total(layers), (0, 1, 2, 3))
-    assert len(pairs_of(step, *operands)) == 1
+    assert not pairs_of(step, *operands)  # the loop stacks both products, and XLA would copy a kernel's
     assert_close(jax.jit(jax_moye.optimize(step))(*operands), exact(step, operands), 2.0**-4)
 
 
