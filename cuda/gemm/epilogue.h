@@ -178,7 +178,7 @@ class TileEpilogue {
   MOYE_DEVICE void store_rows(SumsOf const& sums_of, int m, int row_step, int n MOYE_LOC) const {
     MOYE_SITE;
     if (n >= n_left_ || m >= m_left_) return;
-    if (kCount == 1 || !whole_words_ || args_.epilogue.activation >= kFirstDerivative) {
+    if (kCount == 1 || !whole_words_ || (kDerives && args_.epilogue.activation >= kFirstDerivative)) {
       MOYE_NO_UNROLL
       for (int i = 0; i < kCount; ++i) store(sums_of(i).elements, m + i * row_step, n);
     } else if constexpr (is_same<Sum, int32_t>) {

@@ -406,7 +406,7 @@ struct WarpgroupEpilogue {
 
     /// z += scale * words
     MOYE_DEVICE void add(Warp const& warp, EpilogueOperand const& operand, float scale, float (&z)[kSums]) const {
-      if (operand.data == nullptr || warp.args.epilogue.activation >= kFirstDerivative) return;
+      if (operand.data == nullptr || (kDerives && warp.args.epilogue.activation >= kFirstDerivative)) return;
       MOYE_UNROLL
       for (int i = 0; i < kSums / 2; ++i) {
         Row<float, 2> const pair =
