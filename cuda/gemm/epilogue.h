@@ -18,10 +18,23 @@ namespace moye {
 
 inline constexpr double kLog2E = 1.44269504088896340736;
 
+/// Of the normal distribution, for results that will be rounded to 16 bits: how much of it lies below z, and
+/// e^(-z^2/2).
+struct Normal {
+  float below, bell;
+};
+/// erfc is e^-x^2 times a polynomial of 1 / (1 + 0.3275911 x), with an error of 1.5e-7 (Abramowitz and Stegun, Handbook
+/// of Mathematical Functions, 7.1.26): a third of the instructions.
+MOYE_DEVICE Normal normal(float z) {
+  float const x = float(0.70710678118654752440) * (z < 0 ? -z : z), t = reciprocal(1.0f + 0.3275911f * x);
+  float const p = 0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f)));
+  float const bell = fast_exp2(float(-kLog2E) * x * x), tail = 0.5f * t * p * bell;  // erfc(x) / 2
+  return {z < 0 ? tail : 1.0f - tail, bell};
+}
+
 /// activation(z). gelu_tanh is z * (1 + tanh(u)) / 2, which is z / (1 + exp(-2 u)).
 /// kRounded: z is a float, and the result will be rounded to 16 bits. Then 2^x with its error of 1e-5 at most will do,
-/// a fiftieth of that rounding, and erfc as e^-x^2 times a polynomial of 1 / (1 + 0.3275911 x), with an error
-/// of 1.5e-7 (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26): a third of the instructions.
+/// a fiftieth of that rounding, and erf as above.
 template <bool kRounded = false, class Compute>
 MOYE_DEVICE Compute activate(Activation activation, Compute z) {
   switch (activation) {
@@ -36,13 +49,7 @@ MOYE_DEVICE Compute activate(Activation activation, Compute z) {
       return z * reciprocal(Compute(1) + exp(kMinus2Sqrt2OverPi * (z + Compute(0.044715) * z * z * z)));
     }
     case Activation::gelu_erf:
-      if constexpr (kRounded) {
-        float const x = float(0.70710678118654752440) * (z < 0 ? -z : z), t = reciprocal(1.0f + 0.3275911f * x);
-        float const p =
-            0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f)));
-        float const tail = 0.5f * t * p * fast_exp2(float(-kLog2E) * x * x);  // erfc(x) / 2
-        return z * (z < 0 ? tail : 1.0f - tail);
-      }
+      if constexpr (kRounded) return z * normal(z).below;
       return z * (Compute(0.5) * (Compute(1) + erf(z * Compute(0.70710678118654752440))));
     case Activation::silu:
       if constexpr (kRounded) return z * reciprocal(1.0f + fast_exp2(float(-kLog2E) * z));
@@ -70,10 +77,8 @@ MOYE_DEVICE float derivative(Activation activation, float c) {
       return s + c * k2Sqrt2OverPi * (1.0f + 3 * kCubic * square) * s * (1.0f - s);
     }
     case Activation::d_gelu_erf: {
-      float const x = float(0.70710678118654752440) * (c < 0 ? -c : c), t = reciprocal(1.0f + 0.3275911f * x);
-      float const p = 0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f)));
-      float const bell = fast_exp2(float(-kLog2E) * x * x), tail = 0.5f * t * p * bell;  // erfc(x) / 2
-      return (c < 0 ? tail : 1.0f - tail) + c * 0.39894228040143267794f * bell;
+      Normal const at = normal(c);
+      return at.below + c * 0.39894228040143267794f * at.bell;
     }
     case Activation::d_silu: {
       float const s = logistic(c);
