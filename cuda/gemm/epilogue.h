@@ -64,28 +64,28 @@ MOYE_DEVICE int32_t activate(Activation activation, int32_t z) {
   return activation == Activation::relu && z < 0 ? 0 : z;
 }
 
-/// The derivative that `activation` names, at c; the result will be rounded to 16 bits, as above. gelu_tanh is z times
-/// a logistic function, as silu is.
-MOYE_DEVICE float derivative(Activation activation, float c) {
+/// z times the derivative that `activation` names, at c; the result will be rounded to 16 bits, as above. gelu_tanh is
+/// c times a logistic function, as silu is. Of relu it is a choice: 0 where c is not positive, of an infinite z, too.
+MOYE_DEVICE float times_derivative(Activation activation, float z, float c) {
   auto const logistic = [](float x) { return reciprocal(1.0f + fast_exp2(float(-kLog2E) * x)); };
   switch (activation) {
     case Activation::d_relu:
-      return c > 0 ? 1.0f : 0.0f;
+      return c > 0 ? z : 0.0f;
     case Activation::d_gelu_tanh: {
       constexpr float k2Sqrt2OverPi = 1.59576912160573071176f, kCubic = 0.044715f;
       float const square = c * c, s = logistic(k2Sqrt2OverPi * c * (1.0f + kCubic * square));
-      return s + c * k2Sqrt2OverPi * (1.0f + 3 * kCubic * square) * s * (1.0f - s);
+      return z * (s + c * k2Sqrt2OverPi * (1.0f + 3 * kCubic * square) * s * (1.0f - s));
     }
     case Activation::d_gelu_erf: {
       Normal const at = normal(c);
-      return at.below + c * 0.39894228040143267794f * at.bell;
+      return z * (at.below + c * 0.39894228040143267794f * at.bell);
     }
     case Activation::d_silu: {
       float const s = logistic(c);
-      return s * (1.0f + c * (1.0f - s));
+      return z * (s * (1.0f + c * (1.0f - s)));
     }
     default:
-      return 1.0f;
+      return z;
   }
 }
 
@@ -234,7 +234,7 @@ class TileEpilogue {
         float c[kVector] = {};
         add(epilogue.c, c_, 1.0f, m, n, c);
         MOYE_UNROLL
-        for (int i = 0; i < kVector; ++i) z[i] *= derivative(epilogue.activation, c[i]);
+        for (int i = 0; i < kVector; ++i) z[i] = times_derivative(epilogue.activation, z[i], c[i]);
         return write(args_.d, m, n, z);
       }
     }

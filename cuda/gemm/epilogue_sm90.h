@@ -426,9 +426,9 @@ struct WarpgroupEpilogue {
         for (int i = first; i < first + kTogether; ++i) {
           Row<float, 2> const pair =
               warp.args.d_dtype == Dtype::bf16 ? unpack<bfloat16_t>(words[i]) : unpack<half_t>(words[i]);
-          z[2 * i] *= derivative(decltype(known)::value, pair.elements[0]);
+          z[2 * i] = times_derivative(decltype(known)::value, z[2 * i], pair.elements[0]);
           MOYE_COMPUTED_HERE("+f", z[2 * i]);  // or as many temporaries as there are words take registers
-          z[2 * i + 1] *= derivative(decltype(known)::value, pair.elements[1]);
+          z[2 * i + 1] = times_derivative(decltype(known)::value, z[2 * i + 1], pair.elements[1]);
         }
       };
       MOYE_UNROLL

@@ -9,7 +9,7 @@ Nobody else reads what stands between two of them, unless said. In their order, 
     + vector of the last dimension bias
     relu, gelu, silu               of the sum so far, whoever wrote it, also inside of jit and custom_jvp. Where others
                                      read the sum, too, it is a second result, and the activation's equations stay
-    * gelu', silu' at an array     the derivative, of what an activation is applied to elsewhere: c, and the end
+    * derivative at an array       relu', gelu' or silu' of what an activation is applied to elsewhere: c, and the end
     + array, - array, array -      c with beta 1 or -1, or alpha with the other sign; behind a bias or an activation
       + number * array               residual, of which there is a sum alone. The number is beta
     ---------------------------------------------------------------------------------------------------------
@@ -370,7 +370,7 @@ def _derived(program: Program, chain: Chain) -> Chain | None:
 
 @functools.lru_cache(maxsize=256)
 def _derivatives(shape: tuple[int, ...], dtype: Any) -> tuple[tuple[str, Template], ...]:
-    """(z, t) -> activation'(z) t, as JAX writes it."""
+    """(z, t) -> activation'(z) t, as JAX writes it. relu' is 0 at 0, that of jnp.maximum is 1/2, and not among them."""
     operand = jax.ShapeDtypeStruct(shape, dtype)
 
     def template(fun: Callable[[Any], Any]) -> Template:

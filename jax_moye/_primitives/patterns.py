@@ -16,6 +16,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 # Equations that are what their jaxpr is, for who runs them, and the parameter that holds it.
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 _MOST = 16  # equations of a jaxpr that may be an activation, or part of one
+_COPIES = ("broadcast_in_dim", "convert_element_type")  # a number stays one
 _SAME = ("pvary", "pcast")  # inside shard_map: the value stays the same
 _PRODUCTS = ("dot_general", "ragged_dot_general", "jax_moye_contract", "jax_moye_rewritten")
 _COMMUTE = ("add", "add_any", "mul", "max", "min")
@@ -110,8 +111,7 @@ def as_number(program: Program, variable: Any) -> float | None:
     else:
         index = program.made_by.get(variable)
         equation: Any = None if index is None else program.equations[index]
-        copies = "broadcast_in_dim", "convert_element_type", *_SAME
-        if equation is None or equation.primitive.name not in copies or len(equation.invars) != 1:
+        if equation is None or equation.primitive.name not in (*_COPIES, *_SAME) or len(equation.invars) != 1:
             return None
         value = as_number(program, equation.invars[0])
         if value is None:
@@ -153,7 +153,7 @@ def aval_of(variable: Any) -> Any:
 
 
 class _Number(NamedTuple):
-    """A number in a program, whether it was converted or not.
+    """A number in a program, whether it was converted, or copied into an array, or not.
 
     Attributes:
       value: in NumPy's form.
@@ -216,13 +216,17 @@ def _steps(equations: Sequence[Any], names: dict[Any, Any], place: int | None) -
             names |= {x: _name(y, inside) for x, y in zip(equation.outvars, body.outvars, strict=True)}
         elif equation.primitive.name in _SAME and len(inputs) == 1:
             names[equation.outvars[0]] = inputs[0]
-        elif equation.primitive.name == "convert_element_type" and isinstance(inputs[0], _Number):
+        elif equation.primitive.name in _COPIES and len(inputs) == 1 and _is_one_number(inputs[0]):
             dtype = equation.outvars[0].aval.dtype
             names[equation.outvars[0]] = _Number(inputs[0].value.astype(dtype), dtype)
         else:
             if place is not None:  # one jaxpr may be called twice
                 names |= {x: object() for x in equation.outvars}
             yield _Step(equation, at, inputs, [names.get(x, x) for x in equation.outvars])
+
+
+def _is_one_number(name: Any) -> bool:
+    return isinstance(name, _Number) and name.value.ndim == 0
 
 
 def _name(x: Any, names: dict[Any, Any]) -> Any:
@@ -274,9 +278,7 @@ def matched(program: Program, value: Any, template: Template, alone: bool = True
     known: dict[Any, Any] = {template.arguments[0]: flat.names.get(value, value)}
     used: list[_Step] = []
     for wanted in template.steps:
-        first = next(known[x] for x in wanted.inputs if not isinstance(x, _Number))
-        readers = (step for step in flat.readers.get(first, ()) if step not in used)
-        found = next((step for step in readers if _is_as_wanted(step, wanted, known)), None)
+        found = next((step for step in _candidates(flat, wanted, known) if step not in used), None)
         if found is None:
             return None
         used.append(found)
@@ -308,12 +310,10 @@ def matched_at(program: Program, value: Any, at: Any, template: Template) -> tup
     known: dict[Any, Any] = {first: flat.names.get(at, at), second: flat.names.get(value, value)}
     of_value, used = {second}, []
     for wanted in template.steps:
-        names = [x for x in wanted.inputs if not isinstance(x, _Number)]
-        readers = flat.readers.get(known[names[0]], ()) if names else flat.steps
-        found = next((step for step in readers if _is_as_wanted(step, wanted, known)), None)
+        found = next(_candidates(flat, wanted, known), None)
         if found is None:
             return None
-        if of_value & set(names):
+        if any(x in of_value for x in wanted.inputs if not isinstance(x, _Number)):
             of_value.update(wanted.outputs)
             used.append(found)
         known |= dict(zip(wanted.outputs, found.outputs, strict=True))
@@ -326,6 +326,12 @@ def matched_at(program: Program, value: Any, at: Any, template: Template) -> tup
     if len(results) != 1 or any(not set(program.readers.get(x, [])) <= set(members) for x in inside):
         return None
     return members, results[0]
+
+
+def _candidates(flat: _Flat, wanted: _Step, known: dict[Any, Any]) -> Iterator[_Step]:
+    """The equations that may be the one of a template, of the values that are known."""
+    first = next((known[x] for x in wanted.inputs if not isinstance(x, _Number)), None)
+    return (step for step in flat.readers.get(first, ()) if _is_as_wanted(step, wanted, known))
 
 
 def _is_as_wanted(step: _Step, wanted: _Step, known: dict[Any, Any]) -> bool:

@@ -27,11 +27,10 @@ def run(config, a, b, c, d, activation, **changes):
     return _moye_cpu.emulate(config.name, a, b, d, (1, M, N, K), (M * K, K, 1), (N * K, K, 1), (M * N, N, 1), **given)
 
 
-def derivative(name, c):
+def times_derivative(name, c, z):
     of = ACTIVATIONS[DERIVATIVES[name]]
     with jax.enable_x64(True):
-        ones = jnp.ones(c.shape, jnp.float64)
-        return np.asarray(jax.jvp(of, (jnp.asarray(c.astype(np.float64)),), (ones,))[1])
+        return np.asarray(jax.vjp(of, jnp.asarray(c.astype(np.float64)))[1](jnp.asarray(z))[0])
 
 
 @pytest.mark.parametrize("activation", DERIVATIVES)
@@ -47,10 +46,29 @@ def test_values(config, activation):
         return
     assert report["ok"], report["message"]
     product = 0.5 * (a.astype(np.float64) @ b.astype(np.float64).T)
-    wanted = product * derivative(activation, c)
+    wanted = times_derivative(activation, c, product)
     # One rounding to 16 bits, and functions in f32 that are made for such a result.
     error = np.abs(d.astype(np.float64) - wanted)
     assert (error <= 2.0**-8 * np.abs(wanted) + 1e-4 * np.abs(product) + 1e-6).all()
+
+
+@pytest.mark.parametrize("config", [config for config in CONFIGS if config.derives], ids=lambda config: config.name)
+def test_where_relu_is_0_infinite_sums_are(config):
+    """A choice, as JAX has it, and no product: that would be NaN."""
+    dtype = ml_dtypes.bfloat16 if config.dtype == "bf16" else np.float16
+    for n in (N, N - 1):  # stored by TMA, and by threads
+        a, b, c = operands(dtype)
+        a[:7, 3], a[7, 5] = np.inf, np.nan
+        c[2, :3] = 0, np.nan, np.inf
+        b, c, d = b[:n], np.ascontiguousarray(c[:, :n]), np.zeros((M, n), dtype)
+        strides = (M * K, K, 1), (n * K, K, 1), (M * n, n, 1)
+        given = {"c": c, "c_strides": strides[2], "beta": 1.0, "alpha": 0.5, "activation": "d_relu"}
+        report = _moye_cpu.emulate(config.name, a, b, d, (1, M, n, K), *strides, **given)
+        assert report["ok"], report["message"]
+        with np.errstate(invalid="ignore"):
+            product = 0.5 * (a.astype(np.float32) @ b.astype(np.float32).T)
+        wanted = np.where(c.astype(np.float32) > 0, product, 0)
+        np.testing.assert_array_equal(d.astype(np.float32), wanted)
 
 
 def test_some_configs_derive():

@@ -14,6 +14,7 @@ from jax_moye._selection.decide import Decision, Times
 from jax_moye._selection.request import Operand, Request
 
 ACTIVATIONS = {
+    "relu": jax.nn.relu,
     "gelu_tanh": jax.nn.gelu,
     "gelu_erf": lambda z: jax.nn.gelu(z, approximate=False),
     "silu": jax.nn.silu,
@@ -105,6 +106,42 @@ def test_the_cotangent_that_others_read_stays():
         return z, of_z(dh)[0], dh
 
     assert derived(fun, x, x) == []
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "jit"])
+def test_relu_chooses(wrap):
+    """Where relu is 0 so is its derivative's result, whatever it is multiplied with."""
+    z, (up, _, _) = weights()
+    z = z.at[0, :4].set(jnp.array([0, -0.0, jnp.nan, jnp.inf], z.dtype))
+    dy = jnp.ones((z.shape[0], up.shape[1]), z.dtype).at[:8, 3].set(jnp.inf).at[8, 5].set(jnp.nan)
+
+    def fun(z, dy):
+        return jax.vjp(wrap(jax.nn.relu), z)[1](dy @ up.T)[0]
+
+    assert derived(fun, z, dy) == ["d_relu"]
+    wanted = np.asarray(fun(z, dy), np.float32)
+    assert (wanted[~np.asarray(z > 0)] == 0).all()
+    assert not np.isfinite(wanted).all()
+    with jax_moye.options(interpret=True):
+        text = jax.jit(jax_moye.optimize(fun)).lower(z, dy).as_text()
+        found = jax.jit(jax_moye.optimize(fun))(z, dy)
+    assert "d_relu" in text
+    np.testing.assert_allclose(np.asarray(found, np.float32), wanted, rtol=2**-7, atol=2**-7)
+
+
+def test_the_derivative_of_maximum_stays():
+    """It is 1/2 where both are equal."""
+    z, (up, _, _) = weights()
+    z = z.at[:, 0].set(0)
+    dy = jnp.ones((z.shape[0], up.shape[1]), z.dtype)
+
+    def fun(z, dy):
+        return jax.vjp(lambda z: jnp.maximum(z, 0), z)[1](dy @ up.T)[0]
+
+    assert derived(fun, z, dy) == []
+    found, wanted = (np.asarray(jax.jit(f)(z, dy), np.float32) for f in (jax_moye.optimize(fun), fun))
+    np.testing.assert_allclose(found, wanted, rtol=2**-7)
+    assert wanted[:, 0].any()
 
 
 def test_results_of_f32_stay():
