@@ -92,24 +92,17 @@ class Chain:
         """What stands in the place of the last of them, which makes the value."""
         product: Any = program.equations[self.product]
         variables = [*product.invars, *(variable for variable, _ in self.operands.values())]
-        out_dtype = aval_of(self.value).dtype
-        params: dict[str, Any] = dict(self.of_product) | {"spec": self.spec, "out_dtype": out_dtype}
-        values = [self.value] if self.kept is None else [self.value, self.kept]
         is_sum = self.activation == "none" and self.alpha == 1 and set(self.operands) <= {"c"}
         if is_sum and not self.is_wider:
-            primitive: Any = contract_p
-            params["beta"] = self.beta
-        else:
-            primitive = rewritten_p
-            named = tuple((name, labels) for name, (_, labels) in self.operands.items())
-            del params["beta"], params["out_sharding"]
-            params |= {
-                "epilogue": Epilogue(self.activation, self.alpha, self.beta, named, keeps=self.kept is not None),
-                "original": original_of(program, [self], (*self.members, *self.shared), variables, values),
-            }
-        return program.equations[self.place].replace(
-            invars=variables, outvars=values, primitive=primitive, params=params, effects=frozenset()
-        )
+            out_dtype = aval_of(self.value).dtype
+            params = dict(self.of_product) | {"spec": self.spec, "out_dtype": out_dtype, "beta": self.beta}
+            of_contract: dict[str, Any] = {"primitive": contract_p, "params": params, "effects": frozenset()}
+            return program.equations[self.place].replace(invars=variables, outvars=[self.value], **of_contract)
+        named = tuple((name, labels) for name, (_, labels) in self.operands.items())
+        epilogue = Epilogue(self.activation, self.alpha, self.beta, named, keeps=self.kept is not None)
+        values = [self.value] if self.kept is None else [self.value, self.kept]
+        members = *self.members, *self.shared
+        return rewritten_equation(program, self.place, [self], members, variables, values, epilogue)
 
     @property
     def place(self) -> int:
@@ -126,7 +119,39 @@ class Chain:
         return {index: program.equations[index].replace(outvars=left) if len(left) > 1 else None}
 
 
-def original_of(
+def rewritten_equation(
+    program: Program,
+    place: int,
+    chains: Sequence[Chain],
+    members: Sequence[int],
+    variables: Sequence[Any],
+    values: Sequence[Any],
+    epilogue: Epilogue,
+) -> JaxprEqn:
+    """Products of one left operand, and what stands behind them, as one equation of rewritten_p.
+
+    Args:
+      program: whose equations they are.
+      place: the index of the one in whose place it stands.
+      chains: of the products.
+      members: the indices of the equations.
+      variables: its operands.
+      values: its results.
+      epilogue: what stands behind the products.
+    """
+    params = {name: value for name, value in chains[0].of_product.items() if name not in ("beta", "out_sharding")}
+    params |= {
+        "spec": chains[0].spec,
+        "out_dtype": aval_of(values[0]).dtype,
+        "epilogue": epilogue,
+        "original": _original_of(program, chains, members, variables, values),
+    }
+    return program.equations[place].replace(
+        invars=list(variables), outvars=list(values), primitive=rewritten_p, params=params, effects=frozenset()
+    )
+
+
+def _original_of(
     program: Program, chains: Sequence[Chain], members: Sequence[int], variables: Sequence[Any], values: Sequence[Any]
 ) -> Original:
     """Equations of a program as one of their own. Their products are equations of contract_p.

@@ -14,9 +14,8 @@ from typing import Any
 
 from jax.extend.core import JaxprEqn, Var
 
-from jax_moye._primitives.chains import Chain, activations_of, aval_of, linear_chain, original_of
+from jax_moye._primitives.chains import Chain, activations_of, aval_of, linear_chain, rewritten_equation
 from jax_moye._primitives.patterns import Program
-from jax_moye._primitives.rewritten import rewritten_p
 from jax_moye._selection.epilogue import SECOND_B, Epilogue
 from jax_moye._selection.problem import parse_spec
 
@@ -56,14 +55,9 @@ class Pair:
         values = [out, *([self.first.value, self.second.value] if self.keeps else [])]
         members = (*self.first.members, *self.second.members, *self.inside, self.gate)
         operands = ((SECOND_B, parse_spec(self.first.spec).rhs),)
-        params: dict[str, Any] = dict(self.first.of_product) | {
-            "spec": self.first.spec,
-            "out_dtype": aval_of(out).dtype,
-            "epilogue": Epilogue(self.activation, operands=operands, keeps=self.keeps),
-            "original": original_of(program, [self.first, self.second], members, variables, values),
-        }
-        del params["beta"], params["out_sharding"]
-        return gate.replace(invars=variables, outvars=values, primitive=rewritten_p, params=params, effects=frozenset())
+        epilogue = Epilogue(self.activation, operands=operands, keeps=self.keeps)
+        chains = self.first, self.second
+        return rewritten_equation(program, self.gate, chains, members, variables, values, epilogue)
 
 
 def pair_from(program: Program, index: int, parameters: Mapping[str, Any]) -> Pair | None:

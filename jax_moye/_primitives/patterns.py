@@ -283,17 +283,7 @@ def matched(program: Program, value: Any, template: Template, alone: bool = True
             return None
         used.append(found)
         known |= dict(zip(wanted.outputs, found.outputs, strict=True))
-    members = sorted({step.place for step in used})
-    is_more = (not set(flat.at[index]) <= set(used) for index in members)
-    if any(index in program.taken for index in members) or (alone and any(is_more)):
-        return None
-    made = [x for index in members for x in program.equations[index].outvars]
-    results = [x for x in made if flat.names.get(x, x) is known[template.result]]
-    inside = [value, *(x for x in made if all(x is not result for result in results))]
-    others_read = (not set(program.readers.get(x, [])) <= set(members) for x in inside)
-    if len(results) != 1 or (alone and any(others_read)):
-        return None
-    return members, results[0]
+    return _members_of(program, value, used, known[template.result], alone)
 
 
 def matched_at(program: Program, value: Any, at: Any, template: Template) -> tuple[list[int], Any] | None:
@@ -317,21 +307,39 @@ def matched_at(program: Program, value: Any, at: Any, template: Template) -> tup
             of_value.update(wanted.outputs)
             used.append(found)
         known |= dict(zip(wanted.outputs, found.outputs, strict=True))
-    members = sorted({step.place for step in used})
-    if any(index in program.taken or not set(flat.at[index]) <= set(used) for index in members):
-        return None
-    made = [x for index in members for x in program.equations[index].outvars]
-    results = [x for x in made if flat.names.get(x, x) is known[template.result]]
-    inside = [value, *(x for x in made if all(x is not result for result in results))]
-    if len(results) != 1 or any(not set(program.readers.get(x, [])) <= set(members) for x in inside):
-        return None
-    return members, results[0]
+    return _members_of(program, value, used, known[template.result], alone=True)
 
 
 def _candidates(flat: _Flat, wanted: _Step, known: dict[Any, Any]) -> Iterator[_Step]:
     """The equations that may be the one of a template, of the values that are known."""
     first = next((known[x] for x in wanted.inputs if not isinstance(x, _Number)), None)
     return (step for step in flat.readers.get(first, ()) if _is_as_wanted(step, wanted, known))
+
+
+def _members_of(
+    program: Program, value: Any, used: Sequence[_Step], name: Any, alone: bool
+) -> tuple[list[int], Any] | None:
+    """The equations whose steps those of a template are, and what they make of a value; None if there is more to them.
+
+    Args:
+      program: whose equations they are.
+      value: what they begin with.
+      used: the steps.
+      name: of the result.
+      alone: as in `matched`.
+    """
+    flat = program.flat
+    members = sorted({step.place for step in used})
+    is_more = (not set(flat.at[index]) <= set(used) for index in members)
+    if any(index in program.taken for index in members) or (alone and any(is_more)):
+        return None
+    made = [x for index in members for x in program.equations[index].outvars]
+    results = [x for x in made if flat.names.get(x, x) is name]
+    inside = [value, *(x for x in made if all(x is not result for result in results))]
+    others_read = (not set(program.readers.get(x, [])) <= set(members) for x in inside)
+    if len(results) != 1 or (alone and any(others_read)):
+        return None
+    return members, results[0]
 
 
 def _is_as_wanted(step: _Step, wanted: _Step, known: dict[Any, Any]) -> bool:
