@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 
 import jax_moye
-from jax_moye._kernels.dtypes import JAX_NAMES
+from jax_moye._kernels.dtypes import JAX_NAMES, WAYS_OF_F32
 
 README = pathlib.Path(__file__).resolve().parents[1] / "README.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
@@ -25,7 +25,7 @@ def _cell(values: Iterable[object]) -> str:
 
 
 def _memory(dtype: str) -> str:
-    return JAX_NAMES[dtype] + (" as TF32" if dtype == "tf32" else "")
+    return JAX_NAMES[dtype] + (f" as {dtype.upper()}" if dtype in WAYS_OF_F32 else "")
 
 
 def table() -> str:

@@ -24,40 +24,49 @@ enum class Kernel {
   sm90_split_k,
   sm90_parallel_split_k,
   sm90_grouped,
+  sm90_parts,
 #ifdef MOYE_OWN_KERNEL
   MOYE_OWN_KERNEL,  // one that jax_moye.kernel() compiles by itself: it has no name below
 #endif
 };
 
-/// What is multiplied, summed and written. Two are in no memory: tf32 is f32 that is multiplied as tf32; f32_fast are
-/// sums of 8-bit floats that stay in the tensor core, which keeps some 14 bits of them, where f32's leave it for f32
-/// registers every 128 products.
-enum class Dtype { bf16, f16, f32, f64, tf32, s8, s32, e4m3, e5m2, f32_fast };
+/// What is multiplied, summed and written. Five are in no memory: tf32 is f32 that is multiplied as tf32; bf16x3,
+/// bf16x6 and bf16x9 are f32 that is multiplied as so many products of bf16 parts; f32_fast are sums of 8-bit floats
+/// that stay in the tensor core, which keeps some 14 bits of them, where f32's leave it for f32 registers every 128
+/// products.
+enum class Dtype { bf16, f16, f32, f64, tf32, s8, s32, e4m3, e5m2, f32_fast, bf16x3, bf16x6, bf16x9 };
 
 // The enumerators' names, in their order: parts of a config's name.
 inline constexpr char const* kKernelNames[] = {
     "simt_tiled",    "simt_overlap",       "simt_double_buffer",    "sm70_tensorop",   "sm80_tensorop",
     "sm80_ldmatrix", "sm80_double_buffer", "sm80_multistage",       "sm80_persistent", "sm90_cooperative",
-    "sm90_pingpong", "sm90_split_k",       "sm90_parallel_split_k", "sm90_grouped"};
-inline constexpr char const* kDtypeNames[] = {"bf16", "f16", "f32",  "f64",  "tf32",
-                                              "s8",   "s32", "e4m3", "e5m2", "f32_fast"};
+    "sm90_pingpong", "sm90_split_k",       "sm90_parallel_split_k", "sm90_grouped",    "sm90_parts"};
+inline constexpr char const* kDtypeNames[] = {"bf16", "f16",  "f32",      "f64",    "tf32",   "s8",    "s32",
+                                              "e4m3", "e5m2", "f32_fast", "bf16x3", "bf16x6", "bf16x9"};
 inline constexpr int kDtypes = int(sizeof(kDtypeNames) / sizeof(kDtypeNames[0]));
 constexpr char const* kernel_name(Kernel kernel) { return kKernelNames[int(kernel)]; }
 constexpr char const* dtype_name(Dtype dtype) { return kDtypeNames[int(dtype)]; }
 
 /// The dtype of the buffers that hold `dtype`.
 constexpr Dtype storage_dtype(Dtype dtype) {
-  return dtype == Dtype::tf32 || dtype == Dtype::f32_fast ? Dtype::f32 : dtype;
+  switch (dtype) {
+    case Dtype::tf32:
+    case Dtype::f32_fast:
+    case Dtype::bf16x3:
+    case Dtype::bf16x6:
+    case Dtype::bf16x9:
+      return Dtype::f32;
+    default:
+      return dtype;
+  }
 }
 
 constexpr int item_bytes(Dtype dtype) {
-  switch (dtype) {
+  switch (storage_dtype(dtype)) {
     case Dtype::f64:
       return 8;
     case Dtype::f32:
-    case Dtype::tf32:
     case Dtype::s32:
-    case Dtype::f32_fast:
       return 4;
     case Dtype::bf16:
     case Dtype::f16:

@@ -186,6 +186,14 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_grouped,       f16,   f32,  { 64, 128, 64},   7,      {1, 1},         16},
   {sm90_grouped,       f16,   f32,  {128, 128, 64},   5,      {1, 1},         16},
   {sm90_grouped,       f16,   f32,  {128, 192, 64},   4,      {1, 1},         16},
+  // f32 operands as parts of bf16.
+  {sm90_parts,         bf16x3, f32, {128, 128, 64},   6,      {1, 1},          4},
+  {sm90_parts,         bf16x6, f32, { 64, 128, 64},   8,      {1, 1},          4},
+  {sm90_parts,         bf16x6, f32, {128, 128, 64},   6,      {1, 1},          4},
+  {sm90_parts,         bf16x6, f32, {128, 192, 64},   4,      {1, 1},          4},
+  {sm90_parts,         bf16x6, f32, {128, 192, 64},   4,      {2, 1},          4},
+  {sm90_parts,         bf16x9, f32, {128, 128, 64},   6,      {1, 1},          4},
+  {sm90_parts,         bf16x9, f32, {128, 192, 64},   4,      {1, 1},          4},
 };
 // clang-format on
 }  // namespace moye

@@ -3,6 +3,7 @@
 //             address, pitch or batch stride is no multiple of 16 bytes; the others are read in place
 //   where     args.workspace: first a, then b, lines of `pitch` bytes, zeros behind their elements
 //   lines     along k; or along the rows, where the operand's own are and wgmma takes that (16 bits): nothing is turned
+//   parts     an operand of f32 becomes kParts of bf16, one behind the other in each line; all such operands are copied
 //   launch    one for both: one CTA per tile of 128 bytes along k and as many rows as a row has elements
 //   tile      lanes read words along the operand's faster mode (warp: 128 bytes), shared memory turns them, and every
 //             eight threads write 128 bytes of a row, 16 each; where lines of that mode begin between two words, eight
@@ -36,8 +37,27 @@ struct PackOperand {
   enum class Reads { words, vectors, elements } reads;  // aligned words; lines from anywhere on; what is far apart
 };
 
-/// T: an unsigned integer of the element's size.
-template <class T>
+/// The parts of an f32 number, kParts of them: x = parts[0] + parts[1] / 2^8 + parts[2] / 2^16, exactly where there are
+/// three. Scaled so, the parts of the smallest numbers are none too small for bf16. Rounding to the nearest makes each
+/// at most half as large as the one before, but next to the largest f32, where what would round to infinity is cut off.
+/// Of infinity and NaN, and of none else, part 0 is that; the others are 0. Where x is not 0, part 0 is not.
+template <int kParts>
+MOYE_DEVICE void split_f32(float x, uint16_t (&parts)[kParts]) {
+  constexpr uint32_t kInf = 0x7f800000;
+  auto const bits = [](float value) { return detail::bit_cast<uint32_t>(value); };
+  bool const is_finite = (bits(x) & kInf) != kInf;
+  MOYE_UNROLL
+  for (int i = 0; i < kParts; ++i) {
+    uint32_t part = bfloat16_t(x).storage;
+    if ((part & 0x7fff) == 0x7f80) part = bits(x) >> 16;      // cut off, and infinity itself
+    if (i == 0 && (part & 0x7fff) == 0 && x != 0) part |= 1;  // inf times it is inf
+    parts[i] = uint16_t(part);
+    x = is_finite ? (x - detail::bit_cast<float>(part << 16)) * 256 : 0;
+  }
+}
+
+/// T: an unsigned integer of the element's size. kParts: of bf16 that each f32 becomes; 0: it stays what it is.
+template <class T, int kParts = 0>
 struct Packer {
   static constexpr int kThreads = 256, kWarps = kThreads / 32;
   static constexpr int kWord = 4 / int(sizeof(T));    // elements of a word
@@ -65,9 +85,13 @@ struct Packer {
     // A thread's 16 bytes of a row of the tile.
     auto const store = [&](int row, uint128_t const& words) {
       int64_t const byte = int64_t(first_k) * int(sizeof(T)) + thread % 8 * 16;
-      if (row >= rows || byte >= operand.pitch) return;
-      unsigned char* const to = operand.to + (matrix * operand.rows + first_row + row) * operand.pitch + byte;
-      store_global(words, *reinterpret_cast<uint128_t*>(to));
+      unsigned char* const line = operand.to + (matrix * operand.rows + first_row + row) * operand.pitch;
+      if constexpr (kParts > 0) {
+        int64_t const part_bytes = operand.pitch / kParts;
+        if (row < rows && byte / 2 < part_bytes) store_parts(words, line + byte / 2, part_bytes);
+      } else {
+        if (row < rows && byte < operand.pitch) store_global(words, *reinterpret_cast<uint128_t*>(line + byte));
+      }
     };
 
     // All loads first, so that they are in flight together.
@@ -143,6 +167,19 @@ struct Packer {
   }
 
  private:
+  /// The parts of four f32, each part_bytes behind the one before.
+  static MOYE_DEVICE void store_parts(uint128_t const& words, unsigned char* to, int64_t part_bytes) {
+    uint32_t const bits[] = {words.x, words.y, words.z, words.w};
+    uint16_t parts[4][kParts];
+    MOYE_UNROLL
+    for (int i = 0; i < 4; ++i) split_f32(detail::bit_cast<float>(bits[i]), parts[i]);
+    MOYE_UNROLL
+    for (int j = 0; j < kParts; ++j) {
+      auto const pair = [&](int i) { return uint64_t(parts[i][j]) | uint64_t(parts[i + 1][j]) << 16; };
+      *reinterpret_cast<uint64_t*>(to + j * part_bytes) = pair(0) | pair(2) << 32;
+    }
+  }
+
   /// kWord elements, `stride` apart; zeros for those behind the first `left`.
   static MOYE_DEVICE uint32_t load(T const* p, int64_t stride, int left, bool words) {
     if (words && left >= kWord) return *reinterpret_cast<uint32_t const*>(p);
@@ -214,21 +251,24 @@ struct Packer {
   }
 };
 
-template <class T>
+template <class T, int kParts>
 MOYE_KERNEL(Packer<T>::kThreads)
 pack_kernel(MOYE_GRID_CONSTANT PackOperand const a, MOYE_GRID_CONSTANT PackOperand const b) {
   griddepcontrol_wait();  // the kernel ahead may still run up to here
   unsigned const tile = block_idx().x;
-  Packer<T>::run(tile < a.tiles ? a : b, tile < a.tiles ? tile : tile - a.tiles);
+  Packer<T, kParts>::run(tile < a.tiles ? a : b, tile < a.tiles ? tile : tile - a.tiles);
 }
 
 /// Packing the operands of a call, whose elements have the size of Element. Host code.
-template <class Element>
+/// kParts > 0: all operands, f32, as that many parts of bf16: they are side by side along k, each of whole k-tiles.
+template <class Element, int kParts = 0>
 class Packing {
   using T = typename WordOf<int(sizeof(Element))>::Type;
+  static_assert(kParts == 0 || sizeof(Element) == 4);
 
  public:
   static constexpr bool kAnyMajor = sizeof(Element) == 2;  // wgmma's operands may be MN-major
+  static constexpr int kPartsBlkK = 64;                    // elements of a k-tile of parts
 
   explicit Packing(GemmArgs const& args) {
     if (args.batch == 0 || args.m == 0 || args.n == 0 || args.k == 0) return;
@@ -256,7 +296,7 @@ class Packing {
                               .block = {unsigned(Packer<T>::kThreads)},
                               .smem_bytes = int(sizeof(typename Packer<T>::SharedStorage)),
                               .programmatic = true};
-    if (Status status = launch_kernel(pack_kernel<T>, config, stream, a_.operand, b_.operand); !status.ok())
+    if (Status status = launch_kernel(pack_kernel<T, kParts>, config, stream, a_.operand, b_.operand); !status.ok())
       return status;
     if (a_.tiles > 0) {
       args->a = a_.operand.to;
@@ -266,10 +306,13 @@ class Packing {
       args->b = b_.operand.to;
       name_copy(b_, args->b_n_stride, args->b_k_stride, args->b_batch_strides);
     }
+    if constexpr (kParts > 0) args->k = elements(a_.operand.pitch);
     return {};
   }
 
-  static Status prepare() { return prepare_kernel(pack_kernel<T>, int(sizeof(typename Packer<T>::SharedStorage))); }
+  static Status prepare() {
+    return prepare_kernel(pack_kernel<T, kParts>, int(sizeof(typename Packer<T>::SharedStorage)));
+  }
 
  private:
   static constexpr int64_t kTooMany = INT64_MAX, kMaxTiles = 0x7fffffff;
@@ -280,9 +323,12 @@ class Packing {
     bool keeps_lines = false;      // the copy's are along the rows
   };
 
+  /// Of the bytes of a copy.
+  static int64_t elements(int64_t bytes) { return bytes / (kParts > 0 ? 2 : int64_t(sizeof(T))); }
+
   /// The strides of a copy.
   static void name_copy(Plan const& plan, int64_t& row_stride, int64_t& k_stride, BatchStrides& batch_strides) {
-    int64_t const pitch = plan.operand.pitch / int64_t(sizeof(T));
+    int64_t const pitch = elements(plan.operand.pitch);
     row_stride = plan.keeps_lines ? 1 : pitch;
     k_stride = plan.keeps_lines ? pitch : 1;
     batch_strides = packed_strides(plan.operand, pitch * plan.operand.rows);
@@ -317,7 +363,7 @@ class Packing {
     int64_t const size = k_major ? k : rows, stride = k_major ? k_stride : row_stride;
     int64_t const other_size = k_major ? rows : k, other_stride = k_major ? row_stride : k_stride;
     bool const is_broadcast = other_size > 1 && other_stride == 0;  // within a matrix: not what TMA is made for
-    if ((k_major || kAnyMajor) && (size <= 1 || stride == 1) && !is_broadcast &&
+    if (kParts == 0 && (k_major || kAnyMajor) && (size <= 1 || stride == 1) && !is_broadcast &&
         is_aligned(args, data, batch_strides, other_size, other_stride, 16)) {
       return {};
     }
@@ -334,7 +380,11 @@ class Packing {
                         BatchStrides const& batch_strides, int64_t row_stride, int64_t k_stride) {
     constexpr int64_t kTile = Packer<T>::kTile;
     // Whole sectors of 32 bytes: a row of a box, 128 bytes, never touches a fifth one.
-    int64_t const pitch = (k * int64_t(sizeof(T)) + 31) / 32 * 32;
+    int64_t pitch = (k * int64_t(sizeof(T)) + 31) / 32 * 32, copied_k = k;
+    if constexpr (kParts > 0) {
+      copied_k = (k + kPartsBlkK - 1) / kPartsBlkK * kPartsBlkK;
+      pitch = copied_k * kParts * 2;
+    }
     // The mode with the smaller stride is read along; one of size 1 has none.
     bool const along_k = rows == 1 || (k > 1 && k_stride <= row_stride);
     bool const is_line = (along_k ? k_stride : row_stride) == 1;
@@ -357,7 +407,7 @@ class Packing {
                     .rows = int(rows),
                     .k = int(k),
                     .tiles_rows = unsigned((rows + kTile - 1) / kTile),
-                    .tiles_k = unsigned((k + kTile - 1) / kTile),
+                    .tiles_k = unsigned((copied_k + kTile - 1) / kTile),
                     .tiles = 0,
                     .end = reinterpret_cast<void const*>(reinterpret_cast<uintptr_t>(data) + (last + 1) * sizeof(T)),
                     .along_k = along_k,

@@ -52,21 +52,31 @@ MOYE_DEVICE void sync_cluster(MOYE_LOC_ONLY) {
   }
 }
 
+/// What this CTA loads of each operand, and for whom: CTAs of its row of the cluster need the same rows of A, those of
+/// its column the same rows of B.
+struct Multicasts {
+  Multicast a, b;
+};
+
+template <ClusterMN kClusterMN>
+MOYE_DEVICE Multicasts multicasts() {
+  constexpr int kClusterM = kClusterMN.m, kClusterN = kClusterMN.n, kCluster = kClusterM * kClusterN;
+  int const rank = int(block_idx().x % kCluster), rank_m = rank % kClusterM, rank_n = rank / kClusterM;
+  Multicasts of{.a = {.part = rank_n, .mask = 0}, .b = {.part = rank_m, .mask = 0}};
+  for (int n = 0; n < kClusterN; ++n) of.a.mask |= uint16_t(1u << (rank_m + n * kClusterM));
+  for (int m = 0; m < kClusterM; ++m) of.b.mask |= uint16_t(1u << (m + rank_n * kClusterM));
+  return of;
+}
+
 /// One thread: the loads of all tiles, stage after stage, through maps of kRank. It runs ahead of the consumers, into
 /// the next tiles.
 template <class Operands, int kRank, GemmConfig kConfig, class Pipeline>
 MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, OperandStages<kConfig>& stages,
                          Pipeline& pipeline MOYE_LOC) {
   MOYE_SITE;
-  // CTAs of this one's row of the cluster need the same rows of A, those of its column the same rows of B.
-  constexpr int kClusterM = kConfig.cluster.m, kClusterN = kConfig.cluster.n, kCluster = kClusterM * kClusterN;
-  int const rank = int(block_idx().x % kCluster), rank_m = rank % kClusterM, rank_n = rank / kClusterM;
-  Multicast a{.part = rank_n, .mask = 0}, b{.part = rank_m, .mask = 0};
-  for (int n = 0; n < kClusterN; ++n) a.mask |= uint16_t(1u << (rank_m + n * kClusterM));
-  for (int m = 0; m < kClusterM; ++m) b.mask |= uint16_t(1u << (m + rank_n * kClusterM));
-
+  auto const [a, b] = multicasts<kConfig.cluster>();
   auto write = Pipeline::producer_start();
-  for (TileCoord const of_sums : TileScheduler<kClusterM, kClusterN>(params.grid)) {
+  for (TileCoord const of_sums : TileScheduler<kConfig.cluster.m, kConfig.cluster.n>(params.grid)) {
     TileCoord const tile = operand_tile(of_sums, params.grid);
     OperandCoords const coords = operand_coords<kRank>(args, tile);
     MOYE_NO_UNROLL

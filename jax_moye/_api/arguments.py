@@ -18,7 +18,7 @@ from jax_moye import _compat
 from jax_moye._api.options import Options, resolve
 from jax_moye._api.types import Config, Implementation, Interpret, OutSharding
 from jax_moye._kernels.configs import find_config
-from jax_moye._kernels.dtypes import JAX_NAMES, named_dtype
+from jax_moye._kernels.dtypes import JAX_NAMES, WAYS_OF_F32, named_dtype
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -132,7 +132,7 @@ def canonical_dtype(dtype: Any) -> Any:
 
 def as_lax_names(dtype: Any) -> Any:
     """A dtype whose name is the table's alone, such as "bf16", by lax's name; anything else as it is."""
-    return JAX_NAMES.get(dtype, dtype) if isinstance(dtype, str) and dtype != "tf32" else dtype
+    return JAX_NAMES.get(dtype, dtype) if isinstance(dtype, str) and dtype not in WAYS_OF_F32 else dtype
 
 
 def weakly_promoted(lhs: Any, rhs: Any) -> tuple[Any, Any]:

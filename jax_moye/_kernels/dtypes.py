@@ -1,7 +1,7 @@
 """The dtypes of kernels: the one table of their names, sizes and accumulators.
 
 The table of configs, cuda/gemm/configs.h, names them in short ("bf16"); JAX in full ("bfloat16"). "tf32" is float32 in
-memory, multiplied as TF32; "s32" is a result alone.
+memory, multiplied as TF32, and "bf16x6" likewise, multiplied as six products of bfloat16 parts; "s32" is a result alone.
 """
 
 from __future__ import annotations
@@ -25,12 +25,16 @@ class KernelDtype(NamedTuple):
       bytes: of an element.
       accumulator: what products are summed in where nothing else is asked for; cuda/gemm/config.h has the same. None of
         a dtype that no kernel multiplies.
+      parts: of bfloat16 into which an element is split before it is multiplied; 0: it is not.
+      products: of parts, for each product of two elements.
     """
 
     name: str
     jax_name: str
     bytes: int
     accumulator: str | None
+    parts: int = 0
+    products: int = 1
 
 
 DTYPES: Mapping[str, KernelDtype] = MappingProxyType(
@@ -41,6 +45,9 @@ DTYPES: Mapping[str, KernelDtype] = MappingProxyType(
             KernelDtype("f16", "float16", 2, "f32"),
             KernelDtype("f32", "float32", 4, "f32"),
             KernelDtype("tf32", "float32", 4, "f32"),
+            KernelDtype("bf16x3", "float32", 4, "f32", parts=2, products=3),
+            KernelDtype("bf16x6", "float32", 4, "f32", parts=3, products=6),
+            KernelDtype("bf16x9", "float32", 4, "f32", parts=3, products=9),
             KernelDtype("f64", "float64", 8, "f64"),
             KernelDtype("s8", "int8", 1, "s32"),
             KernelDtype("s32", "int32", 4, None),
@@ -50,9 +57,21 @@ DTYPES: Mapping[str, KernelDtype] = MappingProxyType(
     }
 )
 
+# float32 in memory, and how it is multiplied.
+WAYS_OF_F32 = ("tf32", "bf16x3", "bf16x6", "bf16x9")
+# Of configs that compute a product, where it is not that of the product alone: at least as precise, see
+# docs/precision.md.
+MULTIPLIED_AS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "f32": ("f32", "bf16x6", "bf16x9"),
+        "bf16x3": ("bf16x3", "bf16x6", "bf16x9", "f32"),
+        "bf16x9": ("bf16x9", "f32"),
+    }
+)
+
 JAX_NAMES: Mapping[str, str] = MappingProxyType({name: dtype.jax_name for name, dtype in DTYPES.items()})
 SHORT_NAMES: Mapping[str, str] = MappingProxyType(  # of arrays: float32 is "f32"
-    {dtype.jax_name: name for name, dtype in DTYPES.items() if name != "tf32"}
+    {dtype.jax_name: name for name, dtype in DTYPES.items() if name not in WAYS_OF_F32}
 )
 ITEM_BYTES: Mapping[str, int] = MappingProxyType({name: dtype.bytes for name, dtype in DTYPES.items()})
 USUAL_ACCUMULATOR: Mapping[str, str] = MappingProxyType(
@@ -60,7 +79,7 @@ USUAL_ACCUMULATOR: Mapping[str, str] = MappingProxyType(
 )
 # What a user may name as a dtype of operands, on the command line and where a dtype is an argument.
 OPERAND_NAMES: Mapping[str, str] = MappingProxyType(
-    {name: dtype.jax_name for name, dtype in DTYPES.items() if name not in ("tf32", "s32")}
+    {name: dtype.jax_name for name, dtype in DTYPES.items() if name not in (*WAYS_OF_F32, "s32")}
 )
 
 
@@ -76,7 +95,7 @@ def named_dtype(dtype: Any) -> Any:
     """
     if not isinstance(dtype, str):
         return dtype
-    if dtype in JAX_NAMES and dtype != "tf32":  # of arrays: TF32 is a precision
+    if dtype in JAX_NAMES and dtype not in WAYS_OF_F32:  # of arrays: TF32 is a precision
         return numpy_dtype(dtype)
     try:
         return np.dtype(dtype)

@@ -11,7 +11,7 @@ import math
 from jax_moye import _compat
 from jax_moye._kernels import devices, ffi, target
 from jax_moye._kernels.configs import ConfigTable, GemmConfig, configs, is_own
-from jax_moye._kernels.dtypes import ITEM_BYTES
+from jax_moye._kernels.dtypes import ITEM_BYTES, WAYS_OF_F32
 from jax_moye._log import say_once
 from jax_moye._selection.epilogue import DERIVATIVES, Epilogue
 from jax_moye._selection.problem import MAX_SIZE, GemmProblem
@@ -103,7 +103,7 @@ def served() -> str:
         of_dtype = [config for config in configs() if config.dtype == dtype]
         out_dtypes = dict.fromkeys(itertools.chain.from_iterable(config.out_dtypes for config in of_dtype))
         arch = min(config.min_arch for config in of_dtype)
-        operands = "f32 operands as TF32" if dtype == "tf32" else f"{dtype} operands"
+        operands = f"f32 operands as {dtype.upper()}" if dtype in WAYS_OF_F32 else f"{dtype} operands"
         lines.append(f"{operands} with a result of {' or '.join(out_dtypes)} (sm_{arch} or newer)")
     return "Served is any contraction that is one batched matrix product: " + "; ".join(lines)
 
@@ -118,7 +118,7 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
     """
     if config.grouped:
         return "it computes products of groups, jax_moye.ragged_dot's, and no others"
-    if config.dtype != problem.dtype:
+    if config.dtype not in problem.multiplied_as:
         return f"its operands are {config.dtype}, these are {problem.dtype}"
     if problem.pair and (reason := _why_no_pair(config, problem)):
         return reason

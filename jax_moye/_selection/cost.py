@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import GemmConfig, facts_of
-from jax_moye._kernels.dtypes import ITEM_BYTES
+from jax_moye._kernels.dtypes import DTYPES, ITEM_BYTES
 from jax_moye._selection.problem import GemmProblem
 
 # Multiprocessors of the usual GPU of an architecture: a program may be compiled where there is no GPU to ask.
@@ -26,6 +26,7 @@ _WARPGROUP = 128  # threads
 _LINE = 128  # bytes of the L2 cache that are asked for together
 _BOX = 128  # bytes of a row that TMA loads together
 _CP_ASYNC = 4  # bytes at least
+_PART_BYTES = 2  # of an f32 operand's bf16 part
 _UNTIMED = 100.0  # times as long: a tile of which a kernel needs a factor and has none
 # What a program of many calls spends on one of ours, on the host: no product takes less in it. See cost_xla.
 CALL_US = 7.4
@@ -157,8 +158,12 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
 
     # Rows and columns of an operand that a CTA loads on average, and those beyond it.
     rows, columns = m * known.tile_m / (clusters_m * known.cluster_m), n * known.tile_n / (clusters_n * known.cluster_n)
-    a_packs = known.packs and not _is_for_tma(problem.a_strides, [mode.a for mode in problem.outer], problem.dtype)
-    b_packs = known.packs and not _is_for_tma(problem.b_strides, [mode.b for mode in problem.outer], problem.dtype)
+    a_packs = known.packs and (
+        known.parts > 0 or not _is_for_tma(problem.a_strides, [mode.a for mode in problem.outer], problem.dtype)
+    )
+    b_packs = known.packs and (
+        known.parts > 0 or not _is_for_tma(problem.b_strides, [mode.b for mode in problem.outer], problem.dtype)
+    )
     a_lines = rows if a_packs else rows * _lines(problem.a_strides, item)
     b_lines = columns if b_packs else columns * _lines(problem.b_strides, item)
     if problem.b_strides[1] == 1 and not b_packs:
@@ -197,7 +202,7 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
     stores = max(stores, known.least_wave_us * (waves - 1) - busy)
     streamed = operands / gpu.read_bytes_per_us + batch * m * n * out / gpu.write_bytes_per_us
     memory = _longest(loads, streamed)
-    pack = _pack_us(problem, a_packs, b_packs)
+    pack = _pack_us(problem, a_packs, b_packs, known.parts)
 
     body = _longest(busy + stores, streamed)
     hidden = products + stores + memory - body
@@ -250,6 +255,7 @@ class _OfConfig(NamedTuple):
     tma: bool
     alternates: bool  # loads, which pass registers, and products: in one stage neither can hide the other
     packs: bool  # the operands first, where TMA cannot read them
+    parts: int  # of bf16 into which they are split then, whether TMA can or not; 0: they are not
     clips_rows: bool
     splits_by_sizes: bool  # k, and add_us is a second kernel's
     add_us: float
@@ -265,7 +271,9 @@ def _of_config(config: GemmConfig) -> _OfConfig:
     gpu, speed = H200, facts_of(config.kernel).speed
     tile_m, tile_n, tile_k = config.tile
     tile = (tile_m, tile_n, config.cluster)
-    item, tma = ITEM_BYTES[config.dtype], speed.copy_us == 0
+    # Of parts each k-tile is loaded and multiplied once for each product of two.
+    _, _, item, _, parts, products = DTYPES[config.dtype]
+    item, tma = _PART_BYTES * parts or item, speed.copy_us == 0
     slower, dtype = speed.by_tile.get(tile, 1.0), speed.by_dtype.get(config.dtype, 1)
     narrow = not tma and config.alignment < _CP_ASYNC
     copies = (tile_m + tile_n) * tile_k * item / config.alignment / 1000
@@ -282,12 +290,12 @@ def _of_config(config: GemmConfig) -> _OfConfig:
         cluster=config.cluster[0] * config.cluster[1],
         a_sharers=cluster_n,
         b_sharers=cluster_m,
-        row_bytes=tile_k * item,
+        row_bytes=products * tile_k * (_PART_BYTES if parts else item),
         boxed=-(-tile_n * item // _BOX) * _BOX / (tile_n * item) if tma else 1.0,
         turn_us=turn,
-        k_tile_us=speed.k_tile_us,
+        k_tile_us=products * speed.k_tile_us,
         power_us=tile_m * tile_n * tile_k * slower / (gpu.power_products_per_us * dtype),
-        latency_us=_latency_us(config, turn, narrow),
+        latency_us=products * _latency_us(config, turn / products, narrow),
         store_us=row * speed.store_us,
         odd_store_us=row * _by_sums(config, speed.odd_store_us),
         finish_us=row / config.k_parts * _by_sums(config, speed.finish_us),
@@ -295,6 +303,7 @@ def _of_config(config: GemmConfig) -> _OfConfig:
         tma=tma,
         alternates=narrow and config.stages == 1,
         packs=config.alignment < speed.packs_below,
+        parts=parts,
         clips_rows=speed.clips_rows,
         splits_by_sizes=facts_of(config.kernel).splits_k_by_sizes,
         add_us=speed.add_us,
@@ -358,8 +367,8 @@ def _registers(config: GemmConfig) -> int:
     return min(240, config.tile[0] * config.tile[1] // config.threads + 96)
 
 
-def _pack_us(problem: GemmProblem, a_packs: bool, b_packs: bool) -> float:
-    """What a kernel that packs its operands first spends on that."""
+def _pack_us(problem: GemmProblem, a_packs: bool, b_packs: bool, parts: int) -> float:
+    """What a kernel that packs its operands first, or splits them into parts, spends on that."""
     gpu, item = H200, ITEM_BYTES[problem.dtype]
     us = gpu.pack_us if a_packs or b_packs else 0.0
     (of_a, of_b), sides = problem.matrices, ((problem.m, problem.a_strides), (problem.n, problem.b_strides))
@@ -367,7 +376,7 @@ def _pack_us(problem: GemmProblem, a_packs: bool, b_packs: bool) -> float:
         if packs:
             narrow = _pitch(strides) * item % _CP_ASYNC
             rate = gpu.narrow_pack_bytes_per_us if narrow else gpu.pack_bytes_per_us
-            us += 2 * matrices * rows * problem.k * item / rate
+            us += (item + (_PART_BYTES * parts or item)) * matrices * rows * problem.k / rate
     return us
 
 

@@ -111,8 +111,16 @@ def _is_preset(precision: Any, name: str) -> bool:
 def wants_exact_f32(precision: Any) -> bool:
     """Whether f32 operands are to be multiplied in f32."""
     if isinstance(precision, lax.DotAlgorithmPreset):
-        return precision.name == "F32_F32_F32"
+        return precision.name in ("F32_F32_F32", "BF16_BF16_F32_X6")
     return precision is not None and tuple(precision) == (lax.Precision.HIGHEST,) * 2
+
+
+def _parts_asked_for(precision: Any) -> str | None:
+    """How f32 operands are to be multiplied at least, where a preset counts products of bfloat16 parts.
+
+    None of six: their error is f32's.
+    """
+    return next((f"bf16x{n}" for n in (3, 9) if _is_preset(precision, f"BF16_BF16_F32_X{n}")), None)
 
 
 def is_high(precision: Any) -> bool:
@@ -142,6 +150,8 @@ def possible_arithmetics(dtype: str, precision: Any, platform: str, may_split: b
     may_split = may_split and (on_cuda or _is_preset(precision, "TF32_TF32_F32_X3"))
     if dtype == "f32" and may_split and is_high(precision):
         return [Arithmetic("tf32", "f32", split=True), exact]
+    if dtype == "f32" and (parts := _parts_asked_for(precision)):
+        return [Arithmetic(parts, "f32")]
     if dtype == "f16" and _is_preset(precision, "F16_F16_F16"):
         return [Arithmetic(dtype, "f16"), exact]
     if dtype in ("e4m3", "e5m2") and _is_preset(precision, "ANY_F8_ANY_F8_F32_FAST_ACCUM"):
@@ -162,10 +172,14 @@ def arithmetic_of_config(config: GemmConfig, dtype: str, precision: Any, may_spl
       ConfigError: it is less than the precision asks for.
     """
     presets: tuple[str, ...] | None = None
+    if dtype == "f32" and (parts := _parts_asked_for(precision)):
+        return Arithmetic(parts, "f32")
     if config.dtype == "tf32" and dtype == "f32" and may_split and is_high(precision):
         return Arithmetic("tf32", "f32", split=True)
     if config.dtype == "tf32" and dtype == "f32":
         presets, dtype, less = _TF32_PRESETS, "tf32", "multiplies in TF32"
+    elif config.dtype == "bf16x3" and dtype == "f32":
+        presets, dtype, less = _TF32_PRESETS, "bf16x3", "multiplies in two bfloat16 parts"
     elif config.accumulator == "f16":
         presets, less = _F16_SUM_PRESETS, "sums in f16"
     elif config.accumulator == "f32_fast":

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from jax_moye._kernels.dtypes import ITEM_BYTES, USUAL_ACCUMULATOR
+from jax_moye._kernels.dtypes import ITEM_BYTES, MULTIPLIED_AS, USUAL_ACCUMULATOR
 
 MAX_SIZE = 2**31 - 1  # of a dimension and of the number of tiles: what the kernels' 32-bit coordinates hold
 BATCH_MODES = 3  # of a launch: kBatchModes of cuda/gemm/config.h
@@ -144,7 +144,8 @@ class GemmProblem:
         last one's.
       b_strides: of (batch, n, k).
       d_strides: of (batch, m, n).
-      dtype: of both operands: bf16, f16, f32, f64, s8, e4m3, e5m2, or tf32: f32 in memory, multiplied as TF32.
+      dtype: of both operands: bf16, f16, f32, f64, s8, e4m3, e5m2, or f32 in memory and multiplied as tf32, or as
+        bf16x3 or bf16x9, or better.
       out_dtype: of d.
       accumulator: what products are summed in; None: what is usual for the dtype.
       swapped: a is the contraction's right operand, because the output is contiguous along the left one's dimension.
@@ -172,6 +173,11 @@ class GemmProblem:
     def sums(self) -> str:
         """The dtype in which products are summed."""
         return self.accumulator or USUAL_ACCUMULATOR[self.dtype]
+
+    @property
+    def multiplied_as(self) -> tuple[str, ...]:
+        """The dtypes of configs that are precise enough."""
+        return MULTIPLIED_AS.get(self.dtype, (self.dtype,))
 
     @functools.cached_property
     def batch_sizes(self) -> tuple[int, ...]:

@@ -37,15 +37,15 @@ def rank(problem: GemmProblem, arch: int | None, table: Sequence[GemmConfig]) ->
 
 
 @functools.lru_cache(maxsize=64)
-def _configs_of(dtype: str, accumulator: str, table: Sequence[GemmConfig]) -> tuple[GemmConfig, ...]:
-    return tuple(config for config in table if (config.dtype, config.accumulator) == (dtype, accumulator))
+def _configs_of(dtypes: tuple[str, ...], accumulator: str, table: Sequence[GemmConfig]) -> tuple[GemmConfig, ...]:
+    return tuple(config for config in table if config.dtype in dtypes and config.accumulator == accumulator)
 
 
 @functools.lru_cache(maxsize=4096)
 def _best(problem: GemmProblem, arch: int | None, table: Sequence[GemmConfig]) -> GemmConfig | None:
     """The first config of `rank`, without the others; None if none can compute the problem."""
     best, least = None, (math.inf, 0)
-    for config in _configs_of(problem.dtype, problem.sums, table):
+    for config in _configs_of(problem.multiplied_as, problem.sums, table):
         if why_not(config, problem, arch) is None:
             cost = (predicted_us(config, problem, arch), -config.tile[0] * config.tile[1])
             if best is None or cost < least:
@@ -72,7 +72,9 @@ def select(
     best = _best(problem, arch, table)
     if best is not None:
         return best
-    of_dtype = [candidate for candidate in rank(problem, arch, table) if candidate.config.dtype == problem.dtype]
+    of_dtype = [
+        candidate for candidate in rank(problem, arch, table) if candidate.config.dtype in problem.multiplied_as
+    ]
     if not of_dtype:
         raise NotServedError(f"no kernel takes {problem.dtype} operands")
     raise NotServedError("; ".join(f"{candidate.config.name}: {candidate.reason}" for candidate in of_dtype))

@@ -3,7 +3,8 @@
 The bound of an element has three parts.
 
 - Of the sum: a factor times the sum of the magnitudes of its terms. Tensor cores sum 16 products exactly, and cut off
-  what comes to them in f32; others sum term by term in the operands' precision. Of 8-bit floats docs/precision.md says
+  what comes to them in f32; others sum term by term in the operands' precision. docs/precision.md has the factor of f32
+  that is multiplied in parts. Of 8-bit floats docs/precision.md says
   what the factor is: on an sm_90 2^-13 for each of the four instructions between two additions in f32, else for each
   instruction. Integers are exact.
 - Of an epilogue's steps, in f32; somebody else may round to the result's dtype on the way.
@@ -22,13 +23,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_moye._kernels.configs import GemmConfig, facts_of
-from jax_moye._kernels.dtypes import numpy_dtype
+from jax_moye._kernels.dtypes import DTYPES, numpy_dtype
 from jax_moye._timing.programs import quick_options
 from jax_moye._timing.workloads import Finish, Workload
 
 SLOPE = 1.13  # no activation's is over it
 # Of a product whose operands are TF32's: 13 bits of each are rounded, or cut off.
 _TF32_OPERANDS = 2.0**-9
+_TOGETHER = 256  # products of parts of f32 operands that tensor cores sum, before what they sum is added in f32
+_TWO_PARTS = 3.1 * 2.0**-16  # what two parts leave out of a product of f32
 _8_BIT_SUM = 2.0**-13  # what the tensor core drops of a sum of 8-bit floats
 _THREE_TF32 = 2.0**-19  # what three products in TF32 leave out of one in f32
 _STEPS = 16  # roundings of an epilogue, about
@@ -72,6 +75,9 @@ def of_config(config: GemmConfig, k: int, split: bool = False) -> Tolerance:
     if config.dtype == "tf32":
         sums = _tensor_core(k, 8)
         return Tolerance(3 * sums + _THREE_TF32 if split else sums + _TF32_OPERANDS, steps)
+    if parts := DTYPES[config.dtype].parts:
+        sums = 2 * min(_TOGETHER // 16, math.ceil(k / 16)) + math.ceil(k / _TOGETHER) + 6
+        return Tolerance(sums * unit("float32") + (_TWO_PARTS if parts == 2 else 0.0), steps)
     if config.dtype in ("e4m3", "e5m2"):
         promoted = facts_of(config.kernel).promotes_float8 and config.accumulator == "f32"
         return Tolerance(_tensor_core(k) + (4 if promoted else math.ceil(k / 32)) * _8_BIT_SUM, steps)

@@ -123,13 +123,17 @@ def accumulation_bound(config, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """|error| allowed in each sum of products before it is converted: NumPy arrays a (...,M,K) and b (...,K,N).
 
     Tensor cores multiply exactly, add a block of products and the accumulator, and truncate; an FMA rounds each time.
-    tf32: the hardware drops 13 bits of either operand, less than 2^-10 of it.
+    tf32: the hardware drops 13 bits of either operand, less than 2^-10 of it. Parts of bf16: sums of 256 products leave
+    the tensor core for f32; of two parts each operand loses 2^-16 of it, and the product of both second ones as much.
     """
     k = a.shape[-1]
     magnitude = np.matmul(np.abs(a.astype(np.float64)), np.abs(b.astype(np.float64)))
     if config.accumulator == "s32":
         return np.zeros_like(magnitude)
     unit = UNIT[config.accumulator]
+    if DTYPES[config.dtype].parts:
+        relative = (2 * min(16, -(-k // 16)) + -(-k // 256) + 6) * unit
+        return (relative + (3.1 * 2.0**-16 if config.dtype == "bf16x3" else 0)) * magnitude
     if config.kernel.startswith("simt") or config.dtype in ("f32", "f64"):
         relative = (k + 2) * unit
     else:

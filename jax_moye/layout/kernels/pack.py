@@ -22,10 +22,12 @@ class PackLayouts:
     Attributes:
       item_bytes: of an element.
       along_k: lanes read along k; else along the rows.
+      parts: of bfloat16 into which each f32 is split; 0: elements stay what they are.
     """
 
     item_bytes: int
     along_k: bool
+    parts: int = 0
 
     threads = 256
     pitch = 33  # words from one row to the next in shared memory
@@ -70,17 +72,24 @@ class PackLayouts:
         )
 
     def store_report(self) -> SectorReport:
-        """Sectors written, of whole rows of 128 bytes at addresses that are multiples of a sector."""
+        """Sectors written, of whole rows of 128 bytes at addresses that are multiples of a sector.
+
+        Of parts those of one, which has half the bytes.
+        """
         thread = np.arange(self.tile * 8)
+        if self.parts:
+            addresses = (thread // 8 * ROW_BYTES + thread % 8 * 8).reshape(-1, 32)
+            return transactions.global_memory(addresses, 8, what="packing, a part stored")
         addresses = (thread // 8 * ROW_BYTES * 2 + thread % 8 * 16).reshape(-1, 32)
         return transactions.global_memory(addresses, 16, what="packing, stored")
 
     def counts(self, pitch: int) -> dict[str, int]:
         """What a tile costs, by the names of the emulator's counters."""
         written, turned = self.turn_reports()
+        stores = sector_counts("global_store", self.store_report())
         return {
             **sector_counts("global_load", self.load_report(pitch)),
             **bank_counts("shared_store", written),
             **bank_counts("shared_load", turned),
-            **sector_counts("global_store", self.store_report()),
+            **{name: number * max(1, self.parts) for name, number in stores.items()},
         }

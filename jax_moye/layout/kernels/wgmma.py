@@ -71,6 +71,7 @@ class TmaKernelLayouts:
       vector: columns that a thread finishes together where it stores d.
       finishes: whether threads have the registers to finish sums where they are, on the way to 16-bit results.
       other_bytes: of shared memory, the kernel's own.
+      passes: times that a tile goes through all of k, with another part of each operand.
     """
 
     name: str
@@ -89,6 +90,7 @@ class TmaKernelLayouts:
     vector: int
     finishes: bool
     other_bytes: int
+    passes: int
 
     @property
     def threads(self) -> int:
@@ -113,7 +115,7 @@ class TmaKernelLayouts:
         return checks.smem_bytes(*stages, staging, last, align=1024, arch=arch)
 
     def counts(self, a_pitch: int, b_pitch: int, *, last: bool = False) -> dict[str, int]:
-        """What one k-tile of a CTA costs, by the names of the emulator's counters.
+        """What one k-tile of a CTA costs in all passes, by the names of the emulator's counters.
 
         Args:
           a_pitch: elements from one row (or k) of a to the next; no matter where a is packed.
@@ -128,7 +130,7 @@ class TmaKernelLayouts:
             total[name] += number
         total["tma_smem_bytes"] = self.a.stage_bytes + self.b.stage_bytes
         total["wgmma"] = self.atoms * K_STEPS * WARPGROUP // 32
-        return total
+        return {name: number * self.passes for name, number in total.items()}
 
     def pack_counts(self, m: int, n: int, k: int, a_pitch: int, b_pitch: int) -> dict[str, int]:
         """What packing costs before all that, of operands whose sizes are whole tiles of the copy."""
@@ -246,6 +248,7 @@ def describe_wgmma(
     vector: int = 1,
     other_bytes: int = 0,
     box_rows_of_a: int = 0,
+    promotes: bool = False,
 ) -> TmaKernelLayouts:
     """The layouts of a config.
 
@@ -257,9 +260,10 @@ def describe_wgmma(
       vector: columns that a thread finishes together where it stores d.
       other_bytes: of shared memory, the kernel's own.
       box_rows_of_a: of a box of a where k is contiguous; 0: all that a CTA loads.
+      promotes: sums leave the tensor core for a second set of registers, as those of 8-bit floats always do.
     """
-    promoted = config.dtype in ("e4m3", "e5m2") and config.accumulator == "f32"
-    sets = 2 if promoted else 1  # of sums
+    promotes = promotes or (config.dtype in ("e4m3", "e5m2") and config.accumulator == "f32")
+    sets = 2 if promotes else 1  # of sums
     registers = 160 if config.consumers == 3 else 232  # of a consumer thread, at least
     blk_m, blk_n, _blk_k = config.tile
     warpgroups = blk_m // config.consumer_tile[0], blk_n // config.consumer_tile[1]  # that multiply one tile
@@ -293,6 +297,7 @@ def describe_wgmma(
         finishes=sums == "f32"
         and registers - sets * math.prod(config.consumer_tile) // WARPGROUP >= FINISHING_REGISTERS,
         other_bytes=other_bytes,
+        passes=1,
     )
 
 

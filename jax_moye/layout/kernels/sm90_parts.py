@@ -1,0 +1,54 @@
+"""What is known of sm90_parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from jax_moye._kernels.dtypes import DTYPES
+from jax_moye.layout.kernels.facts import KernelFacts, Speed
+from jax_moye.layout.kernels.pack import PackLayouts
+from jax_moye.layout.kernels.wgmma import (
+    K_TILE_US,
+    ODD_STORE_US,
+    PRODUCTS_PER_US,
+    STORE_US,
+    TmaKernelLayouts,
+    describe_wgmma,
+)
+
+FACTS = KernelFacts(
+    instruction="wgmma",
+    page=20,
+    idea="f32 as parts of bfloat16",
+    speed=Speed(
+        products_per_us=PRODUCTS_PER_US,
+        by_dtype={"bf16x3": 1 / 3, "bf16x6": 1 / 6, "bf16x9": 1 / 9},
+        # Sums leave the tensor core, and more is loaded for a product: docs/performance.md.
+        by_tile={
+            (64, 128, (1, 1)): 1.07,
+            (128, 128, (1, 1)): 1.17,
+            (128, 192, (1, 1)): 1.2,
+            (128, 192, (2, 1)): 1.19,
+        },
+        needs_by_tile=True,
+        copy_us=0.0,
+        k_tile_us=K_TILE_US,
+        store_us=STORE_US,
+        odd_store_us=((255, ODD_STORE_US),),
+        finish_us=((128, 0.19), (255, 0.92)),
+        packs_below=16,
+    ),
+)
+
+
+def describe(config: Any, order: str) -> TmaKernelLayouts:
+    """The layouts of a config: of the kernel behind the one that splits, those of sm90_cooperative on the parts."""
+    # The parts are contiguous along k, whatever the operands are.
+    of_parts = describe_wgmma(dataclasses.replace(config, dtype="bf16", alignment=16), "NT", promotes=True)
+    _, _, item_bytes, _, parts, products = DTYPES[config.dtype]
+    a, b = (
+        dataclasses.replace(operand, packing=PackLayouts(item_bytes, along_k, parts))
+        for operand, along_k in ((of_parts.a, order[0] == "N"), (of_parts.b, order[1] == "T"))
+    )
+    return dataclasses.replace(of_parts, order=order, a=a, b=b, passes=products)
