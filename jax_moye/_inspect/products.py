@@ -107,7 +107,8 @@ def _product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
     if is_fused and epilogue.is_nothing:
         epilogue = None
     # The emulator is not what a GPU runs.
-    request = Request(**params | {"interpret": None, "epilogue": epilogue})
+    alone = None if original is None else dataclasses.replace(original.product, interpret=None)
+    request = Request(**params | {"interpret": None, "epilogue": epilogue, "alone": alone})
     left, right = (source_in_jaxpr(variable, made_by) for variable in equation.invars[:2])
     if is_fused:  # w is converted to x's dtype behind the transpose
         right = dataclasses.replace(right, dtype=left.dtype)

@@ -36,8 +36,8 @@ from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.patterns import Program, Template, as_number, as_vector, aval_of, matched, matched_at
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import Original, rewritten_p
-from jax_moye._selection.epilogue import ACTIVATIONS, DERIVATIVES, Epilogue
-from jax_moye._selection.problem import parse_spec
+from jax_moye._selection.epilogue import ACTIVATIONS, DERIVATIVES, Epilogue, stored_dtype
+from jax_moye._selection.problem import NotServedError, make_problem, parse_spec
 
 
 def is_plain_float(aval: Any) -> bool:
@@ -206,8 +206,10 @@ def chain_from(program: Program, index: int, parameters: Mapping[str, Any]) -> C
         if chain is not None and chain.may_end:
             whole = chain
     if whole is not None and whole.activation == "none" and not {"c", "residual"} & set(whole.operands):
+        dtype = aval_of(whole.value).dtype
         activated = next(iter(activations_of(program, whole)), None)
-        if activated is not None and not program.is_stacked(whole.value, activated[2]):
+        # What is kept of 8 bits kernels would write in more.
+        if activated is not None and stored_dtype(dtype) == dtype and not program.is_stacked(whole.value, activated[2]):
             activation, shared, value = activated
             kept = {"kept": whole.value, "shared": tuple(shared)}
             return dataclasses.replace(whole, value=value, activation=activation, **kept)
@@ -272,7 +274,23 @@ def _transposed(program: Program, chain: Chain) -> Chain | None:
         return None
     parsed = parse_spec(chain.spec)
     labels = "".join(parsed.out[i] for i in equation.params["permutation"])
-    return chain.extended([index], out, spec=f"{parsed.lhs},{parsed.rhs}->{labels}")
+    spec = f"{parsed.lhs},{parsed.rhs}->{labels}"
+    operands = program.equations[chain.product].invars
+    if _is_for_kernels(chain.spec, operands) and not _is_for_kernels(spec, operands):
+        return None
+    return chain.extended([index], out, spec=spec)
+
+
+def _is_for_kernels(spec: str, operands: Sequence[Any]) -> bool:
+    """Whether a product is one matrix multiplication, as far as that is known."""
+    left, right = (aval_of(x).shape for x in operands)
+    if not all(isinstance(size, int) and size > 0 for size in (*left, *right)):
+        return True
+    try:
+        make_problem(spec, left, right, "bf16", "bf16")
+    except NotServedError:
+        return False
+    return True
 
 
 def _converted(program: Program, chain: Chain) -> Chain | None:

@@ -390,7 +390,7 @@ def _lower_fused_local(platform, ctx, *values, request: Request, permutations, p
     epilogue = request.epilogue
     assert epilogue is not None
     params = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
-    del params["epilogue"], params["beta"]
+    del params["epilogue"], params["beta"], params["alone"]
 
     def unfused(lhs, rhs, group_sizes, *bias):
         lhs, rhs = transposed((lhs, rhs), permutations)

@@ -52,6 +52,12 @@ class Original:
         return jaxpr_as_fun(self.jaxpr)(*operands)
 
     @functools.cached_property
+    def product(self) -> Request:
+        """What is asked for of the first of its products."""
+        product = next(x for x in self.jaxpr.eqns if x.primitive is contract_p)
+        return Request(**{name: value for name, value in product.params.items() if name != "out_sharding"})
+
+    @functools.cached_property
     def by_xla(self) -> Original:
         """The same, whose products are XLA's."""
         closed = self.jaxpr
@@ -145,7 +151,7 @@ def _lower_local(platform, ctx, *values, request: Request, permutations, origina
 
         return fun
 
-    # A contract is kept by a product of ours, or is an error: XLA might break it.
+    # A contract is kept by products of ours, or is their error: XLA might break it.
     is_ours = request.insists or request.deterministic
     by_xla = form(original if is_ours else original.by_xla)
     decision = decide_by_measuring(request, operands, LoweringTarget.of_platform(platform), by_xla, shapes)
@@ -165,7 +171,8 @@ def _lower_local(platform, ctx, *values, request: Request, permutations, origina
             return run_kernel(lhs, rhs, *others, **of_call, out_shape=out_shape, preactivation=epilogue.keeps)
 
         return mlir.lower_fun(in_one, multiple_results=True)(ctx, *values)
-    if decision.kind == "error" or as_it_was is by_xla:  # else the product says itself who computes it
+    # Else the product says itself who computes it, or that nobody may: an error is the program's own, or none.
+    if as_it_was is by_xla:
         heed(decision, operands)
     elif decision.kind == "kernel":
         what = describe(request, operands)
@@ -182,8 +189,7 @@ def _is_faster_in_parts(decision: Decision, operands: Operands, permutations, or
     if decision.measured is None or decision.measured.xla is None:
         return False
     product = next(x for x in original.jaxpr.eqns if x.primitive is contract_p)
-    params = {name: value for name, value in product.params.items() if name != "out_sharding"}
-    request = Request(**params)
+    request = original.product
     by_xla = functools.partial(xlas_product, request=request, permutations=permutations)
     alone = decide_by_measuring(request, operands, LoweringTarget.of_platform(platform), by_xla)
     if alone.kind != "kernel" or alone.measured is None or alone.measured.xla is None:
@@ -202,7 +208,7 @@ mlir.register_lowering(rewritten_local_p, functools.partial(_lower_local, "cuda"
 
 
 def _lower(ctx, *values, original: Original, **params):
-    request = Request(**params)
+    request = Request(**params, alone=original.product)
     if _compat.why_not_local(ctx) is not None or request.implementation == "xla":
         return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
     plain = [Source(value, aval, None) for value, aval in zip(values, ctx.avals_in, strict=True)]

@@ -148,7 +148,7 @@ def decide(request: Request, operands: Operands, target: LoweringTarget) -> Deci
     if request.epilogue is None or decision.kind != "xla":
         return _within_contracts(decision, target.platform)
     reason = decision.reason
-    if request.batch_invariant:  # sizes must not decide whose tanh it is
+    if request.batch_invariant and request.alone is None:  # sizes must not decide whose tanh it is
         return decision._replace(kind="error", reason=why_not_unfused(request, operands, reason))
     if decision.cause not in ("time", "caller"):
         alone = request.without_epilogue(operands[0].dtype)

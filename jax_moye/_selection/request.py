@@ -56,6 +56,8 @@ class Request:
       batch_invariant: a row's bits depend neither on m nor on the other rows.
       epilogue: of a fused product, else None.
       autotune: "on", "cached" or "off", as in `options`; None: as the environment says.
+      alone: what is asked for of the product where no kernel finishes it, as the program had it that `optimize` was
+        given. None where the epilogue is the caller's: sums are not rounded then before they are finished.
     """
 
     spec: str
@@ -69,6 +71,7 @@ class Request:
     batch_invariant: bool = False
     epilogue: Epilogue | None = None
     autotune: Literal["on", "cached", "off"] | None = None
+    alone: Request | None = None
 
     @property
     def insists(self) -> bool:
@@ -81,6 +84,8 @@ class Request:
         Args:
           operand_dtype: of both operands.
         """
+        if self.alone is not None:
+            return self.alone
         if self.epilogue is None:
             return self
         return dataclasses.replace(self, out_dtype=compute_dtype(operand_dtype, self.out_dtype), epilogue=None)

@@ -254,7 +254,7 @@ REWRITES = {
     **{name: (chains, name, None) for name in ("_start", "as_number", "as_vector", "matched", "_as_multiple")},
     **{name: (rewriting, name, None) for name in ("chain_from", "Program", "_with_inner", "_grouped")},
     **{name: (chains.Chain, name, None) for name in ("equation", "others")},
-    **{name: (chains, name, None) for name in ("original_of", "activations_of")},
+    **{name: (chains, name, None) for name in ("rewritten_equation", "activations_of")},
     **{name: (rewriting, name, None) for name in ("pair_from", "ordered")},
     "all of it": (module, "rewritten", None),
 }

@@ -302,6 +302,21 @@ def test_a_chain_begins_with_a_product_of_ours_too():
     assert chains_of(lambda x, w: product(x, w), *structs("xw")) != []
 
 
+def test_a_transpose_stays_where_it_makes_a_product_several():
+    """Under a contract it would be an error: more than one matrix multiplication."""
+
+    def fun(order):
+        return lambda x, w: jnp.transpose(jnp.einsum("abcdek,kn->abcden", x, w), order)
+
+    x, w = jnp.ones((2, 3, 2, 3, 2, 16), jnp.bfloat16), jnp.ones((16, 8), jnp.bfloat16)
+    for order, taken in (((4, 3, 2, 1, 0, 5), []), ((5, 0, 1, 2, 3, 4), ["transpose"])):
+        ((names, _),) = chains_of(fun(order), x, w)
+        assert names == ["dot_general", *taken]
+        with jax_moye.options(implementation="moye", interpret=True):
+            result = jax.jit(jax_moye.optimize(fun(order)))(x, w)
+        np.testing.assert_array_equal(result, fun(order)(x, w))
+
+
 def test_a_product_of_other_types_is_none_of_ours():
     def of(dtype):
         return chains_of(product, *structs("xw", dtype))

@@ -112,6 +112,86 @@ def test_contracts_hold_where_no_kernel_computes_it_all(monkeypatch):
         jax.vmap(relu_of_product, (0, None))(x[None], w)
 
 
+CONTRACTS = {
+    "deterministic": {"deterministic": True},
+    "batch_invariant": {"batch_invariant": True},
+    "moye": {"implementation": "moye"},
+}
+
+
+def gradient(fun):
+    return lambda *arrays: jax.grad(lambda *a: (fun(*a).astype(jnp.float32) ** 2).sum(), (0, 1))(*arrays)
+
+
+# No kernel computes the first ones as a whole in f32.
+PROGRAMS = {
+    "a gated layer": lambda x, w: jax.nn.silu(x @ w) * (x @ (w + w)),
+    "and its gradient": gradient(lambda x, w: jax.nn.silu(x @ w) * (x @ (w + w))),
+    "a kept activation and its derivative": gradient(lambda x, w: jax.nn.gelu(x @ w) @ w.T),
+    "relu's": gradient(lambda x, w: jax.nn.relu(x @ w) @ w.T),
+}
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_contract_breaks_no_program(name, contract, dtype, monkeypatch):
+    """What no kernel computes as a whole is the equations as they were, whose products keep it."""
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    x, w, *_ = operands(dtype)
+    fun = PROGRAMS[name]
+    with jax_moye.options(**CONTRACTS[contract], interpret=True):
+        lowered = jax.jit(jax_moye.optimize(fun)).lower(x, w)
+        result = lowered.compile()(x, w)
+    assert "stablehlo.dot_general" not in lowered.as_text()
+    wide = jax.tree.leaves(fun(x.astype(jnp.float32), w.astype(jnp.float32)))
+    for got, wanted in zip(jax.tree.leaves(result), wide, strict=True):
+        np.testing.assert_allclose(np.asarray(got, np.float32), wanted, atol=0.02 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("arch", [80, 90])
+def test_an_error_is_the_programs_own(name, contract, dtype, arch, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    x, w, *_ = operands(dtype)
+
+    def raises(fun):
+        try:
+            with jax_moye.options(**CONTRACTS[contract]), jax_moye.cuda_target(arch):
+                jax.jit(fun).trace(x, w).lower(lowering_platforms=("cuda",))
+        except NotImplementedError:
+            return True
+        return False
+
+    def as_it_was(x, w):
+        with jax_moye.intercept():
+            return PROGRAMS[name](x, w)
+
+    assert raises(jax_moye.optimize(PROGRAMS[name])) == raises(as_it_was)
+
+
+def test_explain_says_who_computes_the_product_of_what_no_kernel_does():
+    x, w, *_ = operands(jnp.float32)
+    with jax_moye.options(batch_invariant=True):
+        (gemm,) = jax_moye.explain(jax_moye.optimize(PROGRAMS["a gated layer"]), x, w, device="h200")
+    assert gemm.computed_by == "moye"
+    assert "it takes one matrix b, and these are two" in gemm.epilogue_reason
+
+
+def test_what_is_kept_of_8_bits_is_of_8_bits():
+    """A kernel would write it in more."""
+    x, w, *_ = operands(jnp.float8_e4m3fn)
+    fun = gradient(lambda x, w: jax.nn.relu(x @ w))
+    assert "keeps=True" not in str(jax.make_jaxpr(jax_moye.optimize(fun))(x, w))
+    with jax_moye.options(interpret=True):
+        result = jax.jit(jax_moye.optimize(fun))(x, w)
+    for got, wanted in zip(result, fun(x, w), strict=True):
+        got, wanted = np.asarray(got, np.float32), np.asarray(wanted, np.float32)
+        np.testing.assert_allclose(got, wanted, atol=0.1 * np.abs(wanted).max())
+
+
 def test_the_log_says_once_why_xla_computes_it(caplog):
     with caplog.at_level(logging.INFO, "jax_moye"):
         for platform in ("cpu", "cuda"):
