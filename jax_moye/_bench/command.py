@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
-import json
 import math
 import os
 import pathlib
@@ -165,28 +163,19 @@ def main(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         print(f"jax_moye bench: {error}", file=sys.stderr)
         return 1
-    try:
-        # The references are float64; every operand's dtype is explicit.
-        to = sys.stderr if arguments.json else sys.stdout
-        with jax.enable_x64(True), jax.default_device(device), contextlib.redirect_stdout(to):
-            status = bench.run_and_write(workloads, device, arguments, report, path)
-            if arguments.emulator:
-                status = emulator.time_launch() or status
-            print(results.end(report))
-            for skipped in report["not_run"]:
-                print("\n".join(wrapped(f"{skipped['id']:4} not run: {skipped['why']}")))
-            print(f"written to {path}")
-            if arguments.svg:
-                for picture in results.draw(report, arguments.svg, path.stem):
-                    print(f"written to {picture}")
-    except BrokenPipeError:
-        raise
-    except OSError as error:  # a full disk
-        print(f"jax_moye bench: {path} cannot be written: {error}", file=sys.stderr)
-        return 1
-    if arguments.json:
-        print(json.dumps(report, indent=1))
-    return status
+
+    def run() -> int:
+        status = bench.run_and_write(workloads, device, arguments, report, path)
+        if arguments.emulator:
+            status = emulator.time_launch() or status
+        print(results.end(report))
+        for skipped in report["not_run"]:
+            print("\n".join(wrapped(f"{skipped['id']:4} not run: {skipped['why']}")))
+        return status
+
+    # The references are float64; every operand's dtype is explicit.
+    with jax.enable_x64(True), jax.default_device(device):
+        return results.complete(run, report, path, arguments)
 
 
 def check_choice(arguments: argparse.Namespace) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import importlib
 import importlib.util
+import json
 import math
 import os
 import pathlib
 import re
 import statistics
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jax_moye._bench import charts, contenders
@@ -219,6 +222,34 @@ def _mean(results: Sequence[dict], kind: str) -> str:
     lowest = min(rows, key=lambda result: result[kind])
     text = f"geometric mean of the ratios {mean_of(rows, kind)} of {len(rows)} rows"
     return f"{text}, the lowest {lowest['id']} {lowest[kind]:.3f}"
+
+
+def complete(run: Callable[[], int], report: dict, path: pathlib.Path, arguments: argparse.Namespace) -> int:
+    """Runs a benchmark, says where its report and the charts of it are, and prints it where --json asks for that.
+
+    Args:
+      run: the benchmark. It prints what it finds, fills the report, writes it, and returns the exit status.
+      report: that it fills.
+      path: where it writes it.
+      arguments: of the command line.
+
+    Returns:
+      The exit status: 1 where something cannot be written.
+    """
+    try:
+        with contextlib.redirect_stdout(sys.stderr if arguments.json else sys.stdout):
+            status = run()
+            print(f"written to {path}")
+            for picture in draw(report, arguments.svg, path.stem) if arguments.svg else ():
+                print(f"written to {picture}")
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a full disk
+        print(f"jax_moye bench: {path} cannot be written: {error}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps(report, indent=1))
+    return status
 
 
 def draw(report: dict, folder: pathlib.Path, stem: str) -> list[pathlib.Path]:

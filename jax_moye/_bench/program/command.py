@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import os
 import pathlib
 import sys
@@ -117,22 +115,13 @@ def main(arguments: argparse.Namespace) -> int:
         results.make_ready(path)
     except (OSError, ValueError) as error:
         return _fail(error)
-    to = sys.stderr if arguments.json else sys.stdout
-    try:
-        with jax.default_device(device), contextlib.redirect_stdout(to):
-            print("\n".join(wrapped(forms.about(report))), flush=True)
-            status = run_and_write(arguments, report, path, is_small)
-            print(f"written to {path}")
-            if arguments.svg:
-                for picture in results.draw(report, arguments.svg, path.stem):
-                    print(f"written to {picture}")
-    except BrokenPipeError:
-        raise
-    except OSError as error:  # a full disk
-        return _fail(f"{path} cannot be written: {error}")
-    if arguments.json:
-        print(json.dumps(report, indent=1))
-    return status
+
+    def run() -> int:
+        print("\n".join(wrapped(forms.about(report))), flush=True)
+        return run_and_write(arguments, report, path, is_small)
+
+    with jax.default_device(device):
+        return results.complete(run, report, path, arguments)
 
 
 def _fail(error: object) -> int:
