@@ -59,7 +59,7 @@ def program_of(product: Product, implementation: Any, interpret: InterpretParams
     epilogue = request.epilogue
     is_of_pair = epilogue is not None and epilogue.is_of_pair
     # What no layer of `fused` is.
-    is_rewritten_alone = is_of_pair or (epilogue is not None and (epilogue.keeps or epilogue.activation in DERIVATIVES))
+    is_rewritten_alone = is_of_pair or (epilogue is not None and (epilogue.keeps or epilogue.is_derivative))
 
     def fun(lhs: Any, rhs: Any, *rest: Any) -> Any:
         permutations = left.permutation, right.permutation
@@ -160,7 +160,7 @@ def reference_of(product: Product, operands: Sequence[Any]) -> Reference:
     factor = (lambda name: request.beta) if request.epilogue is None else request.epilogue.factor
     if request.epilogue is not None and request.epilogue.is_of_pair:
         return _reference_of_pair(program_of(sums_alone, "xla", None), request.epilogue, operands)
-    if request.epilogue is not None and request.epilogue.activation in DERIVATIVES:
+    if request.epilogue is not None and request.epilogue.is_derivative:
         return _reference_of_derivative(program_of(sums_alone, "xla", None), request.epilogue, operands)
 
     @functools.partial(jax.jit, compiler_options=quick_options())

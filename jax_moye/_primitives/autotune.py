@@ -80,7 +80,6 @@ def decide_by_measuring(
       xla: the product, with its epilogue, as XLA would compute it: of lhs, rhs and the other operands.
       others: by name, the shape of each operand of the epilogue, in its order.
     """
-    target = target.serving(request.epilogue)
     decision = decide(request, operands, target)
     if not _is_for_this_gpu(request, target) or measurements.autotune_mode(request.autotune) != "on":
         return decision

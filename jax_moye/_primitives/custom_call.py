@@ -18,7 +18,7 @@ from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._primitives.split_tf32 import split_tf32
 from jax_moye._primitives.transposes import Permutations, transposed
 from jax_moye._selection.decide import KernelCall
-from jax_moye._selection.epilogue import DERIVATIVES, EPILOGUE_OPERANDS, Epilogue, stored_dtype
+from jax_moye._selection.epilogue import EPILOGUE_OPERANDS, Epilogue, stored_dtype
 from jax_moye._selection.grouped import GroupedProblem
 from jax_moye._selection.problem import GemmProblem
 from jax_moye._selection.request import Request
@@ -113,7 +113,7 @@ def _launch(
         target = ffi.FUSED_TARGET
         attributes |= epilogue_attributes(epilogue, strides)
         names = [name for name, _ in epilogue.operands]
-        is_sum = epilogue.activation not in DERIVATIVES  # else c is the forward pass', and read elsewhere
+        is_sum = not epilogue.is_derivative  # else c is the forward pass', and read elsewhere
         if (
             "c" in names
             and is_sum

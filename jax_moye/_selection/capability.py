@@ -13,7 +13,6 @@ from jax_moye._kernels import devices, ffi, target
 from jax_moye._kernels.configs import ConfigTable, GemmConfig, configs, is_own
 from jax_moye._kernels.dtypes import ITEM_BYTES, WAYS_OF_F32
 from jax_moye._log import say_once
-from jax_moye._selection.epilogue import DERIVATIVES, Epilogue
 from jax_moye._selection.problem import MAX_SIZE, GemmProblem
 
 
@@ -28,11 +27,6 @@ def usable_configs(platform: str, arch: int | None) -> ConfigTable:
         for config in configs()
         if (built is None or config.name in built) and (arch is not None or config.max_arch == 0)
     )
-
-
-@functools.cache
-def _deriving(table: ConfigTable) -> ConfigTable:
-    return ConfigTable(config for config in table if config.derives)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +59,6 @@ class LoweringTarget:
         if unavailable is not None and not is_elsewhere:
             say_once(logging.WARNING, f"jax_moye: there is a GPU, and XLA computes all products on it: {unavailable}")
         return cls(platform, arch, _device_meant(arch), usable_configs(platform, arch), unavailable, is_elsewhere)
-
-    def serving(self, epilogue: Epilogue | None) -> LoweringTarget:
-        """The same with the configs that finish sums so."""
-        if epilogue is None or epilogue.activation not in DERIVATIVES:
-            return self
-        return dataclasses.replace(self, configs=_deriving(self.configs))
 
     def why_lacks(self, config: GemmConfig) -> str | None:
         """Why a config that was named has no code for the programs of this target, in words behind its name."""
@@ -122,6 +110,8 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
         return f"its operands are {config.dtype}, these are {problem.dtype}"
     if problem.pair and (reason := _why_no_pair(config, problem)):
         return reason
+    if problem.derivative and (reason := _why_no_derivative(config, problem)):
+        return reason
     if config.accumulator != problem.sums:
         return f"it sums in {config.accumulator}, and {problem.sums} is asked for"
     if problem.out_dtype not in config.out_dtypes:
@@ -164,6 +154,15 @@ def _why_no_pair(config: GemmConfig, problem: GemmProblem) -> str | None:
     rows = (problem.n, *problem.strides["d"][:-1])
     if config.k_parts == 1 and (problem.d_strides[2] != 1 or any(x * item % 16 for x in rows)):
         return f"it stores rows of 16 bytes, and those of ({problem.m}, {problem.n}) {problem.out_dtype} are no such"
+    return None
+
+
+def _why_no_derivative(config: GemmConfig, problem: GemmProblem) -> str | None:
+    """Why the config cannot multiply by a derivative; None if nothing speaks against it."""
+    if not config.derives:
+        return "it multiplies by no derivative"
+    if ITEM_BYTES[problem.out_dtype] != 2:
+        return f"what it multiplies by a derivative has 16 bits, and {problem.out_dtype} is wanted"
     return None
 
 

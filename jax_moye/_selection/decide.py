@@ -143,7 +143,6 @@ def decide(request: Request, operands: Operands, target: LoweringTarget) -> Deci
         stand for them.
       target: what is lowered for.
     """
-    target = target.serving(request.epilogue)
     decision = _decide(request, operands, target)
     if request.epilogue is None or decision.kind != "xla":
         return _within_contracts(decision, target.platform)
@@ -322,6 +321,7 @@ def _problem_for(
             raise NotServedError("the result is contiguous along lhs, and two operands share a tile's columns")
         return dataclasses.replace(problem, pair=True), (problem.strides["b"],)
     problem, strides = fit_epilogue(problem, parse_spec(request.spec).out, sizes, request.epilogue)
+    problem = dataclasses.replace(problem, derivative=request.epilogue.is_derivative)
     return problem, tuple(strides[name] for name, _ in request.epilogue.operands)
 
 

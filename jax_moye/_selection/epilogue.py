@@ -57,6 +57,11 @@ class Epilogue:
         """Whether there are two right-hand operands."""
         return any(name == SECOND_B for name, _ in self.operands)
 
+    @property
+    def is_derivative(self) -> bool:
+        """Whether the product is multiplied by a derivative at c."""
+        return self.activation in DERIVATIVES
+
     def factor(self, name: str) -> float:
         """Of an operand."""
         return self.beta if name == "c" else 1.0
@@ -149,10 +154,6 @@ def fit_epilogue(
       NotServedError: an operand has no such strides, or integers cannot be finished so.
     """
     exact = epilogue.alpha == 1 and epilogue.beta in (0, 1) and epilogue.activation in ("none", "relu")
-    if epilogue.activation in DERIVATIVES and problem.out_dtype not in ("bf16", "f16"):
-        raise NotServedError(
-            f"kernels multiply by a derivative where the result has 16 bits, not in {problem.out_dtype}"
-        )
     if problem.out_dtype == "s32" and not exact:
         raise NotServedError("kernels finish integers with alpha 1, beta 0 or 1, and activation none or relu")
     of_out = _row_major(out_labels, sizes)

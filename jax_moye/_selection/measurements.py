@@ -33,7 +33,7 @@ from jax_moye._kernels.cache import cache_dir
 from jax_moye._kernels.configs import GemmConfig, configs
 from jax_moye._selection.capability import why_not
 from jax_moye._selection.epilogue import Epilogue
-from jax_moye._selection.problem import BATCH_MODES, BatchMode, GemmProblem
+from jax_moye._selection.problem import BATCH_MODES, RARE_FIELDS, BatchMode, GemmProblem
 
 FORMAT = "jax_moye tuned 1"
 # A product is ours where XLA's measured time is at least so many times ours, by the low end of the interval. A tie is
@@ -276,12 +276,12 @@ def _times(raw: Any, what: str) -> dict[str, float]:
 
 def _problem(raw: Any) -> GemmProblem:
     fields = {field.name for field in dataclasses.fields(GemmProblem)}
-    _check(isinstance(raw, dict) and set(raw) | {"outer", "pair"} == fields, "a problem has other fields")
+    _check(isinstance(raw, dict) and set(raw) | set(RARE_FIELDS) == fields, "a problem has other fields")
     for name in ("batch", "m", "n", "k"):
         _check(type(raw[name]) is int and raw[name] > 0, f"{name} is no size")
     for name in ("dtype", "out_dtype", "accumulator"):
         _check(isinstance(raw[name], str), f"{name} is no dtype")
-    for name in ("swapped", "epilogue", "pair"):
+    for name in ("swapped", "epilogue", "pair", "derivative"):
         _check(type(raw.get(name, False)) is bool, f"{name} is neither true nor false")
     strides = {}
     for name in ("a_strides", "b_strides", "d_strides"):

@@ -12,6 +12,7 @@ from jax_moye._kernels.dtypes import ITEM_BYTES, MULTIPLIED_AS, USUAL_ACCUMULATO
 
 MAX_SIZE = 2**31 - 1  # of a dimension and of the number of tiles: what the kernels' 32-bit coordinates hold
 BATCH_MODES = 3  # of a launch: kBatchModes of cuda/gemm/config.h
+RARE_FIELDS = ("outer", "pair", "derivative")  # of a problem: files have them where there is such a thing
 _WIDEST_LOAD = 16  # bytes
 
 
@@ -152,6 +153,7 @@ class GemmProblem:
       epilogue: something is done to the sums before they are written, beside a conversion.
       outer: the batch's modes before the last one, the outermost first.
       pair: there are two matrices b, and d is made of both products.
+      derivative: the product is multiplied by an activation's derivative at another matrix.
     """
 
     batch: int
@@ -168,6 +170,7 @@ class GemmProblem:
     epilogue: bool = False
     outer: tuple[BatchMode, ...] = ()
     pair: bool = False
+    derivative: bool = False
 
     @property
     def sums(self) -> str:
@@ -226,9 +229,9 @@ class GemmProblem:
         return math.gcd(divisor * ITEM_BYTES[self.dtype], _WIDEST_LOAD)
 
     def to_dict(self) -> dict[str, Any]:
-        """Its fields, as files have them: `outer` and `pair` where there is such a thing."""
+        """Its fields, as files have them."""
         fields = dataclasses.asdict(self)
-        return {name: value for name, value in fields.items() if value or name not in ("outer", "pair")}
+        return {name: value for name, value in fields.items() if value or name not in RARE_FIELDS}
 
 
 def make_problem(

@@ -148,7 +148,7 @@ def test_several_results_and_operands(name):
     assert one.us > 0 < one.xla_us
 
 
-@pytest.mark.parametrize("activation", [jax.nn.gelu, jax.nn.silu])
+@pytest.mark.parametrize("activation", [jax.nn.relu, jax.nn.gelu, jax.nn.silu])
 def test_the_derivative_of_an_activation(activation):
     """Behind a product of the backward pass."""
 
@@ -158,6 +158,8 @@ def test_the_derivative_of_an_activation(activation):
     with jax_moye.options(implementation="moye"):
         explanation = jax_moye.explain(jax_moye.optimize(step), *[struct(32, 32)] * 3, device="h200")
     (gemm,) = (gemm for gemm in explanation if (gemm.epilogue or "").startswith("d_"))
+    reasons = {one.config.derives: one.reason for one in gemm.candidates if one.config.dtype == "bf16"}
+    assert reasons == {True: None, False: "it multiplies by no derivative"}
     short = {"alternations": 1, "turn_ms": 0.1, "warmup_ms": 0.0, "interpret": InterpretParams(detect_races=False)}
     one = measure_gemm(gemm, jax.devices("cpu")[0], **short)
     assert one.error is None

@@ -1,5 +1,6 @@
 """What a config can compute: why_not has a reason exactly where the kernel refuses."""
 
+import dataclasses
 import mmap
 import random
 
@@ -51,10 +52,16 @@ CONFIGS = jax_moye.configs()
         ({}, dict(batch=2**31 - 1), 80, None),
         ({}, dict(batch=2**30, m=129), 80, "more than 2^31 - 1 tiles"),
         (dict(cluster=(2, 1)), dict(batch=2**30, m=129), 80, None),
+        (dict(derives=False), dict(derivative=True), 80, "it multiplies by no derivative"),
+        (dict(derives=True), dict(derivative=True), 80, None),
+        (dict(derives=False), {}, 80, None),
+        (dict(derives=True), dict(derivative=True, out_dtype="f32"), 80, "has 16 bits, and f32 is wanted"),
     ],
 )
 def test_reasons(config, problem, arch, reason):
-    problem = row_major_problem(**(dict(m=64, n=64, k=64) | problem))
+    derivative = problem.get("derivative", False)
+    sizes = dict(m=64, n=64, k=64) | {name: value for name, value in problem.items() if name != "derivative"}
+    problem = dataclasses.replace(row_major_problem(**sizes), derivative=derivative)
     actual = why_not(example_config(**config), problem, arch)
     assert actual is None if reason is None else reason in actual
 

@@ -48,6 +48,20 @@ def test_right_layers_are_within_their_bounds(tmp_path):
     assert (found.why, found.rejected, found.entry.variant) == (None, {}, "gelu_tanh bias residual")
 
 
+def test_only_kernels_that_multiply_by_a_derivative_are_timed_at_it(tmp_path):
+    def fun(z, dy, w):
+        return jax.vjp(jax.nn.silu, z)[1](dy @ w)[0]
+
+    structs = [jax.ShapeDtypeStruct((32, 32), bf16)] * 3
+    with jax_moye.options(implementation="moye"):
+        (gemm,) = jax_moye.explain(jax_moye.optimize(fun), *structs, device="h200")
+    target, protocol = emulated(tmp_path)
+    all_of_them = dataclasses.replace(protocol, top=None)
+    _, candidates = tune._candidates(gemm.product, target._replace(arch=90), all_of_them)
+    assert candidates
+    assert all(config.derives for config in candidates)
+
+
 @pytest.mark.parametrize("wrong", [lambda d: d.at[-1, -1].add(1), lambda d: d.at[0, 0].set(np.nan)])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_wrong_results_have_no_time(tmp_path, monkeypatch, wrong, dtype):
