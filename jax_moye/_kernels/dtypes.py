@@ -1,7 +1,7 @@
 """The dtypes of kernels: the one table of their names, sizes and accumulators.
 
 The table of configs, cuda/gemm/configs.h, names them in short ("bf16"); JAX in full ("bfloat16"). "tf32" is float32 in
-memory, multiplied as TF32, and "bf16x6" likewise, multiplied as six products of bfloat16 parts; "s32" is a result alone.
+memory, multiplied as TF32, and "bf16x6" is, multiplied as six products of bfloat16 parts; "s32" is a result alone.
 """
 
 from __future__ import annotations
