@@ -9,9 +9,8 @@
 //   sums               of 256 products at most stay in the tensor core, which cuts off what f32 has no bits for; from
 //                      there FADDs add them to a second set of registers. Pairs of equal weight follow one another, the
 //                      lightest first; before each next weight the sums are divided by 2^8
-// The error of an element of D is below that of a chain of K fused multiply-adds in f32, K * 2^-24 in units of the sum
-// of |a| |b|; docs/precision.md has the proof. Subnormal numbers count, and infinity and NaN come out as they do in
-// f32.
+// Six pairs or nine: an error of at most (K + 8) 2^-24 in units of the sum of |a| |b|. docs/precision.md has the proof.
+// Subnormal numbers count, and infinity and NaN come out as they do in f32.
 #pragma once
 
 #include "gemm/config.h"

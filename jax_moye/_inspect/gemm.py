@@ -200,7 +200,10 @@ class Gemm:
         of_a, of_b = p.matrices
         read = (of_a * p.m + of_b * columns) * p.k * ITEM_BYTES[p.dtype]
         moved = read + p.batch * p.m * p.n * ITEM_BYTES[p.out_dtype]
-        peak, bandwidth = self.device.flops(p.dtype), self.device.memory_bytes_per_s
+        # Of what multiplies fastest, of all that is precise enough and has a kernel on this GPU.
+        dtypes = {p.dtype, *(ranked.config.dtype for ranked in self.candidates if ranked.reason is None)}
+        peak = max(filter(None, map(self.device.flops, dtypes)), default=None)
+        bandwidth = self.device.memory_bytes_per_s
         times = {
             "products": launches * flops / peak * 1e6 if peak else None,
             "memory": moved / bandwidth * 1e6 if bandwidth else None,
@@ -430,7 +433,9 @@ def _why_not_kernel(configs: Sequence[Ranked], best: Ranked, problem: GemmProble
     near = [
         ranked
         for ranked in configs
-        if problem is not None and (ranked.config.dtype, ranked.config.accumulator) == (problem.dtype, problem.sums)
+        if problem is not None
+        and ranked.config.dtype in problem.multiplied_as
+        and ranked.config.accumulator == problem.sums
     ]
     if not near:
         kinds = dict.fromkeys(f"{ranked.config.dtype} summed in {ranked.config.accumulator}" for ranked in configs)

@@ -20,6 +20,7 @@ import jax
 
 from jax_moye import _compat
 from jax_moye._kernels import target
+from jax_moye._kernels.dtypes import DTYPES
 from jax_moye._kernels.frozen import FrozenDict
 
 if TYPE_CHECKING:
@@ -87,11 +88,16 @@ class Device:
         return ARCHS.get(f"sm_{self.arch}")
 
     def flops(self, dtype: str) -> float | None:
-        """Peak floating-point (or integer) operations per second, two a multiply-add; None where it is not known."""
-        rate = self.fma_per_clock.get(dtype)
+        """Peak floating-point (or integer) operations per second, two a multiply-add; None where it is not known.
+
+        Of f32 in parts of bfloat16 those of the product itself, which takes several of bfloat16.
+        """
+        of_parts = dtype in DTYPES and DTYPES[dtype].parts > 0
+        rate = self.fma_per_clock.get("bf16" if of_parts else dtype)
         if rate is None or self.clock_mhz is None:
             return None
-        return 2.0 * rate * self.multiprocessors * self.clock_mhz * 1e6
+        products = DTYPES[dtype].products if of_parts else 1
+        return 2.0 * rate * self.multiprocessors * self.clock_mhz * 1e6 / products
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers, for JSON."""

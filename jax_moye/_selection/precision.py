@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_moye._kernels.configs import GemmConfig
-from jax_moye._kernels.dtypes import SHORT_NAMES, USUAL_ACCUMULATOR
+from jax_moye._kernels.dtypes import MULTIPLIED_AS, SHORT_NAMES, USUAL_ACCUMULATOR
 from jax_moye._selection.problem import ConfigError, GemmProblem, NotServedError
 
 _FLOATS = ("bf16", "f16", "f32", "f64", "e4m3", "e5m2")
@@ -19,7 +19,8 @@ _INTEGER_RESULTS = ("int8", "int16", "int32", "bfloat16", "float16", "float32")
 _MAX_EXACT_K = (2**31 - 1) // 128**2  # products of int8 whose sum is in int32's range
 
 # Which operands our kernels multiply at least as precisely as an algorithm asks: products of bf16 and f16 are exact and
-# summed in f32, f32 and f64 kernels use fused multiply-adds. What is not here converts the operands first: XLA's.
+# summed in f32, f32 and f64 kernels use fused multiply-adds, or parts of f32 that are as precise. What is not here
+# converts the operands first: XLA's.
 SERVED_PRESETS: dict[str, tuple[str, ...]] = {
     "DEFAULT": ("bf16", "f16", "f32", "f64", "s8", "e4m3", "e5m2"),
     "ANY_F8_ANY_F8_F32_FAST_ACCUM": ("e4m3", "e5m2"),
@@ -201,7 +202,8 @@ def written_dtype(arithmetic: Arithmetic, out_dtype: Any, configs: Iterable[Gemm
       configs: that may compute it.
     """
     name = "f32" if arithmetic.split else SHORT_NAMES.get(jnp.dtype(out_dtype).name)
-    able = (c for c in configs if (c.dtype, c.accumulator) == (arithmetic.dtype, arithmetic.accumulator))
+    dtypes = MULTIPLIED_AS.get(arithmetic.dtype, (arithmetic.dtype,))
+    able = (c for c in configs if c.dtype in dtypes and c.accumulator == arithmetic.accumulator)
     if name is not None and any(name in config.out_dtypes for config in able):
         return name
     # Half-precision sums are written from f32 as well.

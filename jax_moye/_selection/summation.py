@@ -26,7 +26,8 @@ class Summation(NamedTuple):
     config sums like no other. It does not depend on the tile's m and n, the stages, the cluster
     otherwise, the operands' orders and alignment (packing copies), or where in d the element lies.
     That an instruction treats all its rows and columns alike, and its operands when they are swapped, is what GPUs are
-    seen to do, and nowhere promised: tests/gpu/test_gpu_options.py checks it.
+    seen to do, and nowhere promised: tests/gpu/test_gpu_options.py checks it. A kernel that multiplies parts of
+    operands, pair after pair, is not symmetric so: its facts say it.
     """
 
     instruction: str
@@ -66,7 +67,8 @@ def batch_invariant_configs(
     """The configs that compute under batch_invariant=True: all of one summation, which depends on nothing but these.
 
     Of the summations of the table the fastest on one large product, among those that serve operands of any order,
-    strides and alignment if there are any.
+    strides and alignment if there are any. Of kernels that are symmetric alone: in w @ x a kernel's a may be w or x, as
+    the result lies in memory.
 
     Args:
       dtype: of both operands, as in GemmProblem.
@@ -78,7 +80,8 @@ def batch_invariant_configs(
     problem = reference_problem(dtype, out_dtype, accumulator)
     families: dict[Summation, list[GemmConfig]] = {}
     for config in table:
-        if why_not(config, problem, arch) is None and not facts_of(config.kernel).splits_k_by_sizes:
+        facts = facts_of(config.kernel)
+        if why_not(config, problem, arch) is None and facts.symmetric and not facts.splits_k_by_sizes:
             families.setdefault(summation(config), []).append(config)
 
     def key(family: list[GemmConfig]) -> tuple[bool, float]:

@@ -3,10 +3,9 @@
 The bound of an element has three parts.
 
 - Of the sum: a factor times the sum of the magnitudes of its terms. Tensor cores sum 16 products exactly, and cut off
-  what comes to them in f32; others sum term by term in the operands' precision. docs/precision.md has the factor of f32
-  that is multiplied in parts. Of 8-bit floats docs/precision.md says
-  what the factor is: on an sm_90 2^-13 for each of the four instructions between two additions in f32, else for each
-  instruction. Integers are exact.
+  what comes to them in f32; others sum term by term in the operands' precision. docs/precision.md has the factors of f32
+  in parts of bfloat16 and of 8-bit floats: of these on an sm_90 2^-13 for each of the four instructions between two
+  additions in f32, else for each instruction. Integers are exact.
 - Of an epilogue's steps, in f32; somebody else may round to the result's dtype on the way.
 - Of one rounding to the result's dtype.
 """
@@ -23,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_moye._kernels.configs import GemmConfig, facts_of
-from jax_moye._kernels.dtypes import DTYPES, numpy_dtype
+from jax_moye._kernels.dtypes import DTYPES, WAYS_OF_F32, numpy_dtype
 from jax_moye._timing.programs import quick_options
 from jax_moye._timing.workloads import Finish, Workload
 
@@ -104,7 +103,7 @@ def of_baseline(dtype: str, k: int, result_dtype: Any, *, is_highest: bool, sums
         return Tolerance(2 * k * unit("float16"), steps)
     if dtype in ("e4m3", "e5m2"):
         return Tolerance(_tensor_core(k) + math.ceil(k / 32) * _8_BIT_SUM, steps)
-    if dtype in ("f32", "tf32", "f64"):
+    if dtype in ("f32", "f64", *WAYS_OF_F32):
         rounded = dtype != "f64" and not is_highest
         return Tolerance(2 * k * unit(numpy_dtype(dtype)) + (_TF32_OPERANDS if rounded else 0.0), steps)
     return Tolerance(_tensor_core(k), steps)

@@ -6,10 +6,11 @@ multiplications, and one thread's partitions.
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import re
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 from jax_moye.layout import Layout, kernels
 from jax_moye.layout.tiled_copy import thread_values
@@ -23,7 +24,8 @@ import programs
 PITCH = 4096  # of the operands in global memory, elements
 
 
-class Row(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Row:
     """A row of the table, as far as the layouts depend on it."""
 
     kernel: str

@@ -13,8 +13,8 @@ RUNGS = tuple(kernel for kernel in kernel_names() if kernel_facts(kernel).page) 
 NEAREST = {
     "bf16": ("bf16", "f16", "f32"),
     "f16": ("f16", "bf16", "f32"),
-    "tf32": ("tf32", "f32"),
-    "f32": ("f32", "tf32"),
+    "tf32": ("tf32", "f32", "bf16x6"),
+    "f32": ("f32", "bf16x6", "tf32"),
     "f64": ("f64",),
     "s8": ("s8",),
     "e4m3": ("e4m3",),

@@ -15,7 +15,7 @@ from jax_moye._bench.contenders import xla_program
 from jax_moye._format import error_line, significant
 from jax_moye._inspect.programs import workload_program
 from jax_moye._kernels.configs import GemmConfig
-from jax_moye._kernels.dtypes import JAX_NAMES, SHORT_NAMES
+from jax_moye._kernels.dtypes import JAX_NAMES, MULTIPLIED_AS, SHORT_NAMES
 from jax_moye._timing.correctness import Reference, of_workload
 from jax_moye._timing.gpu import Sampler
 from jax_moye._timing.operands import OperandSets, expected_us, random_sets, rotation
@@ -87,9 +87,9 @@ def measure(
 
 
 def _workload(dtype: str, shape: Sequence[int], order: str) -> Workload:
-    """The product of a kernel that multiplies `dtype`: f32 where nothing is rounded."""
+    """The product of a kernel that multiplies `dtype`: f32 where nothing is lost."""
     m, n, k = shape
-    precision = "HIGHEST" if dtype == "f32" else None
+    precision = "HIGHEST" if dtype in MULTIPLIED_AS["f32"] else None
     return Workload("", "ladder", 1, m, n, k, order, SHORT_NAMES[JAX_NAMES[dtype]], precision)
 
 

@@ -21,6 +21,7 @@ FACTS = KernelFacts(
     instruction="wgmma",
     page=20,
     idea="f32 as parts of bfloat16",
+    symmetric=False,  # of two pairs of equal weight the first is the one with a's larger part
     speed=Speed(
         products_per_us=PRODUCTS_PER_US,
         by_dtype={"bf16x3": 1 / 3, "bf16x6": 1 / 6, "bf16x9": 1 / 9},

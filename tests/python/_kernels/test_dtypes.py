@@ -9,7 +9,7 @@ import pytest
 
 import jax_moye
 from jax_moye._kernels import dtypes
-from jax_moye._kernels.dtypes import DTYPES, named_dtype, numpy_dtype
+from jax_moye._kernels.dtypes import DTYPES, MULTIPLIED_AS, WAYS_OF_F32, named_dtype, numpy_dtype
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -19,15 +19,27 @@ def test_names_are_jaxs_and_sizes_numpys(name):
 
 
 def test_a_name_of_jax_has_one_short_name():
-    assert set(dtypes.SHORT_NAMES.values()) == DTYPES.keys() - {"tf32"}
+    assert set(dtypes.SHORT_NAMES.values()) == DTYPES.keys() - {*WAYS_OF_F32}
     assert set(dtypes.SHORT_NAMES) == set(dtypes.JAX_NAMES.values())
     assert dtypes.SHORT_NAMES["float32"] == "f32"
     assert numpy_dtype("bf16") == ml_dtypes.bfloat16
-    assert numpy_dtype("tf32") == np.float32
+    for way in WAYS_OF_F32:
+        assert numpy_dtype(way) == np.float32
+
+
+def test_what_a_product_may_be_multiplied_as():
+    """Itself, and what is at least as precise: more parts of bfloat16, more products of them, or f32."""
+    for dtype, ways in MULTIPLIED_AS.items():
+        assert set(ways) <= {"f32", *WAYS_OF_F32}
+        assert dtype in ways
+        assert "f32" in ways
+        if parts := DTYPES[dtype].parts:
+            several = [DTYPES[way] for way in ways if way != "f32"]
+            assert all(way.parts >= parts and way.products >= DTYPES[dtype].products for way in several)
 
 
 def test_what_a_user_may_multiply():
-    assert dtypes.OPERAND_NAMES.keys() == DTYPES.keys() - {"tf32", "s32"}
+    assert dtypes.OPERAND_NAMES.keys() == DTYPES.keys() - {*WAYS_OF_F32, "s32"}
     assert dtypes.USUAL_ACCUMULATOR.keys() == DTYPES.keys() - {"s32"}
     assert set(dtypes.USUAL_ACCUMULATOR.values()) <= DTYPES.keys()
 

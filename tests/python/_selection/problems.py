@@ -1,6 +1,7 @@
 """Problems and configs that several tests of the selection ask about."""
 
 from jax_moye._kernels.configs import GemmConfig
+from jax_moye._kernels.dtypes import WAYS_OF_F32
 from jax_moye._selection.problem import GemmProblem
 
 
@@ -40,5 +41,5 @@ def problem_with(config, a, b, sizes=(1, 16, 16, 16), out=None):
 def problem_of(batch, m, n, k, dtype, order="NN"):
     a = (m * k, k, 1) if order[0] == "N" else (m * k, 1, m)
     b = (n * k, 1, n) if order[1] == "N" else (n * k, k, 1)
-    out = {"tf32": "f32", "s8": "s32", "e4m3": "f32"}.get(dtype, dtype)
+    out = ({"s8": "s32", "e4m3": "f32"} | dict.fromkeys(WAYS_OF_F32, "f32")).get(dtype, dtype)
     return GemmProblem(batch, m, n, k, a, b, (m * n, n, 1), dtype, out, False)

@@ -11,7 +11,7 @@ from python._selection.problems import example_config, problem_with, row_major_p
 import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import devices, ffi
-from jax_moye._kernels.dtypes import ITEM_BYTES, numpy_dtype
+from jax_moye._kernels.dtypes import DTYPES, ITEM_BYTES, numpy_dtype
 from jax_moye._log import say_once
 from jax_moye._selection.capability import LoweringTarget, why_not
 from jax_moye._selection.problem import MAX_SIZE, GemmProblem, NotServedError, make_problem, parse_spec
@@ -217,13 +217,16 @@ def test_each_row_accepts_sizes_as_its_predicate_says(kernel):
             reason, refused = why_not(config, problem, None), refusal(config, problem)
             assert (reason is None) == (refused is None), (config.name, problem, reason, refused)
             outcomes[reason is None] += 1
-    assert min(outcomes.values()) > 0
+    takes_all = all(row.any_stride and row.alignment <= ITEM_BYTES[row.dtype] for row in CONFIGS if row.kernel == kernel)
+    assert outcomes[True] > 0
+    assert (outcomes[False] == 0) == takes_all
 
 
 @pytest.mark.parametrize("kernel", sorted({row.kernel for row in CONFIGS}))
 def test_each_row_refuses_the_first_size_beyond_its_limit(kernel):
     """One more than the largest that the predicate allows: the launcher says no. The largest would run for hours."""
     for config in (row for row in CONFIGS if row.kernel == kernel):
+        has_memory = not DTYPES[config.dtype].parts  # else for copies of the operands, before anybody looks at sizes
         steps = (*config.cluster_tile, config.tile[2])
         for mode, step in enumerate(steps):
             for size, is_allowed in ((MAX_SIZE - step, True), (MAX_SIZE - step + 1, False)):
@@ -235,7 +238,7 @@ def test_each_row_refuses_the_first_size_beyond_its_limit(kernel):
                 assert (reason is None) == is_allowed
                 if not is_allowed:
                     assert "less one tile" in reason
-                    assert "less one tile" in refusal(config, problem, runs=True)
+                    assert not has_memory or "less one tile" in refusal(config, problem, runs=True)
         # 2^31 - 1 matrices of one tile or two. A tile whose k several CTAs split counts once for each.
         most = MAX_SIZE // config.k_parts
         for batch, rows, is_allowed in (
@@ -248,7 +251,7 @@ def test_each_row_refuses_the_first_size_beyond_its_limit(kernel):
             problem = problem_with(config, (0, 16, 1), (0, 16, 1), (batch, rows, 1, 16))
             assert (why_not(config, problem, None) is None) == is_allowed
             if not is_allowed:
-                assert "more than 2^31 - 1 tiles" in refusal(config, problem, runs=True)
+                assert not has_memory or "more than 2^31 - 1 tiles" in refusal(config, problem, runs=True)
 
 
 def test_rows_fit_every_gpu_that_they_are_for():

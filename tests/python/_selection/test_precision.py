@@ -1,6 +1,7 @@
 """What each precision buys: which kernel it chooses for a GPU, and the class of its errors in the emulator."""
 
 import functools
+import itertools
 import re
 
 import jax
@@ -11,6 +12,7 @@ from jax import lax
 from python.support import FUSED_TARGET, TARGET, lowered_text
 
 import jax_moye
+from jax_moye._kernels.dtypes import MULTIPLIED_AS
 from jax_moye._primitives.contraction import contract
 from jax_moye._selection.cost import predicted_split_us, predicted_us
 from jax_moye._selection.problem import make_problem
@@ -35,19 +37,12 @@ KERNELS: dict[str, dict] = {
     | {"F16_F16_F16": ("f16 f16", "f16 f16")},
     "float32": {
         **dict.fromkeys((None, "default", "DEFAULT", "TF32_TF32_F32"), ("tf32 f32", "tf32 f32")),
-        **dict.fromkeys(("high", "TF32_TF32_F32_X3"), ("3 x tf32 f32", "3 x tf32 f32")),
-        **dict.fromkeys(("highest", "F32_F32_F32"), ("f32 f32", "f32 f32")),
+        # f32 as six products of bfloat16 parts is faster here than 3 x TF32 and fused multiply-adds.
         **dict.fromkeys(
-            (
-                ("default", "highest"),
-                "BF16_BF16_BF16",
-                "BF16_BF16_F32",
-                "BF16_BF16_F32_X3",
-                "BF16_BF16_F32_X6",
-                "BF16_BF16_F32_X9",
-            ),
-            ("xla", "f32 f32"),
+            ("high", "TF32_TF32_F32_X3", "highest", "F32_F32_F32", "BF16_BF16_F32_X6"), ("bf16x6 f32", "bf16x6 f32")
         ),
+        **{f"BF16_BF16_F32_X{n}": (f"bf16x{n} f32", f"bf16x{n} f32") for n in (3, 9)},
+        **dict.fromkeys((("default", "highest"), "BF16_BF16_BF16", "BF16_BF16_F32"), ("xla", "bf16x6 f32")),
     },
     "float64": dict.fromkeys((*OF_ALL, "F64_F64_F64"), ("f64 f64", "f64 f64")),
     "int8": dict.fromkeys(OF_ALL, ("s8 s32", "s8 s32")),
@@ -65,6 +60,11 @@ def launches(text: str) -> list[str]:
     names = re.findall(r'\bconfig = "([^"]*)"', text)
     assert len(names) == text.count(f"@{TARGET}(") + text.count(f"@{FUSED_TARGET}("), text
     return names
+
+
+def is_exact(name: str) -> bool:
+    """Whether a config multiplies f32 as precisely as fused multiply-adds do."""
+    return any(f"_{dtype}_" in name for dtype in MULTIPLIED_AS["f32"])
 
 
 def who_computes(dtype, precision, implementation, size=4096) -> str:
@@ -103,14 +103,31 @@ def test_every_precision_of_jax(kernels_are_there, dtype):
 
 @needs_tf32
 def test_three_products_only_where_they_are_faster(kernels_are_there):
-    for size in (8, 4096):
+    for arch, size in itertools.product((80, 90), (8, 4096)):
         problems = [make_problem("mk,kn->mn", (size, size), (size, size), dtype, "f32") for dtype in ("tf32", "f32")]
-        rows = [select(problem, 90, CONFIGS) for problem in problems]
-        faster = predicted_split_us(rows[0], problems[0], 90) < predicted_us(rows[1], problems[1], 90)
-        assert faster == (size == 4096)
+        rows = [select(problem, arch, CONFIGS) for problem in problems]
+        faster = predicted_split_us(rows[0], problems[0], arch) < predicted_us(rows[1], problems[1], arch)
+        assert faster == (arch == 80 and size == 4096)
+        assert rows[1].dtype == ("bf16x6" if arch == 90 and size == 4096 else "f32")
         for precision in ("high", "TF32_TF32_F32_X3"):
-            with jax_moye.cuda_target(90):
-                assert who_computes("float32", precision, None, size) == ("3 x tf32 f32" if faster else "f32 f32")
+            with jax_moye.cuda_target(arch):
+                expected = "3 x tf32 f32" if faster else f"{rows[1].dtype} f32"
+                assert who_computes("float32", precision, "moye", size) == expected
+
+
+def test_batch_invariant_needs_a_symmetric_kernel(kernels_are_there):
+    """In w @ x a kernel's a is w or x, as the result lies; what multiplies parts in pairs has other bits then."""
+    a = jax.ShapeDtypeStruct((4096, 4096), jnp.float32)
+    for precision, expected in (("high", "_tf32_"), ("highest", "_f32_"), ("BF16_BF16_F32_X3", "_f32_")):
+        fun = functools.partial(jax_moye.matmul, precision=precision, batch_invariant=True)
+        names = launches(lowered_text(fun, a, a))
+        assert len(names) == (3 if precision == "high" else 1)
+        assert all(expected in name for name in names)
+    parts = next((row for row in CONFIGS if row.dtype == "bf16x6"), None)
+    if parts is not None:
+        fun = functools.partial(jax_moye.matmul, precision="highest", batch_invariant=True, config=parts)
+        with pytest.raises(ValueError, match="sums in another order"):
+            lowered_text(fun, a, a)
 
 
 @needs_tf32
@@ -254,11 +271,11 @@ def test_the_default_is_jaxs(kernels_are_there):
     for name, exact in (("highest", True), ("float32", True), ("F32_F32_F32", True), ("default", False)):
         with jax.default_matmul_precision(name):
             (config,) = launches(lowered_text(jax_moye.matmul, a, a))
-            assert ("_f32_" in config) == exact, name
+            assert is_exact(config) == exact, name
             # An argument comes first.
-            assert "_f32_" in launches(lowered_text(lambda x: jax_moye.matmul(x, x, precision="highest"), a))[0]
+            assert is_exact(launches(lowered_text(lambda x: jax_moye.matmul(x, x, precision="highest"), a))[0])
     for name in ("high", "tensorfloat32", "TF32_TF32_F32_X3"):
-        with jax.default_matmul_precision(name):
+        with jax.default_matmul_precision(name), jax_moye.cuda_target(80):
             assert len(launches(lowered_text(jax_moye.matmul, a, a))) == 3, name
 
 
@@ -267,6 +284,7 @@ def test_a_gradient_is_as_precise_as_its_product(kernels_are_there):
     a = jax.ShapeDtypeStruct((4096, 4096), jnp.float32)
     for precision, of_one in ((None, 1), ("high", 3), ("highest", 1)):
         fun = functools.partial(jax_moye.matmul, precision=precision)
-        names = launches(lowered_text(lambda a, b, t, fun=fun: jax.vjp(fun, a, b)[1](t), a, a, a))
+        with jax_moye.cuda_target(80):
+            names = launches(lowered_text(lambda a, b, t, fun=fun: jax.vjp(fun, a, b)[1](t), a, a, a))
         assert len(names) == 2 * of_one
-        assert all(("_f32_" in name) == (precision == "highest") for name in names)
+        assert all(is_exact(name) == (precision == "highest") for name in names)
