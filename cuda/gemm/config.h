@@ -19,6 +19,7 @@ enum class Kernel {
   sm80_double_buffer,
   sm80_multistage,
   sm80_persistent,
+  sm90_multistage,
   sm90_cooperative,
   sm90_pingpong,
   sm90_split_k,
@@ -38,9 +39,10 @@ enum class Dtype { bf16, f16, f32, f64, tf32, s8, s32, e4m3, e5m2, f32_fast, bf1
 
 // The enumerators' names, in their order: parts of a config's name.
 inline constexpr char const* kKernelNames[] = {
-    "simt_tiled",    "simt_overlap",       "simt_double_buffer",    "sm70_tensorop",   "sm80_tensorop",
-    "sm80_ldmatrix", "sm80_double_buffer", "sm80_multistage",       "sm80_persistent", "sm90_cooperative",
-    "sm90_pingpong", "sm90_split_k",       "sm90_parallel_split_k", "sm90_grouped",    "sm90_parts"};
+    "simt_tiled",      "simt_overlap",          "simt_double_buffer", "sm70_tensorop",
+    "sm80_tensorop",   "sm80_ldmatrix",         "sm80_double_buffer", "sm80_multistage",
+    "sm80_persistent", "sm90_multistage",       "sm90_cooperative",   "sm90_pingpong",
+    "sm90_split_k",    "sm90_parallel_split_k", "sm90_grouped",       "sm90_parts"};
 inline constexpr char const* kDtypeNames[] = {"bf16", "f16",  "f32",      "f64",    "tf32",   "s8",    "s32",
                                               "e4m3", "e5m2", "f32_fast", "bf16x3", "bf16x6", "bf16x9"};
 inline constexpr int kDtypes = int(sizeof(kDtypeNames) / sizeof(kDtypeNames[0]));

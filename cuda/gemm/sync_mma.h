@@ -44,4 +44,20 @@ struct Sm80Mma<Dtype::f64, Dtype::f64> {
   using Op = SM80_8x8x4_F64F64F64F64_TN;
 };
 
+/// What sm_90 has for doubles, (M,N,K) = (16,8,kK).
+template <int kK>
+struct Sm90DoubleMma;
+template <>
+struct Sm90DoubleMma<4> {
+  using Op = SM90_16x8x4_F64F64F64F64_TN;
+};
+template <>
+struct Sm90DoubleMma<8> {
+  using Op = SM90_16x8x8_F64F64F64F64_TN;
+};
+template <>
+struct Sm90DoubleMma<16> {
+  using Op = SM90_16x8x16_F64F64F64F64_TN;
+};
+
 }  // namespace moye
