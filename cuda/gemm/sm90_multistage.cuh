@@ -23,6 +23,7 @@
 #include "gemm/tile_scheduler.h"
 #include "moye/algorithm/copy.h"
 #include "moye/algorithm/fill.h"
+#include "moye/algorithm/gemm.h"
 #include "moye/arch/barrier.h"
 #include "moye/atom/copy_atom.h"
 #include "moye/atom/mma_atom.h"
@@ -154,11 +155,11 @@ struct Gemm<kConfig> {
       if (v < kVectorsA) {
         constexpr int kRest = decltype(size<1>(tAgA))::value;
         int const i = v % kRest, j = v / kRest;
-        GlobalCopy::call(tAgA(_, i, j), tAsA(_, i, j, pipeline.write()));
+        copy(copy_a, tAgA(_, i, j), tAsA(_, i, j, pipeline.write()));
       } else {
         constexpr int kRest = decltype(size<1>(tBgB))::value;
         int const i = (v - kVectorsA) % kRest, j = (v - kVectorsA) / kRest;
-        GlobalCopy::call(tBgB(_, i, j), tBsB(_, i, j, pipeline.write()));
+        copy(copy_b, tBgB(_, i, j), tBsB(_, i, j, pipeline.write()));
       }
     };
     auto const load_edge = [&] {  // all of them, of one that is not
@@ -206,7 +207,7 @@ struct Gemm<kConfig> {
         }
         MOYE_UNROLL
         for (int j = 0; j < kN; ++j) {
-          tiled_mma.call(tCrC(_, i, j), tCrA(_, i, block), tCrB(_, j, block), tCrC(_, i, j));
+          gemm_atom(tiled_mma, tCrA(_, i, block), tCrB(_, j, block), tCrC(_, i, j));
           if (!(kLast && is_last_step)) {  // fragments of the next step
             if (j == 0) read_a(next_i, next_block);
             if (next_i == 0) read_b(j, next_block);

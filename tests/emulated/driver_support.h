@@ -81,6 +81,7 @@ double value_of(T x) {
 
 template <class Out>
 inline constexpr Dtype kDtypeOf = std::is_same_v<Out, float>    ? f32
+                                  : std::is_same_v<Out, double> ? f64
                                   : std::is_same_v<Out, half_t> ? f16
                                                                 : bf16;
 

@@ -168,6 +168,7 @@ int run(int m, int n, int k, Options const& options) {
     std::string const& out = options["out"];
     std::string const report = out == "bf16"  ? launch<bfloat16_t>(m, n, k, options, random, memory)
                                : out == "f16" ? launch<half_t>(m, n, k, options, random, memory)
+                               : out == "f64" ? launch<double>(m, n, k, options, random, memory)
                                               : launch<float>(m, n, k, options, random, memory);
     if (!report.empty()) {
       std::printf("%s\n", report.c_str());

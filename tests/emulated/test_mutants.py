@@ -15,6 +15,7 @@ from tests.emulated import (
     mutants_persistent,
     mutants_simt,
     mutants_sm90,
+    mutants_sm90_multistage,
     mutants_split_k,
     mutants_tensorop,
     mutants_tiles,
@@ -28,6 +29,7 @@ MUTANTS = (
     + mutants_tensorop.MUTANTS
     + mutants_persistent.MUTANTS
     + mutants_sm90.MUTANTS
+    + mutants_sm90_multistage.MUTANTS
     + mutants_split_k.MUTANTS
     + mutants_parallel_split_k.MUTANTS
     + mutants_tiles.MUTANTS

@@ -66,6 +66,13 @@ MOYE_DEVICE void gemm(Mma const& mma, A const& a, B const& b, C&& c MOYE_LOC) {
   gemm(mma, c, a, b, c);
 }
 
+/// C += A * B by one instruction, for kernels that have something to do between two of them: A, B and C are (V).
+template <class Mma, TensorLike A, TensorLike B, TensorLike C>
+MOYE_DEVICE void gemm_atom(Mma const& mma, A const& a, B const& b, C&& c MOYE_LOC) {
+  MOYE_SITE;
+  mma.call(c, a, b, c);
+}
+
 template <int kBlock, class Mma, class D, class A, class B, class C>
 MOYE_DEVICE void gemm_k(Mma const& mma, D&& d, A const& a, B const& b, C const& c) {
   constexpr int kBlocks = decltype(size<2>(declval<A const&>()))::value;
