@@ -13,7 +13,7 @@ from jax_moye.layout.kernels.operands import KernelLayouts, OperandLayouts, coal
 from jax_moye.layout.kernels.sync_mma import cp_async_op
 from jax_moye.layout.tiled import TiledCopy, TiledMma, make_tiled_copy_A, make_tiled_copy_B, make_tiled_mma
 
-FACTS = KernelFacts(instruction="mma.sync", idea="sm_90's mma.sync of doubles, and registers for it")
+FACTS = KernelFacts(instruction="mma.sync.m16n8", page=20, idea="doubles on the instructions of sm_90")
 
 
 def padded_smem(major: str, rows: int, blk_k: int, stages: int) -> Layout:

@@ -10,14 +10,16 @@ from jax_moye.layout.kernels import kernel_facts
 HERE = pathlib.Path(__file__).parents[3] / "docs" / "tutorials"
 PAGES = sorted(HERE.glob("[0-9]*.md"))
 GROUPED = {config.kernel for config in grouped_configs()}  # whose products the ladder has not
+# The kernels beside the ladder, and those that they follow.
+BESIDE = {**dict.fromkeys(GROUPED, "sm90_pingpong"), "sm90_multistage": "sm80_multistage"}
 RUNGS = [HERE / f"{kernel_facts(kernel).page:02}_{kernel}.md" for kernel in ladder.RUNGS]
 
 
 def test_every_chapter_is_there_and_links_lead_somewhere():
     layouts = ["00_layouts", "01_tiled_copy_and_mma", "02_pipelining", "03_tensor_cores", "04_swizzles"]
-    # Then the ladder, a page for each kernel, and, below its last two, what the Hopper kernels stand on.
-    *rungs, split, grouped = (page.stem for page in RUNGS)
-    assert [page.stem for page in PAGES] == [*layouts, *rungs, "17_tiles_and_mbarriers", split, grouped]
+    # Then the ladder, a page for each kernel, and, before its last three, what the Hopper kernels stand on.
+    *rungs, split, grouped, doubles = (page.stem for page in RUNGS)
+    assert [page.stem for page in PAGES] == [*layouts, *rungs, "17_tiles_and_mbarriers", split, grouped, doubles]
     assert [int(page.stem[:2]) for page in PAGES] == list(range(len(PAGES)))
     shown = set()
     for page in (*PAGES, HERE / "README.md"):
@@ -41,7 +43,7 @@ def test_every_rung_shows_its_diff_and_its_counters():
         text, kernel = page.read_text(), page.stem[3:]
         shown = re.findall(r"^```(diff|text)\n(.*?)^```$", text, re.M | re.S)
         if kernel != "simt_tiled":
-            below = "sm90_pingpong" if kernel in GROUPED else ladder.RUNGS[ladder.RUNGS.index(kernel) - 1]
+            below = BESIDE.get(kernel, ladder.RUNGS[ladder.RUNGS.index(kernel) - 1])
             assert f'"{below}"' in text
             assert any(kind == "diff" and re.search(r"^\+", part, re.M) for kind, part in shown), kernel
             assert kernel in GROUPED or any(
