@@ -131,6 +131,7 @@ RUNGS = {
     "sm80_ldmatrix": "{sm80_ldmatrix, tf32, f32, {128, 128, 32}, 1, {1, 1}, 16}",
     "sm80_double_buffer": "{sm80_double_buffer, bf16, f32, {128, 128, 32}, 2, {1, 1}, 16}",
     "sm80_multistage": "{sm80_multistage, bf16, f32, {128, 128, 32}, 4, {1, 1}, 16}",
+    "sm90_multistage": "{sm90_multistage, f64, f64, {128, 128, 32}, 3, {1, 1}, 16}",
 }
 
 
@@ -143,10 +144,13 @@ def is_younger_than_the_kernels(module):
 @pytest.mark.parametrize("kernel", RUNGS)
 def test_a_row_of_each_tensor_core_rung(kernel, tmp_path):
     """What ldmatrix, cp.async and mma.sync became in the main loop: as built, or compiled now if that says nothing."""
+    arch = "90a" if kernel.startswith("sm90") else "80"
     spec = importlib.util.find_spec("jax_moye._moye_cuda")
     if spec is not None and is_younger_than_the_kernels(spec.origin):
         found = counts_of_the_build(spec.origin) or {}
-        found = {key: opcodes for key, opcodes in found.items() if f"{kernel}_kernel" in key[1] and key[0] == "sm_80"}
+        found = {
+            key: opcodes for key, opcodes in found.items() if f"{kernel}_kernel" in key[1] and key[0] == f"sm_{arch}"
+        }
         if found:
             assert len(found) % 4 == 0  # one for each order
             assert check_sass.broken_rules(found, RULES, subset=True) == []
@@ -158,7 +162,7 @@ def test_a_row_of_each_tensor_core_rung(kernel, tmp_path):
         pytest.skip(reason)
     template = (TOOLS.parent / "cuda/gemm/instance.cu.in").read_text()
     (tmp_path / "row.cu").write_text(template.replace("@KERNEL@", kernel).replace("@ROW@", RUNGS[kernel]))
-    flags = ["-std=c++20", "-O3", "-I", TOOLS.parent / "cuda", "-gencode=arch=compute_80,code=sm_80", "-cubin"]
+    flags = ["-std=c++20", "-O3", "-I", TOOLS.parent / "cuda", f"-gencode=arch=compute_{arch},code=sm_{arch}", "-cubin"]
     spills = ["-Xptxas", "-warn-spills,-warn-lmem-usage", "-Werror=all-warnings"]
     subprocess.run([nvcc, *flags, *spills, tmp_path / "row.cu", "-o", tmp_path / "row.cubin"], check=True)
     found = check_sass.count_instructions(tmp_path / "row.cubin")
