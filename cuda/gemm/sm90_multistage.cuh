@@ -143,7 +143,7 @@ struct Gemm<kConfig> {
     constexpr int kM = decltype(size<1>(tCrA))::value, kN = decltype(size<1>(tCrB))::value;
     constexpr int kBlocks = decltype(size<2>(tCrA))::value;  // k-blocks of one mma per k-tile
     constexpr int kSteps = kBlocks * kM;                     // one atom of A and all of B each
-    static_assert(kBlocks == 2 && kM >= 2, "fragments that are read are not those that are multiplied");
+    static_assert(kBlocks >= 2 && kM >= 2, "fragments that are read are not those that are multiplied");
 
     CpAsyncPipeline<kStages> pipeline;
     int k_left = int(args.k);  // elements of k from the k-tile on that is filled next
