@@ -8,12 +8,24 @@ from typing import Any
 from jax_moye.layout import Layout
 from jax_moye.layout.atoms import CopyAtom, UniversalCopy, copy_op, mma_atom
 from jax_moye.layout.dtypes import dtype
-from jax_moye.layout.kernels.facts import KernelFacts
+from jax_moye.layout.kernels.facts import KernelFacts, Speed
 from jax_moye.layout.kernels.operands import KernelLayouts, OperandLayouts, coalesced_copy, major_of, staged_epilogue
-from jax_moye.layout.kernels.sync_mma import cp_async_op
+from jax_moye.layout.kernels.sync_mma import LAUNCH_US, LEAST_WAVE_US, STORE_US, cp_async_op
 from jax_moye.layout.tiled import TiledCopy, TiledMma, make_tiled_copy_A, make_tiled_copy_B, make_tiled_mma
 
-FACTS = KernelFacts(instruction="mma.sync.m16n8", page=20, idea="doubles on the instructions of sm_90")
+FACTS = KernelFacts(
+    instruction="mma.sync.m16n8",
+    page=20,
+    idea="doubles on the instructions of sm_90",
+    speed=Speed(
+        products_per_us=0.234e6,
+        by_dtype={},
+        copy_us=0.01,  # beside products of doubles there is time for them
+        store_us=STORE_US,
+        launch_us=LAUNCH_US,
+        least_wave_us=LEAST_WAVE_US,
+    ),
+)
 
 
 def padded_smem(major: str, rows: int, blk_k: int, stages: int) -> Layout:
