@@ -11,6 +11,7 @@ import pytest
 
 import jax_moye
 from jax_moye import _moye_cpu
+from jax_moye._kernels.dtypes import DTYPES
 from tests.emulated.problems import NUMPY_DTYPES, ORDERS, skip_other_orders
 
 CONFIGS = list(jax_moye.configs())
@@ -178,7 +179,8 @@ def test_what_is_packed_is_packed_once(config):
     m, n, k = 20, 24, 16 // item * 4 + 1  # rows of an odd number of elements
     case = Case(dict(x=2, y=2, z=3), "zxrc", "yrc", "xyzrc")
     call = make_call(config, case, "NT", config.out_dtypes[0], (m, n, k))
-    pitch = -(-k * item // 32) * 32
+    parts = DTYPES[config.dtype].parts
+    pitch = parts * -(-k // 64) * 64 * 2 if parts else -(-k * item // 32) * 32  # parts fill whole k-tiles
     strides = call.a[1], call.b[1], call.d[1]
     expected = (2 * 3 * m + 2 * n) * pitch
     assert _moye_cpu.workspace_bytes(config.name, call.sizes, *strides, config.out_dtypes[0]) == expected

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from jax_moye._kernels.dtypes import DTYPES
 from jax_moye.layout.kernels.facts import KernelFacts, Speed
 from jax_moye.layout.kernels.pack import PackLayouts
 from jax_moye.layout.kernels.wgmma import (
@@ -17,9 +16,12 @@ from jax_moye.layout.kernels.wgmma import (
     describe_wgmma,
 )
 
+# Of bfloat16 into which an operand is split. The dtypes' names say how many pairs of them are multiplied.
+PARTS = {"bf16x3": 2, "bf16x6": 3, "bf16x9": 3}
+
 FACTS = KernelFacts(
     instruction="wgmma",
-    page=20,
+    page=21,
     idea="f32 as parts of bfloat16",
     symmetric=False,  # of two pairs of equal weight the first is the one with a's larger part
     speed=Speed(
@@ -47,9 +49,8 @@ def describe(config: Any, order: str) -> TmaKernelLayouts:
     """The layouts of a config: of the kernel behind the one that splits, those of sm90_cooperative on the parts."""
     # The parts are contiguous along k, whatever the operands are.
     of_parts = describe_wgmma(dataclasses.replace(config, dtype="bf16", alignment=16), "NT", promotes=True)
-    _, _, item_bytes, _, parts, products = DTYPES[config.dtype]
     a, b = (
-        dataclasses.replace(operand, packing=PackLayouts(item_bytes, along_k, parts))
+        dataclasses.replace(operand, packing=PackLayouts(item_bytes=4, along_k=along_k, parts=PARTS[config.dtype]))
         for operand, along_k in ((of_parts.a, order[0] == "N"), (of_parts.b, order[1] == "T"))
     )
-    return dataclasses.replace(of_parts, order=order, a=a, b=b, passes=products)
+    return dataclasses.replace(of_parts, order=order, a=a, b=b, passes=int(config.dtype.removeprefix("bf16x")))

@@ -10,6 +10,7 @@ import pytest
 import jax_moye
 from jax_moye._kernels import dtypes
 from jax_moye._kernels.dtypes import DTYPES, MULTIPLIED_AS, WAYS_OF_F32, named_dtype, numpy_dtype
+from jax_moye.layout.kernels import sm90_parts
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -36,6 +37,12 @@ def test_what_a_product_may_be_multiplied_as():
         if parts := DTYPES[dtype].parts:
             several = [DTYPES[way] for way in ways if way != "f32"]
             assert all(way.parts >= parts and way.products >= DTYPES[dtype].products for way in several)
+
+
+def test_parts_are_the_kernels():
+    """Its file is imported without this table, in the playground, and says them itself."""
+    assert {dtype.name: dtype.parts for dtype in DTYPES.values() if dtype.parts} == sm90_parts.PARTS
+    assert all(DTYPES[name].products == int(name.removeprefix("bf16x")) for name in sm90_parts.PARTS)
 
 
 def test_what_a_user_may_multiply():
