@@ -36,8 +36,10 @@ SERVED_PRESETS: dict[str, tuple[str, ...]] = {
     "F32_F32_F32": ("f32",),
     "F64_F64_F64": ("f64",),
 }
-# Precisions at which a kernel that multiplies in TF32, or sums in f16, may be named. (bf16 has fewer bits than TF32.)
+# Precisions at which a kernel that multiplies in TF32 or in two parts of bf16, or sums in f16, may be named. (bf16 has
+# fewer bits than TF32.)
 _TF32_PRESETS = ("DEFAULT", "TF32_TF32_F32", "BF16_BF16_F32", "BF16_BF16_BF16")
+_X3_PRESETS = (*_TF32_PRESETS, "BF16_BF16_F32_X3")
 _F16_SUM_PRESETS = ("DEFAULT", "F16_F16_F16")
 # The same of a kernel that leaves sums of 8-bit floats in the tensor core; chosen for the second alone.
 _FAST_SUM_PRESETS = ("DEFAULT", "ANY_F8_ANY_F8_F32_FAST_ACCUM")
@@ -173,14 +175,14 @@ def arithmetic_of_config(config: GemmConfig, dtype: str, precision: Any, may_spl
       ConfigError: it is less than the precision asks for.
     """
     presets: tuple[str, ...] | None = None
-    if dtype == "f32" and (parts := _parts_asked_for(precision)):
-        return Arithmetic(parts, "f32")
     if config.dtype == "tf32" and dtype == "f32" and may_split and is_high(precision):
         return Arithmetic("tf32", "f32", split=True)
     if config.dtype == "tf32" and dtype == "f32":
         presets, dtype, less = _TF32_PRESETS, "tf32", "multiplies in TF32"
     elif config.dtype == "bf16x3" and dtype == "f32":
-        presets, dtype, less = _TF32_PRESETS, "bf16x3", "multiplies in two bfloat16 parts"
+        presets, dtype, less = _X3_PRESETS, "bf16x3", "multiplies in two bfloat16 parts"
+    elif dtype == "f32" and (parts := _parts_asked_for(precision)):
+        return Arithmetic(parts, "f32")
     elif config.accumulator == "f16":
         presets, less = _F16_SUM_PRESETS, "sums in f16"
     elif config.accumulator == "f32_fast":

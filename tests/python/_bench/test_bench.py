@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("x64")
         ({"epilogue": "bias+gelu"}, "bf16"),
         ({"epilogue": "residual"}, "bf16"),
         ({"layout": "NT", "dtype": "f8e4m3", "precision": "ANY_F8_ANY_F8_F32_FAST_ACCUM"}, "e4m3"),
-        ({"dtype": "f32", "precision": "HIGHEST"}, "f32"),
+        ({"dtype": "f32", "precision": "HIGHEST"}, "bf16x6"),
         ({"dtype": "f32", "precision": "DEFAULT"}, "tf32"),
     ],
 )

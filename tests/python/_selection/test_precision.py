@@ -37,10 +37,9 @@ KERNELS: dict[str, dict] = {
     | {"F16_F16_F16": ("f16 f16", "f16 f16")},
     "float32": {
         **dict.fromkeys((None, "default", "DEFAULT", "TF32_TF32_F32"), ("tf32 f32", "tf32 f32")),
-        # f32 as six products of bfloat16 parts is faster here than 3 x TF32 and fused multiply-adds.
-        **dict.fromkeys(
-            ("high", "TF32_TF32_F32_X3", "highest", "F32_F32_F32", "BF16_BF16_F32_X6"), ("bf16x6 f32", "bf16x6 f32")
-        ),
+        **dict.fromkeys(("high", "TF32_TF32_F32_X3"), ("3 x tf32 f32", "3 x tf32 f32")),
+        # f32 as six products of bfloat16 parts is faster here than fused multiply-adds.
+        **dict.fromkeys(("highest", "F32_F32_F32", "BF16_BF16_F32_X6"), ("bf16x6 f32", "bf16x6 f32")),
         **{f"BF16_BF16_F32_X{n}": (f"bf16x{n} f32", f"bf16x{n} f32") for n in (3, 9)},
         **dict.fromkeys((("default", "highest"), "BF16_BF16_BF16", "BF16_BF16_F32"), ("xla", "bf16x6 f32")),
     },
@@ -103,12 +102,12 @@ def test_every_precision_of_jax(kernels_are_there, dtype):
 
 @needs_tf32
 def test_three_products_only_where_they_are_faster(kernels_are_there):
-    for arch, size in itertools.product((80, 90), (8, 4096)):
+    for arch, size in itertools.product((80, 90), (8, 1024, 4096)):
         problems = [make_problem("mk,kn->mn", (size, size), (size, size), dtype, "f32") for dtype in ("tf32", "f32")]
         rows = [select(problem, arch, CONFIGS) for problem in problems]
         faster = predicted_split_us(rows[0], problems[0], arch) < predicted_us(rows[1], problems[1], arch)
-        assert faster == (arch == 80 and size == 4096)
-        assert rows[1].dtype == ("bf16x6" if arch == 90 and size == 4096 else "f32")
+        assert faster == (size == 4096 or (arch, size) == (80, 1024))
+        assert rows[1].dtype == ("bf16x6" if arch == 90 and size > 8 else "f32")
         for precision in ("high", "TF32_TF32_F32_X3"):
             with jax_moye.cuda_target(arch):
                 expected = "3 x tf32 f32" if faster else f"{rows[1].dtype} f32"
