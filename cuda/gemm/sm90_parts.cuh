@@ -95,6 +95,7 @@ struct Gemm<kConfig> {
   // Side by side along m each multiplies long enough to hide what the others add. Along n turns take longer than that.
   static constexpr bool kTakesTurns = kConsumersN == 1;
   static_assert(kBlkK == Packed::kPartsBlkK, "parts of whole k-tiles");
+  static_assert(!kTakesTurns || kConfig.stages >= kTogether, "the others release no stage before their turns");
 
   template <Order kOrder>
   using Operands = typename OfPair::template Operands<Order::NT>;

@@ -121,6 +121,12 @@ struct Matrices {
     for (double& value : values) value = int(random() % 5) - 2;
   }
 
+  /// Normal numbers, as f32.
+  void draw_normal(std::mt19937& random) {
+    std::normal_distribution<float> normal;
+    for (double& value : values) value = normal(random);
+  }
+
   /// The values into the buffer as T.
   template <class T>
   void write() {
@@ -158,11 +164,12 @@ struct Comparison {
   int wrong = 0;
   std::string first = {};
 
-  /// Of one element, which the kernel has written as Out.
+  /// Of one element, which the kernel has written as Out. allowed: how far off it may be.
   template <class Out>
-  void compare(char const* name, Matrices const& matrices, int64_t l, int64_t i, int64_t j, double expected) {
+  void compare(char const* name, Matrices const& matrices, int64_t l, int64_t i, int64_t j, double expected,
+               double allowed = 0) {
     double const got = value_of(reinterpret_cast<Out const*>(matrices.buffer.data())[matrices.offset(l, i, j)]);
-    if (same(got, value_of(Out(float(expected))))) return;
+    if (same(got, value_of(Out(float(expected)))) || std::abs(got - expected) <= allowed) return;
     if (wrong++ == 0) {
       first = std::string(name) + "[" + std::to_string(l) + "," + std::to_string(i) + "," + std::to_string(j) +
               "] is " + std::to_string(got) + ", not " + std::to_string(expected);

@@ -9,10 +9,12 @@
 //   epilogue=0   1: d = relu(2 a b - c + bias) + residual, and the pre-activation
 //   pair=0       1: d = relu(2 a b) * (a second_b); 2: and both products
 //   special=0    1: a NaN in a, an infinity in b
+//   units=0      more: normal numbers in a and b, and d may be wrong by so many 2^-24 of the sum of |a| |b|
 //   launches=1   of new operands in other memory, the earlier ones' not to be touched
 //   mode=lazy threads=fifo seed=0 races=1 workers=1 multiprocessors=2   emu::Options
 //   watchdog=60  seconds after which a CTA is reported as endless
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -30,9 +32,9 @@
 
 namespace moye {
 
-Words const kDefaults = {{"order", "NT"},   {"batch", "1"}, {"outer", "1"},   {"middle", "1"},
-                         {"broadcast", ""}, {"pad", "0"},   {"d_pad", "0"},   {"out", "f32"},
-                         {"epilogue", "0"}, {"pair", "0"},  {"special", "0"}, {"launches", "1"}};
+Words const kDefaults = {{"order", "NT"},  {"batch", "1"},    {"outer", "1"}, {"middle", "1"},   {"broadcast", ""},
+                         {"pad", "0"},     {"d_pad", "0"},    {"out", "f32"}, {"epilogue", "0"}, {"pair", "0"},
+                         {"special", "0"}, {"launches", "1"}, {"units", "0"}};
 
 /// One launch; what is wrong with it, or nothing. memory: keeps the matrices of all launches, so that none has
 /// another's addresses.
@@ -66,6 +68,10 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
   int const residual_pad = options.number("epilogue") == 2 ? 4 : 3;  // 4: pairs of elements are words
   Matrices& residual = add_matrices(batch, m, n, false, residual_pad, 1, sizeof(Out));
   for (Matrices* matrices : {&a, &b, &c, &bias, &residual, &second_b}) matrices->draw(random);
+  double const unit = options.number("units") * 0x1p-24;
+  if (unit > 0) {
+    for (Matrices* matrices : {&a, &b}) matrices->draw_normal(random);
+  }
   if (options.number("special") != 0) {
     a.value(0, m / 2, k / 2) = std::numeric_limits<double>::quiet_NaN();
     b.value(0, n / 3, k - 1) = value_of(Element(std::numeric_limits<float>::infinity()));  // or the largest number
@@ -137,10 +143,13 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
   for (int64_t l = 0; l < batch; ++l) {
     for (int i = 0; i < m; ++i) {
       for (int j = 0; j < n; ++j) {
-        double sum = 0;
+        double sum = 0, magnitude = 0;
         double const* const row = &a.values[size_t(((broadcast_a ? 0 : turned(l)) * m + i) * k)];
         size_t const column = size_t(((broadcast_b ? 0 : turned(l)) * n + j) * k);
-        for (int x = 0; x < k; ++x) sum += row[x] * b.values[column + x];
+        for (int x = 0; x < k; ++x) {
+          sum += row[x] * b.values[column + x];
+          magnitude += std::abs(row[x] * b.values[column + x]);
+        }
         if (fused) {
           sum = 2 * sum - (has_c ? c.value(turned(l), i, j) : 0) + bias.value(0, 0, j);
           comparison.compare<Out>("preactivation", z, l, i, j, sum);
@@ -153,7 +162,7 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
           if (keeps) comparison.compare<Out>("second_product", second_product, l, i, j, second);
           sum = (sum < 0 ? 0 : 2 * sum) * second;
         }
-        comparison.compare<Out>("d", d, l, i, j, sum);
+        comparison.compare<Out>("d", d, l, i, j, sum, unit * magnitude);
       }
     }
   }

@@ -12,6 +12,7 @@ from tests.emulated import (
     mutants_grouped,
     mutants_pair,
     mutants_parallel_split_k,
+    mutants_parts,
     mutants_persistent,
     mutants_simt,
     mutants_sm90,
@@ -32,6 +33,7 @@ MUTANTS = (
     + mutants_sm90_multistage.MUTANTS
     + mutants_split_k.MUTANTS
     + mutants_parallel_split_k.MUTANTS
+    + mutants_parts.MUTANTS
     + mutants_tiles.MUTANTS
     + mutants_batches.MUTANTS
     + mutants_grouped.MUTANTS
