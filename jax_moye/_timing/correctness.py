@@ -3,8 +3,8 @@
 The bound of an element has three parts.
 
 - Of the sum: a factor times the sum of the magnitudes of its terms. Tensor cores sum 16 products exactly, and cut off
-  what comes to them in f32; others sum term by term in the operands' precision. docs/precision.md has the factors of f32
-  in parts of bfloat16 and of 8-bit floats: of these on an sm_90 2^-13 for each of the four instructions between two
+  what comes to them in f32; others sum term by term in the operands' precision. docs/precision.md has the factors of
+  f32 in parts of bfloat16 and of 8-bit floats: of these on an sm_90 2^-13 for each of the four instructions between two
   additions in f32, else for each instruction. Integers are exact.
 - Of an epilogue's steps, in f32; somebody else may round to the result's dtype on the way.
 - Of one rounding to the result's dtype.
