@@ -9,13 +9,13 @@ import jax_moye
 from jax_moye import _moye_cpu
 from jax_moye._kernels.dtypes import DTYPES
 from tests.emulated.emulate import emulate
+from tests.emulated.parts_cases import KINDS, LARGEST, SMALLEST, check, floats
 from tests.emulated.problems import ORDERS, Problem, accumulation_bound, make_call, product
 
 CONFIGS = [c for c in jax_moye.configs() if c.kernel == "sm90_parts"]
 EXACT = [c for c in CONFIGS if DTYPES[c.dtype].parts == 3]
 every_config = pytest.mark.parametrize("config", CONFIGS, ids=[config.name for config in CONFIGS])
 every_exact_config = pytest.mark.parametrize("config", EXACT, ids=[config.name for config in EXACT])
-LARGEST, SMALLEST = float(np.finfo(np.float32).max), 2.0**-149
 inf, nan = np.inf, np.nan
 
 
@@ -26,12 +26,6 @@ def multiplied(config, a: np.ndarray, b: np.ndarray, **options) -> np.ndarray:
     report = emulate(config, call, **options)
     assert report["ok"], report["message"]
     return call.result()[0]
-
-
-def floats(rng, shape, least: int = -149, most: int = 127) -> np.ndarray:
-    """All bits at random, exponents between two."""
-    values = np.ldexp(rng.uniform(1, 2, shape), rng.integers(least, most + 1, shape))
-    return np.clip(values * rng.choice([-1, 1], shape), -LARGEST, LARGEST).astype(np.float32)
 
 
 @every_exact_config
@@ -64,6 +58,16 @@ def test_within_the_bound(config, data, k):
     assert (error <= accumulation_bound(config, a, b) + 2.0**-24 * abs(product(a, b))).all()
     if config.dtype != "bf16x3":
         assert (accumulation_bound(config, a, b) <= (k + 8) * 2.0**-24 * (abs(a).astype(float) @ abs(b))).all()
+
+
+@every_config
+@pytest.mark.parametrize("order", ORDERS)
+def test_generated_products(config, order):
+    """A few of those that tests/gpu/test_gpu_parts.py has."""
+    rng = np.random.default_rng([CONFIGS.index(config), ORDERS.index(order)])
+    for k in rng.choice([1, 5, 16, 65, 257, 300], 2):
+        m, n = rng.integers(1, 12, 2)
+        assert check(config, rng, KINDS, 2, int(m), int(n), int(k), order, interpret=True) == 2 * len(KINDS)
 
 
 @every_config

@@ -13,6 +13,7 @@ import pytest
 import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import ffi
+from jax_moye._kernels.configs import facts_of
 from jax_moye._selection.summation import Summation, summation
 from tests.emulated.problems import NUMPY_DTYPES
 
@@ -76,6 +77,8 @@ def test_rows_of_one_summation_write_the_same_bits(one):
     assert np.unique(expected).size > 100
     for row in rows:
         np.testing.assert_array_equal(bits(product(a, b, row)), expected, err_msg=row.name)
+        if not facts_of(row.kernel).symmetric:
+            continue
         # The operands change places: what multiplies from the left now multiplies from the right.
         np.testing.assert_array_equal(bits(product(b, a, row)), expected.T, err_msg=f"{row.name}, swapped")
         # Elements lie elsewhere in the tiles.
