@@ -1,4 +1,4 @@
-"""sm90_parts on a GPU: 10^5 generated products within their bound. On the CPU test_parts.py has some of them emulated."""
+"""sm90_parts on a GPU: 10^5 generated products within their bound. On the CPU test_parts.py has a few, emulated."""
 
 from __future__ import annotations
 
@@ -45,9 +45,8 @@ def test_large_products(dtype):
     """More tiles than multiprocessors, and k of several thousands."""
     rng = np.random.default_rng(3)
     for config in configs_of(dtype):
-        for kind in KINDS:
-            if kind != "whole":  # no sum of so many is exact
-                check(config, rng, [kind], 1, 1030, 1500, 3000, "NN", interpret=False)
+        for kind in ("positive", "wide", "cancelling"):
+            check(config, rng, [kind], 1, 1030, 1500, 3000, "NN", interpret=False)
 
 
 @pytest.mark.parametrize("dtype", ["bf16x6", "bf16x9"])
