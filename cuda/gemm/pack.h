@@ -38,8 +38,8 @@ struct PackOperand {
 };
 
 /// The parts of an f32 number, kParts of them: x = parts[0] + parts[1] / 2^8 + parts[2] / 2^16, exactly where there are
-/// three. Scaled so, the parts of the smallest numbers are none too small for bf16. Rounding to the nearest makes each
-/// at most half as large as the one before, but next to the largest f32, where what would round to infinity is cut off.
+/// three. Scaled so, the parts of the smallest numbers are none too small for bf16. Rounding to the nearest makes none
+/// larger than the first, but of numbers below 2^-125. What would round to infinity is cut off.
 /// Of infinity and NaN, and of none else, part 0 is that; the others are 0. Where x is not 0, part 0 is not.
 template <int kParts>
 MOYE_DEVICE void split_f32(float x, uint16_t (&parts)[kParts]) {

@@ -10,7 +10,7 @@ import numpy as np
 import jax_moye
 from tests.emulated.problems import accumulation_bound
 
-LARGEST, SMALLEST, NORMAL = float(np.finfo(np.float32).max), 2.0**-149, 2.0**-126
+LARGEST, SMALLEST, LEAST = float(np.finfo(np.float32).max), 2.0**-149, 2.0**-125
 KINDS = ("normal", "positive", "wide", "cancelling", "subnormal", "whole", "rising")
 
 
@@ -45,8 +45,8 @@ def operands(rng, kind: str, cases: int, m: int, n: int, k: int) -> tuple[np.nda
 
 
 def bound(config, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """|error| allowed: docs/precision.md has the proof. Subnormal numbers count as the smallest that is none."""
-    a, b = (np.where(x == 0, 0, np.maximum(abs(x.astype(np.float64)), NORMAL)) for x in (a, b))
+    """|error| allowed: docs/precision.md has the proof. Numbers below 2^-125 count as that."""
+    a, b = (np.where(x == 0, 0, np.maximum(abs(x.astype(np.float64)), LEAST)) for x in (a, b))
     return accumulation_bound(config, a, b) + (a.shape[-1] + 8) * SMALLEST
 
 

@@ -11,15 +11,19 @@ HERE = pathlib.Path(__file__).parents[3] / "docs" / "tutorials"
 PAGES = sorted(HERE.glob("[0-9]*.md"))
 GROUPED = {config.kernel for config in grouped_configs()}  # whose products the ladder has not
 # The kernels beside the ladder, and those that they follow.
-BESIDE = {**dict.fromkeys(GROUPED, "sm90_pingpong"), "sm90_multistage": "sm80_multistage"}
+BESIDE = {
+    **dict.fromkeys(GROUPED, "sm90_pingpong"),
+    "sm90_multistage": "sm80_multistage",
+    "sm90_parts": "sm90_cooperative",
+}
 RUNGS = [HERE / f"{kernel_facts(kernel).page:02}_{kernel}.md" for kernel in ladder.RUNGS]
 
 
 def test_every_chapter_is_there_and_links_lead_somewhere():
     layouts = ["00_layouts", "01_tiled_copy_and_mma", "02_pipelining", "03_tensor_cores", "04_swizzles"]
-    # Then the ladder, a page for each kernel, and, before its last three, what the Hopper kernels stand on.
-    *rungs, split, grouped, doubles = (page.stem for page in RUNGS)
-    assert [page.stem for page in PAGES] == [*layouts, *rungs, "17_tiles_and_mbarriers", split, grouped, doubles]
+    # Then the ladder, a page for each kernel, and, before its last four, what the Hopper kernels stand on.
+    rungs = [page.stem for page in RUNGS]
+    assert [page.stem for page in PAGES] == [*layouts, *rungs[:-4], "17_tiles_and_mbarriers", *rungs[-4:]]
     assert [int(page.stem[:2]) for page in PAGES] == list(range(len(PAGES)))
     shown = set()
     for page in (*PAGES, HERE / "README.md"):
