@@ -47,8 +47,9 @@ def matmul(
       b: (..., K, N) or (K,). Leading dimensions broadcast against a's, and what is broadcast is not copied.
       precision: as in `jax.lax.dot_general`; None means `jax_default_matmul_precision`. On CUDA, f32 operands are
         multiplied as TF32 at default precision, as JAX does, in three products of TF32 parts at "high" (an error of
-        f32's class; JAX has TF32 there), and exactly at "highest". In the emulator f32 is exact unless TF32_TF32_F32
-        or TF32_TF32_F32_X3 is asked for. docs/precision.md has all of them.
+        f32's class; JAX has TF32 there), and exactly at "highest": by fused multiply-adds, or on sm_90 with their error
+        as parts of bfloat16. In the emulator f32 is exact unless TF32_TF32_F32 or TF32_TF32_F32_X3 is asked for.
+        docs/precision.md has all of them.
       preferred_element_type: dtype of the result, by default a's and b's promoted. f32 from bf16 and f16 operands costs
         nothing.
       out_sharding: a jax.P or jax.NamedSharding for the result, under a mesh with explicit axes.

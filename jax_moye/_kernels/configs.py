@@ -32,8 +32,9 @@ class GemmConfig:
       name: computed from the fields below, of `jax_moye.kernel` also from the kernel's text; what the custom call
         carries and `matmul(config=...)` takes.
       kernel: the file of cuda/gemm it is compiled from.
-      dtype: of both operands: bf16, f16, f32, f64, s8 (int8), e4m3 (float8_e4m3fn), e5m2 (float8_e5m2), or tf32, which
-        is f32 in memory and multiplied as TF32.
+      dtype: of both operands: bf16, f16, f32, f64, s8 (int8), e4m3 (float8_e4m3fn), e5m2 (float8_e5m2), or one that is
+        f32 in memory: tf32 is multiplied as TF32, and bf16x3, bf16x6 and bf16x9 as so many products of the parts of
+        bfloat16 into which an element is split.
       accumulator: what products are summed in; f32_fast are sums of 8-bit floats that stay in the tensor core, which
         keeps some 14 bits of them.
       out_dtypes: that it can write.
