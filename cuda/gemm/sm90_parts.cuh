@@ -10,7 +10,7 @@
 //                      there FADDs add them to a second set of registers. Pairs of equal weight follow one another, the
 //                      lightest first; before each next weight the sums are divided by 2^8
 // Six pairs or nine: an error of at most (K + 8) 2^-24 in units of the sum of |a| |b|. docs/precision.md has the proof.
-// Subnormal numbers count, and infinity and NaN come out as they do in f32.
+// Subnormal numbers count, nearly as exactly, and infinity and NaN come out as they do in f32.
 #pragma once
 
 #include "gemm/config.h"
