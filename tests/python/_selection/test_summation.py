@@ -84,10 +84,11 @@ def dtypes():
 def test_one_summation_serves_all_sizes(dtype, accumulator, out_dtype, arch):
     rows = batch_invariant_configs(dtype, out_dtype, accumulator, arch, CONFIGS)
     if not rows:
+        # Six products of bfloat16 parts are f32, which another kernel multiplies then.
         assert all(
             arch < row.min_arch or 0 < row.max_arch < arch
             for row in CONFIGS
-            if (row.dtype, row.accumulator) == (dtype, accumulator)
+            if (row.dtype, row.accumulator) == (dtype, accumulator) and facts_of(row.kernel).symmetric
         )
         return
     assert len({summation(row) for row in rows}) == 1
