@@ -54,7 +54,8 @@ def multiply_weights(x: Any, w: Any, scales: Any, zeros: Any | None, **params: A
       w: (K, N), int8, int4, uint4 or float8_e4m3fn.
       scales: (groups, N), float32, bfloat16 or float16; groups divide K.
       zeros: (groups, N), int8, or None.
-      **params: as in `contract`: out_dtype, config, implementation, interpret, deterministic, batch_invariant, autotune.
+      **params: as in `contract`: out_dtype, config, implementation, interpret, deterministic, batch_invariant,
+        autotune.
     """
     operands = [x, w, scales, *([] if zeros is None else [zeros])]
     return weights_p.bind(*_compat.match_varying(*operands), **params)
@@ -67,19 +68,19 @@ def _abstract_eval(x, w, scales, *zeros, out_dtype, **unused):
     return x.update(shape=(*x.shape[:-1], w.shape[1]), dtype=out_dtype, weak_type=False, sharding=sharding)
 
 
-def dequantized(w: Any, scales: Any, zeros: Any | None, dtype: Any) -> Any:
+def dequantized(w: Any, scales: Any, zeros: Sequence[Any], dtype: Any) -> Any:
     """(w - zeros) * scales, computed in f32 and rounded once.
 
     Args:
       w: (K, N).
       scales: (groups, N).
-      zeros: (groups, N), or None.
+      zeros: one of (groups, N), or none.
       dtype: of the result, (K, N).
     """
     groups, (k, n) = scales.shape[0], w.shape
     grouped = w.astype(jnp.float32).reshape(groups, k // groups, n)
-    if zeros is not None:
-        grouped -= zeros.astype(jnp.float32)[:, None]
+    for x in zeros:
+        grouped -= x.astype(jnp.float32)[:, None]
     return (grouped * scales.astype(jnp.float32)[:, None]).astype(dtype).reshape(k, n)
 
 
@@ -90,10 +91,12 @@ def by_dequantized(x: Any, w: Any, scales: Any, *zeros: Any, out_dtype: Any, con
     are rounded once.
     """
     del config  # it was named for the product with weights
-    product = functools.partial(contract, _spec(x, "k", "n"), precision=None, out_sharding=None, config=None, **options)
+    product: Any = functools.partial(
+        contract, _spec(x, "k", "n"), precision=None, out_sharding=None, config=None, **options
+    )
     if scales.shape[0] > 1:
-        return product(x, dequantized(w, scales, zeros[0] if zeros else None, x.dtype), out_dtype=out_dtype)
-    exact = w.astype(jnp.float32) - zeros[0].astype(jnp.float32) if zeros else w
+        return product(x, dequantized(w, scales, zeros, x.dtype), out_dtype=out_dtype)
+    exact = w.astype(jnp.float32) - zeros[0].astype(jnp.float32) if zeros else w  # in 16 bits, too
     sums = product(x, exact.astype(x.dtype), out_dtype=jnp.float32)
     return (sums * scales[0].astype(jnp.float32)).astype(out_dtype)
 
@@ -126,7 +129,7 @@ def _transpose(cotangent, x, w, scales, *zeros, config, out_dtype, **options):
     if type(cotangent) is ad.Zero:
         return cotangents
     if ad.is_undefined_primal(x):
-        spec, weights = _spec(cotangent, "n", "k"), dequantized(w, scales, *zeros or [None], x.aval.dtype)
+        spec, weights = _spec(cotangent, "n", "k"), dequantized(w, scales, zeros, x.aval.dtype)
         of_product = {"out_dtype": x.aval.dtype, "precision": None, "out_sharding": None, "config": None, **options}
         cotangents[0] = contract(spec, cotangent, weights, **of_product)
     elif ad.is_undefined_primal(scales):
@@ -140,7 +143,7 @@ def _transpose(cotangent, x, w, scales, *zeros, config, out_dtype, **options):
 def _to_scales(cotangent, x, w, scales, *zeros):
     """(groups, N): of each column the cotangent's products with those of a group, summed over rows in f32."""
     groups, n = scales.shape
-    by_group = dequantized(w, jnp.ones_like(scales, jnp.float32), *zeros or [None], jnp.float32)
+    by_group = dequantized(w, jnp.ones(scales.shape, jnp.float32), zeros, jnp.float32)
     rows = math.prod(x.shape[:-1])
     with _compat.lax_itself():
         sums = jnp.einsum(

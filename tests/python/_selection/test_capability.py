@@ -217,9 +217,7 @@ def test_each_row_accepts_sizes_as_its_predicate_says(kernel):
             reason, refused = why_not(config, problem, None), refusal(config, problem)
             assert (reason is None) == (refused is None), (config.name, problem, reason, refused)
             outcomes[reason is None] += 1
-    takes_all = all(
-        row.any_stride and row.alignment <= ITEM_BYTES[row.dtype] for row in CONFIGS if row.kernel == kernel
-    )
+    takes_all = all(row.any_stride and row.alignment <= ITEM_BYTES[row.dtype] for row in CONFIGS if row.kernel == kernel)
     assert outcomes[True] > 0
     assert (outcomes[False] == 0) == takes_all
 
