@@ -80,7 +80,7 @@ def weights_of(w, scales, zeros=None) -> np.ndarray:
     w = f64(w)
 
     def of_rows(x):
-        x = f64(x).reshape(-1, w.shape[1])
+        x = np.atleast_2d(f64(x))
         return np.repeat(x, w.shape[0] // len(x), 0)
 
     return (w - (0 if zeros is None else of_rows(zeros))) * of_rows(scales)
