@@ -414,3 +414,11 @@ def test_kernels_and_dtypes_of_scales(rng):
     for scales in ("float32", "bfloat16", "float16"):
         args = operands(rng, "int8", groups=2, scales=scales)
         assert_close(quantized_matmul(*args, **KERNEL), *args, is_rounded=False)
+
+
+def test_whole_programs_leave_it_as_it_is(rng, fake_rows):
+    x, w, scales = operands(rng, "int4", groups=2)
+    layer = lambda x, w, s: jax.nn.relu(quantized_matmul(x, w, s, **KERNEL)) + 1  # noqa: E731
+    for fun in (jax_moye.optimize(layer), layer):
+        with jax_moye.intercept():
+            assert len(weights_calls(fun, x, w, scales)) == 1
