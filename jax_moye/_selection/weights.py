@@ -31,7 +31,7 @@ _RESULTS = {**_OF_X, "float32": "f32"}
 MOST_ROWS = 128  # of x, up to which a kernel of weights is taken unasked: with more, products take longer than loads
 MOST_PARTS = 8  # of k: CTAs of one cluster, which add up their sums
 MOST_CTAS = 2 * 132  # of a launch, if k is split: two for each multiprocessor of an H200
-LEAST_K_TILES = 2  # of a part of k
+LEAST_K = 128  # of a part, in elements
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,10 +176,13 @@ def dequantized_product(request: Request, groups: int, operands: Operands) -> tu
 
 def served_weights() -> str:
     """What our kernels compute of products with weights, for error messages."""
-    dtypes = " or ".join(dict.fromkeys(config.dtype for config in weights_configs())) or "nothing in this build"
+    table = weights_configs()
+    if not table:
+        return "This build has no kernel for products with weights"
+    dtypes, k_tile = " or ".join(dict.fromkeys(config.dtype for config in table)), min(c.tile[2] for c in table)
     return (
         f"Served are {dtypes}, with rows of x and of w of whole {_LOAD_BYTES} bytes, and groups of a multiple of "
-        f"{_K_TILE} rows, on sm_90"
+        f"{k_tile} rows, on sm_90"
     )
 
 
@@ -193,7 +196,7 @@ def usable_weights_configs(platform: str, arch: int | None) -> ConfigTable:
     )
 
 
-_LOAD_BYTES, _K_TILE = 16, 64
+_LOAD_BYTES = 16  # TMA's
 _BITS = {"s8": 8, "s4": 4, "e4m3": 8}
 
 
@@ -272,8 +275,8 @@ def choose(problem: WeightsProblem, rows: int, able: Sequence[GemmConfig]) -> tu
     """The config that is expected to be the fastest, and the number of parts into which it splits k.
 
     The tile is the smallest that holds all rows, else the largest. k is split so that tiles times parts are
-    `MOST_CTAS` at most, and that each part has `LEAST_K_TILES` at least: weights are loaded by all multiprocessors,
-    and a part's pipeline gets going.
+    `MOST_CTAS` at most, and that each part has `LEAST_K` at least, in whole k-tiles: all multiprocessors load weights,
+    and each has enough of them to load ahead.
 
     Args:
       problem: what is computed.
@@ -288,4 +291,5 @@ def choose(problem: WeightsProblem, rows: int, able: Sequence[GemmConfig]) -> tu
     config = min(holding, key=tile_m) if holding else max(able, key=tile_m)
     tiles = math.ceil(rows / config.tile[0]) * math.ceil(problem.n / config.tile[1])
     k_tiles = math.ceil(problem.k / config.tile[2])
-    return config, max(1, min(MOST_PARTS, MOST_CTAS // max(1, tiles), k_tiles // LEAST_K_TILES))
+    long_enough = k_tiles // math.ceil(LEAST_K / config.tile[2])
+    return config, max(1, min(MOST_PARTS, MOST_CTAS // max(1, tiles), long_enough))

@@ -19,7 +19,7 @@ from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.problem import MAX_SIZE, NotServedError, make_problem
 from jax_moye._selection.request import Operand, Request
 from jax_moye._selection.weights import (
-    LEAST_K_TILES,
+    LEAST_K,
     MOST_CTAS,
     MOST_PARTS,
     MOST_ROWS,
@@ -214,7 +214,7 @@ def test_parts_fill_the_gpu_and_are_long():
         config, parts = choose(problem_of(m=rows, n=n, k=k), rows, able())
         tiles = math.ceil(rows / config.tile[0]) * math.ceil(n / config.tile[1])
         assert 1 <= parts <= MOST_PARTS
-        assert parts == 1 or (tiles * parts <= MOST_CTAS and math.ceil(k / 64) // parts >= LEAST_K_TILES)
+        assert parts == 1 or (tiles * parts <= MOST_CTAS and 64 * (math.ceil(k / 64) // parts) >= LEAST_K)
 
 
 # ------------------------------------------------------------------------------------------------------------ decision
@@ -317,7 +317,7 @@ def test_configs_that_the_cuda_module_lacks(monkeypatch):
 def test_a_build_without_the_kernel(monkeypatch):
     monkeypatch.setattr(module, "weights_configs", lambda: ConfigTable([]))
     assert "no kernel for bf16xs4 products with weights" in decided()[0].reason
-    assert "nothing in this build" in module.served_weights()
+    assert "This build has no kernel" in module.served_weights()
 
 
 def test_what_is_served_in_words():
@@ -336,3 +336,9 @@ def test_every_problem_has_an_answer():
             if call is not None:
                 assert why_not_weights(call.config, call.problem, 90) is None
     assert kinds == {"kernel", "xla", "nothing"}
+
+
+def test_parts_of_other_k_tiles():
+    for tile_k, parts in ((32, 4), (64, 4), (128, 4), (256, 2)):
+        row = dataclasses.replace(fake_row(), tile=(16, 256, tile_k))
+        assert choose(problem_of(n=256, k=512), 4, [row]) == (row, parts)
