@@ -47,9 +47,9 @@ def describe(config: Any, order: str) -> TmaKernelLayouts:
     """The layouts of a config: of the kernel behind the one that splits, those of sm90_cooperative on the parts."""
     # The parts are contiguous along k, whatever the operands are.
     of_parts = describe_wgmma(dataclasses.replace(config, dtype="bf16", alignment=16), "NT", promotes=True)
-    _, _, item_bytes, _, parts, products = DTYPES[config.dtype]
+    dtype = DTYPES[config.dtype]
     a, b = (
-        dataclasses.replace(operand, packing=PackLayouts(item_bytes, along_k, parts))
+        dataclasses.replace(operand, packing=PackLayouts(dtype.bytes, along_k, dtype.parts))
         for operand, along_k in ((of_parts.a, order[0] == "N"), (of_parts.b, order[1] == "T"))
     )
-    return dataclasses.replace(of_parts, order=order, a=a, b=b, passes=products)
+    return dataclasses.replace(of_parts, order=order, a=a, b=b, passes=dtype.products)
