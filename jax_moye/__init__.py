@@ -21,6 +21,7 @@ from jax_moye._api.matmul import matmul as matmul
 from jax_moye._api.optimize import optimize as optimize
 from jax_moye._api.options import OptionsBlock as OptionsBlock
 from jax_moye._api.options import options as options
+from jax_moye._api.quantized_matmul import quantized_matmul as quantized_matmul
 from jax_moye._api.ragged_dot import ragged_dot as ragged_dot
 from jax_moye._api.ragged_dot import ragged_dot_general as ragged_dot_general
 from jax_moye._kernels import ffi
@@ -67,6 +68,7 @@ __all__ = [
     "matmul",
     "optimize",
     "options",
+    "quantized_matmul",
     "ragged_dot",
     "ragged_dot_general",
     "register",

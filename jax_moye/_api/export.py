@@ -12,7 +12,8 @@ from jax_moye._kernels import ffi
 # promises nothing. We promise that a target's name keeps its meaning: another meaning gets another name, and the old
 # one stays.
 EXPORT_DISABLED_CHECKS = tuple(
-    DisabledSafetyCheck.custom_call(target) for target in (ffi.TARGET, ffi.FUSED_TARGET, ffi.GROUPED_TARGET)
+    DisabledSafetyCheck.custom_call(target)
+    for target in (ffi.TARGET, ffi.FUSED_TARGET, ffi.GROUPED_TARGET, ffi.WEIGHTS_TARGET)
 )
 
 

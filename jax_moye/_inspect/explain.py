@@ -41,6 +41,7 @@ from jax_moye._selection.problem import GemmProblem
 from jax_moye._selection.ranking import rank
 from jax_moye._selection.request import describe
 from jax_moye._selection.summation import batch_invariant_configs
+from jax_moye._selection.weights import decide_weights, dequantized_product
 
 
 @dataclasses.dataclass(frozen=True)
@@ -302,8 +303,10 @@ def explain_product(product: Product, device: Device, count: int = 1, where: tup
             device=device,
             decision=decision,
             product=product,
-            grouped=call,
+            special=call,
         )
+    if product.scales is not None:
+        return _explain_weights(product, target, device, count, where)
     decision = decide(asked, operands, target)
     if not product.is_lax:
         original = product.original if decision.request.epilogue is not None else None
@@ -324,6 +327,19 @@ def explain_product(product: Product, device: Device, count: int = 1, where: tup
         decision=decision,
         product=product,
     )
+
+
+def _explain_weights(product: Product, target: LoweringTarget, device: Device, count: int, where: Any) -> Gemm:
+    """What becomes of a product with weights of 8 or 4 bits; by dequantized weights, all that is known of that one."""
+    request, operands, groups = product.request, product.operands, product.scales
+    assert groups is not None
+    what = f"{describe(request, operands)}, {groups} row{'' if groups == 1 else 's'} of scales"
+    decision, call = decide_weights(request, groups, operands, target)
+    if decision.kind == "xla":
+        what = f"{what}, by dequantized weights: {decision.reason}"
+        plain = explain_product(Product(*dequantized_product(request, groups, operands)), device, count, where)
+        return dataclasses.replace(plain, what=what, product=product)
+    return Gemm(what, count, where, None, (), device, decision, product, call)
 
 
 def _candidates(

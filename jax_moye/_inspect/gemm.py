@@ -20,6 +20,7 @@ from jax_moye._selection.epilogue import SECOND_B
 from jax_moye._selection.grouped import GroupedCall
 from jax_moye._selection.precision import wants_exact_f32
 from jax_moye._selection.problem import GemmProblem
+from jax_moye._selection.weights import WeightsCall
 
 CALIBRATED = "h200"  # the GPU that cost.py's constants were fitted to
 TOP = 8  # candidates that are listed
@@ -60,7 +61,7 @@ class Gemm:
       device: the GPU that is meant.
       decision: what the lowering was told.
       product: what was asked for.
-      grouped: how a kernel computes a product of groups; None of others.
+      special: how a kernel computes a product of groups, or one with weights of 8 or 4 bits; None of others.
     """
 
     what: str
@@ -71,7 +72,7 @@ class Gemm:
     device: Device
     decision: Decision = dataclasses.field(repr=False)
     product: Product = dataclasses.field(repr=False, compare=False)
-    grouped: GroupedCall | None = None
+    special: GroupedCall | WeightsCall | None = None
 
     @property
     def computed_by(self) -> Literal["moye", "xla", "error", "nothing"]:
@@ -93,7 +94,7 @@ class Gemm:
     @property
     def config(self) -> GemmConfig | None:
         """The kernel; None where XLA computes it."""
-        call = self.grouped or self.decision.call
+        call = self.special or self.decision.call
         return call.config if call is not None and self.computed_by == "moye" else None
 
     @property
@@ -457,9 +458,8 @@ def _facts(gemm: Gemm) -> Iterator[tuple[str, str]]:
             "measured": "measured by this process",
             "table": "measured for the package",
         }[gemm.chosen_by or "model"]
-        if gemm.grouped is not None:
-            of = "rows" if gemm.grouped.problem.ragged == "m" else "elements of k"
-            how = f"its tile suits groups of {gemm.grouped.problem.of_a_group:.4g} {of} on average"
+        if gemm.special is not None:
+            how = gemm.special.why
         launches = ", three launches: 3 x TF32" if gemm.split else ""
         yield "computed by", f"{gemm.config.name}, {how}{launches}"
     else:
@@ -472,7 +472,7 @@ def _facts(gemm: Gemm) -> Iterator[tuple[str, str]]:
         yield "epilogue", f"{gemm.epilogue}: {of}"
     p = gemm.problem
     if p is None:
-        if gemm.computed_by != "nothing" and gemm.grouped is None:
+        if gemm.computed_by != "nothing" and gemm.special is None:
             yield "XLA", _xla_words(gemm)
         return
     layouts = gemm.layouts()

@@ -15,8 +15,10 @@ from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_fused_p, groupe
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import rewritten_p
 from jax_moye._primitives.transposes import source_in_jaxpr
+from jax_moye._primitives.weights import operands_of, weights_p
 from jax_moye._selection.epilogue import SECOND_B, Epilogue
 from jax_moye._selection.request import Operand, Operands, Request
+from jax_moye._selection.weights import SPEC
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Product:
       operands: lhs and rhs.
       is_lax: whether it is lax's own, and so XLA's.
       groups: of a product of groups, how many; None of others.
+      scales: of a product with weights of 8 or 4 bits, how many rows of scales; None of others.
       original: what XLA computes where no kernel of ours does, of the operands in memory; None where that is the
         product as it was asked for.
     """
@@ -36,6 +39,7 @@ class Product:
     operands: Operands
     is_lax: bool = False
     groups: int | None = None
+    scales: int | None = None
     original: Any = dataclasses.field(default=None, compare=False)
 
 
@@ -65,6 +69,8 @@ def _products(jaxpr: Jaxpr, count: int, where: tuple[str, ...]) -> Iterator[Foun
             yield _product(equation, made_by), count, where
         elif equation.primitive is grouped_p or equation.primitive is grouped_fused_p:
             yield _grouped_product(equation, made_by), count, where
+        elif equation.primitive is weights_p:
+            yield _product_with_weights(equation), count, where
         elif name == "dot_general":
             yield _lax_product(equation), count, where
         elif name == "ragged_dot_general" and (product := _lax_ragged_product(equation)) is not None:
@@ -131,6 +137,13 @@ def _grouped_product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
     left, right = (source_in_jaxpr(variable, made_by) for variable in equation.invars[:2])
     request = Request(**params | {"interpret": None})
     return Product(request, (left.transposed, right), groups=equation.invars[2].aval.shape[0])
+
+
+def _product_with_weights(equation: Any) -> Product:
+    """The product that an equation of weights_p is."""
+    x, w, scales, *_ = (x.aval for x in equation.invars)
+    request = Request(SPEC, precision=None, **equation.params | {"interpret": None})
+    return Product(request, operands_of(x, w), scales=scales.shape[0])
 
 
 def _lax_ragged_product(equation: Any) -> Product | None:

@@ -22,6 +22,7 @@ from jax_moye._selection.epilogue import EPILOGUE_OPERANDS, Epilogue, stored_dty
 from jax_moye._selection.grouped import GroupedProblem
 from jax_moye._selection.problem import GemmProblem
 from jax_moye._selection.request import Request
+from jax_moye._selection.weights import WeightsProblem
 
 
 def run_kernel(
@@ -134,7 +135,7 @@ def _launch(
 
 
 def call_attributes(
-    config: GemmConfig, problem: GemmProblem | GroupedProblem, interpret: InterpretParams | None
+    config: GemmConfig, problem: GemmProblem | GroupedProblem | WeightsProblem, interpret: InterpretParams | None
 ) -> dict[str, Any]:
     """The attributes that say which kernel computes what, of all targets.
 

@@ -110,8 +110,8 @@ def _transpose(cotangent, lhs, rhs, group_sizes, *, spec, config, out_dtype, **p
     return None, bind(RAGGED_K, left, right, rhs), None
 
 
-def _batch(primitive, operands, dims, **params):
-    """One product after the other: each has groups of its own."""
+def one_after_the_other(primitive, operands, dims, **params):
+    """Batching of what no kernel computes several of: of products of groups each has groups of its own."""
     moved = [jnp.moveaxis(x, dim, 0) for x, dim in zip(operands, dims, strict=True) if dim is not None]
 
     def one(values):
@@ -125,7 +125,7 @@ def _batch(primitive, operands, dims, **params):
 
 ad.primitive_jvps[grouped_p] = _jvp
 ad.primitive_transposes[grouped_p] = _transpose
-batching.primitive_batchers[grouped_p] = functools.partial(_batch, grouped_p)
+batching.primitive_batchers[grouped_p] = functools.partial(one_after_the_other, grouped_p)
 _compat.check_for_nan(grouped_p)
 
 
@@ -352,7 +352,7 @@ def _fused_transpose(cotangents, *operands, activation, **params):
 
 ad.primitive_jvps[grouped_fused_p] = _fused_jvp
 ad.primitive_transposes[grouped_fused_p] = _fused_transpose
-batching.primitive_batchers[grouped_fused_p] = functools.partial(_batch, grouped_fused_p)
+batching.primitive_batchers[grouped_fused_p] = functools.partial(one_after_the_other, grouped_fused_p)
 partial_eval.dce_rules[grouped_fused_p] = without_preactivation
 _compat.check_for_nan(grouped_fused_p)
 

@@ -272,8 +272,9 @@ def _of_config(config: GemmConfig) -> _OfConfig:
     tile_m, tile_n, tile_k = config.tile
     tile = (tile_m, tile_n, config.cluster)
     # Of parts each k-tile is loaded and multiplied once for each product of two.
-    _, _, item, _, parts, products = DTYPES[config.dtype]
-    item, tma = _PART_BYTES * parts or item, speed.copy_us == 0
+    of_dtype = DTYPES[config.dtype]
+    parts, products = of_dtype.parts, of_dtype.products
+    item, tma = _PART_BYTES * parts or of_dtype.bytes, speed.copy_us == 0
     slower, dtype = speed.by_tile.get(tile, 1.0), speed.by_dtype.get(config.dtype, 1)
     narrow = not tma and config.alignment < _CP_ASYNC
     copies = (tile_m + tile_n) * tile_k * item / config.alignment / 1000

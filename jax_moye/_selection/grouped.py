@@ -88,6 +88,12 @@ class GroupedCall(NamedTuple):
     config: GemmConfig
     operands: Operands
 
+    @property
+    def why(self) -> str:
+        """Why this kernel, in words."""
+        of = "rows" if self.problem.ragged == "m" else "elements of k"
+        return f"its tile suits groups of {self.problem.of_a_group:.4g} {of} on average"
+
 
 def decide_grouped(
     request: Request, groups: int, operands: Operands, target: LoweringTarget

@@ -66,6 +66,20 @@ def test_mixture_of_experts():
     assert len(re.findall(r"^\w+: \S+ ms per step$", done.stdout, re.MULTILINE)) == 2
 
 
+def test_quantized_decode():
+    done = run("quantized_decode.py", "--length", "3", "--rows", "2", "--steps", "4")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4.125 bits for each weight" in done.stdout
+    assert len(re.findall(r"^tokens \d+ \d+ \d+$", done.stdout, re.MULTILINE)) == 2
+    errors = [float(error) for error in re.findall(r"^step \d error (\S+)$", done.stdout, re.MULTILINE)]
+    assert errors == sorted(errors, reverse=True)
+    assert len(set(errors)) == 4
+
+
+def test_untrained_scales_are_an_error():
+    assert run("quantized_decode.py", "--length", "1", "--steps", "1").returncode == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [

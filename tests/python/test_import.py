@@ -94,6 +94,7 @@ def test_the_public_names():
         "matmul",
         "optimize",
         "options",
+        "quantized_matmul",
         "ragged_dot",
         "ragged_dot_general",
         "register",

@@ -4,9 +4,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 from python._inspect.golden import bf16, struct
+from python.quantized import fake_row, use_fake_rows
 from python.support import custom_calls, lowered_text
 
 import jax_moye
+from jax_moye._inspect import report
+from jax_moye._selection.problem import NotServedError
+from jax_moye._tune import tune
 
 
 def test_products_in_loops_branches_and_calls():
@@ -53,6 +57,66 @@ def test_a_product_of_lax_is_xlas():
     with jax_moye.intercept():
         found = jax_moye.explain(lambda x: jnp.matmul(x, x), struct(4095, 4095), device="h200")
     assert [gemm.computed_by for gemm in found] == ["moye"]
+
+
+def weights(m=4, k=1024, n=4096, groups=8):
+    return struct(m, k), struct(k, n, dtype=jnp.int4), struct(groups, n, dtype=jnp.float32)
+
+
+def test_products_with_weights_of_4_bits(monkeypatch):
+    use_fake_rows(monkeypatch)
+
+    def layers(x, *params):
+        return jax.lax.scan(lambda x, params: (x + jax_moye.quantized_matmul(x, *params), None), x, params)[0]
+
+    x, *params = weights(n=1024)
+    stacked = [struct(6, *y.shape, dtype=y.dtype) for y in params]
+    (gemm,) = jax_moye.explain(layers, x, *stacked, device="h200")
+    assert (gemm.computed_by, gemm.config, gemm.count, gemm.where) == ("moye", fake_row(), 6, ("scan of 6",))
+    assert gemm.what == "mk,kn->mn on bfloat16[4, 1024] and int4[1024, 1024] into bfloat16, 8 rows of scales"
+    assert f"{fake_row().name}, the least tile for 4 rows, k in 8 parts" in gemm.text()
+    assert gemm.to_dict()["computed_by"] == "moye"
+    (gemm,) = jax_moye.explain(lambda *args: jax_moye.quantized_matmul(*args, config=fake_row()), *weights())
+    assert gemm.chosen_by == "explicit"
+    (gemm,) = jax_moye.explain(
+        lambda x, w, s: jax_moye.quantized_matmul(x[None], w, s[0], implementation="moye"), *weights(k=1020, groups=1)
+    )
+    assert (gemm.computed_by, gemm.config) == ("error", None)
+    assert "rows of x have 1020 elements" in gemm.reason
+    (gemm,) = jax_moye.explain(jax_moye.quantized_matmul, *weights(m=0))
+    assert gemm.computed_by == "nothing"
+
+
+@pytest.mark.parametrize("groups", [1, 8])
+def test_products_by_dequantized_weights(monkeypatch, groups):
+    """What is said is of the product by weights of 16 bits, and why it is that one."""
+    use_fake_rows(monkeypatch)
+    args = weights(m=2048, k=4096, groups=groups)
+    (gemm,) = jax_moye.explain(jax_moye.quantized_matmul, *args, device="h200")
+    assert gemm.what.endswith(
+        "of scales, by dequantized weights: x has 2048 rows, and a kernel of weights is for 128 at most"
+    )
+    assert (gemm.problem.m, gemm.problem.dtype, gemm.problem.out_dtype) == (
+        2048,
+        "bf16",
+        "f32" if groups == 1 else "bf16",
+    )
+    (plain,) = jax_moye.explain(
+        args[0].shape, args[1].shape, "bfloat16", device="h200", preferred_element_type="f32" if groups == 1 else None
+    )
+    assert (gemm.computed_by, gemm.config, gemm.xla_us) == (plain.computed_by, plain.config, plain.xla_us)
+    (gemm,) = jax_moye.explain(lambda *args: jax_moye.quantized_matmul(*args, implementation="xla"), *args)
+    assert gemm.computed_by == "xla"
+    assert gemm.what.endswith("by dequantized weights: implementation='xla'")
+
+
+def test_who_does_not_time_products_with_weights(monkeypatch):
+    use_fake_rows(monkeypatch)
+    found = jax_moye.explain(jax_moye.quantized_matmul, *weights(), device="h200")
+    measured = report.measure_gemm(found[0], None, alternations=3, turn_ms=1.0, warmup_ms=1.0)
+    assert "not timed here" in measured.error
+    with pytest.raises(NotServedError, match="whose kernel follows from its sizes"):
+        tune._candidates(found[0].product, None, None)
 
 
 def loss(x, w):

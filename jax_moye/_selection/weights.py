@@ -1,0 +1,295 @@
+"""Products with weights of 8 and 4 bits: what a kernel computes of one, which kernel, and by how many CTAs.
+
+    d[m, n] = sum over k of x[m, k] * (w[k, n] - zeros[g(k), n]) * scales[g(k), n]
+
+Rows of w are cut into groups of equal length, and g(k) is the group of row k: each has a row of scales, and perhaps one
+of zeros. What no kernel computes is a product by the dequantized weights (`dequantized_product`), of 16 bits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from jax_moye._kernels import ffi
+from jax_moye._kernels.configs import ConfigTable, GemmConfig, find_config, weights_configs
+from jax_moye._selection.capability import LoweringTarget
+from jax_moye._selection.decide import Cause, Decision, left_to_xla
+from jax_moye._selection.problem import MAX_SIZE, ConfigError, NotServedError
+from jax_moye._selection.request import Operand, Operands, Request, describe
+
+SPEC = "mk,kn->mn"  # of all of them
+_OF_X = {"bfloat16": "bf16", "float16": "f16"}
+_OF_WEIGHTS = {"int8": "s8", "int4": "s4", "uint4": "s4", "float8_e4m3fn": "e4m3"}
+_RESULTS = {**_OF_X, "float32": "f32"}
+
+# What `choose` is made of. Nobody has fitted these to a GPU yet.
+MOST_ROWS = 128  # of x, up to which a kernel of weights is taken unasked: with more, products take longer than loads
+MOST_PARTS = 8  # of k: CTAs of one cluster, which add up their sums
+MOST_CTAS = 2 * 132  # of a launch, if k is split: two for each multiprocessor of an H200
+LEAST_K = 128  # of a part, in elements
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightsProblem:
+    """A product with weights as a kernel sees it: d = x w, x (M,K), w (K,N), d (M,N), all row-major.
+
+    Attributes:
+      m: rows of x and of d.
+      n: columns of w and of d.
+      k: that is summed over.
+      groups: of rows of w.
+      dtype: of x and of w, e.g. "bf16xs4".
+      out_dtype: of d.
+    """
+
+    m: int
+    n: int
+    k: int
+    groups: int
+    dtype: str
+    out_dtype: str
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """(m, n, k)."""
+        return self.m, self.n, self.k
+
+    @property
+    def strides(self) -> dict[str, tuple[int, ...]]:
+        """None that a kernel must be told: all arrays are row-major."""
+        return {}
+
+    @property
+    def group(self) -> int:
+        """Rows of w that share a row of scales."""
+        return self.k // self.groups
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the result is, or is nothing but zeros."""
+        return 0 in self.sizes
+
+
+class WeightsCall(NamedTuple):
+    """How a kernel of ours computes a product with weights.
+
+    Attributes:
+      problem: what it computes.
+      config: the kernel.
+      parts: CTAs among which k is split.
+    """
+
+    problem: WeightsProblem
+    config: GemmConfig
+    parts: int
+
+    @property
+    def why(self) -> str:
+        """Why this kernel and so many parts, in words."""
+        m, tile = self.problem.m, self.config.tile[0]
+        of_tile = f"the least tile for {m} rows" if m <= tile else f"{m} rows in tiles of {tile}"
+        return f"{of_tile}, k in {self.parts} part{'' if self.parts == 1 else 's'}"
+
+
+def decide_weights(
+    request: Request, groups: int, operands: Operands, target: LoweringTarget
+) -> tuple[Decision, WeightsCall | None]:
+    """Who computes a product with weights on one device, and how a kernel does.
+
+    Args:
+      request: what the caller asked for; its specification is `SPEC`.
+      groups: of rows of w, each with a row of scales.
+      operands: x, its leading dimensions folded into rows, and w.
+      target: what is lowered for.
+
+    Returns:
+      The decision, and the call where a kernel is taken. "xla" stands for a product by the dequantized weights, which
+      keeps `deterministic` and `batch_invariant`, or says that it cannot.
+    """
+    on_cuda = target.platform == "cuda"
+
+    def dequantized(cause: Cause, reason: str) -> tuple[Decision, None]:
+        unbound = dataclasses.replace(request, deterministic=False, batch_invariant=False)
+        return left_to_xla(unbound, cause, reason, target.platform), None
+
+    if request.interpret is not None and target.platform != "cpu":
+        reason = f"interpret=True runs kernels in an emulator on the CPU, and this program is for {target.platform}"
+        return Decision("error", request, reason=reason, cause="place"), None
+    if request.implementation == "xla":
+        return dequantized("caller", "implementation='xla'")
+    try:
+        problem = make_weights_problem(request, groups, operands)
+        if problem.is_empty:
+            return Decision("nothing", request, reason="a size is 0"), None
+        call = _find_call(request, operands, problem, target)
+    except ConfigError as error:
+        return Decision("error", request, reason=str(error), cause="config"), None
+    except NotServedError as error:
+        if request.config is not None:
+            what = f"config {request.config!r} cannot compute {describe(request, operands)}: {error}"
+            return Decision("error", request, reason=what, cause="config"), None
+        return dequantized("capability", str(error))
+    if not request.insists and problem.m > MOST_ROWS:
+        return dequantized("time", f"x has {problem.m} rows, and a kernel of weights is for {MOST_ROWS} at most")
+    if not on_cuda and request.interpret is None:
+        reason = f"the program is for {target.platform}, where our kernels run only with interpret=True"
+        return dequantized("place", reason)
+    if target.unavailable is not None and not (on_cuda and request.insists and target.is_elsewhere):
+        return dequantized("place", target.unavailable)
+    return Decision("kernel", request, source="model" if request.config is None else "explicit"), call
+
+
+def make_weights_problem(request: Request, groups: int, operands: Operands) -> WeightsProblem:
+    """The product as a kernel sees it.
+
+    Raises:
+      NotServedError: it is none of its kind.
+    """
+    left, right = operands
+    shapes = [x.seen_shape for x in operands]
+    if not all(isinstance(size, int) for shape in shapes for size in shape):
+        raise NotServedError(f"the sizes in {shapes[0]} and {shapes[1]} are not all known")
+    of_x, of_w = _OF_X.get(str(left.dtype)), _OF_WEIGHTS.get(str(right.dtype))
+    if of_x is None or of_w is None:
+        raise NotServedError(f"no kernel multiplies {left.dtype} by weights of {right.dtype}")
+    out_dtype = _RESULTS.get(str(request.out_dtype))
+    if out_dtype is None:
+        raise NotServedError(f"no kernel writes a product with weights as {request.out_dtype}")
+    (m, k), (_, n) = shapes
+    return WeightsProblem(m, n, k, groups, f"{of_x}x{of_w}", out_dtype)
+
+
+def dequantized_product(request: Request, groups: int, operands: Operands) -> tuple[Request, Operands]:
+    """The product that is computed where no kernel of weights is: of x and weights of its dtype.
+
+    One row of scales multiplies the sums, in f32: then the weights are exact.
+    """
+    x, w = operands
+    out_dtype = jnp.dtype("float32") if groups == 1 else request.out_dtype
+    return dataclasses.replace(request, out_dtype=out_dtype, config=None), (x, Operand(w.seen_shape, x.dtype))
+
+
+def served_weights() -> str:
+    """What our kernels compute of products with weights, for error messages."""
+    table = weights_configs()
+    if not table:
+        return "This build has no kernel for products with weights"
+    dtypes, k_tile = " or ".join(dict.fromkeys(config.dtype for config in table)), min(c.tile[2] for c in table)
+    return (
+        f"Served are {dtypes}, with rows of x and of w of whole {_LOAD_BYTES} bytes, and groups of a multiple of "
+        f"{k_tile} rows, on sm_90"
+    )
+
+
+def usable_weights_configs(platform: str, arch: int | None) -> ConfigTable:
+    """The configs that a program for `platform` can use; where the GPU is not known, none."""
+    built = ffi.built("cuda") if platform == "cuda" else None
+    return ConfigTable(
+        config
+        for config in weights_configs()
+        if platform != "cuda" or (arch == config.max_arch and (built is None or config.name in built))
+    )
+
+
+_LOAD_BYTES = 16  # TMA's
+_BITS = {"s8": 8, "s4": 4, "e4m3": 8}
+
+
+def why_not_weights(config: GemmConfig, problem: WeightsProblem, arch: int | None) -> str | None:
+    """Why the config cannot compute the problem, in a sentence; None if it can.
+
+    Args:
+      config: the kernel.
+      problem: what it is to compute.
+      arch: the GPU's, e.g. 90; None for the emulator, and where it is not known.
+    """
+    if not config.weights:
+        return "it computes no products with weights"
+    if config.dtype != problem.dtype:
+        return f"its operands are {config.dtype}, these are {problem.dtype}"
+    if problem.out_dtype not in config.out_dtypes:
+        return f"it writes {', '.join(config.out_dtypes)}, and {problem.out_dtype} is wanted"
+    if arch is not None and arch != config.max_arch:
+        return f"its code is sm_{config.max_arch}'s, and this is sm_{arch}"
+    return _why_not_sizes(problem, config.tile)
+
+
+def _why_not_sizes(problem: WeightsProblem, tile: tuple[int, int, int]) -> str | None:
+    """Why no kernel computes a product of such sizes; None if nothing speaks against it."""
+    m, n, k = problem.sizes
+    columns = _LOAD_BYTES * 8 // _BITS[problem.dtype.rpartition("x")[2]]
+    rows = _LOAD_BYTES // 2
+    if k % rows:
+        return f"rows of x have {k} elements, and {rows} do not divide them: {_LOAD_BYTES} bytes are loaded at a time"
+    if n % columns:
+        return f"rows of w have {n} weights, and {columns} do not divide them: {_LOAD_BYTES} bytes are loaded at a time"
+    if problem.groups > 1 and problem.group % tile[2]:
+        return f"groups have {problem.group} rows of w, which are no multiple of {tile[2]}"
+    if any(size > MAX_SIZE - step for size, step in zip(problem.sizes, tile, strict=True)):
+        return "a dimension is over 2^31 - 1 less one tile"
+    if math.ceil(m / tile[0]) * math.ceil(n / tile[1]) > MAX_SIZE // MOST_PARTS:
+        return "the result has too many tiles for one launch"
+    return None
+
+
+def _why_lacking(config: GemmConfig, target: LoweringTarget) -> str | None:
+    if target.platform != "cuda" or not config.weights:
+        return None
+    built = ffi.built("cuda")
+    return None if built is None or config.name in built else "it is not in this build for CUDA"
+
+
+def _find_call(request: Request, operands: Operands, problem: WeightsProblem, target: LoweringTarget) -> WeightsCall:
+    """The kernel for a product: the one that was named, or the one that is expected to be the fastest.
+
+    Raises:
+      NotServedError: none can compute the problem.
+      ConfigError: the one that was named cannot.
+    """
+    # A row's bits must not depend on the number of rows: as if there were one.
+    rows = 1 if request.batch_invariant else problem.m
+    if request.config is not None:
+        config = find_config(request.config)
+        reason = _why_lacking(config, target) or why_not_weights(config, problem, target.arch)
+        if reason is not None:
+            raise ConfigError(f"config {config.name!r} cannot compute {describe(request, operands)}: {reason}")
+        return WeightsCall(problem, *choose(problem, rows, [config]))
+    reasons = {}
+    for config in usable_weights_configs(target.platform, target.arch):
+        reasons[config] = why_not_weights(config, problem, target.arch)
+    able = [config for config, reason in reasons.items() if reason is None]
+    if not able:
+        of_dtype = [reason for config, reason in reasons.items() if config.dtype == problem.dtype]
+        raise NotServedError(
+            next(filter(None, of_dtype), f"no kernel for {problem.dtype} products with weights was built for this GPU")
+        )
+    return WeightsCall(problem, *choose(problem, rows, able))
+
+
+def choose(problem: WeightsProblem, rows: int, able: Sequence[GemmConfig]) -> tuple[GemmConfig, int]:
+    """The config that is expected to be the fastest, and the number of parts into which it splits k.
+
+    The tile is the smallest that holds all rows, else the largest. k is split so that tiles times parts are
+    `MOST_CTAS` at most, and that each part has `LEAST_K` at least, in whole k-tiles: all multiprocessors load weights,
+    and each has enough of them to load ahead.
+
+    Args:
+      problem: what is computed.
+      rows: of x, by which both are chosen.
+      able: configs that can, at least one.
+    """
+
+    def tile_m(config: GemmConfig) -> int:
+        return config.tile[0]
+
+    holding = [config for config in able if tile_m(config) >= rows]
+    config = min(holding, key=tile_m) if holding else max(able, key=tile_m)
+    tiles = math.ceil(rows / config.tile[0]) * math.ceil(problem.n / config.tile[1])
+    k_tiles = math.ceil(problem.k / config.tile[2])
+    long_enough = k_tiles // math.ceil(LEAST_K / config.tile[2])
+    return config, max(1, min(MOST_PARTS, MOST_CTAS // max(1, tiles), long_enough))
