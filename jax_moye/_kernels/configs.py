@@ -54,6 +54,7 @@ class GemmConfig:
       derives: whether it multiplies sums by an activation's derivative at another array.
       takes_pair: whether it multiplies a with two matrices b, and then the two products element by element.
       grouped: whether it computes products of groups, `ragged_dot`'s, and nothing else.
+      weights: whether it multiplies with weights of 8 or 4 bits, for `quantized_matmul`, and nothing else.
       registers: per thread by architecture, e.g. {"sm_80": 128}; None when the package was built without nvcc.
     """
 
@@ -78,6 +79,7 @@ class GemmConfig:
     derives: bool = dataclasses.field(default=True, compare=False)
     takes_pair: bool = dataclasses.field(default=False, compare=False)
     grouped: bool = False
+    weights: bool = False
     registers: Mapping[str, int] | None = dataclasses.field(default=None, compare=False)
 
     def __hash__(self) -> int:
@@ -188,7 +190,13 @@ def configs() -> ConfigTable:
       >>> {config.dtype for config in jax_moye.configs()} >= {"bf16", "f16", "f32", "f64"}
       True
     """
-    return ConfigTable(config for config in _all_configs() if not config.grouped)
+    return ConfigTable(config for config in _all_configs() if not config.grouped and not config.weights)
+
+
+@functools.cache
+def weights_configs() -> ConfigTable:
+    """The compiled kernels that multiply with weights of 8 or 4 bits."""
+    return ConfigTable(config for config in _all_configs() if config.weights)
 
 
 @functools.cache

@@ -106,6 +106,8 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
     """
     if config.grouped:
         return "it computes products of groups, jax_moye.ragged_dot's, and no others"
+    if config.weights:
+        return "it multiplies with weights of 8 or 4 bits, jax_moye.quantized_matmul's, and no others"
     if config.dtype not in problem.multiplied_as:
         return f"its operands are {config.dtype}, these are {problem.dtype}"
     if problem.pair and (reason := _why_no_pair(config, problem)):
