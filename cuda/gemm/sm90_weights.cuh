@@ -202,31 +202,35 @@ struct Gemm<kConfig> {
         }
         if (left < k_tiles - k_tile) zeros = load_zeros(args, ++group, column);
       }
-      // The stage has landed: its weights become fragments.
+      // The stage has landed: its weights become fragments, those of 32 rows while the others are multiplied.
       smem.pipeline.consumer_wait(read);
+      warpgroup_fence_operand(tCrGroup);
+      tiled_mma.accumulate_ = begins ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;
       MOYE_UNROLL
-      for (int k = 0; k < kBlkK; k += 32) {
+      for (int half = 0; half < 2; ++half) {
         uint32_t words[4];  // of 8 rows of B each
-        SM75_U16x8_LDSM_T::copy(*reinterpret_cast<uint128_t const*>(&sB(k + lane, warp * kChunk, read.index())),
+        SM75_U16x8_LDSM_T::copy(*reinterpret_cast<uint128_t const*>(&sB(half * 32 + lane, warp * kChunk, read.index())),
                                 words[0], words[1], words[2], words[3]);
         MOYE_UNROLL
-        for (int j = 0; j < 2; ++j) {
+        for (int k = 0; k < 2; ++k) {
           MOYE_UNROLL
           for (int c = 0; c < kColumns; ++c) {
-            auto* const registers = reinterpret_cast<uint32_t*>(&tCrW(_0{}, c / 2, k / 16 + j)) + c % 2;
-            registers[0] = Pairs::pair(words[2 * j], c, offsets[c], flip);
-            registers[2] = Pairs::pair(words[2 * j + 1], c, offsets[c], flip);
+            auto* const registers = reinterpret_cast<uint32_t*>(&tCrW(_0{}, c / 2, half * 2 + k)) + c % 2;
+            registers[0] = Pairs::pair(words[2 * k], c, offsets[c], flip);
+            registers[2] = Pairs::pair(words[2 * k + 1], c, offsets[c], flip);
           }
         }
+        warpgroup_arrive();
+        MOYE_UNROLL
+        for (int k = half * 2; k < half * 2 + 2; ++k) {
+          gemm(tiled_mma, tCrW(_, _, k), tCrX(_, _, k, read.index()), tCrGroup);
+          tiled_mma.accumulate_ = GMMA::ScaleOut::One;
+        }
+        warpgroup_commit_group();
       }
-      warpgroup_fence_operand(tCrGroup);
-      warpgroup_fence_operand(tCrW);
-      warpgroup_arrive();
-      tiled_mma.accumulate_ = begins ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;
-      gemm(tiled_mma, tCrW, tCrX(_, _, _, read.index()), tCrGroup);
-      warpgroup_commit_group();
       warpgroup_wait_group<0>();
       warpgroup_fence_operand(tCrGroup);
+      warpgroup_fence_operand(tCrW);
       sync_warp();  // all lanes have read their words, too
       smem.pipeline.consumer_release(read, lane);
       begins = --left == 0 || k_tile + 1 == k_tiles;
