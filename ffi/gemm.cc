@@ -390,10 +390,10 @@ Status decode_weights(WeightsRequest const& request, WeightsCall& call) {
   for (int64_t const size : request.sizes) {
     if (size < 0 || size > kMaxSize) return error("sizes lie between 0 and 2^31 - 1");
   }
-  int64_t const m = request.sizes[0], n = request.sizes[1], k = request.sizes[2], tile_k = config.tile.k;
+  int64_t const m = request.sizes[0], n = request.sizes[1], k = request.sizes[2];
   if (request.group < 1) return error("a group has " + std::to_string(request.group) + " rows of the weights");
-  if (request.group < k && request.group % tile_k != 0)
-    return error("groups of " + std::to_string(request.group) + " are no multiples of " + std::to_string(tile_k));
+  if (request.group < k && request.group % kWeightGroup != 0)
+    return error("groups of " + std::to_string(request.group) + " are no multiples of " + std::to_string(kWeightGroup));
   if (request.parts < 1 || request.parts > kMostWeightParts)
     return error("k is split into 1 to " + std::to_string(kMostWeightParts) + " parts, not " +
                  std::to_string(request.parts));

@@ -224,11 +224,11 @@ struct WeightsArgs {
   void const* scales;  // (groups, n), bf16, f16 or f32
   Dtype scale_dtype;
   int8_t const* zeros;  // (groups, n); null: none
-  int64_t group;        // rows of b that share a row of scales: a multiple of the k-tile, or not less than k
+  int64_t group;        // rows of b that share a row of scales: a multiple of kWeightGroup, or not less than k
   bool is_signed;       // weights of 4 bits
   int parts;            // CTAs among which k is split
 };
-inline constexpr int kMostWeightParts = 8;
+inline constexpr int kMostWeightParts = 8, kWeightGroup = 64;
 
 /// What a kernel says of one of its configs: derived facts live with the kernel, not in the table.
 struct KernelFacts {

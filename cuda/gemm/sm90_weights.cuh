@@ -41,7 +41,8 @@ namespace moye {
 struct WeightsParams {
   TileGrid grid;  // of D, and of all of k
   OperandMaps maps;
-  int group_tiles;  // k-tiles of a group
+  int halves;        // of stages, of all of k
+  int group_halves;  // of a group
 };
 
 template <class Gemm>
@@ -68,9 +69,10 @@ struct Gemm<kConfig> {
   static_assert(kProducerRegisters + 2 * kConsumerRegisters <= (kResident == 2 ? 240 : 504), "more than a CTA has");
   static constexpr int kSumsBarrier = 1;
   static_assert(kConfig.accumulator == Dtype::f32 && kConfig.alignment == 16 && kConfig.cluster.n == 1);
-  static_assert(kBlkN == kRowBytes * 8 / kBits && kBlkK == 64 && kBlkM % 16 == 0, "one swizzled row of 128 bytes");
+  static_assert(kBlkN == kRowBytes * 8 / kBits && kBlkK == 128 && kBlkM % 16 == 0, "one swizzled row of 128 bytes");
+  static constexpr bool kHasZeros = weight_kind(kConfig.dtype) != WeightKind::e4m3;
 
-  using OperandA = TmaOperand<Element, Major::k, kBlkM, kStages, 1>;
+  using OperandA = TmaOperand<Element, Major::k, kBlkM, 2 * kStages, 1>;  // stages of half of BLK_K
   using MmaOp = SM90_WGMMA_RS<kBlkM, float, Element, Element, GMMA::Major::K, GMMA::Major::K, GMMA::ScaleIn::One,
                               GMMA::ScaleIn::One>;
   using TiledMma = decltype(make_tiled_mma(MmaOp{}, Layout<Shape<_1, _1, _1>>{}));
@@ -126,7 +128,11 @@ struct Gemm<kConfig> {
       griddepcontrol_wait();
       sync_threads();
       warpgroup_reg_alloc<kConsumerRegisters>();
-      consume(args, params, tile, begin, k_tiles, smem, thread - 128);
+      if (kHasZeros && args.zeros != nullptr) {
+        consume<kHasZeros>(args, params, tile, begin, k_tiles, smem, thread - 128);
+      } else {
+        consume<false>(args, params, tile, begin, k_tiles, smem, thread - 128);
+      }
       sync_ranks(args.parts);  // all ranks' sums are there
       add_and_store(args, tile, rank, smem, thread - 128);
     }
@@ -146,102 +152,132 @@ struct Gemm<kConfig> {
     MOYE_NO_UNROLL
     for (int k_tile = begin; k_tile < begin + k_tiles; ++k_tile, ++write) {
       // The consumers have released the stage: fill it.
-      uint64_t* const full = smem.pipeline.producer_acquire(write, OperandA::stage_bytes(box_a) + kStageBytes);
-      OperandA::template load<3>(&params.maps.a, full, OperandA::stage(smem.stages.a, write.index()), tile.m * kBlkM,
-                                 k_tile * kBlkK, {}, Multicast{.hint = hint_of(params.grid.n)});
+      uint64_t* const full = smem.pipeline.producer_acquire(write, 2 * OperandA::stage_bytes(box_a) + kStageBytes);
+      MOYE_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        OperandA::template load<3>(&params.maps.a, full, OperandA::stage(smem.stages.a, write.index() * 2 + h),
+                                   tile.m * kBlkM, k_tile * kBlkK + h * 64, {},
+                                   Multicast{.hint = hint_of(params.grid.n)});
+      }
       tma_load(&params.maps.b, full, smem.stages.b + write.index() * kStageBytes, tile.n * kRowBytes, k_tile * kBlkK, 0,
                hint);
     }
   }
 
   /// The zeros of a lane's columns, from `column` on, in one group of k: a byte each.
-  static MOYE_DEVICE uint32_t load_zeros(WeightsArgs const& args, int group, int64_t column) {
-    if (args.zeros == nullptr || column >= args.gemm.n) return 0;
-    auto const* const zeros = args.zeros + group * args.gemm.n + column;  // n is a multiple of kColumns
+  template <bool kZeros>
+  static MOYE_DEVICE uint32_t load_zeros(WeightsArgs const& args, int group, int column) {
+    if (!kZeros || column >= args.gemm.n) return 0;
+    auto const* const zeros = args.zeros + int64_t(group) * args.gemm.n + column;  // n is a multiple of kColumns
     if constexpr (kColumns == 4) return *reinterpret_cast<uint32_t const*>(zeros);
     return *reinterpret_cast<uint16_t const*>(zeros);
   }
 
-  static MOYE_DEVICE float load_scale(WeightsArgs const& args, int64_t at) {
-    if (args.scale_dtype == Dtype::f32) return static_cast<float const*>(args.scales)[at];
-    if (args.scale_dtype == Dtype::bf16) return float(static_cast<bfloat16_t const*>(args.scales)[at]);
-    return float(static_cast<half_t const*>(args.scales)[at]);
+  /// Their scales.
+  static MOYE_DEVICE void load_scales(WeightsArgs const& args, int group, int column, float (&scales)[kColumns]) {
+    int64_t const at = int64_t(group) * args.gemm.n + column;
+    if (args.scale_dtype == Dtype::f32) {
+      load_scales(static_cast<float const*>(args.scales) + at, scales);
+    } else if (args.scale_dtype == Dtype::bf16) {
+      load_scales(static_cast<bfloat16_t const*>(args.scales) + at, scales);
+    } else {
+      load_scales(static_cast<half_t const*>(args.scales) + at, scales);
+    }
+  }
+  template <class T>
+  static MOYE_DEVICE void load_scales(T const* from, float (&scales)[kColumns]) {
+    auto const row =
+        detail::bit_cast<Row<T, kColumns>>(*reinterpret_cast<typename Row<T, kColumns>::Word const*>(from));
+    MOYE_UNROLL
+    for (int c = 0; c < kColumns; ++c) scales[c] = float(row.elements[c]);
   }
 
-  /// Consumers: smem.sums = the products of this CTA's `k_tiles` stages.
+  /// Consumers: smem.sums = the products of this CTA's `stages` stages, from stage `begin` of k on.
+  template <bool kZeros>
   static MOYE_DEVICE void consume(WeightsArgs const& args, WeightsParams const& params, TileCoord const& tile,
-                                  int begin, int k_tiles, SharedStorage& smem, int thread) {
+                                  int begin, int stages, SharedStorage& smem, int thread) {
     int const warp = thread / 32, lane = thread % 32;
     int const first = (warp * kChunk * 8 + lane / 4 * 16) / kBits;  // the lane's first column of the tile
-    int64_t const column = int64_t(tile.n) * kBlkN + first;
-    uint32_t const flip = args.is_signed ? 0x00080008 : 0;
-    Tensor sA = make_tensor(make_smem_ptr(smem.stages.a), OperandA::smem_layout());  // (BLK_M,BLK_K,PIPE)
+    int const column = tile.n * kBlkN + first;
+    uint32_t const power = Pairs::power(args.is_signed);
+    Tensor sA = make_tensor(make_smem_ptr(smem.stages.a), OperandA::smem_layout());  // (BLK_M,BLK_K/2,2*PIPE)
     Tensor sB = make_tensor(make_smem_ptr(smem.stages.b), weights_layout());         // (BLK_K,BYTES,PIPE)
     TiledMma tiled_mma;
     auto const thr_mma = tiled_mma.get_slice(thread % 128);
-    Tensor tCrX = thr_mma.partition_fragment_B(sA);                     // (MMA,1,MMA_K,PIPE)
-    Tensor tCrW = make_tensor<Element>(Shape<_8, Int<kBlocks>, _4>{});  // (MMA,MMA_M,MMA_K)
+    Tensor tCrX = thr_mma.partition_fragment_B(sA);                     // (MMA,1,MMA_K/2,2*PIPE)
+    Tensor tCrW = make_tensor<Element>(Shape<_8, Int<kBlocks>, _4>{});  // (MMA,MMA_M,MMA_K/2)
     constexpr auto kSumsShape = Shape<Int<64 * kBlocks>, Int<kBlkM>>{};
     Tensor tCrC = partition_fragment_C(tiled_mma, kSumsShape);      // (MMA,MMA_M,1)
     Tensor tCrGroup = partition_fragment_C(tiled_mma, kSumsShape);  // (MMA,MMA_M,1), of one group of k
     clear(tCrC);
 
-    int group = begin / params.group_tiles, left = params.group_tiles - begin % params.group_tiles;
-    uint32_t zeros = load_zeros(args, group, column);  // of the next group
+    // Groups begin and end with halves of a stage.
+    int const all = params.halves;
+    int half = begin * 2, group = half / params.group_halves, left = params.group_halves - half % params.group_halves;
+    uint32_t zeros = load_zeros<kZeros>(args, group, column);  // of the next group
     uint32_t offsets[kColumns];
     float scales[kColumns];
     PipelineState<kStages> read;
     bool begins = true;
     MOYE_NO_UNROLL
-    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++read) {
-      if (begins) {  // a group: its scales, and the zeros of the next one, are on their way meanwhile
-        MOYE_UNROLL
-        for (int c = 0; c < kColumns; ++c) {
-          offsets[c] = Pairs::offset(int8_t(zeros >> 8 * c), args.is_signed);
-          scales[c] = column < args.gemm.n ? load_scale(args, group * args.gemm.n + column + c) : 0;
-        }
-        if (left < k_tiles - k_tile) zeros = load_zeros(args, ++group, column);
-      }
-      // The stage has landed: its weights become fragments, those of 32 rows while the others are multiplied.
+    for (int stage = 0; stage < stages; ++stage, ++read) {
       smem.pipeline.consumer_wait(read);
-      warpgroup_fence_operand(tCrGroup);
-      tiled_mma.accumulate_ = begins ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;
       MOYE_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        uint32_t words[4];  // of 8 rows of B each
-        SM75_U16x8_LDSM_T::copy(*reinterpret_cast<uint128_t const*>(&sB(half * 32 + lane, warp * kChunk, read.index())),
-                                words[0], words[1], words[2], words[3]);
-        MOYE_UNROLL
-        for (int k = 0; k < 2; ++k) {
+      for (int h = 0; h < 2; ++h, ++half) {
+        if (begins && half < all) {  // a group: its scales, and the zeros of the next one, are on their way meanwhile
           MOYE_UNROLL
-          for (int c = 0; c < kColumns; ++c) {
-            auto* const registers = reinterpret_cast<uint32_t*>(&tCrW(_0{}, c / 2, half * 2 + k)) + c % 2;
-            registers[0] = Pairs::pair(words[2 * k], c, offsets[c], flip);
-            registers[2] = Pairs::pair(words[2 * k + 1], c, offsets[c], flip);
-          }
+          for (int c = 0; c < kColumns; ++c) offsets[c] = Pairs::offset(int8_t(zeros >> 8 * c), args.is_signed);
+          if (column < args.gemm.n) load_scales(args, group, column, scales);
+          ++group;
+          if (half + left < all) zeros = load_zeros<kZeros>(args, group, column);
         }
-        warpgroup_arrive();
+        warpgroup_fence_operand(tCrGroup);
+        tiled_mma.accumulate_ = begins ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;
+        // 32 rows become fragments while the 32 before them are multiplied.
         MOYE_UNROLL
-        for (int k = half * 2; k < half * 2 + 2; ++k) {
-          gemm(tiled_mma, tCrW(_, _, k), tCrX(_, _, k, read.index()), tCrGroup);
-          tiled_mma.accumulate_ = GMMA::ScaleOut::One;
+        for (int part = 0; part < 2; ++part) {
+          uint32_t words[4];  // of 8 rows of B each
+          SM75_U16x8_LDSM_T::copy(
+              *reinterpret_cast<uint128_t const*>(&sB(h * 64 + part * 32 + lane, warp * kChunk, read.index())),
+              words[0], words[1], words[2], words[3]);
+          MOYE_UNROLL
+          for (int k = 0; k < 2; ++k) {
+            MOYE_UNROLL
+            for (int c = 0; c < kColumns; ++c) {
+              auto* const registers = reinterpret_cast<uint32_t*>(&tCrW(_0{}, c / 2, part * 2 + k)) + c % 2;
+              registers[0] = Pairs::template pair<kZeros>(words[2 * k], c, offsets[c], power);
+              registers[2] = Pairs::template pair<kZeros>(words[2 * k + 1], c, offsets[c], power);
+            }
+          }
+          warpgroup_arrive();
+          MOYE_UNROLL
+          for (int k = part * 2; k < part * 2 + 2; ++k) {
+            gemm(tiled_mma, tCrW(_, _, k), tCrX(_, _, k, read.index() * 2 + h), tCrGroup);
+            tiled_mma.accumulate_ = GMMA::ScaleOut::One;
+          }
+          warpgroup_commit_group();
+          if (part == 0) warpgroup_wait_group<1>();  // the other fragments are free
         }
-        warpgroup_commit_group();
+        begins = --left == 0 || half + 1 >= all || (h == 1 && stage + 1 == stages);
+        if (begins) {  // but an odd half behind k, which is zeros
+          left = params.group_halves;
+          warpgroup_wait_group<0>();
+          warpgroup_fence_operand(tCrGroup);
+          MOYE_UNROLL
+          for (int b = 0; b < kBlocks; ++b) {
+            MOYE_UNROLL
+            for (int i = 0; i < size<0>(tCrC); ++i)
+              if (half < all) tCrC(i, b, 0) += scales[2 * b + i / 2 % 2] * tCrGroup(i, b, 0);
+          }
+        } else if (h == 0) {
+          warpgroup_wait_group<1>();
+        }
       }
       warpgroup_wait_group<0>();
       warpgroup_fence_operand(tCrGroup);
       warpgroup_fence_operand(tCrW);
       sync_warp();  // all lanes have read their words, too
       smem.pipeline.consumer_release(read, lane);
-      begins = --left == 0 || k_tile + 1 == k_tiles;
-      if (begins) {
-        left = params.group_tiles;
-        MOYE_UNROLL
-        for (int b = 0; b < kBlocks; ++b) {
-          MOYE_UNROLL
-          for (int i = 0; i < size<0>(tCrC); ++i) tCrC(i, b, 0) += scales[2 * b + i / 2 % 2] * tCrGroup(i, b, 0);
-        }
-      }
     }
     // Every load has been waited for. The wgmmas of other warps may still read their stages.
     named_barrier_sync(kSumsBarrier, kConsumerThreads);
@@ -304,12 +340,12 @@ struct Gemm<kConfig> {
 
   static Status launch(WeightsArgs const& args, StreamHandle stream) {
     GemmArgs const& gemm = args.gemm;
-    WeightsParams params{.grid = {}, .maps = {}, .group_tiles = 0};
+    WeightsParams params{.grid = {}, .maps = {}, .halves = 0, .group_halves = 0};
     if (Status status = make_tile_grid(kConfig.tile, gemm, &params.grid); !status.ok()) return status;
     if (params.grid.tiles > 0x7fffffff / args.parts)
       return {"d has more than 2^31 - 1 tiles, each counted once for a part of k"};
-    params.group_tiles = int(args.group < gemm.k ? args.group / kBlkK : params.grid.k);
-    if (gemm.k == 0) params.group_tiles = 1;
+    params.halves = ceil_div(int(gemm.k), 64);
+    params.group_halves = args.group < gemm.k ? int(args.group / 64) : params.halves > 0 ? params.halves : 1;
     if (gemm.k > 0) {
       BatchOfMap const one{.modes = {{1, 0}, {1, 0}, {1, 0}}, .rank = 3};
       Status status =

@@ -56,19 +56,26 @@ struct WeightPairs {
     return pack_pair<Element>(value, value);
   }
 
-  /// Column `column` of a word. flip: 0x00080008 where weights of 4 bits are signed, else 0.
-  static MOYE_DEVICE uint32_t pair(uint32_t word, int column, uint32_t offset, uint32_t flip) {
+  /// What is written into the bits of pair(), whose power of two they do not touch: integers of 4 bits with a sign lie
+  /// 8 higher.
+  static MOYE_DEVICE uint32_t power(bool is_signed) {
+    return kPower | (kKind == WeightKind::s4 && is_signed ? 0x00080008 : 0);
+  }
+
+  /// Column `column` of a word. power, offset: as above. kZeros: false where all zeros are 0.
+  template <bool kZeros>
+  static MOYE_DEVICE uint32_t pair(uint32_t word, int column, uint32_t offset, uint32_t power) {
     if constexpr (kKind == WeightKind::s4) {
-      return sub_pair<Element>(((word >> 4 * column & 0x000f000f) ^ flip) | kPower, offset);
+      return sub_pair<Element>((word >> 4 * column & 0x000f000f) ^ power, offset);
     } else if constexpr (kKind == WeightKind::e4m3) {
-      return unpack_e4m3_pair<Element>(word >> 8 * column & 0x00ff00ff);
+      return unpack_e4m3_pair<Element>(word, column);
     } else if constexpr (kIsHalf) {
-      return sub_pair<Element>(((word >> 8 * column & 0x00ff00ff) ^ 0x00800080) | kPower, offset);
+      return sub_pair<Element>((word >> 8 * column & 0x00ff00ff) ^ (kPower | 0x00800080), offset);
     } else {
       uint32_t const bits = word >> 8 * column;
       // 128 + the low 7 bits, less 128 or, where the sign is set, 256.
       uint32_t const weights = sub_pair<Element>((bits & 0x007f007f) | kPower, (bits & 0x00800080) | kPower);
-      return sub_pair<Element>(weights, offset);
+      return kZeros ? sub_pair<Element>(weights, offset) : weights;
     }
   }
 };

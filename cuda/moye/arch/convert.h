@@ -50,12 +50,12 @@ MOYE_DEVICE uint32_t sub_pair(uint32_t first, uint32_t second) {
 #endif
 }
 
-/// Two e4m3, in bytes 0 and 2 of a word, as two of type T: exactly.
+/// Two e4m3, in bytes `first` and `first` + 2 of a word, as two of type T: exactly.
 template <class T>
-MOYE_DEVICE uint32_t unpack_e4m3_pair(uint32_t bytes) {
+MOYE_DEVICE uint32_t unpack_e4m3_pair(uint32_t bytes, int first) {
 #if defined(__CUDACC__)
   uint32_t halves;
-  uint16_t const both = static_cast<uint16_t>(__byte_perm(bytes, 0, 0x4420));
+  uint16_t const both = static_cast<uint16_t>(__byte_perm(bytes, 0, 0x4420 + 0x11 * first));
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(both));
   if constexpr (is_same<T, half_t>) {
     return halves;
@@ -64,7 +64,7 @@ MOYE_DEVICE uint32_t unpack_e4m3_pair(uint32_t bytes) {
   }
 #else
   auto const value = [](uint32_t byte) { return float(float_e4m3_t::bitcast(uint8_t(byte))); };
-  return pack_pair<T>(value(bytes & 0xff), value(bytes >> 16 & 0xff));
+  return pack_pair<T>(value(bytes >> 8 * first & 0xff), value(bytes >> (8 * first + 16) & 0xff));
 #endif
 }
 
