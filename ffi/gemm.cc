@@ -456,7 +456,7 @@ Status decode_weights(WeightsRequest const& request, WeightsCall& call) {
                .scale_dtype = request.scales.dtype,
                .zeros = request.has_zeros ? static_cast<int8_t const*>(request.zeros.data) : nullptr,
                .group = request.group,
-               .is_signed = request.b_dtype == WeightDtype::s4,
+               .is_signed = request.b_dtype == WeightDtype::s4 || request.b_dtype == WeightDtype::s8,
                .parts = int(request.parts)};
   return {};
 }

@@ -225,7 +225,7 @@ struct WeightsArgs {
   Dtype scale_dtype;
   int8_t const* zeros;  // (groups, n); null: none
   int64_t group;        // rows of b that share a row of scales: a multiple of kWeightGroup, or not less than k
-  bool is_signed;       // weights of 4 bits
+  bool is_signed;       // weights that are integers: from -8 or 0 on, of 8 bits always
   int parts;            // CTAs among which k is split
 };
 inline constexpr int kMostWeightParts = 8, kWeightGroup = 64;

@@ -202,6 +202,8 @@ struct Gemm<kConfig> {
     uint32_t const power = Pairs::power(args.is_signed);
     Tensor sA = make_tensor(make_smem_ptr(smem.stages.a), OperandA::smem_layout());  // (BLK_M,BLK_K/2,2*PIPE)
     Tensor sB = make_tensor(make_smem_ptr(smem.stages.b), weights_layout());         // (BLK_K,BYTES,PIPE)
+    // The swizzle of rows that lie 32 apart is the same.
+    unsigned char const* const lanes_row = &sB(lane, warp * kChunk, 0);
     TiledMma tiled_mma;
     auto const thr_mma = tiled_mma.get_slice(thread % 128);
     Tensor tCrX = thr_mma.partition_fragment_B(sA);                     // (MMA,1,MMA_K/2,2*PIPE)
@@ -221,7 +223,6 @@ struct Gemm<kConfig> {
     bool begins = true;
     MOYE_NO_UNROLL
     for (int stage = 0; stage < stages; ++stage, ++read) {
-      smem.pipeline.consumer_wait(read);
       MOYE_UNROLL
       for (int h = 0; h < 2; ++h, ++half) {
         if (begins && half < all) {  // a group: its scales, and the zeros of the next one, are on their way meanwhile
@@ -231,15 +232,16 @@ struct Gemm<kConfig> {
           ++group;
           if (half + left < all) zeros = load_zeros<kZeros>(args, group, column);
         }
+        if (h == 0) smem.pipeline.consumer_wait(read);
         warpgroup_fence_operand(tCrGroup);
         tiled_mma.accumulate_ = begins ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;
         // 32 rows become fragments while the 32 before them are multiplied.
         MOYE_UNROLL
         for (int part = 0; part < 2; ++part) {
           uint32_t words[4];  // of 8 rows of B each
-          SM75_U16x8_LDSM_T::copy(
-              *reinterpret_cast<uint128_t const*>(&sB(h * 64 + part * 32 + lane, warp * kChunk, read.index())),
-              words[0], words[1], words[2], words[3]);
+          int const at = read.index() * kStageBytes + (h * 2 + part) * 32 * kRowBytes;
+          SM75_U16x8_LDSM_T::copy(*reinterpret_cast<uint128_t const*>(lanes_row + at), words[0], words[1], words[2],
+                                  words[3]);
           MOYE_UNROLL
           for (int k = 0; k < 2; ++k) {
             MOYE_UNROLL

@@ -56,10 +56,11 @@ struct WeightPairs {
     return pack_pair<Element>(value, value);
   }
 
-  /// What is written into the bits of pair(), whose power of two they do not touch: integers of 4 bits with a sign lie
-  /// 8 higher.
+  /// What is written into the bits of pair(): the power of two, and what makes integers unsigned. It depends on the
+  /// call, or ptxas would write it into instructions that have room for one mask, and need two.
   static MOYE_DEVICE uint32_t power(bool is_signed) {
-    return kPower | (kKind == WeightKind::s4 && is_signed ? 0x00080008 : 0);
+    if constexpr (kKind == WeightKind::s4) return kPower | (is_signed ? 0x00080008 : 0);
+    return is_signed ? kPower | (kIsHalf ? 0x00800080 : 0) : 0;  // of 8 bits all are signed
   }
 
   /// Column `column` of a word. power, offset: as above. kZeros: false where all zeros are 0.
@@ -70,11 +71,11 @@ struct WeightPairs {
     } else if constexpr (kKind == WeightKind::e4m3) {
       return unpack_e4m3_pair<Element>(word, column);
     } else if constexpr (kIsHalf) {
-      return sub_pair<Element>((word >> 8 * column & 0x00ff00ff) ^ (kPower | 0x00800080), offset);
+      return sub_pair<Element>((word >> 8 * column & 0x00ff00ff) ^ power, offset);
     } else {
       uint32_t const bits = word >> 8 * column;
       // 128 + the low 7 bits, less 128 or, where the sign is set, 256.
-      uint32_t const weights = sub_pair<Element>((bits & 0x007f007f) | kPower, (bits & 0x00800080) | kPower);
+      uint32_t const weights = sub_pair<Element>((bits & 0x007f007f) | power, (bits & 0x00800080) | power);
       return kZeros ? sub_pair<Element>(weights, offset) : weights;
     }
   }

@@ -143,7 +143,7 @@ std::string launch(int m, int n, int k, Options const& options) {
                          .scale_dtype = scale_dtype,
                          .zeros = has_zeros ? reinterpret_cast<int8_t const*>(zero_bytes.data()) : nullptr,
                          .group = group,
-                         .is_signed = kKind == WeightKind::s4 && is_signed,
+                         .is_signed = kKind == WeightKind::s8 || (kKind == WeightKind::s4 && is_signed),
                          .parts = options.number("parts")};
   emu::Stream stream = make_stream(options);
   stream.memory = {a.memory("a", false),
