@@ -16,9 +16,12 @@
 #include "gemm/config.h"
 #include "gemm/element.h"
 #include "gemm/epilogue.h"
+#include "gemm/sync_mma.h"
+#include "gemm/tensorop.h"
 #include "gemm/tile_scheduler.h"
 #include "gemm/tma_operand.h"
 #include "gemm/weights.h"
+#include "moye/algorithm/copy.h"
 #include "moye/algorithm/fill.h"
 #include "moye/algorithm/gemm.h"
 #include "moye/arch/barrier.h"
@@ -31,7 +34,9 @@
 #include "moye/arch/store.h"
 #include "moye/arch/tma.h"
 #include "moye/arch/warp.h"
-#include "moye/atom/mma_traits_sm90.h"
+#include "moye/atom/copy_atom.h"
+#include "moye/atom/gmma.h"
+#include "moye/atom/mma_atom.h"
 #include "moye/pipeline.h"
 #include "moye/tensor.h"
 
@@ -73,9 +78,7 @@ struct Gemm<kConfig> {
   static constexpr bool kHasZeros = weight_kind(kConfig.dtype) != WeightKind::e4m3;
 
   using OperandA = TmaOperand<Element, Major::k, kBlkM, 2 * kStages, 1>;  // stages of half of BLK_K
-  using MmaOp = SM90_WGMMA_RS<kBlkM, float, Element, Element, GMMA::Major::K, GMMA::Major::K, GMMA::ScaleIn::One,
-                              GMMA::ScaleIn::One>;
-  using TiledMma = decltype(make_tiled_mma(MmaOp{}, Layout<Shape<_1, _1, _1>>{}));
+  using TiledMma = WarpTiledMma<typename Sm80Mma<storage_dtype(kConfig.dtype), Dtype::f32>::Op, 1, 1>;
   static constexpr int kStageBytes = kBlkK * kRowBytes;
 
   // Rows of sums lie 16 bytes apart in the banks: lanes write vectors of four rows without a conflict.
@@ -204,14 +207,19 @@ struct Gemm<kConfig> {
     Tensor sB = make_tensor(make_smem_ptr(smem.stages.b), weights_layout());         // (BLK_K,BYTES,PIPE)
     // The swizzle of rows that lie 32 apart is the same.
     unsigned char const* const lanes_row = &sB(lane, warp * kChunk, 0);
-    TiledMma tiled_mma;
-    auto const thr_mma = tiled_mma.get_slice(thread % 128);
-    Tensor tCrX = thr_mma.partition_fragment_B(sA);                     // (MMA,1,MMA_K/2,2*PIPE)
-    Tensor tCrW = make_tensor<Element>(Shape<_8, Int<kBlocks>, _4>{});  // (MMA,MMA_M,MMA_K/2)
-    constexpr auto kSumsShape = Shape<Int<64 * kBlocks>, Int<kBlkM>>{};
-    Tensor tCrC = partition_fragment_C(tiled_mma, kSumsShape);      // (MMA,MMA_M,1)
-    Tensor tCrGroup = partition_fragment_C(tiled_mma, kSumsShape);  // (MMA,MMA_M,1), of one group of k
+
+    TiledMma tiled_mma;  // of a warp: D^T's rows are columns of B
+    auto const thr_mma = tiled_mma.get_slice(lane);
+    Tensor tCrW = make_tensor<Element>(Shape<_8, Int<kBlocks>, _4>{});  // (MMA,MMA_M,MMA_K), of half a stage
+    Tensor tCrX = thr_mma.partition_fragment_B(sA(_, _, _0{}));         // (MMA,MMA_N,MMA_K), likewise
+    Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<16 * kBlocks>, Int<kBlkM>>{});      // (MMA,MMA_M,MMA_N)
+    Tensor tCrGroup = partition_fragment_C(tiled_mma, Shape<Int<16 * kBlocks>, Int<kBlkM>>{});  // (MMA,MMA_M,MMA_N)
+    auto const smem_copy_x = make_tiled_copy_B(CopyAtom<SM75_U32x4_LDSM_N, Element>{}, tiled_mma);
+    auto const smem_thr_copy_x = smem_copy_x.get_slice(lane);
+    Tensor tXsX = smem_thr_copy_x.partition_S(sA);  // (CPY,MMA_N,MMA_K,2*PIPE)
+    Tensor tXrX = smem_thr_copy_x.retile_D(tCrX);   // (CPY,MMA_N,MMA_K)
     clear(tCrC);
+    clear(tCrGroup);
 
     // Groups begin and end with halves of a stage.
     int const all = params.halves;
@@ -233,69 +241,60 @@ struct Gemm<kConfig> {
           if (half + left < all) zeros = load_zeros<kZeros>(args, group, column);
         }
         if (h == 0) smem.pipeline.consumer_wait(read);
-        warpgroup_fence_operand(tCrGroup);
-        tiled_mma.accumulate_ = begins ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;
-        // 32 rows become fragments while the 32 before them are multiplied.
         MOYE_UNROLL
-        for (int part = 0; part < 2; ++part) {
-          uint32_t words[4];  // of 8 rows of B each
-          int const at = read.index() * kStageBytes + (h * 2 + part) * 32 * kRowBytes;
-          SM75_U16x8_LDSM_T::copy(*reinterpret_cast<uint128_t const*>(lanes_row + at), words[0], words[1], words[2],
-                                  words[3]);
-          MOYE_UNROLL
-          for (int k = 0; k < 2; ++k) {
+        for (int k = 0; k < 4; ++k) {
+          if (k % 2 == 0) {
+            uint32_t words[4];  // of 8 rows of B each
+            int const at = read.index() * kStageBytes + (h * 64 + k * 16) * kRowBytes;
+            SM75_U16x8_LDSM_T::copy(*reinterpret_cast<uint128_t const*>(lanes_row + at), words[0], words[1], words[2],
+                                    words[3]);
             MOYE_UNROLL
-            for (int c = 0; c < kColumns; ++c) {
-              auto* const registers = reinterpret_cast<uint32_t*>(&tCrW(_0{}, c / 2, part * 2 + k)) + c % 2;
-              registers[0] = Pairs::template pair<kZeros>(words[2 * k], c, offsets[c], power);
-              registers[2] = Pairs::template pair<kZeros>(words[2 * k + 1], c, offsets[c], power);
+            for (int i = 0; i < 2; ++i) {
+              MOYE_UNROLL
+              for (int c = 0; c < kColumns; ++c) {
+                auto* const registers = reinterpret_cast<uint32_t*>(&tCrW(_0{}, c / 2, k + i)) + c % 2;
+                registers[0] = Pairs::template pair<kZeros>(words[2 * i], c, offsets[c], power);
+                registers[2] = Pairs::template pair<kZeros>(words[2 * i + 1], c, offsets[c], power);
+              }
             }
           }
-          warpgroup_arrive();
-          MOYE_UNROLL
-          for (int k = part * 2; k < part * 2 + 2; ++k) {
-            gemm(tiled_mma, tCrW(_, _, k), tCrX(_, _, k, read.index() * 2 + h), tCrGroup);
-            tiled_mma.accumulate_ = GMMA::ScaleOut::One;
-          }
-          warpgroup_commit_group();
-          if (part == 0) warpgroup_wait_group<1>();  // the other fragments are free
+          copy(smem_copy_x, tXsX(_, _, k, read.index() * 2 + h), tXrX(_, _, k));
+          gemm(tiled_mma, tCrW(_, _, k), tCrX(_, _, k), tCrGroup);
         }
         begins = --left == 0 || half + 1 >= all || (h == 1 && stage + 1 == stages);
         if (begins) {  // but an odd half behind k, which is zeros
           left = params.group_halves;
-          warpgroup_wait_group<0>();
-          warpgroup_fence_operand(tCrGroup);
           MOYE_UNROLL
-          for (int b = 0; b < kBlocks; ++b) {
+          for (int j = 0; j < size<2>(tCrC); ++j) {
             MOYE_UNROLL
-            for (int i = 0; i < size<0>(tCrC); ++i)
-              if (half < all) tCrC(i, b, 0) += scales[2 * b + i / 2 % 2] * tCrGroup(i, b, 0);
+            for (int c = 0; c < kColumns; ++c) {
+              MOYE_UNROLL
+              for (int e = 0; e < 2; ++e) {
+                if (half < all) tCrC(c % 2 * 2 + e, c / 2, j) += scales[c] * tCrGroup(c % 2 * 2 + e, c / 2, j);
+              }
+            }
           }
-        } else if (h == 0) {
-          warpgroup_wait_group<1>();
+          clear(tCrGroup);
         }
       }
-      warpgroup_wait_group<0>();
-      warpgroup_fence_operand(tCrGroup);
-      warpgroup_fence_operand(tCrW);
-      sync_warp();  // all lanes have read their words, too
+      sync_warp();  // all lanes have read the stage
       smem.pipeline.consumer_release(read, lane);
     }
-    // Every load has been waited for. The wgmmas of other warps may still read their stages.
+    // Every load has been waited for. Other warps may still read their stages.
     named_barrier_sync(kSumsBarrier, kConsumerThreads);
     MOYE_UNROLL
-    for (int i = 0; i < size<0>(tCrC); i += 4) {
+    for (int j = 0; j < size<2>(tCrC); ++j) {
       MOYE_UNROLL
       for (int e = 0; e < 2; ++e) {
         Row<float, kColumns> row;
         MOYE_UNROLL
-        for (int c = 0; c < kColumns; ++c) row.elements[c] = tCrC(i + e + c % 2 * 2, c / 2, 0);
-        float* const to = smem.sums + SumsLayout{}(i * 2 + lane % 4 * 2 + e, first);
+        for (int c = 0; c < kColumns; ++c) row.elements[c] = tCrC(c % 2 * 2 + e, c / 2, j);
+        float* const to = smem.sums + SumsLayout{}(j * 8 + lane % 4 * 2 + e, first);
         if constexpr (kColumns == 4) {
           store_shared(detail::bit_cast<uint128_t>(row), *reinterpret_cast<uint128_t*>(to));
         } else {
-          *reinterpret_cast<typename Row<float, kColumns>::Word*>(to) =
-              detail::bit_cast<typename Row<float, kColumns>::Word>(row);
+          using Word = typename Row<float, kColumns>::Word;
+          *reinterpret_cast<Word*>(to) = detail::bit_cast<Word>(row);
         }
       }
     }
