@@ -10,7 +10,7 @@
 //   zeros=0          1: zeros, in the weights' range
 //   scales=f32       their dtype: f32, bf16 or f16
 //   out=f32          d's dtype: f32 or a's
-//   special=0        1: a scale is NaN, another infinite, and an element of a
+//   special=0        1: a scale is NaN, an element of a is infinite, and where a group is not split another scale
 //   mode=lazy threads=fifo seed=0 races=1 workers=1 multiprocessors=2   emu::Options
 //   watchdog=60      seconds after which a CTA is reported as endless
 #include <algorithm>
@@ -101,7 +101,8 @@ std::string launch(int m, int n, int k, Options const& options) {
   for (double& scale : scales) scale = std::ldexp(random() % 2 == 0 ? 1.0 : -1.0, int(random() % 5) - 2);
   if (options.number("special") != 0) {
     scales[random() % scales.size()] = std::numeric_limits<double>::quiet_NaN();
-    scales[random() % scales.size()] = std::numeric_limits<double>::infinity();
+    // The sums of a group's parts are multiplied on their own: infinity times one of each sign is NaN.
+    if (options.number("parts") == 1) scales[random() % scales.size()] = std::numeric_limits<double>::infinity();
     if (m * k > 0) a.values[random() % a.values.size()] = std::numeric_limits<double>::infinity();
   }
   a.write<Element>();
