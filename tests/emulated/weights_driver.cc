@@ -11,6 +11,7 @@
 //   scales=f32       their dtype: f32, bf16 or f16
 //   out=f32          d's dtype: f32 or a's
 //   special=0        1: a scale is NaN, an element of a is infinite, and where a group is not split another scale
+//   order=NN         the only one
 //   mode=lazy threads=fifo seed=0 races=1 workers=1 multiprocessors=2   emu::Options
 //   watchdog=60      seconds after which a CTA is reported as endless
 #include <algorithm>
@@ -35,8 +36,8 @@
 
 namespace moye {
 
-Words const kDefaults = {{"group", "64"}, {"parts", "1"},    {"data", "1"},  {"signed", "1"},
-                         {"zeros", "0"},  {"scales", "f32"}, {"out", "f32"}, {"special", "0"}};
+Words const kDefaults = {{"group", "64"},   {"parts", "1"}, {"data", "1"},    {"signed", "1"}, {"zeros", "0"},
+                         {"scales", "f32"}, {"out", "f32"}, {"special", "0"}, {"order", "NN"}};
 
 constexpr WeightKind kKind = weight_kind(kRow.dtype);
 
