@@ -1,14 +1,14 @@
-// sm90_weights: D = A * B of weights B of 8 or 4 bits, which turn into A's 16 bits on their way to the tensor core.
+// sm90_weights: D = A * B of weights B of 8 or 4 bits, which become A's 16 bits on their way to the tensor core.
 //   A (M,K), B (K,N), D (M,N), all row-major; alignment 16 bytes; scales and zeros (groups of K,N)
 //   transposed         the tensor core computes D^T = B^T A^T: B^T in registers, A (M,K) in shared memory
 //   cluster            `parts` CTAs share one tile of D, a part of K each, and add up their sums as sm90_split_k does
 //   warpgroup 0        producer: one thread starts the loads, those of the first stages before the others are ready
 //   warpgroups 1, 2    consumers: each warp has 16 bytes of every row of B's stage, and the sums of those columns
 //   smem -> rmem       ldmatrix.trans: a word holds two neighbours along k, and in both the same 2 or 4 columns; each
-//                      column becomes one register of a fragment (gemm/weights.h). So a lane's rows of D^T are neighbours
+//                      column becomes a register of a fragment (gemm/weights.h). A lane's rows of D^T are neighbours
 //   full[s]            1 arrival, the producer's, and the stage's bytes: consumers wait for them
 //   empty[s]           1 arrival of every consumer warp: the producer waits for them
-//   barrier 1          named, all consumers: no wgmma reads the stages any more; the sums go there
+//   barrier 1          named, all consumers: none reads the stages any more; the sums go there
 //   cluster barrier    first: all CTAs' sums are there; last: they have been read
 // Weights less zeros are exact; their products with A are summed over a group, and that sum is multiplied in f32.
 #pragma once
@@ -64,7 +64,7 @@ struct Gemm<kConfig> {
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kBlkK = kConfig.tile.k;
   static constexpr int kStages = kConfig.stages;
   static constexpr int kBits = weight_bits(kConfig.dtype), kColumns = 16 / kBits;  // of a word, and of a lane
-  static constexpr int kBlocks = kColumns / 2;  // of 64 rows of D^T: a lane has one row in each half of a block's
+  static constexpr int kBlocks = kColumns / 2;  // of 16 rows of D^T: a lane has one row in each half of a block
   static constexpr int kConsumers = 2, kConsumerThreads = 128 * kConsumers, kThreads = 128 + kConsumerThreads;
   static constexpr int kChunk = 16, kRowBytes = 4 * kConsumers * kChunk;  // of a warp, of a row of a stage
   static constexpr int kResident = kBlkM == 16 ? 2 : 1;  // CTAs of a multiprocessor, whose latencies hide each other's
@@ -91,7 +91,7 @@ struct Gemm<kConfig> {
   };
   struct SharedStorage {
     union {
-      Stages stages;                                 // until the last wgmma
+      Stages stages;                                 // until the last are read
       alignas(16) float sums[cosize_v<SumsLayout>];  // from then on
     };
     TmaPipeline<kStages> pipeline;

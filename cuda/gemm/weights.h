@@ -1,5 +1,5 @@
-// Weights of 8 and 4 bits, b of a product, on their way from shared memory to the registers of wgmma: fragments of A in
-// the product's transpose, D^T = W^T X^T.
+// Weights of 8 and 4 bits, b of a product, on their way from shared memory to the registers of mma.sync: fragments of A
+// in the product's transpose, D^T = W^T X^T.
 //   word       what ldmatrix.trans gives a lane: 16 bits of each of two neighbours along k; in both the same columns,
 //              two of 8 bits or four of 4
 //   pair       one column of a word as two neighbours of bf16 or f16, which are exact: a register of a fragment

@@ -87,11 +87,7 @@ USUAL_ACCUMULATOR: Mapping[str, str] = MappingProxyType(
 )
 # What a user may name as a dtype of operands, on the command line and where a dtype is an argument.
 OPERAND_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        name: dtype.jax_name
-        for name, dtype in DTYPES.items()
-        if name not in (*WAYS_OF_F32, "s32") and not dtype.weights
-    }
+    {name: dtype.jax_name for name, dtype in DTYPES.items() if name not in (*WAYS_OF_F32, "s32") and not dtype.weights}
 )
 
 

@@ -69,17 +69,13 @@ class WeightsKernelLayouts:
 
     def smem_report(self, arch: Any = None) -> SmemReport:
         """Shared memory of a CTA: stages, over which the sums are written in the end, and barriers."""
-        stages = (self.a.stage_bytes * HALVES + self.weights.shape[0] * ROW_BYTES) * self.stages
+        stages = HALVES * (self.a.stage_bytes + self.a.tile[1] * ROW_BYTES) * self.stages
         either = Layout(max(stages, self.sums.cosize * 4)), "uint8"
         return checks.smem_bytes(either, (Layout(2 * self.stages), "uint64"), align=1024, arch=arch)
 
-    def weights_of(self, warp: int, lane: int) -> np.ndarray:
-        """Of 32 rows of a stage: the column of each pair of fragments, (word, pair), that a lane makes.
-
-        A word holds two rows of each, 2 * (lane % 4) and the next of the word's eight.
-        """
-        first = (warp * CHUNK * 8 + lane // 4 * 16) // self.bits
-        return np.broadcast_to(first + np.arange(self.columns), (4, self.columns))
+    def first_column(self, warp: Any, lane: Any) -> Any:
+        """Of the tile, the first of the columns that are a lane's; arrays of warps and lanes are as good."""
+        return (warp * CHUNK * 8 + lane // 4 * 16) // self.bits
 
     def read_report(self) -> BankReport:
         """Wavefronts of ldmatrix.trans of 32 rows of weights by each consumer warp."""
@@ -94,8 +90,7 @@ class WeightsKernelLayouts:
         warp, row, odd, lane = np.meshgrid(
             np.arange(WARPGROUP * self.consumers // 32), np.arange(0, m, 8), np.arange(2), np.arange(32), indexing="ij"
         )
-        first = (warp * CHUNK * 8 + lane // 4 * 16) // self.bits
-        written = ((row + lane % 4 * 2 + odd) * (n + VECTOR) + first) * item
+        written = ((row + lane % 4 * 2 + odd) * (n + VECTOR) + self.first_column(warp, lane)) * item
         write = transactions.shared_memory(
             written.reshape(-1, 32), self.columns * item, what="sums, written in rows of a lane's columns"
         )
