@@ -199,7 +199,7 @@ class Narrator final : public emu::Watcher {
 double emulated_seconds(GemmCall const& call, emu::Options const& options) {
   // The slowest configs do as many multiply-adds in five seconds, on one OS thread of a machine of 2025.
   constexpr double kWorthMeasuring = 1 << 26;
-  if (call.gemm->entry.launch == nullptr) return 0;  // of groups: nobody knows the tiles
+  if (call.gemm->entry.launch == nullptr) return 0;  // of groups: nobody knows the tiles; with weights: not measured
   GemmConfig const& config = call.gemm->config;
   double const tiles = tiles_of(config, call.args);
   double const parallel = std::min({tiles, double(std::max(1, options.workers)), double(emu::kMostWorkers)});
@@ -251,6 +251,12 @@ EmulatedLaunch launch_emulated(GroupedRequest const& request, GroupedCall const&
                                std::function<bool()> const& interrupted) {
   return narrated(request.gemm, {call.gemm, call.args.gemm}, stream, interrupted,
                   [&] { return call.gemm->entry.launch_grouped(call.args, &stream); });
+}
+
+EmulatedLaunch launch_emulated(GemmRequest const& request, WeightsCall const& call, emu::Stream& stream,
+                               std::function<bool()> const& interrupted) {
+  return narrated(request, {call.gemm, call.args.gemm}, stream, interrupted,
+                  [&] { return call.gemm->entry.launch_weights(call.args, &stream); });
 }
 
 }  // namespace moye

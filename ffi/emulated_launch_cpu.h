@@ -24,9 +24,13 @@ EmulatedLaunch launch_emulated(GemmRequest const& request, GemmCall const& call,
 EmulatedLaunch launch_emulated(GroupedRequest const& request, GroupedCall const& call, emu::Stream& stream,
                                std::function<bool()> const& interrupted);
 
+/// request: what a narrator says of the call: config, sizes and d.
+EmulatedLaunch launch_emulated(GemmRequest const& request, WeightsCall const& call, emu::Stream& stream,
+                               std::function<bool()> const& interrupted);
+
 /// Seconds that the call will take on as many OS threads as `options` and this machine allow, from what a small product
-/// of the same config takes now; 0 where that is not worth a measurement, and of products of groups. It takes up to
-/// some tenths of a second, once for each config, order, options and shape of the grid.
+/// of the same config takes now; 0 where that is not worth a measurement, and of products of groups or with weights. It
+/// takes up to some tenths of a second, once for each config, order, options and shape of the grid.
 double emulated_seconds(GemmCall const& call, emu::Options const& options);
 
 }  // namespace moye

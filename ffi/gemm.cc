@@ -8,6 +8,7 @@
 
 #include "gemm/batch.h"
 #include "gemm/order.h"
+#include "gemm/weights.h"
 
 namespace moye {
 namespace {
@@ -359,7 +360,9 @@ Status gemm_error(std::string_view config, std::span<int64_t const> sizes, std::
 Status decode_gemm(GemmRequest const& request, GemmCall& call) {
   if (Status status = decode_attributes(request, call); !status.ok()) return status;
   if (call.gemm->entry.launch == nullptr)
-    return gemm_error(request.config, request.sizes, "the kernel computes products of groups alone");
+    return gemm_error(request.config, request.sizes,
+                      call.gemm->entry.launch_grouped != nullptr ? "the kernel computes products of groups alone"
+                                                                 : "the kernel multiplies with weights alone");
   std::string const reason = unfit(request, call);
   return reason.empty() ? Status{} : gemm_error(request.config, request.sizes, reason);
 }
@@ -372,6 +375,91 @@ Status decode_grouped(GroupedRequest const& request, GroupedCall& call) {
                                  : unfit_groups(request, gemm, request.ragged == "m");
   if (!reason.empty()) return gemm_error(request.gemm.config, request.gemm.sizes, reason);
   call = {gemm.gemm, {gemm.args, static_cast<int32_t const*>(request.group_sizes.data)}};
+  return {};
+}
+
+Status decode_weights(WeightsRequest const& request, WeightsCall& call) {
+  auto const error = [&](std::string const& reason) {
+    return Status{"jax_moye: " + std::string(request.config) + ", sizes (m, n, k) = " + to_text(request.sizes) + ": " +
+                  reason};
+  };
+  call.gemm = find_gemm(request.config);
+  if (call.gemm == nullptr) return error("no compiled GEMM has this name");
+  GemmConfig const& config = call.gemm->config;
+  if (call.gemm->entry.launch_weights == nullptr) return error("the kernel multiplies with no weights");
+  if (request.sizes.size() != 3) return error("three sizes are needed: m, n and k");
+  constexpr int64_t kMaxSize = 0x7fffffff;
+  for (int64_t const size : request.sizes) {
+    if (size < 0 || size > kMaxSize) return error("sizes lie between 0 and 2^31 - 1");
+  }
+  int64_t const m = request.sizes[0], n = request.sizes[1], k = request.sizes[2];
+  if (request.group < 1) return error("a group has " + std::to_string(request.group) + " rows of the weights");
+  if (request.group < k && request.group % kWeightGroup != 0)
+    return error("groups of " + std::to_string(request.group) + " are no multiples of " + std::to_string(kWeightGroup));
+  if (request.parts < 1 || request.parts > kMostWeightParts)
+    return error("k is split into 1 to " + std::to_string(kMostWeightParts) + " parts, not " +
+                 std::to_string(request.parts));
+  int64_t const groups = k <= request.group ? 1 : (k + request.group - 1) / request.group;
+
+  if (request.a.dtype != storage_dtype(config.dtype)) return error(std::string("a is ") + dtype_name(request.a.dtype));
+  constexpr WeightKind kKinds[] = {WeightKind::s8, WeightKind::s4, WeightKind::s4, WeightKind::e4m3};
+  if (kKinds[int(request.b_dtype)] != weight_kind(config.dtype)) return error("the weights have another dtype");
+  if (!has_bit(call.gemm->entry.out_dtypes, unsigned(request.d.dtype)) ||
+      (request.d.dtype != Dtype::f32 && request.d.dtype != request.a.dtype))
+    return error(std::string("the result is f32 or a's dtype, not ") + dtype_name(request.d.dtype));
+  if (request.scales.dtype != Dtype::f32 && request.scales.dtype != Dtype::bf16 && request.scales.dtype != Dtype::f16)
+    return error(std::string("scales are f32, bf16 or f16, not ") + dtype_name(request.scales.dtype));
+  if (request.has_zeros && (request.zeros.dtype != Dtype::s8 || weight_kind(config.dtype) == WeightKind::e4m3))
+    return error("zeros are s8, and those of weights that are integers");
+  auto const wrong = [&](char const* name, int64_t elements, int64_t rows, int64_t columns) -> std::string {
+    if (elements == rows * columns) return {};
+    return std::string(name) + " has " + std::to_string(elements) + " elements, not " + std::to_string(rows) + " x " +
+           std::to_string(columns);
+  };
+  std::string reason = wrong("a", request.a.elements, m, k);
+  if (reason.empty()) reason = wrong("b", request.b_elements, k, n);
+  if (reason.empty()) reason = wrong("d", request.d.elements, m, n);
+  if (reason.empty()) reason = wrong("the array of scales", request.scales.elements, groups, n);
+  if (reason.empty() && request.has_zeros) reason = wrong("the array of zeros", request.zeros.elements, groups, n);
+  if (!reason.empty()) return error(reason);
+
+  int64_t const row_bits = n * weight_bits(config.dtype);
+  if (k * item_bytes(request.a.dtype) % 16 != 0 || row_bits % 128 != 0)
+    return error("rows of a and of the weights are no multiples of 16 bytes");
+  auto const address = [](void const* data) { return reinterpret_cast<uintptr_t>(data); };
+  if (m > 0 && n > 0) {
+    if (address(request.a.data) % 16 != 0 || address(request.b) % 16 != 0)
+      return error("a or b has an address that 16 bytes do not divide");
+    if (address(request.d.data) % uintptr_t(item_bytes(request.d.dtype)) != 0 ||
+        address(request.scales.data) % uintptr_t(item_bytes(request.scales.dtype)) != 0 ||
+        address(request.zeros.data) % 4 != 0)
+      return error("d, scales or zeros are not aligned");
+  }
+  call.args = {.gemm = {.a = request.a.data,
+                        .b = request.b,
+                        .d = request.d.data,
+                        .workspace = nullptr,
+                        .batch = 1,
+                        .m = m,
+                        .n = n,
+                        .k = k,
+                        .batch_sizes = make_batch_sizes(1, 1, 1),
+                        .a_batch_strides = {},
+                        .a_m_stride = k,
+                        .a_k_stride = 1,
+                        .b_batch_strides = {},
+                        .b_n_stride = 1,
+                        .b_k_stride = n,
+                        .d_batch_strides = {},
+                        .d_m_stride = n,
+                        .d_n_stride = 1,
+                        .d_dtype = request.d.dtype},
+               .scales = request.scales.data,
+               .scale_dtype = request.scales.dtype,
+               .zeros = request.has_zeros ? static_cast<int8_t const*>(request.zeros.data) : nullptr,
+               .group = request.group,
+               .is_signed = request.b_dtype == WeightDtype::s4 || request.b_dtype == WeightDtype::s8,
+               .parts = int(request.parts)};
   return {};
 }
 

@@ -10,6 +10,9 @@
 
 namespace moye {
 
+/// What weights may be in memory; those of 4 bits lie two in a byte.
+enum class WeightDtype { s8, s4, u4, e4m3 };
+
 /// A dense buffer as its owner describes it.
 struct Buffer {
   void* data;
@@ -66,6 +69,25 @@ struct GroupedCall {
   GroupedArgs args;
 };
 
+/// A product with weights as it arrives: sizes are (m, n, k), all arrays are row-major.
+struct WeightsRequest {
+  std::string_view config;
+  std::span<int64_t const> sizes;
+  int64_t group = 0, parts = 0;
+  Buffer a = {}, d = {};
+  void* b = nullptr;  // weights
+  int64_t b_elements = 0;
+  WeightDtype b_dtype = {};
+  Buffer scales = {};
+  bool has_zeros = false;
+  Buffer zeros = {};
+};
+
+struct WeightsCall {
+  RegisteredGemm const* gemm;
+  WeightsArgs args;
+};
+
 /// Fills `call`, or says why the request cannot be run. After success every element that the kernel reads or writes
 /// lies inside its buffer, every element of d is written exactly once, and every address has the config's alignment.
 /// Where beta is 0, c is checked and left out: no kernel reads it.
@@ -73,6 +95,9 @@ Status decode_gemm(GemmRequest const& request, GemmCall& call);
 
 /// The same of a product of groups. Whatever the groups' sizes are, the kernel reads and writes inside the buffers.
 Status decode_grouped(GroupedRequest const& request, GroupedCall& call);
+
+/// The same of a product with weights.
+Status decode_weights(WeightsRequest const& request, WeightsCall& call);
 
 /// The bytes of workspace a call needs, from its attributes alone; no buffer is looked at.
 Status gemm_workspace_bytes(GemmRequest const& request, int64_t& bytes);

@@ -107,6 +107,31 @@ ffi::Error execute_grouped(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer gr
   });
 }
 
+ffi::Error execute_weights(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer scales, ffi::RemainingArgs zeros,
+                           ffi::Result<ffi::AnyBuffer> d, std::string_view config, bool detect_races, int64_t group,
+                           std::string_view mode, int64_t parts, int64_t seed, Int64s sizes) {
+  return guarded(config, [&] {
+    WeightsRequest request;
+    if (auto error = read_weights(a, b, scales, zeros, *d, config, group, parts, sizes, request); error.failure())
+      return error;
+    WeightsCall call;
+    if (Status const status = decode_weights(request, call); !status.ok())
+      return to_error(status, ffi::ErrorCode::kInvalidArgument);
+    GemmRequest narrated{};
+    narrated.config = config;
+    narrated.sizes = request.sizes;
+    narrated.a = request.a;
+    narrated.d = request.d;
+    emu::Stream stream;
+    if (auto error = make_stream(narrated, detect_races, mode, seed, stream); error.failure()) return error;
+    stream.memory.push_back({request.b, b.size_bytes(), "b", false});
+    stream.memory.push_back({request.scales.data, scales.size_bytes(), "scales", false});
+    if (request.has_zeros)
+      stream.memory.push_back({request.zeros.data, size_t(request.zeros.elements), "zeros", false});
+    return launch(narrated, narrated, call, stream);
+  });
+}
+
 }  // namespace
 }  // namespace moye
 
@@ -173,5 +198,20 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeGroupedGemmCpu, moye::execute_grouped,
                                   .Attr<std::string_view>("operands")
                                   .Attr<std::string_view>("ragged")
                                   .Attr<moye::Int64s>("residual_strides")
+                                  .Attr<int64_t>("seed")
+                                  .Attr<moye::Int64s>("sizes"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeWeightsGemmCpu, moye::execute_weights,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<std::string_view>("config")
+                                  .Attr<bool>("detect_races")
+                                  .Attr<int64_t>("group")
+                                  .Attr<std::string_view>("mode")
+                                  .Attr<int64_t>("parts")
                                   .Attr<int64_t>("seed")
                                   .Attr<moye::Int64s>("sizes"));

@@ -63,6 +63,10 @@ ffi::Error prepare_grouped(int32_t device, Int64s, std::string_view, double, Int
   return prepare_config(config, device);
 }
 
+ffi::Error prepare_weights(int32_t device, std::string_view config, int64_t, int64_t, Int64s) {
+  return prepare_config(config, device);
+}
+
 /// Decodes and validates the request, and launches it.
 ffi::Error launch(GemmRequest const& request, cudaStream_t stream) {
   GemmCall call;
@@ -125,6 +129,22 @@ ffi::Error execute_grouped(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer
     Status const status = call.gemm->entry.launch_grouped(call.args, stream);
     if (status.ok()) return ffi::Error::Success();
     return ffi::Error::Internal(gemm_error(config, gemm.sizes, status.message).message);
+  });
+}
+
+ffi::Error execute_weights(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer scales,
+                           ffi::RemainingArgs zeros, ffi::Result<ffi::AnyBuffer> d, std::string_view config,
+                           int64_t group, int64_t parts, Int64s sizes) {
+  return guarded(config, [&] {
+    WeightsRequest request;
+    if (auto error = read_weights(a, b, scales, zeros, *d, config, group, parts, sizes, request); error.failure())
+      return error;
+    WeightsCall call;
+    if (Status const status = decode_weights(request, call); !status.ok())
+      return to_error(status, ffi::ErrorCode::kInvalidArgument);
+    Status const status = call.gemm->entry.launch_weights(call.args, stream);
+    if (status.ok()) return ffi::Error::Success();
+    return ffi::Error::Internal(gemm_error(config, request.sizes, status.message).message);
   });
 }
 
@@ -233,5 +253,27 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeGroupedGemmCuda, moye::execute_grouped,
                                   .Attr<std::string_view>("operands")
                                   .Attr<std::string_view>("ragged")
                                   .Attr<moye::Int64s>("residual_strides")
+                                  .Attr<moye::Int64s>("sizes"),
+                              {ffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeWeightsGemmCudaPrepare, moye::prepare_weights,
+                              ffi::Ffi::BindPrepare()
+                                  .Ctx<ffi::DeviceOrdinal>()
+                                  .Attr<std::string_view>("config")
+                                  .Attr<int64_t>("group")
+                                  .Attr<int64_t>("parts")
+                                  .Attr<moye::Int64s>("sizes"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeWeightsGemmCuda, moye::execute_weights,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<std::string_view>("config")
+                                  .Attr<int64_t>("group")
+                                  .Attr<int64_t>("parts")
                                   .Attr<moye::Int64s>("sizes"),
                               {ffi::Traits::kCmdBufferCompatible});

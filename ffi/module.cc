@@ -46,6 +46,7 @@ nb::dict describe(RegisteredGemm const& gemm) {
   fields["derives"] = gemm.entry.facts.derives;
   fields["takes_pair"] = gemm.entry.facts.takes_pair;
   fields["grouped"] = gemm.entry.launch_grouped != nullptr;
+  fields["weights"] = gemm.entry.launch_weights != nullptr;
   fields["threads"] = gemm.entry.facts.threads;
   fields["consumers"] = gemm.entry.facts.consumers;
   fields["consumer_tile"] = nb::make_tuple(gemm.entry.facts.consumer_tile.m, gemm.entry.facts.consumer_tile.n);

@@ -161,6 +161,43 @@ inline ffi::Error read_groups(ffi::AnyBuffer group_sizes, std::string_view ragge
   return ffi::Error::Success();
 }
 
+/// A product with weights: what decode_weights() checks.
+inline ffi::Error read_weights(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer scales, ffi::RemainingArgs zeros,
+                               ffi::AnyBuffer d, std::string_view config, int64_t group, int64_t parts, Int64s sizes,
+                               WeightsRequest& request) {
+  auto const error = [&](std::string_view reason) { return invalid(config, sizes, reason); };
+  request.config = config;
+  request.sizes = to_span(sizes);
+  request.group = group;
+  request.parts = parts;
+  request.b = b.untyped_data();
+  request.b_elements = int64_t(b.element_count());
+  switch (b.element_type()) {
+    case ffi::DataType::S8:
+      request.b_dtype = WeightDtype::s8;
+      break;
+    case ffi::DataType::S4:
+      request.b_dtype = WeightDtype::s4;
+      break;
+    case ffi::DataType::U4:
+      request.b_dtype = WeightDtype::u4;
+      break;
+    case ffi::DataType::F8E4M3FN:
+      request.b_dtype = WeightDtype::e4m3;
+      break;
+    default:
+      return error("weights are s8, s4, u4 or e4m3");
+  }
+  if (!to_buffer(a, request.a) || !to_buffer(d, request.d) || !to_buffer(scales, request.scales))
+    return error(kOurDtypes);
+  if (zeros.size() > 1) return error("beside a, the weights and their scales there are zeros, and nothing else");
+  request.has_zeros = zeros.size() == 1;
+  if (!request.has_zeros) return ffi::Error::Success();
+  auto const buffer = zeros.get<ffi::AnyBuffer>(0);
+  if (buffer.has_error() || !to_buffer(*buffer, request.zeros)) return error("zeros are s8");
+  return ffi::Error::Success();
+}
+
 /// Calls f(), which returns an ffi::Error. No exception leaves a handler: XLA would lose its type and text.
 template <class F>
 ffi::Error guarded(std::string_view config, F const& f) {

@@ -26,30 +26,53 @@ enum class Kernel {
   sm90_parallel_split_k,
   sm90_grouped,
   sm90_parts,
+  sm90_weights,
 #ifdef MOYE_OWN_KERNEL
   MOYE_OWN_KERNEL,  // one that jax_moye.kernel() compiles by itself: it has no name below
 #endif
 };
 
-/// What is multiplied, summed and written. Five are in no memory: tf32 is f32 that is multiplied as tf32; bf16x3,
-/// bf16x6 and bf16x9 are f32 that is multiplied as so many products of bf16 parts; f32_fast are sums of 8-bit floats
-/// that stay in the tensor core, which keeps some 14 bits of them, where f32's leave it for f32 registers every 128
-/// products.
-enum class Dtype { bf16, f16, f32, f64, tf32, s8, s32, e4m3, e5m2, f32_fast, bf16x3, bf16x6, bf16x9 };
+/// What is multiplied, summed and written. Those behind e5m2 and tf32 are in no memory: tf32 is f32 that is multiplied
+/// as tf32; bf16x3, bf16x6 and bf16x9 are f32 that is multiplied as so many products of bf16 parts; f32_fast are sums
+/// of 8-bit floats that stay in the tensor core, which keeps some 14 bits of them, where f32's leave it for f32
+/// registers every 128 products; bf16xs8 and the like are a of bf16 and b, weights, of s8. s4 are weights of 4 bits,
+/// signed or not.
+enum class Dtype {
+  bf16,
+  f16,
+  f32,
+  f64,
+  tf32,
+  s8,
+  s32,
+  e4m3,
+  e5m2,
+  f32_fast,
+  bf16x3,
+  bf16x6,
+  bf16x9,
+  bf16xs8,
+  bf16xs4,
+  bf16xe4m3,
+  f16xs8,
+  f16xs4,
+  f16xe4m3
+};
 
 // The enumerators' names, in their order: parts of a config's name.
 inline constexpr char const* kKernelNames[] = {
-    "simt_tiled",      "simt_overlap",          "simt_double_buffer", "sm70_tensorop",
-    "sm80_tensorop",   "sm80_ldmatrix",         "sm80_double_buffer", "sm80_multistage",
-    "sm80_persistent", "sm90_multistage",       "sm90_cooperative",   "sm90_pingpong",
-    "sm90_split_k",    "sm90_parallel_split_k", "sm90_grouped",       "sm90_parts"};
-inline constexpr char const* kDtypeNames[] = {"bf16", "f16",  "f32",      "f64",    "tf32",   "s8",    "s32",
-                                              "e4m3", "e5m2", "f32_fast", "bf16x3", "bf16x6", "bf16x9"};
+    "simt_tiled",       "simt_overlap",       "simt_double_buffer", "sm70_tensorop",         "sm80_tensorop",
+    "sm80_ldmatrix",    "sm80_double_buffer", "sm80_multistage",    "sm80_persistent",       "sm90_multistage",
+    "sm90_cooperative", "sm90_pingpong",      "sm90_split_k",       "sm90_parallel_split_k", "sm90_grouped",
+    "sm90_parts",       "sm90_weights"};
+inline constexpr char const* kDtypeNames[] = {
+    "bf16",   "f16",    "f32",    "f64",     "tf32",    "s8",        "s32",    "e4m3",   "e5m2",    "f32_fast",
+    "bf16x3", "bf16x6", "bf16x9", "bf16xs8", "bf16xs4", "bf16xe4m3", "f16xs8", "f16xs4", "f16xe4m3"};
 inline constexpr int kDtypes = int(sizeof(kDtypeNames) / sizeof(kDtypeNames[0]));
 constexpr char const* kernel_name(Kernel kernel) { return kKernelNames[int(kernel)]; }
 constexpr char const* dtype_name(Dtype dtype) { return kDtypeNames[int(dtype)]; }
 
-/// The dtype of the buffers that hold `dtype`.
+/// The dtype of the buffers that hold `dtype`; of a's where b are weights.
 constexpr Dtype storage_dtype(Dtype dtype) {
   switch (dtype) {
     case Dtype::tf32:
@@ -58,6 +81,14 @@ constexpr Dtype storage_dtype(Dtype dtype) {
     case Dtype::bf16x6:
     case Dtype::bf16x9:
       return Dtype::f32;
+    case Dtype::bf16xs8:
+    case Dtype::bf16xs4:
+    case Dtype::bf16xe4m3:
+      return Dtype::bf16;
+    case Dtype::f16xs8:
+    case Dtype::f16xs4:
+    case Dtype::f16xe4m3:
+      return Dtype::f16;
     default:
       return dtype;
   }
@@ -185,6 +216,20 @@ struct GroupedArgs {
 };
 inline constexpr int kMaxGroups = 512;
 
+/// A product with weights: d[m,n] = sum over groups g of scales[g,n] * sum_k a[m,k] * (b[k,n] - zeros[g,n]), k those of
+/// the group. batch is 1, all is row-major; b are the weights, (k, n), those of 4 bits two in a byte, the first in its
+/// low half.
+struct WeightsArgs {
+  GemmArgs gemm;
+  void const* scales;  // (groups, n), bf16, f16 or f32
+  Dtype scale_dtype;
+  int8_t const* zeros;  // (groups, n); null: none
+  int64_t group;        // rows of b that share a row of scales: a multiple of kWeightGroup, or not less than k
+  bool is_signed;       // weights that are integers: from -8 or 0 on, of 8 bits always
+  int parts;            // CTAs among which k is split
+};
+inline constexpr int kMostWeightParts = 8, kWeightGroup = 64;
+
 /// What a kernel says of one of its configs: derived facts live with the kernel, not in the table.
 struct KernelFacts {
   int threads;     // per CTA
@@ -204,8 +249,10 @@ struct KernelFacts {
 
 /// A compiled kernel, as ffi/ calls it.
 struct GemmEntry {
-  Status (*launch)(GemmArgs const&, StreamHandle);             // null of a kernel that computes products of groups
-  Status (*launch_grouped)(GroupedArgs const&, StreamHandle);  // of such a kernel alone
+  // One of them, the others are null: a product, products of groups, or a product with weights.
+  Status (*launch)(GemmArgs const&, StreamHandle);
+  Status (*launch_grouped)(GroupedArgs const&, StreamHandle);
+  Status (*launch_weights)(WeightsArgs const&, StreamHandle);
   /// Loads the config's kernels on the current device, so that no later launch does. Does nothing in the emulator.
   Status (*prepare)();
   int64_t (*workspace_bytes)(GemmArgs const&);

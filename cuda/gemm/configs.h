@@ -204,6 +204,25 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_parts,         bf16x6, f32, {128, 192, 64},   4,      {2, 1},          4},
   {sm90_parts,         bf16x9, f32, {128, 128, 64},   6,      {1, 1},          4},
   {sm90_parts,         bf16x9, f32, {128, 192, 64},   4,      {1, 1},          4},
+  // bf16 or f16 times weights of 8 or 4 bits.
+  {sm90_weights,       bf16xs8,   f32, {16, 128, 128},  5,      {1, 1},         16},
+  {sm90_weights,       bf16xs8,   f32, {32, 128, 128},  8,      {1, 1},         16},
+  {sm90_weights,       bf16xs8,   f32, {64, 128, 128},  6,      {1, 1},         16},
+  {sm90_weights,       bf16xs4,   f32, {16, 256, 128},  5,      {1, 1},         16},
+  {sm90_weights,       bf16xs4,   f32, {32, 256, 128},  8,      {1, 1},         16},
+  {sm90_weights,       bf16xs4,   f32, {64, 256, 128},  6,      {1, 1},         16},
+  {sm90_weights,       bf16xe4m3, f32, {16, 128, 128},  5,      {1, 1},         16},
+  {sm90_weights,       bf16xe4m3, f32, {32, 128, 128},  8,      {1, 1},         16},
+  {sm90_weights,       bf16xe4m3, f32, {64, 128, 128},  6,      {1, 1},         16},
+  {sm90_weights,       f16xs8,    f32, {16, 128, 128},  5,      {1, 1},         16},
+  {sm90_weights,       f16xs8,    f32, {32, 128, 128},  8,      {1, 1},         16},
+  {sm90_weights,       f16xs8,    f32, {64, 128, 128},  6,      {1, 1},         16},
+  {sm90_weights,       f16xs4,    f32, {16, 256, 128},  5,      {1, 1},         16},
+  {sm90_weights,       f16xs4,    f32, {32, 256, 128},  8,      {1, 1},         16},
+  {sm90_weights,       f16xs4,    f32, {64, 256, 128},  6,      {1, 1},         16},
+  {sm90_weights,       f16xe4m3,  f32, {16, 128, 128},  5,      {1, 1},         16},
+  {sm90_weights,       f16xe4m3,  f32, {32, 128, 128},  8,      {1, 1},         16},
+  {sm90_weights,       f16xe4m3,  f32, {64, 128, 128},  6,      {1, 1},         16},
 };
 // clang-format on
 }  // namespace moye

@@ -1,6 +1,7 @@
 // What the rest of the software knows of a compiled kernel, made from what the kernel declares:
 //   kFacts                          KernelFacts
-//   launch(args, stream)            puts it on the stream; there is something to write. args: GemmArgs, or GroupedArgs
+//   launch(args, stream)            puts it on the stream; there is something to write. args: GemmArgs, GroupedArgs or
+//                                   WeightsArgs
 //   kernel<Order>()                 the __global__ function of an order
 // and where it is not as most are:
 //   kCompiledOrders                 bits: the orders that kernel<Order>() has; all of them
@@ -45,6 +46,17 @@ Status launch_grouped(GroupedArgs const& args, StreamHandle stream) {
   return Kernel::launch(args, stream);
 }
 
+/// Whether the kernel multiplies with weights, and nothing else.
+template <class Kernel>
+inline constexpr bool takes_weights =
+    requires(WeightsArgs const& args, StreamHandle stream) { Kernel::launch(args, stream); };
+
+template <class Kernel>
+Status launch_weights(WeightsArgs const& args, StreamHandle stream) {
+  if (args.gemm.m == 0 || args.gemm.n == 0) return {};
+  return Kernel::launch(args, stream);
+}
+
 template <class Kernel>
 Status prepare() {
   if constexpr (requires { Kernel::prepare(); }) {
@@ -72,12 +84,15 @@ GemmEntry make_entry() {
       "more shared memory than one CTA gets: this line of gemm/configs.h needs fewer stages, or a smaller tile");
   GemmEntry entry = {.launch = nullptr,
                      .launch_grouped = nullptr,
+                     .launch_weights = nullptr,
                      .prepare = &prepare<Kernel>,
                      .workspace_bytes = &workspace_bytes<Kernel>,
                      .out_dtypes = Accumulator<kConfig.accumulator>::kOutDtypes,
                      .facts = Kernel::kFacts};
   if constexpr (computes_groups<Kernel>) {
     entry.launch_grouped = &launch_grouped<Kernel>;
+  } else if constexpr (takes_weights<Kernel>) {
+    entry.launch_weights = &launch_weights<Kernel>;
   } else {
     entry.launch = &launch<Kernel>;
   }

@@ -64,7 +64,7 @@ auto dispatch(Order order, F const& f) {
   }
 }
 
-/// The same for a kernel that is compiled for kOrders, bits as above: all of them, all but TT, or NT alone.
+/// The same for a kernel that is compiled for kOrders, bits as above: all of them, all but TT, or NN or NT alone.
 template <unsigned kOrders, class F>
 auto dispatch(Order order, F const& f) {
   if constexpr (kOrders == kAllOrders) {
@@ -74,8 +74,9 @@ auto dispatch(Order order, F const& f) {
     if (order == Order::NT) return f(OrderConstant<Order::NT>{});
     return f(OrderConstant<Order::TN>{});
   } else {
-    static_assert(kOrders == order_bits(Order::NT), "all orders, all but TT, or NT");
-    return f(OrderConstant<Order::NT>{});
+    constexpr Order kOnly = kOrders == order_bits(Order::NN) ? Order::NN : Order::NT;
+    static_assert(kOrders == order_bits(kOnly), "all orders, all but TT, NN or NT");
+    return f(OrderConstant<kOnly>{});
   }
 }
 

@@ -41,7 +41,7 @@ def quantized_matmul(
 
     A kernel reads the weights as they are, and that is the time of a product with few rows. It sums
     x * (w - zeros), which are exact, over a group in f32, and multiplies that sum by the scale in f32. The kernels are
-    for GPUs of sm_90, up to 128 rows of x (unless implementation="moye"), K a multiple of 8, N one of 16 (8 bits) or 32
+    for GPUs of sm_90, up to 64 rows of x (unless implementation="moye"), K a multiple of 8, N one of 16 (8 bits) or 32
     (4 bits), and groups of a multiple of 64 rows, or one group.
 
     All else is a product by weights of x's dtype, as of `jax_moye.matmul`. With one row of scales these are w - zeros,

@@ -27,6 +27,7 @@ class KernelDtype(NamedTuple):
         a dtype that no kernel multiplies.
       parts: of bfloat16 into which an element is split before it is multiplied; 0: it is not.
       products: of parts, for each product of two elements.
+      weights: dtypes of b where they are others, weights that are multiplied as this one.
     """
 
     name: str
@@ -35,6 +36,7 @@ class KernelDtype(NamedTuple):
     accumulator: str | None
     parts: int = 0
     products: int = 1
+    weights: tuple[str, ...] = ()
 
 
 DTYPES: Mapping[str, KernelDtype] = MappingProxyType(
@@ -53,6 +55,12 @@ DTYPES: Mapping[str, KernelDtype] = MappingProxyType(
             KernelDtype("s32", "int32", 4, None),
             KernelDtype("e4m3", "float8_e4m3fn", 1, "f32"),
             KernelDtype("e5m2", "float8_e5m2", 1, "f32"),
+            KernelDtype("bf16xs8", "bfloat16", 2, "f32", weights=("int8",)),
+            KernelDtype("bf16xs4", "bfloat16", 2, "f32", weights=("int4", "uint4")),
+            KernelDtype("bf16xe4m3", "bfloat16", 2, "f32", weights=("float8_e4m3fn",)),
+            KernelDtype("f16xs8", "float16", 2, "f32", weights=("int8",)),
+            KernelDtype("f16xs4", "float16", 2, "f32", weights=("int4", "uint4")),
+            KernelDtype("f16xe4m3", "float16", 2, "f32", weights=("float8_e4m3fn",)),
         )
     }
 )
@@ -71,7 +79,7 @@ MULTIPLIED_AS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 JAX_NAMES: Mapping[str, str] = MappingProxyType({name: dtype.jax_name for name, dtype in DTYPES.items()})
 SHORT_NAMES: Mapping[str, str] = MappingProxyType(  # of arrays: float32 is "f32"
-    {dtype.jax_name: name for name, dtype in DTYPES.items() if name not in WAYS_OF_F32}
+    {dtype.jax_name: name for name, dtype in DTYPES.items() if name not in WAYS_OF_F32 and not dtype.weights}
 )
 ITEM_BYTES: Mapping[str, int] = MappingProxyType({name: dtype.bytes for name, dtype in DTYPES.items()})
 USUAL_ACCUMULATOR: Mapping[str, str] = MappingProxyType(
@@ -79,7 +87,7 @@ USUAL_ACCUMULATOR: Mapping[str, str] = MappingProxyType(
 )
 # What a user may name as a dtype of operands, on the command line and where a dtype is an argument.
 OPERAND_NAMES: Mapping[str, str] = MappingProxyType(
-    {name: dtype.jax_name for name, dtype in DTYPES.items() if name not in (*WAYS_OF_F32, "s32")}
+    {name: dtype.jax_name for name, dtype in DTYPES.items() if name not in (*WAYS_OF_F32, "s32") and not dtype.weights}
 )
 
 
@@ -95,7 +103,7 @@ def named_dtype(dtype: Any) -> Any:
     """
     if not isinstance(dtype, str):
         return dtype
-    if dtype in JAX_NAMES and dtype not in WAYS_OF_F32:  # of arrays: TF32 is a precision
+    if dtype in SHORT_NAMES.values():  # of arrays: TF32 is a precision
         return numpy_dtype(dtype)
     try:
         return np.dtype(dtype)

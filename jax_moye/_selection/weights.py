@@ -27,10 +27,13 @@ _OF_X = {"bfloat16": "bf16", "float16": "f16"}
 _OF_WEIGHTS = {"int8": "s8", "int4": "s4", "uint4": "s4", "float8_e4m3fn": "e4m3"}
 _RESULTS = {**_OF_X, "float32": "f32"}
 
-# What `choose` is made of. Nobody has fitted these to a GPU yet.
-MOST_ROWS = 128  # of x, up to which a kernel of weights is taken unasked: with more, products take longer than loads
+GROUP = 64  # kWeightGroup of cuda/gemm/config.h: groups of k have a multiple of so many rows, or are one
+# What `choose` is made of. No GPU has run the kernel as it is.
+MOST_ROWS = 64  # of x, up to which a kernel of weights is taken unasked: with more, products take longer than loads
 MOST_PARTS = 8  # of k: CTAs of one cluster, which add up their sums
-MOST_CTAS = 2 * 132  # of a launch, if k is split: two for each multiprocessor of an H200
+# By the CTAs of a cluster: how many run at one time, each on a multiprocessor of its own. An H200 has 132, in groups
+# of 16 or 18, and a cluster lies in one group. Of 4 and of 8 a profiler said so; others fit into 16 so often.
+AT_ONCE = {1: 132, 2: 132, 3: 120, 4: 124, 5: 120, 6: 96, 7: 112, 8: 120}
 LEAST_K = 128  # of a part, in elements
 
 
@@ -179,10 +182,10 @@ def served_weights() -> str:
     table = weights_configs()
     if not table:
         return "This build has no kernel for products with weights"
-    dtypes, k_tile = " or ".join(dict.fromkeys(config.dtype for config in table)), min(c.tile[2] for c in table)
+    dtypes = " or ".join(dict.fromkeys(config.dtype for config in table))
     return (
         f"Served are {dtypes}, with rows of x and of w of whole {_LOAD_BYTES} bytes, and groups of a multiple of "
-        f"{k_tile} rows, on sm_90"
+        f"{GROUP} rows, on sm_90"
     )
 
 
@@ -228,8 +231,8 @@ def _why_not_sizes(problem: WeightsProblem, tile: tuple[int, int, int]) -> str |
         return f"rows of x have {k} elements, and {rows} do not divide them: {_LOAD_BYTES} bytes are loaded at a time"
     if n % columns:
         return f"rows of w have {n} weights, and {columns} do not divide them: {_LOAD_BYTES} bytes are loaded at a time"
-    if problem.groups > 1 and problem.group % tile[2]:
-        return f"groups have {problem.group} rows of w, which are no multiple of {tile[2]}"
+    if problem.groups > 1 and problem.group % GROUP:
+        return f"groups have {problem.group} rows of w, which are no multiple of {GROUP}"
     if any(size > MAX_SIZE - step for size, step in zip(problem.sizes, tile, strict=True)):
         return "a dimension is over 2^31 - 1 less one tile"
     if math.ceil(m / tile[0]) * math.ceil(n / tile[1]) > MAX_SIZE // MOST_PARTS:
@@ -274,9 +277,9 @@ def _find_call(request: Request, operands: Operands, problem: WeightsProblem, ta
 def choose(problem: WeightsProblem, rows: int, able: Sequence[GemmConfig]) -> tuple[GemmConfig, int]:
     """The config that is expected to be the fastest, and the number of parts into which it splits k.
 
-    The tile is the smallest that holds all rows, else the largest. k is split so that tiles times parts are
-    `MOST_CTAS` at most, and that each part has `LEAST_K` at least, in whole k-tiles: all multiprocessors load weights,
-    and each has enough of them to load ahead.
+    The tile is the smallest that holds all rows, else the largest. k is split into the parts for which the k-tiles of a
+    part, times the waves of CTAs, are the fewest; into fewer parts where that is level. Each part has `LEAST_K` at
+    least, in whole k-tiles.
 
     Args:
       problem: what is computed.
@@ -292,4 +295,8 @@ def choose(problem: WeightsProblem, rows: int, able: Sequence[GemmConfig]) -> tu
     tiles = math.ceil(rows / config.tile[0]) * math.ceil(problem.n / config.tile[1])
     k_tiles = math.ceil(problem.k / config.tile[2])
     long_enough = k_tiles // math.ceil(LEAST_K / config.tile[2])
-    return config, max(1, min(MOST_PARTS, MOST_CTAS // max(1, tiles), long_enough))
+
+    def k_tiles_in_turn(parts: int) -> int:
+        return math.ceil(tiles * parts / AT_ONCE[parts]) * math.ceil(k_tiles / parts)
+
+    return config, min(range(1, max(1, min(MOST_PARTS, long_enough)) + 1), key=k_tiles_in_turn)

@@ -33,7 +33,8 @@ import nvcc_gate  # noqa: E402
 ROW = re.compile(r"^ *(\{(sm90_\w+), *(\w+), *(\w+),[^{]*\{([^}]*)\}[^{]*\{([^}]*)\}, *(\d+)\}),", re.MULTILINE)
 ORDERS = ("NT", "TN", "NN", "TT")
 # The first kernel of sm90_parallel_split_k is sm90_cooperative's. Doubles have no wgmma: test_sass.py looks at them.
-WITHOUT_WGMMA = ("sm90_parallel_split_k", "sm90_multistage")
+# Nor have weights: see test_weights.
+WITHOUT_WGMMA = ("sm90_parallel_split_k", "sm90_multistage", "sm90_weights")
 
 
 def rows() -> list[tuple[str, str, str]]:
@@ -109,10 +110,15 @@ def compile_rows(kernel: str) -> tuple[dict[str, dict], list[str], dict[str, lis
 
     Returns {name: what ptxas reported}, what tools/nvcc_gate.py refuses, and {name: code} if there is a disassembler.
     """
+    names = [f"{kernel}_kernel<Gemm<GemmConfig{row}>, Order::{order}>" for k, row, order in ROWS if k == kernel]
+    return compile_kernels(kernel, names)
+
+
+def compile_kernels(kernel: str, names: list[str]) -> tuple[dict[str, dict], list[str], dict[str, list[Instruction]]]:
+    """The same of kernels that are named in C++."""
     template = (ROOT / "cuda/gemm/instance.cu.in").read_text().replace("@KERNEL@", kernel)
     # One kernel in place of a row's entry, which has all four orders.
     head = template[: template.index("template <GemmConfig kConfig>")]
-    names = [f"{kernel}_kernel<Gemm<GemmConfig{row}>, Order::{order}>" for k, row, order in ROWS if k == kernel]
     uses = "".join(f"auto* kernel_{index}() {{ return &{name}; }}\n" for index, name in enumerate(names))
     with tempfile.TemporaryDirectory() as folder:
         source, target = pathlib.Path(folder, "rows.cu"), pathlib.Path(folder, "rows.cubin")
@@ -156,14 +162,17 @@ def disassemble(binary: pathlib.Path) -> str:
     return subprocess.run([cuobjdump, "-sass", binary], env=environ, capture_output=True, text=True, check=True).stdout
 
 
-def check_code(code: list[Instruction], tma_stores: bool = True, deals_registers: bool = True) -> None:
+def check_code(
+    code: list[Instruction], tma_stores: bool = True, deals_registers: bool = True, multiplies: str = r"[HIQ]GMMA\.64x"
+) -> None:
     """What every Hopper kernel has.
 
     tma_stores: whether TMA stores sums once they are rounded: float ones, not those that CTAs have to add up.
     deals_registers: whether the producer gives registers to the consumers.
+    multiplies: what the tensor core's instruction is.
     """
     opcodes = " ".join(instruction.opcode for instruction in code)
-    for opcode in (r"[HIQ]GMMA\.64x", r"UTMALDG\.", r"SYNCS\.", *((r"UTMASTG\.", r"STSM") if tma_stores else ())):
+    for opcode in (multiplies, r"UTMALDG\.", r"SYNCS\.", *((r"UTMASTG\.", r"STSM") if tma_stores else ())):
         assert re.search(rf"\b{opcode}", opcodes), f"no {opcode}"
     assert not re.search(r"\b(LDL|STL)\b", opcodes)
 
@@ -212,6 +221,27 @@ def test_row(kernel, row, order):
     check_code(code, tma_stores=",s32," not in row and not splits_k, deals_registers=not splits_k)
     if re.search(r",e[45]m[23],", row):
         check_promotion(code, row)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+def test_weights():
+    """mma.sync beside TMA: the CTA that shares its multiprocessor with another one, and that with the most sums."""
+    rows = (
+        "{sm90_weights, bf16xs4, f32, {16, 256, 128}, 5, {1, 1}, 16}",
+        "{sm90_weights, bf16xs4, f32, {64, 256, 128}, 6, {1, 1}, 16}",
+    )
+    table = (ROOT / "cuda/gemm/configs.h").read_text()
+    assert {re.sub(r"\s+", "", row) for row in rows} <= {re.sub(r"\s+", "", row) for row, *_ in ROW.findall(table)}
+    reports, faults, codes = compile_kernels(
+        "sm90_weights", [f"sm90_weights_kernel<Gemm<GemmConfig{row}>>" for row in rows]
+    )
+    assert faults == []
+    for report in reports.values():
+        assert [report[f"{what}_bytes"] for what in ("stack", "spill_store", "spill_load")] == [0, 0, 0]
+    if reason := check_sass.unavailable():
+        pytest.skip(f"{reason}: the messages of ptxas were checked")
+    for code in codes.values():
+        check_code(code, tma_stores=False, multiplies=r"HMMA\.16816")
 
 
 def test_a_row_of_each_kind_is_compiled():

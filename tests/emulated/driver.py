@@ -1,6 +1,7 @@
 """A row of the table, as it is or with a bug planted into it, behind a driver of tests/emulated.
 
-Kernels that compute products of groups have grouped_driver.cc, all others gemm_driver.cc.
+Kernels that compute products of groups have grouped_driver.cc, those of weights weights_driver.cc, all others
+gemm_driver.cc.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tests import cxx
 
 ROOT = pathlib.Path(__file__).parents[2]
 DRIVERS = ROOT / "tests/emulated"
+DRIVER_OF = {"sm90_grouped": "grouped_driver", "sm90_weights": "weights_driver"}
 HEADERS = (
     "moye/moye.h",
     "moye/pipeline.h",
@@ -32,7 +34,7 @@ def kernel_of(row: str) -> str:
 
 def driver_of(row: str) -> str:
     """The name of the driver that calls the row's kernel."""
-    return "grouped_driver" if kernel_of(row).endswith("_grouped") else "gemm_driver"
+    return DRIVER_OF.get(kernel_of(row), "gemm_driver")
 
 
 def instance_source(row: str) -> str:

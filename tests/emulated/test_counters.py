@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jax_moye
-from jax_moye._kernels.configs import grouped_configs
+from jax_moye._kernels.configs import grouped_configs, weights_configs
 from jax_moye.layout import Layout, checks, make_fragment_like, transactions
 from jax_moye.layout.kernels import PackLayouts, TmaKernelLayouts, kernel_facts, kernel_layouts, kernel_names
 from tests import cxx
@@ -24,7 +24,8 @@ OTHERS = [config for config in CONFIGS if config not in TMA]
 STAGED = [config for config in OTHERS if kernel_layouts(config).a.smem is not None]
 GROUPED = list(grouped_configs())  # whose products `emulate` has not
 every_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
-every_config_of_all = pytest.mark.parametrize("config", CONFIGS + GROUPED, ids=lambda config: config.name)
+WEIGHTS = list(weights_configs())  # likewise
+every_config_of_all = pytest.mark.parametrize("config", CONFIGS + GROUPED + WEIGHTS, ids=lambda config: config.name)
 every_tma_row = pytest.mark.parametrize("config", TMA, ids=lambda config: config.name)
 every_tma_row_of_all = pytest.mark.parametrize("config", TMA + GROUPED, ids=lambda config: config.name)
 # Rows whose threads bring in the operands.
@@ -194,6 +195,19 @@ def test_no_conflicts_of_the_staging(config):
     for out_dtype in config.out_dtypes if config.k_parts == 1 else ():  # its sums are stored by threads alone
         assert kernel.box_report(out_dtype).degree == 1
     assert all(report.degree == 1 for report in kernel.staging_reports())
+
+
+@pytest.mark.parametrize("config", WEIGHTS, ids=lambda config: config.name)
+def test_no_conflicts_of_weights(config):
+    """ldmatrix.trans reads them without a conflict, and lanes write and read the sums of their columns so."""
+    kernel = kernel_layouts(config)
+    assert kernel.read_report().ok
+    assert all(report.degree == 1 for report in kernel.staging_reports())
+    np.testing.assert_array_equal(kernel.a.placed(), kernel.a.stage.values().reshape(kernel.a.tile, order="F") * 2)
+    # Each column of the tile is four lanes', those of four pairs of rows along k.
+    columns = kernel.first_column(np.arange(8)[:, None], np.arange(32))
+    every = (columns[..., None] + np.arange(kernel.columns)).ravel()
+    np.testing.assert_array_equal(np.sort(every), np.repeat(np.arange(config.tile[1]), 4))
 
 
 @pytest.mark.parametrize("itemsize", [1, 2, 4])

@@ -20,6 +20,7 @@ from tests.emulated import (
     mutants_split_k,
     mutants_tensorop,
     mutants_tiles,
+    mutants_weights,
 )
 from tests.emulated.driver import build, run
 from tests.emulated.mutants import Mutant
@@ -38,6 +39,7 @@ MUTANTS = (
     + mutants_batches.MUTANTS
     + mutants_grouped.MUTANTS
     + mutants_pair.MUTANTS
+    + mutants_weights.MUTANTS
 )
 # What is compiled: a row in one order.
 ROWS = sorted({(mutant.row, mutant.order) for mutant in MUTANTS})

@@ -62,6 +62,8 @@ class Row:
             return m, n
         if self.kernel == "sm90_split_k":
             return 64, n
+        if self.kernel == "sm90_weights":
+            return m, n // 2
         return (64, n // 2) if m == 64 else (m // (3 if m % 192 == 0 else 2), n)
 
 
@@ -197,6 +199,26 @@ TMA_FACTS = {
     "b box": "box<typename OfOrder<{r}, Order::{order}>::B>()",
 }
 
+# Of sm90_weights, which computes the transpose: rows of its fragments are columns of a warp.
+WEIGHTS_FACTS = {name: MMA_FACTS[name] for name in MMA_FACTS if not name.startswith("C ")} | {
+    "C part": "MmaOf<{r}>::partition_shape_C(Shape<Int<16 * GemmOf<{r}>::kBlocks>, Int<GemmOf<{r}>::kBlkM>>{{}})",
+    "consumer_tile": TMA_FACTS["consumer_tile"],
+    "consumers": TMA_FACTS["consumers"],
+    "columns": "Int<GemmOf<{r}>::kColumns>{{}}",
+    "a smem": "GemmOf<{r}>::OperandA::smem_layout()",
+    "a box": "box<GemmOf<{r}>::OperandA>()",
+    "weights": "GemmOf<{r}>::weights_layout()",
+    "sums": "typename GemmOf<{r}>::SumsLayout{{}}",
+}
+
+
+def weights_facts(kernel: Any) -> dict[str, Any]:
+    of_warp = kernel.tile[1] // (4 * kernel.consumers)
+    facts = mma_facts(kernel, (of_warp, kernel.tile[0]))
+    facts["consumer_tile"] = (kernel.tile[0], kernel.tile[1] // kernel.consumers)
+    facts |= {name: getattr(kernel, name) for name in ("consumers", "columns", "weights", "sums")}
+    return facts | {"a smem": kernel.a.smem, "a box": (*kernel.a.box, kernel.a.stage_bytes)}
+
 
 def tma_facts(kernel: Any) -> dict[str, Any]:
     facts = {name: fact for name, fact in mma_facts(kernel, kernel.tile).items() if name in TMA_FACTS}
@@ -272,6 +294,9 @@ def test_layouts(tmp_path: pathlib.Path):
         wanted.append({name: facts[name] for name in fields})
 
     for i, row in table().items():
+        if row.kernel == "sm90_weights":
+            add(i, "NN", WEIGHTS_FACTS, weights_facts(kernels.kernel_layouts(row, "NN")))
+            continue
         if kernels.kernel_facts(row.kernel).instruction == "wgmma":
             both = ("NN", "TN") if row.kernel == "sm90_grouped" else ("NN", "TT")
             order = "NT" if row.dtype not in ("bf16", "f16") else both[i % 2]

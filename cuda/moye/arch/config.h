@@ -9,6 +9,7 @@
 #define MOYE_DEVICE __device__ __forceinline__
 #define MOYE_HOST_DEVICE __host__ __device__ __forceinline__
 #define MOYE_KERNEL(kThreads) __global__ void __launch_bounds__(kThreads, 1)
+#define MOYE_KERNEL_SHARED(kThreads, kCtas) __global__ void __launch_bounds__(kThreads, kCtas)  // of a multiprocessor
 #define MOYE_GRID_CONSTANT __grid_constant__
 #define MOYE_UNROLL _Pragma("unroll")
 #define MOYE_NO_UNROLL _Pragma("unroll 1")
@@ -27,6 +28,7 @@
 #define MOYE_DEVICE inline
 #define MOYE_HOST_DEVICE inline
 #define MOYE_KERNEL(kThreads) void
+#define MOYE_KERNEL_SHARED(kThreads, kCtas) void
 #define MOYE_GRID_CONSTANT
 #define MOYE_UNROLL
 #define MOYE_NO_UNROLL

@@ -1,4 +1,5 @@
-// Two conversions in one instruction (PTX ISA, "Data Movement and Conversion: cvt", .rn.bf16x2.f32 and .rn.f16x2.f32).
+// Two conversions or differences in one instruction (PTX ISA, "Data Movement and Conversion: cvt", .rn.bf16x2.f32,
+// .rn.f16x2.f32 and .rn.f16x2.e4m3x2; "Half Precision Floating Point: sub").
 #pragma once
 
 #include "moye/arch/types.h"
@@ -28,6 +29,42 @@ MOYE_DEVICE uint32_t pack_pair<half_t>(float first, float second) {
   return word;
 #else
   return uint32_t(half_t(first).storage) | uint32_t(half_t(second).storage) << 16;
+#endif
+}
+
+/// Neighbour by neighbour, first - second: words of two of type T.
+template <class T>
+MOYE_DEVICE uint32_t sub_pair(uint32_t first, uint32_t second) {
+#if defined(__CUDACC__)
+  uint32_t word;
+  if constexpr (is_same<T, bfloat16_t>) {
+    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(word) : "r"(first), "r"(second));
+  } else {
+    static_assert(is_same<T, half_t>);
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(word) : "r"(first), "r"(second));
+  }
+  return word;
+#else
+  auto const value = [](uint32_t bits) { return float(T::bitcast(uint16_t(bits))); };
+  return pack_pair<T>(value(first & 0xffff) - value(second & 0xffff), value(first >> 16) - value(second >> 16));
+#endif
+}
+
+/// Two e4m3, in bytes `first` and `first` + 2 of a word, as two of type T: exactly.
+template <class T>
+MOYE_DEVICE uint32_t unpack_e4m3_pair(uint32_t bytes, int first) {
+#if defined(__CUDACC__)
+  uint32_t halves;
+  uint16_t const both = static_cast<uint16_t>(__byte_perm(bytes, 0, 0x4420 + 0x11 * first));
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(both));
+  if constexpr (is_same<T, half_t>) {
+    return halves;
+  } else {
+    return pack_pair<T>(float(half_t::bitcast(uint16_t(halves))), float(half_t::bitcast(uint16_t(halves >> 16))));
+  }
+#else
+  auto const value = [](uint32_t byte) { return float(float_e4m3_t::bitcast(uint8_t(byte))); };
+  return pack_pair<T>(value(bytes >> 8 * first & 0xff), value(bytes >> (8 * first + 16) & 0xff));
 #endif
 }
 

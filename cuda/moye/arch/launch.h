@@ -22,6 +22,7 @@ struct LaunchConfig {
   /// May start while the kernel ahead in the stream still runs, until its griddepcontrol_wait (arch/grid_dependency.h).
   /// Not in a graph, whose edges are whole, nor where the environment has JAX_MOYE_PROGRAMMATIC_LAUNCH=0.
   bool programmatic = false;
+  int resident = 1;  // CTAs of a multiprocessor for which the kernel is compiled: the second of its __launch_bounds__
 };
 
 #if defined(__CUDACC__)
@@ -124,7 +125,7 @@ Status launch_kernel(void (*kernel)(P...), LaunchConfig const& config, StreamHan
                      std::type_identity_t<P>... args) {
   auto run_thread = [&] { kernel(args...); };
   return emu::launch(
-      {config.grid, config.block, config.cluster, config.smem_bytes, config.programmatic},
+      {config.grid, config.block, config.cluster, config.smem_bytes, config.programmatic, config.resident},
       static_cast<emu::Stream*>(stream), [](void* run) { (*static_cast<decltype(run_thread)*>(run))(); }, &run_thread);
 }
 

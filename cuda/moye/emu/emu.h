@@ -173,6 +173,7 @@ struct Shape {
   Dim3 grid, block, cluster;
   int smem_bytes;
   bool programmatic = false;  // a thread that touches global memory before its griddepcontrol.wait is reported
+  int resident = 1;           // CTAs that share a multiprocessor's registers
 };
 
 /// Runs run_thread(argument) once in every CUDA thread and returns when all have ended or one has failed, or when the

@@ -298,7 +298,8 @@ void Domain::start_cluster(uint64_t index) {
     cta.exit_clock = nullptr;
     cta.register_waiters.clear();
     cta.free_registers = 0;
-    int const registers = std::min(kRegisters / (32 * warps_per_cta) / 8 * 8, 256);  // what __launch_bounds__ leaves
+    int const threads_at_once = shape.resident * 32 * warps_per_cta;
+    int const registers = std::min(kRegisters / threads_at_once / 8 * 8, 256);  // what __launch_bounds__ leaves
     cta.shadow = detect_races ? shadow.ctas[rank].get() : nullptr;
     if (launch->options.poison) std::memset(cta.smem, 0xff, shape.smem_bytes);
     for (int id = 0; id < kBarriers; ++id) {

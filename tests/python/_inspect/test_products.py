@@ -94,7 +94,7 @@ def test_products_by_dequantized_weights(monkeypatch, groups):
     args = weights(m=2048, k=4096, groups=groups)
     (gemm,) = jax_moye.explain(jax_moye.quantized_matmul, *args, device="h200")
     assert gemm.what.endswith(
-        "of scales, by dequantized weights: x has 2048 rows, and a kernel of weights is for 128 at most"
+        "of scales, by dequantized weights: x has 2048 rows, and a kernel of weights is for 64 at most"
     )
     assert (gemm.problem.m, gemm.problem.dtype, gemm.problem.out_dtype) == (
         2048,

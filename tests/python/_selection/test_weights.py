@@ -19,8 +19,8 @@ from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.problem import MAX_SIZE, NotServedError, make_problem
 from jax_moye._selection.request import Operand, Request
 from jax_moye._selection.weights import (
+    AT_ONCE,
     LEAST_K,
-    MOST_CTAS,
     MOST_PARTS,
     MOST_ROWS,
     SPEC,
@@ -108,7 +108,7 @@ def test_problem(x, short, w):
         (dict(w="int2"), "bfloat16", "no kernel multiplies bfloat16 by weights of int2"),
         (dict(w="float8_e5m2"), "bfloat16", "weights of float8_e5m2"),
         ({}, "float64", "as float64"),
-        (dict(m=object()), "bfloat16", "are not all known"),
+        (dict(m="m"), "bfloat16", "are not all known"),
     ],
     ids=str,
 )
@@ -176,7 +176,7 @@ def able(w="s4"):
 
 
 @pytest.mark.parametrize(
-    ("rows", "tile"), [(1, 16), (16, 16), (17, 32), (32, 32), (33, 64), (64, 64), (65, 128), (128, 128), (129, 128)]
+    ("rows", "tile"), [(1, 16), (16, 16), (17, 32), (32, 32), (33, 64), (64, 64), (65, 64), (1000, 64)]
 )
 def test_the_smallest_tile_that_holds_all_rows(rows, tile):
     assert choose(problem_of(m=rows), rows, able())[0].tile[0] == tile
@@ -186,22 +186,21 @@ def test_the_smallest_tile_that_holds_all_rows(rows, tile):
 @pytest.mark.parametrize(
     ("n", "k", "rows", "parts"),
     [
-        (4096, 4096, 1, 8),  # 16 tiles
-        (256 * 33, 4096, 1, 8),
-        (256 * 34, 4096, 1, 7),
-        (256 * 132, 4096, 1, 2),
-        (256 * 133, 4096, 1, 1),
-        (256 * 1000, 4096, 1, 1),
+        (4096, 4096, 1, 7),  # 16 tiles: 112 CTAs run at one time, and 128 of 8 parts do not
+        (256 * 15, 4096, 1, 8),
+        (256 * 31, 4096, 1, 4),
+        (256 * 32, 4096, 1, 7),  # twice 5 k-tiles; 3 parts have 11
+        (256 * 66, 4096, 1, 2),
+        (256 * 67, 4096, 1, 8),
+        (256 * 132, 4096, 1, 1),
         (256, 64, 1, 1),
         (256, 128, 1, 1),
-        (256, 192, 1, 1),
-        (256, 200, 1, 2),  # four k-tiles, the last of 8
+        (256, 200, 1, 2),  # two k-tiles, the last of 72
         (256, 256, 1, 2),
         (256, 512, 1, 4),
         (256, 1024, 1, 8),
         (256, 8, 1, 1),
-        (256 * 16, 4096, 256, 8),  # two rows of tiles
-        (256 * 32, 4096, 256, 4),
+        (256 * 16, 4096, 128, 7),  # two rows of tiles
     ],
 )
 def test_parts_of_k(n, k, rows, parts):
@@ -214,7 +213,11 @@ def test_parts_fill_the_gpu_and_are_long():
         config, parts = choose(problem_of(m=rows, n=n, k=k), rows, able())
         tiles = math.ceil(rows / config.tile[0]) * math.ceil(n / config.tile[1])
         assert 1 <= parts <= MOST_PARTS
-        assert parts == 1 or (tiles * parts <= MOST_CTAS and 64 * (math.ceil(k / 64) // parts) >= LEAST_K)
+        k_tile = config.tile[2]
+        assert parts == 1 or k_tile * (math.ceil(k / k_tile) // parts) >= LEAST_K
+
+        in_turn = [math.ceil(tiles * p / AT_ONCE[p]) * math.ceil(k / k_tile / p) for p in range(1, parts + 1)]
+        assert in_turn[-1] == min(in_turn)
 
 
 # ------------------------------------------------------------------------------------------------------------ decision
@@ -226,8 +229,8 @@ def test_a_kernel(x, w):
     decision, call = decided(x=x, w=w, groups=32)
     assert (decision.kind, decision.reason, decision.cause, decision.source) == ("kernel", None, None, "model")
     assert call.config.dtype == f"{dict(bfloat16='bf16', float16='f16')[x]}x{SHORT[w]}"
-    assert (call.config.tile[0], call.parts, call.problem.group) == (16, 8, 128)
-    assert call.why == "the least tile for 4 rows, k in 8 parts"
+    assert (call.config.tile[0], call.parts, call.problem.group) == (16, 7, 128)
+    assert call.why == "the least tile for 4 rows, k in 7 parts"
 
 
 def test_a_config_that_was_named():
@@ -242,7 +245,7 @@ def test_many_rows_are_for_dequantized_weights():
     assert decided(m=MOST_ROWS)[0].kind == "kernel"
     decision, call = decided(m=MOST_ROWS + 1)
     assert (decision.kind, decision.cause, call) == ("xla", "time", None)
-    assert "x has 129 rows" in decision.reason
+    assert "x has 65 rows" in decision.reason
     assert decided(m=MOST_ROWS + 1, implementation="moye")[0].kind == "kernel"
 
 
