@@ -197,7 +197,8 @@ def test_nan_and_infinity(row, order):
 
 
 def test_multiprocessors_are_the_grid_of_persistent_kernels():
-    configs = [c for c in jax_moye.configs() if c.kernel.startswith("sm90_") and c.cluster == (1, 1)]
+    persistent = ("sm90_cooperative", "sm90_pingpong")
+    configs = [c for c in jax_moye.configs() if c.kernel in persistent and c.dtype == "bf16" and c.cluster == (1, 1)]
     config = min(configs, key=lambda config: config.tile[0] * config.tile[1])
     tile_m, tile_n, _ = config.tile
     for multiprocessors in (1, 3, 4):

@@ -31,14 +31,12 @@ void store_as(unsigned char* at, T const& x) {
 
 void store(Dtype dtype, unsigned char* at, double value) {
   float const x = static_cast<float>(value);
-  switch (dtype) {
+  switch (storage_dtype(dtype)) {
     case Dtype::bf16:
       return store_as(at, bfloat16_t(x));
     case Dtype::f16:
       return store_as(at, half_t(x));
     case Dtype::f32:
-    case Dtype::tf32:
-    case Dtype::f32_fast:
       return store_as(at, x);
     case Dtype::f64:
       return store_as(at, value);
@@ -50,6 +48,8 @@ void store(Dtype dtype, unsigned char* at, double value) {
       return store_as(at, float_e4m3_t(x));
     case Dtype::e5m2:
       return store_as(at, float_e5m2_t(x));
+    default:  // in no memory
+      return;
   }
 }
 
