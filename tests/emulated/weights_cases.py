@@ -14,7 +14,7 @@ from jax_moye._kernels import ffi
 from jax_moye._kernels.dtypes import DTYPES
 
 KINDS = ("normal", "positive", "whole")
-UNITS = {"float32": 2.0**-24, "bfloat16": 2.0**-9, "float16": 2.0**-12}  # of half a last bit, at most
+UNITS = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}  # of a number, what rounding to it may change
 MOST_PARTS = 8
 # What rounding to a subnormal number adds.
 LEAST = {"float32": 2.0**-149, "bfloat16": 2.0**-133, "float16": 2.0**-24}
