@@ -265,7 +265,7 @@ def test_the_ordinary_targets_take_no_config_of_groups():
     ffi.register("cpu")
     for target, attributes in ((ffi.TARGET, plain), (ffi.FUSED_TARGET, own)):
         run = functools.partial(jax.ffi.ffi_call(target, shapes), a, b)
-        with pytest.raises(jax.errors.JaxRuntimeError, match="products of groups alone") as error:
+        with pytest.raises(jax.errors.JaxRuntimeError, match="products of groups, or with weights, alone") as error:
             jax.block_until_ready(run(**attributes))
         assert f"jax_moye: {BF16}, sizes (batch, m, n, k) = (1, 16, 24, 32): " in str(error.value)
         np.testing.assert_array_equal(run(**(attributes | {"config": ORDINARY}))[0], np.full((M, N), K))
@@ -278,9 +278,9 @@ def test_the_binding_of_the_tests_refuses_them():
         BF16, x, x, x, [1, 64, 64, 64], [0, 64, 1], [0, 1, 64], [0, 64, 1], out_dtype="bf16"
     )
     assert not report["ok"]
-    assert "products of groups alone" in report["message"]
+    assert "products of groups, or with weights, alone" in report["message"]
 
 
 def test_handlers_have_the_targets_names():
     for module in filter(None, map(ffi.extension, ("cpu", "cuda"))):
-        assert {ffi.TARGET, ffi.FUSED_TARGET, ffi.GROUPED_TARGET} <= set(module.handlers())
+        assert {ffi.TARGET, ffi.FUSED_TARGET, ffi.GROUPED_TARGET, ffi.WEIGHTS_TARGET} <= set(module.handlers())
