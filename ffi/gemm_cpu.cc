@@ -117,7 +117,7 @@ ffi::Error execute_weights(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer sc
     WeightsCall call;
     if (Status const status = decode_weights(request, call); !status.ok())
       return to_error(status, ffi::ErrorCode::kInvalidArgument);
-    GemmRequest narrated{};
+    GemmRequest narrated{};  // no workspace
     narrated.config = config;
     narrated.sizes = request.sizes;
     narrated.a = request.a;

@@ -48,7 +48,7 @@ def quantized_matmul(
     which are exact, and the scale multiplies the sum in f32: as precise as the kernel. With several groups they are
     (w - zeros) * scales, computed in f32 and rounded once. That is the only rounding of weights. By it an element is
     off by u * sum over k of |x * weight| at most, u being 2^-8 for bfloat16 and 2^-11 for float16; scales whose
-    products float16 cannot hold need bfloat16.
+    products float16 cannot hold need bfloat16. A scale that is infinite may make NaN where a group is summed in parts.
 
     It works under jit, grad, jvp, vmap, scan, checkpoint and inside a shard_map over all mesh axes. The derivative to x
     is a product by the weights rounded once to x's dtype, that to the scales is summed in f32, and float8 weights have

@@ -12,7 +12,10 @@ import re
 import numpy as np
 import pytest
 
+from jax_moye._kernels.configs import weights_configs
+from tests.emulated import weights_cases
 from tests.emulated.driver import build, run_cases
+from tests.emulated.weights_cases import KINDS
 
 # Each dtype, and each tile of both operands' types.
 ROWS = (
@@ -153,3 +156,11 @@ def test_several_os_threads(binary):
     """CTAs that run at the same time."""
     lines = [f"70 288 392 parts={parts} zeros=1 workers=3 multiprocessors=5" for parts in (1, 3, 8)]
     check(binary, lines)
+
+
+@pytest.mark.parametrize("config", weights_configs(), ids=lambda config: config.name)
+def test_generated_products(config):
+    """A few of those that tests/gpu/test_gpu_weights.py has, through the custom call."""
+    rng = np.random.default_rng(sum(map(ord, config.name)))
+    for _ in range(6):
+        assert weights_cases.check(config, rng, weights_cases.shape_of(rng, config.dtype, 700), KINDS, 1, emulated=True)

@@ -12,6 +12,8 @@ from jax_moye._kernels import dtypes
 from jax_moye._kernels.dtypes import DTYPES, MULTIPLIED_AS, WAYS_OF_F32, named_dtype, numpy_dtype
 from jax_moye.layout.kernels import sm90_parts
 
+OF_WEIGHTS = [name for name, dtype in DTYPES.items() if dtype.weights]  # of a, beside a b of another one
+
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_names_are_jaxs_and_sizes_numpys(name):
@@ -20,7 +22,7 @@ def test_names_are_jaxs_and_sizes_numpys(name):
 
 
 def test_a_name_of_jax_has_one_short_name():
-    assert set(dtypes.SHORT_NAMES.values()) == DTYPES.keys() - {*WAYS_OF_F32}
+    assert set(dtypes.SHORT_NAMES.values()) == DTYPES.keys() - {*WAYS_OF_F32, *OF_WEIGHTS}
     assert set(dtypes.SHORT_NAMES) == set(dtypes.JAX_NAMES.values())
     assert dtypes.SHORT_NAMES["float32"] == "f32"
     assert numpy_dtype("bf16") == ml_dtypes.bfloat16
@@ -46,9 +48,17 @@ def test_parts_are_the_kernels():
 
 
 def test_what_a_user_may_multiply():
-    assert dtypes.OPERAND_NAMES.keys() == DTYPES.keys() - {*WAYS_OF_F32, "s32"}
+    assert dtypes.OPERAND_NAMES.keys() == DTYPES.keys() - {*WAYS_OF_F32, *OF_WEIGHTS, "s32"}
     assert dtypes.USUAL_ACCUMULATOR.keys() == DTYPES.keys() - {"s32"}
     assert set(dtypes.USUAL_ACCUMULATOR.values()) <= DTYPES.keys()
+
+
+def test_weights_are_named_beside_what_they_become():
+    assert len(OF_WEIGHTS) == 6
+    for name in OF_WEIGHTS:
+        operand, _ = name.split("x")
+        assert dtypes.JAX_NAMES[name] == dtypes.JAX_NAMES[operand]
+        assert all(jnp.dtype(weights).itemsize == 1 for weights in DTYPES[name].weights)
 
 
 def test_the_configs_dtypes_are_in_the_table():
