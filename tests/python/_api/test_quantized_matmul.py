@@ -29,6 +29,7 @@ from jax_moye import _compat
 from jax_moye._api import quantized_matmul as module
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import weights_configs
+from jax_moye._log import say_once
 from jax_moye._primitives.weights import weights_p
 
 quantized_matmul = jax_moye.quantized_matmul
@@ -316,6 +317,7 @@ def test_what_no_kernel_serves(rng, fake_rows, caplog, shape, groups, options, r
     """A product by dequantized weights, of one of our kernels where the emulator is asked for; the log says why."""
     args = operands(rng, "int4", shape=shape, groups=groups)
     fun = functools.partial(quantized_matmul, **{"interpret": True} | options)
+    say_once.cache_clear()
     with caplog.at_level(logging.INFO, "jax_moye"):
         text = lowered_text(fun, *args, platform="cpu")
     assert ffi.WEIGHTS_TARGET not in text

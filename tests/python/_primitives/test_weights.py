@@ -387,7 +387,10 @@ def check_partitioned_outside_of_shard_map():
     """XLA, and who insists is told why."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
     x, w, scales, zeros = sharded_operands()
-    for spec_x, spec_w in ((P("x"), P()), (P(), P(None, "x")), (P(None, "x"), P("x"))):
+    specs = [(P("x"), P()), (P(), P(None, "x")), (P(None, "x"), P("x"))]
+    if jax.__version_info__ < (0, 10):  # jax 0.9.2 does not find a sharding for the last one's result, nor for lax's
+        specs = specs[:-1]
+    for spec_x, spec_w in specs:
         placed = [jax.device_put(y, NamedSharding(mesh, spec)) for y, spec in ((x, spec_x), (w, spec_w))]
         program = jax.jit(functools.partial(in_f32, interpret=True))
         assert "custom_call @jax_moye" not in program.lower(*placed, scales, zeros).as_text()
