@@ -137,20 +137,17 @@ def compile_kernels(kernel: str, names: list[str]) -> tuple[dict[str, dict], lis
     return {str(kernel["kernel"]): kernel for kernel in kernels}, faults, code
 
 
+def _enumerators(name: str, file: str) -> list[str]:
+    text = (ROOT / "cuda/gemm" / file).read_text()
+    return re.findall(r"\w+", re.search(rf"enum class {name} {{([^}}]*)}}", text)[1])
+
+
 def mangled(names: Iterable[str], row: str, order: str) -> str:
     """The one of the names that is this row's kernel in this order."""
-    dtypes = (
-        re.search(r"enum class Dtype {([^}]*)}", (ROOT / "cuda/gemm/config.h").read_text())[1]
-        .replace(" ", "")
-        .split(",")
-    )
+    dtypes = _enumerators("Dtype", "config.h")
     _, dtype, sums, *_ = re.findall(r"\w+", row)
     numbers = "E.*".join(f"Li{number}" for number in re.findall(r"\b\d+\b", row))
-    orders = (
-        re.search(r"enum class Order {([^}]*)}", (ROOT / "cuda/gemm/order.h").read_text())[1]
-        .replace(" ", "")
-        .split(",")
-    )
+    orders = _enumerators("Order", "order.h")
     pattern = rf"DtypeE{dtypes.index(dtype)}ELS\w+_{dtypes.index(sums)}E.*{numbers}E.*OrderE{orders.index(order)}E"
     (name,) = (name for name in names if re.search(pattern, name))
     return name
