@@ -297,6 +297,24 @@ pack_pair_kernel(uint32_t const* in, uint32_t* out) {
   }
 }
 
+/// in: two words a thread, 64 words apart; numbers below 2 are made of them. out: a word a thread.
+template <class T>
+MOYE_KERNEL(64)
+sub_pair_kernel(uint32_t const* in, uint32_t* out) {
+  uint32_t const thread = thread_idx().x;
+  out[thread] = sub_pair<T>(in[thread] & 0xbfffbfff, in[64 + thread] & 0xbfffbfff);
+}
+
+/// in: a word a thread, of four e4m3 below 2. out: two words a thread.
+template <class T>
+MOYE_KERNEL(64)
+unpack_e4m3_pair_kernel(uint32_t const* in, uint32_t* out) {
+  uint32_t const thread = thread_idx().x;
+  for (int first = 0; first < 2; ++first) {
+    out[64 * first + thread] = unpack_e4m3_pair<T>(in[thread] & 0xbfbfbfbf, first);
+  }
+}
+
 /// in: four bit patterns of a float a thread. out: the storage of To.
 template <class To>
 MOYE_KERNEL(64)
@@ -701,6 +719,29 @@ std::vector<Case> all_cases() {
        pack_pair_kernel<half_t>,
        one_cta(64),
        {{Kind::middle, 248}, {Kind::nan, 8}},
+       128});
+
+  add({"sub_pair_bfloat16",
+       "sub_pair",
+       "sub.rn.bf16x2",
+       sub_pair_kernel<bfloat16_t>,
+       one_cta(64),
+       {{Kind::word, 128}},
+       64});
+  add({"sub_pair_half", "sub_pair", "sub.rn.f16x2", sub_pair_kernel<half_t>, one_cta(64), {{Kind::word, 128}}, 64});
+  add({"unpack_e4m3_pair_bfloat16",
+       "unpack_e4m3_pair",
+       "cvt.rn.f16x2.e4m3x2",
+       unpack_e4m3_pair_kernel<bfloat16_t>,
+       one_cta(64),
+       {{Kind::word, 64}},
+       128});
+  add({"unpack_e4m3_pair_half",
+       "unpack_e4m3_pair",
+       "cvt.rn.f16x2.e4m3x2",
+       unpack_e4m3_pair_kernel<half_t>,
+       one_cta(64),
+       {{Kind::word, 64}},
        128});
 
   add({"bfloat16_from_float",

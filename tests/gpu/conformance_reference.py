@@ -312,6 +312,24 @@ def pack_pair(case: str, type: str) -> np.ndarray:
     return (bits[:, 0] | bits[:, 1] << 16).reshape(-1)
 
 
+def halves(words: np.ndarray, type: str) -> np.ndarray:
+    """Both 16-bit numbers of each word, the low half first: (count,2)."""
+    return words.view(np.uint16).reshape(-1, 2).view({"half": np.float16, "bfloat16": ml_dtypes.bfloat16}[type])
+
+
+def sub_pair(case: str, type: str) -> np.ndarray:
+    """Differences of numbers below 2, rounded once: f32 keeps more than twice their bits."""
+    first, second = (halves(w & 0xBFFFBFFF, type).astype(np.float32) for w in words(case, 0, 128).reshape(2, 64))
+    return (first - second).astype(halves(words(case, 0, 1), type).dtype)
+
+
+def unpack_e4m3_pair(case: str, type: str) -> np.ndarray:
+    """Bytes 0 and 2 of each word, then bytes 1 and 3, which both types hold exactly."""
+    bytes = (words(case, 0, 64) & 0xBFBFBFBF).view(np.uint8).reshape(64, 2, 2)  # (word,pair,first)
+    numbers = bytes.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    return numbers.transpose(2, 0, 1).astype(halves(words(case, 0, 1), type).dtype)
+
+
 def store(case: str) -> np.ndarray:
     """Elements of 16 bytes: to place t ^ 5, then reversed."""
     return words(case, 0, 256).reshape(64, 4)[np.arange(64) ^ 5][::-1]
@@ -369,6 +387,8 @@ CASES = {
     r"UniversalCopy_(?P<size>\d+)": universal_copy,
     r"store_16": store,
     r"pack_pair_(?P<type>half|bfloat16)": pack_pair,
+    r"sub_pair_(?P<type>half|bfloat16)": sub_pair,
+    r"unpack_e4m3_pair_(?P<type>half|bfloat16)": unpack_e4m3_pair,
     r"float_(?P<type>e4m3|e5m2)_from_float(?P<overflowing>_overflowing)?": float8_from_float,
     r"float_(?P<type>e4m3|e5m2)_to_float": float8_to_float,
     r"(?P<type>half|bfloat16)_from_float": from_float,
