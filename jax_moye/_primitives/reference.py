@@ -114,21 +114,31 @@ def permute_sharding(sharding: NamedSharding | None, permutation: Sequence[int])
     return NamedSharding(sharding.mesh, _compat.permute_spec(sharding.spec, order))
 
 
+def _is_8_bit_float(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize == 1
+
+
 def lax_result_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> Any:
     """The dtype to ask of lax.dot_general so that a conversion to out_dtype afterwards is at least as precise.
 
-    lax may convert operands to the dtype it is asked for, so that must be able to hold theirs.
+    XLA converts operands to the dtype it is asked for, so that must be able to hold theirs. Of a gradient of an 8-bit
+    operand it is the cotangent's dtype, which lax's own derivative asks for.
     """
+    dtypes = [jnp.dtype(dtype) for dtype in (lhs_dtype, rhs_dtype)]
+    inexact = jnp.issubdtype(out_dtype, jnp.inexact)
+    is_8_bits = _is_8_bit_float(out_dtype)
     # Naming the dtype of a result promotes nothing, so jax_numpy_dtype_promotion="strict" does not apply.
     with jax.numpy_dtype_promotion("standard"):
-        try:
-            operand_dtype = lhs_dtype if lhs_dtype == rhs_dtype else jnp.promote_types(lhs_dtype, rhs_dtype)
-        except ValueError:  # JAX promotes no 8-bit float
-            return out_dtype
+        if any(map(_is_8_bit_float, dtypes)):  # JAX promotes none
+            wide = [dtype for dtype in dtypes if jnp.issubdtype(dtype, jnp.inexact) and not _is_8_bit_float(dtype)]
+            if wide and inexact:
+                return wide[0] if is_8_bits else jnp.promote_types(wide[0], out_dtype)
+            return jnp.float32 if is_8_bits and dtypes != [out_dtype] * 2 else out_dtype
+        operand_dtype = jnp.promote_types(*dtypes)
         floating = all(jnp.issubdtype(dtype, jnp.floating) for dtype in (operand_dtype, out_dtype))
-        if operand_dtype == out_dtype or not floating or jnp.dtype(operand_dtype).itemsize == 1:
+        if operand_dtype == out_dtype or not floating:
             return out_dtype
-        if jnp.dtype(out_dtype).itemsize == 1:  # nor with one; in 16 bits the sum would be rounded twice
+        if is_8_bits:  # in 16 bits the sum would be rounded twice
             return jnp.promote_types(operand_dtype, jnp.float32)
         return jnp.promote_types(operand_dtype, out_dtype)
 

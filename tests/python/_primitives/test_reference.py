@@ -56,6 +56,17 @@ def test_a_specification_and_back(spec):
         ("float8_e4m3fn", "float8_e4m3fn", "float32", "float32"),
         ("float32", "float32", "float8_e4m3fn", "float32"),  # JAX promotes no 8-bit float
         ("bfloat16", "bfloat16", "float8_e5m2", "float32"),  # one rounding of the sum
+        ("float8_e4m3fn", "float8_e4m3fn", "float8_e4m3fn", "float8_e4m3fn"),
+        # Gradients of 8-bit operands: in the cotangent's dtype, which XLA would round to 8 bits.
+        ("float32", "float8_e4m3fn", "float8_e4m3fn", "float32"),
+        ("bfloat16", "float8_e5m2", "float8_e4m3fn", "bfloat16"),
+        ("float8_e4m3fn", "float32", "bfloat16", "float32"),  # and one of a bfloat16 operand beside an 8-bit one
+        ("float8_e5m2", "bfloat16", "float32", "float32"),
+        ("float8_e4m3fn", "float8_e5m2", "bfloat16", "bfloat16"),
+        ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fn", "float32"),  # e4m3 does not hold what e5m2 does
+        ("float8_e4m3fn", "float8_e4m3fn", "float8_e5m2", "float32"),
+        ("float8_e4m3fn", "int8", "float8_e4m3fn", "float32"),
+        ("float8_e4m3fn", "complex64", "complex64", "complex64"),
     ],
 )
 def test_the_dtype_that_is_asked_of_lax(lhs, rhs, out, asked):
@@ -90,3 +101,26 @@ def test_results_and_gradients_of_8_bits_are_laxs(dtype):
     for x, y in zip(gradients(jax_moye.dot_general), gradients(jax.lax.dot_general), strict=True):
         assert x.dtype == y.dtype
         np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("out", ["bfloat16", "float32"])
+@pytest.mark.parametrize("rhs", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("lhs", ["float8_e4m3fn", "float8_e5m2"])
+def test_gradients_of_8_bit_operands_are_laxs_bit_by_bit(rng, lhs, rhs, out):
+    """A cotangent rounded to 8 bits would change about half of them."""
+    a, b, cotangent = (
+        jnp.asarray(rng.standard_normal(shape), dtype)
+        for shape, dtype in (((16, 32), lhs), ((32, 24), rhs), ((16, 24), out))
+    )
+
+    def derivatives(fun, **options):
+        def product(a, b):
+            return fun(a, b, (((1,), (0,)), ((), ())), preferred_element_type=out, **options)
+
+        value, transpose = jax.vjp(product, a, b)
+        return (value, *transpose(cotangent))
+
+    ours = derivatives(jax_moye.dot_general, implementation="xla")
+    for x, y in zip(ours, derivatives(jax.lax.dot_general), strict=True):
+        assert x.dtype == y.dtype
+        np.testing.assert_array_equal(np.asarray(x).view(np.uint8), np.asarray(y).view(np.uint8))
