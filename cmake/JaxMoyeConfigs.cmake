@@ -27,7 +27,7 @@ foreach(_line IN LISTS _lines)
   list(POP_FRONT _fields _kernel _dtype _sums _m _n _k _stages _cluster_m _cluster_n _alignment)
   # As ffi/registry.cc names configs: what is usual is left out.
   set(_config "${_kernel}_${_dtype}")
-  if(NOT "${_dtype}_${_sums}" MATCHES "^(f64_f64|s8_s32|(bf16|f16|f32|tf32|bf16x[369]|b?f16x(s8|s4|e4m3)|e4m3|e5m2)_f32)$")
+  if(NOT "${_dtype}_${_sums}" MATCHES "^(f64_f64|s8_s32|(bf16|f16|f32|tf32|bf16x[369]|b?f16x(s8|s4|e4m3)|e4m3|e5m2|e4m3xe5m2|e5m2xe4m3)_f32)$")
     string(APPEND _config "_${_sums}")
   endif()
   string(APPEND _config "_${_m}x${_n}x${_k}_s${_stages}")

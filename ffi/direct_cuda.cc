@@ -137,7 +137,8 @@ class DirectProduct {
       auto const strides = nb::cast<std::vector<int64_t>>(value);
       std::vector<int64_t> shape(sizes_.begin(), matrix);
       shape.insert(shape.end(), {is_b ? n : m, is_operand ? k : n});
-      Dtype const stored = storage_dtype(parse_dtype(is_operand ? dtype : out_dtype));
+      Dtype const parsed = parse_dtype(is_operand ? dtype : out_dtype);
+      Dtype const stored = name == "a" ? storage_dtype(parsed) : storage_dtype_of_b(parsed);
       place(name, strides, stored, extent(shape, strides), is_operand);
     }
     slot("a"), slot("b"), slot("d");  // or throws

@@ -235,8 +235,8 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
 
   RegisteredGemm const* gemm = find_gemm(config);
   if (gemm == nullptr) return to_report(gemm_error(config, sizes, "no compiled GEMM has this name"), stream.counters);
-  Dtype const dtype = storage_dtype(gemm->config.dtype);
-  Dtype const d_dtype = dtype_of_result(d, dtype, out_dtype);
+  Dtype const a_dtype = storage_dtype(gemm->config.dtype), b_dtype = storage_dtype_of_b(gemm->config.dtype);
+  Dtype const d_dtype = dtype_of_result(d, a_dtype, out_dtype);
   Bytes const a_bytes = to_bytes("a", a), b_bytes = to_bytes("b", b), d_bytes = to_bytes("d", d);
 
   GemmRequest request{.config = config,
@@ -244,8 +244,8 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
                       .a_strides = a_strides,
                       .b_strides = b_strides,
                       .d_strides = d_strides,
-                      .a = {a_bytes.data(), int64_t(a_bytes.size()) / item_bytes(dtype), dtype},
-                      .b = {b_bytes.data(), int64_t(b_bytes.size()) / item_bytes(dtype), dtype},
+                      .a = {a_bytes.data(), int64_t(a_bytes.size()) / item_bytes(a_dtype), a_dtype},
+                      .b = {b_bytes.data(), int64_t(b_bytes.size()) / item_bytes(b_dtype), b_dtype},
                       .d = {d_bytes.data(), int64_t(d_bytes.size()) / item_bytes(d_dtype), d_dtype},
                       .workspace = nullptr,
                       .workspace_bytes = 0};
@@ -267,7 +267,7 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
   epilogue.has_second_b = !second_b.is_none();
   if (epilogue.has_second_b) {
     Bytes const bytes = to_bytes("second_b", second_b);
-    epilogue.second_b = {bytes.data(), int64_t(bytes.size()) / item_bytes(dtype), dtype};
+    epilogue.second_b = {bytes.data(), int64_t(bytes.size()) / item_bytes(b_dtype), b_dtype};
     if (epilogue.wants_preactivation) epilogue.second_product = to_d_buffer("second_product", second_product);
   }
 

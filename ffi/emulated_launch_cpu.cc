@@ -71,21 +71,22 @@ Array make_array(int64_t bytes) {
 std::optional<double> time_of(GemmCall const& call, emu::Options const& options, int64_t m, int64_t n, int64_t k) {
   GemmConfig const& config = call.gemm->config;
   Order const order = order_of(call.args);
-  Dtype const dtype = storage_dtype(config.dtype), d_dtype = call.args.d_dtype;
+  Dtype const a_dtype = storage_dtype(config.dtype), b_dtype = storage_dtype_of_b(config.dtype);
+  Dtype const d_dtype = call.args.d_dtype;
   bool const a_by_k = major_a(order) == Major::k, b_by_k = major_b(order) == Major::k;
   int64_t const sizes[] = {1, m, n, k};
   int64_t const a_strides[] = {m * k, a_by_k ? k : 1, a_by_k ? 1 : m};
   int64_t const b_strides[] = {n * k, b_by_k ? k : 1, b_by_k ? 1 : n};
   int64_t const d_strides[] = {m * n, n, 1};
-  Array const a = make_array(m * k * item_bytes(dtype)), b = make_array(n * k * item_bytes(dtype));
+  Array const a = make_array(m * k * item_bytes(a_dtype)), b = make_array(n * k * item_bytes(b_dtype));
   Array const d = make_array(m * n * item_bytes(d_dtype));
   GemmRequest request{.config = call.gemm->name,
                       .sizes = sizes,
                       .a_strides = a_strides,
                       .b_strides = b_strides,
                       .d_strides = d_strides,
-                      .a = {a.get(), m * k, dtype},
-                      .b = {b.get(), n * k, dtype},
+                      .a = {a.get(), m * k, a_dtype},
+                      .b = {b.get(), n * k, b_dtype},
                       .d = {d.get(), m * n, d_dtype},
                       .workspace = nullptr,
                       .workspace_bytes = 0};

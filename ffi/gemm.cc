@@ -278,7 +278,7 @@ std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_mat
   GemmConfig const& config = call.gemm->config;
   GemmEntry const& entry = call.gemm->entry;
   GemmArgs const& args = call.args;
-  if (request.a.dtype != storage_dtype(config.dtype) || request.b.dtype != storage_dtype(config.dtype))
+  if (request.a.dtype != storage_dtype(config.dtype) || request.b.dtype != storage_dtype_of_b(config.dtype))
     return std::string("operands are ") + dtype_name(request.a.dtype) + " and " + dtype_name(request.b.dtype);
   if (!has_bit(entry.out_dtypes, unsigned(args.d_dtype)))
     return std::string("the kernel does not write ") + dtype_name(args.d_dtype);

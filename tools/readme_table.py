@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 
 import jax_moye
-from jax_moye._kernels.dtypes import JAX_NAMES, WAYS_OF_F32
+from jax_moye._kernels.dtypes import DTYPES, JAX_NAMES, WAYS_OF_F32
 
 README = pathlib.Path(__file__).resolve().parents[1] / "README.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
@@ -25,7 +25,10 @@ def _cell(values: Iterable[object]) -> str:
 
 
 def _memory(dtype: str) -> str:
-    return JAX_NAMES[dtype] + (f" as {dtype.upper()}" if dtype in WAYS_OF_F32 else "")
+    of_b = DTYPES[dtype].of_b
+    return JAX_NAMES[dtype] + (
+        f" as {dtype.upper()}" if dtype in WAYS_OF_F32 else f" x {JAX_NAMES[of_b]}" if of_b else ""
+    )
 
 
 def table() -> str:

@@ -36,7 +36,7 @@ enum class Kernel {
 /// as tf32; bf16x3, bf16x6 and bf16x9 are f32 that is multiplied as so many products of bf16 parts; f32_fast are sums
 /// of 8-bit floats that stay in the tensor core, which keeps some 14 bits of them, where f32's leave it for f32
 /// registers every 128 products; bf16xs8 and the like are a of bf16 and b, weights, of s8. s4 are weights of 4 bits,
-/// signed or not.
+/// signed or not. e4m3xe5m2 is a of e4m3 and b of e5m2, which the tensor core multiplies as they are.
 enum class Dtype {
   bf16,
   f16,
@@ -56,7 +56,9 @@ enum class Dtype {
   bf16xe4m3,
   f16xs8,
   f16xs4,
-  f16xe4m3
+  f16xe4m3,
+  e4m3xe5m2,
+  e5m2xe4m3
 };
 
 // The enumerators' names, in their order: parts of a config's name.
@@ -65,14 +67,15 @@ inline constexpr char const* kKernelNames[] = {
     "sm80_ldmatrix",    "sm80_double_buffer", "sm80_multistage",    "sm80_persistent",       "sm90_multistage",
     "sm90_cooperative", "sm90_pingpong",      "sm90_split_k",       "sm90_parallel_split_k", "sm90_grouped",
     "sm90_parts",       "sm90_weights"};
-inline constexpr char const* kDtypeNames[] = {
-    "bf16",   "f16",    "f32",    "f64",     "tf32",    "s8",        "s32",    "e4m3",   "e5m2",    "f32_fast",
-    "bf16x3", "bf16x6", "bf16x9", "bf16xs8", "bf16xs4", "bf16xe4m3", "f16xs8", "f16xs4", "f16xe4m3"};
+inline constexpr char const* kDtypeNames[] = {"bf16",     "f16",       "f32",      "f64",       "tf32",   "s8",
+                                              "s32",      "e4m3",      "e5m2",     "f32_fast",  "bf16x3", "bf16x6",
+                                              "bf16x9",   "bf16xs8",   "bf16xs4",  "bf16xe4m3", "f16xs8", "f16xs4",
+                                              "f16xe4m3", "e4m3xe5m2", "e5m2xe4m3"};
 inline constexpr int kDtypes = int(sizeof(kDtypeNames) / sizeof(kDtypeNames[0]));
 constexpr char const* kernel_name(Kernel kernel) { return kKernelNames[int(kernel)]; }
 constexpr char const* dtype_name(Dtype dtype) { return kDtypeNames[int(dtype)]; }
 
-/// The dtype of the buffers that hold `dtype`; of a's where b are weights.
+/// The dtype of the buffers that hold `dtype`; of a's where b has another.
 constexpr Dtype storage_dtype(Dtype dtype) {
   switch (dtype) {
     case Dtype::tf32:
@@ -89,9 +92,25 @@ constexpr Dtype storage_dtype(Dtype dtype) {
     case Dtype::f16xs4:
     case Dtype::f16xe4m3:
       return Dtype::f16;
+    case Dtype::e4m3xe5m2:
+      return Dtype::e4m3;
+    case Dtype::e5m2xe4m3:
+      return Dtype::e5m2;
     default:
       return dtype;
   }
+}
+
+/// The same of b's, where b are no weights.
+constexpr Dtype storage_dtype_of_b(Dtype dtype) {
+  if (dtype == Dtype::e4m3xe5m2) return Dtype::e5m2;
+  if (dtype == Dtype::e5m2xe4m3) return Dtype::e4m3;
+  return storage_dtype(dtype);
+}
+
+/// Whether a and b are 8-bit floats.
+constexpr bool is_float8(Dtype dtype) {
+  return storage_dtype(dtype) == Dtype::e4m3 || storage_dtype(dtype) == Dtype::e5m2;
 }
 
 constexpr int item_bytes(Dtype dtype) {
@@ -129,7 +148,7 @@ struct ClusterMN {
 /// What is compiled: one row of gemm/configs.h. A structural type, so a config can be a template argument.
 struct GemmConfig {
   Kernel kernel;
-  Dtype dtype;        // of a and b
+  Dtype dtype;        // of a and b, or of both as in e4m3xe5m2
   Dtype accumulator;  // of the sums
   TileMNK tile;       // elements of one CTA's tile
   int stages;         // slots of the shared-memory pipeline

@@ -1,4 +1,4 @@
-// The C++ types of the table's dtypes.
+// The C++ types of the table's dtypes: an operand's elements, sums and results.
 #pragma once
 
 #include "gemm/config.h"
@@ -44,5 +44,11 @@ template <>
 struct ElementOf<Dtype::e5m2> {
   using Type = float_e5m2_t;
 };
+
+/// Of the operands of a config of `kDtype`.
+template <Dtype kDtype>
+using ElementOfA = typename ElementOf<kDtype == Dtype::tf32 ? kDtype : storage_dtype(kDtype)>::Type;
+template <Dtype kDtype>
+using ElementOfB = typename ElementOf<kDtype == Dtype::tf32 ? kDtype : storage_dtype_of_b(kDtype)>::Type;
 
 }  // namespace moye

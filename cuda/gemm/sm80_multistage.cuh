@@ -40,7 +40,8 @@ template <GemmConfig kConfig>
   requires(kConfig.kernel == Kernel::sm80_multistage)
 struct Gemm<kConfig> {
   using MmaOp = typename Sm80Mma<kConfig.dtype, kConfig.accumulator>::Op;
-  using Element = typename ElementOf<kConfig.dtype>::Type;
+  using Element = ElementOfA<kConfig.dtype>;
+  using ElementB = ElementOfB<kConfig.dtype>;  // of as many bytes
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kBlkK = kConfig.tile.k;
   static constexpr int kManyRows = sizeof(Element) == 1 ? 128 : 256;  // fragments of bytes need many addresses
   static constexpr int kWarpsM = kBlkM >= kManyRows ? 4 : 2, kWarpsN = kBlkN >= 256 ? 4 : 2;
@@ -61,13 +62,13 @@ struct Gemm<kConfig> {
     return swizzled_smem<Element, kMajor>(Shape<Int<kRows>, Int<kBlkK>, Int<kStages>>{});  // (BLK,BLK_K,PIPE)
   }
 
-  template <Major kMajor, int kRows>
+  template <Major kMajor, int kRows, class T = Element>
   static MOYE_HOST_DEVICE constexpr auto global_copy() {
-    return coalesced_copy<CopyAtom<GlobalCopy, Element>, kMajor, kThreads, kRows, kBlkK, kVector>();
+    return coalesced_copy<CopyAtom<GlobalCopy, T>, kMajor, kThreads, kRows, kBlkK, kVector>();
   }
 
-  template <Major kMajor>
-  using SmemCopyAtom = FragmentCopyAtom<Element, kMajor>;
+  template <Major kMajor, class T = Element>
+  using SmemCopyAtom = FragmentCopyAtom<T, kMajor>;
 
   using Epilogue = StagedEpilogue<TiledMma, kBlkM, kBlkN, kConfig.accumulator>;
 
@@ -88,7 +89,7 @@ struct Gemm<kConfig> {
 
     // Whole tiles: what lies beyond m, n and k is predicated, never read. Of k the first tile: a pointer moves on.
     auto const* a = static_cast<Element const*>(args.a) + matrix_offset(args, tile.batch, args.a_batch_strides);
-    auto const* b = static_cast<Element const*>(args.b) + matrix_offset(args, tile.batch, args.b_batch_strides);
+    auto const* b = static_cast<ElementB const*>(args.b) + matrix_offset(args, tile.batch, args.b_batch_strides);
     Tensor mA = make_tensor(make_gmem_ptr(a), make_shape(grid.m * kBlkM, Int<kBlkK>{}),
                             operand_stride<kMajorA, kVector>(args.a_m_stride, args.a_k_stride));  // (m,BLK_K)
     Tensor mB = make_tensor(make_gmem_ptr(b), make_shape(grid.n * kBlkN, Int<kBlkK>{}),
@@ -99,7 +100,7 @@ struct Gemm<kConfig> {
     Tensor sB = make_tensor(make_smem_ptr(smem.operands.b), smem_layout<kMajorB, kBlkN>());       // (BLK_N,BLK_K,PIPE)
 
     auto const copy_a = global_copy<kMajorA, kBlkM>();
-    auto const copy_b = global_copy<kMajorB, kBlkN>();
+    auto const copy_b = global_copy<kMajorB, kBlkN, ElementB>();
     auto const thr_copy_a = copy_a.get_slice(thread);
     auto const thr_copy_b = copy_b.get_slice(thread);
     Tensor tAgA = thr_copy_a.partition_S(gA);  // (CPY,CPY_M,CPY_K), of the k-tile that is filled next
@@ -117,7 +118,7 @@ struct Gemm<kConfig> {
     clear(tCrC);
 
     auto const smem_copy_a = make_tiled_copy_A(SmemCopyAtom<kMajorA>{}, tiled_mma);
-    auto const smem_copy_b = make_tiled_copy_B(SmemCopyAtom<kMajorB>{}, tiled_mma);
+    auto const smem_copy_b = make_tiled_copy_B(SmemCopyAtom<kMajorB, ElementB>{}, tiled_mma);
     auto const smem_thr_copy_a = smem_copy_a.get_slice(thread);
     auto const smem_thr_copy_b = smem_copy_b.get_slice(thread);
     Tensor tXsA = smem_thr_copy_a.partition_S(sA);           // (CPY,MMA_M,MMA_K,PIPE)

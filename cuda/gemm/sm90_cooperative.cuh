@@ -41,7 +41,7 @@ sm90_cooperative_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTA
 template <GemmConfig kConfig>
   requires(kConfig.kernel == Kernel::sm90_cooperative)
 struct Gemm<kConfig> {
-  using Element = typename ElementOf<kConfig.dtype>::Type;
+  using Element = ElementOfA<kConfig.dtype>;  // b's has as many bytes
   using Sum = typename Accumulator<kConfig.accumulator>::Sum;
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kBlkK = kConfig.tile.k;
   static constexpr int kStages = kConfig.stages;
@@ -50,7 +50,7 @@ struct Gemm<kConfig> {
   static_assert(kConfig.alignment == 16 || kPacks, "TMA needs addresses and strides of 16 bytes");
   // The tensor core keeps some 14 bits of the sums of 8-bit floats: those of 128 products are added in f32, unless the
   // config sums in f32_fast.
-  static constexpr bool kFloat8 = kConfig.dtype == Dtype::e4m3 || kConfig.dtype == Dtype::e5m2;
+  static constexpr bool kFloat8 = is_float8(kConfig.dtype);
   static constexpr bool kPromoted = kFloat8 && kConfig.accumulator == Dtype::f32;
   static_assert(kFloat8 || kConfig.accumulator != Dtype::f32_fast, "f32_fast: sums of 8-bit floats");
 

@@ -40,6 +40,14 @@ struct Sm80Mma<Dtype::e5m2, Dtype::f32> {
   using Op = SM89_16x8x32_F32E5M2E5M2F32_TN;
 };
 template <>
+struct Sm80Mma<Dtype::e4m3xe5m2, Dtype::f32> {
+  using Op = SM89_16x8x32_F32E4M3E5M2F32_TN;
+};
+template <>
+struct Sm80Mma<Dtype::e5m2xe4m3, Dtype::f32> {
+  using Op = SM89_16x8x32_F32E5M2E4M3F32_TN;
+};
+template <>
 struct Sm80Mma<Dtype::f64, Dtype::f64> {
   using Op = SM80_8x8x4_F64F64F64F64_TN;
 };

@@ -70,9 +70,8 @@ MOYE_HOST_DEVICE constexpr auto swizzled_smem(TileShape const& shape) {
 /// The stages of both operands in such memory.
 template <GemmConfig kConfig>
 struct SwizzledOperands {
-  using Element = typename ElementOf<kConfig.dtype>::Type;
-  alignas(1024) Element a[kConfig.tile.m * kConfig.tile.k * kConfig.stages];
-  alignas(1024) Element b[kConfig.tile.n * kConfig.tile.k * kConfig.stages];
+  alignas(1024) ElementOfA<kConfig.dtype> a[kConfig.tile.m * kConfig.tile.k * kConfig.stages];
+  alignas(1024) ElementOfB<kConfig.dtype> b[kConfig.tile.n * kConfig.tile.k * kConfig.stages];
 };
 
 /// The widest copy of kBytes from global to shared memory: cp.async, or through registers where it knows no such size.

@@ -276,16 +276,17 @@ MOYE_HOST_DEVICE constexpr int tile_columns(GemmArgs const& args) {
 /// the cluster whose CTAs share stages, those of a row of it a's, those of a column b's. kBoxRowsOfA: as kBoxRows.
 template <GemmConfig kConfig, Order kOrder, ClusterMN kConsumers, ClusterMN kMulticast, int kBoxRowsOfA = 0>
 struct TmaOperands {
-  using Element = typename ElementOf<kConfig.dtype>::Type;
+  using ElementA = ElementOfA<kConfig.dtype>;
+  using ElementB = ElementOfB<kConfig.dtype>;
   using Sum = typename Accumulator<kConfig.accumulator>::Sum;
-  using A = TmaOperand<Element, kMajorOfA<kOrder>, kConfig.tile.m, kConfig.stages, kMulticast.n,
+  using A = TmaOperand<ElementA, kMajorOfA<kOrder>, kConfig.tile.m, kConfig.stages, kMulticast.n,
                        kMajorOfA<kOrder> == Major::k ? kBoxRowsOfA : 0>;
-  using B = TmaOperand<Element, kMajorOfB<kOrder>, kConfig.tile.n, kConfig.stages, kMulticast.m>;
+  using B = TmaOperand<ElementB, kMajorOfB<kOrder>, kConfig.tile.n, kConfig.stages, kMulticast.m>;
   static_assert(kConfig.tile.k == A::kBlkK, "a k-tile is one swizzled row of 128 bytes");
   static constexpr uint32_t kStageBytes = A::kStageBytes + B::kStageBytes;
 
   template <int kColumns>
-  using MmaOp = SM90_WGMMA_SS<kColumns, Sum, Element, Element, kGmmaMajor<kMajorOfA<kOrder>>,
+  using MmaOp = SM90_WGMMA_SS<kColumns, Sum, ElementA, ElementB, kGmmaMajor<kMajorOfA<kOrder>>,
                               kGmmaMajor<kMajorOfB<kOrder>>, GMMA::ScaleIn::One, GMMA::ScaleIn::One>;
   using Warpgroups = Layout<Shape<Int<kConsumers.m>, Int<kConsumers.n>, _1>>;
   using TiledMma = decltype(make_tiled_mma(MmaOp<kConfig.tile.n / kConsumers.n>{}, Warpgroups{}));
@@ -296,9 +297,8 @@ struct TmaOperands {
 /// The stages of both operands in shared memory, as large as any order needs them.
 template <GemmConfig kConfig>
 struct OperandStages {
-  using Element = typename ElementOf<kConfig.dtype>::Type;
-  alignas(1024) Element a[kConfig.tile.m * kConfig.tile.k * kConfig.stages];
-  alignas(1024) Element b[rows_of_boxes(kConfig.tile.n) * kConfig.tile.k * kConfig.stages];
+  alignas(1024) ElementOfA<kConfig.dtype> a[kConfig.tile.m * kConfig.tile.k * kConfig.stages];
+  alignas(1024) ElementOfB<kConfig.dtype> b[rows_of_boxes(kConfig.tile.n) * kConfig.tile.k * kConfig.stages];
 };
 
 struct OperandMaps {

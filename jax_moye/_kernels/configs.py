@@ -34,7 +34,7 @@ class GemmConfig:
       kernel: the file of cuda/gemm it is compiled from.
       dtype: of both operands: bf16, f16, f32, f64, s8 (int8), e4m3 (float8_e4m3fn), e5m2 (float8_e5m2), or one that is
         f32 in memory: tf32 is multiplied as TF32, and bf16x3, bf16x6 and bf16x9 as so many products of the parts of
-        bfloat16 into which an element is split.
+        bfloat16 into which an element is split. e4m3xe5m2 is a of e4m3 and b of e5m2, e5m2xe4m3 the reverse.
       accumulator: what products are summed in; f32_fast are sums of 8-bit floats that stay in the tensor core, which
         keeps some 14 bits of them.
       out_dtypes: that it can write.

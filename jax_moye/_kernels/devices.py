@@ -20,7 +20,7 @@ import jax
 
 from jax_moye import _compat
 from jax_moye._kernels import target
-from jax_moye._kernels.dtypes import DTYPES
+from jax_moye._kernels.dtypes import DTYPES, FLOAT8
 from jax_moye._kernels.frozen import FrozenDict
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ class Device:
         Of f32 in parts of bfloat16 those of the product itself, which takes several of bfloat16.
         """
         of_parts = dtype in DTYPES and DTYPES[dtype].parts > 0
-        rate = self.fma_per_clock.get("bf16" if of_parts else dtype)
+        name = "e4m3" if dtype in FLOAT8 else dtype  # two of them are as fast as one
+        rate = self.fma_per_clock.get("bf16" if of_parts else name)
         if rate is None or self.clock_mhz is None:
             return None
         products = DTYPES[dtype].products if of_parts else 1

@@ -30,7 +30,7 @@ from jax import lax
 from jax_moye import _compat
 from jax_moye._format import error_line, significant
 from jax_moye._kernels.configs import GemmConfig
-from jax_moye._kernels.dtypes import numpy_dtype
+from jax_moye._kernels.dtypes import numpy_dtype, numpy_dtypes
 from jax_moye._selection import measurements
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import Decision, KernelCall, decide
@@ -150,7 +150,8 @@ def is_plain(request: Request, operands: Operands, call: KernelCall, others: Map
       call: how the kernel computes it.
       others: the shapes of the epilogue's operands.
     """
-    dtype, problem = numpy_dtype(call.problem.dtype), call.problem
+    problem = call.problem
+    of_a, of_b = numpy_dtypes(problem.dtype)
     *batch, m, n, k = problem.sizes
     sizes = {"a": (*batch, m, k), "b": (*batch, n, k)}
     left, right = (call.operands[1], call.operands[0]) if problem.swapped else call.operands
@@ -166,7 +167,7 @@ def is_plain(request: Request, operands: Operands, call: KernelCall, others: Map
     return (
         dense
         and call.operands == operands
-        and all(jnp.dtype(operand.dtype) == dtype for operand in operands)
+        and (jnp.dtype(left.dtype), jnp.dtype(right.dtype)) == (of_a, of_b)
         and jnp.dtype(request.out_dtype) == numpy_dtype(problem.out_dtype)
     )
 

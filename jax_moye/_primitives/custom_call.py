@@ -13,7 +13,7 @@ from jax import lax
 
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import GemmConfig
-from jax_moye._kernels.dtypes import numpy_dtype
+from jax_moye._kernels.dtypes import numpy_dtype, numpy_dtypes
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._primitives.split_tf32 import split_tf32
 from jax_moye._primitives.transposes import Permutations, transposed
@@ -104,8 +104,8 @@ def _launch(
     """
     problem, config = call.problem, call.config
     dtype = numpy_dtype(problem.out_dtype)
-    lhs, rhs = (lax.convert_element_type(x, numpy_dtype(problem.dtype)) for x in (lhs, rhs))
-    a, b = (rhs, lhs) if problem.swapped else (lhs, rhs)
+    of_kernel = zip((rhs, lhs) if problem.swapped else (lhs, rhs), numpy_dtypes(problem.dtype), strict=True)
+    a, b = (lax.convert_element_type(x, of) for x, of in of_kernel)
     is_of_pair = epilogue is not None and epilogue.is_of_pair
     read = [lax.convert_element_type(x, b.dtype if is_of_pair else dtype) for x in operands]
     attributes = call_attributes(call.config, call.problem, request.interpret)

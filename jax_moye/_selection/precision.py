@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_moye._kernels.configs import GemmConfig
-from jax_moye._kernels.dtypes import MULTIPLIED_AS, SHORT_NAMES, USUAL_ACCUMULATOR
+from jax_moye._kernels.dtypes import FLOAT8, MULTIPLIED_AS, SHORT_NAMES, USUAL_ACCUMULATOR
 from jax_moye._selection.problem import ConfigError, GemmProblem, NotServedError
 
 _FLOATS = ("bf16", "f16", "f32", "f64", "e4m3", "e5m2")
@@ -22,8 +22,8 @@ _MAX_EXACT_K = (2**31 - 1) // 128**2  # products of int8 whose sum is in int32's
 # summed in f32, f32 and f64 kernels use fused multiply-adds, or parts of f32 that are as precise. What is not here
 # converts the operands first: XLA's.
 SERVED_PRESETS: dict[str, tuple[str, ...]] = {
-    "DEFAULT": ("bf16", "f16", "f32", "f64", "s8", "e4m3", "e5m2"),
-    "ANY_F8_ANY_F8_F32_FAST_ACCUM": ("e4m3", "e5m2"),
+    "DEFAULT": ("bf16", "f16", "f32", "f64", "s8", *FLOAT8),
+    "ANY_F8_ANY_F8_F32_FAST_ACCUM": FLOAT8,
     "F16_F16_F16": ("f16",),
     "F16_F16_F32": ("f16",),
     "BF16_BF16_BF16": ("bf16", "f32"),
@@ -60,7 +60,7 @@ class Arithmetic(NamedTuple):
 
 
 def operand_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> str:
-    """The dtype in which a kernel can multiply the operands without loss, e.g. "bf16".
+    """The dtype in which a kernel can multiply the operands without loss, e.g. "bf16", or "e4m3xe5m2" of two.
 
     Args:
       lhs_dtype: of NumPy or JAX.
@@ -79,6 +79,8 @@ def operand_dtype(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any) -> str:
         return "f64"
     if names[0] == names[1]:
         return SHORT_NAMES[names[0]]
+    if (both := f"{SHORT_NAMES[names[0]]}x{SHORT_NAMES[names[1]]}") in FLOAT8:
+        return both
     try:
         # Derivatives under jax_numpy_dtype_promotion="strict" have such operands, too: nothing the caller promotes.
         with jax.numpy_dtype_promotion("standard"):
@@ -95,7 +97,7 @@ def why_not_precise(precision: Any, dtype: str) -> str | None:
         return f"no kernel computes {precision!r} on {dtype} operands"
     if isinstance(precision, lax.DotAlgorithm):
         return "a lax.DotAlgorithm is XLA's to interpret (a lax.DotAlgorithmPreset may be served)"
-    if dtype in ("e4m3", "e5m2") and not _is_default(precision):
+    if dtype in FLOAT8 and not _is_default(precision):
         return f"tensor cores sum products of {dtype} in fewer bits than f32 has, which only precision 'default' allows"
     return None  # a pair of lax.Precision: our kernels are as precise as HIGHEST
 
@@ -157,7 +159,7 @@ def possible_arithmetics(dtype: str, precision: Any, platform: str, may_split: b
         return [Arithmetic(parts, "f32")]
     if dtype == "f16" and _is_preset(precision, "F16_F16_F16"):
         return [Arithmetic(dtype, "f16"), exact]
-    if dtype in ("e4m3", "e5m2") and _is_preset(precision, "ANY_F8_ANY_F8_F32_FAST_ACCUM"):
+    if dtype in FLOAT8 and _is_preset(precision, "ANY_F8_ANY_F8_F32_FAST_ACCUM"):
         return [Arithmetic(dtype, "f32_fast"), exact]
     return [exact]
 

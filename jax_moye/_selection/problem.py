@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from jax_moye._kernels.dtypes import ITEM_BYTES, MULTIPLIED_AS, USUAL_ACCUMULATOR
+from jax_moye._kernels.dtypes import ITEM_BYTES, MULTIPLIED_AS, USUAL_ACCUMULATOR, exchanged
 
 MAX_SIZE = 2**31 - 1  # of a dimension and of the number of tiles: what the kernels' 32-bit coordinates hold
 BATCH_MODES = 3  # of a launch: kBatchModes of cuda/gemm/config.h
@@ -146,7 +146,7 @@ class GemmProblem:
       b_strides: of (batch, n, k).
       d_strides: of (batch, m, n).
       dtype: of both operands: bf16, f16, f32, f64, s8, e4m3, e5m2, or f32 in memory and multiplied as tf32, or as
-        bf16x3 or bf16x9, or better.
+        bf16x3 or bf16x9, or better. e4m3xe5m2 and e5m2xe4m3: of a and of b.
       out_dtype: of d.
       accumulator: what products are summed in; None: what is usual for the dtype.
       swapped: a is the contraction's right operand, because the output is contiguous along the left one's dimension.
@@ -251,7 +251,7 @@ def make_problem(
       spec: e.g. "bmk,kn->bmn".
       lhs_shape: as the specification sees it. No size is 0.
       rhs_shape: likewise.
-      dtype: of both operands, as in GemmProblem.
+      dtype: of both operands, as in GemmProblem; where they differ, of lhs and of rhs.
       out_dtype: of the result.
       lhs_permutation: if given, lhs is `transpose(stored, lhs_permutation)`, and `stored` is what is in memory.
       rhs_permutation: likewise.
@@ -307,7 +307,7 @@ def make_problem(
         a_strides=(b.lhs, *_pair_strides((m.size, k.size), (m.lhs, k.lhs))),
         b_strides=(b.rhs, *_pair_strides((n.size, k.size), (n.rhs, k.rhs))),
         d_strides=(b.out, *_pair_strides((m.size, n.size), (m.out, n.out))),
-        dtype=dtype,
+        dtype=exchanged(dtype) if swapped else dtype,
         out_dtype=out_dtype,
         swapped=swapped,
         accumulator=accumulator,

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_moye._kernels.configs import GemmConfig, facts_of
-from jax_moye._kernels.dtypes import DTYPES, WAYS_OF_F32, numpy_dtype
+from jax_moye._kernels.dtypes import DTYPES, FLOAT8, WAYS_OF_F32, numpy_dtype
 from jax_moye._timing.programs import quick_options
 from jax_moye._timing.workloads import Finish, Workload
 
@@ -77,7 +77,7 @@ def of_config(config: GemmConfig, k: int, split: bool = False) -> Tolerance:
     if parts := DTYPES[config.dtype].parts:
         sums = 2 * min(_TOGETHER // 16, math.ceil(k / 16)) + math.ceil(k / _TOGETHER) + 6
         return Tolerance(sums * unit("float32") + (_TWO_PARTS if parts == 2 else 0.0), steps)
-    if config.dtype in ("e4m3", "e5m2"):
+    if config.dtype in FLOAT8:
         promoted = facts_of(config.kernel).promotes_float8 and config.accumulator == "f32"
         return Tolerance(_tensor_core(k) + (4 if promoted else math.ceil(k / 32)) * _8_BIT_SUM, steps)
     if config.dtype in ("f32", "f64"):
@@ -101,7 +101,7 @@ def of_baseline(dtype: str, k: int, result_dtype: Any, *, is_highest: bool, sums
         return Tolerance(0.0, steps)
     if sums == "f16":
         return Tolerance(2 * k * unit("float16"), steps)
-    if dtype in ("e4m3", "e5m2"):
+    if dtype in FLOAT8:
         return Tolerance(_tensor_core(k) + math.ceil(k / 32) * _8_BIT_SUM, steps)
     if dtype in ("f32", "f64", *WAYS_OF_F32):
         rounded = dtype != "f64" and not is_highest

@@ -98,6 +98,19 @@ def dtype(x: Any, op: str = "dtype") -> DType:
     return found
 
 
+def operand_types(name: str) -> tuple[DType, DType]:
+    """The element types of a config's a and b.
+
+    >>> [x.short for x in operand_types("e4m3xe5m2")], [x.short for x in operand_types("bf16")]
+    (['E4M3', 'E5M2'], ['BF16', 'BF16'])
+
+    Args:
+      name: `GemmConfig.dtype`.
+    """
+    a, _, b = name.partition("x")
+    return dtype(a), dtype(b or a)
+
+
 def names() -> list[str]:
     """The names of all element types."""
     return [t.name for t in _TABLE]

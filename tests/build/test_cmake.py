@@ -170,6 +170,7 @@ def test_architectures(tmp_path, wanted, kept):
         ("sm80_multistage", "bf16", "", "compute_80,code=[compute_80,sm_80,sm_90,sm_100,sm_120]"),
         ("sm80_multistage", "s8", "80", "compute_80,code=[compute_80,sm_80]"),
         ("sm80_multistage", "e4m3", "", "compute_89,code=[compute_89,sm_89,sm_90,sm_100,sm_120]"),
+        ("sm80_multistage", "e4m3xe5m2", "9.0", "compute_89,code=[sm_90]"),
         ("sm80_persistent", "e5m2", "9.0", "compute_89,code=[sm_90]"),
         ("sm90_cooperative", "bf16", "", "compute_90a,code=[sm_90a]"),
         ("sm90_pingpong", "e4m3", "90a", "compute_90a,code=[sm_90a]"),

@@ -26,7 +26,8 @@ using enum Kernel;
 using enum Dtype;
 
 inline constexpr GemmConfig kRow = GemmConfig MOYE_ROW;
-using Element = ElementOf<storage_dtype(kRow.dtype)>::Type;
+using Element = ElementOf<storage_dtype(kRow.dtype)>::Type;  // of a
+using ElementB = ElementOf<storage_dtype_of_b(kRow.dtype)>::Type;
 inline constexpr int kMultiple =
     std::max(1, kRow.alignment / int(sizeof(Element)));  // of a stride of a and b, elements
 

@@ -74,11 +74,11 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
   }
   if (options.number("special") != 0) {
     a.value(0, m / 2, k / 2) = std::numeric_limits<double>::quiet_NaN();
-    b.value(0, n / 3, k - 1) = value_of(Element(std::numeric_limits<float>::infinity()));  // or the largest number
+    b.value(0, n / 3, k - 1) = value_of(ElementB(std::numeric_limits<float>::infinity()));  // or the largest number
   }
   a.write<Element>();
-  b.write<Element>();
-  second_b.write<Element>();
+  b.write<ElementB>();
+  second_b.write<ElementB>();
   for (Matrices* matrices : {&c, &bias, &residual}) matrices->write<Out>();
 
   GemmArgs args{.a = a.buffer.data(),

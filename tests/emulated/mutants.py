@@ -55,6 +55,14 @@ OF_PIPELINE = {
 }
 
 MUTANTS = [
+    Mutant(
+        "sm80_b_is_read_as_a_is",
+        "{sm80_multistage, e4m3xe5m2, f32, {64, 64, 64}, 3, {1, 1}, 16}",
+        "sync_mma.h",
+        "SM89_16x8x32_F32E4M3E5M2F32_TN",
+        "SM89_16x8x32_F32E4M3E4M3F32_TN",
+        "wrong",
+    ),
     *(
         Mutant(f"sm80_{name}", SM80, PIPELINE, *texts, race(M, "ldmatrix", "cp.async"))
         for name, texts in OF_PIPELINE.items()

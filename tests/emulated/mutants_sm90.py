@@ -641,6 +641,14 @@ MUTANTS = [
         order="TN",
     ),
     Mutant(
+        "sm90_b_is_read_as_a_is",
+        FLOAT8.replace("e4m3", "e4m3xe5m2"),
+        T,
+        "SM90_WGMMA_SS<kColumns, Sum, ElementA, ElementB,",
+        "SM90_WGMMA_SS<kColumns, Sum, ElementA, ElementA,",
+        "wrong",
+    ),
+    Mutant(
         "sm90_pack_second_vector_left_out",
         FLOAT8,
         PACK,

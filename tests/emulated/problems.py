@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from jax_moye._kernels.dtypes import DTYPES, numpy_dtype
+from jax_moye._kernels.dtypes import DTYPES, FLOAT8, numpy_dtype, numpy_dtypes
 
 NUMPY_DTYPES = {name: numpy_dtype(name) for name in DTYPES}
 # Relative error of one rounding to nearest; integers do not round.
@@ -96,16 +96,16 @@ def make_call(config, problem: Problem, out_dtype: str, values: str = "integers"
     """
     p = problem
     rng = np.random.default_rng([seed, p.m, p.n, p.k, p.batch])
-    dtype = NUMPY_DTYPES[config.dtype]
+    dtypes = numpy_dtypes(config.dtype)
     shapes = (p.batch, p.m, p.k), (p.batch, p.k, p.n)
     if values == "integers":
-        a, b = (rng.integers(-2, 3, shape).astype(dtype) for shape in shapes)
+        a, b = (rng.integers(-2, 3, shape).astype(dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
     elif config.dtype == "s8":
         largest = 8 if out_dtype == "f16" else 128
-        a, b = (rng.integers(-largest, largest, shape, dtype) for shape in shapes)
+        a, b = (rng.integers(-largest, largest, shape, np.int8) for shape in shapes)
     else:
-        a, b = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
-    multiple = max(1, config.alignment // dtype.itemsize)
+        a, b = (rng.standard_normal(shape).astype(dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
+    multiple = max(1, config.alignment // dtypes[0].itemsize)
     flat_a, a_strides = _operand(a, p.order[0] == "T", p.pad, multiple)
     flat_b, (b_batch, b_k, b_n) = _operand(b, p.order[1] == "T", p.pad, multiple)
     d = np.empty(p.batch * p.m * p.n, NUMPY_DTYPES[out_dtype])
@@ -154,7 +154,7 @@ def gpu_accumulation_bound(config, a: np.ndarray, b: np.ndarray, arch: int) -> n
     products just below the last bit of the largest are lost.)
     """
     bound = accumulation_bound(config, a, b)
-    if config.dtype not in ("e4m3", "e5m2"):
+    if config.dtype not in FLOAT8:
         return bound
     if config.kernel.startswith("sm90") and config.accumulator == "f32":
         instructions = 4  # wgmma; sums of 128 products are added in f32

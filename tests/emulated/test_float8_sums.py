@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import jax_moye
+from jax_moye._kernels.dtypes import FLOAT8
 from tests.emulated.emulate import emulate
 from tests.emulated.problems import UNIT, Problem, accumulation_bound, make_call
 
-CONFIGS = [c for c in jax_moye.configs() if c.kernel.startswith("sm90_") and c.dtype in ("e4m3", "e5m2")]
+CONFIGS = [c for c in jax_moye.configs() if c.kernel.startswith("sm90_") and c.dtype in FLOAT8]
 every_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 
 

@@ -53,6 +53,7 @@ ROWS = (
     Row("cooperative", "bf16", (64, 128, 64), 3),  # consumers side by side along n
     Row("cooperative", "f16", (192, 192, 64), 2),  # three consumers; six boxes of f32 through three of staging
     Row("cooperative", "e5m2", (128, 64, 128), 2, alignment=1),  # operands packed first, sums promoted
+    Row("cooperative", "e4m3xe5m2", (128, 64, 128), 2, alignment=1),
     Row("pingpong", "bf16", (64, 64, 64), 3),
     Row("pingpong", "f16", (128, 64, 64), 2, (2, 1)),
     Row("pingpong", "bf16", (64, 112, 64), 2, (2, 1)),  # such columns, of which each CTA loads a part

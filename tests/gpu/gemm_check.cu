@@ -169,7 +169,8 @@ int check(RegisteredGemm const& gemm, Problem const& p, std::vector<Dtype> const
       std::max<int64_t>(1, gemm.config.alignment / static_cast<int64_t>(bytes_of(gemm.config.dtype)));
   testing::Machine machine;
   Operand a = make_operand(gemm.config.dtype, p.batch, p.outer, p.m, p.k, p.a_transposed, multiple, 1);
-  Operand b = make_operand(gemm.config.dtype, p.batch, p.outer, p.k, p.n, p.b_transposed, multiple, 2);
+  Operand b =
+      make_operand(storage_dtype_of_b(gemm.config.dtype), p.batch, p.outer, p.k, p.n, p.b_transposed, multiple, 2);
   upload(machine, a, "a", false);
   upload(machine, b, "b", false);
   std::vector<int> const sums = multiply(a, b, p);
@@ -298,7 +299,8 @@ void profile(std::string const& name, int64_t m, int64_t n, int64_t k) {
   std::vector<Dtype> const outs = out_dtypes(*gemm);  // the operands' own, or the widest
   Dtype const out = std::find(outs.begin(), outs.end(), dtype) != outs.end() ? dtype : outs.back();
   testing::Machine machine;
-  Operand a = make_operand(dtype, 1, 1, m, k, false, 1, 1), b = make_operand(dtype, 1, 1, k, n, false, 1, 2);
+  Operand a = make_operand(dtype, 1, 1, m, k, false, 1, 1);
+  Operand b = make_operand(storage_dtype_of_b(dtype), 1, 1, k, n, false, 1, 2);
   upload(machine, a, "a", false);
   upload(machine, b, "b", false);
   void* d = machine.allocate("d", static_cast<size_t>(m * n) * bytes_of(out), true);

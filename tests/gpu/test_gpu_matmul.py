@@ -19,6 +19,7 @@ import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import facts_of
+from jax_moye._kernels.dtypes import DTYPES, FLOAT8, numpy_dtypes
 from tests.emulated.problems import NUMPY_DTYPES, UNIT, gpu_accumulation_bound, order_for, skip_other_orders
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
@@ -61,6 +62,11 @@ def config(request, gpu):
 def natural(config) -> str:
     """An output dtype that holds sums of integers: the operands' own, int32 of int8, f32 of 8-bit floats and TF32."""
     return config.dtype if config.dtype in config.out_dtypes else config.out_dtypes[-1]
+
+
+def of_b(config) -> str:
+    """The dtype of b, as NUMPY_DTYPES names it."""
+    return DTYPES[config.dtype].of_b or config.dtype
 
 
 def integers(rng, shape, dtype) -> np.ndarray:
@@ -143,7 +149,7 @@ def test_exact_integers(config, order):
     if config.kernel not in ("sm80_multistage", "simt_tiled"):  # gemm_check.cu runs every row on all kinds of sizes
         sizes = sizes[config.orders.index(order) :: len(config.orders)]
     a = [integers(rng, (m, k), config.dtype) for m, _, k in sizes]
-    b = [integers(rng, (k, n), config.dtype) for _, n, k in sizes]
+    b = [integers(rng, (k, n), of_b(config)) for _, n, k in sizes]
     stored_a, stored_b = [stored(x, order[0]) for x in a], [stored(x, order[1]) for x in b]
     out_dtype = config.out_dtypes[-1]
 
@@ -162,8 +168,8 @@ def test_every_output_dtype_and_batches(config):
     rng = np.random.default_rng(1)
     order = order_for(config)
     m, n, k = aligned(config, order, 72, 136, 40)
-    a, b = integers(rng, (3, m, k), config.dtype), integers(rng, (3, k, n), config.dtype)
-    shared = integers(rng, (k, n), config.dtype)
+    a, b = integers(rng, (3, m, k), config.dtype), integers(rng, (3, k, n), of_b(config))
+    shared = integers(rng, (k, n), of_b(config))
     on_a, on_b, on_shared = stored(a, order[0]), stored(b, order[1]), stored(shared, order[1])
     for out_dtype in config.out_dtypes:
         matmul = jax.jit(in_order(order, moye(config=config.name, preferred_element_type=NUMPY_DTYPES[out_dtype])))
@@ -181,7 +187,7 @@ def test_one_hot_operands_find_permutations(config):
     matmul = jax.jit(in_order(order, moye(config=config.name, preferred_element_type=NUMPY_DTYPES[natural(config)])))
     for _ in range(16):
         i, j, inner = rng.integers(m), rng.integers(n), rng.integers(k)
-        a, b = np.zeros((m, k), NUMPY_DTYPES[config.dtype]), np.zeros((k, n), NUMPY_DTYPES[config.dtype])
+        a, b = np.zeros((m, k), NUMPY_DTYPES[config.dtype]), np.zeros((k, n), NUMPY_DTYPES[of_b(config)])
         a[i, inner] = b[inner, j] = 1
         found = np.asarray(matmul(stored(a, order[0]), stored(b, order[1]))).astype(np.float64)
         assert found[i, j] == 1, f"{config.name}: the one at {(i, j)} through k = {inner} is at {np.argwhere(found)}"
@@ -193,11 +199,12 @@ def test_error_bound_on_normal_data(config):
     rng = np.random.default_rng(3)
     order = order_for(config)
     m, n, k = aligned(config, order, 264, 392, 2048)
-    dtype, out_dtype = NUMPY_DTYPES[config.dtype], natural(config)
+    dtypes, out_dtype = numpy_dtypes(config.dtype), natural(config)
     if config.dtype == "s8":
         a, b = (rng.integers(-128, 128, shape, np.int8) for shape in ((m, k), (k, n)))
     else:
-        a, b = (rng.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n)))
+        shapes = (m, k), (k, n)
+        a, b = (rng.standard_normal(shape).astype(dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
     matmul = in_order(order, moye(config=config.name, preferred_element_type=NUMPY_DTYPES[out_dtype]))
     found = np.asarray(jax.jit(matmul)(stored(a, order[0]), stored(b, order[1]))).astype(np.float64)
     exact_product = a.astype(np.float64) @ b.astype(np.float64)
@@ -210,7 +217,7 @@ def test_error_bound_on_normal_data(config):
 EIGHT_BIT_SM90 = [
     pytest.param(config, id=config.name)
     for config in jax_moye.configs()
-    if config.kernel.startswith("sm90") and config.dtype in ("e4m3", "e5m2")
+    if config.kernel.startswith("sm90") and config.dtype in FLOAT8
 ]
 
 
@@ -218,7 +225,7 @@ EIGHT_BIT_SM90 = [
 def test_8_bit_floats_are_summed_in_f32_or_fast(config):
     # Ones that a tensor core alone stops to count when its sum has all of its some 14 bits; 128 of them it can.
     m, n, k = 32, 48, 2**15 + 16
-    a, b = np.ones((m, k), NUMPY_DTYPES[config.dtype]), np.ones((n, k), NUMPY_DTYPES[config.dtype])
+    a, b = np.ones((m, k), NUMPY_DTYPES[config.dtype]), np.ones((n, k), NUMPY_DTYPES[of_b(config)])
     matmul = moye(config=config.name, preferred_element_type=np.float32)
     found = jax.jit(in_order("NT", matmul))(a, b)
     if config.accumulator == "f32":
@@ -234,7 +241,7 @@ def test_gpu_and_emulator_agree_bit_by_bit():
         order = order_for(config)
         m, n, k = aligned(config, order, 136, 200, 72)
         a = stored(integers(rng, (m, k), config.dtype), order[0])
-        b = stored(integers(rng, (k, n), config.dtype), order[1])
+        b = stored(integers(rng, (k, n), of_b(config)), order[1])
         matmul = moye(config=config.name, preferred_element_type=NUMPY_DTYPES[natural(config)])
         on_gpu = jax.jit(in_order(order, matmul))(a, b)
         interpreted = in_order(order, functools.partial(matmul, interpret=True))
@@ -276,7 +283,7 @@ def test_many_kernels_in_one_program():
     orders = [order_for(config) for config in rows]
     sizes = [aligned(config, order, 96, 80, 64) for config, order in zip(rows, orders, strict=True)]
     numbers = [
-        (integers(rng, (m, k), config.dtype), integers(rng, (k, n), config.dtype))
+        (integers(rng, (m, k), config.dtype), integers(rng, (k, n), of_b(config)))
         for config, (m, n, k) in zip(rows, sizes, strict=True)
     ]
     operands = [(stored(a, o[0]), stored(b, o[1])) for (a, b), o in zip(numbers, orders, strict=True)]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 # Times as many products per microsecond as of 16-bit operands on tensor cores, and as of f32 with FMA.
 TENSOR_CORE_DTYPES: Mapping[str, float] = types.MappingProxyType(
-    {"tf32": 0.5, "s8": 2, "e4m3": 1.8, "e5m2": 1.8, "f64": 0.072}
+    {"tf32": 0.5, "s8": 2, "e4m3": 1.8, "e5m2": 1.8, "e4m3xe5m2": 1.8, "e5m2xe4m3": 1.8, "f64": 0.072}
 )
 FMA_DTYPES: Mapping[str, float] = types.MappingProxyType({"f64": 0.35})
 COPIES_US = 0.0872  # of 1000 copies by cp.async, and about as long where data pass registers

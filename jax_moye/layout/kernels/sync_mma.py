@@ -7,7 +7,7 @@ from typing import Any
 
 from jax_moye.layout import Layout, Swizzle, tile_to_shape
 from jax_moye.layout.atoms import CopyAtom, UniversalCopy, copy_op, mma_atom
-from jax_moye.layout.dtypes import dtype
+from jax_moye.layout.dtypes import dtype, operand_types
 from jax_moye.layout.kernels.operands import KernelLayouts, OperandLayouts, coalesced_copy, major_of, staged_epilogue
 from jax_moye.layout.tiled import TiledCopy, TiledMma, make_tiled_copy_A, make_tiled_copy_B, make_tiled_mma
 
@@ -19,10 +19,10 @@ LEAST_WAVE_US = 3.0  # 1000 to 20000 matrices of 8x8x8 to 64x64x64: 2.6 to 3.2
 
 def sm80_mma_op(config: Any) -> str:
     """The instruction of sm_80 (for 8-bit floats of sm_89) with the config's operands and sums."""
-    operand, accumulator = dtype(config.dtype).short, dtype(config.accumulator).short
-    bits = dtype(config.dtype).bits
-    arch, shape = "SM89" if operand.startswith("E") else "SM80", "8x8x4" if bits == 64 else f"16x8x{256 // bits}"
-    return f"{arch}_{shape}_{accumulator}{operand}{operand}{accumulator}_TN"
+    (a, b), accumulator = operand_types(config.dtype), dtype(config.accumulator).short
+    bits = a.bits
+    arch, shape = "SM89" if a.short.startswith("E") else "SM80", "8x8x4" if bits == 64 else f"16x8x{256 // bits}"
+    return f"{arch}_{shape}_{accumulator}{a.short}{b.short}{accumulator}_TN"
 
 
 def cp_async_op(alignment: int, element: Any) -> str:
@@ -75,7 +75,8 @@ def describe_swizzled(config: Any, order: str, *, stages: int | None = None, bes
       beside: the epilogue's rows lie beside the stages, into which the next tile is loaded meanwhile.
     """
     blk_m, blk_n, blk_k = config.tile
-    element = dtype(config.dtype)
+    types = operand_types(config.dtype)
+    element = types[0]  # the other one is as wide
     vector = config.alignment * 8 // element.bits
     warps_m, warps_n = 4 if blk_m >= (128 if element.bits == 8 else 256) else 2, 4 if blk_n >= 256 else 2
     atom = mma_atom(sm80_mma_op(config))
@@ -84,7 +85,7 @@ def describe_swizzled(config: Any, order: str, *, stages: int | None = None, bes
     op = cp_async_op(config.alignment, element)
 
     def operand(name: str, rows: int, make_read: Callable[[CopyAtom, TiledMma], TiledCopy]) -> OperandLayouts:
-        major = major_of(order, name)
+        major, element = major_of(order, name), types["ab".index(name)]
         smem = swizzled_smem(element, major, rows, blk_k, stages)
         load = coalesced_copy(CopyAtom(copy_op(op), element.name), major, mma.threads, rows, blk_k, vector)
         store = None if "CP_ASYNC" in op else load

@@ -9,7 +9,7 @@ import numpy as np
 
 from jax_moye.layout import gmma_smem_atom, tile_to_shape, transactions
 from jax_moye.layout.checks import SectorReport
-from jax_moye.layout.dtypes import dtype
+from jax_moye.layout.dtypes import dtype, operand_types
 from jax_moye.layout.gmma import GmmaDescriptor, make_gmma_desc
 from jax_moye.layout.kernels.pack import PackLayouts
 from jax_moye.layout.swizzle import Swizzle
@@ -137,7 +137,7 @@ def tma_operand(
       sharers: CTAs of the cluster that need the same rows.
       box_rows: of a box where k is contiguous; 0: all that a CTA loads.
     """
-    element = dtype(config.dtype)
+    element = operand_types(config.dtype)["ab".index(name)]
     any_major = element.bits == 16
     along_k = order["ab".index(name)] == {"a": "N", "b": "T"}[name]
     major = "k" if along_k or not any_major else "mn"

@@ -23,7 +23,7 @@ import numpy as np
 
 from jax_moye.layout import Layout, checks, transactions
 from jax_moye.layout.checks import BankReport, SectorReport, SmemReport
-from jax_moye.layout.dtypes import dtype
+from jax_moye.layout.dtypes import dtype, operand_types
 from jax_moye.layout.errors import InvalidType
 from jax_moye.layout.kernels.counters import bank_counts, matrix_counts, sector_counts, tma_counts
 from jax_moye.layout.kernels.tma import (
@@ -262,12 +262,12 @@ def describe_wgmma(
       box_rows_of_a: of a box of a where k is contiguous; 0: all that a CTA loads.
       promotes: sums leave the tensor core for a second set of registers, as those of 8-bit floats always do.
     """
-    promotes = promotes or (config.dtype in ("e4m3", "e5m2") and config.accumulator == "f32")
+    element, of_b = operand_types(config.dtype)
+    promotes = promotes or (element.short in ("E4M3", "E5M2") and config.accumulator == "f32")
     sets = 2 if promotes else 1  # of sums
     registers = 160 if config.consumers == 3 else 232  # of a consumer thread, at least
     blk_m, blk_n, _blk_k = config.tile
     warpgroups = blk_m // config.consumer_tile[0], blk_n // config.consumer_tile[1]  # that multiply one tile
-    element = dtype(config.dtype)
     any_major, packs = element.bits == 16, config.alignment < 16
     if not (any_major or packs or order == "NT"):
         raise InvalidType("kernel_layouts", (config.name, order), f"{config.name} reads a and b along k alone", "NT")
@@ -277,7 +277,7 @@ def describe_wgmma(
     columns = blk_n // warpgroups[1]
     sums = "s32" if config.accumulator == "s32" else "f32"
     majors = f"<{','.join('GMMA::Major::' + x.major.upper() for x in (a, b))}>" if any_major else "_TN"
-    short = f"{sums.upper()}{element.short}{element.short}"
+    short = f"{sums.upper()}{element.short}{of_b.short}"
     op = f"SM90_{ROWS}x{columns}x{256 // element.bits}_{short}_SS{majors}"
     return TmaKernelLayouts(
         config.name,

@@ -17,7 +17,7 @@ from python.support import (
 )
 
 import jax_moye
-from jax_moye._kernels.dtypes import JAX_NAMES
+from jax_moye._kernels.dtypes import FLOAT8, numpy_dtypes
 
 interpreted = functools.partial(jax_moye.matmul, implementation="moye", interpret=True)
 
@@ -100,11 +100,11 @@ def test_error_bound(rng, dtype, distribution):
 @pytest.mark.parametrize("config", jax_moye.configs(), ids=lambda row: row.name)
 def test_every_config_is_reached(rng, config):
     with jax.enable_x64(True):
-        dtype = JAX_NAMES[config.dtype]
+        of_a, of_b = (dtype.name for dtype in numpy_dtypes(config.dtype))
         m, n, k = (size + 16 for size in config.tile)
-        a, b = integers(rng, (m, k), dtype), integers(rng, (k, n), dtype)
+        a, b = integers(rng, (m, k), of_a), integers(rng, (k, n), of_b)
         # 8-bit results would hold few of the sums.
-        wide = {"s8": jnp.int32, "e4m3": jnp.float32, "e5m2": jnp.float32}.get(config.dtype)
+        wide = ({"s8": jnp.int32} | dict.fromkeys(FLOAT8, jnp.float32)).get(config.dtype)
         matmul = functools.partial(jax_moye.matmul, preferred_element_type=wide)
         turned = "NN" not in config.orders  # some rows take NT alone
 

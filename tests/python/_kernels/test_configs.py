@@ -12,7 +12,7 @@ from jax_moye import configs as _  # noqa: F401  (the function, not the module)
 from jax_moye._format import WIDTH
 from jax_moye._kernels.config_names import ConfigFields, parse_name, parse_row, rows_of
 from jax_moye._kernels.configs import ConfigTable, GemmConfig, find_config
-from jax_moye._kernels.dtypes import ITEM_BYTES, USUAL_ACCUMULATOR, WAYS_OF_F32
+from jax_moye._kernels.dtypes import FLOAT8, ITEM_BYTES, USUAL_ACCUMULATOR, WAYS_OF_F32
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 SHARED_MEMORY = 227 * 1024  # bytes of sm_90, the most of any architecture
@@ -45,7 +45,7 @@ def test_rows_are_plausible(row):
     assert set(row.orders) <= {"NN", "NT", "TN", "TT"}
     assert row.orders
     assert set(row.out_dtypes) <= {"bf16", "f16", "f32", "f64", "s32"}
-    natural = USUAL_ACCUMULATOR[row.dtype] if row.dtype in ("s8", "e4m3", "e5m2", *WAYS_OF_F32) else row.dtype
+    natural = USUAL_ACCUMULATOR[row.dtype] if row.dtype in ("s8", *FLOAT8, *WAYS_OF_F32) else row.dtype
     assert natural in row.out_dtypes
     assert row.min_arch >= 70
     assert row.max_arch == (90 if row.kernel.startswith("sm90_") else 0)

@@ -9,10 +9,20 @@ import pytest
 
 import jax_moye
 from jax_moye._kernels import dtypes
-from jax_moye._kernels.dtypes import DTYPES, MULTIPLIED_AS, WAYS_OF_F32, named_dtype, numpy_dtype
+from jax_moye._kernels.dtypes import (
+    DTYPES,
+    FLOAT8,
+    MULTIPLIED_AS,
+    WAYS_OF_F32,
+    exchanged,
+    named_dtype,
+    numpy_dtype,
+    numpy_dtypes,
+)
 from jax_moye.layout.kernels import sm90_parts
 
 OF_WEIGHTS = [name for name, dtype in DTYPES.items() if dtype.weights]  # of a, beside a b of another one
+OF_TWO = [name for name, dtype in DTYPES.items() if dtype.of_b]
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -22,7 +32,7 @@ def test_names_are_jaxs_and_sizes_numpys(name):
 
 
 def test_a_name_of_jax_has_one_short_name():
-    assert set(dtypes.SHORT_NAMES.values()) == DTYPES.keys() - {*WAYS_OF_F32, *OF_WEIGHTS}
+    assert set(dtypes.SHORT_NAMES.values()) == DTYPES.keys() - {*WAYS_OF_F32, *OF_WEIGHTS, *OF_TWO}
     assert set(dtypes.SHORT_NAMES) == set(dtypes.JAX_NAMES.values())
     assert dtypes.SHORT_NAMES["float32"] == "f32"
     assert numpy_dtype("bf16") == ml_dtypes.bfloat16
@@ -48,7 +58,7 @@ def test_parts_are_the_kernels():
 
 
 def test_what_a_user_may_multiply():
-    assert dtypes.OPERAND_NAMES.keys() == DTYPES.keys() - {*WAYS_OF_F32, *OF_WEIGHTS, "s32"}
+    assert dtypes.OPERAND_NAMES.keys() == DTYPES.keys() - {*WAYS_OF_F32, *OF_WEIGHTS, *OF_TWO, "s32"}
     assert dtypes.USUAL_ACCUMULATOR.keys() == DTYPES.keys() - {"s32"}
     assert set(dtypes.USUAL_ACCUMULATOR.values()) <= DTYPES.keys()
 
@@ -95,3 +105,10 @@ def test_names_of_users():
 def test_names_that_are_none(name, message):
     with pytest.raises(TypeError, match=re.escape(message)):
         named_dtype(name)
+
+
+def test_two_8_bit_floats():
+    e4m3, e5m2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
+    assert OF_TWO == ["e4m3xe5m2", "e5m2xe4m3"]
+    assert [numpy_dtypes(name) for name in FLOAT8] == [(e4m3, e4m3), (e5m2, e5m2), (e4m3, e5m2), (e5m2, e4m3)]
+    assert [exchanged(name) for name in FLOAT8] == ["e4m3", "e5m2", "e5m2xe4m3", "e4m3xe5m2"]

@@ -8,15 +8,25 @@ import pytest
 import jax_moye
 from jax_moye import _compat, _moye_cpu
 from jax_moye._kernels import ffi
-from jax_moye._kernels.dtypes import JAX_NAMES
+from jax_moye._kernels.dtypes import JAX_NAMES, numpy_dtypes
 
 CONFIG = "sm80_multistage_bf16_64x64x64_s3_a16"
 COUNTERS = {"launches", "ctas", "barriers", "mma", "ldmatrix", "cp_async_bytes", "global_stores"}
 
 
-def call(config=CONFIG, m=20, n=24, k=32, dtype=ml_dtypes.bfloat16, out_dtype=None, b_transposed=False, **options):
+def call(
+    config=CONFIG,
+    m=20,
+    n=24,
+    k=32,
+    dtype=ml_dtypes.bfloat16,
+    out_dtype=None,
+    b_transposed=False,
+    b_dtype=None,
+    **options,
+):
     rng = np.random.default_rng(0)
-    a, b = (rng.integers(-2, 3, shape).astype(dtype) for shape in ((m, k), (k, n)))
+    a, b = (rng.integers(-2, 3, shape).astype(of) for shape, of in (((m, k), dtype), ((k, n), b_dtype or dtype)))
     d = np.zeros((m, n), out_dtype or dtype)
     b_memory, b_strides = (np.ascontiguousarray(b.T), [0, k, 1]) if b_transposed else (b, [0, 1, n])
     report = _moye_cpu.emulate(config, a, b_memory, d, [1, m, n, k], [0, k, 1], b_strides, [0, n, 1], **options)
@@ -65,10 +75,11 @@ def test_zero_sizes(sizes):
 
 @pytest.mark.parametrize("row", jax_moye.configs(), ids=lambda row: row.name)
 def test_every_row_runs_without_alignment_to_spare(row):
-    dtype = jnp.dtype(JAX_NAMES[row.dtype])
+    dtype, b_dtype = numpy_dtypes(row.dtype)
     step = row.alignment // dtype.itemsize
     out_dtype = jnp.dtype(JAX_NAMES[row.out_dtypes[0]])
-    report, d, expected = call(row.name, 9, 3 * step, 5 * step, dtype, out_dtype, b_transposed="NN" not in row.orders)
+    options = {"b_transposed": "NN" not in row.orders, "b_dtype": b_dtype}
+    report, d, expected = call(row.name, 9, 3 * step, 5 * step, dtype, out_dtype, **options)
     assert report["ok"], report["message"]
     np.testing.assert_array_equal(d.astype(np.float64), expected)
 

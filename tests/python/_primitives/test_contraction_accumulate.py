@@ -12,7 +12,7 @@ from jax.test_util import check_grads
 from python.support import FUSED_TARGET, TARGET, integers, lowered_text
 
 import jax_moye
-from jax_moye._kernels.dtypes import JAX_NAMES
+from jax_moye._kernels.dtypes import FLOAT8, JAX_NAMES, numpy_dtypes
 from jax_moye._primitives.contraction import contract
 
 OPTIONS = dict(precision=None, out_sharding=None, config=None, interpret=jax_moye.InterpretParams())
@@ -132,10 +132,11 @@ def test_a_scan_that_accumulates_copies_no_matrix_in_its_loop(rng):
 def test_every_kernel_reads_c_before_it_writes_there(rng, config):
     """A kernel that stores an element of d before its c is read adds to the wrong number, in place alone."""
     with jax.enable_x64(True):
-        out_dtype = {"s8": "int32", "e4m3": "float32", "e5m2": "float32"}.get(config.dtype, JAX_NAMES[config.dtype])
+        out_dtype = ({"s8": "int32"} | dict.fromkeys(FLOAT8, "float32")).get(config.dtype, JAX_NAMES[config.dtype])
         spec = "mk,kn->mn" if "NN" in config.orders else "mk,nk->mn"
         m, n, _ = config.tile
         x, y, _ = operands(rng, spec, JAX_NAMES[config.dtype], m=m + 16, n=n + 16)
+        x, y = (jnp.asarray(z, dtype) for z, dtype in zip((x, y), numpy_dtypes(config.dtype), strict=True))
         c = jnp.asarray(integers(rng, (m + 16, n + 16), out_dtype))
         expected = exact(spec, x, y, c, 1)
         fun = add_product(spec, out_dtype=out_dtype, config=config.name)

@@ -14,7 +14,7 @@ from python.support import TARGET, custom_calls, lowered_text
 import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import ffi
-from jax_moye._kernels.dtypes import JAX_NAMES
+from jax_moye._kernels.dtypes import numpy_dtypes
 from jax_moye._primitives import contraction, fused
 from jax_moye._selection import capability, decide
 
@@ -83,9 +83,11 @@ def test_large_products_get_large_tiles():
 @pytest.mark.parametrize("config", jax_moye.configs(), ids=lambda row: row.name)
 def test_a_config_can_be_asked_for(config):
     with jax.enable_x64(True):
-        a = jax.ShapeDtypeStruct((256, 256), JAX_NAMES[config.dtype])
+        a, b = (jax.ShapeDtypeStruct((256, 256), dtype) for dtype in numpy_dtypes(config.dtype))
         turn = (lambda x: x) if "NN" in config.orders else jnp.transpose  # some rows take NT alone
-        (call,) = custom_calls(lowered_text(lambda x, y: matmul(x, turn(y), config=config), a, a))
+        wide = jnp.float32 if a.dtype != b.dtype else None  # JAX promotes no two 8-bit floats
+        fun = functools.partial(matmul, config=config, preferred_element_type=wide)
+        (call,) = custom_calls(lowered_text(lambda x, y: fun(x, turn(y)), a, b))
         assert call.config == config.name
 
 

@@ -11,7 +11,7 @@ from python._selection.problems import example_config, problem_with, row_major_p
 import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import devices, ffi
-from jax_moye._kernels.dtypes import DTYPES, ITEM_BYTES, numpy_dtype
+from jax_moye._kernels.dtypes import DTYPES, ITEM_BYTES, numpy_dtype, numpy_dtypes
 from jax_moye._log import say_once
 from jax_moye._selection.capability import LoweringTarget, why_not
 from jax_moye._selection.problem import MAX_SIZE, GemmProblem, NotServedError, make_problem, parse_spec
@@ -98,7 +98,7 @@ def test_predicates_agree_with_the_kernels(kernel):
     seen = set()
     for config in (row for row in CONFIGS if row.kernel == kernel):
         out = config.out_dtypes[0]
-        operand = np.zeros(4096, numpy_dtype(config.dtype))
+        operands = [np.zeros(4096, dtype) for dtype in numpy_dtypes(config.dtype)]
         kind = (config.dtype, config.alignment, config.accumulator)
         for what, a, b in near_misses(config):
             problem = GemmProblem(1, m, n, k, a, b, (0, n, 1), config.dtype, out, False, config.accumulator)
@@ -110,8 +110,7 @@ def test_predicates_agree_with_the_kernels(kernel):
             strides = {"a_strides": list(a), "b_strides": list(b), "d_strides": [0, n, 1]}
             outcome = emulate(
                 config.name,
-                operand,
-                operand,
+                *operands,
                 d,
                 sizes=[1, m, n, k],
                 **strides,
@@ -214,6 +213,7 @@ def test_each_row_accepts_sizes_as_its_predicate_says(kernel):
                 )
             except NotServedError:
                 continue
+            problem = dataclasses.replace(problem, dtype=config.dtype)  # of two dtypes also where they are exchanged
             reason, refused = why_not(config, problem, None), refusal(config, problem)
             assert (reason is None) == (refused is None), (config.name, problem, reason, refused)
             outcomes[reason is None] += 1
