@@ -30,6 +30,9 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
     is computed in f32 and rounded once at the end, never more often than the program rounds. All else is left as it is,
     and so is what no kernel of ours does faster: names, sources, effects, donated buffers and shardings stay.
 
+    Products by weights of 8 or 4 bits that the program dequantizes itself are those of `quantized_matmul`, without a
+    rounding of the weights, for up to 64 rows and under `options(implementation="moye")` alone: no GPU has timed them.
+
     Where a scan stacks residuals for the scan that is its derivative, it stacks fewer of them: those that follow from
     the others element by element, such as an activation's intermediate values from its argument, are computed where
     they are read, by the same operations in the same dtypes. It never stacks more bytes than before. From jax 0.11 on,

@@ -334,10 +334,14 @@ def _explain_weights(product: Product, target: LoweringTarget, device: Device, c
     request, operands, groups = product.request, product.operands, product.scales
     assert groups is not None
     what = f"{describe(request, operands)}, {groups} row{'' if groups == 1 else 's'} of scales"
-    decision, call = decide_weights(request, groups, operands, target)
+    original = product.original  # of a program that dequantizes itself
+    decision, call = decide_weights(request, groups, operands, target, of_program=original is not None)
     if decision.kind == "xla":
         what = f"{what}, by dequantized weights: {decision.reason}"
-        plain = explain_product(Product(*dequantized_product(request, groups, operands)), device, count, where)
+        own = Product(*dequantized_product(request, groups, operands))
+        if original is not None:
+            own, *_ = next(products_of(original.jaxpr.jaxpr))
+        plain = explain_product(own, device, count, where)
         return dataclasses.replace(plain, what=what, product=product)
     return Gemm(what, count, where, None, (), device, decision, product, call)
 

@@ -10,12 +10,13 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from jax_moye import _compat
 from jax_moye._primitives.contraction import contract_p
+from jax_moye._primitives.dequantized import dequantized_p, groups_of
 from jax_moye._primitives.fused import fused_p
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_fused_p, grouped_p
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import rewritten_p
 from jax_moye._primitives.transposes import source_in_jaxpr
-from jax_moye._primitives.weights import operands_of, weights_p
+from jax_moye._primitives.weights import operands_of, product_of_program, weights_p
 from jax_moye._selection.epilogue import SECOND_B, Epilogue
 from jax_moye._selection.request import Operand, Operands, Request
 from jax_moye._selection.weights import SPEC
@@ -30,7 +31,8 @@ class Product:
       operands: lhs and rhs.
       is_lax: whether it is lax's own, and so XLA's.
       groups: of a product of groups, how many; None of others.
-      scales: of a product with weights of 8 or 4 bits, how many rows of scales; None of others.
+      scales: of a product with weights of 8 or 4 bits, how many rows of scales; None of others. Where the program
+        dequantizes them itself, `original` is its product.
       original: what XLA computes where no kernel of ours does, of the operands in memory; None where that is the
         product as it was asked for.
     """
@@ -71,6 +73,8 @@ def _products(jaxpr: Jaxpr, count: int, where: tuple[str, ...]) -> Iterator[Foun
             yield _grouped_product(equation, made_by), count, where
         elif equation.primitive is weights_p:
             yield _product_with_weights(equation), count, where
+        elif equation.primitive is dequantized_p:
+            yield _dequantized_product(equation), count, where
         elif name == "dot_general":
             yield _lax_product(equation), count, where
         elif name == "ragged_dot_general" and (product := _lax_ragged_product(equation)) is not None:
@@ -144,6 +148,15 @@ def _product_with_weights(equation: Any) -> Product:
     x, w, scales, *_ = (x.aval for x in equation.invars)
     request = Request(SPEC, precision=None, **equation.params | {"interpret": None})
     return Product(request, operands_of(x, w), scales=scales.shape[0])
+
+
+def _dequantized_product(equation: Any) -> Product:
+    """The product that an equation of dequantized_p is."""
+    params = dict(equation.params)
+    original, scales, zeros = (params.pop(name) for name in ("original", "scales", "zeros"))
+    x, w, *_ = (x.aval for x in equation.invars)
+    params |= {"interpret": None, "out_dtype": equation.outvars[0].aval.dtype}
+    return Product(*product_of_program(x, w, **params), scales=groups_of(scales, zeros), original=original)
 
 
 def _lax_ragged_product(equation: Any) -> Product | None:

@@ -144,14 +144,14 @@ def rewritten_equation(
         "spec": chains[0].spec,
         "out_dtype": aval_of(values[0]).dtype,
         "epilogue": epilogue,
-        "original": _original_of(program, chains, members, variables, values),
+        "original": original_of(program, chains, members, variables, values),
     }
     return program.equations[place].replace(
         invars=list(variables), outvars=list(values), primitive=rewritten_p, params=params, effects=frozenset()
     )
 
 
-def _original_of(
+def original_of(
     program: Program, chains: Sequence[Chain], members: Sequence[int], variables: Sequence[Any], values: Sequence[Any]
 ) -> Original:
     """Equations of a program as one of their own. Their products are equations of contract_p.
@@ -159,8 +159,8 @@ def _original_of(
     Args:
       program: whose they are.
       chains: of the products.
-      members: the indices of the equations.
-      variables: what is given.
+      members: the indices of the equations. Those that make what they read, and is not given, come to them.
+      variables: what is given: the first product's operands, the second one's right one, and what else is read.
       values: what they make.
     """
     inputs = [Var(variable.aval) for variable in variables]
@@ -182,8 +182,11 @@ def _original_of(
         equation = equation.replace(invars=invars)
         if index in of_product:
             right = 1 if index == chains[0].product else 2
+            operands = zip(invars, program.equations[index].invars, (inputs[0], inputs[right]), strict=True)
             equation = equation.replace(
-                invars=[inputs[0], inputs[right]], primitive=contract_p, params=dict(of_product[index])
+                invars=[given if before in renamed else x for x, before, given in operands],
+                primitive=contract_p,
+                params=dict(of_product[index]),
             )
         equations.append(equation)
     jaxpr = Jaxpr([], inputs, list(values), equations, debug_info=_compat.UNNAMED)

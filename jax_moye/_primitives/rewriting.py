@@ -1,8 +1,8 @@
 """Rewrites a jaxpr: its products, with what stands behind them, become equations of ours.
 
 Equations are replaced, nothing else is touched, so that names, sources, effects and loops stay what they are.
-chains.py says what a product takes in; a product of groups becomes grouped_p. Before that, residuals.py says what a
-loop need not stack for its derivative.
+chains.py says what a product takes in; a product of groups becomes grouped_p, and dequantizing.py finds products by
+weights of 8 and 4 bits. Before that, residuals.py says what a loop need not stack for its derivative.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from jax_moye import _compat
 from jax_moye._primitives.chains import chain_from, is_plain_float
+from jax_moye._primitives.dequantizing import dequantized_from, without_unread
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_p
 from jax_moye._primitives.pairs import ordered, pair_from
 from jax_moye._primitives.patterns import Program
@@ -46,6 +47,12 @@ def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any], in_loop: bool) -> Ja
     equations = [_with_inner(equation, parameters, in_loop) for equation in jaxpr.eqns]
     program = Program(equations, jaxpr.outvars, in_loop)
     replaced: dict[int, JaxprEqn] = {}
+    for index in range(len(equations)):  # only those that a kernel of weights computes, and that is all of them
+        dequantized = dequantized_from(program, index, parameters)
+        if dequantized is not None:
+            program.taken.update(dequantized.members)
+            replaced[dequantized.place] = dequantized.equation(program)
+    are_some_dequantized = bool(replaced)
     for index in range(len(equations)):  # before something else is made of one of the two products
         pair = pair_from(program, index, parameters)
         if pair is not None:
@@ -67,7 +74,8 @@ def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any], in_loop: bool) -> Ja
     new = [replaced.get(index, equation) for index, equation in enumerate(equations) if index not in gone]
     if all(one is other for one, other in zip(new, jaxpr.eqns, strict=False)) and len(new) == len(jaxpr.eqns):
         return jaxpr
-    return jaxpr.replace(eqns=ordered(new))
+    new = ordered(new)
+    return jaxpr.replace(eqns=without_unread(new, jaxpr.outvars, program) if are_some_dequantized else new)
 
 
 def _grouped(equation: JaxprEqn, parameters: Mapping[str, Any]) -> JaxprEqn:

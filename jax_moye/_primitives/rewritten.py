@@ -30,13 +30,11 @@ from jax_moye._selection.decide import Decision
 from jax_moye._selection.measurements import wins_by
 from jax_moye._selection.request import Operands, Request, describe, label_sizes
 
-rewritten_p = Primitive("jax_moye_rewritten")
-rewritten_p.multiple_results = True
-rewritten_p.def_impl(functools.partial(xla.apply_primitive, rewritten_p))
-
 
 class Original:
-    """The equations as they were: of lhs, rhs and the operands of the epilogue, in its order. One is equal to itself.
+    """The equations as they were, of the operands of the primitive. One is equal to itself.
+
+    Of rewritten_p these are lhs, rhs and the operands of the epilogue, in its order.
 
     Attributes:
       jaxpr: its first result is that of the last equation; behind it, where the epilogue keeps them, the
@@ -74,7 +72,6 @@ class Original:
         return f"{len(self.jaxpr.jaxpr.eqns)} equations"
 
 
-@rewritten_p.def_abstract_eval
 def _abstract_eval(*operands, original: Original, **unused):
     del operands, unused
     return original.jaxpr.out_avals
@@ -111,22 +108,47 @@ def _batch(operands, dims, *, original: Original, **unused):
     return jax.vmap(original, tuple(dims))(*operands), [0] * len(original.jaxpr.out_avals)
 
 
-ad.primitive_jvps[rewritten_p] = _jvp
-ad.primitive_transposes[rewritten_p] = _transpose
-batching.primitive_batchers[rewritten_p] = _batch
-_compat.check_for_nan(rewritten_p)
+def of_equations(name: str) -> Primitive:
+    """A primitive whose parameter `original` says what it computes, under JAX's transformations, too.
+
+    Args:
+      name: of the primitive. How it is lowered its module says.
+    """
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(functools.partial(xla.apply_primitive, primitive))
+    primitive.def_abstract_eval(_abstract_eval)
+    ad.primitive_jvps[primitive] = _jvp
+    ad.primitive_transposes[primitive] = _transpose
+    batching.primitive_batchers[primitive] = _batch
+    _compat.check_for_nan(primitive)
+    return primitive
+
+
+rewritten_p = of_equations("jax_moye_rewritten")
 
 # ------------------------------------------------------------------------------------------------------- lowering
 
-rewritten_local_p = Primitive("jax_moye_rewritten_local")
-rewritten_local_p.multiple_results = True
-rewritten_local_p.def_impl(functools.partial(xla.apply_primitive, rewritten_local_p))
+
+def of_local_equations(name: str) -> Primitive:
+    """The same of arrays on one device: what the first step of a lowering makes of such a primitive.
+
+    Args:
+      name: of the primitive.
+    """
+
+    def abstract_eval(*operands, original: Original, **unused):
+        del operands, unused
+        return [_compat.local_aval(out.shape, out.dtype) for out in original.jaxpr.out_avals]
+
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(functools.partial(xla.apply_primitive, primitive))
+    primitive.def_abstract_eval(abstract_eval)
+    return primitive
 
 
-@rewritten_local_p.def_abstract_eval
-def _local_abstract_eval(*operands, original: Original, **unused):
-    del operands, unused
-    return [_compat.local_aval(out.shape, out.dtype) for out in original.jaxpr.out_avals]
+rewritten_local_p = of_local_equations("jax_moye_rewritten_local")
 
 
 def _lower_local(platform, ctx, *values, request: Request, permutations, original: Original):

@@ -16,7 +16,7 @@ import functools
 import itertools
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -38,7 +38,7 @@ from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import left_to_xla
 from jax_moye._selection.problem import labels
 from jax_moye._selection.request import Operand, Operands, Request, describe
-from jax_moye._selection.weights import SPEC, WeightsCall, decide_weights, served_weights
+from jax_moye._selection.weights import SPEC, WeightsCall, decide_weights, is_for_kernels, served_weights
 
 # --------------------------------------------------------------------------------------------------- the primitive
 
@@ -210,6 +210,58 @@ def _run_kernel(x: Any, w: Any, scales: Any, *zeros: Any, call: WeightsCall, int
         run = jax.ffi.ffi_call(ffi.WEIGHTS_TARGET, result)
         out = run(x.reshape(problem.m, problem.k), w, scales, *zeros, **attributes)
     return out.reshape(*x.shape[:-1], problem.n)
+
+
+def is_for_weights(x: Any, w: Any, groups: int, k: int, **params: Any) -> bool:
+    """Whether a product by weights that a program dequantizes itself is for a kernel, as far as a trace tells.
+
+    Args:
+      x: its type, of any shape whose last dimensions are the K that is summed over.
+      w: likewise, of K x N elements.
+      groups: of rows of w, each with a row of scales.
+      k: K.
+      **params: of the primitive, but for config.
+    """
+    request, operands = product_of_program(x, w, k, **params)
+    return is_for_kernels(request, groups, operands)
+
+
+def product_of_program(x: Any, w: Any, k: int, **params: Any) -> tuple[Request, Operands]:
+    """The same product as a decision sees it.
+
+    Args:
+      x: as of `is_for_weights`, likewise the following.
+      w: K x N elements.
+      k: K.
+      **params: of the primitive.
+    """
+    m, n = math.prod(x.shape) // k, math.prod(w.shape) // k
+    return Request(SPEC, precision=None, config=None, **params), (Operand((m, k), x.dtype), Operand((k, n), w.dtype))
+
+
+def kernel_of_program(
+    x: Any, w: Any, groups: int, k: int, platform: str, **params: Any
+) -> Callable[..., jax.Array] | None:
+    """A kernel for such a product, of x (M,K), w (K,N), scales and perhaps zeros; None where it is left as it was.
+
+    Args:
+      x: as of `is_for_weights`, likewise the following.
+      w: K x N elements.
+      groups: of rows of w.
+      k: K.
+      platform: for which the program is lowered.
+      **params: of the primitive.
+    """
+    request, operands = product_of_program(x, w, k, **params)
+    target = LoweringTarget.of_platform(platform)
+    decision, call = decide_weights(request, groups, operands, target, of_program=True)
+    if decision.kind != "kernel" or call is None:
+        if decision.cause not in ("caller", None):
+            what = describe(request, operands)
+            say_once(logging.INFO, f"{what} is left to the program, which dequantizes: {decision.reason}")
+        return None
+    ffi.register(platform)
+    return functools.partial(_run_kernel, call=call, interpret=request.interpret)
 
 
 def _lower_local(platform, ctx, *values, request: Request):

@@ -99,8 +99,47 @@ class WeightsCall(NamedTuple):
         return f"{of_tile}, k in {self.parts} part{'' if self.parts == 1 else 's'}"
 
 
+def why_not_of_program(request: Request, rows: int) -> str | None:
+    """Why a product by weights that a program dequantizes itself is left as it is, in a sentence; None if it is not.
+
+    This is the one place that says where such a product is taken. No GPU has timed one against the equations as they
+    were, which XLA may fuse, so that on a GPU it is taken only where the caller insists on kernels of ours. Who has
+    measured it can return None for all of up to `MOST_ROWS` rows.
+
+    Args:
+      request: what was asked for.
+      rows: of x.
+    """
+    if request.implementation == "xla":
+        return "implementation='xla'"
+    # An emulator shows what a GPU would compute, and is not timed.
+    if request.implementation != "moye" and request.interpret is None:
+        return "no GPU has timed a kernel of weights next to a program that dequantizes; implementation='moye' takes it"
+    # The equations as they were are a product of ours, too. With batch_invariant rows must not choose between them.
+    if rows > MOST_ROWS and not request.batch_invariant:
+        return f"x has {rows} rows, and a kernel of weights is for {MOST_ROWS} at most"
+    return None
+
+
+def is_for_kernels(request: Request, groups: int, operands: Operands) -> bool:
+    """Whether a kernel would compute a product by weights that a program dequantizes itself, as far as a trace tells.
+
+    Args:
+      request: what the caller asked for; its specification is `SPEC`.
+      groups: of rows of w, each with a row of scales.
+      operands: x, its leading dimensions folded into rows, and w.
+    """
+    if why_not_of_program(request, operands[0].shape[0]) is not None:
+        return False
+    try:
+        problem = make_weights_problem(request, groups, operands)
+    except NotServedError:
+        return False
+    return any(why_not_weights(config, problem, None) is None for config in weights_configs())
+
+
 def decide_weights(
-    request: Request, groups: int, operands: Operands, target: LoweringTarget
+    request: Request, groups: int, operands: Operands, target: LoweringTarget, of_program: bool = False
 ) -> tuple[Decision, WeightsCall | None]:
     """Who computes a product with weights on one device, and how a kernel does.
 
@@ -109,6 +148,8 @@ def decide_weights(
       groups: of rows of w, each with a row of scales.
       operands: x, its leading dimensions folded into rows, and w.
       target: what is lowered for.
+      of_program: the program dequantizes the weights itself, and asks for no kernel of weights: "xla" stands for its
+        own equations, whose product is decided about for itself.
 
     Returns:
       The decision, and the call where a kernel is taken. "xla" stands for a product by the dequantized weights, which
@@ -118,6 +159,7 @@ def decide_weights(
 
     def dequantized(cause: Cause, reason: str) -> tuple[Decision, None]:
         unbound = dataclasses.replace(request, deterministic=False, batch_invariant=False)
+        unbound = dataclasses.replace(unbound, implementation=None) if of_program else unbound
         return left_to_xla(unbound, cause, reason, target.platform), None
 
     if request.interpret is not None and target.platform != "cpu":
@@ -125,6 +167,9 @@ def decide_weights(
         return Decision("error", request, reason=reason, cause="place"), None
     if request.implementation == "xla":
         return dequantized("caller", "implementation='xla'")
+    why_not = why_not_of_program(request, operands[0].shape[0]) if of_program else None
+    if why_not is not None:
+        return dequantized("time", why_not)
     try:
         problem = make_weights_problem(request, groups, operands)
         if problem.is_empty:

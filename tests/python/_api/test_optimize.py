@@ -14,7 +14,7 @@ from jax import lax
 import jax_moye
 from jax_moye._api import optimize as module
 from jax_moye._log import say_once
-from jax_moye._primitives import chains, rewriting
+from jax_moye._primitives import chains, dequantizing, rewriting
 from jax_moye._primitives.rewritten import rewritten_p
 
 M, K, N = 24, 32, 40
@@ -255,7 +255,8 @@ REWRITES = {
     **{name: (rewriting, name, None) for name in ("chain_from", "Program", "_with_inner", "_grouped")},
     **{name: (chains.Chain, name, None) for name in ("equation", "others")},
     **{name: (chains, name, None) for name in ("rewritten_equation", "activations_of")},
-    **{name: (rewriting, name, None) for name in ("pair_from", "ordered")},
+    **{name: (rewriting, name, None) for name in ("pair_from", "ordered", "dequantized_from")},
+    **{name: (dequantizing, name, None) for name in ("_matrix_sizes", "linear_chain")},
     "all of it": (module, "rewritten", None),
 }
 
@@ -286,6 +287,22 @@ def test_a_rewrite_that_fails_leaves_the_program_and_warns_once(name, monkeypatc
         assert "fun is run as it is, since rewriting it failed (RuntimeError: planted)" in record.getMessage()
         jax_moye.optimize(other)(x)
         assert len(caplog.records) == 2  # another function says it, too
+
+
+@pytest.mark.parametrize("name", ["_weights", "_entries", "_finished", "is_for_weights", "original_of"])
+def test_a_rewrite_of_weights_that_fails_leaves_the_program(name, monkeypatch, caplog):
+    from python.quantized import use_fake_rows
+
+    use_fake_rows(monkeypatch)
+    monkeypatch.setattr(dequantizing, name, _fail)
+    x, w, scale = jnp.ones((2, 64), jnp.bfloat16), jnp.ones((64, 32), jnp.int8), jnp.ones(32, jnp.bfloat16)
+    fun = lambda x, w, scale: x @ (w.astype(x.dtype) * scale)  # noqa: E731
+    say_once.cache_clear()
+    with caplog.at_level(logging.WARNING, "jax_moye"), jax_moye.options(interpret=True):
+        for _ in range(2):
+            np.testing.assert_array_equal(jax_moye.optimize(fun)(x, w, scale), fun(x, w, scale))
+    (record,) = caplog.records
+    assert "is run as it is, since rewriting it failed (RuntimeError: planted)" in record.getMessage()
 
 
 def test_the_functions_own_errors_are_its_own():

@@ -166,3 +166,26 @@ def test_what_was_rewritten_keeps_its_equations():
     assert [gemm.product.original is not None for gemm in found] == [True, False]
     again = jax_moye.explain(lambda *args: jax_moye.linear(*args, activation="silu"), *args, device=90)
     assert again[0].product.original is None
+
+
+def test_weights_that_a_program_dequantizes(monkeypatch):
+    """Where our kernels are asked for it is one's; else it says why not, and the rest is of the program's product."""
+    use_fake_rows(monkeypatch)
+
+    def layer(x, w, scales):
+        groups, (k, n) = scales.shape[0], w.shape
+        return x @ (w.astype("float32").reshape(groups, k // groups, n) * scales[:, None]).reshape(k, n).astype(x.dtype)
+
+    args = weights(n=1024)
+    with jax_moye.options(implementation="moye"):
+        (gemm,) = jax_moye.explain(jax_moye.optimize(layer), *args, device="h200")
+    assert (gemm.computed_by, gemm.config) == ("moye", fake_row())
+    assert gemm.what == "mk,kn->mn on bfloat16[4, 1024] and int4[1024, 1024] into bfloat16, 8 rows of scales"
+    with jax_moye.options(interpret=True):  # which no GPU does
+        (gemm,) = jax_moye.explain(jax_moye.optimize(layer), *args, device="h200")
+    assert "by dequantized weights: no GPU has timed a kernel of weights" in gemm.what
+    (plain,) = jax_moye.explain(layer, *args, device="h200")
+    assert (gemm.problem.dtype, gemm.problem.out_dtype) == ("bf16", "bf16")
+    assert gemm.xla_us == plain.xla_us
+    (gemm,) = jax_moye.explain(jax_moye.optimize(layer), *args, device="h200")
+    assert "rows of scales" not in gemm.what

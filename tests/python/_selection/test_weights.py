@@ -28,6 +28,7 @@ from jax_moye._selection.weights import (
     choose,
     decide_weights,
     dequantized_product,
+    is_for_kernels,
     make_weights_problem,
     usable_weights_configs,
     why_not_weights,
@@ -345,3 +346,39 @@ def test_parts_of_other_k_tiles():
     for tile_k, parts in ((32, 4), (64, 4), (128, 4), (256, 2)):
         row = dataclasses.replace(fake_row(), tile=(16, 256, tile_k))
         assert choose(problem_of(n=256, k=512), 4, [row]) == (row, parts)
+
+
+# ------------------------------------------------------------------------------- weights that a program dequantizes
+
+
+@pytest.mark.parametrize(
+    ("fields", "m", "reason"),
+    [
+        ({}, M, "no GPU has timed"),
+        ({"deterministic": True}, M, "no GPU has timed"),
+        ({"batch_invariant": True}, M, "no GPU has timed"),
+        ({"implementation": "xla"}, M, "implementation='xla'"),
+        ({"implementation": "moye"}, MOST_ROWS, None),
+        ({"implementation": "moye"}, MOST_ROWS + 1, f"x has {MOST_ROWS + 1} rows"),
+        ({"implementation": "moye", "batch_invariant": True}, 1000, None),
+    ],
+)
+def test_of_a_program_it_is_only_who_insists(fields, m, reason):
+    """An error is never made of what a program computes itself."""
+    request, operands = request_of(**fields), operands_of(m)
+    assert is_for_kernels(request, 8, operands) is (reason is None)
+    decision, call = decide_weights(request, 8, operands, H200, of_program=True)
+    assert (decision.kind, call is None) == (("xla", True) if reason else ("kernel", False))
+    assert reason is None or reason in decision.reason
+
+
+def test_of_a_program_what_no_kernel_computes_is_its_own():
+    insists = request_of(implementation="moye")
+    for operands, groups in ((operands_of(n=8), 1), (operands_of(w="int16"), 1), (operands_of(), 128)):
+        assert not is_for_kernels(insists, groups, operands)
+        assert decide_weights(insists, groups, operands, H200, of_program=True)[0].kind == "xla"
+    assert decide_weights(insists, 1, operands_of(), A100, of_program=True)[0].kind == "xla"
+    assert decide_weights(insists, 1, operands_of(), A100)[0].kind == "error"
+    emulated = request_of(interpret=InterpretParams())
+    assert is_for_kernels(emulated, 1, operands_of())
+    assert decide_weights(emulated, 1, operands_of(), EMULATOR, of_program=True)[0].kind == "kernel"
