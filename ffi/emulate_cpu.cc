@@ -216,7 +216,8 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
                  nb::object c, Strides const& c_strides, nb::object bias, Strides const& bias_strides,
                  nb::object residual, Strides const& residual_strides, double alpha, double beta,
                  std::string const& activation, nb::object preactivation, nb::object second_b,
-                 nb::object second_product) {
+                 nb::object second_product, nb::object lhs_scale, Strides const& lhs_scale_strides,
+                 nb::object rhs_scale, Strides const& rhs_scale_strides) {
   emu::Stream stream;
   stream.options.seed = seed;
   stream.options.detect_races = detect_races;
@@ -262,6 +263,13 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
   if (!c.is_none()) epilogue.c = {true, to_d_buffer("c", c), c_strides};
   if (!bias.is_none()) epilogue.bias = {true, to_d_buffer("bias", bias), bias_strides};
   if (!residual.is_none()) epilogue.residual = {true, to_d_buffer("residual", residual), residual_strides};
+  auto const to_scale = [](char const* name, nb::handle array, Strides const& strides) -> EpilogueMatrix {
+    Bytes const bytes = to_bytes(name, array);
+    Dtype const dtype = dtype_of_result(array, Dtype::f32, {});
+    return {true, {bytes.data(), int64_t(bytes.size()) / item_bytes(dtype), dtype}, strides};
+  };
+  if (!lhs_scale.is_none()) epilogue.lhs_scale = to_scale("lhs_scale", lhs_scale, lhs_scale_strides);
+  if (!rhs_scale.is_none()) epilogue.rhs_scale = to_scale("rhs_scale", rhs_scale, rhs_scale_strides);
   epilogue.wants_preactivation = !preactivation.is_none();
   if (epilogue.wants_preactivation) epilogue.preactivation = to_d_buffer("preactivation", preactivation);
   epilogue.has_second_b = !second_b.is_none();
@@ -300,8 +308,11 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
       bool const keep_d = in_place(epilogue.c) || in_place(epilogue.residual);
       copies.add("d", request.d, true);
       if (keep_d) std::memcpy(request.d.data, d_data, d_bytes.size());
-      for (auto const& [name, matrix] :
-           {std::pair{"c", &epilogue.c}, {"bias", &epilogue.bias}, {"residual", &epilogue.residual}}) {
+      for (auto const& [name, matrix] : {std::pair{"c", &epilogue.c},
+                                         {"bias", &epilogue.bias},
+                                         {"residual", &epilogue.residual},
+                                         {"lhs_scale", &epilogue.lhs_scale},
+                                         {"rhs_scale", &epilogue.rhs_scale}}) {
         if (!matrix->present) continue;
         if (matrix->buffer.data == d_data) {
           matrix->buffer.data = request.d.data;
@@ -348,8 +359,11 @@ std::vector<emu::Memory> emulated_memory(GemmRequest const& request) {
                                      to_memory(request.d, "d", true),
                                      {request.workspace, size_t(request.workspace_bytes), "workspace", true}};
   EpilogueRequest const& epilogue = request.epilogue;
-  for (auto const& [name, matrix] :
-       {std::pair{"c", &epilogue.c}, {"bias", &epilogue.bias}, {"residual", &epilogue.residual}}) {
+  for (auto const& [name, matrix] : {std::pair{"c", &epilogue.c},
+                                     {"bias", &epilogue.bias},
+                                     {"residual", &epilogue.residual},
+                                     {"lhs_scale", &epilogue.lhs_scale},
+                                     {"rhs_scale", &epilogue.rhs_scale}}) {
     if (matrix->present && matrix->buffer.data != request.d.data)
       memory.push_back(to_memory(matrix->buffer, name, false));
   }
@@ -371,7 +385,9 @@ void add_emulate(nb::module_& module) {
       nb::arg("c_strides") = Strides(3), nb::arg("bias") = nb::none(), nb::arg("bias_strides") = Strides(3),
       nb::arg("residual") = nb::none(), nb::arg("residual_strides") = Strides(3), nb::arg("alpha") = 1.0,
       nb::arg("beta") = 0.0, nb::arg("activation") = "none", nb::arg("preactivation") = nb::none(),
-      nb::arg("second_b") = nb::none(), nb::arg("second_product") = nb::none(),
+      nb::arg("second_b") = nb::none(), nb::arg("second_product") = nb::none(), nb::arg("lhs_scale") = nb::none(),
+      nb::arg("lhs_scale_strides") = Strides(3), nb::arg("rhs_scale") = nb::none(),
+      nb::arg("rhs_scale_strides") = Strides(3),
       "Runs one launch in the emulator and returns {ok, message, counters, expected_seconds}.\n\n"
       "a, b, d: contiguous NumPy arrays, d is written. sizes: up to three of the batch, m, n, k; strides in\n"
       "elements, of (batch modes, m, k), (batch modes, n, k), (batch modes, m, n). guard: the kernel works on\n"
@@ -386,6 +402,8 @@ void add_emulate(nb::module_& module) {
       "and d is activation(z) + residual, activation being none, relu, gelu_tanh, gelu_erf or silu.\n"
       "second_b: an array like b, then d is activation(alpha * a b) * (a second_b); second_product, where there is a\n"
       "preactivation: an array like d, written. It is a second_b.\n"
+      "lhs_scale, rhs_scale: f32, with strides of (batch modes, m, n), 0 along n of the former and m of the latter;\n"
+      "factors of a b.\n"
       "expected_seconds: what was measured before a long launch, else 0. One of more than ten seconds says so on\n"
       "stderr.");
 }

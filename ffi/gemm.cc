@@ -128,38 +128,66 @@ std::array<NamedMatrix, 3> matrices_of(EpilogueRequest const& epilogue) {
   return {{{"c", epilogue.c}, {"bias", epilogue.bias}, {"residual", epilogue.residual}}};
 }
 
+std::array<NamedMatrix, 2> scales_of(EpilogueRequest const& epilogue) {
+  return {{{"lhs_scale", epilogue.lhs_scale}, {"rhs_scale", epilogue.rhs_scale}}};
+}
+
+/// Why the strides of an epilogue's operand are none; empty if they are.
+std::string bad_strides(NamedMatrix const& operand, size_t strides) {
+  auto const& [what, matrix] = operand;
+  if (matrix.strides.size() != strides)
+    return std::string(in_words(strides)) + " strides of " + what + " are needed, not " + to_text(matrix.strides);
+  if (std::any_of(matrix.strides.begin(), matrix.strides.end(), [](int64_t stride) { return stride < 0; }))
+    return std::string(what) + " has strides " + to_text(matrix.strides) + ", which are negative";
+  return {};
+}
+
 /// What of an epilogue needs no buffer. Why it is none; empty if it is one.
 std::string decode_epilogue(EpilogueRequest const& request, size_t strides, EpilogueArgs& args) {
   auto const name = std::find(std::begin(kActivationNames), std::end(kActivationNames), request.activation);
   if (name == std::end(kActivationNames))
     return "activation is none, relu, gelu_tanh, gelu_erf or silu, or one with d_, not " +
            std::string(request.activation);
-  for (auto const& [what, matrix] : matrices_of(request)) {
-    if (!matrix.present) continue;
-    if (matrix.strides.size() != strides)
-      return std::string(in_words(strides)) + " strides of " + what + " are needed, not " + to_text(matrix.strides);
-    if (std::any_of(matrix.strides.begin(), matrix.strides.end(), [](int64_t stride) { return stride < 0; }))
-      return std::string(what) + " has strides " + to_text(matrix.strides) + ", which are negative";
+  for (NamedMatrix const& operand : matrices_of(request)) {
+    if (!operand.matrix.present) continue;
+    if (std::string reason = bad_strides(operand, strides); !reason.empty()) return reason;
   }
+  for (NamedMatrix const& scale : scales_of(request)) {
+    if (!scale.matrix.present) continue;
+    if (std::string reason = bad_strides(scale, strides); !reason.empty()) return reason;
+  }
+  if (request.lhs_scale.present && column_stride(request.lhs_scale.strides) != 0)
+    return "lhs_scale has a stride along n: it is of rows";
+  if (request.rhs_scale.present && row_stride(request.rhs_scale.strides) != 0)
+    return "rhs_scale has a stride along m: it is of columns";
   if (request.beta != 0 && !request.c.present) return "beta is " + std::to_string(request.beta) + ", and there is no c";
   auto const operand = [](EpilogueMatrix const& matrix) -> EpilogueOperand {
     if (!matrix.present) return {};
     return {matrix.buffer.data, batch_strides(matrix.strides), row_stride(matrix.strides),
             column_stride(matrix.strides)};
   };
-  args = {
-      .alpha = request.alpha,
-      .beta = request.beta,
-      .c = request.beta == 0 ? EpilogueOperand{} : operand(request.c),
-      .bias = operand(request.bias),
-      .residual = operand(request.residual),
-      .activation = Activation(name - std::begin(kActivationNames)),
-      .preactivation = request.wants_preactivation ? request.preactivation.data : nullptr,
-      .second_b = request.has_second_b ? request.second_b.data : nullptr,
-      .second_product = request.has_second_b && request.wants_preactivation ? request.second_product.data : nullptr};
+  auto const scale = [](EpilogueMatrix const& matrix, int64_t (*stride)(std::span<int64_t const>)) -> EpilogueScales {
+    if (!matrix.present) return {};
+    return {static_cast<float const*>(matrix.buffer.data), batch_strides(matrix.strides), stride(matrix.strides)};
+  };
+  args = {.alpha = request.alpha,
+          .beta = request.beta,
+          .c = request.beta == 0 ? EpilogueOperand{} : operand(request.c),
+          .bias = operand(request.bias),
+          .residual = operand(request.residual),
+          .activation = Activation(name - std::begin(kActivationNames)),
+          .preactivation = request.wants_preactivation ? request.preactivation.data : nullptr,
+          .second_b = request.has_second_b ? request.second_b.data : nullptr,
+          .second_product = request.has_second_b && request.wants_preactivation ? request.second_product.data : nullptr,
+          .row_scale = scale(request.lhs_scale, row_stride),
+          .column_scale = scale(request.rhs_scale, column_stride)};
   bool const is_plain = !request.bias.present && !request.residual.present;
   if (request.has_second_b && (request.c.present || !is_plain))
     return "a call with a second b has no c, bias or residual";
+  if (request.lhs_scale.present || request.rhs_scale.present) {
+    if (request.has_second_b) return "a call with a second b has no scales";
+    if (args.activation >= kFirstDerivative) return "a product times a derivative has no scales";
+  }
   if (args.activation < kFirstDerivative) return {};
   if (!request.c.present || !is_plain || request.has_second_b || request.wants_preactivation)
     return "a derivative is one of c, and has no bias, residual, pre-activation or second b beside it";
@@ -178,6 +206,9 @@ std::string unfit_epilogue(GemmRequest const& request, GemmEntry const& entry, G
   if (is_derivative && !entry.facts.derives) return "the kernel multiplies by no derivative";
   if (is_derivative && item_bytes(request.d.dtype) != 2)
     return "a product times a derivative has 16 bits, not those of " + d_dtype;
+  bool const is_scaled = epilogue.lhs_scale.present || epilogue.rhs_scale.present;
+  if (is_scaled && !entry.facts.scales) return "the kernel takes no scales";
+  if (is_scaled && is_integer) return "a result of integers has no scales";
   if (is_integer && !is_integer_epilogue)
     return "a result of integers takes alpha 1, beta 0 or 1, and activation none or relu";
 
@@ -203,16 +234,33 @@ std::string unfit_epilogue(GemmRequest const& request, GemmEntry const& entry, G
     }
     if (!reason.empty()) return reason;
   }
+  auto const modes_of_matrix = [&](EpilogueMatrix const& matrix) {
+    return modes_of(args, batch_strides(matrix.strides), {args.m, row_stride(matrix.strides)},
+                    {args.n, column_stride(matrix.strides)});
+  };
+  auto const unfit_buffer = [&](char const* name, EpilogueMatrix const& matrix) -> std::string {
+    if (std::string reason = outside(name, modes_of_matrix(matrix), matrix.buffer); !reason.empty()) return reason;
+    if (reinterpret_cast<uintptr_t>(matrix.buffer.data) % item_bytes(matrix.buffer.dtype) != 0)
+      return std::string(name) + " is not aligned to its elements";
+    return {};
+  };
+  for (auto const& [name, matrix] : scales_of(epilogue)) {
+    if (!matrix.present) continue;
+    if (matrix.buffer.dtype != Dtype::f32)
+      return std::string(name) + " is " + dtype_name(matrix.buffer.dtype) + ", not f32";
+    if (matrix.buffer.data == nullptr && !is_empty(d)) return std::string(name) + " has no address";
+    if (std::string reason = unfit_buffer(name, matrix); !reason.empty()) return reason;
+    if (overlap(matrix.buffer, request.d)) return std::string(name) + " and d overlap";
+    if (epilogue.wants_preactivation && overlap(matrix.buffer, epilogue.preactivation))
+      return std::string(name) + " and the pre-activation overlap";
+  }
   for (auto const& [name, matrix] : matrices_of(epilogue)) {
     if (!matrix.present) continue;
     Buffer const& buffer = matrix.buffer;
     if (buffer.dtype != request.d.dtype)
       return std::string(name) + " is " + dtype_name(buffer.dtype) + ", and d is " + d_dtype;
-    Modes const modes = modes_of(args, batch_strides(matrix.strides), {args.m, row_stride(matrix.strides)},
-                                 {args.n, column_stride(matrix.strides)});
-    if (std::string reason = outside(name, modes, buffer); !reason.empty()) return reason;
-    if (reinterpret_cast<uintptr_t>(buffer.data) % item_bytes(buffer.dtype) != 0)
-      return std::string(name) + " is not aligned to its elements";
+    if (std::string reason = unfit_buffer(name, matrix); !reason.empty()) return reason;
+    Modes const modes = modes_of_matrix(matrix);
     // An element is read before it is written, and by the same thread, only where both are at the same place.
     bool const in_place = buffer.data == request.d.data && same_elements(modes, d);
     if (overlap(buffer, request.d) && !in_place)

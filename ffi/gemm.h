@@ -35,8 +35,9 @@ struct EpilogueRequest {
   bool wants_preactivation = false;
   Buffer preactivation = {};  // sizes and strides are d's
   bool has_second_b = false;
-  Buffer second_b = {};        // sizes and strides are b's
-  Buffer second_product = {};  // with a second b and a pre-activation; sizes and strides are d's
+  Buffer second_b = {};                           // sizes and strides are b's
+  Buffer second_product = {};                     // with a second b and a pre-activation; sizes and strides are d's
+  EpilogueMatrix lhs_scale = {}, rhs_scale = {};  // f32; strides are 0 along n of the former, along m of the latter
 };
 
 /// A call as it arrives. Nothing in it is trusted: attributes may come from an edited or corrupted saved program.

@@ -45,6 +45,7 @@ nb::dict describe(RegisteredGemm const& gemm) {
   fields["any_stride"] = gemm.entry.facts.any_stride;
   fields["derives"] = gemm.entry.facts.derives;
   fields["takes_pair"] = gemm.entry.facts.takes_pair;
+  fields["scales"] = gemm.entry.facts.scales;
   fields["grouped"] = gemm.entry.launch_grouped != nullptr;
   fields["weights"] = gemm.entry.launch_weights != nullptr;
   fields["threads"] = gemm.entry.facts.threads;

@@ -98,6 +98,9 @@ struct EpilogueAttributes {
   Int64s bias_strides, c_strides, residual_strides;  // of those that are no operands: not looked at
   // Which follow a and b, in their order: "c,bias,residual" or less, or "second_b", which lies as b does.
   std::string_view operands;
+  // Of the scaled target alone; the others' calls name no scales.
+  bool takes_scales = false;
+  Int64s lhs_scale_strides = {}, rhs_scale_strides = {};
 };
 
 /// The rest of a fused call: operands behind the named ones, results likewise.
@@ -118,19 +121,25 @@ inline ffi::Error read_epilogue(EpilogueAttributes const& attributes, ffi::Remai
   Slot const slots[] = {{"c", epilogue.c.present, epilogue.c.buffer},
                         {"bias", epilogue.bias.present, epilogue.bias.buffer},
                         {"residual", epilogue.residual.present, epilogue.residual.buffer},
-                        {"second_b", epilogue.has_second_b, epilogue.second_b}};
+                        {"second_b", epilogue.has_second_b, epilogue.second_b},
+                        {"lhs_scale", epilogue.lhs_scale.present, epilogue.lhs_scale.buffer},
+                        {"rhs_scale", epilogue.rhs_scale.present, epilogue.rhs_scale.buffer}};
+  Slot const* const slots_end = std::end(slots) - (attributes.takes_scales ? 0 : 2);
   epilogue.c.strides = to_span(attributes.c_strides);
   epilogue.bias.strides = to_span(attributes.bias_strides);
   epilogue.residual.strides = to_span(attributes.residual_strides);
+  epilogue.lhs_scale.strides = to_span(attributes.lhs_scale_strides);
+  epilogue.rhs_scale.strides = to_span(attributes.rhs_scale_strides);
   size_t count = 0;
   for (std::string_view rest = attributes.operands; !rest.empty(); ++count) {
     size_t const comma = rest.find(',');
     std::string_view const word = rest.substr(0, comma);
     rest = comma == rest.npos ? std::string_view() : rest.substr(comma + 1);
-    auto const slot = std::find_if(std::begin(slots), std::end(slots), [&](Slot const& s) { return s.name == word; });
-    if (slot == std::end(slots) || slot->present)
-      return error("operands names c, bias, residual and second_b, each once at most, not " +
-                   std::string(attributes.operands));
+    auto const slot = std::find_if(std::begin(slots), slots_end, [&](Slot const& s) { return s.name == word; });
+    if (slot == slots_end || slot->present)
+      return error(std::string("operands names c, bias, residual and ") +
+                   (attributes.takes_scales ? "second_b, lhs_scale and rhs_scale" : "second_b") +
+                   ", each once at most, not " + std::string(attributes.operands));
     auto const buffer = operands.get<ffi::AnyBuffer>(count);
     if (buffer.has_error()) return error("operands are named that the call does not have");
     slot->present = true;

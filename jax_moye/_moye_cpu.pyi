@@ -52,4 +52,8 @@ def emulate(
     preactivation: np.ndarray | None = None,
     second_b: np.ndarray | None = None,
     second_product: np.ndarray | None = None,
+    lhs_scale: np.ndarray | None = None,
+    lhs_scale_strides: Sequence[int] = (0, 0, 0),
+    rhs_scale: np.ndarray | None = None,
+    rhs_scale_strides: Sequence[int] = (0, 0, 0),
 ) -> dict[str, Any]: ...

@@ -178,6 +178,13 @@ struct EpilogueOperand {
   int64_t m_stride, n_stride;
 };
 
+/// What the rows or the columns of the product are multiplied by, f32.
+struct EpilogueScales {
+  float const* data;  // null: nothing
+  BatchStrides batch_strides;
+  int64_t stride;  // along m or n; 0: one scale for all
+};
+
 /// d_*: not of z, but z times the derivative at c, which is not added then.
 enum class Activation { none, relu, gelu_tanh, gelu_erf, silu, d_relu, d_gelu_tanh, d_gelu_erf, d_silu };
 inline constexpr char const* kActivationNames[] = {"none",   "relu",        "gelu_tanh",  "gelu_erf", "silu",
@@ -187,9 +194,11 @@ inline constexpr int kActivations = int(sizeof(kActivationNames) / sizeof(kActiv
 
 /// What becomes of the product, element by element, in the accumulator's precision:
 ///   z = alpha * (a b) + beta * c + bias,  preactivation = z,  d = activation(z) + residual
-/// or, with a second b (c, bias and residual are null then):
+/// or, with scales, where alpha * (a b) is multiplied by that of its row, then by that of its column:
+///   z[m,n] = alpha * (a b)[m,n] * row_scale[m] * column_scale[n] + beta * c + bias
+/// or, with a second b (c, bias, residual and scales are null then):
 ///   z = alpha * (a b),  second_product = a second_b,  d = activation(z) * second_product
-/// or, where the activation is a derivative (bias, residual and preactivation are null then):
+/// or, where the activation is a derivative (bias, residual, preactivation and scales are null then):
 ///   d = alpha * (a b) * activation'(c), of 16 bits
 struct EpilogueArgs {
   double alpha, beta;  // beta = 0: c is not read
@@ -198,6 +207,7 @@ struct EpilogueArgs {
   void* preactivation;   // null, or of d's dtype, sizes and strides
   void const* second_b;  // null, or of b's dtype, sizes and strides
   void* second_product;  // null, or of d's dtype, sizes and strides
+  EpilogueScales row_scale = {}, column_scale = {};
 };
 
 /// What varies per call: d[b,m,n] = epilogue(sum_k a[b,m,k] * b[b,n,k]). Strides and sizes in elements. b counts the
@@ -264,6 +274,7 @@ struct KernelFacts {
   bool any_stride;          // true: no operand needs a unit stride
   bool derives = false;     // multiplies by an activation's derivative
   bool takes_pair = false;  // two matrices b, whose products an epilogue multiplies
+  bool scales = false;      // multiplies the product's rows and columns by scales
 };
 
 /// A compiled kernel, as ffi/ calls it.

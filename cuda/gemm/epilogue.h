@@ -1,4 +1,5 @@
 // From accumulators to d: z = alpha * (a b) + beta * c + bias, d = activation(z) + residual, and z itself on request;
+// z's product may be multiplied by a scale of its row and one of its column;
 // or d = activation(z) * (a second_b), and both products on request; or d = alpha * (a b) * activation'(c).
 //   TileEpilogue   what is done to neighbours along n of one tile: load c, bias, residual, compute, convert, store
 //   StagedEpilogue the tensor-core kernels' way there: accumulators -> shared memory -> whole rows, coalesced
@@ -137,15 +138,18 @@ struct Accumulator<Dtype::s32> {
 
 /// What one call does to one tile of d. d's dtype is looked at where elements are loaded and stored, a uniform branch:
 /// a copy of all of it per dtype would multiply the code.
-/// kDerives: whether calls may multiply by a derivative.
-template <class Sum, int kVector_ = 16 / int(sizeof(Sum)), bool kDerives = false>
+/// kDerives: whether calls may multiply by a derivative. kScaled: whether the call has scales.
+template <class Sum, int kVector_ = 16 / int(sizeof(Sum)), bool kDerives = false, bool kScaled = false>
 class TileEpilogue {
  public:
   static constexpr int kVector = kVector_;  // neighbours along n that a thread finishes together
 
   /// tile_m, tile_n: the tile's extents.
   MOYE_DEVICE TileEpilogue(GemmArgs const& args, TileCoord const& tile, int tile_m, int tile_n)
-      : args_(args), m_left_(int(args.m) - tile.m * tile_m), n_left_(int(args.n) - tile.n * tile_n) {
+      : args_(args),
+        m_left_(int(args.m) - tile.m * tile_m),
+        n_left_(int(args.n) - tile.n * tile_n),
+        matrix_(tile.batch) {
     int64_t const m = int64_t(tile.m) * tile_m, n = int64_t(tile.n) * tile_n;
     BatchCoord const matrix = batch_coord(args.batch_sizes, tile.batch);
     auto const first = [&](EpilogueOperand const& operand) {
@@ -229,6 +233,7 @@ class TileEpilogue {
     Compute z[kVector];
     MOYE_UNROLL
     for (int i = 0; i < kVector; ++i) z[i] = static_cast<Compute>(epilogue.alpha) * static_cast<Compute>(sums[i]);
+    scale_rows<1>(m, /*row_step=*/0, n, z);
     if constexpr (is_same<Compute, float> && kDerives) {
       if (epilogue.activation >= kFirstDerivative) {
         float c[kVector] = {};
@@ -262,6 +267,7 @@ class TileEpilogue {
         z[i * kVector + j] = static_cast<Compute>(epilogue.alpha) * static_cast<Compute>(sums.elements[j]);
       }
     }
+    scale_rows<kCount>(m, row_step, n, z);
     auto const add = [&](EpilogueOperand const& operand, int64_t first, Compute scale) {
       if (operand.data != nullptr) add_rows<kCount>(operand, first, scale, m, row_step, n, z);
     };
@@ -271,6 +277,41 @@ class TileEpilogue {
     activate_all(epilogue.activation, z);
     add(epilogue.residual, residual_, Compute(1));
     write_rows<kCount>(args_.d, m, row_step, n, z);
+  }
+
+  /// z (kCount,kVector) times the scales of its rows, then times those of its columns. Where they lie is computed here:
+  /// registers would hold it through the main loop. Rows below d have the scale of the first one, columns beside it
+  /// none.
+  template <int kCount, class Compute>
+  MOYE_DEVICE void scale_rows(int m, int row_step, int n, Compute (&z)[kCount * kVector]) const {
+    if constexpr (kScaled && !is_same<Compute, int32_t>) {  // results of integers have no scales
+      int matrix = matrix_;
+      MOYE_COMPUTED_HERE("+r", matrix);
+      EpilogueScales const& of_rows = args_.epilogue.row_scale;
+      if (of_rows.data != nullptr) {
+        float const* const p = of_rows.data + matrix_offset(args_, matrix, of_rows.batch_strides);
+        int64_t const first = args_.m - m_left_ + m;
+        MOYE_UNROLL
+        for (int i = 0; i < kCount; ++i) {
+          int const row = m + i * row_step < m_left_ ? i * row_step : 0;
+          auto const scale = static_cast<Compute>(p[(first + row) * of_rows.stride]);
+          MOYE_UNROLL
+          for (int j = 0; j < kVector; ++j) z[i * kVector + j] *= scale;
+        }
+      }
+      EpilogueScales const& of_columns = args_.epilogue.column_scale;
+      if (of_columns.data != nullptr) {
+        float const* const p = of_columns.data + matrix_offset(args_, matrix, of_columns.batch_strides);
+        int64_t const first = args_.n - n_left_ + n;
+        MOYE_UNROLL
+        for (int j = 0; j < kVector; ++j) {
+          if (n + j >= n_left_) break;
+          auto const scale = static_cast<Compute>(p[(first + j) * of_columns.stride]);
+          MOYE_UNROLL
+          for (int i = 0; i < kCount; ++i) z[i * kVector + j] *= scale;
+        }
+      }
+    }
   }
 
   /// Calls f(T{}) with the type of d's elements.
@@ -390,9 +431,27 @@ class TileEpilogue {
 
   GemmArgs const& args_;
   int m_left_, n_left_;              // rows and columns of d from the tile's first on
+  int matrix_;                       // of the batch
   int64_t d_, c_, bias_, residual_;  // offsets of the tile's first element
   bool whole_words_;                 // all vectors of d and of the operands are words
 };
+
+MOYE_HOST_DEVICE constexpr bool has_scales(EpilogueArgs const& epilogue) {
+  return epilogue.row_scale.data != nullptr || epilogue.column_scale.data != nullptr;
+}
+
+/// Calls f(epilogue) with the call's TileEpilogue of the tile. Calls with scales have code of their own, where kScales:
+/// the others need its registers. No such call multiplies by a derivative.
+template <class Sum, int kVector, bool kDerives, bool kScales, class F>
+MOYE_DEVICE void with_tile_epilogue(GemmArgs const& args, TileCoord const& tile, int tile_m, int tile_n, F const& f) {
+  if constexpr (kScales) {
+    if (has_scales(args.epilogue)) {
+      f(TileEpilogue<Sum, kVector, /*kDerives=*/false, /*kScaled=*/true>(args, tile, tile_m, tile_n));
+      return;
+    }
+  }
+  f(TileEpilogue<Sum, kVector, kDerives>(args, tile, tile_m, tile_n));
+}
 
 /// Where StagedEpilogue keeps sums, (ROWS,BLK_N). Rows of floats lie 32 bytes apart in the banks, those of doubles 64:
 /// the pairs that the lanes of mma.sync write, four pairs of each of eight rows, meet no conflict, nor do the reads
@@ -412,6 +471,8 @@ struct StagedEpilogue {
   static constexpr int kThreads = decltype(size(Mma{}))::value;
   static constexpr int kRows = decltype(size<0>(SmemLayout{}))::value;
   static constexpr int kSteps = kTileM / kRows;
+  // Tiles whose sums leave registers for it.
+  static constexpr bool kScales = kTileM * kTileN / kThreads * int(sizeof(Sum)) <= 64 * int(sizeof(float));
 
   struct SharedStorage {
     alignas(128) Sum sums[cosize_v<SmemLayout>];
@@ -423,7 +484,15 @@ struct StagedEpilogue {
   static MOYE_DEVICE void store(GemmArgs const& args, TileCoord const& tile, Accumulators const& tCrC,
                                 SharedStorage& smem, int thread MOYE_LOC) {
     MOYE_SITE;
-    TileEpilogue<Sum> const epilogue(args, tile, kTileM, kTileN);
+    constexpr int kVector = 16 / int(sizeof(Sum));
+    with_tile_epilogue<Sum, kVector, /*kDerives=*/false, kScales>(
+        args, tile, kTileM, kTileN, [&](auto const& epilogue) { store_by(epilogue, tCrC, smem, thread); });
+  }
+
+ private:
+  template <class Epilogue, class Accumulators>
+  static MOYE_DEVICE void store_by(Epilogue const& epilogue, Accumulators const& tCrC, SharedStorage& smem,
+                                   int thread) {
     Tensor sC = make_tensor(make_smem_ptr(smem.sums), SmemLayout{});  // (ROWS,BLK_N)
     Tensor tCsC = Mma{}.get_slice(thread).partition_C(sC);            // (MMA,1,MMA_N)
     static_assert(decltype(size<1>(tCrC))::value == kSteps, "a step is one atom of every warp along m");
@@ -435,7 +504,7 @@ struct StagedEpilogue {
         if (i == step) write(tCrC(_, i, _), tCsC(_, _0{}, _));
       }
       sync_threads();
-      constexpr int kVector = 16 / int(sizeof(Sum));
+      constexpr int kVector = Epilogue::kVector;
       constexpr int kVectors = kTileN / kVector;  // of one row
       static_assert(kTileN % kVector == 0, "rows are whole vectors");
       // A thread stays in its columns where they divide the threads.
@@ -456,7 +525,6 @@ struct StagedEpilogue {
     }
   }
 
- private:
   /// from, to: (MMA,MMA_N). As many neighbours along n at a time as the atom has: two, of sm_70's f16 sums four.
   template <class From, class To>
   static MOYE_DEVICE void write(From const& from, To&& to) {

@@ -1,7 +1,7 @@
 // From a warpgroup's wgmma accumulators to d. Four ways, chosen once per call by the host:
 //   converted   sums as they are: into swizzled rows of 128 bytes, and TMA stores them, clipped at d's edges, while the
 //               warp goes on
-//   finished    16-bit results, with c or bias, activation and so on: the same, finished in registers, box by box
+//   finished    16-bit results, with c or bias, scales, activation and so on: the same, finished in registers, box by box
 //   pair        16-bit results of two b, whose columns are the halves of a tile: the same, the first activated, and
 //               multiplied with the second
 //   elements    everything else, and where accumulators leave no registers for that: 32 columns of sums through shared
@@ -33,7 +33,7 @@ struct StoreParams {
 /// kColumns: of a warpgroup's accumulators, which have 64 rows per atom along m. kBuffers: boxes of a warp; all but one
 /// may be on their way while the next is filled. kRegisters: of a thread,
 /// but for those of other sums. kPairs: whether calls may have a second b.
-/// kDerives: whether there are registers to finish what is multiplied by a derivative, too.
+/// kDerives: whether there are registers to finish what is multiplied by a derivative, or by scales, too.
 template <int kColumns, Dtype kAccumulator, int kBuffers, int kRegisters, bool kPairs = false, bool kDerives = true>
 struct WarpgroupEpilogue {
   using Sum = typename Accumulator<kAccumulator>::Sum;
@@ -73,7 +73,7 @@ struct WarpgroupEpilogue {
     bool const pair = epilogue.second_b != nullptr;
     bool const plain = epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.bias.data == nullptr &&
                        epilogue.residual.data == nullptr && epilogue.activation == Activation::none &&
-                       epilogue.preactivation == nullptr;
+                       epilogue.preactivation == nullptr && !has_scales(epilogue);
     bool const can_finish = item_bytes(args.d_dtype) == 2 && is_of_pairs(epilogue.c) && is_of_pairs(epilogue.bias) &&
                             is_of_pairs(epilogue.residual) &&
                             (epilogue.c.data == nullptr || epilogue.bias.data == nullptr);
@@ -114,9 +114,11 @@ struct WarpgroupEpilogue {
     }
     Warp const w{args, params, smem.boxes[warp], place, tile.n * kTileN + column, lane};
     if (store_by_tma(w, tCrC, row_of_warp)) return;
-    TileEpilogue<Sum, 1, kDerives> const epilogue(args, tile, kTileM, kTileN);
-    store_elements<kRegisters - decltype(size(tCrC))::value >= 80 ? 4 : 1>(epilogue, tCrC, smem.sums[warp], row_of_warp,
-                                                                           column, lane);
+    constexpr int kSums = decltype(size(tCrC))::value;
+    with_tile_epilogue<Sum, 1, kDerives, kScales<kSums>>(args, tile, kTileM, kTileN, [&](auto const& epilogue) {
+      constexpr int kCount = kRegisters - kSums >= 80 ? 4 : 1;
+      store_elements<kCount>(epilogue, tCrC, smem.sums[warp], row_of_warp, column, lane);
+    });
   }
 
   /// The same of a tile of a group, at `place`; column: of d. Elements are no way here: can_store_groups().
@@ -137,6 +139,10 @@ struct WarpgroupEpilogue {
   static bool can_store_groups(StoreParams const& params) {
     return params.way == Way::converted || (params.way == Way::finished && kHasRoom<kSumsOfThread>);
   }
+
+  /// Whether there are registers for scales beside a thread's sums of a tile.
+  template <int kSumsOfThread>
+  static constexpr bool kScales = kDerives && kRegisters - kSumsOfThread >= 60;
 
   /// Before the CTA ends: shared memory outlives the stores' reads.
   static MOYE_DEVICE void finish(int thread MOYE_LOC) {
@@ -195,9 +201,9 @@ struct WarpgroupEpilogue {
     int lane;
   };
 
-  // What is finished together needs registers beside the accumulators, and sums are floats then.
+  // What is finished together needs registers beside the accumulators.
   template <int kSumsOfThread>
-  static constexpr bool kHasRoom = kRegisters - kSumsOfThread >= 100 && is_same<Sum, float>;
+  static constexpr bool kHasRoom = kRegisters - kSumsOfThread >= 100 && !is_same<Sum, double>;
 
   /// row: of the warp, in the tile. False where TMA cannot store the call's results, or there are no registers for it.
   template <class Accumulators, class RowOf>
@@ -332,7 +338,9 @@ struct WarpgroupEpilogue {
           if (number != i * kBoxesN + c) continue;
           MOYE_UNROLL
           for (int k = 0; k < kSums; ++k) {
-            z[k] = warp.params.alpha * static_cast<float>(tCrC(first_column(c) / 2 + k, i, _0{}));
+            auto sum = tCrC(first_column(c) / 2 + k, i, _0{});
+            if constexpr (is_same<Sum, int32_t>) MOYE_COMPUTED_HERE("+r", sum);  // or LLVM converts all of them first
+            z[k] = warp.params.alpha * static_cast<float>(sum);
             MOYE_COMPUTED_HERE("+f", z[k]);  // or LLVM chooses from all accumulators first
           }
           sync_warp();  // keeps the branch: ptxas would take all accumulators in turn, each under its condition
@@ -346,6 +354,9 @@ struct WarpgroupEpilogue {
       unsigned char* const box = warp.boxes[first % kBuffers];
       unsigned char* const second_box = warp.boxes[(first + 1) % kBuffers];
       int const next = number + 1 < kAtoms * kBoxesN ? number + 1 : number;
+      if constexpr (kScales<decltype(size(tCrC))::value>) {
+        if (has_scales(epilogue)) multiply_by_scales(warp, row_of(number), column_of(number), z);
+      }
       pairs.add(warp, addend, warp.params.scale, z);
       if constexpr (kDerives) pairs.multiply_by_derivative(warp, z);
       pairs.load(warp, epilogue.residual, row_of(number), column_of(number));
@@ -362,6 +373,36 @@ struct WarpgroupEpilogue {
           store_box(warp, i == 0 ? warp.params.map_d : warp.params.map_preactivation, i == 0 ? box : second_box,
                     column_of(number), row_of(number));
           tma_store_commit_group();
+        }
+      }
+    }
+  }
+
+  /// z times the scales of its rows, then of its columns. The box's first row in the tile, and column of d; what lies
+  /// outside d is not read.
+  static MOYE_DEVICE void multiply_by_scales(Warp const& warp, int tile_row, int column, float (&z)[kSums]) {
+    int matrix = warp.place.matrix;
+    MOYE_COMPUTED_HERE("+r", matrix);  // as in TileEpilogue
+    EpilogueScales const &of_rows = warp.args.epilogue.row_scale, &of_columns = warp.args.epilogue.column_scale;
+    if (of_rows.data != nullptr) {
+      float const* const p = of_rows.data + matrix_offset(warp.args, matrix, of_rows.batch_strides);
+      MOYE_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        int const row = warp.place.row + tile_row + half * 8 + warp.lane / 4;
+        float const scale = row < warp.place.end ? p[row * of_rows.stride] : 0.0f;
+        MOYE_UNROLL
+        for (int i = 0; i < kSums; i += 4) z[i + half * 2] *= scale, z[i + half * 2 + 1] *= scale;
+      }
+    }
+    if (of_columns.data != nullptr) {
+      float const* const p = of_columns.data + matrix_offset(warp.args, matrix, of_columns.batch_strides);
+      MOYE_UNROLL
+      for (int i = 0; i < kSums; i += 4) {
+        MOYE_UNROLL
+        for (int k = 0; k < 2; ++k) {
+          int const at = column + i * 2 + warp.lane % 4 * 2 + k;
+          float const scale = at < int(warp.args.n) ? p[at * of_columns.stride] : 0.0f;
+          z[i + k] *= scale, z[i + 2 + k] *= scale;
         }
       }
     }
@@ -527,8 +568,8 @@ struct WarpgroupEpilogue {
   // ---- elements
 
   /// kCount: rows in which a lane finishes its element together.
-  template <int kCount, class Accumulators, class RowOf>
-  static MOYE_DEVICE void store_elements(TileEpilogue<Sum, 1, kDerives> const& epilogue, Accumulators const& tCrC,
+  template <int kCount, class Epilogue, class Accumulators, class RowOf>
+  static MOYE_DEVICE void store_elements(Epilogue const& epilogue, Accumulators const& tCrC,
                                          Sum (&sums)[kRows * kPitch], RowOf const& row, int column, int lane) {
     constexpr int kAtoms = decltype(size<1>(tCrC))::value;
     constexpr int kChunks = ceil_div(kColumns, kChunk);

@@ -219,7 +219,8 @@ struct Gemm<kConfig> {
       .threads = kThreads,
       .smem_bytes = int(sizeof(SharedStorage)),
       .min_arch = 80,  // the instruction needs 70, the project's kernels are compiled for 80 and up
-      .any_stride = kVector == 1};
+      .any_stride = kVector == 1,
+      .scales = Epilogue::kScales};
 };
 
 }  // namespace moye

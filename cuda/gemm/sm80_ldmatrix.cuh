@@ -157,8 +157,11 @@ struct Gemm<kConfig> {
 
   static Status launch(GemmArgs const& args, StreamHandle stream) { return launch_tiles<kConfig>(args, stream); }
 
-  static constexpr KernelFacts kFacts = {
-      .threads = kThreads, .smem_bytes = int(sizeof(SharedStorage)), .min_arch = 80, .any_stride = kVector == 1};
+  static constexpr KernelFacts kFacts = {.threads = kThreads,
+                                         .smem_bytes = int(sizeof(SharedStorage)),
+                                         .min_arch = 80,
+                                         .any_stride = kVector == 1,
+                                         .scales = Epilogue::kScales};
 };
 
 }  // namespace moye

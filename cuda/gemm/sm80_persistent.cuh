@@ -204,7 +204,8 @@ struct Gemm<kConfig> {
   static constexpr KernelFacts kFacts = {.threads = kThreads,
                                          .smem_bytes = int(sizeof(SharedStorage)),
                                          .min_arch = min_arch<MmaOp>,
-                                         .any_stride = kVector == 1};
+                                         .any_stride = kVector == 1,
+                                         .scales = Epilogue::kScales};
 };
 
 }  // namespace moye

@@ -66,11 +66,15 @@ struct Gemm<kConfig> {
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
 
+  static constexpr int kSums = kBlkM / kConsumersM * kAtomN / 128;  // of a thread
+  // Integers are converted one by one, which takes the registers that name the CTAs of a cluster.
+  static constexpr int kClusterRegisters = is_same<Sum, int32_t> && kCluster > 1 ? 8 : 0;
+
   template <Order kOrder>
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{kConsumersM, kConsumersN}, kConfig.cluster> {};
   using Epilogue =
       WarpgroupEpilogue<kAtomN, kConfig.accumulator, staging_boxes<kConfig>(kConsumers, {kBlkM / kConsumersM, kAtomN}),
-                        kConsumerRegisters - (kPromoted ? kBlkM / kConsumersM * kAtomN / 128 : 0), kTakesPair<kConfig>>;
+                        kConsumerRegisters - (kPromoted ? kSums : 0) - kClusterRegisters, kTakesPair<kConfig>>;
   using Pipeline = TmaPipeline<kStages, kCluster>;
 
   struct SharedStorage {
@@ -224,7 +228,8 @@ struct Gemm<kConfig> {
                                          .orders = kPacks ? kAllOrders : kCompiledOrders,
                                          .any_stride = kPacks,
                                          .derives = true,
-                                         .takes_pair = kTakesPair<kConfig>};
+                                         .takes_pair = kTakesPair<kConfig>,
+                                         .scales = Epilogue::template kScales<kSums>};
 };
 
 }  // namespace moye

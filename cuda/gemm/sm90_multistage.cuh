@@ -244,7 +244,8 @@ struct Gemm<kConfig> {
                                          .smem_bytes = int(sizeof(SharedStorage)),
                                          .min_arch = min_arch<MmaOp>,
                                          .max_arch = 90,
-                                         .any_stride = kVector == 1};
+                                         .any_stride = kVector == 1,
+                                         .scales = Epilogue::kScales};
 };
 
 }  // namespace moye

@@ -70,8 +70,9 @@ struct AddParts {
       }
     }
     auto const sums_of = [&](int r) { return sums[r]; };
-    TileEpilogue<float, kVector> const epilogue(args, tile, kTileM, kTileN);
-    epilogue.template store_rows<kRows>(sums_of, row, /*row_step=*/1, column);
+    with_tile_epilogue<float, kVector, /*kDerives=*/false, /*kScales=*/true>(
+        args, tile, kTileM, kTileN,
+        [&](auto const& epilogue) { epilogue.template store_rows<kRows>(sums_of, row, /*row_step=*/1, column); });
   }
 };
 

@@ -294,7 +294,8 @@ struct Gemm<kConfig> {
                                          .max_arch = 90,  // sm_90a's code
                                          .orders = kAllOrders,
                                          .any_stride = true,
-                                         .derives = true};
+                                         .derives = true,
+                                         .scales = Epilogue::template kScales<kSums>};
 };
 
 }  // namespace moye

@@ -164,7 +164,8 @@ struct Gemm<kConfig> {
                                          .max_arch = 90,  // sm_90a's code
                                          .any_stride = false,
                                          .derives = kDerives,
-                                         .takes_pair = kTakesPair<kConfig>};
+                                         .takes_pair = kTakesPair<kConfig>,
+                                         .scales = Epilogue::template kScales<kBlkM * kBlkN / 128>};
 };
 
 }  // namespace moye

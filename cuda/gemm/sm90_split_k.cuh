@@ -192,7 +192,7 @@ struct Gemm<kConfig> {
   static MOYE_DEVICE void add_and_store(GemmArgs const& args, TileCoord const& tile, int rank, SharedStorage& smem,
                                         int thread) {
     constexpr int kColumns = kPair ? kBlkN / 2 : kBlkN, kVectors = kColumns / kVector;  // of one row
-    TileEpilogue<Sum, kVector, /*kDerives=*/true> const epilogue(args, tile, kBlkM, kColumns);
+
     Sum const* sums[kSplit];  // of each rank
     MOYE_UNROLL
     for (int r = 0; r < kSplit; ++r) sums[r] = mapa(smem.sums, uint32_t(r));
@@ -200,17 +200,20 @@ struct Gemm<kConfig> {
     int64_t const m_left = args.m - int64_t(tile.m) * kBlkM;
     int const all = (m_left < kBlkM ? int(m_left) : kBlkM) * kVectors, share = (all + kSplit - 1) / kSplit;
     int const end = (rank + 1) * share < all ? (rank + 1) * share : all;
-    MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
-        for (int vector = rank * share + thread; vector < end; vector += kConsumerThreads) {
-      int const row = vector / kVectors, column = vector % kVectors * kVector;
-      auto const first = add(sums, SumsLayout{}(row, column));
-      if constexpr (kPair) {
-        auto const second = add(sums, SumsLayout{}(row, kColumns + column));
-        epilogue.store_pair(first.elements, second.elements, row, column);
-      } else {
-        epilogue.store(first.elements, row, column);
-      }
-    }
+    with_tile_epilogue<Sum, kVector, /*kDerives=*/true, /*kScales=*/!kPair>(
+        args, tile, kBlkM, kColumns, [&](auto const& epilogue) {
+          MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
+              for (int vector = rank * share + thread; vector < end; vector += kConsumerThreads) {
+            int const row = vector / kVectors, column = vector % kVectors * kVector;
+            auto const first = add(sums, SumsLayout{}(row, column));
+            if constexpr (kPair) {
+              auto const second = add(sums, SumsLayout{}(row, kColumns + column));
+              epilogue.store_pair(first.elements, second.elements, row, column);
+            } else {
+              epilogue.store(first.elements, row, column);
+            }
+          }
+        });
   }
 
   /// One vector of all ranks, rank 0's first.
@@ -278,7 +281,8 @@ struct Gemm<kConfig> {
                                          .max_arch = 90,  // sm_90a's code
                                          .any_stride = kPacks,
                                          .derives = true,
-                                         .takes_pair = kTakesPair<kConfig>};
+                                         .takes_pair = kTakesPair<kConfig>,
+                                         .scales = true};
 };
 
 }  // namespace moye

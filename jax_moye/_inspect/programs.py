@@ -26,7 +26,7 @@ from jax_moye._primitives.contraction import contract
 from jax_moye._primitives.fused import fused
 from jax_moye._primitives.rewritten import rewritten_p
 from jax_moye._primitives.transposes import transposed
-from jax_moye._selection.epilogue import ACTIVATIONS, DERIVATIVES, Epilogue, stored_dtype
+from jax_moye._selection.epilogue import ACTIVATIONS, DERIVATIVES, SCALES, Epilogue, stored_dtype
 from jax_moye._selection.problem import parse_spec
 from jax_moye._selection.request import Operand, label_sizes
 from jax_moye._timing.correctness import Reference
@@ -103,7 +103,8 @@ def added_structs(product: Product) -> list[tuple[tuple[str, str], jax.ShapeDtyp
         right = product.operands[1]
         return [(named, jax.ShapeDtypeStruct(right.shape, right.dtype)) for named in _added(product)]
     return [
-        (named, jax.ShapeDtypeStruct(tuple(sizes[label] for label in named[1]), dtype)) for named in _added(product)
+        (named, jax.ShapeDtypeStruct(tuple(sizes[x] for x in named[1]), jnp.float32 if named[0] in SCALES else dtype))
+        for named in _added(product)
     ]
 
 
@@ -167,13 +168,18 @@ def reference_of(product: Product, operands: Sequence[Any]) -> Reference:
     def reference(*operands: Any) -> tuple[Any, Any, Any]:
         operands = tuple(x.astype(jnp.float64) for x in operands)
         product_of = program_of(sums_alone, "xla", None)
-        magnitude = abs(alpha) * product_of(*map(jnp.abs, operands[:2]))
+        scale: Any = abs(alpha)  # of the product
+        others = []
+        for (name, labels), x in zip(_added(product), operands[2:], strict=True):
+            x = jnp.abs(lax.expand_dims(x, [i for i, label in enumerate(parsed.out) if label not in labels]))
+            if name in SCALES:
+                scale = scale * x
+            else:
+                others.append(abs(factor(name)) * x)
+        magnitude = scale * product_of(*map(jnp.abs, operands[:2]))
         exact, parts = program_of(wide, "xla", None)(*operands), None
         if request.epilogue is not None or request.beta != 0:
-            parts = abs(alpha) * jnp.abs(product_of(*operands[:2]))
-            for (name, labels), x in zip(_added(product), operands[2:], strict=True):
-                missing = [i for i, label in enumerate(parsed.out) if label not in labels]
-                parts += abs(factor(name)) * jnp.abs(lax.expand_dims(x, missing))
+            parts = sum(others, scale * jnp.abs(product_of(*operands[:2])))
         if jnp.issubdtype(request.out_dtype, jnp.integer):  # wraps around, in every order alike
             exact = exact.astype(jnp.int64).astype(request.out_dtype)
         return exact, magnitude, parts

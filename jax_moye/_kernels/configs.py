@@ -53,6 +53,7 @@ class GemmConfig:
         where each consumer has a tile of its own; (0, 0) where there are none.
       derives: whether it multiplies sums by an activation's derivative at another array.
       takes_pair: whether it multiplies a with two matrices b, and then the two products element by element.
+      scales: whether it multiplies the product's rows and columns by scales.
       grouped: whether it computes products of groups, `ragged_dot`'s, and nothing else.
       weights: whether it multiplies by weights of 8 or 4 bits, `quantized_matmul`'s, and nothing else; dtype is then of
         a and of the weights, e.g. "bf16xs4".
@@ -79,6 +80,7 @@ class GemmConfig:
     # Not in digests: measurements of what rows could do before stay.
     derives: bool = dataclasses.field(default=True, compare=False)
     takes_pair: bool = dataclasses.field(default=False, compare=False)
+    scales: bool = dataclasses.field(default=False, compare=False)
     grouped: bool = False
     weights: bool = dataclasses.field(default=False, compare=False)
     registers: Mapping[str, int] | None = dataclasses.field(default=None, compare=False)

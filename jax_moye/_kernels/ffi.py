@@ -16,6 +16,7 @@ from jax_moye._log import logger
 
 TARGET = "jax_moye_gemm_v1"  # of both platforms; a change of the attributes gets a new name, so that old exports load
 FUSED_TARGET = "jax_moye_fused_gemm_v1"  # likewise; ffi/handlers.h says what it computes
+SCALED_TARGET = "jax_moye_scaled_gemm_v1"  # likewise
 GROUPED_TARGET = "jax_moye_grouped_gemm_v1"  # likewise
 WEIGHTS_TARGET = "jax_moye_weights_gemm_v1"  # likewise
 MARK_TARGET = "jax_moye_mark_v1"  # CUDA's alone, of no user's program

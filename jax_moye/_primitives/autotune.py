@@ -144,6 +144,8 @@ def _is_for_this_gpu(request: Request, target: LoweringTarget) -> bool:
 def is_plain(request: Request, operands: Operands, call: KernelCall, others: Mapping[str, Sequence[int]]) -> bool:
     """Whether the kernel reads what is in memory, and writes what is asked for: nothing is around it.
 
+    Of scales nobody makes operands to measure with.
+
     Args:
       request: what the caller asked for.
       operands: lhs and rhs.
@@ -152,6 +154,8 @@ def is_plain(request: Request, operands: Operands, call: KernelCall, others: Map
     """
     problem = call.problem
     of_a, of_b = numpy_dtypes(problem.dtype)
+    if problem.scaled:
+        return False
     *batch, m, n, k = problem.sizes
     sizes = {"a": (*batch, m, k), "b": (*batch, n, k)}
     left, right = (call.operands[1], call.operands[0]) if problem.swapped else call.operands

@@ -18,7 +18,7 @@ from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._primitives.split_tf32 import split_tf32
 from jax_moye._primitives.transposes import Permutations, transposed
 from jax_moye._selection.decide import KernelCall
-from jax_moye._selection.epilogue import EPILOGUE_OPERANDS, Epilogue, stored_dtype
+from jax_moye._selection.epilogue import EPILOGUE_OPERANDS, SCALES, Epilogue, stored_dtype
 from jax_moye._selection.grouped import GroupedProblem
 from jax_moye._selection.problem import GemmProblem
 from jax_moye._selection.request import Request
@@ -62,8 +62,11 @@ def run_kernel(
     elif call.split:
         out, *z = _three_launches(lhs, rhs, operands, request.beta, launch)
     elif call.epilogue is not None:
-        operands = tuple(lax.convert_element_type(x, stored) for x in operands)
         epilogue, strides = call.epilogue, call.epilogue_strides
+        operands = tuple(
+            lax.convert_element_type(x, jnp.float32 if name in SCALES else stored)
+            for (name, _), x in zip(epilogue.operands, operands, strict=True)
+        )
         out, *z = launch(lhs, rhs, operands, epilogue=epilogue, strides=strides, preactivation=preactivation)
     else:
         out, *z = launch(lhs, rhs, operands, **_plus_c(request.beta, call.problem) if operands else {})
@@ -107,13 +110,16 @@ def _launch(
     of_kernel = zip((rhs, lhs) if problem.swapped else (lhs, rhs), numpy_dtypes(problem.dtype), strict=True)
     a, b = (lax.convert_element_type(x, of) for x, of in of_kernel)
     is_of_pair = epilogue is not None and epilogue.is_of_pair
-    read = [lax.convert_element_type(x, b.dtype if is_of_pair else dtype) for x in operands]
+    names = [] if epilogue is None else [name for name, _ in epilogue.operands]
+    read = [
+        x if name in SCALES else lax.convert_element_type(x, b.dtype if is_of_pair else dtype)
+        for name, x in zip(names, operands, strict=True)
+    ]
     attributes = call_attributes(call.config, call.problem, request.interpret)
     target, aliases = ffi.TARGET, {}
     if epilogue is not None:
-        target = ffi.FUSED_TARGET
-        attributes |= epilogue_attributes(epilogue, strides)
-        names = [name for name, _ in epilogue.operands]
+        target = ffi.SCALED_TARGET if epilogue.is_scaled else ffi.FUSED_TARGET
+        attributes |= epilogue_attributes(epilogue, strides, problem.swapped)
         is_sum = not epilogue.is_derivative  # else c is the forward pass', and read elsewhere
         if (
             "c" in names
@@ -152,16 +158,20 @@ def call_attributes(
     return attributes
 
 
-def epilogue_attributes(epilogue: Epilogue, strides: Sequence[tuple[int, ...]]) -> dict[str, Any]:
-    """The attributes of what the kernel makes of the sums."""
-    names = [name for name, _ in epilogue.operands]
+def epilogue_attributes(
+    epilogue: Epilogue, strides: Sequence[tuple[int, ...]], swapped: bool = False
+) -> dict[str, Any]:
+    """The attributes of what the kernel makes of the sums. swapped: as in GemmProblem; the kernel's lhs is a."""
+    renamed = dict(zip(SCALES, reversed(SCALES), strict=True)) if swapped else {}
+    names = [renamed.get(name, name) for name, _ in epilogue.operands]
+    with_strides = EPILOGUE_OPERANDS + SCALES * epilogue.is_scaled
     of_name = dict(zip(names, strides, strict=True))
     return {
         "activation": epilogue.activation,
         "alpha": np.float64(epilogue.alpha),
         "beta": np.float64(epilogue.beta),
         "operands": ",".join(names),
-    } | {f"{name}_strides": np.array(of_name.get(name, (0, 0, 0)), np.int64) for name in EPILOGUE_OPERANDS}
+    } | {f"{name}_strides": np.array(of_name.get(name, (0, 0, 0)), np.int64) for name in with_strides}
 
 
 def _lies_as_d(c: Any, strides: tuple[int, ...], problem: GemmProblem, out_shape: Sequence[int]) -> bool:

@@ -2,6 +2,8 @@
 
     z[o] = alpha * sum_k x[l] * w[r] + beta * c[o] + bias[o],   y[o] = activation(z[o]) + residual[o]
 
+where the sum may be multiplied by a scale of lhs, which moves along its dimensions, and by one of rhs.
+
 Not linear, hence a primitive of its own beside contract_p. Its second result, z, the pre-activation, is written by the
 same kernel and only where somebody asks: the derivative does, and a rule for dead code takes back what nobody reads.
 The derivatives are contractions and elementwise functions of the saved z, so that every order follows from contract_p's
@@ -39,7 +41,7 @@ from jax_moye._primitives.custom_call import run_kernel
 from jax_moye._primitives.transposes import operands_of, source
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import why_not_unfused
-from jax_moye._selection.epilogue import ACTIVATIONS, Epilogue, compute_dtype, stored_dtype
+from jax_moye._selection.epilogue import ACTIVATIONS, SCALES, Epilogue, compute_dtype, stored_dtype
 from jax_moye._selection.problem import labels, parse_spec
 from jax_moye._selection.request import Request, describe, label_sizes
 
@@ -57,7 +59,8 @@ def fused(spec: str, x: Any, w: Any, operands: Sequence[Any], *, epilogue: Epilo
       spec: as in `contract`.
       x: array with the dimensions that the specification names.
       w: likewise. Of a wider dtype than x it is rounded to x's for the product; its gradient keeps its own.
-      operands: what epilogue.operands names, of any dtype: they are converted to stored_dtype of the result.
+      operands: what epilogue.operands names, of any dtype: they are converted to stored_dtype of the result, scales to
+        float32.
       epilogue: what becomes of the sums.
       params: as in `contract`, all of them but beta.
 
@@ -99,7 +102,7 @@ def _finish(z, *operands, spec, epilogue, preactivation, out_dtype):
     """The epilogue in jax: from the product, in the dtype in which to compute, to y, or y and z."""
     out_labels, compute, stored = parse_spec(spec).out, z.dtype, stored_dtype(out_dtype)
     values = {
-        name: _broadcast(operand.astype(stored), labels_, out_labels).astype(compute)
+        name: _broadcast(operand.astype(jnp.float32 if name in SCALES else stored), labels_, out_labels).astype(compute)
         for (name, labels_), operand in zip(epilogue.operands, operands, strict=True)
     }
 
@@ -107,6 +110,9 @@ def _finish(z, *operands, spec, epilogue, preactivation, out_dtype):
         return x if factor == 1 else x * np.asarray(factor, compute)
 
     z = scaled(z, epilogue.alpha)
+    for name in SCALES:
+        if name in values:
+            z = z * values[name]
     for name in ("c", "bias"):
         if name in values:
             z = z + scaled(values[name], epilogue.factor(name))
@@ -152,14 +158,21 @@ def _jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, **param
         for (name, labels_), dot in zip(epilogue.operands, operand_dots, strict=True)
         if _is_live(dot)
     }
-    moves_z = _is_live(x_dot) or _is_live(w_dot) or "c" in dots or "bias" in dots
+    moves_scales = any(name in dots for name in SCALES)
+    moves_z = _is_live(x_dot) or _is_live(w_dot) or "c" in dots or "bias" in dots or moves_scales
     has_residual = any(name == "residual" for name, _ in epilogue.operands)
     # relu'(z) can be told from y, which somebody keeps anyway, unless y has 8 bits: many a positive z is 0 there.
     asks_y = epilogue.activation == "relu" and not has_residual and jnp.dtype(out_dtype) == stored_dtype(out_dtype)
     asks_z = moves_z and epilogue.activation != "none" and not asks_y
-    y, *rest = fused_p.bind(
-        *primals, spec=spec, epilogue=epilogue, preactivation=preactivation or asks_z, out_dtype=out_dtype, **params
-    )
+    of_primals = {"spec": spec, "epilogue": epilogue, "preactivation": preactivation or asks_z, "out_dtype": out_dtype}
+    unscaled = None
+    if moves_scales:  # a scale's derivative needs the product without it
+        dtype = compute_dtype(x.dtype, out_dtype)
+        unscaled = contract(spec, x, w.astype(x.dtype), **_contract_params(params, out_dtype=dtype))
+        of_primals["out_dtype"] = jnp.dtype(out_dtype)
+        y, *rest = _finish(unscaled, *primals[2:], **of_primals)
+    else:
+        y, *rest = fused_p.bind(*primals, **of_primals, **params)
     outs = [y, *rest][: 1 + preactivation]
     no_tangents = [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
     if not moves_z and not dots:
@@ -181,6 +194,7 @@ def _jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, **param
     is_rounded_once = (
         epilogue.activation != "none"
         and epilogue.alpha == 1
+        and not epilogue.is_scaled
         and "bias" in dots
         and dots["bias"][1].dtype == stored
         and stored != compute
@@ -199,6 +213,21 @@ def _jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, **param
         z_dot = product.astype(compute)
         if epilogue.alpha != 1:
             z_dot = z_dot * np.asarray(epilogue.alpha, compute)
+    scales = {
+        name: _broadcast(scale.astype(jnp.float32), labels_, out_labels).astype(compute)
+        for (name, labels_), scale in zip(epilogue.operands, primals[2:], strict=True)
+        if name in SCALES
+    }
+    if z_dot is not None:
+        for scale in scales.values():
+            z_dot = z_dot * scale
+    for name in scales:
+        if name in dots:
+            assert unscaled is not None
+            term = unscaled * np.asarray(epilogue.alpha, compute) * wide(name)
+            for other in scales.keys() - {name}:
+                term = term * scales[other]
+            z_dot = term if z_dot is None else z_dot + term
     for name in ("c", "bias"):
         if name in dots:
             factor = epilogue.factor(name)

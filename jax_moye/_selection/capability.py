@@ -114,6 +114,8 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
         return reason
     if problem.derivative and (reason := _why_no_derivative(config, problem)):
         return reason
+    if problem.scaled and not config.scales:
+        return "it takes no scales"
     if config.accumulator != problem.sums:
         return f"it sums in {config.accumulator}, and {problem.sums} is asked for"
     if problem.out_dtype not in config.out_dtypes:

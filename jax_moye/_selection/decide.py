@@ -321,8 +321,9 @@ def _problem_for(
             raise NotServedError("the result is contiguous along lhs, and two operands share a tile's columns")
         return dataclasses.replace(problem, pair=True), (problem.strides["b"],)
     problem, strides = fit_epilogue(problem, parse_spec(request.spec).out, sizes, request.epilogue)
-    problem = dataclasses.replace(problem, derivative=request.epilogue.is_derivative)
-    return problem, tuple(strides[name] for name, _ in request.epilogue.operands)
+    epilogue = request.epilogue
+    problem = dataclasses.replace(problem, derivative=epilogue.is_derivative, scaled=epilogue.is_scaled)
+    return problem, tuple(strides[name] for name, _ in epilogue.operands)
 
 
 def _best_config(

@@ -23,6 +23,8 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 # Not an activation of z, but z times the derivative of one at c.
 DERIVATIVES = {f"d_{name}": name for name in ACTIVATIONS if name != "none"}
 EPILOGUE_OPERANDS = ("c", "bias", "residual")
+# Factors of the product, f32 whatever the others are: of dimensions of lhs and of rhs, which the other has not.
+SCALES = ("lhs_scale", "rhs_scale")
 # Another right-hand operand, which lies as the first one does; its product is the factor of activation(z). It has no
 # labels of the output, and no other operand beside it.
 SECOND_B = "second_b"
@@ -36,8 +38,9 @@ class Epilogue:
       activation: a key of ACTIVATIONS, or of DERIVATIVES, with c alone, which is not added then.
       alpha: factor of the product.
       beta: factor of c.
-      operands: (name, labels) of the operands behind x and w, the names in the order of EPILOGUE_OPERANDS. Labels are
-        of the output; an operand is broadcast along those it lacks. Or SECOND_B alone, with w's labels.
+      operands: (name, labels) of the operands behind x and w, the names in the order of EPILOGUE_OPERANDS, then of
+        SCALES. Labels are of the output; an operand is broadcast along those it lacks. Or SECOND_B alone, with w's
+        labels.
       keeps: what the activation is applied to is a result, too, and so is the product of SECOND_B.
     """
 
@@ -61,6 +64,11 @@ class Epilogue:
     def is_derivative(self) -> bool:
         """Whether the product is multiplied by a derivative at c."""
         return self.activation in DERIVATIVES
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the product is multiplied by scales."""
+        return any(name in SCALES for name, _ in self.operands)
 
     def factor(self, name: str) -> float:
         """Of an operand."""
@@ -112,6 +120,14 @@ def _mode_stride(mode: Sequence[str], of_out: dict[str, int], of_operand: dict[s
     return stride if merges else None
 
 
+def _is_along(problem: GemmProblem, name: str, strides: Sequence[int | None]) -> bool:
+    """Whether an operand lies as its name says: scales of lhs move along its rows alone, those of rhs along columns."""
+    if name not in SCALES:
+        return True
+    of_rows = (name == "lhs_scale") != problem.swapped
+    return strides[-1 if of_rows else -2] == 0
+
+
 def _splits(problem: GemmProblem, modes: Sequence[Sequence[str]], of_out: dict[str, int]) -> list[GemmProblem]:
     """The same problem with the outer dimensions of its m, or n, as one more mode of the batch, if it has room."""
     outer = problem.outer
@@ -153,6 +169,8 @@ def fit_epilogue(
     Raises:
       NotServedError: an operand has no such strides, or integers cannot be finished so.
     """
+    if problem.out_dtype == "s32" and epilogue.is_scaled:
+        raise NotServedError("kernels multiply no integers by scales: the result has to be of floats")
     exact = epilogue.alpha == 1 and epilogue.beta in (0, 1) and epilogue.activation in ("none", "relu")
     if problem.out_dtype == "s32" and not exact:
         raise NotServedError("kernels finish integers with alpha 1, beta 0 or 1, and activation none or relu")
@@ -169,7 +187,7 @@ def fit_epilogue(
             name: tuple(_mode_stride(mode, of_out, _row_major(labels_, sizes)) for mode in modes)
             for name, labels_ in epilogue.operands
         }
-        if not any(None in of_operand for of_operand in strides.values()):
+        if all(None not in one and _is_along(candidate, name, one) for name, one in strides.items()):
             return candidate, strides  # type: ignore[return-value]
         candidates += _splits(candidate, modes, of_out)
     raise NotServedError(f"no strides of a matrix broadcast {dict(epilogue.operands)} to {out_labels}")

@@ -12,7 +12,7 @@ from jax_moye._kernels.dtypes import ITEM_BYTES, MULTIPLIED_AS, USUAL_ACCUMULATO
 
 MAX_SIZE = 2**31 - 1  # of a dimension and of the number of tiles: what the kernels' 32-bit coordinates hold
 BATCH_MODES = 3  # of a launch: kBatchModes of cuda/gemm/config.h
-RARE_FIELDS = ("outer", "pair", "derivative")  # of a problem: files have them where there is such a thing
+RARE_FIELDS = ("outer", "pair", "derivative", "scaled")  # of a problem: files have them where there is such a thing
 _WIDEST_LOAD = 16  # bytes
 
 
@@ -154,6 +154,7 @@ class GemmProblem:
       outer: the batch's modes before the last one, the outermost first.
       pair: there are two matrices b, and d is made of both products.
       derivative: the product is multiplied by an activation's derivative at another matrix.
+      scaled: its rows or columns are multiplied by scales.
     """
 
     batch: int
@@ -171,6 +172,7 @@ class GemmProblem:
     outer: tuple[BatchMode, ...] = ()
     pair: bool = False
     derivative: bool = False
+    scaled: bool = False
 
     @property
     def sums(self) -> str:

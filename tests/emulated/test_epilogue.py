@@ -41,7 +41,11 @@ def activate(name: str, z: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One epilogue. c, bias, residual: the modes that the matrix has, the outermost first; "" where there is none."""
+    """One epilogue.
+
+    c, bias, residual, lhs_scale, rhs_scale: the modes that the matrix has, the outermost first; "" where there is none,
+    and "1" where it is one number.
+    """
 
     activation: str = "none"
     alpha: float = 1.0
@@ -53,6 +57,8 @@ class Case:
     batch: int = 1
     order: str = "NN"
     d_transposed: bool = False
+    lhs_scale: str = ""
+    rhs_scale: str = ""
 
     def __str__(self) -> str:
         fields = dataclasses.asdict(self)
@@ -79,6 +85,21 @@ INTEGER_CASES = [
     Case("relu", beta=1.0, c="bnm", bias="bm", residual="bmn", batch=2, preactivation=True, order="TT"),
     Case("relu", bias="n", residual="m", preactivation=True, d_transposed=True),
 ]
+# Rows and columns of the product multiplied by scales, beside all else.
+SCALED_CASES = [
+    Case("none", lhs_scale="m", rhs_scale="n"),
+    Case("none", alpha=-0.5, lhs_scale="1", rhs_scale="n", bias="n", preactivation=True, order="NT"),
+    Case("relu", beta=0.75, c="bmn", lhs_scale="bm", rhs_scale="1", batch=2, preactivation=True, residual="bmn"),
+    Case("silu", alpha=0.125, rhs_scale="nb", batch=3, bias="bm", preactivation=True, order="TT"),
+    Case("gelu_tanh", lhs_scale="m", bias="n", d_transposed=True),
+    Case("gelu_erf", lhs_scale="b", rhs_scale="bn", batch=2, order="TN"),
+]
+INTEGER_SCALED_CASES = [
+    Case("relu", lhs_scale="m", rhs_scale="n"),
+    Case("none", beta=1.0, c="bmn", lhs_scale="bm", rhs_scale="nb", batch=2, preactivation=True),
+    Case("relu", bias="n", lhs_scale="1", rhs_scale="1", residual="m", preactivation=True, d_transposed=True),
+    Case("none", rhs_scale="n", bias="mn", order="TT"),
+]
 
 
 def strides_of(modes: str, sizes: dict[str, int]) -> tuple[int, int, int]:
@@ -99,6 +120,15 @@ class Epilogue:
         rng = np.random.default_rng(problem.m + 1000 * problem.n)
         self.options: dict = {"alpha": case.alpha, "beta": case.beta, "activation": case.activation}
         self.matrices = {}
+        for name in ("lhs_scale", "rhs_scale"):
+            modes = getattr(case, name)
+            self.matrices[name] = np.ones((1, 1, 1), np.longdouble)
+            if modes:
+                count = math.prod(self.sizes[mode] for mode in modes.strip("1"))
+                # Powers of two keep integers exact; no two neighbours are the same.
+                scales = 2.0 ** rng.integers(-1, 3, count) * rng.choice((-1, 1), count)
+                data = scales if values == "integers" else rng.uniform(0.25, 2.0, count)
+                self.add(name, modes.strip("1"), data.astype(np.float32))
         for name, modes in (("c", case.c), ("bias", case.bias), ("residual", case.residual)):
             if not modes:
                 self.matrices[name] = np.zeros((1, 1, 1), np.longdouble)
@@ -118,10 +148,15 @@ class Epilogue:
         shape = [self.sizes[mode] if mode in modes else 1 for mode in "bmn"]
         self.matrices[name] = shaped.reshape(shape).astype(np.longdouble)
 
+    @property
+    def scale(self) -> np.ndarray:
+        """Of each of the product's elements, or of all."""
+        return self.matrices["lhs_scale"] * self.matrices["rhs_scale"]
+
     def reference(self, sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The pre-activation and d, in long double."""
         with np.errstate(invalid="ignore"):
-            z = self.case.alpha * sums.astype(np.longdouble) + self.matrices["bias"]
+            z = self.case.alpha * self.scale * sums.astype(np.longdouble) + self.matrices["bias"]
             if self.case.beta != 0:
                 z = z + self.case.beta * self.matrices["c"]
             return z, activate(self.case.activation, z) + self.matrices["residual"]
@@ -130,8 +165,9 @@ class Epilogue:
         """|error| allowed in the pre-activation and in d: no activation's slope is over 1.13."""
         z, d = self.reference(sums)
         unit = UNIT[compute]
-        parts = abs(self.case.alpha * sums.astype(np.longdouble)) + abs(self.case.beta * self.matrices["c"])
-        of_z = abs(self.case.alpha) * sums_bound + 4 * unit * (parts + abs(self.matrices["bias"]))
+        scale = abs(self.case.alpha * self.scale)
+        parts = scale * abs(sums.astype(np.longdouble)) + abs(self.case.beta * self.matrices["c"])
+        of_z = scale * sums_bound + 6 * unit * (parts + abs(self.matrices["bias"]))
         of_d = 1.13 * of_z + 16 * unit * abs(z) + 2 * unit * abs(self.matrices["residual"])
         smallest = 2.0**-24 if out == "f16" else 2.0**-126  # where f16 and f32 are subnormal
         return (
@@ -220,6 +256,94 @@ def test_exact_integers(config, case):
         np.testing.assert_array_equal(call.result(), d.astype(call.d.dtype), err_msg=f"{out_dtype} {m}x{n}x{k}")
         if case.preactivation:
             np.testing.assert_array_equal(epilogue.preactivation(call), z.astype(call.d.dtype))
+
+
+scaled_configs = pytest.mark.parametrize(
+    "config", [config for config in CONFIGS if config.scales], ids=lambda config: config.name
+)
+
+
+@scaled_configs
+@pytest.mark.parametrize("case", SCALED_CASES, ids=str)
+@pytest.mark.parametrize("pad", [1, 8])
+def test_scales(config, case, pad):
+    """As test_componentwise_bound, of n and pitches that are words of several elements and of such that are not."""
+    tile_m, tile_n, tile_k = config.tile
+    compute = "f64" if config.accumulator == "f64" else "f32"
+    index = SCALED_CASES.index(case)
+    out_dtypes = float_outputs(config)
+    out_dtype = out_dtypes[(index + pad // 8) % len(out_dtypes)]
+    call, epilogue = make(config, case, out_dtype, (tile_m + 3, tile_n + (5 if pad == 1 else 8), tile_k), "normal", pad)
+    run(config, call, epilogue)
+    a, b = call.values_a, call.values_b
+    sums = product(a, b)
+    z, d = epilogue.reference(sums)
+    z_bound, d_bound = epilogue.bounds(sums, accumulation_bound(config, a, b), compute, out_dtype)
+    assert (abs(call.result().astype(np.longdouble) - d) <= d_bound).all()
+    if case.preactivation:
+        assert (abs(epilogue.preactivation(call).astype(np.longdouble) - z) <= z_bound).all()
+
+
+@scaled_configs
+@pytest.mark.parametrize("case", INTEGER_SCALED_CASES, ids=str)
+def test_exact_scales(config, case):
+    """As test_exact_integers: rows and columns have scales of their own, exact ones."""
+    tile_m, tile_n, _ = config.tile
+    for index, out_dtype in enumerate(float_outputs(config)):
+        m, n, k = [(tile_m + 1, 7, 20), (1, tile_n + 1, 9), (tile_m - 1, 2 * tile_n - 8, 5)][index % 3]
+        call, epilogue = make(config, case, out_dtype, (m, n, k), "integers", pad=1 if n % 8 else 8)
+        run(config, call, epilogue)
+        z, d = epilogue.reference(product(call.values_a, call.values_b))
+        np.testing.assert_array_equal(call.result(), d.astype(call.d.dtype), err_msg=f"{out_dtype} {m}x{n}x{k}")
+        if case.preactivation:
+            np.testing.assert_array_equal(epilogue.preactivation(call), z.astype(call.d.dtype))
+
+
+@scaled_configs
+@pytest.mark.parametrize("flush", ["end", "start"])
+def test_no_scale_outside_is_read(config, flush):
+    """Both arrays of scales end (or start) at an inaccessible page; so do 16-bit results, which TMA stores."""
+    case = Case("relu", lhs_scale="bm", rhs_scale="bn", batch=2, preactivation=True)
+    for out_dtype in float_outputs(config):
+        for sizes, pad in (((1, 1, 1), 1), ((9, 17, 8), 1), ((3, 8, 4), 8), ((config.tile[0] + 9, 24, 8), 8)):
+            call, epilogue = make(config, case, out_dtype, sizes, "integers", pad)
+            run(config, call, epilogue, flush=flush)
+            _, d = epilogue.reference(product(call.values_a, call.values_b))
+            np.testing.assert_array_equal(call.result(), d.astype(call.d.dtype))
+
+
+@every_config
+def test_refused_scales(config):
+    """What no kernel is asked for: an error says so, and nothing is written."""
+    case = Case(lhs_scale="m", rhs_scale="n")
+    call, epilogue = make(config, case, float_outputs(config)[0], (8, 16, 4), "integers")
+    f32 = np.ones(16, np.float32)
+    refused = {
+        "lhs_scale has a stride along n: it is of rows": {"lhs_scale": f32, "lhs_scale_strides": (0, 0, 1)},
+        "rhs_scale has a stride along m: it is of columns": {"rhs_scale": f32, "rhs_scale_strides": (0, 1, 0)},
+        "three strides of rhs_scale are needed, not (1)": {"rhs_scale": f32, "rhs_scale_strides": (1,)},
+        "lhs_scale has strides (0, -1, 0), which are negative": {"lhs_scale": f32, "lhs_scale_strides": (0, -1, 0)},
+        "lhs_scale is f64, not f32": {"lhs_scale": np.ones(16), "lhs_scale_strides": (0, 1, 0)},
+        "rhs_scale has 15 elements": {"rhs_scale": f32[:15], "rhs_scale_strides": (0, 0, 1)},
+        "a call with a second b has no scales": {"lhs_scale": f32, "second_b": call.b},
+        "a product times a derivative has no scales": {
+            "lhs_scale": f32,
+            "activation": "d_relu",
+            "beta": 1.0,
+            "c": np.zeros_like(call.d),
+            "c_strides": call.d_strides,
+        },
+    }
+    if not config.scales:
+        report = emulate(config, call, **epilogue.options)
+        assert not report["ok"] and report["message"].endswith("the kernel takes no scales")
+        return
+    for reason, options in refused.items():
+        report = emulate(config, call, **options)
+        assert not report["ok"] and reason in report["message"], report["message"]
+    if "s32" in config.out_dtypes:
+        call, epilogue = make(config, case, "s32", (8, 16, 4), "integers")
+        assert emulate(config, call, **epilogue.options)["message"].endswith("a result of integers has no scales")
 
 
 @every_config
