@@ -10,6 +10,7 @@ from typing import Any, SupportsFloat
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.lax import PrecisionLike
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
@@ -31,6 +32,7 @@ from jax_moye._selection.problem import labels
 
 _NAMES = {"relu": "relu", "gelu": "gelu_tanh", "gelu_exact": "gelu_erf", "silu": "silu", "swish": "silu"}
 _FUNCTIONS = ((jax.nn.relu, "relu"), (jax.nn.gelu, "gelu_tanh"), (jax.nn.silu, "silu"), (jax.nn.swish, "silu"))
+_SCALE_ARGUMENTS = {"lhs_scale": "x_scale", "rhs_scale": "w_scale"}
 _SERVED = (
     "None, 'relu', 'gelu' (tanh), 'gelu_exact' (erf), 'silu' or 'swish', and the functions jax.nn.relu, jax.nn.gelu, "
     "functools.partial(jax.nn.gelu, approximate=False), jax.nn.silu"
@@ -47,6 +49,8 @@ def linear(
     alpha: SupportsFloat = 1.0,
     beta: SupportsFloat = 1.0,
     c: ArrayOperand | None = None,
+    x_scale: ArrayOperand | float | None = None,
+    w_scale: ArrayOperand | float | None = None,
     precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
     out_sharding: OutSharding = None,
@@ -56,7 +60,7 @@ def linear(
     deterministic: bool | None = None,
     batch_invariant: bool | None = None,
 ) -> jax.Array:
-    """Computes activation(alpha x w + beta c + bias) + residual, in one kernel.
+    """Computes activation(alpha x_scale w_scale (x w) + beta c + bias) + residual, in one kernel.
 
     It works under jit, grad, jvp, vmap, scan, checkpoint and the rest of JAX, to every order. For its derivative the
     kernel writes the pre-activation (what the activation is applied to) beside the result; without a derivative nobody
@@ -79,6 +83,9 @@ def linear(
       alpha: a number known while tracing. Multiply x by one that is traced.
       beta: likewise. Where it is 0, c is not read: NaN in it does not reach the result.
       c: (..., N) or None. Donated, or needed by nobody else, it is updated in place.
+      x_scale: (), (...) or (..., 1), of all of x or of each row, or None: what quantized rows were divided by. May be
+        traced. float32, or what float32 holds. The product is multiplied by it, then by w_scale, in float32.
+      w_scale: () or (N,), likewise, of w's columns.
       precision: as in `matmul`.
       preferred_element_type: dtype of the result, by default the computation's. It can hold c's and residual's.
       out_sharding: a jax.P or jax.NamedSharding for the result, under a mesh with explicit axes.
@@ -106,7 +113,12 @@ def linear(
     """
     name = "linear"
     given = {"x": x, "w": w, "bias": bias, "c": c, "residual": residual}
-    arrays = {key: as_array(name, key, value) for key, value in given.items() if value is not None or key in "xw"}
+    given |= {"lhs_scale": _scale_array(x_scale), "rhs_scale": _scale_array(w_scale)}
+    arrays = {
+        key: as_array(name, _SCALE_ARGUMENTS.get(key, key), value)
+        for key, value in given.items()
+        if value is not None or key in "xw"
+    }
     options = product_options(
         name,
         precision=precision,
@@ -146,11 +158,18 @@ def _linear(*values, names, activation, alpha, beta, options: ProductOptions):
         if name in arrays
     }
     out_labels, spec = _specification(x.ndim, "n")
+    of_scales = {}
+    for name, labels_ in (("lhs_scale", out_labels[:-1]), ("rhs_scale", "n")):
+        if name in arrays:
+            shape = tuple(x.shape[:-1]) if name == "lhs_scale" else (w.shape[-1],)
+            is_one = arrays[name].ndim == 0
+            named[name] = arrays[name].astype(jnp.float32).reshape(() if is_one else shape)
+            of_scales[name] = "" if is_one else labels_
     epilogue = Epilogue(
         activation=activation,
         alpha=alpha,
         beta=beta,
-        operands=tuple((name, "n" if name == "bias" else out_labels) for name in named),
+        operands=tuple((name, of_scales.get(name, "n" if name == "bias" else out_labels)) for name in named),
     )
     return _bind(spec, x, w, list(named.values()), epilogue, out_dtype=out_dtype, **options.parameters())
 
@@ -310,6 +329,11 @@ def canonical_activation(function: str, activation: GateActivation, *, sigmoid: 
     )
 
 
+def _scale_array(scale: Any) -> Any:
+    """A scale as an array, where it is a Python number."""
+    return np.float32(scale) if isinstance(scale, (int, float)) and not isinstance(scale, bool) else scale
+
+
 def _number(function: str, name: str, value: Any) -> float:
     """A factor as a Python float.
 
@@ -319,7 +343,7 @@ def _number(function: str, name: str, value: Any) -> float:
     if isinstance(value, jax.core.Tracer):
         raise TypeError(
             f"{function}: {name} is part of the program and cannot be a traced value, got {value}: multiply an operand "
-            "by it instead"
+            "by it instead, or pass it as linear's x_scale"
         )
     is_scalar = getattr(value, "ndim", None) == 0 and not jnp.issubdtype(value.dtype, jnp.complexfloating)
     if isinstance(value, bool) or not (isinstance(value, numbers.Real) or is_scalar):
@@ -360,6 +384,16 @@ def _check_shapes(function: str, arrays: dict[str, Any]) -> None:
                 f"{given}, w has shape {arrays['w'].shape} and {key} has shape {arrays[key].shape}: its shape is "
                 f"{form}, here {expected}"
             )
+    rows = tuple(x.shape[:-1])
+    for key, forms, served in (
+        ("lhs_scale", "(), x's without its last dimension, or that and 1", {(), rows, (*rows, 1)}),
+        ("rhs_scale", "() or (N,)", {(), (n,)}),
+    ):
+        if key in arrays and tuple(arrays[key].shape) not in served:
+            raise ValueError(
+                f"{given}, w has shape {arrays['w'].shape} and {_SCALE_ARGUMENTS[key]} has shape {arrays[key].shape}: "
+                f"its shape is {forms}, here one of {', '.join(map(str, sorted(served, key=len)))}"
+            )
 
 
 def _promoted(function: str, x: Any, w: Any) -> tuple[Any, Any]:
@@ -390,6 +424,17 @@ def _check_dtypes(function, arrays, operand_dtype, out_dtype, activation, alpha,
         for name, factor in (("alpha", alpha), ("beta", beta)):
             if not (math.isfinite(factor) and factor.is_integer()):
                 raise ValueError(f"{function}: {name} is an integer where the result is {out_dtype}, not {factor}")
+    for key, name in _SCALE_ARGUMENTS.items():
+        if key not in arrays:
+            continue
+        dtype = arrays[key].dtype
+        if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize > 4:
+            raise TypeError(f"{function}: {name} is {dtype}: it is float32, or a float that float32 can hold")
+        if not jnp.issubdtype(out_dtype, jnp.floating):
+            raise TypeError(
+                f"{function}: {name} is {dtype} and the result is {out_dtype}: what is multiplied by scales is a real "
+                "float (preferred_element_type chooses the result's)"
+            )
     for name in EPILOGUE_OPERANDS:
         if name not in arrays:
             continue

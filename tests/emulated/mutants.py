@@ -188,8 +188,8 @@ MUTANTS = [
         "sm80_epilogue_rows_read_too_early",
         SM80,
         "epilogue.h",
-        "      sync_threads();\n      constexpr int kVector = 16 / int(sizeof(Sum));",
-        "      constexpr int kVector = 16 / int(sizeof(Sum));",
+        "      sync_threads();\n      constexpr int kVector = Epilogue::kVector;",
+        "      constexpr int kVector = Epilogue::kVector;",
         race(M, "plain (load|store)", "plain (load|store)"),
     ),
     Mutant(
