@@ -6,6 +6,7 @@
 //                                          memory in the opposite order
 //   pad=0 d_pad=0                          elements between rows of a and b, and of d
 //   out=f32                                d's dtype
+//   scales=0     1: the product's rows and columns times powers of two, other ones in each matrix
 //   epilogue=0   1: d = relu(2 a b - c + bias) + residual, and the pre-activation
 //   pair=0       1: d = relu(2 a b) * (a second_b); 2: and both products
 //   special=0    1: a NaN in a, an infinity in b
@@ -34,7 +35,7 @@ namespace moye {
 
 Words const kDefaults = {{"order", "NT"},  {"batch", "1"},    {"outer", "1"}, {"middle", "1"},   {"broadcast", ""},
                          {"pad", "0"},     {"d_pad", "0"},    {"out", "f32"}, {"epilogue", "0"}, {"pair", "0"},
-                         {"special", "0"}, {"launches", "1"}, {"units", "0"}};
+                         {"special", "0"}, {"launches", "1"}, {"units", "0"}, {"scales", "0"}};
 
 /// One launch; what is wrong with it, or nothing. memory: keeps the matrices of all launches, so that none has
 /// another's addresses.
@@ -130,6 +131,18 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
     stream.memory.push_back(residual.memory("residual", false));
     stream.memory.push_back(z.memory("preactivation", true));
   }
+  bool const scaled = options.number("scales") != 0;
+  std::vector<float> scales[2];  // of the rows and of the columns of each matrix
+  auto const scale = [](int64_t l, int64_t i) { return float(1 << (i + i / 7 + l) % 4); };
+  for (int side = 0; scaled && side < 2; ++side) {
+    int64_t const extent = side == 0 ? m : n;
+    for (int64_t l = 0; l < batch; ++l) {
+      for (int64_t i = 0; i < extent; ++i) scales[side].push_back(scale(l, i));
+    }
+    EpilogueScales const of_side{scales[side].data(), {{extent * middle * inner, extent * inner, extent}}, 1};
+    (side == 0 ? args.epilogue.row_scale : args.epilogue.column_scale) = of_side;
+    stream.memory.push_back({scales[side].data(), scales[side].size() * sizeof(float), "scales", false});
+  }
   GemmEntry const entry = gemm_entry<kRow>();
   std::vector<unsigned char> workspace(size_t(entry.workspace_bytes(args)), 0xff);
   args.workspace = workspace.data();
@@ -150,6 +163,7 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
           sum += row[x] * b.values[column + x];
           magnitude += std::abs(row[x] * b.values[column + x]);
         }
+        if (scaled) sum *= double(scale(l, i)) * double(scale(l, j));
         if (fused) {
           sum = 2 * sum - (has_c ? c.value(turned(l), i, j) : 0) + bias.value(0, 0, j);
           comparison.compare<Out>("preactivation", z, l, i, j, sum);

@@ -14,6 +14,7 @@ from tests.emulated import (
     mutants_parallel_split_k,
     mutants_parts,
     mutants_persistent,
+    mutants_scales,
     mutants_simt,
     mutants_sm90,
     mutants_sm90_multistage,
@@ -40,6 +41,7 @@ MUTANTS = (
     + mutants_grouped.MUTANTS
     + mutants_pair.MUTANTS
     + mutants_weights.MUTANTS
+    + mutants_scales.MUTANTS
 )
 # What is compiled: a row in one order.
 ROWS = sorted({(mutant.row, mutant.order) for mutant in MUTANTS})

@@ -37,7 +37,7 @@ def to_attribute(value):
     return np.int64(value) if type(value) is int else np.float64(value) if type(value) is float else value
 
 
-def fused(*extra, a=None, b=None, out="float32", results=(), aliases=None, drop=(), **changes):
+def fused(*extra, a=None, b=None, out="float32", results=(), aliases=None, drop=(), target=FUSED_TARGET, **changes):
     """The custom call on a (16, 32) and a (32, 24) of ones and twos, and `extra` operands: d and the other results."""
     ffi.register("cpu")
     a = jnp.ones((M, K), jnp.bfloat16) if a is None else a
@@ -45,7 +45,7 @@ def fused(*extra, a=None, b=None, out="float32", results=(), aliases=None, drop=
     attributes = {key: to_attribute(value) for key, value in (CALL | changes).items() if key not in drop}
     shapes = [jax.ShapeDtypeStruct((M, N), out), jax.ShapeDtypeStruct((0,), jnp.uint8)]
     shapes += [jax.ShapeDtypeStruct(*result) for result in results]
-    call = jax.ffi.ffi_call(FUSED_TARGET, shapes, input_output_aliases=aliases)
+    call = jax.ffi.ffi_call(target, shapes, input_output_aliases=aliases)
     d, _, *others = jax.block_until_ready(jax.jit(lambda *operands: call(*operands, **attributes))(a, b, *extra))
     return d, *others
 
@@ -209,6 +209,42 @@ def test_two_right_hand_operands():
         expected = [np.maximum(-z / 2, 0) * second, -z / 2, second][: 1 + len(results)]
         for got, one in zip(found, expected, strict=True):
             np.testing.assert_array_equal(np.asarray(got), one.astype(jnp.bfloat16))
+
+
+SCALED = dict(lhs_scale_strides=(0, 1, 0), rhs_scale_strides=(0, 0, 1), target="jax_moye_scaled_gemm_v1")
+
+
+def test_scales(rng):
+    """Of rows and of columns, in any order of the operands, before bias and activation; and those of one number."""
+    rows, columns = (jnp.asarray(2.0 ** rng.integers(-2, 3, n), jnp.float32) for n in (M, N))
+    bias = random(rng, (N,))
+    expected = PRODUCT * np.asarray(rows)[:, None] * np.asarray(columns) + np.asarray(bias)
+    of_names = {"lhs_scale": rows, "rhs_scale": columns, "bias": bias}
+    for names in (["lhs_scale", "rhs_scale", "bias"], ["bias", "rhs_scale", "lhs_scale"]):
+        changes = SCALED | dict(operands=",".join(names), bias_strides=(0, 0, 1))
+        (d,) = fused(*(of_names[name] for name in names), **changes)
+        np.testing.assert_array_equal(d, expected)
+    (d,) = fused(rows[:1], operands="lhs_scale", **SCALED | dict(lhs_scale_strides=(0, 0, 0)))
+    np.testing.assert_array_equal(d, PRODUCT * float(rows[0]))
+
+
+@pytest.mark.parametrize(
+    ("extra", "changes", "message"),
+    [
+        ([np.ones(M, np.float32)], dict(target=FUSED_TARGET), "operands names c, bias, residual and second_b, each"),
+        ([np.ones(M, np.float16)], {}, "lhs_scale is f16, not f32"),
+        ([np.ones(M - 1, np.float32)], {}, "lhs_scale has 15 elements, and its strides reach beyond them"),
+        ([np.ones(M, np.float32)], dict(lhs_scale_strides=(0, 0, 1)), "lhs_scale has a stride along n"),
+        ([np.ones(M, np.float32)], dict(operands="lhs_scale,lhs_scale"), "second_b, lhs_scale and rhs_scale, each"),
+        ([np.ones(M, np.float32)], dict(lhs_scale_strides=(0, 1)), "three strides of lhs_scale are needed"),
+    ],
+)
+def test_an_edited_call_with_scales_gets_an_error(extra, changes, message):
+    call = SCALED | dict(operands="lhs_scale") | changes
+    if call["target"] == FUSED_TARGET:
+        call = {key: value for key, value in call.items() if "scale_strides" not in key}
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        fused(*map(jnp.asarray, extra), **call)
 
 
 @pytest.mark.parametrize("edit", EDITS)
