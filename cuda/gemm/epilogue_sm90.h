@@ -339,7 +339,9 @@ struct WarpgroupEpilogue {
           MOYE_UNROLL
           for (int k = 0; k < kSums; ++k) {
             auto sum = tCrC(first_column(c) / 2 + k, i, _0{});
-            if constexpr (is_same<Sum, int32_t>) MOYE_COMPUTED_HERE("+r", sum);  // or LLVM converts all of them first
+            if constexpr (is_same<Sum, int32_t>) {
+              MOYE_COMPUTED_HERE("+r", sum);  // or LLVM converts all of them first
+            }
             z[k] = warp.params.alpha * static_cast<float>(sum);
             MOYE_COMPUTED_HERE("+f", z[k]);  // or LLVM chooses from all accumulators first
           }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, SupportsFloat
 
 import jax
@@ -27,7 +27,7 @@ from jax_moye._api.types import (
 )
 from jax_moye._primitives.contraction import contract
 from jax_moye._primitives.fused import fused
-from jax_moye._selection.epilogue import ACTIVATIONS, EPILOGUE_OPERANDS, Epilogue, compute_dtype, stored_dtype
+from jax_moye._selection.epilogue import ACTIVATIONS, EPILOGUE_OPERANDS, SCALES, Epilogue, compute_dtype, stored_dtype
 from jax_moye._selection.problem import labels
 
 _NAMES = {"relu": "relu", "gelu": "gelu_tanh", "gelu_exact": "gelu_erf", "silu": "silu", "swish": "silu"}
@@ -287,6 +287,23 @@ def _bind(spec, x, w, operands, epilogue, **params):
         beta = epilogue.beta if names else 1.0
         return contract(spec, x, w, *operands, beta=beta, **params)
     return fused(spec, x, w, operands, epilogue=epilogue, **params)
+
+
+def scaled_product(
+    spec: str, lhs: Any, rhs: Any, scales: Sequence[Any], of_scales: Sequence[str], **params: Any
+) -> Any:
+    """A product, multiplied by scales of lhs and of rhs in float32.
+
+    Args:
+      spec: as in `contract`.
+      lhs: array with the dimensions that the specification names.
+      rhs: likewise, of lhs' dtype.
+      scales: two arrays of float32.
+      of_scales: the labels of their dimensions.
+      params: as in `contract`, all of them but beta.
+    """
+    epilogue = Epilogue(operands=tuple(zip(SCALES, of_scales, strict=True)))
+    return fused(spec, lhs, rhs, scales, epilogue=epilogue, **params)
 
 
 def _specification(x_ndim: int, of_w: str) -> tuple[str, str]:

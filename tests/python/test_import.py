@@ -99,6 +99,7 @@ def test_the_public_names():
         "ragged_dot_general",
         "register",
         "report",
+        "scaled_matmul",
         "tune",
     }
     assert all(hasattr(jax_moye, name) for name in jax_moye.__all__)
