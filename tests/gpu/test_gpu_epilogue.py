@@ -13,12 +13,23 @@ import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import ffi
 from tests.emulated.problems import NUMPY_DTYPES, Problem, gpu_accumulation_bound, make_call, product
-from tests.emulated.test_epilogue import ACTIVATIONS, CASES, INTEGER_CASES, Case, Epilogue, float_outputs, make
+from tests.emulated.test_epilogue import (
+    ACTIVATIONS,
+    CASES,
+    INTEGER_CASES,
+    INTEGER_SCALED_CASES,
+    SCALED_CASES,
+    Case,
+    Epilogue,
+    float_outputs,
+    make,
+)
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 
 CONFIGS = [pytest.param(config, id=config.name) for config in jax_moye.configs()]
 MATRICES = ("c", "bias", "residual")
+SCALES = ("lhs_scale", "rhs_scale")
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +57,8 @@ def workspace_bytes(config, call) -> int:
 
 def fused_call(config, call, options, aliases=None):
     """A function of (a, b, matrices...) that makes the custom call, and its operands."""
-    names = [name for name in MATRICES if name in options]
+    names = [name for name in MATRICES + SCALES if name in options]
+    is_scaled = any(name in SCALES for name in names)
     attributes = {
         "config": config.name,
         "operands": ",".join(names),
@@ -58,12 +70,12 @@ def fused_call(config, call, options, aliases=None):
         "b_strides": np.array(call.b_strides, np.int64),
         "d_strides": np.array(call.d_strides, np.int64),
     }
-    for name in MATRICES:
+    for name in MATRICES + SCALES * is_scaled:
         attributes[f"{name}_strides"] = np.array(options.get(f"{name}_strides", (0, 0, 0)), np.int64)
     d = jax.ShapeDtypeStruct(call.d.shape, call.d.dtype)
     workspace = jax.ShapeDtypeStruct((workspace_bytes(config, call),), jnp.uint8)
     results = [d, workspace] + [d] * ("preactivation" in options)
-    fun = jax.ffi.ffi_call(ffi.FUSED_TARGET, results, input_output_aliases=aliases)
+    fun = jax.ffi.ffi_call(ffi.SCALED_TARGET if is_scaled else ffi.FUSED_TARGET, results, input_output_aliases=aliases)
     operands = [call.a, call.b, *(options[name] for name in names)]
     return functools.partial(fun, **attributes), operands
 
@@ -100,6 +112,29 @@ def test_componentwise_bound(config):
         assert (abs(call.result().astype(np.longdouble) - d) <= d_bound).all(), epilogue.case
         if epilogue.case.preactivation:
             assert (abs(epilogue.preactivation(call).astype(np.longdouble) - z) <= z_bound).all(), epilogue.case
+
+
+@pytest.mark.parametrize("config", CONFIGS, indirect=True)
+@pytest.mark.parametrize("pad", [1, 8])
+def test_scales(config, pad):
+    if not config.scales:
+        pytest.skip("it takes no scales")
+    tile_m, tile_n, tile_k = config.tile
+    compute = "f64" if config.accumulator == "f64" else "f32"
+    sizes = (tile_m + 3, tile_n + (5 if pad == 1 else 8), tile_k)
+    outs = float_outputs(config)
+    cases = [(make(config, case, out, sizes, "normal", pad), out) for case in SCALED_CASES for out in outs]
+    exact = [make(config, case, out, sizes, "integers", pad) for case in INTEGER_SCALED_CASES for out in outs]
+    run(config, [*(one for one, _ in cases), *exact])
+    for (call, epilogue), out in cases:
+        sums = product(call.values_a, call.values_b)
+        of_sums = gpu_accumulation_bound(config, call.values_a, call.values_b, _compat.cuda_arch())
+        _, d = epilogue.reference(sums)
+        _, d_bound = epilogue.bounds(sums, of_sums, compute, out)
+        assert (abs(call.result().astype(np.longdouble) - d) <= d_bound).all(), epilogue.case
+    for call, epilogue in exact:
+        _, d = epilogue.reference(product(call.values_a, call.values_b))
+        np.testing.assert_array_equal(call.result(), d.astype(call.d.dtype), err_msg=str(epilogue.case))
 
 
 @pytest.mark.parametrize("config", CONFIGS, indirect=True)

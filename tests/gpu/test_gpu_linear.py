@@ -113,3 +113,18 @@ def test_gated_linear_unit():
     expected = gate / (1 + np.exp(-gate)) * up
     for y in (glu(x, both), glu(x, w, w[::-1])):
         np.testing.assert_allclose(np.asarray(y, np.float64), expected, rtol=2**-6, atol=2**-6)
+
+
+@pytest.mark.parametrize("result", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn"])
+def test_scales_of_rows_and_columns(dtype, result):
+    """One call of the scaled target; scales are powers of two, so that the answer is exact before it is rounded."""
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(-4, 5, (67, 128)).astype(dtype), rng.integers(-4, 5, (128, 80)).astype(dtype)
+    x_scale, w_scale = (np.asarray(2.0 ** rng.integers(-2, 3, n), np.float32) for n in (67, 80))
+    fun = functools.partial(linear, preferred_element_type=result)
+    hlo = jax.jit(lambda *args: fun(*args[:2], x_scale=args[2], w_scale=args[3])).lower(x, w, x_scale, w_scale)
+    assert hlo.compile().as_text().count('custom_call_target="jax_moye_scaled_gemm_v1"') == 1
+    y = jax.jit(fun)(jnp.asarray(x), jnp.asarray(w), x_scale=x_scale, w_scale=w_scale)
+    expected = (np.asarray(x, np.float64) @ np.asarray(w, np.float64)) * x_scale[:, None] * w_scale
+    np.testing.assert_array_equal(np.asarray(y), expected.astype(result))
