@@ -97,6 +97,21 @@ def test_golden_files_are_of_this_manifest():
     assert files.items() <= sizes.items()
 
 
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+@pytest.mark.parametrize("name", sorted(path.name for path in HERE.glob("conformance*.cu")))
+def test_nvcc_compiles_the_program(name, tmp_path):
+    """Where there is no GPU, too: g++ finds names in other headers than nvcc."""
+    command = ["nvcc", "-std=c++20", "-O0", "--generate-code=arch=compute_90a,code=sm_90a", f"-I{ROOT / 'cuda'}"]
+    done = subprocess.run(
+        [*command, "-c", HERE / name, "-o", tmp_path / "object"],
+        capture_output=True,
+        text=True,
+        timeout=140,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 @pytest.mark.gpu
 def test_gpu_agrees_with_the_emulator(emulated, gpu, tmp_path):
     nvcc = shutil.which("nvcc")

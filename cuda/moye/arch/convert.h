@@ -3,6 +3,7 @@
 #pragma once
 
 #include "moye/arch/types.h"
+#include "moye/core.h"
 
 namespace moye {
 
