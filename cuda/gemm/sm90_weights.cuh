@@ -6,6 +6,7 @@
 //   warpgroups 1, 2    consumers: each warp has 16 bytes of every row of B's stage, and the sums of those columns
 //   smem -> rmem       ldmatrix.trans: a word holds two neighbours along k, and in both the same 2 or 4 columns; each
 //                      column becomes a register of a fragment (gemm/weights.h). A lane's rows of D^T are neighbours
+//   grid               x: tiles of rows, `parts` CTAs of a cluster each; y: tiles of columns
 //   full[s]            1 arrival, the producer's, and the stage's bytes: consumers wait for them
 //   empty[s]           1 arrival of every consumer warp: the producer waits for them
 //   barrier 1          named, all consumers: none reads the stages any more; the sums go there
@@ -44,10 +45,11 @@ namespace moye {
 
 /// What the host makes of a call.
 struct WeightsParams {
-  TileGrid grid;  // of D, and of all of k
   OperandMaps maps;
-  int halves;        // of stages, of all of k
-  int group_halves;  // of a group
+  int tiles_m, tiles_n;    // of D
+  int k_tiles, remainder;  // of a part; the first `remainder` parts have one more
+  int halves;              // of stages, of all of k
+  int group_halves;        // of a group
 };
 
 template <class Gemm>
@@ -72,7 +74,7 @@ struct Gemm<kConfig> {
   static constexpr int kProducerRegisters = kResident == 2 ? 32 : 40;
   static constexpr int kConsumerRegisters = kResident == 2 ? 104 : 232;
   static_assert(kProducerRegisters + 2 * kConsumerRegisters <= (kResident == 2 ? 240 : 504), "more than a CTA has");
-  static constexpr int kSumsBarrier = 1;
+  static constexpr int kSumsBarrier = 1, kMostTilesN = 65535;  // CUDA's limit of gridDim.y
   static_assert(kConfig.accumulator == Dtype::f32 && kConfig.alignment == 16 && kConfig.cluster.n == 1);
   static_assert(kBlkN == kRowBytes * 8 / kBits && kBlkK == 128 && kBlkM % 16 == 0, "one swizzled row of 128 bytes");
   static constexpr bool kHasZeros = weight_kind(kConfig.dtype) != WeightKind::e4m3;
@@ -104,10 +106,11 @@ struct Gemm<kConfig> {
 
   static MOYE_DEVICE void run(WeightsArgs const& args, WeightsParams const& params) {
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
-    int const thread = int(thread_idx().x), rank = int(block_idx().x % unsigned(args.parts));
-    TileCoord const tile = tile_coord(block_idx().x / unsigned(args.parts), params.grid);
-    auto const first_k_tile = [&](int r) { return int(int64_t(params.grid.k) * r / args.parts); };
-    int const begin = first_k_tile(rank), k_tiles = first_k_tile(rank + 1) - begin;
+    int const thread = int(thread_idx().x), rank = int(block_rank_in_cluster());
+    // No division: 16 rows are done before a hundred instructions more would be nothing.
+    TileCoord const tile{int(cluster_id_in_grid().x), int(block_idx().y), 0};
+    int const begin = rank * params.k_tiles + (rank < params.remainder ? rank : params.remainder);
+    int const k_tiles = params.k_tiles + (rank < params.remainder ? 1 : 0);
 
     if (thread < 128) {
       bool const elected = thread < 32 && elect_one_sync();
@@ -151,7 +154,7 @@ struct Gemm<kConfig> {
   static MOYE_DEVICE void produce(WeightsArgs const& args, WeightsParams const& params, TileCoord const& tile,
                                   int begin, int k_tiles, SharedStorage& smem, PipelineState<kStages>& write) {
     int const box_a = OperandA::box_of_few(args.gemm.m);
-    CacheHint const hint = hint_of(params.grid.m);
+    CacheHint const hint = hint_of(params.tiles_m);
     MOYE_NO_UNROLL
     for (int k_tile = begin; k_tile < begin + k_tiles; ++k_tile, ++write) {
       // The consumers have released the stage: fill it.
@@ -160,7 +163,7 @@ struct Gemm<kConfig> {
       for (int h = 0; h < 2; ++h) {
         OperandA::template load<3>(&params.maps.a, full, OperandA::stage(smem.stages.a, write.index() * 2 + h),
                                    tile.m * kBlkM, k_tile * kBlkK + h * 64, {},
-                                   Multicast{.hint = hint_of(params.grid.n)});
+                                   Multicast{.hint = hint_of(params.tiles_n)});
       }
       tma_load(&params.maps.b, full, smem.stages.b + write.index() * kStageBytes, tile.n * kRowBytes, k_tile * kBlkK, 0,
                hint);
@@ -176,25 +179,6 @@ struct Gemm<kConfig> {
     return *reinterpret_cast<uint16_t const*>(zeros);
   }
 
-  /// Their scales.
-  static MOYE_DEVICE void load_scales(WeightsArgs const& args, int group, int column, float (&scales)[kColumns]) {
-    int64_t const at = int64_t(group) * args.gemm.n + column;
-    if (args.scale_dtype == Dtype::f32) {
-      load_scales(static_cast<float const*>(args.scales) + at, scales);
-    } else if (args.scale_dtype == Dtype::bf16) {
-      load_scales(static_cast<bfloat16_t const*>(args.scales) + at, scales);
-    } else {
-      load_scales(static_cast<half_t const*>(args.scales) + at, scales);
-    }
-  }
-  template <class T>
-  static MOYE_DEVICE void load_scales(T const* from, float (&scales)[kColumns]) {
-    auto const row =
-        detail::bit_cast<Row<T, kColumns>>(*reinterpret_cast<typename Row<T, kColumns>::Word const*>(from));
-    MOYE_UNROLL
-    for (int c = 0; c < kColumns; ++c) scales[c] = float(row.elements[c]);
-  }
-
   /// Consumers: smem.sums = the products of this CTA's `stages` stages, from stage `begin` of k on.
   template <bool kZeros>
   static MOYE_DEVICE void consume(WeightsArgs const& args, WeightsParams const& params, TileCoord const& tile,
@@ -202,11 +186,10 @@ struct Gemm<kConfig> {
     int const warp = thread / 32, lane = thread % 32;
     int const first = (warp * kChunk * 8 + lane / 4 * 16) / kBits;  // the lane's first column of the tile
     int const column = tile.n * kBlkN + first;
-    uint32_t const power = Pairs::power(args.is_signed);
+    uint32_t power = Pairs::power(args.is_signed);
+    MOYE_COMPUTED_HERE("+r", power);
     Tensor sA = make_tensor(make_smem_ptr(smem.stages.a), OperandA::smem_layout());  // (BLK_M,BLK_K/2,2*PIPE)
     Tensor sB = make_tensor(make_smem_ptr(smem.stages.b), weights_layout());         // (BLK_K,BYTES,PIPE)
-    // The swizzle of rows that lie 32 apart is the same.
-    unsigned char const* const lanes_row = &sB(lane, warp * kChunk, 0);
 
     TiledMma tiled_mma;  // of a warp: D^T's rows are columns of B
     auto const thr_mma = tiled_mma.get_slice(lane);
@@ -215,70 +198,88 @@ struct Gemm<kConfig> {
     Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<16 * kBlocks>, Int<kBlkM>>{});      // (MMA,MMA_M,MMA_N)
     Tensor tCrGroup = partition_fragment_C(tiled_mma, Shape<Int<16 * kBlocks>, Int<kBlkM>>{});  // (MMA,MMA_M,MMA_N)
     auto const smem_copy_x = make_tiled_copy_B(CopyAtom<SM75_U32x4_LDSM_N, Element>{}, tiled_mma);
-    auto const smem_thr_copy_x = smem_copy_x.get_slice(lane);
-    Tensor tXsX = smem_thr_copy_x.partition_S(sA);  // (CPY,MMA_N,MMA_K,2*PIPE)
-    Tensor tXrX = smem_thr_copy_x.retile_D(tCrX);   // (CPY,MMA_N,MMA_K)
+    Tensor tXsX = smem_copy_x.get_slice(lane).partition_S(sA);  // (CPY,MMA_N,MMA_K,2*PIPE)
+    Tensor tXrX = smem_copy_x.get_slice(lane).retile_D(tCrX);   // (CPY,MMA_N,MMA_K)
+    // Where a lane reads: 32 rows of B, 16 of A and all stages lie whole periods of the swizzle apart. In registers, or
+    // a third of the loop would compute it again.
+    int lanes_w = int(&sB(lane, warp * kChunk, 0) - smem.stages.b);
+    MOYE_COMPUTED_HERE("+r", lanes_w);
+    int lanes_x[4];  // of each MMA_K
+    MOYE_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      lanes_x[k] = int(&tXsX(_0{}, _0{}, k, _0{}) - smem.stages.a);
+      MOYE_COMPUTED_HERE("+r", lanes_x[k]);
+    }
     clear(tCrC);
     clear(tCrGroup);
 
-    // Groups begin and end with halves of a stage.
-    int const all = params.halves;
-    int half = begin * 2, group = half / params.group_halves, left = params.group_halves - half % params.group_halves;
-    uint32_t zeros = load_zeros<kZeros>(args, group, column);  // of the next group
-    uint32_t offsets[kColumns];
-    float scales[kColumns];
-    PipelineState<kStages> read;
-    bool begins = true;
-    MOYE_NO_UNROLL
-    for (int stage = 0; stage < stages; ++stage, ++read) {
+    // Groups begin and end with halves of a stage. An odd half behind k is left out.
+    int const first_half = begin * 2, last = begin * 2 + stages * 2, end = last < params.halves ? last : params.halves;
+    int group = first_half / params.group_halves, left = params.group_halves - first_half % params.group_halves;
+    uint32_t next_zeros = first_half < end ? load_zeros<kZeros>(args, group, column) : 0;  // a part may have no k
+    uint32_t offsets[kColumns] = {};  // not left open: ptxas 13.0 took another register than was written (f16xs8)
+    WeightScales<kColumns> scales = {};
+    // The scales of the group, and the zeros of the next one, are on their way while the group is summed.
+    auto const begin_group = [&](int half) {
       MOYE_UNROLL
-      for (int h = 0; h < 2; ++h, ++half) {
-        if (begins && half < all) {  // a group: its scales, and the zeros of the next one, are on their way meanwhile
+      for (int c = 0; c < kColumns; ++c) offsets[c] = Pairs::offset(int8_t(next_zeros >> 8 * c), args.is_signed);
+      scales.load(args, group, column);
+      if (half + left < params.halves) next_zeros = load_zeros<kZeros>(args, group + 1, column);
+    };
+    if (first_half < end) begin_group(first_half);
+    PipelineState<kStages> read;
+    MOYE_NO_UNROLL
+    for (int half = first_half; half < end; ++half) {
+      int const h = half % 2, stage = read.index() * 2 + h;
+      if (h == 0) smem.pipeline.consumer_wait(read);
+      MOYE_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        if (k % 2 == 0) {
+          uint32_t words[4];  // of 8 rows of B each
+          SM75_U16x8_LDSM_T::copy(*reinterpret_cast<uint128_t const*>(smem.stages.b + lanes_w +
+                                                                      stage * (kStageBytes / 2) + k * 16 * kRowBytes),
+                                  words[0], words[1], words[2], words[3]);
           MOYE_UNROLL
-          for (int c = 0; c < kColumns; ++c) offsets[c] = Pairs::offset(int8_t(zeros >> 8 * c), args.is_signed);
-          if (column < args.gemm.n) load_scales(args, group, column, scales);
-          ++group;
-          if (half + left < all) zeros = load_zeros<kZeros>(args, group, column);
-        }
-        if (h == 0) smem.pipeline.consumer_wait(read);
-        MOYE_UNROLL
-        for (int k = 0; k < 4; ++k) {
-          if (k % 2 == 0) {
-            uint32_t words[4];  // of 8 rows of B each
-            int const at = read.index() * kStageBytes + (h * 64 + k * 16) * kRowBytes;
-            SM75_U16x8_LDSM_T::copy(*reinterpret_cast<uint128_t const*>(lanes_row + at), words[0], words[1], words[2],
-                                    words[3]);
+          for (int i = 0; i < 2; ++i) {
             MOYE_UNROLL
-            for (int i = 0; i < 2; ++i) {
-              MOYE_UNROLL
-              for (int c = 0; c < kColumns; ++c) {
-                auto* const registers = reinterpret_cast<uint32_t*>(&tCrW(_0{}, c / 2, k + i)) + c % 2;
-                registers[0] = Pairs::template pair<kZeros>(words[2 * i], c, offsets[c], power);
-                registers[2] = Pairs::template pair<kZeros>(words[2 * i + 1], c, offsets[c], power);
-              }
+            for (int c = 0; c < kColumns; ++c) {
+              auto* const registers = reinterpret_cast<uint32_t*>(&tCrW(_0{}, c / 2, k + i)) + c % 2;
+              registers[0] = Pairs::template pair<kZeros>(words[2 * i], c, offsets[c], power);
+              registers[2] = Pairs::template pair<kZeros>(words[2 * i + 1], c, offsets[c], power);
             }
           }
-          copy(smem_copy_x, tXsX(_, _, k, read.index() * 2 + h), tXrX(_, _, k));
-          gemm(tiled_mma, tCrW(_, _, k), tCrX(_, _, k), tCrGroup);
         }
-        begins = --left == 0 || half + 1 >= all || (h == 1 && stage + 1 == stages);
-        if (begins) {  // but an odd half behind k, which is zeros
-          left = params.group_halves;
+        MOYE_UNROLL
+        for (int j = 0; j < kBlkM / 16; ++j) {
+          Tensor to = recast<uint32_t>(tXrX(_, j, k));  // (CPY)
+          SM75_U32x4_LDSM_N::copy(
+              *reinterpret_cast<uint128_t const*>(OperandA::stage(smem.stages.a, stage) + lanes_x[k] + j * 16 * 64),
+              to(0), to(1), to(2), to(3));
+        }
+        gemm(tiled_mma, tCrW(_, _, k), tCrX(_, _, k), tCrGroup);
+      }
+      if (h == 1 || half + 1 == end) {
+        sync_warp();  // all lanes have read the stage
+        smem.pipeline.consumer_release(read, lane);
+        ++read;
+      }
+      --left;
+      if (left == 0 || half + 1 == end) {
+        float factors[kColumns];
+        scales.to_floats(args.scale_dtype, factors);
+        MOYE_UNROLL
+        for (int c = 0; c < kColumns; ++c) {
           MOYE_UNROLL
           for (int j = 0; j < size<2>(tCrC); ++j) {
             MOYE_UNROLL
-            for (int c = 0; c < kColumns; ++c) {
-              MOYE_UNROLL
-              for (int e = 0; e < 2; ++e) {
-                if (half < all) tCrC(c % 2 * 2 + e, c / 2, j) += scales[c] * tCrGroup(c % 2 * 2 + e, c / 2, j);
-              }
-            }
+            for (int e = 0; e < 2; ++e) tCrC(c % 2 * 2 + e, c / 2, j) += factors[c] * tCrGroup(c % 2 * 2 + e, c / 2, j);
           }
-          clear(tCrGroup);
         }
+        clear(tCrGroup);
+        ++group;
+        left = params.group_halves;
+        if (half + 1 < end) begin_group(half + 1);
       }
-      sync_warp();  // all lanes have read the stage
-      smem.pipeline.consumer_release(read, lane);
     }
     // Every load has been waited for. Other warps may still read their stages.
     named_barrier_sync(kSumsBarrier, kConsumerThreads);
@@ -304,8 +305,7 @@ struct Gemm<kConfig> {
   static MOYE_DEVICE void add_and_store(WeightsArgs const& args, TileCoord const& tile, int rank, SharedStorage& smem,
                                         int thread) {
     constexpr int kVectors = kBlkN / kVector;  // of one row
-    TileEpilogue<float, kVector> const epilogue(args.gemm, tile, kBlkM, kBlkN);
-    float const* sums[kMostWeightParts];  // of each rank
+    float const* sums[kMostWeightParts];       // of each rank
     MOYE_UNROLL
     for (int r = 0; r < kMostWeightParts; ++r) sums[r] = mapa(smem.sums, uint32_t(r < args.parts ? r : 0));
 
@@ -329,7 +329,9 @@ struct Gemm<kConfig> {
           if (r < args.parts) parts[0].elements[i] += parts[r].elements[i];
         }
       }
-      epilogue.store(parts[0].elements, row, at);
+      int64_t const column = int64_t(tile.n) * kBlkN + at;
+      if (column < args.gemm.n)  // a multiple of kVector
+        store_row<Element>(args.gemm, (int64_t(tile.m) * kBlkM + row) * args.gemm.n + column, parts[0]);
     }
   }
 
@@ -341,10 +343,16 @@ struct Gemm<kConfig> {
 
   static Status launch(WeightsArgs const& args, StreamHandle stream) {
     GemmArgs const& gemm = args.gemm;
-    WeightsParams params{.grid = {}, .maps = {}, .halves = 0, .group_halves = 0};
-    if (Status status = make_tile_grid(kConfig.tile, gemm, &params.grid); !status.ok()) return status;
-    if (params.grid.tiles > 0x7fffffff / args.parts)
-      return {"d has more than 2^31 - 1 tiles, each counted once for a part of k"};
+    TileGrid grid;
+    if (Status status = make_tile_grid(kConfig.tile, gemm, &grid); !status.ok()) return status;
+    if (grid.m > 0x7fffffff / args.parts || grid.n > kMostTilesN) return {"d has more tiles than one launch has CTAs"};
+    WeightsParams params{.maps = {},
+                         .tiles_m = grid.m,
+                         .tiles_n = grid.n,
+                         .k_tiles = grid.k / args.parts,
+                         .remainder = grid.k % args.parts,
+                         .halves = 0,
+                         .group_halves = 0};
     params.halves = ceil_div(int(gemm.k), 64);
     params.group_halves = args.group < gemm.k ? int(args.group / 64) : params.halves > 0 ? params.halves : 1;
     if (gemm.k > 0) {
@@ -357,7 +365,7 @@ struct Gemm<kConfig> {
           make_matrix_map<unsigned char>(&params.maps.b, gemm.b, {bytes, 1}, {gemm.k, bytes}, one, kRowBytes, kBlkK);
       if (!status.ok()) return status;
     }
-    LaunchConfig const config{.grid = {unsigned(params.grid.tiles) * unsigned(args.parts)},
+    LaunchConfig const config{.grid = {unsigned(grid.m) * unsigned(args.parts), unsigned(grid.n), 1},
                               .block = {kThreads},
                               .cluster = {unsigned(args.parts), 1, 1},
                               .smem_bytes = kFacts.smem_bytes,

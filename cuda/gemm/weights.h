@@ -4,11 +4,15 @@
 //              two of 8 bits or four of 4
 //   pair       one column of a word as two neighbours of bf16 or f16, which are exact: a register of a fragment
 //   offset     what is subtracted from such a pair: the column's zero, and what the bits were written on
+//   scales     a lane's, of its columns in one group of k: on their way as the bits they are in memory
+//   store_row  neighbours of d: rounded once, and nothing else of gemm/epilogue.h, whose instructions would take longer
+//              to load than few rows take
 // Integers are written into the mantissa of a power of two so large that its last bit counts one. bf16 has 7 bits for
 // that: the sign of 8 is added to what is subtracted.
 #pragma once
 
 #include "gemm/config.h"
+#include "gemm/epilogue.h"
 #include "moye/arch/convert.h"
 #include "moye/arch/types.h"
 #include "moye/core.h"
@@ -80,5 +84,57 @@ struct WeightPairs {
     }
   }
 };
+
+/// The scales of a lane's columns: floats, or pairs of 16 bits in the first half of `words`.
+template <int kColumns>
+struct WeightScales {
+  uint32_t words[kColumns];
+
+  /// Starts to load those of a group, of the columns from `column` on.
+  MOYE_DEVICE void load(WeightsArgs const& args, int group, int column) {
+    if (column >= args.gemm.n) return;
+    int64_t const at = int64_t(group) * args.gemm.n + column;
+    if (args.scale_dtype == Dtype::f32) return load(static_cast<float const*>(args.scales) + at);
+    load(static_cast<uint16_t const*>(args.scales) + at);
+  }
+  template <class T>
+  MOYE_DEVICE void load(T const* from) {
+    using Words = Row<uint32_t, kColumns* int(sizeof(T)) / 4>;
+    auto const row = detail::bit_cast<Words>(*reinterpret_cast<typename Words::Word const*>(from));
+    MOYE_UNROLL
+    for (int i = 0; i < int(sizeof(Words) / 4); ++i) words[i] = row.elements[i];
+  }
+
+  MOYE_DEVICE void to_floats(Dtype dtype, float (&scales)[kColumns]) const {
+    auto const convert = [&](auto of_half) {
+      MOYE_UNROLL
+      for (int c = 0; c < kColumns; ++c) scales[c] = of_half(uint16_t(words[c / 2] >> c % 2 * 16));
+    };
+    if (dtype == Dtype::bf16) return convert([](uint16_t bits) { return float(bfloat16_t::bitcast(bits)); });
+    if (dtype == Dtype::f16) return convert([](uint16_t bits) { return float(half_t::bitcast(bits)); });
+    MOYE_UNROLL
+    for (int c = 0; c < kColumns; ++c) scales[c] = detail::bit_cast<float>(words[c]);
+  }
+};
+
+template <class T, int kCount>
+MOYE_DEVICE void store_row(T* to, Row<T, kCount> const& row) {
+  using Word = typename Row<T, kCount>::Word;
+  if (reinterpret_cast<uintptr_t>(to) % sizeof(Word) == 0) {
+    *reinterpret_cast<Word*>(to) = detail::bit_cast<Word>(row);
+  } else {
+    MOYE_UNROLL
+    for (int i = 0; i < kCount; ++i) to[i] = row.elements[i];
+  }
+}
+/// d at `index` and following: floats, or of type Element.
+template <class Element, int kCount>
+MOYE_DEVICE void store_row(GemmArgs const& args, int64_t index, Row<float, kCount> const& row) {
+  if (args.d_dtype == Dtype::f32) return store_row(static_cast<float*>(args.d) + index, row);
+  Row<Element, kCount> rounded;
+  MOYE_UNROLL
+  for (int i = 0; i < kCount; ++i) rounded.elements[i] = Element(row.elements[i]);
+  store_row(static_cast<Element*>(args.d) + index, rounded);
+}
 
 }  // namespace moye

@@ -28,12 +28,15 @@ _OF_WEIGHTS = {"int8": "s8", "int4": "s4", "uint4": "s4", "float8_e4m3fn": "e4m3
 _RESULTS = {**_OF_X, "float32": "f32"}
 
 GROUP = 64  # kWeightGroup of cuda/gemm/config.h: groups of k have a multiple of so many rows, or are one
-# What `choose` is made of. No GPU has run the kernel as it is.
+# What `choose` is made of, measured on an H200 (docs/performance.md, section 16).
 MOST_ROWS = 64  # of x, up to which a kernel of weights is taken unasked: with more, products take longer than loads
 MOST_PARTS = 8  # of k: CTAs of one cluster, which add up their sums
 # By the CTAs of a cluster: how many run at one time, each on a multiprocessor of its own. An H200 has 132, in groups
-# of 16 or 18, and a cluster lies in one group. Of 4 and of 8 a profiler said so; others fit into 16 so often.
-AT_ONCE = {1: 132, 2: 132, 3: 120, 4: 124, 5: 120, 6: 96, 7: 112, 8: 120}
+# of 16 or 18, and a cluster lies in one group.
+AT_ONCE = {1: 132, 2: 132, 3: 117, 4: 120, 5: 110, 6: 108, 7: 105, 8: 120}
+K_TILE_US = {8: (0.43, 0.0062), 4: (0.57, 0.0146)}  # by bits of a weight: of 128 k, and of each row of a tile
+CTA_US, WAVE_US = 1.4, 4.0  # of one CTA more on a multiprocessor; and where it has to wait until another has ended
+CLUSTER_US, PART_US = 1.8, 0.1  # of adding up the sums of a cluster, and of each CTA in it
 LEAST_K = 128  # of a part, in elements
 
 
@@ -245,6 +248,7 @@ def usable_weights_configs(platform: str, arch: int | None) -> ConfigTable:
 
 
 _LOAD_BYTES = 16  # TMA's
+_MOST_TILES_N = 65535  # kMostTilesN of cuda/gemm/sm90_weights.cuh
 _BITS = {"s8": 8, "s4": 4, "e4m3": 8}
 
 
@@ -280,7 +284,7 @@ def _why_not_sizes(problem: WeightsProblem, tile: tuple[int, int, int]) -> str |
         return f"groups have {problem.group} rows of w, which are no multiple of {GROUP}"
     if any(size > MAX_SIZE - step for size, step in zip(problem.sizes, tile, strict=True)):
         return "a dimension is over 2^31 - 1 less one tile"
-    if math.ceil(m / tile[0]) * math.ceil(n / tile[1]) > MAX_SIZE // MOST_PARTS:
+    if math.ceil(m / tile[0]) > MAX_SIZE // MOST_PARTS or math.ceil(n / tile[1]) > _MOST_TILES_N:
         return "the result has too many tiles for one launch"
     return None
 
@@ -322,9 +326,9 @@ def _find_call(request: Request, operands: Operands, problem: WeightsProblem, ta
 def choose(problem: WeightsProblem, rows: int, able: Sequence[GemmConfig]) -> tuple[GemmConfig, int]:
     """The config that is expected to be the fastest, and the number of parts into which it splits k.
 
-    The tile is the smallest that holds all rows, else the largest. k is split into the parts for which the k-tiles of a
-    part, times the waves of CTAs, are the fewest; into fewer parts where that is level. Each part has `LEAST_K` at
-    least, in whole k-tiles.
+    The tile is the smallest that holds all rows, else the largest. k is split into as many parts as are expected to
+    take the least time: that of the multiprocessor with the most CTAs, whose k-tiles it multiplies one after the other,
+    and that of adding up the parts. Each part has `LEAST_K` at least, in whole k-tiles.
 
     Args:
       problem: what is computed.
@@ -341,7 +345,14 @@ def choose(problem: WeightsProblem, rows: int, able: Sequence[GemmConfig]) -> tu
     k_tiles = math.ceil(problem.k / config.tile[2])
     long_enough = k_tiles // math.ceil(LEAST_K / config.tile[2])
 
-    def k_tiles_in_turn(parts: int) -> int:
-        return math.ceil(tiles * parts / AT_ONCE[parts]) * math.ceil(k_tiles / parts)
+    k_tile_us, row_us = K_TILE_US[_BITS[problem.dtype.rpartition("x")[2]]]
+    resident = 2 if config.tile[0] == 16 else 1  # CTAs of a multiprocessor at one time
 
-    return config, min(range(1, max(1, min(MOST_PARTS, long_enough)) + 1), key=k_tiles_in_turn)
+    def us(parts: int) -> float:
+        ctas = math.ceil(tiles * parts / AT_ONCE[parts])  # of the multiprocessor that has the most
+        adding = CLUSTER_US + PART_US * parts if parts > 1 else 0
+        waiting = CTA_US * (ctas - 1) + WAVE_US * (math.ceil(ctas / resident) - 1)
+        multiplying = ctas * math.ceil(k_tiles / parts) * (k_tile_us + row_us * config.tile[0]) * config.tile[2] / 128
+        return multiplying + waiting + adding
+
+    return config, min(range(1, max(1, min(MOST_PARTS, long_enough)) + 1), key=us)

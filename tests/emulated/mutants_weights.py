@@ -22,14 +22,14 @@ Mutant = functools.partial(AnyMutant, row=S4, file=K, expect="wrong", sizes=(21,
 # Half a stage behind k, which is one group.
 Half = functools.partial(Mutant, sizes=(3, 32, 40), options=ONE_GROUP)
 
-OUTSIDE = r"out of bounds: plain load of \d+ bytes .* at sm90_weights\.cuh:\d+: the nearest array is {} "
+OUTSIDE = r"out of bounds: plain load of \d+ bytes .* at (sm90_weights\.cuh|weights\.h):\d+: the nearest array is {} "
 MASKED = "(word >> 4 * column & 0x000f000f)"
-NEXT_ZEROS = "          if (half + left < all) zeros = load_zeros<kZeros>(args, group, column);\n"
+NEXT_ZEROS = "if (half + left < params.halves) next_zeros = load_zeros<kZeros>(args, group + 1, column);"
 OF_THE_LANE = "lane / 4 * 16) / kBits;"
-ENDS = "begins = --left == 0 || half + 1 >= all || (h == 1 && stage + 1 == stages);"
-READ = "      sync_warp();  // all lanes have read the stage\n"
-RELEASE = "      smem.pipeline.consumer_release(read, lane);\n"
-WAIT = "        if (h == 0) smem.pipeline.consumer_wait(read);\n"
+ENDS = "if (left == 0 || half + 1 == end) {"
+READ = "        sync_warp();  // all lanes have read the stage\n"
+RELEASE = "        smem.pipeline.consumer_release(read, lane);\n"
+WAIT = "      if (h == 0) smem.pipeline.consumer_wait(read);\n"
 KERNEL_AHEAD = "        griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
 FIRST_LOADS = "        produce(args, params, tile, begin, at_once, smem, write);\n"
 
@@ -52,70 +52,105 @@ MUTANTS = [
     Mutant(name="weights_f16_sign_not_flipped", file=W, old="(kIsHalf ? 0x00800080 : 0)", new="0", row=HALF),
     # ---- which weights
     Mutant(name="weights_columns_of_another_lane", old=OF_THE_LANE, new="(lane / 4 ^ 1) * 16) / kBits;"),
-    Mutant(name="weights_rows_of_the_first_block", old="(h * 64 + k * 16)", new="(h * 64)"),
+    Mutant(name="weights_rows_of_the_first_block", old="k * 16 * kRowBytes", new="0"),
     Mutant(name="weights_first_eight_k_twice", old="(words[2 * i + 1], c,", new="(words[2 * i], c,"),
-    Mutant(
-        name="weights_other_half_of_a", old="tXsX(_, _, k, read.index() * 2 + h)", new="tXsX(_, _, k, read.index() * 2)"
-    ),
+    Mutant(name="weights_other_half_of_a", old="stage(smem.stages.a, stage)", new="stage(smem.stages.a, stage - h)"),
+    Mutant(name="weights_first_k_of_a", old="+ lanes_x[k] + j", new="+ lanes_x[0] + j"),
     # ---- groups
     Mutant(
         name="weights_zeros_of_the_group_before",
-        old="          ++group;\n" + NEXT_ZEROS,
-        new=NEXT_ZEROS + "          ++group;\n",
+        old=NEXT_ZEROS,
+        new=NEXT_ZEROS.replace("group + 1", "group"),
     ),
     Mutant(
         name="weights_zeros_behind_the_last_group",
         old=NEXT_ZEROS,
-        new=NEXT_ZEROS.replace("if (half + left < all) ", ""),
+        new=NEXT_ZEROS.replace("if (half + left < params.halves) ", ""),
         expect=OUTSIDE.format("zeros"),
     ),
-    Mutant(name="weights_zeros_without_a_sign", old="int8_t(zeros >> 8 * c)", new="int(zeros >> 8 * c & 0xff)"),
+    Mutant(
+        name="weights_zeros_without_a_sign", old="int8_t(next_zeros >> 8 * c)", new="int(next_zeros >> 8 * c & 0xff)"
+    ),
     Mutant(
         name="weights_scales_of_the_first_group",
-        old="load_scales(args, group, column, scales)",
-        new="load_scales(args, 0, column, scales)",
+        old="scales.load(args, group, column);",
+        new="scales.load(args, 0, column);",
     ),
     Half(
         name="weights_scales_behind_the_last_group",
-        old="if (begins && half < all) {",
-        new="if (begins) {",
+        old="if (half + 1 < end) begin_group(half + 1);",
+        new="begin_group(half + 1);",
         expect=OUTSIDE.format("scales"),
     ),
     Mutant(
         name="weights_scales_behind_the_last_column",
-        old="if (column < args.gemm.n) load_scales",
-        new="load_scales",
+        file=W,
+        old="    if (column >= args.gemm.n) return;\n",
+        new="",
         expect=OUTSIDE.format("scales"),
     ),
-    Half(name="weights_half_behind_k_scaled", old="if (half < all) tCrC", new="tCrC"),
-    Mutant(
-        name="weights_last_group_not_added", old=ENDS, new=ENDS.replace("half + 1 >= all || ", ""), sizes=(21, 288, 680)
+    Half(
+        name="weights_half_behind_k",
+        old="end = last < params.halves ? last : params.halves;",
+        new="end = last;",
+        sizes=(3, 32, 72 * 4 + 8),
+        options=("group=64", "zeros=1", "special=1"),
+        expect="wrong|" + OUTSIDE.format("(scales|zeros)"),
     ),
-    Mutant(name="weights_sums_of_a_group_kept", old="          clear(tCrGroup);\n", new=""),
+    Mutant(
+        name="weights_last_group_not_added", old=ENDS, new=ENDS.replace(" || half + 1 == end", ""), sizes=(21, 288, 680)
+    ),
+    Mutant(name="weights_sums_of_a_group_kept", old="        clear(tCrGroup);\n", new=""),
     # ---- parts of k
     Mutant(
         name="weights_part_begins_a_group",
-        old="params.group_halves - half % params.group_halves;",
+        old="params.group_halves - first_half % params.group_halves;",
         new="params.group_halves;",
         options=PARTS,
     ),
     Mutant(
         name="weights_part_has_the_first_group",
-        old="group = half / params.group_halves,",
+        old="group = first_half / params.group_halves,",
         new="group = 0,",
         options=PARTS,
     ),
     Mutant(
         name="weights_last_group_of_a_part_not_added",
         old=ENDS,
-        new=ENDS.replace(" || (h == 1 && stage + 1 == stages)", ""),
+        new=ENDS.replace("half + 1 == end", "half + 1 == params.halves"),
         options=PARTS,
     ),
     Mutant(
+        name="weights_zeros_of_a_part_without_k",
+        old="first_half < end ? load_zeros<kZeros>(args, group, column) : 0;",
+        new="load_zeros<kZeros>(args, group, column);",
+        sizes=(3, 32, 40),
+        options=("group=0", "zeros=1", "parts=3"),
+        expect=OUTSIDE.format("zeros"),
+    ),
+    Mutant(
         name="weights_remainder_of_k_for_nobody",
-        old="int(int64_t(params.grid.k) * r / args.parts)",
-        new="params.grid.k / args.parts * r",
+        old="params.k_tiles + (rank < params.remainder ? 1 : 0);",
+        new="params.k_tiles;",
         options=PARTS,
+    ),
+    Mutant(
+        name="weights_parts_begin_as_if_there_were_no_remainder",
+        old="(rank < params.remainder ? rank : params.remainder);",
+        new="0;",
+        options=PARTS,
+    ),
+    Mutant(
+        name="weights_tiles_of_columns_in_a_row",
+        old="int(block_idx().y), 0};",
+        new="int(cluster_id_in_grid().x), 0};",
+        expect=r"race on global memory d\+.*: plain store .*: nothing orders two CTAs of a launch",
+    ),
+    Mutant(
+        name="weights_results_between_vectors",
+        old="    if (column < args.gemm.n)  // a multiple of kVector\n",
+        new="",
+        expect=r"race on global memory d\+.*: plain store .*: nothing orders two CTAs of a launch",
     ),
     Mutant(
         name="weights_second_rank_left_out",
@@ -154,7 +189,7 @@ MUTANTS = [
     Mutant(
         name="weights_released_before_it_is_read",
         old=WAIT,
-        new=WAIT + "        if (h == 0) smem.pipeline.consumer_release(read, lane);\n",
+        new=WAIT + "      if (h == 0) smem.pipeline.consumer_release(read, lane);\n",
         expect="race|mbarrier",
     ),
     Mutant(name="weights_never_released", old=RELEASE, new="", expect=deadlock("", K)),

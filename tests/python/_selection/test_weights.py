@@ -152,7 +152,7 @@ def test_the_product_by_dequantized_weights():
         ({}, dict(m=MAX_SIZE - 15), 90, "a dimension is over 2^31 - 1 less one tile"),
         ({}, dict(n=2**31 - 32), 90, "a dimension is over 2^31 - 1 less one tile"),
         ({}, dict(k=2**31 - 8), 90, "a dimension is over 2^31 - 1 less one tile"),
-        ({}, dict(m=2**24, n=2**20), 90, "too many tiles"),
+        ({}, dict(m=64, n=256 * 65536), 90, "too many tiles"),
     ],
     ids=str,
 )
@@ -187,21 +187,19 @@ def test_the_smallest_tile_that_holds_all_rows(rows, tile):
 @pytest.mark.parametrize(
     ("n", "k", "rows", "parts"),
     [
-        (4096, 4096, 1, 7),  # 16 tiles: 112 CTAs run at one time, and 128 of 8 parts do not
+        (4096, 4096, 1, 6),  # 16 tiles: 96 CTAs, 6 k-tiles each
         (256 * 15, 4096, 1, 8),
-        (256 * 31, 4096, 1, 4),
-        (256 * 32, 4096, 1, 7),  # twice 5 k-tiles; 3 parts have 11
+        (256 * 31, 4096, 1, 3),
+        (256 * 56, 4096, 1, 2),
         (256 * 66, 4096, 1, 2),
-        (256 * 67, 4096, 1, 8),
         (256 * 132, 4096, 1, 1),
         (256, 64, 1, 1),
         (256, 128, 1, 1),
-        (256, 200, 1, 2),  # two k-tiles, the last of 72
-        (256, 256, 1, 2),
+        (256, 200, 1, 1),  # two k-tiles, the last of 72: adding them up takes longer than one of them
         (256, 512, 1, 4),
-        (256, 1024, 1, 8),
+        (256, 4096, 1, 8),
         (256, 8, 1, 1),
-        (256 * 16, 4096, 128, 7),  # two rows of tiles
+        (256 * 16, 4096, 128, 3),  # two rows of tiles: 6 parts of each are more CTAs than run at one time
     ],
 )
 def test_parts_of_k(n, k, rows, parts):
@@ -217,8 +215,27 @@ def test_parts_fill_the_gpu_and_are_long():
         k_tile = config.tile[2]
         assert parts == 1 or k_tile * (math.ceil(k / k_tile) // parts) >= LEAST_K
 
+        # Not one CTA more than the least number for which the busiest multiprocessor multiplies so few k-tiles.
         in_turn = [math.ceil(tiles * p / AT_ONCE[p]) * math.ceil(k / k_tile / p) for p in range(1, parts + 1)]
-        assert in_turn[-1] == min(in_turn)
+        assert parts == 1 or in_turn[-1] < min(in_turn[:-1])
+
+
+# Of 960 products with a given number of parts on an H200 (benchmarks/results): rows, bits, k, n and the parts that took
+# the least time.
+@pytest.mark.parametrize(
+    ("rows", "w", "k", "n", "parts"),
+    [
+        (16, "s8", 4096, 14336, 1),
+        (16, "s8", 8192, 8192, 2),
+        (16, "s8", 4096, 4096, 3),
+        (16, "s4", 4096, 14336, 2),
+        (16, "s4", 14336, 4096, 6),
+        (64, "s8", 14336, 4096, 3),
+        (64, "s4", 4096, 4096, 6),
+    ],
+)
+def test_parts_that_were_measured(rows, w, k, n, parts):
+    assert choose(problem_of(m=rows, n=n, k=k, dtype=f"bf16x{w}"), rows, able(w))[1] == parts
 
 
 # ------------------------------------------------------------------------------------------------------------ decision
@@ -230,8 +247,8 @@ def test_a_kernel(x, w):
     decision, call = decided(x=x, w=w, groups=32)
     assert (decision.kind, decision.reason, decision.cause, decision.source) == ("kernel", None, None, "model")
     assert call.config.dtype == f"{dict(bfloat16='bf16', float16='f16')[x]}x{SHORT[w]}"
-    assert (call.config.tile[0], call.parts, call.problem.group) == (16, 7, 128)
-    assert call.why == "the least tile for 4 rows, k in 7 parts"
+    assert (call.config.tile[0], call.parts, call.problem.group) == (16, 6 if "4" in w and "8" not in w else 3, 128)
+    assert call.why == f"the least tile for 4 rows, k in {call.parts} parts"
 
 
 def test_a_config_that_was_named():
@@ -343,7 +360,7 @@ def test_every_problem_has_an_answer():
 
 
 def test_parts_of_other_k_tiles():
-    for tile_k, parts in ((32, 4), (64, 4), (128, 4), (256, 2)):
+    for tile_k, parts in ((32, 4), (64, 4), (128, 4), (256, 1)):
         row = dataclasses.replace(fake_row(), tile=(16, 256, tile_k))
         assert choose(problem_of(n=256, k=512), 4, [row]) == (row, parts)
 
