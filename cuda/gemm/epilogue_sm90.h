@@ -33,8 +33,9 @@ struct StoreParams {
 /// kColumns: of a warpgroup's accumulators, which have 64 rows per atom along m. kBuffers: boxes of a warp; all but one
 /// may be on their way while the next is filled. kRegisters: of a thread,
 /// but for those of other sums. kPairs: whether calls may have a second b.
-/// kDerives: whether there are registers to finish what is multiplied by a derivative, or by scales, too.
-template <int kColumns, Dtype kAccumulator, int kBuffers, int kRegisters, bool kPairs = false, bool kDerives = true>
+/// kDerives, kHasScales: whether there are registers to finish what is multiplied by a derivative; by scales.
+template <int kColumns, Dtype kAccumulator, int kBuffers, int kRegisters, bool kPairs = false, bool kDerives = true,
+          bool kHasScales = kDerives>
 struct WarpgroupEpilogue {
   using Sum = typename Accumulator<kAccumulator>::Sum;
   using Way = StoreParams::Way;
@@ -140,9 +141,9 @@ struct WarpgroupEpilogue {
     return params.way == Way::converted || (params.way == Way::finished && kHasRoom<kSumsOfThread>);
   }
 
-  /// Whether there are registers for scales beside a thread's sums of a tile.
+  /// Whether there are registers for scales beside a thread's sums of a tile, and beside what a second b needs.
   template <int kSumsOfThread>
-  static constexpr bool kScales = kDerives && kRegisters - kSumsOfThread >= 60;
+  static constexpr bool kScales = kHasScales && kRegisters - kSumsOfThread >= (kPairs ? 120 : 60);
 
   /// Before the CTA ends: shared memory outlives the stores' reads.
   static MOYE_DEVICE void finish(int thread MOYE_LOC) {

@@ -57,12 +57,12 @@ struct Gemm<kConfig> {
   static constexpr int kConsumerRegisters = kManySums ? 240 : 232;
 
   // Beside the sums, and what names the CTAs of a cluster, there are no registers for it.
-  static constexpr bool kDerives = kCluster == 1;
+  static constexpr bool kDerives = kCluster == 1, kHasScales = kDerives && kBlkN != 256;
 
   template <Order kOrder>
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{1, 1}, kConfig.cluster> {};
   using Epilogue = WarpgroupEpilogue<kBlkN, kConfig.accumulator, staging_boxes<kConfig>(kConsumers, {kBlkM, kBlkN}),
-                                     kConsumerRegisters, kTakesPair<kConfig>, kDerives>;
+                                     kConsumerRegisters, kTakesPair<kConfig>, kDerives, kHasScales>;
 
   struct SharedStorage {
     OperandStages<kConfig> operands;

@@ -260,8 +260,8 @@ MUTANTS = [
         "sm90_stages_not_at_multiples_of_1024_bytes",
         COOPERATIVE,
         T,
-        "  alignas(1024) Element a[",
-        "  alignas(128) unsigned char before[128];\n  alignas(128) Element a[",
+        "  alignas(1024) ElementOfA<kConfig.dtype> a[",
+        "  alignas(128) unsigned char before[128];\n  alignas(128) ElementOfA<kConfig.dtype> a[",
         r"wgmma by block \(0,0,0\) warp \d+ at sm90_cooperative\.cuh:\d+: the descriptor of A, 0x[0-9a-f]+, begins at "
         r"0x[0-9a-f]+, in row 1 of the swizzle",
     ),
