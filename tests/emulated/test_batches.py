@@ -102,17 +102,16 @@ def make_call(config, case: Case, order: str, out_dtype: str, sizes: tuple[int, 
     m, n, k = sizes
     modes, batch = "".join(case.sizes), tuple(case.sizes.values())
     rng = np.random.default_rng([m, n, k, *batch])
-    dtype = NUMPY_DTYPES[config.dtype]
 
-    def operand(rows: int, axes: str, transposed: bool):
+    def operand(rows: int, axes: str, transposed: bool, dtype: np.dtype):
         kept = [size if name in axes else 1 for name, size in case.sizes.items()]
         values = np.broadcast_to(rng.integers(-2, 3, (*kept, rows, k)), (*batch, rows, k)).astype(dtype)
         if transposed:  # the other of rows and k is contiguous
             axes = axes.translate(str.maketrans("rc", "cr"))
         return values, lay(values, axes, modes, max(1, config.alignment // dtype.itemsize))
 
-    a, laid_a = operand(m, case.a, order[0] == "T")
-    b, laid_b = operand(n, case.b, order[1] == "N")
+    a, laid_a = operand(m, case.a, order[0] == "T", NUMPY_DTYPES[config.dtype])
+    b, laid_b = operand(n, case.b, order[1] == "N", NUMPY_DTYPES[DTYPES[config.dtype].of_b or config.dtype])
     d, of_d = lay(np.zeros((*batch, m, n), NUMPY_DTYPES[out_dtype]), case.d, modes)
     exact = np.einsum("...mk,...nk->...mn", a.astype(np.float64), b.astype(np.float64))
     return Call((*batch, m, n, k), laid_a, laid_b, (d, of_d), exact)

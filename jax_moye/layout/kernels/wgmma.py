@@ -266,6 +266,8 @@ def describe_wgmma(
     promotes = promotes or (element.short in ("E4M3", "E5M2") and config.accumulator == "f32")
     sets = 2 if promotes else 1  # of sums
     registers = 160 if config.consumers == 3 else 232  # of a consumer thread, at least
+    if config.accumulator == "s32" and config.cluster != (1, 1):
+        registers -= 8  # integers are converted one by one, which takes those that name the CTAs of a cluster
     blk_m, blk_n, _blk_k = config.tile
     warpgroups = blk_m // config.consumer_tile[0], blk_n // config.consumer_tile[1]  # that multiply one tile
     any_major, packs = element.bits == 16, config.alignment < 16
@@ -294,8 +296,7 @@ def describe_wgmma(
         columns=columns,
         sums=sums,
         vector=vector,
-        finishes=sums == "f32"
-        and registers - sets * math.prod(config.consumer_tile) // WARPGROUP >= FINISHING_REGISTERS,
+        finishes=registers - sets * math.prod(config.consumer_tile) // WARPGROUP >= FINISHING_REGISTERS,
         other_bytes=other_bytes,
         passes=1,
     )

@@ -823,8 +823,9 @@ def test_the_jaxpr_is_readable(rng):
 
 def test_the_code_of_the_documentation_runs():
     page = pathlib.Path(__file__).resolve().parents[3] / "docs" / "epilogues.md"
-    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    exec(compile(code, page.name, "exec"), {})
+    first, *others = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert others
+    exec(compile("\n".join([first, *others]), page.name, "exec"), {})
 
 
 # ------------------------------------------------------------------------------------------------- linear_transpose
