@@ -11,7 +11,7 @@ import math
 from jax_moye import _compat
 from jax_moye._kernels import devices, ffi, target
 from jax_moye._kernels.configs import ConfigTable, GemmConfig, configs, is_own
-from jax_moye._kernels.dtypes import ITEM_BYTES, WAYS_OF_F32
+from jax_moye._kernels.dtypes import ITEM_BYTES, WAYS_OF_F32, exchanged
 from jax_moye._log import say_once
 from jax_moye._selection.problem import MAX_SIZE, GemmProblem
 
@@ -109,7 +109,9 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
     if config.weights:
         return "it multiplies by weights of 8 or 4 bits, jax_moye.quantized_matmul's, and nothing else"
     if config.dtype not in problem.multiplied_as:
-        return f"its operands are {config.dtype}, these are {problem.dtype}"
+        of_transpose = problem.swapped and problem.dtype != exchanged(problem.dtype)
+        why = ": the product is computed as its transpose" if of_transpose else ""
+        return f"its operands are {config.dtype}, these are {problem.dtype}{why}"
     if problem.pair and (reason := _why_no_pair(config, problem)):
         return reason
     if problem.derivative and (reason := _why_no_derivative(config, problem)):

@@ -66,6 +66,14 @@ def test_reasons(config, problem, arch, reason):
     assert actual is None if reason is None else reason in actual
 
 
+def test_operands_that_change_places():
+    """By one column: a config of two kinds of operands that was named for them as they are says why it is none."""
+    swapped = dataclasses.replace(row_major_problem(m=1, n=64, k=64, dtype="e5m2xe4m3"), swapped=True)
+    assert "these are e5m2xe4m3: the product is computed as its transpose" in why_not(example_config(), swapped, 90)
+    for problem in (dataclasses.replace(swapped, swapped=False), dataclasses.replace(swapped, dtype="f16")):
+        assert "transpose" not in why_not(example_config(), problem, 90)
+
+
 def test_operands_without_a_unit_stride():
     problem = GemmProblem(1, 4, 4, 4, (0, 16, 2), (0, 16, 2), (0, 4, 1), "bf16", "bf16", False)
     assert problem.order is None
