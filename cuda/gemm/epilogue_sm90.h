@@ -6,7 +6,8 @@
 //               multiplied with the second
 //   elements    everything else, and where accumulators leave no registers for that: 32 columns of sums through shared
 //               memory, finished as TileEpilogue does, an element a lane, so that a row's are stored side by side
-// Each warp has 16 rows of every atom and a staging of its own: no warp waits for another one.
+// Each warp has 16 rows of every atom and a staging of its own: no warp waits for another one. One file of more than
+// 600 lines: the ways share the staging and its order of boxes, and which one stores d is a single choice.
 #pragma once
 
 #include "gemm/epilogue.h"
@@ -31,9 +32,9 @@ struct StoreParams {
 };
 
 /// kColumns: of a warpgroup's accumulators, which have 64 rows per atom along m. kBuffers: boxes of a warp; all but one
-/// may be on their way while the next is filled. kRegisters: of a thread,
-/// but for those of other sums. kPairs: whether calls may have a second b.
-/// kDerives, kHasScales: whether there are registers to finish what is multiplied by a derivative; by scales.
+/// may be on their way while the next is filled. kRegisters: of a thread, but for those of other sums. kPairs: whether
+/// calls may have a second b. kDerives, kHasScales: whether there are registers to finish what is multiplied by a
+/// derivative; by scales.
 template <int kColumns, Dtype kAccumulator, int kBuffers, int kRegisters, bool kPairs = false, bool kDerives = true,
           bool kHasScales = kDerives>
 struct WarpgroupEpilogue {

@@ -192,8 +192,7 @@ struct Gemm<kConfig> {
   static MOYE_DEVICE void add_and_store(GemmArgs const& args, TileCoord const& tile, int rank, SharedStorage& smem,
                                         int thread) {
     constexpr int kColumns = kPair ? kBlkN / 2 : kBlkN, kVectors = kColumns / kVector;  // of one row
-
-    Sum const* sums[kSplit];  // of each rank
+    Sum const* sums[kSplit];                                                            // of each rank
     MOYE_UNROLL
     for (int r = 0; r < kSplit; ++r) sums[r] = mapa(smem.sums, uint32_t(r));
 
