@@ -27,6 +27,8 @@ enum class Kernel {
   sm90_grouped,
   sm90_parts,
   sm90_weights,
+  sm90_attention,
+  sm90_attention_grad,
 #ifdef MOYE_OWN_KERNEL
   MOYE_OWN_KERNEL,  // one that jax_moye.kernel() compiles by itself: it has no name below
 #endif
@@ -66,7 +68,7 @@ inline constexpr char const* kKernelNames[] = {
     "simt_tiled",       "simt_overlap",       "simt_double_buffer", "sm70_tensorop",         "sm80_tensorop",
     "sm80_ldmatrix",    "sm80_double_buffer", "sm80_multistage",    "sm80_persistent",       "sm90_multistage",
     "sm90_cooperative", "sm90_pingpong",      "sm90_split_k",       "sm90_parallel_split_k", "sm90_grouped",
-    "sm90_parts",       "sm90_weights"};
+    "sm90_parts",       "sm90_weights",       "sm90_attention",     "sm90_attention_grad"};
 inline constexpr char const* kDtypeNames[] = {"bf16",     "f16",       "f32",      "f64",       "tf32",   "s8",
                                               "s32",      "e4m3",      "e5m2",     "f32_fast",  "bf16x3", "bf16x6",
                                               "bf16x9",   "bf16xs8",   "bf16xs4",  "bf16xe4m3", "f16xs8", "f16xs4",
@@ -259,6 +261,32 @@ struct WeightsArgs {
 };
 inline constexpr int kMostWeightParts = 8, kWeightGroup = 64;
 
+/// Rows of an attention: (batch, heads, rows, head_dim), contiguous along head_dim. Strides in elements.
+struct AttentionArray {
+  void* data;  // null: there is none
+  int64_t batch_stride, head_stride, row_stride;
+};
+
+/// Attention. Query head h belongs to the keys and values of head h / group; of each:
+///   s[i,j] = scale * (q k^T)[i,j], and is left out where is_causal and j > i + diagonal
+///   lse[i] = log sum_j exp(s[i,j]),  p = exp(s - lse),  o = p v
+/// and of the gradients, with delta[i] the sum over row i of o * d_o:
+///   dv = p^T d_o,  ds = p * (d_o v^T - delta),  dq = scale * ds k,  dk = scale * ds^T q
+/// A row without a column, of which nothing is summed, has o = 0, lse = -inf, and gradients of zero. p and ds are rounded
+/// to the dtype of the arrays, all else is f32.
+struct AttentionArgs {
+  int64_t batch, kv_heads, group, q_rows, kv_rows, head_dim;
+  float scale;
+  bool is_causal;
+  int64_t diagonal;
+  AttentionArray q, k, v;      // q: kv_heads * group heads of q_rows; k, v: kv_heads of kv_rows
+  AttentionArray o;            // as q; of the gradients: null
+  float* lse;                  // (batch, kv_heads * group, q_rows); written, or, for gradients, read
+  AttentionArray d_o;          // as q; from here on of the gradients alone
+  float const* delta;          // as lse
+  AttentionArray dq, dk, dv;   // as q, k, v
+};
+
 /// What a kernel says of one of its configs: derived facts live with the kernel, not in the table.
 struct KernelFacts {
   int threads;     // per CTA
@@ -279,10 +307,12 @@ struct KernelFacts {
 
 /// A compiled kernel, as ffi/ calls it.
 struct GemmEntry {
-  // One of them, the others are null: a product, products of groups, or a product with weights.
+  // One of them, the others are null: a product, products of groups, a product with weights, or attention: of a config
+  // of sm90_attention_grad its gradients.
   Status (*launch)(GemmArgs const&, StreamHandle);
   Status (*launch_grouped)(GroupedArgs const&, StreamHandle);
   Status (*launch_weights)(WeightsArgs const&, StreamHandle);
+  Status (*launch_attention)(AttentionArgs const&, StreamHandle);
   /// Loads the config's kernels on the current device, so that no later launch does. Does nothing in the emulator.
   Status (*prepare)();
   int64_t (*workspace_bytes)(GemmArgs const&);
