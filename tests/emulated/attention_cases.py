@@ -84,16 +84,19 @@ def draw(case: Case, dtype: str) -> dict[str, np.ndarray]:
     return arrays
 
 
+def names_of(dims: str) -> str:
+    """The same dimensions as (batch, head, row, head_dim)."""
+    return "bhkd" if "k" in dims else "bhqd"
+
+
 def in_order(x: np.ndarray, dims: str) -> Any:
     """(batch, head, row, head_dim) as an array of these dimensions."""
-    return jnp.asarray(np.transpose(x, ["bhqd".replace("q", "k" if "k" in dims else "q").index(c) for c in dims]))
+    return jnp.asarray(np.transpose(x, [names_of(dims).index(c) for c in dims]))
 
 
 def back(x: Any, dims: str) -> np.ndarray:
     """The reverse, in float64."""
-    return np.transpose(
-        np.asarray(x).astype(np.float64), [dims.index(c) for c in ("b", "h", *(set(dims) & {*"qk"}), "d")]
-    )
+    return np.transpose(np.asarray(x).astype(np.float64), [dims.index(c) for c in names_of(dims)])
 
 
 @dataclasses.dataclass

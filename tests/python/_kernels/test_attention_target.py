@@ -1,4 +1,4 @@
-"""The targets jax_moye_attention_v1 and jax_moye_attention_grad_v1: what XLA hands them, and what edited programs get."""
+"""The targets jax_moye_attention_v1 and jax_moye_attention_grad_v1: what XLA hands them, and edited programs get."""
 
 import jax
 import jax.numpy as jnp
@@ -151,7 +151,7 @@ EDITS = {
     "seven sizes": (dict(sizes=(1, *SIZES)), "six sizes are needed"),
     "negative size": (dict(sizes=(-2, *SIZES[1:])), "sizes lie between 0 and 2^31 - 1"),
     "large size": (dict(sizes=(2**31, *SIZES[1:])), "sizes lie between 0 and 2^31 - 1"),
-    "group of 0": (dict(sizes=(2, 2, 0, 5, 7, 16)), "each head of keys and values belongs to one head of queries or mor"),
+    "group of 0": (dict(sizes=(2, 2, 0, 5, 7, 16)), "each head of keys and values belongs to one head of queries"),
     "head_dim of 0": (dict(sizes=(*SIZES[:5], 0)), "head_dim is a multiple of 8, and at most"),
     "head_dim of 12": (dict(sizes=(*SIZES[:5], 12)), "head_dim is a multiple of 8, and at most"),
     "large head_dim": (dict(sizes=(*SIZES[:5], 264)), "head_dim is a multiple of 8, and at most"),
@@ -168,9 +168,9 @@ EDITS = {
     "negative stride": (dict(k_strides=(224, -112, 16)), "k has strides (224, -112, 16), which are negative"),
     "operands of f16": (dict(dtype="float16"), "q is f16, not bf16"),
     "operands of f32": (dict(dtype="float32"), "q is f32, not bf16"),
-    "operands of 16-bit integers": (dict(dtype="int16"), "operands and results are bf16, f16, f32, f64, s8, s32, e4m3 o"),
+    "operands of 16-bit integers": (dict(dtype="int16"), "operands and results are bf16, f16, f32, f64"),
     "results of f32": (dict(out="float32"), " is f32, not bf16"),
-    "q too small": (dict(q=(BATCH, HEADS, Q_ROWS - 1, HEAD_DIM)), "q has 768 elements, and its strides reach beyond them"),
+    "q too small": (dict(q=(BATCH, HEADS, Q_ROWS - 1, HEAD_DIM)), "q has 768 elements, and its strides reach beyond"),
     "k too small": (dict(k=(BATCH, KV_HEADS, KV_ROWS, 8)), "k has 224 elements, and its strides reach beyond them"),
     "v of longer strides": (dict(v_strides=(224, 112, 24)), "v has 448 elements, and its strides reach beyond them"),
     "strides over int64": (dict(v_strides=(2**62, 2**62, 2**62)), "v has 448 elements, and its strides reach beyond"),
@@ -184,8 +184,8 @@ FORWARD_EDITS = {
     "v of f16": (dict(v_dtype="float16"), "v is f16, not bf16"),
     "lse of f64": (dict(of_lse="float64"), "lse is f64, not f32"),
     "lse of bf16": (dict(of_lse="bfloat16"), "lse is bf16, not f32"),
-    "o too small": (dict(o=(BATCH, HEADS, Q_ROWS - 1, HEAD_DIM)), "o has 768 elements, and its strides reach beyond them"),
-    "o too large": (dict(o=(BATCH, HEADS, Q_ROWS + 1, HEAD_DIM)), "strides of o do not write each of its elements exactly"),
+    "o too small": (dict(o=(BATCH, HEADS, Q_ROWS - 1, HEAD_DIM)), "o has 768 elements, and its strides reach beyond"),
+    "o too large": (dict(o=(BATCH, HEADS, Q_ROWS + 1, HEAD_DIM)), "strides of o do not write each of its elements ex"),
     "o written twice": (dict(o_strides=(480, 0, 16)), "strides of o do not write each of its elements exactly once"),
     "rows of o overlap": (dict(o_strides=(480, 80, 8)), "strides of o do not write each of its elements exactly once"),
 }  # fmt: skip
@@ -194,7 +194,7 @@ GRAD_EDITS = {
     "lse of f16": (dict(of_rows="float16"), "lse is f16, not f32"),
     "delta too small": (dict(delta=(BATCH, HEADS)), "delta has 12 elements, not one of each row of queries: 60"),
     "d_o too small": (dict(d_o=(BATCH, HEADS, 1, HEAD_DIM)), "d_o has 192 elements, and its strides reach beyond them"),
-    "dq too large": (dict(dq=(BATCH, HEADS, 6, HEAD_DIM)), "strides of dq do not write each of its elements exactly once"),
+    "dq too large": (dict(dq=(BATCH, HEADS, 6, HEAD_DIM)), "strides of dq do not write each of its elements"),
     "dk written twice": (dict(dk_strides=(224, 0, 16)), "strides of dk do not write each of its elements exactly once"),
     "dv too small": (dict(dv=(BATCH, KV_HEADS, 6, HEAD_DIM)), "dv has 384 elements, and its strides reach beyond them"),
     "dv written twice": (dict(dv_strides=(0, 112, 16)), "strides of dv do not write each of its elements exactly once"),
