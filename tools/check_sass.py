@@ -36,13 +36,15 @@ from typing import Any
 
 RULES = pathlib.Path(__file__).with_name("sass_rules.json")
 _FUNCTION = re.compile(r"Function : (\S+)")
-_INSTRUCTION = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*(?:\.[A-Za-z0-9_]+)*)")
+_INSTRUCTION = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*(?:\.[A-Za-z0-9_]+)*)")
+_ENDS = re.compile(r"(?:BRA|JMP|EXIT|RET)\b(?!.*\bU?P\d)(?!.*\.DIV\b)")  # without a condition
 
 _TARGET = re.compile(r"\b0x([0-9a-f]+) ?;")
 _BUILD_ID = re.compile(rb"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0(.{20})", re.DOTALL)  # a note of ELF: sizes, type, name
 _LOOP = "loop "  # before the names of the main loop's instructions
 
-_Instruction = tuple[int, str, int | None]  # address, opcode with modifiers, where a branch goes
+# Address, opcode with modifiers, where a branch goes, whether what follows is not next.
+_Instruction = tuple[int, str, int | None, bool]
 Counts = dict[tuple[str, str], collections.Counter[str]]
 
 
@@ -87,6 +89,15 @@ def count_instructions(binary: str | os.PathLike[str]) -> Counts:
 
 def _count(listing: str) -> Counts:
     """`count_instructions` of what cuobjdump -sass prints."""
+    counts: Counts = {}
+    for kernel, instructions in read_code(listing).items():
+        counts[kernel] = collections.Counter(name for _, name, *_ in instructions)
+        counts[kernel].update(_LOOP + name for _, name, *_ in main_loop(instructions))
+    return counts
+
+
+def read_code(listing: str) -> dict[tuple[str, str], list[_Instruction]]:
+    """{(architecture, mangled kernel): its instructions} of what cuobjdump -sass prints."""
     code: dict[tuple[str, str], list[_Instruction]] = {}
     arch, current = "", list[_Instruction]()
     for line in listing.splitlines():
@@ -95,13 +106,10 @@ def _count(listing: str) -> Counts:
         elif match := _FUNCTION.search(line):
             current = code.setdefault((arch, match[1]), [])
         elif match := _INSTRUCTION.match(line):
-            target = _TARGET.search(line) if match[2].startswith("BRA") else None
-            current.append((int(match[1], 16), match[2], int(target[1], 16) if target else None))
-    counts: Counts = {}
-    for kernel, instructions in code.items():
-        counts[kernel] = collections.Counter(name for _, name, _ in instructions)
-        counts[kernel].update(_LOOP + name for _, name, _ in main_loop(instructions))
-    return counts
+            target = _TARGET.search(line) if match[3].startswith("BRA") else None
+            ends = match[2] is None and _ENDS.match(line, match.start(3)) is not None
+            current.append((int(match[1], 16), match[3], int(target[1], 16) if target else None, ends))
+    return code
 
 
 def _identity(binary: str | os.PathLike[str]) -> str:
@@ -128,19 +136,40 @@ def kept(path: pathlib.Path, binary: str | os.PathLike[str]) -> Counts | None:
 
 
 def main_loop(code: list[_Instruction]) -> list[_Instruction]:
-    """The loop with the most multiplications; of several that hold the same ones, the innermost."""
-    tensor_cores = any(name.split(".")[0].endswith("MMA") for _, name, _ in code)
+    """The loop with the most multiplications; of several that hold the same ones, the innermost.
+
+    A branch backwards closes a loop where all ways to it lead through its target. Others come back from code that
+    stands behind the rest, as waiting for an mbarrier does.
+    """
+    tensor_cores = any(name.split(".")[0].endswith("MMA") for _, name, *_ in code)
 
     def multiplies(name: str) -> bool:
         opcode = name.split(".")[0]
         return opcode.endswith("MMA") if tensor_cores else opcode in ("FFMA", "DFMA")
 
     def work(loop: list[_Instruction]) -> tuple[int, int]:
-        return sum(multiplies(name) for _, name, _ in loop), -len(loop)
+        return sum(multiplies(name) for _, name, *_ in loop), -len(loop)
 
-    ends = [(target, address) for address, _, target in code if target is not None and target <= address]
-    loops = [[i for i in code if first <= i[0] <= last] for first, last in ends]
+    ends = [(target, address) for address, _, target, _ in code if target is not None and target <= address]
+    loops = [[i for i in code if first <= i[0] <= last] for first, last in ends if last not in _without(code, first)]
     return max(loops, key=work, default=[])
+
+
+def _without(code: list[_Instruction], avoided: int) -> set[int]:
+    """The addresses that can be reached from the beginning without the one to avoid."""
+    index_of = {address: index for index, (address, *_) in enumerate(code)}
+    seen, todo = {avoided}, [0]
+    while todo:
+        index = todo.pop()
+        if index >= len(code) or code[index][0] in seen:
+            continue
+        address, _, target, ends = code[index]
+        seen.add(address)
+        if target in index_of:
+            todo.append(index_of[target])
+        if not ends:
+            todo.append(index + 1)
+    return seen - {avoided}
 
 
 def number_of(opcodes: Mapping[str, int], key: str) -> int:

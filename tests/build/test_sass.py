@@ -26,6 +26,13 @@ def counts(**opcodes):
     return {("sm_80", "_Z3fmt_kernelLi8E"): collections.Counter(opcodes)}
 
 
+def code(*lines):
+    """Instructions, each as address, condition, opcode and where it goes."""
+    listing = "".join(f"        /*{line[:2]:0>4}*/ {line[3:]} ;\n" for line in lines)
+    (found,) = check_sass.read_code(f"\tcode for sm_90a\n\t\tFunction : f\n{listing}").values()
+    return found
+
+
 RULE = {"kernel": "fmt_kernel", "arch": ["sm_80", "sm_90"], "min": {"HMMA": 4}, "max": {"LDL": 0}}
 
 
@@ -57,12 +64,21 @@ def test_modifiers_may_be_named():
 
 
 def test_the_main_loop_is_the_one_that_multiplies():
-    inner = [(0x20, "HMMA.16816.F32", None), (0x30, "LDSM.16.M88.4", None), (0x40, "BRA", 0x20)]
-    outer = [(0x10, "MOV", None), *inner, (0x50, "BRA", 0x10)]
-    epilogue = [(0x60, "FFMA", None), (0x70, "FFMA", None), (0x80, "BRA", 0x60), (0x90, "BRA", 0xA0)]
+    inner = code("20 HMMA.16816.F32", "30 LDSM.16.M88.4", "40 @P0 BRA 0x20")
+    outer = [*code("10 MOV"), *inner, *code("50 @P0 BRA 0x10")]
+    epilogue = code("60 FFMA", "70 FFMA", "80 @P0 BRA 0x60", "90 BRA 0xa0")
     assert check_sass.main_loop(outer + epilogue) == inner
     assert check_sass.main_loop(epilogue) == epilogue[:3]
-    assert check_sass.main_loop([(0, "MOV", None)]) == []
+    assert check_sass.main_loop(code("00 MOV")) == []
+
+
+def test_what_waits_behind_the_rest_closes_no_loop():
+    """There a CTA waits for the first stage, at 0x90, and for the others, at 0xb0, and comes back."""
+    loop = code("30 SYNCS", "40 @!P0 BRA 0xb0", "50 HGMMA.64x128x16.F32.BF16", "60 @P1 BRA 0x30")
+    before = code("00 SYNCS", "10 @!P0 BRA 0x90", "20 HGMMA.64x128x16.F32.BF16")
+    behind = code("70 HGMMA.64x128x16.F32.BF16", "80 EXIT")
+    waits = code("90 @!P0 BRA 0x90", "a0 BRA 0x20", "b0 @!P0 BRA 0xb0", "c0 BRA 0x50")
+    assert check_sass.main_loop([*before, *loop, *behind, *waits]) == loop
 
 
 def test_rules_of_the_loop():
