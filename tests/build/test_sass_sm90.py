@@ -33,15 +33,15 @@ import nvcc_gate  # noqa: E402
 ROW = re.compile(r"^ *(\{(sm90_\w+), *(\w+), *(\w+),[^{]*\{([^}]*)\}[^{]*\{([^}]*)\}, *(\d+)\}),", re.MULTILINE)
 ORDERS = ("NT", "TN", "NN", "TT")
 # The first kernel of sm90_parallel_split_k is sm90_cooperative's. Doubles have no wgmma: test_sass.py looks at them.
-# Nor have weights: see test_weights.
-WITHOUT_WGMMA = ("sm90_parallel_split_k", "sm90_multistage", "sm90_weights")
+# Nor have weights: see test_weights. Kernels of attention have no orders: see test_attention.
+APART = ("sm90_parallel_split_k", "sm90_multistage", "sm90_weights", "sm90_attention", "sm90_attention_grad")
 
 
 def rows() -> list[tuple[str, str, str]]:
     """(kernel, row, order) of the widest tile of each kind: alignment 16, the largest cluster."""
     found: dict[tuple[str, str, str, int, bool], tuple[int, int, int, str]] = {}
     for text, kernel, dtype, sums, tile, cluster, alignment in ROW.findall((ROOT / "cuda/gemm/configs.h").read_text()):
-        if kernel in WITHOUT_WGMMA:
+        if kernel in APART:
             continue
         text = re.sub(r"\s+", "", text)
         tile_m, tile_n, _ = (int(x) for x in tile.split(","))
@@ -191,11 +191,16 @@ def check_code(
     assert highest < given["consumers"][1], f"R{highest} of {given['consumers'][1]} registers"
 
 
+def flow_of(code: list[Instruction]) -> list[tuple[int, str, int | None, bool]]:
+    """What check_sass.main_loop reads."""
+    listing = "".join(f"  /*{a:04x}*/ {p} {o} {rest.strip()} ;\n" for a, p, o, rest in code)
+    (flow,) = check_sass.read_code(f"\tcode for sm_90a\n\t\tFunction : f\n{listing}").values()
+    return flow
+
+
 def check_promotion(code: list[Instruction], row: str) -> None:
     """Sums of 8-bit floats leave the tensor core with every turn of the main loop, or never."""
-    targets = [re.search(r"(0x[0-9a-f]+)\s*$", i.operands) if i.opcode.startswith("BRA") else None for i in code]
-    flow = [(i.address, i.opcode, target and int(target[1], 16)) for i, target in zip(code, targets, strict=True)]
-    loop = collections.Counter(opcode.split(".")[0] for _, opcode, _ in check_sass.main_loop(flow))
+    loop = collections.Counter(opcode.split(".")[0] for _, opcode, *_ in check_sass.main_loop(flow_of(code)))
     m, n, _ = (int(x) for x in re.search(r"\{(\d+),(\d+),(\d+)\}", row).groups())
     consumers = 3 if m % 192 == 0 else 2
     assert loop["QGMMA"] > 0
@@ -241,10 +246,32 @@ def test_weights():
         check_code(code, tma_stores=False, multiplies=r"HMMA\.16816")
 
 
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+@pytest.mark.parametrize("kernel", ["sm90_attention", "sm90_attention_grad"])
+def test_attention(kernel):
+    """The tiles with the most sums, and a CTA that shares its multiprocessor; of the gradients both kernels."""
+    table = [re.sub(r"\s+", "", row) for row, name, *_ in ROW.findall((ROOT / "cuda/gemm/configs.h").read_text())]
+    rows = [row for row in table if row.startswith(f"{{{kernel},bf16,") and re.search(r",128\},\d", row)]
+    kernels = {"sm90_attention": [""], "sm90_attention_grad": ["_rows", "_columns"]}[kernel]
+    names = [f"{kernel}{part}_kernel<Gemm<GemmConfig{row}>>" for row in rows for part in kernels]
+    assert len(names) == 2
+    reports, faults, codes = compile_kernels(kernel, names)
+    assert faults == []
+    for report in reports.values():
+        assert [report[f"{what}_bytes"] for what in ("stack", "spill_store", "spill_load")] == [0, 0, 0]
+    if reason := check_sass.unavailable():
+        pytest.skip(f"{reason}: the messages of ptxas were checked")
+    for code in codes.values():
+        check_code(code)
+        loop = collections.Counter(opcode.split(".")[0] for _, opcode, *_ in check_sass.main_loop(flow_of(code)))
+        assert loop["HGMMA"] >= 12
+        assert loop["LDL"] == loop["STL"] == 0
+
+
 def test_a_row_of_each_kind_is_compiled():
     """Every kernel, dtype and accumulator, each kernel in all orders, and the most sums that a kernel holds."""
     table = ROW.findall((ROOT / "cuda/gemm/configs.h").read_text())
-    table = [row for row in table if row[1] not in WITHOUT_WGMMA]
+    table = [row for row in table if row[1] not in APART]
     words = [re.findall(r"\w+", row) for _, row, _ in ROWS]
     assert {tuple(x[:3]) for x in words} == {row[1:4] for row in table}
     for kernel in {row[1] for row in table}:
