@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jax_moye
-from jax_moye._kernels.configs import grouped_configs, weights_configs
+from jax_moye._kernels.configs import attention_configs, grouped_configs, weights_configs
 from jax_moye.layout import Layout, checks, make_fragment_like, transactions
 from jax_moye.layout.kernels import PackLayouts, TmaKernelLayouts, kernel_facts, kernel_layouts, kernel_names
 from tests import cxx
@@ -25,9 +25,13 @@ STAGED = [config for config in OTHERS if kernel_layouts(config).a.smem is not No
 GROUPED = list(grouped_configs())  # whose products `emulate` has not
 every_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 WEIGHTS = list(weights_configs())  # likewise
-every_config_of_all = pytest.mark.parametrize("config", CONFIGS + GROUPED + WEIGHTS, ids=lambda config: config.name)
+ATTENTION = list(attention_configs())  # likewise
+OF_ALL = CONFIGS + GROUPED + WEIGHTS + ATTENTION
+every_config_of_all = pytest.mark.parametrize("config", OF_ALL, ids=lambda config: config.name)
 every_tma_row = pytest.mark.parametrize("config", TMA, ids=lambda config: config.name)
 every_tma_row_of_all = pytest.mark.parametrize("config", TMA + GROUPED, ids=lambda config: config.name)
+every_wgmma_row_of_all = pytest.mark.parametrize("config", TMA + GROUPED + ATTENTION, ids=lambda config: config.name)
+every_attention = pytest.mark.parametrize("config", ATTENTION, ids=lambda config: config.name)
 # Rows whose threads bring in the operands.
 every_other_row = pytest.mark.parametrize("config", OTHERS, ids=lambda config: config.name)
 # Of them those whose operands pass through shared memory.
@@ -176,7 +180,7 @@ def test_a_pitch_that_is_no_multiple_of_a_sector(config):
         assert report["counters"][f"{name}_sectors"] == loads.sectors > loads.ideal
 
 
-@every_tma_row_of_all
+@every_wgmma_row_of_all
 def test_what_tma_writes_wgmma_reads(config):
     """Boxes put each element where the layout has it, whoever loads them; each stage has descriptors, on its own."""
     for order in config.orders:
@@ -208,6 +212,36 @@ def test_no_conflicts_of_weights(config):
     columns = kernel.first_column(np.arange(8)[:, None], np.arange(32))
     every = (columns[..., None] + np.arange(kernel.columns)).ravel()
     np.testing.assert_array_equal(np.sort(every), np.repeat(np.arange(config.tile[1]), 4))
+
+
+@every_attention
+def test_scores_of_attention_are_the_next_operand(config):
+    """Of one warpgroup's tile: a lane has as A's fragments what it has as sums, and stores it without a conflict."""
+    kernel = kernel_layouts(config, "NT")
+    assert (config.consumers, config.consumer_tile) == (config.tile[0] // 64, (64, config.tile[1]))
+    assert kernel.scores_tv.size == 64 * config.tile[1]
+    np.testing.assert_array_equal(kernel.scores_tv.values(), kernel.weights_tv.values())
+    one = kernel.weighted.atom.layout_A_TV  # of the 16 columns of step 2, by hand
+    assert [kernel.weights_tv(77, value + 2 * 8) for value in range(8)] == [
+        one(77, value) + 2 * 16 * 64 for value in range(8)
+    ]
+    assert kernel.store_report().degree == 1
+    assert kernel.store_report().requests == 4
+
+
+@pytest.mark.parametrize(
+    "config", [c for c in ATTENTION if hasattr(kernel_layouts(c, "NT"), "summed")], ids=lambda config: config.name
+)
+def test_streamed_rows_lie_as_two_operands(config):
+    """What sums over head_dim and what sums over rows read the same bytes."""
+    kernel, (_, step, head) = kernel_layouts(config, "NT"), config.tile
+    row, column, stage = np.meshgrid(np.arange(step), np.arange(head), np.arange(config.stages), indexing="ij")
+    of_streamed = kernel.streamed.smem.values().reshape((step, 64, -1), order="F")
+    of_summed = kernel.summed.smem.values().reshape((head, step, -1), order="F")
+    parts = head // 64
+    np.testing.assert_array_equal(
+        of_streamed[row, column % 64, stage * parts + column // 64], of_summed[column, row, stage]
+    )
 
 
 @pytest.mark.parametrize("itemsize", [1, 2, 4])

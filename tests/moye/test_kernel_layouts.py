@@ -64,6 +64,8 @@ class Row:
             return 64, n
         if self.kernel == "sm90_weights":
             return m, n // 2
+        if self.kernel.startswith("sm90_attention"):
+            return 64, n
         return (64, n // 2) if m == 64 else (m // (3 if m % 192 == 0 else 2), n)
 
 
@@ -220,6 +222,39 @@ def weights_facts(kernel: Any) -> dict[str, Any]:
     return facts | {"a smem": kernel.a.smem, "a box": (*kernel.a.box, kernel.a.stage_bytes)}
 
 
+# Of sm90_attention and sm90_attention_grad; then the arrays of each, by their names there and here.
+ATTENTION_FACTS = {name: TMA_FACTS[name] for name in ("threads", "smem_bytes", "consumers", "consumer_tile")} | {
+    "scores thr_layout_vmnk": "typename GemmOf<{r}>::ScoresMma{{}}.thr_layout_vmnk()",
+    "scores B_TV": "typename GemmOf<{r}>::ScoresMma{{}}.layout_B_TV()",
+    "scores C_TV": "typename GemmOf<{r}>::ScoresMma{{}}.layout_C_TV()",
+    "weighted A_TV": "typename GemmOf<{r}>::WeightedMma{{}}.layout_A_TV()",
+    "weighted C_TV": "typename GemmOf<{r}>::WeightedMma{{}}.layout_C_TV()",
+}
+ATTENTION_ARRAYS = {
+    "sm90_attention": {"OperandQ": "q", "OperandK": "k", "OperandV": "v"},
+    "sm90_attention_grad": {"Owned": "owned", "Streamed": "streamed", "Summed": "summed"},
+}
+
+
+def attention_fields(row: Row) -> dict[str, str]:
+    fields = dict(ATTENTION_FACTS)
+    for mine, array in ATTENTION_ARRAYS[row.kernel].items():
+        fields[f"{array} smem"] = f"GemmOf<{{r}}>::{mine}::smem_layout()"
+        fields[f"{array} box"] = f"box<typename GemmOf<{{r}}>::{mine}>()"
+    return fields
+
+
+def attention_facts(row: Row, kernel: Any) -> dict[str, Any]:
+    facts = {"threads": kernel.threads, "smem_bytes": kernel.smem_report().bytes}
+    facts |= {"consumers": kernel.consumers, "consumer_tile": (64, kernel.tile[1])}
+    facts |= {"scores thr_layout_vmnk": kernel.scores.thr_layout_vmnk, "scores B_TV": kernel.scores.layout_B_TV}
+    facts |= {"scores C_TV": kernel.scores.layout_C_TV, "weighted A_TV": kernel.weighted.layout_A_TV}
+    facts |= {"weighted C_TV": kernel.weighted.layout_C_TV}
+    for array in (getattr(kernel, name) for name in ATTENTION_ARRAYS[row.kernel].values()):
+        facts |= {f"{array.name} smem": array.smem, f"{array.name} box": (*array.box, array.stage_bytes)}
+    return facts
+
+
 def tma_facts(kernel: Any) -> dict[str, Any]:
     facts = {name: fact for name, fact in mma_facts(kernel, kernel.tile).items() if name in TMA_FACTS}
     _, along_m, along_n, _ = kernel.mma.thr_layout_vmnk.shape  # warpgroups that share a tile
@@ -296,6 +331,9 @@ def test_layouts(tmp_path: pathlib.Path):
     for i, row in table().items():
         if row.kernel == "sm90_weights":
             add(i, "NN", WEIGHTS_FACTS, weights_facts(kernels.kernel_layouts(row, "NN")))
+            continue
+        if row.kernel in ATTENTION_ARRAYS:
+            add(i, "NT", attention_fields(row), attention_facts(row, kernels.kernel_layouts(row, "NT")))
             continue
         if kernels.kernel_facts(row.kernel).instruction == "wgmma":
             both = ("NN", "TN") if row.kernel == "sm90_grouped" else ("NN", "TT")

@@ -147,18 +147,13 @@ class TmaKernelLayouts:
 
     def staging(self, value_type: Any) -> Any:
         """A box of d on its way to TMA, (16,columns), in elements of `value_type`."""
-        bits = dtype(value_type, "staging").bits
-        box = Layout((WARP_ROWS, ROW_BYTES * 8 // bits), (ROW_BYTES * 8 // bits, 1))
-        return Swizzle(3, 7 - (bits.bit_length() - 1), 3) @ box
+        return _box(value_type)
 
     def box_report(self, value_type: Any) -> BankReport:
         """Wavefronts of filling one box: by stmatrix, or where the results have 32 bits by pairs of them."""
         bits = dtype(value_type, "box_report").bits
         if bits == 16:
-            matrices = Layout(((16, 2), (8, 4)), ((1, 8 * WARP_ROWS), (WARP_ROWS, 16 * WARP_ROWS)))
-            what = "d, SM90_U32x4_STSM_N"
-            smem = self.staging(value_type)
-            return checks.bank_conflicts(smem, matrices, value_type, instruction="stmatrix.x4", what=what)
+            return stmatrix_report(value_type, "d")
         half, j, lane = np.meshgrid(np.arange(2), np.arange(4), np.arange(32), indexing="ij")
         row = half * 8 + lane // 4
         # In odd rows the columns 16 to 31 come first.
@@ -237,6 +232,20 @@ class TmaKernelLayouts:
         matrices = dtype(value_type).bits == 16
         counts = matrix_counts("stmatrix", box) if matrices else bank_counts("shared_store", box)
         return tma_counts("store", store) | {name: store.requests * number for name, number in counts.items()}
+
+
+def _box(value_type: Any) -> Any:
+    """A box on its way to TMA, (16,columns), in elements of `value_type`."""
+    bits = dtype(value_type, "staging").bits
+    box = Layout((WARP_ROWS, ROW_BYTES * 8 // bits), (ROW_BYTES * 8 // bits, 1))
+    return Swizzle(3, 7 - (bits.bit_length() - 1), 3) @ box
+
+
+def stmatrix_report(value_type: Any, name: str) -> BankReport:
+    """Wavefronts of filling one box of 16-bit results by stmatrix; name: of the results."""
+    matrices = Layout(((16, 2), (8, 4)), ((1, 8 * WARP_ROWS), (WARP_ROWS, 16 * WARP_ROWS)))
+    what = f"{name}, SM90_U32x4_STSM_N"
+    return checks.bank_conflicts(_box(value_type), matrices, value_type, instruction="stmatrix.x4", what=what)
 
 
 def describe_wgmma(

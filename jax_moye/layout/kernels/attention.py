@@ -1,0 +1,122 @@
+"""Attention and its gradients: what cuda/gemm/attention.h declares and both kernels share, in Python.
+
+>>> import jax_moye
+>>> from jax_moye._kernels.configs import attention_configs
+>>> from jax_moye.layout.kernels import kernel_layouts
+>>> config = next(row for row in attention_configs() if row.tile == (128, 128, 128))
+>>> kernel = kernel_layouts(config, "NT")
+>>> kernel.scores.atom.name, kernel.weighted.atom.name
+('SM90_64x128x16_F32BF16BF16_SS', 'SM90_64x128x16_F32BF16BF16_RS<K,MN>')
+>>> kernel.q.box, kernel.v.box
+((64, 128), (64, 64))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from jax_moye.layout import Layout, checks, size
+from jax_moye.layout.checks import BankReport, SmemReport
+from jax_moye.layout.dtypes import operand_types
+from jax_moye.layout.errors import InvalidType
+from jax_moye.layout.kernels.tma import ROWS, TmaOperandLayouts, tma_operand
+from jax_moye.layout.kernels.wgmma import WARPGROUP, stmatrix_report
+from jax_moye.layout.tiled import TiledMma, make_tiled_mma
+
+ROW_BLOCK = 64  # rows, and elements of head_dim: a swizzled block of 8 KB
+STEP = 16  # columns of A that one wgmma multiplies
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionLayouts:
+    """What sm90_attention and sm90_attention_grad have in common.
+
+    Attributes:
+      name: of the row.
+      kernel: the file of cuda/gemm that declares the same.
+      order: of the operands of the scores.
+      tile: (rows that a CTA owns, rows of a step, head_dim).
+      scores: the TiledMma of a tile of them, (OWNED,STEP), both operands in shared memory.
+      weighted: that of sums of rows, (OWNED,HEAD): A are weights in registers.
+      arrays: of shared memory, as TMA brings them in.
+      other_bytes: of shared memory, behind them.
+      consumers: warpgroups that multiply, 64 rows each; one more warpgroup loads.
+      stages: slots of the shared-memory pipeline.
+    """
+
+    name: str
+    kernel: str
+    order: str
+    tile: tuple[int, int, int]
+    scores: TiledMma
+    weighted: TiledMma
+    arrays: tuple[TmaOperandLayouts, ...]
+    other_bytes: int
+    consumers: int
+    stages: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return WARPGROUP * (1 + self.consumers)
+
+    @property
+    def operands(self) -> tuple[TmaOperandLayouts, ...]:
+        """All that wgmma reads in shared memory."""
+        return self.arrays
+
+    @property
+    def scores_tv(self) -> Layout:
+        """(thread,value) of a warpgroup's scores, (64,STEP), as wgmma leaves them."""
+        return self.scores.atom.layout_C_TV
+
+    @property
+    def weights_tv(self) -> Layout:
+        """(thread,(value,k)) of the same numbers as A's fragments of one wgmma after the other.
+
+        It is `scores_tv`: accumulators become the next operand where they are.
+        """
+        thread, value = self.weighted.atom.layout_A_TV
+        steps = self.tile[1] // STEP
+        return Layout((thread.shape, (value.shape, steps)), (thread.stride, (value.stride, STEP * ROWS)))
+
+    def smem_report(self, arch: Any = None) -> SmemReport:
+        """Shared memory of a CTA: the arrays, over the first of which results are written in the end, and the rest."""
+        arrays = tuple((Layout(array.stage_bytes * size(array.smem[2])), "uint8") for array in self.arrays)
+        return checks.smem_bytes(*arrays, (Layout(self.other_bytes), "uint8"), align=1024, arch=arch)
+
+    def store_report(self) -> BankReport:
+        """Wavefronts of filling a box of 16 rows and 64 columns of a result, by one warp."""
+        return stmatrix_report(self.arrays[0].value_type, "o")
+
+
+def check_order(config: Any, order: str) -> None:
+    """Raises InvalidType for an order that attention does not have."""
+    if order != "NT":
+        raise InvalidType("kernel_layouts", (config.name, order), f"{config.name} multiplies rows by rows alone", "NT")
+
+
+def rows_array(config: Any, name: str, rows: int, stages: int, box_rows: int = 0) -> TmaOperandLayouts:
+    """KOperand: rows of 64 elements of head_dim, which is summed over; box_rows: of a box, 0: all."""
+    return dataclasses.replace(tma_operand(_blocks(config, stages), "NT", "a", rows, box_rows=box_rows), name=name)
+
+
+def summed_array(config: Any, name: str, stages: int) -> TmaOperandLayouts:
+    """MnOperand: 64 rows of head_dim, which are summed over themselves."""
+    return dataclasses.replace(tma_operand(_blocks(config, stages), "NN", "b", config.tile[2]), name=name)
+
+
+def _blocks(config: Any, stages: int) -> Any:
+    """A config for `tma_operand` whose stages have 64 elements along what is summed over."""
+    return dataclasses.replace(config, tile=(*config.tile[:2], ROW_BLOCK), stages=stages)
+
+
+def both_mmas(config: Any) -> tuple[TiledMma, TiledMma]:
+    """The TiledMmas of scores and of weighted sums."""
+    element, _ = operand_types(config.dtype)
+    _, step, head = config.tile
+    types, warpgroups = f"F32{element.short}{element.short}", Layout((config.consumers, 1, 1))
+    scores = make_tiled_mma(f"SM90_{ROWS}x{step}x{STEP}_{types}_SS<GMMA::Major::K,GMMA::Major::K>", warpgroups)
+    weighted = make_tiled_mma(f"SM90_{ROWS}x{head}x{STEP}_{types}_RS<GMMA::Major::K,GMMA::Major::MN>", warpgroups)
+    return scores, weighted
