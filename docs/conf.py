@@ -32,6 +32,7 @@ notebooks = [
     "quickstart",
     "command_line",
     "epilogues",
+    "attention",
     "quantized_weights",
     "precision",
     "adding_a_config",
