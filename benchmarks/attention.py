@@ -74,6 +74,7 @@ FORWARD = (
     Row("sdxl pixels", 8, 20, 1024, 1024, 64, False),
     Row("llama2_7b decoding", 16, 32, 1, 1024, 128, False),
     Row("llama2_7b decoding long", 4, 32, 1, 8192, 128, False),
+    Row("llama2_7b decoding alone", 1, 32, 1, 4096, 128, False),
     Row("gpt2_xl decoding", 32, 25, 1, 512, 64, False),
     Row("tiny", 2, 4, 64, 64, 64, True),
 )
