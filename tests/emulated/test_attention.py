@@ -56,6 +56,18 @@ def test_cases(config, name):
     check(config, CASES[name], LAZY)
 
 
+@pytest.mark.parametrize(
+    "config", [config for config in attention_configs() if config.kernel == "sm90_attention"], ids=lambda row: row.name
+)
+@pytest.mark.parametrize("mask", ["bhqk", "kq", "bk", "h", "hqbk"])
+def test_masks(config, mask):
+    """A row whose scores are all masked is the mean of values, or NaN."""
+    case = Case(batch=2, kv_heads=1, group=2, q_rows=70, kv_rows=200, head_dim=64, mask=mask)
+    for diagonal in (None, 130):
+        for is_infinite in (False, True):
+            check(config, dataclasses.replace(case, diagonal=diagonal, mask_is_infinite=is_infinite), LAZY)
+
+
 @every_config
 @pytest.mark.parametrize("mode", ["eager", "random"])
 def test_schedules(config, mode):
