@@ -76,6 +76,10 @@ FORWARD = (
     Row("llama2_7b decoding long", 4, 32, 1, 8192, 128, False),
     Row("llama2_7b decoding alone", 1, 32, 1, 4096, 128, False),
     Row("gpt2_xl decoding", 32, 25, 1, 512, 64, False),
+    Row("swin windows", 1024, 3, 49, 49, 32, False),
+    Row("clip text", 64, 8, 77, 77, 64, True),
+    Row("bert_base one sentence", 1, 12, 128, 128, 64, False),
+    Row("t5_small", 8, 8, 64, 64, 64, False),
     Row("tiny", 2, 4, 64, 64, 64, True),
 )
 GRADIENTS = (
@@ -88,6 +92,9 @@ GRADIENTS = (
     Row("vit_b16 training", 128, 12, 197, 197, 64, False, True),
     Row("vit_h14 training", 32, 16, 257, 257, 80, False, True),
     Row("sdxl pixels to text training", 4, 10, 4096, 77, 64, False, True),
+    Row("swin windows training", 1024, 3, 49, 49, 32, False, True),
+    Row("clip text training", 64, 8, 77, 77, 64, True, True),
+    Row("t5_small training", 8, 8, 64, 64, 64, False, True),
     Row("tiny training", 2, 4, 64, 64, 64, True, True),
 )
 
