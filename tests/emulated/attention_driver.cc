@@ -1,6 +1,7 @@
 // attention_driver q_rows kv_rows head_dim [key=value...]: one emulated launch of a row of the table (MOYE_ROW) that
-// computes attention or its gradients; prints "ok", "wrong: ..." or "error: ...". All arrays end at a guard page. They
-// hold normal numbers; results are held against sums in double, as closely as the rounding of weights allows.
+// computes attention or its gradients; prints "ok", "wrong: ..." or "error: ...". Without arguments: a line of such
+// words on the standard input is a case, and each has its line of output. All arrays end at a guard page. They hold
+// normal numbers; results are held against sums in double, as closely as the rounding of weights allows.
 // Keys, with their defaults:
 //   batch=1 heads=1 group=1   heads: of keys and values
 //   diagonal=none    or an integer: the mask is causal
@@ -14,9 +15,14 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <iterator>
 #include <limits>
 #include <random>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "driver_support.h"
@@ -31,6 +37,7 @@ Words const kDefaults = {{"batch", "1"}, {"heads", "1"}, {"group", "1"}, {"diago
 
 constexpr bool kOfGradients = kRow.kernel == Kernel::sm90_attention_grad;
 constexpr double kUnit = kRow.dtype == bf16 ? 1.0 / 256 : 1.0 / 2048;  // of a number, what rounding may change
+constexpr double kLeast = kRow.dtype == bf16 ? 0 : 1.0 / (1 << 25);    // what it adds where a number is subnormal
 
 /// An array (batch * heads, rows, head_dim).
 struct Rows : Matrices {
@@ -117,14 +124,16 @@ void add_row(Problem const& problem, Rows& q, Rows& k, Rows& v, Rows& d_o, int h
   };
   for (int j = 0; j < problem.kv_rows; ++j) {
     double const weight = p[size_t(j)], ds = weight * (dp[size_t(j)] - sum) * problem.scale;
-    double const off_ds = off * std::abs(ds) + 1e-4 * weight * (size_of_dp[size_t(j)] + std::abs(sum)) * problem.scale;
+    double const off_ds =
+        off * std::abs(ds) + (1e-4 * weight * (size_of_dp[size_t(j)] + std::abs(sum)) + kLeast) * problem.scale;
+    double const off_weight = off * weight + kLeast;
     for (int d = 0; d < dim; ++d) {
       double const of_q = q.value(head, i, d), of_k = k.value(kv_head, j, d), of_v = v.value(kv_head, j, d);
       double const of_o = d_o.value(head, i, d);
-      add(to.o, at(q, head, i, d), weight * of_v, off * weight * std::abs(of_v));
+      add(to.o, at(q, head, i, d), weight * of_v, off_weight * std::abs(of_v));
       add(to.dq, at(q, head, i, d), ds * of_k, off_ds * std::abs(of_k));
       add(to.dk, at(k, kv_head, j, d), ds * of_q, off_ds * std::abs(of_q));
-      add(to.dv, at(k, kv_head, j, d), weight * of_o, off * weight * std::abs(of_o));
+      add(to.dv, at(k, kv_head, j, d), weight * of_o, off_weight * std::abs(of_o));
     }
   }
 }
@@ -134,7 +143,7 @@ void compare(Comparison& comparison, char const* name, Rows const& rows, Exact c
   for (int64_t head = 0; head < rows.shape[0]; ++head) {
     for (int64_t i = 0; i < rows.shape[1]; ++i) {
       for (int64_t d = 0; d < rows.shape[2]; ++d, ++index) {
-        double const value = exact.values[index], allowed = exact.allowed[index] + kUnit * std::abs(value);
+        double const value = exact.values[index], allowed = exact.allowed[index] + kUnit * std::abs(value) + kLeast;
         comparison.compare<Element>(name, rows, head, i, d, value, allowed);
       }
     }
@@ -241,11 +250,19 @@ bool run(std::vector<std::string> const& words) {
                         .is_causal = options["diagonal"] != "none",
                         .diagonal = options.number("diagonal")};
   std::string report = launch(problem, options);
-  std::replace(report.begin(), report.end(), '\n', ';');
+  std::replace(report.begin(), report.end(), '\n', ';');  // a case has one line
   std::puts(report.empty() ? "ok" : report.c_str());
+  std::fflush(stdout);  // whatever the next case does
   return true;
 }
 
 }  // namespace moye
 
-int main(int argc, char** argv) { return moye::run({argv + 1, argv + argc}) ? 0 : 2; }
+int main(int argc, char** argv) {
+  if (argc > 1) return moye::run({argv + 1, argv + argc}) ? 0 : 2;
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream words(line);
+    if (!moye::run({std::istream_iterator<std::string>(words), {}})) return 2;
+  }
+  return 0;
+}

@@ -13,6 +13,7 @@ from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._primitives.attention_call import (
     attention_view,
     make_attention_problem,
+    mask_strides,
     run_attention,
     run_attention_grad,
 )
@@ -57,6 +58,19 @@ def test_dimensions_that_are_not_there():
     assert attention_view((3, 5, 16), "bkd") == ((3, 1, 5, 16), (80, 16, 16))
     # A stride along a size of 1 is none of 16 bytes that the other sizes made.
     assert attention_view((1, 5, 1, 8), "bqhd") == ((1, 1, 5, 8), (8, 8, 8))
+
+
+def test_strides_of_masks():
+    scores = (6, 3, 5, 7)
+    assert mask_strides((6, 3, 5, 7), "bhqk", scores) == (105, 35, 7, 1)
+    assert mask_strides((2, 3, 1, 5, 7), "bbhqk", scores) == (35, 0, 7, 1)
+    assert mask_strides((5, 7), "qk", scores) == (0, 0, 7, 1)
+    assert mask_strides((7, 5), "kq", scores) == (0, 0, 1, 5)
+    assert mask_strides((6, 1, 1, 7), "bhqk", scores) == (7, 0, 0, 1)
+    assert mask_strides((), "", scores) == (0, 0, 0, 0)
+    assert mask_strides((2, 1, 3, 5, 7), "bbhqk", scores) is None  # of a part of the batch
+    assert mask_strides((2, 5, 3, 7), "bqbk", scores) is None
+    assert mask_strides((5, 8), "qk", scores) is None
 
 
 def of(*shape):
@@ -109,7 +123,7 @@ def test_dimensions_of_results():
 
 @needs_rows
 def test_the_program():
-    """Attributes have the width that handlers read, whatever comes in; without interpret there are none of the emulator."""
+    """Attributes have the width that handlers read, whatever comes in; only interpret adds those of the emulator."""
     q = of(2, 5, 6, 16)
 
     def lowered(interpret, platform):
@@ -122,6 +136,8 @@ def test_the_program():
     for attribute in (
         "scale = 5.000000e-01 : f64",
         "is_causal = true",
+        "mask_is_infinite = false",
+        "mask_strides = dense<0>",
         "diagonal = -2 : i64",
         "sizes = dense<[2, 6, 1, 5, 5, 16]>",
         "q_strides = dense<[480, 16, 96]>",
