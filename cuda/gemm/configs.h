@@ -231,6 +231,10 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_weights,       f16xe4m3,  f32, {16, 128, 128},  5,      {1, 1},         16},
   {sm90_weights,       f16xe4m3,  f32, {32, 128, 128},  8,      {1, 1},         16},
   {sm90_weights,       f16xe4m3,  f32, {64, 128, 128},  6,      {1, 1},         16},
+  {sm90_attention,     bf16,  f32,  {128, 128, 128},  2,      {1, 1},         16},
+  {sm90_attention,     bf16,  f32,  {128, 128, 64},   2,      {1, 1},         16},
+  {sm90_attention,     bf16,  f32,  { 64,  64, 128},  2,      {1, 1},         16},
+  {sm90_attention,     f16,   f32,  {128, 128, 128},  2,      {1, 1},         16},
 };
 // clang-format on
 }  // namespace moye

@@ -238,6 +238,7 @@ struct TmaOperand {
     auto const [c2, c3, c4] = matrix;
     if constexpr (kSharers == 1) {
       if constexpr (kRank == 3) return tma_load(map, full, smem, c0, c1, c2, multicast.hint);
+      if constexpr (kRank == 4) return tma_load(map, full, smem, c0, c1, c2, c3, multicast.hint);
       if constexpr (kRank == 5) return tma_load(map, full, smem, c0, c1, c2, c3, c4, multicast.hint);
     } else {
       if constexpr (kRank == 3) return tma_load_multicast(map, full, multicast.mask, smem, c0, c1, c2);

@@ -28,11 +28,13 @@ MOYE_DEVICE float fast_exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
+MOYE_DEVICE float log(float x) { return ::logf(x); }
 MOYE_DEVICE float erf(float x) { return ::erff(x); }
 MOYE_DEVICE double erf(double x) { return ::erf(x); }
 #else
 using std::erf;
 using std::exp;
+using std::log;
 inline float reciprocal(float x) { return 1 / x; }
 inline double reciprocal(double x) { return 1 / x; }
 inline float fast_exp2(float x) { return std::exp2(x); }

@@ -1,0 +1,340 @@
+// sm90_attention: O = softmax(scale * Q K^T) V on wgmma, without the scores in memory: what has been summed is scaled
+// whenever a larger score turns up.
+//   Q, O (heads,q_rows,head_dim), K, V (kv_heads,kv_rows,head_dim), contiguous along head_dim, 16-bit, alignment 16
+//   tile               {rows of Q, rows of K and V, head_dim}: one CTA has a tile of one head's rows, and goes through
+//                      the tiles of K and V; those of which no column counts are left out
+//   warpgroup 0        producer: one thread starts the loads
+//   warpgroups 1..     consumers: each has 64 rows of the tile, their largest scores, sums and O in registers
+//   q                  1 arrival, and the tile's bytes
+//   k, v               pipelines of kStages each: O of one tile is multiplied while the next scores are
+//   barrier 1 + c      named, consumer c: Q has been read, and O goes there
+// The scores are f32; weights exp(s - largest so far) are rounded to the arrays' type, multiply V, and are divided by
+// their sum, of what was not rounded, in the end. A row's bits depend on the tiles of its own head alone.
+#pragma once
+
+#include "gemm/attention.h"
+#include "gemm/config.h"
+#include "gemm/element.h"
+#include "gemm/order.h"
+#include "gemm/tma_operand.h"
+#include "moye/algorithm/fill.h"
+#include "moye/algorithm/gemm.h"
+#include "moye/arch/barrier.h"
+#include "moye/arch/grid_dependency.h"
+#include "moye/arch/launch.h"
+#include "moye/arch/mbarrier.h"
+#include "moye/arch/register.h"
+#include "moye/arch/warp.h"
+#include "moye/atom/mma_traits_sm90.h"
+#include "moye/pipeline.h"
+#include "moye/tensor.h"
+
+namespace moye {
+
+struct AttentionParams {
+  TensorMap q, k, v, o;
+  int tiles;  // of a head's rows
+};
+
+template <class Gemm>
+MOYE_KERNEL_SHARED(Gemm::kThreads, Gemm::kResident)
+sm90_attention_kernel(MOYE_GRID_CONSTANT AttentionArgs const args, MOYE_GRID_CONSTANT AttentionParams const params) {
+  Gemm::run(args, params);
+}
+
+template <GemmConfig kConfig>
+  requires(kConfig.kernel == Kernel::sm90_attention)
+struct Gemm<kConfig> {
+  using Element = typename ElementOf<kConfig.dtype>::Type;
+  static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kHead = kConfig.tile.k;
+  static constexpr int kStages = kConfig.stages;
+  static constexpr int kConsumers = kBlkM / 64, kThreads = 128 * (1 + kConsumers);
+  static constexpr int kResident = kConsumers == 1 ? 2 : 1;  // CTAs of a multiprocessor
+  // 64 K registers: 168 per thread with 384 threads, 128 with two CTAs of 256.
+  static constexpr int kProducerRegisters = 24, kConsumerRegisters = kConsumers == 1 ? 232 : 240;
+  static_assert(kResident * (kProducerRegisters + kConsumers * kConsumerRegisters) <= 512, "more than there are");
+  static constexpr int kParts = kHead / kRowBlock, kSteps = kBlkN / kRowBlock;  // of head_dim, of a tile's columns
+  static_assert(sizeof(Element) == 2 && kConfig.accumulator == Dtype::f32 && kConfig.alignment == 16);
+  static_assert(kBlkM % 64 == 0 && kConsumers <= 2 && kBlkN % kRowBlock == 0 && kBlkN <= 128);
+  static_assert(kHead % kRowBlock == 0 && kHead <= 128 && kConfig.cluster.m * kConfig.cluster.n == 1);
+
+  using OperandQ = KOperand<Element, kBlkM, kParts>;
+  using OperandK = KOperand<Element, kBlkN, kStages * kParts>;
+  using OperandV = MnOperand<Element, kHead, kStages * kSteps>;
+  using Warpgroups = Layout<Shape<Int<kConsumers>, _1, _1>>;
+  using ScoresMma = decltype(make_tiled_mma(ScoresOp<Element, kBlkN>{}, Warpgroups{}));
+  using WeightedMma = decltype(make_tiled_mma(WeightedOp<Element, kHead>{}, Warpgroups{}));
+  static constexpr int kTileBytes = kBlkN * kHead * int(sizeof(Element));
+
+  struct SharedStorage {
+    alignas(1024) Element q[kBlkM * kHead];  // in the end O
+    alignas(1024) Element k[kStages * kBlkN * kHead];
+    alignas(1024) Element v[kStages * kBlkN * kHead];
+    TmaPipeline<kStages> pipeline_k, pipeline_v;
+    alignas(8) uint64_t full_q;
+  };
+
+  /// A CTA's rows. Neighbouring CTAs have the same head, its last rows first: they have the most columns, if causal.
+  struct Place {
+    int row, head, batch;  // head: of Q
+  };
+  static MOYE_DEVICE Place place(AttentionArgs const& args, AttentionParams const& params) {
+    int const id = int(block_idx().x), heads = int(args.kv_heads * args.group), matrix = id / params.tiles;
+    return {(params.tiles - 1 - id % params.tiles) * kBlkM, matrix % heads, matrix / heads};
+  }
+
+  /// Tiles of K and V from the first on that some row of the CTA's needs.
+  static MOYE_DEVICE int kv_tiles(AttentionArgs const& args, int row) {
+    int const last = row + kBlkM <= args.q_rows ? row + kBlkM - 1 : int(args.q_rows) - 1;
+    return (columns_of(args, last) + kBlkN - 1) / kBlkN;
+  }
+
+  static MOYE_DEVICE void run(AttentionArgs const& args, AttentionParams const& params) {
+    auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
+    int const thread = int(thread_idx().x);
+    if (thread == 0) {
+      prefetch_tensor_map(&params.q);
+      prefetch_tensor_map(&params.k);
+      prefetch_tensor_map(&params.v);
+      smem.pipeline_k.init(/*warps=*/4 * kConsumers);
+      smem.pipeline_v.init(/*warps=*/4 * kConsumers);
+      mbarrier_init(&smem.full_q, 1);
+      fence_mbarrier_init();
+    }
+    sync_threads();
+    griddepcontrol_wait();  // the kernel ahead may still run up to here
+    Place const at = place(args, params);
+    int const tiles = kv_tiles(args, at.row);
+    if (thread < 128) {
+      warpgroup_reg_dealloc<kProducerRegisters>();
+      if (thread < 32) {
+        if (elect_one_sync()) produce(args, params, at, tiles, smem);
+        sync_warp();
+      }
+    } else {
+      warpgroup_reg_alloc<kConsumerRegisters>();
+      consume(args, params, at, tiles, smem, thread - 128);
+    }
+  }
+
+  static MOYE_DEVICE void produce(AttentionArgs const& args, AttentionParams const& params, Place const& at, int tiles,
+                                  SharedStorage& smem) {
+    int const kv_head = at.head / int(args.group);
+    MapCoord const of_q{at.head, at.batch, 0}, of_kv{kv_head, at.batch, 0};
+    auto write = TmaPipeline<kStages>::producer_start();
+    MOYE_NO_UNROLL
+    for (int tile = 0; tile < tiles; ++tile, ++write) {
+      // The consumers have released the stages: fill them.
+      uint64_t* const full_k = smem.pipeline_k.producer_acquire(write, kTileBytes);
+      MOYE_UNROLL
+      for (int part = 0; part < kParts; ++part) {
+        OperandK::template load<4>(&params.k, full_k, OperandK::stage(smem.k, write.index() * kParts + part),
+                                   tile * kBlkN, part * kRowBlock, of_kv, {});
+      }
+      if (tile == 0) {
+        mbarrier_arrive_expect_tx(&smem.full_q, sizeof(smem.q));
+        MOYE_UNROLL
+        for (int part = 0; part < kParts; ++part) {
+          OperandQ::template load<4>(&params.q, &smem.full_q, OperandQ::stage(smem.q, part), at.row, part * kRowBlock,
+                                     of_q, {});
+        }
+      }
+      uint64_t* const full_v = smem.pipeline_v.producer_acquire(write, kTileBytes);
+      MOYE_UNROLL
+      for (int step = 0; step < kSteps; ++step) {
+        OperandV::template load<4>(&params.v, full_v, OperandV::stage(smem.v, write.index() * kSteps + step), 0,
+                                   tile * kBlkN + step * kRowBlock, of_kv, {});
+      }
+    }
+  }
+
+  /// What a thread knows of its two rows, 8 apart.
+  struct Rows {
+    int columns[2];                           // that count
+    float largest[2] = {kNoScore, kNoScore};  // of the scores, before they are scaled
+    float sum[2] = {0, 0};                    // of this thread's weights
+    float factor[2];                          // of what was summed before the newest tile
+  };
+
+  /// Scores become weights, in place: those of columns `column` on. scale: of base 2.
+  static MOYE_DEVICE void soften(float (&scores)[kBlkN / 2], Rows& rows, int column, float scale, int lane MOYE_LOC) {
+    MOYE_SITE;
+    int const fewest = rows.columns[0] < rows.columns[1] ? rows.columns[0] : rows.columns[1];
+    if (column + kBlkN > fewest) {
+      MOYE_UNROLL
+      for (int i = 0; i < kBlkN / 2; ++i) {
+        if (column + i / 4 * 8 + lane % 4 * 2 + i % 2 >= rows.columns[i / 2 % 2]) scores[i] = kNoScore;
+      }
+    }
+    MOYE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      float largest = rows.largest[r];
+      MOYE_UNROLL
+      for (int i = 0; i < kBlkN / 2; ++i) {
+        if (i / 2 % 2 == r) largest = largest > scores[i] ? largest : scores[i];
+      }
+      MOYE_UNROLL
+      for (int other = 1; other < 4; other *= 2) {  // the four lanes of a row
+        float const theirs = shfl_xor_sync(kFullWarp, largest, other);
+        largest = largest > theirs ? largest : theirs;
+      }
+      float const base = largest == kNoScore ? 0 : largest * scale;
+      rows.factor[r] = fast_exp2(rows.largest[r] * scale - base);
+      rows.largest[r] = largest;
+      float sum = 0;
+      MOYE_UNROLL
+      for (int i = 0; i < kBlkN / 2; ++i) {
+        if (i / 2 % 2 != r) continue;
+        scores[i] = fast_exp2(scores[i] * scale - base);
+        sum += scores[i];
+      }
+      rows.sum[r] = rows.sum[r] * rows.factor[r] + sum;
+    }
+  }
+
+  /// Consumers; thread: of them.
+  static MOYE_DEVICE void consume(AttentionArgs const& args, AttentionParams const& params, Place const& at, int tiles,
+                                  SharedStorage& smem, int thread) {
+    int const lane = thread % 32, row = at.row + thread / 32 * 16 + lane / 4;
+    float const scale = args.scale * float(kLog2E);
+    Tensor sQ = make_tensor(make_smem_ptr(smem.q), OperandQ::smem_layout());  // (BLK_M,64,PARTS)
+    Tensor sK = make_tensor(make_smem_ptr(smem.k), OperandK::smem_layout());  // (BLK_N,64,PARTS*PIPE)
+    Tensor sV = make_tensor(make_smem_ptr(smem.v), OperandV::smem_layout());  // (HEAD,64,STEPS*PIPE)
+    ScoresMma scores_mma;
+    WeightedMma weighted_mma;
+    auto const thr_scores = scores_mma.get_slice(thread);
+    auto const thr_weighted = weighted_mma.get_slice(thread);
+    Tensor tSrQ = thr_scores.partition_fragment_A(sQ);                                     // (MMA,MMA_M,MMA_K,PARTS)
+    Tensor tSrK = thr_scores.partition_fragment_B(sK);                                     // (MMA,MMA_N,MMA_K,PARTS*PIPE)
+    Tensor tSrS = partition_fragment_C(scores_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});       // (MMA,MMA_M,MMA_N)
+    Tensor tOrP = make_tensor<Element>(Shape<_8, _1, _4, Int<kSteps>>{});                  // (MMA,MMA_M,MMA_K,STEPS)
+    Tensor tOrV = thr_weighted.partition_fragment_B(sV);                                   // (MMA,MMA_N,MMA_K,STEPS*PIPE)
+    Tensor tOrO = partition_fragment_C(weighted_mma, Shape<Int<kBlkM>, Int<kHead>>{});     // (MMA,MMA_M,MMA_N)
+    auto& scores = *reinterpret_cast<float(*)[kBlkN / 2]>(&tSrS(_0{}));
+    auto& weights = *reinterpret_cast<uint32_t(*)[kBlkN / 4]>(&tOrP(_0{}));
+    float* const sums = &tOrO(_0{});
+    clear(tOrO);
+
+    Rows rows{.columns = {columns_of(args, row), columns_of(args, row + 8)}, .factor = {}};
+    PipelineState<kStages> read_k, read_v;
+    auto const start_scores = [&] {
+      smem.pipeline_k.consumer_wait(read_k);
+      warpgroup_fence_operand(tSrS);
+      warpgroup_arrive();
+      scores_mma.accumulate_ = GMMA::ScaleOut::Zero;
+      MOYE_UNROLL
+      for (int part = 0; part < kParts; ++part) {
+        gemm(scores_mma, tSrQ(_, _, _, part), tSrK(_, _, _, read_k.index() * kParts + part), tSrS);
+        scores_mma.accumulate_ = GMMA::ScaleOut::One;
+      }
+      warpgroup_commit_group();
+    };
+    auto const start_weighted = [&] {
+      smem.pipeline_v.consumer_wait(read_v);
+      warpgroup_fence_operand(tOrO);
+      warpgroup_fence_operand(tOrP);
+      warpgroup_arrive();
+      MOYE_UNROLL
+      for (int step = 0; step < kSteps; ++step) {
+        gemm(weighted_mma, tOrP(_, _, _, step), tOrV(_, _, _, read_v.index() * kSteps + step), tOrO);
+      }
+      warpgroup_commit_group();
+    };
+    auto const finish_weighted = [&] {
+      warpgroup_wait_group<0>();
+      warpgroup_fence_operand(tOrO);
+      warpgroup_fence_operand(tOrP);
+      smem.pipeline_v.consumer_release(read_v, lane);
+      ++read_v;
+    };
+
+    if (tiles > 0) {
+      mbarrier_wait(&smem.full_q, 0);
+      start_scores();
+      warpgroup_wait_group<0>();
+      warpgroup_fence_operand(tSrS);
+      smem.pipeline_k.consumer_release(read_k, lane);
+      ++read_k;
+      soften(scores, rows, 0, scale, lane);
+      to_fragments<Element, kBlkN>(scores, weights);
+      MOYE_NO_UNROLL
+      for (int tile = 1; tile < tiles; ++tile) {
+        start_scores();
+        start_weighted();  // of the tile before
+        warpgroup_wait_group<1>();
+        warpgroup_fence_operand(tSrS);
+        smem.pipeline_k.consumer_release(read_k, lane);
+        ++read_k;
+        soften(scores, rows, tile * kBlkN, scale, lane);
+        finish_weighted();
+        MOYE_UNROLL
+        for (int i = 0; i < kHead / 2; ++i) sums[i] *= rows.factor[i / 2 % 2];
+        to_fragments<Element, kBlkN>(scores, weights);
+      }
+      start_weighted();
+      finish_weighted();
+    }
+
+    float inverse[2];
+    MOYE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      float sum = rows.sum[r];
+      MOYE_UNROLL
+      for (int other = 1; other < 4; other *= 2) sum += shfl_xor_sync(kFullWarp, sum, other);
+      inverse[r] = sum == 0 ? 0 : 1 / sum;
+      int const of = row + 8 * r;
+      if (args.lse != nullptr && lane % 4 == 0 && of < args.q_rows) {
+        int64_t const heads = args.kv_heads * args.group;
+        args.lse[(at.batch * heads + at.head) * args.q_rows + of] =
+            sum == 0 ? kNoScore : rows.largest[r] * args.scale + log(sum);
+      }
+    }
+    named_barrier_sync(1 + thread / 128, 128);  // no wgmma of the others reads their rows of Q any more
+    unsigned char* boxes[kParts];
+    MOYE_UNROLL
+    for (int part = 0; part < kParts; ++part) {
+      boxes[part] = reinterpret_cast<unsigned char*>(OperandQ::stage(smem.q, part)) + thread / 32 * 16 * 128;
+    }
+    store_rows<Element, kHead>(&params.o, boxes, sums, inverse, at.row + thread / 32 * 16, at.head, at.batch,
+                               int(args.head_dim), lane);
+    if (lane == 0) tma_store_wait_group_read<0>();
+  }
+
+  template <Order>
+  static auto* kernel() {
+    return sm90_attention_kernel<Gemm>;
+  }
+  static constexpr unsigned kCompiledOrders = order_bits(Order::NT);
+
+  static Status launch(AttentionArgs const& args, StreamHandle stream) {
+    if (args.q_rows == 0) return {};
+    if (Status status = check_attention(args, kConfig.tile); !status.ok()) return status;
+    AttentionParams params{.q = {}, .k = {}, .v = {}, .o = {}, .tiles = int((args.q_rows + kBlkM - 1) / kBlkM)};
+    int64_t const heads = args.kv_heads * args.group;
+    if (args.batch * heads > 0x7fffffff / params.tiles) return {"over 2^31 - 1 tiles of rows"};
+    Status status = make_row_map<Element>(&params.q, args.q, args, heads, args.q_rows, kBlkM);
+    if (status.ok()) status = make_row_map<Element>(&params.o, args.o, args, heads, args.q_rows, 16);
+    if (status.ok() && args.kv_rows > 0) {
+      status = make_row_map<Element>(&params.k, args.k, args, args.kv_heads, args.kv_rows, kBlkN);
+      if (status.ok()) status = make_row_map<Element>(&params.v, args.v, args, args.kv_heads, args.kv_rows, kRowBlock);
+    }
+    if (!status.ok()) return status;
+    LaunchConfig const config{.grid = {unsigned(args.batch * heads) * unsigned(params.tiles)},
+                              .block = {unsigned(kThreads)},
+                              .smem_bytes = kFacts.smem_bytes,
+                              .programmatic = true,
+                              .resident = kResident};
+    return launch_kernel(sm90_attention_kernel<Gemm>, config, stream, args, params);
+  }
+
+  static constexpr KernelFacts kFacts = {.threads = kThreads,
+                                         .smem_bytes = int(sizeof(SharedStorage)),
+                                         .consumers = kConsumers,
+                                         .consumer_tile = {64, kBlkN},
+                                         .min_arch = 90,
+                                         .max_arch = 90,  // sm_90a's code
+                                         .orders = kCompiledOrders,
+                                         .any_stride = false};
+};
+
+}  // namespace moye
