@@ -335,6 +335,10 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
   return report;
 }
 
+emu::Memory to_memory(Buffer const& buffer, char const* name, bool writable) {
+  return {buffer.data, size_t(buffer.elements * item_bytes(buffer.dtype)), name, writable};
+}
+
 }  // namespace
 
 bool parse_mode(std::string_view word, emu::Mode& mode) {
@@ -350,10 +354,16 @@ bool parse_mode(std::string_view word, emu::Mode& mode) {
   return true;
 }
 
+std::vector<emu::Memory> emulated_memory(AttentionRequest const& request) {
+  std::vector<emu::Memory> memory;
+  for (AttentionPart const& part : attention_parts(request.of_gradients))
+    memory.push_back(to_memory((request.*part.operand).buffer, part.name, part.is_result));
+  memory.push_back(to_memory(request.lse, "lse", !request.of_gradients));
+  if (request.of_gradients) memory.push_back(to_memory(request.delta, "delta", false));
+  return memory;
+}
+
 std::vector<emu::Memory> emulated_memory(GemmRequest const& request) {
-  auto const to_memory = [](Buffer const& buffer, char const* name, bool writable) {
-    return emu::Memory{buffer.data, size_t(buffer.elements * item_bytes(buffer.dtype)), name, writable};
-  };
   std::vector<emu::Memory> memory = {to_memory(request.a, "a", false),
                                      to_memory(request.b, "b", false),
                                      to_memory(request.d, "d", true),

@@ -200,7 +200,7 @@ class Narrator final : public emu::Watcher {
 double emulated_seconds(GemmCall const& call, emu::Options const& options) {
   // The slowest configs do as many multiply-adds in five seconds, on one OS thread of a machine of 2025.
   constexpr double kWorthMeasuring = 1 << 26;
-  if (call.gemm->entry.launch == nullptr) return 0;  // of groups: nobody knows the tiles; with weights: not measured
+  if (call.gemm->entry.launch == nullptr) return 0;  // of groups: nobody knows the tiles; others: not measured
   GemmConfig const& config = call.gemm->config;
   double const tiles = tiles_of(config, call.args);
   double const parallel = std::min({tiles, double(std::max(1, options.workers)), double(emu::kMostWorkers)});
@@ -258,6 +258,19 @@ EmulatedLaunch launch_emulated(GemmRequest const& request, WeightsCall const& ca
                                std::function<bool()> const& interrupted) {
   return narrated(request, {call.gemm, call.args.gemm}, stream, interrupted,
                   [&] { return call.gemm->entry.launch_weights(call.args, &stream); });
+}
+
+EmulatedLaunch launch_emulated(AttentionRequest const& request, AttentionCall const& call, emu::Stream& stream,
+                               std::function<bool()> const& interrupted) {
+  GemmRequest said{};  // what a narrator says of the call
+  said.config = request.config;
+  said.sizes = request.sizes;
+  said.d.dtype = storage_dtype(call.gemm->config.dtype);
+  for (AttentionPart const& part : attention_parts(request.of_gradients)) {
+    if (part.is_result) said.d.elements += (request.*part.operand).buffer.elements;
+  }
+  return narrated(said, {call.gemm, {}}, stream, interrupted,
+                  [&] { return call.gemm->entry.launch_attention(call.args, &stream); });
 }
 
 }  // namespace moye

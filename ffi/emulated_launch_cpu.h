@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "attention.h"
 #include "gemm.h"
 #include "moye/emu/emu.h"
 
@@ -28,8 +29,11 @@ EmulatedLaunch launch_emulated(GroupedRequest const& request, GroupedCall const&
 EmulatedLaunch launch_emulated(GemmRequest const& request, WeightsCall const& call, emu::Stream& stream,
                                std::function<bool()> const& interrupted);
 
+EmulatedLaunch launch_emulated(AttentionRequest const& request, AttentionCall const& call, emu::Stream& stream,
+                               std::function<bool()> const& interrupted);
+
 /// Seconds that the call will take on as many OS threads as `options` and this machine allow, from what a small product
-/// of the same config takes now; 0 where that is not worth a measurement, and of products of groups or with weights. It
+/// of the same config takes now; 0 where that is not worth a measurement, and of what is no plain product. It
 /// takes up to some tenths of a second, once for each config, order, options and shape of the grid.
 double emulated_seconds(GemmCall const& call, emu::Options const& options);
 

@@ -9,13 +9,10 @@
 #include "gemm/batch.h"
 #include "gemm/order.h"
 #include "gemm/weights.h"
+#include "modes.h"
 
 namespace moye {
 namespace {
-
-struct Mode {
-  int64_t size, stride;
-};
 
 /// Those of the batch, outermost first (size 1 where there is none), then rows and columns.
 using Modes = std::array<Mode, kBatchModes + 2>;
@@ -42,51 +39,7 @@ int64_t column_stride(std::span<int64_t const> strides) { return strides.back();
 /// How many strides an operand has, in words.
 char const* in_words(size_t strides) { return strides == 3 ? "three" : strides == 4 ? "four" : "five"; }
 
-std::string to_text(std::span<int64_t const> values) {
-  std::string text = "(";
-  for (size_t i = 0; i < values.size(); ++i) text += (i ? ", " : "") + std::to_string(values[i]);
-  return text + ")";
-}
-
 bool has_bit(unsigned bits, unsigned bit) { return (bits >> bit & 1u) != 0; }
-
-bool is_empty(Modes const& modes) {
-  return std::any_of(modes.begin(), modes.end(), [](Mode mode) { return mode.size == 0; });
-}
-
-/// Sets `offset` to the largest that the modes reach. False where it is over int64.
-bool largest_offset(Modes const& modes, int64_t& offset) {
-  offset = 0;
-  for (Mode const mode : modes) {
-    int64_t extent;
-    if (__builtin_mul_overflow(mode.size - 1, mode.stride, &extent)) return false;
-    if (__builtin_add_overflow(offset, extent, &offset)) return false;
-  }
-  return true;
-}
-
-/// Why the modes of an operand do not lie inside its buffer; empty if they do.
-std::string outside(char const* name, Modes const& modes, Buffer const& buffer) {
-  if (is_empty(modes)) return {};
-  int64_t offset;
-  if (largest_offset(modes, offset) && offset < buffer.elements) return {};
-  return std::string(name) + " has " + std::to_string(buffer.elements) + " elements, and its strides reach beyond them";
-}
-
-/// Whether the modes take every element of a buffer of `elements` exactly once: as many coordinates as elements, none
-/// beyond the end (checked before), and no two the same because each stride steps over all the smaller modes.
-bool covers_exactly(Modes modes, int64_t elements) {
-  if (is_empty(modes)) return elements == 0;
-  std::sort(modes.begin(), modes.end(), [](Mode left, Mode right) { return left.stride < right.stride; });
-  int64_t count = 1, reach = 0;
-  for (Mode const mode : modes) {
-    if (__builtin_mul_overflow(count, mode.size, &count)) return false;
-    if (mode.size == 1) continue;
-    if (mode.stride <= reach) return false;
-    reach += (mode.size - 1) * mode.stride;
-  }
-  return count == elements;
-}
 
 /// Why the operand cannot be loaded `config.alignment` bytes at a time; empty if it can.
 std::string misaligned(char const* name, GemmConfig const& config, void const* data, Modes const& modes,
@@ -228,7 +181,7 @@ std::string unfit_epilogue(GemmRequest const& request, GemmEntry const& entry, G
         reason = "the pre-activation and the second product overlap";
       // Kernels look at the address of the former alone.
       auto const address = [](Buffer const& z) { return reinterpret_cast<uintptr_t>(z.data); };
-      if (reason.empty() && !is_empty(d) &&
+      if (reason.empty() && !has_no_element(d) &&
           (address(epilogue.preactivation) ^ address(epilogue.second_product)) % 16 != 0)
         reason = "the second product is aligned otherwise than the pre-activation, by 16 bytes";
     }
@@ -239,7 +192,8 @@ std::string unfit_epilogue(GemmRequest const& request, GemmEntry const& entry, G
                     {args.n, column_stride(matrix.strides)});
   };
   auto const unfit_buffer = [&](char const* name, EpilogueMatrix const& matrix) -> std::string {
-    if (std::string reason = outside(name, modes_of_matrix(matrix), matrix.buffer); !reason.empty()) return reason;
+    if (std::string reason = outside(name, modes_of_matrix(matrix), matrix.buffer.elements); !reason.empty())
+      return reason;
     if (reinterpret_cast<uintptr_t>(matrix.buffer.data) % item_bytes(matrix.buffer.dtype) != 0)
       return std::string(name) + " is not aligned to its elements";
     return {};
@@ -248,7 +202,7 @@ std::string unfit_epilogue(GemmRequest const& request, GemmEntry const& entry, G
     if (!matrix.present) continue;
     if (matrix.buffer.dtype != Dtype::f32)
       return std::string(name) + " is " + dtype_name(matrix.buffer.dtype) + ", not f32";
-    if (matrix.buffer.data == nullptr && !is_empty(d)) return std::string(name) + " has no address";
+    if (matrix.buffer.data == nullptr && !has_no_element(d)) return std::string(name) + " has no address";
     if (std::string reason = unfit_buffer(name, matrix); !reason.empty()) return reason;
     if (overlap(matrix.buffer, request.d)) return std::string(name) + " and d overlap";
     if (epilogue.wants_preactivation && overlap(matrix.buffer, epilogue.preactivation))
@@ -286,7 +240,6 @@ Status decode_attributes(GemmRequest const& request, GemmCall& call) {
     if (std::any_of(strides.begin(), strides.end(), [](int64_t stride) { return stride < 0; }))
       return error("strides " + to_text(strides) + " are negative");
   }
-  constexpr int64_t kMaxSize = 0x7fffffff;
   for (int64_t const size : request.sizes) {
     if (size < 0 || size > kMaxSize) return error("sizes lie between 0 and 2^31 - 1");
   }
@@ -334,9 +287,9 @@ std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_mat
   Modes const a = modes_of(args, args.a_batch_strides, {args.m, args.a_m_stride}, {args.k, args.a_k_stride});
   Modes const b = modes_of(args, args.b_batch_strides, {args.n, args.b_n_stride}, {args.k, args.b_k_stride});
   Modes const d = modes_of(args, args.d_batch_strides, {args.m, args.d_m_stride}, {args.n, args.d_n_stride});
-  if (std::string reason = outside("a", a, request.a); !reason.empty()) return reason;
-  if (std::string reason = outside("b", b, request.b); !reason.empty()) return reason;
-  if (std::string reason = outside("d", d, request.d); !reason.empty()) return reason;
+  if (std::string reason = outside("a", a, request.a.elements); !reason.empty()) return reason;
+  if (std::string reason = outside("b", b, request.b.elements); !reason.empty()) return reason;
+  if (std::string reason = outside("d", d, request.d.elements); !reason.empty()) return reason;
   Modes written = d;
   if (one_matrix) written[kBatchModes - 1] = {1, 0};
   if (!covers_exactly(written, request.d.elements))
@@ -347,11 +300,11 @@ std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_mat
   if (has_second_b) {
     if (!entry.facts.takes_pair) return "the kernel takes no second b";
     if (item_bytes(args.d_dtype) != 2) return std::string("d of two b has 16 bits, not ") + dtype_name(args.d_dtype);
-    if (second_b.data == nullptr && !is_empty(d)) return "the second b has no address";
+    if (second_b.data == nullptr && !has_no_element(d)) return "the second b has no address";
     if (second_b.dtype != request.b.dtype) return std::string("the second b is ") + dtype_name(second_b.dtype);
-    if (std::string reason = outside("the second b", b, second_b); !reason.empty()) return reason;
+    if (std::string reason = outside("the second b", b, second_b.elements); !reason.empty()) return reason;
   }
-  if (is_empty(d)) return {};  // nothing runs
+  if (has_no_element(d)) return {};  // nothing runs
 
   Order const order = order_of(args);
   if (!has_bit(entry.facts.orders, unsigned(order))) return "the kernel does not take this order of the operands";
@@ -409,8 +362,9 @@ Status decode_gemm(GemmRequest const& request, GemmCall& call) {
   if (Status status = decode_attributes(request, call); !status.ok()) return status;
   if (call.gemm->entry.launch == nullptr)
     return gemm_error(request.config, request.sizes,
-                      call.gemm->entry.launch_grouped != nullptr ? "the kernel computes products of groups alone"
-                                                                 : "the kernel multiplies with weights alone");
+                      call.gemm->entry.launch_grouped != nullptr   ? "the kernel computes products of groups alone"
+                      : call.gemm->entry.launch_weights != nullptr ? "the kernel multiplies with weights alone"
+                                                                   : "the kernel computes attention alone");
   std::string const reason = unfit(request, call);
   return reason.empty() ? Status{} : gemm_error(request.config, request.sizes, reason);
 }
@@ -436,7 +390,6 @@ Status decode_weights(WeightsRequest const& request, WeightsCall& call) {
   GemmConfig const& config = call.gemm->config;
   if (call.gemm->entry.launch_weights == nullptr) return error("the kernel multiplies with no weights");
   if (request.sizes.size() != 3) return error("three sizes are needed: m, n and k");
-  constexpr int64_t kMaxSize = 0x7fffffff;
   for (int64_t const size : request.sizes) {
     if (size < 0 || size > kMaxSize) return error("sizes lie between 0 and 2^31 - 1");
   }

@@ -14,17 +14,21 @@
 namespace moye {
 namespace {
 
-/// The stream of a request, with its arrays, and one worker per core.
-ffi::Error make_stream(GemmRequest const& request, bool detect_races, std::string_view mode, int64_t seed,
-                       emu::Stream& stream) {
-  if (!parse_mode(mode, stream.options.mode)) {
-    return to_error(
-        gemm_error(request.config, request.sizes, "mode is eager, lazy or random, not " + std::string(mode)),
-        ffi::ErrorCode::kInvalidArgument);
-  }
+/// What the attributes say of the emulator, one worker per core. False for a mode that there is not.
+bool set_options(bool detect_races, std::string_view mode, int64_t seed, emu::Stream& stream) {
   stream.options.seed = uint64_t(seed);
   stream.options.detect_races = detect_races;
   stream.options.workers = int(std::max(1u, std::thread::hardware_concurrency()));
+  return parse_mode(mode, stream.options.mode);
+}
+
+std::string unknown_mode(std::string_view mode) { return "mode is eager, lazy or random, not " + std::string(mode); }
+
+/// The stream of a request, with its arrays.
+ffi::Error make_stream(GemmRequest const& request, bool detect_races, std::string_view mode, int64_t seed,
+                       emu::Stream& stream) {
+  if (!set_options(detect_races, mode, seed, stream))
+    return to_error(gemm_error(request.config, request.sizes, unknown_mode(mode)), ffi::ErrorCode::kInvalidArgument);
   stream.memory = emulated_memory(request);
   return ffi::Error::Success();
 }
@@ -160,6 +164,64 @@ ffi::Error execute_weights(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer sc
   });
 }
 
+/// Decodes and validates a call of attention or its gradients, and runs it.
+ffi::Error launch(AttentionRequest const& request, bool detect_races, std::string_view mode, int64_t seed) {
+  AttentionCall call;
+  if (Status const status = decode_attention(request, call); !status.ok())
+    return to_error(status, ffi::ErrorCode::kInvalidArgument);
+  emu::Stream stream;
+  if (!set_options(detect_races, mode, seed, stream))
+    return to_error(attention_error(request.config, request.sizes, unknown_mode(mode)),
+                    ffi::ErrorCode::kInvalidArgument);
+  stream.memory = emulated_memory(request);
+  Interrupt interrupt;
+  EmulatedLaunch const done = launch_emulated(request, call, stream, [&] { return interrupt.requested(); });
+  if (done.status.ok()) return ffi::Error::Success();
+  return to_error(attention_error(request.config, request.sizes, done.status.message),
+                  done.interrupted ? ffi::ErrorCode::kCancelled : ffi::ErrorCode::kInternal);
+}
+
+ffi::Error execute_attention(ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, ffi::Result<ffi::AnyBuffer> o,
+                             ffi::Result<ffi::AnyBuffer> lse, std::string_view config, bool detect_races,
+                             int64_t diagonal, bool is_causal, Int64s k_strides, std::string_view mode,
+                             Int64s o_strides, Int64s q_strides, double scale, int64_t seed, Int64s sizes,
+                             Int64s v_strides) {
+  return guarded(config, [&] {
+    AttentionRequest request;
+    AttentionAttributes const attributes{config, diagonal, is_causal, scale, sizes};
+    if (auto error = read_attention(attributes, {{q, q_strides}, {k, k_strides}, {v, v_strides}, {*o, o_strides}},
+                                    {*lse}, request);
+        error.failure())
+      return error;
+    return launch(request, detect_races, mode, seed);
+  });
+}
+
+ffi::Error execute_attention_grad(ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, ffi::AnyBuffer d_o,
+                                  ffi::AnyBuffer lse, ffi::AnyBuffer delta, ffi::Result<ffi::AnyBuffer> dq,
+                                  ffi::Result<ffi::AnyBuffer> dk, ffi::Result<ffi::AnyBuffer> dv,
+                                  std::string_view config, Int64s d_o_strides, bool detect_races, int64_t diagonal,
+                                  Int64s dk_strides, Int64s dq_strides, Int64s dv_strides, bool is_causal,
+                                  Int64s k_strides, std::string_view mode, Int64s q_strides, double scale, int64_t seed,
+                                  Int64s sizes, Int64s v_strides) {
+  return guarded(config, [&] {
+    AttentionRequest request{.of_gradients = true};
+    AttentionAttributes const attributes{config, diagonal, is_causal, scale, sizes};
+    if (auto error = read_attention(attributes,
+                                    {{q, q_strides},
+                                     {k, k_strides},
+                                     {v, v_strides},
+                                     {d_o, d_o_strides},
+                                     {*dq, dq_strides},
+                                     {*dk, dk_strides},
+                                     {*dv, dv_strides}},
+                                    {lse, delta}, request);
+        error.failure())
+      return error;
+    return launch(request, detect_races, mode, seed);
+  });
+}
+
 }  // namespace
 }  // namespace moye
 
@@ -269,3 +331,50 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeWeightsGemmCpu, moye::execute_weights,
                                   .Attr<int64_t>("parts")
                                   .Attr<int64_t>("seed")
                                   .Attr<moye::Int64s>("sizes"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeAttentionCpu, moye::execute_attention,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<std::string_view>("config")
+                                  .Attr<bool>("detect_races")
+                                  .Attr<int64_t>("diagonal")
+                                  .Attr<bool>("is_causal")
+                                  .Attr<moye::Int64s>("k_strides")
+                                  .Attr<std::string_view>("mode")
+                                  .Attr<moye::Int64s>("o_strides")
+                                  .Attr<moye::Int64s>("q_strides")
+                                  .Attr<double>("scale")
+                                  .Attr<int64_t>("seed")
+                                  .Attr<moye::Int64s>("sizes")
+                                  .Attr<moye::Int64s>("v_strides"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeAttentionGradCpu, moye::execute_attention_grad,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<std::string_view>("config")
+                                  .Attr<moye::Int64s>("d_o_strides")
+                                  .Attr<bool>("detect_races")
+                                  .Attr<int64_t>("diagonal")
+                                  .Attr<moye::Int64s>("dk_strides")
+                                  .Attr<moye::Int64s>("dq_strides")
+                                  .Attr<moye::Int64s>("dv_strides")
+                                  .Attr<bool>("is_causal")
+                                  .Attr<moye::Int64s>("k_strides")
+                                  .Attr<std::string_view>("mode")
+                                  .Attr<moye::Int64s>("q_strides")
+                                  .Attr<double>("scale")
+                                  .Attr<int64_t>("seed")
+                                  .Attr<moye::Int64s>("sizes")
+                                  .Attr<moye::Int64s>("v_strides"));

@@ -72,6 +72,16 @@ ffi::Error prepare_weights(int32_t device, std::string_view config, int64_t, int
   return prepare_config(config, device);
 }
 
+ffi::Error prepare_attention(int32_t device, std::string_view config, int64_t, bool, Int64s, Int64s, Int64s, double,
+                             Int64s, Int64s) {
+  return prepare_config(config, device);
+}
+
+ffi::Error prepare_attention_grad(int32_t device, std::string_view config, Int64s, int64_t, Int64s, Int64s, Int64s,
+                                  bool, Int64s, Int64s, double, Int64s, Int64s) {
+  return prepare_config(config, device);
+}
+
 /// Decodes and validates the request, and launches it.
 ffi::Error launch(GemmRequest const& request, cudaStream_t stream) {
   GemmCall call;
@@ -177,6 +187,56 @@ ffi::Error execute_weights(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer
     Status const status = call.gemm->entry.launch_weights(call.args, stream);
     if (status.ok()) return ffi::Error::Success();
     return ffi::Error::Internal(gemm_error(config, request.sizes, status.message).message);
+  });
+}
+
+/// The same of attention or its gradients.
+ffi::Error launch(AttentionRequest const& request, cudaStream_t stream) {
+  AttentionCall call;
+  if (Status const status = decode_attention(request, call); !status.ok())
+    return to_error(status, ffi::ErrorCode::kInvalidArgument);
+  Status const status = call.gemm->entry.launch_attention(call.args, stream);
+  if (status.ok()) return ffi::Error::Success();
+  return ffi::Error::Internal(attention_error(request.config, request.sizes, status.message).message);
+}
+
+ffi::Error execute_attention(cudaStream_t stream, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v,
+                             ffi::Result<ffi::AnyBuffer> o, ffi::Result<ffi::AnyBuffer> lse, std::string_view config,
+                             int64_t diagonal, bool is_causal, Int64s k_strides, Int64s o_strides, Int64s q_strides,
+                             double scale, Int64s sizes, Int64s v_strides) {
+  return guarded(config, [&] {
+    AttentionRequest request;
+    AttentionAttributes const attributes{config, diagonal, is_causal, scale, sizes};
+    if (auto error = read_attention(attributes, {{q, q_strides}, {k, k_strides}, {v, v_strides}, {*o, o_strides}},
+                                    {*lse}, request);
+        error.failure())
+      return error;
+    return launch(request, stream);
+  });
+}
+
+ffi::Error execute_attention_grad(cudaStream_t stream, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v,
+                                  ffi::AnyBuffer d_o, ffi::AnyBuffer lse, ffi::AnyBuffer delta,
+                                  ffi::Result<ffi::AnyBuffer> dq, ffi::Result<ffi::AnyBuffer> dk,
+                                  ffi::Result<ffi::AnyBuffer> dv, std::string_view config, Int64s d_o_strides,
+                                  int64_t diagonal, Int64s dk_strides, Int64s dq_strides, Int64s dv_strides,
+                                  bool is_causal, Int64s k_strides, Int64s q_strides, double scale, Int64s sizes,
+                                  Int64s v_strides) {
+  return guarded(config, [&] {
+    AttentionRequest request{.of_gradients = true};
+    AttentionAttributes const attributes{config, diagonal, is_causal, scale, sizes};
+    if (auto error = read_attention(attributes,
+                                    {{q, q_strides},
+                                     {k, k_strides},
+                                     {v, v_strides},
+                                     {d_o, d_o_strides},
+                                     {*dq, dq_strides},
+                                     {*dk, dk_strides},
+                                     {*dv, dv_strides}},
+                                    {lse, delta}, request);
+        error.failure())
+      return error;
+    return launch(request, stream);
   });
 }
 
@@ -351,4 +411,78 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeWeightsGemmCuda, moye::execute_weights,
                                   .Attr<int64_t>("group")
                                   .Attr<int64_t>("parts")
                                   .Attr<moye::Int64s>("sizes"),
+                              {ffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeAttentionCudaPrepare, moye::prepare_attention,
+                              ffi::Ffi::BindPrepare()
+                                  .Ctx<ffi::DeviceOrdinal>()
+                                  .Attr<std::string_view>("config")
+                                  .Attr<int64_t>("diagonal")
+                                  .Attr<bool>("is_causal")
+                                  .Attr<moye::Int64s>("k_strides")
+                                  .Attr<moye::Int64s>("o_strides")
+                                  .Attr<moye::Int64s>("q_strides")
+                                  .Attr<double>("scale")
+                                  .Attr<moye::Int64s>("sizes")
+                                  .Attr<moye::Int64s>("v_strides"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeAttentionCuda, moye::execute_attention,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<std::string_view>("config")
+                                  .Attr<int64_t>("diagonal")
+                                  .Attr<bool>("is_causal")
+                                  .Attr<moye::Int64s>("k_strides")
+                                  .Attr<moye::Int64s>("o_strides")
+                                  .Attr<moye::Int64s>("q_strides")
+                                  .Attr<double>("scale")
+                                  .Attr<moye::Int64s>("sizes")
+                                  .Attr<moye::Int64s>("v_strides"),
+                              {ffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeAttentionGradCudaPrepare, moye::prepare_attention_grad,
+                              ffi::Ffi::BindPrepare()
+                                  .Ctx<ffi::DeviceOrdinal>()
+                                  .Attr<std::string_view>("config")
+                                  .Attr<moye::Int64s>("d_o_strides")
+                                  .Attr<int64_t>("diagonal")
+                                  .Attr<moye::Int64s>("dk_strides")
+                                  .Attr<moye::Int64s>("dq_strides")
+                                  .Attr<moye::Int64s>("dv_strides")
+                                  .Attr<bool>("is_causal")
+                                  .Attr<moye::Int64s>("k_strides")
+                                  .Attr<moye::Int64s>("q_strides")
+                                  .Attr<double>("scale")
+                                  .Attr<moye::Int64s>("sizes")
+                                  .Attr<moye::Int64s>("v_strides"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeAttentionGradCuda, moye::execute_attention_grad,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<std::string_view>("config")
+                                  .Attr<moye::Int64s>("d_o_strides")
+                                  .Attr<int64_t>("diagonal")
+                                  .Attr<moye::Int64s>("dk_strides")
+                                  .Attr<moye::Int64s>("dq_strides")
+                                  .Attr<moye::Int64s>("dv_strides")
+                                  .Attr<bool>("is_causal")
+                                  .Attr<moye::Int64s>("k_strides")
+                                  .Attr<moye::Int64s>("q_strides")
+                                  .Attr<double>("scale")
+                                  .Attr<moye::Int64s>("sizes")
+                                  .Attr<moye::Int64s>("v_strides"),
                               {ffi::Traits::kCmdBufferCompatible});

@@ -48,6 +48,7 @@ nb::dict describe(RegisteredGemm const& gemm) {
   fields["scales"] = gemm.entry.facts.scales;
   fields["grouped"] = gemm.entry.launch_grouped != nullptr;
   fields["weights"] = gemm.entry.launch_weights != nullptr;
+  fields["attention"] = gemm.entry.launch_attention != nullptr;
   fields["threads"] = gemm.entry.facts.threads;
   fields["consumers"] = gemm.entry.facts.consumers;
   fields["consumer_tile"] = nb::make_tuple(gemm.entry.facts.consumer_tile.m, gemm.entry.facts.consumer_tile.n);

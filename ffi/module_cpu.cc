@@ -10,17 +10,21 @@ namespace nb = nanobind;
 NB_MODULE(_moye_cpu, module) {
   moye::add_common_functions(module);
   module.def("handlers", [] {
-    nb::dict gemm, fused_gemm, scaled_gemm, grouped_gemm, weights_gemm, targets;
+    nb::dict gemm, fused_gemm, scaled_gemm, grouped_gemm, weights_gemm, attention, attention_grad, targets;
     gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCpu));
     fused_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeFusedGemmCpu));
     scaled_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeScaledGemmCpu));
     grouped_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGroupedGemmCpu));
     weights_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeWeightsGemmCpu));
+    attention["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeAttentionCpu));
+    attention_grad["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeAttentionGradCpu));
     targets[kGemmTarget] = gemm;
     targets[kFusedGemmTarget] = fused_gemm;
     targets[kScaledGemmTarget] = scaled_gemm;
     targets[kGroupedGemmTarget] = grouped_gemm;
     targets[kWeightsGemmTarget] = weights_gemm;
+    targets[kAttentionTarget] = attention;
+    targets[kAttentionGradTarget] = attention_grad;
     return targets;
   });
   moye::add_emulate(module);

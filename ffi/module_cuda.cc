@@ -11,7 +11,7 @@ NB_MODULE(_moye_cuda, module) {
   moye::add_common_functions(module);
   moye::add_direct_product(module);
   module.def("handlers", [] {
-    nb::dict gemm, fused_gemm, scaled_gemm, grouped_gemm, weights_gemm, mark, targets;
+    nb::dict gemm, fused_gemm, scaled_gemm, grouped_gemm, weights_gemm, attention, attention_grad, mark, targets;
     gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCudaPrepare));
     gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCuda));
     fused_gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeFusedGemmCudaPrepare));
@@ -22,12 +22,18 @@ NB_MODULE(_moye_cuda, module) {
     grouped_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGroupedGemmCuda));
     weights_gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeWeightsGemmCudaPrepare));
     weights_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeWeightsGemmCuda));
+    attention["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeAttentionCudaPrepare));
+    attention["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeAttentionCuda));
+    attention_grad["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeAttentionGradCudaPrepare));
+    attention_grad["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeAttentionGradCuda));
     mark["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeMarkCuda));
     targets[kGemmTarget] = gemm;
     targets[kFusedGemmTarget] = fused_gemm;
     targets[kScaledGemmTarget] = scaled_gemm;
     targets[kGroupedGemmTarget] = grouped_gemm;
     targets[kWeightsGemmTarget] = weights_gemm;
+    targets[kAttentionTarget] = attention;
+    targets[kAttentionGradTarget] = attention_grad;
     targets[kMarkTarget] = mark;
     return targets;
   });

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <exception>
+#include <initializer_list>
 #include <iterator>
 #include <new>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "attention.h"
 #include "gemm.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -205,6 +207,46 @@ inline ffi::Error read_weights(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffe
   auto const buffer = zeros.get<ffi::AnyBuffer>(0);
   if (buffer.has_error() || !to_buffer(*buffer, request.zeros)) return error("zeros are s8");
   return ffi::Error::Success();
+}
+
+/// The attributes of both targets of attention beside the strides.
+struct AttentionAttributes {
+  std::string_view config;
+  int64_t diagonal;
+  bool is_causal;
+  double scale;
+  Int64s sizes;
+};
+
+struct StridedBuffer {
+  ffi::AnyBuffer buffer;
+  Int64s strides;
+};
+
+/// A call of attention, or, if the request says so, of its gradients: what decode_attention() checks.
+///
+/// arrays: in the order of attention_parts(). rows: lse, and delta of gradients.
+inline ffi::Error read_attention(AttentionAttributes const& attributes, std::initializer_list<StridedBuffer> arrays,
+                                 std::initializer_list<ffi::AnyBuffer> rows, AttentionRequest& request) {
+  request.config = attributes.config;
+  request.sizes = to_span(attributes.sizes);
+  request.scale = attributes.scale;
+  request.is_causal = attributes.is_causal;
+  request.diagonal = attributes.diagonal;
+  bool is_ours = true;
+  auto part = attention_parts(request.of_gradients).begin();
+  for (auto const& [buffer, strides] : arrays) {
+    AttentionOperand& operand = request.*(part++)->operand;
+    operand.strides = to_span(strides);
+    is_ours = to_buffer(buffer, operand.buffer) && is_ours;
+  }
+  Buffer* to = &request.lse;
+  for (ffi::AnyBuffer const& buffer : rows) {
+    is_ours = to_buffer(buffer, *to) && is_ours;
+    to = &request.delta;
+  }
+  if (is_ours) return ffi::Error::Success();
+  return to_error(attention_error(request.config, request.sizes, kOurDtypes), ffi::ErrorCode::kInvalidArgument);
 }
 
 /// Calls f(), which returns an ffi::Error. No exception leaves a handler: XLA would lose its type and text.

@@ -57,6 +57,7 @@ class GemmConfig:
       grouped: whether it computes products of groups, `ragged_dot`'s, and nothing else.
       weights: whether it multiplies by weights of 8 or 4 bits, `quantized_matmul`'s, and nothing else; dtype is then of
         a and of the weights, e.g. "bf16xs4".
+      attention: whether it computes attention, or, of sm90_attention_grad, the gradients of one, and nothing else.
       registers: per thread by architecture, e.g. {"sm_80": 128}; None when the package was built without nvcc.
     """
 
@@ -83,6 +84,7 @@ class GemmConfig:
     scales: bool = dataclasses.field(default=False, compare=False)
     grouped: bool = False
     weights: bool = dataclasses.field(default=False, compare=False)
+    attention: bool = dataclasses.field(default=False, compare=False)
     registers: Mapping[str, int] | None = dataclasses.field(default=None, compare=False)
 
     def __hash__(self) -> int:
@@ -193,7 +195,9 @@ def configs() -> ConfigTable:
       >>> {config.dtype for config in jax_moye.configs()} >= {"bf16", "f16", "f32", "f64"}
       True
     """
-    return ConfigTable(config for config in _all_configs() if not config.grouped and not config.weights)
+    return ConfigTable(
+        config for config in _all_configs() if not config.grouped and not config.weights and not config.attention
+    )
 
 
 @functools.cache
@@ -206,6 +210,12 @@ def grouped_configs() -> ConfigTable:
 def weights_configs() -> ConfigTable:
     """The compiled kernels that multiply by weights of 8 or 4 bits."""
     return ConfigTable(config for config in _all_configs() if config.weights)
+
+
+@functools.cache
+def attention_configs() -> ConfigTable:
+    """The compiled kernels that compute attention or its gradients."""
+    return ConfigTable(config for config in _all_configs() if config.attention)
 
 
 @functools.cache

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,8 @@ from jax_moye._primitives.split_tf32 import split_tf32
 from jax_moye._primitives.transposes import Permutations, transposed
 from jax_moye._selection.decide import KernelCall
 from jax_moye._selection.epilogue import EPILOGUE_OPERANDS, SCALES, Epilogue, stored_dtype
-from jax_moye._selection.grouped import GroupedProblem
 from jax_moye._selection.problem import GemmProblem
 from jax_moye._selection.request import Request
-from jax_moye._selection.weights import WeightsProblem
 
 
 def run_kernel(
@@ -140,9 +138,19 @@ def _launch(
     return [out, *z]
 
 
-def call_attributes(
-    config: GemmConfig, problem: GemmProblem | GroupedProblem | WeightsProblem, interpret: InterpretParams | None
-) -> dict[str, Any]:
+class Problem(Protocol):
+    """What each kind of call is about."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """In the order of the target's attribute."""
+
+    @property
+    def strides(self) -> Mapping[str, tuple[int, ...]]:
+        """Of each array that has some, by its name."""
+
+
+def call_attributes(config: GemmConfig, problem: Problem, interpret: InterpretParams | None) -> dict[str, Any]:
     """The attributes that say which kernel computes what, of all targets.
 
     The one place where they get their width: np.int64(3) and np.int32(3) are the same key of a cache.

@@ -1,0 +1,141 @@
+#include "attention.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "modes.h"
+
+namespace moye {
+namespace {
+
+constexpr int kAlignment = 16;  // bytes, of addresses and strides
+constexpr size_t kSizes = 6, kStrides = 3;
+
+constexpr AttentionPart kForward[] = {
+    {"q", &AttentionRequest::q, &AttentionArgs::q, true, false},
+    {"k", &AttentionRequest::k, &AttentionArgs::k, false, false},
+    {"v", &AttentionRequest::v, &AttentionArgs::v, false, false},
+    {"o", &AttentionRequest::o, &AttentionArgs::o, true, true},
+};
+constexpr AttentionPart kGradients[] = {
+    {"q", &AttentionRequest::q, &AttentionArgs::q, true, false},
+    {"k", &AttentionRequest::k, &AttentionArgs::k, false, false},
+    {"v", &AttentionRequest::v, &AttentionArgs::v, false, false},
+    {"d_o", &AttentionRequest::d_o, &AttentionArgs::d_o, true, false},
+    {"dq", &AttentionRequest::dq, &AttentionArgs::dq, true, true},
+    {"dk", &AttentionRequest::dk, &AttentionArgs::dk, false, true},
+    {"dv", &AttentionRequest::dv, &AttentionArgs::dv, false, true},
+};
+
+/// a * b; more than kMaxSize where it is more, of numbers that are not negative.
+int64_t product(int64_t a, int64_t b) {
+  int64_t result;
+  return __builtin_mul_overflow(a, b, &result) ? INT64_MAX : result;
+}
+
+bool is_aligned(Buffer const& buffer) { return reinterpret_cast<uintptr_t>(buffer.data) % kAlignment == 0; }
+
+/// Why sizes are none of this config; empty if they are.
+std::string bad_sizes(AttentionRequest const& request, GemmConfig const& config, AttentionArgs& args) {
+  if (request.sizes.size() != kSizes)
+    return "six sizes are needed: batch, kv_heads, group, q_rows, kv_rows and head_dim";
+  for (int64_t const size : request.sizes) {
+    if (size < 0 || size > kMaxSize) return "sizes lie between 0 and 2^31 - 1";
+  }
+  args.batch = request.sizes[0];
+  args.kv_heads = request.sizes[1];
+  args.group = request.sizes[2];
+  args.q_rows = request.sizes[3];
+  args.kv_rows = request.sizes[4];
+  args.head_dim = request.sizes[5];
+  if (args.group < 1) return "each head of keys and values belongs to one head of queries or more, not to 0";
+  if (args.head_dim < 8 || args.head_dim > config.tile.k || args.head_dim % 8 != 0)
+    return "head_dim is a multiple of 8, and at most " + std::to_string(config.tile.k);
+  if (args.q_rows > kMaxSize - config.tile.m || args.kv_rows > kMaxSize - config.tile.n)
+    return "there are more rows than 2^31 - 1 less a tile's";
+  auto const tiles = [](int64_t rows, int tile) { return (rows + tile - 1) / tile; };
+  int64_t const most = std::max(tiles(args.q_rows, config.tile.m), tiles(args.kv_rows, config.tile.n));
+  int64_t const heads = product(product(args.batch, args.kv_heads), args.group);
+  if (heads > kMaxSize || product(heads, most) > kMaxSize) return "there are more than 2^31 - 1 tiles of all heads";
+  return {};
+}
+
+/// Why an array is not what the config takes; empty if it is.
+std::string unfit(AttentionPart const& part, AttentionRequest const& request, Dtype dtype, AttentionArgs& args) {
+  auto const& [buffer, strides] = request.*part.operand;
+  std::string const name = part.name;
+  if (strides.size() != kStrides)
+    return "three strides of " + name + " are needed, along batch, heads and rows, not " + to_text(strides);
+  if (std::any_of(strides.begin(), strides.end(), [](int64_t stride) { return stride < 0; }))
+    return name + " has strides " + to_text(strides) + ", which are negative";
+  if (buffer.dtype != dtype) return name + " is " + dtype_name(buffer.dtype) + ", not " + dtype_name(dtype);
+  std::array<Mode, kStrides + 1> const modes = {
+      {{args.batch, strides[0]},
+       {part.has_query_heads ? args.kv_heads * args.group : args.kv_heads, strides[1]},
+       {part.has_query_heads ? args.q_rows : args.kv_rows, strides[2]},
+       {args.head_dim, 1}}};
+  if (std::string reason = outside(part.name, modes, buffer.elements); !reason.empty()) return reason;
+  if (part.is_result && !covers_exactly(modes, buffer.elements))
+    return "strides of " + name + " do not write each of its elements exactly once";
+  int const elements = kAlignment / item_bytes(dtype);
+  if (std::any_of(strides.begin(), strides.end(), [&](int64_t stride) { return stride % elements != 0; }))
+    return name + " has strides that 16 bytes do not divide";
+  if (!is_aligned(buffer)) return name + " has an address that 16 bytes do not divide";
+  args.*part.array = {buffer.data, strides[0], strides[1], strides[2]};
+  return {};
+}
+
+/// The same of lse or delta.
+std::string unfit_rows(char const* name, Buffer const& rows, AttentionArgs const& args) {
+  if (rows.dtype != Dtype::f32) return std::string(name) + " is " + dtype_name(rows.dtype) + ", not f32";
+  int64_t const elements = args.batch * args.kv_heads * args.group * args.q_rows;
+  if (rows.elements != elements)
+    return std::string(name) + " has " + std::to_string(rows.elements) +
+           " elements, not one of each row of queries: " + std::to_string(elements);
+  if (!is_aligned(rows)) return std::string(name) + " has an address that 16 bytes do not divide";
+  return {};
+}
+
+}  // namespace
+
+std::span<AttentionPart const> attention_parts(bool of_gradients) {
+  if (of_gradients) return kGradients;
+  return kForward;
+}
+
+Status attention_error(std::string_view config, std::span<int64_t const> sizes, std::string_view reason) {
+  return {"jax_moye: " + std::string(config) + ", sizes (batch, kv_heads, group, q_rows, kv_rows, head_dim) = " +
+          to_text(sizes) + ": " + std::string(reason)};
+}
+
+Status decode_attention(AttentionRequest const& request, AttentionCall& call) {
+  auto const error = [&](std::string_view reason) { return attention_error(request.config, request.sizes, reason); };
+  call.gemm = find_gemm(request.config);
+  if (call.gemm == nullptr) return error("no compiled GEMM has this name");
+  GemmConfig const& config = call.gemm->config;
+  if (call.gemm->entry.launch_attention == nullptr) return error("the kernel computes no attention");
+  if (request.of_gradients != (config.kernel == Kernel::sm90_attention_grad))
+    return error(request.of_gradients ? "the kernel computes attention, and not its gradients"
+                                      : "the kernel computes gradients of attention alone");
+  AttentionArgs& args = call.args = {};
+  if (std::string reason = bad_sizes(request, config, args); !reason.empty()) return error(reason);
+  args.scale = float(request.scale);
+  if (!std::isfinite(args.scale) || !(args.scale > 0)) return error("the scale is no finite number above 0");
+  args.is_causal = request.is_causal;
+  args.diagonal = std::clamp(request.diagonal, -args.q_rows, args.kv_rows);  // nothing and all is left out beyond
+  for (AttentionPart const& part : attention_parts(request.of_gradients)) {
+    if (std::string reason = unfit(part, request, storage_dtype(config.dtype), args); !reason.empty())
+      return error(reason);
+  }
+  if (std::string reason = unfit_rows("lse", request.lse, args); !reason.empty()) return error(reason);
+  args.lse = static_cast<float*>(request.lse.data);
+  if (!request.of_gradients) return {};
+  if (std::string reason = unfit_rows("delta", request.delta, args); !reason.empty()) return error(reason);
+  args.delta = static_cast<float const*>(request.delta.data);
+  return {};
+}
+
+}  // namespace moye

@@ -1,0 +1,60 @@
+// A call of attention, or of its gradients, decoded and validated: as gemm.h, of the other targets' calls.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "gemm.h"
+#include "registry.h"
+
+namespace moye {
+
+/// An array of (batch, head, row, head_dim) as it arrives. It is contiguous along head_dim.
+struct AttentionOperand {
+  Buffer buffer = {};
+  std::span<int64_t const> strides = {};  // batch, head, row
+};
+
+/// A call as it arrives; AttentionArgs says what is what. Nothing in it is trusted.
+struct AttentionRequest {
+  bool of_gradients = false;
+  std::string_view config = {};
+  std::span<int64_t const> sizes = {};  // batch, kv_heads, group, q_rows, kv_rows, head_dim
+  double scale = 1;
+  bool is_causal = false;
+  int64_t diagonal = 0;
+  AttentionOperand q = {}, k = {}, v = {};
+  AttentionOperand o = {};    // a result; not of gradients
+  Buffer lse = {};            // a result; an operand of gradients
+  AttentionOperand d_o = {};  // from here on of gradients alone
+  Buffer delta = {};
+  AttentionOperand dq = {}, dk = {}, dv = {};  // results
+};
+
+/// One of the arrays of a call.
+struct AttentionPart {
+  char const* name;
+  AttentionOperand AttentionRequest::* operand;
+  AttentionArray AttentionArgs::* array;
+  bool has_query_heads;  // else it has heads and rows of keys and values
+  bool is_result;
+};
+
+/// The arrays of a call but lse and delta, operands first.
+std::span<AttentionPart const> attention_parts(bool of_gradients);
+
+struct AttentionCall {
+  RegisteredGemm const* gemm;
+  AttentionArgs args;
+};
+
+/// Fills `call`, or says why the request cannot be run. After success every element that the kernel reads or writes
+/// lies inside its buffer, every element of a result is written exactly once, addresses and strides are multiples of 16
+/// bytes, the scale is above 0, and the diagonal crosses the scores or lies just outside of them.
+Status decode_attention(AttentionRequest const& request, AttentionCall& call);
+
+/// "jax_moye: <config>, sizes (batch, kv_heads, group, q_rows, kv_rows, head_dim) = (1, 2, 3, 4, 5, 6): <reason>"
+Status attention_error(std::string_view config, std::span<int64_t const> sizes, std::string_view reason);
+
+}  // namespace moye

@@ -1,0 +1,221 @@
+"""The custom calls of attention and of its gradients. What they compute is AttentionArgs of cuda/gemm/config.h.
+
+Arrays are dense. A string names the dimensions of one, a letter each: b batch, h heads, q or k the rows of queries or
+of keys and values, d head_dim, which is last. "bqhd" and "bkhd" are arrays as flax has them, "bhqd" and "bhkd" as
+PyTorch has. A letter that is there several times stands for dimensions that are one together, the first outermost:
+"bbqhd" has two of a batch, "bqhhd" heads in groups. A letter that is not there is a dimension of size 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_moye._kernels import ffi
+from jax_moye._kernels.configs import GemmConfig
+from jax_moye._kernels.interpret import InterpretParams
+from jax_moye._primitives.custom_call import call_attributes
+
+
+class AttentionView(NamedTuple):
+    """An array as a kernel sees it.
+
+    Attributes:
+      sizes: batch, heads, rows, head_dim.
+      strides: along the first three of them, in elements.
+    """
+
+    sizes: tuple[int, int, int, int]
+    strides: tuple[int, int, int]
+
+
+def attention_view(shape: Sequence[int], dims: str) -> AttentionView | None:
+    """The view of a dense array; None where dimensions of one letter are not one together.
+
+    Args:
+      shape: of the array.
+      dims: its dimensions, as on top of this file.
+    """
+    rows = "k" if "k" in dims else "q"
+    assert len(shape) == len(dims), (shape, dims)
+    assert dims.find("d") == len(dims) - 1, dims
+    assert set(dims) <= {"b", "h", rows, "d"}, dims
+    sizes = dict.fromkeys(("b", "h", rows, "d"), 1)
+    strides = dict.fromkeys(sizes, shape[-1])  # of size 1: any multiple of a row
+    stride = 1
+    for size, letter in zip(reversed(shape), reversed(dims), strict=True):
+        if size != 1:
+            if sizes[letter] == 1:
+                strides[letter] = stride
+            elif stride != strides[letter] * sizes[letter]:
+                return None
+            sizes[letter] *= size
+        stride *= max(size, 1)
+    batch, heads, of_rows, head_dim = sizes.values()
+    return AttentionView((batch, heads, of_rows, head_dim), (strides["b"], strides["h"], strides[rows]))
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionProblem:
+    """What both calls are told of their arrays.
+
+    Attributes:
+      sizes: batch, heads of keys and values, heads of queries for each of them, rows of queries, rows of keys and
+        values, head_dim.
+      strides: by the array's name: along batch, heads and rows, in elements.
+    """
+
+    sizes: tuple[int, ...]
+    strides: dict[str, tuple[int, ...]]
+
+
+def run_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    config: GemmConfig,
+    dims_q: str,
+    dims_k: str,
+    dims_v: str,
+    dims_o: str | None = None,
+    scale: float,
+    diagonal: int | None,
+    interpret: InterpretParams | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Attention by a kernel.
+
+    Args:
+      q: queries, bfloat16 or float16 as the config's.
+      k: keys, of its dtype; their heads divide those of q.
+      v: values, likewise.
+      config: a row of sm90_attention.
+      dims_q: the dimensions of q.
+      dims_k: of k.
+      dims_v: of v.
+      dims_o: of the result, those of q in another order; None: in q's.
+      scale: of the scores.
+      diagonal: row i of the queries sees keys up to i + diagonal; None: all.
+      interpret: how the emulator runs it; None on a GPU.
+
+    Returns:
+      The result, and the logarithm of each row's sum of exponentials of scores, f32 (batch, heads, rows).
+    """
+    dims_o = dims_q if dims_o is None else dims_o
+    o = jax.ShapeDtypeStruct(_permuted(q.shape, dims_q, dims_o), q.dtype)
+    problem = make_attention_problem(q=(q, dims_q), k=(k, dims_k), v=(v, dims_v), o=(o, dims_o))
+    batch, kv_heads, group, q_rows, *_ = problem.sizes
+    lse = jax.ShapeDtypeStruct((batch, kv_heads * group, q_rows), jnp.float32)
+    attributes = _attributes(config, problem, scale, diagonal, interpret)
+    with jax.named_scope(config.name):  # what a profiler shows
+        run = jax.ffi.ffi_call(ffi.ATTENTION_TARGET, (o, lse))
+        of_rows, logarithms = run(q, k, v, **attributes)
+    return of_rows, logarithms
+
+
+def run_attention_grad(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    d_o: jax.Array,
+    lse: jax.Array,
+    delta: jax.Array,
+    *,
+    config: GemmConfig,
+    dims_q: str,
+    dims_k: str,
+    dims_v: str,
+    dims_o: str | None = None,
+    scale: float,
+    diagonal: int | None,
+    interpret: InterpretParams | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The gradients of `run_attention`, whose arguments are these, by a kernel.
+
+    Args:
+      q: queries.
+      k: keys.
+      v: values.
+      d_o: the cotangent of the result, of q's dtype.
+      lse: of `run_attention`.
+      delta: f32 (batch, heads, rows), the sums over rows of the result times its cotangent.
+      config: a row of sm90_attention_grad.
+      dims_q: the dimensions of q.
+      dims_k: of k.
+      dims_v: of v.
+      dims_o: of d_o; None: those of q.
+      scale: of the scores.
+      diagonal: as there.
+      interpret: how the emulator runs it; None on a GPU.
+
+    Returns:
+      The cotangents of q, k and v, each with the dimensions of its array.
+    """
+    results = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q, k, v))
+    of_q, of_k, of_v = (q, dims_q), (k, dims_k), (v, dims_v)
+    of_o = d_o, dims_q if dims_o is None else dims_o
+    problem = make_attention_problem(q=of_q, k=of_k, v=of_v, d_o=of_o, dq=of_q, dk=of_k, dv=of_v)
+    attributes = _attributes(config, problem, scale, diagonal, interpret)
+    with jax.named_scope(config.name):
+        run = jax.ffi.ffi_call(ffi.ATTENTION_GRAD_TARGET, results)
+        dq, dk, dv = run(q, k, v, d_o, lse, delta, **attributes)
+    return dq, dk, dv
+
+
+def make_attention_problem(**arrays: tuple[Any, str]) -> AttentionProblem:
+    """The problem of arrays and their dimensions.
+
+    Args:
+      **arrays: by their names of AttentionArgs; q and k are among them.
+
+    Raises:
+      ValueError: they do not belong together, or dimensions of one letter are not one together.
+    """
+    views = {}
+    for name, (x, dims) in arrays.items():
+        view = attention_view(x.shape, dims)
+        if view is None:
+            raise ValueError(f"{name}: dimensions {dims} of {tuple(x.shape)} are not one for each letter")
+        views[name] = view
+    batch, heads, q_rows, head_dim = views["q"].sizes
+    kv_heads, kv_rows = views["k"].sizes[1:3]
+    of_queries, of_keys = (batch, heads, q_rows, head_dim), (batch, kv_heads, kv_rows, head_dim)
+    for name, view in views.items():
+        expected = of_keys if name in ("k", "v", "dk", "dv") else of_queries
+        if view.sizes != expected:
+            raise ValueError(f"{name}: batch, heads, rows and head_dim are {view.sizes}, not {expected}")
+    if kv_heads and heads % kv_heads:
+        raise ValueError(f"{kv_heads} heads of keys and values do not divide {heads} of queries")
+    group = heads // kv_heads if kv_heads else 1
+    return AttentionProblem(
+        (batch, kv_heads, group, q_rows, kv_rows, head_dim), {name: view.strides for name, view in views.items()}
+    )
+
+
+def _permuted(shape: Sequence[int], dims: str, wanted: str) -> tuple[int, ...]:
+    """The shape with its dimensions in another order; those of one letter stay in theirs."""
+    assert sorted(dims) == sorted(wanted), (dims, wanted)
+    of_letter = {letter: iter([s for s, x in zip(shape, dims, strict=True) if x == letter]) for letter in set(dims)}
+    return tuple(next(of_letter[letter]) for letter in wanted)
+
+
+def _attributes(
+    config: GemmConfig,
+    problem: AttentionProblem,
+    scale: float,
+    diagonal: int | None,
+    interpret: InterpretParams | None,
+) -> dict[str, Any]:
+    """Those of both targets."""
+    assert math.isfinite(scale), scale
+    return call_attributes(config, problem, interpret) | {
+        "scale": np.float64(scale),
+        "is_causal": diagonal is not None,
+        "diagonal": np.int64(diagonal or 0),
+    }
