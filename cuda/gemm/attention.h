@@ -25,9 +25,9 @@ namespace moye {
 inline constexpr int kRowBlock = 64;  // rows, and elements of head_dim: a swizzled block of 8 KB
 inline constexpr float kNoScore = -__builtin_huge_valf();
 
-/// kRows rows of head_dim, of which a stage holds 64 elements.
-template <class T, int kRows, int kStages>
-using KOperand = TmaOperand<T, Major::k, kRows, kStages, 1>;
+/// kRows rows of head_dim, of which a stage holds 64 elements, in boxes of kBoxRows.
+template <class T, int kRows, int kStages, int kBoxRows = kRows>
+using KOperand = TmaOperand<T, Major::k, kRows, kStages, 1, kBoxRows>;
 /// 64 rows of kHead elements, summed over the rows.
 template <class T, int kHead, int kStages>
 using MnOperand = TmaOperand<T, Major::mn, kHead, kStages, 1>;

@@ -1,0 +1,464 @@
+// sm90_attention_grad: the gradients of sm90_attention on wgmma, by two kernels, each of which computes the weights anew
+// from the scores and the logarithm of their sum: sums have one order, and nothing is added in memory.
+//   Q, dO, dQ (heads,q_rows,head_dim), K, V, dK, dV (kv_heads,kv_rows,head_dim), contiguous along head_dim, 16-bit
+//   tile               {rows that a CTA owns, rows of a step, head_dim}
+//   rows kernel        owns rows of Q and dO, goes through K and V:   S = Q K^T, dP = dO V^T, dQ += dS K
+//   columns kernel     owns rows of K and V, goes through Q and dO of all heads that read them:
+//                        S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q
+//     where            P = exp(scale * S - lse), dS = P * (dP - delta), rounded to the arrays' type as A's fragments
+//   warpgroup 0        producer: one thread starts the loads, those of a step in one stage
+//   warpgroups 1, 2    consumers: each has 64 of the CTA's rows
+//   own                1 arrival, and the bytes of both owned tiles
+//   pipeline           full[s], empty[s] of each stage
+//   barrier 1 + c      named, consumer c: lse and delta of a step are there (columns kernel); last: the owned tiles have
+//                      been read, and results go there
+#pragma once
+
+#include "gemm/attention.h"
+#include "gemm/config.h"
+#include "gemm/element.h"
+#include "gemm/order.h"
+#include "gemm/tma_operand.h"
+#include "moye/algorithm/fill.h"
+#include "moye/algorithm/gemm.h"
+#include "moye/arch/barrier.h"
+#include "moye/arch/grid_dependency.h"
+#include "moye/arch/launch.h"
+#include "moye/arch/mbarrier.h"
+#include "moye/arch/register.h"
+#include "moye/arch/warp.h"
+#include "moye/atom/mma_traits_sm90.h"
+#include "moye/pipeline.h"
+#include "moye/tensor.h"
+
+namespace moye {
+
+struct AttentionGradParams {
+  TensorMap q, k, v, d_o, dq, dk, dv;
+  int q_tiles, kv_tiles;  // of a head's rows: those that CTAs own
+};
+
+template <class Gemm>
+MOYE_KERNEL(Gemm::kThreads)
+sm90_attention_grad_rows_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
+                                MOYE_GRID_CONSTANT AttentionGradParams const params) {
+  Gemm::run_rows(args, params);
+}
+
+template <class Gemm>
+MOYE_KERNEL(Gemm::kThreads)
+sm90_attention_grad_columns_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
+                                   MOYE_GRID_CONSTANT AttentionGradParams const params) {
+  Gemm::run_columns(args, params);
+}
+
+template <GemmConfig kConfig>
+  requires(kConfig.kernel == Kernel::sm90_attention_grad)
+struct Gemm<kConfig> {
+  using Element = typename ElementOf<kConfig.dtype>::Type;
+  static constexpr int kOwned = kConfig.tile.m, kStep = kConfig.tile.n, kHead = kConfig.tile.k;
+  static constexpr int kStages = kConfig.stages;
+  static constexpr int kConsumers = kOwned / 64, kThreads = 128 * (1 + kConsumers);
+  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;  // 64 K: 168 per thread
+  static constexpr int kParts = kHead / kRowBlock;                         // of head_dim
+  static_assert(sizeof(Element) == 2 && kConfig.accumulator == Dtype::f32 && kConfig.alignment == 16);
+  static_assert(kConsumers == 2 && kStep == kRowBlock, "a step's rows are summed over as they lie");
+  static_assert(kHead % kRowBlock == 0 && kHead <= 128 && kConfig.cluster.m * kConfig.cluster.n == 1);
+
+  using Owned = KOperand<Element, kOwned, kParts, kRowBlock>;
+  using Streamed = KOperand<Element, kStep, kStages * kParts>;  // of which head_dim is summed over
+  using Summed = MnOperand<Element, kHead, kStages>;            // the same, of which rows are
+  using Warpgroups = Layout<Shape<Int<kConsumers>, _1, _1>>;
+  using ScoresMma = decltype(make_tiled_mma(ScoresOp<Element, kStep>{}, Warpgroups{}));
+  using WeightedMma = decltype(make_tiled_mma(WeightedOp<Element, kHead>{}, Warpgroups{}));
+  static constexpr int kSums = kStep / 2;  // of a thread, of the scores of a step
+
+  struct SharedStorage {
+    alignas(1024) Element owned[2][kOwned * kHead];  // in the end results
+    alignas(1024) Element streamed[2][kStages * kStep * kHead];
+    float of_step[kConsumers][kStages][2][kStep];  // lse and delta of a stage's rows
+    TmaPipeline<kStages> pipeline;
+    alignas(8) uint64_t full_owned;
+  };
+
+  /// A CTA's first row, and the head, of Q or of K, that it has.
+  struct Place {
+    int row, head, batch;
+  };
+
+  // ---- what both kernels share
+
+  /// The pipeline's mbarriers; behind it every thread of the CTA knows of them.
+  static MOYE_DEVICE SharedStorage& begin(AttentionGradParams const& params) {
+    auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
+    if (thread_idx().x == 0) {
+      prefetch_tensor_map(&params.q);
+      prefetch_tensor_map(&params.k);
+      prefetch_tensor_map(&params.v);
+      prefetch_tensor_map(&params.d_o);
+      smem.pipeline.init(/*warps=*/4 * kConsumers);
+      mbarrier_init(&smem.full_owned, 1);
+      fence_mbarrier_init();
+    }
+    sync_threads();
+    griddepcontrol_wait();  // the kernel ahead may still run up to here
+    return smem;
+  }
+
+  static MOYE_DEVICE void load_owned(TensorMap const* first, TensorMap const* second, Place const& at,
+                                     SharedStorage& smem) {
+    mbarrier_arrive_expect_tx(&smem.full_owned, sizeof(smem.owned));
+    MOYE_UNROLL
+    for (int part = 0; part < kParts; ++part) {
+      Owned::template load<4>(first, &smem.full_owned, Owned::stage(smem.owned[0], part), at.row, part * kRowBlock,
+                              {at.head, at.batch, 0}, {});
+      Owned::template load<4>(second, &smem.full_owned, Owned::stage(smem.owned[1], part), at.row, part * kRowBlock,
+                              {at.head, at.batch, 0}, {});
+    }
+  }
+
+  static MOYE_DEVICE void load_step(TensorMap const* first, TensorMap const* second, int row, int head, int batch,
+                                    SharedStorage& smem, PipelineState<kStages>& write) {
+    // The consumers have released the stage: fill it.
+    uint64_t* const full = smem.pipeline.producer_acquire(write, 2 * kStep * kHead * int(sizeof(Element)));
+    MOYE_UNROLL
+    for (int part = 0; part < kParts; ++part) {
+      int const stage = write.index() * kParts + part;
+      Streamed::template load<4>(first, full, Streamed::stage(smem.streamed[0], stage), row, part * kRowBlock,
+                                 {head, batch, 0}, {});
+      Streamed::template load<4>(second, full, Streamed::stage(smem.streamed[1], stage), row, part * kRowBlock,
+                                 {head, batch, 0}, {});
+    }
+    ++write;
+  }
+
+  /// Starts sums = (an owned tile) (rows of a step)^T.
+  template <class A, class B, class C>
+  static MOYE_DEVICE void start_scores(A const& tSrA, B const& tSrB, int stage, C& tSrC) {
+    ScoresMma scores_mma;
+    warpgroup_fence_operand(tSrC);
+    warpgroup_arrive();
+    scores_mma.accumulate_ = GMMA::ScaleOut::Zero;
+    MOYE_UNROLL
+    for (int part = 0; part < kParts; ++part) {
+      gemm(scores_mma, tSrA(_, _, _, part), tSrB(_, _, _, stage * kParts + part), tSrC);
+      scores_mma.accumulate_ = GMMA::ScaleOut::One;
+    }
+    warpgroup_commit_group();
+  }
+
+  /// Starts sums += (fragments) (rows of a step).
+  template <class A, class B, class C>
+  static MOYE_DEVICE void start_sums(A& tOrA, B const& tOrB, int stage, C& tOrC) {
+    warpgroup_fence_operand(tOrC);
+    warpgroup_fence_operand(tOrA);
+    warpgroup_arrive();
+    gemm(WeightedMma{}, tOrA, tOrB(_, _, _, stage), tOrC);
+    warpgroup_commit_group();
+  }
+
+  /// lse in base 2, for weights that are 0 where a row has no column, or lies behind the last.
+  static MOYE_DEVICE float load_lse(AttentionArgs const& args, int64_t matrix, int row) {
+    float const lse = row < args.q_rows ? args.lse[matrix * args.q_rows + row] : kNoScore;
+    return lse == kNoScore ? -kNoScore : lse * float(kLog2E);
+  }
+  static MOYE_DEVICE float load_delta(AttentionArgs const& args, int64_t matrix, int row) {
+    return row < args.q_rows ? args.delta[matrix * args.q_rows + row] : 0;
+  }
+
+  /// One warp's 16 rows of a result, where the warp's rows of an owned tile were.
+  template <class Sums>
+  static MOYE_DEVICE void store(TensorMap const* map, Element* owned, Sums const& tOrO, float factor, Place const& at,
+                                int head_dim, int thread) {
+    unsigned char* boxes[kParts];
+    MOYE_UNROLL
+    for (int part = 0; part < kParts; ++part) {
+      boxes[part] = reinterpret_cast<unsigned char*>(Owned::stage(owned, part)) + thread / 32 * 16 * 128;
+    }
+    float const factors[2] = {factor, factor};
+    store_rows<Element, kHead>(map, boxes, &tOrO(_0{}), factors, at.row + thread / 32 * 16, at.head, at.batch, head_dim,
+                               thread % 32);
+  }
+
+  // ---- dQ
+
+  static MOYE_DEVICE void run_rows(AttentionArgs const& args, AttentionGradParams const& params) {
+    auto& smem = begin(params);
+    int const thread = int(thread_idx().x), id = int(block_idx().x), matrix = id / params.q_tiles;
+    int const heads = int(args.kv_heads * args.group);
+    // Neighbouring CTAs have the same head, its last rows first: they have the most columns, if causal.
+    Place const at{(params.q_tiles - 1 - id % params.q_tiles) * kOwned, matrix % heads, matrix / heads};
+    int const last = at.row + kOwned <= args.q_rows ? at.row + kOwned - 1 : int(args.q_rows) - 1;
+    int const steps = (columns_of(args, last) + kStep - 1) / kStep;
+    if (thread < 128) {
+      warpgroup_reg_dealloc<kProducerRegisters>();
+      if (thread < 32) {
+        if (steps > 0 && elect_one_sync()) {
+          load_owned(&params.q, &params.d_o, at, smem);
+          auto write = TmaPipeline<kStages>::producer_start();
+          MOYE_NO_UNROLL
+          for (int step = 0; step < steps; ++step) {
+            load_step(&params.k, &params.v, step * kStep, at.head / int(args.group), at.batch, smem, write);
+          }
+        }
+        sync_warp();
+      }
+    } else {
+      warpgroup_reg_alloc<kConsumerRegisters>();
+      consume_rows(args, params, at, steps, smem, thread - 128);
+    }
+  }
+
+  static MOYE_DEVICE void consume_rows(AttentionArgs const& args, AttentionGradParams const& params, Place const& at,
+                                       int steps, SharedStorage& smem, int thread) {
+    int const lane = thread % 32, row = at.row + thread / 32 * 16 + lane / 4;
+    float const scale = args.scale * float(kLog2E);
+    int64_t const matrix = at.batch * (args.kv_heads * args.group) + at.head;
+    int const columns[2] = {columns_of(args, row), columns_of(args, row + 8)};
+    float const lse[2] = {load_lse(args, matrix, row), load_lse(args, matrix, row + 8)};
+    float const delta[2] = {load_delta(args, matrix, row), load_delta(args, matrix, row + 8)};
+    Tensor sQ = make_tensor(make_smem_ptr(smem.owned[0]), Owned::smem_layout());      // (OWNED,64,PARTS)
+    Tensor sdO = make_tensor(make_smem_ptr(smem.owned[1]), Owned::smem_layout());     // (OWNED,64,PARTS)
+    Tensor sK = make_tensor(make_smem_ptr(smem.streamed[0]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
+    Tensor sV = make_tensor(make_smem_ptr(smem.streamed[1]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
+    Tensor sKt = make_tensor(make_smem_ptr(smem.streamed[0]), Summed::smem_layout());   // (HEAD,STEP,PIPE)
+    auto const thr_scores = ScoresMma{}.get_slice(thread);
+    auto const thr_weighted = WeightedMma{}.get_slice(thread);
+    Tensor tSrQ = thr_scores.partition_fragment_A(sQ);                                    // (MMA,MMA_M,MMA_K,PARTS)
+    Tensor tSrdO = thr_scores.partition_fragment_A(sdO);                                  // (MMA,MMA_M,MMA_K,PARTS)
+    Tensor tSrK = thr_scores.partition_fragment_B(sK);                                    // (MMA,MMA_N,MMA_K,PARTS*PIPE)
+    Tensor tSrV = thr_scores.partition_fragment_B(sV);                                    // (MMA,MMA_N,MMA_K,PARTS*PIPE)
+    Tensor tSrS = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});    // (MMA,MMA_M,MMA_N)
+    Tensor tSrdP = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});   // (MMA,MMA_M,MMA_N)
+    Tensor tOrdS = make_tensor<Element>(Shape<_8, _1, _4>{});                             // (MMA,MMA_M,MMA_K)
+    Tensor tOrK = thr_weighted.partition_fragment_B(sKt);                                 // (MMA,MMA_N,MMA_K,PIPE)
+    Tensor tOrdQ = partition_fragment_C(WeightedMma{}, Shape<Int<kOwned>, Int<kHead>>{});  // (MMA,MMA_M,MMA_N)
+    auto& weights = *reinterpret_cast<float(*)[kSums]>(&tSrS(_0{}));
+    auto& of_weights = *reinterpret_cast<float(*)[kSums]>(&tSrdP(_0{}));
+    auto& fragments = *reinterpret_cast<uint32_t(*)[kSums / 2]>(&tOrdS(_0{}));
+    clear(tOrdQ);
+
+    PipelineState<kStages> read, last;  // last: the stage whose dQ may be in flight
+    if (steps > 0) mbarrier_wait(&smem.full_owned, 0);
+    MOYE_NO_UNROLL
+    for (int step = 0; step < steps; ++step, ++read) {
+      smem.pipeline.consumer_wait(read);
+      start_scores(tSrQ, tSrK, read.index(), tSrS);
+      start_scores(tSrdO, tSrV, read.index(), tSrdP);
+      warpgroup_wait_group<1>();  // all but dP
+      warpgroup_fence_operand(tSrS);
+      if (step > 0) smem.pipeline.consumer_release(last, lane);
+      last = read;
+      bool const is_edge = (step + 1) * kStep > (columns[0] < columns[1] ? columns[0] : columns[1]);
+      MOYE_UNROLL
+      for (int i = 0; i < kSums; ++i) {
+        int const r = i / 2 % 2;
+        weights[i] = fast_exp2(weights[i] * scale - lse[r]);
+        if (is_edge && step * kStep + i / 4 * 8 + lane % 4 * 2 + i % 2 >= columns[r]) weights[i] = 0;
+      }
+      warpgroup_wait_group<0>();
+      warpgroup_fence_operand(tSrdP);
+      warpgroup_fence_operand(tOrdQ);
+      warpgroup_fence_operand(tOrdS);
+      MOYE_UNROLL
+      for (int i = 0; i < kSums; ++i) weights[i] *= of_weights[i] - delta[i / 2 % 2];
+      to_fragments<Element, kStep>(weights, fragments);
+      start_sums(tOrdS, tOrK, read.index(), tOrdQ);
+    }
+    warpgroup_wait_group<0>();
+    warpgroup_fence_operand(tOrdQ);
+    warpgroup_fence_operand(tOrdS);
+    named_barrier_sync(1 + thread / 128, 128);  // no wgmma of the others reads their rows of Q any more
+    store(&params.dq, smem.owned[0], tOrdQ, args.scale, at, int(args.head_dim), thread);
+    if (lane == 0) tma_store_wait_group_read<0>();
+  }
+
+  // ---- dK and dV
+
+  /// The first step of a head's rows that reads a CTA's columns, and behind the last.
+  struct Steps {
+    int begin, end;
+  };
+  static MOYE_DEVICE Steps steps_of(AttentionArgs const& args, int first_column) {
+    int const end = int((args.q_rows + kStep - 1) / kStep);
+    if (!args.is_causal) return {0, end};
+    int64_t const row = first_column - args.diagonal;
+    return {int(row <= 0 ? 0 : row < args.q_rows ? row / kStep : end), end};
+  }
+
+  /// The first row that reads a column, from -8 on, where more does not matter.
+  static MOYE_DEVICE int first_row_of(AttentionArgs const& args, int column) {
+    int64_t const row = args.is_causal ? column - args.diagonal : -8;
+    return int(row < -8 ? -8 : row < args.q_rows ? row : args.q_rows);
+  }
+
+  static MOYE_DEVICE void run_columns(AttentionArgs const& args, AttentionGradParams const& params) {
+    auto& smem = begin(params);
+    int const thread = int(thread_idx().x), id = int(block_idx().x), matrix = id / params.kv_tiles;
+    // Neighbouring CTAs have the same head, its first columns first: the most rows read them, if causal.
+    Place const at{id % params.kv_tiles * kOwned, matrix % int(args.kv_heads), matrix / int(args.kv_heads)};
+    Steps const steps = steps_of(args, at.row);
+    if (thread < 128) {
+      warpgroup_reg_dealloc<kProducerRegisters>();
+      if (thread < 32) {
+        if (elect_one_sync() && steps.begin < steps.end) {
+          load_owned(&params.k, &params.v, at, smem);
+          auto write = TmaPipeline<kStages>::producer_start();
+          MOYE_NO_UNROLL
+          for (int head = at.head * int(args.group); head < (at.head + 1) * int(args.group); ++head) {
+            MOYE_NO_UNROLL
+            for (int step = steps.begin; step < steps.end; ++step) {
+              load_step(&params.q, &params.d_o, step * kStep, head, at.batch, smem, write);
+            }
+          }
+        }
+        sync_warp();
+      }
+    } else {
+      warpgroup_reg_alloc<kConsumerRegisters>();
+      consume_columns(args, params, at, steps, smem, thread - 128);
+    }
+  }
+
+  static MOYE_DEVICE void consume_columns(AttentionArgs const& args, AttentionGradParams const& params, Place const& at,
+                                          Steps const& steps, SharedStorage& smem, int thread) {
+    int const lane = thread % 32, consumer = thread / 128, column = at.row + thread / 32 * 16 + lane / 4;
+    float const scale = args.scale * float(kLog2E);
+    Tensor sK = make_tensor(make_smem_ptr(smem.owned[0]), Owned::smem_layout());         // (OWNED,64,PARTS)
+    Tensor sV = make_tensor(make_smem_ptr(smem.owned[1]), Owned::smem_layout());         // (OWNED,64,PARTS)
+    Tensor sQ = make_tensor(make_smem_ptr(smem.streamed[0]), Streamed::smem_layout());   // (STEP,64,PARTS*PIPE)
+    Tensor sdO = make_tensor(make_smem_ptr(smem.streamed[1]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
+    Tensor sQt = make_tensor(make_smem_ptr(smem.streamed[0]), Summed::smem_layout());    // (HEAD,STEP,PIPE)
+    Tensor sdOt = make_tensor(make_smem_ptr(smem.streamed[1]), Summed::smem_layout());   // (HEAD,STEP,PIPE)
+    auto const thr_scores = ScoresMma{}.get_slice(thread);
+    auto const thr_weighted = WeightedMma{}.get_slice(thread);
+    Tensor tSrK = thr_scores.partition_fragment_A(sK);                                     // (MMA,MMA_M,MMA_K,PARTS)
+    Tensor tSrV = thr_scores.partition_fragment_A(sV);                                     // (MMA,MMA_M,MMA_K,PARTS)
+    Tensor tSrQ = thr_scores.partition_fragment_B(sQ);                                     // (MMA,MMA_N,MMA_K,PARTS*PIPE)
+    Tensor tSrdO = thr_scores.partition_fragment_B(sdO);                                   // (MMA,MMA_N,MMA_K,PARTS*PIPE)
+    Tensor tSrS = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});     // (MMA,MMA_M,MMA_N)
+    Tensor tSrdP = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});    // (MMA,MMA_M,MMA_N)
+    Tensor tOrP = make_tensor<Element>(Shape<_8, _1, _4>{});                               // (MMA,MMA_M,MMA_K)
+    Tensor tOrdS = make_tensor<Element>(Shape<_8, _1, _4>{});                              // (MMA,MMA_M,MMA_K)
+    Tensor tOrQ = thr_weighted.partition_fragment_B(sQt);                                  // (MMA,MMA_N,MMA_K,PIPE)
+    Tensor tOrdO = thr_weighted.partition_fragment_B(sdOt);                                // (MMA,MMA_N,MMA_K,PIPE)
+    Tensor tOrdK = partition_fragment_C(WeightedMma{}, Shape<Int<kOwned>, Int<kHead>>{});  // (MMA,MMA_M,MMA_N)
+    Tensor tOrdV = partition_fragment_C(WeightedMma{}, Shape<Int<kOwned>, Int<kHead>>{});  // (MMA,MMA_M,MMA_N)
+    auto& weights = *reinterpret_cast<float(*)[kSums]>(&tSrS(_0{}));
+    auto& of_weights = *reinterpret_cast<float(*)[kSums]>(&tSrdP(_0{}));
+    auto& fragments_p = *reinterpret_cast<uint32_t(*)[kSums / 2]>(&tOrP(_0{}));
+    auto& fragments_ds = *reinterpret_cast<uint32_t(*)[kSums / 2]>(&tOrdS(_0{}));
+    clear(tOrdK);
+    clear(tOrdV);
+
+    // The first row that reads the thread's first column, the other is 8 behind; -8: all rows read both.
+    int const first = first_row_of(args, column);
+    // Half of the threads fetch a row's lse each, half its delta, a step ahead.
+    int64_t matrix = (at.batch * args.kv_heads + at.head) * args.group;
+    auto const fetch = [&](int step) {
+      int const row = step * kStep + thread % kStep;
+      return thread % 128 < kStep ? load_lse(args, matrix, row) : load_delta(args, matrix, row);
+    };
+    PipelineState<kStages> read;
+    if (steps.begin < steps.end) mbarrier_wait(&smem.full_owned, 0);
+    MOYE_NO_UNROLL
+    for (int head = 0; head < args.group; ++head, ++matrix) {
+      float fetched = steps.begin < steps.end ? fetch(steps.begin) : 0;
+      MOYE_NO_UNROLL
+      for (int step = steps.begin; step < steps.end; ++step, ++read) {
+        auto& of_step = smem.of_step[consumer][read.index()];
+        of_step[thread % 128 / kStep][thread % kStep] = fetched;
+        if (step + 1 < steps.end) fetched = fetch(step + 1);
+        smem.pipeline.consumer_wait(read);
+        start_scores(tSrK, tSrQ, read.index(), tSrS);
+        start_scores(tSrV, tSrdO, read.index(), tSrdP);
+        named_barrier_sync(1 + consumer, 128);
+        warpgroup_wait_group<1>();  // all but dP^T
+        warpgroup_fence_operand(tSrS);
+        int const first_row = first - step * kStep;
+        bool const is_edge = first_row > -8;
+        MOYE_UNROLL
+        for (int i = 0; i < kSums; ++i) {
+          int const row = i / 4 * 8 + lane % 4 * 2 + i % 2;
+          weights[i] = fast_exp2(weights[i] * scale - of_step[0][row]);
+          if (is_edge && row < first_row + i / 2 % 2 * 8) weights[i] = 0;
+        }
+        to_fragments<Element, kStep>(weights, fragments_p);
+        start_sums(tOrP, tOrdO, read.index(), tOrdV);
+        warpgroup_wait_group<1>();  // all but dV
+        warpgroup_fence_operand(tSrdP);
+        MOYE_UNROLL
+        for (int i = 0; i < kSums; ++i) weights[i] *= of_weights[i] - of_step[1][i / 4 * 8 + lane % 4 * 2 + i % 2];
+        to_fragments<Element, kStep>(weights, fragments_ds);
+        start_sums(tOrdS, tOrQ, read.index(), tOrdK);
+        warpgroup_wait_group<0>();
+        warpgroup_fence_operand(tOrdK);
+        warpgroup_fence_operand(tOrdV);
+        warpgroup_fence_operand(tOrP);
+        warpgroup_fence_operand(tOrdS);
+        smem.pipeline.consumer_release(read, lane);
+      }
+    }
+    named_barrier_sync(1 + consumer, 128);  // no wgmma of the others reads their rows of K and V any more
+    store(&params.dk, smem.owned[0], tOrdK, args.scale, at, int(args.head_dim), thread);
+    store(&params.dv, smem.owned[1], tOrdV, 1, at, int(args.head_dim), thread);
+    if (lane == 0) tma_store_wait_group_read<0>();
+  }
+
+  // ---- host
+
+  template <Order>
+  static auto* kernel() {
+    return sm90_attention_grad_rows_kernel<Gemm>;
+  }
+  static constexpr unsigned kCompiledOrders = order_bits(Order::NT);
+
+  static Status prepare() { return prepare_kernel(sm90_attention_grad_columns_kernel<Gemm>, kFacts.smem_bytes); }
+
+  static Status launch(AttentionArgs const& args, StreamHandle stream) {
+    if (Status status = check_attention(args, {kOwned, kOwned, kHead}); !status.ok()) return status;
+    int64_t const heads = args.kv_heads * args.group, q_rows = args.q_rows, kv_rows = args.kv_rows;
+    AttentionGradParams params{.q = {},
+                               .k = {},
+                               .v = {},
+                               .d_o = {},
+                               .dq = {},
+                               .dk = {},
+                               .dv = {},
+                               .q_tiles = int((q_rows + kOwned - 1) / kOwned),
+                               .kv_tiles = int((kv_rows + kOwned - 1) / kOwned)};
+    if (args.batch * heads > 0x7fffffff / (params.q_tiles + params.kv_tiles + 1)) return {"over 2^31 - 1 tiles of rows"};
+    auto const make = [&](TensorMap* map, AttentionArray const& array, int64_t of_heads, int64_t rows, int box_rows) {
+      return rows == 0 ? Status{} : make_row_map<Element>(map, array, args, of_heads, rows, box_rows);
+    };
+    Status status = make(&params.q, args.q, heads, q_rows, kRowBlock);
+    if (status.ok()) status = make(&params.d_o, args.d_o, heads, q_rows, kRowBlock);
+    if (status.ok()) status = make(&params.dq, args.dq, heads, q_rows, 16);
+    if (status.ok()) status = make(&params.k, args.k, args.kv_heads, kv_rows, kRowBlock);
+    if (status.ok()) status = make(&params.v, args.v, args.kv_heads, kv_rows, kRowBlock);
+    if (status.ok()) status = make(&params.dk, args.dk, args.kv_heads, kv_rows, 16);
+    if (status.ok()) status = make(&params.dv, args.dv, args.kv_heads, kv_rows, 16);
+    LaunchConfig config{
+        .grid = {}, .block = {unsigned(kThreads)}, .smem_bytes = kFacts.smem_bytes, .programmatic = true};
+    if (status.ok() && kv_rows > 0) {
+      config.grid = {unsigned(args.batch * args.kv_heads) * unsigned(params.kv_tiles)};
+      status = launch_kernel(sm90_attention_grad_columns_kernel<Gemm>, config, stream, args, params);
+    }
+    if (status.ok() && q_rows > 0) {
+      config.grid = {unsigned(args.batch * heads) * unsigned(params.q_tiles)};
+      status = launch_kernel(sm90_attention_grad_rows_kernel<Gemm>, config, stream, args, params);
+    }
+    return status;
+  }
+
+  static constexpr KernelFacts kFacts = {.threads = kThreads,
+                                         .smem_bytes = int(sizeof(SharedStorage)),
+                                         .consumers = kConsumers,
+                                         .consumer_tile = {64, kStep},
+                                         .min_arch = 90,
+                                         .max_arch = 90,  // sm_90a's code
+                                         .orders = kCompiledOrders,
+                                         .any_stride = false};
+};
+
+}  // namespace moye
