@@ -54,7 +54,7 @@ std::string bad_sizes(AttentionRequest const& request, GemmConfig const& config,
   if (args.group < 1) return "each head of keys and values belongs to one head of queries or more, not to 0";
   if (args.head_dim < 8 || args.head_dim > config.tile.k || args.head_dim % 8 != 0)
     return "head_dim is a multiple of 8, and at most " + std::to_string(config.tile.k);
-  if (args.q_rows > kMaxSize - config.tile.m || args.kv_rows > kMaxSize - config.tile.n)
+  if (std::max(args.q_rows, args.kv_rows) > kMaxSize - std::max(config.tile.m, config.tile.n))
     return "there are more rows than 2^31 - 1 less a tile's";
   auto const tiles = [](int64_t rows, int tile) { return (rows + tile - 1) / tile; };
   int64_t const most = std::max(tiles(args.q_rows, config.tile.m), tiles(args.kv_rows, config.tile.n));

@@ -1,0 +1,201 @@
+"""Generated attention for sm90_attention and sm90_attention_grad, through their custom calls, held against float64."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from jax_moye._kernels import ffi
+from jax_moye._kernels.dtypes import DTYPES
+from jax_moye._kernels.interpret import InterpretParams
+from jax_moye._primitives.attention_call import run_attention, run_attention_grad
+
+KINDS = ("normal", "peaked", "positive")
+DIMS = (("bqhd", "bkhd"), ("bhqd", "bhkd"), ("qbhd", "kbhd"), ("hbqd", "kbhd"), ("qhbd", "bkhd"))
+UNITS = {"bf16": 2.0**-8, "f16": 2.0**-11}  # of a number, what rounding to it may change
+LEAST = {"bf16": 2.0**-133, "f16": 2.0**-24}  # what rounding to a subnormal number adds
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    batch: int
+    kv_heads: int
+    group: int
+    q_rows: int
+    kv_rows: int
+    head_dim: int
+    diagonal: int | None = None
+    dims: tuple[str, str] = DIMS[0]  # of queries, and of keys and values
+    dims_o: str | None = None
+    kind: str = "normal"
+    seed: int = 0
+
+    @property
+    def of_queries(self) -> tuple[int, int, int, int]:
+        """(batch, head, row, head_dim)."""
+        return self.batch, self.kv_heads * self.group, self.q_rows, self.head_dim
+
+    @property
+    def of_keys(self) -> tuple[int, int, int, int]:
+        """The same of keys and values."""
+        return self.batch, self.kv_heads, self.kv_rows, self.head_dim
+
+    @property
+    def scale(self) -> float:
+        return self.head_dim**-0.5 * (8 if self.kind == "peaked" else 1)
+
+
+def random_case(rng: np.random.Generator, most_dim: int, most_rows: int = 300) -> Case:
+    """One that a config computes whose tile has so much of head_dim."""
+    q_rows, kv_rows = (int(rng.choice([1, 7, 63, 64, 65, 127, 128, 129, rng.integers(1, most_rows)])) for _ in "qk")
+    diagonal = None
+    if rng.random() < 0.7:
+        diagonal = int(rng.choice([0, kv_rows - q_rows, rng.integers(-q_rows - 5, kv_rows + 5)]))
+    dims = DIMS[rng.integers(len(DIMS))]
+    return Case(
+        batch=int(rng.integers(1, 3)),
+        kv_heads=int(rng.integers(1, 3)),
+        group=int(rng.choice([1, 1, 2, 3])),
+        q_rows=q_rows,
+        kv_rows=kv_rows,
+        head_dim=int(rng.choice([most_dim, most_dim - 8, 8 * rng.integers(1, most_dim // 8 + 1)])),
+        diagonal=diagonal,
+        dims=dims,
+        dims_o=DIMS[rng.integers(len(DIMS))][0] if rng.random() < 0.3 else None,
+        kind=str(rng.choice(KINDS)),
+        seed=int(rng.integers(1000)),
+    )
+
+
+def draw(case: Case, dtype: str) -> dict[str, np.ndarray]:
+    """q, k, v and d_o, (batch, head, row, head_dim) of the config's dtype."""
+    rng = np.random.default_rng(case.seed)
+    of = getattr(ml_dtypes, DTYPES[dtype].jax_name, DTYPES[dtype].jax_name)
+    arrays = {}
+    for name, shape in dict(q=case.of_queries, k=case.of_keys, v=case.of_keys, d_o=case.of_queries).items():
+        values = rng.standard_normal(shape)
+        arrays[name] = (abs(values) if case.kind == "positive" else values).astype(of)
+    return arrays
+
+
+def names_of(dims: str) -> str:
+    """The same dimensions as (batch, head, row, head_dim)."""
+    return "bhkd" if "k" in dims else "bhqd"
+
+
+def in_order(x: np.ndarray, dims: str) -> Any:
+    """(batch, head, row, head_dim) as an array of these dimensions."""
+    return jnp.asarray(np.transpose(x, [names_of(dims).index(c) for c in dims]))
+
+
+def back(x: Any, dims: str) -> np.ndarray:
+    """The reverse, in float64."""
+    return np.transpose(np.asarray(x).astype(np.float64), [dims.index(c) for c in names_of(dims)])
+
+
+@dataclasses.dataclass
+class Reference:
+    """Results in float64, and what each may be off."""
+
+    values: dict[str, np.ndarray]
+    allowed: dict[str, np.ndarray]
+
+
+def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Reference:
+    """o, lse, dq, dk and dv, and delta as it is meant."""
+    q, d_o = (arrays[name].astype(np.float64) for name in ("q", "d_o"))
+    k, v = (np.repeat(arrays[name].astype(np.float64), case.group, axis=1) for name in "kv")
+    unit, least, scale = UNITS[dtype], LEAST[dtype], case.scale
+    scores = scale * q @ k.swapaxes(2, 3)
+    if case.diagonal is not None:
+        i, j = np.mgrid[: case.q_rows, : case.kv_rows]
+        scores = np.where(j > i + case.diagonal, -np.inf, scores)
+    most = np.max(scores, axis=3, keepdims=True, initial=-np.inf)
+    has_columns = np.isfinite(most)
+    exponentials = np.exp(scores - np.where(has_columns, most, 0))
+    total = exponentials.sum(axis=3, keepdims=True)
+    with np.errstate(divide="ignore"):
+        lse = np.where(has_columns, most, 0) + np.log(total)
+    p = exponentials / np.where(has_columns, total, 1)
+    o = p @ v
+    delta = (o * d_o).sum(axis=3, keepdims=True).astype(np.float32).astype(np.float64)
+    dp = d_o @ v.swapaxes(2, 3)
+    ds = p * (dp - delta)
+
+    # Each wgmma cuts off, of 16 products and the sum so far.
+    def cut(depth: int) -> float:
+        return (-(-depth // 16) + 4) * 2.0**-23
+
+    of_score = cut(case.head_dim) * scale * (abs(q) @ abs(k).swapaxes(2, 3))  # absolute, so that of p relative
+    worst = of_score.max(axis=3, keepdims=True, initial=0)
+    of_lse = worst + 2.0**-21 * (1 + abs(np.where(has_columns, lse, 0)))
+    of_p = worst + of_lse + 2.0**-20
+    # What is below the smallest number of the dtype: of exponentials that are at most 1, and of p itself.
+    of_small = least * (1 / np.where(has_columns, total, 1))
+    sums = cut(case.kv_rows)
+    allowed = {"lse": of_lse[..., 0]}
+    allowed["o"] = (unit + of_p + sums) * (p @ abs(v)) + of_small * abs(v).sum(axis=2, keepdims=True)
+    of_ds = p * (of_p * abs(dp - delta) + cut(case.head_dim) * (abs(d_o) @ abs(v).swapaxes(2, 3)))
+    of_ds = of_ds + (unit + sums) * abs(ds) + least * (p > 0)
+    allowed["dq"] = scale * (of_ds @ abs(k))
+    per_row = unit + of_p + cut(case.q_rows * case.group)
+    of_ds += cut(case.q_rows * case.group) * abs(ds)
+    dk, allowed["dk"] = (scale * x.swapaxes(2, 3) @ y for x, y in ((ds, q), (of_ds, abs(q))))
+    dv = p.swapaxes(2, 3) @ d_o
+    allowed["dv"] = (p * per_row + least * (p > 0)).swapaxes(2, 3) @ abs(d_o)
+    values = {"o": o, "lse": lse[..., 0], "delta": delta[..., 0], "dq": scale * ds @ k}
+
+    def of_group(x: np.ndarray) -> np.ndarray:
+        return x.reshape(case.batch, case.kv_heads, case.group, case.kv_rows, case.head_dim).sum(axis=2)
+
+    values |= {"dk": of_group(dk), "dv": of_group(dv)}
+    allowed |= {name: of_group(allowed[name]) for name in ("dk", "dv")}
+    for name in ("o", "dq", "dk", "dv"):  # rounded once more
+        allowed[name] += unit * (abs(values[name]) + allowed[name]) + least
+    return Reference(values, allowed)
+
+
+def compare(name: str, found: np.ndarray, wanted: Reference, message: str) -> None:
+    exact, allowed = wanted.values[name], wanted.allowed[name]
+    assert found.shape == exact.shape, message
+    with np.errstate(invalid="ignore"):
+        error = np.where(found == exact, 0, abs(found - exact))
+    wrong = ~(error <= allowed)  # so is NaN
+    if wrong.any():
+        where = tuple(np.argwhere(wrong)[0])
+        raise AssertionError(
+            f"{message}: {wrong.sum()} of {wrong.size} elements of {name} are wrong, first {where}: {found[where]} "
+            f"instead of {exact[where]}, off by {error[where]} of {allowed[where]}"
+        )
+
+
+def check(config: Any, case: Case, interpret: InterpretParams | None) -> None:
+    """One call of a config on the case's arrays; interpret: None on a GPU."""
+    ffi.register("cuda" if interpret is None else "cpu")
+    arrays = draw(case, config.dtype)
+    wanted = reference(case, config.dtype, arrays)
+    dims_q, dims_k = case.dims
+    dims_o = case.dims_o or dims_q
+    dims: dict[str, Any] = dict(dims_q=dims_q, dims_k=dims_k, dims_v=dims_k, dims_o=case.dims_o)
+    options = dims | dict(config=config, scale=case.scale, diagonal=case.diagonal, interpret=interpret)
+    q, d_o = in_order(arrays["q"], dims_q), in_order(arrays["d_o"], dims_o)
+    k, v = (in_order(arrays[name], dims_k) for name in "kv")
+    message = f"{config.name} {case} {interpret}"
+    if config.kernel == "sm90_attention":
+        o, lse = jax.jit(functools.partial(run_attention, **options))(q, k, v)
+        assert o.dtype == q.dtype
+        assert lse.dtype == np.float32
+        compare("o", back(o, dims_o), wanted, message)
+        compare("lse", np.asarray(lse).astype(np.float64), wanted, message)
+        return
+    lse, delta = (wanted.values[name].astype(np.float32) for name in ("lse", "delta"))
+    found = jax.jit(functools.partial(run_attention_grad, **options))(q, k, v, d_o, lse, delta)
+    for name, x, of, x_dims in zip(("dq", "dk", "dv"), found, (q, k, v), (dims_q, dims_k, dims_k), strict=True):
+        assert x.dtype == of.dtype
+        compare(name, back(x, x_dims), wanted, message)

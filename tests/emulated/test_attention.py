@@ -1,0 +1,81 @@
+"""Attention and its gradients in the emulator, through the custom calls, with the race checker on."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from jax_moye._kernels.configs import attention_configs
+from jax_moye._kernels.interpret import InterpretParams
+from tests.emulated.attention_cases import DIMS, KINDS, Case, check, random_case
+
+every_config = pytest.mark.parametrize("config", attention_configs(), ids=lambda config: config.name)
+LAZY = InterpretParams()
+
+PLAIN = Case(batch=1, kv_heads=2, group=1, q_rows=150, kv_rows=200, head_dim=64)
+CASES = {
+    "plain": PLAIN,
+    "one row": dataclasses.replace(PLAIN, q_rows=1, kv_rows=1),
+    "whole tiles": dataclasses.replace(PLAIN, q_rows=128, kv_rows=256),
+    "many tiles of keys": dataclasses.replace(PLAIN, kv_heads=1, q_rows=10, kv_rows=700),
+    "many tiles of queries": dataclasses.replace(PLAIN, kv_heads=1, q_rows=700, kv_rows=10),
+    "groups": dataclasses.replace(PLAIN, batch=2, group=3, q_rows=70, kv_rows=130, dims=DIMS[1]),
+    "causal": dataclasses.replace(PLAIN, q_rows=300, kv_rows=300, diagonal=0),
+    "causal, more keys": dataclasses.replace(PLAIN, q_rows=70, kv_rows=300, diagonal=230, dims=DIMS[2]),
+    "causal, rows that see nothing": dataclasses.replace(PLAIN, q_rows=300, kv_rows=130, diagonal=-150),
+    "causal, nothing is seen": dataclasses.replace(PLAIN, diagonal=-150),
+    "causal, all is seen": dataclasses.replace(PLAIN, diagonal=199),
+    "causal groups": dataclasses.replace(PLAIN, group=2, diagonal=-3, dims=DIMS[3]),
+    "head_dim of 80": dataclasses.replace(PLAIN, head_dim=80, diagonal=17),
+    "head_dim of 128": dataclasses.replace(PLAIN, head_dim=128, diagonal=0, dims=DIMS[4], dims_o="bhqd"),
+    "head_dim of 8": dataclasses.replace(PLAIN, head_dim=8),
+    "peaked": dataclasses.replace(PLAIN, kind="peaked", diagonal=50),
+    "positive": dataclasses.replace(PLAIN, kind="positive", kv_rows=300),
+    "without keys": dataclasses.replace(PLAIN, kv_rows=0),
+    "causal without keys": dataclasses.replace(PLAIN, kv_rows=0, diagonal=0),
+    "without queries": dataclasses.replace(PLAIN, q_rows=0),
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        pytest.param(config, name, id=f"{config.name}-{name}")
+        for config in attention_configs()
+        for name, case in CASES.items()
+        if case.head_dim <= config.tile[2]
+    ],
+)
+def test_cases(config, name):
+    check(config, CASES[name], LAZY)
+
+
+@every_config
+@pytest.mark.parametrize("mode", ["eager", "random"])
+def test_schedules(config, mode):
+    """When copies take effect, and which thread runs first, changes nothing."""
+    case = Case(batch=2, kv_heads=1, group=2, q_rows=140, kv_rows=270, head_dim=config.tile[2], diagonal=100)
+    for seed in range(1 if mode == "eager" else 3):
+        check(config, case, InterpretParams(mode=mode, seed=seed))
+
+
+@every_config
+def test_random_cases(config):
+    rng = np.random.default_rng(sum(map(ord, config.name)))
+    for seed in range(8):
+        check(config, random_case(rng, config.tile[2]), InterpretParams(mode="random", seed=seed))
+
+
+def test_what_random_cases_are():
+    """They have what they are to find."""
+    rng = np.random.default_rng(0)
+    cases = [random_case(rng, 128) for _ in range(300)]
+    assert {case.kind for case in cases} == set(KINDS)
+    assert {case.dims for case in cases} == set(DIMS)
+    assert {case.group for case in cases} == {1, 2, 3}
+    assert sum(case.head_dim % 64 > 0 for case in cases) > 50
+    assert sum(case.q_rows % 128 > 0 for case in cases) > 50
+    assert sum(case.diagonal is not None and case.diagonal < 0 for case in cases) > 30
+    assert sum(case.diagonal is not None and 0 < case.diagonal < case.kv_rows for case in cases) > 30

@@ -1,0 +1,241 @@
+"""The targets jax_moye_attention_v1 and jax_moye_attention_grad_v1: what XLA hands them, and edited programs get."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_moye
+from jax_moye._kernels import ffi
+from jax_moye._kernels.configs import attention_configs
+from jax_moye._kernels.dtypes import DTYPES
+from jax_moye._selection.capability import why_not
+from jax_moye._selection.problem import GemmProblem
+
+BATCH, KV_HEADS, GROUP, Q_ROWS, KV_ROWS, HEAD_DIM = SIZES = (2, 2, 3, 5, 7, 16)
+HEADS = KV_HEADS * GROUP
+ORDINARY = next(row.name for row in jax_moye.configs() if row.dtype == "bf16" and row.alignment == 16)
+GRAD = "sm90_attention_grad"
+
+
+def rows(kernel):
+    return [row for row in attention_configs() if row.kernel == kernel]
+
+
+def name_of(kernel):
+    """A row of bfloat16, of the smallest head_dim; a name of none where there is no row in this build."""
+    found = sorted((row.tile[2], row.name) for row in rows(kernel) if row.dtype == "bf16")
+    return found[0][1] if found else "none"
+
+
+needs_rows = pytest.mark.skipif(not attention_configs(), reason="no row of sm90_attention in this build")
+CONFIG, GRAD_CONFIG = name_of("sm90_attention"), name_of(GRAD)
+
+
+def to_attribute(value):
+    return np.array(value, np.int64) if isinstance(value, tuple) else np.int64(value) if type(value) is int else value
+
+
+def dense(*shape):
+    """Strides along (batch, head, row) of (batch, head, row, head_dim)."""
+    return tuple(int(np.prod(shape[i + 1 :])) for i in range(3))
+
+
+Q, KV, LSE = (BATCH, HEADS, Q_ROWS, HEAD_DIM), (BATCH, KV_HEADS, KV_ROWS, HEAD_DIM), (BATCH, HEADS, Q_ROWS)
+COMMON = dict(
+    sizes=SIZES, q_strides=dense(*Q), k_strides=dense(*KV), v_strides=dense(*KV), scale=0.25, is_causal=False,
+    diagonal=0, detect_races=True, mode="lazy", seed=0,
+)  # fmt: skip
+CALL = COMMON | dict(config=CONFIG, o_strides=dense(*Q))
+GRAD_CALL = COMMON | dict(
+    config=GRAD_CONFIG, d_o_strides=dense(*Q), dq_strides=dense(*Q), dk_strides=dense(*KV), dv_strides=dense(*KV)
+)
+
+
+def attributes_of(call, changes, drop):
+    return {key: to_attribute(value) for key, value in (call | changes).items() if key not in drop}
+
+
+def run(target, results, operands, attributes):
+    ffi.register("cpu")
+    fun = jax.ffi.ffi_call(target, tuple(results))
+    found = jax.jit(lambda *arrays: fun(*arrays, **attributes))(*operands)
+    return [np.asarray(x).astype(np.float64) for x in found]
+
+
+def call(*, q=Q, k=KV, v=KV, o=Q, lse=LSE, dtype="bfloat16", v_dtype=None, out=None, of_lse="float32", drop=(),
+         extra=(), **changes):  # fmt: skip
+    """The custom call on ones and values of 3."""
+    operands = [jnp.ones(q, dtype), jnp.ones(k, dtype), jnp.full(v, 3, v_dtype or dtype), *extra]
+    results = [jax.ShapeDtypeStruct(o, out or dtype), jax.ShapeDtypeStruct(lse, of_lse)]
+    return run(ffi.ATTENTION_TARGET, results, operands, attributes_of(CALL, changes, drop))
+
+
+def call_grad(*, q=Q, k=KV, v=KV, d_o=Q, lse=LSE, delta=LSE, dq=Q, dk=KV, dv=KV, dtype="bfloat16", of_rows="float32",
+              out=None, drop=(), extra=(), **changes):  # fmt: skip
+    """That of the gradients, on ones, where all columns of a row count the same and sum up to 1."""
+    keys = max((GRAD_CALL | changes)["sizes"][4], 1)
+    score = COMMON["scale"] * q[-1]
+    operands = [jnp.ones(x, dtype) for x in (q, k, v, d_o)]
+    operands += [jnp.full(lse, score + np.log(keys), of_rows), jnp.full(delta, q[-1] - 2, "float32"), *extra]
+    results = [jax.ShapeDtypeStruct(x, out or dtype) for x in (dq, dk, dv)]
+    return run(ffi.ATTENTION_GRAD_TARGET, results, operands, attributes_of(GRAD_CALL, changes, drop))
+
+
+@pytest.mark.parametrize("config", rows("sm90_attention"), ids=lambda row: row.name)
+@pytest.mark.parametrize("mode", ["lazy", "eager", "random"])
+def test_every_config(config, mode):
+    o, lse = call(config=config.name, dtype=DTYPES[config.dtype].jax_name, mode=mode, seed=3)
+    np.testing.assert_array_equal(o, np.full(Q, 3.0))
+    np.testing.assert_allclose(lse, np.full(LSE, 0.25 * HEAD_DIM + np.log(KV_ROWS)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("config", rows(GRAD), ids=lambda row: row.name)
+@pytest.mark.parametrize("mode", ["lazy", "eager", "random"])
+def test_every_config_of_gradients(config, mode):
+    """p is 1 / 7 of each score, d_o v^T less delta 2."""
+    dq, dk, dv = call_grad(config=config.name, dtype=DTYPES[config.dtype].jax_name, mode=mode, seed=3)
+    of_a_key = GROUP * Q_ROWS / KV_ROWS
+    np.testing.assert_allclose(dq, np.full(Q, 0.25 * 2), rtol=2e-2)
+    np.testing.assert_allclose(dk, np.full(KV, 0.25 * 2 * of_a_key), rtol=2e-2)
+    np.testing.assert_allclose(dv, np.full(KV, of_a_key), rtol=2e-2)
+
+
+@needs_rows
+def test_a_diagonal_far_outside():
+    """Of any int64: nothing is left out above the scores, and all below."""
+    for diagonal in (KV_ROWS, 2**31, 2**63 - 1):
+        o, _ = call(is_causal=True, diagonal=diagonal)
+        np.testing.assert_array_equal(o, np.full(Q, 3.0))
+    for diagonal in (-Q_ROWS, -(2**31), -(2**63)):
+        o, lse = call(is_causal=True, diagonal=diagonal)
+        np.testing.assert_array_equal(o, np.zeros(Q))
+        np.testing.assert_array_equal(lse, np.full(LSE, -np.inf))
+        for gradient in call_grad(is_causal=True, diagonal=diagonal, lse=LSE):
+            np.testing.assert_array_equal(gradient, np.zeros(gradient.shape))
+
+
+def without(index):
+    """Sizes and shapes where one of them is 0, and what the call is then."""
+    sizes = tuple(0 if i == index else size for i, size in enumerate(SIZES))
+    batch, kv_heads, group, q_rows, kv_rows, head_dim = sizes
+    q, kv = (batch, kv_heads * group, q_rows, head_dim), (batch, kv_heads, kv_rows, head_dim)
+    return sizes, q, kv
+
+
+@needs_rows
+@pytest.mark.parametrize("index", [0, 1, 3, 4])
+def test_sizes_of_0(index):
+    sizes, q, kv = without(index)
+    o, lse = call(sizes=sizes, q=q, k=kv, v=kv, o=q, lse=q[:3])
+    np.testing.assert_array_equal(o, np.zeros(q))
+    np.testing.assert_array_equal(lse, np.full(q[:3], -np.inf))
+
+
+@needs_rows
+@pytest.mark.parametrize("index", [0, 1, 3, 4])
+def test_gradients_of_sizes_of_0(index):
+    sizes, q, kv = without(index)
+    found = call_grad(sizes=sizes, q=q, k=kv, v=kv, d_o=q, lse=q[:3], delta=q[:3], dq=q, dk=kv, dv=kv)
+    for gradient, shape in zip(found, (q, kv, kv), strict=True):
+        np.testing.assert_array_equal(gradient, np.zeros(shape))
+
+
+MISALIGNED = (BATCH, HEADS, Q_ROWS, 12)
+# What both calls get.
+EDITS = {
+    "unknown config": (dict(config="nope"), "no compiled GEMM has this name"),
+    "an ordinary config": (dict(config=ORDINARY), "the kernel computes no attention"),
+    "unknown mode": (dict(mode="quick"), "mode is eager, lazy or random, not quick"),
+    "five sizes": (dict(sizes=SIZES[:5]), "six sizes are needed: batch, kv_heads, group, q_rows, kv_rows and head_dim"),
+    "seven sizes": (dict(sizes=(1, *SIZES)), "six sizes are needed"),
+    "negative size": (dict(sizes=(-2, *SIZES[1:])), "sizes lie between 0 and 2^31 - 1"),
+    "large size": (dict(sizes=(2**31, *SIZES[1:])), "sizes lie between 0 and 2^31 - 1"),
+    "group of 0": (dict(sizes=(2, 2, 0, 5, 7, 16)), "each head of keys and values belongs to one head of queries"),
+    "head_dim of 0": (dict(sizes=(*SIZES[:5], 0)), "head_dim is a multiple of 8, and at most"),
+    "head_dim of 12": (dict(sizes=(*SIZES[:5], 12)), "head_dim is a multiple of 8, and at most"),
+    "large head_dim": (dict(sizes=(*SIZES[:5], 264)), "head_dim is a multiple of 8, and at most"),
+    "rows of queries": (dict(sizes=(2, 2, 3, 2**31 - 1, 7, 16)), "there are more rows than 2^31 - 1 less a tile's"),
+    "rows of keys": (dict(sizes=(2, 2, 3, 5, 2**31 - 1, 16)), "there are more rows than 2^31 - 1 less a tile's"),
+    "heads": (dict(sizes=(2**20, 2**20, 2**20, 5, 7, 16)), "there are more than 2^31 - 1 tiles of all heads"),
+    "many heads": (dict(sizes=(2**31 - 1, 2**31 - 1, 3, 5, 7, 16)), "there are more than 2^31 - 1 tiles of all heads"),
+    "tiles": (dict(sizes=(2**10, 2**10, 2**9, 5, 2**20, 16)), "there are more than 2^31 - 1 tiles of all heads"),
+    "scale that is no number": (dict(scale=np.nan), "the scale is no finite number above 0"),
+    "infinite scale": (dict(scale=1e39), "the scale is no finite number above 0"),  # as f32
+    "scale of 0": (dict(scale=0.0), "the scale is no finite number above 0"),
+    "negative scale": (dict(scale=-0.25), "the scale is no finite number above 0"),
+    "two strides": (dict(q_strides=(1, 2)), "three strides of q are needed, along batch, heads and rows, not (1, 2)"),
+    "negative stride": (dict(k_strides=(224, -112, 16)), "k has strides (224, -112, 16), which are negative"),
+    "operands of f16": (dict(dtype="float16"), "q is f16, not bf16"),
+    "operands of f32": (dict(dtype="float32"), "q is f32, not bf16"),
+    "operands of 16-bit integers": (dict(dtype="int16"), "operands and results are bf16, f16, f32, f64"),
+    "results of f32": (dict(out="float32"), " is f32, not bf16"),
+    "q too small": (dict(q=(BATCH, HEADS, Q_ROWS - 1, HEAD_DIM)), "q has 768 elements, and its strides reach beyond"),
+    "k too small": (dict(k=(BATCH, KV_HEADS, KV_ROWS, 8)), "k has 224 elements, and its strides reach beyond them"),
+    "v of longer strides": (dict(v_strides=(224, 112, 24)), "v has 448 elements, and its strides reach beyond them"),
+    "strides over int64": (dict(v_strides=(2**62, 2**62, 2**62)), "v has 448 elements, and its strides reach beyond"),
+    "stride of 4 elements": (dict(k_strides=(224, 112, 4)), "k has strides that 16 bytes do not divide"),
+    "lse too small": (dict(lse=(BATCH, HEADS, Q_ROWS - 1)), "lse has 48 elements, not one of each row of queries: 60"),
+    "another operand": (dict(extra=(jnp.ones(3),)), "Wrong number of arguments"),
+    "attribute missing": (dict(drop=("scale",)), "Wrong number of attributes"),
+}  # fmt: skip
+FORWARD_EDITS = {
+    "a config of gradients": (dict(config=GRAD_CONFIG), "the kernel computes gradients of attention alone"),
+    "v of f16": (dict(v_dtype="float16"), "v is f16, not bf16"),
+    "lse of f64": (dict(of_lse="float64"), "lse is f64, not f32"),
+    "lse of bf16": (dict(of_lse="bfloat16"), "lse is bf16, not f32"),
+    "o too small": (dict(o=(BATCH, HEADS, Q_ROWS - 1, HEAD_DIM)), "o has 768 elements, and its strides reach beyond"),
+    "o too large": (dict(o=(BATCH, HEADS, Q_ROWS + 1, HEAD_DIM)), "strides of o do not write each of its elements ex"),
+    "o written twice": (dict(o_strides=(480, 0, 16)), "strides of o do not write each of its elements exactly once"),
+    "rows of o overlap": (dict(o_strides=(480, 80, 8)), "strides of o do not write each of its elements exactly once"),
+}  # fmt: skip
+GRAD_EDITS = {
+    "a config of attention": (dict(config=CONFIG), "the kernel computes attention, and not its gradients"),
+    "lse of f16": (dict(of_rows="float16"), "lse is f16, not f32"),
+    "delta too small": (dict(delta=(BATCH, HEADS)), "delta has 12 elements, not one of each row of queries: 60"),
+    "d_o too small": (dict(d_o=(BATCH, HEADS, 1, HEAD_DIM)), "d_o has 192 elements, and its strides reach beyond them"),
+    "dq too large": (dict(dq=(BATCH, HEADS, 6, HEAD_DIM)), "strides of dq do not write each of its elements"),
+    "dk written twice": (dict(dk_strides=(224, 0, 16)), "strides of dk do not write each of its elements exactly once"),
+    "dv too small": (dict(dv=(BATCH, KV_HEADS, 6, HEAD_DIM)), "dv has 384 elements, and its strides reach beyond them"),
+    "dv written twice": (dict(dv_strides=(0, 112, 16)), "strides of dv do not write each of its elements exactly once"),
+    "three strides of dv": (dict(dv_strides=(448, 224, 112, 16)), "three strides of dv are needed"),
+}  # fmt: skip
+
+
+def check_edit(run_call, changes, message):
+    with jax.enable_x64(True), pytest.raises(jax.errors.JaxRuntimeError) as error:
+        run_call(**changes)
+    assert message in str(error.value), error.value
+    assert "INVALID_ARGUMENT" in str(error.value)
+
+
+@needs_rows
+@pytest.mark.parametrize("edit", EDITS | FORWARD_EDITS)
+def test_an_edited_call_gets_an_error(edit):
+    check_edit(call, *(EDITS | FORWARD_EDITS)[edit])
+
+
+@needs_rows
+@pytest.mark.parametrize("edit", EDITS | GRAD_EDITS)
+def test_an_edited_call_of_gradients_gets_an_error(edit):
+    check_edit(call_grad, *(EDITS | GRAD_EDITS)[edit])
+
+
+def test_without_a_row_an_error():
+    """Of a build without these kernels, too."""
+    message = "no compiled GEMM has this name"
+    check_edit(call, dict(config="sm90_attention_bf16_1x1x64_s1_a16"), message)
+    check_edit(call_grad, dict(config="sm90_attention_grad_bf16_1x1x64_s1_a16"), message)
+
+
+@needs_rows
+def test_the_configs_compute_no_products():
+    names = {row.name for row in jax_moye.configs()}
+    for config in attention_configs():
+        assert config.attention
+        assert config.name not in names
+        problem = GemmProblem(1, 64, 64, 64, (0, 64, 1), (0, 64, 1), (0, 64, 1), config.dtype, config.dtype, False)
+        assert why_not(config, problem, 90) == "it computes attention, and no products"
+        with pytest.raises(ValueError, match="it computes attention, and no products"):
+            jax_moye.matmul(jnp.ones((8, 8), "bfloat16"), jnp.ones((8, 8), "bfloat16"), config=config.name,
+                            interpret=True)  # fmt: skip
