@@ -5,6 +5,7 @@ which keeps no scores in memory. Everywhere else it is the equations as they wer
 it is under vmap, as those of rewritten_p: then XLA computes the scores that both have once.
 
     attention_p         q, k, v                       o, lse
+    attention_p         q, k, v, others               o, shares of the others
     attention_grad_p    q, k, v, d_o, lse, delta      those of dq, dk and dv that the program has
 
 lse is the logarithm of the sum of a row's exponentials, and delta a row's sum of o d_o, both f32: kernels alone read
@@ -48,12 +49,15 @@ class AttentionParams:
       labels: (name, labels) of each array's dimensions, which have any order: A, B, ... of a batch and of heads, g of
         heads that share keys, q and k of rows, d of a row, and "." of size 1.
       options: the fields of an `AttentionRequest`.
+      others: a factor of other scores, which share a row's sum with those of the keys; None where there are none. Their
+        number has the label x.
     """
 
     scale: float
     diagonal: int | None
     labels: tuple[tuple[str, str], ...]
     options: tuple[tuple[str, Any], ...]
+    others: float | None = None
 
     @property
     def request(self) -> AttentionRequest:
@@ -246,8 +250,9 @@ def _by_kernel(
     arrays: _Arrays,
     config: Any,
     results: Sequence[str],
+    shares_dtype: Any,
 ) -> list[Any]:
-    """What a kernel computes: o and lse, or those gradients that are wanted."""
+    """What a kernel computes: o and lse, o and the shares of others, or those gradients that are wanted."""
     names = _OPERANDS[: len(labels)]
     given = [_moved(x, of, arrays.labels[name]) for x, of, name in zip(operands, labels, names, strict=False)]
     common: dict[str, Any] = {f"dims_{name}": arrays.dims[name] for name in "qkv"}
@@ -258,8 +263,11 @@ def _by_kernel(
     of_rows = params.of("lse")
     if len(given) == 3:
         o, lse = run_attention(*given, **common)
-        lse = lse.reshape([sizes[label] for label in of_kernel])
-        return [_moved(o, arrays.labels["q"], params.of("o")), _moved(lse, of_kernel, of_rows)]
+        lse = _moved(lse.reshape([sizes[label] for label in of_kernel]), of_kernel, of_rows)
+        if params.others is not None:
+            o, shares = _with_others(o, arrays.labels["q"], lse, operands[3], params)
+            return [_moved(o, of_rows + "d", params.of("o")), shares.astype(shares_dtype)]
+        return [_moved(o, arrays.labels["q"], params.of("o")), lse]
     _, _, group, q_rows, *_ = arrays.sizes
     shape = arrays.sizes.batch, arrays.sizes.kv_heads * group, q_rows
     rows = [_moved(x, of_rows, of_kernel).reshape(shape) for x in operands[4:]]
@@ -267,6 +275,25 @@ def _by_kernel(
     by_name = {f"d{name}": _moved(x, arrays.labels[name], params.of(f"d{name}")) for name, x in zip("qkv", found)
                if f"d{name}" in results}
     return [by_name[name] for name in results]
+
+
+def _with_others(o: Any, labels: str, lse: Any, others: Any, params: AttentionParams) -> tuple[Any, Any]:
+    """The result in the order of `lse`, and the shares of other scores, of what the keys alone make.
+
+    Args:
+      o: the result.
+      labels: of it.
+      lse: the logarithms.
+      others: the other scores.
+      params: of the attention.
+    """
+    assert params.others is not None
+    rows, of_others = params.of("lse"), params.of("others")
+    behind = "x" if "x" in of_others else "."
+    scores = params.others * _moved(others, of_others, rows + behind).astype(jnp.float32)
+    total = jnp.logaddexp(lse, jax.nn.logsumexp(scores, axis=-1))[..., None]
+    scaled = _moved(o, labels, rows + "d").astype(jnp.float32) * jnp.exp(lse[..., None] - total)
+    return scaled.astype(o.dtype), _moved(jnp.exp(scores - total), rows + behind, params.of("shares"))
 
 
 def _lower_local(platform, ctx, *values, attention: AttentionParams, original: Original, results, permutations):
@@ -288,9 +315,8 @@ def _lower_local(platform, ctx, *values, attention: AttentionParams, original: O
 
         return mlir.lower_fun(as_it_was, multiple_results=True)(ctx, *values)
     ffi.register(platform)
-    run = functools.partial(
-        _by_kernel, params=attention, labels=labels, arrays=arrays, config=decision.config, results=results
-    )
+    of_call = {"arrays": arrays, "config": decision.config, "results": results, "shares_dtype": ctx.avals_out[-1].dtype}
+    run = functools.partial(_by_kernel, params=attention, labels=labels, **of_call)
     return mlir.lower_fun(run, multiple_results=True)(ctx, *values)
 
 

@@ -1,6 +1,7 @@
 """Finds attention in a jaxpr, and its derivative, and replaces it by equations of attention_p and attention_grad_p.
 
     softmax(scale * q k^T + mask) v        scores of 16 bits or f32, a softmax of either, shares of 16 bits
+    softmax([scale * q k^T, others])       whose shares are taken apart again, those of k multiplied with v
 
 The softmax is over the keys, and the mask, if there is one, is known while the program is traced and leaves out what is
 behind a diagonal. Dimensions may have any order, and those of a batch any number that a kernel merges; queries may come
@@ -8,6 +9,8 @@ in groups, of which each has keys and values. Nothing else may read the scores, 
 equations that do are the forward product, or those of its derivative (attention_search.py), in whichever form JAX's
 rules, or a program, write them. What is left as it is: scores plus an array, a mask that is no diagonal or an argument,
 dropout, a scale that is not known, a softmax that the program returns.
+
+Other scores beside those of the keys are what decoding has: the token's own, beside those of a cache.
 
 In a body of jax.checkpoint there may be no forward product: then attention_p computes what the derivative needs of it.
 """
@@ -49,8 +52,8 @@ class Attention:
     Attributes:
       search: that found it.
       members: the indices of its equations.
-      results: by name, "o", "dq", "dk" and "dv": the variable, with the labels of its dimensions. Where a kernel would
-        write another type than the product, it is behind the conversion.
+      results: by name, as of the search: the variable, with the labels of its dimensions. Where a kernel would write
+        another type than the product, it is behind the conversion.
       params: of both primitives.
     """
 
@@ -128,6 +131,8 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     has_gradients = any(name in search.results for name in _GRADIENTS)
     if scores is None or search.v is None or not search.results or (has_gradients and search.d_o is None):
         raise NotAttentionError
+    if search.joined is not None and search.results.keys() != {"o", "shares"}:
+        raise NotAttentionError
     members = {step.place for step in search.steps.values()}
     for place in members:
         for step in program.flat.at[place]:
@@ -136,6 +141,9 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
                 raise NotAttentionError
     results: dict[str, tuple[Any, Labels]] = {}
     for name, result in search.results.items():
+        if name == "shares":
+            (results[name],) = ((variable, result.labels) for variable in program.equations[result.place].outvars)
+            continue
         variable, labels, tail = _with_tail(program, result.place, result.labels, search.dtype)
         results[name] = variable, labels
         members.update(tail)
@@ -144,7 +152,7 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     if any(not set(program.readers.get(x, ())) <= members for x in made) or members & program.taken:
         raise NotAttentionError
     row, diagonal = _row_and_diagonal(search, scores.mask)
-    names = {"d": "d", "k": "k", row: "q"} | {label: "g" for label in search.rows if label != row}
+    names = {label: "q" if label == row else "g" for label in search.rows}
 
     def renamed(labels: Labels) -> str:
         return "".join(names.get(label, label) for label in labels)
@@ -153,8 +161,11 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     labels_of = {name: renamed(x.labels) for name, x in of_arrays.items() if x is not None}
     labels_of |= {name: renamed(labels) for name, (_, labels) in results.items()}
     labels_of.setdefault("o", labels_of.get("d_o", labels_of["q"]))
+    joined, factor = search.joined, None
+    if joined is not None:
+        labels_of["others"], factor = renamed(joined.operand.labels), scores.scores / joined.factor
     options = tuple(parameters.items())
-    params = AttentionParams(scores.scores, diagonal, tuple(sorted(labels_of.items())), options)
+    params = AttentionParams(scores.scores, diagonal, tuple(sorted(labels_of.items())), options, factor)
     return Attention(search, frozenset(members), results, params)
 
 
@@ -245,6 +256,11 @@ def _equations(
         of_equation = {"primitive": primitive, "params": names, "effects": frozenset()}
         return first.replace(invars=list(operands), outvars=list(outs), **of_equation)
 
+    if search.joined is not None:
+        given.append(search.joined.operand.variable)
+        of_o = [found.results[name][0] for name in ("o", "shares")]
+        original = _original(program, given, of_o, [], rewrite)
+        return {max(found.members): [bound(attention_p, given, of_o, original)]}
     o = found.results["o"][0] if "o" in found.results else None
     forward = _with_lse(program, given, o, params, rewrite)
     aval_o, aval_lse = forward.jaxpr.out_avals
@@ -304,12 +320,12 @@ def _sliced(program: Program, given: Sequence[Any], wanted: Sequence[Any]) -> tu
 def _original(
     program: Program, given: Sequence[Any], wanted: Sequence[Any], others: Sequence[Any], rewrite: Rewrite
 ) -> Original:
-    """The equations that make the gradients, and what of the forward ones they need.
+    """The equations that make results, such as gradients with what of the forward ones they need.
 
     Args:
       program: where they stand.
-      given: q, k, v and d_o.
-      wanted: the gradients.
+      given: the operands.
+      wanted: the results.
       others: types of operands that no equation reads.
       rewrite: of the equations.
     """

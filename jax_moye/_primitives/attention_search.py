@@ -90,6 +90,22 @@ class Result(NamedTuple):
     labels: Labels
 
 
+class Joined(NamedTuple):
+    """Scores of other keys that stand beside the product's in one softmax, such as those of a token itself.
+
+    Attributes:
+      operand: them.
+      factor: of the product's scores in front of that.
+      start: of the product's along the dimension.
+      dim: of it.
+    """
+
+    operand: Operand
+    factor: float
+    start: int
+    dim: int
+
+
 class _SourceError(Exception):
     """Another product is part of it: the search begins anew."""
 
@@ -185,7 +201,8 @@ class Search:
 
     Attributes:
       q: the queries, likewise k, v and d_o; None where it is not known.
-      results: the products that end it, by "o", "dq", "dk" and "dv".
+      results: the products that end it, by "o", "dq", "dk" and "dv"; "shares" are those of other keys.
+      joined: the scores of those; None where there are none. Their dimension together is labelled "j".
       steps: all that belongs to it.
       softmax: of the scores.
       dtype: of the operands.
@@ -261,6 +278,7 @@ class Search:
         """
         for _ in range(3):
             self.softmax, self.values = _Softmax(), {}
+            self.joined: Joined | None = None
             self.results: dict[str, Result] = {}
             self.steps: dict[int, Step] = {}
             try:
@@ -296,6 +314,8 @@ class Search:
                 continue
             if len(step.outputs) != 1 or step.equation.effects:
                 raise NotAttentionError
+            if step.equation.primitive.name == "slice" and self._end_of_others(step):
+                continue
             add(step, self._value(step))
 
     def _value(self, step: Step) -> Value:
@@ -306,6 +326,12 @@ class Search:
             (given,) = values
             assert given is not None
             return Value(given.what, tuple(given.labels[x] if isinstance(x, int) else x for x in axes))
+        if name == "concatenate":
+            return self._join(step, values)
+        if name == "slice":
+            (given,) = values
+            assert given is not None
+            return Value(given.what, tuple("k" if label == "j" else label for label in given.labels))
         if name in ("reduce_max", "reduce_sum"):
             (given,) = values
             assert given is not None
@@ -321,21 +347,70 @@ class Search:
         what = given.what
         if isinstance(what, Opaque):
             return Value(what, labels)
+        keys = "k" if self.joined is None else "j"
         if name == "reduce_max":
-            if over != ["k"] or not isinstance(what, Logs) or not what.scores or what.largest or what.sums:
+            if over != [keys] or not isinstance(what, Logs) or not what.scores or what.largest or what.sums:
                 raise NotAttentionError
             of = what.scores, what.mask
             if self.softmax.largest_of not in (None, of) or what.scores <= 0:
                 raise NotAttentionError
             self.softmax.largest_of = of
             return Value(Logs(largest=1.0), labels)
-        if not isinstance(what, Formula) or not set(over) <= {"k", "*"}:
+        if not isinstance(what, Formula) or not set(over) <= {keys, "*"}:
             raise NotAttentionError
         copies = math.prod(shape[axis] for axis in axes if given.labels[axis] == "*")
         total: Any = what.times(Formula.of(copies))
-        if "k" in over and not isinstance(total, Opaque):
-            total = total.summed(self.sizes["k"])
+        if keys in over and not isinstance(total, Opaque):
+            total = total.summed(self.sizes[keys])
         return Value(total, labels)
+
+    def _join(self, step: Step, values: list[Value | None]) -> Value:
+        """Scores beside others."""
+        equation, dim = step.equation, step.equation.params["dimension"]
+        at = [i for i, value in enumerate(values) if value is not None]
+        if len(values) != 2 or len(at) != 1 or self.joined is not None or self.softmax.largest_of is not None:
+            raise NotAttentionError
+        (side,) = at
+        given, other = values[side], equation.invars[1 - side]
+        assert given is not None
+        is_scores = isinstance(given.what, Logs) and given.what.scores > 0 and given.what.mask is None
+        # A kernel's result is rounded before what the others add: so were the scores.
+        rounds = self._step.equation.outvars[0].aval.dtype == self.dtype
+        if not is_scores or not rounds or given.labels[dim] != "k" or not self._is_of_program(step):
+            raise NotAttentionError
+        size = other.aval.shape[dim]
+        labels = tuple(("x" if size > 1 else ".") if i == dim else label for i, label in enumerate(given.labels))
+        start = other.aval.shape[dim] if side else 0
+        self.sizes["j"] = self.sizes["k"] + size
+        self.joined = Joined(Operand(other, labels), given.what.scores, start, dim)
+        return Value(given.what, tuple("j" if i == dim else label for i, label in enumerate(given.labels)))
+
+    def _end_of_others(self, step: Step) -> bool:
+        """Whether an equation takes the shares of the other keys out of all; if not, those of the keys.
+
+        Raises:
+          NotAttentionError: it takes something else.
+        """
+        params, value = step.equation.params, self.values[step.inputs[0]]
+        joined, shape = self.joined, step.equation.invars[0].aval.shape
+        if joined is None or not isinstance(value.what, Formula) or not value.what.is_like(SHARES):
+            raise NotAttentionError
+        others = [i for i, label in enumerate(value.labels) if label != "j"]
+        if any((params["start_indices"][i], params["limit_indices"][i]) != (0, shape[i]) for i in others):
+            raise NotAttentionError
+        (dim,) = (i for i, label in enumerate(value.labels) if label == "j")
+        part = params["start_indices"][dim], params["limit_indices"][dim]
+        keys = joined.start, joined.start + self.sizes["k"]
+        if params["strides"] is not None or part not in (keys, (keys[1] % shape[dim], joined.start or shape[dim])):
+            raise NotAttentionError
+        if part == keys:
+            return False
+        if "shares" in self.results or not self._is_of_program(step):
+            raise NotAttentionError
+        label = "x" if shape[dim] - self.sizes["k"] > 1 else "."
+        self.steps[id(step)] = step
+        self.results["shares"] = Result(step.place, tuple(label if x == "j" else x for x in value.labels))
+        return True
 
     # --------------------------------------------------------------------------------------- elementwise equations
 
