@@ -18,6 +18,7 @@ In a body of jax.checkpoint there may be no forward product: then attention_p co
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,8 +27,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from jax_moye import _compat
-from jax_moye._primitives.attention import AttentionParams, attention_grad_p, attention_p, delta_of, is_for_attention
-from jax_moye._primitives.attention import reference as reference_attention
+from jax_moye._primitives.attention import AttentionParams, attention_grad_p, attention_p, delta_of, is_for_attention, reference
 from jax_moye._primitives.attention_formulas import Mask
 from jax_moye._primitives.attention_search import (
     KnownValues,
@@ -151,6 +151,11 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     members.update(_unread(program, known, made))
     if any(not set(program.readers.get(x, ())) <= members for x in made) or members & program.taken:
         raise NotAttentionError
+    gradients = [x for name, (x, _) in results.items() if name in _GRADIENTS]
+    for operands, not_of in (((search.q, search.k, search.v), results.values()), ((search.d_o,), ())):
+        given = [x.variable for x in operands if x is not None]
+        if _depends(program, given, [*gradients, *(x for x, _ in not_of)], min(members)):
+            raise NotAttentionError
     row, diagonal = _row_and_diagonal(search, scores.mask)
     names = {label: "q" if label == row else "g" for label in search.rows}
 
@@ -167,6 +172,28 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     options = tuple(parameters.items())
     params = AttentionParams(scores.scores, diagonal, tuple(sorted(labels_of.items())), options, factor)
     return Attention(search, frozenset(members), results, params)
+
+
+def _depends(program: Program, values: Sequence[Any], others: Sequence[Any], first: int) -> bool:
+    """Whether values are made of others, none of which is made in front of an equation.
+
+    Args:
+      program: where they stand.
+      values: that are made.
+      others: of which they may be.
+      first: the index of the equation.
+    """
+    waiting, seen = list(values), set()
+    while waiting:
+        x = waiting.pop()
+        index = None if isinstance(x, Literal) else program.made_by.get(x)
+        if index is None or index < first or index in seen:
+            continue
+        if any(x is other for other in others):
+            return True
+        seen.add(index)
+        waiting += program.equations[index].invars
+    return False
 
 
 def _unread(program: Program, known: KnownValues, values: set[Any]) -> set[int]:
@@ -270,29 +297,28 @@ def _equations(
     if not gradients:
         return new
     assert search.d_o is not None
-    d_o, delta_aval = search.d_o.variable, aval_lse
-    delta = Var(delta_aval)
-    in_f32 = _as_equations(lambda o, d_o: delta_of(o, d_o, params), [of_o[0], d_o], [delta], first)
+    d_o = search.d_o.variable
+    in_f32, (delta,) = _as_equations(functools.partial(delta_of, params=params), [of_o[0], d_o], first)
     results = [found.results[name][0] for name in gradients]
-    backward = _original(program, [*given, d_o], results, [aval_lse, delta_aval], rewrite)
+    backward = _original(program, [*given, d_o], results, [aval_lse, delta.aval], rewrite)
     grad = bound(attention_grad_p, [*given, d_o, of_o[1], delta], results, backward)
     new.setdefault(max(found.members), []).extend([*in_f32, grad])
     return new
 
 
-def _as_equations(fun: Callable[..., Any], operands: Sequence[Any], outs: Sequence[Any], like: JaxprEqn) -> Any:
-    """The equations of a function of variables."""
+def _as_equations(fun: Callable[..., Any], operands: Sequence[Any], like: JaxprEqn) -> tuple[list[JaxprEqn], list[Any]]:
+    """The equations of a function of variables, and its results."""
     structs = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in operands]
     with _compat.lax_itself():
         jaxpr = jax.make_jaxpr(fun)(*structs).jaxpr
-    names = dict(zip(jaxpr.invars, operands, strict=True)) | dict(zip(jaxpr.outvars, outs, strict=True))
+    names = dict(zip(jaxpr.invars, operands, strict=True))
     equations = []
     for equation in jaxpr.eqns:
-        names |= {x: Var(x.aval) for x in equation.outvars if x not in names}
+        names |= {x: Var(x.aval) for x in equation.outvars}
         invars = [x if isinstance(x, Literal) else names[x] for x in equation.invars]
         outvars = [names[x] for x in equation.outvars]
         equations.append(equation.replace(invars=invars, outvars=outvars, source_info=like.source_info))
-    return equations
+    return equations, [names[x] for x in jaxpr.outvars]
 
 
 def _sliced(program: Program, given: Sequence[Any], wanted: Sequence[Any]) -> tuple[list[Any], list[JaxprEqn]]:
@@ -346,13 +372,14 @@ def _with_lse(
       rewrite: of the equations.
     """
     inputs, equations = _sliced(program, given, [] if o is None else [o])
-    structs = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in given]
-    with _compat.lax_itself():
-        closed = jax.make_jaxpr(lambda *operands: reference_attention(*operands, params))(*structs).jaxpr
-    outs = [Var(x.aval) for x in closed.outvars]
+    whole = Jaxpr([], inputs, [] if o is None else [o], equations, debug_info=_compat.UNNAMED)
+    whole = rewrite(whole)
     like = program.equations[min(program.made_by.values(), default=0)]
-    added = _as_equations(lambda *operands: reference_attention(*operands, params), inputs, outs, like)
-    return _closed(inputs, [outs[0] if o is None else o, outs[1]], [*equations, *added], rewrite)
+    added, outs = _as_equations(functools.partial(reference, params=params), whole.invars, like)
+    # What only a kernel's derivative reads is nobody's product: XLA leaves it out where no kernel is.
+    results = [outs[0] if o is None else whole.outvars[0], outs[1]]
+    whole = whole.replace(outvars=results, eqns=[*whole.eqns, *added])
+    return Original(ClosedJaxpr(_compat.without_dead_code(whole, keep_inputs=True), []))
 
 
 def _closed(inputs: Sequence[Any], outs: Sequence[Any], equations: Sequence[JaxprEqn], rewrite: Rewrite) -> Original:

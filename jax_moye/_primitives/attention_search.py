@@ -122,7 +122,8 @@ class KnownValues:
             if value is not None:
                 self._values[step.outputs[0]] = value
         last = len(program.equations)
-        live = {flat.names.get(x, x) for x, readers in program.readers.items() if last in readers}
+        results = (flat.names.get(x, x) for x, readers in program.readers.items() if last in readers)
+        live = {x for x in results if not isinstance(x, Number)}
         self.live: set[int] = set()  # ids of the steps that make something that is read
         self.order: dict[int, int] = {}
         for i, step in reversed(list(enumerate(flat.steps))):
@@ -142,7 +143,8 @@ class KnownValues:
         if len(step.outputs) != 1:
             return None
         (out,) = (x.aval for x in equation.outvars)
-        if not all(isinstance(size, int) for size in getattr(out, "shape", (None,))):
+        is_array = isinstance(getattr(out, "dtype", None), np.dtype)  # and no key of random numbers
+        if not is_array or not all(isinstance(size, int) for size in out.shape):
             return None
         if name == "iota":
             dim = equation.params["dimension"]
