@@ -74,7 +74,12 @@ FORWARD = (
     Row("sdxl pixels", 8, 20, 1024, 1024, 64, False),
     Row("llama2_7b decoding", 16, 32, 1, 1024, 128, False),
     Row("llama2_7b decoding long", 4, 32, 1, 8192, 128, False),
+    Row("llama2_7b decoding alone", 1, 32, 1, 4096, 128, False),
     Row("gpt2_xl decoding", 32, 25, 1, 512, 64, False),
+    Row("swin windows", 1024, 3, 49, 49, 32, False),
+    Row("clip text", 64, 8, 77, 77, 64, True),
+    Row("bert_base one sentence", 1, 12, 128, 128, 64, False),
+    Row("t5_small", 8, 8, 64, 64, 64, False),
     Row("tiny", 2, 4, 64, 64, 64, True),
 )
 GRADIENTS = (
@@ -87,6 +92,9 @@ GRADIENTS = (
     Row("vit_b16 training", 128, 12, 197, 197, 64, False, True),
     Row("vit_h14 training", 32, 16, 257, 257, 80, False, True),
     Row("sdxl pixels to text training", 4, 10, 4096, 77, 64, False, True),
+    Row("swin windows training", 1024, 3, 49, 49, 32, False, True),
+    Row("clip text training", 64, 8, 77, 77, 64, True, True),
+    Row("t5_small training", 8, 8, 64, 64, 64, False, True),
     Row("tiny training", 2, 4, 64, 64, 64, True, True),
 )
 
@@ -108,9 +116,9 @@ def attention(row: Row) -> Callable[..., Any]:
     return gradients if row.gradient else forward
 
 
-def operands(row: Row) -> list[jax.Array]:
+def operands(row: Row, seed: int) -> list[jax.Array]:
     """q, k, v, and the cotangent of the result."""
-    keys = jax.random.split(jax.random.key(0), 4)
+    keys = jax.random.split(jax.random.key(seed), 4)
     rows = [row.q_rows, row.kv_rows, row.kv_rows, row.q_rows][: 4 if row.gradient else 3]
     return [
         jax.random.normal(key, (row.batch, number, row.heads, row.head_dim), jnp.bfloat16)
@@ -134,32 +142,25 @@ def median_us(run: Callable[[], Any], wait: Callable[[Any], Any], count: int, se
     return statistics.median(times)
 
 
-def jax_contender(function: Callable[..., Any], arrays: list[jax.Array], count: int) -> tuple[Any, Any]:
-    """A program of `count` attentions, which XLA takes for different ones."""
-
-    def program(*given: Any) -> Any:
-        for _ in range(count):
-            out = function(*given)
-            given = jax.lax.optimization_barrier((*given, out))[: len(given)]
-        return out
-
-    compiled = jax.jit(program).lower(*arrays).compile()
-    return (lambda: compiled(*arrays)), jax.block_until_ready
+def jax_contender(function: Callable[..., Any], arrays: list[list[jax.Array]]) -> tuple[Any, Any]:
+    """A program of several attentions, each of operands of its own."""
+    compiled = jax.jit(lambda sets: [function(*one) for one in sets]).lower(arrays).compile()
+    return (lambda: compiled(arrays)), jax.block_until_ready
 
 
-def torch_contender(row: Row, arrays: list[jax.Array], count: int, backend: str) -> tuple[Any, Any] | None:
+def torch_contender(row: Row, arrays: list[list[jax.Array]], backend: str) -> tuple[Any, Any] | None:
     """A fused backend of torch in a CUDA graph; None without torch, or where it refuses."""
     try:
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
     except ImportError:
         return None
-    q, k, v, *d_o = (torch.from_dlpack(array).transpose(1, 2) for array in arrays)
+    sets = [[torch.from_dlpack(array).transpose(1, 2) for array in one] for one in arrays]
     if row.gradient:
-        q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+        sets = [[*(x.detach().requires_grad_() for x in one[:3]), one[3]] for one in sets]
     of_torch = torch.nn.functional.scaled_dot_product_attention
 
-    def one() -> Any:
+    def attend(q: Any, k: Any, v: Any, *d_o: Any) -> Any:
         out = of_torch(q, k, v, is_causal=row.is_causal)
         return (out, *torch.autograd.grad(out, (q, k, v), d_o[0])) if row.gradient else out
 
@@ -168,11 +169,11 @@ def torch_contender(row: Row, arrays: list[jax.Array], count: int, backend: str)
             stream = torch.cuda.Stream()
             with torch.cuda.stream(stream):
                 for _ in range(2):
-                    one()
+                    attend(*sets[0])
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                outs = [one() for _ in range(count)]
+                outs = [attend(*one) for one in sets]
     except RuntimeError:
         return None
 
@@ -185,20 +186,21 @@ def torch_contender(row: Row, arrays: list[jax.Array], count: int, backend: str)
 
 def measure(row: Row, seconds: float, with_torch: bool) -> dict[str, Any]:
     """One row: microseconds of each contender."""
-    arrays, function = operands(row), attention(row)
-    expected = max(row.products / 2e8, sum(x.nbytes for x in arrays) / 3e6, 5)
-    count = max(1, min(8, math.ceil(300 / expected)))
+    function, first = attention(row), operands(row, 0)
+    expected = max(row.products / 2e8, sum(x.nbytes for x in first) / 3e6, 5)
+    count = max(1, min(16, math.ceil(300 / expected)))
+    arrays = [first, *(operands(row, seed) for seed in range(1, count))]
     contenders: dict[str, Any] = {
-        "xla": jax_contender(function, arrays, count),
-        "moye": jax_contender(jax_moye.optimize(function), arrays, count),
+        "xla": jax_contender(function, arrays),
+        "moye": jax_contender(jax_moye.optimize(function), arrays),
     }
-    results = [jax.tree.leaves(jax.block_until_ready(contenders[name][0]())) for name in ("xla", "moye")]
+    results = [jax.tree.leaves(jax.block_until_ready(contenders[name][0]()[0])) for name in ("xla", "moye")]
     differs = []
     for theirs, ours in zip(*results, strict=True):
         x, y = (np.asarray(value[0], np.float32) for value in (theirs, ours))
         differs.append(float(np.linalg.norm(x - y) / np.linalg.norm(x)))
     for backend in ("FLASH_ATTENTION", "CUDNN_ATTENTION") if with_torch else ():
-        if (of_torch := torch_contender(row, arrays, count, backend)) is not None:
+        if (of_torch := torch_contender(row, arrays, backend)) is not None:
             contenders["torch_" + backend.split("_")[0].lower()] = of_torch
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(3):

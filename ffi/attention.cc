@@ -99,6 +99,24 @@ std::string unfit_rows(char const* name, Buffer const& rows, AttentionArgs const
   return {};
 }
 
+/// The same of a mask.
+std::string unfit_mask(MaskOperand const& mask, AttentionArgs& args) {
+  if (!mask.present) return {};
+  auto const& strides = mask.strides;
+  if (strides.size() != 4)
+    return "four strides of the mask are needed, along batch, heads, rows and columns, not " + to_text(strides);
+  if (std::any_of(strides.begin(), strides.end(), [](int64_t stride) { return stride < 0; }))
+    return "the mask has strides " + to_text(strides) + ", which are negative";
+  std::array<Mode, 4> const modes = {{{args.batch, strides[0]},
+                                      {args.kv_heads * args.group, strides[1]},
+                                      {args.q_rows, strides[2]},
+                                      {args.kv_rows, strides[3]}}};
+  if (std::string reason = outside("the mask", modes, mask.elements); !reason.empty()) return reason;
+  args.mask = {
+      static_cast<unsigned char const*>(mask.data), strides[0], strides[1], strides[2], strides[3], mask.is_infinite};
+  return {};
+}
+
 }  // namespace
 
 std::span<AttentionPart const> attention_parts(bool of_gradients) {
@@ -130,6 +148,7 @@ Status decode_attention(AttentionRequest const& request, AttentionCall& call) {
     if (std::string reason = unfit(part, request, storage_dtype(config.dtype), args); !reason.empty())
       return error(reason);
   }
+  if (std::string reason = unfit_mask(request.mask, args); !reason.empty()) return error(reason);
   if (std::string reason = unfit_rows("lse", request.lse, args); !reason.empty()) return error(reason);
   args.lse = static_cast<float*>(request.lse.data);
   if (!request.of_gradients) return {};

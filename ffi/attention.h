@@ -16,6 +16,15 @@ struct AttentionOperand {
   std::span<int64_t const> strides = {};  // batch, head, row
 };
 
+/// Which scores count, as it arrives.
+struct MaskOperand {
+  bool present = false;
+  void const* data = nullptr;  // a byte each
+  int64_t elements = 0;
+  std::span<int64_t const> strides = {};  // batch, head, row, column
+  bool is_infinite = false;
+};
+
 /// A call as it arrives; AttentionArgs says what is what. Nothing in it is trusted.
 struct AttentionRequest {
   bool of_gradients = false;
@@ -25,6 +34,7 @@ struct AttentionRequest {
   bool is_causal = false;
   int64_t diagonal = 0;
   AttentionOperand q = {}, k = {}, v = {};
+  MaskOperand mask = {};      // not of gradients
   AttentionOperand o = {};    // a result; not of gradients
   Buffer lse = {};            // a result; an operand of gradients
   AttentionOperand d_o = {};  // from here on of gradients alone
@@ -41,7 +51,7 @@ struct AttentionPart {
   bool is_result;
 };
 
-/// The arrays of a call but lse and delta, operands first.
+/// The arrays of a call but the mask, lse and delta; operands first.
 std::span<AttentionPart const> attention_parts(bool of_gradients);
 
 struct AttentionCall {

@@ -181,11 +181,11 @@ ffi::Error launch(AttentionRequest const& request, bool detect_races, std::strin
                   done.interrupted ? ffi::ErrorCode::kCancelled : ffi::ErrorCode::kInternal);
 }
 
-ffi::Error execute_attention(ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, ffi::Result<ffi::AnyBuffer> o,
-                             ffi::Result<ffi::AnyBuffer> lse, std::string_view config, bool detect_races,
-                             int64_t diagonal, bool is_causal, Int64s k_strides, std::string_view mode,
-                             Int64s o_strides, Int64s q_strides, double scale, int64_t seed, Int64s sizes,
-                             Int64s v_strides) {
+ffi::Error execute_attention(ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, ffi::RemainingArgs mask,
+                             ffi::Result<ffi::AnyBuffer> o, ffi::Result<ffi::AnyBuffer> lse, std::string_view config,
+                             bool detect_races, int64_t diagonal, bool is_causal, Int64s k_strides,
+                             bool mask_is_infinite, Int64s mask_strides, std::string_view mode, Int64s o_strides,
+                             Int64s q_strides, double scale, int64_t seed, Int64s sizes, Int64s v_strides) {
   return guarded(config, [&] {
     AttentionRequest request;
     AttentionAttributes const attributes{config, diagonal, is_causal, scale, sizes};
@@ -193,6 +193,7 @@ ffi::Error execute_attention(ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer 
                                     {*lse}, request);
         error.failure())
       return error;
+    if (auto error = read_mask(mask, mask_strides, mask_is_infinite, request); error.failure()) return error;
     return launch(request, detect_races, mode, seed);
   });
 }
@@ -337,6 +338,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeAttentionCpu, moye::execute_attention,
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
+                                  .RemainingArgs()
                                   .Ret<ffi::AnyBuffer>()
                                   .Ret<ffi::AnyBuffer>()
                                   .Attr<std::string_view>("config")
@@ -344,6 +346,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeAttentionCpu, moye::execute_attention,
                                   .Attr<int64_t>("diagonal")
                                   .Attr<bool>("is_causal")
                                   .Attr<moye::Int64s>("k_strides")
+                                  .Attr<bool>("mask_is_infinite")
+                                  .Attr<moye::Int64s>("mask_strides")
                                   .Attr<std::string_view>("mode")
                                   .Attr<moye::Int64s>("o_strides")
                                   .Attr<moye::Int64s>("q_strides")

@@ -72,8 +72,8 @@ ffi::Error prepare_weights(int32_t device, std::string_view config, int64_t, int
   return prepare_config(config, device);
 }
 
-ffi::Error prepare_attention(int32_t device, std::string_view config, int64_t, bool, Int64s, Int64s, Int64s, double,
-                             Int64s, Int64s) {
+ffi::Error prepare_attention(int32_t device, std::string_view config, int64_t, bool, Int64s, bool, Int64s, Int64s,
+                             Int64s, double, Int64s, Int64s) {
   return prepare_config(config, device);
 }
 
@@ -201,8 +201,9 @@ ffi::Error launch(AttentionRequest const& request, cudaStream_t stream) {
 }
 
 ffi::Error execute_attention(cudaStream_t stream, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v,
-                             ffi::Result<ffi::AnyBuffer> o, ffi::Result<ffi::AnyBuffer> lse, std::string_view config,
-                             int64_t diagonal, bool is_causal, Int64s k_strides, Int64s o_strides, Int64s q_strides,
+                             ffi::RemainingArgs mask, ffi::Result<ffi::AnyBuffer> o, ffi::Result<ffi::AnyBuffer> lse,
+                             std::string_view config, int64_t diagonal, bool is_causal, Int64s k_strides,
+                             bool mask_is_infinite, Int64s mask_strides, Int64s o_strides, Int64s q_strides,
                              double scale, Int64s sizes, Int64s v_strides) {
   return guarded(config, [&] {
     AttentionRequest request;
@@ -211,6 +212,7 @@ ffi::Error execute_attention(cudaStream_t stream, ffi::AnyBuffer q, ffi::AnyBuff
                                     {*lse}, request);
         error.failure())
       return error;
+    if (auto error = read_mask(mask, mask_strides, mask_is_infinite, request); error.failure()) return error;
     return launch(request, stream);
   });
 }
@@ -420,6 +422,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeAttentionCudaPrepare, moye::prepare_attenti
                                   .Attr<int64_t>("diagonal")
                                   .Attr<bool>("is_causal")
                                   .Attr<moye::Int64s>("k_strides")
+                                  .Attr<bool>("mask_is_infinite")
+                                  .Attr<moye::Int64s>("mask_strides")
                                   .Attr<moye::Int64s>("o_strides")
                                   .Attr<moye::Int64s>("q_strides")
                                   .Attr<double>("scale")
@@ -432,12 +436,15 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeAttentionCuda, moye::execute_attention,
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
+                                  .RemainingArgs()
                                   .Ret<ffi::AnyBuffer>()
                                   .Ret<ffi::AnyBuffer>()
                                   .Attr<std::string_view>("config")
                                   .Attr<int64_t>("diagonal")
                                   .Attr<bool>("is_causal")
                                   .Attr<moye::Int64s>("k_strides")
+                                  .Attr<bool>("mask_is_infinite")
+                                  .Attr<moye::Int64s>("mask_strides")
                                   .Attr<moye::Int64s>("o_strides")
                                   .Attr<moye::Int64s>("q_strides")
                                   .Attr<double>("scale")

@@ -267,24 +267,33 @@ struct AttentionArray {
   int64_t batch_stride, head_stride, row_stride;
 };
 
+/// Bytes along (batch, heads, q_rows, kv_rows), 0 where a score is masked. Strides in elements, 0 along what it is the
+/// same for.
+struct AttentionMask {
+  unsigned char const* data;  // null: no score is masked
+  int64_t batch_stride, head_stride, row_stride, column_stride;
+  bool is_infinite;  // masked scores are -inf, of which no other makes NaN; else so low that they count beside none
+};
+
 /// Attention. Query head h belongs to the keys and values of head h / group; of each:
-///   s[i,j] = scale * (q k^T)[i,j], and is left out where is_causal and j > i + diagonal
+///   s[i,j] = scale * (q k^T)[i,j], or masked, and is left out where is_causal and j > i + diagonal
 ///   lse[i] = log sum_j exp(s[i,j]),  p = exp(s - lse),  o = p v
 /// and of the gradients, with delta[i] the sum over row i of o * d_o:
 ///   dv = p^T d_o,  ds = p * (d_o v^T - delta),  dq = scale * ds k,  dk = scale * ds^T q
-/// A row without a column, of which nothing is summed, has o = 0, lse = -inf, and gradients of zero. p and ds are rounded
-/// to the dtype of the arrays, all else is f32.
+/// A row without a column, of which nothing is summed, has o = 0, lse = -inf, and gradients of zero. p and ds are
+/// rounded to the dtype of the arrays, all else is f32.
 struct AttentionArgs {
   int64_t batch, kv_heads, group, q_rows, kv_rows, head_dim;
-  float scale;
+  float scale;  // above 0
   bool is_causal;
   int64_t diagonal;
-  AttentionArray q, k, v;      // q: kv_heads * group heads of q_rows; k, v: kv_heads of kv_rows
-  AttentionArray o;            // as q; of the gradients: null
-  float* lse;                  // (batch, kv_heads * group, q_rows); written, or, for gradients, read
-  AttentionArray d_o;          // as q; from here on of the gradients alone
-  float const* delta;          // as lse
-  AttentionArray dq, dk, dv;   // as q, k, v
+  AttentionArray q, k, v;     // q: kv_heads * group heads of q_rows; k, v: kv_heads of kv_rows
+  AttentionMask mask;         // of the gradients: none
+  AttentionArray o;           // as q; of the gradients: null
+  float* lse;                 // (batch, kv_heads * group, q_rows); written, or, for gradients, read
+  AttentionArray d_o;         // as q; from here on of the gradients alone
+  float const* delta;         // as lse
+  AttentionArray dq, dk, dv;  // as q, k, v
 };
 
 /// What a kernel says of one of its configs: derived facts live with the kernel, not in the table.

@@ -156,6 +156,30 @@ struct Gemm<kConfig> {
     float factor[2];                          // of what was summed before the newest tile
   };
 
+  /// A masked score that is not -inf, times scale.
+  static constexpr float kMasked = -1e30f;
+
+  /// Scores of columns `column` on become masked, where the mask says so. row: the thread's first.
+  static MOYE_DEVICE void mask_scores(float (&scores)[kBlkN / 2], AttentionArgs const& args, Place const& at, int row,
+                                      Rows const& rows, int column, float scale, int lane) {
+    AttentionMask const& mask = args.mask;
+    float const masked = mask.is_infinite ? kNoScore : kMasked / scale;
+    unsigned char const* const of_head = mask.data + at.batch * mask.batch_stride + at.head * mask.head_stride;
+    MOYE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      if (row + 8 * r >= args.q_rows) continue;
+      MOYE_UNROLL
+      for (int i = 2 * r; i < kBlkN / 2; i += 4) {
+        MOYE_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          int const j = column + i / 4 * 8 + lane % 4 * 2 + e;
+          if (j < rows.columns[r] && of_head[(row + 8 * r) * mask.row_stride + j * mask.column_stride] == 0)
+            scores[i + e] = masked;
+        }
+      }
+    }
+  }
+
   /// Scores become weights, in place: those of columns `column` on. scale: of base 2.
   static MOYE_DEVICE void soften(float (&scores)[kBlkN / 2], Rows& rows, int column, float scale, int lane MOYE_LOC) {
     MOYE_SITE;
@@ -255,6 +279,7 @@ struct Gemm<kConfig> {
       warpgroup_fence_operand(tSrS);
       smem.pipeline_k.consumer_release(read_k, lane);
       ++read_k;
+      if (args.mask.data != nullptr) mask_scores(scores, args, at, row, rows, 0, scale, lane);
       soften(scores, rows, 0, scale, lane);
       to_fragments<Element, kBlkN>(scores, weights);
       MOYE_NO_UNROLL
@@ -265,6 +290,7 @@ struct Gemm<kConfig> {
         warpgroup_fence_operand(tSrS);
         smem.pipeline_k.consumer_release(read_k, lane);
         ++read_k;
+        if (args.mask.data != nullptr) mask_scores(scores, args, at, row, rows, tile * kBlkN, scale, lane);
         soften(scores, rows, tile * kBlkN, scale, lane);
         finish_weighted();
         MOYE_UNROLL
@@ -281,7 +307,8 @@ struct Gemm<kConfig> {
       float sum = rows.sum[r];
       MOYE_UNROLL
       for (int other = 1; other < 4; other *= 2) sum += shfl_xor_sync(kFullWarp, sum, other);
-      inverse[r] = sum == 0 ? 0 : 1 / sum;
+      // Of no column nothing is the sum; of masked ones, which are -inf, it is NaN.
+      inverse[r] = sum == 0 && !(args.mask.data != nullptr && args.kv_rows > 0) ? 0 : 1 / sum;
       int const of = row + 8 * r;
       if (args.lse != nullptr && lane % 4 == 0 && of < args.q_rows) {
         int64_t const heads = args.kv_heads * args.group;

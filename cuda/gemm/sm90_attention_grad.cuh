@@ -417,6 +417,7 @@ struct Gemm<kConfig> {
 
   static Status launch(AttentionArgs const& args, StreamHandle stream) {
     if (Status status = check_attention(args, {kOwned, kOwned, kHead}); !status.ok()) return status;
+    if (args.mask.data != nullptr) return {"gradients have no mask"};
     int64_t const heads = args.kv_heads * args.group, q_rows = args.q_rows, kv_rows = args.kv_rows;
     AttentionGradParams params{.q = {},
                                .k = {},

@@ -43,11 +43,35 @@ def attention_view(shape: Sequence[int], dims: str) -> AttentionView | None:
       dims: its dimensions, as on top of this file.
     """
     rows = "k" if "k" in dims else "q"
-    assert len(shape) == len(dims), (shape, dims)
     assert dims.find("d") == len(dims) - 1, dims
-    assert set(dims) <= {"b", "h", rows, "d"}, dims
-    sizes = dict.fromkeys(("b", "h", rows, "d"), 1)
-    strides = dict.fromkeys(sizes, shape[-1])  # of size 1: any multiple of a row
+    modes = _modes(shape, dims, f"bh{rows}d", shape[-1])  # a stride along a size of 1: a multiple of 16 bytes, too
+    if modes is None:
+        return None
+    (batch, of_batch), (heads, of_heads), (of_rows, of_row), (head_dim, _) = modes
+    return AttentionView((batch, heads, of_rows, head_dim), (of_batch, of_heads, of_row))
+
+
+def mask_strides(shape: Sequence[int], dims: str, sizes: Sequence[int]) -> tuple[int, ...] | None:
+    """The strides of a dense mask along batch, heads, rows and columns, 0 where it is the same for all.
+
+    None where dimensions of one letter are not one together, or have sizes that are neither 1 nor the scores'.
+
+    Args:
+      shape: of the mask.
+      dims: its dimensions: b, h, q and k, in any order; also those that are not there are the same for all.
+      sizes: of the scores, (batch, heads, rows, columns).
+    """
+    modes = _modes(shape, dims, "bhqk", 0)
+    if modes is None or any(size not in (1, of) for (size, _), of in zip(modes, sizes, strict=True)):
+        return None
+    return tuple(stride for _, stride in modes)
+
+
+def _modes(shape: Sequence[int], dims: str, letters: str, of_one: int) -> list[tuple[int, int]] | None:
+    """Size and stride of each letter; the stride of one of size 1 is `of_one`."""
+    assert len(shape) == len(dims), (shape, dims)
+    assert set(dims) <= {*letters}, dims
+    sizes, strides = dict.fromkeys(letters, 1), dict.fromkeys(letters, of_one)
     stride = 1
     for size, letter in zip(reversed(shape), reversed(dims), strict=True):
         if size != 1:
@@ -57,8 +81,7 @@ def attention_view(shape: Sequence[int], dims: str) -> AttentionView | None:
                 return None
             sizes[letter] *= size
         stride *= max(size, 1)
-    batch, heads, of_rows, head_dim = sizes.values()
-    return AttentionView((batch, heads, of_rows, head_dim), (strides["b"], strides["h"], strides[rows]))
+    return [(sizes[letter], strides[letter]) for letter in letters]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +110,9 @@ def run_attention(
     dims_o: str | None = None,
     scale: float,
     diagonal: int | None,
+    mask: jax.Array | None = None,
+    dims_mask: str = "bhqk",
+    mask_is_infinite: bool = False,
     interpret: InterpretParams | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Attention by a kernel.
@@ -102,6 +128,10 @@ def run_attention(
       dims_o: of the result, those of q in another order; None: in q's.
       scale: of the scores.
       diagonal: row i of the queries sees keys up to i + diagonal; None: all.
+      mask: booleans, false where a score is masked; None: no score is. There is no gradient of a call with one.
+      dims_mask: its dimensions, see `mask_strides`.
+      mask_is_infinite: masked scores are -inf, and a row of no other is NaN; else they are low, and such a row is the
+        mean of all.
       interpret: how the emulator runs it; None on a GPU.
 
     Returns:
@@ -113,9 +143,15 @@ def run_attention(
     batch, kv_heads, group, q_rows, *_ = problem.sizes
     lse = jax.ShapeDtypeStruct((batch, kv_heads * group, q_rows), jnp.float32)
     attributes = _attributes(config, problem, scale, diagonal, interpret)
+    masks, of_mask = [], None if mask is None else mask_strides(mask.shape, dims_mask, (*lse.shape, problem.sizes[4]))
+    if mask is not None:
+        masks.append(mask)
+        if of_mask is None:
+            raise ValueError(f"mask: dimensions {dims_mask} of {tuple(mask.shape)} are not those of the scores")
+    attributes |= {"mask_strides": np.array(of_mask or (0, 0, 0, 0), np.int64), "mask_is_infinite": mask_is_infinite}
     with jax.named_scope(config.name):  # what a profiler shows
         run = jax.ffi.ffi_call(ffi.ATTENTION_TARGET, (o, lse))
-        of_rows, logarithms = run(q, k, v, **attributes)
+        of_rows, logarithms = run(q, k, v, *masks, **attributes)
     return of_rows, logarithms
 
 

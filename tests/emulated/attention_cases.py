@@ -33,6 +33,8 @@ class Case:
     diagonal: int | None = None
     dims: tuple[str, str] = DIMS[0]  # of queries, and of keys and values
     dims_o: str | None = None
+    mask: str | None = None  # its dimensions
+    mask_is_infinite: bool = False
     kind: str = "normal"
     seed: int = 0
 
@@ -84,6 +86,15 @@ def draw(case: Case, dtype: str) -> dict[str, np.ndarray]:
     return arrays
 
 
+def draw_mask(case: Case) -> np.ndarray:
+    """(batch, head, row, column), 1 where scores are the same for all; the first row has no column."""
+    sizes = dict(b=case.batch, h=case.kv_heads * case.group, q=case.q_rows, k=case.kv_rows)
+    rng = np.random.default_rng(case.seed + 1)
+    mask = rng.random([size if letter in (case.mask or "") else 1 for letter, size in sizes.items()]) < 0.7
+    mask[:, :, 0] &= "q" not in (case.mask or "")
+    return mask
+
+
 def names_of(dims: str) -> str:
     """The same dimensions as (batch, head, row, head_dim)."""
     return "bhkd" if "k" in dims else "bhqd"
@@ -113,6 +124,8 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     k, v = (np.repeat(arrays[name].astype(np.float64), case.group, axis=1) for name in "kv")
     unit, least, scale = UNITS[dtype], LEAST[dtype], case.scale
     scores = scale * q @ k.swapaxes(2, 3)
+    if case.mask is not None:
+        scores = np.where(draw_mask(case), scores, -np.inf if case.mask_is_infinite else -1e30)
     if case.diagonal is not None:
         i, j = np.mgrid[: case.q_rows, : case.kv_rows]
         scores = np.where(j > i + case.diagonal, -np.inf, scores)
@@ -124,6 +137,8 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
         lse = np.where(has_columns, most, 0) + np.log(total)
     p = exponentials / np.where(has_columns, total, 1)
     o = p @ v
+    if case.mask_is_infinite and case.kv_rows:
+        o = np.where(has_columns, o, np.nan)
     delta = (o * d_o).sum(axis=3, keepdims=True).astype(np.float32).astype(np.float64)
     dp = d_o @ v.swapaxes(2, 3)
     ds = p * (dp - delta)
@@ -139,7 +154,7 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     # What is below the smallest number of the dtype: of exponentials that are at most 1, and of p itself.
     of_small = least * (1 / np.where(has_columns, total, 1))
     sums = cut(case.kv_rows)
-    allowed = {"lse": of_lse[..., 0]}
+    allowed = {"lse": np.where(lse < -1e29, 1e30, of_lse)[..., 0]}  # how low a masked score is nobody says
     allowed["o"] = (unit + of_p + sums) * (p @ abs(v)) + of_small * abs(v).sum(axis=2, keepdims=True)
     of_ds = p * (of_p * abs(dp - delta) + cut(case.head_dim) * (abs(d_o) @ abs(v).swapaxes(2, 3)))
     of_ds = of_ds + (unit + sums) * abs(ds) + least * (p > 0)
@@ -165,8 +180,8 @@ def compare(name: str, found: np.ndarray, wanted: Reference, message: str) -> No
     exact, allowed = wanted.values[name], wanted.allowed[name]
     assert found.shape == exact.shape, message
     with np.errstate(invalid="ignore"):
-        error = np.where(found == exact, 0, abs(found - exact))
-    wrong = ~(error <= allowed)  # so is NaN
+        error = np.where((found == exact) | (np.isnan(found) & np.isnan(exact)), 0, abs(found - exact))
+    wrong = (error != 0) & ~(error <= allowed)  # so is NaN
     if wrong.any():
         where = tuple(np.argwhere(wrong)[0])
         raise AssertionError(
@@ -176,8 +191,10 @@ def compare(name: str, found: np.ndarray, wanted: Reference, message: str) -> No
 
 
 def check(config: Any, case: Case, interpret: InterpretParams | None) -> None:
-    """One call of a config on the case's arrays; interpret: None on a GPU."""
+    """One call of a config on the case's arrays; of gradients without its mask. interpret: None on a GPU."""
     ffi.register("cuda" if interpret is None else "cpu")
+    if config.kernel != "sm90_attention":
+        case = dataclasses.replace(case, mask=None, mask_is_infinite=False)
     arrays = draw(case, config.dtype)
     wanted = reference(case, config.dtype, arrays)
     dims_q, dims_k = case.dims
@@ -188,7 +205,14 @@ def check(config: Any, case: Case, interpret: InterpretParams | None) -> None:
     k, v = (in_order(arrays[name], dims_k) for name in "kv")
     message = f"{config.name} {case} {interpret}"
     if config.kernel == "sm90_attention":
-        o, lse = jax.jit(functools.partial(run_attention, **options))(q, k, v)
+        mask = None
+        if case.mask is not None:
+            kept = np.transpose(
+                draw_mask(case), ["bhqk".index(c) for c in (*case.mask, *sorted({*"bhqk"} - {*case.mask}))]
+            )
+            mask = jnp.asarray(kept.reshape(kept.shape[: len(case.mask)]))
+            options |= dict(dims_mask=case.mask, mask_is_infinite=case.mask_is_infinite)
+        o, lse = jax.jit(lambda *arrays, mask=None: run_attention(*arrays, mask=mask, **options))(q, k, v, mask=mask)
         assert o.dtype == q.dtype
         assert lse.dtype == np.float32
         compare("o", back(o, dims_o), wanted, message)

@@ -1,7 +1,7 @@
 """A row of the table, as it is or with a bug planted into it, behind a driver of tests/emulated.
 
-Kernels that compute products of groups have grouped_driver.cc, those of weights weights_driver.cc, all others
-gemm_driver.cc.
+Kernels that compute products of groups have grouped_driver.cc, those of weights weights_driver.cc, those of attention
+attention_driver.cc, all others gemm_driver.cc.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from tests import cxx
 
 ROOT = pathlib.Path(__file__).parents[2]
 DRIVERS = ROOT / "tests/emulated"
-DRIVER_OF = {"sm90_grouped": "grouped_driver", "sm90_weights": "weights_driver"}
+DRIVER_OF = {
+    "sm90_grouped": "grouped_driver",
+    "sm90_weights": "weights_driver",
+    "sm90_attention": "attention_driver",
+    "sm90_attention_grad": "attention_driver",
+}
 HEADERS = (
     "moye/moye.h",
     "moye/pipeline.h",

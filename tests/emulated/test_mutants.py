@@ -8,6 +8,7 @@ import pytest
 
 from tests.emulated import (
     mutants,
+    mutants_attention,
     mutants_batches,
     mutants_grouped,
     mutants_pair,
@@ -42,6 +43,7 @@ MUTANTS = (
     + mutants_pair.MUTANTS
     + mutants_weights.MUTANTS
     + mutants_scales.MUTANTS
+    + mutants_attention.MUTANTS
 )
 # What is compiled: a row in one order.
 ROWS = sorted({(mutant.row, mutant.order) for mutant in MUTANTS})

@@ -40,10 +40,10 @@ def every_config_is_built():
 
     import jax_moye
     from jax_moye._kernels import ffi
-    from jax_moye._kernels.configs import grouped_configs, weights_configs
+    from jax_moye._kernels.configs import attention_configs, grouped_configs, weights_configs
     from jax_moye._selection.capability import usable_configs
 
-    every = (*jax_moye.configs(), *grouped_configs(), *weights_configs())
+    every = (*jax_moye.configs(), *grouped_configs(), *weights_configs(), *attention_configs())
     built, names = ffi.built, frozenset(config.name for config in every)
 
     def forget():

@@ -46,7 +46,7 @@ COMMON = dict(
     sizes=SIZES, q_strides=dense(*Q), k_strides=dense(*KV), v_strides=dense(*KV), scale=0.25, is_causal=False,
     diagonal=0, detect_races=True, mode="lazy", seed=0,
 )  # fmt: skip
-CALL = COMMON | dict(config=CONFIG, o_strides=dense(*Q))
+CALL = COMMON | dict(config=CONFIG, o_strides=dense(*Q), mask_strides=(0, 0, 0, 0), mask_is_infinite=False)
 GRAD_CALL = COMMON | dict(
     config=GRAD_CONFIG, d_o_strides=dense(*Q), dq_strides=dense(*Q), dk_strides=dense(*KV), dv_strides=dense(*KV)
 )
@@ -115,6 +115,20 @@ def test_a_diagonal_far_outside():
             np.testing.assert_array_equal(gradient, np.zeros(gradient.shape))
 
 
+@needs_rows
+def test_a_mask():
+    """Of keys, the same for all else: the others' values are not seen."""
+    mask = np.arange(KV_ROWS) < 4
+    v = np.where(mask[:, None], 1, 100) * np.ones(KV)
+    for is_infinite in (False, True):
+        operands = [jnp.ones(Q, "bfloat16"), jnp.ones(KV, "bfloat16"), jnp.asarray(v, "bfloat16"), jnp.asarray(mask)]
+        attributes = attributes_of(CALL, dict(mask_strides=(0, 0, 0, 1), mask_is_infinite=is_infinite), ())
+        results = [jax.ShapeDtypeStruct(Q, "bfloat16"), jax.ShapeDtypeStruct(LSE, "float32")]
+        o, lse = run(ffi.ATTENTION_TARGET, results, operands, attributes)
+        np.testing.assert_array_equal(o, np.ones(Q))
+        np.testing.assert_allclose(lse, np.full(LSE, 0.25 * HEAD_DIM + np.log(4)), rtol=1e-6)
+
+
 def without(index):
     """Sizes and shapes where one of them is 0, and what the call is then."""
     sizes = tuple(0 if i == index else size for i, size in enumerate(SIZES))
@@ -141,7 +155,7 @@ def test_gradients_of_sizes_of_0(index):
         np.testing.assert_array_equal(gradient, np.zeros(shape))
 
 
-MISALIGNED = (BATCH, HEADS, Q_ROWS, 12)
+MASK = (jnp.ones((Q_ROWS, KV_ROWS), bool),)
 # What both calls get.
 EDITS = {
     "unknown config": (dict(config="nope"), "no compiled GEMM has this name"),
@@ -176,12 +190,17 @@ EDITS = {
     "strides over int64": (dict(v_strides=(2**62, 2**62, 2**62)), "v has 448 elements, and its strides reach beyond"),
     "stride of 4 elements": (dict(k_strides=(224, 112, 4)), "k has strides that 16 bytes do not divide"),
     "lse too small": (dict(lse=(BATCH, HEADS, Q_ROWS - 1)), "lse has 48 elements, not one of each row of queries: 60"),
-    "another operand": (dict(extra=(jnp.ones(3),)), "Wrong number of arguments"),
     "attribute missing": (dict(drop=("scale",)), "Wrong number of attributes"),
 }  # fmt: skip
 FORWARD_EDITS = {
+    "another operand": (dict(extra=(jnp.ones(3),)), "the mask is of booleans"),
     "a config of gradients": (dict(config=GRAD_CONFIG), "the kernel computes gradients of attention alone"),
     "v of f16": (dict(v_dtype="float16"), "v is f16, not bf16"),
+    "mask of bytes": (dict(extra=(jnp.ones(Q_ROWS, jnp.int8),)), "the mask is of booleans"),
+    "two masks": (dict(extra=(jnp.ones(1, bool),) * 2), "beside q, k and v there is a mask, and nothing else"),
+    "three strides of a mask": (dict(extra=MASK, mask_strides=(0, 0, 1)), "four strides of the mask are needed, along"),
+    "negative stride of a mask": (dict(extra=MASK, mask_strides=(0, 0, -1, 1)), "strides (0, 0, -1, 1), which are neg"),
+    "mask too small": (dict(extra=MASK, mask_strides=(0, 0, 8, 1)), "the mask has 35 elements, and its strides reach"),
     "lse of f64": (dict(of_lse="float64"), "lse is f64, not f32"),
     "lse of bf16": (dict(of_lse="bfloat16"), "lse is bf16, not f32"),
     "o too small": (dict(o=(BATCH, HEADS, Q_ROWS - 1, HEAD_DIM)), "o has 768 elements, and its strides reach beyond"),
@@ -190,6 +209,7 @@ FORWARD_EDITS = {
     "rows of o overlap": (dict(o_strides=(480, 80, 8)), "strides of o do not write each of its elements exactly once"),
 }  # fmt: skip
 GRAD_EDITS = {
+    "another operand of gradients": (dict(extra=MASK), "Wrong number of arguments"),
     "a config of attention": (dict(config=CONFIG), "the kernel computes attention, and not its gradients"),
     "lse of f16": (dict(of_rows="float16"), "lse is f16, not f32"),
     "delta too small": (dict(delta=(BATCH, HEADS)), "delta has 12 elements, not one of each row of queries: 60"),

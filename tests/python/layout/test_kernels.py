@@ -21,6 +21,7 @@ from jax_moye.layout.kernels import KernelFacts, Speed, kernel_facts, kernel_lay
 
 PACKAGE = pathlib.Path(jax_moye.__file__).parent
 ROOT = pathlib.Path(__file__).parents[3]
+OTHERS = (*configs.grouped_configs(), *configs.weights_configs(), *configs.attention_configs())  # no plain products
 every_kernel = pytest.mark.parametrize("kernel", kernel_names())
 
 
@@ -41,7 +42,7 @@ def problem(m=4096, stride=4096, d_stride=4096, epilogue=False):
 
 
 def test_every_kernel_has_a_file_and_every_file_a_kernel():
-    rows = (*jax_moye.configs(), *configs.grouped_configs(), *configs.weights_configs())
+    rows = (*jax_moye.configs(), *OTHERS)
     assert {row.kernel for row in rows} <= set(kernel_names())
     sources = ROOT / "cuda" / "gemm"
     if sources.is_dir():
@@ -56,8 +57,7 @@ def test_a_file_says_all_that_is_to_be_said(kernel):
     assert facts.idea
     assert list(facts.speed.finish_us) == sorted(facts.speed.finish_us)
     results = ROOT / "benchmarks" / "results"
-    others = (*configs.grouped_configs(), *configs.weights_configs())
-    is_predicted = kernel not in {row.kernel for row in others}
+    is_predicted = kernel not in {row.kernel for row in OTHERS}
     if is_predicted and any(f'"{kernel}_' in file.read_text() for file in results.glob("*.json")):  # somebody timed it
         assert facts.speed.products_per_us > Speed().products_per_us
     page = ROOT / "docs" / "tutorials" / f"{facts.page:02}_{kernel}.md"

@@ -1,0 +1,268 @@
+// attention_driver q_rows kv_rows head_dim [key=value...]: one emulated launch of a row of the table (MOYE_ROW) that
+// computes attention or its gradients; prints "ok", "wrong: ..." or "error: ...". Without arguments: a line of such
+// words on the standard input is a case, and each has its line of output. All arrays end at a guard page. They hold
+// normal numbers; results are held against sums in double, as closely as the rounding of weights allows.
+// Keys, with their defaults:
+//   batch=1 heads=1 group=1   heads: of keys and values
+//   diagonal=none    or an integer: the mask is causal
+//   pad=8            elements between rows
+//   data=1           seed of the numbers
+//   sharp=1          factor of the scale, which else is 1 / sqrt(head_dim)
+//   order=NT         the only one
+//   mode=lazy threads=fifo seed=0 races=1 workers=1 multiprocessors=2   emu::Options
+//   watchdog=60      seconds after which a CTA is reported as endless
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <iterator>
+#include <limits>
+#include <random>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "driver_support.h"
+#include "gemm/config.h"
+#include "moye/emu/emu.h"
+#include "moye/emu/guarded_buffer.h"
+
+namespace moye {
+
+Words const kDefaults = {{"batch", "1"}, {"heads", "1"}, {"group", "1"}, {"diagonal", "none"},
+                         {"pad", "8"},   {"data", "1"},  {"sharp", "1"}, {"order", "NT"}};
+
+constexpr bool kOfGradients = kRow.kernel == Kernel::sm90_attention_grad;
+constexpr double kUnit = kRow.dtype == bf16 ? 1.0 / 256 : 1.0 / 2048;  // of a number, what rounding may change
+constexpr double kLeast = kRow.dtype == bf16 ? 0 : 1.0 / (1 << 25);    // what it adds where a number is subnormal
+
+/// An array (batch * heads, rows, head_dim).
+struct Rows : Matrices {
+  Rows(int64_t heads, int64_t rows, int64_t head_dim, int pad)
+      : Matrices(heads, rows, head_dim, false, pad, 8, sizeof(Element)) {}
+
+  /// Normal numbers that Element has.
+  void fill(std::mt19937& random) {
+    draw_normal(random);
+    for (double& value : values) value = value_of(Element(float(value)));
+    write<Element>();
+  }
+
+  AttentionArray of(int64_t heads) { return {buffer.data(), heads * strides[0], strides[0], strides[1]}; }
+};
+
+/// One number of each row of queries.
+struct OfRows {
+  std::vector<double> values;
+  emu::GuardedBuffer buffer;
+
+  explicit OfRows(size_t rows) : values(rows), buffer(rows * sizeof(float)) {}
+  float* data() { return reinterpret_cast<float*>(buffer.data()); }
+  void write() {
+    for (size_t i = 0; i < values.size(); ++i) data()[i] = float(values[i]);
+  }
+};
+
+struct Problem {
+  int batch, heads, group, q_rows, kv_rows, head_dim;
+  double scale;
+  bool is_causal;
+  int diagonal;
+
+  bool counts(int i, int j) const { return !is_causal || j <= i + diagonal; }
+};
+
+/// A result's exact numbers, and how far off each may be.
+struct Exact {
+  std::vector<double> values, allowed;
+  explicit Exact(Rows const& rows) : values(rows.values.size()), allowed(rows.values.size()) {}
+};
+
+struct Reference {
+  Exact o, dq, dk, dv;
+};
+
+/// The sums of one row of queries: lse and delta, and what it adds to the results.
+void add_row(Problem const& problem, Rows& q, Rows& k, Rows& v, Rows& d_o, int head, int i, OfRows& lse, OfRows& delta,
+             Reference& to) {
+  int const kv_head = head / problem.group, dim = problem.head_dim;
+  std::vector<double> p(size_t(problem.kv_rows), 0.0), dp(p), size_of_dp(p);
+  double most = -std::numeric_limits<double>::infinity(), total = 0;
+  for (int j = 0; j < problem.kv_rows; ++j) {
+    double score = 0;
+    for (int d = 0; d < dim; ++d) {
+      score += q.value(head, i, d) * k.value(kv_head, j, d);
+      dp[size_t(j)] += d_o.value(head, i, d) * v.value(kv_head, j, d);
+      size_of_dp[size_t(j)] += std::abs(d_o.value(head, i, d) * v.value(kv_head, j, d));
+    }
+    p[size_t(j)] = problem.counts(i, j) ? score * problem.scale : -std::numeric_limits<double>::infinity();
+    most = std::max(most, p[size_t(j)]);
+  }
+  for (double& weight : p) {
+    weight = std::isinf(most) ? 0 : std::exp(weight - most);
+    total += weight;
+  }
+  size_t const row = size_t(head) * size_t(problem.q_rows) + size_t(i);
+  lse.values[row] = total == 0 ? -std::numeric_limits<double>::infinity() : most + std::log(total);
+  double sum = 0;
+  for (int j = 0; j < problem.kv_rows; ++j) {
+    if (total > 0) p[size_t(j)] /= total;
+    sum += p[size_t(j)] * dp[size_t(j)];
+  }
+  delta.values[row] = sum;
+  // Weights are off by what they are rounded to, and by a little of what their scores are.
+  double const off = 1.25 * kUnit + 1e-4;
+  auto const at = [&](Rows const& rows, int of_head, int of_row, int d) {
+    return (size_t(of_head) * size_t(rows.shape[1]) + size_t(of_row)) * size_t(dim) + size_t(d);
+  };
+  auto const add = [](Exact& exact, size_t index, double value, double allowed) {
+    exact.values[index] += value;
+    exact.allowed[index] += allowed;
+  };
+  for (int j = 0; j < problem.kv_rows; ++j) {
+    double const weight = p[size_t(j)], ds = weight * (dp[size_t(j)] - sum) * problem.scale;
+    double const off_ds =
+        off * std::abs(ds) + (1e-4 * weight * (size_of_dp[size_t(j)] + std::abs(sum)) + kLeast) * problem.scale;
+    double const off_weight = off * weight + kLeast;
+    for (int d = 0; d < dim; ++d) {
+      double const of_q = q.value(head, i, d), of_k = k.value(kv_head, j, d), of_v = v.value(kv_head, j, d);
+      double const of_o = d_o.value(head, i, d);
+      add(to.o, at(q, head, i, d), weight * of_v, off_weight * std::abs(of_v));
+      add(to.dq, at(q, head, i, d), ds * of_k, off_ds * std::abs(of_k));
+      add(to.dk, at(k, kv_head, j, d), ds * of_q, off_ds * std::abs(of_q));
+      add(to.dv, at(k, kv_head, j, d), weight * of_o, off_weight * std::abs(of_o));
+    }
+  }
+}
+
+void compare(Comparison& comparison, char const* name, Rows const& rows, Exact const& exact) {
+  size_t index = 0;
+  for (int64_t head = 0; head < rows.shape[0]; ++head) {
+    for (int64_t i = 0; i < rows.shape[1]; ++i) {
+      for (int64_t d = 0; d < rows.shape[2]; ++d, ++index) {
+        double const value = exact.values[index], allowed = exact.allowed[index] + kUnit * std::abs(value) + kLeast;
+        comparison.compare<Element>(name, rows, head, i, d, value, allowed);
+      }
+    }
+  }
+  if (rows.has_written_gap<Element>() && comparison.wrong++ == 0)
+    comparison.first = std::string("between rows of ") + name;
+}
+
+/// One launch; what is wrong with it, or nothing.
+std::string launch(Problem const& problem, Options const& options) {
+  int const heads = problem.heads * problem.group, pad = options.number("pad");
+  int64_t const q_heads = int64_t(problem.batch) * heads, kv_heads = int64_t(problem.batch) * problem.heads;
+  auto const of_queries = [&] { return Rows(q_heads, problem.q_rows, problem.head_dim, pad); };
+  auto const of_keys = [&] { return Rows(kv_heads, problem.kv_rows, problem.head_dim, pad); };
+  Rows q = of_queries(), d_o = of_queries(), o = of_queries(), dq = of_queries();
+  Rows k = of_keys(), v = of_keys(), dk = of_keys(), dv = of_keys();
+  std::mt19937 random(unsigned(options.number("data")));
+  for (Rows* rows : {&q, &k, &v, &d_o}) rows->fill(random);
+  for (Rows* rows : {&o, &dq, &dk, &dv}) std::memset(rows->buffer.data(), 0xff, rows->buffer.size());
+  OfRows lse(size_t(q_heads) * size_t(problem.q_rows)), delta(lse.values.size());
+  Reference exact{Exact(o), Exact(dq), Exact(dk), Exact(dv)};
+  for (int head = 0; head < q_heads; ++head) {
+    for (int i = 0; i < problem.q_rows; ++i) add_row(problem, q, k, v, d_o, head, i, lse, delta, exact);
+  }
+  std::memset(lse.buffer.data(), 0xff, lse.buffer.size());
+  AttentionArgs args{.batch = problem.batch,
+                     .kv_heads = problem.heads,
+                     .group = problem.group,
+                     .q_rows = problem.q_rows,
+                     .kv_rows = problem.kv_rows,
+                     .head_dim = problem.head_dim,
+                     .scale = float(problem.scale),
+                     .is_causal = problem.is_causal,
+                     .diagonal = problem.diagonal,
+                     .q = q.of(heads),
+                     .k = k.of(problem.heads),
+                     .v = v.of(problem.heads),
+                     .o = {},
+                     .lse = lse.data(),
+                     .d_o = {},
+                     .delta = nullptr,
+                     .dq = {},
+                     .dk = {},
+                     .dv = {}};
+  emu::Stream stream = make_stream(options);
+  stream.memory = {q.memory("q", false),
+                   k.memory("k", false),
+                   v.memory("v", false),
+                   {lse.buffer.data(), lse.buffer.size(), "lse", !kOfGradients}};
+  if (kOfGradients) {
+    lse.write();
+    delta.write();
+    args.d_o = d_o.of(heads);
+    args.delta = delta.data();
+    args.dq = dq.of(heads);
+    args.dk = dk.of(problem.heads);
+    args.dv = dv.of(problem.heads);
+    stream.memory.push_back(d_o.memory("d_o", false));
+    stream.memory.push_back({delta.buffer.data(), delta.buffer.size(), "delta", false});
+    for (auto const& [name, rows] : {std::pair{"dq", &dq}, {"dk", &dk}, {"dv", &dv}})
+      stream.memory.push_back(rows->memory(name, true));
+  } else {
+    args.o = o.of(heads);
+    stream.memory.push_back(o.memory("o", true));
+  }
+  if (Status status = gemm_entry<kRow>().launch_attention(args, &stream); !status.ok())
+    return "error: " + status.message;
+  for (Rows const* rows : {&o, &dq, &dk, &dv}) {
+    if (std::string const damage = rows->buffer.damage(); !damage.empty()) return "error: " + damage;
+  }
+  if (std::string const damage = lse.buffer.damage(); !damage.empty()) return "error: " + damage;
+  Comparison comparison;
+  if (kOfGradients) {
+    compare(comparison, "dq", dq, exact.dq);
+    compare(comparison, "dk", dk, exact.dk);
+    compare(comparison, "dv", dv, exact.dv);
+    return comparison.report(int64_t(dq.values.size() + dk.values.size() + dv.values.size()));
+  }
+  compare(comparison, "o", o, exact.o);
+  for (size_t i = 0; i < lse.values.size(); ++i) {
+    double const got = lse.data()[i], expected = lse.values[i];
+    if (same(got, expected) || std::abs(got - expected) <= 1e-4 * (1 + std::abs(expected))) continue;
+    if (comparison.wrong++ == 0)
+      comparison.first =
+          "lse[" + std::to_string(i) + "] is " + std::to_string(got) + ", not " + std::to_string(expected);
+  }
+  return comparison.report(int64_t(o.values.size() + lse.values.size()));
+}
+
+/// words: of a command line. False where they are none.
+bool run(std::vector<std::string> const& words) {
+  if (words.size() < 3) return false;
+  Options options(kDefaults);
+  if (!std::all_of(words.begin() + 3, words.end(), [&](std::string const& word) { return options.set(word); }))
+    return false;
+  int const head_dim = std::stoi(words[2]);
+  Problem const problem{.batch = options.number("batch"),
+                        .heads = options.number("heads"),
+                        .group = options.number("group"),
+                        .q_rows = std::stoi(words[0]),
+                        .kv_rows = std::stoi(words[1]),
+                        .head_dim = head_dim,
+                        .scale = double(float(options.number("sharp") / std::sqrt(double(head_dim)))),
+                        .is_causal = options["diagonal"] != "none",
+                        .diagonal = options.number("diagonal")};
+  std::string report = launch(problem, options);
+  std::replace(report.begin(), report.end(), '\n', ';');  // a case has one line
+  std::puts(report.empty() ? "ok" : report.c_str());
+  std::fflush(stdout);  // whatever the next case does
+  return true;
+}
+
+}  // namespace moye
+
+int main(int argc, char** argv) {
+  if (argc > 1) return moye::run({argv + 1, argv + argc}) ? 0 : 2;
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream words(line);
+    if (!moye::run({std::istream_iterator<std::string>(words), {}})) return 2;
+  }
+  return 0;
+}

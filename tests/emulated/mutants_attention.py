@@ -1,0 +1,218 @@
+"""Bugs planted in sm90_attention and sm90_attention_grad: columns and rows that count, sums rescaled, rings, stores."""
+
+from __future__ import annotations
+
+import functools
+
+from tests.emulated.mutants import Mutant as AnyMutant
+from tests.emulated.mutants_sm90 import STILL_READ, deadlock, race, read_before_it_came, too_early
+
+FORWARD = "{sm90_attention, bf16, f32, {64, 64, 64}, 2, {1, 1}, 16}"
+GRADIENTS = "{sm90_attention_grad, bf16, f32, {128, 64, 64}, 2, {1, 1}, 16}"
+F, G, SHARED = "sm90_attention.cuh", "sm90_attention_grad.cuh", "attention.h"
+
+# Two heads of keys with two of queries each; rows of the first tile see nothing.
+CAUSAL = ("heads=2", "group=2", "diagonal=-9")
+SHARP = ("sharp=6",)
+Mutant = functools.partial(
+    AnyMutant, row=FORWARD, file=F, expect="wrong", sizes=(90, 200, 40), options=CAUSAL, order="NT"
+)
+Grad = functools.partial(Mutant, row=GRADIENTS, file=G, sizes=(200, 150, 40))
+
+LAST = "  int64_t const last = row + args.diagonal + 1;\n"
+SCALED = "rows.sum[r] * rows.factor[r] + sum"
+RESCALE = "sums[i] *= rows.factor[i / 2 % 2];"
+QUAD = "for (int other = 1; other < 4; other *= 2) {  // the four lanes of a row"
+SUM_OF_QUAD = "for (int other = 1; other < 4; other *= 2) sum += shfl_xor_sync(kFullWarp, sum, other);"
+AHEAD = "    griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
+WAIT_SCORES = "        warpgroup_wait_group<1>();\n        warpgroup_fence_operand(tSrS);\n"
+WRITTEN = "    if (lane == 0) tma_store_wait_group_read<0>();\n"
+
+OF_K = "Tensor sKt = make_tensor(make_smem_ptr(smem.streamed[0])"
+NO_FENCE = race("TMA store", F, "stmatrix", F, "is ordered after") + ", but no fence.proxy.async lies between them"
+MUTANTS = [
+    # ---- what counts
+    Mutant(name="attention_diagonal_left_out", file=SHARED, old=LAST, new=LAST.replace(" + 1", "")),
+    Mutant(
+        name="attention_columns_behind_the_last",
+        file=SHARED,
+        old="last < args.kv_rows ? last : args.kv_rows",
+        new="last",
+        options=("diagonal=150",),
+    ),
+    Mutant(name="attention_one_column_more", old=">= rows.columns[i / 2 % 2]", new="> rows.columns[i / 2 % 2]"),
+    Mutant(name="attention_columns_of_the_other_row", old="= rows.columns[i / 2 % 2]", new="= rows.columns[0]"),
+    Mutant(name="attention_columns_of_another_lane", old="lane % 4 * 2 + i % 2 >=", new="lane % 4 + i % 2 >="),
+    Mutant(name="attention_last_tile_left_out", old="last) + kBlkN - 1) / kBlkN", new="last)) / kBlkN"),
+    Mutant(name="attention_tiles_of_the_first_row", old="row + kBlkM - 1 :", new="row :", sizes=(128, 200, 40)),
+    Mutant(
+        name="attention_keys_of_another_head", old="at.head / int(args.group);", new="at.head % int(args.kv_heads);"
+    ),
+    # ---- sums
+    Mutant(
+        name="attention_largest_of_one_lane",
+        old=QUAD,
+        new=QUAD.replace("other < 4", "other < 2"),
+        options=SHARP,
+    ),
+    Mutant(name="attention_rows_not_rescaled", old=RESCALE, new=";", options=SHARP),
+    Mutant(
+        name="attention_rescaled_by_the_other_row", old=RESCALE, new=RESCALE.replace("i / 2 % 2", "0"), options=SHARP
+    ),
+    Mutant(name="attention_sum_not_rescaled", old=SCALED, new="rows.sum[r] + sum", options=SHARP),
+    Mutant(name="attention_sum_of_one_lane", old=SUM_OF_QUAD, new=SUM_OF_QUAD.replace("other < 4", "other < 2")),
+    Mutant(
+        name="attention_base_of_no_column",
+        old="largest == kNoScore ? 0 : largest * scale",
+        new="largest * scale",
+    ),
+    Mutant(name="attention_divided_by_no_column", old="sum == 0 ? 0 : 1 / sum", new="1 / sum"),
+    Mutant(name="attention_lse_of_scores", old="rows.largest[r] * args.scale + log", new="rows.largest[r] + log"),
+    Mutant(
+        name="attention_lse_behind_the_last_row",
+        old="lane % 4 == 0 && of < args.q_rows",
+        new="lane % 4 == 0",
+        expect=r"race on global memory lse\+.*: plain store",
+    ),
+    Mutant(
+        name="attention_pairs_exchanged",
+        file=SHARED,
+        old="sums[2 * i], sums[2 * i + 1]",
+        new="sums[2 * i + 1], sums[2 * i]",
+    ),
+    # ---- stores
+    Mutant(
+        name="attention_rows_not_swizzled", file=SHARED, old="(j * 2 + lane / 16) ^ (lane % 8)", new="j * 2 + lane / 16"
+    ),
+    Mutant(
+        name="attention_factor_of_the_other_row",
+        file=SHARED,
+        old="of[0] * factors[k / 2 % 2]",
+        new="of[0] * factors[0]",
+    ),
+    Mutant(
+        name="attention_rows_of_another_warp",
+        old="at.row + thread / 32 * 16, at.head",
+        new="at.row, at.head",
+        expect=r"race on global memory o\+.*: TMA store",
+    ),
+    Mutant(
+        name="attention_proxy_fence_missing",
+        file=SHARED,
+        old="  fence_proxy_async_shared_cta();\n",
+        new="",
+        expect=race("TMA store", F, "stmatrix", F, "is ordered after") + ", but no fence.proxy.async lies between them",
+    ),
+    Mutant(
+        name="attention_stored_before_the_warp",
+        file=SHARED,
+        old="  fence_proxy_async_shared_cta();\n  sync_warp();\n",
+        new="  fence_proxy_async_shared_cta();\n",
+        expect=race("TMA store", F, "stmatrix", F),
+    ),
+    Mutant(
+        name="attention_exits_while_it_stores",
+        old=WRITTEN,
+        new="",
+        expect=STILL_READ.format("sm90_attention.cuh"),
+    ),
+    # ---- rings
+    Mutant(
+        name="attention_q_not_waited_for",
+        old="      mbarrier_wait(&smem.full_q, 0);\n",
+        new="",
+        expect=read_before_it_came(F),
+    ),
+    Mutant(
+        name="attention_scores_in_flight",
+        old=WAIT_SCORES,
+        new=WAIT_SCORES.replace("<1>", "<2>"),
+        expect="accumulators of .* were written while a wgmma was in flight",
+    ),
+    Mutant(
+        name="attention_values_never_released",
+        old="      smem.pipeline_v.consumer_release(read_v, lane);\n",
+        new="",
+        expect=deadlock("", F),
+        sizes=(90, 300, 40),
+        options=(),
+    ),
+    Mutant(
+        name="attention_values_released_too_early",
+        old="    auto const finish_weighted = [&] {\n      warpgroup_wait_group<0>();\n",
+        new="    auto const finish_weighted = [&] {\n",
+        expect=r"ends while its wgmma at .* is in flight: no warpgroup_wait_group waited for it",
+    ),
+    Mutant(name="attention_loads_what_is_not_there_yet", old=AHEAD, new="", expect=too_early("TMA load", F)),
+    # ---- gradients
+    Grad(
+        name="attention_grad_diagonal_of_columns",
+        old="? column - args.diagonal : -8",
+        new="? column - args.diagonal + 1 : -8",
+    ),
+    Grad(name="attention_grad_first_step_left_out", old="row / kStep : end)", new="row / kStep + 1 : end)"),
+    Grad(name="attention_grad_edge_of_the_first_column", old="first_row > -8;", new="first_row > 0;"),
+    Grad(name="attention_grad_rows_of_the_first_column", old="first_row + i / 2 % 2 * 8", new="first_row"),
+    Grad(name="attention_grad_last_column_counts", old=">= columns[r]) weights", new="> columns[r]) weights"),
+    Grad(
+        name="attention_grad_edge_of_one_row",
+        old="(columns[0] < columns[1] ? columns[0] : columns[1])",
+        new="columns[1]",
+    ),
+    Grad(name="attention_grad_lse_of_delta", old="of_weights[i] - of_step[1][", new="of_weights[i] - of_step[0]["),
+    Grad(
+        name="attention_grad_delta_of_the_first_row",
+        old="of_weights[i] - delta[i / 2 % 2]",
+        new="of_weights[i] - delta[0]",
+    ),
+    Grad(
+        name="attention_grad_rows_of_the_step_before",
+        old="fetched = fetch(step + 1);",
+        new="fetched = fetch(step);",
+    ),
+    Grad(
+        name="attention_grad_lse_behind_the_last_row",
+        old="row < args.q_rows ? args.lse[matrix * args.q_rows + row] : kNoScore",
+        new="args.lse[matrix * args.q_rows + row]",
+        expect="out of bounds: plain load of 4 bytes .*: the nearest array is lse ",
+    ),
+    Grad(name="attention_grad_weights_behind_the_last_row", old="lse == kNoScore ? -kNoScore :", new=""),
+    Grad(name="attention_grad_keys_not_scaled", old="tOrdK, args.scale", new="tOrdK, 1"),
+    Grad(name="attention_grad_first_head_of_a_group", old="++head, ++matrix)", new="++head)"),
+    Grad(
+        name="attention_grad_one_head_of_a_group",
+        old="head < (at.head + 1) * int(args.group); ++head",
+        new="head < at.head * int(args.group) + 1; ++head",
+        expect=deadlock("", G),
+    ),
+    Grad(
+        name="attention_grad_queries_of_values",
+        old="smem.streamed[0]), Summed::smem_layout());   // (HEAD,STEP,PIPE)",
+        new="smem.streamed[1]), Summed::smem_layout());   // (HEAD,STEP,PIPE)",
+    ),
+    Grad(
+        name="attention_grad_stage_released_in_use",
+        old="consumer_release(last, lane);",
+        new="consumer_release(read, lane);",
+        expect=deadlock("", G),
+    ),
+    Grad(
+        name="attention_grad_rows_not_waited_for",
+        old="        named_barrier_sync(1 + consumer, 128);\n",
+        new="",
+        expect=race("plain load", G, "plain store", G),
+    ),
+    Grad(
+        name="attention_grad_values_over_keys",
+        old="smem.owned[1], tOrdV",
+        new="smem.owned[0], tOrdV",
+        expect=race("stmatrix", G, "TMA store", G),
+    ),
+    Grad(
+        name="attention_grad_owned_not_waited_for",
+        old="    if (steps > 0) mbarrier_wait(&smem.full_owned, 0);\n",
+        new="",
+        expect=read_before_it_came(G),
+    ),
+    Grad(name="attention_grad_loads_what_is_not_there_yet", old=AHEAD, new="", expect=too_early("TMA load", G)),
+]
