@@ -8,6 +8,8 @@ it is under vmap, as those of rewritten_p: then XLA computes the scores that bot
     attention_p         q, k, v, others               o, shares of the others
     attention_grad_p    q, k, v, d_o, lse, delta      those of dq, dk and dv that the program has
 
+The parameter `results` names those that the program has: it may have no o where it differentiates one.
+
 lse is the logarithm of the sum of a row's exponentials, and delta a row's sum of o d_o, both f32: kernels alone read
 them. A kernel sums in f32. It rounds the shares once, before they multiply v, and divides by their sum at the end; of
 the derivative it rounds the shares and the derivative of the scores. The program rounds these, too, and the scores.
@@ -232,7 +234,7 @@ attention_local_p = of_local_equations("jax_moye_attention_local")
 attention_grad_local_p = of_local_equations("jax_moye_attention_grad_local")
 
 
-def _labels_in_memory(params: AttentionParams, permutations: Sequence[Any]) -> list[str]:
+def labels_in_memory(params: AttentionParams, permutations: Sequence[Any]) -> list[str]:
     """Of q, k, v and d_o in front of the transposes."""
     found = []
     for name, permutation in zip(_OPERANDS[: len(permutations)], permutations, strict=True):
@@ -271,10 +273,11 @@ def _by_kernel(
     _, _, group, q_rows, *_ = arrays.sizes
     shape = arrays.sizes.batch, arrays.sizes.kv_heads * group, q_rows
     rows = [_moved(x, of_rows, of_kernel).reshape(shape) for x in operands[4:]]
-    found = run_attention_grad(*given, *rows, dims_o=arrays.dims["d_o"], **common)
-    by_name = {f"d{name}": _moved(x, arrays.labels[name], params.of(f"d{name}")) for name, x in zip("qkv", found)
-               if f"d{name}" in results}
-    return [by_name[name] for name in results]
+    by_name = {
+        f"d{name}": (x, arrays.labels[name])
+        for name, x in zip("qkv", run_attention_grad(*given, *rows, dims_o=arrays.dims["d_o"], **common), strict=True)
+    }
+    return [_moved(*by_name[name], params.of(name)) for name in results]
 
 
 def _with_others(o: Any, labels: str, lse: Any, others: Any, params: AttentionParams) -> tuple[Any, Any]:
@@ -297,13 +300,13 @@ def _with_others(o: Any, labels: str, lse: Any, others: Any, params: AttentionPa
 
 
 def _lower_local(platform, ctx, *values, attention: AttentionParams, original: Original, results, permutations):
-    labels = _labels_in_memory(attention, permutations)
+    labels = labels_in_memory(attention, permutations)
     avals = ctx.avals_in[: len(permutations)]
     target = LoweringTarget.of_platform(platform)
     decision, arrays = decided(attention, [x.shape for x in avals], labels, avals[0].dtype, target)
     if decision.config is None or arrays is None:
         if decision.cause not in ("caller", None):
-            what = describe(attention, None if arrays is None else arrays.sizes, bool(results))
+            what = describe(attention, None if arrays is None else arrays.sizes, len(permutations) == 4)
             say_once(logging.INFO, f"{what} is left to the program's equations: {decision.reason}")
 
         def as_it_was(*operands):
@@ -320,10 +323,22 @@ def _lower_local(platform, ctx, *values, attention: AttentionParams, original: O
     return mlir.lower_fun(run, multiple_results=True)(ctx, *values)
 
 
+def _first_source(value: Any, aval: Any) -> Source:
+    """What an operand is read from, in front of all transposes that stand one behind the other."""
+    found = Source(value, aval, None)
+    while True:
+        before = source(found.value, found.aval)
+        if before.permutation is None:
+            return found
+        behind = before.permutation
+        permutation = behind if found.permutation is None else tuple(behind[axis] for axis in found.permutation)
+        found = Source(before.value, before.aval, permutation)
+
+
 def _lower(local: Any, count: int, ctx, *values, original: Original, attention: AttentionParams, results):
     if _compat.why_not_local(ctx) is not None:
         return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
-    sources = [source(value, aval) for value, aval in zip(values[:count], ctx.avals_in[:count], strict=True)]
+    sources = [_first_source(value, aval) for value, aval in zip(values[:count], ctx.avals_in[:count], strict=True)]
     sources += [Source(x, aval, None) for x, aval in zip(values[count:], ctx.avals_in[count:], strict=True)]
     return _compat.lower_equation(
         ctx,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,7 +27,14 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from jax_moye import _compat
-from jax_moye._primitives.attention import AttentionParams, attention_grad_p, attention_p, delta_of, is_for_attention, reference
+from jax_moye._primitives.attention import (
+    AttentionParams,
+    attention_grad_p,
+    attention_p,
+    delta_of,
+    is_for_attention,
+    reference,
+)
 from jax_moye._primitives.attention_formulas import Mask
 from jax_moye._primitives.attention_search import (
     KnownValues,
@@ -230,9 +237,12 @@ def _with_tail(program: Program, place: int, labels: Labels, dtype: Any) -> tupl
         name = None if equation is None else equation.primitive.name
         if index is not None and name == "transpose":
             labels = tuple(labels[axis] for axis in equation.params["permutation"])
-        elif index is None or name != "convert_element_type" or variable.aval.dtype == dtype:
-            break
-        elif equation.outvars[0].aval.dtype != dtype:
+        elif (
+            index is None
+            or name != "convert_element_type"
+            or variable.aval.dtype == dtype
+            or equation.outvars[0].aval.dtype != dtype
+        ):
             break
         (variable,) = equation.outvars
         members.append(index)
@@ -275,11 +285,12 @@ def _equations(
     search, params = found.search, found.params
     assert search.v is not None
     gradients = [name for name in _GRADIENTS if name in found.results]
+    of_program = tuple(name for name in ("o", "shares") if name in found.results)
     given = [search.q.variable, search.k.variable, search.v.variable]
     first = program.equations[search.results["o"].place if "o" in found.results else min(found.members)]
 
     def bound(primitive: Any, operands: Sequence[Any], outs: Sequence[Any], original: Original) -> JaxprEqn:
-        names = {"attention": params, "original": original, "results": () if outs is of_o else tuple(gradients)}
+        names = {"attention": params, "original": original, "results": of_program if outs is of_o else tuple(gradients)}
         of_equation = {"primitive": primitive, "params": names, "effects": frozenset()}
         return first.replace(invars=list(operands), outvars=list(outs), **of_equation)
 
@@ -359,9 +370,7 @@ def _original(
     return _closed([*inputs, *map(Var, others)], wanted, equations, rewrite)
 
 
-def _with_lse(
-    program: Program, given: Sequence[Any], o: Any, params: AttentionParams, rewrite: Rewrite
-) -> Original:
+def _with_lse(program: Program, given: Sequence[Any], o: Any, params: AttentionParams, rewrite: Rewrite) -> Original:
     """The equations that make the result, and, for who differentiates it by a kernel, the logarithms.
 
     Args:

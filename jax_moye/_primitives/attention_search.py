@@ -36,7 +36,7 @@ from jax_moye._primitives.attention_formulas import (
 )
 from jax_moye._primitives.attention_formulas import Affine as Indices
 from jax_moye._primitives.equations import is_elementwise
-from jax_moye._primitives.patterns import Flat, Number, Program, Step
+from jax_moye._primitives.patterns import Number, Program, Step
 
 _LARGEST_FILL = -1e9  # what a mask leaves out has no weight at all, whatever the other scores of its row
 _RESHAPES = ("reshape", "squeeze", "expand_dims")

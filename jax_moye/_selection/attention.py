@@ -21,7 +21,8 @@ KERNEL, GRADIENTS_KERNEL = "sm90_attention", "sm90_attention_grad"
 _DTYPES = {"bfloat16": "bf16", "float16": "f16"}
 _HEAD_DIM = 8  # divides it: rows are of whole 16 bytes
 _FEW_ROWS = 64  # of queries, of one head: up to so many a tile of fewer rows is taken
-# Scores of all heads, below which XLA's products and softmax are taken to be as fast. No GPU has measured where that is.
+# Scores of all heads, below which XLA's products and softmax are taken to be as fast. No GPU has measured where that
+# is: who does fits this number.
 LEAST_SCORES = 1 << 16
 
 
@@ -118,7 +119,9 @@ def decide_attention(
         if on_cuda and request.interpret is not None:
             reason = "interpret=True runs kernels in an emulator on the CPU, and this program is for cuda"
             return AttentionDecision(None, reason, "place")
-        if target.unavailable is not None and not (on_cuda and request.implementation == "moye" and target.is_elsewhere):
+        if target.unavailable is not None and not (
+            on_cuda and request.implementation == "moye" and target.is_elsewhere
+        ):
             return AttentionDecision(None, target.unavailable, "place")
     head = min(config.tile[2] for config in able)
     able = [config for config in able if config.tile[2] == head]
@@ -143,9 +146,7 @@ def _able(
     if target is not None and target.platform == "cuda":
         built = ffi.built("cuda")
         of_kernel = [
-            config
-            for config in of_kernel
-            if target.arch == config.max_arch and (built is None or config.name in built)
+            config for config in of_kernel if target.arch == config.max_arch and (built is None or config.name in built)
         ]
     if not of_kernel:
         what = "the gradients of attention" if gradients else "attention"

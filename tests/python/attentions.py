@@ -237,4 +237,3 @@ def counts(fun: Callable[..., Any], *args: Any) -> tuple[int, int, int]:
     names = "jax_moye_attention[", "jax_moye_attention_grad[", "dot_general["
     first, second, third = (text.count(name) for name in names)
     return first, second, third + sum(text.count(f"jax_moye_{name}[") for name in ("contract", "rewritten"))
-

@@ -130,7 +130,7 @@ def test_the_reference(rng):
         # Of a group that is outside of the heads whose keys it shares, and of two batches that lie otherwise.
         (("AqgBd", (2, 24, 4, 3, 16)), ("AkBd", (2, 40, 3, 16)), None),
         (("ABqCd", (2, 5, 24, 3, 16)), ("BAkCd", (5, 2, 40, 3, 16)), None),
-        (("AqBrCd".replace("r", "") , (2, 24, 3, 5, 16)), ("AkBCd", (2, 40, 3, 5, 16)), ("bqhhd", "bkhhd")),
+        (("AqBrCd".replace("r", ""), (2, 24, 3, 5, 16)), ("AkBCd", (2, 40, 3, 5, 16)), ("bqhhd", "bkhhd")),
     ],
 )
 def test_how_a_kernel_reads_arrays(q, k, dims):

@@ -21,7 +21,7 @@ from jax_moye._primitives.attention_formulas import (
 )
 
 E, Z, G = Formula.of(e=1), Formula.of(z=1), Formula.of(g=1)
-I, J = Affine(frozenset({(0, 1)}), 0), Affine(frozenset({(1, 1)}), 0)
+ROWS, COLUMNS = Affine(frozenset({(0, 1)}), 0), Affine(frozenset({(1, 1)}), 0)
 
 
 def test_sums_over_columns():
@@ -57,27 +57,32 @@ def test_what_is_no_formula():
 
 
 @pytest.mark.parametrize(
-    ("name", "of", "offset"), [("ge", (I, J), 0), ("gt", (I, J), -1), ("le", (J, I), 0), ("lt", (J, I), -1)]
+    ("name", "of", "offset"),
+    [("ge", (ROWS, COLUMNS), 0), ("gt", (ROWS, COLUMNS), -1), ("le", (COLUMNS, ROWS), 0), ("lt", (COLUMNS, ROWS), -1)],
 )
 def test_comparisons_of_indices(name, of, offset):
     assert computed(name, list(of), {}, np.bool_) == Choice(Mask(frozenset({(0, 1), (1, -1)}), offset), True, False)
 
 
 def test_masks_in_other_words():
-    mask = computed("ge", [I, J], {}, np.bool_)
+    mask = computed("ge", [ROWS, COLUMNS], {}, np.bool_)
     inverse = computed("not", [mask], {}, np.bool_)
     assert computed("not", [inverse], {}, np.bool_) == mask
     assert computed("and", [mask, Choice.of(np.True_)], {}, np.bool_) == mask
-    assert computed("or", [mask, computed("lt", [I, J], {}, np.bool_)], {}, np.bool_) == Choice.of(np.True_)
-    assert computed("and", [mask, computed("ge", [J, I], {}, np.bool_)], {}, np.bool_) is None  # a band
+    assert computed("or", [mask, computed("lt", [ROWS, COLUMNS], {}, np.bool_)], {}, np.bool_) == Choice.of(np.True_)
+    assert computed("and", [mask, computed("ge", [COLUMNS, ROWS], {}, np.bool_)], {}, np.bool_) is None  # a band
     as_number = computed("convert_element_type", [mask], {}, np.float32)
     assert computed("ne", [as_number, Choice.of(np.float32(0))], {}, np.bool_) == mask
-    added = computed("mul", [computed("sub", [Choice.of(np.float32(1)), as_number], {}, np.float32),
-                             Choice.of(np.float32(-1e9))], {}, np.float32)
+    added = computed(
+        "mul",
+        [computed("sub", [Choice.of(np.float32(1)), as_number], {}, np.float32), Choice.of(np.float32(-1e9))],
+        {},
+        np.float32,
+    )
     assert (added.mask, added.inside, added.outside) == (mask.mask, 0, np.float32(-1e9))
     chosen = computed("select_n", [mask, Choice.of(np.float32(-1e9)), Choice.of(np.float32(0))], {}, np.float32)
     assert chosen == added
-    moved = computed("sub", [I, computed("mul", [J, Choice.of(np.int32(1))], {}, np.int32)], {}, np.int32)
+    moved = computed("sub", [ROWS, computed("mul", [COLUMNS, Choice.of(np.int32(1))], {}, np.int32)], {}, np.int32)
     assert computed("ge", [moved, Choice.of(np.int32(-2))], {}, np.bool_).mask.offset == 2
 
 
@@ -90,6 +95,6 @@ def test_masks_of_sizes():
 
 
 def test_indices_in_floats_are_not_known():
-    assert computed("convert_element_type", [I], {}, np.dtype("float32")) is None
-    assert computed("mul", [I, J], {}, np.int32) is None
+    assert computed("convert_element_type", [ROWS], {}, np.dtype("float32")) is None
+    assert computed("mul", [ROWS, COLUMNS], {}, np.int32) is None
     assert computed("and", [Choice.of(np.int32(3)), Choice.of(np.int32(5))], {}, np.int32) is None

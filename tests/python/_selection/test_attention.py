@@ -34,8 +34,15 @@ def decided(sizes=SIZES, request=ASKED, dtype=jnp.bfloat16, gradients=False, tar
 
 @pytest.mark.parametrize(
     ("q_rows", "head_dim", "tile"),
-    [(1024, 128, "128x128x128"), (1024, 64, "128x128x64"), (1024, 72, "128x128x128"), (1, 128, "64x64x128"),
-     (64, 96, "64x64x128"), (65, 96, "128x128x128"), (1, 64, "128x128x64")],
+    [
+        (1024, 128, "128x128x128"),
+        (1024, 64, "128x128x64"),
+        (1024, 72, "128x128x128"),
+        (1, 128, "64x64x128"),
+        (64, 96, "64x64x128"),
+        (65, 96, "128x128x128"),
+        (1, 64, "128x128x64"),
+    ],
 )
 def test_the_least_tile(q_rows, head_dim, tile):
     for gradients, kernel in ((False, "sm90_attention"), (True, "sm90_attention_grad")):
