@@ -30,6 +30,12 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
     is computed in f32 and rounded once at the end, never more often than the program rounds. All else is left as it is,
     and so is what no kernel of ours does faster: names, sources, effects, donated buffers and shardings stay.
 
+    Attention of 16 bits, softmax(scale * q k^T + mask) v, and its derivative are a kernel each, which keeps no scores
+    in memory: however the softmax is written, with queries in groups, of one query and a cache as well, without a mask
+    or with a causal one that is made while tracing. Nothing else may read the scores or what is made of them, no bias
+    or dropout stand between. Scores are f32 then. The shares are rounded once, and so is the derivative by the scores,
+    as in the program.
+
     Products by weights of 8 or 4 bits that the program dequantizes itself are those of `quantized_matmul`, without a
     rounding of the weights, for up to 64 rows and under `options(implementation="moye")` alone: no GPU has timed them.
 

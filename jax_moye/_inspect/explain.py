@@ -26,7 +26,7 @@ from jax_moye._api.matmul import matmul
 from jax_moye._api.types import Config, DimensionNumbers, Implementation
 from jax_moye._format import us_text
 from jax_moye._inspect.gemm import OTHER_SUMS, TOP, Gemm, Ranked, device_words
-from jax_moye._inspect.products import Product, epilogue_words, products_of
+from jax_moye._inspect.products import Found, Product, attentions_of, epilogue_words, products_of
 from jax_moye._inspect.render import Page, page_html, page_rich, page_text
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import ConfigTable, find_config, is_own
@@ -268,14 +268,30 @@ def explain_function(fun: Callable[..., Any], args: Sequence[Any], device: Devic
     """
     traced = (fun if hasattr(fun, "trace") else jax.jit(fun)).trace(*args)
     merged: dict[Product, tuple[int, dict[str, None]]] = {}
-    for product, count, where in products_of(traced.jaxpr.jaxpr):
+    words, left = _explain_attentions(traced.jaxpr.jaxpr, LoweringTarget.of_device(device))
+    for product, count, where in (*products_of(traced.jaxpr.jaxpr), *left):
         before, places = merged.get(product, (0, {}))
         merged[product] = (before + count, places | dict.fromkeys([" > ".join(where)] if where else []))
     gemms = tuple(explain_product(product, device, count, tuple(places)) for product, (count, places) in merged.items())
-    notes = []
+    notes = words
     if (reason := ffi.why_unavailable("cuda")) is not None:
         notes.append(f"Here XLA computes all of it, since {reason}.")
     return Explanation(device, gemms, tuple(notes))
+
+
+def _explain_attentions(jaxpr: Any, target: LoweringTarget) -> tuple[list[str], list[Found]]:
+    """A line for each different attention of a program; and the products of those that no kernel computes."""
+    counted: dict[tuple[str, str], int] = {}
+    left: list[Found] = []
+    for attention, count in attentions_of(jaxpr):
+        decision, what = attention.decided(target)
+        by = "the program's own equations" if decision.config is None else decision.config.name
+        key = what, f"by {by}: {decision.reason}"
+        counted[key] = counted.get(key, 0) + count
+        if decision.config is None:
+            left += [(one, count * of, where) for one, of, where in products_of(attention.original)]
+    times = {1: "once"}
+    return [f"{what}: {times.get(count, f'{count} times')} {by}." for (what, by), count in counted.items()], left
 
 
 def explain_product(product: Product, device: Device, count: int = 1, where: tuple[str, ...] = ()) -> Gemm:

@@ -9,6 +9,14 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from jax_moye import _compat
+from jax_moye._primitives.attention import (
+    AttentionParams,
+    attention_grad_p,
+    attention_p,
+    decided,
+    describe,
+    labels_in_memory,
+)
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.dequantized import dequantized_p, groups_of
 from jax_moye._primitives.fused import fused_p
@@ -17,6 +25,8 @@ from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import rewritten_p
 from jax_moye._primitives.transposes import source_in_jaxpr
 from jax_moye._primitives.weights import operands_of, product_of_program, weights_p
+from jax_moye._selection.attention import AttentionDecision
+from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.epilogue import SECOND_B, Epilogue
 from jax_moye._selection.request import Operand, Operands, Request
 from jax_moye._selection.weights import SPEC
@@ -55,33 +65,90 @@ def epilogue_words(epilogue: Epilogue) -> str:
     return ", ".join([epilogue.activation, *parts] if epilogue.activation != "none" else parts)
 
 
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """An attention in a jaxpr, or its gradients.
+
+    Attributes:
+      params: what it is.
+      operands: q, k and v, and of gradients d_o.
+      original: the program's equations, for the results that it has.
+    """
+
+    params: AttentionParams
+    operands: tuple[Operand, ...]
+    original: Any = dataclasses.field(compare=False)
+
+    def decided(self, target: LoweringTarget) -> tuple[AttentionDecision, str]:
+        """Who computes it, and what it is in words."""
+        permutations = [x.permutation for x in self.operands]
+        labels = labels_in_memory(self.params, permutations)
+        shapes, dtype = [x.shape for x in self.operands], self.operands[0].dtype
+        # The emulator is not what a GPU runs.
+        options = tuple((name, None if name == "interpret" else value) for name, value in self.params.options)
+        params = dataclasses.replace(self.params, options=options)
+        decision, arrays = decided(params, shapes, labels, dtype, target)
+        return decision, describe(params, None if arrays is None else arrays.sizes, len(shapes) == 4)
+
+
+_PRODUCTS = (
+    contract_p,
+    fused_p,
+    rewritten_p,
+    grouped_p,
+    grouped_fused_p,
+    weights_p,
+    dequantized_p,
+    attention_p,
+    attention_grad_p,
+)
 Found = tuple[Product, int, tuple[str, ...]]
 
 
 def products_of(jaxpr: Jaxpr) -> Iterator[Found]:
     """The products that XLA leaves in a program, how often each is computed, and in which loops and calls it stands."""
-    yield from _products(_compat.without_dead_code(jaxpr), 1, ())
+    for equation, made_by, count, where in _equations(_compat.without_dead_code(jaxpr), 1, ()):
+        product = _product_of(equation, made_by)
+        if product is not None:
+            yield product, count, where
 
 
-def _products(jaxpr: Jaxpr, count: int, where: tuple[str, ...]) -> Iterator[Found]:
+def _product_of(equation: Any, made_by: Mapping[Any, Any]) -> Product | None:
+    """The product that an equation is; None if it is none."""
+    name = equation.primitive.name
+    if equation.primitive in (contract_p, fused_p, rewritten_p):
+        return _product(equation, made_by)
+    if equation.primitive is grouped_p or equation.primitive is grouped_fused_p:
+        return _grouped_product(equation, made_by)
+    if equation.primitive is weights_p:
+        return _product_with_weights(equation)
+    if equation.primitive is dequantized_p:
+        return _dequantized_product(equation)
+    if name == "dot_general":
+        return _lax_product(equation)
+    return _lax_ragged_product(equation) if name == "ragged_dot_general" else None
+
+
+def attentions_of(jaxpr: Jaxpr) -> Iterator[tuple[Attention, int]]:
+    """The attentions that `optimize` found in a program, and how often each is computed."""
+    for equation, made_by, count, _ in _equations(_compat.without_dead_code(jaxpr), 1, ()):
+        if equation.primitive in (attention_p, attention_grad_p):
+            given = equation.invars[: 3 if equation.primitive is attention_p else 4]
+            operands = tuple(source_in_jaxpr(variable, made_by) for variable in given)
+            whole = equation.params["original"].jaxpr.jaxpr
+            outs = whole.outvars[: len(equation.params["results"])]
+            yield Attention(equation.params["attention"], operands, whole.replace(outvars=outs)), count
+
+
+def _equations(jaxpr: Jaxpr, count: int, where: tuple[str, ...]) -> Iterator[tuple[Any, Mapping[Any, Any], int, Any]]:
+    """The equations of a program and of what it calls, with what makes each value, how often, and where."""
     made_by = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
     for equation in jaxpr.eqns:
-        name = equation.primitive.name
-        if equation.primitive in (contract_p, fused_p, rewritten_p):
-            yield _product(equation, made_by), count, where
-        elif equation.primitive is grouped_p or equation.primitive is grouped_fused_p:
-            yield _grouped_product(equation, made_by), count, where
-        elif equation.primitive is weights_p:
-            yield _product_with_weights(equation), count, where
-        elif equation.primitive is dequantized_p:
-            yield _dequantized_product(equation), count, where
-        elif name == "dot_general":
-            yield _lax_product(equation), count, where
-        elif name == "ragged_dot_general" and (product := _lax_ragged_product(equation)) is not None:
-            yield product, count, where
-        else:
-            for inner, times, place in _inner_jaxprs(equation):
-                yield from _products(inner, count * times, where + ((place,) if place else ()))
+        if equation.primitive in _PRODUCTS or equation.primitive.name in ("dot_general", "ragged_dot_general"):
+            yield equation, made_by, count, where
+            continue
+        for inner, times, place in _inner_jaxprs(equation):
+            yield from _equations(inner, count * times, where + ((place,) if place else ()))
 
 
 def _inner_jaxprs(equation: Any) -> Iterator[tuple[Jaxpr, int, str]]:

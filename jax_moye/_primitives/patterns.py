@@ -94,9 +94,9 @@ class Program:
         return False
 
     @functools.cached_property
-    def flat(self) -> _Flat:
+    def flat(self) -> Flat:
         """With the equations of small calls in the place of the calls."""
-        return _Flat(self.equations)
+        return Flat(self.equations)
 
 
 # ------------------------------------------------------------------------------------------- what an operand was
@@ -152,7 +152,7 @@ def aval_of(variable: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------ templates
 
 
-class _Number(NamedTuple):
+class Number(NamedTuple):
     """A number in a program, whether it was converted, or copied into an array, or not.
 
     Attributes:
@@ -165,7 +165,7 @@ class _Number(NamedTuple):
 
 
 @dataclasses.dataclass(eq=False)
-class _Step:
+class Step:
     """An equation, perhaps of a call.
 
     Attributes:
@@ -181,7 +181,7 @@ class _Step:
     outputs: list[Any]
 
 
-class _Flat:
+class Flat:
     """The equations of a jaxpr, those of small calls in the place of the calls.
 
     Attributes:
@@ -195,16 +195,16 @@ class _Flat:
         """Looks into the calls."""
         self.names: dict[Any, Any] = {}
         self.steps = list(_steps(equations, self.names, None))
-        self.readers: dict[Any, list[_Step]] = {}
-        self.at: dict[int, list[_Step]] = {}
+        self.readers: dict[Any, list[Step]] = {}
+        self.at: dict[int, list[Step]] = {}
         for step in self.steps:
             self.at.setdefault(step.place, []).append(step)
             for name in step.inputs:
-                if not isinstance(name, _Number):
+                if not isinstance(name, Number):
                     self.readers.setdefault(name, []).append(step)
 
 
-def _steps(equations: Sequence[Any], names: dict[Any, Any], place: int | None) -> Iterator[_Step]:
+def _steps(equations: Sequence[Any], names: dict[Any, Any], place: int | None) -> Iterator[Step]:
     """The steps of equations, whose values get names on the way."""
     for index, equation in enumerate(equations):
         at = index if place is None else place
@@ -218,15 +218,15 @@ def _steps(equations: Sequence[Any], names: dict[Any, Any], place: int | None) -
             names[equation.outvars[0]] = inputs[0]
         elif equation.primitive.name in _COPIES and len(inputs) == 1 and _is_one_number(inputs[0]):
             dtype = equation.outvars[0].aval.dtype
-            names[equation.outvars[0]] = _Number(inputs[0].value.astype(dtype), dtype)
+            names[equation.outvars[0]] = Number(inputs[0].value.astype(dtype), dtype)
         else:
             if place is not None:  # one jaxpr may be called twice
                 names |= {x: object() for x in equation.outvars}
-            yield _Step(equation, at, inputs, [names.get(x, x) for x in equation.outvars])
+            yield Step(equation, at, inputs, [names.get(x, x) for x in equation.outvars])
 
 
 def _is_one_number(name: Any) -> bool:
-    return isinstance(name, _Number) and name.value.ndim == 0
+    return isinstance(name, Number) and name.value.ndim == 0
 
 
 def _name(x: Any, names: dict[Any, Any]) -> Any:
@@ -234,7 +234,7 @@ def _name(x: Any, names: dict[Any, Any]) -> Any:
     if not isinstance(x, Literal):
         return names.get(x, x)
     dtype = aval_of(x).dtype
-    return _Number(np.asarray(x.val, dtype), dtype)
+    return Number(np.asarray(x.val, dtype), dtype)
 
 
 def _body(equation: Any) -> Jaxpr | None:
@@ -259,7 +259,7 @@ class Template:
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         """Looks into its calls."""
-        flat = _Flat(jaxpr.eqns)
+        flat = Flat(jaxpr.eqns)
         self.steps = flat.steps
         self.arguments = list(jaxpr.invars)
         self.result = flat.names.get(jaxpr.outvars[0], jaxpr.outvars[0])
@@ -276,7 +276,7 @@ def matched(program: Program, value: Any, template: Template, alone: bool = True
     """
     flat = program.flat
     known: dict[Any, Any] = {template.arguments[0]: flat.names.get(value, value)}
-    used: list[_Step] = []
+    used: list[Step] = []
     for wanted in template.steps:
         found = next((step for step in _candidates(flat, wanted, known) if step not in used), None)
         if found is None:
@@ -303,21 +303,21 @@ def matched_at(program: Program, value: Any, at: Any, template: Template) -> tup
         found = next(_candidates(flat, wanted, known), None)
         if found is None:
             return None
-        if any(x in of_value for x in wanted.inputs if not isinstance(x, _Number)):
+        if any(x in of_value for x in wanted.inputs if not isinstance(x, Number)):
             of_value.update(wanted.outputs)
             used.append(found)
         known |= dict(zip(wanted.outputs, found.outputs, strict=True))
     return _members_of(program, value, used, known[template.result], alone=True)
 
 
-def _candidates(flat: _Flat, wanted: _Step, known: dict[Any, Any]) -> Iterator[_Step]:
+def _candidates(flat: Flat, wanted: Step, known: dict[Any, Any]) -> Iterator[Step]:
     """The equations that may be the one of a template, of the values that are known."""
-    first = next((known[x] for x in wanted.inputs if not isinstance(x, _Number)), None)
+    first = next((known[x] for x in wanted.inputs if not isinstance(x, Number)), None)
     return (step for step in flat.readers.get(first, ()) if _is_as_wanted(step, wanted, known))
 
 
 def _members_of(
-    program: Program, value: Any, used: Sequence[_Step], name: Any, alone: bool
+    program: Program, value: Any, used: Sequence[Step], name: Any, alone: bool
 ) -> tuple[list[int], Any] | None:
     """The equations whose steps those of a template are, and what they make of a value; None if there is more to them.
 
@@ -342,7 +342,7 @@ def _members_of(
     return members, results[0]
 
 
-def _is_as_wanted(step: _Step, wanted: _Step, known: dict[Any, Any]) -> bool:
+def _is_as_wanted(step: Step, wanted: Step, known: dict[Any, Any]) -> bool:
     """Whether an equation is the one of the template, of the values that are known."""
     ours, other = step.equation, wanted.equation
     if ours.primitive is not other.primitive or len(step.inputs) != len(wanted.inputs):
@@ -351,8 +351,8 @@ def _is_as_wanted(step: _Step, wanted: _Step, known: dict[Any, Any]) -> bool:
         return False
 
     def equal(x: Any, y: Any) -> bool:
-        if isinstance(x, _Number) or isinstance(y, _Number):
-            both = isinstance(x, _Number) and isinstance(y, _Number)
+        if isinstance(x, Number) or isinstance(y, Number):
+            both = isinstance(x, Number) and isinstance(y, Number)
             return both and x.dtype == y.dtype and np.array_equal(x.value, y.value)
         return known.get(y) is x
 

@@ -14,6 +14,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from jax_moye import _compat
+from jax_moye._primitives.attention_finding import with_attention
 from jax_moye._primitives.chains import chain_from, is_plain_float
 from jax_moye._primitives.dequantizing import dequantized_from, without_unread
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_p
@@ -42,8 +43,10 @@ def rewritten(closed: ClosedJaxpr, parameters: Mapping[str, Any], in_loop: bool 
     return closed if jaxpr is closed.jaxpr else ClosedJaxpr(jaxpr, closed.consts)
 
 
-def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any], in_loop: bool) -> Jaxpr:
+def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any], in_loop: bool, has_attention: bool = True) -> Jaxpr:
     jaxpr = with_fewer_residuals(jaxpr)
+    if has_attention:
+        jaxpr = with_attention(jaxpr, parameters, lambda one: _rewritten(one, parameters, in_loop, has_attention=False))
     equations = [_with_inner(equation, parameters, in_loop) for equation in jaxpr.eqns]
     program = Program(equations, jaxpr.outvars, in_loop)
     replaced: dict[int, JaxprEqn] = {}

@@ -7,9 +7,11 @@ import pathlib
 import jax.numpy as jnp
 import pytest
 from python._inspect.golden import GOLDEN_CASES, TABLE, bf16, struct
+from python.attentions import FORMS, gradients, operands, use_fake_rows
 
 import jax_moye
 from jax_moye.__main__ import main
+from jax_moye._kernels import ffi
 from jax_moye._selection import decide
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "explain"
@@ -88,3 +90,21 @@ def test_the_page_does_what_it_shows(every_config_is_built):
     assert len(commands) == 2
     for command in commands:
         assert main(["explain", *command]) == 0
+
+
+def test_attention_has_a_line(monkeypatch, rng):
+    """By a kernel; where none is, the products of the program's equations are listed."""
+    use_fake_rows(monkeypatch)
+    monkeypatch.setattr(ffi, "built", lambda platform: None)
+    q, k, v, d_o = operands(rng)
+    fun = jax_moye.optimize(gradients(FORMS["plain"], True))
+    found = jax_moye.explain(fun, q, k, v, d_o, device="h200")
+    assert len(found) == 0
+    forward, backward = found.notes[:2]
+    assert forward.startswith(
+        "attention, 2 x 2 heads, 24 x 24 scores of 16, causal: once by sm90_attention_bf16_128x128x64"
+    )
+    assert backward.startswith("the gradients of attention, 2 x 2 heads, 24 x 24 scores of 16, causal: once by sm90_")
+    elsewhere = jax_moye.explain(fun, q, k, v, d_o, device=80)
+    assert elsewhere.notes[0].startswith("attention, 2 x 2 heads, 24 x 24 scores of 16, causal: once by the program's")
+    assert sum(gemm.count for gemm in elsewhere) == 7  # the scores of both, their result, and four of the derivative

@@ -1,0 +1,362 @@
+"""attention_p: softmax(scale q k^T + mask) v of a program; attention_grad_p: its derivative. And their equations.
+
+`jax_moye.optimize` puts them in their place (attention_finding.py). Where a kernel computes it, it is one custom call,
+which keeps no scores in memory. Everywhere else it is the equations as they were, and so are its derivatives and what
+it is under vmap, as those of rewritten_p: then XLA computes the scores that both have once.
+
+    attention_p         q, k, v                       o, lse
+    attention_p         q, k, v, others               o, shares of the others
+    attention_grad_p    q, k, v, d_o, lse, delta      those of dq, dk and dv that the program has
+
+The parameter `results` names those that the program has: it may have no o where it differentiates one.
+
+lse is the logarithm of the sum of a row's exponentials, and delta a row's sum of o d_o, both f32: kernels alone read
+them. A kernel sums in f32. It rounds the shares once, before they multiply v, and divides by their sum at the end; of
+the derivative it rounds the shares and the derivative of the scores. The program rounds these, too, and the scores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.interpreters import mlir
+
+from jax_moye import _compat
+from jax_moye._kernels import ffi
+from jax_moye._log import say_once
+from jax_moye._primitives.attention_call import attention_view, run_attention, run_attention_grad
+from jax_moye._primitives.rewritten import Original, of_equations, of_local_equations
+from jax_moye._primitives.transposes import Source, source
+from jax_moye._selection.attention import AttentionDecision, AttentionRequest, AttentionSizes, decide_attention
+from jax_moye._selection.capability import LoweringTarget
+
+_OPERANDS = ("q", "k", "v", "d_o")
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionParams:
+    """What an attention computes, and of which arrays.
+
+    Attributes:
+      scale: of the scores.
+      diagonal: row i of the queries sees keys up to i + diagonal; None: all.
+      labels: (name, labels) of each array's dimensions, which have any order: A, B, ... of a batch and of heads, g of
+        heads that share keys, q and k of rows, d of a row, and "." of size 1.
+      options: the fields of an `AttentionRequest`.
+      others: a factor of other scores, which share a row's sum with those of the keys; None where there are none. Their
+        number has the label x.
+    """
+
+    scale: float
+    diagonal: int | None
+    labels: tuple[tuple[str, str], ...]
+    options: tuple[tuple[str, Any], ...]
+    others: float | None = None
+
+    @property
+    def request(self) -> AttentionRequest:
+        """What is asked for."""
+        return AttentionRequest(**dict(self.options))
+
+    def of(self, name: str) -> str:
+        """The labels of an array; those of "lse" are delta's, too."""
+        labels = dict(self.labels)
+        return "".join(sorted(set(labels["q"]) - {".", "d"})) if name == "lse" else labels[name]
+
+
+attention_p = of_equations("jax_moye_attention")
+attention_grad_p = of_equations("jax_moye_attention_grad")
+
+
+def _moved(x: Any, labels: str, wanted: str) -> Any:
+    """An array with its dimensions in another order; those of size 1 come and go."""
+    kept = labels.replace(".", "")
+    order = [kept.index(label) for label in wanted if label != "."]
+    shape = [size for size, label in zip(x.shape, labels, strict=True) if label != "."]
+    x = lax.transpose(x.reshape(shape), order) if order != sorted(order) else x.reshape(shape)
+    given = iter(x.shape)
+    return x.reshape([1 if label == "." else next(given) for label in wanted])
+
+
+def delta_of(o: Any, d_o: Any, params: AttentionParams) -> Any:
+    """A row's sum of o d_o, f32."""
+    wanted = params.of("lse") + "d"
+    one, other = (_moved(x, params.of(name), wanted) for x, name in ((o, "o"), (d_o, "d_o")))
+    return jnp.sum(one.astype(jnp.float32) * other.astype(jnp.float32), axis=-1)
+
+
+def reference(q: Any, k: Any, v: Any, params: AttentionParams) -> tuple[Any, Any]:
+    """The result and lse, by equations.
+
+    Args:
+      q: the queries.
+      k: the keys.
+      v: the values.
+      params: of the attention.
+    """
+    rows, of_keys = params.of("lse"), "".join(sorted(x for x in params.of("k") if x.isupper()))
+    q, k, v = (
+        _moved(x, params.of(name), of + "d")
+        for x, name, of in ((q, "q", rows), (k, "k", of_keys + "k"), (v, "v", of_keys + "k"))
+    )
+    scores = jnp.einsum(f"{rows}d,{of_keys}kd->{rows}k", q, k, preferred_element_type=jnp.float32) * params.scale
+    if params.diagonal is not None:
+        i = lax.broadcasted_iota(jnp.int32, scores.shape, len(rows) - 1) if "q" in rows else 0
+        j = lax.broadcasted_iota(jnp.int32, scores.shape, len(rows))
+        scores = jnp.where(j - i <= params.diagonal, scores, -jnp.inf)
+    largest = jnp.max(scores, axis=-1, keepdims=True)
+    exponentials = jnp.exp(scores - largest)
+    sums = jnp.sum(exponentials, axis=-1, keepdims=True)
+    shares = (exponentials / sums).astype(v.dtype)
+    o = jnp.einsum(f"{rows}k,{of_keys}kd->{rows}d", shares, v)
+    return _moved(o, rows + "d", params.of("o")), (largest + jnp.log(sums))[..., 0]
+
+
+# --------------------------------------------------------------------------------------------- arrays for a kernel
+
+
+class _Arrays(NamedTuple):
+    """How a kernel reads the arrays.
+
+    Attributes:
+      labels: by name, of the array in memory, whose last dimension is "d".
+      dims: by name, the letters of `run_attention`.
+      heads: labels of a batch that are heads to the kernel, those of a group last; of others it is the batch.
+      batch: the others.
+      sizes: what it computes.
+    """
+
+    labels: Mapping[str, str]
+    dims: Mapping[str, str]
+    batch: str
+    heads: str
+    sizes: AttentionSizes
+
+
+def _arrays(shapes: Mapping[str, Sequence[int]], labels: Mapping[str, str]) -> _Arrays | None:
+    """How a kernel reads arrays; None where it cannot.
+
+    Args:
+      shapes: by name.
+      labels: likewise.
+    """
+    in_memory, shape_of = {}, {}
+    for name, of_array in labels.items():
+        sizes = dict(zip(of_array, shapes[name], strict=True))
+        in_memory[name] = of_array.replace(".", "").replace("d", "") + "d"
+        shape_of[name] = [sizes[label] for label in in_memory[name]]
+    of_batch = [label for label in in_memory["q"] if label.isupper()]
+    for is_head in _subsets(len(of_batch)):
+        batch, heads = (
+            "".join(label for label, one in zip(of_batch, is_head, strict=True) if one is wanted)
+            for wanted in (False, True)
+        )
+        letters = dict.fromkeys(batch, "b") | dict.fromkeys(heads + "g", "h")
+        ordered = all(
+            [x for x in of_array if letters.get(x) == letter] == [x for x in wanted if x in of_array]
+            for of_array in in_memory.values()
+            for letter, wanted in (("b", batch), ("h", heads + "g"))
+        )
+        dims = {name: "".join(letters.get(x, x) for x in of_array) for name, of_array in in_memory.items()}
+        views = {name: attention_view(shape_of[name], dims[name]) for name in dims} if ordered else {}
+        if not ordered or any(view is None for view in views.values()):
+            continue
+        (q, _), (k, _) = views["q"], views["k"]  # type: ignore[misc]
+        sizes = AttentionSizes(q[0], k[1], q[1] // k[1], q[2], k[2], q[3])
+        return _Arrays(in_memory, dims, batch, heads + "g" * ("g" in in_memory["q"]), sizes)
+    return None
+
+
+def _subsets(count: int) -> Iterator[tuple[bool, ...]]:
+    """Which labels are heads: the last one alone first, as programs have it."""
+    usual = (*[False] * (count - 1), *[True] * min(count, 1))
+    yield usual
+    yield from (one for one in itertools.product((False, True), repeat=count) if one != usual)
+
+
+def is_for_attention(params: AttentionParams, q: Sequence[int], k: Sequence[int], dtype: Any) -> bool:
+    """Whether a kernel computes an attention, or its gradients if it has any, as far as a trace tells.
+
+    Args:
+      params: of the attention.
+      q: the shape of the queries.
+      k: of the keys.
+      dtype: of all arrays.
+    """
+    arrays = _arrays({"q": q, "k": k}, {name: params.of(name) for name in "qk"})
+    names = dict(params.labels)
+    wanted = [False] if not {"dq", "dk", "dv"} & names.keys() else [False, True]
+    sizes = None if arrays is None else arrays.sizes
+    return all(decide_attention(params.request, sizes, dtype, one, None).config is not None for one in wanted)
+
+
+def decided(
+    params: AttentionParams, shapes: Sequence[Sequence[int]], labels: Sequence[str], dtype: Any, target: LoweringTarget
+) -> tuple[AttentionDecision, _Arrays | None]:
+    """Who computes an attention, or its gradients, and how a kernel reads the arrays.
+
+    Args:
+      params: of the attention.
+      shapes: of q, k, v, and of d_o where it is its gradients.
+      labels: of them, as they are in memory.
+      dtype: of all.
+      target: what is lowered for.
+    """
+    names = _OPERANDS[: len(shapes)]
+    of_shapes, of_labels = (dict(zip(names, x, strict=True)) for x in (shapes, labels))
+    arrays = _arrays(of_shapes, of_labels)
+    sizes = None if arrays is None else arrays.sizes
+    return decide_attention(params.request, sizes, dtype, len(shapes) == 4, target), arrays
+
+
+def describe(params: AttentionParams, sizes: AttentionSizes | None, gradients: bool) -> str:
+    """An attention in a message."""
+    what = "the gradients of attention" if gradients else "attention"
+    if sizes is None:
+        return f"{what} of {params.of('q')} and {params.of('k')}"
+    heads = f"{sizes.batch} x {sizes.kv_heads * sizes.group} heads"
+    shared = "" if sizes.group == 1 else f" in groups of {sizes.group}"
+    masked = "" if params.diagonal is None else ", causal"
+    return f"{what}, {heads}{shared}, {sizes.q_rows} x {sizes.kv_rows} scores of {sizes.head_dim}{masked}"
+
+
+# ------------------------------------------------------------------------------------------------------- lowering
+
+attention_local_p = of_local_equations("jax_moye_attention_local")
+attention_grad_local_p = of_local_equations("jax_moye_attention_grad_local")
+
+
+def labels_in_memory(params: AttentionParams, permutations: Sequence[Any]) -> list[str]:
+    """Of q, k, v and d_o in front of the transposes."""
+    found = []
+    for name, permutation in zip(_OPERANDS[: len(permutations)], permutations, strict=True):
+        labels = params.of(name)
+        if permutation is not None:
+            labels = "".join(labels[axis] for axis in sorted(range(len(labels)), key=lambda axis: permutation[axis]))
+        found.append(labels)
+    return found
+
+
+def _by_kernel(
+    *operands: Any,
+    params: AttentionParams,
+    labels: Sequence[str],
+    arrays: _Arrays,
+    config: Any,
+    results: Sequence[str],
+    shares_dtype: Any,
+) -> list[Any]:
+    """What a kernel computes: o and lse, o and the shares of others, or those gradients that are wanted."""
+    names = _OPERANDS[: len(labels)]
+    given = [_moved(x, of, arrays.labels[name]) for x, of, name in zip(operands, labels, names, strict=False)]
+    common: dict[str, Any] = {f"dims_{name}": arrays.dims[name] for name in "qkv"}
+    common |= {"config": config, "scale": params.scale, "diagonal": params.diagonal}
+    common |= {"interpret": params.request.interpret}
+    of_kernel = arrays.batch + arrays.heads + ("q" if "q" in arrays.labels["q"] else "")
+    sizes = dict(zip(arrays.labels["q"], given[0].shape, strict=True))
+    of_rows = params.of("lse")
+    if len(given) == 3:
+        o, lse = run_attention(*given, **common)
+        lse = _moved(lse.reshape([sizes[label] for label in of_kernel]), of_kernel, of_rows)
+        if params.others is not None:
+            o, shares = _with_others(o, arrays.labels["q"], lse, operands[3], params)
+            return [_moved(o, of_rows + "d", params.of("o")), shares.astype(shares_dtype)]
+        return [_moved(o, arrays.labels["q"], params.of("o")), lse]
+    _, _, group, q_rows, *_ = arrays.sizes
+    shape = arrays.sizes.batch, arrays.sizes.kv_heads * group, q_rows
+    rows = [_moved(x, of_rows, of_kernel).reshape(shape) for x in operands[4:]]
+    by_name = {
+        f"d{name}": (x, arrays.labels[name])
+        for name, x in zip("qkv", run_attention_grad(*given, *rows, dims_o=arrays.dims["d_o"], **common), strict=True)
+    }
+    return [_moved(*by_name[name], params.of(name)) for name in results]
+
+
+def _with_others(o: Any, labels: str, lse: Any, others: Any, params: AttentionParams) -> tuple[Any, Any]:
+    """The result in the order of `lse`, and the shares of other scores, of what the keys alone make.
+
+    Args:
+      o: the result.
+      labels: of it.
+      lse: the logarithms.
+      others: the other scores.
+      params: of the attention.
+    """
+    assert params.others is not None
+    rows, of_others = params.of("lse"), params.of("others")
+    behind = "x" if "x" in of_others else "."
+    scores = params.others * _moved(others, of_others, rows + behind).astype(jnp.float32)
+    total = jnp.logaddexp(lse, jax.nn.logsumexp(scores, axis=-1))[..., None]
+    scaled = _moved(o, labels, rows + "d").astype(jnp.float32) * jnp.exp(lse[..., None] - total)
+    return scaled.astype(o.dtype), _moved(jnp.exp(scores - total), rows + behind, params.of("shares"))
+
+
+def _lower_local(platform, ctx, *values, attention: AttentionParams, original: Original, results, permutations):
+    labels = labels_in_memory(attention, permutations)
+    avals = ctx.avals_in[: len(permutations)]
+    target = LoweringTarget.of_platform(platform)
+    decision, arrays = decided(attention, [x.shape for x in avals], labels, avals[0].dtype, target)
+    if decision.config is None or arrays is None:
+        if decision.cause not in ("caller", None):
+            what = describe(attention, None if arrays is None else arrays.sizes, len(permutations) == 4)
+            say_once(logging.INFO, f"{what} is left to the program's equations: {decision.reason}")
+
+        def as_it_was(*operands):
+            behind = [
+                x if permutation is None else lax.transpose(x, permutation)
+                for x, permutation in zip(operands, permutations, strict=False)
+            ]
+            return original(*behind, *operands[len(permutations) :])
+
+        return mlir.lower_fun(as_it_was, multiple_results=True)(ctx, *values)
+    ffi.register(platform)
+    of_call = {"arrays": arrays, "config": decision.config, "results": results, "shares_dtype": ctx.avals_out[-1].dtype}
+    run = functools.partial(_by_kernel, params=attention, labels=labels, **of_call)
+    return mlir.lower_fun(run, multiple_results=True)(ctx, *values)
+
+
+def _first_source(value: Any, aval: Any) -> Source:
+    """What an operand is read from, in front of all transposes that stand one behind the other."""
+    found = Source(value, aval, None)
+    while True:
+        before = source(found.value, found.aval)
+        if before.permutation is None:
+            return found
+        behind = before.permutation
+        permutation = behind if found.permutation is None else tuple(behind[axis] for axis in found.permutation)
+        found = Source(before.value, before.aval, permutation)
+
+
+def _lower(local: Any, count: int, ctx, *values, original: Original, attention: AttentionParams, results):
+    if _compat.why_not_local(ctx) is not None:
+        return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
+    sources = [_first_source(value, aval) for value, aval in zip(values[:count], ctx.avals_in[:count], strict=True)]
+    sources += [Source(x, aval, None) for x, aval in zip(values[count:], ctx.avals_in[count:], strict=True)]
+    return _compat.lower_equation(
+        ctx,
+        local,
+        tuple(one.value for one in sources),
+        [_compat.local_aval(one.aval.shape, one.aval.dtype) for one in sources],
+        [_compat.local_aval(aval.shape, aval.dtype) for aval in ctx.avals_out],
+        original=original,
+        attention=attention,
+        results=results,
+        permutations=tuple(one.permutation for one in sources[:count]),
+    )
+
+
+for _local in (attention_local_p, attention_grad_local_p):
+    mlir.register_lowering(_local, functools.partial(_lower_local, "another platform"))
+    mlir.register_lowering(_local, functools.partial(_lower_local, "cpu"), platform="cpu")
+    mlir.register_lowering(_local, functools.partial(_lower_local, "cuda"), platform="cuda")
+# Not cacheable, so that the rules see the operands they have in this place: see _compat.transposed_source.
+mlir.register_lowering(attention_p, functools.partial(_lower, attention_local_p, 3), cacheable=False)
+mlir.register_lowering(attention_grad_p, functools.partial(_lower, attention_grad_local_p, 4), cacheable=False)

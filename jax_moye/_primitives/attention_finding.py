@@ -1,0 +1,396 @@
+"""Finds attention in a jaxpr, and its derivative, and replaces it by equations of attention_p and attention_grad_p.
+
+    softmax(scale * q k^T + mask) v        scores of 16 bits or f32, a softmax of either, shares of 16 bits
+    softmax([scale * q k^T, others])       whose shares are taken apart again, those of k multiplied with v
+
+The softmax is over the keys, and the mask, if there is one, is known while the program is traced and leaves out what is
+behind a diagonal. Dimensions may have any order, and those of a batch any number that a kernel merges; queries may come
+in groups, of which each has keys and values. Nothing else may read the scores, nor anything that is made of them: the
+equations that do are the forward product, or those of its derivative (attention_search.py), in whichever form JAX's
+rules, or a program, write them. What is left as it is: scores plus an array, a mask that is no diagonal or an argument,
+dropout, a scale that is not known, a softmax that the program returns.
+
+Other scores beside those of the keys are what decoding has: the token's own, beside those of a cache.
+
+In a body of jax.checkpoint there may be no forward product: then attention_p computes what the derivative needs of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+
+from jax_moye import _compat
+from jax_moye._primitives.attention import (
+    AttentionParams,
+    attention_grad_p,
+    attention_p,
+    delta_of,
+    is_for_attention,
+    reference,
+)
+from jax_moye._primitives.attention_formulas import Mask
+from jax_moye._primitives.attention_search import (
+    KnownValues,
+    Labels,
+    NotAttentionError,
+    Search,
+    is_16_bit,
+    searches,
+)
+from jax_moye._primitives.pairs import ordered
+from jax_moye._primitives.patterns import Program
+from jax_moye._primitives.rewritten import Original
+
+Rewrite = Callable[[Jaxpr], Jaxpr]
+_GRADIENTS = ("dq", "dk", "dv")
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """One that was found.
+
+    Attributes:
+      search: that found it.
+      members: the indices of its equations.
+      results: by name, as of the search: the variable, with the labels of its dimensions. Where a kernel would write
+        another type than the product, it is behind the conversion.
+      params: of both primitives.
+    """
+
+    search: Search
+    members: frozenset[int]
+    results: Mapping[str, tuple[Any, Labels]]
+    params: AttentionParams
+
+
+def with_attention(jaxpr: Jaxpr, parameters: Mapping[str, Any], rewrite: Rewrite) -> Jaxpr:
+    """The same program, whose attentions are equations of ours; the same object if there is none.
+
+    Args:
+      jaxpr: a program, without what its calls and loops contain.
+      parameters: of a product: what `Options.parameters` gives.
+      rewrite: of the equations as they were, for where no kernel computes them.
+    """
+    is_candidate = [_may_be_scores(equation) for equation in jaxpr.eqns]
+    if parameters["implementation"] == "xla" or sum(is_candidate) < 2:
+        return jaxpr
+    program = Program(jaxpr.eqns, jaxpr.outvars)
+    known = KnownValues(program)
+    new: dict[int, list[JaxprEqn]] = {}
+    for step in program.flat.steps:
+        is_of_program = step.equation is program.equations[step.place]
+        if not is_of_program or not is_candidate[step.place] or step.place in program.taken:
+            continue
+        found = next(_found(program, known, step, parameters), None)
+        if found is not None:
+            program.taken.update(found.members)
+            for place, equations in _equations(program, found, parameters, rewrite).items():
+                new.setdefault(place, []).extend(equations)
+    if not new:
+        return jaxpr
+    kept = ((i, equation) for i, equation in enumerate(jaxpr.eqns))
+    equations = [x for i, equation in kept for x in (*new.get(i, ()), *([] if i in program.taken else [equation]))]
+    return jaxpr.replace(eqns=ordered(equations))
+
+
+def _may_be_scores(equation: Any) -> bool:
+    """Whether a product's operands are of one type of 16 bits."""
+    if equation.primitive.name != "dot_general" or _compat.asks_for_axes(equation.params["out_sharding"]):
+        return False
+    avals = [x.aval for x in equation.invars]
+    if any(isinstance(x, Literal) for x in equation.invars) or any(map(_compat.has_explicit_axes, avals)):
+        return False
+    dtype = avals[0].dtype
+    return dtype in (jnp.bfloat16, jnp.float16) and is_16_bit(equation, dtype, None)
+
+
+def _found(program: Program, known: KnownValues, step: Any, parameters: Mapping[str, Any]) -> Iterator[Attention]:
+    """The attention whose scores a product makes."""
+    for begin in searches(program, known, step):
+        try:
+            search = begin()
+            search.run()
+            found = _whole(program, known, search, parameters)
+        except NotAttentionError:
+            continue
+        if is_for_attention(found.params, *_shapes(search), search.dtype):
+            yield found
+
+
+def _shapes(search: Search) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(search.q.variable.aval.shape), tuple(search.k.variable.aval.shape)
+
+
+def _whole(program: Program, known: KnownValues, search: Search, parameters: Mapping[str, Any]) -> Attention:
+    """What a search found.
+
+    Raises:
+      NotAttentionError: it is not all of an attention, or others read a part of it.
+    """
+    scores = search.softmax.scores
+    has_gradients = any(name in search.results for name in _GRADIENTS)
+    if scores is None or search.v is None or not search.results or (has_gradients and search.d_o is None):
+        raise NotAttentionError
+    if search.joined is not None and search.results.keys() != {"o", "shares"}:
+        raise NotAttentionError
+    members = {step.place for step in search.steps.values()}
+    for place in members:
+        for step in program.flat.at[place]:
+            is_known = all(known.of(x) is not None for x in step.outputs)
+            if id(step) in known.live and id(step) not in search.steps and not is_known:
+                raise NotAttentionError
+    results: dict[str, tuple[Any, Labels]] = {}
+    for name, result in search.results.items():
+        if name == "shares":
+            (results[name],) = ((variable, result.labels) for variable in program.equations[result.place].outvars)
+            continue
+        variable, labels, tail = _with_tail(program, result.place, result.labels, search.dtype)
+        results[name] = variable, labels
+        members.update(tail)
+    made = {x for place in members for x in program.equations[place].outvars} - {x for x, _ in results.values()}
+    members.update(_unread(program, known, made))
+    if any(not set(program.readers.get(x, ())) <= members for x in made) or members & program.taken:
+        raise NotAttentionError
+    gradients = [x for name, (x, _) in results.items() if name in _GRADIENTS]
+    for operands, not_of in (((search.q, search.k, search.v), results.values()), ((search.d_o,), ())):
+        given = [x.variable for x in operands if x is not None]
+        if _depends(program, given, [*gradients, *(x for x, _ in not_of)], min(members)):
+            raise NotAttentionError
+    row, diagonal = _row_and_diagonal(search, scores.mask)
+    names = {label: "q" if label == row else "g" for label in search.rows}
+
+    def renamed(labels: Labels) -> str:
+        return "".join(names.get(label, label) for label in labels)
+
+    of_arrays = {"q": search.q, "k": search.k, "v": search.v, "d_o": search.d_o}
+    labels_of = {name: renamed(x.labels) for name, x in of_arrays.items() if x is not None}
+    labels_of |= {name: renamed(labels) for name, (_, labels) in results.items()}
+    labels_of.setdefault("o", labels_of.get("d_o", labels_of["q"]))
+    joined, factor = search.joined, None
+    if joined is not None:
+        labels_of["others"], factor = renamed(joined.operand.labels), scores.scores / joined.factor
+    options = tuple(parameters.items())
+    params = AttentionParams(scores.scores, diagonal, tuple(sorted(labels_of.items())), options, factor)
+    return Attention(search, frozenset(members), results, params)
+
+
+def _depends(program: Program, values: Sequence[Any], others: Sequence[Any], first: int) -> bool:
+    """Whether values are made of others, none of which is made in front of an equation.
+
+    Args:
+      program: where they stand.
+      values: that are made.
+      others: of which they may be.
+      first: the index of the equation.
+    """
+    waiting, seen = list(values), set()
+    while waiting:
+        x = waiting.pop()
+        index = None if isinstance(x, Literal) else program.made_by.get(x)
+        if index is None or index < first or index in seen:
+            continue
+        if any(x is other for other in others):
+            return True
+        seen.add(index)
+        waiting += program.equations[index].invars
+    return False
+
+
+def _unread(program: Program, known: KnownValues, values: set[Any]) -> set[int]:
+    """The equations that are made of values, and whose results nobody reads, or are the same values.
+
+    Args:
+      program: where they stand.
+      known: of it.
+      values: to which those results are added.
+    """
+    found: set[int] = set()
+    waiting = list(values)
+    while waiting:
+        for index in program.readers.get(waiting.pop(), ()):
+            if index in found or index == len(program.equations):
+                continue
+            if not any(id(step) in known.live for step in program.flat.at.get(index, ())):
+                found.add(index)
+                values.update(program.equations[index].outvars)
+                waiting += program.equations[index].outvars
+    return found
+
+
+def _with_tail(program: Program, place: int, labels: Labels, dtype: Any) -> tuple[Any, Labels, list[int]]:
+    """A product's result behind the transposes, and the conversion to 16 bits, that alone read it.
+
+    Raises:
+      NotAttentionError: it is not of 16 bits.
+    """
+    (variable,), members = program.equations[place].outvars, []
+    while True:
+        index = program.only_reader(variable)
+        equation: Any = None if index is None else program.equations[index]
+        name = None if equation is None else equation.primitive.name
+        if index is not None and name == "transpose":
+            labels = tuple(labels[axis] for axis in equation.params["permutation"])
+        elif (
+            index is None
+            or name != "convert_element_type"
+            or variable.aval.dtype == dtype
+            or equation.outvars[0].aval.dtype != dtype
+        ):
+            break
+        (variable,) = equation.outvars
+        members.append(index)
+    if variable.aval.dtype != dtype or variable.aval.weak_type or not isinstance(variable, Var):
+        raise NotAttentionError
+    return variable, labels, members
+
+
+def _row_and_diagonal(search: Search, mask: Mask | None) -> tuple[str, int | None]:
+    """The label of the rows, and the last key that the first of them sees; None where each sees all.
+
+    Raises:
+      NotAttentionError: the mask is no diagonal, or a row sees nothing.
+    """
+    rows = search.rows
+    # Where nothing tells rows from heads, the more the better: a kernel shares the keys among them.
+    row = max(rows, key=lambda label: search.sizes[label], default=".")
+    if mask is None:
+        return row, None
+    factors = dict(mask.factors)
+    if factors.pop("k", None) != -1 or mask.offset < 0:
+        raise NotAttentionError
+    if not factors:  # of one row
+        if rows:
+            raise NotAttentionError
+        return row, mask.offset
+    ((row, factor),) = factors.items() if len(factors) == 1 else (("", 0),)
+    if factor != 1 or row not in rows:
+        raise NotAttentionError
+    return row, mask.offset
+
+
+# -------------------------------------------------------------------------------------------------- the new equations
+
+
+def _equations(
+    program: Program, found: Attention, parameters: Mapping[str, Any], rewrite: Rewrite
+) -> dict[int, list[JaxprEqn]]:
+    """What stands in the place of an attention, by the index in front of which it stands."""
+    search, params = found.search, found.params
+    assert search.v is not None
+    gradients = [name for name in _GRADIENTS if name in found.results]
+    of_program = tuple(name for name in ("o", "shares") if name in found.results)
+    given = [search.q.variable, search.k.variable, search.v.variable]
+    first = program.equations[search.results["o"].place if "o" in found.results else min(found.members)]
+
+    def bound(primitive: Any, operands: Sequence[Any], outs: Sequence[Any], original: Original) -> JaxprEqn:
+        names = {"attention": params, "original": original, "results": of_program if outs is of_o else tuple(gradients)}
+        of_equation = {"primitive": primitive, "params": names, "effects": frozenset()}
+        return first.replace(invars=list(operands), outvars=list(outs), **of_equation)
+
+    if search.joined is not None:
+        given.append(search.joined.operand.variable)
+        of_o = [found.results[name][0] for name in ("o", "shares")]
+        original = _original(program, given, of_o, [], rewrite)
+        return {max(found.members): [bound(attention_p, given, of_o, original)]}
+    o = found.results["o"][0] if "o" in found.results else None
+    forward = _with_lse(program, given, o, params, rewrite)
+    aval_o, aval_lse = forward.jaxpr.out_avals
+    of_o = [Var(aval_o) if o is None else o, Var(aval_lse)]
+    at = min(found.members) if o is None else search.results["o"].place
+    new = {at: [bound(attention_p, given, of_o, forward)]}
+    if not gradients:
+        return new
+    assert search.d_o is not None
+    d_o = search.d_o.variable
+    in_f32, (delta,) = _as_equations(functools.partial(delta_of, params=params), [of_o[0], d_o], first)
+    results = [found.results[name][0] for name in gradients]
+    backward = _original(program, [*given, d_o], results, [aval_lse, delta.aval], rewrite)
+    grad = bound(attention_grad_p, [*given, d_o, of_o[1], delta], results, backward)
+    new.setdefault(max(found.members), []).extend([*in_f32, grad])
+    return new
+
+
+def _as_equations(fun: Callable[..., Any], operands: Sequence[Any], like: JaxprEqn) -> tuple[list[JaxprEqn], list[Any]]:
+    """The equations of a function of variables, and its results."""
+    structs = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in operands]
+    with _compat.lax_itself():
+        jaxpr = jax.make_jaxpr(fun)(*structs).jaxpr
+    names = dict(zip(jaxpr.invars, operands, strict=True))
+    equations = []
+    for equation in jaxpr.eqns:
+        names |= {x: Var(x.aval) for x in equation.outvars}
+        invars = [x if isinstance(x, Literal) else names[x] for x in equation.invars]
+        outvars = [names[x] for x in equation.outvars]
+        equations.append(equation.replace(invars=invars, outvars=outvars, source_info=like.source_info))
+    return equations, [names[x] for x in jaxpr.outvars]
+
+
+def _sliced(program: Program, given: Sequence[Any], wanted: Sequence[Any]) -> tuple[list[Any], list[JaxprEqn]]:
+    """The equations that make variables of others, which are new ones; and those."""
+    inputs = [Var(x.aval) for x in given]
+    names: dict[Any, Any] = {}
+    for variable, new in zip(given, inputs, strict=True):
+        names.setdefault(variable, new)  # one array may be two operands
+    indices: set[int] = set()
+    waiting = [x for x in wanted if x not in names]
+    while waiting:
+        x = waiting.pop()
+        index = None if isinstance(x, Literal) or x in names else program.made_by[x]
+        if index is not None and index not in indices:
+            indices.add(index)
+            waiting += program.equations[index].invars
+    equations = []
+    for index in sorted(indices):
+        equation = program.equations[index]
+        invars = [names.get(x, x) if isinstance(x, Var) else x for x in equation.invars]
+        equations.append(equation.replace(invars=invars))
+    return inputs, equations
+
+
+def _original(
+    program: Program, given: Sequence[Any], wanted: Sequence[Any], others: Sequence[Any], rewrite: Rewrite
+) -> Original:
+    """The equations that make results, such as gradients with what of the forward ones they need.
+
+    Args:
+      program: where they stand.
+      given: the operands.
+      wanted: the results.
+      others: types of operands that no equation reads.
+      rewrite: of the equations.
+    """
+    inputs, equations = _sliced(program, given, wanted)
+    return _closed([*inputs, *map(Var, others)], wanted, equations, rewrite)
+
+
+def _with_lse(program: Program, given: Sequence[Any], o: Any, params: AttentionParams, rewrite: Rewrite) -> Original:
+    """The equations that make the result, and, for who differentiates it by a kernel, the logarithms.
+
+    Args:
+      program: where they stand.
+      given: q, k and v.
+      o: the result; None where the program has none.
+      params: of the attention.
+      rewrite: of the equations.
+    """
+    inputs, equations = _sliced(program, given, [] if o is None else [o])
+    whole = Jaxpr([], inputs, [] if o is None else [o], equations, debug_info=_compat.UNNAMED)
+    whole = rewrite(whole)
+    like = program.equations[min(program.made_by.values(), default=0)]
+    added, outs = _as_equations(functools.partial(reference, params=params), whole.invars, like)
+    # What only a kernel's derivative reads is nobody's product: XLA leaves it out where no kernel is.
+    results = [outs[0] if o is None else whole.outvars[0], outs[1]]
+    whole = whole.replace(outvars=results, eqns=[*whole.eqns, *added])
+    return Original(ClosedJaxpr(_compat.without_dead_code(whole, keep_inputs=True), []))
+
+
+def _closed(inputs: Sequence[Any], outs: Sequence[Any], equations: Sequence[JaxprEqn], rewrite: Rewrite) -> Original:
+    jaxpr = Jaxpr([], list(inputs), list(outs), list(equations), debug_info=_compat.UNNAMED)
+    return Original(ClosedJaxpr(rewrite(_compat.without_dead_code(jaxpr, keep_inputs=True)), []))

@@ -1,0 +1,384 @@
+"""What the equations of attention compute, as formulas: rounding aside, exactly.
+
+Equations are recognized by what they mean, not by how they are written: whatever JAX's rules make of a softmax, and of
+its derivative, is one of these. Of a row of scores s, over its columns:
+
+    m        the largest one
+    E        exp(s - m), 0 where the mask leaves one out
+    Z        the sum of E
+    G        a second matrix like the scores: the derivative by the shares
+    R[..]    a row's sum of a product of E and G
+
+`Logs` are sums of multiples of s, m and log Z; `Formula` is a sum of products of E, Z, G and R. What a derivative adds
+only to take it away again, as that of the largest score, cancels out. `Opaque` is what is no such formula.
+
+Beside them stand values that are known while tracing: `Choice`, a number where a mask holds and another one elsewhere,
+and `Affine`, indices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_MOST_TERMS = 16  # of a formula: more are made by nothing that is attention
+_SAME = 1e-5  # relative: numbers that the program's types round differently
+
+
+def is_same(x: float, y: float) -> bool:
+    """Whether two factors are one, but for rounding."""
+    return abs(x - y) <= _SAME * max(abs(x), abs(y))
+
+
+# ------------------------------------------------------------------------------------------------ of the softmax
+
+
+class Term(NamedTuple):
+    """A product: E^e Z^z G^g, and of each of `sums` a row's sum of E^e G^g."""
+
+    e: int = 0
+    z: int = 0
+    g: int = 0
+    sums: tuple[tuple[int, int], ...] = ()
+
+    def times(self, other: Term) -> Term:
+        """The product of two."""
+        return Term(self.e + other.e, self.z + other.z, self.g + other.g, tuple(sorted((*self.sums, *other.sums))))
+
+    @property
+    def is_of_row(self) -> bool:
+        """Whether it is the same in all columns."""
+        return self.e == self.g == 0
+
+    @property
+    def summed(self) -> Term:
+        """Over the columns of one that is not."""
+        if (self.e, self.g) == (1, 0):
+            return Term(0, self.z + 1, 0, self.sums)
+        return Term(0, self.z, 0, tuple(sorted((*self.sums, (self.e, self.g)))))
+
+
+@dataclasses.dataclass(frozen=True)
+class Formula:
+    """A sum of products.
+
+    Attributes:
+      terms: their factors.
+    """
+
+    terms: Mapping[Term, float]
+
+    @classmethod
+    def of(cls, factor: float = 1.0, **powers: int) -> Formula:
+        """One product, or a number."""
+        return cls({Term(**powers): factor} if factor else {})
+
+    def plus(self, other: Formula, sign: int = 1) -> Formula | Opaque:
+        """The sum of two, or their difference."""
+        terms = dict(self.terms)
+        for term, factor in other.terms.items():
+            before, factor = terms.pop(term, 0.0), sign * factor
+            if not is_same(before, -factor):
+                terms[term] = before + factor
+        return _bounded(terms)
+
+    def times(self, other: Formula) -> Formula | Opaque:
+        """The product of two."""
+        total: Any = Formula({})
+        for one, factor in self.terms.items():
+            for two, another in other.terms.items():
+                total = total.plus(Formula({one.times(two): factor * another}))
+                if isinstance(total, Opaque):
+                    return total
+        return _bounded(total.terms)
+
+    def inverse(self) -> Formula | Opaque:
+        """1 / it, of a row's sums alone."""
+        if len(self.terms) != 1:
+            return Opaque()
+        ((term, factor),) = self.terms.items()
+        return Formula({Term(z=-term.z): 1 / factor}) if term == Term(z=term.z) else Opaque()
+
+    def power(self, exponent: int) -> Formula | Opaque:
+        """Of one product."""
+        base: Any = self if exponent >= 0 else self.inverse()
+        result: Any = Formula.of()
+        for _ in range(abs(exponent)):
+            result = base if isinstance(base, Opaque) else result.times(base)
+            if isinstance(result, Opaque):
+                break
+        return result
+
+    def summed(self, columns: int) -> Formula | Opaque:
+        """Over a row's columns."""
+        total: Any = Formula({})
+        for term, factor in self.terms.items():
+            one = Formula({term: factor * columns} if term.is_of_row else {term.summed: factor})
+            total = total.plus(one)
+            if isinstance(total, Opaque):
+                break
+        return total
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether it is 0 wherever E is."""
+        return all(term.e > 0 for term in self.terms)
+
+    def is_like(self, other: Formula) -> bool:
+        """Whether two are the same, but for how their factors are rounded."""
+        same = self.terms.keys() == other.terms.keys()
+        return same and all(is_same(factor, other.terms[term]) for term, factor in self.terms.items())
+
+
+def _bounded(terms: Mapping[Term, float]) -> Formula | Opaque:
+    fits = len(terms) <= _MOST_TERMS and all(term.g + sum(g for _, g in term.sums) <= 1 for term in terms)
+    return Formula(terms) if fits else Opaque()
+
+
+SHARES = Formula.of(e=1, z=-1)
+
+
+def derivative_of_scores(factor: float) -> Formula:
+    """The derivative by what is multiplied with `factor` to be scores: E / Z (G - R[E G] / Z), times the factor."""
+    return Formula({Term(1, -1, 1): factor, Term(1, -2, 0, ((1, 1),)): -factor})
+
+
+class Mask(NamedTuple):
+    """What a mask lets through: where the sum of factors times indices, plus the offset, is not negative.
+
+    Attributes:
+      factors: by dimension: its number in an array, or its label.
+      offset: an integer.
+    """
+
+    factors: frozenset[tuple[Any, int]]
+    offset: int
+
+    @property
+    def reverse(self) -> Mask:
+        """What it leaves out."""
+        return Mask(frozenset((dim, -factor) for dim, factor in self.factors), -self.offset - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Logs:
+    """A sum of multiples of the scores, of a row's largest one, and of log Z.
+
+    Attributes:
+      scores: how often the product is in it, before it was scaled.
+      largest: likewise m, of whichever scores that is.
+      sums: likewise log Z.
+      mask: of the scores; None where there is none.
+      fill: what stands where the mask does not hold.
+    """
+
+    scores: float = 0.0
+    largest: float = 0.0
+    sums: float = 0.0
+    mask: Mask | None = None
+    fill: float = 0.0
+
+    def plus(self, other: Logs, sign: int = 1) -> Logs | Opaque:
+        """The sum of two, or their difference."""
+        if other.mask is not None:  # nobody subtracts scores
+            return Opaque()
+        scores, largest, sums = (
+            getattr(self, name) + sign * getattr(other, name) for name in ("scores", "largest", "sums")
+        )
+        return dataclasses.replace(self, scores=scores, largest=largest, sums=sums)
+
+    def times(self, factor: float) -> Logs | Opaque:
+        """A multiple."""
+        if factor <= 0 and self.mask is not None:
+            return Opaque()
+        return Logs(factor * self.scores, factor * self.largest, factor * self.sums, self.mask, factor * self.fill)
+
+
+@dataclasses.dataclass(frozen=True)
+class Finite:
+    """Whether a row's largest score is a number, as it always is where a row has a column."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Opaque:
+    """Something else that is made of them. Nothing but what is multiplied with zero comes of it."""
+
+
+# -------------------------------------------------------------------------------------------- known while tracing
+
+
+class Choice(NamedTuple):
+    """A number where a mask lets through, and another one elsewhere; one number where the mask is None."""
+
+    mask: Mask | None
+    inside: Any
+    outside: Any
+
+    @classmethod
+    def of(cls, number: Any) -> Choice:
+        """One number."""
+        return cls(None, number, number)
+
+    @property
+    def number(self) -> float | None:
+        """Of one."""
+        return float(self.inside) if self.mask is None else None
+
+
+class Affine(NamedTuple):
+    """Integers: the sum of factors times indices, plus an offset; as in `Mask`."""
+
+    factors: frozenset[tuple[Any, int]]
+    offset: int
+
+
+Known = Choice | Affine
+
+
+def renamed(known: Known, name: Callable[[Any], Any]) -> Known:
+    """The same of an array whose dimensions have other names.
+
+    Args:
+      known: of an array.
+      name: of a dimension its new name; None where it has one index, 0.
+    """
+
+    def of(factors: frozenset[tuple[Any, int]]) -> frozenset[tuple[Any, int]]:
+        return frozenset((name(dim), factor) for dim, factor in factors if name(dim) is not None)
+
+    if isinstance(known, Affine):
+        return Affine(of(known.factors), known.offset)
+    return known if known.mask is None else known._replace(mask=Mask(of(known.mask.factors), known.mask.offset))
+
+
+def simplified(known: Known, sizes: Mapping[Any, int]) -> Known:
+    """One number, where a mask lets all through, or nothing.
+
+    Args:
+      known: of an array.
+      sizes: of its dimensions.
+    """
+    if isinstance(known, Affine) or known.mask is None:
+        return known
+    ends = [(factor * (sizes[dim] - 1)) for dim, factor in known.mask.factors]
+    if known.mask.offset + sum(min(0, end) for end in ends) >= 0:
+        return Choice.of(known.inside)
+    return Choice.of(known.outside) if known.mask.offset + sum(max(0, end) for end in ends) < 0 else known
+
+
+_UNARY: Mapping[str, Callable[[Any], Any]] = {
+    "neg": operator.neg,
+    "not": np.logical_not,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "exp": np.exp,
+    "log": np.log,
+}
+_BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "max": np.maximum,
+    "min": np.minimum,
+    "pow": np.power,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "ge": operator.ge,
+    "gt": operator.gt,
+    "le": operator.le,
+    "lt": operator.lt,
+}
+
+
+def computed(name: str, operands: list[Known], params: Mapping[str, Any], dtype: Any) -> Known | None:
+    """What an elementwise equation makes of known operands; None where that is nothing known.
+
+    Args:
+      name: of its primitive.
+      operands: in the dimensions of the result.
+      params: of it.
+      dtype: of the result.
+    """
+    is_integer = np.issubdtype(dtype, np.integer)
+    if name == "convert_element_type" and isinstance(operands[0], Affine):
+        return operands[0] if is_integer else None
+    if name == "select_n" and len(operands) == 3:
+        return _selected(*operands)
+    if any(isinstance(x, Affine) for x in operands):
+        return _of_indices(name, *map(_as_indices, operands)) if len(operands) == 2 else None
+    if name in ("and", "or", "not") and dtype != np.bool_:  # of bits
+        return None
+    fun: Any = _UNARY.get(name) if len(operands) == 1 else _BINARY.get(name) if len(operands) == 2 else None
+    if name == "convert_element_type":
+        fun = lambda x: x  # noqa: E731
+    elif name == "integer_pow":
+        fun = lambda x: np.float64(x) ** params["y"]  # noqa: E731
+    if fun is None or (name == "div" and is_integer):
+        return None
+    return _chosen(fun, operands, dtype)
+
+
+def _chosen(fun: Callable[..., Any], operands: list[Any], dtype: Any) -> Choice | None:
+    masks = {x.mask for x in operands if x.mask is not None}
+    mask = next(iter(masks), None)
+    if mask is not None and not masks <= {mask, mask.reverse}:
+        return None
+
+    def at(is_inside: bool) -> Any:
+        values = (x.inside if (x.mask in (None, mask)) is is_inside else x.outside for x in operands)
+        with np.errstate(all="ignore"):
+            return np.asarray(fun(*values)).astype(dtype)[()]
+
+    inside, outside = at(True), at(False)
+    return Choice.of(inside) if mask is None or inside == outside else Choice(mask, inside, outside)
+
+
+def _selected(which: Any, first: Any, second: Any) -> Known | None:
+    """The first where `which` is false."""
+    if isinstance(which, Affine):
+        return None
+    if which.mask is None:
+        return second if which.inside else first
+    if isinstance(first, Affine) or isinstance(second, Affine):
+        return None
+    return _chosen(lambda w, x, y: y if w else x, [which, first, second], np.asarray(first.inside).dtype)
+
+
+def _as_indices(known: Known) -> Affine | None:
+    if isinstance(known, Affine):
+        return known
+    is_integer = known.mask is None and float(known.inside).is_integer()
+    return Affine(frozenset(), int(known.inside)) if is_integer else None
+
+
+def _of_indices(name: str, left: Affine | None, right: Affine | None) -> Known | None:
+    if left is None or right is None:
+        return None
+    if name == "mul" and (not left.factors or not right.factors):
+        factor, other = (left.offset, right) if not left.factors else (right.offset, left)
+        scaled = frozenset((dim, factor * of) for dim, of in other.factors if factor)
+        return Affine(scaled, factor * other.offset)
+    if name in ("add", "sub"):
+        return _sum(left, right, 1 if name == "add" else -1)
+    difference = {"ge": (left, right, 0), "gt": (left, right, 1), "le": (right, left, 0), "lt": (right, left, 1)}
+    if name not in difference:
+        return None
+    more, less, strict = difference[name]
+    total = _sum(more, less, -1)
+    mask = Mask(total.factors, total.offset - strict)
+    return Choice(mask, np.True_, np.False_)
+
+
+def _sum(left: Affine, right: Affine, sign: int) -> Affine:
+    factors = dict(left.factors)
+    for dim, factor in right.factors:
+        factors[dim] = factors.get(dim, 0) + sign * factor
+    kept = frozenset((dim, factor) for dim, factor in factors.items() if factor)
+    return Affine(kept, left.offset + sign * right.offset)

@@ -1,0 +1,766 @@
+"""Follows the scores of a jaxpr through softmax, mask and derivative, to the products that are attention's.
+
+From a product on, whose result may be scores, each equation that reads something made of it is a formula of
+attention_formulas.py, or the search ends: `Search.found` says what the products that end it are.
+
+Dimensions have labels: A, B, ... those of a batch, q and r the rows of queries, k the keys, d what is summed over for
+a score, and of the values. One of size 1 has none, "."; "*" is one along which a row's value was copied.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_moye._primitives.attention_formulas import (
+    SHARES,
+    Choice,
+    Finite,
+    Formula,
+    Known,
+    Logs,
+    Mask,
+    Opaque,
+    computed,
+    derivative_of_scores,
+    is_same,
+    renamed,
+    simplified,
+)
+from jax_moye._primitives.attention_formulas import Affine as Indices
+from jax_moye._primitives.equations import is_elementwise
+from jax_moye._primitives.patterns import Number, Program, Step
+
+_LARGEST_FILL = -1e9  # what a mask leaves out has no weight at all, whatever the other scores of its row
+_RESHAPES = ("reshape", "squeeze", "expand_dims")
+_COPIES = ("convert_element_type", "stop_gradient", "copy", "copy_p")
+# Products of 16 bits, summed in f32, or in less.
+_ALGORITHMS = {
+    jnp.dtype("bfloat16"): ("DEFAULT", "BF16_BF16_F32", "BF16_BF16_BF16"),
+    jnp.dtype("float16"): ("DEFAULT", "F16_F16_F32", "F16_F16_F16"),
+}
+
+Labels = tuple[str, ...]
+
+
+class NotAttentionError(Exception):
+    """The search ends: what reads the scores is no attention, or one of another form."""
+
+
+class Value(NamedTuple):
+    """What a search knows of a value.
+
+    Attributes:
+      what: it is.
+      labels: of its dimensions.
+    """
+
+    what: Any
+    labels: Labels
+
+
+class Operand(NamedTuple):
+    """An operand of a product that is no score.
+
+    Attributes:
+      variable: of the program.
+      labels: of its dimensions.
+    """
+
+    variable: Any
+    labels: Labels
+
+
+class Result(NamedTuple):
+    """A product that ends a search.
+
+    Attributes:
+      place: the index of its equation.
+      labels: of its dimensions.
+    """
+
+    place: int
+    labels: Labels
+
+
+class Joined(NamedTuple):
+    """Scores of other keys that stand beside the product's in one softmax, such as those of a token itself.
+
+    Attributes:
+      operand: them.
+      factor: of the product's scores in front of that.
+      start: of the product's along the dimension.
+      dim: of it.
+    """
+
+    operand: Operand
+    factor: float
+    start: int
+    dim: int
+
+
+class _SourceError(Exception):
+    """Another product is part of it: the search begins anew."""
+
+
+class KnownValues:
+    """What is known of a program's values while it is traced, and which of them are read."""
+
+    def __init__(self, program: Program) -> None:
+        """Looks at all of them once."""
+        flat = self._flat = program.flat
+        self._values: dict[Any, Known] = {}
+        for step in flat.steps:
+            value = self._of_step(step)
+            if value is not None:
+                self._values[step.outputs[0]] = value
+        last = len(program.equations)
+        results = (flat.names.get(x, x) for x, readers in program.readers.items() if last in readers)
+        live = {x for x in results if not isinstance(x, Number)}
+        self.live: set[int] = set()  # ids of the steps that make something that is read
+        self.order: dict[int, int] = {}
+        for i, step in reversed(list(enumerate(flat.steps))):
+            self.order[id(step)] = i
+            if step.equation.effects or any(x in live for x in step.outputs):
+                self.live.add(id(step))
+                live.update(x for x in step.inputs if not isinstance(x, Number))
+
+    def of(self, name: Any) -> Known | None:
+        """What a value is; None where that is not known."""
+        if isinstance(name, Number):
+            return Choice.of(name.value[()]) if name.value.ndim == 0 else None
+        return self._values.get(name)
+
+    def _of_step(self, step: Step) -> Known | None:
+        equation, name = step.equation, step.equation.primitive.name
+        if len(step.outputs) != 1:
+            return None
+        (out,) = (x.aval for x in equation.outvars)
+        is_array = isinstance(getattr(out, "dtype", None), np.dtype)  # and no key of random numbers
+        if not is_array or not all(isinstance(size, int) for size in out.shape):
+            return None
+        if name == "iota":
+            dim = equation.params["dimension"]
+            is_integer = np.issubdtype(out.dtype, np.integer)
+            return Indices(frozenset({(dim, 1)} if out.shape[dim] > 1 else ()), 0) if is_integer else None
+        inputs = [self.of(x) for x in step.inputs]
+        if not inputs or any(x is None for x in inputs):
+            return None
+        axes = _axes(equation)
+        if axes is not None:
+            (given,) = inputs
+            new = {axis: i for i, axis in enumerate(axes) if isinstance(axis, int)}
+            return renamed(given, new.get)  # type: ignore[arg-type]
+        value = given = inputs[0] if name in ("stop_gradient", "copy", "copy_p") else None
+        if given is None:
+            value = computed(name, inputs, equation.params, out.dtype)  # type: ignore[arg-type]
+        return None if value is None else simplified(value, dict(enumerate(out.shape)))
+
+
+def _axes(equation: Any) -> list[Any] | None:
+    """Of each dimension of a result the one it was, "." of one of size 1, "*" where it is copied; None if unknown."""
+    name, params = equation.primitive.name, equation.params
+    if len(equation.invars) != 1 or name not in ("transpose", "broadcast_in_dim", *_RESHAPES):
+        return None
+    before, after = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    if name == "transpose":
+        return list(params["permutation"])
+    if name == "broadcast_in_dim":
+        new: list[Any] = ["." if size == 1 else "*" for size in after]
+        for axis, dim in enumerate(params["broadcast_dimensions"]):
+            if before[axis] == after[dim]:
+                new[dim] = axis
+        return new
+    old = [axis for axis, size in enumerate(before) if size != 1]
+    if [before[axis] for axis in old] != [size for size in after if size != 1]:
+        return None
+    given = iter(old)
+    return ["." if size == 1 else next(given) for size in after]
+
+
+@dataclasses.dataclass
+class _Softmax:
+    """What is known of it.
+
+    Attributes:
+      largest_of: the factor and the mask of the scores of which the largest is taken.
+      scores: that are exponentiated.
+    """
+
+    largest_of: tuple[float, Mask | None] | None = None
+    scores: Logs | None = None
+
+
+class Search:
+    """What is made of one product.
+
+    Attributes:
+      q: the queries, likewise k, v and d_o; None where it is not known.
+      results: the products that end it, by "o", "dq", "dk" and "dv"; "shares" are those of other keys.
+      joined: the scores of those; None where there are none. Their dimension together is labelled "j".
+      steps: all that belongs to it.
+      softmax: of the scores.
+      dtype: of the operands.
+    """
+
+    def __init__(self, program: Program, known: KnownValues, step: Step, keys_are_right: bool) -> None:
+        """Begins.
+
+        Args:
+          program: where it stands.
+          known: of it.
+          step: the product.
+          keys_are_right: else the left operand is the keys.
+
+        Raises:
+          NotAttentionError: its operands are not a score's.
+        """
+        self.program, self._flat, self._known, self._step = program, program.flat, known, step
+        self.sizes: dict[str, int] = {}
+        labels = self._score_labels(step, keys_are_right)
+        self._sources = {step.outputs[0]: (step, Value(Logs(scores=1.0), labels))}
+        self.v: Operand | None = None
+        self.d_o: Operand | None = None
+
+    def _score_labels(self, step: Step, keys_are_right: bool) -> Labels:
+        equation = step.equation
+        shapes = [tuple(x.aval.shape) for x in equation.invars]
+        if not all(isinstance(size, int) and size > 0 for shape in shapes for size in shape):
+            raise NotAttentionError
+        contracted, batch = equation.params["dimension_numbers"]
+        labels: list[list[str]] = [["."] * len(shape) for shape in shapes]
+        names = iter("ABCDEFGH")
+        for pair in zip(*batch, strict=True):
+            if shapes[0][pair[0]] > 1:
+                name = next(names, None)
+                if name is None:
+                    raise NotAttentionError
+                self._set(labels, pair, name, shapes)
+        summed = [pair for pair in zip(*contracted, strict=True) if shapes[0][pair[0]] > 1]
+        if len(summed) != 1:
+            raise NotAttentionError
+        self._set(labels, summed[0], "d", shapes)
+        of_q, of_k = (0, 1) if keys_are_right else (1, 0)
+        for side, free in ((of_q, "qr"), (of_k, "k")):
+            rest = iter(free)
+            for axis, size in enumerate(shapes[side]):
+                if size > 1 and labels[side][axis] == ".":
+                    label = next(rest, None)
+                    if label is None:
+                        raise NotAttentionError
+                    labels[side][axis], self.sizes[label] = label, size
+        if "k" not in self.sizes:
+            raise NotAttentionError
+        self.q = Operand(equation.invars[of_q], tuple(labels[of_q]))
+        self.k = Operand(equation.invars[of_k], tuple(labels[of_k]))
+        self.batch = [label for label in self.sizes if label.isupper()]
+        self.rows = [label for label in self.sizes if label in "qr"]
+        self.dtype = self.q.variable.aval.dtype
+        return _dot_labels(equation, labels)
+
+    def _set(self, labels: Sequence[list[str]], axes: Sequence[int], label: str, shapes: Sequence[Any]) -> None:
+        for side, axis in enumerate(axes):
+            labels[side][axis] = label
+        self.sizes[label] = shapes[0][axes[0]]
+
+    # ------------------------------------------------------------------------------------------------ the search
+
+    def run(self) -> None:
+        """Follows the scores to their end.
+
+        Raises:
+          NotAttentionError: they have another one.
+        """
+        for _ in range(3):
+            self.softmax, self.values = _Softmax(), {}
+            self.joined: Joined | None = None
+            self.results: dict[str, Result] = {}
+            self.steps: dict[int, Step] = {}
+            try:
+                self._follow()
+            except _SourceError:
+                continue
+            return
+        raise NotAttentionError
+
+    def _follow(self) -> None:
+        waiting: list[int] = []
+
+        def add(step: Step, value: Value) -> None:
+            self.steps[id(step)] = step
+            self.values[step.outputs[0]] = value
+            for reader in self._flat.readers.get(step.outputs[0], ()):
+                heapq.heappush(waiting, self._known.order[id(reader)])
+
+        for step, value in self._sources.values():
+            add(step, value)
+        done: set[int] = set()
+        while waiting:
+            index = heapq.heappop(waiting)
+            step = self._flat.steps[index]
+            if index in done or any(x in self._sources for x in step.outputs):
+                continue
+            done.add(index)
+            if id(step) not in self._known.live:
+                self.steps[id(step)] = step
+                continue
+            if step.equation.primitive.name == "dot_general":
+                self._end(step)
+                continue
+            if len(step.outputs) != 1 or step.equation.effects:
+                raise NotAttentionError
+            if step.equation.primitive.name == "slice" and self._end_of_others(step):
+                continue
+            add(step, self._value(step))
+
+    def _value(self, step: Step) -> Value:
+        equation, name = step.equation, step.equation.primitive.name
+        values = [None if isinstance(x, Number) else self.values.get(x) for x in step.inputs]
+        axes = _axes(equation)
+        if axes is not None:
+            (given,) = values
+            assert given is not None
+            return Value(given.what, tuple(given.labels[x] if isinstance(x, int) else x for x in axes))
+        if name == "concatenate":
+            return self._join(step, values)
+        if name == "slice":
+            (given,) = values
+            assert given is not None
+            return Value(given.what, tuple("k" if label == "j" else label for label in given.labels))
+        if name in ("reduce_max", "reduce_sum"):
+            (given,) = values
+            assert given is not None
+            return self._reduced(name, given, equation)
+        if not is_elementwise(equation):
+            raise NotAttentionError
+        return self._elementwise(step, values)
+
+    def _reduced(self, name: str, given: Value, equation: Any) -> Value:
+        axes, shape = equation.params["axes"], equation.invars[0].aval.shape
+        over = [given.labels[axis] for axis in axes if given.labels[axis] != "."]
+        labels = tuple(label for axis, label in enumerate(given.labels) if axis not in axes)
+        what = given.what
+        if isinstance(what, Opaque):
+            return Value(what, labels)
+        keys = "k" if self.joined is None else "j"
+        if name == "reduce_max":
+            if over != [keys] or not isinstance(what, Logs) or not what.scores or what.largest or what.sums:
+                raise NotAttentionError
+            of = what.scores, what.mask
+            if self.softmax.largest_of not in (None, of) or what.scores <= 0:
+                raise NotAttentionError
+            self.softmax.largest_of = of
+            return Value(Logs(largest=1.0), labels)
+        if not isinstance(what, Formula) or not set(over) <= {keys, "*"}:
+            raise NotAttentionError
+        copies = math.prod(shape[axis] for axis in axes if given.labels[axis] == "*")
+        total: Any = what.times(Formula.of(copies))
+        if keys in over and not isinstance(total, Opaque):
+            total = total.summed(self.sizes[keys])
+        return Value(total, labels)
+
+    def _join(self, step: Step, values: list[Value | None]) -> Value:
+        """Scores beside others."""
+        equation, dim = step.equation, step.equation.params["dimension"]
+        at = [i for i, value in enumerate(values) if value is not None]
+        if len(values) != 2 or len(at) != 1 or self.joined is not None or self.softmax.largest_of is not None:
+            raise NotAttentionError
+        (side,) = at
+        given, other = values[side], equation.invars[1 - side]
+        assert given is not None
+        is_scores = isinstance(given.what, Logs) and given.what.scores > 0 and given.what.mask is None
+        # A kernel's result is rounded before what the others add: so were the scores.
+        rounds = self._step.equation.outvars[0].aval.dtype == self.dtype
+        if not is_scores or not rounds or given.labels[dim] != "k" or not self._is_of_program(step):
+            raise NotAttentionError
+        size = other.aval.shape[dim]
+        labels = tuple(("x" if size > 1 else ".") if i == dim else label for i, label in enumerate(given.labels))
+        start = other.aval.shape[dim] if side else 0
+        self.sizes["j"] = self.sizes["k"] + size
+        self.joined = Joined(Operand(other, labels), given.what.scores, start, dim)
+        return Value(given.what, tuple("j" if i == dim else label for i, label in enumerate(given.labels)))
+
+    def _end_of_others(self, step: Step) -> bool:
+        """Whether an equation takes the shares of the other keys out of all; if not, those of the keys.
+
+        Raises:
+          NotAttentionError: it takes something else.
+        """
+        params, value = step.equation.params, self.values[step.inputs[0]]
+        joined, shape = self.joined, step.equation.invars[0].aval.shape
+        if joined is None or not isinstance(value.what, Formula) or not value.what.is_like(SHARES):
+            raise NotAttentionError
+        others = [i for i, label in enumerate(value.labels) if label != "j"]
+        if any((params["start_indices"][i], params["limit_indices"][i]) != (0, shape[i]) for i in others):
+            raise NotAttentionError
+        (dim,) = (i for i, label in enumerate(value.labels) if label == "j")
+        part = params["start_indices"][dim], params["limit_indices"][dim]
+        keys = joined.start, joined.start + self.sizes["k"]
+        if params["strides"] is not None or part not in (keys, (keys[1] % shape[dim], joined.start or shape[dim])):
+            raise NotAttentionError
+        if part == keys:
+            return False
+        if "shares" in self.results or not self._is_of_program(step):
+            raise NotAttentionError
+        label = "x" if shape[dim] - self.sizes["k"] > 1 else "."
+        self.steps[id(step)] = step
+        self.results["shares"] = Result(step.place, tuple(label if x == "j" else x for x in value.labels))
+        return True
+
+    # --------------------------------------------------------------------------------------- elementwise equations
+
+    def _elementwise(self, step: Step, values: list[Value | None]) -> Value:
+        equation, name = step.equation, step.equation.primitive.name
+        out = equation.outvars[0].aval
+        labels = self._common(
+            [value.labels for value in values if value is not None and value.labels], tuple(out.shape)
+        )
+        operands: list[Any] = []
+        for x, value in zip(step.inputs, values, strict=True):
+            given: Any = value.what if value is not None else self._as_known(x, labels)
+            if given is None and any(value is not None and isinstance(value.what, Formula) for value in values):
+                self._look_for_source(x, labels)
+            operands.append(Opaque() if given is None else given)
+        return Value(self._computed(name, operands, equation.params, out.dtype), labels)
+
+    def _common(self, many: Sequence[Labels], shape: tuple[int, ...]) -> Labels:
+        """The labels of a result, of its operands'."""
+        if any(len(labels) != len(shape) for labels in many):
+            raise NotAttentionError
+        found = []
+        for axis, size in enumerate(shape):
+            names = {labels[axis] for labels in many} - {".", "*"}
+            if len(names) > 1:
+                raise NotAttentionError
+            found.append(next(iter(names), "." if size == 1 else "*"))
+        return tuple(found)
+
+    def _as_known(self, name: Any, labels: Labels) -> Known | None:
+        """What is known of an operand, whose dimensions have labels."""
+        known = self._known.of(name)
+        if known is None or isinstance(known, Indices):
+            return None
+        if known.mask is None:
+            return known
+        if any(labels[axis] in ".*" for axis, _ in known.mask.factors):
+            return None
+        return renamed(known, lambda axis: labels[axis])
+
+    def _computed(self, name: str, operands: list[Any], params: Mapping[str, Any], dtype: Any) -> Any:
+        if name in _COPIES:
+            keeps = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize > 1
+            return operands[0] if keeps or isinstance(operands[0], Finite) else Opaque()
+        if name in ("exp", "log", "is_finite", "neg", "integer_pow", "square"):
+            return self._of_one(name, operands[0], params)
+        if name == "select_n" and len(operands) == 3:
+            return self._selected(*operands, dtype)
+        numbers = [x.number if isinstance(x, Choice) else None for x in operands]
+        if len(operands) != 2:
+            return Opaque()
+        (left, right), (first, second) = operands, numbers
+        if name == "max":
+            return _larger(left, second) or _larger(right, first) or Opaque()
+        if name in ("add", "add_any", "sub"):
+            return self._sum(left, right, -1 if name == "sub" else 1, dtype)
+        if name == "mul":
+            return self._product(left, right)
+        if name != "div":
+            return Opaque()
+        if second:
+            return self._product(left, Choice.of(1 / second))
+        if isinstance(left, Formula) and not left.terms:
+            return left
+        return self._product(left, right.inverse()) if isinstance(right, Formula) else Opaque()
+
+    def _of_one(self, name: str, x: Any, params: Mapping[str, Any]) -> Any:
+        if name == "neg":
+            return self._product(x, Choice.of(-1.0))
+        if name == "exp" and isinstance(x, Logs):
+            return self._exponential(x)
+        if name == "log" and isinstance(x, Formula):
+            return Logs(sums=1.0) if x.is_like(Formula.of(z=1)) else Opaque()
+        if name == "is_finite" and isinstance(x, Logs):
+            return Finite() if x == Logs(largest=x.largest) else Opaque()
+        if name in ("integer_pow", "square") and isinstance(x, Formula):
+            return x.power(params.get("y", 2))
+        return Opaque()
+
+    def _exponential(self, x: Logs) -> Any:
+        softmax = self.softmax
+        if not x.scores or not float(x.sums).is_integer():
+            only_sums = not x.scores and not x.largest and float(x.sums).is_integer()
+            return Formula.of(z=int(x.sums)) if only_sums else Opaque()
+        if softmax.largest_of is None or x.scores <= 0:
+            return Opaque()
+        factor, mask = softmax.largest_of
+        if mask != x.mask or not is_same(x.largest, -x.scores / factor):
+            return Opaque()
+        scores = Logs(scores=x.scores, mask=x.mask)
+        if softmax.scores is not None and softmax.scores != scores:
+            raise NotAttentionError
+        softmax.scores = scores
+        return Formula.of(e=1, z=int(x.sums))
+
+    def _sum(self, left: Any, right: Any, sign: int, dtype: Any) -> Any:
+        for one, other in ((left, right), (right, left)):
+            if isinstance(one, Logs) and isinstance(other, Choice) and sign > 0:
+                is_mask = other.mask is not None and other.inside == 0
+                if other.mask is not None and other.outside == 0:
+                    other, is_mask = Choice(other.mask.reverse, other.outside, other.inside), True
+                return self._masked(one, other.mask, other.outside, dtype) if is_mask else Opaque()
+        if isinstance(left, Logs) and isinstance(right, Logs):
+            return left.plus(right, sign)
+        left, right = (Formula.of(x.number) if isinstance(x, Choice) and x.mask is None else x for x in (left, right))
+        if isinstance(left, Formula) and isinstance(right, Formula):
+            return left.plus(right, sign)
+        if isinstance(right, Formula) and not right.terms:
+            return left
+        is_nothing = isinstance(left, Formula) and not left.terms and sign > 0
+        return right if is_nothing else Opaque()
+
+    def _product(self, left: Any, right: Any) -> Any:
+        for one, other in ((left, right), (right, left)):
+            if isinstance(one, Formula) and not one.terms:
+                return one
+            if isinstance(other, Choice) and isinstance(one, (Formula, Logs)):
+                if other.number is not None:
+                    return one.times(other.number if isinstance(one, Logs) else Formula.of(other.number))
+                both = sorted((other.inside, other.outside)) == [0, 1]
+                mask = other.mask if both and other.inside == 1 else other.mask and other.mask.reverse
+                return one if both and self._is_left_out(one, mask) else Opaque()
+        is_formula = isinstance(left, Formula) and isinstance(right, Formula)
+        return left.times(right) if is_formula else Opaque()
+
+    def _is_left_out(self, what: Any, mask: Mask | None) -> bool:
+        """Whether a formula is 0 already where a mask makes it 0."""
+        scores = self.softmax.scores
+        return isinstance(what, Formula) and what.is_left_out and scores is not None and scores.mask == mask
+
+    def _selected(self, which: Any, first: Any, second: Any, dtype: Any) -> Any:
+        """The second one where `which` is true."""
+        if isinstance(which, Finite):
+            return second
+        if not isinstance(which, Choice):
+            return first if isinstance(first, Formula) and first == second and not first.terms else Opaque()
+        if which.mask is None:
+            return second if which.inside else first
+        mask = which.mask if which.inside else which.mask.reverse
+        for one, other, holds in ((second, first, mask), (first, second, mask.reverse)):
+            number = other.number if isinstance(other, Choice) else None
+            is_zero = number == 0 or (isinstance(other, Formula) and not other.terms)
+            if isinstance(one, Logs) and number is not None:
+                return self._masked(one, holds, number, dtype)
+            if isinstance(one, Formula) and (is_zero and (self._is_left_out(one, holds) or not one.terms)):
+                return one
+        return Opaque()
+
+    def _masked(self, scores: Logs, mask: Mask | None, fill: float, dtype: Any) -> Any:
+        least = 0.7 * float(jnp.finfo(dtype).min) if jnp.issubdtype(dtype, jnp.floating) else -math.inf
+        is_alone = scores.scores > 0 and not scores.largest and not scores.sums
+        if not is_alone or scores.mask not in (None, mask) or not (fill <= _LARGEST_FILL or fill <= 0.99 * least):
+            return Opaque()
+        return dataclasses.replace(scores, mask=mask, fill=min(float(fill), scores.fill))
+
+    # ------------------------------------------------------------------------------------------------- products
+
+    def _look_for_source(self, name: Any, labels: Labels) -> None:
+        """Whether an operand that is not known is the product of d_o and v: then the search begins anew with it.
+
+        Raises:
+          _SourceError: it is.
+        """
+        axes: list[Any] = list(range(len(labels)))
+        while True:
+            step = self._maker(name)
+            if step is None:
+                return
+            equation = step.equation
+            if equation.primitive.name == "dot_general":
+                break
+            moved = _axes(equation)
+            if moved is not None:
+                axes = [moved[x] if isinstance(x, int) else x for x in axes]
+            elif equation.primitive.name not in _COPIES:
+                return
+            name = step.inputs[0]
+        if len(self._sources) > 1 or not self._is_of_program(step):
+            raise NotAttentionError
+        shape = tuple(equation.outvars[0].aval.shape)
+        found = ["." if size == 1 else "" for size in shape]
+        for label, axis in zip(labels, axes, strict=True):
+            if isinstance(axis, int) and label not in ".*" and shape[axis] == self.sizes[label]:
+                found[axis] = label
+        if found.count("") == 1 and "k" not in found and shape[found.index("")] == self.sizes["k"]:
+            found[found.index("")] = "k"
+        if sorted(x for x in found if x != ".") != sorted([*self.batch, *self.rows, "k"]):
+            raise NotAttentionError
+        self._take_source(step, tuple(found))
+        raise _SourceError
+
+    def _maker(self, name: Any) -> Step | None:
+        if self._made_by is None:
+            self._made_by = {x: step for step in self._flat.steps for x in step.outputs}
+        return None if isinstance(name, Number) else self._made_by.get(name)
+
+    _made_by: dict[Any, Step] | None = None
+
+    def _take_source(self, step: Step, labels: Labels) -> None:
+        """The product of d_o and v, whose result has labels like the scores."""
+        equation = step.equation
+        (contracted, batch), operands = equation.params["dimension_numbers"], equation.invars
+        named: list[list[str]] = [["."] * len(x.aval.shape) for x in operands]
+        dims = iter(labels)
+        for pair in zip(*batch, strict=True):
+            label = next(dims)
+            for side, axis in enumerate(pair):
+                named[side][axis] = label
+        for side in (0, 1):
+            for axis in range(len(named[side])):
+                if axis not in batch[side] and axis not in contracted[side]:
+                    named[side][axis] = next(dims)
+        summed = [pair for pair in zip(*contracted, strict=True) if operands[0].aval.shape[pair[0]] > 1]
+        if len(summed) != 1 or operands[0].aval.shape[summed[0][0]] != self.sizes["d"]:
+            raise NotAttentionError
+        for side, axis in enumerate(summed[0]):
+            named[side][axis] = "d"
+        of_v = 1 if "k" in named[1] else 0
+        if not self._is_16_bit(equation, None):
+            raise NotAttentionError
+        self.v = self._checked("v", Operand(operands[of_v], tuple(named[of_v])))
+        self.d_o = self._checked("d_o", Operand(operands[1 - of_v], tuple(named[1 - of_v])))
+        self._sources[step.outputs[0]] = step, Value(Formula.of(g=1), labels)
+
+    def _checked(self, name: str, operand: Operand) -> Operand:
+        """An operand that has the dimensions that are its own, and is the one that was known.
+
+        Raises:
+          NotAttentionError: it has others, or is another one.
+        """
+        rows = self.rows if name in ("q", "d_o", "o") else ["k"]
+        if sorted(x for x in operand.labels if x != ".") != sorted([*self.batch, *rows, "d"]):
+            raise NotAttentionError
+        if operand.variable.aval.dtype != self.dtype:
+            raise NotAttentionError
+        before: Operand | None = getattr(self, name)
+        if before is not None and (self._name(before.variable) is not self._name(operand.variable)):
+            raise NotAttentionError
+        if before is not None and before.labels != operand.labels:
+            raise NotAttentionError
+        return operand
+
+    def _name(self, variable: Any) -> Any:
+        return self._flat.names.get(variable, variable)
+
+    def _is_of_program(self, step: Step) -> bool:
+        return step.equation is self.program.equations[step.place] and step.place not in self.program.taken
+
+    def _is_16_bit(self, equation: Any, made: int | None) -> bool:
+        """Whether a product's operands are multiplied as 16 bits.
+
+        Args:
+          equation: of the product.
+          made: which of its operands a kernel rounds; None: neither.
+        """
+        return is_16_bit(equation, self.dtype, made)
+
+    def _end(self, step: Step) -> None:
+        """A product that ends the search.
+
+        Raises:
+          NotAttentionError: it is none of attention's.
+        """
+        equation, inputs = step.equation, step.inputs
+        made = [i for i, x in enumerate(inputs) if not isinstance(x, Number) and x in self.values]
+        if len(made) != 1 or not self._is_of_program(step) or not self._is_16_bit(equation, made[0]):
+            raise NotAttentionError
+        (side,) = made
+        value, other = self.values[inputs[side]], equation.invars[1 - side]
+        if not isinstance(value.what, Formula) or "*" in value.labels:
+            raise NotAttentionError
+        contracted, batch = equation.params["dimension_numbers"]
+        named: list[list[str]] = [[], []]
+        named[side] = list(value.labels)
+        named[1 - side] = ["."] * len(other.aval.shape)
+        for pair in (*zip(*batch, strict=True), *zip(*contracted, strict=True)):
+            named[1 - side][pair[1 - side]] = value.labels[pair[side]]
+        if sorted(value.labels[axis] for axis in batch[side] if value.labels[axis] != ".") != sorted(self.batch):
+            raise NotAttentionError
+        paired = {*batch[1 - side], *contracted[1 - side]}
+        free = [axis for axis, size in enumerate(other.aval.shape) if size > 1 and axis not in paired]
+        if len(free) != 1 or other.aval.shape[free[0]] != self.sizes["d"]:
+            raise NotAttentionError
+        named[1 - side][free[0]] = "d"
+        over = sorted(value.labels[axis] for axis in contracted[side] if value.labels[axis] != ".")
+        name, operand = self._kind(value.what, over, Operand(other, tuple(named[1 - side])))
+        if name in self.results:
+            raise NotAttentionError
+        setattr(self, operand, self._checked(operand, Operand(other, tuple(named[1 - side]))))
+        self.steps[id(step)] = step
+        self.results[name] = Result(step.place, _dot_labels(equation, named))
+
+    def _kind(self, what: Formula, over: list[str], other: Operand) -> tuple[str, str]:
+        """The name of a product's result, and of the operand that is no score."""
+        is_of_keys = over == ["k"]
+        if not is_of_keys and over != sorted(self.rows):
+            raise NotAttentionError
+        if what.is_like(SHARES):
+            return ("o", "v") if is_of_keys else ("dv", "d_o")
+        scores = self.softmax.scores
+        if scores is None or not what.is_like(derivative_of_scores(scores.scores)):
+            raise NotAttentionError
+        return ("dq", "k") if is_of_keys else ("dk", "q")
+
+
+def is_16_bit(equation: Any, dtype: Any, made: int | None) -> bool:
+    """Whether the operands of a product are multiplied as 16 bits of a type.
+
+    Args:
+      equation: of the product.
+      dtype: the type.
+      made: which operand may be f32 that the product rounds; None: neither.
+    """
+    precision = equation.params["precision"]
+    names = _ALGORITHMS.get(jnp.dtype(dtype), ())
+    is_algorithm = precision is not None and not isinstance(precision, (tuple, lax.Precision))
+    if is_algorithm and getattr(precision, "name", None) not in names:
+        return False
+    rounds = is_algorithm and precision.name != "DEFAULT"
+    for side, x in enumerate(equation.invars):
+        if x.aval.dtype != dtype and not (side == made and rounds and x.aval.dtype == jnp.float32):
+            return False
+    out = equation.outvars[0].aval
+    return out.dtype in (dtype, jnp.float32) and not out.weak_type
+
+
+def _larger(x: Any, number: float | None) -> Any:
+    """A row's largest score, of which no number below is the larger one."""
+    is_largest = isinstance(x, Logs) and x == Logs(largest=1.0)
+    return x if is_largest and number is not None and number <= -3e38 else None
+
+
+def _dot_labels(equation: Any, labels: Sequence[Sequence[str]]) -> Labels:
+    """Of a product's result."""
+    contracted, batch = equation.params["dimension_numbers"]
+    left, right = (
+        [labels[side][axis] for axis in range(len(labels[side])) if axis not in (*contracted[side], *batch[side])]
+        for side in (0, 1)
+    )
+    return (*(labels[0][axis] for axis in batch[0]), *left, *right)
+
+
+def searches(program: Program, known: KnownValues, step: Step) -> Iterable[Callable[[], Search]]:
+    """The searches that may begin with a product: what is the keys' operand is seen later.
+
+    Args:
+      program: where it stands.
+      known: of it.
+      step: the product.
+    """
+    return (lambda right=right: Search(program, known, step, right) for right in (True, False))  # type: ignore[misc]

@@ -1,0 +1,156 @@
+"""Attention that a program computes by its own equations: whether a kernel computes it, which one, and why.
+
+    decide_attention(request, sizes, gradients, target) -> AttentionDecision
+
+The one decision, which the search in a jaxpr, the lowering and `explain` read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+
+from jax_moye._kernels import ffi
+from jax_moye._kernels.configs import GemmConfig, attention_configs
+from jax_moye._kernels.interpret import InterpretParams
+from jax_moye._selection.capability import LoweringTarget
+
+KERNEL, GRADIENTS_KERNEL = "sm90_attention", "sm90_attention_grad"
+_DTYPES = {"bfloat16": "bf16", "float16": "f16"}
+_HEAD_DIM = 8  # divides it: rows are of whole 16 bytes
+_FEW_ROWS = 64  # of queries, of one head: up to so many a tile of fewer rows is taken
+# Scores of all heads, below which XLA's products and softmax are taken to be as fast. No GPU has measured where that
+# is: who does fits this number.
+LEAST_SCORES = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionRequest:
+    """What is asked for of an attention: the options of `optimize`.
+
+    Attributes:
+      implementation: None, "moye" or "xla".
+      interpret: None where no emulator is asked for.
+      deterministic: kernels keep it, and so do the equations as they were, or say that they cannot.
+      batch_invariant: likewise.
+      autotune: of products; nothing of attention is measured.
+    """
+
+    implementation: Literal["moye", "xla"] | None = None
+    interpret: InterpretParams | None = None
+    deterministic: bool = False
+    batch_invariant: bool = False
+    autotune: Literal["on", "cached", "off"] | None = None
+
+
+class AttentionSizes(NamedTuple):
+    """What a kernel computes.
+
+    Attributes:
+      batch: with `kv_heads`, how often there are other keys and values.
+      kv_heads: of each of a batch.
+      group: heads of queries that share keys and values.
+      q_rows: of queries of one head.
+      kv_rows: of keys and values.
+      head_dim: elements of each of their rows.
+    """
+
+    batch: int
+    kv_heads: int
+    group: int
+    q_rows: int
+    kv_rows: int
+    head_dim: int
+
+    @property
+    def scores(self) -> int:
+        """Of all heads, those that a mask leaves out included."""
+        return self.batch * self.kv_heads * self.group * self.q_rows * self.kv_rows
+
+
+class AttentionDecision(NamedTuple):
+    """Who computes an attention.
+
+    Attributes:
+      config: of the kernel; None: the program's own equations do.
+      reason: why this kernel, or why none, in words.
+      cause: why none, as `Decision.cause`; None where one does.
+    """
+
+    config: GemmConfig | None
+    reason: str
+    cause: Literal["caller", "capability", "time", "place"] | None = None
+
+
+def decide_attention(
+    request: AttentionRequest,
+    sizes: AttentionSizes | None,
+    dtype: Any,
+    gradients: bool,
+    target: LoweringTarget | None,
+) -> AttentionDecision:
+    """Who computes an attention, or its gradients, on one device.
+
+    Args:
+      request: what is asked for.
+      sizes: None where no kernel reads the arrays as they lie.
+      dtype: of all arrays.
+      gradients: it is these.
+      target: what is lowered for; None while the program is traced, where it is not known.
+    """
+    if request.implementation == "xla":
+        return AttentionDecision(None, "implementation='xla'", "caller")
+    if sizes is None:
+        return AttentionDecision(None, "no kernel reads the arrays as they lie in memory", "capability")
+    able, reason = _able(sizes, dtype, gradients, target)
+    if not able:
+        return AttentionDecision(None, reason, "capability")
+    is_asked_for = request.implementation == "moye" or request.interpret is not None
+    if not is_asked_for and sizes.scores < LEAST_SCORES:
+        reason = f"there are {sizes.scores} scores, and a kernel is for {LEAST_SCORES} at least"
+        return AttentionDecision(None, reason, "time")
+    if target is not None:
+        on_cuda = target.platform == "cuda"
+        if not on_cuda and (request.interpret is None or target.platform != "cpu"):
+            reason = f"the program is for {target.platform}, where our kernels run only with interpret=True"
+            return AttentionDecision(None, reason, "place")
+        if on_cuda and request.interpret is not None:
+            reason = "interpret=True runs kernels in an emulator on the CPU, and this program is for cuda"
+            return AttentionDecision(None, reason, "place")
+        if target.unavailable is not None and not (
+            on_cuda and request.implementation == "moye" and target.is_elsewhere
+        ):
+            return AttentionDecision(None, target.unavailable, "place")
+    head = min(config.tile[2] for config in able)
+    able = [config for config in able if config.tile[2] == head]
+    config = (min if sizes.q_rows <= _FEW_ROWS else max)(able, key=lambda config: config.tile[0])
+    rows = f"{config.tile[0]} rows of queries for {sizes.q_rows}"
+    return AttentionDecision(config, f"the least tile for a head_dim of {sizes.head_dim}, with {rows}")
+
+
+def _able(
+    sizes: AttentionSizes, dtype: Any, gradients: bool, target: LoweringTarget | None
+) -> tuple[list[GemmConfig], str]:
+    """The configs that can compute it, and why there are none."""
+    name = _DTYPES.get(str(jnp.dtype(dtype)))
+    if name is None:
+        return [], f"no kernel computes attention of {jnp.dtype(dtype)}"
+    if sizes.head_dim % _HEAD_DIM:
+        return [], f"head_dim is {sizes.head_dim}, and rows are loaded in whole 16 bytes"
+    if not all(sizes):
+        return [], "a size is 0"
+    kernel = GRADIENTS_KERNEL if gradients else KERNEL
+    of_kernel = [config for config in attention_configs() if config.kernel == kernel and config.dtype == name]
+    if target is not None and target.platform == "cuda":
+        built = ffi.built("cuda")
+        of_kernel = [
+            config for config in of_kernel if target.arch == config.max_arch and (built is None or config.name in built)
+        ]
+    if not of_kernel:
+        what = "the gradients of attention" if gradients else "attention"
+        return [], f"no kernel for {what} of {jnp.dtype(dtype)} was built for this GPU"
+    largest = max(config.tile[2] for config in of_kernel)
+    able = [config for config in of_kernel if config.tile[2] >= sizes.head_dim]
+    return able, f"head_dim is {sizes.head_dim}, and kernels are for {largest} at most"

@@ -1,0 +1,389 @@
+"""Attention in jaxprs: which forms are found, that they compute what they did, and what is left as it is."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from python.attentions import (
+    FLAX,
+    FORMS,
+    GROUPED,
+    B,
+    D,
+    H,
+    S,
+    T,
+    arrays,
+    assert_as_exact,
+    counts,
+    exact,
+    gradients,
+    operands,
+    use_fake_rows,
+)
+
+import jax_moye
+from jax_moye._primitives import rewriting
+from jax_moye._primitives.attention import attention_p
+
+plain = FORMS["plain"]
+
+
+@pytest.fixture(autouse=True)
+def fake_rows(monkeypatch):
+    use_fake_rows(monkeypatch)
+
+
+def assert_unchanged(fun, *args):
+    """On a CPU the equations as they were run, those of a derivative beside those of the forward pass."""
+    before, after = (jax.tree.leaves(jax.jit(f)(*args)) for f in (fun, jax_moye.optimize(fun)))
+    for x, y in zip(before, after, strict=True):
+        np.testing.assert_array_equal(np.asarray(x, np.float64), np.asarray(y, np.float64))
+        assert (x.dtype, x.shape, x.weak_type) == (y.dtype, y.shape, y.weak_type)
+    return before, after
+
+
+def only(fun, *args):
+    equations = jax.make_jaxpr(jax_moye.optimize(fun))(*args).eqns
+    (equation,) = (one for one in equations if one.primitive is attention_p)
+    return equation.params["attention"]
+
+
+IN_FLOAT16 = [("plain", jnp.float16), *([("of linen", jnp.float16)] if FLAX else [])]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("form", "dtype"), [*((form, jnp.bfloat16) for form in FORMS), *IN_FLOAT16])
+def test_forms(rng, form, causal, dtype):
+    q, k, v, d_o = operands(rng, dtype=dtype)
+    forward = functools.partial(FORMS[form], causal=causal)
+    backward, recomputed = gradients(FORMS[form], causal), gradients(FORMS[form], causal, checkpoint=True)
+    assert counts(jax_moye.optimize(forward), q, k, v) == (1, 0, 0)
+    assert counts(jax_moye.optimize(backward), q, k, v, d_o) == (1, 1, 0)
+    # The body of the checkpoint has one of its own, for what its derivative needs.
+    assert counts(jax_moye.optimize(recomputed), q, k, v, d_o) == (2, 1, 0)
+    params = only(forward, q, k, v)
+    assert params.diagonal == (0 if causal else None)
+    assert params.scale == pytest.approx(1.0 if form == "of linen" else 0.25, rel=1e-6)
+    before, after = assert_unchanged(backward, q, k, v, d_o)
+    assert_unchanged(recomputed, q, k, v, d_o)
+    expected = exact(q, k, v, d_o, causal)
+    assert_as_exact(after, before, expected, dtype)
+    for x, right in zip(after, expected, strict=True):  # the program is what the reference says
+        assert np.abs(np.asarray(x, np.float64) - right).max() < 0.05 * np.abs(right).max()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("form", GROUPED)
+def test_queries_in_groups(rng, form, causal):
+    """Heads of queries share keys: those are read as they are, or as they were repeated."""
+    q, k, v, d_o = operands(rng, (B, T, S, 6, 2, D))
+    fun = gradients(GROUPED[form], causal)
+    assert counts(jax_moye.optimize(fun), q, k, v, d_o) == (1, 1, 0)
+    before, after = assert_unchanged(fun, q, k, v, d_o)
+    labels = dict(only(functools.partial(GROUPED[form], causal=causal), q, k, v).labels)
+    assert "g" not in labels["k"]
+    assert ("g" in labels["q"]) == (form != "repeated")
+    assert_as_exact(after, before, exact(q, k, v, d_o, causal), jnp.bfloat16)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, S, 1, 1, D), (B, 1, S, H, H, D), (B, 3, 40, H, H, 8), (1, T, S, H, H, D)])
+def test_sizes(rng, sizes):
+    """One row, as in decoding; fewer rows than keys, which see the ones before them; a batch of one."""
+    q, k, v, d_o = operands(rng, sizes)
+    for causal in (False, True):
+        for form in ("by hand", "mapped"):
+            fun = gradients(FORMS[form], causal)
+            assert counts(jax_moye.optimize(fun), q, k, v, d_o)[:2] == (1, 1), form
+            assert_unchanged(fun, q, k, v, d_o)
+            # A single row that sees all has no mask.
+            diagonal = only(functools.partial(FORMS[form], causal=causal), q, k, v).diagonal
+            assert diagonal == (sizes[2] - sizes[1] if causal and sizes[1] > 1 else None)
+
+
+def test_queries_without_rows(rng):
+    q, k, v = arrays(rng, (B, H, D), (B, S, H, D), (B, S, H, D))
+
+    def decode(q, k, v):
+        scores = jnp.einsum("bhd,bkhd->bhk", q, k).astype(jnp.float32) * 0.25
+        return jnp.einsum("bhk,bkhd->bhd", jax.nn.softmax(scores).astype(q.dtype), v)
+
+    def seen(q, k, v):  # a row of a cache of which the first ten are full
+        scores = jnp.einsum("bhd,bkhd->bhk", q, k).astype(jnp.float32) * 0.25
+        scores = jnp.where(jnp.arange(S) < 10, scores, -1e30)
+        return jnp.einsum("bhk,bkhd->bhd", jax.nn.softmax(scores).astype(q.dtype), v)
+
+    for fun, diagonal in ((decode, None), (seen, 9)):
+        assert counts(jax_moye.optimize(fun), q, k, v) == (1, 0, 0)
+        assert only(fun, q, k, v).diagonal == diagonal
+        assert_unchanged(fun, q, k, v)
+
+
+def test_a_single_query_of_a_group_is_a_row(rng):
+    """Without a mask heads that share keys are as good as rows: the more of them, the better."""
+    q, k, v, _ = operands(rng, (B, 1, S, 8, 2, D))
+    labels = dict(only(lambda q, k, v: GROUPED["in groups"](q, k, v, False), q, k, v).labels)
+    assert labels["q"] == "A.BqD".replace("D", "d")
+
+
+@pytest.mark.parametrize("own", [1, 3])
+def test_other_scores_beside_a_cache(rng, own):
+    """Decoding: the softmax is over the keys of a cache and a token's own."""
+    q, keys, values, k, v = arrays(rng, (B, 1, H, D), *[(B, S, H, D)] * 2, *[(B, own, H, D)] * 2)
+
+    def decode(q, keys, values, k, v, own_first=False):
+        scores = [jnp.einsum("bqhd,bkhd->bhqk", q, one).astype(jnp.float32) for one in (keys, k)]
+        order = slice(None, None, -1 if own_first else 1)
+        shares = jax.nn.softmax(jnp.concatenate(scores[order], axis=-1) * 0.25).astype(q.dtype)
+        of_keys, of_own = (
+            (shares[..., own:], shares[..., :own]) if own_first else (shares[..., :-own], shares[..., -own:])
+        )
+        of_cache = jnp.einsum("bhqk,bkhd->bqhd", of_keys, values)
+        return of_cache + jnp.einsum("bhqk,bkhd->bqhd", of_own, v)
+
+    for fun in (decode, functools.partial(decode, own_first=True)):
+        assert counts(jax_moye.optimize(fun), q, keys, values, k, v) == (1, 0, 2)
+        assert only(fun, q, keys, values, k, v).others == pytest.approx(0.25)
+        assert_unchanged(fun, q, keys, values, k, v)
+
+
+def test_other_scores_that_are_not_taken_apart(rng):
+    """Shares that are cut elsewhere, scores that were not rounded, gradients: left as they are."""
+    q, keys, values, k, v = arrays(rng, (B, 2, H, D), *[(B, S, H, D)] * 2, *[(B, 2, H, D)] * 2)
+
+    def decode(q, keys, values, k, v, cut=2, dtype=None):
+        scores = [jnp.einsum("bqhd,bkhd->bhqk", q, x, preferred_element_type=dtype) for x in (keys, k)]
+        shares = jax.nn.softmax(jnp.concatenate(scores, axis=-1).astype(jnp.float32)).astype(q.dtype)
+        padded = jnp.pad(values, ((0, 0), (0, 2 - cut), (0, 0), (0, 0)))
+        of_cache = jnp.einsum("bhqk,bkhd->bqhd", shares[..., : S + 2 - cut], padded)
+        return of_cache + jnp.einsum("bhqk,bkhd->bqhd", shares[..., -cut:], v[:, -cut:])
+
+    found = lambda fun, *args: counts(jax_moye.optimize(fun), *args)[:2]  # noqa: E731
+    args = q, keys, values, k, v
+    assert found(decode, *args) == (1, 0)
+    assert found(functools.partial(decode, cut=1), *args) == (0, 0)
+    assert found(functools.partial(decode, dtype=jnp.float32), *args) == (0, 0)
+    of_sum = lambda *args: decode(*args).astype(jnp.float32).sum()  # noqa: E731
+    assert found(jax.grad(of_sum, argnums=(0, 1, 2)), *args) == (0, 0)
+
+
+def test_inside_of_loops_calls_and_maps(rng):
+    q, k, v, d_o = operands(rng)
+    of_two = lambda q, k, v: plain(q, k, v, True)  # noqa: E731
+
+    def scanned(q, k, v):
+        return lax.scan(lambda c, _: (of_two(c, k, v), None), q, length=2)[0]
+
+    programs = {
+        "scan": scanned,
+        "scan of checkpoints": lambda q, k, v: lax.scan(lambda c, _: (jax.checkpoint(of_two)(c, k, v), 0), q, length=2)[
+            0
+        ],
+        "jit": lambda q, k, v: jax.jit(of_two)(q, k, v),
+        "cond": lambda q, k, v: lax.cond(q[0, 0, 0, 0] > 0, of_two, lambda q, k, v: q, q, k, v),
+        "while": lambda q, k, v: lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, of_two(c[1], k, v)), (0, q))[
+            1
+        ],
+    }
+    for name, fun in programs.items():
+        assert counts(jax_moye.optimize(fun), q, k, v) == (1, 0, 0), name
+        assert_unchanged(fun, q, k, v)
+    of_scan = lambda *args: jax.vjp(programs["scan of checkpoints"], *args[:3])[1](args[3])  # noqa: E731
+    assert counts(jax_moye.optimize(of_scan), q, k, v, d_o)[1] == 1
+    assert_unchanged(of_scan, q, k, v, d_o)
+    several = [jnp.stack([x, 2 * x]) for x in (q, k, v, d_o)]
+    mapped = jax.vmap(gradients(plain, True))
+    assert counts(jax_moye.optimize(mapped), *several) == (1, 1, 0)
+    assert_unchanged(mapped, *several)
+
+
+def test_a_part_of_the_gradients(rng):
+    """What the program does not ask for is not computed."""
+    q, k, v, d_o = operands(rng)
+    for argnums in ((0,), (1,), (2,), (0, 2)):
+        of_sum = lambda q, k, v, d_o: jnp.sum(plain(q, k, v, True) * d_o)  # noqa: E731
+        fun = jax.grad(of_sum, argnums=argnums)
+        assert counts(jax_moye.optimize(fun), q, k, v, d_o) == (1, 1, 0)
+        assert_unchanged(fun, q, k, v, d_o)
+
+
+def test_products_that_round_less_than_a_kernel(rng):
+    """Scores in f32 have a derivative in f32, which the program does not round: that is left, not the forward pass."""
+    q, k, v, d_o = operands(rng)
+
+    def of_f32(q, k, v, causal, precision=None):
+        of_product = {"precision": precision, "preferred_element_type": jnp.float32}
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, **of_product) * 0.25
+        return _times(jax.nn.softmax(scores), v)
+
+    assert counts(jax_moye.optimize(functools.partial(of_f32, causal=False)), q, k, v) == (1, 0, 0)
+    assert counts(jax_moye.optimize(gradients(of_f32, False)), q, k, v, d_o)[:2] == (0, 0)
+    rounded = functools.partial(of_f32, precision="BF16_BF16_F32")  # that rounds it
+    assert counts(jax_moye.optimize(gradients(rounded, False)), q, k, v, d_o) == (1, 1, 0)
+    split = functools.partial(of_f32, causal=False, precision="BF16_BF16_F32_X3")
+    assert counts(jax_moye.optimize(split), q, k, v)[0] == 0
+
+
+def test_layers(rng):
+    """Several in one program, each with its own mask; one array may be queries, keys and values."""
+    q, k, v, d_o = operands(rng)
+
+    def layers(q, k, v, d_o):
+        for _ in range(3):
+            q = q + plain(q, k, v, True)
+        return jnp.sum(plain(q, q, q, True) * d_o)
+
+    fun = jax.value_and_grad(layers, argnums=(0, 1, 2))
+    assert counts(jax_moye.optimize(fun), q, k, v, d_o) == (4, 4, 0)
+    assert_unchanged(fun, q, k, v, d_o)
+
+
+def test_twice_differentiated(rng):
+    """What is rewritten can be differentiated: as the program as it was."""
+    q, k, v, d_o = operands(rng)
+    of_sum = lambda q: jnp.vdot(plain(q, k, v, True), d_o).astype(jnp.float32)  # noqa: E731
+    first = lambda q: jnp.vdot(jax.grad(of_sum)(q), d_o).astype(jnp.float32)  # noqa: E731
+    after, before = (jax.grad(f)(q) for f in (jax_moye.optimize(first), first))
+    np.testing.assert_allclose(np.asarray(after, np.float32), np.asarray(before, np.float32), atol=0.1)
+    mapped = jax.vmap(jax_moye.optimize(of_sum))(jnp.stack([q, 2 * q]))
+    np.testing.assert_allclose(mapped, [of_sum(q), of_sum(2 * q)], rtol=0.02)
+
+
+# ------------------------------------------------------------------------------------------------- what is left alone
+
+
+def _shares(q, k, scale=0.25):
+    return jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) * scale)
+
+
+def _times(shares, v):
+    return jnp.einsum("bhqk,bkhd->bqhd", shares.astype(v.dtype), v)
+
+
+def _band(q, k):
+    i, j = jnp.arange(q.shape[1])[:, None], jnp.arange(k.shape[1])[None]
+    return (j <= i) & (j > i - 4)
+
+
+LEFT = {
+    "the shares are returned": lambda q, k, v, d_o: (lambda p: (_times(p, v), p))(_shares(q, k)),
+    "the scores are returned": lambda q, k, v, d_o: (lambda s: (_times(jax.nn.softmax(s), v), s))(
+        jnp.einsum("bqhd,bkhd->bhqk", q, k)
+    ),
+    "their sum is read": lambda q, k, v, d_o: (lambda p: _times(p, v) * p.sum().astype(v.dtype))(_shares(q, k)),
+    "dropout": lambda q, k, v, d_o: _times(
+        _shares(q, k) * jax.random.bernoulli(jax.random.key(0), 0.9, (B, H, T, S)) / 0.9, v
+    ),
+    "a bias": lambda q, k, v, d_o: _times(
+        jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) + d_o[0, 0, 0, 0]), v
+    ),
+    "a mask that is an argument": lambda q, k, v, d_o: _times(
+        jax.nn.softmax(jnp.where(d_o[:, None, :, 0, :1] > 0, jnp.einsum("bqhd,bkhd->bhqk", q, k), -1e30)), v
+    ),
+    "a mask that is no diagonal": lambda q, k, v, d_o: _times(
+        jax.nn.softmax(jnp.where(_band(q, k), jnp.einsum("bqhd,bkhd->bhqk", q, k), -1e30)), v
+    ),
+    "a mask that leaves a row nothing": lambda q, k, v, d_o: _times(
+        jax.nn.softmax(
+            jnp.where(jnp.tril(jnp.ones((T, S), bool), -1), jnp.einsum("bqhd,bkhd->bhqk", q, k), jnp.float32(-1e30))
+        ),
+        v,
+    ),
+    "a mask from above": lambda q, k, v, d_o: _times(
+        jax.nn.softmax(jnp.where(jnp.triu(jnp.ones((T, S), bool)), jnp.einsum("bqhd,bkhd->bhqk", q, k), -1e30)), v
+    ),
+    "a mask that lets something through": lambda q, k, v, d_o: _times(
+        jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((T, S), bool)), jnp.einsum("bqhd,bkhd->bhqk", q, k), -5.0)), v
+    ),
+    "another axis": lambda q, k, v, d_o: _times(jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k), axis=1), v),
+    "the queries' axis": lambda q, k, v, d_o: _times(jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k), axis=2), v),
+    "a traced scale": lambda q, k, v, d_o: _times(_shares(q, k, d_o[0, 0, 0, 0].astype(jnp.float32)), v),
+    "a negative scale": lambda q, k, v, d_o: _times(_shares(q, k, -0.25), v),
+    "float32": lambda q, k, v, d_o: _times(*(x.astype(jnp.float32) for x in (_shares(q, k), v))),
+    "shares of f32": lambda q, k, v, d_o: jnp.einsum("bhqk,bkhd->bqhd", _shares(q, k), v.astype(jnp.float32)),
+    "no softmax": lambda q, k, v, d_o: _times(jnp.einsum("bqhd,bkhd->bhqk", q, k) * 0.25, v),
+    "a cap": lambda q, k, v, d_o: _times(jax.nn.softmax(jnp.tanh(jnp.einsum("bqhd,bkhd->bhqk", q, k))), v),
+    "no division": lambda q, k, v, d_o: _times(
+        (lambda s: jnp.exp(s - s.max(-1, keepdims=True)))(jnp.einsum("bqhd,bkhd->bhqk", q, k)), v
+    ),
+    "sums of squares": lambda q, k, v, d_o: _times(
+        (lambda e: e / jnp.sum(e * e, -1, keepdims=True))(
+            (lambda s: jnp.exp(s - s.max(-1, keepdims=True)))(jnp.einsum("bqhd,bkhd->bhqk", q, k))
+        ),
+        v,
+    ),
+    "values of another width": lambda q, k, v, d_o: _times(_shares(q, k), v[..., :8]),
+    "f32 that stays": lambda q, k, v, d_o: jnp.einsum(
+        "bhqk,bkhd->bqhd", _shares(q, k).astype(v.dtype), v, preferred_element_type=jnp.float32
+    ),
+}
+
+
+def without_attention(monkeypatch, fun, *args):
+    with monkeypatch.context() as patch:
+        patch.setattr(rewriting, "with_attention", lambda jaxpr, parameters, rewrite: jaxpr)
+        return str(jax.make_jaxpr(jax_moye.optimize(fun))(*args))
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_is_left_as_it_is(rng, monkeypatch, name):
+    args = operands(rng)
+    fun = LEFT[name]
+
+    def derivative(*args):
+        out, pullback = jax.vjp(fun, *args)
+        return pullback(out)
+
+    for program in (fun, derivative):
+        after = str(jax.make_jaxpr(jax_moye.optimize(program))(*args))
+        assert "jax_moye_attention" not in after
+        assert after == without_attention(monkeypatch, program, *args)
+
+
+def test_what_else_reads_a_derivative(rng, monkeypatch):
+    """A program that uses the derivative by the shares, or by the scores, for something else."""
+    q, k, v, d_o = operands(rng)
+
+    def by_shares(q, k, v, d_o):
+        shares, pullback = jax.vjp(lambda q, k: _shares(q, k), q, k)
+        dp = jnp.einsum("bqhd,bkhd->bhqk", d_o, v)
+        return _times(shares, v), *pullback(dp.astype(jnp.float32)), dp.sum()
+
+    def wrong(q, k, v, d_o):  # no derivative: the sum is missing
+        shares = _shares(q, k)
+        dp = jnp.einsum("bqhd,bkhd->bhqk", d_o, v).astype(jnp.float32)
+        return _times(shares, v), _times(shares * dp, k)
+
+    for fun in (by_shares, wrong):
+        assert counts(jax_moye.optimize(fun), q, k, v, d_o)[:2] == (0, 0)
+        assert str(jax.make_jaxpr(jax_moye.optimize(fun))(q, k, v, d_o)) == without_attention(
+            monkeypatch, fun, q, k, v, d_o
+        )
+
+
+def test_options(rng):
+    q, k, v, _ = operands(rng)
+    fun = jax_moye.optimize(lambda q, k, v: plain(q, k, v, True))
+    with jax_moye.options(implementation="xla"):
+        assert counts(fun, q, k, v)[0] == 0
+    with jax_moye.options(deterministic=True, batch_invariant=True):
+        request = only(lambda q, k, v: plain(q, k, v, True), q, k, v).request
+    assert request.deterministic
+    assert request.batch_invariant
+
+
+def test_head_dims_and_sizes_that_no_kernel_has(rng, monkeypatch):
+    from jax_moye._selection import attention
+
+    fun = functools.partial(plain, causal=True)
+    for d in (12, 136):
+        assert counts(jax_moye.optimize(fun), *operands(rng, (B, T, S, H, H, d))[:3])[0] == 0
+    monkeypatch.setattr(attention, "LEAST_SCORES", B * H * T * S + 1)
+    assert counts(jax_moye.optimize(lambda *args: fun(*args)), *operands(rng)[:3])[0] == 0
+    with jax_moye.options(implementation="moye"):
+        assert counts(jax_moye.optimize(lambda *args: fun(*args)), *operands(rng)[:3])[0] == 1

@@ -1,0 +1,84 @@
+"""Who computes an attention: which kernel, and why none."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import pytest
+from python.attentions import use_fake_rows
+
+from jax_moye._kernels.configs import ConfigTable
+from jax_moye._kernels.interpret import InterpretParams
+from jax_moye._selection import attention as module
+from jax_moye._selection.attention import AttentionRequest, AttentionSizes, decide_attention
+from jax_moye._selection.capability import LoweringTarget
+
+SIZES = AttentionSizes(8, 16, 1, 1024, 1024, 128)
+CPU = LoweringTarget("cpu", None, None, ConfigTable([]))
+CUDA = LoweringTarget("cuda", 90, None, ConfigTable([]))
+ASKED = AttentionRequest()
+
+
+@pytest.fixture(autouse=True)
+def fake_rows(monkeypatch):
+    least = module.LEAST_SCORES
+    use_fake_rows(monkeypatch)
+    monkeypatch.setattr(module, "LEAST_SCORES", least)
+    monkeypatch.setattr(module.ffi, "built", lambda platform: None)
+
+
+def decided(sizes=SIZES, request=ASKED, dtype=jnp.bfloat16, gradients=False, target=CUDA):
+    return decide_attention(request, sizes, dtype, gradients, target)
+
+
+@pytest.mark.parametrize(
+    ("q_rows", "head_dim", "tile"),
+    [
+        (1024, 128, "128x128x128"),
+        (1024, 64, "128x128x64"),
+        (1024, 72, "128x128x128"),
+        (1, 128, "64x64x128"),
+        (64, 96, "64x64x128"),
+        (65, 96, "128x128x128"),
+        (1, 64, "128x128x64"),
+    ],
+)
+def test_the_least_tile(q_rows, head_dim, tile):
+    for gradients, kernel in ((False, "sm90_attention"), (True, "sm90_attention_grad")):
+        found = decided(SIZES._replace(q_rows=q_rows, head_dim=head_dim), gradients=gradients)
+        assert found.config.name == f"{kernel}_bf16_{tile}_s2_a16"
+        assert found.cause is None
+        assert f"head_dim of {head_dim}" in found.reason
+    assert decided(dtype=jnp.float16).config.dtype == "f16"
+
+
+def test_why_none():
+    def why(**changes):
+        found = decided(**changes)
+        assert found.config is None
+        return found.cause, found.reason
+
+    assert why(request=AttentionRequest(implementation="xla"))[0] == "caller"
+    assert why(sizes=None)[0] == "capability"
+    assert "float32" in why(dtype=jnp.float32)[1]
+    assert "head_dim is 12" in why(sizes=SIZES._replace(head_dim=12))[1]
+    assert "128 at most" in why(sizes=SIZES._replace(head_dim=256))[1]
+    assert "a size is 0" in why(sizes=SIZES._replace(batch=0))[1]
+    assert why(target=dataclasses.replace(CUDA, arch=80))[0] == "capability"
+    assert why(target=CPU) == ("place", "the program is for cpu, where our kernels run only with interpret=True")
+    assert why(request=AttentionRequest(interpret=InterpretParams()))[0] == "place"
+    assert why(target=dataclasses.replace(CUDA, unavailable="no kernels here"))[1] == "no kernels here"
+    assert decided(target=CPU, request=AttentionRequest(interpret=InterpretParams())).config is not None
+
+
+def test_few_scores_are_xlas():
+    small = AttentionSizes(1, 1, 1, 128, module.LEAST_SCORES // 128 - 1, 64)
+    assert decided(small).cause == "time"
+    assert decided(small, request=AttentionRequest(implementation="moye")).config is not None
+    assert decided(small._replace(kv_rows=small.kv_rows + 1)).config is not None
+
+
+def test_while_tracing_no_target_is_known():
+    assert decided(target=None).config is not None
+    assert decided(small := SIZES._replace(head_dim=4), target=None).cause == "capability", small

@@ -1,0 +1,239 @@
+"""Attention as programs write it, and what it is in float64: what tests of the search and of the primitives share."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from python.support import UNIT
+
+from jax_moye._kernels.configs import ConfigTable, GemmConfig
+
+B, T, S, H, D = 2, 24, 24, 2, 16  # batch, rows of queries and of keys, heads, head_dim
+
+
+def fake_row(dtype: str = "bf16", tile: tuple[int, int, int] = (128, 128, 64), gradients: bool = False) -> GemmConfig:
+    """A row of sm90_attention, or of its gradients, as the table has them."""
+    kernel = "sm90_attention_grad" if gradients else "sm90_attention"
+    return GemmConfig(
+        name=f"{kernel}_{dtype}_{'x'.join(map(str, tile))}_s2_a16",
+        kernel=kernel,
+        dtype=dtype,
+        accumulator="f32",
+        out_dtypes=(dtype,),
+        tile=tile,
+        stages=2,
+        cluster=(1, 1),
+        alignment=16,
+        orders=("NT",),
+        any_stride=False,
+        threads=384,
+        smem_bytes=100_000,
+        min_arch=90,
+        max_arch=90,
+        attention=True,
+    )
+
+
+TILES = (128, 128, 128), (128, 128, 64), (64, 64, 128)
+FAKE = ConfigTable(fake_row(dtype, tile, one) for dtype in ("bf16", "f16") for tile in TILES for one in (False, True))
+
+
+def use_fake_rows(monkeypatch: Any) -> None:
+    """Lets the search find attention of any size, whatever rows this build has."""
+    from jax_moye._selection import attention
+
+    monkeypatch.setattr(attention, "attention_configs", lambda: FAKE)
+    monkeypatch.setattr(attention, "LEAST_SCORES", 0)
+
+
+def mask_of(q: Any, k: Any) -> Any:
+    return jnp.tril(jnp.ones((q.shape[1], k.shape[1]), bool), k.shape[1] - q.shape[1])
+
+
+def _plain(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    """As the built-in models have it."""
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
+    if causal:
+        scores = jnp.where(mask_of(q, k), scores, -1e30)
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores).astype(q.dtype), v)
+
+
+def _of_16_bits(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    """All in the products' type, the mask in front of the scale, -inf, a division."""
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k)
+    if causal:
+        scores = jnp.where(mask_of(q, k), scores, -jnp.inf)
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores / 4), v)
+
+
+def _by_hand(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    """A softmax that somebody wrote, which is differentiated through its maximum; iota in place of tril."""
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) / np.sqrt(q.shape[-1])
+    if causal:
+        i, j = jnp.arange(q.shape[1])[:, None] + (k.shape[1] - q.shape[1]), jnp.arange(k.shape[1])[None]
+        scores = jnp.where(j > i, jnp.finfo(jnp.float32).min, scores)
+    e = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
+    return jnp.einsum("bhqk,bkhd->bqhd", (e / jnp.sum(e, axis=-1, keepdims=True)).astype(q.dtype), v)
+
+
+def _by_logarithms(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    """exp(scores - logsumexp), and a mask that is added."""
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
+    if causal:
+        scores = scores + jnp.where(mask_of(q, k), 0.0, -1e30)
+    shares = jnp.exp(scores - jax.nn.logsumexp(scores, axis=-1, keepdims=True))
+    return jnp.einsum("bhqk,bkhd->bqhd", shares.astype(q.dtype), v)
+
+
+def _log_softmax(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
+    if causal:
+        scores -= 1e30 * (1 - mask_of(q, k).astype(jnp.float32))
+    return jnp.einsum("bhqk,bkhd->bqhd", jnp.exp(jax.nn.log_softmax(scores)).astype(q.dtype), v)
+
+
+def _heads_first(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    """As PyTorch's: (b,h,t,d), by matmul, keys transposed."""
+    q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q, k, v))
+    scores = (q @ jnp.swapaxes(k, -1, -2)).astype(jnp.float32) * 0.25
+    if causal:
+        scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool), k.shape[2] - q.shape[2]), scores, -1e10)
+    return jnp.swapaxes(jax.nn.softmax(scores, axis=-1).astype(v.dtype) @ v, 1, 2)
+
+
+def _keys_first(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    """Scores are (keys, queries), and the softmax is over the first of them."""
+    scores = jnp.einsum("bkhd,bqhd->bhkq", k, q).astype(jnp.float32) * 0.25
+    if causal:
+        scores = jnp.where(mask_of(q, k).T, scores, -1e30)
+    return jnp.einsum("bhkq,bkhd->bqhd", jax.nn.softmax(scores, axis=-2).astype(q.dtype), v)
+
+
+def _mapped(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    """Of one head of one sequence, mapped."""
+
+    def of_head(q: Any, k: Any, v: Any) -> Any:
+        scores = (q @ k.T).astype(jnp.float32) * 0.25
+        if causal:
+            scores = jnp.where(jnp.tril(jnp.ones(scores.shape, bool), k.shape[0] - q.shape[0]), scores, -1e30)
+        return jax.nn.softmax(scores).astype(v.dtype) @ v
+
+    return jax.vmap(jax.vmap(of_head, in_axes=1, out_axes=1))(q, k, v)
+
+
+def _two_batches(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    """Three dimensions of a batch, of which a kernel takes two as one."""
+    q, k, v = (x.reshape(1, 2, -1, *x.shape[1:]) if x.shape[0] % 2 == 0 else x[None, None] for x in (q, k, v))
+    scores = jnp.einsum("xybqhd,xybkhd->xybhqk", q, k).astype(jnp.float32) * 0.25
+    if causal:
+        scores = jnp.where(mask_of(q[0, 0], k[0, 0]), scores, -1e30)
+    o = jnp.einsum("xybhqk,xybkhd->xybqhd", jax.nn.softmax(scores).astype(q.dtype), v)
+    return o.reshape(-1, *o.shape[3:])
+
+
+def _of_jax(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    causal = causal and q.shape[1] == k.shape[1]
+    return jax.nn.dot_product_attention(q, k, v, is_causal=causal, implementation="xla")
+
+
+def _of_linen(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    import flax.linen as nn
+
+    mask = nn.make_causal_mask(jnp.ones(q.shape[:2])) if causal and q.shape[1] == k.shape[1] else None
+    return nn.dot_product_attention(q, k, v, mask=mask)
+
+
+def _of_nnx(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    from flax import nnx
+
+    mask = nnx.make_causal_mask(jnp.ones(q.shape[:2])) if causal and q.shape[1] == k.shape[1] else None
+    return nnx.dot_product_attention(q, k, v, mask=mask)
+
+
+def _repeated(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    """Keys and values are repeated for the queries that share them."""
+    k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
+    return _plain(q, k, v, causal)
+
+
+def _in_groups(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    """Queries in groups, keys as they are."""
+    grouped = q.reshape(*q.shape[:2], k.shape[2], -1, q.shape[-1])
+    scores = jnp.einsum("btngd,bsnd->bngts", grouped, k).astype(jnp.float32) * 0.25
+    if causal:
+        scores = jnp.where(mask_of(q, k), scores, -1e30)
+    return jnp.einsum("bngts,bsnd->btngd", jax.nn.softmax(scores).astype(q.dtype), v).reshape(q.shape)
+
+
+FLAX = importlib.util.find_spec("flax") is not None
+FORMS: dict[str, Callable[..., Any]] = {
+    "plain": _plain,
+    "of 16 bits": _of_16_bits,
+    "by hand": _by_hand,
+    "by logarithms": _by_logarithms,
+    "log_softmax": _log_softmax,
+    "heads first": _heads_first,
+    "keys first": _keys_first,
+    "mapped": _mapped,
+    "two batches": _two_batches,
+    "of jax": _of_jax,
+} | ({"of linen": _of_linen, "of nnx": _of_nnx} if FLAX else {})
+GROUPED: dict[str, Callable[..., Any]] = {"repeated": _repeated, "in groups": _in_groups, "of jax": _of_jax}
+
+
+def arrays(rng: Any, *shapes: tuple[int, ...], dtype: Any = jnp.bfloat16) -> list[jax.Array]:
+    return [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
+
+
+def operands(rng: Any, sizes: tuple[int, ...] = (B, T, S, H, H, D), dtype: Any = jnp.bfloat16) -> list[jax.Array]:
+    """q, k, v and d_o of batch, rows, heads of queries and of keys, and head_dim."""
+    b, t, s, h, n, d = sizes
+    return arrays(rng, (b, t, h, d), (b, s, n, d), (b, s, n, d), (b, t, h, d), dtype=dtype)
+
+
+def gradients(fun: Callable[..., Any], causal: bool, checkpoint: bool = False) -> Callable[..., Any]:
+    """The result, and the derivatives by q, k and v."""
+
+    def of_all(q: Any, k: Any, v: Any, d_o: Any) -> Any:
+        of_arrays = lambda q, k, v: fun(q, k, v, causal)  # noqa: E731
+        out, pullback = jax.vjp(jax.checkpoint(of_arrays) if checkpoint else of_arrays, q, k, v)
+        return (out, *pullback(d_o))
+
+    return of_all
+
+
+def exact(q: Any, k: Any, v: Any, d_o: Any, causal: bool) -> list[np.ndarray]:
+    """The result and the three gradients in float64, by NumPy."""
+    q, k, v, d_o = (np.asarray(x, np.float64) for x in (q, k, v, d_o))
+    group, scale = q.shape[2] // k.shape[2], q.shape[-1] ** -0.5
+    wide_k, wide_v = (np.repeat(x, group, axis=2) for x in (k, v))
+    scores = np.einsum("bqhd,bkhd->bhqk", q, wide_k) * scale
+    if causal:
+        scores = np.where(np.tril(np.ones(scores.shape[2:], bool), k.shape[1] - q.shape[1]), scores, -np.inf)
+    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    p /= p.sum(axis=-1, keepdims=True)
+    dp = np.einsum("bqhd,bkhd->bhqk", d_o, wide_v)
+    ds = p * (dp - np.sum(dp * p, axis=-1, keepdims=True)) * scale
+    dk, dv = np.einsum("bhqk,bqhd->bkhd", ds, q), np.einsum("bhqk,bqhd->bkhd", p, d_o)
+    dk, dv = (x.reshape(*k.shape[:3], group, k.shape[3]).sum(axis=3) for x in (dk, dv))
+    return [np.einsum("bhqk,bkhd->bqhd", p, wide_v), np.einsum("bhqk,bkhd->bqhd", ds, wide_k), dk, dv]
+
+
+def assert_as_exact(results: Any, before: Any, expected: list[np.ndarray], dtype: Any) -> None:
+    """The largest errors are at most those of the program as it was, or a few roundings of the largest element."""
+    for result, other, right in zip(results, before, expected, strict=True):
+        errors = [np.abs(np.asarray(x, np.float64) - right).max() for x in (result, other)]
+        assert errors[0] <= max(1.2 * errors[1], 4 * UNIT[jnp.dtype(dtype).name] * np.abs(right).max()), errors
+
+
+def counts(fun: Callable[..., Any], *args: Any) -> tuple[int, int, int]:
+    """Of attentions, of their gradients, and of other products in a function's jaxpr."""
+    text = str(jax.make_jaxpr(fun)(*args))
+    names = "jax_moye_attention[", "jax_moye_attention_grad[", "dot_general["
+    first, second, third = (text.count(name) for name in names)
+    return first, second, third + sum(text.count(f"jax_moye_{name}[") for name in ("contract", "rewritten"))
