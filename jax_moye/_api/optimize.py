@@ -35,8 +35,7 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     Where a scan stacks residuals for the scan that is its derivative, it stacks fewer of them: those that follow from
     the others element by element, such as an activation's intermediate values from its argument, are computed where
-    they are read, by the same operations in the same dtypes. It never stacks more bytes than before. From jax 0.11 on,
-    which describes scans otherwise, they stay.
+    they are read, by the same operations in the same dtypes. It never stacks more bytes than before.
 
     Put it inside of jax.jit and around the derivatives: `jax.jit(jax_moye.optimize(train_step))`. It looks into jit,
     scan, while, cond, checkpoint and shard_map, and into what functions with derivatives of their own compute; their

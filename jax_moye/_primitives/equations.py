@@ -7,14 +7,14 @@ from typing import Any
 
 from jax.extend.core import Jaxpr, Var
 
-# Each element of the result is a function of one of each operand, or a copy of one. reduce_precision and
-# convert_element_type are among them: values are rounded as they were. Products of matrices, sums, gathers, transposes
-# and random numbers are not, nor are barriers and what places arrays.
+# Each element of the result is a function of one of each operand, or a copy of one; a bit cast to a wider type takes
+# neighbours. reduce_precision and convert_element_type are among them: values are rounded as they were. Products of
+# matrices, sums, gathers, transposes and random numbers are not, nor are barriers and what places arrays.
 _NAMES = """
-abs add add_any and broadcast_in_dim cbrt ceil clamp convert_element_type copy copy_p cos div eq erf erf_inv erfc exp
-exp2 expand_dims expm1 floor ge gt integer_pow iota is_finite le log log1p logistic lt max min mul name ne neg not or
-pcast pow pvary reduce_precision rem reshape round rsqrt select_n sign sin sqrt square squeeze stop_gradient sub tan
-tanh xor
+abs add add_any and bitcast_convert_type broadcast_in_dim cbrt ceil clamp convert_element_type copy copy_p cos div eq
+erf erf_inv erfc exp exp2 expand_dims expm1 floor ge gt integer_pow iota is_finite le log log1p log2 logistic lt max
+min mul name ne neg not one_minus_square or pcast polynomial pow pvary reduce_precision rem reshape round rsqrt
+select_n sign sin sqrt square squeeze stop_gradient sub tan tanh xor
 """
 _ELEMENTWISE = frozenset(_NAMES.split())
 _CALLS = {
