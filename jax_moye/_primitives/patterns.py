@@ -18,7 +18,7 @@ _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_
 _MOST = 16  # equations of a jaxpr that may be an activation, or part of one
 _COPIES = ("broadcast_in_dim", "convert_element_type")  # a number stays one
 _SAME = ("pvary", "pcast")  # inside shard_map: the value stays the same
-_PRODUCTS = ("dot_general", "ragged_dot_general", "jax_moye_contract", "jax_moye_rewritten")
+PRODUCTS = ("dot_general", "ragged_dot_general", "jax_moye_contract", "jax_moye_rewritten")
 _COMMUTE = ("add", "add_any", "mul", "max", "min")
 
 
@@ -30,7 +30,7 @@ class Program:
       readers: by value, the indices of the equations that read it; their number where it is a result.
       made_by: by value, the index of its equation.
       taken: indices of equations that are part of something already: nothing else is made of them.
-      kept: values that activations are applied to, and others read.
+      kept: values that products of ours write: what stands behind them makes, or is applied to.
       in_loop: it is the body of a loop, or in one: XLA copies what it is given before a kernel of ours reads it, and
         what such a kernel makes into a stack.
     """
@@ -67,7 +67,7 @@ class Program:
         return index, self.equations[index]
 
     def kept_or_given(self, like: Any) -> Iterator[Any]:
-        """Values of one type that are kept, or that the program is given, whole and not as part of a stack."""
+        """Values of one type that our products write, or that the program is given, whole and not as part of a stack."""
         given = () if self.in_loop else (x for x in self.readers if x not in self.made_by)
         for x in (*self.kept, *given):
             if aval_of(x).shape == like.shape and aval_of(x).dtype == like.dtype:
@@ -89,7 +89,7 @@ class Program:
                 if index == len(self.equations):
                     return True
                 equation: Any = self.equations[index]
-                if equation.primitive.name not in _PRODUCTS:
+                if equation.primitive.name not in PRODUCTS:
                     waiting += [x for x in equation.outvars if aval_of(x).shape == shape]
         return False
 
