@@ -53,7 +53,7 @@ def with_calls_opened(jaxpr: Jaxpr, groups: Groups, in_loop: bool) -> Jaxpr:
       groups: what says what products take in.
       in_loop: it is the body of a loop, or in one.
     """
-    while any(map(_is_open, jaxpr.eqns)):
+    while _has_borders(jaxpr):
         flat = _Flat(jaxpr)
         found = list(groups(Program(flat.jaxpr.eqns, flat.jaxpr.outvars, in_loop)))
         seen = (flat.where(group.members | group.beside) for group in found)
@@ -63,6 +63,17 @@ def with_calls_opened(jaxpr: Jaxpr, groups: Groups, in_loop: bool) -> Jaxpr:
             return _carried(jaxpr, [flat.where(group.members) for group in found])
         jaxpr = inlined(jaxpr, [jaxpr.eqns[index] for index in calls])
     return jaxpr
+
+
+def _has_borders(jaxpr: Jaxpr) -> bool:
+    """Whether there are calls to look into that get something from another equation, or hand something to one."""
+    program = Program(jaxpr.eqns, jaxpr.outvars)
+    for equation in jaxpr.eqns:
+        gets = any(x in program.made_by for x in operands_of(equation))
+        gives = any(min(program.readers.get(x, [len(jaxpr.eqns)])) < len(jaxpr.eqns) for x in equation.outvars)
+        if (gets or gives) and _is_open(equation):
+            return True
+    return False
 
 
 def _is_open(equation: JaxprEqn) -> bool:

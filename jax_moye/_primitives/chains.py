@@ -410,9 +410,9 @@ def _derived(program: Program, chain: Chain) -> Chain | None:
     """The equations of an activation's derivative, times the value, at something that is there anyway."""
     if not chain.is_linear:
         return None
-    aval = aval_of(chain.value)
+    aval, near = aval_of(chain.value), list(program.kept_or_given(chain.value))
     for name, template in _derivatives(tuple(aval.shape), aval.dtype):
-        for at in program.kept_or_given(aval):
+        for at in near:
             found = matched_at(program, chain.value, at, template)
             if found is not None:
                 members, value = found

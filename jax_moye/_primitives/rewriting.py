@@ -89,7 +89,7 @@ def _chosen(program: Program, parameters: Mapping[str, Any]) -> _Chosen:
         pair = pair_from(program, index, parameters)
         if pair is not None:
             program.taken.update(pair.members)
-            program.kept += [pair.first.value] * pair.keeps
+            program.keep(*[pair.first.value] * pair.keeps)
             chosen.groups.append(Group(frozenset((*pair.members, *pair.inside))))
             replaced[pair.first.product] = pair.equation(program)
     for index, equation in enumerate(equations):
@@ -98,7 +98,7 @@ def _chosen(program: Program, parameters: Mapping[str, Any]) -> _Chosen:
         chain = chain_from(program, index, parameters)
         if chain is not None:
             program.taken.update(chain.members)
-            program.kept += [chain.value] if chain.kept is None else [chain.value, chain.kept]
+            program.keep(chain.value, *[chain.kept] * (chain.kept is not None))
             chosen.groups.append(Group(frozenset((*chain.members, *chain.shared)), chain.beside(program)))
             replaced[chain.place] = chain.equation(program)
             for other, changed in chain.others(program).items():
