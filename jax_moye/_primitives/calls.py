@@ -29,7 +29,6 @@ _SUMS = ("add", "add_any", "sub")
 _LINEAR = ("mul", "neg", "convert_element_type", "transpose")
 
 
-
 class Group(NamedTuple):
     """Equations that become one.
 
@@ -195,7 +194,7 @@ def _with_equations(program: Program, index: int, moved: Sequence[int]) -> Jaxpr
         for x in operands_of(one):
             if x not in names and x not in given:
                 given[x] = new_given[x] = Var(x.aval)
-        invars = [names.get(x, given.get(x)) if isinstance(x, Var) else x for x in one.invars]
+        invars: list[Any] = [names.get(x, given.get(x)) if isinstance(x, Var) else x for x in one.invars]
         names |= {x: Var(x.aval) for x in one.outvars}
         equations.append(one.replace(invars=invars, outvars=[names[x] for x in one.outvars]))
         made += one.outvars
@@ -211,4 +210,3 @@ def _with_equations(program: Program, index: int, moved: Sequence[int]) -> Jaxpr
     if isinstance(params.get("prevent_cse"), tuple):  # by operand
         params["prevent_cse"] = (*params["prevent_cse"], *[False] * len(new_given))
     return call.replace(invars=[*call.invars, *new_given], outvars=outvars, params=params)
-

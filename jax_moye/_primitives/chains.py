@@ -10,8 +10,8 @@ between them. In their order, each once unless said:
     + vector of the last dimension bias
     relu, gelu, silu               of the sum so far, whoever wrote it, also inside of jit and custom_jvp. Where others
                                      read the sum, too, it is a second result, and the activation's equations stay
-    * derivative at an array       relu', gelu' or silu' at c, and the end: of what is given, or a product of ours writes,
-                                     such as what an activation is applied to elsewhere, and relu's result
+    * derivative at an array       relu', gelu' or silu' at c, and the end: at what is given, or a product of ours
+                                     writes, as what an activation is applied to elsewhere, or relu's result
     + array, - array, array -      c with beta 1 or -1, or alpha with the other sign; behind a bias or an activation
       + number * array               residual, of which there is a sum alone. The number is beta
     ---------------------------------------------------------------------------------------------------------

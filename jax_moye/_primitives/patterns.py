@@ -217,7 +217,6 @@ class _Flat:
                 if not isinstance(name, _Number):
                     self.readers.setdefault(name, []).append(step)
 
-
     def around(self, value: Any) -> Iterator[Any]:
         """The names of what is computed with a value, and of what that is made of, but for what products make.
 

@@ -132,14 +132,12 @@ def test_updates_are_found_and_right(name):
 
 @pytest.mark.parametrize("name", STEPS)
 def test_without_a_kernel_it_is_the_program(name):
-    """In 16 bits, where each rounding that is somewhere else would be seen: as the program with its calls as they are."""
+    """In 16 bits: as the program with its calls as they are."""
     step, args = STEPS[name][0], operands(jnp.bfloat16)
     with jax_moye.options(implementation="xla"):
         found = jax.jit(jax_moye.optimize(step))(*args)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(jax.jit(step)(*args)), strict=True):
-        np.testing.assert_allclose(
-            np.asarray(one, np.float64), np.asarray(other, np.float64), rtol=2**-7, atol=2**-7
-        )
+        np.testing.assert_allclose(np.asarray(one, np.float64), np.asarray(other, np.float64), rtol=2**-7, atol=2**-7)
 
 
 def test_checkpoints_stay_what_xla_does_not_undo():
@@ -255,7 +253,9 @@ def test_differentiated_and_mapped():
     total = lambda f: lambda x: sum(jnp.sum(one**2) for one in f(x, *rest))  # noqa: E731
     found, wanted = (jax.grad(total(f))(x) for f in (jax_moye.optimize(step), step))
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
-    found, wanted = (jax.vmap(lambda x, f=f: f(x, *rest))(jnp.stack([x, 2 * x])) for f in (jax_moye.optimize(step), step))
+    found, wanted = (
+        jax.vmap(lambda x, f=f: f(x, *rest))(jnp.stack([x, 2 * x])) for f in (jax_moye.optimize(step), step)
+    )
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * np.abs(other).max())
 

@@ -136,7 +136,7 @@ def _relu_of_result(z):
 _relu_of_result.defvjp(lambda z: (jnp.maximum(z, 0),) * 2, lambda y, dy: (jnp.where(y > 0, dy, 0),))
 RELUS = {
     "where": lambda z: jnp.where(z > 0, z, 0),
-    "a number of the type": lambda z: jnp.where(0 < z, z, jnp.zeros_like(z)),
+    "a number of the type": lambda z: jnp.where(z > 0, z, jnp.zeros_like(z)),
     "of the result": _relu_of_result,
     "its square": lambda z: jax.nn.relu(z) ** 2,
 }
