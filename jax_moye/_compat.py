@@ -1,6 +1,6 @@
 """What depends on the version of JAX or is not quite public, in one place. Everything else uses documented API only.
 
-Tried on jax 0.9.2 to 0.11.2.
+Tried on jax 0.9.2 to 0.12.0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pathlib
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -262,6 +262,80 @@ def without_dead_code(jaxpr: Any, keep_inputs: bool = False) -> Any:
     """
     live, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=keep_inputs)
     return live
+
+
+class ScanOperands(NamedTuple):
+    """What an equation of scan says of its operands: those that are the same in each iteration, then the carry, others.
+
+    Attributes:
+      consts: how many operands are the same in each iteration.
+      carry: how many are the carry's, and so are the first results.
+      linear: by operand, whether the program is linear in it, which jax up to 0.10 says.
+    """
+
+    consts: int
+    carry: int
+    linear: tuple[bool, ...]
+
+
+def scan_operands(params: Mapping[str, Any]) -> ScanOperands | None:
+    """What the parameters of an equation of scan say of its operands; None where they are not known here.
+
+    Up to jax 0.10 they are num_consts, num_carry and linear. Since 0.11 there are two trees in the place of those,
+    ft_in of (constants, carry, the others) and ft_out of (carry, stacked results), of a class that is not public.
+    """
+    if not {"jaxpr", "length"} <= params.keys():
+        return None
+    if {"num_consts", "num_carry"} <= params.keys():
+        inputs = params["jaxpr"].in_avals
+        return ScanOperands(params["num_consts"], params["num_carry"], params.get("linear", (False,) * len(inputs)))
+    try:
+        consts, carry, stacked = map(len, params["ft_in"].unpack())
+        carried, _ = map(len, params["ft_out"].unpack())
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    return ScanOperands(consts, carry, (False,) * (consts + carry + stacked)) if carry == carried else None
+
+
+def scan_params(params: Mapping[str, Any], operands: ScanOperands, jaxpr: Any) -> dict[str, Any]:
+    """The parameters of a scan with other operands and another body, all else as in `params`.
+
+    Args:
+      params: of an equation of scan.
+      operands: the new ones.
+      jaxpr: the new body.
+    """
+    of_operands: dict[str, Any]
+    if "ft_in" in params:
+        stacked = len(operands.linear) - operands.consts - operands.carry
+        results = len(jaxpr.outvars) - operands.carry
+        of_operands = dict(_trees_of_scan(operands.consts, operands.carry, stacked, results))
+    else:
+        of_operands = {"num_consts": operands.consts, "num_carry": operands.carry}
+        if "linear" in params:
+            of_operands["linear"] = operands.linear
+    return {**params, **of_operands, "jaxpr": jaxpr}
+
+
+@functools.lru_cache(maxsize=1024)
+def _trees_of_scan(consts: int, carry: int, stacked: int, results: int) -> tuple[tuple[str, Any], ...]:
+    """ft_in and ft_out, which JAX alone can make: those of a scan of numbers that it traces.
+
+    It is traced so that JAX has nothing to simplify: each operand is read, and each result another value.
+    """
+
+    def fun(constants: list[Any], start: list[Any], rows: list[Any]) -> Any:
+        def body(state: list[Any], row: list[Any]) -> Any:
+            total = sum([*constants, *state, *row], start=0.0)
+            return [total * x for x in state], [total + i for i in range(results)]
+
+        return jax.lax.scan(body, start, rows, length=1)
+
+    number, row = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((), (1,)))
+    with jax.disable_jit(False):
+        closed = jax.make_jaxpr(fun)([number] * consts, [number] * carry, [row] * stacked)
+    (params,) = (equation.params for equation in closed.jaxpr.eqns if equation.primitive.name == "scan")
+    return tuple((name, params[name]) for name in ("ft_in", "ft_out"))
 
 
 @functools.cache

@@ -41,14 +41,15 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     Where a scan stacks residuals for the scan that is its derivative, it stacks fewer of them: those that follow from
     the others element by element, such as an activation's intermediate values from its argument, are computed where
-    they are read, by the same operations in the same dtypes. It never stacks more bytes than before. From jax 0.11 on,
-    which describes scans otherwise, they stay.
+    they are read, by the same operations in the same dtypes. It never stacks more bytes than before.
 
     Put it inside of jax.jit and around the derivatives: `jax.jit(jax_moye.optimize(train_step))`. It looks into jit,
     scan, while, cond, checkpoint and shard_map, and into what functions with derivatives of their own compute; their
-    rules stay. Pallas kernels, and products of arrays whose types have shardings (explicit mesh axes), stay as they
-    are. The result can be differentiated and mapped, but what is rewritten then is the program as it was. Where a
-    rewrite fails, the function is run as it is, and a warning says so once.
+    rules stay. A call of jit becomes its equations where a product takes in something on the other side of its border,
+    and a checkpoint takes in the update, or the sum, of a gradient that it computes. Pallas kernels, and products of
+    arrays whose types have shardings (explicit mesh axes), stay as they are. The result can be differentiated and
+    mapped, but what is rewritten then is the program as it was. Where a rewrite fails, the function is run as it is,
+    and a warning says so once.
 
     Args:
       fun: any function that JAX can trace. Arguments that are no arrays, Python's numbers among them, are passed on as

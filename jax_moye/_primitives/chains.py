@@ -1,6 +1,7 @@
 """A product of a jaxpr and the equations behind it that its kernel can take in, and the equation they become.
 
-Nobody else reads what stands between two of them, unless said. In their order, each once unless said:
+Nobody else reads what stands between two of them, unless said. They are in one jaxpr, after calls.py opened the calls
+between them. In their order, each once unless said:
 
     product                        dot_general, or a contract_p that adds nothing
     transpose                      the specification's output is permuted: nothing is moved
@@ -9,7 +10,8 @@ Nobody else reads what stands between two of them, unless said. In their order, 
     + vector of the last dimension bias
     relu, gelu, silu               of the sum so far, whoever wrote it, also inside of jit and custom_jvp. Where others
                                      read the sum, too, it is a second result, and the activation's equations stay
-    * derivative at an array       relu', gelu' or silu' of what an activation is applied to elsewhere: c, and the end
+    * derivative at an array       relu', gelu' or silu' at c, and the end: at what is given, or a product of ours
+                                     writes, as what an activation is applied to elsewhere, or relu's result
     + array, - array, array -      c with beta 1 or -1, or alpha with the other sign; behind a bias or an activation
       + number * array               residual, of which there is a sum alone. The number is beta
     ---------------------------------------------------------------------------------------------------------
@@ -108,6 +110,11 @@ class Chain:
     def place(self) -> int:
         """The index of the equation in whose place it stands."""
         return max(self.members)
+
+    def beside(self, program: Program) -> frozenset[int]:
+        """The index of the equation that makes what a derivative is at, if the program makes it."""
+        at = self.operands["c"][0] if self.activation in DERIVATIVES else None
+        return frozenset() if at is None or at not in program.made_by else frozenset([program.made_by[at]])
 
     def others(self, program: Program) -> dict[int, JaxprEqn | None]:
         """What else changes, by index: the equation that made the value makes it no more; None: it is gone."""
@@ -403,9 +410,9 @@ def _derived(program: Program, chain: Chain) -> Chain | None:
     """The equations of an activation's derivative, times the value, at something that is there anyway."""
     if not chain.is_linear:
         return None
-    aval = aval_of(chain.value)
+    aval, near = aval_of(chain.value), list(program.kept_or_given(chain.value))
     for name, template in _derivatives(tuple(aval.shape), aval.dtype):
-        for at in program.kept_or_given(aval):
+        for at in near:
             found = matched_at(program, chain.value, at, template)
             if found is not None:
                 members, value = found

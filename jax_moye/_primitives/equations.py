@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from jax.extend.core import Jaxpr, Var
 
-# Each element of the result is a function of one of each operand, or a copy of one. reduce_precision and
-# convert_element_type are among them: values are rounded as they were. Products of matrices, sums, gathers, transposes
-# and random numbers are not, nor are barriers and what places arrays.
+# Each element of the result is a function of one of each operand, or a copy of one; a bit cast to a wider type takes
+# neighbours. reduce_precision and convert_element_type are among them: values are rounded as they were. Products of
+# matrices, sums, gathers, transposes and random numbers are not, nor are barriers and what places arrays.
 _NAMES = """
-abs add add_any and broadcast_in_dim cbrt ceil clamp convert_element_type copy copy_p cos div eq erf erf_inv erfc exp
-exp2 expand_dims expm1 floor ge gt integer_pow iota is_finite le log log1p logistic lt max min mul name ne neg not or
-pcast pow pvary reduce_precision rem reshape round rsqrt select_n sign sin sqrt square squeeze stop_gradient sub tan
-tanh xor
+abs add add_any and bitcast_convert_type broadcast_in_dim cbrt ceil clamp convert_element_type copy copy_p cos div eq
+erf erf_inv erfc exp exp2 expand_dims expm1 floor ge gt integer_pow iota is_finite le log log1p log2 logistic lt max
+min mul name ne neg not one_minus_square or pcast polynomial pow pvary reduce_precision rem reshape round rsqrt
+select_n sign sin sqrt square squeeze stop_gradient sub tan tanh xor
 """
 _ELEMENTWISE = frozenset(_NAMES.split())
 _CALLS = {
@@ -63,8 +63,14 @@ def inner_of(equation: Any) -> Jaxpr | None:
     return None if inner.constvars or inner.effects else inner
 
 
-def inlined(jaxpr: Jaxpr, calls: Collection[Any]) -> Jaxpr:
-    """The same program with the equations of some calls of jit, whose names stay, in the place of the calls."""
+def inlined(jaxpr: Jaxpr, calls: Collection[Any], inner: Callable[[Any], Jaxpr | None] = inner_of) -> Jaxpr:
+    """The same program with the equations of some calls, whose names stay, in the place of the calls.
+
+    Args:
+      jaxpr: a program.
+      calls: equations of it.
+      inner: the jaxpr of a call; None of what stays.
+    """
     ids = set(map(id, calls))
     new: list[Any] = []
     names: dict[Any, Any] = {}
@@ -76,15 +82,16 @@ def inlined(jaxpr: Jaxpr, calls: Collection[Any]) -> Jaxpr:
         return equation.replace(invars=[name(x, inside) for x in equation.invars], **others)
 
     for equation in jaxpr.eqns:
-        inner = inner_of(equation) if id(equation) in ids else None
-        if inner is None:
+        body = inner(equation) if id(equation) in ids else None
+        if body is None:
             new.append(renamed(equation, names) if any(x in names for x in operands_of(equation)) else equation)
             continue
-        stack = equation.source_info.name_stack.extend(f"jit({equation.params['name']})")
-        inside = dict(zip(inner.invars, (name(x, names) for x in equation.invars), strict=True))
-        for one in inner.eqns:
+        called = equation.params.get("name")
+        stack = equation.source_info.name_stack.extend(f"jit({called})" if called else equation.primitive.name)
+        inside = dict(zip(body.invars, (name(x, names) for x in equation.invars), strict=True))
+        for one in body.eqns:
             inside |= {x: Var(x.aval) for x in one.outvars}
             source = one.source_info.replace(name_stack=stack + one.source_info.name_stack)
             new.append(renamed(one, inside, outvars=[inside[x] for x in one.outvars], source_info=source))
-        names |= {x: name(y, inside) for x, y in zip(equation.outvars, inner.outvars, strict=True)}
+        names |= {x: name(y, inside) for x, y in zip(equation.outvars, body.outvars, strict=True)}
     return jaxpr.replace(eqns=new, outvars=[name(x, names) for x in jaxpr.outvars])

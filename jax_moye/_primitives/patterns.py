@@ -16,9 +16,10 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 # Equations that are what their jaxpr is, for who runs them, and the parameter that holds it.
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 _MOST = 16  # equations of a jaxpr that may be an activation, or part of one
+_MOST_AROUND = 64  # values that a derivative is looked for in
 _COPIES = ("broadcast_in_dim", "convert_element_type")  # a number stays one
 _SAME = ("pvary", "pcast")  # inside shard_map: the value stays the same
-_PRODUCTS = ("dot_general", "ragged_dot_general", "jax_moye_contract", "jax_moye_rewritten")
+PRODUCTS = ("dot_general", "ragged_dot_general", "jax_moye_contract", "jax_moye_rewritten")
 _COMMUTE = ("add", "add_any", "mul", "max", "min")
 
 
@@ -30,7 +31,7 @@ class Program:
       readers: by value, the indices of the equations that read it; their number where it is a result.
       made_by: by value, the index of its equation.
       taken: indices of equations that are part of something already: nothing else is made of them.
-      kept: values that activations are applied to, and others read.
+      kept: by its name in `flat`, a value that a product of ours writes: what stands behind it makes, or is applied to.
       in_loop: it is the body of a loop, or in one: XLA copies what it is given before a kernel of ours reads it, and
         what such a kernel makes into a stack.
     """
@@ -42,7 +43,7 @@ class Program:
         self.readers: dict[Any, list[int]] = {}
         self.made_by: dict[Any, int] = {}
         self.taken: set[int] = set()
-        self.kept: list[Any] = []
+        self.kept: dict[Any, Any] = {}
         for index, equation in enumerate(equations):
             for variable in equation.invars:
                 if isinstance(variable, Var):
@@ -66,11 +67,21 @@ class Program:
             return None, None
         return index, self.equations[index]
 
-    def kept_or_given(self, like: Any) -> Iterator[Any]:
-        """Values of one type that are kept, or that the program is given, whole and not as part of a stack."""
-        given = () if self.in_loop else (x for x in self.readers if x not in self.made_by)
-        for x in (*self.kept, *given):
-            if aval_of(x).shape == like.shape and aval_of(x).dtype == like.dtype:
+    def keep(self, *values: Any) -> None:
+        """Says that products of ours write these."""
+        self.kept |= {self.flat.names.get(x, x): x for x in values}
+
+    def kept_or_given(self, value: Any) -> Iterator[Any]:
+        """What a value may be multiplied with a derivative at.
+
+        Values of its type that our products write, or that the program is given, whole and not as part of a stack; what
+        reads `value` is made of them.
+        """
+        like = aval_of(value)
+        for name in self.flat.around(self.flat.names.get(value, value)):
+            is_given = not self.in_loop and name in self.readers and name not in self.made_by
+            x = name if is_given else self.kept.get(name)
+            if x is not None and aval_of(x).shape == like.shape and aval_of(x).dtype == like.dtype:
                 yield x
 
     def is_stacked(self, value: Any, result: Any) -> bool:
@@ -89,7 +100,7 @@ class Program:
                 if index == len(self.equations):
                     return True
                 equation: Any = self.equations[index]
-                if equation.primitive.name not in _PRODUCTS:
+                if equation.primitive.name not in PRODUCTS:
                     waiting += [x for x in equation.outvars if aval_of(x).shape == shape]
         return False
 
@@ -187,6 +198,7 @@ class Flat:
     Attributes:
       steps: the equations.
       readers: by name of a value, the steps that read it.
+      made_by: by name of a value, the step that makes it.
       at: by index of an equation, its steps.
       names: of the variables of the jaxpr.
     """
@@ -196,12 +208,37 @@ class Flat:
         self.names: dict[Any, Any] = {}
         self.steps = list(_steps(equations, self.names, None))
         self.readers: dict[Any, list[Step]] = {}
+        self.made_by: dict[Any, Step] = {}
         self.at: dict[int, list[Step]] = {}
         for step in self.steps:
             self.at.setdefault(step.place, []).append(step)
+            self.made_by |= dict.fromkeys(step.outputs, step)
             for name in step.inputs:
                 if not isinstance(name, Number):
                     self.readers.setdefault(name, []).append(step)
+
+    def around(self, value: Any) -> Iterator[Any]:
+        """The names of what is computed with a value, and of what that is made of, but for what products make.
+
+        As many as an activation's derivative may have.
+        """
+        same, waiting = [value], []  # `same`: what is made of the value alone
+        for x in same:
+            for step in self.readers.get(x, ())[:_MOST]:
+                others = [y for y in step.inputs if not isinstance(y, Number) and y not in same]
+                waiting += others
+                same += step.outputs if not others and len(same) < _MOST else []
+        seen = set(same)
+        for x in waiting:
+            if x in seen:
+                continue
+            seen.add(x)
+            yield x
+            maker = self.made_by.get(x)
+            if len(seen) > _MOST_AROUND:
+                return
+            if maker is not None and maker.equation.primitive.name not in PRODUCTS:
+                waiting += [y for y in maker.inputs if not isinstance(y, Number)]
 
 
 def _steps(equations: Sequence[Any], names: dict[Any, Any], place: int | None) -> Iterator[Step]:

@@ -77,7 +77,7 @@ def _has_scans(equation: JaxprEqn) -> bool:
 def _stacked(equation: JaxprEqn) -> list[Any]:
     """The results of a scan, or of scans in a call, that are stacked."""
     if _is_known(equation):
-        return list(equation.outvars[equation.params["num_carry"] :])
+        return list(equation.outvars[_Scan(equation).carry :])
     inner = inner_of(equation)
     found = set() if inner is None else {x for one in inner.eqns for x in _stacked(one)}
     return [x for x, y in zip(equation.outvars, inner.outvars, strict=True) if y in found] if inner and found else []
@@ -96,22 +96,23 @@ class _Scan:
       carry: how many come then, and are the first outputs, too.
       first: the first of the other operands, which are stacked.
       length: the number of iterations.
+      linear: by operand, whether the program is linear in it, which older versions of JAX say.
     """
 
     def __init__(self, equation: JaxprEqn) -> None:
-        """Reads the parameters, as JAX has them up to 0.10."""
+        """Reads the parameters."""
         params: Any = equation.params
+        described = _compat.scan_operands(params)
+        assert described is not None
         self.equation = equation
         self.body: Jaxpr = body_of(params["jaxpr"])
-        self.consts: int = params["num_consts"]
-        self.carry: int = params["num_carry"]
+        self.consts, self.carry, self.linear = described
         self.first = self.consts + self.carry
         self.length: int = params["length"]
 
     def operands(self) -> list[tuple[Any, Any, bool]]:
-        """Each with its name in the body, and whether the program is linear in it, which older versions of JAX say."""
-        linear = self.equation.params.get("linear", (False,) * len(self.equation.invars))
-        return list(zip(self.equation.invars, self.body.invars, linear, strict=True))
+        """Each with its name in the body, and whether the program is linear in it."""
+        return list(zip(self.equation.invars, self.body.invars, self.linear, strict=True))
 
     def stacked(self, variable: Any) -> Any:
         """The name in the body of a stacked operand; None if it is none."""
@@ -126,16 +127,14 @@ class _Scan:
         body = self.body.replace(invars=[inside for _, inside, _ in operands], **of_body)
         closed: Any = self.equation.params["jaxpr"]
         new = ClosedJaxpr(body, closed.consts) if isinstance(closed, ClosedJaxpr) else body
-        params: dict[str, Any] = {**self.equation.params, "jaxpr": new, "num_consts": consts}
-        if "linear" in params:
-            params["linear"] = tuple(linear for _, _, linear in operands)
+        described = _compat.ScanOperands(consts, self.carry, tuple(linear for _, _, linear in operands))
+        params = _compat.scan_params(self.equation.params, described, new)
         return self.equation.replace(invars=[outside for outside, _, _ in operands], params=params)
 
 
 def _is_known(equation: JaxprEqn) -> bool:
-    """Whether an equation is a scan, and has the parameters that are read here."""
-    names = {"jaxpr", "length", "num_consts", "num_carry"}
-    return equation.primitive.name == "scan" and names <= equation.params.keys()
+    """Whether an equation is a scan whose parameters are known."""
+    return equation.primitive.name == "scan" and _compat.scan_operands(equation.params) is not None
 
 
 def _bytes(variable: Any) -> int:

@@ -2,11 +2,13 @@
 
 Equations are replaced, nothing else is touched, so that names, sources, effects and loops stay what they are.
 chains.py says what a product takes in; a product of groups becomes grouped_p, and dequantizing.py finds products by
-weights of 8 and 4 bits. Before that, residuals.py says what a loop need not stack for its derivative.
+weights of 8 and 4 bits. Before that, calls.py opens calls that stand between a product and what it takes in, and
+residuals.py says what a loop need not stack for its derivative.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +17,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from jax_moye import _compat
 from jax_moye._primitives.attention_finding import with_attention
+from jax_moye._primitives.calls import Group, with_calls_opened
 from jax_moye._primitives.chains import chain_from, is_plain_float
 from jax_moye._primitives.dequantizing import dequantized_from, without_unread
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_p
@@ -44,23 +47,54 @@ def rewritten(closed: ClosedJaxpr, parameters: Mapping[str, Any], in_loop: bool 
 
 
 def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any], in_loop: bool, has_attention: bool = True) -> Jaxpr:
-    jaxpr = with_fewer_residuals(jaxpr)
+    opened = jaxpr
     if has_attention:
-        jaxpr = with_attention(jaxpr, parameters, lambda one: _rewritten(one, parameters, in_loop, has_attention=False))
-    equations = [_with_inner(equation, parameters, in_loop) for equation in jaxpr.eqns]
-    program = Program(equations, jaxpr.outvars, in_loop)
-    replaced: dict[int, JaxprEqn] = {}
+        opened = with_attention(opened, parameters, lambda one: _rewritten(one, parameters, in_loop, has_attention=False))
+    opened = with_calls_opened(opened, lambda program: _chosen(program, parameters).groups, in_loop)
+    opened = with_fewer_residuals(opened)
+    equations = [_with_inner(equation, parameters, in_loop) for equation in opened.eqns]
+    program = Program(equations, opened.outvars, in_loop)
+    chosen = _chosen(program, parameters)
+    gone = program.taken - chosen.replaced.keys()
+    new = [chosen.replaced.get(index, equation) for index, equation in enumerate(equations) if index not in gone]
+    if all(one is other for one, other in zip(new, jaxpr.eqns, strict=False)) and len(new) == len(jaxpr.eqns):
+        return jaxpr
+    new = ordered(new)
+    return opened.replace(eqns=without_unread(new, opened.outvars, program) if chosen.are_some_dequantized else new)
+
+
+@dataclasses.dataclass
+class _Chosen:
+    """What becomes of a program's products.
+
+    Attributes:
+      replaced: by index of an equation, the one in its place.
+      groups: the equations that become one.
+      are_some_dequantized: whether there are products by dequantized weights.
+    """
+
+    replaced: dict[int, JaxprEqn] = dataclasses.field(default_factory=dict)
+    groups: list[Group] = dataclasses.field(default_factory=list)
+    are_some_dequantized: bool = False
+
+
+def _chosen(program: Program, parameters: Mapping[str, Any]) -> _Chosen:
+    """What becomes of a program's products; the program knows then what is taken."""
+    chosen = _Chosen()
+    replaced, equations = chosen.replaced, program.equations
     for index in range(len(equations)):  # only those that a kernel of weights computes, and that is all of them
         dequantized = dequantized_from(program, index, parameters)
         if dequantized is not None:
             program.taken.update(dequantized.members)
+            chosen.groups.append(Group(frozenset(dequantized.members)))
             replaced[dequantized.place] = dequantized.equation(program)
-    are_some_dequantized = bool(replaced)
+    chosen.are_some_dequantized = bool(replaced)
     for index in range(len(equations)):  # before something else is made of one of the two products
         pair = pair_from(program, index, parameters)
         if pair is not None:
             program.taken.update(pair.members)
-            program.kept += [pair.first.value] * pair.keeps
+            program.keep(*[pair.first.value] * pair.keeps)
+            chosen.groups.append(Group(frozenset((*pair.members, *pair.inside))))
             replaced[pair.first.product] = pair.equation(program)
     for index, equation in enumerate(equations):
         if equation.primitive.name == "ragged_dot_general":
@@ -68,17 +102,13 @@ def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any], in_loop: bool, has_a
         chain = chain_from(program, index, parameters)
         if chain is not None:
             program.taken.update(chain.members)
-            program.kept += [] if chain.kept is None else [chain.kept]
+            program.keep(chain.value, *[chain.kept] * (chain.kept is not None))
+            chosen.groups.append(Group(frozenset((*chain.members, *chain.shared)), chain.beside(program)))
             replaced[chain.place] = chain.equation(program)
             for other, changed in chain.others(program).items():
                 program.taken.add(other)
                 replaced |= {} if changed is None else {other: changed}
-    gone = program.taken - replaced.keys()
-    new = [replaced.get(index, equation) for index, equation in enumerate(equations) if index not in gone]
-    if all(one is other for one, other in zip(new, jaxpr.eqns, strict=False)) and len(new) == len(jaxpr.eqns):
-        return jaxpr
-    new = ordered(new)
-    return jaxpr.replace(eqns=without_unread(new, jaxpr.outvars, program) if are_some_dequantized else new)
+    return chosen
 
 
 def _grouped(equation: JaxprEqn, parameters: Mapping[str, Any]) -> JaxprEqn:

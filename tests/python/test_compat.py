@@ -71,6 +71,60 @@ def test_dead_code_is_dropped_inside_of_loops_too():
     assert "add" in text
 
 
+def scan_of(consts, carry, stacked, results):
+    """A scan's equation, and the function that it is of, whose results tell its operands apart."""
+
+    def fun(*operands):
+        of_all, start, rows = operands[:consts], operands[consts : consts + carry], operands[consts + carry :]
+
+        def body(state, row):
+            total = sum((i + 1) * x for i, x in enumerate((*of_all, *state, *row)))
+            return tuple(x * total for x in state), tuple(total * (i + 2) for i in range(results))
+
+        return jax.tree.leaves(lax.scan(body, start, rows, length=3))
+
+    operands = [jnp.float32(i + 1) for i in range(consts + carry)]
+    operands += [jnp.arange(3, dtype=jnp.float32) - i for i in range(stacked)]
+    (equation,) = (x for x in jax.make_jaxpr(fun)(*operands).eqns if x.primitive.name == "scan")
+    return equation, operands
+
+
+SCANS = [(0, 1, 0, 0), (0, 0, 1, 1), (1, 1, 1, 1), (2, 3, 4, 5), (3, 0, 1, 2), (0, 2, 1, 0)]
+
+
+@pytest.mark.parametrize("counts", SCANS)
+def test_what_a_scan_says_of_its_operands(counts):
+    equation, _ = scan_of(*counts)
+    found = _compat.scan_operands(equation.params)
+    assert (found.consts, found.carry, len(found.linear)) == (*counts[:2], sum(counts[:3]))
+    assert not any(found.linear)
+    assert _compat.scan_operands({name: equation.params[name] for name in ("jaxpr", "length")}) is None
+    assert _compat.scan_operands({}) is None
+    unknown = equation.params | {name: object() for name in ("ft_in", "ft_out") if name in equation.params}
+    assert (_compat.scan_operands(unknown) is None) == ("ft_in" in equation.params)
+
+
+@pytest.mark.parametrize("after", SCANS)
+@pytest.mark.parametrize("before", SCANS)
+def test_parameters_of_a_scan_with_other_operands(before, after):
+    """Those of one scan with the operands and the body of another are the other one's, for JAX, too."""
+    (one, _), (other, operands) = scan_of(*before), scan_of(*after)
+    described = _compat.scan_operands(other.params)
+    params = _compat.scan_params(one.params, described, other.params["jaxpr"])
+    assert params.keys() == other.params.keys()
+    assert _compat.scan_operands(params) == described
+
+    def results_and_gradients(of_scan):
+        def fun(*xs):
+            return other.primitive.bind(*xs, **of_scan)
+
+        cotangents = [jnp.ones_like(x) for x in fun(*operands)]
+        return fun(*operands), jax.vjp(fun, *operands)[1](cotangents)
+
+    with jax.enable_checks(True):
+        jax.tree.map(np.testing.assert_array_equal, *map(results_and_gradients, (params, other.params)))
+
+
 def test_what_a_lowering_rule_sees():
     """A rule that is not cacheable sees the transpose in front of its operand, the platform, and where it runs."""
     seen = []

@@ -47,8 +47,7 @@ def derived(fun, *operands):
 def test_found_and_right(name, wrap):
     x, w = weights()
     fun = step(ACTIVATIONS[name], wrap)
-    if wrap is not jax.jit:  # whose forward and backward jaxprs are two
-        assert derived(fun, w, x) == [f"d_{name}"] * 2
+    assert derived(fun, w, x) == [f"d_{name}"] * 2
     exact = fun(jax.tree.map(lambda a: a.astype(jnp.float32), w), x.astype(jnp.float32))
     for ours in (True, False):
         options = {"implementation": "moye", "interpret": True} if ours else {}
@@ -127,6 +126,34 @@ def test_relu_chooses(wrap):
         found = jax.jit(jax_moye.optimize(fun))(z, dy)
     assert "d_relu" in text
     np.testing.assert_allclose(np.asarray(found, np.float32), wanted, rtol=2**-7, atol=2**-7)
+
+
+@jax.custom_vjp
+def _relu_of_result(z):
+    return jnp.maximum(z, 0)
+
+
+_relu_of_result.defvjp(lambda z: (jnp.maximum(z, 0),) * 2, lambda y, dy: (jnp.where(y > 0, dy, 0),))
+RELUS = {
+    "where": lambda z: jnp.where(z > 0, z, 0),
+    "a number of the type": lambda z: jnp.where(z > 0, z, jnp.zeros_like(z)),
+    "of the result": _relu_of_result,
+    "its square": lambda z: jax.nn.relu(z) ** 2,
+}
+
+
+@pytest.mark.parametrize("name", RELUS)
+def test_relu_as_others_write_it(name):
+    """At what a product of ours writes, which need not be what a known activation is applied to."""
+    x, w = weights()
+    fun = step(RELUS[name])
+    assert derived(fun, w, x) == ["d_relu"] * (0 if name == "its square" else 2)
+    exact = fun(jax.tree.map(lambda a: a.astype(jnp.float32), w), x.astype(jnp.float32))
+    with jax_moye.options(implementation="moye", interpret=True):
+        found = jax.jit(jax_moye.optimize(fun))(w, x)
+    for got, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True):
+        got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
+        assert np.max(np.abs(got - wanted)) <= 0.02 * np.max(np.abs(wanted))
 
 
 def test_the_derivative_of_maximum_stays():

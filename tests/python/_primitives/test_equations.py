@@ -20,6 +20,9 @@ except ImportError:  # before jax 0.10
 X = jnp.linspace(-1, 1, 12, dtype=jnp.float32).reshape(3, 4)
 ELEMENTWISE = {
     "tanh": jnp.tanh,
+    "tanh and its derivative": lambda x: jax.vjp(jnp.tanh, x)[1](x)[0],
+    "gelu with erf": lambda x: jax.vjp(lambda x: jax.nn.gelu(x, approximate=False), x)[1](x)[0],
+    "a binary logarithm": lambda x: jnp.log2(x + 2),
     "silu": jax.nn.silu,
     "gelu": jax.jit(jax.nn.gelu),
     "relu": jax.nn.relu,
