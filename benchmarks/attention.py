@@ -2,10 +2,10 @@
 
     python benchmarks/attention.py [--out results.json] [--rows REGEX] [--seconds 0.1]
 
-Rows are attentions of published models: prefill and training, causal or not, decoding of one token with a cache, grouped
-queries, images. A gradient is the forward pass and all three gradients in one program, from the plain JAX that stands in
-`attention`. All contenders read the same normal random numbers, in turns. torch has its two fused backends, and the
-faster one counts. Results are compared with XLA's; tests compare them with float64.
+Rows are attentions of published models: prefill and training, causal or not, decoding of one token with a cache,
+images. A gradient is the forward pass and all three gradients in one program, from the plain JAX that stands in
+`attention`. All contenders read the same normal random numbers, in turns. torch has its two fused backends. Results are
+compared with XLA's; tests compare them with float64.
 """
 
 from __future__ import annotations
@@ -207,7 +207,8 @@ def measure(row: Row, seconds: float, with_torch: bool) -> dict[str, Any]:
         for name, (run, wait) in contenders.items():
             times[name].append(median_us(run, wait, count, seconds))
     us = {name: statistics.median(of_name) for name, of_name in times.items()}
-    return row._asdict() | {"attentions_a_program": count, "differs": differs, "us": us, "ratio": us["xla"] / us["moye"]}
+    ratio = us["xla"] / us["moye"]
+    return row._asdict() | {"attentions_a_program": count, "differs": differs, "us": us, "ratio": ratio}
 
 
 def main() -> None:
