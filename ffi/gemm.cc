@@ -65,12 +65,20 @@ bool largest_offset(Modes const& modes, int64_t& offset) {
   return true;
 }
 
-/// Why the modes of an operand do not lie inside its buffer; empty if they do.
-std::string outside(char const* name, Modes const& modes, Buffer const& buffer) {
+/// Why the modes of an operand, the first element of which is the buffer's at `first`, do not lie inside the buffer;
+/// empty if they do.
+std::string outside(char const* name, Modes const& modes, Buffer const& buffer, int64_t first = 0) {
   if (is_empty(modes)) return {};
   int64_t offset;
-  if (largest_offset(modes, offset) && offset < buffer.elements) return {};
-  return std::string(name) + " has " + std::to_string(buffer.elements) + " elements, and its strides reach beyond them";
+  if (largest_offset(modes, offset) && !__builtin_add_overflow(offset, first, &offset) && offset < buffer.elements)
+    return {};
+  std::string const has = std::string(name) + " has " + std::to_string(buffer.elements) + " elements, and its strides ";
+  return has + (first == 0 ? "" : "from " + std::to_string(first) + " on ") + "reach beyond them";
+}
+
+/// The address of an element of a buffer, which may have no address yet; `offset` is not negative, and not checked.
+void* element_at(void* data, int64_t offset, Dtype dtype) {
+  return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(data) + uintptr_t(offset) * uintptr_t(item_bytes(dtype)));
 }
 
 /// Whether the modes take every element of a buffer of `elements` exactly once: as many coordinates as elements, none
@@ -177,7 +185,9 @@ std::string decode_epilogue(EpilogueRequest const& request, size_t strides, Epil
           .residual = operand(request.residual),
           .activation = Activation(name - std::begin(kActivationNames)),
           .preactivation = request.wants_preactivation ? request.preactivation.data : nullptr,
-          .second_b = request.has_second_b ? request.second_b.data : nullptr,
+          .second_b = request.has_second_b ? element_at(request.second_b.data, request.second_b_offset,
+                                                        request.second_b.dtype)
+                                           : nullptr,
           .second_product = request.has_second_b && request.wants_preactivation ? request.second_product.data : nullptr,
           .row_scale = scale(request.lhs_scale, row_stride),
           .column_scale = scale(request.rhs_scale, column_stride)};
@@ -286,6 +296,9 @@ Status decode_attributes(GemmRequest const& request, GemmCall& call) {
     if (std::any_of(strides.begin(), strides.end(), [](int64_t stride) { return stride < 0; }))
       return error("strides " + to_text(strides) + " are negative");
   }
+  for (int64_t const offset : {request.a_offset, request.b_offset, request.epilogue.second_b_offset}) {
+    if (offset < 0) return error("offset " + std::to_string(offset) + " is negative");
+  }
   constexpr int64_t kMaxSize = 0x7fffffff;
   for (int64_t const size : request.sizes) {
     if (size < 0 || size > kMaxSize) return error("sizes lie between 0 and 2^31 - 1");
@@ -297,8 +310,9 @@ Status decode_attributes(GemmRequest const& request, GemmCall& call) {
   }
   int modes[kBatchModes] = {1, 1, 1};
   std::copy_n(request.sizes.begin(), batch_modes, modes + (kBatchModes - batch_modes));
-  call.args = {.a = request.a.data,
-               .b = request.b.data,
+  Dtype const dtype = call.gemm->config.dtype;
+  call.args = {.a = element_at(request.a.data, request.a_offset, storage_dtype(dtype)),
+               .b = element_at(request.b.data, request.b_offset, storage_dtype_of_b(dtype)),
                .d = request.d.data,
                .workspace = request.workspace_bytes > 0 ? request.workspace : nullptr,
                .batch = batch,
@@ -334,8 +348,8 @@ std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_mat
   Modes const a = modes_of(args, args.a_batch_strides, {args.m, args.a_m_stride}, {args.k, args.a_k_stride});
   Modes const b = modes_of(args, args.b_batch_strides, {args.n, args.b_n_stride}, {args.k, args.b_k_stride});
   Modes const d = modes_of(args, args.d_batch_strides, {args.m, args.d_m_stride}, {args.n, args.d_n_stride});
-  if (std::string reason = outside("a", a, request.a); !reason.empty()) return reason;
-  if (std::string reason = outside("b", b, request.b); !reason.empty()) return reason;
+  if (std::string reason = outside("a", a, request.a, request.a_offset); !reason.empty()) return reason;
+  if (std::string reason = outside("b", b, request.b, request.b_offset); !reason.empty()) return reason;
   if (std::string reason = outside("d", d, request.d); !reason.empty()) return reason;
   Modes written = d;
   if (one_matrix) written[kBatchModes - 1] = {1, 0};
@@ -349,7 +363,8 @@ std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_mat
     if (item_bytes(args.d_dtype) != 2) return std::string("d of two b has 16 bits, not ") + dtype_name(args.d_dtype);
     if (second_b.data == nullptr && !is_empty(d)) return "the second b has no address";
     if (second_b.dtype != request.b.dtype) return std::string("the second b is ") + dtype_name(second_b.dtype);
-    if (std::string reason = outside("the second b", b, second_b); !reason.empty()) return reason;
+    int64_t const first = request.epilogue.second_b_offset;
+    if (std::string reason = outside("the second b", b, second_b, first); !reason.empty()) return reason;
   }
   if (is_empty(d)) return {};  // nothing runs
 
@@ -358,7 +373,7 @@ std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_mat
   std::string reason = misaligned("a", config, args.a, a, major_a(order) == Major::k, entry.facts.any_stride);
   if (reason.empty()) reason = misaligned("b", config, args.b, b, major_b(order) == Major::k, entry.facts.any_stride);
   if (reason.empty() && has_second_b)
-    reason = misaligned("the second b", config, second_b.data, b, major_b(order) == Major::k, entry.facts.any_stride);
+    reason = misaligned("the second b", config, args.epilogue.second_b, b, major_b(order) == Major::k, entry.facts.any_stride);
   if (!reason.empty()) return reason;
   if (reinterpret_cast<uintptr_t>(args.d) % item_bytes(args.d_dtype) != 0) return "d is not aligned to its elements";
 

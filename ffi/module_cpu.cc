@@ -10,15 +10,17 @@ namespace nb = nanobind;
 NB_MODULE(_moye_cpu, module) {
   moye::add_common_functions(module);
   module.def("handlers", [] {
-    nb::dict gemm, fused_gemm, scaled_gemm, grouped_gemm, weights_gemm, targets;
+    nb::dict gemm, fused_gemm, scaled_gemm, view_gemm, grouped_gemm, weights_gemm, targets;
     gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCpu));
     fused_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeFusedGemmCpu));
     scaled_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeScaledGemmCpu));
+    view_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewGemmCpu));
     grouped_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGroupedGemmCpu));
     weights_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeWeightsGemmCpu));
     targets[kGemmTarget] = gemm;
     targets[kFusedGemmTarget] = fused_gemm;
     targets[kScaledGemmTarget] = scaled_gemm;
+    targets[kViewGemmTarget] = view_gemm;
     targets[kGroupedGemmTarget] = grouped_gemm;
     targets[kWeightsGemmTarget] = weights_gemm;
     return targets;

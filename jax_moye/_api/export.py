@@ -13,7 +13,14 @@ from jax_moye._kernels import ffi
 # one stays.
 EXPORT_DISABLED_CHECKS = tuple(
     DisabledSafetyCheck.custom_call(target)
-    for target in (ffi.TARGET, ffi.FUSED_TARGET, ffi.SCALED_TARGET, ffi.GROUPED_TARGET, ffi.WEIGHTS_TARGET)
+    for target in (
+        ffi.TARGET,
+        ffi.FUSED_TARGET,
+        ffi.SCALED_TARGET,
+        ffi.VIEW_TARGET,
+        ffi.GROUPED_TARGET,
+        ffi.WEIGHTS_TARGET,
+    )
 )
 
 

@@ -18,7 +18,18 @@ _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_
 _MOST = 16  # equations of a jaxpr that may be an activation, or part of one
 _COPIES = ("broadcast_in_dim", "convert_element_type")  # a number stays one
 _SAME = ("pvary", "pcast")  # inside shard_map: the value stays the same
-_PRODUCTS = ("dot_general", "ragged_dot_general", "jax_moye_contract", "jax_moye_rewritten")
+PRODUCTS = (
+    "dot_general",
+    "ragged_dot_general",
+    "jax_moye_contract",
+    "jax_moye_dequantized",
+    "jax_moye_fused",
+    "jax_moye_grouped",
+    "jax_moye_grouped_fused",
+    "jax_moye_rewritten",
+    "jax_moye_viewed",
+    "jax_moye_weights",
+)
 _COMMUTE = ("add", "add_any", "mul", "max", "min")
 
 
@@ -89,7 +100,7 @@ class Program:
                 if index == len(self.equations):
                     return True
                 equation: Any = self.equations[index]
-                if equation.primitive.name not in _PRODUCTS:
+                if equation.primitive.name not in PRODUCTS:
                     waiting += [x for x in equation.outvars if aval_of(x).shape == shape]
         return False
 

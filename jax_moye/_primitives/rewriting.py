@@ -2,12 +2,13 @@
 
 Equations are replaced, nothing else is touched, so that names, sources, effects and loops stay what they are.
 chains.py says what a product takes in; a product of groups becomes grouped_p, and dequantizing.py finds products by
-weights of 8 and 4 bits. Before that, residuals.py says what a loop need not stack for its derivative.
+weights of 8 and 4 bits. Before that, residuals.py says what a loop need not stack for its derivative, and behind it
+views.py which operands are read as parts of larger arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_p
 from jax_moye._primitives.pairs import ordered, pair_from
 from jax_moye._primitives.patterns import Program
 from jax_moye._primitives.residuals import with_fewer_residuals
+from jax_moye._primitives.views import is_in_memory, with_views
 
 # Equations whose jaxprs are rewritten, and the parameters that hold them; () is all. Of functions with derivatives of
 # their own it is what they compute: their rules stay, for who differentiates the result. Pallas kernels are not looked
@@ -30,21 +32,32 @@ _INNER: dict[str, tuple[str, ...]] = dict.fromkeys(
 ) | dict.fromkeys(("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"), ("call_jaxpr", "fun_jaxpr"))
 
 
-def rewritten(closed: ClosedJaxpr, parameters: Mapping[str, Any], in_loop: bool = False) -> ClosedJaxpr:
+def rewritten(
+    closed: ClosedJaxpr,
+    parameters: Mapping[str, Any],
+    in_loop: bool = False,
+    are_in_memory: Sequence[bool] | None = None,
+) -> ClosedJaxpr:
     """The same program, rewritten.
 
     Args:
       closed: a program.
       parameters: of the products: what `Options.parameters` gives.
       in_loop: it is the body of a loop, or in one.
+      are_in_memory: which of its inputs are arrays that are written to memory whole, whoever reads them; None: all.
     """
-    jaxpr = _rewritten(closed.jaxpr, parameters, in_loop)
+    jaxpr = _rewritten(closed.jaxpr, parameters, in_loop, are_in_memory or [True] * len(closed.jaxpr.invars))
     return closed if jaxpr is closed.jaxpr else ClosedJaxpr(jaxpr, closed.consts)
 
 
-def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any], in_loop: bool) -> Jaxpr:
+def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any], in_loop: bool, are_in_memory: Sequence[bool]) -> Jaxpr:
     jaxpr = with_fewer_residuals(jaxpr)
-    equations = [_with_inner(equation, parameters, in_loop) for equation in jaxpr.eqns]
+    given = {*jaxpr.constvars, *(x for x, is_in in zip(jaxpr.invars, are_in_memory, strict=True) if is_in)}
+    before = Program(jaxpr.eqns, jaxpr.outvars)
+    equations = [
+        _with_inner(equation, parameters, in_loop, [is_in_memory(before, x, given) for x in equation.invars])
+        for equation in jaxpr.eqns
+    ]
     program = Program(equations, jaxpr.outvars, in_loop)
     replaced: dict[int, JaxprEqn] = {}
     for index in range(len(equations)):  # only those that a kernel of weights computes, and that is all of them
@@ -73,9 +86,10 @@ def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any], in_loop: bool) -> Ja
     gone = program.taken - replaced.keys()
     new = [replaced.get(index, equation) for index, equation in enumerate(equations) if index not in gone]
     if all(one is other for one, other in zip(new, jaxpr.eqns, strict=False)) and len(new) == len(jaxpr.eqns):
-        return jaxpr
+        return with_views(jaxpr, given)
     new = ordered(new)
-    return jaxpr.replace(eqns=without_unread(new, jaxpr.outvars, program) if are_some_dequantized else new)
+    new = without_unread(new, jaxpr.outvars, program) if are_some_dequantized else new
+    return with_views(jaxpr.replace(eqns=new), given)
 
 
 def _grouped(equation: JaxprEqn, parameters: Mapping[str, Any]) -> JaxprEqn:
@@ -94,17 +108,25 @@ def _grouped(equation: JaxprEqn, parameters: Mapping[str, Any]) -> JaxprEqn:
     return equation.replace(primitive=grouped_p, params=of_product | dict(parameters))
 
 
-def _with_inner(equation: JaxprEqn, parameters: Mapping[str, Any], in_loop: bool) -> JaxprEqn:
+def _with_inner(
+    equation: JaxprEqn, parameters: Mapping[str, Any], in_loop: bool, are_in_memory: Sequence[bool]
+) -> JaxprEqn:
     """An equation whose own jaxprs are rewritten."""
     if equation.primitive.name not in _INNER:
         return equation
-    in_loop = in_loop or equation.primitive.name in ("scan", "while")
+    is_loop = equation.primitive.name in ("scan", "while")
+    in_loop = in_loop or is_loop
+
+    def given(jaxpr: Jaxpr) -> Sequence[bool]:
+        # What a loop is given XLA copies, the parts alone where nobody else reads more. cond has an index in front.
+        count = len(jaxpr.invars)
+        return [False] * count if is_loop or count > len(are_in_memory) else are_in_memory[len(are_in_memory) - count :]
 
     def of(value: Any) -> Any:
         if isinstance(value, ClosedJaxpr):
-            return rewritten(value, parameters, in_loop)
+            return rewritten(value, parameters, in_loop, given(value.jaxpr))
         if isinstance(value, Jaxpr):
-            return _rewritten(value, parameters, in_loop)
+            return _rewritten(value, parameters, in_loop, given(value))
         if isinstance(value, tuple) and any(isinstance(one, (ClosedJaxpr, Jaxpr)) for one in value):
             new = tuple(map(of, value))
             return value if all(one is other for one, other in zip(new, value, strict=True)) else new

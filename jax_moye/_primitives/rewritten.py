@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -23,7 +24,7 @@ from jax_moye._log import say_once
 from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.contraction import contract_p, heed, xlas_product
 from jax_moye._primitives.custom_call import run_kernel
-from jax_moye._primitives.transposes import Source, operands_of, source, transposed
+from jax_moye._primitives.transposes import Permutations, Source, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.cost_xla import elementwise_us
 from jax_moye._selection.decide import Decision
@@ -151,54 +152,95 @@ def of_local_equations(name: str) -> Primitive:
 rewritten_local_p = of_local_equations("jax_moye_rewritten_local")
 
 
+class Forms:
+    """What the equations behind a product are, of operands as they are in memory.
+
+    Attributes:
+      shapes: by name, of the epilogue's operands, as a kernel takes them. A kernel's operands have the dimensions that
+        the epilogue names, those of the equations others of size 1, too. A second right-hand operand is in memory as
+        the first one is.
+    """
+
+    def __init__(self, request: Request, operands: Operands, permutations: Permutations, original: Original) -> None:
+        """Reads what the request says.
+
+        Args:
+          request: of product and epilogue.
+          operands: lhs and rhs as they are in memory.
+          permutations: of the transposes behind them.
+          original: the equations.
+        """
+        epilogue = request.epilogue
+        assert epilogue is not None
+        self._permutations, self._is_of_pair = permutations, epilogue.is_of_pair
+        self._given = original.jaxpr.in_avals[2:]
+        sizes = label_sizes(request.spec, operands)
+        self.shapes = {name: tuple(sizes[label] for label in labels) for name, labels in epilogue.operands}
+        if epilogue.is_of_pair:
+            self.shapes = {name: operands[1].shape for name in self.shapes}
+
+    def of_equations(self, original: Original) -> Callable[..., Any]:
+        """The equations, of operands as they are in memory."""
+
+        def fun(lhs, rhs, *others):
+            if self._is_of_pair:
+                others = tuple(transposed((lhs, x), self._permutations)[1] for x in others)
+            others = tuple(x.reshape(aval.shape) for x, aval in zip(others, self._given, strict=True))
+            return original(*transposed((lhs, rhs), self._permutations), *others)
+
+        return fun
+
+    def of_kernel(self, *others: Any) -> tuple[Any, ...]:
+        """The epilogue's operands, as the kernel takes them."""
+        if self._is_of_pair:
+            return others
+        return tuple(x.reshape(shape) for x, shape in zip(others, self.shapes.values(), strict=True))
+
+
+def xlas(request: Request, original: Original) -> Original:
+    """The equations where XLA computes the products.
+
+    A contract is kept by products of ours, or is their error: XLA might break it.
+    """
+    return original if request.insists or request.deterministic else original.by_xla
+
+
+def is_for_xla(decision: Decision, operands: Operands, permutations, original: Original, platform) -> bool:
+    """Whether XLA computes product and epilogue, and not a kernel of ours the product alone.
+
+    That one may be ours where nobody knows how long XLA takes for it all, and where the parts are faster.
+    """
+    if decision.kind != "xla" or decision.cause not in ("time", "caller"):
+        return False
+    return not _is_faster_in_parts(decision, operands, permutations, original, platform)
+
+
 def _lower_local(platform, ctx, *values, request: Request, permutations, original: Original):
     operands = operands_of(ctx.avals_in, permutations)
     epilogue = request.epilogue
     assert epilogue is not None
-
-    # A kernel's operands have the dimensions that the epilogue names, those of the equations others of size 1, too.
-    # A second right-hand operand is in memory as the first one is.
-    given = original.jaxpr.in_avals[2:]
-    sizes = label_sizes(request.spec, operands)
-    shapes = {name: tuple(sizes[label] for label in labels) for name, labels in epilogue.operands}
-    if epilogue.is_of_pair:
-        shapes = {name: operands[1].shape for name in shapes}
-
-    def form(of):
-        def fun(lhs, rhs, *others):
-            if epilogue.is_of_pair:
-                others = tuple(transposed((lhs, x), permutations)[1] for x in others)
-            others = tuple(x.reshape(aval.shape) for x, aval in zip(others, given, strict=True))
-            return of(*transposed((lhs, rhs), permutations), *others)
-
-        return fun
-
-    # A contract is kept by products of ours, or is their error: XLA might break it.
-    is_ours = request.insists or request.deterministic
-    by_xla = form(original if is_ours else original.by_xla)
-    decision = decide_by_measuring(request, operands, LoweringTarget.of_platform(platform), by_xla, shapes)
-    # The product alone may be ours: where nobody knows how long XLA takes for it all, and where the parts are faster.
-    is_xlas = decision.kind == "xla" and decision.cause in ("time", "caller")
-    if is_xlas and _is_faster_in_parts(decision, operands, permutations, original, platform):
-        is_xlas = False
-    as_it_was = by_xla if is_xlas else form(original)
+    forms = Forms(request, operands, permutations, original)
+    by_xla = forms.of_equations(xlas(request, original))
+    decision = decide_by_measuring(request, operands, LoweringTarget.of_platform(platform), by_xla, forms.shapes)
+    is_xlas = is_for_xla(decision, operands, permutations, original, platform)
     call = decision.call
     if decision.kind == "kernel" and call is not None and call.epilogue is not None:
         ffi.register(platform)
         chosen, out_shape = call, ctx.avals_out[0].shape
 
         def in_one(lhs, rhs, *others):
-            others = tuple(x.reshape(shape) for x, shape in zip(others, shapes.values(), strict=True))
             of_call = {"call": chosen, "request": request, "permutations": permutations}
+            others = forms.of_kernel(*others)
             return run_kernel(lhs, rhs, *others, **of_call, out_shape=out_shape, preactivation=epilogue.keeps)
 
         return mlir.lower_fun(in_one, multiple_results=True)(ctx, *values)
     # Else the product says itself who computes it, or that nobody may: an error is the program's own, or none.
-    if as_it_was is by_xla:
+    if is_xlas:
         heed(decision, operands)
     elif decision.kind == "kernel":
         what = describe(request, operands)
         say_once(logging.INFO, f"what stands behind {what} is not its kernel's: {decision.epilogue_reason}")
+    as_it_was = by_xla if is_xlas else forms.of_equations(original)
     return mlir.lower_fun(as_it_was, multiple_results=True)(ctx, *values)
 
 
@@ -229,16 +271,21 @@ mlir.register_lowering(rewritten_local_p, functools.partial(_lower_local, "cpu")
 mlir.register_lowering(rewritten_local_p, functools.partial(_lower_local, "cuda"), platform="cuda")
 
 
+def sources_of(values: Sequence[Any], avals: Sequence[Any], request: Request) -> list[Source]:
+    """What the operands of a product and its epilogue are read from while lowering."""
+    plain = [Source(value, aval, None) for value, aval in zip(values, avals, strict=True)]
+    count = len(values) if request.epilogue is not None and request.epilogue.is_of_pair else 2
+    sources = [source(value, aval) for value, aval in zip(values[:count], avals[:count], strict=True)]
+    if len({one.permutation for one in sources[1:]}) > 1:  # two right-hand operands are read in one way
+        sources[1:] = plain[1:count]
+    return sources + plain[count:]
+
+
 def _lower(ctx, *values, original: Original, **params):
     request = Request(**params, alone=original.product)
     if _compat.why_not_local(ctx) is not None or request.implementation == "xla":
         return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
-    plain = [Source(value, aval, None) for value, aval in zip(values, ctx.avals_in, strict=True)]
-    count = len(values) if request.epilogue is not None and request.epilogue.is_of_pair else 2
-    sources = [source(value, aval) for value, aval in zip(values[:count], ctx.avals_in[:count], strict=True)]
-    if len({one.permutation for one in sources[1:]}) > 1:  # two right-hand operands are read in one way
-        sources[1:] = plain[1:count]
-    sources += plain[count:]
+    sources = sources_of(values, ctx.avals_in, request)
     return _compat.lower_equation(
         ctx,
         rewritten_local_p,
