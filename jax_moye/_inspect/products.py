@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_fused_p, groupe
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import rewritten_p
 from jax_moye._primitives.transposes import source_in_jaxpr
+from jax_moye._primitives.viewed import viewed_p
 from jax_moye._primitives.weights import operands_of, product_of_program, weights_p
 from jax_moye._selection.epilogue import SECOND_B, Epilogue
 from jax_moye._selection.request import Operand, Operands, Request
@@ -67,7 +69,7 @@ def _products(jaxpr: Jaxpr, count: int, where: tuple[str, ...]) -> Iterator[Foun
     made_by = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
     for equation in jaxpr.eqns:
         name = equation.primitive.name
-        if equation.primitive in (contract_p, fused_p, rewritten_p):
+        if equation.primitive in (contract_p, fused_p, rewritten_p, viewed_p):
             yield _product(equation, made_by), count, where
         elif equation.primitive is grouped_p or equation.primitive is grouped_fused_p:
             yield _grouped_product(equation, made_by), count, where
@@ -107,9 +109,15 @@ def _inner_jaxprs(equation: Any) -> Iterator[tuple[Jaxpr, int, str]]:
 
 
 def _product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
-    """The product that an equation of contract_p, fused_p or rewritten_p is."""
+    """The product that an equation of contract_p, fused_p, rewritten_p or viewed_p is.
+
+    Of parts of arrays it is the one that is decided about, of the same operands written to memory.
+    """
     params = dict(equation.params)
-    original = params.pop("original", None)
+    original, views = params.pop("original", None), params.pop("views", ())
+    if views:
+        original = params.pop("inner")
+        del params["parts"]
     for name in ("preactivation", "out_sharding"):
         params.pop(name, None)
     epilogue = params.pop("epilogue", None)
@@ -125,6 +133,10 @@ def _product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
     if epilogue is not None and epilogue.is_of_pair:  # both right-hand operands are read in one way
         second = source_in_jaxpr(equation.invars[2], made_by)
         right = right if second.permutation == right.permutation else right.transposed
+    left, right = (
+        operand if view is None else dataclasses.replace(operand, permutation=None, view=view).written
+        for operand, view in itertools.zip_longest((left, right), views[:2])
+    )
     if request.implementation == "xla":  # nobody asks for strides
         left, right = left.transposed, right.transposed
     return Product(request, (left, right), original=original)
