@@ -185,9 +185,9 @@ std::string decode_epilogue(EpilogueRequest const& request, size_t strides, Epil
           .residual = operand(request.residual),
           .activation = Activation(name - std::begin(kActivationNames)),
           .preactivation = request.wants_preactivation ? request.preactivation.data : nullptr,
-          .second_b = request.has_second_b ? element_at(request.second_b.data, request.second_b_offset,
-                                                        request.second_b.dtype)
-                                           : nullptr,
+          .second_b = request.has_second_b
+                          ? element_at(request.second_b.data, request.second_b_offset, request.second_b.dtype)
+                          : nullptr,
           .second_product = request.has_second_b && request.wants_preactivation ? request.second_product.data : nullptr,
           .row_scale = scale(request.lhs_scale, row_stride),
           .column_scale = scale(request.rhs_scale, column_stride)};
@@ -373,7 +373,8 @@ std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_mat
   std::string reason = misaligned("a", config, args.a, a, major_a(order) == Major::k, entry.facts.any_stride);
   if (reason.empty()) reason = misaligned("b", config, args.b, b, major_b(order) == Major::k, entry.facts.any_stride);
   if (reason.empty() && has_second_b)
-    reason = misaligned("the second b", config, args.epilogue.second_b, b, major_b(order) == Major::k, entry.facts.any_stride);
+    reason = misaligned("the second b", config, args.epilogue.second_b, b, major_b(order) == Major::k,
+                        entry.facts.any_stride);
   if (!reason.empty()) return reason;
   if (reinterpret_cast<uintptr_t>(args.d) % item_bytes(args.d_dtype) != 0) return "d is not aligned to its elements";
 

@@ -63,8 +63,9 @@ ffi::Error prepare_scaled(int32_t device, Int64s, std::string_view, double, Int6
   return prepare_config(config, device);
 }
 
-ffi::Error prepare_view(int32_t device, int64_t, Int64s, std::string_view, double, int64_t, Int64s, double, Int64s, Int64s,
-                        std::string_view config, Int64s, Int64s, std::string_view, Int64s, Int64s, int64_t, Int64s) {
+ffi::Error prepare_view(int32_t device, int64_t, Int64s, std::string_view, double, int64_t, Int64s, double, Int64s,
+                        Int64s, std::string_view config, Int64s, Int64s, std::string_view, Int64s, Int64s, int64_t,
+                        Int64s) {
   return prepare_config(config, device);
 }
 
@@ -146,10 +147,11 @@ ffi::Error execute_scaled(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer 
 }
 
 ffi::Error execute_view(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::RemainingArgs operands,
-                        ffi::Result<ffi::AnyBuffer> d, ffi::Result<ffi::AnyBuffer> workspace, ffi::RemainingRets results, int64_t a_offset,
-                        Int64s a_strides, std::string_view activation, double alpha, int64_t b_offset, Int64s b_strides,
-                        double beta, Int64s bias_strides, Int64s c_strides, std::string_view config, Int64s d_strides,
-                        Int64s lhs_scale_strides, std::string_view operand_names, Int64s residual_strides, Int64s rhs_scale_strides,
+                        ffi::Result<ffi::AnyBuffer> d, ffi::Result<ffi::AnyBuffer> workspace,
+                        ffi::RemainingRets results, int64_t a_offset, Int64s a_strides, std::string_view activation,
+                        double alpha, int64_t b_offset, Int64s b_strides, double beta, Int64s bias_strides,
+                        Int64s c_strides, std::string_view config, Int64s d_strides, Int64s lhs_scale_strides,
+                        std::string_view operand_names, Int64s residual_strides, Int64s rhs_scale_strides,
                         int64_t second_b_offset, Int64s sizes) {
   return guarded(config, [&] {
     GemmRequest request;

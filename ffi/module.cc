@@ -117,8 +117,7 @@ void add_common_functions(nb::module_& module) {
              "function: the address of its jax_moye_own_kernel. The library stays loaded for good.");
   module.def("workspace_bytes", &workspace_bytes, nb::arg("config"), nb::arg("sizes"), nb::arg("a_strides"),
              nb::arg("b_strides"), nb::arg("d_strides"), nb::arg("out_dtype"), nb::arg("a_offset") = 0,
-             nb::arg("b_offset") = 0,
-             "Bytes of workspace that a call with these attributes needs.");
+             nb::arg("b_offset") = 0, "Bytes of workspace that a call with these attributes needs.");
 }
 
 }  // namespace moye

@@ -136,9 +136,7 @@ def _launch(
             aliases = {2 + names.index("c"): 0}
     result = jax.ShapeDtypeStruct(tuple(out_shape), dtype)
     all_strides = tuple(problem.strides.values())
-    workspace_bytes = ffi.workspace_bytes(
-        config.name, problem.sizes, all_strides, problem.out_dtype, problem.offsets
-    )
+    workspace_bytes = ffi.workspace_bytes(config.name, problem.sizes, all_strides, problem.out_dtype, problem.offsets)
     workspace = jax.ShapeDtypeStruct((workspace_bytes,), jnp.uint8)
     with jax.named_scope(config.name):  # what a profiler shows
         results = [result, workspace] + [result] * (preactivation * (1 + is_of_pair))

@@ -35,6 +35,12 @@ from jax_moye._selection.in_place import is_possible
 from jax_moye._selection.request import Operand
 from jax_moye._selection.view import View
 
+# What writes its results to memory.
+_WRITES = (*PRODUCTS, "scan", "while", "cond", "ffi_call", "pallas_call", "optimization_barrier")
+# What may take out a part, or change its shape.
+_RESHAPES = ("squeeze", "reshape", "broadcast_in_dim", "expand_dims")
+_STEPS = ("slice", "split", "dynamic_slice", "transpose", "name", *_RESHAPES)
+
 
 def with_views(jaxpr: Jaxpr, given: Collection[Any]) -> Jaxpr:
     """The same program, whose products read parts of arrays in place.
@@ -73,7 +79,7 @@ def _viewed(program: Program, equation: JaxprEqn, given: Collection[Any]) -> Jax
         return equation
     if params["implementation"] == "xla" or params["config"] is not None:
         return equation
-    avals = [x.aval for x in equation.invars]
+    avals: list[Any] = [x.aval for x in equation.invars]
     if any(map(_compat.has_explicit_axes, avals)) or _compat.asks_for_axes(params.get("out_sharding")):
         return equation
     count = 3 if is_rewritten and params["epilogue"].is_of_pair else 2
@@ -201,10 +207,6 @@ def _is_counted(variable: Any) -> bool:
     """Whether all sizes of an array are numbers, and none is 0."""
     shape = getattr(aval_of(variable), "shape", (0,))
     return all(isinstance(size, int) and size > 0 for size in shape)
-
-
-_WRITES = (*PRODUCTS, "scan", "while", "cond", "ffi_call", "pallas_call", "optimization_barrier")
-_STEPS = ("slice", "split", "dynamic_slice", "squeeze", "reshape", "broadcast_in_dim", "expand_dims", "transpose", "name")
 
 
 def _may_be_step(equation: Any) -> bool:

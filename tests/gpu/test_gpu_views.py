@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from python.viewed import CASES, H, WQKV, attention, check
+from python.viewed import CASES, WQKV, H, attention, check
 
 import jax_moye
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from python.viewed import CASES, H, VIEW_TARGET, WQKV, attention, check, integers, movements, viewed_equations
+from python.viewed import CASES, VIEW_TARGET, WQKV, H, attention, check, integers, movements, viewed_equations
 
 import jax_moye
 from jax_moye._kernels import ffi
@@ -49,7 +49,7 @@ def test_an_ignored_offset_is_seen(name, monkeypatch):
 
 @st.composite
 def chains(draw):
-    """A shape, and what is done to an array of it, as pairs of names and arguments; two dimensions are left at least."""
+    """A shape, what is done to an array of it, as names and arguments, the shape then, and one of its dimensions."""
     shape = tuple(draw(st.lists(st.sampled_from([1, 2, 3, 4, 6, 8]), min_size=2, max_size=4)))
     start, steps = shape, []
     for _ in range(draw(st.integers(1, 5))):
@@ -348,8 +348,8 @@ def test_a_saved_program():
     with jax_moye.options(interpret=True):
         fun = jax.jit(jax_moye.optimize(case.fun))
         expected = np.asarray(fun(*operands))
+        declared = [jax.export.DisabledSafetyCheck.custom_call(ffi.TARGET)]
         with pytest.raises(ValueError, match=VIEW_TARGET):
-            declared = [jax.export.DisabledSafetyCheck.custom_call(ffi.TARGET)]
             jax.export.export(fun, disabled_checks=declared)(*operands)
         exported = jax.export.export(fun, disabled_checks=jax_moye.EXPORT_DISABLED_CHECKS)(*operands)
     loaded = jax.export.deserialize(exported.serialize(vjp_order=1))

@@ -125,7 +125,8 @@ def test_the_workspace_is_that_of_the_address():
     problem = problem_of(columns(256, 1, 32))
     strides = tuple(problem.strides.values())
     of_offset = [
-        ffi.workspace_bytes(packing[0].name, problem.sizes, strides, "bf16", offsets) for offsets in ((), (0, 1), (0, 8))
+        ffi.workspace_bytes(packing[0].name, problem.sizes, strides, "bf16", offsets)
+        for offsets in ((), (0, 1), (0, 8))
     ]
     assert of_offset[0] == of_offset[2] == 0
     assert of_offset[1] > 0
