@@ -17,7 +17,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 _MOST = 16  # equations of a jaxpr that may be an activation, or part of one
 _COPIES = ("broadcast_in_dim", "convert_element_type")  # a number stays one
-_SAME = ("pvary", "pcast")  # inside shard_map: the value stays the same
+SAME = ("pvary", "pcast")  # inside shard_map: the value stays the same
 PRODUCTS = (
     "dot_general",
     "ragged_dot_general",
@@ -122,7 +122,7 @@ def as_number(program: Program, variable: Any) -> float | None:
     else:
         index = program.made_by.get(variable)
         equation: Any = None if index is None else program.equations[index]
-        if equation is None or equation.primitive.name not in (*_COPIES, *_SAME) or len(equation.invars) != 1:
+        if equation is None or equation.primitive.name not in (*_COPIES, *SAME) or len(equation.invars) != 1:
             return None
         value = as_number(program, equation.invars[0])
         if value is None:
@@ -225,7 +225,7 @@ def _steps(equations: Sequence[Any], names: dict[Any, Any], place: int | None) -
             inside = dict(zip(body.invars, inputs, strict=True))
             yield from _steps(body.eqns, inside, at)
             names |= {x: _name(y, inside) for x, y in zip(equation.outvars, body.outvars, strict=True)}
-        elif equation.primitive.name in _SAME and len(inputs) == 1:
+        elif equation.primitive.name in SAME and len(inputs) == 1:
             names[equation.outvars[0]] = inputs[0]
         elif equation.primitive.name in _COPIES and len(inputs) == 1 and _is_one_number(inputs[0]):
             dtype = equation.outvars[0].aval.dtype

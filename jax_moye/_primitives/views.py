@@ -7,6 +7,7 @@ In front of an operand, any number of these, of an array that may have other rea
                     as far as they split dimensions, merge what lies side by side, and add and drop those of size 1
     transpose
     name            of a checkpoint policy
+    pvary, pcast    inside shard_map
 
 The array is in memory anyway: an input, a product, or what another product reads whole. Of what is computed element by
 element XLA computes the part alone.
@@ -28,7 +29,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax_moye import _compat
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.dequantizing import without_unread
-from jax_moye._primitives.patterns import PRODUCTS, Program, aval_of
+from jax_moye._primitives.equations import called_by
+from jax_moye._primitives.patterns import PRODUCTS, SAME, Program, aval_of
 from jax_moye._primitives.rewritten import Original, rewritten_p
 from jax_moye._primitives.viewed import viewed_p
 from jax_moye._selection.in_place import is_possible
@@ -39,7 +41,8 @@ from jax_moye._selection.view import View
 _WRITES = (*PRODUCTS, "scan", "while", "cond", "ffi_call", "pallas_call", "optimization_barrier")
 # What may take out a part, or change its shape.
 _RESHAPES = ("squeeze", "reshape", "broadcast_in_dim", "expand_dims")
-_STEPS = ("slice", "split", "dynamic_slice", "transpose", "name", *_RESHAPES)
+_COPIES = ("name", *SAME)
+_STEPS = ("slice", "split", "dynamic_slice", "transpose", *_RESHAPES, *_COPIES)
 
 
 def with_views(jaxpr: Jaxpr, given: Collection[Any]) -> Jaxpr:
@@ -134,19 +137,18 @@ def _taken_out(
 
 def _possible(spec: str, operands: Sequence[Operand], parts: Sequence[_Part | None]) -> list[_Part | None]:
     """The parts that a kernel may read in place. Two right-hand operands are read in one way, but for the offset."""
-    *_, last = parts
-    found = [*parts]
-    if len(parts) > 2 and (parts[1] is None or last is None or parts[1].view.strides != last.view.strides):
-        found[1:] = [None, None]
-    for i in (0, 1):
-        part = found[i]
-        if part is None:
-            continue
-        pair = [*operands[:2]]
-        pair[i] = Operand(part.view.source, operands[i].dtype, view=part.view)
-        if not is_possible(spec, (pair[0], pair[1])):
-            found[i:] = [None] * len(found[i:]) if i else [None, *found[1:]]
-    return found
+    lhs, *rhs = parts
+    left, right, *_ = operands
+    strides = {None if part is None else part.view.strides for part in rhs}
+    if lhs is not None and not is_possible(spec, (_operand(lhs), right)):
+        lhs = None
+    if len(strides) > 1 or rhs[0] is None or not is_possible(spec, (left, _operand(rhs[0]))):
+        rhs = [None] * len(rhs)
+    return [lhs, *rhs]
+
+
+def _operand(part: _Part) -> Operand:
+    return Operand(part.view.source, aval_of(part.variable).dtype, view=part.view)
 
 
 def is_in_memory(program: Program, variable: Any, given: Collection[Any]) -> bool:
@@ -159,12 +161,20 @@ def is_in_memory(program: Program, variable: Any, given: Collection[Any]) -> boo
     """
     if not isinstance(variable, Var):
         return False
-    index = program.made_by.get(variable)
-    if variable in given or (index is not None and program.equations[index].primitive.name in _WRITES):
+    index, equations = program.made_by.get(variable), program.equations
+    if variable in given or (index is not None and _is_written(equations[index], variable)):
         return True
-    equations = program.equations
     readers = (equations[i].primitive.name for i in program.readers.get(variable, ()) if i < len(equations))
     return any(name in PRODUCTS for name in readers)
+
+
+def _is_written(equation: Any, result: Any) -> bool:
+    """Whether an equation writes a result to memory whole, or what it calls does."""
+    called = called_by(equation)
+    if called is None:
+        return equation.primitive.name in _WRITES
+    made = called.outvars[equation.outvars.index(result)]
+    return any(_is_written(one, made) for one in called.eqns if any(x is made for x in one.outvars))
 
 
 def part_of(program: Program, variable: Any, given: Collection[Any]) -> _Part | None:
@@ -187,7 +197,7 @@ def part_of(program: Program, variable: Any, given: Collection[Any]) -> _Part | 
         return None
     source, start, view = before, 0, View.whole(aval_of(before).shape)
     for i, index in enumerate(members):
-        (equation, made) = program.equations[index], _made(program, members, i, variable)
+        equation, made = program.equations[index], _made(program, members, i, variable)
         after = _after(equation, made, view)
         if after is None:  # elements move: the part is one of what is made here
             source, start, after = made, i + 1, View.whole(aval_of(made).shape)
@@ -223,7 +233,7 @@ def _may_be_step(equation: Any) -> bool:
 def _after(equation: Any, made: Any, view: View) -> View | None:
     """What an equation makes of a part; None where elements move."""
     name, params, shape = equation.primitive.name, equation.params, aval_of(made).shape
-    if name == "name":
+    if name in _COPIES:
         return view
     if name == "transpose":
         return view.transposed(params["permutation"])

@@ -88,6 +88,8 @@ def _config(
 
 def is_possible(spec: str, operands: Operands) -> bool:
     """Whether the product of parts of arrays is the one of dense operands, as far as that is known without dtypes."""
+    if not all(isinstance(size, int) and size > 0 for x in operands for size in x.seen_shape):
+        return False
     try:
         dense, problem = (
             make_problem(

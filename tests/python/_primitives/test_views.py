@@ -205,6 +205,12 @@ def test_inputs_of_loops_and_calls():
 
     assert count(product_in_scan, x, w) == 1
 
+    def of_a_call(x, w):
+        y = jax.jit(lambda x, w: (x @ w, jnp.tanh(w)))(x, w)
+        return y[0][:, :32] @ x.T, x @ y[1][:, :32]
+
+    assert count(of_a_call, x, jnp.ones((32, 64), jnp.bfloat16)) == 1
+
 
 # --------------------------------------------------------------------------------------------------- the way of XLA
 
@@ -362,6 +368,9 @@ def test_sizes_that_are_not_known_stay():
     x, w = jax.ShapeDtypeStruct((n, 64), jnp.bfloat16), jax.ShapeDtypeStruct((32, 16), jnp.bfloat16)
     exported = jax.export.export(jax.jit(jax_moye.optimize(lambda x, w: x[:, :32] @ w)))(x, w)
     assert exported.call(jnp.ones((3, 64), jnp.bfloat16), jnp.ones((32, 16), jnp.bfloat16)).shape == (3, 16)
+    # A part whose sizes are known, of a product whose are not.
+    x, w = jax.ShapeDtypeStruct((n, 32), jnp.bfloat16), jax.ShapeDtypeStruct((32, 48), jnp.bfloat16)
+    assert not viewed_equations(lambda x, w: x @ w[:, 16:], x, w)
 
 
 def test_intercepted_programs():
@@ -378,6 +387,7 @@ def test_programs_of_several_devices_stay_right():
     mesh, names = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,)), jax.sharding.PartitionSpec("x")
     specs = {"mesh": mesh, "in_specs": (names, jax.sharding.PartitionSpec()), "out_specs": names}
     with jax_moye.options(interpret=True):
-        fun = jax.jit(jax_moye.optimize(jax.shard_map(case.fun, **specs, check_vma=False)))
-        assert VIEW_TARGET in fun.lower(x, w).as_text()
-        np.testing.assert_array_equal(fun(x, w), x @ w[:, 16:])
+        for check_vma in (False, True):  # with it, w is made to vary behind its slice
+            fun = jax.jit(jax_moye.optimize(jax.shard_map(case.fun, **specs, check_vma=check_vma)))
+            assert VIEW_TARGET in fun.lower(x, w).as_text()
+            np.testing.assert_array_equal(fun(x, w), x @ w[:, 16:])
