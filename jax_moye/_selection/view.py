@@ -57,18 +57,20 @@ class View:
         """The same elements in the same order; None where a dimension of the new shape has no stride."""
         if math.prod(shape) != math.prod(self.shape) or 0 in shape:
             return None
-        # Modes of the old shape, the last one the fastest, are split and merged into dimensions of the new one.
-        modes = [mode for mode in zip(self.shape, self.strides, strict=True) if mode[0] > 1]
+        # As few modes as there can be, the last one the fastest: each dimension is all or part of one.
+        modes: list[tuple[int, int]] = []
+        for size, stride in zip(self.shape, self.strides, strict=True):
+            if modes and modes[-1][1] == size * stride:
+                size *= modes.pop()[0]
+            modes += [(size, stride)] if size > 1 else []
         strides: list[int] = []
         for wanted in reversed(shape):
-            stride, size = (modes[-1][1], 1) if wanted > 1 else (1, 1)
-            while size < wanted:
-                of_mode, of_stride = modes.pop()
-                left = wanted // size
-                if of_stride != stride * size or max(of_mode, left) % min(of_mode, left):
-                    return None
-                if of_mode > left:
-                    modes.append((of_mode // left, of_stride * left))
-                size *= min(of_mode, left)
+            if wanted == 1:
+                strides.append(1)
+                continue
+            size, stride = modes.pop()
+            if size % wanted:
+                return None
             strides.append(stride)
+            modes += [(size // wanted, stride * wanted)] if size > wanted else []
         return dataclasses.replace(self, shape=tuple(shape), strides=tuple(reversed(strides)))
