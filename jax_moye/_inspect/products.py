@@ -15,9 +15,8 @@ from jax_moye._primitives.dequantized import dequantized_p, groups_of
 from jax_moye._primitives.fused import fused_p
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_fused_p, grouped_p
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
-from jax_moye._primitives.rewritten import rewritten_p
+from jax_moye._primitives.rewritten import rewritten_p, viewed_p
 from jax_moye._primitives.transposes import source_in_jaxpr
-from jax_moye._primitives.viewed import viewed_p
 from jax_moye._primitives.weights import operands_of, product_of_program, weights_p
 from jax_moye._selection.epilogue import SECOND_B, Epilogue
 from jax_moye._selection.request import Operand, Operands, Request

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jax_moye._kernels.configs import GemmConfig
-from jax_moye._kernels.dtypes import exchanged, numpy_dtypes
 from jax_moye._selection.capability import LoweringTarget, why_not
 from jax_moye._selection.cost_xla import elementwise_us
 from jax_moye._selection.decide import Decision, KernelCall, predicted, problem_for
@@ -40,17 +38,16 @@ def in_place(decision: Decision, views: Sequence[View | None], target: LoweringT
     if decision.kind != "kernel" or call is None or call.split:
         return None
     dense = call.problem
-    multiplied = numpy_dtypes(dense.dtype)
-    sides = zip(call.operands, views[:2], reversed(multiplied) if dense.swapped else multiplied, strict=True)
+    sides = zip(call.operands, views[:2], dense.in_memory, strict=True)
     if any(view is not None and np.dtype(operand.dtype) != dtype for operand, view, dtype in sides):
         return None  # the conversion of a part is one of all of the array
     left, right = (
         operand if view is None else Operand(view.source, operand.dtype, view=view)
         for operand, view in zip(call.operands, views[:2], strict=True)
     )
-    dtype = exchanged(dense.dtype) if dense.swapped else dense.dtype  # of lhs and rhs
+    arithmetic = Arithmetic(dense.of_lhs_and_rhs, dense.sums)
     try:
-        problem, strides = problem_for(request, (left, right), Arithmetic(dtype, dense.sums), target)
+        problem, strides = problem_for(request, (left, right), arithmetic, target)
     except NotServedError:
         return None
     if not _is_same(dense, problem):
@@ -58,8 +55,8 @@ def in_place(decision: Decision, views: Sequence[View | None], target: LoweringT
     if len(views) > 2 and views[2] is not None:
         offsets = (*(problem.offsets or (0, 0)), views[2].offset)
         problem = dataclasses.replace(problem, offsets=offsets if any(offsets) else ())
-    config = _config(decision, call, problem, views, target)
-    return None if config is None else KernelCall(problem, config, False, (left, right), call.epilogue, strides)
+    own = KernelCall(problem, call.config, False, (left, right), call.epilogue, strides)
+    return _able(own, decision, views, target)
 
 
 def _is_same(one: GemmProblem, other: GemmProblem) -> bool:
@@ -68,22 +65,24 @@ def _is_same(one: GemmProblem, other: GemmProblem) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in facts)
 
 
-def _config(
-    decision: Decision, call: KernelCall, problem: GemmProblem, views: Sequence[View | None], target: LoweringTarget
-) -> GemmConfig | None:
-    """The kernel that reads the operands in place; None if none does, or copies are expected to be faster."""
-    if why_not(call.config, problem, target.arch) is None:
-        return call.config
-    request = decision.request
+def _able(
+    own: KernelCall, decision: Decision, views: Sequence[View | None], target: LoweringTarget
+) -> KernelCall | None:
+    """The call with a config that reads operands in place; None if none does, or copies are expected to be faster."""
+    request, dense, problem = decision.request, decision.call, own.problem
+    assert dense is not None
+    if why_not(own.config, problem, target.arch) is None:
+        return own
     if request.config is not None or request.batch_invariant:
         return None
     try:
         config = select(problem, target.arch, target.configs)
     except NotServedError:
         return None
-    copied = sum(2 * math.prod(view.shape) * np.dtype(call.operands[0].dtype).itemsize for view in views if view)
-    dense_us = predicted(call.problem, call.config, False, target.arch) + elementwise_us(copied)
-    return config if predicted(problem, config, False, target.arch) <= dense_us else None
+    copied = sum(2 * math.prod(view.shape) * np.dtype(dense.operands[0].dtype).itemsize for view in views if view)
+    copied_us = predicted(dense.problem, dense.config, False, target.arch) + elementwise_us(copied)
+    is_faster = predicted(problem, config, False, target.arch) <= copied_us
+    return dataclasses.replace(own, config=config) if is_faster else None
 
 
 def is_possible(spec: str, operands: Operands) -> bool:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from jax_moye._kernels.dtypes import ITEM_BYTES, MULTIPLIED_AS, USUAL_ACCUMULATOR, exchanged
+from jax_moye._kernels.dtypes import ITEM_BYTES, MULTIPLIED_AS, USUAL_ACCUMULATOR, exchanged, numpy_dtypes
 from jax_moye._selection.view import View
 
 MAX_SIZE = 2**31 - 1  # of a dimension and of the number of tiles: what the kernels' 32-bit coordinates hold
@@ -183,6 +183,17 @@ class GemmProblem:
     def sums(self) -> str:
         """The dtype in which products are summed."""
         return self.accumulator or USUAL_ACCUMULATOR[self.dtype]
+
+    @property
+    def of_lhs_and_rhs(self) -> str:
+        """The dtypes as `make_problem` takes them."""
+        return exchanged(self.dtype) if self.swapped else self.dtype
+
+    @property
+    def in_memory(self) -> tuple[Any, ...]:
+        """The dtypes of lhs and rhs as a kernel reads them."""
+        of_a_and_b = numpy_dtypes(self.dtype)
+        return of_a_and_b[::-1] if self.swapped else of_a_and_b
 
     @property
     def multiplied_as(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_moye
-from jax_moye._primitives.viewed import viewed_p
+from jax_moye._primitives.rewritten import viewed_p
 
 VIEW_TARGET = "jax_moye_view_gemm_v1"
 HEADS, HEAD = 4, 16

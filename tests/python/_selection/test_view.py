@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import hypothesis
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 import jax_moye
 from jax_moye._kernels import ffi
 from jax_moye._selection.capability import why_not
-from jax_moye._selection.in_place import is_possible
 from jax_moye._selection.problem import make_problem
 from jax_moye._selection.request import Operand
 from jax_moye._selection.view import View
@@ -130,17 +127,3 @@ def test_the_workspace_is_that_of_the_address():
     ]
     assert of_offset[0] == of_offset[2] == 0
     assert of_offset[1] > 0
-
-
-@pytest.mark.parametrize(
-    ("spec", "lhs", "rhs", "possible"),
-    [
-        ("mk,kn->mn", View.whole((32, 64)), columns(256, 64, 32), True),
-        ("mk,kn->mn", View.whole((32, 64)), dataclasses.replace(columns(256, 0, 32), strides=(256, 2)), False),
-        ("bmk,kn->bmn", View.whole((4, 9, 64)).sliced((0, 1, 0), (4, 9, 64), (1, 1, 1)), columns(32, 0, 32), False),
-        ("bmk,kn->bmn", View.whole((4, 9, 64)).sliced((0, 1, 0), (4, 2, 64), (1, 1, 1)), columns(32, 0, 32), True),
-    ],
-)
-def test_only_the_same_multiplication_is_read_in_place(spec, lhs, rhs, possible):
-    left, right = (Operand(view.source, jnp.bfloat16, view=view) for view in (lhs, rhs))
-    assert is_possible(spec, (left, right)) == possible
