@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -39,18 +39,28 @@ from jax_moye._selection.view import View
 
 
 class Original:
-    """The equations as they were, of the operands of the primitive. One is equal to itself.
+    """The equations as they were, of the operands of the primitive. One is equal to itself, and to others of its key.
 
     Of rewritten_p these are lhs, rhs and the operands of the epilogue, in its order.
 
     Attributes:
       jaxpr: its first result is that of the last equation; behind it, where the epilogue keeps them, the
         pre-activation and a second right-hand operand's product. Its products are equations of contract_p.
+      key: what says all that they compute, so that of equal equations of a program one is lowered; None where nothing
+        does.
     """
 
-    def __init__(self, jaxpr: ClosedJaxpr) -> None:
+    def __init__(self, jaxpr: ClosedJaxpr, key: Hashable = None) -> None:
         """Keeps them."""
-        self.jaxpr = jaxpr
+        self.jaxpr, self.key = jaxpr, key
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same, or computes the same."""
+        return self is other or (isinstance(other, Original) and self.key is not None and self.key == other.key)
+
+    def __hash__(self) -> int:
+        """Of what it is equal to."""
+        return id(self) if self.key is None else hash(self.key)
 
     def __call__(self, *operands: Any) -> list[Any]:
         """What they compute."""

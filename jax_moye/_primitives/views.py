@@ -85,8 +85,13 @@ def _viewed(program: Program, equation: JaxprEqn, given: Collection[Any]) -> Jax
         made = [renamed.get(x, x) if isinstance(x, Var) else x for x in inner.jaxpr.jaxpr.outvars]
         closed = _closed(inputs, body, made)
         in_parts = Original(ClosedJaxpr(with_views(closed.jaxpr, inputs), []))
-    of_views = {"original": Original(original), "views": views, "inner": inner, "parts": in_parts}
+    key = None if is_rewritten else (views, tuple(x.aval for x in variables), tuple(sorted(params.items(), key=_name)))
+    of_views = {"original": Original(original, key), "views": views, "inner": inner, "parts": in_parts}
     return equation.replace(invars=variables, primitive=viewed_p, params={**params, **of_views})
+
+
+def _name(item: tuple[str, Any]) -> str:
+    return item[0]
 
 
 def _closed(invars: list[Any], equations: list[JaxprEqn], outvars: list[Any]) -> ClosedJaxpr:

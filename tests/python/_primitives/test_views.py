@@ -15,7 +15,7 @@ from python.viewed import CASES, VIEW_TARGET, WQKV, H, attention, check, integer
 
 import jax_moye
 from jax_moye._kernels import ffi
-from jax_moye._primitives import custom_call
+from jax_moye._primitives import autotune, custom_call
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -368,6 +368,24 @@ def test_explain_says_what_is_decided():
     assert gemm.problem.offsets == ()
     (gemm,) = jax_moye.explain(jax_moye.optimize(lambda x, w: jax.nn.relu(x @ w[:, 512:1024])), x, whole)
     assert gemm.epilogue == "relu"
+
+
+def test_of_equal_products_one_is_decided_and_lowered(monkeypatch):
+    decisions = []
+    decide = autotune.decide
+    monkeypatch.setattr(autotune, "decide", lambda *args: decisions.append(args) or decide(*args))
+
+    def fun(x, w, v):
+        for _ in range(3):
+            x = (x @ w[:, 32:]) @ v[1]
+        return x @ w[:, 24:56]  # another offset
+
+    x, w, v = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((24, 32), (32, 64), (2, 32, 32)))
+    with jax_moye.options(interpret=True):
+        text = jax.jit(jax_moye.optimize(fun)).lower(x, w, v).as_text()
+    assert len(decisions) == 3
+    assert "b_offset = 24 " in text
+    assert "b_offset = 1024 " in text
 
 
 # ------------------------------------------------------------------------------------------------------------ exports
