@@ -286,6 +286,24 @@ def test_a_training_step_has_no_slice_of_its_heads():
     np.testing.assert_allclose(gradient, of_wanted, rtol=1e-3, atol=1e-6 * float(np.abs(of_wanted).max()))
 
 
+@pytest.mark.filterwarnings("ignore:Some donated buffers")
+@pytest.mark.parametrize("donated", [(), (1,)])
+def test_an_array_that_is_updated_in_place_is_read_before(donated):
+    """It is c, over which a kernel writes, and the part's array: XLA copies one of them."""
+
+    def fun(x, w):
+        return w + x @ w[32:]
+
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(-2, 3, (64, 32)).astype(np.float32), rng.integers(-2, 3, (64, 64)).astype(np.float32)
+    with jax_moye.options(interpret=True):
+        (equation,) = viewed_equations(fun, x, w)
+        assert equation.invars[1] is equation.invars[2]
+        optimized = jax.jit(jax_moye.optimize(fun), donate_argnums=donated)
+        assert "output_operand_aliases" in optimized.lower(x, w).as_text()
+        np.testing.assert_array_equal(optimized(jnp.asarray(x), jnp.asarray(w)), w + x @ w[32:])
+
+
 def test_other_readers_keep_their_slices():
     def fun(x, w):
         part = w[:, 16:]
