@@ -41,6 +41,11 @@ char const* in_words(size_t strides) { return strides == 3 ? "three" : strides =
 
 bool has_bit(unsigned bits, unsigned bit) { return (bits >> bit & 1u) != 0; }
 
+/// The address of an element of a buffer, which may have no address yet; `offset` is not negative, and not checked.
+void* element_at(void* data, int64_t offset, Dtype dtype) {
+  return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(data) + uintptr_t(offset) * uintptr_t(item_bytes(dtype)));
+}
+
 /// Why the operand cannot be loaded `config.alignment` bytes at a time; empty if it can.
 std::string misaligned(char const* name, GemmConfig const& config, void const* data, Modes const& modes,
                        bool k_is_contiguous, bool any_stride) {
@@ -130,7 +135,9 @@ std::string decode_epilogue(EpilogueRequest const& request, size_t strides, Epil
           .residual = operand(request.residual),
           .activation = Activation(name - std::begin(kActivationNames)),
           .preactivation = request.wants_preactivation ? request.preactivation.data : nullptr,
-          .second_b = request.has_second_b ? request.second_b.data : nullptr,
+          .second_b = request.has_second_b
+                          ? element_at(request.second_b.data, request.second_b_offset, request.second_b.dtype)
+                          : nullptr,
           .second_product = request.has_second_b && request.wants_preactivation ? request.second_product.data : nullptr,
           .row_scale = scale(request.lhs_scale, row_stride),
           .column_scale = scale(request.rhs_scale, column_stride)};
@@ -240,6 +247,9 @@ Status decode_attributes(GemmRequest const& request, GemmCall& call) {
     if (std::any_of(strides.begin(), strides.end(), [](int64_t stride) { return stride < 0; }))
       return error("strides " + to_text(strides) + " are negative");
   }
+  for (int64_t const offset : {request.a_offset, request.b_offset, request.epilogue.second_b_offset}) {
+    if (offset < 0) return error("offset " + std::to_string(offset) + " is negative");
+  }
   for (int64_t const size : request.sizes) {
     if (size < 0 || size > kMaxSize) return error("sizes lie between 0 and 2^31 - 1");
   }
@@ -250,8 +260,9 @@ Status decode_attributes(GemmRequest const& request, GemmCall& call) {
   }
   int modes[kBatchModes] = {1, 1, 1};
   std::copy_n(request.sizes.begin(), batch_modes, modes + (kBatchModes - batch_modes));
-  call.args = {.a = request.a.data,
-               .b = request.b.data,
+  Dtype const dtype = call.gemm->config.dtype;
+  call.args = {.a = element_at(request.a.data, request.a_offset, storage_dtype(dtype)),
+               .b = element_at(request.b.data, request.b_offset, storage_dtype_of_b(dtype)),
                .d = request.d.data,
                .workspace = request.workspace_bytes > 0 ? request.workspace : nullptr,
                .batch = batch,
@@ -287,8 +298,8 @@ std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_mat
   Modes const a = modes_of(args, args.a_batch_strides, {args.m, args.a_m_stride}, {args.k, args.a_k_stride});
   Modes const b = modes_of(args, args.b_batch_strides, {args.n, args.b_n_stride}, {args.k, args.b_k_stride});
   Modes const d = modes_of(args, args.d_batch_strides, {args.m, args.d_m_stride}, {args.n, args.d_n_stride});
-  if (std::string reason = outside("a", a, request.a.elements); !reason.empty()) return reason;
-  if (std::string reason = outside("b", b, request.b.elements); !reason.empty()) return reason;
+  if (std::string reason = outside("a", a, request.a.elements, request.a_offset); !reason.empty()) return reason;
+  if (std::string reason = outside("b", b, request.b.elements, request.b_offset); !reason.empty()) return reason;
   if (std::string reason = outside("d", d, request.d.elements); !reason.empty()) return reason;
   Modes written = d;
   if (one_matrix) written[kBatchModes - 1] = {1, 0};
@@ -302,7 +313,8 @@ std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_mat
     if (item_bytes(args.d_dtype) != 2) return std::string("d of two b has 16 bits, not ") + dtype_name(args.d_dtype);
     if (second_b.data == nullptr && !has_no_element(d)) return "the second b has no address";
     if (second_b.dtype != request.b.dtype) return std::string("the second b is ") + dtype_name(second_b.dtype);
-    if (std::string reason = outside("the second b", b, second_b.elements); !reason.empty()) return reason;
+    int64_t const first = request.epilogue.second_b_offset;
+    if (std::string reason = outside("the second b", b, second_b.elements, first); !reason.empty()) return reason;
   }
   if (has_no_element(d)) return {};  // nothing runs
 
@@ -311,7 +323,8 @@ std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_mat
   std::string reason = misaligned("a", config, args.a, a, major_a(order) == Major::k, entry.facts.any_stride);
   if (reason.empty()) reason = misaligned("b", config, args.b, b, major_b(order) == Major::k, entry.facts.any_stride);
   if (reason.empty() && has_second_b)
-    reason = misaligned("the second b", config, second_b.data, b, major_b(order) == Major::k, entry.facts.any_stride);
+    reason = misaligned("the second b", config, args.epilogue.second_b, b, major_b(order) == Major::k,
+                        entry.facts.any_stride);
   if (!reason.empty()) return reason;
   if (reinterpret_cast<uintptr_t>(args.d) % item_bytes(args.d_dtype) != 0) return "d is not aligned to its elements";
 

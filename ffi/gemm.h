@@ -36,6 +36,7 @@ struct EpilogueRequest {
   Buffer preactivation = {};  // sizes and strides are d's
   bool has_second_b = false;
   Buffer second_b = {};                           // sizes and strides are b's
+  int64_t second_b_offset = 0;                    // elements in front of its first one
   Buffer second_product = {};                     // with a second b and a pre-activation; sizes and strides are d's
   EpilogueMatrix lhs_scale = {}, rhs_scale = {};  // f32; strides are 0 along n of the former, along m of the latter
 };
@@ -51,6 +52,7 @@ struct GemmRequest {
   void* workspace;
   int64_t workspace_bytes;
   EpilogueRequest epilogue = {};
+  int64_t a_offset = 0, b_offset = 0;  // elements of the buffers in front of the first ones
 };
 
 struct GemmCall {

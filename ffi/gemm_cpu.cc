@@ -113,6 +113,35 @@ ffi::Error execute_scaled(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::RemainingArgs
   });
 }
 
+ffi::Error execute_view(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> d,
+                        ffi::Result<ffi::AnyBuffer> workspace, ffi::RemainingRets results, int64_t a_offset,
+                        Int64s a_strides, std::string_view activation, double alpha, int64_t b_offset, Int64s b_strides,
+                        double beta, Int64s bias_strides, Int64s c_strides, std::string_view config, Int64s d_strides,
+                        bool detect_races, Int64s lhs_scale_strides, std::string_view mode,
+                        std::string_view operand_names, Int64s residual_strides, Int64s rhs_scale_strides,
+                        int64_t second_b_offset, int64_t seed, Int64s sizes) {
+  return guarded(config, [&] {
+    GemmRequest request;
+    if (auto error = read_call(a, b, *d, *workspace, config, sizes, a_strides, b_strides, d_strides, request);
+        error.failure()) {
+      return error;
+    }
+    EpilogueAttributes const attributes{activation,
+                                        alpha,
+                                        beta,
+                                        bias_strides,
+                                        c_strides,
+                                        residual_strides,
+                                        operand_names,
+                                        /*takes_scales=*/true,
+                                        lhs_scale_strides,
+                                        rhs_scale_strides};
+    if (auto error = read_epilogue(attributes, operands, results, request); error.failure()) return error;
+    read_offsets(a_offset, b_offset, second_b_offset, request);
+    return launch(request, detect_races, mode, seed);
+  });
+}
+
 ffi::Error execute_grouped(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer group_sizes, ffi::RemainingArgs operands,
                            ffi::Result<ffi::AnyBuffer> d, ffi::RemainingRets results, Int64s a_strides,
                            std::string_view activation, double alpha, Int64s b_strides, double beta,
@@ -290,6 +319,35 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeScaledGemmCpu, moye::execute_scaled,
                                   .Attr<std::string_view>("operands")
                                   .Attr<moye::Int64s>("residual_strides")
                                   .Attr<moye::Int64s>("rhs_scale_strides")
+                                  .Attr<int64_t>("seed")
+                                  .Attr<moye::Int64s>("sizes"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeViewGemmCpu, moye::execute_view,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .RemainingRets()
+                                  .Attr<int64_t>("a_offset")
+                                  .Attr<moye::Int64s>("a_strides")
+                                  .Attr<std::string_view>("activation")
+                                  .Attr<double>("alpha")
+                                  .Attr<int64_t>("b_offset")
+                                  .Attr<moye::Int64s>("b_strides")
+                                  .Attr<double>("beta")
+                                  .Attr<moye::Int64s>("bias_strides")
+                                  .Attr<moye::Int64s>("c_strides")
+                                  .Attr<std::string_view>("config")
+                                  .Attr<moye::Int64s>("d_strides")
+                                  .Attr<bool>("detect_races")
+                                  .Attr<moye::Int64s>("lhs_scale_strides")
+                                  .Attr<std::string_view>("mode")
+                                  .Attr<std::string_view>("operands")
+                                  .Attr<moye::Int64s>("residual_strides")
+                                  .Attr<moye::Int64s>("rhs_scale_strides")
+                                  .Attr<int64_t>("second_b_offset")
                                   .Attr<int64_t>("seed")
                                   .Attr<moye::Int64s>("sizes"));
 

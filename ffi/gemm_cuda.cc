@@ -63,6 +63,12 @@ ffi::Error prepare_scaled(int32_t device, Int64s, std::string_view, double, Int6
   return prepare_config(config, device);
 }
 
+ffi::Error prepare_view(int32_t device, int64_t, Int64s, std::string_view, double, int64_t, Int64s, double, Int64s,
+                        Int64s, std::string_view config, Int64s, Int64s, std::string_view, Int64s, Int64s, int64_t,
+                        Int64s) {
+  return prepare_config(config, device);
+}
+
 ffi::Error prepare_grouped(int32_t device, Int64s, std::string_view, double, Int64s, double, Int64s, Int64s,
                            std::string_view config, Int64s, std::string_view, std::string_view, Int64s, Int64s) {
   return prepare_config(config, device);
@@ -146,6 +152,35 @@ ffi::Error execute_scaled(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer 
                                         lhs_scale_strides,
                                         rhs_scale_strides};
     if (auto error = read_epilogue(attributes, operands, results, request); error.failure()) return error;
+    return launch(request, stream);
+  });
+}
+
+ffi::Error execute_view(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::RemainingArgs operands,
+                        ffi::Result<ffi::AnyBuffer> d, ffi::Result<ffi::AnyBuffer> workspace,
+                        ffi::RemainingRets results, int64_t a_offset, Int64s a_strides, std::string_view activation,
+                        double alpha, int64_t b_offset, Int64s b_strides, double beta, Int64s bias_strides,
+                        Int64s c_strides, std::string_view config, Int64s d_strides, Int64s lhs_scale_strides,
+                        std::string_view operand_names, Int64s residual_strides, Int64s rhs_scale_strides,
+                        int64_t second_b_offset, Int64s sizes) {
+  return guarded(config, [&] {
+    GemmRequest request;
+    if (auto error = read_call(a, b, *d, *workspace, config, sizes, a_strides, b_strides, d_strides, request);
+        error.failure()) {
+      return error;
+    }
+    EpilogueAttributes const attributes{activation,
+                                        alpha,
+                                        beta,
+                                        bias_strides,
+                                        c_strides,
+                                        residual_strides,
+                                        operand_names,
+                                        /*takes_scales=*/true,
+                                        lhs_scale_strides,
+                                        rhs_scale_strides};
+    if (auto error = read_epilogue(attributes, operands, results, request); error.failure()) return error;
+    read_offsets(a_offset, b_offset, second_b_offset, request);
     return launch(request, stream);
   });
 }
@@ -349,6 +384,55 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeScaledGemmCuda, moye::execute_scaled,
                                   .Attr<std::string_view>("operands")
                                   .Attr<moye::Int64s>("residual_strides")
                                   .Attr<moye::Int64s>("rhs_scale_strides")
+                                  .Attr<moye::Int64s>("sizes"),
+                              {ffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeViewGemmCudaPrepare, moye::prepare_view,
+                              ffi::Ffi::BindPrepare()
+                                  .Ctx<ffi::DeviceOrdinal>()
+                                  .Attr<int64_t>("a_offset")
+                                  .Attr<moye::Int64s>("a_strides")
+                                  .Attr<std::string_view>("activation")
+                                  .Attr<double>("alpha")
+                                  .Attr<int64_t>("b_offset")
+                                  .Attr<moye::Int64s>("b_strides")
+                                  .Attr<double>("beta")
+                                  .Attr<moye::Int64s>("bias_strides")
+                                  .Attr<moye::Int64s>("c_strides")
+                                  .Attr<std::string_view>("config")
+                                  .Attr<moye::Int64s>("d_strides")
+                                  .Attr<moye::Int64s>("lhs_scale_strides")
+                                  .Attr<std::string_view>("operands")
+                                  .Attr<moye::Int64s>("residual_strides")
+                                  .Attr<moye::Int64s>("rhs_scale_strides")
+                                  .Attr<int64_t>("second_b_offset")
+                                  .Attr<moye::Int64s>("sizes"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeViewGemmCuda, moye::execute_view,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .RemainingRets()
+                                  .Attr<int64_t>("a_offset")
+                                  .Attr<moye::Int64s>("a_strides")
+                                  .Attr<std::string_view>("activation")
+                                  .Attr<double>("alpha")
+                                  .Attr<int64_t>("b_offset")
+                                  .Attr<moye::Int64s>("b_strides")
+                                  .Attr<double>("beta")
+                                  .Attr<moye::Int64s>("bias_strides")
+                                  .Attr<moye::Int64s>("c_strides")
+                                  .Attr<std::string_view>("config")
+                                  .Attr<moye::Int64s>("d_strides")
+                                  .Attr<moye::Int64s>("lhs_scale_strides")
+                                  .Attr<std::string_view>("operands")
+                                  .Attr<moye::Int64s>("residual_strides")
+                                  .Attr<moye::Int64s>("rhs_scale_strides")
+                                  .Attr<int64_t>("second_b_offset")
                                   .Attr<moye::Int64s>("sizes"),
                               {ffi::Traits::kCmdBufferCompatible});
 

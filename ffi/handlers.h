@@ -8,6 +8,8 @@
 //                            d = activation(preactivation) * second_product
 //   jax_moye_scaled_gemm_v1  as fused, with operands lhs_scale and rhs_scale, f32, of rows and of columns
 //                            preactivation = alpha (a b) lhs_scale rhs_scale + beta c + bias
+//   jax_moye_view_gemm_v1    as scaled; a, b and second_b are parts of larger arrays: their first elements are at a_offset,
+//                            b_offset and second_b_offset of those
 //   jax_moye_grouped_gemm_v1 (a, b, group_sizes, [c, bias, residual]) -> (d, [preactivation])
 //                            the same for groups of rows, or of k; sizes known on the device alone
 //   jax_moye_weights_gemm_v1 (a, b, scales, [zeros]) -> d
@@ -24,6 +26,7 @@
 inline constexpr char const* kGemmTarget = "jax_moye_gemm_v1";
 inline constexpr char const* kFusedGemmTarget = "jax_moye_fused_gemm_v1";
 inline constexpr char const* kScaledGemmTarget = "jax_moye_scaled_gemm_v1";
+inline constexpr char const* kViewGemmTarget = "jax_moye_view_gemm_v1";
 inline constexpr char const* kGroupedGemmTarget = "jax_moye_grouped_gemm_v1";
 inline constexpr char const* kWeightsGemmTarget = "jax_moye_weights_gemm_v1";
 inline constexpr char const* kAttentionTarget = "jax_moye_attention_v1";
@@ -33,6 +36,7 @@ inline constexpr char const* kMarkTarget = "jax_moye_mark_v1";
 extern "C" XLA_FFI_Error* JaxMoyeGemmCpu(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCpu(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeScaledGemmCpu(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeViewGemmCpu(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeGroupedGemmCpu(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeWeightsGemmCpu(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeAttentionCpu(XLA_FFI_CallFrame* call_frame);
@@ -40,6 +44,7 @@ extern "C" XLA_FFI_Error* JaxMoyeAttentionGradCpu(XLA_FFI_CallFrame* call_frame)
 extern "C" XLA_FFI_Error* JaxMoyeGemmCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeScaledGemmCuda(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeViewGemmCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeGroupedGemmCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeWeightsGemmCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeAttentionCuda(XLA_FFI_CallFrame* call_frame);
@@ -47,6 +52,7 @@ extern "C" XLA_FFI_Error* JaxMoyeAttentionGradCuda(XLA_FFI_CallFrame* call_frame
 extern "C" XLA_FFI_Error* JaxMoyeGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeScaledGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeViewGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeGroupedGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeWeightsGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeAttentionCudaPrepare(XLA_FFI_CallFrame* call_frame);

@@ -29,11 +29,12 @@ bool has_no_element(std::span<Mode const> modes) {
   return std::any_of(modes.begin(), modes.end(), [](Mode mode) { return mode.size == 0; });
 }
 
-std::string outside(char const* name, std::span<Mode const> modes, int64_t elements) {
+std::string outside(char const* name, std::span<Mode const> modes, int64_t elements, int64_t first) {
   if (has_no_element(modes)) return {};
   int64_t offset;
-  if (largest_offset(modes, offset) && offset < elements) return {};
-  return std::string(name) + " has " + std::to_string(elements) + " elements, and its strides reach beyond them";
+  if (largest_offset(modes, offset) && !__builtin_add_overflow(offset, first, &offset) && offset < elements) return {};
+  std::string const has = std::string(name) + " has " + std::to_string(elements) + " elements, and its strides ";
+  return has + (first == 0 ? "" : "from " + std::to_string(first) + " on ") + "reach beyond them";
 }
 
 }  // namespace moye

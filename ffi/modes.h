@@ -23,8 +23,9 @@ std::string to_text(std::span<int64_t const> values);
 /// Whether they have no element.
 bool has_no_element(std::span<Mode const> modes);
 
-/// Why the modes of an operand do not lie inside its buffer of so many elements; empty if they do.
-std::string outside(char const* name, std::span<Mode const> modes, int64_t elements);
+/// Why the modes of an operand, the first element of which is the buffer's at `first`, do not lie inside its buffer of
+/// so many elements; empty if they do.
+std::string outside(char const* name, std::span<Mode const> modes, int64_t elements, int64_t first = 0);
 
 /// Whether the modes take every element of a buffer of `elements` exactly once: as many coordinates as elements, none
 /// beyond the end (checked before), and no two the same because each stride steps over all the smaller modes.

@@ -84,7 +84,8 @@ nb::dict own_kernel_headers() {
 
 int64_t workspace_bytes(std::string_view config, std::vector<int64_t> const& sizes,
                         std::vector<int64_t> const& a_strides, std::vector<int64_t> const& b_strides,
-                        std::vector<int64_t> const& d_strides, std::string_view out_dtype) {
+                        std::vector<int64_t> const& d_strides, std::string_view out_dtype, int64_t a_offset,
+                        int64_t b_offset) {
   GemmRequest request{.config = config,
                       .sizes = sizes,
                       .a_strides = a_strides,
@@ -94,7 +95,9 @@ int64_t workspace_bytes(std::string_view config, std::vector<int64_t> const& siz
                       .b = {},
                       .d = {},
                       .workspace = nullptr,
-                      .workspace_bytes = 0};
+                      .workspace_bytes = 0,
+                      .a_offset = a_offset,
+                      .b_offset = b_offset};
   for (int i = 0; i < kDtypes; ++i) {
     if (out_dtype == dtype_name(Dtype(i))) request.d.dtype = Dtype(i);
   }
@@ -114,8 +117,8 @@ void add_common_functions(nb::module_& module) {
              "Adds the config of a library that was compiled by itself, and returns what configs() says of one.\n\n"
              "function: the address of its jax_moye_own_kernel. The library stays loaded for good.");
   module.def("workspace_bytes", &workspace_bytes, nb::arg("config"), nb::arg("sizes"), nb::arg("a_strides"),
-             nb::arg("b_strides"), nb::arg("d_strides"), nb::arg("out_dtype"),
-             "Bytes of workspace that a call with these attributes needs.");
+             nb::arg("b_strides"), nb::arg("d_strides"), nb::arg("out_dtype"), nb::arg("a_offset") = 0,
+             nb::arg("b_offset") = 0, "Bytes of workspace that a call with these attributes needs.");
 }
 
 }  // namespace moye

@@ -11,13 +11,15 @@ NB_MODULE(_moye_cuda, module) {
   moye::add_common_functions(module);
   moye::add_direct_product(module);
   module.def("handlers", [] {
-    nb::dict gemm, fused_gemm, scaled_gemm, grouped_gemm, weights_gemm, attention, attention_grad, mark, targets;
+    nb::dict gemm, fused_gemm, scaled_gemm, view_gemm, grouped_gemm, weights_gemm, attention, attention_grad, mark, targets;
     gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCudaPrepare));
     gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCuda));
     fused_gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeFusedGemmCudaPrepare));
     fused_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeFusedGemmCuda));
     scaled_gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeScaledGemmCudaPrepare));
     scaled_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeScaledGemmCuda));
+    view_gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewGemmCudaPrepare));
+    view_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewGemmCuda));
     grouped_gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGroupedGemmCudaPrepare));
     grouped_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGroupedGemmCuda));
     weights_gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeWeightsGemmCudaPrepare));
@@ -30,6 +32,7 @@ NB_MODULE(_moye_cuda, module) {
     targets[kGemmTarget] = gemm;
     targets[kFusedGemmTarget] = fused_gemm;
     targets[kScaledGemmTarget] = scaled_gemm;
+    targets[kViewGemmTarget] = view_gemm;
     targets[kGroupedGemmTarget] = grouped_gemm;
     targets[kWeightsGemmTarget] = weights_gemm;
     targets[kAttentionTarget] = attention;

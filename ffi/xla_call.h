@@ -100,7 +100,7 @@ struct EpilogueAttributes {
   Int64s bias_strides, c_strides, residual_strides;  // of those that are no operands: not looked at
   // Which follow a and b, in their order: "c,bias,residual" or less, or "second_b", which lies as b does.
   std::string_view operands;
-  // Of the scaled target alone; the others' calls name no scales.
+  // Of the scaled and the view target alone; the others' calls name no scales.
   bool takes_scales = false;
   Int64s lhs_scale_strides = {}, rhs_scale_strides = {};
 };
@@ -161,6 +161,13 @@ inline ffi::Error read_epilogue(EpilogueAttributes const& attributes, ffi::Remai
     if (!to_buffer(**buffer, *buffers[i])) return error(kOurDtypes);
   }
   return ffi::Error::Success();
+}
+
+/// What the view target has beside that.
+inline void read_offsets(int64_t a, int64_t b, int64_t second_b, GemmRequest& request) {
+  request.a_offset = a;
+  request.b_offset = b;
+  request.epilogue.second_b_offset = second_b;
 }
 
 /// What the grouped target has beside that: the groups.

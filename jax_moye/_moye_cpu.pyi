@@ -18,6 +18,8 @@ def workspace_bytes(
     b_strides: Sequence[int],
     d_strides: Sequence[int],
     out_dtype: str,
+    a_offset: int = 0,
+    b_offset: int = 0,
 ) -> int: ...
 def handlers() -> dict[str, dict[str, object]]: ...
 def emulate(

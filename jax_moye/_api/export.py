@@ -17,6 +17,7 @@ EXPORT_DISABLED_CHECKS = tuple(
         ffi.TARGET,
         ffi.FUSED_TARGET,
         ffi.SCALED_TARGET,
+        ffi.VIEW_TARGET,
         ffi.GROUPED_TARGET,
         ffi.WEIGHTS_TARGET,
         ffi.ATTENTION_TARGET,

@@ -1,6 +1,7 @@
 """`jax_moye.optimize`: the products of a program with what stands behind them, each as one equation.
 
-A function is traced, its jaxpr rewritten, and the rewritten one run. What is replaced says `_primitives/chains.py`.
+A function is traced, its jaxpr rewritten, and the rewritten one run. What is replaced says `_primitives/chains.py`, and
+which operands are read as parts of larger arrays `_primitives/views.py`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
     or with a causal one that is made while tracing. Nothing else may read the scores or what is made of them, no bias
     or dropout stand between. Scores are f32 then. The shares are rounded once, and so is the derivative by the scores,
     as in the program.
+
+    An operand that is part of a larger array, by slices, `jnp.split`, or indices known while tracing, is read where it
+    is, without a copy, where a kernel of ours computes the product and that is one matrix multiplication of the same
+    sizes. The array has to be in memory anyway.
 
     Products by weights of 8 or 4 bits that the program dequantizes itself are those of `quantized_matmul`, without a
     rounding of the weights, for up to 64 rows and under `options(implementation="moye")` alone: no GPU has timed them.

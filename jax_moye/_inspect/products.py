@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ from jax_moye._primitives.dequantized import dequantized_p, groups_of
 from jax_moye._primitives.fused import fused_p
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_fused_p, grouped_p
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
-from jax_moye._primitives.rewritten import rewritten_p
+from jax_moye._primitives.rewritten import rewritten_p, viewed_p
 from jax_moye._primitives.transposes import source_in_jaxpr
 from jax_moye._primitives.weights import operands_of, product_of_program, weights_p
 from jax_moye._selection.attention import AttentionDecision
@@ -95,6 +96,7 @@ _PRODUCTS = (
     contract_p,
     fused_p,
     rewritten_p,
+    viewed_p,
     grouped_p,
     grouped_fused_p,
     weights_p,
@@ -116,7 +118,7 @@ def products_of(jaxpr: Jaxpr) -> Iterator[Found]:
 def _product_of(equation: Any, made_by: Mapping[Any, Any]) -> Product | None:
     """The product that an equation is; None if it is none."""
     name = equation.primitive.name
-    if equation.primitive in (contract_p, fused_p, rewritten_p):
+    if equation.primitive in (contract_p, fused_p, rewritten_p, viewed_p):
         return _product(equation, made_by)
     if equation.primitive is grouped_p or equation.primitive is grouped_fused_p:
         return _grouped_product(equation, made_by)
@@ -174,9 +176,15 @@ def _inner_jaxprs(equation: Any) -> Iterator[tuple[Jaxpr, int, str]]:
 
 
 def _product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
-    """The product that an equation of contract_p, fused_p or rewritten_p is."""
+    """The product that an equation of contract_p, fused_p, rewritten_p or viewed_p is.
+
+    Of parts of arrays it is the one that is decided about, of the same operands written to memory.
+    """
     params = dict(equation.params)
-    original = params.pop("original", None)
+    original, views = params.pop("original", None), params.pop("views", ())
+    if views:
+        original = params.pop("inner")
+        del params["parts"]
     for name in ("preactivation", "out_sharding"):
         params.pop(name, None)
     epilogue = params.pop("epilogue", None)
@@ -192,6 +200,10 @@ def _product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
     if epilogue is not None and epilogue.is_of_pair:  # both right-hand operands are read in one way
         second = source_in_jaxpr(equation.invars[2], made_by)
         right = right if second.permutation == right.permutation else right.transposed
+    left, right = (
+        operand if view is None else dataclasses.replace(operand, permutation=None, view=view).written
+        for operand, view in itertools.zip_longest((left, right), views[:2])
+    )
     if request.implementation == "xla":  # nobody asks for strides
         left, right = left.transposed, right.transposed
     return Product(request, (left, right), original=original)

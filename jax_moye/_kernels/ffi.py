@@ -17,6 +17,7 @@ from jax_moye._log import logger
 TARGET = "jax_moye_gemm_v1"  # of both platforms; a change of the attributes gets a new name, so that old exports load
 FUSED_TARGET = "jax_moye_fused_gemm_v1"  # likewise; ffi/handlers.h says what it computes
 SCALED_TARGET = "jax_moye_scaled_gemm_v1"  # likewise
+VIEW_TARGET = "jax_moye_view_gemm_v1"  # likewise
 GROUPED_TARGET = "jax_moye_grouped_gemm_v1"  # likewise
 WEIGHTS_TARGET = "jax_moye_weights_gemm_v1"  # likewise
 ATTENTION_TARGET = "jax_moye_attention_v1"  # likewise
@@ -67,7 +68,13 @@ def built(platform: str) -> frozenset[str] | None:
     return None if module is None else frozenset(config["name"] for config in module.configs())
 
 
-def workspace_bytes(config: str, sizes: Sequence[int], strides: Sequence[Sequence[int]], out_dtype: str) -> int:
+def workspace_bytes(
+    config: str,
+    sizes: Sequence[int],
+    strides: Sequence[Sequence[int]],
+    out_dtype: str,
+    offsets: Sequence[int] = (),
+) -> int:
     """Bytes of workspace that a call needs. The CPU module knows all kernels.
 
     Args:
@@ -75,10 +82,11 @@ def workspace_bytes(config: str, sizes: Sequence[int], strides: Sequence[Sequenc
       sizes: (batch modes..., m, n, k), one to three of the batch.
       strides: of a (batch modes..., m, k), b (batch modes..., n, k) and d (batch modes..., m, n), in elements.
       out_dtype: of d, e.g. "bf16".
+      offsets: of a and b, as `GemmProblem` has them.
     """
     module = extension("cpu")
     assert module is not None
-    return module.workspace_bytes(config, sizes, *strides, out_dtype)
+    return module.workspace_bytes(config, sizes, *strides, out_dtype, *offsets[:2])
 
 
 def k_parts(config: str, sizes: Sequence[int], strides: Sequence[Sequence[int]], out_dtype: str) -> int:

@@ -18,7 +18,8 @@ between them. In their order, each once unless said:
     a product, transposed, of a narrower type, with c: contract_p. All else: rewritten_p, which is the equations as
     they were wherever no kernel computes them all faster.
 
-A kernel computes in f32 (f64 in f64) and rounds once, at the end; the program rounds at least as often.
+A kernel computes in f32 (f64 in f64) and rounds once, at the end; the program rounds at least as often. What stands in
+front of a product's operands views.py says.
 """
 
 from __future__ import annotations

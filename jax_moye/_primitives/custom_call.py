@@ -115,9 +115,14 @@ def _launch(
     ]
     attributes = call_attributes(call.config, call.problem, request.interpret)
     target, aliases = ffi.TARGET, {}
-    if epilogue is not None:
+    if problem.offsets:
+        target = ffi.VIEW_TARGET
+        of_all = epilogue_attributes(epilogue or Epilogue(), strides, problem.swapped, with_scales=True)
+        attributes |= of_all | offset_attributes(problem)
+    elif epilogue is not None:
         target = ffi.SCALED_TARGET if epilogue.is_scaled else ffi.FUSED_TARGET
-        attributes |= epilogue_attributes(epilogue, strides, problem.swapped)
+        attributes |= epilogue_attributes(epilogue, strides, problem.swapped, epilogue.is_scaled)
+    if epilogue is not None:
         is_sum = not epilogue.is_derivative  # else c is the forward pass', and read elsewhere
         if (
             "c" in names
@@ -129,7 +134,7 @@ def _launch(
             aliases = {2 + names.index("c"): 0}
     result = jax.ShapeDtypeStruct(tuple(out_shape), dtype)
     all_strides = tuple(problem.strides.values())
-    workspace_bytes = ffi.workspace_bytes(config.name, problem.sizes, all_strides, problem.out_dtype)
+    workspace_bytes = ffi.workspace_bytes(config.name, problem.sizes, all_strides, problem.out_dtype, problem.offsets)
     workspace = jax.ShapeDtypeStruct((workspace_bytes,), jnp.uint8)
     with jax.named_scope(config.name):  # what a profiler shows
         results = [result, workspace] + [result] * (preactivation * (1 + is_of_pair))
@@ -166,13 +171,26 @@ def call_attributes(config: GemmConfig, problem: Problem, interpret: InterpretPa
     return attributes
 
 
+def offset_attributes(problem: GemmProblem) -> dict[str, Any]:
+    """The attributes that say where in their arrays operands begin."""
+    a, b, second_b = (*problem.offsets, 0)[:3]
+    return {"a_offset": np.int64(a), "b_offset": np.int64(b), "second_b_offset": np.int64(second_b)}
+
+
 def epilogue_attributes(
-    epilogue: Epilogue, strides: Sequence[tuple[int, ...]], swapped: bool = False
+    epilogue: Epilogue, strides: Sequence[tuple[int, ...]], swapped: bool = False, with_scales: bool = False
 ) -> dict[str, Any]:
-    """The attributes of what the kernel makes of the sums. swapped: as in GemmProblem; the kernel's lhs is a."""
+    """The attributes of what the kernel makes of the sums.
+
+    Args:
+      epilogue: what that is.
+      strides: of its operands.
+      swapped: as in GemmProblem; the kernel's lhs is a.
+      with_scales: the target takes scales.
+    """
     renamed = dict(zip(SCALES, reversed(SCALES), strict=True)) if swapped else {}
     names = [renamed.get(name, name) for name, _ in epilogue.operands]
-    with_strides = EPILOGUE_OPERANDS + SCALES * epilogue.is_scaled
+    with_strides = EPILOGUE_OPERANDS + SCALES * with_scales
     of_name = dict(zip(names, strides, strict=True))
     return {
         "activation": epilogue.activation,

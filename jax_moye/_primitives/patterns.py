@@ -18,8 +18,21 @@ _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_
 _MOST = 16  # equations of a jaxpr that may be an activation, or part of one
 _MOST_AROUND = 64  # values that a derivative is looked for in
 _COPIES = ("broadcast_in_dim", "convert_element_type")  # a number stays one
-_SAME = ("pvary", "pcast")  # inside shard_map: the value stays the same
-PRODUCTS = ("dot_general", "ragged_dot_general", "jax_moye_contract", "jax_moye_rewritten")
+SAME = ("pvary", "pcast")  # inside shard_map: the value stays the same
+PRODUCTS = (
+    "dot_general",
+    "ragged_dot_general",
+    "jax_moye_attention",
+    "jax_moye_attention_grad",
+    "jax_moye_contract",
+    "jax_moye_dequantized",
+    "jax_moye_fused",
+    "jax_moye_grouped",
+    "jax_moye_grouped_fused",
+    "jax_moye_rewritten",
+    "jax_moye_viewed",
+    "jax_moye_weights",
+)
 _COMMUTE = ("add", "add_any", "mul", "max", "min")
 
 
@@ -122,7 +135,7 @@ def as_number(program: Program, variable: Any) -> float | None:
     else:
         index = program.made_by.get(variable)
         equation: Any = None if index is None else program.equations[index]
-        if equation is None or equation.primitive.name not in (*_COPIES, *_SAME) or len(equation.invars) != 1:
+        if equation is None or equation.primitive.name not in (*_COPIES, *SAME) or len(equation.invars) != 1:
             return None
         value = as_number(program, equation.invars[0])
         if value is None:
@@ -251,7 +264,7 @@ def _steps(equations: Sequence[Any], names: dict[Any, Any], place: int | None) -
             inside = dict(zip(body.invars, inputs, strict=True))
             yield from _steps(body.eqns, inside, at)
             names |= {x: _name(y, inside) for x, y in zip(equation.outvars, body.outvars, strict=True)}
-        elif equation.primitive.name in _SAME and len(inputs) == 1:
+        elif equation.primitive.name in SAME and len(inputs) == 1:
             names[equation.outvars[0]] = inputs[0]
         elif equation.primitive.name in _COPIES and len(inputs) == 1 and _is_one_number(inputs[0]):
             dtype = equation.outvars[0].aval.dtype

@@ -3,13 +3,14 @@
 Equations are replaced, nothing else is touched, so that names, sources, effects and loops stay what they are.
 chains.py says what a product takes in; a product of groups becomes grouped_p, and dequantizing.py finds products by
 weights of 8 and 4 bits. Before that, calls.py opens calls that stand between a product and what it takes in, and
-residuals.py says what a loop need not stack for its derivative.
+residuals.py says what a loop need not stack for its derivative; behind it views.py says which operands are read as
+parts of larger arrays. Attention comes first: attention_finding.py takes its products.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_p
 from jax_moye._primitives.pairs import ordered, pair_from
 from jax_moye._primitives.patterns import Program
 from jax_moye._primitives.residuals import with_fewer_residuals
+from jax_moye._primitives.views import is_in_memory, with_views
 
 # Equations whose jaxprs are rewritten, and the parameters that hold them; () is all. Of functions with derivatives of
 # their own it is what they compute: their rules stay, for who differentiates the result. Pallas kernels are not looked
@@ -34,33 +36,52 @@ _INNER: dict[str, tuple[str, ...]] = dict.fromkeys(
 ) | dict.fromkeys(("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"), ("call_jaxpr", "fun_jaxpr"))
 
 
-def rewritten(closed: ClosedJaxpr, parameters: Mapping[str, Any], in_loop: bool = False) -> ClosedJaxpr:
+def rewritten(
+    closed: ClosedJaxpr,
+    parameters: Mapping[str, Any],
+    in_loop: bool = False,
+    are_in_memory: Sequence[bool] | None = None,
+) -> ClosedJaxpr:
     """The same program, rewritten.
 
     Args:
       closed: a program.
       parameters: of the products: what `Options.parameters` gives.
       in_loop: it is the body of a loop, or in one.
+      are_in_memory: which of its inputs are arrays that are written to memory whole, whoever reads them; None: all.
     """
-    jaxpr = _rewritten(closed.jaxpr, parameters, in_loop)
+    jaxpr = _rewritten(closed.jaxpr, parameters, in_loop, are_in_memory or [True] * len(closed.jaxpr.invars))
     return closed if jaxpr is closed.jaxpr else ClosedJaxpr(jaxpr, closed.consts)
 
 
-def _rewritten(jaxpr: Jaxpr, parameters: Mapping[str, Any], in_loop: bool, has_attention: bool = True) -> Jaxpr:
-    opened = jaxpr
-    if has_attention:
-        opened = with_attention(opened, parameters, lambda one: _rewritten(one, parameters, in_loop, has_attention=False))
+def _rewritten(
+    jaxpr: Jaxpr,
+    parameters: Mapping[str, Any],
+    in_loop: bool,
+    are_in_memory: Sequence[bool],
+    has_attention: bool = True,
+) -> Jaxpr:
+    def as_it_was(one: Jaxpr) -> Jaxpr:  # of attention that no kernel computes
+        return _rewritten(one, parameters, in_loop, [False] * len(one.invars), has_attention=False)
+
+    opened = with_attention(jaxpr, parameters, as_it_was) if has_attention else jaxpr
     opened = with_calls_opened(opened, lambda program: _chosen(program, parameters).groups, in_loop)
     opened = with_fewer_residuals(opened)
-    equations = [_with_inner(equation, parameters, in_loop) for equation in opened.eqns]
+    given = {*opened.constvars, *(x for x, is_in in zip(opened.invars, are_in_memory, strict=True) if is_in)}
+    before = Program(opened.eqns, opened.outvars)
+    equations = [
+        _with_inner(equation, parameters, in_loop, [is_in_memory(before, x, given) for x in equation.invars])
+        for equation in opened.eqns
+    ]
     program = Program(equations, opened.outvars, in_loop)
     chosen = _chosen(program, parameters)
     gone = program.taken - chosen.replaced.keys()
     new = [chosen.replaced.get(index, equation) for index, equation in enumerate(equations) if index not in gone]
     if all(one is other for one, other in zip(new, jaxpr.eqns, strict=False)) and len(new) == len(jaxpr.eqns):
-        return jaxpr
+        return with_views(jaxpr, given)
     new = ordered(new)
-    return opened.replace(eqns=without_unread(new, opened.outvars, program) if chosen.are_some_dequantized else new)
+    new = without_unread(new, opened.outvars, program) if chosen.are_some_dequantized else new
+    return with_views(opened.replace(eqns=new), given)
 
 
 @dataclasses.dataclass
@@ -127,17 +148,25 @@ def _grouped(equation: JaxprEqn, parameters: Mapping[str, Any]) -> JaxprEqn:
     return equation.replace(primitive=grouped_p, params=of_product | dict(parameters))
 
 
-def _with_inner(equation: JaxprEqn, parameters: Mapping[str, Any], in_loop: bool) -> JaxprEqn:
+def _with_inner(
+    equation: JaxprEqn, parameters: Mapping[str, Any], in_loop: bool, are_in_memory: Sequence[bool]
+) -> JaxprEqn:
     """An equation whose own jaxprs are rewritten."""
     if equation.primitive.name not in _INNER:
         return equation
-    in_loop = in_loop or equation.primitive.name in ("scan", "while")
+    is_loop = equation.primitive.name in ("scan", "while")
+    in_loop = in_loop or is_loop
+
+    def given(jaxpr: Jaxpr) -> Sequence[bool]:
+        # What a loop is given XLA copies, the parts alone where nobody else reads more. cond has an index in front.
+        count = len(jaxpr.invars)
+        return [False] * count if is_loop or count > len(are_in_memory) else are_in_memory[len(are_in_memory) - count :]
 
     def of(value: Any) -> Any:
         if isinstance(value, ClosedJaxpr):
-            return rewritten(value, parameters, in_loop)
+            return rewritten(value, parameters, in_loop, given(value.jaxpr))
         if isinstance(value, Jaxpr):
-            return _rewritten(value, parameters, in_loop)
+            return _rewritten(value, parameters, in_loop, given(value))
         if isinstance(value, tuple) and any(isinstance(one, (ClosedJaxpr, Jaxpr)) for one in value):
             new = tuple(map(of, value))
             return value if all(one is other for one, other in zip(new, value, strict=True)) else new

@@ -4,6 +4,10 @@
 what XLA makes of the equations as they were, it is one custom call; everywhere else it is those equations, of which the
 product is one of contract_p: XLA's where XLA is faster at it all, and else whose it would be without the others. So are
 its derivatives and what it is under vmap: nobody can tell that the program was rewritten, but by its time.
+
+viewed_p: an equation of contract_p or rewritten_p, and those in front of it that take its operands out of larger arrays
+(views.py), which are what it reads. Likewise it is one custom call, which reads the parts where they are, or all those
+equations.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -23,27 +28,39 @@ from jax_moye._log import say_once
 from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.contraction import contract_p, heed, xlas_product
 from jax_moye._primitives.custom_call import run_kernel
-from jax_moye._primitives.transposes import Source, operands_of, source, transposed
+from jax_moye._primitives.transposes import Permutations, Source, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.cost_xla import elementwise_us
 from jax_moye._selection.decide import Decision
+from jax_moye._selection.in_place import in_place
 from jax_moye._selection.measurements import wins_by
-from jax_moye._selection.request import Operands, Request, describe, label_sizes
+from jax_moye._selection.request import Operand, Operands, Request, describe, label_sizes
+from jax_moye._selection.view import View
 
 
 class Original:
-    """The equations as they were, of the operands of the primitive. One is equal to itself.
+    """The equations as they were, of the operands of the primitive. One is equal to itself, and to others of its key.
 
     Of rewritten_p these are lhs, rhs and the operands of the epilogue, in its order.
 
     Attributes:
       jaxpr: its first result is that of the last equation; behind it, where the epilogue keeps them, the
         pre-activation and a second right-hand operand's product. Its products are equations of contract_p.
+      key: what says all that they compute, so that of equal equations of a program one is lowered; None where nothing
+        does.
     """
 
-    def __init__(self, jaxpr: ClosedJaxpr) -> None:
+    def __init__(self, jaxpr: ClosedJaxpr, key: Hashable = None) -> None:
         """Keeps them."""
-        self.jaxpr = jaxpr
+        self.jaxpr, self.key = jaxpr, key
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same, or computes the same."""
+        return self is other or (isinstance(other, Original) and self.key is not None and self.key == other.key)
+
+    def __hash__(self) -> int:
+        """Of what it is equal to."""
+        return id(self) if self.key is None else hash(self.key)
 
     def __call__(self, *operands: Any) -> list[Any]:
         """What they compute."""
@@ -151,54 +168,95 @@ def of_local_equations(name: str) -> Primitive:
 rewritten_local_p = of_local_equations("jax_moye_rewritten_local")
 
 
+class Forms:
+    """What the equations behind a product are, of operands as they are in memory.
+
+    Attributes:
+      shapes: by name, of the epilogue's operands, as a kernel takes them. A kernel's operands have the dimensions that
+        the epilogue names, those of the equations others of size 1, too. A second right-hand operand is in memory as
+        the first one is.
+    """
+
+    def __init__(self, request: Request, operands: Operands, permutations: Permutations, original: Original) -> None:
+        """Reads what the request says.
+
+        Args:
+          request: of product and epilogue.
+          operands: lhs and rhs as they are in memory.
+          permutations: of the transposes behind them.
+          original: the equations.
+        """
+        epilogue = request.epilogue
+        assert epilogue is not None
+        self._permutations, self._is_of_pair = permutations, epilogue.is_of_pair
+        self._given = original.jaxpr.in_avals[2:]
+        sizes = label_sizes(request.spec, operands)
+        self.shapes = {name: tuple(sizes[label] for label in labels) for name, labels in epilogue.operands}
+        if epilogue.is_of_pair:
+            self.shapes = {name: operands[1].shape for name in self.shapes}
+
+    def of_equations(self, original: Original) -> Callable[..., Any]:
+        """The equations, of operands as they are in memory."""
+
+        def fun(lhs, rhs, *others):
+            if self._is_of_pair:
+                others = tuple(transposed((lhs, x), self._permutations)[1] for x in others)
+            others = tuple(x.reshape(aval.shape) for x, aval in zip(others, self._given, strict=True))
+            return original(*transposed((lhs, rhs), self._permutations), *others)
+
+        return fun
+
+    def of_kernel(self, *others: Any) -> tuple[Any, ...]:
+        """The epilogue's operands, as the kernel takes them."""
+        if self._is_of_pair:
+            return others
+        return tuple(x.reshape(shape) for x, shape in zip(others, self.shapes.values(), strict=True))
+
+
+def xlas(request: Request, original: Original) -> Original:
+    """The equations where XLA computes the products.
+
+    A contract is kept by products of ours, or is their error: XLA might break it.
+    """
+    return original if request.insists or request.deterministic else original.by_xla
+
+
+def is_for_xla(decision: Decision, operands: Operands, permutations, original: Original, platform) -> bool:
+    """Whether XLA computes product and epilogue, and not a kernel of ours the product alone.
+
+    That one may be ours where nobody knows how long XLA takes for it all, and where the parts are faster.
+    """
+    if decision.kind != "xla" or decision.cause not in ("time", "caller"):
+        return False
+    return not _is_faster_in_parts(decision, operands, permutations, original, platform)
+
+
 def _lower_local(platform, ctx, *values, request: Request, permutations, original: Original):
     operands = operands_of(ctx.avals_in, permutations)
     epilogue = request.epilogue
     assert epilogue is not None
-
-    # A kernel's operands have the dimensions that the epilogue names, those of the equations others of size 1, too.
-    # A second right-hand operand is in memory as the first one is.
-    given = original.jaxpr.in_avals[2:]
-    sizes = label_sizes(request.spec, operands)
-    shapes = {name: tuple(sizes[label] for label in labels) for name, labels in epilogue.operands}
-    if epilogue.is_of_pair:
-        shapes = {name: operands[1].shape for name in shapes}
-
-    def form(of):
-        def fun(lhs, rhs, *others):
-            if epilogue.is_of_pair:
-                others = tuple(transposed((lhs, x), permutations)[1] for x in others)
-            others = tuple(x.reshape(aval.shape) for x, aval in zip(others, given, strict=True))
-            return of(*transposed((lhs, rhs), permutations), *others)
-
-        return fun
-
-    # A contract is kept by products of ours, or is their error: XLA might break it.
-    is_ours = request.insists or request.deterministic
-    by_xla = form(original if is_ours else original.by_xla)
-    decision = decide_by_measuring(request, operands, LoweringTarget.of_platform(platform), by_xla, shapes)
-    # The product alone may be ours: where nobody knows how long XLA takes for it all, and where the parts are faster.
-    is_xlas = decision.kind == "xla" and decision.cause in ("time", "caller")
-    if is_xlas and _is_faster_in_parts(decision, operands, permutations, original, platform):
-        is_xlas = False
-    as_it_was = by_xla if is_xlas else form(original)
+    forms = Forms(request, operands, permutations, original)
+    by_xla = forms.of_equations(xlas(request, original))
+    decision = decide_by_measuring(request, operands, LoweringTarget.of_platform(platform), by_xla, forms.shapes)
+    is_xlas = is_for_xla(decision, operands, permutations, original, platform)
     call = decision.call
     if decision.kind == "kernel" and call is not None and call.epilogue is not None:
         ffi.register(platform)
         chosen, out_shape = call, ctx.avals_out[0].shape
 
         def in_one(lhs, rhs, *others):
-            others = tuple(x.reshape(shape) for x, shape in zip(others, shapes.values(), strict=True))
             of_call = {"call": chosen, "request": request, "permutations": permutations}
+            others = forms.of_kernel(*others)
             return run_kernel(lhs, rhs, *others, **of_call, out_shape=out_shape, preactivation=epilogue.keeps)
 
         return mlir.lower_fun(in_one, multiple_results=True)(ctx, *values)
     # Else the product says itself who computes it, or that nobody may: an error is the program's own, or none.
-    if as_it_was is by_xla:
+    if is_xlas:
         heed(decision, operands)
     elif decision.kind == "kernel":
         what = describe(request, operands)
         say_once(logging.INFO, f"what stands behind {what} is not its kernel's: {decision.epilogue_reason}")
+    as_it_was = by_xla if is_xlas else forms.of_equations(original)
     return mlir.lower_fun(as_it_was, multiple_results=True)(ctx, *values)
 
 
@@ -229,16 +287,21 @@ mlir.register_lowering(rewritten_local_p, functools.partial(_lower_local, "cpu")
 mlir.register_lowering(rewritten_local_p, functools.partial(_lower_local, "cuda"), platform="cuda")
 
 
+def sources_of(values: Sequence[Any], avals: Sequence[Any], request: Request) -> list[Source]:
+    """What the operands of a product and its epilogue are read from while lowering."""
+    plain = [Source(value, aval, None) for value, aval in zip(values, avals, strict=True)]
+    count = len(values) if request.epilogue is not None and request.epilogue.is_of_pair else 2
+    sources = [source(value, aval) for value, aval in zip(values[:count], avals[:count], strict=True)]
+    if len({one.permutation for one in sources[1:]}) > 1:  # two right-hand operands are read in one way
+        sources[1:] = plain[1:count]
+    return sources + plain[count:]
+
+
 def _lower(ctx, *values, original: Original, **params):
     request = Request(**params, alone=original.product)
     if _compat.why_not_local(ctx) is not None or request.implementation == "xla":
         return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
-    plain = [Source(value, aval, None) for value, aval in zip(values, ctx.avals_in, strict=True)]
-    count = len(values) if request.epilogue is not None and request.epilogue.is_of_pair else 2
-    sources = [source(value, aval) for value, aval in zip(values[:count], ctx.avals_in[:count], strict=True)]
-    if len({one.permutation for one in sources[1:]}) > 1:  # two right-hand operands are read in one way
-        sources[1:] = plain[1:count]
-    sources += plain[count:]
+    sources = sources_of(values, ctx.avals_in, request)
     return _compat.lower_equation(
         ctx,
         rewritten_local_p,
@@ -253,3 +316,104 @@ def _lower(ctx, *values, original: Original, **params):
 
 # Not cacheable, so that the rule sees the operands it has in this place: see _compat.transposed_source.
 mlir.register_lowering(rewritten_p, _lower, cacheable=False)
+
+# -------------------------------------------------------------------------------- operands that are parts of arrays
+
+
+# Parameters, beside those of contract_p or rewritten_p:
+#   original  the equations as they were, of the arrays: those that take out the parts, then the product's
+#   views     of lhs and rhs, and of a second right-hand operand; None where the operand is no part of an array
+#   inner     of rewritten_p, its own equations, of the parts; None of contract_p
+#   parts     of rewritten_p, its own equations, of the arrays, whose products are equations of viewed_p; None likewise
+viewed_p = of_equations("jax_moye_viewed")
+viewed_local_p = of_local_equations("jax_moye_viewed_local")
+
+
+def written(avals: Sequence[Any], views: Sequence[View | None], permutations: Permutations) -> Operands:
+    """Lhs and rhs as they would be in memory if their parts were written there.
+
+    Args:
+      avals: of the arrays.
+      views: of lhs and rhs.
+      permutations: of the transposes behind the operands that are no parts.
+    """
+    left, right = (
+        Operand(tuple(aval.shape), aval.dtype, None if view is not None else permutation, view).written
+        for aval, view, permutation in zip(avals[:2], views[:2], permutations, strict=True)
+    )
+    return left, right
+
+
+def _lower_viewed_local(
+    platform, ctx, *values, request: Request, permutations, views, original: Original, inner: Original | None, parts
+):
+    operands = written(ctx.avals_in, views, permutations)
+    of_written = operands[0].permutation, operands[1].permutation
+    by_xla: Callable[..., Any]
+    if inner is None:
+        forms, shapes = None, dict.fromkeys(["c"][: len(values) - 2], ctx.avals_out[0].shape)
+        by_xla = functools.partial(xlas_product, request=request, permutations=of_written)
+    else:
+        forms = Forms(request, operands, of_written, inner)
+        by_xla, shapes = forms.of_equations(xlas(request, inner)), forms.shapes
+    target = LoweringTarget.of_platform(platform)
+    decision = decide_by_measuring(request, operands, target, by_xla, shapes)
+    is_whole = decision.call is not None and decision.call.epilogue == request.epilogue
+    call = in_place(decision, views, target) if is_whole else None
+    if call is not None:
+        ffi.register(platform)
+        chosen, out_shape = call, ctx.avals_out[0].shape
+        keeps = request.epilogue is not None and request.epilogue.keeps
+
+        def run(lhs, rhs, *others):
+            others = others if forms is None else forms.of_kernel(*others)
+            of_call = {"call": chosen, "request": request, "permutations": permutations}
+            return run_kernel(lhs, rhs, *others, **of_call, out_shape=out_shape, preactivation=keeps)
+
+        return mlir.lower_fun(run, multiple_results=True)(ctx, *values)
+    # Where no kernel finishes the product it may still be one of ours alone, which reads the parts in place.
+    is_in_parts = (
+        inner is not None
+        and not (decision.kind == "kernel" and is_whole)
+        and not is_for_xla(decision, operands, of_written, inner, platform)
+    )
+    equations = parts if is_in_parts else original
+
+    def as_it_was(lhs, rhs, *others):
+        if len(views) > 2 and views[2] is None:
+            others = tuple(transposed((lhs, x), permutations)[1] for x in others)
+        return equations(*transposed((lhs, rhs), permutations), *others)
+
+    return mlir.lower_fun(as_it_was, multiple_results=True)(ctx, *values)
+
+
+mlir.register_lowering(viewed_local_p, functools.partial(_lower_viewed_local, "another platform"))
+mlir.register_lowering(viewed_local_p, functools.partial(_lower_viewed_local, "cpu"), platform="cpu")
+mlir.register_lowering(viewed_local_p, functools.partial(_lower_viewed_local, "cuda"), platform="cuda")
+
+
+def _lower_viewed(ctx, *values, original: Original, views, inner: Original | None, parts, out_sharding=None, **params):
+    del out_sharding  # who asks for one gets no view
+    request = Request(**params, alone=None if inner is None else inner.product)
+    if _compat.why_not_local(ctx) is not None or request.implementation == "xla":
+        return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
+    sources = sources_of(values, ctx.avals_in, request)
+    for i, view in enumerate(views):
+        if view is not None:
+            sources[i] = Source(values[i], ctx.avals_in[i], None)
+    return _compat.lower_equation(
+        ctx,
+        viewed_local_p,
+        tuple(one.value for one in sources),
+        [_compat.local_aval(one.aval.shape, one.aval.dtype) for one in sources],
+        [_compat.local_aval(aval.shape, aval.dtype) for aval in ctx.avals_out],
+        request=request,
+        permutations=tuple(one.permutation for one in sources[:2]),
+        views=views,
+        original=original,
+        inner=inner,
+        parts=parts,
+    )
+
+
+mlir.register_lowering(viewed_p, _lower_viewed, cacheable=False)

@@ -1,19 +1,26 @@
-"""Operands read in front of a transpose.
+"""Operands read in front of a transpose, and as parts of larger arrays.
 
 A transpose right in front of an operand need not be computed: to a kernel it is the order of the strides, to several
-devices the order of the labels in the specification. What a kernel takes `_selection.decide` says.
+devices the order of the labels in the specification. What a kernel takes `_selection.decide` says. A part of an array
+need not be written to memory: to a kernel it is an offset and strides. views.py says which are found.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from jax import lax
+from jax.extend.core import Literal, Var
 
 from jax_moye import _compat
+from jax_moye._primitives.patterns import SAME, Program, aval_of
+from jax_moye._selection.in_place import is_possible
 from jax_moye._selection.problem import parse_spec
 from jax_moye._selection.request import Operand, Operands
+from jax_moye._selection.view import View
 
 Permutation = tuple[int, ...] | None
 Permutations = tuple[Permutation, Permutation]
@@ -85,3 +92,133 @@ def absorbed(spec: str, permutations: Permutations) -> str:
         for labels, permutation in zip(parsed[:2], permutations, strict=True)
     ]
     return f"{','.join(operands)}->{parsed.out}"
+
+
+# ----------------------------------------------------------------------------------------------------- parts of arrays
+
+# What may take out a part, or change its shape, or leaves it as it is.
+_RESHAPES = ("squeeze", "reshape", "broadcast_in_dim", "expand_dims")
+_COPIES = ("name", *SAME)
+_STEPS = ("slice", "split", "dynamic_slice", "transpose", *_RESHAPES, *_COPIES)
+
+
+class Part:
+    """An operand that is part of an array.
+
+    Attributes:
+      variable: the operand.
+      source: the array.
+      view: which part of it.
+      members: indices of the equations that take it out, in their order.
+    """
+
+    def __init__(self, variable: Any, source: Any, view: View, members: Sequence[int]) -> None:
+        """Keeps them."""
+        self.variable, self.source, self.view, self.members = variable, source, view, members
+
+
+def part_of(program: Program, variable: Any) -> Part | None:
+    """The array that an operand is part of: as far in front as can be; None if it is none, or needs no view.
+
+    Args:
+      program: where it stands.
+      variable: the operand.
+    """
+    members: list[int] = []
+    before = variable
+    while (index := program.made_by.get(before) if isinstance(before, Var) else None) is not None:
+        equation: Any = program.equations[index]
+        if not _may_be_step(equation):
+            break
+        members.insert(0, index)
+        before = equation.invars[0]
+    if isinstance(before, Literal) or not _is_counted(before):
+        return None
+    source, start, view = before, 0, View.whole(aval_of(before).shape)
+    for i, index in enumerate(members):
+        equation, made = program.equations[index], _made(program, members, i, variable)
+        after = _after(equation, made, view)
+        if after is None:  # elements move: the part is one of what is made here
+            source, start, after = made, i + 1, View.whole(aval_of(made).shape)
+        view = after
+    used = members[start:]
+    if not _is_needed([program.equations[index] for index in used], view):
+        return None
+    return Part(variable, source, view, used)
+
+
+def _made(program: Program, members: Sequence[int], i: int, variable: Any) -> Any:
+    """Which of an equation's results the next one reads."""
+    return program.equations[members[i + 1]].invars[0] if i + 1 < len(members) else variable
+
+
+def _is_counted(variable: Any) -> bool:
+    """Whether all sizes of an array are numbers, and none is 0."""
+    shape = getattr(aval_of(variable), "shape", (0,))
+    return all(isinstance(size, int) and size > 0 for size in shape)
+
+
+def _may_be_step(equation: Any) -> bool:
+    """Whether an equation takes out a part of its first operand, all others being numbers."""
+    return (
+        equation.primitive.name in _STEPS
+        and not equation.effects
+        and isinstance(equation.invars[0], Var)
+        and all(isinstance(x, Literal) for x in equation.invars[1:])
+        and all(map(_is_counted, equation.outvars))
+    )
+
+
+def _after(equation: Any, made: Any, view: View) -> View | None:
+    """What an equation makes of a part; None where elements move."""
+    name, params, shape = equation.primitive.name, equation.params, aval_of(made).shape
+    if name in _COPIES:
+        return view
+    if name == "transpose":
+        return view.transposed(params["permutation"])
+    if name == "slice":
+        return view.sliced(params["start_indices"], params["limit_indices"], params["strides"] or (1,) * len(shape))
+    if name == "split":
+        at, axis = equation.outvars.index(made), params["axis"]
+        starts = [0] * len(shape)
+        starts[axis] = int(sum(params["sizes"][:at]))
+        return _cut(view, starts, shape)
+    if name == "dynamic_slice":
+        numbers = [int(np.asarray(x.val)) for x in equation.invars[1:]]
+        limits = [size - part for size, part in zip(view.shape, shape, strict=True)]
+        return _cut(view, [min(max(0, i), last) for i, last in zip(numbers, limits, strict=True)], shape)
+    if params.get("dimensions") is not None and name == "reshape":
+        return None
+    return view.reshaped(shape)
+
+
+def _cut(view: View, starts: Sequence[int], sizes: Sequence[int]) -> View:
+    limits = [start + size for start, size in zip(starts, sizes, strict=True)]
+    return view.sliced(starts, limits, (1,) * len(starts))
+
+
+def _is_needed(equations: Sequence[Any], view: View) -> bool:
+    """Whether the array is more than the operand, or a transpose stands in front of what lowering does not see through.
+
+    XLA moves nothing for reshapes of dense arrays.
+    """
+    if math.prod(view.shape) < math.prod(view.source):
+        return True
+    names = [equation.primitive.name for equation in equations]
+    return "transpose" in names[:-1]
+
+
+def possible(spec: str, avals: Sequence[Any], parts: Sequence[Part | None]) -> list[Part | None]:
+    """The parts that a kernel may read in place. Two right-hand operands are read in one way, but for the offset."""
+    lhs, *rhs = parts
+    left, right, *_ = (Operand(tuple(x.shape), x.dtype) for x in avals)
+    strides = {None if part is None else part.view.strides for part in rhs}
+    if lhs is not None and not is_possible(spec, (_operand(lhs), right)):
+        lhs = None
+    if len(strides) > 1 or rhs[0] is None or not is_possible(spec, (left, _operand(rhs[0]))):
+        rhs = [None] * len(rhs)
+    return [lhs, *rhs]
+
+
+def _operand(part: Part) -> Operand:
+    return Operand(part.view.source, aval_of(part.variable).dtype, view=part.view)

@@ -136,9 +136,11 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
     if problem.order is not None and problem.order not in config.orders:
         return f"it takes the orders {', '.join(config.orders)}, and this is {problem.order}"
     if problem.alignment % config.alignment:
+        offsets = f", from {problem.offsets} on," if problem.offsets else ""
         return (
             f"it loads {config.alignment} bytes at a time, and the operands' strides "
-            f"{problem.strides['a']} and {problem.strides['b']} of {problem.dtype} are aligned to {problem.alignment}"
+            f"{problem.strides['a']} and {problem.strides['b']}{offsets} of {problem.dtype} are aligned to "
+            f"{problem.alignment}"
         )
     if _is_far_from_the_limits(config, problem):
         return None

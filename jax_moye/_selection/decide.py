@@ -210,7 +210,7 @@ class _Found(NamedTuple):
     @property
     def us(self) -> float:
         """Predicted, of all its launches. Not where a measurement decides: the model needs the layouts loaded."""
-        return _predicted(self.call.problem, self.call.config, self.call.split, self.arch)
+        return predicted(self.call.problem, self.call.config, self.call.split, self.arch)
 
     @property
     def known_us(self) -> float:
@@ -218,7 +218,7 @@ class _Found(NamedTuple):
         return self.choice.us if self.choice else self.us
 
 
-def _predicted(problem: GemmProblem, config: GemmConfig, split: bool, arch: int | None) -> float:
+def predicted(problem: GemmProblem, config: GemmConfig, split: bool, arch: int | None) -> float:
     return (predicted_split_us if split else predicted_us)(config, problem, arch)
 
 
@@ -275,7 +275,7 @@ def _find_for(request: Request, operands: Operands, arithmetics: list[Arithmetic
     """
     reasons, found = [], []
     for arithmetic in arithmetics:
-        problem, strides = _problem_for(request, operands, arithmetic, target)
+        problem, strides = problem_for(request, operands, arithmetic, target)
         split = arithmetic.split
         try:
             config, choice = _best_config(request, operands, problem, split, target)
@@ -291,7 +291,7 @@ def _find_for(request: Request, operands: Operands, arithmetics: list[Arithmetic
     return min(found, key=lambda one: one.known_us) if len(found) > 1 else found[0]
 
 
-def _problem_for(
+def problem_for(
     request: Request, operands: Operands, arithmetic: Arithmetic, target: LoweringTarget
 ) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
     """The matrix multiplication that a kernel computes, and the strides of its epilogue's operands.
@@ -310,6 +310,7 @@ def _problem_for(
         left.permutation,
         right.permutation,
         accumulator=arithmetic.accumulator,
+        views=(left.view, right.view),
         epilogue=not arithmetic.split and (request.beta != 0 or request.epilogue is not None),
     )
     check_integers(problem, request.out_dtype, request.beta)
@@ -360,7 +361,7 @@ def _problem(request: Request, operands: Operands, target: LoweringTarget) -> Ge
             return None
         arithmetic = possible_arithmetics(dtype, request.precision, target.platform, may_split=False)[0]
         plain = dataclasses.replace(request, config=None, beta=0.0, epilogue=None)
-        return _problem_for(plain, (operands[0].transposed, operands[1].transposed), arithmetic, target)[0]
+        return problem_for(plain, (operands[0].transposed, operands[1].transposed), arithmetic, target)[0]
     except NotServedError:
         return None
 
@@ -372,7 +373,7 @@ def _fixed_arithmetic(arithmetics: list[Arithmetic], target: LoweringTarget) -> 
         dtype, accumulator, split = arithmetic
         problem = reference_problem(dtype, USUAL_ACCUMULATOR[dtype], accumulator)
         family = batch_invariant_configs(dtype, problem.out_dtype, accumulator, target.arch, target.configs)
-        return min((_predicted(problem, config, split, target.arch) for config in family), default=math.inf)
+        return min((predicted(problem, config, split, target.arch) for config in family), default=math.inf)
 
     if any(arithmetic.split for arithmetic in arithmetics):
         return min(arithmetics, key=us)

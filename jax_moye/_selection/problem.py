@@ -8,11 +8,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from jax_moye._kernels.dtypes import ITEM_BYTES, MULTIPLIED_AS, USUAL_ACCUMULATOR, exchanged
+from jax_moye._kernels.dtypes import ITEM_BYTES, MULTIPLIED_AS, USUAL_ACCUMULATOR, exchanged, numpy_dtypes
+from jax_moye._selection.view import View
 
 MAX_SIZE = 2**31 - 1  # of a dimension and of the number of tiles: what the kernels' 32-bit coordinates hold
 BATCH_MODES = 3  # of a launch: kBatchModes of cuda/gemm/config.h
-RARE_FIELDS = ("outer", "pair", "derivative", "scaled")  # of a problem: files have them where there is such a thing
+# Of a problem: files have them where there is such a thing.
+RARE_FIELDS = ("outer", "pair", "derivative", "scaled", "offsets")
 _WIDEST_LOAD = 16  # bytes
 
 
@@ -155,6 +157,8 @@ class GemmProblem:
       pair: there are two matrices b, and d is made of both products.
       derivative: the product is multiplied by an activation's derivative at another matrix.
       scaled: its rows or columns are multiplied by scales.
+      offsets: of the first elements of a, of b and of a second b in their arrays, where they are parts of larger ones;
+        () where all are 0.
     """
 
     batch: int
@@ -173,11 +177,23 @@ class GemmProblem:
     pair: bool = False
     derivative: bool = False
     scaled: bool = False
+    offsets: tuple[int, ...] = ()
 
     @property
     def sums(self) -> str:
         """The dtype in which products are summed."""
         return self.accumulator or USUAL_ACCUMULATOR[self.dtype]
+
+    @property
+    def of_lhs_and_rhs(self) -> str:
+        """The dtypes as `make_problem` takes them."""
+        return exchanged(self.dtype) if self.swapped else self.dtype
+
+    @property
+    def in_memory(self) -> tuple[Any, ...]:
+        """The dtypes of lhs and rhs as a kernel reads them."""
+        of_a_and_b = numpy_dtypes(self.dtype)
+        return of_a_and_b[::-1] if self.swapped else of_a_and_b
 
     @property
     def multiplied_as(self) -> tuple[str, ...]:
@@ -224,10 +240,10 @@ class GemmProblem:
 
     @functools.cached_property
     def alignment(self) -> int:
-        """The bytes, 16 at most, that divide every stride of a and b other than the contiguous mode's."""
+        """The bytes, 16 at most, that divide every stride of a and b other than the contiguous mode's, and offset."""
         (a_batch, a_m, a_k), (b_batch, b_n, b_k) = self.a_strides, self.b_strides
         outer = (stride for mode in self.outer for stride in (mode.a, mode.b))
-        divisor = math.gcd(a_batch, a_m if a_k == 1 else a_k, b_batch, b_k if b_n == 1 else b_n, *outer)
+        divisor = math.gcd(a_batch, a_m if a_k == 1 else a_k, b_batch, b_k if b_n == 1 else b_n, *outer, *self.offsets)
         return math.gcd(divisor * ITEM_BYTES[self.dtype], _WIDEST_LOAD)
 
     def to_dict(self) -> dict[str, Any]:
@@ -246,6 +262,7 @@ def make_problem(
     rhs_permutation: tuple[int, ...] | None = None,
     accumulator: str | None = None,
     epilogue: bool = False,
+    views: tuple[View | None, View | None] = (None, None),
 ) -> GemmProblem:
     """The matrix multiplication that computes a contraction of row-major arrays.
 
@@ -259,14 +276,18 @@ def make_problem(
       rhs_permutation: likewise.
       accumulator: what products are summed in; None: what is usual for the dtype.
       epilogue: as in GemmProblem.
+      views: of lhs and rhs: which part of a row-major array the operand is, without a permutation.
 
     Raises:
       NotServedError: it takes more than one matrix multiplication, or sizes are over the kernels' limit.
     """
     parsed = parse_spec(spec)
     size = dict(zip(parsed.lhs, lhs_shape, strict=True)) | dict(zip(parsed.rhs, rhs_shape, strict=True))
-    lhs = dict(zip(parsed.lhs, _strides(lhs_shape, lhs_permutation), strict=True))
-    rhs = dict(zip(parsed.rhs, _strides(rhs_shape, rhs_permutation), strict=True))
+    of_lhs, of_rhs = views
+    lhs_strides = _strides(lhs_shape, lhs_permutation) if of_lhs is None else of_lhs.strides
+    rhs_strides = _strides(rhs_shape, rhs_permutation) if of_rhs is None else of_rhs.strides
+    offsets = [0 if view is None else view.offset for view in views]
+    lhs, rhs = dict(zip(parsed.lhs, lhs_strides, strict=True)), dict(zip(parsed.rhs, rhs_strides, strict=True))
     out = dict(zip(parsed.out, _row_major([size[label] for label in parsed.out]), strict=True))
 
     groups: dict[str, list[Mode]] = {"b": [], "m": [], "n": [], "k": []}
@@ -315,4 +336,5 @@ def make_problem(
         accumulator=accumulator,
         epilogue=epilogue,
         outer=tuple(BatchMode(*mode) for mode in outer),
+        offsets=tuple(reversed(offsets) if swapped else offsets) if any(offsets) else (),
     )

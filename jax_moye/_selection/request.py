@@ -10,31 +10,47 @@ import jax.numpy as jnp
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._selection.epilogue import Epilogue, compute_dtype
 from jax_moye._selection.problem import parse_spec
+from jax_moye._selection.view import View
 
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """What is in memory, and the transpose behind it.
+    """What is in memory, and the transpose behind it, or which part of it is meant.
 
     Attributes:
       shape: of the row-major array in memory.
       dtype: of its elements.
       permutation: the operand is `transpose(array, permutation)`; None where it is the array.
+      view: which part of the array the operand is, without a permutation; None where it is all of it.
     """
 
     shape: tuple[Any, ...]
     dtype: Any
     permutation: tuple[int, ...] | None = None
+    view: View | None = None
 
     @property
     def seen_shape(self) -> tuple[Any, ...]:
         """The shape that the specification names."""
+        if self.view is not None:
+            return self.view.shape
         return self.shape if self.permutation is None else tuple(self.shape[axis] for axis in self.permutation)
 
     @property
     def transposed(self) -> Operand:
         """The same operand where the transpose was written to memory."""
         return self if self.permutation is None else Operand(self.seen_shape, self.dtype)
+
+    @property
+    def written(self) -> Operand:
+        """The same operand where the part of the array was written to memory, its dimensions in their order there."""
+        if self.view is None:
+            return self
+        order, shape = self.view.order, self.view.shape
+        if order == tuple(range(len(order))):
+            return Operand(shape, self.dtype)
+        permutation = tuple(order.index(dim) for dim in range(len(order)))
+        return Operand(tuple(shape[dim] for dim in order), self.dtype, permutation)
 
 
 Operands = tuple[Operand, Operand]

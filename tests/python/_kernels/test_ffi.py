@@ -136,6 +136,8 @@ def test_arguments_are_checked():
 def test_workspace_bytes():
     sizes, strides = [1, 64, 64, 64], [0, 64, 1]
     assert _moye_cpu.workspace_bytes(CONFIG, sizes, strides, strides, strides, "bf16") == 0
+    with pytest.raises(ValueError, match="offset -1 is negative"):
+        _moye_cpu.workspace_bytes(CONFIG, sizes, strides, strides, strides, "bf16", 0, -1)
     with pytest.raises(ValueError, match="no compiled GEMM has this name"):
         _moye_cpu.workspace_bytes("nope", sizes, strides, strides, strides, "bf16")
     with pytest.raises(ValueError, match="four to six sizes"):

@@ -247,6 +247,66 @@ def test_an_edited_call_with_scales_gets_an_error(extra, changes, message):
         fused(*map(jnp.asarray, extra), **call)
 
 
+VIEW = SCALED | dict(target="jax_moye_view_gemm_v1", a_offset=0, b_offset=0, second_b_offset=0)
+LARGE_A, LARGE_B = np.arange(2 * M * K) % 5 - 2, np.arange(3 * K * N) % 7 - 3
+
+
+def view(*extra, a=LARGE_A, b=LARGE_B, **changes):
+    """The custom call of the target with offsets, of arrays that are twice and three times as large as the operands."""
+    arrays = (jnp.asarray(x, jnp.bfloat16) for x in (a, b))
+    return fused(*extra, **dict(zip("ab", arrays, strict=True)), **VIEW | changes)
+
+
+@pytest.mark.parametrize(("a_offset", "b_offset"), [(0, 0), (M * K, 0), (8, 2 * K * N), (M * K, 2 * K * N)])
+def test_offsets(a_offset, b_offset):
+    (d,) = view(a_offset=a_offset, b_offset=b_offset)
+    a = LARGE_A[a_offset:][: M * K].reshape(M, K).astype(np.float64)
+    np.testing.assert_array_equal(d, a @ LARGE_B[b_offset:][: K * N].reshape(K, N))
+
+
+def test_an_offset_of_the_second_right_hand_operand():
+    changes = PAIR | dict(activation="relu", b_offset=K * N, second_b_offset=2 * K * N)
+    (d,) = view(jnp.asarray(LARGE_B, jnp.bfloat16), **changes)
+    a, b, second = LARGE_A[: M * K].reshape(M, K).astype(np.float64), *LARGE_B[K * N :].reshape(2, K, N)
+    np.testing.assert_array_equal(d, (np.maximum(a @ b, 0) * (a @ second)).astype(jnp.bfloat16))
+
+
+OFFSETS = {
+    "a beyond its end": (dict(a_offset=M * K + 1), "a has 1024 elements, and its strides from 513 on reach beyond"),
+    "b beyond its end": (dict(b_offset=2 * K * N + 8), "b has 2304 elements, and its strides from 1544 on reach"),
+    "a far beyond": (dict(a_offset=2**40), "a has 1024 elements, and its strides from 1099511627776 on reach beyond"),
+    "an offset that overflows": (dict(b_offset=2**63 - 1), "b has 2304 elements, and its strides from 92233720368547"),
+    "bytes that overflow": (dict(a_offset=2**62), "a has 1024 elements, and its strides from 4611686018427387904 on"),
+    "before a": (dict(a_offset=-1), "offset -1 is negative"),
+    "before b": (dict(b_offset=-(2**63)), "offset -9223372036854775808 is negative"),
+    "before the second b": (dict(second_b_offset=-8), "offset -8 is negative"),
+    "an odd offset of a": (dict(a_offset=1), "a has an address that 16 bytes do not divide"),
+    "an odd offset of b": (dict(b_offset=4), "b has an address that 16 bytes do not divide"),
+    "second b beyond its end": (
+        PAIR | dict(extra=[LARGE_B], second_b_offset=2 * K * N + 8),
+        "the second b has 2304 elements, and its strides from 1544 on reach beyond them",
+    ),
+    "an odd offset of the second b": (
+        PAIR | dict(extra=[LARGE_B], second_b_offset=1),
+        "the second b has an address that 16 bytes do not divide",
+    ),
+    "no offset": (dict(drop=("b_offset",)), "Wrong number of attributes"),
+    "an offset of another type": (dict(a_offset=0.5), "expected S64 but got F64"),
+    "a target without offsets": (dict(target="jax_moye_scaled_gemm_v1"), "Wrong number of attributes"),
+}
+
+
+@pytest.mark.parametrize("edit", OFFSETS)
+def test_an_edited_offset_gets_an_error(edit):
+    changes, message = OFFSETS[edit]
+    changes = dict(changes)
+    extra = [jnp.asarray(x, jnp.bfloat16) for x in changes.pop("extra", ())]
+    with pytest.raises(jax.errors.JaxRuntimeError) as error:
+        view(*extra, **changes)
+    assert message in str(error.value)
+    assert "INVALID_ARGUMENT" in str(error.value)
+
+
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edited_call_gets_an_error(edit):
     changes, message = EDITS[edit]

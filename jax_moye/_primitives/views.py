@@ -1,0 +1,143 @@
+"""Finds operands of products that are parts of larger arrays, and the equations of viewed_p that their products become.
+
+In front of an operand, any number of these, of an array that may have other readers, too:
+
+    slice, split    with steps or without; dynamic_slice at numbers
+    squeeze, reshape, broadcast_in_dim that copies nothing
+                    as far as they split dimensions, merge what lies side by side, and add and drop those of size 1
+    transpose
+    name            of a checkpoint policy
+    pvary, pcast    inside shard_map
+
+The array is in memory anyway: an input, a product, or what another product reads whole. Of what is computed element by
+element XLA computes the part alone.
+
+XLA would write the part to memory for a kernel of ours. To a kernel it is an offset and strides. A transpose alone, or
+behind reshapes, is no part: lowering leaves that out itself (transposes.py). So is what would be more than one matrix
+multiplication, or one with other sizes, if it were read in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
+
+from jax_moye import _compat
+from jax_moye._primitives.contraction import contract_p
+from jax_moye._primitives.dequantizing import without_unread
+from jax_moye._primitives.equations import called_by
+from jax_moye._primitives.patterns import PRODUCTS, Program
+from jax_moye._primitives.rewritten import Original, rewritten_p, viewed_p
+from jax_moye._primitives.transposes import Part, part_of, possible
+
+# What writes its results to memory.
+_WRITES = (*PRODUCTS, "scan", "while", "cond", "ffi_call", "pallas_call", "optimization_barrier")
+
+
+def with_views(jaxpr: Jaxpr, given: Collection[Any]) -> Jaxpr:
+    """The same program, whose products read parts of arrays in place.
+
+    Args:
+      jaxpr: of it.
+      given: which of its inputs are in memory.
+    """
+    program = Program(jaxpr.eqns, jaxpr.outvars)
+    new = [_viewed(program, equation, given) for equation in jaxpr.eqns]
+    if all(one is other for one, other in zip(new, jaxpr.eqns, strict=True)):
+        return jaxpr
+    return jaxpr.replace(eqns=without_unread(new, jaxpr.outvars, program))
+
+
+def _viewed(program: Program, equation: JaxprEqn, given: Collection[Any]) -> JaxprEqn:
+    """An equation that is a product, as one of viewed_p where operands are parts of arrays; else itself."""
+    params: Any = equation.params
+    is_rewritten = equation.primitive is rewritten_p
+    if not is_rewritten and equation.primitive is not contract_p:
+        return equation
+    if params["implementation"] == "xla" or params["config"] is not None:
+        return equation
+    avals: list[Any] = [x.aval for x in equation.invars]
+    if any(map(_compat.has_explicit_axes, avals)) or _compat.asks_for_axes(params.get("out_sharding")):
+        return equation
+    count = 3 if is_rewritten and params["epilogue"].is_of_pair else 2
+    found = [part_of(program, x) for x in equation.invars[:count]]
+    found = [x if x is not None and is_in_memory(program, x.source, given) else None for x in found]
+    parts = possible(params["spec"], avals[:count], found)
+    if not any(parts):
+        return equation
+    views = tuple(None if part is None else part.view for part in parts)
+    variables = [x if part is None else part.source for x, part in zip(equation.invars, parts, strict=False)]
+    variables += equation.invars[count:]
+    inner: Original | None = params.get("original")
+    inputs, body, operands = _taken_out(program, equation, variables, parts)
+    outvars = [Var(x.aval) for x in equation.outvars]
+    original = _closed(inputs, [*body, equation.replace(invars=operands, outvars=outvars)], outvars)
+    in_parts = None
+    if inner is not None:
+        inputs, body, operands = _taken_out(program, equation, variables, parts)
+        renamed = dict(zip(inner.jaxpr.jaxpr.invars, operands, strict=True))
+        body += [
+            one.replace(invars=[renamed.get(x, x) if isinstance(x, Var) else x for x in one.invars])
+            for one in inner.jaxpr.jaxpr.eqns
+        ]
+        made = [renamed.get(x, x) if isinstance(x, Var) else x for x in inner.jaxpr.jaxpr.outvars]
+        closed = _closed(inputs, body, made)
+        in_parts = Original(ClosedJaxpr(with_views(closed.jaxpr, inputs), []))
+    key = None if is_rewritten else (views, tuple(x.aval for x in variables), tuple(sorted(params.items(), key=_name)))
+    of_views = {"original": Original(original, key), "views": views, "inner": inner, "parts": in_parts}
+    return equation.replace(invars=variables, primitive=viewed_p, params={**params, **of_views})
+
+
+def _name(item: tuple[str, Any]) -> str:
+    return item[0]
+
+
+def _closed(invars: list[Any], equations: list[JaxprEqn], outvars: list[Any]) -> ClosedJaxpr:
+    return ClosedJaxpr(Jaxpr([], invars, outvars, equations, debug_info=_compat.UNNAMED), [])
+
+
+def _taken_out(
+    program: Program, equation: JaxprEqn, variables: Sequence[Any], parts: Sequence[Part | None]
+) -> tuple[list[Any], list[JaxprEqn], list[Any]]:
+    """Inputs, one for each variable, the equations that take the parts out of them, and the product's operands."""
+    inputs: list[Any] = [Var(x.aval) for x in variables]
+    operands, body = [*inputs], []
+    for i, part in enumerate(parts):
+        if part is None:
+            continue
+        names: dict[Any, Any] = {part.source: inputs[i]}
+        for index in part.members:
+            one = program.equations[index]
+            outvars: list[Any] = [Var(x.aval) for x in one.outvars]
+            body.append(one.replace(invars=[names[one.invars[0]], *one.invars[1:]], outvars=outvars))
+            names |= dict(zip(one.outvars, outvars, strict=True))
+        operands[i] = names[part.variable]
+    return inputs, body, operands
+
+
+def is_in_memory(program: Program, variable: Any, given: Collection[Any]) -> bool:
+    """Whether an array is written to memory whole, whoever reads it: XLA computes of others what is read alone.
+
+    Args:
+      program: where it stands.
+      variable: the array.
+      given: which of the program's inputs are.
+    """
+    if not isinstance(variable, Var):
+        return False
+    index, equations = program.made_by.get(variable), program.equations
+    if variable in given or (index is not None and _is_written(equations[index], variable)):
+        return True
+    readers = (equations[i].primitive.name for i in program.readers.get(variable, ()) if i < len(equations))
+    return any(name in PRODUCTS for name in readers)
+
+
+def _is_written(equation: Any, result: Any) -> bool:
+    """Whether an equation writes a result to memory whole, or what it calls does."""
+    called = called_by(equation)
+    if called is None:
+        return equation.primitive.name in _WRITES
+    made = called.outvars[equation.outvars.index(result)]
+    return any(_is_written(one, made) for one in called.eqns if any(x is made for x in one.outvars))
