@@ -116,6 +116,8 @@ def _launch(
         for name, x in zip(names, operands, strict=True)
     ]
     attributes = call_attributes(call.config, call.problem, request.interpret)
+    if call.compiled is not None:
+        attributes["config"] = call.compiled
     target, aliases = ffi.TARGET, {}
     if epilogue is not None:
         target = ffi.SCALED_TARGET if epilogue.is_scaled else ffi.FUSED_TARGET
@@ -167,7 +169,7 @@ def epilogue_attributes(
     with_strides = EPILOGUE_OPERANDS + SCALES * epilogue.is_scaled
     of_name = dict(zip(names, strides, strict=True))
     return {
-        "activation": epilogue.activation,
+        "activation": epilogue.timed_as if epilogue.own is None else "own",
         "alpha": np.float64(epilogue.alpha),
         "beta": np.float64(epilogue.beta),
         "operands": ",".join(names),

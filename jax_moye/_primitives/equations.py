@@ -40,10 +40,14 @@ def operands_of(equation: Any) -> list[Any]:
 def is_elementwise(equation: Any) -> bool:
     """Whether an equation, or all that it calls, computes each element for itself, cheaply, and does nothing else."""
     name = equation.primitive.name
-    if name in _CALLS and _CALLS[name] in equation.params:
-        called = body_of(equation.params[_CALLS[name]])
-        return not equation.effects and all(map(is_elementwise, called.eqns))
+    if (called := called_by(equation)) is not None:
+        return not equation.effects and all(map(is_elementwise, body_of(called).eqns))
     return name in _ELEMENTWISE and not equation.effects
+
+
+def called_by(equation: Any) -> Any | None:
+    """The jaxpr, with or without constants, that an equation is a call of; None of others."""
+    return equation.params.get(_CALLS.get(equation.primitive.name, ""))
 
 
 def inner_of(equation: Any) -> Jaxpr | None:
