@@ -38,6 +38,13 @@ def softcap(y):
 
 def integers(*shapes, dtype=jnp.bfloat16):
     rng = np.random.default_rng(0)
+    return [jnp.asarray(rng.integers(-4, 5, shape), dtype) for shape in shapes]
+
+
+def calls(function, *args):
+    """The activations of the custom calls of a program, and the kernels they name."""
+    text = jax.jit(function).lower(*args).as_text()
+    lines = [line for line in text.splitlines() if re.search(r'\bconfig = "', line)]
     keys = ("activation", "config")
     return [tuple((re.findall(rf'\b{key} = "(\w+)"', line) or [None])[0] for key in keys) for line in lines]
 
