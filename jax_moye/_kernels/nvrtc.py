@@ -89,23 +89,18 @@ def compile_kernel(source: Source, order: str, arch: str) -> bytes:
     Raises:
       KernelError: there is no compiler, it refuses the kernel, or registers spill.
     """
-    found = nvrtc()
-    by_nvcc = None if found else nvcc.nvcc()
-    text = _UNIT.format(prelude=source.prelude, file=source.path, row=source.row)
-    folder = cache.private_folder("kernels")
-    version = found.version if found else by_nvcc and by_nvcc[1]
-    key = digest_of(text, order, arch, version, _OPTIONS, _HEADERS, _headers_digest(source.include))
-    path = folder / key / _CODE
+    path = _place(source, order, arch)
     if path.is_file():
         return path.read_bytes()
+    folder, key = path.parents[1], path.parent.name
+    text, found = _text(source), nvrtc()
     made = pathlib.Path(tempfile.mkdtemp(dir=folder))
     try:
         if found:
             code, output = _compile(found.library, text, order, arch, source)
             (made / _CODE).write_bytes(code)
         else:
-            assert by_nvcc is not None
-            output = _compile_by_nvcc(str(by_nvcc[0]), text, order, arch, source, made)
+            output = _compile_by_nvcc(str(nvcc.nvcc()[0]), text, order, arch, source, made)
         kernels, faults = nvcc.program("nvcc_gate").read_ptxas(output)
         if faults:
             raise KernelError("; ".join(dict.fromkeys(faults)), str(source.path), None, output)
@@ -114,6 +109,27 @@ def compile_kernel(source: Source, order: str, arch: str) -> bytes:
         return (cache.put(folder, key, made) / _CODE).read_bytes()
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+def is_compiled(source: Source, order: str, arch: str) -> bool:
+    """Whether `compile_kernel` finds what was compiled before; its arguments.
+
+    Raises:
+      KernelError: there is no compiler.
+    """
+    return _place(source, order, arch).is_file()
+
+
+def _text(source: Source) -> str:
+    return _UNIT.format(prelude=source.prelude, file=source.path, row=source.row)
+
+
+def _place(source: Source, order: str, arch: str) -> pathlib.Path:
+    """Where the code is, or will be: a name made of all that it is made from."""
+    found = nvrtc()
+    version = found.version if found else nvcc.nvcc()[1]
+    key = digest_of(_text(source), order, arch, version, _OPTIONS, _HEADERS, _headers_digest(source.include))
+    return cache.private_folder("kernels") / key / _CODE
 
 
 @functools.cache

@@ -9,7 +9,6 @@ does not wait gets a reason in place of a name, and a thread compiles for the ne
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import pathlib
 import threading
@@ -69,6 +68,7 @@ class _Job:
 
 
 _lock = threading.Lock()
+_turn = threading.Lock()  # in the background one kernel is compiled at a time: the program has the other cores
 _jobs: dict[_Kernel, _Job] = {}
 
 
@@ -90,17 +90,11 @@ def kernel_of(
     """
     if is_own(config):
         return None, "a kernel of your own is compiled without functions of yours: write the function into its file"
-    if platform == "cuda" and config.kernel == _FINISHED_BY_ANOTHER:
-        return None, f"{config.kernel} adds what it computes in a kernel of another file"
     if platform == "cuda":
-        is_sm90 = config.kernel.startswith("sm90_")
-        if is_sm90 and config.dtype not in ("bf16", "f16"):
+        if reason := _why_not_on_a_gpu(config):
+            return None, reason
+        if config.kernel.startswith("sm90_") and config.dtype not in ("bf16", "f16"):
             order = "NT"  # there is no other one: of the operands, or of copies
-        elif is_sm90 and config.alignment < 16:
-            return (
-                None,
-                f"{config.name} copies its operands first, and its launch alone knows the order of the copies",
-            )
     else:
         order = "all"
     kernel = _Kernel(config, function, order, platform, arch)
@@ -109,14 +103,38 @@ def kernel_of(
         if job is None:
             job = _jobs[kernel] = _Job()
     if is_new:
-        run = functools.partial(_run, job, kernel)
-        # No daemon: a program that is shorter than this would never find its kernel.
-        run() if wait else threading.Thread(target=run, name="jax_moye-own-epilogue").start()
+        if wait or _is_on_disk(kernel):
+            _run(job, kernel)
+        else:  # no daemon: a program that is shorter than this would never find its kernel
+            threading.Thread(target=_run_in_turn, args=(job, kernel), name="jax_moye-own-epilogue").start()
     if wait:
         job.done.wait()
     elif not job.done.is_set():
         return None, "its kernel is being compiled, for programs that are lowered later"
     return (kernel.name, None) if job.reason is None else (None, job.reason)
+
+
+def _why_not_on_a_gpu(config: GemmConfig) -> str | None:
+    if config.kernel == _FINISHED_BY_ANOTHER:
+        return f"{config.kernel} has another kernel finish what it computes"
+    if config.kernel.startswith("sm90_") and config.dtype in ("bf16", "f16") and config.alignment < 16:
+        return f"{config.name} copies its operands first, and its launch alone knows the order of the copies"
+    return None
+
+
+def _is_on_disk(kernel: _Kernel) -> bool:
+    """Whether nothing is to be compiled. Not asked for the emulator, for which everybody waits."""
+    if kernel.platform != "cuda":
+        return False
+    try:
+        return nvrtc.is_compiled(_source(kernel), kernel.order, _architecture(kernel))
+    except (compiler.KernelError, OSError):  # there is no compiler: who compiles says so
+        return False
+
+
+def _run_in_turn(job: _Job, kernel: _Kernel) -> None:
+    with _turn:
+        _run(job, kernel)
 
 
 def _run(job: _Job, kernel: _Kernel) -> None:
@@ -152,8 +170,12 @@ def _for_emulator(kernel: _Kernel) -> None:
 def _for_gpu(kernel: _Kernel) -> None:
     module = ffi.extension("cuda")
     assert module is not None
-    assert kernel.arch is not None
     source = _source(kernel)
     own.check_headers(source.include, module.own_kernel_headers)
-    code = nvrtc.compile_kernel(source, kernel.order, architecture(kernel.arch, kernel.config.max_arch))
+    code = nvrtc.compile_kernel(source, kernel.order, _architecture(kernel))
     module.add_compiled(code, kernel.config.name, kernel.name)
+
+
+def _architecture(kernel: _Kernel) -> str:
+    assert kernel.arch is not None
+    return architecture(kernel.arch, kernel.config.max_arch)

@@ -60,7 +60,9 @@ def test_one_kernel_of_the_name_that_is_launched(compiler, config, order, arch, 
 
 
 def test_found_again(compiler, monkeypatch):
+    assert not nvrtc.is_compiled(source(SOFTCAP), "NN", "90")
     code = nvrtc.compile_kernel(source(SOFTCAP), "NN", "90")
+    assert nvrtc.is_compiled(source(SOFTCAP), "NN", "90")
     monkeypatch.setattr(nvrtc, "_compile", None)
     monkeypatch.setattr(nvrtc, "_compile_by_nvcc", None)
     assert nvrtc.compile_kernel(source(SOFTCAP), "NN", "90") == code

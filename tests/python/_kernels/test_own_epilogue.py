@@ -15,7 +15,7 @@ import threading
 import pytest
 
 import jax_moye
-from jax_moye._kernels import compiler, own_epilogue
+from jax_moye._kernels import compiler, nvrtc, own_epilogue
 from jax_moye._kernels.configs import find_config
 from jax_moye._selection.problem import GemmProblem
 
@@ -89,6 +89,16 @@ def test_in_the_background(monkeypatch):
     name, reason = kernel_of(body)
     assert reason is None
     assert kernel_of(body, wait=False) == (name, None)
+
+
+def test_what_is_on_disk_is_there_at_once(monkeypatch):
+    """On a GPU, too, where nobody waits."""
+    loaded = []
+    monkeypatch.setattr(own_epilogue, "_for_gpu", loaded.append)
+    monkeypatch.setattr(nvrtc, "is_compiled", lambda source, order, arch: (order, arch) == ("NN", "90"))
+    name, reason = kernel_of("  return x + 6.0f;\n", platform="cuda", arch=90, wait=False)
+    assert (name, reason) == (loaded[0].name, None)
+    assert re.fullmatch(rf"{CONFIG}_NN_f[0-9a-f]{{16}}", name)
 
 
 @compiles
