@@ -43,7 +43,7 @@ from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import Decision, decide_unfused, why_not_unfused
 from jax_moye._selection.epilogue import ACTIVATIONS, SCALES, Epilogue, compute_dtype, stored_dtype
 from jax_moye._selection.problem import labels, parse_spec
-from jax_moye._selection.request import Request, describe, label_sizes
+from jax_moye._selection.request import Operands, Request, describe, label_sizes
 
 # --------------------------------------------------------------------------------------------------- the primitive
 
@@ -365,31 +365,42 @@ def _local_abstract_eval(x, w, *operands, request, preactivation, permutations):
     return [_compat.local_aval(shape, dtype) for dtype in dtypes[: 1 + preactivation]]
 
 
-def _with_own_activation(decision: Decision, operands: Any, target: LoweringTarget, is_exported: bool) -> Decision:
-    """The decision for a kernel, which is compiled with the caller's function, or for the product alone.
+def with_own_activation(
+    decision: Decision, operands: Operands, target: LoweringTarget, *, is_exported: bool, emulated: bool = True
+) -> Decision:
+    """The decision for a kernel, which is compiled with the epilogue's function, or for the product alone.
 
     It is waited for where the same program has to come out each time, and where the caller insists on our kernels.
+
+    Args:
+      decision: for a kernel.
+      operands: as in `decide`.
+      target: likewise.
+      is_exported: whether the program is saved.
+      emulated: whether the emulator compiles kernels for who does not insist on them.
     """
     request, call = decision.request, decision.call
     assert call is not None
     assert request.epilogue is not None
     assert request.epilogue.own is not None
+    reason = None
     if is_exported or (target.platform == "cuda" and _compat.cuda_arch() is None):
         reason = "the program may run elsewhere, and what is compiled with a function is in this process alone"
+    elif request.interpret is not None and not (emulated or request.insists):
+        reason = "the emulator's kernels are compiled with a program's equations where implementation='moye' is given"
+    if reason is not None:
         return decide_unfused(decision, operands, target, reason)
-    name, why_not = own_epilogue.kernel_of(
+    is_awaited = request.insists or request.deterministic or request.interpret is not None
+    name, reason = own_epilogue.kernel_of(
         call.config,
         request.epilogue.own.body,
         call.problem.launch_order,
         target.platform,
         target.arch,
-        wait=request.insists
-        or request.deterministic
-        or request.interpret is not None
-        or _compat.key_value_store() is not None,
+        wait=is_awaited or _compat.key_value_store() is not None,
     )
-    if why_not is not None:
-        return decide_unfused(decision, operands, target, why_not)
+    if reason is not None:
+        return decide_unfused(decision, operands, target, reason)
     return decision._replace(call=dataclasses.replace(call, compiled=name))
 
 
@@ -410,7 +421,7 @@ def _lower_local(platform, ctx, *values, request: Request, preactivation: bool, 
     shapes = {name: aval.shape for (name, _), aval in zip(request.epilogue.operands, ctx.avals_in[2:], strict=True)}
     decision = decide_by_measuring(request, operands, target, by_xla, shapes)
     if request.epilogue.own is not None and decision.kind == "kernel":
-        decision = _with_own_activation(decision, operands, target, _compat.is_exported(ctx))
+        decision = with_own_activation(decision, operands, target, is_exported=_compat.is_exported(ctx))
     out_shape = ctx.avals_out[0].shape
     call = decision.call
     if decision.kind == "kernel" and call is not None and call.epilogue is not None:

@@ -23,10 +23,11 @@ from jax_moye._log import say_once
 from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.contraction import contract_p, heed, xlas_product
 from jax_moye._primitives.custom_call import run_kernel
+from jax_moye._primitives.fused import with_own_activation
 from jax_moye._primitives.transposes import Source, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.cost_xla import elementwise_us
-from jax_moye._selection.decide import Decision
+from jax_moye._selection.decide import Decision, decide
 from jax_moye._selection.measurements import wins_by
 from jax_moye._selection.request import Operands, Request, describe, label_sizes
 
@@ -176,7 +177,14 @@ def _lower_local(platform, ctx, *values, request: Request, permutations, origina
     # A contract is kept by products of ours, or is their error: XLA might break it.
     is_ours = request.insists or request.deterministic
     by_xla = form(original if is_ours else original.by_xla)
-    decision = decide_by_measuring(request, operands, LoweringTarget.of_platform(platform), by_xla, shapes)
+    target = LoweringTarget.of_platform(platform)
+    if epilogue.own is None:
+        decision = decide_by_measuring(request, operands, target, by_xla, shapes)
+    else:  # a kernel that is not compiled yet is not measured
+        decision = decide(request, operands, target)
+        if decision.kind == "kernel":
+            exported = _compat.is_exported(ctx)
+            decision = with_own_activation(decision, operands, target, is_exported=exported, emulated=False)
     # The product alone may be ours: where nobody knows how long XLA takes for it all, and where the parts are faster.
     is_xlas = decision.kind == "xla" and decision.cause in ("time", "caller")
     if is_xlas and _is_faster_in_parts(decision, operands, permutations, original, platform):
