@@ -52,8 +52,7 @@ def epilogue_words(epilogue: Epilogue) -> str:
     parts += [f"beta={epilogue.beta:g}"] if epilogue.beta not in (0, 1) else []
     if epilogue.keeps:
         parts.append("both products kept" if epilogue.is_of_pair else "its argument kept")
-    activation = epilogue.activation if epilogue.own is None else epilogue.own.__name__
-    return ", ".join([activation, *parts] if activation != "none" else parts)
+    return ", ".join([epilogue.name, *parts] if epilogue.name != "none" else parts)
 
 
 Found = tuple[Product, int, tuple[str, ...]]

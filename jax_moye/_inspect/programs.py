@@ -204,7 +204,7 @@ def _reference_of_pair(product_of: Callable[..., Any], epilogue: Epilogue, opera
 
 def _reference_of_derivative(product_of: Callable[..., Any], epilogue: Epilogue, operands: Sequence[Any]) -> Reference:
     """Of alpha x w, times an activation's derivative at c."""
-    activation = ACTIVATIONS[DERIVATIVES[epilogue.activation]]
+    activation = ACTIVATIONS[DERIVATIVES[epilogue.name]]
 
     @functools.partial(jax.jit, compiler_options=quick_options())
     def reference(x: Any, w: Any, c: Any) -> tuple[Any, Any, Any]:

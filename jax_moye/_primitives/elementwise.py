@@ -138,7 +138,8 @@ class _Program:
         known |= {variable: _constant(x) for variable, x in zip(jaxpr.constvars, consts, strict=True)}
 
         def value(x: Any) -> _Value:
-            return _constant(x.val, x.aval.dtype) if isinstance(x, Literal) else known[x]
+            aval: Any = x.aval
+            return _constant(x.val, aval.dtype) if isinstance(x, Literal) else known[x]
 
         for equation in jaxpr.eqns:
             results = self._equation(equation, [value(x) for x in equation.invars])

@@ -89,6 +89,11 @@ class Epilogue:
         return self.activation if isinstance(self.activation, OwnActivation) else ACTIVATIONS[self.activation]
 
     @property
+    def name(self) -> str:
+        """Of the activation, for people."""
+        return self.activation.__name__ if isinstance(self.activation, OwnActivation) else self.activation
+
+    @property
     def timed_as(self) -> str:
         """The activation of the table with which kernels are timed: nobody times those of a function before it is.
 
