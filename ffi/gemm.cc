@@ -166,6 +166,11 @@ std::string unfit_epilogue(GemmRequest const& request, GemmEntry const& entry, G
   if (is_derivative && !entry.facts.derives) return "the kernel multiplies by no derivative";
   if (is_derivative && item_bytes(request.d.dtype) != 2)
     return "a product times a derivative has 16 bits, not those of " + d_dtype;
+  bool const is_own = args.epilogue.activation == Activation::own;
+  if (is_own && !entry.own_activation) return "the kernel was not compiled with a function of its own";
+  if (!is_own && entry.own_activation && args.epilogue.activation != Activation::none)
+    return "the kernel knows no activation but its own";
+  if (is_own && request.d.dtype == Dtype::f64) return "a kernel's own function is one of f32, not of f64";
   bool const is_scaled = epilogue.lhs_scale.present || epilogue.rhs_scale.present;
   if (is_scaled && !entry.facts.scales) return "the kernel takes no scales";
   if (is_scaled && is_integer) return "a result of integers has no scales";

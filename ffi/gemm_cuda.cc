@@ -6,6 +6,7 @@
 #include <string>
 
 #include "handlers.h"
+#include "moye/arch/kernel_library.h"
 #include "xla_call.h"
 
 namespace moye {
@@ -31,7 +32,10 @@ ffi::Error prepare_on_device(RegisteredGemm const& gemm, int device) {
   int current = 0;
   if (auto error = to_error(cudaGetDevice(&current), "cudaGetDevice"); error.failure()) return error;
   if (auto error = to_error(cudaSetDevice(device), "cudaSetDevice"); error.failure()) return error;
-  Status const status = gemm.entry.prepare();
+  Status const status = [&] {
+    KernelLibraryScope const scope(gemm.library);
+    return gemm.entry.prepare();
+  }();
   if (auto error = to_error(cudaSetDevice(current), "cudaSetDevice"); error.failure()) return error;
   if (!status.ok()) return ffi::Error::Internal(gemm_error(gemm.name, {}, status.message).message);
   if (known) done[device][index].store(true, std::memory_order_release);
@@ -93,6 +97,7 @@ ffi::Error launch(GemmRequest const& request, cudaStream_t stream) {
   GemmCall call;
   if (Status const status = decode_gemm(request, call); !status.ok())
     return to_error(status, ffi::ErrorCode::kInvalidArgument);
+  KernelLibraryScope const scope(call.gemm->library);
   Status const status = call.gemm->entry.launch(call.args, stream);
   if (status.ok()) return ffi::Error::Success();
   return ffi::Error::Internal(gemm_error(request.config, request.sizes, status.message).message);

@@ -1,15 +1,41 @@
 // jax_moye._moye_cuda: the kernels compiled by nvcc. Importing it touches neither the driver nor a device.
+#include <cuda_runtime_api.h>
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <stdexcept>
+#include <string>
 
 #include "direct_cuda.h"
 #include "handlers.h"
 #include "module.h"
+#include "registry.h"
 
 namespace nb = nanobind;
+
+namespace {
+
+void add_compiled(nb::bytes code, std::string const& config, std::string name) {
+  auto const check = [](cudaError_t error, char const* call) {
+    if (error == cudaSuccess) return;
+    cudaGetLastError();
+    throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(error));
+  };
+  moye::RegisteredGemm const* const of_table = moye::find_gemm(config);
+  if (of_table == nullptr) throw nb::value_error(("no compiled GEMM is named '" + config + "'").c_str());
+  cudaLibrary_t library = nullptr;
+  check(cudaLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "cudaLibraryLoadData");
+  if (!moye::add_gemm(*of_table, library, std::move(name))) check(cudaLibraryUnload(library), "cudaLibraryUnload");
+}
+
+}  // namespace
 
 NB_MODULE(_moye_cuda, module) {
   moye::add_common_functions(module);
   moye::add_direct_product(module);
+  module.def("add_compiled", &add_compiled, nb::arg("code"), nb::arg("config"), nb::arg("name"),
+             "Adds a config of the table whose kernel is that of `code`, a cubin, which stays loaded for good. It was\n"
+             "compiled with a function of a user's, its activation \"own\".");
   module.def("handlers", [] {
     nb::dict gemm, fused_gemm, scaled_gemm, view_gemm, grouped_gemm, weights_gemm, attention, attention_grad, mark, targets;
     gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCudaPrepare));

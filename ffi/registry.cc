@@ -66,6 +66,19 @@ RegisteredGemm const& add_gemm(OwnKernel const& own, std::string kernel, std::st
   return all.gemms.emplace_back(RegisteredGemm{index, own.config, std::move(kernel), std::move(name), own.entry});
 }
 
+bool add_gemm(RegisteredGemm const& of_table, void* library, std::string name) {
+  Added& all = added();
+  std::unique_lock const lock(all.mutex);
+  if (all.find(name) != nullptr) return false;
+  RegisteredGemm gemm = of_table;
+  gemm.index = int(kNumConfigs + all.gemms.size());
+  gemm.name = std::move(name);
+  gemm.entry.own_activation = true;
+  gemm.library = library;
+  all.gemms.push_back(std::move(gemm));
+  return true;
+}
+
 RegisteredGemm const* find_gemm(std::string_view name) {
   // Never destroyed, as above.
   static auto const& index = *[] {

@@ -20,6 +20,7 @@ struct RegisteredGemm {
   std::string kernel;
   std::string name;
   GemmEntry entry;
+  void* library = nullptr;  // CUDA's, of a function of a user's: its kernels run (moye/arch/kernel_library.h)
 };
 
 /// All configs of the table, in its order.
@@ -27,6 +28,10 @@ std::span<RegisteredGemm const> registered_gemms();
 
 /// Adds a config that was compiled by itself, or finds the one that has this name already. It stays for good.
 RegisteredGemm const& add_gemm(OwnKernel const& own, std::string kernel, std::string name);
+
+/// Adds a config of the table whose kernel is another library's, which was compiled with a function of a user's, under
+/// another name. False: there is that name already.
+bool add_gemm(RegisteredGemm const& of_table, void* library, std::string name);
 
 /// The config of that name, or null.
 RegisteredGemm const* find_gemm(std::string_view name);

@@ -187,10 +187,11 @@ struct EpilogueScales {
   int64_t stride;  // along m or n; 0: one scale for all
 };
 
+/// own: the function with which the kernel was compiled (gemm/epilogue.h).
 /// d_*: not of z, but z times the derivative at c, which is not added then.
-enum class Activation { none, relu, gelu_tanh, gelu_erf, silu, d_relu, d_gelu_tanh, d_gelu_erf, d_silu };
-inline constexpr char const* kActivationNames[] = {"none",   "relu",        "gelu_tanh",  "gelu_erf", "silu",
-                                                   "d_relu", "d_gelu_tanh", "d_gelu_erf", "d_silu"};
+enum class Activation { none, relu, gelu_tanh, gelu_erf, silu, own, d_relu, d_gelu_tanh, d_gelu_erf, d_silu };
+inline constexpr char const* kActivationNames[] = {"none", "relu",   "gelu_tanh",   "gelu_erf",   "silu",
+                                                   "own",  "d_relu", "d_gelu_tanh", "d_gelu_erf", "d_silu"};
 inline constexpr Activation kFirstDerivative = Activation::d_relu;
 inline constexpr int kActivations = int(sizeof(kActivationNames) / sizeof(kActivationNames[0]));
 
@@ -327,6 +328,7 @@ struct GemmEntry {
   int64_t (*workspace_bytes)(GemmArgs const&);
   unsigned out_dtypes;  // bit i: Dtype(i) can be written
   KernelFacts facts;
+  bool own_activation = false;  // compiled with a function of a user's, and with no other activation
 };
 
 /// The bits of GemmEntry::out_dtypes.

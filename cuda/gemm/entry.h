@@ -100,7 +100,8 @@ GemmEntry make_entry() {
                      .prepare = &prepare<Kernel>,
                      .workspace_bytes = &workspace_bytes<Kernel>,
                      .out_dtypes = Accumulator<kConfig.accumulator>::kOutDtypes,
-                     .facts = Kernel::kFacts};
+                     .facts = Kernel::kFacts,
+                     .own_activation = kOwnActivation};
   if constexpr (computes_groups<Kernel>) {
     entry.launch_grouped = &launch_grouped<Kernel>;
   } else if constexpr (takes_weights<Kernel>) {

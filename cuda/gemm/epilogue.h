@@ -17,6 +17,14 @@
 
 namespace moye {
 
+/// Whether this is compiled with a function of a user's, own_activation(float), which stands in front:
+/// jax_moye/_kernels/ own_epilogue.py writes it. Calls ask for that one alone then.
+#ifdef MOYE_OWN_ACTIVATION
+inline constexpr bool kOwnActivation = true;
+#else
+inline constexpr bool kOwnActivation = false;
+#endif
+
 inline constexpr double kLog2E = 1.44269504088896340736;
 
 /// Of the normal distribution, for results that will be rounded to 16 bits: how much of it lies below z, and
@@ -38,6 +46,9 @@ MOYE_DEVICE Normal normal(float z) {
 /// a fiftieth of that rounding, and erf as above.
 template <bool kRounded = false, class Compute>
 MOYE_DEVICE Compute activate(Activation activation, Compute z) {
+  if constexpr (kOwnActivation && is_same<Compute, float>) {
+    return activation == Activation::own ? own_activation(z) : z;
+  }
   switch (activation) {
     case Activation::relu:
       return z < Compute(0) ? Compute(0) : z;  // NaN stays NaN
@@ -103,11 +114,15 @@ MOYE_DEVICE void activate_all(Activation activation, Compute (&z)[kCount]) {
   if (activation == Activation::none) return;
   MOYE_UNROLL
   for (int first = 0; first < kCount; first += kTogether) {
-    all(C<Activation::relu>{}, first);
-    if constexpr (!is_same<Compute, int32_t>) {
-      all(C<Activation::gelu_tanh>{}, first);
-      all(C<Activation::gelu_erf>{}, first);
-      all(C<Activation::silu>{}, first);
+    if constexpr (kOwnActivation) {
+      all(C<Activation::own>{}, first);
+    } else {
+      all(C<Activation::relu>{}, first);
+      if constexpr (!is_same<Compute, int32_t>) {
+        all(C<Activation::gelu_tanh>{}, first);
+        all(C<Activation::gelu_erf>{}, first);
+        all(C<Activation::silu>{}, first);
+      }
     }
   }
 }

@@ -108,7 +108,7 @@ struct WarpgroupEpilogue {
     int const warp = thread / 32, lane = thread % 32;
     auto const row_of_warp = [&](int atom) { return row(atom) + warp * kRows; };
     Place const place{tile.m * kTileM, int(args.m), tile.batch, tile.m * kTileM, tile.batch};
-    if constexpr (kPairs) {
+    if constexpr (kPairs && !kOwnActivation) {
       if (params.way == Way::pair) {
         store_pair(Warp{args, params, smem.boxes[warp], place, tile.n * (kTileN / 2), lane}, tCrC, row_of_warp);
         return;
@@ -117,10 +117,11 @@ struct WarpgroupEpilogue {
     Warp const w{args, params, smem.boxes[warp], place, tile.n * kTileN + column, lane};
     if (store_by_tma(w, tCrC, row_of_warp)) return;
     constexpr int kSums = decltype(size(tCrC))::value;
-    with_tile_epilogue<Sum, 1, kDerives, kScales<kSums>>(args, tile, kTileM, kTileN, [&](auto const& epilogue) {
-      constexpr int kCount = kRegisters - kSums >= 80 ? 4 : 1;
-      store_elements<kCount>(epilogue, tCrC, smem.sums[warp], row_of_warp, column, lane);
-    });
+    with_tile_epilogue<Sum, 1, kDerives && !kOwnActivation, kScales<kSums>>(
+        args, tile, kTileM, kTileN, [&](auto const& epilogue) {
+          constexpr int kCount = kRegisters - kSums >= 80 ? 4 : 1;
+          store_elements<kCount>(epilogue, tCrC, smem.sums[warp], row_of_warp, column, lane);
+        });
   }
 
   /// The same of a tile of a group, at `place`; column: of d. Elements are no way here: can_store_groups().
@@ -362,7 +363,7 @@ struct WarpgroupEpilogue {
         if (has_scales(epilogue)) multiply_by_scales(warp, row_of(number), column_of(number), z);
       }
       pairs.add(warp, addend, warp.params.scale, z);
-      if constexpr (kDerives) pairs.multiply_by_derivative(warp, z);
+      if constexpr (kDerives && !kOwnActivation) pairs.multiply_by_derivative(warp, z);
       pairs.load(warp, epilogue.residual, row_of(number), column_of(number));
       if (outputs == 2) fill(warp, second_box, z);
       activate_all</*kRounded=*/true>(epilogue.activation, z);

@@ -295,7 +295,8 @@ class Packing {
     LaunchConfig const config{.grid = {unsigned(a_.tiles + b_.tiles)},
                               .block = {unsigned(Packer<T>::kThreads)},
                               .smem_bytes = int(sizeof(typename Packer<T>::SharedStorage)),
-                              .programmatic = true};
+                              .programmatic = true,
+                              .compiled_in = true};
     if (Status status = launch_kernel(pack_kernel<T, kParts>, config, stream, a_.operand, b_.operand); !status.ok())
       return status;
     if (a_.tiles > 0) {

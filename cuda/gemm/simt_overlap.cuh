@@ -157,7 +157,7 @@ struct Gemm<kConfig> {
   }
 
   template <Order kOrder>
-  static auto* kernel() {
+  static constexpr auto* kernel() {
     return simt_overlap_kernel<Gemm, kOrder>;
   }
 

@@ -146,7 +146,7 @@ struct Gemm<kConfig> {
   }
 
   template <Order kOrder>
-  static auto* kernel() {
+  static constexpr auto* kernel() {
     return simt_tiled_kernel<Gemm, kOrder>;
   }
 

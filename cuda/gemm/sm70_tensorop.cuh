@@ -209,7 +209,7 @@ struct Gemm<kConfig> {
   }
 
   template <Order kOrder>
-  static auto* kernel() {
+  static constexpr auto* kernel() {
     return sm70_tensorop_kernel<Gemm, kOrder>;
   }
 

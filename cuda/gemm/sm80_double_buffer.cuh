@@ -167,7 +167,7 @@ struct Gemm<kConfig> {
   }
 
   template <Order kOrder>
-  static auto* kernel() {
+  static constexpr auto* kernel() {
     return sm80_double_buffer_kernel<Gemm, kOrder>;
   }
 

@@ -151,7 +151,7 @@ struct Gemm<kConfig> {
   }
 
   template <Order kOrder>
-  static auto* kernel() {
+  static constexpr auto* kernel() {
     return sm80_ldmatrix_kernel<Gemm, kOrder>;
   }
 

@@ -175,7 +175,7 @@ struct Gemm<kConfig> {
   }
 
   template <Order kOrder>
-  static auto* kernel() {
+  static constexpr auto* kernel() {
     return sm80_multistage_kernel<Gemm, kOrder>;
   }
 

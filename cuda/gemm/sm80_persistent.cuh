@@ -195,7 +195,7 @@ struct Gemm<kConfig> {
   }
 
   template <Order kOrder>
-  static auto* kernel() {
+  static constexpr auto* kernel() {
     return sm80_persistent_kernel<Gemm, kOrder>;
   }
 

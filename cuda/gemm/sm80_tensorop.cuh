@@ -156,7 +156,7 @@ struct Gemm<kConfig> {
   }
 
   template <Order kOrder>
-  static auto* kernel() {
+  static constexpr auto* kernel() {
     return sm80_tensorop_kernel<Gemm, kOrder>;
   }
 

@@ -193,7 +193,7 @@ struct Gemm<kConfig> {
   }
 
   template <Order kOrder>
-  static auto* kernel() {
+  static constexpr auto* kernel() {
     return sm90_cooperative_kernel<Gemm, kOrder>;
   }
 

@@ -203,7 +203,7 @@ struct Gemm<kConfig> {
   }
 
   template <Order kOrder>
-  static auto* kernel() {
+  static constexpr auto* kernel() {
     return sm90_grouped_kernel<Gemm, kOrder>;
   }
 

@@ -234,7 +234,7 @@ struct Gemm<kConfig> {
   }
 
   template <Order kOrder>
-  static auto* kernel() {
+  static constexpr auto* kernel() {
     return sm90_multistage_kernel<Gemm, kOrder>;
   }
 

@@ -270,7 +270,7 @@ struct Gemm<kConfig> {
   };
 
   template <Order kOrder>
-  static auto* kernel() {
+  static constexpr auto* kernel() {
     return sm90_parts_kernel<Gemm, kOrder>;
   }
 

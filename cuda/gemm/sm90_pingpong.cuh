@@ -150,7 +150,7 @@ struct Gemm<kConfig> {
   }
 
   template <Order kOrder>
-  static auto* kernel() {
+  static constexpr auto* kernel() {
     return sm90_pingpong_kernel<Gemm, kOrder>;
   }
 

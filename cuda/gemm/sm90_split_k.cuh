@@ -231,7 +231,7 @@ struct Gemm<kConfig> {
   }
 
   template <Order kOrder>
-  static auto* kernel() {
+  static constexpr auto* kernel() {
     return sm90_split_k_kernel<Gemm, kOrder>;
   }
 

@@ -337,7 +337,7 @@ struct Gemm<kConfig> {
 
   static constexpr unsigned kCompiledOrders = order_bits(Order::NN);
   template <Order>
-  static auto* kernel() {
+  static constexpr auto* kernel() {
     return sm90_weights_kernel<Gemm>;
   }
 

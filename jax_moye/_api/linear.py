@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import logging
 import math
 import numbers
 from collections.abc import Callable, Sequence
@@ -25,9 +27,19 @@ from jax_moye._api.types import (
     Interpret,
     OutSharding,
 )
+from jax_moye._log import say_once
 from jax_moye._primitives.contraction import contract
+from jax_moye._primitives.elementwise import UntranslatableError, translate
 from jax_moye._primitives.fused import fused
-from jax_moye._selection.epilogue import ACTIVATIONS, EPILOGUE_OPERANDS, SCALES, Epilogue, compute_dtype, stored_dtype
+from jax_moye._selection.epilogue import (
+    ACTIVATIONS,
+    EPILOGUE_OPERANDS,
+    SCALES,
+    Epilogue,
+    OwnActivation,
+    compute_dtype,
+    stored_dtype,
+)
 from jax_moye._selection.problem import labels
 
 _NAMES = {"relu": "relu", "gelu": "gelu_tanh", "gelu_exact": "gelu_erf", "silu": "silu", "swish": "silu"}
@@ -78,7 +90,10 @@ def linear(
       w: (K, N).
       bias: (N,) or None; it is rounded to the result's dtype inside, and its gradient has its own.
       activation: None, "relu", "gelu" (jax.nn.gelu's default, by tanh), "gelu_exact" (by erf), "silu" or "swish"; or
-        the function jax.nn.relu, jax.nn.gelu, functools.partial(jax.nn.gelu, approximate=False), jax.nn.silu.
+        the function jax.nn.relu, jax.nn.gelu, functools.partial(jax.nn.gelu, approximate=False), jax.nn.silu. Or any
+        other function of an array, such as jax.nn.softplus or lambda y: 30 * jnp.tanh(y / 30): where it computes each
+        element for itself, the kernel is compiled with it (docs/epilogues.md); XLA applies all others. Define it
+        once: each new function object is a new program.
       residual: (..., N) or None; added behind the activation.
       alpha: a number known while tracing. Multiply x by one that is traced.
       beta: likewise. Where it is 0, c is not read: NaN in it does not reach the result.
@@ -102,7 +117,8 @@ def linear(
     Raises:
       TypeError: an operand is not an array or has a dtype that does not fit, an option has the wrong type.
       ValueError: the shapes do not fit, an option has an unknown value, or the config cannot compute this.
-      NotImplementedError: as in `matmul`.
+      NotImplementedError: as in `matmul`; or implementation="moye", config or batch_invariant is given, and no kernel
+        can be compiled with the function that is the activation: the message says what in it is in the way.
 
     Example:
       >>> import jax.numpy as jnp
@@ -139,7 +155,7 @@ def linear(
     return _linear(
         *arrays.values(),
         names=tuple(arrays),
-        activation=canonical_activation(name, activation),
+        activation=_name_or_function(activation),
         alpha=alpha,
         beta=beta if "c" in arrays else 0.0,
         options=options,
@@ -152,6 +168,10 @@ def _linear(*values, names, activation, alpha, beta, options: ProductOptions):
     x, w = _promoted("linear", arrays["x"], arrays["w"])
     out_dtype = options.preferred_element_type or x.dtype
     _check_dtypes("linear", arrays, x.dtype, out_dtype, activation, alpha, beta)
+    behind = None  # what XLA applies to the pre-activation
+    if callable(activation):
+        shape, compute = (*x.shape[:-1], w.shape[-1]), compute_dtype(x.dtype, out_dtype)
+        activation, behind = _own_activation(activation, shape, compute, options)
     named = {
         name: arrays[name] if name == "bias" else arrays[name].astype(stored_dtype(out_dtype))
         for name in EPILOGUE_OPERANDS
@@ -171,7 +191,47 @@ def _linear(*values, names, activation, alpha, beta, options: ProductOptions):
         beta=beta,
         operands=tuple((name, of_scales.get(name, "n" if name == "bias" else out_labels)) for name in named),
     )
-    return _bind(spec, x, w, list(named.values()), epilogue, out_dtype=out_dtype, **options.parameters())
+    parameters = options.parameters()
+    if behind is None:
+        return _bind(spec, x, w, list(named.values()), epilogue, out_dtype=out_dtype, **parameters)
+    stored = stored_dtype(out_dtype)
+    named = {name: value.astype(stored) if name == "bias" else value for name, value in named.items()}
+    residual = named.pop("residual", None)
+    epilogue = dataclasses.replace(epilogue, operands=tuple(one for one in epilogue.operands if one[0] != "residual"))
+    z = _bind(spec, x, w, list(named.values()), epilogue, out_dtype=compute, **parameters)
+    y = behind(z).astype(compute)
+    return (y if residual is None else y + residual.astype(compute)).astype(out_dtype)
+
+
+def _own_activation(
+    function: Callable[[Any], Any], shape: tuple[Any, ...], dtype: Any, options: ProductOptions
+) -> tuple[Any, Callable[[Any], Any] | None]:
+    """What the epilogue applies, and what XLA applies behind it, of a function of the caller's.
+
+    Raises:
+      NotImplementedError: the caller insists on our kernels, and none can be compiled with it.
+      ValueError: it makes no array of the shape of its argument.
+    """
+    out = jax.eval_shape(function, jax.ShapeDtypeStruct(shape, dtype))
+    if getattr(out, "shape", None) != shape or not jnp.issubdtype(out.dtype, jnp.floating):
+        made = f"{out.dtype}{list(out.shape)}" if hasattr(out, "shape") else out
+        raise ValueError(
+            f"linear: activation makes floats of the shape of its argument, and {_name_of(function)} makes {made} of "
+            f"{jnp.dtype(dtype)}{list(shape)}"
+        )
+    try:
+        return OwnActivation(function, translate(function, shape, dtype)), None
+    except UntranslatableError as error:
+        what = f"linear: no kernel is compiled with the activation {_name_of(function)}: {error}"
+        given = options.options
+        if given.implementation == "moye" or options.config is not None or given.batch_invariant:
+            raise NotImplementedError(what) from None
+        say_once(logging.INFO, f"{what}; XLA applies it")
+        return "none", function
+
+
+def _name_of(function: Callable[[Any], Any]) -> str:
+    return getattr(function, "__name__", None) or repr(function)
 
 
 def gated_linear_unit(
@@ -311,6 +371,16 @@ def _specification(x_ndim: int, of_w: str) -> tuple[str, str]:
     others = (label for label in labels() if label not in "kgn")
     rows = "".join(next(others) for _ in range(x_ndim - 1))
     return rows + of_w, f"{rows}k,k{of_w}->{rows}{of_w}"
+
+
+def _name_or_function(activation: Activation) -> str | Callable[[Any], Any]:
+    """The kernels' name of an activation of `linear`; a function that they do not know is what it is."""
+    try:
+        return canonical_activation("linear", activation)
+    except ValueError:
+        if not callable(activation):
+            raise
+        return activation
 
 
 def canonical_activation(function: str, activation: GateActivation, *, sigmoid: bool = False) -> str:

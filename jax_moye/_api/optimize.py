@@ -26,10 +26,11 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
     Every product of the program is one of `jax_moye.dot_general` or `ragged_dot_general`, as inside
     `jax_moye.intercept`: a kernel of ours where it is known to be faster, XLA elsewhere. Beyond that, what follows a
     product becomes part of its kernel where that is faster: a transpose, the conversion of its result, factors that are
-    Python numbers, a bias, relu, gelu or silu, and the sum or difference with another array, such as a residual,
-    another product, a gradient so far, or the parameter of an update `p - 0.1 * gradient`. Whatever a kernel takes in
-    is computed in f32 and rounded once at the end, never more often than the program rounds. All else is left as it is,
-    and so is what no kernel of ours does faster: names, sources, effects, donated buffers and shardings stay.
+    Python numbers, a bias, relu, gelu, silu or another function of its elements, and the sum or difference with another
+    array, such as a residual, another product, a gradient so far, or the parameter of an update `p - 0.1 * gradient`.
+    Whatever a kernel takes in is computed in f32 and rounded once at the end, never more often than the program rounds.
+    All else is left as it is, and so is what no kernel of ours does faster: names, sources, effects, donated buffers
+    and shardings stay.
 
     Attention of 16 bits, softmax(scale * q k^T + mask) v, and its derivative are a kernel each, which keeps no scores
     in memory: however the softmax is written, with queries in groups, of one query and a cache as well, without a mask

@@ -63,7 +63,7 @@ def epilogue_words(epilogue: Epilogue) -> str:
     parts += [f"beta={epilogue.beta:g}"] if epilogue.beta not in (0, 1) else []
     if epilogue.keeps:
         parts.append("both products kept" if epilogue.is_of_pair else "its argument kept")
-    return ", ".join([epilogue.activation, *parts] if epilogue.activation != "none" else parts)
+    return ", ".join([epilogue.name, *parts] if epilogue.name != "none" else parts)
 
 
 @dataclasses.dataclass(frozen=True)

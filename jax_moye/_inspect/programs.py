@@ -195,7 +195,7 @@ def _reference_of_pair(product_of: Callable[..., Any], epilogue: Epilogue, opera
         x, w, second = (one.astype(jnp.float64) for one in (x, w, second))
         z, factor = epilogue.alpha * product_of(x, w), product_of(x, second)
         of_z, of_factor = (product_of(jnp.abs(x), jnp.abs(one)) for one in (w, second))
-        activated = ACTIVATIONS[epilogue.activation](z)
+        activated = epilogue.function(z)
         magnitude = abs(epilogue.alpha) * of_z * jnp.abs(factor) + jnp.abs(activated) * of_factor
         return activated * factor, magnitude, jnp.abs(z * factor)
 
@@ -204,7 +204,7 @@ def _reference_of_pair(product_of: Callable[..., Any], epilogue: Epilogue, opera
 
 def _reference_of_derivative(product_of: Callable[..., Any], epilogue: Epilogue, operands: Sequence[Any]) -> Reference:
     """Of alpha x w, times an activation's derivative at c."""
-    activation = ACTIVATIONS[DERIVATIVES[epilogue.activation]]
+    activation = ACTIVATIONS[DERIVATIVES[epilogue.name]]
 
     @functools.partial(jax.jit, compiler_options=quick_options())
     def reference(x: Any, w: Any, c: Any) -> tuple[Any, Any, Any]:

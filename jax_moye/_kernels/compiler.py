@@ -29,8 +29,8 @@ EMULATED = ("-g1", "-fsanitize=thread", "-fno-strict-aliasing", "-Wno-psabi", "-
 LIBRARY, REPORT, FUNCTION = "kernel.so", "report.json", "jax_moye_own_kernel"
 
 _INSTANCE = """\
-// Written by jax_moye.kernel().
-#include "{file}"
+// Written by jax_moye.
+{prelude}#include "{file}"
 
 #include "gemm/entry.h"
 #include "gemm/own_kernel.h"
@@ -83,24 +83,30 @@ class Source(NamedTuple):
       fields: of the config.
       include: the folder of the package's headers.
       is_new: whether no kernel of the package has this name.
+      prelude: what stands in front of the file.
     """
 
     path: pathlib.Path
     fields: ConfigFields
     include: pathlib.Path
     is_new: bool
+    prelude: str = ""
 
     def options(self) -> list[str]:
         """That make the name known, and find the headers."""
         name = [f"-DMOYE_OWN_KERNEL={self.fields.kernel}"] if self.is_new else []
         return [*name, f"-I{self.include}", f"-I{self.path.parent}"]
 
-    def instance(self) -> str:
-        """The translation unit: the file, and the config made from it."""
+    @property
+    def row(self) -> str:
+        """The config, as C++ initializes one."""
         kernel, dtype, sums, (m, n, k), stages, cluster, alignment = self.fields
         row = f"{{Kernel::{kernel}, Dtype::{dtype}, Dtype::{sums}, {{{m}, {n}, {k}}}, {stages}"
-        row += f", {{{cluster[0]}, {cluster[1]}}}, {alignment}}}"
-        return _INSTANCE.format(file=self.path, function=FUNCTION, row=row)
+        return row + f", {{{cluster[0]}, {cluster[1]}}}, {alignment}}}"
+
+    def instance(self) -> str:
+        """The translation unit: the file, and the config made from it."""
+        return _INSTANCE.format(prelude=self.prelude, file=self.path, function=FUNCTION, row=self.row)
 
 
 class Compiled(NamedTuple):

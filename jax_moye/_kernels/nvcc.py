@@ -41,7 +41,7 @@ _SPILL = re.compile(r"\b(?:STL|LDL)\b")
 
 
 @functools.cache
-def _program(name: str) -> ModuleType:
+def program(name: str) -> ModuleType:
     """A program of the package's build, as a module."""
     package = pathlib.Path(__file__).resolve().parents[1]
     folders = [package.parent / "build_backend", package.parent / "tools", package / "build"]
@@ -63,7 +63,7 @@ def nvcc() -> tuple[pathlib.Path, str]:
     Raises:
       KernelError: there is none.
     """
-    chooser = _program("cuda_compiler")
+    chooser = program("cuda_compiler")
     try:
         chosen = chooser.choose({**os.environ, "JAX_MOYE_CUDA": "ON"})
     except chooser.CudaError as error:
@@ -118,7 +118,7 @@ def compile_cuda(source: Source, archs: Sequence[str], emulated: Compiled) -> Co
         (made / "kernel.cu").write_text(source.instance())
         command = [str(compiler), *options, *code]
         output = run([*command, _PTXAS, "-c", "kernel.cu", "-o", "kernel.o"], made, source)
-        kernels, faults = _program("nvcc_gate").read_ptxas(output)
+        kernels, faults = program("nvcc_gate").read_ptxas(output)
         if faults:
             raise _refused(faults, command, made, source, output)
         run(

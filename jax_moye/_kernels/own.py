@@ -27,7 +27,7 @@ def include_dir() -> str:
     """
     package = pathlib.Path(__file__).resolve().parents[1]
     # A checkout's are those that the next build compiles; an editable install has a copy beside the compiled modules.
-    for folder in (package.parent / "cuda", package / "include", pathlib.Path(_emulator()).parent / "include"):
+    for folder in (package.parent / "cuda", package / "include", pathlib.Path(emulator()).parent / "include"):
         if (folder / _HEADER).is_file():
             return str(folder)
     raise FileNotFoundError(f"the headers of jax_moye are neither in {package.parent / 'cuda'} nor in {package}")
@@ -68,10 +68,10 @@ def kernel(file: str | os.PathLike[str], config: str, *, arch: int | None = None
     include = pathlib.Path(include_dir())
     module = ffi.extension("cpu")
     assert module is not None
-    _check_headers(include, module.own_kernel_headers)
+    check_headers(include, module.own_kernel_headers)
     is_new = not (include / "gemm" / path.name).is_file()
     source = compiler.Source(path, fields, include, is_new)
-    emulated = compiler.compile_emulated(source, _emulator())
+    emulated = compiler.compile_emulated(source, emulator())
     name = f"{fields.name}_h{emulated.version}"
     described = module.add_kernel(compiler.function_address(emulated.library), fields.kernel, name)
     lowest, highest = described["min_arch"], described["max_arch"] or math.inf
@@ -84,7 +84,7 @@ def kernel(file: str | os.PathLike[str], config: str, *, arch: int | None = None
     archs = [nvcc.architecture(one, described["max_arch"]) for one in sorted(wanted)]
     compiled = nvcc.compile_cuda(source, archs, emulated)
     if (cuda := ffi.extension("cuda")) is not None:
-        _check_headers(include, cuda.own_kernel_headers)
+        check_headers(include, cuda.own_kernel_headers)
         cuda.add_kernel(compiler.function_address(compiled.library), fields.kernel, name)
     return add_config(described, compiled.registers)
 
@@ -121,13 +121,13 @@ def from_arguments(arguments: argparse.Namespace) -> list[GemmConfig]:
     return [kernel(file, config=row) for row in rows]
 
 
-def _emulator() -> str:
+def emulator() -> str:
     """The file of the extension module that has the emulator."""
     module = ffi.extension("cpu")
     return str(module and module.__file__)
 
 
-def _check_headers(include: pathlib.Path, expected: dict[str, str]) -> None:
+def check_headers(include: pathlib.Path, expected: dict[str, str]) -> None:
     """Raises RuntimeError where headers are not those that the module was built with."""
     for name, digest in expected.items():
         if hashlib.sha256((include / name).read_bytes()).hexdigest() != digest:

@@ -252,7 +252,7 @@ def measured(
         strides=problem.strides | _epilogue_strides(request, call) | dict.fromkeys(kept, problem.strides["d"]),
         dtype=problem.dtype,
         out_dtype=problem.out_dtype,
-        activation="none" if epilogue is None else epilogue.activation,
+        activation="none" if epilogue is None else epilogue.timed_as,
         alpha=1.0 if epilogue is None else epilogue.alpha,
         beta=request.beta if epilogue is None else epilogue.beta,
     )

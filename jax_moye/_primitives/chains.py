@@ -12,6 +12,8 @@ between them. In their order, each once unless said:
                                      read the sum, too, it is a second result, and the activation's equations stay
     * derivative at an array       relu', gelu' or silu' at c, and the end: at what is given, or a product of ours
                                      writes, as what an activation is applied to elsewhere, or relu's result
+    others of its elements         and numbers alone, more than sums and multiples: a function that a kernel is
+                                     compiled with (own_activation.py)
     + array, - array, array -      c with beta 1 or -1, or alpha with the other sign; behind a bias or an activation
       + number * array               residual, of which there is a sum alone. The number is beta
     ---------------------------------------------------------------------------------------------------------
@@ -36,10 +38,12 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from jax_moye import _compat
 from jax_moye._primitives.contraction import contract_p
+from jax_moye._primitives.elementwise import UntranslatableError, translate
+from jax_moye._primitives.own_activation import equations_behind
 from jax_moye._primitives.patterns import Program, Template, as_number, as_vector, aval_of, matched, matched_at
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import Original, rewritten_p
-from jax_moye._selection.epilogue import ACTIVATIONS, DERIVATIVES, Epilogue, stored_dtype
+from jax_moye._selection.epilogue import ACTIVATIONS, DERIVATIVES, Epilogue, OwnActivation, stored_dtype
 from jax_moye._selection.problem import NotServedError, make_problem, parse_spec
 
 
@@ -61,7 +65,7 @@ class Chain:
       alpha: factor of the product.
       beta: factor of c.
       operands: name -> (variable, labels of the result that it has), in the order of an epilogue's.
-      activation: a key of ACTIVATIONS.
+      activation: a key of ACTIVATIONS, or a function.
       is_wider: some equation converts to a wider type.
       may_end: whether there is something gained by ending here.
       kept: what the activation is applied to, where somebody else reads it, too: then it is a second result.
@@ -76,7 +80,7 @@ class Chain:
     alpha: float = 1.0
     beta: float = 0.0
     operands: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
-    activation: str = "none"
+    activation: str | OwnActivation = "none"
     is_wider: bool = False
     may_end: bool = True
     kept: Any = None
@@ -442,6 +446,30 @@ def _templates(shape: tuple[int, ...], dtype: Any) -> tuple[tuple[str, Template]
     return tuple((name, Template(jax.make_jaxpr(fun)(operand).jaxpr)) for name, fun in known)
 
 
+def _applied(program: Program, chain: Chain) -> Chain | None:
+    """Equations that make each element of one: a function that a kernel is compiled with."""
+    dtype = aval_of(chain.value).dtype
+    before = ACTIVATIONS.get(chain.activation) if isinstance(chain.activation, str) else None
+    is_free = chain.may_end and not {"c", "residual"} & set(chain.operands)
+    if before is None or not is_free or dtype not in (jnp.float32, jnp.bfloat16, jnp.float16):
+        return None
+    found = equations_behind(program, chain.value)
+    if found is None:
+        return None
+    members, value = found
+    original = original_of(program, [], members, [chain.value], [value])
+
+    def function(z: Any) -> Any:
+        return original(before(z).astype(dtype))[0]
+
+    function.__name__ = " ".join(dict.fromkeys(program.equations[index].primitive.name for index in members))
+    try:
+        body = translate(function, aval_of(value).shape, jnp.float32)
+    except UntranslatableError:
+        return None
+    return chain.extended(members, value, activation=OwnActivation(function, body))
+
+
 # Each makes a chain longer, or says None; the first that does not goes first. Another one is one more line.
 _STEPS: tuple[Callable[[Program, Chain], Chain | None], ...] = (
     _activated,
@@ -451,4 +479,5 @@ _STEPS: tuple[Callable[[Program, Chain], Chain | None], ...] = (
     _scaled,
     _biased,
     _summed,
+    _applied,
 )

@@ -114,6 +114,8 @@ def _launch(
         for name, x in zip(names, operands, strict=True)
     ]
     attributes = call_attributes(call.config, call.problem, request.interpret)
+    if call.compiled is not None:
+        attributes["config"] = call.compiled
     target, aliases = ffi.TARGET, {}
     if problem.offsets:
         target = ffi.VIEW_TARGET
@@ -193,7 +195,7 @@ def epilogue_attributes(
     with_strides = EPILOGUE_OPERANDS + SCALES * with_scales
     of_name = dict(zip(names, strides, strict=True))
     return {
-        "activation": epilogue.activation,
+        "activation": epilogue.timed_as if epilogue.own is None else "own",
         "alpha": np.float64(epilogue.alpha),
         "beta": np.float64(epilogue.beta),
         "operands": ",".join(names),

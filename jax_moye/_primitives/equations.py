@@ -37,17 +37,16 @@ def operands_of(equation: Any) -> list[Any]:
     return [x for x in equation.invars if isinstance(x, Var)]
 
 
-def called_by(equation: Any) -> Jaxpr | None:
-    """The jaxpr of a call, which computes what the call does; None of other equations."""
-    name = equation.primitive.name
-    return body_of(equation.params[_CALLS[name]]) if name in _CALLS and _CALLS[name] in equation.params else None
+def called_by(equation: Any) -> Any | None:
+    """The jaxpr of a call, with or without constants, which computes what the call does; None of other equations."""
+    return equation.params.get(_CALLS.get(equation.primitive.name, ""))
 
 
 def is_elementwise(equation: Any) -> bool:
     """Whether an equation, or all that it calls, computes each element for itself, cheaply, and does nothing else."""
     called = called_by(equation)
     if called is not None:
-        return not equation.effects and all(map(is_elementwise, called.eqns))
+        return not equation.effects and all(map(is_elementwise, body_of(called).eqns))
     return equation.primitive.name in _ELEMENTWISE and not equation.effects
 
 

@@ -32,7 +32,7 @@ from jax.interpreters import ad, batching, mlir, partial_eval, xla
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_moye import _compat
-from jax_moye._kernels import ffi
+from jax_moye._kernels import ffi, own_epilogue
 from jax_moye._log import say_once
 from jax_moye._primitives import contraction
 from jax_moye._primitives.autotune import decide_by_measuring
@@ -40,10 +40,10 @@ from jax_moye._primitives.contraction import contract, contract_p
 from jax_moye._primitives.custom_call import run_kernel
 from jax_moye._primitives.transposes import operands_of, source
 from jax_moye._selection.capability import LoweringTarget
-from jax_moye._selection.decide import why_not_unfused
+from jax_moye._selection.decide import Decision, decide_unfused, why_not_unfused
 from jax_moye._selection.epilogue import ACTIVATIONS, SCALES, Epilogue, compute_dtype, stored_dtype
 from jax_moye._selection.problem import labels, parse_spec
-from jax_moye._selection.request import Request, describe, label_sizes
+from jax_moye._selection.request import Operands, Request, describe, label_sizes
 
 # --------------------------------------------------------------------------------------------------- the primitive
 
@@ -116,7 +116,7 @@ def _finish(z, *operands, spec, epilogue, preactivation, out_dtype):
     for name in ("c", "bias"):
         if name in values:
             z = z + scaled(values[name], epilogue.factor(name))
-    y = ACTIVATIONS[epilogue.activation](z)
+    y = epilogue.function(z)
     if "residual" in values:
         y = y + values["residual"]
     return [y.astype(out_dtype), z.astype(stored)][: 1 + preactivation]
@@ -139,9 +139,12 @@ def unfused(x, w, *operands, spec, epilogue, preactivation, out_dtype, **params)
 @functools.cache
 def times_derivative(activation: str) -> Callable[[Any, Any], Any]:
     """(z, t) -> activation'(z) t. Of it nothing but z is kept for the transposed function."""
+    return _times_derivative_of(ACTIVATIONS[activation])
 
+
+def _times_derivative_of(activation: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
     def fun(z, tangent):
-        return jax.jvp(ACTIVATIONS[activation], (z.astype(tangent.dtype),), (tangent,))[1]
+        return jax.jvp(activation, (z.astype(tangent.dtype),), (tangent,))[1]
 
     return jax.checkpoint(fun, prevent_cse=False)
 
@@ -235,7 +238,10 @@ def _jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, **param
             z_dot = jnp.broadcast_to(term, y.shape) if z_dot is None else z_dot + term
     if z_dot is not None:
         saved = y if asks_y else rest[0] if rest else None
-        y_dot = z_dot if epilogue.activation == "none" else times_derivative(epilogue.activation)(saved, z_dot)
+        if epilogue.own is not None:  # not cached: a function is the caller's to forget
+            y_dot = _times_derivative_of(epilogue.own)(saved, z_dot)
+        else:
+            y_dot = z_dot if epilogue.activation == "none" else times_derivative(epilogue.activation)(saved, z_dot)
     if "residual" in dots:
         term = wide("residual")
         y_dot = jnp.broadcast_to(term, y.shape) if y_dot is None else y_dot + term
@@ -359,6 +365,45 @@ def _local_abstract_eval(x, w, *operands, request, preactivation, permutations):
     return [_compat.local_aval(shape, dtype) for dtype in dtypes[: 1 + preactivation]]
 
 
+def with_own_activation(
+    decision: Decision, operands: Operands, target: LoweringTarget, *, is_exported: bool, emulated: bool = True
+) -> Decision:
+    """The decision for a kernel, which is compiled with the epilogue's function, or for the product alone.
+
+    It is waited for where the same program has to come out each time, and where the caller insists on our kernels.
+
+    Args:
+      decision: for a kernel.
+      operands: as in `decide`.
+      target: likewise.
+      is_exported: whether the program is saved.
+      emulated: whether the emulator compiles kernels for who does not insist on them.
+    """
+    request, call = decision.request, decision.call
+    assert call is not None
+    assert request.epilogue is not None
+    assert request.epilogue.own is not None
+    reason = None
+    if is_exported or (target.platform == "cuda" and _compat.cuda_arch() is None):
+        reason = "the program may run elsewhere, and what is compiled with a function is in this process alone"
+    elif request.interpret is not None and not (emulated or request.insists):
+        reason = "the emulator's kernels are compiled with a program's equations where implementation='moye' is given"
+    if reason is not None:
+        return decide_unfused(decision, operands, target, reason)
+    is_awaited = request.insists or request.deterministic or request.interpret is not None
+    name, reason = own_epilogue.kernel_of(
+        call.config,
+        request.epilogue.own.body,
+        call.problem.launch_order,
+        target.platform,
+        target.arch,
+        wait=is_awaited or _compat.key_value_store() is not None,
+    )
+    if reason is not None:
+        return decide_unfused(decision, operands, target, reason)
+    return decision._replace(call=dataclasses.replace(call, compiled=name))
+
+
 def _lower_local(platform, ctx, *values, request: Request, preactivation: bool, permutations):
     x_aval, w_aval, *_ = ctx.avals_in
     # A decision is about w as it is behind its conversion to x's dtype.
@@ -367,12 +412,16 @@ def _lower_local(platform, ctx, *values, request: Request, preactivation: bool, 
     target = LoweringTarget.of_platform(platform)
     of_request = {"spec": request.spec, "epilogue": request.epilogue, "out_dtype": jnp.dtype(request.out_dtype)}
 
+    timed = dataclasses.replace(request.epilogue, activation=request.epilogue.timed_as)
+
     def by_xla(x, w, *operands):
         z = contraction.xlas_product(x, w, request=request.without_epilogue(x.dtype), permutations=permutations)
-        return _finish(z, *operands, **of_request, preactivation=False)[0]
+        return _finish(z, *operands, **(of_request | {"epilogue": timed}), preactivation=False)[0]
 
     shapes = {name: aval.shape for (name, _), aval in zip(request.epilogue.operands, ctx.avals_in[2:], strict=True)}
     decision = decide_by_measuring(request, operands, target, by_xla, shapes)
+    if request.epilogue.own is not None and decision.kind == "kernel":
+        decision = with_own_activation(decision, operands, target, is_exported=_compat.is_exported(ctx))
     out_shape = ctx.avals_out[0].shape
     call = decision.call
     if decision.kind == "kernel" and call is not None and call.epilogue is not None:

@@ -28,10 +28,11 @@ from jax_moye._log import say_once
 from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.contraction import contract_p, heed, xlas_product
 from jax_moye._primitives.custom_call import run_kernel
+from jax_moye._primitives.fused import with_own_activation
 from jax_moye._primitives.transposes import Permutations, Source, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.cost_xla import elementwise_us
-from jax_moye._selection.decide import Decision
+from jax_moye._selection.decide import Decision, decide
 from jax_moye._selection.in_place import in_place
 from jax_moye._selection.measurements import wins_by
 from jax_moye._selection.request import Operand, Operands, Request, describe, label_sizes
@@ -236,8 +237,14 @@ def _lower_local(platform, ctx, *values, request: Request, permutations, origina
     epilogue = request.epilogue
     assert epilogue is not None
     forms = Forms(request, operands, permutations, original)
-    by_xla = forms.of_equations(xlas(request, original))
-    decision = decide_by_measuring(request, operands, LoweringTarget.of_platform(platform), by_xla, forms.shapes)
+    by_xla, target = forms.of_equations(xlas(request, original)), LoweringTarget.of_platform(platform)
+    if epilogue.own is None:
+        decision = decide_by_measuring(request, operands, target, by_xla, forms.shapes)
+    else:  # a kernel that is not compiled yet is not measured
+        decision = decide(request, operands, target)
+        if decision.kind == "kernel":
+            exported = _compat.is_exported(ctx)
+            decision = with_own_activation(decision, operands, target, is_exported=exported, emulated=False)
     is_xlas = is_for_xla(decision, operands, permutations, original, platform)
     call = decision.call
     if decision.kind == "kernel" and call is not None and call.epilogue is not None:

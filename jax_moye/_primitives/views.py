@@ -27,7 +27,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jax_moye import _compat
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.dequantizing import without_unread
-from jax_moye._primitives.equations import called_by
+from jax_moye._primitives.equations import body_of, called_by
 from jax_moye._primitives.patterns import PRODUCTS, Program
 from jax_moye._primitives.rewritten import Original, rewritten_p, viewed_p
 from jax_moye._primitives.transposes import Part, part_of, possible
@@ -139,5 +139,6 @@ def _is_written(equation: Any, result: Any) -> bool:
     called = called_by(equation)
     if called is None:
         return equation.primitive.name in _WRITES
-    made = called.outvars[equation.outvars.index(result)]
-    return any(_is_written(one, made) for one in called.eqns if any(x is made for x in one.outvars))
+    body = body_of(called)
+    made = body.outvars[equation.outvars.index(result)]
+    return any(_is_written(one, made) for one in body.eqns if any(x is made for x in one.outvars))

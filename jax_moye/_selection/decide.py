@@ -77,6 +77,7 @@ class KernelCall:
       operands: what it reads: of each operand the array before a transpose, or behind it.
       epilogue: what it makes of the sums; None where it is nothing.
       epilogue_strides: of the epilogue's operands, (batch, m, n), in their order.
+      compiled: the name of what was compiled for this epilogue; None: the config itself does.
     """
 
     problem: GemmProblem
@@ -85,6 +86,7 @@ class KernelCall:
     operands: Operands
     epilogue: Epilogue | None = None
     epilogue_strides: tuple[tuple[int, ...], ...] = ()
+    compiled: str | None = None
 
 
 class Decision(NamedTuple):
@@ -146,6 +148,24 @@ def decide(request: Request, operands: Operands, target: LoweringTarget) -> Deci
     decision = _decide(request, operands, target)
     if request.epilogue is None or decision.kind != "xla":
         return _within_contracts(decision, target.platform)
+    return _finished_by_xla(decision, request, operands, target)
+
+
+def decide_unfused(decision: Decision, operands: Operands, target: LoweringTarget, reason: str) -> Decision:
+    """The decision about the product alone, where its kernel cannot be had with the epilogue.
+
+    Args:
+      decision: for a kernel with it.
+      operands: as in `decide`.
+      target: likewise.
+      reason: why not.
+    """
+    decision = decision._replace(kind="xla", cause="capability", reason=reason)
+    return _finished_by_xla(decision, decision.request, operands, target)
+
+
+def _finished_by_xla(decision: Decision, request: Request, operands: Operands, target: LoweringTarget) -> Decision:
+    """The decision about a product that no kernel finishes."""
     reason = decision.reason
     if request.batch_invariant and request.alone is None:  # sizes must not decide whose tanh it is
         return decision._replace(kind="error", reason=why_not_unfused(request, operands, reason))

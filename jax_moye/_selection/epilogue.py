@@ -31,11 +31,34 @@ SECOND_B = "second_b"
 
 
 @dataclasses.dataclass(frozen=True)
+class OwnActivation:
+    """A function of the caller's, which a kernel is compiled with (_primitives/elementwise.py).
+
+    Attributes:
+      function: of an array, element by element. Derivatives are JAX's of it.
+      body: the same of one float x, in C++.
+    """
+
+    function: Callable[[Any], Any]
+    body: str = dataclasses.field(repr=False)
+
+    def __call__(self, z: Any) -> Any:
+        """Applies it; the result has z's dtype."""
+        return self.function(z).astype(z.dtype)
+
+    @property
+    def __name__(self) -> str:
+        """Of the function."""
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+
+@dataclasses.dataclass(frozen=True)
 class Epilogue:
     """What becomes of the sums.
 
     Attributes:
-      activation: a key of ACTIVATIONS, or of DERIVATIVES, with c alone, which is not added then.
+      activation: a key of ACTIVATIONS, or of DERIVATIVES, with c alone, which is not added then; or a function of the
+        caller's.
       alpha: factor of the product.
       beta: factor of c.
       operands: (name, labels) of the operands behind x and w, the names in the order of EPILOGUE_OPERANDS, then of
@@ -44,7 +67,7 @@ class Epilogue:
       keeps: what the activation is applied to is a result, too, and so is the product of SECOND_B.
     """
 
-    activation: str = "none"
+    activation: str | OwnActivation = "none"
     alpha: float = 1.0
     beta: float = 0.0
     operands: tuple[tuple[str, str], ...] = ()
@@ -54,6 +77,29 @@ class Epilogue:
     def is_nothing(self) -> bool:
         """Whether the sums stay what they are."""
         return self.activation == "none" and self.alpha == 1 and not self.operands
+
+    @property
+    def own(self) -> OwnActivation | None:
+        """The activation, where it is a function of the caller's."""
+        return self.activation if isinstance(self.activation, OwnActivation) else None
+
+    @property
+    def function(self) -> Callable[[Any], Any]:
+        """The activation."""
+        return self.activation if isinstance(self.activation, OwnActivation) else ACTIVATIONS[self.activation]
+
+    @property
+    def name(self) -> str:
+        """Of the activation, for people."""
+        return self.activation.__name__ if isinstance(self.activation, OwnActivation) else self.activation
+
+    @property
+    def timed_as(self) -> str:
+        """The activation of the table with which kernels are timed: nobody times those of a function before it is.
+
+        silu costs an exponential and a division: about what most functions do.
+        """
+        return "silu" if isinstance(self.activation, OwnActivation) else self.activation
 
     @property
     def is_of_pair(self) -> bool:
@@ -172,6 +218,8 @@ def fit_epilogue(
     if problem.out_dtype == "s32" and epilogue.is_scaled:
         raise NotServedError("kernels multiply no integers by scales: the result has to be of floats")
     exact = epilogue.alpha == 1 and epilogue.beta in (0, 1) and epilogue.activation in ("none", "relu")
+    if problem.out_dtype == "f64" and epilogue.own is not None:
+        raise NotServedError("kernels are compiled with functions of float32 alone")
     if problem.out_dtype == "s32" and not exact:
         raise NotServedError("kernels finish integers with alpha 1, beta 0 or 1, and activation none or relu")
     of_out = _row_major(out_labels, sizes)

@@ -144,7 +144,7 @@ def variant(epilogue: Epilogue | None, beta: float, split: bool) -> str:
     """
     words = []
     if epilogue is not None and not epilogue.is_nothing:
-        words += [epilogue.activation, *(name for name, _ in epilogue.operands), *["kept"] * epilogue.keeps]
+        words += [epilogue.timed_as, *(name for name, _ in epilogue.operands), *["kept"] * epilogue.keeps]
     elif beta != 0:
         words.append("c")
     return " ".join(words + ["3xtf32"] * split)

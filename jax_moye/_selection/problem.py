@@ -238,6 +238,18 @@ class GemmProblem:
         b = "N" if self.b_strides[1] == 1 else "T" if self.b_strides[2] == 1 else None
         return None if a is None or b is None else a + b
 
+    @property
+    def launch_order(self) -> str:
+        """The order in which its kernel is compiled that a launch chooses: order_of() of cuda/gemm/order.h."""
+        (_, a_m, a_k), (_, b_n, b_k) = self.a_strides, self.b_strides
+
+        def along(size: int, stride: int, other_size: int, other_stride: int) -> bool:
+            return stride == 1 and (size != 1 or other_stride != 1 or other_size == 1)
+
+        a = along(self.k, a_k, self.m, a_m) or not along(self.m, a_m, self.k, a_k)
+        b = along(self.n, b_n, self.k, b_k) or not along(self.k, b_k, self.n, b_n)
+        return ("N" if a else "T") + ("N" if b else "T")
+
     @functools.cached_property
     def alignment(self) -> int:
         """The bytes, 16 at most, that divide every stride of a and b other than the contiguous mode's, and offset."""

@@ -7,7 +7,15 @@
 
 namespace moye {
 
-#if defined(__CUDACC__)
+#if defined(__CUDACC_RTC__)  // as in arch/launch.h
+
+Status device_multiprocessors(StreamHandle, int* count);
+template <class... P>
+Status max_active_blocks(void (*kernel)(P...), int threads, int smem_bytes, StreamHandle, int* blocks);
+template <class... P>
+Status max_active_clusters(void (*kernel)(P...), LaunchConfig const&, StreamHandle, int* clusters);
+
+#elif defined(__CUDACC__)
 
 /// Multiprocessors of the device.
 inline Status device_multiprocessors(StreamHandle, int* count) {
@@ -24,6 +32,7 @@ inline Status device_multiprocessors(StreamHandle, int* count) {
 template <class... P>
 Status max_active_blocks(void (*kernel)(P...), int threads, int smem_bytes, StreamHandle, int* blocks) {
   auto const* function = reinterpret_cast<void const*>(kernel);
+  if (Status status = detail::function_of(function, &function); !status.ok()) return status;
   return detail::ask_once(function, blocks, [=] {
     if (Status status = detail::allow_smem(function, smem_bytes); !status.ok()) return status;
     return detail::cuda_status(
@@ -38,6 +47,7 @@ Status max_active_blocks(void (*kernel)(P...), int threads, int smem_bytes, Stre
 template <class... P>
 Status max_active_clusters(void (*kernel)(P...), LaunchConfig const& config, StreamHandle, int* clusters) {
   auto const* function = reinterpret_cast<void const*>(kernel);
+  if (Status status = detail::function_of(function, &function); !status.ok()) return status;
   return detail::ask_once(function, clusters, [=] {
     if (Status status = detail::allow_smem(function, config.smem_bytes); !status.ok()) return status;
     cudaLaunchAttribute attribute = {};

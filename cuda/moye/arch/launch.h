@@ -7,10 +7,12 @@
 #include "moye/arch/builtin.h"
 #include "moye/arch/status.h"
 
-#if defined(__CUDACC__)
+#if defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 #include <cstdlib>
 #include <map>
 #include <string_view>
+
+#include "moye/arch/kernel_library.h"
 #endif
 
 namespace moye {
@@ -23,9 +25,17 @@ struct LaunchConfig {
   /// Not in a graph, whose edges are whole, nor where the environment has JAX_MOYE_PROGRAMMATIC_LAUNCH=0.
   bool programmatic = false;
   int resident = 1;  // CTAs of a multiprocessor for which the kernel is compiled: the second of its __launch_bounds__
+  bool compiled_in = false;  // never a kernel_library's (arch/kernel_library.h): it is launched beside such a one
 };
 
-#if defined(__CUDACC__)
+#if defined(__CUDACC_RTC__)  // which compiles no host code: it is parsed
+
+template <class... P>
+Status launch_kernel(void (*kernel)(P...), LaunchConfig const&, StreamHandle, std::type_identity_t<P>...);
+template <class... P>
+Status prepare_kernel(void (*kernel)(P...), int smem_bytes);
+
+#elif defined(__CUDACC__)
 
 namespace detail {
 
@@ -55,6 +65,27 @@ Status ask_once(void const* kernel, int* answer, Ask const& ask) {
   return status;
 }
 
+/// What CUDA launches for a kernel: that of its name in `kernel_library`, where there is one (a cudaKernel_t, which
+/// CUDA's functions take for the address of a kernel), or the kernel itself.
+inline Status function_of(void const* kernel, void const** function) {
+  *function = kernel;
+  if (kernel_library == nullptr) return {};
+  thread_local std::map<std::pair<void*, void const*>, void const*> known;
+  std::pair const key(kernel_library, kernel);
+  if (auto const found = known.find(key); found != known.end()) {
+    *function = found->second;
+    return {};
+  }
+  char const* name = nullptr;
+  if (Status status = cuda_status(cudaFuncGetName(&name, kernel), "cudaFuncGetName"); !status.ok()) return status;
+  cudaKernel_t found = nullptr;
+  Status const status = cuda_status(cudaLibraryGetKernel(&found, static_cast<cudaLibrary_t>(kernel_library), name),
+                                    "cudaLibraryGetKernel");
+  if (!status.ok()) return {status.message + ": " + name};
+  *function = known[key] = reinterpret_cast<void const*>(found);
+  return {};
+}
+
 /// Allows the kernel `smem_bytes`, which do not change from one of its launches to the next.
 inline Status allow_smem(void const* kernel, int smem_bytes) {
   if (smem_bytes <= kDefaultSmemBytes) return {};
@@ -81,9 +112,11 @@ inline bool may_overlap(cudaStream_t stream) {
 template <class... P>
 Status launch_kernel(void (*kernel)(P...), LaunchConfig const& config, StreamHandle stream,
                      std::type_identity_t<P>... args) {
-  if (Status status = detail::allow_smem(reinterpret_cast<void const*>(kernel), config.smem_bytes); !status.ok()) {
-    return status;
+  auto const* function = reinterpret_cast<void const*>(kernel);
+  if (!config.compiled_in) {
+    if (Status status = detail::function_of(function, &function); !status.ok()) return status;
   }
+  if (Status status = detail::allow_smem(function, config.smem_bytes); !status.ok()) return status;
   cudaLaunchConfig_t launch = {};
   launch.gridDim = dim3(config.grid.x, config.grid.y, config.grid.z);
   launch.blockDim = dim3(config.block.x, config.block.y, config.block.z);
@@ -103,18 +136,20 @@ Status launch_kernel(void (*kernel)(P...), LaunchConfig const& config, StreamHan
     programmatic.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     programmatic.val.programmaticStreamSerializationAllowed = 1;
   }
-  return detail::cuda_status(cudaLaunchKernelEx(&launch, kernel, std::forward<std::type_identity_t<P>>(args)...),
-                             "cudaLaunchKernelEx");
+  void* values[] = {const_cast<void*>(static_cast<void const*>(&args))..., nullptr};
+  return detail::cuda_status(cudaLaunchKernelExC(&launch, function, values), "cudaLaunchKernelExC");
 }
 
-/// Loads the kernel on the current device, so that no later launch does, and allows it its shared memory.
+/// Loads the kernel on the current device, so that no later launch does, and allows it its shared memory. A
+/// `kernel_library` need not have it: it is of one order of the operands.
 template <class... P>
 Status prepare_kernel(void (*kernel)(P...), int smem_bytes) {
+  auto const* function = reinterpret_cast<void const*>(kernel);
+  if (!detail::function_of(function, &function).ok()) return {};
   cudaFuncAttributes attributes;
-  Status status = detail::cuda_status(cudaFuncGetAttributes(&attributes, reinterpret_cast<void const*>(kernel)),
-                                      "cudaFuncGetAttributes");
+  Status status = detail::cuda_status(cudaFuncGetAttributes(&attributes, function), "cudaFuncGetAttributes");
   if (!status.ok()) return status;
-  return detail::allow_smem(reinterpret_cast<void const*>(kernel), smem_bytes);
+  return detail::allow_smem(function, smem_bytes);
 }
 
 #else

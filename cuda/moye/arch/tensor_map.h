@@ -7,10 +7,10 @@
 #include "moye/arch/status.h"
 #include "moye/arch/tma.h"
 
-#if defined(__CUDACC__)
+#if defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 #include <cudaTypedefs.h>  // types alone: nothing of libcuda is linked
 #include <cuda_runtime_api.h>
-#else
+#elif !defined(__CUDACC__)
 #include "moye/emu/tensor_map.h"
 #endif
 
@@ -90,7 +90,11 @@ inline std::string tensor_map_complaint(TensorMapSpec const& spec) {
   return {};
 }
 
-#if defined(__CUDACC__)
+#if defined(__CUDACC_RTC__)  // as in arch/launch.h
+
+Status encode_tensor_map(TensorMap* map, TensorMapSpec const& spec);
+
+#elif defined(__CUDACC__)
 
 /// cuTensorMapEncodeTiled, which needs no context and no stream; null if the driver is too old.
 inline PFN_cuTensorMapEncodeTiled_v12000 find_tensor_map_encoder() {

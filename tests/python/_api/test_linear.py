@@ -599,18 +599,7 @@ def test_activations_by_name_and_by_function(rng):
         ("swish", "silu"),
     ]:
         np.testing.assert_array_equal(linear(x, w, activation=activation), linear(x, w, activation=name))
-    for activation in (
-        "tanh",
-        "none",
-        "",
-        jnp.tanh,
-        lambda z: z,
-        3,
-        jax.nn.sigmoid,
-        functools.partial(jax.nn.gelu, approximate=1),
-        functools.partial(jax.nn.relu),
-        functools.partial(jax.nn.gelu, x),
-    ):
+    for activation in ("tanh", "none", "", 3):  # other functions: test_own_activation.py
         with pytest.raises(ValueError, match="linear: activation is None, 'relu', 'gelu'"):
             linear(x, w, activation=activation)
     with pytest.raises(

@@ -169,7 +169,7 @@ def test_headers_of_another_build(folder, monkeypatch):
     module = own.ffi.extension("cpu")
     assert set(module.own_kernel_headers) >= {"gemm/config.h", "moye/emu/emu.h"}
     with pytest.raises(RuntimeError, match=r"config\.h is not what this jax_moye was built with"):
-        own._check_headers(pathlib.Path(jax_moye.include_dir()), {"gemm/config.h": "another"})
+        own.check_headers(pathlib.Path(jax_moye.include_dir()), {"gemm/config.h": "another"})
 
 
 def test_a_library_is_loaded_from_a_private_folder_alone(folder, mine, monkeypatch):

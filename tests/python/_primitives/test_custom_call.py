@@ -124,6 +124,7 @@ EDITS = {
         "activation is none, relu, gelu_tanh, gelu_erf or silu, or one with d_, not tanh",
     ),
     "empty activation": (dict(activation=""), "activation is none, relu"),
+    "no function of its own": (dict(activation="own"), "the kernel was not compiled with a function of its own"),
     "beta without c": (dict(beta=1.0), "and there is no c"),
     "unknown operand": (dict(extra=[C], operands="scale"), "operands names c, bias, residual and second_b, each once"),
     "operand twice": (dict(extra=[C, C], operands="c,c"), "operands names c, bias, residual and second_b, each once"),

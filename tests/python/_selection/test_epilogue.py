@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_moye._selection.epilogue import Epilogue, compute_dtype, fit_epilogue, stored_dtype
+from jax_moye._selection import measurements
+from jax_moye._selection.epilogue import Epilogue, OwnActivation, compute_dtype, fit_epilogue, stored_dtype
 from jax_moye._selection.problem import NotServedError, make_problem
 
 
@@ -70,3 +71,18 @@ def test_as_many_modes_as_the_operands_need():
 def test_what_no_strides_describe():
     with pytest.raises(NotServedError, match="no strides of a matrix broadcast"):
         fitted((("bias", "bdn"),), spec="abcdmk,kn->abcdmn", a=2, c=2, d=2)
+
+
+def test_a_function_of_the_callers():
+    """It is compared as it is, timed as silu, and has the dtype of what it is applied to."""
+    narrow = OwnActivation(lambda z: z.astype(jnp.bfloat16), "  return x;\n")
+    epilogue = Epilogue(narrow, operands=(("bias", "n"),))
+    assert epilogue.own is narrow
+    assert epilogue.function(jnp.ones(3, jnp.float32)).dtype == jnp.float32
+    assert measurements.variant(epilogue, 0.0, False) == "silu bias"
+    assert not epilogue.is_nothing
+    assert not epilogue.is_derivative
+    assert Epilogue(narrow) == Epilogue(narrow)
+    assert Epilogue(narrow) != Epilogue(OwnActivation(lambda z: z.astype(jnp.bfloat16), "  return x;\n"))
+    assert Epilogue("relu").own is None
+    assert Epilogue("relu").timed_as == "relu"
