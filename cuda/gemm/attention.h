@@ -53,8 +53,10 @@ inline Status check_attention(AttentionArgs const& args, TileMNK const& tile) {
   constexpr int64_t kMax = 0x7fffffff;
   if (args.head_dim > tile.k || args.head_dim < 1) return {"head_dim is larger than the config's tile"};
   if (!(args.scale > 0)) return {"scale is not above 0"};
-  if (args.q_rows > kMax - tile.m || args.kv_rows > kMax - tile.n) return {"a number of rows is over 2^31 - 1 less one tile"};
-  if (args.kv_heads > kMax / args.group || args.batch > kMax / (args.kv_heads * args.group)) return {"over 2^31 - 1 heads"};
+  if (args.q_rows > kMax - tile.m || args.kv_rows > kMax - tile.n)
+    return {"a number of rows is over 2^31 - 1 less one tile"};
+  if (args.kv_heads > kMax / args.group || args.batch > kMax / (args.kv_heads * args.group))
+    return {"over 2^31 - 1 heads"};
   return {};
 }
 

@@ -8,8 +8,8 @@
 //   q                  1 arrival, and the tile's bytes
 //   k, v               pipelines of kStages each: O of one tile is multiplied while the next scores are
 //   barrier 1 + c      named, consumer c: Q has been read, and O goes there
-// The scores are f32; weights exp(s - largest so far) are rounded to the arrays' type, multiply V, and are divided by
-// their sum, of what was not rounded, in the end. A row's bits depend on the tiles of its own head alone.
+// Scores are f32. Weights, exp(s - largest so far), are rounded to the arrays' type, and multiply V undivided.
+// Sums of what was not rounded divide in the end. A row's bits depend on the tiles of its own head alone.
 #pragma once
 
 #include "gemm/attention.h"
@@ -228,14 +228,14 @@ struct Gemm<kConfig> {
     WeightedMma weighted_mma;
     auto const thr_scores = scores_mma.get_slice(thread);
     auto const thr_weighted = weighted_mma.get_slice(thread);
-    Tensor tSrQ = thr_scores.partition_fragment_A(sQ);                                     // (MMA,MMA_M,MMA_K,PARTS)
-    Tensor tSrK = thr_scores.partition_fragment_B(sK);                                     // (MMA,MMA_N,MMA_K,PARTS*PIPE)
-    Tensor tSrS = partition_fragment_C(scores_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});       // (MMA,MMA_M,MMA_N)
-    Tensor tOrP = make_tensor<Element>(Shape<_8, _1, _4, Int<kSteps>>{});                  // (MMA,MMA_M,MMA_K,STEPS)
-    Tensor tOrV = thr_weighted.partition_fragment_B(sV);                                   // (MMA,MMA_N,MMA_K,STEPS*PIPE)
-    Tensor tOrO = partition_fragment_C(weighted_mma, Shape<Int<kBlkM>, Int<kHead>>{});     // (MMA,MMA_M,MMA_N)
-    auto& scores = *reinterpret_cast<float(*)[kBlkN / 2]>(&tSrS(_0{}));
-    auto& weights = *reinterpret_cast<uint32_t(*)[kBlkN / 4]>(&tOrP(_0{}));
+    Tensor tSrQ = thr_scores.partition_fragment_A(sQ);                                  // (MMA,MMA_M,MMA_K,PARTS)
+    Tensor tSrK = thr_scores.partition_fragment_B(sK);                                  // (MMA,MMA_N,MMA_K,PARTS*PIPE)
+    Tensor tSrS = partition_fragment_C(scores_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});    // (MMA,MMA_M,MMA_N)
+    Tensor tOrP = make_tensor<Element>(Shape<_8, _1, _4, Int<kSteps>>{});               // (MMA,MMA_M,MMA_K,STEPS)
+    Tensor tOrV = thr_weighted.partition_fragment_B(sV);                                // (MMA,MMA_N,MMA_K,STEPS*PIPE)
+    Tensor tOrO = partition_fragment_C(weighted_mma, Shape<Int<kBlkM>, Int<kHead>>{});  // (MMA,MMA_M,MMA_N)
+    auto& scores = *reinterpret_cast<float (*)[kBlkN / 2]>(&tSrS(_0{}));
+    auto& weights = *reinterpret_cast<uint32_t (*)[kBlkN / 4]>(&tOrP(_0{}));
     float* const sums = &tOrO(_0{});
     clear(tOrO);
 

@@ -1,8 +1,8 @@
-// sm90_attention_grad: the gradients of sm90_attention on wgmma, by two kernels, each of which computes the weights anew
-// from the scores and the logarithm of their sum: sums have one order, and nothing is added in memory.
+// sm90_attention_grad: the gradients of sm90_attention on wgmma, by two kernels, each of which computes the weights
+// anew from the scores and the logarithm of their sum: sums have one order, and nothing is added in memory.
 //   Q, dO, dQ (heads,q_rows,head_dim), K, V, dK, dV (kv_heads,kv_rows,head_dim), contiguous along head_dim, 16-bit
 //   tile               {rows that a CTA owns, rows of a step, head_dim}
-//   rows kernel        owns rows of Q and dO, goes through K and V:   S = Q K^T, dP = dO V^T, dQ += dS K
+//   rows kernel        owns rows of Q and dO, goes through K and V: S = Q K^T, dP = dO V^T, dQ += dS K
 //   columns kernel     owns rows of K and V, goes through Q and dO of all heads that read them:
 //                        S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q
 //     where            P = exp(scale * S - lse), dS = P * (dP - delta), rounded to the arrays' type as A's fragments
@@ -10,11 +10,11 @@
 //   warpgroups 1, 2    consumers: each has 64 of the CTA's rows
 //   own                1 arrival, and the bytes of both owned tiles
 //   pipeline           full[s], empty[s] of each stage
-//   barrier 1 + c      named, consumer c: lse and delta of a step are there (columns kernel); last: the owned tiles have
+//   barrier 1 + c      named, consumer c: lse and delta of a step are there (columns kernel); last: owned tiles have
 //                      been read, and results go there
 #pragma once
 
-#include "gemm/attention.h"
+#include "gemm/attention_grad.h"
 #include "gemm/config.h"
 #include "gemm/element.h"
 #include "gemm/order.h"
@@ -32,11 +32,6 @@
 #include "moye/tensor.h"
 
 namespace moye {
-
-struct AttentionGradParams {
-  TensorMap q, k, v, d_o, dq, dk, dv;
-  int q_tiles, kv_tiles;  // of a head's rows: those that CTAs own
-};
 
 template <class Gemm>
 MOYE_KERNEL(Gemm::kThreads)
@@ -81,109 +76,12 @@ struct Gemm<kConfig> {
     alignas(8) uint64_t full_owned;
   };
 
-  /// A CTA's first row, and the head, of Q or of K, that it has.
-  struct Place {
-    int row, head, batch;
-  };
-
-  // ---- what both kernels share
-
-  /// The pipeline's mbarriers; behind it every thread of the CTA knows of them.
-  static MOYE_DEVICE SharedStorage& begin(AttentionGradParams const& params) {
-    auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
-    if (thread_idx().x == 0) {
-      prefetch_tensor_map(&params.q);
-      prefetch_tensor_map(&params.k);
-      prefetch_tensor_map(&params.v);
-      prefetch_tensor_map(&params.d_o);
-      smem.pipeline.init(/*warps=*/4 * kConsumers);
-      mbarrier_init(&smem.full_owned, 1);
-      fence_mbarrier_init();
-    }
-    sync_threads();
-    griddepcontrol_wait();  // the kernel ahead may still run up to here
-    return smem;
-  }
-
-  static MOYE_DEVICE void load_owned(TensorMap const* first, TensorMap const* second, Place const& at,
-                                     SharedStorage& smem) {
-    mbarrier_arrive_expect_tx(&smem.full_owned, sizeof(smem.owned));
-    MOYE_UNROLL
-    for (int part = 0; part < kParts; ++part) {
-      Owned::template load<4>(first, &smem.full_owned, Owned::stage(smem.owned[0], part), at.row, part * kRowBlock,
-                              {at.head, at.batch, 0}, {});
-      Owned::template load<4>(second, &smem.full_owned, Owned::stage(smem.owned[1], part), at.row, part * kRowBlock,
-                              {at.head, at.batch, 0}, {});
-    }
-  }
-
-  static MOYE_DEVICE void load_step(TensorMap const* first, TensorMap const* second, int row, int head, int batch,
-                                    SharedStorage& smem, PipelineState<kStages>& write) {
-    // The consumers have released the stage: fill it.
-    uint64_t* const full = smem.pipeline.producer_acquire(write, 2 * kStep * kHead * int(sizeof(Element)));
-    MOYE_UNROLL
-    for (int part = 0; part < kParts; ++part) {
-      int const stage = write.index() * kParts + part;
-      Streamed::template load<4>(first, full, Streamed::stage(smem.streamed[0], stage), row, part * kRowBlock,
-                                 {head, batch, 0}, {});
-      Streamed::template load<4>(second, full, Streamed::stage(smem.streamed[1], stage), row, part * kRowBlock,
-                                 {head, batch, 0}, {});
-    }
-    ++write;
-  }
-
-  /// Starts sums = (an owned tile) (rows of a step)^T.
-  template <class A, class B, class C>
-  static MOYE_DEVICE void start_scores(A const& tSrA, B const& tSrB, int stage, C& tSrC) {
-    ScoresMma scores_mma;
-    warpgroup_fence_operand(tSrC);
-    warpgroup_arrive();
-    scores_mma.accumulate_ = GMMA::ScaleOut::Zero;
-    MOYE_UNROLL
-    for (int part = 0; part < kParts; ++part) {
-      gemm(scores_mma, tSrA(_, _, _, part), tSrB(_, _, _, stage * kParts + part), tSrC);
-      scores_mma.accumulate_ = GMMA::ScaleOut::One;
-    }
-    warpgroup_commit_group();
-  }
-
-  /// Starts sums += (fragments) (rows of a step).
-  template <class A, class B, class C>
-  static MOYE_DEVICE void start_sums(A& tOrA, B const& tOrB, int stage, C& tOrC) {
-    warpgroup_fence_operand(tOrC);
-    warpgroup_fence_operand(tOrA);
-    warpgroup_arrive();
-    gemm(WeightedMma{}, tOrA, tOrB(_, _, _, stage), tOrC);
-    warpgroup_commit_group();
-  }
-
-  /// lse in base 2, for weights that are 0 where a row has no column, or lies behind the last.
-  static MOYE_DEVICE float load_lse(AttentionArgs const& args, int64_t matrix, int row) {
-    float const lse = row < args.q_rows ? args.lse[matrix * args.q_rows + row] : kNoScore;
-    return lse == kNoScore ? -kNoScore : lse * float(kLog2E);
-  }
-  static MOYE_DEVICE float load_delta(AttentionArgs const& args, int64_t matrix, int row) {
-    return row < args.q_rows ? args.delta[matrix * args.q_rows + row] : 0;
-  }
-
-  /// One warp's 16 rows of a result, where the warp's rows of an owned tile were.
-  template <class Sums>
-  static MOYE_DEVICE void store(TensorMap const* map, Element* owned, Sums const& tOrO, float factor, Place const& at,
-                                int head_dim, int thread) {
-    unsigned char* boxes[kParts];
-    MOYE_UNROLL
-    for (int part = 0; part < kParts; ++part) {
-      boxes[part] = reinterpret_cast<unsigned char*>(Owned::stage(owned, part)) + thread / 32 * 16 * 128;
-    }
-    float const factors[2] = {factor, factor};
-    store_rows<Element, kHead>(map, boxes, &tOrO(_0{}), factors, at.row + thread / 32 * 16, at.head, at.batch, head_dim,
-                               thread % 32);
-  }
+  using Place = AttentionPlace;
 
   // ---- dQ
 
   static MOYE_DEVICE void run_rows(AttentionArgs const& args, AttentionGradParams const& params) {
-    auto& smem = begin(params);
+    auto& smem = attention_grad::begin<Gemm>(params);
     int const thread = int(thread_idx().x), id = int(block_idx().x), matrix = id / params.q_tiles;
     int const heads = int(args.kv_heads * args.group);
     // Neighbouring CTAs have the same head, its last rows first: they have the most columns, if causal.
@@ -194,11 +92,12 @@ struct Gemm<kConfig> {
       warpgroup_reg_dealloc<kProducerRegisters>();
       if (thread < 32) {
         if (steps > 0 && elect_one_sync()) {
-          load_owned(&params.q, &params.d_o, at, smem);
+          attention_grad::load_owned<Gemm>(&params.q, &params.d_o, at, smem);
           auto write = TmaPipeline<kStages>::producer_start();
           MOYE_NO_UNROLL
           for (int step = 0; step < steps; ++step) {
-            load_step(&params.k, &params.v, step * kStep, at.head / int(args.group), at.batch, smem, write);
+            attention_grad::load_step<Gemm>(&params.k, &params.v, step * kStep, at.head / int(args.group), at.batch,
+                                            smem, write);
           }
         }
         sync_warp();
@@ -217,25 +116,25 @@ struct Gemm<kConfig> {
     int const columns[2] = {columns_of(args, row), columns_of(args, row + 8)};
     float const lse[2] = {load_lse(args, matrix, row), load_lse(args, matrix, row + 8)};
     float const delta[2] = {load_delta(args, matrix, row), load_delta(args, matrix, row + 8)};
-    Tensor sQ = make_tensor(make_smem_ptr(smem.owned[0]), Owned::smem_layout());      // (OWNED,64,PARTS)
-    Tensor sdO = make_tensor(make_smem_ptr(smem.owned[1]), Owned::smem_layout());     // (OWNED,64,PARTS)
+    Tensor sQ = make_tensor(make_smem_ptr(smem.owned[0]), Owned::smem_layout());        // (OWNED,64,PARTS)
+    Tensor sdO = make_tensor(make_smem_ptr(smem.owned[1]), Owned::smem_layout());       // (OWNED,64,PARTS)
     Tensor sK = make_tensor(make_smem_ptr(smem.streamed[0]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
     Tensor sV = make_tensor(make_smem_ptr(smem.streamed[1]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
     Tensor sKt = make_tensor(make_smem_ptr(smem.streamed[0]), Summed::smem_layout());   // (HEAD,STEP,PIPE)
     auto const thr_scores = ScoresMma{}.get_slice(thread);
     auto const thr_weighted = WeightedMma{}.get_slice(thread);
-    Tensor tSrQ = thr_scores.partition_fragment_A(sQ);                                    // (MMA,MMA_M,MMA_K,PARTS)
-    Tensor tSrdO = thr_scores.partition_fragment_A(sdO);                                  // (MMA,MMA_M,MMA_K,PARTS)
-    Tensor tSrK = thr_scores.partition_fragment_B(sK);                                    // (MMA,MMA_N,MMA_K,PARTS*PIPE)
-    Tensor tSrV = thr_scores.partition_fragment_B(sV);                                    // (MMA,MMA_N,MMA_K,PARTS*PIPE)
-    Tensor tSrS = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});    // (MMA,MMA_M,MMA_N)
-    Tensor tSrdP = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});   // (MMA,MMA_M,MMA_N)
-    Tensor tOrdS = make_tensor<Element>(Shape<_8, _1, _4>{});                             // (MMA,MMA_M,MMA_K)
-    Tensor tOrK = thr_weighted.partition_fragment_B(sKt);                                 // (MMA,MMA_N,MMA_K,PIPE)
+    Tensor tSrQ = thr_scores.partition_fragment_A(sQ);                                   // (MMA,MMA_M,MMA_K,PARTS)
+    Tensor tSrdO = thr_scores.partition_fragment_A(sdO);                                 // (MMA,MMA_M,MMA_K,PARTS)
+    Tensor tSrK = thr_scores.partition_fragment_B(sK);                                   // (MMA,MMA_N,MMA_K,PARTS*PIPE)
+    Tensor tSrV = thr_scores.partition_fragment_B(sV);                                   // (MMA,MMA_N,MMA_K,PARTS*PIPE)
+    Tensor tSrS = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});   // (MMA,MMA_M,MMA_N)
+    Tensor tSrdP = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});  // (MMA,MMA_M,MMA_N)
+    Tensor tOrdS = make_tensor<Element>(Shape<_8, _1, _4>{});                            // (MMA,MMA_M,MMA_K)
+    Tensor tOrK = thr_weighted.partition_fragment_B(sKt);                                // (MMA,MMA_N,MMA_K,PIPE)
     Tensor tOrdQ = partition_fragment_C(WeightedMma{}, Shape<Int<kOwned>, Int<kHead>>{});  // (MMA,MMA_M,MMA_N)
-    auto& weights = *reinterpret_cast<float(*)[kSums]>(&tSrS(_0{}));
-    auto& of_weights = *reinterpret_cast<float(*)[kSums]>(&tSrdP(_0{}));
-    auto& fragments = *reinterpret_cast<uint32_t(*)[kSums / 2]>(&tOrdS(_0{}));
+    auto& weights = *reinterpret_cast<float (*)[kSums]>(&tSrS(_0{}));
+    auto& of_weights = *reinterpret_cast<float (*)[kSums]>(&tSrdP(_0{}));
+    auto& fragments = *reinterpret_cast<uint32_t (*)[kSums / 2]>(&tOrdS(_0{}));
     clear(tOrdQ);
 
     PipelineState<kStages> read, last;  // last: the stage whose dQ may be in flight
@@ -243,8 +142,8 @@ struct Gemm<kConfig> {
     MOYE_NO_UNROLL
     for (int step = 0; step < steps; ++step, ++read) {
       smem.pipeline.consumer_wait(read);
-      start_scores(tSrQ, tSrK, read.index(), tSrS);
-      start_scores(tSrdO, tSrV, read.index(), tSrdP);
+      attention_grad::start_scores<Gemm>(tSrQ, tSrK, read.index(), tSrS);
+      attention_grad::start_scores<Gemm>(tSrdO, tSrV, read.index(), tSrdP);
       warpgroup_wait_group<1>();  // all but dP
       warpgroup_fence_operand(tSrS);
       if (step > 0) smem.pipeline.consumer_release(last, lane);
@@ -263,13 +162,13 @@ struct Gemm<kConfig> {
       MOYE_UNROLL
       for (int i = 0; i < kSums; ++i) weights[i] *= of_weights[i] - delta[i / 2 % 2];
       to_fragments<Element, kStep>(weights, fragments);
-      start_sums(tOrdS, tOrK, read.index(), tOrdQ);
+      attention_grad::start_sums<Gemm>(tOrdS, tOrK, read.index(), tOrdQ);
     }
     warpgroup_wait_group<0>();
     warpgroup_fence_operand(tOrdQ);
     warpgroup_fence_operand(tOrdS);
     named_barrier_sync(1 + thread / 128, 128);  // no wgmma of the others reads their rows of Q any more
-    store(&params.dq, smem.owned[0], tOrdQ, args.scale, at, int(args.head_dim), thread);
+    attention_grad::store<Gemm>(&params.dq, smem.owned[0], tOrdQ, args.scale, at, int(args.head_dim), thread);
     if (lane == 0) tma_store_wait_group_read<0>();
   }
 
@@ -293,7 +192,7 @@ struct Gemm<kConfig> {
   }
 
   static MOYE_DEVICE void run_columns(AttentionArgs const& args, AttentionGradParams const& params) {
-    auto& smem = begin(params);
+    auto& smem = attention_grad::begin<Gemm>(params);
     int const thread = int(thread_idx().x), id = int(block_idx().x), matrix = id / params.kv_tiles;
     // Neighbouring CTAs have the same head, its first columns first: the most rows read them, if causal.
     Place const at{id % params.kv_tiles * kOwned, matrix % int(args.kv_heads), matrix / int(args.kv_heads)};
@@ -302,13 +201,13 @@ struct Gemm<kConfig> {
       warpgroup_reg_dealloc<kProducerRegisters>();
       if (thread < 32) {
         if (elect_one_sync() && steps.begin < steps.end) {
-          load_owned(&params.k, &params.v, at, smem);
+          attention_grad::load_owned<Gemm>(&params.k, &params.v, at, smem);
           auto write = TmaPipeline<kStages>::producer_start();
           MOYE_NO_UNROLL
           for (int head = at.head * int(args.group); head < (at.head + 1) * int(args.group); ++head) {
             MOYE_NO_UNROLL
             for (int step = steps.begin; step < steps.end; ++step) {
-              load_step(&params.q, &params.d_o, step * kStep, head, at.batch, smem, write);
+              attention_grad::load_step<Gemm>(&params.q, &params.d_o, step * kStep, head, at.batch, smem, write);
             }
           }
         }
@@ -332,22 +231,22 @@ struct Gemm<kConfig> {
     Tensor sdOt = make_tensor(make_smem_ptr(smem.streamed[1]), Summed::smem_layout());   // (HEAD,STEP,PIPE)
     auto const thr_scores = ScoresMma{}.get_slice(thread);
     auto const thr_weighted = WeightedMma{}.get_slice(thread);
-    Tensor tSrK = thr_scores.partition_fragment_A(sK);                                     // (MMA,MMA_M,MMA_K,PARTS)
-    Tensor tSrV = thr_scores.partition_fragment_A(sV);                                     // (MMA,MMA_M,MMA_K,PARTS)
-    Tensor tSrQ = thr_scores.partition_fragment_B(sQ);                                     // (MMA,MMA_N,MMA_K,PARTS*PIPE)
-    Tensor tSrdO = thr_scores.partition_fragment_B(sdO);                                   // (MMA,MMA_N,MMA_K,PARTS*PIPE)
-    Tensor tSrS = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});     // (MMA,MMA_M,MMA_N)
-    Tensor tSrdP = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});    // (MMA,MMA_M,MMA_N)
-    Tensor tOrP = make_tensor<Element>(Shape<_8, _1, _4>{});                               // (MMA,MMA_M,MMA_K)
-    Tensor tOrdS = make_tensor<Element>(Shape<_8, _1, _4>{});                              // (MMA,MMA_M,MMA_K)
-    Tensor tOrQ = thr_weighted.partition_fragment_B(sQt);                                  // (MMA,MMA_N,MMA_K,PIPE)
-    Tensor tOrdO = thr_weighted.partition_fragment_B(sdOt);                                // (MMA,MMA_N,MMA_K,PIPE)
+    Tensor tSrK = thr_scores.partition_fragment_A(sK);                                   // (MMA,MMA_M,MMA_K,PARTS)
+    Tensor tSrV = thr_scores.partition_fragment_A(sV);                                   // (MMA,MMA_M,MMA_K,PARTS)
+    Tensor tSrQ = thr_scores.partition_fragment_B(sQ);                                   // (MMA,MMA_N,MMA_K,PARTS*PIPE)
+    Tensor tSrdO = thr_scores.partition_fragment_B(sdO);                                 // (MMA,MMA_N,MMA_K,PARTS*PIPE)
+    Tensor tSrS = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});   // (MMA,MMA_M,MMA_N)
+    Tensor tSrdP = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});  // (MMA,MMA_M,MMA_N)
+    Tensor tOrP = make_tensor<Element>(Shape<_8, _1, _4>{});                             // (MMA,MMA_M,MMA_K)
+    Tensor tOrdS = make_tensor<Element>(Shape<_8, _1, _4>{});                            // (MMA,MMA_M,MMA_K)
+    Tensor tOrQ = thr_weighted.partition_fragment_B(sQt);                                // (MMA,MMA_N,MMA_K,PIPE)
+    Tensor tOrdO = thr_weighted.partition_fragment_B(sdOt);                              // (MMA,MMA_N,MMA_K,PIPE)
     Tensor tOrdK = partition_fragment_C(WeightedMma{}, Shape<Int<kOwned>, Int<kHead>>{});  // (MMA,MMA_M,MMA_N)
     Tensor tOrdV = partition_fragment_C(WeightedMma{}, Shape<Int<kOwned>, Int<kHead>>{});  // (MMA,MMA_M,MMA_N)
-    auto& weights = *reinterpret_cast<float(*)[kSums]>(&tSrS(_0{}));
-    auto& of_weights = *reinterpret_cast<float(*)[kSums]>(&tSrdP(_0{}));
-    auto& fragments_p = *reinterpret_cast<uint32_t(*)[kSums / 2]>(&tOrP(_0{}));
-    auto& fragments_ds = *reinterpret_cast<uint32_t(*)[kSums / 2]>(&tOrdS(_0{}));
+    auto& weights = *reinterpret_cast<float (*)[kSums]>(&tSrS(_0{}));
+    auto& of_weights = *reinterpret_cast<float (*)[kSums]>(&tSrdP(_0{}));
+    auto& fragments_p = *reinterpret_cast<uint32_t (*)[kSums / 2]>(&tOrP(_0{}));
+    auto& fragments_ds = *reinterpret_cast<uint32_t (*)[kSums / 2]>(&tOrdS(_0{}));
     clear(tOrdK);
     clear(tOrdV);
 
@@ -370,8 +269,8 @@ struct Gemm<kConfig> {
         of_step[thread % 128 / kStep][thread % kStep] = fetched;
         if (step + 1 < steps.end) fetched = fetch(step + 1);
         smem.pipeline.consumer_wait(read);
-        start_scores(tSrK, tSrQ, read.index(), tSrS);
-        start_scores(tSrV, tSrdO, read.index(), tSrdP);
+        attention_grad::start_scores<Gemm>(tSrK, tSrQ, read.index(), tSrS);
+        attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
         named_barrier_sync(1 + consumer, 128);
         warpgroup_wait_group<1>();  // all but dP^T
         warpgroup_fence_operand(tSrS);
@@ -384,13 +283,13 @@ struct Gemm<kConfig> {
           if (is_edge && row < first_row + i / 2 % 2 * 8) weights[i] = 0;
         }
         to_fragments<Element, kStep>(weights, fragments_p);
-        start_sums(tOrP, tOrdO, read.index(), tOrdV);
+        attention_grad::start_sums<Gemm>(tOrP, tOrdO, read.index(), tOrdV);
         warpgroup_wait_group<1>();  // all but dV
         warpgroup_fence_operand(tSrdP);
         MOYE_UNROLL
         for (int i = 0; i < kSums; ++i) weights[i] *= of_weights[i] - of_step[1][i / 4 * 8 + lane % 4 * 2 + i % 2];
         to_fragments<Element, kStep>(weights, fragments_ds);
-        start_sums(tOrdS, tOrQ, read.index(), tOrdK);
+        attention_grad::start_sums<Gemm>(tOrdS, tOrQ, read.index(), tOrdK);
         warpgroup_wait_group<0>();
         warpgroup_fence_operand(tOrdK);
         warpgroup_fence_operand(tOrdV);
@@ -400,8 +299,8 @@ struct Gemm<kConfig> {
       }
     }
     named_barrier_sync(1 + consumer, 128);  // no wgmma of the others reads their rows of K and V any more
-    store(&params.dk, smem.owned[0], tOrdK, args.scale, at, int(args.head_dim), thread);
-    store(&params.dv, smem.owned[1], tOrdV, 1, at, int(args.head_dim), thread);
+    attention_grad::store<Gemm>(&params.dk, smem.owned[0], tOrdK, args.scale, at, int(args.head_dim), thread);
+    attention_grad::store<Gemm>(&params.dv, smem.owned[1], tOrdV, 1, at, int(args.head_dim), thread);
     if (lane == 0) tma_store_wait_group_read<0>();
   }
 
@@ -428,7 +327,8 @@ struct Gemm<kConfig> {
                                .dv = {},
                                .q_tiles = int((q_rows + kOwned - 1) / kOwned),
                                .kv_tiles = int((kv_rows + kOwned - 1) / kOwned)};
-    if (args.batch * heads > 0x7fffffff / (params.q_tiles + params.kv_tiles + 1)) return {"over 2^31 - 1 tiles of rows"};
+    if (args.batch * heads > 0x7fffffff / (params.q_tiles + params.kv_tiles + 1))
+      return {"over 2^31 - 1 tiles of rows"};
     auto const make = [&](TensorMap* map, AttentionArray const& array, int64_t of_heads, int64_t rows, int box_rows) {
       return rows == 0 ? Status{} : make_row_map<Element>(map, array, args, of_heads, rows, box_rows);
     };

@@ -9,7 +9,7 @@ from tests.emulated.mutants_sm90 import STILL_READ, deadlock, race, read_before_
 
 FORWARD = "{sm90_attention, bf16, f32, {64, 64, 64}, 2, {1, 1}, 16}"
 GRADIENTS = "{sm90_attention_grad, bf16, f32, {128, 64, 64}, 2, {1, 1}, 16}"
-F, G, SHARED = "sm90_attention.cuh", "sm90_attention_grad.cuh", "attention.h"
+F, G, SHARED, BOTH = "sm90_attention.cuh", "sm90_attention_grad.cuh", "attention.h", "attention_grad.h"
 
 # Two heads of keys with two of queries each; rows of the first tile see nothing.
 CAUSAL = ("heads=2", "group=2", "diagonal=-9")
@@ -172,11 +172,12 @@ MUTANTS = [
     ),
     Grad(
         name="attention_grad_lse_behind_the_last_row",
+        file=BOTH,
         old="row < args.q_rows ? args.lse[matrix * args.q_rows + row] : kNoScore",
         new="args.lse[matrix * args.q_rows + row]",
         expect="out of bounds: plain load of 4 bytes .*: the nearest array is lse ",
     ),
-    Grad(name="attention_grad_weights_behind_the_last_row", old="lse == kNoScore ? -kNoScore :", new=""),
+    Grad(name="attention_grad_weights_behind_the_last_row", file=BOTH, old="lse == kNoScore ? -kNoScore :", new=""),
     Grad(name="attention_grad_keys_not_scaled", old="tOrdK, args.scale", new="tOrdK, 1"),
     Grad(name="attention_grad_first_head_of_a_group", old="++head, ++matrix)", new="++head)"),
     Grad(
@@ -206,13 +207,19 @@ MUTANTS = [
         name="attention_grad_values_over_keys",
         old="smem.owned[1], tOrdV",
         new="smem.owned[0], tOrdV",
-        expect=race("stmatrix", G, "TMA store", G),
+        expect=race("stmatrix", BOTH, "TMA store", BOTH),
     ),
     Grad(
         name="attention_grad_owned_not_waited_for",
         old="    if (steps > 0) mbarrier_wait(&smem.full_owned, 0);\n",
         new="",
-        expect=read_before_it_came(G),
+        expect=read_before_it_came(BOTH),
     ),
-    Grad(name="attention_grad_loads_what_is_not_there_yet", old=AHEAD, new="", expect=too_early("TMA load", G)),
+    Grad(
+        name="attention_grad_loads_what_is_not_there_yet",
+        file=BOTH,
+        old=AHEAD.lstrip(),
+        new="",
+        expect=too_early("TMA load", BOTH),
+    ),
 ]

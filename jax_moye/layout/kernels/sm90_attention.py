@@ -57,7 +57,7 @@ def describe(config: Any, order: str) -> AttentionKernelLayouts:
         config.tile,
         *both_mmas(config),
         arrays,
-        other_bytes=8 * (2 * 2 * config.stages + 1),  # mbarriers: full and empty of K's stages and of V's, and Q's
+        other_bytes=8 * (2 * 2 * config.stages + 1),  # mbarriers: two of each stage of K and V, and Q's
         consumers=config.consumers,
         stages=config.stages,
     )

@@ -61,7 +61,7 @@ def describe(config: Any, order: str) -> AttentionGradLayouts:
         config.tile,
         *both_mmas(config),
         (of_cta, of_cta, of_step, of_step),
-        other_bytes=of_rows + 8 * (2 * config.stages + 1),  # mbarriers: two of each stage, and the owned rows'
+        other_bytes=of_rows + 8 * (2 * config.stages + 1),  # mbarriers: two of each stage, and one
         consumers=config.consumers,
         stages=config.stages,
         summed=summed_array(config, "summed", config.stages),

@@ -1,0 +1,127 @@
+// What both kernels of sm90_attention_grad do with the tiles of a Gemm<kConfig>: loads, scores, sums, and stores.
+#pragma once
+
+#include "gemm/attention.h"
+#include "gemm/config.h"
+#include "gemm/element.h"
+#include "gemm/tma_operand.h"
+#include "moye/algorithm/gemm.h"
+#include "moye/arch/barrier.h"
+#include "moye/arch/grid_dependency.h"
+#include "moye/arch/mbarrier.h"
+#include "moye/atom/mma_traits_sm90.h"
+#include "moye/pipeline.h"
+#include "moye/tensor.h"
+
+namespace moye {
+
+struct AttentionGradParams {
+  TensorMap q, k, v, d_o, dq, dk, dv;
+  int q_tiles, kv_tiles;  // of a head's rows: those that CTAs own
+};
+
+/// A CTA's first row, and the head, of Q or of K, that it has.
+struct AttentionPlace {
+  int row, head, batch;
+};
+
+/// lse in base 2, for weights that are 0 where a row has no column, or lies behind the last.
+MOYE_DEVICE float load_lse(AttentionArgs const& args, int64_t matrix, int row) {
+  float const lse = row < args.q_rows ? args.lse[matrix * args.q_rows + row] : kNoScore;
+  return lse == kNoScore ? -kNoScore : lse * float(kLog2E);
+}
+MOYE_DEVICE float load_delta(AttentionArgs const& args, int64_t matrix, int row) {
+  return row < args.q_rows ? args.delta[matrix * args.q_rows + row] : 0;
+}
+
+namespace attention_grad {
+
+/// The pipeline's mbarriers; behind it every thread of the CTA knows of them.
+template <class Gemm>
+MOYE_DEVICE typename Gemm::SharedStorage& begin(AttentionGradParams const& params) {
+  auto& smem = *reinterpret_cast<typename Gemm::SharedStorage*>(smem_base());
+  if (thread_idx().x == 0) {
+    prefetch_tensor_map(&params.q);
+    prefetch_tensor_map(&params.k);
+    prefetch_tensor_map(&params.v);
+    prefetch_tensor_map(&params.d_o);
+    smem.pipeline.init(/*warps=*/4 * Gemm::kConsumers);
+    mbarrier_init(&smem.full_owned, 1);
+    fence_mbarrier_init();
+  }
+  sync_threads();
+  griddepcontrol_wait();  // the kernel ahead may still run up to here
+  return smem;
+}
+
+template <class Gemm>
+MOYE_DEVICE void load_owned(TensorMap const* first, TensorMap const* second, AttentionPlace const& at,
+                            typename Gemm::SharedStorage& smem) {
+  mbarrier_arrive_expect_tx(&smem.full_owned, sizeof(smem.owned));
+  MOYE_UNROLL
+  for (int part = 0; part < Gemm::kParts; ++part) {
+    Gemm::Owned::template load<4>(first, &smem.full_owned, Gemm::Owned::stage(smem.owned[0], part), at.row,
+                                  part * kRowBlock, {at.head, at.batch, 0}, {});
+    Gemm::Owned::template load<4>(second, &smem.full_owned, Gemm::Owned::stage(smem.owned[1], part), at.row,
+                                  part * kRowBlock, {at.head, at.batch, 0}, {});
+  }
+}
+
+template <class Gemm>
+MOYE_DEVICE void load_step(TensorMap const* first, TensorMap const* second, int row, int head, int batch,
+                           typename Gemm::SharedStorage& smem, PipelineState<Gemm::kStages>& write) {
+  // The consumers have released the stage: fill it.
+  uint64_t* const full =
+      smem.pipeline.producer_acquire(write, 2 * Gemm::kStep * Gemm::kHead * int(sizeof(typename Gemm::Element)));
+  MOYE_UNROLL
+  for (int part = 0; part < Gemm::kParts; ++part) {
+    int const stage = write.index() * Gemm::kParts + part;
+    Gemm::Streamed::template load<4>(first, full, Gemm::Streamed::stage(smem.streamed[0], stage), row, part * kRowBlock,
+                                     {head, batch, 0}, {});
+    Gemm::Streamed::template load<4>(second, full, Gemm::Streamed::stage(smem.streamed[1], stage), row,
+                                     part * kRowBlock, {head, batch, 0}, {});
+  }
+  ++write;
+}
+
+/// Starts sums = (an owned tile) (rows of a step)^T.
+template <class Gemm, class A, class B, class C>
+MOYE_DEVICE void start_scores(A const& tSrA, B const& tSrB, int stage, C& tSrC) {
+  typename Gemm::ScoresMma scores_mma;
+  warpgroup_fence_operand(tSrC);
+  warpgroup_arrive();
+  scores_mma.accumulate_ = GMMA::ScaleOut::Zero;
+  MOYE_UNROLL
+  for (int part = 0; part < Gemm::kParts; ++part) {
+    gemm(scores_mma, tSrA(_, _, _, part), tSrB(_, _, _, stage * Gemm::kParts + part), tSrC);
+    scores_mma.accumulate_ = GMMA::ScaleOut::One;
+  }
+  warpgroup_commit_group();
+}
+
+/// Starts sums += (fragments) (rows of a step).
+template <class Gemm, class A, class B, class C>
+MOYE_DEVICE void start_sums(A& tOrA, B const& tOrB, int stage, C& tOrC) {
+  warpgroup_fence_operand(tOrC);
+  warpgroup_fence_operand(tOrA);
+  warpgroup_arrive();
+  gemm(typename Gemm::WeightedMma{}, tOrA, tOrB(_, _, _, stage), tOrC);
+  warpgroup_commit_group();
+}
+
+/// One warp's 16 rows of a result, where the warp's rows of an owned tile were.
+template <class Gemm, class Sums>
+MOYE_DEVICE void store(TensorMap const* map, typename Gemm::Element* owned, Sums const& tOrO, float factor,
+                       AttentionPlace const& at, int head_dim, int thread) {
+  unsigned char* boxes[Gemm::kParts];
+  MOYE_UNROLL
+  for (int part = 0; part < Gemm::kParts; ++part) {
+    boxes[part] = reinterpret_cast<unsigned char*>(Gemm::Owned::stage(owned, part)) + thread / 32 * 16 * 128;
+  }
+  float const factors[2] = {factor, factor};
+  store_rows<typename Gemm::Element, Gemm::kHead>(map, boxes, &tOrO(_0{}), factors, at.row + thread / 32 * 16, at.head,
+                                                  at.batch, head_dim, thread % 32);
+}
+
+}  // namespace attention_grad
+}  // namespace moye
