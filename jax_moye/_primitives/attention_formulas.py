@@ -124,6 +124,11 @@ class Formula:
         return total
 
     @property
+    def is_positive(self) -> bool:
+        """Whether it is a multiple of a power of Z, and so above 0."""
+        return len(self.terms) == 1 and all(term == Term(z=term.z) and x > 0 for term, x in self.terms.items())
+
+    @property
     def is_left_out(self) -> bool:
         """Whether it is 0 wherever E is."""
         return all(term.e > 0 for term in self.terms)
