@@ -73,9 +73,9 @@ class Formula:
     terms: Mapping[Term, float]
 
     @classmethod
-    def of(cls, factor: float = 1.0, **powers: int) -> Formula:
+    def of(cls, factor: float = 1.0, e: int = 0, z: int = 0, g: int = 0) -> Formula:
         """One product, or a number."""
-        return cls({Term(**powers): factor} if factor else {})
+        return cls({Term(e, z, g): factor} if factor else {})
 
     def plus(self, other: Formula, sign: int = 1) -> Formula | Opaque:
         """The sum of two, or their difference."""
@@ -230,7 +230,7 @@ class Choice(NamedTuple):
 
     @property
     def number(self) -> float | None:
-        """Of one."""
+        """The one that it is everywhere; None where it is none."""
         return float(self.inside) if self.mask is None else None
 
 

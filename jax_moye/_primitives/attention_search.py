@@ -178,7 +178,8 @@ class Search:
           NotAttentionError: they have another one.
         """
         for _ in range(3):
-            self.softmax, self.values = Softmax(), {}
+            self.softmax = Softmax()
+            self.values: dict[Any, Value] = {}
             self.joined: Joined | None = None
             self.results: dict[str, Result] = {}
             self.steps: dict[int, Step] = {}
@@ -415,7 +416,7 @@ class Search:
         for side, axis in enumerate(summed[0]):
             named[side][axis] = "d"
         of_v = 1 if "k" in named[1] else 0
-        if not self._is_16_bit(equation, None):
+        if not is_16_bit(equation, self.dtype, None):
             raise NotAttentionError
         self.v = self._checked("v", Operand(operands[of_v], tuple(named[of_v])))
         self.d_o = self._checked("d_o", Operand(operands[1 - of_v], tuple(named[1 - of_v])))
@@ -445,15 +446,6 @@ class Search:
     def _is_of_program(self, step: Step) -> bool:
         return step.equation is self.program.equations[step.place] and step.place not in self.program.taken
 
-    def _is_16_bit(self, equation: Any, made: int | None) -> bool:
-        """Whether a product's operands are multiplied as 16 bits.
-
-        Args:
-          equation: of the product.
-          made: which of its operands a kernel rounds; None: neither.
-        """
-        return is_16_bit(equation, self.dtype, made)
-
     def _end(self, step: Step) -> None:
         """A product that ends the search.
 
@@ -462,7 +454,7 @@ class Search:
         """
         equation, inputs = step.equation, step.inputs
         made = [i for i, x in enumerate(inputs) if not isinstance(x, Number) and x in self.values]
-        if len(made) != 1 or not self._is_of_program(step) or not self._is_16_bit(equation, made[0]):
+        if len(made) != 1 or not self._is_of_program(step) or not is_16_bit(equation, self.dtype, made[0]):
             raise NotAttentionError
         (side,) = made
         value, other = self.values[inputs[side]], equation.invars[1 - side]

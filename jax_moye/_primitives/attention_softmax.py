@@ -50,9 +50,9 @@ class Softmax:
         if name in ("exp", "log", "is_finite", "neg", "integer_pow", "square", "abs", "sign"):
             return self._of_one(name, operands[0], params)
         if name == "select_n" and len(operands) == 3:
-            found = self._selected(*operands, dtype)
-            is_number = isinstance(found, Choice) and jnp.issubdtype(dtype, jnp.floating)
-            return Formula.of(found.number) if is_number and found.mask is None else found
+            which, *cases = operands
+            found = self._selected(which, cases[0], cases[1], dtype)
+            return _as_formula(found) if jnp.issubdtype(dtype, jnp.floating) else found
         numbers = [x.number if isinstance(x, Choice) else None for x in operands]
         if len(operands) != 2:
             return Opaque()
@@ -114,7 +114,7 @@ class Softmax:
                 return self._masked(one, mask, factor * float(filled), dtype) if kept == 0 else Opaque()
         if isinstance(left, Logs) and isinstance(right, Logs):
             return left.plus(right, sign)
-        left, right = (Formula.of(x.number) if isinstance(x, Choice) and x.mask is None else x for x in (left, right))
+        left, right = _as_formula(left), _as_formula(right)
         if isinstance(left, Formula) and isinstance(right, Formula):
             return left.plus(right, sign)
         if isinstance(right, Formula) and not right.terms:
@@ -127,8 +127,9 @@ class Softmax:
             if isinstance(one, Formula) and not one.terms:
                 return one
             if isinstance(other, Choice) and isinstance(one, (Formula, Logs)):
-                if other.number is not None:
-                    return one.times(other.number if isinstance(one, Logs) else Formula.of(other.number))
+                number = other.number
+                if number is not None:
+                    return one.times(number) if isinstance(one, Logs) else one.times(Formula.of(number))
                 both = sorted((other.inside, other.outside)) == [0, 1]
                 mask = other.mask if both and other.inside == 1 else other.mask and other.mask.reverse
                 return one if both and self._is_left_out(one, mask) else Opaque()
@@ -170,3 +171,9 @@ def _larger(x: Any, number: float | None) -> Any:
     """A row's largest score, of which no number below is the larger one."""
     is_largest = isinstance(x, Logs) and x == Logs(largest=1.0)
     return x if is_largest and number is not None and number <= -3e38 else None
+
+
+def _as_formula(x: Any) -> Any:
+    """A number as a formula; all else as it is."""
+    number = x.number if isinstance(x, Choice) else None
+    return x if number is None else Formula.of(number)
