@@ -36,14 +36,9 @@ from jax_moye._primitives.attention import (
     reference,
 )
 from jax_moye._primitives.attention_formulas import Mask
-from jax_moye._primitives.attention_search import (
-    KnownValues,
-    Labels,
-    NotAttentionError,
-    Search,
-    is_16_bit,
-    searches,
-)
+from jax_moye._primitives.attention_known import KnownValues
+from jax_moye._primitives.attention_search import Labels, Search, is_16_bit, searches
+from jax_moye._primitives.attention_softmax import NotAttentionError
 from jax_moye._primitives.pairs import ordered
 from jax_moye._primitives.patterns import Program
 from jax_moye._primitives.rewritten import Original

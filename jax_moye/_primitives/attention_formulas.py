@@ -73,9 +73,9 @@ class Formula:
     terms: Mapping[Term, float]
 
     @classmethod
-    def of(cls, factor: float = 1.0, **powers: int) -> Formula:
+    def of(cls, factor: float = 1.0, e: int = 0, z: int = 0, g: int = 0) -> Formula:
         """One product, or a number."""
-        return cls({Term(**powers): factor} if factor else {})
+        return cls({Term(e, z, g): factor} if factor else {})
 
     def plus(self, other: Formula, sign: int = 1) -> Formula | Opaque:
         """The sum of two, or their difference."""
@@ -122,6 +122,11 @@ class Formula:
             if isinstance(total, Opaque):
                 break
         return total
+
+    @property
+    def is_positive(self) -> bool:
+        """Whether it is a multiple of a power of Z, and so above 0."""
+        return len(self.terms) == 1 and all(term == Term(z=term.z) and x > 0 for term, x in self.terms.items())
 
     @property
     def is_left_out(self) -> bool:
@@ -225,7 +230,7 @@ class Choice(NamedTuple):
 
     @property
     def number(self) -> float | None:
-        """Of one."""
+        """The one that it is everywhere; None where it is none."""
         return float(self.inside) if self.mask is None else None
 
 

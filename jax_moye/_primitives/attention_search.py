@@ -9,38 +9,29 @@ a score, and of the values. One of size 1 has none, "."; "*" is one along which 
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from jax_moye._primitives.attention_formulas import (
     SHARES,
-    Choice,
-    Finite,
+    Affine,
     Formula,
     Known,
     Logs,
-    Mask,
     Opaque,
-    computed,
     derivative_of_scores,
-    is_same,
     renamed,
-    simplified,
 )
-from jax_moye._primitives.attention_formulas import Affine as Indices
+from jax_moye._primitives.attention_known import KnownValues, axes_of
+from jax_moye._primitives.attention_softmax import COPIES, NotAttentionError, Softmax
 from jax_moye._primitives.equations import is_elementwise
 from jax_moye._primitives.patterns import Number, Program, Step
 
-_LARGEST_FILL = -1e9  # what a mask leaves out has no weight at all, whatever the other scores of its row
-_RESHAPES = ("reshape", "squeeze", "expand_dims")
-_COPIES = ("convert_element_type", "stop_gradient", "copy", "copy_p")
 # Products of 16 bits, summed in f32, or in less.
 _ALGORITHMS = {
     jnp.dtype("bfloat16"): ("DEFAULT", "BF16_BF16_F32", "BF16_BF16_BF16"),
@@ -48,10 +39,6 @@ _ALGORITHMS = {
 }
 
 Labels = tuple[str, ...]
-
-
-class NotAttentionError(Exception):
-    """The search ends: what reads the scores is no attention, or one of another form."""
 
 
 class Value(NamedTuple):
@@ -108,94 +95,6 @@ class Joined(NamedTuple):
 
 class _SourceError(Exception):
     """Another product is part of it: the search begins anew."""
-
-
-class KnownValues:
-    """What is known of a program's values while it is traced, and which of them are read."""
-
-    def __init__(self, program: Program) -> None:
-        """Looks at all of them once."""
-        flat = self._flat = program.flat
-        self._values: dict[Any, Known] = {}
-        for step in flat.steps:
-            value = self._of_step(step)
-            if value is not None:
-                self._values[step.outputs[0]] = value
-        last = len(program.equations)
-        results = (flat.names.get(x, x) for x, readers in program.readers.items() if last in readers)
-        live = {x for x in results if not isinstance(x, Number)}
-        self.live: set[int] = set()  # ids of the steps that make something that is read
-        self.order: dict[int, int] = {}
-        for i, step in reversed(list(enumerate(flat.steps))):
-            self.order[id(step)] = i
-            if step.equation.effects or any(x in live for x in step.outputs):
-                self.live.add(id(step))
-                live.update(x for x in step.inputs if not isinstance(x, Number))
-
-    def of(self, name: Any) -> Known | None:
-        """What a value is; None where that is not known."""
-        if isinstance(name, Number):
-            return Choice.of(name.value[()]) if name.value.ndim == 0 else None
-        return self._values.get(name)
-
-    def _of_step(self, step: Step) -> Known | None:
-        equation, name = step.equation, step.equation.primitive.name
-        if len(step.outputs) != 1:
-            return None
-        (out,) = (x.aval for x in equation.outvars)
-        is_array = isinstance(getattr(out, "dtype", None), np.dtype)  # and no key of random numbers
-        if not is_array or not all(isinstance(size, int) for size in out.shape):
-            return None
-        if name == "iota":
-            dim = equation.params["dimension"]
-            is_integer = np.issubdtype(out.dtype, np.integer)
-            return Indices(frozenset({(dim, 1)} if out.shape[dim] > 1 else ()), 0) if is_integer else None
-        inputs = [self.of(x) for x in step.inputs]
-        if not inputs or any(x is None for x in inputs):
-            return None
-        axes = _axes(equation)
-        if axes is not None:
-            (given,) = inputs
-            new = {axis: i for i, axis in enumerate(axes) if isinstance(axis, int)}
-            return renamed(given, new.get)  # type: ignore[arg-type]
-        value = given = inputs[0] if name in ("stop_gradient", "copy", "copy_p") else None
-        if given is None:
-            value = computed(name, inputs, equation.params, out.dtype)  # type: ignore[arg-type]
-        return None if value is None else simplified(value, dict(enumerate(out.shape)))
-
-
-def _axes(equation: Any) -> list[Any] | None:
-    """Of each dimension of a result the one it was, "." of one of size 1, "*" where it is copied; None if unknown."""
-    name, params = equation.primitive.name, equation.params
-    if len(equation.invars) != 1 or name not in ("transpose", "broadcast_in_dim", *_RESHAPES):
-        return None
-    before, after = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
-    if name == "transpose":
-        return list(params["permutation"])
-    if name == "broadcast_in_dim":
-        new: list[Any] = ["." if size == 1 else "*" for size in after]
-        for axis, dim in enumerate(params["broadcast_dimensions"]):
-            if before[axis] == after[dim]:
-                new[dim] = axis
-        return new
-    old = [axis for axis, size in enumerate(before) if size != 1]
-    if [before[axis] for axis in old] != [size for size in after if size != 1]:
-        return None
-    given = iter(old)
-    return ["." if size == 1 else next(given) for size in after]
-
-
-@dataclasses.dataclass
-class _Softmax:
-    """What is known of it.
-
-    Attributes:
-      largest_of: the factor and the mask of the scores of which the largest is taken.
-      scores: that are exponentiated.
-    """
-
-    largest_of: tuple[float, Mask | None] | None = None
-    scores: Logs | None = None
 
 
 class Search:
@@ -279,7 +178,8 @@ class Search:
           NotAttentionError: they have another one.
         """
         for _ in range(3):
-            self.softmax, self.values = _Softmax(), {}
+            self.softmax = Softmax()
+            self.values: dict[Any, Value] = {}
             self.joined: Joined | None = None
             self.results: dict[str, Result] = {}
             self.steps: dict[int, Step] = {}
@@ -323,7 +223,7 @@ class Search:
     def _value(self, step: Step) -> Value:
         equation, name = step.equation, step.equation.primitive.name
         values = [None if isinstance(x, Number) else self.values.get(x) for x in step.inputs]
-        axes = _axes(equation)
+        axes = axes_of(equation)
         if axes is not None:
             (given,) = values
             assert given is not None
@@ -428,7 +328,7 @@ class Search:
             if given is None and any(value is not None and isinstance(value.what, Formula) for value in values):
                 self._look_for_source(x, labels)
             operands.append(Opaque() if given is None else given)
-        return Value(self._computed(name, operands, equation.params, out.dtype), labels)
+        return Value(self.softmax.computed(name, operands, equation.params, out.dtype), labels)
 
     def _common(self, many: Sequence[Labels], shape: tuple[int, ...]) -> Labels:
         """The labels of a result, of its operands'."""
@@ -445,128 +345,13 @@ class Search:
     def _as_known(self, name: Any, labels: Labels) -> Known | None:
         """What is known of an operand, whose dimensions have labels."""
         known = self._known.of(name)
-        if known is None or isinstance(known, Indices):
+        if known is None or isinstance(known, Affine):
             return None
         if known.mask is None:
             return known
         if any(labels[axis] in ".*" for axis, _ in known.mask.factors):
             return None
         return renamed(known, lambda axis: labels[axis])
-
-    def _computed(self, name: str, operands: list[Any], params: Mapping[str, Any], dtype: Any) -> Any:
-        if name in _COPIES:
-            keeps = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize > 1
-            return operands[0] if keeps or isinstance(operands[0], Finite) else Opaque()
-        if name in ("exp", "log", "is_finite", "neg", "integer_pow", "square"):
-            return self._of_one(name, operands[0], params)
-        if name == "select_n" and len(operands) == 3:
-            return self._selected(*operands, dtype)
-        numbers = [x.number if isinstance(x, Choice) else None for x in operands]
-        if len(operands) != 2:
-            return Opaque()
-        (left, right), (first, second) = operands, numbers
-        if name == "max":
-            return _larger(left, second) or _larger(right, first) or Opaque()
-        if name in ("add", "add_any", "sub"):
-            return self._sum(left, right, -1 if name == "sub" else 1, dtype)
-        if name == "mul":
-            return self._product(left, right)
-        if name != "div":
-            return Opaque()
-        if second:
-            return self._product(left, Choice.of(1 / second))
-        if isinstance(left, Formula) and not left.terms:
-            return left
-        return self._product(left, right.inverse()) if isinstance(right, Formula) else Opaque()
-
-    def _of_one(self, name: str, x: Any, params: Mapping[str, Any]) -> Any:
-        if name == "neg":
-            return self._product(x, Choice.of(-1.0))
-        if name == "exp" and isinstance(x, Logs):
-            return self._exponential(x)
-        if name == "log" and isinstance(x, Formula):
-            return Logs(sums=1.0) if x.is_like(Formula.of(z=1)) else Opaque()
-        if name == "is_finite" and isinstance(x, Logs):
-            return Finite() if x == Logs(largest=x.largest) else Opaque()
-        if name in ("integer_pow", "square") and isinstance(x, Formula):
-            return x.power(params.get("y", 2))
-        return Opaque()
-
-    def _exponential(self, x: Logs) -> Any:
-        softmax = self.softmax
-        if not x.scores or not float(x.sums).is_integer():
-            only_sums = not x.scores and not x.largest and float(x.sums).is_integer()
-            return Formula.of(z=int(x.sums)) if only_sums else Opaque()
-        if softmax.largest_of is None or x.scores <= 0:
-            return Opaque()
-        factor, mask = softmax.largest_of
-        if mask != x.mask or not is_same(x.largest, -x.scores / factor):
-            return Opaque()
-        scores = Logs(scores=x.scores, mask=x.mask)
-        if softmax.scores is not None and softmax.scores != scores:
-            raise NotAttentionError
-        softmax.scores = scores
-        return Formula.of(e=1, z=int(x.sums))
-
-    def _sum(self, left: Any, right: Any, sign: int, dtype: Any) -> Any:
-        for one, other in ((left, right), (right, left)):
-            if isinstance(one, Logs) and isinstance(other, Choice) and sign > 0:
-                is_mask = other.mask is not None and other.inside == 0
-                if other.mask is not None and other.outside == 0:
-                    other, is_mask = Choice(other.mask.reverse, other.outside, other.inside), True
-                return self._masked(one, other.mask, other.outside, dtype) if is_mask else Opaque()
-        if isinstance(left, Logs) and isinstance(right, Logs):
-            return left.plus(right, sign)
-        left, right = (Formula.of(x.number) if isinstance(x, Choice) and x.mask is None else x for x in (left, right))
-        if isinstance(left, Formula) and isinstance(right, Formula):
-            return left.plus(right, sign)
-        if isinstance(right, Formula) and not right.terms:
-            return left
-        is_nothing = isinstance(left, Formula) and not left.terms and sign > 0
-        return right if is_nothing else Opaque()
-
-    def _product(self, left: Any, right: Any) -> Any:
-        for one, other in ((left, right), (right, left)):
-            if isinstance(one, Formula) and not one.terms:
-                return one
-            if isinstance(other, Choice) and isinstance(one, (Formula, Logs)):
-                if other.number is not None:
-                    return one.times(other.number if isinstance(one, Logs) else Formula.of(other.number))
-                both = sorted((other.inside, other.outside)) == [0, 1]
-                mask = other.mask if both and other.inside == 1 else other.mask and other.mask.reverse
-                return one if both and self._is_left_out(one, mask) else Opaque()
-        is_formula = isinstance(left, Formula) and isinstance(right, Formula)
-        return left.times(right) if is_formula else Opaque()
-
-    def _is_left_out(self, what: Any, mask: Mask | None) -> bool:
-        """Whether a formula is 0 already where a mask makes it 0."""
-        scores = self.softmax.scores
-        return isinstance(what, Formula) and what.is_left_out and scores is not None and scores.mask == mask
-
-    def _selected(self, which: Any, first: Any, second: Any, dtype: Any) -> Any:
-        """The second one where `which` is true."""
-        if isinstance(which, Finite):
-            return second
-        if not isinstance(which, Choice):
-            return first if isinstance(first, Formula) and first == second and not first.terms else Opaque()
-        if which.mask is None:
-            return second if which.inside else first
-        mask = which.mask if which.inside else which.mask.reverse
-        for one, other, holds in ((second, first, mask), (first, second, mask.reverse)):
-            number = other.number if isinstance(other, Choice) else None
-            is_zero = number == 0 or (isinstance(other, Formula) and not other.terms)
-            if isinstance(one, Logs) and number is not None:
-                return self._masked(one, holds, number, dtype)
-            if isinstance(one, Formula) and (is_zero and (self._is_left_out(one, holds) or not one.terms)):
-                return one
-        return Opaque()
-
-    def _masked(self, scores: Logs, mask: Mask | None, fill: float, dtype: Any) -> Any:
-        least = 0.7 * float(jnp.finfo(dtype).min) if jnp.issubdtype(dtype, jnp.floating) else -math.inf
-        is_alone = scores.scores > 0 and not scores.largest and not scores.sums
-        if not is_alone or scores.mask not in (None, mask) or not (fill <= _LARGEST_FILL or fill <= 0.99 * least):
-            return Opaque()
-        return dataclasses.replace(scores, mask=mask, fill=min(float(fill), scores.fill))
 
     # ------------------------------------------------------------------------------------------------- products
 
@@ -584,10 +369,10 @@ class Search:
             equation = step.equation
             if equation.primitive.name == "dot_general":
                 break
-            moved = _axes(equation)
+            moved = axes_of(equation)
             if moved is not None:
                 axes = [moved[x] if isinstance(x, int) else x for x in axes]
-            elif equation.primitive.name not in _COPIES:
+            elif equation.primitive.name not in COPIES:
                 return
             name = step.inputs[0]
         if len(self._sources) > 1 or not self._is_of_program(step):
@@ -631,7 +416,7 @@ class Search:
         for side, axis in enumerate(summed[0]):
             named[side][axis] = "d"
         of_v = 1 if "k" in named[1] else 0
-        if not self._is_16_bit(equation, None):
+        if not is_16_bit(equation, self.dtype, None):
             raise NotAttentionError
         self.v = self._checked("v", Operand(operands[of_v], tuple(named[of_v])))
         self.d_o = self._checked("d_o", Operand(operands[1 - of_v], tuple(named[1 - of_v])))
@@ -661,15 +446,6 @@ class Search:
     def _is_of_program(self, step: Step) -> bool:
         return step.equation is self.program.equations[step.place] and step.place not in self.program.taken
 
-    def _is_16_bit(self, equation: Any, made: int | None) -> bool:
-        """Whether a product's operands are multiplied as 16 bits.
-
-        Args:
-          equation: of the product.
-          made: which of its operands a kernel rounds; None: neither.
-        """
-        return is_16_bit(equation, self.dtype, made)
-
     def _end(self, step: Step) -> None:
         """A product that ends the search.
 
@@ -678,7 +454,7 @@ class Search:
         """
         equation, inputs = step.equation, step.inputs
         made = [i for i, x in enumerate(inputs) if not isinstance(x, Number) and x in self.values]
-        if len(made) != 1 or not self._is_of_program(step) or not self._is_16_bit(equation, made[0]):
+        if len(made) != 1 or not self._is_of_program(step) or not is_16_bit(equation, self.dtype, made[0]):
             raise NotAttentionError
         (side,) = made
         value, other = self.values[inputs[side]], equation.invars[1 - side]
@@ -737,12 +513,6 @@ def is_16_bit(equation: Any, dtype: Any, made: int | None) -> bool:
             return False
     out = equation.outvars[0].aval
     return out.dtype in (dtype, jnp.float32) and not out.weak_type
-
-
-def _larger(x: Any, number: float | None) -> Any:
-    """A row's largest score, of which no number below is the larger one."""
-    is_largest = isinstance(x, Logs) and x == Logs(largest=1.0)
-    return x if is_largest and number is not None and number <= -3e38 else None
 
 
 def _dot_labels(equation: Any, labels: Sequence[Sequence[str]]) -> Labels:

@@ -126,16 +126,6 @@ def _mapped(q: Any, k: Any, v: Any, causal: bool) -> Any:
     return jax.vmap(jax.vmap(of_head, in_axes=1, out_axes=1))(q, k, v)
 
 
-def _two_batches(q: Any, k: Any, v: Any, causal: bool) -> Any:
-    """Three dimensions of a batch, of which a kernel takes two as one."""
-    q, k, v = (x.reshape(1, 2, -1, *x.shape[1:]) if x.shape[0] % 2 == 0 else x[None, None] for x in (q, k, v))
-    scores = jnp.einsum("xybqhd,xybkhd->xybhqk", q, k).astype(jnp.float32) * 0.25
-    if causal:
-        scores = jnp.where(mask_of(q[0, 0], k[0, 0]), scores, -1e30)
-    o = jnp.einsum("xybhqk,xybkhd->xybqhd", jax.nn.softmax(scores).astype(q.dtype), v)
-    return o.reshape(-1, *o.shape[3:])
-
-
 def _of_jax(q: Any, k: Any, v: Any, causal: bool) -> Any:
     causal = causal and q.shape[1] == k.shape[1]
     return jax.nn.dot_product_attention(q, k, v, is_causal=causal, implementation="xla")
@@ -180,7 +170,6 @@ FORMS: dict[str, Callable[..., Any]] = {
     "heads first": _heads_first,
     "keys first": _keys_first,
     "mapped": _mapped,
-    "two batches": _two_batches,
     "of jax": _of_jax,
 } | ({"of linen": _of_linen, "of nnx": _of_nnx} if FLAX else {})
 GROUPED: dict[str, Callable[..., Any]] = {"repeated": _repeated, "in groups": _in_groups, "of jax": _of_jax}

@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from python.attentions import FORMS, operands, use_fake_rows
 
 import jax_moye
 from jax_moye._api import optimize as module
 from jax_moye._log import say_once
-from jax_moye._primitives import chains, dequantizing, rewriting
+from jax_moye._primitives import attention_finding, chains, dequantizing, rewriting
 from jax_moye._primitives.rewritten import rewritten_p
 
 M, K, N = 24, 32, 40
@@ -258,6 +259,7 @@ REWRITES = {
     **{name: (chains, name, None) for name in ("rewritten_equation", "activations_of")},
     **{name: (rewriting, name, None) for name in ("pair_from", "ordered", "dequantized_from")},
     **{name: (dequantizing, name, None) for name in ("_matrix_sizes", "linear_chain")},
+    "attention": (rewriting, "with_attention", None),
     "all of it": (module, "rewritten", None),
 }
 
@@ -453,3 +455,32 @@ def test_the_primitive_runs_by_itself():
     optimized = functools.partial(jax_moye.optimize(PATTERNS["bias, silu, residual"][0]), x, w, b, r)
     assert optimized(arrays()[4]).shape == (M, N)
     assert rewritten_p.name == REWRITTEN
+
+
+@pytest.mark.parametrize("name", ["KnownValues", "searches", "_whole", "_equations", "ordered", "reference"])
+def test_a_search_for_attention_that_fails_leaves_the_program(name, rng, monkeypatch, caplog):
+    use_fake_rows(monkeypatch)
+    monkeypatch.setattr(attention_finding, name, _fail)
+    fun = lambda q, k, v: FORMS["plain"](q, k, v, True)  # noqa: E731
+    q, k, v, _ = operands(rng)
+    say_once.cache_clear()
+    with caplog.at_level(logging.WARNING, "jax_moye"):
+        np.testing.assert_array_equal(jax_moye.optimize(fun)(q, k, v), fun(q, k, v))
+    assert "since rewriting it failed (RuntimeError: planted)" in caplog.text
+
+
+def test_attention(rng, monkeypatch):
+    """Among the products of a layer, whose projections take in what stands behind them as elsewhere."""
+    use_fake_rows(monkeypatch)
+    q, k, v, _ = operands(rng)
+    w = jnp.asarray(rng.normal(size=(32, 32)) / 4, q.dtype)
+
+    def layer(q, k, v, w):
+        out = FORMS["plain"](q, k, v, True).reshape(*q.shape[:2], -1)
+        return out + jax.nn.relu(out @ w)
+
+    assert [name for name in names(layer, q, k, v, w) if name.startswith("jax_moye")] == [
+        "jax_moye_attention",
+        REWRITTEN,
+    ]
+    np.testing.assert_array_equal(jax.jit(jax_moye.optimize(layer))(q, k, v, w), jax.jit(layer)(q, k, v, w))

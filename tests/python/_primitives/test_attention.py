@@ -48,7 +48,7 @@ def emulated(fun, *args):
 
 
 @needs_rows
-@pytest.mark.parametrize("form", ["plain", "heads first", "of jax", "two batches"])
+@pytest.mark.parametrize("form", ["plain", "heads first", "of jax", "keys first"])
 def test_in_the_emulator(rng, form):
     """A kernel's errors are at most the program's, or a few roundings."""
     args, fun = operands(rng), gradients(FORMS[form], True)

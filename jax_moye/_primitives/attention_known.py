@@ -1,0 +1,87 @@
+"""What is known of a program's values while it is traced: masks, indices and numbers; and which values are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jax_moye._primitives.attention_formulas import Affine, Choice, Known, computed, renamed, simplified
+from jax_moye._primitives.patterns import Number, Program, Step
+
+_RESHAPES = ("reshape", "squeeze", "expand_dims")
+
+
+class KnownValues:
+    """What is known of a program's values while it is traced, and which of them are read."""
+
+    def __init__(self, program: Program) -> None:
+        """Looks at all of them once."""
+        flat = self._flat = program.flat
+        self._values: dict[Any, Known] = {}
+        for step in flat.steps:
+            value = self._of_step(step)
+            if value is not None:
+                self._values[step.outputs[0]] = value
+        last = len(program.equations)
+        results = (flat.names.get(x, x) for x, readers in program.readers.items() if last in readers)
+        live = {x for x in results if not isinstance(x, Number)}
+        self.live: set[int] = set()  # ids of the steps that make something that is read
+        self.order: dict[int, int] = {}
+        for i, step in reversed(list(enumerate(flat.steps))):
+            self.order[id(step)] = i
+            if step.equation.effects or any(x in live for x in step.outputs):
+                self.live.add(id(step))
+                live.update(x for x in step.inputs if not isinstance(x, Number))
+
+    def of(self, name: Any) -> Known | None:
+        """What a value is; None where that is not known."""
+        if isinstance(name, Number):
+            return Choice.of(name.value[()]) if name.value.ndim == 0 else None
+        return self._values.get(name)
+
+    def _of_step(self, step: Step) -> Known | None:
+        equation, name = step.equation, step.equation.primitive.name
+        if len(step.outputs) != 1:
+            return None
+        (out,) = (x.aval for x in equation.outvars)
+        is_array = isinstance(getattr(out, "dtype", None), np.dtype)  # and no key of random numbers
+        if not is_array or not all(isinstance(size, int) for size in out.shape):
+            return None
+        if name == "iota":
+            dim = equation.params["dimension"]
+            is_integer = np.issubdtype(out.dtype, np.integer)
+            return Affine(frozenset({(dim, 1)} if out.shape[dim] > 1 else ()), 0) if is_integer else None
+        inputs = [self.of(x) for x in step.inputs]
+        if not inputs or any(x is None for x in inputs):
+            return None
+        axes = axes_of(equation)
+        if axes is not None:
+            (given,) = inputs
+            new = {axis: i for i, axis in enumerate(axes) if isinstance(axis, int)}
+            return renamed(given, new.get)  # type: ignore[arg-type]
+        value = given = inputs[0] if name in ("stop_gradient", "copy", "copy_p") else None
+        if given is None:
+            value = computed(name, inputs, equation.params, out.dtype)  # type: ignore[arg-type]
+        return None if value is None else simplified(value, dict(enumerate(out.shape)))
+
+
+def axes_of(equation: Any) -> list[Any] | None:
+    """Of each dimension of a result the one it was, "." of one of size 1, "*" where it is copied; None if unknown."""
+    name, params = equation.primitive.name, equation.params
+    if len(equation.invars) != 1 or name not in ("transpose", "broadcast_in_dim", *_RESHAPES):
+        return None
+    before, after = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    if name == "transpose":
+        return list(params["permutation"])
+    if name == "broadcast_in_dim":
+        new: list[Any] = ["." if size == 1 else "*" for size in after]
+        for axis, dim in enumerate(params["broadcast_dimensions"]):
+            if before[axis] == after[dim]:
+                new[dim] = axis
+        return new
+    old = [axis for axis, size in enumerate(before) if size != 1]
+    if [before[axis] for axis in old] != [size for size in after if size != 1]:
+        return None
+    given = iter(old)
+    return ["." if size == 1 else next(given) for size in after]

@@ -1,0 +1,63 @@
+"""What is known of a program's values while it is traced."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_moye._primitives.attention_formulas import Affine, Choice, Mask
+from jax_moye._primitives.attention_known import KnownValues, axes_of
+from jax_moye._primitives.patterns import Program
+
+
+def known_of(fun, *shapes):
+    """What is known of a function's result."""
+    jaxpr = jax.make_jaxpr(fun)(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)).jaxpr
+    program = Program(jaxpr.eqns, jaxpr.outvars)
+    out = jaxpr.outvars[0]
+    return KnownValues(program).of(program.flat.names.get(out, out))
+
+
+def test_masks_through_calls_and_shapes():
+    causal = Mask(frozenset({(0, 1), (1, -1)}), 0)
+    assert known_of(lambda: jnp.tril(jnp.ones((4, 6), bool))) == Choice(causal, True, False)
+    assert known_of(lambda: jnp.tril(jnp.ones((4, 6), bool), 2)).mask.offset == 2
+    assert known_of(lambda: jnp.tril(jnp.ones((4, 6), bool)).T).mask == Mask(frozenset({(1, 1), (0, -1)}), 0)
+    wide = known_of(lambda: jnp.broadcast_to(jnp.tril(jnp.ones((4, 6), bool))[:, None], (2, 4, 3, 6)))
+    assert wide.mask == Mask(frozenset({(1, 1), (3, -1)}), 0)
+    of_indices = known_of(lambda: jnp.arange(4)[:, None] >= jnp.arange(6)[None] - 1)
+    assert of_indices == Choice(causal._replace(offset=1), True, False)
+    assert known_of(lambda: jnp.tril(jnp.ones((4, 4), bool), 3)) == Choice.of(True)
+    assert known_of(lambda: jnp.where(jnp.tril(jnp.ones((4, 6), bool)), 0.0, -1e9)).outside == np.float32(-1e9)
+    assert known_of(lambda: jnp.arange(4)) == Affine(frozenset({(0, 1)}), 0)
+    assert known_of(lambda: jnp.sqrt(16.0)) == Choice.of(4.0)
+
+
+def test_what_is_not_known():
+    assert known_of(lambda x: x > 0, (3,)) is None
+    assert known_of(lambda: jax.random.key_data(jax.random.key(0))) is None
+    assert known_of(lambda: jnp.tril(jnp.ones((4, 6), bool)).reshape(24)) is None
+    assert known_of(lambda: jnp.arange(4) * jnp.arange(4)) is None
+    assert known_of(lambda: np.tril(np.ones((4, 6), bool)) & jnp.ones((4, 6), bool)) is None
+
+
+def test_what_is_read():
+    jaxpr = jax.make_jaxpr(lambda x: (jnp.sin(x), jax.jit(lambda y: (jnp.cos(y), y + 1))(x)[1]))(1.0).jaxpr
+    program = Program(jaxpr.eqns, jaxpr.outvars)
+    known = KnownValues(program)
+    live = [step.equation.primitive.name for step in program.flat.steps if id(step) in known.live]
+    assert sorted(live) == ["add", "sin"]
+    assert [known.order[id(step)] for step in program.flat.steps] == list(range(len(program.flat.steps)))
+
+
+def test_dimensions_of_shapes():
+    def of(fun, *shape):
+        return axes_of(jax.make_jaxpr(fun)(jax.ShapeDtypeStruct(shape, jnp.float32)).jaxpr.eqns[0])
+
+    assert of(lambda x: x.transpose(1, 0), 2, 3) == [1, 0]
+    assert of(lambda x: x.reshape(2, 1, 3), 2, 3) == [0, ".", 1]
+    assert of(lambda x: x.reshape(6), 2, 3) is None
+    assert of(lambda x: jax.lax.broadcast_in_dim(x, (2, 4, 3), (0, 2)), 2, 3) == [0, "*", 1]
+    assert of(lambda x: jax.lax.broadcast_in_dim(x, (2, 3), (0, 1)), 2, 1) == [0, "*"]
+    assert of(lambda x: x + 1, 2, 3) is None

@@ -1,0 +1,91 @@
+"""What elementwise equations make of scores."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_moye._primitives.attention_formulas import SHARES, Choice, Finite, Formula, Logs, Mask, Opaque
+from jax_moye._primitives.attention_softmax import NotAttentionError, Softmax
+
+CAUSAL = Mask(frozenset({("q", 1), ("k", -1)}), 0)
+SCORES, E, Z = Logs(scores=0.5), Formula.of(e=1), Formula.of(z=1)
+F32 = jnp.dtype("float32")
+
+
+def softmax(mask=None):
+    return Softmax(largest_of=(0.5, mask))
+
+
+def computed(name, *operands, of=None, dtype=F32, **params):
+    return (softmax() if of is None else of).computed(name, list(operands), params, dtype)
+
+
+def number(x):
+    return Choice.of(np.float32(x))
+
+
+def test_exponentials():
+    less = computed("sub", SCORES, Logs(largest=1.0))
+    assert computed("exp", less) == E
+    assert computed("exp", computed("sub", less, computed("log", Z))) == SHARES
+    assert computed("exp", Logs(sums=-2.0)) == Formula.of(z=-2)
+    assert computed("exp", SCORES) == Opaque()  # without the largest
+    assert computed("exp", computed("mul", less, number(3))) == E  # of other scores, whose largest it is, too
+    assert computed("exp", Logs(scores=0.5, largest=-2.0)) == Opaque()
+    both = softmax()
+    computed("exp", less, of=both)
+    with pytest.raises(NotAttentionError):
+        computed("exp", computed("mul", less, number(3)), of=both)
+
+
+def test_masks():
+    low, zero = number(-1e30), number(0)
+    mask = Choice(CAUSAL, np.True_, np.False_)
+    masked = Logs(scores=0.5, mask=CAUSAL, fill=float(np.float32(-1e30)))
+    assert computed("select_n", mask, low, SCORES) == masked
+    assert computed("select_n", Choice(CAUSAL.reverse, np.True_, np.False_), SCORES, low) == masked
+    assert computed("add", SCORES, Choice(CAUSAL, np.float32(0), np.float32(-1e30))) == masked
+    assert computed("sub", SCORES, Choice(CAUSAL, np.float32(0), np.float32(1e30))) == masked
+    assert computed("select_n", mask, number(-5), SCORES) == Opaque()
+    assert computed("select_n", mask, number(-60000), SCORES, dtype=jnp.dtype("float16")).mask == CAUSAL
+    of = softmax(CAUSAL)
+    assert computed("exp", computed("sub", masked, Logs(largest=1.0)), of=of) == E
+    assert computed("select_n", mask, zero, E, of=of) == E  # 0 there anyway
+    assert computed("mul", E, Choice(CAUSAL, np.float32(1), np.float32(0)), of=of) == E
+    assert computed("select_n", Choice(CAUSAL.reverse, np.True_, np.False_), zero, E, of=of) == Opaque()
+    assert computed("select_n", mask, zero, Z, of=of) == Opaque()
+
+
+def test_what_changes_nothing():
+    largest = Logs(largest=1.0)
+    assert computed("max", number(-np.inf), largest) == largest
+    assert computed("max", number(0), largest) == Opaque()
+    assert (
+        computed("select_n", computed("is_finite", largest), number(0), largest)
+        == largest
+        == computed("stop_gradient", largest)
+    )
+    assert computed("is_finite", largest, dtype=jnp.dtype(bool)) == Finite()
+    for dtype in ("bfloat16", "float16", "float32"):
+        assert computed("convert_element_type", E, dtype=jnp.dtype(dtype)) == E
+    assert computed("convert_element_type", E, dtype=jnp.dtype("float8_e4m3fn")) == Opaque()
+    assert computed("abs", Z) == Z
+    assert computed("sign", Z) == Formula.of()
+    assert computed("ge", Z, number(0), dtype=jnp.dtype(bool)).inside
+    assert computed("abs", computed("sub", Z, E)) == Opaque()
+
+
+def test_products_and_sums():
+    assert computed("div", E, Z) == SHARES == computed("mul", E, computed("integer_pow", Z, y=-1))
+    assert computed("div", E, number(4)) == Formula.of(0.25, e=1)
+    assert computed("square", E) == Formula.of(e=2)
+    assert computed("add_any", E, computed("neg", E)) == Formula({})
+    nothing = Formula({})
+    for name in ("mul", "div"):
+        assert computed(name, nothing, Opaque()) == nothing
+    assert computed("add_any", Opaque(), nothing) == Opaque()
+    assert computed("add_any", E, Opaque()) == Opaque()
+    assert computed("add", SCORES, number(1)) == Opaque()
+    assert computed("tanh", SCORES) == Opaque()
