@@ -101,6 +101,23 @@ MOYE_DEVICE float times_derivative(Activation activation, float z, float c) {
   }
 }
 
+/// The same of z[first] to z[last - 1] by the function that this is compiled with. A branch for every few, as many as
+/// leave registers to functions of every kind: ptxas mixes no others with them.
+template <class Compute, int kCount>
+MOYE_DEVICE void activate_own(Activation activation, Compute (&z)[kCount], int first, int last) {
+  constexpr int kTogether = kCount % 2 == 0 ? 2 : 1;
+  if constexpr (is_same<Compute, float>) {
+    MOYE_UNROLL
+    for (int i = first; i < last; i += kTogether) {
+      if (activation != Activation::own) continue;
+      MOYE_UNROLL
+      for (int j = i; j < i + kTogether; ++j) z[j] = activate(Activation::own, z[j]);
+      MOYE_UNROLL
+      for (int j = i; j < i + kTogether; ++j) MOYE_COMPUTED_HERE("+f", z[j]);
+    }
+  }
+}
+
 /// The same of all of z: one branch for every sixteen, behind which the functions' latencies overlap.
 template <bool kRounded = false, class Compute, int kCount>
 MOYE_DEVICE void activate_all(Activation activation, Compute (&z)[kCount]) {
@@ -115,7 +132,7 @@ MOYE_DEVICE void activate_all(Activation activation, Compute (&z)[kCount]) {
   MOYE_UNROLL
   for (int first = 0; first < kCount; first += kTogether) {
     if constexpr (kOwnActivation) {
-      all(C<Activation::own>{}, first);
+      activate_own(activation, z, first, first + kTogether);
     } else {
       all(C<Activation::relu>{}, first);
       if constexpr (!is_same<Compute, int32_t>) {
