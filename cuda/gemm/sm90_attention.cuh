@@ -195,12 +195,12 @@ struct Gemm<kConfig> {
       float largest = rows.largest[r];
       MOYE_UNROLL
       for (int i = 0; i < kBlkN / 2; ++i) {
-        if (i / 2 % 2 == r) largest = largest > scores[i] ? largest : scores[i];
+        if (i / 2 % 2 == r) largest = larger(largest, scores[i]);
       }
       MOYE_UNROLL
       for (int other = 1; other < 4; other *= 2) {  // the four lanes of a row
         float const theirs = shfl_xor_sync(kFullWarp, largest, other);
-        largest = largest > theirs ? largest : theirs;
+        largest = larger(largest, theirs);
       }
       float const base = largest == kNoScore ? 0 : largest * scale;
       rows.factor[r] = fast_exp2(rows.largest[r] * scale - base);
@@ -226,8 +226,9 @@ struct Gemm<kConfig> {
     Tensor sV = make_tensor(make_smem_ptr(smem.v), OperandV::smem_layout());  // (HEAD,64,STEPS*PIPE)
     ScoresMma scores_mma;
     WeightedMma weighted_mma;
-    auto const thr_scores = scores_mma.get_slice(thread);
-    auto const thr_weighted = weighted_mma.get_slice(thread);
+    int const first = int(warp_id()) * 32 - 128;  // of the warp's threads: its descriptors are the same for all of them
+    auto const thr_scores = scores_mma.get_slice(first);
+    auto const thr_weighted = weighted_mma.get_slice(first);
     Tensor tSrQ = thr_scores.partition_fragment_A(sQ);                                  // (MMA,MMA_M,MMA_K,PARTS)
     Tensor tSrK = thr_scores.partition_fragment_B(sK);                                  // (MMA,MMA_N,MMA_K,PARTS*PIPE)
     Tensor tSrS = partition_fragment_C(scores_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});    // (MMA,MMA_M,MMA_N)
@@ -292,6 +293,10 @@ struct Gemm<kConfig> {
         ++read_k;
         if (args.mask.data != nullptr) mask_scores(scores, args, at, row, rows, tile * kBlkN, scale, lane);
         soften(scores, rows, tile * kBlkN, scale, lane);
+        // ptxas puts the next wait as early as its block of instructions begins, ahead of the exponentials. A wait for
+        // an mbarrier, which is due anyhow, begins another one.
+        warpgroup_fence_operand(tSrS);
+        if (tile + 1 < tiles) smem.pipeline_k.consumer_wait(read_k);
         finish_weighted();
         MOYE_UNROLL
         for (int i = 0; i < kHead / 2; ++i) sums[i] *= rows.factor[i / 2 % 2];

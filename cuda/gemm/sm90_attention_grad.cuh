@@ -121,8 +121,9 @@ struct Gemm<kConfig> {
     Tensor sK = make_tensor(make_smem_ptr(smem.streamed[0]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
     Tensor sV = make_tensor(make_smem_ptr(smem.streamed[1]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
     Tensor sKt = make_tensor(make_smem_ptr(smem.streamed[0]), Summed::smem_layout());   // (HEAD,STEP,PIPE)
-    auto const thr_scores = ScoresMma{}.get_slice(thread);
-    auto const thr_weighted = WeightedMma{}.get_slice(thread);
+    int const own = int(warp_id()) * 32 - 128;  // of the warp's threads the first: descriptors are the same for all
+    auto const thr_scores = ScoresMma{}.get_slice(own);
+    auto const thr_weighted = WeightedMma{}.get_slice(own);
     Tensor tSrQ = thr_scores.partition_fragment_A(sQ);                                   // (MMA,MMA_M,MMA_K,PARTS)
     Tensor tSrdO = thr_scores.partition_fragment_A(sdO);                                 // (MMA,MMA_M,MMA_K,PARTS)
     Tensor tSrK = thr_scores.partition_fragment_B(sK);                                   // (MMA,MMA_N,MMA_K,PARTS*PIPE)
@@ -153,8 +154,14 @@ struct Gemm<kConfig> {
       for (int i = 0; i < kSums; ++i) {
         int const r = i / 2 % 2;
         weights[i] = fast_exp2(weights[i] * scale - lse[r]);
-        if (is_edge && step * kStep + i / 4 * 8 + lane % 4 * 2 + i % 2 >= columns[r]) weights[i] = 0;
       }
+      if (is_edge) {
+        MOYE_UNROLL
+        for (int i = 0; i < kSums; ++i) {
+          if (step * kStep + i / 4 * 8 + lane % 4 * 2 + i % 2 >= columns[i / 2 % 2]) weights[i] = 0;
+        }
+      }
+      warpgroup_fence_operand(tSrS);
       warpgroup_wait_group<0>();
       warpgroup_fence_operand(tSrdP);
       warpgroup_fence_operand(tOrdQ);
@@ -229,8 +236,9 @@ struct Gemm<kConfig> {
     Tensor sdO = make_tensor(make_smem_ptr(smem.streamed[1]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
     Tensor sQt = make_tensor(make_smem_ptr(smem.streamed[0]), Summed::smem_layout());    // (HEAD,STEP,PIPE)
     Tensor sdOt = make_tensor(make_smem_ptr(smem.streamed[1]), Summed::smem_layout());   // (HEAD,STEP,PIPE)
-    auto const thr_scores = ScoresMma{}.get_slice(thread);
-    auto const thr_weighted = WeightedMma{}.get_slice(thread);
+    int const own = int(warp_id()) * 32 - 128;  // of the warp's threads the first: descriptors are the same for all
+    auto const thr_scores = ScoresMma{}.get_slice(own);
+    auto const thr_weighted = WeightedMma{}.get_slice(own);
     Tensor tSrK = thr_scores.partition_fragment_A(sK);                                   // (MMA,MMA_M,MMA_K,PARTS)
     Tensor tSrV = thr_scores.partition_fragment_A(sV);                                   // (MMA,MMA_M,MMA_K,PARTS)
     Tensor tSrQ = thr_scores.partition_fragment_B(sQ);                                   // (MMA,MMA_N,MMA_K,PARTS*PIPE)
@@ -280,7 +288,12 @@ struct Gemm<kConfig> {
         for (int i = 0; i < kSums; ++i) {
           int const row = i / 4 * 8 + lane % 4 * 2 + i % 2;
           weights[i] = fast_exp2(weights[i] * scale - of_step[0][row]);
-          if (is_edge && row < first_row + i / 2 % 2 * 8) weights[i] = 0;
+        }
+        if (is_edge) {
+          MOYE_UNROLL
+          for (int i = 0; i < kSums; ++i) {
+            if (i / 4 * 8 + lane % 4 * 2 + i % 2 < first_row + i / 2 % 2 * 8) weights[i] = 0;
+          }
         }
         to_fragments<Element, kStep>(weights, fragments_p);
         attention_grad::start_sums<Gemm>(tOrP, tOrdO, read.index(), tOrdV);

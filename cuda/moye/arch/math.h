@@ -28,6 +28,9 @@ MOYE_DEVICE float fast_exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
+/// The larger one; of NaN and a number the number. PTX ISA, Floating-Point Instructions: max.f32. A comparison and a
+/// selection are two instructions.
+MOYE_DEVICE float larger(float x, float y) { return ::fmaxf(x, y); }
 MOYE_DEVICE float log(float x) { return ::logf(x); }
 MOYE_DEVICE float erf(float x) { return ::erff(x); }
 MOYE_DEVICE double erf(double x) { return ::erf(x); }
@@ -38,6 +41,7 @@ using std::log;
 inline float reciprocal(float x) { return 1 / x; }
 inline double reciprocal(double x) { return 1 / x; }
 inline float fast_exp2(float x) { return std::exp2(x); }
+inline float larger(float x, float y) { return std::fmax(x, y); }
 #endif
 
 }  // namespace moye
