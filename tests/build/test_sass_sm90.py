@@ -33,15 +33,15 @@ import nvcc_gate  # noqa: E402
 ROW = re.compile(r"^ *(\{(sm90_\w+), *(\w+), *(\w+),[^{]*\{([^}]*)\}[^{]*\{([^}]*)\}, *(\d+)\}),", re.MULTILINE)
 ORDERS = ("NT", "TN", "NN", "TT")
 # The first kernel of sm90_parallel_split_k is sm90_cooperative's. Doubles have no wgmma: test_sass.py looks at them.
-# Nor have weights: see test_weights.
-WITHOUT_WGMMA = ("sm90_parallel_split_k", "sm90_multistage", "sm90_weights")
+# Nor have weights: see test_weights. Attention has one order: see test_attention.
+ELSEWHERE = ("sm90_parallel_split_k", "sm90_multistage", "sm90_weights", "sm90_attention", "sm90_attention_grad")
 
 
 def rows() -> list[tuple[str, str, str]]:
     """(kernel, row, order) of the widest tile of each kind: alignment 16, the largest cluster."""
     found: dict[tuple[str, str, str, int, bool], tuple[int, int, int, str]] = {}
     for text, kernel, dtype, sums, tile, cluster, alignment in ROW.findall((ROOT / "cuda/gemm/configs.h").read_text()):
-        if kernel in WITHOUT_WGMMA:
+        if kernel in ELSEWHERE:
             continue
         text = re.sub(r"\s+", "", text)
         tile_m, tile_n, _ = (int(x) for x in tile.split(","))
@@ -241,10 +241,34 @@ def test_weights():
         check_code(code, tma_stores=False, multiplies=r"HMMA\.16816")
 
 
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+@pytest.mark.parametrize(
+    ("kernel", "functions"),
+    [
+        ("sm90_attention", ["sm90_attention_kernel"]),
+        ("sm90_attention_grad", ["sm90_attention_grad_rows_kernel", "sm90_attention_grad_columns_kernel"]),
+    ],
+)
+def test_attention(kernel, functions):
+    """Each row's kernels: sums stay in registers."""
+    table = (ROOT / "cuda/gemm/configs.h").read_text()
+    rows = [re.sub(r"\s+", "", row) for row, of, *_ in ROW.findall(table) if of == kernel]
+    assert len(rows) >= 3
+    names = [f"{function}<Gemm<GemmConfig{row}>>" for function in functions for row in rows]
+    reports, faults, codes = compile_kernels(kernel, names)
+    assert faults == []
+    for report in reports.values():
+        assert [report[f"{what}_bytes"] for what in ("stack", "spill_store", "spill_load")] == [0, 0, 0]
+    if reason := check_sass.unavailable():
+        pytest.skip(f"{reason}: the messages of ptxas were checked")
+    for code in codes.values():
+        check_code(code, tma_stores=True)
+
+
 def test_a_row_of_each_kind_is_compiled():
     """Every kernel, dtype and accumulator, each kernel in all orders, and the most sums that a kernel holds."""
     table = ROW.findall((ROOT / "cuda/gemm/configs.h").read_text())
-    table = [row for row in table if row[1] not in WITHOUT_WGMMA]
+    table = [row for row in table if row[1] not in ELSEWHERE]
     words = [re.findall(r"\w+", row) for _, row, _ in ROWS]
     assert {tuple(x[:3]) for x in words} == {row[1:4] for row in table}
     for kernel in {row[1] for row in table}:
