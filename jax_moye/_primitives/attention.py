@@ -170,8 +170,8 @@ def _arrays(shapes: Mapping[str, Sequence[int]], labels: Mapping[str, str]) -> _
         if not ordered or any(view is None for view in views.values()):
             continue
         (q, _), (k, _) = views["q"], views["k"]  # type: ignore[misc]
-        sizes = AttentionSizes(q[0], k[1], q[1] // k[1], q[2], k[2], q[3])
-        return _Arrays(in_memory, dims, batch, heads + "g" * ("g" in in_memory["q"]), sizes)
+        found = AttentionSizes(q[0], k[1], q[1] // k[1], q[2], k[2], q[3])
+        return _Arrays(in_memory, dims, batch, heads + "g" * ("g" in in_memory["q"]), found)
     return None
 
 
@@ -211,8 +211,7 @@ def decided(
       target: what is lowered for.
     """
     names = _OPERANDS[: len(shapes)]
-    of_shapes, of_labels = (dict(zip(names, x, strict=True)) for x in (shapes, labels))
-    arrays = _arrays(of_shapes, of_labels)
+    arrays = _arrays(dict(zip(names, shapes, strict=True)), dict(zip(names, labels, strict=True)))
     sizes = None if arrays is None else arrays.sizes
     return decide_attention(params.request, sizes, dtype, len(shapes) == 4, target), arrays
 

@@ -40,7 +40,7 @@ from jax_moye._primitives.attention_known import KnownValues
 from jax_moye._primitives.attention_search import Labels, Search, is_16_bit, searches
 from jax_moye._primitives.attention_softmax import NotAttentionError
 from jax_moye._primitives.pairs import ordered
-from jax_moye._primitives.patterns import Program
+from jax_moye._primitives.patterns import Program, aval_of
 from jax_moye._primitives.rewritten import Original
 
 Rewrite = Callable[[Jaxpr], Jaxpr]
@@ -226,6 +226,7 @@ def _with_tail(program: Program, place: int, labels: Labels, dtype: Any) -> tupl
       NotAttentionError: it is not of 16 bits.
     """
     (variable,), members = program.equations[place].outvars, []
+    aval: Any = aval_of(variable)
     while True:
         index = program.only_reader(variable)
         equation: Any = None if index is None else program.equations[index]
@@ -235,13 +236,14 @@ def _with_tail(program: Program, place: int, labels: Labels, dtype: Any) -> tupl
         elif (
             index is None
             or name != "convert_element_type"
-            or variable.aval.dtype == dtype
+            or aval.dtype == dtype
             or equation.outvars[0].aval.dtype != dtype
         ):
             break
         (variable,) = equation.outvars
+        aval = aval_of(variable)
         members.append(index)
-    if variable.aval.dtype != dtype or variable.aval.weak_type or not isinstance(variable, Var):
+    if aval.dtype != dtype or aval.weak_type or not isinstance(variable, Var):
         raise NotAttentionError
     return variable, labels, members
 
@@ -324,7 +326,7 @@ def _as_equations(fun: Callable[..., Any], operands: Sequence[Any], like: JaxprE
         invars = [x if isinstance(x, Literal) else names[x] for x in equation.invars]
         outvars = [names[x] for x in equation.outvars]
         equations.append(equation.replace(invars=invars, outvars=outvars, source_info=like.source_info))
-    return equations, [names[x] for x in jaxpr.outvars]
+    return equations, [names[x] for x in jaxpr.outvars if isinstance(x, Var)]
 
 
 def _sliced(program: Program, given: Sequence[Any], wanted: Sequence[Any]) -> tuple[list[Any], list[JaxprEqn]]:

@@ -1,0 +1,58 @@
+"""Attention that `optimize` finds, on a GPU: kernels of ours compute it, as exactly as the program did or more so."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from python.attentions import FORMS, GROUPED, assert_as_exact, exact, gradients, operands
+
+import jax_moye
+from jax_moye._kernels.configs import attention_configs
+from jax_moye._selection.attention import GRADIENTS_KERNEL, KERNEL
+from jax_moye._selection.capability import LoweringTarget
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
+TARGETS = "jax_moye_attention_v1", "jax_moye_attention_grad_v1"
+
+
+@pytest.fixture(autouse=True)
+def kernels():
+    if LoweringTarget.of_platform("cuda").arch != 90:
+        pytest.skip("kernels of attention are sm_90's")
+    if {config.kernel for config in attention_configs()} != {KERNEL, GRADIENTS_KERNEL}:
+        pytest.skip("no rows of sm90_attention in this build")
+
+
+def compared(fun, args, expected, calls):
+    with jax_moye.options(implementation="moye"):
+        compiled = jax.jit(jax_moye.optimize(fun)).lower(*args).compile()
+    text = compiled.as_text()
+    assert [text.count(f'custom_call_target="{target}"') for target in TARGETS] == calls
+    results, again = compiled(*args), compiled(*args)
+    for x, y in zip(results, again, strict=True):
+        np.testing.assert_array_equal(np.asarray(x, np.float32), np.asarray(y, np.float32))
+    assert_as_exact(results, jax.jit(fun)(*args), expected, jnp.bfloat16)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(rng, form, causal, checkpoint):
+    args = operands(rng, (2, 300, 300, 4, 4, 16))
+    fun = gradients(FORMS[form], causal, checkpoint)
+    compared(fun, args, exact(*args, causal), [2 if checkpoint else 1, 1])
+
+
+@pytest.mark.parametrize("form", GROUPED)
+def test_groups(rng, form):
+    args = operands(rng, (2, 200, 200, 8, 2, 16))
+    compared(gradients(GROUPED[form], True), args, exact(*args, True), [1, 1])
+
+
+@pytest.mark.parametrize("head_dim", [64, 72, 128])
+def test_decoding(rng, head_dim):
+    args = operands(rng, (4, 1, 517, 8, 8, head_dim))
+    fun = lambda q, k, v, d_o: (FORMS["by hand"](q, k, v, False),)  # noqa: E731
+    compared(fun, args, exact(*args, False)[:1], [1, 0])
