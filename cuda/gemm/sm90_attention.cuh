@@ -157,7 +157,7 @@ struct Gemm<kConfig> {
   };
 
   /// A masked score that is not -inf, times scale.
-  static constexpr float kMasked = -1e30f;
+  static constexpr float kMasked = -1e30f, kLeastScale = 1e-37f;
 
   /// Scores of columns `column` on become masked, where the mask says so. row: the thread's first.
   static MOYE_DEVICE void mask_scores(float (&scores)[kBlkN / 2], AttentionArgs const& args, Place const& at, int row,
@@ -202,14 +202,17 @@ struct Gemm<kConfig> {
         float const theirs = shfl_xor_sync(kFullWarp, largest, other);
         largest = larger(largest, theirs);
       }
-      float const base = largest == kNoScore ? 0 : largest * scale;
-      rows.factor[r] = fast_exp2(rows.largest[r] * scale - base);
+      // Where all scores so far are masked, nearly nothing: their product with the scale is rounded, and a fused
+      // multiply-add would leave of their difference, which is 0, what the rounding took.
+      float const of_row = largest * scale > kMasked / 2 ? scale : kLeastScale;
+      float const base = largest == kNoScore ? 0 : largest * of_row;
+      rows.factor[r] = fast_exp2(rows.largest[r] * of_row - base);
       rows.largest[r] = largest;
       float sum = 0;
       MOYE_UNROLL
       for (int i = 0; i < kBlkN / 2; ++i) {
         if (i / 2 % 2 != r) continue;
-        scores[i] = fast_exp2(scores[i] * scale - base);
+        scores[i] = fast_exp2(scores[i] * of_row - base);
         sum += scores[i];
       }
       rows.sum[r] = rows.sum[r] * rows.factor[r] + sum;
@@ -313,7 +316,7 @@ struct Gemm<kConfig> {
       MOYE_UNROLL
       for (int other = 1; other < 4; other *= 2) sum += shfl_xor_sync(kFullWarp, sum, other);
       // Of no column nothing is the sum; of masked ones, which are -inf, it is NaN.
-      inverse[r] = sum == 0 && !(args.mask.data != nullptr && args.kv_rows > 0) ? 0 : 1 / sum;
+      inverse[r] = sum == 0 && (args.mask.data == nullptr || rows.columns[r] == 0) ? 0 : 1 / sum;
       int const of = row + 8 * r;
       if (args.lse != nullptr && lane % 4 == 0 && of < args.q_rows) {
         int64_t const heads = args.kv_heads * args.group;

@@ -17,6 +17,11 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 TARGETS = "jax_moye_attention_v1", "jax_moye_attention_grad_v1"
 
 
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
 @pytest.fixture(autouse=True)
 def kernels():
     if LoweringTarget.of_platform("cuda").arch != 90:
