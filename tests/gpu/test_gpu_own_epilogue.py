@@ -116,9 +116,10 @@ def test_as_precise_as_f32(config, name):
 def test_derivative(config):
     rng = np.random.default_rng(0)
     x, w = (jnp.asarray(rng.normal(0, 1, shape), jnp.bfloat16) for shape in ((256, 128), (128, 192)))
+    factors = jnp.asarray(rng.normal(0, 1, (256, 192)), jnp.float32)
 
     def loss(of, x, w):
-        return jnp.sum(jnp.sin(of(x, w).astype(jnp.float32)))
+        return jnp.sum(factors * of(x, w).astype(jnp.float32))
 
     layer = functools.partial(jax_moye.linear, activation=softcap, config=config)
     got = jax.jit(jax.grad(functools.partial(loss, layer)))(x, w)
@@ -127,8 +128,8 @@ def test_derivative(config):
     np.testing.assert_allclose(np.asarray(got, np.float32), expected, rtol=0.05, atol=0.2)
 
 
-def test_compiled_in_two_seconds():
-    """Hopper's kernel. Those of sm_80 take longer: the front end has more to read of them."""
+def test_compiled_in_seconds():
+    """Hopper's kernel, beside other processes: 3.4 s where 16 tests ran at one time."""
     arch = _compat.cuda_arch()
     if arch != 90:
         pytest.skip(f"{SM90} is not for sm_{arch}")
@@ -136,7 +137,7 @@ def test_compiled_in_two_seconds():
     nvrtc.nvrtc()  # the library itself is loaded once
     begin = time.monotonic()
     nvrtc.compile_kernel(own_epilogue._source(kernel), "NN", own_epilogue._architecture(kernel))
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 6
 
 
 def test_in_the_background():
