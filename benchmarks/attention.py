@@ -240,8 +240,8 @@ def main() -> None:
     if args.out:
         found = {
             "about": "attention: XLA, jax_moye.optimize and torch's fused backends",
-            "how": "microseconds of an attention, medians of three turns, normal random numbers in bf16; gradients with "
-            "the forward pass; ratio: XLA's time over ours",
+            "how": "microseconds of an attention, medians of three turns, normal random numbers in bf16; gradients "
+            "with the forward pass; ratio: XLA's time over ours",
             "gpu": jax.devices()[0].device_kind,
             "jax": jax.__version__,
             "emulated": False,

@@ -153,7 +153,11 @@ MUTANTS = [
     Grad(name="attention_grad_first_step_left_out", old="row / kStep : end)", new="row / kStep + 1 : end)"),
     Grad(name="attention_grad_edge_of_the_first_column", old="first_row > -8;", new="first_row > 0;"),
     Grad(name="attention_grad_rows_of_the_first_column", old="first_row + i / 2 % 2 * 8", new="first_row"),
-    Grad(name="attention_grad_last_column_counts", old=">= columns[i / 2 % 2]) weights", new="> columns[i / 2 % 2]) weights"),
+    Grad(
+        name="attention_grad_last_column_counts",
+        old=">= columns[i / 2 % 2]) weights",
+        new="> columns[i / 2 % 2]) weights",
+    ),
     Grad(
         name="attention_grad_edge_of_one_row",
         old="(columns[0] < columns[1] ? columns[0] : columns[1])",
