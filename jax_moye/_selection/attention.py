@@ -69,6 +69,11 @@ class AttentionSizes(NamedTuple):
         """Of all heads, those that a mask leaves out included."""
         return self.batch * self.kv_heads * self.group * self.q_rows * self.kv_rows
 
+    @property
+    def elements(self) -> int:
+        """Of keys and values."""
+        return 2 * self.batch * self.kv_heads * self.kv_rows * self.head_dim
+
 
 class AttentionDecision(NamedTuple):
     """Who computes an attention.
@@ -108,8 +113,8 @@ def decide_attention(
     if not able:
         return AttentionDecision(None, reason, "capability")
     is_asked_for = request.implementation == "moye" or request.interpret is not None
-    if not is_asked_for and sizes.scores < LEAST_SCORES:
-        reason = f"there are {sizes.scores} scores, and a kernel is for {LEAST_SCORES} at least"
+    if not is_asked_for and sizes.scores < LEAST_SCORES and sizes.elements < LEAST_ELEMENTS:
+        reason = f"there are {sizes.scores} scores, and a kernel is for {LEAST_SCORES} at least, or for many keys"
         return AttentionDecision(None, reason, "time")
     if target is not None:
         on_cuda = target.platform == "cuda"

@@ -79,6 +79,13 @@ def test_few_scores_are_xlas():
     assert decided(small._replace(kv_rows=small.kv_rows + 1)).config is not None
 
 
+def test_few_scores_of_many_keys_are_not():
+    """Decoding: a row of queries for each head of a long cache."""
+    rows = module.LEAST_ELEMENTS // (2 * 8 * 128)
+    assert decided(AttentionSizes(1, 8, 1, 1, rows - 1, 128)).cause == "time"
+    assert decided(AttentionSizes(1, 8, 1, 1, rows, 128)).config is not None
+
+
 def test_while_tracing_no_target_is_known():
     assert decided(target=None).config is not None
     assert decided(small := SIZES._replace(head_dim=4), target=None).cause == "capability", small
