@@ -20,7 +20,8 @@ from jax_moye._selection.capability import LoweringTarget
 KERNEL, GRADIENTS_KERNEL = "sm90_attention", "sm90_attention_grad"
 _DTYPES = {"bfloat16": "bf16", "float16": "f16"}
 _HEAD_DIM = 8  # divides it: rows are of whole 16 bytes
-_FEW_ROWS = 64  # Scores of all heads, and elements of keys and values: with fewer of both, XLA's products and softmax may be faster. On
+_FEW_ROWS = 64  # of queries, of one head: up to so many a tile of fewer rows is taken
+# Scores of all heads, and elements of keys and values: with fewer of both, XLA's products and softmax may be faster. On
 # an H100 they took 0.87 of our time at 196608 scores of short texts, and never less than ours where there was more of
 # either (benchmarks/results/nvidia_h100-2026-11-25-2914d58-attention.txt).
 LEAST_SCORES, LEAST_ELEMENTS = 1 << 18, 1 << 22
