@@ -13,11 +13,10 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 
 from jax_moye._kernels import ffi
-from jax_moye._kernels.configs import GemmConfig, attention_configs
+from jax_moye._kernels.configs import GemmConfig, attention_configs, facts_of
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._selection.capability import LoweringTarget
 
-KERNEL, GRADIENTS_KERNEL = "sm90_attention", "sm90_attention_grad"
 _DTYPES = {"bfloat16": "bf16", "float16": "f16"}
 _HEAD_DIM = 8  # divides it: rows are of whole 16 bytes
 _FEW_ROWS = 64  # of queries, of one head: up to so many a tile of fewer rows is taken
@@ -147,8 +146,11 @@ def _able(
         return [], f"head_dim is {sizes.head_dim}, and rows are loaded in whole 16 bytes"
     if not all(sizes):
         return [], "a size is 0"
-    kernel = GRADIENTS_KERNEL if gradients else KERNEL
-    of_kernel = [config for config in attention_configs() if config.kernel == kernel and config.dtype == name]
+    of_kernel = [
+        config
+        for config in attention_configs()
+        if facts_of(config.kernel).is_of_gradients == gradients and config.dtype == name
+    ]
     if target is not None and target.platform == "cuda":
         built = ffi.built("cuda")
         of_kernel = [

@@ -63,8 +63,8 @@ MUTANTS = [
     Mutant(name="attention_sum_of_one_lane", old=SUM_OF_QUAD, new=SUM_OF_QUAD.replace("other < 4", "other < 2")),
     Mutant(
         name="attention_base_of_no_column",
-        old="largest == kNoScore ? 0 : largest * scale",
-        new="largest * scale",
+        old="largest == kNoScore ? 0 : largest * of_row",
+        new="largest * of_row",
     ),
     Mutant(name="attention_divided_by_no_column", old="inverse[r] = sum == 0 &&", new="inverse[r] = false &&"),
     Mutant(name="attention_lse_of_scores", old="rows.largest[r] * args.scale + log", new="rows.largest[r] + log"),

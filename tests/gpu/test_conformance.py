@@ -74,14 +74,13 @@ def test_the_manifest_is_the_programs(emulated_program):
 
 def test_every_wrapper_has_a_case():
     # A wrapper is a struct or function of moye/arch that issues PTX in its nvcc branch, or says what a thread is. Those
-    # of math.h issue none: they are CUDA's own functions, right to a few units in the last place, not to the bit
-    # (tests/emulated/test_epilogue.py has their bounds).
+    # of math.h and elementwise.h issue none: they are CUDA's own functions, right to a few units in the last place, not
+    # to the bit (tests/emulated/test_epilogue.py and tests/python/_primitives/test_elementwise.py have their bounds).
     manifests = "".join(path.read_text() for path in HERE.glob("conformance*.tsv"))
     covered = {word for line in manifests.splitlines() for word in line.split("\t")[1].split()}
     folder = ROOT / "cuda" / "moye" / "arch"
-    text = "\n".join(
-        path.read_text() for path in sorted(folder.glob("*.h")) if path.name not in ("launch.h", "math.h", "status.h")
-    )
+    others = ("elementwise.h", "launch.h", "math.h", "status.h")
+    text = "\n".join(path.read_text() for path in sorted(folder.glob("*.h")) if path.name not in others)
     structs = set(re.findall(r"^(?:struct|MOYE_MMA_\w+\() ?((?:SM\d+|Universal)\w+)", text, re.M))
     functions = set(re.findall(r"^MOYE_DEVICE [\w:<>]+ (\w+)\(", text, re.M))
     assert len(structs) > 20, "the pattern no longer finds the structs"

@@ -10,7 +10,6 @@ from python.attentions import FORMS, GROUPED, assert_as_exact, exact, gradients,
 
 import jax_moye
 from jax_moye._kernels.configs import attention_configs
-from jax_moye._selection.attention import GRADIENTS_KERNEL, KERNEL
 from jax_moye._selection.capability import LoweringTarget
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
@@ -26,7 +25,7 @@ def rng():
 def kernels():
     if LoweringTarget.of_platform("cuda").arch != 90:
         pytest.skip("kernels of attention are sm_90's")
-    if {config.kernel for config in attention_configs()} != {KERNEL, GRADIENTS_KERNEL}:
+    if len({config.kernel for config in attention_configs()}) < 2:
         pytest.skip("no rows of sm90_attention in this build")
 
 

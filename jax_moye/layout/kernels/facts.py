@@ -82,6 +82,7 @@ class KernelFacts(NamedTuple):
       splits_k_by_sizes: a call's sizes say into how many parts k is split, and a second kernel adds up their sums.
       promotes_float8: sums of 8-bit floats leave the tensor core, which keeps some 14 bits of them, after each k-tile,
         and are added up in f32.
+      is_of_gradients: of attention, it computes the gradients.
       symmetric: b^T a^T has the bits of (a b)^T: what is multiplied does not depend on which operand is a.
       missing: the file that would say all this; "" where there is one.
     """
@@ -93,6 +94,7 @@ class KernelFacts(NamedTuple):
     splits_k: bool = False
     splits_k_by_sizes: bool = False
     promotes_float8: bool = False
+    is_of_gradients: bool = False
     symmetric: bool = True
     missing: str = ""
 

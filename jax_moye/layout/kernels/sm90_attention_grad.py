@@ -17,7 +17,9 @@ from jax_moye.layout.kernels.facts import KernelFacts
 from jax_moye.layout.kernels.tma import TmaOperandLayouts
 
 # No speed: it computes no product of two matrices.
-FACTS = KernelFacts(instruction="wgmma", page=24, idea="its gradients, from weights computed anew")
+FACTS = KernelFacts(
+    instruction="wgmma", page=24, idea="its gradients, from weights computed anew", is_of_gradients=True
+)
 
 
 @dataclasses.dataclass(frozen=True)
