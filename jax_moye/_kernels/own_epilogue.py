@@ -17,7 +17,7 @@ from typing import NamedTuple
 from jax_moye._format import error_line
 from jax_moye._kernels import compiler, ffi, nvrtc, own
 from jax_moye._kernels.config_names import parse_name
-from jax_moye._kernels.configs import GemmConfig, is_own
+from jax_moye._kernels.configs import GemmConfig, facts_of, is_own
 from jax_moye._kernels.nvcc import architecture
 from jax_moye._log import logger
 
@@ -31,8 +31,7 @@ MOYE_DEVICE float own_activation(float x) {{
 }}  // namespace moye
 #define MOYE_OWN_ACTIVATION
 """
-# It does not write its results itself, but has another kernel add and finish them.
-_FINISHED_BY_ANOTHER = "sm90_parallel_split_k"
+_HOPPER = 90  # max_arch of its kernels: 16-bit operands in any order, others as NT alone
 
 
 class _Kernel(NamedTuple):
@@ -93,7 +92,7 @@ def kernel_of(
     if platform == "cuda":
         if reason := _why_not_on_a_gpu(config):
             return None, reason
-        if config.kernel.startswith("sm90_") and config.dtype not in ("bf16", "f16"):
+        if config.max_arch == _HOPPER and config.dtype not in ("bf16", "f16"):
             order = "NT"  # there is no other one: of the operands, or of copies
     else:
         order = "all"
@@ -115,9 +114,9 @@ def kernel_of(
 
 
 def _why_not_on_a_gpu(config: GemmConfig) -> str | None:
-    if config.kernel == _FINISHED_BY_ANOTHER:
+    if facts_of(config.kernel).splits_k_by_sizes:
         return f"{config.kernel} has another kernel finish what it computes"
-    if config.kernel.startswith("sm90_") and config.dtype in ("bf16", "f16") and config.alignment < 16:
+    if config.max_arch == _HOPPER and config.dtype in ("bf16", "f16") and config.alignment < 16:
         return f"{config.name} copies its operands first, and its launch alone knows the order of the copies"
     return None
 

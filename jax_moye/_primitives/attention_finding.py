@@ -74,7 +74,7 @@ def with_attention(jaxpr: Jaxpr, parameters: Mapping[str, Any], rewrite: Rewrite
       rewrite: of the equations as they were, for where no kernel computes them.
     """
     is_candidate = [_may_be_scores(equation) for equation in jaxpr.eqns]
-    if sum(is_candidate) < 2 or parameters["implementation"] == "xla":
+    if sum(is_candidate) < 2 or parameters.get("implementation") == "xla":
         return jaxpr
     program = Program(jaxpr.eqns, jaxpr.outvars)
     known = KnownValues(program)

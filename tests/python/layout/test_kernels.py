@@ -163,7 +163,9 @@ def test_by_how_many_sums_a_thread_has_it_finishes():
 
 
 def test_every_other_field_is_read(monkeypatch):
-    facts = KernelFacts(instruction="wgmma", page=99, idea="new", splits_k=True, promotes_float8=True)
+    facts = KernelFacts(
+        instruction="wgmma", page=99, idea="new", splits_k=True, promotes_float8=True, is_of_gradients=True
+    )
     by_sizes = facts._replace(splits_k=False, splits_k_by_sizes=True)
     said = {name for name in facts._fields if facts._asdict()[name] or by_sizes._asdict()[name]}
     assert set(KernelFacts._fields) == {"speed", "missing", *said}
@@ -178,6 +180,7 @@ def test_every_other_field_is_read(monkeypatch):
     monkeypatch.setattr(summation, "facts_of", lambda kernel: by_sizes)
     assert summation.summation(config()).instruction == config().name
     # page and idea: test_a_file_says_all_that_is_to_be_said, test_the_ladder_is_the_pages
+    # is_of_gradients: _selection/test_attention.py, test_the_least_tile
 
 
 # ---- A kernel without a file
