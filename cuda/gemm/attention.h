@@ -3,7 +3,9 @@
 //   KOperand        rows whose head_dim is summed over: boxes of 64 elements, stage after stage
 //   MnOperand       rows that are summed over themselves, 64 at a time; 64 rows lie as those of KOperand do
 //   make_row_map    the tensor map of an array: (head_dim, rows, heads, batch)
-//   ColumnLimits    the columns that a thread's two rows have
+//   columns_of      how many columns a row has
+//   to_fragments    sums of a wgmma as A's fragments of the next one
+//   store_rows      a warp's rows of a result, by TMA
 #pragma once
 
 #include "gemm/config.h"
@@ -46,18 +48,6 @@ Status make_row_map(TensorMap* map, AttentionArray const& array, AttentionArgs c
                     int box_rows) {
   BatchOfMap const batch{.modes = {{heads, array.head_stride}, {args.batch, array.batch_stride}, {1, 0}}, .rank = 4};
   return make_matrix_map<T>(map, array.data, {args.head_dim, 1}, {rows, array.row_stride}, batch, kRowBlock, box_rows);
-}
-
-/// Host: whether the kernel's integers hold the sizes, and what it assumes holds.
-inline Status check_attention(AttentionArgs const& args, TileMNK const& tile) {
-  constexpr int64_t kMax = 0x7fffffff;
-  if (args.head_dim > tile.k || args.head_dim < 1) return {"head_dim is larger than the config's tile"};
-  if (!(args.scale > 0)) return {"scale is not above 0"};
-  if (args.q_rows > kMax - tile.m || args.kv_rows > kMax - tile.n)
-    return {"a number of rows is over 2^31 - 1 less one tile"};
-  if (args.kv_heads > kMax / args.group || args.batch > kMax / (args.kv_heads * args.group))
-    return {"over 2^31 - 1 heads"};
-  return {};
 }
 
 /// The columns of row `row` that count, from 0 on.

@@ -18,7 +18,7 @@
 namespace moye {
 
 /// Whether this is compiled with a function of a user's, own_activation(float), which stands in front:
-/// jax_moye/_kernels/ own_epilogue.py writes it. Calls ask for that one alone then.
+/// jax_moye/_kernels/own_epilogue.py writes it. Calls ask for that one alone then.
 #ifdef MOYE_OWN_ACTIVATION
 inline constexpr bool kOwnActivation = true;
 #else

@@ -202,17 +202,17 @@ struct Gemm<kConfig> {
         float const theirs = shfl_xor_sync(kFullWarp, largest, other);
         largest = larger(largest, theirs);
       }
-      // Where all scores so far are masked, nearly nothing: their product with the scale is rounded, and a fused
+      // Where all scores so far are masked, nearly nothing: their product with the scale is rounded, and the
       // multiply-add would leave of their difference, which is 0, what the rounding took.
       float const of_row = largest * scale > kMasked / 2 ? scale : kLeastScale;
       float const base = largest == kNoScore ? 0 : largest * of_row;
-      rows.factor[r] = fast_exp2(rows.largest[r] * of_row - base);
+      rows.factor[r] = fast_exp2(multiply_add(rows.largest[r], of_row, -base));
       rows.largest[r] = largest;
       float sum = 0;
       MOYE_UNROLL
       for (int i = 0; i < kBlkN / 2; ++i) {
         if (i / 2 % 2 != r) continue;
-        scores[i] = fast_exp2(scores[i] * of_row - base);
+        scores[i] = fast_exp2(multiply_add(scores[i], of_row, -base));
         sum += scores[i];
       }
       rows.sum[r] = rows.sum[r] * rows.factor[r] + sum;
@@ -315,8 +315,8 @@ struct Gemm<kConfig> {
       float sum = rows.sum[r];
       MOYE_UNROLL
       for (int other = 1; other < 4; other *= 2) sum += shfl_xor_sync(kFullWarp, sum, other);
-      // Of no column nothing is the sum; of masked ones, which are -inf, it is NaN.
-      inverse[r] = sum == 0 && (args.mask.data == nullptr || rows.columns[r] == 0) ? 0 : 1 / sum;
+      // The sum of no column is nothing; of scores that are all -inf it is NaN, as the program's.
+      inverse[r] = rows.columns[r] == 0 ? 0 : 1 / sum;
       int const of = row + 8 * r;
       if (args.lse != nullptr && lane % 4 == 0 && of < args.q_rows) {
         int64_t const heads = args.kv_heads * args.group;
@@ -343,10 +343,8 @@ struct Gemm<kConfig> {
 
   static Status launch(AttentionArgs const& args, StreamHandle stream) {
     if (args.q_rows == 0) return {};
-    if (Status status = check_attention(args, kConfig.tile); !status.ok()) return status;
     AttentionParams params{.q = {}, .k = {}, .v = {}, .o = {}, .tiles = int((args.q_rows + kBlkM - 1) / kBlkM)};
     int64_t const heads = args.kv_heads * args.group;
-    if (args.batch * heads > 0x7fffffff / params.tiles) return {"over 2^31 - 1 tiles of rows"};
     Status status = make_row_map<Element>(&params.q, args.q, args, heads, args.q_rows, kBlkM);
     if (status.ok()) status = make_row_map<Element>(&params.o, args.o, args, heads, args.q_rows, 16);
     if (status.ok() && args.kv_rows > 0) {

@@ -137,8 +137,9 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
         lse = np.where(has_columns, most, 0) + np.log(total)
     p = exponentials / np.where(has_columns, total, 1)
     o = p @ v
-    if case.mask_is_infinite and case.kv_rows:
-        o = np.where(has_columns, o, np.nan)
+    if case.mask_is_infinite:
+        last = case.kv_rows if case.diagonal is None else np.arange(case.q_rows)[:, None] + case.diagonal + 1
+        o = np.where(has_columns | (np.minimum(last, case.kv_rows) <= 0), o, np.nan)
     delta = (o * d_o).sum(axis=3, keepdims=True).astype(np.float32).astype(np.float64)
     dp = d_o @ v.swapaxes(2, 3)
     ds = p * (dp - delta)

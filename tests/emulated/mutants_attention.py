@@ -66,7 +66,7 @@ MUTANTS = [
         old="largest == kNoScore ? 0 : largest * of_row",
         new="largest * of_row",
     ),
-    Mutant(name="attention_divided_by_no_column", old="inverse[r] = sum == 0 &&", new="inverse[r] = false &&"),
+    Mutant(name="attention_divided_by_no_column", old="rows.columns[r] == 0 ? 0 : 1 / sum", new="1 / sum"),
     Mutant(name="attention_lse_of_scores", old="rows.largest[r] * args.scale + log", new="rows.largest[r] + log"),
     Mutant(
         name="attention_lse_behind_the_last_row",

@@ -6,12 +6,15 @@ What the latter compiles are rows of our own, with fewer stages than the table's
 from __future__ import annotations
 
 import dataclasses
+import functools
 
+import jax
 import numpy as np
 import pytest
 
 from jax_moye._kernels.configs import attention_configs
 from jax_moye._kernels.interpret import InterpretParams
+from jax_moye._primitives.attention_call import run_attention
 from tests.emulated.attention_cases import DIMS, KINDS, Case, check, random_case
 from tests.emulated.driver import build, run_cases
 
@@ -63,9 +66,26 @@ def test_cases(config, name):
 def test_masks(config, mask):
     """A row whose scores are all masked is the mean of values, or NaN."""
     case = Case(batch=2, kv_heads=1, group=2, q_rows=70, kv_rows=200, head_dim=64, mask=mask)
-    for diagonal in (None, 130):
+    for diagonal in (None, 130, -20):  # with the last some rows have no column, which is 0 in any case
         for is_infinite in (False, True):
             check(config, dataclasses.replace(case, diagonal=diagonal, mask_is_infinite=is_infinite), LAZY)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [row for row in attention_configs() if row.kernel == "sm90_attention" and row.dtype == "bf16"],
+    ids=lambda row: row.name,
+)
+def test_scores_of_minus_infinity(config):
+    """A row without any other is NaN, as softmax has it."""
+    q, k, v = (np.zeros((1, rows, 2, 64), "bfloat16") for rows in (70, 200, 200))
+    q[0, 3], k[...], v[...] = -3e38, 3e38, 1
+    dims = {"dims_q": "bqhd", "dims_k": "bkhd", "dims_v": "bkhd"}
+    o, _ = jax.jit(functools.partial(run_attention, config=config, scale=1.0, diagonal=None, interpret=LAZY, **dims))(
+        q, k, v
+    )
+    expected = np.where(np.arange(70) == 3, np.nan, 1)[None, :, None, None]
+    np.testing.assert_array_equal(np.asarray(o, np.float32), np.broadcast_to(expected, o.shape))
 
 
 @every_config

@@ -32,6 +32,8 @@ MOYE_DEVICE float fast_exp2(float x) {
 /// selection are two instructions.
 MOYE_DEVICE float larger(float x, float y) { return ::fmaxf(x, y); }
 MOYE_DEVICE float log(float x) { return ::logf(x); }
+/// x * y + z, rounded once: nvcc makes one of a sum and a product, too, but the emulator's compiler does not.
+MOYE_DEVICE float multiply_add(float x, float y, float z) { return ::fmaf(x, y, z); }
 MOYE_DEVICE float erf(float x) { return ::erff(x); }
 MOYE_DEVICE double erf(double x) { return ::erf(x); }
 #else
@@ -41,6 +43,7 @@ using std::log;
 inline float reciprocal(float x) { return 1 / x; }
 inline double reciprocal(double x) { return 1 / x; }
 inline float fast_exp2(float x) { return std::exp2(x); }
+inline float multiply_add(float x, float y, float z) { return std::fma(x, y, z); }
 inline float larger(float x, float y) { return std::fmax(x, y); }
 #endif
 
