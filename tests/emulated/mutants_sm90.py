@@ -1,4 +1,7 @@
-"""Bugs planted in the Hopper kernels: the mistakes that on a GPU show rarely, or as a hang, or in the next launch."""
+"""Bugs planted in the Hopper kernels: the mistakes that on a GPU show rarely, or as a hang, or in the next launch.
+
+Over 600 lines: a list of bugs, each with the text it changes and the report that must name it.
+"""
 
 from __future__ import annotations
 
