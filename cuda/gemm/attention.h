@@ -26,6 +26,7 @@ namespace moye {
 
 inline constexpr int kRowBlock = 64;  // rows, and elements of head_dim: a swizzled block of 8 KB
 inline constexpr float kNoScore = -__builtin_huge_valf();
+inline constexpr float kMasked = -1e30f;  // a masked score that is not -inf, times a scale of base 2
 
 /// kRows rows of head_dim, of which a stage holds 64 elements, in boxes of kBoxRows.
 template <class T, int kRows, int kStages, int kBoxRows = kRows>

@@ -34,7 +34,53 @@ MOYE_DEVICE float load_delta(AttentionArgs const& args, int64_t matrix, int row)
   return row < args.q_rows ? args.delta[matrix * args.q_rows + row] : 0;
 }
 
+/// What a masked score of a row weighs: nothing beside others. Where all are masked, each the same, or NaN if -inf.
+/// lse: load_lse's.
+MOYE_DEVICE float weight_of_masked(AttentionArgs const& args, int row, float lse) {
+  int const columns = row < args.q_rows ? columns_of(args, row) : 0;
+  if (columns == 0) return 0;
+  if (args.mask.is_infinite) return lse < -kNoScore ? 0 : __builtin_nanf("");
+  return lse < kMasked / 2 ? 1 / float(columns) : 0;
+}
+
 namespace attention_grad {
+
+inline constexpr uint32_t kAllKept = 0xffffffff;  // the scores of a thread, of a step
+
+/// A bit of each score of a thread's, set where it counts and is not masked. A thread has two rows of kStep scores.
+/// rows: bytes of the mask, of the rows' first scores. stride: between neighbours. begin, end: of those that count.
+template <int kStep>
+MOYE_DEVICE uint32_t kept_scores(unsigned char const* const (&rows)[2], int64_t stride, int const (&begin)[2],
+                                 int const (&end)[2], int lane) {
+  static_assert(kStep == 64, "a thread has 32 scores");
+  uint32_t kept = 0;
+  // Eight loads are under way at a time: for all there are too few registers.
+  MOYE_NO_UNROLL
+  for (int i = 0; i < kStep / 2; i += 8) {
+    int const first = i * 2 + lane % 4 * 2;
+    unsigned char const* const of_first[2] = {rows[0] + first * stride, rows[1] + first * stride};
+    uint32_t bits = 0;
+    MOYE_UNROLL
+    for (int j = 0; j < 8; ++j) {
+      int const behind = j / 4 * 8 + j % 2, r = j / 2 % 2;
+      unsigned char const* const at = of_first[r] + behind * stride;
+      unsigned char byte = 0;
+      if ((begin[r] <= first + behind) & (first + behind < end[r])) byte = *at;  // no &&, which branches
+      bits |= uint32_t(byte != 0) << j;
+    }
+    kept |= bits << i;
+  }
+  return kept;
+}
+
+/// What belongs to scores that are not kept becomes 0.
+template <int kSums>
+MOYE_DEVICE void clear_masked(float (&sums)[kSums], uint32_t kept) {
+  MOYE_UNROLL
+  for (int i = 0; i < kSums; ++i) {
+    if ((kept >> i & 1) == 0) sums[i] = 0;
+  }
+}
 
 /// The pipeline's mbarriers; behind it every thread of the CTA knows of them.
 template <class Gemm>

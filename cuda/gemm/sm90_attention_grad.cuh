@@ -5,7 +5,8 @@
 //   rows kernel        owns rows of Q and dO, goes through K and V: S = Q K^T, dP = dO V^T, dQ += dS K
 //   columns kernel     owns rows of K and V, goes through Q and dO of all heads that read them:
 //                        S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q
-//     where            P = exp(scale * S - lse), dS = P * (dP - delta), rounded to the arrays' type as A's fragments
+//     where            P = exp(scale * S - lse), dS = P * (dP - delta), rounded to the arrays' type as A's fragments;
+//                        where a score is masked dS is 0, and so is P, unless all of the row's are
 //   warpgroup 0        producer: one thread starts the loads, those of a step in one stage
 //   warpgroups 1, 2    consumers: each has 64 of the CTA's rows
 //   own                1 arrival, and the bytes of both owned tiles
@@ -71,7 +72,7 @@ struct Gemm<kConfig> {
   struct SharedStorage {
     alignas(1024) Element owned[2][kOwned * kHead];  // in the end results
     alignas(1024) Element streamed[2][kStages * kStep * kHead];
-    float of_step[kConsumers][kStages][2][kStep];  // lse and delta of a stage's rows
+    float of_step[kConsumers][kStages][3][kStep];  // lse, delta, and a masked score's weight, of a stage's rows
     TmaPipeline<kStages> pipeline;
     alignas(8) uint64_t full_owned;
   };
@@ -104,10 +105,28 @@ struct Gemm<kConfig> {
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      consume_rows(args, params, at, steps, smem, thread - 128);
+      // Calls without a mask have a loop of their own: no branch, and no register for the mask.
+      if (args.mask.data == nullptr) {
+        consume_rows<false>(args, params, at, steps, smem, thread - 128);
+      } else {
+        consume_rows<true>(args, params, at, steps, smem, thread - 128);
+      }
     }
   }
 
+  /// Which scores of rows `row` and `row` + 8 and columns `column` on are kept.
+  static MOYE_DEVICE uint32_t kept_of_rows(AttentionArgs const& args, Place const& at, int row, int const (&columns)[2],
+                                           int column, int lane) {
+    AttentionMask const& mask = args.mask;
+    unsigned char const* const first = mask.data + at.batch * mask.batch_stride + at.head * mask.head_stride +
+                                       row * mask.row_stride + column * mask.column_stride;
+    unsigned char const* const rows[2] = {first, first + 8 * mask.row_stride};
+    int const begin[2] = {0, 0};
+    int const end[2] = {row < args.q_rows ? columns[0] - column : 0, row + 8 < args.q_rows ? columns[1] - column : 0};
+    return attention_grad::kept_scores<kStep>(rows, mask.column_stride, begin, end, lane);
+  }
+
+  template <bool kIsMasked>
   static MOYE_DEVICE void consume_rows(AttentionArgs const& args, AttentionGradParams const& params, Place const& at,
                                        int steps, SharedStorage& smem, int thread) {
     int const lane = thread % 32, row = at.row + thread / 32 * 16 + lane / 4;
@@ -145,6 +164,8 @@ struct Gemm<kConfig> {
       smem.pipeline.consumer_wait(read);
       attention_grad::start_scores<Gemm>(tSrQ, tSrK, read.index(), tSrS);
       attention_grad::start_scores<Gemm>(tSrdO, tSrV, read.index(), tSrdP);
+      uint32_t kept = attention_grad::kAllKept;
+      if constexpr (kIsMasked) kept = kept_of_rows(args, at, row, columns, step * kStep, lane);
       warpgroup_wait_group<1>();  // all but dP
       warpgroup_fence_operand(tSrS);
       if (step > 0) smem.pipeline.consumer_release(last, lane);
@@ -168,6 +189,7 @@ struct Gemm<kConfig> {
       warpgroup_fence_operand(tOrdS);
       MOYE_UNROLL
       for (int i = 0; i < kSums; ++i) weights[i] *= of_weights[i] - delta[i / 2 % 2];
+      if (kept != attention_grad::kAllKept) attention_grad::clear_masked(weights, kept);
       to_fragments<Element, kStep>(weights, fragments);
       attention_grad::start_sums<Gemm>(tOrdS, tOrK, read.index(), tOrdQ);
     }
@@ -222,10 +244,27 @@ struct Gemm<kConfig> {
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      consume_columns(args, params, at, steps, smem, thread - 128);
+      if (args.mask.data == nullptr) {
+        consume_columns<false>(args, params, at, steps, smem, thread - 128);
+      } else {
+        consume_columns<true>(args, params, at, steps, smem, thread - 128);
+      }
     }
   }
 
+  /// The same of columns `column` and `column` + 8 and rows `row` on; first: that reads the first of the columns.
+  static MOYE_DEVICE uint32_t kept_of_columns(AttentionArgs const& args, Place const& at, int head, int column,
+                                              int first, int row, int lane) {
+    AttentionMask const& mask = args.mask;
+    unsigned char const* const byte = mask.data + at.batch * mask.batch_stride + head * mask.head_stride +
+                                      row * mask.row_stride + column * mask.column_stride;
+    unsigned char const* const columns[2] = {byte, byte + 8 * mask.column_stride};
+    int const begin[2] = {first - row, first - row + 8}, rows = int(args.q_rows) - row;
+    int const end[2] = {column < args.kv_rows ? rows : 0, column + 8 < args.kv_rows ? rows : 0};
+    return attention_grad::kept_scores<kStep>(columns, mask.row_stride, begin, end, lane);
+  }
+
+  template <bool kIsMasked>
   static MOYE_DEVICE void consume_columns(AttentionArgs const& args, AttentionGradParams const& params, Place const& at,
                                           Steps const& steps, SharedStorage& smem, int thread) {
     int const lane = thread % 32, consumer = thread / 128, column = at.row + thread / 32 * 16 + lane / 4;
@@ -275,10 +314,17 @@ struct Gemm<kConfig> {
       for (int step = steps.begin; step < steps.end; ++step, ++read) {
         auto& of_step = smem.of_step[consumer][read.index()];
         of_step[thread % 128 / kStep][thread % kStep] = fetched;
+        if (kIsMasked && thread % 128 < kStep) {
+          of_step[2][thread % kStep] = weight_of_masked(args, step * kStep + thread % kStep, fetched);
+        }
         if (step + 1 < steps.end) fetched = fetch(step + 1);
         smem.pipeline.consumer_wait(read);
         attention_grad::start_scores<Gemm>(tSrK, tSrQ, read.index(), tSrS);
         attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
+        uint32_t kept = attention_grad::kAllKept;
+        if constexpr (kIsMasked) {
+          kept = kept_of_columns(args, at, at.head * int(args.group) + head, column, first, step * kStep, lane);
+        }
         named_barrier_sync(1 + consumer, 128);
         warpgroup_wait_group<1>();  // all but dP^T
         warpgroup_fence_operand(tSrS);
@@ -288,6 +334,12 @@ struct Gemm<kConfig> {
         for (int i = 0; i < kSums; ++i) {
           int const row = i / 4 * 8 + lane % 4 * 2 + i % 2;
           weights[i] = fast_exp2(multiply_add(weights[i], scale, -of_step[0][row]));
+        }
+        if (kept != attention_grad::kAllKept) {
+          MOYE_UNROLL
+          for (int i = 0; i < kSums; ++i) {
+            if ((kept >> i & 1) == 0) weights[i] = of_step[2][i / 4 * 8 + lane % 4 * 2 + i % 2];
+          }
         }
         if (is_edge) {
           MOYE_UNROLL
@@ -301,6 +353,7 @@ struct Gemm<kConfig> {
         warpgroup_fence_operand(tSrdP);
         MOYE_UNROLL
         for (int i = 0; i < kSums; ++i) weights[i] *= of_weights[i] - of_step[1][i / 4 * 8 + lane % 4 * 2 + i % 2];
+        if (kept != attention_grad::kAllKept) attention_grad::clear_masked(weights, kept);
         to_fragments<Element, kStep>(weights, fragments_ds);
         attention_grad::start_sums<Gemm>(tOrdS, tOrQ, read.index(), tOrdK);
         warpgroup_wait_group<0>();
@@ -328,7 +381,6 @@ struct Gemm<kConfig> {
   static Status prepare() { return prepare_kernel(sm90_attention_grad_columns_kernel<Gemm>, kFacts.smem_bytes); }
 
   static Status launch(AttentionArgs const& args, StreamHandle stream) {
-    if (args.mask.data != nullptr) return {"gradients have no mask"};
     int64_t const heads = args.kv_heads * args.group, q_rows = args.q_rows, kv_rows = args.kv_rows;
     AttentionGradParams params{.q = {},
                                .k = {},
