@@ -294,6 +294,7 @@ struct AttentionArgs {
   float* lse;                 // (batch, kv_heads * group, q_rows); written, or, for gradients, read
   AttentionArray d_o;         // as q; from here on of the gradients alone
   float const* delta;         // as lse
+  int ds_parts;               // 2: ds is multiplied as its rounding and that of what this took from it; else 1
   AttentionArray dq, dk, dv;  // as q, k, v
 };
 

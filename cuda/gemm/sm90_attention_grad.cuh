@@ -150,11 +150,13 @@ struct Gemm<kConfig> {
     Tensor tSrS = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});   // (MMA,MMA_M,MMA_N)
     Tensor tSrdP = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});  // (MMA,MMA_M,MMA_N)
     Tensor tOrdS = make_tensor<Element>(Shape<_8, _1, _4>{});                            // (MMA,MMA_M,MMA_K)
+    Tensor tOrdS2 = make_tensor<Element>(Shape<_8, _1, _4>{});                           // (MMA,MMA_M,MMA_K)
     Tensor tOrK = thr_weighted.partition_fragment_B(sKt);                                // (MMA,MMA_N,MMA_K,PIPE)
     Tensor tOrdQ = partition_fragment_C(WeightedMma{}, Shape<Int<kOwned>, Int<kHead>>{});  // (MMA,MMA_M,MMA_N)
     auto& weights = *reinterpret_cast<float (*)[kSums]>(&tSrS(_0{}));
     auto& of_weights = *reinterpret_cast<float (*)[kSums]>(&tSrdP(_0{}));
     auto& fragments = *reinterpret_cast<uint32_t (*)[kSums / 2]>(&tOrdS(_0{}));
+    auto& second = *reinterpret_cast<uint32_t (*)[kSums / 2]>(&tOrdS2(_0{}));
     clear(tOrdQ);
 
     PipelineState<kStages> read, last;  // last: the stage whose dQ may be in flight
@@ -187,15 +189,21 @@ struct Gemm<kConfig> {
       warpgroup_fence_operand(tSrdP);
       warpgroup_fence_operand(tOrdQ);
       warpgroup_fence_operand(tOrdS);
+      warpgroup_fence_operand(tOrdS2);
       MOYE_UNROLL
       for (int i = 0; i < kSums; ++i) weights[i] *= of_weights[i] - delta[i / 2 % 2];
       if (kept != attention_grad::kAllKept) attention_grad::clear_masked(weights, kept);
       to_fragments<Element, kStep>(weights, fragments);
       attention_grad::start_sums<Gemm>(tOrdS, tOrK, read.index(), tOrdQ);
+      if (args.ds_parts == 2) {
+        to_second_fragments<Element, kStep>(weights, fragments, second);
+        attention_grad::start_sums<Gemm>(tOrdS2, tOrK, read.index(), tOrdQ);
+      }
     }
     warpgroup_wait_group<0>();
     warpgroup_fence_operand(tOrdQ);
     warpgroup_fence_operand(tOrdS);
+    warpgroup_fence_operand(tOrdS2);
     named_barrier_sync(1 + thread / 128, 128);  // no wgmma of the others reads their rows of Q any more
     attention_grad::store<Gemm>(&params.dq, smem.owned[0], tOrdQ, args.scale, at, int(args.head_dim), thread);
     if (lane == 0) tma_store_wait_group_read<0>();
@@ -356,6 +364,12 @@ struct Gemm<kConfig> {
         if (kept != attention_grad::kAllKept) attention_grad::clear_masked(weights, kept);
         to_fragments<Element, kStep>(weights, fragments_ds);
         attention_grad::start_sums<Gemm>(tOrdS, tOrQ, read.index(), tOrdK);
+        if (args.ds_parts == 2) {
+          warpgroup_wait_group<1>();  // dV: the second part takes the registers of P
+          warpgroup_fence_operand(tOrP);
+          to_second_fragments<Element, kStep>(weights, fragments_ds, fragments_p);
+          attention_grad::start_sums<Gemm>(tOrP, tOrQ, read.index(), tOrdK);
+        }
         warpgroup_wait_group<0>();
         warpgroup_fence_operand(tOrdK);
         warpgroup_fence_operand(tOrdV);
