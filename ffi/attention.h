@@ -34,7 +34,7 @@ struct AttentionRequest {
   bool is_causal = false;
   int64_t diagonal = 0;
   AttentionOperand q = {}, k = {}, v = {};
-  MaskOperand mask = {};      // not of gradients
+  MaskOperand mask = {};
   AttentionOperand o = {};    // a result; not of gradients
   Buffer lse = {};            // a result; an operand of gradients
   AttentionOperand d_o = {};  // from here on of gradients alone

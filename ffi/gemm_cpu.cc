@@ -252,6 +252,33 @@ ffi::Error execute_attention_grad(ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBu
   });
 }
 
+ffi::Error execute_masked_attention_grad(ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, ffi::AnyBuffer d_o,
+                                         ffi::AnyBuffer lse, ffi::AnyBuffer delta, ffi::AnyBuffer mask,
+                                         ffi::Result<ffi::AnyBuffer> dq, ffi::Result<ffi::AnyBuffer> dk,
+                                         ffi::Result<ffi::AnyBuffer> dv, std::string_view config, Int64s d_o_strides,
+                                         bool detect_races, int64_t diagonal, Int64s dk_strides, Int64s dq_strides,
+                                         Int64s dv_strides, bool is_causal, Int64s k_strides, bool mask_is_infinite,
+                                         Int64s mask_strides, std::string_view mode, Int64s q_strides, double scale,
+                                         int64_t seed, Int64s sizes, Int64s v_strides) {
+  return guarded(config, [&] {
+    AttentionRequest request{.of_gradients = true};
+    AttentionAttributes const attributes{config, diagonal, is_causal, scale, sizes};
+    if (auto error = read_attention(attributes,
+                                    {{q, q_strides},
+                                     {k, k_strides},
+                                     {v, v_strides},
+                                     {d_o, d_o_strides},
+                                     {*dq, dq_strides},
+                                     {*dk, dk_strides},
+                                     {*dv, dv_strides}},
+                                    {lse, delta}, request);
+        error.failure())
+      return error;
+    if (auto error = read_mask(mask, mask_strides, mask_is_infinite, request); error.failure()) return error;
+    return launch(request, detect_races, mode, seed);
+  });
+}
+
 }  // namespace
 }  // namespace moye
 
@@ -434,6 +461,36 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeAttentionGradCpu, moye::execute_attention_g
                                   .Attr<moye::Int64s>("dv_strides")
                                   .Attr<bool>("is_causal")
                                   .Attr<moye::Int64s>("k_strides")
+                                  .Attr<std::string_view>("mode")
+                                  .Attr<moye::Int64s>("q_strides")
+                                  .Attr<double>("scale")
+                                  .Attr<int64_t>("seed")
+                                  .Attr<moye::Int64s>("sizes")
+                                  .Attr<moye::Int64s>("v_strides"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeMaskedAttentionGradCpu, moye::execute_masked_attention_grad,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<std::string_view>("config")
+                                  .Attr<moye::Int64s>("d_o_strides")
+                                  .Attr<bool>("detect_races")
+                                  .Attr<int64_t>("diagonal")
+                                  .Attr<moye::Int64s>("dk_strides")
+                                  .Attr<moye::Int64s>("dq_strides")
+                                  .Attr<moye::Int64s>("dv_strides")
+                                  .Attr<bool>("is_causal")
+                                  .Attr<moye::Int64s>("k_strides")
+                                  .Attr<bool>("mask_is_infinite")
+                                  .Attr<moye::Int64s>("mask_strides")
                                   .Attr<std::string_view>("mode")
                                   .Attr<moye::Int64s>("q_strides")
                                   .Attr<double>("scale")

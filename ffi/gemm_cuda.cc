@@ -92,6 +92,11 @@ ffi::Error prepare_attention_grad(int32_t device, std::string_view config, Int64
   return prepare_config(config, device);
 }
 
+ffi::Error prepare_masked_attention_grad(int32_t device, std::string_view config, Int64s, int64_t, Int64s, Int64s,
+                                         Int64s, bool, Int64s, bool, Int64s, Int64s, double, Int64s, Int64s) {
+  return prepare_config(config, device);
+}
+
 /// Decodes and validates the request, and launches it.
 ffi::Error launch(GemmRequest const& request, cudaStream_t stream) {
   GemmCall call;
@@ -278,6 +283,33 @@ ffi::Error execute_attention_grad(cudaStream_t stream, ffi::AnyBuffer q, ffi::An
                                     {lse, delta}, request);
         error.failure())
       return error;
+    return launch(request, stream);
+  });
+}
+
+ffi::Error execute_masked_attention_grad(cudaStream_t stream, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v,
+                                         ffi::AnyBuffer d_o, ffi::AnyBuffer lse, ffi::AnyBuffer delta,
+                                         ffi::AnyBuffer mask, ffi::Result<ffi::AnyBuffer> dq,
+                                         ffi::Result<ffi::AnyBuffer> dk, ffi::Result<ffi::AnyBuffer> dv,
+                                         std::string_view config, Int64s d_o_strides, int64_t diagonal,
+                                         Int64s dk_strides, Int64s dq_strides, Int64s dv_strides, bool is_causal,
+                                         Int64s k_strides, bool mask_is_infinite, Int64s mask_strides, Int64s q_strides,
+                                         double scale, Int64s sizes, Int64s v_strides) {
+  return guarded(config, [&] {
+    AttentionRequest request{.of_gradients = true};
+    AttentionAttributes const attributes{config, diagonal, is_causal, scale, sizes};
+    if (auto error = read_attention(attributes,
+                                    {{q, q_strides},
+                                     {k, k_strides},
+                                     {v, v_strides},
+                                     {d_o, d_o_strides},
+                                     {*dq, dq_strides},
+                                     {*dk, dk_strides},
+                                     {*dv, dv_strides}},
+                                    {lse, delta}, request);
+        error.failure())
+      return error;
+    if (auto error = read_mask(mask, mask_strides, mask_is_infinite, request); error.failure()) return error;
     return launch(request, stream);
   });
 }
@@ -577,6 +609,53 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeAttentionGradCuda, moye::execute_attention_
                                   .Attr<moye::Int64s>("dv_strides")
                                   .Attr<bool>("is_causal")
                                   .Attr<moye::Int64s>("k_strides")
+                                  .Attr<moye::Int64s>("q_strides")
+                                  .Attr<double>("scale")
+                                  .Attr<moye::Int64s>("sizes")
+                                  .Attr<moye::Int64s>("v_strides"),
+                              {ffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeMaskedAttentionGradCudaPrepare, moye::prepare_masked_attention_grad,
+                              ffi::Ffi::BindPrepare()
+                                  .Ctx<ffi::DeviceOrdinal>()
+                                  .Attr<std::string_view>("config")
+                                  .Attr<moye::Int64s>("d_o_strides")
+                                  .Attr<int64_t>("diagonal")
+                                  .Attr<moye::Int64s>("dk_strides")
+                                  .Attr<moye::Int64s>("dq_strides")
+                                  .Attr<moye::Int64s>("dv_strides")
+                                  .Attr<bool>("is_causal")
+                                  .Attr<moye::Int64s>("k_strides")
+                                  .Attr<bool>("mask_is_infinite")
+                                  .Attr<moye::Int64s>("mask_strides")
+                                  .Attr<moye::Int64s>("q_strides")
+                                  .Attr<double>("scale")
+                                  .Attr<moye::Int64s>("sizes")
+                                  .Attr<moye::Int64s>("v_strides"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeMaskedAttentionGradCuda, moye::execute_masked_attention_grad,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<std::string_view>("config")
+                                  .Attr<moye::Int64s>("d_o_strides")
+                                  .Attr<int64_t>("diagonal")
+                                  .Attr<moye::Int64s>("dk_strides")
+                                  .Attr<moye::Int64s>("dq_strides")
+                                  .Attr<moye::Int64s>("dv_strides")
+                                  .Attr<bool>("is_causal")
+                                  .Attr<moye::Int64s>("k_strides")
+                                  .Attr<bool>("mask_is_infinite")
+                                  .Attr<moye::Int64s>("mask_strides")
                                   .Attr<moye::Int64s>("q_strides")
                                   .Attr<double>("scale")
                                   .Attr<moye::Int64s>("sizes")

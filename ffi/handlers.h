@@ -17,7 +17,9 @@
 //   jax_moye_attention_v1    (q, k, v, [mask]) -> (o, lse)
 //                            s = scale q k^T, masked or not, causal or not; lse = log sum exp(s), o = exp(s - lse) v
 //   jax_moye_attention_grad_v1 (q, k, v, d_o, lse, delta) -> (dq, dk, dv)
-//                            the gradients of that; delta is the sum over rows of o * d_o
+//                            the gradients of that without a mask; delta is the sum over rows of o * d_o
+//   jax_moye_masked_attention_grad_v1 (q, k, v, d_o, lse, delta, mask) -> (dq, dk, dv)
+//                            the same with one
 //   jax_moye_mark_v1         () -> (nothing of interest)   CUDA alone: an event on the stream, for whoever measures
 #pragma once
 
@@ -31,6 +33,7 @@ inline constexpr char const* kGroupedGemmTarget = "jax_moye_grouped_gemm_v1";
 inline constexpr char const* kWeightsGemmTarget = "jax_moye_weights_gemm_v1";
 inline constexpr char const* kAttentionTarget = "jax_moye_attention_v1";
 inline constexpr char const* kAttentionGradTarget = "jax_moye_attention_grad_v1";
+inline constexpr char const* kMaskedAttentionGradTarget = "jax_moye_masked_attention_grad_v1";
 inline constexpr char const* kMarkTarget = "jax_moye_mark_v1";
 
 extern "C" XLA_FFI_Error* JaxMoyeGemmCpu(XLA_FFI_CallFrame* call_frame);
@@ -41,6 +44,7 @@ extern "C" XLA_FFI_Error* JaxMoyeGroupedGemmCpu(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeWeightsGemmCpu(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeAttentionCpu(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeAttentionGradCpu(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeMaskedAttentionGradCpu(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeGemmCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeScaledGemmCuda(XLA_FFI_CallFrame* call_frame);
@@ -49,6 +53,7 @@ extern "C" XLA_FFI_Error* JaxMoyeGroupedGemmCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeWeightsGemmCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeAttentionCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeAttentionGradCuda(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeMaskedAttentionGradCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeScaledGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
@@ -57,4 +62,5 @@ extern "C" XLA_FFI_Error* JaxMoyeGroupedGemmCudaPrepare(XLA_FFI_CallFrame* call_
 extern "C" XLA_FFI_Error* JaxMoyeWeightsGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeAttentionCudaPrepare(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeAttentionGradCudaPrepare(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeMaskedAttentionGradCudaPrepare(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeMarkCuda(XLA_FFI_CallFrame* call_frame);

@@ -256,21 +256,24 @@ inline ffi::Error read_attention(AttentionAttributes const& attributes, std::ini
   return to_error(attention_error(request.config, request.sizes, kOurDtypes), ffi::ErrorCode::kInvalidArgument);
 }
 
-/// The mask of a call of attention, where there is one. It is checked by decode_attention().
+/// The mask of a call of attention or its gradients. It is checked by decode_attention().
+inline ffi::Error read_mask(ffi::AnyBuffer mask, Int64s strides, bool is_infinite, AttentionRequest& request) {
+  if (mask.element_type() != ffi::DataType::PRED)
+    return to_error(attention_error(request.config, request.sizes, "the mask is of booleans"),
+                    ffi::ErrorCode::kInvalidArgument);
+  request.mask = {/*present=*/true, mask.untyped_data(), int64_t(mask.element_count()), to_span(strides), is_infinite};
+  return ffi::Error::Success();
+}
+
+/// The same, where there may be none.
 inline ffi::Error read_mask(ffi::RemainingArgs operands, Int64s strides, bool is_infinite, AttentionRequest& request) {
   auto const error = [&](std::string_view reason) {
     return to_error(attention_error(request.config, request.sizes, reason), ffi::ErrorCode::kInvalidArgument);
   };
   if (operands.size() > 1) return error("beside q, k and v there is a mask, and nothing else");
-  request.mask.present = operands.size() == 1;
-  if (!request.mask.present) return ffi::Error::Success();
-  auto const buffer = operands.get<ffi::AnyBuffer>(0);
-  if (buffer.has_error() || buffer->element_type() != ffi::DataType::PRED) return error("the mask is of booleans");
-  request.mask.data = buffer->untyped_data();
-  request.mask.elements = int64_t(buffer->element_count());
-  request.mask.strides = to_span(strides);
-  request.mask.is_infinite = is_infinite;
-  return ffi::Error::Success();
+  if (operands.size() == 0) return ffi::Error::Success();
+  auto const mask = operands.get<ffi::AnyBuffer>(0);
+  return mask.has_error() ? error("the mask is of booleans") : read_mask(*mask, strides, is_infinite, request);
 }
 
 /// Calls f(), which returns an ffi::Error. No exception leaves a handler: XLA would lose its type and text.

@@ -22,6 +22,7 @@ EXPORT_DISABLED_CHECKS = tuple(
         ffi.WEIGHTS_TARGET,
         ffi.ATTENTION_TARGET,
         ffi.ATTENTION_GRAD_TARGET,
+        ffi.MASKED_ATTENTION_GRAD_TARGET,
     )
 )
 

@@ -128,7 +128,7 @@ def run_attention(
       dims_o: of the result, those of q in another order; None: in q's.
       scale: of the scores.
       diagonal: row i of the queries sees keys up to i + diagonal; None: all.
-      mask: booleans, false where a score is masked; None: no score is. There is no gradient of a call with one.
+      mask: booleans, false where a score is masked; None: no score is.
       dims_mask: its dimensions, see `mask_strides`.
       mask_is_infinite: masked scores are -inf, and a row of no other is NaN; else they are low, and such a row is the
         mean of all.
@@ -143,12 +143,8 @@ def run_attention(
     batch, kv_heads, group, q_rows, *_ = problem.sizes
     lse = jax.ShapeDtypeStruct((batch, kv_heads * group, q_rows), jnp.float32)
     attributes = _attributes(config, problem, scale, diagonal, interpret)
-    masks, of_mask = [], None if mask is None else mask_strides(mask.shape, dims_mask, (*lse.shape, problem.sizes[4]))
-    if mask is not None:
-        masks.append(mask)
-        if of_mask is None:
-            raise ValueError(f"mask: dimensions {dims_mask} of {tuple(mask.shape)} are not those of the scores")
-    attributes |= {"mask_strides": np.array(of_mask or (0, 0, 0, 0), np.int64), "mask_is_infinite": mask_is_infinite}
+    attributes |= _mask_attributes(problem, mask, dims_mask, mask_is_infinite)
+    masks = [] if mask is None else [mask]
     with jax.named_scope(config.name):  # what a profiler shows
         run = jax.ffi.ffi_call(ffi.ATTENTION_TARGET, (o, lse))
         of_rows, logarithms = run(q, k, v, *masks, **attributes)
@@ -170,6 +166,9 @@ def run_attention_grad(
     dims_o: str | None = None,
     scale: float,
     diagonal: int | None,
+    mask: jax.Array | None = None,
+    dims_mask: str = "bhqk",
+    mask_is_infinite: bool = False,
     interpret: InterpretParams | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The gradients of `run_attention`, whose arguments are these, by a kernel.
@@ -188,6 +187,10 @@ def run_attention_grad(
       dims_o: of d_o; None: those of q.
       scale: of the scores.
       diagonal: as there.
+      mask: as there. No gradient goes through a score that is masked.
+      dims_mask: as there.
+      mask_is_infinite: as there. Of a row whose scores are all masked the values still have gradients, those of its
+        result: of a mean, or NaN.
       interpret: how the emulator runs it; None on a GPU.
 
     Returns:
@@ -198,9 +201,13 @@ def run_attention_grad(
     of_o = d_o, dims_q if dims_o is None else dims_o
     problem = make_attention_problem(q=of_q, k=of_k, v=of_v, d_o=of_o, dq=of_q, dk=of_k, dv=of_v)
     attributes = _attributes(config, problem, scale, diagonal, interpret)
+    target, masks = ffi.ATTENTION_GRAD_TARGET, []
+    if mask is not None:
+        target, masks = ffi.MASKED_ATTENTION_GRAD_TARGET, [mask]
+        attributes |= _mask_attributes(problem, mask, dims_mask, mask_is_infinite)
     with jax.named_scope(config.name):
-        run = jax.ffi.ffi_call(ffi.ATTENTION_GRAD_TARGET, results)
-        dq, dk, dv = run(q, k, v, d_o, lse, delta, **attributes)
+        run = jax.ffi.ffi_call(target, results)
+        dq, dk, dv = run(q, k, v, d_o, lse, delta, *masks, **attributes)
     return dq, dk, dv
 
 
@@ -248,10 +255,25 @@ def _attributes(
     diagonal: int | None,
     interpret: InterpretParams | None,
 ) -> dict[str, Any]:
-    """Those of both targets."""
+    """Those of all targets."""
     assert math.isfinite(scale), scale
     return call_attributes(config, problem, interpret) | {
         "scale": np.float64(scale),
         "is_causal": diagonal is not None,
         "diagonal": np.int64(diagonal or 0),
     }
+
+
+def _mask_attributes(problem: AttentionProblem, mask: jax.Array | None, dims: str, is_infinite: bool) -> dict[str, Any]:
+    """Those of targets that take a mask.
+
+    Raises:
+      ValueError: it is not one of the scores.
+    """
+    strides: tuple[int, ...] | None = (0, 0, 0, 0)
+    if mask is not None:
+        batch, kv_heads, group, q_rows, kv_rows, _ = problem.sizes
+        strides = mask_strides(mask.shape, dims, (batch, kv_heads * group, q_rows, kv_rows))
+        if strides is None:
+            raise ValueError(f"mask: dimensions {dims} of {tuple(mask.shape)} are not those of the scores")
+    return {"mask_strides": np.array(strides, np.int64), "mask_is_infinite": is_infinite}

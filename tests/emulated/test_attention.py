@@ -59,12 +59,10 @@ def test_cases(config, name):
     check(config, CASES[name], LAZY)
 
 
-@pytest.mark.parametrize(
-    "config", [config for config in attention_configs() if config.kernel == "sm90_attention"], ids=lambda row: row.name
-)
-@pytest.mark.parametrize("mask", ["bhqk", "kq", "bk", "h", "hqbk"])
+@every_config
+@pytest.mark.parametrize("mask", ["bhqk", "kq", "bk", "h", "hqbk", ""])
 def test_masks(config, mask):
-    """A row whose scores are all masked is the mean of values, or NaN."""
+    """A row whose scores are all masked is the mean of values, or NaN, and only those have gradients of it."""
     case = Case(batch=2, kv_heads=1, group=2, q_rows=70, kv_rows=200, head_dim=64, mask=mask)
     for diagonal in (None, 130, -20):  # with the last some rows have no column, which is 0 in any case
         for is_infinite in (False, True):
@@ -115,6 +113,12 @@ def test_what_random_cases_are():
     assert sum(case.q_rows % 128 > 0 for case in cases) > 50
     assert sum(case.diagonal is not None and case.diagonal < 0 for case in cases) > 30
     assert sum(case.diagonal is not None and 0 < case.diagonal < case.kv_rows for case in cases) > 30
+    masked = [case for case in cases if case.mask is not None]
+    assert 100 < len(masked) < 200
+    for is_infinite in (False, True):
+        assert {letter for case in masked if case.mask_is_infinite == is_infinite for letter in case.mask} == {*"bhqk"}
+    assert len({case.mask for case in masked}) > 30
+    assert sum(case.diagonal is not None for case in masked) > 50
 
 
 # ---- in guarded memory, with gaps between rows that nobody may write
