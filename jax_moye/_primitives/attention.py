@@ -53,6 +53,8 @@ class AttentionParams:
       options: the fields of an `AttentionRequest`.
       others: a factor of other scores, which share a row's sum with those of the keys; None where there are none. Their
         number has the label x.
+      ds_parts: 1: the derivative of the scores is rounded to the dtype of the arrays; 2: a kernel multiplies also what
+        that took from it, rounded, where the program multiplies it as TF32.
     """
 
     scale: float
@@ -60,6 +62,7 @@ class AttentionParams:
     labels: tuple[tuple[str, str], ...]
     options: tuple[tuple[str, Any], ...]
     others: float | None = None
+    ds_parts: int = 1
 
     @property
     def request(self) -> AttentionRequest:
