@@ -140,6 +140,8 @@ def problem_of(rng: np.random.Generator, most_dim: int) -> str:
         heads=case.kv_heads,
         group=case.group,
         diagonal="none" if case.diagonal is None else case.diagonal,
+        mask=case.mask or "none",
+        infinite=int(case.mask_is_infinite),
         pad=8 * rng.integers(0, 3),
         sharp=rng.choice([1, 4]),
         data=rng.integers(1000),
