@@ -43,6 +43,15 @@ CASES = {
     "without keys": dataclasses.replace(PLAIN, kv_rows=0),
     "causal without keys": dataclasses.replace(PLAIN, kv_rows=0, diagonal=0),
     "without queries": dataclasses.replace(PLAIN, q_rows=0),
+    "masked, one row": dataclasses.replace(PLAIN, q_rows=1, kv_rows=1, mask="qk"),
+    "masked, many tiles of keys": dataclasses.replace(PLAIN, kv_heads=1, q_rows=10, kv_rows=700, mask="kq"),
+    "masked, many tiles of queries": dataclasses.replace(PLAIN, kv_heads=1, q_rows=700, kv_rows=10, mask="hqk"),
+    "masked, rows that see nothing": dataclasses.replace(
+        PLAIN, q_rows=300, kv_rows=130, diagonal=-150, mask="bhqk", mask_is_infinite=True
+    ),
+    "masked groups": dataclasses.replace(PLAIN, batch=2, group=3, q_rows=70, kv_rows=130, diagonal=20, mask="qbhk"),
+    "masked without keys": dataclasses.replace(PLAIN, kv_rows=0, mask="bqk"),
+    "masked without queries": dataclasses.replace(PLAIN, q_rows=0, mask="k"),
 }
 
 
@@ -140,6 +149,8 @@ def problem_of(rng: np.random.Generator, most_dim: int) -> str:
         heads=case.kv_heads,
         group=case.group,
         diagonal="none" if case.diagonal is None else case.diagonal,
+        mask=case.mask or "none",
+        infinite=int(case.mask_is_infinite),
         pad=8 * rng.integers(0, 3),
         sharp=rng.choice([1, 4]),
         data=rng.integers(1000),
