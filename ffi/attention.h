@@ -14,6 +14,7 @@ namespace moye {
 struct AttentionOperand {
   Buffer buffer = {};
   std::span<int64_t const> strides = {};  // batch, head, row
+  int64_t offset = 0;                     // elements of the buffer in front of the first one; of a result 0
 };
 
 /// Which scores count, as it arrives.
