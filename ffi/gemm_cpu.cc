@@ -240,12 +240,13 @@ ffi::Error execute_attention(ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer 
 }
 
 ffi::Error execute_view_attention_grad(ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, ffi::AnyBuffer d_o,
-                                       ffi::AnyBuffer lse, ffi::AnyBuffer delta, ffi::Result<ffi::AnyBuffer> dq,
-                                       ffi::Result<ffi::AnyBuffer> dk, ffi::Result<ffi::AnyBuffer> dv,
-                                       std::string_view config, int64_t d_o_offset, Int64s d_o_strides,
-                                       int64_t diagonal, Int64s dk_strides, Int64s dq_strides, Int64s dv_strides,
-                                       bool is_causal, int64_t k_offset, Int64s k_strides, int64_t q_offset,
-                                       Int64s q_strides, double scale, Int64s sizes, int64_t v_offset, Int64s v_strides,
+                                       ffi::AnyBuffer lse, ffi::AnyBuffer delta, ffi::RemainingArgs mask,
+                                       ffi::Result<ffi::AnyBuffer> dq, ffi::Result<ffi::AnyBuffer> dk,
+                                       ffi::Result<ffi::AnyBuffer> dv, std::string_view config, int64_t d_o_offset,
+                                       Int64s d_o_strides, int64_t diagonal, Int64s dk_strides, Int64s dq_strides,
+                                       Int64s dv_strides, bool is_causal, int64_t k_offset, Int64s k_strides,
+                                       bool mask_is_infinite, Int64s mask_strides, int64_t q_offset, Int64s q_strides,
+                                       double scale, Int64s sizes, int64_t v_offset, Int64s v_strides,
                                        bool detect_races, std::string_view mode, int64_t seed) {
   return guarded(config, [&] {
     AttentionRequest request{.of_gradients = true};
@@ -261,6 +262,7 @@ ffi::Error execute_view_attention_grad(ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::
                                     {lse, delta}, request);
         error.failure())
       return error;
+    if (auto error = read_mask(mask, mask_strides, mask_is_infinite, request); error.failure()) return error;
     return launch(request, detect_races, mode, seed);
   });
 }
@@ -272,9 +274,22 @@ ffi::Error execute_attention_grad(ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBu
                                   Int64s dk_strides, Int64s dq_strides, Int64s dv_strides, bool is_causal,
                                   Int64s k_strides, std::string_view mode, Int64s q_strides, double scale, int64_t seed,
                                   Int64s sizes, Int64s v_strides) {
-  return execute_view_attention_grad(q, k, v, d_o, lse, delta, dq, dk, dv, config, 0, d_o_strides, diagonal, dk_strides,
-                                     dq_strides, dv_strides, is_causal, 0, k_strides, 0, q_strides, scale, sizes, 0,
-                                     v_strides, detect_races, mode, seed);
+  return guarded(config, [&] {
+    AttentionRequest request{.of_gradients = true};
+    AttentionAttributes const attributes{config, diagonal, is_causal, scale, sizes};
+    if (auto error = read_attention(attributes,
+                                    {{q, q_strides},
+                                     {k, k_strides},
+                                     {v, v_strides},
+                                     {d_o, d_o_strides},
+                                     {*dq, dq_strides},
+                                     {*dk, dk_strides},
+                                     {*dv, dv_strides}},
+                                    {lse, delta}, request);
+        error.failure())
+      return error;
+    return launch(request, detect_races, mode, seed);
+  });
 }
 
 }  // namespace
@@ -486,6 +501,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeViewAttentionGradCpu, moye::execute_view_at
                                                                  .Arg<ffi::AnyBuffer>()
                                                                  .Arg<ffi::AnyBuffer>()
                                                                  .Arg<ffi::AnyBuffer>()
+                                                                 .RemainingArgs()
                                                                  .Ret<ffi::AnyBuffer>()
                                                                  .Ret<ffi::AnyBuffer>()
                                                                  .Ret<ffi::AnyBuffer>())

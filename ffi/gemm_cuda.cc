@@ -98,8 +98,8 @@ ffi::Error prepare_view_attention(int32_t device, std::string_view config, int64
 }
 
 ffi::Error prepare_view_attention_grad(int32_t device, std::string_view config, int64_t, Int64s, int64_t, Int64s,
-                                       Int64s, Int64s, bool, int64_t, Int64s, int64_t, Int64s, double, Int64s, int64_t,
-                                       Int64s) {
+                                       Int64s, Int64s, bool, int64_t, Int64s, bool, Int64s, int64_t, Int64s, double,
+                                       Int64s, int64_t, Int64s) {
   return prepare_config(config, device);
 }
 
@@ -281,12 +281,13 @@ ffi::Error execute_attention(cudaStream_t stream, ffi::AnyBuffer q, ffi::AnyBuff
 
 ffi::Error execute_view_attention_grad(cudaStream_t stream, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v,
                                        ffi::AnyBuffer d_o, ffi::AnyBuffer lse, ffi::AnyBuffer delta,
-                                       ffi::Result<ffi::AnyBuffer> dq, ffi::Result<ffi::AnyBuffer> dk,
-                                       ffi::Result<ffi::AnyBuffer> dv, std::string_view config, int64_t d_o_offset,
-                                       Int64s d_o_strides, int64_t diagonal, Int64s dk_strides, Int64s dq_strides,
-                                       Int64s dv_strides, bool is_causal, int64_t k_offset, Int64s k_strides,
-                                       int64_t q_offset, Int64s q_strides, double scale, Int64s sizes, int64_t v_offset,
-                                       Int64s v_strides) {
+                                       ffi::RemainingArgs mask, ffi::Result<ffi::AnyBuffer> dq,
+                                       ffi::Result<ffi::AnyBuffer> dk, ffi::Result<ffi::AnyBuffer> dv,
+                                       std::string_view config, int64_t d_o_offset, Int64s d_o_strides,
+                                       int64_t diagonal, Int64s dk_strides, Int64s dq_strides, Int64s dv_strides,
+                                       bool is_causal, int64_t k_offset, Int64s k_strides, bool mask_is_infinite,
+                                       Int64s mask_strides, int64_t q_offset, Int64s q_strides, double scale,
+                                       Int64s sizes, int64_t v_offset, Int64s v_strides) {
   return guarded(config, [&] {
     AttentionRequest request{.of_gradients = true};
     AttentionAttributes const attributes{config, diagonal, is_causal, scale, sizes};
@@ -301,6 +302,7 @@ ffi::Error execute_view_attention_grad(cudaStream_t stream, ffi::AnyBuffer q, ff
                                     {lse, delta}, request);
         error.failure())
       return error;
+    if (auto error = read_mask(mask, mask_strides, mask_is_infinite, request); error.failure()) return error;
     return launch(request, stream);
   });
 }
@@ -312,9 +314,22 @@ ffi::Error execute_attention_grad(cudaStream_t stream, ffi::AnyBuffer q, ffi::An
                                   int64_t diagonal, Int64s dk_strides, Int64s dq_strides, Int64s dv_strides,
                                   bool is_causal, Int64s k_strides, Int64s q_strides, double scale, Int64s sizes,
                                   Int64s v_strides) {
-  return execute_view_attention_grad(stream, q, k, v, d_o, lse, delta, dq, dk, dv, config, 0, d_o_strides, diagonal,
-                                     dk_strides, dq_strides, dv_strides, is_causal, 0, k_strides, 0, q_strides, scale,
-                                     sizes, 0, v_strides);
+  return guarded(config, [&] {
+    AttentionRequest request{.of_gradients = true};
+    AttentionAttributes const attributes{config, diagonal, is_causal, scale, sizes};
+    if (auto error = read_attention(attributes,
+                                    {{q, q_strides},
+                                     {k, k_strides},
+                                     {v, v_strides},
+                                     {d_o, d_o_strides},
+                                     {*dq, dq_strides},
+                                     {*dk, dk_strides},
+                                     {*dv, dv_strides}},
+                                    {lse, delta}, request);
+        error.failure())
+      return error;
+    return launch(request, stream);
+  });
 }
 
 }  // namespace
@@ -644,6 +659,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeViewAttentionGradCuda, moye::execute_view_a
                                                                  .Arg<ffi::AnyBuffer>()
                                                                  .Arg<ffi::AnyBuffer>()
                                                                  .Arg<ffi::AnyBuffer>()
+                                                                 .RemainingArgs()
                                                                  .Ret<ffi::AnyBuffer>()
                                                                  .Ret<ffi::AnyBuffer>()
                                                                  .Ret<ffi::AnyBuffer>()),

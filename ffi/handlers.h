@@ -19,8 +19,8 @@
 //   jax_moye_attention_grad_v1 (q, k, v, d_o, lse, delta) -> (dq, dk, dv)
 //                            the gradients of that; delta is the sum over rows of o * d_o
 //   jax_moye_view_attention_v1, jax_moye_view_attention_grad_v1
-//                            as those two; q, k, v and d_o are parts of larger arrays: their first elements are at
-//                            q_offset, k_offset, v_offset and d_o_offset of those
+//                            as those two, both with a mask or without; q, k, v and d_o are parts of larger arrays:
+//                            their first elements are at q_offset, k_offset, v_offset and d_o_offset of those
 //   jax_moye_mark_v1         () -> (nothing of interest)   CUDA alone: an event on the stream, for whoever measures
 #pragma once
 

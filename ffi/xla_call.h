@@ -309,6 +309,8 @@ auto with_view_attention_grad(Binding binding) {
       .template Attr<bool>("is_causal")
       .template Attr<int64_t>("k_offset")
       .template Attr<Int64s>("k_strides")
+      .template Attr<bool>("mask_is_infinite")
+      .template Attr<Int64s>("mask_strides")
       .template Attr<int64_t>("q_offset")
       .template Attr<Int64s>("q_strides")
       .template Attr<double>("scale")

@@ -215,8 +215,11 @@ def run_attention_grad(
     written = {f"d{name}": (View.whole(seen[name].shape), dims[name]) for name in "qkv"}
     problem = make_attention_problem(**{name: (seen[name], dims[name]) for name in seen}, **written)
     attributes = _attributes(config, problem, scale, diagonal, interpret)
+    target = ffi.ATTENTION_GRAD_TARGET
+    if problem.offsets:
+        target = ffi.VIEW_ATTENTION_GRAD_TARGET
+        attributes |= {"mask_strides": np.zeros(4, np.int64), "mask_is_infinite": False}
     with jax.named_scope(config.name):
-        target = ffi.VIEW_ATTENTION_GRAD_TARGET if problem.offsets else ffi.ATTENTION_GRAD_TARGET
         run = jax.ffi.ffi_call(target, results)
         dq, dk, dv = run(q, k, v, d_o, lse, delta, **attributes)
     return dq, dk, dv
