@@ -3,7 +3,8 @@
 Arrays are dense, or parts of larger ones. A string names the dimensions of one, a letter each: b batch, h heads, q or k
 the rows of queries or of keys and values, d head_dim, which is last. "bqhd" and "bkhd" are arrays as flax has them,
 "bhqd" and "bhkd" as PyTorch has. A letter that is there several times stands for dimensions that are one together, the
-first outermost: "bbqhd" has two of a batch, "bqhhd" heads in groups. A letter that is not there is a dimension of size 1.
+first outermost: "bbqhd" has two of a batch, "bqhhd" heads in groups. A letter that is not there is a dimension of size
+1.
 """
 
 from __future__ import annotations
@@ -258,7 +259,7 @@ def make_attention_problem(**arrays: tuple[View, str]) -> AttentionProblem:
         raise ValueError(f"{kv_heads} heads of keys and values do not divide {heads} of queries")
     sizes = batch, kv_heads, heads // kv_heads if kv_heads else 1, q_rows, kv_rows, head_dim
     offsets = {name: x.offset for name, (x, _) in arrays.items() if name in _OPERANDS}
-    strides = {name: view.strides for name, view in views.items()}
+    strides: dict[str, tuple[int, ...]] = {name: view.strides for name, view in views.items()}
     return AttentionProblem(sizes, strides, offsets if any(offsets.values()) else {})
 
 
@@ -279,8 +280,12 @@ def _attributes(
     """Those of all targets."""
     assert math.isfinite(scale), scale
     of_views = {f"{name}_offset": np.int64(offset) for name, offset in problem.offsets.items()}
-    return call_attributes(config, problem, interpret) | of_views | {
-        "scale": np.float64(scale),
-        "is_causal": diagonal is not None,
-        "diagonal": np.int64(diagonal or 0),
-    }
+    return (
+        call_attributes(config, problem, interpret)
+        | of_views
+        | {
+            "scale": np.float64(scale),
+            "is_causal": diagonal is not None,
+            "diagonal": np.int64(diagonal or 0),
+        }
+    )

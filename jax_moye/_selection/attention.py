@@ -91,10 +91,10 @@ class AttentionDecision(NamedTuple):
 
 
 def is_aligned(view: View) -> bool:
-    """Whether a kernel reads a part of an array where it is: its rows, one of which is the last dimension, 16 bytes apart.
+    """Whether a kernel reads a part of an array where it is: all its rows begin at multiples of 16 bytes.
 
     Args:
-      view: of elements of 16 bits.
+      view: of elements of 16 bits; the last dimension is a row's.
     """
     return not any(x % _HEAD_DIM for x in (view.offset, *view.strides[:-1]))
 

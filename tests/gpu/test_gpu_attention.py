@@ -88,12 +88,11 @@ def test_parts_of_arrays(name):
 @needs_kernels
 @pytest.mark.parametrize("head_dim", [64, 72, 128])
 def test_large_parts_are_not_written_to_memory(head_dim):
-    """Of one array of q, k and v, several tiles each; the compiled program has no copy of them, and the same bits again."""
+    """Of one array of q, k and v, several tiles each: the compiled program has no copy, and the same bits again."""
     skip_on_other_gpus()
     batch, rows, heads = 2, 517, 6
-    qkv, d_o = arrays(
-        np.random.default_rng(0), (batch, rows, 3 * heads * head_dim), (batch, rows, heads, head_dim), dtype=jnp.bfloat16
-    )
+    shapes = (batch, rows, 3 * heads * head_dim), (batch, rows, heads, head_dim)
+    qkv, d_o = arrays(np.random.default_rng(0), *shapes)
 
     def fun(qkv, d_o):
         qkv = qkv.reshape(batch, rows, 3, heads, head_dim)

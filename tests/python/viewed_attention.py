@@ -101,9 +101,7 @@ CASES = {
     "in groups": Case(_in_groups, ((B, T, (H + 2 * N) * D), O), form=GROUPED["in groups"]),
     "of two products": Case(_of_two_products, ((B, T, H * D), (B, T, 2 * N * D), O), "k v", GROUPED["in groups"]),
     "a stack": Case(lambda of, x: tuple(x), ((4, *O),), "q k v d_o", slices=1),
-    "layers": Case(
-        lambda of, q, kv, do: (q, kv[1, 0], kv[1, 1], do[0]), (O, (2, 2, *O), (2, *O)), "k v d_o", slices=1
-    ),
+    "layers": Case(lambda of, q, kv, do: (q, kv[1, 0], kv[1, 1], do[0]), (O, (2, 2, *O), (2, *O)), "k v d_o", slices=1),
     "some rows": Case(
         lambda of, q, k, v, do: (q[:, 8:], k[:, 3:], v[:, 1::2], do),
         ((B, 32, H, D), (B, 27, H, D), (B, 48, H, D), O),

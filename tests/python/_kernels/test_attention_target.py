@@ -1,4 +1,4 @@
-"""The targets of attention and of its gradients, of parts of arrays, too: what XLA hands them, and edited programs get."""
+"""The targets of attention and its gradients, of parts of arrays, too: what XLA hands them, and edited programs get."""
 
 import jax
 import jax.numpy as jnp

@@ -113,7 +113,7 @@ def test_a_problem():
         (dict(k=(whole(2, 7, 3, 24), "bkhd")), "k: batch, heads, rows and head_dim are"),
         (dict(v=(whole(2, 8, 3, 16), "bkhd")), "v: batch, heads, rows and head_dim are"),
         (dict(o=(whole(2, 5, 3, 16), "bqhd")), "o: batch, heads, rows and head_dim are"),
-        (dict(k=(whole(2, 7, 4, 16), "bkhd"), v=(whole(2, 7, 4, 16), "bkhd")), "4 heads of keys and values do not divide 6"),
+        (dict.fromkeys("kv", (whole(2, 7, 4, 16), "bkhd")), "4 heads of keys and values do not divide 6"),
         (dict(q=(whole(2, 5, 2, 3, 16), "hbqhd")), "q: dimensions hbqhd of"),
     ],
 )
