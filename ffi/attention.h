@@ -14,6 +14,7 @@ namespace moye {
 struct AttentionOperand {
   Buffer buffer = {};
   std::span<int64_t const> strides = {};  // batch, head, row
+  int64_t offset = 0;                     // elements of the buffer in front of the first one; of a result 0
 };
 
 /// Which scores count, as it arrives.
@@ -39,6 +40,7 @@ struct AttentionRequest {
   Buffer lse = {};            // a result; an operand of gradients
   AttentionOperand d_o = {};  // from here on of gradients alone
   Buffer delta = {};
+  int64_t ds_parts = 1;
   AttentionOperand dq = {}, dk = {}, dv = {};  // results
 };
 

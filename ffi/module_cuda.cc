@@ -38,7 +38,7 @@ NB_MODULE(_moye_cuda, module) {
              "compiled with a function of a user's, its activation \"own\".");
   module.def("handlers", [] {
     nb::dict gemm, fused_gemm, scaled_gemm, view_gemm, grouped_gemm, weights_gemm, attention, attention_grad,
-        masked_attention_grad, mark, targets;
+        view_attention, view_attention_grad, mark, targets;
     gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCudaPrepare));
     gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCuda));
     fused_gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeFusedGemmCudaPrepare));
@@ -55,8 +55,10 @@ NB_MODULE(_moye_cuda, module) {
     attention["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeAttentionCuda));
     attention_grad["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeAttentionGradCudaPrepare));
     attention_grad["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeAttentionGradCuda));
-    masked_attention_grad["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeMaskedAttentionGradCudaPrepare));
-    masked_attention_grad["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeMaskedAttentionGradCuda));
+    view_attention["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewAttentionCudaPrepare));
+    view_attention["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewAttentionCuda));
+    view_attention_grad["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewAttentionGradCudaPrepare));
+    view_attention_grad["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewAttentionGradCuda));
     mark["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeMarkCuda));
     targets[kGemmTarget] = gemm;
     targets[kFusedGemmTarget] = fused_gemm;
@@ -66,7 +68,8 @@ NB_MODULE(_moye_cuda, module) {
     targets[kWeightsGemmTarget] = weights_gemm;
     targets[kAttentionTarget] = attention;
     targets[kAttentionGradTarget] = attention_grad;
-    targets[kMaskedAttentionGradTarget] = masked_attention_grad;
+    targets[kViewAttentionTarget] = view_attention;
+    targets[kViewAttentionGradTarget] = view_attention_grad;
     targets[kMarkTarget] = mark;
     return targets;
   });

@@ -34,6 +34,7 @@ class Case:
     dims_o: str | None = None
     mask: str | None = None  # its dimensions
     mask_is_infinite: bool = False
+    ds_parts: int = 1
     kind: str = "normal"
     seed: int = 0
 
@@ -160,7 +161,7 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     allowed = {"lse": np.where(lse < -1e29, 1e30, of_lse)[..., 0]}  # how low a masked score is nobody says
     allowed["o"] = (unit + of_p + sums) * (p @ abs(v)) + of_small * abs(v).sum(axis=2, keepdims=True)
     of_ds = p * (of_p * abs(dp - delta) + cut(case.head_dim) * (abs(d_o) @ abs(v).swapaxes(2, 3)))
-    of_ds = np.where(kept, of_ds, 0) + (unit + sums) * abs(ds) + least * (p > 0)
+    of_ds = np.where(kept, of_ds, 0) + (unit**case.ds_parts + sums) * abs(ds) + least * (p > 0)
     allowed["dq"] = scale * (of_ds @ abs(k))
     per_row = unit + of_p + cut(case.q_rows * case.group)
     of_ds += cut(case.q_rows * case.group) * abs(ds)
@@ -218,6 +219,7 @@ def check(config: Any, case: Case, interpret: InterpretParams | None) -> None:
         compare("lse", np.asarray(lse).astype(np.float64), wanted, message)
         return
     lse, delta = (wanted.values[name].astype(np.float32) for name in ("lse", "delta"))
+    options |= dict(ds_parts=case.ds_parts)
     run = jax.jit(lambda *arrays, mask=None: run_attention_grad(*arrays, mask=mask, **options))
     found = run(q, k, v, d_o, lse, delta, mask=mask)
     for name, x, of, x_dims in zip(("dq", "dk", "dv"), found, (q, k, v), (dims_q, dims_k, dims_k), strict=True):
