@@ -151,7 +151,6 @@ Status decode_attention(AttentionRequest const& request, AttentionCall& call) {
     if (std::string reason = unfit(part, request, storage_dtype(config.dtype), args); !reason.empty())
       return error(reason);
   }
-  if (request.of_gradients && request.mask.present) return error("gradients have no mask");
   if (std::string reason = unfit_mask(request.mask, args); !reason.empty()) return error(reason);
   if (std::string reason = unfit_rows("lse", request.lse, args); !reason.empty()) return error(reason);
   args.lse = static_cast<float*>(request.lse.data);

@@ -1,4 +1,5 @@
-// What both kernels of sm90_attention_grad do with the tiles of a Gemm<kConfig>: loads, scores, sums, and stores.
+// What both kernels of sm90_attention_grad do with the tiles of a Gemm<kConfig>: loads, scores, masks, sums, and
+// stores.
 #pragma once
 
 #include "gemm/attention.h"
@@ -24,6 +25,12 @@ struct AttentionGradParams {
 struct AttentionPlace {
   int row, head, batch;
 };
+
+/// The first row that reads a column, from -8 on, where more does not matter.
+MOYE_DEVICE int first_row_of(AttentionArgs const& args, int column) {
+  int64_t const row = args.is_causal ? column - args.diagonal : -8;
+  return int(row < -8 ? -8 : row < args.q_rows ? row : args.q_rows);
+}
 
 /// lse in base 2, for weights that are 0 where a row has no column, or lies behind the last.
 MOYE_DEVICE float load_lse(AttentionArgs const& args, int64_t matrix, int row) {
@@ -71,6 +78,32 @@ MOYE_DEVICE uint32_t kept_scores(unsigned char const* const (&rows)[2], int64_t 
     kept |= bits << i;
   }
   return kept;
+}
+
+/// The same of rows `row` and `row` + 8, each with as many columns, from column `column` on.
+template <int kStep>
+MOYE_DEVICE uint32_t kept_of_rows(AttentionArgs const& args, AttentionPlace const& at, int row, int const (&columns)[2],
+                                  int column, int lane) {
+  AttentionMask const& mask = args.mask;
+  unsigned char const* const first = mask.data + at.batch * mask.batch_stride + at.head * mask.head_stride +
+                                     row * mask.row_stride + column * mask.column_stride;
+  unsigned char const* const rows[2] = {first, first + 8 * mask.row_stride};
+  int const begin[2] = {0, 0};
+  int const end[2] = {row < args.q_rows ? columns[0] - column : 0, row + 8 < args.q_rows ? columns[1] - column : 0};
+  return kept_scores<kStep>(rows, mask.column_stride, begin, end, lane);
+}
+
+/// The same of columns `column` and `column` + 8, the first of which row first_row reads first, from row `row` on.
+template <int kStep>
+MOYE_DEVICE uint32_t kept_of_columns(AttentionArgs const& args, int batch, int head, int column, int first_row, int row,
+                                     int lane) {
+  AttentionMask const& mask = args.mask;
+  unsigned char const* const first = mask.data + batch * mask.batch_stride + head * mask.head_stride +
+                                     row * mask.row_stride + column * mask.column_stride;
+  unsigned char const* const columns[2] = {first, first + 8 * mask.column_stride};
+  int const begin[2] = {first_row - row, first_row - row + 8}, rows = int(args.q_rows) - row;
+  int const end[2] = {column < args.kv_rows ? rows : 0, column + 8 < args.kv_rows ? rows : 0};
+  return kept_scores<kStep>(columns, mask.row_stride, begin, end, lane);
 }
 
 /// What belongs to scores that are not kept becomes 0.

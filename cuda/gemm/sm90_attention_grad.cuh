@@ -114,18 +114,6 @@ struct Gemm<kConfig> {
     }
   }
 
-  /// Which scores of rows `row` and `row` + 8 and columns `column` on are kept.
-  static MOYE_DEVICE uint32_t kept_of_rows(AttentionArgs const& args, Place const& at, int row, int const (&columns)[2],
-                                           int column, int lane) {
-    AttentionMask const& mask = args.mask;
-    unsigned char const* const first = mask.data + at.batch * mask.batch_stride + at.head * mask.head_stride +
-                                       row * mask.row_stride + column * mask.column_stride;
-    unsigned char const* const rows[2] = {first, first + 8 * mask.row_stride};
-    int const begin[2] = {0, 0};
-    int const end[2] = {row < args.q_rows ? columns[0] - column : 0, row + 8 < args.q_rows ? columns[1] - column : 0};
-    return attention_grad::kept_scores<kStep>(rows, mask.column_stride, begin, end, lane);
-  }
-
   template <bool kIsMasked>
   static MOYE_DEVICE void consume_rows(AttentionArgs const& args, AttentionGradParams const& params, Place const& at,
                                        int steps, SharedStorage& smem, int thread) {
@@ -167,7 +155,7 @@ struct Gemm<kConfig> {
       attention_grad::start_scores<Gemm>(tSrQ, tSrK, read.index(), tSrS);
       attention_grad::start_scores<Gemm>(tSrdO, tSrV, read.index(), tSrdP);
       uint32_t kept = attention_grad::kAllKept;
-      if constexpr (kIsMasked) kept = kept_of_rows(args, at, row, columns, step * kStep, lane);
+      if constexpr (kIsMasked) kept = attention_grad::kept_of_rows<kStep>(args, at, row, columns, step * kStep, lane);
       warpgroup_wait_group<1>();  // all but dP
       warpgroup_fence_operand(tSrS);
       if (step > 0) smem.pipeline.consumer_release(last, lane);
@@ -222,12 +210,6 @@ struct Gemm<kConfig> {
     return {int(row <= 0 ? 0 : row < args.q_rows ? row / kStep : end), end};
   }
 
-  /// The first row that reads a column, from -8 on, where more does not matter.
-  static MOYE_DEVICE int first_row_of(AttentionArgs const& args, int column) {
-    int64_t const row = args.is_causal ? column - args.diagonal : -8;
-    return int(row < -8 ? -8 : row < args.q_rows ? row : args.q_rows);
-  }
-
   static MOYE_DEVICE void run_columns(AttentionArgs const& args, AttentionGradParams const& params) {
     auto& smem = attention_grad::begin<Gemm>(params);
     int const thread = int(thread_idx().x), id = int(block_idx().x), matrix = id / params.kv_tiles;
@@ -258,18 +240,6 @@ struct Gemm<kConfig> {
         consume_columns<true>(args, params, at, steps, smem, thread - 128);
       }
     }
-  }
-
-  /// The same of columns `column` and `column` + 8 and rows `row` on; first: that reads the first of the columns.
-  static MOYE_DEVICE uint32_t kept_of_columns(AttentionArgs const& args, Place const& at, int head, int column,
-                                              int first, int row, int lane) {
-    AttentionMask const& mask = args.mask;
-    unsigned char const* const byte = mask.data + at.batch * mask.batch_stride + head * mask.head_stride +
-                                      row * mask.row_stride + column * mask.column_stride;
-    unsigned char const* const columns[2] = {byte, byte + 8 * mask.column_stride};
-    int const begin[2] = {first - row, first - row + 8}, rows = int(args.q_rows) - row;
-    int const end[2] = {column < args.kv_rows ? rows : 0, column + 8 < args.kv_rows ? rows : 0};
-    return attention_grad::kept_scores<kStep>(columns, mask.row_stride, begin, end, lane);
   }
 
   template <bool kIsMasked>
@@ -331,7 +301,8 @@ struct Gemm<kConfig> {
         attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
         uint32_t kept = attention_grad::kAllKept;
         if constexpr (kIsMasked) {
-          kept = kept_of_columns(args, at, at.head * int(args.group) + head, column, first, step * kStep, lane);
+          kept = attention_grad::kept_of_columns<kStep>(args, at.batch, at.head * int(args.group) + head, column, first,
+                                                        step * kStep, lane);
         }
         named_barrier_sync(1 + consumer, 128);
         warpgroup_wait_group<1>();  // all but dP^T

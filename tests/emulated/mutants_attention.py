@@ -180,6 +180,7 @@ MUTANTS = [
     # ---- gradients
     Grad(
         name="attention_grad_diagonal_of_columns",
+        file=BOTH,
         old="? column - args.diagonal : -8",
         new="? column - args.diagonal + 1 : -8",
     ),
@@ -255,28 +256,31 @@ MUTANTS = [
     # ---- masks of gradients
     Masked(
         name="attention_grad_mask_of_the_first_row",
+        file=BOTH,
         old="first + 8 * mask.row_stride",
         new="first",
     ),
     Masked(
         name="attention_grad_mask_of_the_first_column",
-        old="byte + 8 * mask.column_stride",
-        new="byte",
+        file=BOTH,
+        old="first + 8 * mask.column_stride",
+        new="first",
     ),
     Masked(
         name="attention_grad_mask_of_the_first_step",
-        old="kept_of_rows(args, at, row, columns, step * kStep, lane)",
-        new="kept_of_rows(args, at, row, columns, 0, lane)",
+        old="(args, at, row, columns, step * kStep, lane)",
+        new="(args, at, row, columns, 0, lane)",
     ),
     Masked(
         name="attention_grad_mask_of_a_head_of_keys",
-        old="at.head * int(args.group) + head, column",
-        new="at.head, column",
+        old="at.batch, at.head * int(args.group) + head, column",
+        new="at.batch, at.head, column",
     ),
     Masked(
         name="attention_grad_mask_of_the_first_sequence",
-        old="at.batch * mask.batch_stride + ",
-        new="",
+        file=BOTH,
+        old="batch * mask.batch_stride",
+        new="batch * 0",
         count=2,
     ),
     Masked(
@@ -306,12 +310,14 @@ MUTANTS = [
     ),
     Masked(
         name="attention_grad_mask_behind_the_last_row",
+        file=BOTH,
         old="row < args.q_rows ? columns[0] - column : 0",
         new="columns[0] - column",
         expect=OUTSIDE,
     ),
     Masked(
         name="attention_grad_mask_behind_the_last_column",
+        file=BOTH,
         old="column + 8 < args.kv_rows ? rows : 0",
         new="rows",
         expect=OUTSIDE,

@@ -33,7 +33,7 @@ def skip_where_it_does_not_run(config) -> None:
 
 @every_config
 def test_generated_calls(config):
-    """Rows around those of tiles, groups, diagonals, orders of dimensions."""
+    """Rows around those of tiles, groups, diagonals, masks, orders of dimensions."""
     skip_where_it_does_not_run(config)
     rng = np.random.default_rng(sum(map(ord, config.name)))
     for _ in range(CASES):
@@ -57,11 +57,9 @@ def test_without_rows(config, index):
 
 
 @every_config
-@pytest.mark.parametrize("mask", ["bhqk", "kq", "bk", "h"])
+@pytest.mark.parametrize("mask", ["bhqk", "kq", "bk", "h", ""])
 def test_masks(config, mask):
     skip_where_it_does_not_run(config)
-    if config.kernel != "sm90_attention":
-        pytest.skip("gradients have no mask")
     for is_infinite in (False, True):
         sizes = dict(batch=2, kv_heads=2, group=2, q_rows=270, kv_rows=300, head_dim=64)
         check(config, Case(**sizes, diagonal=100, mask=mask, mask_is_infinite=is_infinite), None)
