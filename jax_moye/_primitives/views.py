@@ -15,11 +15,13 @@ element XLA computes the part alone.
 XLA would write the part to memory for a kernel of ours. To a kernel it is an offset and strides. A transpose alone, or
 behind reshapes, is no part: lowering leaves that out itself (transposes.py). So is what would be more than one matrix
 multiplication, or one with other sizes, if it were read in place. An attention stays what it is, and has the parts as a
-parameter: those whose rows are contiguous and aligned, and whose heads are as far apart as one stride says.
+parameter: those whose rows are contiguous and aligned, and whose heads are as far apart as one stride says. Its
+gradients read parts of what the program makes where they read all of it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -97,6 +99,9 @@ def _attention(program: Program, equation: JaxprEqn, given: Collection[Any]) -> 
     operands = [source_in_jaxpr(x, made_by) for x in equation.invars[:count]]
     are_read = read_in_place(params["attention"], operands, [None if part is None else part.view for part in found])
     parts = [part if is_read else None for part, is_read in zip(found, are_read, strict=True)]
+    if equation.primitive is attention_grad_p:
+        kept = {part.source for part in parts[:3] if part is not None and _is_read_whole(part.source, parts[:3])}
+        parts = [x if i == 3 or x is None or x.source in kept | {*given} else None for i, x in enumerate(parts)]
     if not any(parts):
         return equation
     views = tuple(None if part is None else part.view for part in parts)
@@ -104,6 +109,12 @@ def _attention(program: Program, equation: JaxprEqn, given: Collection[Any]) -> 
     variables += equation.invars[count:]
     original = _of_arrays(params["original"], *_taken_out(program, equation, variables, parts))
     return equation.replace(invars=variables, params={**params, "original": original, "views": views})
+
+
+def _is_read_whole(source: Any, parts: Sequence[Part | None]) -> bool:
+    """Whether parts of an array are all of it: else it would be kept from the forward pass on for the rest, too."""
+    count = sum(math.prod(part.view.shape) for part in parts if part is not None and part.source is source)
+    return count >= math.prod(source.aval.shape)
 
 
 def _found(program: Program, operands: Sequence[Any], given: Collection[Any]) -> list[Part | None]:

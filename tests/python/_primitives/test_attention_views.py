@@ -215,6 +215,22 @@ def test_what_is_computed_element_by_element_is_not_written_whole(rng, monkeypat
     assert found(rotated, qkv) == ["k v"]
 
 
+@pytest.mark.parametrize("is_given", [False, True])
+def test_gradients_keep_no_more_of_the_forward_pass(rng, monkeypatch, is_given):
+    """Where q and k are turned in front of their scores, v is copied for them, unless its array is there anyway."""
+    use_fake_rows(monkeypatch)
+    x, w, qkv = arrays(rng, X, WQKV, (B, T, 3 * H * D))
+
+    def loss(qkv):
+        q, k, v = _of_split(qkv)
+        return jnp.mean(FORMS["plain"](jnp.sin(q), jnp.sin(k), v, True).astype(jnp.float32) ** 2)
+
+    if is_given:
+        assert found(jax.grad(loss), qkv) == ["v", "v"]
+    else:
+        assert found(jax.grad(lambda x, w: loss(x @ w)), x, w) == ["v", ""]
+
+
 def test_what_is_no_part_stays_as_it_is(rng, monkeypatch):
     use_fake_rows(monkeypatch)
     q, k, v = arrays(rng, *[(B, T, H, D)] * 3)
