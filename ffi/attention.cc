@@ -160,7 +160,8 @@ Status decode_attention(AttentionRequest const& request, AttentionCall& call) {
   // Of a number of f16 its rounding may leave less than f16 has.
   int const most = config.dtype == Dtype::bf16 ? 2 : 1;
   if (request.ds_parts < 1 || request.ds_parts > most)
-    return error("ds_parts is " + std::to_string(request.ds_parts) + ", and lies between 1 and " + std::to_string(most));
+    return error("ds_parts is " + std::to_string(request.ds_parts) + ", and lies between 1 and " +
+                 std::to_string(most));
   args.ds_parts = int(request.ds_parts);
   return {};
 }

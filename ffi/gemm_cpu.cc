@@ -243,10 +243,10 @@ ffi::Error execute_view_attention_grad(ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::
                                        ffi::AnyBuffer lse, ffi::AnyBuffer delta, ffi::RemainingArgs mask,
                                        ffi::Result<ffi::AnyBuffer> dq, ffi::Result<ffi::AnyBuffer> dk,
                                        ffi::Result<ffi::AnyBuffer> dv, std::string_view config, int64_t d_o_offset,
-                                       Int64s d_o_strides, int64_t diagonal, Int64s dk_strides, Int64s dq_strides, int64_t ds_parts,
-                                       Int64s dv_strides, bool is_causal, int64_t k_offset, Int64s k_strides,
-                                       bool mask_is_infinite, Int64s mask_strides, int64_t q_offset, Int64s q_strides,
-                                       double scale, Int64s sizes, int64_t v_offset, Int64s v_strides,
+                                       Int64s d_o_strides, int64_t diagonal, Int64s dk_strides, Int64s dq_strides,
+                                       int64_t ds_parts, Int64s dv_strides, bool is_causal, int64_t k_offset,
+                                       Int64s k_strides, bool mask_is_infinite, Int64s mask_strides, int64_t q_offset,
+                                       Int64s q_strides, double scale, Int64s sizes, int64_t v_offset, Int64s v_strides,
                                        bool detect_races, std::string_view mode, int64_t seed) {
   return guarded(config, [&] {
     AttentionRequest request{.of_gradients = true, .ds_parts = ds_parts};

@@ -98,8 +98,8 @@ ffi::Error prepare_view_attention(int32_t device, std::string_view config, int64
 }
 
 ffi::Error prepare_view_attention_grad(int32_t device, std::string_view config, int64_t, Int64s, int64_t, Int64s,
-                                       Int64s, int64_t, Int64s, bool, int64_t, Int64s, bool, Int64s, int64_t, Int64s, double,
-                                       Int64s, int64_t, Int64s) {
+                                       Int64s, int64_t, Int64s, bool, int64_t, Int64s, bool, Int64s, int64_t, Int64s,
+                                       double, Int64s, int64_t, Int64s) {
   return prepare_config(config, device);
 }
 
@@ -284,10 +284,10 @@ ffi::Error execute_view_attention_grad(cudaStream_t stream, ffi::AnyBuffer q, ff
                                        ffi::RemainingArgs mask, ffi::Result<ffi::AnyBuffer> dq,
                                        ffi::Result<ffi::AnyBuffer> dk, ffi::Result<ffi::AnyBuffer> dv,
                                        std::string_view config, int64_t d_o_offset, Int64s d_o_strides,
-                                       int64_t diagonal, Int64s dk_strides, Int64s dq_strides, int64_t ds_parts, Int64s dv_strides,
-                                       bool is_causal, int64_t k_offset, Int64s k_strides, bool mask_is_infinite,
-                                       Int64s mask_strides, int64_t q_offset, Int64s q_strides, double scale,
-                                       Int64s sizes, int64_t v_offset, Int64s v_strides) {
+                                       int64_t diagonal, Int64s dk_strides, Int64s dq_strides, int64_t ds_parts,
+                                       Int64s dv_strides, bool is_causal, int64_t k_offset, Int64s k_strides,
+                                       bool mask_is_infinite, Int64s mask_strides, int64_t q_offset, Int64s q_strides,
+                                       double scale, Int64s sizes, int64_t v_offset, Int64s v_strides) {
   return guarded(config, [&] {
     AttentionRequest request{.of_gradients = true, .ds_parts = ds_parts};
     AttentionAttributes const attributes{config, diagonal, is_causal, scale, sizes};

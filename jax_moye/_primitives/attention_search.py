@@ -530,8 +530,7 @@ def is_tf32(equation: Any, dtype: Any, made: int) -> bool:
       made: which operand may be f32.
     """
     precision = equation.params["precision"]
-    names = precision if isinstance(precision, tuple) else (precision,)
-    if any(getattr(x, "name", "DEFAULT") not in ("DEFAULT", "TF32_TF32_F32") for x in names):
+    if any(x not in (None, lax.Precision.DEFAULT) for x in (precision if isinstance(precision, tuple) else [precision])):
         return False
     given, other = (equation.invars[side].aval.dtype for side in (made, 1 - made))
     out = equation.outvars[0].aval

@@ -7,6 +7,7 @@
 //   diagonal=none    or an integer: scores above it are left out
 //   mask=none        or its dimensions, of b, h, q and k, the outermost first: of the first row all are masked
 //   infinite=0       masked scores are low; 1: -inf
+//   parts=1          in how many dS is multiplied
 //   pad=8            elements between rows
 //   data=1           seed of the numbers
 //   sharp=1          factor of the scale, which else is 1 / sqrt(head_dim)
@@ -34,8 +35,9 @@
 
 namespace moye {
 
-Words const kDefaults = {{"batch", "1"},    {"heads", "1"}, {"group", "1"}, {"diagonal", "none"}, {"mask", "none"},
-                         {"infinite", "0"}, {"pad", "8"},   {"data", "1"},  {"sharp", "1"},       {"order", "NT"}};
+Words const kDefaults = {{"batch", "1"},   {"heads", "1"},    {"group", "1"}, {"diagonal", "none"},
+                         {"mask", "none"}, {"infinite", "0"}, {"parts", "1"}, {"pad", "8"},
+                         {"data", "1"},    {"sharp", "1"},    {"order", "NT"}};
 
 constexpr bool kOfGradients = kRow.kernel == Kernel::sm90_attention_grad;
 constexpr double kUnit = kRow.dtype == bf16 ? 1.0 / 256 : 1.0 / 2048;  // of a number, what rounding may change
@@ -75,6 +77,7 @@ struct Problem {
   int diagonal;
   std::string mask;
   bool is_infinite;
+  int parts;
 
   bool counts(int i, int j) const { return !is_causal || j <= i + diagonal; }
 };
@@ -154,8 +157,10 @@ void add_row(Problem const& problem, Mask const& mask, Rows& q, Rows& k, Rows& v
     sum += p[size_t(j)] * dp[size_t(j)];
   }
   delta.values[row] = sum;
-  // Weights are off by what they are rounded to, and by a little of what their scores are.
-  double const off = 1.25 * kUnit + 1e-4;
+  // Weights are off by what they are rounded to, and by a little of what their scores are. So is dS, of which two parts
+  // are held to less of that little.
+  double const little = problem.parts == 1 ? 1e-4 : 1e-5;
+  double const off = 1.25 * kUnit + 1e-4, off_of_ds = problem.parts == 1 ? off : 1.25 * kUnit * kUnit + little;
   auto const at = [&](Rows const& rows, int of_head, int of_row, int d) {
     return (size_t(of_head) * size_t(rows.shape[1]) + size_t(of_row)) * size_t(dim) + size_t(d);
   };
@@ -166,8 +171,8 @@ void add_row(Problem const& problem, Mask const& mask, Rows& q, Rows& k, Rows& v
   for (int j = 0; j < problem.kv_rows; ++j) {
     bool const is_kept = problem.counts(i, j) && mask.keeps(problem, head, i, j);
     double const weight = p[size_t(j)], ds = is_kept ? weight * (dp[size_t(j)] - sum) * problem.scale : 0;
-    double const off_of_dp = is_kept ? 1e-4 * weight * (size_of_dp[size_t(j)] + std::abs(sum)) : 0;
-    double const off_ds = off * std::abs(ds) + (off_of_dp + kLeast) * problem.scale;
+    double const off_of_dp = is_kept ? little * weight * (size_of_dp[size_t(j)] + std::abs(sum)) : 0;
+    double const off_ds = off_of_ds * std::abs(ds) + (off_of_dp + kLeast) * problem.scale;
     double const off_weight = off * weight + kLeast;
     for (int d = 0; d < dim; ++d) {
       double const of_q = q.value(head, i, d), of_k = k.value(kv_head, j, d), of_v = v.value(kv_head, j, d);
@@ -229,6 +234,7 @@ std::string launch(Problem const& problem, Options const& options) {
                      .lse = lse.data(),
                      .d_o = {},
                      .delta = nullptr,
+                     .ds_parts = problem.parts,
                      .dq = {},
                      .dk = {},
                      .dv = {}};
@@ -299,7 +305,8 @@ bool run(std::vector<std::string> const& words) {
                         .is_causal = options["diagonal"] != "none",
                         .diagonal = options.number("diagonal"),
                         .mask = options["mask"],
-                        .is_infinite = options.number("infinite") != 0};
+                        .is_infinite = options.number("infinite") != 0,
+                        .parts = options.number("parts")};
   std::string report = launch(problem, options);
   std::replace(report.begin(), report.end(), '\n', ';');  // a case has one line
   std::puts(report.empty() ? "ok" : report.c_str());

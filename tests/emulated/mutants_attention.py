@@ -22,6 +22,7 @@ Grad = functools.partial(Mutant, row=GRADIENTS, file=G, sizes=(200, 150, 40))
 MASKED = ("batch=2", "group=2", "diagonal=30", "mask=bhqk")
 INFINITE = ("batch=2", "group=2", "diagonal=-9", "mask=bhqk", "infinite=1")
 Masked = functools.partial(Grad, options=MASKED)
+Parts = functools.partial(Grad, sizes=(70, 8, 64), options=("parts=2",))
 
 LAST = "  int64_t const last = row + args.diagonal + 1;\n"
 SCALED = "rows.sum[r] * rows.factor[r] + sum"
@@ -369,5 +370,23 @@ MUTANTS = [
         old=AHEAD.lstrip(),
         new="",
         expect=too_early("TMA load", BOTH),
+    ),
+    # ---- gradients, dS in two parts
+    Parts(
+        name="attention_grad_no_second_part_of_dq",
+        old="      if (args.ds_parts == 2) {\n        to_second",
+        new="      if (args.ds_parts == 3) {\n        to_second",
+    ),
+    Parts(
+        name="attention_grad_no_second_part_of_dk",
+        old="        if (args.ds_parts == 2) {\n          warpgroup",
+        new="        if (args.ds_parts == 3) {\n          warpgroup",
+    ),
+    Parts(name="attention_grad_second_parts_of_neighbours", file=SHARED, old="fragments[i] >> 16)", new="fragments[i])"),
+    Parts(
+        name="attention_grad_second_part_in_registers_of_weights",
+        old="          warpgroup_wait_group<1>();  // dV: the second part takes the registers of P\n",
+        new="",
+        expect="its registers of A were written before warpgroup_wait_group",
     ),
 ]
