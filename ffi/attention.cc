@@ -36,7 +36,7 @@ int64_t product(int64_t a, int64_t b) {
   return __builtin_mul_overflow(a, b, &result) ? INT64_MAX : result;
 }
 
-bool is_aligned(Buffer const& buffer) { return reinterpret_cast<uintptr_t>(buffer.data) % kAlignment == 0; }
+bool is_aligned(void const* data) { return reinterpret_cast<uintptr_t>(data) % kAlignment == 0; }
 
 /// Why sizes are none of this config; empty if they are.
 std::string bad_sizes(AttentionRequest const& request, GemmConfig const& config, AttentionArgs& args) {
@@ -65,26 +65,29 @@ std::string bad_sizes(AttentionRequest const& request, GemmConfig const& config,
 
 /// Why an array is not what the config takes; empty if it is.
 std::string unfit(AttentionPart const& part, AttentionRequest const& request, Dtype dtype, AttentionArgs& args) {
-  auto const& [buffer, strides] = request.*part.operand;
+  auto const& [buffer, strides, offset] = request.*part.operand;
   std::string const name = part.name;
   if (strides.size() != kStrides)
     return "three strides of " + name + " are needed, along batch, heads and rows, not " + to_text(strides);
   if (std::any_of(strides.begin(), strides.end(), [](int64_t stride) { return stride < 0; }))
     return name + " has strides " + to_text(strides) + ", which are negative";
+  if (offset < 0) return name + " has offset " + std::to_string(offset) + ", which is negative";
   if (buffer.dtype != dtype) return name + " is " + dtype_name(buffer.dtype) + ", not " + dtype_name(dtype);
   std::array<Mode, kStrides + 1> const modes = {
       {{args.batch, strides[0]},
        {part.has_query_heads ? args.kv_heads * args.group : args.kv_heads, strides[1]},
        {part.has_query_heads ? args.q_rows : args.kv_rows, strides[2]},
        {args.head_dim, 1}}};
-  if (std::string reason = outside(part.name, modes, buffer.elements); !reason.empty()) return reason;
+  int64_t const first = has_no_element(modes) ? 0 : offset;
+  if (std::string reason = outside(part.name, modes, buffer.elements, first); !reason.empty()) return reason;
   if (part.is_result && !covers_exactly(modes, buffer.elements))
     return "strides of " + name + " do not write each of its elements exactly once";
   int const elements = kAlignment / item_bytes(dtype);
   if (std::any_of(strides.begin(), strides.end(), [&](int64_t stride) { return stride % elements != 0; }))
     return name + " has strides that 16 bytes do not divide";
-  if (!is_aligned(buffer)) return name + " has an address that 16 bytes do not divide";
-  args.*part.array = {buffer.data, strides[0], strides[1], strides[2]};
+  void* const data = static_cast<char*>(buffer.data) + first * item_bytes(dtype);
+  if (!is_aligned(data)) return name + " has an address that 16 bytes do not divide";
+  args.*part.array = {data, strides[0], strides[1], strides[2]};
   return {};
 }
 
@@ -95,7 +98,7 @@ std::string unfit_rows(char const* name, Buffer const& rows, AttentionArgs const
   if (rows.elements != elements)
     return std::string(name) + " has " + std::to_string(rows.elements) +
            " elements, not one of each row of queries: " + std::to_string(elements);
-  if (!is_aligned(rows)) return std::string(name) + " has an address that 16 bytes do not divide";
+  if (!is_aligned(rows.data)) return std::string(name) + " has an address that 16 bytes do not divide";
   return {};
 }
 
@@ -154,6 +157,12 @@ Status decode_attention(AttentionRequest const& request, AttentionCall& call) {
   if (!request.of_gradients) return {};
   if (std::string reason = unfit_rows("delta", request.delta, args); !reason.empty()) return error(reason);
   args.delta = static_cast<float const*>(request.delta.data);
+  // Of a number of f16 its rounding may leave less than f16 has.
+  int const most = config.dtype == Dtype::bf16 ? 2 : 1;
+  if (request.ds_parts < 1 || request.ds_parts > most)
+    return error("ds_parts is " + std::to_string(request.ds_parts) + ", and lies between 1 and " +
+                 std::to_string(most));
+  args.ds_parts = int(request.ds_parts);
   return {};
 }
 

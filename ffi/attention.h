@@ -14,6 +14,7 @@ namespace moye {
 struct AttentionOperand {
   Buffer buffer = {};
   std::span<int64_t const> strides = {};  // batch, head, row
+  int64_t offset = 0;                     // elements of the buffer in front of the first one; of a result 0
 };
 
 /// Which scores count, as it arrives.
@@ -34,11 +35,12 @@ struct AttentionRequest {
   bool is_causal = false;
   int64_t diagonal = 0;
   AttentionOperand q = {}, k = {}, v = {};
-  MaskOperand mask = {};      // not of gradients
+  MaskOperand mask = {};
   AttentionOperand o = {};    // a result; not of gradients
   Buffer lse = {};            // a result; an operand of gradients
   AttentionOperand d_o = {};  // from here on of gradients alone
   Buffer delta = {};
+  int64_t ds_parts = 1;
   AttentionOperand dq = {}, dk = {}, dv = {};  // results
 };
 

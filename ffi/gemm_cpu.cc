@@ -210,16 +210,56 @@ ffi::Error launch(AttentionRequest const& request, bool detect_races, std::strin
                   done.interrupted ? ffi::ErrorCode::kCancelled : ffi::ErrorCode::kInternal);
 }
 
+ffi::Error execute_view_attention(ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, ffi::RemainingArgs mask,
+                                  ffi::Result<ffi::AnyBuffer> o, ffi::Result<ffi::AnyBuffer> lse,
+                                  std::string_view config, int64_t diagonal, bool is_causal, int64_t k_offset,
+                                  Int64s k_strides, bool mask_is_infinite, Int64s mask_strides, Int64s o_strides,
+                                  int64_t q_offset, Int64s q_strides, double scale, Int64s sizes, int64_t v_offset,
+                                  Int64s v_strides, bool detect_races, std::string_view mode, int64_t seed) {
+  return guarded(config, [&] {
+    AttentionRequest request;
+    AttentionAttributes const attributes{config, diagonal, is_causal, scale, sizes};
+    if (auto error = read_attention(
+            attributes, {{q, q_strides, q_offset}, {k, k_strides, k_offset}, {v, v_strides, v_offset}, {*o, o_strides}},
+            {*lse}, request);
+        error.failure())
+      return error;
+    if (auto error = read_mask(mask, mask_strides, mask_is_infinite, request); error.failure()) return error;
+    return launch(request, detect_races, mode, seed);
+  });
+}
+
 ffi::Error execute_attention(ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, ffi::RemainingArgs mask,
                              ffi::Result<ffi::AnyBuffer> o, ffi::Result<ffi::AnyBuffer> lse, std::string_view config,
                              bool detect_races, int64_t diagonal, bool is_causal, Int64s k_strides,
                              bool mask_is_infinite, Int64s mask_strides, std::string_view mode, Int64s o_strides,
                              Int64s q_strides, double scale, int64_t seed, Int64s sizes, Int64s v_strides) {
+  return execute_view_attention(q, k, v, mask, o, lse, config, diagonal, is_causal, 0, k_strides, mask_is_infinite,
+                                mask_strides, o_strides, 0, q_strides, scale, sizes, 0, v_strides, detect_races, mode,
+                                seed);
+}
+
+ffi::Error execute_view_attention_grad(ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, ffi::AnyBuffer d_o,
+                                       ffi::AnyBuffer lse, ffi::AnyBuffer delta, ffi::RemainingArgs mask,
+                                       ffi::Result<ffi::AnyBuffer> dq, ffi::Result<ffi::AnyBuffer> dk,
+                                       ffi::Result<ffi::AnyBuffer> dv, std::string_view config, int64_t d_o_offset,
+                                       Int64s d_o_strides, int64_t diagonal, Int64s dk_strides, Int64s dq_strides,
+                                       int64_t ds_parts, Int64s dv_strides, bool is_causal, int64_t k_offset,
+                                       Int64s k_strides, bool mask_is_infinite, Int64s mask_strides, int64_t q_offset,
+                                       Int64s q_strides, double scale, Int64s sizes, int64_t v_offset, Int64s v_strides,
+                                       bool detect_races, std::string_view mode, int64_t seed) {
   return guarded(config, [&] {
-    AttentionRequest request;
+    AttentionRequest request{.of_gradients = true, .ds_parts = ds_parts};
     AttentionAttributes const attributes{config, diagonal, is_causal, scale, sizes};
-    if (auto error = read_attention(attributes, {{q, q_strides}, {k, k_strides}, {v, v_strides}, {*o, o_strides}},
-                                    {*lse}, request);
+    if (auto error = read_attention(attributes,
+                                    {{q, q_strides, q_offset},
+                                     {k, k_strides, k_offset},
+                                     {v, v_strides, v_offset},
+                                     {d_o, d_o_strides, d_o_offset},
+                                     {*dq, dq_strides},
+                                     {*dk, dk_strides},
+                                     {*dv, dv_strides}},
+                                    {lse, delta}, request);
         error.failure())
       return error;
     if (auto error = read_mask(mask, mask_strides, mask_is_infinite, request); error.failure()) return error;
@@ -440,3 +480,31 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeAttentionGradCpu, moye::execute_attention_g
                                   .Attr<int64_t>("seed")
                                   .Attr<moye::Int64s>("sizes")
                                   .Attr<moye::Int64s>("v_strides"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeViewAttentionCpu, moye::execute_view_attention,
+                              moye::with_view_attention(ffi::Ffi::Bind()
+                                                            .Arg<ffi::AnyBuffer>()
+                                                            .Arg<ffi::AnyBuffer>()
+                                                            .Arg<ffi::AnyBuffer>()
+                                                            .RemainingArgs()
+                                                            .Ret<ffi::AnyBuffer>()
+                                                            .Ret<ffi::AnyBuffer>())
+                                  .Attr<bool>("detect_races")
+                                  .Attr<std::string_view>("mode")
+                                  .Attr<int64_t>("seed"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeViewAttentionGradCpu, moye::execute_view_attention_grad,
+                              moye::with_view_attention_grad(ffi::Ffi::Bind()
+                                                                 .Arg<ffi::AnyBuffer>()
+                                                                 .Arg<ffi::AnyBuffer>()
+                                                                 .Arg<ffi::AnyBuffer>()
+                                                                 .Arg<ffi::AnyBuffer>()
+                                                                 .Arg<ffi::AnyBuffer>()
+                                                                 .Arg<ffi::AnyBuffer>()
+                                                                 .RemainingArgs()
+                                                                 .Ret<ffi::AnyBuffer>()
+                                                                 .Ret<ffi::AnyBuffer>()
+                                                                 .Ret<ffi::AnyBuffer>())
+                                  .Attr<bool>("detect_races")
+                                  .Attr<std::string_view>("mode")
+                                  .Attr<int64_t>("seed"));

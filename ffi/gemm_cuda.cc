@@ -92,6 +92,17 @@ ffi::Error prepare_attention_grad(int32_t device, std::string_view config, Int64
   return prepare_config(config, device);
 }
 
+ffi::Error prepare_view_attention(int32_t device, std::string_view config, int64_t, bool, int64_t, Int64s, bool, Int64s,
+                                  Int64s, int64_t, Int64s, double, Int64s, int64_t, Int64s) {
+  return prepare_config(config, device);
+}
+
+ffi::Error prepare_view_attention_grad(int32_t device, std::string_view config, int64_t, Int64s, int64_t, Int64s,
+                                       Int64s, int64_t, Int64s, bool, int64_t, Int64s, bool, Int64s, int64_t, Int64s,
+                                       double, Int64s, int64_t, Int64s) {
+  return prepare_config(config, device);
+}
+
 /// Decodes and validates the request, and launches it.
 ffi::Error launch(GemmRequest const& request, cudaStream_t stream) {
   GemmCall call;
@@ -240,16 +251,55 @@ ffi::Error launch(AttentionRequest const& request, cudaStream_t stream) {
   return ffi::Error::Internal(attention_error(request.config, request.sizes, status.message).message);
 }
 
+ffi::Error execute_view_attention(cudaStream_t stream, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v,
+                                  ffi::RemainingArgs mask, ffi::Result<ffi::AnyBuffer> o,
+                                  ffi::Result<ffi::AnyBuffer> lse, std::string_view config, int64_t diagonal,
+                                  bool is_causal, int64_t k_offset, Int64s k_strides, bool mask_is_infinite,
+                                  Int64s mask_strides, Int64s o_strides, int64_t q_offset, Int64s q_strides,
+                                  double scale, Int64s sizes, int64_t v_offset, Int64s v_strides) {
+  return guarded(config, [&] {
+    AttentionRequest request;
+    AttentionAttributes const attributes{config, diagonal, is_causal, scale, sizes};
+    if (auto error = read_attention(
+            attributes, {{q, q_strides, q_offset}, {k, k_strides, k_offset}, {v, v_strides, v_offset}, {*o, o_strides}},
+            {*lse}, request);
+        error.failure())
+      return error;
+    if (auto error = read_mask(mask, mask_strides, mask_is_infinite, request); error.failure()) return error;
+    return launch(request, stream);
+  });
+}
+
 ffi::Error execute_attention(cudaStream_t stream, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v,
                              ffi::RemainingArgs mask, ffi::Result<ffi::AnyBuffer> o, ffi::Result<ffi::AnyBuffer> lse,
                              std::string_view config, int64_t diagonal, bool is_causal, Int64s k_strides,
                              bool mask_is_infinite, Int64s mask_strides, Int64s o_strides, Int64s q_strides,
                              double scale, Int64s sizes, Int64s v_strides) {
+  return execute_view_attention(stream, q, k, v, mask, o, lse, config, diagonal, is_causal, 0, k_strides,
+                                mask_is_infinite, mask_strides, o_strides, 0, q_strides, scale, sizes, 0, v_strides);
+}
+
+ffi::Error execute_view_attention_grad(cudaStream_t stream, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v,
+                                       ffi::AnyBuffer d_o, ffi::AnyBuffer lse, ffi::AnyBuffer delta,
+                                       ffi::RemainingArgs mask, ffi::Result<ffi::AnyBuffer> dq,
+                                       ffi::Result<ffi::AnyBuffer> dk, ffi::Result<ffi::AnyBuffer> dv,
+                                       std::string_view config, int64_t d_o_offset, Int64s d_o_strides,
+                                       int64_t diagonal, Int64s dk_strides, Int64s dq_strides, int64_t ds_parts,
+                                       Int64s dv_strides, bool is_causal, int64_t k_offset, Int64s k_strides,
+                                       bool mask_is_infinite, Int64s mask_strides, int64_t q_offset, Int64s q_strides,
+                                       double scale, Int64s sizes, int64_t v_offset, Int64s v_strides) {
   return guarded(config, [&] {
-    AttentionRequest request;
+    AttentionRequest request{.of_gradients = true, .ds_parts = ds_parts};
     AttentionAttributes const attributes{config, diagonal, is_causal, scale, sizes};
-    if (auto error = read_attention(attributes, {{q, q_strides}, {k, k_strides}, {v, v_strides}, {*o, o_strides}},
-                                    {*lse}, request);
+    if (auto error = read_attention(attributes,
+                                    {{q, q_strides, q_offset},
+                                     {k, k_strides, k_offset},
+                                     {v, v_strides, v_offset},
+                                     {d_o, d_o_strides, d_o_offset},
+                                     {*dq, dq_strides},
+                                     {*dk, dk_strides},
+                                     {*dv, dv_strides}},
+                                    {lse, delta}, request);
         error.failure())
       return error;
     if (auto error = read_mask(mask, mask_strides, mask_is_infinite, request); error.failure()) return error;
@@ -581,4 +631,36 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeAttentionGradCuda, moye::execute_attention_
                                   .Attr<double>("scale")
                                   .Attr<moye::Int64s>("sizes")
                                   .Attr<moye::Int64s>("v_strides"),
+                              {ffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeViewAttentionCudaPrepare, moye::prepare_view_attention,
+                              moye::with_view_attention(ffi::Ffi::BindPrepare().Ctx<ffi::DeviceOrdinal>()));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeViewAttentionCuda, moye::execute_view_attention,
+                              moye::with_view_attention(ffi::Ffi::Bind()
+                                                            .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                                                            .Arg<ffi::AnyBuffer>()
+                                                            .Arg<ffi::AnyBuffer>()
+                                                            .Arg<ffi::AnyBuffer>()
+                                                            .RemainingArgs()
+                                                            .Ret<ffi::AnyBuffer>()
+                                                            .Ret<ffi::AnyBuffer>()),
+                              {ffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeViewAttentionGradCudaPrepare, moye::prepare_view_attention_grad,
+                              moye::with_view_attention_grad(ffi::Ffi::BindPrepare().Ctx<ffi::DeviceOrdinal>()));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxMoyeViewAttentionGradCuda, moye::execute_view_attention_grad,
+                              moye::with_view_attention_grad(ffi::Ffi::Bind()
+                                                                 .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                                                                 .Arg<ffi::AnyBuffer>()
+                                                                 .Arg<ffi::AnyBuffer>()
+                                                                 .Arg<ffi::AnyBuffer>()
+                                                                 .Arg<ffi::AnyBuffer>()
+                                                                 .Arg<ffi::AnyBuffer>()
+                                                                 .Arg<ffi::AnyBuffer>()
+                                                                 .RemainingArgs()
+                                                                 .Ret<ffi::AnyBuffer>()
+                                                                 .Ret<ffi::AnyBuffer>()
+                                                                 .Ret<ffi::AnyBuffer>()),
                               {ffi::Traits::kCmdBufferCompatible});

@@ -18,6 +18,10 @@
 //                            s = scale q k^T, masked or not, causal or not; lse = log sum exp(s), o = exp(s - lse) v
 //   jax_moye_attention_grad_v1 (q, k, v, d_o, lse, delta) -> (dq, dk, dv)
 //                            the gradients of that; delta is the sum over rows of o * d_o
+//   jax_moye_view_attention_v1, jax_moye_view_attention_grad_v1
+//                            as those two, both with a mask or without; q, k, v and d_o are parts of larger arrays:
+//                            their first elements are at q_offset, k_offset, v_offset and d_o_offset of those; ds is
+//                            multiplied in ds_parts
 //   jax_moye_mark_v1         () -> (nothing of interest)   CUDA alone: an event on the stream, for whoever measures
 #pragma once
 
@@ -31,6 +35,8 @@ inline constexpr char const* kGroupedGemmTarget = "jax_moye_grouped_gemm_v1";
 inline constexpr char const* kWeightsGemmTarget = "jax_moye_weights_gemm_v1";
 inline constexpr char const* kAttentionTarget = "jax_moye_attention_v1";
 inline constexpr char const* kAttentionGradTarget = "jax_moye_attention_grad_v1";
+inline constexpr char const* kViewAttentionTarget = "jax_moye_view_attention_v1";
+inline constexpr char const* kViewAttentionGradTarget = "jax_moye_view_attention_grad_v1";
 inline constexpr char const* kMarkTarget = "jax_moye_mark_v1";
 
 extern "C" XLA_FFI_Error* JaxMoyeGemmCpu(XLA_FFI_CallFrame* call_frame);
@@ -41,6 +47,8 @@ extern "C" XLA_FFI_Error* JaxMoyeGroupedGemmCpu(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeWeightsGemmCpu(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeAttentionCpu(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeAttentionGradCpu(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeViewAttentionCpu(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeViewAttentionGradCpu(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeGemmCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeScaledGemmCuda(XLA_FFI_CallFrame* call_frame);
@@ -49,6 +57,8 @@ extern "C" XLA_FFI_Error* JaxMoyeGroupedGemmCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeWeightsGemmCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeAttentionCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeAttentionGradCuda(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeViewAttentionCuda(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeViewAttentionGradCuda(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeScaledGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
@@ -57,4 +67,6 @@ extern "C" XLA_FFI_Error* JaxMoyeGroupedGemmCudaPrepare(XLA_FFI_CallFrame* call_
 extern "C" XLA_FFI_Error* JaxMoyeWeightsGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeAttentionCudaPrepare(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeAttentionGradCudaPrepare(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeViewAttentionCudaPrepare(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* JaxMoyeViewAttentionGradCudaPrepare(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* JaxMoyeMarkCuda(XLA_FFI_CallFrame* call_frame);

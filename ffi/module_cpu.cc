@@ -10,7 +10,8 @@ namespace nb = nanobind;
 NB_MODULE(_moye_cpu, module) {
   moye::add_common_functions(module);
   module.def("handlers", [] {
-    nb::dict gemm, fused_gemm, scaled_gemm, view_gemm, grouped_gemm, weights_gemm, attention, attention_grad, targets;
+    nb::dict gemm, fused_gemm, scaled_gemm, view_gemm, grouped_gemm, weights_gemm, attention, attention_grad,
+        view_attention, view_attention_grad, targets;
     gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCpu));
     fused_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeFusedGemmCpu));
     scaled_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeScaledGemmCpu));
@@ -19,6 +20,8 @@ NB_MODULE(_moye_cpu, module) {
     weights_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeWeightsGemmCpu));
     attention["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeAttentionCpu));
     attention_grad["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeAttentionGradCpu));
+    view_attention["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewAttentionCpu));
+    view_attention_grad["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewAttentionGradCpu));
     targets[kGemmTarget] = gemm;
     targets[kFusedGemmTarget] = fused_gemm;
     targets[kScaledGemmTarget] = scaled_gemm;
@@ -27,6 +30,8 @@ NB_MODULE(_moye_cpu, module) {
     targets[kWeightsGemmTarget] = weights_gemm;
     targets[kAttentionTarget] = attention;
     targets[kAttentionGradTarget] = attention_grad;
+    targets[kViewAttentionTarget] = view_attention;
+    targets[kViewAttentionGradTarget] = view_attention_grad;
     return targets;
   });
   moye::add_emulate(module);

@@ -37,7 +37,8 @@ NB_MODULE(_moye_cuda, module) {
              "Adds a config of the table whose kernel is that of `code`, a cubin, which stays loaded for good. It was\n"
              "compiled with a function of a user's, its activation \"own\".");
   module.def("handlers", [] {
-    nb::dict gemm, fused_gemm, scaled_gemm, view_gemm, grouped_gemm, weights_gemm, attention, attention_grad, mark, targets;
+    nb::dict gemm, fused_gemm, scaled_gemm, view_gemm, grouped_gemm, weights_gemm, attention, attention_grad,
+        view_attention, view_attention_grad, mark, targets;
     gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCudaPrepare));
     gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCuda));
     fused_gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeFusedGemmCudaPrepare));
@@ -54,6 +55,10 @@ NB_MODULE(_moye_cuda, module) {
     attention["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeAttentionCuda));
     attention_grad["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeAttentionGradCudaPrepare));
     attention_grad["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeAttentionGradCuda));
+    view_attention["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewAttentionCudaPrepare));
+    view_attention["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewAttentionCuda));
+    view_attention_grad["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewAttentionGradCudaPrepare));
+    view_attention_grad["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewAttentionGradCuda));
     mark["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeMarkCuda));
     targets[kGemmTarget] = gemm;
     targets[kFusedGemmTarget] = fused_gemm;
@@ -63,6 +68,8 @@ NB_MODULE(_moye_cuda, module) {
     targets[kWeightsGemmTarget] = weights_gemm;
     targets[kAttentionTarget] = attention;
     targets[kAttentionGradTarget] = attention_grad;
+    targets[kViewAttentionTarget] = view_attention;
+    targets[kViewAttentionGradTarget] = view_attention_grad;
     targets[kMarkTarget] = mark;
     return targets;
   });

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "attention.h"
 #include "gemm.h"
@@ -228,6 +229,7 @@ struct AttentionAttributes {
 struct StridedBuffer {
   ffi::AnyBuffer buffer;
   Int64s strides;
+  int64_t offset = 0;  // of the view targets' operands
 };
 
 /// A call of attention, or, if the request says so, of its gradients: what decode_attention() checks.
@@ -242,9 +244,10 @@ inline ffi::Error read_attention(AttentionAttributes const& attributes, std::ini
   request.diagonal = attributes.diagonal;
   bool is_ours = true;
   auto part = attention_parts(request.of_gradients).begin();
-  for (auto const& [buffer, strides] : arrays) {
+  for (auto const& [buffer, strides, offset] : arrays) {
     AttentionOperand& operand = request.*(part++)->operand;
     operand.strides = to_span(strides);
+    operand.offset = offset;
     is_ours = to_buffer(buffer, operand.buffer) && is_ours;
   }
   Buffer* to = &request.lse;
@@ -256,21 +259,68 @@ inline ffi::Error read_attention(AttentionAttributes const& attributes, std::ini
   return to_error(attention_error(request.config, request.sizes, kOurDtypes), ffi::ErrorCode::kInvalidArgument);
 }
 
-/// The mask of a call of attention, where there is one. It is checked by decode_attention().
+/// The mask of a call of attention or its gradients. It is checked by decode_attention().
+inline ffi::Error read_mask(ffi::AnyBuffer mask, Int64s strides, bool is_infinite, AttentionRequest& request) {
+  if (mask.element_type() != ffi::DataType::PRED)
+    return to_error(attention_error(request.config, request.sizes, "the mask is of booleans"),
+                    ffi::ErrorCode::kInvalidArgument);
+  request.mask = {/*present=*/true, mask.untyped_data(), int64_t(mask.element_count()), to_span(strides), is_infinite};
+  return ffi::Error::Success();
+}
+
+/// The same, where there may be none.
 inline ffi::Error read_mask(ffi::RemainingArgs operands, Int64s strides, bool is_infinite, AttentionRequest& request) {
   auto const error = [&](std::string_view reason) {
     return to_error(attention_error(request.config, request.sizes, reason), ffi::ErrorCode::kInvalidArgument);
   };
   if (operands.size() > 1) return error("beside q, k and v there is a mask, and nothing else");
-  request.mask.present = operands.size() == 1;
-  if (!request.mask.present) return ffi::Error::Success();
-  auto const buffer = operands.get<ffi::AnyBuffer>(0);
-  if (buffer.has_error() || buffer->element_type() != ffi::DataType::PRED) return error("the mask is of booleans");
-  request.mask.data = buffer->untyped_data();
-  request.mask.elements = int64_t(buffer->element_count());
-  request.mask.strides = to_span(strides);
-  request.mask.is_infinite = is_infinite;
-  return ffi::Error::Success();
+  if (operands.size() == 0) return ffi::Error::Success();
+  auto const mask = operands.get<ffi::AnyBuffer>(0);
+  return mask.has_error() ? error("the mask is of booleans") : read_mask(*mask, strides, is_infinite, request);
+}
+
+/// Adds the attributes of the view target of attention, and of its gradients, to a handler's binding.
+template <class Binding>
+auto with_view_attention(Binding binding) {
+  return std::move(binding)
+      .template Attr<std::string_view>("config")
+      .template Attr<int64_t>("diagonal")
+      .template Attr<bool>("is_causal")
+      .template Attr<int64_t>("k_offset")
+      .template Attr<Int64s>("k_strides")
+      .template Attr<bool>("mask_is_infinite")
+      .template Attr<Int64s>("mask_strides")
+      .template Attr<Int64s>("o_strides")
+      .template Attr<int64_t>("q_offset")
+      .template Attr<Int64s>("q_strides")
+      .template Attr<double>("scale")
+      .template Attr<Int64s>("sizes")
+      .template Attr<int64_t>("v_offset")
+      .template Attr<Int64s>("v_strides");
+}
+
+template <class Binding>
+auto with_view_attention_grad(Binding binding) {
+  return std::move(binding)
+      .template Attr<std::string_view>("config")
+      .template Attr<int64_t>("d_o_offset")
+      .template Attr<Int64s>("d_o_strides")
+      .template Attr<int64_t>("diagonal")
+      .template Attr<Int64s>("dk_strides")
+      .template Attr<Int64s>("dq_strides")
+      .template Attr<int64_t>("ds_parts")
+      .template Attr<Int64s>("dv_strides")
+      .template Attr<bool>("is_causal")
+      .template Attr<int64_t>("k_offset")
+      .template Attr<Int64s>("k_strides")
+      .template Attr<bool>("mask_is_infinite")
+      .template Attr<Int64s>("mask_strides")
+      .template Attr<int64_t>("q_offset")
+      .template Attr<Int64s>("q_strides")
+      .template Attr<double>("scale")
+      .template Attr<Int64s>("sizes")
+      .template Attr<int64_t>("v_offset")
+      .template Attr<Int64s>("v_strides");
 }
 
 /// Calls f(), which returns an ffi::Error. No exception leaves a handler: XLA would lose its type and text.

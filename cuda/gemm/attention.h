@@ -4,7 +4,7 @@
 //   MnOperand       rows that are summed over themselves, 64 at a time; 64 rows lie as those of KOperand do
 //   make_row_map    the tensor map of an array: (head_dim, rows, heads, batch)
 //   columns_of      how many columns a row has
-//   to_fragments    sums of a wgmma as A's fragments of the next one
+//   to_fragments    sums of a wgmma as A's fragments of the next one; to_second_fragments what their rounding took
 //   store_rows      a warp's rows of a result, by TMA
 #pragma once
 
@@ -26,6 +26,7 @@ namespace moye {
 
 inline constexpr int kRowBlock = 64;  // rows, and elements of head_dim: a swizzled block of 8 KB
 inline constexpr float kNoScore = -__builtin_huge_valf();
+inline constexpr float kMasked = -1e30f;  // a masked score that is not -inf, times a scale of base 2
 
 /// kRows rows of head_dim, of which a stage holds 64 elements, in boxes of kBoxRows.
 template <class T, int kRows, int kStages, int kBoxRows = kRows>
@@ -63,6 +64,17 @@ template <class T, int kN>
 MOYE_DEVICE void to_fragments(float const (&sums)[kN / 2], uint32_t (&fragments)[kN / 4]) {
   MOYE_UNROLL
   for (int i = 0; i < kN / 4; ++i) fragments[i] = pack_pair<T>(sums[2 * i], sums[2 * i + 1]);
+}
+
+/// What the rounding took from them, rounded itself.
+template <class T, int kN>
+MOYE_DEVICE void to_second_fragments(float const (&sums)[kN / 2], uint32_t const (&fragments)[kN / 4],
+                                     uint32_t (&second)[kN / 4]) {
+  auto const value = [](uint32_t half) { return float(T::bitcast(uint16_t(half))); };
+  MOYE_UNROLL
+  for (int i = 0; i < kN / 4; ++i) {
+    second[i] = pack_pair<T>(sums[2 * i] - value(fragments[i]), sums[2 * i + 1] - value(fragments[i] >> 16));
+  }
 }
 
 /// One warp stores its 16 rows of kHead columns through `box`, 16 rows of 128 bytes each for 64 columns: sums times

@@ -280,7 +280,7 @@ struct AttentionMask {
 ///   s[i,j] = scale * (q k^T)[i,j], or masked, and is left out where is_causal and j > i + diagonal
 ///   lse[i] = log sum_j exp(s[i,j]),  p = exp(s - lse),  o = p v
 /// and of the gradients, with delta[i] the sum over row i of o * d_o:
-///   dv = p^T d_o,  ds = p * (d_o v^T - delta),  dq = scale * ds k,  dk = scale * ds^T q
+///   dv = p^T d_o,  ds = p * (d_o v^T - delta), or 0 where masked,  dq = scale * ds k,  dk = scale * ds^T q
 /// A row without a column, of which nothing is summed, has o = 0, lse = -inf, and gradients of zero. p and ds are
 /// rounded to the dtype of the arrays, all else is f32.
 struct AttentionArgs {
@@ -288,12 +288,13 @@ struct AttentionArgs {
   float scale;  // above 0
   bool is_causal;
   int64_t diagonal;
-  AttentionArray q, k, v;     // q: kv_heads * group heads of q_rows; k, v: kv_heads of kv_rows
-  AttentionMask mask;         // of the gradients: none
+  AttentionArray q, k, v;  // q: kv_heads * group heads of q_rows; k, v: kv_heads of kv_rows
+  AttentionMask mask;
   AttentionArray o;           // as q; of the gradients: null
   float* lse;                 // (batch, kv_heads * group, q_rows); written, or, for gradients, read
   AttentionArray d_o;         // as q; from here on of the gradients alone
   float const* delta;         // as lse
+  int ds_parts;               // 2: ds is multiplied as its rounding and that of what this took from it; else 1
   AttentionArray dq, dk, dv;  // as q, k, v
 };
 

@@ -156,8 +156,7 @@ struct Gemm<kConfig> {
     float factor[2];                          // of what was summed before the newest tile
   };
 
-  /// A masked score that is not -inf, times scale.
-  static constexpr float kMasked = -1e30f, kLeastScale = 1e-37f;
+  static constexpr float kLeastScale = 1e-37f;  // of rows whose scores so far are all masked
 
   /// Scores of columns `column` on become masked, where the mask says so. row: the thread's first.
   static MOYE_DEVICE void mask_scores(float (&scores)[kBlkN / 2], AttentionArgs const& args, Place const& at, int row,

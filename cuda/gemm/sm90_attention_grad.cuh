@@ -5,7 +5,8 @@
 //   rows kernel        owns rows of Q and dO, goes through K and V: S = Q K^T, dP = dO V^T, dQ += dS K
 //   columns kernel     owns rows of K and V, goes through Q and dO of all heads that read them:
 //                        S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q
-//     where            P = exp(scale * S - lse), dS = P * (dP - delta), rounded to the arrays' type as A's fragments
+//     where            P = exp(scale * S - lse), dS = P * (dP - delta), rounded to the arrays' type as A's fragments;
+//                        where a score is masked dS is 0, and so is P, unless all of the row's are
 //   warpgroup 0        producer: one thread starts the loads, those of a step in one stage
 //   warpgroups 1, 2    consumers: each has 64 of the CTA's rows
 //   own                1 arrival, and the bytes of both owned tiles
@@ -71,7 +72,7 @@ struct Gemm<kConfig> {
   struct SharedStorage {
     alignas(1024) Element owned[2][kOwned * kHead];  // in the end results
     alignas(1024) Element streamed[2][kStages * kStep * kHead];
-    float of_step[kConsumers][kStages][2][kStep];  // lse and delta of a stage's rows
+    float of_step[kConsumers][kStages][3][kStep];  // lse, delta, and a masked score's weight, of a stage's rows
     TmaPipeline<kStages> pipeline;
     alignas(8) uint64_t full_owned;
   };
@@ -104,10 +105,16 @@ struct Gemm<kConfig> {
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      consume_rows(args, params, at, steps, smem, thread - 128);
+      // Calls without a mask have a loop of their own: no branch, and no register for the mask.
+      if (args.mask.data == nullptr) {
+        consume_rows<false>(args, params, at, steps, smem, thread - 128);
+      } else {
+        consume_rows<true>(args, params, at, steps, smem, thread - 128);
+      }
     }
   }
 
+  template <bool kIsMasked>
   static MOYE_DEVICE void consume_rows(AttentionArgs const& args, AttentionGradParams const& params, Place const& at,
                                        int steps, SharedStorage& smem, int thread) {
     int const lane = thread % 32, row = at.row + thread / 32 * 16 + lane / 4;
@@ -131,11 +138,13 @@ struct Gemm<kConfig> {
     Tensor tSrS = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});   // (MMA,MMA_M,MMA_N)
     Tensor tSrdP = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});  // (MMA,MMA_M,MMA_N)
     Tensor tOrdS = make_tensor<Element>(Shape<_8, _1, _4>{});                            // (MMA,MMA_M,MMA_K)
+    Tensor tOrdS2 = make_tensor<Element>(Shape<_8, _1, _4>{});                           // (MMA,MMA_M,MMA_K)
     Tensor tOrK = thr_weighted.partition_fragment_B(sKt);                                // (MMA,MMA_N,MMA_K,PIPE)
     Tensor tOrdQ = partition_fragment_C(WeightedMma{}, Shape<Int<kOwned>, Int<kHead>>{});  // (MMA,MMA_M,MMA_N)
     auto& weights = *reinterpret_cast<float (*)[kSums]>(&tSrS(_0{}));
     auto& of_weights = *reinterpret_cast<float (*)[kSums]>(&tSrdP(_0{}));
     auto& fragments = *reinterpret_cast<uint32_t (*)[kSums / 2]>(&tOrdS(_0{}));
+    auto& second = *reinterpret_cast<uint32_t (*)[kSums / 2]>(&tOrdS2(_0{}));
     clear(tOrdQ);
 
     PipelineState<kStages> read, last;  // last: the stage whose dQ may be in flight
@@ -145,6 +154,8 @@ struct Gemm<kConfig> {
       smem.pipeline.consumer_wait(read);
       attention_grad::start_scores<Gemm>(tSrQ, tSrK, read.index(), tSrS);
       attention_grad::start_scores<Gemm>(tSrdO, tSrV, read.index(), tSrdP);
+      uint32_t kept = attention_grad::kAllKept;
+      if constexpr (kIsMasked) kept = attention_grad::kept_of_rows<kStep>(args, at, row, columns, step * kStep, lane);
       warpgroup_wait_group<1>();  // all but dP
       warpgroup_fence_operand(tSrS);
       if (step > 0) smem.pipeline.consumer_release(last, lane);
@@ -166,14 +177,21 @@ struct Gemm<kConfig> {
       warpgroup_fence_operand(tSrdP);
       warpgroup_fence_operand(tOrdQ);
       warpgroup_fence_operand(tOrdS);
+      warpgroup_fence_operand(tOrdS2);
       MOYE_UNROLL
       for (int i = 0; i < kSums; ++i) weights[i] *= of_weights[i] - delta[i / 2 % 2];
+      if (kept != attention_grad::kAllKept) attention_grad::clear_masked(weights, kept);
       to_fragments<Element, kStep>(weights, fragments);
       attention_grad::start_sums<Gemm>(tOrdS, tOrK, read.index(), tOrdQ);
+      if (args.ds_parts == 2) {
+        to_second_fragments<Element, kStep>(weights, fragments, second);
+        attention_grad::start_sums<Gemm>(tOrdS2, tOrK, read.index(), tOrdQ);
+      }
     }
     warpgroup_wait_group<0>();
     warpgroup_fence_operand(tOrdQ);
     warpgroup_fence_operand(tOrdS);
+    warpgroup_fence_operand(tOrdS2);
     named_barrier_sync(1 + thread / 128, 128);  // no wgmma of the others reads their rows of Q any more
     attention_grad::store<Gemm>(&params.dq, smem.owned[0], tOrdQ, args.scale, at, int(args.head_dim), thread);
     if (lane == 0) tma_store_wait_group_read<0>();
@@ -190,12 +208,6 @@ struct Gemm<kConfig> {
     if (!args.is_causal) return {0, end};
     int64_t const row = first_column - args.diagonal;
     return {int(row <= 0 ? 0 : row < args.q_rows ? row / kStep : end), end};
-  }
-
-  /// The first row that reads a column, from -8 on, where more does not matter.
-  static MOYE_DEVICE int first_row_of(AttentionArgs const& args, int column) {
-    int64_t const row = args.is_causal ? column - args.diagonal : -8;
-    return int(row < -8 ? -8 : row < args.q_rows ? row : args.q_rows);
   }
 
   static MOYE_DEVICE void run_columns(AttentionArgs const& args, AttentionGradParams const& params) {
@@ -222,10 +234,15 @@ struct Gemm<kConfig> {
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      consume_columns(args, params, at, steps, smem, thread - 128);
+      if (args.mask.data == nullptr) {
+        consume_columns<false>(args, params, at, steps, smem, thread - 128);
+      } else {
+        consume_columns<true>(args, params, at, steps, smem, thread - 128);
+      }
     }
   }
 
+  template <bool kIsMasked>
   static MOYE_DEVICE void consume_columns(AttentionArgs const& args, AttentionGradParams const& params, Place const& at,
                                           Steps const& steps, SharedStorage& smem, int thread) {
     int const lane = thread % 32, consumer = thread / 128, column = at.row + thread / 32 * 16 + lane / 4;
@@ -275,10 +292,18 @@ struct Gemm<kConfig> {
       for (int step = steps.begin; step < steps.end; ++step, ++read) {
         auto& of_step = smem.of_step[consumer][read.index()];
         of_step[thread % 128 / kStep][thread % kStep] = fetched;
+        if (kIsMasked && thread % 128 < kStep) {
+          of_step[2][thread % kStep] = weight_of_masked(args, step * kStep + thread % kStep, fetched);
+        }
         if (step + 1 < steps.end) fetched = fetch(step + 1);
         smem.pipeline.consumer_wait(read);
         attention_grad::start_scores<Gemm>(tSrK, tSrQ, read.index(), tSrS);
         attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
+        uint32_t kept = attention_grad::kAllKept;
+        if constexpr (kIsMasked) {
+          kept = attention_grad::kept_of_columns<kStep>(args, at.batch, at.head * int(args.group) + head, column, first,
+                                                        step * kStep, lane);
+        }
         named_barrier_sync(1 + consumer, 128);
         warpgroup_wait_group<1>();  // all but dP^T
         warpgroup_fence_operand(tSrS);
@@ -288,6 +313,12 @@ struct Gemm<kConfig> {
         for (int i = 0; i < kSums; ++i) {
           int const row = i / 4 * 8 + lane % 4 * 2 + i % 2;
           weights[i] = fast_exp2(multiply_add(weights[i], scale, -of_step[0][row]));
+        }
+        if (kept != attention_grad::kAllKept) {
+          MOYE_UNROLL
+          for (int i = 0; i < kSums; ++i) {
+            if ((kept >> i & 1) == 0) weights[i] = of_step[2][i / 4 * 8 + lane % 4 * 2 + i % 2];
+          }
         }
         if (is_edge) {
           MOYE_UNROLL
@@ -301,8 +332,15 @@ struct Gemm<kConfig> {
         warpgroup_fence_operand(tSrdP);
         MOYE_UNROLL
         for (int i = 0; i < kSums; ++i) weights[i] *= of_weights[i] - of_step[1][i / 4 * 8 + lane % 4 * 2 + i % 2];
+        if (kept != attention_grad::kAllKept) attention_grad::clear_masked(weights, kept);
         to_fragments<Element, kStep>(weights, fragments_ds);
         attention_grad::start_sums<Gemm>(tOrdS, tOrQ, read.index(), tOrdK);
+        if (args.ds_parts == 2) {
+          warpgroup_wait_group<1>();  // dV: the second part takes the registers of P
+          warpgroup_fence_operand(tOrP);
+          to_second_fragments<Element, kStep>(weights, fragments_ds, fragments_p);
+          attention_grad::start_sums<Gemm>(tOrP, tOrQ, read.index(), tOrdK);
+        }
         warpgroup_wait_group<0>();
         warpgroup_fence_operand(tOrdK);
         warpgroup_fence_operand(tOrdV);
@@ -328,7 +366,6 @@ struct Gemm<kConfig> {
   static Status prepare() { return prepare_kernel(sm90_attention_grad_columns_kernel<Gemm>, kFacts.smem_bytes); }
 
   static Status launch(AttentionArgs const& args, StreamHandle stream) {
-    if (args.mask.data != nullptr) return {"gradients have no mask"};
     int64_t const heads = args.kv_heads * args.group, q_rows = args.q_rows, kv_rows = args.kv_rows;
     AttentionGradParams params{.q = {},
                                .k = {},

@@ -22,6 +22,8 @@ EXPORT_DISABLED_CHECKS = tuple(
         ffi.WEIGHTS_TARGET,
         ffi.ATTENTION_TARGET,
         ffi.ATTENTION_GRAD_TARGET,
+        ffi.VIEW_ATTENTION_TARGET,
+        ffi.VIEW_ATTENTION_GRAD_TARGET,
     )
 )
 

@@ -16,7 +16,6 @@ from jax_moye._primitives.attention import (
     attention_p,
     decided,
     describe,
-    labels_in_memory,
 )
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.dequantized import dequantized_p, groups_of
@@ -82,14 +81,11 @@ class Attention:
 
     def decided(self, target: LoweringTarget) -> tuple[AttentionDecision, str]:
         """Who computes it, and what it is in words."""
-        permutations = [x.permutation for x in self.operands]
-        labels = labels_in_memory(self.params, permutations)
-        shapes, dtype = [x.shape for x in self.operands], self.operands[0].dtype
         # The emulator is not what a GPU runs.
         options = tuple((name, None if name == "interpret" else value) for name, value in self.params.options)
         params = dataclasses.replace(self.params, options=options)
-        decision, arrays = decided(params, shapes, labels, dtype, target)
-        return decision, describe(params, None if arrays is None else arrays.sizes, len(shapes) == 4)
+        decision, arrays = decided(params, self.operands, target)
+        return decision, describe(params, None if arrays is None else arrays.sizes, len(self.operands) == 4)
 
 
 _PRODUCTS = (
@@ -136,7 +132,13 @@ def attentions_of(jaxpr: Jaxpr) -> Iterator[tuple[Attention, int]]:
     for equation, made_by, count, _ in _equations(_compat.without_dead_code(jaxpr), 1, ()):
         if equation.primitive in (attention_p, attention_grad_p):
             given = equation.invars[: 3 if equation.primitive is attention_p else 4]
-            operands = tuple(source_in_jaxpr(variable, made_by) for variable in given)
+            views = equation.params.get("views") or (None,) * len(given)
+            operands = tuple(
+                source_in_jaxpr(variable, made_by)
+                if view is None
+                else Operand(view.source, variable.aval.dtype, view=view)
+                for variable, view in zip(given, views, strict=True)
+            )
             whole = equation.params["original"].jaxpr.jaxpr
             outs = whole.outvars[: len(equation.params["results"])]
             yield Attention(equation.params["attention"], operands, whole.replace(outvars=outs)), count

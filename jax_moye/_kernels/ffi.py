@@ -22,6 +22,8 @@ GROUPED_TARGET = "jax_moye_grouped_gemm_v1"  # likewise
 WEIGHTS_TARGET = "jax_moye_weights_gemm_v1"  # likewise
 ATTENTION_TARGET = "jax_moye_attention_v1"  # likewise
 ATTENTION_GRAD_TARGET = "jax_moye_attention_grad_v1"  # likewise
+VIEW_ATTENTION_TARGET = "jax_moye_view_attention_v1"  # likewise
+VIEW_ATTENTION_GRAD_TARGET = "jax_moye_view_attention_grad_v1"  # likewise
 MARK_TARGET = "jax_moye_mark_v1"  # CUDA's alone, of no user's program
 
 _lock = threading.Lock()

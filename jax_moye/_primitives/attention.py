@@ -8,7 +8,9 @@ it is under vmap, as those of rewritten_p: then XLA computes the scores that bot
     attention_p         q, k, v, others               o, shares of the others
     attention_grad_p    q, k, v, d_o, lse, delta      those of dq, dk and dv that the program has
 
-The parameter `results` names those that the program has: it may have no o where it differentiates one.
+The parameter `results` names those that the program has: it may have no o where it differentiates one. The parameter
+`views`, where there is one, says of which of q, k, v and d_o the operand is an array that it is part of, and which part
+(views.py); the equations then take it out. A kernel reads it in place.
 
 lse is the logarithm of the sum of a row's exponentials, and delta a row's sum of o d_o, both f32: kernels alone read
 them. A kernel sums in f32. It rounds the shares once, before they multiply v, and divides by their sum at the end; of
@@ -35,8 +37,16 @@ from jax_moye._log import say_once
 from jax_moye._primitives.attention_call import attention_view, run_attention, run_attention_grad
 from jax_moye._primitives.rewritten import Original, of_equations, of_local_equations
 from jax_moye._primitives.transposes import Source, source
-from jax_moye._selection.attention import AttentionDecision, AttentionRequest, AttentionSizes, decide_attention
+from jax_moye._selection.attention import (
+    AttentionDecision,
+    AttentionRequest,
+    AttentionSizes,
+    decide_attention,
+    is_aligned,
+)
 from jax_moye._selection.capability import LoweringTarget
+from jax_moye._selection.request import Operand
+from jax_moye._selection.view import View
 
 _OPERANDS = ("q", "k", "v", "d_o")
 
@@ -53,6 +63,8 @@ class AttentionParams:
       options: the fields of an `AttentionRequest`.
       others: a factor of other scores, which share a row's sum with those of the keys; None where there are none. Their
         number has the label x.
+      ds_parts: 1: the derivative of the scores is rounded to the dtype of the arrays; 2: a kernel multiplies also what
+        that took from it, rounded, where the program multiplies it as TF32.
     """
 
     scale: float
@@ -60,6 +72,7 @@ class AttentionParams:
     labels: tuple[tuple[str, str], ...]
     options: tuple[tuple[str, Any], ...]
     others: float | None = None
+    ds_parts: int = 1
 
     @property
     def request(self) -> AttentionRequest:
@@ -127,7 +140,8 @@ class _Arrays(NamedTuple):
     """How a kernel reads the arrays.
 
     Attributes:
-      labels: by name, of the array in memory, whose last dimension is "d".
+      labels: by name, of the array in memory, whose last dimension is "d", without those of size 1.
+      views: by name, which part of an array that is. Where it is all of one, XLA moves "d" to its end.
       dims: by name, the letters of `run_attention`.
       heads: labels of a batch that are heads to the kernel, those of a group last; of others it is the batch.
       batch: the others.
@@ -135,24 +149,36 @@ class _Arrays(NamedTuple):
     """
 
     labels: Mapping[str, str]
+    views: Mapping[str, View]
     dims: Mapping[str, str]
     batch: str
     heads: str
     sizes: AttentionSizes
 
 
-def _arrays(shapes: Mapping[str, Sequence[int]], labels: Mapping[str, str]) -> _Arrays | None:
+def _in_memory(view: View, labels: str) -> tuple[str, View]:
+    """Labels and view of an array whose dimensions are in their order in memory, without those of size 1."""
+    dims = [dim for dim in view.order if labels[dim] != "."]
+    return "".join(labels[dim] for dim in dims), view.transposed(dims)
+
+
+def _arrays(given: Mapping[str, View], labels: Mapping[str, str]) -> _Arrays | None:
     """How a kernel reads arrays; None where it cannot.
 
     Args:
-      shapes: by name.
-      labels: likewise.
+      given: by name, where the elements are.
+      labels: likewise, of the dimensions.
     """
-    in_memory, shape_of = {}, {}
-    for name, of_array in labels.items():
-        sizes = dict(zip(of_array, shapes[name], strict=True))
-        in_memory[name] = of_array.replace(".", "").replace("d", "") + "d"
-        shape_of[name] = [sizes[label] for label in in_memory[name]]
+    in_memory, views = {}, {}
+    for name, view in given.items():
+        of_array, part = _in_memory(view, labels[name])
+        if view.is_whole:
+            sizes = dict(zip(of_array, part.shape, strict=True))
+            of_array = of_array.replace("d", "") + "d"
+            part = View.whole([sizes[label] for label in of_array])
+        elif not of_array.endswith("d") or not is_aligned(part):
+            return None
+        in_memory[name], views[name] = of_array, part
     of_batch = [label for label in in_memory["q"] if label.isupper()]
     for is_head in _subsets(len(of_batch)):
         batch, heads = (
@@ -166,12 +192,12 @@ def _arrays(shapes: Mapping[str, Sequence[int]], labels: Mapping[str, str]) -> _
             for letter, wanted in (("b", batch), ("h", heads + "g"))
         )
         dims = {name: "".join(letters.get(x, x) for x in of_array) for name, of_array in in_memory.items()}
-        views = {name: attention_view(shape_of[name], dims[name]) for name in dims} if ordered else {}
-        if not ordered or any(view is None for view in views.values()):
+        seen = {name: attention_view(views[name], dims[name]) for name in dims} if ordered else {}
+        if not ordered or any(one is None for one in seen.values()):
             continue
-        (q, _), (k, _) = views["q"], views["k"]  # type: ignore[misc]
+        (q, _), (k, _) = seen["q"], seen["k"]  # type: ignore[misc]
         found = AttentionSizes(q[0], k[1], q[1] // k[1], q[2], k[2], q[3])
-        return _Arrays(in_memory, dims, batch, heads + "g" * ("g" in in_memory["q"]), found)
+        return _Arrays(in_memory, views, dims, batch, heads + "g" * ("g" in in_memory["q"]), found)
     return None
 
 
@@ -191,7 +217,7 @@ def is_for_attention(params: AttentionParams, q: Sequence[int], k: Sequence[int]
       k: of the keys.
       dtype: of all arrays.
     """
-    arrays = _arrays({"q": q, "k": k}, {name: params.of(name) for name in "qk"})
+    arrays = _arrays({"q": View.whole(q), "k": View.whole(k)}, {name: params.of(name) for name in "qk"})
     names = dict(params.labels)
     wanted = [False] if not {"dq", "dk", "dv"} & names.keys() else [False, True]
     sizes = None if arrays is None else arrays.sizes
@@ -199,21 +225,45 @@ def is_for_attention(params: AttentionParams, q: Sequence[int], k: Sequence[int]
 
 
 def decided(
-    params: AttentionParams, shapes: Sequence[Sequence[int]], labels: Sequence[str], dtype: Any, target: LoweringTarget
+    params: AttentionParams, operands: Sequence[Operand], target: LoweringTarget
 ) -> tuple[AttentionDecision, _Arrays | None]:
     """Who computes an attention, or its gradients, and how a kernel reads the arrays.
 
     Args:
       params: of the attention.
-      shapes: of q, k, v, and of d_o where it is its gradients.
-      labels: of them, as they are in memory.
-      dtype: of all.
+      operands: q, k, v, and d_o where it is its gradients.
       target: what is lowered for.
     """
-    names = _OPERANDS[: len(shapes)]
-    arrays = _arrays(dict(zip(names, shapes, strict=True)), dict(zip(names, labels, strict=True)))
+    arrays = _arrays_of(params, operands)
     sizes = None if arrays is None else arrays.sizes
-    return decide_attention(params.request, sizes, dtype, len(shapes) == 4, target), arrays
+    return decide_attention(params.request, sizes, operands[0].dtype, len(operands) == 4, target), arrays
+
+
+def _arrays_of(params: AttentionParams, operands: Sequence[Operand]) -> _Arrays | None:
+    names = _OPERANDS[: len(operands)]
+    return _arrays(dict(zip(names, map(_place, operands), strict=True)), {name: params.of(name) for name in names})
+
+
+def _place(operand: Operand) -> View:
+    """Where the elements of an operand are."""
+    whole = View.whole(operand.shape)
+    return operand.view or (whole if operand.permutation is None else whole.transposed(operand.permutation))
+
+
+def read_in_place(params: AttentionParams, operands: Sequence[Operand], views: Sequence[View | None]) -> list[bool]:
+    """Which operands of an attention a kernel reads as parts of arrays.
+
+    Args:
+      params: of the attention.
+      operands: as of `decided`, written to memory.
+      views: of those that are parts; None of others.
+    """
+    found = list(operands)
+    for i, view in enumerate(views):
+        if view is not None:
+            tried = [*found[:i], Operand(view.source, operands[i].dtype, view=view), *found[i + 1 :]]
+            found = tried if _arrays_of(params, tried) is not None else found
+    return [one.view is not None for one in found]
 
 
 def describe(params: AttentionParams, sizes: AttentionSizes | None, gradients: bool) -> str:
@@ -233,34 +283,27 @@ attention_local_p = of_local_equations("jax_moye_attention_local")
 attention_grad_local_p = of_local_equations("jax_moye_attention_grad_local")
 
 
-def labels_in_memory(params: AttentionParams, permutations: Sequence[Any]) -> list[str]:
-    """Of q, k, v and d_o in front of the transposes."""
-    found = []
-    for name, permutation in zip(_OPERANDS[: len(permutations)], permutations, strict=True):
-        labels = params.of(name)
-        if permutation is not None:
-            labels = "".join(labels[axis] for axis in sorted(range(len(labels)), key=lambda axis: permutation[axis]))
-        found.append(labels)
-    return found
-
-
 def _by_kernel(
     *operands: Any,
     params: AttentionParams,
-    labels: Sequence[str],
+    places: Sequence[View],
     arrays: _Arrays,
     config: Any,
     results: Sequence[str],
     shares_dtype: Any,
 ) -> list[Any]:
     """What a kernel computes: o and lse, o and the shares of others, or those gradients that are wanted."""
-    names = _OPERANDS[: len(labels)]
-    given = [_moved(x, of, arrays.labels[name]) for x, of, name in zip(operands, labels, names, strict=False)]
+    given = []
+    for x, place, name in zip(operands, places, _OPERANDS, strict=False):
+        if place.is_whole:
+            labels, view = _in_memory(place, params.of(name))
+            x = _moved(x.reshape(view.shape), labels, arrays.labels[name])
+        given.append(x)
     common: dict[str, Any] = {f"dims_{name}": arrays.dims[name] for name in "qkv"}
     common |= {"config": config, "scale": params.scale, "diagonal": params.diagonal}
-    common |= {"interpret": params.request.interpret}
+    common |= {"interpret": params.request.interpret, "views": arrays.views}
     of_kernel = arrays.batch + arrays.heads + ("q" if "q" in arrays.labels["q"] else "")
-    sizes = dict(zip(arrays.labels["q"], given[0].shape, strict=True))
+    sizes = dict(zip(arrays.labels["q"], arrays.views["q"].shape, strict=True))
     of_rows = params.of("lse")
     if len(given) == 3:
         o, lse = run_attention(*given, **common)
@@ -269,12 +312,13 @@ def _by_kernel(
             o, shares = _with_others(o, arrays.labels["q"], lse, operands[3], params)
             return [_moved(o, of_rows + "d", params.of("o")), shares.astype(shares_dtype)]
         return [_moved(o, arrays.labels["q"], params.of("o")), lse]
+    common |= {"dims_o": arrays.dims["d_o"], "ds_parts": params.ds_parts}
     _, _, group, q_rows, *_ = arrays.sizes
     shape = arrays.sizes.batch, arrays.sizes.kv_heads * group, q_rows
     rows = [_moved(x, of_rows, of_kernel).reshape(shape) for x in operands[4:]]
     by_name = {
         f"d{name}": (x, arrays.labels[name])
-        for name, x in zip("qkv", run_attention_grad(*given, *rows, dims_o=arrays.dims["d_o"], **common), strict=True)
+        for name, x in zip("qkv", run_attention_grad(*given, *rows, **common), strict=True)
     }
     return [_moved(*by_name[name], params.of(name)) for name in results]
 
@@ -298,11 +342,10 @@ def _with_others(o: Any, labels: str, lse: Any, others: Any, params: AttentionPa
     return scaled.astype(o.dtype), _moved(jnp.exp(scores - total), rows + behind, params.of("shares"))
 
 
-def _lower_local(platform, ctx, *values, attention: AttentionParams, original: Original, results, permutations):
-    labels = labels_in_memory(attention, permutations)
-    avals = ctx.avals_in[: len(permutations)]
-    target = LoweringTarget.of_platform(platform)
-    decision, arrays = decided(attention, [x.shape for x in avals], labels, avals[0].dtype, target)
+def _lower_local(platform, ctx, *values, attention: AttentionParams, original: Original, results, permutations, views):
+    of_memory = zip(ctx.avals_in, permutations, views, strict=False)
+    read = [Operand(tuple(aval.shape), aval.dtype, *of_array) for aval, *of_array in of_memory]
+    decision, arrays = decided(attention, read, LoweringTarget.of_platform(platform))
     if decision.config is None or arrays is None:
         if decision.cause not in ("caller", None):
             what = describe(attention, None if arrays is None else arrays.sizes, len(permutations) == 4)
@@ -318,7 +361,7 @@ def _lower_local(platform, ctx, *values, attention: AttentionParams, original: O
         return mlir.lower_fun(as_it_was, multiple_results=True)(ctx, *values)
     ffi.register(platform)
     of_call = {"arrays": arrays, "config": decision.config, "results": results, "shares_dtype": ctx.avals_out[-1].dtype}
-    run = functools.partial(_by_kernel, params=attention, labels=labels, **of_call)
+    run = functools.partial(_by_kernel, params=attention, places=list(map(_place, read)), **of_call)
     return mlir.lower_fun(run, multiple_results=True)(ctx, *values)
 
 
@@ -334,10 +377,14 @@ def _first_source(value: Any, aval: Any) -> Source:
         found = Source(before.value, before.aval, permutation)
 
 
-def _lower(local: Any, count: int, ctx, *values, original: Original, attention: AttentionParams, results):
+def _lower(local: Any, count: int, ctx, *values, original: Original, attention: AttentionParams, results, views=()):
     if _compat.why_not_local(ctx) is not None:
         return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
-    sources = [_first_source(value, aval) for value, aval in zip(values[:count], ctx.avals_in[:count], strict=True)]
+    views = views or (None,) * count
+    sources = [
+        _first_source(value, aval) if view is None else Source(value, aval, None)
+        for value, aval, view in zip(values, ctx.avals_in, views, strict=False)
+    ]
     sources += [Source(x, aval, None) for x, aval in zip(values[count:], ctx.avals_in[count:], strict=True)]
     return _compat.lower_equation(
         ctx,
@@ -349,6 +396,7 @@ def _lower(local: Any, count: int, ctx, *values, original: Original, attention: 
         attention=attention,
         results=results,
         permutations=tuple(one.permutation for one in sources[:count]),
+        views=views,
     )
 
 

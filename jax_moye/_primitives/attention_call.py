@@ -1,16 +1,18 @@
 """The custom calls of attention and of its gradients. What they compute is AttentionArgs of cuda/gemm/config.h.
 
-Arrays are dense. A string names the dimensions of one, a letter each: b batch, h heads, q or k the rows of queries or
-of keys and values, d head_dim, which is last. "bqhd" and "bkhd" are arrays as flax has them, "bhqd" and "bhkd" as
-PyTorch has. A letter that is there several times stands for dimensions that are one together, the first outermost:
-"bbqhd" has two of a batch, "bqhhd" heads in groups. A letter that is not there is a dimension of size 1.
+Arrays are dense, or parts of larger ones. A string names the dimensions of one, a letter each: b batch, h heads, q or k
+the rows of queries or of keys and values, d head_dim, which is last. "bqhd" and "bkhd" are arrays as flax has them,
+"bhqd" and "bhkd" as PyTorch has. A letter that is there several times stands for dimensions that are one together, the
+first outermost: "bbqhd" has two of a batch, "bqhhd" heads in groups. A letter that is not there is a dimension of size
+1.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +23,10 @@ from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import GemmConfig
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._primitives.custom_call import call_attributes
+from jax_moye._selection.view import View
+
+_NO_VIEWS: Mapping[str, View] = types.MappingProxyType({})
+_OPERANDS = ("q", "k", "v", "d_o")  # that may be parts of larger arrays
 
 
 class AttentionView(NamedTuple):
@@ -35,19 +41,21 @@ class AttentionView(NamedTuple):
     strides: tuple[int, int, int]
 
 
-def attention_view(shape: Sequence[int], dims: str) -> AttentionView | None:
-    """The view of a dense array; None where dimensions of one letter are not one together.
+def attention_view(view: View, dims: str) -> AttentionView | None:
+    """What a kernel sees of an array; None where dimensions of one letter are not one together, or rows not contiguous.
 
     Args:
-      shape: of the array.
+      view: of the array.
       dims: its dimensions, as on top of this file.
     """
     rows = "k" if "k" in dims else "q"
     assert dims.find("d") == len(dims) - 1, dims
-    modes = _modes(shape, dims, f"bh{rows}d", shape[-1])  # a stride along a size of 1: a multiple of 16 bytes, too
+    modes = _modes(view, dims, f"bh{rows}d", view.shape[-1])  # a stride along a size of 1: a multiple of 16 bytes, too
     if modes is None:
         return None
-    (batch, of_batch), (heads, of_heads), (of_rows, of_row), (head_dim, _) = modes
+    (batch, of_batch), (heads, of_heads), (of_rows, of_row), (head_dim, of_element) = modes
+    if head_dim > 1 and of_element != 1:
+        return None
     return AttentionView((batch, heads, of_rows, head_dim), (of_batch, of_heads, of_row))
 
 
@@ -61,26 +69,24 @@ def mask_strides(shape: Sequence[int], dims: str, sizes: Sequence[int]) -> tuple
       dims: its dimensions: b, h, q and k, in any order; also those that are not there are the same for all.
       sizes: of the scores, (batch, heads, rows, columns).
     """
-    modes = _modes(shape, dims, "bhqk", 0)
+    modes = _modes(View.whole(shape), dims, "bhqk", 0)
     if modes is None or any(size not in (1, of) for (size, _), of in zip(modes, sizes, strict=True)):
         return None
     return tuple(stride for _, stride in modes)
 
 
-def _modes(shape: Sequence[int], dims: str, letters: str, of_one: int) -> list[tuple[int, int]] | None:
+def _modes(view: View, dims: str, letters: str, of_one: int) -> list[tuple[int, int]] | None:
     """Size and stride of each letter; the stride of one of size 1 is `of_one`."""
-    assert len(shape) == len(dims), (shape, dims)
+    assert len(view.shape) == len(dims), (view, dims)
     assert set(dims) <= {*letters}, dims
     sizes, strides = dict.fromkeys(letters, 1), dict.fromkeys(letters, of_one)
-    stride = 1
-    for size, letter in zip(reversed(shape), reversed(dims), strict=True):
+    for size, stride, letter in reversed(list(zip(view.shape, view.strides, dims, strict=True))):
         if size != 1:
             if sizes[letter] == 1:
                 strides[letter] = stride
             elif stride != strides[letter] * sizes[letter]:
                 return None
             sizes[letter] *= size
-        stride *= max(size, 1)
     return [(sizes[letter], strides[letter]) for letter in letters]
 
 
@@ -92,10 +98,12 @@ class AttentionProblem:
       sizes: batch, heads of keys and values, heads of queries for each of them, rows of queries, rows of keys and
         values, head_dim.
       strides: by the array's name: along batch, heads and rows, in elements.
+      offsets: likewise: elements of what it is part of in front of it.
     """
 
     sizes: tuple[int, ...]
     strides: dict[str, tuple[int, ...]]
+    offsets: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 def run_attention(
@@ -113,6 +121,7 @@ def run_attention(
     mask: jax.Array | None = None,
     dims_mask: str = "bhqk",
     mask_is_infinite: bool = False,
+    views: Mapping[str, View] = _NO_VIEWS,
     interpret: InterpretParams | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Attention by a kernel.
@@ -128,29 +137,31 @@ def run_attention(
       dims_o: of the result, those of q in another order; None: in q's.
       scale: of the scores.
       diagonal: row i of the queries sees keys up to i + diagonal; None: all.
-      mask: booleans, false where a score is masked; None: no score is. There is no gradient of a call with one.
+      mask: booleans, false where a score is masked; None: no score is.
       dims_mask: its dimensions, see `mask_strides`.
       mask_is_infinite: masked scores are -inf, and a row of no other is NaN; else they are low, and such a row is the
         mean of all.
+      views: by name, of q, k and v that are parts of larger arrays, which are then what is given: which parts. Their
+        dimensions are those that are named.
       interpret: how the emulator runs it; None on a GPU.
 
     Returns:
       The result, and the logarithm of each row's sum of exponentials of scores, f32 (batch, heads, rows).
     """
     dims_o = dims_q if dims_o is None else dims_o
-    o = jax.ShapeDtypeStruct(_permuted(q.shape, dims_q, dims_o), q.dtype)
-    problem = make_attention_problem(q=(q, dims_q), k=(k, dims_k), v=(v, dims_v), o=(o, dims_o))
+    seen = _seen(views, q=q, k=k, v=v)
+    o = jax.ShapeDtypeStruct(_permuted(seen["q"].shape, dims_q, dims_o), q.dtype)
+    problem = make_attention_problem(
+        q=(seen["q"], dims_q), k=(seen["k"], dims_k), v=(seen["v"], dims_v), o=(View.whole(o.shape), dims_o)
+    )
     batch, kv_heads, group, q_rows, *_ = problem.sizes
     lse = jax.ShapeDtypeStruct((batch, kv_heads * group, q_rows), jnp.float32)
     attributes = _attributes(config, problem, scale, diagonal, interpret)
-    masks, of_mask = [], None if mask is None else mask_strides(mask.shape, dims_mask, (*lse.shape, problem.sizes[4]))
-    if mask is not None:
-        masks.append(mask)
-        if of_mask is None:
-            raise ValueError(f"mask: dimensions {dims_mask} of {tuple(mask.shape)} are not those of the scores")
-    attributes |= {"mask_strides": np.array(of_mask or (0, 0, 0, 0), np.int64), "mask_is_infinite": mask_is_infinite}
+    attributes |= _mask_attributes(problem, mask, dims_mask, mask_is_infinite)
+    masks = [] if mask is None else [mask]
     with jax.named_scope(config.name):  # what a profiler shows
-        run = jax.ffi.ffi_call(ffi.ATTENTION_TARGET, (o, lse))
+        target = ffi.VIEW_ATTENTION_TARGET if problem.offsets else ffi.ATTENTION_TARGET
+        run = jax.ffi.ffi_call(target, (o, lse))
         of_rows, logarithms = run(q, k, v, *masks, **attributes)
     return of_rows, logarithms
 
@@ -170,6 +181,11 @@ def run_attention_grad(
     dims_o: str | None = None,
     scale: float,
     diagonal: int | None,
+    mask: jax.Array | None = None,
+    dims_mask: str = "bhqk",
+    mask_is_infinite: bool = False,
+    ds_parts: int = 1,
+    views: Mapping[str, View] = _NO_VIEWS,
     interpret: InterpretParams | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The gradients of `run_attention`, whose arguments are these, by a kernel.
@@ -188,23 +204,40 @@ def run_attention_grad(
       dims_o: of d_o; None: those of q.
       scale: of the scores.
       diagonal: as there.
+      mask: as there. No gradient goes through a score that is masked.
+      dims_mask: as there.
+      mask_is_infinite: as there. Of a row whose scores are all masked the values still have gradients, those of its
+        result: of a mean, or NaN.
+      ds_parts: 2: the derivative of the scores is multiplied as its rounding and that of what this took from it.
+      views: as there, also of d_o.
       interpret: how the emulator runs it; None on a GPU.
 
     Returns:
-      The cotangents of q, k and v, each with the dimensions of its array.
+      The cotangents of q, k and v, each dense with the dimensions of its array.
     """
-    results = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q, k, v))
-    of_q, of_k, of_v = (q, dims_q), (k, dims_k), (v, dims_v)
-    of_o = d_o, dims_q if dims_o is None else dims_o
-    problem = make_attention_problem(q=of_q, k=of_k, v=of_v, d_o=of_o, dq=of_q, dk=of_k, dv=of_v)
+    seen = _seen(views, q=q, k=k, v=v, d_o=d_o)
+    dims = {"q": dims_q, "k": dims_k, "v": dims_v, "d_o": dims_q if dims_o is None else dims_o}
+    results = tuple(jax.ShapeDtypeStruct(seen[name].shape, x.dtype) for name, x in (("q", q), ("k", k), ("v", v)))
+    written = {f"d{name}": (View.whole(seen[name].shape), dims[name]) for name in "qkv"}
+    problem = make_attention_problem(**{name: (seen[name], dims[name]) for name in seen}, **written)
     attributes = _attributes(config, problem, scale, diagonal, interpret)
+    attributes |= _mask_attributes(problem, mask, dims_mask, mask_is_infinite)
+    attributes |= {f"{name}_offset": np.int64(problem.offsets.get(name, 0)) for name in _OPERANDS}
+    attributes["ds_parts"] = np.int64(ds_parts)
     with jax.named_scope(config.name):
-        run = jax.ffi.ffi_call(ffi.ATTENTION_GRAD_TARGET, results)
-        dq, dk, dv = run(q, k, v, d_o, lse, delta, **attributes)
+        run = jax.ffi.ffi_call(ffi.VIEW_ATTENTION_GRAD_TARGET, results)
+        dq, dk, dv = run(q, k, v, d_o, lse, delta, *([] if mask is None else [mask]), **attributes)
     return dq, dk, dv
 
 
-def make_attention_problem(**arrays: tuple[Any, str]) -> AttentionProblem:
+def _seen(views: Mapping[str, View], **arrays: Any) -> dict[str, View]:
+    """Which parts of operands a kernel reads."""
+    seen = {name: views.get(name) or View.whole(x.shape) for name, x in arrays.items()}
+    assert all(seen[name].source == x.shape for name, x in arrays.items()), (views, arrays)
+    return seen
+
+
+def make_attention_problem(**arrays: tuple[View, str]) -> AttentionProblem:
     """The problem of arrays and their dimensions.
 
     Args:
@@ -215,9 +248,9 @@ def make_attention_problem(**arrays: tuple[Any, str]) -> AttentionProblem:
     """
     views = {}
     for name, (x, dims) in arrays.items():
-        view = attention_view(x.shape, dims)
+        view = attention_view(x, dims)
         if view is None:
-            raise ValueError(f"{name}: dimensions {dims} of {tuple(x.shape)} are not one for each letter")
+            raise ValueError(f"{name}: dimensions {dims} of {x.shape} are not one for each letter")
         views[name] = view
     batch, heads, q_rows, head_dim = views["q"].sizes
     kv_heads, kv_rows = views["k"].sizes[1:3]
@@ -228,10 +261,10 @@ def make_attention_problem(**arrays: tuple[Any, str]) -> AttentionProblem:
             raise ValueError(f"{name}: batch, heads, rows and head_dim are {view.sizes}, not {expected}")
     if kv_heads and heads % kv_heads:
         raise ValueError(f"{kv_heads} heads of keys and values do not divide {heads} of queries")
-    group = heads // kv_heads if kv_heads else 1
-    return AttentionProblem(
-        (batch, kv_heads, group, q_rows, kv_rows, head_dim), {name: view.strides for name, view in views.items()}
-    )
+    sizes = batch, kv_heads, heads // kv_heads if kv_heads else 1, q_rows, kv_rows, head_dim
+    offsets = {name: x.offset for name, (x, _) in arrays.items() if name in _OPERANDS}
+    strides: dict[str, tuple[int, ...]] = {name: view.strides for name, view in views.items()}
+    return AttentionProblem(sizes, strides, offsets if any(offsets.values()) else {})
 
 
 def _permuted(shape: Sequence[int], dims: str, wanted: str) -> tuple[int, ...]:
@@ -248,10 +281,30 @@ def _attributes(
     diagonal: int | None,
     interpret: InterpretParams | None,
 ) -> dict[str, Any]:
-    """Those of both targets."""
+    """Those of all targets."""
     assert math.isfinite(scale), scale
-    return call_attributes(config, problem, interpret) | {
-        "scale": np.float64(scale),
-        "is_causal": diagonal is not None,
-        "diagonal": np.int64(diagonal or 0),
-    }
+    of_views = {f"{name}_offset": np.int64(offset) for name, offset in problem.offsets.items()}
+    return (
+        call_attributes(config, problem, interpret)
+        | of_views
+        | {
+            "scale": np.float64(scale),
+            "is_causal": diagonal is not None,
+            "diagonal": np.int64(diagonal or 0),
+        }
+    )
+
+
+def _mask_attributes(problem: AttentionProblem, mask: jax.Array | None, dims: str, is_infinite: bool) -> dict[str, Any]:
+    """Those of targets that take a mask.
+
+    Raises:
+      ValueError: it is not one of the scores.
+    """
+    strides: tuple[int, ...] | None = (0, 0, 0, 0)
+    if mask is not None:
+        batch, kv_heads, group, q_rows, kv_rows, _ = problem.sizes
+        strides = mask_strides(mask.shape, dims, (batch, kv_heads * group, q_rows, kv_rows))
+        if strides is None:
+            raise ValueError(f"mask: dimensions {dims} of {tuple(mask.shape)} are not those of the scores")
+    return {"mask_strides": np.array(strides, np.int64), "mask_is_infinite": is_infinite}

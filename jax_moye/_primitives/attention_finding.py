@@ -172,7 +172,9 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     if joined is not None:
         labels_of["others"], factor = renamed(joined.operand.labels), scores.scores / joined.factor
     options = tuple(parameters.items())
-    params = AttentionParams(scores.scores, diagonal, tuple(sorted(labels_of.items())), options, factor)
+    params = AttentionParams(
+        scores.scores, diagonal, tuple(sorted(labels_of.items())), options, factor, search.ds_parts
+    )
     return Attention(search, frozenset(members), results, params)
 
 

@@ -106,6 +106,7 @@ class Search:
       joined: the scores of those; None where there are none. Their dimension together is labelled "j".
       steps: all that belongs to it.
       softmax: of the scores.
+      ds_parts: in how many parts the derivative of the scores is multiplied, see `AttentionParams`.
       dtype: of the operands.
     """
 
@@ -182,6 +183,7 @@ class Search:
             self.values: dict[Any, Value] = {}
             self.joined: Joined | None = None
             self.results: dict[str, Result] = {}
+            self.ds_parts = 1
             self.steps: dict[int, Step] = {}
             try:
                 self._follow()
@@ -454,9 +456,12 @@ class Search:
         """
         equation, inputs = step.equation, step.inputs
         made = [i for i, x in enumerate(inputs) if not isinstance(x, Number) and x in self.values]
-        if len(made) != 1 or not self._is_of_program(step) or not is_16_bit(equation, self.dtype, made[0]):
+        if len(made) != 1 or not self._is_of_program(step):
             raise NotAttentionError
         (side,) = made
+        is_in_parts = is_tf32(equation, self.dtype, side)
+        if not is_in_parts and not is_16_bit(equation, self.dtype, side):
+            raise NotAttentionError
         value, other = self.values[inputs[side]], equation.invars[1 - side]
         if not isinstance(value.what, Formula) or "*" in value.labels:
             raise NotAttentionError
@@ -475,8 +480,9 @@ class Search:
         named[1 - side][free[0]] = "d"
         over = sorted(value.labels[axis] for axis in contracted[side] if value.labels[axis] != ".")
         name, operand = self._kind(value.what, over, Operand(other, tuple(named[1 - side])))
-        if name in self.results:
+        if name in self.results or (is_in_parts and name not in ("dq", "dk")):
             raise NotAttentionError
+        self.ds_parts = 2 if is_in_parts else self.ds_parts
         setattr(self, operand, self._checked(operand, Operand(other, tuple(named[1 - side]))))
         self.steps[id(step)] = step
         self.results[name] = Result(step.place, _dot_labels(equation, named))
@@ -513,6 +519,23 @@ def is_16_bit(equation: Any, dtype: Any, made: int | None) -> bool:
             return False
     out = equation.outvars[0].aval
     return out.dtype in (dtype, jnp.float32) and not out.weak_type
+
+
+def is_tf32(equation: Any, dtype: Any, made: int) -> bool:
+    """Whether a product rounds an operand of f32 to TF32, and the other one is bfloat16, which it does not round.
+
+    Args:
+      equation: of the product.
+      dtype: of the other operand.
+      made: which operand may be f32.
+    """
+    precision = equation.params["precision"]
+    if any(x not in (None, lax.Precision.DEFAULT) for x in (precision if isinstance(precision, tuple) else [precision])):
+        return False
+    given, other = (equation.invars[side].aval.dtype for side in (made, 1 - made))
+    out = equation.outvars[0].aval
+    is_result = out.dtype in (dtype, jnp.float32) and not out.weak_type
+    return given == jnp.float32 and other == dtype == jnp.bfloat16 and is_result
 
 
 def _dot_labels(equation: Any, labels: Sequence[Sequence[str]]) -> Labels:

@@ -14,26 +14,31 @@ element XLA computes the part alone.
 
 XLA would write the part to memory for a kernel of ours. To a kernel it is an offset and strides. A transpose alone, or
 behind reshapes, is no part: lowering leaves that out itself (transposes.py). So is what would be more than one matrix
-multiplication, or one with other sizes, if it were read in place.
+multiplication, or one with other sizes, if it were read in place. An attention stays what it is, and has the parts as a
+parameter: those whose rows are contiguous and aligned, and whose heads are as far apart as one stride says. Its
+gradients read parts of what the program makes where they read all of it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
 from jax_moye import _compat
+from jax_moye._primitives.attention import attention_grad_p, attention_p, read_in_place
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.dequantizing import without_unread
 from jax_moye._primitives.equations import body_of, called_by
 from jax_moye._primitives.patterns import PRODUCTS, Program
 from jax_moye._primitives.rewritten import Original, rewritten_p, viewed_p
-from jax_moye._primitives.transposes import Part, part_of, possible
+from jax_moye._primitives.transposes import Part, part_of, possible, source_in_jaxpr
 
 # What writes its results to memory.
 _WRITES = (*PRODUCTS, "scan", "while", "cond", "ffi_call", "pallas_call", "optimization_barrier")
+_ATTENTIONS = {attention_p: 3, attention_grad_p: 4}  # how many operands may be parts
 
 
 def with_views(jaxpr: Jaxpr, given: Collection[Any]) -> Jaxpr:
@@ -44,7 +49,10 @@ def with_views(jaxpr: Jaxpr, given: Collection[Any]) -> Jaxpr:
       given: which of its inputs are in memory.
     """
     program = Program(jaxpr.eqns, jaxpr.outvars)
-    new = [_viewed(program, equation, given) for equation in jaxpr.eqns]
+    new = [
+        (_attention if equation.primitive in _ATTENTIONS else _viewed)(program, equation, given)
+        for equation in jaxpr.eqns
+    ]
     if all(one is other for one, other in zip(new, jaxpr.eqns, strict=True)):
         return jaxpr
     return jaxpr.replace(eqns=without_unread(new, jaxpr.outvars, program))
@@ -62,9 +70,7 @@ def _viewed(program: Program, equation: JaxprEqn, given: Collection[Any]) -> Jax
     if any(map(_compat.has_explicit_axes, avals)) or _compat.asks_for_axes(params.get("out_sharding")):
         return equation
     count = 3 if is_rewritten and params["epilogue"].is_of_pair else 2
-    found = [part_of(program, x) for x in equation.invars[:count]]
-    found = [x if x is not None and is_in_memory(program, x.source, given) else None for x in found]
-    parts = possible(params["spec"], avals[:count], found)
+    parts = possible(params["spec"], avals[:count], _found(program, equation.invars[:count], given))
     if not any(parts):
         return equation
     views = tuple(None if part is None else part.view for part in parts)
@@ -76,18 +82,57 @@ def _viewed(program: Program, equation: JaxprEqn, given: Collection[Any]) -> Jax
     original = _closed(inputs, [*body, equation.replace(invars=operands, outvars=outvars)], outvars)
     in_parts = None
     if inner is not None:
-        inputs, body, operands = _taken_out(program, equation, variables, parts)
-        renamed = dict(zip(inner.jaxpr.jaxpr.invars, operands, strict=True))
-        body += [
-            one.replace(invars=[renamed.get(x, x) if isinstance(x, Var) else x for x in one.invars])
-            for one in inner.jaxpr.jaxpr.eqns
-        ]
-        made = [renamed.get(x, x) if isinstance(x, Var) else x for x in inner.jaxpr.jaxpr.outvars]
-        closed = _closed(inputs, body, made)
-        in_parts = Original(ClosedJaxpr(with_views(closed.jaxpr, inputs), []))
+        in_parts = _of_arrays(inner, *_taken_out(program, equation, variables, parts))
     key = None if is_rewritten else (views, tuple(x.aval for x in variables), tuple(sorted(params.items(), key=_name)))
     of_views = {"original": Original(original, key), "views": views, "inner": inner, "parts": in_parts}
     return equation.replace(invars=variables, primitive=viewed_p, params={**params, **of_views})
+
+
+def _attention(program: Program, equation: JaxprEqn, given: Collection[Any]) -> JaxprEqn:
+    """An equation of an attention, or of its gradients, of the arrays that its operands are parts of."""
+    params: Any = equation.params
+    count = _ATTENTIONS[equation.primitive]
+    if any(_compat.has_explicit_axes(x.aval) for x in equation.invars):
+        return equation
+    found = _found(program, equation.invars[:count], given)
+    made_by = {x: program.equations[i] for x, i in program.made_by.items()}
+    operands = [source_in_jaxpr(x, made_by) for x in equation.invars[:count]]
+    are_read = read_in_place(params["attention"], operands, [None if part is None else part.view for part in found])
+    parts = [part if is_read else None for part, is_read in zip(found, are_read, strict=True)]
+    if equation.primitive is attention_grad_p:
+        kept = {part.source for part in parts[:3] if part is not None and _is_read_whole(part.source, parts[:3])}
+        parts = [x if i == 3 or x is None or x.source in kept | {*given} else None for i, x in enumerate(parts)]
+    if not any(parts):
+        return equation
+    views = tuple(None if part is None else part.view for part in parts)
+    variables = [x if part is None else part.source for x, part in zip(equation.invars, parts, strict=False)]
+    variables += equation.invars[count:]
+    original = _of_arrays(params["original"], *_taken_out(program, equation, variables, parts))
+    return equation.replace(invars=variables, params={**params, "original": original, "views": views})
+
+
+def _is_read_whole(source: Any, parts: Sequence[Part | None]) -> bool:
+    """Whether parts of an array are all of it: else it would be kept from the forward pass on for the rest, too."""
+    count = sum(math.prod(part.view.shape) for part in parts if part is not None and part.source is source)
+    return count >= math.prod(source.aval.shape)
+
+
+def _found(program: Program, operands: Sequence[Any], given: Collection[Any]) -> list[Part | None]:
+    """The parts of arrays in memory that operands are; None of others."""
+    found = (part_of(program, x) for x in operands)
+    return [x if x is not None and is_in_memory(program, x.source, given) else None for x in found]
+
+
+def _of_arrays(inner: Original, inputs: list[Any], body: list[JaxprEqn], operands: list[Any]) -> Original:
+    """Equations of the arrays that operands are parts of, whose products read them in place; see `_taken_out`."""
+    whole = inner.jaxpr.jaxpr
+    renamed = dict(zip(whole.invars, operands, strict=True))
+    equations = [
+        one.replace(invars=[renamed.get(x, x) if isinstance(x, Var) else x for x in one.invars]) for one in whole.eqns
+    ]
+    made = [renamed.get(x, x) if isinstance(x, Var) else x for x in whole.outvars]
+    closed = _closed(inputs, [*body, *equations], made)
+    return Original(ClosedJaxpr(with_views(closed.jaxpr, inputs), []))
 
 
 def _name(item: tuple[str, Any]) -> str:

@@ -16,6 +16,7 @@ from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import GemmConfig, attention_configs, facts_of
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._selection.capability import LoweringTarget
+from jax_moye._selection.view import View
 
 _DTYPES = {"bfloat16": "bf16", "float16": "f16"}
 _HEAD_DIM = 8  # divides it: rows are of whole 16 bytes
@@ -87,6 +88,15 @@ class AttentionDecision(NamedTuple):
     config: GemmConfig | None
     reason: str
     cause: Literal["caller", "capability", "time", "place"] | None = None
+
+
+def is_aligned(view: View) -> bool:
+    """Whether a kernel reads a part of an array where it is: all its rows begin at multiples of 16 bytes.
+
+    Args:
+      view: of elements of 16 bits; the last dimension is a row's.
+    """
+    return not any(x % _HEAD_DIM for x in (view.offset, *view.strides[:-1]))
 
 
 def decide_attention(

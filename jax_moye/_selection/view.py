@@ -34,6 +34,11 @@ class View:
         return cls(tuple(shape), tuple(shape), tuple(strides))
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it has all elements of the array."""
+        return math.prod(self.shape) == math.prod(self.source)
+
+    @property
     def order(self) -> tuple[int, ...]:
         """The dimensions as they are in memory, the one with the largest stride first."""
         return tuple(sorted(range(len(self.shape)), key=lambda dim: (-self.strides[dim], dim)))
@@ -49,7 +54,7 @@ class View:
         )
 
     def transposed(self, permutation: Sequence[int]) -> View:
-        """With its dimensions in another order."""
+        """With its dimensions in another order; of those that are left out the size is 1."""
         shape, strides = ([of[dim] for dim in permutation] for of in (self.shape, self.strides))
         return dataclasses.replace(self, shape=tuple(shape), strides=tuple(strides))
 

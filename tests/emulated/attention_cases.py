@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -35,6 +34,7 @@ class Case:
     dims_o: str | None = None
     mask: str | None = None  # its dimensions
     mask_is_infinite: bool = False
+    ds_parts: int = 1
     kind: str = "normal"
     seed: int = 0
 
@@ -60,6 +60,7 @@ def random_case(rng: np.random.Generator, most_dim: int, most_rows: int = 300) -
     if rng.random() < 0.7:
         diagonal = int(rng.choice([0, kv_rows - q_rows, rng.integers(-q_rows - 5, kv_rows + 5)]))
     dims = DIMS[rng.integers(len(DIMS))]
+    mask = "".join(rng.permutation([letter for letter in "bhqk" if rng.random() < 0.6]))
     return Case(
         batch=int(rng.integers(1, 3)),
         kv_heads=int(rng.integers(1, 3)),
@@ -70,6 +71,8 @@ def random_case(rng: np.random.Generator, most_dim: int, most_rows: int = 300) -
         diagonal=diagonal,
         dims=dims,
         dims_o=DIMS[rng.integers(len(DIMS))][0] if rng.random() < 0.3 else None,
+        mask=mask if rng.random() < 0.5 else None,
+        mask_is_infinite=bool(rng.random() < 0.5),
         kind=str(rng.choice(KINDS)),
         seed=int(rng.integers(1000)),
     )
@@ -124,11 +127,12 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     k, v = (np.repeat(arrays[name].astype(np.float64), case.group, axis=1) for name in "kv")
     unit, least, scale = UNITS[dtype], LEAST[dtype], case.scale
     scores = scale * q @ k.swapaxes(2, 3)
-    if case.mask is not None:
-        scores = np.where(draw_mask(case), scores, -np.inf if case.mask_is_infinite else -1e30)
-    if case.diagonal is not None:
-        i, j = np.mgrid[: case.q_rows, : case.kv_rows]
-        scores = np.where(j > i + case.diagonal, -np.inf, scores)
+    i, j = np.mgrid[: case.q_rows, : case.kv_rows]
+    counts = np.broadcast_to(j <= i + (case.kv_rows if case.diagonal is None else case.diagonal), scores.shape)
+    kept = counts & (draw_mask(case) if case.mask is not None else True)
+    is_masked_row = counts.any(axis=3, keepdims=True) & ~kept.any(axis=3, keepdims=True)
+    scores = np.where(kept, scores, -np.inf if case.mask_is_infinite else -1e30)
+    scores = np.where(counts, scores, -np.inf)
     most = np.max(scores, axis=3, keepdims=True, initial=-np.inf)
     has_columns = np.isfinite(most)
     exponentials = np.exp(scores - np.where(has_columns, most, 0))
@@ -136,13 +140,12 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     with np.errstate(divide="ignore"):
         lse = np.where(has_columns, most, 0) + np.log(total)
     p = exponentials / np.where(has_columns, total, 1)
-    o = p @ v
     if case.mask_is_infinite:
-        last = case.kv_rows if case.diagonal is None else np.arange(case.q_rows)[:, None] + case.diagonal + 1
-        o = np.where(has_columns | (np.minimum(last, case.kv_rows) <= 0), o, np.nan)
+        p = np.where(is_masked_row & counts, np.nan, p)
+    o = p @ v
     delta = (o * d_o).sum(axis=3, keepdims=True).astype(np.float32).astype(np.float64)
     dp = d_o @ v.swapaxes(2, 3)
-    ds = p * (dp - delta)
+    ds = np.where(kept, p * (dp - delta), 0)  # nothing goes through a score that is masked
 
     # Each wgmma cuts off, of 16 products and the sum so far.
     def cut(depth: int) -> float:
@@ -150,7 +153,7 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
 
     of_score = cut(case.head_dim) * scale * (abs(q) @ abs(k).swapaxes(2, 3))  # absolute, so that of p relative
     worst = of_score.max(axis=3, keepdims=True, initial=0)
-    of_lse = worst + 2.0**-21 * (1 + abs(np.where(has_columns, lse, 0)))
+    of_lse = worst + 2.0**-21 * (1 + abs(np.where(has_columns & ~is_masked_row, lse, 0)))
     of_p = worst + of_lse + 2.0**-20
     # What is below the smallest number of the dtype: of exponentials that are at most 1, and of p itself.
     of_small = least * (1 / np.where(has_columns, total, 1))
@@ -158,7 +161,7 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     allowed = {"lse": np.where(lse < -1e29, 1e30, of_lse)[..., 0]}  # how low a masked score is nobody says
     allowed["o"] = (unit + of_p + sums) * (p @ abs(v)) + of_small * abs(v).sum(axis=2, keepdims=True)
     of_ds = p * (of_p * abs(dp - delta) + cut(case.head_dim) * (abs(d_o) @ abs(v).swapaxes(2, 3)))
-    of_ds = of_ds + (unit + sums) * abs(ds) + least * (p > 0)
+    of_ds = np.where(kept, of_ds, 0) + (unit**case.ds_parts + sums) * abs(ds) + least * (p > 0)
     allowed["dq"] = scale * (of_ds @ abs(k))
     per_row = unit + of_p + cut(case.q_rows * case.group)
     of_ds += cut(case.q_rows * case.group) * abs(ds)
@@ -192,10 +195,8 @@ def compare(name: str, found: np.ndarray, wanted: Reference, message: str) -> No
 
 
 def check(config: Any, case: Case, interpret: InterpretParams | None) -> None:
-    """One call of a config on the case's arrays; of gradients without its mask. interpret: None on a GPU."""
+    """One call of a config on the case's arrays. interpret: None on a GPU."""
     ffi.register("cuda" if interpret is None else "cpu")
-    if config.kernel != "sm90_attention":
-        case = dataclasses.replace(case, mask=None, mask_is_infinite=False)
     arrays = draw(case, config.dtype)
     wanted = reference(case, config.dtype, arrays)
     dims_q, dims_k = case.dims
@@ -205,14 +206,12 @@ def check(config: Any, case: Case, interpret: InterpretParams | None) -> None:
     q, d_o = in_order(arrays["q"], dims_q), in_order(arrays["d_o"], dims_o)
     k, v = (in_order(arrays[name], dims_k) for name in "kv")
     message = f"{config.name} {case} {interpret}"
+    mask = None
+    if case.mask is not None:
+        kept = np.transpose(draw_mask(case), ["bhqk".index(c) for c in (*case.mask, *sorted({*"bhqk"} - {*case.mask}))])
+        mask = jnp.asarray(kept.reshape(kept.shape[: len(case.mask)]))
+        options |= dict(dims_mask=case.mask, mask_is_infinite=case.mask_is_infinite)
     if config.kernel == "sm90_attention":
-        mask = None
-        if case.mask is not None:
-            kept = np.transpose(
-                draw_mask(case), ["bhqk".index(c) for c in (*case.mask, *sorted({*"bhqk"} - {*case.mask}))]
-            )
-            mask = jnp.asarray(kept.reshape(kept.shape[: len(case.mask)]))
-            options |= dict(dims_mask=case.mask, mask_is_infinite=case.mask_is_infinite)
         o, lse = jax.jit(lambda *arrays, mask=None: run_attention(*arrays, mask=mask, **options))(q, k, v, mask=mask)
         assert o.dtype == q.dtype
         assert lse.dtype == np.float32
@@ -220,7 +219,9 @@ def check(config: Any, case: Case, interpret: InterpretParams | None) -> None:
         compare("lse", np.asarray(lse).astype(np.float64), wanted, message)
         return
     lse, delta = (wanted.values[name].astype(np.float32) for name in ("lse", "delta"))
-    found = jax.jit(functools.partial(run_attention_grad, **options))(q, k, v, d_o, lse, delta)
+    options |= dict(ds_parts=case.ds_parts)
+    run = jax.jit(lambda *arrays, mask=None: run_attention_grad(*arrays, mask=mask, **options))
+    found = run(q, k, v, d_o, lse, delta, mask=mask)
     for name, x, of, x_dims in zip(("dq", "dk", "dv"), found, (q, k, v), (dims_q, dims_k, dims_k), strict=True):
         assert x.dtype == of.dtype
         compare(name, back(x, x_dims), wanted, message)

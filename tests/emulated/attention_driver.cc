@@ -4,7 +4,10 @@
 // normal numbers; results are held against sums in double, as closely as the rounding of weights allows.
 // Keys, with their defaults:
 //   batch=1 heads=1 group=1   heads: of keys and values
-//   diagonal=none    or an integer: the mask is causal
+//   diagonal=none    or an integer: scores above it are left out
+//   mask=none        or its dimensions, of b, h, q and k, the outermost first: of the first row all are masked
+//   infinite=0       masked scores are low; 1: -inf
+//   parts=1          in how many dS is multiplied
 //   pad=8            elements between rows
 //   data=1           seed of the numbers
 //   sharp=1          factor of the scale, which else is 1 / sqrt(head_dim)
@@ -32,8 +35,9 @@
 
 namespace moye {
 
-Words const kDefaults = {{"batch", "1"}, {"heads", "1"}, {"group", "1"}, {"diagonal", "none"},
-                         {"pad", "8"},   {"data", "1"},  {"sharp", "1"}, {"order", "NT"}};
+Words const kDefaults = {{"batch", "1"},   {"heads", "1"},    {"group", "1"}, {"diagonal", "none"},
+                         {"mask", "none"}, {"infinite", "0"}, {"parts", "1"}, {"pad", "8"},
+                         {"data", "1"},    {"sharp", "1"},    {"order", "NT"}};
 
 constexpr bool kOfGradients = kRow.kernel == Kernel::sm90_attention_grad;
 constexpr double kUnit = kRow.dtype == bf16 ? 1.0 / 256 : 1.0 / 2048;  // of a number, what rounding may change
@@ -71,8 +75,39 @@ struct Problem {
   double scale;
   bool is_causal;
   int diagonal;
+  std::string mask;
+  bool is_infinite;
+  int parts;
 
   bool counts(int i, int j) const { return !is_causal || j <= i + diagonal; }
+};
+
+/// Bytes of a mask; none where the problem has none.
+struct Mask {
+  int64_t strides[4] = {};  // along batch, heads, rows and columns
+  emu::GuardedBuffer buffer{0};
+
+  Mask(Problem const& problem, std::mt19937& random) {
+    if (problem.mask == "none") return;
+    int64_t const sizes[4] = {problem.batch, problem.heads * problem.group, problem.q_rows, problem.kv_rows};
+    int64_t elements = 1;
+    for (auto letter = problem.mask.rbegin(); letter != problem.mask.rend(); ++letter) {
+      size_t const dimension = std::string("bhqk").find(*letter);
+      strides[dimension] = elements;
+      elements *= sizes[dimension];
+    }
+    buffer = emu::GuardedBuffer(size_t(elements));
+    for (int64_t i = 0; i < elements; ++i) {
+      bool const is_of_first_row = strides[2] != 0 && i / strides[2] % problem.q_rows == 0;
+      buffer.data()[i] = !is_of_first_row && random() % 10 < 7;
+    }
+  }
+
+  bool keeps(Problem const& problem, int head, int i, int j) const {
+    int const heads = problem.heads * problem.group;
+    return buffer.size() == 0 ||
+           buffer.data()[head / heads * strides[0] + head % heads * strides[1] + i * strides[2] + j * strides[3]] != 0;
+  }
 };
 
 /// A result's exact numbers, and how far off each may be.
@@ -86,11 +121,13 @@ struct Reference {
 };
 
 /// The sums of one row of queries: lse and delta, and what it adds to the results.
-void add_row(Problem const& problem, Rows& q, Rows& k, Rows& v, Rows& d_o, int head, int i, OfRows& lse, OfRows& delta,
-             Reference& to) {
+void add_row(Problem const& problem, Mask const& mask, Rows& q, Rows& k, Rows& v, Rows& d_o, int head, int i,
+             OfRows& lse, OfRows& delta, Reference& to) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity(), kLow = -1e30 * 0.6931471805599453;
   int const kv_head = head / problem.group, dim = problem.head_dim;
   std::vector<double> p(size_t(problem.kv_rows), 0.0), dp(p), size_of_dp(p);
-  double most = -std::numeric_limits<double>::infinity(), total = 0;
+  double most = -kInfinity, total = 0;
+  bool is_masked = true;  // all that counts
   for (int j = 0; j < problem.kv_rows; ++j) {
     double score = 0;
     for (int d = 0; d < dim; ++d) {
@@ -98,7 +135,12 @@ void add_row(Problem const& problem, Rows& q, Rows& k, Rows& v, Rows& d_o, int h
       dp[size_t(j)] += d_o.value(head, i, d) * v.value(kv_head, j, d);
       size_of_dp[size_t(j)] += std::abs(d_o.value(head, i, d) * v.value(kv_head, j, d));
     }
-    p[size_t(j)] = problem.counts(i, j) ? score * problem.scale : -std::numeric_limits<double>::infinity();
+    bool const is_kept = mask.keeps(problem, head, i, j);
+    p[size_t(j)] = !problem.counts(i, j) ? -kInfinity
+                   : is_kept             ? score * problem.scale
+                   : problem.is_infinite ? -kInfinity
+                                         : kLow;
+    is_masked = is_masked && !(problem.counts(i, j) && is_kept);
     most = std::max(most, p[size_t(j)]);
   }
   for (double& weight : p) {
@@ -106,15 +148,19 @@ void add_row(Problem const& problem, Rows& q, Rows& k, Rows& v, Rows& d_o, int h
     total += weight;
   }
   size_t const row = size_t(head) * size_t(problem.q_rows) + size_t(i);
-  lse.values[row] = total == 0 ? -std::numeric_limits<double>::infinity() : most + std::log(total);
+  lse.values[row] = total == 0 ? -kInfinity : most + std::log(total);
   double sum = 0;
   for (int j = 0; j < problem.kv_rows; ++j) {
     if (total > 0) p[size_t(j)] /= total;
+    if (is_masked && problem.is_infinite && problem.counts(i, j))
+      p[size_t(j)] = std::numeric_limits<double>::quiet_NaN();
     sum += p[size_t(j)] * dp[size_t(j)];
   }
   delta.values[row] = sum;
-  // Weights are off by what they are rounded to, and by a little of what their scores are.
-  double const off = 1.25 * kUnit + 1e-4;
+  // Weights are off by what they are rounded to, and by a little of what their scores are. So is dS, of which two parts
+  // are held to less of that little.
+  double const little = problem.parts == 1 ? 1e-4 : 1e-5;
+  double const off = 1.25 * kUnit + 1e-4, off_of_ds = problem.parts == 1 ? off : 1.25 * kUnit * kUnit + little;
   auto const at = [&](Rows const& rows, int of_head, int of_row, int d) {
     return (size_t(of_head) * size_t(rows.shape[1]) + size_t(of_row)) * size_t(dim) + size_t(d);
   };
@@ -123,9 +169,10 @@ void add_row(Problem const& problem, Rows& q, Rows& k, Rows& v, Rows& d_o, int h
     exact.allowed[index] += allowed;
   };
   for (int j = 0; j < problem.kv_rows; ++j) {
-    double const weight = p[size_t(j)], ds = weight * (dp[size_t(j)] - sum) * problem.scale;
-    double const off_ds =
-        off * std::abs(ds) + (1e-4 * weight * (size_of_dp[size_t(j)] + std::abs(sum)) + kLeast) * problem.scale;
+    bool const is_kept = problem.counts(i, j) && mask.keeps(problem, head, i, j);
+    double const weight = p[size_t(j)], ds = is_kept ? weight * (dp[size_t(j)] - sum) * problem.scale : 0;
+    double const off_of_dp = is_kept ? little * weight * (size_of_dp[size_t(j)] + std::abs(sum)) : 0;
+    double const off_ds = off_of_ds * std::abs(ds) + (off_of_dp + kLeast) * problem.scale;
     double const off_weight = off * weight + kLeast;
     for (int d = 0; d < dim; ++d) {
       double const of_q = q.value(head, i, d), of_k = k.value(kv_head, j, d), of_v = v.value(kv_head, j, d);
@@ -162,11 +209,12 @@ std::string launch(Problem const& problem, Options const& options) {
   Rows k = of_keys(), v = of_keys(), dk = of_keys(), dv = of_keys();
   std::mt19937 random(unsigned(options.number("data")));
   for (Rows* rows : {&q, &k, &v, &d_o}) rows->fill(random);
+  Mask const mask(problem, random);
   for (Rows* rows : {&o, &dq, &dk, &dv}) std::memset(rows->buffer.data(), 0xff, rows->buffer.size());
   OfRows lse(size_t(q_heads) * size_t(problem.q_rows)), delta(lse.values.size());
   Reference exact{Exact(o), Exact(dq), Exact(dk), Exact(dv)};
   for (int head = 0; head < q_heads; ++head) {
-    for (int i = 0; i < problem.q_rows; ++i) add_row(problem, q, k, v, d_o, head, i, lse, delta, exact);
+    for (int i = 0; i < problem.q_rows; ++i) add_row(problem, mask, q, k, v, d_o, head, i, lse, delta, exact);
   }
   std::memset(lse.buffer.data(), 0xff, lse.buffer.size());
   AttentionArgs args{.batch = problem.batch,
@@ -181,10 +229,12 @@ std::string launch(Problem const& problem, Options const& options) {
                      .q = q.of(heads),
                      .k = k.of(problem.heads),
                      .v = v.of(problem.heads),
+                     .mask = {},
                      .o = {},
                      .lse = lse.data(),
                      .d_o = {},
                      .delta = nullptr,
+                     .ds_parts = problem.parts,
                      .dq = {},
                      .dk = {},
                      .dv = {}};
@@ -193,6 +243,11 @@ std::string launch(Problem const& problem, Options const& options) {
                    k.memory("k", false),
                    v.memory("v", false),
                    {lse.buffer.data(), lse.buffer.size(), "lse", !kOfGradients}};
+  if (problem.mask != "none") {
+    auto const& [of_batch, of_head, of_row, of_column] = mask.strides;
+    args.mask = {mask.buffer.data(), of_batch, of_head, of_row, of_column, problem.is_infinite};
+    stream.memory.push_back({mask.buffer.data(), mask.buffer.size(), "mask", false});
+  }
   if (kOfGradients) {
     lse.write();
     delta.write();
@@ -248,7 +303,10 @@ bool run(std::vector<std::string> const& words) {
                         .head_dim = head_dim,
                         .scale = double(float(options.number("sharp") / std::sqrt(double(head_dim)))),
                         .is_causal = options["diagonal"] != "none",
-                        .diagonal = options.number("diagonal")};
+                        .diagonal = options.number("diagonal"),
+                        .mask = options["mask"],
+                        .is_infinite = options.number("infinite") != 0,
+                        .parts = options.number("parts")};
   std::string report = launch(problem, options);
   std::replace(report.begin(), report.end(), '\n', ';');  // a case has one line
   std::puts(report.empty() ? "ok" : report.c_str());

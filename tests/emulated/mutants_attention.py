@@ -1,4 +1,4 @@
-"""Bugs planted in sm90_attention and sm90_attention_grad: columns and rows that count, sums rescaled, rings, stores."""
+"""Bugs planted in sm90_attention and sm90_attention_grad: scores that count, masks, sums rescaled, rings, stores."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ Mutant = functools.partial(
     AnyMutant, row=FORWARD, file=F, expect="wrong", sizes=(90, 200, 40), options=CAUSAL, order="NT"
 )
 Grad = functools.partial(Mutant, row=GRADIENTS, file=G, sizes=(200, 150, 40))
+# Of the first row all scores are masked.
+MASKED = ("batch=2", "group=2", "diagonal=30", "mask=bhqk")
+INFINITE = ("batch=2", "group=2", "diagonal=-9", "mask=bhqk", "infinite=1")
+Masked = functools.partial(Grad, options=MASKED)
+Parts = functools.partial(Grad, sizes=(70, 8, 64), options=("parts=2",))
 
 LAST = "  int64_t const last = row + args.diagonal + 1;\n"
 SCALED = "rows.sum[r] * rows.factor[r] + sum"
@@ -29,6 +34,8 @@ WAIT_SCORES = "        warpgroup_wait_group<1>();\n        warpgroup_fence_opera
 WRITTEN = "    if (lane == 0) tma_store_wait_group_read<0>();\n"
 
 OF_K = "Tensor sKt = make_tensor(make_smem_ptr(smem.streamed[0])"
+CLEARED = "  if (kept != attention_grad::kAllKept) attention_grad::clear_masked(weights, kept);\n"
+OUTSIDE = "out of bounds: plain load of 1 bytes .*: the nearest array is mask "
 NO_FENCE = race("TMA store", F, "stmatrix", F, "is ordered after") + ", but no fence.proxy.async lies between them"
 MUTANTS = [
     # ---- what counts
@@ -47,6 +54,33 @@ MUTANTS = [
     Mutant(name="attention_tiles_of_the_first_row", old="row + kBlkM - 1 :", new="row :", sizes=(128, 200, 40)),
     Mutant(
         name="attention_keys_of_another_head", old="at.head / int(args.group);", new="at.head % int(args.kv_heads);"
+    ),
+    # ---- masks
+    Mutant(
+        name="attention_mask_of_the_first_row",
+        old="(row + 8 * r) * mask.row_stride",
+        new="row * mask.row_stride",
+        options=MASKED,
+    ),
+    Mutant(
+        name="attention_mask_behind_the_last_row",
+        old="      if (row + 8 * r >= args.q_rows) continue;\n",
+        new="",
+        options=MASKED,
+        expect=OUTSIDE,
+    ),
+    Mutant(
+        name="attention_mask_behind_the_last_column",
+        old="j < rows.columns[r] && of_head",
+        new="of_head",
+        options=("mask=bhqk",),
+        expect=OUTSIDE,
+    ),
+    Mutant(
+        name="attention_masked_scores_scaled",
+        old="largest * scale > kMasked / 2 ? scale : kLeastScale",
+        new="scale",
+        options=("mask=bhqk", "sharp=2"),
     ),
     # ---- sums
     Mutant(
@@ -147,6 +181,7 @@ MUTANTS = [
     # ---- gradients
     Grad(
         name="attention_grad_diagonal_of_columns",
+        file=BOTH,
         old="? column - args.diagonal : -8",
         new="? column - args.diagonal + 1 : -8",
     ),
@@ -219,11 +254,139 @@ MUTANTS = [
         new="",
         expect=read_before_it_came(BOTH),
     ),
+    # ---- masks of gradients
+    Masked(
+        name="attention_grad_mask_of_the_first_row",
+        file=BOTH,
+        old="first + 8 * mask.row_stride",
+        new="first",
+    ),
+    Masked(
+        name="attention_grad_mask_of_the_first_column",
+        file=BOTH,
+        old="first + 8 * mask.column_stride",
+        new="first",
+    ),
+    Masked(
+        name="attention_grad_mask_of_the_first_step",
+        old="(args, at, row, columns, step * kStep, lane)",
+        new="(args, at, row, columns, 0, lane)",
+    ),
+    Masked(
+        name="attention_grad_mask_of_a_head_of_keys",
+        old="at.batch, at.head * int(args.group) + head, column",
+        new="at.batch, at.head, column",
+    ),
+    Masked(
+        name="attention_grad_mask_of_the_first_sequence",
+        file=BOTH,
+        old="batch * mask.batch_stride",
+        new="batch * 0",
+        count=2,
+    ),
+    Masked(
+        name="attention_grad_mask_of_a_single_step",
+        file=BOTH,
+        old="kept |= bits << i;",
+        new="kept |= bits;",
+    ),
+    Masked(
+        name="attention_grad_mask_of_each_pairs_first",
+        file=BOTH,
+        old="behind = j / 4 * 8 + j % 2",
+        new="behind = j / 4 * 8",
+    ),
+    Masked(
+        name="attention_grad_mask_of_another_lane",
+        file=BOTH,
+        old="first = i * 2 + lane % 4 * 2",
+        new="first = i * 2 + lane % 4",
+    ),
+    Masked(
+        name="attention_grad_mask_above_the_diagonal",
+        file=BOTH,
+        old="(begin[r] <= first + behind) & ",
+        new="",
+        options=INFINITE,
+    ),
+    Masked(
+        name="attention_grad_mask_behind_the_last_row",
+        file=BOTH,
+        old="row < args.q_rows ? columns[0] - column : 0",
+        new="columns[0] - column",
+        expect=OUTSIDE,
+    ),
+    Masked(
+        name="attention_grad_mask_behind_the_last_column",
+        file=BOTH,
+        old="column + 8 < args.kv_rows ? rows : 0",
+        new="rows",
+        expect=OUTSIDE,
+    ),
+    Masked(
+        name="attention_grad_through_masked_scores_of_rows",
+        old="\n    " + CLEARED,
+        new="\n",
+    ),
+    Masked(
+        name="attention_grad_through_masked_scores_of_columns",
+        old="      " + CLEARED,
+        new="",
+    ),
+    Masked(
+        name="attention_grad_of_masked_rows_left_out",
+        old="weights[i] = of_step[2][i / 4 * 8 + lane % 4 * 2 + i % 2];",
+        new="weights[i] = 0;",
+    ),
+    Masked(
+        name="attention_grad_of_masked_rows_not_divided",
+        file=BOTH,
+        old="1 / float(columns)",
+        new="1",
+    ),
+    Masked(
+        name="attention_grad_of_masked_rows_is_a_number",
+        file=BOTH,
+        old='lse < -kNoScore ? 0 : __builtin_nanf("")',
+        new="0",
+        options=INFINITE,
+    ),
+    Masked(
+        name="attention_grad_of_rows_behind_the_last",
+        file=BOTH,
+        old="row < args.q_rows ? columns_of(args, row) : 0",
+        new="columns_of(args, row)",
+        options=INFINITE,
+    ),
+    Masked(
+        name="attention_grad_masked_weight_of_delta",
+        old="if (kIsMasked && thread % 128 < kStep)",
+        new="if (kIsMasked)",
+        expect=race("plain store", G, "plain store", G),
+    ),
     Grad(
         name="attention_grad_loads_what_is_not_there_yet",
         file=BOTH,
         old=AHEAD.lstrip(),
         new="",
         expect=too_early("TMA load", BOTH),
+    ),
+    # ---- gradients, dS in two parts
+    Parts(
+        name="attention_grad_no_second_part_of_dq",
+        old="      if (args.ds_parts == 2) {\n        to_second",
+        new="      if (args.ds_parts == 3) {\n        to_second",
+    ),
+    Parts(
+        name="attention_grad_no_second_part_of_dk",
+        old="        if (args.ds_parts == 2) {\n          warpgroup",
+        new="        if (args.ds_parts == 3) {\n          warpgroup",
+    ),
+    Parts(name="attention_grad_second_parts_of_neighbours", file=SHARED, old="fragments[i] >> 16)", new="fragments[i])"),
+    Parts(
+        name="attention_grad_second_part_in_registers_of_weights",
+        old="          warpgroup_wait_group<1>();  // dV: the second part takes the registers of P\n",
+        new="",
+        expect="its registers of A were written before warpgroup_wait_group",
     ),
 ]

@@ -43,6 +43,15 @@ CASES = {
     "without keys": dataclasses.replace(PLAIN, kv_rows=0),
     "causal without keys": dataclasses.replace(PLAIN, kv_rows=0, diagonal=0),
     "without queries": dataclasses.replace(PLAIN, q_rows=0),
+    "masked, one row": dataclasses.replace(PLAIN, q_rows=1, kv_rows=1, mask="qk"),
+    "masked, many tiles of keys": dataclasses.replace(PLAIN, kv_heads=1, q_rows=10, kv_rows=700, mask="kq"),
+    "masked, many tiles of queries": dataclasses.replace(PLAIN, kv_heads=1, q_rows=700, kv_rows=10, mask="hqk"),
+    "masked, rows that see nothing": dataclasses.replace(
+        PLAIN, q_rows=300, kv_rows=130, diagonal=-150, mask="bhqk", mask_is_infinite=True
+    ),
+    "masked groups": dataclasses.replace(PLAIN, batch=2, group=3, q_rows=70, kv_rows=130, diagonal=20, mask="qbhk"),
+    "masked without keys": dataclasses.replace(PLAIN, kv_rows=0, mask="bqk"),
+    "masked without queries": dataclasses.replace(PLAIN, q_rows=0, mask="k"),
 }
 
 
@@ -59,12 +68,10 @@ def test_cases(config, name):
     check(config, CASES[name], LAZY)
 
 
-@pytest.mark.parametrize(
-    "config", [config for config in attention_configs() if config.kernel == "sm90_attention"], ids=lambda row: row.name
-)
-@pytest.mark.parametrize("mask", ["bhqk", "kq", "bk", "h", "hqbk"])
+@every_config
+@pytest.mark.parametrize("mask", ["bhqk", "kq", "bk", "h", "hqbk", ""])
 def test_masks(config, mask):
-    """A row whose scores are all masked is the mean of values, or NaN."""
+    """A row whose scores are all masked is the mean of values, or NaN, and only those have gradients of it."""
     case = Case(batch=2, kv_heads=1, group=2, q_rows=70, kv_rows=200, head_dim=64, mask=mask)
     for diagonal in (None, 130, -20):  # with the last some rows have no column, which is 0 in any case
         for is_infinite in (False, True):
@@ -86,6 +93,20 @@ def test_scores_of_minus_infinity(config):
     )
     expected = np.where(np.arange(70) == 3, np.nan, 1)[None, :, None, None]
     np.testing.assert_array_equal(np.asarray(o, np.float32), np.broadcast_to(expected, o.shape))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [row for row in attention_configs() if row.kernel == "sm90_attention_grad" and row.dtype == "bf16"],
+    ids=lambda row: row.name,
+)
+@pytest.mark.parametrize("mask", [None, "bqk"])
+def test_two_parts_of_the_derivative_of_scores(config, mask):
+    """They are as precise as its 16 first bits, with the weights the same sign and not."""
+    for kind in KINDS:
+        case = Case(batch=2, kv_heads=1, group=2, q_rows=70, kv_rows=200, head_dim=config.tile[2], ds_parts=2, kind=kind)
+        check(config, dataclasses.replace(case, mask=mask, diagonal=130), LAZY)
+        check(config, dataclasses.replace(case, mask=mask, q_rows=300, kv_rows=100), InterpretParams(mode="random", seed=1))
 
 
 @every_config
@@ -115,6 +136,12 @@ def test_what_random_cases_are():
     assert sum(case.q_rows % 128 > 0 for case in cases) > 50
     assert sum(case.diagonal is not None and case.diagonal < 0 for case in cases) > 30
     assert sum(case.diagonal is not None and 0 < case.diagonal < case.kv_rows for case in cases) > 30
+    masked = [case for case in cases if case.mask is not None]
+    assert 100 < len(masked) < 200
+    for is_infinite in (False, True):
+        assert {letter for case in masked if case.mask_is_infinite == is_infinite for letter in case.mask} == {*"bhqk"}
+    assert len({case.mask for case in masked}) > 30
+    assert sum(case.diagonal is not None for case in masked) > 50
 
 
 # ---- in guarded memory, with gaps between rows that nobody may write
@@ -136,6 +163,8 @@ def problem_of(rng: np.random.Generator, most_dim: int) -> str:
         heads=case.kv_heads,
         group=case.group,
         diagonal="none" if case.diagonal is None else case.diagonal,
+        mask=case.mask or "none",
+        infinite=int(case.mask_is_infinite),
         pad=8 * rng.integers(0, 3),
         sharp=rng.choice([1, 4]),
         data=rng.integers(1000),

@@ -1,12 +1,23 @@
-"""sm90_attention and sm90_attention_grad on a GPU: generated calls within their bounds. On the CPU a few, emulated."""
+"""sm90_attention and sm90_attention_grad on a GPU: generated calls within their bounds. On the CPU a few, emulated.
+
+Of operands that are parts of larger arrays the CPU runs the same programs, in test_attention_views.py.
+"""
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from python.attentions import FORMS, arrays, assert_as_exact, exact, gradients
+from python.viewed_attention import CASES as PARTS
+from python.viewed_attention import TARGETS
+from python.viewed_attention import check as check_parts
 from test_gpu_matmul import why_not_here
 
+import jax_moye
 from jax_moye._kernels.configs import attention_configs
+from jax_moye._selection.capability import LoweringTarget
 from tests.emulated.attention_cases import KINDS, Case, check, random_case
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
@@ -22,7 +33,7 @@ def skip_where_it_does_not_run(config) -> None:
 
 @every_config
 def test_generated_calls(config):
-    """Rows around those of tiles, groups, diagonals, orders of dimensions."""
+    """Rows around those of tiles, groups, diagonals, masks, orders of dimensions."""
     skip_where_it_does_not_run(config)
     rng = np.random.default_rng(sum(map(ord, config.name)))
     for _ in range(CASES):
@@ -46,11 +57,52 @@ def test_without_rows(config, index):
 
 
 @every_config
-@pytest.mark.parametrize("mask", ["bhqk", "kq", "bk", "h"])
+@pytest.mark.parametrize("mask", ["bhqk", "kq", "bk", "h", ""])
 def test_masks(config, mask):
     skip_where_it_does_not_run(config)
-    if config.kernel != "sm90_attention":
-        pytest.skip("gradients have no mask")
     for is_infinite in (False, True):
         sizes = dict(batch=2, kv_heads=2, group=2, q_rows=270, kv_rows=300, head_dim=64)
         check(config, Case(**sizes, diagonal=100, mask=mask, mask_is_infinite=is_infinite), None)
+
+
+needs_kernels = pytest.mark.skipif(
+    len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
+)
+
+
+def skip_on_other_gpus() -> None:
+    if LoweringTarget.of_platform("cuda").arch != 90:
+        pytest.skip("kernels of attention are sm_90's")
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_arrays(name):
+    """With gradients: the kernels read them where they are."""
+    skip_on_other_gpus()
+    check_parts(name, interpret=False)
+
+
+@needs_kernels
+@pytest.mark.parametrize("head_dim", [64, 72, 128])
+def test_large_parts_are_not_written_to_memory(head_dim):
+    """Of one array of q, k and v, several tiles each: the compiled program has no copy, and the same bits again."""
+    skip_on_other_gpus()
+    batch, rows, heads = 2, 517, 6
+    shapes = (batch, rows, 3 * heads * head_dim), (batch, rows, heads, head_dim)
+    qkv, d_o = arrays(np.random.default_rng(0), *shapes)
+
+    def fun(qkv, d_o):
+        qkv = qkv.reshape(batch, rows, 3, heads, head_dim)
+        return gradients(FORMS["plain"], True)(*(qkv[:, :, i] for i in range(3)), d_o)
+
+    with jax_moye.options(implementation="moye"):
+        compiled = jax.jit(jax_moye.optimize(fun)).lower(qkv, d_o).compile()
+    text = compiled.as_text()
+    assert [text.count(f'custom_call_target="{target}"') for target in TARGETS] == [1, 1]
+    assert " slice(" not in text
+    results, again = compiled(qkv, d_o), compiled(qkv, d_o)
+    for x, y in zip(results, again, strict=True):
+        np.testing.assert_array_equal(np.asarray(x, np.float32), np.asarray(y, np.float32))
+    parts = np.moveaxis(np.asarray(qkv, np.float64).reshape(batch, rows, 3, heads, head_dim), 2, 0)
+    assert_as_exact(results, jax.jit(fun)(qkv, d_o), exact(*parts, np.asarray(d_o, np.float64), True), jnp.bfloat16)

@@ -55,7 +55,7 @@ def describe(config: Any, order: str) -> AttentionGradLayouts:
     parts = head // ROW_BLOCK
     of_cta = rows_array(config, "owned", owned, parts, box_rows=ROW_BLOCK)
     of_step = rows_array(config, "streamed", step, config.stages * parts)
-    of_rows = config.consumers * config.stages * 2 * step * 4  # lse and delta, f32
+    of_rows = config.consumers * config.stages * 3 * step * 4  # lse, delta and a masked score's weight, f32
     return AttentionGradLayouts(
         config.name,
         config.kernel,

@@ -1,4 +1,4 @@
-"""The targets jax_moye_attention_v1 and jax_moye_attention_grad_v1: what XLA hands them, and edited programs get."""
+"""The targets of attention and its gradients, of parts of arrays, too: what XLA hands them, and edited programs get."""
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,10 @@ CALL = COMMON | dict(config=CONFIG, o_strides=dense(*Q), mask_strides=(0, 0, 0, 
 GRAD_CALL = COMMON | dict(
     config=GRAD_CONFIG, d_o_strides=dense(*Q), dq_strides=dense(*Q), dk_strides=dense(*KV), dv_strides=dense(*KV)
 )
+VIEW = dict(q_offset=0, k_offset=0, v_offset=0)
+VIEW_GRAD = VIEW | dict(d_o_offset=0, ds_parts=1, mask_strides=(0, 0, 0, 0), mask_is_infinite=False)
+
+MASKED_GRAD_CALL = GRAD_CALL | VIEW_GRAD | dict(mask_strides=(0, 0, KV_ROWS, 1), mask_is_infinite=False)
 
 
 def attributes_of(call, changes, drop):
@@ -64,22 +68,48 @@ def run(target, results, operands, attributes):
 
 
 def call(*, q=Q, k=KV, v=KV, o=Q, lse=LSE, dtype="bfloat16", v_dtype=None, out=None, of_lse="float32", drop=(),
-         extra=(), **changes):  # fmt: skip
-    """The custom call on ones and values of 3."""
+         extra=(), view=False, **changes):  # fmt: skip
+    """The custom call on ones and values of 3. view: of parts of arrays."""
+    target, changes = (ffi.VIEW_ATTENTION_TARGET, VIEW | changes) if view else (ffi.ATTENTION_TARGET, changes)
     operands = [jnp.ones(q, dtype), jnp.ones(k, dtype), jnp.full(v, 3, v_dtype or dtype), *extra]
     results = [jax.ShapeDtypeStruct(o, out or dtype), jax.ShapeDtypeStruct(lse, of_lse)]
-    return run(ffi.ATTENTION_TARGET, results, operands, attributes_of(CALL, changes, drop))
+    return run(target, results, operands, attributes_of(CALL, changes, drop))
 
 
 def call_grad(*, q=Q, k=KV, v=KV, d_o=Q, lse=LSE, delta=LSE, dq=Q, dk=KV, dv=KV, dtype="bfloat16", of_rows="float32",
-              out=None, drop=(), extra=(), **changes):  # fmt: skip
+              out=None, drop=(), extra=(), view=False, **changes):  # fmt: skip
     """That of the gradients, on ones, where all columns of a row count the same and sum up to 1."""
+    target, changes = (
+        (ffi.VIEW_ATTENTION_GRAD_TARGET, VIEW_GRAD | changes) if view else (ffi.ATTENTION_GRAD_TARGET, changes)
+    )
     keys = max((GRAD_CALL | changes)["sizes"][4], 1)
-    score = COMMON["scale"] * q[-1]
     operands = [jnp.ones(x, dtype) for x in (q, k, v, d_o)]
-    operands += [jnp.full(lse, score + np.log(keys), of_rows), jnp.full(delta, q[-1] - 2, "float32"), *extra]
+    operands += [*of_the_rows(lse, delta, q[-1], keys, of_rows), *extra]
     results = [jax.ShapeDtypeStruct(x, out or dtype) for x in (dq, dk, dv)]
-    return run(ffi.ATTENTION_GRAD_TARGET, results, operands, attributes_of(GRAD_CALL, changes, drop))
+    return run(target, results, operands, attributes_of(GRAD_CALL, changes, drop))
+
+
+def of_the_rows(lse, delta, head_dim, keys, dtype="float32"):
+    """lse, where a row has so many keys, and delta, which is 2 less than d_o v^T."""
+    score = COMMON["scale"] * head_dim + np.log(keys)
+    return jnp.full(lse, score, dtype), jnp.full(delta, head_dim - 2, "float32")
+
+
+MASK = jnp.asarray(np.arange(KV_ROWS) < np.where(np.arange(Q_ROWS) == 1, 0, 4)[:, None])  # of the second row all
+
+
+def call_masked_grad(*, mask=MASK, lse=None, delta=None, dtype="bfloat16", out=None, drop=(), extra=(), **changes):
+    """The same with a mask, which keeps four keys, but of the second row none."""
+    shapes = dict(q=Q, k=KV, v=KV, d_o=Q, dq=Q, dk=KV, dv=KV)
+    shapes |= {name: changes.pop(name) for name in shapes.keys() & changes.keys()}
+    of_rows, of_delta = of_the_rows(lse or LSE, delta or LSE, HEAD_DIM, 4)
+    low = changes.pop("low", -1e30)
+    if lse is None:
+        of_rows = of_rows.at[:, :, 1].set(low)
+    operands = [jnp.ones(shapes[name], dtype) for name in ("q", "k", "v", "d_o")] + [of_rows, of_delta]
+    operands += [*([] if mask is None else [mask]), *extra]
+    results = [jax.ShapeDtypeStruct(shapes[name], out or dtype) for name in ("dq", "dk", "dv")]
+    return run(ffi.VIEW_ATTENTION_GRAD_TARGET, results, operands, attributes_of(MASKED_GRAD_CALL, changes, drop))
 
 
 @pytest.mark.parametrize("config", rows("sm90_attention"), ids=lambda row: row.name)
@@ -129,6 +159,47 @@ def test_a_mask():
         np.testing.assert_allclose(lse, np.full(LSE, 0.25 * HEAD_DIM + np.log(4)), rtol=1e-6)
 
 
+@pytest.mark.parametrize("config", rows(GRAD), ids=lambda row: row.name)
+@pytest.mark.parametrize("low", [-1e30, -3e38, -np.inf])
+def test_gradients_of_a_mask(config, low):
+    """p is 1 / 4 of each score that is kept. The row without any gives each value a share of its cotangent, or NaN."""
+    is_infinite = bool(low == -np.inf)
+    dtype = DTYPES[config.dtype].jax_name
+    dq, dk, dv = call_masked_grad(config=config.name, dtype=dtype, low=low, mask_is_infinite=is_infinite)
+    kept = np.arange(KV_ROWS)[:, None] < 4
+    of_a_key = GROUP * (Q_ROWS - 1) / 4
+    of_masked_row = np.nan if is_infinite else GROUP / KV_ROWS
+    np.testing.assert_allclose(dq, np.broadcast_to(np.where(np.arange(Q_ROWS)[:, None] == 1, 0, 0.5), Q), rtol=2e-2)
+    np.testing.assert_allclose(dk, np.broadcast_to(np.where(kept, 0.5 * of_a_key, 0), KV), rtol=2e-2)
+    np.testing.assert_allclose(dv, np.broadcast_to(kept * of_a_key + of_masked_row, KV), rtol=2e-2)
+
+
+@needs_rows
+def test_parts_of_one_array():
+    """Behind what is no number, and in front of it."""
+    width = HEADS * HEAD_DIM
+    qkv = np.full((BATCH, Q_ROWS, 3 * width + 24), np.nan)
+    qkv[..., 16 : 16 + 2 * width] = 1
+    qkv[..., 16 + 2 * width : -8] = 3
+    strides = (Q_ROWS * qkv.shape[-1], HEAD_DIM, qkv.shape[-1])
+    sizes = dict(sizes=(BATCH, HEADS, 1, Q_ROWS, Q_ROWS, HEAD_DIM))
+    offsets = dict(q_offset=16, k_offset=16 + width, v_offset=16 + 2 * width)
+    whole = jnp.asarray(qkv, "bfloat16")
+    changes = sizes | offsets | {f"{name}_strides": strides for name in "qkv"}
+    results = [jax.ShapeDtypeStruct(Q, "bfloat16"), jax.ShapeDtypeStruct(LSE, "float32")]
+    o, lse = run(ffi.VIEW_ATTENTION_TARGET, results, [whole] * 3, attributes_of(CALL, changes, ()))
+    np.testing.assert_array_equal(o, np.full(Q, 3.0))
+    np.testing.assert_allclose(lse, np.full(LSE, 0.25 * HEAD_DIM + np.log(Q_ROWS)), rtol=1e-6)
+
+    rows = [jnp.asarray(lse, "float32"), jnp.full(LSE, 3 * HEAD_DIM - 2, "float32")]
+    changes |= VIEW_GRAD | offsets | dict(d_o_offset=16 + width, d_o_strides=strides)
+    changes |= {f"d{name}_strides": dense(*Q) for name in "qkv"}
+    results = [jax.ShapeDtypeStruct(Q, "bfloat16")] * 3
+    found = run(ffi.VIEW_ATTENTION_GRAD_TARGET, results, [whole] * 4 + rows, attributes_of(GRAD_CALL, changes, ()))
+    for gradient, wanted in zip(found, (0.5, 0.5, 1.0), strict=True):
+        np.testing.assert_allclose(gradient, np.full(Q, wanted), rtol=2e-2)
+
+
 def without(index):
     """Sizes and shapes where one of them is 0, and what the call is then."""
     sizes = tuple(0 if i == index else size for i, size in enumerate(SIZES))
@@ -138,10 +209,13 @@ def without(index):
 
 
 @needs_rows
+@pytest.mark.parametrize("offset", [None, 0, 2**62])
 @pytest.mark.parametrize("index", [0, 1, 3, 4])
-def test_sizes_of_0(index):
+def test_sizes_of_0(index, offset):
+    """An offset of what has no element is none."""
     sizes, q, kv = without(index)
-    o, lse = call(sizes=sizes, q=q, k=kv, v=kv, o=q, lse=q[:3])
+    of_view = {} if offset is None else dict(view=True, **({"k_offset": offset} if 0 in kv else {}))
+    o, lse = call(sizes=sizes, q=q, k=kv, v=kv, o=q, lse=q[:3], **of_view)
     np.testing.assert_array_equal(o, np.zeros(q))
     np.testing.assert_array_equal(lse, np.full(q[:3], -np.inf))
 
@@ -155,8 +229,7 @@ def test_gradients_of_sizes_of_0(index):
         np.testing.assert_array_equal(gradient, np.zeros(shape))
 
 
-MASK = (jnp.ones((Q_ROWS, KV_ROWS), bool),)
-# What both calls get.
+# What all calls get.
 EDITS = {
     "unknown config": (dict(config="nope"), "no compiled GEMM has this name"),
     "an ordinary config": (dict(config=ORDINARY), "the kernel computes no attention"),
@@ -192,15 +265,19 @@ EDITS = {
     "lse too small": (dict(lse=(BATCH, HEADS, Q_ROWS - 1)), "lse has 48 elements, not one of each row of queries: 60"),
     "attribute missing": (dict(drop=("scale",)), "Wrong number of attributes"),
 }  # fmt: skip
+# What those with a mask get.
+MASK_EDITS = {
+    "three strides of a mask": (dict(mask_strides=(0, 0, 1)), "four strides of the mask are needed, along"),
+    "negative stride of a mask": (dict(mask_strides=(0, 0, -1, 1)), "strides (0, 0, -1, 1), which are negative"),
+    "mask too small": (dict(mask_strides=(0, 0, 8, 1)), "the mask has 35 elements, and its strides reach"),
+    "mask of longer strides": (dict(mask_strides=(2**62, 2**62, 0, 0)), "the mask has 35 elements, and its strides"),
+}
 FORWARD_EDITS = {
     "another operand": (dict(extra=(jnp.ones(3),)), "the mask is of booleans"),
     "a config of gradients": (dict(config=GRAD_CONFIG), "the kernel computes gradients of attention alone"),
     "v of f16": (dict(v_dtype="float16"), "v is f16, not bf16"),
     "mask of bytes": (dict(extra=(jnp.ones(Q_ROWS, jnp.int8),)), "the mask is of booleans"),
     "two masks": (dict(extra=(jnp.ones(1, bool),) * 2), "beside q, k and v there is a mask, and nothing else"),
-    "three strides of a mask": (dict(extra=MASK, mask_strides=(0, 0, 1)), "four strides of the mask are needed, along"),
-    "negative stride of a mask": (dict(extra=MASK, mask_strides=(0, 0, -1, 1)), "strides (0, 0, -1, 1), which are neg"),
-    "mask too small": (dict(extra=MASK, mask_strides=(0, 0, 8, 1)), "the mask has 35 elements, and its strides reach"),
     "lse of f64": (dict(of_lse="float64"), "lse is f64, not f32"),
     "lse of bf16": (dict(of_lse="bfloat16"), "lse is bf16, not f32"),
     "o too small": (dict(o=(BATCH, HEADS, Q_ROWS - 1, HEAD_DIM)), "o has 768 elements, and its strides reach beyond"),
@@ -208,8 +285,9 @@ FORWARD_EDITS = {
     "o written twice": (dict(o_strides=(480, 0, 16)), "strides of o do not write each of its elements exactly once"),
     "rows of o overlap": (dict(o_strides=(480, 80, 8)), "strides of o do not write each of its elements exactly once"),
 }  # fmt: skip
+NO_MASK = "another operand of gradients"
 GRAD_EDITS = {
-    "another operand of gradients": (dict(extra=MASK), "Wrong number of arguments"),
+    NO_MASK: (dict(extra=(MASK,)), "Wrong number of arguments"),
     "a config of attention": (dict(config=CONFIG), "the kernel computes attention, and not its gradients"),
     "lse of f16": (dict(of_rows="float16"), "lse is f16, not f32"),
     "delta too small": (dict(delta=(BATCH, HEADS)), "delta has 12 elements, not one of each row of queries: 60"),
@@ -220,6 +298,34 @@ GRAD_EDITS = {
     "dv written twice": (dict(dv_strides=(0, 112, 16)), "strides of dv do not write each of its elements exactly once"),
     "three strides of dv": (dict(dv_strides=(448, 224, 112, 16)), "three strides of dv are needed"),
 }  # fmt: skip
+
+MASKED_GRAD_EDITS = {
+    "two masks": (dict(extra=(MASK,)), "beside q, k and v there is a mask, and nothing else"),
+    "no parts": (dict(ds_parts=0), "ds_parts is 0, and lies between 1 and 2"),
+    "three parts": (dict(ds_parts=3), "ds_parts is 3, and lies between 1 and 2"),
+    "mask of bytes": (dict(mask=MASK.astype(jnp.int8)), "the mask is of booleans"),
+    "a config of attention": (dict(config=CONFIG), "the kernel computes attention, and not its gradients"),
+    "delta too small": (dict(delta=(BATCH, HEADS)), "delta has 12 elements, not one of each row of queries: 60"),
+    "dv written twice": (dict(dv_strides=(0, 112, 16)), "strides of dv do not write each of its elements exactly once"),
+}  # fmt: skip
+
+
+# What calls of parts of arrays get, of the gradients, too.
+VIEW_EDITS = {
+    "negative offset": (dict(q_offset=-8), "q has offset -8, which is negative"),
+    "the least offset": (dict(v_offset=-(2**63)), "v has offset -9223372036854775808, which is negative"),
+    "offset beyond": (dict(k_offset=448), "k has 448 elements, and its strides from 448 on reach beyond them"),
+    "offset a row too far": (dict(k_offset=16), "k has 448 elements, and its strides from 16 on reach beyond them"),
+    "offset over int64": (dict(q_offset=2**63 - 1), "q has 960 elements, and its strides from 9223372036854775807 on"),
+    "offset of 4 elements": (dict(v=(2, 2, 8, 16), v_offset=4), "v has an address that 16 bytes do not divide"),
+    "offset missing": (dict(drop=("k_offset",)), "Wrong number of attributes"),
+    "offset of i32": (dict(q_offset=np.int32(0)), "Failed to decode"),
+}
+VIEW_GRAD_EDITS = {
+    "offset of d_o": (dict(d_o_offset=8), "d_o has 960 elements, and its strides from 8 on reach beyond them"),
+    "offset of d_o missing": (dict(drop=("d_o_offset",)), "Wrong number of attributes"),
+    "two masks of gradients": (dict(extra=(MASK, MASK)), "there is a mask, and nothing else"),
+}
 
 
 def check_edit(run_call, changes, message):
@@ -236,16 +342,50 @@ def test_an_edited_call_gets_an_error(edit):
 
 
 @needs_rows
+@pytest.mark.parametrize("edit", MASK_EDITS)
+def test_an_edited_call_with_a_mask_gets_an_error(edit):
+    changes, message = MASK_EDITS[edit]
+    check_edit(call, changes | dict(extra=(MASK,)), message)
+
+
+@needs_rows
+@pytest.mark.parametrize("edit", EDITS | MASK_EDITS | MASKED_GRAD_EDITS)
+def test_an_edited_call_of_gradients_with_a_mask_gets_an_error(edit):
+    check_edit(call_masked_grad, *(EDITS | MASK_EDITS | MASKED_GRAD_EDITS)[edit])
+
+
+@needs_rows
 @pytest.mark.parametrize("edit", EDITS | GRAD_EDITS)
 def test_an_edited_call_of_gradients_gets_an_error(edit):
     check_edit(call_grad, *(EDITS | GRAD_EDITS)[edit])
+
+
+@needs_rows
+@pytest.mark.parametrize("edit", EDITS | FORWARD_EDITS | VIEW_EDITS)
+def test_an_edited_call_of_parts_gets_an_error(edit):
+    changes, message = (EDITS | FORWARD_EDITS | VIEW_EDITS)[edit]
+    check_edit(call, changes | dict(view=True), message)
+
+
+@needs_rows
+@pytest.mark.parametrize("edit", [x for x in EDITS | GRAD_EDITS | VIEW_EDITS | VIEW_GRAD_EDITS if x != NO_MASK])
+def test_an_edited_call_of_gradients_of_parts_gets_an_error(edit):
+    changes, message = (EDITS | GRAD_EDITS | VIEW_EDITS | VIEW_GRAD_EDITS)[edit]
+    check_edit(call_grad, changes | dict(view=True), message)
+
+
+@needs_rows
+@pytest.mark.parametrize("run_call", [call, call_grad])
+def test_other_targets_take_no_offset(run_call):
+    check_edit(run_call, dict(q_offset=0), "Wrong number of attributes")
 
 
 def test_without_a_row_an_error():
     """Of a build without these kernels, too."""
     message = "no compiled GEMM has this name"
     check_edit(call, dict(config="sm90_attention_bf16_1x1x64_s1_a16"), message)
-    check_edit(call_grad, dict(config="sm90_attention_grad_bf16_1x1x64_s1_a16"), message)
+    for of_gradients in (call_grad, call_masked_grad):
+        check_edit(of_gradients, dict(config="sm90_attention_grad_bf16_1x1x64_s1_a16"), message)
 
 
 @needs_rows

@@ -17,6 +17,7 @@ from jax_moye._primitives.attention_call import (
     run_attention,
     run_attention_grad,
 )
+from jax_moye._selection.view import View
 
 B, H, R, D = 2, 3, 5, 16
 
@@ -31,7 +32,7 @@ def array(dims, sizes=None):
 @pytest.mark.parametrize("dims", ["bhqd", "bqhd", "qbhd", "qhbd", "hqbd", "hbqd", "bkhd", "kbhd"])
 def test_a_view_is_the_transposed_array(dims):
     x = array(dims)
-    sizes, strides = attention_view(x.shape, dims)
+    sizes, strides = attention_view(View.whole(x.shape), dims)
     order = "bhkd" if "k" in dims else "bhqd"
     expected = np.transpose(x, [dims.index(letter) for letter in order])
     assert sizes == expected.shape
@@ -40,24 +41,38 @@ def test_a_view_is_the_transposed_array(dims):
 
 
 def test_dimensions_that_are_one_together():
-    assert attention_view((2, 3, 5, 7, 16), "bbqhd") == ((6, 7, 5, 16), (560, 16, 112))
-    assert attention_view((2, 5, 3, 7, 16), "bqhhd") == ((2, 21, 5, 16), (1680, 16, 336))
-    assert attention_view((2, 3, 5, 7, 16), "bbqqd") == ((6, 1, 35, 16), (560, 16, 16))
+    assert attention_view(View.whole((2, 3, 5, 7, 16)), "bbqhd") == ((6, 7, 5, 16), (560, 16, 112))
+    assert attention_view(View.whole((2, 5, 3, 7, 16)), "bqhhd") == ((2, 21, 5, 16), (1680, 16, 336))
+    assert attention_view(View.whole((2, 3, 5, 7, 16)), "bbqqd") == ((6, 1, 35, 16), (560, 16, 16))
     # Those of size 1 are wherever one wants them.
-    assert attention_view((2, 5, 1, 7, 16), "bqbhd") == ((2, 7, 5, 16), (560, 16, 112))
-    assert attention_view((1, 5, 2, 7, 16), "bqbhd") == ((2, 7, 5, 16), (112, 16, 224))
+    assert attention_view(View.whole((2, 5, 1, 7, 16)), "bqbhd") == ((2, 7, 5, 16), (560, 16, 112))
+    assert attention_view(View.whole((1, 5, 2, 7, 16)), "bqbhd") == ((2, 7, 5, 16), (112, 16, 224))
 
 
 def test_dimensions_that_are_not_one_together():
-    assert attention_view((2, 5, 3, 7, 16), "bqbhd") is None
-    assert attention_view((2, 3, 5, 7, 16), "hbqhd") is None
+    assert attention_view(View.whole((2, 5, 3, 7, 16)), "bqbhd") is None
+    assert attention_view(View.whole((2, 3, 5, 7, 16)), "hbqhd") is None
+
+
+def test_a_part_of_an_array():
+    """Of (b,t,3,h,d), its second third; of it, some heads of every other row."""
+    third = View.whole((2, 5, 3, 7, 16)).sliced((0, 0, 1, 0, 0), (2, 5, 2, 7, 16), (1,) * 5).reshaped((2, 5, 7, 16))
+    assert attention_view(third, "bqhd") == ((2, 7, 5, 16), (1680, 16, 336))
+    some = third.sliced((0, 1, 2, 0), (2, 5, 6, 16), (1, 2, 1, 1))
+    assert attention_view(some, "bqhd") == ((2, 4, 2, 16), (1680, 16, 672))
+    q, k = View.whole((2, 3, 4, 16)), (some, "bkhd")
+    problem = make_attention_problem(q=(q, "bqhd"), k=k, v=(third.sliced((0,) * 4, (2, 2, 4, 16), (1,) * 4), "bkhd"))
+    assert problem.offsets == dict(q=0, k=112 + 336 + 32, v=112)
+    # Heads that are not one, and elements of a row that are not side by side.
+    assert attention_view(View.whole((2, 5, 4, 3, 16)).sliced((0,) * 5, (2, 5, 4, 2, 16), (1,) * 5), "bqhhd") is None
+    assert attention_view(third.sliced((0,) * 4, (2, 5, 7, 16), (1, 1, 1, 2)), "bqhd") is None
 
 
 def test_dimensions_that_are_not_there():
-    assert attention_view((5, 16), "qd") == ((1, 1, 5, 16), (16, 16, 16))
-    assert attention_view((3, 5, 16), "bkd") == ((3, 1, 5, 16), (80, 16, 16))
+    assert attention_view(View.whole((5, 16)), "qd") == ((1, 1, 5, 16), (16, 16, 16))
+    assert attention_view(View.whole((3, 5, 16)), "bkd") == ((3, 1, 5, 16), (80, 16, 16))
     # A stride along a size of 1 is none of 16 bytes that the other sizes made.
-    assert attention_view((1, 5, 1, 8), "bqhd") == ((1, 1, 5, 8), (8, 8, 8))
+    assert attention_view(View.whole((1, 5, 1, 8)), "bqhd") == ((1, 1, 5, 8), (8, 8, 8))
 
 
 def test_strides_of_masks():
@@ -77,28 +92,33 @@ def of(*shape):
     return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
 
 
+def whole(*shape):
+    return View.whole(shape)
+
+
 def test_a_problem():
-    q, k = (of(2, 5, 6, 16), "bqhd"), (of(2, 3, 7, 16), "bhkd")
+    q, k = (whole(2, 5, 6, 16), "bqhd"), (whole(2, 3, 7, 16), "bhkd")
     problem = make_attention_problem(q=q, k=k, v=k)
     assert problem.sizes == (2, 3, 2, 5, 7, 16)
     assert problem.strides == dict(q=(480, 16, 96), k=(336, 112, 16), v=(336, 112, 16))
-    without = make_attention_problem(q=(of(2, 0, 5, 16), "bhqd"), k=(of(2, 0, 7, 16), "bhkd"))
+    without = make_attention_problem(q=(whole(2, 0, 5, 16), "bhqd"), k=(whole(2, 0, 7, 16), "bhkd"))
     assert without.sizes == (2, 0, 1, 5, 7, 16)
+    assert problem.offsets == without.offsets == {}
 
 
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        (dict(k=(of(1, 7, 3, 16), "bkhd")), "k: batch, heads, rows and head_dim are"),
-        (dict(k=(of(2, 7, 3, 24), "bkhd")), "k: batch, heads, rows and head_dim are"),
-        (dict(v=(of(2, 8, 3, 16), "bkhd")), "v: batch, heads, rows and head_dim are"),
-        (dict(o=(of(2, 5, 3, 16), "bqhd")), "o: batch, heads, rows and head_dim are"),
-        (dict(k=(of(2, 7, 4, 16), "bkhd"), v=(of(2, 7, 4, 16), "bkhd")), "4 heads of keys and values do not divide 6"),
-        (dict(q=(of(2, 5, 2, 3, 16), "hbqhd")), "q: dimensions hbqhd of"),
+        (dict(k=(whole(1, 7, 3, 16), "bkhd")), "k: batch, heads, rows and head_dim are"),
+        (dict(k=(whole(2, 7, 3, 24), "bkhd")), "k: batch, heads, rows and head_dim are"),
+        (dict(v=(whole(2, 8, 3, 16), "bkhd")), "v: batch, heads, rows and head_dim are"),
+        (dict(o=(whole(2, 5, 3, 16), "bqhd")), "o: batch, heads, rows and head_dim are"),
+        (dict.fromkeys("kv", (whole(2, 7, 4, 16), "bkhd")), "4 heads of keys and values do not divide 6"),
+        (dict(q=(whole(2, 5, 2, 3, 16), "hbqhd")), "q: dimensions hbqhd of"),
     ],
 )
 def test_arrays_that_make_no_problem(arrays, message):
-    usual = dict(q=(of(2, 5, 6, 16), "bqhd"), k=(of(2, 7, 3, 16), "bkhd"), v=(of(2, 7, 3, 16), "bkhd"))
+    usual = dict(q=(whole(2, 5, 6, 16), "bqhd"), k=(whole(2, 7, 3, 16), "bkhd"), v=(whole(2, 7, 3, 16), "bkhd"))
     with pytest.raises(ValueError, match=message):
         make_attention_problem(**(usual | arrays))
 

@@ -213,7 +213,7 @@ def test_a_part_of_the_gradients(rng):
 
 
 def test_products_that_round_less_than_a_kernel(rng):
-    """Scores in f32 have a derivative in f32, which the program does not round: that is left, not the forward pass."""
+    """Scores in f32 have a derivative in f32, which the program rounds to TF32, and a kernel takes in two parts."""
     q, k, v, d_o = operands(rng)
 
     def of_f32(q, k, v, causal, precision=None):
@@ -222,9 +222,16 @@ def test_products_that_round_less_than_a_kernel(rng):
         return _times(jax.nn.softmax(scores), v)
 
     assert counts(jax_moye.optimize(functools.partial(of_f32, causal=False)), q, k, v) == (1, 0, 0)
-    assert counts(jax_moye.optimize(gradients(of_f32, False)), q, k, v, d_o)[:2] == (0, 0)
-    rounded = functools.partial(of_f32, precision="BF16_BF16_F32")  # that rounds it
-    assert counts(jax_moye.optimize(gradients(rounded, False)), q, k, v, d_o) == (1, 1, 0)
+    parts = {None: 2, "BF16_BF16_F32": 1}  # the last one rounds it to 16 bits
+    for precision, count in parts.items():
+        fun = jax_moye.optimize(gradients(functools.partial(of_f32, precision=precision), False))
+        assert counts(fun, q, k, v, d_o) == (1, 1, 0), precision
+        assert f"ds_parts={count}" in str(jax.make_jaxpr(fun)(q, k, v, d_o)), precision
+    for precision in ("highest", "high", "BF16_BF16_F32_X6"):
+        fun = gradients(functools.partial(of_f32, precision=precision), False)
+        assert counts(jax_moye.optimize(fun), q, k, v, d_o)[:2] == (0, 0), precision
+    f16 = [x.astype(jnp.float16) for x in (q, k, v, d_o)]
+    assert counts(jax_moye.optimize(gradients(of_f32, False)), *f16)[:2] == (0, 0)
     split = functools.partial(of_f32, causal=False, precision="BF16_BF16_F32_X3")
     assert counts(jax_moye.optimize(split), q, k, v)[0] == 0
 
