@@ -99,7 +99,7 @@ def absorbed(spec: str, permutations: Permutations) -> str:
 # What may take out a part, or change its shape, or leaves it as it is.
 _RESHAPES = ("squeeze", "reshape", "broadcast_in_dim", "expand_dims")
 _COPIES = ("name", *SAME)
-_STEPS = ("slice", "split", "dynamic_slice", "transpose", *_RESHAPES, *_COPIES)
+_STEPS = ("slice", "split", "unstack", "dynamic_slice", "transpose", *_RESHAPES, *_COPIES)
 
 
 class Part:
@@ -183,6 +183,12 @@ def _after(equation: Any, made: Any, view: View) -> View | None:
         starts = [0] * len(shape)
         starts[axis] = int(sum(params["sizes"][:at]))
         return _cut(view, starts, shape)
+    if name == "unstack":
+        at, axis = equation.outvars.index(made), params["axis"]
+        dims = [dim for dim in range(len(view.shape)) if dim != axis]
+        starts, limits = [0] * len(view.shape), list(view.shape)
+        starts[axis], limits[axis] = at, at + 1
+        return view.sliced(starts, limits, (1,) * len(starts)).transposed(dims)
     if name == "dynamic_slice":
         numbers = [int(np.asarray(x.val)) for x in equation.invars[1:]]
         limits = [size - part for size, part in zip(view.shape, shape, strict=True)]

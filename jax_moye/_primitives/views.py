@@ -2,7 +2,8 @@
 
 In front of an operand, any number of these, of an array that may have other readers, too:
 
-    slice, split    with steps or without; dynamic_slice at numbers
+    slice, split, unstack
+                    with steps or without; dynamic_slice at numbers
     squeeze, reshape, broadcast_in_dim that copies nothing
                     as far as they split dimensions, merge what lies side by side, and add and drop those of size 1
     transpose

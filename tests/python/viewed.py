@@ -66,6 +66,7 @@ CASES = {
     "every other row": Case(lambda x, w: x[1::2] @ w, ((24, 32), (32, 32))),
     "the last token": Case(lambda x, w: x[:, -1] @ w, ((24, 5, 32), (32, 40))),
     "a layer of a stack": Case(lambda x, w: x @ w[1] @ w[-1], ((24, 32), (3, 32, 32)), 2),
+    "one of an unstacked array": Case(lambda x, w: x @ jnp.unstack(w, axis=1)[1], ((24, 32), (32, 3, 40))),
     "columns of a transposed layer": Case(lambda x, w: x @ w[1, :, 8:40].T, ((24, 32), (3, 32, 40))),
     "a bias and an activation": Case(lambda x, w, b: jax.nn.relu(x @ w[:, 16:] + b), ((24, 32), (32, 48), (32,))),
     "plus c": Case(lambda x, w, c: c + x @ w[:, 16:], ((24, 32), (32, 48), (24, 32))),

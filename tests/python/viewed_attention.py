@@ -71,6 +71,11 @@ def _of_heads(of, qkv, d_o):
     return q, k, v, d_o
 
 
+def _unstacked(of, qkv, d_o):
+    qkv = qkv.reshape(B, T, 3, H, D)
+    return *([*np.moveaxis(qkv, 2, 0)] if of is np else jnp.unstack(qkv, axis=2)), d_o
+
+
 def _in_groups(of, qkv, d_o):
     q, k, v = of.split(qkv, [H * D, (H + N) * D], axis=2)
     return q.reshape(B, T, H, D), k.reshape(B, T, N, D), v.reshape(B, T, N, D), d_o
@@ -94,13 +99,14 @@ O = (B, T, H, D)  # noqa: E741
 CASES = {
     "split": Case(_by_split, ((B, T, 3 * H * D), O)),
     "index": Case(_by_index, ((B, T, 3 * H * D), O)),
+    "unstacked": Case(_unstacked, ((B, T, 3 * H * D), O)),
     "heads first": Case(_heads_first, ((B, T, 3 * H * D), O)),
     "slices": Case(_by_slices, ((B, T, 3 * H * D), O)),
     "of heads": Case(_of_heads, ((B, T, H * 3 * D), O)),
     "at numbers": Case(_at_numbers, ((B, T, 3 * H * D), O)),
     "in groups": Case(_in_groups, ((B, T, (H + 2 * N) * D), O), form=GROUPED["in groups"]),
     "of two products": Case(_of_two_products, ((B, T, H * D), (B, T, 2 * N * D), O), "k v", GROUPED["in groups"]),
-    "a stack": Case(lambda of, x: tuple(x), ((4, *O),), "q k v d_o", slices=1),
+    "a stack": Case(lambda of, x: tuple(x[i] for i in range(4)), ((4, *O),), "q k v d_o", slices=1),
     "layers": Case(lambda of, q, kv, do: (q, kv[1, 0], kv[1, 1], do[0]), (O, (2, 2, *O), (2, *O)), "k v d_o", slices=1),
     "some rows": Case(
         lambda of, q, k, v, do: (q[:, 8:], k[:, 3:], v[:, 1::2], do),

@@ -290,6 +290,7 @@ def test_explain_says_what_is_decided(rng, monkeypatch):
 
 @needs_rows
 def test_a_saved_program(rng):
+    pytest.importorskip("flatbuffers")
     args = weights(rng, X, WQKV, WO)
     step = jax.grad(loss_of(functools.partial(layer, "split")), (0, 1, 2))
     with in_the_emulator():
