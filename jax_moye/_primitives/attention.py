@@ -8,6 +8,9 @@ it is under vmap, as those of rewritten_p: then XLA computes the scores that bot
     attention_p         q, k, v, others               o, shares of the others
     attention_grad_p    q, k, v, d_o, lse, delta      those of dq, dk and dv that the program has
 
+Behind these there is the mask, if there is one: booleans, along any of the scores' dimensions. What is behind it the
+equations as they were read, and no kernel does.
+
 The parameter `results` names those that the program has: it may have no o where it differentiates one. The parameter
 `views`, where there is one, says of which of q, k, v and d_o the operand is an array that it is part of, and which part
 (views.py); the equations then take it out. A kernel reads it in place.
@@ -49,6 +52,7 @@ from jax_moye._selection.request import Operand
 from jax_moye._selection.view import View
 
 _OPERANDS = ("q", "k", "v", "d_o")
+_LOW = -1e30  # a score that a mask leaves out, to the kernels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +69,8 @@ class AttentionParams:
         number has the label x.
       ds_parts: 1: the derivative of the scores is rounded to the dtype of the arrays; 2: a kernel multiplies also what
         that took from it, rounded, where the program multiplies it as TF32.
+      mask_is_infinite: what the mask leaves out is -inf, else low.
+      means_of_all: a row of which no score counts is the mean of all values, also of those behind the diagonal.
     """
 
     scale: float
@@ -73,6 +79,13 @@ class AttentionParams:
     options: tuple[tuple[str, Any], ...]
     others: float | None = None
     ds_parts: int = 1
+    mask_is_infinite: bool = False
+    means_of_all: bool = False
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether there is one beside the diagonal."""
+        return "mask" in dict(self.labels)
 
     @property
     def request(self) -> AttentionRequest:
@@ -106,13 +119,14 @@ def delta_of(o: Any, d_o: Any, params: AttentionParams) -> Any:
     return jnp.sum(one.astype(jnp.float32) * other.astype(jnp.float32), axis=-1)
 
 
-def reference(q: Any, k: Any, v: Any, params: AttentionParams) -> tuple[Any, Any]:
+def reference(q: Any, k: Any, v: Any, mask: Any = None, *, params: AttentionParams) -> tuple[Any, Any]:
     """The result and lse, by equations.
 
     Args:
       q: the queries.
       k: the keys.
       v: the values.
+      mask: the booleans, if there are any.
       params: of the attention.
     """
     rows, of_keys = params.of("lse"), "".join(sorted(x for x in params.of("k") if x.isupper()))
@@ -121,10 +135,13 @@ def reference(q: Any, k: Any, v: Any, params: AttentionParams) -> tuple[Any, Any
         for x, name, of in ((q, "q", rows), (k, "k", of_keys + "k"), (v, "v", of_keys + "k"))
     )
     scores = jnp.einsum(f"{rows}d,{of_keys}kd->{rows}k", q, k, preferred_element_type=jnp.float32) * params.scale
+    if mask is not None:
+        kept = _moved(mask, params.of("mask"), "".join(x if x in params.of("mask") else "." for x in rows + "k"))
+        scores = jnp.where(kept, scores, -jnp.inf if params.mask_is_infinite else _LOW)
     if params.diagonal is not None:
         i = lax.broadcasted_iota(jnp.int32, scores.shape, len(rows) - 1) if "q" in rows else 0
         j = lax.broadcasted_iota(jnp.int32, scores.shape, len(rows))
-        scores = jnp.where(j - i <= params.diagonal, scores, -jnp.inf)
+        scores = jnp.where(j - i <= params.diagonal, scores, _LOW if params.means_of_all else -jnp.inf)
     largest = jnp.max(scores, axis=-1, keepdims=True)
     exponentials = jnp.exp(scores - largest)
     sums = jnp.sum(exponentials, axis=-1, keepdims=True)
@@ -259,8 +276,9 @@ def read_in_place(params: AttentionParams, operands: Sequence[Operand], views: S
       views: of those that are parts; None of others.
     """
     found = list(operands)
+    of_means = ("v" if len(operands) == 3 else "d_o") if params.means_of_all else None  # XLA reads it, too
     for i, view in enumerate(views):
-        if view is not None:
+        if view is not None and _OPERANDS[i] != of_means:
             tried = [*found[:i], Operand(view.source, operands[i].dtype, view=view), *found[i + 1 :]]
             found = tried if _arrays_of(params, tried) is not None else found
     return [one.view is not None for one in found]
@@ -273,7 +291,7 @@ def describe(params: AttentionParams, sizes: AttentionSizes | None, gradients: b
         return f"{what} of {params.of('q')} and {params.of('k')}"
     heads = f"{sizes.batch} x {sizes.kv_heads * sizes.group} heads"
     shared = "" if sizes.group == 1 else f" in groups of {sizes.group}"
-    masked = "" if params.diagonal is None else ", causal"
+    masked = ("" if params.diagonal is None else ", causal") + ", masked" * params.has_mask
     return f"{what}, {heads}{shared}, {sizes.q_rows} x {sizes.kv_rows} scores of {sizes.head_dim}{masked}"
 
 
@@ -305,22 +323,102 @@ def _by_kernel(
     of_kernel = arrays.batch + arrays.heads + ("q" if "q" in arrays.labels["q"] else "")
     sizes = dict(zip(arrays.labels["q"], arrays.views["q"].shape, strict=True))
     of_rows = params.of("lse")
+    if params.has_mask:
+        at = 6 if len(given) == 4 else 3 if params.others is None else 4
+        mask, dims = _of_kernel(operands[at], params.of("mask"), arrays, sizes | {"k": arrays.sizes.kv_rows})
+        common |= {"mask": mask, "dims_mask": dims, "mask_is_infinite": params.mask_is_infinite}
+    counts = _counting(operands[at], params, sizes | {"k": arrays.sizes.kv_rows}) if params.means_of_all else None
     if len(given) == 3:
         o, lse = run_attention(*given, **common)
         lse = _moved(lse.reshape([sizes[label] for label in of_kernel]), of_kernel, of_rows)
         if params.others is not None:
             o, shares = _with_others(o, arrays.labels["q"], lse, operands[3], params)
             return [_moved(o, of_rows + "d", params.of("o")), shares.astype(shares_dtype)]
-        return [_moved(o, arrays.labels["q"], params.of("o")), lse]
+        o = _moved(o, arrays.labels["q"], params.of("o"))
+        return [o if counts is None else _with_means(o, given[2], arrays.labels["v"], counts, params), lse]
     common |= {"dims_o": arrays.dims["d_o"], "ds_parts": params.ds_parts}
     _, _, group, q_rows, *_ = arrays.sizes
     shape = arrays.sizes.batch, arrays.sizes.kv_heads * group, q_rows
-    rows = [_moved(x, of_rows, of_kernel).reshape(shape) for x in operands[4:]]
+    lse, delta = operands[4:6]
+    if counts is not None:  # no weight is a kernel's
+        lse = jnp.where(counts, lse, jnp.inf)
+    rows = [_moved(x, of_rows, of_kernel).reshape(shape) for x in (lse, delta)]
     by_name = {
         f"d{name}": (x, arrays.labels[name])
         for name, x in zip("qkv", run_attention_grad(*given, *rows, **common), strict=True)
     }
-    return [_moved(*by_name[name], params.of(name)) for name in results]
+    found = {name: _moved(*by_name[name], params.of(name)) for name in results}
+    if counts is not None and "dv" in found:
+        of_rows_d = _moved(given[3], arrays.labels["d_o"], of_rows + "d")
+        found["dv"] = _with_gradients_of_means(found["dv"], of_rows_d, counts, params, arrays.sizes.kv_rows)
+    return list(found.values())
+
+
+def _counting(mask: Any, params: AttentionParams, sizes: Mapping[str, int]) -> Any:
+    """Which rows have a score that counts; of size 1 where it is the same for all.
+
+    Args:
+      mask: the booleans.
+      params: of the attention, which has a diagonal.
+      sizes: by label.
+    """
+    labels, rows = params.of("mask"), params.of("lse")
+    kept = _moved(mask, labels, "".join(x if x in labels else "." for x in rows + "k"))
+    i = jnp.arange(sizes["q"]) if "q" in rows else jnp.zeros(1, jnp.int32)
+    assert params.diagonal is not None
+    seen = jnp.arange(sizes["k"]) <= i[:, None] + params.diagonal
+    shape = [sizes["q"] if label == "q" else 1 for label in rows]
+    return jnp.any(kept & seen.reshape(*shape, sizes["k"]), axis=-1)
+
+
+def _with_means(o: Any, v: Any, of_v: str, counts: Any, params: AttentionParams) -> Any:
+    """The result, whose rows of which no score counts are means of all values.
+
+    Args:
+      o: the result.
+      v: the values.
+      of_v: the labels of their dimensions.
+      counts: which rows have a score that counts.
+      params: of the attention.
+    """
+    rows, of_keys = params.of("lse"), "".join(sorted(x for x in of_v if x.isupper()))
+    means = jnp.mean(_moved(v, of_v, of_keys + "dk").astype(jnp.float32), axis=-1).astype(o.dtype)
+    means = _moved(means, of_keys + "d", "".join(x if x in of_keys + "d" else "." for x in params.of("o")))
+    sized = "".join(label if size > 1 else "." for label, size in zip(rows, counts.shape, strict=True))
+    return jnp.where(_moved(counts, sized, "".join(x if x in sized else "." for x in params.of("o"))), o, means)
+
+
+def _with_gradients_of_means(dv: Any, d_o: Any, counts: Any, params: AttentionParams, keys: int) -> Any:
+    """The gradient of values, with that of the means among the results.
+
+    Args:
+      dv: the gradient of a kernel, which has no weights in such rows.
+      d_o: the cotangent of the result, in the order of lse.
+      counts: which rows have a score that counts.
+      params: of the attention.
+      keys: their number.
+    """
+    rows, of_keys = params.of("lse"), "".join(sorted(x for x in params.of("v") if x.isupper()))
+    shared = [i for i, label in enumerate(rows) if label not in of_keys]
+    total = jnp.sum(jnp.where(counts[..., None], 0, d_o.astype(jnp.float32)), axis=shared) / keys
+    return (dv.astype(jnp.float32) + _moved(total, of_keys + "d", params.of("dv").replace("k", "."))).astype(dv.dtype)
+
+
+def _of_kernel(mask: Any, labels: str, arrays: _Arrays, sizes: Mapping[str, int]) -> tuple[Any, str]:
+    """A mask whose dimensions a kernel reads, and their letters.
+
+    Args:
+      mask: the booleans.
+      labels: of them.
+      arrays: how the kernel reads the others.
+      sizes: by label.
+    """
+    wanted, dims = "", ""
+    for of_letter, letter in ((arrays.batch, "b"), (arrays.heads, "h"), ("q", "q"), ("k", "k")):
+        if set(of_letter) & set(labels):  # along all that are one together
+            wanted, dims = wanted + of_letter, dims + letter * len(of_letter)
+    x = _moved(mask, labels, "".join(label if label in labels else "." for label in wanted))
+    return jnp.broadcast_to(x, [sizes[label] for label in wanted]), dims
 
 
 def _with_others(o: Any, labels: str, lse: Any, others: Any, params: AttentionParams) -> tuple[Any, Any]:

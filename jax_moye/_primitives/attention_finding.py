@@ -3,12 +3,12 @@
     softmax(scale * q k^T + mask) v        scores of 16 bits or f32, a softmax of either, shares of 16 bits
     softmax([scale * q k^T, others])       whose shares are taken apart again, those of k multiplied with v
 
-The softmax is over the keys, and the mask, if there is one, is known while the program is traced and leaves out what is
-behind a diagonal. Dimensions may have any order, and those of a batch any number that a kernel merges; queries may come
+The softmax is over the keys, and masks are booleans, known while the program is traced or not (attention_operand.py).
+Dimensions may have any order, and those of a batch any number that a kernel merges; queries may come
 in groups, of which each has keys and values. Nothing else may read the scores, nor anything that is made of them: the
 equations that do are the forward product, or those of its derivative (attention_search.py), in whichever form JAX's
-rules, or a program, write them. What is left as it is: scores plus an array, a mask that is no diagonal or an argument,
-dropout, a scale that is not known, a softmax that the program returns.
+rules, or a program, write them. What is left as it is: scores plus an array that is no mask, dropout, a scale that is
+not known, a softmax that the program returns.
 
 Other scores beside those of the keys are what decoding has: the token's own, beside those of a cache.
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from jax_moye import _compat
+from jax_moye._log import say_once
 from jax_moye._primitives.attention import (
     AttentionParams,
     attention_grad_p,
@@ -35,8 +37,8 @@ from jax_moye._primitives.attention import (
     is_for_attention,
     reference,
 )
-from jax_moye._primitives.attention_formulas import Mask
 from jax_moye._primitives.attention_known import KnownValues
+from jax_moye._primitives.attention_operand import MaskOperand, kernel_mask, mask_operand
 from jax_moye._primitives.attention_search import Labels, Search, is_16_bit, searches
 from jax_moye._primitives.attention_softmax import NotAttentionError
 from jax_moye._primitives.pairs import ordered
@@ -57,12 +59,14 @@ class Attention:
       results: by name, as of the search: the variable, with the labels of its dimensions. Where a kernel would write
         another type than the product, it is behind the conversion.
       params: of both primitives.
+      mask: the operand of booleans; None where there is none.
     """
 
     search: Search
     members: frozenset[int]
     results: Mapping[str, tuple[Any, Labels]]
     params: AttentionParams
+    mask: MaskOperand | None
 
 
 def with_attention(jaxpr: Jaxpr, parameters: Mapping[str, Any], rewrite: Rewrite) -> Jaxpr:
@@ -113,7 +117,9 @@ def _found(program: Program, known: KnownValues, step: Any, parameters: Mapping[
             search = begin()
             search.run()
             found = _whole(program, known, search, parameters)
-        except NotAttentionError:
+        except NotAttentionError as error:
+            if error.args:
+                say_once(logging.INFO, f"an attention is left to the program's equations: {error}")
             continue
         if is_for_attention(found.params, *_shapes(search), search.dtype):
             yield found
@@ -136,11 +142,9 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     if search.joined is not None and search.results.keys() != {"o", "shares"}:
         raise NotAttentionError
     members = {step.place for step in search.steps.values()}
-    for place in members:
-        for step in program.flat.at[place]:
-            is_known = all(known.of(x) is not None for x in step.outputs)
-            if id(step) in known.live and id(step) not in search.steps and not is_known:
-                raise NotAttentionError
+    # What a call computes beside, such as a mask, is computed anew: others that read it are seen below.
+    if any(step.equation.effects for place in members for step in program.flat.at[place]):
+        raise NotAttentionError
     results: dict[str, tuple[Any, Labels]] = {}
     for name, result in search.results.items():
         if name == "shares":
@@ -153,13 +157,17 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     members.update(_unread(program, known, made))
     if any(not set(program.readers.get(x, ())) <= members for x in made) or members & program.taken:
         raise NotAttentionError
+    told = kernel_mask(search)
+    for name, result in search.results.items():
+        told.check(name, result.cleared)
+    mask = mask_operand(program.flat, told.parts, search) if told.parts else None
+    of_mask = () if mask is None else mask.variables
     gradients = [x for name, (x, _) in results.items() if name in _GRADIENTS]
     for operands, not_of in (((search.q, search.k, search.v), results.values()), ((search.d_o,), ())):
-        given = [x.variable for x in operands if x is not None]
+        given = [*(x.variable for x in operands if x is not None), *of_mask]
         if _depends(program, given, [*gradients, *(x for x, _ in not_of)], min(members)):
             raise NotAttentionError
-    row, diagonal = _row_and_diagonal(search, scores.mask)
-    names = {label: "q" if label == row else "g" for label in search.rows}
+    names = {label: "q" if label == told.row else "g" for label in search.rows}
 
     def renamed(labels: Labels) -> str:
         return "".join(names.get(label, label) for label in labels)
@@ -171,11 +179,19 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     joined, factor = search.joined, None
     if joined is not None:
         labels_of["others"], factor = renamed(joined.operand.labels), scores.scores / joined.factor
-    options = tuple(parameters.items())
+    if mask is not None:
+        labels_of["mask"] = renamed(mask.labels)
     params = AttentionParams(
-        scores.scores, diagonal, tuple(sorted(labels_of.items())), options, factor, search.ds_parts
+        scale=scores.scores,
+        diagonal=told.diagonal,
+        labels=tuple(sorted(labels_of.items())),
+        options=tuple(parameters.items()),
+        others=factor,
+        ds_parts=search.ds_parts,
+        mask_is_infinite=told.is_infinite,
+        means_of_all=told.means_of_all,
     )
-    return Attention(search, frozenset(members), results, params)
+    return Attention(search, frozenset(members), results, params, mask)
 
 
 def _depends(program: Program, values: Sequence[Any], others: Sequence[Any], first: int) -> bool:
@@ -250,30 +266,6 @@ def _with_tail(program: Program, place: int, labels: Labels, dtype: Any) -> tupl
     return variable, labels, members
 
 
-def _row_and_diagonal(search: Search, mask: Mask | None) -> tuple[str, int | None]:
-    """The label of the rows, and the last key that the first of them sees; None where each sees all.
-
-    Raises:
-      NotAttentionError: the mask is no diagonal, or a row sees nothing.
-    """
-    rows = search.rows
-    # Where nothing tells rows from heads, the more the better: a kernel shares the keys among them.
-    row = max(rows, key=lambda label: search.sizes[label], default=".")
-    if mask is None:
-        return row, None
-    factors = dict(mask.factors)
-    if factors.pop("k", None) != -1 or mask.offset < 0:
-        raise NotAttentionError
-    if not factors:  # of one row
-        if rows:
-            raise NotAttentionError
-        return row, mask.offset
-    ((row, factor),) = factors.items() if len(factors) == 1 else (("", 0),)
-    if factor != 1 or row not in rows:
-        raise NotAttentionError
-    return row, mask.offset
-
-
 # -------------------------------------------------------------------------------------------------- the new equations
 
 
@@ -281,7 +273,7 @@ def _equations(
     program: Program, found: Attention, parameters: Mapping[str, Any], rewrite: Rewrite
 ) -> dict[int, list[JaxprEqn]]:
     """What stands in the place of an attention, by the index in front of which it stands."""
-    search, params = found.search, found.params
+    search, params, mask = found.search, found.params, found.mask
     assert search.v is not None
     gradients = [name for name in _GRADIENTS if name in found.results]
     of_program = tuple(name for name in ("o", "shares") if name in found.results)
@@ -293,27 +285,31 @@ def _equations(
         of_equation = {"primitive": primitive, "params": names, "effects": frozenset()}
         return first.replace(invars=list(operands), outvars=list(outs), **of_equation)
 
+    # The mask's array, and behind it what the equations as they were read in its place.
+    new, behind = ([], []) if mask is None or mask.made is None else _as_equations(mask.made, mask.variables, first)
+    behind += () if mask is None else mask.variables
     if search.joined is not None:
         given.append(search.joined.operand.variable)
         of_o = [found.results[name][0] for name in ("o", "shares")]
-        original = _original(program, given, of_o, [], rewrite)
-        return {max(found.members): [bound(attention_p, given, of_o, original)]}
+        original = _original(program, [*given, *behind], of_o, rewrite)
+        return {max(found.members): [*new, bound(attention_p, [*given, *behind], of_o, original)]}
     o = found.results["o"][0] if "o" in found.results else None
-    forward = _with_lse(program, given, o, params, rewrite)
+    forward = _with_lse(program, [*given, *behind], o, params, rewrite)
     aval_o, aval_lse = forward.jaxpr.out_avals
     of_o = [Var(aval_o) if o is None else o, Var(aval_lse)]
     at = min(found.members) if o is None else search.results["o"].place
-    new = {at: [bound(attention_p, given, of_o, forward)]}
+    at_all = {at: [*new, bound(attention_p, [*given, *behind], of_o, forward)]}
     if not gradients:
-        return new
+        return at_all
     assert search.d_o is not None
-    d_o = search.d_o.variable
-    in_f32, (delta,) = _as_equations(functools.partial(delta_of, params=params), [of_o[0], d_o], first)
+    given.append(search.d_o.variable)
+    in_f32, (delta,) = _as_equations(functools.partial(delta_of, params=params), [of_o[0], given[3]], first)
     results = [found.results[name][0] for name in gradients]
-    backward = _original(program, [*given, d_o], results, [aval_lse, delta.aval], rewrite)
-    grad = bound(attention_grad_p, [*given, d_o, of_o[1], delta], results, backward)
-    new.setdefault(max(found.members), []).extend([*in_f32, grad])
-    return new
+    of_rows = [of_o[1], delta]
+    backward = _original(program, [*given, *of_rows, *behind], results, rewrite)
+    grad = bound(attention_grad_p, [*given, *of_rows, *behind], results, backward)
+    at_all.setdefault(max(found.members), []).extend([*in_f32, grad])
+    return at_all
 
 
 def _as_equations(fun: Callable[..., Any], operands: Sequence[Any], like: JaxprEqn) -> tuple[list[JaxprEqn], list[Any]]:
@@ -353,20 +349,18 @@ def _sliced(program: Program, given: Sequence[Any], wanted: Sequence[Any]) -> tu
     return inputs, equations
 
 
-def _original(
-    program: Program, given: Sequence[Any], wanted: Sequence[Any], others: Sequence[Any], rewrite: Rewrite
-) -> Original:
+def _original(program: Program, given: Sequence[Any], wanted: Sequence[Any], rewrite: Rewrite) -> Original:
     """The equations that make results, such as gradients with what of the forward ones they need.
 
     Args:
       program: where they stand.
-      given: the operands.
+      given: the operands. No equation reads those that are new.
       wanted: the results.
-      others: types of operands that no equation reads.
       rewrite: of the equations.
     """
     inputs, equations = _sliced(program, given, wanted)
-    return _closed([*inputs, *map(Var, others)], wanted, equations, rewrite)
+    jaxpr = Jaxpr([], inputs, list(wanted), equations, debug_info=_compat.UNNAMED)
+    return Original(ClosedJaxpr(rewrite(_compat.without_dead_code(jaxpr, keep_inputs=True)), []))
 
 
 def _with_lse(program: Program, given: Sequence[Any], o: Any, params: AttentionParams, rewrite: Rewrite) -> Original:
@@ -374,7 +368,7 @@ def _with_lse(program: Program, given: Sequence[Any], o: Any, params: AttentionP
 
     Args:
       program: where they stand.
-      given: q, k and v.
+      given: q, k and v, and the mask and what it is made of.
       o: the result; None where the program has none.
       params: of the attention.
       rewrite: of the equations.
@@ -383,13 +377,9 @@ def _with_lse(program: Program, given: Sequence[Any], o: Any, params: AttentionP
     whole = Jaxpr([], inputs, [] if o is None else [o], equations, debug_info=_compat.UNNAMED)
     whole = rewrite(whole)
     like = program.equations[min(program.made_by.values(), default=0)]
-    added, outs = _as_equations(functools.partial(reference, params=params), whole.invars, like)
+    operands = whole.invars[: 4 if params.has_mask else 3]
+    added, outs = _as_equations(functools.partial(reference, params=params), operands, like)
     # What only a kernel's derivative reads is nobody's product: XLA leaves it out where no kernel is.
     results = [outs[0] if o is None else whole.outvars[0], outs[1]]
     whole = whole.replace(outvars=results, eqns=[*whole.eqns, *added])
     return Original(ClosedJaxpr(_compat.without_dead_code(whole, keep_inputs=True), []))
-
-
-def _closed(inputs: Sequence[Any], outs: Sequence[Any], equations: Sequence[JaxprEqn], rewrite: Rewrite) -> Original:
-    jaxpr = Jaxpr([], list(inputs), list(outs), list(equations), debug_info=_compat.UNNAMED)
-    return Original(ClosedJaxpr(rewrite(_compat.without_dead_code(jaxpr, keep_inputs=True)), []))

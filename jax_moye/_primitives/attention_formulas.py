@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jax_moye._primitives.attention_masks import Mask, Region, common, either, extent, moved, parts_of, renamed_factors
+
 _MOST_TERMS = 16  # of a formula: more are made by nothing that is attention
 _SAME = 1e-5  # relative: numbers that the program's types round differently
 
@@ -152,21 +154,33 @@ def derivative_of_scores(factor: float) -> Formula:
     return Formula({Term(1, -1, 1): factor, Term(1, -2, 0, ((1, 1),)): -factor})
 
 
-class Mask(NamedTuple):
-    """What a mask lets through: where the sum of factors times indices, plus the offset, is not negative.
+@dataclasses.dataclass(frozen=True)
+class Cleared:
+    """A formula, and 0 where masks leave a score out.
 
     Attributes:
-      factors: by dimension: its number in an array, or its label.
-      offset: an integer.
+      formula: elsewhere.
+      parts: the masks.
     """
 
-    factors: frozenset[tuple[Any, int]]
-    offset: int
+    formula: Formula
+    parts: frozenset[Region]
 
-    @property
-    def reverse(self) -> Mask:
-        """What it leaves out."""
-        return Mask(frozenset((dim, -factor) for dim, factor in self.factors), -self.offset - 1)
+
+class Layer(NamedTuple):
+    """A mask of scores.
+
+    Attributes:
+      mask: what it lets through.
+      fill: the scores that it leaves out.
+      is_added: the fill is added to them, else it is in their place.
+      hides: nothing is left of a score that it leaves out.
+    """
+
+    mask: Region
+    fill: float
+    is_added: bool = False
+    hides: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,19 +191,22 @@ class Logs:
       scores: how often the product is in it, before it was scaled.
       largest: likewise m, of whichever scores that is.
       sums: likewise log Z.
-      mask: of the scores; None where there is none.
-      fill: what stands where the mask does not hold.
+      layers: the masks of the scores, in the order in which they were applied.
     """
 
     scores: float = 0.0
     largest: float = 0.0
     sums: float = 0.0
-    mask: Mask | None = None
-    fill: float = 0.0
+    layers: tuple[Layer, ...] = ()
+
+    @property
+    def parts(self) -> frozenset[Region]:
+        """What the masks together let through, in parts."""
+        return frozenset(parts_of(*(layer.mask for layer in self.layers)))
 
     def plus(self, other: Logs, sign: int = 1) -> Logs | Opaque:
         """The sum of two, or their difference."""
-        if other.mask is not None:  # nobody subtracts scores
+        if other.layers:  # nobody subtracts scores
             return Opaque()
         scores, largest, sums = (
             getattr(self, name) + sign * getattr(other, name) for name in ("scores", "largest", "sums")
@@ -198,9 +215,17 @@ class Logs:
 
     def times(self, factor: float) -> Logs | Opaque:
         """A multiple."""
-        if factor <= 0 and self.mask is not None:
+        if factor <= 0 and self.layers:
             return Opaque()
-        return Logs(factor * self.scores, factor * self.largest, factor * self.sums, self.mask, factor * self.fill)
+        layers = tuple(layer._replace(fill=factor * layer.fill) for layer in self.layers)
+        return Logs(factor * self.scores, factor * self.largest, factor * self.sums, layers)
+
+    def rounded(self, dtype: Any) -> Logs:
+        """With the masks as a type has them: what is too low for it is -inf."""
+        with np.errstate(over="ignore"):
+            fills = [float(np.asarray(layer.fill).astype(dtype)) for layer in self.layers]
+        layers = tuple(layer._replace(fill=fill) for layer, fill in zip(self.layers, fills, strict=True))
+        return dataclasses.replace(self, layers=layers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,7 +244,7 @@ class Opaque:
 class Choice(NamedTuple):
     """A number where a mask lets through, and another one elsewhere; one number where the mask is None."""
 
-    mask: Mask | None
+    mask: Region | None
     inside: Any
     outside: Any
 
@@ -251,13 +276,9 @@ def renamed(known: Known, name: Callable[[Any], Any]) -> Known:
       known: of an array.
       name: of a dimension its new name; None where it has one index, 0.
     """
-
-    def of(factors: frozenset[tuple[Any, int]]) -> frozenset[tuple[Any, int]]:
-        return frozenset((name(dim), factor) for dim, factor in factors if name(dim) is not None)
-
     if isinstance(known, Affine):
-        return Affine(of(known.factors), known.offset)
-    return known if known.mask is None else known._replace(mask=Mask(of(known.mask.factors), known.mask.offset))
+        return Affine(renamed_factors(known.factors, name), known.offset)
+    return known if known.mask is None else known._replace(mask=moved(known.mask, name))
 
 
 def simplified(known: Known, sizes: Mapping[Any, int]) -> Known:
@@ -267,12 +288,10 @@ def simplified(known: Known, sizes: Mapping[Any, int]) -> Known:
       known: of an array.
       sizes: of its dimensions.
     """
-    if isinstance(known, Affine) or known.mask is None:
+    whole = None if isinstance(known, Affine) or known.mask is None else extent(known.mask, sizes)
+    if whole is None or isinstance(known, Affine):
         return known
-    ends = [(factor * (sizes[dim] - 1)) for dim, factor in known.mask.factors]
-    if known.mask.offset + sum(min(0, end) for end in ends) >= 0:
-        return Choice.of(known.inside)
-    return Choice.of(known.outside) if known.mask.offset + sum(max(0, end) for end in ends) < 0 else known
+    return Choice.of(known.inside if whole else known.outside)
 
 
 _UNARY: Mapping[str, Callable[[Any], Any]] = {
@@ -327,13 +346,13 @@ def computed(name: str, operands: list[Known], params: Mapping[str, Any], dtype:
         fun = lambda x: np.float64(x) ** params["y"]  # noqa: E731
     if fun is None or (name == "div" and is_integer):
         return None
-    return _chosen(fun, operands, dtype)
+    return _chosen(fun, operands, dtype) or _of_several(name, operands, dtype)
 
 
 def _chosen(fun: Callable[..., Any], operands: list[Any], dtype: Any) -> Choice | None:
-    masks = {x.mask for x in operands if x.mask is not None}
-    mask = next(iter(masks), None)
-    if mask is not None and not masks <= {mask, mask.reverse}:
+    masks = [x.mask for x in operands if x.mask is not None]
+    mask = masks[0] if masks else None
+    if mask is not None and any(other not in (mask, mask.reverse) for other in masks):
         return None
 
     def at(is_inside: bool) -> Any:
@@ -345,6 +364,22 @@ def _chosen(fun: Callable[..., Any], operands: list[Any], dtype: Any) -> Choice 
     return Choice.of(inside) if mask is None or inside == outside else Choice(mask, inside, outside)
 
 
+def _ones(choice: Any) -> Region | None:
+    """Where one is 1, of a choice that is 0 elsewhere; None where it is none."""
+    if not isinstance(choice, Choice) or choice.mask is None or sorted((choice.inside, choice.outside)) != [0, 1]:
+        return None
+    return choice.mask if choice.inside == 1 else choice.mask.reverse
+
+
+def _of_several(name: str, operands: list[Known], dtype: Any) -> Choice | None:
+    """What two masks make: 1 where both are, or one of them; None where they make nothing of that kind."""
+    left, right = map(_ones, operands) if len(operands) == 2 else (None, None)
+    both = {"mul": common, "min": common, "and": common, "max": either, "or": either}.get(name)
+    mask = None if left is None or right is None or both is None else both(left, right)
+    one, zero = np.asarray([1, 0]).astype(dtype)
+    return None if mask is None else Choice(mask, one, zero)
+
+
 def _selected(which: Any, first: Any, second: Any) -> Known | None:
     """The first where `which` is false."""
     if isinstance(which, Affine):
@@ -353,7 +388,14 @@ def _selected(which: Any, first: Any, second: Any) -> Known | None:
         return second if which.inside else first
     if isinstance(first, Affine) or isinstance(second, Affine):
         return None
-    return _chosen(lambda w, x, y: y if w else x, [which, first, second], np.asarray(first.inside).dtype)
+    dtype = np.asarray(first.inside).dtype
+    found = _chosen(lambda w, x, y: y if w else x, [which, first, second], dtype)
+    if found is not None or dtype != np.bool_:
+        return found
+    if first.number == 0:
+        return _of_several("and", [which, second], dtype)
+    reverse = Choice(which.mask, which.outside, which.inside)
+    return _of_several("and", [reverse, first], dtype) if second.number == 0 else None
 
 
 def _as_indices(known: Known) -> Affine | None:

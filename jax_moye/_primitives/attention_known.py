@@ -1,12 +1,17 @@
-"""What is known of a program's values while it is traced: masks, indices and numbers; and which values are read."""
+"""What is known of a program's values while it is traced: masks, indices and numbers; and which values are read.
+
+A boolean of which nothing is known is a mask, too, by its name.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from jax.extend.core import Var
 
 from jax_moye._primitives.attention_formulas import Affine, Choice, Known, computed, renamed, simplified
+from jax_moye._primitives.attention_masks import Traced
 from jax_moye._primitives.patterns import Number, Program, Step
 
 _RESHAPES = ("reshape", "squeeze", "expand_dims")
@@ -38,16 +43,21 @@ class KnownValues:
         """What a value is; None where that is not known."""
         if isinstance(name, Number):
             return Choice.of(name.value[()]) if name.value.ndim == 0 else None
-        return self._values.get(name)
+        found = self._values.get(name)
+        return _as_mask(name, name.aval) if found is None and isinstance(name, Var) else found
 
     def _of_step(self, step: Step) -> Known | None:
-        equation, name = step.equation, step.equation.primitive.name
+        """What an equation makes."""
         if len(step.outputs) != 1:
             return None
-        (out,) = (x.aval for x in equation.outvars)
-        is_array = isinstance(getattr(out, "dtype", None), np.dtype)  # and no key of random numbers
-        if not is_array or not all(isinstance(size, int) for size in out.shape):
+        (out,) = (x.aval for x in step.equation.outvars)
+        if not _is_array(out):
             return None
+        found = self._computed(step, out)
+        return _as_mask(step.outputs[0], out) if found is None else found
+
+    def _computed(self, step: Step, out: Any) -> Known | None:
+        equation, name = step.equation, step.equation.primitive.name
         if name == "iota":
             dim = equation.params["dimension"]
             is_integer = np.issubdtype(out.dtype, np.integer)
@@ -64,6 +74,20 @@ class KnownValues:
         if given is None:
             value = computed(name, inputs, equation.params, out.dtype)  # type: ignore[arg-type]
         return None if value is None else simplified(value, dict(enumerate(out.shape)))
+
+
+def _is_array(aval: Any) -> bool:
+    """Of fixed sizes, and no key of random numbers."""
+    shape = getattr(aval, "shape", ())
+    return isinstance(getattr(aval, "dtype", None), np.dtype) and all(isinstance(size, int) for size in shape)
+
+
+def _as_mask(name: Any, aval: Any) -> Choice | None:
+    """An array of booleans, or one of them, of which no more is known."""
+    if not _is_array(aval) or aval.dtype != np.bool_:
+        return None
+    dims = tuple(None if size == 1 else axis for axis, size in enumerate(aval.shape))
+    return Choice(Traced(name, dims), np.True_, np.False_)
 
 
 def axes_of(equation: Any) -> list[Any] | None:

@@ -20,6 +20,7 @@ from jax import lax
 from jax_moye._primitives.attention_formulas import (
     SHARES,
     Affine,
+    Cleared,
     Formula,
     Known,
     Logs,
@@ -28,6 +29,7 @@ from jax_moye._primitives.attention_formulas import (
     renamed,
 )
 from jax_moye._primitives.attention_known import KnownValues, axes_of
+from jax_moye._primitives.attention_masks import Region, dims_of
 from jax_moye._primitives.attention_softmax import COPIES, NotAttentionError, Softmax
 from jax_moye._primitives.equations import is_elementwise
 from jax_moye._primitives.patterns import Number, Program, Step
@@ -71,10 +73,12 @@ class Result(NamedTuple):
     Attributes:
       place: the index of its equation.
       labels: of its dimensions.
+      cleared: the masks that made what is multiplied 0 where they leave a score out.
     """
 
     place: int
     labels: Labels
+    cleared: frozenset[Region] = frozenset()
 
 
 class Joined(NamedTuple):
@@ -255,11 +259,12 @@ class Search:
         if name == "reduce_max":
             if over != [keys] or not isinstance(what, Logs) or not what.scores or what.largest or what.sums:
                 raise NotAttentionError
-            of = what.scores, what.mask
-            if self.softmax.largest_of not in (None, of) or what.scores <= 0:
+            if self.softmax.largest_of not in (None, what) or what.scores <= 0:
                 raise NotAttentionError
-            self.softmax.largest_of = of
+            self.softmax.largest_of = what
             return Value(Logs(largest=1.0), labels)
+        if isinstance(what, Cleared) and not over:
+            return Value(what, labels)
         if not isinstance(what, Formula) or not set(over) <= {keys, "*"}:
             raise NotAttentionError
         copies = math.prod(shape[axis] for axis in axes if given.labels[axis] == "*")
@@ -277,7 +282,7 @@ class Search:
         (side,) = at
         given, other = values[side], equation.invars[1 - side]
         assert given is not None
-        is_scores = isinstance(given.what, Logs) and given.what.scores > 0 and given.what.mask is None
+        is_scores = isinstance(given.what, Logs) and given.what.scores > 0
         # A kernel's result is rounded before what the others add: so were the scores.
         rounds = self._step.equation.outvars[0].aval.dtype == self.dtype
         if not is_scores or not rounds or given.labels[dim] != "k" or not self._is_of_program(step):
@@ -351,7 +356,7 @@ class Search:
             return None
         if known.mask is None:
             return known
-        if any(labels[axis] in ".*" for axis, _ in known.mask.factors):
+        if any(labels[axis] in ".*" for axis in dims_of(known.mask)):
             return None
         return renamed(known, lambda axis: labels[axis])
 
@@ -463,7 +468,8 @@ class Search:
         if not is_in_parts and not is_16_bit(equation, self.dtype, side):
             raise NotAttentionError
         value, other = self.values[inputs[side]], equation.invars[1 - side]
-        if not isinstance(value.what, Formula) or "*" in value.labels:
+        what, cleared = _apart(value.what)
+        if "*" in value.labels:
             raise NotAttentionError
         contracted, batch = equation.params["dimension_numbers"]
         named: list[list[str]] = [[], []]
@@ -479,13 +485,13 @@ class Search:
             raise NotAttentionError
         named[1 - side][free[0]] = "d"
         over = sorted(value.labels[axis] for axis in contracted[side] if value.labels[axis] != ".")
-        name, operand = self._kind(value.what, over, Operand(other, tuple(named[1 - side])))
+        name, operand = self._kind(what, over, Operand(other, tuple(named[1 - side])))
         if name in self.results or (is_in_parts and name not in ("dq", "dk")):
             raise NotAttentionError
         self.ds_parts = 2 if is_in_parts else self.ds_parts
         setattr(self, operand, self._checked(operand, Operand(other, tuple(named[1 - side]))))
         self.steps[id(step)] = step
-        self.results[name] = Result(step.place, _dot_labels(equation, named))
+        self.results[name] = Result(step.place, _dot_labels(equation, named), cleared)
 
     def _kind(self, what: Formula, over: list[str], other: Operand) -> tuple[str, str]:
         """The name of a product's result, and of the operand that is no score."""
@@ -498,6 +504,19 @@ class Search:
         if scores is None or not what.is_like(derivative_of_scores(scores.scores)):
             raise NotAttentionError
         return ("dq", "k") if is_of_keys else ("dk", "q")
+
+
+def _apart(what: Any) -> tuple[Formula, frozenset[Region]]:
+    """A formula and the masks that cleared it.
+
+    Raises:
+      NotAttentionError: it is none.
+    """
+    if isinstance(what, Formula):
+        return what, frozenset()
+    if not isinstance(what, Cleared):
+        raise NotAttentionError
+    return what.formula, what.parts
 
 
 def is_16_bit(equation: Any, dtype: Any, made: int | None) -> bool:
@@ -530,7 +549,9 @@ def is_tf32(equation: Any, dtype: Any, made: int) -> bool:
       made: which operand may be f32.
     """
     precision = equation.params["precision"]
-    if any(x not in (None, lax.Precision.DEFAULT) for x in (precision if isinstance(precision, tuple) else [precision])):
+    if any(
+        x not in (None, lax.Precision.DEFAULT) for x in (precision if isinstance(precision, tuple) else [precision])
+    ):
         return False
     given, other = (equation.invars[side].aval.dtype for side in (made, 1 - made))
     out = equation.outvars[0].aval

@@ -10,14 +10,26 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jax_moye._primitives.attention_formulas import Choice, Finite, Formula, Logs, Mask, Opaque, is_same
+from jax_moye._primitives.attention_formulas import (
+    Choice,
+    Cleared,
+    Finite,
+    Formula,
+    Layer,
+    Logs,
+    Opaque,
+    is_same,
+)
+from jax_moye._primitives.attention_masks import Mask, Region, parts_of
 
 COPIES = ("convert_element_type", "stop_gradient", "copy", "copy_p")
-_LARGEST_FILL = -1e9  # what a mask leaves out has no weight at all, whatever the other scores of its row
+# What a mask leaves out has no weight at all, whatever the other scores of its row: -1e9, or what 16 bits have of it.
+_LARGEST_FILL = -0.99e9
+_LARGEST_SCORE = 32  # what is taken for one where a low number is added to it, and rounding is to leave nothing of it
 
 
 class NotAttentionError(Exception):
-    """A search ends: what reads the scores is no attention, or one of another form."""
+    """A search ends: what reads the scores is no attention, or one of another form, for a reason if it is that."""
 
 
 @dataclasses.dataclass
@@ -25,11 +37,11 @@ class Softmax:
     """What is known of a softmax while its equations are gone through.
 
     Attributes:
-      largest_of: the factor and the mask of the scores of which the largest is taken.
+      largest_of: the scores of which the largest is taken.
       scores: that are exponentiated.
     """
 
-    largest_of: tuple[float, Mask | None] | None = None
+    largest_of: Logs | None = None
     scores: Logs | None = None
 
     def computed(self, name: str, operands: list[Any], params: Mapping[str, Any], dtype: Any) -> Any:
@@ -44,6 +56,10 @@ class Softmax:
         Raises:
           NotAttentionError: other scores are exponentiated, too.
         """
+        found = self._computed(name, operands, params, dtype)
+        return found.rounded(dtype) if isinstance(found, Logs) and found.layers else found
+
+    def _computed(self, name: str, operands: list[Any], params: Mapping[str, Any], dtype: Any) -> Any:
         if name in COPIES:
             keeps = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize > 1
             return operands[0] if keeps or isinstance(operands[0], Finite) else Opaque()
@@ -94,10 +110,11 @@ class Softmax:
             return Formula.of(z=int(x.sums)) if only_sums else Opaque()
         if self.largest_of is None or x.scores <= 0:
             return Opaque()
-        factor, mask = self.largest_of
-        if mask != x.mask or not is_same(x.largest, -x.scores / factor):
+        ratio = x.scores / self.largest_of.scores
+        largest = self.largest_of.times(ratio)
+        if not isinstance(largest, Logs) or not _are_same(largest.layers, x.layers) or not is_same(x.largest, -ratio):
             return Opaque()
-        scores = Logs(scores=x.scores, mask=x.mask)
+        scores = Logs(scores=x.scores, layers=x.layers)
         if self.scores is not None and self.scores != scores:
             raise NotAttentionError
         self.scores = scores
@@ -111,7 +128,8 @@ class Softmax:
                 kept, filled, mask = other.inside, other.outside, other.mask
                 if filled == 0:
                     kept, filled, mask = filled, kept, mask.reverse
-                return self._masked(one, mask, factor * float(filled), dtype) if kept == 0 else Opaque()
+                fill = factor * float(filled)
+                return _masked(one, mask, fill, dtype, is_added=True) if kept == 0 else Opaque()
         if isinstance(left, Logs) and isinstance(right, Logs):
             return left.plus(right, sign)
         left, right = _as_formula(left), _as_formula(right)
@@ -126,20 +144,31 @@ class Softmax:
         for one, other in ((left, right), (right, left)):
             if isinstance(one, Formula) and not one.terms:
                 return one
-            if isinstance(other, Choice) and isinstance(one, (Formula, Logs)):
+            if isinstance(other, Choice) and isinstance(one, (Formula, Cleared, Logs)):
                 number = other.number
                 if number is not None:
-                    return one.times(number) if isinstance(one, Logs) else one.times(Formula.of(number))
+                    return one.times(number) if isinstance(one, Logs) else _multiple(one, number)
                 both = sorted((other.inside, other.outside)) == [0, 1]
                 mask = other.mask if both and other.inside == 1 else other.mask and other.mask.reverse
-                return one if both and self._is_left_out(one, mask) else Opaque()
+                return self._cleared(one, mask) if both else Opaque()
         is_formula = isinstance(left, Formula) and isinstance(right, Formula)
         return left.times(right) if is_formula else Opaque()
 
-    def _is_left_out(self, what: Any, mask: Mask | None) -> bool:
-        """Whether a formula is 0 already where a mask makes it 0."""
-        scores = self.scores
-        return isinstance(what, Formula) and what.is_left_out and scores is not None and scores.mask == mask
+    def _cleared(self, what: Any, mask: Region | None) -> Any:
+        """A formula where a mask lets through, and 0 elsewhere.
+
+        That is the formula, if each row is known to have a score that counts: E is 0 there. Else it may be above 0 in
+        all of a row.
+        """
+        formula = what.formula if isinstance(what, Cleared) else what
+        if not isinstance(formula, Formula) or self.scores is None or mask is None or not formula.is_left_out:
+            return Opaque()
+        parts, of_scores = frozenset(parts_of(mask)), self.scores.parts
+        if not parts <= of_scores:
+            return Opaque()
+        if all(isinstance(part, Mask) and part.is_causal for part in of_scores):
+            return what
+        return Cleared(formula, parts | (what.parts if isinstance(what, Cleared) else frozenset()))
 
     def _selected(self, which: Any, first: Any, second: Any, dtype: Any) -> Any:
         """The second one where `which` is true."""
@@ -154,17 +183,41 @@ class Softmax:
             number = other.number if isinstance(other, Choice) else None
             is_zero = number == 0 or (isinstance(other, Formula) and not other.terms)
             if isinstance(one, Logs) and number is not None:
-                return self._masked(one, holds, number, dtype)
-            if isinstance(one, Formula) and (is_zero and (self._is_left_out(one, holds) or not one.terms)):
-                return one
+                return _masked(one, holds, number, dtype, is_added=False)
+            if isinstance(one, (Formula, Cleared)) and is_zero:
+                return one if isinstance(one, Formula) and not one.terms else self._cleared(one, holds)
         return Opaque()
 
-    def _masked(self, scores: Logs, mask: Mask | None, fill: float, dtype: Any) -> Any:
-        least = 0.7 * float(jnp.finfo(dtype).min) if jnp.issubdtype(dtype, jnp.floating) else -math.inf
-        is_alone = scores.scores > 0 and not scores.largest and not scores.sums
-        if not is_alone or scores.mask not in (None, mask) or not (fill <= _LARGEST_FILL or fill <= 0.99 * least):
-            return Opaque()
-        return dataclasses.replace(scores, mask=mask, fill=min(float(fill), scores.fill))
+
+def _masked(scores: Logs, mask: Region, fill: float, dtype: Any, is_added: bool) -> Any:
+    """Scores behind another mask, which leaves out what is so low that it has no weight."""
+    least = 0.7 * float(jnp.finfo(dtype).min) if jnp.issubdtype(dtype, jnp.floating) else -math.inf
+    is_alone = scores.scores > 0 and not scores.largest and not scores.sums
+    if not is_alone or not (fill <= _LARGEST_FILL or fill <= 0.99 * least):
+        return Opaque()
+    hides = not is_added or not math.isfinite(fill) or _half_spacing(fill, dtype) >= _LARGEST_SCORE
+    return dataclasses.replace(scores, layers=(*scores.layers, Layer(mask, float(fill), is_added, hides)))
+
+
+def _half_spacing(x: float, dtype: Any) -> float:
+    """Half of the distance from a number of a type to the next one away from 0."""
+    return math.ldexp(float(jnp.finfo(dtype).eps), math.frexp(x)[1] - 2)
+
+
+def _are_same(layers: tuple[Layer, ...], others: tuple[Layer, ...]) -> bool:
+    """Whether masks are the same, but for how their numbers are rounded."""
+    return len(layers) == len(others) and all(
+        x._replace(fill=0) == y._replace(fill=0) and (x.fill == y.fill or is_same(x.fill, y.fill))
+        for x, y in zip(layers, others, strict=True)
+    )
+
+
+def _multiple(what: Formula | Cleared, number: float) -> Any:
+    """A formula times a number."""
+    if isinstance(what, Formula):
+        return what.times(Formula.of(number))
+    found = what.formula.times(Formula.of(number))
+    return dataclasses.replace(what, formula=found) if isinstance(found, Formula) else found
 
 
 def _larger(x: Any, number: float | None) -> Any:

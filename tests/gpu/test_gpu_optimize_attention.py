@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from python.attentions import FORMS, GROUPED, assert_as_exact, exact, gradients, operands
+from python.attentions import FORMS, GROUPED, assert_as_exact, exact, exact_behind, gradients, operands
 
 import jax_moye
 from jax_moye._kernels.configs import attention_configs
@@ -14,6 +14,7 @@ from jax_moye._selection.capability import LoweringTarget
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 TARGETS = "jax_moye_attention_v1", "jax_moye_attention_grad_v1"
+MASKED = "jax_moye_attention_v1", "jax_moye_view_attention_grad_v1"
 
 
 @pytest.fixture
@@ -29,11 +30,11 @@ def kernels():
         pytest.skip("no rows of sm90_attention in this build")
 
 
-def compared(fun, args, expected, calls):
+def compared(fun, args, expected, calls, targets=TARGETS):
     with jax_moye.options(implementation="moye"):
         compiled = jax.jit(jax_moye.optimize(fun)).lower(*args).compile()
     text = compiled.as_text()
-    assert [text.count(f'custom_call_target="{target}"') for target in TARGETS] == calls
+    assert [text.count(f'custom_call_target="{target}"') for target in targets] == calls
     results, again = compiled(*args), compiled(*args)
     for x, y in zip(results, again, strict=True):
         np.testing.assert_array_equal(np.asarray(x, np.float32), np.asarray(y, np.float32))
@@ -60,3 +61,25 @@ def test_decoding(rng, head_dim):
     args = operands(rng, (4, 1, 517, 8, 8, head_dim))
     fun = lambda q, k, v, d_o: (FORMS["by hand"](q, k, v, False),)  # noqa: E731
     compared(fun, args, exact(*args, False)[:1], [1, 0])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", ["padding", "padding on the left", "some", "all of a row", "a sequence"])
+@pytest.mark.parametrize("heads", [(4, 4), (6, 2)])
+def test_masks(rng, masked, causal, heads):
+    """Those of a batch, and rows of which no score counts."""
+    args = operands(rng, (2, 300, 300, *heads, 16))
+    lengths = np.array([300, 130])[:, None, None, None]
+    kept = {
+        "padding": np.arange(300) < lengths,
+        "padding on the left": np.arange(300) >= 300 - lengths,
+        "some": rng.random((2, 1, 300, 300)) < 0.3,
+        "all of a row": (rng.random((2, heads[0], 300, 300)) < 0.5) & (rng.random((2, 1, 300, 1)) < 0.8),
+        "a sequence": np.array([True, False])[:, None, None, None],
+    }[masked]
+
+    def attention(q, k, v, causal):
+        return jax.nn.dot_product_attention(q, k, v, mask=jnp.asarray(kept), is_causal=causal, implementation="xla")
+
+    mask = kept & np.tril(np.ones((300, 300), bool)) if causal else kept
+    compared(gradients(attention, causal), args, exact_behind(*args, mask), [1, 1], MASKED)

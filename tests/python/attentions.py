@@ -198,16 +198,22 @@ def gradients(fun: Callable[..., Any], causal: bool, checkpoint: bool = False) -
 
 def exact(q: Any, k: Any, v: Any, d_o: Any, causal: bool) -> list[np.ndarray]:
     """The result and the three gradients in float64, by NumPy."""
+    rows, keys = q.shape[1], k.shape[1]
+    mask = np.tril(np.ones((rows, keys), bool), keys - rows) if causal else np.ones((rows, keys), bool)
+    return exact_behind(q, k, v, d_o, mask, -np.inf)
+
+
+def exact_behind(q: Any, k: Any, v: Any, d_o: Any, mask: Any, low: Any = -1e30) -> list[np.ndarray]:
+    """The same behind a mask, which puts `low` in the place of scores."""
     q, k, v, d_o = (np.asarray(x, np.float64) for x in (q, k, v, d_o))
     group, scale = q.shape[2] // k.shape[2], q.shape[-1] ** -0.5
     wide_k, wide_v = (np.repeat(x, group, axis=2) for x in (k, v))
-    scores = np.einsum("bqhd,bkhd->bhqk", q, wide_k) * scale
-    if causal:
-        scores = np.where(np.tril(np.ones(scores.shape[2:], bool), k.shape[1] - q.shape[1]), scores, -np.inf)
-    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    scores = np.where(mask, np.einsum("bqhd,bkhd->bhqk", q, wide_k) * scale, low)
+    with np.errstate(invalid="ignore"):  # of a row of nothing but -inf
+        p = np.exp(scores - scores.max(axis=-1, keepdims=True))
     p /= p.sum(axis=-1, keepdims=True)
     dp = np.einsum("bqhd,bkhd->bhqk", d_o, wide_v)
-    ds = p * (dp - np.sum(dp * p, axis=-1, keepdims=True)) * scale
+    ds = np.where(mask, p * (dp - np.sum(dp * p, axis=-1, keepdims=True)) * scale, 0)
     dk, dv = np.einsum("bhqk,bqhd->bkhd", ds, q), np.einsum("bhqk,bqhd->bkhd", p, d_o)
     dk, dv = (x.reshape(*k.shape[:3], group, k.shape[3]).sum(axis=3) for x in (dk, dv))
     return [np.einsum("bhqk,bkhd->bqhd", p, wide_v), np.einsum("bhqk,bkhd->bqhd", ds, wide_k), dk, dv]

@@ -4,6 +4,7 @@ import doctest
 import os
 import pathlib
 
+import jax
 import jax.numpy as jnp
 import pytest
 from python._inspect.golden import GOLDEN_CASES, TABLE, bf16, struct
@@ -105,6 +106,11 @@ def test_attention_has_a_line(monkeypatch, rng):
         "attention, 2 x 2 heads, 24 x 24 scores of 16, causal: once by sm90_attention_bf16_128x128x64"
     )
     assert backward.startswith("the gradients of attention, 2 x 2 heads, 24 x 24 scores of 16, causal: once by sm90_")
+    masked = jax_moye.optimize(lambda q, k, v, m: jax.nn.dot_product_attention(q, k, v, mask=m, implementation="xla"))
+    (line, *_) = jax_moye.explain(masked, q, k, v, jnp.ones((2, 1, 1, 24), bool), device="h200").notes
+    assert line.startswith(
+        "attention, 2 x 2 heads, 24 x 24 scores of 16, masked: once by sm90_attention_bf16_128x128x64"
+    )
     elsewhere = jax_moye.explain(fun, q, k, v, d_o, device=80)
     assert elsewhere.notes[0].startswith("attention, 2 x 2 heads, 24 x 24 scores of 16, causal: once by the program's")
     assert sum(gemm.count for gemm in elsewhere) == 7  # the scores of both, their result, and four of the derivative

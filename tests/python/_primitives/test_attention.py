@@ -109,13 +109,30 @@ PARAMS = AttentionParams(0.25, 0, (("d_o", "AqBd"), ("k", "AkBd"), ("o", "AqBd")
 def test_the_reference(rng):
     """What stands beside the equations of a program: the result, and the logarithms that a derivative reads."""
     q, k, v, d_o = operands(rng)
-    o, lse = reference(q, k, v, PARAMS)
+    o, lse = reference(q, k, v, params=PARAMS)
     np.testing.assert_allclose(np.asarray(o, np.float64), exact(q, k, v, d_o, True)[0], atol=0.03)
     scores = np.einsum("bqhd,bkhd->bhqk", *(np.asarray(x, np.float64) for x in (q, k))) / 4
     exponentials = np.where(np.tril(np.ones((T, S), bool)), np.exp(scores), 0)
     np.testing.assert_allclose(lse, np.log(exponentials.sum(axis=-1)), atol=1e-5)
     delta = np.einsum("bqhd,bqhd->bhq", *(np.asarray(x, np.float64) for x in (o, d_o)))
     np.testing.assert_allclose(delta_of(o, d_o, PARAMS), delta, atol=1e-5)
+
+
+def test_the_reference_of_a_mask(rng):
+    """Where no score of a row counts it is the mean of what the program means, its logarithm as low as a kernel's."""
+    q, k, v, _ = operands(rng)
+    mask = jnp.arange(S)[None] > jnp.array([[3], [-1]])
+    labels = (*PARAMS.labels, ("mask", "Ak"))
+    for is_infinite, means_of_all in ((False, True), (False, False), (True, False)):
+        params = AttentionParams(0.25, 0, labels, (), mask_is_infinite=is_infinite, means_of_all=means_of_all)
+        o, lse = (np.asarray(x, np.float64) for x in reference(q, k, v, mask, params=params))
+        values = np.asarray(v, np.float64)
+        for row in range(4):  # of the first of the batch
+            mean = np.nan if is_infinite else values[0, : S if means_of_all else row + 1].mean(axis=0)
+            np.testing.assert_allclose(o[0, row], np.broadcast_to(mean, (H, D)), atol=0.03)
+            assert np.isnan(lse[0, :, row]).all() if is_infinite else (lse[0, :, row] < -5e29).all()
+        np.testing.assert_allclose(o[1], reference(q, k, v, params=PARAMS)[0][1].astype(jnp.float32), atol=0.01)
+        assert np.isfinite(lse[0, :, 4:]).all()
 
 
 @pytest.mark.parametrize(

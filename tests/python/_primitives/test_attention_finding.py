@@ -272,9 +272,13 @@ def _times(shares, v):
     return jnp.einsum("bhqk,bkhd->bqhd", shares.astype(v.dtype), v)
 
 
-def _band(q, k):
-    i, j = jnp.arange(q.shape[1])[:, None], jnp.arange(k.shape[1])[None]
-    return (j <= i) & (j > i - 4)
+def _scores(q, k):
+    return jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32)
+
+
+def _traced(x):
+    """A mask of keys that is made of an array."""
+    return x[:, None, None, :, 0, 0] > 0
 
 
 LEFT = {
@@ -289,20 +293,37 @@ LEFT = {
     "a bias": lambda q, k, v, d_o: _times(
         jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) + d_o[0, 0, 0, 0]), v
     ),
-    "a mask that is an argument": lambda q, k, v, d_o: _times(
-        jax.nn.softmax(jnp.where(d_o[:, None, :, 0, :1] > 0, jnp.einsum("bqhd,bkhd->bhqk", q, k), -1e30)), v
+    "a mask made of scores": lambda q, k, v, d_o: _times(
+        (lambda s: jax.nn.softmax(jnp.where(s > -1, s, -1e30)))(jnp.einsum("bqhd,bkhd->bhqk", q, k)), v
     ),
-    "a mask that is no diagonal": lambda q, k, v, d_o: _times(
-        jax.nn.softmax(jnp.where(_band(q, k), jnp.einsum("bqhd,bkhd->bhqk", q, k), -1e30)), v
+    "masks of other numbers": lambda q, k, v, d_o: _times(
+        jax.nn.softmax(jnp.where(_traced(d_o), jnp.where(_traced(k), _scores(q, k), -1e30), -1e10)), v
     ),
-    "a mask that leaves a row nothing": lambda q, k, v, d_o: _times(
-        jax.nn.softmax(
-            jnp.where(jnp.tril(jnp.ones((T, S), bool), -1), jnp.einsum("bqhd,bkhd->bhqk", q, k), jnp.float32(-1e30))
+    "-inf behind another number": lambda q, k, v, d_o: _times(
+        jax.nn.softmax(jnp.where(_traced(d_o), jnp.where(_traced(k), _scores(q, k), -jnp.inf), -1e10)), v
+    ),
+    "masks that are added": lambda q, k, v, d_o: _times(
+        jax.nn.softmax(_scores(q, k) + jnp.where(_traced(d_o), 0, -1e30) + jnp.where(_traced(k), 0, -1e30)), v
+    ),
+    "an added number beside which a score is left": lambda q, k, v, d_o: _times(
+        jax.nn.softmax(_scores(q, k).astype(jnp.float16) + jnp.where(_traced(k), 0, -65504).astype(jnp.float16)), v
+    ),
+    "a traced number where the mask is": lambda q, k, v, d_o: _times(
+        jax.nn.softmax(jnp.where(_traced(k), _scores(q, k), -1e30 - d_o[0, 0, 0, 0].astype(jnp.float32))), v
+    ),
+    "shares that are masked": lambda q, k, v, d_o: _times(
+        jnp.where(_traced(k), jax.nn.softmax(jnp.where(_traced(k), _scores(q, k), -1e30)), 0), v
+    ),
+    "another mask of shares": lambda q, k, v, d_o: _times(
+        jnp.where(_traced(d_o), jax.nn.softmax(jnp.where(_traced(k), _scores(q, k), -1e30)), 0), v
+    ),
+    "exponentials that are masked": lambda q, k, v, d_o: _times(
+        (lambda e: e / e.sum(-1, keepdims=True))(
+            (lambda s: jnp.where(_traced(k), jnp.exp(s - s.max(-1, keepdims=True)), 0))(
+                jnp.where(_traced(k), _scores(q, k), -1e30)
+            )
         ),
         v,
-    ),
-    "a mask from above": lambda q, k, v, d_o: _times(
-        jax.nn.softmax(jnp.where(jnp.triu(jnp.ones((T, S), bool)), jnp.einsum("bqhd,bkhd->bhqk", q, k), -1e30)), v
     ),
     "a mask that lets something through": lambda q, k, v, d_o: _times(
         jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((T, S), bool)), jnp.einsum("bqhd,bkhd->bhqk", q, k), -5.0)), v

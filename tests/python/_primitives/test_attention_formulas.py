@@ -10,8 +10,8 @@ from jax_moye._primitives.attention_formulas import (
     Affine,
     Choice,
     Formula,
+    Layer,
     Logs,
-    Mask,
     Opaque,
     Term,
     computed,
@@ -19,6 +19,7 @@ from jax_moye._primitives.attention_formulas import (
     renamed,
     simplified,
 )
+from jax_moye._primitives.attention_masks import All, Mask
 
 E, Z, G = Formula.of(e=1), Formula.of(z=1), Formula.of(g=1)
 ROWS, COLUMNS = Affine(frozenset({(0, 1)}), 0), Affine(frozenset({(1, 1)}), 0)
@@ -50,10 +51,10 @@ def test_what_is_no_formula():
     for i in range(2, 30):
         many = many.plus(E.power(i)) if not isinstance(many, Opaque) else many
     assert isinstance(many, Opaque)
-    masked = Logs(scores=1.0, mask=Mask(frozenset({(0, 1)}), 0), fill=-1e30)
+    masked = Logs(scores=1.0, layers=(Layer(Mask(frozenset({(0, 1)}), 0), -1e30),))
     assert isinstance(masked.times(-1.0), Opaque)
     assert isinstance(Logs(largest=1.0).plus(masked, -1), Opaque)
-    assert masked.times(0.5) == Logs(0.5, mask=masked.mask, fill=-5e29)
+    assert masked.times(0.5) == Logs(0.5, layers=(masked.layers[0]._replace(fill=-5e29),))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,8 @@ def test_masks_in_other_words():
     assert computed("not", [inverse], {}, np.bool_) == mask
     assert computed("and", [mask, Choice.of(np.True_)], {}, np.bool_) == mask
     assert computed("or", [mask, computed("lt", [ROWS, COLUMNS], {}, np.bool_)], {}, np.bool_) == Choice.of(np.True_)
-    assert computed("and", [mask, computed("ge", [COLUMNS, ROWS], {}, np.bool_)], {}, np.bool_) is None  # a band
+    other = computed("ge", [COLUMNS, ROWS], {}, np.bool_)
+    assert computed("and", [mask, other], {}, np.bool_) == Choice(All((mask.mask, other.mask)), True, False)  # a band
     as_number = computed("convert_element_type", [mask], {}, np.float32)
     assert computed("ne", [as_number, Choice.of(np.float32(0))], {}, np.bool_) == mask
     added = computed(

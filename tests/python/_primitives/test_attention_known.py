@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_moye._primitives.attention_formulas import Affine, Choice, Mask
+from jax_moye._primitives.attention_formulas import Affine, Choice
 from jax_moye._primitives.attention_known import KnownValues, axes_of
+from jax_moye._primitives.attention_masks import All, Mask, Traced
 from jax_moye._primitives.patterns import Program
 
 
@@ -35,11 +36,29 @@ def test_masks_through_calls_and_shapes():
 
 
 def test_what_is_not_known():
-    assert known_of(lambda x: x > 0, (3,)) is None
+    assert known_of(lambda x: x + 1, (3,)) is None
     assert known_of(lambda: jax.random.key_data(jax.random.key(0))) is None
-    assert known_of(lambda: jnp.tril(jnp.ones((4, 6), bool)).reshape(24)) is None
     assert known_of(lambda: jnp.arange(4) * jnp.arange(4)) is None
-    assert known_of(lambda: np.tril(np.ones((4, 6), bool)) & jnp.ones((4, 6), bool)) is None
+
+
+def test_booleans_of_which_nothing_is_known():
+    """They are masks by their names, along the dimensions that they have."""
+    found = known_of(lambda x: x > 0, (3, 1))
+    assert (found.mask.dims, found.inside, found.outside) == ((0, None), True, False)
+    wide = known_of(lambda x: jnp.where((x > 0)[None, :, 0, None], 0.0, -1e9) * jnp.ones((2, 3, 5)), (3, 1))
+    assert (wide.mask.dims, wide.outside) == ((1, None), np.float32(-1e9))
+    reverse = known_of(lambda x: 1.0 - (x > 0), (3, 1))
+    assert (reverse.mask.dims, reverse.inside, reverse.outside) == ((0, None), 0, 1)
+    assert isinstance(known_of(lambda: np.tril(np.ones((4, 6), bool)) & jnp.ones((4, 6), bool)).mask, Traced)
+    assert known_of(lambda: jnp.tril(jnp.ones((4, 6), bool)).reshape(24)).mask.dims == (0,)
+    both = known_of(lambda x: jnp.tril(jnp.ones((3, 3), bool)) & (x > 0), (3, 3)).mask
+    causal, traced = both.parts
+    assert (causal, traced.dims) == (Mask(frozenset({(0, 1), (1, -1)}), 0), (0, 1))
+    assert known_of(lambda x: jnp.tril(x > 0), (3, 3)).mask.parts[0] == causal
+    neither = known_of(lambda x: (x > 0) | (x < -1), (3, 3)).mask
+    assert isinstance(neither, All)
+    assert neither.is_reverse
+    assert all(part.is_reverse for part in neither.parts)
 
 
 def test_what_is_read():

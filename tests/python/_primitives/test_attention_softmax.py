@@ -6,16 +6,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_moye._primitives.attention_formulas import SHARES, Choice, Finite, Formula, Logs, Mask, Opaque
+from jax_moye._primitives.attention_formulas import SHARES, Choice, Cleared, Finite, Formula, Layer, Logs, Opaque
+from jax_moye._primitives.attention_masks import All, Mask, Traced
 from jax_moye._primitives.attention_softmax import NotAttentionError, Softmax
 
 CAUSAL = Mask(frozenset({("q", 1), ("k", -1)}), 0)
+PADDING = Traced("padding", ("A", "k"))
+LOW = float(np.float32(-1e30))
 SCORES, E, Z = Logs(scores=0.5), Formula.of(e=1), Formula.of(z=1)
 F32 = jnp.dtype("float32")
 
 
-def softmax(mask=None):
-    return Softmax(largest_of=(0.5, mask))
+def softmax(*layers):
+    return Softmax(largest_of=Logs(scores=0.5, layers=layers))
 
 
 def computed(name, *operands, of=None, dtype=F32, **params):
@@ -43,19 +46,57 @@ def test_exponentials():
 def test_masks():
     low, zero = number(-1e30), number(0)
     mask = Choice(CAUSAL, np.True_, np.False_)
-    masked = Logs(scores=0.5, mask=CAUSAL, fill=float(np.float32(-1e30)))
+    masked = Logs(scores=0.5, layers=(Layer(CAUSAL, LOW),))
     assert computed("select_n", mask, low, SCORES) == masked
     assert computed("select_n", Choice(CAUSAL.reverse, np.True_, np.False_), SCORES, low) == masked
-    assert computed("add", SCORES, Choice(CAUSAL, np.float32(0), np.float32(-1e30))) == masked
-    assert computed("sub", SCORES, Choice(CAUSAL, np.float32(0), np.float32(1e30))) == masked
+    added = Logs(scores=0.5, layers=(Layer(CAUSAL, LOW, is_added=True),))
+    assert computed("add", SCORES, Choice(CAUSAL, np.float32(0), np.float32(-1e30))) == added
+    assert computed("sub", SCORES, Choice(CAUSAL, np.float32(0), np.float32(1e30))) == added
     assert computed("select_n", mask, number(-5), SCORES) == Opaque()
-    assert computed("select_n", mask, number(-60000), SCORES, dtype=jnp.dtype("float16")).mask == CAUSAL
-    of = softmax(CAUSAL)
+    of_16_bits = computed("select_n", mask, number(-60000), SCORES, dtype=jnp.dtype("float16"))
+    assert of_16_bits.layers == (Layer(CAUSAL, -60000),)
+    assert computed("convert_element_type", masked, dtype=jnp.dtype("float16")).layers == (Layer(CAUSAL, -np.inf),)
+    assert computed("mul", masked, number(0.5)) == Logs(scores=0.25, layers=(Layer(CAUSAL, LOW / 2),))
+    of = softmax(Layer(CAUSAL, LOW))
     assert computed("exp", computed("sub", masked, Logs(largest=1.0)), of=of) == E
     assert computed("select_n", mask, zero, E, of=of) == E  # 0 there anyway
     assert computed("mul", E, Choice(CAUSAL, np.float32(1), np.float32(0)), of=of) == E
     assert computed("select_n", Choice(CAUSAL.reverse, np.True_, np.False_), zero, E, of=of) == Opaque()
     assert computed("select_n", mask, zero, Z, of=of) == Opaque()
+    lower = softmax(Layer(CAUSAL, 2 * LOW))  # the largest of scores that are masked by another number
+    assert computed("exp", computed("sub", masked, Logs(largest=1.0)), of=lower) == Opaque()
+
+
+def test_what_is_cleared():
+    """Where a row may have no score that counts, E is 0 behind a mask only where the program makes it so."""
+    low, zero = number(-1e30), number(0)
+    padding, causal = (Choice(mask, np.True_, np.False_) for mask in (PADDING, CAUSAL))
+    both = computed("select_n", causal, low, computed("select_n", padding, low, SCORES))
+    assert both.layers == (Layer(PADDING, LOW), Layer(CAUSAL, LOW))
+    of = softmax(*both.layers)
+    assert computed("exp", computed("sub", both, Logs(largest=1.0)), of=of) == E
+    once = computed("select_n", padding, zero, E, of=of)
+    assert once == Cleared(E, frozenset({PADDING}))
+    assert computed("mul", computed("convert_element_type", once), number(2), of=of).formula == Formula.of(2, e=1)
+    twice = computed("mul", once, Choice(CAUSAL, np.float32(1), np.float32(0)), of=of)
+    assert twice == computed("select_n", Choice(All((CAUSAL, PADDING)), True, False), zero, E, of=of)
+    assert twice.parts == {PADDING, CAUSAL}
+    other = Choice(Traced("other", ("k",)), np.True_, np.False_)
+    assert computed("select_n", other, zero, E, of=of) == Opaque()  # dropout
+    assert computed("select_n", padding, zero, Z, of=of) == Opaque()
+    assert computed("add", once, E, of=of) == Opaque()
+
+
+@pytest.mark.parametrize(
+    ("low", "dtype", "hides"),
+    [(-1e9, F32, True), (-60000, "float16", False), (-np.inf, "float16", True), (-1e9, "bfloat16", True)],
+)
+def test_what_is_left_of_scores_that_a_low_number_is_added_to(low, dtype, hides):
+    dtype = jnp.dtype(dtype)
+    (layer,) = computed("add", SCORES, Choice(PADDING, np.float32(0), np.float32(low)), dtype=dtype).layers
+    assert (layer.mask, layer.is_added, layer.hides) == (PADDING, True, hides)
+    rounded = np.asarray([-31, 31]).astype(dtype) + np.asarray(low).astype(dtype)
+    assert (rounded[0] == rounded[1]) == hides
 
 
 def test_what_changes_nothing():
