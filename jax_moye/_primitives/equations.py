@@ -25,6 +25,7 @@ _CALLS = {
     "custom_vjp_call": "call_jaxpr",
 }
 _JITS = ("jit", "pjit")
+_REMATS = ("checkpoint", "remat", "remat2")
 
 
 def body_of(closed: Any) -> Jaxpr:
@@ -65,6 +66,14 @@ def inner_of(equation: Any) -> Jaxpr | None:
         return None
     inner = body_of(params["jaxpr"])
     return None if inner.constvars or inner.effects else inner
+
+
+def looked_into(equation: Any) -> Jaxpr | None:
+    """Likewise, and of a checkpoint without effects, which is to stay, but for what replaces some of its equations."""
+    if equation.primitive.name in _REMATS and "jaxpr" in equation.params and not equation.effects:
+        body = body_of(equation.params["jaxpr"])
+        return None if body.constvars else body
+    return inner_of(equation)
 
 
 def inlined(jaxpr: Jaxpr, calls: Collection[Any], inner: Callable[[Any], Jaxpr | None] = inner_of) -> Jaxpr:

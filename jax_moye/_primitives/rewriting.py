@@ -61,12 +61,18 @@ def _rewritten(
     are_in_memory: Sequence[bool],
     has_attention: bool = True,
 ) -> Jaxpr:
-    def as_it_was(one: Jaxpr) -> Jaxpr:  # of attention that no kernel computes
-        return _rewritten(one, parameters, in_loop, [False] * len(one.invars), has_attention=False)
+    def found(one: Jaxpr, in_loop: bool) -> Jaxpr:
+        def as_it_was(one: Jaxpr) -> Jaxpr:  # of attention that no kernel computes
+            return _rewritten(one, parameters, in_loop, [False] * len(one.invars), has_attention=False)
 
-    opened = with_attention(jaxpr, parameters, as_it_was) if has_attention else jaxpr
+        return with_attention(one, parameters, as_it_was)
+
+    def of_two_loops(one: Jaxpr) -> Jaxpr:
+        return with_fewer_residuals(found(one, True), of_two_loops)
+
+    opened = found(jaxpr, in_loop) if has_attention else jaxpr
     opened = with_calls_opened(opened, lambda program: _chosen(program, parameters).groups, in_loop)
-    opened = with_fewer_residuals(opened)
+    opened = with_fewer_residuals(opened, of_two_loops if has_attention else None)
     given = {*opened.constvars, *(x for x, is_in in zip(opened.invars, are_in_memory, strict=True) if is_in)}
     before = Program(opened.eqns, opened.outvars)
     equations = [
