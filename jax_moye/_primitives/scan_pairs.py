@@ -16,14 +16,14 @@ reads q, k, v, the result, and the logarithms of the sums of rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from jax.extend.core import Jaxpr, JaxprEqn, Var, unmapped_aval
 
 from jax_moye import _compat
-from jax_moye._primitives.attention_known import KnownValues
-from jax_moye._primitives.equations import inlined, looked_into, operands_of
+from jax_moye._primitives.equations import inlined, keep_their_place, looked_into, operands_of
+from jax_moye._primitives.known_constants import Constants, outside_of, renamed, results_of
 from jax_moye._primitives.patterns import Program
 from jax_moye._primitives.scans import Scan
 
@@ -95,7 +95,7 @@ class _Pair:
     @property
     def does_more(self) -> bool:
         """Whether one has effects, or constants of its own."""
-        return any(scan.body.effects or scan.body.constvars for scan in (self.first, self.second))
+        return any(keep_their_place(x.body.effects) or x.body.constvars for x in (self.first, self.second))
 
     def joined(self) -> Jaxpr:
         """The program of both; calls that hand residuals over become their equations.
@@ -113,31 +113,23 @@ class _Pair:
             elif isinstance(outside, Var) and not second.consts <= i < second.first:
                 same = (first.constant if i < second.consts else first.stacked)(outside)
             self.names[inside] = Var(inside.aval) if same is None else same
-        equations = []
-        for one in second.body.eqns:
-            self.names |= {x: Var(x.aval) for x in one.outvars}
-            equations.append(
-                one.replace(invars=self._named(one.invars), outvars=[self.names[x] for x in one.outvars])
-            )
-        self._known = _known_constants(self._program, first)
+        equations = [renamed(one, self.names) for one in second.body.eqns]
+        self._known = Constants(self._program).of_body(first.equation, first.body)
         given = {*first.body.invars, *(first.body.outvars[i] for i in self.residuals.values())}
         new = [x for x in dict.fromkeys(self._named(second.body.invars)) if x not in given]
-        results_of_first = [x for i, x in enumerate(first.body.outvars) if i < first.carry or i in self.stays]
-        self._count = len(results_of_first)
+        results = [x for i, x in enumerate(first.body.outvars) if i < first.carry or i in self.stays]
+        self._count = len(results)  # the first one's
         return Jaxpr(
             [],
-            [*(x for x in first.body.invars if x not in self._made(self._known)), *new],
-            [*results_of_first, *self._named(second.body.outvars)],
+            [*(x for x in first.body.invars if x not in results_of(self._known)), *new],
+            [*results, *self._named(second.body.outvars)],
             [*self._known, *first.body.eqns, *equations],
+            first.body.effects | second.body.effects,
             debug_info=_compat.UNNAMED,
         )
 
     def _named(self, variables: Iterable[Any]) -> list[Any]:
         return [self.names[x] if isinstance(x, Var) else x for x in variables]
-
-    @staticmethod
-    def _made(equations: Iterable[JaxprEqn]) -> set[Any]:
-        return {x for one in equations for x in one.outvars}
 
     def apart(self, joined: Jaxpr) -> tuple[JaxprEqn, JaxprEqn] | None:
         """The two scans of a program of both; None if it cannot be parted.
@@ -151,7 +143,7 @@ class _Pair:
             return None
         length, body, equation = first.length, first.body, first.equation
         stacked = {x: i for i, x in enumerate(body.outvars) if i >= first.carry and isinstance(x, Var)}
-        kept = [*range(first.carry), *self.stays]
+        kept = list(self.stays)
         new: dict[Any, Any] = {}  # arrays that are stacked for this, by value
         consts, rows = self._operands(0, second.consts), self._operands(second.first, len(second.equation.invars))
         held = {inside for _, inside, _ in (*consts, *rows)}
@@ -169,9 +161,10 @@ class _Pair:
             else:
                 new[value] = Var(unmapped_aval(length, 0, value.aval))
                 rows.append((new[value], value, False))
-        outvars = [*joined.outvars[: first.carry], *(body.outvars[i] for i in kept[first.carry :]), *new]
-        one = first.replaced(first.operands(), first.consts, eqns=parts.first, outvars=outvars)
-        one = one.replace(outvars=[*(equation.outvars[i] for i in kept), *new.values()])
+        of_body = [*joined.outvars[: self._count], *(body.outvars[i] for i in kept[len(self.stays) :]), *new]
+        outvars = [*equation.outvars[: first.carry], *(equation.outvars[i] for i in kept), *new.values()]
+        one = first.replaced(first.operands(), first.consts, eqns=parts.first, outvars=of_body)
+        one = one.replace(outvars=outvars)
         operands = [*consts, *self._operands(second.consts, second.first), *rows]
         outvars = joined.outvars[self._count :]
         return one, second.replaced(operands, len(consts), eqns=parts.second, outvars=outvars)
@@ -186,7 +179,7 @@ class _Pair:
         ]
 
     def _parts(self, joined: Jaxpr) -> _Parts | None:
-        of_first, known = self._made(self.first.body.eqns), self._made(self._known)
+        of_first = results_of(self.first.body.eqns)
         outs = [x for x in joined.outvars[: self._count] if isinstance(x, Var)]
         needed = {*outs}
         for one in reversed(joined.eqns):
@@ -194,16 +187,14 @@ class _Pair:
                 needed.update(operands_of(one))
         given = {*self.first.body.invars}
         parts = _Parts([], [], [])
-        for one in joined.eqns:
-            if all(x in known for x in one.outvars):
-                continue
+        for one in outside_of(joined.eqns, self._known):
             is_first = any(x in needed or x in of_first for x in one.outvars)
             if is_first and all(x in given for x in operands_of(one)):
                 parts.first.append(one)
                 given.update(one.outvars)
             else:
                 parts.second.append(one)
-        own = {x for _, x, _ in self._operands(0, len(self.second.equation.invars))} | self._made(parts.second)
+        own = {x for _, x, _ in self._operands(0, len(self.second.equation.invars))} | results_of(parts.second)
         read = [x for one in parts.second for x in operands_of(one)]
         read += [x for x in joined.outvars[self._count :] if isinstance(x, Var)]
         if not given.issuperset(outs) or not given.union(own).issuperset(read):
@@ -229,37 +220,3 @@ def _opened(body: Jaxpr, passed: Callable[[Jaxpr], set[Any]]) -> Jaxpr:
         if not calls:
             return body
         body = inlined(body, calls, looked_into)
-
-
-def _known_constants(program: Program, scan: Scan) -> list[JaxprEqn]:
-    """The equations that make constants of a loop which are known while the program is traced, such as a mask.
-
-    Args:
-      program: where the loop is.
-      scan: it. The results have its body's names.
-    """
-    known = KnownValues(program)
-    made: list[JaxprEqn] = []
-    for outside, inside, _ in scan.operands()[: scan.consts]:
-        if not isinstance(outside, Var) or known.of(program.flat.names.get(outside, outside)) is None:
-            continue
-        names: dict[Any, Any] = {outside: inside}
-        indices: set[Any] = set()
-        waiting = [outside]
-        while waiting and None not in indices:
-            index = program.made_by.get(waiting.pop())
-            if index not in indices:
-                indices.add(index)
-                waiting += [] if index is None else operands_of(program.equations[index])
-        if None in indices:  # a call makes it, and something of what is not known
-            continue
-        for index in sorted(indices):
-            one = program.equations[index]
-            names |= {x: Var(x.aval) for x in one.outvars if x not in names}
-            made.append(_renamed(one, names))
-    return made
-
-
-def _renamed(equation: JaxprEqn, names: Mapping[Any, Any]) -> JaxprEqn:
-    invars = [names[x] if isinstance(x, Var) else x for x in equation.invars]
-    return equation.replace(invars=invars, outvars=[names[x] for x in equation.outvars])
