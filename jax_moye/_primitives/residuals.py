@@ -13,6 +13,7 @@ and follow from its argument alone. Here the reading loop computes those, by cop
 | the cost of a value | twice its bytes if it is stacked for this: written and read |
 | | its bytes if an array holds it anyway: read |
 | | 0 if the reading loops read that array already, and of scalar constants |
+| a scan in both loops | is looked at in a program of both of them, and so is attention (scan_pairs.py) |
 | a call of jit | is looked into where a residual comes from it, and where it holds one of the two loops |
 | nothing changes | where that costs no less than the residuals, and where sizes are symbols |
 

@@ -4,7 +4,8 @@ Equations are replaced, nothing else is touched, so that names, sources, effects
 chains.py says what a product takes in; a product of groups becomes grouped_p, and dequantizing.py finds products by
 weights of 8 and 4 bits. Before that, calls.py opens calls that stand between a product and what it takes in, and
 residuals.py says what a loop need not stack for its derivative; behind it views.py says which operands are read as
-parts of larger arrays. Attention comes first: attention_finding.py takes its products.
+parts of larger arrays. Attention comes first: attention_finding.py takes its products, also of two loops together
+(scan_pairs.py), and where a body is given the mask (known_constants.py).
 """
 
 from __future__ import annotations

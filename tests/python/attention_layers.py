@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from python.attentions import FORMS, GROUPED, assert_as_exact, exact
+from python.attentions import FORMS, GROUPED, exact
 
 from jax_moye._primitives.attention import attention_p
 
@@ -91,5 +91,9 @@ def as_usual(rng, kv_heads=H, causal=True):
 
 
 def assert_right(results, of_xla, expected):
+    """The largest errors are of the size that XLA's are: what is behind the first layer is of roundings before it."""
     assert [(x.dtype, x.shape) for x in results] == [(x.dtype, x.shape) for x in of_xla]
-    assert_as_exact(results, of_xla, expected, jnp.bfloat16)
+    for result, other, right in zip(results, of_xla, expected, strict=True):
+        errors = [np.abs(np.asarray(x, np.float64) - right).max() for x in (result, other)]
+        assert errors[0] <= 2 * errors[1], errors
+        assert errors[1] < 0.03 * np.abs(right).max()

@@ -173,7 +173,6 @@ def test_programs(usual, alone, name):
     before = alone(fun, *args).jaxpr
     assert any(map(are_shares, stacks(before)))
     assert size(stacks(new)) < size(stacks(before))
-    of_xla = jax.jit(fun)(*args) if name == "of linen" else of_xla  # which rounds more
     assert_right(jax.jit(jax_moye.optimize(fun))(*args), of_xla, expected)
 
 
