@@ -47,7 +47,8 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     Where a scan stacks residuals for the scan that is its derivative, it stacks fewer of them: those that follow from
     the others element by element, such as an activation's intermediate values from its argument, are computed where
-    they are read, by the same operations in the same dtypes. It never stacks more bytes than before.
+    they are read, by the same operations in the same dtypes. It never stacks more bytes than before. Attention in the
+    one and its derivative in the other are found, too: for them no scores or shares are stacked.
 
     Put it inside of jax.jit and around the derivatives: `jax.jit(jax_moye.optimize(train_step))`. It looks into jit,
     scan, while, cond, checkpoint and shard_map, and into what functions with derivatives of their own compute; their

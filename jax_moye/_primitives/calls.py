@@ -21,10 +21,9 @@ from typing import Any, NamedTuple
 from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from jax_moye import _compat
-from jax_moye._primitives.equations import body_of, inlined, inner_of, operands_of
+from jax_moye._primitives.equations import body_of, inlined, inner_of, looked_into, operands_of
 from jax_moye._primitives.patterns import PRODUCTS, Program
 
-_REMATS = ("checkpoint", "remat", "remat2")
 _SUMS = ("add", "add_any", "sub")
 _LINEAR = ("mul", "neg", "convert_element_type", "transpose")
 
@@ -77,20 +76,12 @@ def _has_borders(jaxpr: Jaxpr) -> bool:
 
 def _is_open(equation: JaxprEqn) -> bool:
     """Whether a call is looked into here."""
-    body = _body(equation)
+    body = looked_into(equation)
     return body is not None and (_has_products(body) or (inner_of(equation) is not None and _has_update(body)))
 
 
-def _body(equation: Any) -> Jaxpr | None:
-    """The jaxpr of a call that may be looked into."""
-    if equation.primitive.name in _REMATS and "jaxpr" in equation.params and not equation.effects:
-        body = body_of(equation.params["jaxpr"])
-        return None if body.constvars else body
-    return inner_of(equation)
-
-
 def _has_products(jaxpr: Jaxpr) -> bool:
-    bodies = [(equation, _body(equation)) for equation in jaxpr.eqns]
+    bodies = [(equation, looked_into(equation)) for equation in jaxpr.eqns]
     return any(equation.primitive.name in PRODUCTS or (body and _has_products(body)) for equation, body in bodies)
 
 
@@ -99,7 +90,7 @@ def _has_update(jaxpr: Jaxpr) -> bool:
     given_by: dict[Any, Any] = {x: x for x in jaxpr.invars}
     for equation in jaxpr.eqns:
         given = [given_by[x] for x in operands_of(equation) if x in given_by]
-        body = _body(equation)
+        body = looked_into(equation)
         if (equation.primitive.name in _SUMS and len(set(given)) == 2) or (body and _has_update(body)):
             return True
         if equation.primitive.name in _LINEAR and len(given) == 1:
@@ -140,10 +131,10 @@ class _Flat:
         while calls := [equation for equation in self.jaxpr.eqns if _is_open(equation)]:
             opened, places = set(map(id, calls)), []
             for (index, is_inside), equation in zip(self.places, self.jaxpr.eqns, strict=True):
-                body = _body(equation) if id(equation) in opened else None
+                body = looked_into(equation) if id(equation) in opened else None
                 places += [(index, is_inside)] if body is None else [(index, True)] * len(body.eqns)
             self.places = places
-            self.jaxpr = inlined(self.jaxpr, calls, _body)
+            self.jaxpr = inlined(self.jaxpr, calls, looked_into)
 
     def where(self, group: Iterable[int]) -> _Where:
         """Where the equations of a group are in the program."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from jax.extend.core import Jaxpr, Var
+from jax.extend.core.primitives import closed_call_p
 
 # Each element of the result is a function of one of each operand, or a copy of one; a bit cast to a wider type takes
 # neighbours. reduce_precision and convert_element_type are among them: values are rounded as they were. Products of
@@ -17,14 +18,16 @@ min mul name ne neg not one_minus_square or pcast polynomial pow pvary reduce_pr
 select_n sign sin sqrt square squeeze stop_gradient sub tan tanh xor
 """
 _ELEMENTWISE = frozenset(_NAMES.split())
+CLOSED_CALL = closed_call_p.name  # "closed_call"; since jax 0.11 "eval_jaxpr"
 _CALLS = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
+    CLOSED_CALL: "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
 }
 _JITS = ("jit", "pjit")
+_REMATS = ("checkpoint", "remat", "remat2")
 
 
 def body_of(closed: Any) -> Jaxpr:
@@ -50,6 +53,11 @@ def is_elementwise(equation: Any) -> bool:
     return equation.primitive.name in _ELEMENTWISE and not equation.effects
 
 
+def keep_their_place(effects: Iterable[Any]) -> bool:
+    """Whether what has effects stays where it is among others that have; names of axes are no reason."""
+    return any(type(effect).__name__ != "NamedAxisEffect" for effect in effects)
+
+
 def inner_of(equation: Any) -> Jaxpr | None:
     """The jaxpr of a jit that may as well be its equations: it places nothing, and gives nothing away."""
     params = equation.params
@@ -65,6 +73,14 @@ def inner_of(equation: Any) -> Jaxpr | None:
         return None
     inner = body_of(params["jaxpr"])
     return None if inner.constvars or inner.effects else inner
+
+
+def looked_into(equation: Any) -> Jaxpr | None:
+    """Likewise, and of a checkpoint without effects, which is to stay, but for what replaces some of its equations."""
+    if equation.primitive.name in _REMATS and "jaxpr" in equation.params and not equation.effects:
+        body = body_of(equation.params["jaxpr"])
+        return None if body.constvars else body
+    return inner_of(equation)
 
 
 def inlined(jaxpr: Jaxpr, calls: Collection[Any], inner: Callable[[Any], Jaxpr | None] = inner_of) -> Jaxpr:

@@ -15,6 +15,7 @@ from typing import Any
 from jax.extend.core import JaxprEqn, Var
 
 from jax_moye._primitives.chains import Chain, activations_of, aval_of, linear_chain, rewritten_equation
+from jax_moye._primitives.equations import keep_their_place
 from jax_moye._primitives.patterns import Program
 from jax_moye._selection.epilogue import SECOND_B, Epilogue
 from jax_moye._selection.problem import parse_spec
@@ -117,7 +118,7 @@ def _may_be_one(program: Program, earlier: int, later: int) -> bool:
 
 def _has_effects(equation: JaxprEqn) -> bool:
     """Whether an equation keeps its place among others, by more than what it reads; names of axes are no reason."""
-    return any(type(effect).__name__ != "NamedAxisEffect" for effect in equation.effects)
+    return keep_their_place(equation.effects)
 
 
 def _are_alike(program: Program, first: Chain, second: Chain) -> bool:

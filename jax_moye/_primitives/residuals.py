@@ -13,6 +13,7 @@ and follow from its argument alone. Here the reading loop computes those, by cop
 | the cost of a value | twice its bytes if it is stacked for this: written and read |
 | | its bytes if an array holds it anyway: read |
 | | 0 if the reading loops read that array already, and of scalar constants |
+| a scan in both loops | is looked at in a program of both of them, and so is attention (scan_pairs.py) |
 | a call of jit | is looked into where a residual comes from it, and where it holds one of the two loops |
 | nothing changes | where that costs no less than the residuals, and where sizes are symbols |
 
@@ -23,34 +24,42 @@ behind a product in the first loop is what it was without derivatives.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, unmapped_aval
+from jax.extend.core import Jaxpr, JaxprEqn, Var, unmapped_aval
 
 from jax_moye import _compat
-from jax_moye._primitives.equations import body_of, inlined, inner_of, is_elementwise, operands_of
+from jax_moye._primitives.equations import inlined, inner_of, is_elementwise, operands_of
 from jax_moye._primitives.minimal_cut import minimal_cut
 from jax_moye._primitives.patterns import Program
+from jax_moye._primitives.scan_pairs import Rewrite, rewritten_pair
+from jax_moye._primitives.scans import Scan, bytes_of, is_known
 
 
-def with_fewer_residuals(jaxpr: Jaxpr) -> Jaxpr:
+def with_fewer_residuals(jaxpr: Jaxpr, rewrite: Rewrite | None = None) -> Jaxpr:
     """The same program; its scans, but not those inside its equations, stack fewer bytes for each other.
 
     Calls of jit that pass residuals on become their equations for that: the derivative of a call is two of them.
+
+    Args:
+      jaxpr: a program.
+      rewrite: of what two loops compute of a row, as one program (scan_pairs.py); None: they are not looked at so.
     """
-    if sum(1 for equation in jaxpr.eqns if _is_known(equation) or _has_scans(equation)) < 2:
+    if sum(1 for equation in jaxpr.eqns if is_known(equation) or _has_scans(equation)) < 2:
         return jaxpr
     flat = _compat.without_dead_code(jaxpr, keep_inputs=True)  # what nobody reads, reads residuals
     while passing := _passing(flat):
         flat = inlined(flat, passing)
     equations = list(flat.eqns)
-    scans = [index for index, equation in enumerate(equations) if _is_known(equation)]
+    scans = [index for index, equation in enumerate(equations) if is_known(equation)]
     changed = False
     for index in scans[:-1]:
-        for at, new in _changes(flat, equations, index).items():
-            equations[at] = new
+        new = _changes(flat, equations, index)
+        if rewrite is not None:
+            new = _changes_of_pairs(flat, equations, index, new, rewrite)
+        for at, equation in new.items():
+            equations[at] = equation
             changed = True
     return _compat.without_dead_code(flat.replace(eqns=equations), keep_inputs=True) if changed else jaxpr
 
@@ -58,7 +67,7 @@ def with_fewer_residuals(jaxpr: Jaxpr) -> Jaxpr:
 def _passing(jaxpr: Jaxpr) -> list[JaxprEqn]:
     """Calls that return what their scans stack to other loops alone, and calls that those are in."""
     calls = {index for index, equation in enumerate(jaxpr.eqns) if _has_scans(equation)}
-    loops = calls | {index for index, equation in enumerate(jaxpr.eqns) if _is_known(equation)}
+    loops = calls | {index for index, equation in enumerate(jaxpr.eqns) if is_known(equation)}
     program = Program(jaxpr.eqns, jaxpr.outvars)
     passing: set[int] = set()
     for index in loops:
@@ -71,75 +80,16 @@ def _passing(jaxpr: Jaxpr) -> list[JaxprEqn]:
 
 def _has_scans(equation: JaxprEqn) -> bool:
     inner = inner_of(equation)
-    return inner is not None and any(_is_known(one) or _has_scans(one) for one in inner.eqns)
+    return inner is not None and any(is_known(one) or _has_scans(one) for one in inner.eqns)
 
 
 def _stacked(equation: JaxprEqn) -> list[Any]:
     """The results of a scan, or of scans in a call, that are stacked."""
-    if _is_known(equation):
-        return list(equation.outvars[_Scan(equation).carry :])
+    if is_known(equation):
+        return list(equation.outvars[Scan(equation).carry :])
     inner = inner_of(equation)
     found = set() if inner is None else {x for one in inner.eqns for x in _stacked(one)}
     return [x for x, y in zip(equation.outvars, inner.outvars, strict=True) if y in found] if inner and found else []
-
-
-# -------------------------------------------------------------------------------------------------------- one scan
-
-
-class _Scan:
-    """An equation of scan.
-
-    Attributes:
-      equation: it.
-      body: its jaxpr.
-      consts: how many operands are the same in each iteration; they come first.
-      carry: how many come then, and are the first outputs, too.
-      first: the first of the other operands, which are stacked.
-      length: the number of iterations.
-      linear: by operand, whether the program is linear in it, which older versions of JAX say.
-    """
-
-    def __init__(self, equation: JaxprEqn) -> None:
-        """Reads the parameters."""
-        params: Any = equation.params
-        described = _compat.scan_operands(params)
-        assert described is not None
-        self.equation = equation
-        self.body: Jaxpr = body_of(params["jaxpr"])
-        self.consts, self.carry, self.linear = described
-        self.first = self.consts + self.carry
-        self.length: int = params["length"]
-
-    def operands(self) -> list[tuple[Any, Any, bool]]:
-        """Each with its name in the body, and whether the program is linear in it."""
-        return list(zip(self.equation.invars, self.body.invars, self.linear, strict=True))
-
-    def stacked(self, variable: Any) -> Any:
-        """The name in the body of a stacked operand; None if it is none."""
-        return next((y for x, y, _ in self.operands()[self.first :] if x is variable), None)
-
-    def constant(self, variable: Any) -> Any:
-        """Likewise of an operand that is the same in each iteration."""
-        return next((y for x, y, _ in self.operands()[: self.consts] if x is variable), None)
-
-    def replaced(self, operands: Sequence[tuple[Any, Any, bool]], consts: int, **of_body: Any) -> JaxprEqn:
-        """The equation with other operands and another body, whose input names come from the operands."""
-        body = self.body.replace(invars=[inside for _, inside, _ in operands], **of_body)
-        closed: Any = self.equation.params["jaxpr"]
-        new = ClosedJaxpr(body, closed.consts) if isinstance(closed, ClosedJaxpr) else body
-        described = _compat.ScanOperands(consts, self.carry, tuple(linear for _, _, linear in operands))
-        params = _compat.scan_params(self.equation.params, described, new)
-        return self.equation.replace(invars=[outside for outside, _, _ in operands], params=params)
-
-
-def _is_known(equation: JaxprEqn) -> bool:
-    """Whether an equation is a scan whose parameters are known."""
-    return equation.primitive.name == "scan" and _compat.scan_operands(equation.params) is not None
-
-
-def _bytes(variable: Any) -> int:
-    aval = variable.aval
-    return math.prod(aval.shape) * getattr(aval.dtype, "itemsize", 8)
 
 
 # ------------------------------------------------------------------------------------------- what is kept, and how
@@ -174,7 +124,7 @@ class _Residuals:
 
     def __init__(self, program: Program, index: int) -> None:
         """Looks for them, also in calls that the scan makes."""
-        self.program, self.scan = program, _Scan(program.equations[index])
+        self.program, self.scan = program, Scan(program.equations[index])
         self._look()
         while calls := [
             self.made_by[x] for x, operands in self.made_of.items() if operands is None and self._is_call(x)
@@ -210,9 +160,9 @@ class _Residuals:
         equations, readers = self.program.equations, self.program.readers.get(variable, [])
         if not readers or max(readers) >= len(equations) or not isinstance(self.scan.body.outvars[output], Var):
             return False
-        if not all(_is_known(equations[i]) for i in readers):
+        if not all(is_known(equations[i]) for i in readers):
             return False
-        scans = [_Scan(equations[i]) for i in readers]
+        scans = [Scan(equations[i]) for i in readers]
         at = [i >= scan.first for scan in scans for i, x in enumerate(scan.equation.invars) if x is variable]
         return all(at) and all(scan.length == self.scan.length for scan in scans)
 
@@ -225,11 +175,11 @@ class _Residuals:
         """What says how the reading loops get a value of the body, in the cheapest way."""
         scan, length, last = self.scan, self.scan.length, len(self.program.equations)
         given = {*self.program.made_by}
-        scans = [_Scan(self.program.equations[i]) for i in self.readers]
+        scans = [Scan(self.program.equations[i]) for i in self.readers]
         known: dict[Any, _Way] = {}
 
         def add(outside: Any, inside: Any, is_constant: bool) -> None:
-            cost = _bytes(inside) * (1 if is_constant else length)
+            cost = bytes_of(inside) * (1 if is_constant else length)
             is_free = not isinstance(outside, Var) or (is_constant and not inside.aval.shape)
             if is_free or all((x.constant if is_constant else x.stacked)(outside) is not None for x in scans):
                 cost = 0
@@ -245,7 +195,7 @@ class _Residuals:
             outside, inside = scan.equation.outvars[i], scan.body.outvars[i]
             if isinstance(inside, Var) and self.program.readers.get(outside):
                 add(outside, inside, False)
-        return lambda value: known[value] if value in known else _Way(2 * length * _bytes(value))
+        return lambda value: known[value] if value in known else _Way(2 * length * bytes_of(value))
 
 
 # ------------------------------------------------------------------------------------------------ the new equations
@@ -253,7 +203,7 @@ class _Residuals:
 
 def _changes(jaxpr: Jaxpr, equations: Sequence[JaxprEqn], index: int) -> dict[int, JaxprEqn]:
     """The equations that replace a scan and those that read its residuals, by index; none if that saves nothing."""
-    if not _is_known(equations[index]):
+    if not is_known(equations[index]):
         return {}
     residuals = _Residuals(Program(equations, jaxpr.outvars), index)
     if not residuals.outputs or not residuals.is_counted():
@@ -261,7 +211,7 @@ def _changes(jaxpr: Jaxpr, equations: Sequence[JaxprEqn], index: int) -> dict[in
     way = residuals.ways()
     kept, cost = minimal_cut({x: way(x).cost for x in residuals.made_of}, residuals.made_of, residuals.values)
     scan, values = residuals.scan, residuals.values
-    if cost >= 2 * scan.length * sum(map(_bytes, values)):
+    if cost >= 2 * scan.length * sum(map(bytes_of, values)):
         return {}
     outside: dict[Any, Any] = {}  # by value that is kept: where the reading loops find it
     order = {x: i for i, x in enumerate([*scan.body.invars, *residuals.made_by])}
@@ -282,6 +232,34 @@ def _changes(jaxpr: Jaxpr, equations: Sequence[JaxprEqn], index: int) -> dict[in
     return {index: first} | {i: _reading(equations[i], residuals, gone, outside, constants) for i in residuals.readers}
 
 
+def _changes_of_pairs(
+    jaxpr: Jaxpr, equations: Sequence[JaxprEqn], index: int, changes: dict[int, JaxprEqn], rewrite: Rewrite
+) -> dict[int, JaxprEqn]:
+    """The equations that replace a scan and its readers, if less is stacked where they are looked at in pairs.
+
+    Args:
+      jaxpr: the program.
+      equations: of it, now.
+      index: of the scan.
+      changes: those that replace them else.
+      rewrite: of the program of a pair.
+    """
+    program = Program(equations, jaxpr.outvars)
+    readers = {x for y in Scan(equations[index]).stacked_results for x in program.readers.get(y, ())}
+    for reader in sorted(x for x in readers if x < len(equations) and is_known(equations[x])):
+        pair = rewritten_pair(program, index, reader, rewrite)
+        trial = [pair.get(i, one) for i, one in enumerate(equations)]
+        pair |= _changes(jaxpr, trial, index) if pair else {}
+        if pair and _stacked_bytes(pair[index]) < _stacked_bytes(changes.get(index, equations[index])):
+            changes = pair
+    return changes
+
+
+def _stacked_bytes(equation: JaxprEqn) -> int:
+    scan = Scan(equation)
+    return sum(map(bytes_of, scan.stacked_results))
+
+
 def _reading(
     equation: JaxprEqn, residuals: _Residuals, gone: Mapping[Any, Any], outside: Mapping[Any, Any], constants: set[Any]
 ) -> JaxprEqn:
@@ -294,7 +272,7 @@ def _reading(
       outside: by value of the other body that is kept, the array or number that holds it.
       constants: which of them are the same in each iteration.
     """
-    scan = _Scan(equation)
+    scan = Scan(equation)
     operands = scan.operands()
     wanted = [gone[x] for x in equation.invars[scan.first :] if isinstance(x, Var) and x in gone]
     copied = list(_needed(wanted, residuals, outside))

@@ -4,7 +4,8 @@ Equations are replaced, nothing else is touched, so that names, sources, effects
 chains.py says what a product takes in; a product of groups becomes grouped_p, and dequantizing.py finds products by
 weights of 8 and 4 bits. Before that, calls.py opens calls that stand between a product and what it takes in, and
 residuals.py says what a loop need not stack for its derivative; behind it views.py says which operands are read as
-parts of larger arrays. Attention comes first: attention_finding.py takes its products.
+parts of larger arrays. Attention comes first: attention_finding.py takes its products, also of two loops together
+(scan_pairs.py), and where a body is given the mask (known_constants.py).
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from jax_moye._primitives.attention_finding import with_attention
 from jax_moye._primitives.calls import Group, with_calls_opened
 from jax_moye._primitives.chains import chain_from, is_plain_float
 from jax_moye._primitives.dequantizing import dequantized_from, without_unread
+from jax_moye._primitives.equations import CLOSED_CALL
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_p
+from jax_moye._primitives.known_constants import Constants, with_known
 from jax_moye._primitives.pairs import ordered, pair_from
 from jax_moye._primitives.patterns import Program
 from jax_moye._primitives.residuals import with_fewer_residuals
@@ -31,7 +34,7 @@ from jax_moye._primitives.views import is_in_memory, with_views
 # their own it is what they compute: their rules stay, for who differentiates the result. Pallas kernels are not looked
 # into, nor are equations that nobody here has heard of.
 _INNER: dict[str, tuple[str, ...]] = dict.fromkeys(
-    ("jit", "pjit", "closed_call", "core_call", "scan", "while", "cond", "checkpoint", "remat", "remat2", "shard_map"),
+    ("jit", "pjit", CLOSED_CALL, "core_call", "scan", "while", "cond", "checkpoint", "remat", "remat2", "shard_map"),
     (),
 ) | dict.fromkeys(("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"), ("call_jaxpr", "fun_jaxpr"))
 
@@ -41,6 +44,7 @@ def rewritten(
     parameters: Mapping[str, Any],
     in_loop: bool = False,
     are_in_memory: Sequence[bool] | None = None,
+    known: Sequence[JaxprEqn] = (),
 ) -> ClosedJaxpr:
     """The same program, rewritten.
 
@@ -49,8 +53,10 @@ def rewritten(
       parameters: of the products: what `Options.parameters` gives.
       in_loop: it is the body of a loop, or in one.
       are_in_memory: which of its inputs are arrays that are written to memory whole, whoever reads them; None: all.
+      known: equations that make those of its inputs that are known.
     """
-    jaxpr = _rewritten(closed.jaxpr, parameters, in_loop, are_in_memory or [True] * len(closed.jaxpr.invars))
+    are_in_memory = are_in_memory or [True] * len(closed.jaxpr.invars)
+    jaxpr = _rewritten(closed.jaxpr, parameters, in_loop, are_in_memory, known=known)
     return closed if jaxpr is closed.jaxpr else ClosedJaxpr(jaxpr, closed.consts)
 
 
@@ -60,17 +66,14 @@ def _rewritten(
     in_loop: bool,
     are_in_memory: Sequence[bool],
     has_attention: bool = True,
+    known: Sequence[JaxprEqn] = (),
 ) -> Jaxpr:
-    def as_it_was(one: Jaxpr) -> Jaxpr:  # of attention that no kernel computes
-        return _rewritten(one, parameters, in_loop, [False] * len(one.invars), has_attention=False)
-
-    opened = with_attention(jaxpr, parameters, as_it_was) if has_attention else jaxpr
-    opened = with_calls_opened(opened, lambda program: _chosen(program, parameters).groups, in_loop)
-    opened = with_fewer_residuals(opened)
+    opened = _opened(jaxpr, parameters, in_loop, has_attention, known)
     given = {*opened.constvars, *(x for x, is_in in zip(opened.invars, are_in_memory, strict=True) if is_in)}
     before = Program(opened.eqns, opened.outvars)
+    constants = Constants(Program([*known, *opened.eqns], opened.outvars))
     equations = [
-        _with_inner(equation, parameters, in_loop, [is_in_memory(before, x, given) for x in equation.invars])
+        _with_inner(equation, parameters, in_loop, [is_in_memory(before, x, given) for x in equation.invars], constants)
         for equation in opened.eqns
     ]
     program = Program(equations, opened.outvars, in_loop)
@@ -82,6 +85,26 @@ def _rewritten(
     new = ordered(new)
     new = without_unread(new, opened.outvars, program) if chosen.are_some_dequantized else new
     return with_views(opened.replace(eqns=new), given)
+
+
+def _opened(
+    jaxpr: Jaxpr, parameters: Mapping[str, Any], in_loop: bool, has_attention: bool, known: Sequence[JaxprEqn]
+) -> Jaxpr:
+    """With attention, without borders that hide a product from what it takes in, and with what loops need not stack."""
+
+    def found(one: Jaxpr, in_loop: bool) -> Jaxpr:
+        def as_it_was(one: Jaxpr) -> Jaxpr:  # of attention that no kernel computes
+            return _rewritten(one, parameters, in_loop, [False] * len(one.invars), has_attention=False)
+
+        return with_attention(one, parameters, as_it_was)
+
+    def of_two_loops(one: Jaxpr) -> Jaxpr:
+        return with_fewer_residuals(found(one, True), of_two_loops)
+
+    opened = with_known(jaxpr, known, lambda one: found(one, in_loop)) if has_attention else jaxpr
+    opened = with_calls_opened(opened, lambda program: _chosen(program, parameters).groups, in_loop)
+    of_pairs = of_two_loops if has_attention else None
+    return with_known(opened, known, lambda one: with_fewer_residuals(one, of_pairs))
 
 
 @dataclasses.dataclass
@@ -149,7 +172,11 @@ def _grouped(equation: JaxprEqn, parameters: Mapping[str, Any]) -> JaxprEqn:
 
 
 def _with_inner(
-    equation: JaxprEqn, parameters: Mapping[str, Any], in_loop: bool, are_in_memory: Sequence[bool]
+    equation: JaxprEqn,
+    parameters: Mapping[str, Any],
+    in_loop: bool,
+    are_in_memory: Sequence[bool],
+    constants: Constants,
 ) -> JaxprEqn:
     """An equation whose own jaxprs are rewritten."""
     if equation.primitive.name not in _INNER:
@@ -164,9 +191,10 @@ def _with_inner(
 
     def of(value: Any) -> Any:
         if isinstance(value, ClosedJaxpr):
-            return rewritten(value, parameters, in_loop, given(value.jaxpr))
+            known = constants.of_body(equation, value.jaxpr)
+            return rewritten(value, parameters, in_loop, given(value.jaxpr), known)
         if isinstance(value, Jaxpr):
-            return _rewritten(value, parameters, in_loop, given(value))
+            return _rewritten(value, parameters, in_loop, given(value), known=constants.of_body(equation, value))
         if isinstance(value, tuple) and any(isinstance(one, (ClosedJaxpr, Jaxpr)) for one in value):
             new = tuple(map(of, value))
             return value if all(one is other for one, other in zip(new, value, strict=True)) else new

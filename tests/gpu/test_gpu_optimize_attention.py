@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from python.attention_layers import all_of, as_usual, assert_right, scanned
 from python.attentions import FORMS, GROUPED, assert_as_exact, exact, exact_behind, gradients, operands
 
 import jax_moye
@@ -54,6 +55,15 @@ def test_forms(rng, form, causal, checkpoint):
 def test_groups(rng, form):
     args = operands(rng, (2, 200, 200, 8, 2, 16))
     compared(gradients(GROUPED[form], True), args, exact(*args, True), [1, 1])
+
+
+def test_layers_in_a_scan(rng):
+    """Attention is in the first loop, its gradients in the second, and no weights of pairs are stacked."""
+    args, of_xla, expected = as_usual(rng)
+    with jax_moye.options(implementation="moye"):
+        compiled = jax.jit(jax_moye.optimize(all_of(scanned()))).lower(*args).compile()
+    assert [compiled.as_text().count(f'custom_call_target="{target}"') for target in TARGETS] == [1, 1]
+    assert_right(compiled(*args), of_xla, expected)
 
 
 @pytest.mark.parametrize("head_dim", [64, 72, 128])

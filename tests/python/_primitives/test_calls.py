@@ -14,6 +14,7 @@ from jax import lax
 import jax_moye
 from jax_moye._log import say_once
 from jax_moye._primitives import calls, rewriting
+from jax_moye._primitives.equations import _REMATS
 from jax_moye._primitives.patterns import Program
 
 try:
@@ -145,7 +146,7 @@ def test_checkpoints_stay_what_xla_does_not_undo():
     texts = [jax.jit(f).lower(*args).as_text() for f in (step, jax_moye.optimize(step))]
     assert texts[0].count("optimization_barrier") == texts[1].count("optimization_barrier") > 0
     equations = jax.make_jaxpr(jax_moye.optimize(step))(*args).eqns
-    (call,) = (e for e in equations if e.primitive.name in calls._REMATS)
+    (call,) = (e for e in equations if e.primitive.name in _REMATS)
     assert call.params["differentiated"]
     assert "sub" not in {e.primitive.name for e in equations}
 
@@ -235,7 +236,7 @@ def test_calls_beside_stay():
 def test_operands_of_a_checkpoint_that_have_a_barrier_each():
     """prevent_cse may say it of each operand; what comes to them needs none."""
     jaxpr = jax.make_jaxpr(STEPS["checkpoint"][0])(*operands()).jaxpr
-    (index,) = (i for i, e in enumerate(jaxpr.eqns) if e.primitive.name in calls._REMATS)
+    (index,) = (i for i, e in enumerate(jaxpr.eqns) if e.primitive.name in _REMATS)
     call = jaxpr.eqns[index]
     named = call.replace(params={**call.params, "prevent_cse": (True,) * len(call.invars)})
     program = Program([*jaxpr.eqns[:index], named, *jaxpr.eqns[index + 1 :]], jaxpr.outvars)

@@ -16,7 +16,8 @@ from jax.extend.core import jaxpr_as_fun
 import jax_moye
 from jax_moye import _compat
 from jax_moye._log import say_once
-from jax_moye._primitives import residuals, rewriting
+from jax_moye._primitives import residuals, rewriting, scan_pairs
+from jax_moye._primitives.equations import CLOSED_CALL
 from jax_moye._primitives.residuals import with_fewer_residuals
 
 try:
@@ -90,7 +91,7 @@ def size(avals):
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in avals)
 
 
-CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
+CALLS = {"jit": "jaxpr", "pjit": "jaxpr", CLOSED_CALL: "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 CALLS |= {"custom_vjp_call": "call_jaxpr"} | dict.fromkeys(("checkpoint", "remat", "remat2"), "jaxpr")
 
 
@@ -334,6 +335,19 @@ def test_what_the_program_wants_stays():
     assert len(stacked(new)) == 3  # and the input of the block
 
 
+def test_loops_in_loops_pass_on_what_they_would_alone():
+    """An inner loop's two values of a layer, and not all that its activation is made of."""
+    jaxpr = jax.make_jaxpr(PROGRAMS["loops in loops"])(*weights()).jaxpr
+    both = lambda one: with_fewer_residuals(one, both)  # noqa: E731
+    of_layers = [
+        [x for one in scans(new) for x in stacked_by(one) if x.shape[:3] == (2, LAYERS, BATCH)]
+        for new in (with_fewer_residuals(jaxpr), both(jaxpr))
+    ]
+    assert [sorted({x.shape[3] for x in avals}) for avals in of_layers] == [[WIDTH, INNER]] * 2
+    assert len(of_layers[0]) > 4
+    assert len(of_layers[1]) == 2
+
+
 def test_what_another_equation_reads_stays():
     x, blocks = weights()
 
@@ -518,6 +532,8 @@ def _fail(*args, **kwargs):
 
 REWRITES = {
     **{name: (residuals, name) for name in ("_changes", "_reading", "_passing", "minimal_cut", "unmapped_aval")},
+    **{name: (scan_pairs, name) for name in ("Constants", "inlined", "looked_into")},
+    "pairs": (residuals, "rewritten_pair"),
     **{name: (residuals._Residuals, name) for name in ("ways", "_look")},
     "what is dead": (_compat, "without_dead_code"),
     "all of it": (rewriting, "with_fewer_residuals"),

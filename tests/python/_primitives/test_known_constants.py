@@ -1,0 +1,103 @@
+"""Masks that are made outside of a body: attention's search sees how."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.extend.core import Var
+from python.attention_layers import D, T, all_of, as_usual, assert_right, attentions, block, scanned
+from python.attentions import counts, use_fake_rows
+
+import jax_moye
+from jax_moye._primitives.known_constants import Constants, with_known
+from jax_moye._primitives.patterns import Program
+
+
+@pytest.fixture(scope="module")
+def usual():
+    return as_usual(np.random.default_rng(0))
+
+
+def _masked(around):
+    """Scans of a body that is given a mask."""
+
+    def fun(x, blocks):
+        mask = jnp.tril(jnp.ones((T, T), bool))
+
+        def attention(q, k, v, mask):
+            scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) * D**-0.5
+            shares = jax.nn.softmax(jnp.where(mask, scores, -1e30)).astype(q.dtype)
+            return jnp.einsum("bhqk,bkhd->bqhd", shares, v)
+
+        each = around(lambda x, one, mask: block(x, one, functools.partial(attention, mask=mask)))
+        return lax.scan(lambda x, one: (each(x, one, mask), None), x, blocks)[0]
+
+    return fun
+
+
+MASKED = {
+    "a scan": (_masked(lambda body: body), (1, 0), (1, 1)),
+    "a call": (_masked(jax.jit), (1, 0), (1, 1)),
+    "a checkpoint": (_masked(jax.checkpoint), (1, 0), (2, 1)),
+    # JAX takes the mask out of the first loop.
+    "a checkpoint, the mask inside": (scanned(around=jax.checkpoint), (1, 0), (2, 1)),
+    "a branch": (  # whose derivative is two of them
+        _masked(lambda body: lambda x, one, mask: lax.cond(x[0, 0, 0] < 99, body, lambda x, *_: x, x, one, mask)),
+        (1, 0),
+        (0, 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_from_outside(usual, monkeypatch, name):
+    use_fake_rows(monkeypatch)
+    args, of_xla, expected = usual
+    layers, of_forward, of_all = MASKED[name]
+    assert counts(jax_moye.optimize(layers), args[0], args[2])[:2] == of_forward
+    (search,) = attentions(jax.make_jaxpr(jax_moye.optimize(layers))(args[0], args[2]).jaxpr)
+    assert search.params["attention"].diagonal == 0
+    fun = jax_moye.optimize(all_of(layers))
+    assert counts(fun, *args)[:2] == of_all
+    assert_right(jax.jit(fun)(*args), of_xla, expected)
+
+
+def _body(mask_of):
+    """A program, its call of a body that is given a mask, and the equations that make the mask."""
+    body = jax.jit(lambda x, mask: jnp.where(mask, x, 0.0))
+    jaxpr = jax.make_jaxpr(lambda x, n: body(x, mask_of(n)))(jnp.ones((T, T)), 3).jaxpr
+    inside = jaxpr.eqns[-1].params["jaxpr"].jaxpr
+    return jaxpr.eqns[-1], inside, Constants(Program(jaxpr.eqns, jaxpr.outvars)).of_body(jaxpr.eqns[-1], inside)
+
+
+def test_equations_of_a_mask():
+    equation, inside, made = _body(lambda _: jnp.tril(jnp.ones((T, T), bool)))
+    assert made[-1].outvars == [inside.invars[1]]
+    names = {x for one in made for x in one.outvars}
+    assert {x for one in made for x in one.invars if isinstance(x, Var)} < names
+    assert not names & {*equation.invars}
+    assert _body(lambda n: jnp.arange(T) < n)[2] == []  # which is an argument's
+
+
+def test_what_needs_the_equations_is_rewritten_without_them():
+    _, inside, made = _body(lambda _: jnp.tril(jnp.ones((T, T), bool)))
+    seen = []
+
+    def of_intermediate(jaxpr):
+        """Reads what the mask is made of."""
+        seen.append(jaxpr)
+        first = jaxpr.eqns[0]
+        return jaxpr.replace(outvars=[*jaxpr.outvars, first.outvars[0]])
+
+    new = with_known(inside, made, of_intermediate)
+    assert [len(x.invars) for x in seen] == [1, 2]
+    assert new.invars == inside.invars
+    assert new.eqns == inside.eqns
+    assert with_known(inside, made, lambda jaxpr: jaxpr) is inside
+    again = with_known(inside, made, lambda jaxpr: jaxpr.replace(outvars=[jaxpr.outvars[0]] * 2))
+    assert (again.invars, again.eqns, len(again.outvars)) == (inside.invars, inside.eqns, 2)
