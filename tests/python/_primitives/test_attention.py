@@ -35,7 +35,7 @@ needs_rows = pytest.mark.skipif(
     len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
 )
 in_the_emulator = functools.partial(jax_moye.options, interpret=True)
-TARGETS = "jax_moye_attention_v1", "jax_moye_attention_grad_v1"
+TARGETS = "jax_moye_attention_v1", "jax_moye_view_attention_grad_v1"
 
 
 def calls(text):
