@@ -81,9 +81,7 @@ struct Gemm<kConfig> {
   };
 
   /// A CTA's rows. Neighbouring CTAs have the same head, its last rows first: they have the most columns, if causal.
-  struct Place {
-    int row, head, batch;  // head: of Q
-  };
+  using Place = AttentionPlace;
   static MOYE_DEVICE Place place(AttentionArgs const& args, AttentionParams const& params) {
     int const id = int(block_idx().x) / kSplit, heads = int(args.kv_heads * args.group), matrix = id / params.tiles;
     return {(params.tiles - 1 - id % params.tiles) * kBlkM, matrix % heads, matrix / heads};
@@ -167,24 +165,24 @@ struct Gemm<kConfig> {
 
   static constexpr float kLeastScale = 1e-37f;  // of rows whose scores so far are all masked
 
-  /// Scores of columns `column` on become masked, where the mask says so. row: the thread's first.
-  static MOYE_DEVICE void mask_scores(float (&scores)[kBlkN / 2], AttentionArgs const& args, Place const& at, int row,
-                                      Rows const& rows, int column, float scale, int lane) {
-    AttentionMask const& mask = args.mask;
-    float const masked = mask.is_infinite ? kNoScore : kMasked / scale;
-    unsigned char const* const of_head = mask.data + at.batch * mask.batch_stride + at.head * mask.head_stride;
+  /// Which scores of columns `column` on are not masked. row: the thread's first.
+  static MOYE_DEVICE void load_mask(uint32_t (&kept)[kSteps], AttentionArgs const& args, Place const& at, int row,
+                                    Rows const& rows, int column, int lane) {
+    if (args.mask.data == nullptr) return;
     MOYE_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      if (row + 8 * r >= args.q_rows) continue;
-      MOYE_UNROLL
-      for (int i = 2 * r; i < kBlkN / 2; i += 4) {
-        MOYE_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          int const j = column + i / 4 * 8 + lane % 4 * 2 + e;
-          if (j < rows.columns[r] && of_head[(row + 8 * r) * mask.row_stride + j * mask.column_stride] == 0)
-            scores[i + e] = masked;
-        }
-      }
+    for (int step = 0; step < kSteps; ++step) {
+      kept[step] = kept_of_rows<kRowBlock>(args, at, row, rows.columns, column + step * kRowBlock, lane);
+    }
+  }
+
+  /// Scores become masked where they are not kept. scale: of base 2.
+  static MOYE_DEVICE void mask_scores(float (&scores)[kBlkN / 2], uint32_t const (&kept)[kSteps],
+                                      AttentionMask const& mask, float scale) {
+    if (mask.data == nullptr) return;
+    float const masked = mask.is_infinite ? kNoScore : kMasked / scale;
+    MOYE_UNROLL
+    for (int i = 0; i < kBlkN / 2; ++i) {
+      if ((kept[i / 32] >> i % 32 & 1) == 0) scores[i] = masked;
     }
   }
 
@@ -297,6 +295,7 @@ struct Gemm<kConfig> {
     clear(tOrO);
 
     Rows rows{.columns = {columns_of(args, row), columns_of(args, row + 8)}, .factor = {}};
+    uint32_t kept[kSteps];
     PipelineState<kStages> read_k, read_v;
     auto const start_scores = [&] {
       smem.pipeline_k.consumer_wait(read_k);
@@ -332,22 +331,24 @@ struct Gemm<kConfig> {
     if (begin < end) {
       mbarrier_wait(&smem.full_q, 0);
       start_scores();
+      load_mask(kept, args, at, row, rows, begin * kBlkN, lane);
       warpgroup_wait_group<0>();
       warpgroup_fence_operand(tSrS);
       smem.pipeline_k.consumer_release(read_k, lane);
       ++read_k;
-      if (args.mask.data != nullptr) mask_scores(scores, args, at, row, rows, begin * kBlkN, scale, lane);
+      mask_scores(scores, kept, args.mask, scale);
       soften(scores, rows, begin * kBlkN, scale, lane);
       to_fragments<Element, kBlkN>(scores, weights);
       MOYE_NO_UNROLL
       for (int tile = begin + 1; tile < end; ++tile) {
         start_scores();
         start_weighted();  // of the tile before
+        load_mask(kept, args, at, row, rows, tile * kBlkN, lane);
         warpgroup_wait_group<1>();
         warpgroup_fence_operand(tSrS);
         smem.pipeline_k.consumer_release(read_k, lane);
         ++read_k;
-        if (args.mask.data != nullptr) mask_scores(scores, args, at, row, rows, tile * kBlkN, scale, lane);
+        mask_scores(scores, kept, args.mask, scale);
         soften(scores, rows, tile * kBlkN, scale, lane);
         // ptxas puts the next wait as early as its block of instructions begins, ahead of the exponentials. A wait for
         // an mbarrier, which is due anyhow, begins another one.

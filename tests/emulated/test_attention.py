@@ -149,6 +149,7 @@ def test_what_random_cases_are():
 ROWS = (
     "{sm90_attention, bf16, f32, {64, 64, 64}, 2, {1, 1}, 16}",
     "{sm90_attention, f16, f32, {128, 128, 128}, 2, {1, 1}, 16}",
+    "{sm90_attention, bf16, f32, {64, 64, 128}, 2, {1, 8}, 16}",
     "{sm90_attention_grad, bf16, f32, {128, 64, 64}, 2, {1, 1}, 16}",
     "{sm90_attention_grad, f16, f32, {128, 64, 128}, 3, {1, 1}, 16}",
 )
