@@ -55,7 +55,7 @@ class Constants:
         if outside not in program.made_by or self._known.of(program.flat.names.get(outside, outside)) is None:
             return []
         indices: set[int] = set()
-        waiting, given = [outside], {}
+        waiting, given = [outside], dict[Any, None]()
         while waiting:
             x = waiting.pop()
             index = program.made_by.get(x)
