@@ -104,9 +104,15 @@ def test_scores_of_minus_infinity(config):
 def test_two_parts_of_the_derivative_of_scores(config, mask):
     """They are as precise as its 16 first bits, with the weights the same sign and not."""
     for kind in KINDS:
-        case = Case(batch=2, kv_heads=1, group=2, q_rows=70, kv_rows=200, head_dim=config.tile[2], ds_parts=2, kind=kind)
+        case = Case(
+            batch=2, kv_heads=1, group=2, q_rows=70, kv_rows=200, head_dim=config.tile[2], ds_parts=2, kind=kind
+        )
         check(config, dataclasses.replace(case, mask=mask, diagonal=130), LAZY)
-        check(config, dataclasses.replace(case, mask=mask, q_rows=300, kv_rows=100), InterpretParams(mode="random", seed=1))
+        check(
+            config,
+            dataclasses.replace(case, mask=mask, q_rows=300, kv_rows=100),
+            InterpretParams(mode="random", seed=1),
+        )
 
 
 @every_config
