@@ -58,7 +58,7 @@ std::string bad_sizes(AttentionRequest const& request, GemmConfig const& config,
     return "there are more rows than 2^31 - 1 less a tile's";
   auto const tiles = [](int64_t rows, int tile) { return (rows + tile - 1) / tile; };
   int64_t const most = std::max(tiles(args.q_rows, config.tile.m), tiles(args.kv_rows, config.tile.n));
-  int64_t const heads = product(product(args.batch, args.kv_heads), args.group);
+  int64_t const heads = product(product(args.batch, args.kv_heads), args.group * config.cluster.n);
   if (heads > kMaxSize || product(heads, most) > kMaxSize) return "there are more than 2^31 - 1 tiles of all heads";
   return {};
 }

@@ -21,11 +21,6 @@ struct AttentionGradParams {
   int q_tiles, kv_tiles;  // of a head's rows: those that CTAs own
 };
 
-/// A CTA's first row, and the head, of Q or of K, that it has.
-struct AttentionPlace {
-  int row, head, batch;
-};
-
 /// The first row that reads a column, from -8 on, where more does not matter.
 MOYE_DEVICE int first_row_of(AttentionArgs const& args, int column) {
   int64_t const row = args.is_causal ? column - args.diagonal : -8;
@@ -51,60 +46,6 @@ MOYE_DEVICE float weight_of_masked(AttentionArgs const& args, int row, float lse
 }
 
 namespace attention_grad {
-
-inline constexpr uint32_t kAllKept = 0xffffffff;  // the scores of a thread, of a step
-
-/// A bit of each score of a thread's, set where it counts and is not masked. A thread has two rows of kStep scores.
-/// rows: bytes of the mask, of the rows' first scores. stride: between neighbours. begin, end: of those that count.
-template <int kStep>
-MOYE_DEVICE uint32_t kept_scores(unsigned char const* const (&rows)[2], int64_t stride, int const (&begin)[2],
-                                 int const (&end)[2], int lane) {
-  static_assert(kStep == 64, "a thread has 32 scores");
-  uint32_t kept = 0;
-  // Eight loads are under way at a time: for all there are too few registers.
-  MOYE_NO_UNROLL
-  for (int i = 0; i < kStep / 2; i += 8) {
-    int const first = i * 2 + lane % 4 * 2;
-    unsigned char const* const of_first[2] = {rows[0] + first * stride, rows[1] + first * stride};
-    uint32_t bits = 0;
-    MOYE_UNROLL
-    for (int j = 0; j < 8; ++j) {
-      int const behind = j / 4 * 8 + j % 2, r = j / 2 % 2;
-      unsigned char const* const at = of_first[r] + behind * stride;
-      unsigned char byte = 0;
-      if ((begin[r] <= first + behind) & (first + behind < end[r])) byte = *at;  // no &&, which branches
-      bits |= uint32_t(byte != 0) << j;
-    }
-    kept |= bits << i;
-  }
-  return kept;
-}
-
-/// The same of rows `row` and `row` + 8, each with as many columns, from column `column` on.
-template <int kStep>
-MOYE_DEVICE uint32_t kept_of_rows(AttentionArgs const& args, AttentionPlace const& at, int row, int const (&columns)[2],
-                                  int column, int lane) {
-  AttentionMask const& mask = args.mask;
-  unsigned char const* const first = mask.data + at.batch * mask.batch_stride + at.head * mask.head_stride +
-                                     row * mask.row_stride + column * mask.column_stride;
-  unsigned char const* const rows[2] = {first, first + 8 * mask.row_stride};
-  int const begin[2] = {0, 0};
-  int const end[2] = {row < args.q_rows ? columns[0] - column : 0, row + 8 < args.q_rows ? columns[1] - column : 0};
-  return kept_scores<kStep>(rows, mask.column_stride, begin, end, lane);
-}
-
-/// The same of columns `column` and `column` + 8, the first of which row first_row reads first, from row `row` on.
-template <int kStep>
-MOYE_DEVICE uint32_t kept_of_columns(AttentionArgs const& args, int batch, int head, int column, int first_row, int row,
-                                     int lane) {
-  AttentionMask const& mask = args.mask;
-  unsigned char const* const first = mask.data + batch * mask.batch_stride + head * mask.head_stride +
-                                     row * mask.row_stride + column * mask.column_stride;
-  unsigned char const* const columns[2] = {first, first + 8 * mask.column_stride};
-  int const begin[2] = {first_row - row, first_row - row + 8}, rows = int(args.q_rows) - row;
-  int const end[2] = {column < args.kv_rows ? rows : 0, column + 8 < args.kv_rows ? rows : 0};
-  return kept_scores<kStep>(columns, mask.row_stride, begin, end, lane);
-}
 
 /// What belongs to scores that are not kept becomes 0.
 template <int kSums>

@@ -3,11 +3,14 @@
 //   Q, O (heads,q_rows,head_dim), K, V (kv_heads,kv_rows,head_dim), contiguous along head_dim, 16-bit, alignment 16
 //   tile               {rows of Q, rows of K and V, head_dim}: one CTA has a tile of one head's rows, and goes through
 //                      the tiles of K and V; those of which no column counts are left out
+//   cluster            {1, S} in the table: rank r of S CTAs, {S, 1, 1} as launched, has the r-th part of those tiles,
+//                      maybe none; rank 0 adds up what all have in registers, in the order of the ranks
 //   warpgroup 0        producer: one thread starts the loads
 //   warpgroups 1..     consumers: each has 64 rows of the tile, their largest scores, sums and O in registers
 //   q                  1 arrival, and the tile's bytes
 //   k, v               pipelines of kStages each: O of one tile is multiplied while the next scores are
-//   barrier 1 + c      named, consumer c: Q has been read, and O goes there
+//   barrier 1 + c      named, consumer c: Q has been read, and O goes there; K and V, and sums for rank 0 go there
+//   cluster barrier    first: all ranks' sums are there; last: they have been read
 // Scores are f32. Weights, exp(s - largest so far), are rounded to the arrays' type, and multiply V undivided.
 // Sums of what was not rounded divide in the end. A row's bits depend on the tiles of its own head alone.
 #pragma once
@@ -20,6 +23,7 @@
 #include "moye/algorithm/fill.h"
 #include "moye/algorithm/gemm.h"
 #include "moye/arch/barrier.h"
+#include "moye/arch/cluster.h"
 #include "moye/arch/grid_dependency.h"
 #include "moye/arch/launch.h"
 #include "moye/arch/mbarrier.h"
@@ -56,7 +60,9 @@ struct Gemm<kConfig> {
   static constexpr int kParts = kHead / kRowBlock, kSteps = kBlkN / kRowBlock;  // of head_dim, of a tile's columns
   static_assert(sizeof(Element) == 2 && kConfig.accumulator == Dtype::f32 && kConfig.alignment == 16);
   static_assert(kBlkM % 64 == 0 && kConsumers <= 2 && kBlkN % kRowBlock == 0 && kBlkN <= 128);
-  static_assert(kHead % kRowBlock == 0 && kHead <= 128 && kConfig.cluster.m * kConfig.cluster.n == 1);
+  static_assert(kHead % kRowBlock == 0 && kHead <= 128);
+  static constexpr int kSplit = kConfig.cluster.n;  // CTAs that share a tile
+  static_assert(kConfig.cluster.m == 1 && kSplit <= 8 && (kSplit == 1 || kConsumers == 1));
 
   using OperandQ = KOperand<Element, kBlkM, kParts>;
   using OperandK = KOperand<Element, kBlkN, kStages * kParts>;
@@ -75,11 +81,9 @@ struct Gemm<kConfig> {
   };
 
   /// A CTA's rows. Neighbouring CTAs have the same head, its last rows first: they have the most columns, if causal.
-  struct Place {
-    int row, head, batch;  // head: of Q
-  };
+  using Place = AttentionPlace;
   static MOYE_DEVICE Place place(AttentionArgs const& args, AttentionParams const& params) {
-    int const id = int(block_idx().x), heads = int(args.kv_heads * args.group), matrix = id / params.tiles;
+    int const id = int(block_idx().x) / kSplit, heads = int(args.kv_heads * args.group), matrix = id / params.tiles;
     return {(params.tiles - 1 - id % params.tiles) * kBlkM, matrix % heads, matrix / heads};
   }
 
@@ -104,26 +108,29 @@ struct Gemm<kConfig> {
     sync_threads();
     griddepcontrol_wait();  // the kernel ahead may still run up to here
     Place const at = place(args, params);
-    int const tiles = kv_tiles(args, at.row);
+    int const tiles = kv_tiles(args, at.row), rank = kSplit == 1 ? 0 : int(block_rank_in_cluster());
+    int const begin = tiles * rank / kSplit, end = tiles * (rank + 1) / kSplit;
     if (thread < 128) {
       warpgroup_reg_dealloc<kProducerRegisters>();
       if (thread < 32) {
-        if (elect_one_sync()) produce(args, params, at, tiles, smem);
+        if (elect_one_sync()) produce(args, params, at, begin, end, smem);
         sync_warp();
       }
+      if constexpr (kSplit > 1) cluster_sync();
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      consume(args, params, at, tiles, smem, thread - 128);
+      consume(args, params, at, begin, end, rank, smem, thread - 128);
     }
+    if constexpr (kSplit > 1) cluster_sync();
   }
 
-  static MOYE_DEVICE void produce(AttentionArgs const& args, AttentionParams const& params, Place const& at, int tiles,
-                                  SharedStorage& smem) {
+  static MOYE_DEVICE void produce(AttentionArgs const& args, AttentionParams const& params, Place const& at, int begin,
+                                  int end, SharedStorage& smem) {
     int const kv_head = at.head / int(args.group);
     MapCoord const of_q{at.head, at.batch, 0}, of_kv{kv_head, at.batch, 0};
     auto write = TmaPipeline<kStages>::producer_start();
     MOYE_NO_UNROLL
-    for (int tile = 0; tile < tiles; ++tile, ++write) {
+    for (int tile = begin; tile < end; ++tile, ++write) {
       // The consumers have released the stages: fill them.
       uint64_t* const full_k = smem.pipeline_k.producer_acquire(write, kTileBytes);
       MOYE_UNROLL
@@ -131,7 +138,7 @@ struct Gemm<kConfig> {
         OperandK::template load<4>(&params.k, full_k, OperandK::stage(smem.k, write.index() * kParts + part),
                                    tile * kBlkN, part * kRowBlock, of_kv, {});
       }
-      if (tile == 0) {
+      if (tile == begin) {
         mbarrier_arrive_expect_tx(&smem.full_q, sizeof(smem.q));
         MOYE_UNROLL
         for (int part = 0; part < kParts; ++part) {
@@ -158,24 +165,24 @@ struct Gemm<kConfig> {
 
   static constexpr float kLeastScale = 1e-37f;  // of rows whose scores so far are all masked
 
-  /// Scores of columns `column` on become masked, where the mask says so. row: the thread's first.
-  static MOYE_DEVICE void mask_scores(float (&scores)[kBlkN / 2], AttentionArgs const& args, Place const& at, int row,
-                                      Rows const& rows, int column, float scale, int lane) {
-    AttentionMask const& mask = args.mask;
-    float const masked = mask.is_infinite ? kNoScore : kMasked / scale;
-    unsigned char const* const of_head = mask.data + at.batch * mask.batch_stride + at.head * mask.head_stride;
+  /// Which scores of columns `column` on are not masked. row: the thread's first.
+  static MOYE_DEVICE void load_mask(uint32_t (&kept)[kSteps], AttentionArgs const& args, Place const& at, int row,
+                                    Rows const& rows, int column, int lane) {
+    if (args.mask.data == nullptr) return;
     MOYE_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      if (row + 8 * r >= args.q_rows) continue;
-      MOYE_UNROLL
-      for (int i = 2 * r; i < kBlkN / 2; i += 4) {
-        MOYE_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          int const j = column + i / 4 * 8 + lane % 4 * 2 + e;
-          if (j < rows.columns[r] && of_head[(row + 8 * r) * mask.row_stride + j * mask.column_stride] == 0)
-            scores[i + e] = masked;
-        }
-      }
+    for (int step = 0; step < kSteps; ++step) {
+      kept[step] = kept_of_rows<kRowBlock>(args, at, row, rows.columns, column + step * kRowBlock, lane);
+    }
+  }
+
+  /// Scores become masked where they are not kept. scale: of base 2.
+  static MOYE_DEVICE void mask_scores(float (&scores)[kBlkN / 2], uint32_t const (&kept)[kSteps],
+                                      AttentionMask const& mask, float scale) {
+    if (mask.data == nullptr) return;
+    float const masked = mask.is_infinite ? kNoScore : kMasked / scale;
+    MOYE_UNROLL
+    for (int i = 0; i < kBlkN / 2; ++i) {
+      if ((kept[i / 32] >> i % 32 & 1) == 0) scores[i] = masked;
     }
   }
 
@@ -218,9 +225,54 @@ struct Gemm<kConfig> {
     }
   }
 
+  /// Rank 0 gets what all ranks have of its rows: sums, which each has relative to its own largest score. Behind it
+  /// the others must not exit before rank 0 has read.
+  static MOYE_DEVICE void add_parts(float (&sums)[kHead / 2], Rows& rows, float scale, int rank, bool has_rows,
+                                    SharedStorage& smem, int thread) {
+    // Each thread's place is that of the same thread of the other ranks.
+    float* const of_sums = reinterpret_cast<float*>(smem.k) + thread;
+    float* const of_rows = reinterpret_cast<float*>(smem.v) + thread;
+    static_assert(sizeof(smem.k) >= 128 * sizeof(sums));
+    if (rank > 0) {
+      MOYE_UNROLL
+      for (int i = 0; i < kHead / 2; ++i) of_sums[i * 128] = sums[i];
+      MOYE_UNROLL
+      for (int r = 0; r < 2; ++r) of_rows[r * 128] = rows.largest[r], of_rows[(2 + r) * 128] = rows.sum[r];
+    }
+    cluster_sync();  // all ranks' sums are there
+    if (rank > 0 || !has_rows) return;
+    float largest[kSplit][2], most[2] = {rows.largest[0], rows.largest[1]};
+    MOYE_UNROLL
+    for (int s = 1; s < kSplit; ++s) {
+      MOYE_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        largest[s][r] = mapa(of_rows, s)[r * 128];
+        most[r] = larger(most[r], largest[s][r]);
+      }
+    }
+    auto const factor = [&](float of_rank, int r) {
+      return of_rank == kNoScore ? 0 : fast_exp2((of_rank - most[r]) * scale);
+    };
+    float const own[2] = {factor(rows.largest[0], 0), factor(rows.largest[1], 1)};
+    MOYE_UNROLL
+    for (int i = 0; i < kHead / 2; ++i) sums[i] *= own[i / 2 % 2];
+    MOYE_UNROLL
+    for (int r = 0; r < 2; ++r) rows.sum[r] *= own[r], rows.largest[r] = most[r];
+    MOYE_NO_UNROLL
+    for (int s = 1; s < kSplit; ++s) {
+      float const* const theirs = mapa(of_sums, s);
+      float const* const their_rows = mapa(of_rows, s);
+      float const of_rank[2] = {factor(their_rows[0], 0), factor(their_rows[128], 1)};
+      MOYE_UNROLL
+      for (int i = 0; i < kHead / 2; ++i) sums[i] += theirs[i * 128] * of_rank[i / 2 % 2];
+      MOYE_UNROLL
+      for (int r = 0; r < 2; ++r) rows.sum[r] += their_rows[(2 + r) * 128] * of_rank[r];
+    }
+  }
+
   /// Consumers; thread: of them.
-  static MOYE_DEVICE void consume(AttentionArgs const& args, AttentionParams const& params, Place const& at, int tiles,
-                                  SharedStorage& smem, int thread) {
+  static MOYE_DEVICE void consume(AttentionArgs const& args, AttentionParams const& params, Place const& at, int begin,
+                                  int end, int rank, SharedStorage& smem, int thread) {
     int const lane = thread % 32, row = at.row + thread / 32 * 16 + lane / 4;
     float const scale = args.scale * float(kLog2E);
     Tensor sQ = make_tensor(make_smem_ptr(smem.q), OperandQ::smem_layout());  // (BLK_M,64,PARTS)
@@ -239,10 +291,11 @@ struct Gemm<kConfig> {
     Tensor tOrO = partition_fragment_C(weighted_mma, Shape<Int<kBlkM>, Int<kHead>>{});  // (MMA,MMA_M,MMA_N)
     auto& scores = *reinterpret_cast<float (*)[kBlkN / 2]>(&tSrS(_0{}));
     auto& weights = *reinterpret_cast<uint32_t (*)[kBlkN / 4]>(&tOrP(_0{}));
-    float* const sums = &tOrO(_0{});
+    auto& sums = *reinterpret_cast<float (*)[kHead / 2]>(&tOrO(_0{}));
     clear(tOrO);
 
     Rows rows{.columns = {columns_of(args, row), columns_of(args, row + 8)}, .factor = {}};
+    uint32_t kept[kSteps];
     PipelineState<kStages> read_k, read_v;
     auto const start_scores = [&] {
       smem.pipeline_k.consumer_wait(read_k);
@@ -275,30 +328,32 @@ struct Gemm<kConfig> {
       ++read_v;
     };
 
-    if (tiles > 0) {
+    if (begin < end) {
       mbarrier_wait(&smem.full_q, 0);
       start_scores();
+      load_mask(kept, args, at, row, rows, begin * kBlkN, lane);
       warpgroup_wait_group<0>();
       warpgroup_fence_operand(tSrS);
       smem.pipeline_k.consumer_release(read_k, lane);
       ++read_k;
-      if (args.mask.data != nullptr) mask_scores(scores, args, at, row, rows, 0, scale, lane);
-      soften(scores, rows, 0, scale, lane);
+      mask_scores(scores, kept, args.mask, scale);
+      soften(scores, rows, begin * kBlkN, scale, lane);
       to_fragments<Element, kBlkN>(scores, weights);
       MOYE_NO_UNROLL
-      for (int tile = 1; tile < tiles; ++tile) {
+      for (int tile = begin + 1; tile < end; ++tile) {
         start_scores();
         start_weighted();  // of the tile before
+        load_mask(kept, args, at, row, rows, tile * kBlkN, lane);
         warpgroup_wait_group<1>();
         warpgroup_fence_operand(tSrS);
         smem.pipeline_k.consumer_release(read_k, lane);
         ++read_k;
-        if (args.mask.data != nullptr) mask_scores(scores, args, at, row, rows, tile * kBlkN, scale, lane);
+        mask_scores(scores, kept, args.mask, scale);
         soften(scores, rows, tile * kBlkN, scale, lane);
         // ptxas puts the next wait as early as its block of instructions begins, ahead of the exponentials. A wait for
         // an mbarrier, which is due anyhow, begins another one.
         warpgroup_fence_operand(tSrS);
-        if (tile + 1 < tiles) smem.pipeline_k.consumer_wait(read_k);
+        if (tile + 1 < end) smem.pipeline_k.consumer_wait(read_k);
         finish_weighted();
         MOYE_UNROLL
         for (int i = 0; i < kHead / 2; ++i) sums[i] *= rows.factor[i / 2 % 2];
@@ -308,12 +363,21 @@ struct Gemm<kConfig> {
       finish_weighted();
     }
 
+    MOYE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      float& sum = rows.sum[r];
+      MOYE_UNROLL
+      for (int other = 1; other < 4; other *= 2) sum += shfl_xor_sync(kFullWarp, sum, other);
+    }
+    named_barrier_sync(1 + thread / 128, 128);  // no wgmma of the others reads their rows of Q, or K and V, any more
+    if constexpr (kSplit > 1) {
+      add_parts(sums, rows, scale, rank, at.row + thread / 32 * 16 < args.q_rows, smem, thread);
+      if (rank > 0) return;
+    }
     float inverse[2];
     MOYE_UNROLL
     for (int r = 0; r < 2; ++r) {
-      float sum = rows.sum[r];
-      MOYE_UNROLL
-      for (int other = 1; other < 4; other *= 2) sum += shfl_xor_sync(kFullWarp, sum, other);
+      float const sum = rows.sum[r];
       // The sum of no column is nothing; of scores that are all -inf it is NaN, as the program's.
       inverse[r] = rows.columns[r] == 0 ? 0 : 1 / sum;
       int const of = row + 8 * r;
@@ -323,7 +387,6 @@ struct Gemm<kConfig> {
             sum == 0 ? kNoScore : rows.largest[r] * args.scale + log(sum);
       }
     }
-    named_barrier_sync(1 + thread / 128, 128);  // no wgmma of the others reads their rows of Q any more
     unsigned char* boxes[kParts];
     MOYE_UNROLL
     for (int part = 0; part < kParts; ++part) {
@@ -351,8 +414,9 @@ struct Gemm<kConfig> {
       if (status.ok()) status = make_row_map<Element>(&params.v, args.v, args, args.kv_heads, args.kv_rows, kRowBlock);
     }
     if (!status.ok()) return status;
-    LaunchConfig const config{.grid = {unsigned(args.batch * heads) * unsigned(params.tiles)},
+    LaunchConfig const config{.grid = {unsigned(args.batch * heads) * unsigned(params.tiles) * unsigned(kSplit)},
                               .block = {unsigned(kThreads)},
+                              .cluster = {kSplit, 1, 1},
                               .smem_bytes = kFacts.smem_bytes,
                               .programmatic = true,
                               .resident = kResident};

@@ -154,8 +154,8 @@ struct Gemm<kConfig> {
       smem.pipeline.consumer_wait(read);
       attention_grad::start_scores<Gemm>(tSrQ, tSrK, read.index(), tSrS);
       attention_grad::start_scores<Gemm>(tSrdO, tSrV, read.index(), tSrdP);
-      uint32_t kept = attention_grad::kAllKept;
-      if constexpr (kIsMasked) kept = attention_grad::kept_of_rows<kStep>(args, at, row, columns, step * kStep, lane);
+      uint32_t kept = kAllKept;
+      if constexpr (kIsMasked) kept = kept_of_rows<kStep>(args, at, row, columns, step * kStep, lane);
       warpgroup_wait_group<1>();  // all but dP
       warpgroup_fence_operand(tSrS);
       if (step > 0) smem.pipeline.consumer_release(last, lane);
@@ -180,7 +180,7 @@ struct Gemm<kConfig> {
       warpgroup_fence_operand(tOrdS2);
       MOYE_UNROLL
       for (int i = 0; i < kSums; ++i) weights[i] *= of_weights[i] - delta[i / 2 % 2];
-      if (kept != attention_grad::kAllKept) attention_grad::clear_masked(weights, kept);
+      if (kept != kAllKept) attention_grad::clear_masked(weights, kept);
       to_fragments<Element, kStep>(weights, fragments);
       attention_grad::start_sums<Gemm>(tOrdS, tOrK, read.index(), tOrdQ);
       if (args.ds_parts == 2) {
@@ -299,10 +299,10 @@ struct Gemm<kConfig> {
         smem.pipeline.consumer_wait(read);
         attention_grad::start_scores<Gemm>(tSrK, tSrQ, read.index(), tSrS);
         attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
-        uint32_t kept = attention_grad::kAllKept;
+        uint32_t kept = kAllKept;
         if constexpr (kIsMasked) {
-          kept = attention_grad::kept_of_columns<kStep>(args, at.batch, at.head * int(args.group) + head, column, first,
-                                                        step * kStep, lane);
+          kept = kept_of_columns<kStep>(args, at.batch, at.head * int(args.group) + head, column, first, step * kStep,
+                                        lane);
         }
         named_barrier_sync(1 + consumer, 128);
         warpgroup_wait_group<1>();  // all but dP^T
@@ -314,7 +314,7 @@ struct Gemm<kConfig> {
           int const row = i / 4 * 8 + lane % 4 * 2 + i % 2;
           weights[i] = fast_exp2(multiply_add(weights[i], scale, -of_step[0][row]));
         }
-        if (kept != attention_grad::kAllKept) {
+        if (kept != kAllKept) {
           MOYE_UNROLL
           for (int i = 0; i < kSums; ++i) {
             if ((kept >> i & 1) == 0) weights[i] = of_step[2][i / 4 * 8 + lane % 4 * 2 + i % 2];
@@ -332,7 +332,7 @@ struct Gemm<kConfig> {
         warpgroup_fence_operand(tSrdP);
         MOYE_UNROLL
         for (int i = 0; i < kSums; ++i) weights[i] *= of_weights[i] - of_step[1][i / 4 * 8 + lane % 4 * 2 + i % 2];
-        if (kept != attention_grad::kAllKept) attention_grad::clear_masked(weights, kept);
+        if (kept != kAllKept) attention_grad::clear_masked(weights, kept);
         to_fragments<Element, kStep>(weights, fragments_ds);
         attention_grad::start_sums<Gemm>(tOrdS, tOrQ, read.index(), tOrdK);
         if (args.ds_parts == 2) {

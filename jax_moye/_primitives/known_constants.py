@@ -12,8 +12,9 @@ from typing import Any
 
 from jax.extend.core import Jaxpr, JaxprEqn, Var
 
+from jax_moye import _compat
 from jax_moye._primitives.attention_known import KnownValues
-from jax_moye._primitives.equations import CLOSED_CALL, operands_of
+from jax_moye._primitives.equations import CLOSED_CALL, inlined, inner_of, operands_of
 from jax_moye._primitives.patterns import Program
 from jax_moye._primitives.scans import Scan, is_known
 
@@ -54,16 +55,23 @@ class Constants:
         if outside not in program.made_by or self._known.of(program.flat.names.get(outside, outside)) is None:
             return []
         indices: set[int] = set()
-        waiting = [outside]
+        waiting, given = [outside], dict[Any, None]()
         while waiting:
-            index = program.made_by.get(waiting.pop())
-            if index is None:  # what a call is given, too, is not all known
-                return []
-            if index not in indices:
+            x = waiting.pop()
+            index = program.made_by.get(x)
+            if index is None:
+                given[x] = None
+            elif index not in indices:
                 indices.add(index)
                 waiting += operands_of(program.equations[index])
-        names: dict[Any, Any] = {outside: inside}
-        return [renamed(program.equations[index], names) for index in sorted(indices)]
+        equations = [program.equations[index] for index in sorted(indices)]
+        jaxpr = Jaxpr([], list(given), [outside], equations, debug_info=_compat.UNNAMED)
+        while calls := [one for one in jaxpr.eqns if inner_of(one) is not None]:
+            jaxpr = inlined(jaxpr, calls)  # which may be given other things, too
+        jaxpr = _compat.without_dead_code(jaxpr)
+        (out,) = jaxpr.outvars
+        names: dict[Any, Any] = {out: inside}
+        return [] if jaxpr.invars or not isinstance(out, Var) else [renamed(one, names) for one in jaxpr.eqns]
 
 
 def with_known(jaxpr: Jaxpr, made: Sequence[JaxprEqn], rewrite: Callable[[Jaxpr], Jaxpr]) -> Jaxpr:

@@ -8,6 +8,7 @@ The one decision, which the search in a jaxpr, the lowering and `explain` read.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from jax_moye._selection.view import View
 _DTYPES = {"bfloat16": "bf16", "float16": "f16"}
 _HEAD_DIM = 8  # divides it: rows are of whole 16 bytes
 _FEW_ROWS = 64  # of queries, of one head: up to so many a tile of fewer rows is taken
+_MOST_CTAS = 264  # of few rows that share keys: two for each multiprocessor of an H100 run at a time
 # Scores of all heads, and elements of keys and values: with fewer of both, XLA's products and softmax may be faster. On
 # an H100 they took 0.87 of our time at 196608 scores of short texts, and never less than ours where there was more of
 # either (benchmarks/results/nvidia_h100-2026-11-25-2914d58-attention.txt).
@@ -139,10 +141,24 @@ def decide_attention(
         ):
             return AttentionDecision(None, target.unavailable, "place")
     head = min(config.tile[2] for config in able)
-    able = [config for config in able if config.tile[2] == head]
-    config = (min if sizes.q_rows <= _FEW_ROWS else max)(able, key=lambda config: config.tile[0])
+    config = _first(request, [config for config in able if config.tile[2] == head], sizes)
     rows = f"{config.tile[0]} rows of queries for {sizes.q_rows}"
     return AttentionDecision(config, f"the least tile for a head_dim of {sizes.head_dim}, with {rows}")
+
+
+def _first(request: AttentionRequest, configs: Sequence[GemmConfig], sizes: AttentionSizes) -> GemmConfig:
+    """The config with the tile for so many rows, whose clusters share the keys where there is room for their CTAs."""
+    rows = (min if sizes.q_rows <= _FEW_ROWS else max)(config.tile[0] for config in configs)
+    tiles = sizes.batch * sizes.kv_heads * sizes.group * -(-sizes.q_rows // rows)
+
+    def fits(config: GemmConfig) -> bool:
+        _, parts = config.cluster
+        if parts == 1:
+            return True
+        has_room = tiles * parts <= _MOST_CTAS and 2 * parts * config.tile[1] <= sizes.kv_rows
+        return has_room and not request.batch_invariant  # which asks for sums that the batch does not change
+
+    return max((x for x in configs if x.tile[0] == rows and fits(x)), key=lambda config: config.cluster[1])
 
 
 def _able(

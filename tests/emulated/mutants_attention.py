@@ -22,6 +22,12 @@ Grad = functools.partial(Mutant, row=GRADIENTS, file=G, sizes=(200, 150, 40))
 MASKED = ("batch=2", "group=2", "diagonal=30", "mask=bhqk")
 INFINITE = ("batch=2", "group=2", "diagonal=-9", "mask=bhqk", "infinite=1")
 Masked = functools.partial(Grad, options=MASKED)
+Split = functools.partial(
+    Mutant,
+    row="{sm90_attention, bf16, f32, {64, 64, 64}, 2, {1, 4}, 16}",
+    sizes=(70, 500, 40),
+    options=("heads=2", "group=2"),
+)
 Parts = functools.partial(Grad, sizes=(70, 8, 64), options=("parts=2",))
 
 LAST = "  int64_t const last = row + args.diagonal + 1;\n"
@@ -34,7 +40,7 @@ WAIT_SCORES = "        warpgroup_wait_group<1>();\n        warpgroup_fence_opera
 WRITTEN = "    if (lane == 0) tma_store_wait_group_read<0>();\n"
 
 OF_K = "Tensor sKt = make_tensor(make_smem_ptr(smem.streamed[0])"
-CLEARED = "  if (kept != attention_grad::kAllKept) attention_grad::clear_masked(weights, kept);\n"
+CLEARED = "  if (kept != kAllKept) attention_grad::clear_masked(weights, kept);\n"
 OUTSIDE = "out of bounds: plain load of 1 bytes .*: the nearest array is mask "
 NO_FENCE = race("TMA store", F, "stmatrix", F, "is ordered after") + ", but no fence.proxy.async lies between them"
 MUTANTS = [
@@ -58,23 +64,31 @@ MUTANTS = [
     # ---- masks
     Mutant(
         name="attention_mask_of_the_first_row",
-        old="(row + 8 * r) * mask.row_stride",
-        new="row * mask.row_stride",
+        file=SHARED,
+        old="first + 8 * mask.row_stride",
+        new="first",
         options=MASKED,
     ),
     Mutant(
         name="attention_mask_behind_the_last_row",
-        old="      if (row + 8 * r >= args.q_rows) continue;\n",
-        new="",
+        file=SHARED,
+        old="row + 8 < args.q_rows ? columns[1] - column : 0",
+        new="columns[1] - column",
         options=MASKED,
         expect=OUTSIDE,
     ),
     Mutant(
-        name="attention_mask_behind_the_last_column",
-        old="j < rows.columns[r] && of_head",
-        new="of_head",
-        options=("mask=bhqk",),
-        expect=OUTSIDE,
+        name="attention_mask_of_the_first_columns",
+        old="column + step * kRowBlock, lane",
+        new="step * kRowBlock, lane",
+        options=MASKED,
+    ),
+    Mutant(
+        name="attention_mask_of_every_other_word",
+        old="kept[i / 32] >> i % 32",
+        new="kept[0] >> i % 32",
+        row="{sm90_attention, bf16, f32, {128, 128, 64}, 2, {1, 1}, 16}",
+        options=MASKED,
     ),
     Mutant(
         name="attention_masked_scores_scaled",
@@ -257,13 +271,13 @@ MUTANTS = [
     # ---- masks of gradients
     Masked(
         name="attention_grad_mask_of_the_first_row",
-        file=BOTH,
+        file=SHARED,
         old="first + 8 * mask.row_stride",
         new="first",
     ),
     Masked(
         name="attention_grad_mask_of_the_first_column",
-        file=BOTH,
+        file=SHARED,
         old="first + 8 * mask.column_stride",
         new="first",
     ),
@@ -279,46 +293,46 @@ MUTANTS = [
     ),
     Masked(
         name="attention_grad_mask_of_the_first_sequence",
-        file=BOTH,
+        file=SHARED,
         old="batch * mask.batch_stride",
         new="batch * 0",
         count=2,
     ),
     Masked(
         name="attention_grad_mask_of_a_single_step",
-        file=BOTH,
+        file=SHARED,
         old="kept |= bits << i;",
         new="kept |= bits;",
     ),
     Masked(
         name="attention_grad_mask_of_each_pairs_first",
-        file=BOTH,
+        file=SHARED,
         old="behind = j / 4 * 8 + j % 2",
         new="behind = j / 4 * 8",
     ),
     Masked(
         name="attention_grad_mask_of_another_lane",
-        file=BOTH,
+        file=SHARED,
         old="first = i * 2 + lane % 4 * 2",
         new="first = i * 2 + lane % 4",
     ),
     Masked(
         name="attention_grad_mask_above_the_diagonal",
-        file=BOTH,
+        file=SHARED,
         old="(begin[r] <= first + behind) & ",
         new="",
         options=INFINITE,
     ),
     Masked(
         name="attention_grad_mask_behind_the_last_row",
-        file=BOTH,
+        file=SHARED,
         old="row < args.q_rows ? columns[0] - column : 0",
         new="columns[0] - column",
         expect=OUTSIDE,
     ),
     Masked(
         name="attention_grad_mask_behind_the_last_column",
-        file=BOTH,
+        file=SHARED,
         old="column + 8 < args.kv_rows ? rows : 0",
         new="rows",
         expect=OUTSIDE,
@@ -371,6 +385,46 @@ MUTANTS = [
         new="",
         expect=too_early("TMA load", BOTH),
     ),
+    # ---- keys shared among a cluster's CTAs
+    Split(name="attention_split_first_part_twice", old="begin = tiles * rank / kSplit", new="begin = 0"),
+    Split(
+        name="attention_split_last_part_short",
+        old="end = tiles * (rank + 1) / kSplit",
+        new="end = tiles * (rank + 1) / kSplit - (rank == 3)",
+    ),
+    Split(
+        name="attention_split_sums_not_rescaled",
+        old="theirs[i * 128] * of_rank[i / 2 % 2]",
+        new="theirs[i * 128]",
+        options=SHARP,
+    ),
+    Split(name="attention_split_own_sums_not_rescaled", old="sums[i] *= own[i / 2 % 2];", new=";", options=SHARP),
+    Split(
+        name="attention_split_weights_of_rank_0", old="rows.sum[r] += their_rows[(2 + r) * 128] * of_rank[r];", new=";"
+    ),
+    Split(
+        name="attention_split_one_rank_missing",
+        old="    for (int s = 1; s < kSplit; ++s) {\n      float const* const theirs",
+        new="    for (int s = 2; s < kSplit; ++s) {\n      float const* const theirs",
+    ),
+    Split(
+        name="attention_split_of_neighbours",
+        old="int(block_idx().x) / kSplit, heads",
+        new="int(block_idx().x) % params.tiles, heads",
+        expect="race on global memory lse",
+    ),
+    Split(
+        name="attention_split_exits_while_it_is_read",
+        old="    }\n    if constexpr (kSplit > 1) cluster_sync();\n  }\n",
+        new="    }\n  }\n",
+        expect="exit",
+    ),
+    Split(
+        name="attention_split_read_before_it_is_there",
+        old="    cluster_sync();  // all ranks' sums are there\n",
+        new="    cluster_arrive_relaxed();\n    cluster_wait();\n",
+        expect="race on",
+    ),
     # ---- gradients, dS in two parts
     Parts(
         name="attention_grad_no_second_part_of_dq",
@@ -382,7 +436,9 @@ MUTANTS = [
         old="        if (args.ds_parts == 2) {\n          warpgroup",
         new="        if (args.ds_parts == 3) {\n          warpgroup",
     ),
-    Parts(name="attention_grad_second_parts_of_neighbours", file=SHARED, old="fragments[i] >> 16)", new="fragments[i])"),
+    Parts(
+        name="attention_grad_second_parts_of_neighbours", file=SHARED, old="fragments[i] >> 16)", new="fragments[i])"
+    ),
     Parts(
         name="attention_grad_second_part_in_registers_of_weights",
         old="          warpgroup_wait_group<1>();  // dV: the second part takes the registers of P\n",

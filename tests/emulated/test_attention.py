@@ -104,9 +104,15 @@ def test_scores_of_minus_infinity(config):
 def test_two_parts_of_the_derivative_of_scores(config, mask):
     """They are as precise as its 16 first bits, with the weights the same sign and not."""
     for kind in KINDS:
-        case = Case(batch=2, kv_heads=1, group=2, q_rows=70, kv_rows=200, head_dim=config.tile[2], ds_parts=2, kind=kind)
+        case = Case(
+            batch=2, kv_heads=1, group=2, q_rows=70, kv_rows=200, head_dim=config.tile[2], ds_parts=2, kind=kind
+        )
         check(config, dataclasses.replace(case, mask=mask, diagonal=130), LAZY)
-        check(config, dataclasses.replace(case, mask=mask, q_rows=300, kv_rows=100), InterpretParams(mode="random", seed=1))
+        check(
+            config,
+            dataclasses.replace(case, mask=mask, q_rows=300, kv_rows=100),
+            InterpretParams(mode="random", seed=1),
+        )
 
 
 @every_config
@@ -149,6 +155,7 @@ def test_what_random_cases_are():
 ROWS = (
     "{sm90_attention, bf16, f32, {64, 64, 64}, 2, {1, 1}, 16}",
     "{sm90_attention, f16, f32, {128, 128, 128}, 2, {1, 1}, 16}",
+    "{sm90_attention, bf16, f32, {64, 64, 128}, 2, {1, 8}, 16}",
     "{sm90_attention_grad, bf16, f32, {128, 64, 64}, 2, {1, 1}, 16}",
     "{sm90_attention_grad, f16, f32, {128, 64, 128}, 3, {1, 1}, 16}",
 )

@@ -63,7 +63,8 @@ def test_layers_in_a_scan(rng):
     args, of_xla, expected = as_usual(rng)
     with jax_moye.options(implementation="moye"):
         compiled = jax.jit(jax_moye.optimize(all_of(scanned()))).lower(*args).compile()
-    assert [compiled.as_text().count(f'custom_call_target="{target}"') for target in TARGETS] == [1, 1]
+    text = compiled.as_text()  # whichever reads its arrays in place
+    assert [text.count(f'attention{name}_v1"') for name in ("", "_grad")] == [1, 1]
     assert_right(compiled(*args), of_xla, expected)
 
 

@@ -265,7 +265,7 @@ def _fail(*args, **kwargs):
     raise RuntimeError("planted")
 
 
-@pytest.mark.parametrize("name", ["_carried", "_with_equations", "_Flat", "_body", "inlined", "_has_update"])
+@pytest.mark.parametrize("name", ["_carried", "_with_equations", "_Flat", "looked_into", "inlined", "_has_update"])
 def test_one_that_fails_leaves_the_program_and_warns_once(name, monkeypatch, caplog):
     step = sgd(lambda f: jax.jit(jax.checkpoint(f)), of_update=jax.jit, of_gradient=jax.jit)
     args = operands()

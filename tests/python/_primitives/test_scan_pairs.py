@@ -45,8 +45,9 @@ needs_rows = pytest.mark.skipif(
 )
 
 
-def mask_from_outside(x, blocks):
+def mask_from_outside(x, blocks, is_known=True):
     mask = jnp.tril(jnp.ones((T, T), bool))
+    mask = mask if is_known else mask & (x[:, :1, :1, None] < 1e9)
 
     def attention(q, k, v):
         scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) * D**-0.5
@@ -102,6 +103,7 @@ PROGRAMS = {
     **{form: scanned(FORMS[form]) for form in ("plain", "by hand", "heads first", "of jax", "keys first")},
     **({"of linen": scanned(FORMS["of linen"])} if FLAX else {}),
     "a mask from outside": mask_from_outside,
+    "a mask that is not known": functools.partial(mask_from_outside, is_known=False),
     "a call in the body": scanned(jax.jit(FORMS["plain"], static_argnames="causal")),
     "a call in a call": scanned(jax.jit(jax.jit(FORMS["plain"], static_argnames="causal"), static_argnames="causal")),
     "a body that is a call": scanned(around=jax.jit),
@@ -234,12 +236,14 @@ def test_what_the_program_returns_beside_it(usual):
 
 
 @needs_rows
-def test_in_the_emulator(usual):
+@pytest.mark.parametrize("is_known", [True, False])
+def test_in_the_emulator(usual, is_known):
     args, of_xla, expected = usual
+    layers = functools.partial(mask_from_outside, is_known=is_known)
     with jax_moye.options(interpret=True):
-        lowered = jax.jit(jax_moye.optimize(all_of(mask_from_outside))).lower(*args)
+        lowered = jax.jit(jax_moye.optimize(all_of(layers))).lower(*args)
         text, results = lowered.as_text(), lowered.compile()(*args)
-    assert [text.count(f"@jax_moye_attention{name}_v1(") for name in ("", "_grad")] == [1, 1]
+    assert [text.count(f"attention{name}_v1(") for name in ("", "_grad")] == [1, 1]
     assert_right(results, of_xla, expected)
 
 

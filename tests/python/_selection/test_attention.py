@@ -6,7 +6,7 @@ import dataclasses
 
 import jax.numpy as jnp
 import pytest
-from python.attentions import use_fake_rows
+from python.attentions import fake_row, use_fake_rows
 
 from jax_moye._kernels.configs import ConfigTable
 from jax_moye._kernels.interpret import InterpretParams
@@ -51,6 +51,24 @@ def test_the_least_tile(q_rows, head_dim, tile):
         assert found.cause is None
         assert f"head_dim of {head_dim}" in found.reason
     assert decided(dtype=jnp.float16).config.dtype == "f16"
+
+
+def test_keys_are_shared_where_there_is_room(monkeypatch):
+    """By as many CTAs as run at a time, while each has two tiles of keys or more; never where the batch would say."""
+    row = fake_row("bf16", (64, 64, 64), False)
+    rows = [dataclasses.replace(row, cluster=(1, parts)) for parts in (1, 4, 8)]
+    monkeypatch.setattr(module, "attention_configs", lambda: rows)
+
+    def shared(batch, kv_rows, **changes):
+        sizes = AttentionSizes(batch, 8, 1, 4, kv_rows, 64)
+        return decided(sizes, AttentionRequest(implementation="moye", **changes)).config.cluster[1]
+
+    assert shared(1, 8192) == 8
+    assert shared(8, 8192) == 4
+    assert shared(9, 8192) == 1
+    assert shared(1, 1023) == 4
+    assert shared(1, 511) == 1
+    assert shared(1, 8192, batch_invariant=True) == 1
 
 
 def test_why_none():
