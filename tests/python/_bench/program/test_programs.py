@@ -7,8 +7,6 @@ import importlib.util
 import pathlib
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
