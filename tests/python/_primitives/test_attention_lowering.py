@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from python.attentions import FORMS, GROUPED, exact, gradients, operands, use_fake_rows
+from python.attentions import FORMS, GROUPED, exact, exact_behind, gradients, operands, use_fake_rows
 from python.support import lowered_text
 
 import jax_moye
@@ -289,3 +289,62 @@ def same_as(x, wanted):
     orders = itertools.permutations(range(wanted.ndim))
     several = (np.transpose(wanted, order).reshape(x.shape) for order in orders)
     return any(np.abs(x - one).max() <= 0.03 * np.abs(wanted).max() for one in several)
+
+
+def masked(q, k, v, d_o, mask):
+    """Scores behind an array of booleans, and the gradients."""
+
+    def of_arrays(q, k, v):
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
+        shares = jax.nn.softmax(jnp.where(mask, scores, -1e30)).astype(q.dtype)
+        return jnp.einsum("bhqk,bkhd->bqhd", shares, v)
+
+    out, pullback = jax.vjp(of_arrays, q, k, v)
+    return out, *pullback(d_o)
+
+
+def test_a_mask_of_booleans_is_an_operand_of_all(rng):
+    if {config.kernel for config in attention_configs()} != {"sm90_attention", "sm90_attention_grad"}:
+        pytest.skip("no rows of sm90_attention and sm90_attention_grad in this build")
+    values = operands(rng, (2, 24, 40, 2, 2, 16))
+    mask = rng.random((2, 1, 24, 40)) < 0.7
+    with jax_moye.options(implementation="moye"):
+        rewritten = jax.make_jaxpr(jax_moye.optimize(masked))(*values, mask).jaxpr
+    one = next(attentions_of(rewritten))[0]
+    contest = attention_lowering.contest(one.interpreted(InterpretParams()), one.operands, None, one.together)
+    assert (contest.types[-1].shape, contest.types[-1].dtype) == (mask.shape, bool)
+    expected = exact_behind(*map(np.asarray, values), mask)
+    for by in (*contest.ours.values(), contest.xla):
+        for result, wanted in zip(jax.jit(by)(*values, mask), expected, strict=True):
+            assert same_as(np.asarray(result, np.float64), wanted)
+
+
+def test_masks_are_measured_by_their_shapes(gpu):
+    args = structs()
+    for count, shape in enumerate([(2, 1, 256, 256), (1, 1, 256, 256), (2, 2, 256, 256)], 1):
+        assert (
+            len(configs_of(lambda *of: jax_moye.optimize(masked)(*of), [*args, jax.ShapeDtypeStruct(shape, bool)])) == 2
+        )
+        assert len(gpu.calls) == count
+        assert gpu.calls[-1][0].others == (("bool", shape),)
+
+
+def test_masks_that_are_made_of_others(gpu):
+    """The booleans that a comparison makes are an operand; of several that make one nobody knows what they are."""
+
+    def padded(q, k, v, d_o, lengths):
+        mask = jnp.arange(k.shape[1]) < lengths[:, None]
+        return masked(q, k, v, d_o, mask[:, None, None])
+
+    lengths = jax.ShapeDtypeStruct((2,), jnp.int32)
+    assert len(configs_of(lambda *of: jax_moye.optimize(padded)(*of), [*structs(), lengths])) == 2
+    assert gpu.calls[0][0].others == (("bool", (2, 256)),)
+
+    def twice(q, k, v, one, other):
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
+        scores = jnp.where(other[:, None], jnp.where(one[:, None, None], scores, -1e30), -1e30)
+        return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores).astype(q.dtype), v)
+
+    both = [jax.ShapeDtypeStruct(shape, bool) for shape in ((2, 256), (2, 256, 256))]
+    assert len(configs_of(lambda *of: jax_moye.optimize(twice)(*of), [*structs()[:3], *both])) == 1
+    assert len(gpu.calls) == 1
