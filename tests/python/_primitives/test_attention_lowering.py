@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pathlib
 import re
 import types
 
@@ -348,3 +349,30 @@ def test_masks_that_are_made_of_others(gpu):
     both = [jax.ShapeDtypeStruct(shape, bool) for shape in ((2, 256), (2, 256, 256))]
     assert len(configs_of(lambda *of: jax_moye.optimize(twice)(*of), [*structs()[:3], *both])) == 1
     assert len(gpu.calls) == 1
+
+
+def test_both_loops_of_layers_read_one_decision(gpu):
+    """The forward pass is in the first loop of a derivative, and its gradients are in the second."""
+
+    def loss(x, w):
+        def layer(x, w):
+            q, k, v = jnp.einsum("btc,zchd->zbthd", x, w)
+            return x + FORMS["plain"](q, k, v, True).reshape(x.shape), None
+
+        return jnp.sum(jax.lax.scan(layer, x, w)[0].astype(jnp.float32))
+
+    x, w = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((2, 256, 256), (3, 3, 256, 2, 128)))
+    step = jax_moye.optimize(jax.grad(loss, argnums=(0, 1)))
+    for xla, found in ((200.0, ["attention", "attention_grad"]), (50.0, [])):
+        gpu.xla = xla
+        assert [name for name, _ in configs_of(step, [x, w])] == found
+        (key, of, _), *_ = gpu.calls
+        assert len(gpu.calls) == 1
+        assert {"o", "dq", "dk", "dv"} <= dict(key.arrays).keys()
+        (row,) = jax_moye.explain(step, x, w, device="h200").attentions
+        assert (row.count, row.computed_by, row.xla_us) == (3, "moye" if found else "xla", xla)
+        gpu.calls.clear()
+        autotune._settled.clear()
+        measurements.remember("NVIDIA H200", (key, of), None)  # so that it is measured anew
+        pathlib.Path(measurements.cache_file("NVIDIA H200")).unlink()
+        measurements.forget()
