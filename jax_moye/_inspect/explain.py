@@ -25,8 +25,9 @@ from jax_moye._api.dot_general import dot_general, einsum
 from jax_moye._api.matmul import matmul
 from jax_moye._api.types import Config, DimensionNumbers, Implementation
 from jax_moye._format import us_text
+from jax_moye._inspect.attentions import AttentionRow, attention_rows, counted
 from jax_moye._inspect.gemm import OTHER_SUMS, TOP, Gemm, Ranked, device_words
-from jax_moye._inspect.products import Found, Product, attentions_of, epilogue_words, products_of
+from jax_moye._inspect.products import Product, epilogue_words, products_of
 from jax_moye._inspect.render import Page, page_html, page_rich, page_text
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import ConfigTable, find_config, is_own
@@ -52,11 +53,13 @@ class Explanation:
       device: the GPU that is meant.
       gemms: one `Gemm` for each different product.
       notes: what holds for the whole program.
+      attentions: one row for each different attention that `optimize` found.
     """
 
     device: Device
     gemms: tuple[Gemm, ...]
     notes: tuple[str, ...] = ()
+    attentions: tuple[AttentionRow, ...] = ()
 
     def __len__(self) -> int:
         """The number of different products."""
@@ -76,6 +79,7 @@ class Explanation:
             "device": self.device.to_dict(),
             "notes": list(self.notes),
             "gemms": [gemm.to_dict(top) for gemm in self.gemms],
+            "attentions": [one.to_dict() for one in self.attentions],
         }
 
     def to_json(self, indent: int | None = 1) -> str:
@@ -83,19 +87,18 @@ class Explanation:
         return json.dumps(self.to_dict(), indent=indent)
 
     def summary(self) -> list[list[str]]:
-        """A line of cells for each product; the first one names the columns."""
+        """A line of cells for each product and each attention; the first one names the columns."""
         lines = [["", "product", "times", "computed by", "us", "XLA, us", "all, us"]]
         for i, gemm in enumerate(self.gemms):
             us = gemm.xla_us if gemm.computed_by == "xla" else gemm.predicted_us
             times = [us_text(us), us_text(gemm.xla_us), us_text(us and us * gemm.count)]
             lines.append([f"[{i}]", gemm.what, str(gemm.count), gemm.computer, *times])
-        return lines
+        return lines + [["", *one.cells()] for one in self.attentions]
 
     def _page(self, top: int = TOP) -> Page:
         of_device, sections = device_words(self.device), [gemm.section(top) for gemm in self.gemms]
-        if len(self.gemms) > 1:
-            title = f"{len(self.gemms)} different matrix products, {of_device}"
-            return Page(title, self.summary(), sections, self.notes)
+        if len(self.gemms) > 1 or self.attentions:
+            return Page(f"{counted(self.gemms, self.attentions)}, {of_device}", self.summary(), sections, self.notes)
         return Page(f"no matrix product, {of_device}", None, sections, self.notes)
 
     def _top(self, top: int | None) -> int:
@@ -268,7 +271,7 @@ def explain_function(fun: Callable[..., Any], args: Sequence[Any], device: Devic
     """
     traced = (fun if hasattr(fun, "trace") else jax.jit(fun)).trace(*args)
     merged: dict[Product, tuple[int, dict[str, None]]] = {}
-    words, left = _explain_attentions(traced.jaxpr.jaxpr, LoweringTarget.of_device(device))
+    attentions, words, left = attention_rows(traced.jaxpr.jaxpr, LoweringTarget.of_device(device))
     for product, count, where in (*products_of(traced.jaxpr.jaxpr), *left):
         before, places = merged.get(product, (0, {}))
         merged[product] = (before + count, places | dict.fromkeys([" > ".join(where)] if where else []))
@@ -276,22 +279,7 @@ def explain_function(fun: Callable[..., Any], args: Sequence[Any], device: Devic
     notes = words
     if (reason := ffi.why_unavailable("cuda")) is not None:
         notes.append(f"Here XLA computes all of it, since {reason}.")
-    return Explanation(device, gemms, tuple(notes))
-
-
-def _explain_attentions(jaxpr: Any, target: LoweringTarget) -> tuple[list[str], list[Found]]:
-    """A line for each different attention of a program; and the products of those that no kernel computes."""
-    counted: dict[tuple[str, str], int] = {}
-    left: list[Found] = []
-    for attention, count in attentions_of(jaxpr):
-        decision, what = attention.decided(target)
-        by = "the program's own equations" if decision.config is None else decision.config.name
-        key = what, f"by {by}: {decision.reason}"
-        counted[key] = counted.get(key, 0) + count
-        if decision.config is None:
-            left += [(one, count * of, where) for one, of, where in products_of(attention.original)]
-    times = {1: "once"}
-    return [f"{what}: {times.get(count, f'{count} times')} {by}." for (what, by), count in counted.items()], left
+    return Explanation(device, gemms, tuple(notes), tuple(attentions))
 
 
 def explain_product(product: Product, device: Device, count: int = 1, where: tuple[str, ...] = ()) -> Gemm:

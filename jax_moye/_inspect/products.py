@@ -73,19 +73,30 @@ class Attention:
       params: what it is.
       operands: q, k and v, and of gradients d_o.
       original: the program's equations, for the results that it has.
+      together: the same of all that belongs together, one object for an attention and its gradients; None where nobody
+        kept them.
     """
 
     params: AttentionParams
     operands: tuple[Operand, ...]
     original: Any = dataclasses.field(compare=False)
+    together: Any = dataclasses.field(compare=False, default=None)
+
+    @property
+    def is_of_gradients(self) -> bool:
+        """Whether it is these."""
+        return len(self.operands) == 4
 
     def decided(self, target: LoweringTarget) -> tuple[AttentionDecision, str]:
         """Who computes it, and what it is in words."""
-        # The emulator is not what a GPU runs.
-        options = tuple((name, None if name == "interpret" else value) for name, value in self.params.options)
-        params = dataclasses.replace(self.params, options=options)
-        decision, arrays = decided(params, self.operands, target)
-        return decision, describe(params, None if arrays is None else arrays.sizes, len(self.operands) == 4)
+        params = self.interpreted(None)
+        decision, arrays = decided(params, self.operands, target, self.together)
+        return decision, describe(params, None if arrays is None else arrays.sizes, self.is_of_gradients)
+
+    def interpreted(self, interpret: Any) -> AttentionParams:
+        """What it is where the emulator runs it so; None: where a GPU does, which no emulator is."""
+        options = tuple((name, interpret if name == "interpret" else value) for name, value in self.params.options)
+        return dataclasses.replace(self.params, options=options)
 
 
 _PRODUCTS = (
@@ -141,7 +152,8 @@ def attentions_of(jaxpr: Jaxpr) -> Iterator[tuple[Attention, int]]:
             )
             whole = equation.params["original"].jaxpr.jaxpr
             outs = whole.outvars[: len(equation.params["results"])]
-            yield Attention(equation.params["attention"], operands, whole.replace(outvars=outs)), count
+            of_program = whole.replace(outvars=outs)
+            yield Attention(equation.params["attention"], operands, of_program, equation.params.get("together")), count
 
 
 def _equations(jaxpr: Jaxpr, count: int, where: tuple[str, ...]) -> Iterator[tuple[Any, Mapping[Any, Any], int, Any]]:

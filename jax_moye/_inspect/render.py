@@ -33,7 +33,7 @@ class Page(NamedTuple):
 
     Attributes:
       title: of all of it.
-      summary: a table of the sections; None where there is one section, which says it all.
+      summary: a table of the sections and of attentions; None where there is one section, which says it all, or none.
       sections: one for each product.
       notes: at the end.
     """
@@ -59,7 +59,7 @@ def section_text(section: Section, tables: bool = True) -> str:
 
 def page_text(page: Page, tables: bool) -> str:
     """A page as plain text, with or without its sections' tables."""
-    if not page.sections:
+    if page.summary is None and not page.sections:
         return "\n".join([page.title, *page.notes])
     if page.summary is None:
         return "\n".join([section_text(page.sections[0], tables), *page.notes])
@@ -84,7 +84,7 @@ def page_html(page: Page) -> str:
         is_open = " open" if page.summary is None else ""
         title = f"<summary>{label}{html.escape(section.title)}</summary>"
         parts.append(f"<details{is_open}>{title}{''.join(details)}</details>")
-    if not page.sections:
+    if page.summary is None and not page.sections:
         parts.append(f"<p>{html.escape(page.title)}</p>")
     parts += [f"<p>{html.escape(note)}</p>" for note in page.notes]
     return f"<div>{''.join(parts)}</div>"

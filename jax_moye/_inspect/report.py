@@ -13,6 +13,7 @@ import jax
 
 from jax_moye import _compat
 from jax_moye._format import error_line, filled, html_table, rounded, text_table, us_text
+from jax_moye._inspect.attentions import AttentionRow, contenders, counted, is_same
 from jax_moye._inspect.explain import Explanation, explain_function
 from jax_moye._inspect.gemm import Gemm
 from jax_moye._inspect.programs import program_of, random_operands, reference_of
@@ -53,62 +54,64 @@ class Report:
       explanation: of the program.
       measured: of each of its products, in their order; None where there is no GPU.
       notes: what holds for all of it.
+      attentions: as `measured`, of each of its attentions, with the gradients that belong to it.
     """
 
     explanation: Explanation
     measured: tuple[Measured, ...] | None
     notes: tuple[str, ...]
+    attentions: tuple[Measured, ...] | None = None
 
     def rows(self) -> list[list[str]]:
         """A line of cells for each product; the first one names the columns. Times are of all its computations."""
         lines = [["", "product", "takes in", "times", "computed by", "predicted", "us", "XLA, us", "ratio"]]
         for i, gemm in enumerate(self.explanation):
             of_product = [gemm.what, gemm.takes_in, str(gemm.count), gemm.computer, us_text(gemm.predicted_us)]
-            lines.append([f"[{i}]", *of_product, *self._times(i)])
+            lines.append([f"[{i}]", *of_product, *_times(self.measured, i)])
+        for i, one in enumerate(self.explanation.attentions):
+            of_attention = [one.what, "", str(one.count), one.computer, "-"]
+            lines.append(["", *of_attention, *_times(self.attentions, i)])
         return filled(lines)
 
-    def _times(self, i: int) -> list[str]:
-        if self.measured is None:
-            return ["-", "-", "-"]
-        measured = self.measured[i]
-        ratio = "-"
-        if measured.ratio is not None and measured.ratio_ci is not None:
-            low, high = measured.ratio_ci
-            ratio = f"{measured.ratio:.3f} [{low:.3f}, {high:.3f}]"
-        return [measured.error or us_text(measured.us), us_text(measured.xla_us), ratio]
-
     def totals(self) -> dict[str, float | None]:
-        """Microseconds of all products, each as often as it is computed; None where a product has no time.
+        """Microseconds of all products and attentions, each as often as it is computed; None where one has no time.
+
+        Of an attention that no kernel computes the products count, which are XLA's and ours.
 
         Returns:
           {"program": with our kernels where they are used and XLA elsewhere, "xla": with XLA alone}.
         """
-        return self._totals(lambda gemm: True)
+        return self._totals(lambda one: True)
 
-    def _totals(self, counts: Callable[[Gemm], bool]) -> dict[str, float | None]:
-        """The same of those products that count."""
+    def _totals(self, counts: Callable[[Gemm | AttentionRow], bool]) -> dict[str, float | None]:
+        """The same of those that count."""
         if self.measured is None:
             return {"program": None, "xla": None}
         sums: dict[str, float | None] = {"program": 0.0, "xla": 0.0}
-        for gemm, measured in zip(self.explanation, self.measured, strict=True):
-            if gemm.computed_by == "nothing" or not counts(gemm):
+        rows: list[tuple[Gemm | AttentionRow, Measured]] = list(zip(self.explanation, self.measured, strict=True))
+        of_attentions = zip(self.explanation.attentions, self.attentions or (), strict=True)
+        rows += [(row, measured) for row, measured in of_attentions if _is_ours(row)]
+        for of, measured in rows:
+            if of.computed_by == "nothing" or not counts(of):
                 continue
-            ours = measured.us if gemm.computed_by == "moye" else measured.xla_us
-            for name, us in (("program", ours), ("xla", measured.xla_us)):
+            of_program = measured.us if _is_ours(of) else measured.xla_us
+            for name, us in (("program", of_program), ("xla", measured.xla_us)):
                 total = sums[name]
-                sums[name] = None if total is None or us is None else total + gemm.count * us
+                sums[name] = None if total is None or us is None else total + of.count * us
         return sums
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON's types."""
-        measured = None
-        if self.measured is not None:
-            measured = [
-                {name: rounded(value) for name, value in dataclasses.asdict(one).items()} for one in self.measured
-            ]
+
+        def times(several: Sequence[Measured] | None) -> Any:
+            if several is None:
+                return None
+            return [{name: rounded(value) for name, value in dataclasses.asdict(one).items()} for one in several]
+
         return {
             "explanation": self.explanation.to_dict(top=8),
-            "measured": measured,
+            "measured": times(self.measured),
+            "attentions": times(self.attentions),
             "totals_us": {name: rounded(us) for name, us in self.totals().items()},
             "notes": list(self.notes),
         }
@@ -119,15 +122,20 @@ class Report:
 
     def _summary(self) -> Iterator[str]:
         device = self.explanation.device
+        if self.explanation.attentions:
+            yield f"{counted(self.explanation.gemms, self.explanation.attentions)} on {device.kind}"
+            return
         yield f"{len(self.explanation)} different matrix products on {device.kind}"
 
     def _footer(self) -> Iterator[str]:
         taking = sum(bool(gemm.takes_in) for gemm in self.explanation)
         if taking:
             words = f"{taking} of {len(self.explanation)} products take in what stands behind them (c: a sum)"
-            yield words + self._faster(self._totals(lambda gemm: bool(gemm.takes_in)))
+            yield words + self._faster(self._totals(lambda one: isinstance(one, Gemm) and bool(one.takes_in)))
+        if times := self._faster(self._totals(lambda one: not isinstance(one, Gemm))):
+            yield f"attentions that kernels of ours compute{times}"
         if times := self._faster(self.totals()):
-            yield f"all products{times}"
+            yield f"all products{' and attentions' * bool(self.explanation.attentions)}{times}"
         yield from self.notes
 
     def _faster(self, totals: Mapping[str, float | None]) -> str:
@@ -166,6 +174,23 @@ class Report:
         print(self.text(), file=sys.stdout if file is None else file)
 
 
+def _is_ours(one: Gemm | AttentionRow) -> bool:
+    """Whether a kernel of ours computes it."""
+    return one.computed_by == "moye"
+
+
+def _times(several: Sequence[Measured] | None, i: int) -> list[str]:
+    """The last cells of a line."""
+    if several is None:
+        return ["-", "-", "-"]
+    measured = several[i]
+    ratio = "-"
+    if measured.ratio is not None and measured.ratio_ci is not None:
+        low, high = measured.ratio_ci
+        ratio = f"{measured.ratio:.3f} [{low:.3f}, {high:.3f}]"
+    return [measured.error or us_text(measured.us), us_text(measured.xla_us), ratio]
+
+
 def report(
     fun: Callable[..., Any],
     /,
@@ -174,7 +199,7 @@ def report(
     turn_ms: float = 20,
     warmup_ms: float = 200,
 ) -> Report:
-    """Measures each matrix product of a program next to XLA: `explain` with times.
+    """Measures each matrix product and attention of a program next to XLA: `explain` with times.
 
     The program itself does not run, and its arguments are not read: each product that `explain` finds is computed on
     random operands of its own, so that a step of training can be asked about as it is. Operands rotate through more
@@ -222,7 +247,42 @@ def report(
     budget: dict[str, Any] = {"alternations": alternations, "turn_ms": turn_ms, "warmup_ms": warmup_ms}
     with jax.default_device(gpu):
         measured = tuple(measure_gemm(gemm, gpu, **budget) for gemm in explanation)
-    return Report(explanation, measured, explanation.notes)
+        attentions = tuple(measure_attention(one, gpu, **budget) for one in explanation.attentions)
+    return Report(explanation, measured, explanation.notes, attentions)
+
+
+def measure_attention(
+    row: AttentionRow,
+    device: jax.Device,
+    *,
+    alternations: int,
+    turn_ms: float,
+    warmup_ms: float,
+    interpret: InterpretParams | None = None,
+) -> Measured:
+    """Times one attention, with the gradients that belong to it, next to what XLA makes of the program's equations.
+
+    Args:
+      row: of an explanation.
+      device: where to run; the current default device.
+      alternations: as in `report`, likewise the following.
+      turn_ms: length of a round.
+      warmup_ms: how long it runs before.
+      interpret: of our kernels: for trying this without a GPU.
+    """
+    found = row.contest(interpret)
+    if found is None:
+        return Measured(None, None, error="no kernel of ours can compute it")
+    protocol: dict[str, Any] = {"rounds": alternations, "round_ms": turn_ms, "warmup_ms": warmup_ms}
+    with jax.enable_x64(True):  # of what a program has
+        xla, *ours = contenders(row, found, device)
+        if ours and not is_same(ours[0], xla):
+            return Measured(None, None, error="WRONG: the result differs from XLA's")
+        alternate([xla, *ours], **protocol)
+    if not ours:
+        return Measured(None, xla.seconds * 1e6)
+    interval = ratio_interval(xla.times, ours[0].times)
+    return Measured(ours[0].seconds * 1e6, xla.seconds * 1e6, xla.seconds / ours[0].seconds, interval)
 
 
 def measure_gemm(

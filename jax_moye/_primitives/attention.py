@@ -12,6 +12,8 @@ Behind these there is the mask, if there is one: booleans, along any of the scor
 equations as they were read, and no kernel does.
 
 The parameter `results` names those that the program has: it may have no o where it differentiates one. The parameter
+`together`, which is one object where an attention and its gradients are in a program, has the equations of all that
+they return, as the program had them: what is timed next to our kernels. The parameter
 `views`, where there is one, says of which of q, k, v and d_o the operand is an array that it is part of, and which part
 (views.py); the equations then take it out. A kernel reads it in place.
 
@@ -23,35 +25,35 @@ the derivative it rounds the shares and the derivative of the scores. The progra
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.interpreters import mlir
 
-from jax_moye import _compat
-from jax_moye._kernels import ffi
-from jax_moye._log import say_once
+from jax_moye._kernels.configs import attention_configs
 from jax_moye._primitives.attention_call import attention_view, run_attention, run_attention_grad
-from jax_moye._primitives.rewritten import Original, of_equations, of_local_equations
-from jax_moye._primitives.transposes import Source, source
+from jax_moye._primitives.attention_race import signature_of
+from jax_moye._primitives.rewritten import Original, of_equations
 from jax_moye._selection.attention import (
+    ATTENTION_DTYPES,
     AttentionDecision,
     AttentionRequest,
     AttentionSizes,
     decide_attention,
     is_aligned,
 )
+from jax_moye._selection.attention_key import AttentionKey
+from jax_moye._selection.attention_times import AttentionTimes, find_attention
 from jax_moye._selection.capability import LoweringTarget
+from jax_moye._selection.measurements import autotune_mode
 from jax_moye._selection.request import Operand
 from jax_moye._selection.view import View
 
 _OPERANDS = ("q", "k", "v", "d_o")
+_GRADIENTS = ("dq", "dk", "dv")
 _LOW = -1e30  # a score that a mask leaves out, to the kernels
 
 
@@ -96,6 +98,35 @@ class AttentionParams:
         """The labels of an array; those of "lse" are delta's, too."""
         labels = dict(self.labels)
         return "".join(sorted(set(labels["q"]) - {".", "d"})) if name == "lse" else labels[name]
+
+    @property
+    def gradients(self) -> tuple[str, ...]:
+        """The names of those that the program has."""
+        return tuple(name for name in _GRADIENTS if name in dict(self.labels))
+
+
+class Together(NamedTuple):
+    """An attention and its gradients, as far as a program has both.
+
+    Attributes:
+      equations: of q, k, v, d_o where there are gradients, and other operands; what makes the arrays that the program
+        has of them, the gradients behind the results of the forward pass.
+      d_o: the array of d_o, and the transpose in front of d_o, which is one of the equations; None without gradients.
+    """
+
+    equations: Original
+    d_o: Operand | None
+
+    @classmethod
+    def of(cls, equations: Original, d_o: Any, permutation: tuple[int, ...] | None) -> Together:
+        """It, where the type of the array of d_o is known, and the transpose.
+
+        Args:
+          equations: as above.
+          d_o: the type of the array; None without gradients.
+          permutation: of the transpose in front of d_o; None where there is none.
+        """
+        return cls(equations, None if d_o is None else Operand(tuple(d_o.shape), d_o.dtype, permutation))
 
 
 attention_p = of_equations("jax_moye_attention")
@@ -153,7 +184,7 @@ def reference(q: Any, k: Any, v: Any, mask: Any = None, *, params: AttentionPara
 # --------------------------------------------------------------------------------------------- arrays for a kernel
 
 
-class _Arrays(NamedTuple):
+class KernelArrays(NamedTuple):
     """How a kernel reads the arrays.
 
     Attributes:
@@ -179,7 +210,7 @@ def _in_memory(view: View, labels: str) -> tuple[str, View]:
     return "".join(labels[dim] for dim in dims), view.transposed(dims)
 
 
-def _arrays(given: Mapping[str, View], labels: Mapping[str, str]) -> _Arrays | None:
+def _arrays(given: Mapping[str, View], labels: Mapping[str, str]) -> KernelArrays | None:
     """How a kernel reads arrays; None where it cannot.
 
     Args:
@@ -214,7 +245,7 @@ def _arrays(given: Mapping[str, View], labels: Mapping[str, str]) -> _Arrays | N
             continue
         (q, _), (k, _) = seen["q"], seen["k"]  # type: ignore[misc]
         found = AttentionSizes(q[0], k[1], q[1] // k[1], q[2], k[2], q[3])
-        return _Arrays(in_memory, views, dims, batch, heads + "g" * ("g" in in_memory["q"]), found)
+        return KernelArrays(in_memory, views, dims, batch, heads + "g" * ("g" in in_memory["q"]), found)
     return None
 
 
@@ -225,44 +256,88 @@ def _subsets(count: int) -> Iterator[tuple[bool, ...]]:
     yield from (one for one in itertools.product((False, True), repeat=count) if one != usual)
 
 
-def is_for_attention(params: AttentionParams, q: Sequence[int], k: Sequence[int], dtype: Any) -> bool:
-    """Whether a kernel computes an attention, or its gradients if it has any, as far as a trace tells.
-
-    Args:
-      params: of the attention.
-      q: the shape of the queries.
-      k: of the keys.
-      dtype: of all arrays.
-    """
-    arrays = _arrays({"q": View.whole(q), "k": View.whole(k)}, {name: params.of(name) for name in "qk"})
-    names = dict(params.labels)
-    wanted = [False] if not {"dq", "dk", "dv"} & names.keys() else [False, True]
-    sizes = None if arrays is None else arrays.sizes
-    return all(decide_attention(params.request, sizes, dtype, one, None).config is not None for one in wanted)
-
-
 def decided(
-    params: AttentionParams, operands: Sequence[Operand], target: LoweringTarget
-) -> tuple[AttentionDecision, _Arrays | None]:
+    params: AttentionParams, operands: Sequence[Operand], target: LoweringTarget, together: Together | None
+) -> tuple[AttentionDecision, KernelArrays | None]:
     """Who computes an attention, or its gradients, and how a kernel reads the arrays.
 
     Args:
       params: of the attention.
       operands: q, k, v, and d_o where it is its gradients.
       target: what is lowered for.
+      together: the program's equations; None where they are not known.
     """
-    arrays = _arrays_of(params, operands)
+    arrays = arrays_of(params, operands)
     sizes = None if arrays is None else arrays.sizes
-    return decide_attention(params.request, sizes, operands[0].dtype, len(operands) == 4, target), arrays
+    times = None if together is None else _times(params, operands, target, together)
+    return decide_attention(params.request, sizes, operands[0].dtype, len(operands) == 4, target, times), arrays
 
 
-def _arrays_of(params: AttentionParams, operands: Sequence[Operand]) -> _Arrays | None:
+def _times(
+    params: AttentionParams, operands: Sequence[Operand], target: LoweringTarget, together: Together
+) -> AttentionTimes | None:
+    """What was measured of an attention, and of its gradients if the program has any."""
+    own = not params.request.deterministic and autotune_mode(params.request.autotune) != "off"
+    key = None if target.device is None else attention_key(params, operands, together)
+    if key is None or target.device is None:
+        return None
+    return find_attention(key, signature_of(together.equations), target.device.kind, attention_configs(), own)
+
+
+def attention_key(params: AttentionParams, operands: Sequence[Operand], together: Together) -> AttentionKey | None:
+    """What is measured of an attention and its gradients, the same for both; None where no kernel reads the arrays.
+
+    Parts of arrays are measured as if they were written to memory, as those that a product reads are.
+
+    Args:
+      params: of the attention.
+      operands: q, k, v, and perhaps others.
+      together: the program's equations.
+    """
+    dtype = ATTENTION_DTYPES.get(str(jnp.dtype(operands[0].dtype)))
+    written = written_arrays(operands, together)
+    arrays = arrays_of(params, written[:3])
+    if dtype is None or arrays is None or not all(arrays.sizes):
+        return None
+    orders = {}
+    letters = dict.fromkeys(arrays.batch, "b") | dict.fromkeys(arrays.heads + "g", "h")
+    for name, labels in params.labels:
+        if name in _OPERANDS[: len(written)]:
+            labels = _in_memory(place_of(written[_OPERANDS.index(name)]), labels)[0]
+        orders[name] = "".join(letters.get(x, x) for x in labels if x != ".")
+    others = tuple((str(x.dtype), tuple(x.shape)) for x in together.equations.jaxpr.in_avals[len(written) :])
+    return AttentionKey(
+        tuple(arrays.sizes), dtype, params.diagonal, params.ds_parts, tuple(sorted(orders.items())), others
+    )
+
+
+def written_arrays(operands: Sequence[Operand], together: Together) -> list[Operand]:
+    """The arrays that are measured: q, k, v, and d_o where there are gradients, whole.
+
+    Args:
+      operands: q, k, v, and perhaps others.
+      together: the program's equations.
+    """
+    return [*(x.written for x in operands[:3]), *([] if together.d_o is None else [together.d_o])]
+
+
+def arrays_of(params: AttentionParams, operands: Sequence[Operand]) -> KernelArrays | None:
+    """How a kernel reads the arrays; None where it cannot.
+
+    Args:
+      params: of the attention.
+      operands: the first of q, k, v and d_o.
+    """
     names = _OPERANDS[: len(operands)]
-    return _arrays(dict(zip(names, map(_place, operands), strict=True)), {name: params.of(name) for name in names})
+    return _arrays(dict(zip(names, map(place_of, operands), strict=True)), {name: params.of(name) for name in names})
 
 
-def _place(operand: Operand) -> View:
-    """Where the elements of an operand are."""
+def place_of(operand: Operand) -> View:
+    """Where the elements of an operand are.
+
+    Args:
+      operand: an array, or a part of one.
+    """
     whole = View.whole(operand.shape)
     return operand.view or (whole if operand.permutation is None else whole.transposed(operand.permutation))
 
@@ -280,7 +355,7 @@ def read_in_place(params: AttentionParams, operands: Sequence[Operand], views: S
     for i, view in enumerate(views):
         if view is not None and _OPERANDS[i] != of_means:
             tried = [*found[:i], Operand(view.source, operands[i].dtype, view=view), *found[i + 1 :]]
-            found = tried if _arrays_of(params, tried) is not None else found
+            found = tried if arrays_of(params, tried) is not None else found
     return [one.view is not None for one in found]
 
 
@@ -295,22 +370,29 @@ def describe(params: AttentionParams, sizes: AttentionSizes | None, gradients: b
     return f"{what}, {heads}{shared}, {sizes.q_rows} x {sizes.kv_rows} scores of {sizes.head_dim}{masked}"
 
 
-# ------------------------------------------------------------------------------------------------------- lowering
-
-attention_local_p = of_local_equations("jax_moye_attention_local")
-attention_grad_local_p = of_local_equations("jax_moye_attention_grad_local")
+# ------------------------------------------------------------------------------------------------- what it computes
 
 
-def _by_kernel(
+def by_kernel(
     *operands: Any,
     params: AttentionParams,
     places: Sequence[View],
-    arrays: _Arrays,
+    arrays: KernelArrays,
     config: Any,
     results: Sequence[str],
     shares_dtype: Any,
 ) -> list[Any]:
-    """What a kernel computes: o and lse, o and the shares of others, or those gradients that are wanted."""
+    """What a kernel computes: o and lse, o and the shares of others, or those gradients that are wanted.
+
+    Args:
+      operands: of attention_p or attention_grad_p, as they are in memory.
+      params: of the attention.
+      places: where the elements of q, k, v and d_o are in them.
+      arrays: how the kernel reads these.
+      config: of the kernel.
+      results: the gradients that are wanted.
+      shares_dtype: of the shares of others.
+    """
     given = []
     for x, place, name in zip(operands, places, _OPERANDS, strict=False):
         if place.is_whole:
@@ -404,7 +486,7 @@ def _with_gradients_of_means(dv: Any, d_o: Any, counts: Any, params: AttentionPa
     return (dv.astype(jnp.float32) + _moved(total, of_keys + "d", params.of("dv").replace("k", "."))).astype(dv.dtype)
 
 
-def _of_kernel(mask: Any, labels: str, arrays: _Arrays, sizes: Mapping[str, int]) -> tuple[Any, str]:
+def _of_kernel(mask: Any, labels: str, arrays: KernelArrays, sizes: Mapping[str, int]) -> tuple[Any, str]:
     """A mask whose dimensions a kernel reads, and their letters.
 
     Args:
@@ -438,70 +520,3 @@ def _with_others(o: Any, labels: str, lse: Any, others: Any, params: AttentionPa
     total = jnp.logaddexp(lse, jax.nn.logsumexp(scores, axis=-1))[..., None]
     scaled = _moved(o, labels, rows + "d").astype(jnp.float32) * jnp.exp(lse[..., None] - total)
     return scaled.astype(o.dtype), _moved(jnp.exp(scores - total), rows + behind, params.of("shares"))
-
-
-def _lower_local(platform, ctx, *values, attention: AttentionParams, original: Original, results, permutations, views):
-    of_memory = zip(ctx.avals_in, permutations, views, strict=False)
-    read = [Operand(tuple(aval.shape), aval.dtype, *of_array) for aval, *of_array in of_memory]
-    decision, arrays = decided(attention, read, LoweringTarget.of_platform(platform))
-    if decision.config is None or arrays is None:
-        if decision.cause not in ("caller", None):
-            what = describe(attention, None if arrays is None else arrays.sizes, len(permutations) == 4)
-            say_once(logging.INFO, f"{what} is left to the program's equations: {decision.reason}")
-
-        def as_it_was(*operands):
-            behind = [
-                x if permutation is None else lax.transpose(x, permutation)
-                for x, permutation in zip(operands, permutations, strict=False)
-            ]
-            return original(*behind, *operands[len(permutations) :])
-
-        return mlir.lower_fun(as_it_was, multiple_results=True)(ctx, *values)
-    ffi.register(platform)
-    of_call = {"arrays": arrays, "config": decision.config, "results": results, "shares_dtype": ctx.avals_out[-1].dtype}
-    run = functools.partial(_by_kernel, params=attention, places=list(map(_place, read)), **of_call)
-    return mlir.lower_fun(run, multiple_results=True)(ctx, *values)
-
-
-def _first_source(value: Any, aval: Any) -> Source:
-    """What an operand is read from, in front of all transposes that stand one behind the other."""
-    found = Source(value, aval, None)
-    while True:
-        before = source(found.value, found.aval)
-        if before.permutation is None:
-            return found
-        behind = before.permutation
-        permutation = behind if found.permutation is None else tuple(behind[axis] for axis in found.permutation)
-        found = Source(before.value, before.aval, permutation)
-
-
-def _lower(local: Any, count: int, ctx, *values, original: Original, attention: AttentionParams, results, views=()):
-    if _compat.why_not_local(ctx) is not None:
-        return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
-    views = views or (None,) * count
-    sources = [
-        _first_source(value, aval) if view is None else Source(value, aval, None)
-        for value, aval, view in zip(values, ctx.avals_in, views, strict=False)
-    ]
-    sources += [Source(x, aval, None) for x, aval in zip(values[count:], ctx.avals_in[count:], strict=True)]
-    return _compat.lower_equation(
-        ctx,
-        local,
-        tuple(one.value for one in sources),
-        [_compat.local_aval(one.aval.shape, one.aval.dtype) for one in sources],
-        [_compat.local_aval(aval.shape, aval.dtype) for aval in ctx.avals_out],
-        original=original,
-        attention=attention,
-        results=results,
-        permutations=tuple(one.permutation for one in sources[:count]),
-        views=views,
-    )
-
-
-for _local in (attention_local_p, attention_grad_local_p):
-    mlir.register_lowering(_local, functools.partial(_lower_local, "another platform"))
-    mlir.register_lowering(_local, functools.partial(_lower_local, "cpu"), platform="cpu")
-    mlir.register_lowering(_local, functools.partial(_lower_local, "cuda"), platform="cuda")
-# Not cacheable, so that the rules see the operands they have in this place: see _compat.transposed_source.
-mlir.register_lowering(attention_p, functools.partial(_lower, attention_local_p, 3), cacheable=False)
-mlir.register_lowering(attention_grad_p, functools.partial(_lower, attention_grad_local_p, 4), cacheable=False)

@@ -31,13 +31,14 @@ from jax_moye import _compat
 from jax_moye._log import say_once
 from jax_moye._primitives.attention import (
     AttentionParams,
+    Together,
     attention_grad_p,
     attention_p,
     delta_of,
-    is_for_attention,
     reference,
 )
 from jax_moye._primitives.attention_known import KnownValues
+from jax_moye._primitives.attention_lowering import is_for_attention
 from jax_moye._primitives.attention_operand import MaskOperand, kernel_mask, mask_operand
 from jax_moye._primitives.attention_search import Labels, Search, is_16_bit, searches
 from jax_moye._primitives.attention_softmax import NotAttentionError
@@ -282,12 +283,21 @@ def _equations(
 
     def bound(primitive: Any, operands: Sequence[Any], outs: Sequence[Any], original: Original) -> JaxprEqn:
         names = {"attention": params, "original": original, "results": of_program if outs is of_o else tuple(gradients)}
+        names["together"] = together
         of_equation = {"primitive": primitive, "params": names, "effects": frozenset()}
         return first.replace(invars=list(operands), outvars=list(outs), **of_equation)
 
     # The mask's array, and behind it what the equations as they were read in its place.
     new, behind = ([], []) if mask is None or mask.made is None else _as_equations(mask.made, mask.variables, first)
     behind += () if mask is None else mask.variables
+    of_results = [found.results[name][0] for name in (*of_program, *gradients)]
+    d_o, permutation = _in_front(program, search.d_o.variable) if gradients and search.d_o is not None else (None, None)
+    others = None if search.joined is None else search.joined.operand.variable
+    together = None
+    if mask is None or mask.made is None:  # of what makes a mask nobody knows which values are one
+        all_given = [*given, *(x for x in (d_o, others) if x is not None), *behind]
+        equations = _original(program, all_given, of_results, lambda jaxpr: jaxpr)
+        together = Together.of(equations, None if d_o is None else d_o.aval, permutation)
     if search.joined is not None:
         given.append(search.joined.operand.variable)
         of_o = [found.results[name][0] for name in ("o", "shares")]
@@ -310,6 +320,19 @@ def _equations(
     grad = bound(attention_grad_p, [*given, *of_rows, *behind], results, backward)
     at_all.setdefault(max(found.members), []).extend([*in_f32, grad])
     return at_all
+
+
+def _in_front(program: Program, variable: Any) -> tuple[Any, tuple[int, ...] | None]:
+    """The array in front of the transposes that make another, and these in one; None where there are none."""
+    permutation = None
+    while (index := program.made_by.get(variable)) is not None:
+        equation = program.equations[index]
+        if equation.primitive.name != "transpose":
+            break
+        (variable,), behind = equation.invars, permutation
+        permutation = tuple(equation.params["permutation"])
+        permutation = permutation if behind is None else tuple(permutation[axis] for axis in behind)
+    return variable, permutation
 
 
 def _as_equations(fun: Callable[..., Any], operands: Sequence[Any], like: JaxprEqn) -> tuple[list[JaxprEqn], list[Any]]:

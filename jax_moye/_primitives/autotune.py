@@ -2,6 +2,8 @@
 
     decide_by_measuring(request, operands, target, xla)      decide(request, operands, target), where all is known
 
+Attention is measured likewise, when and how often as products are (attention_race.py).
+
 What is measured goes where `tune` writes: `decide` finds it there, now and in the next process. Nothing is measured for
 another machine, where the caller's contract leaves no choice, or where there is no memory to spare: the tables and the
 model decide then, as they do where anything goes wrong here. A thread of its own does it, where neither the contexts
@@ -32,6 +34,7 @@ from jax_moye._format import error_line, significant
 from jax_moye._kernels.configs import GemmConfig
 from jax_moye._kernels.dtypes import numpy_dtype, numpy_dtypes
 from jax_moye._selection import measurements
+from jax_moye._selection.attention import AttentionRequest
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import Decision, KernelCall, decide
 from jax_moye._selection.epilogue import SECOND_B
@@ -43,20 +46,22 @@ from jax_moye._timing.rounds import Contender, Race, race
 
 CANDIDATES = 12  # of the model's order: docs/performance.md says how near the best of them is to the best of all
 # Configs so near the fastest one are equal: the model's order decides, and two runs find the same more often.
-_TIE, _HOST_BOUND_TIE = 1.01, 1.05
-_RACE = Race(slow=1.2, finalists=4, rounds=(2, 9), round_ms=1.0, warmup_ms=0.0)
+TIE, _HOST_BOUND_TIE = 1.01, 1.05
+RACE = Race(slow=1.2, finalists=4, rounds=(2, 9), round_ms=1.0, warmup_ms=0.0)
 _SAY_EVERY_S = 2.0  # of measuring, on a terminal
 _OTHERS_WAIT_S = 120.0  # for what the first of several processes measures
 
+Key = tuple[str, Any, str]  # signature of what XLA computes, problem and variant
+
 _logger = logging.getLogger("jax_moye")
 _turn = threading.Lock()  # one product is timed at a time
-_settled: set[tuple[str, Any, str]] = set()  # what was measured, or could not be: nothing is tried twice
+_settled: set[Key] = set()  # what was measured, or could not be: nothing is tried twice
 _spent = [0.0, 0, 0.0]  # seconds and products of this process, and the seconds when it was last said
 
 XlaProgram = Callable[..., Any]
 
 
-class _InterruptedError(Exception):
+class InterruptedMeasurementError(Exception):
     """The program ends while something is measured."""
 
 
@@ -81,13 +86,12 @@ def decide_by_measuring(
       others: by name, the shape of each operand of the epilogue, in its order.
     """
     decision = decide(request, operands, target)
-    if not _is_for_this_gpu(request, target) or measurements.autotune_mode(request.autotune) != "on":
+    if request.config is not None or not would_measure(request, target):
         return decision
     call = decision.call
     is_a_choice = decision.kind == "kernel" or (decision.kind == "xla" and decision.cause == "time")
     if call is None or not is_a_choice or call.split or not is_plain(request, operands, call, others or {}):
         return decision
-    assert target.device is not None
     of = measurements.signature(operands[0].dtype, operands[1].dtype, request.out_dtype, request.precision)
     variant = measurements.variant(request.epilogue, request.beta, call.split)
     # Who insists has measured no XLA.
@@ -95,49 +99,70 @@ def decide_by_measuring(
     entry = decision.entry
     if entry is not None and not (request.insists or of in entry.xla_us or entry.host_bound):
         entry = None  # of other dtypes, for which XLA was not timed
+
+    def measure(stop: threading.Event) -> Entry:
+        able = [config for config, why in rank(call.problem, target.arch, target.configs) if why is None]
+        return measured(request, operands, call, able[:CANDIDATES], xla, dict(others or {}), stop=stop)
+
+    is_new = settle(key, entry, target, describe(request, operands), measure)
+    return decide(request, operands, target) if is_new else decision
+
+
+def settle(
+    key: Key, entry: Entry | None, target: LoweringTarget, what: str, measure: Callable[[threading.Event], Entry]
+) -> bool:
+    """Measures what nobody has, and keeps it. Returns whether that may have changed what a decision is made of.
+
+    Args:
+      key: of what is measured, and for whom.
+      entry: what is known; None: nothing.
+      target: what is lowered for.
+      what: is measured, in words.
+      measure: finds out, in a thread of its own; until the event is set.
+    """
+    assert target.device is not None
     with _turn:
         if key in _settled:  # perhaps by another thread, and just now
-            return decision if entry is not None else decide(request, operands, target)
+            return entry is None
         _settled.add(key)
         begin = time.monotonic()
-        what = describe(request, operands)
-
-        def measure() -> Entry:
-            able = [config for config, why in rank(call.problem, target.arch, target.configs) if why is None]
-            given = request, operands, call, able[:CANDIDATES], xla, dict(others or {})
-            return _in_a_thread(lambda stop: measured(*given, stop=stop))
-
         try:
-            found = _agreed(key, entry, measure)
+            found = _agreed(key, entry, lambda: _in_a_thread(measure))
         except _NotMeasuredError as error:
             _logger.info("%s is not measured: %s", what, error)
             if _compat.key_value_store() is not None:  # the other processes have nothing of it, too
                 measurements.remember(target.device.kind, key[1:], None)
-            return decide(request, operands, target)
+            return True
         except BaseException:  # an interrupt: another program may measure it
             _settled.discard(key)
             raise
         if found is entry:
-            return decision
+            return False
         seconds = time.monotonic() - begin
         _spent[0] += seconds
         _spent[1] += 1
         _keep(target.device.kind, target.arch, found)
         _say(what, found, seconds)
-    return decide(request, operands, target)
+    return True
 
 
-def _is_for_this_gpu(request: Request, target: LoweringTarget) -> bool:
+def would_measure(request: Request | AttentionRequest, target: LoweringTarget) -> bool:
+    """Whether what is asked for is measured in this process, as far as options and target say.
+
+    Args:
+      request: what the caller asked for.
+      target: what is lowered for.
+    """
     return (
         target.platform == "cuda"
         and target.device is not None
         and target.unavailable is None
         and not target.is_elsewhere
         and target.arch == _compat.cuda_arch()
-        and request.config is None
         and request.implementation != "xla"
         and not request.batch_invariant
         and not request.deterministic
+        and measurements.autotune_mode(request.autotune) == "on"
     )
 
 
@@ -263,7 +288,7 @@ def measured(
         contenders, right = [], b""
         for config in candidates:
             if stop.is_set():
-                raise _InterruptedError
+                raise InterruptedMeasurementError
             with contextlib.suppress(RuntimeError):  # a config that this GPU cannot launch is no candidate
                 contender = product.contender(config.name)
                 result = product.sample()
@@ -273,8 +298,8 @@ def measured(
                     right = result.tobytes()
                 else:
                     _logger.warning("jax_moye: %s is not chosen: its result differs from XLA's", config.name)
-        _interrupt([*contenders, *([] if rival is None else [rival])], stop)
-        found = race(contenders, rival, _RACE)
+        interrupt([*contenders, *([] if rival is None else [rival])], stop)
+        found = race(contenders, rival, RACE)
         del rival, theirs  # arrays on memory that is about to be given back
     us = {config.name: found.us[config.name] for config in candidates if config.name in found.us}
     if not us:
@@ -304,7 +329,7 @@ def new_entry(
       lead: as `rounds.Outcome` has it.
       host_bound: likewise.
     """
-    tie = _HOST_BOUND_TIE if host_bound else _TIE
+    tie = _HOST_BOUND_TIE if host_bound else TIE
     best = next(config for config in candidates if us.get(config.name, math.inf) <= tie * min(us.values()))
     signature = measurements.signature(operands[0].dtype, operands[1].dtype, request.out_dtype, request.precision)
     return Entry(
@@ -320,12 +345,17 @@ def new_entry(
     )
 
 
-def _interrupt(contenders: Sequence[Contender], stop: threading.Event) -> None:
-    """Lets contenders end with their next pass once the program does."""
+def interrupt(contenders: Sequence[Contender], stop: threading.Event) -> None:
+    """Lets contenders end with their next pass once the program does.
+
+    Args:
+      contenders: with clocks.
+      stop: set once it does.
+    """
 
     def unless_stopped(clock: Callable[[int], float], passes: int) -> float:
         if stop.is_set():
-            raise _InterruptedError
+            raise InterruptedMeasurementError
         return clock(passes)
 
     for contender in contenders:
@@ -393,7 +423,7 @@ def _say(what: str, entry: Entry, seconds: float) -> None:
         print(f"jax_moye: {_spent[1]} products measured, {_spent[0]:.1f} s", file=sys.stderr, flush=True)
 
 
-def _agreed(key: tuple[str, Any, str], entry: Entry | None, measure: Callable[[], Entry]) -> Entry:
+def _agreed(key: Key, entry: Entry | None, measure: Callable[[], Entry]) -> Entry:
     """What is known, or measured, of a product: in all processes of a program what the first one hands out.
 
     Args:

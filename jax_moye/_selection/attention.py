@@ -1,8 +1,9 @@
 """Attention that a program computes by its own equations: whether a kernel computes it, which one, and why.
 
-    decide_attention(request, sizes, gradients, target) -> AttentionDecision
+    decide_attention(request, sizes, dtype, gradients, target, times) -> AttentionDecision
 
-The one decision, which the search in a jaxpr, the lowering and `explain` read.
+The one decision, which the search in a jaxpr, the lowering and `explain` read. What was measured decides, next to what
+XLA makes of the program's own equations; where nothing was, a rule of sizes.
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 
+from jax_moye._format import us_text
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import GemmConfig, attention_configs, facts_of
 from jax_moye._kernels.interpret import InterpretParams
+from jax_moye._selection.attention_times import AttentionTimes
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.view import View
 
-_DTYPES = {"bfloat16": "bf16", "float16": "f16"}
+ATTENTION_DTYPES = {"bfloat16": "bf16", "float16": "f16"}  # as a config has it
 _HEAD_DIM = 8  # divides it: rows are of whole 16 bytes
 _FEW_ROWS = 64  # of queries, of one head: up to so many a tile of fewer rows is taken
 _MOST_CTAS = 264  # of few rows that share keys: two for each multiprocessor of an H100 run at a time
-# Scores of all heads, and elements of keys and values: with fewer of both, XLA's products and softmax may be faster. On
-# an H100 they took 0.87 of our time at 196608 scores of short texts, and never less than ours where there was more of
-# either (benchmarks/results/nvidia_h100-2026-11-25-2914d58-attention.txt).
+# Where nothing was measured: scores of all heads, and elements of keys and values. With fewer of both, XLA's products
+# and softmax may be faster. On an H100 they took 0.87 of our time at 196608 scores of short texts, and never less than
+# ours where there was more of either (benchmarks/results/nvidia_h100-2026-11-25-2914d58-attention.txt).
 LEAST_SCORES, LEAST_ELEMENTS = 1 << 18, 1 << 22
 
 
@@ -38,7 +41,7 @@ class AttentionRequest:
       interpret: None where no emulator is asked for.
       deterministic: kernels keep it, and so do the equations as they were, or say that they cannot.
       batch_invariant: likewise.
-      autotune: of products; nothing of attention is measured.
+      autotune: whether measurements count, and are made, as of products.
     """
 
     implementation: Literal["moye", "xla"] | None = None
@@ -85,11 +88,15 @@ class AttentionDecision(NamedTuple):
       config: of the kernel; None: the program's own equations do.
       reason: why this kernel, or why none, in words.
       cause: why none, as `Decision.cause`; None where one does.
+      able: the configs that could, first the one that is chosen without measurements; () where none is asked for.
+      times: what was measured, if anything was.
     """
 
     config: GemmConfig | None
     reason: str
     cause: Literal["caller", "capability", "time", "place"] | None = None
+    able: tuple[GemmConfig, ...] = ()
+    times: AttentionTimes | None = None
 
 
 def is_aligned(view: View) -> bool:
@@ -107,6 +114,7 @@ def decide_attention(
     dtype: Any,
     gradients: bool,
     target: LoweringTarget | None,
+    times: AttentionTimes | None = None,
 ) -> AttentionDecision:
     """Who computes an attention, or its gradients, on one device.
 
@@ -116,6 +124,7 @@ def decide_attention(
       dtype: of all arrays.
       gradients: it is these.
       target: what is lowered for; None while the program is traced, where it is not known.
+      times: what was measured of it; None: nothing.
     """
     if request.implementation == "xla":
         return AttentionDecision(None, "implementation='xla'", "caller")
@@ -124,10 +133,6 @@ def decide_attention(
     able, reason = _able(sizes, dtype, gradients, target)
     if not able:
         return AttentionDecision(None, reason, "capability")
-    is_asked_for = request.implementation == "moye" or request.interpret is not None
-    if not is_asked_for and sizes.scores < LEAST_SCORES and sizes.elements < LEAST_ELEMENTS:
-        reason = f"there are {sizes.scores} scores, and a kernel is for {LEAST_SCORES} at least, or for many keys"
-        return AttentionDecision(None, reason, "time")
     if target is not None:
         on_cuda = target.platform == "cuda"
         if not on_cuda and (request.interpret is None or target.platform != "cpu"):
@@ -141,9 +146,23 @@ def decide_attention(
         ):
             return AttentionDecision(None, target.unavailable, "place")
     head = min(config.tile[2] for config in able)
-    config = _first(request, [config for config in able if config.tile[2] == head], sizes)
-    rows = f"{config.tile[0]} rows of queries for {sizes.q_rows}"
-    return AttentionDecision(config, f"the least tile for a head_dim of {sizes.head_dim}, with {rows}")
+    able = [config for config in able if config.tile[2] == head]
+    first = _first(request, able, sizes)
+    ordered = (first, *(config for config in able if config is not first))
+    is_asked_for = request.implementation == "moye" or request.interpret is not None
+    if times is not None:
+        chosen = next((config for config in times.configs if config in ordered), None)
+        of_xla = "" if times.xla_us is None else f", XLA {us_text(times.xla_us)} us"
+        timed = f"measured {us_text(times.us)} us{of_xla} ({times.source})"
+        if chosen is not None and (is_asked_for or times.is_ours):
+            return AttentionDecision(chosen, timed, None, ordered, times)
+        if chosen is not None and times.is_ours is False:
+            return AttentionDecision(None, f"XLA computes the equations as fast: {timed}", "time", ordered, times)
+    if not is_asked_for and sizes.scores < LEAST_SCORES and sizes.elements < LEAST_ELEMENTS:
+        reason = f"there are {sizes.scores} scores, and a kernel is for {LEAST_SCORES} at least, or for many keys"
+        return AttentionDecision(None, reason, "time", ordered)
+    rows = f"{first.tile[0]} rows of queries for {sizes.q_rows}"
+    return AttentionDecision(first, f"the least tile for a head_dim of {sizes.head_dim}, with {rows}", None, ordered)
 
 
 def _first(request: AttentionRequest, configs: Sequence[GemmConfig], sizes: AttentionSizes) -> GemmConfig:
@@ -165,7 +184,7 @@ def _able(
     sizes: AttentionSizes, dtype: Any, gradients: bool, target: LoweringTarget | None
 ) -> tuple[list[GemmConfig], str]:
     """The configs that can compute it, and why there are none."""
-    name = _DTYPES.get(str(jnp.dtype(dtype)))
+    name = ATTENTION_DTYPES.get(str(jnp.dtype(dtype)))
     if name is None:
         return [], f"no kernel computes attention of {jnp.dtype(dtype)}"
     if sizes.head_dim % _HEAD_DIM:

@@ -1,6 +1,7 @@
 """What was measured to be the fastest: the files that `tune` writes, and what a selection finds in them.
 
-A file has entries, each of one problem on one GPU: microseconds of the configs that were timed, and of XLA. Of the
+A file has entries, each of one problem on one GPU: microseconds of the configs that were timed, and of XLA. A problem
+is a product, or an attention, perhaps with its gradients, which several configs compute together. Of the
 user's cache a file is used by the GPU, the driver and the table of configs that it was written for; a table of the
 package by the GPU, and an entry of it as long as the config it names is described as it was. An entry serves exactly
 its problem. What cannot be read, or has another sum than its file says, is as if it were not there.
@@ -31,6 +32,7 @@ import jax.numpy as jnp
 
 from jax_moye._kernels.cache import cache_dir
 from jax_moye._kernels.configs import GemmConfig, configs
+from jax_moye._selection.attention_key import AttentionKey, is_attention, parse_attention
 from jax_moye._selection.capability import why_not
 from jax_moye._selection.epilogue import Epilogue
 from jax_moye._selection.problem import BATCH_MODES, RARE_FIELDS, BatchMode, GemmProblem
@@ -52,6 +54,8 @@ def wins_by(ours_us: float) -> float:
     return _WINS_BY + min(_CALL_US / ours_us, _MOST)
 
 
+Timed = GemmProblem | AttentionKey
+Source = Literal["cache", "table", "measured"]
 TABLES = pathlib.Path(__file__).resolve().parents[1] / "tables"  # the package's
 
 _logger = logging.getLogger("jax_moye")
@@ -64,8 +68,8 @@ class Entry:
 
     Attributes:
       problem: with its accumulator spelled out.
-      variant: "" of the product alone; else what `variant` says.
-      config: name of the fastest of ours.
+      variant: "" of the product alone; else what `variant` says; of an attention the signature of XLA's equations.
+      config: name of the fastest of ours; of an attention as `AttentionTimes` has it.
       row: what `config_digest` said of it then.
       us: microseconds by config, of all that were timed.
       xla_us: of XLA by `signature`: precision and dtypes decide what XLA does, and are not all in the problem.
@@ -74,7 +78,7 @@ class Entry:
       date: of the measurement, ISO 8601.
     """
 
-    problem: GemmProblem
+    problem: Timed
     variant: str
     config: str
     row: str
@@ -85,7 +89,7 @@ class Entry:
     lead: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
-    def key(self) -> tuple[GemmProblem, str]:
+    def key(self) -> tuple[Timed, str]:
         """What the entry is about; a file has one entry for each."""
         return self.problem, self.variant
 
@@ -117,7 +121,7 @@ class Choice(NamedTuple):
     """
 
     config: GemmConfig
-    source: Literal["cache", "table", "measured"]
+    source: Source
     entry: Entry
 
     @property
@@ -252,7 +256,7 @@ def emulator_file() -> str | None:
 # ------------------------------------------------------------------------------------------------------------- files
 
 
-_Entries = Mapping[tuple[GemmProblem, str], Entry]
+_Entries = Mapping[tuple[Timed, str], Entry]
 
 
 class Tables(NamedTuple):
@@ -310,7 +314,8 @@ def parse_entry(raw: Any) -> Entry:
     _check(type(raw["host_bound"]) is bool, "host_bound is neither true nor false")
     us, xla_us, lead = (_times(raw.get(name, {}), name) for name in ("us", "xla_us", "lead"))
     _check(raw["config"] in us, "its config has no time")
-    return Entry(**raw | {"problem": _problem(raw["problem"]), "us": us, "xla_us": xla_us, "lead": lead})
+    problem = parse_attention(raw["problem"]) if is_attention(raw["problem"]) else _problem(raw["problem"])
+    return Entry(**raw | {"problem": problem, "us": us, "xla_us": xla_us, "lead": lead})
 
 
 def read(path: str | os.PathLike[str]) -> Tables:
@@ -403,7 +408,7 @@ def _turn(path: pathlib.Path) -> Iterator[None]:
 
 
 def _write(path: pathlib.Path, head: Mapping[str, Any], entries: Sequence[Entry]) -> None:
-    kept: dict[tuple[GemmProblem, str], Entry] = {}
+    kept: dict[tuple[Timed, str], Entry] = {}
     if path.is_file():
         try:
             before = read(path)
@@ -439,7 +444,7 @@ Autotune = Literal["on", "cached", "off"]
 AUTOTUNE = "JAX_MOYE_AUTOTUNE"
 
 # What `remember` was told, by kind of GPU, problem and variant.
-_here: dict[tuple[str, GemmProblem, str], Entry | None] = {}
+_here: dict[tuple[str, Timed, str], Entry | None] = {}
 
 
 def autotune_mode(asked: Autotune | None) -> Autotune:
@@ -454,7 +459,7 @@ def autotune_mode(asked: Autotune | None) -> Autotune:
     return mode  # type: ignore[return-value]
 
 
-def remember(kind: str, key: tuple[GemmProblem, str], entry: Entry | None) -> None:
+def remember(kind: str, key: tuple[Timed, str], entry: Entry | None) -> None:
     """Keeps for this process what no file could take, or what another process of the program has found.
 
     Args:
@@ -466,7 +471,7 @@ def remember(kind: str, key: tuple[GemmProblem, str], entry: Entry | None) -> No
     _find.cache_clear()
 
 
-def key_digest(key: tuple[str, GemmProblem, str]) -> str:
+def key_digest(key: tuple[str, Timed, str]) -> str:
     """A name for what was measured, the same in all processes.
 
     Args:
@@ -508,22 +513,36 @@ def _find(
     own: bool,
     tables: pathlib.Path,
 ) -> Choice | None:
-    key = usual_key(problem), of
-
-    def sources() -> Iterator[tuple[Literal["cache", "table", "measured"], Entry | None]]:
-        if own and (kind, *key) in _here:
-            yield "measured", _here[kind, *key]
-        else:
-            yield "cache", _of_cache(cache, kind).get(key)
-        yield "table", _of_package(tables, kind).get(key)  # not read where this machine's own entry will do
-
-    for source, entry in sources():
-        if entry is None:
-            continue
+    for source, entry in _sources((usual_key(problem), of), kind, cache, own, tables):
         config = _by_name(table).get(entry.config)
         if config is not None and config_digest(config) == entry.row and why_not(config, problem, arch) is None:
             return Choice(config, source, entry)
     return None
+
+
+def _sources(
+    key: tuple[Timed, str], kind: str, cache: str | None, own: bool, tables: pathlib.Path
+) -> Iterator[tuple[Source, Entry]]:
+    """What `entries_of` gives."""
+    if own and (kind, *key) in _here:
+        if (here := _here[kind, *key]) is not None:
+            yield "measured", here
+    elif (kept := _of_cache(cache, kind).get(key)) is not None:
+        yield "cache", kept
+    # Not read where this machine's own entry will do.
+    if (of_package := _of_package(tables, kind).get(key)) is not None:
+        yield "table", of_package
+
+
+def entries_of(key: tuple[Timed, str], kind: str, own: bool) -> Iterator[tuple[Source, Entry]]:
+    """All that is known of a problem, the entry that counts most first.
+
+    Args:
+      key: problem and variant.
+      kind: of the GPU, as in `devices.Device`.
+      own: whether what was measured on this machine counts.
+    """
+    return _sources(key, kind, cache_file(kind) if own else None, own, TABLES)
 
 
 @functools.lru_cache(maxsize=64)

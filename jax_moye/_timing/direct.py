@@ -101,8 +101,8 @@ class DirectProduct:
             layout.out_dtype,
             max(workspaces, default=0),
             self.sets,
-            _random_bytes(layout.dtype),
-            _random_bytes(layout.out_dtype),
+            random_bytes(layout.dtype),
+            random_bytes(layout.out_dtype),
             layout.activation,
             layout.alpha,
             layout.beta,
@@ -171,32 +171,49 @@ class DirectProduct:
         products = [*operands] * max(1, size // len(operands))
         groups = [[x for one in products[i : i + size] for x in one] for i in range(0, len(products), size)]
 
-        def run(i: int) -> Sequence[jax.Array]:
-            return program(*groups[i])
+        return marked_contender("xla", program, groups, size)
 
-        def clock(passes: int) -> float:
-            most = min(passes, max(1, _DISPATCHES // len(groups)))
-            self._module.close_gate()
-            try:
-                _mark(0)
-                for _ in range(most):
-                    for i in range(len(groups)):
-                        run(i)
-                last = _mark(1)
-            finally:
-                self._module.open_gate()
-            last.block_until_ready()
-            return self._module.marked_seconds() * passes / most
 
-        return Contender(
-            "xla",
-            run=run,
-            wait=lambda: None,
-            programs=len(groups),
-            products=len(groups) * size,
-            method="program",
-            clock=clock,
-        )
+def marked_contender(
+    name: str, program: Callable[..., Sequence[jax.Array]], groups: Sequence[Sequence[jax.Array]], size: int
+) -> Contender:
+    """A compiled program of XLA's, timed between two marks on its stream.
+
+    Args:
+      name: of the contender.
+      program: computes `size` products.
+      groups: its operands, of one call after the other.
+      size: how many products a call computes.
+    """
+    module = ffi.extension("cuda")
+    assert module is not None
+
+    def run(i: int) -> Sequence[jax.Array]:
+        return program(*groups[i])
+
+    def clock(passes: int) -> float:
+        most = min(passes, max(1, _DISPATCHES // len(groups)))
+        module.close_gate()
+        try:
+            _mark(0)
+            for _ in range(most):
+                for i in range(len(groups)):
+                    run(i)
+            last = _mark(1)
+        finally:
+            module.open_gate()
+        last.block_until_ready()
+        return module.marked_seconds() * passes / most
+
+    return Contender(
+        name,
+        run=run,
+        wait=lambda: None,
+        programs=len(groups),
+        products=len(groups) * size,
+        method="program",
+        clock=clock,
+    )
 
 
 def _sets(layout: Layout) -> int:
@@ -222,8 +239,12 @@ class _OnDevice:
 
 
 @functools.cache
-def _random_bytes(dtype: str) -> bytes:
-    """Random elements: normal floats, integers of all sizes, whose power is a program's."""
+def random_bytes(dtype: str) -> bytes:
+    """Random elements: normal floats, integers of all sizes, whose power is a program's.
+
+    Args:
+      dtype: as in `GemmConfig.dtype`.
+    """
     rng = np.random.default_rng(0)
     of = numpy_dtype(dtype)
     count = _FILL_BYTES // of.itemsize

@@ -38,7 +38,7 @@ from jax_moye._selection import measurements
 from jax_moye._selection.capability import LoweringTarget, usable_configs
 from jax_moye._selection.decide import KernelCall, decide
 from jax_moye._selection.measurements import Entry
-from jax_moye._selection.problem import NotServedError
+from jax_moye._selection.problem import GemmProblem, NotServedError
 from jax_moye._selection.ranking import rank
 from jax_moye._selection.request import describe
 from jax_moye._tune.times import TOP, Protocol, Target, Times, time_product
@@ -339,6 +339,8 @@ def regret(entries: Sequence[Entry], arch: int | None) -> list[Regret]:
     """
     found = []
     for entry in entries:
+        if not isinstance(entry.problem, GemmProblem):  # no model predicts an attention
+            continue
         ranked = [row.name for row, reason in rank(entry.problem, arch, configs()) if reason is None]
         timed = [name for name in ranked if name in entry.us]
         if not timed:
@@ -367,6 +369,7 @@ def regret_lines(found: Sequence[Regret]) -> list[str]:
 def words(entry: Entry) -> str:
     """The problem of an entry in a line."""
     p = entry.problem
+    assert isinstance(p, GemmProblem)
     batch = "".join(f"{size}x" for size in p.batch_sizes) if p.batch > 1 else ""
     order = p.order or "strided"
     aligned = "" if p.alignment == 16 else f" aligned to {p.alignment}"

@@ -13,11 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from python.attentions import FORMS, assert_as_exact, exact, gradients, operands
 
 import jax_moye
 from jax_moye._kernels import ffi
+from jax_moye._kernels.configs import attention_configs
 from jax_moye._primitives import autotune
 from jax_moye._selection import measurements
+from jax_moye._selection.capability import LoweringTarget
 from jax_moye._timing.direct import DirectProduct, Layout
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
@@ -143,3 +146,69 @@ jax.jit(jax_moye.matmul).lower(a, a)
     ]
     assert "measured mk,kn->mn on bfloat16[512, 512]" in texts[0]
     assert "measured mk" not in texts[1]
+
+
+# ---------------------------------------------------------------------------------------------------------- attention
+
+
+def attention_kernels():
+    if LoweringTarget.of_platform("cuda").arch != 90:
+        pytest.skip("kernels of attention are sm_90's")
+    if len({config.kernel for config in attention_configs()}) < 2:
+        pytest.skip("no rows of sm90_attention in this build")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rows"),
+    [
+        ((4, 1024, 1024, 8, 8, 128), {"64", "128"}),
+        ((8, 512, 512, 12, 12, 64), {"128"}),
+        ((1, 48, 48, 2, 2, 64), {"128"}),
+    ],
+    ids=str,
+)
+def test_attention_is_measured_with_its_gradients(sizes, rows):
+    """One entry for both, next to XLA's program of the equations; who wins computes both, and computes them right."""
+    attention_kernels()
+    fun = gradients(FORMS["plain"], True)
+    args = operands(np.random.default_rng(0), sizes)
+    entry = measured(jax_moye.optimize(fun), *args)
+    b, t, s, h, n, d = sizes
+    assert entry.problem.sizes == (b, n, h // n, t, s, d)
+    assert {re.match(r"sm90_attention_bf16_(\d+)x", name)[1] for name in entry.us} == rows
+    (xla_us,), (lead,) = entry.xla_us.values(), entry.lead.values()
+    assert 0.05 < lead <= 1.1 * xla_us / entry.us[entry.config]
+    least = 7 * b * h * t * s * d / 1000e6  # half of all scores, on any GPU that there is
+    assert min(*entry.us.values(), xla_us) > least / 2
+    compiled = jax.jit(jax_moye.optimize(fun)).lower(*args).compile()
+    ours = compiled.as_text().count('custom_call_target="jax_moye_')
+    assert (ours >= 2) == entry.is_won_by_ours(entry.variant)
+    assert_as_exact(compiled(*args), jax.jit(fun)(*args), exact(*args, True), jnp.bfloat16)
+
+
+def test_attention_takes_as_long_when_it_is_timed_again():
+    """By the host's clock in `report`, on other operands: within a quarter, or host-bound."""
+    attention_kernels()
+    args = operands(np.random.default_rng(0), (4, 2048, 2048, 16, 16, 128))
+    fun = jax_moye.optimize(gradients(FORMS["plain"], True))
+    entry = measured(fun, *args)
+    found = jax_moye.report(fun, *args)
+    (row,), (again,) = found.explanation.attentions, found.attentions
+    assert (row.count, row.computed_by, again.error) == (1, "moye", None)
+    assert (row.us, row.xla_us) == (entry.us[entry.config], *entry.xla_us.values())
+    assert 0.75 < again.us / row.us < 1.25
+    assert 0.75 < again.xla_us / row.xla_us < 1.25
+    assert found.totals()["program"] >= again.us
+
+
+def test_what_attention_was_measured_once_is_not_measured_again(caplog):
+    attention_kernels()
+    args = operands(np.random.default_rng(0), (4, 512, 512, 8, 8, 64))
+    fun = jax_moye.optimize(gradients(FORMS["heads first"], False))
+    measured(fun, *args)
+    autotune._settled.clear()  # as in the next process
+    measurements.forget()
+    jax.clear_caches()
+    with caplog.at_level(logging.INFO, "jax_moye"):
+        measured(fun, *args)
+    assert not [record for record in caplog.records if record.getMessage().startswith("measured")]

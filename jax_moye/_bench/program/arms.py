@@ -98,11 +98,13 @@ class Products(NamedTuple):
       before: as it is: an `Explanation`.
       after: of the optimized one.
       alone: what each of these took alone: `Measured`; None where that was not measured.
+      attentions_alone: likewise each of its attentions.
     """
 
     before: Any
     after: Any
     alone: Sequence[Any] | None
+    attentions_alone: Sequence[Any] | None = None
 
 
 def products_of(program: Program, turn_ms: float | None) -> Products:
@@ -116,4 +118,4 @@ def products_of(program: Program, turn_ms: float | None) -> Products:
     if turn_ms is None:
         return Products(before, jax_moye.explain(optimized, *program.args), None)
     found = jax_moye.report(optimized, *program.args, turn_ms=turn_ms)
-    return Products(before, found.explanation, found.measured)
+    return Products(before, found.explanation, found.measured, found.attentions)

@@ -1,4 +1,4 @@
-"""What `optimize` made of a program's products, and what that won."""
+"""What `optimize` made of a program's products and attentions, and what that won."""
 
 from __future__ import annotations
 
@@ -36,11 +36,7 @@ def rewrites_of(before: Iterable[Any], after: Iterable[Any], alone: Sequence[Any
             "lead": gemm.lead,
             "timed": gemm.chosen_by if us is not None else None,
         }
-        if alone is not None and alone[i].xla_us is not None:
-            lead = alone[i].ratio_ci[0] if alone[i].ratio_ci else None
-            row |= {"us": alone[i].us, "xla_us": alone[i].xla_us, "lead": lead, "timed": "alone"}
-        row["won_us"] = won(row)
-        rows.append({name: rounded(value) for name, value in row.items()})
+        rows.append(_finished(row, None if alone is None else alone[i]))
     return rows
 
 
@@ -71,8 +67,42 @@ def _product(gemm: Any) -> str:
     return f"{sizes} {p.order} {p.dtype}" + (f" to {p.out_dtype}" if p.out_dtype != p.dtype else "")
 
 
+def attentions_of(rows: Iterable[Any], alone: Sequence[Any] | None) -> list[dict[str, Any]]:
+    """The attentions of an optimized program, and what kernels of ours won of each, like `rewrites_of`.
+
+    Args:
+      rows: of them: each an `AttentionRow`.
+      alone: what each of these took alone: `Measured`; None where that was not measured.
+    """
+    found = []
+    for i, one in enumerate(rows):
+        row = {
+            "product": one.what,
+            "what": one.what,
+            "takes_in": "softmax between its products" if one.computed_by == "moye" else "",
+            "is_attention": True,
+            "count": one.count,
+            "computed_by": one.computed_by,
+            "us": one.us,
+            "xla_us": one.xla_us,
+            "lead": None if one.times is None else one.times.lead,
+            "timed": None if one.times is None else one.times.source,
+        }
+        found.append(_finished(row, None if alone is None else alone[i]))
+    return found
+
+
+def _finished(row: dict[str, Any], alone: Any | None) -> dict[str, Any]:
+    """A row with what was measured alone, if anything was, and what was won."""
+    if alone is not None and alone.xla_us is not None:
+        lead = alone.ratio_ci[0] if alone.ratio_ci else None
+        row |= {"us": alone.us, "xla_us": alone.xla_us, "lead": lead, "timed": "alone"}
+    row["won_us"] = won(row)
+    return {name: rounded(value) for name, value in row.items()}
+
+
 def won(row: Mapping[str, Any]) -> float | None:
-    """What XLA takes longer than our kernel for all computations of a product, in microseconds; None: nobody knows."""
+    """What XLA takes longer than ours for all computations of a row, in microseconds; None: nobody knows."""
     if row["computed_by"] == "xla":
         return None if row["xla_us"] is None else 0.0
     if row["us"] is None or row["xla_us"] is None:

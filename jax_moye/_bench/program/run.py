@@ -21,7 +21,7 @@ from jax_moye._bench import contenders, forms
 from jax_moye._bench.program.arms import Arm, compile_arm, products_of, warnings_of_optimize
 from jax_moye._bench.program.difference import TOLERANCE, difference
 from jax_moye._bench.program.load import Program, ProgramError, load
-from jax_moye._bench.program.rewrites import rewrites_of
+from jax_moye._bench.program.rewrites import attentions_of, rewrites_of
 from jax_moye._bench.program.show import ARMS
 from jax_moye._format import error_line, significant
 from jax_moye._timing.files import write_json
@@ -105,6 +105,7 @@ def bench_program(program: Program, arguments: argparse.Namespace, sampler: Samp
     try:
         known = products_of(program, arguments.turn_ms if arguments.alone else None)
         rewrites = rewrites_of(known.before, known.after, known.alone)
+        rewrites += attentions_of(known.after.attentions, known.attentions_alone)
         notes += known.after.notes
     except Exception as error:  # the times are still worth having
         notes.append(f"what the rewrites won is not known: {error_line(error)}")

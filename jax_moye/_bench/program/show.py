@@ -57,10 +57,13 @@ def _megabytes(size: float | None) -> str:
 
 
 def rewrites_cells(run: Mapping[str, Any]) -> list[list[str]]:
-    """A line of cells for each product that takes something in, or is ours; the first one names the columns."""
+    """A line of cells for each product that takes something in, or is ours, and for each attention.
+
+    The first one names the columns.
+    """
     cells = [["product", "takes in", "times", "by", "us", "XLA us", "lead", "won us", "measured"]]
     for row in run["rewrites"]:
-        if row["takes_in"] or row["computed_by"] == "moye":
+        if row["takes_in"] or row["computed_by"] == "moye" or _is_attention(row):
             times = [us_text(row[key]) if row[key] is not None else "" for key in ("us", "xla_us")]
             won = "not measured" if row["won_us"] is None else f"{row['won_us']:.4g}"
             lead = "" if row["lead"] is None else f"{row['lead']:.3f}"
@@ -73,20 +76,25 @@ def rewrites_cells(run: Mapping[str, Any]) -> list[list[str]]:
 def words(run: Mapping[str, Any]) -> list[str]:
     """What the rewrites won in all, next to the whole program; and what is not in the tables."""
     rows, arms = run["rewrites"], arms_of(run)
-    taking = [row for row in rows if row["takes_in"]]
-    plain = [row for row in rows if not row["takes_in"] and row["computed_by"] == "moye"]
+    products = [row for row in rows if not _is_attention(row)]
+    taking = [row for row in products if row["takes_in"]]
+    plain = [row for row in products if not row["takes_in"] and row["computed_by"] == "moye"]
+    attentions = [row for row in rows if _is_attention(row) and row["computed_by"] == "moye"]
     found = []
     for several, name in (
-        (taking, "that take something in"),
-        (plain, "of ours that take nothing in"),
+        (taking, "products that take something in"),
+        (plain, "products of ours that take nothing in"),
+        (attentions, "attentions of ours"),
     ):
         if several:
             known = [row["won_us"] for row in several if row["won_us"] is not None]
             of_all = "" if len(known) == len(several) else f" of the {len(known)} that were measured"
             won = f": {sum(known) / 1e3:.4g} ms won{of_all}" if known else ": not measured"
             found.append(f"{_counted(several, name)}{won}")
-    if left := [row for row in rows if not row["takes_in"] and row["computed_by"] == "xla"]:
-        found.append(_counted(left, "that are XLA's, as they were"))
+    for name in ("products", "attentions"):
+        of_name = (row for row in rows if _is_attention(row) == (name == "attentions"))
+        if left := [row for row in of_name if not row["takes_in"] and row["computed_by"] == "xla"]:
+            found.append(_counted(left, f"{name} that are XLA's, as they were"))
     if "optimize" in arms and "xla" in arms:
         less = arms["xla"]["ms"] - arms["optimize"]["ms"]
         found.append(f"the optimized program takes {abs(less):.4g} ms {'less' if less >= 0 else 'more'} than XLA's")
@@ -94,11 +102,15 @@ def words(run: Mapping[str, Any]) -> list[str]:
     return found + [*run["notes"]]
 
 
+def _is_attention(row: Mapping[str, Any]) -> bool:
+    return row.get("is_attention", False)  # of older files no attention is known
+
+
 def _counted(rows: Sequence[Mapping[str, Any]], which: str) -> str:
-    """How many products, and how often they are computed."""
+    """How many there are, and how often they are computed."""
     times = sum(row["count"] for row in rows)
     often = "" if times == len(rows) else f", computed {times} times"
-    return f"{len(rows)} different products {which}{often}"
+    return f"{len(rows)} different {which}{often}"
 
 
 def chart(report: Mapping[str, Any]) -> Chart | None:

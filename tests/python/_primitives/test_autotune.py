@@ -24,7 +24,7 @@ from jax_moye import _compat
 from jax_moye._kernels import devices
 from jax_moye._kernels.configs import facts_of, find_config
 from jax_moye._primitives import autotune
-from jax_moye._primitives.autotune import _InterruptedError, measured
+from jax_moye._primitives.autotune import InterruptedMeasurementError, measured
 from jax_moye._selection import capability, cost, measurements
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import decide
@@ -219,7 +219,7 @@ def test_an_interrupt_ends_the_program(gpu, monkeypatch):
         threading.Timer(0.2, lambda: os.kill(os.getpid(), 2)).start()
         assert stop.wait(30)
         told.set()
-        raise _InterruptedError
+        raise InterruptedMeasurementError
 
     monkeypatch.setattr(autotune, "measured", measured)
     try:
@@ -351,7 +351,7 @@ def test_a_told_measurement_stops(one):
     stop = threading.Event()
     stop.set()
     product = Product({})
-    with pytest.raises(_InterruptedError):
+    with pytest.raises(InterruptedMeasurementError):
         one(product, stop=stop)
     assert product.is_closed
 

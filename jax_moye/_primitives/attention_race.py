@@ -1,0 +1,174 @@
+"""Attention that is timed next to what XLA makes of the program's own equations: our kernels, and theirs.
+
+    measured(key, of, contest)      an entry for the file of measurements, as autotune.py has of products
+
+All contenders are programs of XLA's, of which those of ours have custom calls: what stands around the kernels, such as
+a transpose of an operand or the sums of o d_o, is in their time. What belongs together is one contest: XLA computes the
+scores of a forward pass and of its gradients once.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import logging
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_moye._format import significant
+from jax_moye._kernels.configs import GemmConfig
+from jax_moye._primitives.autotune import RACE, TIE, InterruptedMeasurementError, interrupt
+from jax_moye._primitives.rewritten import Original
+from jax_moye._selection.attention_key import AttentionKey
+from jax_moye._selection.attention_times import together
+from jax_moye._selection.measurements import Entry, config_digest
+from jax_moye._timing.direct import PASS_US, marked_contender, random_bytes, same_result
+from jax_moye._timing.gpu import l2_bytes
+from jax_moye._timing.operands import expected_us
+from jax_moye._timing.rounds import Contender, race
+
+_LARGEST_PROGRAM = 8  # attentions in a program: each has to be compiled
+_SAMPLE = 65536  # elements of each result, to be compared
+
+_logger = logging.getLogger("jax_moye")
+
+
+class Contest(NamedTuple):
+    """Who can compute an attention, alone or with its gradients.
+
+    Attributes:
+      ours: by the configs, the one that is chosen without measurements first: functions of the arrays in memory.
+      xla: the program's equations, of the same arrays, with the same results.
+      types: of the arrays.
+      factor: of the first array, the queries: with normal operands scores are about 1, and no share is all.
+      flops: of the products.
+    """
+
+    ours: Mapping[tuple[GemmConfig, ...], Callable[..., Sequence[Any]]]
+    xla: Callable[..., Sequence[Any]]
+    types: tuple[jax.ShapeDtypeStruct, ...]
+    factor: float
+    flops: int
+
+    @property
+    def footprint(self) -> int:
+        """Bytes of operands and results, about."""
+        return 2 * sum(math.prod(x.shape) * x.dtype.itemsize for x in self.types)
+
+
+def signature_of(equations: Original) -> str:
+    """A word for what XLA makes of equations: which they are, and the types of their results; not their constants.
+
+    Args:
+      equations: of the program.
+    """
+    words = [[one.primitive.name, *(str(x.aval) for x in one.outvars)] for one in equations.jaxpr.jaxpr.eqns]
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:12]
+
+
+def measured(key: AttentionKey, of: str, contest: Contest, stop: threading.Event) -> Entry:
+    """What is found of one attention.
+
+    Args:
+      key: of the entry.
+      of: the signature of the program's equations.
+      contest: who can compute it.
+      stop: set by who wants no result any more.
+
+    Raises:
+      RuntimeError: of CUDA or XLA, for example that there is too little memory; or no config computes it as XLA does.
+    """
+    device = jax.local_devices(backend="cuda")[0]
+    with jax.enable_x64(True):  # of what a program has
+        sets = operand_sets(contest, device)
+        rival, theirs = _contender("xla", contest.xla, sets, device)
+        contenders, names = [], {}
+        for configs, fun in contest.ours.items():
+            if stop.is_set():
+                raise InterruptedMeasurementError
+            name = together(config.name for config in configs)
+            contender, results = _contender(name, fun, sets, device)
+            if all(map(same_result, results, theirs)):
+                contenders.append(contender)
+                names[name] = configs
+            else:
+                _logger.warning("jax_moye: %s is not chosen: its result differs from XLA's", name)
+        if not contenders:
+            raise RuntimeError("no config computes it as XLA does")
+        interrupt([*contenders, rival], stop)
+        found = race(contenders, rival, RACE)
+    us = {name: significant(found.us[name]) for name in names}
+    best = next(name for name in names if us[name] <= TIE * min(us.values()))
+    return Entry(
+        problem=key,
+        variant=of,  # programs may write one attention in several ways
+        config=best,
+        row=together(map(config_digest, names[best])),
+        us=us,
+        xla_us={of: significant(found.us["xla"])},
+        host_bound=found.host_bound,
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        lead={} if found.lead is None else {of: significant(found.lead)},
+    )
+
+
+def operand_sets(contest: Contest, device: jax.Device) -> list[list[jax.Array]]:
+    """Random operands, one set for each attention of a program: as many as are larger than the L2 cache, or nearly.
+
+    Args:
+      contest: whose arrays they are.
+      device: where they are.
+    """
+    enough = math.ceil(2 * l2_bytes() / contest.footprint)
+    lengthy = math.ceil(PASS_US / expected_us(contest.flops, contest.footprint))
+    sets = min(_LARGEST_PROGRAM, max(2, enough, lengthy))
+    return [
+        [jax.device_put(_random(contest, i, number), device) for i in range(len(contest.types))]
+        for number in range(sets)
+    ]
+
+
+def _random(contest: Contest, i: int, number: int) -> np.ndarray:
+    """One operand of a set: the same normal floats in all, from another place on."""
+    of = contest.types[i]
+    if of.dtype == jnp.bool_:
+        return np.random.default_rng(number).random(of.shape) < 0.75
+    names = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+    if of.dtype.name not in names:
+        return np.zeros(of.shape, of.dtype)
+    pattern = np.frombuffer(random_bytes(names[of.dtype.name]), of.dtype)
+    elements = np.resize(np.roll(pattern, 4099 * (len(contest.types) * number + i)), of.shape)
+    return elements * of.dtype.type(contest.factor) if i == 0 else elements
+
+
+def _contender(
+    name: str, fun: Callable[..., Sequence[Any]], sets: Sequence[Sequence[jax.Array]], device: jax.Device
+) -> tuple[Contender, list[np.ndarray]]:
+    """A program, which has run once, and samples of its first results."""
+    count = len(sets[0])
+
+    def several(*flat: Any) -> list[Sequence[Any]]:
+        return [fun(*flat[i : i + count]) for i in range(0, len(flat), count)]
+
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    types = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in sets[0]] * len(sets)
+    program = jax.jit(several).lower(*types).compile()
+    contender = marked_contender(name, program, [[x for one in sets for x in one]], len(sets))
+    return contender, [sample(x) for x in contender.run(0)[0]]
+
+
+def sample(result: jax.Array) -> np.ndarray:
+    """Elements of a result, evenly spread.
+
+    Args:
+      result: of a contender.
+    """
+    flat = result.reshape(-1)
+    return np.asarray(flat[:: math.ceil(flat.size / _SAMPLE)])
