@@ -150,7 +150,7 @@ def decide_attention(
     first = _first(request, able, sizes)
     ordered = (first, *(config for config in able if config is not first))
     is_asked_for = request.implementation == "moye" or request.interpret is not None
-    if times is not None:
+    if times is not None and not request.batch_invariant:  # which asks for a choice that the batch does not change
         chosen = next((config for config in times.configs if config in ordered), None)
         of_xla = "" if times.xla_us is None else f", XLA {us_text(times.xla_us)} us"
         timed = f"measured {us_text(times.us)} us{of_xla} ({times.source})"
