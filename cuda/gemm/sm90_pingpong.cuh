@@ -58,11 +58,13 @@ struct Gemm<kConfig> {
 
   // Beside the sums, and what names the CTAs of a cluster, there are no registers for it.
   static constexpr bool kDerives = kCluster == 1, kHasScales = kDerives && kBlkN != 256;
+  // The cotangents of a layer with a gate: as TMA writes them, where registers are left.
+  static constexpr bool kTakesGate = kDerives && has_room_for_gate(kConsumerRegisters, kBlkM * kBlkN / 128, kBlkN);
 
   template <Order kOrder>
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{1, 1}, kConfig.cluster> {};
   using Epilogue = WarpgroupEpilogue<kBlkN, kConfig.accumulator, staging_boxes<kConfig>(kConsumers, {kBlkM, kBlkN}),
-                                     kConsumerRegisters, kTakesPair<kConfig>, kDerives, kHasScales>;
+                                     kConsumerRegisters, kTakesPair<kConfig>, kDerives, kHasScales, kTakesGate>;
 
   struct SharedStorage {
     OperandStages<kConfig> operands;
@@ -164,6 +166,7 @@ struct Gemm<kConfig> {
                                          .max_arch = 90,  // sm_90a's code
                                          .any_stride = false,
                                          .derives = kDerives,
+                                         .takes_gate = kTakesGate,
                                          .takes_pair = kTakesPair<kConfig>,
                                          .scales = Epilogue::template kScales<kBlkM * kBlkN / 128>};
 };
