@@ -12,13 +12,13 @@
 
 namespace moye {
 
-/// A box of an operand, 16 rows of 64 elements of 16 bits, as the lanes of a warp have it: word i has what belongs to
-/// z[2 i] and z[2 i + 1], which are those of row lane / 4 + i % 2 * 8 and of columns from i / 2 * 8 + lane % 4 * 2 on.
-/// kDerives: whether calls may multiply by a derivative. Warp: what stays the same of a warp's tile, of
+/// A box of an operand, 16 rows of 64 elements of 16 bits, or a half of it, as the lanes of a warp have it: word i has
+/// what belongs to z[2 i] and z[2 i + 1], which are those of row lane / 4 + i % 2 * 8 and of columns from i / 2 * 8 +
+/// lane % 4 * 2 on. kDerives: whether calls may multiply by a derivative. Warp: what stays the same of a warp's tile, of
 /// gemm/epilogue_sm90.h.
-template <bool kDerives>
+template <bool kDerives, int kColumns_ = 64>
 struct OperandBox {
-  static constexpr int kRows = 16, kColumns = 64;
+  static constexpr int kRows = 16, kColumns = kColumns_;
   static constexpr int kSums = kRows * kColumns / 32;  // of a thread
   uint32_t words[kSums / 2];
 
@@ -132,12 +132,12 @@ struct OperandBox {
     }
   }
 
-  /// To shared memory, for TMA: stmatrix x4, as the accumulators' boxes of gemm/epilogue_sm90.h.
-  MOYE_DEVICE void fill(unsigned char* box, int lane) const {
+  /// To shared memory, for TMA: stmatrix x4, as the accumulators' boxes of gemm/epilogue_sm90.h; `part` of a box.
+  MOYE_DEVICE void fill(unsigned char* box, int part, int lane) const {
     int const row = lane % 16;
     MOYE_UNROLL
     for (int j = 0; j < kColumns / 16; ++j) {
-      int const piece = (j * 2 + lane / 16) ^ (row % 8);  // of 16 bytes: the 128-byte swizzle
+      int const piece = (part * (kColumns / 8) + j * 2 + lane / 16) ^ (row % 8);  // of 16 bytes: the 128-byte swizzle
       SM90_U32x4_STSM_N::copy(words[j * 4], words[j * 4 + 1], words[j * 4 + 2], words[j * 4 + 3],
                               *reinterpret_cast<uint128_t*>(box + row * 128 + piece * 16));
     }

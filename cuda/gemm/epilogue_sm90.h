@@ -374,18 +374,19 @@ struct WarpgroupEpilogue {
     }
   }
 
-  /// alpha times the sums of a box. Boxes are counted along the columns first.
-  template <class Accumulators>
-  static MOYE_DEVICE void take_sums(Warp const& warp, Accumulators const& tCrC, int number, float (&z)[kSums]) {
-    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, kBox<uint16_t>);
+  /// alpha times the sums of a box, or of a half of one. They are counted along the columns first.
+  template <class Accumulators, int kCount>
+  static MOYE_DEVICE void take_sums(Warp const& warp, Accumulators const& tCrC, int number, float (&z)[kCount]) {
+    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kInBox = kSums / kCount;
+    constexpr int kPartsN = ceil_div(kColumns, kBox<uint16_t>) * kInBox;
     MOYE_UNROLL
     for (int i = 0; i < kAtoms; ++i) {
       MOYE_UNROLL
-      for (int c = 0; c < kBoxesN; ++c) {  // accumulators are registers: their indices are constants
-        if (number != i * kBoxesN + c) continue;
+      for (int c = 0; c < kPartsN; ++c) {  // accumulators are registers: their indices are constants
+        if (number != i * kPartsN + c) continue;
         MOYE_UNROLL
-        for (int k = 0; k < kSums; ++k) {
-          auto sum = tCrC(first_column(c) / 2 + k, i, _0{});
+        for (int k = 0; k < kCount; ++k) {
+          auto sum = tCrC(first_column(c / kInBox) / 2 + c % kInBox * kCount + k, i, _0{});
           if constexpr (is_same<Sum, int32_t>) {
             MOYE_COMPUTED_HERE("+r", sum);  // or LLVM converts all of them first
           }
@@ -463,33 +464,38 @@ struct WarpgroupEpilogue {
     }
   }
 
-  // ---- gated: as finished; what is read of both operands becomes the results.
+  // ---- gated: as finished, by halves of boxes; what is read of both operands becomes the results.
 
   template <class Accumulators, class RowOf>
   static MOYE_DEVICE void store_gated(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
-    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = kColumns / kBox<uint16_t>;
+    constexpr int kBoxesN = kColumns / kBox<uint16_t>, kParts = decltype(size<1>(tCrC))::value * kBoxesN * 2;
     EpilogueArgs const& epilogue = warp.args.epilogue;
-    auto const row_of = [&](int box) { return row(box / kBoxesN); };
-    auto const column_of = [&](int box) { return warp.column + box % kBoxesN * kBox<uint16_t>; };
-    Box at, multiplier;
-    auto const load = [&](int box) {
-      at.load(warp, epilogue.c, row_of(box), column_of(box));
-      multiplier.load(warp, epilogue.multiplier, row_of(box), column_of(box));
+    auto const row_of = [&](int part) { return row(part / 2 / kBoxesN); };
+    auto const column_of = [&](int part) { return warp.column + part % (2 * kBoxesN) * (kBox<uint16_t> / 2); };
+    struct Operands {
+      OperandBox<kDerives, kBox<uint16_t> / 2> at, multiplier;
     };
-    load(0);
-    MOYE_NO_UNROLL
-    for (int number = 0; number < kAtoms * kBoxesN; ++number) {
-      float z[kSums];
-      take_sums(warp, tCrC, number, z);
-      int const first = number * 2;
-      wait_for_boxes(warp, first, /*outputs=*/2);
+    auto const load = [&](int part) {
+      Operands operands;
+      operands.at.load(warp, epilogue.c, row_of(part), column_of(part));
+      operands.multiplier.load(warp, epilogue.multiplier, row_of(part), column_of(part));
+      return operands;
+    };
+    Operands operands = load(0);
+    MOYE_NO_UNROLL  // as above
+        for (int part = 0; part < kParts; ++part) {
+      Operands const next = load(part + 1 < kParts ? part + 1 : part);  // under way while these are computed
+      float z[kSums / 2];
+      take_sums(warp, tCrC, part, z);
+      int const half = part % 2, first = part / 2 * 2;
+      if (half == 0) wait_for_boxes(warp, first, /*outputs=*/2);
       unsigned char* const box = warp.boxes[first % kBuffers];
       unsigned char* const second_box = warp.boxes[(first + 1) % kBuffers];
-      at.differentiate_gate(warp, z, multiplier);
-      multiplier.fill(box, warp.lane);
-      at.fill(second_box, warp.lane);
-      load(number + 1 < kAtoms * kBoxesN ? number + 1 : number);
-      store_results(warp, box, second_box, /*outputs=*/2, column_of(number), row_of(number));
+      operands.at.differentiate_gate(warp, z, operands.multiplier);
+      operands.multiplier.fill(box, half, warp.lane);
+      operands.at.fill(second_box, half, warp.lane);
+      if (half == 1) store_results(warp, box, second_box, /*outputs=*/2, column_of(part - 1), row_of(part));
+      operands = next;
     }
   }
 
