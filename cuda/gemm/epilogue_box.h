@@ -25,12 +25,14 @@ struct OperandBox {
   /// The box's first row in the tile, and column of d. What lies outside d is not read.
   template <class Warp>
   MOYE_DEVICE void load(Warp const& warp, EpilogueOperand const& operand, int tile_row, int column) {
-    if (operand.data == nullptr) return;
-    if (!warp.place.has_matrix && operand.batch_strides.modes[kBatchModes - 1] != 0) {
-      MOYE_UNROLL
-      for (int j = 0; j < kSums / 2; ++j) words[j] = 0;
-      return;
-    }
+    if (operand.data != nullptr) return load_present(warp, operand, tile_row, column);
+    clear();
+  }
+
+  /// The same of one that there is.
+  template <class Warp>
+  MOYE_DEVICE void load_present(Warp const& warp, EpilogueOperand const& operand, int tile_row, int column) {
+    if (!warp.place.has_matrix && operand.batch_strides.modes[kBatchModes - 1] != 0) return clear();
     int const row = warp.place.row + tile_row;
     int const lane_row = warp.lane / 4, lane_column = warp.lane % 4 * 2;
     auto const* const p = static_cast<uint16_t const*>(operand.data) +
@@ -144,6 +146,12 @@ struct OperandBox {
   }
 
  private:
+  /// Of what is not there, too: or ptxas keeps the words' registers from the kernel's beginning on.
+  MOYE_DEVICE void clear() {
+    MOYE_UNROLL
+    for (int j = 0; j < kSums / 2; ++j) words[j] = 0;
+  }
+
   template <class T>
   static MOYE_DEVICE Row<float, 2> unpack(uint32_t word) {
     if constexpr (is_same<T, bfloat16_t>) {  // the upper halves of floats

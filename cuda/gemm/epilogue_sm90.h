@@ -380,6 +380,8 @@ struct WarpgroupEpilogue {
     constexpr int kAtoms = decltype(size<1>(tCrC))::value, kInBox = kSums / kCount;
     constexpr int kPartsN = ceil_div(kColumns, kBox<uint16_t>) * kInBox;
     MOYE_UNROLL
+    for (int k = 0; k < kCount; ++k) z[k] = 0;  // or ptxas keeps their registers from the kernel's beginning on
+    MOYE_UNROLL
     for (int i = 0; i < kAtoms; ++i) {
       MOYE_UNROLL
       for (int c = 0; c < kPartsN; ++c) {  // accumulators are registers: their indices are constants
@@ -477,8 +479,8 @@ struct WarpgroupEpilogue {
     };
     auto const load = [&](int part) {
       Operands operands;
-      operands.at.load(warp, epilogue.c, row_of(part), column_of(part));
-      operands.multiplier.load(warp, epilogue.multiplier, row_of(part), column_of(part));
+      operands.at.load_present(warp, epilogue.c, row_of(part), column_of(part));
+      operands.multiplier.load_present(warp, epilogue.multiplier, row_of(part), column_of(part));
       return operands;
     };
     Operands operands = load(0);
@@ -522,7 +524,7 @@ struct WarpgroupEpilogue {
           }
         }
       };
-      float z[kSums];
+      float z[kSums] = {};  // as in take_sums
       MOYE_NO_UNROLL
       for (int output = 0; output < (products ? 3 : 2); ++output) {
         TensorMap const* map = &warp.params.map_d;
