@@ -99,7 +99,7 @@ struct WarpgroupEpilogue {
     params->rank = moves_along_several(args, args.d_batch_strides) ? 5 : 3;
     if (!kDerives && epilogue.activation >= kFirstDerivative) return {"the kernel multiplies by no derivative"};
     if (pair && params->way != Way::pair) return {"d of two b is stored by TMA: 16-bit elements, rows of 16 bytes"};
-    if (gated && params->way != Way::gated)
+    if (gated && !(kGates && params->way == Way::gated))
       return {"results of a multiplier are stored by TMA: 16-bit elements, rows of 16 bytes, operands of pairs"};
     if (params->way == Way::elements) return {};
     if (Status status = make_map(&params->map_d, params->rank, args.d, args, ragged); !status.ok()) return status;

@@ -71,7 +71,7 @@ def pair_from(program: Program, index: int, parameters: Mapping[str, Any]) -> Pa
     first = linear_chain(program, index, parameters)
     if first is None:
         return None
-    for activation, inside, value in (("none", (), first.value), *activations_of(program, first)):
+    for activation, inside, value in (("none", (), first.value), *activations_of(program, first.value)):
         for gate, other in _gates(program, value):
             made_by = program.made_by.get(other)
             if made_by is not None and program.equations[made_by].primitive.name == "convert_element_type":

@@ -92,10 +92,17 @@ class Program:
         """
         like = aval_of(value)
         for name in self.flat.around(self.flat.names.get(value, value)):
-            is_given = not self.in_loop and name in self.readers and name not in self.made_by
-            x = name if is_given else self.kept.get(name)
+            x = self._in_memory(name)
             if x is not None and aval_of(x).shape == like.shape and aval_of(x).dtype == like.dtype:
                 yield x
+
+    def in_memory(self, value: Any) -> Any:
+        """A value that our products write, or that the program is given, by the name that they have for it; or None."""
+        return self._in_memory(self.flat.names.get(value, value))
+
+    def _in_memory(self, name: Any) -> Any:
+        is_given = not self.in_loop and name in self.readers and name not in self.made_by
+        return name if is_given else self.kept.get(name)
 
     def is_stacked(self, value: Any, result: Any) -> bool:
         """Whether a loop's body hands out what is made of a value, but for `result`: the loop stacks it, or carries it.

@@ -21,6 +21,7 @@ from jax_moye._primitives.attention_finding import with_attention
 from jax_moye._primitives.calls import Group, with_calls_opened
 from jax_moye._primitives.chains import chain_from, is_plain_float
 from jax_moye._primitives.dequantizing import dequantized_from, without_unread
+from jax_moye._primitives.gates import gate_from
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_p
 from jax_moye._primitives.pairs import ordered, pair_from
 from jax_moye._primitives.patterns import Program
@@ -114,12 +115,19 @@ def _chosen(program: Program, parameters: Mapping[str, Any]) -> _Chosen:
         pair = pair_from(program, index, parameters)
         if pair is not None:
             program.taken.update(pair.members)
-            program.keep(*[pair.first.value] * pair.keeps)
+            program.keep(*[pair.first.value, pair.second.value] * pair.keeps)
             chosen.groups.append(Group(frozenset((*pair.members, *pair.inside))))
             replaced[pair.first.product] = pair.equation(program)
     for index, equation in enumerate(equations):
         if equation.primitive.name == "ragged_dot_general":
             replaced[index] = _grouped(equation, parameters)
+        gate = gate_from(program, index, parameters)
+        if gate is not None:
+            program.taken.update(gate.members)
+            program.keep(gate.d_gate, gate.d_up)
+            chosen.groups.append(Group(frozenset(gate.members), gate.beside(program)))
+            replaced[gate.place] = gate.equation(program)
+            continue
         chain = chain_from(program, index, parameters)
         if chain is not None:
             program.taken.update(chain.members)
