@@ -239,11 +239,17 @@ def linear_chain(program: Program, index: int, parameters: Mapping[str, Any]) ->
     return start if longer is None or not longer.may_end else longer
 
 
-def activations_of(program: Program, value: Any) -> Iterator[tuple[str, list[int], Any]]:
-    """Activations of a value, whoever else reads it: names, indices of their equations, and what they make."""
+def activations_of(program: Program, value: Any, taken: bool = False) -> Iterator[tuple[str, list[int], Any]]:
+    """Activations of a value, whoever else reads it: names, indices of their equations, and what they make.
+
+    Args:
+      program: where they stand.
+      value: what they are of.
+      taken: as in `matched`.
+    """
     aval = aval_of(value)
     for name, template in _templates(tuple(aval.shape), aval.dtype):
-        found = matched(program, value, template, alone=False)
+        found = matched(program, value, template, alone=False, taken=taken)
         if found is not None:
             yield name, *found
 

@@ -108,7 +108,7 @@ def _gate(program: Program, chain: Chain, of_up: int, of_gate: int) -> Gate | No
     if activated is None or up is None or not _is_made_before(program, chain, up):
         return None
     for name, gate, members, d_gate in derivatives_of(program, between):
-        for activation, inside, value in activations_of(program, gate):
+        for activation, inside, value in activations_of(program, gate, taken=True):  # a kernel may write it, too
             is_it = value is activated and activation == DERIVATIVES[name]
             if is_it and _is_made_before(program, chain, gate) and of_up not in members:
                 members = *chain.members, of_up, of_gate, *members

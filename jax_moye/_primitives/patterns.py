@@ -322,7 +322,9 @@ class Template:
         self.result = flat.names.get(jaxpr.outvars[0], jaxpr.outvars[0])
 
 
-def matched(program: Program, value: Any, template: Template, alone: bool = True) -> tuple[list[int], Any] | None:
+def matched(
+    program: Program, value: Any, template: Template, alone: bool = True, taken: bool = False
+) -> tuple[list[int], Any] | None:
     """The equations that are those of a template of a value, and what they make; None if there are none.
 
     Args:
@@ -330,6 +332,7 @@ def matched(program: Program, value: Any, template: Template, alone: bool = True
       value: what the template is of.
       template: what is looked for.
       alone: nobody else reads the value, nor what is between it and the result.
+      taken: they may be part of something already.
     """
     flat = program.flat
     known: dict[Any, Any] = {template.arguments[0]: flat.names.get(value, value)}
@@ -340,7 +343,7 @@ def matched(program: Program, value: Any, template: Template, alone: bool = True
             return None
         used.append(found)
         known |= dict(zip(wanted.outputs, found.outputs, strict=True))
-    return _members_of(program, value, used, known[template.result], alone)
+    return _members_of(program, value, used, known[template.result], alone, taken)
 
 
 def matched_at(program: Program, value: Any, at: Any, template: Template) -> tuple[list[int], Any] | None:
@@ -364,7 +367,7 @@ def matched_at(program: Program, value: Any, at: Any, template: Template) -> tup
             of_value.update(wanted.outputs)
             used.append(found)
         known |= dict(zip(wanted.outputs, found.outputs, strict=True))
-    return _members_of(program, value, used, known[template.result], alone=True)
+    return _members_of(program, value, used, known[template.result], alone=True, taken=False)
 
 
 def _candidates(flat: Flat, wanted: Step, known: dict[Any, Any]) -> Iterator[Step]:
@@ -374,7 +377,7 @@ def _candidates(flat: Flat, wanted: Step, known: dict[Any, Any]) -> Iterator[Ste
 
 
 def _members_of(
-    program: Program, value: Any, used: Sequence[Step], name: Any, alone: bool
+    program: Program, value: Any, used: Sequence[Step], name: Any, alone: bool, taken: bool
 ) -> tuple[list[int], Any] | None:
     """The equations whose steps those of a template are, and what they make of a value; None if there is more to them.
 
@@ -384,11 +387,12 @@ def _members_of(
       used: the steps.
       name: of the result.
       alone: as in `matched`.
+      taken: likewise.
     """
     flat = program.flat
     members = sorted({step.place for step in used})
     is_more = (not set(flat.at[index]) <= set(used) for index in members)
-    if any(index in program.taken for index in members) or (alone and any(is_more)):
+    if (not taken and any(index in program.taken for index in members)) or (alone and any(is_more)):
         return None
     made = [x for index in members for x in program.equations[index].outvars]
     results = [x for x in made if flat.names.get(x, x) is name]

@@ -539,7 +539,7 @@ MUTANTS = [
         COOPERATIVE,
         "epilogue_box.h",
         "if (rows >= kRows && columns >= kColumns) {",
-        "if (columns >= kBox<uint16_t>) {",
+        "if (columns >= kColumns) {",
         r"out of bounds: plain load of 4 bytes",
         options=FINISHED,
     ),
