@@ -108,9 +108,9 @@ int64_t extent(std::vector<int64_t> const& sizes, std::vector<int64_t> const& st
 class DirectProduct {
  public:
   /// `matrices` are (name, strides) of a, b and d, and of c, bias, residual, multiplier, second_b, preactivation and
-  /// second_product where there are such; `fill` is what the operands are filled with, again and again: a is (batch modes, m, k), b
-  /// and second_b (batch modes, n, k), the others (batch modes, m, n). Throws std::bad_alloc, MemoryError in Python,
-  /// where the device has not that much free.
+  /// second_product where there are such; `fill` is what the operands are filled with, again and again: a is (batch
+  /// modes, m, k), b and second_b (batch modes, n, k), the others (batch modes, m, n). Throws std::bad_alloc,
+  /// MemoryError in Python, where the device has not that much free.
   DirectProduct(int device, std::vector<int64_t> sizes, nb::dict matrices, std::string const& dtype,
                 std::string const& out_dtype, int64_t workspace_bytes, int sets, nb::bytes fill, nb::bytes out_fill,
                 std::string activation, double alpha, double beta)

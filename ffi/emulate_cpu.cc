@@ -301,7 +301,8 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
       copies.add("a", request.a, false);
       copies.add("b", request.b, false);
       if (epilogue.has_second_b) copies.add("second_b", epilogue.second_b, false);
-      // Who passes one array as d and as c, residual or multiplier wants it updated in place: then it is not full of NaN.
+      // Who passes one array as d and as c, residual or multiplier wants it updated in place: then it is not full of
+      // NaN.
       auto const in_place = [&](EpilogueMatrix const& matrix) {
         return matrix.present && matrix.buffer.data == request.d.data;
       };

@@ -1,5 +1,5 @@
-// What Hopper's epilogues read beside the sums, c, bias, residual or a multiplier, box by box, and what they make of it in
-// registers. gemm/epilogue_sm90.h has the boxes' order.
+// What Hopper's epilogues read beside the sums, c, bias, residual or a multiplier, box by box, and what they make of it
+// in registers. gemm/epilogue_sm90.h has the boxes' order.
 #pragma once
 
 #include "gemm/activation.h"
@@ -14,8 +14,8 @@ namespace moye {
 
 /// A box of an operand, 16 rows of 64 elements of 16 bits, or a half of it, as the lanes of a warp have it: word i has
 /// what belongs to z[2 i] and z[2 i + 1], which are those of row lane / 4 + i % 2 * 8 and of columns from i / 2 * 8 +
-/// lane % 4 * 2 on. kDerives: whether calls may multiply by a derivative. Warp: what stays the same of a warp's tile, of
-/// gemm/epilogue_sm90.h.
+/// lane % 4 * 2 on. kDerives: whether calls may multiply by a derivative. Warp: what stays the same of a warp's tile,
+/// of gemm/epilogue_sm90.h.
 template <bool kDerives, int kColumns_ = 64>
 struct OperandBox {
   static constexpr int kRows = 16, kColumns = kColumns_;

@@ -33,8 +33,8 @@ struct StoreParams {
   int rank;                                                // of all
 };
 
-/// Whether a thread has registers for boxes of two operands beside its sums, and a warpgroup's columns are whole boxes: c
-/// may be d.
+/// Whether a thread has registers for what is read of two operands beside its sums, and a warpgroup's columns are whole
+/// boxes: c may be d.
 constexpr bool has_room_for_gate(int registers, int sums, int columns) {
   return registers - sums >= 100 && columns % OperandBox<true>::kColumns == 0;
 }
@@ -400,8 +400,8 @@ struct WarpgroupEpilogue {
     }
   }
 
-  /// Until the tile's boxes from `first` on, one or two, may be filled. What they held is on its way: of the tile before
-  /// all of it, a main loop ago.
+  /// Until the tile's boxes from `first` on, one or two, may be filled. What they held is on its way: of the tile
+  /// before all of it, a main loop ago.
   static MOYE_DEVICE void wait_for_boxes(Warp const& warp, int first, int outputs) {
     if (warp.lane == 0 && first == 0) tma_store_wait_group_read<0>();
     if (warp.lane == 0 && first + outputs > kBuffers) tma_store_wait_group_read<kBuffers - 2>();

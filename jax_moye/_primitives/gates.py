@@ -94,7 +94,7 @@ def gate_from(program: Program, index: int, parameters: Mapping[str, Any]) -> Ga
 
 
 def _gate(program: Program, chain: Chain, of_up: int, of_gate: int) -> Gate | None:
-    """The same, where it is known which of two equations makes the cotangent of up, and which the other one begins with.
+    """The same, where it is known which of two equations makes the cotangent of up, and which one begins the other.
 
     Args:
       program: where they stand.
@@ -117,7 +117,7 @@ def _gate(program: Program, chain: Chain, of_up: int, of_gate: int) -> Gate | No
 
 
 def _times(program: Program, value: Any, index: int) -> tuple[Any, Any]:
-    """What an equation multiplies a value with, an array of its type, and what it makes; (None, None) if it does not."""
+    """What an equation multiplies a value with, an array of its type, and what it makes; (None, None) if it is none."""
     if index >= len(program.equations) or index in program.taken:
         return None, None
     equation: Any = program.equations[index]

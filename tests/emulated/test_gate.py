@@ -270,7 +270,9 @@ def test_refused_calls(config):
     assert "the multiplier is f32, and d is" in error_of(config, gate, multiplier=wide)
     assert "the pre-activation has 511 elements, d 512" in error_of(config, gate, preactivation=d[:-1].copy())
     at = {"guard": False}
-    assert "the multiplier and the pre-activation overlap" in error_of(config, gate, preactivation=flat["multiplier"], **at)
+    assert "the multiplier and the pre-activation overlap" in error_of(
+        config, gate, preactivation=flat["multiplier"], **at
+    )
     assert "the pre-activation and d overlap" in error_of(config, gate, preactivation=d, **at)
     longer = np.zeros(d.size + 8, d.dtype)
     gate.flat["d"] = longer[8:]

@@ -92,7 +92,10 @@ class Cotangents:
         """d_y, w, gate and up, as in memory."""
         (m, n, k), rng = self.sizes, np.random.default_rng([*self.sizes, *self.batch])
         d_y, w = (*self.batch, m, k), (k, n)
-        shapes = [d_y[:-2] + (d_y[-1], d_y[-2]) if self.order[0] == "T" else d_y, w if self.order[1] == "N" else w[::-1]]
+        shapes = [
+            d_y[:-2] + (d_y[-1], d_y[-2]) if self.order[0] == "T" else d_y,
+            w if self.order[1] == "N" else w[::-1],
+        ]
         shapes += [(*self.batch, m, n)] * 2
         draws = [rng.integers(-2, 3, s) if integers else rng.standard_normal(s) for s in shapes]
         draws[1] = draws[1] if integers else draws[1] / k**0.5

@@ -126,9 +126,18 @@ EDITS = {
     "empty activation": (dict(activation=""), "activation is none, relu"),
     "no function of its own": (dict(activation="own"), "the kernel was not compiled with a function of its own"),
     "beta without c": (dict(beta=1.0), "and there is no c"),
-    "unknown operand": (dict(extra=[C], operands="scale"), "operands names c, bias, residual, multiplier and second_b, each once"),
-    "operand twice": (dict(extra=[C, C], operands="c,c"), "operands names c, bias, residual, multiplier and second_b, each once"),
-    "trailing comma": (dict(extra=[C], operands="c,,"), "operands names c, bias, residual, multiplier and second_b, each once"),
+    "unknown operand": (
+        dict(extra=[C], operands="scale"),
+        "operands names c, bias, residual, multiplier and second_b, each once",
+    ),
+    "operand twice": (
+        dict(extra=[C, C], operands="c,c"),
+        "operands names c, bias, residual, multiplier and second_b, each once",
+    ),
+    "trailing comma": (
+        dict(extra=[C], operands="c,,"),
+        "operands names c, bias, residual, multiplier and second_b, each once",
+    ),
     "operands that are not there": (
         dict(extra=[C], operands="c,bias"),
         "operands are named that the call does not have",
@@ -221,7 +230,10 @@ EDITS |= {
         GATE | dict(extra=[AT, UP], config=A16),
         "the kernel multiplies by no derivative",
     ),
-    "a multiplier twice": (GATE | dict(extra=[AT, UP, UP], operands="c,multiplier,multiplier"), "operands names c, bias"),
+    "a multiplier twice": (
+        GATE | dict(extra=[AT, UP, UP], operands="c,multiplier,multiplier"),
+        "operands names c, bias",
+    ),
     "a multiplier without c": (
         GATE | dict(extra=[UP], operands="multiplier", beta=0.0),
         "a derivative is one of c",
@@ -303,7 +315,11 @@ def test_scales(rng):
 @pytest.mark.parametrize(
     ("extra", "changes", "message"),
     [
-        ([np.ones(M, np.float32)], dict(target=FUSED_TARGET), "operands names c, bias, residual, multiplier and second_b, each"),
+        (
+            [np.ones(M, np.float32)],
+            dict(target=FUSED_TARGET),
+            "operands names c, bias, residual, multiplier and second_b, each",
+        ),
         ([np.ones(M, np.float16)], {}, "lhs_scale is f16, not f32"),
         ([np.ones(M - 1, np.float32)], {}, "lhs_scale has 15 elements, and its strides reach beyond them"),
         ([np.ones(M, np.float32)], dict(lhs_scale_strides=(0, 0, 1)), "lhs_scale has a stride along n"),

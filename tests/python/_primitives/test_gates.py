@@ -135,10 +135,14 @@ def test_derivatives_and_vmap():
     tangents = jax.tree.map(jnp.ones_like, operands)
     for one, other in (
         (jax.jvp(optimized, operands, tangents), jax.jvp(cotangents, operands, tangents)),
-        (jax.vmap(optimized, (0, None, 0, 0))(*[jnp.stack([x, x + x]) if x.ndim and i != 1 else x
-                                                for i, x in enumerate(operands)]),
-         jax.vmap(cotangents, (0, None, 0, 0))(*[jnp.stack([x, x + x]) if i != 1 else x
-                                                 for i, x in enumerate(operands)])),
+        (
+            jax.vmap(optimized, (0, None, 0, 0))(
+                *[jnp.stack([x, x + x]) if x.ndim and i != 1 else x for i, x in enumerate(operands)]
+            ),
+            jax.vmap(cotangents, (0, None, 0, 0))(
+                *[jnp.stack([x, x + x]) if i != 1 else x for i, x in enumerate(operands)]
+            ),
+        ),
     ):
         assert_close(one, jax.tree.map(lambda x: np.asarray(x, np.float64), other))
 
