@@ -96,10 +96,9 @@ struct OperandBox {
   /// multiplier's z * multiplier * activation'(words), rounded to 16 bits.
   template <class Warp>
   MOYE_DEVICE void differentiate_gate(Warp const& warp, float const (&z)[kSums], OperandBox& multiplier) {
-    constexpr int kTogether = 2;  // words, as above
-    int activation = int(warp.args.epilogue.activation), is_bf16 = warp.args.d_dtype == Dtype::bf16;
-    MOYE_COMPUTED_HERE("+r", activation);  // or LLVM has a loop over boxes for each
-    MOYE_COMPUTED_HERE("+r", is_bf16);
+    constexpr int kTogether = 4;  // words, as above
+    Activation const activation = warp.args.epilogue.activation;
+    bool const is_bf16 = warp.args.d_dtype == Dtype::bf16;
     auto const unpacked = [&](uint32_t word) { return is_bf16 ? unpack<bfloat16_t>(word) : unpack<half_t>(word); };
     auto const packed = [&](Row<float, 2> const& pair) {
       auto const [even, odd] = pair.elements;
@@ -107,11 +106,9 @@ struct OperandBox {
     };
     auto const all = [&](auto known, int first) {
       constexpr Activation kActivation = decltype(known)::value;
-      if (activation != int(kActivation)) return;
+      if (activation != kActivation) return;
       MOYE_UNROLL
       for (int i = first; i < first + kTogether; ++i) {
-        MOYE_COMPUTED_HERE("+r", words[i]);  // or all of them are unpacked in front of the branches
-        MOYE_COMPUTED_HERE("+r", multiplier.words[i]);
         Row<float, 2> const at = unpacked(words[i]), factor = unpacked(multiplier.words[i]);
         Row<float, 2> of_factor, of_at;
         MOYE_UNROLL
@@ -121,8 +118,6 @@ struct OperandBox {
         }
         words[i] = packed(of_factor);
         multiplier.words[i] = packed(of_at);
-        MOYE_COMPUTED_HERE("+r", words[i]);
-        MOYE_COMPUTED_HERE("+r", multiplier.words[i]);
       }
     };
     MOYE_UNROLL

@@ -58,7 +58,6 @@ CONFIGS = jax_moye.configs()
         (dict(derives=True), dict(derivative=True, out_dtype="f32"), 80, "has 16 bits, and f32 is wanted"),
         (dict(derives=True), dict(derivative=True, gate=True), 80, "it writes one result, and these are two"),
         (dict(derives=True, takes_gate=True), dict(derivative=True, gate=True), 80, None),
-        (dict(derives=True, takes_gate=True), dict(derivative=True, gate=True, n=60, k=64), 80, "it loads 16 bytes"),
         (
             dict(derives=True, takes_gate=True, alignment=2),
             dict(derivative=True, gate=True, n=60, k=64),
