@@ -21,9 +21,8 @@ from jax_moye._primitives.attention_finding import with_attention
 from jax_moye._primitives.calls import Group, with_calls_opened
 from jax_moye._primitives.chains import chain_from, is_plain_float
 from jax_moye._primitives.dequantizing import dequantized_from, without_unread
-from jax_moye._primitives.gates import gate_from
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_p
-from jax_moye._primitives.pairs import ordered, pair_from
+from jax_moye._primitives.pairs import cotangents_from, ordered, pair_from
 from jax_moye._primitives.patterns import Program
 from jax_moye._primitives.residuals import with_fewer_residuals
 from jax_moye._primitives.views import is_in_memory, with_views
@@ -121,12 +120,12 @@ def _chosen(program: Program, parameters: Mapping[str, Any]) -> _Chosen:
     for index, equation in enumerate(equations):
         if equation.primitive.name == "ragged_dot_general":
             replaced[index] = _grouped(equation, parameters)
-        gate = gate_from(program, index, parameters)
-        if gate is not None:
-            program.taken.update(gate.members)
-            program.keep(gate.d_gate, gate.d_up)
-            chosen.groups.append(Group(frozenset(gate.members), gate.beside(program)))
-            replaced[gate.place] = gate.equation(program)
+        both = cotangents_from(program, index, parameters)
+        if both is not None:
+            program.taken.update(both.members)
+            program.keep(both.d_gate, both.d_up)
+            chosen.groups.append(Group(frozenset(both.members), both.beside(program)))
+            replaced[both.place] = both.equation(program)
             continue
         chain = chain_from(program, index, parameters)
         if chain is not None:
