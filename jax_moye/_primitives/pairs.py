@@ -238,8 +238,8 @@ def _cotangents(program: Program, chain: Chain, of_up: int, of_gate: int) -> Cot
         for activation, inside, value in activations_of(program, gate, taken=True):  # a kernel may write it, too
             is_it = value is activated and activation == DERIVATIVES[name]
             if is_it and _is_made_before(program, chain, gate) and of_up not in members:
-                members = *chain.members, of_up, of_gate, *members
-                return Cotangents(chain, name, gate, up, members, tuple(inside), d_gate, d_up)
+                all_members = *chain.members, of_up, of_gate, *members
+                return Cotangents(chain, name, gate, up, all_members, tuple(inside), d_gate, d_up)
     return None
 
 
