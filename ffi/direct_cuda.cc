@@ -107,10 +107,10 @@ int64_t extent(std::vector<int64_t> const& sizes, std::vector<int64_t> const& st
 /// One product on `sets` sets of operands, in one piece of memory.
 class DirectProduct {
  public:
-  /// `matrices` are (name, strides) of a, b and d, and of c, bias, residual, second_b, preactivation and second_product
-  /// where there are such; `fill` is what the operands are filled with, again and again: a is (batch modes, m, k), b
-  /// and second_b (batch modes, n, k), the others (batch modes, m, n). Throws std::bad_alloc, MemoryError in Python,
-  /// where the device has not that much free.
+  /// `matrices` are (name, strides) of a, b and d, and of c, bias, residual, multiplier, second_b, preactivation and
+  /// second_product where there are such; `fill` is what the operands are filled with, again and again: a is (batch
+  /// modes, m, k), b and second_b (batch modes, n, k), the others (batch modes, m, n). Throws std::bad_alloc,
+  /// MemoryError in Python, where the device has not that much free.
   DirectProduct(int device, std::vector<int64_t> sizes, nb::dict matrices, std::string const& dtype,
                 std::string const& out_dtype, int64_t workspace_bytes, int sets, nb::bytes fill, nb::bytes out_fill,
                 std::string activation, double alpha, double beta)
@@ -349,7 +349,8 @@ class DirectProduct {
                                            .preactivation = buffer_of("preactivation"),
                                            .has_second_b = find_slot("second_b") != nullptr,
                                            .second_b = buffer_of("second_b"),
-                                           .second_product = buffer_of("second_product")}};
+                                           .second_product = buffer_of("second_product"),
+                                           .multiplier = matrix("multiplier", set)}};
     GemmCall call;
     check(decode_gemm(request, call));
     return call;

@@ -217,7 +217,7 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
                  nb::object residual, Strides const& residual_strides, double alpha, double beta,
                  std::string const& activation, nb::object preactivation, nb::object second_b,
                  nb::object second_product, nb::object lhs_scale, Strides const& lhs_scale_strides,
-                 nb::object rhs_scale, Strides const& rhs_scale_strides) {
+                 nb::object rhs_scale, Strides const& rhs_scale_strides, nb::object multiplier) {
   emu::Stream stream;
   stream.options.seed = seed;
   stream.options.detect_races = detect_races;
@@ -263,6 +263,7 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
   if (!c.is_none()) epilogue.c = {true, to_d_buffer("c", c), c_strides};
   if (!bias.is_none()) epilogue.bias = {true, to_d_buffer("bias", bias), bias_strides};
   if (!residual.is_none()) epilogue.residual = {true, to_d_buffer("residual", residual), residual_strides};
+  if (!multiplier.is_none()) epilogue.multiplier = {true, to_d_buffer("multiplier", multiplier), d_strides};
   auto const to_scale = [](char const* name, nb::handle array, Strides const& strides) -> EpilogueMatrix {
     Bytes const bytes = to_bytes(name, array);
     Dtype const dtype = dtype_of_result(array, Dtype::f32, {});
@@ -300,17 +301,19 @@ nb::dict emulate(std::string const& config, nb::handle a, nb::handle b, nb::hand
       copies.add("a", request.a, false);
       copies.add("b", request.b, false);
       if (epilogue.has_second_b) copies.add("second_b", epilogue.second_b, false);
-      // Who passes one array as d and as c or residual wants it updated in place: then it is not full of NaN.
+      // Who passes one array as d and as c, residual or multiplier wants it updated in place: then it is not full of
+      // NaN.
       auto const in_place = [&](EpilogueMatrix const& matrix) {
         return matrix.present && matrix.buffer.data == request.d.data;
       };
       void* const d_data = request.d.data;
-      bool const keep_d = in_place(epilogue.c) || in_place(epilogue.residual);
+      bool const keep_d = in_place(epilogue.c) || in_place(epilogue.residual) || in_place(epilogue.multiplier);
       copies.add("d", request.d, true);
       if (keep_d) std::memcpy(request.d.data, d_data, d_bytes.size());
       for (auto const& [name, matrix] : {std::pair{"c", &epilogue.c},
                                          {"bias", &epilogue.bias},
                                          {"residual", &epilogue.residual},
+                                         {"multiplier", &epilogue.multiplier},
                                          {"lhs_scale", &epilogue.lhs_scale},
                                          {"rhs_scale", &epilogue.rhs_scale}}) {
         if (!matrix->present) continue;
@@ -373,6 +376,7 @@ std::vector<emu::Memory> emulated_memory(GemmRequest const& request) {
   for (auto const& [name, matrix] : {std::pair{"c", &epilogue.c},
                                      {"bias", &epilogue.bias},
                                      {"residual", &epilogue.residual},
+                                     {"multiplier", &epilogue.multiplier},
                                      {"lhs_scale", &epilogue.lhs_scale},
                                      {"rhs_scale", &epilogue.rhs_scale}}) {
     if (matrix->present && matrix->buffer.data != request.d.data)
@@ -398,7 +402,7 @@ void add_emulate(nb::module_& module) {
       nb::arg("beta") = 0.0, nb::arg("activation") = "none", nb::arg("preactivation") = nb::none(),
       nb::arg("second_b") = nb::none(), nb::arg("second_product") = nb::none(), nb::arg("lhs_scale") = nb::none(),
       nb::arg("lhs_scale_strides") = Strides(3), nb::arg("rhs_scale") = nb::none(),
-      nb::arg("rhs_scale_strides") = Strides(3),
+      nb::arg("rhs_scale_strides") = Strides(3), nb::arg("multiplier") = nb::none(),
       "Runs one launch in the emulator and returns {ok, message, counters, expected_seconds}.\n\n"
       "a, b, d: contiguous NumPy arrays, d is written. sizes: up to three of the batch, m, n, k; strides in\n"
       "elements, of (batch modes, m, k), (batch modes, n, k), (batch modes, m, n). guard: the kernel works on\n"
@@ -413,6 +417,8 @@ void add_emulate(nb::module_& module) {
       "and d is activation(z) + residual, activation being none, relu, gelu_tanh, gelu_erf or silu.\n"
       "second_b: an array like b, then d is activation(alpha * a b) * (a second_b); second_product, where there is a\n"
       "preactivation: an array like d, written. It is a second_b.\n"
+      "multiplier: an array like d, where the activation is a derivative, as d_silu: d is alpha * a b * multiplier *\n"
+      "activation'(c) then, and preactivation alpha * a b * activation(c).\n"
       "lhs_scale, rhs_scale: f32, with strides of (batch modes, m, n), 0 along n of the former and m of the latter;\n"
       "factors of a b.\n"
       "expected_seconds: what was measured before a long launch, else 0. One of more than ten seconds says so on\n"

@@ -82,8 +82,11 @@ struct NamedMatrix {
   EpilogueMatrix const& matrix;
 };
 
-std::array<NamedMatrix, 3> matrices_of(EpilogueRequest const& epilogue) {
-  return {{{"c", epilogue.c}, {"bias", epilogue.bias}, {"residual", epilogue.residual}}};
+std::array<NamedMatrix, 4> matrices_of(EpilogueRequest const& epilogue) {
+  return {{{"c", epilogue.c},
+           {"bias", epilogue.bias},
+           {"residual", epilogue.residual},
+           {"the multiplier", epilogue.multiplier}}};
 }
 
 std::array<NamedMatrix, 2> scales_of(EpilogueRequest const& epilogue) {
@@ -140,7 +143,8 @@ std::string decode_epilogue(EpilogueRequest const& request, size_t strides, Epil
                           : nullptr,
           .second_product = request.has_second_b && request.wants_preactivation ? request.second_product.data : nullptr,
           .row_scale = scale(request.lhs_scale, row_stride),
-          .column_scale = scale(request.rhs_scale, column_stride)};
+          .column_scale = scale(request.rhs_scale, column_stride),
+          .multiplier = operand(request.multiplier)};
   bool const is_plain = !request.bias.present && !request.residual.present;
   if (request.has_second_b && (request.c.present || !is_plain))
     return "a call with a second b has no c, bias or residual";
@@ -148,9 +152,12 @@ std::string decode_epilogue(EpilogueRequest const& request, size_t strides, Epil
     if (request.has_second_b) return "a call with a second b has no scales";
     if (args.activation >= kFirstDerivative) return "a product times a derivative has no scales";
   }
-  if (args.activation < kFirstDerivative) return {};
-  if (!request.c.present || !is_plain || request.has_second_b || request.wants_preactivation)
-    return "a derivative is one of c, and has no bias, residual, pre-activation or second b beside it";
+  if (args.activation < kFirstDerivative)
+    return request.multiplier.present ? "a multiplier is one of an activation's derivative" : "";
+  if (!request.c.present || !is_plain || request.has_second_b)
+    return "a derivative is one of c, and has no bias, residual or second b beside it";
+  if (request.multiplier.present != request.wants_preactivation)
+    return "a derivative has one result, and with a multiplier two";
   args.c = operand(request.c);
   return {};
 }
@@ -164,6 +171,7 @@ std::string unfit_epilogue(GemmRequest const& request, GemmEntry const& entry, G
       epilogue.alpha == 1 && (epilogue.beta == 0 || epilogue.beta == 1) && args.epilogue.activation <= Activation::relu;
   bool const is_derivative = args.epilogue.activation >= kFirstDerivative;
   if (is_derivative && !entry.facts.derives) return "the kernel multiplies by no derivative";
+  if (epilogue.multiplier.present && !entry.facts.takes_gate) return "the kernel takes no multiplier";
   if (is_derivative && item_bytes(request.d.dtype) != 2)
     return "a product times a derivative has 16 bits, not those of " + d_dtype;
   bool const is_own = args.epilogue.activation == Activation::own;

@@ -20,7 +20,7 @@ struct Buffer {
   Dtype dtype;
 };
 
-/// c, bias or residual as it arrives.
+/// c, bias, residual or a multiplier as it arrives.
 struct EpilogueMatrix {
   bool present = false;
   Buffer buffer = {};
@@ -39,6 +39,7 @@ struct EpilogueRequest {
   int64_t second_b_offset = 0;                    // elements in front of its first one
   Buffer second_product = {};                     // with a second b and a pre-activation; sizes and strides are d's
   EpilogueMatrix lhs_scale = {}, rhs_scale = {};  // f32; strides are 0 along n of the former, along m of the latter
+  EpilogueMatrix multiplier = {};                 // beside a derivative, whose other result is the pre-activation then
 };
 
 /// A call as it arrives. Nothing in it is trusted: attributes may come from an edited or corrupted saved program.

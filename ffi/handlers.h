@@ -6,6 +6,8 @@
 //                            (a, b, second_b) -> (d, workspace, [preactivation, second_product])
 //                            preactivation = alpha (a b), second_product = a second_b,
 //                            d = activation(preactivation) * second_product
+//                            (a, b, c, multiplier) -> (d, workspace, other), where the activation is a derivative
+//                            d = alpha (a b) * multiplier * activation'(c), other = alpha (a b) * activation(c)
 //   jax_moye_scaled_gemm_v1  as fused, with operands lhs_scale and rhs_scale, f32, of rows and of columns
 //                            preactivation = alpha (a b) lhs_scale rhs_scale + beta c + bias
 //   jax_moye_view_gemm_v1    as scaled; a, b and second_b are parts of larger arrays: their first elements are at a_offset,

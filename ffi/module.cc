@@ -44,6 +44,7 @@ nb::dict describe(RegisteredGemm const& gemm) {
   fields["orders"] = nb::tuple(orders);
   fields["any_stride"] = gemm.entry.facts.any_stride;
   fields["derives"] = gemm.entry.facts.derives;
+  fields["takes_gate"] = gemm.entry.facts.takes_gate;
   fields["takes_pair"] = gemm.entry.facts.takes_pair;
   fields["scales"] = gemm.entry.facts.scales;
   fields["grouped"] = gemm.entry.launch_grouped != nullptr;

@@ -99,7 +99,8 @@ struct EpilogueAttributes {
   std::string_view activation;
   double alpha, beta;
   Int64s bias_strides, c_strides, residual_strides;  // of those that are no operands: not looked at
-  // Which follow a and b, in their order: "c,bias,residual" or less, or "second_b", which lies as b does.
+  // Which follow a and b, in their order: "c,bias,residual" or less, or "second_b", which lies as b does, or
+  // "c,multiplier", the latter lying as d does.
   std::string_view operands;
   // Of the scaled and the view target alone; the others' calls name no scales.
   bool takes_scales = false;
@@ -124,6 +125,7 @@ inline ffi::Error read_epilogue(EpilogueAttributes const& attributes, ffi::Remai
   Slot const slots[] = {{"c", epilogue.c.present, epilogue.c.buffer},
                         {"bias", epilogue.bias.present, epilogue.bias.buffer},
                         {"residual", epilogue.residual.present, epilogue.residual.buffer},
+                        {"multiplier", epilogue.multiplier.present, epilogue.multiplier.buffer},
                         {"second_b", epilogue.has_second_b, epilogue.second_b},
                         {"lhs_scale", epilogue.lhs_scale.present, epilogue.lhs_scale.buffer},
                         {"rhs_scale", epilogue.rhs_scale.present, epilogue.rhs_scale.buffer}};
@@ -131,6 +133,7 @@ inline ffi::Error read_epilogue(EpilogueAttributes const& attributes, ffi::Remai
   epilogue.c.strides = to_span(attributes.c_strides);
   epilogue.bias.strides = to_span(attributes.bias_strides);
   epilogue.residual.strides = to_span(attributes.residual_strides);
+  epilogue.multiplier.strides = request.d_strides;
   epilogue.lhs_scale.strides = to_span(attributes.lhs_scale_strides);
   epilogue.rhs_scale.strides = to_span(attributes.rhs_scale_strides);
   size_t count = 0;
@@ -140,7 +143,7 @@ inline ffi::Error read_epilogue(EpilogueAttributes const& attributes, ffi::Remai
     rest = comma == rest.npos ? std::string_view() : rest.substr(comma + 1);
     auto const slot = std::find_if(std::begin(slots), slots_end, [&](Slot const& s) { return s.name == word; });
     if (slot == slots_end || slot->present)
-      return error(std::string("operands names c, bias, residual and ") +
+      return error(std::string("operands names c, bias, residual, multiplier and ") +
                    (attributes.takes_scales ? "second_b, lhs_scale and rhs_scale" : "second_b") +
                    ", each once at most, not " + std::string(attributes.operands));
     auto const buffer = operands.get<ffi::AnyBuffer>(count);
@@ -153,7 +156,9 @@ inline ffi::Error read_epilogue(EpilogueAttributes const& attributes, ffi::Remai
                  std::to_string(count) + " are named");
   if (results.size() == 0) return ffi::Error::Success();
   if (results.size() != size_t(1 + epilogue.has_second_b))
-    return error("beside d and the workspace the pre-activation is a result or not, with a second b its product, too");
+    return error(
+        "beside d and the workspace the pre-activation, or a multiplier's other result, is a result or not, with a "
+        "second b its product, too");
   epilogue.wants_preactivation = true;
   Buffer* const buffers[] = {&epilogue.preactivation, &epilogue.second_product};
   for (size_t i = 0; i < results.size(); ++i) {

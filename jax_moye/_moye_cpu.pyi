@@ -58,4 +58,5 @@ def emulate(
     lhs_scale_strides: Sequence[int] = (0, 0, 0),
     rhs_scale: np.ndarray | None = None,
     rhs_scale_strides: Sequence[int] = (0, 0, 0),
+    multiplier: np.ndarray | None = None,
 ) -> dict[str, Any]: ...

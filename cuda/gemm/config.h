@@ -203,14 +203,17 @@ inline constexpr int kActivations = int(sizeof(kActivationNames) / sizeof(kActiv
 ///   z = alpha * (a b),  second_product = a second_b,  d = activation(z) * second_product
 /// or, where the activation is a derivative (bias, residual, preactivation and scales are null then):
 ///   d = alpha * (a b) * activation'(c), of 16 bits
+/// or, with a multiplier beside it, the cotangents of both factors of activation(c) * multiplier:
+///   d = alpha * (a b) * multiplier * activation'(c),  preactivation = alpha * (a b) * activation(c)
 struct EpilogueArgs {
   double alpha, beta;  // beta = 0: c is not read
   EpilogueOperand c, bias, residual;
   Activation activation;
-  void* preactivation;   // null, or of d's dtype, sizes and strides
+  void* preactivation;   // null, or of d's dtype, sizes and strides; with a multiplier its other result
   void const* second_b;  // null, or of b's dtype, sizes and strides
   void* second_product;  // null, or of d's dtype, sizes and strides
   EpilogueScales row_scale = {}, column_scale = {};
+  EpilogueOperand multiplier = {};
 };
 
 /// What varies per call: d[b,m,n] = epilogue(sum_k a[b,m,k] * b[b,n,k]). Strides and sizes in elements. b counts the
@@ -312,6 +315,7 @@ struct KernelFacts {
   unsigned orders = 0xf;    // bit 0 NN, 1 NT, 2 TN, 3 TT: first letter a, second b; N = row-major as JAX writes it
   bool any_stride;          // true: no operand needs a unit stride
   bool derives = false;     // multiplies by an activation's derivative
+  bool takes_gate = false;  // multiplies by such a derivative and a multiplier, and writes two results
   bool takes_pair = false;  // two matrices b, whose products an epilogue multiplies
   bool scales = false;      // multiplies the product's rows and columns by scales
 };

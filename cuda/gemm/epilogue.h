@@ -1,148 +1,22 @@
 // From accumulators to d: z = alpha * (a b) + beta * c + bias, d = activation(z) + residual, and z itself on request;
 // z's product may be multiplied by a scale of its row and one of its column;
-// or d = activation(z) * (a second_b), and both products on request; or d = alpha * (a b) * activation'(c).
+// or d = activation(z) * (a second_b), and both products on request; or d = alpha * (a b) * activation'(c). What calls
+// with a multiplier make of that gemm/epilogue_sm90.h alone says.
 //   TileEpilogue   what is done to neighbours along n of one tile: load c, bias, residual, compute, convert, store
 //   StagedEpilogue the tensor-core kernels' way there: accumulators -> shared memory -> whole rows, coalesced
 #pragma once
 
+#include "gemm/activation.h"
 #include "gemm/batch.h"
 #include "gemm/config.h"
 #include "gemm/tile_scheduler.h"
 #include "moye/algorithm/copy.h"
 #include "moye/arch/barrier.h"
-#include "moye/arch/math.h"
 #include "moye/arch/store.h"
 #include "moye/atom/mma_atom.h"
 #include "moye/tensor.h"
 
 namespace moye {
-
-/// Whether this is compiled with a function of a user's, own_activation(float), which stands in front:
-/// jax_moye/_kernels/own_epilogue.py writes it. Calls ask for that one alone then.
-#ifdef MOYE_OWN_ACTIVATION
-inline constexpr bool kOwnActivation = true;
-#else
-inline constexpr bool kOwnActivation = false;
-#endif
-
-inline constexpr double kLog2E = 1.44269504088896340736;
-
-/// Of the normal distribution, for results that will be rounded to 16 bits: how much of it lies below z, and
-/// e^(-z^2/2).
-struct Normal {
-  float below, bell;
-};
-/// erfc is e^-x^2 times a polynomial of 1 / (1 + 0.3275911 x), with an error of 1.5e-7 (Abramowitz and Stegun, Handbook
-/// of Mathematical Functions, 7.1.26): a third of the instructions.
-MOYE_DEVICE Normal normal(float z) {
-  float const x = float(0.70710678118654752440) * (z < 0 ? -z : z), t = reciprocal(1.0f + 0.3275911f * x);
-  float const p = 0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f)));
-  float const bell = fast_exp2(float(-kLog2E) * x * x), tail = 0.5f * t * p * bell;  // erfc(x) / 2
-  return {z < 0 ? tail : 1.0f - tail, bell};
-}
-
-/// activation(z). gelu_tanh is z * (1 + tanh(u)) / 2, which is z / (1 + exp(-2 u)).
-/// kRounded: z is a float, and the result will be rounded to 16 bits. Then 2^x with its error of 1e-5 at most will do,
-/// a fiftieth of that rounding, and erf as above.
-template <bool kRounded = false, class Compute>
-MOYE_DEVICE Compute activate(Activation activation, Compute z) {
-  if constexpr (kOwnActivation && is_same<Compute, float>) {
-    return activation == Activation::own ? own_activation(z) : z;
-  }
-  switch (activation) {
-    case Activation::relu:
-      return z < Compute(0) ? Compute(0) : z;  // NaN stays NaN
-    case Activation::gelu_tanh: {
-      constexpr Compute kMinus2Sqrt2OverPi = Compute(-1.59576912160573071176);
-      if constexpr (kRounded) {
-        constexpr float kLinear = float(-1.59576912160573071176 * kLog2E), kCubic = float(0.044715) * kLinear;
-        return z * reciprocal(1.0f + fast_exp2(z * (kLinear + kCubic * (z * z))));
-      }
-      return z * reciprocal(Compute(1) + exp(kMinus2Sqrt2OverPi * (z + Compute(0.044715) * z * z * z)));
-    }
-    case Activation::gelu_erf:
-      if constexpr (kRounded) return z * normal(z).below;
-      return z * (Compute(0.5) * (Compute(1) + erf(z * Compute(0.70710678118654752440))));
-    case Activation::silu:
-      if constexpr (kRounded) return z * reciprocal(1.0f + fast_exp2(float(-kLog2E) * z));
-      return z * reciprocal(Compute(1) + exp(-z));
-    default:
-      return z;
-  }
-}
-/// Integers know relu alone; the host admits nothing else.
-template <bool kRounded = false>
-MOYE_DEVICE int32_t activate(Activation activation, int32_t z) {
-  return activation == Activation::relu && z < 0 ? 0 : z;
-}
-
-/// z times the derivative that `activation` names, at c; the result will be rounded to 16 bits, as above. gelu_tanh is
-/// c times a logistic function, as silu is. Of relu it is a choice: 0 where c is not positive, of an infinite z, too.
-MOYE_DEVICE float times_derivative(Activation activation, float z, float c) {
-  auto const logistic = [](float x) { return reciprocal(1.0f + fast_exp2(float(-kLog2E) * x)); };
-  switch (activation) {
-    case Activation::d_relu:
-      return c > 0 ? z : 0.0f;
-    case Activation::d_gelu_tanh: {
-      constexpr float k2Sqrt2OverPi = 1.59576912160573071176f, kCubic = 0.044715f;
-      float const square = c * c, s = logistic(k2Sqrt2OverPi * c * (1.0f + kCubic * square));
-      return z * (s + c * k2Sqrt2OverPi * (1.0f + 3 * kCubic * square) * s * (1.0f - s));
-    }
-    case Activation::d_gelu_erf: {
-      Normal const at = normal(c);
-      return z * (at.below + c * 0.39894228040143267794f * at.bell);
-    }
-    case Activation::d_silu: {
-      float const s = logistic(c);
-      return z * (s * (1.0f + c * (1.0f - s)));
-    }
-    default:
-      return z;
-  }
-}
-
-/// The same of z[first] to z[last - 1] by the function that this is compiled with. A branch for every few, as many as
-/// leave registers to functions of every kind: ptxas mixes no others with them.
-template <class Compute, int kCount>
-MOYE_DEVICE void activate_own(Activation activation, Compute (&z)[kCount], int first, int last) {
-  constexpr int kTogether = kCount % 2 == 0 ? 2 : 1;
-  if constexpr (is_same<Compute, float>) {
-    MOYE_UNROLL
-    for (int i = first; i < last; i += kTogether) {
-      if (activation != Activation::own) continue;
-      MOYE_UNROLL
-      for (int j = i; j < i + kTogether; ++j) z[j] = activate(Activation::own, z[j]);
-      MOYE_UNROLL
-      for (int j = i; j < i + kTogether; ++j) MOYE_COMPUTED_HERE("+f", z[j]);
-    }
-  }
-}
-
-/// The same of all of z: one branch for every sixteen, behind which the functions' latencies overlap.
-template <bool kRounded = false, class Compute, int kCount>
-MOYE_DEVICE void activate_all(Activation activation, Compute (&z)[kCount]) {
-  constexpr int kTogether = kCount < 16 ? kCount : 16;
-  static_assert(kCount % kTogether == 0);
-  auto const all = [&](auto known, int first) {
-    if (activation != decltype(known)::value) return;
-    MOYE_UNROLL
-    for (int i = 0; i < kTogether; ++i) z[first + i] = activate<kRounded>(decltype(known)::value, z[first + i]);
-  };
-  if (activation == Activation::none) return;
-  MOYE_UNROLL
-  for (int first = 0; first < kCount; first += kTogether) {
-    if constexpr (kOwnActivation) {
-      activate_own(activation, z, first, first + kTogether);
-    } else {
-      all(C<Activation::relu>{}, first);
-      if constexpr (!is_same<Compute, int32_t>) {
-        all(C<Activation::gelu_tanh>{}, first);
-        all(C<Activation::gelu_erf>{}, first);
-        all(C<Activation::silu>{}, first);
-      }
-    }
-  }
-}
 
 /// kCount neighbours, moved as one word of at most 16 bytes.
 template <class T, int kCount>

@@ -1,9 +1,10 @@
-// From a warpgroup's wgmma accumulators to d. Four ways, chosen once per call by the host:
+// From a warpgroup's wgmma accumulators to d. Five ways, chosen once per call by the host:
 //   converted   sums as they are: into swizzled rows of 128 bytes, and TMA stores them, clipped at d's edges, while the
 //               warp goes on
 //   finished    16-bit results, with c or bias, scales, activation and so on: the same, finished in registers, box by box
 //   pair        16-bit results of two b, whose columns are the halves of a tile: the same, the first activated, and
 //               multiplied with the second
+//   gated       16-bit results of a multiplier: the same, two of one product, the cotangents of a layer with a gate
 //   elements    everything else, and where accumulators leave no registers for that: 32 columns of sums through shared
 //               memory, finished as TileEpilogue does, an element a lane, so that a row's are stored side by side
 // Each warp has 16 rows of every atom and a staging of its own: no warp waits for another one. One file of more than
@@ -11,6 +12,7 @@
 #pragma once
 
 #include "gemm/epilogue.h"
+#include "gemm/epilogue_box.h"
 #include "gemm/grouped.h"
 #include "gemm/tma_operand.h"
 #include "moye/arch/barrier.h"
@@ -24,19 +26,25 @@ namespace moye {
 
 /// What the host makes of a call for its epilogue.
 struct StoreParams {
-  enum class Way { converted, finished, pair, elements };
+  enum class Way { converted, finished, pair, gated, elements };
   Way way;
   float alpha, scale;                                      // of the sums, and of c or, where there is none, the bias
   TensorMap map_d, map_preactivation, map_second_product;  // empty where threads store d, or there is none
   int rank;                                                // of all
 };
 
+/// Whether a thread has registers for what is read of two operands beside its sums, and a warpgroup's columns are whole
+/// boxes: c may be d.
+constexpr bool has_room_for_gate(int registers, int sums, int columns) {
+  return registers - sums >= 100 && columns % OperandBox<true>::kColumns == 0;
+}
+
 /// kColumns: of a warpgroup's accumulators, which have 64 rows per atom along m. kBuffers: boxes of a warp; all but one
 /// may be on their way while the next is filled. kRegisters: of a thread, but for those of other sums. kPairs: whether
 /// calls may have a second b. kDerives, kHasScales: whether there are registers to finish what is multiplied by a
-/// derivative; by scales.
+/// derivative; by scales. kGates: whether calls may have a multiplier.
 template <int kColumns, Dtype kAccumulator, int kBuffers, int kRegisters, bool kPairs = false, bool kDerives = true,
-          bool kHasScales = kDerives>
+          bool kHasScales = kDerives, bool kGates = false>
 struct WarpgroupEpilogue {
   using Sum = typename Accumulator<kAccumulator>::Sum;
   using Way = StoreParams::Way;
@@ -47,6 +55,8 @@ struct WarpgroupEpilogue {
   template <class Out>
   static constexpr int kBox = 128 / int(sizeof(Out));  // columns
   static constexpr int kSums = kBox<uint16_t> / 2;     // of a thread, in a box of 16-bit results
+  using Box = OperandBox<kDerives>;
+  static_assert(Box::kRows == kRows && Box::kColumns == kBox<uint16_t> && Box::kSums == kSums);
   // Elements: 32 columns of sums, rows 32 bytes apart in the banks.
   static constexpr int kChunk = 32;
   static constexpr int kPitch = kChunk + 8;
@@ -72,15 +82,16 @@ struct WarpgroupEpilogue {
   /// Host: how the call's results are stored. ragged: the rows of the only matrix are cut into groups.
   static Status make_params(StoreParams* params, GemmArgs const& args, bool ragged = false) {
     EpilogueArgs const& epilogue = args.epilogue;
-    bool const pair = epilogue.second_b != nullptr;
+    bool const pair = epilogue.second_b != nullptr, gated = epilogue.multiplier.data != nullptr;
     bool const plain = epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.bias.data == nullptr &&
                        epilogue.residual.data == nullptr && epilogue.activation == Activation::none &&
                        epilogue.preactivation == nullptr && !has_scales(epilogue);
     bool const can_finish = item_bytes(args.d_dtype) == 2 && is_of_pairs(epilogue.c) && is_of_pairs(epilogue.bias) &&
-                            is_of_pairs(epilogue.residual) &&
+                            is_of_pairs(epilogue.residual) && is_of_pairs(epilogue.multiplier) &&
                             (epilogue.c.data == nullptr || epilogue.bias.data == nullptr);
     params->way = !is_of_boxes(args) || !(plain || can_finish) ? Way::elements
                   : pair                                       ? Way::pair
+                  : gated                                      ? Way::gated
                   : plain                                      ? Way::converted
                                                                : Way::finished;
     params->alpha = float(epilogue.alpha);
@@ -88,6 +99,8 @@ struct WarpgroupEpilogue {
     params->rank = moves_along_several(args, args.d_batch_strides) ? 5 : 3;
     if (!kDerives && epilogue.activation >= kFirstDerivative) return {"the kernel multiplies by no derivative"};
     if (pair && params->way != Way::pair) return {"d of two b is stored by TMA: 16-bit elements, rows of 16 bytes"};
+    if (gated && !(kGates && params->way == Way::gated))
+      return {"results of a multiplier are stored by TMA: 16-bit elements, rows of 16 bytes, operands of pairs"};
     if (params->way == Way::elements) return {};
     if (Status status = make_map(&params->map_d, params->rank, args.d, args, ragged); !status.ok()) return status;
     if (epilogue.preactivation == nullptr) return {};
@@ -115,6 +128,12 @@ struct WarpgroupEpilogue {
       }
     }
     Warp const w{args, params, smem.boxes[warp], place, tile.n * kTileN + column, lane};
+    if constexpr (kGates && !kOwnActivation) {
+      if (params.way == Way::gated) {
+        store_gated(w, tCrC, row_of_warp);
+        return;
+      }
+    }
     if (store_by_tma(w, tCrC, row_of_warp)) return;
     constexpr int kSums = decltype(size(tCrC))::value;
     with_tile_epilogue<Sum, 1, kDerives && !kOwnActivation, kScales<kSums>>(
@@ -328,34 +347,15 @@ struct WarpgroupEpilogue {
     auto const row_of = [&](int box) { return row(box / kBoxesN); };
     auto const column_of = [&](int box) { return warp.column + first_column(box % kBoxesN); };
     // What a box needs is under way while something else is computed, in the same registers one after the other.
-    Pairs pairs;
+    Box pairs;
     EpilogueOperand const& addend = epilogue.c.data != nullptr ? epilogue.c : epilogue.bias;
     pairs.load(warp, addend, row(0), column_of(0));
     MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
         for (int number = 0; number < kAtoms * kBoxesN; ++number) {
       float z[kSums];
-      MOYE_UNROLL
-      for (int i = 0; i < kAtoms; ++i) {
-        MOYE_UNROLL
-        for (int c = 0; c < kBoxesN; ++c) {  // accumulators are registers: their indices are constants
-          if (number != i * kBoxesN + c) continue;
-          MOYE_UNROLL
-          for (int k = 0; k < kSums; ++k) {
-            auto sum = tCrC(first_column(c) / 2 + k, i, _0{});
-            if constexpr (is_same<Sum, int32_t>) {
-              MOYE_COMPUTED_HERE("+r", sum);  // or LLVM converts all of them first
-            }
-            z[k] = warp.params.alpha * static_cast<float>(sum);
-            MOYE_COMPUTED_HERE("+f", z[k]);  // or LLVM chooses from all accumulators first
-          }
-          sync_warp();  // keeps the branch: ptxas would take all accumulators in turn, each under its condition
-        }
-      }
-      // What these boxes held is on its way: of the tile before all of it, a main loop ago.
+      take_sums(warp, tCrC, number, z);
       int const first = number * outputs;
-      if (warp.lane == 0 && first == 0) tma_store_wait_group_read<0>();
-      if (warp.lane == 0 && first + outputs > kBuffers) tma_store_wait_group_read<kBuffers - 2>();
-      sync_warp();
+      wait_for_boxes(warp, first, outputs);
       unsigned char* const box = warp.boxes[first % kBuffers];
       unsigned char* const second_box = warp.boxes[(first + 1) % kBuffers];
       int const next = number + 1 < kAtoms * kBoxesN ? number + 1 : number;
@@ -370,15 +370,55 @@ struct WarpgroupEpilogue {
       pairs.add(warp, epilogue.residual, 1.0f, z);
       pairs.load(warp, addend, row_of(next), column_of(next));
       fill(warp, box, z);
-      fence_proxy_async_shared_cta();
-      sync_warp();
-      if (warp.lane == 0) {
-        MOYE_NO_UNROLL
-        for (int i = 0; i < outputs; ++i) {
-          store_box(warp, i == 0 ? warp.params.map_d : warp.params.map_preactivation, i == 0 ? box : second_box,
-                    column_of(number), row_of(number));
-          tma_store_commit_group();
+      store_results(warp, box, second_box, outputs, column_of(number), row_of(number));
+    }
+  }
+
+  /// alpha times the sums of a box, or of a half of one. They are counted along the columns first.
+  template <class Accumulators, int kCount>
+  static MOYE_DEVICE void take_sums(Warp const& warp, Accumulators const& tCrC, int number, float (&z)[kCount]) {
+    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kInBox = kSums / kCount;
+    constexpr int kPartsN = ceil_div(kColumns, kBox<uint16_t>) * kInBox;
+    MOYE_UNROLL
+    for (int k = 0; k < kCount; ++k) z[k] = 0;  // or ptxas keeps their registers from the kernel's beginning on
+    MOYE_UNROLL
+    for (int i = 0; i < kAtoms; ++i) {
+      MOYE_UNROLL
+      for (int c = 0; c < kPartsN; ++c) {  // accumulators are registers: their indices are constants
+        if (number != i * kPartsN + c) continue;
+        MOYE_UNROLL
+        for (int k = 0; k < kCount; ++k) {
+          auto sum = tCrC(first_column(c / kInBox) / 2 + c % kInBox * kCount + k, i, _0{});
+          if constexpr (is_same<Sum, int32_t>) {
+            MOYE_COMPUTED_HERE("+r", sum);  // or LLVM converts all of them first
+          }
+          z[k] = warp.params.alpha * static_cast<float>(sum);
+          MOYE_COMPUTED_HERE("+f", z[k]);  // or LLVM chooses from all accumulators first
         }
+        sync_warp();  // keeps the branch: ptxas would take all accumulators in turn, each under its condition
+      }
+    }
+  }
+
+  /// Until the tile's boxes from `first` on, one or two, may be filled. What they held is on its way: of the tile
+  /// before all of it, a main loop ago.
+  static MOYE_DEVICE void wait_for_boxes(Warp const& warp, int first, int outputs) {
+    if (warp.lane == 0 && first == 0) tma_store_wait_group_read<0>();
+    if (warp.lane == 0 && first + outputs > kBuffers) tma_store_wait_group_read<kBuffers - 2>();
+    sync_warp();
+  }
+
+  /// What has been filled: of d, and of the pre-activation, or a multiplier's other result, where there are two.
+  static MOYE_DEVICE void store_results(Warp const& warp, unsigned char const* box, unsigned char const* second_box,
+                                        int outputs, int column, int row) {
+    fence_proxy_async_shared_cta();
+    sync_warp();
+    if (warp.lane == 0) {
+      MOYE_NO_UNROLL
+      for (int i = 0; i < outputs; ++i) {
+        store_box(warp, i == 0 ? warp.params.map_d : warp.params.map_preactivation, i == 0 ? box : second_box, column,
+                  row);
+        tma_store_commit_group();
       }
     }
   }
@@ -417,92 +457,47 @@ struct WarpgroupEpilogue {
     return (box + 1) * kBox<uint16_t> <= kColumns ? box * kBox<uint16_t> : kColumns - kBox<uint16_t>;
   }
 
-  /// A box of c, bias or residual: word i has what belongs to z[2 i] and z[2 i + 1].
-  struct Pairs {
-    uint32_t words[kSums / 2];
-
-    /// The box's first row in the tile, and column of d. What lies outside d is not read.
-    MOYE_DEVICE void load(Warp const& warp, EpilogueOperand const& operand, int tile_row, int column) {
-      if (operand.data == nullptr) return;
-      if (!warp.place.has_matrix && operand.batch_strides.modes[kBatchModes - 1] != 0) {
-        MOYE_UNROLL
-        for (int j = 0; j < kSums / 2; ++j) words[j] = 0;
-        return;
-      }
-      int const row = warp.place.row + tile_row;
-      int const lane_row = warp.lane / 4, lane_column = warp.lane % 4 * 2;
-      auto const* const p = static_cast<uint16_t const*>(operand.data) +
-                            matrix_offset(warp.args, warp.place.matrix, operand.batch_strides) +
-                            (row + lane_row) * operand.m_stride + column + lane_column;
-      auto const* const below = p + 8 * operand.m_stride;
-      auto const word = [](uint16_t const* at) { return *reinterpret_cast<uint32_t const*>(at); };
-      int const rows = warp.place.end - row, columns = int(warp.args.n) - column;
-      if (rows >= kRows && columns >= kBox<uint16_t>) {
-        MOYE_UNROLL
-        for (int j = 0; j < kSums / 4; ++j) words[j * 2] = word(p + j * 8), words[j * 2 + 1] = word(below + j * 8);
-      } else {
-        MOYE_UNROLL
-        for (int j = 0; j < kSums / 4; ++j) {
-          bool const is_there = lane_column + j * 8 < columns;
-          words[j * 2] = is_there && lane_row < rows ? word(p + j * 8) : 0;
-          words[j * 2 + 1] = is_there && lane_row + 8 < rows ? word(below + j * 8) : 0;
-        }
-      }
-    }
-
-    /// z += scale * words
-    MOYE_DEVICE void add(Warp const& warp, EpilogueOperand const& operand, float scale, float (&z)[kSums]) const {
-      if (operand.data == nullptr || (kDerives && warp.args.epilogue.activation >= kFirstDerivative)) return;
-      MOYE_UNROLL
-      for (int i = 0; i < kSums / 2; ++i) {
-        Row<float, 2> const pair =
-            warp.args.d_dtype == Dtype::bf16 ? unpack<bfloat16_t>(words[i]) : unpack<half_t>(words[i]);
-        z[2 * i] += scale * pair.elements[0];
-        z[2 * i + 1] += scale * pair.elements[1];
-      }
-    }
-
-    /// z *= the derivative that the activation names, at words. A branch for every few: their temporaries are as many.
-    MOYE_DEVICE void multiply_by_derivative(Warp const& warp, float (&z)[kSums]) const {
-      constexpr int kTogether = 4;  // words
-      Activation const activation = warp.args.epilogue.activation;
-      auto const all = [&](auto known, int first) {
-        if (activation != decltype(known)::value) return;
-        MOYE_UNROLL
-        for (int i = first; i < first + kTogether; ++i) {
-          Row<float, 2> const pair =
-              warp.args.d_dtype == Dtype::bf16 ? unpack<bfloat16_t>(words[i]) : unpack<half_t>(words[i]);
-          z[2 * i] = times_derivative(decltype(known)::value, z[2 * i], pair.elements[0]);
-          MOYE_COMPUTED_HERE("+f", z[2 * i]);  // or as many temporaries as there are words take registers
-          z[2 * i + 1] = times_derivative(decltype(known)::value, z[2 * i + 1], pair.elements[1]);
-        }
-      };
-      MOYE_UNROLL
-      for (int first = 0; first < kSums / 2; first += kTogether) {
-        all(C<Activation::d_relu>{}, first);
-        all(C<Activation::d_gelu_tanh>{}, first);
-        all(C<Activation::d_gelu_erf>{}, first);
-        all(C<Activation::d_silu>{}, first);
-      }
-    }
-
-    template <class T>
-    static MOYE_DEVICE Row<float, 2> unpack(uint32_t word) {
-      if constexpr (is_same<T, bfloat16_t>) {  // the upper halves of floats
-        return {detail::bit_cast<float>(word << 16), detail::bit_cast<float>(word & 0xffff0000u)};
-      } else {
-        auto const pair = detail::bit_cast<Row<T, 2>>(word);
-        return {convert<float>(pair.elements[0]), convert<float>(pair.elements[1])};
-      }
-    }
-  };
-
   static MOYE_DEVICE void fill(Warp const& warp, unsigned char* box, float const (&z)[kSums]) {
     auto const sum = [&](int i) { return z[i]; };
     if (warp.args.d_dtype == Dtype::bf16) {
       fill_box_16<bfloat16_t>(box, sum, warp.lane);
     } else {
       fill_box_16<half_t>(box, sum, warp.lane);
+    }
+  }
+
+  // ---- gated: as finished, by halves of boxes; what is read of both operands becomes the results.
+
+  template <class Accumulators, class RowOf>
+  static MOYE_DEVICE void store_gated(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
+    constexpr int kBoxesN = kColumns / kBox<uint16_t>, kParts = decltype(size<1>(tCrC))::value * kBoxesN * 2;
+    EpilogueArgs const& epilogue = warp.args.epilogue;
+    auto const row_of = [&](int part) { return row(part / 2 / kBoxesN); };
+    auto const column_of = [&](int part) { return warp.column + part % (2 * kBoxesN) * (kBox<uint16_t> / 2); };
+    struct Operands {
+      OperandBox<kDerives, kBox<uint16_t> / 2> at, multiplier;
+    };
+    auto const load = [&](int part) {
+      Operands operands;
+      operands.at.load_present(warp, epilogue.c, row_of(part), column_of(part));
+      operands.multiplier.load_present(warp, epilogue.multiplier, row_of(part), column_of(part));
+      return operands;
+    };
+    Operands operands = load(0);
+    MOYE_NO_UNROLL  // as above
+        for (int part = 0; part < kParts; ++part) {
+      Operands const next = load(part + 1 < kParts ? part + 1 : part);  // under way while these are computed
+      float z[kSums / 2];
+      take_sums(warp, tCrC, part, z);
+      int const half = part % 2, first = part / 2 * 2;
+      if (half == 0) wait_for_boxes(warp, first, /*outputs=*/2);
+      unsigned char* const box = warp.boxes[first % kBuffers];
+      unsigned char* const second_box = warp.boxes[(first + 1) % kBuffers];
+      operands.at.differentiate_gate(warp, z, operands.multiplier);
+      operands.multiplier.fill(box, half, warp.lane);
+      operands.at.fill(second_box, half, warp.lane);
+      if (half == 1) store_results(warp, box, second_box, /*outputs=*/2, column_of(part - 1), row_of(part));
+      operands = next;
     }
   }
 
@@ -529,7 +524,7 @@ struct WarpgroupEpilogue {
           }
         }
       };
-      float z[kSums];
+      float z[kSums] = {};  // as in take_sums
       MOYE_NO_UNROLL
       for (int output = 0; output < (products ? 3 : 2); ++output) {
         TensorMap const* map = &warp.params.map_d;

@@ -70,11 +70,16 @@ struct Gemm<kConfig> {
   // Integers are converted one by one, which takes the registers that name the CTAs of a cluster.
   static constexpr int kClusterRegisters = is_same<Sum, int32_t> && kCluster > 1 ? 8 : 0;
 
+  // The cotangents of a layer with a gate: as TMA writes them, where registers are left.
+  static constexpr bool kTakesGate =
+      sizeof(Element) == 2 && !kPacks && has_room_for_gate(kConsumerRegisters, kSums, kAtomN);
+
   template <Order kOrder>
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{kConsumersM, kConsumersN}, kConfig.cluster> {};
   using Epilogue =
       WarpgroupEpilogue<kAtomN, kConfig.accumulator, staging_boxes<kConfig>(kConsumers, {kBlkM / kConsumersM, kAtomN}),
-                        kConsumerRegisters - (kPromoted ? kSums : 0) - kClusterRegisters, kTakesPair<kConfig>>;
+                        kConsumerRegisters - (kPromoted ? kSums : 0) - kClusterRegisters, kTakesPair<kConfig>,
+                        /*kDerives=*/true, /*kHasScales=*/true, kTakesGate>;
   using Pipeline = TmaPipeline<kStages, kCluster>;
 
   struct SharedStorage {
@@ -228,6 +233,7 @@ struct Gemm<kConfig> {
                                          .orders = kPacks ? kAllOrders : kCompiledOrders,
                                          .any_stride = kPacks,
                                          .derives = true,
+                                         .takes_gate = kTakesGate,
                                          .takes_pair = kTakesPair<kConfig>,
                                          .scales = Epilogue::template kScales<kSums>};
 };

@@ -159,7 +159,7 @@ struct Gemm<kConfig> : Gemm<products_config(kConfig)> {
 
   static constexpr KernelFacts kFacts = [] {
     KernelFacts facts = Gemm<kProductsConfig>::kFacts;
-    facts.derives = facts.takes_pair = false;  // the second kernel adds up sums of one product
+    facts.derives = facts.takes_gate = facts.takes_pair = false;  // the second kernel adds up sums of one product
     return facts;
   }();
 

@@ -52,17 +52,20 @@ struct Gemm<kConfig> {
   static constexpr int kThreads = 128 * (1 + kConsumers);
   static_assert(kBlkM % 64 == 0 && kBlkN <= 256, "whole wgmmas");
   // 64 K registers: 168 per thread with 384 threads.
-  static constexpr bool kManySums = kBlkM * kBlkN / 128 >= 128;  // per thread
+  static constexpr int kSums = kBlkM * kBlkN / 128;  // of a thread
+  static constexpr bool kManySums = kSums >= 128;
   static constexpr int kProducerRegisters = kManySums ? 24 : 40;
   static constexpr int kConsumerRegisters = kManySums ? 240 : 232;
 
   // Beside the sums, and what names the CTAs of a cluster, there are no registers for it.
   static constexpr bool kDerives = kCluster == 1, kHasScales = kDerives && kBlkN != 256;
+  // The cotangents of a layer with a gate: as TMA writes them, where registers are left.
+  static constexpr bool kTakesGate = kDerives && has_room_for_gate(kConsumerRegisters, kSums, kBlkN);
 
   template <Order kOrder>
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{1, 1}, kConfig.cluster> {};
   using Epilogue = WarpgroupEpilogue<kBlkN, kConfig.accumulator, staging_boxes<kConfig>(kConsumers, {kBlkM, kBlkN}),
-                                     kConsumerRegisters, kTakesPair<kConfig>, kDerives, kHasScales>;
+                                     kConsumerRegisters, kTakesPair<kConfig>, kDerives, kHasScales, kTakesGate>;
 
   struct SharedStorage {
     OperandStages<kConfig> operands;
@@ -164,8 +167,9 @@ struct Gemm<kConfig> {
                                          .max_arch = 90,  // sm_90a's code
                                          .any_stride = false,
                                          .derives = kDerives,
+                                         .takes_gate = kTakesGate,
                                          .takes_pair = kTakesPair<kConfig>,
-                                         .scales = Epilogue::template kScales<kBlkM * kBlkN / 128>};
+                                         .scales = Epilogue::template kScales<kSums>};
 };
 
 }  // namespace moye

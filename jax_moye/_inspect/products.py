@@ -61,7 +61,8 @@ def epilogue_words(epilogue: Epilogue) -> str:
     parts += [f"{name}={getattr(epilogue, name):g}" for name in ("alpha",) if epilogue.alpha != 1]
     parts += [f"beta={epilogue.beta:g}"] if epilogue.beta not in (0, 1) else []
     if epilogue.keeps:
-        parts.append("both products kept" if epilogue.is_of_pair else "its argument kept")
+        kept = "both products kept" if epilogue.is_of_pair else "its argument kept"
+        parts.append("both cotangents of a gate" if epilogue.is_of_gate else kept)
     return ", ".join([epilogue.name, *parts] if epilogue.name != "none" else parts)
 
 

@@ -203,13 +203,15 @@ def _reference_of_pair(product_of: Callable[..., Any], epilogue: Epilogue, opera
 
 
 def _reference_of_derivative(product_of: Callable[..., Any], epilogue: Epilogue, operands: Sequence[Any]) -> Reference:
-    """Of alpha x w, times an activation's derivative at c."""
+    """Of alpha x w, times an activation's derivative at c, and a multiplier where there is one."""
     activation = ACTIVATIONS[DERIVATIVES[epilogue.name]]
 
     @functools.partial(jax.jit, compiler_options=quick_options())
-    def reference(x: Any, w: Any, c: Any) -> tuple[Any, Any, Any]:
-        x, w, c = (one.astype(jnp.float64) for one in (x, w, c))
+    def reference(*operands: Any) -> tuple[Any, Any, Any]:
+        x, w, c, *others = (one.astype(jnp.float64) for one in operands)
         z, magnitude = (epilogue.alpha * product_of(x, w), product_of(jnp.abs(x), jnp.abs(w)))
+        for multiplier in others:
+            z, magnitude = z * multiplier, magnitude * jnp.abs(multiplier)
         return jax.vjp(activation, c)[1](z)[0], abs(epilogue.alpha) * magnitude, jnp.abs(z)
 
     return Reference(*reference(*operands))

@@ -52,6 +52,7 @@ class GemmConfig:
       consumer_tile: (m, n), elements of d that one consumer sums at a time: a part of the CTA's tile, or all of it
         where each consumer has a tile of its own; (0, 0) where there are none.
       derives: whether it multiplies sums by an activation's derivative at another array.
+      takes_gate: whether it also multiplies by a third array then, and writes both cotangents of a layer with a gate.
       takes_pair: whether it multiplies a with two matrices b, and then the two products element by element.
       scales: whether it multiplies the product's rows and columns by scales.
       grouped: whether it computes products of groups, `ragged_dot`'s, and nothing else.
@@ -80,6 +81,7 @@ class GemmConfig:
     consumer_tile: tuple[int, int] = (0, 0)
     # Not in digests: measurements of what rows could do before stay.
     derives: bool = dataclasses.field(default=True, compare=False)
+    takes_gate: bool = dataclasses.field(default=False, compare=False)
     takes_pair: bool = dataclasses.field(default=False, compare=False)
     scales: bool = dataclasses.field(default=False, compare=False)
     grouped: bool = False

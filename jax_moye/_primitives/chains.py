@@ -222,7 +222,7 @@ def chain_from(program: Program, index: int, parameters: Mapping[str, Any]) -> C
             whole = chain
     if whole is not None and whole.activation == "none" and not {"c", "residual"} & set(whole.operands):
         dtype = aval_of(whole.value).dtype
-        activated = next(iter(activations_of(program, whole)), None)
+        activated = next(iter(activations_of(program, whole.value)), None)
         # What is kept of 8 bits kernels would write in more.
         if activated is not None and stored_dtype(dtype) == dtype and not program.is_stacked(whole.value, activated[2]):
             activation, shared, value = activated
@@ -239,13 +239,32 @@ def linear_chain(program: Program, index: int, parameters: Mapping[str, Any]) ->
     return start if longer is None or not longer.may_end else longer
 
 
-def activations_of(program: Program, chain: Chain) -> Iterator[tuple[str, list[int], Any]]:
-    """Activations of a chain's value, whoever else reads it: names, indices of their equations, and what they make."""
-    aval = aval_of(chain.value)
+def activations_of(program: Program, value: Any, taken: bool = False) -> Iterator[tuple[str, list[int], Any]]:
+    """Activations of a value, whoever else reads it: names, indices of their equations, and what they make.
+
+    Args:
+      program: where they stand.
+      value: what they are of.
+      taken: as in `matched`.
+    """
+    aval = aval_of(value)
     for name, template in _templates(tuple(aval.shape), aval.dtype):
-        found = matched(program, chain.value, template, alone=False)
+        found = matched(program, value, template, alone=False, taken=taken)
         if found is not None:
             yield name, *found
+
+
+def derivatives_of(program: Program, value: Any) -> Iterator[tuple[str, Any, list[int], Any]]:
+    """Products of a value and an activation's derivative at something that is there anyway.
+
+    Nobody else reads the value. Names of derivatives, what they are at, indices of their equations, and what they make.
+    """
+    aval, near = aval_of(value), list(program.kept_or_given(value))
+    for name, template in _derivatives(tuple(aval.shape), aval.dtype):
+        for at in near:
+            found = matched_at(program, value, at, template)
+            if found is not None:
+                yield name, at, *found
 
 
 def _start(program: Program, index: int, parameters: Mapping[str, Any]) -> Chain | None:
@@ -413,17 +432,12 @@ def _activated(program: Program, chain: Chain) -> Chain | None:
 
 def _derived(program: Program, chain: Chain) -> Chain | None:
     """The equations of an activation's derivative, times the value, at something that is there anyway."""
-    if not chain.is_linear:
+    found = next(derivatives_of(program, chain.value), None) if chain.is_linear else None
+    if found is None:
         return None
-    aval, near = aval_of(chain.value), list(program.kept_or_given(chain.value))
-    for name, template in _derivatives(tuple(aval.shape), aval.dtype):
-        for at in near:
-            found = matched_at(program, chain.value, at, template)
-            if found is not None:
-                members, value = found
-                operands = {"c": (at, parse_spec(chain.spec).out)}
-                return chain.extended(members, value, activation=name, operands=operands, beta=1.0)
-    return None
+    name, at, members, value = found
+    operands = {"c": (at, parse_spec(chain.spec).out)}
+    return chain.extended(members, value, activation=name, operands=operands, beta=1.0)
 
 
 @functools.lru_cache(maxsize=256)

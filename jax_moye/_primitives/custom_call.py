@@ -47,7 +47,7 @@ def run_kernel(
 
     Returns:
       The result in the request's dtype, and the pre-activation in `stored_dtype` of that if it is wanted; then, of two
-      right-hand operands, the product of the second.
+      right-hand operands, the product of the second. Of a multiplier its other result in the pre-activation's place.
     """
     left, right = call.operands
     lhs, rhs = transposed((lhs, rhs), permutations, (left.permutation, right.permutation))

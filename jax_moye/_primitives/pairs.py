@@ -1,9 +1,18 @@
-"""Two products of one left operand, the one activated and multiplied with the other: a gated layer, as one equation.
+"""Gated layers as one equation: two products of one left operand, the one activated and multiplied with the other.
 
     activation(x @ w) * (x @ v)      rewritten_p with v as the epilogue's SECOND_B
 
 Both right operands have one shape and one type. A kernel reads x once, and writes the two products only where somebody
 else reads one of them: derivatives do. The activation's own equations stay then, for who reads what they make.
+
+Their backward pass: the cotangents of both products, which are made of one.
+
+    d_h    = d_y @ w                                 of h = activation(gate) * up
+    d_up   = d_h * activation(gate)                  rewritten_p with gate as the epilogue's c, up as its MULTIPLIER,
+    d_gate = (d_h * up) * activation'(gate)          and two results, d_gate first
+
+Nobody else reads d_h, nor d_h * up. gate and up are in memory: products of ours write them, or the program is given
+them. The equations of activation(gate) stay, for who else reads what they make.
 """
 
 from __future__ import annotations
@@ -14,10 +23,17 @@ from typing import Any
 
 from jax.extend.core import JaxprEqn, Var
 
-from jax_moye._primitives.chains import Chain, activations_of, aval_of, linear_chain, rewritten_equation
+from jax_moye._primitives.chains import (
+    Chain,
+    activations_of,
+    aval_of,
+    derivatives_of,
+    linear_chain,
+    rewritten_equation,
+)
 from jax_moye._primitives.equations import keep_their_place
 from jax_moye._primitives.patterns import Program
-from jax_moye._selection.epilogue import SECOND_B, Epilogue
+from jax_moye._selection.epilogue import DERIVATIVES, MULTIPLIER, SECOND_B, Epilogue
 from jax_moye._selection.problem import parse_spec
 
 
@@ -72,7 +88,7 @@ def pair_from(program: Program, index: int, parameters: Mapping[str, Any]) -> Pa
     first = linear_chain(program, index, parameters)
     if first is None:
         return None
-    for activation, inside, value in (("none", (), first.value), *activations_of(program, first)):
+    for activation, inside, value in (("none", (), first.value), *activations_of(program, first.value)):
         for gate, other in _gates(program, value):
             made_by = program.made_by.get(other)
             if made_by is not None and program.equations[made_by].primitive.name == "convert_element_type":
@@ -136,6 +152,117 @@ def _are_alike(program: Program, first: Chain, second: Chain) -> bool:
         and type_of(right) == type_of(other_right)
         and type_of(first.value) == type_of(second.value)
     )
+
+
+# ------------------------------------------------------------------------------------------------------- cotangents
+
+
+@dataclasses.dataclass(frozen=True)
+class Cotangents:
+    """Both cotangents of a gated layer.
+
+    Attributes:
+      chain: the product.
+      derivative: a key of DERIVATIVES.
+      gate: what the activation is applied to.
+      up: the other factor.
+      members: the indices of the equations that it stands for.
+      activation: those of the activation's equations.
+      d_gate: the cotangent of gate.
+      d_up: that of up.
+    """
+
+    chain: Chain
+    derivative: str
+    gate: Any
+    up: Any
+    members: tuple[int, ...]
+    activation: tuple[int, ...]
+    d_gate: Any
+    d_up: Any
+
+    @property
+    def place(self) -> int:
+        """The index of the equation in whose place it stands."""
+        return max(self.members)
+
+    def beside(self, program: Program) -> frozenset[int]:
+        """The indices of the equations that make what it reads, and of the activation's."""
+        made = (program.made_by[x] for x in (self.gate, self.up) if x in program.made_by)
+        return frozenset([*self.activation, *made])
+
+    def equation(self, program: Program) -> JaxprEqn:
+        """What stands in their place."""
+        variables = [*program.equations[self.chain.product].invars, self.gate, self.up]
+        values, labels = [self.d_gate, self.d_up], parse_spec(self.chain.spec).out
+        operands = ("c", labels), (MULTIPLIER, labels)
+        epilogue = Epilogue(self.derivative, self.chain.alpha, 1.0, operands, keeps=True)
+        return rewritten_equation(program, self.place, [self.chain], self.members, variables, values, epilogue)
+
+
+def cotangents_from(program: Program, index: int, parameters: Mapping[str, Any]) -> Cotangents | None:
+    """The cotangents that are made of an equation's product; None if there are none.
+
+    Args:
+      program: where it stands.
+      index: of the equation.
+      parameters: of a product of lax: what `Options.parameters` gives.
+    """
+    chain = linear_chain(program, index, parameters)
+    if chain is None or aval_of(chain.value).dtype.itemsize != 2:  # what no kernel writes
+        return None
+    readers = program.readers.get(chain.value, [])
+    if len(set(readers)) != 2 or len(readers) != 2:
+        return None
+    for of_up, of_gate in (readers, readers[::-1]):
+        found = _cotangents(program, chain, of_up, of_gate)
+        if found is not None:
+            return found
+    return None
+
+
+def _cotangents(program: Program, chain: Chain, of_up: int, of_gate: int) -> Cotangents | None:
+    """The same, where it is known which of two equations makes the cotangent of up, and which one begins the other.
+
+    Args:
+      program: where they stand.
+      chain: the product.
+      of_up: index of the one.
+      of_gate: of the other.
+    """
+    activated, d_up = _times(program, chain.value, of_up)
+    other, between = _times(program, chain.value, of_gate)
+    up = None if other is None else program.in_memory(other)
+    if activated is None or up is None or not _is_made_before(program, chain, up):
+        return None
+    for name, gate, members, d_gate in derivatives_of(program, between):
+        for activation, inside, value in activations_of(program, gate, taken=True):  # a kernel may write it, too
+            is_it = value is activated and activation == DERIVATIVES[name]
+            if is_it and _is_made_before(program, chain, gate) and of_up not in members:
+                all_members = *chain.members, of_up, of_gate, *members
+                return Cotangents(chain, name, gate, up, all_members, tuple(inside), d_gate, d_up)
+    return None
+
+
+def _times(program: Program, value: Any, index: int) -> tuple[Any, Any]:
+    """What an equation multiplies a value with, an array of its type, and what it makes; (None, None) if it is none."""
+    if index >= len(program.equations) or index in program.taken:
+        return None, None
+    equation: Any = program.equations[index]
+    others: Sequence[Any] = [x for x in equation.invars if x is not value]
+    if equation.primitive.name != "mul" or len(others) != 1 or not isinstance(others[0], Var):
+        return None, None
+    (other,), (out,) = others, equation.outvars
+    is_alike = aval_of(other).shape == aval_of(value).shape and aval_of(other).dtype == aval_of(value).dtype
+    return (other, out) if is_alike else (None, None)
+
+
+def _is_made_before(program: Program, chain: Chain, value: Any) -> bool:
+    """Whether a value is there before the product, and so not made of a cotangent."""
+    return program.made_by.get(value, -1) < chain.product
+
+
+# -------------------------------------------------------------------------------------------------------------- order
 
 
 def ordered(equations: Sequence[JaxprEqn]) -> list[JaxprEqn]:

@@ -94,10 +94,17 @@ class Program:
         """
         like = aval_of(value)
         for name in self.flat.around(self.flat.names.get(value, value)):
-            is_given = not self.in_loop and name in self.readers and name not in self.made_by
-            x = name if is_given else self.kept.get(name)
+            x = self._in_memory(name)
             if x is not None and aval_of(x).shape == like.shape and aval_of(x).dtype == like.dtype:
                 yield x
+
+    def in_memory(self, value: Any) -> Any:
+        """A value that our products write, or that the program is given, by the name that they have for it; or None."""
+        return self._in_memory(self.flat.names.get(value, value))
+
+    def _in_memory(self, name: Any) -> Any:
+        is_given = not self.in_loop and name in self.readers and name not in self.made_by
+        return name if is_given else self.kept.get(name)
 
     def is_stacked(self, value: Any, result: Any) -> bool:
         """Whether a loop's body hands out what is made of a value, but for `result`: the loop stacks it, or carries it.
@@ -317,7 +324,9 @@ class Template:
         self.result = flat.names.get(jaxpr.outvars[0], jaxpr.outvars[0])
 
 
-def matched(program: Program, value: Any, template: Template, alone: bool = True) -> tuple[list[int], Any] | None:
+def matched(
+    program: Program, value: Any, template: Template, alone: bool = True, taken: bool = False
+) -> tuple[list[int], Any] | None:
     """The equations that are those of a template of a value, and what they make; None if there are none.
 
     Args:
@@ -325,6 +334,7 @@ def matched(program: Program, value: Any, template: Template, alone: bool = True
       value: what the template is of.
       template: what is looked for.
       alone: nobody else reads the value, nor what is between it and the result.
+      taken: they may be part of something already.
     """
     flat = program.flat
     known: dict[Any, Any] = {template.arguments[0]: flat.names.get(value, value)}
@@ -335,7 +345,7 @@ def matched(program: Program, value: Any, template: Template, alone: bool = True
             return None
         used.append(found)
         known |= dict(zip(wanted.outputs, found.outputs, strict=True))
-    return _members_of(program, value, used, known[template.result], alone)
+    return _members_of(program, value, used, known[template.result], alone, taken)
 
 
 def matched_at(program: Program, value: Any, at: Any, template: Template) -> tuple[list[int], Any] | None:
@@ -359,7 +369,7 @@ def matched_at(program: Program, value: Any, at: Any, template: Template) -> tup
             of_value.update(wanted.outputs)
             used.append(found)
         known |= dict(zip(wanted.outputs, found.outputs, strict=True))
-    return _members_of(program, value, used, known[template.result], alone=True)
+    return _members_of(program, value, used, known[template.result], alone=True, taken=False)
 
 
 def _candidates(flat: Flat, wanted: Step, known: dict[Any, Any]) -> Iterator[Step]:
@@ -369,7 +379,7 @@ def _candidates(flat: Flat, wanted: Step, known: dict[Any, Any]) -> Iterator[Ste
 
 
 def _members_of(
-    program: Program, value: Any, used: Sequence[Step], name: Any, alone: bool
+    program: Program, value: Any, used: Sequence[Step], name: Any, alone: bool, taken: bool
 ) -> tuple[list[int], Any] | None:
     """The equations whose steps those of a template are, and what they make of a value; None if there is more to them.
 
@@ -379,11 +389,12 @@ def _members_of(
       used: the steps.
       name: of the result.
       alone: as in `matched`.
+      taken: likewise.
     """
     flat = program.flat
     members = sorted({step.place for step in used})
     is_more = (not set(flat.at[index]) <= set(used) for index in members)
-    if any(index in program.taken for index in members) or (alone and any(is_more)):
+    if (not taken and any(index in program.taken for index in members)) or (alone and any(is_more)):
         return None
     made = [x for index in members for x in program.equations[index].outvars]
     results = [x for x in made if flat.names.get(x, x) is name]

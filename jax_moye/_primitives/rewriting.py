@@ -25,7 +25,7 @@ from jax_moye._primitives.dequantizing import dequantized_from, without_unread
 from jax_moye._primitives.equations import CLOSED_CALL
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_p
 from jax_moye._primitives.known_constants import Constants, with_known
-from jax_moye._primitives.pairs import ordered, pair_from
+from jax_moye._primitives.pairs import cotangents_from, ordered, pair_from
 from jax_moye._primitives.patterns import Program
 from jax_moye._primitives.residuals import with_fewer_residuals
 from jax_moye._primitives.views import is_in_memory, with_views
@@ -137,12 +137,19 @@ def _chosen(program: Program, parameters: Mapping[str, Any]) -> _Chosen:
         pair = pair_from(program, index, parameters)
         if pair is not None:
             program.taken.update(pair.members)
-            program.keep(*[pair.first.value] * pair.keeps)
+            program.keep(*[pair.first.value, pair.second.value] * pair.keeps)
             chosen.groups.append(Group(frozenset((*pair.members, *pair.inside))))
             replaced[pair.first.product] = pair.equation(program)
     for index, equation in enumerate(equations):
         if equation.primitive.name == "ragged_dot_general":
             replaced[index] = _grouped(equation, parameters)
+        both = cotangents_from(program, index, parameters)
+        if both is not None:
+            program.taken.update(both.members)
+            program.keep(both.d_gate, both.d_up)
+            chosen.groups.append(Group(frozenset(both.members), both.beside(program)))
+            replaced[both.place] = both.equation(program)
+            continue
         chain = chain_from(program, index, parameters)
         if chain is not None:
             program.taken.update(chain.members)

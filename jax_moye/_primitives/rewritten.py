@@ -46,7 +46,8 @@ class Original:
 
     Attributes:
       jaxpr: its first result is that of the last equation; behind it, where the epilogue keeps them, the
-        pre-activation and a second right-hand operand's product. Its products are equations of contract_p.
+        pre-activation and a second right-hand operand's product, or a multiplier's other result. Its products are
+        equations of contract_p.
       key: what says all that they compute, so that of equal equations of a program one is lowered; None where nothing
         does.
     """

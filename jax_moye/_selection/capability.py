@@ -158,11 +158,15 @@ def _why_no_pair(config: GemmConfig, problem: GemmProblem) -> str | None:
     """Why the config cannot compute d from two matrices b; None if nothing speaks against it."""
     if not config.takes_pair:
         return "it takes one matrix b, and these are two"
-    item = ITEM_BYTES[problem.out_dtype]
-    if item != 2:
+    if ITEM_BYTES[problem.out_dtype] != 2:
         return f"what it makes of two products has 16 bits, and {problem.out_dtype} is wanted"
+    return _why_not_by_tma(problem) if config.k_parts == 1 else None
+
+
+def _why_not_by_tma(problem: GemmProblem) -> str | None:
+    """Why TMA cannot store a result of 16 bits; None if nothing speaks against it."""
     rows = (problem.n, *problem.strides["d"][:-1])
-    if config.k_parts == 1 and (problem.d_strides[2] != 1 or any(x * item % 16 for x in rows)):
+    if problem.d_strides[2] != 1 or any(x * ITEM_BYTES[problem.out_dtype] % 16 for x in rows):
         return f"it stores rows of 16 bytes, and those of ({problem.m}, {problem.n}) {problem.out_dtype} are no such"
     return None
 
@@ -173,7 +177,9 @@ def _why_no_derivative(config: GemmConfig, problem: GemmProblem) -> str | None:
         return "it multiplies by no derivative"
     if ITEM_BYTES[problem.out_dtype] != 2:
         return f"what it multiplies by a derivative has 16 bits, and {problem.out_dtype} is wanted"
-    return None
+    if problem.gate and not config.takes_gate:
+        return "it writes one result, and these are two"
+    return _why_not_by_tma(problem) if problem.gate else None
 
 
 def _is_far_from_the_limits(config: GemmConfig, problem: GemmProblem) -> bool:

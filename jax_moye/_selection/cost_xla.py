@@ -98,6 +98,8 @@ def unknown(problem: GemmProblem, arch: int | None) -> str | None:
         return f"for sums in {p.sums}"
     if p.pair:
         return "for two products of one operand"
+    if p.gate:
+        return "for two results of one product"
     if p.order is None:
         return "for operands with no dimension of stride 1"
     sides = (p.a_strides, p.b_strides, p.d_strides)

@@ -343,7 +343,9 @@ def problem_for(
         return dataclasses.replace(problem, pair=True), (problem.strides["b"],)
     problem, strides = fit_epilogue(problem, parse_spec(request.spec).out, sizes, request.epilogue)
     epilogue = request.epilogue
-    problem = dataclasses.replace(problem, derivative=epilogue.is_derivative, scaled=epilogue.is_scaled)
+    problem = dataclasses.replace(
+        problem, derivative=epilogue.is_derivative, gate=epilogue.is_of_gate, scaled=epilogue.is_scaled
+    )
     return problem, tuple(strides[name] for name, _ in epilogue.operands)
 
 

@@ -28,6 +28,9 @@ SCALES = ("lhs_scale", "rhs_scale")
 # Another right-hand operand, which lies as the first one does; its product is the factor of activation(z). It has no
 # labels of the output, and no other operand beside it.
 SECOND_B = "second_b"
+# Another array beside c, where the activation is a derivative: a factor of the result, which is one of two then. The
+# other is the product times the activation itself, at c. It lies as the result does.
+MULTIPLIER = "multiplier"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +66,9 @@ class Epilogue:
       beta: factor of c.
       operands: (name, labels) of the operands behind x and w, the names in the order of EPILOGUE_OPERANDS, then of
         SCALES. Labels are of the output; an operand is broadcast along those it lacks. Or SECOND_B alone, with w's
-        labels.
-      keeps: what the activation is applied to is a result, too, and so is the product of SECOND_B.
+        labels. Or c and MULTIPLIER, with all labels of the output.
+      keeps: what the activation is applied to is a result, too, and so is the product of SECOND_B; or the other result
+        of MULTIPLIER is.
     """
 
     activation: str | OwnActivation = "none"
@@ -110,6 +114,11 @@ class Epilogue:
     def is_derivative(self) -> bool:
         """Whether the product is multiplied by a derivative at c."""
         return self.activation in DERIVATIVES
+
+    @property
+    def is_of_gate(self) -> bool:
+        """Whether there are two results, the cotangents of a layer with a gate."""
+        return any(name == MULTIPLIER for name, _ in self.operands)
 
     @property
     def is_scaled(self) -> bool:
@@ -167,7 +176,13 @@ def _mode_stride(mode: Sequence[str], of_out: dict[str, int], of_operand: dict[s
 
 
 def _is_along(problem: GemmProblem, name: str, strides: Sequence[int | None]) -> bool:
-    """Whether an operand lies as its name says: scales of lhs move along its rows alone, those of rhs along columns."""
+    """Whether an operand lies as its name says.
+
+    Scales of lhs move along its rows alone, those of rhs along columns, and a multiplier as the result does.
+    """
+    if name == MULTIPLIER:
+        in_order = zip(problem.sizes[:-1], strides, problem.strides["d"], strict=True)
+        return all(size == 1 or stride == of_d for size, stride, of_d in in_order)
     if name not in SCALES:
         return True
     of_rows = (name == "lhs_scale") != problem.swapped

@@ -285,7 +285,7 @@ def _problem(raw: Any) -> GemmProblem:
         _check(type(raw[name]) is int and raw[name] > 0, f"{name} is no size")
     for name in ("dtype", "out_dtype", "accumulator"):
         _check(isinstance(raw[name], str), f"{name} is no dtype")
-    for name in ("swapped", "epilogue", "pair", "derivative"):
+    for name in ("swapped", "epilogue", "pair", "derivative", "gate"):
         _check(type(raw.get(name, False)) is bool, f"{name} is neither true nor false")
     strides = {}
     for name in ("a_strides", "b_strides", "d_strides"):

@@ -14,7 +14,7 @@ from jax_moye._selection.view import View
 MAX_SIZE = 2**31 - 1  # of a dimension and of the number of tiles: what the kernels' 32-bit coordinates hold
 BATCH_MODES = 3  # of a launch: kBatchModes of cuda/gemm/config.h
 # Of a problem: files have them where there is such a thing.
-RARE_FIELDS = ("outer", "pair", "derivative", "scaled", "offsets")
+RARE_FIELDS = ("outer", "pair", "derivative", "gate", "scaled", "offsets")
 _WIDEST_LOAD = 16  # bytes
 
 
@@ -156,6 +156,7 @@ class GemmProblem:
       outer: the batch's modes before the last one, the outermost first.
       pair: there are two matrices b, and d is made of both products.
       derivative: the product is multiplied by an activation's derivative at another matrix.
+      gate: and by a third matrix; there are two results, the cotangents of a layer with a gate.
       scaled: its rows or columns are multiplied by scales.
       offsets: of the first elements of a, of b and of a second b in their arrays, where they are parts of larger ones;
         () where all are 0.
@@ -176,6 +177,7 @@ class GemmProblem:
     outer: tuple[BatchMode, ...] = ()
     pair: bool = False
     derivative: bool = False
+    gate: bool = False
     scaled: bool = False
     offsets: tuple[int, ...] = ()
 

@@ -9,6 +9,7 @@
 //   scales=0     1: the product's rows and columns times powers of two, other ones in each matrix
 //   epilogue=0   1: d = relu(2 a b - c + bias) + residual, and the pre-activation
 //   pair=0       1: d = relu(2 a b) * (a second_b); 2: and both products
+//   gate=0       1: d = 2 a b * multiplier * relu'(c), and 2 a b * relu(c)
 //   special=0    1: a NaN in a, an infinity in b
 //   units=0      more: normal numbers in a and b, and d may be wrong by so many 2^-24 of the sum of |a| |b|
 //   launches=1   of new operands in other memory, the earlier ones' not to be touched
@@ -35,7 +36,7 @@ namespace moye {
 
 Words const kDefaults = {{"order", "NT"},  {"batch", "1"},    {"outer", "1"}, {"middle", "1"},   {"broadcast", ""},
                          {"pad", "0"},     {"d_pad", "0"},    {"out", "f32"}, {"epilogue", "0"}, {"pair", "0"},
-                         {"special", "0"}, {"launches", "1"}, {"units", "0"}, {"scales", "0"}};
+                         {"special", "0"}, {"launches", "1"}, {"units", "0"}, {"scales", "0"},   {"gate", "0"}};
 
 /// One launch; what is wrong with it, or nothing. memory: keeps the matrices of all launches, so that none has
 /// another's addresses.
@@ -117,6 +118,25 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
     stream.memory.push_back(z.memory("preactivation", true));
     stream.memory.push_back(second_product.memory("second_product", true));
   }
+  bool const gate = options.number("gate") != 0;  // of d, whose rows are the pre-activation's and the multiplier's
+  Matrices& at = add_matrices(batch, m, n, false, d_pad, 1, sizeof(Out));
+  Matrices& multiplier = add_matrices(batch, m, n, false, d_pad, 1, sizeof(Out));
+  if (gate) {
+    auto const operand = [&](Matrices& matrices) -> EpilogueOperand {
+      matrices.draw(random);
+      matrices.write<Out>();
+      return {matrices.buffer.data(), args.d_batch_strides, matrices.strides[1], 1};
+    };
+    args.epilogue.alpha = 2;
+    args.epilogue.beta = 1;
+    args.epilogue.c = operand(at);
+    args.epilogue.multiplier = operand(multiplier);
+    args.epilogue.activation = Activation::d_relu;
+    args.epilogue.preactivation = z.buffer.data();
+    stream.memory.push_back(at.memory("c", false));
+    stream.memory.push_back(multiplier.memory("multiplier", false));
+    stream.memory.push_back(z.memory("preactivation", true));
+  }
   bool const fused = options.number("epilogue") != 0, has_c = options.number("epilogue") == 1;  // 2: all but c
   if (fused) {
     args.epilogue = {.alpha = 2,
@@ -175,6 +195,11 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
           if (keeps) comparison.compare<Out>("preactivation", z, l, i, j, 2 * sum);
           if (keeps) comparison.compare<Out>("second_product", second_product, l, i, j, second);
           sum = (sum < 0 ? 0 : 2 * sum) * second;
+        }
+        if (gate) {
+          double const c = at.value(l, i, j);
+          comparison.compare<Out>("preactivation", z, l, i, j, 2 * sum * std::max(c, 0.0));
+          sum = c > 0 ? 2 * sum * multiplier.value(l, i, j) : 0;
         }
         comparison.compare<Out>("d", d, l, i, j, sum, unit * magnitude);
       }

@@ -8,7 +8,7 @@ from tests.emulated.mutants import Mutant as AnyMutant
 from tests.emulated.mutants_sm90 import deadlock, race, too_early
 
 ROW = "{sm90_grouped, bf16, f32, {64, 64, 64}, 3, {1, 1}, 16}"
-K, GROUPS, E = "sm90_grouped.cuh", "grouped.h", "epilogue_sm90.h"
+K, GROUPS, E, BOX = "sm90_grouped.cuh", "grouped.h", "epilogue_sm90.h", "epilogue_box.h"
 
 # 21 tiles of rows in 2 CTAs: groups of more than a tile, of none and of one row, one that a tile holds, one whose size
 # is below zero; and rows behind them all.
@@ -218,14 +218,14 @@ MUTANTS = [
     ),
     M(
         name="grouped_residual_where_the_map_says",
-        file=E,
+        file=BOX,
         old="warp.place.row + tile_row;",
         new="warp.place.map_row + tile_row;",
         options=FILLED,
     ),
     OF_K(
         name="grouped_ragged_k_residual_of_the_first_group",
-        file=E,
+        file=BOX,
         old="matrix_offset(warp.args, warp.place.matrix, operand.batch_strides)",
         new="matrix_offset(warp.args, 0, operand.batch_strides)",
         options=("sizes=70,0,1,64,129,0", "out=bf16", "epilogue=1"),

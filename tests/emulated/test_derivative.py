@@ -79,9 +79,9 @@ def test_some_configs_derive():
     ("changes", "why"),
     [
         ({"c": None}, "a derivative is one of c"),
-        ({"bias": "d", "bias_strides": (0, 0, 1)}, "has no bias, residual, pre-activation or second b beside it"),
+        ({"bias": "d", "bias_strides": (0, 0, 1)}, "has no bias, residual or second b beside it"),
         ({"residual": "d", "residual_strides": (M * N, N, 1)}, "has no bias, residual"),
-        ({"preactivation": "d"}, "has no bias, residual"),
+        ({"preactivation": "d"}, "has one result, and with a multiplier two"),
         ({"activation": "d_tanh"}, "activation is none"),
     ],
 )

@@ -10,6 +10,7 @@ from tests.emulated import (
     mutants,
     mutants_attention,
     mutants_batches,
+    mutants_gate,
     mutants_grouped,
     mutants_pair,
     mutants_parallel_split_k,
@@ -41,6 +42,7 @@ MUTANTS = (
     + mutants_batches.MUTANTS
     + mutants_grouped.MUTANTS
     + mutants_pair.MUTANTS
+    + mutants_gate.MUTANTS
     + mutants_weights.MUTANTS
     + mutants_scales.MUTANTS
     + mutants_attention.MUTANTS

@@ -1,9 +1,10 @@
-"""Gated layers that a named config computes, as `optimize` makes them: on a GPU, and in the emulator."""
+"""Gated layers, and their cotangents, that a named config computes, as `optimize` makes them: on a GPU, emulated."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,10 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 import jax_moye
 from jax_moye._kernels.dtypes import numpy_dtype
 from jax_moye._primitives.rewritten import rewritten_p
-from jax_moye._selection.epilogue import ACTIVATIONS
+from jax_moye._selection.epilogue import ACTIVATIONS, Epilogue
 
 CONFIGS = [config for config in jax_moye.configs() if config.takes_pair]
+OF_COTANGENTS = [config for config in jax_moye.configs() if config.takes_gate]
 TARGET = "jax_moye_fused_gemm_v1"
 
 
@@ -67,14 +69,70 @@ class Gated:
             return [np.asarray(one) for one in self(*(jnp.asarray(np.asarray(x, np.float64)) for x in stored))]
 
 
-def computed_by(config, fun, operands: Sequence[jax.Array], interpret: bool):
-    """The function with its gated layers, one at least, in the hands of a config."""
+@dataclasses.dataclass(frozen=True)
+class Cotangents:
+    """Those of gate and up, h being activation(gate) * up, and d_y that of h @ w; w lies as the order says.
+
+    Attributes:
+      sizes: m, n, k of d_y @ w^T.
+      order: of d_y and w^T, T where they are transposed arrays.
+      batch: of all but w.
+    """
+
+    sizes: tuple[int, int, int]
+    order: str = "NT"
+    activation: str = "relu"
+    batch: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """As a test's name."""
+        return "-".join([*map(str, self.batch), *map(str, self.sizes), self.order, self.activation])
+
+    def operands(self, dtype, integers: bool) -> list[jax.Array]:
+        """d_y, w, gate and up, as in memory."""
+        (m, n, k), rng = self.sizes, np.random.default_rng([*self.sizes, *self.batch])
+        d_y, w = (*self.batch, m, k), (k, n)
+        shapes = [
+            d_y[:-2] + (d_y[-1], d_y[-2]) if self.order[0] == "T" else d_y,
+            w if self.order[1] == "N" else w[::-1],
+        ]
+        shapes += [(*self.batch, m, n)] * 2
+        draws = [rng.integers(-2, 3, s) if integers else rng.standard_normal(s) for s in shapes]
+        draws[1] = draws[1] if integers else draws[1] / k**0.5
+        return [jnp.asarray(x, dtype) for x in draws]
+
+    def __call__(self, d_y: jax.Array, w: jax.Array, gate: jax.Array, up: jax.Array):
+        """What a backward pass has."""
+        d_y = d_y.swapaxes(-1, -2) if self.order[0] == "T" else d_y
+        w = w.T if self.order[1] == "T" else w
+        return jax.vjp(lambda gate, up: ACTIVATIONS[self.activation](gate) * up, gate, up)[1](d_y @ w)
+
+    def exact(self, stored: Sequence[jax.Array]) -> list[np.ndarray]:
+        """The results in float64."""
+        with jax.enable_x64(True):
+            return [np.asarray(one) for one in self(*(jnp.asarray(np.asarray(x, np.float64)) for x in stored))]
+
+
+def is_of_pair(epilogue: Epilogue) -> bool:
+    """Whether it is a gated layer's."""
+    return epilogue.is_of_pair
+
+
+def is_of_gate(epilogue: Epilogue) -> bool:
+    """Whether it is that of its cotangents."""
+    return epilogue.is_of_gate
+
+
+def computed_by(
+    config, fun, operands: Sequence[jax.Array], interpret: bool, is_it: Callable[[Epilogue], bool] = is_of_pair
+):
+    """The function with its gated layers, or their cotangents, one at least, in the hands of a config."""
     with jax_moye.options(interpret=interpret):
         closed = jax.make_jaxpr(jax_moye.optimize(fun))(*operands)
     named = {"config": config.name, "implementation": "moye"}
 
     def of_config(equation):
-        is_gated = equation.primitive is rewritten_p and equation.params["epilogue"].is_of_pair
+        is_gated = equation.primitive is rewritten_p and is_it(equation.params["epilogue"])
         return equation.replace(params={**equation.params, **named}) if is_gated else equation
 
     equations = [of_config(equation) for equation in closed.eqns]
@@ -97,10 +155,25 @@ def cases_of(config) -> Iterator[Gated]:
     yield Gated((5 * tile_m + 3, 5 * tile_n + step, 2 * tile_k), "NT", keeps=True)
 
 
-def check_exact(config, case: Gated, interpret: bool) -> None:
+def cotangents_of(config) -> Iterator[Cotangents]:
+    """Every order, sizes around tiles, and batches, in integers."""
+    tile_m, tile_n, tile_k = config.tile
+    step = 8  # as in cases_of
+    yield Cotangents((tile_m, tile_n, tile_k))
+    yield Cotangents((tile_m + 1, tile_n + step, tile_k + step), "NT")
+    yield Cotangents((2 * tile_m - step, 2 * tile_n - step, config.stages * tile_k + 3), "TN")
+    yield Cotangents((tile_m + step, step, 2 * tile_k + step), "TT")
+    yield Cotangents((1, 3 * tile_n + step, step), "NN")
+    yield Cotangents((7, step, step), batch=(2, 3))
+    yield Cotangents((5 * tile_m + 3, 5 * tile_n + step, 2 * tile_k))
+
+
+def check_exact(
+    config, case: Gated | Cotangents, interpret: bool, is_it: Callable[[Epilogue], bool] = is_of_pair
+) -> None:
     """One call of the config, and the answer rounded once."""
     operands = case.operands(numpy_dtype(config.dtype), integers=True)
-    fun = computed_by(config, case, operands, interpret)
+    fun = computed_by(config, case, operands, interpret, is_it)
     text = fun.lower(*operands).as_text()
     assert text.count(f"custom_call @{TARGET}") == 1
     assert f'"{config.name}"' in text
@@ -112,8 +185,18 @@ def check_exact(config, case: Gated, interpret: bool) -> None:
 def check_close(config, activation: str, interpret: bool) -> None:
     """Of normal numbers: what the products and one rounding allow."""
     case = Gated((config.tile[0] + 1, config.tile[1] + 8, 3 * config.tile[2]), "NT", activation, keeps=True)
+    _check_close(config, case, interpret, is_of_pair)
+
+
+def check_cotangents(config, activation: str, interpret: bool) -> None:
+    """The same of the cotangents."""
+    case = Cotangents((config.tile[0] + 1, config.tile[1] + 8, 3 * config.tile[2]), "NT", activation)
+    _check_close(config, case, interpret, is_of_gate)
+
+
+def _check_close(config, case: Any, interpret: bool, is_it: Callable[[Epilogue], bool]) -> None:
     operands = case.operands(numpy_dtype(config.dtype), integers=False)
-    found = computed_by(config, case, operands, interpret)(*operands)
+    found = computed_by(config, case, operands, interpret, is_it)(*operands)
     unit = float(jnp.finfo(found[0].dtype).eps) / 2
     for one, expected in zip(found, case.exact(operands), strict=True):
         error = abs(np.asarray(one, np.float64) - expected)
@@ -135,8 +218,9 @@ def check_step(interpret: bool, implementation: str | None) -> None:
         expected = jax.tree.leaves(step(*(jnp.asarray(np.asarray(x, np.float64)) for x in operands)))
     with jax_moye.options(interpret=interpret, implementation=implementation):
         equations = jax.make_jaxpr(jax_moye.optimize(step))(*operands).eqns
-        (gated,) = (e for e in equations if e.primitive is rewritten_p and e.params["epilogue"].is_of_pair)
-        assert gated.params["epilogue"].keeps
+        epilogues = [e.params["epilogue"] for e in equations if e.primitive is rewritten_p]
+        assert [e.keeps for e in epilogues if e.is_of_pair] == [True]
+        assert [e.name for e in epilogues if e.is_of_gate] == ["d_silu"]
         optimized = jax.jit(jax_moye.optimize(step))
         assert f"custom_call @{TARGET}" in optimized.lower(*operands).as_text()
         found = jax.tree.leaves(optimized(*operands))

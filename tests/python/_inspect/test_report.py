@@ -166,6 +166,26 @@ def test_the_derivative_of_an_activation(activation):
     assert one.error_over_bound <= 1
 
 
+@pytest.mark.parametrize("activation", [jax.nn.relu, jax.nn.gelu, jax.nn.silu])
+def test_both_cotangents_of_a_gated_layer(activation):
+    """One product of the backward pass has both as its results."""
+
+    def step(d_y, w, gate, up):
+        return jax.vjp(lambda gate, up: activation(gate) * up, gate, up)[1](d_y @ w)
+
+    with jax_moye.options(implementation="moye"):
+        (gemm,) = jax_moye.explain(jax_moye.optimize(step), *[struct(32, 32)] * 4, device="h200")
+    assert gemm.epilogue.endswith("c, multiplier, both cotangents of a gate")
+    of_derivatives = [one for one in gemm.candidates if one.config.dtype == "bf16" and one.config.derives]
+    reasons = {one.config.takes_gate: one.reason for one in of_derivatives}
+    assert reasons[True] is None
+    assert reasons.get(False) in (None, "it writes one result, and these are two")
+    short = {"alternations": 1, "turn_ms": 0.1, "warmup_ms": 0.0, "interpret": InterpretParams(detect_races=False)}
+    one = measure_gemm(gemm, jax.devices("cpu")[0], **short)
+    assert one.error is None
+    assert one.error_over_bound <= 1
+
+
 def test_a_wrong_second_operand_has_no_time(monkeypatch):
     with jax_moye.options(implementation="moye"):
         gemm = jax_moye.explain(jax_moye.optimize(gated), *[struct(32, 32)] * 3, device="h200")[0]

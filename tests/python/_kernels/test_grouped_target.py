@@ -213,9 +213,13 @@ EDITS = {
     # what else the call has
     "operands that nobody names": (dict(extra=1), "1 operands beside a and b, and 0 are named"),
     "operands that are not there": (dict(operands="bias"), "operands are named that the call does not have"),
-    "unknown operand": (dict(extra=1, operands="scale"), "operands names c, bias, residual and second_b, each once"),
+    "unknown operand": (
+        dict(extra=1, operands="scale"),
+        "operands names c, bias, residual, multiplier and second_b, each once",
+    ),
     "a second b": (dict(extra=1, operands="second_b"), "the kernel takes no second b"),
-    "two results more": (dict(results=[((M, N), "float32")] * 2), "the pre-activation is a result or not"),
+    "a multiplier": (dict(extra=1, operands="multiplier"), "a multiplier is one of an activation's derivative"),
+    "two results more": (dict(results=[((M, N), "float32")] * 2), "other result, is a result or not"),
     "bias too small": (dict(extra=1, operands="bias", bias_strides=(N, 0, 1)), "bias has 24 elements"),
     "attribute missing": (dict(drop=("ragged",)), "Wrong number of attributes"),
     "ragged of another type": (dict(ragged=1), "expected"),

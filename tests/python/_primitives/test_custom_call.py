@@ -126,9 +126,18 @@ EDITS = {
     "empty activation": (dict(activation=""), "activation is none, relu"),
     "no function of its own": (dict(activation="own"), "the kernel was not compiled with a function of its own"),
     "beta without c": (dict(beta=1.0), "and there is no c"),
-    "unknown operand": (dict(extra=[C], operands="scale"), "operands names c, bias, residual and second_b, each once"),
-    "operand twice": (dict(extra=[C, C], operands="c,c"), "operands names c, bias, residual and second_b, each once"),
-    "trailing comma": (dict(extra=[C], operands="c,,"), "operands names c, bias, residual and second_b, each once"),
+    "unknown operand": (
+        dict(extra=[C], operands="scale"),
+        "operands names c, bias, residual, multiplier and second_b, each once",
+    ),
+    "operand twice": (
+        dict(extra=[C, C], operands="c,c"),
+        "operands names c, bias, residual, multiplier and second_b, each once",
+    ),
+    "trailing comma": (
+        dict(extra=[C], operands="c,,"),
+        "operands names c, bias, residual, multiplier and second_b, each once",
+    ),
     "operands that are not there": (
         dict(extra=[C], operands="c,bias"),
         "operands are named that the call does not have",
@@ -150,7 +159,7 @@ EDITS = {
     "empty c": (dict(extra=[C[:0]], operands="c"), "c has 0 elements"),
     "c of another dtype": (dict(extra=[C.astype(np.float16)], operands="c"), "c is f16, and d is f32"),
     "bias of no dtype of ours": (dict(extra=[C.astype(np.int16)], operands="bias"), "operands and results are"),
-    "two results more": (dict(results=[((M, N), "float32")] * 2), "the pre-activation is a result or not"),
+    "two results more": (dict(results=[((M, N), "float32")] * 2), "other result, is a result or not"),
     "pre-activation of another dtype": (dict(results=[((M, N), "bfloat16")]), "the pre-activation is bf16, d f32"),
     "pre-activation too small": (dict(results=[((M, N - 1), "float32")]), "the pre-activation has 368 elements, d 384"),
     "attribute missing": (dict(drop=("alpha",)), "Wrong number of attributes"),
@@ -187,7 +196,7 @@ EDITS |= {
     "a wide result of two b": (PAIR | dict(extra=[SECOND], out="float32"), "d of two b has 16 bits, not f32"),
     "one of two products": (
         PAIR | dict(extra=[SECOND], results=[ONE_MORE]),
-        "the pre-activation is a result or not, with a second b its product, too",
+        "other result, is a result or not, with a second b its product, too",
     ),
     "three products": (PAIR | dict(extra=[SECOND], results=[ONE_MORE] * 3), "with a second b its product, too"),
     "a second product of another dtype": (
@@ -212,6 +221,80 @@ def test_two_right_hand_operands():
             np.testing.assert_array_equal(np.asarray(got), one.astype(jnp.bfloat16))
 
 
+GATE = dict(config="sm90_cooperative_bf16_128x128x64_s5_a16", operands="c,multiplier", out="bfloat16")
+GATE |= dict(activation="d_relu", beta=1.0, c_strides=ROW_MAJOR, results=[ONE_MORE])
+AT = np.random.default_rng(0).integers(-2, 3, (M, N)).astype(jnp.bfloat16)
+UP = np.random.default_rng(1).integers(-2, 3, (M, N)).astype(jnp.bfloat16)
+EDITS |= {
+    "a multiplier of a kernel without": (
+        GATE | dict(extra=[AT, UP], config=A16),
+        "the kernel multiplies by no derivative",
+    ),
+    "a multiplier twice": (
+        GATE | dict(extra=[AT, UP, UP], operands="c,multiplier,multiplier"),
+        "operands names c, bias",
+    ),
+    "a multiplier without c": (
+        GATE | dict(extra=[UP], operands="multiplier", beta=0.0),
+        "a derivative is one of c",
+    ),
+    "a multiplier of an activation": (
+        GATE | dict(extra=[AT, UP], activation="relu"),
+        "a multiplier is one of an activation's derivative",
+    ),
+    "a multiplier of nothing": (
+        GATE | dict(extra=[AT, UP], activation="none"),
+        "a multiplier is one of an activation's derivative",
+    ),
+    "a multiplier and a bias": (
+        GATE | dict(extra=[AT, UP, UP[0]], operands="c,multiplier,bias", bias_strides=(0, 0, 1)),
+        "has no bias, residual or second b beside it",
+    ),
+    "one result of a multiplier": (
+        GATE | dict(extra=[AT, UP], results=[]),
+        "a derivative has one result, and with a multiplier two",
+    ),
+    "two results of a derivative": (
+        GATE | dict(extra=[AT], operands="c"),
+        "a derivative has one result, and with a multiplier two",
+    ),
+    "three results of a multiplier": (
+        GATE | dict(extra=[AT, UP], results=[ONE_MORE] * 2),
+        "or a multiplier's other result, is a result or not",
+    ),
+    "a multiplier too small": (GATE | dict(extra=[AT, UP[:-1]]), "the multiplier has 360 elements"),
+    "a multiplier of another dtype": (
+        GATE | dict(extra=[AT, UP.astype(np.float16)]),
+        "the multiplier is f16, and d is bf16",
+    ),
+    "a wide result of a multiplier": (
+        GATE | dict(extra=[AT.astype(np.float32), UP.astype(np.float32)], out="float32", results=[((M, N), "float32")]),
+        "a product times a derivative has 16 bits, not those of f32",
+    ),
+    "another result too small": (
+        GATE | dict(extra=[AT, UP], results=[((M, N - 1), "bfloat16")]),
+        "the pre-activation has 368 elements, d 384",
+    ),
+    "a multiplier that is the other result": (
+        GATE | dict(extra=[AT, UP], aliases={3: 2}),
+        "the multiplier and the pre-activation overlap",
+    ),
+}
+
+
+@pytest.mark.parametrize("target", [FUSED_TARGET, "jax_moye_scaled_gemm_v1"])
+def test_a_multiplier(target):
+    """The cotangents of a layer with a gate, that of what the activation is of first."""
+    more = dict(lhs_scale_strides=(0, 0, 0), rhs_scale_strides=(0, 0, 0)) if target != FUSED_TARGET else {}
+    of_names = {"c": AT, "multiplier": UP}
+    for names in (["c", "multiplier"], ["multiplier", "c"]):
+        changes = GATE | more | dict(operands=",".join(names), alpha=-0.5, target=target)
+        found = fused(*(of_names[name] for name in names), **changes)
+        z, at, up = -0.5 * PRODUCT, AT.astype(np.float64), UP.astype(np.float64)
+        for got, one in zip(found, (np.where(at > 0, z * up, 0), z * np.maximum(at, 0)), strict=True):
+            np.testing.assert_array_equal(np.asarray(got), one.astype(jnp.bfloat16))
+
+
 SCALED = dict(lhs_scale_strides=(0, 1, 0), rhs_scale_strides=(0, 0, 1), target="jax_moye_scaled_gemm_v1")
 
 
@@ -232,7 +315,11 @@ def test_scales(rng):
 @pytest.mark.parametrize(
     ("extra", "changes", "message"),
     [
-        ([np.ones(M, np.float32)], dict(target=FUSED_TARGET), "operands names c, bias, residual and second_b, each"),
+        (
+            [np.ones(M, np.float32)],
+            dict(target=FUSED_TARGET),
+            "operands names c, bias, residual, multiplier and second_b, each",
+        ),
         ([np.ones(M, np.float16)], {}, "lhs_scale is f16, not f32"),
         ([np.ones(M - 1, np.float32)], {}, "lhs_scale has 15 elements, and its strides reach beyond them"),
         ([np.ones(M, np.float32)], dict(lhs_scale_strides=(0, 0, 1)), "lhs_scale has a stride along n"),

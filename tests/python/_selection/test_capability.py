@@ -56,12 +56,21 @@ CONFIGS = jax_moye.configs()
         (dict(derives=True), dict(derivative=True), 80, None),
         (dict(derives=False), {}, 80, None),
         (dict(derives=True), dict(derivative=True, out_dtype="f32"), 80, "has 16 bits, and f32 is wanted"),
+        (dict(derives=True), dict(derivative=True, gate=True), 80, "it writes one result, and these are two"),
+        (dict(derives=True, takes_gate=True), dict(derivative=True, gate=True), 80, None),
+        (
+            dict(derives=True, takes_gate=True, alignment=2),
+            dict(derivative=True, gate=True, n=60, k=64),
+            80,
+            "it stores rows of 16 bytes, and those of (64, 60) bf16 are no such",
+        ),
+        (dict(takes_gate=True, alignment=2), dict(n=60), 80, None),
     ],
 )
 def test_reasons(config, problem, arch, reason):
-    derivative = problem.get("derivative", False)
-    sizes = dict(m=64, n=64, k=64) | {name: value for name, value in problem.items() if name != "derivative"}
-    problem = dataclasses.replace(row_major_problem(**sizes), derivative=derivative)
+    beside = {name: problem.get(name, False) for name in ("derivative", "gate")}
+    sizes = dict(m=64, n=64, k=64) | {name: value for name, value in problem.items() if name not in beside}
+    problem = dataclasses.replace(row_major_problem(**sizes), **beside)
     actual = why_not(example_config(**config), problem, arch)
     assert actual is None if reason is None else reason in actual
 

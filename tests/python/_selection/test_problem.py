@@ -179,9 +179,9 @@ def test_which_mode_stays_beside_k():
 def test_one_mode_is_as_ever():
     """What files and caches have of a problem does not change where the batch has one mode."""
     one = make_problem("bmk,bkn->bmn", (3, 4, 6), (3, 6, 5), "bf16", "bf16")
-    rare = {"outer", "pair", "derivative", "scaled", "offsets"}
+    rare = {"outer", "pair", "derivative", "gate", "scaled", "offsets"}
     assert set(one.to_dict()) == {field.name for field in dataclasses.fields(GemmProblem)} - rare
-    for name in ("pair", "derivative", "scaled"):
+    for name in ("pair", "derivative", "gate", "scaled"):
         assert dataclasses.replace(one, **{name: True}).to_dict() == {**one.to_dict(), name: True}
     two = make_problem("abmk,bakn->abmn", (2, 3, 4, 6), (3, 2, 6, 5), "bf16", "bf16")
     assert two.to_dict()["outer"] == ((2, 72, 30, 60),)

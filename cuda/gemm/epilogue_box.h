@@ -1,0 +1,161 @@
+// What Hopper's epilogues read beside the sums, c, bias, residual or a multiplier, box by box, and what they make of it
+// in registers. gemm/epilogue_sm90.h has the boxes' order.
+#pragma once
+
+#include "gemm/activation.h"
+#include "gemm/batch.h"
+#include "gemm/config.h"
+#include "gemm/epilogue.h"
+#include "moye/arch/convert.h"
+#include "moye/arch/copy_sm90.h"
+#include "moye/core.h"
+
+namespace moye {
+
+/// A box of an operand, 16 rows of 64 elements of 16 bits, or a half of it, as the lanes of a warp have it: word i has
+/// what belongs to z[2 i] and z[2 i + 1], which are those of row lane / 4 + i % 2 * 8 and of columns from i / 2 * 8 +
+/// lane % 4 * 2 on. kDerives: whether calls may multiply by a derivative. Warp: what stays the same of a warp's tile,
+/// of gemm/epilogue_sm90.h.
+template <bool kDerives, int kColumns_ = 64>
+struct OperandBox {
+  static constexpr int kRows = 16, kColumns = kColumns_;
+  static constexpr int kSums = kRows * kColumns / 32;  // of a thread
+  uint32_t words[kSums / 2];
+
+  /// The box's first row in the tile, and column of d. What lies outside d is not read.
+  template <class Warp>
+  MOYE_DEVICE void load(Warp const& warp, EpilogueOperand const& operand, int tile_row, int column) {
+    if (operand.data != nullptr) return load_present(warp, operand, tile_row, column);
+    clear();
+  }
+
+  /// The same of one that there is.
+  template <class Warp>
+  MOYE_DEVICE void load_present(Warp const& warp, EpilogueOperand const& operand, int tile_row, int column) {
+    if (!warp.place.has_matrix && operand.batch_strides.modes[kBatchModes - 1] != 0) return clear();
+    int const row = warp.place.row + tile_row;
+    int const lane_row = warp.lane / 4, lane_column = warp.lane % 4 * 2;
+    auto const* const p = static_cast<uint16_t const*>(operand.data) +
+                          matrix_offset(warp.args, warp.place.matrix, operand.batch_strides) +
+                          (row + lane_row) * operand.m_stride + column + lane_column;
+    auto const* const below = p + 8 * operand.m_stride;
+    auto const word = [](uint16_t const* at) { return *reinterpret_cast<uint32_t const*>(at); };
+    int const rows = warp.place.end - row, columns = int(warp.args.n) - column;
+    if (rows >= kRows && columns >= kColumns) {
+      MOYE_UNROLL
+      for (int j = 0; j < kSums / 4; ++j) words[j * 2] = word(p + j * 8), words[j * 2 + 1] = word(below + j * 8);
+    } else {
+      MOYE_UNROLL
+      for (int j = 0; j < kSums / 4; ++j) {
+        bool const is_there = lane_column + j * 8 < columns;
+        words[j * 2] = is_there && lane_row < rows ? word(p + j * 8) : 0;
+        words[j * 2 + 1] = is_there && lane_row + 8 < rows ? word(below + j * 8) : 0;
+      }
+    }
+  }
+
+  /// z += scale * words
+  template <class Warp>
+  MOYE_DEVICE void add(Warp const& warp, EpilogueOperand const& operand, float scale, float (&z)[kSums]) const {
+    if (operand.data == nullptr || (kDerives && warp.args.epilogue.activation >= kFirstDerivative)) return;
+    MOYE_UNROLL
+    for (int i = 0; i < kSums / 2; ++i) {
+      Row<float, 2> const pair =
+          warp.args.d_dtype == Dtype::bf16 ? unpack<bfloat16_t>(words[i]) : unpack<half_t>(words[i]);
+      z[2 * i] += scale * pair.elements[0];
+      z[2 * i + 1] += scale * pair.elements[1];
+    }
+  }
+
+  /// z *= the derivative that the activation names, at words. A branch for every few: their temporaries are as many.
+  template <class Warp>
+  MOYE_DEVICE void multiply_by_derivative(Warp const& warp, float (&z)[kSums]) const {
+    constexpr int kTogether = 4;  // words
+    Activation const activation = warp.args.epilogue.activation;
+    auto const all = [&](auto known, int first) {
+      if (activation != decltype(known)::value) return;
+      MOYE_UNROLL
+      for (int i = first; i < first + kTogether; ++i) {
+        Row<float, 2> const pair =
+            warp.args.d_dtype == Dtype::bf16 ? unpack<bfloat16_t>(words[i]) : unpack<half_t>(words[i]);
+        z[2 * i] = times_derivative(decltype(known)::value, z[2 * i], pair.elements[0]);
+        MOYE_COMPUTED_HERE("+f", z[2 * i]);  // or as many temporaries as there are words take registers
+        z[2 * i + 1] = times_derivative(decltype(known)::value, z[2 * i + 1], pair.elements[1]);
+      }
+    };
+    MOYE_UNROLL
+    for (int first = 0; first < kSums / 2; first += kTogether) {
+      all(C<Activation::d_relu>{}, first);
+      all(C<Activation::d_gelu_tanh>{}, first);
+      all(C<Activation::d_gelu_erf>{}, first);
+      all(C<Activation::d_silu>{}, first);
+    }
+  }
+
+  /// Both cotangents of a layer with a gate, of which z is the product: words become z * activation(words), and
+  /// multiplier's z * multiplier * activation'(words), rounded to 16 bits.
+  template <class Warp>
+  MOYE_DEVICE void differentiate_gate(Warp const& warp, float const (&z)[kSums], OperandBox& multiplier) {
+    constexpr int kTogether = 4;  // words, as above
+    Activation const activation = warp.args.epilogue.activation;
+    bool const is_bf16 = warp.args.d_dtype == Dtype::bf16;
+    auto const unpacked = [&](uint32_t word) { return is_bf16 ? unpack<bfloat16_t>(word) : unpack<half_t>(word); };
+    auto const packed = [&](Row<float, 2> const& pair) {
+      auto const [even, odd] = pair.elements;
+      return is_bf16 ? pack_pair<bfloat16_t>(even, odd) : pack_pair<half_t>(even, odd);
+    };
+    auto const all = [&](auto known, int first) {
+      constexpr Activation kActivation = decltype(known)::value;
+      if (activation != kActivation) return;
+      MOYE_UNROLL
+      for (int i = first; i < first + kTogether; ++i) {
+        Row<float, 2> const at = unpacked(words[i]), factor = unpacked(multiplier.words[i]);
+        Row<float, 2> of_factor, of_at;
+        MOYE_UNROLL
+        for (int k = 0; k < 2; ++k) {
+          of_factor.elements[k] = z[2 * i + k] * activated(kActivation, at.elements[k]).value;
+          of_at.elements[k] = times_derivative(kActivation, z[2 * i + k] * factor.elements[k], at.elements[k]);
+        }
+        words[i] = packed(of_factor);
+        multiplier.words[i] = packed(of_at);
+      }
+    };
+    MOYE_UNROLL
+    for (int first = 0; first < kSums / 2; first += kTogether) {
+      all(C<Activation::d_relu>{}, first);
+      all(C<Activation::d_gelu_tanh>{}, first);
+      all(C<Activation::d_gelu_erf>{}, first);
+      all(C<Activation::d_silu>{}, first);
+    }
+  }
+
+  /// To shared memory, for TMA: stmatrix x4, as the accumulators' boxes of gemm/epilogue_sm90.h; `part` of a box.
+  MOYE_DEVICE void fill(unsigned char* box, int part, int lane) const {
+    int const row = lane % 16;
+    MOYE_UNROLL
+    for (int j = 0; j < kColumns / 16; ++j) {
+      int const piece = (part * (kColumns / 8) + j * 2 + lane / 16) ^ (row % 8);  // of 16 bytes: the 128-byte swizzle
+      SM90_U32x4_STSM_N::copy(words[j * 4], words[j * 4 + 1], words[j * 4 + 2], words[j * 4 + 3],
+                              *reinterpret_cast<uint128_t*>(box + row * 128 + piece * 16));
+    }
+  }
+
+ private:
+  /// Of what is not there, too: or ptxas keeps the words' registers from the kernel's beginning on.
+  MOYE_DEVICE void clear() {
+    MOYE_UNROLL
+    for (int j = 0; j < kSums / 2; ++j) words[j] = 0;
+  }
+
+  template <class T>
+  static MOYE_DEVICE Row<float, 2> unpack(uint32_t word) {
+    if constexpr (is_same<T, bfloat16_t>) {  // the upper halves of floats
+      return {detail::bit_cast<float>(word << 16), detail::bit_cast<float>(word & 0xffff0000u)};
+    } else {
+      auto const pair = detail::bit_cast<Row<T, 2>>(word);
+      return {convert<float>(pair.elements[0]), convert<float>(pair.elements[1])};
+    }
+  }
+};
+
+}  // namespace moye
