@@ -78,6 +78,28 @@ def test_a_layer_is_measured_with_what_xla_makes_of_it():
     assert len(entry.xla_us) == 1
 
 
+def test_two_results_are_measured_with_what_xla_makes_of_them():
+    """The cotangents of a gated layer; whoever is the faster computes them rightly."""
+
+    def cotangents(d_y, w, gate, up):
+        return jax.vjp(lambda gate, up: jax.nn.silu(gate) * up, gate, up)[1](d_y @ w.T)
+
+    m, n, k = 2048, 2816, 1024
+    rng = np.random.default_rng(0)
+    shapes = (m, k), (n, k), (m, n), (m, n)
+    args = [jnp.asarray(rng.standard_normal(shape) / shape[1] ** 0.25, jnp.bfloat16) for shape in shapes]
+    found = jax.jit(jax_moye.optimize(cotangents))(*args)
+    (gpu,) = jax.local_devices()[:1]
+    entries = measurements.read(measurements.cache_file(gpu.device_kind)).entries.values()
+    (entry,) = (entry for entry in entries if entry.variant == "d_silu c multiplier kept")
+    assert len(entry.xla_us) == 1
+    with jax.enable_x64(True):
+        wanted = cotangents(*(x.astype(jnp.float64) for x in args))
+    for one, other in zip(found, wanted, strict=True):
+        error = jnp.abs(one.astype(jnp.float32) - other.astype(jnp.float32))
+        assert float(error.max()) <= 2.0**-6 * float(jnp.abs(other).max())
+
+
 def test_ours_by_its_clock_is_ours_by_the_hosts():
     """A CUDA graph of a config against a program of it, in loops of the host's clock: within a tenth."""
     m, n, k = 2048, 2048, 2048

@@ -1,4 +1,4 @@
-"""Cotangents of gated layers on a GPU: every config with a multiplier. On the CPU test_cotangents.py has them emulated."""
+"""Cotangents of gated layers on a GPU: every config with a multiplier. test_cotangents.py has them emulated."""
 
 from __future__ import annotations
 
