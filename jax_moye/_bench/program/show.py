@@ -68,9 +68,21 @@ def rewrites_cells(run: Mapping[str, Any]) -> list[list[str]]:
             won = "not measured" if row["won_us"] is None else f"{row['won_us']:.4g}"
             lead = "" if row["lead"] is None else f"{row['lead']:.3f}"
             by = {"moye": "ours", "xla": "XLA"}.get(row["computed_by"], row["computed_by"])
-            head = [row["product"], row["takes_in"] or "nothing", str(row["count"]), by]
+            head = [*_narrow(row), str(row["count"]), by]
             cells.append([*head, *times, lead, won, row["timed"] or ""])
     return cells
+
+
+def _narrow(row: Mapping[str, Any]) -> tuple[str, str]:
+    """What a row computes and takes in; an attention as sizes, so that the two fit into a line."""
+    if not _is_attention(row):
+        return row["product"], row["takes_in"] or "nothing"
+    text = row["product"]
+    for words, sign in ((", ", " "), (" and its gradients", ""), (" heads in groups of ", "/"), (" heads", "")):
+        text = text.replace(words, sign)
+    text = text.replace(" x ", "x").replace(" scores of ", "x")
+    behind = ", and the gradients" if " and its gradients" in row["product"] else ""
+    return text, f"softmax{behind}" if row["takes_in"] else "nothing"
 
 
 def words(run: Mapping[str, Any]) -> list[str]:

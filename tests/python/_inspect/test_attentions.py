@@ -89,7 +89,7 @@ def test_sums_of_report_and_bench_have_it(monkeypatch, rng):
     assert (row["us"], row["xla_us"], row["won_us"], row["lead"], row["timed"]) == (10.0, 30.0, 20.0, 2.5, "alone")
     run = {"rewrites": [row, {**row, "computed_by": "xla", "takes_in": "", "won_us": 0.0}], "not_run": [], "notes": []}
     _, ours, left = rewrites_cells(run)
-    assert ours[:4] == [row["product"], "softmax between its products", "1", "ours"]
+    assert ours[:4] == ["attention 2x2 24x24x16 causal", "softmax, and the gradients", "1", "ours"]
     assert ours[7] == "20"
     assert left[3] == "XLA"
     assert words(run) == [
