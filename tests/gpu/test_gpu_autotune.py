@@ -181,15 +181,9 @@ def attention_kernels():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "rows"),
-    [
-        ((4, 1024, 1024, 8, 8, 128), {"64", "128"}),
-        ((8, 512, 512, 12, 12, 64), {"128"}),
-        ((1, 48, 48, 2, 2, 64), {"128"}),
-    ],
-    ids=str,
+    "sizes", [(4, 1024, 1024, 8, 8, 128), (8, 512, 512, 12, 12, 64), (1, 48, 48, 2, 2, 64)], ids=str
 )
-def test_attention_is_measured_with_its_gradients(sizes, rows):
+def test_attention_is_measured_with_its_gradients(sizes):
     """One entry for both, next to XLA's program of the equations; who wins computes both, and computes them right."""
     attention_kernels()
     fun = gradients(FORMS["plain"], True)
@@ -197,7 +191,7 @@ def test_attention_is_measured_with_its_gradients(sizes, rows):
     entry = measured(jax_moye.optimize(fun), *args)
     b, t, s, h, n, d = sizes
     assert entry.problem.sizes == (b, n, h // n, t, s, d)
-    assert {re.match(r"sm90_attention_bf16_(\d+)x", name)[1] for name in entry.us} == rows
+    assert {re.match(r"sm90_attention_bf16_(\d+)x", name)[1] for name in entry.us} == {"64", "128"}
     (xla_us,), (lead,) = entry.xla_us.values(), entry.lead.values()
     assert 0.05 < lead <= 1.1 * xla_us / entry.us[entry.config]
     least = 7 * b * h * t * s * d / 1000e6  # half of all scores, on any GPU that there is
