@@ -63,6 +63,13 @@ def with_calls_opened(jaxpr: Jaxpr, groups: Groups, in_loop: bool) -> Jaxpr:
     return jaxpr
 
 
+def with_products_opened(jaxpr: Jaxpr) -> Jaxpr:
+    """The same program with the equations of jit in the place of its calls that have products; the same object else."""
+    while calls := [x for x in jaxpr.eqns if (body := inner_of(x)) is not None and _has_products(body)]:
+        jaxpr = inlined(jaxpr, calls)
+    return jaxpr
+
+
 def _has_borders(jaxpr: Jaxpr) -> bool:
     """Whether there are calls to look into that get something from another equation, or hand something to one."""
     program = Program(jaxpr.eqns, jaxpr.outvars)

@@ -18,8 +18,9 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from jax_moye import _compat
+from jax_moye._primitives.attention_calls import with_parts_together
 from jax_moye._primitives.attention_finding import with_attention
-from jax_moye._primitives.calls import Group, with_calls_opened
+from jax_moye._primitives.calls import Group, with_calls_opened, with_products_opened
 from jax_moye._primitives.chains import chain_from, is_plain_float
 from jax_moye._primitives.dequantizing import dequantized_from, without_unread
 from jax_moye._primitives.equations import CLOSED_CALL
@@ -101,8 +102,13 @@ def _opened(
     def of_two_loops(one: Jaxpr) -> Jaxpr:
         return with_fewer_residuals(found(one, True), of_two_loops)
 
-    opened = with_known(jaxpr, known, lambda one: found(one, in_loop)) if has_attention else jaxpr
-    opened = with_calls_opened(opened, lambda program: _chosen(program, parameters).groups, in_loop)
+    def here(one: Jaxpr) -> Jaxpr:
+        return with_known(one, known, lambda inside: found(inside, in_loop))
+
+    closed = here(with_parts_together(jaxpr, here, with_products_opened)) if has_attention else jaxpr
+    opened = with_calls_opened(closed, lambda program: _chosen(program, parameters).groups, in_loop)
+    # A call may have become its equations for a sum behind its attention.
+    opened = here(opened) if has_attention and opened is not closed else opened
     of_pairs = of_two_loops if has_attention else None
     return with_known(opened, known, lambda one: with_fewer_residuals(one, of_pairs))
 
