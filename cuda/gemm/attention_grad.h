@@ -56,6 +56,18 @@ MOYE_DEVICE void clear_masked(float (&sums)[kSums], uint32_t kept) {
   }
 }
 
+/// The first step of a head's rows that reads a CTA's columns, and behind the last.
+struct Steps {
+  int begin, end;
+};
+template <int kStep>
+MOYE_DEVICE Steps steps_of(AttentionArgs const& args, int first_column) {
+  int const end = int((args.q_rows + kStep - 1) / kStep);
+  if (!args.is_causal) return {0, end};
+  int64_t const row = first_column - args.diagonal;
+  return {int(row <= 0 ? 0 : row < args.q_rows ? row / kStep : end), end};
+}
+
 /// The pipeline's mbarriers; behind it every thread of the CTA knows of them.
 template <class Gemm>
 MOYE_DEVICE typename Gemm::SharedStorage& begin(AttentionGradParams const& params) {

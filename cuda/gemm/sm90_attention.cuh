@@ -16,6 +16,7 @@
 #pragma once
 
 #include "gemm/attention.h"
+#include "gemm/attention_parts.h"
 #include "gemm/config.h"
 #include "gemm/element.h"
 #include "gemm/order.h"
@@ -225,51 +226,6 @@ struct Gemm<kConfig> {
     }
   }
 
-  /// Rank 0 gets what all ranks have of its rows: sums, which each has relative to its own largest score. Behind it
-  /// the others must not exit before rank 0 has read.
-  static MOYE_DEVICE void add_parts(float (&sums)[kHead / 2], Rows& rows, float scale, int rank, bool has_rows,
-                                    SharedStorage& smem, int thread) {
-    // Each thread's place is that of the same thread of the other ranks.
-    float* const of_sums = reinterpret_cast<float*>(smem.k) + thread;
-    float* const of_rows = reinterpret_cast<float*>(smem.v) + thread;
-    static_assert(sizeof(smem.k) >= 128 * sizeof(sums));
-    if (rank > 0) {
-      MOYE_UNROLL
-      for (int i = 0; i < kHead / 2; ++i) of_sums[i * 128] = sums[i];
-      MOYE_UNROLL
-      for (int r = 0; r < 2; ++r) of_rows[r * 128] = rows.largest[r], of_rows[(2 + r) * 128] = rows.sum[r];
-    }
-    cluster_sync();  // all ranks' sums are there
-    if (rank > 0 || !has_rows) return;
-    float largest[kSplit][2], most[2] = {rows.largest[0], rows.largest[1]};
-    MOYE_UNROLL
-    for (int s = 1; s < kSplit; ++s) {
-      MOYE_UNROLL
-      for (int r = 0; r < 2; ++r) {
-        largest[s][r] = mapa(of_rows, s)[r * 128];
-        most[r] = larger(most[r], largest[s][r]);
-      }
-    }
-    auto const factor = [&](float of_rank, int r) {
-      return of_rank == kNoScore ? 0 : fast_exp2((of_rank - most[r]) * scale);
-    };
-    float const own[2] = {factor(rows.largest[0], 0), factor(rows.largest[1], 1)};
-    MOYE_UNROLL
-    for (int i = 0; i < kHead / 2; ++i) sums[i] *= own[i / 2 % 2];
-    MOYE_UNROLL
-    for (int r = 0; r < 2; ++r) rows.sum[r] *= own[r], rows.largest[r] = most[r];
-    MOYE_NO_UNROLL
-    for (int s = 1; s < kSplit; ++s) {
-      float const* const theirs = mapa(of_sums, s);
-      float const* const their_rows = mapa(of_rows, s);
-      float const of_rank[2] = {factor(their_rows[0], 0), factor(their_rows[128], 1)};
-      MOYE_UNROLL
-      for (int i = 0; i < kHead / 2; ++i) sums[i] += theirs[i * 128] * of_rank[i / 2 % 2];
-      MOYE_UNROLL
-      for (int r = 0; r < 2; ++r) rows.sum[r] += their_rows[(2 + r) * 128] * of_rank[r];
-    }
-  }
-
   /// Consumers; thread: of them.
   static MOYE_DEVICE void consume(AttentionArgs const& args, AttentionParams const& params, Place const& at, int begin,
                                   int end, int rank, SharedStorage& smem, int thread) {
@@ -371,7 +327,7 @@ struct Gemm<kConfig> {
     }
     named_barrier_sync(1 + thread / 128, 128);  // no wgmma of the others reads their rows of Q, or K and V, any more
     if constexpr (kSplit > 1) {
-      add_parts(sums, rows, scale, rank, at.row + thread / 32 * 16 < args.q_rows, smem, thread);
+      add_parts<Gemm>(sums, rows, scale, rank, at.row + thread / 32 * 16 < args.q_rows, smem, thread);
       if (rank > 0) return;
     }
     float inverse[2];

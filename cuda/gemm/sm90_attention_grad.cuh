@@ -80,7 +80,6 @@ struct Gemm<kConfig> {
   using Place = AttentionPlace;
 
   // ---- dQ
-
   static MOYE_DEVICE void run_rows(AttentionArgs const& args, AttentionGradParams const& params) {
     auto& smem = attention_grad::begin<Gemm>(params);
     int const thread = int(thread_idx().x), id = int(block_idx().x), matrix = id / params.q_tiles;
@@ -198,24 +197,12 @@ struct Gemm<kConfig> {
   }
 
   // ---- dK and dV
-
-  /// The first step of a head's rows that reads a CTA's columns, and behind the last.
-  struct Steps {
-    int begin, end;
-  };
-  static MOYE_DEVICE Steps steps_of(AttentionArgs const& args, int first_column) {
-    int const end = int((args.q_rows + kStep - 1) / kStep);
-    if (!args.is_causal) return {0, end};
-    int64_t const row = first_column - args.diagonal;
-    return {int(row <= 0 ? 0 : row < args.q_rows ? row / kStep : end), end};
-  }
-
   static MOYE_DEVICE void run_columns(AttentionArgs const& args, AttentionGradParams const& params) {
     auto& smem = attention_grad::begin<Gemm>(params);
     int const thread = int(thread_idx().x), id = int(block_idx().x), matrix = id / params.kv_tiles;
     // Neighbouring CTAs have the same head, its first columns first: the most rows read them, if causal.
     Place const at{id % params.kv_tiles * kOwned, matrix % int(args.kv_heads), matrix / int(args.kv_heads)};
-    Steps const steps = steps_of(args, at.row);
+    auto const steps = attention_grad::steps_of<kStep>(args, at.row);
     if (thread < 128) {
       warpgroup_reg_dealloc<kProducerRegisters>();
       if (thread < 32) {
@@ -244,7 +231,7 @@ struct Gemm<kConfig> {
 
   template <bool kIsMasked>
   static MOYE_DEVICE void consume_columns(AttentionArgs const& args, AttentionGradParams const& params, Place const& at,
-                                          Steps const& steps, SharedStorage& smem, int thread) {
+                                          attention_grad::Steps const& steps, SharedStorage& smem, int thread) {
     int const lane = thread % 32, consumer = thread / 128, column = at.row + thread / 32 * 16 + lane / 4;
     float const scale = args.scale * float(kLog2E);
     Tensor sK = make_tensor(make_smem_ptr(smem.owned[0]), Owned::smem_layout());         // (OWNED,64,PARTS)

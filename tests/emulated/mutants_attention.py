@@ -10,6 +10,7 @@ from tests.emulated.mutants_sm90 import STILL_READ, deadlock, race, read_before_
 FORWARD = "{sm90_attention, bf16, f32, {64, 64, 64}, 2, {1, 1}, 16}"
 GRADIENTS = "{sm90_attention_grad, bf16, f32, {128, 64, 64}, 2, {1, 1}, 16}"
 F, G, SHARED, BOTH = "sm90_attention.cuh", "sm90_attention_grad.cuh", "attention.h", "attention_grad.h"
+PARTS = "attention_parts.h"
 
 # Two heads of keys with two of queries each; rows of the first tile see nothing.
 CAUSAL = ("heads=2", "group=2", "diagonal=-9")
@@ -199,7 +200,7 @@ MUTANTS = [
         old="? column - args.diagonal : -8",
         new="? column - args.diagonal + 1 : -8",
     ),
-    Grad(name="attention_grad_first_step_left_out", old="row / kStep : end)", new="row / kStep + 1 : end)"),
+    Grad(name="attention_grad_first_step_left_out", file=BOTH, old="row / kStep : end)", new="row / kStep + 1 : end)"),
     Grad(name="attention_grad_edge_of_the_first_column", old="first_row > -8;", new="first_row > 0;"),
     Grad(name="attention_grad_rows_of_the_first_column", old="first_row + i / 2 % 2 * 8", new="first_row"),
     Grad(
@@ -394,18 +395,29 @@ MUTANTS = [
     ),
     Split(
         name="attention_split_sums_not_rescaled",
+        file=PARTS,
         old="theirs[i * 128] * of_rank[i / 2 % 2]",
         new="theirs[i * 128]",
         options=SHARP,
     ),
-    Split(name="attention_split_own_sums_not_rescaled", old="sums[i] *= own[i / 2 % 2];", new=";", options=SHARP),
     Split(
-        name="attention_split_weights_of_rank_0", old="rows.sum[r] += their_rows[(2 + r) * 128] * of_rank[r];", new=";"
+        name="attention_split_own_sums_not_rescaled",
+        file=PARTS,
+        old="sums[i] *= own[i / 2 % 2];",
+        new=";",
+        options=SHARP,
+    ),
+    Split(
+        name="attention_split_weights_of_rank_0",
+        file=PARTS,
+        old="rows.sum[r] += their_rows[(2 + r) * 128] * of_rank[r];",
+        new=";",
     ),
     Split(
         name="attention_split_one_rank_missing",
-        old="    for (int s = 1; s < kSplit; ++s) {\n      float const* const theirs",
-        new="    for (int s = 2; s < kSplit; ++s) {\n      float const* const theirs",
+        file=PARTS,
+        old="  for (int s = 1; s < kSplit; ++s) {\n    float const* const theirs",
+        new="  for (int s = 2; s < kSplit; ++s) {\n    float const* const theirs",
     ),
     Split(
         name="attention_split_of_neighbours",
@@ -421,8 +433,9 @@ MUTANTS = [
     ),
     Split(
         name="attention_split_read_before_it_is_there",
-        old="    cluster_sync();  // all ranks' sums are there\n",
-        new="    cluster_arrive_relaxed();\n    cluster_wait();\n",
+        file=PARTS,
+        old="  cluster_sync();  // all ranks' sums are there\n",
+        new="  cluster_arrive_relaxed();\n  cluster_wait();\n",
         expect="race on",
     ),
     # ---- gradients, dS in two parts
