@@ -269,7 +269,7 @@ def test_attention(kernel, functions):
     for code in codes.values():
         check_code(code, tma_stores=True)
         loop = collections.Counter(opcode.split(".")[0] for _, opcode, *_ in check_sass.main_loop(flow_of(code)))
-        assert loop["HGMMA"] >= 12, loop  # both products of a tile, of 64 elements of head_dim at least
+        assert loop["HGMMA"] >= 8, loop  # both products of a tile, of 64 columns and 64 elements of head_dim at least
 
 
 def test_a_row_of_each_kind_is_compiled():
