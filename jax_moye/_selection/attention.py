@@ -9,7 +9,6 @@ XLA makes of the program's own equations; where nothing was, a rule of sizes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -146,8 +145,9 @@ def decide_attention(
         ):
             return AttentionDecision(None, target.unavailable, "place")
     head = min(config.tile[2] for config in able)
-    able = [config for config in able if config.tile[2] == head]
-    first = _first(request, able, sizes)
+    able = [config for config in able if config.tile[2] == head and _has_room(request, config, sizes)]
+    rows_of = (min if sizes.q_rows <= _FEW_ROWS else max)(config.tile[0] for config in able)
+    first = max((config for config in able if config.tile[0] == rows_of), key=lambda config: config.cluster[1])
     ordered = (first, *(config for config in able if config is not first))
     is_asked_for = request.implementation == "moye" or request.interpret is not None
     if times is not None and not request.batch_invariant:  # which asks for a choice that the batch does not change
@@ -165,19 +165,15 @@ def decide_attention(
     return AttentionDecision(first, f"the least tile for a head_dim of {sizes.head_dim}, with {rows}", None, ordered)
 
 
-def _first(request: AttentionRequest, configs: Sequence[GemmConfig], sizes: AttentionSizes) -> GemmConfig:
-    """The config with the tile for so many rows, whose clusters share the keys where there is room for their CTAs."""
-    rows = (min if sizes.q_rows <= _FEW_ROWS else max)(config.tile[0] for config in configs)
+def _has_room(request: AttentionRequest, config: GemmConfig, sizes: AttentionSizes) -> bool:
+    """Whether all CTAs of clusters that share keys run at a time, with two tiles of keys or more each."""
+    rows, columns, _ = config.tile
+    _, parts = config.cluster
+    if parts == 1:
+        return True
     tiles = sizes.batch * sizes.kv_heads * sizes.group * -(-sizes.q_rows // rows)
-
-    def fits(config: GemmConfig) -> bool:
-        _, parts = config.cluster
-        if parts == 1:
-            return True
-        has_room = tiles * parts <= _MOST_CTAS and 2 * parts * config.tile[1] <= sizes.kv_rows
-        return has_room and not request.batch_invariant  # which asks for sums that the batch does not change
-
-    return max((x for x in configs if x.tile[0] == rows and fits(x)), key=lambda config: config.cluster[1])
+    is_full = tiles * parts > _MOST_CTAS or 2 * parts * columns > sizes.kv_rows
+    return not is_full and not request.batch_invariant  # which asks for sums that the batch does not change
 
 
 def _able(

@@ -70,6 +70,10 @@ def test_keys_are_shared_where_there_is_room(monkeypatch):
     assert shared(1, 511) == 1
     assert shared(1, 8192, batch_invariant=True) == 1
 
+    # Nor are they measured where there is no room.
+    able = decided(AttentionSizes(8, 8, 1, 4, 8192, 64)).able
+    assert [config.cluster[1] for config in able] == [4, 1]
+
 
 def test_why_none():
     def why(**changes):
