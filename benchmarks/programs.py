@@ -2,7 +2,8 @@
 
     PYTHONPATH=benchmarks python -m jax_moye bench --program programs:gpt2 --program programs:llama --size layers=4
 
-No rewrite was made for one of these. They differ in what real programs differ in: how a mask is made, how a softmax is
+They were written before `optimize` had seen one, and what it missed in them was then added: section 22 of
+docs/performance.md has both figures. They differ in what real programs differ in: how a mask is made, how a softmax is
 written, where float32 begins, grouped queries, scans with and without recomputation, the optimizer. Each function
 returns (step, arguments); sizes are its keywords. `SMALL` has sizes for a CPU.
 """
