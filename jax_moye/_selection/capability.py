@@ -16,12 +16,13 @@ from jax_moye._log import say_once
 from jax_moye._selection.problem import MAX_SIZE, GemmProblem
 
 
-@functools.cache
 def usable_configs(platform: str, arch: int | None) -> ConfigTable:
     """The configs that a program for `platform` can use; where the GPU is not known, none that are one GPU's alone."""
-    if platform != "cuda":
-        return configs()
-    built = ffi.built("cuda")
+    return _usable_on_cuda(ffi.built("cuda"), arch) if platform == "cuda" else configs()
+
+
+@functools.cache
+def _usable_on_cuda(built: frozenset[str] | None, arch: int | None) -> ConfigTable:
     return ConfigTable(
         config
         for config in configs()

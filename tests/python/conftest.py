@@ -34,27 +34,21 @@ def x64():
 
 
 @pytest.fixture
-def every_config_is_built():
+def every_config_is_built(monkeypatch):
     """For a GPU too: a build's module may have fewer configs than the emulator (JAX_MOYE_CUDA_CONFIGS)."""
     import jax
 
     import jax_moye
     from jax_moye._kernels import ffi
     from jax_moye._kernels.configs import attention_configs, grouped_configs, weights_configs
-    from jax_moye._selection.capability import usable_configs
 
     every = (*jax_moye.configs(), *grouped_configs(), *weights_configs(), *attention_configs())
     built, names = ffi.built, frozenset(config.name for config in every)
 
-    def forget():
-        usable_configs.cache_clear()
-        jax.clear_caches()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ffi, "built", lambda platform: built(platform) and names)
-        forget()
-        yield
-    forget()
+    monkeypatch.setattr(ffi, "built", lambda platform: built(platform) and names)
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture

@@ -159,6 +159,15 @@ def test_every_problem_has_an_answer_the_same_in_two_processes():
     assert there.stdout.strip() == here
 
 
+def test_the_configs_to_choose_from_are_those_of_the_module_now(monkeypatch):
+    """No module of before stays in a cache, nor does that of a test."""
+    before = usable_configs("cuda", 90)
+    monkeypatch.setattr(ffi, "built", lambda platform: frozenset({before[0].name}))
+    assert list(usable_configs("cuda", 90)) == [before[0]]
+    monkeypatch.undo()
+    assert usable_configs("cuda", 90) == before
+
+
 def test_sizes_of_0_are_nobodys():
     """Nothing is launched for them: the lowering asks nobody, and the module would do nothing."""
     request = Request("mk,kn->mn", jnp.dtype("bfloat16"), None, None, None, None)
