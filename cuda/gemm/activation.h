@@ -7,13 +7,16 @@
 
 namespace moye {
 
-/// Whether this is compiled with a function of a user's, own_activation(float), which stands in front:
-/// jax_moye/_kernels/own_epilogue.py writes it. Calls ask for that one alone then.
+/// Whether this is compiled with a function of a user's, which stands in front: jax_moye/_kernels/own_epilogue.py
+/// writes it. Calls ask for that one alone then.
 #ifdef MOYE_OWN_ACTIVATION
 inline constexpr bool kOwnActivation = true;
 #else
 inline constexpr bool kOwnActivation = false;
 #endif
+/// That function. kRounded: its result will be rounded to 16 bits.
+template <bool kRounded>
+MOYE_DEVICE float own_activation(float x);
 
 inline constexpr double kLog2E = 1.44269504088896340736;
 
@@ -37,7 +40,7 @@ MOYE_DEVICE Normal normal(float z) {
 template <bool kRounded = false, class Compute>
 MOYE_DEVICE Compute activate(Activation activation, Compute z) {
   if constexpr (kOwnActivation && is_same<Compute, float>) {
-    return activation == Activation::own ? own_activation(z) : z;
+    return activation == Activation::own ? own_activation<kRounded>(z) : z;
   }
   switch (activation) {
     case Activation::relu:
@@ -101,27 +104,11 @@ MOYE_DEVICE float times_derivative(Activation activation, float z, float c) {
   return z * activated(activation, c).slope;
 }
 
-/// The same of z[first] to z[last - 1] by the function that this is compiled with. A branch for every few, as many as
-/// leave registers to functions of every kind: ptxas mixes no others with them.
-template <class Compute, int kCount>
-MOYE_DEVICE void activate_own(Activation activation, Compute (&z)[kCount], int first, int last) {
-  constexpr int kTogether = kCount % 2 == 0 ? 2 : 1;
-  if constexpr (is_same<Compute, float>) {
-    MOYE_UNROLL
-    for (int i = first; i < last; i += kTogether) {
-      if (activation != Activation::own) continue;
-      MOYE_UNROLL
-      for (int j = i; j < i + kTogether; ++j) z[j] = activate(Activation::own, z[j]);
-      MOYE_UNROLL
-      for (int j = i; j < i + kTogether; ++j) MOYE_COMPUTED_HERE("+f", z[j]);
-    }
-  }
-}
-
-/// The same of all of z: one branch for every sixteen, behind which the functions' latencies overlap.
+/// The same of all of z: one branch for every sixteen, behind which the functions' latencies overlap; of a user's
+/// function for every eight, which leaves registers to functions of every kind.
 template <bool kRounded = false, class Compute, int kCount>
 MOYE_DEVICE void activate_all(Activation activation, Compute (&z)[kCount]) {
-  constexpr int kTogether = kCount < 16 ? kCount : 16;
+  constexpr int kMost = kOwnActivation ? 8 : 16, kTogether = kCount < kMost ? kCount : kMost;
   static_assert(kCount % kTogether == 0);
   auto const all = [&](auto known, int first) {
     if (activation != decltype(known)::value) return;
@@ -132,7 +119,7 @@ MOYE_DEVICE void activate_all(Activation activation, Compute (&z)[kCount]) {
   MOYE_UNROLL
   for (int first = 0; first < kCount; first += kTogether) {
     if constexpr (kOwnActivation) {
-      activate_own(activation, z, first, first + kTogether);
+      all(C<Activation::own>{}, first);
     } else {
       all(C<Activation::relu>{}, first);
       if constexpr (!is_same<Compute, int32_t>) {

@@ -230,9 +230,11 @@ struct WarpgroupEpilogue {
   /// row: of the warp, in the tile. False where TMA cannot store the call's results, or there are no registers for it.
   template <class Accumulators, class RowOf>
   static MOYE_DEVICE bool store_by_tma(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
-    if (warp.params.way == Way::converted) {
-      store_boxes(warp, tCrC, row);
-      return true;
+    if constexpr (!kOwnActivation) {
+      if (warp.params.way == Way::converted) {
+        store_boxes(warp, tCrC, row);
+        return true;
+      }
     }
     if constexpr (kHasRoom<decltype(size(tCrC))::value>) {
       if (warp.params.way == Way::finished) {

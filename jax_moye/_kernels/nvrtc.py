@@ -32,8 +32,10 @@ using OwnGemm = Gemm<kOwnConfig>;
 }}  // namespace moye
 """
 _KERNEL = "moye::OwnGemm::kernel<moye::Order::{order}>()"
+# --prec-div=false: a division is within two units in the last place, as XLA's is, and has no branch.
+_LANGUAGE = ("-std=c++20", "--prec-div=false")
 # -default-device: what has no annotation is the host's, which NVRTC refuses.
-_OPTIONS = ("-std=c++20", "-default-device", "--ptxas-options=-v")
+_OPTIONS = (*_LANGUAGE, "-default-device", "--ptxas-options=-v")
 _HEADERS = {
     "cstdint": """\
 #pragma once
@@ -210,5 +212,5 @@ def _compile_by_nvcc(compiler: str, text: str, order: str, arch: str, source: So
     # The function of the host that names the kernel has it compiled.
     function = f"void const* own_kernel() {{ return (void const*){_KERNEL.format(order=order)}; }}\n"
     (made / "kernel.cu").write_text(text + function)
-    command = [compiler, "-std=c++20", f"-arch=sm_{arch}", "-Xptxas=-v", f"-ccbin={shutil.which(host_compiler()[0])}"]
+    command = [compiler, *_LANGUAGE, f"-arch=sm_{arch}", "-Xptxas=-v", f"-ccbin={shutil.which(host_compiler()[0])}"]
     return run([*command, f"-I{source.include}", "-cubin", "kernel.cu", "-o", _CODE], made, source)

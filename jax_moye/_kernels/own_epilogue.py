@@ -26,6 +26,7 @@ _FUNCTION = """\
 #include "moye/arch/elementwise.h"
 
 namespace moye {{
+template <bool kRounded>
 MOYE_DEVICE float own_activation(float x) {{
 {body}}}
 }}  // namespace moye
@@ -78,7 +79,7 @@ def kernel_of(
 
     Args:
       config: the kernel, without it.
-      function: the body of a C++ function of a float x.
+      function: the body of a C++ function of a float x, a template of bool kRounded: gemm/activation.h.
       order: of the operands, as the launch chooses between the config's kernels.
       platform: "cpu" for the emulator, or "cuda".
       arch: of the GPU of this process, e.g. 90.

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import re
+import subprocess
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import jax_moye
 from jax_moye._kernels import cache, nvcc, nvrtc, own_epilogue
 from jax_moye._kernels.configs import find_config
+from jax_moye._primitives.elementwise import translate
+
+check_sass = nvcc.program("check_sass")
 
 SM80 = "sm80_multistage_bf16_64x64x64_s3_a16"
 SM90 = "sm90_cooperative_bf16_128x128x64_s5_a16"
+PINGPONG = "sm90_pingpong_bf16_128x128x64_s5_a16"
 SOFTCAP = "  return 30.0f * ::tanhf(x / 30.0f);\n"
 
 
@@ -57,6 +66,21 @@ def test_one_kernel_of_the_name_that_is_launched(compiler, config, order, arch, 
     registers = json.loads(report.read_text())["registers"]
     assert registers.keys() == {f"sm_{arch}"}
     assert 32 < registers[f"sm_{arch}"] <= 255
+
+
+@pytest.mark.skipif(check_sass.unavailable() is not None, reason=str(check_sass.unavailable()))
+@pytest.mark.parametrize("body", ["x * jax.nn.sigmoid(1.702 * x)", "1 / (1 + jnp.exp(-x))"])
+def test_functions_of_several_elements_are_interleaved(compiler, body, tmp_path):
+    """A branch or a call in one of them, such as of an exact division, would keep each waiting for the one before."""
+    text = translate(eval(f"lambda x: {body}", {"jax": jax, "jnp": jnp}), (8, 128), jnp.float32)
+    (tmp_path / "kernel.cubin").write_bytes(nvrtc.compile_kernel(source(text, PINGPONG), "NN", "90a"))
+    tools = [check_sass.find_tool(name) for name in ("cuobjdump", "nvdisasm")]
+    environ = dict(os.environ, PATH=os.pathsep.join([os.path.dirname(tools[1]), os.environ.get("PATH", "")]))
+    command = [tools[0], "-sass", tmp_path / "kernel.cubin"]
+    dump = subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
+    assert "CALL" not in dump
+    order = "".join(name[0] for name in re.findall(r"MUFU\.(EX2|RCP)", dump))
+    assert "EEEE" in order, order
 
 
 def test_found_again(compiler, monkeypatch):

@@ -28,14 +28,14 @@ EPS = 2.0**-23
 SHAPE = (3, 5)
 
 
-def compiled(functions):
-    """Functions of f32 arrays, translated, and compiled together."""
+def compiled(functions, rounded=False):
+    """Functions of f32 arrays, translated, and compiled together; rounded: what the C++ calls kRounded."""
     with tempfile.TemporaryDirectory() as folder:
         texts = ['#include "moye/arch/elementwise.h"\n']
         for i, function in enumerate(functions):
             body = translate(function, SHAPE, jnp.float32)
-            texts.append(f"namespace moye {{ static float of_{i}(float x) {{\n{body}}} }}\n")
-            loop = f"for (int i = 0; i < n; ++i) y[i] = moye::of_{i}(x[i]);"
+            texts.append(f"namespace moye {{ template <bool kRounded> float of_{i}(float x) {{\n{body}}} }}\n")
+            loop = f"for (int i = 0; i < n; ++i) y[i] = moye::of_{i}<{str(rounded).lower()}>(x[i]);"
             texts.append(f'extern "C" void apply_{i}(float const* x, float* y, int n) {{ {loop} }}\n')
         source, library = pathlib.Path(folder, "f.cc"), pathlib.Path(folder, "f.so")
         source.write_text("".join(texts))
@@ -193,6 +193,19 @@ def test_activations(apply, name):
     # relu and its like have no slope that matters.
     bad = np.abs(got - expected) > np.where(np.isfinite(bound), bound, 8 * EPS * np.abs(expected))
     assert not bad.any(), (x[bad][:9], got[bad][:9], expected[bad][:9])
+
+
+@compiled_ones
+def test_logistic_of_what_will_be_rounded():
+    """Within 1e-5, and 0 where it is below 2^-126."""
+    x = np.concatenate([np.linspace(-100, 100, 4001), [0.0, 1e-30, -1e-30, np.inf, -np.inf, np.nan]]).astype(np.float32)
+    run = compiled([jax.nn.sigmoid, lambda x: x * jax.nn.sigmoid(1.702 * x)], rounded=True)
+    expected = exact(jax.nn.sigmoid, x)
+    np.testing.assert_allclose(run(0, x), expected, rtol=1e-5, atol=2.0**-126)
+    assert np.any(run(0, x) != compiled([jax.nn.sigmoid])(0, x))  # it is another function
+    x = x[np.isfinite(x)]
+    expected = exact(lambda x: x * jax.nn.sigmoid(jnp.float64(np.float32(1.702)) * x), x)
+    np.testing.assert_allclose(run(1, x), expected, rtol=3e-5, atol=2.0**-119)
 
 
 @compiled_ones
