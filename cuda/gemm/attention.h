@@ -4,7 +4,6 @@
 //   MnOperand       rows that are summed over themselves, 64 at a time; 64 rows lie as those of KOperand do
 //   make_row_map    the tensor map of an array: (head_dim, rows, heads, batch)
 //   columns_of      how many columns a row has
-//   kept_scores     which scores of a thread's are not masked
 //   to_fragments    sums of a wgmma as A's fragments of the next one; to_second_fragments what their rounding took
 //   store_rows      a warp's rows of a result, by TMA
 #pragma once
@@ -63,60 +62,6 @@ MOYE_DEVICE int columns_of(AttentionArgs const& args, int row) {
 struct AttentionPlace {
   int row, head, batch;
 };
-
-inline constexpr uint32_t kAllKept = 0xffffffff;  // the scores of a thread, of a step
-
-/// A bit of each score of a thread's, set where it counts and is not masked. A thread has two rows of kStep scores.
-/// rows: bytes of the mask, of the rows' first scores. stride: between neighbours. begin, end: of those that count.
-template <int kStep>
-MOYE_DEVICE uint32_t kept_scores(unsigned char const* const (&rows)[2], int64_t stride, int const (&begin)[2],
-                                 int const (&end)[2], int lane) {
-  static_assert(kStep == 64, "a thread has 32 scores");
-  uint32_t kept = 0;
-  // Eight loads are under way at a time: for all there are too few registers.
-  MOYE_NO_UNROLL
-  for (int i = 0; i < kStep / 2; i += 8) {
-    int const first = i * 2 + lane % 4 * 2;
-    unsigned char const* const of_first[2] = {rows[0] + first * stride, rows[1] + first * stride};
-    uint32_t bits = 0;
-    MOYE_UNROLL
-    for (int j = 0; j < 8; ++j) {
-      int const behind = j / 4 * 8 + j % 2, r = j / 2 % 2;
-      unsigned char const* const at = of_first[r] + behind * stride;
-      unsigned char byte = 0;
-      if ((begin[r] <= first + behind) & (first + behind < end[r])) byte = *at;  // no &&, which branches
-      bits |= uint32_t(byte != 0) << j;
-    }
-    kept |= bits << i;
-  }
-  return kept;
-}
-
-/// The same of rows `row` and `row` + 8, each with as many columns, from column `column` on.
-template <int kStep>
-MOYE_DEVICE uint32_t kept_of_rows(AttentionArgs const& args, AttentionPlace const& at, int row, int const (&columns)[2],
-                                  int column, int lane) {
-  AttentionMask const& mask = args.mask;
-  unsigned char const* const first = mask.data + at.batch * mask.batch_stride + at.head * mask.head_stride +
-                                     row * mask.row_stride + column * mask.column_stride;
-  unsigned char const* const rows[2] = {first, first + 8 * mask.row_stride};
-  int const begin[2] = {0, 0};
-  int const end[2] = {row < args.q_rows ? columns[0] - column : 0, row + 8 < args.q_rows ? columns[1] - column : 0};
-  return kept_scores<kStep>(rows, mask.column_stride, begin, end, lane);
-}
-
-/// The same of columns `column` and `column` + 8, the first of which row first_row reads first, from row `row` on.
-template <int kStep>
-MOYE_DEVICE uint32_t kept_of_columns(AttentionArgs const& args, int batch, int head, int column, int first_row, int row,
-                                     int lane) {
-  AttentionMask const& mask = args.mask;
-  unsigned char const* const first = mask.data + batch * mask.batch_stride + head * mask.head_stride +
-                                     row * mask.row_stride + column * mask.column_stride;
-  unsigned char const* const columns[2] = {first, first + 8 * mask.column_stride};
-  int const begin[2] = {first_row - row, first_row - row + 8}, rows = int(args.q_rows) - row;
-  int const end[2] = {column < args.kv_rows ? rows : 0, column + 8 < args.kv_rows ? rows : 0};
-  return kept_scores<kStep>(columns, mask.row_stride, begin, end, lane);
-}
 
 /// Accumulators of one warpgroup, (MMA) of kN columns, as A's fragments of the next wgmma: each 16 columns are 8
 /// neighbours in both. Rounded to T.

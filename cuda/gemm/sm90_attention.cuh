@@ -16,6 +16,7 @@
 #pragma once
 
 #include "gemm/attention.h"
+#include "gemm/attention_mask.h"
 #include "gemm/attention_parts.h"
 #include "gemm/config.h"
 #include "gemm/element.h"
@@ -166,16 +167,6 @@ struct Gemm<kConfig> {
 
   static constexpr float kLeastScale = 1e-37f;  // of rows whose scores so far are all masked
 
-  /// Which scores of columns `column` on are not masked. row: the thread's first.
-  static MOYE_DEVICE void load_mask(uint32_t (&kept)[kSteps], AttentionArgs const& args, Place const& at, int row,
-                                    Rows const& rows, int column, int lane) {
-    if (args.mask.data == nullptr) return;
-    MOYE_UNROLL
-    for (int step = 0; step < kSteps; ++step) {
-      kept[step] = kept_of_rows<kRowBlock>(args, at, row, rows.columns, column + step * kRowBlock, lane);
-    }
-  }
-
   /// Scores become masked where they are not kept. scale: of base 2.
   static MOYE_DEVICE void mask_scores(float (&scores)[kBlkN / 2], uint32_t const (&kept)[kSteps],
                                       AttentionMask const& mask, float scale) {
@@ -251,7 +242,7 @@ struct Gemm<kConfig> {
     clear(tOrO);
 
     Rows rows{.columns = {columns_of(args, row), columns_of(args, row + 8)}, .factor = {}};
-    uint32_t kept[kSteps];
+    MaskAhead<kSteps> mask(args, at, row, lane);
     PipelineState<kStages> read_k, read_v;
     auto const start_scores = [&] {
       smem.pipeline_k.consumer_wait(read_k);
@@ -285,26 +276,27 @@ struct Gemm<kConfig> {
     };
 
     if (begin < end) {
+      mask.start(begin * kBlkN);
       mbarrier_wait(&smem.full_q, 0);
       start_scores();
-      load_mask(kept, args, at, row, rows, begin * kBlkN, lane);
+      mask.load(rows.columns, begin * kBlkN);
       warpgroup_wait_group<0>();
       warpgroup_fence_operand(tSrS);
       smem.pipeline_k.consumer_release(read_k, lane);
       ++read_k;
-      mask_scores(scores, kept, args.mask, scale);
+      mask_scores(scores, mask.kept, args.mask, scale);
       soften(scores, rows, begin * kBlkN, scale, lane);
       to_fragments<Element, kBlkN>(scores, weights);
       MOYE_NO_UNROLL
       for (int tile = begin + 1; tile < end; ++tile) {
         start_scores();
         start_weighted();  // of the tile before
-        load_mask(kept, args, at, row, rows, tile * kBlkN, lane);
+        mask.load(rows.columns, tile * kBlkN);
         warpgroup_wait_group<1>();
         warpgroup_fence_operand(tSrS);
         smem.pipeline_k.consumer_release(read_k, lane);
         ++read_k;
-        mask_scores(scores, kept, args.mask, scale);
+        mask_scores(scores, mask.kept, args.mask, scale);
         soften(scores, rows, tile * kBlkN, scale, lane);
         // ptxas puts the next wait as early as its block of instructions begins, ahead of the exponentials. A wait for
         // an mbarrier, which is due anyhow, begins another one.

@@ -16,6 +16,7 @@
 #pragma once
 
 #include "gemm/attention_grad.h"
+#include "gemm/attention_mask.h"
 #include "gemm/config.h"
 #include "gemm/element.h"
 #include "gemm/order.h"

@@ -10,7 +10,7 @@ from tests.emulated.mutants_sm90 import STILL_READ, deadlock, race, read_before_
 FORWARD = "{sm90_attention, bf16, f32, {64, 64, 64}, 2, {1, 1}, 16}"
 GRADIENTS = "{sm90_attention_grad, bf16, f32, {128, 64, 64}, 2, {1, 1}, 16}"
 F, G, SHARED, BOTH = "sm90_attention.cuh", "sm90_attention_grad.cuh", "attention.h", "attention_grad.h"
-PARTS = "attention_parts.h"
+PARTS, MASK = "attention_parts.h", "attention_mask.h"
 
 # Two heads of keys with two of queries each; rows of the first tile see nothing.
 CAUSAL = ("heads=2", "group=2", "diagonal=-9")
@@ -42,7 +42,7 @@ WRITTEN = "    if (lane == 0) tma_store_wait_group_read<0>();\n"
 
 OF_K = "Tensor sKt = make_tensor(make_smem_ptr(smem.streamed[0])"
 CLEARED = "  if (kept != kAllKept) attention_grad::clear_masked(weights, kept);\n"
-OUTSIDE = "out of bounds: plain load of 1 bytes .*: the nearest array is mask "
+OUTSIDE = r"out of bounds: plain load of \d bytes .*: the nearest array is mask "
 NO_FENCE = race("TMA store", F, "stmatrix", F, "is ordered after") + ", but no fence.proxy.async lies between them"
 MUTANTS = [
     # ---- what counts
@@ -65,14 +65,14 @@ MUTANTS = [
     # ---- masks
     Mutant(
         name="attention_mask_of_the_first_row",
-        file=SHARED,
-        old="first + 8 * mask.row_stride",
-        new="first",
+        file=MASK,
+        old="{first, first + 8 * mask.row_stride}",
+        new="{first, first}",
         options=MASKED,
     ),
     Mutant(
         name="attention_mask_behind_the_last_row",
-        file=SHARED,
+        file=MASK,
         old="row + 8 < args.q_rows ? columns[1] - column : 0",
         new="columns[1] - column",
         options=MASKED,
@@ -80,8 +80,9 @@ MUTANTS = [
     ),
     Mutant(
         name="attention_mask_of_the_first_columns",
-        old="column + step * kRowBlock, lane",
-        new="step * kRowBlock, lane",
+        file=MASK,
+        old="columns, column + step * 64, lane",
+        new="columns, step * 64, lane",
         options=MASKED,
     ),
     Mutant(
@@ -269,16 +270,55 @@ MUTANTS = [
         new="",
         expect=read_before_it_came(BOTH),
     ),
+    # ---- masks by words
+    *(
+        Mutant(name=f"attention_mask_{name}", file=MASK, old=old, new=new, sizes=(90, 208, 40), options=MASKED)
+        for name, old, new in (
+            ("words_of_the_first_row", "(first + 8 * mask.row_stride);", "(first);"),
+            ("words_of_another_lane", "lane % 4 * 16", "lane % 4 * 8"),
+            ("words_of_each_second_four", "of_word(of.w) << 12", "of_word(of.z) << 12"),
+            ("words_high_bits_alone", "(word | ((word & 0x7f7f7f7f) + 0x7f7f7f7f))", "word"),
+            ("words_halves_exchanged", "{is_second ? other : half,", "{is_second ? half : other,"),
+            ("words_of_two_rows_exchanged", "(16 * i + 2 * r)", "(16 * i + 2 - 2 * r)"),
+            ("words_of_neighbours_pairs", "lane % 4 * 2 & 0x03030303", "lane % 4 & 0x03030303"),
+            ("words_of_this_tile_again", "start(column + kSteps * 64)", "start(column)"),
+        )
+    ),
+    Mutant(
+        name="attention_mask_words_behind_the_last_row",
+        file=MASK,
+        old="row + 8 < args.q_rows && own < args.kv_rows",
+        new="own < args.kv_rows",
+        sizes=(90, 208, 40),
+        options=("heads=2", "mask=hqk"),
+        expect=OUTSIDE,
+    ),
+    Mutant(
+        name="attention_mask_words_that_end_behind_the_last_column",
+        file=MASK,
+        old=" | mask.row_stride | args.kv_rows",
+        new=" | mask.row_stride",
+        options=("mask=k",),
+        expect=OUTSIDE,
+    ),
+    Masked(
+        name="attention_grad_mask_of_one_byte_above_the_diagonal",
+        file=MASK,
+        old="counts ? only[r] : 0",
+        new="only[r]",
+        options=("batch=6", "diagonal=0", "mask=bk", "infinite=1"),
+        sizes=(70, 72, 40),
+    ),
     # ---- masks of gradients
     Masked(
         name="attention_grad_mask_of_the_first_row",
-        file=SHARED,
-        old="first + 8 * mask.row_stride",
-        new="first",
+        file=MASK,
+        old="{first, first + 8 * mask.row_stride}",
+        new="{first, first}",
     ),
     Masked(
         name="attention_grad_mask_of_the_first_column",
-        file=SHARED,
+        file=MASK,
         old="first + 8 * mask.column_stride",
         new="first",
     ),
@@ -294,46 +334,46 @@ MUTANTS = [
     ),
     Masked(
         name="attention_grad_mask_of_the_first_sequence",
-        file=SHARED,
+        file=MASK,
         old="batch * mask.batch_stride",
         new="batch * 0",
-        count=2,
+        count=3,
     ),
     Masked(
         name="attention_grad_mask_of_a_single_step",
-        file=SHARED,
+        file=MASK,
         old="kept |= bits << i;",
         new="kept |= bits;",
     ),
     Masked(
         name="attention_grad_mask_of_each_pairs_first",
-        file=SHARED,
+        file=MASK,
         old="behind = j / 4 * 8 + j % 2",
         new="behind = j / 4 * 8",
     ),
     Masked(
         name="attention_grad_mask_of_another_lane",
-        file=SHARED,
+        file=MASK,
         old="first = i * 2 + lane % 4 * 2",
         new="first = i * 2 + lane % 4",
     ),
     Masked(
         name="attention_grad_mask_above_the_diagonal",
-        file=SHARED,
-        old="(begin[r] <= first + behind) & ",
-        new="",
+        file=MASK,
+        old="(begin[r] <= first + behind) & (first + behind < end[r])",
+        new="first + behind < end[r]",
         options=INFINITE,
     ),
     Masked(
         name="attention_grad_mask_behind_the_last_row",
-        file=SHARED,
+        file=MASK,
         old="row < args.q_rows ? columns[0] - column : 0",
         new="columns[0] - column",
         expect=OUTSIDE,
     ),
     Masked(
         name="attention_grad_mask_behind_the_last_column",
-        file=SHARED,
+        file=MASK,
         old="column + 8 < args.kv_rows ? rows : 0",
         new="rows",
         expect=OUTSIDE,

@@ -49,6 +49,11 @@ CASES = {
     "masked, rows that see nothing": dataclasses.replace(
         PLAIN, q_rows=300, kv_rows=130, diagonal=-150, mask="bhqk", mask_is_infinite=True
     ),
+    "masked by words": dataclasses.replace(PLAIN, kv_heads=1, q_rows=40, kv_rows=720, mask="qk"),
+    "masked by words that end early": dataclasses.replace(PLAIN, batch=2, kv_rows=16, mask="bk"),
+    "masked keys that a first row reads alone": dataclasses.replace(
+        PLAIN, batch=6, kv_heads=1, q_rows=70, kv_rows=72, diagonal=0, mask="bk", mask_is_infinite=True
+    ),
     "masked groups": dataclasses.replace(PLAIN, batch=2, group=3, q_rows=70, kv_rows=130, diagonal=20, mask="qbhk"),
     "masked without keys": dataclasses.replace(PLAIN, kv_rows=0, mask="bqk"),
     "masked without queries": dataclasses.replace(PLAIN, q_rows=0, mask="k"),
@@ -69,13 +74,18 @@ def test_cases(config, name):
 
 
 @every_config
-@pytest.mark.parametrize("mask", ["bhqk", "kq", "bk", "h", "hqbk", ""])
+@pytest.mark.parametrize("mask", ["bhqk", "kq", "bk", "h", "q", "hqbk", ""])
 def test_masks(config, mask):
-    """A row whose scores are all masked is the mean of values, or NaN, and only those have gradients of it."""
+    """A row whose scores are all masked is the mean of values, or NaN, and only those have gradients of it.
+
+    Of 208 columns the mask is read in words of 16, of 200 in bytes.
+    """
     case = Case(batch=2, kv_heads=1, group=2, q_rows=70, kv_rows=200, head_dim=64, mask=mask)
     for diagonal in (None, 130, -20):  # with the last some rows have no column, which is 0 in any case
         for is_infinite in (False, True):
-            check(config, dataclasses.replace(case, diagonal=diagonal, mask_is_infinite=is_infinite), LAZY)
+            kv_rows = 208 if mask.endswith("k") and is_infinite == (diagonal is None) else 200
+            of_case = {"diagonal": diagonal, "mask_is_infinite": is_infinite, "kv_rows": kv_rows}
+            check(config, dataclasses.replace(case, **of_case), LAZY)
 
 
 @pytest.mark.parametrize(
