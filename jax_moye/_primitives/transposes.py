@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jax import lax
-from jax.extend.core import Literal, Var
+from jax.extend.core import Jaxpr, Literal, Var
 
 from jax_moye import _compat
 from jax_moye._primitives.patterns import SAME, Program, aval_of
@@ -145,6 +145,11 @@ def part_of(program: Program, variable: Any) -> Part | None:
     if not _is_needed([program.equations[index] for index in used], view):
         return None
     return Part(variable, source, view, used)
+
+
+def takes_parts_alone(body: Jaxpr) -> bool:
+    """Whether a program does nothing but take out parts, as that of jax.numpy.unstack does before jax 0.10."""
+    return bool(body.eqns) and all(map(_may_be_step, body.eqns))
 
 
 def _made(program: Program, members: Sequence[int], i: int, variable: Any) -> Any:

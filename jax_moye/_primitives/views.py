@@ -9,6 +9,7 @@ In front of an operand, any number of these, of an array that may have other rea
     transpose
     name            of a checkpoint policy
     pvary, pcast    inside shard_map
+    jit             of these alone
 
 The array is in memory anyway: an input, a product, or what another product reads whole. Of what is computed element by
 element XLA computes the part alone.
@@ -32,10 +33,10 @@ from jax_moye import _compat
 from jax_moye._primitives.attention import attention_grad_p, attention_p, read_in_place
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.dequantizing import without_unread
-from jax_moye._primitives.equations import body_of, called_by
+from jax_moye._primitives.equations import body_of, called_by, inlined, inner_of
 from jax_moye._primitives.patterns import PRODUCTS, Program
 from jax_moye._primitives.rewritten import Original, rewritten_p, viewed_p
-from jax_moye._primitives.transposes import Part, part_of, possible, source_in_jaxpr
+from jax_moye._primitives.transposes import Part, part_of, possible, source_in_jaxpr, takes_parts_alone
 
 # What writes its results to memory.
 _WRITES = (*PRODUCTS, "scan", "while", "cond", "ffi_call", "pallas_call", "optimization_barrier")
@@ -49,14 +50,16 @@ def with_views(jaxpr: Jaxpr, given: Collection[Any]) -> Jaxpr:
       jaxpr: of it.
       given: which of its inputs are in memory.
     """
-    program = Program(jaxpr.eqns, jaxpr.outvars)
+    calls = [x for x in jaxpr.eqns if (body := inner_of(x)) is not None and takes_parts_alone(body)]
+    opened = inlined(jaxpr, calls) if calls else jaxpr
+    program = Program(opened.eqns, opened.outvars)
     new = [
         (_attention if equation.primitive in _ATTENTIONS else _viewed)(program, equation, given)
-        for equation in jaxpr.eqns
+        for equation in opened.eqns
     ]
-    if all(one is other for one, other in zip(new, jaxpr.eqns, strict=True)):
+    if all(one is other for one, other in zip(new, opened.eqns, strict=True)):
         return jaxpr
-    return jaxpr.replace(eqns=without_unread(new, jaxpr.outvars, program))
+    return opened.replace(eqns=without_unread(new, opened.outvars, program))
 
 
 def _viewed(program: Program, equation: JaxprEqn, given: Collection[Any]) -> JaxprEqn:

@@ -76,6 +76,13 @@ def _unstacked(of, qkv, d_o):
     return *([*np.moveaxis(qkv, 2, 0)] if of is np else jnp.unstack(qkv, axis=2)), d_o
 
 
+def _in_a_call(of, qkv, d_o):
+    def split(qkv):
+        return [x.reshape(B, T, H, D) for x in of.split(qkv, 3, axis=2)]
+
+    return *(split if of is np else jax.jit(split))(qkv), d_o
+
+
 def _in_groups(of, qkv, d_o):
     q, k, v = of.split(qkv, [H * D, (H + N) * D], axis=2)
     return q.reshape(B, T, H, D), k.reshape(B, T, N, D), v.reshape(B, T, N, D), d_o
@@ -100,6 +107,7 @@ CASES = {
     "split": Case(_by_split, ((B, T, 3 * H * D), O)),
     "index": Case(_by_index, ((B, T, 3 * H * D), O)),
     "unstacked": Case(_unstacked, ((B, T, 3 * H * D), O)),
+    "in a call": Case(_in_a_call, ((B, T, 3 * H * D), O)),
     "heads first": Case(_heads_first, ((B, T, 3 * H * D), O)),
     "slices": Case(_by_slices, ((B, T, 3 * H * D), O)),
     "of heads": Case(_of_heads, ((B, T, H * 3 * D), O)),
