@@ -315,14 +315,15 @@ MOYE_DEVICE void prefetch_maps(OperandMaps const& maps) {
   prefetch_tensor_map(&maps.b);
 }
 
-/// Host: the maps of b, of rank 3 or 5 as maps->rank says, and of the second one, if there is one. box: see box_of_few.
+/// Host: the maps of b, of rank 3 or 5 as maps->rank says, and of the second one, if there is one.
+/// box_b: see box_of_few.
 template <class Operands>
-Status make_maps_of_b(GemmArgs const& args, OperandMaps* maps, int box) {
+Status make_maps_of_b(GemmArgs const& args, OperandMaps* maps, int box_b) {
   BatchOfMap const batch = batch_of_map(args, args.b_batch_strides, maps->rank);
-  auto const make_b = [&](TensorMap* map, void const* data, int box_other) {
-    return Operands::B::make_map(map, data, {args.n, args.b_n_stride}, {args.k, args.b_k_stride}, batch, box_other);
+  auto const make_b = [&](TensorMap* map, void const* data, int box) {
+    return Operands::B::make_map(map, data, {args.n, args.b_n_stride}, {args.k, args.b_k_stride}, batch, box);
   };
-  if (args.epilogue.second_b == nullptr) return make_b(&maps->b, args.b, box);
+  if (args.epilogue.second_b == nullptr) return make_b(&maps->b, args.b, box_b);
   if (Status const of_b = make_b(&maps->b, args.b, Operands::B::kBoxOfPair); !of_b.ok()) return of_b;
   return make_b(&maps->second_b, args.epilogue.second_b, Operands::B::kBoxOfPair);
 }

@@ -281,7 +281,7 @@ def grouped_fused(
       rhs: matrices of the groups.
       group_sizes: (groups,), int32.
       *operands: a bias, (groups, n), of which a row of no group has none; or matrices like rhs; or nothing.
-      epilogue: a key of ACTIVATIONS, and which of them are there: BIAS, or `second_of` the specification.
+      epilogue: an activation of ACTIVATIONS, and as its operands BIAS, or SECOND_B with rhs' labels, or none.
       **params: as in `grouped`.
     """
     return grouped_fused_p.bind(
@@ -321,7 +321,9 @@ def _unfused(lhs, rhs, group_sizes, *operands, spec, epilogue, preactivation, ou
             factors.append(grouped(spec, lhs, x, group_sizes, **params))
         else:
             z = z + _bias_of_rows(x.astype(stored), group_sizes, lhs.shape[0], **params)
-    y = functools.reduce(lax.mul, factors, ACTIVATIONS[epilogue.activation](z))
+    y = ACTIVATIONS[epilogue.activation](z)
+    for factor in factors:
+        y = y * factor
     return [y.astype(out_dtype), *(x.astype(stored) for x in (z, *factors) if preactivation)]
 
 
