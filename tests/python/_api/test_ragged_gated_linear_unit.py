@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend.core import jaxpr_as_fun
 
 import jax_moye
+from jax_moye import _compat
 from jax_moye._kernels.configs import grouped_configs
 from jax_moye._primitives.grouped import grouped_fused_p, grouped_p
 
@@ -172,7 +172,8 @@ def test_products_are_written_where_they_are_read(operands):
     assert sum(e.primitive is grouped_p for e in backward.eqns) == 2
     assert sum(e.primitive is grouped_p for e in jax.make_jaxpr(jax.grad(_sum, (0, 1, 2)))(*operands).eqns) == 4
     unread = jax.make_jaxpr(lambda *x: jax.linearize(ours(), *x)[0])(*operands)
-    np.testing.assert_array_equal(jaxpr_as_fun(unread)(*operands)[0], ours()(*operands))
+    (equation,) = (e for e in _compat.without_dead_code(unread.jaxpr).eqns if e.primitive is grouped_fused_p)
+    assert len(equation.outvars) == 1
 
 
 def _sum(*operands):
