@@ -370,6 +370,7 @@ std::string unfit_groups(GroupedRequest const& request, GemmCall const& call, bo
   if (moves(args.a_batch_strides)) return "a has a stride along groups";
   if (rows_are_ragged && moves(args.d_batch_strides)) return "d has a stride along groups, and its rows are cut";
   if (!rows_are_ragged && moves(args.b_batch_strides)) return "b has a stride along groups, and its k is cut";
+  if (!rows_are_ragged && request.gemm.epilogue.has_second_b) return "two b are of groups of rows, and k is cut";
   if (std::string reason = unfit(request.gemm, call, rows_are_ragged); !reason.empty()) return reason;
   bool const a_by_k = major_a(order_of(args)) == Major::k;
   if (args.m > 0 && args.n > 0 && a_by_k != rows_are_ragged)

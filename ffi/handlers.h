@@ -13,7 +13,8 @@
 //   jax_moye_view_gemm_v1    as scaled; a, b and second_b are parts of larger arrays: their first elements are at a_offset,
 //                            b_offset and second_b_offset of those
 //   jax_moye_grouped_gemm_v1 (a, b, group_sizes, [c, bias, residual]) -> (d, [preactivation])
-//                            the same for groups of rows, or of k; sizes known on the device alone
+//                            (a, b, group_sizes, second_b) -> (d, [preactivation, second_product])
+//                            the same for groups of rows, or of k, two b of rows; sizes known on the device alone
 //   jax_moye_weights_gemm_v1 (a, b, scales, [zeros]) -> d
 //                            d = sum over groups of k of scales * (a (b - zeros)), b weights of 8 or 4 bits
 //   jax_moye_attention_v1    (q, k, v, [mask]) -> (o, lse)

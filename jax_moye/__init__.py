@@ -24,6 +24,7 @@ from jax_moye._api.options import options as options
 from jax_moye._api.quantized_matmul import quantized_matmul as quantized_matmul
 from jax_moye._api.ragged_dot import ragged_dot as ragged_dot
 from jax_moye._api.ragged_dot import ragged_dot_general as ragged_dot_general
+from jax_moye._api.ragged_dot import ragged_gated_linear_unit as ragged_gated_linear_unit
 from jax_moye._api.scaled_matmul import scaled_matmul as scaled_matmul
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import ConfigTable as ConfigTable
@@ -72,6 +73,7 @@ __all__ = [
     "quantized_matmul",
     "ragged_dot",
     "ragged_dot_general",
+    "ragged_gated_linear_unit",
     "register",
     "report",
     "scaled_matmul",

@@ -143,23 +143,31 @@ struct WarpgroupEpilogue {
         });
   }
 
-  /// The same of a tile of a group, at `place`; column: of d. Elements are no way here: can_store_groups().
-  template <class Accumulators, class RowOf>
+  /// The same of a tile of a group, at `place`, the tile_n-th along n. kMayBePair: whether this call may have a second
+  /// b, if any may. Elements are no way here: can_store_groups().
+  template <int kTileN, bool kMayBePair, class Accumulators, class RowOf>
   static MOYE_DEVICE void store_group(GemmArgs const& args, StoreParams const& params, Place const& place,
-                                      Accumulators const& tCrC, SharedStorage& smem, RowOf const& row, int column,
+                                      Accumulators const& tCrC, SharedStorage& smem, RowOf const& row, int tile_n,
                                       int thread MOYE_LOC) {
     MOYE_SITE;
     MOYE_COMPUTED_HERE("+r", thread);  // as above
     int const warp = thread / 32, lane = thread % 32;
     auto const row_of_warp = [&](int atom) { return row(atom) + warp * kRows; };
-    store_by_tma(Warp{args, params, smem.boxes[warp], place, column, lane}, tCrC, row_of_warp);
+    if constexpr (kPairs && kMayBePair && !kOwnActivation) {
+      if (params.way == Way::pair) {
+        store_pair(Warp{args, params, smem.boxes[warp], place, tile_n * (kTileN / 2), lane}, tCrC, row_of_warp);
+        return;
+      }
+    }
+    store_by_tma(Warp{args, params, smem.boxes[warp], place, tile_n * kTileN, lane}, tCrC, row_of_warp);
   }
 
   /// Host: whether store_group() stores the call's results, which make_params() has described. kSumsOfThread: all that
-  /// it has of a tile.
-  template <int kSumsOfThread>
+  /// it has of a tile. kMayBePair: as there.
+  template <int kSumsOfThread, bool kMayBePair>
   static bool can_store_groups(StoreParams const& params) {
-    return params.way == Way::converted || (params.way == Way::finished && kHasRoom<kSumsOfThread>);
+    return params.way == Way::converted || (params.way == Way::finished && kHasRoom<kSumsOfThread>) ||
+           (params.way == Way::pair && kPairs && kMayBePair);
   }
 
   /// Whether there are registers for scales beside a thread's sums of a tile, and beside what a second b needs.

@@ -1,6 +1,7 @@
 // sm90_grouped: sm90_pingpong for products of groups, whose sizes only the device knows; gemm/grouped.h says which.
 //   A (M,K), B (G,N,K), D (M,N) in NN and NT, the rows of A and D cut into groups; in TN A (M,K), B (N,K), D (G,M,N), K
 //   cut; 16-bit operands, alignment 16 bytes; TMA clips what it loads and stores at a group's end
+//   a second B         of NN and NT: a stage has half a tile's rows of each, of one group; see gemm/tma_operand.h
 //   warp 0             first makes the table of groups; then one thread of it is the producer
 //   warpgroup 0        producer: one thread starts the loads of all tiles, one after the other
 //   warpgroups 1, 2    consumers: the CTA's first tile goes to consumer 0, the next to consumer 1, and so on in turn;
@@ -71,7 +72,11 @@ struct Gemm<kConfig> {
   using Epilogue =
       WarpgroupEpilogue<kBlkN, kConfig.accumulator,
                         staging_boxes<kConfig>(kConsumers, {kBlkM, kBlkN}, /*other_bytes=*/int(sizeof(GroupTable))),
-                        kConsumerRegisters>;
+                        kConsumerRegisters, kTakesPair<kConfig>>;
+
+  /// Whether calls of this order may have a second b: each group has a matrix of both.
+  template <Order kOrder>
+  static constexpr bool kMayBePair = kTakesPair<kConfig> && kRaggedOf<kOrder> == Ragged::m;
 
   struct SharedStorage {
     OperandStages<kConfig> operands;
@@ -107,8 +112,17 @@ struct Gemm<kConfig> {
     }
   }
 
-  /// One thread: the loads of all tiles, stage after stage. It runs ahead of the consumers, into the next tiles.
+  /// One thread: the loads of all tiles, stage after stage. It runs ahead of the consumers, into the next tiles. Of two
+  /// b it has a loop of its own: most calls have one, and producers have few registers for more.
   template <Order kOrder>
+  static MOYE_DEVICE void produce(GemmArgs const& args, GroupedParams const& params, SharedStorage& smem) {
+    if constexpr (kMayBePair<kOrder>) {
+      if (args.epilogue.second_b != nullptr) return produce<kOrder, /*kPair=*/true>(args, params, smem);
+    }
+    produce<kOrder, /*kPair=*/false>(args, params, smem);
+  }
+
+  template <Order kOrder, bool kPair>
   static MOYE_DEVICE void produce(GemmArgs const& args, GroupedParams const& params, SharedStorage& smem) {
     using A = typename Operands<kOrder>::A;
     using B = typename Operands<kOrder>::B;
@@ -119,9 +133,9 @@ struct Gemm<kConfig> {
       int const begin = first_of_group(tile, params.grid);
       int const m = tile.m * kBlkM + (kRagged == Ragged::m ? begin : 0), k = kRagged == Ragged::k ? begin : 0;
       MapCoord const of_a{end_of_group(tile), 0, 0}, of_b{kRagged == Ragged::m ? tile.group : end_of_group(tile), 0, 0};
-      int const k_tiles = k_tiles_of<kRagged, kBlkK>(tile, params.grid), n = tile.n * kBlkN;
+      int const k_tiles = k_tiles_of<kRagged, kBlkK>(tile, params.grid), n = tile.n * (kPair ? kBlkN / 2 : kBlkN);
       // A box beyond the rows would touch the map's first element, which is no memory, and takes time to fill.
-      int const boxes_a = A::boxes_of(int(args.m) - m), boxes_b = B::boxes_of(int(args.n) - n);
+      int const boxes_a = A::boxes_of(int(args.m) - m), boxes_b = kPair ? B::kBoxes : B::boxes_of(int(args.n) - n);
       uint32_t const bytes = A::kStageBytes / A::kBoxes * boxes_a + B::kStageBytes / B::kBoxes * boxes_b;
       MOYE_NO_UNROLL
       for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++write) {
@@ -129,7 +143,12 @@ struct Gemm<kConfig> {
         uint64_t* const full = smem.pipeline.producer_acquire(write, bytes);
         int const first_k = k + k_tile * kBlkK, stage = write.index();
         A::template load<3>(&params.maps.a, full, A::stage(smem.operands.a, stage), m, first_k, of_a, {}, boxes_a);
-        B::template load<3>(&params.maps.b, full, B::stage(smem.operands.b, stage), n, first_k, of_b, {}, boxes_b);
+        if constexpr (kPair) {
+          B::template load_pair<3>(&params.maps.b, &params.maps.second_b, full, B::stage(smem.operands.b, stage), n,
+                                   first_k, of_b, {});
+        } else {
+          B::template load<3>(&params.maps.b, full, B::stage(smem.operands.b, stage), n, first_k, of_b, {}, boxes_b);
+        }
       }
     }
   }
@@ -197,7 +216,8 @@ struct Gemm<kConfig> {
                                            .map_matrix = kRowsAreRagged ? end_of_group(tile) : tile.group,
                                            .has_matrix = tile.group < params.grid.groups};
       auto const row = [&](int atom) { return atom * 64; };
-      Epilogue::store_group(args, params.store, place, tCrC, smem.epilogue[consumer], row, tile.n * kBlkN, thread);
+      Epilogue::template store_group<kBlkN, kMayBePair<kOrder>>(args, params.store, place, tCrC,
+                                                                smem.epilogue[consumer], row, tile.n, thread);
     }
     Epilogue::finish(thread);
   }
@@ -215,7 +235,8 @@ struct Gemm<kConfig> {
       constexpr Order kOrder = decltype(order)::value;
       if (kRaggedOf<kOrder> == Ragged::k && args.gemm.batch == 0) return {};
       GroupedParams params{.grid = {}, .maps = {}, .store = {}};
-      if (Status status = make_grouped_grid<kRaggedOf<kOrder>>(kConfig.tile, args.gemm, &params.grid); !status.ok())
+      TileMNK const tile{kBlkM, tile_columns<kConfig>(args.gemm), kBlkK};
+      if (Status status = make_grouped_grid<kRaggedOf<kOrder>>(tile, args.gemm, &params.grid); !status.ok())
         return status;
       if (Status status = make_maps<kOrder>(args.gemm, &params); !status.ok()) return status;
       LaunchConfig config{
@@ -237,8 +258,8 @@ struct Gemm<kConfig> {
     GemmArgs stored = args;
     if (kRowsAreRagged) stored.batch = 1, stored.batch_sizes = make_batch_sizes(1, 1, 1);
     if (Status status = Epilogue::make_params(&params->store, stored, kRowsAreRagged); !status.ok()) return status;
-    if (!Epilogue::template can_store_groups<kSums>(params->store))
-      return {"rows of d are not of 16 bytes, or this tile leaves no registers for its epilogue"};
+    if (!Epilogue::template can_store_groups<kSums, kMayBePair<kOrder>>(params->store))
+      return {"rows of d are not of 16 bytes, or this tile leaves no registers for its epilogue, or takes no second b"};
     if (args.k == 0 || args.batch == 0) return {};  // nothing to load
     params->maps.rank = 3;
     TensorMode const m{args.m, args.a_m_stride}, n{args.n, args.b_n_stride};
@@ -247,8 +268,7 @@ struct Gemm<kConfig> {
     Status const status = A::make_map(&params->maps.a, origin_of_groups(args.a, ragged_of_a, sizeof(Element)), m,
                                       k_of_a, of_groups(ragged_of_a));
     if (!status.ok()) return status;
-    if (kRowsAreRagged)
-      return B::make_map(&params->maps.b, args.b, n, k_of_b, batch_of_map(args, args.b_batch_strides, 3));
+    if (kRowsAreRagged) return make_maps_of_b<Operands<kOrder>>(args, &params->maps, B::kBoxOther);
     return B::make_map(&params->maps.b, origin_of_groups(args.b, k_of_b, sizeof(Element)), n, k_of_b,
                        of_groups(k_of_b));
   }
@@ -260,7 +280,8 @@ struct Gemm<kConfig> {
                                          .min_arch = 90,
                                          .max_arch = 90,  // sm_90a's code
                                          .orders = kCompiledOrders,
-                                         .any_stride = false};
+                                         .any_stride = false,
+                                         .takes_pair = kTakesPair<kConfig>};
 };
 
 }  // namespace moye

@@ -256,7 +256,8 @@ constexpr bool can_take_pair(GemmConfig const& config) {
   switch (config.kernel) {
     case Kernel::sm90_split_k:
       return holds;
-    case Kernel::sm90_pingpong:  // its producers have few registers: two boxes of each stage
+    case Kernel::sm90_pingpong:  // their producers have few registers: two boxes of each stage
+    case Kernel::sm90_grouped:
       return holds && sums <= 128 && config.tile.n == 128;
     case Kernel::sm90_cooperative:
       return holds && config.tile.m % 128 == 0 && sums <= 256;
@@ -314,6 +315,19 @@ MOYE_DEVICE void prefetch_maps(OperandMaps const& maps) {
   prefetch_tensor_map(&maps.b);
 }
 
+/// Host: the maps of b, of rank 3 or 5 as maps->rank says, and of the second one, if there is one.
+/// box_b: see box_of_few.
+template <class Operands>
+Status make_maps_of_b(GemmArgs const& args, OperandMaps* maps, int box_b) {
+  BatchOfMap const batch = batch_of_map(args, args.b_batch_strides, maps->rank);
+  auto const make_b = [&](TensorMap* map, void const* data, int box) {
+    return Operands::B::make_map(map, data, {args.n, args.b_n_stride}, {args.k, args.b_k_stride}, batch, box);
+  };
+  if (args.epilogue.second_b == nullptr) return make_b(&maps->b, args.b, box_b);
+  if (Status const of_b = make_b(&maps->b, args.b, Operands::B::kBoxOfPair); !of_b.ok()) return of_b;
+  return make_b(&maps->second_b, args.epilogue.second_b, Operands::B::kBoxOfPair);
+}
+
 /// Host: the maps of a call. Without k there is nothing to load, and they stay empty. box_a, box_b: see box_of_few.
 template <class Operands>
 Status make_operand_maps(GemmArgs const& args, OperandMaps* maps, int box_a = Operands::A::kBoxOther,
@@ -323,16 +337,9 @@ Status make_operand_maps(GemmArgs const& args, OperandMaps* maps, int box_a = Op
   maps->rank =
       moves_along_several(args, args.a_batch_strides) || moves_along_several(args, args.b_batch_strides) ? 5 : 3;
   BatchOfMap const batch_a = batch_of_map(args, args.a_batch_strides, maps->rank);
-  BatchOfMap const batch_b = batch_of_map(args, args.b_batch_strides, maps->rank);
   Status const status =
       Operands::A::make_map(&maps->a, args.a, {args.m, args.a_m_stride}, {args.k, args.a_k_stride}, batch_a, box_a);
-  if (!status.ok()) return status;
-  auto const make_b = [&](TensorMap* map, void const* data, int box) {
-    return Operands::B::make_map(map, data, {args.n, args.b_n_stride}, {args.k, args.b_k_stride}, batch_b, box);
-  };
-  if (args.epilogue.second_b == nullptr) return make_b(&maps->b, args.b, box_b);
-  if (Status const of_b = make_b(&maps->b, args.b, Operands::B::kBoxOfPair); !of_b.ok()) return of_b;
-  return make_b(&maps->second_b, args.epilogue.second_b, Operands::B::kBoxOfPair);
+  return status.ok() ? make_maps_of_b<Operands>(args, maps, box_b) : status;
 }
 
 /// Where the matrices of a tile lie in both maps.

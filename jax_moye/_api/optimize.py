@@ -29,8 +29,9 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
     Python numbers, a bias, relu, gelu, silu or another function of its elements, and the sum or difference with another
     array, such as a residual, another product, a gradient so far, or the parameter of an update `p - 0.1 * gradient`.
     Whatever a kernel takes in is computed in f32 and rounded once at the end, never more often than the program rounds.
-    All else is left as it is, and so is what no kernel of ours does faster: names, sources, effects, donated buffers
-    and shardings stay.
+    Two products of one left operand, of which one is activated and multiplied with the other, may be one kernel, and so
+    may two of `jax.lax.ragged_dot`. All else is left as it is, and so is what no kernel of ours does faster: names,
+    sources, effects, donated buffers and shardings stay.
 
     Attention of 16 bits, softmax(scale * q k^T + mask) v, and its derivative are a kernel each, which keeps no scores
     in memory: however the softmax is written, with queries in groups, of one query and a cache as well, without a mask

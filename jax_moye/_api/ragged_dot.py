@@ -1,4 +1,4 @@
-"""ragged_dot and ragged_dot_general: the products of groups of jax.lax, as of a mixture of experts."""
+"""Products of groups, as of a mixture of experts: jax.lax's ragged_dot and ragged_dot_general, and gated layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from jax_moye import _compat
 from jax_moye._api.arguments import ProductOptions, as_lax_names, jitted_where_eager, product_options
 from jax_moye._api.linear import canonical_activation
 from jax_moye._api.types import Activation, Config, Implementation, Interpret, OutSharding
-from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped, grouped_fused
+from jax_moye._primitives.grouped import BIAS, LAX_DIMENSIONS, grouped, grouped_fused
+from jax_moye._selection.epilogue import SECOND_B, Epilogue
 from jax_moye._selection.grouped import RAGGED_K, RAGGED_M
 
 # Bound now: whoever replaces JAX's functions by ours must not send us in a circle.
@@ -94,11 +95,94 @@ def ragged_dot(
         group_sizes,
         BASIC_DIMENSIONS,
         group_offset,
-        bias,
-        canonical_activation("ragged_dot", activation),
+        () if bias is None else (bias,),
+        Epilogue(canonical_activation("ragged_dot", activation), operands=() if bias is None else BIAS),
         precision=precision,
         preferred_element_type=preferred_element_type,
         out_sharding=out_sharding,
+        config=config,
+        implementation=implementation,
+        interpret=interpret,
+        deterministic=deterministic,
+        batch_invariant=batch_invariant,
+    )
+
+
+def ragged_gated_linear_unit(
+    x: ArrayLike,
+    w_gate: ArrayLike,
+    w_up: ArrayLike,
+    group_sizes: ArrayLike,
+    *,
+    activation: Activation = "silu",
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    config: Config = None,
+    implementation: Implementation = None,
+    interpret: Interpret = None,
+    deterministic: bool | None = None,
+    batch_invariant: bool | None = None,
+) -> jax.Array:
+    """Computes activation(x w_gate) * (x w_up) of each row with the matrices of its group: a mixture's gated experts.
+
+    Row i of the result is `activation(x[i] @ w_gate[g]) * (x[i] @ w_up[g])`, g being the group that row i is in, as
+    `ragged_dot` says. One kernel reads x once, sums both products in float32, and rounds their gated product alone. For
+    its derivative it writes the two products as well; derivatives are products of `ragged_dot`'s kernels and what XLA
+    does in front of them. Where no kernel does it all, these are two products, and XLA's activation and gate behind
+    them: of results that have not 16 bits, and of what is not `ragged_dot`'s for a kernel.
+
+    It works under jit, grad, jvp, vmap and shard_map as `ragged_dot` does.
+
+    Args:
+      x: (m, k).
+      w_gate: (g, k, n). A transpose in front of both weights that swaps their last two dimensions is not computed.
+      w_up: (g, k, n), of w_gate's dtype.
+      group_sizes: (g,), integers, as in `ragged_dot`.
+      activation: as in `ragged_dot`.
+      precision: as in `jax_moye.matmul`.
+      preferred_element_type: dtype of the result, by default the operands'.
+      config: the name of one of the table's rows of sm90_grouped whose `takes_pair` is true.
+      implementation: None, "moye" or "xla".
+      interpret: None, a bool or InterpretParams.
+      deterministic: True promises the same bits in every run.
+      batch_invariant: True promises that a row's bits depend neither on the other rows nor on the groups' sizes.
+
+    Returns:
+      (m, n).
+
+    Raises:
+      TypeError: what `jax.lax.ragged_dot` raises for such operands, with its words.
+      ValueError: the weights differ in shape or dtype, an option has an unknown value, or the config cannot compute
+        this.
+      NotImplementedError: as `jax_moye.matmul`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import jax_moye
+      >>> x, w = jnp.ones((5, 8), jnp.bfloat16), jnp.ones((2, 8, 16), jnp.bfloat16)
+      >>> y = jax_moye.ragged_gated_linear_unit(x, w, w, jnp.array([3, 1]), activation="relu", interpret=True)
+      >>> y[:, 0].tolist()
+      [64.0, 64.0, 64.0, 64.0, 0.0]
+    """
+    name = "ragged_gated_linear_unit"
+    gate, up = (jax.typeof(x) for x in map(jnp.asarray, (w_gate, w_up)))
+    if (gate.shape, gate.dtype) != (up.shape, up.dtype):
+        raise ValueError(
+            f"{name}: w_gate is {gate.dtype}{list(gate.shape)} and w_up is {up.dtype}{list(up.shape)}: they have the "
+            "same shape and dtype"
+        )
+    return _general(
+        name,
+        x,
+        w_gate,
+        group_sizes,
+        BASIC_DIMENSIONS,
+        None,
+        (w_up,),
+        Epilogue(canonical_activation(name, activation), operands=((SECOND_B, "gkn"),)),
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+        out_sharding=None,
         config=config,
         implementation=implementation,
         interpret=interpret,
@@ -161,8 +245,8 @@ def ragged_dot_general(
         group_sizes,
         ragged_dot_dimension_numbers,
         group_offset,
-        None,
-        "none",
+        (),
+        Epilogue(),
         precision=precision,
         preferred_element_type=preferred_element_type,
         out_sharding=out_sharding,
@@ -181,11 +265,11 @@ def _general(
     group_sizes: Any,
     dimensions: lax.RaggedDotDimensionNumbers,
     group_offset: Any,
-    bias: Any,
-    activation: str,
+    others: tuple[Any, ...],
+    epilogue: Epilogue,
     **options_: Any,
 ) -> jax.Array:
-    """Either function."""
+    """Each function; `others` are what the epilogue names."""
     options_["preferred_element_type"] = as_lax_names(options_["preferred_element_type"])
     options, out_sharding = product_options(function, **options_), options_["out_sharding"]
     of_lax = {
@@ -201,25 +285,25 @@ def _general(
     # Shapes, dtypes and the messages about them are lax's own.
     out = jax.eval_shape(laxs, lhs, rhs, group_sizes)
     groups = np.shape(group_sizes)[-1]
-    if bias is not None and np.shape(bias) != (groups, out.shape[-1]):
-        raise ValueError(
-            f"{function}: bias has shape {np.shape(bias)}, and a row for each group is {(groups, out.shape[-1])}"
-        )
+    for bias in others if epilogue.operands == BIAS else ():
+        if np.shape(bias) != (groups, out.shape[-1]):
+            raise ValueError(
+                f"{function}: bias has shape {np.shape(bias)}, and a row for each group is {(groups, out.shape[-1])}"
+            )
     form = _form(dimensions, np.ndim(lhs), np.ndim(rhs), np.ndim(group_sizes))
     is_explicit = out_sharding is not None or any(
-        _compat.has_explicit_axes(jax.typeof(x)) for x in (lhs, rhs, group_sizes)
+        _compat.has_explicit_axes(jax.typeof(x)) for x in (lhs, rhs, group_sizes, *others)
     )
     if form is None or is_explicit or group_offset is not None:
         why = "its mesh has explicit axes" if is_explicit else "it has other dimensions"
         asked = options.options
         insists = asked.implementation == "moye" or asked.deterministic or asked.batch_invariant
-        if insists or options.config is not None or bias is not None or activation != "none":
+        if insists or options.config is not None or not epilogue.is_nothing:
             raise NotImplementedError(f"{function}: no kernel computes it, since {why}")
         return laxs(lhs, rhs, group_sizes)
-    if out.weak_type and bias is None and activation == "none" and options.options.implementation is None:
+    if out.weak_type and epilogue.is_nothing and options.options.implementation is None:
         return laxs(lhs, rhs, group_sizes)  # of Python's numbers alone: f32, which is XLA's
-    operands = [lhs, rhs, group_sizes, *([] if bias is None else [bias])]
-    return _product(*operands, form=form, activation=activation, out_dtype=out.dtype, options=options)
+    return _product(lhs, rhs, group_sizes, *others, form=form, epilogue=epilogue, out_dtype=out.dtype, options=options)
 
 
 def _form(dimensions: Any, lhs_ndim: int, rhs_ndim: int, sizes_ndim: int) -> tuple[str, Any, Any] | None:
@@ -239,14 +323,14 @@ def _form(dimensions: Any, lhs_ndim: int, rhs_ndim: int, sizes_ndim: int) -> tup
     return RAGGED_M, (1 - k, k), (group, rhs_k, 3 - group - rhs_k)
 
 
-@jitted_where_eager("form", "activation", "out_dtype", "options")
+@jitted_where_eager("form", "epilogue", "out_dtype", "options")
 def _product(
     lhs: Any,
     rhs: Any,
     group_sizes: Any,
-    *bias: Any,
+    *others: Any,
     form: Any,
-    activation: str,
+    epilogue: Epilogue,
     out_dtype: Any,
     options: ProductOptions,
 ) -> jax.Array:
@@ -254,9 +338,9 @@ def _product(
     parameters = options.parameters() | {"out_dtype": out_dtype}
     del parameters["out_sharding"]
     operands = (_permuted(lhs, lhs_order), _permuted(rhs, rhs_order), _as_int32(group_sizes))
-    if not bias and activation == "none":
+    if epilogue.is_nothing:
         return grouped(spec, *operands, **parameters)
-    return grouped_fused(spec, *operands, bias[0] if bias else None, activation=activation, **parameters)
+    return grouped_fused(spec, *operands, *others, epilogue=epilogue, **parameters)
 
 
 def _permuted(x: Any, order: tuple[int, ...]) -> Any:

@@ -296,6 +296,10 @@ def explain_product(product: Product, device: Device, count: int = 1, where: tup
     target = LoweringTarget.of_device(device)
     if product.groups is not None:
         decision, call = decide_grouped(asked, product.groups, operands, target)
+        if product.original is not None and decision.kind == "xla":
+            alone = [one for one, *_ in products_of(product.original.jaxpr.jaxpr)]  # both alike
+            plain = explain_product(alone[0], device, count * len(alone), where)
+            return dataclasses.replace(plain, what=f"{plain.what}, gated behind it: {decision.reason}")
         if request.epilogue is not None and decision.kind != "kernel":
             decision = decision._replace(epilogue_reason=decision.reason)
         return Gemm(

@@ -20,7 +20,8 @@ from jax_moye._primitives.attention import (
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.dequantized import dequantized_p, groups_of
 from jax_moye._primitives.fused import fused_p
-from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_fused_p, grouped_p
+from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_fused_p, grouped_p, request_of_program
+from jax_moye._primitives.grouped_rewritten import grouped_rewritten_p
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import rewritten_p, viewed_p
 from jax_moye._primitives.transposes import source_in_jaxpr
@@ -107,6 +108,7 @@ _PRODUCTS = (
     viewed_p,
     grouped_p,
     grouped_fused_p,
+    grouped_rewritten_p,
     weights_p,
     dequantized_p,
     attention_p,
@@ -128,7 +130,7 @@ def _product_of(equation: Any, made_by: Mapping[Any, Any]) -> Product | None:
     name = equation.primitive.name
     if equation.primitive in (contract_p, fused_p, rewritten_p, viewed_p):
         return _product(equation, made_by)
-    if equation.primitive is grouped_p or equation.primitive is grouped_fused_p:
+    if equation.primitive in (grouped_p, grouped_fused_p, grouped_rewritten_p):
         return _grouped_product(equation, made_by)
     if equation.primitive is weights_p:
         return _product_with_weights(equation)
@@ -225,16 +227,17 @@ def _product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
 
 
 def _grouped_product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
-    """The product that an equation of grouped_p or grouped_fused_p is."""
-    params = dict(equation.params)
+    """The product that an equation of grouped_p, grouped_fused_p or grouped_rewritten_p is."""
+    params = dict(equation.params) | {"interpret": None}
     params.pop("preactivation", None)
-    activation = params.pop("activation", None)
-    if activation is not None:
-        named = (("bias", "gn"),) if len(equation.invars) == 4 else ()
-        params["epilogue"] = Epilogue(activation, operands=named)
+    original = params.pop("original", None)
+    request = Request(**params) if original is None else request_of_program(params)
     left, right = (source_in_jaxpr(variable, made_by) for variable in equation.invars[:2])
-    request = Request(**params | {"interpret": None})
-    return Product(request, (left.transposed, right), groups=equation.invars[2].aval.shape[0])
+    if request.epilogue is not None and request.epilogue.is_of_pair:  # both matrices are read in one way
+        second = source_in_jaxpr(equation.invars[3], made_by)
+        right = right if second.permutation == right.permutation else right.transposed
+    groups = equation.invars[2].aval.shape[0]
+    return Product(request, (left.transposed, right), groups=groups, original=original)
 
 
 def _product_with_weights(equation: Any) -> Product:

@@ -235,7 +235,12 @@ def chain_from(program: Program, index: int, parameters: Mapping[str, Any]) -> C
 def linear_chain(program: Program, index: int, parameters: Mapping[str, Any]) -> Chain | None:
     """A product alone, or with the conversion of its result to a narrower type; as `chain_from`."""
     start = _start(program, index, parameters)
-    longer = None if start is None else _converted(program, start)
+    return None if start is None else narrowed(program, start)
+
+
+def narrowed(program: Program, start: Chain) -> Chain:
+    """A product with the conversion of its result to a narrower type, if there is one."""
+    longer = _converted(program, start)
     return start if longer is None or not longer.may_end else longer
 
 

@@ -337,11 +337,11 @@ batching.fancy_primitive_batchers[fused_p] = _batch
 
 
 def without_preactivation(used, *rest):
-    """Dead code of an equation whose second result, the pre-activation, nobody reads: jaxprs' rule."""
+    """Dead code of an equation whose results behind the first, the pre-activation, nobody reads: jaxprs' rule."""
     *_, equation = rest  # before it, from jax 0.12 on, which operands are live
     if not any(used):
         return [False] * len(equation.invars), None
-    if equation.params["preactivation"] and not used[1]:
+    if equation.params["preactivation"] and not any(used[1:]):
         equation = equation.replace(params=equation.params | {"preactivation": False}, outvars=equation.outvars[:1])
     return [True] * len(equation.invars), equation
 

@@ -6,9 +6,10 @@ no derivative. Lowering takes two steps, as contract_p's does: the first sees a 
 stride to a kernel; the second decides. What no kernel computes, and whatever is partitioned over devices outside of
 shard_map, is lax.ragged_dot_general's.
 
-grouped_fused_p is y = activation(z), z = the product plus the bias of a row's group. As fused_p it has z as a second
-result where the derivative asks for it, and derivatives that are products of grouped_p and elementwise functions: that
-of the bias is a product with ones. Where no kernel can finish a product, it is a product and what XLA does behind it.
+grouped_fused_p is y = activation(z), z = the product plus the bias of a row's group, or y = activation(z) * s, s being
+the product with a second matrix of each group. As fused_p it has z, and s, as further results where the derivative asks
+for them, and derivatives that are products of grouped_p and elementwise functions: that of the bias is a product with
+ones. Where no kernel can finish a product, it is products and what XLA does behind them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -34,9 +35,9 @@ from jax_moye._primitives.contraction import heed
 from jax_moye._primitives.custom_call import call_attributes, epilogue_attributes
 from jax_moye._primitives.fused import times_derivative, without_preactivation
 from jax_moye._primitives.reference import lax_result_dtype
-from jax_moye._primitives.transposes import Permutations, operands_of, source, transposed
+from jax_moye._primitives.transposes import Permutations, Source, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget
-from jax_moye._selection.decide import left_to_xla, why_not_unfused
+from jax_moye._selection.decide import Decision, left_to_xla, why_not_unfused
 from jax_moye._selection.epilogue import ACTIVATIONS, Epilogue, compute_dtype, stored_dtype
 from jax_moye._selection.grouped import RAGGED_K, RAGGED_M, RAGGED_M_BY_K, GroupedCall, decide_grouped, served_groups
 from jax_moye._selection.request import Request, describe
@@ -137,6 +138,7 @@ LAX_DIMENSIONS = {
     RAGGED_M_BY_K: lax.RaggedDotDimensionNumbers((((1,), (2,)), ((), ())), [0], [0]),
     RAGGED_K: lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], []),
 }
+OF_ROWS = (RAGGED_M, RAGGED_M_BY_K)  # those that may have an epilogue
 
 
 def grouped_reference(lhs: Any, rhs: Any, group_sizes: Any, *, spec: str, out_dtype: Any, precision: Any) -> Any:
@@ -182,24 +184,29 @@ def _run_kernel(
     lhs: Any,
     rhs: Any,
     group_sizes: Any,
-    *bias: Any,
+    *operands: Any,
     call: GroupedCall,
     request: Request,
     permutations: Permutations,
     preactivation: bool = False,
 ) -> list[Any]:
-    """The custom call: the result, and what the activation is applied to if it is wanted."""
+    """The custom call: the result, and what the activation is applied to if it is wanted, and its other factor."""
     problem, config = call.problem, call.config
+    epilogue = request.epilogue or Epilogue()
     left, right = call.operands
-    lhs, rhs = transposed((lhs, rhs), permutations, (left.permutation, right.permutation))
+    as_read = left.permutation, right.permutation
     shape = (problem.groups, problem.m, problem.n) if problem.ragged == "k" else (problem.m, problem.n)
     result = jax.ShapeDtypeStruct(shape, numpy_dtype(problem.out_dtype))
     attributes = call_attributes(config, problem, request.interpret)
-    attributes |= epilogue_attributes(request.epilogue or Epilogue(), [(problem.n, 0, 1) for _ in bias])
-    bias = tuple(lax.convert_element_type(x, result.dtype) for x in bias)
+    attributes |= epilogue_attributes(epilogue, [(problem.n, 0, 1) for _ in operands])
+    if epilogue.is_of_pair:  # lies as rhs does
+        operands = tuple(transposed((lhs, x), permutations, as_read)[1] for x in operands)
+    else:
+        operands = tuple(lax.convert_element_type(x, result.dtype) for x in operands)
+    lhs, rhs = transposed((lhs, rhs), permutations, as_read)
     with jax.named_scope(config.name):  # what a profiler shows
-        run = jax.ffi.ffi_call(ffi.GROUPED_TARGET, [result] * (1 + preactivation))
-        return list(run(lhs, rhs, group_sizes, *bias, ragged=problem.ragged, **attributes))
+        run = jax.ffi.ffi_call(ffi.GROUPED_TARGET, [result] * (1 + preactivation * (1 + epilogue.is_of_pair)))
+        return list(run(lhs, rhs, group_sizes, *operands, ragged=problem.ragged, **attributes))
 
 
 def _lower_local(platform, ctx, lhs, rhs, group_sizes, *, request: Request, permutations):
@@ -259,11 +266,12 @@ grouped_fused_p = Primitive("jax_moye_grouped_fused")
 grouped_fused_p.multiple_results = True
 grouped_fused_p.def_impl(functools.partial(xla.apply_primitive, grouped_fused_p))
 
+BIAS = (("bias", "gn"),)
 _ONES = 8  # columns of ones and zeros that pick a bias: 16 bytes, which TMA needs
 
 
 def grouped_fused(
-    spec: str, lhs: Any, rhs: Any, group_sizes: Any, bias: Any | None, *, activation: str, **params: Any
+    spec: str, lhs: Any, rhs: Any, group_sizes: Any, *operands: Any, epilogue: Epilogue, **params: Any
 ) -> Any:
     """Binds the primitive: y alone.
 
@@ -272,21 +280,24 @@ def grouped_fused(
       lhs: as in `grouped`, likewise the following.
       rhs: matrices of the groups.
       group_sizes: (groups,), int32.
-      bias: (groups, n), or None. A row of no group has none.
-      activation: a key of ACTIVATIONS.
+      *operands: a bias, (groups, n), of which a row of no group has none; or matrices like rhs; or nothing.
+      epilogue: an activation of ACTIVATIONS, and as its operands BIAS, or SECOND_B with rhs' labels, or none.
       **params: as in `grouped`.
     """
-    operands = [lhs, rhs, group_sizes, *([] if bias is None else [bias])]
     return grouped_fused_p.bind(
-        *_compat.match_varying(*operands), spec=spec, activation=activation, preactivation=False, **params
+        *_compat.match_varying(lhs, rhs, group_sizes, *operands),
+        spec=spec,
+        epilogue=epilogue,
+        preactivation=False,
+        **params,
     )[0]
 
 
 @grouped_fused_p.def_abstract_eval
-def _fused_abstract_eval(lhs, rhs, group_sizes, *bias, spec, activation, preactivation, **params):
-    del activation, bias
+def _fused_abstract_eval(lhs, rhs, group_sizes, *operands, spec, epilogue, preactivation, **params):
+    del operands
     out, _ = grouped_p.abstract_eval(lhs, rhs, group_sizes, spec=spec, **params)
-    return [out, out.update(dtype=stored_dtype(out.dtype))][: 1 + preactivation]
+    return [out, *[out.update(dtype=stored_dtype(out.dtype))] * (preactivation * (1 + epilogue.is_of_pair))]
 
 
 def _bias_of_rows(bias: Any, group_sizes: Any, rows: int, **params: Any) -> Any:
@@ -298,52 +309,83 @@ def _bias_of_rows(bias: Any, group_sizes: Any, rows: int, **params: Any) -> Any:
     return grouped(RAGGED_M, ones, matrices, group_sizes, **params)
 
 
-def _unfused(lhs, rhs, group_sizes, *bias, spec, activation, preactivation, out_dtype, config=None, **params):
+def _unfused(lhs, rhs, group_sizes, *operands, spec, epilogue, preactivation, out_dtype, config=None, **params):
     """What the primitive computes, by products and elementwise functions. Sums stay in f32 until y is rounded."""
     del config  # it was named for all of it, which it does not compute
     compute, stored = compute_dtype(lhs.dtype, out_dtype), stored_dtype(out_dtype)
-    z = grouped(spec, lhs, rhs, group_sizes, out_dtype=compute, config=None, **params)
-    for x in bias:
-        z = z + _bias_of_rows(x.astype(stored), group_sizes, lhs.shape[0], out_dtype=compute, config=None, **params)
-    y = ACTIVATIONS[activation](z)
-    return [y.astype(out_dtype), z.astype(stored)][: 1 + preactivation]
+    params |= {"out_dtype": compute, "config": None}
+    factors = []  # of y, beside the activation
+    z = grouped(spec, lhs, rhs, group_sizes, **params)
+    for x in operands:
+        if epilogue.is_of_pair:
+            factors.append(grouped(spec, lhs, x, group_sizes, **params))
+        else:
+            z = z + _bias_of_rows(x.astype(stored), group_sizes, lhs.shape[0], **params)
+    y = ACTIVATIONS[epilogue.activation](z)
+    for factor in factors:
+        y = y * factor
+    return [y.astype(out_dtype), *(x.astype(stored) for x in (z, *factors) if preactivation)]
 
 
-def _fused_jvp(primals, tangents, *, spec, activation, preactivation, out_dtype, config, **params):
-    lhs, rhs, group_sizes, *_ = primals
-    lhs_dot, rhs_dot, _, *bias_dot = tangents
-    is_live = [type(dot) is not ad.Zero for dot in (lhs_dot, rhs_dot, *bias_dot)]
-    asks_z = any(is_live) and activation != "none"
+@functools.cache
+def _gate_tangent(activation: str) -> Callable[..., Any]:
+    """(z, s, dz, ds) -> the tangent of activation(z) * s. Of it nothing but z and s is kept for its transpose."""
+
+    def gate(z, other):
+        return ACTIVATIONS[activation](z) * other
+
+    def fun(z, other, z_dot, other_dot):
+        primals = z.astype(z_dot.dtype), other.astype(other_dot.dtype)
+        return jax.jvp(gate, primals, (z_dot, other_dot))[1]
+
+    return jax.checkpoint(fun, prevent_cse=False)
+
+
+def _fused_jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, config, **params):
+    lhs, rhs, group_sizes, *others = primals
+    lhs_dot, rhs_dot, _, *other_dots = tangents
+    is_live = [type(dot) is not ad.Zero for dot in (lhs_dot, rhs_dot, *other_dots)]
+    activation, is_of_pair = epilogue.activation, epilogue.is_of_pair
+    asks_z = any(is_live) and (activation != "none" or is_of_pair)
     of_product = {"spec": spec, "out_dtype": out_dtype, "config": config, **params}
-    y, *z = grouped_fused_p.bind(*primals, activation=activation, preactivation=preactivation or asks_z, **of_product)
-    outs = [y, *z][: 1 + preactivation]
+    y, *kept = grouped_fused_p.bind(*primals, epilogue=epilogue, preactivation=preactivation or asks_z, **of_product)
+    outs = [y, *kept] if preactivation else [y]
     if not any(is_live):
         return outs, [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
     # The config was meant for y.
     compute, stored = compute_dtype(lhs.dtype, out_dtype), stored_dtype(out_dtype)
     params |= {"out_dtype": stored, "config": None}
-    terms = []
-    if is_live[0]:
-        terms.append(grouped(spec, lhs_dot, rhs, group_sizes, **params))
-    if is_live[1]:
-        terms.append(grouped(spec, lhs, rhs_dot, group_sizes, **params))
-    if any(is_live[2:]):
-        terms.append(_bias_of_rows(bias_dot[0].astype(stored), group_sizes, lhs.shape[0], **params))
-    z_dot = functools.reduce(lax.add, (term.astype(compute) for term in terms))
-    y_dot = times_derivative(activation)(z[0], z_dot) if activation != "none" else z_dot
-    return outs, [y_dot.astype(out_dtype), z_dot.astype(stored)][: 1 + preactivation]
+
+    def product_dot(matrices, matrices_dot, *terms):
+        if type(matrices_dot) is not ad.Zero:
+            terms = (grouped(spec, lhs, matrices_dot, group_sizes, **params), *terms)
+        if is_live[0]:
+            terms = (grouped(spec, lhs_dot, matrices, group_sizes, **params), *terms)
+        if not terms:
+            return _compat.match_varying(jnp.zeros(y.shape, compute), y)[0]
+        return functools.reduce(lax.add, (term.astype(compute) for term in terms))
+
+    if is_of_pair:
+        dots = [product_dot(rhs, rhs_dot), product_dot(others[0], other_dots[0])]
+        y_dot = _gate_tangent(activation)(*kept, *dots)
+    else:
+        live = (dot for dot, is_one in zip(other_dots, is_live[2:], strict=True) if is_one)
+        of_bias = (_bias_of_rows(dot.astype(stored), group_sizes, lhs.shape[0], **params) for dot in live)
+        dots = [product_dot(rhs, rhs_dot, *of_bias)]
+        y_dot = times_derivative(activation)(kept[0], dots[0]) if activation != "none" else dots[0]
+    return outs, [y_dot.astype(out_dtype), *(dot.astype(stored) for dot in dots if preactivation)]
 
 
-def _fused_transpose(cotangents, *operands, activation, **params):
-    """Without an activation it is linear in lhs or in rhs, and in the bias."""
-    if activation != "none":
-        raise NotImplementedError(f"jax.linear_transpose: activation {activation!r} is not linear")
+def _fused_transpose(cotangents, *operands, epilogue, **params):
+    """Without an activation it is linear in lhs or in rhs, and in the bias; of two matrices in one of them."""
+    if epilogue.activation != "none":
+        raise NotImplementedError(f"jax.linear_transpose: activation {epilogue.activation!r} is not linear")
     is_linear = [ad.is_undefined_primal(x) for x in operands]
 
     def fun(*missing):
         given = iter(missing)
         values = (next(given) if of_fun else value for of_fun, value in zip(is_linear, operands, strict=True))
-        return _unfused(*values, activation=activation, **params)
+        return _unfused(*values, epilogue=epilogue, **params)
 
     missing = [x.aval for x in operands if ad.is_undefined_primal(x)]
     found = iter(jax.linear_transpose(fun, *missing)([ad.instantiate_zeros(x) for x in cotangents]))
@@ -362,24 +404,44 @@ grouped_fused_local_p.def_impl(functools.partial(xla.apply_primitive, grouped_fu
 
 
 @grouped_fused_local_p.def_abstract_eval
-def _fused_local_abstract_eval(lhs, rhs, group_sizes, *bias, request, permutations, preactivation):
-    del bias
+def _fused_local_abstract_eval(lhs, rhs, group_sizes, *operands, request, permutations, preactivation):
+    del operands
     left, right = operands_of((lhs, rhs), permutations)
     shape = _result_shape(request.spec, left.seen_shape, right.seen_shape, group_sizes.shape[0])
-    dtypes = [request.out_dtype, stored_dtype(request.out_dtype)]
-    return [_compat.local_aval(shape, dtype) for dtype in dtypes[: 1 + preactivation]]
+    kept = [stored_dtype(request.out_dtype)] * (preactivation * (1 + request.epilogue.is_of_pair))
+    return [_compat.local_aval(shape, dtype) for dtype in (request.out_dtype, *kept)]
 
 
-def _lower_fused_local(platform, ctx, *values, request: Request, permutations, preactivation):
+def lower_by_kernel(
+    platform: str, ctx: Any, values: Sequence[Any], request: Request, permutations: Permutations, preactivation: bool
+) -> tuple[Any, Decision]:
+    """What a product of groups with an epilogue is lowered to where a kernel does it all, else None; and why.
+
+    Args:
+      platform: for which it is lowered.
+      ctx: of the lowering.
+      values: lhs, rhs, the sizes of groups, and the epilogue's operands.
+      request: what was asked for.
+      permutations: of the transposes behind lhs and rhs.
+      preactivation: whether all results are wanted.
+    """
     operands = operands_of(ctx.avals_in, permutations)
     groups = ctx.avals_in[2].shape[0]
     decision, call = decide_grouped(request, groups, operands, LoweringTarget.of_platform(platform))
-    if decision.kind == "kernel" and call is not None:
-        ffi.register(platform)
-        fun: Any = functools.partial(
-            _run_kernel, call=call, request=request, permutations=permutations, preactivation=preactivation
-        )
-        return mlir.lower_fun(fun, multiple_results=True)(ctx, *values)
+    if decision.kind != "kernel" or call is None:
+        return None, decision
+    ffi.register(platform)
+    fun = functools.partial(
+        _run_kernel, call=call, request=request, permutations=permutations, preactivation=preactivation
+    )
+    return mlir.lower_fun(fun, multiple_results=True)(ctx, *values), decision
+
+
+def _lower_fused_local(platform, ctx, *values, request: Request, permutations, preactivation):
+    lowered, decision = lower_by_kernel(platform, ctx, values, request, permutations, preactivation)
+    if lowered is not None:
+        return lowered
+    operands = operands_of(ctx.avals_in, permutations)
     if decision.cause == "config":
         heed(decision, operands, served_groups)
     if decision.kind != "nothing" and request.batch_invariant:  # sizes must not decide whose tanh it is
@@ -390,12 +452,13 @@ def _lower_fused_local(platform, ctx, *values, request: Request, permutations, p
     epilogue = request.epilogue
     assert epilogue is not None
     params = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
-    del params["epilogue"], params["beta"], params["alone"]
+    del params["beta"], params["alone"]
 
-    def unfused(lhs, rhs, group_sizes, *bias):
+    def unfused(lhs, rhs, group_sizes, *others):
+        if epilogue.is_of_pair:
+            others = tuple(transposed((lhs, x), permutations)[1] for x in others)
         lhs, rhs = transposed((lhs, rhs), permutations)
-        of_epilogue = {"activation": epilogue.activation, "preactivation": preactivation}
-        return _unfused(lhs, rhs, group_sizes, *bias, **of_epilogue, **params)
+        return _unfused(lhs, rhs, group_sizes, *others, preactivation=preactivation, **params)
 
     return mlir.lower_fun(unfused, multiple_results=True)(ctx, *values)
 
@@ -405,28 +468,55 @@ mlir.register_lowering(grouped_fused_local_p, functools.partial(_lower_fused_loc
 mlir.register_lowering(grouped_fused_local_p, functools.partial(_lower_fused_local, "cuda"), platform="cuda")
 
 
-def _lower_fused(ctx, *values, activation, preactivation, **params):
-    epilogue = Epilogue(activation, operands=(("bias", "gn"),) if len(values) == 4 else ())
-    request = Request(**params, epilogue=epilogue)
+def request_of_program(params: Mapping[str, Any]) -> Request:
+    """What an equation with an epilogue asks for that `jax_moye.optimize` found in a program.
+
+    Args:
+      params: of the equation, but for those that say what the program had.
+    """
+    request = Request(**params)
+    return dataclasses.replace(request, alone=dataclasses.replace(request, epilogue=None))
+
+
+def lower_to_local(ctx: Any, primitive: Primitive, values: Sequence[Any], request: Request, **params: Any) -> Any:
+    """The first step: the operands as they are in memory. Two matrices of a group are read in one way.
+
+    Args:
+      ctx: of the lowering.
+      primitive: of the second step.
+      values: as in `lower_by_kernel`.
+      request: likewise.
+      **params: what else the primitive has.
+    """
+    assert request.epilogue is not None
+    at = [1, 3] if request.epilogue.is_of_pair else [1]
+    sources = [Source(value, aval, None) for value, aval in zip(values, ctx.avals_in, strict=True)]
+    found = [source(values[i], ctx.avals_in[i]) for i in at]
+    if len({one.permutation for one in found}) == 1:
+        for i, one in zip(at, found, strict=True):
+            sources[i] = one
+    return _compat.lower_equation(
+        ctx,
+        primitive,
+        tuple(one.value for one in sources),
+        [_compat.local_aval(one.aval.shape, one.aval.dtype) for one in sources],
+        [_compat.local_aval(aval.shape, aval.dtype) for aval in ctx.avals_out],
+        request=request,
+        permutations=(None, sources[1].permutation),
+        **params,
+    )
+
+
+def _lower_fused(ctx, *values, preactivation, **params):
+    request = Request(**params)
     reason = _compat.why_not_local(ctx)
     if reason is not None or request.implementation == "xla":
         if request.batch_invariant:
             avals = operands_of(ctx.avals_in, (None, None))
             raise NotImplementedError(why_not_unfused(request, avals, reason or "implementation='xla'"))
-        fun = functools.partial(_unfused, activation=activation, preactivation=preactivation, **params)
+        fun = functools.partial(_unfused, preactivation=preactivation, **params)
         return mlir.lower_fun(fun, multiple_results=True)(ctx, *values)
-    before = source(values[1], ctx.avals_in[1])
-    avals_in = [ctx.avals_in[0], before.aval, *ctx.avals_in[2:]]
-    return _compat.lower_equation(
-        ctx,
-        grouped_fused_local_p,
-        (values[0], before.value, *values[2:]),
-        [_compat.local_aval(aval.shape, aval.dtype) for aval in avals_in],
-        [_compat.local_aval(aval.shape, aval.dtype) for aval in ctx.avals_out],
-        request=request,
-        permutations=(None, before.permutation),
-        preactivation=preactivation,
-    )
+    return lower_to_local(ctx, grouped_fused_local_p, values, request, preactivation=preactivation)
 
 
 mlir.register_lowering(grouped_fused_p, _lower_fused, cacheable=False)

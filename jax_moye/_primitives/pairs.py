@@ -2,6 +2,8 @@
 
     activation(x @ w) * (x @ v)      rewritten_p with v as the epilogue's SECOND_B
 
+Of groups' products it is grouped_rewritten_p, of which grouped_rewritten.py says the same.
+
 Both right operands have one shape and one type. A kernel reads x once, and writes the two products only where somebody
 else reads one of them: derivatives do. The activation's own equations stay then, for who reads what they make.
 
@@ -18,7 +20,7 @@ them. The equations of activation(gate) stay, for who else reads what they make.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jax.extend.core import JaxprEqn, Var
@@ -63,6 +65,13 @@ class Pair:
         inside = () if self.keeps else self.inside
         return (*self.first.members, *self.second.members, *inside, self.gate)
 
+    @property
+    def epilogue(self) -> Epilogue:
+        """What becomes of the first product."""
+        of_right = self.first.spec.partition("->")[0].partition(",")[2]
+        operands = ((SECOND_B, of_right),)
+        return Epilogue(self.activation, operands=operands, keeps=self.keeps)
+
     def equation(self, program: Program) -> JaxprEqn:
         """What stands in their place."""
         gate: Any = program.equations[self.gate]
@@ -71,21 +80,25 @@ class Pair:
         variables = [lhs, rhs, program.equations[self.second.product].invars[1]]
         values = [out, *([self.first.value, self.second.value] if self.keeps else [])]
         members = (*self.first.members, *self.second.members, *self.inside, self.gate)
-        operands = ((SECOND_B, parse_spec(self.first.spec).rhs),)
-        epilogue = Epilogue(self.activation, operands=operands, keeps=self.keeps)
         chains = self.first, self.second
-        return rewritten_equation(program, self.gate, chains, members, variables, values, epilogue)
+        return rewritten_equation(program, self.gate, chains, members, variables, values, self.epilogue)
 
 
-def pair_from(program: Program, index: int, parameters: Mapping[str, Any]) -> Pair | None:
+def pair_from(
+    program: Program,
+    index: int,
+    parameters: Mapping[str, Any],
+    product_at: Callable[[Program, int, Mapping[str, Any]], Chain | None] = linear_chain,
+) -> Pair | None:
     """The gated layer whose activated product is an equation's; None if there is none.
 
     Args:
       program: where it stands.
       index: of the equation.
       parameters: of a product of lax: what `Options.parameters` gives.
+      product_at: what finds a product, and the conversion behind it.
     """
-    first = linear_chain(program, index, parameters)
+    first = product_at(program, index, parameters)
     if first is None:
         return None
     for activation, inside, value in (("none", (), first.value), *activations_of(program, first.value)):
@@ -93,7 +106,7 @@ def pair_from(program: Program, index: int, parameters: Mapping[str, Any]) -> Pa
             made_by = program.made_by.get(other)
             if made_by is not None and program.equations[made_by].primitive.name == "convert_element_type":
                 made_by = program.made_by.get(program.equations[made_by].invars[0])
-            second = None if made_by is None else linear_chain(program, made_by, parameters)
+            second = None if made_by is None else product_at(program, made_by, parameters)
             if second is None or second.value is not other or not _are_alike(program, first, second):
                 continue
             if not _may_be_one(program, *sorted((first.product, second.product))):
@@ -139,7 +152,9 @@ def _has_effects(equation: JaxprEqn) -> bool:
 
 def _are_alike(program: Program, first: Chain, second: Chain) -> bool:
     """Whether two products differ in nothing but their right operand."""
-    (left, right), (other_left, other_right) = (program.equations[x.product].invars for x in (first, second))
+    (left, right, *rest), (other_left, other_right, *others) = (
+        program.equations[x.product].invars for x in (first, second)
+    )
 
     def type_of(variable: Any) -> tuple[Any, Any]:
         return aval_of(variable).shape, aval_of(variable).dtype
@@ -147,7 +162,7 @@ def _are_alike(program: Program, first: Chain, second: Chain) -> bool:
     return (
         first.product != second.product
         and first.of_product == second.of_product
-        and left is other_left
+        and all(one is other for one, other in zip([left, *rest], [other_left, *others], strict=True))
         and right is not other_right
         and type_of(right) == type_of(other_right)
         and type_of(first.value) == type_of(second.value)

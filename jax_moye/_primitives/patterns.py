@@ -31,6 +31,7 @@ PRODUCTS = (
     "jax_moye_fused",
     "jax_moye_grouped",
     "jax_moye_grouped_fused",
+    "jax_moye_grouped_rewritten",
     "jax_moye_rewritten",
     "jax_moye_viewed",
     "jax_moye_weights",

@@ -1,11 +1,12 @@
 """Rewrites a jaxpr: its products, with what stands behind them, become equations of ours.
 
 Equations are replaced, nothing else is touched, so that names, sources, effects and loops stay what they are.
-chains.py says what a product takes in; a product of groups becomes grouped_p, and dequantizing.py finds products by
-weights of 8 and 4 bits. Before that, calls.py opens calls that stand between a product and what it takes in, and
-residuals.py says what a loop need not stack for its derivative; behind it views.py says which operands are read as
-parts of larger arrays. Attention comes first: attention_finding.py takes its products, also of two loops together
-(scan_pairs.py), and where a body is given the mask (known_constants.py).
+chains.py says what a product takes in; a product of groups becomes grouped_p, or with its gate what
+grouped_rewritten.py says, and dequantizing.py finds products by weights of 8 and 4 bits. Before that, calls.py opens
+calls that stand between a product and what it takes in, and residuals.py says what a loop need not stack for its
+derivative; behind it views.py says which operands are read as parts of larger arrays. Attention comes first:
+attention_finding.py takes its products, also of two loops together (scan_pairs.py), and where a body is given the mask
+(known_constants.py).
 """
 
 from __future__ import annotations
@@ -14,17 +15,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
-from jax_moye import _compat
 from jax_moye._primitives.attention_calls import with_parts_together
 from jax_moye._primitives.attention_finding import with_attention
 from jax_moye._primitives.calls import Group, with_calls_opened, with_products_opened
-from jax_moye._primitives.chains import chain_from, is_plain_float
+from jax_moye._primitives.chains import chain_from
 from jax_moye._primitives.dequantizing import dequantized_from, without_unread
 from jax_moye._primitives.equations import CLOSED_CALL
-from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_p
+from jax_moye._primitives.grouped_rewritten import as_grouped, grouped_pair_from
 from jax_moye._primitives.known_constants import Constants, with_known
 from jax_moye._primitives.pairs import cotangents_from, ordered, pair_from
 from jax_moye._primitives.patterns import Program
@@ -140,15 +139,15 @@ def _chosen(program: Program, parameters: Mapping[str, Any]) -> _Chosen:
             replaced[dequantized.place] = dequantized.equation(program)
     chosen.are_some_dequantized = bool(replaced)
     for index in range(len(equations)):  # before something else is made of one of the two products
-        pair = pair_from(program, index, parameters)
+        pair = pair_from(program, index, parameters) or grouped_pair_from(program, index, parameters)
         if pair is not None:
             program.taken.update(pair.members)
             program.keep(*[pair.first.value, pair.second.value] * pair.keeps)
             chosen.groups.append(Group(frozenset((*pair.members, *pair.inside))))
             replaced[pair.first.product] = pair.equation(program)
     for index, equation in enumerate(equations):
-        if equation.primitive.name == "ragged_dot_general":
-            replaced[index] = _grouped(equation, parameters)
+        if equation.primitive.name == "ragged_dot_general" and index not in program.taken:
+            replaced[index] = as_grouped(equation, parameters)
         both = cotangents_from(program, index, parameters)
         if both is not None:
             program.taken.update(both.members)
@@ -166,22 +165,6 @@ def _chosen(program: Program, parameters: Mapping[str, Any]) -> _Chosen:
                 program.taken.add(other)
                 replaced |= {} if changed is None else {other: changed}
     return chosen
-
-
-def _grouped(equation: JaxprEqn, parameters: Mapping[str, Any]) -> JaxprEqn:
-    """An equation of lax.ragged_dot_general, as one of ours if it is one product of groups."""
-    params: Any = equation.params
-    known = (spec for spec, d in LAX_DIMENSIONS.items() if d == params["ragged_dot_dimension_numbers"])
-    spec, avals = next(known, None), [x.aval for x in equation.invars]
-    sizes: Any = avals[2]
-    out: Any = equation.outvars[0].aval
-    is_plain = params.get("group_offset") is None and params.get("out_sharding") is None
-    if spec is None or not is_plain or any(map(_compat.has_explicit_axes, avals)):
-        return equation
-    if sizes.ndim != 1 or sizes.dtype != np.int32 or not is_plain_float(out):
-        return equation
-    of_product = {"spec": spec, "out_dtype": out.dtype, "precision": params["precision"], "config": None}
-    return equation.replace(primitive=grouped_p, params=of_product | dict(parameters))
 
 
 def _with_inner(

@@ -101,7 +101,7 @@ def decide_grouped(
     """Who computes a product of groups on one device, and how a kernel does.
 
     Args:
-      request: what the caller asked for; its specification is one of `SPECS`.
+      request: what the caller asked for; its specification is one of `SPECS`. `alone` says that `optimize` found it.
       groups: how many.
       operands: lhs and rhs as they are in memory.
       target: what is lowered for.
@@ -127,6 +127,8 @@ def decide_grouped(
         return xlas("capability", str(error))
     if call.problem.is_empty:
         return Decision("nothing", request, reason="a size is 0"), call
+    if request.alone is not None and not request.insists and call.problem.of_a_group > _FEW_ROWS:
+        return xlas("time", f"groups have {call.problem.of_a_group:.4g} rows on average, {_MANY_ROWS}")
     if not on_cuda and request.interpret is None:
         return xlas("place", f"the program is for {target.platform}, where our kernels run only with interpret=True")
     if target.unavailable is not None and not (on_cuda and request.insists and target.is_elsewhere):
@@ -242,7 +244,11 @@ def why_not_grouped(config: GemmConfig, problem: GroupedProblem, request: Reques
     for name, row_bytes in bytes_of_rows.items():
         if row_bytes % _LOAD_BYTES:
             return f"rows of {name} are {row_bytes} bytes, and {_LOAD_BYTES} do not divide them"
+    is_of_pair = request.epilogue is not None and request.epilogue.is_of_pair
+    if is_of_pair and not config.takes_pair:
+        return "it takes one matrix of a group, and these are two"
     tile_m, tile_n, tile_k = config.tile
+    tile_n //= 1 + is_of_pair
     sizes = ((problem.m, tile_m), (problem.n, tile_n), (problem.k, tile_k))
     if any(size > MAX_SIZE - tile for size, tile in sizes):
         return "a dimension is over 2^31 - 1 less one tile"
@@ -268,6 +274,10 @@ def _is_fused(request: Request) -> bool:
 # (docs/performance.md, section 14): of rows, those of a tile that most groups do not fill are computed for nothing; of
 # k, storing a tile takes longer than multiplying it, and is better done by more CTAs.
 _FEW_ROWS, _FEW_K = 64, 128
+# Of a gate that `optimize` found: a product by itself may have a tile of more columns than there are registers for when
+# it is finished, and what that wins may be more than the gate behind two of them takes (docs/performance.md, section
+# 14). Groups of few rows have one tile for both.
+_MANY_ROWS = "for which two products have a larger tile than one with their gate"
 
 
 def _why_lacking(config: GemmConfig, target: LoweringTarget) -> str | None:

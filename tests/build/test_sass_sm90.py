@@ -272,6 +272,25 @@ def test_attention(kernel, functions):
         assert loop["HGMMA"] >= 8, loop  # both products of a tile, of 64 columns and 64 elements of head_dim at least
 
 
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+def test_groups_of_two_right_hand_operands():
+    """The most sums with which sm90_grouped takes a second b, in the orders that do: a producer with two loops."""
+    (row,) = (
+        re.sub(r"\s+", "", row)
+        for row, kernel, dtype, _, tile, *_ in ROW.findall((ROOT / "cuda/gemm/configs.h").read_text())
+        if (kernel, dtype, re.sub(r"\s+", "", tile)) == ("sm90_grouped", "bf16", "128,128,64")
+    )
+    names = [f"sm90_grouped_kernel<Gemm<GemmConfig{row}>, Order::{order}>" for order in ("NN", "NT")]
+    reports, faults, codes = compile_kernels("sm90_grouped", names)
+    assert faults == []
+    for report in reports.values():
+        assert [report[f"{what}_bytes"] for what in ("stack", "spill_store", "spill_load")] == [0, 0, 0]
+    if reason := check_sass.unavailable():
+        pytest.skip(f"{reason}: the messages of ptxas were checked")
+    for code in codes.values():
+        check_code(code)
+
+
 def test_a_row_of_each_kind_is_compiled():
     """Every kernel, dtype and accumulator, each kernel in all orders, and the most sums that a kernel holds."""
     table = ROW.findall((ROOT / "cuda/gemm/configs.h").read_text())

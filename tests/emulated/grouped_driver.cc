@@ -10,6 +10,7 @@
 //   out=f32          d's dtype
 //   epilogue=0       1: d = relu(a b + bias of the group) + residual, and the pre-activation; behind the last group, d =
 //                    residual: the product is zero, and the bias is none's
+//   pair=0           1: d = relu(2 a b) * (a second_b), m being ragged; 2: and both products
 //   special=0        1: a NaN where a group ends and an infinity where the next one begins; nothing but NaN behind the
 //                    last group, and in the matrices of groups that have no rows
 //   mode=lazy threads=fifo seed=0 races=1 workers=1 multiprocessors=2   emu::Options
@@ -36,8 +37,8 @@
 
 namespace moye {
 
-Words const kDefaults = {{"sizes", ""},  {"order", "NT"}, {"data", "1"},     {"pad", "0"},
-                         {"d_pad", "0"}, {"out", "f32"},  {"epilogue", "0"}, {"special", "0"}};
+Words const kDefaults = {{"sizes", ""},  {"order", "NT"},   {"data", "1"},    {"pad", "0"}, {"d_pad", "0"},
+                         {"out", "f32"}, {"epilogue", "0"}, {"special", "0"}, {"pair", "0"}};
 
 std::vector<int32_t> sizes_of(Options const& options) {
   std::vector<int32_t> sizes;
@@ -60,7 +61,7 @@ struct Problem {
   int m, n, k, groups;
   bool rows_are_ragged;
   std::vector<int> begins;
-  Matrices &a, &b;
+  Matrices &a, &b, &second_b;
 
   int length() const { return rows_are_ragged ? m : k; }
 
@@ -84,7 +85,7 @@ struct Problem {
         full.push_back(g);
       } else if (rows_are_ragged) {
         for (int j = 0; j < n; ++j) {
-          for (int x = 0; x < k; ++x) b.value(g, j, x) = nan;
+          for (int x = 0; x < k; ++x) b.value(g, j, x) = second_b.value(g, j, x) = nan;
         }
       }
     }
@@ -96,18 +97,20 @@ struct Problem {
     if (rows_are_ragged) {
       a.value(0, end - 1, int(random() % unsigned(k))) = nan;
       b.value(next, j, int(random() % unsigned(k))) = infinity;
+      second_b.value(next, int(random() % unsigned(n)), int(random() % unsigned(k))) = infinity;
     } else {
       a.value(0, int(random() % unsigned(m)), end - 1) = nan;
       b.value(0, j, begin) = infinity;
     }
   }
 
-  /// What is summed for an element of d, in the matrix of group g: of rows behind the last group, nothing.
-  double product(int g, int i, int j) {
+  /// What is summed for an element of d, in the matrix of group g: of rows behind the last group, nothing. right: b or
+  /// second_b.
+  double product(Matrices& right, int g, int i, int j) {
     double sum = 0;
     int const begin = rows_are_ragged ? 0 : begins[size_t(g)];
     int const end = !rows_are_ragged ? begins[size_t(g) + 1] : g < groups ? k : 0;
-    for (int x = begin; x < end; ++x) sum += a.value(0, i, x) * b.value(rows_are_ragged ? g : 0, j, x);
+    for (int x = begin; x < end; ++x) sum += a.value(0, i, x) * right.value(rows_are_ragged ? g : 0, j, x);
     return sum;
   }
 };
@@ -118,19 +121,23 @@ std::string launch(int m, int n, int k, Options const& options) {
   std::vector<int32_t> const sizes = sizes_of(options);
   int const groups = int(sizes.size()), pad = options.number("pad"), d_pad = options.number("d_pad");
   bool const rows_are_ragged = options["order"] != "TN", fused = options.number("epilogue") != 0;
+  bool const pair = options.number("pair") != 0, keeps = options.number("pair") == 2;
   int const d_multiple = 16 / int(sizeof(Out)), d_matrices = rows_are_ragged ? 1 : groups;
   Matrices a(1, m, k, options["order"][0] == 'T', pad, kMultiple, sizeof(Element));
   Matrices b(rows_are_ragged ? groups : 1, n, k, options["order"][1] == 'N', pad, kMultiple, sizeof(Element));
+  Matrices second_b(rows_are_ragged ? groups : 1, n, k, options["order"][1] == 'N', pad, kMultiple, sizeof(Element));
   Matrices d(d_matrices, m, n, false, d_pad, d_multiple, sizeof(Out));
   Matrices z(d_matrices, m, n, false, d_pad, d_multiple, sizeof(Out));
+  Matrices second_product(d_matrices, m, n, false, d_pad, d_multiple, sizeof(Out));
   Matrices bias(groups, 1, n, false, 0, 2, sizeof(Out));
   Matrices residual(d_matrices, m, n, false, 6, 2, sizeof(Out));
-  Problem problem{m, n, k, groups, rows_are_ragged, begins_of(sizes, rows_are_ragged ? m : k), a, b};
+  Problem problem{m, n, k, groups, rows_are_ragged, begins_of(sizes, rows_are_ragged ? m : k), a, b, second_b};
   std::mt19937 random(unsigned(options.number("data")));
-  for (Matrices* matrices : {&a, &b, &bias, &residual}) matrices->draw(random);
+  for (Matrices* matrices : {&a, &b, &bias, &residual, &second_b}) matrices->draw(random);
   if (options.number("special") != 0) problem.make_special(random);
   a.write<Element>();
   b.write<Element>();
+  second_b.write<Element>();
   bias.write<Out>();
   residual.write<Out>();
   emu::GuardedBuffer group_sizes(sizes.size() * sizeof(int32_t));
@@ -177,9 +184,21 @@ std::string launch(int m, int n, int k, Options const& options) {
     stream.memory.push_back(residual.memory("residual", false));
     stream.memory.push_back(z.memory("preactivation", true));
   }
+  if (pair) {
+    args.gemm.epilogue.alpha = 2;
+    args.gemm.epilogue.activation = Activation::relu;
+    args.gemm.epilogue.second_b = second_b.buffer.data();
+    stream.memory.push_back(second_b.memory("second_b", false));
+  }
+  if (keeps) {
+    args.gemm.epilogue.preactivation = z.buffer.data();
+    args.gemm.epilogue.second_product = second_product.buffer.data();
+    stream.memory.push_back(z.memory("preactivation", true));
+    stream.memory.push_back(second_product.memory("second_product", true));
+  }
   if (Status status = gemm_entry<kRow>().launch_grouped(args, &stream); !status.ok()) return "error: " + status.message;
 
-  for (Matrices const* matrices : {&d, &z}) {
+  for (Matrices const* matrices : {&d, &z, &second_product}) {
     if (std::string const damage = matrices->buffer.damage(); !damage.empty()) return "error: " + damage;
     if (matrices->template has_written_gap<Out>()) return "error: a gap between rows has been written";
   }
@@ -190,11 +209,17 @@ std::string launch(int m, int n, int k, Options const& options) {
       while (rows_are_ragged && group < groups && i >= problem.begins[size_t(group) + 1]) ++group;
       int const g = rows_are_ragged ? group : l;
       for (int j = 0; j < n; ++j) {
-        double sum = problem.product(g, i, j);
+        double sum = problem.product(b, g, i, j);
         if (fused) {
           sum += g < groups ? bias.value(g, 0, j) : 0;
           comparison.compare<Out>("preactivation", z, l, i, j, sum);
           sum = (sum < 0 ? 0 : sum) + residual.value(l, i, j);
+        }
+        if (pair) {
+          double const second = problem.product(second_b, g, i, j);
+          if (keeps) comparison.compare<Out>("preactivation", z, l, i, j, 2 * sum);
+          if (keeps) comparison.compare<Out>("second_product", second_product, l, i, j, second);
+          sum = (sum < 0 ? 0 : 2 * sum) * second;
         }
         comparison.compare<Out>("d", d, l, i, j, sum);
       }

@@ -27,6 +27,14 @@ OF_K = functools.partial(
 )
 # More groups than lanes, which have two each.
 FORTY = ("sizes=" + ",".join(["7", "0", "9", "5"] * 10),)
+# Two b: 18 tiles of 64 rows and of 64 columns, half of which is another matrix.
+PAIR = functools.partial(
+    M,
+    row="{sm90_grouped, bf16, f32, {64, 128, 64}, 3, {1, 1}, 16}",
+    file=K,
+    sizes=(270, 72, 130),
+    options=("sizes=70,0,1,64,33,-5,60", "out=bf16", "pair=1"),
+)
 # The groups fill all rows.
 FILLED = ("sizes=70,0,1,64,33,102", "out=bf16", "epilogue=1")
 
@@ -229,5 +237,43 @@ MUTANTS = [
         old="matrix_offset(warp.args, warp.place.matrix, operand.batch_strides)",
         new="matrix_offset(warp.args, 0, operand.batch_strides)",
         options=("sizes=70,0,1,64,129,0", "out=bf16", "epilogue=1"),
+    ),
+    # ---- two b
+    PAIR(
+        name="grouped_pair_second_of_the_next_group",
+        file="tma_operand.h",
+        old="load_box<kRank>(map, full, half, k, row, matrix, multicast);",
+        new="load_box<kRank>(map, full, half, k, row, {matrix.c2 + i, 0, 0}, multicast);",
+    ),
+    PAIR(
+        name="grouped_pair_exchanged",
+        old="load_pair<3>(&params.maps.b, &params.maps.second_b,",
+        new="load_pair<3>(&params.maps.second_b, &params.maps.b,",
+    ),
+    PAIR(
+        name="grouped_pair_columns_of_one_b",
+        old="n = tile.n * (kPair ? kBlkN / 2 : kBlkN);",
+        new="n = tile.n * kBlkN;",
+    ),
+    PAIR(
+        name="grouped_pair_bytes_of_few_columns",
+        old="boxes_b = kPair ? B::kBoxes : B::boxes_of",
+        new="boxes_b = B::boxes_of",
+        order="NN",
+        expect="TMA load .* are still in flight: fewer bytes were expected than are loaded",
+    ),
+    PAIR(
+        name="grouped_pair_tiles_of_one_b",
+        old="TileMNK const tile{kBlkM, tile_columns<kConfig>(args.gemm), kBlkK};",
+        new="TileMNK const tile{kBlkM, kBlkN, kBlkK};",
+    ),
+    PAIR(name="grouped_pair_empty_tiles_not_zero", old="      if (k_tiles == 0) clear(tCrC);\n", new=""),
+    PAIR(
+        name="grouped_pair_products_stored_where_the_group_is",
+        file=E,
+        expect=OUTSIDE.format("store", "preactivation"),
+        old="int const map_row = warp.place.map_row + row, matrix = warp.place.map_matrix;",
+        new="int const map_row = warp.place.row + row, matrix = warp.place.map_matrix;",
+        options=("sizes=70,0,1,64,33,-5,60", "out=bf16", "pair=2"),
     ),
 ]

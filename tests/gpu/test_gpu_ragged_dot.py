@@ -272,6 +272,67 @@ def test_bias_and_activation(rng, dtype):
         assert_exact(product(lhs, rhs, as_sizes(sizes), bias), np.maximum(z, 0), name)
 
 
+@pytest.mark.parametrize("config", [x for x in CONFIGS if x.values[0].takes_pair], indirect=True)
+def test_a_gate_of_exact_integers(rng, config):
+    """Both orders of the matrices, and both products where they are asked for."""
+    dtype = NUMPY_DTYPES[config.dtype]
+    x, gate, up = (integers(rng, s, dtype) for s in ((M, 72), (GROUPS, 72, N), (GROUPS, 72, N)))
+    options = dict(activation="relu", implementation="moye", config=config.name)
+    fun = functools.partial(jax_moye.ragged_gated_linear_unit, **options)
+    turned = [np.ascontiguousarray(w.swapaxes(1, 2)) for w in (gate, up)]
+    of_turned = jax.jit(lambda x, g, u, sizes: fun(x, jnp.swapaxes(g, 1, 2), jnp.swapaxes(u, 1, 2), sizes))
+    kept = jax.jit(lambda x, g, u, sizes: jax.vjp(lambda *a: fun(*a, sizes), x, g, u)[0])
+    for name, sizes in ALL_SIZES.items():
+        expected = np.maximum(rows_by_groups(x, gate, sizes), 0) * rows_by_groups(x, up, sizes)
+        for program, weights in ((jax.jit(fun), (gate, up)), (of_turned, turned), (kept, (gate, up))):
+            poison()
+            assert_exact(program(x, *weights, as_sizes(sizes)), expected, f"{config.name}, {name}")
+
+
+@pytest.mark.parametrize("name", ["even", "skewed", "rows left over"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_of_a_gate(rng, dtype, name):
+    """Of small integers, which 16 bits hold; of the program that `optimize` was given, too."""
+    sizes, k = ALL_SIZES[name], 8
+    x, gate, up = (jnp.asarray(rng.integers(-1, 2, s), dtype) for s in ((M, k), (GROUPS, k, N), (GROUPS, k, N)))
+
+    def of_program(x, gate, up, sizes):
+        return jax.nn.relu(lax.ragged_dot(x, gate, sizes)) * lax.ragged_dot(x, up, sizes)
+
+    def both(fun):
+        return jax.jit(lambda *a: (fun(*a), *jax.vjp(lambda *b: fun(*b, a[3]), *a[:3])[1](fun(*a))))
+
+    found = both(functools.partial(jax_moye.ragged_gated_linear_unit, activation="relu", implementation="moye"))
+    with jax_moye.options(implementation="moye"):
+        optimized = jax.jit(jax_moye.optimize(both(of_program)))(x, gate, up, as_sizes(sizes))
+    z, factor = rows_by_groups(x, gate, sizes), rows_by_groups(x, up, sizes)
+    y = np.maximum(z, 0) * factor  # 64 at most
+    z_bar, factor_bar = (z > 0) * y * factor, np.maximum(z, 0) * y  # 512 at most
+    of_x = rows_by_groups(z_bar, np.asarray(gate).swapaxes(1, 2), sizes)
+    of_x = of_x + rows_by_groups(factor_bar, np.asarray(up).swapaxes(1, 2), sizes)
+    wanted = y, of_x, sums_of_groups(x, z_bar, sizes), sums_of_groups(x, factor_bar, sizes)
+    unit = 2 * UNIT[{"bfloat16": "bf16", "float16": "f16"}[dtype]]
+    for results in (found(x, gate, up, as_sizes(sizes)), optimized):
+        assert_exact(results[0], y, name)
+        for one, other in zip(results[1:], wanted[1:], strict=True):
+            error = np.abs(np.asarray(one).astype(np.float64) - other).max()
+            assert error <= 4 * unit * np.abs(other).max(), name
+
+
+def test_a_gate_is_one_call_and_keeps_its_promises(rng):
+    x, gate, up = (normal(rng, s, "bfloat16") for s in ((M, 520), (GROUPS, 520, N), (GROUPS, 520, N)))
+    promises = dict(batch_invariant=True, deterministic=True)
+    program = jax.jit(functools.partial(jax_moye.ragged_gated_linear_unit, **promises))
+    text = program.lower(x, gate, up, as_sizes(ALL_SIZES["even"])).compile().as_text()
+    assert text.count(f'custom_call_target="{ffi.GROUPED_TARGET}"') == 1
+    alone = bits(program(x, gate, up, as_sizes([M if g == 3 else 0 for g in range(GROUPS)])))
+    assert np.unique(alone).size > 1000
+    for before, rows in ((0, 30), (1, 63), (64, 65), (100, 1)):
+        sizes = [0, before, 0, rows, 0, M - before - rows, 0]
+        found = bits(program(x, gate, up, as_sizes(sizes)))[before : before + rows]
+        np.testing.assert_array_equal(found, alone[before : before + rows], err_msg=f"{rows} behind {before}")
+
+
 # ------------------------------------------------------------------------------------------------------------ rounding
 
 

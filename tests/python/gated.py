@@ -16,7 +16,7 @@ from jax_moye._kernels.dtypes import numpy_dtype
 from jax_moye._primitives.rewritten import rewritten_p
 from jax_moye._selection.epilogue import ACTIVATIONS, Epilogue
 
-CONFIGS = [config for config in jax_moye.configs() if config.takes_pair]
+CONFIGS = [config for config in jax_moye.configs() if config.takes_pair and not config.grouped]
 OF_COTANGENTS = [config for config in jax_moye.configs() if config.takes_gate]
 TARGET = "jax_moye_fused_gemm_v1"
 

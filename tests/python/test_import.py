@@ -97,6 +97,7 @@ def test_the_public_names():
         "quantized_matmul",
         "ragged_dot",
         "ragged_dot_general",
+        "ragged_gated_linear_unit",
         "register",
         "report",
         "scaled_matmul",

@@ -253,14 +253,14 @@ def _fail(*args, **kwargs):
 REWRITES = {
     **{f"step {i}": (chains, "_STEPS", i) for i in range(len(chains._STEPS))},
     **{name: (chains, name, None) for name in ("_start", "as_number", "as_vector", "matched", "_as_multiple")},
-    **{name: (rewriting, name, None) for name in ("chain_from", "Program", "_with_inner", "_grouped", "_chosen")},
+    **{name: (rewriting, name, None) for name in ("chain_from", "Program", "_with_inner", "as_grouped", "_chosen")},
     **{
         name: (rewriting, name, None)
         for name in ("with_calls_opened", "with_fewer_residuals", "with_known", "Constants")
     },
     **{name: (chains.Chain, name, None) for name in ("equation", "others")},
     **{name: (chains, name, None) for name in ("rewritten_equation", "activations_of")},
-    **{name: (rewriting, name, None) for name in ("pair_from", "ordered", "dequantized_from")},
+    **{name: (rewriting, name, None) for name in ("pair_from", "grouped_pair_from", "ordered", "dequantized_from")},
     **{name: (dequantizing, name, None) for name in ("_matrix_sizes", "linear_chain")},
     "attention": (rewriting, "with_attention", None),
     "all of it": (module, "rewritten", None),

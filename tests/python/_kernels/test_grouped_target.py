@@ -13,6 +13,7 @@ from jax_moye._kernels.configs import grouped_configs
 
 G, M, N, K = 3, 16, 24, 32
 BF16 = next(row.name for row in grouped_configs() if row.dtype == "bf16")
+ONE_B = next(row.name for row in grouped_configs() if not row.takes_pair)
 ORDINARY = next(row.name for row in jax_moye.configs() if row.dtype == "bf16" and row.alignment == 16)
 SIZES = np.array([5, 0, 9], np.int32)
 CALL = dict(
@@ -110,6 +111,21 @@ def test_sizes_of_0(changes):
     _, m, n, _ = changes["sizes"]
     (d,) = call(**changes, d_shape=(m, n))
     np.testing.assert_array_equal(d, np.zeros((m, n)))
+
+
+@pytest.mark.parametrize("config", [row for row in grouped_configs() if row.takes_pair], ids=lambda row: row.name)
+@pytest.mark.parametrize("keeps", [False, True])
+def test_two_matrices_of_each_group(config, keeps):
+    """The second is the first times -3: ones and twos make 2 K and -6 K."""
+    dtype = {"bf16": "bfloat16", "f16": "float16"}[config.dtype]
+    for orders in ({}, dict(b_shape=(G, N, K), b_strides=(N * K, K, 1))):
+        second = jnp.full(orders.get("b_shape", (G, K, N)), -6, dtype)
+        named = dict(operands="second_b", activation="relu", alpha=0.5, out=dtype, config=config.name, dtype=dtype)
+        d, *kept = call(second, results=[((M, N), dtype)] * (2 * keeps), **orders, **named)
+        expected = [product() / 2 * product() * -3, product() / 2, product() * -3]
+        for found, wanted in zip([d, *kept], expected, strict=False):
+            np.testing.assert_array_equal(np.asarray(found, np.float64), wanted.astype(d.dtype).astype(np.float64))
+        assert len(kept) == 2 * keeps
 
 
 SIXTEEN = 16 * K  # elements of a
@@ -217,7 +233,17 @@ EDITS = {
         dict(extra=1, operands="scale"),
         "operands names c, bias, residual, multiplier and second_b, each once",
     ),
-    "a second b": (dict(extra=1, operands="second_b"), "the kernel takes no second b"),
+    "a second b": (dict(extra=1, operands="second_b", config=ONE_B), "the kernel takes no second b"),
+    "a second b beside f32": (dict(extra=1, operands="second_b"), "d of two b has 16 bits, not f32"),
+    "a second b of f32": (dict(extra=1, operands="second_b", out="bfloat16"), "the second b is f32"),
+    "a second b where k is cut": (
+        BY_K | BY_K_SHAPES | dict(extra=1, operands="second_b", out="bfloat16"),
+        "two b are of groups of rows, and k is cut",
+    ),
+    "a second b and a bias": (
+        dict(extra=2, operands="bias,second_b", out="bfloat16"),
+        "a call with a second b has no c, bias or residual",
+    ),
     "a multiplier": (dict(extra=1, operands="multiplier"), "a multiplier is one of an activation's derivative"),
     "two results more": (dict(results=[((M, N), "float32")] * 2), "other result, is a result or not"),
     "bias too small": (dict(extra=1, operands="bias", bias_strides=(N, 0, 1)), "bias has 24 elements"),

@@ -667,6 +667,28 @@ def check_experts_sharded():
         assert_equal(bar, wanted)
 
 
+def check_a_gate_of_experts():
+    """Each device has its experts, both matrices of each, and their tokens: one kernel, and two more for a gradient."""
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+    tokens, gate = tokens_and_experts()
+    up, sizes = jnp.flip(gate, 2), np.array([7, 0, 8, 5], np.int32)
+    local = functools.partial(jax_moye.ragged_gated_linear_unit, activation="relu", interpret=True)
+    mapped = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=(P("x"),) * 4, out_specs=P("x")))
+    assert len(calls_of(mapped.lower(tokens, gate, up, sizes).as_text())) == 1
+    out, vjp = jax.vjp(lambda x, up: mapped(x, gate, up, sizes), tokens, up)
+    x_bar, up_bar = vjp(jnp.ones_like(out))
+    for device, of_device in enumerate(np.arange(32).reshape(4, 8)):
+        own = slice(device, device + 1)
+        operand = tokens[of_device], sizes[own]
+        z, factor = (reference(RAGGED_M, operand[0], w[own], operand[1]) for w in (gate, up))
+        assert_equal(out[of_device], np.maximum(z, 0) * factor)
+        bars = transposes(RAGGED_M, operand[0], up[own], operand[1], np.maximum(z, 0))
+        assert_equal(up_bar[own], bars[1])
+        assert_equal(
+            x_bar[of_device], bars[0] + transposes(RAGGED_M, *operand[:1], gate[own], sizes[own], (z > 0) * factor)[0]
+        )
+
+
 def check_columns_sharded_and_vmap():
     """A vmap inside of shard_map, whose operands vary over the mesh and do not; a mesh of two axes."""
     mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
@@ -762,7 +784,7 @@ def on_four_devices():
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_four_devices(on_four_devices, name):
-    assert len(CHECKS) == 6
+    assert len(CHECKS) == 7
     assert on_four_devices[name] == "", on_four_devices[name]
 
 

@@ -277,6 +277,42 @@ def test_epilogues_need_room():
         assert why_not_grouped(config_of(), problem, request_of(epilogue=epilogue), 90) is None
 
 
+GATED = Epilogue("silu", operands=(("second_b", "gkn"),))
+
+
+def test_two_matrices_of_a_group_need_halves_of_a_tile():
+    request = request_of(epilogue=GATED)
+    for config in CONFIGS:
+        reason = why_not_grouped(config, problem_of(dtype=config.dtype), request, 90)
+        assert reason == (None if config.takes_pair else "it takes one matrix of a group, and these are two"), config
+        assert config.takes_pair == (config.tile[1] == 128)
+    wide = why_not_grouped(config_of(), problem_of(out_dtype="f32"), request, 90)
+    assert wide == "it finishes results of 16 bits, and f32 is wanted"
+    # A tile has half as many columns: twice as many of them.
+    many = problem_of(m=2**31 - 1 - 128, n=64 * 128, groups=1)
+    assert why_not_grouped(config_of(), many, request_of(), 90) is None
+    assert why_not_grouped(config_of(), many, request, 90) == "the result may have more than 2^31 - 1 tiles"
+
+
+def test_a_gate_that_optimize_found_is_one_kernel_where_groups_have_few_rows():
+    """The caller's own is whatever they have."""
+    found = {}
+    for insists in (None, "moye"):
+        request = request_of(epilogue=GATED, implementation=insists)
+        of_program = dataclasses.replace(request, alone=dataclasses.replace(request, epilogue=None))
+        for rows in (64, 65):
+            operands = operands_of(m=rows * SIZES["g"])
+            of_call, by_call = decide_grouped(request, SIZES["g"], operands, H200)
+            decision, call = decide_grouped(of_program, SIZES["g"], operands, H200)
+            assert of_call.kind == "kernel"
+            assert by_call.config.takes_pair
+            found[insists, rows] = decision.kind, decision.cause
+            assert (call is not None) == (decision.kind == "kernel")
+    kernel = "kernel", None
+    assert found == {(None, 64): kernel, (None, 65): ("xla", "time"), ("moye", 64): kernel, ("moye", 65): kernel}
+    assert decision.reason is None
+
+
 def test_tiles_are_counted_with_those_that_groups_begin_anew():
     """Each group may end inside of a tile of rows: one more for each of them."""
     config = config_of()
