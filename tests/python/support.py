@@ -42,6 +42,11 @@ def lowered_text(fun, *args, platform: str = "cuda") -> str:
     return jax.jit(fun).trace(*args).lower(lowering_platforms=(platform,)).as_text()
 
 
+def without_addresses(jaxpr) -> str:
+    """A jaxpr's text, the same for the same program: some versions of JAX print where functions are in memory."""
+    return re.sub(r"0x[0-9a-f]+", "", str(jaxpr))
+
+
 def custom_calls(text: str) -> list[CustomCall]:
     """Our custom calls in StableHLO."""
     calls = []

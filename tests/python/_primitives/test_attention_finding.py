@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +26,7 @@ from python.attentions import (
     operands,
     use_fake_rows,
 )
+from python.support import without_addresses
 
 import jax_moye
 from jax_moye._primitives import rewriting
@@ -356,12 +356,7 @@ LEFT = {
 def without_attention(monkeypatch, fun, *args):
     with monkeypatch.context() as patch:
         patch.setattr(rewriting, "with_attention", lambda jaxpr, parameters, rewrite: jaxpr)
-        return text_of(jax_moye.optimize(fun), *args)
-
-
-def text_of(fun, *args):
-    """A program's, without the places of functions in memory."""
-    return re.sub(r"0x[0-9a-f]+", "", str(jax.make_jaxpr(fun)(*args)))
+        return without_addresses(jax.make_jaxpr(jax_moye.optimize(fun))(*args))
 
 
 @pytest.mark.parametrize("name", LEFT)
@@ -374,7 +369,7 @@ def test_what_is_left_as_it_is(rng, monkeypatch, name):
         return pullback(out)
 
     for program in (fun, derivative):
-        after = text_of(jax_moye.optimize(program), *args)
+        after = without_addresses(jax.make_jaxpr(jax_moye.optimize(program))(*args))
         assert "jax_moye_attention" not in after
         assert after == without_attention(monkeypatch, program, *args)
 
