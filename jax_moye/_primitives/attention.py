@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_moye._kernels.configs import attention_configs
-from jax_moye._primitives.attention_call import attention_view, run_attention, run_attention_grad
+from jax_moye._primitives.attention_call import attention_view
 from jax_moye._primitives.attention_race import signature_of
 from jax_moye._primitives.rewritten import Original, of_equations
 from jax_moye._selection.attention import (
@@ -52,8 +53,9 @@ from jax_moye._selection.measurements import autotune_mode
 from jax_moye._selection.request import Operand
 from jax_moye._selection.view import View
 
-_OPERANDS = ("q", "k", "v", "d_o")
+OPERANDS = ("q", "k", "v", "d_o")
 _GRADIENTS = ("dq", "dk", "dv")
+_MOST_INDEXED = (1 << 31) - 1  # elements of an array, part of which XLA takes out where a mask asks for it
 _LOW = -1e30  # a score that a mask leaves out, to the kernels
 
 
@@ -73,6 +75,7 @@ class AttentionParams:
         that took from it, rounded, where the program multiplies it as TF32.
       mask_is_infinite: what the mask leaves out is -inf, else low.
       means_of_all: a row of which no score counts is the mean of all values, also of those behind the diagonal.
+      scores_have_gradients: also in such a row, as where the mask is added to the scores.
     """
 
     scale: float
@@ -83,6 +86,7 @@ class AttentionParams:
     ds_parts: int = 1
     mask_is_infinite: bool = False
     means_of_all: bool = False
+    scores_have_gradients: bool = False
 
     @property
     def has_mask(self) -> bool:
@@ -133,7 +137,7 @@ attention_p = of_equations("jax_moye_attention")
 attention_grad_p = of_equations("jax_moye_attention_grad")
 
 
-def _moved(x: Any, labels: str, wanted: str) -> Any:
+def moved(x: Any, labels: str, wanted: str) -> Any:
     """An array with its dimensions in another order; those of size 1 come and go."""
     kept = labels.replace(".", "")
     order = [kept.index(label) for label in wanted if label != "."]
@@ -146,7 +150,7 @@ def _moved(x: Any, labels: str, wanted: str) -> Any:
 def delta_of(o: Any, d_o: Any, params: AttentionParams) -> Any:
     """A row's sum of o d_o, f32."""
     wanted = params.of("lse") + "d"
-    one, other = (_moved(x, params.of(name), wanted) for x, name in ((o, "o"), (d_o, "d_o")))
+    one, other = (moved(x, params.of(name), wanted) for x, name in ((o, "o"), (d_o, "d_o")))
     return jnp.sum(one.astype(jnp.float32) * other.astype(jnp.float32), axis=-1)
 
 
@@ -162,12 +166,12 @@ def reference(q: Any, k: Any, v: Any, mask: Any = None, *, params: AttentionPara
     """
     rows, of_keys = params.of("lse"), "".join(sorted(x for x in params.of("k") if x.isupper()))
     q, k, v = (
-        _moved(x, params.of(name), of + "d")
+        moved(x, params.of(name), of + "d")
         for x, name, of in ((q, "q", rows), (k, "k", of_keys + "k"), (v, "v", of_keys + "k"))
     )
     scores = jnp.einsum(f"{rows}d,{of_keys}kd->{rows}k", q, k, preferred_element_type=jnp.float32) * params.scale
     if mask is not None:
-        kept = _moved(mask, params.of("mask"), "".join(x if x in params.of("mask") else "." for x in rows + "k"))
+        kept = moved(mask, params.of("mask"), "".join(x if x in params.of("mask") else "." for x in rows + "k"))
         scores = jnp.where(kept, scores, -jnp.inf if params.mask_is_infinite else _LOW)
     if params.diagonal is not None:
         i = lax.broadcasted_iota(jnp.int32, scores.shape, len(rows) - 1) if "q" in rows else 0
@@ -178,7 +182,7 @@ def reference(q: Any, k: Any, v: Any, mask: Any = None, *, params: AttentionPara
     sums = jnp.sum(exponentials, axis=-1, keepdims=True)
     shares = (exponentials / sums).astype(v.dtype)
     o = jnp.einsum(f"{rows}k,{of_keys}kd->{rows}d", shares, v)
-    return _moved(o, rows + "d", params.of("o")), (largest + jnp.log(sums))[..., 0]
+    return moved(o, rows + "d", params.of("o")), (largest + jnp.log(sums))[..., 0]
 
 
 # --------------------------------------------------------------------------------------------- arrays for a kernel
@@ -204,7 +208,7 @@ class KernelArrays(NamedTuple):
     sizes: AttentionSizes
 
 
-def _in_memory(view: View, labels: str) -> tuple[str, View]:
+def labels_in_memory(view: View, labels: str) -> tuple[str, View]:
     """Labels and view of an array whose dimensions are in their order in memory, without those of size 1."""
     dims = [dim for dim in view.order if labels[dim] != "."]
     return "".join(labels[dim] for dim in dims), view.transposed(dims)
@@ -219,7 +223,7 @@ def _arrays(given: Mapping[str, View], labels: Mapping[str, str]) -> KernelArray
     """
     in_memory, views = {}, {}
     for name, view in given.items():
-        of_array, part = _in_memory(view, labels[name])
+        of_array, part = labels_in_memory(view, labels[name])
         if view.is_whole:
             sizes = dict(zip(of_array, part.shape, strict=True))
             of_array = of_array.replace("d", "") + "d"
@@ -302,8 +306,8 @@ def attention_key(params: AttentionParams, operands: Sequence[Operand], together
     orders = {}
     letters = dict.fromkeys(arrays.batch, "b") | dict.fromkeys(arrays.heads + "g", "h")
     for name, labels in params.labels:
-        if name in _OPERANDS[: len(written)]:
-            labels = _in_memory(place_of(written[_OPERANDS.index(name)]), labels)[0]
+        if name in OPERANDS[: len(written)]:
+            labels = labels_in_memory(place_of(written[OPERANDS.index(name)]), labels)[0]
         orders[name] = "".join(letters.get(x, x) for x in labels if x != ".")
     others = tuple((str(x.dtype), tuple(x.shape)) for x in together.equations.jaxpr.in_avals[len(written) :])
     return AttentionKey(
@@ -328,7 +332,7 @@ def arrays_of(params: AttentionParams, operands: Sequence[Operand]) -> KernelArr
       params: of the attention.
       operands: the first of q, k, v and d_o.
     """
-    names = _OPERANDS[: len(operands)]
+    names = OPERANDS[: len(operands)]
     return _arrays(dict(zip(names, map(place_of, operands), strict=True)), {name: params.of(name) for name in names})
 
 
@@ -353,7 +357,8 @@ def read_in_place(params: AttentionParams, operands: Sequence[Operand], views: S
     found = list(operands)
     of_means = ("v" if len(operands) == 3 else "d_o") if params.means_of_all else None  # XLA reads it, too
     for i, view in enumerate(views):
-        if view is not None and _OPERANDS[i] != of_means:
+        is_large = view is not None and math.prod(view.source) > _MOST_INDEXED
+        if view is not None and OPERANDS[i] != of_means and not (is_large and params.scores_have_gradients):
             tried = [*found[:i], Operand(view.source, operands[i].dtype, view=view), *found[i + 1 :]]
             found = tried if arrays_of(params, tried) is not None else found
     return [one.view is not None for one in found]
@@ -368,155 +373,3 @@ def describe(params: AttentionParams, sizes: AttentionSizes | None, gradients: b
     shared = "" if sizes.group == 1 else f" in groups of {sizes.group}"
     masked = ("" if params.diagonal is None else ", causal") + ", masked" * params.has_mask
     return f"{what}, {heads}{shared}, {sizes.q_rows} x {sizes.kv_rows} scores of {sizes.head_dim}{masked}"
-
-
-# ------------------------------------------------------------------------------------------------- what it computes
-
-
-def by_kernel(
-    *operands: Any,
-    params: AttentionParams,
-    places: Sequence[View],
-    arrays: KernelArrays,
-    config: Any,
-    results: Sequence[str],
-    shares_dtype: Any,
-) -> list[Any]:
-    """What a kernel computes: o and lse, o and the shares of others, or those gradients that are wanted.
-
-    Args:
-      operands: of attention_p or attention_grad_p, as they are in memory.
-      params: of the attention.
-      places: where the elements of q, k, v and d_o are in them.
-      arrays: how the kernel reads these.
-      config: of the kernel.
-      results: the gradients that are wanted.
-      shares_dtype: of the shares of others.
-    """
-    given = []
-    for x, place, name in zip(operands, places, _OPERANDS, strict=False):
-        if place.is_whole:
-            labels, view = _in_memory(place, params.of(name))
-            x = _moved(x.reshape(view.shape), labels, arrays.labels[name])
-        given.append(x)
-    common: dict[str, Any] = {f"dims_{name}": arrays.dims[name] for name in "qkv"}
-    common |= {"config": config, "scale": params.scale, "diagonal": params.diagonal}
-    common |= {"interpret": params.request.interpret, "views": arrays.views}
-    of_kernel = arrays.batch + arrays.heads + ("q" if "q" in arrays.labels["q"] else "")
-    sizes = dict(zip(arrays.labels["q"], arrays.views["q"].shape, strict=True))
-    of_rows = params.of("lse")
-    if params.has_mask:
-        at = 6 if len(given) == 4 else 3 if params.others is None else 4
-        mask, dims = _of_kernel(operands[at], params.of("mask"), arrays, sizes | {"k": arrays.sizes.kv_rows})
-        common |= {"mask": mask, "dims_mask": dims, "mask_is_infinite": params.mask_is_infinite}
-    counts = _counting(operands[at], params, sizes | {"k": arrays.sizes.kv_rows}) if params.means_of_all else None
-    if len(given) == 3:
-        o, lse = run_attention(*given, **common)
-        lse = _moved(lse.reshape([sizes[label] for label in of_kernel]), of_kernel, of_rows)
-        if params.others is not None:
-            o, shares = _with_others(o, arrays.labels["q"], lse, operands[3], params)
-            return [_moved(o, of_rows + "d", params.of("o")), shares.astype(shares_dtype)]
-        o = _moved(o, arrays.labels["q"], params.of("o"))
-        return [o if counts is None else _with_means(o, given[2], arrays.labels["v"], counts, params), lse]
-    common |= {"dims_o": arrays.dims["d_o"], "ds_parts": params.ds_parts}
-    _, _, group, q_rows, *_ = arrays.sizes
-    shape = arrays.sizes.batch, arrays.sizes.kv_heads * group, q_rows
-    lse, delta = operands[4:6]
-    if counts is not None:  # no weight is a kernel's
-        lse = jnp.where(counts, lse, jnp.inf)
-    rows = [_moved(x, of_rows, of_kernel).reshape(shape) for x in (lse, delta)]
-    by_name = {
-        f"d{name}": (x, arrays.labels[name])
-        for name, x in zip("qkv", run_attention_grad(*given, *rows, **common), strict=True)
-    }
-    found = {name: _moved(*by_name[name], params.of(name)) for name in results}
-    if counts is not None and "dv" in found:
-        of_rows_d = _moved(given[3], arrays.labels["d_o"], of_rows + "d")
-        found["dv"] = _with_gradients_of_means(found["dv"], of_rows_d, counts, params, arrays.sizes.kv_rows)
-    return list(found.values())
-
-
-def _counting(mask: Any, params: AttentionParams, sizes: Mapping[str, int]) -> Any:
-    """Which rows have a score that counts; of size 1 where it is the same for all.
-
-    Args:
-      mask: the booleans.
-      params: of the attention, which has a diagonal.
-      sizes: by label.
-    """
-    labels, rows = params.of("mask"), params.of("lse")
-    kept = _moved(mask, labels, "".join(x if x in labels else "." for x in rows + "k"))
-    i = jnp.arange(sizes["q"]) if "q" in rows else jnp.zeros(1, jnp.int32)
-    assert params.diagonal is not None
-    seen = jnp.arange(sizes["k"]) <= i[:, None] + params.diagonal
-    shape = [sizes["q"] if label == "q" else 1 for label in rows]
-    return jnp.any(kept & seen.reshape(*shape, sizes["k"]), axis=-1)
-
-
-def _with_means(o: Any, v: Any, of_v: str, counts: Any, params: AttentionParams) -> Any:
-    """The result, whose rows of which no score counts are means of all values.
-
-    Args:
-      o: the result.
-      v: the values.
-      of_v: the labels of their dimensions.
-      counts: which rows have a score that counts.
-      params: of the attention.
-    """
-    rows, of_keys = params.of("lse"), "".join(sorted(x for x in of_v if x.isupper()))
-    means = jnp.mean(_moved(v, of_v, of_keys + "dk").astype(jnp.float32), axis=-1).astype(o.dtype)
-    means = _moved(means, of_keys + "d", "".join(x if x in of_keys + "d" else "." for x in params.of("o")))
-    sized = "".join(label if size > 1 else "." for label, size in zip(rows, counts.shape, strict=True))
-    return jnp.where(_moved(counts, sized, "".join(x if x in sized else "." for x in params.of("o"))), o, means)
-
-
-def _with_gradients_of_means(dv: Any, d_o: Any, counts: Any, params: AttentionParams, keys: int) -> Any:
-    """The gradient of values, with that of the means among the results.
-
-    Args:
-      dv: the gradient of a kernel, which has no weights in such rows.
-      d_o: the cotangent of the result, in the order of lse.
-      counts: which rows have a score that counts.
-      params: of the attention.
-      keys: their number.
-    """
-    rows, of_keys = params.of("lse"), "".join(sorted(x for x in params.of("v") if x.isupper()))
-    shared = [i for i, label in enumerate(rows) if label not in of_keys]
-    total = jnp.sum(jnp.where(counts[..., None], 0, d_o.astype(jnp.float32)), axis=shared) / keys
-    return (dv.astype(jnp.float32) + _moved(total, of_keys + "d", params.of("dv").replace("k", "."))).astype(dv.dtype)
-
-
-def _of_kernel(mask: Any, labels: str, arrays: KernelArrays, sizes: Mapping[str, int]) -> tuple[Any, str]:
-    """A mask whose dimensions a kernel reads, and their letters.
-
-    Args:
-      mask: the booleans.
-      labels: of them.
-      arrays: how the kernel reads the others.
-      sizes: by label.
-    """
-    wanted, dims = "", ""
-    for of_letter, letter in ((arrays.batch, "b"), (arrays.heads, "h"), ("q", "q"), ("k", "k")):
-        if set(of_letter) & set(labels):  # along all that are one together
-            wanted, dims = wanted + of_letter, dims + letter * len(of_letter)
-    x = _moved(mask, labels, "".join(label if label in labels else "." for label in wanted))
-    return jnp.broadcast_to(x, [sizes[label] for label in wanted]), dims
-
-
-def _with_others(o: Any, labels: str, lse: Any, others: Any, params: AttentionParams) -> tuple[Any, Any]:
-    """The result in the order of `lse`, and the shares of other scores, of what the keys alone make.
-
-    Args:
-      o: the result.
-      labels: of it.
-      lse: the logarithms.
-      others: the other scores.
-      params: of the attention.
-    """
-    assert params.others is not None
-    rows, of_others = params.of("lse"), params.of("others")
-    behind = "x" if "x" in of_others else "."
-    scores = params.others * _moved(others, of_others, rows + behind).astype(jnp.float32)
-    total = jnp.logaddexp(lse, jax.nn.logsumexp(scores, axis=-1))[..., None]
-    scaled = _moved(o, labels, rows + "d").astype(jnp.float32) * jnp.exp(lse[..., None] - total)
-    return scaled.astype(o.dtype), _moved(jnp.exp(scores - total), rows + behind, params.of("shares"))

@@ -159,8 +159,7 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     if any(not set(program.readers.get(x, ())) <= members for x in made) or members & program.taken:
         raise NotAttentionError
     told = kernel_mask(search)
-    for name, result in search.results.items():
-        told.check(name, result.cleared)
+    have_gradients = told.scores_have_gradients({name: one.cleared for name, one in search.results.items()})
     mask = mask_operand(program.flat, told.parts, search) if told.parts else None
     of_mask = () if mask is None else mask.variables
     gradients = [x for name, (x, _) in results.items() if name in _GRADIENTS]
@@ -191,6 +190,7 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
         ds_parts=search.ds_parts,
         mask_is_infinite=told.is_infinite,
         means_of_all=told.means_of_all,
+        scores_have_gradients=have_gradients,
     )
     return Attention(search, frozenset(members), results, params, mask)
 

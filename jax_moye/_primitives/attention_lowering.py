@@ -30,13 +30,13 @@ from jax_moye._primitives.attention import (
     attention_grad_p,
     attention_key,
     attention_p,
-    by_kernel,
     decided,
     delta_of,
     describe,
     place_of,
     written_arrays,
 )
+from jax_moye._primitives.attention_kernel import by_kernel
 from jax_moye._primitives.attention_race import Contest, measured, signature_of
 from jax_moye._primitives.autotune import settle, would_measure
 from jax_moye._primitives.rewritten import Original, of_local_equations

@@ -40,6 +40,7 @@ class KernelMask(NamedTuple):
       means_of_all: of all values, also of those behind the diagonal.
       clearing: the masks behind which a gradient of scores is 0 whatever the shares are, if a row may have no score
         that counts; None where each has one.
+      is_added: all masks are added to the scores: the gradients of these are as of any others.
     """
 
     row: str
@@ -48,20 +49,27 @@ class KernelMask(NamedTuple):
     is_infinite: bool = False
     means_of_all: bool = False
     clearing: frozenset[Region] | None = None
+    is_added: bool = False
 
-    def check(self, name: str, cleared: frozenset[Region]) -> None:
-        """Whether a result is the kernel's in rows of which no score counts.
+    def scores_have_gradients(self, cleared: Mapping[str, frozenset[Region]]) -> bool:
+        """Whether those of a row of which no score counts have gradients.
 
         Args:
-          name: of the result.
-          cleared: the masks that made what is multiplied 0 where they leave a score out.
+          cleared: by the name of a result, the masks that made what is multiplied 0 where they leave a score out.
 
         Raises:
-          NotAttentionError: it is another one.
+          NotAttentionError: what a result is in such rows no kernel computes.
         """
-        if self.clearing is not None and not (self.clearing <= cleared if name in ("dq", "dk") else not cleared):
-            what = "has a derivative" if name in ("dq", "dk") else "is 0 behind its mask"
-            raise NotAttentionError(f"a row all of whose scores are masked {what}, and none of a kernel's")
+        if self.clearing is None:
+            return False
+        of_scores = [of for name, of in cleared.items() if name in ("dq", "dk")]
+        if any(of for name, of in cleared.items() if name not in ("dq", "dk")):
+            raise NotAttentionError("a row all of whose scores are masked is 0 behind its mask, and none of a kernel's")
+        if all(self.clearing <= of for of in of_scores):
+            return False
+        if self.is_added and not any(of_scores):
+            return True
+        raise NotAttentionError("a row all of whose scores are masked has a derivative, and none of a kernel's")
 
 
 def kernel_mask(search: Search) -> KernelMask:
@@ -89,14 +97,18 @@ def kernel_mask(search: Search) -> KernelMask:
     if search.joined is not None or _has_all_rows(parts, sizes):
         return KernelMask(row, offset, others)
     if all(layer.fill == -math.inf for layer in layers):
-        return KernelMask(row, offset, others, is_infinite=True, clearing=frozenset(others))
+        all_added = all(layer.is_added for layer in layers)
+        return KernelMask(row, offset, others, is_infinite=True, clearing=frozenset(others), is_added=all_added)
     inner = _without_outer(layers, diagonal)
     is_added = any(layer.is_added for layer in inner)
     is_one = len(inner) == 1 if is_added else len({layer.fill for layer in inner}) == 1
     if not is_one or not all(layer.hides for layer in inner):
         raise NotAttentionError("a row all of whose scores are masked has no one number in their place")
     of_inner = frozenset(parts_of(*(layer.mask for layer in inner)))
-    return KernelMask(row, offset, others, means_of_all=offset is not None and diagonal in of_inner, clearing=of_inner)
+    # Of what is behind the outermost ones no mean is made, but of what is behind the same diagonal in the others.
+    means_of_all = offset is not None and diagonal in of_inner and len(inner) == len(layers)
+    is_all_added = is_added and len(inner) == len(layers)
+    return KernelMask(row, offset, others, means_of_all=means_of_all, clearing=of_inner, is_added=is_all_added)
 
 
 def _row_of(part: Region, rows: Sequence[str]) -> str | None:

@@ -265,21 +265,30 @@ ADDED = {
 
 @pytest.mark.parametrize("name", ADDED)
 def test_masks_that_are_added(rng, name):
-    """The forward pass is found. A row of which no score counts has other gradients: these are left."""
-    q, k, v, d_o = operands(rng)
+    """Rows of which no score counts included: their scores have gradients, as those of every other row."""
+    args = operands(rng)
     kept = (KEPT | (ROW == KEY)) if name == "-inf" else KEPT
-    ((params, shape),) = found_in(ADDED[name], q, k, v, jnp.asarray(kept))
-    assert (shape, params.mask_is_infinite) == ((B, 1, T, S), name == "-inf")
-    (out,) = assert_unchanged(ADDED[name], q, k, v, jnp.asarray(kept))
-    np.testing.assert_allclose(np.asarray(out, np.float64), exact_behind(q, k, v, d_o, kept)[0], atol=0.05)
-    assert found_in(gradients(ADDED[name]), q, k, v, d_o, jnp.asarray(kept)) == []
+    for fun, given in ((ADDED[name], args[:3]), (gradients(ADDED[name]), args)):
+        ((params, shape),) = found_in(fun, *given, jnp.asarray(kept))
+        assert (shape, params.mask_is_infinite) == ((B, 1, T, S), name == "-inf")
+        assert params.scores_have_gradients == (len(given) == 4)
+        program = assert_unchanged(fun, *given, jnp.asarray(kept))
+    assert counts(jax_moye.optimize(gradients(ADDED[name])), *args, jnp.asarray(kept)) == (1, 1, 0)
+    for x, right in zip(program, exact_behind(*args, kept, is_added=True), strict=True):
+        assert np.abs(np.asarray(x, np.float64) - right).max() <= 0.05 * np.abs(right).max()
+
+
+def added_in_front_of_a_diagonal(q, k, v, mask):
+    """Of what is behind the diagonal there is no mean: a row's depends on where it is."""
+    bias = jnp.where(causal() & mask, 0.0, -1e9)
+    return weighted(jnp.where(causal(), scores_of(q, k) + bias, -jnp.inf), v)
 
 
 def test_what_is_left_says_why(rng, monkeypatch):
     said = []
     monkeypatch.setattr(attention_finding, "say_once", lambda level, message: said.append(message))
     q, k, v, d_o = operands(rng)
-    assert found_in(gradients(added), q, k, v, d_o, jnp.asarray(KEPT)) == []
+    assert found_in(gradients(added_in_front_of_a_diagonal), q, k, v, d_o, jnp.asarray(PADDING)) == []
     assert "a row all of whose scores are masked has a derivative, and none of a kernel's" in said[0]
     said.clear()
     other = functools.partial(of_two, low=-1e9)
@@ -316,6 +325,17 @@ def test_a_diagonal_behind_a_mask(rng, low, lower):
     assert_as_exact(results, results, expected, jnp.bfloat16)
 
 
+def test_a_diagonal_behind_itself(rng):
+    """A mean is of what is in front of the outermost diagonal, even if the mask inside has the same one."""
+    q, k, v, d_o = operands(rng)
+    left = jnp.asarray(PADDING[..., ::-1])
+    ((params, _),) = found_in(added_in_front_of_a_diagonal, q, k, v, left)
+    assert (params.diagonal, params.means_of_all) == (0, False)
+    (out,) = assert_unchanged(added_in_front_of_a_diagonal, q, k, v, left)
+    expected = exact_behind(q, k, v, d_o, left & CAUSAL, np.where(CAUSAL, -1e9, -1e30))[0]
+    np.testing.assert_allclose(np.asarray(out, np.float64), expected, atol=0.05)
+
+
 # ----------------------------------------------------------------------------------------------------- in the emulator
 
 
@@ -349,6 +369,32 @@ def test_in_the_emulator(rng, name):
     found, results = emulated(fun, *args, *others)
     assert found == [1, 1]
     assert_as_exact(results, jax.jit(fun)(*args, *others), exact_behind(*args, mask), jnp.bfloat16)
+
+
+@needs_rows
+@pytest.mark.parametrize("name", ["added", "in parts", "-inf"])
+def test_masks_that_are_added_in_the_emulator(rng, name):
+    """What a kernel has of rows of which no score counts, and what XLA adds to it: behind a diagonal, in groups."""
+    q, k, v, d_o = args = operands(rng, (B, T, S, 4, 2, D))
+    left = jnp.asarray(PADDING[..., ::-1] if name == "in parts" else KEPT)
+
+    def forward(q, k, v, mask):
+        mask = causal() & mask if name == "in parts" else mask
+        return ADDED[name](q, *(jnp.repeat(x, 2, axis=2) for x in (k, v)), mask)
+
+    fun = gradients(forward)
+    with jax_moye.options(interpret=True):
+        ((params, _),) = found_in(fun, *args, left, primitive=attention_grad_p)
+    assert params.means_of_all == (name == "in parts")
+    found, results = emulated(fun, *args, left)
+    assert found == [1, 2]  # of which one runs
+    program = jax.jit(fun)(*args, left)
+    mask = np.asarray(left) & CAUSAL if name == "in parts" else np.asarray(left)
+    low = -np.inf if name == "-inf" else -1e30
+    for result, other, right in zip(results, program, exact_behind(*args, mask, low, is_added=True), strict=True):
+        assert (np.isnan(result) == np.isnan(right)).all()
+        assert np.isnan(right).any() == (name == "-inf")
+        assert_as_exact(*([np.nan_to_num(np.asarray(x, np.float64))] for x in (result, other, right)), jnp.bfloat16)
 
 
 @needs_rows
@@ -469,10 +515,10 @@ def test_flax(rng, of):
 
 
 @needs_rows
-@pytest.mark.parametrize("name", ["padding", "padding on the left"])
+@pytest.mark.parametrize("name", ["padding", "padding on the left", "added"])
 def test_parts_of_one_array_in_the_emulator(rng, name):
-    """Queries, keys and values that are parts of one array, which XLA reads, too, where means are of all values."""
-    forward, (given,), mask, *_ = MASKS[name]
+    """Queries, keys and values that are parts of one array, which XLA reads, too, for rows of which no score counts."""
+    forward, (given,), mask, *_ = (added, [KEPT], KEPT) if name == "added" else MASKS[name]
     (x,) = arrays(rng, (B, T, H, 3 * 16))
     q, k, v = (x[..., 16 * i : 16 * i + 16] for i in range(3))
     d_o = arrays(rng, (B, T, H, 16))[0]
@@ -482,5 +528,6 @@ def test_parts_of_one_array_in_the_emulator(rng, name):
         return (out, *jnp.split(*pullback(d_o), 3, axis=-1))
 
     found, results = emulated(fun, x, d_o, jnp.asarray(given))
-    assert found == [1, 1]
-    assert_as_exact(results, jax.jit(fun)(x, d_o, jnp.asarray(given)), exact_behind(q, k, v, d_o, mask), jnp.bfloat16)
+    assert found == [1, 1 + (name == "added")]
+    expected = exact_behind(q, k, v, d_o, mask, is_added=name == "added")
+    assert_as_exact(results, jax.jit(fun)(x, d_o, jnp.asarray(given)), expected, jnp.bfloat16)
