@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -38,9 +38,11 @@ from jax_moye._primitives.attention import (
     reference,
 )
 from jax_moye._primitives.attention_known import KnownValues
+from jax_moye._primitives.attention_labels import Labels
 from jax_moye._primitives.attention_lowering import is_for_attention
 from jax_moye._primitives.attention_operand import MaskOperand, kernel_mask, mask_operand
-from jax_moye._primitives.attention_search import Labels, Search, is_16_bit, searches
+from jax_moye._primitives.attention_products import is_16_bit, is_exact_in_tf32, is_widening
+from jax_moye._primitives.attention_search import Search, searches
 from jax_moye._primitives.attention_softmax import NotAttentionError
 from jax_moye._primitives.pairs import ordered
 from jax_moye._primitives.patterns import Program, aval_of
@@ -78,7 +80,8 @@ def with_attention(jaxpr: Jaxpr, parameters: Mapping[str, Any], rewrite: Rewrite
       parameters: of a product: what `Options.parameters` gives.
       rewrite: of the equations as they were, for where no kernel computes them.
     """
-    is_candidate = [_may_be_scores(equation) for equation in jaxpr.eqns]
+    widened = {equation.outvars[0] for equation in jaxpr.eqns if is_widening(equation)}
+    is_candidate = [_may_be_scores(equation, widened) for equation in jaxpr.eqns]
     if sum(is_candidate) < 2 or parameters.get("implementation") == "xla":
         return jaxpr
     program = Program(jaxpr.eqns, jaxpr.outvars)
@@ -100,13 +103,15 @@ def with_attention(jaxpr: Jaxpr, parameters: Mapping[str, Any], rewrite: Rewrite
     return jaxpr.replace(eqns=ordered(equations))
 
 
-def _may_be_scores(equation: Any) -> bool:
-    """Whether a product's operands are of one type of 16 bits."""
+def _may_be_scores(equation: Any, widened: Collection[Any]) -> bool:
+    """Whether a product's operands are of one type of 16 bits, or were before they were converted to f32."""
     if equation.primitive.name != "dot_general" or _compat.asks_for_axes(equation.params["out_sharding"]):
         return False
     avals = [x.aval for x in equation.invars]
     if any(isinstance(x, Literal) for x in equation.invars) or any(map(_compat.has_explicit_axes, avals)):
         return False
+    if all(x in widened for x in equation.invars):
+        return is_exact_in_tf32(equation)
     dtype = avals[0].dtype
     return dtype in (jnp.bfloat16, jnp.float16) and is_16_bit(equation, dtype, None)
 

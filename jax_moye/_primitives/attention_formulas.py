@@ -167,6 +167,32 @@ class Cleared:
     parts: frozenset[Region]
 
 
+@dataclasses.dataclass(frozen=True)
+class Partial:
+    """A formula where E is not 0, and something else elsewhere: nothing, until it is multiplied with E.
+
+    Attributes:
+      formula: of which no sum over columns is known.
+    """
+
+    formula: Formula
+
+    def plus(self, other: Formula | Partial, sign: int = 1) -> Partial | Opaque:
+        """The sum of two, or their difference."""
+        return self.of(self.formula.plus(other.formula if isinstance(other, Partial) else other, sign))
+
+    def times(self, other: Formula | Partial) -> Formula | Partial | Opaque:
+        """The product of two."""
+        factor = other.formula if isinstance(other, Partial) else other
+        found = self.formula.times(factor)
+        return found if isinstance(other, Formula) and other.is_left_out else self.of(found)
+
+    @staticmethod
+    def of(found: Formula | Opaque) -> Partial | Opaque:
+        """Likewise, of a formula."""
+        return Partial(found) if isinstance(found, Formula) else found
+
+
 class Layer(NamedTuple):
     """A mask of scores.
 
@@ -198,6 +224,11 @@ class Logs:
     largest: float = 0.0
     sums: float = 0.0
     layers: tuple[Layer, ...] = ()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is scores, and nothing is added to them."""
+        return self.scores > 0 and not self.largest and not self.sums
 
     @property
     def parts(self) -> frozenset[Region]:
@@ -372,7 +403,18 @@ def _ones(choice: Any) -> Region | None:
 
 
 def _of_several(name: str, operands: list[Known], dtype: Any) -> Choice | None:
-    """What two masks make: 1 where both are, or one of them; None where they make nothing of that kind."""
+    """What two masks make: 1 where both are, or one of them; None where they make nothing of that kind.
+
+    Of two that are added it is 0 where both are, and -inf elsewhere.
+    """
+    if name == "add":
+        masks: list[Any] = [
+            x.mask if x.inside == 0 else x.mask.reverse
+            for x in operands
+            if isinstance(x, Choice) and x.mask is not None and {x.inside, x.outside} == {0, -np.inf}
+        ]
+        both_added = common(*masks) if len(masks) == 2 else None
+        return None if both_added is None else Choice(both_added, *np.asarray([0, -np.inf]).astype(dtype))
     left, right = map(_ones, operands) if len(operands) == 2 else (None, None)
     both = {"mul": common, "min": common, "and": common, "max": either, "or": either}.get(name)
     mask = None if left is None or right is None or both is None else both(left, right)
@@ -388,14 +430,17 @@ def _selected(which: Any, first: Any, second: Any) -> Known | None:
         return second if which.inside else first
     if isinstance(first, Affine) or isinstance(second, Affine):
         return None
-    dtype = np.asarray(first.inside).dtype
-    found = _chosen(lambda w, x, y: y if w else x, [which, first, second], dtype)
-    if found is not None or dtype != np.bool_:
+    found = _chosen(lambda w, x, y: y if w else x, [which, first, second], np.asarray(first.inside).dtype)
+    if found is not None:
         return found
-    if first.number == 0:
-        return _of_several("and", [which, second], dtype)
-    reverse = Choice(which.mask, which.outside, which.inside)
-    return _of_several("and", [reverse, first], dtype) if second.number == 0 else None
+    holds = which.mask if which.inside else which.mask.reverse
+    for number, other, at in ((first.number, second, holds), (second.number, first, holds.reverse)):
+        if number is None or other.mask is None or number not in (other.inside, other.outside):
+            continue
+        mask, kept, filled = other if number == other.outside else (other.mask.reverse, other.outside, other.inside)
+        both = common(at, mask)
+        return None if both is None else Choice(both, kept, filled)
+    return None
 
 
 def _as_indices(known: Known) -> Affine | None:

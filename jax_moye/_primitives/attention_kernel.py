@@ -10,13 +10,12 @@ import jax.numpy as jnp
 
 from jax_moye._primitives.attention import OPERANDS, AttentionParams, KernelArrays, labels_in_memory, moved
 from jax_moye._primitives.attention_call import run_attention, run_attention_grad
-from jax_moye._selection.view import View
 
 
 def by_kernel(
     *operands: Any,
     params: AttentionParams,
-    places: Sequence[View],
+    places: Sequence[Any],
     arrays: KernelArrays,
     config: Any,
     results: Sequence[str],
@@ -27,7 +26,7 @@ def by_kernel(
     Args:
       operands: of attention_p or attention_grad_p, as they are in memory.
       params: of the attention.
-      places: where the elements of q, k, v and d_o are in them.
+      places: where the elements of q, k, v and d_o are in them, as views.
       arrays: how the kernel reads these.
       config: of the kernel.
       results: the gradients that are wanted.
@@ -51,7 +50,7 @@ def by_kernel(
         common |= {"mask": mask, "dims_mask": dims, "mask_is_infinite": params.mask_is_infinite}
     is_corrected = len(given) == 4 and params.scores_have_gradients
     of_none = params.means_of_all or is_corrected
-    counts = _counting(operands[at], params, sizes | {"k": arrays.sizes.kv_rows}) if of_none else None
+    counts: Any = _counting(operands[at], params, sizes | {"k": arrays.sizes.kv_rows}) if of_none else None
     if len(given) == 3:
         o, lse = run_attention(*given, **common)
         lse = moved(lse.reshape([sizes[label] for label in of_kernel]), of_kernel, of_rows)
@@ -81,15 +80,12 @@ def by_kernel(
 
     def of_all_rows() -> dict[str, Any]:
         whole = {
-            name: _taken(x, arrays.views[name], arrays.labels[name])
-            for x, name in zip(given, OPERANDS, strict=True)
+            name: _taken(x, arrays.views[name], arrays.labels[name]) for x, name in zip(given, OPERANDS, strict=True)
         }
         return _with_gradients_of_none(as_kernels_have_them(), whole, counts, params)
 
-    if is_corrected:  # programs rarely have such a row: a GPU looks before it corrects
-        found = jax.lax.cond(jnp.all(counts), as_kernels_have_them, of_all_rows)
-    else:
-        found = as_kernels_have_them()
+    # Programs rarely have such a row: a GPU looks before it corrects.
+    found = jax.lax.cond(jnp.all(counts), as_kernels_have_them, of_all_rows) if is_corrected else as_kernels_have_them()
     return [found[name] for name in results]
 
 
@@ -144,12 +140,12 @@ def _with_gradients_of_means(dv: Any, d_o: Any, counts: Any, params: AttentionPa
     return (dv.astype(jnp.float32) + moved(total, of_keys + "d", params.of("dv").replace("k", "."))).astype(dv.dtype)
 
 
-def _taken(x: Any, view: View, labels: str) -> tuple[Any, str]:
+def _taken(x: Any, view: Any, labels: str) -> tuple[Any, str]:
     """A part of an array, with its labels; the array where it is whole.
 
     Args:
       x: the array.
-      view: the part.
+      view: of the part.
       labels: of its dimensions.
     """
     if view.is_whole:

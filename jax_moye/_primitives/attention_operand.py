@@ -3,9 +3,10 @@
 What a mask leaves out weighs nothing beside a score that counts, however low it is. A row of which none counts is the
 mean of all values where all its scores are one number, and NaN where they are -inf; the kernel has both, as long as
 that number is the same for all, and stands in the place of the scores. What is behind a diagonal is part of no mean of
-a kernel's. So where it is of the program's, and a row may have no score that counts, attention.py adds to the kernel's
-results what is missing (`means_of_all`). It is none of the program's if all is -inf, or if what is behind the diagonal
-is lower than what other masks leave out.
+a kernel's. So where it is of the program's, and a row may have no score that counts, attention_kernel.py adds to the
+kernel's results what is missing (`means_of_all`). It is none of the program's if all is -inf, or if what is behind the
+diagonal is lower than what other masks leave out. Where a mask is added, the scores of such a row have gradients, which
+are none of a kernel's, and are added likewise (`is_added`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ From a product on, whose result may be scores, each equation that reads somethin
 attention_formulas.py, or the search ends: `Search.found` says what the products that end it are.
 
 Dimensions have labels: A, B, ... those of a batch, q and r the rows of queries, k the keys, d what is summed over for
-a score, and of the values. One of size 1 has none, "."; "*" is one along which a row's value was copied.
+a score, and of the values. One of size 1 has none, "."; "*" is one along which a row's value was copied. Several that a
+reshape made one have all their labels, as "Br".
 """
 
 from __future__ import annotations
@@ -14,33 +15,26 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
-from jax import lax
-
 from jax_moye._primitives.attention_formulas import (
     SHARES,
     Affine,
+    Choice,
     Cleared,
     Formula,
     Known,
     Logs,
     Opaque,
+    Partial,
     derivative_of_scores,
     renamed,
 )
 from jax_moye._primitives.attention_known import KnownValues, axes_of
+from jax_moye._primitives.attention_labels import Labels, common, dot_labels, reshaped
 from jax_moye._primitives.attention_masks import Region, dims_of
+from jax_moye._primitives.attention_products import is_16_bit, is_tf32, narrowed
 from jax_moye._primitives.attention_softmax import COPIES, NotAttentionError, Softmax
 from jax_moye._primitives.equations import is_elementwise
 from jax_moye._primitives.patterns import Number, Program, Step
-
-# Products of 16 bits, summed in f32, or in less.
-_ALGORITHMS = {
-    jnp.dtype("bfloat16"): ("DEFAULT", "BF16_BF16_F32", "BF16_BF16_BF16"),
-    jnp.dtype("float16"): ("DEFAULT", "F16_F16_F32", "F16_F16_F16"),
-}
-
-Labels = tuple[str, ...]
 
 
 class Value(NamedTuple):
@@ -162,12 +156,14 @@ class Search:
                     labels[side][axis], self.sizes[label] = label, size
         if "k" not in self.sizes:
             raise NotAttentionError
-        self.q = Operand(equation.invars[of_q], tuple(labels[of_q]))
-        self.k = Operand(equation.invars[of_k], tuple(labels[of_k]))
+        self.q = Operand(narrowed(self.program, equation.invars[of_q]), tuple(labels[of_q]))
+        self.k = Operand(narrowed(self.program, equation.invars[of_k]), tuple(labels[of_k]))
         self.batch = [label for label in self.sizes if label.isupper()]
         self.rows = [label for label in self.sizes if label in "qr"]
         self.dtype = self.q.variable.aval.dtype
-        return _dot_labels(equation, labels)
+        if self.k.variable.aval.dtype != self.dtype:
+            raise NotAttentionError
+        return dot_labels(equation, labels)
 
     def _set(self, labels: Sequence[list[str]], axes: Sequence[int], label: str, shapes: Sequence[Any]) -> None:
         for side, axis in enumerate(axes):
@@ -234,6 +230,11 @@ class Search:
             (given,) = values
             assert given is not None
             return Value(given.what, tuple(given.labels[x] if isinstance(x, int) else x for x in axes))
+        if name == "reshape" and len(values) == 1:
+            (given,) = values
+            assert given is not None
+            before, after = (tuple(x[0].aval.shape) for x in (equation.invars, equation.outvars))
+            return Value(given.what, reshaped(given.labels, before, after, self.sizes))
         if name == "concatenate":
             return self._join(step, values)
         if name == "slice":
@@ -257,13 +258,10 @@ class Search:
             return Value(what, labels)
         keys = "k" if self.joined is None else "j"
         if name == "reduce_max":
-            if over != [keys] or not isinstance(what, Logs) or not what.scores or what.largest or what.sums:
+            if over != [keys] or not isinstance(what, Logs):
                 raise NotAttentionError
-            if self.softmax.largest_of not in (None, what) or what.scores <= 0:
-                raise NotAttentionError
-            self.softmax.largest_of = what
-            return Value(Logs(largest=1.0), labels)
-        if isinstance(what, Cleared) and not over:
+            return Value(self.softmax.largest(what), labels)
+        if isinstance(what, (Cleared, Partial)) and not over:
             return Value(what, labels)
         if not isinstance(what, Formula) or not set(over) <= {keys, "*"}:
             raise NotAttentionError
@@ -326,9 +324,8 @@ class Search:
     def _elementwise(self, step: Step, values: list[Value | None]) -> Value:
         equation, name = step.equation, step.equation.primitive.name
         out = equation.outvars[0].aval
-        labels = self._common(
-            [value.labels for value in values if value is not None and value.labels], tuple(out.shape)
-        )
+        labels = common([value.labels for value in values if value is not None and value.labels], tuple(out.shape))
+        labels = self._of_masked_row(step, labels)
         operands: list[Any] = []
         for x, value in zip(step.inputs, values, strict=True):
             given: Any = value.what if value is not None else self._as_known(x, labels)
@@ -337,17 +334,18 @@ class Search:
             operands.append(Opaque() if given is None else given)
         return Value(self.softmax.computed(name, operands, equation.params, out.dtype), labels)
 
-    def _common(self, many: Sequence[Labels], shape: tuple[int, ...]) -> Labels:
-        """The labels of a result, of its operands'."""
-        if any(len(labels) != len(shape) for labels in many):
-            raise NotAttentionError
-        found = []
-        for axis, size in enumerate(shape):
-            names = {labels[axis] for labels in many} - {".", "*"}
-            if len(names) > 1:
-                raise NotAttentionError
-            found.append(next(iter(names), "." if size == 1 else "*"))
-        return tuple(found)
+    def _of_masked_row(self, step: Step, labels: Labels) -> Labels:
+        """The labels of a result, of which a row's value may be behind a mask: then it has columns, the keys."""
+        missing = {*self.batch, *self.rows, "k"} - set("".join(labels))
+        shape = step.equation.outvars[0].aval.shape
+        copied = [axis for axis, label in enumerate(labels) if label == "*"]
+        known = (self._known.of(x) for x in step.inputs)
+        masks = (one.mask for one in known if isinstance(one, Choice) and one.mask is not None)
+        if missing != {"k"} or len(copied) != 1 or shape[copied[0]] != self.sizes["k"]:
+            return labels
+        if not any(copied[0] in dims_of(mask) for mask in masks):
+            return labels
+        return tuple("k" if label == "*" else label for label in labels)
 
     def _as_known(self, name: Any, labels: Labels) -> Known | None:
         """What is known of an operand, whose dimensions have labels."""
@@ -368,7 +366,6 @@ class Search:
         Raises:
           _SourceError: it is.
         """
-        axes: list[Any] = list(range(len(labels)))
         while True:
             step = self._maker(name)
             if step is None:
@@ -376,9 +373,22 @@ class Search:
             equation = step.equation
             if equation.primitive.name == "dot_general":
                 break
+            before, after = (tuple(x[0].aval.shape) for x in (equation.invars, equation.outvars))
             moved = axes_of(equation)
             if moved is not None:
-                axes = [moved[x] if isinstance(x, int) else x for x in axes]
+                new = ["." if size == 1 else "*" for size in before]
+                for label, axis in zip(labels, moved, strict=True):
+                    if isinstance(axis, int):
+                        new[axis] = label
+                labels = tuple(new)
+            elif equation.primitive.name == "reshape":
+                labels = reshaped(labels, after, before, self.sizes)
+            elif equation.primitive.name == "select_n" and len(step.inputs) == 3:
+                others = [x for x in step.inputs[1:] if not self._is_zero(x)]
+                if len(others) != 1:
+                    return
+                (name,) = others  # a gradient behind a mask
+                continue
             elif equation.primitive.name not in COPIES:
                 return
             name = step.inputs[0]
@@ -386,8 +396,8 @@ class Search:
             raise NotAttentionError
         shape = tuple(equation.outvars[0].aval.shape)
         found = ["." if size == 1 else "" for size in shape]
-        for label, axis in zip(labels, axes, strict=True):
-            if isinstance(axis, int) and label not in ".*" and shape[axis] == self.sizes[label]:
+        for axis, label in enumerate(labels):
+            if label not in ".*" and shape[axis] == self.sizes.get(label):
                 found[axis] = label
         if found.count("") == 1 and "k" not in found and shape[found.index("")] == self.sizes["k"]:
             found[found.index("")] = "k"
@@ -395,6 +405,10 @@ class Search:
             raise NotAttentionError
         self._take_source(step, tuple(found))
         raise _SourceError
+
+    def _is_zero(self, name: Any) -> bool:
+        known = self._known.of(name)
+        return isinstance(known, Choice) and known.number == 0
 
     def _maker(self, name: Any) -> Step | None:
         if self._made_by is None:
@@ -464,10 +478,10 @@ class Search:
         if len(made) != 1 or not self._is_of_program(step):
             raise NotAttentionError
         (side,) = made
-        is_in_parts = is_tf32(equation, self.dtype, side)
+        value, other = self.values[inputs[side]], narrowed(self.program, equation.invars[1 - side])
+        is_in_parts = is_tf32(equation, self.dtype, side, other.aval.dtype)
         if not is_in_parts and not is_16_bit(equation, self.dtype, side):
             raise NotAttentionError
-        value, other = self.values[inputs[side]], equation.invars[1 - side]
         what, cleared = _apart(value.what)
         if "*" in value.labels:
             raise NotAttentionError
@@ -491,7 +505,7 @@ class Search:
         self.ds_parts = 2 if is_in_parts else self.ds_parts
         setattr(self, operand, self._checked(operand, Operand(other, tuple(named[1 - side]))))
         self.steps[id(step)] = step
-        self.results[name] = Result(step.place, _dot_labels(equation, named), cleared)
+        self.results[name] = Result(step.place, dot_labels(equation, named), cleared)
 
     def _kind(self, what: Formula, over: list[str], other: Operand) -> tuple[str, str]:
         """The name of a product's result, and of the operand that is no score."""
@@ -517,56 +531,6 @@ def _apart(what: Any) -> tuple[Formula, frozenset[Region]]:
     if not isinstance(what, Cleared):
         raise NotAttentionError
     return what.formula, what.parts
-
-
-def is_16_bit(equation: Any, dtype: Any, made: int | None) -> bool:
-    """Whether the operands of a product are multiplied as 16 bits of a type.
-
-    Args:
-      equation: of the product.
-      dtype: the type.
-      made: which operand may be f32 that the product rounds; None: neither.
-    """
-    precision = equation.params["precision"]
-    names = _ALGORITHMS.get(jnp.dtype(dtype), ())
-    is_algorithm = precision is not None and not isinstance(precision, (tuple, lax.Precision))
-    if is_algorithm and getattr(precision, "name", None) not in names:
-        return False
-    rounds = is_algorithm and precision.name != "DEFAULT"
-    for side, x in enumerate(equation.invars):
-        if x.aval.dtype != dtype and not (side == made and rounds and x.aval.dtype == jnp.float32):
-            return False
-    out = equation.outvars[0].aval
-    return out.dtype in (dtype, jnp.float32) and not out.weak_type
-
-
-def is_tf32(equation: Any, dtype: Any, made: int) -> bool:
-    """Whether a product rounds an operand of f32 to TF32, and the other one is bfloat16, which it does not round.
-
-    Args:
-      equation: of the product.
-      dtype: of the other operand.
-      made: which operand may be f32.
-    """
-    precision = equation.params["precision"]
-    if any(
-        x not in (None, lax.Precision.DEFAULT) for x in (precision if isinstance(precision, tuple) else [precision])
-    ):
-        return False
-    given, other = (equation.invars[side].aval.dtype for side in (made, 1 - made))
-    out = equation.outvars[0].aval
-    is_result = out.dtype in (dtype, jnp.float32) and not out.weak_type
-    return given == jnp.float32 and other == dtype == jnp.bfloat16 and is_result
-
-
-def _dot_labels(equation: Any, labels: Sequence[Sequence[str]]) -> Labels:
-    """Of a product's result."""
-    contracted, batch = equation.params["dimension_numbers"]
-    left, right = (
-        [labels[side][axis] for axis in range(len(labels[side])) if axis not in (*contracted[side], *batch[side])]
-        for side in (0, 1)
-    )
-    return (*(labels[0][axis] for axis in batch[0]), *left, *right)
 
 
 def searches(program: Program, known: KnownValues, step: Step) -> Iterable[Callable[[], Search]]:

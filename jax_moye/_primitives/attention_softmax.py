@@ -18,6 +18,7 @@ from jax_moye._primitives.attention_formulas import (
     Layer,
     Logs,
     Opaque,
+    Partial,
     is_same,
 )
 from jax_moye._primitives.attention_masks import Mask, Region, parts_of
@@ -104,6 +105,25 @@ class Softmax:
             return x.power(params.get("y", 2))
         return Opaque()
 
+    def largest(self, scores: Logs) -> Logs:
+        """A row's largest one of scores, which may be those less the largest already.
+
+        Raises:
+          NotAttentionError: the largest is taken of other scores, too.
+        """
+        if scores.scores <= 0 or scores.sums:
+            raise NotAttentionError
+        if not scores.largest and self.largest_of in (None, scores):
+            self.largest_of = scores
+            return Logs(largest=1.0)
+        if self.largest_of is None or not scores.largest:
+            raise NotAttentionError
+        ratio = scores.scores / self.largest_of.scores
+        before = self.largest_of.times(ratio)
+        if not isinstance(before, Logs) or not _are_same(before.layers, scores.layers):
+            raise NotAttentionError
+        return Logs(largest=0.0 if is_same(ratio, -scores.largest) else ratio + scores.largest)
+
     def _exponential(self, x: Logs) -> Any:
         if not x.scores or not float(x.sums).is_integer():
             only_sums = not x.scores and not x.largest and float(x.sums).is_integer()
@@ -112,6 +132,8 @@ class Softmax:
             return Opaque()
         ratio = x.scores / self.largest_of.scores
         largest = self.largest_of.times(ratio)
+        if any(layer == _zeros(layer.mask) for layer in x.layers):
+            return Opaque()
         if not isinstance(largest, Logs) or not _are_same(largest.layers, x.layers) or not is_same(x.largest, -ratio):
             return Opaque()
         scores = Logs(scores=x.scores, layers=x.layers)
@@ -129,7 +151,11 @@ class Softmax:
                 if filled == 0:
                     kept, filled, mask = filled, kept, mask.reverse
                 fill = factor * float(filled)
-                return _masked(one, mask, fill, dtype, is_added=True) if kept == 0 else Opaque()
+                if kept != 0:
+                    return Opaque()
+                if one.layers and one.layers[-1] == _zeros(mask):  # 0 in the place of a score, plus the number
+                    return _masked(dataclasses.replace(one, layers=one.layers[:-1]), mask, fill, dtype, is_added=False)
+                return _masked(one, mask, fill, dtype, is_added=True)
         if isinstance(left, Logs) and isinstance(right, Logs):
             return left.plus(right, sign)
         left, right = _as_formula(left), _as_formula(right)
@@ -137,6 +163,10 @@ class Softmax:
             return left.plus(right, sign)
         if isinstance(right, Formula) and not right.terms:
             return left
+        if isinstance(left, Partial) and isinstance(right, (Formula, Partial)):
+            return left.plus(right, sign)
+        if isinstance(left, Formula) and isinstance(right, Partial):
+            return Partial.of(left.plus(right.formula, sign))
         is_nothing = isinstance(left, Formula) and not left.terms and sign > 0
         return right if is_nothing else Opaque()
 
@@ -144,12 +174,16 @@ class Softmax:
         for one, other in ((left, right), (right, left)):
             if isinstance(one, Formula) and not one.terms:
                 return one
-            if isinstance(other, Choice) and isinstance(one, (Formula, Cleared, Logs)):
+            if isinstance(one, Partial) and isinstance(other, (Formula, Partial)):
+                return one.times(other)
+            if isinstance(other, Choice) and isinstance(one, (Formula, Cleared, Partial, Logs)):
                 number = other.number
                 if number is not None:
                     return one.times(number) if isinstance(one, Logs) else _multiple(one, number)
                 both = sorted((other.inside, other.outside)) == [0, 1]
                 mask = other.mask if both and other.inside == 1 else other.mask and other.mask.reverse
+                if both and mask is not None and isinstance(one, Logs) and one.is_alone:
+                    return dataclasses.replace(one, layers=(*one.layers, _zeros(mask)))
                 return self._cleared(one, mask) if both else Opaque()
         is_formula = isinstance(left, Formula) and isinstance(right, Formula)
         return left.times(right) if is_formula else Opaque()
@@ -160,14 +194,16 @@ class Softmax:
         That is the formula, if each row is known to have a score that counts: E is 0 there. Else it may be above 0 in
         all of a row.
         """
-        formula = what.formula if isinstance(what, Cleared) else what
-        if not isinstance(formula, Formula) or self.scores is None or mask is None or not formula.is_left_out:
+        formula = what.formula if isinstance(what, (Cleared, Partial)) else what
+        if not isinstance(formula, Formula) or self.scores is None or mask is None:
             return Opaque()
         parts, of_scores = frozenset(parts_of(mask)), self.scores.parts
         if not parts <= of_scores:
             return Opaque()
         if all(isinstance(part, Mask) and part.is_causal for part in of_scores):
-            return what
+            return what if formula.is_left_out or isinstance(what, Partial) else Partial(formula)
+        if not formula.is_left_out or isinstance(what, Partial):
+            return Opaque()
         return Cleared(formula, parts | (what.parts if isinstance(what, Cleared) else frozenset()))
 
     def _selected(self, which: Any, first: Any, second: Any, dtype: Any) -> Any:
@@ -184,7 +220,7 @@ class Softmax:
             is_zero = number == 0 or (isinstance(other, Formula) and not other.terms)
             if isinstance(one, Logs) and number is not None:
                 return _masked(one, holds, number, dtype, is_added=False)
-            if isinstance(one, (Formula, Cleared)) and is_zero:
+            if isinstance(one, (Formula, Cleared, Partial)) and is_zero:
                 return one if isinstance(one, Formula) and not one.terms else self._cleared(one, holds)
         return Opaque()
 
@@ -192,11 +228,15 @@ class Softmax:
 def _masked(scores: Logs, mask: Region, fill: float, dtype: Any, is_added: bool) -> Any:
     """Scores behind another mask, which leaves out what is so low that it has no weight."""
     least = 0.7 * float(jnp.finfo(dtype).min) if jnp.issubdtype(dtype, jnp.floating) else -math.inf
-    is_alone = scores.scores > 0 and not scores.largest and not scores.sums
-    if not is_alone or not (fill <= _LARGEST_FILL or fill <= 0.99 * least):
+    if not scores.is_alone or not (fill <= _LARGEST_FILL or fill <= 0.99 * least):
         return Opaque()
     hides = not is_added or not math.isfinite(fill) or _half_spacing(fill, dtype) >= _LARGEST_SCORE
     return dataclasses.replace(scores, layers=(*scores.layers, Layer(mask, float(fill), is_added, hides)))
+
+
+def _zeros(mask: Region) -> Layer:
+    """What a product with a mask makes of scores: no mask of a softmax, before a low number is added where it is 0."""
+    return Layer(mask, 0.0, hides=False)
 
 
 def _half_spacing(x: float, dtype: Any) -> float:
@@ -212,7 +252,7 @@ def _are_same(layers: tuple[Layer, ...], others: tuple[Layer, ...]) -> bool:
     )
 
 
-def _multiple(what: Formula | Cleared, number: float) -> Any:
+def _multiple(what: Formula | Cleared | Partial, number: float) -> Any:
     """A formula times a number."""
     if isinstance(what, Formula):
         return what.times(Formula.of(number))
@@ -222,7 +262,7 @@ def _multiple(what: Formula | Cleared, number: float) -> Any:
 
 def _larger(x: Any, number: float | None) -> Any:
     """A row's largest score, of which no number below is the larger one."""
-    is_largest = isinstance(x, Logs) and x == Logs(largest=1.0)
+    is_largest = isinstance(x, Logs) and x == Logs(largest=x.largest)
     return x if is_largest and number is not None and number <= -3e38 else None
 
 

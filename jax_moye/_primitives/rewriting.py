@@ -6,7 +6,7 @@ grouped_rewritten.py says, and dequantizing.py finds products by weights of 8 an
 calls that stand between a product and what it takes in, and residuals.py says what a loop need not stack for its
 derivative; behind it views.py says which operands are read as parts of larger arrays. Attention comes first:
 attention_finding.py takes its products, also of two loops together (scan_pairs.py), and where a body is given the mask
-(known_constants.py).
+(known_constants.py, small_masks.py).
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from jax_moye._primitives.chains import chain_from
 from jax_moye._primitives.dequantizing import dequantized_from, without_unread
 from jax_moye._primitives.equations import CLOSED_CALL
 from jax_moye._primitives.grouped_rewritten import as_grouped, grouped_pair_from
-from jax_moye._primitives.known_constants import Constants, with_known
+from jax_moye._primitives.known_constants import Constants, of_arrays, with_known
 from jax_moye._primitives.pairs import cotangents_from, ordered, pair_from
 from jax_moye._primitives.patterns import Program
 from jax_moye._primitives.residuals import with_fewer_residuals
+from jax_moye._primitives.small_masks import with_small_masks
 from jax_moye._primitives.views import is_in_memory, with_views
 
 # Equations whose jaxprs are rewritten, and the parameters that hold them; () is all. Of functions with derivatives of
@@ -56,6 +57,7 @@ def rewritten(
       known: equations that make those of its inputs that are known.
     """
     are_in_memory = are_in_memory or [True] * len(closed.jaxpr.invars)
+    known = [*known, *of_arrays(closed)]
     jaxpr = _rewritten(closed.jaxpr, parameters, in_loop, are_in_memory, known=known)
     return closed if jaxpr is closed.jaxpr else ClosedJaxpr(jaxpr, closed.consts)
 
@@ -104,6 +106,7 @@ def _opened(
     def here(one: Jaxpr) -> Jaxpr:
         return with_known(one, known, lambda inside: found(inside, in_loop))
 
+    jaxpr = with_small_masks(jaxpr) if has_attention else jaxpr
     closed = here(with_parts_together(jaxpr, here, with_products_opened)) if has_attention else jaxpr
     opened = with_calls_opened(closed, lambda program: _chosen(program, parameters).groups, in_loop)
     # A call may have become its equations for a sum behind its attention.

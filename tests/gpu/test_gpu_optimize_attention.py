@@ -75,23 +75,47 @@ def test_decoding(rng, head_dim):
     compared(fun, args, exact(*args, False)[:1], [1, 0])
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("masked", ["padding", "padding on the left", "some", "all of a row", "a sequence"])
-@pytest.mark.parametrize("heads", [(4, 4), (6, 2)])
-def test_masks(rng, masked, causal, heads):
-    """Those of a batch, and rows of which no score counts."""
-    args = operands(rng, (2, 300, 300, *heads, 16))
+MASKED = ["padding", "padding on the left", "some", "all of a row", "a sequence"]
+
+
+def kept_of(rng, masked, heads):
     lengths = np.array([300, 130])[:, None, None, None]
-    kept = {
+    return {
         "padding": np.arange(300) < lengths,
         "padding on the left": np.arange(300) >= 300 - lengths,
         "some": rng.random((2, 1, 300, 300)) < 0.3,
-        "all of a row": (rng.random((2, heads[0], 300, 300)) < 0.5) & (rng.random((2, 1, 300, 1)) < 0.8),
+        "all of a row": (rng.random((2, heads, 300, 300)) < 0.5) & (rng.random((2, 1, 300, 1)) < 0.8),
         "a sequence": np.array([True, False])[:, None, None, None],
     }[masked]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", MASKED)
+@pytest.mark.parametrize("heads", [(4, 4), (6, 2)])
+def test_masks(rng, masked, causal, heads):
+    """Those of a batch, and rows of which no score counts."""
+    args, kept = operands(rng, (2, 300, 300, *heads, 16)), kept_of(rng, masked, heads[0])
 
     def attention(q, k, v, causal):
         return jax.nn.dot_product_attention(q, k, v, mask=jnp.asarray(kept), is_causal=causal, implementation="xla")
 
     mask = kept & np.tril(np.ones((300, 300), bool)) if causal else kept
     compared(gradients(attention, causal), args, exact_behind(*args, mask), [1, 1])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", MASKED)
+@pytest.mark.parametrize("heads", [(4, 4), (6, 2)])
+def test_masks_that_are_added(rng, masked, causal, heads):
+    """Where there is a row of which no score counts, XLA adds its gradients: a program has a call in either case."""
+    args, kept = operands(rng, (2, 300, 300, *heads, 16)), kept_of(rng, masked, heads[0])
+    mask = kept & np.tril(np.ones((300, 300), bool)) if causal else kept
+
+    def attention(q, k, v, causal):
+        rows = jnp.tril(jnp.ones((300, 300), bool)) if causal else True
+        bias = jnp.where(jnp.asarray(kept) & rows, 0.0, -1e10)
+        k, v = (jnp.repeat(x, heads[0] // heads[1], axis=2) for x in (k, v))
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) * 0.25 + bias
+        return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores).astype(v.dtype), v)
+
+    compared(gradients(attention, causal), args, exact_behind(*args, mask, is_added=True), [1, 2])

@@ -160,6 +160,18 @@ def _in_groups(q: Any, k: Any, v: Any, causal: bool) -> Any:
     return jnp.einsum("bngts,bsnd->btngd", jax.nn.softmax(scores).astype(q.dtype), v).reshape(q.shape)
 
 
+def _made_one(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    """Queries in groups; the dimensions of keys and groups are one where the softmax is, as Gemma has it."""
+    b, t, h, d = q.shape
+    s, n = k.shape[1:3]
+    scores = jnp.einsum("btngd,bsnd->btngs", q.reshape(b, t, n, -1, d), k).reshape(b, t, h, s)
+    scores = scores.astype(jnp.float32) * 0.25
+    if causal:
+        scores = jnp.where(mask_of(q, k)[:, None], scores, -1e30)
+    shares = jax.nn.softmax(scores).astype(q.dtype).reshape(b, t, n, -1, s)
+    return jnp.einsum("btngs,bsnd->btngd", shares, v).reshape(q.shape)
+
+
 FLAX = importlib.util.find_spec("flax") is not None
 FORMS: dict[str, Callable[..., Any]] = {
     "plain": _plain,
@@ -172,7 +184,12 @@ FORMS: dict[str, Callable[..., Any]] = {
     "mapped": _mapped,
     "of jax": _of_jax,
 } | ({"of linen": _of_linen, "of nnx": _of_nnx} if FLAX else {})
-GROUPED: dict[str, Callable[..., Any]] = {"repeated": _repeated, "in groups": _in_groups, "of jax": _of_jax}
+GROUPED: dict[str, Callable[..., Any]] = {
+    "repeated": _repeated,
+    "in groups": _in_groups,
+    "made one": _made_one,
+    "of jax": _of_jax,
+}
 
 
 def arrays(rng: Any, *shapes: tuple[int, ...], dtype: Any = jnp.bfloat16) -> list[jax.Array]:

@@ -237,6 +237,31 @@ def test_products_that_round_less_than_a_kernel(rng):
     assert counts(jax_moye.optimize(split), q, k, v)[0] == 0
 
 
+def test_operands_that_are_converted_to_f32(rng):
+    """Their products are those of 16 bits, whatever the precision; the derivative of scores is rounded to TF32."""
+    q, k, v, d_o = operands(rng)
+
+    def wide(q, k, v, causal, precision=None, factor=None):
+        q, k = (x.astype(jnp.float32) for x in (q, k))
+        q = q if factor is None else q * factor
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, precision=precision) * 0.25
+        scores = jnp.where(jnp.tril(jnp.ones((T, S), bool)), scores, -1e9) if causal else scores
+        return _times(jax.nn.softmax(scores), v)
+
+    fun = gradients(wide, True)
+    assert counts(jax_moye.optimize(fun), q, k, v, d_o) == (1, 1, 0)
+    assert "ds_parts=2" in str(jax.make_jaxpr(jax_moye.optimize(fun))(q, k, v, d_o))
+    before, after = assert_unchanged(fun, q, k, v, d_o)
+    assert_as_exact(after, before, exact(q, k, v, d_o, True), jnp.bfloat16)
+    of_highest = functools.partial(wide, causal=True, precision="highest")
+    assert counts(jax_moye.optimize(of_highest), q, k, v) == (1, 0, 0)
+    left = {"its derivative": (gradients(functools.partial(wide, precision="highest"), True), (q, k, v, d_o))}
+    left["scaled in f32"] = functools.partial(wide, causal=True, factor=0.3), (q, k, v)
+    left["of two types"] = functools.partial(wide, causal=True), (q, k.astype(jnp.float16), v)
+    for name, (other, args) in left.items():
+        assert counts(jax_moye.optimize(other), *args)[:2] == (0, 0), name
+
+
 def test_layers(rng):
     """Several in one program, each with its own mask; one array may be queries, keys and values."""
     q, k, v, d_o = operands(rng)
@@ -282,6 +307,7 @@ def _traced(x):
     return x[:, None, None, :, 0, 0] > 0
 
 
+_NO_BAND = np.tril(np.ones((T, S), np.float32)) * (np.arange(S) != 3)
 LEFT = {
     "the shares are returned": lambda q, k, v, d_o: (lambda p: (_times(p, v), p))(_shares(q, k)),
     "the scores are returned": lambda q, k, v, d_o: (lambda s: (_times(jax.nn.softmax(s), v), s))(
@@ -328,6 +354,24 @@ LEFT = {
     ),
     "a mask that lets something through": lambda q, k, v, d_o: _times(
         jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((T, S), bool)), jnp.einsum("bqhd,bkhd->bhqk", q, k), -5.0)), v
+    ),
+    "a mask that makes scores 0": lambda q, k, v, d_o: _times(
+        jax.nn.softmax(_scores(q, k) * _traced(k).astype(jnp.float32)), v
+    ),
+    "0 in the place of some scores, a number added to others": lambda q, k, v, d_o: _times(
+        jax.nn.softmax(_scores(q, k) * _traced(k).astype(jnp.float32) - 1e30 * _traced(d_o).astype(jnp.float32)), v
+    ),
+    "a factor of floats that are no mask": lambda q, k, v, d_o: _times(
+        (lambda m: jax.nn.softmax(_scores(q, k) * m - 1e30 * (1 - m)))(jnp.asarray(_NO_BAND)), v
+    ),
+    "heads and keys in one": lambda q, k, v, d_o: _times(
+        jax.nn.softmax(_scores(q, k).transpose(0, 2, 1, 3).reshape(B, T, H * S)).reshape(B, T, H, S).swapaxes(1, 2), v
+    ),
+    "heads among others": lambda q, k, v, d_o: _times(
+        jax.nn.softmax(_scores(q, k).reshape(B, H * T, S)).reshape(B, T, H, S).swapaxes(1, 2), v
+    ),
+    "the largest of a column": lambda q, k, v, d_o: _times(
+        (lambda s: jax.nn.softmax(s - s.max(axis=2, keepdims=True)))(_scores(q, k)), v
     ),
     "another axis": lambda q, k, v, d_o: _times(jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k), axis=1), v),
     "the queries' axis": lambda q, k, v, d_o: _times(jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k), axis=2), v),
@@ -388,7 +432,15 @@ def test_what_else_reads_a_derivative(rng, monkeypatch):
         dp = jnp.einsum("bqhd,bkhd->bhqk", d_o, v).astype(jnp.float32)
         return _times(shares, v), _times(shares * dp, k)
 
-    for fun in (by_shares, wrong):
+    def of_other_columns(q, k, v, d_o):  # no derivative: a sum of what is behind a mask, and of all
+        mask = jnp.tril(jnp.ones((T, S), bool))
+        shares = jax.nn.softmax(jnp.where(mask, _scores(q, k), -1e30))
+        dp = jnp.einsum("bqhd,bkhd->bhqk", d_o, v).astype(jnp.float32)
+        kept = jnp.where(mask, dp, 0)
+        ds = shares * (dp - (shares * dp).sum(-1, keepdims=True) + (kept - dp).sum(-1, keepdims=True))
+        return _times(shares, v), _times(ds, k)
+
+    for fun in (by_shares, wrong, of_other_columns):
         assert counts(jax_moye.optimize(fun), q, k, v, d_o)[:2] == (0, 0)
         assert str(jax.make_jaxpr(jax_moye.optimize(fun))(q, k, v, d_o)) == without_attention(
             monkeypatch, fun, q, k, v, d_o

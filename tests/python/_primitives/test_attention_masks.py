@@ -168,6 +168,38 @@ def jax_all(q, k, v, mask, n):
     return of_jax(q, k, v, mask=mask, is_causal=True, key_value_seq_lengths=n, local_window_size=4)
 
 
+def in_the_place_of_zeros(q, k, v, mask):  # as GPT-2 was published
+    kept = mask.astype(jnp.float32)
+    return weighted(scores_of(q, k) * kept - 1e10 * (1 - kept), v)
+
+
+def logarithms(q, k, v):
+    ones = jnp.ones((T, S))
+    return weighted(scores_of(q, k) + jnp.log(jnp.triu(jnp.tril(ones), -3)), v)
+
+
+def added_twice(q, k, v, mask):
+    biases = (jnp.where(x, 0, -jnp.inf) for x in (causal(), mask))
+    return weighted(scores_of(q, k) + sum(biases), v)
+
+
+def less_the_largest(q, k, v, mask):
+    scores = jnp.where(mask, scores_of(q, k), -1e30)
+    return weighted(scores - lax.stop_gradient(scores.max(axis=-1, keepdims=True)), v)
+
+
+def cleared(q, k, v):
+    shares = jnp.where(causal(), jax.nn.softmax(jnp.where(causal(), scores_of(q, k), LOW)), 0)
+    return jnp.einsum("bhqk,bkhd->bqhd", shares.astype(v.dtype), v)
+
+
+def of_softmax_where(q, k, v):
+    shares = jax.nn.softmax(scores_of(q, k), where=causal())
+    return jnp.einsum("bhqk,bkhd->bqhd", shares.astype(v.dtype), v)
+
+
+FLOATS, NO_BAND = np.tril(np.ones((1, 1, T, S), np.float32)), KEPT[1, 0] & (ROW != 5) | (ROW == KEY)
+
 # The program, what it is given beside q, k and v, its mask, the shape of a kernel's, and a kernel's diagonal.
 MASKS = {
     "an argument": (chosen, [KEPT], KEPT, (B, 1, T, S), None),
@@ -193,7 +225,16 @@ MASKS = {
     "either of two": (lambda q, k, v, x, y: chosen(q, k, v, x | y), [PADDING, KEPT], PADDING | KEPT, (B, T, S), None),
     "neither": (lambda q, k, v, x, y: chosen(q, k, v, ~(x | y)), [~PADDING, ~KEPT], PADDING & KEPT, (B, T, S), None),
     "a window": (window, [], WINDOW, (T, S), 0),
-    "a constant": (lambda q, k, v: chosen(q, k, v, WINDOW), [], WINDOW, (T, S), None),
+    "a constant": (lambda q, k, v: chosen(q, k, v, WINDOW), [], WINDOW, (T, S), 0),
+    "a constant diagonal": (lambda q, k, v: chosen(q, k, v, CAUSAL), [], CAUSAL, None, 0),
+    "a constant without a diagonal": (lambda q, k, v: chosen(q, k, v, NO_BAND), [], NO_BAND, (T, S), None),
+    "constant floats": (lambda q, k, v, x: chosen(q, k, v, x * FLOATS), [PADDING], PADDING & CAUSAL, (B, 1, 1, S), 0),
+    "shares behind the mask": (cleared, [], CAUSAL, None, 0),
+    "jax: softmax": (of_softmax_where, [], CAUSAL, None, 0),
+    "in the place of zeros": (in_the_place_of_zeros, [KEPT], KEPT, (B, 1, T, S), None),
+    "logarithms": (logarithms, [], WINDOW, (T, S), 0),
+    "less the largest": (less_the_largest, [KEPT], KEPT, (B, 1, T, S), None),
+    "-inf twice": (added_twice, [PADDING], PADDING & CAUSAL, (B, 1, 1, S), 0),
     "from a diagonal on": (lambda q, k, v: chosen(q, k, v, triangle(jnp.triu, 0)), [], ROW <= KEY, (T, S), None),
     "a row without a key": (lambda q, k, v: chosen(q, k, v, triangle(jnp.tril, -1)), [], ROW > KEY, (T, S), None),
     "the first keys": (lambda q, k, v: chosen(q, k, v, jnp.arange(S) < 10), [], KEY < 10, (S,), None),
@@ -226,7 +267,7 @@ def test_masks(rng, name):
     for fun, given in ((forward, args[:3]), (gradients(forward), args)):
         ((params, found),) = found_in(fun, *given, *others)
         assert (found, params.diagonal) == (shape, diagonal)
-        assert params.mask_is_infinite == (name == "-inf")
+        assert params.mask_is_infinite == name.startswith("-inf")
         program = assert_unchanged(fun, *given, *others)
     assert counts(jax_moye.optimize(gradients(forward)), *args, *others) == (1, 1, 0)
     expected = exact_behind(*args, mask)
@@ -375,7 +416,7 @@ def test_in_the_emulator(rng, name):
 @pytest.mark.parametrize("name", ["added", "in parts", "-inf"])
 def test_masks_that_are_added_in_the_emulator(rng, name):
     """What a kernel has of rows of which no score counts, and what XLA adds to it: behind a diagonal, in groups."""
-    q, k, v, d_o = args = operands(rng, (B, T, S, 4, 2, D))
+    args = operands(rng, (B, T, S, 4, 2, D))
     left = jnp.asarray(PADDING[..., ::-1] if name == "in parts" else KEPT)
 
     def forward(q, k, v, mask):

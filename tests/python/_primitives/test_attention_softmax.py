@@ -6,7 +6,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_moye._primitives.attention_formulas import SHARES, Choice, Cleared, Finite, Formula, Layer, Logs, Opaque
+from jax_moye._primitives.attention_formulas import (
+    SHARES,
+    Choice,
+    Cleared,
+    Finite,
+    Formula,
+    Layer,
+    Logs,
+    Opaque,
+    Partial,
+)
 from jax_moye._primitives.attention_masks import All, Mask, Traced
 from jax_moye._primitives.attention_softmax import NotAttentionError, Softmax
 
@@ -62,7 +72,19 @@ def test_masks():
     assert computed("select_n", mask, zero, E, of=of) == E  # 0 there anyway
     assert computed("mul", E, Choice(CAUSAL, np.float32(1), np.float32(0)), of=of) == E
     assert computed("select_n", Choice(CAUSAL.reverse, np.True_, np.False_), zero, E, of=of) == Opaque()
-    assert computed("select_n", mask, zero, Z, of=of) == Opaque()
+    behind = computed("select_n", mask, zero, Z, of=of)
+    assert behind == Partial(Z)  # it where E is not 0
+    assert computed("mul", behind, E, of=of) == computed("mul", Z, E, of=of)
+    assert computed("sub", E, behind, of=of) == Partial(computed("sub", E, Z))
+    assert computed("mul", behind, number(2), of=of) == Partial(computed("mul", Z, number(2)))
+    assert computed("mul", behind, Z, of=of) == Partial(computed("mul", Z, Z))
+    other = Choice(CAUSAL._replace(offset=1), np.True_, np.False_)
+    assert computed("select_n", other, zero, Z, of=of) == Opaque()
+    zeros = computed("mul", SCORES, Choice(CAUSAL, np.float32(1), np.float32(0)))
+    assert computed("exp", computed("sub", zeros, Logs(largest=1.0)), of=softmax(*zeros.layers)) == Opaque()
+    low_there = Choice(CAUSAL, np.float32(0), np.float32(-1e30))
+    assert computed("add", zeros, low_there) == masked
+    assert computed("add", zeros, low_there._replace(mask=other.mask)).layers[0] == zeros.layers[0]
     lower = softmax(Layer(CAUSAL, 2 * LOW))  # the largest of scores that are masked by another number
     assert computed("exp", computed("sub", masked, Logs(largest=1.0)), of=lower) == Opaque()
 

@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.extend.core import Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, Var, jaxpr_as_fun
 from python.attention_layers import D, T, all_of, as_usual, assert_right, attentions, block, scanned
 from python.attentions import counts, use_fake_rows
 
 import jax_moye
-from jax_moye._primitives.known_constants import Constants, with_known
+from jax_moye import _compat
+from jax_moye._primitives import known_constants
+from jax_moye._primitives.known_constants import Constants, of_arrays, with_known
 from jax_moye._primitives.patterns import Program
 
 
@@ -63,7 +65,8 @@ def test_masks_from_outside(usual, monkeypatch, name):
     layers, of_forward, of_all = MASKED[name]
     assert counts(jax_moye.optimize(layers), args[0], args[2])[:2] == of_forward
     (search,) = attentions(jax.make_jaxpr(jax_moye.optimize(layers))(args[0], args[2]).jaxpr)
-    assert search.params["attention"].diagonal == (None if "not" in name else 0)
+    assert search.params["attention"].diagonal == 0
+    assert search.params["attention"].has_mask == ("not" in name)  # what is known of it stands in the body, too
     fun = jax_moye.optimize(all_of(layers))
     assert counts(fun, *args)[:2] == of_all
     assert_right(jax.jit(fun)(*args), of_xla, expected)
@@ -103,3 +106,49 @@ def test_what_needs_the_equations_is_rewritten_without_them():
     assert with_known(inside, made, lambda jaxpr: jaxpr) is inside
     again = with_known(inside, made, lambda jaxpr: jaxpr.replace(outvars=[jaxpr.outvars[0]] * 2))
     assert (again.invars, again.eqns, len(again.outvars)) == (inside.invars, inside.eqns, 2)
+
+
+ROW, KEY = np.arange(6)[:, None], np.arange(9)
+READY_MADE = {
+    "a diagonal": ROW >= KEY,
+    "below it": np.tril(np.ones((6, 9), np.float32), -3),
+    "above it": np.triu(np.full((6, 6), -np.inf, np.float32), 1),
+    "a band": jnp.asarray((ROW - KEY < 2) & (KEY - ROW < 3), jnp.bfloat16),
+    "other dimensions": np.tril(np.ones((1, 1, 6, 9), np.int32), 2),
+    "one number": np.full((6, 9), -1e9, np.float32),
+}
+OTHERS = {
+    "a hole": np.where((ROW == 4) & (KEY == 1), 0, np.tril(np.ones((6, 9), np.float32))),
+    "three numbers": np.tril(np.ones((6, 9))).astype(np.int32) * ROW.astype(np.int32),
+    "nothing that is equal to itself": np.full((6, 9), np.nan, np.float32),
+    "several": np.tril(np.ones((2, 6, 9), np.float32)),
+    "a row": np.ones(9, np.float32),
+    "too many elements": np.tril(np.ones((6, 90), np.float32)),
+}
+
+
+@pytest.mark.parametrize("name", READY_MADE)
+def test_an_array_that_is_a_band(name):
+    array = READY_MADE[name]
+    closed = jax.make_jaxpr(lambda x: x + array)(jnp.zeros(array.shape, array.dtype))
+    equations = of_arrays(closed)
+    whole = Jaxpr([], [], closed.jaxpr.constvars, equations, debug_info=_compat.UNNAMED)
+    (made,) = jaxpr_as_fun(ClosedJaxpr(whole, []))()
+    assert (made.dtype, made.shape) == (array.dtype, array.shape)
+    np.testing.assert_array_equal(np.asarray(made, np.float32), np.asarray(array, np.float32))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_array_that_is_none(monkeypatch, name):
+    monkeypatch.setattr(known_constants, "_MOST_ELEMENTS", 6 * 36)
+    array = OTHERS[name]
+    assert of_arrays(jax.make_jaxpr(lambda x: x + array)(jnp.zeros(array.shape, array.dtype))) == []
+
+
+def test_weights_on_a_device_are_looked_at_where_they_are_few(monkeypatch):
+    """Booleans, and what the host has, beyond that."""
+    monkeypatch.setattr(known_constants, "_MOST_OF_DEVICE", 8)
+    for array in (np.tril(np.ones((3, 3), np.float32)), jnp.tril(jnp.ones((3, 3), bool))):
+        assert of_arrays(jax.make_jaxpr(lambda x, array=array: x * array)(1.0))
+    on_device = jnp.tril(jnp.ones((3, 3)))
+    assert of_arrays(jax.make_jaxpr(lambda x: x * on_device)(1.0)) == []
