@@ -3,9 +3,10 @@
     PYTHONPATH=benchmarks python -m jax_moye bench --program programs:gpt2 --program programs:llama --size layers=4
 
 They were written before `optimize` had seen one, and what it missed in them was then added: section 22 of
-docs/performance.md has both figures. They differ in what real programs differ in: how a mask is made, how a softmax is
-written, where float32 begins, grouped queries, scans with and without recomputation, the optimizer. Each function
-returns (step, arguments); sizes are its keywords. `SMALL` has sizes for a CPU.
+docs/performance.md has both figures. No GPU has timed gemma and translation yet. They differ in what real programs
+differ in: how a mask is made, how a softmax is written, where float32 begins, grouped queries, scans with and without
+recomputation, the optimizer. Each function returns (step, arguments); sizes are its keywords. `SMALL` has sizes for a
+CPU.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ SMALL: Mapping[str, Mapping[str, int]] = {
     "llama_decoding": {"layers": 2, "width": 512, "heads": 8, "kv_heads": 4, "inner": 512, "vocabulary": 512}
     | {"batch": 8, "cached": 2048},
     "diffusion_transformer": {"layers": 2, "width": 256, "heads": 4, "batch": 8, "tokens": 256},
+    "gemma": {"layers": 2, "width": 256, "heads": 4, "kv_heads": 2, "inner": 512, "vocabulary": 512}
+    | {"batch": 2, "tokens": 256},
+    "translation": {"layers": 2, "width": 256, "heads": 4, "vocabulary": 512, "batch": 2, "tokens": 256},
     "linear_layers": {"layers": 2, "width": 256, "batch": 256},
 }
 
@@ -355,6 +359,91 @@ def diffusion_transformer(
 
     x, target = random.normal(batch, tokens, width), random.normal(batch, tokens, width)
     return adam(loss, blocks, x, random.normal(batch, width), target)
+
+
+def gemma(
+    layers: int = 8,
+    width: int = 2048,
+    heads: int = 16,
+    kv_heads: int = 4,
+    inner: int = 8192,
+    vocabulary: int = 32000,
+    batch: int = 4,
+    tokens: int = 2048,
+) -> Program:
+    """Gemma, a step of training: a mask by places, groups and heads one dimension in the softmax, a scan, momentum."""
+    model = Llama(layers, width, heads, kv_heads, inner, vocabulary)
+
+    def loss(parameters: Any, text: Any, places: Any) -> Any:
+        mask = places[:, None, :] <= places[:, :, None]
+
+        def block_of(x: Any, block: Any) -> Any:
+            q, k, v = model.projected(x, block, places.astype(jnp.float32))
+            q = (q * model.head_dim**-0.5).reshape(*q.shape[:2], kv_heads, -1, model.head_dim)
+            logits = jnp.einsum("BTKGH,BSKH->BTKGS", q, k).reshape(*x.shape[:2], heads, -1)
+            shares = jax.nn.softmax(jnp.where(mask[:, :, None], logits, -2.3819763e38)).astype(k.dtype)
+            shares = shares.reshape(*x.shape[:2], kv_heads, heads // kv_heads, -1)
+            o = jnp.einsum("BTKGS,BSKH->BTKGH", shares, v).reshape(x.shape)
+            x = x + o @ block["out"]
+            h = rms_norm(x, block["norms"][1])
+            return x + (jax.nn.gelu(h @ block["gate"]) * (h @ block["up"])) @ block["down"], None
+
+        x, _ = lax.scan(block_of, parameters["tokens"][text[:, :-1]] * width**0.5, parameters["blocks"])
+        return cross_entropy(rms_norm(x, parameters["norm"]) @ parameters["tokens"].T, text[:, 1:])
+
+    text = model.random.integers(vocabulary, batch, tokens + 1)
+    return momentum(loss, model.parameters, text, jnp.tile(jnp.arange(tokens), (batch, 1)))
+
+
+def translation(
+    layers: int = 6, width: int = 1024, heads: int = 16, vocabulary: int = 32000, batch: int = 16, tokens: int = 512
+) -> Program:
+    """A text is translated, a step of training: two stacks, biases of masks that are added, scores of float32, Adam."""
+    random = Random()
+
+    def stack(*names: str) -> Any:
+        blocks = {f"{name}{x}": random.weight(layers, width, width) for name in names for x in "qkvo"}
+        blocks |= {"up": random.weight(layers, width, 4 * width), "down": random.weight(layers, 4 * width, width)}
+        return blocks | {"norms": jnp.ones((len(names) + 1, layers, width)).swapaxes(0, 1)}
+
+    parameters = {"tokens": random.weight(vocabulary, width), "norm": jnp.ones(width)}
+    parameters |= {"reads": stack("own"), "writes": stack("own", "other")}
+
+    def attention(name: str, x: Any, others: Any, block: Any, bias: Any) -> Any:
+        q, k, v = (y @ block[name + n] for y, n in ((x, "q"), (others, "k"), (others, "v")))
+        q, k, v = (y.reshape(*y.shape[:2], heads, -1) for y in (q / (width // heads) ** 0.5, k, v))
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q.astype(jnp.float32), k.astype(jnp.float32)) + bias
+        shares = jax.nn.softmax(scores).astype(x.dtype)
+        return jnp.einsum("bhqk,bkhd->bqhd", shares, v).reshape(x.shape) @ block[name + "o"]
+
+    def inner(x: Any, block: Any) -> Any:
+        return x + jax.nn.relu(rms_norm(x, block["norms"][-1]) @ block["up"]) @ block["down"]
+
+    def loss(parameters: Any, text: Any, other: Any) -> Any:
+        def bias_of(mask: Any) -> Any:
+            return lax.select(mask > 0, jnp.full(mask.shape, 0.0), jnp.full(mask.shape, -1e10))
+
+        def reads(x: Any, block: Any) -> Any:
+            h = rms_norm(x, block["norms"][0])
+            return inner(x + attention("own", h, h, block, of_text), block), None
+
+        def writes(y: Any, block: Any) -> Any:
+            h = rms_norm(y, block["norms"][0])
+            y = y + attention("own", h, h, block, of_other)
+            return inner(y + attention("other", rms_norm(y, block["norms"][1]), x, block, of_text), block), None
+
+        padding = lambda x: (x > 0).astype(jnp.float32)[:, None, None, :]  # noqa: E731
+        of_text = bias_of(padding(text))
+        of_other = bias_of(padding(other[:, :-1]) * jnp.tril(jnp.ones((1, 1, tokens, tokens))))
+        x, _ = lax.scan(jax.checkpoint(reads), parameters["tokens"][text], parameters["reads"])
+        y, _ = lax.scan(jax.checkpoint(writes), parameters["tokens"][other[:, :-1]], parameters["writes"])
+        return cross_entropy(rms_norm(y, parameters["norm"]) @ parameters["tokens"].T, other[:, 1:])
+
+    def padded(length: int) -> Any:
+        x = 1 + random.integers(vocabulary - 1, batch, length)
+        return jnp.where(jnp.arange(length) < tokens // 4 + random.integers(3 * tokens // 4, batch, 1), x, 0)
+
+    return adam(loss, parameters, padded(tokens), padded(tokens + 1))
 
 
 def linear_layers(layers: int = 4, width: int = 4096, batch: int = 8192) -> Program:

@@ -26,6 +26,8 @@ FOUND = {
     "llama_prefill": (1, 0),
     "llama_decoding": (LAYERS, 0),
     "diffusion_transformer": (LAYERS, LAYERS),
+    "gemma": (1, 1),
+    "translation": (6, 3),  # of the texts that are read and written, and of one in the other
     "linear_layers": (0, 0),
 }
 
