@@ -70,8 +70,10 @@ class Constants:
             jaxpr = inlined(jaxpr, calls)  # which may be given other things, too
         jaxpr = _compat.without_dead_code(jaxpr)
         (out,) = jaxpr.outvars
+        if jaxpr.invars or not isinstance(out, Var):  # of an argument, or a number that a call returns
+            return []
         names: dict[Any, Any] = {out: inside}
-        return [] if jaxpr.invars or not isinstance(out, Var) else [renamed(one, names) for one in jaxpr.eqns]
+        return [renamed(one, names) for one in jaxpr.eqns]
 
 
 def with_known(jaxpr: Jaxpr, made: Sequence[JaxprEqn], rewrite: Callable[[Jaxpr], Jaxpr]) -> Jaxpr:
