@@ -215,6 +215,7 @@ def main() -> int:
     parser.add_argument(
         "--replace", choices=["nothing", "functions", "intercept", "optimize", "traced"], default="functions"
     )
+    parser.add_argument("--emulated", action="store_true", help="kernels compute what they can, in the emulator")
     parser.add_argument("--cases", type=int, default=10, help="samples that JAX draws of each parametrized test")
     parser.add_argument("--files", nargs="*", help="of these only")
     parser.add_argument("--only", help="pytest's -k instead of the selection")
@@ -254,6 +255,8 @@ def main() -> int:
         else:
             taken = stack.enter_context(jax_moye.intercept())
 
+    if args.emulated:
+        stack.enter_context(jax_moye.options(interpret=True))
     outcomes: dict[str, Outcome] = {}
     with stack:
         for file in args.files or selection:
