@@ -393,6 +393,6 @@ def _derivative(
         if plan.transform == "mapped grad":  # of two examples, with one mask
             return jax.vmap(gradient)(*(jnp.stack([x, x[::-1]]) for x in first))
         of_one = jax.grad(lambda x: loss(x, *first[1:]))
-        return jax.jvp(of_one, first[:1], [jnp.ones_like(first[0])])
+        return jax.jvp(of_one, first[:1], (jnp.ones_like(first[0]),))
 
     return fun, {"value": [], "jvp": tangents}.get(plan.transform, cotangents)
