@@ -47,12 +47,13 @@ SELECTION = {  # file -> pytest's -k
     "export_test.py": "ragged_dot",
 }
 
-# Programs around products: loops, branches, functions with derivatives of their own, activations.
+# Programs around products: loops, branches, checkpoints, functions with derivatives of their own, activations.
 OPTIMIZED = SELECTION | {
     "lax_autodiff_test.py": "",
     "lax_control_flow_test.py": "",
     "custom_api_test.py": "",
     "nn_test.py": "",
+    "api_test.py": "RematTest",
 }
 
 # Tests that look in a program for an equation called dot_general, or for its parameters, and how they fail where its
@@ -62,6 +63,7 @@ INTROSPECTIVE = {
     "testMatmulBothSize1BatchDimsSqueezedJaxpr": "not enough values to unpack (expected 1, got 0)",
     "test_einsum_mixed_precision": "jax_moye_contract] not found in",
     "test_preferred_element_type": "KeyError: 'preferred_element_type'",
+    "test_remat_checkpoint_dots": "AssertionError: 0 != ",  # of the equations called dot_general, the last they count
 }
 
 
@@ -240,7 +242,7 @@ def main() -> int:
 
     stack, taken, complaints = contextlib.ExitStack(), None, Complaints()
     is_of_programs = args.replace in ("optimize", "traced")
-    selection, expected = (OPTIMIZED, UNTRACEABLE) if is_of_programs else (SELECTION, INTROSPECTIVE)
+    selection, expected = (OPTIMIZED, UNTRACEABLE | INTROSPECTIVE) if is_of_programs else (SELECTION, INTROSPECTIVE)
     if args.replace == "nothing":
         replace({name: counted(name, getattr(lax, name)) for name in ("dot_general", "ragged_dot_general")})
     else:
