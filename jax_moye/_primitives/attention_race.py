@@ -9,7 +9,9 @@ scores of a forward pass and of its gradients once.
 
 from __future__ import annotations
 
+import concurrent.futures
 import datetime
+import functools
 import hashlib
 import json
 import logging
@@ -88,13 +90,15 @@ def measured(key: AttentionKey, of: str, contest: Contest, stop: threading.Event
     device = jax.local_devices(backend="cuda")[0]
     with jax.enable_x64(True):  # of what a program has
         sets = operand_sets(contest, device)
-        rival, theirs = _contender("xla", contest.xla, sets, device)
+        by_name = {together(config.name for config in configs): configs for configs in contest.ours}
+        funs = {"xla": contest.xla} | {name: contest.ours[configs] for name, configs in by_name.items()}
+        programs = _compiled(funs, sets, device, stop)
+        rival, theirs = _contender("xla", programs, sets)
         contenders, names = [], {}
-        for configs, fun in contest.ours.items():
+        for name, configs in by_name.items():
             if stop.is_set():
                 raise InterruptedMeasurementError
-            name = together(config.name for config in configs)
-            contender, results = _contender(name, fun, sets, device)
+            contender, results = _contender(name, programs, sets)
             if all(map(same_result, results, theirs)):
                 contenders.append(contender)
                 names[name] = configs
@@ -148,19 +152,38 @@ def _random(contest: Contest, i: int, number: int) -> np.ndarray:
     return elements * of.dtype.type(contest.factor) if i == 0 else elements
 
 
-def _contender(
-    name: str, fun: Callable[..., Sequence[Any]], sets: Sequence[Sequence[jax.Array]], device: jax.Device
-) -> tuple[Contender, list[np.ndarray]]:
-    """A program, which has run once, and samples of its first results."""
+def _compiled(
+    funs: Mapping[str, Callable[..., Sequence[Any]]],
+    sets: Sequence[Sequence[jax.Array]],
+    device: jax.Device,
+    stop: threading.Event,
+) -> dict[str, Callable[..., Any]]:
+    """The contenders' programs, by name. They are traced one after the other, and XLA compiles them side by side.
+
+    XLA may time kernels meanwhile, for its own contender alone: of ours nothing is run before all are there.
+    """
     count = len(sets[0])
 
-    def several(*flat: Any) -> list[Sequence[Any]]:
+    def several(fun: Callable[..., Sequence[Any]], *flat: Any) -> list[Sequence[Any]]:
         return [fun(*flat[i : i + count]) for i in range(0, len(flat), count)]
 
     sharding = jax.sharding.SingleDeviceSharding(device)
     types = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in sets[0]] * len(sets)
-    program = jax.jit(several).lower(*types).compile()
-    contender = marked_contender(name, program, [[x for one in sets for x in one]], len(sets))
+    lowered = {}
+    for name, fun in funs.items():
+        if stop.is_set():
+            raise InterruptedMeasurementError
+        lowered[name] = jax.jit(functools.partial(several, fun)).lower(*types)
+    with concurrent.futures.ThreadPoolExecutor(len(lowered)) as pool:
+        tasks = {name: pool.submit(one.compile) for name, one in lowered.items()}
+    return {name: task.result() for name, task in tasks.items()}
+
+
+def _contender(
+    name: str, programs: Mapping[str, Callable[..., Any]], sets: Sequence[Sequence[jax.Array]]
+) -> tuple[Contender, list[np.ndarray]]:
+    """A program, which has run once, and samples of its first results."""
+    contender = marked_contender(name, programs[name], [[x for one in sets for x in one]], len(sets))
     return contender, [sample(x) for x in contender.run(0)[0]]
 
 

@@ -138,7 +138,7 @@ class Constants:
             jaxpr = inlined(jaxpr, calls)  # which may be given other things, too
         jaxpr = _compat.without_dead_code(jaxpr)
         (out,) = jaxpr.outvars
-        if not isinstance(out, Var) or out in jaxpr.invars:
+        if not isinstance(out, Var) or out in jaxpr.invars:  # a number that a call returns, or an argument
             return [], list(given)
         names: dict[Any, Any] = {x: x for x in jaxpr.invars} | {out: inside}
         return [renamed(one, names) for one in jaxpr.eqns], list(jaxpr.invars)

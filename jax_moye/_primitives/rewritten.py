@@ -239,13 +239,10 @@ def _lower_local(platform, ctx, *values, request: Request, permutations, origina
     assert epilogue is not None
     forms = Forms(request, operands, permutations, original)
     by_xla, target = forms.of_equations(xlas(request, original)), LoweringTarget.of_platform(platform)
-    if epilogue.own is None:
-        decision = decide_by_measuring(request, operands, target, by_xla, forms.shapes)
-    else:  # a kernel that is not compiled yet is not measured
-        decision = decide(request, operands, target)
-        if decision.kind == "kernel":
-            exported = _compat.is_exported(ctx)
-            decision = with_own_activation(decision, operands, target, is_exported=exported, emulated=False)
+    decision = _decided(request, operands, target, by_xla, forms.shapes)
+    if epilogue.own is not None and decision.kind == "kernel":
+        exported = _compat.is_exported(ctx)
+        decision = with_own_activation(decision, operands, target, is_exported=exported, emulated=False)
     is_xlas = is_for_xla(decision, operands, permutations, original, platform)
     call = decision.call
     if decision.kind == "kernel" and call is not None and call.epilogue is not None:
@@ -266,6 +263,18 @@ def _lower_local(platform, ctx, *values, request: Request, permutations, origina
         say_once(logging.INFO, f"what stands behind {what} is not its kernel's: {decision.epilogue_reason}")
     as_it_was = by_xla if is_xlas else forms.of_equations(original)
     return mlir.lower_fun(as_it_was, multiple_results=True)(ctx, *values)
+
+
+def _decided(request: Request, operands: Operands, target: LoweringTarget, by_xla: Any, shapes: Any) -> Decision:
+    """Who computes product and epilogue: a kernel that is not compiled yet, with a function in it, is not measured."""
+    if request.epilogue is not None and request.epilogue.own is not None:
+        return decide(request, operands, target)
+    return decide_by_measuring(request, operands, target, by_xla, shapes)
+
+
+def _takes_in(decision: Decision, request: Request) -> bool:
+    """Whether a kernel computes all of a request: else the decision may be one about the product alone."""
+    return decision.call is not None and decision.call.epilogue == request.epilogue
 
 
 def _is_faster_in_parts(decision: Decision, operands: Operands, permutations, original: Original, platform) -> bool:
@@ -365,9 +374,12 @@ def _lower_viewed_local(
         forms = Forms(request, operands, of_written, inner)
         by_xla, shapes = forms.of_equations(xlas(request, inner)), forms.shapes
     target = LoweringTarget.of_platform(platform)
-    decision = decide_by_measuring(request, operands, target, by_xla, shapes)
-    is_whole = decision.call is not None and decision.call.epilogue == request.epilogue
-    call = in_place(decision, views, target) if is_whole else None
+    decision = _decided(request, operands, target, by_xla, shapes)
+    call = in_place(decision, views, target) if _takes_in(decision, request) else None
+    if call is not None and call.epilogue is not None and call.epilogue.own is not None:
+        found, exported = decision._replace(call=call), _compat.is_exported(ctx)
+        decision = with_own_activation(found, operands, target, is_exported=exported, emulated=False)
+        call = decision.call if _takes_in(decision, request) else None
     if call is not None:
         ffi.register(platform)
         chosen, out_shape = call, ctx.avals_out[0].shape
@@ -382,7 +394,7 @@ def _lower_viewed_local(
     # Where no kernel finishes the product it may still be one of ours alone, which reads the parts in place.
     is_in_parts = (
         inner is not None
-        and not (decision.kind == "kernel" and is_whole)
+        and not (decision.kind == "kernel" and _takes_in(decision, request))
         and not is_for_xla(decision, operands, of_written, inner, platform)
     )
     equations = parts if is_in_parts else original

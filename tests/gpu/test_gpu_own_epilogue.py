@@ -128,6 +128,24 @@ def test_derivative(config):
     np.testing.assert_allclose(np.asarray(got, np.float32), expected, rtol=0.05, atol=0.2)
 
 
+def test_parts_of_an_array():
+    """The kernel that was compiled reads them in place, under optimize."""
+
+    def capped(x):
+        q, k = jnp.split(x, 2, axis=-1)
+        return softcap(jnp.einsum("bqd,bkd->bqk", q, k))
+
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 512, 256)), jnp.bfloat16)
+    with jax_moye.options(implementation="moye"):
+        optimized = jax_moye.optimize(capped)
+        assert "jax_moye_view_gemm_v1" in jax.jit(optimized).lower(x).as_text()
+        named(optimized, x)
+        got = np.asarray(jax.jit(optimized)(x), np.float64)
+    q, k = np.split(np.asarray(x, np.float64), 2, axis=-1)
+    expected = 30 * np.tanh(np.einsum("bqd,bkd->bqk", q, k) / 30)
+    assert np.abs(got - expected).max() <= 4 * 2.0**-9 * 30  # a product, a quotient, tanh and a product are rounded
+
+
 def test_compiled_in_seconds():
     """Hopper's kernel, beside other processes: 3.4 s where 16 tests ran at one time."""
     arch = _compat.cuda_arch()

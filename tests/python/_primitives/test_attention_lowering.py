@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from python.attention_layers import LAYERS, all_of, block, weights
 from python.attentions import FORMS, GROUPED, exact, exact_behind, gradients, operands, use_fake_rows
 from python.support import lowered_text
 
@@ -98,6 +99,20 @@ def test_a_forward_pass_and_its_gradients_are_one_decision(gpu):
     assert len(gpu.calls) == 1
     gpu.ours[SMALL] = 130.0
     assert [rows for _, rows in configs_of(program(causal=False))] == ["128", "128"]
+
+
+def test_layers_of_the_same_shapes_are_one_contest(rng, gpu):
+    """Written one behind the other, with all their gradients."""
+    x, d_x, blocks = weights(rng)
+
+    def layers(x, blocks):
+        for layer in zip(*blocks, strict=True):
+            x = block(x, layer, lambda q, k, v: FORMS["plain"](q, k, v, True))
+        return x
+
+    found = configs_of(jax_moye.optimize(all_of(layers)), (x, d_x, blocks))
+    assert sorted(name for name, _ in found) == ["attention"] * LAYERS + ["attention_grad"] * LAYERS
+    assert len(gpu.calls) == 1
 
 
 @pytest.mark.parametrize(("xla", "is_ours"), [(101.0, False), (103.4, False), (103.6, True), (50.0, False)])

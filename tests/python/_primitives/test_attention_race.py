@@ -94,6 +94,22 @@ def test_ties_are_the_rules_choice_and_wrong_results_are_none(one, caplog):
         one([1.0], 40.0, wrong=range(9))
 
 
+def test_each_contender_is_compiled_once_and_side_by_side(one, monkeypatch):
+    """Each waits for the others: one after the other none would end."""
+    compiled, of_jax, together_now = [], jax.stages.Lowered.compile, []
+
+    def compile_with_others(lowered, *args, **kwargs):
+        compiled.append(lowered)
+        together_now[0].wait(timeout=60)
+        return of_jax(lowered, *args, **kwargs)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compile_with_others)
+    together_now.append(threading.Barrier(5))  # two tiles of the forward pass with two of the gradients, and XLA
+    names, _, _, entry = one([30.0, 20.0], 40.0)
+    assert len(compiled) == len(names) + 1 == 5
+    assert list(entry.us) == names
+
+
 def test_a_told_measurement_stops(one):
     stop = threading.Event()
     stop.set()

@@ -89,6 +89,11 @@ def test_equations_of_a_mask():
     assert _body(lambda n: jnp.arange(T) < n)[2] == []  # which is an argument's
 
 
+def test_a_number_that_a_call_returns_is_made_by_no_equation():
+    """JAX's sparse_plus has such calls, of jnp.where."""
+    assert _body(lambda _: jax.jit(lambda: jnp.bool_(True))())[2] == []
+
+
 def test_what_needs_the_equations_is_rewritten_without_them():
     _, inside, made = _body(lambda _: jnp.tril(jnp.ones((T, T), bool)))
     seen = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 
 import hypothesis
 import jax
@@ -404,6 +406,29 @@ def test_of_equal_products_one_is_decided_and_lowered(monkeypatch):
     assert len(decisions) == 3
     assert "b_offset = 24 " in text
     assert "b_offset = 1024 " in text
+
+
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("implementation", ["moye", None])
+def test_a_function_behind_parts(implementation):
+    """A kernel is compiled with it, or computes the product alone: both read the parts in place."""
+
+    def capped(x):
+        q, k = x[..., :16], x[..., 16:]
+        return 5 * jnp.tanh(jnp.einsum("bqd,bkd->bqk", q, k) / 5)
+
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 24, 32)), jnp.bfloat16)
+    with jax_moye.options(implementation=implementation, interpret=True):
+        lowered = jax.jit(jax_moye.optimize(capped)).lower(x)
+        result = np.asarray(lowered.compile()(x), np.float64)
+    text = lowered.as_text()
+    assert [text.count(VIEW_TARGET), len(movements(text))] == [1, 0]
+    assert ('activation = "own"' in text) == (implementation is not None)
+    assert bool(re.search(r'config = "\w+_all_f\w+"', text)) == (implementation is not None)
+    q, k = np.split(np.asarray(x, np.float64), 2, axis=-1)
+    exact = 5 * np.tanh(np.einsum("bqd,bkd->bqk", q, k) / 5)
+    errors = [np.abs(y - exact).max() for y in (result, np.asarray(capped(x), np.float64))]
+    assert errors[0] <= max(errors[1], 2**-8 * 5)
 
 
 # ------------------------------------------------------------------------------------------------------------ exports

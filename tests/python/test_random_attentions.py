@@ -1,0 +1,81 @@
+"""Random programs of attention: values and derivatives are as near to float64 as the programs' own, in the emulator."""
+
+from __future__ import annotations
+
+import os
+
+import jax
+import numpy as np
+import pytest
+from python.generated_attentions import draw
+from python.spelled_attentions import EXACT
+from python.support import UNIT
+
+import jax_moye
+from jax_moye._kernels.configs import attention_configs
+from jax_moye._primitives import attention
+
+COUNT = os.environ.get("JAX_MOYE_RANDOM_ATTENTIONS")  # how many; else these, of which most have kernels of attention
+SEEDS = (0, 25, 41, 52, 70, 75, 79) if COUNT is None else range(int(COUNT))
+needs_rows = pytest.mark.skipif(
+    len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
+)
+AS_WRITTEN = {"xla_allow_excess_precision": False}  # roundings of the program stay
+
+
+def run(drawn, optimize, **options):
+    fun = drawn.fun(drawn.types)
+    with jax_moye.options(**options):
+        lowered = jax.jit(jax_moye.optimize(fun) if optimize else fun).lower(*drawn.args)
+        results = lowered.compile({} if optimize else AS_WRITTEN)(*drawn.args)
+    return lowered.as_text(), jax.tree.flatten(results)
+
+
+def exact(drawn):
+    with jax.enable_x64(True):
+        return [np.asarray(x) for x in jax.tree.leaves(jax.jit(drawn.fun(EXACT))(*drawn.exact_args()))]
+
+
+def assert_near(drawn, results, before, right):
+    """The largest error is at most twice the program's own, or some roundings of the largest element.
+
+    Those are more in float32, where sums, too, are rounded at every step, and in another order.
+    """
+    unit = UNIT[np.dtype(drawn.types.narrow).name] * (16 if drawn.types.narrow == np.float32 else 4)
+    for i, (result, other, wanted) in enumerate(zip(results, before, right, strict=True)):
+        assert (result.dtype, result.shape, result.weak_type) == (other.dtype, other.shape, other.weak_type)
+        assert wanted.dtype == np.float64
+        result, other = (np.asarray(x, np.float64) for x in (result, other))
+        np.testing.assert_array_equal(np.isfinite(result), np.isfinite(other))
+        is_finite = np.isfinite(wanted) & np.isfinite(other)
+        errors = [np.abs(x - wanted)[is_finite].max(initial=0) for x in (result, other)]
+        bound = max(2 * errors[1], unit * np.abs(wanted[is_finite]).max(initial=0))
+        assert errors[0] <= bound, (drawn.seed, i, errors, bound, drawn.plan)
+
+
+@needs_rows
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_attentions(seed):
+    """Derivatives, too; and the kernels are taken where they have to be."""
+    check(draw(seed))
+
+
+@needs_rows
+def test_a_wrong_scale_is_seen(monkeypatch):
+    """The bug planted: the bounds are narrow enough."""
+    of_kernel = attention.run_attention
+    monkeypatch.setattr(attention, "run_attention", lambda *x, scale, **of: of_kernel(*x, scale=1.1 * scale, **of))
+    jax.clear_caches()
+    with pytest.raises(AssertionError):
+        check(draw(0))
+    jax.clear_caches()
+
+
+def check(drawn):
+    text, (results, tree) = run(drawn, optimize=True, interpret=True)
+    _, (before, tree_before) = run(drawn, optimize=False)
+    assert tree == tree_before
+    assert_near(drawn, results, before, exact(drawn))
+    found = [text.count(f"attention{of}_v1(") for of in ("", "_grad")]
+    assert not drawn.plan.is_sure or found[0] > 0, (drawn.seed, drawn.plan)
+    return found
