@@ -38,14 +38,9 @@ def _x64():
         yield
 
 
-@pytest.fixture
-def config(request, gpu):
-    """The row a test is about; skips where this GPU does not run it."""
-    row, arch = request.param, _compat.cuda_arch()
-    if arch < row.min_arch or (row.max_arch and arch > row.max_arch) or row.name not in ffi.built("cuda"):
-        pytest.skip(f"{row.name} is for {row.archs}, and this is sm_{arch}")
+@pytest.fixture(autouse=True)
+def _registered(gpu):
     ffi.register("cuda")
-    return row
 
 
 def workspace_bytes(config, call) -> int:
