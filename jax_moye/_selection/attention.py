@@ -2,8 +2,8 @@
 
     decide_attention(request, sizes, dtype, gradients, target, times) -> AttentionDecision
 
-The one decision, which the search in a jaxpr, the lowering and `explain` read. What was measured decides, next to what
-XLA makes of the program's own equations; where nothing was, a rule of sizes.
+The search in a jaxpr, the lowering and `explain` read this one decision. Measured times decide: ours, next to those of
+what XLA makes of the program's own equations. Where nothing was measured, a rule of sizes decides.
 """
 
 from __future__ import annotations
