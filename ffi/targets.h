@@ -1,6 +1,10 @@
 // The targets: the arrays and the attributes of their calls, which XLA wants by name, and what is read from them. Both
 // platforms' handlers are made of these; handlers.h says what each target computes. A change of a target's attributes
 // gets a new name, since they are frozen into exported programs.
+//   kName, kBuffers, kAttributes   the calls: the names of attributes, and the members of Attributes they become
+//   read()                         fills a Request from the attributes, the operands and the results of a call
+//   kDecode                        checks the request, and makes a Call of it
+//   kLaunch                        the member of GemmEntry that launches it
 #pragma once
 
 #include <algorithm>
@@ -133,10 +137,10 @@ struct PlainGemm {
   static constexpr char const* kName = "jax_moye_gemm_v1";
   static constexpr Buffers kBuffers{.operands = 2, .results = 2};
   using Attributes = GemmAttributes;
-  static constexpr std::tuple kAttributes{
-      Attribute{"config", &Attributes::config}, Attribute{"sizes", &Attributes::sizes},
-      Attribute{"a_strides", &Attributes::a_strides}, Attribute{"b_strides", &Attributes::b_strides},
-      Attribute{"d_strides", &Attributes::d_strides}};
+  static constexpr auto kAttributes =
+      std::tuple{Attribute{"config", &Attributes::config}, Attribute{"sizes", &Attributes::sizes},
+                 Attribute{"a_strides", &Attributes::a_strides}, Attribute{"b_strides", &Attributes::b_strides},
+                 Attribute{"d_strides", &Attributes::d_strides}};
   using Request = GemmRequest;
   using Call = GemmCall;
   static constexpr auto kDecode = decode_gemm;
@@ -153,14 +157,12 @@ struct PlainGemm {
 struct FusedGemm : PlainGemm {
   static constexpr char const* kName = "jax_moye_fused_gemm_v1";
   static constexpr Buffers kBuffers{.operands = 2, .more_operands = true, .results = 2, .more_results = true};
-  static constexpr auto kEpilogueAttributes = std::tuple{Attribute{"activation", &Attributes::activation},
-                                                         Attribute{"alpha", &Attributes::alpha},
-                                                         Attribute{"beta", &Attributes::beta},
-                                                         Attribute{"bias_strides", &Attributes::bias_strides},
-                                                         Attribute{"c_strides", &Attributes::c_strides},
-                                                         Attribute{"operands", &Attributes::operands},
-                                                         Attribute{"residual_strides", &Attributes::residual_strides}};
-  static constexpr auto kAttributes = std::tuple_cat(PlainGemm::kAttributes, kEpilogueAttributes);
+  static constexpr auto kAttributes = std::tuple_cat(
+      PlainGemm::kAttributes,
+      std::tuple{Attribute{"activation", &Attributes::activation}, Attribute{"alpha", &Attributes::alpha},
+                 Attribute{"beta", &Attributes::beta}, Attribute{"bias_strides", &Attributes::bias_strides},
+                 Attribute{"c_strides", &Attributes::c_strides}, Attribute{"operands", &Attributes::operands},
+                 Attribute{"residual_strides", &Attributes::residual_strides}});
 
   static ffi::Error read(Attributes const& attributes, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::RemainingArgs operands,
                          ffi::Result<ffi::AnyBuffer> d, ffi::Result<ffi::AnyBuffer> workspace,
