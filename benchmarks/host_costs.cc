@@ -4,8 +4,11 @@
 #include <chrono>
 #include <vector>
 
+#include "attention.cc"
 #include "gemm.cc"
+#include "modes.cc"
 #include "registry.cc"
+#include "targets.h"
 #include "xla_call.h"
 
 namespace moye {
@@ -13,14 +16,13 @@ namespace moye {
 template <GemmConfig kConfig>
 GemmEntry gemm_entry() {
   return {.launch = [](GemmArgs const&, StreamHandle) -> Status { return {}; },
+          .launch_grouped = nullptr,
+          .launch_weights = nullptr,
+          .launch_attention = nullptr,
           .prepare = []() -> Status { return {}; },
           .workspace_bytes = [](GemmArgs const&) -> int64_t { return 0; },
-          .threads = 128,
-          .smem_bytes = 0,
-          .min_arch = 80,
           .out_dtypes = ~0u,
-          .orders = ~0u,
-          .any_stride = true};
+          .facts = {.threads = 128, .smem_bytes = 0, .min_arch = 80, .any_stride = true}};
 }
 
 namespace {
@@ -34,42 +36,22 @@ ffi::Error empty_fused(ffi::AnyBuffer, ffi::AnyBuffer, ffi::RemainingArgs, ffi::
   return ffi::Error::Success();
 }
 
-ffi::Error launch(GemmRequest const& request) {
-  GemmCall call;
-  if (Status const status = decode_gemm(request, call); !status.ok())
-    return to_error(status, ffi::ErrorCode::kInvalidArgument);
-  return to_error(call.gemm->entry.launch(call.args, nullptr), ffi::ErrorCode::kInternal);
-}
-
-ffi::Error decode(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> d,
-                  ffi::Result<ffi::AnyBuffer> workspace, Int64s a_strides, Int64s b_strides, std::string_view config,
-                  Int64s d_strides, Int64s sizes) {
-  return guarded(config, [&] {
-    GemmRequest request;
-    if (auto error = read_call(a, b, *d, *workspace, config, sizes, a_strides, b_strides, d_strides, request);
-        error.failure()) {
-      return error;
-    }
-    return launch(request);
-  });
-}
-
-ffi::Error decode_fused(ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> d,
-                        ffi::Result<ffi::AnyBuffer> workspace, ffi::RemainingRets results, Int64s a_strides,
-                        std::string_view activation, double alpha, Int64s b_strides, double beta, Int64s bias_strides,
-                        Int64s c_strides, std::string_view config, Int64s d_strides, std::string_view operand_names,
-                        Int64s residual_strides, Int64s sizes) {
-  return guarded(config, [&] {
-    GemmRequest request;
-    if (auto error = read_call(a, b, *d, *workspace, config, sizes, a_strides, b_strides, d_strides, request);
-        error.failure()) {
-      return error;
-    }
-    EpilogueAttributes const attributes{activation,       alpha,        beta, bias_strides, c_strides,
-                                        residual_strides, operand_names};
-    if (auto error = read_epilogue(attributes, operands, results, request); error.failure()) return error;
-    return launch(request);
-  });
+/// What a CUDA handler does before it launches.
+template <class Target>
+XLA_FFI_Error* decode(XLA_FFI_CallFrame* frame) {
+  using Attributes = typename Target::Attributes;
+  static auto* const handler = make_handler<Attributes, Target::kBuffers>(
+      ffi::Ffi::Bind(), Target::kAttributes, [](Attributes const& attributes, auto const&... buffers) {
+        return guarded(attributes.config, [&] {
+          GemmRequest request{};
+          if (auto error = Target::read(attributes, buffers..., request); error.failure()) return error;
+          GemmCall call;
+          if (Status const status = decode_gemm(request, call); !status.ok())
+            return to_error(status, ffi::ErrorCode::kInvalidArgument);
+          return to_error(call.gemm->entry.launch(call.args, nullptr), ffi::ErrorCode::kInternal);
+        });
+      });
+  return handler->Call(frame);
 }
 
 XLA_FFI_Handler* timed_handler = nullptr;
@@ -116,35 +98,5 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(EmptyFused, moye::empty_fused,
                                   .Ret<ffi::AnyBuffer>()
                                   .RemainingRets());
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(Decode, moye::decode,
-                              ffi::Ffi::Bind()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<moye::Int64s>("a_strides")
-                                  .Attr<moye::Int64s>("b_strides")
-                                  .Attr<std::string_view>("config")
-                                  .Attr<moye::Int64s>("d_strides")
-                                  .Attr<moye::Int64s>("sizes"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(DecodeFused, moye::decode_fused,
-                              ffi::Ffi::Bind()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .RemainingArgs()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .RemainingRets()
-                                  .Attr<moye::Int64s>("a_strides")
-                                  .Attr<std::string_view>("activation")
-                                  .Attr<double>("alpha")
-                                  .Attr<moye::Int64s>("b_strides")
-                                  .Attr<double>("beta")
-                                  .Attr<moye::Int64s>("bias_strides")
-                                  .Attr<moye::Int64s>("c_strides")
-                                  .Attr<std::string_view>("config")
-                                  .Attr<moye::Int64s>("d_strides")
-                                  .Attr<std::string_view>("operands")
-                                  .Attr<moye::Int64s>("residual_strides")
-                                  .Attr<moye::Int64s>("sizes"));
+extern "C" XLA_FFI_Error* Decode(XLA_FFI_CallFrame* frame) { return moye::decode<moye::PlainGemm>(frame); }
+extern "C" XLA_FFI_Error* DecodeFused(XLA_FFI_CallFrame* frame) { return moye::decode<moye::FusedGemm>(frame); }

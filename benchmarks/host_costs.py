@@ -123,12 +123,12 @@ def eager_call(fun: Callable[..., Any], *operands: Any, calls: int = 300) -> flo
     return smallest(many, 5) / calls * 1e6
 
 
-def build_handlers(folder: pathlib.Path) -> ctypes.CDLL:
+def build_handlers(folder: pathlib.Path, level: str = "-O2") -> ctypes.CDLL:
     """Compiles host_costs.cc."""
     root, library = pathlib.Path(__file__).parents[1], folder / "host_costs.so"
     include = [f"-I{root / 'ffi'}", f"-I{root / 'cuda'}", "-isystem", jax.ffi.include_dir()]
     source = root / "benchmarks" / "host_costs.cc"
-    subprocess.run(["g++", "-std=c++20", "-O2", "-fPIC", "-shared", *include, source, "-o", library], check=True)
+    subprocess.run(["g++", "-std=c++20", level, "-fPIC", "-shared", *include, source, "-o", library], check=True)
     return ctypes.CDLL(str(library))
 
 

@@ -452,10 +452,11 @@ void add_direct_product(nb::module_& module) {
   module.def("marked_seconds", &marked_seconds, "Seconds between the two marks on XLA's stream.");
 }
 
+TargetHandlers mark_handlers() {
+  XLA_FFI_DEFINE_HANDLER(
+      handler, mark,
+      ffi::Ffi::Bind().Ctx<ffi::PlatformStream<cudaStream_t>>().Ret<ffi::AnyBuffer>().Attr<int64_t>("index"));
+  return {"jax_moye_mark_v1", handler};
+}
+
 }  // namespace moye
-
-namespace ffi = xla::ffi;
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    JaxMoyeMarkCuda, moye::mark,
-    ffi::Ffi::Bind().Ctx<ffi::PlatformStream<cudaStream_t>>().Ret<ffi::AnyBuffer>().Attr<int64_t>("index"));

@@ -390,6 +390,23 @@ std::vector<emu::Memory> emulated_memory(GemmRequest const& request) {
   return memory;
 }
 
+std::vector<emu::Memory> emulated_memory(GroupedRequest const& request) {
+  std::vector<emu::Memory> memory = emulated_memory(request.gemm);
+  memory.push_back(to_memory(request.group_sizes, "group_sizes", false));
+  return memory;
+}
+
+std::vector<emu::Memory> emulated_memory(WeightsRequest const& request) {
+  bool const two_in_a_byte = request.b_dtype == WeightDtype::s4 || request.b_dtype == WeightDtype::u4;
+  size_t const b_bytes = size_t(request.b_elements) / (two_in_a_byte ? 2 : 1);
+  std::vector<emu::Memory> memory = {to_memory(request.a, "a", false),
+                                     {request.b, b_bytes, "b", false},
+                                     to_memory(request.scales, "scales", false),
+                                     to_memory(request.d, "d", true)};
+  if (request.has_zeros) memory.push_back(to_memory(request.zeros, "zeros", false));
+  return memory;
+}
+
 void add_emulate(nb::module_& module) {
   module.def(
       "emulate", &emulate, nb::arg("config"), nb::arg("a"), nb::arg("b"), nb::arg("d"), nb::arg("sizes"),

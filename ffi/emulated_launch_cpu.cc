@@ -229,6 +229,15 @@ double emulated_seconds(GemmCall const& call, emu::Options const& options) {
 
 namespace {
 
+/// What a narrator says of a call that is no plain product. d: all of its results.
+GemmRequest said_of(std::string_view config, std::span<int64_t const> sizes, Buffer const& d) {
+  GemmRequest said{};
+  said.config = config;
+  said.sizes = sizes;
+  said.d = d;
+  return said;
+}
+
 template <class Launch>
 EmulatedLaunch narrated(GemmRequest const& request, GemmCall const& call, emu::Stream& stream,
                         std::function<bool()> const& interrupted, Launch const& launch) {
@@ -254,22 +263,19 @@ EmulatedLaunch launch_emulated(GroupedRequest const& request, GroupedCall const&
                   [&] { return call.gemm->entry.launch_grouped(call.args, &stream); });
 }
 
-EmulatedLaunch launch_emulated(GemmRequest const& request, WeightsCall const& call, emu::Stream& stream,
+EmulatedLaunch launch_emulated(WeightsRequest const& request, WeightsCall const& call, emu::Stream& stream,
                                std::function<bool()> const& interrupted) {
-  return narrated(request, {call.gemm, call.args.gemm}, stream, interrupted,
+  return narrated(said_of(request.config, request.sizes, request.d), {call.gemm, call.args.gemm}, stream, interrupted,
                   [&] { return call.gemm->entry.launch_weights(call.args, &stream); });
 }
 
 EmulatedLaunch launch_emulated(AttentionRequest const& request, AttentionCall const& call, emu::Stream& stream,
                                std::function<bool()> const& interrupted) {
-  GemmRequest said{};  // what a narrator says of the call
-  said.config = request.config;
-  said.sizes = request.sizes;
-  said.d.dtype = storage_dtype(call.gemm->config.dtype);
+  Buffer results{nullptr, 0, storage_dtype(call.gemm->config.dtype)};
   for (AttentionPart const& part : attention_parts(request.of_gradients)) {
-    if (part.is_result) said.d.elements += (request.*part.operand).buffer.elements;
+    if (part.is_result) results.elements += (request.*part.operand).buffer.elements;
   }
-  return narrated(said, {call.gemm, {}}, stream, interrupted,
+  return narrated(said_of(request.config, request.sizes, results), {call.gemm, {}}, stream, interrupted,
                   [&] { return call.gemm->entry.launch_attention(call.args, &stream); });
 }
 

@@ -25,8 +25,7 @@ EmulatedLaunch launch_emulated(GemmRequest const& request, GemmCall const& call,
 EmulatedLaunch launch_emulated(GroupedRequest const& request, GroupedCall const& call, emu::Stream& stream,
                                std::function<bool()> const& interrupted);
 
-/// request: what a narrator says of the call: config, sizes and d.
-EmulatedLaunch launch_emulated(GemmRequest const& request, WeightsCall const& call, emu::Stream& stream,
+EmulatedLaunch launch_emulated(WeightsRequest const& request, WeightsCall const& call, emu::Stream& stream,
                                std::function<bool()> const& interrupted);
 
 EmulatedLaunch launch_emulated(AttentionRequest const& request, AttentionCall const& call, emu::Stream& stream,

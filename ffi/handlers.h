@@ -28,48 +28,20 @@
 //   jax_moye_mark_v1         () -> (nothing of interest)   CUDA alone: an event on the stream, for whoever measures
 #pragma once
 
+#include <vector>
+
 #include "xla/ffi/api/c_api.h"
 
-inline constexpr char const* kGemmTarget = "jax_moye_gemm_v1";
-inline constexpr char const* kFusedGemmTarget = "jax_moye_fused_gemm_v1";
-inline constexpr char const* kScaledGemmTarget = "jax_moye_scaled_gemm_v1";
-inline constexpr char const* kViewGemmTarget = "jax_moye_view_gemm_v1";
-inline constexpr char const* kGroupedGemmTarget = "jax_moye_grouped_gemm_v1";
-inline constexpr char const* kWeightsGemmTarget = "jax_moye_weights_gemm_v1";
-inline constexpr char const* kAttentionTarget = "jax_moye_attention_v1";
-inline constexpr char const* kAttentionGradTarget = "jax_moye_attention_grad_v1";
-inline constexpr char const* kViewAttentionTarget = "jax_moye_view_attention_v1";
-inline constexpr char const* kViewAttentionGradTarget = "jax_moye_view_attention_grad_v1";
-inline constexpr char const* kMarkTarget = "jax_moye_mark_v1";
+namespace moye {
 
-extern "C" XLA_FFI_Error* JaxMoyeGemmCpu(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCpu(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeScaledGemmCpu(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeViewGemmCpu(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeGroupedGemmCpu(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeWeightsGemmCpu(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeAttentionCpu(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeAttentionGradCpu(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeViewAttentionCpu(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeViewAttentionGradCpu(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeGemmCuda(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCuda(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeScaledGemmCuda(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeViewGemmCuda(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeGroupedGemmCuda(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeWeightsGemmCuda(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeAttentionCuda(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeAttentionGradCuda(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeViewAttentionCuda(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeViewAttentionGradCuda(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeFusedGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeScaledGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeViewGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeGroupedGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeWeightsGemmCudaPrepare(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeAttentionCudaPrepare(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeAttentionGradCudaPrepare(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeViewAttentionCudaPrepare(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeViewAttentionGradCudaPrepare(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* JaxMoyeMarkCuda(XLA_FFI_CallFrame* call_frame);
+struct TargetHandlers {
+  char const* name;
+  XLA_FFI_Handler* execute;
+  XLA_FFI_Handler* prepare = nullptr;  // of CUDA's
+};
+
+std::vector<TargetHandlers> cpu_handlers();
+std::vector<TargetHandlers> cuda_handlers();
+TargetHandlers mark_handlers();  // CUDA's, too
+
+}  // namespace moye

@@ -122,4 +122,15 @@ void add_common_functions(nb::module_& module) {
              nb::arg("b_offset") = 0, "Bytes of workspace that a call with these attributes needs.");
 }
 
+nb::dict to_dict(std::vector<TargetHandlers> const& targets) {
+  nb::dict all;
+  for (TargetHandlers const& target : targets) {
+    nb::dict stages;
+    stages["execute"] = nb::capsule(reinterpret_cast<void*>(target.execute));
+    if (target.prepare != nullptr) stages["prepare"] = nb::capsule(reinterpret_cast<void*>(target.prepare));
+    all[target.name] = stages;
+  }
+  return all;
+}
+
 }  // namespace moye

@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "direct_cuda.h"
 #include "handlers.h"
@@ -37,40 +38,8 @@ NB_MODULE(_moye_cuda, module) {
              "Adds a config of the table whose kernel is that of `code`, a cubin, which stays loaded for good. It was\n"
              "compiled with a function of a user's, its activation \"own\".");
   module.def("handlers", [] {
-    nb::dict gemm, fused_gemm, scaled_gemm, view_gemm, grouped_gemm, weights_gemm, attention, attention_grad,
-        view_attention, view_attention_grad, mark, targets;
-    gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCudaPrepare));
-    gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGemmCuda));
-    fused_gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeFusedGemmCudaPrepare));
-    fused_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeFusedGemmCuda));
-    scaled_gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeScaledGemmCudaPrepare));
-    scaled_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeScaledGemmCuda));
-    view_gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewGemmCudaPrepare));
-    view_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewGemmCuda));
-    grouped_gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGroupedGemmCudaPrepare));
-    grouped_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeGroupedGemmCuda));
-    weights_gemm["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeWeightsGemmCudaPrepare));
-    weights_gemm["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeWeightsGemmCuda));
-    attention["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeAttentionCudaPrepare));
-    attention["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeAttentionCuda));
-    attention_grad["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeAttentionGradCudaPrepare));
-    attention_grad["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeAttentionGradCuda));
-    view_attention["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewAttentionCudaPrepare));
-    view_attention["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewAttentionCuda));
-    view_attention_grad["prepare"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewAttentionGradCudaPrepare));
-    view_attention_grad["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeViewAttentionGradCuda));
-    mark["execute"] = nb::capsule(reinterpret_cast<void*>(&JaxMoyeMarkCuda));
-    targets[kGemmTarget] = gemm;
-    targets[kFusedGemmTarget] = fused_gemm;
-    targets[kScaledGemmTarget] = scaled_gemm;
-    targets[kViewGemmTarget] = view_gemm;
-    targets[kGroupedGemmTarget] = grouped_gemm;
-    targets[kWeightsGemmTarget] = weights_gemm;
-    targets[kAttentionTarget] = attention;
-    targets[kAttentionGradTarget] = attention_grad;
-    targets[kViewAttentionTarget] = view_attention;
-    targets[kViewAttentionGradTarget] = view_attention_grad;
-    targets[kMarkTarget] = mark;
-    return targets;
+    std::vector<moye::TargetHandlers> targets = moye::cuda_handlers();
+    targets.push_back(moye::mark_handlers());
+    return moye::to_dict(targets);
   });
 }

@@ -213,8 +213,7 @@ def lower_equation(
     ctx: mlir.LoweringRuleContext,
     primitive: Primitive,
     values: Sequence[Any],
-    avals_in: Sequence[Any],
-    avals_out: Sequence[Any],
+    avals: Sequence[Any],
     **params: Any,
 ) -> Sequence[Any]:
     """What mlir.lower_fun(primitive.bind) lowers of these values, without tracing it.
@@ -224,17 +223,16 @@ def lower_equation(
     mlir.jaxpr_subcomp and the classes of jax.extend.core are exported, but not documented.
 
     Args:
-      ctx: where the equation is lowered.
+      ctx: where the equation is lowered; its results are those of the equation there.
       primitive: of the equation, without effects.
       values: the operands.
-      avals_in: their types.
-      avals_out: the results'.
+      avals: their types, of which shape and dtype count.
       **params: the primitive's.
 
     Returns:
       The results.
     """
-    inputs, outputs = [[Var(aval) for aval in avals] for avals in (avals_in, avals_out)]
+    inputs, outputs = [[Var(local_aval(x.shape, x.dtype)) for x in of] for of in (avals, ctx.avals_out)]
     equation = JaxprEqn(inputs, outputs, primitive, params, frozenset(), new_source_info(), ctx.jaxpr_eqn_ctx)
     module = ctx.module_context if ctx.platforms is None else ctx.module_context.replace(platforms=ctx.platforms)
     results, _ = mlir.jaxpr_subcomp(

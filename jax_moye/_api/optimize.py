@@ -1,7 +1,7 @@
 """`jax_moye.optimize`: the products of a program with what stands behind them, each as one equation.
 
-A function is traced, its jaxpr rewritten, and the rewritten one run. What is replaced says `_primitives/chains.py`, and
-which operands are read as parts of larger arrays `_primitives/views.py`.
+A function is traced, its jaxpr is rewritten, and the rewritten one runs. `_primitives/chains.py` says what is replaced,
+and `_primitives/views.py` which operands are read as parts of larger arrays.
 """
 
 from __future__ import annotations

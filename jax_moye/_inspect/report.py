@@ -244,65 +244,54 @@ def report(
     explanation = explain_function(fun, args, of_jax(gpu))
     if ffi.why_unavailable("cuda") is not None:  # the explanation has the reason among its notes
         return Report(explanation, None, explanation.notes)
-    budget: dict[str, Any] = {"alternations": alternations, "turn_ms": turn_ms, "warmup_ms": warmup_ms}
+    protocol: dict[str, Any] = {"rounds": alternations, "round_ms": turn_ms, "warmup_ms": warmup_ms}
     with jax.default_device(gpu):
-        measured = tuple(measure_gemm(gemm, gpu, **budget) for gemm in explanation)
-        attentions = tuple(measure_attention(one, gpu, **budget) for one in explanation.attentions)
+        measured = tuple(measure_gemm(gemm, gpu, **protocol) for gemm in explanation)
+        attentions = tuple(measure_attention(one, gpu, **protocol) for one in explanation.attentions)
     return Report(explanation, measured, explanation.notes, attentions)
 
 
+def _race(xla: Contender, ours: Contender | None, protocol: dict[str, Any], excess: float | None = None) -> Measured:
+    """Times one next to XLA, or XLA alone. excess: the error of ours over its bound."""
+    alternate([xla] if ours is None else [xla, ours], **protocol)
+    if ours is None:
+        return Measured(None, xla.seconds * 1e6)
+    interval = ratio_interval(xla.times, ours.times)
+    return Measured(ours.seconds * 1e6, xla.seconds * 1e6, xla.seconds / ours.seconds, interval, excess)
+
+
 def measure_attention(
-    row: AttentionRow,
-    device: jax.Device,
-    *,
-    alternations: int,
-    turn_ms: float,
-    warmup_ms: float,
-    interpret: InterpretParams | None = None,
+    row: AttentionRow, device: jax.Device, *, interpret: InterpretParams | None = None, **protocol: Any
 ) -> Measured:
     """Times one attention, with the gradients that belong to it, next to what XLA makes of the program's equations.
 
     Args:
       row: of an explanation.
       device: where to run; the current default device.
-      alternations: as in `report`, likewise the following.
-      turn_ms: length of a round.
-      warmup_ms: how long it runs before.
       interpret: of our kernels: for trying this without a GPU.
+      **protocol: `rounds`, `round_ms` and `warmup_ms` of `alternate`.
     """
     found = row.contest(interpret)
     if found is None:
         return Measured(None, None, error="no kernel of ours can compute it")
-    protocol: dict[str, Any] = {"rounds": alternations, "round_ms": turn_ms, "warmup_ms": warmup_ms}
     with jax.enable_x64(True):  # of what a program has
-        xla, *ours = contenders(row, found, device)
-        if ours and not is_same(ours[0], xla):
+        xla, *rest = contenders(row, found, device)
+        ours = rest[0] if rest else None
+        if ours is not None and not is_same(ours, xla):
             return Measured(None, None, error="WRONG: the result differs from XLA's")
-        alternate([xla, *ours], **protocol)
-    if not ours:
-        return Measured(None, xla.seconds * 1e6)
-    interval = ratio_interval(xla.times, ours[0].times)
-    return Measured(ours[0].seconds * 1e6, xla.seconds * 1e6, xla.seconds / ours[0].seconds, interval)
+        return _race(xla, ours, protocol)
 
 
 def measure_gemm(
-    gemm: Gemm,
-    device: jax.Device,
-    *,
-    alternations: int,
-    turn_ms: float,
-    warmup_ms: float,
-    interpret: InterpretParams | None = None,
+    gemm: Gemm, device: jax.Device, *, interpret: InterpretParams | None = None, **protocol: Any
 ) -> Measured:
     """Times one product, with its epilogue if it has one, next to XLA.
 
     Args:
       gemm: of an explanation.
       device: where to run; the current default device.
-      alternations: as in `report`, likewise the following.
-      turn_ms: length of a round.
-      warmup_ms: how long it runs before.
       interpret: of our kernel: for trying this without a GPU.
+      **protocol: `rounds`, `round_ms` and `warmup_ms` of `alternate`.
     """
     if gemm.computed_by in ("nothing", "error"):
         return Measured(None, None)
@@ -311,24 +300,19 @@ def measure_gemm(
         return Measured(None, None, error="a product of groups takes as long as their sizes say, which are not known")
     if product.scales is not None:
         return Measured(None, None, error="products with weights of 8 or 4 bits are not timed here")
-    protocol: dict[str, Any] = {"rounds": alternations, "round_ms": turn_ms, "warmup_ms": warmup_ms}
     with jax.enable_x64(True):  # references are float64
         sets = random_operands(product, device, largest_loop=0)  # loops take longer to compile than to time
         xla = program_contender("xla", program_of(product, "xla", None), sets)
         if gemm.computed_by != "moye":
-            alternate([xla], **protocol)
-            return Measured(None, xla.seconds * 1e6)
+            return _race(xla, None, protocol)
         ours = program_contender("jax_moye", program_of(product, product.request.implementation, interpret), sets)
         try:
             excess = _excess(gemm, ours, sets.first)
         except Exception as error:  # XLA's time is still worth having
-            alternate([xla], **protocol)
-            return Measured(None, xla.seconds * 1e6, error=error_line(error))
+            return dataclasses.replace(_race(xla, None, protocol), error=error_line(error))
         if not excess <= 1:
             return Measured(None, None, error_over_bound=excess, error="WRONG: the error is over its bound")
-        alternate([xla, ours], **protocol)
-    interval = ratio_interval(xla.times, ours.times)
-    return Measured(ours.seconds * 1e6, xla.seconds * 1e6, xla.seconds / ours.seconds, interval, excess)
+        return _race(xla, ours, protocol, excess)
 
 
 def _excess(gemm: Gemm, ours: Contender, operands: Sequence[Any]) -> float:

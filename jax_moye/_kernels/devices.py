@@ -3,8 +3,8 @@
 Limits of an architecture (shared memory, registers, resident threads) are in `layout.resources.ARCHS`, which this table
 refers to. Numbers of a device come from NVIDIA's data sheets and white papers, named beside each line; a clock is the
 one that the data sheet's dense tensor-core rate implies, since that is what a roofline needs. They were written down
-without the documents at hand, and only the H200 has been seen: check a line before you rely on it. GPUs in use hold
-lower clocks under load: docs/performance.md has what ours did.
+without the documents at hand, and only the H200 and the H100 SXM have been seen: check a line before you rely on it.
+GPUs in use hold lower clocks under load: docs/performance.md has what ours did.
 """
 
 from __future__ import annotations

@@ -352,11 +352,10 @@ def _lower(ctx, *values, out_sharding, **params):
     sources = [source(*pair) for pair in zip(values[:2], ctx.avals_in[:2], strict=True)]
     (out_aval,) = ctx.avals_out
     operands = (*(one.value for one in sources), *values[2:])
-    avals = [*(one.aval for one in sources), *[out_aval] * len(values[2:]), out_aval]
-    *avals_in, local_out = (_compat.local_aval(aval.shape, aval.dtype) for aval in avals)
+    avals = [*(one.aval for one in sources), *[out_aval] * len(values[2:])]
     permutations = tuple(one.permutation for one in sources)
     of_local = {"request": request, "permutations": permutations}
-    return _compat.lower_equation(ctx, contract_local_p, operands, avals_in, [local_out], **of_local)
+    return _compat.lower_equation(ctx, contract_local_p, operands, avals, **of_local)
 
 
 def _lower_as_xlas(ctx, values, request: Request, out_sharding, cause, reason):

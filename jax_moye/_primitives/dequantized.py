@@ -90,11 +90,7 @@ mlir.register_lowering(dequantized_local_p, functools.partial(_lower_local, "cud
 def _lower(ctx, *values, original: Original, **params):
     if _compat.why_not_local(ctx) is not None:
         return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
-    avals = [_compat.local_aval(aval.shape, aval.dtype) for aval in (*ctx.avals_in, *ctx.avals_out)]
-    count = len(ctx.avals_in)
-    return _compat.lower_equation(
-        ctx, dequantized_local_p, values, avals[:count], avals[count:], original=original, **params
-    )
+    return _compat.lower_equation(ctx, dequantized_local_p, values, ctx.avals_in, original=original, **params)
 
 
 # Not cacheable: whether it is one device's depends on the place.

@@ -243,14 +243,11 @@ def _lower(ctx, lhs, rhs, group_sizes, **params):
             ctx, lhs, rhs, group_sizes
         )
     before = source(rhs, ctx.avals_in[1])
-    avals = [ctx.avals_in[0], before.aval, ctx.avals_in[2], *ctx.avals_out]
-    *avals_in, out = (_compat.local_aval(aval.shape, aval.dtype) for aval in avals)
     return _compat.lower_equation(
         ctx,
         grouped_local_p,
         (lhs, before.value, group_sizes),
-        avals_in,
-        [out],
+        [ctx.avals_in[0], before.aval, ctx.avals_in[2]],
         request=request,
         permutations=(None, before.permutation),
     )
@@ -499,8 +496,7 @@ def lower_to_local(ctx: Any, primitive: Primitive, values: Sequence[Any], reques
         ctx,
         primitive,
         tuple(one.value for one in sources),
-        [_compat.local_aval(one.aval.shape, one.aval.dtype) for one in sources],
-        [_compat.local_aval(aval.shape, aval.dtype) for aval in ctx.avals_out],
+        [one.aval for one in sources],
         request=request,
         permutations=(None, sources[1].permutation),
         **params,

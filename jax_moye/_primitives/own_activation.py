@@ -1,4 +1,4 @@
-"""A function as a kernel's activation: which equations behind a value are one."""
+"""Finds the equations behind a product that a kernel can compute as its activation."""
 
 from __future__ import annotations
 

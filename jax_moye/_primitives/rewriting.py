@@ -17,7 +17,7 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
-from jax_moye._primitives.attention_calls import with_parts_together
+from jax_moye._primitives.attention_across_calls import with_parts_together
 from jax_moye._primitives.attention_finding import with_attention
 from jax_moye._primitives.calls import Group, with_calls_opened, with_products_opened
 from jax_moye._primitives.chains import chain_from

@@ -1,9 +1,9 @@
 """rewritten_p: a product, or two of one left operand, and the elementwise equations behind it, one by one in a program.
 
 `jax_moye.optimize` puts it in their place. Where a kernel of ours computes all of it, and is known to be faster than
-what XLA makes of the equations as they were, it is one custom call; everywhere else it is those equations, of which the
-product is one of contract_p: XLA's where XLA is faster at it all, and else whose it would be without the others. So are
-its derivatives and what it is under vmap: nobody can tell that the program was rewritten, but by its time.
+what XLA makes of the equations as they were, it is one custom call. Everywhere else it is those equations. Their
+product is then one of contract_p: XLA's where XLA is faster at all of it, and else decided about as if it stood alone.
+The same holds for its derivatives and under vmap: only the time tells that the program was rewritten.
 
 viewed_p: an equation of contract_p or rewritten_p, and those in front of it that take its operands out of larger arrays
 (views.py), which are what it reads. Likewise it is one custom call, which reads the parts where they are, or all those
@@ -323,8 +323,7 @@ def _lower(ctx, *values, original: Original, **params):
         ctx,
         rewritten_local_p,
         tuple(one.value for one in sources),
-        [_compat.local_aval(one.aval.shape, one.aval.dtype) for one in sources],
-        [_compat.local_aval(aval.shape, aval.dtype) for aval in ctx.avals_out],
+        [one.aval for one in sources],
         request=request,
         permutations=tuple(one.permutation for one in sources[:2]),
         original=original,
@@ -425,8 +424,7 @@ def _lower_viewed(ctx, *values, original: Original, views, inner: Original | Non
         ctx,
         viewed_local_p,
         tuple(one.value for one in sources),
-        [_compat.local_aval(one.aval.shape, one.aval.dtype) for one in sources],
-        [_compat.local_aval(aval.shape, aval.dtype) for aval in ctx.avals_out],
+        [one.aval for one in sources],
         request=request,
         permutations=tuple(one.permutation for one in sources[:2]),
         views=views,

@@ -298,8 +298,7 @@ def _lower(ctx, *values: Sequence[Any], **params):
         of_xla = _options(request) | {"implementation": "xla", "interpret": None, "deterministic": False}
         fun = functools.partial(by_dequantized, **of_xla)
         return mlir.lower_fun(fun, multiple_results=False)(ctx, *values)
-    avals = [_compat.local_aval(aval.shape, aval.dtype) for aval in (*ctx.avals_in, *ctx.avals_out)]
-    return _compat.lower_equation(ctx, weights_local_p, values, avals[:-1], avals[-1:], request=request)
+    return _compat.lower_equation(ctx, weights_local_p, values, ctx.avals_in, request=request)
 
 
 # Not cacheable: whether it is one device's depends on the place.

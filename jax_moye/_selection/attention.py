@@ -2,8 +2,8 @@
 
     decide_attention(request, sizes, dtype, gradients, target, times) -> AttentionDecision
 
-The one decision, which the search in a jaxpr, the lowering and `explain` read. What was measured decides, next to what
-XLA makes of the program's own equations; where nothing was, a rule of sizes.
+The search in a jaxpr, the lowering and `explain` read this one decision. Measured times decide: ours, next to those of
+what XLA makes of the program's own equations. Where nothing was measured, a rule of sizes decides.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 
 from jax_moye._format import us_text
-from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import GemmConfig, attention_configs, facts_of
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._selection.attention_times import AttentionTimes
-from jax_moye._selection.capability import LoweringTarget
+from jax_moye._selection.capability import LoweringTarget, usable_of
 from jax_moye._selection.view import View
 
 ATTENTION_DTYPES = {"bfloat16": "bf16", "float16": "f16"}  # as a config has it
@@ -187,16 +186,11 @@ def _able(
         return [], f"head_dim is {sizes.head_dim}, and rows are loaded in whole 16 bytes"
     if not all(sizes):
         return [], "a size is 0"
+    table = attention_configs()
+    usable = table if target is None else usable_of(table, target.platform, target.arch)
     of_kernel = [
-        config
-        for config in attention_configs()
-        if facts_of(config.kernel).is_of_gradients == gradients and config.dtype == name
+        config for config in usable if facts_of(config.kernel).is_of_gradients == gradients and config.dtype == name
     ]
-    if target is not None and target.platform == "cuda":
-        built = ffi.built("cuda")
-        of_kernel = [
-            config for config in of_kernel if target.arch == config.max_arch and (built is None or config.name in built)
-        ]
     if not of_kernel:
         what = "the gradients of attention" if gradients else "attention"
         return [], f"no kernel for {what} of {jnp.dtype(dtype)} was built for this GPU"

@@ -7,6 +7,7 @@ import functools
 import itertools
 import logging
 import math
+from collections.abc import Iterable
 
 from jax_moye import _compat
 from jax_moye._kernels import devices, ffi, target
@@ -28,6 +29,24 @@ def _usable_on_cuda(built: frozenset[str] | None, arch: int | None) -> ConfigTab
         for config in configs()
         if (built is None or config.name in built) and (arch is not None or config.max_arch == 0)
     )
+
+
+def usable_of(table: Iterable[GemmConfig], platform: str, arch: int | None) -> ConfigTable:
+    """Of configs that are each one GPU's alone, those that a program for `platform` can use.
+
+    Where the GPU is not known, there are none.
+    """
+    if platform != "cuda":
+        return ConfigTable(table)
+    return ConfigTable(
+        config for config in table if arch == config.max_arch and why_not_built(config, platform) is None
+    )
+
+
+def why_not_built(config: GemmConfig, platform: str) -> str | None:
+    """Why programs for `platform` cannot name a config of this package's, in a sentence; None if they can."""
+    built = ffi.built("cuda") if platform == "cuda" else None
+    return None if built is None or config.name in built else "it is not in this build for CUDA"
 
 
 @dataclasses.dataclass(frozen=True)

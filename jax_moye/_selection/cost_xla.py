@@ -1,8 +1,8 @@
 """How long XLA takes, from the problem alone.
 
-The constants are those of one H200. tools/fit_cost.py fits them to XLA's times beside ours of the same run, so that
-they are to be compared with what cost.py predicts, and docs/performance.md says how well. `unknown` says of what
-nothing is said.
+The constants are those of one H200. tools/fit_cost.py fits them to times of XLA that were taken in the same runs as
+ours, so that they can be compared with what cost.py predicts; docs/performance.md says how well they fit. `unknown`
+says which products nothing is predicted for.
 """
 
 from __future__ import annotations

@@ -12,10 +12,9 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import ConfigTable, GemmConfig, find_config, grouped_configs
 from jax_moye._kernels.dtypes import ITEM_BYTES
-from jax_moye._selection.capability import LoweringTarget
+from jax_moye._selection.capability import LoweringTarget, usable_of, why_not_built
 from jax_moye._selection.decide import Cause, Decision, left_to_xla
 from jax_moye._selection.precision import operand_dtype, why_not_precise
 from jax_moye._selection.problem import MAX_SIZE, ConfigError, NotServedError
@@ -211,12 +210,7 @@ def _in_memory(labels: str, permutation: tuple[int, ...] | None) -> str:
 
 def usable_grouped_configs(platform: str, arch: int | None) -> ConfigTable:
     """The configs that a program for `platform` can use; where the GPU is not known, none."""
-    built = ffi.built("cuda") if platform == "cuda" else None
-    return ConfigTable(
-        config
-        for config in grouped_configs()
-        if platform != "cuda" or (arch == config.max_arch and (built is None or config.name in built))
-    )
+    return usable_of(grouped_configs(), platform, arch)
 
 
 def why_not_grouped(config: GemmConfig, problem: GroupedProblem, request: Request, arch: int | None) -> str | None:
@@ -280,13 +274,6 @@ _FEW_ROWS, _FEW_K = 64, 128
 _MANY_ROWS = "for which two products have a larger tile than one with their gate"
 
 
-def _why_lacking(config: GemmConfig, target: LoweringTarget) -> str | None:
-    if target.platform != "cuda" or not config.grouped:
-        return None
-    built = ffi.built("cuda")
-    return None if built is None or config.name in built else "it is not in this build for CUDA"
-
-
 def _choose(request: Request, operands: Operands, problem: GroupedProblem, target: LoweringTarget) -> GemmConfig:
     """The config that was named, or the one that is expected to be the fastest.
 
@@ -296,7 +283,8 @@ def _choose(request: Request, operands: Operands, problem: GroupedProblem, targe
     """
     if request.config is not None:
         config = find_config(request.config)
-        reason = _why_lacking(config, target) or why_not_grouped(config, problem, request, target.arch)
+        reason = why_not_built(config, target.platform) if config.grouped else None
+        reason = reason or why_not_grouped(config, problem, request, target.arch)
         if reason is not None:
             raise ConfigError(f"config {config.name!r} cannot compute {describe(request, operands)}: {reason}")
         return config

@@ -1,11 +1,10 @@
 """What was measured to be the fastest: the files that `tune` writes, and what a selection finds in them.
 
 A file has entries, each of one problem on one GPU: microseconds of the configs that were timed, and of XLA. A problem
-is a product, or an attention, perhaps with its gradients, which several configs compute together. Of the
-user's cache a file is used by the GPU, the driver and the table of configs that it was written for; a table of the
-package by the GPU, and an entry of it as long as the config it names is described as it was. An entry serves exactly
-its problem. What cannot be read, or has another sum than its file says, is as if it were not there.
-docs/tuning.md has the form.
+is a product, or an attention, perhaps with its gradients, which several configs compute together. A file of the user's
+cache counts for the GPU, the driver and the table of configs that it was written for. A table of the package counts for
+its GPU, and each of its entries as long as the config that it names is described as it was. An entry serves exactly its
+problem. A file that cannot be read, or whose checksum is wrong, is ignored. docs/tuning.md describes the form.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""In what operands may be multiplied and summed without being less precise than was asked for."""
+"""Which arithmetic a product may be computed in without being less precise than was asked for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Parts of larger arrays, as kernels read them: an offset, and strides that leave elements out.
 
-What an equation of a program does to such a part without moving an element makes another one; of what would move
-elements there is none.
+An equation of a program that moves no element of such a part makes another part. Where an equation would have to move
+elements, there is none.
 """
 
 from __future__ import annotations

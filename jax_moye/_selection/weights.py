@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import ConfigTable, GemmConfig, find_config, weights_configs
-from jax_moye._selection.capability import LoweringTarget
+from jax_moye._selection.capability import LoweringTarget, usable_of, why_not_built
 from jax_moye._selection.decide import Cause, Decision, left_to_xla
 from jax_moye._selection.problem import MAX_SIZE, ConfigError, NotServedError
 from jax_moye._selection.request import Operand, Operands, Request, describe
@@ -239,12 +238,7 @@ def served_weights() -> str:
 
 def usable_weights_configs(platform: str, arch: int | None) -> ConfigTable:
     """The configs that a program for `platform` can use; where the GPU is not known, none."""
-    built = ffi.built("cuda") if platform == "cuda" else None
-    return ConfigTable(
-        config
-        for config in weights_configs()
-        if platform != "cuda" or (arch == config.max_arch and (built is None or config.name in built))
-    )
+    return usable_of(weights_configs(), platform, arch)
 
 
 _LOAD_BYTES = 16  # TMA's
@@ -289,13 +283,6 @@ def _why_not_sizes(problem: WeightsProblem, tile: tuple[int, int, int]) -> str |
     return None
 
 
-def _why_lacking(config: GemmConfig, target: LoweringTarget) -> str | None:
-    if target.platform != "cuda" or not config.weights:
-        return None
-    built = ffi.built("cuda")
-    return None if built is None or config.name in built else "it is not in this build for CUDA"
-
-
 def _find_call(request: Request, operands: Operands, problem: WeightsProblem, target: LoweringTarget) -> WeightsCall:
     """The kernel for a product: the one that was named, or the one that is expected to be the fastest.
 
@@ -307,7 +294,8 @@ def _find_call(request: Request, operands: Operands, problem: WeightsProblem, ta
     rows = 1 if request.batch_invariant else problem.m
     if request.config is not None:
         config = find_config(request.config)
-        reason = _why_lacking(config, target) or why_not_weights(config, problem, target.arch)
+        reason = why_not_built(config, target.platform) if config.weights else None
+        reason = reason or why_not_weights(config, problem, target.arch)
         if reason is not None:
             raise ConfigError(f"config {config.name!r} cannot compute {describe(request, operands)}: {reason}")
         return WeightsCall(problem, *choose(problem, rows, [config]))

@@ -1,7 +1,8 @@
 """`tune`: times the configs that can compute a product, and XLA, and writes down which is the fastest.
 
-Explicit only: nothing is timed while a program is traced or runs. times.py has what is timed and how, command.py the
-command line, _selection/measurements.py the files and what a selection finds in them; docs/tuning.md is about all.
+A user calls it: nothing here is timed while a program is traced or runs. times.py says what is timed and how,
+command.py is the command line, _selection/measurements.py has the files and what a selection finds in them.
+docs/tuning.md is about all of it.
 """
 
 from __future__ import annotations

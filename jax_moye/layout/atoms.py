@@ -495,17 +495,6 @@ class CopyAtom:
         return self.val_layout_dst[1].size
 
 
-def as_copy_atom(atom: Any, value_type: Any = None) -> CopyAtom:
-    """A CopyAtom as it is; an operation or its name with the value type."""
-    if isinstance(atom, CopyAtom):
-        return atom
-    if value_type is None:
-        raise AtomMismatch(
-            "make_tiled_copy", (str(atom),), "a copy atom is an instruction and a value type", "CopyAtom(op, dtype)"
-        )
-    return CopyAtom(atom, value_type)
-
-
 # ---- Shared-memory layouts of wgmma --------------------------------------------------------------------------------
 
 _GMMA_SWIZZLES = {"INTER": 0, "SW32": 1, "SW64": 2, "SW128": 3}

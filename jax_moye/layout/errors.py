@@ -191,7 +191,3 @@ class SmemOverflow(LayoutError):
 
 class NotCanonicalGmma(LayoutError):
     """A shared-memory layout that no wgmma descriptor describes."""
-
-
-class TmaBox(LayoutError):
-    """A box that no TMA descriptor describes."""

@@ -454,11 +454,6 @@ def ceil_div(a: IntTuple, b: IntTuple) -> IntTuple:
     return -(-a // b)
 
 
-def shape_max(a: IntTuple) -> int:
-    """The largest leaf."""
-    return max(leaves(a))
-
-
 # ---- Comparison ----------------------------------------------------------------------------------------------------
 
 

@@ -17,13 +17,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
-#include <iostream>
-#include <iterator>
 #include <limits>
 #include <random>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -288,18 +284,12 @@ std::string launch(Problem const& problem, Options const& options) {
   return comparison.report(int64_t(o.values.size() + lse.values.size()));
 }
 
-/// words: of a command line. False where they are none.
-bool run(std::vector<std::string> const& words) {
-  if (words.size() < 3) return false;
-  Options options(kDefaults);
-  if (!std::all_of(words.begin() + 3, words.end(), [&](std::string const& word) { return options.set(word); }))
-    return false;
-  int const head_dim = std::stoi(words[2]);
+std::string run(int q_rows, int kv_rows, int head_dim, Options const& options) {
   Problem const problem{.batch = options.number("batch"),
                         .heads = options.number("heads"),
                         .group = options.number("group"),
-                        .q_rows = std::stoi(words[0]),
-                        .kv_rows = std::stoi(words[1]),
+                        .q_rows = q_rows,
+                        .kv_rows = kv_rows,
                         .head_dim = head_dim,
                         .scale = double(float(options.number("sharp") / std::sqrt(double(head_dim)))),
                         .is_causal = options["diagonal"] != "none",
@@ -307,20 +297,9 @@ bool run(std::vector<std::string> const& words) {
                         .mask = options["mask"],
                         .is_infinite = options.number("infinite") != 0,
                         .parts = options.number("parts")};
-  std::string report = launch(problem, options);
-  std::replace(report.begin(), report.end(), '\n', ';');  // a case has one line
-  std::puts(report.empty() ? "ok" : report.c_str());
-  std::fflush(stdout);  // whatever the next case does
-  return true;
+  return launch(problem, options);
 }
 
 }  // namespace moye
 
-int main(int argc, char** argv) {
-  if (argc > 1) return moye::run({argv + 1, argv + argc}) ? 0 : 2;
-  for (std::string line; std::getline(std::cin, line);) {
-    std::istringstream words(line);
-    if (!moye::run({std::istream_iterator<std::string>(words), {}})) return 2;
-  }
-  return 0;
-}
+int main(int argc, char** argv) { return moye::run_cases(argc, argv, moye::kDefaults, moye::run); }

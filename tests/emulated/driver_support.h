@@ -2,15 +2,20 @@
 //   Options     key=value words of a command line, and their defaults
 //   Matrices    matrices in memory that ends at a guard page, and their values
 //   Comparison  what a launch has written, compared with what it should have written
+//   run_cases   main() of a driver that runs a case of each line of stdin
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iostream>
+#include <iterator>
 #include <map>
 #include <random>
+#include <sstream>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -183,5 +188,28 @@ struct Comparison {
     return "wrong: " + std::to_string(wrong) + " of " + std::to_string(elements) + " elements, first " + first;
   }
 };
+
+/// A case is three sizes and key=value words: that of the command line, or of each line of stdin. Behind each stands
+/// what launch(size, size, size, options) says in one line, or ok where it says nothing.
+template <class Launch>
+int run_cases(int argc, char** argv, Words const& defaults, Launch const& launch) {
+  auto const run = [&](std::vector<std::string> const& words) {
+    if (words.size() < 3) return false;
+    Options options(defaults);
+    if (!std::all_of(words.begin() + 3, words.end(), [&](std::string const& word) { return options.set(word); }))
+      return false;
+    std::string said = launch(std::stoi(words[0]), std::stoi(words[1]), std::stoi(words[2]), options);
+    std::replace(said.begin(), said.end(), '\n', ';');
+    std::puts(said.empty() ? "ok" : said.c_str());
+    std::fflush(stdout);  // whatever the next case does
+    return true;
+  };
+  if (argc > 1) return run({argv + 1, argv + argc}) ? 0 : 2;
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream words(line);
+    if (!run({std::istream_iterator<std::string>(words), {}})) return 2;
+  }
+  return 0;
+}
 
 }  // namespace moye

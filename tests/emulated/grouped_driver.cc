@@ -17,14 +17,10 @@
 //   watchdog=60      seconds after which a CTA is reported as endless
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <iostream>
-#include <iterator>
 #include <limits>
 #include <random>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -228,28 +224,10 @@ std::string launch(int m, int n, int k, Options const& options) {
   return comparison.report(int64_t(d_matrices) * m * n);
 }
 
-/// words: of a command line. False where they are none.
-bool run(std::vector<std::string> const& words) {
-  if (words.size() < 3) return false;
-  Options options(kDefaults);
-  if (!std::all_of(words.begin() + 3, words.end(), [&](std::string const& word) { return options.set(word); }))
-    return false;
-  int const m = std::stoi(words[0]), n = std::stoi(words[1]), k = std::stoi(words[2]);
-  std::string report =
-      options["out"] == "bf16" ? launch<bfloat16_t>(m, n, k, options) : launch<float>(m, n, k, options);
-  std::replace(report.begin(), report.end(), '\n', ';');  // a case has one line
-  std::puts(report.empty() ? "ok" : report.c_str());
-  std::fflush(stdout);  // whatever the next case does
-  return true;
+std::string run(int m, int n, int k, Options const& options) {
+  return options["out"] == "bf16" ? launch<bfloat16_t>(m, n, k, options) : launch<float>(m, n, k, options);
 }
 
 }  // namespace moye
 
-int main(int argc, char** argv) {
-  if (argc > 1) return moye::run({argv + 1, argv + argc}) ? 0 : 2;
-  for (std::string line; std::getline(std::cin, line);) {
-    std::istringstream words(line);
-    if (!moye::run({std::istream_iterator<std::string>(words), {}})) return 2;
-  }
-  return 0;
-}
+int main(int argc, char** argv) { return moye::run_cases(argc, argv, moye::kDefaults, moye::run); }

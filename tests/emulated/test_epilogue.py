@@ -196,6 +196,25 @@ def run(config, call, epilogue, **options) -> None:
     assert report["ok"], f"{config.name} {epilogue.case}: {report['message']}"
 
 
+def assert_within(config, call, epilogue, out_dtype: str, of_sums: np.ndarray) -> None:
+    """Results are within the bound of long double's. of_sums: the bound of the product's sums."""
+    sums = product(call.values_a, call.values_b)
+    z, d = epilogue.reference(sums)
+    compute = "f64" if config.accumulator == "f64" else "f32"
+    z_bound, d_bound = epilogue.bounds(sums, of_sums, compute, out_dtype)
+    assert (abs(call.result().astype(np.longdouble) - d) <= d_bound).all(), epilogue.case
+    if epilogue.case.preactivation:
+        assert (abs(epilogue.preactivation(call).astype(np.longdouble) - z) <= z_bound).all(), epilogue.case
+
+
+def assert_exact(call, epilogue) -> None:
+    """Results are the answers rounded once."""
+    z, d = epilogue.reference(product(call.values_a, call.values_b))
+    np.testing.assert_array_equal(call.result(), d.astype(call.d.dtype), err_msg=f"{epilogue.case} {call.sizes}")
+    if epilogue.case.preactivation:
+        np.testing.assert_array_equal(epilogue.preactivation(call), z.astype(call.d.dtype))
+
+
 @every_config
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_componentwise_bound(config, case):
@@ -203,16 +222,9 @@ def test_componentwise_bound(config, case):
     tile_m, tile_n, tile_k = config.tile
     out_dtypes = float_outputs(config)
     out_dtype = out_dtypes[CASES.index(case) % len(out_dtypes)]
-    compute = "f64" if config.accumulator == "f64" else "f32"
     call, epilogue = make(config, case, out_dtype, (tile_m + 3, tile_n + 5, tile_k + 3), "normal")
     run(config, call, epilogue)
-    a, b = call.values_a, call.values_b
-    sums = product(a, b)
-    z, d = epilogue.reference(sums)
-    z_bound, d_bound = epilogue.bounds(sums, accumulation_bound(config, a, b), compute, out_dtype)
-    assert (abs(call.result().astype(np.longdouble) - d) <= d_bound).all()
-    if case.preactivation:
-        assert (abs(epilogue.preactivation(call).astype(np.longdouble) - z) <= z_bound).all()
+    assert_within(config, call, epilogue, out_dtype, accumulation_bound(config, call.values_a, call.values_b))
 
 
 # Every matrix in words of several elements: a thread finishes several rows together. One case for each activation.
@@ -231,16 +243,9 @@ def test_rows_of_whole_words(config, case):
     tile_m, tile_n, tile_k = config.tile
     out_dtypes = float_outputs(config)
     out_dtype = out_dtypes[IN_WORDS.index(case) % len(out_dtypes)]
-    compute = "f64" if config.accumulator == "f64" else "f32"
     call, epilogue = make(config, case, out_dtype, (tile_m + 5, tile_n + 8, tile_k), "normal", pad=8)
     run(config, call, epilogue)
-    a, b = call.values_a, call.values_b
-    sums = product(a, b)
-    z, d = epilogue.reference(sums)
-    z_bound, d_bound = epilogue.bounds(sums, accumulation_bound(config, a, b), compute, out_dtype)
-    assert (abs(call.result().astype(np.longdouble) - d) <= d_bound).all()
-    if case.preactivation:
-        assert (abs(epilogue.preactivation(call).astype(np.longdouble) - z) <= z_bound).all()
+    assert_within(config, call, epilogue, out_dtype, accumulation_bound(config, call.values_a, call.values_b))
 
 
 @every_config
@@ -252,10 +257,7 @@ def test_exact_integers(config, case):
         m, n, k = [(tile_m + 1, 7, 20), (1, tile_n + 1, 9), (tile_m - 1, 2 * tile_n - 1, 5), (3, 16, 1)][index % 4]
         call, epilogue = make(config, case, out_dtype, (m, n, k), "integers", pad=1 if n % 8 else 8)
         run(config, call, epilogue)
-        z, d = epilogue.reference(product(call.values_a, call.values_b))
-        np.testing.assert_array_equal(call.result(), d.astype(call.d.dtype), err_msg=f"{out_dtype} {m}x{n}x{k}")
-        if case.preactivation:
-            np.testing.assert_array_equal(epilogue.preactivation(call), z.astype(call.d.dtype))
+        assert_exact(call, epilogue)
 
 
 scaled_configs = pytest.mark.parametrize(
@@ -269,19 +271,12 @@ scaled_configs = pytest.mark.parametrize(
 def test_scales(config, case, pad):
     """As test_componentwise_bound, of n and pitches that are words of several elements and of such that are not."""
     tile_m, tile_n, tile_k = config.tile
-    compute = "f64" if config.accumulator == "f64" else "f32"
     index = SCALED_CASES.index(case)
     out_dtypes = float_outputs(config)
     out_dtype = out_dtypes[(index + pad // 8) % len(out_dtypes)]
     call, epilogue = make(config, case, out_dtype, (tile_m + 3, tile_n + (5 if pad == 1 else 8), tile_k), "normal", pad)
     run(config, call, epilogue)
-    a, b = call.values_a, call.values_b
-    sums = product(a, b)
-    z, d = epilogue.reference(sums)
-    z_bound, d_bound = epilogue.bounds(sums, accumulation_bound(config, a, b), compute, out_dtype)
-    assert (abs(call.result().astype(np.longdouble) - d) <= d_bound).all()
-    if case.preactivation:
-        assert (abs(epilogue.preactivation(call).astype(np.longdouble) - z) <= z_bound).all()
+    assert_within(config, call, epilogue, out_dtype, accumulation_bound(config, call.values_a, call.values_b))
 
 
 @scaled_configs
@@ -293,10 +288,7 @@ def test_exact_scales(config, case):
         m, n, k = [(tile_m + 1, 7, 20), (1, tile_n + 1, 9), (tile_m - 1, 2 * tile_n - 8, 5)][index % 3]
         call, epilogue = make(config, case, out_dtype, (m, n, k), "integers", pad=1 if n % 8 else 8)
         run(config, call, epilogue)
-        z, d = epilogue.reference(product(call.values_a, call.values_b))
-        np.testing.assert_array_equal(call.result(), d.astype(call.d.dtype), err_msg=f"{out_dtype} {m}x{n}x{k}")
-        if case.preactivation:
-            np.testing.assert_array_equal(epilogue.preactivation(call), z.astype(call.d.dtype))
+        assert_exact(call, epilogue)
 
 
 @scaled_configs

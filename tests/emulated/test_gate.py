@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import jax
@@ -11,105 +10,51 @@ import numpy as np
 import pytest
 
 import jax_moye
-from jax_moye import _moye_cpu
 from jax_moye._selection.epilogue import ACTIVATIONS, DERIVATIVES
-from tests.emulated.problems import NUMPY_DTYPES, ORDERS, accumulation_bound
-from tests.emulated.test_batches import Case, lay
+from tests.emulated.problems import ORDERS, accumulation_bound
+from tests.emulated.test_batches import Case
+from tests.emulated.two_results import ONE, Call, every_schedule, make_call, out_dtypes
 
 CONFIGS = [config for config in jax_moye.configs() if config.takes_gate]
 every_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
-ONE = Case({}, "rc", "rc", "rc")
 RESULTS = ("d", "preactivation")
 
 
-def out_dtypes(config) -> list[str]:
-    """Of 16 bits."""
-    return [name for name in config.out_dtypes if NUMPY_DTYPES[name].itemsize == 2]
+def make(config, sizes, order="NT", case: Case = ONE, out_dtype: str = "", integers: bool = True) -> Call:
+    others = ("c", "multiplier")
+    return make_call(config, sizes, order, case, out_dtype, integers, others=others, results=RESULTS[1:])
 
 
-@dataclasses.dataclass
-class Gate:
-    """The arguments of `emulate`, and what d is made of."""
-
-    sizes: tuple[int, ...]
-    flat: dict[str, np.ndarray]
-    strides: dict[str, tuple[int, ...]]
-    a: np.ndarray  # values (batch modes..., m, k)
-    b: np.ndarray  # (batch modes..., k, n)
-    c: np.ndarray  # (batch modes..., m, n)
-    up: np.ndarray
-    integers: bool
-
-    def run(self, config, activation: str, **options) -> dict:
-        """In guarded memory, with the race checker on."""
-        operands = (self.flat[name] for name in ("a", "b", "d"))
-        strides = (self.strides[name] for name in ("a", "b", "d"))
-        given = {name: self.flat[name] for name in ("c", "multiplier", "preactivation")}
-        given |= {"c_strides": self.strides["c"], "beta": 1.0, "activation": activation}
-        return _moye_cpu.emulate(config.name, *operands, self.sizes, *strides, **given | options)
-
-    def result(self, name: str) -> np.ndarray:
-        """As (batch modes..., m, n), in float64."""
-        flat = self.flat[name]
-        strides = [stride * flat.itemsize for stride in self.strides["d"]]
-        return np.lib.stride_tricks.as_strided(flat, self.sizes[:-1], strides).astype(np.float64)
-
-    def expected(self, activation: str, alpha: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Both results in float64, and the product."""
-        a, b, c, up = (x.astype(np.float64) for x in (self.a, self.b, self.c, self.up))
-        z = alpha * (a @ b)
-        of = ACTIVATIONS[DERIVATIVES[activation]]
-        with jax.enable_x64(True):
-            value, pull = jax.vjp(of, jnp.asarray(c))
-            return np.asarray(pull(jnp.asarray(z * up))[0]), z * np.asarray(value), z
+def run(config, gate: Call, activation: str, **options) -> dict:
+    given = {name: gate.flat[name] for name in ("c", "multiplier", "preactivation")}
+    given |= {"c_strides": gate.strides["c"], "beta": 1.0, "activation": activation}
+    return gate.emulate(config, **given | options)
 
 
-def make(config, sizes, order="NT", case: Case = ONE, out_dtype: str = "", integers: bool = True) -> Gate:
-    """A call; rows of its operands are padded with NaN where they may be."""
-    m, n, k = sizes
-    modes, batch = "".join(case.sizes), tuple(case.sizes.values())
-    rng = np.random.default_rng([m, n, k, *batch])
-    dtype, out = NUMPY_DTYPES[config.dtype], NUMPY_DTYPES[out_dtype or out_dtypes(config)[0]]
-    multiple = config.alignment // dtype.itemsize
-
-    def draw(shape, axes: str):
-        shape = [size if name in axes else 1 for name, size in case.sizes.items()] + shape
-        return rng.integers(-2, 3, shape) if integers else rng.standard_normal(shape)
-
-    def operand(rows: int, axes: str, transposed: bool):
-        values = np.broadcast_to(draw([rows, k], axes), (*batch, rows, k)).astype(dtype)
-        if transposed:  # the other of rows and k is contiguous
-            axes = axes.translate(str.maketrans("rc", "cr"))
-        if k == 0:  # strides as if there were one
-            return values, np.zeros(0, dtype), lay(np.zeros((*batch, rows, 1), dtype), axes, modes, multiple)[1]
-        return values, *lay(values, axes, modes, multiple)
-
-    flat, strides = {}, {}
-    a, flat["a"], strides["a"] = operand(m, case.a, order[0] == "T")
-    b, flat["b"], strides["b"] = operand(n, case.b, order[1] == "N")
-    c, up = (np.broadcast_to(draw([m, n], modes), (*batch, m, n)).astype(out) for _ in range(2))
-    for name, values in (("c", c), ("multiplier", up), *((name, np.full_like(c, 7)) for name in RESULTS)):
-        flat[name], strides[name] = lay(values, case.d, modes)
-    if not batch:  # the kernel has one mode at least
-        batch, strides = (1,), {name: (0, *of) for name, of in strides.items()}
-        a, b, c, up = a[None], b[None], c[None], up[None]
-    return Gate((*batch, m, n, k), flat, strides, a, b.swapaxes(-1, -2), c, up, integers)
+def expected(gate: Call, activation: str, alpha: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Both results in float64, and the product."""
+    a, b, c, up = (gate.values[name].astype(np.float64) for name in ("a", "b", "c", "multiplier"))
+    z = alpha * (a @ b)
+    of = ACTIVATIONS[DERIVATIVES[activation]]
+    with jax.enable_x64(True):
+        value, pull = jax.vjp(of, jnp.asarray(c))
+        return np.asarray(pull(jnp.asarray(z * up))[0]), z * np.asarray(value), z
 
 
-def check(config, gate: Gate, activation: str = "d_relu", alpha: float = 1.0, **options) -> None:
+def check(config, gate: Call, activation: str = "d_relu", alpha: float = 1.0, **options) -> None:
     """Of relu and integers the answer rounded once; of others what sums, and functions for such a result, allow."""
-    report = gate.run(config, activation, alpha=alpha, **options)
+    report = run(config, gate, activation, alpha=alpha, **options)
     assert report["ok"], report["message"]
-    of_c, of_up, z = gate.expected(activation, alpha)
+    of_c, of_up, z = expected(gate, activation, alpha)
     dtype = gate.flat["d"].dtype
     unit = 2.0**-8 if dtype != np.float16 else 2.0**-11
-    of_z = abs(alpha) * accumulation_bound(config, gate.a, gate.b) if not gate.integers else 0.0
-    for name, wanted, factor in (("d", of_c, gate.up), ("preactivation", of_up, gate.c)):
-        found, factor = gate.result(name), np.abs(factor.astype(np.float64))
+    of_z = abs(alpha) * accumulation_bound(config, gate.values["a"], gate.values["b"]) if not gate.integers else 0.0
+    for name, wanted, factor in (("d", of_c, "multiplier"), ("preactivation", of_up, "c")):
+        found, factors = gate.result(name).astype(np.float64), np.abs(gate.values[factor].astype(np.float64))
         if gate.integers and activation == "d_relu":
             np.testing.assert_array_equal(found, wanted.astype(np.float32).astype(dtype).astype(np.float64), name)
         else:  # no activation's slope is over 1.13
-            bound = unit * np.abs(wanted) + (1e-4 * np.abs(z) + 1.13 * of_z) * factor + 1e-6
+            bound = unit * np.abs(wanted) + (1e-4 * np.abs(z) + 1.13 * of_z) * factors + 1e-6
             assert (np.abs(found - wanted) <= bound).all(), name
 
 
@@ -132,7 +77,7 @@ def test_values(config, activation):
     for out_dtype in out_dtypes(config):
         gate = make(config, sizes, "NN", out_dtype=out_dtype, integers=False)
         gate.flat["c"][:3] = 0, 8, -8  # where a derivative jumps, and where it is 1 or 0
-        gate.c[0, 0, :3] = 0, 8, -8
+        gate.values["c"][0, 0, :3] = 0, 8, -8
         check(config, gate, activation, alpha=0.5)
 
 
@@ -185,15 +130,7 @@ def test_nothing_outside_is_read_or_written(config, flush):
 
 
 @every_config
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mode": "eager"},
-        {"mode": "lazy", "order": "lifo"},
-        *({"mode": "random", "order": "random", "seed": seed} for seed in (1, 2, 3)),
-    ],
-    ids=lambda options: "-".join(map(str, options.values())),
-)
+@every_schedule
 def test_schedules(config, options):
     """The answer does not depend on when copies and wgmmas take place, or which thread runs first."""
     sizes = config.tile[0] + 1, config.tile[1] + 8, (config.stages + 1) * config.tile[2] + 3
@@ -212,7 +149,7 @@ def test_in_the_place_of_an_operand(config):
 @every_config
 def test_no_bank_is_met_twice(config):
     gate = make(config, (config.tile[0] + 24, config.tile[1] + 48, 48))
-    report = gate.run(config, "d_silu", count_transactions=True)
+    report = run(config, gate, "d_silu", count_transactions=True)
     assert report["ok"], report["message"]
     counted = report["counters"]
     assert {name: number for name, number in counted.items() if name.endswith("_bank_conflicts") and number} == {}
@@ -224,22 +161,23 @@ def test_no_bank_is_met_twice(config):
 def test_where_relu_is_0_infinite_products_are(config):
     """d is a choice, as JAX has it. The other result is a product, and NaN there, as in a program."""
     gate = make(config, (16, 32, 8), "NT")
-    gate.a[0, 3, 2] = gate.flat["a"].reshape(16, 8)[3, 2] = np.inf
-    gate.c[0, 2, :3] = gate.flat["c"].reshape(16, 32)[2, :3] = 0, np.nan, np.inf
-    gate.up[0, 5, :2] = gate.flat["multiplier"].reshape(16, 32)[5, :2] = np.inf, np.nan
-    report = gate.run(config, "d_relu")
+    gate.values["a"][0, 3, 2] = gate.flat["a"].reshape(16, 8)[3, 2] = np.inf
+    gate.values["c"][0, 2, :3] = gate.flat["c"].reshape(16, 32)[2, :3] = 0, np.nan, np.inf
+    gate.values["multiplier"][0, 5, :2] = gate.flat["multiplier"].reshape(16, 32)[5, :2] = np.inf, np.nan
+    report = run(config, gate, "d_relu")
     assert report["ok"], report["message"]
     with np.errstate(invalid="ignore"):
-        z, c, up = (x.astype(np.float64) for x in (gate.a.astype(np.float64) @ gate.b, gate.c, gate.up))
-        np.testing.assert_array_equal(gate.result("d"), np.where(c > 0, z * up, 0))
-        np.testing.assert_array_equal(gate.result("preactivation"), z * np.maximum(c, 0))
+        a, b, c, up = (gate.values[name].astype(np.float64) for name in ("a", "b", "c", "multiplier"))
+        z = a @ b
+        np.testing.assert_array_equal(gate.result("d").astype(np.float64), np.where(c > 0, z * up, 0))
+        np.testing.assert_array_equal(gate.result("preactivation").astype(np.float64), z * np.maximum(c, 0))
 
 
 # -------------------------------------------------------------------------------------------------------------- errors
 
 
-def error_of(config, gate: Gate, activation: str = "d_silu", **options) -> str:
-    report = gate.run(config, activation, **options)
+def error_of(config, gate: Call, activation: str = "d_silu", **options) -> str:
+    report = run(config, gate, activation, **options)
     assert not report["ok"]
     return report["message"]
 

@@ -9,20 +9,14 @@ import numpy as np
 import pytest
 
 import jax_moye
-from jax_moye import _moye_cpu
-from tests.emulated.problems import NUMPY_DTYPES, ORDERS, UNIT, accumulation_bound
-from tests.emulated.test_batches import Case, lay
+from tests.emulated.problems import ORDERS, UNIT, accumulation_bound
+from tests.emulated.test_batches import Case
 from tests.emulated.test_epilogue import ACTIVATIONS, activate
+from tests.emulated.two_results import ONE, Call, every_schedule, make_call, out_dtypes
 
 # Groups of rows have drivers of their own: test_grouped_pair.py.
 CONFIGS = [config for config in jax_moye.configs() if config.takes_pair and not config.grouped]
 every_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
-ONE = Case({}, "rc", "rc", "rc")
-
-
-def out_dtypes(config) -> list[str]:
-    """Of 16 bits: a kernel writes no other d of two b."""
-    return [name for name in config.out_dtypes if NUMPY_DTYPES[name].itemsize == 2]
 
 
 def step_of_n(config) -> int:
@@ -36,35 +30,18 @@ def tile_of(config) -> tuple[int, int]:
 
 
 @dataclasses.dataclass
-class Pair:
-    """The arguments of `emulate`, and the factors of d."""
+class Pair(Call):
+    """A call, and whether its products are asked for."""
 
-    sizes: tuple[int, ...]
-    flat: dict[str, np.ndarray]
-    strides: dict[str, tuple[int, ...]]
-    a: np.ndarray  # values (batch modes..., m, k)
-    b: np.ndarray  # (batch modes..., k, n)
-    second: np.ndarray
-    keeps: bool
+    keeps: bool = False
 
     def run(self, config, **options) -> dict:
-        """In guarded memory, with the race checker on."""
         kept = {name: self.flat[name] for name in ("preactivation", "second_product") if self.keeps}
-        of_d = self.strides["d"]
-        operands = (self.flat[name] for name in ("a", "b", "d"))
-        strides = (self.strides["a"], self.strides["b"], of_d)
-        options = {"second_b": self.flat["second_b"], **kept, **options}
-        return _moye_cpu.emulate(config.name, *operands, self.sizes, *strides, **options)
-
-    def result(self, name: str = "d") -> np.ndarray:
-        """As (batch modes..., m, n)."""
-        flat = self.flat[name]
-        strides = [stride * flat.itemsize for stride in self.strides["d"]]
-        return np.lib.stride_tricks.as_strided(flat, self.sizes[:-1], strides)
+        return self.emulate(config, **{"second_b": self.flat["second_b"], **kept, **options})
 
     def products(self) -> tuple[np.ndarray, np.ndarray]:
         """Of both matrices, in long double."""
-        a, b, second = (x.astype(np.longdouble) for x in (self.a, self.b, self.second))
+        a, b, second = (self.values[name].astype(np.longdouble) for name in ("a", "b", "second_b"))
         return a @ b, a @ second
 
 
@@ -75,41 +52,12 @@ def make(
     case: Case = ONE,
     out_dtype: str = "",
     keeps: bool = False,
-    values: str = "integers",
+    integers: bool = True,
 ) -> Pair:
-    """A call; rows of its operands are padded with NaN."""
-    m, n, k = sizes
-    modes, batch = "".join(case.sizes), tuple(case.sizes.values())
-    rng = np.random.default_rng([m, n, k, *batch])
-    dtype = NUMPY_DTYPES[config.dtype]
-    multiple = config.alignment // dtype.itemsize
-
-    def draw(rows: int, axes: str) -> np.ndarray:
-        shape = [size if name in axes else 1 for name, size in case.sizes.items()] + [rows, k]
-        drawn = rng.integers(-2, 3, shape) if values == "integers" else rng.standard_normal(shape)
-        return np.broadcast_to(drawn, (*batch, rows, k)).astype(dtype)
-
-    def operand(values: np.ndarray, axes: str, transposed: bool):
-        if transposed:  # the other of rows and k is contiguous
-            axes = axes.translate(str.maketrans("rc", "cr"))
-        if k == 0:  # strides as if there were one
-            return np.zeros(0, dtype), lay(np.zeros((*batch, values.shape[-2], 1), dtype), axes, modes, multiple)[1]
-        return lay(values, axes, modes, multiple)
-
-    a, b, second = draw(m, case.a), draw(n, case.b), draw(n, case.b)
-    flat, strides = {}, {}
-    flat["a"], strides["a"] = operand(a, case.a, order[0] == "T")
-    flat["b"], strides["b"] = operand(b, case.b, order[1] == "N")
-    flat["second_b"], strides["second_b"] = operand(second, case.b, order[1] == "N")
-    assert strides["second_b"] == strides["b"]
-    of_d = np.zeros((*batch, m, n), NUMPY_DTYPES[out_dtype or out_dtypes(config)[0]])
-    for name in ("d", "preactivation", "second_product"):
-        flat[name], strides[name] = lay(of_d, case.d, modes)
-        flat[name][...] = 7
-    if not batch:  # the kernel has one mode at least
-        batch, strides = (1,), {name: (0, *of) for name, of in strides.items()}
-        a, b, second = a[None], b[None], second[None]
-    return Pair((*batch, m, n, k), flat, strides, a, b.swapaxes(-1, -2), second.swapaxes(-1, -2), keeps)
+    right, results = ("b", "second_b"), ("preactivation", "second_product")
+    call = make_call(config, sizes, order, case, out_dtype, integers, right=right, results=results)
+    assert call.strides["second_b"] == call.strides["b"]
+    return Pair(**vars(call), keeps=keeps)
 
 
 def check_integers(config, pair: Pair, alpha: float = 1.0, activation: str = "none", **options) -> None:
@@ -206,15 +154,7 @@ def test_no_rows_and_no_columns(config):
 
 
 @every_config
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mode": "eager"},
-        {"mode": "lazy", "order": "lifo"},
-        *({"mode": "random", "order": "random", "seed": seed} for seed in (1, 2, 3)),
-    ],
-    ids=lambda options: "-".join(map(str, options.values())),
-)
+@every_schedule
 def test_schedules(config, options):
     """The answer does not depend on when copies and wgmmas take place, or which thread runs first."""
     (tile_m, tile_n), (_, _, tile_k) = tile_of(config), config.tile
@@ -266,14 +206,14 @@ def test_activations(config, activation):
     alpha, out = (-0.375, out_dtypes(config)[ACTIVATIONS.index(activation) % len(out_dtypes(config))])
     tile_m, tile_n = tile_of(config)
     sizes = tile_m + 3, tile_n + 8, config.tile[2] + 3
-    pair = make(config, sizes, ORDERS[ACTIVATIONS.index(activation) % 4], out_dtype=out, keeps=True, values="normal")
+    pair = make(config, sizes, ORDERS[ACTIVATIONS.index(activation) % 4], out_dtype=out, keeps=True, integers=False)
     report = pair.run(config, alpha=alpha, activation=activation)
     assert report["ok"], report["message"]
     z, second = pair.products()
     z = alpha * z
     unit, smallest = UNIT["f32"], 2.0**-24 if out == "f16" else 2.0**-126
-    of_z = abs(alpha) * accumulation_bound(config, pair.a, pair.b) + 4 * unit * abs(z)
-    of_second = accumulation_bound(config, pair.a, pair.second)
+    of_z = abs(alpha) * accumulation_bound(config, pair.values["a"], pair.values["b"]) + 4 * unit * abs(z)
+    of_second = accumulation_bound(config, pair.values["a"], pair.values["second_b"])
     of_activated = 1.13 * of_z + 16 * unit * abs(z)  # no activation's slope is over 1.13
     activated = activate(activation, z)
     of_d = of_activated * (abs(second) + of_second) + abs(activated) * of_second + unit * abs(activated * second)
@@ -291,11 +231,12 @@ def test_activations(config, activation):
 def test_nan_and_infinity(config, activation):
     """They reach what is made of them, and nothing else."""
     pair = make(config, (16, 32, 8), "NN", keeps=True)
-    pair.a[0, 3] = 0
+    pair.values["a"][0, 3] = 0
     pair.flat["a"][: 16 * 8].reshape(16, 8)[3] = 0
     second = pair.flat["second_b"].reshape(8, 32)
     second[:, 5], second[:, 6] = np.nan, np.inf
-    pair.second[0, :, 5], pair.second[0, :, 6] = np.nan, np.inf
+    values = pair.values["second_b"][0]
+    values[:, 5], values[:, 6] = np.nan, np.inf
     report = pair.run(config, activation=activation)
     assert report["ok"], report["message"]
     assert np.isnan(pair.result().astype(np.float32)[0, :, 5]).all()

@@ -23,3 +23,13 @@ def gpu():
     except ImportError:
         pytest.skip("jax_moye was built without CUDA")
     return device
+
+
+@pytest.fixture
+def config(request, gpu):
+    """The config that a test is about, of its parametrization; skips where this GPU does not run it."""
+    from this_gpu import why_not_here
+
+    if reason := why_not_here(request.param):
+        pytest.skip(reason)
+    return request.param

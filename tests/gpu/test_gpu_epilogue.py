@@ -21,6 +21,8 @@ from tests.emulated.test_epilogue import (
     SCALED_CASES,
     Case,
     Epilogue,
+    assert_exact,
+    assert_within,
     float_outputs,
     make,
 )
@@ -38,14 +40,9 @@ def _x64():
         yield
 
 
-@pytest.fixture
-def config(request, gpu):
-    """The row a test is about; skips where this GPU does not run it."""
-    row, arch = request.param, _compat.cuda_arch()
-    if arch < row.min_arch or (row.max_arch and arch > row.max_arch) or row.name not in ffi.built("cuda"):
-        pytest.skip(f"{row.name} is for {row.archs}, and this is sm_{arch}")
+@pytest.fixture(autouse=True)
+def _registered(gpu):
     ffi.register("cuda")
-    return row
 
 
 def workspace_bytes(config, call) -> int:
@@ -99,19 +96,13 @@ def run(config, cases, aliases=None) -> None:
 @pytest.mark.parametrize("config", CONFIGS, indirect=True)
 def test_componentwise_bound(config):
     tile_m, tile_n, tile_k = config.tile
-    compute = "f64" if config.accumulator == "f64" else "f32"
     outs = [float_outputs(config)[i % len(float_outputs(config))] for i in range(len(CASES))]
     sizes = (tile_m + 3, tile_n + 5, tile_k + 3)
     cases = [make(config, case, out, sizes, "normal") for case, out in zip(CASES, outs, strict=True)]
     run(config, cases)
     for (call, epilogue), out in zip(cases, outs, strict=True):
-        sums = product(call.values_a, call.values_b)
         of_sums = gpu_accumulation_bound(config, call.values_a, call.values_b, _compat.cuda_arch())
-        z, d = epilogue.reference(sums)
-        z_bound, d_bound = epilogue.bounds(sums, of_sums, compute, out)
-        assert (abs(call.result().astype(np.longdouble) - d) <= d_bound).all(), epilogue.case
-        if epilogue.case.preactivation:
-            assert (abs(epilogue.preactivation(call).astype(np.longdouble) - z) <= z_bound).all(), epilogue.case
+        assert_within(config, call, epilogue, out, of_sums)
 
 
 @pytest.mark.parametrize("config", CONFIGS, indirect=True)
@@ -120,21 +111,16 @@ def test_scales(config, pad):
     if not config.scales:
         pytest.skip("it takes no scales")
     tile_m, tile_n, tile_k = config.tile
-    compute = "f64" if config.accumulator == "f64" else "f32"
     sizes = (tile_m + 3, tile_n + (5 if pad == 1 else 8), tile_k)
     outs = float_outputs(config)
     cases = [(make(config, case, out, sizes, "normal", pad), out) for case in SCALED_CASES for out in outs]
     exact = [make(config, case, out, sizes, "integers", pad) for case in INTEGER_SCALED_CASES for out in outs]
     run(config, [*(one for one, _ in cases), *exact])
     for (call, epilogue), out in cases:
-        sums = product(call.values_a, call.values_b)
         of_sums = gpu_accumulation_bound(config, call.values_a, call.values_b, _compat.cuda_arch())
-        _, d = epilogue.reference(sums)
-        _, d_bound = epilogue.bounds(sums, of_sums, compute, out)
-        assert (abs(call.result().astype(np.longdouble) - d) <= d_bound).all(), epilogue.case
+        assert_within(config, call, epilogue, out, of_sums)
     for call, epilogue in exact:
-        _, d = epilogue.reference(product(call.values_a, call.values_b))
-        np.testing.assert_array_equal(call.result(), d.astype(call.d.dtype), err_msg=str(epilogue.case))
+        assert_exact(call, epilogue)
 
 
 @pytest.mark.parametrize("config", CONFIGS, indirect=True)
@@ -157,10 +143,7 @@ def test_exact_integers(config):
     cases[-1][1].options["c"][...] = np.nan
     run(config, cases)
     for call, epilogue in cases:
-        z, d = epilogue.reference(product(call.values_a, call.values_b))
-        np.testing.assert_array_equal(call.result(), d.astype(call.d.dtype), err_msg=str(epilogue.case))
-        if epilogue.case.preactivation:
-            np.testing.assert_array_equal(epilogue.preactivation(call), z.astype(call.d.dtype))
+        assert_exact(call, epilogue)
 
 
 # One row of each kernel: the activations are one piece of source.

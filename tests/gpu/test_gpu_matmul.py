@@ -14,10 +14,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jax.test_util import check_grads
+from this_gpu import configs_here
 
 import jax_moye
 from jax_moye import _compat
-from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import facts_of
 from jax_moye._kernels.dtypes import DTYPES, FLOAT8, numpy_dtypes
 from tests.emulated.problems import NUMPY_DTYPES, UNIT, gpu_accumulation_bound, order_for, skip_other_orders
@@ -37,26 +37,6 @@ def _x64():
 
 def moye(**options):
     return functools.partial(jax_moye.matmul, implementation="moye", **options)
-
-
-def why_not_here(config) -> str | None:
-    """Why this GPU does not run a config; None if it does."""
-    arch = _compat.cuda_arch()
-    if arch < config.min_arch or (config.max_arch and arch > config.max_arch):
-        return f"{config.name} is for {config.archs}"
-    return None if config.name in ffi.built("cuda") else f"{config.name} is not in this build"
-
-
-def configs_here() -> list:
-    return [config for config in jax_moye.configs() if why_not_here(config) is None]
-
-
-@pytest.fixture
-def config(request, gpu):
-    """The row a test is about; skips where this GPU does not run it."""
-    if reason := why_not_here(request.param):
-        pytest.skip(reason)
-    return request.param
 
 
 def natural(config) -> str:

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import ml_dtypes  # noqa: F401  (NumPy's names of small floats)
 import numpy as np
 import pytest
+from this_gpu import configs_here
 
 import jax_moye
 from jax_moye import _compat
-from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import facts_of
 from jax_moye._selection.summation import Summation, summation
 from tests.emulated.problems import NUMPY_DTYPES
@@ -43,11 +43,9 @@ def uneven(rng, shape, dtype) -> jax.Array:
 
 def families() -> dict[Summation, list]:
     """The rows that this GPU runs, by how they sum."""
-    arch = _compat.cuda_arch() or 0
     found: dict[Summation, list] = {}
-    for row in jax_moye.configs():
-        if row.min_arch <= arch and (not row.max_arch or arch <= row.max_arch) and row.name in ffi.built("cuda"):
-            found.setdefault(summation(row), []).append(row)
+    for row in configs_here():
+        found.setdefault(summation(row), []).append(row)
     return found
 
 

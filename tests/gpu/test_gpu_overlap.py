@@ -15,7 +15,7 @@ import pytest
 import jax_moye
 from jax_moye._kernels.configs import facts_of
 from tests.emulated.problems import NUMPY_DTYPES
-from tests.gpu.test_gpu_matmul import moye, why_not_here
+from tests.gpu.test_gpu_matmul import moye
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 
@@ -32,10 +32,8 @@ LINKS, CALLS = 12, 20
 
 @pytest.mark.parametrize("between", ["products", "xla", "copies"])
 @pytest.mark.parametrize("options", [STREAM, {}], ids=["stream", "graph"])
-@pytest.mark.parametrize("config", CONFIGS, ids=[config.name for config in CONFIGS])
+@pytest.mark.parametrize("config", CONFIGS, indirect=True, ids=lambda config: config.name)
 def test_a_product_reads_what_the_kernel_ahead_has_written(config, options, between):
-    if reason := why_not_here(config):
-        pytest.skip(reason)
     dtype = NUMPY_DTYPES[config.dtype]
     m, k = 520, 1024 - (config.alignment < 16)  # an odd pitch is packed first
     if facts_of(config.kernel).splits_k_by_sizes:  # several parts: a second kernel waits for the first

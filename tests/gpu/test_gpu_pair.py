@@ -5,23 +5,13 @@ from __future__ import annotations
 import jax
 import pytest
 from python.gated import CONFIGS, cases_of, check_close, check_exact, check_step
+from this_gpu import why_not_here
 
-from jax_moye import _compat
-from jax_moye._kernels import ffi
 from jax_moye._selection.epilogue import ACTIVATIONS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 
 every_config = pytest.mark.parametrize("config", CONFIGS, indirect=True, ids=lambda config: config.name)
-
-
-@pytest.fixture
-def config(request, gpu):
-    """The config a test is about; skips where this GPU does not run it."""
-    row, arch = request.param, _compat.cuda_arch()
-    if arch < row.min_arch or (row.max_arch and arch > row.max_arch) or row.name not in ffi.built("cuda"):
-        pytest.skip(f"{row.name} is for {row.archs}, and this is sm_{arch}")
-    return row
 
 
 @every_config
@@ -46,6 +36,6 @@ def test_again_and_again(config):
 
 
 def test_a_step_of_training():
-    if _compat.cuda_arch() != 90 or not {config.name for config in CONFIGS} & set(ffi.built("cuda")):
+    if all(why_not_here(config) for config in CONFIGS):
         pytest.skip("no kernel with two right-hand operands for this GPU")
     check_step(interpret=False, implementation="moye")

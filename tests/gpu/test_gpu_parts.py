@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from test_gpu_matmul import why_not_here
+from this_gpu import why_not_here
 
 import jax_moye
 from tests.emulated.parts_cases import KINDS, check, dropped

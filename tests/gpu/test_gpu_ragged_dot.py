@@ -11,9 +11,9 @@ import ml_dtypes  # noqa: F401  (NumPy's names of small floats)
 import numpy as np
 import pytest
 from jax import lax
+from this_gpu import why_not_here
 
 import jax_moye
-from jax_moye import _compat
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import grouped_configs
 from tests.emulated.problems import NUMPY_DTYPES, UNIT
@@ -38,25 +38,10 @@ ALL_SIZES = {
 ragged_dot = functools.partial(jax_moye.ragged_dot, implementation="moye")
 
 
-def why_not_here(config) -> str | None:
-    """Why this GPU does not run a config; None if it does."""
-    if _compat.cuda_arch() != config.max_arch:
-        return f"{config.name} is for {config.archs}"
-    return None if config.name in ffi.built("cuda") else f"{config.name} is not in this build"
-
-
 @pytest.fixture(autouse=True)
 def _has_kernels(gpu):
     if all(why_not_here(config) for config in grouped_configs()):
         pytest.skip("no kernel for products of groups runs here")
-
-
-@pytest.fixture
-def config(request, gpu):
-    """The row a test is about; skips where this GPU does not run it."""
-    if reason := why_not_here(request.param):
-        pytest.skip(reason)
-    return request.param
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_gpu_matmul import why_not_here
+from this_gpu import why_not_here
 
 from jax_moye._kernels.configs import weights_configs
 from tests.emulated.weights_cases import KINDS, check, operands, program, shape_of

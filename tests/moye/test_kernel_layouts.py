@@ -154,7 +154,8 @@ template <int kRow> constexpr auto tile_c() { return Shape<Int<GemmOf<kRow>::kBl
     "KERNELS", "\n".join(f'#include "gemm/{kernel}.cuh"' for kernel in sorted({row.kernel for row in table().values()}))
 )
 
-# Name of a fact -> its C++ expression, for row {r} and operand {o} with major {m}; Python's side is in `python_facts`.
+# Name of a fact -> its C++ expression, for row {r} and operand {o} with major {m}. `mma_facts` and `operand_facts` are
+# Python's side.
 MMA_FACTS = {
     "thr_layout_vmnk": "MmaOf<{r}>::thr_layout_vmnk()",
     "tile_shape": "MmaOf<{r}>::tile_shape()",

@@ -153,8 +153,7 @@ def test_an_equation_is_lowered_without_being_traced(platforms):
     lowered = []
 
     def outer(ctx, x, y, factor):
-        avals = [_compat.local_aval(aval.shape, aval.dtype) for aval in ctx.avals_in]
-        return _compat.lower_equation(ctx, inner_p, (x, y), avals, avals[:1], factor=factor)
+        return _compat.lower_equation(ctx, inner_p, (x, y), ctx.avals_in, factor=factor)
 
     def inner(platform, ctx, x, y, factor):
         lowered.append((platform, factor))

@@ -12,7 +12,7 @@ from jax_moye.layout.errors import LayoutError
 MAX_CELLS = 4096
 
 # Fills for black labels (contrast 7 and more), told apart with any colour vision: the two nearest are 20 CIELAB units
-# apart when seen by protanopes, deuteranopes and tritanopes. tests/python/layout/test_draw_colours.py computes both.
+# apart when seen by protanopes, deuteranopes and tritanopes. tests/python/layout/test_draw_formats.py computes both.
 PALETTE = ("#87D0F5", "#F5F084", "#D774B0", "#D4FFC2", "#AA89E8", "#AFC57C", "#F0BBC2", "#6EA377")
 NEUTRAL = len(PALETTE)  # the colour of elements that no thread holds in registers
 FILLS = (*PALETTE, "#EEEEEE")

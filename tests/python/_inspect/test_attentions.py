@@ -20,7 +20,7 @@ from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import attention_configs
 from jax_moye._kernels.interpret import InterpretParams
 
-SHORT = {"alternations": 2, "turn_ms": 0.1, "warmup_ms": 0.0}
+SHORT = {"rounds": 2, "round_ms": 0.1, "warmup_ms": 0.0}
 
 
 def explained(monkeypatch, fun, *args, device="h200"):

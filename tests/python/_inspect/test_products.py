@@ -113,7 +113,7 @@ def test_products_by_dequantized_weights(monkeypatch, groups):
 def test_who_does_not_time_products_with_weights(monkeypatch):
     use_fake_rows(monkeypatch)
     found = jax_moye.explain(jax_moye.quantized_matmul, *weights(), device="h200")
-    measured = report.measure_gemm(found[0], None, alternations=3, turn_ms=1.0, warmup_ms=1.0)
+    measured = report.measure_gemm(found[0], None, rounds=3, round_ms=1.0, warmup_ms=1.0)
     assert "not timed here" in measured.error
     with pytest.raises(NotServedError, match="whose kernel follows from its sizes"):
         tune._candidates(found[0].product, None, None)

@@ -15,6 +15,8 @@ import jax_moye
 from jax_moye._inspect.report import Report, measure_gemm
 from jax_moye._kernels.interpret import InterpretParams
 
+EMULATED = {"rounds": 1, "round_ms": 0.1, "warmup_ms": 0.0, "interpret": InterpretParams(detect_races=False)}
+
 
 def step(x, w, b):
     y = jax_moye.linear(x, w, b, activation="gelu")
@@ -43,11 +45,7 @@ def test_report_measures_what_was_explained():
     with jax_moye.options(implementation="moye"):
         explanation = jax_moye.explain(step, struct(16, 16), struct(16, 16), struct(16), device=80)
     assert {gemm.computed_by for gemm in explanation} == {"moye", "xla"}
-    short = {"alternations": 2, "turn_ms": 0.1, "warmup_ms": 0.0}
-    cpu = jax.devices("cpu")[0]
-    measured = tuple(
-        measure_gemm(gemm, cpu, **short, interpret=InterpretParams(detect_races=False)) for gemm in explanation
-    )
+    measured = tuple(measure_gemm(gemm, jax.devices("cpu")[0], **EMULATED | {"rounds": 2}) for gemm in explanation)
     for gemm, one in zip(explanation, measured, strict=True):
         assert one.error is None
         assert (one.us is not None) == (gemm.computed_by == "moye")
@@ -73,7 +71,7 @@ def test_a_wrong_result_has_no_time(monkeypatch):
             right(product, "xla", None) if implementation == "xla" else lambda a, b: np.float32(1.1) * a
         ),
     )
-    one = measure_gemm(gemm, jax.devices("cpu")[0], alternations=1, turn_ms=0.1, warmup_ms=0.0)
+    one = measure_gemm(gemm, jax.devices("cpu")[0], rounds=1, round_ms=0.1, warmup_ms=0.0)
     assert one.us is None
     assert "WRONG" in one.error
 
@@ -87,8 +85,7 @@ def test_a_report_of_an_optimized_program():
     args = struct(16, 32), struct(32, 24), struct(24), struct(16, 24)
     with jax_moye.options(implementation="moye"):
         explanation = jax_moye.explain(jax_moye.optimize(fun), *args, device=80)
-    short = {"alternations": 2, "turn_ms": 0.1, "warmup_ms": 0.0, "interpret": InterpretParams(detect_races=False)}
-    measured = tuple(measure_gemm(gemm, jax.devices("cpu")[0], **short) for gemm in explanation)
+    measured = tuple(measure_gemm(gemm, jax.devices("cpu")[0], **EMULATED | {"rounds": 2}) for gemm in explanation)
     assert [one.error for one in measured] == [None, None]
     report = Report(explanation, measured, ())
     head, *lines = report.rows()
@@ -141,8 +138,7 @@ def test_several_results_and_operands(name):
     assert ("(N,K) bf16, and so lies second_b" in str(gemm)) == is_of_pair
     assert gemm.roofline()["flops"] == 2 * 16 * 32 * 32 * (1 + is_of_pair)
     assert not is_of_pair or gemm.config.takes_pair
-    short = {"alternations": 1, "turn_ms": 0.1, "warmup_ms": 0.0, "interpret": InterpretParams(detect_races=False)}
-    one = measure_gemm(gemm, jax.devices("cpu")[0], **short)
+    one = measure_gemm(gemm, jax.devices("cpu")[0], **EMULATED)
     assert one.error is None
     assert one.error_over_bound <= 1
     assert one.us > 0 < one.xla_us
@@ -160,8 +156,7 @@ def test_the_derivative_of_an_activation(activation):
     (gemm,) = (gemm for gemm in explanation if (gemm.epilogue or "").startswith("d_"))
     reasons = {one.config.derives: one.reason for one in gemm.candidates if one.config.dtype == "bf16"}
     assert reasons == {True: None, False: "it multiplies by no derivative"}
-    short = {"alternations": 1, "turn_ms": 0.1, "warmup_ms": 0.0, "interpret": InterpretParams(detect_races=False)}
-    one = measure_gemm(gemm, jax.devices("cpu")[0], **short)
+    one = measure_gemm(gemm, jax.devices("cpu")[0], **EMULATED)
     assert one.error is None
     assert one.error_over_bound <= 1
 
@@ -180,8 +175,7 @@ def test_both_cotangents_of_a_gated_layer(activation):
     reasons = {one.config.takes_gate: one.reason for one in of_derivatives}
     assert reasons[True] is None
     assert reasons.get(False) in (None, "it writes one result, and these are two")
-    short = {"alternations": 1, "turn_ms": 0.1, "warmup_ms": 0.0, "interpret": InterpretParams(detect_races=False)}
-    one = measure_gemm(gemm, jax.devices("cpu")[0], **short)
+    one = measure_gemm(gemm, jax.devices("cpu")[0], **EMULATED)
     assert one.error is None
     assert one.error_over_bound <= 1
 
@@ -197,5 +191,4 @@ def test_a_wrong_second_operand_has_no_time(monkeypatch):
         return fun if implementation == "xla" else lambda x, g, u: fun(x, g, g)
 
     monkeypatch.setattr(report, "program_of", the_first_twice)
-    short = {"alternations": 1, "turn_ms": 0.1, "warmup_ms": 0.0, "interpret": InterpretParams(detect_races=False)}
-    assert "WRONG" in measure_gemm(gemm, jax.devices("cpu")[0], **short).error
+    assert "WRONG" in measure_gemm(gemm, jax.devices("cpu")[0], **EMULATED).error

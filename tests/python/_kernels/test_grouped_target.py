@@ -128,7 +128,6 @@ def test_two_matrices_of_each_group(config, keeps):
         assert len(kept) == 2 * keeps
 
 
-SIXTEEN = 16 * K  # elements of a
 EDITS = {
     # names
     "unknown config": (dict(config="nope"), "no compiled GEMM has this name"),

@@ -12,7 +12,6 @@ from python.attentions import FORMS, gradients, use_fake_rows
 
 import jax_moye
 from jax_moye._inspect.products import attentions_of
-from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._primitives import attention, attention_lowering, attention_race
 from jax_moye._primitives.attention_race import measured, signature_of
 from jax_moye._primitives.autotune import InterruptedMeasurementError
@@ -34,11 +33,6 @@ def found_in(fun, *args):
     """The first attention of a function's jaxpr."""
     one, _ = next(attentions_of(jax.make_jaxpr(fun)(*args).jaxpr))
     return one
-
-
-def contest_of(fun, *args):
-    one = found_in(fun, *args)
-    return one, attention_lowering.contest(one.interpreted(InterpretParams()), one.operands, None, one.together)
 
 
 @pytest.fixture

@@ -2,13 +2,7 @@
 
 import functools
 import itertools
-import json
-import os
-import pathlib
 import re
-import subprocess
-import sys
-import traceback
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +13,7 @@ from jax.experimental import checkify
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
+from python.four_devices import checks_of, main, said_by
 from python.support import TARGET, custom_calls, integers, lowered_text
 
 import jax_moye
@@ -763,23 +758,12 @@ def check_export_of_a_mapped_program():
     np.testing.assert_array_equal(jax.jit(loaded.call)(*args), mapped(*args))
 
 
-CHECKS = [name for name, fun in list(globals().items()) if name.startswith("check_") and name != "check_grads"]
+CHECKS = checks_of(globals())
 
 
 @pytest.fixture(scope="module")
 def on_four_devices():
-    """What each check says: a process of its own, as the number of the CPU's devices is fixed when a backend starts."""
-    root = pathlib.Path(jax_moye.__file__).parents[1]
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(root), str(pathlib.Path(__file__).parents[2])]),
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-    }
-    done = subprocess.run(
-        [sys.executable, "-P", "-W", "error", __file__], env=environment, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return said_by(__file__)
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -788,17 +772,5 @@ def test_four_devices(on_four_devices, name):
     assert on_four_devices[name] == "", on_four_devices[name]
 
 
-def _run_checks() -> dict[str, str]:
-    """The traceback of each check, empty if it has none."""
-    said = {}
-    for name in CHECKS:
-        try:
-            globals()[name]()
-            said[name] = ""
-        except Exception:
-            said[name] = traceback.format_exc()
-    return said
-
-
 if __name__ == "__main__":
-    print(json.dumps(_run_checks()))
+    main(globals())

@@ -2,12 +2,6 @@
 
 import functools
 import itertools
-import json
-import os
-import pathlib
-import subprocess
-import sys
-import traceback
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +11,7 @@ from jax import lax
 from jax.experimental import checkify
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from python.four_devices import checks_of, main, said_by
 from python.quantized import RANGES, assert_close, f64, operands, product, use_fake_rows, weights_calls, weights_of
 from python.support import UNIT, lowered_text
 
@@ -424,23 +419,12 @@ def check_explicit_meshes():
         assert_close(mapped(rows, *placed), x, w, scales, zeros)
 
 
-CHECKS = [name for name, fun in list(globals().items()) if name.startswith("check_")]
+CHECKS = checks_of(globals())
 
 
 @pytest.fixture(scope="module")
 def on_four_devices():
-    """What each check says: a process of its own, as the number of the CPU's devices is fixed when a backend starts."""
-    root = pathlib.Path(jax_moye.__file__).parents[1]
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(root), str(pathlib.Path(__file__).parents[2])]),
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-    }
-    done = subprocess.run(
-        [sys.executable, "-P", "-W", "error", __file__], env=environment, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return said_by(__file__)
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -453,17 +437,5 @@ def test_the_names_of_the_primitives():
     assert (module.weights_p.name, module.weights_local_p.name) == ("jax_moye_weights", "jax_moye_weights_local")
 
 
-def _run_checks() -> dict[str, str]:
-    """The traceback of each check, empty if it has none."""
-    said = {}
-    for name in CHECKS:
-        try:
-            globals()[name]()
-            said[name] = ""
-        except Exception:
-            said[name] = traceback.format_exc()
-    return said
-
-
 if __name__ == "__main__":
-    print(json.dumps(_run_checks()))
+    main(globals())

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from python.attentions import fake_row, use_fake_rows
 
+from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import ConfigTable
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._selection import attention as module
@@ -25,7 +26,7 @@ def fake_rows(monkeypatch):
     least = module.LEAST_SCORES
     use_fake_rows(monkeypatch)
     monkeypatch.setattr(module, "LEAST_SCORES", least)
-    monkeypatch.setattr(module.ffi, "built", lambda platform: None)
+    monkeypatch.setattr(ffi, "built", lambda platform: None)
 
 
 def decided(sizes=SIZES, request=ASKED, dtype=jnp.bfloat16, gradients=False, target=CUDA):

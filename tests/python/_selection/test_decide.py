@@ -197,9 +197,6 @@ def test_xla_gets_what_it_was_measured_to_compute_faster():
     assert len(left) > 3
 
 
-DECODE = (1, 4096, 4096)  # m, n, k: our tiles have 64 rows, and nobody splits k
-
-
 def decision_of(m, n, k, dtype=jnp.bfloat16, arch=90, **options):
     operands = tuple(Operand(shape, jnp.dtype(dtype)) for shape in ((m, k), (k, n)))
     fields = dict(precision=None, config=None, implementation=None, interpret=None) | options

@@ -1,7 +1,8 @@
-"""Attention of which calls of jit hold a part each, such as a forward pass and its derivative.
+"""Attention that is spread over several calls of jit, such as a forward pass and its derivative.
 
-The derivative of a function that calls a jitted one has two calls, and the first hands the second what attention's
-kernels do not keep. Where a search finds more with the equations in the place of the calls, there they stay.
+The derivative of a function that calls a jitted one has two calls. The first hands the second the weights of all pairs,
+which attention's kernels do not keep. Where a search finds more attention with the calls' equations in their place, the
+program keeps these equations.
 """
 
 from __future__ import annotations
