@@ -198,3 +198,32 @@ def test_in_shard_map_a_kernel_computes_each_part(rng):
     found, result = emulated(fun, *args[:3])
     assert found == [1, 0]
     assert_as_exact([result], [fun(*args[:3])], exact(*args, True)[:1], jnp.bfloat16)
+
+
+@needs_rows
+@pytest.mark.parametrize("in_f32", [False, True], ids=["16 bits", "float32"])
+@pytest.mark.parametrize("offset", [0, 3])
+def test_gradients_where_weights_are_nearly_equal(offset, in_f32):
+    """What docs/attention.md says of the gradient of queries, next to the program's own error."""
+    rng = np.random.default_rng(0)
+    q, k, v, d_o = (rng.standard_normal((1, 256, 2, 64)) for _ in range(4))
+    given = [jnp.asarray(x, jnp.bfloat16) for x in (q / 50, k + offset, v + offset, d_o)]
+
+    def derivative(q, k, v, d_o):
+        def form(q, k, v):
+            types = {"preferred_element_type": jnp.float32} if in_f32 else {}
+            scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, **types) / 8
+            return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, axis=-1).astype(v.dtype), v)
+
+        return jax.vjp(form, q, k, v)[1](d_o)[0]
+
+    with jax.enable_x64(True):
+        exact = np.asarray(derivative(*(jnp.asarray(np.asarray(x, np.float64)) for x in given)))
+    with jax_moye.options(implementation="moye", interpret=True):
+        found = jax.jit(jax_moye.optimize(derivative))(*given)
+        assert "jax_moye_attention_grad" in str(jax.make_jaxpr(jax_moye.optimize(derivative))(*given))
+    of_kernel, of_program = (
+        np.abs(np.asarray(x, np.float64) - exact).max() / np.abs(exact).max() for x in (found, derivative(*given))
+    )
+    assert of_kernel < (0.2 if offset else of_program)
+    assert of_program < 0.02 if in_f32 or not offset else of_program > 0.5
