@@ -13,7 +13,7 @@ from python.support import UNIT
 
 import jax_moye
 from jax_moye._kernels.configs import attention_configs
-from jax_moye._primitives import attention
+from jax_moye._primitives import attention_kernel
 
 COUNT = os.environ.get("JAX_MOYE_RANDOM_ATTENTIONS")  # how many; else these, of which most have kernels of attention
 SEEDS = (0, 25, 41, 52, 70, 75, 79) if COUNT is None else range(int(COUNT))
@@ -63,8 +63,10 @@ def test_random_attentions(seed):
 @needs_rows
 def test_a_wrong_scale_is_seen(monkeypatch):
     """The bug planted: the bounds are narrow enough."""
-    of_kernel = attention.run_attention
-    monkeypatch.setattr(attention, "run_attention", lambda *x, scale, **of: of_kernel(*x, scale=1.1 * scale, **of))
+    of_kernel = attention_kernel.run_attention
+    monkeypatch.setattr(
+        attention_kernel, "run_attention", lambda *x, scale, **of: of_kernel(*x, scale=1.1 * scale, **of)
+    )
     jax.clear_caches()
     with pytest.raises(AssertionError):
         check(draw(0))

@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,8 @@ from jax_moye._kernels import cache, nvcc, nvrtc, own_epilogue
 from jax_moye._kernels.configs import find_config
 from jax_moye._primitives.elementwise import translate
 
-check_sass = nvcc.program("check_sass")
+sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "tools"))
+import check_sass  # noqa: E402
 
 SM80 = "sm80_multistage_bf16_64x64x64_s3_a16"
 SM90 = "sm90_cooperative_bf16_128x128x64_s5_a16"
