@@ -19,7 +19,7 @@ from jax_moye._kernels.configs import find_config
 from jax_moye._primitives.elementwise import translate
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "tools"))
-import check_sass  # noqa: E402
+import check_sass
 
 SM80 = "sm80_multistage_bf16_64x64x64_s3_a16"
 SM90 = "sm90_cooperative_bf16_128x128x64_s5_a16"
