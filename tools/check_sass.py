@@ -63,26 +63,31 @@ def unavailable() -> str | None:
     return f"{' and '.join(missing)} not found (pip install .[test] brings them)" if missing else None
 
 
+def disassemble(binary: str | os.PathLike[str]) -> str:
+    """What cuobjdump -sass prints of an object, an extension or a cubin."""
+    return _cuobjdump("-sass", binary)
+
+
+def _cuobjdump(*arguments: str | os.PathLike[str], **options: Any) -> str:
+    cuobjdump, nvdisasm = find_tool("cuobjdump"), find_tool("nvdisasm")
+    if cuobjdump is None or nvdisasm is None:
+        raise FileNotFoundError(unavailable())
+    environ = dict(os.environ, PATH=os.pathsep.join([os.path.dirname(nvdisasm), os.environ.get("PATH", "")]))
+    command = [cuobjdump, *arguments]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, **options).stdout
+
+
 def count_instructions(binary: str | os.PathLike[str]) -> Counts:
     """{(architecture, mangled kernel): {opcode with modifiers: count}} of an object, an extension or a cubin.
 
     The main loop's instructions are counted once more, as "loop <opcode>".
     """
-    cuobjdump, nvdisasm = find_tool("cuobjdump"), find_tool("nvdisasm")
-    if cuobjdump is None or nvdisasm is None:
-        raise FileNotFoundError(unavailable())
-    environ = dict(os.environ, PATH=os.pathsep.join([os.path.dirname(nvdisasm), os.environ.get("PATH", "")]))
-
-    def output(*arguments: str | os.PathLike[str], **options: Any) -> str:
-        command = [cuobjdump, *arguments]
-        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, **options).stdout
-
     counts: Counts = {}
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         # One cubin for each config and architecture: they are disassembled side by side.
-        output("-xelf", "all", os.path.abspath(binary), cwd=folder)
+        _cuobjdump("-xelf", "all", os.path.abspath(binary), cwd=folder)
         cubins = sorted(pathlib.Path(folder).iterdir())
-        for one in pool.map(lambda cubin: _count(output("-sass", cubin)), cubins or [binary]):
+        for one in pool.map(lambda cubin: _count(disassemble(cubin)), cubins or [binary]):
             counts.update(one)
     return counts
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import collections
 import functools
 import math
-import os
 import pathlib
 import re
 import shutil
@@ -132,7 +131,7 @@ def compile_kernels(kernel: str, names: list[str]) -> tuple[dict[str, dict], lis
         assert done.returncode == 0, done.stdout + done.stderr
         kernels, faults = nvcc_gate.read_ptxas(done.stdout + done.stderr)
         assert len(kernels) == len(names)
-        listings = [] if check_sass.unavailable() else re.split(r"Function : ", disassemble(target))[1:]
+        listings = [] if check_sass.unavailable() else re.split(r"Function : ", check_sass.disassemble(target))[1:]
     code = {listing.split(maxsplit=1)[0]: parse(listing) for listing in listings}
     return {str(kernel["kernel"]): kernel for kernel in kernels}, faults, code
 
@@ -153,10 +152,15 @@ def mangled(names: Iterable[str], row: str, order: str) -> str:
     return name
 
 
-def disassemble(binary: pathlib.Path) -> str:
-    cuobjdump, nvdisasm = check_sass.find_tool("cuobjdump"), check_sass.find_tool("nvdisasm")
-    environ = dict(os.environ, PATH=os.pathsep.join([os.path.dirname(nvdisasm), os.environ.get("PATH", "")]))
-    return subprocess.run([cuobjdump, "-sass", binary], env=environ, capture_output=True, text=True, check=True).stdout
+def codes_without_spills(kernel: str, names: list[str]) -> Iterable[list[Instruction]]:
+    """The machine code of kernels, of which ptxas reports nothing that is refused; skips where nothing disassembles."""
+    reports, faults, codes = compile_kernels(kernel, names)
+    assert faults == []
+    for report in reports.values():
+        assert [report[f"{what}_bytes"] for what in ("stack", "spill_store", "spill_load")] == [0, 0, 0]
+    if reason := check_sass.unavailable():
+        pytest.skip(f"{reason}: the messages of ptxas were checked")
+    return codes.values()
 
 
 def check_code(
@@ -234,15 +238,8 @@ def test_weights():
     )
     table = (ROOT / "cuda/gemm/configs.h").read_text()
     assert {re.sub(r"\s+", "", row) for row in rows} <= {re.sub(r"\s+", "", row) for row, *_ in ROW.findall(table)}
-    reports, faults, codes = compile_kernels(
-        "sm90_weights", [f"sm90_weights_kernel<Gemm<GemmConfig{row}>>" for row in rows]
-    )
-    assert faults == []
-    for report in reports.values():
-        assert [report[f"{what}_bytes"] for what in ("stack", "spill_store", "spill_load")] == [0, 0, 0]
-    if reason := check_sass.unavailable():
-        pytest.skip(f"{reason}: the messages of ptxas were checked")
-    for code in codes.values():
+    names = [f"sm90_weights_kernel<Gemm<GemmConfig{row}>>" for row in rows]
+    for code in codes_without_spills("sm90_weights", names):
         check_code(code, tma_stores=False, multiplies=r"HMMA\.16816")
 
 
@@ -260,13 +257,7 @@ def test_attention(kernel, functions):
     rows = [re.sub(r"\s+", "", row) for row, of, *_ in ROW.findall(table) if of == kernel]
     assert len(rows) >= 3
     names = [f"{function}<Gemm<GemmConfig{row}>>" for function in functions for row in rows]
-    reports, faults, codes = compile_kernels(kernel, names)
-    assert faults == []
-    for report in reports.values():
-        assert [report[f"{what}_bytes"] for what in ("stack", "spill_store", "spill_load")] == [0, 0, 0]
-    if reason := check_sass.unavailable():
-        pytest.skip(f"{reason}: the messages of ptxas were checked")
-    for code in codes.values():
+    for code in codes_without_spills(kernel, names):
         check_code(code, tma_stores=True)
         loop = collections.Counter(opcode.split(".")[0] for _, opcode, *_ in check_sass.main_loop(flow_of(code)))
         assert loop["HGMMA"] >= 8, loop  # both products of a tile, of 64 columns and 64 elements of head_dim at least
@@ -281,13 +272,7 @@ def test_groups_of_two_right_hand_operands():
         if (kernel, dtype, re.sub(r"\s+", "", tile)) == ("sm90_grouped", "bf16", "128,128,64")
     )
     names = [f"sm90_grouped_kernel<Gemm<GemmConfig{row}>, Order::{order}>" for order in ("NN", "NT")]
-    reports, faults, codes = compile_kernels("sm90_grouped", names)
-    assert faults == []
-    for report in reports.values():
-        assert [report[f"{what}_bytes"] for what in ("stack", "spill_store", "spill_load")] == [0, 0, 0]
-    if reason := check_sass.unavailable():
-        pytest.skip(f"{reason}: the messages of ptxas were checked")
-    for code in codes.values():
+    for code in codes_without_spills("sm90_grouped", names):
         check_code(code)
 
 

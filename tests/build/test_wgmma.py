@@ -41,11 +41,9 @@ def test_the_loop_is_not_serialized(tmp_path):
     target, said = compile_loop(tmp_path)
     assert said.count("0 bytes spill stores") == 2
     assert re.findall(r"\(C75\d\d\)", said) == []
-    if check_sass.find_tool("cuobjdump") is None or check_sass.find_tool("nvdisasm") is None:
-        pytest.skip("no disassembler: the messages of ptxas were checked")
-    listing = subprocess.run(
-        [check_sass.find_tool("cuobjdump"), "-sass", target], capture_output=True, text=True, check=True
-    ).stdout
+    if reason := check_sass.unavailable():
+        pytest.skip(f"{reason}: the messages of ptxas were checked")
+    listing = check_sass.disassemble(target)
     opcodes = re.findall(r"/\*[0-9a-f]{4}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.a-z]*)", listing)
     text = " ".join(opcodes)
     tiles = re.findall(r"WARPGROUP\.ARRIVE(.*?)WARPGROUP\.DEPBAR", text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import re
 import shutil
@@ -29,12 +28,9 @@ pytestmark = pytest.mark.skipif(
 
 def stores(binary: pathlib.Path) -> dict[str, list[tuple[str, int]]]:
     """{mangled kernel: [(STG or STS, bytes) of each store]}"""
-    cuobjdump, nvdisasm = check_sass.find_tool("cuobjdump"), check_sass.find_tool("nvdisasm")
-    environ = dict(os.environ, PATH=os.pathsep.join([os.path.dirname(nvdisasm), os.environ.get("PATH", "")]))
-    dump = subprocess.run([cuobjdump, "-sass", binary], env=environ, capture_output=True, text=True, check=True)
     found: dict[str, list[tuple[str, int]]] = {}
     current: list[tuple[str, int]] = []
-    for line in dump.stdout.splitlines():
+    for line in check_sass.disassemble(binary).splitlines():
         if match := re.search(r"Function : (\S+)", line):
             current = found.setdefault(match[1], [])
         elif match := STORE.search(line):
