@@ -6,14 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from python.layers_of_groups import ACTIVATIONS, SIZES, TARGET, G, K, M, check, near, of_groups, product
 
 import jax_moye
 from jax_moye._primitives.grouped import grouped_fused_p, grouped_p
 
-SIZES = (30, 0, 50, 20)
-M, K, N, G = 150, 64, 128, 4  # 50 rows belong to no group
-TARGET = "jax_moye_grouped_gemm_v1"
-ACTIVATIONS = {None: lambda z: z, "relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu}
+N = 128
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +23,7 @@ def operands():
 
 def reference(lhs, rhs, bias, activation):
     """In float32, of values that bfloat16 holds."""
-    group = np.repeat(np.arange(G + 1), [*SIZES, M - sum(SIZES)])
-    lhs, rhs, bias = (x.astype(jnp.float32) for x in (lhs, rhs, bias))
-    matrices = jnp.concatenate([rhs, jnp.zeros((1, K, N))])[group]
-    rows = jnp.concatenate([bias, jnp.zeros((1, N))])[group]
-    return ACTIVATIONS[activation](jnp.einsum("mk,mkn->mn", lhs, matrices, precision="highest") + rows)
+    return ACTIVATIONS[activation](product(lhs, rhs) + of_groups(bias))
 
 
 def ours(activation, **options):
@@ -39,25 +33,11 @@ def ours(activation, **options):
     return fun
 
 
-def near(got, expected, relative):
-    scale = float(jnp.abs(expected).max())
-    np.testing.assert_allclose(np.asarray(got, np.float32), np.asarray(expected, np.float32), 0, relative * scale)
-
-
 @pytest.mark.parametrize("interpret", [True, None], ids=["kernel", "xla"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_result_and_derivatives(operands, activation, interpret):
     fun = ours(activation, interpret=interpret)
-    result, pullback = jax.vjp(fun, *operands)
-    assert result.dtype == jnp.bfloat16
-    expected, expected_pullback = jax.vjp(lambda *x: reference(*x, activation), *operands)
-    near(result, expected, 2**-8)
-    cotangent = jax.random.normal(jax.random.key(1), (M, N), jnp.bfloat16)
-    for got, wanted in zip(pullback(cotangent), expected_pullback(cotangent.astype(jnp.float32)), strict=True):
-        near(got, wanted, 2**-6)
-    tangents = operands
-    got, wanted = jax.jvp(fun, operands, tangents)[1], jax.jvp(lambda *x: reference(*x, activation), operands, tangents)
-    near(got, wanted[1], 2**-6)
+    check(fun, lambda *x: reference(*x, activation), operands, operands)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
