@@ -126,7 +126,7 @@ def decide_grouped(
         return xlas("capability", str(error))
     if call.problem.is_empty:
         return Decision("nothing", request, reason="a size is 0"), call
-    if request.alone is not None and not request.insists and call.problem.of_a_group > _FEW_ROWS:
+    if request.alone is not None and not request.insists and call.problem.of_a_group > _GATED_ROWS:
         return xlas("time", f"groups have {call.problem.of_a_group:.4g} rows on average, {_MANY_ROWS}")
     if not on_cuda and request.interpret is None:
         return xlas("place", f"the program is for {target.platform}, where our kernels run only with interpret=True")
@@ -268,9 +268,10 @@ def _is_fused(request: Request) -> bool:
 # (docs/performance.md, section 14): of rows, those of a tile that most groups do not fill are computed for nothing; of
 # k, storing a tile takes longer than multiplying it, and is better done by more CTAs.
 _FEW_ROWS, _FEW_K = 64, 128
-# Of a gate that `optimize` found: a product by itself may have a tile of more columns than there are registers for when
-# it is finished, and what that wins may be more than the gate behind two of them takes (docs/performance.md, section
-# 14). Groups of few rows have one tile for both.
+# Of a gate that `optimize` found, rows up to which one launch is the faster one, as an H100 measured it
+# (docs/performance.md, section 14): with more, a product by itself may have a tile of more columns than there are
+# registers for when it is finished, and what that wins may be more than the gate behind two of them takes.
+_GATED_ROWS = 256
 _MANY_ROWS = "for which two products have a larger tile than one with their gate"
 
 

@@ -127,9 +127,9 @@ def test_where_no_kernel_runs_it_is_the_program_as_it_was(operands):
 def test_groups_of_many_rows_are_two_products(operands):
     """Whose tile is larger, unless somebody insists."""
     _, g, u, _ = operands
-    many = jnp.ones((65 * G, K), jnp.bfloat16)
-    sizes = jnp.array([65 * G, 0, 0, 0], jnp.int32)
-    for rows, implementation, calls in ((64, None, 1), (65, None, 2), (65, "moye", 1)):
+    many = jnp.ones((257 * G, K), jnp.bfloat16)
+    sizes = jnp.array([257 * G, 0, 0, 0], jnp.int32)
+    for rows, implementation, calls in ((256, None, 1), (257, None, 2), (257, "moye", 1)):
         with jax_moye.options(interpret=True, implementation=implementation):
             text = jax.jit(jax_moye.optimize(gated)).lower(many[: rows * G], g, u, sizes).as_text()
         assert text.count(TARGET) == calls, (rows, implementation)

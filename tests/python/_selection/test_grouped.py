@@ -300,7 +300,7 @@ def test_a_gate_that_optimize_found_is_one_kernel_where_groups_have_few_rows():
     for insists in (None, "moye"):
         request = request_of(epilogue=GATED, implementation=insists)
         of_program = dataclasses.replace(request, alone=dataclasses.replace(request, epilogue=None))
-        for rows in (64, 65):
+        for rows in (256, 257):
             operands = operands_of(m=rows * SIZES["g"])
             of_call, by_call = decide_grouped(request, SIZES["g"], operands, H200)
             decision, call = decide_grouped(of_program, SIZES["g"], operands, H200)
@@ -309,7 +309,7 @@ def test_a_gate_that_optimize_found_is_one_kernel_where_groups_have_few_rows():
             found[insists, rows] = decision.kind, decision.cause
             assert (call is not None) == (decision.kind == "kernel")
     kernel = "kernel", None
-    assert found == {(None, 64): kernel, (None, 65): ("xla", "time"), ("moye", 64): kernel, ("moye", 65): kernel}
+    assert found == {(None, 256): kernel, (None, 257): ("xla", "time"), ("moye", 256): kernel, ("moye", 257): kernel}
     assert decision.reason is None
 
 
