@@ -20,6 +20,8 @@ constexpr AttentionPart kForward[] = {
     {"v", &AttentionRequest::v, &AttentionArgs::v, false, false},
     {"o", &AttentionRequest::o, &AttentionArgs::o, true, true},
 };
+/// Which calls may have or not; it lies as o does.
+constexpr AttentionPart kRest = {"o_rest", &AttentionRequest::o_rest, &AttentionArgs::o_rest, true, true};
 constexpr AttentionPart kGradients[] = {
     {"q", &AttentionRequest::q, &AttentionArgs::q, true, false},
     {"k", &AttentionRequest::k, &AttentionArgs::k, false, false},
@@ -149,6 +151,10 @@ Status decode_attention(AttentionRequest const& request, AttentionCall& call) {
   args.diagonal = std::clamp(request.diagonal, -args.q_rows, args.kv_rows);  // nothing and all is left out beyond
   for (AttentionPart const& part : attention_parts(request.of_gradients)) {
     if (std::string reason = unfit(part, request, storage_dtype(config.dtype), args); !reason.empty())
+      return error(reason);
+  }
+  if (request.has_o_rest) {
+    if (std::string reason = unfit(kRest, request, storage_dtype(config.dtype), args); !reason.empty())
       return error(reason);
   }
   if (std::string reason = unfit_mask(request.mask, args); !reason.empty()) return error(reason);

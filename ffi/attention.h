@@ -36,9 +36,11 @@ struct AttentionRequest {
   int64_t diagonal = 0;
   AttentionOperand q = {}, k = {}, v = {};
   MaskOperand mask = {};
-  AttentionOperand o = {};    // a result; not of gradients
-  Buffer lse = {};            // a result; an operand of gradients
-  AttentionOperand d_o = {};  // from here on of gradients alone
+  AttentionOperand o = {};  // a result; not of gradients
+  bool has_o_rest = false;
+  AttentionOperand o_rest = {};  // another, if there is one: what rounding took from o
+  Buffer lse = {};               // a result; an operand of gradients
+  AttentionOperand d_o = {};     // from here on of gradients alone
   Buffer delta = {};
   int64_t ds_parts = 1;
   AttentionOperand dq = {}, dk = {}, dv = {};  // results

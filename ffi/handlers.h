@@ -17,8 +17,9 @@
 //                            the same for groups of rows, or of k, two b of rows; sizes known on the device alone
 //   jax_moye_weights_gemm_v1 (a, b, scales, [zeros]) -> d
 //                            d = sum over groups of k of scales * (a (b - zeros)), b weights of 8 or 4 bits
-//   jax_moye_attention_v1    (q, k, v, [mask]) -> (o, lse)
-//                            s = scale q k^T, masked or not, causal or not; lse = log sum exp(s), o = exp(s - lse) v
+//   jax_moye_attention_v1    (q, k, v, [mask]) -> (o, lse, [o_rest])
+//                            s = scale q k^T, masked or not, causal or not; lse = log sum exp(s), o = exp(s - lse) v;
+//                            o_rest is what rounding took from o, rounded itself
 //   jax_moye_attention_grad_v1 (q, k, v, d_o, lse, delta) -> (dq, dk, dv)
 //                            the gradients of that; delta is the sum over rows of o * d_o
 //   jax_moye_view_attention_v1, jax_moye_view_attention_grad_v1

@@ -343,6 +343,18 @@ inline ffi::Error read_mask(AttentionAttributes const& attributes, ffi::Remainin
   return ffi::Error::Success();
 }
 
+/// What rounding took from o, where such a call has it as another result.
+inline ffi::Error read_rest(AttentionAttributes const& attributes, ffi::RemainingRets results,
+                            AttentionRequest& request) {
+  if (results.size() > 1) return invalid(request, "beside o and lse there is what rounding took from o, or nothing");
+  request.has_o_rest = results.size() == 1;
+  if (!request.has_o_rest) return ffi::Error::Success();
+  auto rest = results.get<ffi::AnyBuffer>(0);
+  request.o_rest.strides = to_span(attributes.o_strides);
+  if (rest.has_error() || !to_buffer(**rest, request.o_rest.buffer)) return invalid(request, kOurDtypes);
+  return ffi::Error::Success();
+}
+
 /// What the targets of attention and those of its gradients have in common.
 struct AnyAttention {
   using Attributes = AttentionAttributes;
@@ -364,13 +376,13 @@ struct AnyAttention {
 
 struct Attention : AnyAttention {
   static constexpr char const* kName = "jax_moye_attention_v1";
-  static constexpr Buffers kBuffers{.operands = 3, .more_operands = true, .results = 2};
+  static constexpr Buffers kBuffers{.operands = 3, .more_operands = true, .results = 2, .more_results = true};
   static constexpr auto kAttributes =
       std::tuple_cat(kCommon, kMask, std::tuple{Attribute{"o_strides", &Attributes::o_strides}});
 
   static ffi::Error read(Attributes const& attributes, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v,
                          ffi::RemainingArgs mask, ffi::Result<ffi::AnyBuffer> o, ffi::Result<ffi::AnyBuffer> lse,
-                         Request& request) {
+                         ffi::RemainingRets results, Request& request) {
     if (auto error = read_attention(attributes,
                                     {{q, attributes.q_strides, attributes.q_offset},
                                      {k, attributes.k_strides, attributes.k_offset},
@@ -379,7 +391,8 @@ struct Attention : AnyAttention {
                                     {*lse}, request);
         error.failure())
       return error;
-    return read_mask(attributes, mask, request);
+    if (auto error = read_mask(attributes, mask, request); error.failure()) return error;
+    return read_rest(attributes, results, request);
   }
 };
 

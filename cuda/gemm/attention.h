@@ -5,7 +5,7 @@
 //   make_row_map    the tensor map of an array: (head_dim, rows, heads, batch)
 //   columns_of      how many columns a row has
 //   to_fragments    sums of a wgmma as A's fragments of the next one; to_second_fragments what their rounding took
-//   store_rows      a warp's rows of a result, by TMA
+//   store_rows      a warp's rows of a result, by TMA; to_rest what their rounding takes
 #pragma once
 
 #include "gemm/config.h"
@@ -71,14 +71,31 @@ MOYE_DEVICE void to_fragments(float const (&sums)[kN / 2], uint32_t (&fragments)
   for (int i = 0; i < kN / 4; ++i) fragments[i] = pack_pair<T>(sums[2 * i], sums[2 * i + 1]);
 }
 
+template <class T>
+MOYE_DEVICE float value_of_low_half(uint32_t word) {
+  return float(T::bitcast(uint16_t(word)));
+}
+
 /// What the rounding took from them, rounded itself.
 template <class T, int kN>
 MOYE_DEVICE void to_second_fragments(float const (&sums)[kN / 2], uint32_t const (&fragments)[kN / 4],
                                      uint32_t (&second)[kN / 4]) {
-  auto const value = [](uint32_t half) { return float(T::bitcast(uint16_t(half))); };
   MOYE_UNROLL
   for (int i = 0; i < kN / 4; ++i) {
-    second[i] = pack_pair<T>(sums[2 * i] - value(fragments[i]), sums[2 * i + 1] - value(fragments[i] >> 16));
+    second[i] = pack_pair<T>(sums[2 * i] - value_of_low_half<T>(fragments[i]),
+                             sums[2 * i + 1] - value_of_low_half<T>(fragments[i] >> 16));
+  }
+}
+
+/// Sums times factors[0], and [1] for the rows 8 to 15, become what store_rows' rounding takes from them.
+template <class T, int kHead>
+MOYE_DEVICE void to_rest(float (&sums)[kHead / 2], float const (&factors)[2]) {
+  MOYE_UNROLL
+  for (int i = 0; i < kHead / 2; i += 2) {
+    float const first = sums[i] * factors[i / 2 % 2], second = sums[i + 1] * factors[i / 2 % 2];
+    uint32_t const rounded = pack_pair<T>(first, second);
+    sums[i] = first - value_of_low_half<T>(rounded);
+    sums[i + 1] = second - value_of_low_half<T>(rounded >> 16);
   }
 }
 

@@ -294,6 +294,7 @@ struct AttentionArgs {
   AttentionArray q, k, v;  // q: kv_heads * group heads of q_rows; k, v: kv_heads of kv_rows
   AttentionMask mask;
   AttentionArray o;           // as q; of the gradients: null
+  AttentionArray o_rest;      // as o: what rounding took from that, rounded itself; null: nobody wants it
   float* lse;                 // (batch, kv_heads * group, q_rows); written, or, for gradients, read
   AttentionArray d_o;         // as q; from here on of the gradients alone
   float const* delta;         // as lse

@@ -12,7 +12,8 @@
 //   barrier 1 + c      named, consumer c: Q has been read, and O goes there; K and V, and sums for rank 0 go there
 //   cluster barrier    first: all ranks' sums are there; last: they have been read
 // Scores are f32. Weights, exp(s - largest so far), are rounded to the arrays' type, and multiply V undivided.
-// Sums of what was not rounded divide in the end. A row's bits depend on the tiles of its own head alone.
+// Sums of what was not rounded divide in the end. What rounding takes from O, rounded itself, is another result where
+// gradients want it. A row's bits depend on the tiles of its own head alone.
 #pragma once
 
 #include "gemm/attention.h"
@@ -38,7 +39,7 @@
 namespace moye {
 
 struct AttentionParams {
-  TensorMap q, k, v, o;
+  TensorMap q, k, v, o, o_rest;
   int tiles;  // of a head's rows
 };
 
@@ -340,9 +341,16 @@ struct Gemm<kConfig> {
     for (int part = 0; part < kParts; ++part) {
       boxes[part] = reinterpret_cast<unsigned char*>(OperandQ::stage(smem.q, part)) + thread / 32 * 16 * 128;
     }
-    store_rows<Element, kHead>(&params.o, boxes, sums, inverse, at.row + thread / 32 * 16, at.head, at.batch,
-                               int(args.head_dim), lane);
-    if (lane == 0) tma_store_wait_group_read<0>();
+    auto const store = [&](TensorMap const* map, float const(&factors)[2]) {
+      store_rows<Element, kHead>(map, boxes, sums, factors, at.row + thread / 32 * 16, at.head, at.batch,
+                                 int(args.head_dim), lane);
+      if (lane == 0) tma_store_wait_group_read<0>();
+    };
+    store(&params.o, inverse);
+    if (args.o_rest.data == nullptr) return;
+    to_rest<Element, kHead>(sums, inverse);
+    sync_warp();  // its rows have been read, and the rest goes there
+    store(&params.o_rest, {1, 1});
   }
 
   template <Order>
@@ -353,10 +361,13 @@ struct Gemm<kConfig> {
 
   static Status launch(AttentionArgs const& args, StreamHandle stream) {
     if (args.q_rows == 0) return {};
-    AttentionParams params{.q = {}, .k = {}, .v = {}, .o = {}, .tiles = int((args.q_rows + kBlkM - 1) / kBlkM)};
+    AttentionParams params{
+        .q = {}, .k = {}, .v = {}, .o = {}, .o_rest = {}, .tiles = int((args.q_rows + kBlkM - 1) / kBlkM)};
     int64_t const heads = args.kv_heads * args.group;
     Status status = make_row_map<Element>(&params.q, args.q, args, heads, args.q_rows, kBlkM);
     if (status.ok()) status = make_row_map<Element>(&params.o, args.o, args, heads, args.q_rows, 16);
+    if (status.ok() && args.o_rest.data != nullptr)
+      status = make_row_map<Element>(&params.o_rest, args.o_rest, args, heads, args.q_rows, 16);
     if (status.ok() && args.kv_rows > 0) {
       status = make_row_map<Element>(&params.k, args.k, args, args.kv_heads, args.kv_rows, kBlkN);
       if (status.ok()) status = make_row_map<Element>(&params.v, args.v, args, args.kv_heads, args.kv_rows, kRowBlock);

@@ -5,6 +5,7 @@ which keeps no scores in memory. Everywhere else it is the equations as they wer
 it is under vmap, as those of rewritten_p: then XLA computes the scores that both have once.
 
     attention_p         q, k, v                       o, lse
+    attention_p         q, k, v                       o, lse, rest
     attention_p         q, k, v, others               o, shares of the others
     attention_grad_p    q, k, v, d_o, lse, delta      those of dq, dk and dv that the program has
 
@@ -18,7 +19,9 @@ they return, as the program had them: what is timed next to our kernels. The par
 (views.py); the equations then take it out. A kernel reads it in place.
 
 lse is the logarithm of the sum of a row's exponentials, and delta a row's sum of o d_o, both f32: kernels alone read
-them. A kernel sums in f32. It rounds the shares once, before they multiply v, and divides by their sum at the end; of
+them. The rest is what rounding took from o, rounded itself: delta is of both where the program computes the derivative
+of its softmax in f32. There rows whose shares are nearly equal need it: (d_o v - delta) is small beside delta, and
+what is off in delta is off in all of a row's scores. A kernel sums in f32. It rounds the shares once, before they multiply v, and divides by their sum at the end; of
 the derivative it rounds the shares and the derivative of the scores. The program rounds these, too, and the scores.
 """
 
@@ -72,6 +75,7 @@ class AttentionParams:
         number has the label x.
       ds_parts: 1: the derivative of the scores is rounded to the dtype of the arrays; 2: a kernel multiplies also what
         that took from it, rounded, where the program multiplies it as TF32.
+      has_rest: the rest is a result, and delta is of both.
       mask_is_infinite: what the mask leaves out is -inf, else low.
       means_of_all: a row of which no score counts is the mean of all values, also of those behind the diagonal.
       scores_have_gradients: also in such a row, as where the mask is added to the scores.
@@ -83,6 +87,7 @@ class AttentionParams:
     options: tuple[tuple[str, Any], ...]
     others: float | None = None
     ds_parts: int = 1
+    has_rest: bool = False
     mask_is_infinite: bool = False
     means_of_all: bool = False
     scores_have_gradients: bool = False
@@ -146,15 +151,28 @@ def moved(x: Any, labels: str, wanted: str) -> Any:
     return x.reshape([1 if label == "." else next(given) for label in wanted])
 
 
-def delta_of(o: Any, d_o: Any, params: AttentionParams) -> Any:
-    """A row's sum of o d_o, f32."""
+def delta_of(o: Any, d_o: Any, rest: Any = None, *, params: AttentionParams) -> Any:
+    """A row's sum of o d_o, f32.
+
+    Args:
+      o: the result.
+      d_o: its cotangent.
+      rest: what rounding took from the result; None: it is not known.
+      params: of the attention.
+    """
+    whole = o.astype(jnp.float32) if rest is None else o.astype(jnp.float32) + rest.astype(jnp.float32)
     wanted = params.of("lse") + "d"
-    one, other = (moved(x, params.of(name), wanted) for x, name in ((o, "o"), (d_o, "d_o")))
-    return jnp.sum(one.astype(jnp.float32) * other.astype(jnp.float32), axis=-1)
+    one, other = (moved(x, params.of(name), wanted) for x, name in ((whole, "o"), (d_o, "d_o")))
+    return jnp.sum(one * other.astype(jnp.float32), axis=-1)
+
+
+def rest_of(whole: Any, o: Any) -> Any:
+    """What rounding took from a result, rounded itself; `whole` is the result in f32."""
+    return (whole - o.astype(jnp.float32)).astype(o.dtype)
 
 
 def reference(q: Any, k: Any, v: Any, mask: Any = None, *, params: AttentionParams) -> tuple[Any, Any]:
-    """The result and lse, by equations.
+    """The result, in f32, and lse, by equations.
 
     Args:
       q: the queries.
@@ -180,7 +198,7 @@ def reference(q: Any, k: Any, v: Any, mask: Any = None, *, params: AttentionPara
     exponentials = jnp.exp(scores - largest)
     sums = jnp.sum(exponentials, axis=-1, keepdims=True)
     shares = (exponentials / sums).astype(v.dtype)
-    o = jnp.einsum(f"{rows}k,{of_keys}kd->{rows}d", shares, v)
+    o = jnp.einsum(f"{rows}k,{of_keys}kd->{rows}d", shares, v, preferred_element_type=jnp.float32)
     return moved(o, rows + "d", params.of("o")), (largest + jnp.log(sums))[..., 0]
 
 

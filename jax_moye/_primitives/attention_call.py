@@ -121,9 +121,10 @@ def run_attention(
     mask: jax.Array | None = None,
     dims_mask: str = "bhqk",
     mask_is_infinite: bool = False,
+    with_rest: bool = False,
     views: Mapping[str, View] = _NO_VIEWS,
     interpret: InterpretParams | None = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, ...]:
     """Attention by a kernel.
 
     Args:
@@ -141,12 +142,14 @@ def run_attention(
       dims_mask: its dimensions, see `mask_strides`.
       mask_is_infinite: masked scores are -inf, and a row of no other is NaN; else they are low, and such a row is the
         mean of all.
+      with_rest: what rounding took from the result is another result, rounded itself.
       views: by name, of q, k and v that are parts of larger arrays, which are then what is given: which parts. Their
         dimensions are those that are named.
       interpret: how the emulator runs it; None on a GPU.
 
     Returns:
-      The result, and the logarithm of each row's sum of exponentials of scores, f32 (batch, heads, rows).
+      The result, and the logarithm of each row's sum of exponentials of scores, f32 (batch, heads, rows); the rest, of
+      the result's shape and dtype, if it is wanted.
     """
     dims_o = dims_q if dims_o is None else dims_o
     seen = _seen(views, q=q, k=k, v=v)
@@ -161,9 +164,8 @@ def run_attention(
     masks = [] if mask is None else [mask]
     with jax.named_scope(config.name):  # what a profiler shows
         target = ffi.VIEW_ATTENTION_TARGET if problem.offsets else ffi.ATTENTION_TARGET
-        run = jax.ffi.ffi_call(target, (o, lse))
-        of_rows, logarithms = run(q, k, v, *masks, **attributes)
-    return of_rows, logarithms
+        run = jax.ffi.ffi_call(target, (o, lse, *[o] * with_rest))
+        return tuple(run(q, k, v, *masks, **attributes))
 
 
 def run_attention_grad(
@@ -196,7 +198,8 @@ def run_attention_grad(
       v: values.
       d_o: the cotangent of the result, of q's dtype.
       lse: of `run_attention`.
-      delta: f32 (batch, heads, rows), the sums over rows of the result times its cotangent.
+      delta: f32 (batch, heads, rows), the sums over rows of the result, with its rest if there is one, times its
+        cotangent.
       config: a row of sm90_attention_grad.
       dims_q: the dimensions of q.
       dims_k: of k.

@@ -36,6 +36,7 @@ from jax_moye._primitives.attention import (
     attention_p,
     delta_of,
     reference,
+    rest_of,
 )
 from jax_moye._primitives.attention_known import KnownValues
 from jax_moye._primitives.attention_labels import Labels
@@ -193,6 +194,7 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
         options=tuple(parameters.items()),
         others=factor,
         ds_parts=search.ds_parts,
+        has_rest=search.softmax.is_wide and not {"dq", "dk"}.isdisjoint(search.results),
         mask_is_infinite=told.is_infinite,
         means_of_all=told.means_of_all,
         scores_have_gradients=have_gradients,
@@ -310,15 +312,16 @@ def _equations(
         return {max(found.members): [*new, bound(attention_p, [*given, *behind], of_o, original)]}
     o = found.results["o"][0] if "o" in found.results else None
     forward = _with_lse(program, [*given, *behind], o, params, rewrite)
-    aval_o, aval_lse = forward.jaxpr.out_avals
-    of_o = [Var(aval_o) if o is None else o, Var(aval_lse)]
+    aval_o, *of_kernel = forward.jaxpr.out_avals
+    of_o = [Var(aval_o) if o is None else o, *map(Var, of_kernel)]
     at = min(found.members) if o is None else search.results["o"].place
     at_all = {at: [*new, bound(attention_p, [*given, *behind], of_o, forward)]}
     if not gradients:
         return at_all
     assert search.d_o is not None
     given.append(search.d_o.variable)
-    in_f32, (delta,) = _as_equations(functools.partial(delta_of, params=params), [of_o[0], given[3]], first)
+    of_delta = [of_o[0], given[3], *of_o[2:]]
+    in_f32, (delta,) = _as_equations(functools.partial(delta_of, params=params), of_delta, first)
     results = [found.results[name][0] for name in gradients]
     of_rows = [of_o[1], delta]
     backward = _original(program, [*given, *of_rows, *behind], results, rewrite)
@@ -392,7 +395,7 @@ def _original(program: Program, given: Sequence[Any], wanted: Sequence[Any], rew
 
 
 def _with_lse(program: Program, given: Sequence[Any], o: Any, params: AttentionParams, rewrite: Rewrite) -> Original:
-    """The equations that make the result, and, for who differentiates it by a kernel, the logarithms.
+    """The equations that make the result, and, for who differentiates it by a kernel, the logarithms and the rest.
 
     Args:
       program: where they stand.
@@ -406,8 +409,16 @@ def _with_lse(program: Program, given: Sequence[Any], o: Any, params: AttentionP
     whole = rewrite(whole)
     like = program.equations[min(program.made_by.values(), default=0)]
     operands = whole.invars[: 4 if params.has_mask else 3]
-    added, outs = _as_equations(functools.partial(reference, params=params), operands, like)
+    dtype = inputs[0].aval.dtype
+
+    def beside(*values: Any) -> tuple[Any, ...]:
+        given, of_program = values[: len(operands)], values[len(operands) :]
+        in_f32, lse = reference(*given, params=params)
+        result = of_program[0] if of_program else in_f32.astype(dtype)
+        rest = [rest_of(in_f32, result)] if params.has_rest else []
+        return (*([] if of_program else [result]), lse, *rest)
+
     # What only a kernel's derivative reads is nobody's product: XLA leaves it out where no kernel is.
-    results = [outs[0] if o is None else whole.outvars[0], outs[1]]
-    whole = whole.replace(outvars=results, eqns=[*whole.eqns, *added])
+    added, outs = _as_equations(beside, [*operands, *whole.outvars], like)
+    whole = whole.replace(outvars=[*whole.outvars, *outs], eqns=[*whole.eqns, *added])
     return Original(ClosedJaxpr(_compat.without_dead_code(whole, keep_inputs=True), []))

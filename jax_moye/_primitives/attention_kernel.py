@@ -21,7 +21,7 @@ def by_kernel(
     results: Sequence[str],
     shares_dtype: Any,
 ) -> list[Any]:
-    """What a kernel computes: o and lse, o and the shares of others, or those gradients that are wanted.
+    """What a kernel computes: o, lse and perhaps the rest, o and the shares of others, or gradients that are wanted.
 
     Args:
       operands: of attention_p or attention_grad_p, as they are in memory.
@@ -52,13 +52,13 @@ def by_kernel(
     of_none = params.means_of_all or is_corrected
     counts: Any = _counting(operands[at], params, sizes | {"k": arrays.sizes.kv_rows}) if of_none else None
     if len(given) == 3:
-        o, lse = run_attention(*given, **common)
+        o, lse, *rest = run_attention(*given, with_rest=params.has_rest, **common)
         lse = moved(lse.reshape([sizes[label] for label in of_kernel]), of_kernel, of_rows)
         if params.others is not None:
             o, shares = _with_others(o, arrays.labels["q"], lse, operands[3], params)
             return [moved(o, of_rows + "d", params.of("o")), shares.astype(shares_dtype)]
-        o = moved(o, arrays.labels["q"], params.of("o"))
-        return [o if counts is None else _with_means(o, given[2], arrays.labels["v"], counts, params), lse]
+        o, *rest = (moved(x, arrays.labels["q"], params.of("o")) for x in (o, *rest))
+        return [o if counts is None else _with_means(o, given[2], arrays.labels["v"], counts, params), lse, *rest]
     common |= {"dims_o": arrays.dims["d_o"], "ds_parts": params.ds_parts}
     _, _, group, q_rows, *_ = arrays.sizes
     shape = arrays.sizes.batch, arrays.sizes.kv_heads * group, q_rows

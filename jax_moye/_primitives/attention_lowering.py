@@ -99,9 +99,10 @@ def contest(
             found = by_kernel(*values, **common, **of_forward)
             return found if params.others is not None else found[:1]
         behind = values[4:]
-        o, lse = by_kernel(*values[:3], *behind, **common, **of_forward)
+        o, lse, *rest = by_kernel(*values[:3], *behind, **common, **of_forward)
         of_gradients = {"places": places, "arrays": arrays[1], "config": configs[1], "results": params.gradients}
-        rows = lse, delta_of(o, lax.transpose(values[3], given[3].permutation or range(values[3].ndim)), params)
+        d_o = lax.transpose(values[3], given[3].permutation or range(values[3].ndim))
+        rows = lse, delta_of(o, d_o, *rest, params=params)
         return [*[o] * has_o, *by_kernel(*values[:4], *rows, *behind, **common, **of_gradients)]
 
     def xla(*values: Any) -> list[Any]:

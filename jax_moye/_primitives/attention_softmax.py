@@ -40,10 +40,12 @@ class Softmax:
     Attributes:
       largest_of: the scores of which the largest is taken.
       scores: that are exponentiated.
+      is_wide: their exponentials have more than 16 bits.
     """
 
     largest_of: Logs | None = None
     scores: Logs | None = None
+    is_wide: bool = False
 
     def computed(self, name: str, operands: list[Any], params: Mapping[str, Any], dtype: Any) -> Any:
         """What an elementwise equation makes.
@@ -65,7 +67,7 @@ class Softmax:
             keeps = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize > 1
             return operands[0] if keeps or isinstance(operands[0], Finite) else Opaque()
         if name in ("exp", "log", "is_finite", "neg", "integer_pow", "square", "abs", "sign"):
-            return self._of_one(name, operands[0], params)
+            return self._of_one(name, operands[0], params, dtype)
         if name == "select_n" and len(operands) == 3:
             which, *cases = operands
             found = self._selected(which, cases[0], cases[1], dtype)
@@ -90,11 +92,11 @@ class Softmax:
             return left
         return self._product(left, right.inverse()) if isinstance(right, Formula) else Opaque()
 
-    def _of_one(self, name: str, x: Any, params: Mapping[str, Any]) -> Any:
+    def _of_one(self, name: str, x: Any, params: Mapping[str, Any], dtype: Any) -> Any:
         if name == "neg":
             return self._product(x, Choice.of(-1.0))
         if name == "exp" and isinstance(x, Logs):
-            return self._exponential(x)
+            return self._exponential(x, dtype)
         if name == "log" and isinstance(x, Formula):
             return Logs(sums=1.0) if x.is_like(Formula.of(z=1)) else Opaque()
         if name == "is_finite" and isinstance(x, Logs):
@@ -124,7 +126,7 @@ class Softmax:
             raise NotAttentionError
         return Logs(largest=0.0 if is_same(ratio, -scores.largest) else ratio + scores.largest)
 
-    def _exponential(self, x: Logs) -> Any:
+    def _exponential(self, x: Logs, dtype: Any) -> Any:
         if not x.scores or not float(x.sums).is_integer():
             only_sums = not x.scores and not x.largest and float(x.sums).is_integer()
             return Formula.of(z=int(x.sums)) if only_sums else Opaque()
@@ -139,7 +141,7 @@ class Softmax:
         scores = Logs(scores=x.scores, layers=x.layers)
         if self.scores is not None and self.scores != scores:
             raise NotAttentionError
-        self.scores = scores
+        self.scores, self.is_wide = scores, self.is_wide or jnp.dtype(dtype).itemsize > 2
         return Formula.of(e=1, z=int(x.sums))
 
     def _sum(self, left: Any, right: Any, sign: int, dtype: Any) -> Any:
