@@ -11,7 +11,7 @@ those of a program without a loop. What they make of it is taken apart again:
 | a value of the first loop that the second one reads | it is stacked, if no operand holds it |
 
 Nothing is computed twice: the shares of attention are not stacked, nor computed anew, since its derivative's kernel
-reads q, k, v, the result, and the logarithms of the sums of rows.
+reads q, k, v, the result, what rounding took from it, and the logarithms of the sums of rows.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from python.support import UNIT
 
+import jax_moye
+
 from jax_moye._kernels.configs import ConfigTable, GemmConfig
 
 B, T, S, H, D = 2, 24, 24, 2, 16  # batch, rows of queries and of keys, heads, head_dim
@@ -251,3 +253,51 @@ def counts(fun: Callable[..., Any], *args: Any) -> tuple[int, int, int]:
     names = "jax_moye_attention[", "jax_moye_attention_grad[", "dot_general["
     first, second, third = (text.count(name) for name in names)
     return first, second, third + sum(text.count(f"jax_moye_{name}[") for name in ("contract", "rewritten"))
+
+
+# By how a program has its softmax: the dtypes of the arrays, of the product of scores if it is not that, and of the
+# softmax.
+NEARLY_EQUAL = {
+    "16 bits": (jnp.bfloat16, None, jnp.bfloat16),
+    "float32 softmax": (jnp.bfloat16, None, jnp.float32),
+    "float32 scores": (jnp.bfloat16, jnp.float32, jnp.float32),
+    "float16": (jnp.float16, None, jnp.float32),
+}
+
+
+def errors_where_weights_are_nearly_equal(name: str, offset: float, **options: Any) -> tuple[float, float]:
+    """By how much of its largest element the gradient of queries is off: a kernel's, and the program's own.
+
+    It is small beside what it is the difference of, where keys and values have a mean.
+
+    Args:
+      name: of NEARLY_EQUAL.
+      offset: the mean of keys and values.
+      **options: where the kernel runs.
+    """
+    rng = np.random.default_rng(0)
+    dtype, of_scores, of_softmax = NEARLY_EQUAL[name]
+    q, k, v, d_o = (rng.standard_normal((1, 256, 2, 64)) for _ in range(4))
+    given = [jnp.asarray(x, dtype) for x in (q / 50, k + offset, v + offset, d_o)]
+
+    def derivative(q: Any, k: Any, v: Any, d_o: Any) -> Any:
+        def form(q: Any, k: Any, v: Any) -> Any:
+            is_exact = q.dtype == jnp.float64
+            of_product = {} if is_exact or of_scores is None else {"preferred_element_type": of_scores}
+            scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, **of_product) / 8
+            shares = jax.nn.softmax(scores.astype(q.dtype if is_exact else of_softmax), axis=-1)
+            return jnp.einsum("bhqk,bkhd->bqhd", shares.astype(v.dtype), v)
+
+        return jax.vjp(form, q, k, v)[1](d_o)[0]
+
+    with jax.enable_x64(True):
+        wanted = np.asarray(derivative(*(jnp.asarray(np.asarray(x, np.float64)) for x in given)))
+    with jax_moye.options(implementation="moye", **options):
+        fun = jax_moye.optimize(derivative)
+        assert counts(fun, *given)[:2] == (1, 1), name
+        found = jax.jit(fun)(*given)
+    of_kernel, of_program = (
+        float(np.abs(np.asarray(x, np.float64) - wanted).max() / np.abs(wanted).max())
+        for x in (found, jax.jit(derivative)(*given))
+    )
+    return of_kernel, of_program

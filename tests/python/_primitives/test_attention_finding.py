@@ -213,6 +213,21 @@ def test_a_part_of_the_gradients(rng):
         assert_unchanged(fun, q, k, v, d_o)
 
 
+def test_when_a_kernel_gives_what_rounding_took(rng):
+    """Where delta is needed, and the program computes the derivative of its softmax in f32."""
+    q, k, v, d_o = operands(rng)
+
+    def has_rest(form, argnums):
+        fun = jax_moye.optimize(jax.value_and_grad(lambda *x: jnp.sum(form(*x, True) * d_o), argnums))
+        (equation,) = (one for one in jax.make_jaxpr(fun)(q, k, v).eqns if one.primitive is attention_p)
+        assert len(equation.outvars) == 2 + equation.params["attention"].has_rest
+        return equation.params["attention"].has_rest
+
+    for name in ("plain", "by hand", "by logarithms", "of jax"):
+        assert [has_rest(FORMS[name], argnums) for argnums in ((0,), (1,), (2,), (0, 1, 2))] == [True, True, False, True]
+    assert not has_rest(FORMS["of 16 bits"], (0, 1, 2))
+
+
 def test_products_that_round_less_than_a_kernel(rng):
     """Scores in f32 have a derivative in f32, which the program rounds to TF32, and a kernel takes in two parts."""
     q, k, v, d_o = operands(rng)
