@@ -15,7 +15,7 @@ from jax_moye._kernels.dtypes import DTYPES
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._primitives.attention_call import run_attention, run_attention_grad
 
-KINDS = ("normal", "peaked", "positive")
+KINDS = ("normal", "peaked", "positive", "level")  # level: all scores of a row are the same
 DIMS = (("bqhd", "bkhd"), ("bhqd", "bhkd"), ("qbhd", "kbhd"), ("hbqd", "kbhd"), ("qhbd", "bkhd"))
 UNITS = {"bf16": 2.0**-8, "f16": 2.0**-11}  # of a number, what rounding to it may change
 LEAST = {"bf16": 2.0**-133, "f16": 2.0**-24}  # what rounding to a subnormal number adds
@@ -35,6 +35,7 @@ class Case:
     mask: str | None = None  # its dimensions
     mask_is_infinite: bool = False
     ds_parts: int = 1
+    with_rest: bool = False
     kind: str = "normal"
     seed: int = 0
 
@@ -75,6 +76,7 @@ def random_case(rng: np.random.Generator, most_dim: int, most_rows: int = 300) -
         mask_is_infinite=bool(rng.random() < 0.5),
         kind=str(rng.choice(KINDS)),
         seed=int(rng.integers(1000)),
+        with_rest=bool(rng.random() < 0.5),
     )
 
 
@@ -84,7 +86,7 @@ def draw(case: Case, dtype: str) -> dict[str, np.ndarray]:
     of = getattr(ml_dtypes, DTYPES[dtype].jax_name, DTYPES[dtype].jax_name)
     arrays = {}
     for name, shape in dict(q=case.of_queries, k=case.of_keys, v=case.of_keys, d_o=case.of_queries).items():
-        values = rng.standard_normal(shape)
+        values = rng.standard_normal(shape) * (name != "q" or case.kind != "level")
         arrays[name] = (abs(values) if case.kind == "positive" else values).astype(of)
     return arrays
 
@@ -160,6 +162,9 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     sums = cut(case.kv_rows)
     allowed = {"lse": np.where(lse < -1e29, 1e30, of_lse)[..., 0]}  # how low a masked score is nobody says
     allowed["o"] = (unit + of_p + sums) * (p @ abs(v)) + of_small * abs(v).sum(axis=2, keepdims=True)
+    # Exponentials of scores that are all the same are 1, which no rounding changes.
+    of_exponentials = unit * (p @ abs(v)) if case.kind == "level" else 0
+    allowed["o and its rest"] = allowed["o"] - of_exponentials + unit**2 * (abs(o) + allowed["o"]) + least
     of_ds = p * (of_p * abs(dp - delta) + cut(case.head_dim) * (abs(d_o) @ abs(v).swapaxes(2, 3)))
     of_ds = np.where(kept, of_ds, 0) + (unit**case.ds_parts + sums) * abs(ds) + least * (p > 0)
     allowed["dq"] = scale * (of_ds @ abs(k))
@@ -168,7 +173,7 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     dk, allowed["dk"] = (scale * x.swapaxes(2, 3) @ y for x, y in ((ds, q), (of_ds, abs(q))))
     dv = p.swapaxes(2, 3) @ d_o
     allowed["dv"] = (p * per_row + least * (p > 0)).swapaxes(2, 3) @ abs(d_o)
-    values = {"o": o, "lse": lse[..., 0], "delta": delta[..., 0], "dq": scale * ds @ k}
+    values = {"o": o, "o and its rest": o, "lse": lse[..., 0], "delta": delta[..., 0], "dq": scale * ds @ k}
 
     def of_group(x: np.ndarray) -> np.ndarray:
         return x.reshape(case.batch, case.kv_heads, case.group, case.kv_rows, case.head_dim).sum(axis=2)
@@ -212,10 +217,15 @@ def check(config: Any, case: Case, interpret: InterpretParams | None) -> None:
         mask = jnp.asarray(kept.reshape(kept.shape[: len(case.mask)]))
         options |= dict(dims_mask=case.mask, mask_is_infinite=case.mask_is_infinite)
     if config.kernel == "sm90_attention":
-        o, lse = jax.jit(lambda *arrays, mask=None: run_attention(*arrays, mask=mask, **options))(q, k, v, mask=mask)
-        assert o.dtype == q.dtype
+        options |= dict(with_rest=case.with_rest)
+        run = jax.jit(lambda *arrays, mask=None: run_attention(*arrays, mask=mask, **options))
+        o, lse, *rest = run(q, k, v, mask=mask)
+        assert len(rest) == case.with_rest
+        assert {x.dtype for x in (o, *rest)} == {q.dtype}
         assert lse.dtype == np.float32
         compare("o", back(o, dims_o), wanted, message)
+        for x in rest:
+            compare("o and its rest", back(o, dims_o) + back(x, dims_o), wanted, message)
         compare("lse", np.asarray(lse).astype(np.float64), wanted, message)
         return
     lse, delta = (wanted.values[name].astype(np.float32) for name in ("lse", "delta"))

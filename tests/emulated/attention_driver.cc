@@ -8,6 +8,8 @@
 //   mask=none        or its dimensions, of b, h, q and k, the outermost first: of the first row all are masked
 //   infinite=0       masked scores are low; 1: -inf
 //   parts=1          in how many dS is multiplied
+//   level=0          1: all scores of a row are the same
+//   rest=0           1: what rounding took from O is a result, too
 //   pad=8            elements between rows
 //   data=1           seed of the numbers
 //   sharp=1          factor of the scale, which else is 1 / sqrt(head_dim)
@@ -31,9 +33,9 @@
 
 namespace moye {
 
-Words const kDefaults = {{"batch", "1"},   {"heads", "1"},    {"group", "1"}, {"diagonal", "none"},
-                         {"mask", "none"}, {"infinite", "0"}, {"parts", "1"}, {"pad", "8"},
-                         {"data", "1"},    {"sharp", "1"},    {"order", "NT"}};
+Words const kDefaults = {{"batch", "1"},    {"heads", "1"}, {"group", "1"}, {"diagonal", "none"}, {"mask", "none"},
+                         {"infinite", "0"}, {"parts", "1"}, {"level", "0"}, {"rest", "0"},        {"pad", "8"},
+                         {"data", "1"},     {"sharp", "1"}, {"order", "NT"}};
 
 constexpr bool kOfGradients = kRow.kernel == Kernel::sm90_attention_grad;
 constexpr double kUnit = kRow.dtype == bf16 ? 1.0 / 256 : 1.0 / 2048;  // of a number, what rounding may change
@@ -44,10 +46,10 @@ struct Rows : Matrices {
   Rows(int64_t heads, int64_t rows, int64_t head_dim, int pad)
       : Matrices(heads, rows, head_dim, false, pad, 8, sizeof(Element)) {}
 
-  /// Normal numbers that Element has.
-  void fill(std::mt19937& random) {
+  /// Normal numbers that Element has, times a factor.
+  void fill(std::mt19937& random, float factor) {
     draw_normal(random);
-    for (double& value : values) value = value_of(Element(float(value)));
+    for (double& value : values) value = value_of(Element(factor * float(value)));
     write<Element>();
   }
 
@@ -74,6 +76,7 @@ struct Problem {
   std::string mask;
   bool is_infinite;
   int parts;
+  bool is_level;
 
   bool counts(int i, int j) const { return !is_causal || j <= i + diagonal; }
 };
@@ -156,7 +159,10 @@ void add_row(Problem const& problem, Mask const& mask, Rows& q, Rows& k, Rows& v
   // Weights are off by what they are rounded to, and by a little of what their scores are. So is dS, of which two parts
   // are held to less of that little.
   double const little = problem.parts == 1 ? 1e-4 : 1e-5;
-  double const off = 1.25 * kUnit + 1e-4, off_of_ds = problem.parts == 1 ? off : 1.25 * kUnit * kUnit + little;
+  // The forward pass divides in the end: exponentials that are all 1 are not rounded.
+  bool const is_rounded = kOfGradients || !problem.is_level;
+  double const off = is_rounded ? 1.25 * kUnit + 1e-4 : 1e-5,
+               off_of_ds = problem.parts == 1 ? off : 1.25 * kUnit * kUnit + little;
   auto const at = [&](Rows const& rows, int of_head, int of_row, int d) {
     return (size_t(of_head) * size_t(rows.shape[1]) + size_t(of_row)) * size_t(dim) + size_t(d);
   };
@@ -195,18 +201,31 @@ void compare(Comparison& comparison, char const* name, Rows const& rows, Exact c
     comparison.first = std::string("between rows of ") + name;
 }
 
+/// What is left of exact numbers behind what was written.
+Exact rest_of(Exact const& exact, Rows const& rows) {
+  Exact rest = exact;
+  size_t index = 0;
+  for (int64_t head = 0; head < rows.shape[0]; ++head) {
+    for (int64_t i = 0; i < rows.shape[1]; ++i) {
+      for (int64_t d = 0; d < rows.shape[2]; ++d)
+        rest.values[index++] -= value_of(reinterpret_cast<Element const*>(rows.buffer.data())[rows.offset(head, i, d)]);
+    }
+  }
+  return rest;
+}
+
 /// One launch; what is wrong with it, or nothing.
 std::string launch(Problem const& problem, Options const& options) {
   int const heads = problem.heads * problem.group, pad = options.number("pad");
   int64_t const q_heads = int64_t(problem.batch) * heads, kv_heads = int64_t(problem.batch) * problem.heads;
   auto const of_queries = [&] { return Rows(q_heads, problem.q_rows, problem.head_dim, pad); };
   auto const of_keys = [&] { return Rows(kv_heads, problem.kv_rows, problem.head_dim, pad); };
-  Rows q = of_queries(), d_o = of_queries(), o = of_queries(), dq = of_queries();
+  Rows q = of_queries(), d_o = of_queries(), o = of_queries(), o_rest = of_queries(), dq = of_queries();
   Rows k = of_keys(), v = of_keys(), dk = of_keys(), dv = of_keys();
   std::mt19937 random(unsigned(options.number("data")));
-  for (Rows* rows : {&q, &k, &v, &d_o}) rows->fill(random);
+  for (Rows* rows : {&q, &k, &v, &d_o}) rows->fill(random, rows == &q && problem.is_level ? 0 : 1);
   Mask const mask(problem, random);
-  for (Rows* rows : {&o, &dq, &dk, &dv}) std::memset(rows->buffer.data(), 0xff, rows->buffer.size());
+  for (Rows* rows : {&o, &o_rest, &dq, &dk, &dv}) std::memset(rows->buffer.data(), 0xff, rows->buffer.size());
   OfRows lse(size_t(q_heads) * size_t(problem.q_rows)), delta(lse.values.size());
   Reference exact{Exact(o), Exact(dq), Exact(dk), Exact(dv)};
   for (int head = 0; head < q_heads; ++head) {
@@ -227,6 +246,7 @@ std::string launch(Problem const& problem, Options const& options) {
                      .v = v.of(problem.heads),
                      .mask = {},
                      .o = {},
+                     .o_rest = {},
                      .lse = lse.data(),
                      .d_o = {},
                      .delta = nullptr,
@@ -259,10 +279,14 @@ std::string launch(Problem const& problem, Options const& options) {
   } else {
     args.o = o.of(heads);
     stream.memory.push_back(o.memory("o", true));
+    if (options.number("rest") != 0) {
+      args.o_rest = o_rest.of(heads);
+      stream.memory.push_back(o_rest.memory("o_rest", true));
+    }
   }
   if (Status status = gemm_entry<kRow>().launch_attention(args, &stream); !status.ok())
     return "error: " + status.message;
-  for (Rows const* rows : {&o, &dq, &dk, &dv}) {
+  for (Rows const* rows : {&o, &o_rest, &dq, &dk, &dv}) {
     if (std::string const damage = rows->buffer.damage(); !damage.empty()) return "error: " + damage;
   }
   if (std::string const damage = lse.buffer.damage(); !damage.empty()) return "error: " + damage;
@@ -274,6 +298,7 @@ std::string launch(Problem const& problem, Options const& options) {
     return comparison.report(int64_t(dq.values.size() + dk.values.size() + dv.values.size()));
   }
   compare(comparison, "o", o, exact.o);
+  if (args.o_rest.data != nullptr) compare(comparison, "o_rest", o_rest, rest_of(exact.o, o));
   for (size_t i = 0; i < lse.values.size(); ++i) {
     double const got = lse.data()[i], expected = lse.values[i];
     if (same(got, expected) || std::abs(got - expected) <= 1e-4 * (1 + std::abs(expected))) continue;
@@ -296,7 +321,8 @@ std::string run(int q_rows, int kv_rows, int head_dim, Options const& options) {
                         .diagonal = options.number("diagonal"),
                         .mask = options["mask"],
                         .is_infinite = options.number("infinite") != 0,
-                        .parts = options.number("parts")};
+                        .parts = options.number("parts"),
+                        .is_level = options.number("level") != 0};
   return launch(problem, options);
 }
 

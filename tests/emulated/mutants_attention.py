@@ -29,6 +29,7 @@ Split = functools.partial(
     sizes=(70, 500, 40),
     options=("heads=2", "group=2"),
 )
+Rest = functools.partial(Mutant, sizes=(90, 200, 40), options=("heads=2", "group=2", "rest=1", "level=1"))
 Parts = functools.partial(Grad, sizes=(70, 8, 64), options=("parts=2",))
 
 LAST = "  int64_t const last = row + args.diagonal + 1;\n"
@@ -38,7 +39,7 @@ QUAD = "for (int other = 1; other < 4; other *= 2) {  // the four lanes of a row
 SUM_OF_QUAD = "for (int other = 1; other < 4; other *= 2) sum += shfl_xor_sync(kFullWarp, sum, other);"
 AHEAD = "    griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
 WAIT_SCORES = "        warpgroup_wait_group<1>();\n        warpgroup_fence_operand(tSrS);\n"
-WRITTEN = "    if (lane == 0) tma_store_wait_group_read<0>();\n"
+WRITTEN = "      if (lane == 0) tma_store_wait_group_read<0>();\n"
 
 OF_K = "Tensor sKt = make_tensor(make_smem_ptr(smem.streamed[0])"
 CLEARED = "  if (kept != kAllKept) attention_grad::clear_masked(weights, kept);\n"
@@ -165,6 +166,30 @@ MUTANTS = [
         old=WRITTEN,
         new="",
         expect=STILL_READ.format("sm90_attention.cuh"),
+    ),
+    # ---- what rounding took
+    Rest(
+        name="attention_rest_of_the_other_row",
+        file=SHARED,
+        old="sums[i + 1] * factors[i / 2 % 2];\n    uint32_t",
+        new="sums[i + 1] * factors[0];\n    uint32_t",
+        options=("diagonal=30", "rest=1", "level=1"),
+    ),
+    Rest(
+        name="attention_rest_of_neighbours",
+        file=SHARED,
+        old="value_of_low_half<T>(rounded >> 16)",
+        new="value_of_low_half<T>(rounded)",
+    ),
+    Rest(
+        name="attention_rest_divided_again", old="store(&params.o_rest, {1, 1});", new="store(&params.o_rest, inverse);"
+    ),
+    Rest(name="attention_rest_of_what_is_not_rounded", old="    to_rest<Element, kHead>(sums, inverse);\n", new=""),
+    Rest(
+        name="attention_rest_where_rows_are_read",
+        old="    sync_warp();  // its rows have been read, and the rest goes there\n",
+        new="",
+        expect=race("stmatrix", F, "TMA store", F),
     ),
     # ---- rings
     Mutant(

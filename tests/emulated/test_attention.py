@@ -125,11 +125,25 @@ def test_two_parts_of_the_derivative_of_scores(config, mask):
         )
 
 
+@pytest.mark.parametrize(
+    "config", [row for row in attention_configs() if row.kernel == "sm90_attention"], ids=lambda row: row.name
+)
+def test_what_rounding_took(config):
+    """The result and the rest are as precise as sums in float32: of level scores the weights are not rounded."""
+    case = Case(batch=2, kv_heads=1, group=2, q_rows=140, kv_rows=270, head_dim=config.tile[2] - 8, with_rest=True)
+    for kind in KINDS:
+        check(config, dataclasses.replace(case, kind=kind, dims_o="bhqd"), LAZY)
+    for seed, mask in enumerate((None, "bqk", "h")):
+        of_case = dict(kind="level", diagonal=100 - 200 * seed, mask=mask)
+        check(config, dataclasses.replace(case, **of_case), InterpretParams(mode="random", seed=seed))
+
+
 @every_config
 @pytest.mark.parametrize("mode", ["eager", "random"])
 def test_schedules(config, mode):
     """When copies take effect, and which thread runs first, changes nothing."""
-    case = Case(batch=2, kv_heads=1, group=2, q_rows=140, kv_rows=270, head_dim=config.tile[2], diagonal=100)
+    of_case = dict(head_dim=config.tile[2], diagonal=100, with_rest=True)
+    case = Case(batch=2, kv_heads=1, group=2, q_rows=140, kv_rows=270, **of_case)
     for seed in range(1 if mode == "eager" else 3):
         check(config, case, InterpretParams(mode=mode, seed=seed))
 
@@ -158,6 +172,7 @@ def test_what_random_cases_are():
         assert {letter for case in masked if case.mask_is_infinite == is_infinite for letter in case.mask} == {*"bhqk"}
     assert len({case.mask for case in masked}) > 30
     assert sum(case.diagonal is not None for case in masked) > 50
+    assert 100 < sum(case.with_rest for case in cases) < 200
 
 
 # ---- in guarded memory, with gaps between rows that nobody may write
@@ -183,6 +198,8 @@ def problem_of(rng: np.random.Generator, most_dim: int) -> str:
         mask=case.mask or "none",
         infinite=int(case.mask_is_infinite),
         pad=8 * rng.integers(0, 3),
+        rest=rng.integers(2),
+        level=int(rng.random() < 0.3),
         sharp=rng.choice([1, 4]),
         data=rng.integers(1000),
         mode=rng.choice(["lazy", "eager", "random"]),

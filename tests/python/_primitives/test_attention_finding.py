@@ -224,7 +224,12 @@ def test_when_a_kernel_gives_what_rounding_took(rng):
         return equation.params["attention"].has_rest
 
     for name in ("plain", "by hand", "by logarithms", "of jax"):
-        assert [has_rest(FORMS[name], argnums) for argnums in ((0,), (1,), (2,), (0, 1, 2))] == [True, True, False, True]
+        assert [has_rest(FORMS[name], argnums) for argnums in ((0,), (1,), (2,), (0, 1, 2))] == [
+            True,
+            True,
+            False,
+            True,
+        ]
     assert not has_rest(FORMS["of 16 bits"], (0, 1, 2))
 
 
