@@ -166,12 +166,6 @@ struct Gemm<kConfig> {
         int const r = i / 2 % 2;
         weights[i] = fast_exp2(multiply_add(weights[i], scale, -lse[r]));
       }
-      if (is_edge) {
-        MOYE_UNROLL
-        for (int i = 0; i < kSums; ++i) {
-          if (step * kStep + i / 4 * 8 + lane % 4 * 2 + i % 2 >= columns[i / 2 % 2]) weights[i] = 0;
-        }
-      }
       warpgroup_fence_operand(tSrS);
       warpgroup_wait_group<0>();
       warpgroup_fence_operand(tSrdP);
@@ -180,6 +174,12 @@ struct Gemm<kConfig> {
       warpgroup_fence_operand(tOrdS2);
       MOYE_UNROLL
       for (int i = 0; i < kSums; ++i) weights[i] *= of_weights[i] - delta[i / 2 % 2];
+      if (is_edge) {  // delta may be NaN: 0 in front of it would not do
+        MOYE_UNROLL
+        for (int i = 0; i < kSums; ++i) {
+          if (step * kStep + i / 4 * 8 + lane % 4 * 2 + i % 2 >= columns[i / 2 % 2]) weights[i] = 0;
+        }
+      }
       if (kept != kAllKept) attention_grad::clear_masked(weights, kept);
       to_fragments<Element, kStep>(weights, fragments);
       attention_grad::start_sums<Gemm>(tOrdS, tOrK, read.index(), tOrdQ);

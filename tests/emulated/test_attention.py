@@ -50,6 +50,9 @@ CASES = {
         PLAIN, q_rows=300, kv_rows=130, diagonal=-150, mask="bhqk", mask_is_infinite=True
     ),
     "masked by words": dataclasses.replace(PLAIN, kv_heads=1, q_rows=40, kv_rows=720, mask="qk"),
+    "masked by words, a row whose only score is masked": dataclasses.replace(
+        PLAIN, batch=6, kv_heads=1, q_rows=70, kv_rows=80, diagonal=0, mask="bk", mask_is_infinite=True
+    ),
     "masked by words that end early": dataclasses.replace(PLAIN, batch=2, kv_rows=16, mask="bk"),
     "masked keys that a first row reads alone": dataclasses.replace(
         PLAIN, batch=6, kv_heads=1, q_rows=70, kv_rows=72, diagonal=0, mask="bk", mask_is_infinite=True
