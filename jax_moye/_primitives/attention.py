@@ -20,9 +20,10 @@ they return, as the program had them: what is timed next to our kernels. The par
 
 lse is the logarithm of the sum of a row's exponentials, and delta a row's sum of o d_o, both f32: kernels alone read
 them. The rest is what rounding took from o, rounded itself: delta is of both where the program computes the derivative
-of its softmax in f32. There rows whose shares are nearly equal need it: (d_o v - delta) is small beside delta, and
-what is off in delta is off in all of a row's scores. A kernel sums in f32. It rounds the shares once, before they multiply v, and divides by their sum at the end; of
-the derivative it rounds the shares and the derivative of the scores. The program rounds these, too, and the scores.
+of its softmax in f32. Where the shares of a row are nearly equal, (d_o v - delta) is small beside delta, and what is
+off in delta is off in all of a row's scores. A kernel sums in f32. It rounds the shares once, before they multiply v,
+and divides by their sum at the end; of the derivative it rounds the shares and the derivative of the scores. The
+program rounds these, too, and the scores.
 """
 
 from __future__ import annotations

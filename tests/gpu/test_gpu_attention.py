@@ -5,11 +5,21 @@ Of operands that are parts of larger arrays the CPU runs the same programs, in t
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from python.attentions import FORMS, arrays, assert_as_exact, exact, gradients
+from python.attentions import (
+    FORMS,
+    NEARLY_EQUAL,
+    arrays,
+    assert_as_exact,
+    errors_where_weights_are_nearly_equal,
+    exact,
+    gradients,
+)
 from python.viewed_attention import CASES as PARTS
 from python.viewed_attention import TARGETS
 from python.viewed_attention import check as check_parts
@@ -41,6 +51,17 @@ def test_more_tiles_than_multiprocessors(config, kind):
 
 
 @every_config
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_rounding_took(config, kind):
+    """Of many tiles, where the rest goes through the memory that the result is still read from."""
+    if config.kernel != "sm90_attention":
+        pytest.skip("gradients round their results once, and nobody wants the rest")
+    case = Case(batch=3, kv_heads=4, group=2, q_rows=1030, kv_rows=1100, head_dim=config.tile[2], kind=kind)
+    for dims_o, diagonal in ((None, None), ("bhqd", 70)):
+        check(config, dataclasses.replace(case, with_rest=True, dims_o=dims_o, diagonal=diagonal), None)
+
+
+@every_config
 @pytest.mark.parametrize("index", ["kv_rows", "q_rows"])
 def test_without_rows(config, index):
     sizes = dict(batch=2, kv_heads=2, group=2, q_rows=70, kv_rows=70, head_dim=64) | {index: 0}
@@ -63,6 +84,17 @@ needs_kernels = pytest.mark.skipif(
 def skip_on_other_gpus() -> None:
     if LoweringTarget.of_platform("cuda").arch != 90:
         pytest.skip("kernels of attention are sm_90's")
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", NEARLY_EQUAL)
+@pytest.mark.parametrize("offset", [0, 3])
+def test_gradients_where_weights_are_nearly_equal(offset, name):
+    """As precise as the program on a CPU, see the test of that name there; XLA may round less on a GPU."""
+    skip_on_other_gpus()
+    of_kernel, of_program = errors_where_weights_are_nearly_equal(name, offset)
+    most = 0.002 if name == "float16" else 0.2 if name == "16 bits" else 0.015
+    assert of_kernel < most, (of_kernel, of_program)
 
 
 @needs_kernels

@@ -12,7 +12,6 @@ import numpy as np
 from python.support import UNIT
 
 import jax_moye
-
 from jax_moye._kernels.configs import ConfigTable, GemmConfig
 
 B, T, S, H, D = 2, 24, 24, 2, 16  # batch, rows of queries and of keys, heads, head_dim

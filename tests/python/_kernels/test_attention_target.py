@@ -68,11 +68,11 @@ def run(target, results, operands, attributes):
 
 
 def call(*, q=Q, k=KV, v=KV, o=Q, lse=LSE, dtype="bfloat16", v_dtype=None, out=None, of_lse="float32", drop=(),
-         extra=(), view=False, **changes):  # fmt: skip
-    """The custom call on ones and values of 3. view: of parts of arrays."""
+         extra=(), view=False, value=3, rests=(), **changes):  # fmt: skip
+    """The custom call on ones and one value. rests: shape and dtype of results behind. view: of parts of arrays."""
     target, changes = (ffi.VIEW_ATTENTION_TARGET, VIEW | changes) if view else (ffi.ATTENTION_TARGET, changes)
-    operands = [jnp.ones(q, dtype), jnp.ones(k, dtype), jnp.full(v, 3, v_dtype or dtype), *extra]
-    results = [jax.ShapeDtypeStruct(o, out or dtype), jax.ShapeDtypeStruct(lse, of_lse)]
+    operands = [jnp.ones(q, dtype), jnp.ones(k, dtype), jnp.full(v, value, v_dtype or dtype), *extra]
+    results = [jax.ShapeDtypeStruct(*x) for x in ((o, out or dtype), (lse, of_lse), *rests)]
     return run(target, results, operands, attributes_of(CALL, changes, drop))
 
 
@@ -118,6 +118,22 @@ def test_every_config(config, mode):
     o, lse = call(config=config.name, dtype=DTYPES[config.dtype].jax_name, mode=mode, seed=3)
     np.testing.assert_array_equal(o, np.full(Q, 3.0))
     np.testing.assert_allclose(lse, np.full(LSE, 0.25 * HEAD_DIM + np.log(KV_ROWS)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("config", rows("sm90_attention"), ids=lambda row: row.name)
+@pytest.mark.parametrize("view", [False, True])
+def test_a_third_result(config, view):
+    """What rounding took from a third: sums of 7 values, of which one is 7 / 3, and the others are 0."""
+    dtype = DTYPES[config.dtype].jax_name
+    values = jnp.zeros(KV, dtype).at[:, :, 2].set(7 / 3)
+    wanted = float(values[0, 0, 2, 0]) / 7
+    o, lse, rest = call(config=config.name, dtype=dtype, value=values, rests=((Q, dtype),), view=view)
+    two = call(config=config.name, dtype=dtype, value=values, view=view)
+    for x, other in zip((o, lse), two, strict=True):
+        np.testing.assert_array_equal(x, other)
+    np.testing.assert_array_equal(rest, np.full(Q, rest.flat[0]))
+    assert abs(o.flat[0] - wanted) > 2**-14
+    assert abs(o.flat[0] + rest.flat[0] - wanted) < 2**-18
 
 
 @pytest.mark.parametrize("config", rows(GRAD), ids=lambda row: row.name)
@@ -283,6 +299,11 @@ FORWARD_EDITS = {
     "o too small": (dict(o=(BATCH, HEADS, Q_ROWS - 1, HEAD_DIM)), "o has 768 elements, and its strides reach beyond"),
     "o too large": (dict(o=(BATCH, HEADS, Q_ROWS + 1, HEAD_DIM)), "strides of o do not write each of its elements ex"),
     "o written twice": (dict(o_strides=(480, 0, 16)), "strides of o do not write each of its elements exactly once"),
+    "two rests": (dict(rests=((Q, "bfloat16"),) * 2), "beside o and lse there is what rounding took from o, or"),
+    "rest of f32": (dict(rests=((Q, "float32"),)), "o_rest is f32, not bf16"),
+    "rest of 16-bit integers": (dict(rests=((Q, "int16"),)), "operands and results are bf16, f16, f32, f64"),
+    "rest too small": (dict(rests=((Q[:3], "bfloat16"),)), "o_rest has 60 elements, and its strides reach beyond them"),
+    "rest too large": (dict(rests=(((3, *Q[1:]), "bfloat16"),)), "strides of o_rest do not write each of its elements"),
     "rows of o overlap": (dict(o_strides=(480, 80, 8)), "strides of o do not write each of its elements exactly once"),
 }  # fmt: skip
 NO_MASK = "another operand of gradients"

@@ -1,5 +1,6 @@
 """What the custom calls of attention are told of their arrays."""
 
+import functools
 import math
 
 import jax
@@ -135,6 +136,8 @@ def test_dimensions_of_results():
     o, lse = jax.eval_shape(lambda *x: run_attention(*x, config=CONFIGS["sm90_attention"], **options), q, k, v)
     assert (o.shape, o.dtype) == ((5, 6, 2, 3, 16), jnp.bfloat16)
     assert (lse.shape, lse.dtype) == ((6, 6, 5), jnp.float32)
+    of_rest = functools.partial(run_attention, config=CONFIGS["sm90_attention"], with_rest=True, **options)
+    assert [(x.shape, x.dtype) for x in jax.eval_shape(of_rest, q, k, v)] == [(x.shape, x.dtype) for x in (o, lse, o)]
     gradients = jax.eval_shape(
         lambda *x: run_attention_grad(*x, config=CONFIGS["sm90_attention_grad"], **options), q, k, v, o, lse, lse
     )
