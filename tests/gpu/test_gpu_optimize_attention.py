@@ -107,7 +107,10 @@ def test_masks(rng, masked, causal, heads):
 @pytest.mark.parametrize("masked", MASKED)
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2)])
 def test_masks_that_are_added(rng, masked, causal, heads):
-    """Where there is a row of which no score counts, XLA adds its gradients: a program has a call in either case."""
+    """Where there is a row of which no score counts, XLA adds its gradients: a program has a call in either case.
+
+    XLA knows the case where all of the mask is a constant.
+    """
     args, kept = operands(rng, (2, 300, 300, *heads, 16)), kept_of(rng, masked, heads[0])
     mask = kept & np.tril(np.ones((300, 300), bool)) if causal else kept
 
@@ -118,4 +121,4 @@ def test_masks_that_are_added(rng, masked, causal, heads):
         scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) * 0.25 + bias
         return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores).astype(v.dtype), v)
 
-    compared(gradients(attention, causal), args, exact_behind(*args, mask, is_added=True), [1, 2])
+    compared(gradients(attention, causal), args, exact_behind(*args, mask, is_added=True), [1, 2 if causal else 1])
