@@ -11,7 +11,7 @@ MOST_GROUPS = 512  # kMaxGroups of cuda/gemm/config.h
 TABLE_BYTES = 2 * (MOST_GROUPS + 2) * 4  # GroupTable of cuda/gemm/grouped.h: two arrays of int32
 
 # No speed: it computes no product of two matrices, and jax_moye._selection.grouped chooses among its configs.
-FACTS = KernelFacts(instruction="wgmma", page=19, idea="groups whose sizes only the device knows")
+FACTS = KernelFacts(instruction="wgmma", page=19, idea="groups whose sizes only the device knows", promotes_float8=True)
 
 
 def describe(config: Any, order: str) -> TmaKernelLayouts:
