@@ -207,6 +207,7 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_grouped,       tf32,  f32,  { 64, 128, 32},   7,      {1, 1},         16},
   {sm90_grouped,       tf32,  f32,  {128, 192, 32},   4,      {1, 1},         16},
   {sm90_grouped,       e4m3,  f32,  { 64, 128, 128},  7,      {1, 1},         16},
+  {sm90_grouped,       e4m3,  f32,  {128, 128, 128},  5,      {1, 1},         16},
   {sm90_grouped,       e5m2,  f32,  { 64, 128, 128},  7,      {1, 1},         16},
   {sm90_grouped,       e4m3xe5m2, f32, { 64, 128, 128}, 7,    {1, 1},         16},
   {sm90_grouped,       e5m2xe4m3, f32, { 64, 128, 128}, 7,    {1, 1},         16},

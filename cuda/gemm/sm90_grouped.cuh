@@ -79,8 +79,7 @@ struct Gemm<kConfig> {
   using Epilogue =
       WarpgroupEpilogue<kBlkN, kConfig.accumulator,
                         staging_boxes<kConfig>(kConsumers, {kBlkM, kBlkN}, /*other_bytes=*/int(sizeof(GroupTable))),
-                        kConsumerRegisters - (kPromoted ? kSums : 0), kTakesPair<kConfig>, /*kDerives=*/true,
-                        /*kHasScales=*/kFloat8>;
+                        kConsumerRegisters, kTakesPair<kConfig>, /*kDerives=*/true, /*kHasScales=*/kFloat8>;
 
   /// Whether calls of this order may have a second b: each group has a matrix of both.
   template <Order kOrder>
@@ -243,12 +242,14 @@ struct Gemm<kConfig> {
     if (k_tiles > 0) smem.pipeline.consumer_release(last, lane);
   }
 
-  /// The same with a second set of registers: every stage's sums begin at zero and are added to tCrC by FADDs.
+  /// The same with a second set of registers, of 64 rows: their sums of a stage begin at zero and are added to tCrC by
+  /// FADDs, before the next 64 rows of the tile are multiplied.
   template <class TiledMma, class A, class B, class C>
   static MOYE_DEVICE void multiply_promoted(TiledMma& tiled_mma, A const& tCrA, B const& tCrB, C& tCrC, int k_tiles,
                                             SharedStorage& smem, PipelineState<kStages>& read, uint32_t& turn,
                                             int consumer, int lane) {
-    Tensor tCrStage = make_fragment_like(tCrC);  // (MMA,MMA_M,MMA_N)
+    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBlocks = decltype(size<2>(tCrA))::value;
+    Tensor tCrStage = make_fragment_like(tCrC(_, _0{}, _0{}));  // (MMA)
     clear(tCrC);
     mbarrier_wait(&smem.turn[consumer], turn);  // or `read` may be more than a round ahead of the stages
     turn ^= 1;
@@ -256,17 +257,24 @@ struct Gemm<kConfig> {
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++read) {
       // The stage has landed: multiply it by itself.
       smem.pipeline.consumer_wait(read);
-      warpgroup_fence_operand(tCrStage);
-      warpgroup_arrive();
-      tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
-      gemm(tiled_mma, tCrA(_, _, _, read.index()), tCrB(_, _, _, read.index()), tCrStage);
-      warpgroup_commit_group();
-      warpgroup_wait_group<0>();
-      warpgroup_fence_operand(tCrStage);
-      // It may be filled again, while its sums are added.
-      smem.pipeline.consumer_release(read, lane);
       MOYE_UNROLL
-      for (int i = 0; i < size(tCrC); ++i) tCrC(i) += tCrStage(i);
+      for (int i = 0; i < kAtoms; ++i) {
+        warpgroup_fence_operand(tCrStage);
+        warpgroup_arrive();
+        tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
+        MOYE_UNROLL
+        for (int block = 0; block < kBlocks; ++block) {
+          gemm_atom(tiled_mma, tCrA(_, i, block, read.index()), tCrB(_, _0{}, block, read.index()), tCrStage(_));
+          tiled_mma.accumulate_ = GMMA::ScaleOut::One;
+        }
+        warpgroup_commit_group();
+        warpgroup_wait_group<0>();
+        warpgroup_fence_operand(tCrStage);
+        // It may be filled again, while its sums are added.
+        if (i + 1 == kAtoms) smem.pipeline.consumer_release(read, lane);
+        MOYE_UNROLL
+        for (int k = 0; k < size(tCrStage); ++k) tCrC(k, i, _0{}) += tCrStage(k);
+      }
     }
     sync_warp();  // as above
     if (lane == 0) mbarrier_arrive(&smem.turn[1 - consumer]);

@@ -35,10 +35,11 @@ PAIR = functools.partial(
     sizes=(270, 72, 130),
     options=("sizes=70,0,1,64,33,-5,60", "out=bf16", "pair=1"),
 )
-# 8-bit floats, whose sums leave the tensor core with every stage, and their scales: 10 tiles of rows, 3 of columns.
+# 8-bit floats, whose sums leave the tensor core with every stage, and their scales: 7 tiles of rows, two wgmmas high,
+# and 3 of columns.
 FLOAT8 = functools.partial(
     M,
-    row="{sm90_grouped, e4m3, f32, {64, 64, 128}, 3, {1, 1}, 16}",
+    row="{sm90_grouped, e4m3, f32, {128, 64, 128}, 3, {1, 1}, 16}",
     file=K,
     sizes=(270, 136, 600),
     options=("sizes=70,0,1,64,33,-5,60", "out=bf16", "scales=1"),
@@ -286,11 +287,13 @@ MUTANTS = [
         options=("sizes=70,0,1,64,33,-5,60", "out=bf16", "pair=2"),
     ),
     # ---- 8-bit floats
-    FLOAT8(name="grouped_float8_sums_of_the_last_stage", old="tCrC(i) += tCrStage(i);", new="tCrC(i) = tCrStage(i);"),
+    FLOAT8(name="grouped_float8_sums_of_the_last_stage", old="_0{}) += tCrStage(k);", new="_0{}) = tCrStage(k);"),
+    FLOAT8(name="grouped_float8_sums_of_the_first_rows", old="tCrC(k, i, _0{}) +=", new="tCrC(k, 0, _0{}) +="),
+    FLOAT8(name="grouped_float8_first_rows_again", old="tCrA(_, i, block, ", new="tCrA(_, 0, block, "),
     FLOAT8(
         name="grouped_float8_stages_summed_on",
-        old="      tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;\n",
-        new="      tiled_mma.accumulate_ = k_tile > 0 ? GMMA::ScaleOut::One : GMMA::ScaleOut::Zero;\n",
+        old="        tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;\n",
+        new="        tiled_mma.accumulate_ = k_tile > 0 ? GMMA::ScaleOut::One : GMMA::ScaleOut::Zero;\n",
     ),
     FLOAT8(name="grouped_float8_not_from_zero", old="    clear(tCrC);\n    mbarrier_wait", new="    mbarrier_wait"),
     FLOAT8(
@@ -301,11 +304,8 @@ MUTANTS = [
     ),
     FLOAT8(
         name="grouped_float8_released_before_it_is_read",
-        old="      warpgroup_wait_group<0>();\n      warpgroup_fence_operand(tCrStage);\n"
-        "      // It may be filled again, while its sums are added.\n"
-        "      smem.pipeline.consumer_release(read, lane);\n",
-        new="      smem.pipeline.consumer_release(read, lane);\n      warpgroup_wait_group<0>();\n"
-        "      warpgroup_fence_operand(tCrStage);\n",
+        old="        if (i + 1 == kAtoms) smem.pipeline.consumer_release(read, lane);\n",
+        new="        if (i == 0) smem.pipeline.consumer_release(read, lane);\n",
         expect=race("TMA load", K, "wgmma", K),
     ),
     FLOAT8(

@@ -19,6 +19,7 @@ ROWS = {
     # Two wgmmas of a consumer, one above the other; columns that no box of f32 results divides.
     "tf32_128": "{sm90_grouped, tf32, f32, {128, 80, 32}, 2, {1, 1}, 16}",
     "e4m3": "{sm90_grouped, e4m3, f32, {64, 64, 128}, 3, {1, 1}, 16}",  # sums leave the tensor core with every stage
+    "e4m3_128": "{sm90_grouped, e4m3, f32, {128, 80, 128}, 2, {1, 1}, 16}",  # of one wgmma after the other
     "e5m2xe4m3": "{sm90_grouped, e5m2xe4m3, f32, {64, 64, 128}, 3, {1, 1}, 16}",
     "e4m3_fast": "{sm90_grouped, e4m3, f32_fast, {128, 80, 128}, 2, {1, 1}, 16}",
 }

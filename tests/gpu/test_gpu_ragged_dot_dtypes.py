@@ -188,6 +188,20 @@ def test_a_rows_bits_do_not_depend_on_other_rows(rng, dtype):
         np.testing.assert_array_equal(few, alone[:m], err_msg=f"{m} rows")
 
 
+@pytest.mark.parametrize("dtype", ["e4m3", "tf32"])
+def test_tiles_sum_alike(rng, dtype):
+    rows = [row for row in ROWS if (row.dtype, row.accumulator) == (dtype, "f32") and not why_not_here(row)]
+    lhs, rhs = (jnp.asarray(rng.standard_normal(s), NUMPY_DTYPES[dtype]) for s in ((M, 528), (GROUPS, N, 528)))
+    sizes, found = as_sizes(ALL_SIZES["skewed"]), []
+    for row in rows:
+        options = dict(config=row.name, preferred_element_type="float32")
+        product = jax.jit(lambda x, w, s, options=options: ragged_dot(x, w.swapaxes(1, 2), s, **options))
+        found.append(bits(product(lhs, rhs, sizes)))
+    assert np.unique(found[0]).size > 1000
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0], other)
+
+
 def test_loops_and_command_buffers(rng):
     """Five or more launches in a row are a CUDA graph, replayed with other sizes each time."""
     n, repeats = 128, 6

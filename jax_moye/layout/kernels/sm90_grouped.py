@@ -17,4 +17,4 @@ FACTS = KernelFacts(instruction="wgmma", page=19, idea="groups whose sizes only 
 def describe(config: Any, order: str) -> TmaKernelLayouts:
     """The layouts of a config: those of sm90_pingpong, and a table of groups behind them."""
     box_rows = 16 if config.tile[0] == 64 else 0  # those that a small group does not reach are not loaded
-    return describe_wgmma(config, order, barriers=2, other_bytes=TABLE_BYTES, box_rows_of_a=box_rows)
+    return describe_wgmma(config, order, barriers=2, other_bytes=TABLE_BYTES, box_rows_of_a=box_rows, finishes_beside=1)

@@ -13,6 +13,7 @@ from python.layers_of_groups import ACTIVATIONS, SIZES, G, K, M, near, of_groups
 
 import jax_moye
 from jax_moye._kernels import ffi
+from jax_moye._kernels.configs import grouped_configs
 
 N = 128
 E4M3, E5M2 = jnp.float8_e4m3fn, jnp.float8_e5m2
@@ -244,6 +245,21 @@ def test_a_row_does_not_depend_on_the_others():
     whole = fun(lhs, group_sizes=jnp.array(SIZES), lhs_scale=of_rows)
     alone = fun(lhs[3:7], group_sizes=jnp.array([4, 0, 0, 0]), lhs_scale=of_rows[3:7])
     np.testing.assert_array_equal(whole[3:7], alone)
+
+
+@pytest.mark.parametrize("dtype", ["e4m3", "tf32"])
+def test_tiles_sum_alike(dtype):
+    """The promise about rows' bits holds among the configs that groups' sizes choose from."""
+    of_arrays, precision = (E4M3, None) if dtype == "e4m3" else (jnp.float32, TF32["precision"])
+    rng = np.random.default_rng(0)
+    lhs, rhs = (jnp.asarray(rng.standard_normal(s), of_arrays) for s in ((M, 400), (G, N, 400)))
+    rows = [row for row in grouped_configs() if (row.dtype, row.accumulator) == (dtype, "f32")]
+    assert len(rows) >= 2
+    options = dict(by_k=True, precision=precision, preferred_element_type="float32")
+    first, *others = (ours(lhs, rhs, config=row.name, **options) for row in rows)
+    assert np.unique(first).size > 1000
+    for other in others:
+        np.testing.assert_array_equal(first, other)
 
 
 def test_bad_arguments():

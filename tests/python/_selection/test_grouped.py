@@ -472,8 +472,9 @@ def test_float32_is_tf32_where_jax_computes_in_tf32():
     assert "multiplies in TF32, and precision" in named.reason
 
 
-def test_tiles_of_tf32_are_as_large_as_groups():
-    few, many = (chosen(left="float32", out_dtype=jnp.dtype("float32"), m=m).config.tile for m in (8 * 64, 8 * 65))
+@pytest.mark.parametrize(("dtype", "out"), [("float32", "float32"), ("float8_e4m3fn", "bfloat16")])
+def test_tiles_are_as_large_as_groups(dtype, out):
+    few, many = (chosen(left=dtype, out_dtype=jnp.dtype(out), m=m).config.tile for m in (8 * 64, 8 * 65))
     assert few[0] * few[1] < many[0] * many[1]
 
 
