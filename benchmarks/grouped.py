@@ -1,12 +1,16 @@
 """Times products of groups on this GPU: jax_moye.ragged_dot, jax.lax.ragged_dot, and torch._grouped_mm where torch is.
 
-    python benchmarks/grouped.py [--out results.json] [--rows REGEX] [--seconds 0.2] [--skip-xla]
+    python benchmarks/grouped.py [--out results.json] [--rows REGEX] [--seconds 0.2] [--xla REGEX] [--dtype e4m3]
 
 Rows are the first products of the experts of published mixtures, gate and up side by side: a few tokens a group, as in
 decoding, and thousands, as in training; even groups and skewed ones; and some gradients to the weights. All contenders
 multiply the same normal random numbers, in turns. A row's operands are more than the L2 cache holds. One program has as
 many products as take some hundred microseconds, so that launches cost no time of the device. Results are compared with
 one another; tests compare them with float64.
+
+Of --dtype tf32, e4m3 and e4m3_fast (sums that stay in the tensor core) the matrices lie with k last, and there are no
+gradients. 8-bit floats have a scale for each row and each column of a group, and results in bf16. Our own product in
+bf16 takes torch's place.
 """
 
 from __future__ import annotations
@@ -57,6 +61,14 @@ class Row(NamedTuple):
         """Multiply-adds."""
         return self.m * self.k * self.n
 
+
+# Elements, of results, and the precision that is asked for.
+DTYPES: dict[str, tuple[str, str, Any]] = {
+    "bf16": ("bfloat16", "bfloat16", None),
+    "tf32": ("float32", "float32", None),
+    "e4m3": ("float8_e4m3fn", "bfloat16", None),
+    "e4m3_fast": ("float8_e4m3fn", "bfloat16", jax.lax.DotAlgorithmPreset.ANY_F8_ANY_F8_F32_FAST_ACCUM),
+}
 
 OF_ROWS = jax.lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), [0], [0])
 OF_GRADIENT = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
@@ -183,18 +195,44 @@ def torch_contender(row: Row, count: int, arrays: Any) -> tuple[Any, Any] | None
     return replay, lambda _: torch.cuda.synchronize()
 
 
-def measure(row: Row, seconds: float, with_xla: bool, with_configs: bool) -> dict[str, Any]:
+def functions_of(row: Row, dtype: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Ours and XLA's, of (x, y, sizes, dimensions)."""
+    if dtype == "bf16":
+        return jax_moye.ragged_dot_general, jax.lax.ragged_dot_general
+    _, out, precision = DTYPES[dtype]
+    scales = {}
+    if dtype.startswith("e4m3"):
+        scales = {"lhs_scale": jnp.ones((row.m,)), "rhs_scale": jnp.ones((row.groups, row.n))}
+
+    def ours(x: Any, y: Any, sizes: Any, _: Any) -> Any:
+        options: dict[str, Any] = {"precision": precision, "preferred_element_type": out}
+        return jax_moye.ragged_dot(x, y.swapaxes(1, 2), sizes, **options, **scales)
+
+    def xlas(x: Any, y: Any, sizes: Any, _: Any) -> Any:
+        return jax.lax.ragged_dot(x, y.swapaxes(1, 2), sizes, precision, out)
+
+    return ours, xlas
+
+
+def measure(row: Row, seconds: float, with_xla: bool, with_configs: bool, dtype: str = "bf16") -> dict[str, Any]:
     """One row: microseconds of each contender."""
     keys = jax.random.split(jax.random.key(0), 2)
     y_shape = (row.m, row.n) if row.gradient else (row.groups, row.k, row.n)
-    x = jax.random.normal(keys[0], (row.m, row.k), jnp.bfloat16)
-    y = jax.random.normal(keys[1], y_shape, jnp.bfloat16)
+    if dtype != "bf16":
+        y_shape = (row.groups, row.n, row.k)
+    x = jax.random.normal(keys[0], (row.m, row.k), jnp.bfloat16).astype(DTYPES[dtype][0])
+    y = jax.random.normal(keys[1], y_shape, jnp.bfloat16).astype(DTYPES[dtype][0])
     sizes = jnp.asarray(sizes_of(row))
     operands, count = (x, y, sizes), repeats(row)
-    contenders: dict[str, Any] = {"moye": jax_contender(row, count, operands, jax_moye.ragged_dot_general)}
+    ours, xlas = functions_of(row, dtype)
+    contenders: dict[str, Any] = {"moye": jax_contender(row, count, operands, ours)}
+    if dtype != "bf16":
+        of_bf16 = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16), sizes
+        in_bf16 = jax_contender(row, count, of_bf16, lambda x, y, sizes, _: jax_moye.ragged_dot(x, y.mT, sizes))
+        contenders["moye_bf16"] = in_bf16
     name = row.name + (", skewed" if row.skewed else "")
     result: dict[str, Any] = row._asdict() | {"name": name, "products_a_program": count}
-    if with_configs:
+    if with_configs and dtype == "bf16":
         for config in grouped_configs():
             if config.dtype == "bf16" and config.name in (built("cuda") or ()):
                 function = functools.partial(jax_moye.ragged_dot_general, config=config.name)
@@ -202,12 +240,12 @@ def measure(row: Row, seconds: float, with_xla: bool, with_configs: bool) -> dic
                 contenders[name] = jax_contender(row, count, operands, function)
     if with_xla:
         try:
-            contenders["xla"] = jax_contender(row, 1, operands, jax.lax.ragged_dot_general)
+            contenders["xla"] = jax_contender(row, 1, operands, xlas)
             jax.block_until_ready(contenders["xla"][0]())
         except Exception as error:  # out of memory, most of all
             contenders.pop("xla", None)
             result["xla_error"] = str(error).splitlines()[0][:200]
-    if (of_torch := torch_contender(row, count, operands)) is not None:
+    if dtype == "bf16" and (of_torch := torch_contender(row, count, operands)) is not None:
         contenders["torch"] = of_torch
     values = {}
     for name, (run, wait) in contenders.items():
@@ -234,18 +272,19 @@ def main() -> None:
     parser.add_argument("--rows", default="", help="a regular expression: only rows whose names it is found in")
     parser.add_argument("--seconds", type=float, default=0.2, help="of each contender of a row, three times")
     parser.add_argument("--xla", default="", help="a regular expression: rows that XLA computes, too")
+    parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="of the operands")
     parser.add_argument("--configs", action="store_true", help="each of our configs by itself, too")
     args = parser.parse_args()
     results = []
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, jax_moye {jax_moye.__version__}")
     print("row, groups m k n: microseconds; the fastest other one over ours")
     for row in rows():
-        if not re.search(args.rows, row.name):
+        if not re.search(args.rows, row.name) or (args.dtype != "bf16" and row.gradient):
             continue
-        result = measure(row, args.seconds, bool(re.search(args.xla, row.name)), args.configs)
+        result = measure(row, args.seconds, bool(re.search(args.xla, row.name)), args.configs, args.dtype)
         results.append(result)
         us = result["us"]
-        others = [us[name] for name in ("xla", "torch") if name in us]
+        others = [us[name] for name in ("xla", "torch", "moye_bf16") if name in us]
         result["ratio"] = min(others) / us["moye"] if others else None
         tflops = 2 * row.products / us["moye"] / 1e6
         what = f"{row.name:24} {'skew' if row.skewed else 'even'} {row.groups:4} {row.m:7} {row.k:5} {row.n:6}"
@@ -259,7 +298,7 @@ def main() -> None:
     if args.out:
         found = {
             "about": "products of groups: jax_moye.ragged_dot_general, jax.lax's and torch._grouped_mm",
-            "how": "microseconds of a product, medians of three turns, normal random numbers in bf16",
+            "how": f"microseconds of a product, medians of three turns, normal random numbers in {args.dtype}",
             "gpu": jax.devices()[0].device_kind,
             "jax": jax.__version__,
             "emulated": False,

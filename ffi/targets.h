@@ -172,11 +172,12 @@ struct FusedGemm : PlainGemm {
   }
 };
 
+inline constexpr auto kScaleStrides = std::tuple{Attribute{"lhs_scale_strides", &GemmAttributes::lhs_scale_strides},
+                                                 Attribute{"rhs_scale_strides", &GemmAttributes::rhs_scale_strides}};
+
 struct ScaledGemm : FusedGemm {
   static constexpr char const* kName = "jax_moye_scaled_gemm_v1";
-  static constexpr auto kAttributes = std::tuple_cat(
-      FusedGemm::kAttributes, std::tuple{Attribute{"lhs_scale_strides", &Attributes::lhs_scale_strides},
-                                         Attribute{"rhs_scale_strides", &Attributes::rhs_scale_strides}});
+  static constexpr auto kAttributes = std::tuple_cat(FusedGemm::kAttributes, kScaleStrides);
 
   static ffi::Error read(Attributes const& attributes, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::RemainingArgs operands,
                          ffi::Result<ffi::AnyBuffer> d, ffi::Result<ffi::AnyBuffer> workspace,
@@ -215,11 +216,22 @@ struct GroupedGemm {
 
   static ffi::Error read(Attributes const& attributes, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer group_sizes,
                          ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> d, ffi::RemainingRets results,
-                         Request& request) {
+                         Request& request, bool takes_scales = false) {
     if (auto error = read_call(attributes, a, b, *d, request.gemm); error.failure()) return error;
     request.ragged = attributes.ragged;
     if (!to_buffer(group_sizes, request.group_sizes)) return invalid(request, "the groups' sizes are s32");
-    return read_epilogue(attributes, /*takes_scales=*/false, operands, results, request.gemm);
+    return read_epilogue(attributes, takes_scales, operands, results, request.gemm);
+  }
+};
+
+struct ScaledGroupedGemm : GroupedGemm {
+  static constexpr char const* kName = "jax_moye_scaled_grouped_gemm_v1";
+  static constexpr auto kAttributes = std::tuple_cat(GroupedGemm::kAttributes, kScaleStrides);
+
+  static ffi::Error read(Attributes const& attributes, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer group_sizes,
+                         ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> d, ffi::RemainingRets results,
+                         Request& request) {
+    return GroupedGemm::read(attributes, a, b, group_sizes, operands, d, results, request, /*takes_scales=*/true);
   }
 };
 
@@ -448,8 +460,8 @@ template <class F>
 auto for_all_targets(F const& f) {
   return [&]<class... Target>(std::tuple<Target...>*) {
     return std::vector{f.template operator()<Target>()...};
-  }(static_cast<std::tuple<PlainGemm, FusedGemm, ScaledGemm, ViewGemm, GroupedGemm, WeightsGemm, Attention,
-                           AttentionGrad, ViewAttention, ViewAttentionGrad>*>(nullptr));
+  }(static_cast<std::tuple<PlainGemm, FusedGemm, ScaledGemm, ViewGemm, GroupedGemm, ScaledGroupedGemm, WeightsGemm,
+                           Attention, AttentionGrad, ViewAttention, ViewAttentionGrad>*>(nullptr));
 }
 
 }  // namespace moye

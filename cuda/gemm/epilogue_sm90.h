@@ -434,8 +434,9 @@ struct WarpgroupEpilogue {
   }
 
   /// z times the scales of its rows, then of its columns. The box's first row in the tile, and column of d; what lies
-  /// outside d is not read.
+  /// outside d is not read. Of rows of no group z is zero.
   static MOYE_DEVICE void multiply_by_scales(Warp const& warp, int tile_row, int column, float (&z)[kSums]) {
+    if (!warp.place.has_matrix) return;
     int matrix = warp.place.matrix;
     MOYE_COMPUTED_HERE("+r", matrix);  // as in TileEpilogue
     EpilogueScales const &of_rows = warp.args.epilogue.row_scale, &of_columns = warp.args.epilogue.column_scale;

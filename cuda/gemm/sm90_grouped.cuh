@@ -1,6 +1,7 @@
 // sm90_grouped: sm90_pingpong for products of groups, whose sizes only the device knows; gemm/grouped.h says which.
 //   A (M,K), B (G,N,K), D (M,N) in NN and NT, the rows of A and D cut into groups; in TN A (M,K), B (N,K), D (G,M,N), K
-//   cut; 16-bit operands, alignment 16 bytes; TMA clips what it loads and stores at a group's end
+//   cut; operands of 16 bits, the others contiguous along k and so in NT alone; alignment 16 bytes; TMA clips what it
+//   loads and stores at a group's end
 //   a second B         of NN and NT: a stage has half a tile's rows of each, of one group; see gemm/tma_operand.h
 //   warp 0             first makes the table of groups; then one thread of it is the producer
 //   warpgroup 0        producer: one thread starts the loads of all tiles, one after the other
@@ -51,11 +52,17 @@ sm90_grouped_kernel(MOYE_GRID_CONSTANT GroupedArgs const args, MOYE_GRID_CONSTAN
 template <GemmConfig kConfig>
   requires(kConfig.kernel == Kernel::sm90_grouped)
 struct Gemm<kConfig> {
-  using Element = typename ElementOf<kConfig.dtype>::Type;
+  using Element = ElementOfA<kConfig.dtype>;  // b's has as many bytes
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kBlkK = kConfig.tile.k;
   static constexpr int kStages = kConfig.stages;
-  static_assert(sizeof(Element) == 2 && kConfig.alignment == 16, "16-bit operands that TMA reads where they are");
+  static_assert(kConfig.alignment == 16, "operands that TMA reads where they are");
   static_assert(kConfig.cluster.m == 1 && kConfig.cluster.n == 1, "neighbours among the tiles are of different groups");
+  // The tensor core keeps some 14 bits of the sums of 8-bit floats: those of 128 products are added in f32, unless the
+  // config sums in f32_fast.
+  static constexpr bool kFloat8 = is_float8(kConfig.dtype);
+  static constexpr bool kPromoted = kFloat8 && kConfig.accumulator == Dtype::f32;
+  static_assert(kFloat8 || kConfig.accumulator != Dtype::f32_fast, "f32_fast: sums of 8-bit floats");
+  static_assert(!kPromoted || kBlkK == 128, "promotion is by stage");
 
   static constexpr int kConsumers = 2;
   static constexpr int kThreads = 128 * (1 + kConsumers);
@@ -72,7 +79,7 @@ struct Gemm<kConfig> {
   using Epilogue =
       WarpgroupEpilogue<kBlkN, kConfig.accumulator,
                         staging_boxes<kConfig>(kConsumers, {kBlkM, kBlkN}, /*other_bytes=*/int(sizeof(GroupTable))),
-                        kConsumerRegisters, kTakesPair<kConfig>>;
+                        kConsumerRegisters, kTakesPair<kConfig>, /*kDerives=*/true, /*kHasScales=*/kFloat8>;
 
   /// Whether calls of this order may have a second b: each group has a matrix of both.
   template <Order kOrder>
@@ -179,32 +186,11 @@ struct Gemm<kConfig> {
         read += k_tiles;
         continue;
       }
-      if (k_tiles == 0) clear(tCrC);
-      warpgroup_fence_operand(tCrC);
-      tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
-      // The other consumer has multiplied its tile: the tensor cores are this one's.
-      mbarrier_wait(&smem.turn[consumer], turn);
-      turn ^= 1;
-      PipelineState<kStages> last;  // the stage whose wgmma may be in flight
-      MOYE_NO_UNROLL
-      for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++read) {
-        // The stage has landed: multiply it.
-        smem.pipeline.consumer_wait(read);
-        warpgroup_arrive();
-        gemm(tiled_mma, tCrA(_, _, _, read.index()), tCrB(_, _, _, read.index()), tCrC);
-        warpgroup_commit_group();
-        // The wgmma before is done: its stage may be filled again.
-        warpgroup_wait_group<1>();
-        if (k_tile > 0) smem.pipeline.consumer_release(last, lane);
-        last = read;
-        tiled_mma.accumulate_ = GMMA::ScaleOut::One;
+      if constexpr (kPromoted) {
+        multiply_promoted(tiled_mma, tCrA, tCrB, tCrC, k_tiles, smem, read, turn, consumer, lane);
+      } else {
+        multiply(tiled_mma, tCrA, tCrB, tCrC, k_tiles, smem, read, turn, consumer, lane);
       }
-      // All wgmmas of the tile are started: the other consumer may begin.
-      sync_warp();  // without a wgmma, lanes may still wait for this turn, whose phase the next but one looks like
-      if (lane == 0) mbarrier_arrive(&smem.turn[1 - consumer]);
-      warpgroup_wait_group<0>();
-      warpgroup_fence_operand(tCrC);
-      if (k_tiles > 0) smem.pipeline.consumer_release(last, lane);
 
       // Store the tile, while the other consumer multiplies.
       constexpr bool kRowsAreRagged = kRagged == Ragged::m;
@@ -222,12 +208,85 @@ struct Gemm<kConfig> {
     Epilogue::finish(thread);
   }
 
+  /// tCrC = the products of `k_tiles` stages from `read` on, when it is this consumer's turn. One wgmma is in flight
+  /// while the next is started.
+  template <class TiledMma, class A, class B, class C>
+  static MOYE_DEVICE void multiply(TiledMma& tiled_mma, A const& tCrA, B const& tCrB, C& tCrC, int k_tiles,
+                                   SharedStorage& smem, PipelineState<kStages>& read, uint32_t& turn, int consumer,
+                                   int lane) {
+    if (k_tiles == 0) clear(tCrC);
+    warpgroup_fence_operand(tCrC);
+    tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
+    // The other consumer has multiplied its tile: the tensor cores are this one's.
+    mbarrier_wait(&smem.turn[consumer], turn);
+    turn ^= 1;
+    PipelineState<kStages> last;  // the stage whose wgmma may be in flight
+    MOYE_NO_UNROLL
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++read) {
+      // The stage has landed: multiply it.
+      smem.pipeline.consumer_wait(read);
+      warpgroup_arrive();
+      gemm(tiled_mma, tCrA(_, _, _, read.index()), tCrB(_, _, _, read.index()), tCrC);
+      warpgroup_commit_group();
+      // The wgmma before is done: its stage may be filled again.
+      warpgroup_wait_group<1>();
+      if (k_tile > 0) smem.pipeline.consumer_release(last, lane);
+      last = read;
+      tiled_mma.accumulate_ = GMMA::ScaleOut::One;
+    }
+    // All wgmmas of the tile are started: the other consumer may begin.
+    sync_warp();  // without a wgmma, lanes may still wait for this turn, whose phase the next but one looks like
+    if (lane == 0) mbarrier_arrive(&smem.turn[1 - consumer]);
+    warpgroup_wait_group<0>();
+    warpgroup_fence_operand(tCrC);
+    if (k_tiles > 0) smem.pipeline.consumer_release(last, lane);
+  }
+
+  /// The same with a second set of registers, of 64 rows: their sums of a stage begin at zero and are added to tCrC by
+  /// FADDs, before the next 64 rows of the tile are multiplied.
+  template <class TiledMma, class A, class B, class C>
+  static MOYE_DEVICE void multiply_promoted(TiledMma& tiled_mma, A const& tCrA, B const& tCrB, C& tCrC, int k_tiles,
+                                            SharedStorage& smem, PipelineState<kStages>& read, uint32_t& turn,
+                                            int consumer, int lane) {
+    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBlocks = decltype(size<2>(tCrA))::value;
+    Tensor tCrStage = make_fragment_like(tCrC(_, _0{}, _0{}));  // (MMA)
+    clear(tCrC);
+    mbarrier_wait(&smem.turn[consumer], turn);  // or `read` may be more than a round ahead of the stages
+    turn ^= 1;
+    MOYE_NO_UNROLL
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++read) {
+      // The stage has landed: multiply it by itself.
+      smem.pipeline.consumer_wait(read);
+      MOYE_UNROLL
+      for (int i = 0; i < kAtoms; ++i) {
+        warpgroup_fence_operand(tCrStage);
+        warpgroup_arrive();
+        tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
+        MOYE_UNROLL
+        for (int block = 0; block < kBlocks; ++block) {
+          gemm_atom(tiled_mma, tCrA(_, i, block, read.index()), tCrB(_, _0{}, block, read.index()), tCrStage(_));
+          tiled_mma.accumulate_ = GMMA::ScaleOut::One;
+        }
+        warpgroup_commit_group();
+        warpgroup_wait_group<0>();
+        warpgroup_fence_operand(tCrStage);
+        // It may be filled again, while its sums are added.
+        if (i + 1 == kAtoms) smem.pipeline.consumer_release(read, lane);
+        MOYE_UNROLL
+        for (int k = 0; k < size(tCrStage); ++k) tCrC(k, i, _0{}) += tCrStage(k);
+      }
+    }
+    sync_warp();  // as above
+    if (lane == 0) mbarrier_arrive(&smem.turn[1 - consumer]);
+  }
+
   template <Order kOrder>
   static constexpr auto* kernel() {
     return sm90_grouped_kernel<Gemm, kOrder>;
   }
 
-  static constexpr unsigned kCompiledOrders = kGroupedOrders;
+  // wgmma reads operands that are not of 16 bits along k alone.
+  static constexpr unsigned kCompiledOrders = sizeof(Element) == 2 ? kGroupedOrders : order_bits(Order::NT);
 
   /// As many CTAs as the device runs at one time, if there can be that many tiles.
   static Status launch(GroupedArgs const& args, StreamHandle stream) {
@@ -281,7 +340,8 @@ struct Gemm<kConfig> {
                                          .max_arch = 90,  // sm_90a's code
                                          .orders = kCompiledOrders,
                                          .any_stride = false,
-                                         .takes_pair = kTakesPair<kConfig>};
+                                         .takes_pair = kTakesPair<kConfig>,
+                                         .scales = Epilogue::template kScales<kSums>};
 };
 
 }  // namespace moye

@@ -129,7 +129,7 @@ def linear(
     """
     name = "linear"
     given = {"x": x, "w": w, "bias": bias, "c": c, "residual": residual}
-    given |= {"lhs_scale": _scale_array(x_scale), "rhs_scale": _scale_array(w_scale)}
+    given |= {"lhs_scale": scale_array(x_scale), "rhs_scale": scale_array(w_scale)}
     arrays = {
         key: as_array(name, _SCALE_ARGUMENTS.get(key, key), value)
         for key, value in given.items()
@@ -416,7 +416,7 @@ def canonical_activation(function: str, activation: GateActivation, *, sigmoid: 
     )
 
 
-def _scale_array(scale: Any) -> Any:
+def scale_array(scale: Any) -> Any:
     """A scale as an array, where it is a Python number."""
     return np.float32(scale) if isinstance(scale, (int, float)) and not isinstance(scale, bool) else scale
 

@@ -13,10 +13,10 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_moye import _compat
 from jax_moye._api.arguments import ProductOptions, as_lax_names, jitted_where_eager, product_options
-from jax_moye._api.linear import canonical_activation
+from jax_moye._api.linear import canonical_activation, scale_array
 from jax_moye._api.types import Activation, Config, Implementation, Interpret, OutSharding
 from jax_moye._primitives.grouped import BIAS, LAX_DIMENSIONS, grouped, grouped_fused
-from jax_moye._selection.epilogue import SECOND_B, Epilogue
+from jax_moye._selection.epilogue import SCALES, SECOND_B, Epilogue
 from jax_moye._selection.grouped import RAGGED_K, RAGGED_M
 
 # Bound now: whoever replaces JAX's functions by ours must not send us in a circle.
@@ -37,6 +37,8 @@ def ragged_dot(
     *,
     bias: ArrayLike | None = None,
     activation: Activation = None,
+    lhs_scale: ArrayLike | None = None,
+    rhs_scale: ArrayLike | None = None,
     config: Config = None,
     implementation: Implementation = None,
     interpret: Interpret = None,
@@ -53,8 +55,10 @@ def ragged_dot(
     each device has the groups, or the rows, that it was given. Outside of shard_map a program that is partitioned over
     devices is XLA's, as are explicit meshes.
 
-    A kernel computes bf16 and f16 operands with 512 groups at most on GPUs of sm_90, where rows of both operands and of
-    the result are multiples of 16 bytes. All else is XLA's.
+    A kernel computes bf16, f16, f32 as TF32, float8_e4m3fn and float8_e5m2 operands with 512 groups at most on GPUs of
+    sm_90, where rows of both operands and of the result are multiples of 16 bytes. All else is XLA's. Tensor cores read
+    f32 and 8-bit floats along k alone: give rhs as `w.swapaxes(1, 2)` of weights w of (g, n, k), which is not computed;
+    of others XLA writes the transpose in front of the kernel, and their gradient is XLA's.
 
     Args:
       lhs: (m, k).
@@ -67,6 +71,10 @@ def ragged_dot(
       bias: (g, n), added to the rows of each group before the result is rounded.
       activation: as in `jax_moye.linear`, applied before that, too. Bias and activation are the kernel's where the
         result has 16 bits, and XLA's behind it elsewhere.
+      lhs_scale: () or (m,), of all rows or of each one, or None: what quantized rows were divided by. The product is
+        multiplied by it, then by rhs_scale, in float32, before the bias is added. By the kernel, where operands are
+        8-bit floats and the result has 16 bits.
+      rhs_scale: (), (g,) or (g, n), of all matrices, of each one, or of the columns of each one.
       config: the name of one of the table's rows of sm90_grouped.
       implementation: None, "moye" or "xla".
       interpret: None, a bool or InterpretParams.
@@ -78,7 +86,8 @@ def ragged_dot(
 
     Raises:
       TypeError: what `jax.lax.ragged_dot` raises for such operands, with its words.
-      ValueError: an option has an unknown value, or the config cannot compute this.
+      ValueError: a bias or a scale has another shape, an option has an unknown value, or the config cannot compute
+        this.
       NotImplementedError: as `jax_moye.matmul`; or there is a group_offset.
 
     Example:
@@ -88,6 +97,12 @@ def ragged_dot(
       >>> jax_moye.ragged_dot(tokens, experts, jnp.array([3, 1]), interpret=True)[:, 0].tolist()
       [8.0, 8.0, 8.0, 8.0, 0.0]
     """
+    others = {} if bias is None else dict(BIAS)
+    arrays = [] if bias is None else [bias]
+    for name, scale, labels in zip(SCALES, (lhs_scale, rhs_scale), ("m", "gn"), strict=True):
+        if scale is not None:
+            arrays.append(scale_array(scale))
+            others[name] = labels[: np.ndim(scale)]
     return _general(
         "ragged_dot",
         lhs,
@@ -95,8 +110,8 @@ def ragged_dot(
         group_sizes,
         BASIC_DIMENSIONS,
         group_offset,
-        () if bias is None else (bias,),
-        Epilogue(canonical_activation("ragged_dot", activation), operands=() if bias is None else BIAS),
+        tuple(arrays),
+        Epilogue(canonical_activation("ragged_dot", activation), operands=tuple(others.items())),
         precision=precision,
         preferred_element_type=preferred_element_type,
         out_sharding=out_sharding,
@@ -284,12 +299,8 @@ def _general(
 
     # Shapes, dtypes and the messages about them are lax's own.
     out = jax.eval_shape(laxs, lhs, rhs, group_sizes)
-    groups = np.shape(group_sizes)[-1]
-    for bias in others if epilogue.operands == BIAS else ():
-        if np.shape(bias) != (groups, out.shape[-1]):
-            raise ValueError(
-                f"{function}: bias has shape {np.shape(bias)}, and a row for each group is {(groups, out.shape[-1])}"
-            )
+    if not epilogue.is_of_pair:
+        _check_shapes(function, others, epilogue, np.shape(group_sizes)[-1], out.shape)
     form = _form(dimensions, np.ndim(lhs), np.ndim(rhs), np.ndim(group_sizes))
     is_explicit = out_sharding is not None or any(
         _compat.has_explicit_axes(jax.typeof(x)) for x in (lhs, rhs, group_sizes, *others)
@@ -304,6 +315,21 @@ def _general(
     if out.weak_type and epilogue.is_nothing and options.options.implementation is None:
         return laxs(lhs, rhs, group_sizes)  # of Python's numbers alone: f32, which is XLA's
     return _product(lhs, rhs, group_sizes, *others, form=form, epilogue=epilogue, out_dtype=out.dtype, options=options)
+
+
+def _check_shapes(
+    function: str, others: tuple[Any, ...], epilogue: Epilogue, groups: int, out_shape: tuple[int, ...]
+) -> None:
+    """Raises ValueError where the bias or a scale does not fit the result."""
+    sizes = {"g": groups, "m": out_shape[0], "n": out_shape[-1]}
+    for (name, labels), x in zip(epilogue.operands, others, strict=True):
+        shape, wanted = np.shape(x), tuple(sizes[label] for label in labels)
+        if shape == wanted:
+            continue
+        if name == "bias":
+            raise ValueError(f"{function}: bias has shape {shape}, and a row for each group is {wanted}")
+        whole = {"lhs_scale": f"() or {(sizes['m'],)}", "rhs_scale": f"(), {(groups,)} or {(groups, sizes['n'])}"}
+        raise ValueError(f"{function}: {name} has shape {shape}, and it is {whole[name]}")
 
 
 def _form(dimensions: Any, lhs_ndim: int, rhs_ndim: int, sizes_ndim: int) -> tuple[str, Any, Any] | None:

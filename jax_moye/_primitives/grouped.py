@@ -6,10 +6,11 @@ no derivative. Lowering takes two steps, as contract_p's does: the first sees a 
 stride to a kernel; the second decides. What no kernel computes, and whatever is partitioned over devices outside of
 shard_map, is lax.ragged_dot_general's.
 
-grouped_fused_p is y = activation(z), z = the product plus the bias of a row's group, or y = activation(z) * s, s being
-the product with a second matrix of each group. As fused_p it has z, and s, as further results where the derivative asks
-for them, and derivatives that are products of grouped_p and elementwise functions: that of the bias is a product with
-ones. Where no kernel can finish a product, it is products and what XLA does behind them.
+grouped_fused_p is y = activation(z), z = the product, times scales of its rows and of a group's columns, plus the bias
+of a row's group; or y = activation(z) * s, s being the product with a second matrix of each group. As fused_p it has z,
+and s, as further results where the derivative asks for them, and derivatives that are products of grouped_p and
+elementwise functions: that of the bias is a product with ones. Where no kernel can finish a product, it is products and
+what XLA does behind them.
 """
 
 from __future__ import annotations
@@ -38,8 +39,16 @@ from jax_moye._primitives.reference import lax_result_dtype
 from jax_moye._primitives.transposes import Permutations, Source, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import Decision, left_to_xla, why_not_unfused
-from jax_moye._selection.epilogue import ACTIVATIONS, Epilogue, compute_dtype, stored_dtype
-from jax_moye._selection.grouped import RAGGED_K, RAGGED_M, RAGGED_M_BY_K, GroupedCall, decide_grouped, served_groups
+from jax_moye._selection.epilogue import ACTIVATIONS, SCALES, Epilogue, compute_dtype, stored_dtype
+from jax_moye._selection.grouped import (
+    RAGGED_K,
+    RAGGED_M,
+    RAGGED_M_BY_K,
+    GroupedCall,
+    GroupedProblem,
+    decide_grouped,
+    served_groups,
+)
 from jax_moye._selection.request import Request, describe
 
 _ragged_dot_general = lax.ragged_dot_general  # bound now: whoever replaces it by ours must not send us in a circle
@@ -99,6 +108,7 @@ def _transpose(cotangent, lhs, rhs, group_sizes, *, spec, config, out_dtype, **p
         return None, None, None
 
     def bind(spec, left, right, wanted):
+        left, right = _in_one_dtype(left, right)
         return grouped_p.bind(left, right, group_sizes, spec=spec, config=None, out_dtype=wanted.aval.dtype, **params)
 
     if spec == RAGGED_K:  # a matrix of each group has a cotangent
@@ -109,6 +119,14 @@ def _transpose(cotangent, lhs, rhs, group_sizes, *, spec, config, out_dtype, **p
         return bind(RAGGED_M_BY_K if spec == RAGGED_M else RAGGED_M, cotangent, rhs, lhs), None, None
     left, right = (lhs, cotangent) if spec == RAGGED_M else (cotangent, lhs)
     return None, bind(RAGGED_K, left, right, rhs), None
+
+
+def _in_one_dtype(left, right):
+    """A cotangent and what it is multiplied with: of 8-bit floats the latter, which 16 bits hold."""
+    if (left.dtype.itemsize == 1) == (right.dtype.itemsize == 1):
+        return left, right
+    dtype = max(left.dtype, right.dtype, key=lambda dtype: dtype.itemsize)
+    return lax.convert_element_type(left, dtype), lax.convert_element_type(right, dtype)
 
 
 def one_after_the_other(primitive, operands, dims, **params):
@@ -141,16 +159,19 @@ LAX_DIMENSIONS = {
 OF_ROWS = (RAGGED_M, RAGGED_M_BY_K)  # those that may have an epilogue
 
 
-def grouped_reference(lhs: Any, rhs: Any, group_sizes: Any, *, spec: str, out_dtype: Any, precision: Any) -> Any:
-    """The product by lax.ragged_dot_general, of sizes as kernels read them: none below zero, none beyond the end."""
-    length = lhs.shape[0]  # of the ragged mode, in all specifications
+def _ends(group_sizes: Any, length: int) -> Any:
+    """Where groups end: none is below zero, and none ends beyond the length of the ragged mode."""
 
     def limited(x, y):  # both lie between 0 and the length: their sum may be beyond int32
         return jnp.where(x > length - y, length, x + y)
 
+    return lax.associative_scan(limited, jnp.clip(group_sizes, 0, length))
+
+
+def grouped_reference(lhs: Any, rhs: Any, group_sizes: Any, *, spec: str, out_dtype: Any, precision: Any) -> Any:
+    """The product by lax.ragged_dot_general, of sizes as kernels read them: none below zero, none beyond the end."""
     if group_sizes.shape[0] > 0:
-        ends = lax.associative_scan(limited, jnp.clip(group_sizes, 0, length))
-        group_sizes = jnp.diff(ends, prepend=0)
+        group_sizes = jnp.diff(_ends(group_sizes, lhs.shape[0]), prepend=0)
     with _compat.lax_itself():
         out = _ragged_dot_general(
             lhs,
@@ -198,15 +219,30 @@ def _run_kernel(
     shape = (problem.groups, problem.m, problem.n) if problem.ragged == "k" else (problem.m, problem.n)
     result = jax.ShapeDtypeStruct(shape, numpy_dtype(problem.out_dtype))
     attributes = call_attributes(config, problem, request.interpret)
-    attributes |= epilogue_attributes(epilogue, [(problem.n, 0, 1) for _ in operands])
+    strides = [_strides(labels, problem) for _, labels in epilogue.operands]
+    attributes |= epilogue_attributes(epilogue, strides, with_scales=epilogue.is_scaled)
     if epilogue.is_of_pair:  # lies as rhs does
         operands = tuple(transposed((lhs, x), permutations, as_read)[1] for x in operands)
     else:
-        operands = tuple(lax.convert_element_type(x, result.dtype) for x in operands)
+        operands = tuple(
+            lax.convert_element_type(x, jnp.float32 if name in SCALES else result.dtype)
+            for (name, _), x in zip(epilogue.operands, operands, strict=True)
+        )
     lhs, rhs = transposed((lhs, rhs), permutations, as_read)
+    target = ffi.SCALED_GROUPED_TARGET if epilogue.is_scaled else ffi.GROUPED_TARGET
     with jax.named_scope(config.name):  # what a profiler shows
-        run = jax.ffi.ffi_call(ffi.GROUPED_TARGET, [result] * (1 + preactivation * (1 + epilogue.is_of_pair)))
-        return list(run(lhs, rhs, group_sizes, *operands, ragged=problem.ragged, **attributes))
+        run = jax.ffi.ffi_call(target, [result] * (1 + preactivation * (1 + epilogue.is_of_pair)))
+        out, *kept = run(lhs, rhs, group_sizes, *operands, ragged=problem.ragged, **attributes)
+    return [lax.convert_element_type(out, request.out_dtype), *kept]
+
+
+def _strides(labels: str, problem: GroupedProblem) -> tuple[int, int, int]:
+    """Along (groups, m, n), of an operand of an epilogue with these dimensions; 0 along those that it lacks."""
+    sizes, strides, stride = {"g": problem.groups, "m": problem.m, "n": problem.n, "k": problem.k}, {}, 1
+    for label in reversed(labels):
+        strides[label] = stride
+        stride *= sizes[label]
+    return strides.get("g", 0), strides.get("m", 0), strides.get("n", 0)
 
 
 def _lower_local(platform, ctx, lhs, rhs, group_sizes, *, request: Request, permutations):
@@ -277,8 +313,9 @@ def grouped_fused(
       lhs: as in `grouped`, likewise the following.
       rhs: matrices of the groups.
       group_sizes: (groups,), int32.
-      *operands: a bias, (groups, n), of which a row of no group has none; or matrices like rhs; or nothing.
-      epilogue: an activation of ACTIVATIONS, and as its operands BIAS, or SECOND_B with rhs' labels, or none.
+      *operands: a bias, (groups, n), of which a row of no group has none, and scales; or matrices like rhs; or nothing.
+      epilogue: an activation of ACTIVATIONS, and as its operands BIAS and SCALES, of lhs' labels "m" or none, of rhs'
+        "gn", "g" or none; or SECOND_B with rhs' labels; or nothing.
       **params: as in `grouped`.
     """
     return grouped_fused_p.bind(
@@ -306,6 +343,20 @@ def _bias_of_rows(bias: Any, group_sizes: Any, rows: int, **params: Any) -> Any:
     return grouped(RAGGED_M, ones, matrices, group_sizes, **params)
 
 
+def _scale_of_rows(epilogue: Epilogue, operands: Sequence[Any], group_sizes: Any, rows: int) -> Any:
+    """What the product is multiplied by, in float32: (rows, n), or what is broadcast to it. 0 in rows of no group."""
+    factor = jnp.float32(1)
+    for (name, labels), x in zip(epilogue.operands, operands, strict=True):
+        if name not in SCALES:
+            continue
+        x = x.astype(jnp.float32)
+        if labels.startswith("g"):
+            group = jnp.searchsorted(_ends(group_sizes, rows), jnp.arange(rows), side="right", method="compare_all")
+            x = jnp.take(x, group, axis=0, mode="fill", fill_value=0)
+        factor = factor * (x[:, None] if labels in ("m", "g") else x)
+    return factor
+
+
 def _unfused(lhs, rhs, group_sizes, *operands, spec, epilogue, preactivation, out_dtype, config=None, **params):
     """What the primitive computes, by products and elementwise functions. Sums stay in f32 until y is rounded."""
     del config  # it was named for all of it, which it does not compute
@@ -313,10 +364,12 @@ def _unfused(lhs, rhs, group_sizes, *operands, spec, epilogue, preactivation, ou
     params |= {"out_dtype": compute, "config": None}
     factors = []  # of y, beside the activation
     z = grouped(spec, lhs, rhs, group_sizes, **params)
-    for x in operands:
+    if epilogue.is_scaled:
+        z = z * _scale_of_rows(epilogue, operands, group_sizes, lhs.shape[0])
+    for (name, _), x in zip(epilogue.operands, operands, strict=True):
         if epilogue.is_of_pair:
             factors.append(grouped(spec, lhs, x, group_sizes, **params))
-        else:
+        elif name not in SCALES:
             z = z + _bias_of_rows(x.astype(stored), group_sizes, lhs.shape[0], **params)
     y = ACTIVATIONS[epilogue.activation](z)
     for factor in factors:
@@ -338,10 +391,14 @@ def _gate_tangent(activation: str) -> Callable[..., Any]:
     return jax.checkpoint(fun, prevent_cse=False)
 
 
+def _is_live(dot: Any) -> bool:
+    return type(dot) is not ad.Zero
+
+
 def _fused_jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, config, **params):
     lhs, rhs, group_sizes, *others = primals
     lhs_dot, rhs_dot, _, *other_dots = tangents
-    is_live = [type(dot) is not ad.Zero for dot in (lhs_dot, rhs_dot, *other_dots)]
+    is_live = [_is_live(dot) for dot in (lhs_dot, rhs_dot, *other_dots)]
     activation, is_of_pair = epilogue.activation, epilogue.is_of_pair
     asks_z = any(is_live) and (activation != "none" or is_of_pair)
     of_product = {"spec": spec, "out_dtype": out_dtype, "config": config, **params}
@@ -362,13 +419,32 @@ def _fused_jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, c
             return _compat.match_varying(jnp.zeros(y.shape, compute), y)[0]
         return functools.reduce(lax.add, (term.astype(compute) for term in terms))
 
+    def scaled_dot(of_bias, moves_scales):
+        def scale_of(*others):
+            return _scale_of_rows(epilogue, others, group_sizes, lhs.shape[0])
+
+        terms = list(of_bias)
+        if moves_scales:  # their derivative needs the product without them
+            scale, scale_dot = jax.jvp(scale_of, others, [ad.instantiate_zeros(dot) for dot in other_dots])
+            terms.append(grouped(spec, lhs, rhs, group_sizes, **(params | {"out_dtype": compute})) * scale_dot)
+        else:
+            scale = scale_of(*others)
+        if is_live[0] or is_live[1]:
+            terms.append(product_dot(rhs, rhs_dot) * scale)
+        return functools.reduce(lax.add, (term.astype(compute) for term in terms))
+
     if is_of_pair:
         dots = [product_dot(rhs, rhs_dot), product_dot(others[0], other_dots[0])]
         y_dot = _gate_tangent(activation)(*kept, *dots)
     else:
-        live = (dot for dot, is_one in zip(other_dots, is_live[2:], strict=True) if is_one)
-        of_bias = (_bias_of_rows(dot.astype(stored), group_sizes, lhs.shape[0], **params) for dot in live)
-        dots = [product_dot(rhs, rhs_dot, *of_bias)]
+        live = [(name, dot) for (name, _), dot in zip(epilogue.operands, other_dots, strict=True) if _is_live(dot)]
+        of_bias = [
+            _bias_of_rows(dot.astype(stored), group_sizes, lhs.shape[0], **params)
+            for name, dot in live
+            if name not in SCALES
+        ]
+        moves_scales = any(name in SCALES for name, _ in live)
+        dots = [scaled_dot(of_bias, moves_scales) if epilogue.is_scaled else product_dot(rhs, rhs_dot, *of_bias)]
         y_dot = times_derivative(activation)(kept[0], dots[0]) if activation != "none" else dots[0]
     return outs, [y_dot.astype(out_dtype), *(dot.astype(stored) for dot in dots if preactivation)]
 

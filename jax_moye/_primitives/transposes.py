@@ -75,11 +75,26 @@ def operands_of(avals: Sequence[Any], permutations: Permutations) -> Operands:
 
 
 def transposed(values: Sequence[Any], permutations: Permutations, left_to_strides: Permutations = (None, None)) -> Any:
-    """Lhs and rhs behind their transposes, but for those that a kernel's strides stand for."""
+    """Lhs and rhs behind their transposes, but for those that a kernel's strides stand for.
+
+    Args:
+      values: lhs and rhs as they are in memory.
+      permutations: of the transposes behind them.
+      left_to_strides: of those that are left; what is written to memory has none, or another one.
+    """
     return [
-        x if permutation is None or strides is not None else lax.transpose(x, permutation)
+        _written(x, permutation, strides)
         for x, permutation, strides in zip(values, permutations, left_to_strides, strict=True)
     ]
+
+
+def _written(x: Any, permutation: Permutation, left: Permutation) -> Any:
+    """What lies in memory so that its transpose by `left` is x's by `permutation`."""
+    if permutation == left:
+        return x
+    if permutation is not None:
+        x = lax.transpose(x, permutation)
+    return x if left is None else lax.transpose(x, tuple(map(int, np.argsort(left))))
 
 
 def absorbed(spec: str, permutations: Permutations) -> str:

@@ -5,20 +5,30 @@ The specification of such a product names the mode that is cut into groups first
     "mk,gkn->mn"   m is: row i of the result is row i of lhs times the matrix of its group
     "mk,gnk->mn"   the same of matrices whose k is last
     "km,kn->gmn"   k is: a matrix for each group, summed over the k of that group
+
+Tensor cores read f32 operands, as TF32, and 8-bit floats along k alone: matrices whose n is last are transposed in
+front of such a kernel, and of a ragged k, whose groups begin anywhere in a row then, there is none.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jax_moye._kernels.configs import ConfigTable, GemmConfig, find_config, grouped_configs
-from jax_moye._kernels.dtypes import ITEM_BYTES
+from jax_moye._kernels.dtypes import FLOAT8, ITEM_BYTES, SHORT_NAMES
 from jax_moye._selection.capability import LoweringTarget, usable_of, why_not_built
 from jax_moye._selection.decide import Cause, Decision, left_to_xla
-from jax_moye._selection.precision import operand_dtype, why_not_precise
+from jax_moye._selection.precision import (
+    Arithmetic,
+    arithmetic_of_config,
+    operand_dtype,
+    possible_arithmetics,
+    why_not_precise,
+    written_dtype,
+)
 from jax_moye._selection.problem import MAX_SIZE, ConfigError, NotServedError
-from jax_moye._selection.request import Operands, Request, describe
+from jax_moye._selection.request import Operand, Operands, Request, describe
 
 RAGGED_M, RAGGED_M_BY_K, RAGGED_K = "mk,gkn->mn", "mk,gnk->mn", "km,kn->gmn"
 SPECS = (RAGGED_M, RAGGED_M_BY_K, RAGGED_K)
@@ -39,6 +49,7 @@ class GroupedProblem:
       k: that is summed over.
       dtype: of a and b, e.g. "bf16".
       out_dtype: of d.
+      accumulator: what products are summed in.
     """
 
     ragged: str
@@ -49,6 +60,7 @@ class GroupedProblem:
     k: int
     dtype: str
     out_dtype: str
+    accumulator: str = "f32"
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -81,17 +93,20 @@ class GroupedCall(NamedTuple):
       problem: what it computes.
       config: the kernel.
       operands: what it reads: rhs in front of a transpose, or behind it.
+      writes_transpose: whether matrices whose k is last are made of others in front of the kernel.
     """
 
     problem: GroupedProblem
     config: GemmConfig
     operands: Operands
+    writes_transpose: bool = False
 
     @property
     def why(self) -> str:
         """Why this kernel, in words."""
         of = "rows" if self.problem.ragged == "m" else "elements of k"
-        return f"its tile suits groups of {self.problem.of_a_group:.4g} {of} on average"
+        behind = "; rhs is transposed in front of it, since k is to be last" if self.writes_transpose else ""
+        return f"its tile suits groups of {self.problem.of_a_group:.4g} {of} on average{behind}"
 
 
 def decide_grouped(
@@ -136,7 +151,7 @@ def decide_grouped(
 
 
 def _find_call(request: Request, groups: int, operands: Operands, target: LoweringTarget) -> GroupedCall:
-    """The kernel for a product, which reads rhs in front of a transpose if it can.
+    """The kernel for a product: it reads rhs in front of a transpose if it can, or behind one where k has to be last.
 
     Raises:
       NotServedError: none can compute it.
@@ -149,35 +164,62 @@ def _find_call(request: Request, groups: int, operands: Operands, target: Loweri
     refusals: list[Exception] = []
     for folded in foldings:
         try:
-            problem = make_grouped_problem(request, groups, folded)
+            problem = make_grouped_problem(request, groups, folded, target.platform)
             return GroupedCall(problem, _choose(request, operands, problem, target), folded)
+        except (NotServedError, ConfigError) as error:
+            refusals.append(error)
+    if request.spec == RAGGED_M and _is_counted(operands):
+        g, k, n = right.seen_shape
+        folded = left, Operand((g, n, k), right.dtype, (0, 2, 1))
+        try:
+            problem = make_grouped_problem(request, groups, folded, target.platform)
+            if problem.dtype in _read_along_k():
+                return GroupedCall(problem, _choose(request, operands, problem, target), folded, True)
         except (NotServedError, ConfigError) as error:
             refusals.append(error)
     raise refusals[-1]
 
 
-def make_grouped_problem(request: Request, groups: int, operands: Operands) -> GroupedProblem:
+def _read_along_k() -> list[str]:
+    """The dtypes of operands that kernels read along k alone."""
+    dtypes = {config.dtype: "NN" in config.orders for config in grouped_configs()}
+    return [dtype for dtype, any_order in dtypes.items() if not any_order]
+
+
+def _is_counted(operands: Operands) -> bool:
+    return all(isinstance(size, int) for x in operands for size in x.seen_shape)
+
+
+def make_grouped_problem(request: Request, groups: int, operands: Operands, platform: str = "cuda") -> GroupedProblem:
     """The product as a kernel sees it.
+
+    Args:
+      request: what the caller asked for.
+      groups: how many.
+      operands: what a kernel would read.
+      platform: that of the program.
 
     Raises:
       NotServedError: it is none of its kind.
+      ConfigError: the config that was named computes in less than was asked for.
     """
     left, right = operands
     shapes = [x.seen_shape for x in operands]
-    if not all(isinstance(size, int) for shape in shapes for size in shape):
+    if not _is_counted(operands):
         raise NotServedError(f"the sizes in {shapes[0]} and {shapes[1]} are not all known")
-    if left.dtype != right.dtype:
+    if left.dtype != right.dtype and not all(SHORT_NAMES.get(str(x.dtype)) in FLOAT8 for x in operands):
         raise NotServedError(f"no kernel takes operands of different dtypes, {left.dtype} and {right.dtype}")
     dtype = operand_dtype(left.dtype, right.dtype, request.out_dtype)
-    if dtype not in {config.dtype for config in grouped_configs()}:
-        raise NotServedError(f"no kernel computes products of groups of {left.dtype}")
     if reason := why_not_precise(request.precision, dtype):
         raise NotServedError(reason)
+    arithmetic = _arithmetic(request, dtype, left.dtype, platform)
     labels_of_left, labels_of_right = request.spec.partition("->")[0].split(",")
     sizes = dict(zip(labels_of_left, shapes[0], strict=True)) | dict(zip(labels_of_right, shapes[1], strict=True))
     if request.spec == RAGGED_K:
         if right.permutation not in (None, (0, 1)):
             raise NotServedError("elements side by side in memory belong to several groups")
+        if arithmetic.dtype in _read_along_k():
+            raise NotServedError(f"tensor cores read {arithmetic.dtype} along k, where groups begin anywhere")
         ragged, order = "k", "TN"
     else:
         in_memory = _in_memory(labels_of_right, right.permutation)
@@ -186,18 +228,37 @@ def make_grouped_problem(request: Request, groups: int, operands: Operands) -> G
         ragged, order = "m", "NN" if in_memory == "gkn" else "NT"
     if groups > MAX_GROUPS:
         raise NotServedError(f"there are {groups} groups, and our kernels take {MAX_GROUPS} at most")
-    out_dtype = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}.get(str(request.out_dtype))
-    if out_dtype is None:
+    if str(request.out_dtype) not in ("bfloat16", "float16", "float32") and dtype not in FLOAT8:
         raise NotServedError(f"no kernel writes a product of groups as {request.out_dtype}")
-    return GroupedProblem(ragged, order, groups, sizes["m"], sizes["n"], sizes["k"], dtype, out_dtype)
+    out_dtype = written_dtype(arithmetic, request.out_dtype, grouped_configs())
+    m, n, k = (sizes[label] for label in "mnk")
+    return GroupedProblem(ragged, order, groups, m, n, k, arithmetic.dtype, out_dtype, arithmetic.accumulator)
+
+
+def _arithmetic(request: Request, dtype: str, operand: Any, platform: str) -> Arithmetic:
+    """What a kernel computes in: of the named config, or the best that there is.
+
+    Raises:
+      NotServedError: no kernel computes in what was asked for.
+      ConfigError: the config computes in less.
+    """
+    if request.config is not None:
+        return arithmetic_of_config(find_config(request.config), dtype, request.precision, may_split=False)
+    computed = {(config.dtype, config.accumulator) for config in grouped_configs()}
+    for arithmetic in possible_arithmetics(dtype, request.precision, platform, may_split=False):
+        if (arithmetic.dtype, arithmetic.accumulator) in computed:
+            return arithmetic
+    less = " but in TF32, which is less than was asked for" if dtype == "f32" else ""
+    raise NotServedError(f"no kernel computes products of groups of {operand}{less}")
 
 
 def served_groups() -> str:
     """What our kernels compute of products of groups, for error messages."""
-    dtypes = " or ".join(dict.fromkeys(config.dtype for config in grouped_configs()))
+    dtypes = ", ".join(dict.fromkeys(config.dtype for config in grouped_configs()))
+    cut = f"; where k is cut, not of {', '.join(along_k)}" if (along_k := _read_along_k()) else ""
     return (
-        f"Served are products of {MAX_GROUPS} groups at most, of {dtypes} operands with rows that are multiples of "
-        f"{_LOAD_BYTES} bytes, on sm_90"
+        f"Served are products of {MAX_GROUPS} groups at most, of operands multiplied as {dtypes}, with rows that are "
+        f"multiples of {_LOAD_BYTES} bytes, on sm_90{cut}"
     )
 
 
@@ -226,6 +287,10 @@ def why_not_grouped(config: GemmConfig, problem: GroupedProblem, request: Reques
         return "it computes no products of groups"
     if config.dtype != problem.dtype:
         return f"its operands are {config.dtype}, these are {problem.dtype}"
+    if config.accumulator != problem.accumulator:
+        return f"it sums in {config.accumulator}, and {problem.accumulator} is wanted"
+    if problem.order not in config.orders:
+        return f"its operands' order is {' or '.join(config.orders)}, and theirs is {problem.order}"
     if problem.out_dtype not in config.out_dtypes:
         return f"it writes {', '.join(config.out_dtypes)}, and {problem.out_dtype} is wanted"
     if arch is not None and arch != config.max_arch:
@@ -241,6 +306,8 @@ def why_not_grouped(config: GemmConfig, problem: GroupedProblem, request: Reques
     is_of_pair = request.epilogue is not None and request.epilogue.is_of_pair
     if is_of_pair and not config.takes_pair:
         return "it takes one matrix of a group, and these are two"
+    if request.epilogue is not None and request.epilogue.is_scaled and not config.scales:
+        return "it multiplies by no scales"
     tile_m, tile_n, tile_k = config.tile
     tile_n //= 1 + is_of_pair
     sizes = ((problem.m, tile_m), (problem.n, tile_n), (problem.k, tile_k))
@@ -292,11 +359,12 @@ def _choose(request: Request, operands: Operands, problem: GroupedProblem, targe
     reasons = {}
     able = []
     for config in usable_grouped_configs(target.platform, target.arch):
-        reasons[config.name] = why_not_grouped(config, problem, request, target.arch)
-        if reasons[config.name] is None:
+        reasons[config] = why_not_grouped(config, problem, request, target.arch)
+        if reasons[config] is None:
             able.append(config)
     if not able:
-        of_dtype = [reason for name, reason in reasons.items() if find_config(name).dtype == problem.dtype]
+        sums = problem.dtype, problem.accumulator
+        of_dtype = [reason for config, reason in reasons.items() if (config.dtype, config.accumulator) == sums]
         raise NotServedError(next(iter(of_dtype), "no kernel for products of groups was built for this GPU"))
     few = problem.of_a_group <= (_FEW_ROWS if problem.ragged == "m" else _FEW_K)
 

@@ -11,7 +11,9 @@
 //   epilogue=0       1: d = relu(a b + bias of the group) + residual, and the pre-activation; behind the last group, d =
 //                    residual: the product is zero, and the bias is none's
 //   pair=0           1: d = relu(2 a b) * (a second_b), m being ragged; 2: and both products
-//   special=0        1: a NaN where a group ends and an infinity where the next one begins; nothing but NaN behind the
+//   scales=0         1: the product's rows, and the columns of each group's, times powers of two; behind the last group
+//                    there are no columns' scales
+//   special=0        1: a NaN where a group ends and an infinity where the next one begins, of e4m3 a NaN; NaN behind the
 //                    last group, and in the matrices of groups that have no rows
 //   mode=lazy threads=fifo seed=0 races=1 workers=1 multiprocessors=2   emu::Options
 //   watchdog=60      seconds after which a CTA is reported as endless
@@ -33,8 +35,10 @@
 
 namespace moye {
 
-Words const kDefaults = {{"sizes", ""},  {"order", "NT"},   {"data", "1"},    {"pad", "0"}, {"d_pad", "0"},
-                         {"out", "f32"}, {"epilogue", "0"}, {"special", "0"}, {"pair", "0"}};
+Words const kDefaults = {{"sizes", ""},  {"order", "NT"},   {"data", "1"},    {"pad", "0"},  {"d_pad", "0"},
+                         {"out", "f32"}, {"epilogue", "0"}, {"special", "0"}, {"pair", "0"}, {"scales", "0"}};
+
+inline constexpr Dtype kDtypeOfB = storage_dtype_of_b(kRow.dtype);
 
 std::vector<int32_t> sizes_of(Options const& options) {
   std::vector<int32_t> sizes;
@@ -73,7 +77,8 @@ struct Problem {
 
   /// What must not reach other groups.
   void make_special(std::mt19937& random) {
-    double const nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+    double const nan = std::numeric_limits<double>::quiet_NaN();
+    double const infinity = kDtypeOfB == e4m3 ? nan : std::numeric_limits<double>::infinity();
     for (int at = begins.back(); at < length(); ++at) fill(at, nan);
     std::vector<int> full;
     for (int g = 0; g < groups; ++g) {
@@ -121,7 +126,8 @@ std::string launch(int m, int n, int k, Options const& options) {
   int const d_multiple = 16 / int(sizeof(Out)), d_matrices = rows_are_ragged ? 1 : groups;
   Matrices a(1, m, k, options["order"][0] == 'T', pad, kMultiple, sizeof(Element));
   Matrices b(rows_are_ragged ? groups : 1, n, k, options["order"][1] == 'N', pad, kMultiple, sizeof(Element));
-  Matrices second_b(rows_are_ragged ? groups : 1, n, k, options["order"][1] == 'N', pad, kMultiple, sizeof(Element));
+  Matrices second_b(rows_are_ragged ? groups : 1, n, k, options["order"][1] == 'N', pad, kMultiple,
+                    sizeof(Element));  // as b's
   Matrices d(d_matrices, m, n, false, d_pad, d_multiple, sizeof(Out));
   Matrices z(d_matrices, m, n, false, d_pad, d_multiple, sizeof(Out));
   Matrices second_product(d_matrices, m, n, false, d_pad, d_multiple, sizeof(Out));
@@ -132,8 +138,8 @@ std::string launch(int m, int n, int k, Options const& options) {
   for (Matrices* matrices : {&a, &b, &bias, &residual, &second_b}) matrices->draw(random);
   if (options.number("special") != 0) problem.make_special(random);
   a.write<Element>();
-  b.write<Element>();
-  second_b.write<Element>();
+  b.write<ElementB>();
+  second_b.write<ElementB>();
   bias.write<Out>();
   residual.write<Out>();
   emu::GuardedBuffer group_sizes(sizes.size() * sizeof(int32_t));
@@ -180,6 +186,17 @@ std::string launch(int m, int n, int k, Options const& options) {
     stream.memory.push_back(residual.memory("residual", false));
     stream.memory.push_back(z.memory("preactivation", true));
   }
+  bool const scaled = options.number("scales") != 0;
+  auto const scale = [](int g, int i) { return float(1 << (i + i / 7 + g) % 4); };
+  emu::GuardedBuffer row_scale(size_t(m) * sizeof(float)), column_scale(size_t(groups) * size_t(n) * sizeof(float));
+  if (scaled) {
+    for (int i = 0; i < m; ++i) reinterpret_cast<float*>(row_scale.data())[i] = scale(0, i);
+    for (int j = 0; j < groups * n; ++j) reinterpret_cast<float*>(column_scale.data())[j] = scale(1 + j / n, j % n);
+    args.gemm.epilogue.row_scale = {reinterpret_cast<float*>(row_scale.data()), {}, 1};
+    args.gemm.epilogue.column_scale = {reinterpret_cast<float*>(column_scale.data()), {{0, 0, n}}, 1};
+    stream.memory.push_back({row_scale.data(), row_scale.size(), "row_scale", false});
+    stream.memory.push_back({column_scale.data(), column_scale.size(), "column_scale", false});
+  }
   if (pair) {
     args.gemm.epilogue.alpha = 2;
     args.gemm.epilogue.activation = Activation::relu;
@@ -206,6 +223,7 @@ std::string launch(int m, int n, int k, Options const& options) {
       int const g = rows_are_ragged ? group : l;
       for (int j = 0; j < n; ++j) {
         double sum = problem.product(b, g, i, j);
+        if (scaled && g < groups) sum *= double(scale(0, i)) * double(scale(1 + g, j));
         if (fused) {
           sum += g < groups ? bias.value(g, 0, j) : 0;
           comparison.compare<Out>("preactivation", z, l, i, j, sum);

@@ -35,6 +35,16 @@ PAIR = functools.partial(
     sizes=(270, 72, 130),
     options=("sizes=70,0,1,64,33,-5,60", "out=bf16", "pair=1"),
 )
+# 8-bit floats, whose sums leave the tensor core with every stage, and their scales: 7 tiles of rows, two wgmmas high,
+# and 3 of columns.
+FLOAT8 = functools.partial(
+    M,
+    row="{sm90_grouped, e4m3, f32, {128, 64, 128}, 3, {1, 1}, 16}",
+    file=K,
+    sizes=(270, 136, 600),
+    options=("sizes=70,0,1,64,33,-5,60", "out=bf16", "scales=1"),
+    order="NT",
+)
 # The groups fill all rows.
 FILLED = ("sizes=70,0,1,64,33,102", "out=bf16", "epilogue=1")
 
@@ -49,7 +59,7 @@ TABLE = (
 BARRIER = "    sync_threads();\n    if (thread < 128) {\n"
 FIRST = "return grid.length - tile.size; }"
 END = "\nMOYE_DEVICE int end_of_group(GroupedTile const& tile) { return tile.begin + tile.size; }"
-ARRIVE = "      if (lane == 0) mbarrier_arrive(&smem.turn[1 - consumer]);"
+ARRIVE = "    if (lane == 0) mbarrier_arrive(&smem.turn[1 - consumer]);\n    warpgroup_wait_group<0>();"
 PLACE = """.map_row = kRowsAreRagged ? first_of_group(tile, params.grid) + m : m,
                                            .map_matrix = kRowsAreRagged ? end_of_group(tile) : tile.group"""
 
@@ -141,7 +151,7 @@ MUTANTS = [
         old="return (tile.size + kTileK - 1) / kTileK;",
         new="return tile.size / kTileK;",
     ),
-    OF_K(name="grouped_empty_group_not_zero", file=K, old="      if (k_tiles == 0) clear(tCrC);\n", new=""),
+    OF_K(name="grouped_empty_group_not_zero", file=K, old="    if (k_tiles == 0) clear(tCrC);\n", new=""),
     # ---- the consumers
     M(
         name="grouped_other_tile_not_skipped",
@@ -267,7 +277,7 @@ MUTANTS = [
         old="TileMNK const tile{kBlkM, tile_columns<kConfig>(args.gemm), kBlkK};",
         new="TileMNK const tile{kBlkM, kBlkN, kBlkK};",
     ),
-    PAIR(name="grouped_pair_empty_tiles_not_zero", old="      if (k_tiles == 0) clear(tCrC);\n", new=""),
+    PAIR(name="grouped_pair_empty_tiles_not_zero", old="    if (k_tiles == 0) clear(tCrC);\n", new=""),
     PAIR(
         name="grouped_pair_products_stored_where_the_group_is",
         file=E,
@@ -275,5 +285,54 @@ MUTANTS = [
         old="int const map_row = warp.place.map_row + row, matrix = warp.place.map_matrix;",
         new="int const map_row = warp.place.row + row, matrix = warp.place.map_matrix;",
         options=("sizes=70,0,1,64,33,-5,60", "out=bf16", "pair=2"),
+    ),
+    # ---- 8-bit floats
+    FLOAT8(name="grouped_float8_sums_of_the_last_stage", old="_0{}) += tCrStage(k);", new="_0{}) = tCrStage(k);"),
+    FLOAT8(name="grouped_float8_sums_of_the_first_rows", old="tCrC(k, i, _0{}) +=", new="tCrC(k, 0, _0{}) +="),
+    FLOAT8(name="grouped_float8_first_rows_again", old="tCrA(_, i, block, ", new="tCrA(_, 0, block, "),
+    FLOAT8(
+        name="grouped_float8_stages_summed_on",
+        old="        tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;\n",
+        new="        tiled_mma.accumulate_ = k_tile > 0 ? GMMA::ScaleOut::One : GMMA::ScaleOut::Zero;\n",
+    ),
+    FLOAT8(name="grouped_float8_not_from_zero", old="    clear(tCrC);\n    mbarrier_wait", new="    mbarrier_wait"),
+    FLOAT8(
+        name="grouped_float8_no_turns",
+        old="    mbarrier_wait(&smem.turn[consumer], turn);  // or",
+        new="    // or",
+        expect=r"race on shared memory smem\+0x[0-9a-f]+: (wgmma|TMA load)",
+    ),
+    FLOAT8(
+        name="grouped_float8_released_before_it_is_read",
+        old="        if (i + 1 == kAtoms) smem.pipeline.consumer_release(read, lane);\n",
+        new="        if (i == 0) smem.pipeline.consumer_release(read, lane);\n",
+        expect=race("TMA load", K, "wgmma", K),
+    ),
+    FLOAT8(
+        name="grouped_scales_of_the_first_group",
+        file=E,
+        old="of_columns.data + matrix_offset(warp.args, matrix, of_columns.batch_strides)",
+        new="of_columns.data + matrix_offset(warp.args, 0, of_columns.batch_strides)",
+    ),
+    FLOAT8(
+        name="grouped_scales_of_no_group",
+        file=E,
+        old="    if (!warp.place.has_matrix) return;\n",
+        new="",
+        expect=r"out of bounds: plain load of 4 bytes .* at sm90_grouped\.cuh:\d+: the nearest array is column_scale ",
+    ),
+    FLOAT8(
+        name="grouped_scales_of_the_first_rows",
+        file=E,
+        old="int const row = warp.place.row + tile_row + half * 8 + warp.lane / 4;",
+        new="int const row = tile_row + half * 8 + warp.lane / 4;",
+    ),
+    FLOAT8(
+        name="grouped_scales_behind_the_last_row",
+        file=E,
+        old="float const scale = row < warp.place.end ? p[row * of_rows.stride] : 0.0f;",
+        new="float const scale = p[row * of_rows.stride];",
+        options=("sizes=70,0,1,64,33,-5,107", "out=bf16", "scales=1"),
+        expect=r"out of bounds: plain load of 4 bytes .* at sm90_grouped\.cuh:\d+: the nearest array is row_scale ",
     ),
 ]

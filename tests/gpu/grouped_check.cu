@@ -42,7 +42,7 @@ constexpr int kMostFusedElements = 128 * 128;  // of a tile whose sums leave reg
 struct Product {
   int groups, m, n, k;
   bool rows_are_ragged, a_transposed, b_transposed;
-  Dtype dtype, out;
+  Dtype of_a_in_memory, of_b_in_memory, out;
   int64_t a_pitch, b_pitch, d_pitch;
   uint32_t seed;
   int poisoned;                        // the group whose part of a is NaN, or -1
@@ -85,6 +85,8 @@ MOYE_HOST_DEVICE bool is_nan(float x) { return !(x == x); }
 MOYE_HOST_DEVICE uint32_t bits_of(Dtype dtype, float x) {
   if (dtype == Dtype::bf16) return bfloat16_t(x).storage;
   if (dtype == Dtype::f16) return half_t(x).storage;
+  if (dtype == Dtype::e4m3) return float_e4m3_t(x).storage;
+  if (dtype == Dtype::e5m2) return float_e5m2_t(x).storage;
   return detail::bit_cast<uint32_t>(x);
 }
 MOYE_HOST_DEVICE float value_of(Dtype dtype, uint32_t bits) {
@@ -99,6 +101,8 @@ MOYE_HOST_DEVICE uint32_t load(Dtype dtype, unsigned char const* array, int64_t 
 MOYE_HOST_DEVICE void store(Dtype dtype, unsigned char* array, int64_t at, float x) {
   if (dtype == Dtype::f32) {
     reinterpret_cast<uint32_t*>(array)[at] = bits_of(dtype, x);
+  } else if (dtype == Dtype::e4m3 || dtype == Dtype::e5m2) {
+    array[at] = static_cast<unsigned char>(bits_of(dtype, x));
   } else {
     reinterpret_cast<uint16_t*>(array)[at] = uint16_t(bits_of(dtype, x));
   }
@@ -141,7 +145,7 @@ struct FillA {
     int const outer = int(at / p.a_pitch), inner = int(at % p.a_pitch);
     int const i = p.a_transposed ? inner : outer, x = p.a_transposed ? outer : inner;
     bool const is_gap = i >= p.m || x >= p.k;
-    store(p.dtype, p.a, at, is_gap || p.a_is_nan(i, x) ? nan() : float(p.of_a(i, x)));
+    store(p.of_a_in_memory, p.a, at, is_gap || p.a_is_nan(i, x) ? nan() : float(p.of_a(i, x)));
   }
 };
 
@@ -152,7 +156,7 @@ struct FillB {
     int const outer = int(in_matrix / p.b_pitch), inner = int(in_matrix % p.b_pitch);
     int const j = p.b_transposed ? outer : inner, x = p.b_transposed ? inner : outer;
     bool const is_gap = j >= p.n || x >= p.k;
-    store(p.dtype, p.b, at, is_gap || p.b_is_nan(g, x) ? nan() : float(p.of_b(g, j, x)));
+    store(p.of_b_in_memory, p.b, at, is_gap || p.b_is_nan(g, x) ? nan() : float(p.of_b(g, j, x)));
   }
 };
 
@@ -434,7 +438,7 @@ Case draw_case(RegisteredGemm const& gemm, Order order, int number, bool small, 
   p.a_transposed = major_a(order) == Major::mn;
   p.b_transposed = major_b(order) == Major::k;
   p.rows_are_ragged = !p.a_transposed;
-  p.dtype = gemm.config.dtype;
+  p.of_a_in_memory = storage_dtype(gemm.config.dtype), p.of_b_in_memory = storage_dtype_of_b(gemm.config.dtype);
   p.out = one_of(random, out_dtypes(gemm));
   p.seed = random();
   p.fused = item_bytes(p.out) == 2 && tile.m * tile.n <= kMostFusedElements && below(random, 3) == 0;
@@ -474,8 +478,8 @@ Case draw_case(RegisteredGemm const& gemm, Order order, int number, bool small, 
   auto const pitch = [&](int64_t inner, int64_t unit) {
     return std::max<int64_t>(unit, (inner + unit - 1) / unit * unit) + (padded ? unit * below(random, 2) : 0);
   };
-  p.a_pitch = pitch(p.a_transposed ? p.m : p.k, 8);
-  p.b_pitch = pitch(p.b_transposed ? p.k : p.n, 8);
+  p.a_pitch = pitch(p.a_transposed ? p.m : p.k, 16 / item_bytes(p.of_a_in_memory));
+  p.b_pitch = pitch(p.b_transposed ? p.k : p.n, 16 / item_bytes(p.of_b_in_memory));
   p.d_pitch = pitch(p.n, 16 / item_bytes(p.out));
   c.sizes = draw_sizes(random, length, p.groups, int(tile_of_length), &c.kind);
   p.poisoned = !p.fused && below(random, 4) == 0 ? int(below(random, groups)) : -1;
@@ -487,7 +491,8 @@ Case draw_case(RegisteredGemm const& gemm, Order order, int number, bool small, 
 void check(Rig& rig, RegisteredGemm const& gemm, Case& c) {
   Product& p = c.product;
   Rooms const& rooms = c.place == Place::between_guards ? rig.ordinary : rig.islands;
-  size_t const a_bytes = size_t(p.elements_of_a()) * 2, b_bytes = size_t(p.elements_of_b()) * 2;
+  size_t const a_bytes = size_t(p.elements_of_a()) * size_t(item_bytes(p.of_a_in_memory));
+  size_t const b_bytes = size_t(p.elements_of_b()) * size_t(item_bytes(p.of_b_in_memory));
   size_t const d_bytes = size_t(p.elements_of_d()) * size_t(item_bytes(p.out));
   std::string const name = describe(gemm, c);
   if (std::max({a_bytes, b_bytes, d_bytes}) > kRoomBytes) testing::fail(name + ": needs more memory than there is");

@@ -258,6 +258,7 @@ def describe_wgmma(
     other_bytes: int = 0,
     box_rows_of_a: int = 0,
     promotes: bool = False,
+    finishes_beside: int | None = None,
 ) -> TmaKernelLayouts:
     """The layouts of a config.
 
@@ -270,10 +271,11 @@ def describe_wgmma(
       other_bytes: of shared memory, the kernel's own.
       box_rows_of_a: of a box of a where k is contiguous; 0: all that a CTA loads.
       promotes: sums leave the tensor core for a second set of registers, as those of 8-bit floats always do.
+      finishes_beside: sets of registers of sums that threads have while they finish them; None: both of those.
     """
     element, of_b = operand_types(config.dtype)
     promotes = promotes or (element.short in ("E4M3", "E5M2") and config.accumulator == "f32")
-    sets = 2 if promotes else 1  # of sums
+    sets = finishes_beside or (2 if promotes else 1)  # of sums
     registers = 160 if config.consumers == 3 else 232  # of a consumer thread, at least
     if config.accumulator == "s32" and config.cluster != (1, 1):
         registers -= 8  # integers are converted one by one, which takes those that name the CTAs of a cluster

@@ -15,6 +15,7 @@ import jax_moye
 from jax_moye._api import ragged_dot as module
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import grouped_configs
+from jax_moye._kernels.dtypes import numpy_dtypes
 
 EMULATED = dict(implementation="moye", interpret=True)
 Dimensions = lax.RaggedDotDimensionNumbers
@@ -113,9 +114,9 @@ def test_numbers_within_the_bound(rng, shape):
 
 @pytest.mark.parametrize("config", grouped_configs(), ids=lambda row: row.name)
 def test_every_config_is_reached(rng, config):
-    dtype = {"bf16": jnp.bfloat16, "f16": jnp.float16}[config.dtype]
-    m, n, k = (size + 8 for size in config.tile)
-    lhs, rhs, sizes = integers(rng, (m, k), dtype), integers(rng, (2, k, n), dtype), np.array([11, m - 20])
+    of_lhs, of_rhs = numpy_dtypes(config.dtype)
+    m, n, k = (size + 16 for size in config.tile)
+    lhs, rhs, sizes = integers(rng, (m, k), of_lhs), integers(rng, (2, k, n), of_rhs), np.array([11, m - 20])
     for named in (config.name, config):
         fun = functools.partial(jax_moye.ragged_dot, config=named, preferred_element_type="f32", interpret=True)
         assert [call.config for call in grouped_calls(fun, lhs, rhs, sizes)] == [config.name]
@@ -210,14 +211,14 @@ def test_other_forms_have_laxs_derivatives(rng):
 # ------------------------------------------------------------------------------------------------- who computes what
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int8", "int32", "float8_e4m3fn", "complex64", "bool"])
+@pytest.mark.parametrize("dtype", ["float32", "int8", "int32", "float8_e4m3", "complex64", "bool"])
 def test_other_dtypes_are_xlas(rng, dtype):
     lhs, rhs = (jnp.asarray(rng.integers(0, 2, shape), dtype) for shape in ((M, K), (4, K, N)))
     out, theirs = jax_moye.ragged_dot(lhs, rhs, SIZES, interpret=True), lax.ragged_dot(lhs, rhs, jnp.asarray(SIZES))
     assert (out.dtype, out.weak_type) == (theirs.dtype, theirs.weak_type)
     np.testing.assert_array_equal(out, theirs)
     assert not grouped_calls(functools.partial(jax_moye.ragged_dot, interpret=True), lhs, rhs, SIZES)
-    with pytest.raises(NotImplementedError, match=dtype.removesuffix("fn")):
+    with pytest.raises(NotImplementedError, match=dtype):
         jax_moye.ragged_dot(lhs, rhs, SIZES, **EMULATED)
 
 

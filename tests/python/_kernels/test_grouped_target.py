@@ -10,6 +10,7 @@ import pytest
 import jax_moye
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import grouped_configs
+from jax_moye._kernels.dtypes import numpy_dtypes
 
 G, M, N, K = 3, 16, 24, 32
 BF16 = next(row.name for row in grouped_configs() if row.dtype == "bf16")
@@ -51,6 +52,7 @@ def call(
     b_shape=(G, K, N),
     d_shape=(M, N),
     dtype="bfloat16",
+    dtype_of_b=None,
     out="float32",
     group_sizes=SIZES,
     results=(),
@@ -60,7 +62,7 @@ def call(
 ):
     """The custom call on ones and twos, the sizes of the groups, and `extra` operands: d and the other results."""
     ffi.register("cpu")
-    a, b = jnp.ones(a_shape, dtype), jnp.full(b_shape, 2, dtype)
+    a, b = jnp.ones(a_shape, dtype), jnp.full(b_shape, 2, dtype_of_b or dtype)
     attributes = {key: to_attribute(value) for key, value in (CALL | changes).items() if key not in drop}
     shapes = [jax.ShapeDtypeStruct(d_shape, out), *(jax.ShapeDtypeStruct(*result) for result in results)]
     fun = jax.ffi.ffi_call(target, shapes)
@@ -76,15 +78,20 @@ def product(sizes=SIZES):
 
 @pytest.mark.parametrize("config", grouped_configs(), ids=lambda row: row.name)
 def test_every_config_and_order(config):
-    run = functools.partial(call, config=config.name, dtype={"bf16": "bfloat16", "f16": "float16"}[config.dtype])
-    (d,) = run()
-    np.testing.assert_array_equal(d, product())
-    (d,) = run(b_shape=(G, N, K), b_strides=(N * K, K, 1))
-    np.testing.assert_array_equal(d, product())
-    (d,) = run(**BY_K, **BY_K_SHAPES)
-    np.testing.assert_array_equal(d, np.broadcast_to(2.0 * SIZES[:, None, None], (G, M, N)))
-    for out in ("bfloat16", "float16"):
-        (d,) = run(out=out)
+    dtype, dtype_of_b = numpy_dtypes(config.dtype)
+    run = functools.partial(call, config=config.name, dtype=dtype, dtype_of_b=dtype_of_b)
+    by_k = dict(b_shape=(G, N, K), b_strides=(N * K, K, 1))
+    if "NN" in config.orders:
+        (d,) = run()
+        np.testing.assert_array_equal(d, product())
+        (d,) = run(**BY_K, **BY_K_SHAPES)
+        np.testing.assert_array_equal(d, np.broadcast_to(2.0 * SIZES[:, None, None], (G, M, N)))
+    else:
+        for order in ({}, BY_K | BY_K_SHAPES):
+            with pytest.raises(jax.errors.JaxRuntimeError, match="the kernel does not take this order of the operands"):
+                run(**order)
+    for out in ("float32", "bfloat16", "float16"):
+        (d,) = run(out=out, **by_k)
         np.testing.assert_array_equal(np.asarray(d, np.float32), product())
 
 
@@ -126,6 +133,72 @@ def test_two_matrices_of_each_group(config, keeps):
         for found, wanted in zip([d, *kept], expected, strict=False):
             np.testing.assert_array_equal(np.asarray(found, np.float64), wanted.astype(d.dtype).astype(np.float64))
         assert len(kept) == 2 * keeps
+
+
+SCALED = dict(
+    target=ffi.SCALED_GROUPED_TARGET,
+    operands="lhs_scale,rhs_scale",
+    lhs_scale_strides=(0, 1, 0),
+    rhs_scale_strides=(N, 0, 1),
+    dtype="float8_e4m3fn",
+    out="bfloat16",
+    b_shape=(G, N, K),
+    b_strides=(N * K, K, 1),
+)
+SCALES = jnp.ones((M,), jnp.float32), jnp.ones((G, N), jnp.float32)
+
+
+@pytest.mark.parametrize("config", [row for row in grouped_configs() if row.scales], ids=lambda row: row.name)
+def test_scales_of_rows_and_of_the_columns_of_groups(config):
+    dtype, dtype_of_b = numpy_dtypes(config.dtype)
+    named = SCALED | dict(config=config.name, dtype=dtype, dtype_of_b=dtype_of_b)
+    rows, columns = 2.0 ** (np.arange(M) % 3), 2.0 ** (np.arange(G)[:, None] + np.arange(N) % 2)
+    of_rows = np.concatenate([columns, np.zeros((1, N))])[np.repeat(np.arange(G + 1), [*SIZES, M - SIZES.sum()])]
+    (d,) = call(jnp.asarray(rows, jnp.float32), jnp.asarray(columns, jnp.float32), **named)
+    np.testing.assert_array_equal(np.asarray(d, np.float64), product() * rows[:, None] * of_rows)
+    # One for all rows, and one for all columns of a group.
+    named |= dict(lhs_scale_strides=(0, 0, 0), rhs_scale_strides=(1, 0, 0))
+    (d,) = call(jnp.full((), 2, jnp.float32), jnp.asarray(columns[:, 0], jnp.float32), **named)
+    np.testing.assert_array_equal(np.asarray(d, np.float64), product() * 2 * of_rows[:, :1])
+
+
+EDITS_OF_SCALES = {
+    "lhs_scale along n": (dict(lhs_scale_strides=(0, 1, 1)), "lhs_scale has a stride along n: it is of rows"),
+    "rhs_scale along m": (dict(rhs_scale_strides=(N, 1, 1)), "rhs_scale has a stride along m: it is of columns"),
+    "lhs_scale too small": (dict(lhs_scale_strides=(0, 2, 0)), "lhs_scale has 16 elements, and its strides reach"),
+    "rhs_scale of more groups": (dict(rhs_scale_strides=(N + 9, 0, 1)), "rhs_scale has 72 elements, and its strides"),
+    "two strides": (dict(lhs_scale_strides=(1, 0)), "three strides of lhs_scale are needed, not (1, 0)"),
+    "scales of bf16": (dict(scales="bfloat16"), "lhs_scale is bf16, not f32"),
+    "scales of a kernel without": (
+        dict(config=BF16, dtype="bfloat16", b_shape=(G, K, N), b_strides=(N * K, 1, N)),
+        "the kernel takes no scales",
+    ),
+    "not named": (dict(operands=""), "there are 2 operands beside a and b, and 0 are named"),
+    "to the target without": (
+        dict(target=ffi.GROUPED_TARGET, drop=("lhs_scale_strides", "rhs_scale_strides")),
+        "operands names c, bias, residual, multiplier and second_b, each once",
+    ),
+    "no strides": (dict(drop=("rhs_scale_strides",)), "Wrong number of attributes"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS_OF_SCALES)
+def test_an_edited_call_with_scales_gets_an_error(edit):
+    changes, message = EDITS_OF_SCALES[edit]
+    config = next(row.name for row in grouped_configs() if row.dtype == "e4m3")
+    changes = SCALED | dict(config=config) | changes
+    scales = [x.astype(changes.pop("scales", "float32")) for x in SCALES]
+    with pytest.raises(jax.errors.JaxRuntimeError) as error:
+        call(*scales, **changes)
+    assert message in str(error.value)
+    assert "INVALID_ARGUMENT" in str(error.value)
+
+
+def test_scales_of_32_bit_results():
+    """What the launcher says: it finishes results of 16 bits."""
+    config = next(row.name for row in grouped_configs() if row.dtype == "e4m3")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="this tile leaves no registers for its epilogue"):
+        call(*SCALES, **SCALED | dict(config=config, out="float32"))
 
 
 EDITS = {
@@ -312,4 +385,4 @@ def test_the_binding_of_the_tests_refuses_them():
 
 def test_handlers_have_the_targets_names():
     for module in filter(None, map(ffi.extension, ("cpu", "cuda"))):
-        assert {ffi.TARGET, ffi.FUSED_TARGET, ffi.GROUPED_TARGET} <= set(module.handlers())
+        assert {ffi.TARGET, ffi.FUSED_TARGET, ffi.GROUPED_TARGET, ffi.SCALED_GROUPED_TARGET} <= set(module.handlers())

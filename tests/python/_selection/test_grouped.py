@@ -12,6 +12,7 @@ import jax_moye
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import configs, find_config, grouped_configs
 from jax_moye._kernels.devices import find_device
+from jax_moye._kernels.dtypes import FLOAT8, ITEM_BYTES
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._selection import grouped as module
 from jax_moye._selection.capability import LoweringTarget, usable_configs, why_not
@@ -39,6 +40,9 @@ EMULATOR = LoweringTarget("cpu", None, None, configs())
 CONFIGS = grouped_configs()
 SIZES = dict(g=8, m=4096, n=1024, k=512)
 TILE = (128, 128)
+HIGHEST = (lax.Precision.HIGHEST, lax.Precision.HIGHEST)
+F64 = {"dtype": "float64"}
+FAST = lax.DotAlgorithmPreset.ANY_F8_ANY_F8_F32_FAST_ACCUM
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +92,11 @@ def problem_of(**changes):
     return GroupedProblem(**(fields | changes))
 
 
+def problem_of_config(config, **changes):
+    """One that it computes."""
+    return problem_of(dtype=config.dtype, accumulator=config.accumulator, order=config.orders[-1], **changes)
+
+
 # --------------------------------------------------------------------------------------------------------------- table
 
 
@@ -104,11 +113,15 @@ def test_configs_of_groups_are_a_table_of_their_own():
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 def test_what_configs_say_of_themselves(config):
-    assert (config.kernel, config.accumulator, config.cluster) == ("sm90_grouped", "f32", (1, 1))
+    of_float8, is_fast = config.dtype in FLOAT8, config.accumulator == "f32_fast"
+    assert (config.kernel, config.cluster) == ("sm90_grouped", (1, 1))
+    assert config.accumulator == "f32" or (is_fast and of_float8)
     assert (config.min_arch, config.max_arch) == (90, 90)
-    assert config.dtype in ("bf16", "f16")
+    assert config.dtype in ("bf16", "f16", "tf32") or of_float8
     assert set(config.out_dtypes) == {"bf16", "f16", "f32"}
-    assert set(config.orders) == {"NN", "NT", "TN"}
+    # Tensor cores read what is not of 16 bits along k.
+    assert set(config.orders) == ({"NN", "NT", "TN"} if ITEM_BYTES[config.dtype] == 2 else {"NT"})
+    assert config.scales == of_float8
     assert not config.any_stride
     assert config.alignment == 16
     tile_m, tile_n, tile_k = config.tile
@@ -116,9 +129,10 @@ def test_what_configs_say_of_themselves(config):
     assert config.consumer_tile == (tile_m, tile_n)
     assert config.consumers >= 1
     assert config.threads == 128 * (1 + config.consumers)
-    assert (tile_m % 64, tile_n % 8, tile_k * 2) == (0, 0, 128)
-    assert config.stages * (tile_m + tile_n) * tile_k * 2 < config.smem_bytes <= 227 * 1024
-    assert config.name == f"sm90_grouped_{config.dtype}_{tile_m}x{tile_n}x{tile_k}_s{config.stages}_a16"
+    assert (tile_m % 64, tile_n % 8, tile_k * ITEM_BYTES[config.dtype]) == (0, 0, 128)
+    assert config.stages * (tile_m + tile_n) * 128 < config.smem_bytes <= 227 * 1024
+    sums = "_f32_fast" * is_fast
+    assert config.name == f"sm90_grouped_{config.dtype}{sums}_{tile_m}x{tile_n}x{tile_k}_s{config.stages}_a16"
 
 
 def test_ordinary_products_do_not_take_them():
@@ -183,7 +197,10 @@ def test_empty_problems(empty):
     ("request_fields", "operand_fields", "groups", "reason"),
     [
         ({}, dict(m=jnp.inf), 8, "are not all known"),
-        ({}, dict(dtype="float32"), 8, "no kernel computes products of groups of float32"),
+        (dict(spec=RAGGED_K), dict(dtype="float32"), 8, "tensor cores read tf32 along k, where groups begin anywhere"),
+        (dict(precision=HIGHEST), dict(dtype="float32"), 8, "of float32 but in TF32, which is less than was asked for"),
+        (dict(precision=HIGHEST), dict(dtype="float8_e5m2"), 8, "e5m2 in fewer bits than f32 has"),
+        ({}, dict(dtype="float8_e4m3"), 8, "no kernel multiplies float8_e4m3 by float8_e4m3"),
         (dict(out_dtype=jnp.dtype("int32")), dict(dtype="int8"), 8, "no kernel computes products of groups of int8"),
         ({}, dict(dtype="int16"), 8, "no kernel multiplies int16 by int16"),
         (dict(out_dtype=jnp.dtype("float64")), {}, 8, "no kernel computes products of groups of bfloat16"),
@@ -283,9 +300,9 @@ GATED = Epilogue("silu", operands=(("second_b", "gkn"),))
 def test_two_matrices_of_a_group_need_halves_of_a_tile():
     request = request_of(epilogue=GATED)
     for config in CONFIGS:
-        reason = why_not_grouped(config, problem_of(dtype=config.dtype), request, 90)
+        reason = why_not_grouped(config, problem_of_config(config), request, 90)
         assert reason == (None if config.takes_pair else "it takes one matrix of a group, and these are two"), config
-        assert config.takes_pair == (config.tile[1] == 128)
+        assert config.takes_pair == (config.tile[1] == 128 and config.dtype in ("bf16", "f16"))
     wide = why_not_grouped(config_of(), problem_of(out_dtype="f32"), request, 90)
     assert wide == "it finishes results of 16 bits, and f32 is wanted"
     # A tile has half as many columns: twice as many of them.
@@ -405,10 +422,10 @@ def test_a_transpose_in_front_of_lhs_is_written():
     ("options", "kind", "cause", "reason"),
     [
         ({"implementation": "xla"}, "xla", "caller", "implementation='xla'"),
-        ({"dtype": "float32", "implementation": None}, "xla", "capability", "products of groups of float32"),
-        ({"dtype": "float32"}, "error", "capability", "products of groups of float32"),
-        ({"dtype": "float32", "implementation": None, "batch_invariant": True}, "error", "capability", "of float32"),
-        ({"dtype": "float32", "implementation": None, "deterministic": True}, "error", "capability", "of float32"),
+        (F64 | {"implementation": None}, "xla", "capability", "products of groups of float64"),
+        (F64, "error", "capability", "products of groups of float64"),
+        (F64 | {"implementation": None, "batch_invariant": True}, "error", "capability", "of float64"),
+        (F64 | {"implementation": None, "deterministic": True}, "error", "capability", "of float64"),
         ({"target": A100, "implementation": None}, "xla", "capability", "built for this GPU"),
         ({"target": A100}, "error", "capability", "built for this GPU"),
         ({"groups": 513, "sizes": {"g": 513}, "implementation": None}, "xla", "capability", "513 groups"),
@@ -425,6 +442,93 @@ def test_why_no_kernel(monkeypatch, options, kind, cause, reason):
     decision, call = decided(**options)
     assert (decision.kind, decision.cause, call) == (kind, cause, None)
     assert reason in decision.reason
+
+
+# --------------------------------------------------------------------------------------------- TF32 and 8-bit floats
+
+
+def chosen(*, left="float8_e4m3fn", right=None, spec=RAGGED_M_BY_K, target=H200, m=4096, **fields):
+    """The call of a product of these dtypes."""
+    lhs, rhs = operands_of(spec, left, m=m)
+    operands = lhs, dataclasses.replace(rhs, dtype=jnp.dtype(right or left))
+    decision, call = decide_grouped(request_of(spec, **fields), SIZES["g"], operands, target)
+    assert decision.kind == "kernel", decision.reason
+    return call
+
+
+def test_float32_is_tf32_where_jax_computes_in_tf32():
+    """On a GPU by default; in the emulator where a preset says so, or a config is named."""
+    f32, preset = dict(left="float32", out_dtype=jnp.dtype("float32")), lax.DotAlgorithmPreset.TF32_TF32_F32
+    call = chosen(**f32)
+    assert (call.problem.dtype, call.problem.out_dtype, call.config.dtype) == ("tf32", "f32", "tf32")
+    interpret = dict(target=EMULATOR, interpret=InterpretParams())
+    assert chosen(**f32, **interpret, precision=preset).config.dtype == "tf32"
+    assert chosen(**f32, **interpret, config=call.config.name).config is call.config
+    decision, _ = decided(RAGGED_M_BY_K, **interpret, dtype="float32", implementation=None)
+    assert (decision.kind, decision.cause) == ("xla", "capability")
+    assert "float32 but in TF32, which is less than was asked for" in decision.reason
+    named, _ = decided(RAGGED_M_BY_K, dtype="float32", config=call.config.name, precision=HIGHEST)
+    assert (named.kind, named.cause) == ("error", "config")
+    assert "multiplies in TF32, and precision" in named.reason
+
+
+@pytest.mark.parametrize(("dtype", "out"), [("float32", "float32"), ("float8_e4m3fn", "bfloat16")])
+def test_tiles_are_as_large_as_groups(dtype, out):
+    few, many = (chosen(left=dtype, out_dtype=jnp.dtype(out), m=m).config.tile for m in (8 * 64, 8 * 65))
+    assert few[0] * few[1] < many[0] * many[1]
+
+
+@pytest.mark.parametrize("right", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("left", ["float8_e4m3fn", "float8_e5m2"])
+def test_8_bit_floats_and_two_of_them(left, right):
+    names = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
+    dtype = names[left] if left == right else f"{names[left]}x{names[right]}"
+    call = chosen(left=left, right=right)
+    assert (call.problem.dtype, call.config.dtype) == (dtype, dtype)
+    assert (call.problem.accumulator, call.config.accumulator, call.problem.out_dtype) == ("f32", "f32", "bf16")
+    # A result of 8 bits is converted from f32.
+    assert chosen(left=left, right=right, out_dtype=jnp.dtype(left)).problem.out_dtype == "f32"
+
+
+def test_sums_that_stay_in_the_tensor_core_are_asked_for():
+    fast = chosen(precision=FAST)
+    assert (fast.problem.accumulator, fast.config.accumulator) == ("f32_fast", "f32_fast")
+    assert chosen(left="float8_e5m2", precision=FAST).config.accumulator == "f32"  # there is no other
+    assert chosen(config=fast.config.name).config is fast.config
+    named, _ = decided(RAGGED_M_BY_K, dtype="float8_e4m3fn", config=fast.config.name, precision=HIGHEST)
+    assert named.cause == "config"
+    assert why_not_grouped(fast.config, chosen().problem, request_of(), 90) == (
+        "it sums in f32_fast, and f32 is wanted"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float8_e4m3fn"])
+def test_matrices_whose_n_is_last_are_transposed_first(dtype):
+    for spec, permutation, copies in (
+        (RAGGED_M, None, True),
+        (RAGGED_M, (0, 2, 1), False),  # as (g, n, k) in memory
+        (RAGGED_M_BY_K, None, False),
+        (RAGGED_M_BY_K, (0, 2, 1), False),  # what the program transposes itself
+    ):
+        decision, call = decided(spec, dtype=dtype, permutation=permutation, out_dtype=jnp.dtype("bfloat16"))
+        assert decision.kind == "kernel"
+        assert (call.problem.order, call.writes_transpose) == ("NT", copies)
+        assert ("rhs is transposed in front of it" in call.why) == copies
+    assert not decided()[1].writes_transpose
+    problem = dataclasses.replace(call.problem, order="NN")
+    assert why_not_grouped(call.config, problem, request_of(), 90) == "its operands' order is NT, and theirs is NN"
+
+
+def test_scales_are_those_of_8_bit_floats():
+    scales = Epilogue(operands=(("lhs_scale", "m"), ("rhs_scale", "gn")))
+    assert chosen(epilogue=scales).config.scales
+    for dtype, out, reason in (
+        ("bfloat16", "bfloat16", "it multiplies by no scales"),
+        ("float8_e4m3fn", "float32", "it finishes results of 16 bits, and f32 is wanted"),
+    ):
+        decision, _ = decided(RAGGED_M_BY_K, dtype=dtype, epilogue=scales, out_dtype=jnp.dtype(out))
+        assert decision.kind == "error"
+        assert reason in decision.reason
 
 
 @pytest.mark.parametrize("empty", "gmnk")
