@@ -223,7 +223,7 @@ def test_explain_says_what_becomes_of_it(operands, monkeypatch):
     (gemm,) = jax_moye.explain(jax_moye.optimize(gated), x, g, u, sizes, device="h200").gemms
     assert gemm.config.takes_pair
     assert gemm.epilogue == "silu, times the product with second_b"
-    many = jnp.ones((65 * G, K), jnp.bfloat16)
+    many = jnp.ones((257 * G, K), jnp.bfloat16)
     (gemm,) = jax_moye.explain(jax_moye.optimize(gated), many, g, u, sizes, device="h200").gemms
     assert (gemm.count, gemm.epilogue, gemm.computed_by) == (2, None, "moye")
-    assert "gated behind it: groups have 65 rows on average, for which two products have a larger tile" in str(gemm)
+    assert "gated behind it: groups have 257 rows on average, for which two products have a larger tile" in str(gemm)
