@@ -28,6 +28,7 @@ namespace moye {
 struct StoreParams {
   enum class Way { converted, finished, pair, gated, elements };
   Way way;
+  bool derives_or_scales;                                  // of `finished`
   float alpha, scale;                                      // of the sums, and of c or, where there is none, the bias
   TensorMap map_d, map_preactivation, map_second_product;  // empty where threads store d, or there is none
   int rank;                                                // of all
@@ -94,6 +95,7 @@ struct WarpgroupEpilogue {
                   : gated                                      ? Way::gated
                   : plain                                      ? Way::converted
                                                                : Way::finished;
+    params->derives_or_scales = epilogue.activation >= kFirstDerivative || has_scales(epilogue);
     params->alpha = float(epilogue.alpha);
     params->scale = epilogue.c.data != nullptr ? float(epilogue.beta) : 1.0f;
     params->rank = moves_along_several(args, args.d_batch_strides) ? 5 : 3;
@@ -244,9 +246,17 @@ struct WarpgroupEpilogue {
         return true;
       }
     }
-    if constexpr (kHasRoom<decltype(size(tCrC))::value>) {
+    constexpr int kSumsOfThread = decltype(size(tCrC))::value;
+    if constexpr (kHasRoom<kSumsOfThread>) {
       if (warp.params.way == Way::finished) {
-        store_finished(warp, tCrC, row);
+        // Most calls have none of both, which take instructions where they are tested for.
+        if constexpr (kDerives || kScales<kSumsOfThread>) {
+          if (warp.params.derives_or_scales) {
+            store_finished</*kAll=*/true>(warp, tCrC, row);
+            return true;
+          }
+        }
+        store_finished</*kAll=*/false>(warp, tCrC, row);
         return true;
       }
     }
@@ -349,7 +359,8 @@ struct WarpgroupEpilogue {
   // ---- finished. Of a box, z[i] is the sum of row lane / 4 + i / 2 % 2 * 8 and column i / 4 * 8 + lane % 4 * 2 + i
   // % 2.
 
-  template <class Accumulators, class RowOf>
+  /// kAll: also by scales and a derivative.
+  template <bool kAll, class Accumulators, class RowOf>
   static MOYE_DEVICE void store_finished(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
     constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, kBox<uint16_t>);
     EpilogueArgs const& epilogue = warp.args.epilogue;
@@ -357,7 +368,7 @@ struct WarpgroupEpilogue {
     auto const row_of = [&](int box) { return row(box / kBoxesN); };
     auto const column_of = [&](int box) { return warp.column + first_column(box % kBoxesN); };
     // What a box needs is under way while something else is computed, in the same registers one after the other.
-    Box pairs;
+    OperandBox<kAll && kDerives> pairs;
     EpilogueOperand const& addend = epilogue.c.data != nullptr ? epilogue.c : epilogue.bias;
     pairs.load(warp, addend, row(0), column_of(0));
     MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
@@ -369,11 +380,11 @@ struct WarpgroupEpilogue {
       unsigned char* const box = warp.boxes[first % kBuffers];
       unsigned char* const second_box = warp.boxes[(first + 1) % kBuffers];
       int const next = number + 1 < kAtoms * kBoxesN ? number + 1 : number;
-      if constexpr (kScales<decltype(size(tCrC))::value>) {
+      if constexpr (kAll && kScales<decltype(size(tCrC))::value>) {
         if (has_scales(epilogue)) multiply_by_scales(warp, row_of(number), column_of(number), z);
       }
       pairs.add(warp, addend, warp.params.scale, z);
-      if constexpr (kDerives && !kOwnActivation) pairs.multiply_by_derivative(warp, z);
+      if constexpr (kAll && kDerives && !kOwnActivation) pairs.multiply_by_derivative(warp, z);
       pairs.load(warp, epilogue.residual, row_of(number), column_of(number));
       if (outputs == 2) fill(warp, second_box, z);
       activate_all</*kRounded=*/true>(epilogue.activation, z);
