@@ -104,31 +104,59 @@ MOYE_DEVICE float times_derivative(Activation activation, float z, float c) {
   return z * activated(activation, c).slope;
 }
 
-/// The same of all of z: one branch for every sixteen, behind which the functions' latencies overlap; of a user's
-/// function for every eight, which leaves registers to functions of every kind.
+/// f(C<activation>{}). All are compared before one is computed: who jumps over the code of each waits for instructions.
+template <class Compute, class F>
+MOYE_DEVICE void with_activation(Activation activation, F const& f) {
+  if constexpr (kOwnActivation) {
+    if (activation == Activation::own) f(C<Activation::own>{});
+  } else if constexpr (is_same<Compute, int32_t>) {
+    if (activation == Activation::relu) f(C<Activation::relu>{});
+  } else {
+    switch (activation) {
+      case Activation::relu:
+        return f(C<Activation::relu>{});
+      case Activation::gelu_tanh:
+        return f(C<Activation::gelu_tanh>{});
+      case Activation::gelu_erf:
+        return f(C<Activation::gelu_erf>{});
+      case Activation::silu:
+        return f(C<Activation::silu>{});
+      default:
+        return;
+    }
+  }
+}
+
+/// The same of the derivatives.
+template <class F>
+MOYE_DEVICE void with_derivative(Activation activation, F const& f) {
+  switch (activation) {
+    case Activation::d_relu:
+      return f(C<Activation::d_relu>{});
+    case Activation::d_gelu_tanh:
+      return f(C<Activation::d_gelu_tanh>{});
+    case Activation::d_gelu_erf:
+      return f(C<Activation::d_gelu_erf>{});
+    case Activation::d_silu:
+      return f(C<Activation::d_silu>{});
+    default:
+      return;
+  }
+}
+
+/// activate() of all of z: sixteen together, so that the functions' latencies overlap; of a user's function eight, which
+/// leaves registers to functions of every kind.
 template <bool kRounded = false, class Compute, int kCount>
 MOYE_DEVICE void activate_all(Activation activation, Compute (&z)[kCount]) {
   constexpr int kMost = kOwnActivation ? 8 : 16, kTogether = kCount < kMost ? kCount : kMost;
   static_assert(kCount % kTogether == 0);
-  auto const all = [&](auto known, int first) {
-    if (activation != decltype(known)::value) return;
+  with_activation<Compute>(activation, [&](auto known) {
     MOYE_UNROLL
-    for (int i = 0; i < kTogether; ++i) z[first + i] = activate<kRounded>(decltype(known)::value, z[first + i]);
-  };
-  if (activation == Activation::none) return;
-  MOYE_UNROLL
-  for (int first = 0; first < kCount; first += kTogether) {
-    if constexpr (kOwnActivation) {
-      all(C<Activation::own>{}, first);
-    } else {
-      all(C<Activation::relu>{}, first);
-      if constexpr (!is_same<Compute, int32_t>) {
-        all(C<Activation::gelu_tanh>{}, first);
-        all(C<Activation::gelu_erf>{}, first);
-        all(C<Activation::silu>{}, first);
-      }
+    for (int first = 0; first < kCount; first += kTogether) {
+      MOYE_UNROLL
+      for (int i = first; i < first + kTogether; ++i) z[i] = activate<kRounded>(decltype(known)::value, z[i]);
     }
-  }
+  });
 }
 
 }  // namespace moye

@@ -58,57 +58,46 @@ struct OperandBox {
   template <class Warp>
   MOYE_DEVICE void add(Warp const& warp, EpilogueOperand const& operand, float scale, float (&z)[kSums]) const {
     if (operand.data == nullptr || (kDerives && warp.args.epilogue.activation >= kFirstDerivative)) return;
-    MOYE_UNROLL
-    for (int i = 0; i < kSums / 2; ++i) {
-      Row<float, 2> const pair =
-          warp.args.d_dtype == Dtype::bf16 ? unpack<bfloat16_t>(words[i]) : unpack<half_t>(words[i]);
-      z[2 * i] += scale * pair.elements[0];
-      z[2 * i + 1] += scale * pair.elements[1];
-    }
+    with_unpack(warp.args.d_dtype, [&](auto const& unpacked) {
+      MOYE_UNROLL
+      for (int i = 0; i < kSums / 2; ++i) {
+        Row<float, 2> const pair = unpacked(words[i]);
+        z[2 * i] += scale * pair.elements[0];
+        z[2 * i + 1] += scale * pair.elements[1];
+      }
+    });
   }
 
-  /// z *= the derivative that the activation names, at words. A branch for every few: their temporaries are as many.
+  /// z *= the derivative that the activation names, at words.
   template <class Warp>
   MOYE_DEVICE void multiply_by_derivative(Warp const& warp, float (&z)[kSums]) const {
-    constexpr int kTogether = 4;  // words
-    Activation const activation = warp.args.epilogue.activation;
-    auto const all = [&](auto known, int first) {
-      if (activation != decltype(known)::value) return;
-      MOYE_UNROLL
-      for (int i = first; i < first + kTogether; ++i) {
-        Row<float, 2> const pair =
-            warp.args.d_dtype == Dtype::bf16 ? unpack<bfloat16_t>(words[i]) : unpack<half_t>(words[i]);
-        z[2 * i] = times_derivative(decltype(known)::value, z[2 * i], pair.elements[0]);
-        MOYE_COMPUTED_HERE("+f", z[2 * i]);  // or as many temporaries as there are words take registers
-        z[2 * i + 1] = times_derivative(decltype(known)::value, z[2 * i + 1], pair.elements[1]);
-      }
-    };
-    MOYE_UNROLL
-    for (int first = 0; first < kSums / 2; first += kTogether) {
-      all(C<Activation::d_relu>{}, first);
-      all(C<Activation::d_gelu_tanh>{}, first);
-      all(C<Activation::d_gelu_erf>{}, first);
-      all(C<Activation::d_silu>{}, first);
-    }
+    with_derivative(warp.args.epilogue.activation, [&](auto known) {
+      with_unpack(warp.args.d_dtype, [&](auto const& unpacked) {
+        MOYE_UNROLL
+        for (int i = 0; i < kSums / 2; ++i) {
+          Row<float, 2> const pair = unpacked(words[i]);
+          z[2 * i] = times_derivative(decltype(known)::value, z[2 * i], pair.elements[0]);
+          MOYE_COMPUTED_HERE("+f", z[2 * i]);  // or as many temporaries as there are words take registers
+          z[2 * i + 1] = times_derivative(decltype(known)::value, z[2 * i + 1], pair.elements[1]);
+        }
+      });
+    });
   }
 
   /// Both cotangents of a layer with a gate, of which z is the product: words become z * activation(words), and
   /// multiplier's z * multiplier * activation'(words), rounded to 16 bits.
   template <class Warp>
   MOYE_DEVICE void differentiate_gate(Warp const& warp, float const (&z)[kSums], OperandBox& multiplier) {
-    constexpr int kTogether = 4;  // words, as above
-    Activation const activation = warp.args.epilogue.activation;
     bool const is_bf16 = warp.args.d_dtype == Dtype::bf16;
     auto const unpacked = [&](uint32_t word) { return is_bf16 ? unpack<bfloat16_t>(word) : unpack<half_t>(word); };
     auto const packed = [&](Row<float, 2> const& pair) {
       auto const [even, odd] = pair.elements;
       return is_bf16 ? pack_pair<bfloat16_t>(even, odd) : pack_pair<half_t>(even, odd);
     };
-    auto const all = [&](auto known, int first) {
+    with_derivative(warp.args.epilogue.activation, [&](auto known) {
       constexpr Activation kActivation = decltype(known)::value;
-      if (activation != kActivation) return;
       MOYE_UNROLL
-      for (int i = first; i < first + kTogether; ++i) {
+      for (int i = 0; i < kSums / 2; ++i) {
         Row<float, 2> const at = unpacked(words[i]), factor = unpacked(multiplier.words[i]);
         Row<float, 2> of_factor, of_at;
         MOYE_UNROLL
@@ -119,14 +108,7 @@ struct OperandBox {
         words[i] = packed(of_factor);
         multiplier.words[i] = packed(of_at);
       }
-    };
-    MOYE_UNROLL
-    for (int first = 0; first < kSums / 2; first += kTogether) {
-      all(C<Activation::d_relu>{}, first);
-      all(C<Activation::d_gelu_tanh>{}, first);
-      all(C<Activation::d_gelu_erf>{}, first);
-      all(C<Activation::d_silu>{}, first);
-    }
+    });
   }
 
   /// To shared memory, for TMA: stmatrix x4, as the accumulators' boxes of gemm/epilogue_sm90.h; `part` of a box.
@@ -141,6 +123,16 @@ struct OperandBox {
   }
 
  private:
+  /// f(what makes two floats of a word), which are of dtype.
+  template <class F>
+  static MOYE_DEVICE void with_unpack(Dtype dtype, F const& f) {
+    if (dtype == Dtype::bf16) {
+      f([](uint32_t word) { return unpack<bfloat16_t>(word); });
+    } else {
+      f([](uint32_t word) { return unpack<half_t>(word); });
+    }
+  }
+
   /// Of what is not there, too: or ptxas keeps the words' registers from the kernel's beginning on.
   MOYE_DEVICE void clear() {
     MOYE_UNROLL
