@@ -24,6 +24,9 @@ ATTENTION_DTYPES = {"bfloat16": "bf16", "float16": "f16"}  # as a config has it
 _HEAD_DIM = 8  # divides it: rows are of whole 16 bytes
 _FEW_ROWS = 64  # of queries, of one head: up to so many a tile of fewer rows is taken
 _MOST_CTAS = 264  # of few rows that share keys: two for each multiprocessor of an H100 run at a time
+# With one for each, decoding was faster than with two, and than with a CTA for each head where heads are fewer; so it
+# was with tiles of 128 keys (docs/performance.md, section 18).
+_FEWEST_CTAS = 132
 # Where nothing was measured: scores of all heads, and elements of keys and values. With fewer of both, XLA's products
 # and softmax may be faster. On an H100 they took 0.87 of our time at 196608 scores of short texts, and never less than
 # ours where there was more of either (benchmarks/results/nvidia_h100-2026-11-25-2914d58-attention.txt).
@@ -146,7 +149,7 @@ def decide_attention(
     head = min(config.tile[2] for config in able)
     able = [config for config in able if config.tile[2] == head and _has_room(request, config, sizes)]
     rows_of = (min if sizes.q_rows <= _FEW_ROWS else max)(config.tile[0] for config in able)
-    first = max((config for config in able if config.tile[0] == rows_of), key=lambda config: config.cluster[1])
+    first = max((config for config in able if config.tile[0] == rows_of), key=lambda config: _likely(config, sizes))
     ordered = (first, *(config for config in able if config is not first))
     is_asked_for = request.implementation == "moye" or request.interpret is not None
     if times is not None and not request.batch_invariant:  # which asks for a choice that the batch does not change
@@ -166,13 +169,26 @@ def decide_attention(
 
 def _has_room(request: AttentionRequest, config: GemmConfig, sizes: AttentionSizes) -> bool:
     """Whether all CTAs of clusters that share keys run at a time, with two tiles of keys or more each."""
-    rows, columns, _ = config.tile
-    _, parts = config.cluster
-    if parts == 1:
+    if config.cluster[1] == 1:
         return True
-    tiles = sizes.batch * sizes.kv_heads * sizes.group * -(-sizes.q_rows // rows)
-    is_full = tiles * parts > _MOST_CTAS or 2 * parts * columns > sizes.kv_rows
+    is_full = _ctas(config, sizes) > _MOST_CTAS or not _has_keys(config, sizes)
     return not is_full and not request.batch_invariant  # which asks for sums that the batch does not change
+
+
+def _ctas(config: GemmConfig, sizes: AttentionSizes) -> int:
+    return sizes.batch * sizes.kv_heads * sizes.group * -(-sizes.q_rows // config.tile[0]) * config.cluster[1]
+
+
+def _has_keys(config: GemmConfig, sizes: AttentionSizes) -> bool:
+    """Whether each CTA has two tiles of keys."""
+    return 2 * config.cluster[1] * config.tile[1] <= sizes.kv_rows
+
+
+def _likely(config: GemmConfig, sizes: AttentionSizes) -> tuple[int, int]:
+    """Grows with the speed that is expected where nothing was measured."""
+    parts, columns = config.cluster[1], config.tile[1]
+    is_spread = parts == 1 or _ctas(config, sizes) <= _FEWEST_CTAS
+    return parts if is_spread else 0, columns if _has_keys(config, sizes) else -columns
 
 
 def _able(

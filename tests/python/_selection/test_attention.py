@@ -55,25 +55,35 @@ def test_the_least_tile(q_rows, head_dim, tile):
 
 
 def test_keys_are_shared_where_there_is_room(monkeypatch):
-    """By as many CTAs as run at a time, while each has two tiles of keys or more; never where the batch would say."""
+    """By as many CTAs as have a multiprocessor each, and two tiles of keys or more; never where the batch would say."""
     row = fake_row("bf16", (64, 64, 64), False)
-    rows = [dataclasses.replace(row, cluster=(1, parts)) for parts in (1, 4, 8)]
+    rows = [dataclasses.replace(row, cluster=(1, parts)) for parts in (1, 2, 4, 8)]
     monkeypatch.setattr(module, "attention_configs", lambda: rows)
 
     def shared(batch, kv_rows, **changes):
         sizes = AttentionSizes(batch, 8, 1, 4, kv_rows, 64)
         return decided(sizes, AttentionRequest(implementation="moye", **changes)).config.cluster[1]
 
-    assert shared(1, 8192) == 8
-    assert shared(8, 8192) == 4
+    assert shared(2, 8192) == 8
+    assert shared(4, 8192) == 4
+    assert shared(8, 8192) == 2
     assert shared(9, 8192) == 1
     assert shared(1, 1023) == 4
-    assert shared(1, 511) == 1
+    assert shared(1, 511) == 2
+    assert shared(1, 255) == 1
     assert shared(1, 8192, batch_invariant=True) == 1
 
     # Nor are they measured where there is no room.
     able = decided(AttentionSizes(8, 8, 1, 4, 8192, 64)).able
-    assert [config.cluster[1] for config in able] == [4, 1]
+    assert [config.cluster[1] for config in able] == [2, 1, 4]
+
+
+def test_tiles_of_more_keys_where_there_are_two(monkeypatch):
+    rows = [fake_row("bf16", (64, columns, 64), False) for columns in (64, 128)]
+    monkeypatch.setattr(module, "attention_configs", lambda: rows)
+    for kv_rows, columns in ((77, 64), (255, 64), (256, 128), (8192, 128)):
+        found = decided(AttentionSizes(8, 8, 1, 4, kv_rows, 64), AttentionRequest(implementation="moye"))
+        assert found.config.tile[1] == columns
 
 
 def test_why_none():
