@@ -107,9 +107,7 @@ MOYE_DEVICE float times_derivative(Activation activation, float z, float c) {
 /// f(C<activation>{}). All are compared before one is computed: who jumps over the code of each waits for instructions.
 template <class Compute, class F>
 MOYE_DEVICE void with_activation(Activation activation, F const& f) {
-  if constexpr (kOwnActivation) {
-    if (activation == Activation::own) f(C<Activation::own>{});
-  } else if constexpr (is_same<Compute, int32_t>) {
+  if constexpr (is_same<Compute, int32_t>) {
     if (activation == Activation::relu) f(C<Activation::relu>{});
   } else {
     switch (activation) {
@@ -144,19 +142,24 @@ MOYE_DEVICE void with_derivative(Activation activation, F const& f) {
   }
 }
 
-/// activate() of all of z: sixteen together, so that the functions' latencies overlap; of a user's function eight, which
+/// activate() of all of z. Of a user's function there is a branch for every eight, behind which latencies overlap: that
 /// leaves registers to functions of every kind.
 template <bool kRounded = false, class Compute, int kCount>
 MOYE_DEVICE void activate_all(Activation activation, Compute (&z)[kCount]) {
-  constexpr int kMost = kOwnActivation ? 8 : 16, kTogether = kCount < kMost ? kCount : kMost;
-  static_assert(kCount % kTogether == 0);
-  with_activation<Compute>(activation, [&](auto known) {
+  auto const all = [&](auto known, int first, int end) {
+    MOYE_UNROLL
+    for (int i = first; i < end; ++i) z[i] = activate<kRounded>(decltype(known)::value, z[i]);
+  };
+  if constexpr (kOwnActivation) {
+    constexpr int kTogether = kCount < 8 ? kCount : 8;
+    static_assert(kCount % kTogether == 0);
     MOYE_UNROLL
     for (int first = 0; first < kCount; first += kTogether) {
-      MOYE_UNROLL
-      for (int i = first; i < first + kTogether; ++i) z[i] = activate<kRounded>(decltype(known)::value, z[i]);
+      if (activation == Activation::own) all(C<Activation::own>{}, first, first + kTogether);
     }
-  });
+  } else {
+    with_activation<Compute>(activation, [&](auto known) { all(known, 0, kCount); });
+  }
 }
 
 }  // namespace moye

@@ -249,9 +249,9 @@ struct WarpgroupEpilogue {
     constexpr int kSumsOfThread = decltype(size(tCrC))::value;
     if constexpr (kHasRoom<kSumsOfThread>) {
       if (warp.params.way == Way::finished) {
-        // Most calls have none of both, which take instructions where they are tested for.
+        // Most calls have none of both, which take time where they are tested for. A user's function is there once.
         if constexpr (kDerives || kScales<kSumsOfThread>) {
-          if (warp.params.derives_or_scales) {
+          if (kOwnActivation || warp.params.derives_or_scales) {
             store_finished</*kAll=*/true>(warp, tCrC, row);
             return true;
           }
