@@ -367,10 +367,13 @@ struct WarpgroupEpilogue {
     int const outputs = epilogue.preactivation == nullptr ? 1 : 2;
     auto const row_of = [&](int box) { return row(box / kBoxesN); };
     auto const column_of = [&](int box) { return warp.column + first_column(box % kBoxesN); };
-    // What a box needs is under way while something else is computed, in the same registers one after the other.
+    // What the next box needs of c, or of a residual where there is no c, is under way while this one is computed. A row
+    // of bias is near.
     OperandBox<kAll && kDerives> pairs;
     EpilogueOperand const& addend = epilogue.c.data != nullptr ? epilogue.c : epilogue.bias;
-    pairs.load(warp, addend, row(0), column_of(0));
+    bool const is_residual_ahead = epilogue.c.data == nullptr && epilogue.residual.data != nullptr;
+    EpilogueOperand const& ahead = is_residual_ahead ? epilogue.residual : addend;
+    pairs.load(warp, ahead, row(0), column_of(0));
     MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
         for (int number = 0; number < kAtoms * kBoxesN; ++number) {
       float z[kSums];
@@ -383,13 +386,21 @@ struct WarpgroupEpilogue {
       if constexpr (kAll && kScales<decltype(size(tCrC))::value>) {
         if (has_scales(epilogue)) multiply_by_scales(warp, row_of(number), column_of(number), z);
       }
-      pairs.add(warp, addend, warp.params.scale, z);
-      if constexpr (kAll && kDerives && !kOwnActivation) pairs.multiply_by_derivative(warp, z);
-      pairs.load(warp, epilogue.residual, row_of(number), column_of(number));
+      if (is_residual_ahead) {
+        if (epilogue.bias.data != nullptr) {
+          OperandBox<false> bias;
+          bias.load_present(warp, epilogue.bias, row_of(number), column_of(number));
+          bias.add(warp, epilogue.bias, 1.0f, z);
+        }
+      } else {
+        pairs.add(warp, addend, warp.params.scale, z);
+        if constexpr (kAll && kDerives && !kOwnActivation) pairs.multiply_by_derivative(warp, z);
+        pairs.load(warp, epilogue.residual, row_of(number), column_of(number));
+      }
       if (outputs == 2) fill(warp, second_box, z);
       activate_all</*kRounded=*/true>(epilogue.activation, z);
       pairs.add(warp, epilogue.residual, 1.0f, z);
-      pairs.load(warp, addend, row_of(next), column_of(next));
+      pairs.load(warp, ahead, row_of(next), column_of(next));
       fill(warp, box, z);
       store_results(warp, box, second_box, outputs, column_of(number), row_of(number));
     }
