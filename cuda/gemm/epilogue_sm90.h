@@ -367,8 +367,8 @@ struct WarpgroupEpilogue {
     int const outputs = epilogue.preactivation == nullptr ? 1 : 2;
     auto const row_of = [&](int box) { return row(box / kBoxesN); };
     auto const column_of = [&](int box) { return warp.column + first_column(box % kBoxesN); };
-    // What the next box needs of c, or of a residual where there is no c, is under way while this one is computed. A row
-    // of bias is near.
+    // What the next box needs of c, or of a residual where there is no c, is under way while this one is computed. A
+    // row of bias is near.
     OperandBox<kAll && kDerives> pairs;
     EpilogueOperand const& addend = epilogue.c.data != nullptr ? epilogue.c : epilogue.bias;
     bool const is_residual_ahead = epilogue.c.data == nullptr && epilogue.residual.data != nullptr;
