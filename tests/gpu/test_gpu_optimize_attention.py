@@ -62,10 +62,11 @@ def test_layers_in_a_scan(rng):
     """Attention is in the first loop, its gradients in the second, and no weights of pairs are stacked."""
     args, of_xla, expected = as_usual(rng)
     with jax_moye.options(implementation="moye"):
-        compiled = jax.jit(jax_moye.optimize(all_of(scanned()))).lower(*args).compile()
-    text = compiled.as_text()  # whichever reads its arrays in place
-    assert [text.count(f'attention{name}_v1"') for name in ("", "_grad")] == [1, 1]
-    assert_right(compiled(*args), of_xla, expected)
+        lowered = jax.jit(jax_moye.optimize(all_of(scanned()))).lower(*args)
+    # Whichever reads its arrays in place; XLA may make two programs of a loop's body.
+    found = re.findall(r"custom_call @jax_moye_(?:view_)?attention(_grad)?_v1", lowered.as_text())
+    assert sorted(found) == ["", "_grad"]
+    assert_right(lowered.compile()(*args), of_xla, expected)
 
 
 @pytest.mark.parametrize("head_dim", [64, 72, 128])
