@@ -372,8 +372,14 @@ struct WarpgroupEpilogue {
     OperandBox<kAll && kDerives> pairs;
     EpilogueOperand const& addend = epilogue.c.data != nullptr ? epilogue.c : epilogue.bias;
     bool const is_residual_ahead = epilogue.c.data == nullptr && epilogue.residual.data != nullptr;
-    EpilogueOperand const& ahead = is_residual_ahead ? epilogue.residual : addend;
-    pairs.load(warp, ahead, row(0), column_of(0));
+    auto const load_ahead = [&](int box) {
+      if (is_residual_ahead) {
+        pairs.load_present(warp, epilogue.residual, row_of(box), column_of(box));
+      } else {
+        pairs.load(warp, addend, row_of(box), column_of(box));
+      }
+    };
+    load_ahead(0);
     MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
         for (int number = 0; number < kAtoms * kBoxesN; ++number) {
       float z[kSums];
@@ -400,7 +406,7 @@ struct WarpgroupEpilogue {
       if (outputs == 2) fill(warp, second_box, z);
       activate_all</*kRounded=*/true>(epilogue.activation, z);
       pairs.add(warp, epilogue.residual, 1.0f, z);
-      pairs.load(warp, ahead, row_of(next), column_of(next));
+      load_ahead(next);
       fill(warp, box, z);
       store_results(warp, box, second_box, outputs, column_of(number), row_of(number));
     }
