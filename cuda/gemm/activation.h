@@ -143,8 +143,9 @@ MOYE_DEVICE void with_derivative(Activation activation, F const& f) {
 }
 
 /// activate() of all of z. Of a user's function there is a branch for every eight, behind which latencies overlap: that
-/// leaves registers to functions of every kind.
-template <bool kRounded = false, class Compute, int kCount>
+/// leaves registers to functions of every kind. kInTurn: each name is compared behind the code of the one before, as
+/// ptxas has registers for where sums are integers.
+template <bool kRounded = false, bool kInTurn = false, class Compute, int kCount>
 MOYE_DEVICE void activate_all(Activation activation, Compute (&z)[kCount]) {
   auto const all = [&](auto known, int first, int end) {
     MOYE_UNROLL
@@ -156,6 +157,18 @@ MOYE_DEVICE void activate_all(Activation activation, Compute (&z)[kCount]) {
     MOYE_UNROLL
     for (int first = 0; first < kCount; first += kTogether) {
       if (activation == Activation::own) all(C<Activation::own>{}, first, first + kTogether);
+    }
+  } else if constexpr (kInTurn) {
+    constexpr int kTogether = kCount < 16 ? kCount : 16;
+    auto const each = [&](auto known, int first) {
+      if (activation == decltype(known)::value) all(known, first, first + kTogether);
+    };
+    MOYE_UNROLL
+    for (int first = 0; first < kCount; first += kTogether) {
+      each(C<Activation::relu>{}, first);
+      each(C<Activation::gelu_tanh>{}, first);
+      each(C<Activation::gelu_erf>{}, first);
+      each(C<Activation::silu>{}, first);
     }
   } else {
     with_activation<Compute>(activation, [&](auto known) { all(known, 0, kCount); });

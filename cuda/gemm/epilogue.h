@@ -180,7 +180,7 @@ class TileEpilogue {
     add(epilogue.c, c_, static_cast<Compute>(epilogue.beta));
     add(epilogue.bias, bias_, Compute(1));
     if (epilogue.preactivation != nullptr) write_rows<kCount>(epilogue.preactivation, m, row_step, n, z);
-    activate_all(epilogue.activation, z);
+    activate_all</*kRounded=*/false, /*kInTurn=*/is_same<Sum, int32_t>>(epilogue.activation, z);
     add(epilogue.residual, residual_, Compute(1));
     write_rows<kCount>(args_.d, m, row_step, n, z);
   }

@@ -70,6 +70,7 @@ struct Gemm<kConfig> {
   // Integers are converted one by one, which takes the registers that name the CTAs of a cluster.
   static constexpr int kClusterRegisters = is_same<Sum, int32_t> && kCluster > 1 ? 8 : 0;
 
+  static constexpr bool kDerives = !is_same<Sum, int32_t>;  // of 16-bit operands and floats
   // The cotangents of a layer with a gate: as TMA writes them, where registers are left.
   static constexpr bool kTakesGate =
       sizeof(Element) == 2 && !kPacks && has_room_for_gate(kConsumerRegisters, kSums, kAtomN);
@@ -79,7 +80,7 @@ struct Gemm<kConfig> {
   using Epilogue =
       WarpgroupEpilogue<kAtomN, kConfig.accumulator, staging_boxes<kConfig>(kConsumers, {kBlkM / kConsumersM, kAtomN}),
                         kConsumerRegisters - (kPromoted ? kSums : 0) - kClusterRegisters, kTakesPair<kConfig>,
-                        /*kDerives=*/true, /*kHasScales=*/true, kTakesGate>;
+                        /*kDerives=*/kDerives, /*kHasScales=*/true, kTakesGate>;
   using Pipeline = TmaPipeline<kStages, kCluster>;
 
   struct SharedStorage {
@@ -232,7 +233,7 @@ struct Gemm<kConfig> {
                                          .max_arch = 90,  // sm_90a's code
                                          .orders = kPacks ? kAllOrders : kCompiledOrders,
                                          .any_stride = kPacks,
-                                         .derives = true,
+                                         .derives = kDerives,
                                          .takes_gate = kTakesGate,
                                          .takes_pair = kTakesPair<kConfig>,
                                          .scales = Epilogue::template kScales<kSums>};

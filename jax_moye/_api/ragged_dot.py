@@ -144,7 +144,7 @@ def ragged_gated_linear_unit(
     `ragged_dot` says. One kernel reads x once, sums both products in float32, and rounds their gated product alone. For
     its derivative it writes the two products as well; derivatives are products of `ragged_dot`'s kernels and what XLA
     does in front of them. Where no kernel does it all, these are two products, and XLA's activation and gate behind
-    them: of results that have not 16 bits, and of what is not `ragged_dot`'s for a kernel.
+    them: of operands or results that have not 16 bits, and of what is not `ragged_dot`'s for a kernel.
 
     It works under jit, grad, jvp, vmap and shard_map as `ragged_dot` does.
 
@@ -313,7 +313,7 @@ def _general(
             raise NotImplementedError(f"{function}: no kernel computes it, since {why}")
         return laxs(lhs, rhs, group_sizes)
     if out.weak_type and epilogue.is_nothing and options.options.implementation is None:
-        return laxs(lhs, rhs, group_sizes)  # of Python's numbers alone: f32, which is XLA's
+        return laxs(lhs, rhs, group_sizes)  # of Python's numbers alone
     return _product(lhs, rhs, group_sizes, *others, form=form, epilogue=epilogue, out_dtype=out.dtype, options=options)
 
 

@@ -189,7 +189,9 @@ def _jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, **param
         return _broadcast(dot, labels_, out_labels).astype(compute)
 
     # The config was meant for y.
-    of_contract = _contract_params(params, out_dtype=stored, config=None)
+    # Before it is scaled, a tangent may be beyond float16, as the product may.
+    is_wide = epilogue.is_scaled and stored == jnp.float16
+    of_contract = _contract_params(params, out_dtype=compute if is_wide else stored, config=None)
     product = z_dot = y_dot = None
     # With an activation, z's cotangent takes some work. XLA does it twice, or writes it in `compute`, if the bias' sum
     # reads what comes before the rounding: so that sum, too, reads what the products read. Not of a wider bias, whose

@@ -343,18 +343,24 @@ def _bias_of_rows(bias: Any, group_sizes: Any, rows: int, **params: Any) -> Any:
     return grouped(RAGGED_M, ones, matrices, group_sizes, **params)
 
 
-def _scale_of_rows(epilogue: Epilogue, operands: Sequence[Any], group_sizes: Any, rows: int) -> Any:
-    """What the product is multiplied by, in float32: (rows, n), or what is broadcast to it. 0 in rows of no group."""
-    factor = jnp.float32(1)
+def _scales_of_rows(epilogue: Epilogue, operands: Sequence[Any], group_sizes: Any, rows: int) -> list[Any]:
+    """What the product is multiplied by, one after the other, in float32: (rows, n), or what is broadcast to it.
+
+    It is 0 in rows of no group, whose scales nobody reads: they may be NaN.
+    """
+    ends = _ends(group_sizes, rows) if group_sizes.shape[0] > 0 else jnp.zeros(1, jnp.int32)
+    row = jnp.arange(rows)
+    is_of_group = (row < ends[-1])[:, None]
+    group = jnp.searchsorted(ends, row, side="right", method="compare_all")
+    factors = []
     for (name, labels), x in zip(epilogue.operands, operands, strict=True):
         if name not in SCALES:
             continue
         x = x.astype(jnp.float32)
         if labels.startswith("g"):
-            group = jnp.searchsorted(_ends(group_sizes, rows), jnp.arange(rows), side="right", method="compare_all")
-            x = jnp.take(x, group, axis=0, mode="fill", fill_value=0)
-        factor = factor * (x[:, None] if labels in ("m", "g") else x)
-    return factor
+            x = jnp.take(x if x.shape[0] > 0 else jnp.zeros((1, *x.shape[1:])), group, axis=0, mode="clip")
+        factors.append(jnp.where(is_of_group, x[:, None] if labels in ("m", "g") else x, 0))
+    return factors
 
 
 def _unfused(lhs, rhs, group_sizes, *operands, spec, epilogue, preactivation, out_dtype, config=None, **params):
@@ -364,8 +370,8 @@ def _unfused(lhs, rhs, group_sizes, *operands, spec, epilogue, preactivation, ou
     params |= {"out_dtype": compute, "config": None}
     factors = []  # of y, beside the activation
     z = grouped(spec, lhs, rhs, group_sizes, **params)
-    if epilogue.is_scaled:
-        z = z * _scale_of_rows(epilogue, operands, group_sizes, lhs.shape[0])
+    for scale in _scales_of_rows(epilogue, operands, group_sizes, lhs.shape[0]) if epilogue.is_scaled else ():
+        z = z * scale
     for (name, _), x in zip(epilogue.operands, operands, strict=True):
         if epilogue.is_of_pair:
             factors.append(grouped(spec, lhs, x, group_sizes, **params))
@@ -408,7 +414,9 @@ def _fused_jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, c
         return outs, [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
     # The config was meant for y.
     compute, stored = compute_dtype(lhs.dtype, out_dtype), stored_dtype(out_dtype)
-    params |= {"out_dtype": stored, "config": None}
+    # Before it is scaled, a tangent may be beyond float16, as the product may.
+    is_wide = epilogue.is_scaled and stored == jnp.float16
+    params |= {"out_dtype": compute if is_wide else stored, "config": None}
 
     def product_dot(matrices, matrices_dot, *terms):
         if type(matrices_dot) is not ad.Zero:
@@ -420,17 +428,18 @@ def _fused_jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, c
         return functools.reduce(lax.add, (term.astype(compute) for term in terms))
 
     def scaled_dot(of_bias, moves_scales):
-        def scale_of(*others):
-            return _scale_of_rows(epilogue, others, group_sizes, lhs.shape[0])
+        def scaled(z, *others):
+            for scale in _scales_of_rows(epilogue, others, group_sizes, lhs.shape[0]):
+                z = z * scale
+            return z
 
         terms = list(of_bias)
         if moves_scales:  # their derivative needs the product without them
-            scale, scale_dot = jax.jvp(scale_of, others, [ad.instantiate_zeros(dot) for dot in other_dots])
-            terms.append(grouped(spec, lhs, rhs, group_sizes, **(params | {"out_dtype": compute})) * scale_dot)
-        else:
-            scale = scale_of(*others)
+            product = grouped(spec, lhs, rhs, group_sizes, **(params | {"out_dtype": compute}))
+            scale_dots = [ad.instantiate_zeros(dot) for dot in other_dots]
+            terms.append(jax.jvp(functools.partial(scaled, product), others, scale_dots)[1])
         if is_live[0] or is_live[1]:
-            terms.append(product_dot(rhs, rhs_dot) * scale)
+            terms.append(scaled(product_dot(rhs, rhs_dot), *others))
         return functools.reduce(lax.add, (term.astype(compute) for term in terms))
 
     if is_of_pair:

@@ -24,9 +24,9 @@ ATTENTION_DTYPES = {"bfloat16": "bf16", "float16": "f16"}  # as a config has it
 _HEAD_DIM = 8  # divides it: rows are of whole 16 bytes
 _FEW_ROWS = 64  # of queries, of one head: up to so many a tile of fewer rows is taken
 _MOST_CTAS = 264  # of few rows that share keys: two for each multiprocessor of an H100 run at a time
-# With one for each, decoding was faster than with two, and than with a CTA for each head where heads are fewer; so it
-# was with tiles of 128 keys (docs/performance.md, section 18).
-_FEWEST_CTAS = 132
+# With one for each decoding was faster than with two, and, from 2048 keys on, than with a CTA for each of fewer heads
+# (docs/performance.md, section 22).
+_LIKELY_CTAS = 132
 # Where nothing was measured: scores of all heads, and elements of keys and values. With fewer of both, XLA's products
 # and softmax may be faster. On an H100 they took 0.87 of our time at 196608 scores of short texts, and never less than
 # ours where there was more of either (benchmarks/results/nvidia_h100-2026-11-25-2914d58-attention.txt).
@@ -187,7 +187,7 @@ def _has_keys(config: GemmConfig, sizes: AttentionSizes) -> bool:
 def _likely(config: GemmConfig, sizes: AttentionSizes) -> tuple[int, int]:
     """Grows with the speed that is expected where nothing was measured."""
     parts, columns = config.cluster[1], config.tile[1]
-    is_spread = parts == 1 or _ctas(config, sizes) <= _FEWEST_CTAS
+    is_spread = parts == 1 or _ctas(config, sizes) <= _LIKELY_CTAS
     return parts if is_spread else 0, columns if _has_keys(config, sizes) else -columns
 
 

@@ -967,3 +967,11 @@ def test_vmap_of_scales(rng, axes):
 def test_wrong_scales(options, error, message):
     with pytest.raises(error, match=message):
         linear(np.ones((6, 8), np.int8), np.ones((8, 5), np.int8), **options)
+
+
+def test_tangents_of_float16_are_scaled_before_they_are_rounded():
+    """The product of the operands is beyond float16, and the result is not."""
+    x, w = jnp.full((8, 32), 100.0, jnp.float8_e4m3fn), jnp.full((32, 8), 100.0, jnp.float8_e4m3fn)
+    scales = dict(x_scale=jnp.full(8, 1e-3), w_scale=jnp.full(8, 1e-2), preferred_element_type=jnp.float16)
+    y, y_dot = jax.jvp(lambda x: jax_moye.linear(x, w, **scales), (x,), (x,))
+    np.testing.assert_array_equal(np.asarray(y_dot), np.asarray(y))

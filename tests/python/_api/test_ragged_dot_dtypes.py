@@ -276,3 +276,51 @@ def test_bad_arguments():
     x, w = lhs.astype(jnp.bfloat16), rhs.astype(jnp.bfloat16)
     with pytest.raises(ValueError, match="it multiplies by no scales"):
         ours(x, w, lhs_scale=of_rows, config="sm90_grouped_bf16_64x128x64_s7_a16")
+
+
+# -------------------------------------------------------------------------------------------------- what scales may be
+
+
+def test_scales_without_groups():
+    x, w = integers(E4M3, M, K), jnp.zeros((0, K, N), E4M3)
+    for shape in ((0,), (0, N)):
+        y = jax_moye.ragged_dot(
+            x, w, jnp.zeros(0, jnp.int32), rhs_scale=jnp.ones(shape), preferred_element_type=jnp.bfloat16
+        )
+        np.testing.assert_array_equal(np.asarray(y, np.float32), np.zeros((M, N)))
+
+
+def test_scales_are_factors_one_after_the_other():
+    """Their product is beyond float32, and what they make of these sums is not."""
+    x, w = jnp.full((M, K), 1e-15), jnp.full((G, K, N), 1e-15)
+    y = jax_moye.ragged_dot(x, w, jnp.array(SIZES), lhs_scale=jnp.full(M, 1e25), rhs_scale=jnp.full(G, 1e25))
+    np.testing.assert_allclose(y[: sum(SIZES)], np.full((sum(SIZES), N), K * 1e20), rtol=1e-5)
+
+
+@pytest.mark.parametrize("interpret", [None, True])
+def test_scales_of_rows_of_no_group_are_nobodys(interpret):
+    rows = sum(SIZES)
+    assert rows < M
+    x, w = integers(E4M3, M, K), integers(E4M3, G, N, K, seed=1).swapaxes(1, 2)
+    scale = jnp.where(jnp.arange(M) < rows, 0.5, jnp.nan)
+    y = jax_moye.ragged_dot(
+        x, w, jnp.array(SIZES), lhs_scale=scale, preferred_element_type=jnp.bfloat16, interpret=interpret
+    )
+    near(y, np.where(np.arange(M)[:, None] < rows, reference(x, w, 0.5), 0), 2.0**-8)
+
+
+def test_tangents_of_float16_are_scaled_before_they_are_rounded():
+    """The product of the operands is beyond float16, and the result is not; so are the two cotangents small."""
+    x, w = jnp.full((M, K), 100.0, E4M3), jnp.full((G, K, N), 100.0, E4M3)
+    options = dict(lhs_scale=jnp.full(M, 1e-3), rhs_scale=jnp.full(G, 1e-2), preferred_element_type=jnp.float16)
+    fun = lambda x: jax_moye.ragged_dot(x, w, jnp.array(SIZES), **options)  # noqa: E731
+    y, y_dot = jax.jvp(fun, (x,), (x,))
+    np.testing.assert_array_equal(np.asarray(y_dot), np.asarray(y))
+
+    ones = jnp.ones((M, K))
+    small = dict(lhs_scale=jnp.full(M, 1e-4), rhs_scale=jnp.full(G, 1e-4), preferred_element_type=jnp.float16)
+
+    def sums(x):
+        return jax_moye.ragged_dot(x, jnp.ones((G, K, N)), jnp.array(SIZES), **small).astype(jnp.float32).sum()
+
+    np.testing.assert_allclose(jax.grad(sums)(ones)[: sum(SIZES)], np.full((sum(SIZES), K), N * 1e-8), rtol=2.0**-9)
