@@ -344,13 +344,10 @@ def _bias_of_rows(bias: Any, group_sizes: Any, rows: int, **params: Any) -> Any:
 
 
 def _scales_of_rows(epilogue: Epilogue, operands: Sequence[Any], group_sizes: Any, rows: int) -> list[Any]:
-    """What the product is multiplied by, one after the other, in float32: (rows, n), or what is broadcast to it.
-
-    It is 0 in rows of no group, whose scales nobody reads: they may be NaN.
-    """
+    """What the product is multiplied by, one after the other, in float32: what is broadcast to (rows, n)."""
     ends = _ends(group_sizes, rows) if group_sizes.shape[0] > 0 else jnp.zeros(1, jnp.int32)
     row = jnp.arange(rows)
-    is_of_group = (row < ends[-1])[:, None]
+    is_of_group = (row < ends[-1])[:, None]  # where it is not, the factor is 0 and the scale may be NaN
     group = jnp.searchsorted(ends, row, side="right", method="compare_all")
     factors = []
     for (name, labels), x in zip(epilogue.operands, operands, strict=True):
