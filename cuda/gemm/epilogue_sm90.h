@@ -43,10 +43,10 @@ constexpr bool has_room_for_gate(int registers, int sums, int columns) {
 /// kColumns: of a warpgroup's accumulators, which have 64 rows per atom along m. kBuffers: boxes of a warp; all but one
 /// may be on their way while the next is filled. kRegisters: of a thread, but for those of other sums. kPairs: whether
 /// calls may have a second b. kDerives, kHasScales: whether there are registers to finish what is multiplied by a
-/// derivative; by scales. kGates: whether calls may have a multiplier. kAddsArrays: whether they may have c or a
-/// residual.
+/// derivative; by scales. kGates: whether calls may have a multiplier. kLooksAhead: whether there are registers to
+/// choose what is loaded a box ahead.
 template <int kColumns, Dtype kAccumulator, int kBuffers, int kRegisters, bool kPairs = false, bool kDerives = true,
-          bool kHasScales = kDerives, bool kGates = false, bool kAddsArrays = true>
+          bool kHasScales = kDerives, bool kGates = false, bool kLooksAhead = true>
 struct WarpgroupEpilogue {
   using Sum = typename Accumulator<kAccumulator>::Sum;
   using Way = StoreParams::Way;
@@ -371,9 +371,9 @@ struct WarpgroupEpilogue {
     // What the next box needs of c, or of a residual where there is no c, is under way while this one is computed. A
     // row of bias is near.
     OperandBox<kAll && kDerives> pairs;
-    EpilogueOperand const& addend = kAddsArrays && epilogue.c.data != nullptr ? epilogue.c : epilogue.bias;
+    EpilogueOperand const& addend = epilogue.c.data != nullptr ? epilogue.c : epilogue.bias;
     // (Integers' conversion has no registers for the choice.)
-    constexpr bool kMayBeResidual = kAddsArrays && !is_same<Sum, int32_t>;
+    constexpr bool kMayBeResidual = kLooksAhead && !is_same<Sum, int32_t>;
     bool const is_residual_ahead = kMayBeResidual && epilogue.c.data == nullptr && epilogue.residual.data != nullptr;
     auto const load_ahead = [&](int box) {
       if (is_residual_ahead) {
@@ -404,11 +404,11 @@ struct WarpgroupEpilogue {
       } else {
         pairs.add(warp, addend, warp.params.scale, z);
         if constexpr (kAll && kDerives && !kOwnActivation) pairs.multiply_by_derivative(warp, z);
-        if constexpr (kAddsArrays) pairs.load(warp, epilogue.residual, row_of(number), column_of(number));
+        pairs.load(warp, epilogue.residual, row_of(number), column_of(number));
       }
       if (outputs == 2) fill(warp, second_box, z);
       activate_all</*kRounded=*/true, /*kInTurn=*/is_same<Sum, int32_t>>(epilogue.activation, z);
-      if constexpr (kAddsArrays) pairs.add(warp, epilogue.residual, 1.0f, z);
+      pairs.add(warp, epilogue.residual, 1.0f, z);
       load_ahead(next);
       fill(warp, box, z);
       store_results(warp, box, second_box, outputs, column_of(number), row_of(number));

@@ -79,8 +79,8 @@ struct Gemm<kConfig> {
   using Epilogue =
       WarpgroupEpilogue<kBlkN, kConfig.accumulator,
                         staging_boxes<kConfig>(kConsumers, {kBlkM, kBlkN}, /*other_bytes=*/int(sizeof(GroupTable))),
-                        kConsumerRegisters, kTakesPair<kConfig>, /*kDerives=*/false, /*kHasScales=*/kFloat8,
-                        /*kGates=*/false, /*kAddsArrays=*/false>;
+                        kConsumerRegisters, kTakesPair<kConfig>, /*kDerives=*/true, /*kHasScales=*/kFloat8,
+                        /*kGates=*/false, /*kLooksAhead=*/false>;
 
   /// Whether calls of this order may have a second b: each group has a matrix of both.
   template <Order kOrder>
