@@ -372,8 +372,8 @@ struct WarpgroupEpilogue {
     // row of bias is near.
     OperandBox<kAll && kDerives> pairs;
     EpilogueOperand const& addend = epilogue.c.data != nullptr ? epilogue.c : epilogue.bias;
-    // (Integers' conversion has no registers for the choice.)
-    constexpr bool kMayBeResidual = kLooksAhead && !is_same<Sum, int32_t>;
+    // (Integers' conversion and a user's function have no registers for the choice.)
+    constexpr bool kMayBeResidual = kLooksAhead && !kOwnActivation && !is_same<Sum, int32_t>;
     bool const is_residual_ahead = kMayBeResidual && epilogue.c.data == nullptr && epilogue.residual.data != nullptr;
     auto const load_ahead = [&](int box) {
       if (is_residual_ahead) {
