@@ -12,11 +12,103 @@
 
 namespace moye {
 
+/// Columns of a box of results on its way to d: 128 bytes of each of 16 rows.
+template <class Out>
+inline constexpr int kBoxColumns = 128 / int(sizeof(Out));
+
+/// The first column of box number `box` of a warpgroup's kColumns: where boxes do not divide them, the last one begins
+/// early, so that it is whole.
+template <int kColumns, class Out = uint16_t>
+MOYE_HOST_DEVICE constexpr int first_column(int box) {
+  return (box + 1) * kBoxColumns<Out> <= kColumns ? box * kBoxColumns<Out> : kColumns - kBoxColumns<Out>;
+}
+
+/// Calls f(T{}) with the type of results of `dtype`.
+template <class Sum, class F>
+MOYE_DEVICE void with_result(Dtype dtype, F const& f) {
+  if (dtype == Dtype::bf16) {
+    f(bfloat16_t{});
+  } else if (dtype == Dtype::f16) {
+    f(half_t{});
+  } else if (is_same<Sum, float> || dtype == Dtype::f32) {
+    f(float{});
+  } else {
+    f(Sum{});
+  }
+}
+
+/// A box of 16-bit results, of which the thread has sum(0) to sum(31). Two neighbours of columns 8j to 8j + 7 are 4j
+/// and 4j + 1, the next two are those eight rows below. stmatrix x4: lanes 0-7, 8-15, 16-23, 24-31 name the rows of
+/// (rows 0-7, 8-15) x (columns 0-7, 8-15).
+template <class Out, class SumOf>
+MOYE_DEVICE void fill_box_16(unsigned char* box, SumOf const& sum, int lane) {
+  int const row = lane % 16;
+  MOYE_UNROLL
+  for (int j = 0; j < kBoxColumns<Out> / 16; ++j) {
+    auto const pair = [&](int k) {
+      return pack_pair<Out>(static_cast<float>(sum(j * 8 + k)), static_cast<float>(sum(j * 8 + k + 1)));
+    };
+    int const piece = (j * 2 + lane / 16) ^ (row % 8);  // of 16 bytes: the 128-byte swizzle
+    SM90_U32x4_STSM_N::copy(pair(0), pair(2), pair(4), pair(6),
+                            *reinterpret_cast<uint128_t*>(box + row * 128 + piece * 16));
+  }
+}
+
+/// Pairs. In odd rows the columns 16 to 31 come first: the swizzle alone would put rows 2i and 2i + 1 of the same
+/// columns into the same banks.
+template <class Out, class SumOf>
+MOYE_DEVICE void fill_box_32(unsigned char* box, SumOf const& sum, int lane) {
+  bool const is_odd = lane / 4 % 2 != 0;
+  MOYE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    int const row = half * 8 + lane / 4;
+    MOYE_UNROLL
+    for (int j = 0; j < kBoxColumns<Out> / 8; ++j) {
+      auto const element = [&](int k) {  // registers have no index: both are read
+        auto const even = sum(j * 4 + half * 2 + k), odd = sum((j ^ 2) * 4 + half * 2 + k);
+        return static_cast<Out>(is_odd ? odd : even);
+      };
+      int const piece = ((is_odd ? j ^ 2 : j) * 2 + lane % 4 / 2) ^ (row % 8);
+      Row<Out, 2> const pair{element(0), element(1)};
+      *reinterpret_cast<uint64_t*>(box + row * 128 + piece * 16 + lane % 2 * 8) = detail::bit_cast<uint64_t>(pair);
+    }
+  }
+}
+
+template <class Out, class SumOf>
+MOYE_DEVICE void fill_box(unsigned char* box, SumOf const& sum, int lane) {
+  if constexpr (sizeof(Out) == 2) {
+    fill_box_16<Out>(box, sum, lane);
+  } else {
+    fill_box_32<Out>(box, sum, lane);
+  }
+}
+
+/// The same of 16-bit results, which z is rounded to. Warp: what stays the same of a warp's tile, of
+/// gemm/epilogue_sm90.h.
+template <class Warp, int kSums>
+MOYE_DEVICE void fill_box(Warp const& warp, unsigned char* box, float const (&z)[kSums]) {
+  auto const sum = [&](int i) { return z[i]; };
+  if (warp.args.d_dtype == Dtype::bf16) {
+    fill_box<bfloat16_t>(box, sum, warp.lane);
+  } else {
+    fill_box<half_t>(box, sum, warp.lane);
+  }
+}
+
+/// Whether two neighbours along n, from an even one on, are a word of 16-bit elements.
+inline bool is_of_pairs(EpilogueOperand const& operand) {
+  int64_t const strides = operand.m_stride | operand.batch_strides.modes[0] | operand.batch_strides.modes[1] |
+                          operand.batch_strides.modes[2];
+  return operand.data == nullptr ||
+         (operand.n_stride == 1 && strides % 2 == 0 && reinterpret_cast<uintptr_t>(operand.data) % 4 == 0);
+}
+
 /// A box of an operand, 16 rows of 64 elements of 16 bits, or a half of it, as the lanes of a warp have it: word i has
 /// what belongs to z[2 i] and z[2 i + 1], which are those of row lane / 4 + i % 2 * 8 and of columns from i / 2 * 8 +
-/// lane % 4 * 2 on. kDerives: whether calls may multiply by a derivative. Warp: what stays the same of a warp's tile,
-/// of gemm/epilogue_sm90.h.
-template <bool kDerives, int kColumns_ = 64>
+/// lane % 4 * 2 on. kDerives: whether calls may multiply by a derivative. kAnyEnd: whether d's last column may be an
+/// even one, which has no neighbour. Warp: what stays the same of a warp's tile, of gemm/epilogue_sm90.h.
+template <bool kDerives, int kColumns_ = 64, bool kAnyEnd = false>
 struct OperandBox {
   static constexpr int kRows = 16, kColumns = kColumns_;
   static constexpr int kSums = kRows * kColumns / 32;  // of a thread
@@ -48,8 +140,11 @@ struct OperandBox {
       MOYE_UNROLL
       for (int j = 0; j < kSums / 4; ++j) {
         bool const is_there = lane_column + j * 8 < columns;
-        words[j * 2] = is_there && lane_row < rows ? word(p + j * 8) : 0;
-        words[j * 2 + 1] = is_there && lane_row + 8 < rows ? word(below + j * 8) : 0;
+        auto const pair = [&](uint16_t const* at) {
+          return kAnyEnd && lane_column + j * 8 + 1 == columns ? uint32_t(*at) : word(at);
+        };
+        words[j * 2] = is_there && lane_row < rows ? pair(p + j * 8) : 0;
+        words[j * 2 + 1] = is_there && lane_row + 8 < rows ? pair(below + j * 8) : 0;
       }
     }
   }
@@ -149,5 +244,37 @@ struct OperandBox {
     }
   }
 };
+
+/// z times the scales of its rows, then of its columns. The box's first row in the tile, and column of d; what lies
+/// outside d is not read. Of rows of no group z is zero.
+template <class Warp, int kSums>
+MOYE_DEVICE void multiply_by_scales(Warp const& warp, int tile_row, int column, float (&z)[kSums]) {
+  if (!warp.place.has_matrix) return;
+  int matrix = warp.place.matrix;
+  MOYE_COMPUTED_HERE("+r", matrix);  // as in TileEpilogue
+  EpilogueScales const &of_rows = warp.args.epilogue.row_scale, &of_columns = warp.args.epilogue.column_scale;
+  if (of_rows.data != nullptr) {
+    float const* const p = of_rows.data + matrix_offset(warp.args, matrix, of_rows.batch_strides);
+    MOYE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      int const row = warp.place.row + tile_row + half * 8 + warp.lane / 4;
+      float const scale = row < warp.place.end ? p[row * of_rows.stride] : 0.0f;
+      MOYE_UNROLL
+      for (int i = 0; i < kSums; i += 4) z[i + half * 2] *= scale, z[i + half * 2 + 1] *= scale;
+    }
+  }
+  if (of_columns.data != nullptr) {
+    float const* const p = of_columns.data + matrix_offset(warp.args, matrix, of_columns.batch_strides);
+    MOYE_UNROLL
+    for (int i = 0; i < kSums; i += 4) {
+      MOYE_UNROLL
+      for (int k = 0; k < 2; ++k) {
+        int const at = column + i * 2 + warp.lane % 4 * 2 + k;
+        float const scale = at < int(warp.args.n) ? p[at * of_columns.stride] : 0.0f;
+        z[i + k] *= scale, z[i + 2 + k] *= scale;
+      }
+    }
+  }
+}
 
 }  // namespace moye

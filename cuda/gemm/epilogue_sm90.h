@@ -1,10 +1,12 @@
-// From a warpgroup's wgmma accumulators to d. Five ways, chosen once per call by the host:
+// From a warpgroup's wgmma accumulators to d. Seven ways, chosen once per call by the host:
 //   converted   sums as they are: into swizzled rows of 128 bytes, and TMA stores them, clipped at d's edges, while the
 //               warp goes on
 //   finished    16-bit results, with c or bias, scales, activation and so on: the same, finished in registers, box by box
 //   pair        16-bit results of two b, whose columns are the halves of a tile: the same, the first activated, and
 //               multiplied with the second
 //   gated       16-bit results of a multiplier: the same, two of one product, the cotangents of a layer with a gate
+//   shifted, finished_shifted   as converted and finished, where rows of d are not of whole words of 16 bytes: threads
+//               store the boxes in whole sectors (gemm/epilogue_shifted.h)
 //   elements    everything else, and where accumulators leave no registers for that: 32 columns of sums through shared
 //               memory, finished as TileEpilogue does, an element a lane, so that a row's are stored side by side
 // Each warp has 16 rows of every atom and a staging of its own: no warp waits for another one. One file of more than
@@ -13,6 +15,7 @@
 
 #include "gemm/epilogue.h"
 #include "gemm/epilogue_box.h"
+#include "gemm/epilogue_shifted.h"
 #include "gemm/grouped.h"
 #include "gemm/tma_operand.h"
 #include "moye/arch/barrier.h"
@@ -26,9 +29,9 @@ namespace moye {
 
 /// What the host makes of a call for its epilogue.
 struct StoreParams {
-  enum class Way { converted, finished, pair, gated, elements };
+  enum class Way { converted, finished, pair, gated, shifted, finished_shifted, elements };
   Way way;
-  bool derives_or_scales;                                  // of `finished`
+  bool derives_or_scales;                                  // of `finished`, shifted or not
   float alpha, scale;                                      // of the sums, and of c or, where there is none, the bias
   TensorMap map_d, map_preactivation, map_second_product;  // empty where threads store d, or there is none
   int rank;                                                // of all
@@ -55,8 +58,8 @@ struct WarpgroupEpilogue {
   // Boxes: 128 bytes, 16 rows.
   static constexpr int kBoxBytes = kRows * 128;
   template <class Out>
-  static constexpr int kBox = 128 / int(sizeof(Out));  // columns
-  static constexpr int kSums = kBox<uint16_t> / 2;     // of a thread, in a box of 16-bit results
+  static constexpr int kBox = kBoxColumns<Out>;
+  static constexpr int kSums = kBox<uint16_t> / 2;  // of a thread, in a box of 16-bit results
   using Box = OperandBox<kDerives>;
   static_assert(Box::kRows == kRows && Box::kColumns == kBox<uint16_t> && Box::kSums == kSums);
   // Elements: 32 columns of sums, rows 32 bytes apart in the banks.
@@ -91,11 +94,18 @@ struct WarpgroupEpilogue {
     bool const can_finish = item_bytes(args.d_dtype) == 2 && is_of_pairs(epilogue.c) && is_of_pairs(epilogue.bias) &&
                             is_of_pairs(epilogue.residual) && is_of_pairs(epilogue.multiplier) &&
                             (epilogue.c.data == nullptr || epilogue.bias.data == nullptr);
-    params->way = !is_of_boxes(args) || !(plain || can_finish) ? Way::elements
-                  : pair                                       ? Way::pair
-                  : gated                                      ? Way::gated
-                  : plain                                      ? Way::converted
-                                                               : Way::finished;
+    // c may be d: of columns that are finished twice, a pre-activation that is shifted otherwise is stored too late.
+    bool const in_time =
+        epilogue.c.data == nullptr || epilogue.preactivation == nullptr || kColumns % Box::kColumns == 0;
+    bool const is_of_rows = args.d_n_stride == 1 && item_bytes(args.d_dtype) <= 4 && in_time && !pair && !gated;
+    params->way = !(plain || can_finish) ? Way::elements
+                  : is_of_boxes(args)    ? (pair    ? Way::pair
+                                            : gated ? Way::gated
+                                            : plain ? Way::converted
+                                                    : Way::finished)
+                  : !is_of_rows          ? Way::elements
+                  : plain                ? Way::shifted
+                                         : Way::finished_shifted;
     params->derives_or_scales = epilogue.activation >= kFirstDerivative || has_scales(epilogue);
     params->alpha = float(epilogue.alpha);
     params->scale = epilogue.c.data != nullptr ? float(epilogue.beta) : 1.0f;
@@ -104,7 +114,7 @@ struct WarpgroupEpilogue {
     if (pair && params->way != Way::pair) return {"d of two b is stored by TMA: 16-bit elements, rows of 16 bytes"};
     if (gated && !(kGates && params->way == Way::gated))
       return {"results of a multiplier are stored by TMA: 16-bit elements, rows of 16 bytes, operands of pairs"};
-    if (params->way == Way::elements) return {};
+    if (params->way >= Way::shifted) return {};
     if (Status status = make_map(&params->map_d, params->rank, args.d, args, ragged); !status.ok()) return status;
     if (epilogue.preactivation == nullptr) return {};
     Status const status = make_map(&params->map_preactivation, params->rank, epilogue.preactivation, args, ragged);
@@ -137,7 +147,7 @@ struct WarpgroupEpilogue {
         return;
       }
     }
-    if (store_by_tma(w, tCrC, row_of_warp)) return;
+    if (store_by_tma(w, tCrC, row_of_warp) || store_shifted(w, tCrC, row_of_warp)) return;
     constexpr int kSums = decltype(size(tCrC))::value;
     with_tile_epilogue<Sum, 1, kDerives && !kOwnActivation, kScales<kSums>>(
         args, tile, kTileM, kTileN, [&](auto const& epilogue) {
@@ -202,14 +212,6 @@ struct WarpgroupEpilogue {
            reinterpret_cast<uintptr_t>(args.epilogue.second_product) % 16 == 0 && aligned_batch && once;
   }
 
-  /// Whether two neighbours along n, from an even one on, are a word of 16-bit elements.
-  static bool is_of_pairs(EpilogueOperand const& operand) {
-    int64_t const strides = operand.m_stride | operand.batch_strides.modes[0] | operand.batch_strides.modes[1] |
-                            operand.batch_strides.modes[2];
-    return operand.data == nullptr ||
-           (operand.n_stride == 1 && strides % 2 == 0 && reinterpret_cast<uintptr_t>(operand.data) % 4 == 0);
-  }
-
   static Status make_map(TensorMap* map, int rank, void const* data, GemmArgs const& args, bool ragged) {
     TensorMode const n{args.n, 1}, m{args.m, args.d_m_stride};
     BatchOfMap const batch = ragged ? of_groups(m) : batch_of_map(args, args.d_batch_strides, rank);
@@ -238,47 +240,59 @@ struct WarpgroupEpilogue {
   template <int kSumsOfThread>
   static constexpr bool kHasRoom = kRegisters - kSumsOfThread >= 100 && !is_same<Sum, double>;
 
+  // Addresses and shifts of rows do.
+  template <int kSumsOfThread>
+  static constexpr bool kHasRoomToShift = kRegisters - kSumsOfThread >= 56;
+
   /// row: of the warp, in the tile. False where TMA cannot store the call's results, or there are no registers for it.
   template <class Accumulators, class RowOf>
   static MOYE_DEVICE bool store_by_tma(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
     if constexpr (!kOwnActivation) {
       if (warp.params.way == Way::converted) {
-        store_boxes(warp, tCrC, row);
+        with_result<Sum>(warp.args.d_dtype, [&](auto out) { store_boxes_of<decltype(out)>(warp, tCrC, row); });
         return true;
       }
     }
     constexpr int kSumsOfThread = decltype(size(tCrC))::value;
     if constexpr (kHasRoom<kSumsOfThread>) {
       if (warp.params.way == Way::finished) {
-        // Most calls have none of both, which take time where they are tested for. A user's function is there once.
-        if constexpr (kDerives || kScales<kSumsOfThread>) {
-          if (kOwnActivation || warp.params.derives_or_scales) {
-            store_finished</*kAll=*/true>(warp, tCrC, row);
-            return true;
-          }
-        }
-        store_finished</*kAll=*/false>(warp, tCrC, row);
+        with_all<kSumsOfThread>(warp, [&](auto all) { store_finished<decltype(all)::value>(warp, tCrC, row); });
         return true;
       }
     }
     return false;
   }
 
-  // ---- converted
-
+  /// The same where threads store boxes.
   template <class Accumulators, class RowOf>
-  static MOYE_DEVICE void store_boxes(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
-    auto const store = [&](auto out) { store_boxes_of<decltype(out)>(warp, tCrC, row); };
-    if (warp.args.d_dtype == Dtype::bf16) {
-      store(bfloat16_t{});
-    } else if (warp.args.d_dtype == Dtype::f16) {
-      store(half_t{});
-    } else if (is_same<Sum, float> || warp.args.d_dtype == Dtype::f32) {
-      store(float{});
-    } else {
-      store(Sum{});
+  static MOYE_DEVICE bool store_shifted(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
+    constexpr int kSumsOfThread = decltype(size(tCrC))::value;
+    if constexpr (kHasRoomToShift<kSumsOfThread> && !kOwnActivation) {
+      if (warp.params.way == Way::shifted) {
+        with_result<Sum>(warp.args.d_dtype, [&](auto out) { store_shifted_of<decltype(out)>(warp, tCrC, row); });
+        return true;
+      }
     }
+    if constexpr (kHasRoom<kSumsOfThread>) {
+      if (warp.params.way == Way::finished_shifted) {
+        with_all<kSumsOfThread>(warp, [&](auto all) { store_finished_shifted<decltype(all)::value>(warp, tCrC, row); });
+        return true;
+      }
+    }
+    return false;
   }
+
+  /// Calls f(kAll). Most calls have neither derivatives nor scales, which take time where they are tested for. A user's
+  /// function is there once.
+  template <int kSumsOfThread, class F>
+  static MOYE_DEVICE void with_all(Warp const& warp, F const& f) {
+    if constexpr (kDerives || kScales<kSumsOfThread>) {
+      if (kOwnActivation || warp.params.derives_or_scales) return f(true_type{});
+    }
+    f(false_type{});
+  }
+
+  // ---- converted
 
   template <class Out, class Accumulators, class RowOf>
   static MOYE_DEVICE void store_boxes_of(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
@@ -287,7 +301,7 @@ struct WarpgroupEpilogue {
     for (int i = 0; i < decltype(size<1>(tCrC))::value; ++i) {
       MOYE_UNROLL
       for (int c = 0; c < ceil_div(kColumns, kBox<Out>); ++c) {
-        int const first = c * kBox<Out> + kBox<Out> <= kColumns ? c * kBox<Out> : kColumns - kBox<Out>;
+        int const first = first_column<kColumns, Out>(c);
         int const number = i * ceil_div(kColumns, kBox<Out>) + c;
         unsigned char* const box = warp.boxes[number % kBuffers];
         // What this buffer held is on its way: of the tile before all of it, a main loop ago.
@@ -295,12 +309,7 @@ struct WarpgroupEpilogue {
         if (number >= kBuffers && lane == 0) tma_store_wait_group_read<kBuffers - 1>();
         if (number == 0 || number >= kBuffers) sync_warp();
         // Accumulators 4j and 4j + 1 are two neighbours of columns 8j to 8j + 7, the next two those eight rows below.
-        auto const sum = [&](int k) { return tCrC(first / 2 + k, i, _0{}); };
-        if constexpr (sizeof(Out) == 2) {
-          fill_box_16<Out>(box, sum, lane);
-        } else {
-          fill_box_32<Out>(box, sum, lane);
-        }
+        fill_box<Out>(box, [&](int k) { return tCrC(first / 2 + k, i, _0{}); }, lane);
         fence_proxy_async_shared_cta();
         sync_warp();
         if (lane == 0) {
@@ -321,42 +330,6 @@ struct WarpgroupEpilogue {
     tma_store(&map, box, column, map_row, inner, middle, outer);
   }
 
-  /// stmatrix x4: lanes 0-7, 8-15, 16-23, 24-31 name the rows of (rows 0-7, 8-15) x (columns 0-7, 8-15).
-  template <class Out, class SumOf>
-  static MOYE_DEVICE void fill_box_16(unsigned char* box, SumOf const& sum, int lane) {
-    int const row = lane % 16;
-    MOYE_UNROLL
-    for (int j = 0; j < kBox<Out> / 16; ++j) {
-      auto const pair = [&](int k) {
-        return pack_pair<Out>(static_cast<float>(sum(j * 8 + k)), static_cast<float>(sum(j * 8 + k + 1)));
-      };
-      int const piece = (j * 2 + lane / 16) ^ (row % 8);  // of 16 bytes: the 128-byte swizzle
-      SM90_U32x4_STSM_N::copy(pair(0), pair(2), pair(4), pair(6),
-                              *reinterpret_cast<uint128_t*>(box + row * 128 + piece * 16));
-    }
-  }
-
-  /// Pairs. In odd rows the columns 16 to 31 come first: the swizzle alone would put rows 2i and 2i + 1 of the same
-  /// columns into the same banks.
-  template <class Out, class SumOf>
-  static MOYE_DEVICE void fill_box_32(unsigned char* box, SumOf const& sum, int lane) {
-    bool const is_odd = lane / 4 % 2 != 0;
-    MOYE_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      int const row = half * 8 + lane / 4;
-      MOYE_UNROLL
-      for (int j = 0; j < kBox<Out> / 8; ++j) {
-        auto const element = [&](int k) {  // registers have no index: both are read
-          auto const even = sum(j * 4 + half * 2 + k), odd = sum((j ^ 2) * 4 + half * 2 + k);
-          return static_cast<Out>(is_odd ? odd : even);
-        };
-        int const piece = ((is_odd ? j ^ 2 : j) * 2 + lane % 4 / 2) ^ (row % 8);
-        Row<Out, 2> const pair{element(0), element(1)};
-        *reinterpret_cast<uint64_t*>(box + row * 128 + piece * 16 + lane % 2 * 8) = detail::bit_cast<uint64_t>(pair);
-      }
-    }
-  }
-
   // ---- finished. Of a box, z[i] is the sum of row lane / 4 + i / 2 % 2 * 8 and column i / 4 * 8 + lane % 4 * 2 + i
   // % 2.
 
@@ -367,7 +340,7 @@ struct WarpgroupEpilogue {
     EpilogueArgs const& epilogue = warp.args.epilogue;
     int const outputs = epilogue.preactivation == nullptr ? 1 : 2;
     auto const row_of = [&](int box) { return row(box / kBoxesN); };
-    auto const column_of = [&](int box) { return warp.column + first_column(box % kBoxesN); };
+    auto const column_of = [&](int box) { return warp.column + first_column<kColumns>(box % kBoxesN); };
     // What the next box needs of c, or of a residual where there is no c, is under way while this one is computed. A
     // row of bias is near.
     OperandBox<kAll && kDerives> pairs;
@@ -406,11 +379,11 @@ struct WarpgroupEpilogue {
         if constexpr (kAll && kDerives && !kOwnActivation) pairs.multiply_by_derivative(warp, z);
         pairs.load(warp, epilogue.residual, row_of(number), column_of(number));
       }
-      if (outputs == 2) fill(warp, second_box, z);
+      if (outputs == 2) fill_box(warp, second_box, z);
       activate_all</*kRounded=*/true, /*kInTurn=*/is_same<Sum, int32_t>>(epilogue.activation, z);
       pairs.add(warp, epilogue.residual, 1.0f, z);
       load_ahead(next);
-      fill(warp, box, z);
+      fill_box(warp, box, z);
       store_results(warp, box, second_box, outputs, column_of(number), row_of(number));
     }
   }
@@ -429,7 +402,7 @@ struct WarpgroupEpilogue {
         if (number != i * kPartsN + c) continue;
         MOYE_UNROLL
         for (int k = 0; k < kCount; ++k) {
-          auto sum = tCrC(first_column(c / kInBox) / 2 + c % kInBox * kCount + k, i, _0{});
+          auto sum = tCrC(first_column<kColumns>(c / kInBox) / 2 + c % kInBox * kCount + k, i, _0{});
           if constexpr (is_same<Sum, int32_t>) {
             MOYE_COMPUTED_HERE("+r", sum);  // or LLVM converts all of them first
           }
@@ -464,47 +437,65 @@ struct WarpgroupEpilogue {
     }
   }
 
-  /// z times the scales of its rows, then of its columns. The box's first row in the tile, and column of d; what lies
-  /// outside d is not read. Of rows of no group z is zero.
-  static MOYE_DEVICE void multiply_by_scales(Warp const& warp, int tile_row, int column, float (&z)[kSums]) {
-    if (!warp.place.has_matrix) return;
-    int matrix = warp.place.matrix;
-    MOYE_COMPUTED_HERE("+r", matrix);  // as in TileEpilogue
-    EpilogueScales const &of_rows = warp.args.epilogue.row_scale, &of_columns = warp.args.epilogue.column_scale;
-    if (of_rows.data != nullptr) {
-      float const* const p = of_rows.data + matrix_offset(warp.args, matrix, of_rows.batch_strides);
+  // ---- shifted: a box at a time, through the first of the warp's buffers. The second one has what each of two results
+  // leaves behind.
+
+  template <class Out, class Accumulators, class RowOf>
+  static MOYE_DEVICE void store_shifted_of(Warp const& tile, Accumulators const& tCrC, RowOf const& row) {
+    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, kBox<Out>);
+    MOYE_NO_UNROLL
+    for (int number = 0; number < kAtoms * kBoxesN; ++number) {
+      Warp const warp = computed_here(tile);
       MOYE_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        int const row = warp.place.row + tile_row + half * 8 + warp.lane / 4;
-        float const scale = row < warp.place.end ? p[row * of_rows.stride] : 0.0f;
+      for (int i = 0; i < kAtoms; ++i) {
         MOYE_UNROLL
-        for (int i = 0; i < kSums; i += 4) z[i + half * 2] *= scale, z[i + half * 2 + 1] *= scale;
-      }
-    }
-    if (of_columns.data != nullptr) {
-      float const* const p = of_columns.data + matrix_offset(warp.args, matrix, of_columns.batch_strides);
-      MOYE_UNROLL
-      for (int i = 0; i < kSums; i += 4) {
-        MOYE_UNROLL
-        for (int k = 0; k < 2; ++k) {
-          int const at = column + i * 2 + warp.lane % 4 * 2 + k;
-          float const scale = at < int(warp.args.n) ? p[at * of_columns.stride] : 0.0f;
-          z[i + k] *= scale, z[i + 2 + k] *= scale;
+        for (int c = 0; c < kBoxesN; ++c) {  // accumulators are registers: their indices are constants
+          if (number != i * kBoxesN + c) continue;
+          auto const sum = [&](int k) {
+            Sum value = tCrC(first_column<kColumns, Out>(c) / 2 + k, i, _0{});
+            if constexpr (is_same<Sum, float>) {
+              MOYE_COMPUTED_HERE("+f", value);  // or LLVM converts all of them first
+            } else {
+              MOYE_COMPUTED_HERE("+r", value);
+            }
+            return value;
+          };
+          fill_box<Out>(warp.boxes[0], sum, warp.lane);
         }
       }
+      store_shifted_box<kColumns, Out>(warp, warp.args.d, /*result=*/0, number % kBoxesN, row(number / kBoxesN));
     }
   }
 
-  static MOYE_HOST_DEVICE constexpr int first_column(int box) {
-    return (box + 1) * kBox<uint16_t> <= kColumns ? box * kBox<uint16_t> : kColumns - kBox<uint16_t>;
-  }
-
-  static MOYE_DEVICE void fill(Warp const& warp, unsigned char* box, float const (&z)[kSums]) {
-    auto const sum = [&](int i) { return z[i]; };
-    if (warp.args.d_dtype == Dtype::bf16) {
-      fill_box_16<bfloat16_t>(box, sum, warp.lane);
-    } else {
-      fill_box_16<half_t>(box, sum, warp.lane);
+  /// As store_finished, and nothing is under way while a box is stored, which takes registers, too.
+  template <bool kAll, class Accumulators, class RowOf>
+  static MOYE_DEVICE void store_finished_shifted(Warp const& tile, Accumulators const& tCrC, RowOf const& row) {
+    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, kBox<uint16_t>);
+    EpilogueArgs const& epilogue = tile.args.epilogue;
+    MOYE_NO_UNROLL
+    for (int number = 0; number < kAtoms * kBoxesN; ++number) {
+      Warp const warp = computed_here(tile);
+      int const c = number % kBoxesN, tile_row = row(number / kBoxesN),
+                column = warp.column + first_column<kColumns>(c);
+      float z[kSums];
+      take_sums(warp, tCrC, number, z);
+      if constexpr (kAll && kScales<decltype(size(tCrC))::value>) {
+        if (has_scales(epilogue)) multiply_by_scales(warp, tile_row, column, z);
+      }
+      OperandBox<kAll && kDerives, Box::kColumns, /*kAnyEnd=*/true> pairs;
+      EpilogueOperand const& addend = epilogue.c.data != nullptr ? epilogue.c : epilogue.bias;
+      pairs.load(warp, addend, tile_row, column);
+      pairs.add(warp, addend, warp.params.scale, z);
+      if constexpr (kAll && kDerives && !kOwnActivation) pairs.multiply_by_derivative(warp, z);
+      if (epilogue.preactivation != nullptr) {
+        fill_box(warp, warp.boxes[0], z);
+        store_shifted_box<kColumns, uint16_t>(warp, epilogue.preactivation, /*result=*/1, c, tile_row);
+      }
+      activate_all</*kRounded=*/true, /*kInTurn=*/is_same<Sum, int32_t>>(epilogue.activation, z);
+      pairs.load(warp, epilogue.residual, tile_row, column);
+      pairs.add(warp, epilogue.residual, 1.0f, z);
+      fill_box(warp, warp.boxes[0], z);
+      store_shifted_box<kColumns, uint16_t>(warp, warp.args.d, /*result=*/0, c, tile_row);
     }
   }
 
@@ -596,7 +587,7 @@ struct WarpgroupEpilogue {
         sync_warp();
         unsigned char* const box = warp.boxes[filled % kBuffers];
         ++filled;
-        fill(warp, box, z);
+        fill_box(warp, box, z);
         fence_proxy_async_shared_cta();
         sync_warp();
         if (warp.lane == 0) {

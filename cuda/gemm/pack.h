@@ -13,6 +13,7 @@
 #include "gemm/batch.h"
 #include "gemm/config.h"
 #include "gemm/order.h"
+#include "gemm/shift.h"
 #include "moye/algorithm/copy.h"
 #include "moye/arch/barrier.h"
 #include "moye/arch/grid_dependency.h"
@@ -199,15 +200,10 @@ struct Packer {
     uint128_t const low = load_vector(aligned, begin, end);
     uint128_t high = {};
     if (shift + (left < 16 ? left : 16) > 16) high = load_vector(aligned + 16, begin, end);
-    uint32_t words[] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-    MOYE_UNROLL
-    for (int i = 0; i < 6; ++i) words[i] = shift & 8 ? words[i + 2] : words[i];
-    MOYE_UNROLL
-    for (int i = 0; i < 5; ++i) words[i] = shift & 4 ? words[i + 1] : words[i];
-    int const bits = shift % 4 * 8;
+    uint128_t const shifted = shifted_words(low, high, shift);
+    uint32_t words[] = {shifted.x, shifted.y, shifted.z, shifted.w};
     MOYE_UNROLL
     for (int i = 0; i < 4; ++i) {
-      words[i] = uint32_t((uint64_t(words[i + 1]) << 32 | words[i]) >> bits);
       int const bytes = left - 4 * i;  // of the word
       if (bytes < 4) words[i] &= bytes <= 0 ? 0 : 0xffffffffu >> (32 - 8 * bytes);
     }

@@ -43,6 +43,7 @@ WARPS, WARP_ROWS = 4, 16  # of a warpgroup; of 64 rows of sums, those of a warp
 CHUNK = 32  # columns of sums that threads store at a time
 PITCH = CHUNK + 8
 FINISHING_REGISTERS = 100  # of a thread, beside its sums
+SHIFTING_REGISTERS = 56  # likewise
 # What the Hopper kernels share of their facts.
 PRODUCTS_PER_US = 3.82e6
 K_TILE_US = 0.0226  # a barrier, and wgmma's pipeline that fills
@@ -70,6 +71,7 @@ class TmaKernelLayouts:
       sums: the type in which threads stage them.
       vector: columns that a thread finishes together where it stores d.
       finishes: whether threads have the registers to finish sums where they are, on the way to 16-bit results.
+      shifts: whether they have those to store rows that are no whole words in whole sectors, as words that they shift.
       other_bytes: of shared memory, the kernel's own.
       passes: times that a tile goes through all of k, with another part of each operand.
     """
@@ -89,6 +91,7 @@ class TmaKernelLayouts:
     sums: str
     vector: int
     finishes: bool
+    shifts: bool
     other_bytes: int
     passes: int
 
@@ -279,6 +282,7 @@ def describe_wgmma(
     registers = 160 if config.consumers == 3 else 232  # of a consumer thread, at least
     if config.accumulator == "s32" and config.cluster != (1, 1):
         registers -= 8  # integers are converted one by one, which takes those that name the CTAs of a cluster
+    left = registers - sets * math.prod(config.consumer_tile) // WARPGROUP
     blk_m, blk_n, _blk_k = config.tile
     warpgroups = blk_m // config.consumer_tile[0], blk_n // config.consumer_tile[1]  # that multiply one tile
     any_major, packs = element.bits == 16, config.alignment < 16
@@ -307,7 +311,8 @@ def describe_wgmma(
         columns=columns,
         sums=sums,
         vector=vector,
-        finishes=registers - sets * math.prod(config.consumer_tile) // WARPGROUP >= FINISHING_REGISTERS,
+        finishes=left >= FINISHING_REGISTERS,
+        shifts=left >= SHIFTING_REGISTERS,
         other_bytes=other_bytes,
         passes=1,
     )
