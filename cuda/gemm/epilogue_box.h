@@ -84,35 +84,42 @@ MOYE_DEVICE void fill_box(unsigned char* box, SumOf const& sum, int lane) {
   }
 }
 
-/// The same of 16-bit results, which z is rounded to. Warp: what stays the same of a warp's tile, of
-/// gemm/epilogue_sm90.h.
+/// The same of z, a box of floats or, to which it is rounded, of 16 bits. Warp: what stays the same of a warp's tile,
+/// of gemm/epilogue_sm90.h.
 template <class Warp, int kSums>
 MOYE_DEVICE void fill_box(Warp const& warp, unsigned char* box, float const (&z)[kSums]) {
   auto const sum = [&](int i) { return z[i]; };
-  if (warp.args.d_dtype == Dtype::bf16) {
+  if constexpr (kSums == kBoxColumns<float> / 2) {
+    fill_box<float>(box, sum, warp.lane);
+  } else if (warp.args.d_dtype == Dtype::bf16) {
     fill_box<bfloat16_t>(box, sum, warp.lane);
   } else {
     fill_box<half_t>(box, sum, warp.lane);
   }
 }
 
-/// Whether two neighbours along n, from an even one on, are a word of 16-bit elements.
-inline bool is_of_pairs(EpilogueOperand const& operand) {
+/// Whether two neighbours along n, from an even one on, are a word.
+inline bool is_of_pairs(EpilogueOperand const& operand, int word_bytes) {
   int64_t const strides = operand.m_stride | operand.batch_strides.modes[0] | operand.batch_strides.modes[1] |
                           operand.batch_strides.modes[2];
-  return operand.data == nullptr ||
-         (operand.n_stride == 1 && strides % 2 == 0 && reinterpret_cast<uintptr_t>(operand.data) % 4 == 0);
+  return operand.data == nullptr || (operand.n_stride == 1 && strides % 2 == 0 &&
+                                     reinterpret_cast<uintptr_t>(operand.data) % uintptr_t(word_bytes) == 0);
 }
 
-/// A box of an operand, 16 rows of 64 elements of 16 bits, or a half of it, as the lanes of a warp have it: word i has
-/// what belongs to z[2 i] and z[2 i + 1], which are those of row lane / 4 + i % 2 * 8 and of columns from i / 2 * 8 +
-/// lane % 4 * 2 on. kDerives: whether calls may multiply by a derivative. kAnyEnd: whether d's last column may be an
-/// even one, which has no neighbour. Warp: what stays the same of a warp's tile, of gemm/epilogue_sm90.h.
-template <bool kDerives, int kColumns_ = 64, bool kAnyEnd = false>
+/// A box of an operand, 16 rows of 128 bytes, or a half of it, as the lanes of a warp have it: word i has what belongs
+/// to z[2 i] and z[2 i + 1], which are those of row lane / 4 + i % 2 * 8 and of columns from i / 2 * 8 + lane % 4 * 2
+/// on. kDerives: whether calls may multiply by a derivative. kAnyEnd: whether d's last column may be an even one, which
+/// has no neighbour. Word: of two elements, of 16 bits or floats. Warp: what stays the same of a warp's tile, of
+/// gemm/epilogue_sm90.h.
+template <bool kDerives, int kColumns_ = 64, bool kAnyEnd = false, class Word_ = uint32_t>
 struct OperandBox {
+  using Word = Word_;
+  static constexpr bool kIsFloat = sizeof(Word) == 8;
+  using Element = typename WordOf<int(sizeof(Word)) / 2>::Type;
+  static_assert(!(kIsFloat && kDerives), "derivatives are of 16-bit results");
   static constexpr int kRows = 16, kColumns = kColumns_;
   static constexpr int kSums = kRows * kColumns / 32;  // of a thread
-  uint32_t words[kSums / 2];
+  Word words[kSums / 2];
 
   /// The box's first row in the tile, and column of d. What lies outside d is not read.
   template <class Warp>
@@ -127,11 +134,11 @@ struct OperandBox {
     if (!warp.place.has_matrix && operand.batch_strides.modes[kBatchModes - 1] != 0) return clear();
     int const row = warp.place.row + tile_row;
     int const lane_row = warp.lane / 4, lane_column = warp.lane % 4 * 2;
-    auto const* const p = static_cast<uint16_t const*>(operand.data) +
+    auto const* const p = static_cast<Element const*>(operand.data) +
                           matrix_offset(warp.args, warp.place.matrix, operand.batch_strides) +
                           (row + lane_row) * operand.m_stride + column + lane_column;
     auto const* const below = p + 8 * operand.m_stride;
-    auto const word = [](uint16_t const* at) { return *reinterpret_cast<uint32_t const*>(at); };
+    auto const word = [](Element const* at) { return *reinterpret_cast<Word const*>(at); };
     int const rows = warp.place.end - row, columns = int(warp.args.n) - column;
     if (rows >= kRows && columns >= kColumns) {
       MOYE_UNROLL
@@ -140,8 +147,8 @@ struct OperandBox {
       MOYE_UNROLL
       for (int j = 0; j < kSums / 4; ++j) {
         bool const is_there = lane_column + j * 8 < columns;
-        auto const pair = [&](uint16_t const* at) {
-          return kAnyEnd && lane_column + j * 8 + 1 == columns ? uint32_t(*at) : word(at);
+        auto const pair = [&](Element const* at) {
+          return kAnyEnd && lane_column + j * 8 + 1 == columns ? Word(*at) : word(at);
         };
         words[j * 2] = is_there && lane_row < rows ? pair(p + j * 8) : 0;
         words[j * 2 + 1] = is_there && lane_row + 8 < rows ? pair(below + j * 8) : 0;
@@ -221,7 +228,9 @@ struct OperandBox {
   /// f(what makes two floats of a word), which are of dtype.
   template <class F>
   static MOYE_DEVICE void with_unpack(Dtype dtype, F const& f) {
-    if (dtype == Dtype::bf16) {
+    if constexpr (kIsFloat) {
+      f([](Word word) { return detail::bit_cast<Row<float, 2>>(word); });
+    } else if (dtype == Dtype::bf16) {
       f([](uint32_t word) { return unpack<bfloat16_t>(word); });
     } else {
       f([](uint32_t word) { return unpack<half_t>(word); });

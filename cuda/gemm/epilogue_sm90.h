@@ -1,7 +1,8 @@
 // From a warpgroup's wgmma accumulators to d. Seven ways, chosen once per call by the host:
 //   converted   sums as they are: into swizzled rows of 128 bytes, and TMA stores them, clipped at d's edges, while the
 //               warp goes on
-//   finished    16-bit results, with c or bias, scales, activation and so on: the same, finished in registers, box by box
+//   finished    results of 16 bits or floats, with c or bias, scales, activation and so on: the same, finished in
+//               registers, box by box
 //   pair        16-bit results of two b, whose columns are the halves of a tile: the same, the first activated, and
 //               multiplied with the second
 //   gated       16-bit results of a multiplier: the same, two of one product, the cotangents of a layer with a gate
@@ -91,21 +92,24 @@ struct WarpgroupEpilogue {
     bool const plain = epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.bias.data == nullptr &&
                        epilogue.residual.data == nullptr && epilogue.activation == Activation::none &&
                        epilogue.preactivation == nullptr && !has_scales(epilogue);
-    bool const can_finish = item_bytes(args.d_dtype) == 2 && is_of_pairs(epilogue.c) && is_of_pairs(epilogue.bias) &&
-                            is_of_pairs(epilogue.residual) && is_of_pairs(epilogue.multiplier) &&
+    int const bytes = item_bytes(args.d_dtype);
+    auto const are_pairs = [&](EpilogueOperand const& operand) { return is_of_pairs(operand, 2 * bytes); };
+    bool const can_finish = (bytes == 2 || (is_same<Sum, float> && bytes == 4 && !pair && !gated)) &&
+                            are_pairs(epilogue.c) && are_pairs(epilogue.bias) && are_pairs(epilogue.residual) &&
+                            are_pairs(epilogue.multiplier) &&
                             (epilogue.c.data == nullptr || epilogue.bias.data == nullptr);
     // c may be d: of columns that are finished twice, a pre-activation that is shifted otherwise is stored too late.
     bool const in_time =
         epilogue.c.data == nullptr || epilogue.preactivation == nullptr || kColumns % Box::kColumns == 0;
-    bool const is_of_rows = args.d_n_stride == 1 && item_bytes(args.d_dtype) <= 4 && in_time && !pair && !gated;
+    bool const is_of_rows = args.d_n_stride == 1 && bytes <= 4 && in_time && !pair && !gated;
+    bool const is_finished_shifted = is_of_rows && bytes == 2;
     params->way = !(plain || can_finish) ? Way::elements
                   : is_of_boxes(args)    ? (pair    ? Way::pair
                                             : gated ? Way::gated
                                             : plain ? Way::converted
                                                     : Way::finished)
-                  : !is_of_rows          ? Way::elements
-                  : plain                ? Way::shifted
-                                         : Way::finished_shifted;
+                  : plain                ? (is_of_rows ? Way::shifted : Way::elements)
+                                         : (is_finished_shifted ? Way::finished_shifted : Way::elements);
     params->derives_or_scales = epilogue.activation >= kFirstDerivative || has_scales(epilogue);
     params->alpha = float(epilogue.alpha);
     params->scale = epilogue.c.data != nullptr ? float(epilogue.beta) : 1.0f;
@@ -163,6 +167,8 @@ struct WarpgroupEpilogue {
                                       Accumulators const& tCrC, SharedStorage& smem, RowOf const& row, int tile_n,
                                       int thread MOYE_LOC) {
     MOYE_SITE;
+    constexpr int kSumsOfThread = decltype(size(tCrC))::value;
+    static_assert(kHasRoomForFloats<kSumsOfThread> == (kHasRoom<kSumsOfThread> && is_same<Sum, float>));
     MOYE_COMPUTED_HERE("+r", thread);  // as above
     int const warp = thread / 32, lane = thread % 32;
     auto const row_of_warp = [&](int atom) { return row(atom) + warp * kRows; };
@@ -239,6 +245,8 @@ struct WarpgroupEpilogue {
   // What is finished together needs registers beside the accumulators.
   template <int kSumsOfThread>
   static constexpr bool kHasRoom = kRegisters - kSumsOfThread >= 100 && !is_same<Sum, double>;
+  template <int kSumsOfThread>
+  static constexpr bool kHasRoomForFloats = kRegisters - kSumsOfThread >= 104 && is_same<Sum, float>;
 
   // Addresses and shifts of rows do.
   template <int kSumsOfThread>
@@ -256,7 +264,15 @@ struct WarpgroupEpilogue {
     constexpr int kSumsOfThread = decltype(size(tCrC))::value;
     if constexpr (kHasRoom<kSumsOfThread>) {
       if (warp.params.way == Way::finished) {
-        with_all<kSumsOfThread>(warp, [&](auto all) { store_finished<decltype(all)::value>(warp, tCrC, row); });
+        if constexpr (is_same<Sum, float>) {
+          if (warp.args.d_dtype == Dtype::f32) {
+            if constexpr (!kHasRoomForFloats<kSumsOfThread>) return false;
+            store_finished<float, /*kAll=*/true>(warp, tCrC, row);
+            return true;
+          }
+        }
+        with_all<kSumsOfThread>(warp,
+                                [&](auto all) { store_finished<uint16_t, decltype(all)::value>(warp, tCrC, row); });
         return true;
       }
     }
@@ -333,17 +349,19 @@ struct WarpgroupEpilogue {
   // ---- finished. Of a box, z[i] is the sum of row lane / 4 + i / 2 % 2 * 8 and column i / 4 * 8 + lane % 4 * 2 + i
   // % 2.
 
-  /// kAll: also by scales and a derivative.
-  template <bool kAll, class Accumulators, class RowOf>
+  /// Out: of d's size, float or 16 bits. kAll: also by scales and, of 16 bits, a derivative.
+  template <class Out, bool kAll, class Accumulators, class RowOf>
   static MOYE_DEVICE void store_finished(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
-    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, kBox<uint16_t>);
+    constexpr bool kRounded = sizeof(Out) == 2, kMayDerive = kAll && kDerives && kRounded;
+    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, kBox<Out>);
+    using Word = typename WordOf<2 * int(sizeof(Out))>::Type;
     EpilogueArgs const& epilogue = warp.args.epilogue;
     int const outputs = epilogue.preactivation == nullptr ? 1 : 2;
     auto const row_of = [&](int box) { return row(box / kBoxesN); };
-    auto const column_of = [&](int box) { return warp.column + first_column<kColumns>(box % kBoxesN); };
+    auto const column_of = [&](int box) { return warp.column + first_column<kColumns, Out>(box % kBoxesN); };
     // What the next box needs of c, or of a residual where there is no c, is under way while this one is computed. A
     // row of bias is near.
-    OperandBox<kAll && kDerives> pairs;
+    OperandBox<kMayDerive, kBox<Out>, /*kAnyEnd=*/false, Word> pairs;
     EpilogueOperand const& addend = epilogue.c.data != nullptr ? epilogue.c : epilogue.bias;
     // (Integers' conversion and a user's function have no registers for the choice.)
     constexpr bool kMayBeResidual = kLooksAhead && !kOwnActivation && !is_same<Sum, int32_t>;
@@ -358,8 +376,8 @@ struct WarpgroupEpilogue {
     load_ahead(0);
     MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
         for (int number = 0; number < kAtoms * kBoxesN; ++number) {
-      float z[kSums];
-      take_sums(warp, tCrC, number, z);
+      float z[pairs.kSums];
+      take_sums<Out>(warp, tCrC, number, z);
       int const first = number * outputs;
       wait_for_boxes(warp, first, outputs);
       unsigned char* const box = warp.boxes[first % kBuffers];
@@ -370,17 +388,17 @@ struct WarpgroupEpilogue {
       }
       if (is_residual_ahead) {
         if (epilogue.bias.data != nullptr) {
-          OperandBox<false> bias;
+          OperandBox<false, kBox<Out>, /*kAnyEnd=*/false, Word> bias;
           bias.load_present(warp, epilogue.bias, row_of(number), column_of(number));
           bias.add(warp, epilogue.bias, 1.0f, z);
         }
       } else {
         pairs.add(warp, addend, warp.params.scale, z);
-        if constexpr (kAll && kDerives && !kOwnActivation) pairs.multiply_by_derivative(warp, z);
+        if constexpr (kMayDerive && !kOwnActivation) pairs.multiply_by_derivative(warp, z);
         pairs.load(warp, epilogue.residual, row_of(number), column_of(number));
       }
       if (outputs == 2) fill_box(warp, second_box, z);
-      activate_all</*kRounded=*/true, /*kInTurn=*/is_same<Sum, int32_t>>(epilogue.activation, z);
+      activate_all<kRounded, /*kInTurn=*/is_same<Sum, int32_t>>(epilogue.activation, z);
       pairs.add(warp, epilogue.residual, 1.0f, z);
       load_ahead(next);
       fill_box(warp, box, z);
@@ -388,11 +406,11 @@ struct WarpgroupEpilogue {
     }
   }
 
-  /// alpha times the sums of a box, or of a half of one. They are counted along the columns first.
-  template <class Accumulators, int kCount>
+  /// alpha times the sums of a box of Out, or of a half of one. They are counted along the columns first.
+  template <class Out, class Accumulators, int kCount>
   static MOYE_DEVICE void take_sums(Warp const& warp, Accumulators const& tCrC, int number, float (&z)[kCount]) {
-    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kInBox = kSums / kCount;
-    constexpr int kPartsN = ceil_div(kColumns, kBox<uint16_t>) * kInBox;
+    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kInBox = kBox<Out> / 2 / kCount;
+    constexpr int kPartsN = ceil_div(kColumns, kBox<Out>) * kInBox;
     MOYE_UNROLL
     for (int k = 0; k < kCount; ++k) z[k] = 0;  // or ptxas keeps their registers from the kernel's beginning on
     MOYE_UNROLL
@@ -402,7 +420,7 @@ struct WarpgroupEpilogue {
         if (number != i * kPartsN + c) continue;
         MOYE_UNROLL
         for (int k = 0; k < kCount; ++k) {
-          auto sum = tCrC(first_column<kColumns>(c / kInBox) / 2 + c % kInBox * kCount + k, i, _0{});
+          auto sum = tCrC(first_column<kColumns, Out>(c / kInBox) / 2 + c % kInBox * kCount + k, i, _0{});
           if constexpr (is_same<Sum, int32_t>) {
             MOYE_COMPUTED_HERE("+r", sum);  // or LLVM converts all of them first
           }
@@ -478,7 +496,7 @@ struct WarpgroupEpilogue {
       int const c = number % kBoxesN, tile_row = row(number / kBoxesN),
                 column = warp.column + first_column<kColumns>(c);
       float z[kSums];
-      take_sums(warp, tCrC, number, z);
+      take_sums<uint16_t>(warp, tCrC, number, z);
       if constexpr (kAll && kScales<decltype(size(tCrC))::value>) {
         if (has_scales(epilogue)) multiply_by_scales(warp, tile_row, column, z);
       }
@@ -521,7 +539,7 @@ struct WarpgroupEpilogue {
         for (int part = 0; part < kParts; ++part) {
       Operands const next = load(part + 1 < kParts ? part + 1 : part);  // under way while these are computed
       float z[kSums / 2];
-      take_sums(warp, tCrC, part, z);
+      take_sums<uint16_t>(warp, tCrC, part, z);
       int const half = part % 2, first = part / 2 * 2;
       if (half == 0) wait_for_boxes(warp, first, /*outputs=*/2);
       unsigned char* const box = warp.boxes[first % kBuffers];

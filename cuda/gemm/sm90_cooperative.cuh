@@ -67,13 +67,15 @@ struct Gemm<kConfig> {
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
 
   static constexpr int kSums = kBlkM / kConsumersM * kAtomN / 128;  // of a thread
-  // Integers are converted one by one, which takes the registers that name the CTAs of a cluster.
-  static constexpr int kClusterRegisters = is_same<Sum, int32_t> && kCluster > 1 ? 8 : 0;
 
   static constexpr bool kDerives = !is_same<Sum, int32_t>;  // of 16-bit operands and floats
   // The cotangents of a layer with a gate: as TMA writes them, where registers are left.
   static constexpr bool kTakesGate =
       sizeof(Element) == 2 && !kPacks && has_room_for_gate(kConsumerRegisters, kSums, kAtomN);
+
+  // What names the CTAs of a cluster, beside integers that are converted one by one, or beside one way more.
+  static constexpr bool kIsTight = kTakesGate && kSums >= 128 && kClusterM > 1;
+  static constexpr int kClusterRegisters = is_same<Sum, int32_t> && kCluster > 1 ? 8 : kIsTight ? 2 : 0;
 
   template <Order kOrder>
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{kConsumersM, kConsumersN}, kConfig.cluster> {};

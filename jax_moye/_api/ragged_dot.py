@@ -69,11 +69,10 @@ def ragged_dot(
       group_offset: None: JAX has no other yet.
       out_sharding: as in `jax_moye.matmul`, likewise the following.
       bias: (g, n), added to the rows of each group before the result is rounded.
-      activation: as in `jax_moye.linear`, applied before that, too. Bias and activation are the kernel's where the
-        result has 16 bits, and XLA's behind it elsewhere.
+      activation: as in `jax_moye.linear`, applied before that, too.
       lhs_scale: () or (m,), of all rows or of each one, or None: what quantized rows were divided by. The product is
         multiplied by it, then by rhs_scale, in float32, before the bias is added. By the kernel, where operands are
-        8-bit floats and the result has 16 bits.
+        8-bit floats.
       rhs_scale: (), (g,) or (g, n), of all matrices, of each one, or of the columns of each one.
       config: the name of one of the table's rows of sm90_grouped.
       implementation: None, "moye" or "xla".

@@ -317,8 +317,8 @@ def why_not_grouped(config: GemmConfig, problem: GroupedProblem, request: Reques
     rows = rows + problem.groups if problem.ragged == "m" else rows * problem.groups
     if rows * -(-problem.n // tile_n) > MAX_SIZE:
         return "the result may have more than 2^31 - 1 tiles"
-    if _is_fused(request) and ITEM_BYTES[problem.out_dtype] != 2:
-        return f"it finishes results of 16 bits, and {problem.out_dtype} is wanted"
+    if is_of_pair and ITEM_BYTES[problem.out_dtype] != 2:
+        return f"what it makes of two matrices has 16 bits, and {problem.out_dtype} is wanted"
     if _is_fused(request) and config.consumer_tile[0] * config.consumer_tile[1] > MOST_FUSED_ELEMENTS:
         return "beside the sums of so large a tile there are no registers for an epilogue"
     return None

@@ -26,6 +26,7 @@ TMA_STORE = ("out=bf16",)
 SIX_BOXES = ("out=f32",)  # of 192 columns, through a staging of three
 BY_THREADS = ("d_pad=1",)
 FINISHED = ("out=bf16", "epilogue=2")
+FLOATS = ("out=f32", "epilogue=2")  # finished, too
 ONE_CTA = ("multiprocessors=1",)
 
 
@@ -487,6 +488,33 @@ MUTANTS = [
         "    fence_proxy_async_shared_cta();\n",
         race("TMA store", C, "stmatrix", C),
         options=FINISHED,
+    ),
+    Mutant(
+        "sm90_finished_floats_in_boxes_of_64_columns",
+        THREE_BOXES,
+        E,
+        "kBoxesN = ceil_div(kColumns, kBox<Out>);",
+        "kBoxesN = ceil_div(kColumns, kBox<uint16_t>);",
+        "wrong",
+        options=FLOATS,
+    ),
+    Mutant(
+        "sm90_finished_floats_read_before_the_warp_has_written",
+        COOPERATIVE,
+        E,
+        "    fence_proxy_async_shared_cta();\n    sync_warp();\n",
+        "    fence_proxy_async_shared_cta();\n",
+        race("TMA store", C, "plain store", C),
+        options=FLOATS,
+    ),
+    Mutant(
+        "sm90_words_of_floats_in_turn",
+        COOPERATIVE,
+        "epilogue_box.h",
+        "words[j * 2] = word(p + j * 8), words[j * 2 + 1] = word(below + j * 8);",
+        "words[j * 2] = word(p + j * 8), words[j * 2 + 1] = word(p + j * 8);",
+        "wrong",
+        options=FLOATS,
     ),
     Mutant(
         "sm90_finished_wait_for_the_tile_before_missing",

@@ -11,7 +11,8 @@ import jax_moye
 from jax_moye.layout.kernels import kernel_layouts
 from jax_moye.layout.kernels.wgmma import CHUNK
 from tests.emulated.emulate import emulate
-from tests.emulated.problems import Call, Problem, make_call, order_for, product
+from tests.emulated.problems import Call, Problem, accumulation_bound, make_call, order_for, product
+from tests.emulated.test_epilogue import IN_WORDS, SCALED_CASES, assert_within, make
 
 # sm90_split_k stores by threads alone: they add up the parts of other CTAs first.
 CONFIGS = [c for c in jax_moye.configs() if c.kernel in ("sm90_cooperative", "sm90_pingpong")]
@@ -49,7 +50,7 @@ def test_aligned_results_go_by_tma(config, out_dtype):
 
 @every_row
 def test_results_are_finished_on_their_way(config, out_dtype):
-    """relu: by TMA too where 16-bit results leave the registers for it, else an element a lane."""
+    """relu: by TMA too where there are registers for it, else an element a lane."""
     tile_m, tile_n, _ = config.tile
     m, n = tile_m + 24, tile_n + 40
     counted = counters(config, Problem(m, n, 48, "NT"), out_dtype, activation="relu")
@@ -180,3 +181,21 @@ def test_nothing_outside_shifted_rows_is_touched(config, flush):
         expected = (product(call.values_a, call.values_b) + bias.astype(np.float64)).astype(call.d.dtype)
         np.testing.assert_array_equal(dataclasses.replace(call, d=preactivation).result(), expected)
         np.testing.assert_array_equal(call.result(), np.maximum(expected, 0))
+
+
+@pytest.mark.parametrize("case", [*IN_WORDS, SCALED_CASES[2]], ids=str)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+def test_floats_are_finished_in_registers(config, case):
+    """All that is read beside sums, in words of two floats, more matrices and cut tiles: within the bound, by TMA."""
+    if config.accumulator == "s32":
+        pytest.skip("sums of integers are finished element by element on their way to floats")
+    kernel = kernel_layouts(config, case.order if case.order in config.orders else config.orders[0])
+    tile_m, tile_n, tile_k = config.tile
+    call, epilogue = make(config, case, "f32", (tile_m + 5, tile_n + 12, tile_k), "normal", pad=8)
+    report = emulate(config, call, **epilogue.options, count_transactions=True)
+    assert report["ok"], report["message"]
+    assert_within(config, call, epilogue, "f32", accumulation_bound(config, call.values_a, call.values_b))
+    # A last box that begins early would finish c, which may be d, twice.
+    in_turn = case.c and (case.bias or kernel.columns % 32)
+    by_threads = bool(in_turn) or kernel.stores_by_threads("float32", finished=True)
+    assert (report["counters"]["tma_stores"] == 0) == by_threads

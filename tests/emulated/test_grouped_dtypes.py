@@ -11,7 +11,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.emulated.driver import build, run_cases
+from tests.emulated.driver import build
 from tests.emulated.test_grouped import INT32_MAX, INT32_MIN, KINDS, MAX_GROUPS, Case, check, random_case
 
 ROWS = {
@@ -96,7 +96,8 @@ def test_orders_of_threads(binary, name):
     check(binary, [f"330 136 300 order={ORDER} sizes=70,0,1,64,33 workers=3 multiprocessors=5"])
 
 
-def test_scales_of_32_bits_are_refused(binary, name):
-    del name
-    (report,) = run_cases(binary, [f"16 16 16 order={ORDER} sizes=9,7 scales=1 out=f32"])
-    assert report.startswith("error: rows of d are not of 16 bytes, or this tile leaves no registers"), report
+def test_floats_are_finished(binary, name):
+    """Bias, activation and residual, and scales: results of 32 bits, of cut tiles and of several."""
+    scales = " scales=1" if is_float8(name) else ""
+    shapes = ("190 72 48 sizes=70,0,1,64", "16 16 16 sizes=9,7", "330 200 144 sizes=129,63,65")
+    check(binary, [f"{x} order={ORDER} out=f32 epilogue=1{y}" for x in shapes for y in ("", scales)])

@@ -77,7 +77,8 @@ MOYE_DEVICE void mbarrier_arrive_cluster(uint64_t* bar, uint32_t cta, bool pred 
       ".reg .pred p;\n"
       ".reg .b32 remote;\n"
       "setp.ne.u32 p, %2, 0;\n"
-      "@p mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "selp.u32 remote, %1, 0, p;\n"  // predicated itself, mapa would keep a register through the caller's loop
+      "mapa.shared::cluster.u32 remote, %0, remote;\n"
       "@p mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
       "}" ::"r"(smem_ptr_to_u32(bar)),
       "r"(cta), "r"(static_cast<uint32_t>(pred))

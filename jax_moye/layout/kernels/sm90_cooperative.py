@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from jax_moye.layout.kernels.facts import KernelFacts, Speed
@@ -10,6 +11,7 @@ from jax_moye.layout.kernels.wgmma import (
     ODD_STORE_US,
     PRODUCTS_PER_US,
     STORE_US,
+    WARPGROUP,
     TmaKernelLayouts,
     describe_wgmma,
 )
@@ -56,4 +58,10 @@ FACTS = KernelFacts(
 
 def describe(config: Any, order: str) -> TmaKernelLayouts:
     """The layouts of a config: its consumers multiply each tile together."""
-    return describe_wgmma(config, order)
+    # What names the CTAs of a cluster, beside integers that are converted one by one, or beside one way more.
+    of_cluster = 0
+    if config.cluster != (1, 1) and config.accumulator == "s32":
+        of_cluster = 8
+    elif config.cluster[0] > 1 and config.dtype in ("bf16", "f16") and config.alignment == 16:
+        of_cluster = 2 if math.prod(config.consumer_tile) >= 128 * WARPGROUP else 0
+    return describe_wgmma(config, order, held_registers=of_cluster)

@@ -42,7 +42,7 @@ WARPGROUP = 128  # threads
 WARPS, WARP_ROWS = 4, 16  # of a warpgroup; of 64 rows of sums, those of a warp
 CHUNK = 32  # columns of sums that threads store at a time
 PITCH = CHUNK + 8
-FINISHING_REGISTERS = 100  # of a thread, beside its sums
+FINISHING_REGISTERS, FLOATS_REGISTERS = 100, 104  # of a thread, beside its sums: to finish 16 bits, and floats
 SHIFTING_REGISTERS = 56  # likewise
 # What the Hopper kernels share of their facts.
 PRODUCTS_PER_US = 3.82e6
@@ -71,6 +71,7 @@ class TmaKernelLayouts:
       sums: the type in which threads stage them.
       vector: columns that a thread finishes together where it stores d.
       finishes: whether threads have the registers to finish sums where they are, on the way to 16-bit results.
+      finishes_floats: the same, on the way to floats.
       shifts: whether they have those to store rows that are no whole words in whole sectors, as words that they shift.
       other_bytes: of shared memory, the kernel's own.
       passes: times that a tile goes through all of k, with another part of each operand.
@@ -91,6 +92,7 @@ class TmaKernelLayouts:
     sums: str
     vector: int
     finishes: bool
+    finishes_floats: bool
     shifts: bool
     other_bytes: int
     passes: int
@@ -211,7 +213,9 @@ class TmaKernelLayouts:
           value_type: of d.
           finished: whether more is done to the sums than to convert them.
         """
-        return finished and not (self.finishes and dtype(value_type, "stores_by_threads").bits == 16)
+        results = dtype(value_type, "stores_by_threads")
+        finishes = self.finishes if results.bits == 16 else self.finishes_floats and results == dtype("float32")
+        return finished and not finishes
 
     def epilogue_counts(self, pitch: int, value_type: Any, *, by_threads: bool = False) -> dict[str, int]:
         """What a CTA's epilogue costs, by the names of the emulator's counters.
@@ -262,6 +266,7 @@ def describe_wgmma(
     box_rows_of_a: int = 0,
     promotes: bool = False,
     finishes_beside: int | None = None,
+    held_registers: int = 0,
 ) -> TmaKernelLayouts:
     """The layouts of a config.
 
@@ -275,13 +280,12 @@ def describe_wgmma(
       box_rows_of_a: of a box of a where k is contiguous; 0: all that a CTA loads.
       promotes: sums leave the tensor core for a second set of registers, as those of 8-bit floats always do.
       finishes_beside: sets of registers of sums that threads have while they finish them; None: both of those.
+      held_registers: of a thread, for what else the kernel's threads have to know then.
     """
     element, of_b = operand_types(config.dtype)
     promotes = promotes or (element.short in ("E4M3", "E5M2") and config.accumulator == "f32")
     sets = finishes_beside or (2 if promotes else 1)  # of sums
-    registers = 160 if config.consumers == 3 else 232  # of a consumer thread, at least
-    if config.accumulator == "s32" and config.cluster != (1, 1):
-        registers -= 8  # integers are converted one by one, which takes those that name the CTAs of a cluster
+    registers = (160 if config.consumers == 3 else 232) - held_registers  # of a consumer thread, at least
     left = registers - sets * math.prod(config.consumer_tile) // WARPGROUP
     blk_m, blk_n, _blk_k = config.tile
     warpgroups = blk_m // config.consumer_tile[0], blk_n // config.consumer_tile[1]  # that multiply one tile
@@ -312,6 +316,7 @@ def describe_wgmma(
         sums=sums,
         vector=vector,
         finishes=left >= FINISHING_REGISTERS,
+        finishes_floats=sums == "f32" and left >= FLOATS_REGISTERS,
         shifts=left >= SHIFTING_REGISTERS,
         other_bytes=other_bytes,
         passes=1,
