@@ -44,9 +44,9 @@ constexpr bool has_room_for_gate(int registers, int sums, int columns) {
 /// may be on their way while the next is filled. kRegisters: of a thread, but for those of other sums. kPairs: whether
 /// calls may have a second b. kDerives, kHasScales: whether there are registers to finish what is multiplied by a
 /// derivative; by scales. kGates: whether calls may have a multiplier. kLooksAhead: whether there are registers to
-/// choose what is loaded a box ahead.
+/// choose what is loaded a box ahead. kScatters: whether rows of d may lie elsewhere (Place::rows).
 template <int kColumns, Dtype kAccumulator, int kBuffers, int kRegisters, bool kPairs = false, bool kDerives = true,
-          bool kHasScales = kDerives, bool kGates = false, bool kLooksAhead = true>
+          bool kHasScales = kDerives, bool kGates = false, bool kLooksAhead = true, bool kScatters = false>
 struct WarpgroupEpilogue {
   using Sum = typename Accumulator<kAccumulator>::Sum;
   using Way = StoreParams::Way;
@@ -79,6 +79,7 @@ struct WarpgroupEpilogue {
     int row, end, matrix;
     int map_row, map_matrix;
     bool has_matrix = true;
+    int32_t const* rows = nullptr;  // of kScatters: where each row of the operands lies in d; null: where the map says
   };
 
   /// Host: how the call's results are stored. ragged: the rows of the only matrix are cut into groups.
@@ -303,12 +304,34 @@ struct WarpgroupEpilogue {
         }
         fence_proxy_async_shared_cta();
         sync_warp();
+        if constexpr (kScatters) {
+          if (scatter<int(sizeof(Out))>(warp, warp.args.d, box, warp.column + first, row(i))) continue;
+        }
         if (lane == 0) {
           store_box(warp, warp.params.map_d, box, warp.column + first, row(i));
           tma_store_commit_group();
         }
       }
     }
+  }
+
+  /// A box of a result that lies as d does, row by row where rows lie elsewhere; if they do not, false. Four rows at a
+  /// time, each by eight lanes.
+  template <int kBytes>
+  static MOYE_DEVICE bool scatter(Warp const& warp, void* z, unsigned char const* box, int column, int tile_row) {
+    if (warp.place.rows == nullptr) return false;
+    GemmArgs const& args = warp.args;
+    int const piece = warp.lane % 8, at = column + piece * (16 / kBytes);
+    MOYE_UNROLL
+    for (int i = 0; i < kRows; i += 4) {
+      int const row = i + warp.lane / 8, from = warp.place.row + tile_row + row;
+      if (from >= warp.place.end || at >= int(args.n)) continue;
+      int const to = warp.place.rows[from];
+      if (unsigned(to) >= unsigned(args.m)) continue;
+      auto const bytes = *reinterpret_cast<uint128_t const*>(box + row * 128 + (piece ^ row % 8) * 16);
+      *reinterpret_cast<uint128_t*>(static_cast<unsigned char*>(z) + (to * args.d_m_stride + at) * kBytes) = bytes;
+    }
+    return true;
   }
 
   /// One thread. Every mode of d's batch moves: with one of them the matrix's number is its coordinate. With several,
@@ -454,6 +477,15 @@ struct WarpgroupEpilogue {
                                         int outputs, int column, int row) {
     fence_proxy_async_shared_cta();
     sync_warp();
+    if constexpr (kScatters) {
+      if (warp.place.rows != nullptr) {
+        MOYE_NO_UNROLL
+        for (int i = 0; i < outputs; ++i)
+          scatter<2>(warp, i == 0 ? warp.args.d : warp.args.epilogue.preactivation, i == 0 ? box : second_box, column,
+                     row);
+        return;
+      }
+    }
     if (warp.lane == 0) {
       MOYE_NO_UNROLL
       for (int i = 0; i < outputs; ++i) {
@@ -599,6 +631,14 @@ struct WarpgroupEpilogue {
         fill(warp, box, z);
         fence_proxy_async_shared_cta();
         sync_warp();
+        if constexpr (kScatters) {
+          EpilogueArgs const& epilogue = warp.args.epilogue;
+          void* const result = output == 0   ? epilogue.preactivation
+                               : output == 1 ? warp.args.d
+                                             : epilogue.second_product;
+          int const column = warp.column + number % kBoxesN * kBox<uint16_t>;
+          if (scatter<2>(warp, result, box, column, row(number / kBoxesN))) continue;
+        }
         if (warp.lane == 0) {
           store_box(warp, *map, box, warp.column + number % kBoxesN * kBox<uint16_t>, row(number / kBoxesN));
           tma_store_commit_group();
