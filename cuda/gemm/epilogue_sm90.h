@@ -19,7 +19,9 @@
 #include "moye/arch/convert.h"
 #include "moye/arch/copy_sm90.h"
 #include "moye/arch/mbarrier.h"
+#include "moye/arch/store.h"
 #include "moye/arch/tma.h"
+#include "moye/arch/warp.h"
 #include "moye/atom/mma_traits_sm90.h"
 
 namespace moye {
@@ -315,21 +317,26 @@ struct WarpgroupEpilogue {
     }
   }
 
-  /// A box of a result that lies as d does, row by row where rows lie elsewhere; if they do not, false. Four rows at a
-  /// time, each by eight lanes.
+  /// A box of a result that lies as d does, where rows lie elsewhere: four rows at a time, each by eight lanes. False
+  /// where they do not.
   template <int kBytes>
   static MOYE_DEVICE bool scatter(Warp const& warp, void* z, unsigned char const* box, int column, int tile_row) {
     if (warp.place.rows == nullptr) return false;
     GemmArgs const& args = warp.args;
-    int const piece = warp.lane % 8, at = column + piece * (16 / kBytes);
+    int lane = warp.lane;
+    MOYE_COMPUTED_HERE("+r", lane);  // what is known of lanes would take registers from the sums
+    // Lane i knows where row i lies.
+    int const from = warp.place.row + tile_row + lane % kRows;
+    int const to = from < warp.place.end ? warp.place.rows[from] : -1;
+    int const piece = lane % 8, at = column + piece * (16 / kBytes);
+    bool const is_stored = at < int(args.n);
     MOYE_UNROLL
     for (int i = 0; i < kRows; i += 4) {
-      int const row = i + warp.lane / 8, from = warp.place.row + tile_row + row;
-      if (from >= warp.place.end || at >= int(args.n)) continue;
-      int const to = warp.place.rows[from];
-      if (unsigned(to) >= unsigned(args.m)) continue;
-      auto const bytes = *reinterpret_cast<uint128_t const*>(box + row * 128 + (piece ^ row % 8) * 16);
-      *reinterpret_cast<uint128_t*>(static_cast<unsigned char*>(z) + (to * args.d_m_stride + at) * kBytes) = bytes;
+      int const row = i + lane / 8, to_row = shfl_sync(kFullWarp, to, row);
+      if (!is_stored || unsigned(to_row) >= unsigned(args.m)) continue;
+      auto const& bytes = *reinterpret_cast<uint128_t const*>(box + row * 128 + (piece ^ row % 8) * 16);
+      auto* const row_of_z = static_cast<unsigned char*>(z) + (to_row * args.d_m_stride + at) * kBytes;
+      store_global(bytes, *reinterpret_cast<uint128_t*>(row_of_z));
     }
     return true;
   }

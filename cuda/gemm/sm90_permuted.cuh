@@ -189,18 +189,22 @@ struct Gemm<kConfig> {
   template <Order kOrder>
   static MOYE_DEVICE void copy_rows(GemmArgs const& args, SharedStorage& smem, int stage, int row_of_a, int k_tile,
                                     int warp, int lane) {
+    constexpr int kAtOnce = 32 / kPieces;
+    int const piece = lane % kPieces, first = lane / kPieces, k = k_tile * kBlkK + piece * kPiece;
+    auto const* const from = static_cast<Element const*>(args.a) + k;
     auto* const to = reinterpret_cast<unsigned char*>(Operands<kOrder>::A::stage(smem.operands.a, stage)) +
                      warp * kRowsOfWarp * 128;
-    int const piece = lane % kPieces, k = k_tile * kBlkK + piece * kPiece;
-    auto const* const from = static_cast<Element const*>(args.a) + k;
     int const bytes = k < int(args.k) ? 16 : 0;
-    MOYE_UNROLL
-    for (int i = 0; i < kRowsOfWarp; i += 32 / kPieces) {
-      int const row = i + lane / kPieces, at = shfl_sync(kFullWarp, row_of_a, row);
-      if (at < 0) continue;
-      auto& swizzled = *reinterpret_cast<uint128_t*>(to + row * 128 + (piece ^ row % 8) * 16);
-      auto const& source = *reinterpret_cast<uint128_t const*>(from + at * args.a_m_stride);
-      SM80_CP_ASYNC_CACHEGLOBAL<uint128_t>::copy_zfill(source, swizzled, bytes);
+    MOYE_NO_UNROLL  // rows that are found together take registers
+        for (int swizzle = 0; swizzle < kRowsOfWarp; swizzle += 8) {
+      MOYE_UNROLL
+      for (int i = 0; i < 8; i += kAtOnce) {
+        int const at = shfl_sync(kFullWarp, row_of_a, swizzle + i + first);
+        if (at < 0) continue;
+        auto& swizzled = *reinterpret_cast<uint128_t*>(to + (swizzle + i + first) * 128 + (piece ^ (i + first)) * 16);
+        auto const& source = *reinterpret_cast<uint128_t const*>(from + at * args.a_m_stride);
+        SM80_CP_ASYNC_CACHEGLOBAL<uint128_t>::copy_zfill(source, swizzled, bytes);
+      }
     }
   }
 
