@@ -395,8 +395,9 @@ Status decode_gemm(GemmRequest const& request, GemmCall& call) {
   if (Status status = decode_attributes(request, call); !status.ok()) return status;
   if (call.gemm->entry.launch == nullptr)
     return gemm_error(request.config, request.sizes,
-                      call.gemm->entry.launch_grouped != nullptr    ? "the kernel computes products of groups alone"
-                      : call.gemm->entry.launch_permuted != nullptr ? "the kernel computes products of permuted rows alone"
+                      call.gemm->entry.launch_grouped != nullptr ? "the kernel computes products of groups alone"
+                      : call.gemm->entry.launch_permuted != nullptr
+                          ? "the kernel computes products of permuted rows alone"
                       : call.gemm->entry.launch_weights != nullptr ? "the kernel multiplies with weights alone"
                                                                    : "the kernel computes attention alone");
   std::string const reason = unfit(request, call);

@@ -479,8 +479,9 @@ template <class F>
 auto for_all_targets(F const& f) {
   return [&]<class... Target>(std::tuple<Target...>*) {
     return std::vector{f.template operator()<Target>()...};
-  }(static_cast<std::tuple<PlainGemm, FusedGemm, ScaledGemm, ViewGemm, GroupedGemm, ScaledGroupedGemm,
-                           PermutedGroupedGemm, WeightsGemm, Attention, AttentionGrad, ViewAttention, ViewAttentionGrad>*>(nullptr));
+  }(static_cast<
+             std::tuple<PlainGemm, FusedGemm, ScaledGemm, ViewGemm, GroupedGemm, ScaledGroupedGemm, PermutedGroupedGemm,
+                        WeightsGemm, Attention, AttentionGrad, ViewAttention, ViewAttentionGrad>*>(nullptr));
 }
 
 }  // namespace moye

@@ -192,8 +192,8 @@ struct Gemm<kConfig> {
     constexpr int kAtOnce = 32 / kPieces;
     int const piece = lane % kPieces, first = lane / kPieces, k = k_tile * kBlkK + piece * kPiece;
     auto const* const from = static_cast<Element const*>(args.a) + k;
-    auto* const to = reinterpret_cast<unsigned char*>(Operands<kOrder>::A::stage(smem.operands.a, stage)) +
-                     warp * kRowsOfWarp * 128;
+    auto* const to =
+        reinterpret_cast<unsigned char*>(Operands<kOrder>::A::stage(smem.operands.a, stage)) + warp * kRowsOfWarp * 128;
     int const bytes = k < int(args.k) ? 16 : 0;
     MOYE_NO_UNROLL  // rows that are found together take registers
         for (int swizzle = 0; swizzle < kRowsOfWarp; swizzle += 8) {

@@ -87,11 +87,11 @@ def ragged_dot(
       bias: (g, n), added to the rows of each group before the result is rounded.
       activation: as in `jax_moye.linear`, applied before that, too. Bias and activation are the kernel's where the
         result has 16 bits, and XLA's behind it elsewhere.
-      lhs_scale: () or as many as lhs has rows, of all rows or of each one, or None: what quantized rows were divided by. The product is
-        multiplied by it, then by rhs_scale, in float32, before the bias is added. By the kernel, where operands are
-        8-bit floats and the result has 16 bits.
+      lhs_scale: () or as many as lhs has rows, of all of these or of each one, or None: what quantized rows were
+        divided by. The product is multiplied by it, then by rhs_scale, in float32, before the bias is added. By the
+        kernel, where operands are 8-bit floats and the result has 16 bits.
       rhs_scale: (), (g,) or (g, n), of all matrices, of each one, or of the columns of each one.
-      config: the name of one of the table's rows of sm90_grouped.
+      config: the name of one of the table's rows of sm90_grouped, or, of permuted rows, of sm90_permuted.
       implementation: None, "moye" or "xla".
       interpret: None, a bool or InterpretParams.
       deterministic: True promises the same bits in every run.
@@ -101,7 +101,7 @@ def ragged_dot(
       (m, n).
 
     Raises:
-      TypeError: what `jax.lax.ragged_dot` raises for such operands, with its words.
+      TypeError: what `jax.lax.ragged_dot` raises for such operands, with its words; or indices of rows are no integers.
       ValueError: a bias, a scale or indices of rows have another shape, an option has an unknown value, or the config
         cannot compute this.
       NotImplementedError: as `jax_moye.matmul`; or there is a group_offset.
@@ -183,7 +183,7 @@ def ragged_gated_linear_unit(
       activation: as in `ragged_dot`.
       precision: as in `jax_moye.matmul`.
       preferred_element_type: dtype of the result, by default the operands'.
-      config: the name of one of the table's rows of sm90_grouped whose `takes_pair` is true.
+      config: as in `ragged_dot`, of a row whose `takes_pair` is true.
       implementation: None, "moye" or "xla".
       interpret: None, a bool or InterpretParams.
       deterministic: True promises the same bits in every run.
@@ -194,8 +194,8 @@ def ragged_gated_linear_unit(
 
     Raises:
       TypeError: what `jax.lax.ragged_dot` raises for such operands, with its words.
-      ValueError: the weights differ in shape or dtype, indices of rows have another shape, an option has an unknown value, or the config cannot compute
-        this.
+      ValueError: the weights differ in shape or dtype, indices of rows have another shape, an option has an unknown
+        value, or the config cannot compute this.
       NotImplementedError: as `jax_moye.matmul`.
 
     Example:
@@ -384,7 +384,8 @@ def _check_rows(function: str, lhs: Any, rows: Rows) -> None:
         m, of = np.size(rows.read), f"{rows.lhs}_rows"
     if np.size(rows.stored) != m:
         raise ValueError(
-            f"{function}: permutation has shape {np.shape(rows.stored)}, and it is {(m,)}: an index for each row of {of}"
+            f"{function}: permutation has shape {np.shape(rows.stored)}, and it is {(m,)}: an index for each row of "
+            f"{of}"
         )
 
 
@@ -439,8 +440,7 @@ def _product(
     if epilogue.is_scaled:  # the kernel of permuted rows has none
         lhs = gathered(lhs, read)
         others = tuple(
-            gathered(x, read) if labels == "m" else x
-            for (_, labels), x in zip(epilogue.operands, others, strict=True)
+            gathered(x, read) if labels == "m" else x for (_, labels), x in zip(epilogue.operands, others, strict=True)
         )
     operands = (_permuted(lhs, lhs_order), _permuted(rhs, rhs_order), _as_int32(group_sizes))
     if epilogue.is_scaled:

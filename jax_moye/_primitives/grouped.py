@@ -390,7 +390,7 @@ def _is_live(dot: Any) -> bool:
 
 
 def fused_jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, config, ways=None, **params):
-    """The rule. ways: of permuted rows, what binds their primitive, multiplies them, and stores a bias' rows as them."""
+    """The rule. ways: of permuted rows, what binds their primitive, multiplies them, and stores rows of a bias."""
     bind, product, of_bias = ways or (grouped_fused_p.bind, grouped, grouped)
     lhs, rhs, group_sizes, *others = primals
     lhs_dot, rhs_dot, _, *other_dots = tangents

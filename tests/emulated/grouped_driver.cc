@@ -40,9 +40,9 @@
 
 namespace moye {
 
-Words const kDefaults = {{"sizes", ""},  {"order", "NT"},   {"data", "1"},    {"pad", "0"},  {"d_pad", "0"},
-                         {"out", "f32"}, {"epilogue", "0"}, {"special", "0"}, {"pair", "0"}, {"scales", "0"},
-                         {"a_rows", "0"}, {"d_rows", "0"}};
+Words const kDefaults = {{"sizes", ""},  {"order", "NT"}, {"data", "1"},     {"pad", "0"},
+                         {"d_pad", "0"}, {"out", "f32"},  {"epilogue", "0"}, {"special", "0"},
+                         {"pair", "0"},  {"scales", "0"}, {"a_rows", "0"},   {"d_rows", "0"}};
 
 inline constexpr Dtype kDtypeOfB = storage_dtype_of_b(kRow.dtype);
 
@@ -173,8 +173,8 @@ std::string launch(int m, int n, int k, Options const& options) {
   Matrices second_product(d_matrices, m, n, false, d_pad, d_multiple, sizeof(Out));
   Matrices bias(groups, 1, n, false, 0, 2, sizeof(Out));
   Matrices residual(d_matrices, m, n, false, 6, 2, sizeof(Out));
-  Problem problem{m, n, k, groups, rows_are_ragged, begins_of(sizes, rows_are_ragged ? m : k), read_rows, a, b,
-                  second_b};
+  Problem problem{m,         n, k, groups,  rows_are_ragged, begins_of(sizes, rows_are_ragged ? m : k),
+                  read_rows, a, b, second_b};
   std::mt19937 random(unsigned(options.number("data")));
   for (Matrices* matrices : {&a, &b, &bias, &residual, &second_b}) matrices->draw(random);
   if (options.number("special") != 0) problem.make_special(random);

@@ -137,10 +137,17 @@ MUTANTS = [
         new="bool const is_stored = true;",
         expect=r"race on global memory d\+0x[0-9a-f]+: plain store|" + OUTSIDE.format("plain store", "d"),
     ),
-    STORED(name="permuted_box_read_without_its_swizzle", old="(piece ^ row % 8) * 16);\n      auto* const row_of_z",
-           new="piece * 16);\n      auto* const row_of_z"),
-    STORED(name="permuted_rows_of_the_first_lanes", old="shfl_sync(kFullWarp, to, row);", new="shfl_sync(kFullWarp, to, i);",
-           expect=STORED_TWICE),
+    STORED(
+        name="permuted_box_read_without_its_swizzle",
+        old="(piece ^ row % 8) * 16);\n      auto* const row_of_z",
+        new="piece * 16);\n      auto* const row_of_z",
+    ),
+    STORED(
+        name="permuted_rows_of_the_first_lanes",
+        old="shfl_sync(kFullWarp, to, row);",
+        new="shfl_sync(kFullWarp, to, i);",
+        expect=STORED_TWICE,
+    ),
     FUSED(
         name="permuted_preactivation_stored_as_d",
         old="scatter<2>(warp, i == 0 ? warp.args.d : warp.args.epilogue.preactivation, i == 0",

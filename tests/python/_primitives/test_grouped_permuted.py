@@ -225,7 +225,7 @@ def test_linear_transpose(way):
         jax.linear_transpose(lambda x: of_silu(x, rhs), lhs)(cotangent)
 
 
-# ------------------------------------------------------------------------------------------------- other transformations
+# ------------------------------------------------------------------------------------------------ other transformations
 
 
 def test_vmap():
