@@ -446,8 +446,8 @@ def _product(
     if epilogue.is_scaled:
         return scattered(grouped_fused(spec, *operands, *others, epilogue=epilogue, **parameters), stored)
     read, stored = (None if x is None else _as_int32(x) for x in (read, stored))
-    of_rows = {"lhs_rows": read, "permutation": stored, "epilogue": None if epilogue.is_nothing else epilogue}
-    return permuted(spec, *operands, *others, **of_rows, **parameters)
+    parameters |= {"epilogue": None if epilogue.is_nothing else epilogue}
+    return permuted(spec, *operands, *others, lhs_rows=read, permutation=stored, **parameters)
 
 
 def _permuted(x: Any, order: tuple[int, ...]) -> Any:

@@ -511,7 +511,7 @@ def lower_by_kernel(
     if decision.kind != "kernel" or call is None:
         return None, decision
     ffi.register(platform)
-    of_request = {"call": call, "request": request, "permutations": permutations}
+    of_request: dict[str, Any] = {"call": call, "request": request, "permutations": permutations}
     fun = functools.partial(_run_kernel, **of_request, preactivation=preactivation, rows=rows)
     return mlir.lower_fun(fun, multiple_results=True)(ctx, *values), decision
 
