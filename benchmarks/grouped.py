@@ -11,6 +11,10 @@ one another; tests compare them with float64.
 Of --dtype tf32, e4m3 and e4m3_fast (sums that stay in the tensor core) the matrices lie with k last, and there are no
 gradients. 8-bit floats have a scale for each row and each column of a group, and results in bf16. Our own product in
 bf16 takes torch's place.
+
+With --permuted it is what a mixture of experts reads and stores: each product of rows of a token's array that eight
+experts read, and results in the order of tokens, by the kernel that has the indices ("reads", "stores"), and by one of
+rows in order between XLA's gather ("gather") and scatter ("scatter").
 """
 
 from __future__ import annotations
@@ -265,6 +269,36 @@ def measure(row: Row, seconds: float, with_xla: bool, with_configs: bool, dtype:
     return result
 
 
+def measure_permuted(row: Row, seconds: float) -> dict[str, Any]:
+    """Microseconds of a product whose rows a kernel reads or stores by indices, and of one that XLA moves them for."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    tokens = max(1, row.m // 8)
+    x = jax.random.normal(keys[0], (tokens, row.k), jnp.bfloat16)
+    y = jax.random.normal(keys[1], (row.groups, row.k, row.n), jnp.bfloat16)
+    sizes, rows = jnp.asarray(sizes_of(row)), jax.random.randint(keys[2], (row.m,), 0, tokens)
+    order = jax.random.permutation(keys[3], row.m)
+    inverse, sorted_x = jnp.argsort(order), x[rows]
+    count = repeats(row)
+    ways: dict[str, tuple[Any, Callable[..., Any]]] = {
+        "reads": (x, lambda x, y, sizes, _: jax_moye.ragged_dot(x, y, sizes, lhs_rows=rows)),
+        "gather": (x, lambda x, y, sizes, _: jax_moye.ragged_dot(x[rows], y, sizes)),
+        "stores": (sorted_x, lambda x, y, sizes, _: jax_moye.ragged_dot(x, y, sizes, permutation=order)),
+        "scatter": (sorted_x, lambda x, y, sizes, _: jax_moye.ragged_dot(x, y, sizes)[inverse]),
+        "in_order": (sorted_x, lambda x, y, sizes, _: jax_moye.ragged_dot(x, y, sizes)),
+    }
+    contenders = {name: jax_contender(row, count, (of, y, sizes), fun) for name, (of, fun) in ways.items()}
+    values = {name: np.asarray(run()[1]) for name, (run, _) in contenders.items()}
+    for one, other in (("reads", "gather"), ("stores", "scatter")):
+        assert (values[one] == values[other]).all(), f"{row.name}: {one} and {other} differ"
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(3):
+        for name, (run, wait) in contenders.items():
+            times[name].append(median_us(run, wait, count, seconds))
+    us = {name: statistics.median(of_name) for name, of_name in times.items()}
+    ratios = {"reads": us["gather"] / us["reads"], "stores": us["scatter"] / us["stores"]}
+    return row._asdict() | {"products_a_program": count, "us": us, "ratios": ratios}
+
+
 def main() -> None:
     """Measures, prints a table, and writes JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -274,12 +308,21 @@ def main() -> None:
     parser.add_argument("--xla", default="", help="a regular expression: rows that XLA computes, too")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="of the operands")
     parser.add_argument("--configs", action="store_true", help="each of our configs by itself, too")
+    parser.add_argument("--permuted", action="store_true", help="rows read and stored by indices, and moved by XLA")
     args = parser.parse_args()
     results = []
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, jax_moye {jax_moye.__version__}")
     print("row, groups m k n: microseconds; the fastest other one over ours")
     for row in rows():
         if not re.search(args.rows, row.name) or (args.dtype != "bf16" and row.gradient):
+            continue
+        if args.permuted:
+            if not row.gradient:
+                results.append(measure_permuted(row, args.seconds))
+                us, ratios = results[-1]["us"], results[-1]["ratios"]
+                times = "  ".join(f"{name} {value:9.1f}" for name, value in us.items())
+                what = f"{row.name:24} {'skew' if row.skewed else 'even'}"
+                print(f"{what}  {times}  reads {ratios['reads']:.2f}  stores {ratios['stores']:.2f}", flush=True)
             continue
         result = measure(row, args.seconds, bool(re.search(args.xla, row.name)), args.configs, args.dtype)
         results.append(result)
@@ -291,13 +334,14 @@ def main() -> None:
         times = "  ".join(f"{name} {value:9.1f}" for name, value in us.items())
         ratio = f"{result['ratio']:.2f}" if others else "-"
         print(f"{what}  {times}  {ratio}  {tflops:5.0f} TFLOP/s {result.get('xla_error', '')}", flush=True)
-    ratios = [result["ratio"] for result in results if result["ratio"]]
+    ratios = [x for result in results for x in result.get("ratios", {"": result.get("ratio")}).values() if x]
     if ratios:
         mean = math.exp(statistics.fmean(map(math.log, ratios)))
         print(f"{len(ratios)} rows: geometric mean {mean:.3f}, worst {min(ratios):.3f}")
     if args.out:
         found = {
-            "about": "products of groups: jax_moye.ragged_dot_general, jax.lax's and torch._grouped_mm",
+            "about": "products of groups"
+            + (", rows moved" if args.permuted else ": jax_moye.ragged_dot_general, jax.lax's and torch._grouped_mm"),
             "how": f"microseconds of a product, medians of three turns, normal random numbers in {args.dtype}",
             "gpu": jax.devices()[0].device_kind,
             "jax": jax.__version__,

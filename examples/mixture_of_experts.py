@@ -4,8 +4,9 @@
 
 A router sends each token to the experts that it trusts most. Tokens are sorted by expert, and then each layer of all
 experts is one product of groups, whose sizes only the device knows. Two models begin alike and see the same text; one
-takes its groups' products from `jax.lax.ragged_dot`, the other from `jax_moye.ragged_dot`, gradients included. All else
-is plain JAX. Weights and residuals are float32, products bf16.
+takes its groups' products from `jax.lax.ragged_dot`, between a gather and a scatter of the tokens' rows, the other from
+`jax_moye.ragged_dot`, which reads and stores rows where they are, gradients included. All else is plain JAX. Weights
+and residuals are float32, products bf16.
 
 On a GPU the compiled kernels run, with larger sizes; with none the same kernels run in jax_moye's CPU emulator. Exit
 status 1 if the losses of a step differ by more than --tolerance, relative to the loss.
@@ -90,22 +91,26 @@ def attention(x, layer, heads):
     return product(jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(x.shape), layer["out"])
 
 
+def lax_ragged_dot(lhs, rhs, group_sizes, lhs_rows=None, permutation=None):
+    """JAX's, and what moves rows in front of it and behind."""
+    out = jax.lax.ragged_dot(lhs if lhs_rows is None else lhs[lhs_rows], rhs, group_sizes)
+    return out if permutation is None else jnp.zeros_like(out).at[permutation].set(out, unique_indices=True)
+
+
 def mixture(x, layer, experts_per_token, ragged_dot):
     """A two-layer network for each expert: (tokens, d_model) -> the same, and how unevenly tokens are spread."""
     tokens, experts = x.shape[0], layer["router"].shape[-1]
     probabilities = jax.nn.softmax(x @ layer["router"])
     gates, chosen = jax.lax.top_k(probabilities, experts_per_token)  # (tokens, experts_per_token)
 
-    # Rows sorted by expert: a group of neighbours for each.
+    # Rows sorted by expert: a group of neighbours for each. Results are in the order of tokens again.
     chosen = chosen.reshape(-1)
     order = jnp.argsort(chosen)
     group_sizes = jnp.bincount(chosen, length=experts)
-    rows = x.astype(jnp.bfloat16)[order // experts_per_token]
-    hidden = jax.nn.gelu(ragged_dot(rows, layer["up"].astype(jnp.bfloat16), group_sizes))
-    rows = ragged_dot(hidden, layer["down"].astype(jnp.bfloat16), group_sizes)
-
-    # Back in the order of tokens.
-    rows = rows[jnp.argsort(order)].astype(jnp.float32).reshape(tokens, experts_per_token, -1)
+    up, down = (layer[name].astype(jnp.bfloat16) for name in ("up", "down"))
+    hidden = jax.nn.gelu(ragged_dot(x.astype(jnp.bfloat16), up, group_sizes, lhs_rows=order // experts_per_token))
+    rows = ragged_dot(hidden, down, group_sizes, permutation=order)
+    rows = rows.astype(jnp.float32).reshape(tokens, experts_per_token, -1)
     share = group_sizes / chosen.size
     balance = experts * jnp.sum(share * jnp.mean(probabilities, axis=0))  # 1 where all experts are chosen alike
     return jnp.sum(gates[..., None] * rows, axis=1), balance
@@ -176,7 +181,7 @@ def main(argv=None):
     # implementation="moye": an error where a product of groups, forward or backward, is not a kernel of ours.
     interpret = None if on_gpu else jax_moye.InterpretParams(detect_races=False)
     ours = functools.partial(jax_moye.ragged_dot, implementation="moye", interpret=interpret)
-    functions = {"xla": jax.lax.ragged_dot, "moye": ours}
+    functions = {"xla": lax_ragged_dot, "moye": ours}
     if arguments.implementation != "both":
         functions = {arguments.implementation: functions[arguments.implementation]}
 

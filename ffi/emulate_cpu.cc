@@ -397,6 +397,13 @@ std::vector<emu::Memory> emulated_memory(GroupedRequest const& request) {
   return memory;
 }
 
+std::vector<emu::Memory> emulated_memory(PermutedRequest const& request) {
+  std::vector<emu::Memory> memory = emulated_memory(static_cast<GroupedRequest const&>(request));
+  memory.push_back(to_memory(request.a_rows, "a_rows", false));
+  memory.push_back(to_memory(request.d_rows, "d_rows", false));
+  return memory;
+}
+
 std::vector<emu::Memory> emulated_memory(WeightsRequest const& request) {
   bool const two_in_a_byte = request.b_dtype == WeightDtype::s4 || request.b_dtype == WeightDtype::u4;
   size_t const b_bytes = size_t(request.b_elements) / (two_in_a_byte ? 2 : 1);

@@ -73,6 +73,16 @@ struct GroupedCall {
   GroupedArgs args;
 };
 
+/// The same of permuted rows: which rows of a are read, and in which of d they are stored; of no elements: as they are.
+struct PermutedRequest : GroupedRequest {
+  Buffer a_rows = {}, d_rows = {};  // s32, one of each row of the product
+};
+
+struct PermutedCall {
+  RegisteredGemm const* gemm;
+  PermutedArgs args;
+};
+
 /// A product with weights as it arrives: sizes are (m, n, k), all arrays are row-major.
 struct WeightsRequest {
   std::string_view config;
@@ -99,6 +109,9 @@ Status decode_gemm(GemmRequest const& request, GemmCall& call);
 
 /// The same of a product of groups. Whatever the groups' sizes are, the kernel reads and writes inside the buffers.
 Status decode_grouped(GroupedRequest const& request, GroupedCall& call);
+
+/// The same of permuted rows, whatever their indices are.
+Status decode_permuted(PermutedRequest const& request, PermutedCall& call);
 
 /// The same of a product with weights.
 Status decode_weights(WeightsRequest const& request, WeightsCall& call);

@@ -48,6 +48,7 @@ nb::dict describe(RegisteredGemm const& gemm) {
   fields["takes_pair"] = gemm.entry.facts.takes_pair;
   fields["scales"] = gemm.entry.facts.scales;
   fields["grouped"] = gemm.entry.launch_grouped != nullptr;
+  fields["permuted"] = gemm.entry.launch_permuted != nullptr;
   fields["weights"] = gemm.entry.launch_weights != nullptr;
   fields["attention"] = gemm.entry.launch_attention != nullptr;
   fields["threads"] = gemm.entry.facts.threads;

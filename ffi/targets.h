@@ -235,6 +235,25 @@ struct ScaledGroupedGemm : GroupedGemm {
   }
 };
 
+struct PermutedGroupedGemm {
+  static constexpr char const* kName = "jax_moye_permuted_grouped_gemm_v1";
+  static constexpr Buffers kBuffers{.operands = 5, .more_operands = true, .results = 1, .more_results = true};
+  using Attributes = GemmAttributes;
+  static constexpr auto kAttributes = GroupedGemm::kAttributes;
+  using Request = PermutedRequest;
+  using Call = PermutedCall;
+  static constexpr auto kDecode = decode_permuted;
+  static constexpr auto kLaunch = &GemmEntry::launch_permuted;
+
+  static ffi::Error read(Attributes const& attributes, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer group_sizes,
+                         ffi::AnyBuffer a_rows, ffi::AnyBuffer d_rows, ffi::RemainingArgs operands,
+                         ffi::Result<ffi::AnyBuffer> d, ffi::RemainingRets results, Request& request) {
+    if (!to_buffer(a_rows, request.a_rows) || !to_buffer(d_rows, request.d_rows))
+      return invalid(request, "indices of rows are s32");
+    return GroupedGemm::read(attributes, a, b, group_sizes, operands, d, results, request);
+  }
+};
+
 struct WeightsAttributes {
   std::string_view config;
   int64_t group, parts;
@@ -460,8 +479,9 @@ template <class F>
 auto for_all_targets(F const& f) {
   return [&]<class... Target>(std::tuple<Target...>*) {
     return std::vector{f.template operator()<Target>()...};
-  }(static_cast<std::tuple<PlainGemm, FusedGemm, ScaledGemm, ViewGemm, GroupedGemm, ScaledGroupedGemm, WeightsGemm,
-                           Attention, AttentionGrad, ViewAttention, ViewAttentionGrad>*>(nullptr));
+  }(static_cast<
+             std::tuple<PlainGemm, FusedGemm, ScaledGemm, ViewGemm, GroupedGemm, ScaledGroupedGemm, PermutedGroupedGemm,
+                        WeightsGemm, Attention, AttentionGrad, ViewAttention, ViewAttentionGrad>*>(nullptr));
 }
 
 }  // namespace moye

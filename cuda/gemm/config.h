@@ -25,6 +25,7 @@ enum class Kernel {
   sm90_split_k,
   sm90_parallel_split_k,
   sm90_grouped,
+  sm90_permuted,
   sm90_parts,
   sm90_weights,
   sm90_attention,
@@ -68,7 +69,7 @@ inline constexpr char const* kKernelNames[] = {
     "simt_tiled",       "simt_overlap",       "simt_double_buffer", "sm70_tensorop",         "sm80_tensorop",
     "sm80_ldmatrix",    "sm80_double_buffer", "sm80_multistage",    "sm80_persistent",       "sm90_multistage",
     "sm90_cooperative", "sm90_pingpong",      "sm90_split_k",       "sm90_parallel_split_k", "sm90_grouped",
-    "sm90_parts",       "sm90_weights",       "sm90_attention",     "sm90_attention_grad"};
+    "sm90_permuted",    "sm90_parts",         "sm90_weights",       "sm90_attention",        "sm90_attention_grad"};
 inline constexpr char const* kDtypeNames[] = {"bf16",     "f16",       "f32",      "f64",       "tf32",   "s8",
                                               "s32",      "e4m3",      "e5m2",     "f32_fast",  "bf16x3", "bf16x6",
                                               "bf16x9",   "bf16xs8",   "bf16xs4",  "bf16xe4m3", "f16xs8", "f16xs4",
@@ -251,6 +252,15 @@ struct GroupedArgs {
 };
 inline constexpr int kMaxGroups = 512;
 
+/// The same whose m is ragged, of rows that lie elsewhere: row i of the product is read from row a_rows[i] of a, and is
+/// stored in row d_rows[i] of d, of the pre-activation and of the second product. Both are on the device, m of them.
+struct PermutedArgs {
+  GroupedArgs grouped;
+  int32_t const* a_rows;  // one that is outside a reads the nearest row; null: row i
+  int64_t a_size;         // rows of a, at least one: no matter how many gemm.m are
+  int32_t const* d_rows;  // each row of d once; one that is outside d stores nothing; null: row i
+};
+
 /// A product with weights: d[m,n] = sum over groups g of scales[g,n] * sum_k a[m,k] * (b[k,n] - zeros[g,n]), k those of
 /// the group. batch is 1, all is row-major; b are the weights, (k, n), those of 4 bits two in a byte, the first in its
 /// low half.
@@ -323,10 +333,11 @@ struct KernelFacts {
 
 /// A compiled kernel, as ffi/ calls it.
 struct GemmEntry {
-  // One of them, the others are null: a product, products of groups, a product with weights, or attention: of a config
-  // of sm90_attention_grad its gradients.
+  // One of them, the others are null: a product, products of groups, those of permuted rows, a product with weights, or
+  // attention: of a config of sm90_attention_grad its gradients.
   Status (*launch)(GemmArgs const&, StreamHandle);
   Status (*launch_grouped)(GroupedArgs const&, StreamHandle);
+  Status (*launch_permuted)(PermutedArgs const&, StreamHandle);
   Status (*launch_weights)(WeightsArgs const&, StreamHandle);
   Status (*launch_attention)(AttentionArgs const&, StreamHandle);
   /// Loads the config's kernels on the current device, so that no later launch does. Does nothing in the emulator.

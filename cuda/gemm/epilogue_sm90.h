@@ -23,7 +23,9 @@
 #include "moye/arch/convert.h"
 #include "moye/arch/copy_sm90.h"
 #include "moye/arch/mbarrier.h"
+#include "moye/arch/store.h"
 #include "moye/arch/tma.h"
+#include "moye/arch/warp.h"
 #include "moye/atom/mma_traits_sm90.h"
 
 namespace moye {
@@ -48,9 +50,9 @@ constexpr bool has_room_for_gate(int registers, int sums, int columns) {
 /// may be on their way while the next is filled. kRegisters: of a thread, but for those of other sums. kPairs: whether
 /// calls may have a second b. kDerives, kHasScales: whether there are registers to finish what is multiplied by a
 /// derivative; by scales. kGates: whether calls may have a multiplier. kLooksAhead: whether there are registers to
-/// choose what is loaded a box ahead.
+/// choose what is loaded a box ahead. kScatters: whether rows of d may lie elsewhere (Place::rows).
 template <int kColumns, Dtype kAccumulator, int kBuffers, int kRegisters, bool kPairs = false, bool kDerives = true,
-          bool kHasScales = kDerives, bool kGates = false, bool kLooksAhead = true>
+          bool kHasScales = kDerives, bool kGates = false, bool kLooksAhead = true, bool kScatters = false>
 struct WarpgroupEpilogue {
   using Sum = typename Accumulator<kAccumulator>::Sum;
   using Way = StoreParams::Way;
@@ -83,6 +85,7 @@ struct WarpgroupEpilogue {
     int row, end, matrix;
     int map_row, map_matrix;
     bool has_matrix = true;
+    int32_t const* rows = nullptr;  // of kScatters: where each row of the operands lies in d; null: where the map says
   };
 
   /// Host: how the call's results are stored. ragged: the rows of the only matrix are cut into groups.
@@ -328,12 +331,39 @@ struct WarpgroupEpilogue {
         fill_box<Out>(box, [&](int k) { return tCrC(first / 2 + k, i, _0{}); }, lane);
         fence_proxy_async_shared_cta();
         sync_warp();
+        if constexpr (kScatters) {
+          if (scatter<int(sizeof(Out))>(warp, warp.args.d, box, warp.column + first, row(i))) continue;
+        }
         if (lane == 0) {
           store_box(warp, warp.params.map_d, box, warp.column + first, row(i));
           tma_store_commit_group();
         }
       }
     }
+  }
+
+  /// A box of a result that lies as d does, where rows lie elsewhere: four rows at a time, each by eight lanes. False
+  /// where they do not.
+  template <int kBytes>
+  static MOYE_DEVICE bool scatter(Warp const& warp, void* z, unsigned char const* box, int column, int tile_row) {
+    if (warp.place.rows == nullptr) return false;
+    GemmArgs const& args = warp.args;
+    int lane = warp.lane;
+    MOYE_COMPUTED_HERE("+r", lane);  // what is known of lanes would take registers from the sums
+    // Lane i knows where row i lies.
+    int const from = warp.place.row + tile_row + lane % kRows;
+    int const to = from < warp.place.end ? warp.place.rows[from] : -1;
+    int const piece = lane % 8, at = column + piece * (16 / kBytes);
+    bool const is_stored = at < int(args.n);
+    MOYE_UNROLL
+    for (int i = 0; i < kRows; i += 4) {
+      int const row = i + lane / 8, to_row = shfl_sync(kFullWarp, to, row);
+      if (!is_stored || unsigned(to_row) >= unsigned(args.m)) continue;
+      auto const& bytes = *reinterpret_cast<uint128_t const*>(box + row * 128 + (piece ^ row % 8) * 16);
+      auto* const row_of_z = static_cast<unsigned char*>(z) + (to_row * args.d_m_stride + at) * kBytes;
+      store_global(bytes, *reinterpret_cast<uint128_t*>(row_of_z));
+    }
+    return true;
   }
 
   /// One thread. Every mode of d's batch moves: with one of them the matrix's number is its coordinate. With several,
@@ -402,7 +432,7 @@ struct WarpgroupEpilogue {
       pairs.add(warp, epilogue.residual, 1.0f, z);
       load_ahead(next);
       fill_box(warp, box, z);
-      store_results(warp, box, second_box, outputs, column_of(number), row_of(number));
+      store_results<Out>(warp, box, second_box, outputs, column_of(number), row_of(number));
     }
   }
 
@@ -441,10 +471,20 @@ struct WarpgroupEpilogue {
   }
 
   /// What has been filled: of d, and of the pre-activation, or a multiplier's other result, where there are two.
+  template <class Out>
   static MOYE_DEVICE void store_results(Warp const& warp, unsigned char const* box, unsigned char const* second_box,
                                         int outputs, int column, int row) {
     fence_proxy_async_shared_cta();
     sync_warp();
+    if constexpr (kScatters) {
+      if (warp.place.rows != nullptr) {
+        MOYE_NO_UNROLL
+        for (int i = 0; i < outputs; ++i)
+          scatter<int(sizeof(Out))>(warp, i == 0 ? warp.args.d : warp.args.epilogue.preactivation,
+                                    i == 0 ? box : second_box, column, row);
+        return;
+      }
+    }
     if (warp.lane == 0) {
       MOYE_NO_UNROLL
       for (int i = 0; i < outputs; ++i) {
@@ -547,7 +587,7 @@ struct WarpgroupEpilogue {
       operands.at.differentiate_gate(warp, z, operands.multiplier);
       operands.multiplier.fill(box, half, warp.lane);
       operands.at.fill(second_box, half, warp.lane);
-      if (half == 1) store_results(warp, box, second_box, /*outputs=*/2, column_of(part - 1), row_of(part));
+      if (half == 1) store_results<uint16_t>(warp, box, second_box, /*outputs=*/2, column_of(part - 1), row_of(part));
       operands = next;
     }
   }
@@ -608,6 +648,14 @@ struct WarpgroupEpilogue {
         fill_box(warp, box, z);
         fence_proxy_async_shared_cta();
         sync_warp();
+        if constexpr (kScatters) {
+          EpilogueArgs const& epilogue = warp.args.epilogue;
+          void* const result = output == 0   ? epilogue.preactivation
+                               : output == 1 ? warp.args.d
+                                             : epilogue.second_product;
+          int const column = warp.column + number % kBoxesN * kBox<uint16_t>;
+          if (scatter<2>(warp, result, box, column, row(number / kBoxesN))) continue;
+        }
         if (warp.lane == 0) {
           store_box(warp, *map, box, warp.column + number % kBoxesN * kBox<uint16_t>, row(number / kBoxesN));
           tma_store_commit_group();

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,8 @@ from jax_moye import _compat
 from jax_moye._api.arguments import ProductOptions, as_lax_names, jitted_where_eager, product_options
 from jax_moye._api.linear import canonical_activation, scale_array
 from jax_moye._api.types import Activation, Config, Implementation, Interpret, OutSharding
-from jax_moye._primitives.grouped import BIAS, LAX_DIMENSIONS, grouped, grouped_fused
+from jax_moye._primitives.grouped import BIAS, LAX_DIMENSIONS, grouped_fused
+from jax_moye._primitives.grouped_permuted import gathered, permuted, scattered
 from jax_moye._selection.epilogue import SCALES, SECOND_B, Epilogue
 from jax_moye._selection.grouped import RAGGED_K, RAGGED_M
 
@@ -35,6 +36,8 @@ def ragged_dot(
     group_offset: ArrayLike | None = None,
     out_sharding: OutSharding = None,
     *,
+    lhs_rows: ArrayLike | None = None,
+    permutation: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     activation: Activation = None,
     lhs_scale: ArrayLike | None = None,
@@ -51,6 +54,13 @@ def ragged_dot(
     group 0, the next `group_sizes[1]` in group 1, and so on. Rows behind the last group are zero. The sizes stay on the
     device: one kernel finds its tiles from them, and computes no product that nobody asked for.
 
+    Rows need not lie in the order of groups. With lhs_rows row i is `lhs[lhs_rows[i]] @ rhs[g]`, and with a permutation
+    it is stored as row `permutation[i]` of the result, so that a mixture of experts needs no gather in front of the
+    product and none behind it:
+
+        ragged_dot(x, w, sizes, lhs_rows=rows, permutation=p)       p is a permutation
+        jnp.zeros((m, n)).at[p].set(ragged_dot(x[rows], w, sizes))  the same
+
     It works under jit, grad, jvp, vmap (one product after the other) and inside a shard_map over all mesh axes, where
     each device has the groups, or the rows, that it was given. Outside of shard_map a program that is partitioned over
     devices is XLA's, as are explicit meshes.
@@ -58,23 +68,29 @@ def ragged_dot(
     A kernel computes bf16, f16, f32 as TF32, float8_e4m3fn and float8_e5m2 operands with 512 groups at most on GPUs of
     sm_90, where rows of both operands and of the result are multiples of 16 bytes. All else is XLA's. Tensor cores read
     f32 and 8-bit floats along k alone: give rhs as `w.swapaxes(1, 2)` of weights w of (g, n, k), which is not computed;
-    of others XLA writes the transpose in front of the kernel, and their gradient is XLA's.
+    of others XLA writes the transpose in front of the kernel, and their gradient is XLA's. Permuted rows are the
+    kernel's where operands are bf16 or f16 and there are no scales; XLA gathers and scatters others around the product.
+    So it does for the gradient to rhs, and where it adds up that to rows of lhs that were read more than once.
 
     Args:
-      lhs: (m, k).
+      lhs: (m, k), or, with lhs_rows, any number of rows.
       rhs: (g, k, n). A transpose in front of it that swaps its last two dimensions is not computed.
       group_sizes: (g,), integers. One below zero counts as zero, and what is beyond m does not count.
       precision: as in `jax_moye.matmul`.
       preferred_element_type: dtype of the result, by default the operands'.
       group_offset: None: JAX has no other yet.
       out_sharding: as in `jax_moye.matmul`, likewise the following.
+      lhs_rows: (m,), integers, or None: which row of lhs each row of the groups is, as often as it is named. An index
+        below 0 or behind the last row reads the nearest row, as `jnp.take` does with `mode="clip"`.
+      permutation: (m,), each of 0, ..., m - 1 once, or None: where each row of the groups, and each row of none, is in
+        the result. Of anything else the result is unspecified.
       bias: (g, n), added to the rows of each group before the result is rounded.
       activation: as in `jax_moye.linear`, applied before that, too.
-      lhs_scale: () or (m,), of all rows or of each one, or None: what quantized rows were divided by. The product is
-        multiplied by it, then by rhs_scale, in float32, before the bias is added. By the kernel, where operands are
-        8-bit floats.
+      lhs_scale: () or as many as lhs has rows, of all of these or of each one, or None: what quantized rows were
+        divided by. The product is multiplied by it, then by rhs_scale, in float32, before the bias is added. By the
+        kernel, where operands are 8-bit floats.
       rhs_scale: (), (g,) or (g, n), of all matrices, of each one, or of the columns of each one.
-      config: the name of one of the table's rows of sm90_grouped.
+      config: the name of one of the table's rows of sm90_grouped, or, of permuted rows, of sm90_permuted.
       implementation: None, "moye" or "xla".
       interpret: None, a bool or InterpretParams.
       deterministic: True promises the same bits in every run.
@@ -84,9 +100,9 @@ def ragged_dot(
       (m, n).
 
     Raises:
-      TypeError: what `jax.lax.ragged_dot` raises for such operands, with its words.
-      ValueError: a bias or a scale has another shape, an option has an unknown value, or the config cannot compute
-        this.
+      TypeError: what `jax.lax.ragged_dot` raises for such operands, with its words; or indices of rows are no integers.
+      ValueError: a bias, a scale or indices of rows have another shape, an option has an unknown value, or the config
+        cannot compute this.
       NotImplementedError: as `jax_moye.matmul`; or there is a group_offset.
 
     Example:
@@ -95,6 +111,12 @@ def ragged_dot(
       >>> tokens, experts = jnp.ones((5, 8), jnp.bfloat16), jnp.ones((2, 8, 16), jnp.bfloat16)
       >>> jax_moye.ragged_dot(tokens, experts, jnp.array([3, 1]), interpret=True)[:, 0].tolist()
       [8.0, 8.0, 8.0, 8.0, 0.0]
+      >>> rows = jax_moye.ragged_dot(
+      ...     jnp.eye(2, 8, dtype=jnp.bfloat16), experts, jnp.array([1, 2]), lhs_rows=jnp.array([1, 0, 1]),
+      ...     permutation=jnp.array([2, 0, 1]), interpret=True,
+      ... )
+      >>> rows.shape
+      (3, 16)
     """
     others = {} if bias is None else dict(BIAS)
     arrays = [] if bias is None else [bias]
@@ -107,6 +129,7 @@ def ragged_dot(
         lhs,
         rhs,
         group_sizes,
+        Rows(lhs_rows, permutation),
         BASIC_DIMENSIONS,
         group_offset,
         tuple(arrays),
@@ -128,6 +151,8 @@ def ragged_gated_linear_unit(
     w_up: ArrayLike,
     group_sizes: ArrayLike,
     *,
+    x_rows: ArrayLike | None = None,
+    permutation: ArrayLike | None = None,
     activation: Activation = "silu",
     precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
@@ -148,14 +173,16 @@ def ragged_gated_linear_unit(
     It works under jit, grad, jvp, vmap and shard_map as `ragged_dot` does.
 
     Args:
-      x: (m, k).
+      x: (m, k), or, with x_rows, any number of rows.
       w_gate: (g, k, n). A transpose in front of both weights that swaps their last two dimensions is not computed.
       w_up: (g, k, n), of w_gate's dtype.
       group_sizes: (g,), integers, as in `ragged_dot`.
+      x_rows: (m,), integers, or None: which row of x each row of the groups is, as `ragged_dot`'s lhs_rows.
+      permutation: as in `ragged_dot`.
       activation: as in `ragged_dot`.
       precision: as in `jax_moye.matmul`.
       preferred_element_type: dtype of the result, by default the operands'.
-      config: the name of one of the table's rows of sm90_grouped whose `takes_pair` is true.
+      config: as in `ragged_dot`, of a row whose `takes_pair` is true.
       implementation: None, "moye" or "xla".
       interpret: None, a bool or InterpretParams.
       deterministic: True promises the same bits in every run.
@@ -166,8 +193,8 @@ def ragged_gated_linear_unit(
 
     Raises:
       TypeError: what `jax.lax.ragged_dot` raises for such operands, with its words.
-      ValueError: the weights differ in shape or dtype, an option has an unknown value, or the config cannot compute
-        this.
+      ValueError: the weights differ in shape or dtype, indices of rows have another shape, an option has an unknown
+        value, or the config cannot compute this.
       NotImplementedError: as `jax_moye.matmul`.
 
     Example:
@@ -190,6 +217,7 @@ def ragged_gated_linear_unit(
         x,
         w_gate,
         group_sizes,
+        Rows(x_rows, permutation, "x"),
         BASIC_DIMENSIONS,
         None,
         (w_up,),
@@ -257,6 +285,7 @@ def ragged_dot_general(
         lhs,
         rhs,
         group_sizes,
+        Rows(),
         ragged_dot_dimension_numbers,
         group_offset,
         (),
@@ -272,11 +301,26 @@ def ragged_dot_general(
     )
 
 
+class Rows(NamedTuple):
+    """Where rows lie.
+
+    Attributes:
+      read: the row of lhs that each row of the groups is, or None.
+      stored: the row of the result that it is, or None.
+      lhs: what the caller calls it.
+    """
+
+    read: Any = None
+    stored: Any = None
+    lhs: str = "lhs"
+
+
 def _general(
     function: str,
     lhs: Any,
     rhs: Any,
     group_sizes: Any,
+    rows: Rows,
     dimensions: lax.RaggedDotDimensionNumbers,
     group_offset: Any,
     others: tuple[Any, ...],
@@ -292,17 +336,20 @@ def _general(
         "group_offset": group_offset,
     } | ({} if out_sharding is None else {"out_sharding": out_sharding})
 
-    def laxs(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
+    def laxs(lhs: Any, rhs: Any, group_sizes: Any, read: Any, stored: Any) -> jax.Array:
         with _compat.lax_itself():
-            return _lax_ragged_dot_general(lhs, rhs, group_sizes, dimensions, **of_lax)
+            out = _lax_ragged_dot_general(gathered(lhs, read), rhs, group_sizes, dimensions, **of_lax)
+            return scattered(out, stored)
 
     # Shapes, dtypes and the messages about them are lax's own.
-    out = jax.eval_shape(laxs, lhs, rhs, group_sizes)
+    _check_rows(function, lhs, rows)
+    operands = (lhs, rhs, group_sizes, rows.read, rows.stored)
+    out = jax.eval_shape(laxs, *operands)
     if not epilogue.is_of_pair:
-        _check_shapes(function, others, epilogue, np.shape(group_sizes)[-1], out.shape)
+        _check_shapes(function, others, epilogue, np.shape(group_sizes)[-1], np.shape(lhs)[0], out.shape)
     form = _form(dimensions, np.ndim(lhs), np.ndim(rhs), np.ndim(group_sizes))
     is_explicit = out_sharding is not None or any(
-        _compat.has_explicit_axes(jax.typeof(x)) for x in (lhs, rhs, group_sizes, *others)
+        _compat.has_explicit_axes(jax.typeof(x)) for x in (*operands, *others) if x is not None
     )
     if form is None or is_explicit or group_offset is not None:
         why = "its mesh has explicit axes" if is_explicit else "it has other dimensions"
@@ -310,17 +357,42 @@ def _general(
         insists = asked.implementation == "moye" or asked.deterministic or asked.batch_invariant
         if insists or options.config is not None or not epilogue.is_nothing:
             raise NotImplementedError(f"{function}: no kernel computes it, since {why}")
-        return laxs(lhs, rhs, group_sizes)
+        return laxs(*operands)
     if out.weak_type and epilogue.is_nothing and options.options.implementation is None:
-        return laxs(lhs, rhs, group_sizes)  # of Python's numbers alone
-    return _product(lhs, rhs, group_sizes, *others, form=form, epilogue=epilogue, out_dtype=out.dtype, options=options)
+        return laxs(*operands)  # of Python's numbers alone
+    return _product(*operands, *others, form=form, epilogue=epilogue, out_dtype=out.dtype, options=options)
+
+
+def _check_rows(function: str, lhs: Any, rows: Rows) -> None:
+    """Raises TypeError or ValueError where indices of rows are none."""
+    for name, x in ((f"{rows.lhs}_rows", rows.read), ("permutation", rows.stored)):
+        if x is None:
+            continue
+        if not jnp.issubdtype(jnp.asarray(x).dtype, jnp.integer):
+            raise TypeError(f"{function}: {name} is {jnp.asarray(x).dtype}, and indices of rows are integers")
+        if np.ndim(lhs) != 2:
+            raise ValueError(f"{function}: {rows.lhs} has shape {np.shape(lhs)}, and with {name} it is a matrix")
+        if np.ndim(x) != 1:
+            raise ValueError(f"{function}: {name} has shape {np.shape(x)}, and it is (m,): one index for each row")
+    if rows.read is not None and np.shape(lhs)[0] == 0 and np.size(rows.read) > 0:
+        raise ValueError(f"{function}: {rows.lhs}_rows has {np.size(rows.read)} indices, and {rows.lhs} has no rows")
+    if rows.stored is None:
+        return
+    m, of = np.shape(lhs)[0], rows.lhs
+    if rows.read is not None:
+        m, of = np.size(rows.read), f"{rows.lhs}_rows"
+    if np.size(rows.stored) != m:
+        raise ValueError(
+            f"{function}: permutation has shape {np.shape(rows.stored)}, and it is {(m,)}: an index for each row of "
+            f"{of}"
+        )
 
 
 def _check_shapes(
-    function: str, others: tuple[Any, ...], epilogue: Epilogue, groups: int, out_shape: tuple[int, ...]
+    function: str, others: tuple[Any, ...], epilogue: Epilogue, groups: int, rows: int, out_shape: tuple[int, ...]
 ) -> None:
-    """Raises ValueError where the bias or a scale does not fit the result."""
-    sizes = {"g": groups, "m": out_shape[0], "n": out_shape[-1]}
+    """Raises ValueError where the bias or a scale does not fit lhs, which has so many rows, or the result."""
+    sizes = {"g": groups, "m": rows, "n": out_shape[-1]}
     for (name, labels), x in zip(epilogue.operands, others, strict=True):
         shape, wanted = np.shape(x), tuple(sizes[label] for label in labels)
         if shape == wanted:
@@ -353,6 +425,8 @@ def _product(
     lhs: Any,
     rhs: Any,
     group_sizes: Any,
+    read: Any,
+    stored: Any,
     *others: Any,
     form: Any,
     epilogue: Epilogue,
@@ -362,10 +436,17 @@ def _product(
     spec, lhs_order, rhs_order = form
     parameters = options.parameters() | {"out_dtype": out_dtype}
     del parameters["out_sharding"]
+    if epilogue.is_scaled:  # the kernel of permuted rows has none
+        lhs = gathered(lhs, read)
+        others = tuple(
+            gathered(x, read) if labels == "m" else x for (_, labels), x in zip(epilogue.operands, others, strict=True)
+        )
     operands = (_permuted(lhs, lhs_order), _permuted(rhs, rhs_order), _as_int32(group_sizes))
-    if epilogue.is_nothing:
-        return grouped(spec, *operands, **parameters)
-    return grouped_fused(spec, *operands, *others, epilogue=epilogue, **parameters)
+    if epilogue.is_scaled:
+        return scattered(grouped_fused(spec, *operands, *others, epilogue=epilogue, **parameters), stored)
+    read, stored = (None if x is None else _as_int32(x) for x in (read, stored))
+    parameters |= {"epilogue": None if epilogue.is_nothing else epilogue}
+    return permuted(spec, *operands, *others, lhs_rows=read, permutation=stored, **parameters)
 
 
 def _permuted(x: Any, order: tuple[int, ...]) -> Any:

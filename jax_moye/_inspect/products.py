@@ -21,6 +21,7 @@ from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.dequantized import dequantized_p, groups_of
 from jax_moye._primitives.fused import fused_p
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_fused_p, grouped_p, request_of_program
+from jax_moye._primitives.grouped_permuted import permuted_p
 from jax_moye._primitives.grouped_rewritten import grouped_rewritten_p
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import rewritten_p, viewed_p
@@ -42,6 +43,7 @@ class Product:
       operands: lhs and rhs.
       is_lax: whether it is lax's own, and so XLA's.
       groups: of a product of groups, how many; None of others.
+      permuted: whether its rows are.
       scales: of a product with weights of 8 or 4 bits, how many rows of scales; None of others. Where the program
         dequantizes them itself, `original` is its product.
       original: what XLA computes where no kernel of ours does, of the operands in memory; None where that is the
@@ -52,6 +54,7 @@ class Product:
     operands: Operands
     is_lax: bool = False
     groups: int | None = None
+    permuted: bool = False
     scales: int | None = None
     original: Any = dataclasses.field(default=None, compare=False)
 
@@ -109,6 +112,7 @@ _PRODUCTS = (
     grouped_p,
     grouped_fused_p,
     grouped_rewritten_p,
+    permuted_p,
     weights_p,
     dequantized_p,
     attention_p,
@@ -130,7 +134,7 @@ def _product_of(equation: Any, made_by: Mapping[Any, Any]) -> Product | None:
     name = equation.primitive.name
     if equation.primitive in (contract_p, fused_p, rewritten_p, viewed_p):
         return _product(equation, made_by)
-    if equation.primitive in (grouped_p, grouped_fused_p, grouped_rewritten_p):
+    if equation.primitive in (grouped_p, grouped_fused_p, grouped_rewritten_p, permuted_p):
         return _grouped_product(equation, made_by)
     if equation.primitive is weights_p:
         return _product_with_weights(equation)
@@ -227,17 +231,21 @@ def _product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
 
 
 def _grouped_product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
-    """The product that an equation of grouped_p, grouped_fused_p or grouped_rewritten_p is."""
+    """The product that an equation of grouped_p, grouped_fused_p, grouped_rewritten_p or permuted_p is."""
     params = dict(equation.params) | {"interpret": None}
     params.pop("preactivation", None)
-    original = params.pop("original", None)
+    original, is_permuted = params.pop("original", None), params.pop("is_permuted", None)
     request = Request(**params) if original is None else request_of_program(params)
     left, right = (source_in_jaxpr(variable, made_by) for variable in equation.invars[:2])
     if request.epilogue is not None and request.epilogue.is_of_pair:  # both matrices are read in one way
         second = source_in_jaxpr(equation.invars[3], made_by)
         right = right if second.permutation == right.permutation else right.transposed
     groups = equation.invars[2].aval.shape[0]
-    return Product(request, (left.transposed, right), groups=groups, original=original)
+    left = left.transposed
+    if is_permuted is not None:  # as many rows as the product has
+        left = dataclasses.replace(left, shape=(equation.outvars[0].aval.shape[0], left.shape[1]))
+    permuted = is_permuted is not None
+    return Product(request, (left, right), groups=groups, original=original, permuted=permuted)
 
 
 def _product_with_weights(equation: Any) -> Product:

@@ -56,6 +56,8 @@ class GemmConfig:
       takes_pair: whether it multiplies a with two matrices b, and then the two products element by element.
       scales: whether it multiplies the product's rows and columns by scales.
       grouped: whether it computes products of groups, `ragged_dot`'s, and nothing else.
+      permuted: whether it computes those whose rows are permuted, `ragged_dot`'s with `lhs_rows` or `permutation`, and
+        nothing else.
       weights: whether it multiplies by weights of 8 or 4 bits, `quantized_matmul`'s, and nothing else; dtype is then of
         a and of the weights, e.g. "bf16xs4".
       attention: whether it computes attention, or, of sm90_attention_grad, the gradients of one, and nothing else.
@@ -85,6 +87,7 @@ class GemmConfig:
     takes_pair: bool = dataclasses.field(default=False, compare=False)
     scales: bool = dataclasses.field(default=False, compare=False)
     grouped: bool = False
+    permuted: bool = dataclasses.field(default=False, compare=False)
     weights: bool = dataclasses.field(default=False, compare=False)
     attention: bool = dataclasses.field(default=False, compare=False)
     registers: Mapping[str, int] | None = dataclasses.field(default=None, compare=False)
@@ -198,7 +201,9 @@ def configs() -> ConfigTable:
       True
     """
     return ConfigTable(
-        config for config in _all_configs() if not config.grouped and not config.weights and not config.attention
+        config
+        for config in _all_configs()
+        if not (config.grouped or config.permuted or config.weights or config.attention)
     )
 
 
@@ -206,6 +211,12 @@ def configs() -> ConfigTable:
 def grouped_configs() -> ConfigTable:
     """The compiled kernels that compute products of groups."""
     return ConfigTable(config for config in _all_configs() if config.grouped)
+
+
+@functools.cache
+def permuted_configs() -> ConfigTable:
+    """The compiled kernels that compute products of groups whose rows are permuted."""
+    return ConfigTable(config for config in _all_configs() if config.permuted)
 
 
 @functools.cache

@@ -45,7 +45,6 @@ from jax_moye._selection.grouped import (
     RAGGED_M,
     RAGGED_M_BY_K,
     GroupedCall,
-    GroupedProblem,
     decide_grouped,
     served_groups,
 )
@@ -150,7 +149,6 @@ _compat.check_for_nan(grouped_p)
 
 # ------------------------------------------------------------------------------------------------------- lowering
 
-
 LAX_DIMENSIONS = {
     RAGGED_M: lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), [0], [0]),
     RAGGED_M_BY_K: lax.RaggedDotDimensionNumbers((((1,), (2,)), ((), ())), [0], [0]),
@@ -210,6 +208,7 @@ def _run_kernel(
     request: Request,
     permutations: Permutations,
     preactivation: bool = False,
+    rows: tuple[bool, bool] | None = None,
 ) -> list[Any]:
     """The custom call: the result, and what the activation is applied to if it is wanted, and its other factor."""
     problem, config = call.problem, call.config
@@ -219,8 +218,10 @@ def _run_kernel(
     shape = (problem.groups, problem.m, problem.n) if problem.ragged == "k" else (problem.m, problem.n)
     result = jax.ShapeDtypeStruct(shape, numpy_dtype(problem.out_dtype))
     attributes = call_attributes(config, problem, request.interpret)
-    strides = [_strides(labels, problem) for _, labels in epilogue.operands]
+    strides = [problem.operand_strides(labels) for _, labels in epilogue.operands]
     attributes |= epilogue_attributes(epilogue, strides, with_scales=epilogue.is_scaled)
+    operands, given = operands[: len(epilogue.operands)], iter(operands[len(epilogue.operands) :])
+    indices = [next(given) if is_given else jnp.zeros(0, jnp.int32) for is_given in rows or ()]
     if epilogue.is_of_pair:  # lies as rhs does
         operands = tuple(transposed((lhs, x), permutations, as_read)[1] for x in operands)
     else:
@@ -230,24 +231,15 @@ def _run_kernel(
         )
     lhs, rhs = transposed((lhs, rhs), permutations, as_read)
     target = ffi.SCALED_GROUPED_TARGET if epilogue.is_scaled else ffi.GROUPED_TARGET
+    target = target if rows is None else ffi.PERMUTED_GROUPED_TARGET
     with jax.named_scope(config.name):  # what a profiler shows
         run = jax.ffi.ffi_call(target, [result] * (1 + preactivation * (1 + epilogue.is_of_pair)))
-        out, *kept = run(lhs, rhs, group_sizes, *operands, ragged=problem.ragged, **attributes)
+        out, *kept = run(lhs, rhs, group_sizes, *indices, *operands, ragged=problem.ragged, **attributes)
     return [lax.convert_element_type(out, request.out_dtype), *kept]
 
 
-def _strides(labels: str, problem: GroupedProblem) -> tuple[int, int, int]:
-    """Along (groups, m, n), of an operand of an epilogue with these dimensions; 0 along those that it lacks."""
-    sizes, strides, stride = {"g": problem.groups, "m": problem.m, "n": problem.n, "k": problem.k}, {}, 1
-    for label in reversed(labels):
-        strides[label] = stride
-        stride *= sizes[label]
-    return strides.get("g", 0), strides.get("m", 0), strides.get("n", 0)
-
-
 def _lower_local(platform, ctx, lhs, rhs, group_sizes, *, request: Request, permutations):
-    operands = operands_of(ctx.avals_in, permutations)
-    groups = ctx.avals_in[2].shape[0]
+    operands, groups = operands_of(ctx.avals_in, permutations), ctx.avals_in[2].shape[0]
     decision, call = decide_grouped(request, groups, operands, LoweringTarget.of_platform(platform))
     heed(decision, operands, served_groups)
     (out,) = ctx.avals_out
@@ -334,13 +326,13 @@ def _fused_abstract_eval(lhs, rhs, group_sizes, *operands, spec, epilogue, preac
     return [out, *[out.update(dtype=stored_dtype(out.dtype))] * (preactivation * (1 + epilogue.is_of_pair))]
 
 
-def _bias_of_rows(bias: Any, group_sizes: Any, rows: int, **params: Any) -> Any:
+def _bias_of_rows(bias: Any, group_sizes: Any, rows: int, *, product: Any = grouped, **params: Any) -> Any:
     """(rows, n): of each row the bias of its group, and zeros where it has none. Its transpose sums over groups."""
     ones = jnp.broadcast_to(jnp.arange(_ONES) == 0, (rows, _ONES)).astype(bias.dtype)
     matrices = jnp.pad(bias[:, None, :], ((0, 0), (0, _ONES - 1), (0, 0)))
     if params["implementation"] == "moye":  # was asked of the caller's product; this one may be of f32
         params["implementation"] = None
-    return grouped(RAGGED_M, ones, matrices, group_sizes, **params)
+    return product(RAGGED_M, ones, matrices, group_sizes, **params)
 
 
 def _scales_of_rows(epilogue: Epilogue, operands: Sequence[Any], group_sizes: Any, rows: int) -> list[Any]:
@@ -360,9 +352,8 @@ def _scales_of_rows(epilogue: Epilogue, operands: Sequence[Any], group_sizes: An
     return factors
 
 
-def _unfused(lhs, rhs, group_sizes, *operands, spec, epilogue, preactivation, out_dtype, config=None, **params):
-    """What the primitive computes, by products and elementwise functions. Sums stay in f32 until y is rounded."""
-    del config  # it was named for all of it, which it does not compute
+def unfused(lhs, rhs, group_sizes, *operands, spec, epilogue, preactivation, out_dtype, config=None, **params):
+    """What the primitive computes, by products, no config's, and elementwise functions, in f32 until y is rounded."""
     compute, stored = compute_dtype(lhs.dtype, out_dtype), stored_dtype(out_dtype)
     params |= {"out_dtype": compute, "config": None}
     factors = []  # of y, beside the activation
@@ -398,14 +389,16 @@ def _is_live(dot: Any) -> bool:
     return type(dot) is not ad.Zero
 
 
-def _fused_jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, config, **params):
+def fused_jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, config, ways=None, **params):
+    """The rule. ways: of permuted rows, what binds their primitive, multiplies them, and stores rows of a bias."""
+    bind, product, of_bias = ways or (grouped_fused_p.bind, grouped, grouped)
     lhs, rhs, group_sizes, *others = primals
     lhs_dot, rhs_dot, _, *other_dots = tangents
     is_live = [_is_live(dot) for dot in (lhs_dot, rhs_dot, *other_dots)]
     activation, is_of_pair = epilogue.activation, epilogue.is_of_pair
     asks_z = any(is_live) and (activation != "none" or is_of_pair)
     of_product = {"spec": spec, "out_dtype": out_dtype, "config": config, **params}
-    y, *kept = grouped_fused_p.bind(*primals, epilogue=epilogue, preactivation=preactivation or asks_z, **of_product)
+    y, *kept = bind(*primals, epilogue=epilogue, preactivation=preactivation or asks_z, **of_product)
     outs = [y, *kept] if preactivation else [y]
     if not any(is_live):
         return outs, [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
@@ -417,24 +410,23 @@ def _fused_jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, c
 
     def product_dot(matrices, matrices_dot, *terms):
         if type(matrices_dot) is not ad.Zero:
-            terms = (grouped(spec, lhs, matrices_dot, group_sizes, **params), *terms)
+            terms = (product(spec, lhs, matrices_dot, group_sizes, **params), *terms)
         if is_live[0]:
-            terms = (grouped(spec, lhs_dot, matrices, group_sizes, **params), *terms)
+            terms = (product(spec, lhs_dot, matrices, group_sizes, **params), *terms)
         if not terms:
             return _compat.match_varying(jnp.zeros(y.shape, compute), y)[0]
         return functools.reduce(lax.add, (term.astype(compute) for term in terms))
 
-    def scaled_dot(of_bias, moves_scales):
+    def scaled_dot(terms, moves_scales):
         def scaled(z, *others):
-            for scale in _scales_of_rows(epilogue, others, group_sizes, lhs.shape[0]):
+            for scale in _scales_of_rows(epilogue, others, group_sizes, y.shape[0]):
                 z = z * scale
             return z
 
-        terms = list(of_bias)
         if moves_scales:  # their derivative needs the product without them
-            product = grouped(spec, lhs, rhs, group_sizes, **(params | {"out_dtype": compute}))
+            unscaled = product(spec, lhs, rhs, group_sizes, **(params | {"out_dtype": compute}))
             scale_dots = [ad.instantiate_zeros(dot) for dot in other_dots]
-            terms.append(jax.jvp(functools.partial(scaled, product), others, scale_dots)[1])
+            terms.append(jax.jvp(functools.partial(scaled, unscaled), others, scale_dots)[1])
         if is_live[0] or is_live[1]:
             terms.append(scaled(product_dot(rhs, rhs_dot), *others))
         return functools.reduce(lax.add, (term.astype(compute) for term in terms))
@@ -444,13 +436,13 @@ def _fused_jvp(primals, tangents, *, spec, epilogue, preactivation, out_dtype, c
         y_dot = _gate_tangent(activation)(*kept, *dots)
     else:
         live = [(name, dot) for (name, _), dot in zip(epilogue.operands, other_dots, strict=True) if _is_live(dot)]
-        of_bias = [
-            _bias_of_rows(dot.astype(stored), group_sizes, lhs.shape[0], **params)
+        biases = [
+            _bias_of_rows(dot.astype(stored), group_sizes, y.shape[0], product=of_bias, **params)
             for name, dot in live
             if name not in SCALES
         ]
         moves_scales = any(name in SCALES for name, _ in live)
-        dots = [scaled_dot(of_bias, moves_scales) if epilogue.is_scaled else product_dot(rhs, rhs_dot, *of_bias)]
+        dots = [scaled_dot(biases, moves_scales) if epilogue.is_scaled else product_dot(rhs, rhs_dot, *biases)]
         y_dot = times_derivative(activation)(kept[0], dots[0]) if activation != "none" else dots[0]
     return outs, [y_dot.astype(out_dtype), *(dot.astype(stored) for dot in dots if preactivation)]
 
@@ -464,14 +456,14 @@ def _fused_transpose(cotangents, *operands, epilogue, **params):
     def fun(*missing):
         given = iter(missing)
         values = (next(given) if of_fun else value for of_fun, value in zip(is_linear, operands, strict=True))
-        return _unfused(*values, epilogue=epilogue, **params)
+        return unfused(*values, epilogue=epilogue, **params)
 
     missing = [x.aval for x in operands if ad.is_undefined_primal(x)]
     found = iter(jax.linear_transpose(fun, *missing)([ad.instantiate_zeros(x) for x in cotangents]))
     return [next(found) if of_fun else None for of_fun in is_linear]
 
 
-ad.primitive_jvps[grouped_fused_p] = _fused_jvp
+ad.primitive_jvps[grouped_fused_p] = fused_jvp
 ad.primitive_transposes[grouped_fused_p] = _fused_transpose
 batching.primitive_batchers[grouped_fused_p] = functools.partial(one_after_the_other, grouped_fused_p)
 partial_eval.dce_rules[grouped_fused_p] = without_preactivation
@@ -492,27 +484,35 @@ def _fused_local_abstract_eval(lhs, rhs, group_sizes, *operands, request, permut
 
 
 def lower_by_kernel(
-    platform: str, ctx: Any, values: Sequence[Any], request: Request, permutations: Permutations, preactivation: bool
+    platform: str,
+    ctx: Any,
+    values: Sequence[Any],
+    request: Request,
+    permutations: Permutations,
+    preactivation: bool,
+    rows: tuple[bool, bool] | None = None,
 ) -> tuple[Any, Decision]:
     """What a product of groups with an epilogue is lowered to where a kernel does it all, else None; and why.
 
     Args:
       platform: for which it is lowered.
       ctx: of the lowering.
-      values: lhs, rhs, the sizes of groups, and the epilogue's operands.
+      values: lhs, rhs, the sizes of groups, the epilogue's operands, and the indices of permuted rows.
       request: what was asked for.
       permutations: of the transposes behind lhs and rhs.
       preactivation: whether all results are wanted.
+      rows: of permuted rows, whether there are indices of those of lhs, and of those of the results.
     """
-    operands = operands_of(ctx.avals_in, permutations)
-    groups = ctx.avals_in[2].shape[0]
-    decision, call = decide_grouped(request, groups, operands, LoweringTarget.of_platform(platform))
+    left, right = operands_of(ctx.avals_in, permutations)
+    if rows is not None:
+        left = dataclasses.replace(left, shape=(ctx.avals_in[-1].shape[0], left.shape[1]))
+    groups, target = ctx.avals_in[2].shape[0], LoweringTarget.of_platform(platform)
+    decision, call = decide_grouped(request, groups, (left, right), target, permuted=rows is not None)
     if decision.kind != "kernel" or call is None:
         return None, decision
     ffi.register(platform)
-    fun = functools.partial(
-        _run_kernel, call=call, request=request, permutations=permutations, preactivation=preactivation
-    )
+    of_request: dict[str, Any] = {"call": call, "request": request, "permutations": permutations}
+    fun = functools.partial(_run_kernel, **of_request, preactivation=preactivation, rows=rows)
     return mlir.lower_fun(fun, multiple_results=True)(ctx, *values), decision
 
 
@@ -533,13 +533,13 @@ def _lower_fused_local(platform, ctx, *values, request: Request, permutations, p
     params = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
     del params["beta"], params["alone"]
 
-    def unfused(lhs, rhs, group_sizes, *others):
+    def by_products(lhs, rhs, group_sizes, *others):
         if epilogue.is_of_pair:
             others = tuple(transposed((lhs, x), permutations)[1] for x in others)
         lhs, rhs = transposed((lhs, rhs), permutations)
-        return _unfused(lhs, rhs, group_sizes, *others, preactivation=preactivation, **params)
+        return unfused(lhs, rhs, group_sizes, *others, preactivation=preactivation, **params)
 
-    return mlir.lower_fun(unfused, multiple_results=True)(ctx, *values)
+    return mlir.lower_fun(by_products, multiple_results=True)(ctx, *values)
 
 
 mlir.register_lowering(grouped_fused_local_p, functools.partial(_lower_fused_local, "another platform"))
@@ -567,8 +567,7 @@ def lower_to_local(ctx: Any, primitive: Primitive, values: Sequence[Any], reques
       request: likewise.
       **params: what else the primitive has.
     """
-    assert request.epilogue is not None
-    at = [1, 3] if request.epilogue.is_of_pair else [1]
+    at = [1, 3] if request.epilogue is not None and request.epilogue.is_of_pair else [1]
     sources = [Source(value, aval, None) for value, aval in zip(values, ctx.avals_in, strict=True)]
     found = [source(values[i], ctx.avals_in[i]) for i in at]
     if len({one.permutation for one in found}) == 1:
@@ -592,7 +591,7 @@ def _lower_fused(ctx, *values, preactivation, **params):
         if request.batch_invariant:
             avals = operands_of(ctx.avals_in, (None, None))
             raise NotImplementedError(why_not_unfused(request, avals, reason or "implementation='xla'"))
-        fun = functools.partial(_unfused, preactivation=preactivation, **params)
+        fun = functools.partial(unfused, preactivation=preactivation, **params)
         return mlir.lower_fun(fun, multiple_results=True)(ctx, *values)
     return lower_to_local(ctx, grouped_fused_local_p, values, request, preactivation=preactivation)
 

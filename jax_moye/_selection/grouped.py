@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-from jax_moye._kernels.configs import ConfigTable, GemmConfig, find_config, grouped_configs
+from jax_moye._kernels.configs import ConfigTable, GemmConfig, find_config, grouped_configs, permuted_configs
 from jax_moye._kernels.dtypes import FLOAT8, ITEM_BYTES, SHORT_NAMES
 from jax_moye._selection.capability import LoweringTarget, usable_of, why_not_built
 from jax_moye._selection.decide import Cause, Decision, left_to_xla
@@ -44,12 +44,13 @@ class GroupedProblem:
       ragged: "m" or "k", whose size is that of all groups together.
       order: of the operands, NN or NT where m is ragged, TN where k is.
       groups: how many.
-      m: rows of a and of d.
+      m: rows of the product; of d, and, where they are not permuted, of a.
       n: columns of d.
       k: that is summed over.
       dtype: of a and b, e.g. "bf16".
       out_dtype: of d.
       accumulator: what products are summed in.
+      permuted: rows are read from, or stored in, places that indices say.
     """
 
     ragged: str
@@ -61,6 +62,7 @@ class GroupedProblem:
     dtype: str
     out_dtype: str
     accumulator: str = "f32"
+    permuted: bool = False
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -74,6 +76,14 @@ class GroupedProblem:
         if self.ragged == "k":
             return {"a": (0, 1, m), "b": (0, 1, n), "d": (m * n, n, 1)}
         return {"a": (0, k, 1), "b": (n * k, 1, n) if self.order == "NN" else (n * k, k, 1), "d": (0, n, 1)}
+
+    def operand_strides(self, labels: str) -> tuple[int, int, int]:
+        """Along (groups, m, n), of an epilogue's operand with these dimensions; 0 along those that it lacks."""
+        sizes, strides, stride = {"g": self.groups, "m": self.m, "n": self.n, "k": self.k}, {}, 1
+        for label in reversed(labels):
+            strides[label] = stride
+            stride *= sizes[label]
+        return strides.get("g", 0), strides.get("m", 0), strides.get("n", 0)
 
     @property
     def is_empty(self) -> bool:
@@ -110,7 +120,7 @@ class GroupedCall(NamedTuple):
 
 
 def decide_grouped(
-    request: Request, groups: int, operands: Operands, target: LoweringTarget
+    request: Request, groups: int, operands: Operands, target: LoweringTarget, permuted: bool = False
 ) -> tuple[Decision, GroupedCall | None]:
     """Who computes a product of groups on one device, and how a kernel does.
 
@@ -119,6 +129,8 @@ def decide_grouped(
       groups: how many.
       operands: lhs and rhs as they are in memory.
       target: what is lowered for.
+      permuted: rows of lhs, of which there are as many as in the product then, or those of the result are permuted.
+        What no kernel permutes is "xla", whoever computes it between a gather and a scatter.
     """
 
     def xlas(cause: Cause, reason: str) -> tuple[Decision, None]:
@@ -130,8 +142,10 @@ def decide_grouped(
         return Decision("error", request, reason=reason, cause="place"), None
     if request.implementation == "xla":
         return xlas("caller", "implementation='xla'")
+    if permuted and request.config is not None and not find_config(request.config).permuted:
+        return xlas("capability", f"config {request.config!r} permutes no rows")
     try:
-        call = _find_call(request, groups, operands, target)
+        call = _find_call(request, groups, operands, target, permuted)
     except ConfigError as error:
         return Decision("error", request, reason=str(error), cause="config"), None
     except NotServedError as error:
@@ -150,7 +164,9 @@ def decide_grouped(
     return Decision("kernel", request, source="model" if request.config is None else "explicit"), call
 
 
-def _find_call(request: Request, groups: int, operands: Operands, target: LoweringTarget) -> GroupedCall:
+def _find_call(
+    request: Request, groups: int, operands: Operands, target: LoweringTarget, permuted: bool
+) -> GroupedCall:
     """The kernel for a product: it reads rhs in front of a transpose if it can, or behind one where k has to be last.
 
     Raises:
@@ -165,6 +181,7 @@ def _find_call(request: Request, groups: int, operands: Operands, target: Loweri
     for folded in foldings:
         try:
             problem = make_grouped_problem(request, groups, folded, target.platform)
+            problem = dataclasses.replace(problem, permuted=permuted)
             return GroupedCall(problem, _choose(request, operands, problem, target), folded)
         except (NotServedError, ConfigError) as error:
             refusals.append(error)
@@ -173,6 +190,7 @@ def _find_call(request: Request, groups: int, operands: Operands, target: Loweri
         folded = left, Operand((g, n, k), right.dtype, (0, 2, 1))
         try:
             problem = make_grouped_problem(request, groups, folded, target.platform)
+            problem = dataclasses.replace(problem, permuted=permuted)
             if problem.dtype in _read_along_k():
                 return GroupedCall(problem, _choose(request, operands, problem, target), folded, True)
         except (NotServedError, ConfigError) as error:
@@ -274,6 +292,10 @@ def usable_grouped_configs(platform: str, arch: int | None) -> ConfigTable:
     return usable_of(grouped_configs(), platform, arch)
 
 
+def _permuted_configs(platform: str, arch: int | None) -> ConfigTable:
+    return usable_of(permuted_configs(), platform, arch)
+
+
 def why_not_grouped(config: GemmConfig, problem: GroupedProblem, request: Request, arch: int | None) -> str | None:
     """Why the config cannot compute the problem, in a sentence; None if it can.
 
@@ -283,8 +305,10 @@ def why_not_grouped(config: GemmConfig, problem: GroupedProblem, request: Reques
       request: of its epilogue.
       arch: the GPU's, e.g. 90; None for the emulator, and where it is not known.
     """
-    if not config.grouped:
+    if not config.grouped and not config.permuted:
         return "it computes no products of groups"
+    if config.permuted != problem.permuted:
+        return "its rows are permuted, these are not" if config.permuted else "it permutes no rows"
     if config.dtype != problem.dtype:
         return f"its operands are {config.dtype}, these are {problem.dtype}"
     if config.accumulator != problem.accumulator:
@@ -351,14 +375,15 @@ def _choose(request: Request, operands: Operands, problem: GroupedProblem, targe
     """
     if request.config is not None:
         config = find_config(request.config)
-        reason = why_not_built(config, target.platform) if config.grouped else None
+        reason = why_not_built(config, target.platform) if config.grouped or config.permuted else None
         reason = reason or why_not_grouped(config, problem, request, target.arch)
         if reason is not None:
             raise ConfigError(f"config {config.name!r} cannot compute {describe(request, operands)}: {reason}")
         return config
     reasons = {}
     able = []
-    for config in usable_grouped_configs(target.platform, target.arch):
+    usable = _permuted_configs if problem.permuted else usable_grouped_configs
+    for config in usable(target.platform, target.arch):
         reasons[config] = why_not_grouped(config, problem, request, target.arch)
         if reasons[config] is None:
             able.append(config)

@@ -31,6 +31,7 @@ import nvcc_gate  # noqa: E402
 
 ROW = re.compile(r"^ *(\{(sm90_\w+), *(\w+), *(\w+),[^{]*\{([^}]*)\}[^{]*\{([^}]*)\}, *(\d+)\}),", re.MULTILINE)
 ORDERS = ("NT", "TN", "NN", "TT")
+ORDERS_OF = {"sm90_grouped": ORDERS[:3], "sm90_permuted": ("NT", "NN")}  # the second's a is one of rows alone
 # The first kernel of sm90_parallel_split_k is sm90_cooperative's. Doubles have no wgmma: test_sass.py looks at them.
 # Nor have weights: see test_weights. Attention has one order: see test_attention.
 ELSEWHERE = ("sm90_parallel_split_k", "sm90_multistage", "sm90_weights", "sm90_attention", "sm90_attention_grad")
@@ -51,8 +52,8 @@ def rows() -> list[tuple[str, str, str]]:
     for (kernel, dtype, *_), (*_, text) in found.items():
         # Other types than those of 16 bits are contiguous along k alone.
         half = dtype in ("bf16", "f16")
-        orders = 3 if kernel == "sm90_grouped" else 4  # it has no TT
-        result.append((kernel, text, ORDERS[turn[kernel] % orders] if half else "NT"))
+        orders = ORDERS_OF.get(kernel, ORDERS)
+        result.append((kernel, text, orders[turn[kernel] % len(orders)] if half else "NT"))
         turn[kernel] += half
     return result
 
@@ -283,8 +284,8 @@ def test_a_row_of_each_kind_is_compiled():
     words = [re.findall(r"\w+", row) for _, row, _ in ROWS]
     assert {tuple(x[:3]) for x in words} == {row[1:4] for row in table}
     for kernel in {row[1] for row in table}:
-        # sm90_grouped has no TT, and the parts of sm90_parts are contiguous along k.
-        orders = {"sm90_grouped": {"NN", "NT", "TN"}, "sm90_parts": {"NT"}}.get(kernel, set(ORDERS))
+        # The parts of sm90_parts are contiguous along k.
+        orders = {"NT"} if kernel == "sm90_parts" else set(ORDERS_OF.get(kernel, ORDERS))
         assert {order for name, _, order in ROWS if name == kernel} == orders
         sums = [math.prod(int(x) for x in row[4].split(",")[:2]) for row in table if row[1] == kernel]
         assert max(int(x[3]) * int(x[4]) for x in words if x[0] == kernel) == max(sums)

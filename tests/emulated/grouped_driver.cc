@@ -13,6 +13,10 @@
 //   pair=0           1: d = relu(2 a b) * (a second_b), m being ragged; 2: and both products
 //   scales=0         1: the product's rows, and the columns of each group's, times powers of two; behind the last group
 //                    there are no columns' scales
+//   a_rows=0         of sm90_permuted: rows of a, of which each row of the product reads one that is drawn, or the
+//                    nearest to one outside; 0: as many as d has, in their order
+//   d_rows=0         of sm90_permuted: 1: rows of d in an order that is drawn; 2: some of them outside d, where nothing
+//                    is stored
 //   special=0        1: a NaN where a group ends and an infinity where the next one begins, of e4m3 a NaN; NaN behind the
 //                    last group, and in the matrices of groups that have no rows
 //   mode=lazy threads=fifo seed=0 races=1 workers=1 multiprocessors=2   emu::Options
@@ -22,6 +26,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -35,8 +40,9 @@
 
 namespace moye {
 
-Words const kDefaults = {{"sizes", ""},  {"order", "NT"},   {"data", "1"},    {"pad", "0"},  {"d_pad", "0"},
-                         {"out", "f32"}, {"epilogue", "0"}, {"special", "0"}, {"pair", "0"}, {"scales", "0"}};
+Words const kDefaults = {{"sizes", ""},  {"order", "NT"}, {"data", "1"},     {"pad", "0"},
+                         {"d_pad", "0"}, {"out", "f32"},  {"epilogue", "0"}, {"special", "0"},
+                         {"pair", "0"},  {"scales", "0"}, {"a_rows", "0"},   {"d_rows", "0"}};
 
 inline constexpr Dtype kDtypeOfB = storage_dtype_of_b(kRow.dtype);
 
@@ -56,11 +62,34 @@ std::vector<int> begins_of(std::vector<int32_t> const& sizes, int length) {
   return begins;
 }
 
+/// Rows of a that rows of the product read, as the kernel is told: some before and behind all of them.
+std::vector<int32_t> drawn_rows_of_a(std::mt19937& random, int m, int size) {
+  std::vector<int32_t> rows(static_cast<size_t>(m));
+  for (int32_t& row : rows) {
+    row = int32_t(random() % unsigned(size));
+    if (random() % 16 == 0) row = random() % 2 == 0 ? std::numeric_limits<int32_t>::min() + row : size + row;
+    if (random() % 32 == 0) row = std::numeric_limits<int32_t>::max();
+  }
+  return rows;
+}
+
+/// Rows of d in which those of the product are stored. leaves_some: some are outside.
+std::vector<int32_t> drawn_rows_of_d(std::mt19937& random, int m, bool leaves_some) {
+  std::vector<int32_t> rows(static_cast<size_t>(m));
+  std::iota(rows.begin(), rows.end(), 0);
+  std::shuffle(rows.begin(), rows.end(), random);
+  for (int32_t& row : rows) {
+    if (leaves_some && random() % 4 == 0) row = random() % 2 == 0 ? -1 - row : m + row;
+  }
+  return rows;
+}
+
 /// The operands of a call, and which group each element of the ragged mode is of.
 struct Problem {
   int m, n, k, groups;
   bool rows_are_ragged;
   std::vector<int> begins;
+  std::vector<int> a_rows;  // the row of a that each row of the product reads
   Matrices &a, &b, &second_b;
 
   int length() const { return rows_are_ragged ? m : k; }
@@ -68,7 +97,7 @@ struct Problem {
   /// Sets element `at` of the ragged mode, whatever the other mode's.
   void fill(int at, double value) {
     if (rows_are_ragged) {
-      for (int x = 0; x < k; ++x) a.value(0, at, x) = value;
+      for (int x = 0; x < k; ++x) a.value(0, a_rows[size_t(at)], x) = value;
     } else {
       for (int i = 0; i < m; ++i) a.value(0, i, at) = value;
       for (int j = 0; j < n; ++j) b.value(0, j, at) = value;
@@ -96,7 +125,7 @@ struct Problem {
     int const next = full[first + 1 < full.size() ? first + 1 : 0], begin = begins[size_t(next)];
     int const j = int(random() % unsigned(n));
     if (rows_are_ragged) {
-      a.value(0, end - 1, int(random() % unsigned(k))) = nan;
+      a.value(0, a_rows[size_t(end - 1)], int(random() % unsigned(k))) = nan;
       b.value(next, j, int(random() % unsigned(k))) = infinity;
       second_b.value(next, int(random() % unsigned(n)), int(random() % unsigned(k))) = infinity;
     } else {
@@ -111,7 +140,8 @@ struct Problem {
     double sum = 0;
     int const begin = rows_are_ragged ? 0 : begins[size_t(g)];
     int const end = !rows_are_ragged ? begins[size_t(g) + 1] : g < groups ? k : 0;
-    for (int x = begin; x < end; ++x) sum += a.value(0, i, x) * right.value(rows_are_ragged ? g : 0, j, x);
+    int const row = rows_are_ragged ? a_rows[size_t(i)] : i;
+    for (int x = begin; x < end; ++x) sum += a.value(0, row, x) * right.value(rows_are_ragged ? g : 0, j, x);
     return sum;
   }
 };
@@ -124,7 +154,17 @@ std::string launch(int m, int n, int k, Options const& options) {
   bool const rows_are_ragged = options["order"] != "TN", fused = options.number("epilogue") != 0;
   bool const pair = options.number("pair") != 0, keeps = options.number("pair") == 2;
   int const d_multiple = 16 / int(sizeof(Out)), d_matrices = rows_are_ragged ? 1 : groups;
-  Matrices a(1, m, k, options["order"][0] == 'T', pad, kMultiple, sizeof(Element));
+  int const a_size = options.number("a_rows");
+  std::mt19937 of_rows(unsigned(options.number("data")) + 1);
+  std::vector<int32_t> const a_rows = drawn_rows_of_a(of_rows, a_size > 0 ? m : 0, a_size);
+  std::vector<int32_t> const d_rows =
+      drawn_rows_of_d(of_rows, options.number("d_rows") > 0 ? m : 0, options.number("d_rows") == 2);
+  std::vector<int> read_rows(static_cast<size_t>(m)), stored_rows(static_cast<size_t>(m));
+  for (int i = 0; i < m; ++i) {
+    read_rows[size_t(i)] = a_size > 0 ? std::clamp(a_rows[size_t(i)], 0, a_size - 1) : i;
+    stored_rows[size_t(i)] = d_rows.empty() ? i : d_rows[size_t(i)];
+  }
+  Matrices a(1, a_size > 0 ? a_size : m, k, options["order"][0] == 'T', pad, kMultiple, sizeof(Element));
   Matrices b(rows_are_ragged ? groups : 1, n, k, options["order"][1] == 'N', pad, kMultiple, sizeof(Element));
   Matrices second_b(rows_are_ragged ? groups : 1, n, k, options["order"][1] == 'N', pad, kMultiple,
                     sizeof(Element));  // as b's
@@ -133,7 +173,8 @@ std::string launch(int m, int n, int k, Options const& options) {
   Matrices second_product(d_matrices, m, n, false, d_pad, d_multiple, sizeof(Out));
   Matrices bias(groups, 1, n, false, 0, 2, sizeof(Out));
   Matrices residual(d_matrices, m, n, false, 6, 2, sizeof(Out));
-  Problem problem{m, n, k, groups, rows_are_ragged, begins_of(sizes, rows_are_ragged ? m : k), a, b, second_b};
+  Problem problem{m,         n, k, groups,  rows_are_ragged, begins_of(sizes, rows_are_ragged ? m : k),
+                  read_rows, a, b, second_b};
   std::mt19937 random(unsigned(options.number("data")));
   for (Matrices* matrices : {&a, &b, &bias, &residual, &second_b}) matrices->draw(random);
   if (options.number("special") != 0) problem.make_special(random);
@@ -209,7 +250,21 @@ std::string launch(int m, int n, int k, Options const& options) {
     stream.memory.push_back(z.memory("preactivation", true));
     stream.memory.push_back(second_product.memory("second_product", true));
   }
-  if (Status status = gemm_entry<kRow>().launch_grouped(args, &stream); !status.ok()) return "error: " + status.message;
+  emu::GuardedBuffer rows_of_a(a_rows.size() * sizeof(int32_t)), rows_of_d(d_rows.size() * sizeof(int32_t));
+  std::copy(a_rows.begin(), a_rows.end(), reinterpret_cast<int32_t*>(rows_of_a.data()));
+  std::copy(d_rows.begin(), d_rows.end(), reinterpret_cast<int32_t*>(rows_of_d.data()));
+  Status status;
+  if constexpr (kRow.kernel == sm90_permuted) {
+    stream.memory.push_back({rows_of_a.data(), rows_of_a.size(), "a_rows", false});
+    stream.memory.push_back({rows_of_d.data(), rows_of_d.size(), "d_rows", false});
+    auto const rows = [](emu::GuardedBuffer const& buffer) {
+      return buffer.size() == 0 ? nullptr : reinterpret_cast<int32_t const*>(buffer.data());
+    };
+    status = gemm_entry<kRow>().launch_permuted({args, rows(rows_of_a), a.shape[1], rows(rows_of_d)}, &stream);
+  } else {
+    status = gemm_entry<kRow>().launch_grouped(args, &stream);
+  }
+  if (!status.ok()) return "error: " + status.message;
 
   for (Matrices const* matrices : {&d, &z, &second_product}) {
     if (std::string const damage = matrices->buffer.damage(); !damage.empty()) return "error: " + damage;
@@ -220,22 +275,23 @@ std::string launch(int m, int n, int k, Options const& options) {
   for (int l = 0; l < d_matrices; ++l) {
     for (int i = 0; i < m; ++i) {
       while (rows_are_ragged && group < groups && i >= problem.begins[size_t(group) + 1]) ++group;
-      int const g = rows_are_ragged ? group : l;
+      int const g = rows_are_ragged ? group : l, to = rows_are_ragged ? stored_rows[size_t(i)] : i;
+      if (to < 0 || to >= m) continue;
       for (int j = 0; j < n; ++j) {
         double sum = problem.product(b, g, i, j);
         if (scaled && g < groups) sum *= double(scale(0, i)) * double(scale(1 + g, j));
         if (fused) {
           sum += g < groups ? bias.value(g, 0, j) : 0;
-          comparison.compare<Out>("preactivation", z, l, i, j, sum);
+          comparison.compare<Out>("preactivation", z, l, to, j, sum);
           sum = (sum < 0 ? 0 : sum) + residual.value(l, i, j);
         }
         if (pair) {
           double const second = problem.product(second_b, g, i, j);
-          if (keeps) comparison.compare<Out>("preactivation", z, l, i, j, 2 * sum);
-          if (keeps) comparison.compare<Out>("second_product", second_product, l, i, j, second);
+          if (keeps) comparison.compare<Out>("preactivation", z, l, to, j, 2 * sum);
+          if (keeps) comparison.compare<Out>("second_product", second_product, l, to, j, second);
           sum = (sum < 0 ? 0 : 2 * sum) * second;
         }
-        comparison.compare<Out>("d", d, l, i, j, sum);
+        comparison.compare<Out>("d", d, l, to, j, sum);
       }
     }
   }

@@ -15,6 +15,7 @@ from tests.emulated import (
     mutants_pair,
     mutants_parallel_split_k,
     mutants_parts,
+    mutants_permuted,
     mutants_persistent,
     mutants_scales,
     mutants_simt,
@@ -41,6 +42,7 @@ MUTANTS = (
     + mutants_tiles.MUTANTS
     + mutants_batches.MUTANTS
     + mutants_grouped.MUTANTS
+    + mutants_permuted.MUTANTS
     + mutants_pair.MUTANTS
     + mutants_gate.MUTANTS
     + mutants_weights.MUTANTS

@@ -21,7 +21,12 @@ from jax_moye.layout.kernels import KernelFacts, Speed, kernel_facts, kernel_lay
 
 PACKAGE = pathlib.Path(jax_moye.__file__).parent
 ROOT = pathlib.Path(__file__).parents[3]
-OTHERS = (*configs.grouped_configs(), *configs.weights_configs(), *configs.attention_configs())  # no plain products
+OTHERS = (  # no plain products
+    *configs.grouped_configs(),
+    *configs.permuted_configs(),
+    *configs.weights_configs(),
+    *configs.attention_configs(),
+)
 every_kernel = pytest.mark.parametrize("kernel", kernel_names())
 
 

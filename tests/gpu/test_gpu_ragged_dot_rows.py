@@ -1,0 +1,190 @@
+"""lhs_rows and permutation of `jax_moye.ragged_dot` on a GPU: exact, in every run, whatever the indices are."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes  # noqa: F401  (NumPy's names of small floats)
+import numpy as np
+import pytest
+from this_gpu import why_not_here
+
+import jax_moye
+from jax_moye._kernels import ffi
+from jax_moye._kernels.configs import permuted_configs
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
+
+CONFIGS = [pytest.param(config, id=config.name) for config in permuted_configs()]
+READ, M, N, K = 211, 1333, 264, 392  # rows of lhs, of the product
+# Groups of none, of one, of a tile and one more, skewed ones; such as do not fill the rows, and as overfill them.
+ALL_SIZES = {
+    "even": (191, 191, 191, 190, 190, 190, 190),
+    "with empty ones": (0, 400, 0, 0, 1, 932, 0),
+    "around tiles": (64, 65, 1, 63, 128, 129, 127),
+    "skewed": (3, 1, 2, 1320, 5, 1, 1),
+    "rows left over": (10, 0, 70, 0, 30, 1, 2),
+    "too many": (100, 200, 300, 0, 5, 2**31 - 1, 7),
+    "below zero": (40, -3, 50, -(2**31), 100, 1, 2),
+}
+WAYS = {"gather": (True, False), "scatter": (False, True), "both": (True, True)}
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+@pytest.fixture(autouse=True)
+def _has_kernels(gpu):
+    if all(why_not_here(config) for config in permuted_configs()):
+        pytest.skip("no kernel for products of groups of permuted rows runs here")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def case_of(rng, way, dtype, most=2):
+    """lhs, rhs, and the indices of rows, of which some are outside; None where there are none."""
+    gathers, scatters = WAYS[way]
+    lhs = rng.integers(-most, most + 1, (READ if gathers else M, K)).astype(dtype)
+    rhs = rng.integers(-most, most + 1, (7, K, N)).astype(dtype)
+    rows = rng.integers(-5, READ + 5, M).astype(np.int32) if gathers else None
+    return lhs, rhs, rows, rng.permutation(M).astype(np.int32) if scatters else None
+
+
+def product(lhs, rhs, sizes, rows, permutation):
+    """In float64, group by group."""
+    lhs, rhs = (np.asarray(x).astype(np.float64) for x in (lhs, rhs))
+    read = lhs if rows is None else lhs[np.clip(rows, 0, len(lhs) - 1)]
+    out = np.zeros((len(read), rhs.shape[2]))
+    ends = np.minimum(np.cumsum(np.maximum(np.asarray(sizes, object), 0)), len(read)).astype(int)
+    for begin, end, matrix in zip([0, *ends[:-1]], ends, rhs, strict=True):
+        out[begin:end] = read[begin:end] @ matrix
+    return out if permutation is None else out[np.argsort(permutation)]
+
+
+def runs_here(config):
+    if reason := why_not_here(config):
+        pytest.skip(reason)
+
+
+@every_way
+@pytest.mark.parametrize("kind", ALL_SIZES)
+@pytest.mark.parametrize("config", CONFIGS)
+def test_exact(rng, config, kind, way):
+    """Of both orders of rhs and both widths of results, ten runs each: the same, and right."""
+    runs_here(config)
+    dtype = {"bf16": "bfloat16", "f16": "float16"}[config.dtype]
+    lhs, rhs, rows, permutation = case_of(rng, way, dtype)
+    sizes = jnp.asarray(ALL_SIZES[kind], jnp.int32)
+    wanted = product(lhs, rhs, ALL_SIZES[kind], rows, permutation)
+    for transposed in (False, True):
+        w = jnp.asarray(rhs.swapaxes(1, 2) if transposed else rhs)
+        for out in ("float32", dtype):
+
+            def fun(x, w, sizes, rows, permutation, transposed=transposed, out=out):
+                w = w.swapaxes(1, 2) if transposed else w
+                options = {"config": config.name, "preferred_element_type": out}
+                return jax_moye.ragged_dot(x, w, sizes, lhs_rows=rows, permutation=permutation, **options)
+
+            run = jax.jit(fun).lower(lhs, w, sizes, rows, permutation).compile()
+            assert run.as_text().count(f'custom_call_target="{ffi.PERMUTED_GROUPED_TARGET}"') == 1
+            rounded = np.asarray(jnp.asarray(wanted, out), np.float64)
+            for _ in range(10):
+                found = np.asarray(run(lhs, w, sizes, rows, permutation), np.float64)
+                np.testing.assert_array_equal(found, rounded, err_msg=f"{transposed=} {out=}")
+
+
+@every_way
+def test_many_shapes(rng, way):
+    """Of one to many k-tiles, few rows and many: stages are announced across tiles, and the last ones at the end."""
+    for _ in range(60):
+        m, n, k = int(rng.integers(1, 3000)), 8 * int(rng.integers(1, 100)), 8 * int(rng.integers(1, 200))
+        groups, read = int(rng.integers(1, 40)), int(rng.integers(1, 2000))
+        sizes = rng.multinomial(m, rng.dirichlet(np.full(groups, 0.5)))
+        gathers, scatters = WAYS[way]
+        lhs = rng.integers(-2, 3, (read if gathers else m, k)).astype("bfloat16")
+        rhs = rng.integers(-2, 3, (groups, k, n)).astype("bfloat16")
+        rows = rng.integers(0, read, m) if gathers else None
+        permutation = rng.permutation(m) if scatters else None
+        fun = functools.partial(jax_moye.ragged_dot, implementation="moye", preferred_element_type=jnp.float32)
+        found = fun(lhs, rhs, jnp.asarray(sizes), lhs_rows=rows, permutation=permutation)
+        wanted = product(lhs, rhs, sizes, rows, permutation)
+        np.testing.assert_array_equal(np.asarray(found, np.float64), wanted, err_msg=f"{m=} {n=} {k=} {groups=}")
+
+
+@every_way
+def test_bias_activation_gate_and_derivatives(rng, way):
+    """Next to a gather, XLA's products and a scatter."""
+    lhs, rhs, rows, permutation = case_of(rng, way, "bfloat16", most=1)
+    second = rng.integers(-1, 2, rhs.shape).astype("bfloat16")
+    bias = rng.integers(-2, 3, (7, N)).astype("bfloat16")
+    sizes = jnp.asarray(ALL_SIZES["with empty ones"])
+    inverse = slice(None) if permutation is None else np.argsort(permutation)
+    read = (lambda x: x) if rows is None else (lambda x: x[np.clip(rows, 0, READ - 1)])
+    cotangent = rng.integers(-1, 2, (M, N)).astype("bfloat16")
+
+    def linear(x, w, v, b):
+        return jax_moye.ragged_dot(
+            x, w, sizes, bias=b, activation="relu", lhs_rows=rows, permutation=permutation, implementation="moye"
+        )
+
+    def plain_linear(x, w, v, b):
+        return jax_moye.ragged_dot(read(x), w, sizes, bias=b, activation="relu", implementation="xla")[inverse]
+
+    def gated(x, w, v, b):
+        return jax_moye.ragged_gated_linear_unit(
+            x, w, v, sizes, x_rows=rows, permutation=permutation, implementation="moye"
+        )
+
+    def plain_gated(x, w, v, b):
+        return jax_moye.ragged_gated_linear_unit(read(x), w, v, sizes, implementation="xla")[inverse]
+
+    for fun, plain in ((linear, plain_linear), (gated, plain_gated)):
+
+        def loss(*args, of):
+            y = of(*args)
+            return (y.astype(jnp.float32) * cotangent).sum(), y
+
+        run = lambda of: jax.jit(jax.grad(functools.partial(loss, of=of), (0, 1, 2, 3), has_aux=True))  # noqa: E731
+        found, wanted = (jax.tree.leaves(run(of)(lhs, rhs, second, bias)) for of in (fun, plain))
+        assert f'"{ffi.PERMUTED_GROUPED_TARGET}"' in run(fun).lower(lhs, rhs, second, bias).compile().as_text()
+        for one, other in zip(found, wanted, strict=True):
+            one, other = (np.asarray(x, np.float64) for x in (one, other))
+            np.testing.assert_allclose(one, other, 0, 2**-6 * max(1.0, abs(other).max()))
+
+
+def test_promises_about_bits(rng):
+    """A row's bits are those that sm90_grouped gives it, among any others; gradients are the same in every run."""
+    lhs = jnp.asarray(rng.standard_normal((READ, K)), jnp.bfloat16)
+    rhs = jnp.asarray(rng.standard_normal((7, K, N)), jnp.bfloat16)
+    rows, sizes = rng.integers(0, READ, M), jnp.asarray(ALL_SIZES["even"])
+    fun = functools.partial(jax_moye.ragged_dot, implementation="moye", batch_invariant=True)
+    np.testing.assert_array_equal(fun(lhs, rhs, sizes, lhs_rows=rows), fun(lhs[rows], rhs, sizes))
+    cotangent = jnp.asarray(rng.standard_normal((M, N)), jnp.bfloat16)
+    run = jax.jit(
+        lambda x: jax.vjp(lambda x: fun(x, rhs, sizes, lhs_rows=rows, deterministic=True), x)[1](cotangent)[0]
+    )
+    first = run(lhs)
+    for _ in range(10):
+        np.testing.assert_array_equal(run(lhs), first)
+
+
+def test_in_a_loop(rng):
+    """A command buffer of several launches, whose indices are other ones each time."""
+    x = jnp.asarray(rng.integers(-1, 2, (M, 136)), jnp.bfloat16)
+    w = jnp.broadcast_to(jnp.eye(136, dtype=jnp.bfloat16), (7, 136, 136))
+    sizes = jnp.asarray(ALL_SIZES["even"])
+    turns = jnp.asarray([rng.permutation(M) for _ in range(20)])
+
+    def step(x, p):
+        return jax_moye.ragged_dot(x, w, sizes, lhs_rows=p, permutation=jnp.roll(p, 1), implementation="moye"), None
+
+    found, _ = jax.jit(lambda x: jax.lax.scan(step, x, turns))(x)
+    wanted = np.asarray(x, np.float32)
+    for p in np.asarray(turns):
+        moved = np.zeros_like(wanted)
+        moved[np.roll(p, 1)] = wanted[p]
+        wanted = moved
+    np.testing.assert_array_equal(np.asarray(found, np.float32), wanted)
