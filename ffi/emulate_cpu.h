@@ -19,6 +19,7 @@ bool parse_mode(std::string_view word, emu::Mode& mode);
 std::vector<emu::Memory> emulated_memory(GemmRequest const& request);
 std::vector<emu::Memory> emulated_memory(GroupedRequest const& request);
 std::vector<emu::Memory> emulated_memory(WeightsRequest const& request);
+std::vector<emu::Memory> emulated_memory(BlockScaledRequest const& request);
 std::vector<emu::Memory> emulated_memory(AttentionRequest const& request);
 
 void add_emulate(nanobind::module_& module);

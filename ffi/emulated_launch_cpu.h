@@ -28,6 +28,9 @@ EmulatedLaunch launch_emulated(GroupedRequest const& request, GroupedCall const&
 EmulatedLaunch launch_emulated(WeightsRequest const& request, WeightsCall const& call, emu::Stream& stream,
                                std::function<bool()> const& interrupted);
 
+EmulatedLaunch launch_emulated(BlockScaledRequest const& request, BlockScaledCall const& call, emu::Stream& stream,
+                               std::function<bool()> const& interrupted);
+
 EmulatedLaunch launch_emulated(AttentionRequest const& request, AttentionCall const& call, emu::Stream& stream,
                                std::function<bool()> const& interrupted);
 
