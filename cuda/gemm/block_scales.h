@@ -34,6 +34,16 @@ struct BlockScales {
   }
 };
 
+/// Of sums that have none.
+struct NoScales {
+  MOYE_DEVICE void begin(int /*block*/, int /*blocks*/) const {}
+  template <class Sums, class OfBlock>
+  MOYE_DEVICE void add(Sums& sums, OfBlock const& of_block) const {
+    MOYE_UNROLL
+    for (int i = 0; i < size(sums); ++i) sums(i) += of_block(i);
+  }
+};
+
 /// Those of one thread, in one tile. kAtomsM: 64 rows each, that a thread has sums of; kAtomN: columns of a wgmma.
 template <int kAtomsM, int kAtomN, bool kOfColumns>
 class ThreadScales {

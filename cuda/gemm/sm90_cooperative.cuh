@@ -149,11 +149,12 @@ struct Gemm<kConfig> {
               params.scales, args, tile.batch,
               [&](int atom) { return tile.m * kBlkM + row(atom) + thread % 128 / 32 * 16; },
               tile.n * kBlkN + consumer_n * kAtomN, lane);
-          multiply_scaled(tiled_mma, tCrA, tCrB, tCrC, scales, params.grid.k, smem.pipeline, read, lane);
+          multiply_promoted(tiled_mma, tCrA, tCrB, tCrC, scales, params.grid.k, smem.pipeline, read, lane);
         };
         params.scales.of_columns ? multiply_by(C<true>{}) : multiply_by(C<false>{});
       } else if constexpr (kPromoted) {
-        multiply_promoted(tiled_mma, tCrA, tCrB, tCrC, params.grid.k, smem.pipeline, read, lane);
+        NoScales none;
+        multiply_promoted(tiled_mma, tCrA, tCrB, tCrC, none, params.grid.k, smem.pipeline, read, lane);
       } else {
         multiply(tiled_mma, tCrA, tCrB, tCrC, params.grid.k, smem.pipeline, read, lane);
       }
@@ -192,16 +193,18 @@ struct Gemm<kConfig> {
     if (k_tiles > 0) pipeline.consumer_release(last, lane);
   }
 
-  /// The same with a second set of registers: every stage's sums begin at zero and are added to tCrC by FADDs. The
-  /// tensor core has the other warpgroup's wgmma meanwhile.
-  template <class TiledMma, class A, class B, class C>
-  static MOYE_DEVICE void multiply_promoted(TiledMma& tiled_mma, A const& tCrA, B const& tCrB, C& tCrC, int k_tiles,
-                                            Pipeline& pipeline, PipelineState<kStages>& read, int lane) {
+  /// The same with a second set of registers: every stage's sums begin at zero and are added to tCrC by FADDs, or with
+  /// scales by FFMAs. The tensor core has the other warpgroup's wgmma meanwhile.
+  template <class TiledMma, class A, class B, class C, class Scales>
+  static MOYE_DEVICE void multiply_promoted(TiledMma& tiled_mma, A const& tCrA, B const& tCrB, C& tCrC, Scales& scales,
+                                            int k_tiles, Pipeline& pipeline, PipelineState<kStages>& read, int lane) {
     static_assert(kBlkK == 128, "promotion is by stage");
     Tensor tCrStage = make_fragment_like(tCrC);  // (MMA,MMA_M,MMA_N)
     clear(tCrC);
     MOYE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++read) {
+      // Scales are on their way while the stage lands and is multiplied.
+      scales.begin(k_tile, k_tiles);
       // The stage has landed: multiply it by itself.
       pipeline.consumer_wait(read);
       warpgroup_fence_operand(tCrStage);
@@ -212,30 +215,6 @@ struct Gemm<kConfig> {
       warpgroup_wait_group<0>();
       warpgroup_fence_operand(tCrStage);
       // It may be filled again, while its sums are added.
-      pipeline.consumer_release(read, lane);
-      MOYE_UNROLL
-      for (int i = 0; i < size(tCrC); ++i) tCrC(i) += tCrStage(i);
-    }
-  }
-
-  /// The same, and every stage's sums are multiplied by the scales of its blocks first.
-  template <class TiledMma, class A, class B, class C, class Scales>
-  static MOYE_DEVICE void multiply_scaled(TiledMma& tiled_mma, A const& tCrA, B const& tCrB, C& tCrC, Scales& scales,
-                                          int k_tiles, Pipeline& pipeline, PipelineState<kStages>& read, int lane) {
-    Tensor tCrStage = make_fragment_like(tCrC);  // (MMA,MMA_M,MMA_N)
-    clear(tCrC);
-    MOYE_NO_UNROLL
-    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++read) {
-      // Scales are on their way while the stage lands and is multiplied.
-      scales.begin(k_tile, k_tiles);
-      pipeline.consumer_wait(read);
-      warpgroup_fence_operand(tCrStage);
-      warpgroup_arrive();
-      tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
-      gemm(tiled_mma, tCrA(_, _, _, read.index()), tCrB(_, _, _, read.index()), tCrStage);
-      warpgroup_commit_group();
-      warpgroup_wait_group<0>();
-      warpgroup_fence_operand(tCrStage);
       pipeline.consumer_release(read, lane);
       scales.add(tCrC, tCrStage);
     }
