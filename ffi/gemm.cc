@@ -389,10 +389,11 @@ Status decode_gemm(GemmRequest const& request, GemmCall& call) {
   if (Status status = decode_attributes(request, call); !status.ok()) return status;
   if (call.gemm->entry.launch == nullptr)
     return gemm_error(request.config, request.sizes,
-                      call.gemm->entry.launch_grouped != nullptr        ? "the kernel computes products of groups alone"
-                      : call.gemm->entry.launch_weights != nullptr      ? "the kernel multiplies with weights alone"
-                      : call.gemm->entry.launch_block_scaled != nullptr ? "the kernel multiplies blocks with scales alone"
-                                                                        : "the kernel computes attention alone");
+                      call.gemm->entry.launch_grouped != nullptr   ? "the kernel computes products of groups alone"
+                      : call.gemm->entry.launch_weights != nullptr ? "the kernel multiplies with weights alone"
+                      : call.gemm->entry.launch_block_scaled != nullptr
+                          ? "the kernel multiplies blocks with scales alone"
+                          : "the kernel computes attention alone");
   std::string const reason = unfit(request, call);
   return reason.empty() ? Status{} : gemm_error(request.config, request.sizes, reason);
 }

@@ -41,8 +41,7 @@ struct BlockScaledParams : PersistentParams {
 
 template <class Gemm, Order kOrder>
 MOYE_KERNEL(Gemm::kThreads)
-sm90_cooperative_kernel(MOYE_GRID_CONSTANT GemmArgs const args,
-                        MOYE_GRID_CONSTANT typename Gemm::Params const params) {
+sm90_cooperative_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT typename Gemm::Params const params) {
   Gemm::template run<kOrder>(args, params);
 }
 

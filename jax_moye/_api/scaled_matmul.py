@@ -9,13 +9,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
-from jax_moye import _compat
 from jax_moye._api.arguments import ProductOptions, as_array, as_lax_names, jitted_where_eager, product_options
 from jax_moye._api.linear import scaled_product
 from jax_moye._api.types import ArrayOperand, Config, Implementation, Interpret
-from jax_moye._kernels.configs import find_config
-from jax_moye._primitives.block_scaled import by_dequantized, multiply_blocks
-from jax_moye._selection.block_scaled import BLOCK
+from jax_moye._primitives.block_scaled import by_dequantized, is_for_kernels, multiply_blocks, of_rows, rows_of_scales
 
 _SPEC = "bmk,bnk->bmn"
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
@@ -39,7 +36,7 @@ def scaled_matmul(
     With one block, a scale for each row, it is one kernel that multiplies its sums by both scales in float32, as
     `jax_moye.linear` does. With blocks of 128 along k, and operands of float8_e4m3fn or float8_e5m2, a kernel for GPUs
     of sm_90 multiplies the sums of each block by both scales in float32 and adds them up. It is taken where lowering
-    measures that it is faster than XLA. Else, and with other blocks such as the 32 of microscaling formats, the operands
+    measures that it is faster than XLA. Else, and with other blocks such as the 32 of microscaling formats, operands
     are multiplied by their scales first: into bfloat16 where both are float8_e4m3fn or float8_e5m2 and the scales
     float8_e8m0fnu, powers of two, which is exact but below 2^-133; else into float32, for a product of precision
     "highest".
@@ -116,8 +113,7 @@ def _check(types: dict[str, Any]) -> None:
             "scaled_matmul requires scales to have matching batch (B) and contract (K) dimensions, but got shapes "
             f"{lhs_scales} and {rhs_scales}"
         )
-    of_rhs = (rhs[1], -(-rhs[1] // BLOCK))
-    if lhs_scales[1] != lhs[1] or rhs_scales[1] not in of_rhs or lhs_scales[0] != lhs[0]:
+    if lhs_scales[1] != lhs[1] or rhs_scales[1] not in rows_of_scales(rhs[1]) or lhs_scales[0] != lhs[0]:
         raise ValueError(
             f"scaled_matmul requires scales to match non-contract dimensions of inputs, but got shapes {shapes}"
         )
@@ -133,30 +129,16 @@ def _product(lhs: Any, rhs: Any, *scales: Any, out_dtype: Any, options: ProductO
     parameters = options.parameters()
     operands = [jnp.asarray(x) for x in (lhs, rhs)]
     if scales[0].shape[2] == 1:
-        of_lhs, of_rhs = scales
-        if of_rhs.shape[1] != rhs.shape[1]:
-            of_rhs = jnp.repeat(of_rhs, BLOCK, axis=1)[:, : rhs.shape[1]]
         left, right = _multiplied(*operands)
         if left.dtype == jnp.float32:
             parameters["precision"] = (lax.Precision.HIGHEST,) * 2
-        rows = [x[..., 0].astype(jnp.float32) for x in (of_lhs, of_rhs)]
+        rows = [of_rows(x, scale)[..., 0].astype(jnp.float32) for x, scale in zip(operands, scales, strict=True)]
         return scaled_product(_SPEC, left, right, rows, ("bm", "bn"), **parameters, out_dtype=out_dtype)
     of_blocks = {name: value for name, value in parameters.items() if name not in ("precision", "out_sharding")}
     of_blocks |= {"out_dtype": out_dtype}
-    if _is_for_kernels(operands, scales, options):
+    if is_for_kernels(operands, scales, options.config):
         return multiply_blocks(*operands, *scales, **of_blocks)
     return by_dequantized(*operands, *scales, **of_blocks)
-
-
-def _is_for_kernels(operands: Any, scales: Any, options: ProductOptions) -> bool:
-    """Whether there may be a kernel for such blocks: 8-bit floats, 128 along k, no explicit axes of a mesh."""
-    config = None if options.config is None else find_config(options.config)
-    return (
-        all(str(x.dtype) in _FLOAT8 for x in operands)
-        and operands[0].shape[2] == BLOCK * scales[0].shape[2]
-        and (config is None or config.block_scales)
-        and not any(_compat.has_explicit_axes(jax.typeof(x)) for x in (*operands, *scales))
-    )
 
 
 def _multiplied(lhs: Any, rhs: Any) -> tuple[Any, Any]:

@@ -356,9 +356,7 @@ def _explain_weights(product: Product, target: LoweringTarget, device: Device, c
     return Gemm(what, count, where, None, (), device, decision, product, call)
 
 
-def _explain_block_scaled(
-    product: Product, target: LoweringTarget, device: Device, count: int, where: Any
-) -> Gemm:
+def _explain_block_scaled(product: Product, target: LoweringTarget, device: Device, count: int, where: Any) -> Gemm:
     """What becomes of a product of blocks that have scales; by dequantized operands, all that is known of that one."""
     request, operands, scales = product.request, product.operands, product.block_scales
     assert scales is not None
@@ -368,9 +366,7 @@ def _explain_block_scaled(
     if decision.kind == "xla":
         own = Product(*block_scaled.dequantized_product(request, scales, operands))
         plain = explain_product(own, device, count, where)
-        return dataclasses.replace(
-            plain, what=f"{what}, by dequantized operands: {decision.reason}", product=product
-        )
+        return dataclasses.replace(plain, what=f"{what}, by dequantized operands: {decision.reason}", product=product)
     return Gemm(what, count, where, None, (), device, decision, product)
 
 

@@ -4,7 +4,7 @@
 
 All contenders are programs of XLA's, of which those of ours have custom calls: what stands around the kernels, such as
 a transpose of an operand or the sums of o d_o, is in their time. What belongs together is one contest: XLA computes the
-scores of a forward pass and of its gradients once. Products of blocks that have scales (block_scaled.py) are timed here,
+scores of a forward pass and of its gradients once. Products of blocks that have scales (block_scaled.py) are timed so,
 too.
 """
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_moye import _compat
 from jax_moye._kernels import ffi
-from jax_moye._kernels.configs import GemmConfig
+from jax_moye._kernels.configs import GemmConfig, find_config
 from jax_moye._kernels.dtypes import numpy_dtype
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._log import say_once
@@ -37,15 +38,17 @@ from jax_moye._primitives.contraction import contract, heed
 from jax_moye._primitives.custom_call import call_attributes
 from jax_moye._selection.block_scaled import (
     BLOCK,
+    FLOAT8_NAMES,
     SPEC,
     BlockScales,
+    able_configs,
     decide_block_scaled,
     flops,
     is_exact,
-    able_configs,
 )
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import Decision
+from jax_moye._selection.measurements import Entry
 from jax_moye._selection.problem import GemmProblem
 from jax_moye._selection.request import Operand, Operands, Request, describe
 
@@ -67,6 +70,22 @@ def multiply_blocks(lhs: Any, rhs: Any, lhs_scales: Any, rhs_scales: Any, **para
         autotune.
     """
     return block_scaled_p.bind(*_compat.match_varying(lhs, rhs, lhs_scales, rhs_scales), **params)
+
+
+def is_for_kernels(operands: Sequence[Any], scales: Sequence[Any], config: str | None) -> bool:
+    """Whether there may be a kernel for it: 8-bit floats, blocks of 128 along k, no explicit axes of a mesh.
+
+    Args:
+      operands: lhs and rhs, as of `multiply_blocks`, of any dtype.
+      scales: theirs, of blocks of any length.
+      config: name of a config, or None.
+    """
+    return (
+        all(str(x.dtype) in FLOAT8_NAMES for x in operands)
+        and operands[0].shape[2] == BLOCK * scales[0].shape[2]
+        and (config is None or find_config(config).block_scales)
+        and not any(_compat.has_explicit_axes(jax.typeof(x)) for x in (*operands, *scales))
+    )
 
 
 def _result_shape(lhs: Any, rhs: Any) -> tuple[int, ...]:
@@ -98,10 +117,19 @@ def by_dequantized(
     return contract(SPEC, left, right, **of_product)
 
 
+def rows_of_scales(n: int) -> tuple[int, int]:
+    """How many rows the scales of rhs may have, of its n: one for each, or for 128 of them."""
+    return n, -(-n // BLOCK)
+
+
+def of_rows(x: Any, scales: Any) -> Any:
+    """An operand's scales, one for each row: those of rhs may be of 128 rows."""
+    return scales if scales.shape[1] == x.shape[1] else jnp.repeat(scales, BLOCK, axis=1)[:, : x.shape[1]]
+
+
 def _times_scales(x: Any, scales: Any) -> Any:
     """An operand times the scales of its blocks, in float32."""
-    if scales.shape[1] != x.shape[1]:
-        scales = jnp.repeat(scales, BLOCK, axis=1)[:, : x.shape[1]]
+    scales = of_rows(x, scales)
     blocks = x.astype(jnp.float32).reshape(*scales.shape, x.shape[2] // scales.shape[2])
     return (blocks * scales.astype(jnp.float32)[..., None]).reshape(x.shape)
 
@@ -222,9 +250,7 @@ def _run_kernel(
         return run(lhs, rhs, *scales, **attributes, of_columns=of_columns)
 
 
-def _decided(
-    request: Request, avals: Sequence[Any], target: LoweringTarget
-) -> Decision:
+def _decided(request: Request, avals: Sequence[Any], target: LoweringTarget) -> Decision:
     """The decision, behind a measurement unless that is done or would change nothing."""
     scales, operands = product_of(*avals)
     decision = decide_block_scaled(request, scales, operands, target)
@@ -233,16 +259,17 @@ def _decided(
         return decision
     problem, of = decision.call.problem, scales.variant
 
-    def measure(stop):
+    def measure(stop: threading.Event) -> Entry:
         ffi.register(target.platform)
-        common = {"problem": problem, "of_columns": scales.of_columns, "interpret": None}
-        ours = {
-            (config,): lambda *values, config=config: [_run_kernel(*values, config=config, **common)]
-            for config in able_configs(request, operands, problem, target)
-        }
+
+        def ours(config: GemmConfig, *values: Any) -> list[Any]:
+            return [_run_kernel(*values, config=config, problem=problem, of_columns=scales.of_columns, interpret=None)]
+
+        able = able_configs(request, operands, problem, target)
+        by_config: dict[tuple[GemmConfig, ...], Any] = {(config,): functools.partial(ours, config) for config in able}
         by_xla = functools.partial(by_dequantized, **_options(request) | {"implementation": "xla"})
         types = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in avals)
-        contest = Contest(ours, lambda *values: [by_xla(*values)], types, 1.0, flops(problem))
+        contest = Contest(by_config, lambda *values: [by_xla(*values)], types, 1.0, flops(problem))
         return measured(problem, of, contest, stop)
 
     is_new = settle((of, problem, of), decision.entry, target, describe(request, operands), measure)
@@ -259,7 +286,8 @@ def _lower_local(platform, ctx, *values, request: Request):
         fun: Any = lambda *_: jnp.zeros(out.shape, out.dtype)  # noqa: E731
     elif decision.kind == "kernel" and decision.call is not None:
         ffi.register(platform)
-        of_call = {"config": decision.call.config, "problem": decision.call.problem, "interpret": request.interpret}
+        of_call: dict[str, Any] = {"config": decision.call.config, "problem": decision.call.problem}
+        of_call["interpret"] = request.interpret
         fun = functools.partial(_run_kernel, of_columns=scales.of_columns, **of_call)
     else:
         if decision.cause != "caller":

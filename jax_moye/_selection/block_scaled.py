@@ -28,6 +28,7 @@ from jax_moye._selection.request import Operand, Operands, Request, describe
 SPEC = "bmk,bnk->bmn"  # of all of them
 BLOCK = 128  # kScaledBlock of cuda/gemm/config.h
 ACCUMULATOR = "f32_blocks"
+FLOAT8_NAMES = ("float8_e4m3fn", "float8_e5m2")
 
 
 class BlockScales(NamedTuple):
@@ -56,9 +57,7 @@ class BlockScales(NamedTuple):
 
 def is_exact(dtypes: tuple[str, str], scales: tuple[str, str]) -> bool:
     """Whether operands times their scales are bfloat16 numbers, but below 2^-133: 8-bit floats, powers of two."""
-    return all(dtype.startswith(("float8_e4m3fn", "float8_e5m2")) for dtype in dtypes) and all(
-        scale == "float8_e8m0fnu" for scale in scales
-    )
+    return all(dtype in FLOAT8_NAMES for dtype in dtypes) and all(scale == "float8_e8m0fnu" for scale in scales)
 
 
 def make_block_scaled_problem(request: Request, operands: Operands) -> GemmProblem:
@@ -106,9 +105,7 @@ def dequantized_product(request: Request, scales: BlockScales, operands: Operand
     return dataclasses.replace(request, config=None, precision=precision), (left, right)
 
 
-def decide_block_scaled(
-    request: Request, scales: BlockScales, operands: Operands, target: LoweringTarget
-) -> Decision:
+def decide_block_scaled(request: Request, scales: BlockScales, operands: Operands, target: LoweringTarget) -> Decision:
     """Who computes a product of blocks that have scales on one device.
 
     Args:
@@ -173,7 +170,9 @@ def decide_block_scaled(
     return dequantized("time", reason, call)._replace(entry=choice.entry, measured=times, source=choice.source)
 
 
-def able_configs(request: Request, operands: Operands, problem: GemmProblem, target: LoweringTarget) -> list[GemmConfig]:
+def able_configs(
+    request: Request, operands: Operands, problem: GemmProblem, target: LoweringTarget
+) -> list[GemmConfig]:
     """The kernel that was named; or those that can compute the product, in the model's order, at least one.
 
     Raises:

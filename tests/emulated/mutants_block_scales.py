@@ -30,11 +30,17 @@ MUTANTS = [
         expect=OUTSIDE.format("[ab]_scales"),
     ),
     Mutant(name="block_scales_without_those_of_b", old="of_rows_[i] * of_b_[0].elements[0];", new="of_rows_[i];"),
-    OfColumns(name="block_scales_of_the_next_block", old="return load(block);", new="return load((block + 1) % blocks);"),
+    OfColumns(
+        name="block_scales_of_the_next_block", old="return load(block);", new="return load((block + 1) % blocks);"
+    ),
     OfColumns(name="block_scales_of_columns_of_the_first_block", old="int64_t(block) * b_step_", new="0 * b_step_"),
     # ---- which row
     Mutant(name="block_scales_of_swapped_rows", old="i % 2 * 8 + lane / 4", new="(i + 1) % 2 * 8 + lane / 4"),
-    OfColumns(name="block_scales_of_the_upper_rows_alone", old="int const row = 2 * i + v / 2 % 2;", new="int const row = 2 * i;"),
+    OfColumns(
+        name="block_scales_of_the_upper_rows_alone",
+        old="int const row = 2 * i + v / 2 % 2;",
+        new="int const row = 2 * i;",
+    ),
     Mutant(name="block_scales_of_the_first_warps_rows", file=C, old=" + thread % 128 / 32 * 16; }", new="; }"),
     Mutant(
         name="block_scales_behind_the_last_row",

@@ -102,5 +102,10 @@ def test_an_edited_call_gets_an_error(edit):
 def test_it_computes_no_other_product():
     """A row of blocks is no candidate where there are no scales, whatever a program names."""
     with pytest.raises(ValueError, match=r"jax_moye\.scaled_matmul's, and nothing else"):
-        jax_moye.matmul(jnp.ones((4, 128), "float8_e4m3fn"), jnp.ones((128, 4), "float8_e4m3fn"), config=CONFIG,
-                        preferred_element_type=jnp.float32, interpret=True)
+        jax_moye.matmul(
+            jnp.ones((4, 128), "float8_e4m3fn"),
+            jnp.ones((128, 4), "float8_e4m3fn"),
+            config=CONFIG,
+            preferred_element_type=jnp.float32,
+            interpret=True,
+        )

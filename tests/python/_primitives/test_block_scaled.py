@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from python.block_scales import FAKE
 from python.support import UNIT, lowered_text
 
 import jax_moye
 from jax_moye import _compat
 from jax_moye._api import arguments
-from jax_moye._api import scaled_matmul as api
 from jax_moye._kernels import devices, ffi
-from jax_moye._kernels.configs import ConfigTable, GemmConfig, block_scaled_configs
+from jax_moye._kernels.configs import block_scaled_configs
 from jax_moye._primitives import attention_race, autotune
 from jax_moye._primitives import block_scaled as module
 from jax_moye._selection import block_scaled, capability, measurements
@@ -175,7 +175,9 @@ def test_jvp_and_linear_transpose(rng, way):
 
 
 @needs_rows
-@pytest.mark.parametrize("in_axes", [(0, None, 0, None), (0, 0, 0, 0), (None, 0, None, 0), (1, None, 2, None), (0, 0, None, None)])
+@pytest.mark.parametrize(
+    "in_axes", [(0, None, 0, None), (0, 0, 0, 0), (None, 0, None, 0), (1, None, 2, None), (0, 0, None, None)]
+)
 def test_vmap_is_one_call(rng, in_axes):
     each = [args_of(rng, sizes=(2, 5, 130, 256)) for _ in range(3)]
     stacked = [
@@ -212,32 +214,6 @@ def test_a_partitioned_program_is_xlas(rng):
 # ---------------------------------------------------------------------------------------------------- who computes it
 
 
-def fake_row(m=128, dtype="e4m3") -> GemmConfig:
-    """A row as the table has them."""
-    return GemmConfig(
-        name=f"sm90_cooperative_{dtype}_f32_blocks_{m}x128x128_s5_a16",
-        kernel="sm90_cooperative",
-        dtype=dtype,
-        accumulator="f32_blocks",
-        out_dtypes=("bf16", "f16", "f32"),
-        tile=(m, 128, 128),
-        stages=5,
-        cluster=(1, 1),
-        alignment=16,
-        orders=("NT",),
-        any_stride=False,
-        threads=384,
-        smem_bytes=200_000,
-        min_arch=90,
-        max_arch=90,
-        consumers=2,
-        consumer_tile=(64, m),
-        scales=True,
-        block_scales=True,
-    )
-
-
-FAKE = ConfigTable([fake_row(128), fake_row(64), fake_row(dtype="e4m3xe5m2")])
 STRUCTS = [
     jax.ShapeDtypeStruct(shape, dtype)
     for shape, dtype in (
@@ -256,7 +232,7 @@ def gpu(places, monkeypatch):
     by_name = {row.name: row for row in FAKE}
     real = block_scaled.find_config
     find = lambda config: by_name.get(getattr(config, "name", config)) or real(config)  # noqa: E731
-    for where in (block_scaled, arguments, api):
+    for where in (block_scaled, arguments, module):
         monkeypatch.setattr(where, "find_config", find)
     monkeypatch.setattr(block_scaled, "block_scaled_configs", lambda: FAKE)
     monkeypatch.setattr(ffi, "built", lambda platform: None)
@@ -366,7 +342,9 @@ def test_a_measurement(places, monkeypatch, rng):
 
     def marked(name, compiled, groups, size):
         run = lambda i: compiled(*groups[i])  # noqa: E731
-        return Contender(name, run, lambda: None, 1, size, clock=lambda passes: passes * clocks.get(name, 20.0) * size * 1e-6)
+        return Contender(
+            name, run, lambda: None, 1, size, clock=lambda passes: passes * clocks.get(name, 20.0) * size * 1e-6
+        )
 
     monkeypatch.setattr(attention_race, "marked_contender", marked)
     monkeypatch.setattr(attention_race, "_LARGEST_PROGRAM", 2)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from python.block_scales import FAKE
 
 import jax_moye
 from jax_moye._kernels import ffi
@@ -25,7 +26,6 @@ from jax_moye._selection.block_scaled import (
 from jax_moye._selection.capability import LoweringTarget, why_not
 from jax_moye._selection.problem import NotServedError, make_problem
 from jax_moye._selection.request import Operand, Request
-from python._primitives.test_block_scaled import FAKE
 
 H200 = LoweringTarget.of_device(find_device("h200"))
 A100 = LoweringTarget.of_device(find_device("a100"))
