@@ -203,7 +203,7 @@ def flow_of(code: list[Instruction]) -> list[tuple[int, str, int | None, bool]]:
 
 
 def check_scales_of_blocks(code: list[Instruction], row: str) -> None:
-    """Two loops over k, for scales of 128 columns and of each. The tensor core begins before scales are multiplied by."""
+    """Two loops over k, for scales of 128 columns and of each: the tensor core waits for no scale."""
     m = int(re.search(r"\{(\d+),", row)[1])
     sums, columns = m * 128 // (128 * 2), 128 if m == 128 else 64
     at = {instruction.address: index for index, instruction in enumerate(code)}
