@@ -66,11 +66,13 @@ class ThreadScales {
 
   /// Before the tensor core multiplies a block of `blocks`: starts to load.
   MOYE_DEVICE void begin(int block, int blocks) {
-    if constexpr (kOfColumns) return load(block);
-    // The tensor core does not wait for what is loaded now, but for what was loaded a block ago.
-    MOYE_UNROLL
-    for (int i = 0; i < 2 * kAtomsM; ++i) factors_[i] = of_rows_[i] * of_b_[0].elements[0];
-    if (block + 1 < blocks) load(block + 1);
+    if constexpr (kOfColumns) {
+      load(block);
+    } else {  // the tensor core does not wait for what is loaded now, but for what was loaded a block ago
+      MOYE_UNROLL
+      for (int i = 0; i < 2 * kAtomsM; ++i) factors_[i] = of_rows_[i] * of_b_[0].elements[0];
+      if (block + 1 < blocks) load(block + 1);
+    }
   }
 
   /// sums (MMA,MMA_M,MMA_N) += those of the block times their scales.

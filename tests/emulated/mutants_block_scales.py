@@ -17,7 +17,7 @@ OfColumns = functools.partial(Mutant, options=COLUMNS)
 
 OUTSIDE = r"out of bounds: plain load of \d+ bytes .* at block_scales\.h:\d+: the nearest array is {} "
 CLAMPED = "int64_t(at < last ? at : last) * scales.blocks;"
-AHEAD = "    if (block + 1 < blocks) load(block + 1);\n"
+AHEAD = "      if (block + 1 < blocks) load(block + 1);\n"
 
 MUTANTS = [
     # ---- which block
@@ -26,12 +26,12 @@ MUTANTS = [
     Mutant(
         name="block_scales_behind_the_last_block",
         old=AHEAD,
-        new="    load(block + 1);\n",
+        new="      load(block + 1);\n",
         expect=OUTSIDE.format("[ab]_scales"),
     ),
     Mutant(name="block_scales_without_those_of_b", old="of_rows_[i] * of_b_[0].elements[0];", new="of_rows_[i];"),
     OfColumns(
-        name="block_scales_of_the_next_block", old="return load(block);", new="return load((block + 1) % blocks);"
+        name="block_scales_of_the_next_block", old="      load(block);\n", new="      load((block + 1) % blocks);\n"
     ),
     OfColumns(name="block_scales_of_columns_of_the_first_block", old="int64_t(block) * b_step_", new="0 * b_step_"),
     # ---- which row

@@ -11,17 +11,20 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from python.block_scales import FAKE
+from python.measured import emulated
 from python.support import UNIT, lowered_text
 
 import jax_moye
 from jax_moye import _compat
 from jax_moye._api import arguments
+from jax_moye._inspect.report import measure_gemm
 from jax_moye._kernels import devices, ffi
 from jax_moye._kernels.configs import block_scaled_configs
 from jax_moye._primitives import attention_race, autotune
 from jax_moye._primitives import block_scaled as module
 from jax_moye._selection import block_scaled, capability, measurements
 from jax_moye._timing.rounds import Contender
+from jax_moye._tune.tune import tune_products
 
 scaled_matmul = jax_moye.scaled_matmul
 KERNEL = dict(implementation="moye", interpret=True)
@@ -211,6 +214,36 @@ def test_a_partitioned_program_is_xlas(rng):
     assert_close(found, *args)
 
 
+@needs_rows
+def test_inside_shard_map_each_device_has_a_call(rng):
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = P(None, "x")
+    fun = jax.shard_map(
+        functools.partial(scaled_matmul, **KERNEL), mesh=mesh, in_specs=(rows, P(), rows, P()), out_specs=rows
+    )
+    args = args_of(rng, sizes=(1, 4, 5, 256))
+    assert lowered_text(fun, *args, platform="cpu").count(TARGET) == 1
+    assert_close(jax.jit(fun)(*args), *args)
+
+
+@needs_rows
+def test_scan_checkpoint_and_nan_checks(rng):
+    """As other primitives: in a loop, computed again for derivatives, and with jax_debug_nans."""
+    args = args_of(rng, sizes=(1, 4, 5, 256))
+    fun = functools.partial(scaled_matmul, **KERNEL)
+
+    def body(carry, scale):
+        return carry + fun(args[0], args[1], args[2] * scale, args[3]), None
+
+    total, _ = jax.jit(lambda scales: jax.lax.scan(body, jnp.zeros((1, 4, 5)), scales))(jnp.ones(3))
+    assert_close(total / 3, *args)
+    again = jax.grad(lambda s: jnp.sum(jax.checkpoint(fun)(args[0], args[1], s, args[3])))(args[2])
+    once = jax.grad(lambda s: jnp.sum(fun(args[0], args[1], s, args[3])))(args[2])
+    np.testing.assert_allclose(again, once, rtol=1e-6)
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        fun(args[0], args[1], args[2].at[0, 0, 0].set(jnp.nan), args[3])
+
+
 # ---------------------------------------------------------------------------------------------------- who computes it
 
 
@@ -261,7 +294,7 @@ def lowered(*args, **options):
     return lowered_text(functools.partial(scaled_matmul, **options), *(args or STRUCTS))
 
 
-def test_the_fastest_that_was_measured_computes_it(gpu):
+def test_the_fastest_that_was_measured_computes_it(gpu, tmp_path):
     gpu["us"][FAKE[1].name] = 30.0
     text = lowered()
     assert text.count(TARGET) == 1
@@ -276,7 +309,12 @@ def test_the_fastest_that_was_measured_computes_it(gpu):
     assert lowered() == text
     assert len(gpu["contests"]) == 1
     found = jax_moye.explain(scaled_matmul, *STRUCTS, device="h200")[0]
-    assert (found.computed_by, found.config.name) == ("moye", FAKE[1].name)
+    assert (found.computed_by, found.config.name, found.chosen_by) == ("moye", FAKE[1].name, "cache")
+    assert "scales of blocks of 128 along k" in found.text()
+    assert found.roofline()["flops"] == contest.flops
+    assert "are timed while they are lowered" in measure_gemm(found, jax.devices("cpu")[0]).error
+    (tuned,) = tune_products([found.product], *emulated(tmp_path))
+    assert "its blocks have scales" in tuned.why
 
 
 def test_xla_computes_what_it_does_faster(gpu):
