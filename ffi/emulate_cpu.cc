@@ -415,6 +415,12 @@ std::vector<emu::Memory> emulated_memory(WeightsRequest const& request) {
   return memory;
 }
 
+std::vector<emu::Memory> emulated_memory(BlockScaledRequest const& request) {
+  return {to_memory(request.a, "a", false), to_memory(request.b, "b", false),
+          to_memory(request.a_scales, "a_scales", false), to_memory(request.b_scales, "b_scales", false),
+          to_memory(request.d, "d", true)};
+}
+
 void add_emulate(nb::module_& module) {
   module.def(
       "emulate", &emulate, nb::arg("config"), nb::arg("a"), nb::arg("b"), nb::arg("d"), nb::arg("sizes"),

@@ -20,6 +20,7 @@ std::vector<emu::Memory> emulated_memory(GemmRequest const& request);
 std::vector<emu::Memory> emulated_memory(GroupedRequest const& request);
 std::vector<emu::Memory> emulated_memory(PermutedRequest const& request);
 std::vector<emu::Memory> emulated_memory(WeightsRequest const& request);
+std::vector<emu::Memory> emulated_memory(BlockScaledRequest const& request);
 std::vector<emu::Memory> emulated_memory(AttentionRequest const& request);
 
 void add_emulate(nanobind::module_& module);

@@ -275,6 +275,12 @@ EmulatedLaunch launch_emulated(WeightsRequest const& request, WeightsCall const&
                   [&] { return call.gemm->entry.launch_weights(call.args, &stream); });
 }
 
+EmulatedLaunch launch_emulated(BlockScaledRequest const& request, BlockScaledCall const& call, emu::Stream& stream,
+                               std::function<bool()> const& interrupted) {
+  return narrated(said_of(request.config, request.sizes, request.d), {call.gemm, call.args.gemm}, stream, interrupted,
+                  [&] { return call.gemm->entry.launch_block_scaled(call.args, &stream); });
+}
+
 EmulatedLaunch launch_emulated(AttentionRequest const& request, AttentionCall const& call, emu::Stream& stream,
                                std::function<bool()> const& interrupted) {
   Buffer results{nullptr, 0, storage_dtype(call.gemm->config.dtype)};

@@ -31,6 +31,9 @@ EmulatedLaunch launch_emulated(PermutedRequest const& request, PermutedCall cons
 EmulatedLaunch launch_emulated(WeightsRequest const& request, WeightsCall const& call, emu::Stream& stream,
                                std::function<bool()> const& interrupted);
 
+EmulatedLaunch launch_emulated(BlockScaledRequest const& request, BlockScaledCall const& call, emu::Stream& stream,
+                               std::function<bool()> const& interrupted);
+
 EmulatedLaunch launch_emulated(AttentionRequest const& request, AttentionCall const& call, emu::Stream& stream,
                                std::function<bool()> const& interrupted);
 

@@ -399,7 +399,9 @@ Status decode_gemm(GemmRequest const& request, GemmCall& call) {
                       : call.gemm->entry.launch_permuted != nullptr
                           ? "the kernel computes products of permuted rows alone"
                       : call.gemm->entry.launch_weights != nullptr ? "the kernel multiplies with weights alone"
-                                                                   : "the kernel computes attention alone");
+                      : call.gemm->entry.launch_block_scaled != nullptr
+                          ? "the kernel multiplies blocks with scales alone"
+                          : "the kernel computes attention alone");
   std::string const reason = unfit(request, call);
   return reason.empty() ? Status{} : gemm_error(request.config, request.sizes, reason);
 }
@@ -535,6 +537,53 @@ Status decode_weights(WeightsRequest const& request, WeightsCall& call) {
                .group = request.group,
                .is_signed = request.b_dtype == WeightDtype::s4 || request.b_dtype == WeightDtype::s8,
                .parts = int(request.parts)};
+  return {};
+}
+
+Status decode_block_scaled(BlockScaledRequest const& request, BlockScaledCall& call) {
+  auto const error = [&](std::string_view reason) { return gemm_error(request.config, request.sizes, reason); };
+  if (request.sizes.size() != 4) return error("four sizes are needed: batch, m, n and k");
+  for (int64_t const size : request.sizes) {
+    if (size < 0 || size > kMaxSize) return error("sizes lie between 0 and 2^31 - 1");
+  }
+  int64_t const batch = request.sizes[0], m = request.sizes[1], n = request.sizes[2], k = request.sizes[3];
+  int64_t const a_strides[] = {m * k, k, 1}, b_strides[] = {n * k, k, 1}, d_strides[] = {m * n, n, 1};
+  GemmRequest const gemm{.config = request.config,
+                         .sizes = request.sizes,
+                         .a_strides = a_strides,
+                         .b_strides = b_strides,
+                         .d_strides = d_strides,
+                         .a = request.a,
+                         .b = request.b,
+                         .d = request.d,
+                         .workspace = nullptr,
+                         .workspace_bytes = 0};
+  GemmCall found;
+  if (Status status = decode_attributes(gemm, found); !status.ok()) return status;
+  if (found.gemm->entry.launch_block_scaled == nullptr) return error("the kernel takes no scales of blocks");
+  if (k % kScaledBlock != 0) return error("k is no multiple of " + std::to_string(kScaledBlock));
+  if (std::string const reason = unfit(gemm, found); !reason.empty()) return error(reason);
+  int64_t const blocks = k / kScaledBlock, blocks_of_n = (n + kScaledBlock - 1) / kScaledBlock;
+  struct Scales {
+    char const* name;
+    Buffer const& buffer;
+    int64_t elements;  // of a matrix
+  };
+  for (auto const& [name, buffer, elements] :
+       {Scales{"a's scales", request.a_scales, m * blocks},
+        Scales{"b's scales", request.b_scales, blocks_of_n * blocks * (request.of_columns ? kScaledBlock : 1)}}) {
+    if (buffer.dtype != Dtype::f32) return error(std::string(name) + " are " + dtype_name(buffer.dtype) + ", not f32");
+    int64_t needed;
+    if (__builtin_mul_overflow(elements, batch, &needed) || buffer.elements != needed)
+      return error(std::string(name) + " have " + std::to_string(buffer.elements) + " elements, not " +
+                   std::to_string(batch) + " x " + std::to_string(elements));
+    if (batch * m * n > 0 && reinterpret_cast<uintptr_t>(buffer.data) % 8 != 0)  // columns are read in pairs
+      return error(std::string(name) + " have an address that 8 bytes do not divide");
+    if (overlap(buffer, request.d)) return error(std::string(name) + " and d overlap");
+  }
+  call = {found.gemm,
+          {found.args, static_cast<float const*>(request.a_scales.data),
+           static_cast<float const*>(request.b_scales.data), request.of_columns}};
   return {};
 }
 

@@ -102,6 +102,19 @@ struct WeightsCall {
   WeightsArgs args;
 };
 
+/// A product of blocks that have scales, as it arrives: sizes are (batch, m, n, k), all arrays are row-major.
+struct BlockScaledRequest {
+  std::string_view config;
+  std::span<int64_t const> sizes;
+  bool of_columns = false;  // of b's scales, as BlockScaledArgs has it
+  Buffer a = {}, b = {}, d = {}, a_scales = {}, b_scales = {};
+};
+
+struct BlockScaledCall {
+  RegisteredGemm const* gemm;
+  BlockScaledArgs args;
+};
+
 /// Fills `call`, or says why the request cannot be run. After success every element that the kernel reads or writes
 /// lies inside its buffer, every element of d is written exactly once, and every address has the config's alignment.
 /// Where beta is 0, c is checked and left out: no kernel reads it.
@@ -115,6 +128,9 @@ Status decode_permuted(PermutedRequest const& request, PermutedCall& call);
 
 /// The same of a product with weights.
 Status decode_weights(WeightsRequest const& request, WeightsCall& call);
+
+/// The same of a product of blocks that have scales.
+Status decode_block_scaled(BlockScaledRequest const& request, BlockScaledCall& call);
 
 /// The bytes of workspace a call needs, from its attributes alone; no buffer is looked at.
 Status gemm_workspace_bytes(GemmRequest const& request, int64_t& bytes);

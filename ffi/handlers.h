@@ -21,6 +21,8 @@
 //                            stored in row d_rows[i] of all results; of no elements: from and in row i
 //   jax_moye_weights_gemm_v1 (a, b, scales, [zeros]) -> d
 //                            d = sum over groups of k of scales * (a (b - zeros)), b weights of 8 or 4 bits
+//   jax_moye_block_scaled_gemm_v1 (a, b, a_scales, b_scales) -> d
+//                            d = sum over blocks of 128 of k of a_scales b_scales (a b), 8-bit floats
 //   jax_moye_attention_v1    (q, k, v, [mask]) -> (o, lse, [o_rest])
 //                            s = scale q k^T, masked or not, causal or not; lse = log sum exp(s), o = exp(s - lse) v;
 //                            o_rest is what rounding took from o, rounded itself

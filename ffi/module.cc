@@ -50,6 +50,7 @@ nb::dict describe(RegisteredGemm const& gemm) {
   fields["grouped"] = gemm.entry.launch_grouped != nullptr;
   fields["permuted"] = gemm.entry.launch_permuted != nullptr;
   fields["weights"] = gemm.entry.launch_weights != nullptr;
+  fields["block_scales"] = gemm.entry.launch_block_scaled != nullptr;
   fields["attention"] = gemm.entry.launch_attention != nullptr;
   fields["threads"] = gemm.entry.facts.threads;
   fields["consumers"] = gemm.entry.facts.consumers;

@@ -34,6 +34,9 @@ inline Status error_of(GroupedRequest const& request, std::string_view reason) {
 inline Status error_of(WeightsRequest const& request, std::string_view reason) {
   return gemm_error(request.config, request.sizes, reason);
 }
+inline Status error_of(BlockScaledRequest const& request, std::string_view reason) {
+  return gemm_error(request.config, request.sizes, reason);
+}
 inline Status error_of(AttentionRequest const& request, std::string_view reason) {
   return attention_error(request.config, request.sizes, reason);
 }
@@ -308,6 +311,35 @@ struct WeightsGemm {
   }
 };
 
+struct BlockScaledAttributes {
+  std::string_view config;
+  Int64s sizes;
+  bool of_columns;
+};
+
+struct BlockScaledGemm {
+  static constexpr char const* kName = "jax_moye_block_scaled_gemm_v1";
+  static constexpr Buffers kBuffers{.operands = 4, .results = 1};
+  using Attributes = BlockScaledAttributes;
+  static constexpr auto kAttributes =
+      std::tuple{Attribute{"config", &Attributes::config}, Attribute{"sizes", &Attributes::sizes},
+                 Attribute{"of_columns", &Attributes::of_columns}};
+  using Request = BlockScaledRequest;
+  using Call = BlockScaledCall;
+  static constexpr auto kDecode = decode_block_scaled;
+  static constexpr auto kLaunch = &GemmEntry::launch_block_scaled;
+
+  static ffi::Error read(Attributes const& attributes, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer a_scales,
+                         ffi::AnyBuffer b_scales, ffi::Result<ffi::AnyBuffer> d, Request& request) {
+    request.config = attributes.config;
+    request.sizes = to_span(attributes.sizes);
+    request.of_columns = attributes.of_columns;
+    bool const are_ours = to_buffer(a, request.a) && to_buffer(b, request.b) && to_buffer(*d, request.d) &&
+                          to_buffer(a_scales, request.a_scales) && to_buffer(b_scales, request.b_scales);
+    return are_ours ? ffi::Error::Success() : invalid(request, kOurDtypes);
+  }
+};
+
 // ------------------------------------------------------------------------------------------------------ attention
 
 /// The attributes of all targets of attention. Each target's calls have some of them; what the older ones have not, has
@@ -479,9 +511,9 @@ template <class F>
 auto for_all_targets(F const& f) {
   return [&]<class... Target>(std::tuple<Target...>*) {
     return std::vector{f.template operator()<Target>()...};
-  }(static_cast<
-             std::tuple<PlainGemm, FusedGemm, ScaledGemm, ViewGemm, GroupedGemm, ScaledGroupedGemm, PermutedGroupedGemm,
-                        WeightsGemm, Attention, AttentionGrad, ViewAttention, ViewAttentionGrad>*>(nullptr));
+  }(static_cast<std::tuple<PlainGemm, FusedGemm, ScaledGemm, ViewGemm, GroupedGemm, ScaledGroupedGemm,
+                           PermutedGroupedGemm, WeightsGemm, BlockScaledGemm, Attention, AttentionGrad, ViewAttention,
+                           ViewAttentionGrad>*>(nullptr));
 }
 
 }  // namespace moye

@@ -39,7 +39,8 @@ enum class Kernel {
 /// as tf32; bf16x3, bf16x6 and bf16x9 are f32 that is multiplied as so many products of bf16 parts; f32_fast are sums
 /// of 8-bit floats that stay in the tensor core, which keeps some 14 bits of them, where f32's leave it for f32
 /// registers every 128 products; bf16xs8 and the like are a of bf16 and b, weights, of s8. s4 are weights of 4 bits,
-/// signed or not. e4m3xe5m2 is a of e4m3 and b of e5m2, which the tensor core multiplies as they are.
+/// signed or not. e4m3xe5m2 is a of e4m3 and b of e5m2, which the tensor core multiplies as they are. f32_blocks are
+/// f32's sums of 8-bit floats, each 128 products of which are multiplied by scales before they are added.
 enum class Dtype {
   bf16,
   f16,
@@ -61,7 +62,8 @@ enum class Dtype {
   f16xs4,
   f16xe4m3,
   e4m3xe5m2,
-  e5m2xe4m3
+  e5m2xe4m3,
+  f32_blocks
 };
 
 // The enumerators' names, in their order: parts of a config's name.
@@ -73,7 +75,7 @@ inline constexpr char const* kKernelNames[] = {
 inline constexpr char const* kDtypeNames[] = {"bf16",     "f16",       "f32",      "f64",       "tf32",   "s8",
                                               "s32",      "e4m3",      "e5m2",     "f32_fast",  "bf16x3", "bf16x6",
                                               "bf16x9",   "bf16xs8",   "bf16xs4",  "bf16xe4m3", "f16xs8", "f16xs4",
-                                              "f16xe4m3", "e4m3xe5m2", "e5m2xe4m3"};
+                                              "f16xe4m3", "e4m3xe5m2", "e5m2xe4m3", "f32_blocks"};
 inline constexpr int kDtypes = int(sizeof(kDtypeNames) / sizeof(kDtypeNames[0]));
 constexpr char const* kernel_name(Kernel kernel) { return kKernelNames[int(kernel)]; }
 constexpr char const* dtype_name(Dtype dtype) { return kDtypeNames[int(dtype)]; }
@@ -83,6 +85,7 @@ constexpr Dtype storage_dtype(Dtype dtype) {
   switch (dtype) {
     case Dtype::tf32:
     case Dtype::f32_fast:
+    case Dtype::f32_blocks:
     case Dtype::bf16x3:
     case Dtype::bf16x6:
     case Dtype::bf16x9:
@@ -261,6 +264,17 @@ struct PermutedArgs {
   int32_t const* d_rows;  // each row of d once; one that is outside d stores nothing; null: row i
 };
 
+/// A product of 8-bit floats that have a scale for every 128 along k, f32:
+///   d[l,m,n] = sum over k of a[l,m,k] * a_scale[l,m,k / 128] * b[l,n,k] * b_scale
+/// batch has one mode, a, b and d are row-major as they stand there, and k is a multiple of kScaledBlock.
+struct BlockScaledArgs {
+  GemmArgs gemm;
+  float const* a_scales;  // (batch, m, k / 128)
+  float const* b_scales;  // (batch, n / 128 rounded up, k / 128); of columns: (batch, k / 128, n up to whole blocks)
+  bool of_columns;        // b has a scale for each n, not for 128 of them
+};
+inline constexpr int kScaledBlock = 128;
+
 /// A product with weights: d[m,n] = sum over groups g of scales[g,n] * sum_k a[m,k] * (b[k,n] - zeros[g,n]), k those of
 /// the group. batch is 1, all is row-major; b are the weights, (k, n), those of 4 bits two in a byte, the first in its
 /// low half.
@@ -333,12 +347,13 @@ struct KernelFacts {
 
 /// A compiled kernel, as ffi/ calls it.
 struct GemmEntry {
-  // One of them, the others are null: a product, products of groups, those of permuted rows, a product with weights, or
-  // attention: of a config of sm90_attention_grad its gradients.
+  // One of them, the others are null: a product, products of groups, those of permuted rows, a product with weights, one
+  // of blocks that have scales, or attention: of a config of sm90_attention_grad its gradients.
   Status (*launch)(GemmArgs const&, StreamHandle);
   Status (*launch_grouped)(GroupedArgs const&, StreamHandle);
   Status (*launch_permuted)(PermutedArgs const&, StreamHandle);
   Status (*launch_weights)(WeightsArgs const&, StreamHandle);
+  Status (*launch_block_scaled)(BlockScaledArgs const&, StreamHandle);
   Status (*launch_attention)(AttentionArgs const&, StreamHandle);
   /// Loads the config's kernels on the current device, so that no later launch does. Does nothing in the emulator.
   Status (*prepare)();

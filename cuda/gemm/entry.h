@@ -1,7 +1,7 @@
 // What the rest of the software knows of a compiled kernel, made from what the kernel declares:
 //   kFacts                          KernelFacts
 //   launch(args, stream)            puts it on the stream; there is something to write. args: GemmArgs, GroupedArgs,
-//                                   PermutedArgs, WeightsArgs or AttentionArgs
+//                                   PermutedArgs, WeightsArgs, BlockScaledArgs or AttentionArgs
 //   kernel<Order>()                 the __global__ function of an order
 // and where it is not as most are:
 //   kCompiledOrders                 bits: the orders that kernel<Order>() has; all of them
@@ -68,6 +68,17 @@ Status launch_weights(WeightsArgs const& args, StreamHandle stream) {
   return Kernel::launch(args, stream);
 }
 
+/// Whether the kernel multiplies blocks of k that have scales, and nothing else.
+template <class Kernel>
+inline constexpr bool takes_block_scales =
+    requires(BlockScaledArgs const& args, StreamHandle stream) { Kernel::launch(args, stream); };
+
+template <class Kernel>
+Status launch_block_scaled(BlockScaledArgs const& args, StreamHandle stream) {
+  if (args.gemm.batch == 0 || args.gemm.m == 0 || args.gemm.n == 0) return {};
+  return Kernel::launch(args, stream);
+}
+
 /// Whether the kernel computes attention, or its gradients, and nothing else.
 template <class Kernel>
 inline constexpr bool computes_attention =
@@ -108,6 +119,7 @@ GemmEntry make_entry() {
                      .launch_grouped = nullptr,
                      .launch_permuted = nullptr,
                      .launch_weights = nullptr,
+                     .launch_block_scaled = nullptr,
                      .launch_attention = nullptr,
                      .prepare = &prepare<Kernel>,
                      .workspace_bytes = &workspace_bytes<Kernel>,
@@ -120,6 +132,8 @@ GemmEntry make_entry() {
     entry.launch_permuted = &launch_permuted<Kernel>;
   } else if constexpr (takes_weights<Kernel>) {
     entry.launch_weights = &launch_weights<Kernel>;
+  } else if constexpr (takes_block_scales<Kernel>) {
+    entry.launch_block_scaled = &launch_block_scaled<Kernel>;
   } else if constexpr (computes_attention<Kernel>) {
     entry.launch_attention = &launch_attention<Kernel>;
   } else {

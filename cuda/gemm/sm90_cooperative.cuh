@@ -6,10 +6,12 @@
 //   warpgroups 1, 2..  consumers: all of them multiply every stage, each its own rows (or columns) of the tile
 //   full[s]            1 arrival, the producer's, and the stage's bytes: consumers wait for them
 //   empty[s]           1 arrival of every consumer warp of every CTA of the cluster: producers wait for them
+//   f32_blocks         blocks of 128 along k have scales, by which consumers multiply each stage's sums: block_scales.h
 //   epilogue[c]        staging of consumer c, a part for each warp: no barrier; see gemm/epilogue_sm90.h
 //   cluster barrier    first: every CTA's mbarriers are there; last: no multicast or arrival meets a CTA that has gone
 #pragma once
 
+#include "gemm/block_scales.h"
 #include "gemm/config.h"
 #include "gemm/element.h"
 #include "gemm/epilogue_sm90.h"
@@ -32,9 +34,14 @@
 
 namespace moye {
 
+/// Where k's blocks have scales, these are beside all else.
+struct BlockScaledParams : PersistentParams {
+  BlockScales scales;
+};
+
 template <class Gemm, Order kOrder>
 MOYE_KERNEL(Gemm::kThreads)
-sm90_cooperative_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT PersistentParams const params) {
+sm90_cooperative_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT typename Gemm::Params const params) {
   Gemm::template run<kOrder>(args, params);
 }
 
@@ -51,8 +58,11 @@ struct Gemm<kConfig> {
   // The tensor core keeps some 14 bits of the sums of 8-bit floats: those of 128 products are added in f32, unless the
   // config sums in f32_fast.
   static constexpr bool kFloat8 = is_float8(kConfig.dtype);
-  static constexpr bool kPromoted = kFloat8 && kConfig.accumulator == Dtype::f32;
-  static_assert(kFloat8 || kConfig.accumulator != Dtype::f32_fast, "f32_fast: sums of 8-bit floats");
+  static constexpr bool kPromoted = kFloat8 && kConfig.accumulator != Dtype::f32_fast;
+  static constexpr bool kBlockScales = kConfig.accumulator == Dtype::f32_blocks;
+  using Params = Conditional<kBlockScales, BlockScaledParams, PersistentParams>;
+  static_assert(kFloat8 || (kConfig.accumulator != Dtype::f32_fast && !kBlockScales), "sums of 8-bit floats");
+  static_assert(!kBlockScales || (kBlkN == kScaledBlock && kBlkK == kScaledBlock && !kPacks), "a tile is of one block");
 
   // Consumers side by side along m, 64 rows each; a tile of 64 rows is shared along n.
   static constexpr int kConsumersM = kBlkM % 192 == 0 ? 3 : kBlkM == 64 ? 1 : 2;
@@ -92,7 +102,7 @@ struct Gemm<kConfig> {
   };
 
   template <Order kOrder>
-  static MOYE_DEVICE void run(GemmArgs const& args, PersistentParams const& params) {
+  static MOYE_DEVICE void run(GemmArgs const& args, Params const& params) {
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     int const thread = int(thread_idx().x);
     if (thread == 0) {
@@ -117,8 +127,7 @@ struct Gemm<kConfig> {
 
   /// Three or two warpgroups; thread: among them.
   template <Order kOrder>
-  static MOYE_DEVICE void consume(GemmArgs const& args, PersistentParams const& params, SharedStorage& smem,
-                                  int thread) {
+  static MOYE_DEVICE void consume(GemmArgs const& args, Params const& params, SharedStorage& smem, int thread) {
     int const consumer = thread / 128, consumer_m = consumer % kConsumersM, consumer_n = consumer / kConsumersM;
     int const lane = thread % 32;
     Tensor sA = make_tensor(make_smem_ptr(smem.operands.a), Operands<kOrder>::A::smem_layout());  // (BLK_M,BLK_K,PIPE)
@@ -133,14 +142,25 @@ struct Gemm<kConfig> {
     PipelineState<kStages> read;
     for (TileCoord tile : TileScheduler<kClusterM, kClusterN>(params.grid)) {
       // All consumers multiply this tile.
-      if constexpr (kPromoted) {
-        multiply_promoted(tiled_mma, tCrA, tCrB, tCrC, params.grid.k, smem.pipeline, read, lane);
+      auto const row = [&](int atom) { return (atom * kConsumersM + consumer_m) * 64; };
+      if constexpr (kBlockScales) {
+        auto const multiply_by = [&](auto of_columns) {
+          constexpr bool kOfColumns = decltype(of_columns)::value;
+          ThreadScales<kBlkM / kConsumersM / 64, kAtomN, kOfColumns> scales(
+              params.scales, args, tile.batch,
+              [&](int atom) { return tile.m * kBlkM + row(atom) + thread % 128 / 32 * 16; },
+              tile.n * kBlkN + consumer_n * kAtomN, lane);
+          multiply_promoted(tiled_mma, tCrA, tCrB, tCrC, scales, params.grid.k, smem.pipeline, read, lane);
+        };
+        params.scales.of_columns ? multiply_by(C<true>{}) : multiply_by(C<false>{});
+      } else if constexpr (kPromoted) {
+        NoScales none;
+        multiply_promoted(tiled_mma, tCrA, tCrB, tCrC, none, params.grid.k, smem.pipeline, read, lane);
       } else {
         multiply(tiled_mma, tCrA, tCrB, tCrC, params.grid.k, smem.pipeline, read, lane);
       }
 
       // Each stores its part, while the producer loads for the next tile.
-      auto const row = [&](int atom) { return (atom * kConsumersM + consumer_m) * 64; };
       Epilogue::template store<kBlkM, kBlkN>(args, params.store, tile, tCrC, smem.epilogue[consumer], row,
                                              consumer_n * kAtomN, thread % 128);
     }
@@ -174,16 +194,18 @@ struct Gemm<kConfig> {
     if (k_tiles > 0) pipeline.consumer_release(last, lane);
   }
 
-  /// The same with a second set of registers: every stage's sums begin at zero and are added to tCrC by FADDs. The
-  /// tensor core has the other warpgroup's wgmma meanwhile.
-  template <class TiledMma, class A, class B, class C>
-  static MOYE_DEVICE void multiply_promoted(TiledMma& tiled_mma, A const& tCrA, B const& tCrB, C& tCrC, int k_tiles,
-                                            Pipeline& pipeline, PipelineState<kStages>& read, int lane) {
+  /// The same with a second set of registers: every stage's sums begin at zero and are added to tCrC by FADDs, or with
+  /// scales by FFMAs. The tensor core has the other warpgroup's wgmma meanwhile.
+  template <class TiledMma, class A, class B, class C, class Scales>
+  static MOYE_DEVICE void multiply_promoted(TiledMma& tiled_mma, A const& tCrA, B const& tCrB, C& tCrC, Scales& scales,
+                                            int k_tiles, Pipeline& pipeline, PipelineState<kStages>& read, int lane) {
     static_assert(kBlkK == 128, "promotion is by stage");
     Tensor tCrStage = make_fragment_like(tCrC);  // (MMA,MMA_M,MMA_N)
     clear(tCrC);
     MOYE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++read) {
+      // Scales are on their way while the stage lands and is multiplied.
+      scales.begin(k_tile, k_tiles);
       // The stage has landed: multiply it by itself.
       pipeline.consumer_wait(read);
       warpgroup_fence_operand(tCrStage);
@@ -195,8 +217,7 @@ struct Gemm<kConfig> {
       warpgroup_fence_operand(tCrStage);
       // It may be filled again, while its sums are added.
       pipeline.consumer_release(read, lane);
-      MOYE_UNROLL
-      for (int i = 0; i < size(tCrC); ++i) tCrC(i) += tCrStage(i);
+      scales.add(tCrC, tCrStage);
     }
   }
 
@@ -207,7 +228,17 @@ struct Gemm<kConfig> {
 
   static constexpr unsigned kCompiledOrders = Packing<Element>::kAnyMajor ? kAllOrders : order_bits(Order::NT);
 
-  static Status launch(GemmArgs const& args, StreamHandle stream) {
+  static Status launch(BlockScaledArgs const& args, StreamHandle stream)
+    requires(kBlockScales)
+  {
+    BlockScaledParams params{};
+    params.scales = BlockScales::of(args);
+    return launch_clusters<kConfig>(args.gemm, args.gemm, /*parts=*/1, stream, params);
+  }
+
+  static Status launch(GemmArgs const& args, StreamHandle stream)
+    requires(!kBlockScales)
+  {
     GemmArgs packed = args;
     if constexpr (kPacks) {
       if (Status status = Packing<Element>(args).launch(&packed, stream); !status.ok()) return status;

@@ -103,11 +103,11 @@ MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, O
 
 /// Host: as many clusters as the device runs at one time, if there are that many tiles for them. Where k is split into
 /// `parts`, `sums` describes what is stored, a matrix for each part of each matrix of d; else it is `args` itself.
-template <GemmConfig kConfig>
-Status launch_clusters(GemmArgs const& args, GemmArgs const& sums, int parts, StreamHandle stream) {
+/// params: what the kernel takes beside args, whose PersistentParams are filled in here.
+template <GemmConfig kConfig, class Params = PersistentParams>
+Status launch_clusters(GemmArgs const& args, GemmArgs const& sums, int parts, StreamHandle stream, Params params = {}) {
   using Kernel = Gemm<kConfig>;
   constexpr int kClusterM = kConfig.cluster.m, kClusterN = kConfig.cluster.n, kCluster = kClusterM * kClusterN;
-  PersistentParams params{.grid = {}, .maps = {}, .store = {}};
   TileMNK const tile{kConfig.tile.m * kClusterM, tile_columns<kConfig>(args) * kClusterN, kConfig.tile.k};
   if (Status status = make_tile_grid(tile, sums, &params.grid); !status.ok()) return status;
   params.grid.parts = parts;

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from jax_moye._api.arguments import ProductOptions, as_array, as_lax_names, jitted_where_eager, product_options
 from jax_moye._api.linear import scaled_product
 from jax_moye._api.types import ArrayOperand, Config, Implementation, Interpret
-from jax_moye._primitives.contraction import contract
+from jax_moye._primitives.block_scaled import by_dequantized, is_for_kernels, multiply_blocks, of_rows, rows_of_scales
 
 _SPEC = "bmk,bnk->bmn"
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
@@ -34,9 +34,15 @@ def scaled_matmul(
         result[b, m, n] = sum over k of lhs[b, m, k] * lhs_scales[b, m, k // block] * rhs[b, n, k] * rhs_scales[...]
 
     With one block, a scale for each row, it is one kernel that multiplies its sums by both scales in float32, as
-    `jax_moye.linear` does. With several blocks the operands are multiplied by their scales first: into bfloat16 where
-    both are float8_e4m3fn or float8_e5m2 and the scales float8_e8m0fnu, powers of two, which is exact but below 2^-133;
-    else into float32, for a product of precision "highest".
+    `jax_moye.linear` does. With blocks of 128 along k, and operands of float8_e4m3fn or float8_e5m2, a kernel for GPUs
+    of sm_90 multiplies the sums of each block by both scales in float32 and adds them up. It is taken where lowering
+    measures that it is faster than XLA. Else, and with other blocks such as the 32 of microscaling formats, operands
+    are multiplied by their scales first: into bfloat16 where both are float8_e4m3fn or float8_e5m2 and the scales
+    float8_e8m0fnu, powers of two, which is exact but below 2^-133; else into float32, for a product of precision
+    "highest".
+
+    Scales of rhs may be those of 128 rows each, as weights in blocks of 128 x 128 have them. (jax.nn.scaled_matmul
+    takes no such array: it wants `jnp.repeat(rhs_scales, 128, axis=1)[:, :N]`.)
 
     jax.nn.scaled_matmul has no derivatives; this has those of the formula. It works under jit, vmap and the rest.
 
@@ -44,7 +50,7 @@ def scaled_matmul(
       lhs: (B, M, K).
       rhs: (B, N, K).
       lhs_scales: (B, M, K / block).
-      rhs_scales: (B, N, K / block), as many blocks as lhs has.
+      rhs_scales: (B, N, K / block), as many blocks as lhs has; or (B, N / 128 rounded up, K / block).
       preferred_element_type: dtype of the result, a float.
       config: as in `jax_moye.matmul`.
       implementation: likewise.
@@ -55,7 +61,7 @@ def scaled_matmul(
 
     Raises:
       TypeError: an operand is no array, or a dtype is none of real numbers; the result's is no float.
-      ValueError: an operand has not three dimensions, or sizes do not fit.
+      ValueError: an operand has not three dimensions, or sizes do not fit; the config cannot compute this.
       NotImplementedError: implementation="moye", and no kernel computes this.
 
     Example:
@@ -107,7 +113,7 @@ def _check(types: dict[str, Any]) -> None:
             "scaled_matmul requires scales to have matching batch (B) and contract (K) dimensions, but got shapes "
             f"{lhs_scales} and {rhs_scales}"
         )
-    if lhs_scales[1] != lhs[1] or rhs_scales[1] != rhs[1] or lhs_scales[0] != lhs[0]:
+    if lhs_scales[1] != lhs[1] or rhs_scales[1] not in rows_of_scales(rhs[1]) or lhs_scales[0] != lhs[0]:
         raise ValueError(
             f"scaled_matmul requires scales to match non-contract dimensions of inputs, but got shapes {shapes}"
         )
@@ -122,25 +128,17 @@ def _check(types: dict[str, Any]) -> None:
 def _product(lhs: Any, rhs: Any, *scales: Any, out_dtype: Any, options: ProductOptions) -> jax.Array:
     parameters = options.parameters()
     operands = [jnp.asarray(x) for x in (lhs, rhs)]
-    highest = (lax.Precision.HIGHEST, lax.Precision.HIGHEST)
     if scales[0].shape[2] == 1:
         left, right = _multiplied(*operands)
         if left.dtype == jnp.float32:
-            parameters["precision"] = highest
-        rows = [x[..., 0].astype(jnp.float32) for x in scales]
+            parameters["precision"] = (lax.Precision.HIGHEST,) * 2
+        rows = [of_rows(x, scale)[..., 0].astype(jnp.float32) for x, scale in zip(operands, scales, strict=True)]
         return scaled_product(_SPEC, left, right, rows, ("bm", "bn"), **parameters, out_dtype=out_dtype)
-    is_exact = all(str(x.dtype) in _FLOAT8 for x in operands) and all(str(x.dtype) == "float8_e8m0fnu" for x in scales)
-    if not is_exact:
-        parameters["precision"] = highest
-    dtype = jnp.bfloat16 if is_exact else jnp.float32
-    left, right = (_by_scales(x, scale).astype(dtype) for x, scale in zip(operands, scales, strict=True))
-    return contract(_SPEC, left, right, **parameters, out_dtype=out_dtype)
-
-
-def _by_scales(x: Any, scales: Any) -> Any:
-    """An operand times the scales of its blocks, in float32."""
-    blocks = x.astype(jnp.float32).reshape(*scales.shape, x.shape[2] // scales.shape[2])
-    return (blocks * scales.astype(jnp.float32)[..., None]).reshape(x.shape)
+    of_blocks = {name: value for name, value in parameters.items() if name not in ("precision", "out_sharding")}
+    of_blocks |= {"out_dtype": out_dtype}
+    if is_for_kernels(operands, scales, options.config):
+        return multiply_blocks(*operands, *scales, **of_blocks)
+    return by_dequantized(*operands, *scales, **of_blocks)
 
 
 def _multiplied(lhs: Any, rhs: Any) -> tuple[Any, Any]:

@@ -34,7 +34,7 @@ from jax_moye._kernels.configs import ConfigTable, find_config, is_own
 from jax_moye._kernels.devices import Device, find_device
 from jax_moye._kernels.dtypes import named_dtype
 from jax_moye._kernels.target import ASSUMED, is_assumed
-from jax_moye._selection import cost
+from jax_moye._selection import block_scaled, cost
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import decide
 from jax_moye._selection.grouped import decide_grouped
@@ -318,6 +318,8 @@ def explain_product(product: Product, device: Device, count: int = 1, where: tup
         )
     if product.scales is not None:
         return _explain_weights(product, target, device, count, where)
+    if product.block_scales is not None:
+        return _explain_block_scaled(product, target, device, count, where)
     decision = decide(asked, operands, target)
     if not product.is_lax:
         original = product.original if decision.request.epilogue is not None else None
@@ -355,6 +357,20 @@ def _explain_weights(product: Product, target: LoweringTarget, device: Device, c
         plain = explain_product(own, device, count, where)
         return dataclasses.replace(plain, what=what, product=product)
     return Gemm(what, count, where, None, (), device, decision, product, call)
+
+
+def _explain_block_scaled(product: Product, target: LoweringTarget, device: Device, count: int, where: Any) -> Gemm:
+    """What becomes of a product of blocks that have scales; by dequantized operands, all that is known of that one."""
+    request, operands, scales = product.request, product.operands, product.block_scales
+    assert scales is not None
+    per_rhs = "" if scales.of_columns else f", of {block_scaled.BLOCK} rows of rhs each"
+    what = f"{describe(request, operands)}, scales of blocks of {block_scaled.BLOCK} along k{per_rhs}"
+    decision = block_scaled.decide_block_scaled(request, scales, operands, target)
+    if decision.kind == "xla":
+        own = Product(*block_scaled.dequantized_product(request, scales, operands))
+        plain = explain_product(own, device, count, where)
+        return dataclasses.replace(plain, what=f"{what}, by dequantized operands: {decision.reason}", product=product)
+    return Gemm(what, count, where, None, (), device, decision, product)
 
 
 def _candidates(

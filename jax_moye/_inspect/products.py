@@ -17,6 +17,7 @@ from jax_moye._primitives.attention import (
     decided,
     describe,
 )
+from jax_moye._primitives.block_scaled import block_scaled_p, product_of
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.dequantized import dequantized_p, groups_of
 from jax_moye._primitives.fused import fused_p
@@ -27,7 +28,9 @@ from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import rewritten_p, viewed_p
 from jax_moye._primitives.transposes import source_in_jaxpr
 from jax_moye._primitives.weights import operands_of, product_of_program, weights_p
+from jax_moye._selection import block_scaled
 from jax_moye._selection.attention import AttentionDecision
+from jax_moye._selection.block_scaled import BlockScales
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.epilogue import SECOND_B, Epilogue
 from jax_moye._selection.request import Operand, Operands, Request
@@ -46,6 +49,7 @@ class Product:
       permuted: whether its rows are.
       scales: of a product with weights of 8 or 4 bits, how many rows of scales; None of others. Where the program
         dequantizes them itself, `original` is its product.
+      block_scales: of a product of blocks that have scales, what these are; None of others.
       original: what XLA computes where no kernel of ours does, of the operands in memory; None where that is the
         product as it was asked for.
     """
@@ -56,6 +60,7 @@ class Product:
     groups: int | None = None
     permuted: bool = False
     scales: int | None = None
+    block_scales: BlockScales | None = None
     original: Any = dataclasses.field(default=None, compare=False)
 
 
@@ -115,6 +120,7 @@ _PRODUCTS = (
     permuted_p,
     weights_p,
     dequantized_p,
+    block_scaled_p,
     attention_p,
     attention_grad_p,
 )
@@ -138,6 +144,8 @@ def _product_of(equation: Any, made_by: Mapping[Any, Any]) -> Product | None:
         return _grouped_product(equation, made_by)
     if equation.primitive is weights_p:
         return _product_with_weights(equation)
+    if equation.primitive is block_scaled_p:
+        return _block_scaled_product(equation)
     if equation.primitive is dequantized_p:
         return _dequantized_product(equation)
     if name == "dot_general":
@@ -253,6 +261,13 @@ def _product_with_weights(equation: Any) -> Product:
     x, w, scales, *_ = (x.aval for x in equation.invars)
     request = Request(SPEC, precision=None, **equation.params | {"interpret": None})
     return Product(request, operands_of(x, w), scales=scales.shape[0])
+
+
+def _block_scaled_product(equation: Any) -> Product:
+    """The product that an equation of block_scaled_p is."""
+    scales, operands = product_of(*(x.aval for x in equation.invars))
+    request = Request(block_scaled.SPEC, precision=None, **equation.params | {"interpret": None})
+    return Product(request, operands, block_scales=scales)
 
 
 def _dequantized_product(equation: Any) -> Product:

@@ -36,7 +36,7 @@ class GemmConfig:
         f32 in memory: tf32 is multiplied as TF32, and bf16x3, bf16x6 and bf16x9 as so many products of the parts of
         bfloat16 into which an element is split. e4m3xe5m2 is a of e4m3 and b of e5m2, e5m2xe4m3 the reverse.
       accumulator: what products are summed in; f32_fast are sums of 8-bit floats that stay in the tensor core, which
-        keeps some 14 bits of them.
+        keeps some 14 bits of them; f32_blocks are f32's of blocks of 128 products that are multiplied by scales.
       out_dtypes: that it can write.
       tile: (m, n, k), elements of one CTA's tile.
       stages: slots of the shared-memory pipeline.
@@ -60,6 +60,8 @@ class GemmConfig:
         nothing else.
       weights: whether it multiplies by weights of 8 or 4 bits, `quantized_matmul`'s, and nothing else; dtype is then of
         a and of the weights, e.g. "bf16xs4".
+      block_scales: whether it multiplies 8-bit floats that have a scale for every 128 along k, `scaled_matmul`'s, and
+        nothing else; its accumulator is f32_blocks.
       attention: whether it computes attention, or, of sm90_attention_grad, the gradients of one, and nothing else.
       registers: per thread by architecture, e.g. {"sm_80": 128}; None when the package was built without nvcc.
     """
@@ -89,6 +91,7 @@ class GemmConfig:
     grouped: bool = False
     permuted: bool = dataclasses.field(default=False, compare=False)
     weights: bool = dataclasses.field(default=False, compare=False)
+    block_scales: bool = dataclasses.field(default=False, compare=False)
     attention: bool = dataclasses.field(default=False, compare=False)
     registers: Mapping[str, int] | None = dataclasses.field(default=None, compare=False)
 
@@ -203,7 +206,7 @@ def configs() -> ConfigTable:
     return ConfigTable(
         config
         for config in _all_configs()
-        if not (config.grouped or config.permuted or config.weights or config.attention)
+        if not (config.grouped or config.permuted or config.weights or config.block_scales or config.attention)
     )
 
 
@@ -223,6 +226,12 @@ def permuted_configs() -> ConfigTable:
 def weights_configs() -> ConfigTable:
     """The compiled kernels that multiply by weights of 8 or 4 bits."""
     return ConfigTable(config for config in _all_configs() if config.weights)
+
+
+@functools.cache
+def block_scaled_configs() -> ConfigTable:
+    """The compiled kernels that multiply 8-bit floats whose blocks along k have scales."""
+    return ConfigTable(config for config in _all_configs() if config.block_scales)
 
 
 @functools.cache

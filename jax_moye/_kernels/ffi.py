@@ -22,6 +22,7 @@ GROUPED_TARGET = "jax_moye_grouped_gemm_v1"  # likewise
 SCALED_GROUPED_TARGET = "jax_moye_scaled_grouped_gemm_v1"  # likewise
 PERMUTED_GROUPED_TARGET = "jax_moye_permuted_grouped_gemm_v1"  # likewise
 WEIGHTS_TARGET = "jax_moye_weights_gemm_v1"  # likewise
+BLOCK_SCALED_TARGET = "jax_moye_block_scaled_gemm_v1"  # likewise
 ATTENTION_TARGET = "jax_moye_attention_v1"  # likewise
 ATTENTION_GRAD_TARGET = "jax_moye_attention_grad_v1"  # likewise
 VIEW_ATTENTION_TARGET = "jax_moye_view_attention_v1"  # likewise

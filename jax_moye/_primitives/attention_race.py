@@ -4,7 +4,8 @@
 
 All contenders are programs of XLA's, of which those of ours have custom calls: what stands around the kernels, such as
 a transpose of an operand or the sums of o d_o, is in their time. What belongs together is one contest: XLA computes the
-scores of a forward pass and of its gradients once.
+scores of a forward pass and of its gradients once. Products of blocks that have scales (block_scaled.py) are timed so,
+too.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ import numpy as np
 
 from jax_moye._format import significant
 from jax_moye._kernels.configs import GemmConfig
+from jax_moye._kernels.dtypes import SHORT_NAMES
 from jax_moye._primitives.autotune import RACE, TIE, InterruptedMeasurementError, interrupt
 from jax_moye._primitives.rewritten import Original
-from jax_moye._selection.attention_key import AttentionKey
 from jax_moye._selection.attention_times import together
-from jax_moye._selection.measurements import Entry, config_digest
+from jax_moye._selection.measurements import Entry, Timed, config_digest
 from jax_moye._timing.direct import PASS_US, marked_contender, random_bytes, same_result
 from jax_moye._timing.gpu import l2_bytes
 from jax_moye._timing.operands import expected_us
@@ -43,7 +44,7 @@ _logger = logging.getLogger("jax_moye")
 
 
 class Contest(NamedTuple):
-    """Who can compute an attention, alone or with its gradients.
+    """Who can compute an attention, alone or with its gradients; or another product of several arrays.
 
     Attributes:
       ours: by the configs, the one that is chosen without measurements first: functions of the arrays in memory.
@@ -75,12 +76,12 @@ def signature_of(equations: Original) -> str:
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:12]
 
 
-def measured(key: AttentionKey, of: str, contest: Contest, stop: threading.Event) -> Entry:
-    """What is found of one attention.
+def measured(key: Timed, of: str, contest: Contest, stop: threading.Event) -> Entry:
+    """What is found of one attention, or of what else a contest is about.
 
     Args:
       key: of the entry.
-      of: the signature of the program's equations.
+      of: the signature of the program's equations, or another word for what XLA computes.
       contest: who can compute it.
       stop: set by who wants no result any more.
 
@@ -144,10 +145,11 @@ def _random(contest: Contest, i: int, number: int) -> np.ndarray:
     of = contest.types[i]
     if of.dtype == jnp.bool_:
         return np.random.default_rng(number).random(of.shape) < 0.75
-    names = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
-    if of.dtype.name not in names:
+    if of.dtype.name == "float8_e8m0fnu":  # scales
+        return np.exp2(np.random.default_rng(number).integers(-3, 4, of.shape)).astype(of.dtype)
+    if of.dtype.name not in SHORT_NAMES or not jnp.issubdtype(of.dtype, jnp.floating):
         return np.zeros(of.shape, of.dtype)
-    pattern = np.frombuffer(random_bytes(names[of.dtype.name]), of.dtype)
+    pattern = np.frombuffer(random_bytes(SHORT_NAMES[of.dtype.name]), of.dtype)
     elements = np.resize(np.roll(pattern, 4099 * (len(contest.types) * number + i)), of.shape)
     return elements * of.dtype.type(contest.factor) if i == 0 else elements
 

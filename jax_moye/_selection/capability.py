@@ -130,6 +130,8 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
         return "it computes products of groups whose rows are permuted, jax_moye.ragged_dot's, and no others"
     if config.weights:
         return "it multiplies by weights of 8 or 4 bits, jax_moye.quantized_matmul's, and nothing else"
+    if config.block_scales and problem.sums != config.accumulator:
+        return "it multiplies 8-bit floats whose blocks along k have scales, jax_moye.scaled_matmul's, and nothing else"
     if config.attention:
         return "it computes attention, and no products"
     if config.dtype not in problem.multiplied_as:

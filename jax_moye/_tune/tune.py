@@ -282,6 +282,7 @@ def _candidates(product: Product, target: Target, protocol: Protocol) -> tuple[K
         "it is lax.dot_general's own, and so XLA's": product.is_lax,
         "it is a product of groups, whose tile follows from their sizes": product.groups is not None,
         "it has weights of 8 or 4 bits, whose kernel follows from its sizes": product.scales is not None,
+        "its blocks have scales, and it is timed while it is lowered": product.block_scales is not None,
         "implementation='xla'": request.implementation == "xla",
         f"the program names the config {request.config!r}": request.config is not None,
         "batch_invariant=True chooses by nothing but dtypes": request.batch_invariant,

@@ -203,6 +203,32 @@ def flow_of(code: list[Instruction]) -> list[tuple[int, str, int | None, bool]]:
     return flow
 
 
+def check_scales_of_blocks(code: list[Instruction], row: str) -> None:
+    """Two loops over k, for scales of 128 columns and of each: the tensor core waits for no scale."""
+    m = int(re.search(r"\{(\d+),", row)[1])
+    sums, columns = m * 128 // (128 * 2), 128 if m == 128 else 64
+    at = {instruction.address: index for index, instruction in enumerate(code)}
+    ends = [
+        (at[target], index)
+        for index, (_, _, opcode, operands) in enumerate(code)
+        if opcode.startswith("BRA") and (found := re.search(r"0x([0-9a-f]+)\s*$", operands))
+        if (target := int(found[1], 16)) <= code[index].address
+    ]
+    shortest: dict[tuple[int, ...], list[str]] = {}  # of those around the same multiplications
+    for first, last in sorted(ends, key=lambda loop: loop[0] - loop[1]):
+        multiplications = tuple(i for i in range(first, last + 1) if code[i].opcode.startswith("QGMMA"))
+        shortest[multiplications] = [opcode for _, _, opcode, _ in code[first : last + 1]]
+    loops = [loop for multiplications, loop in shortest.items() if len(multiplications) == 4]
+    counted = [collections.Counter(opcode.split(".")[0] for opcode in loop) for loop in loops]
+    of_columns, of_blocks = sorted(counted, key=lambda loop: -loop["FMUL"])
+    assert (of_columns["FFMA"], of_columns["FMUL"], of_columns["LDG"]) == (sums, sums, 2 + columns // 8)
+    assert (of_blocks["FFMA"], of_blocks["FMUL"], of_blocks["LDG"]) == (sums, 2, 3)
+    for loop in loops:
+        first = next(index for index, opcode in enumerate(loop) if opcode.startswith("QGMMA"))
+        assert not [opcode for opcode in loop[first:] if opcode.startswith("LDG")]
+        assert sum(opcode.startswith("FMUL") for opcode in loop[:first]) <= 2  # of scales that were loaded a block ago
+
+
 def check_promotion(code: list[Instruction], row: str) -> None:
     """Sums of 8-bit floats leave the tensor core with every turn of the main loop, or never."""
     loop = collections.Counter(opcode.split(".")[0] for _, opcode, *_ in check_sass.main_loop(flow_of(code)))
@@ -226,7 +252,9 @@ def test_row(kernel, row, order):
     code = codes[name]
     splits_k = kernel == "sm90_split_k"
     check_code(code, tma_stores=",s32," not in row and not splits_k, deals_registers=not splits_k)
-    if re.search(r",e[45]m[23],", row):
+    if ",f32_blocks," in row:
+        check_scales_of_blocks(code, row)
+    elif re.search(r",e[45]m[23],", row):
         check_promotion(code, row)
 
 

@@ -1,7 +1,7 @@
 """A row of the table, as it is or with a bug planted into it, behind a driver of tests/emulated.
 
 Kernels that compute products of groups have grouped_driver.cc, those of weights weights_driver.cc, those of attention
-attention_driver.cc, all others gemm_driver.cc.
+attention_driver.cc, rows of blocks that have scales blocks_driver.cc, all others gemm_driver.cc.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def kernel_of(row: str) -> str:
 
 def driver_of(row: str) -> str:
     """The name of the driver that calls the row's kernel."""
-    return DRIVER_OF.get(kernel_of(row), "gemm_driver")
+    return "blocks_driver" if "f32_blocks" in row else DRIVER_OF.get(kernel_of(row), "gemm_driver")
 
 
 def instance_source(row: str) -> str:

@@ -10,6 +10,7 @@ from tests.emulated import (
     mutants,
     mutants_attention,
     mutants_batches,
+    mutants_block_scales,
     mutants_gate,
     mutants_grouped,
     mutants_pair,
@@ -47,6 +48,7 @@ MUTANTS = (
     + mutants_gate.MUTANTS
     + mutants_weights.MUTANTS
     + mutants_scales.MUTANTS
+    + mutants_block_scales.MUTANTS
     + mutants_attention.MUTANTS
 )
 # What is compiled: a row in one order.

@@ -40,9 +40,10 @@ def every_config_is_built(monkeypatch):
 
     import jax_moye
     from jax_moye._kernels import ffi
-    from jax_moye._kernels.configs import attention_configs, grouped_configs, weights_configs
+    from jax_moye._kernels.configs import attention_configs, block_scaled_configs, grouped_configs, weights_configs
 
-    every = (*jax_moye.configs(), *grouped_configs(), *weights_configs(), *attention_configs())
+    others = (*grouped_configs(), *weights_configs(), *block_scaled_configs(), *attention_configs())
+    every = (*jax_moye.configs(), *others)
     built, names = ffi.built, frozenset(config.name for config in every)
 
     monkeypatch.setattr(ffi, "built", lambda platform: built(platform) and names)
