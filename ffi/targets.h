@@ -511,9 +511,10 @@ template <class F>
 auto for_all_targets(F const& f) {
   return [&]<class... Target>(std::tuple<Target...>*) {
     return std::vector{f.template operator()<Target>()...};
-  }(static_cast<std::tuple<PlainGemm, FusedGemm, ScaledGemm, ViewGemm, GroupedGemm, ScaledGroupedGemm,
-                           PermutedGroupedGemm, WeightsGemm, BlockScaledGemm, Attention, AttentionGrad, ViewAttention,
-                           ViewAttentionGrad>*>(nullptr));
+  }(static_cast<
+             std::tuple<PlainGemm, FusedGemm, ScaledGemm, ViewGemm, GroupedGemm, ScaledGroupedGemm, PermutedGroupedGemm,
+                        WeightsGemm, BlockScaledGemm, Attention, AttentionGrad, ViewAttention, ViewAttentionGrad>*>(
+             nullptr));
 }
 
 }  // namespace moye

@@ -72,9 +72,9 @@ inline constexpr char const* kKernelNames[] = {
     "sm80_ldmatrix",    "sm80_double_buffer", "sm80_multistage",    "sm80_persistent",       "sm90_multistage",
     "sm90_cooperative", "sm90_pingpong",      "sm90_split_k",       "sm90_parallel_split_k", "sm90_grouped",
     "sm90_permuted",    "sm90_parts",         "sm90_weights",       "sm90_attention",        "sm90_attention_grad"};
-inline constexpr char const* kDtypeNames[] = {"bf16",     "f16",       "f32",      "f64",       "tf32",   "s8",
-                                              "s32",      "e4m3",      "e5m2",     "f32_fast",  "bf16x3", "bf16x6",
-                                              "bf16x9",   "bf16xs8",   "bf16xs4",  "bf16xe4m3", "f16xs8", "f16xs4",
+inline constexpr char const* kDtypeNames[] = {"bf16",     "f16",       "f32",       "f64",       "tf32",   "s8",
+                                              "s32",      "e4m3",      "e5m2",      "f32_fast",  "bf16x3", "bf16x6",
+                                              "bf16x9",   "bf16xs8",   "bf16xs4",   "bf16xe4m3", "f16xs8", "f16xs4",
                                               "f16xe4m3", "e4m3xe5m2", "e5m2xe4m3", "f32_blocks"};
 inline constexpr int kDtypes = int(sizeof(kDtypeNames) / sizeof(kDtypeNames[0]));
 constexpr char const* kernel_name(Kernel kernel) { return kKernelNames[int(kernel)]; }
@@ -347,8 +347,8 @@ struct KernelFacts {
 
 /// A compiled kernel, as ffi/ calls it.
 struct GemmEntry {
-  // One of them, the others are null: a product, products of groups, those of permuted rows, a product with weights, one
-  // of blocks that have scales, or attention: of a config of sm90_attention_grad its gradients.
+  // One of them, the others are null: a product, products of groups, those of permuted rows, a product with weights,
+  // one of blocks that have scales, or attention: of a config of sm90_attention_grad its gradients.
   Status (*launch)(GemmArgs const&, StreamHandle);
   Status (*launch_grouped)(GroupedArgs const&, StreamHandle);
   Status (*launch_permuted)(PermutedArgs const&, StreamHandle);
