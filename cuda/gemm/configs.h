@@ -155,6 +155,7 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_cooperative,   bf16,  f32,  { 64, 128, 64},   6,      {1, 1},         16},
   // 8-bit floats whose blocks of 128 along k have scales.
   {sm90_cooperative,   e4m3,  f32_blocks, {128, 128, 128}, 5, {1, 1},       16},
+  {sm90_cooperative,   e4m3,  f32_blocks, {128, 128, 128}, 5, {2, 1},       16},
   {sm90_cooperative,   e4m3,  f32_blocks, { 64, 128, 128}, 6, {1, 1},       16},
   {sm90_cooperative,   e5m2,  f32_blocks, {128, 128, 128}, 5, {1, 1},       16},
   {sm90_cooperative,   e4m3xe5m2, f32_blocks, {128, 128, 128}, 5, {1, 1},   16},

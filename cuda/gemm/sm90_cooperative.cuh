@@ -62,7 +62,9 @@ struct Gemm<kConfig> {
   static constexpr bool kBlockScales = kConfig.accumulator == Dtype::f32_blocks;
   using Params = Conditional<kBlockScales, BlockScaledParams, PersistentParams>;
   static_assert(kFloat8 || (kConfig.accumulator != Dtype::f32_fast && !kBlockScales), "sums of 8-bit floats");
-  static_assert(!kBlockScales || (kBlkN == kScaledBlock && kBlkK == kScaledBlock && !kPacks), "a tile is of one block");
+  // A CTA of a cluster along n might have columns of no block.
+  static_assert(!kBlockScales || (kBlkN == kScaledBlock && kBlkK == kScaledBlock && kClusterN == 1 && !kPacks),
+                "a tile is of one block");
 
   // Consumers side by side along m, 64 rows each; a tile of 64 rows is shared along n.
   static constexpr int kConsumersM = kBlkM % 192 == 0 ? 3 : kBlkM == 64 ? 1 : 2;

@@ -137,7 +137,7 @@ def decide_block_scaled(request: Request, scales: BlockScales, operands: Operand
     except NotServedError as error:
         return dequantized("capability", str(error))
     call = KernelCall(problem, able[0], False, operands)
-    if request.interpret is not None and on_cuda:
+    if request.interpret is not None and target.platform != "cpu":
         return dequantized("place", "interpret=True runs kernels in an emulator on the CPU")
     if not on_cuda and request.interpret is None:
         reason = f"the program is for {target.platform}, where our kernels run only with interpret=True"

@@ -13,10 +13,11 @@ import pytest
 
 from tests.emulated.driver import build, run_cases
 
-# Both heights of a tile: one consumer's columns are half of it in the lower one. (Planted bugs have a third row.)
+# Both heights of a tile, of which the lower one is shared along its columns; CTAs that share b's columns. (Planted bugs
+# have a third row.)
 ROWS = {
     "e4m3_64": "{sm90_cooperative, e4m3, f32_blocks, {64, 128, 128}, 3, {1, 1}, 16}",
-    "e5m2xe4m3": "{sm90_cooperative, e5m2xe4m3, f32_blocks, {128, 128, 128}, 2, {1, 1}, 16}",
+    "e5m2xe4m3_c2x1": "{sm90_cooperative, e5m2xe4m3, f32_blocks, {128, 128, 128}, 2, {2, 1}, 16}",
 }
 CASES = 60  # of each row
 

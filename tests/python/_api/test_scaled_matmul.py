@@ -88,6 +88,21 @@ def test_derivatives(rng, blocks):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("block", [128, 64, 256])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int8", "bfloat16"])
+@pytest.mark.parametrize("interpret", [False, True])
+def test_scales_of_128_rows(rng, dtype, block, interpret):
+    """Those of rhs may be shared by 128 rows, whatever blocks along k are, and whether there is a kernel or not."""
+    n, k = 200, 256
+    lhs, rhs = (jnp.asarray(rng.integers(-2, 3, (1, rows, k)).astype(dtype)) for rows in (M, n))
+    of_lhs, of_rhs = (jnp.asarray(2.0 ** rng.integers(-3, 4, (1, rows, k // block)), jnp.float32) for rows in (M, 2))
+    expected = expected_of(lhs, rhs, of_lhs, jnp.repeat(of_rhs, 128, 1)[:, :n])
+    found = scaled_matmul(lhs, rhs, of_lhs, of_rhs, interpret=interpret)
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ValueError, match="requires scales to match non-contract dimensions"):
+        scaled_matmul(lhs, rhs, of_lhs, of_rhs[:, :1])
+
+
 def test_vmap(rng):
     each = [operands(rng, "float8_e4m3fn", "float32", 1) for _ in range(3)]
     stacked = [jnp.stack(list(one)) for one in zip(*each, strict=True)]
