@@ -74,8 +74,8 @@ struct Gemm<kConfig> {
   static constexpr int kPieces = 8, kPiece = 16 / int(sizeof(Element));
   static constexpr int kRowsOfWarp = kBlkM / kProducerWarps;
   static_assert(kRowsOfWarp <= 32 && kRowsOfWarp % 8 == 0, "a lane for each row, whole swizzles");
-  // Stages that a warp has begun and not announced. A consumer releases a stage when it has begun the next one: of what
-  // has been announced, one stage more has to be there than those that wait to be filled again.
+  // Stages that a warp has begun and not announced. A consumer releases a stage when it has begun to multiply the next
+  // one, which therefore has to be announced before all are begun again. One fewer leaves the consumers one in hand.
   static constexpr int kLag = kStages > 3 ? kStages - 3 : 1;
   static_assert(kLag <= kStages - 2, "the producers would wait for the consumers, and they for the producers");
 

@@ -4,8 +4,8 @@
 
 Without lhs_rows it reads row i, without a permutation it stores row i. Where no kernel of ours does all of that it is a
 gather, what grouped_p and grouped_fused_p compute, and a scatter. Its derivatives are products of its own kind, since
-the transpose of a scatter is a gather, and that of a gather a scatter that adds, which is XLA's. What it would save to
-their matrices, whose k are cut into groups, is gathered by XLA, too.
+the transpose of a scatter is a gather, and that of a gather a scatter that adds, which is XLA's. For the gradient to
+the matrices, whose k is cut into groups, XLA gathers the rows of both operands.
 """
 
 from __future__ import annotations
