@@ -145,7 +145,8 @@ struct Gemm<kConfig> {
       warpgroup_fence_operand(tOrdS2);
     };
     PipelineState<kStages> read, last;  // last: the stage whose dQ may be in flight
-    if (steps > 0) mbarrier_wait(&smem.full_owned, 0), bias.start(0);
+    bias.start(0);
+    if (steps > 0) mbarrier_wait(&smem.full_owned, 0);
     MOYE_NO_UNROLL
     for (int step = 0; step < steps; ++step, ++read) {
       smem.pipeline.consumer_wait(read);

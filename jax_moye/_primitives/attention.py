@@ -1,4 +1,4 @@
-"""attention_p: softmax(scale q k^T + bias + mask) v of a program; attention_grad_p: its derivative. And their equations.
+"""attention_p: softmax(scale q k^T + bias + mask) v of a program; attention_grad_p: its derivative. Their equations.
 
 `jax_moye.optimize` puts them in their place (attention_finding.py). Where a kernel computes it, it is one custom call,
 which keeps no scores in memory. Everywhere else it is the equations as they were, and so are its derivatives and what
@@ -19,12 +19,12 @@ they return, as the program had them: what is timed next to our kernels. The par
 `views`, where there is one, says of which of q, k, v and d_o the operand is an array that it is part of, and which part
 (views.py); the equations then take it out. A kernel reads it in place.
 
-lse is the logarithm of the sum of a row's exponentials, or with a bias two arrays in one (AttentionArgs), and delta a row's sum of o d_o, both f32: kernels alone read
-them. The rest is what rounding took from o, rounded itself: delta is of both where the program computes the derivative
-of its softmax in f32. Where the shares of a row are nearly equal, (d_o v - delta) is small beside delta, and what is
-off in delta is off in all of a row's scores. A kernel sums in f32. It rounds the shares once, before they multiply v,
-and divides by their sum at the end; of the derivative it rounds the shares and the derivative of the scores. The
-program rounds these, too, and the scores.
+lse is the logarithm of the sum of a row's exponentials, or with a bias two arrays in one (AttentionArgs), and delta a
+row's sum of o d_o, both f32: kernels alone read them. The rest is what rounding took from o, rounded itself: delta is
+of both where the program computes the derivative of its softmax in f32. Where the shares of a row are nearly equal,
+(d_o v - delta) is small beside delta, and what is off in delta is off in all of a row's scores. A kernel sums in f32.
+It rounds the shares once, before they multiply v, and divides by their sum at the end; of the derivative it rounds the
+shares and the derivative of the scores. The program rounds these, too, and the scores.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from jax_moye._primitives.attention_known import axes_of
 from jax_moye._primitives.attention_labels import Labels
 from jax_moye._primitives.patterns import Number, Program
 
-_AS_IT_IS = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
+_AS_IT_IS = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose")
 _SUMS = ("add", "add_any")
 
 
@@ -30,18 +30,20 @@ def variable_of(program: Program, name: Any) -> Any:
 
 
 def added(
-    program: Program, name: Any, labels: Labels, dtype: Any, known: Callable[[Any, Labels], Any]
+    program: Program, name: Any, aval: Any, labels: Labels, dtype: Any, known: Callable[[Any, Labels], Any]
 ) -> Added | Choice | None:
     """What is added to scores, in front of the broadcasts that make it as large; None where no kernel reads it.
 
     Args:
       program: where it stands.
       name: of the array that is added.
-      labels: of its dimensions.
+      aval: its type.
+      labels: of the scores' dimensions, which it has, or 1 in their place.
       dtype: of queries and keys.
       known: what is known of a value with labels; None where that is nothing.
     """
     found: Bias | None = None
+    labels = _where_it_has_several(labels, aval)
     while not isinstance(name, Number):
         is_mask = known(name, labels)
         if is_mask is not None:
@@ -55,7 +57,8 @@ def added(
             break
         kind = step.equation.primitive.name
         if kind in _SUMS:
-            both = [added(program, x, labels, dtype, known) for x in step.inputs]
+            avals = [x.aval for x in step.equation.invars]
+            both = [added(program, x, aval, labels, dtype, known) for x, aval in zip(step.inputs, avals, strict=True)]
             masks = tuple(x for x in both if isinstance(x, Choice))
             of_bias = [x for x in both if isinstance(x, Added)]
             if len(of_bias) == 1 and len(masks) == 1:
@@ -63,16 +66,23 @@ def added(
             break
         axes = axes_of(step.equation) if kind in _AS_IT_IS else None
         if axes is not None:
-            before = step.equation.invars[0].aval.shape
-            new = ["." if size == 1 else "*" for size in before]
+            new = ["*"] * len(step.equation.invars[0].aval.shape)
             for label, axis in zip(labels, axes, strict=True):
                 if isinstance(axis, int):
                     new[axis] = label
-            labels = tuple("." if before[axis] == 1 else label for axis, label in enumerate(new))
+            new = list(_where_it_has_several(tuple(new), step.equation.invars[0].aval))
+            if kind == "transpose" and [x for x in new if x != "."] != [x for x in labels if x != "."]:
+                break  # XLA writes it once for all that read it
+            labels = tuple(new)
         elif kind != "convert_element_type" or not _widens(step.equation, dtype):
             break
         name = step.inputs[0]
     return None if found is None else Added(found)
+
+
+def _where_it_has_several(labels: Labels, aval: Any) -> Labels:
+    """The labels of dimensions of more than one index."""
+    return tuple("." if size == 1 else label for label, size in zip(labels, aval.shape, strict=True))
 
 
 def _widens(equation: Any, dtype: Any) -> bool:

@@ -148,14 +148,14 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
       NotAttentionError: it is not all of an attention, or others read a part of it.
     """
     scores = search.softmax.scores
+    bias = None if scores is None else scores.bias
+    if bias is not None:
+        _check_bias(program, search, bias)
     has_gradients = any(name in search.results for name in GRADIENTS)
     if scores is None or search.v is None or not search.results or (has_gradients and search.d_o is None):
         raise NotAttentionError
     if search.joined is not None and search.results.keys() != {"o", "shares"}:
         raise NotAttentionError
-    bias = scores.bias
-    if bias is not None:
-        _check_bias(program, search, bias)
     members = {step.place for step in search.steps.values()}
     # What a call computes beside, such as a mask, is computed anew: others that read it are seen below.
     if any(step.equation.effects for place in members for step in program.flat.at[place]):

@@ -15,9 +15,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from jax_moye._primitives.attention_bias import added, variable_of
 from jax_moye._primitives.attention_formulas import (
     SHARES,
-    Added,
     Affine,
     Choice,
     Cleared,
@@ -29,7 +29,6 @@ from jax_moye._primitives.attention_formulas import (
     derivative_of_scores,
     renamed,
 )
-from jax_moye._primitives.attention_bias import added, variable_of
 from jax_moye._primitives.attention_known import KnownValues, axes_of
 from jax_moye._primitives.attention_labels import Labels, common, dot_labels, reshaped
 from jax_moye._primitives.attention_masks import Region, dims_of
@@ -376,14 +375,14 @@ class Search:
         labels = common([value.labels for value in values if value is not None and value.labels], tuple(out.shape))
         labels = self._of_masked_row(step, labels)
         operands: list[Any] = []
-        for x, value in zip(step.inputs, values, strict=True):
+        for x, aval, value in zip(step.inputs, (one.aval for one in equation.invars), values, strict=True):
             given: Any = value.what if value is not None else self._as_known(x, labels)
             if (
                 given is None
                 and name in ("add", "add_any")
                 and any(isinstance(one.what, Logs) for one in values if one)
             ):
-                given = added(self.program, x, labels, self.dtype, self._as_known)
+                given = added(self.program, x, aval, labels, self.dtype, self._as_known)
             if given is None and any(value is not None and isinstance(value.what, Formula) for value in values):
                 self._look_for_source(x, labels)
             operands.append(Opaque() if given is None else given)
