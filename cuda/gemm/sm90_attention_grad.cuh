@@ -61,7 +61,7 @@ struct Gemm<kConfig> {
   struct SharedStorage {
     alignas(1024) Element owned[2][kOwned * kHead];  // in the end results
     alignas(1024) Element streamed[2][kStages * kStep * kHead];
-    float of_step[kConsumers][kStages][3][kStep];  // lse, delta, and a masked score's weight, of a stage's rows
+    float of_step[kConsumers][kStages][3][kStep];  // lse, delta, a masked score's weight (RowBase) of a stage's rows
     TmaPipeline<kStages> pipeline;
     alignas(8) uint64_t full_owned;
   };
@@ -303,21 +303,19 @@ struct Gemm<kConfig> {
         int const first_row = first - step * kStep;
         bool const is_edge = first_row > -8;
         bias.add(weights);
-        auto const base = [&](int i) {
-          int const row = i / 4 * 8 + lane % 4 * 2 + i % 2;
-          return RowBase{of_step[0][row], of_step[2][row]};
-        };
+        auto const row_of = [&](int i) { return i / 4 * 8 + lane % 4 * 2 + i % 2; };
         MOYE_UNROLL
         for (int i = 0; i < kSums; ++i) {
-          weights[i] =
-              kHasBias ? base(i).weight(weights[i]) : fast_exp2(multiply_add(weights[i], scale, -base(i).largest));
+          float const base = of_step[0][row_of(i)];
+          weights[i] = kHasBias ? RowBase{base, of_step[2][row_of(i)]}.weight(weights[i])
+                                : fast_exp2(multiply_add(weights[i], scale, -base));
         }
         if constexpr (kHasBias) warpgroup_fence_operand(tSrS);
         if (kept != kAllKept) {
           MOYE_UNROLL
           for (int i = 0; i < kSums; ++i) {
-            if ((kept >> i & 1) == 0)
-              weights[i] = kHasBias ? RowBase::weight_of_masked(base(i).log_sum) : base(i).log_sum;
+            float const third = of_step[2][row_of(i)];
+            if ((kept >> i & 1) == 0) weights[i] = kHasBias ? RowBase::weight_of_masked(third) : third;
           }
         }
         if (is_edge) attention_grad::clear_in_front(weights, first_row, lane);

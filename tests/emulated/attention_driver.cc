@@ -188,7 +188,14 @@ void add_row(Problem const& problem, Mask const& mask, Bias const& bias, Rows& q
     total += weight;
   }
   size_t const row = size_t(head) * size_t(problem.q_rows) + size_t(i);
+  bool const has_column = problem.kv_rows > 0 && problem.counts(i, 0);
   lse.values[row] = total == 0 ? -kInfinity : most + std::log(total);
+  if (problem.bias != "none" && kOfGradients) {  // two arrays
+    lse.values[row] = total == 0 ? 0 : most;
+    lse.values[lse.values.size() / 2 + row] = !has_column  ? kInfinity
+                                              : total == 0 ? std::numeric_limits<double>::quiet_NaN()
+                                                           : std::log(total);
+  }
   double sum = 0;
   for (int j = 0; j < problem.kv_rows; ++j) {
     if (total > 0) p[size_t(j)] /= total;
@@ -201,7 +208,7 @@ void add_row(Problem const& problem, Mask const& mask, Bias const& bias, Rows& q
   // are held to less of that little.
   double const little = problem.parts == 1 ? 1e-4 : 1e-5;
   // The forward pass divides in the end: exponentials that are all 1 are not rounded.
-  bool const is_rounded = kOfGradients || !problem.is_level;
+  bool const is_rounded = kOfGradients || !problem.is_level || problem.bias != "none";
   double const off = is_rounded ? 1.25 * kUnit + 1e-4 : 1e-5,
                off_of_ds = problem.parts == 1 ? off : 1.25 * kUnit * kUnit + little;
   auto const at = [&](Rows const& rows, int of_head, int of_row, int d) {
@@ -326,17 +333,6 @@ std::string launch(Problem const& problem, Options const& options) {
   if (ds_bytes > 0) {
     args.ds = {ds.data(), ds_bytes == 4};
     stream.memory.push_back({ds.data(), ds.size(), "ds", true});
-  }
-  if (kOfGradients && has_bias) {
-    // Any number in the place of the largest score, as near as to leave the exponentials what they are.
-    for (size_t i = 0; i < rows; ++i) {
-      bool const has_no_column = std::isinf(lse.values[i]) && !std::isnan(delta.values[i]);
-      double const base = std::isinf(lse.values[i]) ? 0 : std::round(lse.values[i]);
-      lse.values[rows + i] = has_no_column               ? std::numeric_limits<double>::infinity()
-                             : std::isinf(lse.values[i]) ? std::numeric_limits<double>::quiet_NaN()
-                                                         : lse.values[i] - base;
-      lse.values[i] = base;
-    }
   }
   if (kOfGradients) {
     lse.write();

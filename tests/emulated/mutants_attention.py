@@ -439,7 +439,7 @@ MUTANTS = [
     ),
     Masked(
         name="attention_grad_of_masked_rows_left_out",
-        old=": base(i).log_sum;",
+        old=": third;",
         new=": 0;",
     ),
     Masked(
