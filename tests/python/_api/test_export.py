@@ -46,6 +46,7 @@ def test_what_must_be_declared():
         declared = {check.is_custom_call() for check in jax_moye.EXPORT_DISABLED_CHECKS}
         others = {ffi.SCALED_TARGET, ffi.VIEW_TARGET, ffi.GROUPED_TARGET, ffi.WEIGHTS_TARGET}
         others |= {ffi.SCALED_GROUPED_TARGET, ffi.VIEW_ATTENTION_TARGET, ffi.VIEW_ATTENTION_GRAD_TARGET}
+        others |= {ffi.BIASED_ATTENTION_TARGET, ffi.BIASED_ATTENTION_GRAD_TARGET}
         assert declared == {TARGET, FUSED_TARGET, ffi.ATTENTION_TARGET, ffi.ATTENTION_GRAD_TARGET} | others
         assert set(module.handlers()) - {ffi.MARK_TARGET} <= declared
 
