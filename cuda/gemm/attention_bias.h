@@ -211,7 +211,7 @@ struct BiasOfColumns {
 
 /// What the weights of a row are relative to; with the row's place in the arrays where lse is without a bias.
 struct RowBase {
-  float largest, log_sum;  // log_sum: of base 2; its sign is that of a row whose scores are all masked
+  float largest, log_sum;  // log_sum: of base 2, with the sign of a negative number where all scores are masked
 
   /// Of a row that is not there no score has a weight.
   static MOYE_DEVICE RowBase load(AttentionArgs const& args, int64_t matrix, int row) {
