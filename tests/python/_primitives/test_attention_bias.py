@@ -145,6 +145,37 @@ def test_alone_in_the_emulator(rng):
         assert_as_exact([result], [one(*given)], exact(lambda *x, one=one: [one(*x)], given), jnp.bfloat16)
 
 
+def _layers(q, k, v, bias):
+    """A loop of layers that share a bias."""
+
+    def layer(q, _):
+        return ((q + _weighted(_scores(q, k) + bias, v)) * 0.5).astype(q.dtype), None
+
+    return jax.lax.scan(layer, q, None, length=2)[0]
+
+
+@needs_rows
+@pytest.mark.parametrize(
+    ("fun", "sizes"), [(_of_jax, (B, T, T, 2 * H, H, 16)), (_layers, (B, T, T, H, H, 16))], ids=["groups", "a loop"]
+)
+def test_groups_and_loops_in_the_emulator(rng, fun, sizes):
+    """Heads that share keys, each with a bias; and layers of a loop, whose gradients are added up."""
+    q, k, v, d_o = operands(rng, sizes)
+    (bias,) = arrays(rng, (1, sizes[3], T, T))
+
+    def both(d_o, q, k, v, bias):
+        out, pullback = jax.vjp(fun, q, k, v, bias)
+        return (out, *pullback(d_o))
+
+    given = d_o, q, k, v, bias
+    with jax_moye.options(interpret=True):
+        lowered = jax.jit(jax_moye.optimize(both)).lower(*given)
+        text = lowered.as_text()
+        assert [text.count(f"biased_attention{of}_v1(") for of in ("", "_grad")] == [1, 1]
+        results = lowered.compile()(*given)
+    assert_as_exact(results, jax.jit(both)(*given), exact(both, given), jnp.bfloat16)
+
+
 def _found(fun, *args):
     """The shape of the bias, and the names of gradients, of each equation of a program."""
     jaxpr = jax.make_jaxpr(jax_moye.optimize(fun))(*args)
