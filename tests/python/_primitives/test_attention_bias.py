@@ -12,7 +12,10 @@ import pytest
 from python.attentions import B, H, T, arrays, assert_as_exact, operands, use_fake_rows
 
 import jax_moye
+from jax_moye._inspect.products import attentions_of
 from jax_moye._kernels.configs import attention_configs
+from jax_moye._kernels.interpret import InterpretParams
+from jax_moye._primitives import attention_lowering
 
 needs_rows = pytest.mark.skipif(
     len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
@@ -174,6 +177,29 @@ def test_groups_and_loops_in_the_emulator(rng, fun, sizes):
         assert [text.count(f"biased_attention{of}_v1(") for of in ("", "_grad")] == [1, 1]
         results = lowered.compile()(*given)
     assert_as_exact(results, jax.jit(both)(*given), exact(both, given), jnp.bfloat16)
+
+
+@needs_rows
+def test_contenders_compute_one_thing(rng):
+    """What is timed: our kernels and XLA, of the bias in memory, and its gradient as the program reduces it itself."""
+    q, k, v, d_o = operands(rng)
+    bias = arrays(rng, (1, H, T, T))[0].astype(jnp.float32)
+
+    def both(d_o, q, k, v, bias):
+        out, pullback = jax.vjp(lambda *given: _weighted(_scores(*given[:2]) + given[3], given[2]), q, k, v, bias)
+        return (out, *pullback(d_o))
+
+    given = d_o, q, k, v, bias
+    with jax_moye.options(implementation="moye"):
+        one = next(attentions_of(jax.make_jaxpr(jax_moye.optimize(both))(*given).jaxpr))[0]
+    contest = attention_lowering.contest(one.interpreted(InterpretParams()), one.operands, None, one.together)
+    assert [(x.shape, x.dtype) for x in contest.types[3:]] == [(d_o.shape, d_o.dtype), (bias.shape, bias.dtype)]
+    *wanted, of_bias = exact(both, given)
+    for by in (next(iter(contest.ours.values())), contest.xla):
+        *results, ds = jax.jit(by)(q, k, v, d_o, bias)
+        assert ds.shape == (B, H, T, T)
+        for result, one in zip((*results, ds.sum(axis=0, keepdims=True)), (*wanted, of_bias), strict=True):
+            assert np.abs(np.asarray(result, np.float64) - one).max() <= 0.03 * np.abs(one).max()
 
 
 def _found(fun, *args):
