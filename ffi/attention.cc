@@ -93,14 +93,51 @@ std::string unfit(AttentionPart const& part, AttentionRequest const& request, Dt
   return {};
 }
 
-/// The same of lse or delta.
-std::string unfit_rows(char const* name, Buffer const& rows, AttentionArgs const& args) {
+/// The same of lse or delta: `count` numbers of each row.
+std::string unfit_rows(char const* name, Buffer const& rows, AttentionArgs const& args, int count = 1) {
   if (rows.dtype != Dtype::f32) return std::string(name) + " is " + dtype_name(rows.dtype) + ", not f32";
-  int64_t const elements = args.batch * args.kv_heads * args.group * args.q_rows;
+  int64_t const elements = args.batch * args.kv_heads * args.group * args.q_rows * count;
   if (rows.elements != elements)
-    return std::string(name) + " has " + std::to_string(rows.elements) +
-           " elements, not one of each row of queries: " + std::to_string(elements);
+    return std::string(name) + " has " + std::to_string(rows.elements) + " elements, not " +
+           (count == 1 ? "one" : std::to_string(count)) + " of each row of queries: " + std::to_string(elements);
   if (!is_aligned(rows.data)) return std::string(name) + " has an address that 16 bytes do not divide";
+  return {};
+}
+
+/// Why four strides along the scores are none of an operand's; empty if they are.
+std::string unfit_strides(char const* name, std::span<int64_t const> strides, int64_t elements,
+                          AttentionArgs const& args) {
+  if (strides.size() != 4)
+    return "four strides of " + std::string(name) + " are needed, along batch, heads, rows and columns, not " +
+           to_text(strides);
+  if (std::any_of(strides.begin(), strides.end(), [](int64_t stride) { return stride < 0; }))
+    return std::string(name) + " has strides " + to_text(strides) + ", which are negative";
+  std::array<Mode, 4> const modes = {{{args.batch, strides[0]},
+                                      {args.kv_heads * args.group, strides[1]},
+                                      {args.q_rows, strides[2]},
+                                      {args.kv_rows, strides[3]}}};
+  return outside(name, modes, elements);
+}
+
+/// The same of a bias, and of its gradient.
+std::string unfit_bias(AttentionRequest const& request, Dtype dtype, AttentionArgs& args) {
+  auto const& [present, buffer, strides] = request.bias;
+  if (!present) return request.has_ds ? "there is no bias to have a gradient" : "";
+  auto const bad = [&](char const* name, Buffer const& of) -> std::string {
+    if (of.dtype != dtype && of.dtype != Dtype::f32)
+      return std::string(name) + " is " + dtype_name(of.dtype) + ", not " + dtype_name(dtype) + " or f32";
+    return is_aligned(of.data) ? "" : std::string(name) + " has an address that 16 bytes do not divide";
+  };
+  if (std::string reason = bad("the bias", buffer); !reason.empty()) return reason;
+  if (std::string reason = unfit_strides("the bias", strides, buffer.elements, args); !reason.empty()) return reason;
+  args.bias = {buffer.data, strides[0], strides[1], strides[2], strides[3], buffer.dtype == Dtype::f32};
+  if (!request.has_ds) return {};
+  if (std::string reason = bad("ds", request.ds); !reason.empty()) return reason;
+  int64_t const scores = product(args.batch * args.kv_heads * args.group * args.q_rows, args.kv_rows);
+  if (request.ds.elements != scores)
+    return "ds has " + std::to_string(request.ds.elements) +
+           " elements, not one of each score: " + std::to_string(scores);
+  args.ds = {request.ds.data, request.ds.dtype == Dtype::f32};
   return {};
 }
 
@@ -108,15 +145,7 @@ std::string unfit_rows(char const* name, Buffer const& rows, AttentionArgs const
 std::string unfit_mask(MaskOperand const& mask, AttentionArgs& args) {
   if (!mask.present) return {};
   auto const& strides = mask.strides;
-  if (strides.size() != 4)
-    return "four strides of the mask are needed, along batch, heads, rows and columns, not " + to_text(strides);
-  if (std::any_of(strides.begin(), strides.end(), [](int64_t stride) { return stride < 0; }))
-    return "the mask has strides " + to_text(strides) + ", which are negative";
-  std::array<Mode, 4> const modes = {{{args.batch, strides[0]},
-                                      {args.kv_heads * args.group, strides[1]},
-                                      {args.q_rows, strides[2]},
-                                      {args.kv_rows, strides[3]}}};
-  if (std::string reason = outside("the mask", modes, mask.elements); !reason.empty()) return reason;
+  if (std::string reason = unfit_strides("the mask", strides, mask.elements, args); !reason.empty()) return reason;
   args.mask = {
       static_cast<unsigned char const*>(mask.data), strides[0], strides[1], strides[2], strides[3], mask.is_infinite};
   return {};
@@ -158,7 +187,10 @@ Status decode_attention(AttentionRequest const& request, AttentionCall& call) {
       return error(reason);
   }
   if (std::string reason = unfit_mask(request.mask, args); !reason.empty()) return error(reason);
-  if (std::string reason = unfit_rows("lse", request.lse, args); !reason.empty()) return error(reason);
+  if (std::string reason = unfit_bias(request, storage_dtype(config.dtype), args); !reason.empty())
+    return error(reason);
+  if (std::string reason = unfit_rows("lse", request.lse, args, request.bias.present ? 2 : 1); !reason.empty())
+    return error(reason);
   args.lse = static_cast<float*>(request.lse.data);
   if (!request.of_gradients) return {};
   if (std::string reason = unfit_rows("delta", request.delta, args); !reason.empty()) return error(reason);

@@ -26,6 +26,13 @@ struct MaskOperand {
   bool is_infinite = false;
 };
 
+/// What is added to the scores, as it arrives.
+struct BiasOperand {
+  bool present = false;
+  Buffer buffer = {};
+  std::span<int64_t const> strides = {};  // batch, head, row, column
+};
+
 /// A call as it arrives; AttentionArgs says what is what. Nothing in it is trusted.
 struct AttentionRequest {
   bool of_gradients = false;
@@ -36,6 +43,7 @@ struct AttentionRequest {
   int64_t diagonal = 0;
   AttentionOperand q = {}, k = {}, v = {};
   MaskOperand mask = {};
+  BiasOperand bias = {};
   AttentionOperand o = {};  // a result; not of gradients
   bool has_o_rest = false;
   AttentionOperand o_rest = {};  // another, if there is one: what rounding took from o
@@ -44,6 +52,8 @@ struct AttentionRequest {
   Buffer delta = {};
   int64_t ds_parts = 1;
   AttentionOperand dq = {}, dk = {}, dv = {};  // results
+  bool has_ds = false;
+  Buffer ds = {};  // another, if there is one
 };
 
 /// One of the arrays of a call.

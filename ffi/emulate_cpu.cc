@@ -363,6 +363,8 @@ std::vector<emu::Memory> emulated_memory(AttentionRequest const& request) {
     memory.push_back(to_memory((request.*part.operand).buffer, part.name, part.is_result));
   if (request.has_o_rest) memory.push_back(to_memory(request.o_rest.buffer, "o_rest", true));
   if (request.mask.present) memory.push_back({request.mask.data, size_t(request.mask.elements), "mask", false});
+  if (request.bias.present) memory.push_back(to_memory(request.bias.buffer, "bias", false));
+  if (request.has_ds) memory.push_back(to_memory(request.ds, "ds", true));
   memory.push_back(to_memory(request.lse, "lse", !request.of_gradients));
   if (request.of_gradients) memory.push_back(to_memory(request.delta, "delta", false));
   return memory;

@@ -354,6 +354,7 @@ struct AttentionAttributes {
   int64_t q_offset = 0, k_offset = 0, v_offset = 0;
   bool mask_is_infinite = false;
   Int64s mask_strides;
+  Int64s bias_strides;
   Int64s o_strides;
   Int64s d_o_strides, dq_strides, dk_strides, dv_strides;  // from here on of gradients alone
   int64_t d_o_offset = 0;
@@ -406,6 +407,12 @@ inline ffi::Error read_mask(AttentionAttributes const& attributes, ffi::Remainin
   return ffi::Error::Success();
 }
 
+/// What is added to the scores of such a call.
+inline ffi::Error read_bias(AttentionAttributes const& attributes, ffi::AnyBuffer bias, AttentionRequest& request) {
+  request.bias = {/*present=*/true, {}, to_span(attributes.bias_strides)};
+  return to_buffer(bias, request.bias.buffer) ? ffi::Error::Success() : invalid(request, kOurDtypes);
+}
+
 /// What rounding took from o, where such a call has it as another result.
 inline ffi::Error read_rest(AttentionAttributes const& attributes, ffi::RemainingRets results,
                             AttentionRequest& request) {
@@ -431,6 +438,7 @@ struct AnyAttention {
   static constexpr auto kOffsets =
       std::tuple{Attribute{"q_offset", &Attributes::q_offset}, Attribute{"k_offset", &Attributes::k_offset},
                  Attribute{"v_offset", &Attributes::v_offset}};
+  static constexpr auto kBias = std::tuple{Attribute{"bias_strides", &Attributes::bias_strides}};
   using Request = AttentionRequest;
   using Call = AttentionCall;
   static constexpr auto kDecode = decode_attention;
@@ -506,15 +514,48 @@ struct ViewAttentionGrad : AttentionGrad {
   }
 };
 
+struct BiasedAttention : ViewAttention {
+  static constexpr char const* kName = "jax_moye_biased_attention_v1";
+  static constexpr Buffers kBuffers{.operands = 4, .more_operands = true, .results = 2, .more_results = true};
+  static constexpr auto kAttributes = std::tuple_cat(ViewAttention::kAttributes, kBias);
+
+  static ffi::Error read(Attributes const& attributes, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v,
+                         ffi::AnyBuffer bias, ffi::RemainingArgs mask, ffi::Result<ffi::AnyBuffer> o,
+                         ffi::Result<ffi::AnyBuffer> lse, ffi::RemainingRets results, Request& request) {
+    if (auto error = read_bias(attributes, bias, request); error.failure()) return error;
+    return ViewAttention::read(attributes, q, k, v, mask, o, lse, results, request);
+  }
+};
+
+struct BiasedAttentionGrad : ViewAttentionGrad {
+  static constexpr char const* kName = "jax_moye_biased_attention_grad_v1";
+  static constexpr Buffers kBuffers{.operands = 7, .more_operands = true, .results = 3, .more_results = true};
+  static constexpr auto kAttributes = std::tuple_cat(ViewAttentionGrad::kAttributes, kBias);
+
+  static ffi::Error read(Attributes const& attributes, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v,
+                         ffi::AnyBuffer d_o, ffi::AnyBuffer lse, ffi::AnyBuffer delta, ffi::AnyBuffer bias,
+                         ffi::RemainingArgs mask, ffi::Result<ffi::AnyBuffer> dq, ffi::Result<ffi::AnyBuffer> dk,
+                         ffi::Result<ffi::AnyBuffer> dv, ffi::RemainingRets results, Request& request) {
+    if (auto error = read_bias(attributes, bias, request); error.failure()) return error;
+    if (auto error = ViewAttentionGrad::read(attributes, q, k, v, d_o, lse, delta, mask, dq, dk, dv, request);
+        error.failure())
+      return error;
+    if (results.size() > 1) return invalid(request, "beside dq, dk and dv there is ds, or nothing");
+    request.has_ds = results.size() == 1;
+    if (!request.has_ds) return ffi::Error::Success();
+    auto ds = results.get<ffi::AnyBuffer>(0);
+    return !ds.has_error() && to_buffer(**ds, request.ds) ? ffi::Error::Success() : invalid(request, kOurDtypes);
+  }
+};
+
 /// Calls f.template operator()<Target>() for all targets: a list of what it returns.
 template <class F>
 auto for_all_targets(F const& f) {
   return [&]<class... Target>(std::tuple<Target...>*) {
     return std::vector{f.template operator()<Target>()...};
-  }(static_cast<
-             std::tuple<PlainGemm, FusedGemm, ScaledGemm, ViewGemm, GroupedGemm, ScaledGroupedGemm, PermutedGroupedGemm,
-                        WeightsGemm, BlockScaledGemm, Attention, AttentionGrad, ViewAttention, ViewAttentionGrad>*>(
-             nullptr));
+  }(static_cast<std::tuple<PlainGemm, FusedGemm, ScaledGemm, ViewGemm, GroupedGemm, ScaledGroupedGemm,
+                           PermutedGroupedGemm, WeightsGemm, BlockScaledGemm, Attention, AttentionGrad, ViewAttention,
+                           ViewAttentionGrad, BiasedAttention, BiasedAttentionGrad>*>(nullptr));
 }
 
 }  // namespace moye

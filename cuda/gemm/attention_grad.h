@@ -1,4 +1,4 @@
-// What both kernels of sm90_attention_grad do with the tiles of a Gemm<kConfig>: loads, scores, masks, sums, and
+// sm90_attention_grad's kernels, and what both do with the tiles of a Gemm<kConfig>: loads, scores, masks, sums, and
 // stores.
 #pragma once
 
@@ -20,6 +20,54 @@ struct AttentionGradParams {
   TensorMap q, k, v, d_o, dq, dk, dv;
   int q_tiles, kv_tiles;  // of a head's rows: those that CTAs own
 };
+
+template <class Gemm>
+MOYE_KERNEL(Gemm::kThreads)
+sm90_attention_grad_rows_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
+                                MOYE_GRID_CONSTANT AttentionGradParams const params) {
+  Gemm::template run_rows<false>(args, params);
+}
+
+/// Of calls with a bias.
+template <class Gemm>
+MOYE_KERNEL(Gemm::kThreads)
+sm90_attention_grad_biased_rows_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
+                                       MOYE_GRID_CONSTANT AttentionGradParams const params) {
+  Gemm::template run_rows<true>(args, params);
+}
+
+template <class Gemm>
+MOYE_KERNEL(Gemm::kThreads)
+sm90_attention_grad_columns_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
+                                   MOYE_GRID_CONSTANT AttentionGradParams const params) {
+  Gemm::template run_columns<false>(args, params);
+}
+
+template <class Gemm>
+MOYE_KERNEL(Gemm::kThreads)
+sm90_attention_grad_biased_columns_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
+                                          MOYE_GRID_CONSTANT AttentionGradParams const params) {
+  Gemm::template run_columns<true>(args, params);
+}
+
+/// Host: of CTAs that own kOwned rows.
+template <class Element, int kOwned>
+Status make_grad_params(AttentionGradParams* params, AttentionArgs const& args) {
+  params->q_tiles = int((args.q_rows + kOwned - 1) / kOwned);
+  params->kv_tiles = int((args.kv_rows + kOwned - 1) / kOwned);
+  int64_t const heads = args.kv_heads * args.group;
+  auto const make = [&](TensorMap* map, AttentionArray const& array, int64_t of_heads, int64_t rows, int box_rows) {
+    return rows == 0 ? Status{} : make_row_map<Element>(map, array, args, of_heads, rows, box_rows);
+  };
+  Status status = make(&params->q, args.q, heads, args.q_rows, kRowBlock);
+  if (status.ok()) status = make(&params->d_o, args.d_o, heads, args.q_rows, kRowBlock);
+  if (status.ok()) status = make(&params->dq, args.dq, heads, args.q_rows, 16);
+  if (status.ok()) status = make(&params->k, args.k, args.kv_heads, args.kv_rows, kRowBlock);
+  if (status.ok()) status = make(&params->v, args.v, args.kv_heads, args.kv_rows, kRowBlock);
+  if (status.ok()) status = make(&params->dk, args.dk, args.kv_heads, args.kv_rows, 16);
+  if (status.ok()) status = make(&params->dv, args.dv, args.kv_heads, args.kv_rows, 16);
+  return status;
+}
 
 /// The first row that reads a column, from -8 on, where more does not matter.
 MOYE_DEVICE int first_row_of(AttentionArgs const& args, int column) {
@@ -53,6 +101,24 @@ MOYE_DEVICE void clear_masked(float (&sums)[kSums], uint32_t kept) {
   MOYE_UNROLL
   for (int i = 0; i < kSums; ++i) {
     if ((kept >> i & 1) == 0) sums[i] = 0;
+  }
+}
+
+/// Of two rows, from column `column` on, what is behind their columns becomes 0.
+template <int kSums>
+MOYE_DEVICE void clear_behind(float (&sums)[kSums], int const (&columns)[2], int column, int lane) {
+  MOYE_UNROLL
+  for (int i = 0; i < kSums; ++i) {
+    if (column + i / 4 * 8 + lane % 4 * 2 + i % 2 >= columns[i / 2 % 2]) sums[i] = 0;
+  }
+}
+
+/// Of two columns, what is in front of the first row that reads them: first_row, and 8 more.
+template <int kSums>
+MOYE_DEVICE void clear_in_front(float (&sums)[kSums], int first_row, int lane) {
+  MOYE_UNROLL
+  for (int i = 0; i < kSums; ++i) {
+    if (i / 4 * 8 + lane % 4 * 2 + i % 2 < first_row + i / 2 % 2 * 8) sums[i] = 0;
   }
 }
 

@@ -303,13 +303,31 @@ struct AttentionMask {
   bool is_infinite;  // masked scores are -inf, of which no other makes NaN; else so low that they count beside none
 };
 
+/// Floats along (batch, heads, q_rows, kv_rows), which are added to the scores. Strides in elements, 0 along what it is
+/// the same for; any other, such as of rows of 49.
+struct AttentionBias {
+  void const* data;  // null: nothing is added
+  int64_t batch_stride, head_stride, row_stride, column_stride;
+  bool is_f32;  // else of the dtype of the arrays
+};
+
+/// The gradient of what is added to the scores: ds itself, dense (batch, heads, q_rows, kv_rows).
+struct AttentionScoresGrad {
+  void* data;   // null: nobody wants it
+  bool is_f32;  // else rounded to the dtype of the arrays
+};
+
 /// Attention. Query head h belongs to the keys and values of head h / group; of each:
-///   s[i,j] = scale * (q k^T)[i,j], or masked, and is left out where is_causal and j > i + diagonal
+///   s[i,j] = scale * (q k^T)[i,j] + bias[i,j], or masked, and is left out where is_causal and j > i + diagonal
 ///   lse[i] = log sum_j exp(s[i,j]),  p = exp(s - lse),  o = p v
 /// and of the gradients, with delta[i] the sum over row i of o * d_o:
 ///   dv = p^T d_o,  ds = p * (d_o v^T - delta), or 0 where masked,  dq = scale * ds k,  dk = scale * ds^T q
 /// A row without a column, of which nothing is summed, has o = 0, lse = -inf, and gradients of zero. p and ds are
 /// rounded to the dtype of the arrays, all else is f32.
+///
+/// With a bias, which may be as low as a mask makes a score, lse is two arrays, so that s - lse is exact where scores
+/// are low: the largest score of each row, and the logarithm of the sum of exp(s - largest). Of a row without a column
+/// they are 0 and inf, of one all of whose scores are -inf 0 and NaN.
 struct AttentionArgs {
   int64_t batch, kv_heads, group, q_rows, kv_rows, head_dim;
   float scale;  // above 0
@@ -324,6 +342,8 @@ struct AttentionArgs {
   float const* delta;         // as lse
   int ds_parts;               // 2: ds is multiplied as its rounding and that of what this took from it; else 1
   AttentionArray dq, dk, dv;  // as q, k, v
+  AttentionBias bias = {};
+  AttentionScoresGrad ds = {};  // of gradients with a bias alone
 };
 
 /// What a kernel says of one of its configs: derived facts live with the kernel, not in the table.

@@ -16,8 +16,10 @@
 #pragma once
 
 #include "gemm/attention.h"
+#include "gemm/attention_bias.h"
 #include "gemm/attention_mask.h"
 #include "gemm/attention_parts.h"
+#include "gemm/attention_softmax.h"
 #include "gemm/config.h"
 #include "gemm/element.h"
 #include "gemm/order.h"
@@ -45,7 +47,15 @@ struct AttentionParams {
 template <class Gemm>
 MOYE_KERNEL_SHARED(Gemm::kThreads, Gemm::kResident)
 sm90_attention_kernel(MOYE_GRID_CONSTANT AttentionArgs const args, MOYE_GRID_CONSTANT AttentionParams const params) {
-  Gemm::run(args, params);
+  Gemm::template run<false>(args, params);
+}
+
+/// Of calls with a bias.
+template <class Gemm>
+MOYE_KERNEL_SHARED(Gemm::kThreads, Gemm::kResident)
+sm90_attention_biased_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
+                             MOYE_GRID_CONSTANT AttentionParams const params) {
+  Gemm::template run<true>(args, params);
 }
 
 template <GemmConfig kConfig>
@@ -63,6 +73,8 @@ struct Gemm<kConfig> {
   static_assert(sizeof(Element) == 2 && kConfig.accumulator == Dtype::f32 && kConfig.alignment == 16);
   static_assert(kBlkM % 64 == 0 && kConsumers <= 2 && kBlkN % kRowBlock == 0 && kBlkN <= 128);
   static_assert(kHead % kRowBlock == 0 && kHead <= 128);
+  // Of a thread's scores, whose bias is loaded a tile ahead: as many as there are registers for.
+  static constexpr int kBiasAhead = kBlkN == 64 ? 32 : kHead == 64 ? 16 : 8;
   static constexpr int kSplit = kConfig.cluster.n;  // CTAs that share a tile
   static_assert(kConfig.cluster.m == 1 && kSplit <= 8 && (kSplit == 1 || kConsumers == 1));
 
@@ -95,6 +107,7 @@ struct Gemm<kConfig> {
     return (columns_of(args, last) + kBlkN - 1) / kBlkN;
   }
 
+  template <bool kHasBias>
   static MOYE_DEVICE void run(AttentionArgs const& args, AttentionParams const& params) {
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     int const thread = int(thread_idx().x);
@@ -121,7 +134,7 @@ struct Gemm<kConfig> {
       if constexpr (kSplit > 1) cluster_sync();
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      consume(args, params, at, begin, end, rank, smem, thread - 128);
+      consume<kHasBias>(args, params, at, begin, end, rank, smem, thread - 128);
     }
     if constexpr (kSplit > 1) cluster_sync();
   }
@@ -157,71 +170,14 @@ struct Gemm<kConfig> {
     }
   }
 
-  /// What a thread knows of its two rows, 8 apart.
-  struct Rows {
-    int columns[2];                           // that count
-    float largest[2] = {kNoScore, kNoScore};  // of the scores, before they are scaled
-    float sum[2] = {0, 0};                    // of this thread's weights
-    float factor[2];                          // of what was summed before the newest tile
-  };
-
-  static constexpr float kLeastScale = 1e-37f;  // of rows whose scores so far are all masked
-
-  /// Scores become masked where they are not kept. scale: of base 2.
-  static MOYE_DEVICE void mask_scores(float (&scores)[kBlkN / 2], uint32_t const (&kept)[kSteps],
-                                      AttentionMask const& mask, float scale) {
-    if (mask.data == nullptr) return;
-    float const masked = mask.is_infinite ? kNoScore : kMasked / scale;
-    MOYE_UNROLL
-    for (int i = 0; i < kBlkN / 2; ++i) {
-      if ((kept[i / 32] >> i % 32 & 1) == 0) scores[i] = masked;
-    }
-  }
-
-  /// Scores become weights, in place: those of columns `column` on. scale: of base 2.
-  static MOYE_DEVICE void soften(float (&scores)[kBlkN / 2], Rows& rows, int column, float scale, int lane MOYE_LOC) {
-    MOYE_SITE;
-    int const fewest = rows.columns[0] < rows.columns[1] ? rows.columns[0] : rows.columns[1];
-    if (column + kBlkN > fewest) {
-      MOYE_UNROLL
-      for (int i = 0; i < kBlkN / 2; ++i) {
-        if (column + i / 4 * 8 + lane % 4 * 2 + i % 2 >= rows.columns[i / 2 % 2]) scores[i] = kNoScore;
-      }
-    }
-    MOYE_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      float largest = rows.largest[r];
-      MOYE_UNROLL
-      for (int i = 0; i < kBlkN / 2; ++i) {
-        if (i / 2 % 2 == r) largest = larger(largest, scores[i]);
-      }
-      MOYE_UNROLL
-      for (int other = 1; other < 4; other *= 2) {  // the four lanes of a row
-        float const theirs = shfl_xor_sync(kFullWarp, largest, other);
-        largest = larger(largest, theirs);
-      }
-      // Where all scores so far are masked, nearly nothing: their product with the scale is rounded, and the
-      // multiply-add would leave of their difference, which is 0, what the rounding took.
-      float const of_row = largest * scale > kMasked / 2 ? scale : kLeastScale;
-      float const base = largest == kNoScore ? 0 : largest * of_row;
-      rows.factor[r] = fast_exp2(multiply_add(rows.largest[r], of_row, -base));
-      rows.largest[r] = largest;
-      float sum = 0;
-      MOYE_UNROLL
-      for (int i = 0; i < kBlkN / 2; ++i) {
-        if (i / 2 % 2 != r) continue;
-        scores[i] = fast_exp2(multiply_add(scores[i], of_row, -base));
-        sum += scores[i];
-      }
-      rows.sum[r] = rows.sum[r] * rows.factor[r] + sum;
-    }
-  }
+  using Rows = SoftmaxRows;
 
   /// Consumers; thread: of them.
+  template <bool kHasBias>
   static MOYE_DEVICE void consume(AttentionArgs const& args, AttentionParams const& params, Place const& at, int begin,
                                   int end, int rank, SharedStorage& smem, int thread) {
     int const lane = thread % 32, row = at.row + thread / 32 * 16 + lane / 4;
-    float const scale = args.scale * float(kLog2E);
+    float const scale = (kHasBias ? 1 : args.scale) * float(kLog2E);  // a bias is added to scores that are scaled
     Tensor sQ = make_tensor(make_smem_ptr(smem.q), OperandQ::smem_layout());  // (BLK_M,64,PARTS)
     Tensor sK = make_tensor(make_smem_ptr(smem.k), OperandK::smem_layout());  // (BLK_N,64,PARTS*PIPE)
     Tensor sV = make_tensor(make_smem_ptr(smem.v), OperandV::smem_layout());  // (HEAD,64,STEPS*PIPE)
@@ -243,6 +199,7 @@ struct Gemm<kConfig> {
 
     Rows rows{.columns = {columns_of(args, row), columns_of(args, row + 8)}, .factor = {}};
     MaskAhead<kSteps> mask(args, at, row, lane);
+    BiasIf<kHasBias, BiasAhead<Element, kSteps, kBiasAhead>> bias(args, at, row, lane);
     PipelineState<kStages> read_k, read_v;
     auto const start_scores = [&] {
       smem.pipeline_k.consumer_wait(read_k);
@@ -277,6 +234,7 @@ struct Gemm<kConfig> {
 
     if (begin < end) {
       mask.start(begin * kBlkN);
+      bias.start(begin * kBlkN);
       mbarrier_wait(&smem.full_q, 0);
       start_scores();
       mask.load(rows.columns, begin * kBlkN);
@@ -284,8 +242,9 @@ struct Gemm<kConfig> {
       warpgroup_fence_operand(tSrS);
       smem.pipeline_k.consumer_release(read_k, lane);
       ++read_k;
+      bias.add(scores, begin * kBlkN);
       mask_scores(scores, mask.kept, args.mask, scale);
-      soften(scores, rows, begin * kBlkN, scale, lane);
+      soften<kHasBias>(scores, rows, begin * kBlkN, scale, lane);
       to_fragments<Element, kBlkN>(scores, weights);
       MOYE_NO_UNROLL
       for (int tile = begin + 1; tile < end; ++tile) {
@@ -296,8 +255,9 @@ struct Gemm<kConfig> {
         warpgroup_fence_operand(tSrS);
         smem.pipeline_k.consumer_release(read_k, lane);
         ++read_k;
+        bias.add(scores, tile * kBlkN);
         mask_scores(scores, mask.kept, args.mask, scale);
-        soften(scores, rows, tile * kBlkN, scale, lane);
+        soften<kHasBias>(scores, rows, tile * kBlkN, scale, lane);
         // ptxas puts the next wait as early as its block of instructions begins, ahead of the exponentials. A wait for
         // an mbarrier, which is due anyhow, begins another one.
         warpgroup_fence_operand(tSrS);
@@ -325,15 +285,11 @@ struct Gemm<kConfig> {
     float inverse[2];
     MOYE_UNROLL
     for (int r = 0; r < 2; ++r) {
-      float const sum = rows.sum[r];
       // The sum of no column is nothing; of scores that are all -inf it is NaN, as the program's.
-      inverse[r] = rows.columns[r] == 0 ? 0 : 1 / sum;
+      inverse[r] = rows.columns[r] == 0 ? 0 : 1 / rows.sum[r];
       int const of = row + 8 * r;
-      if (args.lse != nullptr && lane % 4 == 0 && of < args.q_rows) {
-        int64_t const heads = args.kv_heads * args.group;
-        args.lse[(at.batch * heads + at.head) * args.q_rows + of] =
-            sum == 0 ? kNoScore : rows.largest[r] * args.scale + log(sum);
-      }
+      if (args.lse != nullptr && lane % 4 == 0 && of < args.q_rows)
+        store_lse<kHasBias>(args, rows, r, at.batch * (args.kv_heads * args.group) + at.head, of);
     }
     unsigned char* boxes[kParts];
     MOYE_UNROLL
@@ -358,6 +314,8 @@ struct Gemm<kConfig> {
   }
   static constexpr unsigned kCompiledOrders = order_bits(Order::NT);
 
+  static Status prepare() { return prepare_kernel(sm90_attention_biased_kernel<Gemm>, kFacts.smem_bytes); }
+
   static Status launch(AttentionArgs const& args, StreamHandle stream) {
     if (args.q_rows == 0) return {};
     AttentionParams params{
@@ -378,7 +336,8 @@ struct Gemm<kConfig> {
                               .smem_bytes = kFacts.smem_bytes,
                               .programmatic = true,
                               .resident = kResident};
-    return launch_kernel(sm90_attention_kernel<Gemm>, config, stream, args, params);
+    auto* const of_call = args.bias.data == nullptr ? sm90_attention_kernel<Gemm> : sm90_attention_biased_kernel<Gemm>;
+    return launch_kernel(of_call, config, stream, args, params);
   }
 
   static constexpr KernelFacts kFacts = {.threads = kThreads,

@@ -15,6 +15,7 @@
 //                      been read, and results go there
 #pragma once
 
+#include "gemm/attention_bias.h"
 #include "gemm/attention_grad.h"
 #include "gemm/attention_mask.h"
 #include "gemm/config.h"
@@ -35,20 +36,6 @@
 
 namespace moye {
 
-template <class Gemm>
-MOYE_KERNEL(Gemm::kThreads)
-sm90_attention_grad_rows_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
-                                MOYE_GRID_CONSTANT AttentionGradParams const params) {
-  Gemm::run_rows(args, params);
-}
-
-template <class Gemm>
-MOYE_KERNEL(Gemm::kThreads)
-sm90_attention_grad_columns_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
-                                   MOYE_GRID_CONSTANT AttentionGradParams const params) {
-  Gemm::run_columns(args, params);
-}
-
 template <GemmConfig kConfig>
   requires(kConfig.kernel == Kernel::sm90_attention_grad)
 struct Gemm<kConfig> {
@@ -68,12 +55,13 @@ struct Gemm<kConfig> {
   using Warpgroups = Layout<Shape<Int<kConsumers>, _1, _1>>;
   using ScoresMma = decltype(make_tiled_mma(ScoresOp<Element, kStep>{}, Warpgroups{}));
   using WeightedMma = decltype(make_tiled_mma(WeightedOp<Element, kHead>{}, Warpgroups{}));
-  static constexpr int kSums = kStep / 2;  // of a thread, of the scores of a step
+  static constexpr int kBiasAhead = kHead == 128 ? 8 : 32;  // of a thread's scores, for which there are registers
+  static constexpr int kSums = kStep / 2;                   // of a thread, of the scores of a step
 
   struct SharedStorage {
     alignas(1024) Element owned[2][kOwned * kHead];  // in the end results
     alignas(1024) Element streamed[2][kStages * kStep * kHead];
-    float of_step[kConsumers][kStages][3][kStep];  // lse, delta, and a masked score's weight, of a stage's rows
+    float of_step[kConsumers][kStages][3][kStep];  // lse, delta, a masked score's weight (RowBase) of a stage's rows
     TmaPipeline<kStages> pipeline;
     alignas(8) uint64_t full_owned;
   };
@@ -81,6 +69,7 @@ struct Gemm<kConfig> {
   using Place = AttentionPlace;
 
   // ---- dQ
+  template <bool kHasBias>
   static MOYE_DEVICE void run_rows(AttentionArgs const& args, AttentionGradParams const& params) {
     auto& smem = attention_grad::begin<Gemm>(params);
     int const thread = int(thread_idx().x), id = int(block_idx().x), matrix = id / params.q_tiles;
@@ -106,15 +95,15 @@ struct Gemm<kConfig> {
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
       // Calls without a mask have a loop of their own: no branch, and no register for the mask.
-      if (args.mask.data == nullptr) {
-        consume_rows<false>(args, params, at, steps, smem, thread - 128);
+      if (!kHasBias && args.mask.data == nullptr) {
+        consume_rows<false, kHasBias>(args, params, at, steps, smem, thread - 128);
       } else {
-        consume_rows<true>(args, params, at, steps, smem, thread - 128);
+        consume_rows<true, kHasBias>(args, params, at, steps, smem, thread - 128);
       }
     }
   }
 
-  template <bool kIsMasked>
+  template <bool kIsMasked, bool kHasBias>
   static MOYE_DEVICE void consume_rows(AttentionArgs const& args, AttentionGradParams const& params, Place const& at,
                                        int steps, SharedStorage& smem, int thread) {
     int const lane = thread % 32, row = at.row + thread / 32 * 16 + lane / 4;
@@ -123,6 +112,8 @@ struct Gemm<kConfig> {
     int const columns[2] = {columns_of(args, row), columns_of(args, row + 8)};
     float const lse[2] = {load_lse(args, matrix, row), load_lse(args, matrix, row + 8)};
     float const delta[2] = {load_delta(args, matrix, row), load_delta(args, matrix, row + 8)};
+    RowBase const base[2] = {RowBase::load(args, matrix, row), RowBase::load(args, matrix, row + 8)};
+    BiasIf<kHasBias, BiasAhead<Element, 1, kBiasAhead>> bias(args, at, row, lane);
     Tensor sQ = make_tensor(make_smem_ptr(smem.owned[0]), Owned::smem_layout());        // (OWNED,64,PARTS)
     Tensor sdO = make_tensor(make_smem_ptr(smem.owned[1]), Owned::smem_layout());       // (OWNED,64,PARTS)
     Tensor sK = make_tensor(make_smem_ptr(smem.streamed[0]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
@@ -147,7 +138,14 @@ struct Gemm<kConfig> {
     auto& second = *reinterpret_cast<uint32_t (*)[kSums / 2]>(&tOrdS2(_0{}));
     clear(tOrdQ);
 
+    auto const finish_sums = [&] {
+      warpgroup_wait_group<0>();
+      warpgroup_fence_operand(tOrdQ);
+      warpgroup_fence_operand(tOrdS);
+      warpgroup_fence_operand(tOrdS2);
+    };
     PipelineState<kStages> read, last;  // last: the stage whose dQ may be in flight
+    bias.start(0);
     if (steps > 0) mbarrier_wait(&smem.full_owned, 0);
     MOYE_NO_UNROLL
     for (int step = 0; step < steps; ++step, ++read) {
@@ -155,16 +153,18 @@ struct Gemm<kConfig> {
       attention_grad::start_scores<Gemm>(tSrQ, tSrK, read.index(), tSrS);
       attention_grad::start_scores<Gemm>(tSrdO, tSrV, read.index(), tSrdP);
       uint32_t kept = kAllKept;
-      if constexpr (kIsMasked) kept = kept_of_rows<kStep>(args, at, row, columns, step * kStep, lane);
+      if (kIsMasked && (!kHasBias || args.mask.data != nullptr))
+        kept = kept_of_rows<kStep>(args, at, row, columns, step * kStep, lane);
       warpgroup_wait_group<1>();  // all but dP
       warpgroup_fence_operand(tSrS);
       if (step > 0) smem.pipeline.consumer_release(last, lane);
       last = read;
       bool const is_edge = (step + 1) * kStep > (columns[0] < columns[1] ? columns[0] : columns[1]);
+      bias.add(weights, step * kStep);
       MOYE_UNROLL
       for (int i = 0; i < kSums; ++i) {
         int const r = i / 2 % 2;
-        weights[i] = fast_exp2(multiply_add(weights[i], scale, -lse[r]));
+        weights[i] = kHasBias ? base[r].weight(weights[i]) : fast_exp2(multiply_add(weights[i], scale, -lse[r]));
       }
       warpgroup_fence_operand(tSrS);
       warpgroup_wait_group<0>();
@@ -174,30 +174,27 @@ struct Gemm<kConfig> {
       warpgroup_fence_operand(tOrdS2);
       MOYE_UNROLL
       for (int i = 0; i < kSums; ++i) weights[i] *= of_weights[i] - delta[i / 2 % 2];
-      if (is_edge) {  // delta may be NaN: 0 in front of it would not do
-        MOYE_UNROLL
-        for (int i = 0; i < kSums; ++i) {
-          if (step * kStep + i / 4 * 8 + lane % 4 * 2 + i % 2 >= columns[i / 2 % 2]) weights[i] = 0;
-        }
-      }
+      // delta may be NaN: 0 in front of it would not do
+      if (is_edge) attention_grad::clear_behind(weights, columns, step * kStep, lane);
       if (kept != kAllKept) attention_grad::clear_masked(weights, kept);
+      if (kHasBias && args.ds.data != nullptr) store_ds<Element>(args, weights, at, row, step * kStep, lane);
       to_fragments<Element, kStep>(weights, fragments);
       attention_grad::start_sums<Gemm>(tOrdS, tOrK, read.index(), tOrdQ);
       if (args.ds_parts == 2) {
         to_second_fragments<Element, kStep>(weights, fragments, second);
         attention_grad::start_sums<Gemm>(tOrdS2, tOrK, read.index(), tOrdQ);
       }
+      if constexpr (kHasBias) finish_sums();  // else ptxas waits for each wgmma by itself
     }
-    warpgroup_wait_group<0>();
-    warpgroup_fence_operand(tOrdQ);
-    warpgroup_fence_operand(tOrdS);
-    warpgroup_fence_operand(tOrdS2);
+    finish_sums();
+    if (kHasBias && args.ds.data != nullptr) clear_ds<Element, kStep>(args, at, row, steps * kStep, lane);
     named_barrier_sync(1 + thread / 128, 128);  // no wgmma of the others reads their rows of Q any more
     attention_grad::store<Gemm>(&params.dq, smem.owned[0], tOrdQ, args.scale, at, int(args.head_dim), thread);
     if (lane == 0) tma_store_wait_group_read<0>();
   }
 
   // ---- dK and dV
+  template <bool kHasBias>
   static MOYE_DEVICE void run_columns(AttentionArgs const& args, AttentionGradParams const& params) {
     auto& smem = attention_grad::begin<Gemm>(params);
     int const thread = int(thread_idx().x), id = int(block_idx().x), matrix = id / params.kv_tiles;
@@ -222,15 +219,15 @@ struct Gemm<kConfig> {
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      if (args.mask.data == nullptr) {
-        consume_columns<false>(args, params, at, steps, smem, thread - 128);
+      if (!kHasBias && args.mask.data == nullptr) {
+        consume_columns<false, kHasBias>(args, params, at, steps, smem, thread - 128);
       } else {
-        consume_columns<true>(args, params, at, steps, smem, thread - 128);
+        consume_columns<true, kHasBias>(args, params, at, steps, smem, thread - 128);
       }
     }
   }
 
-  template <bool kIsMasked>
+  template <bool kIsMasked, bool kHasBias>
   static MOYE_DEVICE void consume_columns(AttentionArgs const& args, AttentionGradParams const& params, Place const& at,
                                           attention_grad::Steps const& steps, SharedStorage& smem, int thread) {
     int const lane = thread % 32, consumer = thread / 128, column = at.row + thread / 32 * 16 + lane / 4;
@@ -269,51 +266,59 @@ struct Gemm<kConfig> {
     int64_t matrix = (at.batch * args.kv_heads + at.head) * args.group;
     auto const fetch = [&](int step) {
       int const row = step * kStep + thread % kStep;
-      return thread % 128 < kStep ? load_lse(args, matrix, row) : load_delta(args, matrix, row);
+      if (thread % 128 >= kStep) return load_delta(args, matrix, row);
+      return kHasBias ? RowBase::load(args, matrix, row).largest : load_lse(args, matrix, row);
     };
+    auto const fetch_sum = [&](int step) {  // of the first half, with a bias
+      return RowBase::load(args, matrix, step * kStep + thread % kStep).log_sum;
+    };
+    BiasIf<kHasBias, BiasOfColumns<Element, kBiasAhead>> bias(args, lane);
     PipelineState<kStages> read;
     if (steps.begin < steps.end) mbarrier_wait(&smem.full_owned, 0);
     MOYE_NO_UNROLL
     for (int head = 0; head < args.group; ++head, ++matrix) {
       float fetched = steps.begin < steps.end ? fetch(steps.begin) : 0;
+      float sum = kHasBias && steps.begin < steps.end ? fetch_sum(steps.begin) : 0;
       MOYE_NO_UNROLL
       for (int step = steps.begin; step < steps.end; ++step, ++read) {
         auto& of_step = smem.of_step[consumer][read.index()];
         of_step[thread % 128 / kStep][thread % kStep] = fetched;
         if (kIsMasked && thread % 128 < kStep) {
-          of_step[2][thread % kStep] = weight_of_masked(args, step * kStep + thread % kStep, fetched);
+          of_step[2][thread % kStep] = kHasBias ? sum : weight_of_masked(args, step * kStep + thread % kStep, fetched);
         }
         if (step + 1 < steps.end) fetched = fetch(step + 1);
+        if (kHasBias && step + 1 < steps.end) sum = fetch_sum(step + 1);
         smem.pipeline.consumer_wait(read);
         attention_grad::start_scores<Gemm>(tSrK, tSrQ, read.index(), tSrS);
         attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
         uint32_t kept = kAllKept;
-        if constexpr (kIsMasked) {
+        if (kIsMasked && (!kHasBias || args.mask.data != nullptr)) {
           kept = kept_of_columns<kStep>(args, at.batch, at.head * int(args.group) + head, column, first, step * kStep,
                                         lane);
         }
+        bias.start(at.batch, at.head * int(args.group) + head, column, step * kStep);
         named_barrier_sync(1 + consumer, 128);
         warpgroup_wait_group<1>();  // all but dP^T
         warpgroup_fence_operand(tSrS);
         int const first_row = first - step * kStep;
         bool const is_edge = first_row > -8;
+        bias.add(weights);
+        auto const row_of = [&](int i) { return i / 4 * 8 + lane % 4 * 2 + i % 2; };
         MOYE_UNROLL
         for (int i = 0; i < kSums; ++i) {
-          int const row = i / 4 * 8 + lane % 4 * 2 + i % 2;
-          weights[i] = fast_exp2(multiply_add(weights[i], scale, -of_step[0][row]));
+          float const base = of_step[0][row_of(i)];
+          weights[i] = kHasBias ? RowBase{base, of_step[2][row_of(i)]}.weight(weights[i])
+                                : fast_exp2(multiply_add(weights[i], scale, -base));
         }
+        if constexpr (kHasBias) warpgroup_fence_operand(tSrS);
         if (kept != kAllKept) {
           MOYE_UNROLL
           for (int i = 0; i < kSums; ++i) {
-            if ((kept >> i & 1) == 0) weights[i] = of_step[2][i / 4 * 8 + lane % 4 * 2 + i % 2];
+            float const third = of_step[2][row_of(i)];
+            if ((kept >> i & 1) == 0) weights[i] = kHasBias ? RowBase::weight_of_masked(third) : third;
           }
         }
-        if (is_edge) {
-          MOYE_UNROLL
-          for (int i = 0; i < kSums; ++i) {
-            if (i / 4 * 8 + lane % 4 * 2 + i % 2 < first_row + i / 2 % 2 * 8) weights[i] = 0;
-          }
-        }
+        if (is_edge) attention_grad::clear_in_front(weights, first_row, lane);
         to_fragments<Element, kStep>(weights, fragments_p);
         attention_grad::start_sums<Gemm>(tOrP, tOrdO, read.index(), tOrdV);
         warpgroup_wait_group<1>();  // all but dV
@@ -351,38 +356,31 @@ struct Gemm<kConfig> {
   }
   static constexpr unsigned kCompiledOrders = order_bits(Order::NT);
 
-  static Status prepare() { return prepare_kernel(sm90_attention_grad_columns_kernel<Gemm>, kFacts.smem_bytes); }
+  static Status prepare() {
+    Status status = prepare_kernel(sm90_attention_grad_columns_kernel<Gemm>, kFacts.smem_bytes);
+    for (auto* of_bias :
+         {sm90_attention_grad_biased_columns_kernel<Gemm>, sm90_attention_grad_biased_rows_kernel<Gemm>})
+      if (status.ok()) status = prepare_kernel(of_bias, kFacts.smem_bytes);
+    return status;
+  }
 
   static Status launch(AttentionArgs const& args, StreamHandle stream) {
-    int64_t const heads = args.kv_heads * args.group, q_rows = args.q_rows, kv_rows = args.kv_rows;
-    AttentionGradParams params{.q = {},
-                               .k = {},
-                               .v = {},
-                               .d_o = {},
-                               .dq = {},
-                               .dk = {},
-                               .dv = {},
-                               .q_tiles = int((q_rows + kOwned - 1) / kOwned),
-                               .kv_tiles = int((kv_rows + kOwned - 1) / kOwned)};
-    auto const make = [&](TensorMap* map, AttentionArray const& array, int64_t of_heads, int64_t rows, int box_rows) {
-      return rows == 0 ? Status{} : make_row_map<Element>(map, array, args, of_heads, rows, box_rows);
-    };
-    Status status = make(&params.q, args.q, heads, q_rows, kRowBlock);
-    if (status.ok()) status = make(&params.d_o, args.d_o, heads, q_rows, kRowBlock);
-    if (status.ok()) status = make(&params.dq, args.dq, heads, q_rows, 16);
-    if (status.ok()) status = make(&params.k, args.k, args.kv_heads, kv_rows, kRowBlock);
-    if (status.ok()) status = make(&params.v, args.v, args.kv_heads, kv_rows, kRowBlock);
-    if (status.ok()) status = make(&params.dk, args.dk, args.kv_heads, kv_rows, 16);
-    if (status.ok()) status = make(&params.dv, args.dv, args.kv_heads, kv_rows, 16);
+    bool const has_bias = args.bias.data != nullptr;
+    AttentionGradParams params;
+    Status status = make_grad_params<Element, kOwned>(&params, args);
     LaunchConfig config{
         .grid = {}, .block = {unsigned(kThreads)}, .smem_bytes = kFacts.smem_bytes, .programmatic = true};
-    if (status.ok() && kv_rows > 0) {
+    if (status.ok() && args.kv_rows > 0) {
       config.grid = {unsigned(args.batch * args.kv_heads) * unsigned(params.kv_tiles)};
-      status = launch_kernel(sm90_attention_grad_columns_kernel<Gemm>, config, stream, args, params);
+      auto* const of_call =
+          has_bias ? sm90_attention_grad_biased_columns_kernel<Gemm> : sm90_attention_grad_columns_kernel<Gemm>;
+      status = launch_kernel(of_call, config, stream, args, params);
     }
-    if (status.ok() && q_rows > 0) {
-      config.grid = {unsigned(args.batch * heads) * unsigned(params.q_tiles)};
-      status = launch_kernel(sm90_attention_grad_rows_kernel<Gemm>, config, stream, args, params);
+    if (status.ok() && args.q_rows > 0) {
+      config.grid = {unsigned(args.batch * args.kv_heads * args.group) * unsigned(params.q_tiles)};
+      auto* const of_call =
+          has_bias ? sm90_attention_grad_biased_rows_kernel<Gemm> : sm90_attention_grad_rows_kernel<Gemm>;
+      status = launch_kernel(of_call, config, stream, args, params);
     }
     return status;
   }

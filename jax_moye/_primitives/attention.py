@@ -1,4 +1,4 @@
-"""attention_p: softmax(scale q k^T + mask) v of a program; attention_grad_p: its derivative. And their equations.
+"""attention_p: softmax(scale q k^T + bias + mask) v of a program; attention_grad_p: its derivative. Their equations.
 
 `jax_moye.optimize` puts them in their place (attention_finding.py). Where a kernel computes it, it is one custom call,
 which keeps no scores in memory. Everywhere else it is the equations as they were, and so are its derivatives and what
@@ -7,10 +7,11 @@ it is under vmap, as those of rewritten_p: then XLA computes the scores that bot
     attention_p         q, k, v                       o, lse
     attention_p         q, k, v                       o, lse, rest
     attention_p         q, k, v, others               o, shares of the others
-    attention_grad_p    q, k, v, d_o, lse, delta      those of dq, dk and dv that the program has
+    attention_grad_p    q, k, v, d_o, lse, delta      those of dq, dk, dv and ds that the program has
 
-Behind these there is the mask, if there is one: booleans, along any of the scores' dimensions. What is behind it the
-equations as they were read, and no kernel does.
+Behind these there is the bias, if there is one, and the mask: floats and booleans, along any of the scores' dimensions.
+What is behind it the equations as they were read, and no kernel does. ds is the gradient of the scores behind the
+scale, of which the program makes the bias' gradient.
 
 The parameter `results` names those that the program has: it may have no o where it differentiates one. The parameter
 `together`, which is one object where an attention and its gradients are in a program, has the equations of all that
@@ -18,12 +19,12 @@ they return, as the program had them: what is timed next to our kernels. The par
 `views`, where there is one, says of which of q, k, v and d_o the operand is an array that it is part of, and which part
 (views.py); the equations then take it out. A kernel reads it in place.
 
-lse is the logarithm of the sum of a row's exponentials, and delta a row's sum of o d_o, both f32: kernels alone read
-them. The rest is what rounding took from o, rounded itself: delta is of both where the program computes the derivative
-of its softmax in f32. Where the shares of a row are nearly equal, (d_o v - delta) is small beside delta, and what is
-off in delta is off in all of a row's scores. A kernel sums in f32. It rounds the shares once, before they multiply v,
-and divides by their sum at the end; of the derivative it rounds the shares and the derivative of the scores. The
-program rounds these, too, and the scores.
+lse is the logarithm of the sum of a row's exponentials, or with a bias two arrays in one (AttentionArgs), and delta a
+row's sum of o d_o, both f32: kernels alone read them. The rest is what rounding took from o, rounded itself: delta is
+of both where the program computes the derivative of its softmax in f32. Where the shares of a row are nearly equal,
+(d_o v - delta) is small beside delta, and what is off in delta is off in all of a row's scores. A kernel sums in f32.
+It rounds the shares once, before they multiply v, and divides by their sum at the end; of the derivative it rounds the
+shares and the derivative of the scores. The program rounds these, too, and the scores.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from jax_moye._selection.request import Operand
 from jax_moye._selection.view import View
 
 OPERANDS = ("q", "k", "v", "d_o")
-_GRADIENTS = ("dq", "dk", "dv")
+GRADIENTS = ("dq", "dk", "dv", "ds")
 _MOST_INDEXED = (1 << 31) - 1  # elements of an array, part of which XLA takes out where a mask asks for it
 _LOW = -1e30  # a score that a mask leaves out, to the kernels
 
@@ -80,6 +81,7 @@ class AttentionParams:
       mask_is_infinite: what the mask leaves out is -inf, else low.
       means_of_all: a row of which no score counts is the mean of all values, also of those behind the diagonal.
       scores_have_gradients: also in such a row, as where the mask is added to the scores.
+      ds_dtype: of the gradient of the scores, if that is a result.
     """
 
     scale: float
@@ -92,11 +94,17 @@ class AttentionParams:
     mask_is_infinite: bool = False
     means_of_all: bool = False
     scores_have_gradients: bool = False
+    ds_dtype: str | None = None
 
     @property
     def has_mask(self) -> bool:
         """Whether there is one beside the diagonal."""
         return "mask" in dict(self.labels)
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether an array is added to the scores."""
+        return "bias" in dict(self.labels)
 
     @property
     def request(self) -> AttentionRequest:
@@ -111,7 +119,7 @@ class AttentionParams:
     @property
     def gradients(self) -> tuple[str, ...]:
         """The names of those that the program has."""
-        return tuple(name for name in _GRADIENTS if name in dict(self.labels))
+        return tuple(name for name in GRADIENTS if name in dict(self.labels))
 
 
 class Together(NamedTuple):
@@ -172,14 +180,14 @@ def rest_of(whole: Any, o: Any) -> Any:
     return (whole - o.astype(jnp.float32)).astype(o.dtype)
 
 
-def reference(q: Any, k: Any, v: Any, mask: Any = None, *, params: AttentionParams) -> tuple[Any, Any]:
+def reference(q: Any, k: Any, v: Any, *behind: Any, params: AttentionParams) -> tuple[Any, Any]:
     """The result, in f32, and lse, by equations.
 
     Args:
       q: the queries.
       k: the keys.
       v: the values.
-      mask: the booleans, if there are any.
+      *behind: the bias and the booleans of the mask, if there are any.
       params: of the attention.
     """
     rows, of_keys = params.of("lse"), "".join(sorted(x for x in params.of("k") if x.isupper()))
@@ -188,8 +196,11 @@ def reference(q: Any, k: Any, v: Any, mask: Any = None, *, params: AttentionPara
         for x, name, of in ((q, "q", rows), (k, "k", of_keys + "k"), (v, "v", of_keys + "k"))
     )
     scores = jnp.einsum(f"{rows}d,{of_keys}kd->{rows}k", q, k, preferred_element_type=jnp.float32) * params.scale
-    if mask is not None:
-        kept = moved(mask, params.of("mask"), "".join(x if x in params.of("mask") else "." for x in rows + "k"))
+    given = iter(behind)
+    if params.has_bias:
+        scores += _like_scores(next(given), params.of("bias"), rows).astype(jnp.float32)
+    if params.has_mask:
+        kept = _like_scores(next(given), params.of("mask"), rows)
         scores = jnp.where(kept, scores, -jnp.inf if params.mask_is_infinite else _LOW)
     if params.diagonal is not None:
         i = lax.broadcasted_iota(jnp.int32, scores.shape, len(rows) - 1) if "q" in rows else 0
@@ -200,7 +211,15 @@ def reference(q: Any, k: Any, v: Any, mask: Any = None, *, params: AttentionPara
     sums = jnp.sum(exponentials, axis=-1, keepdims=True)
     shares = (exponentials / sums).astype(v.dtype)
     o = jnp.einsum(f"{rows}k,{of_keys}kd->{rows}d", shares, v, preferred_element_type=jnp.float32)
-    return moved(o, rows + "d", params.of("o")), (largest + jnp.log(sums))[..., 0]
+    in_order = moved(o, rows + "d", params.of("o"))
+    if params.has_bias:
+        return in_order, jnp.stack([largest[..., 0], jnp.log(sums)[..., 0]])
+    return in_order, (largest + jnp.log(sums))[..., 0]
+
+
+def _like_scores(x: Any, labels: str, rows: str) -> Any:
+    """A mask or a bias with the dimensions of scores, of size 1 where it is the same for all."""
+    return moved(x, labels, "".join(label if label in labels else "." for label in rows + "k"))
 
 
 # --------------------------------------------------------------------------------------------- arrays for a kernel
@@ -390,4 +409,5 @@ def describe(params: AttentionParams, sizes: AttentionSizes | None, gradients: b
     heads = f"{sizes.batch} x {sizes.kv_heads * sizes.group} heads"
     shared = "" if sizes.group == 1 else f" in groups of {sizes.group}"
     masked = ("" if params.diagonal is None else ", causal") + ", masked" * params.has_mask
+    masked += ", with a bias" * params.has_bias
     return f"{what}, {heads}{shared}, {sizes.q_rows} x {sizes.kv_rows} scores of {sizes.head_dim}{masked}"

@@ -121,6 +121,8 @@ def run_attention(
     mask: jax.Array | None = None,
     dims_mask: str = "bhqk",
     mask_is_infinite: bool = False,
+    bias: jax.Array | None = None,
+    dims_bias: str = "bhqk",
     with_rest: bool = False,
     views: Mapping[str, View] = _NO_VIEWS,
     interpret: InterpretParams | None = None,
@@ -142,14 +144,17 @@ def run_attention(
       dims_mask: its dimensions, see `mask_strides`.
       mask_is_infinite: masked scores are -inf, and a row of no other is NaN; else they are low, and such a row is the
         mean of all.
+      bias: what is added to the scores behind the scale, float32 or of q's dtype; None: nothing is.
+      dims_bias: its dimensions, see `mask_strides`.
       with_rest: what rounding took from the result is another result, rounded itself.
       views: by name, of q, k and v that are parts of larger arrays, which are then what is given: which parts. Their
         dimensions are those that are named.
       interpret: how the emulator runs it; None on a GPU.
 
     Returns:
-      The result, and the logarithm of each row's sum of exponentials of scores, f32 (batch, heads, rows); the rest, of
-      the result's shape and dtype, if it is wanted.
+      The result, and the logarithm of each row's sum of exponentials of scores, f32 (batch, heads, rows), or, with a
+      bias, (2, batch, heads, rows), its largest score and the logarithm of the sum of exponentials of scores less that;
+      the rest, of the result's shape and dtype, if it is wanted.
     """
     dims_o = dims_q if dims_o is None else dims_o
     seen = _seen(views, q=q, k=k, v=v)
@@ -158,14 +163,18 @@ def run_attention(
         q=(seen["q"], dims_q), k=(seen["k"], dims_k), v=(seen["v"], dims_v), o=(View.whole(o.shape), dims_o)
     )
     batch, kv_heads, group, q_rows, *_ = problem.sizes
-    lse = jax.ShapeDtypeStruct((batch, kv_heads * group, q_rows), jnp.float32)
+    of_rows = batch, kv_heads * group, q_rows
+    lse = jax.ShapeDtypeStruct(of_rows if bias is None else (2, *of_rows), jnp.float32)
     attributes = _attributes(config, problem, scale, diagonal, interpret)
     attributes |= _mask_attributes(problem, mask, dims_mask, mask_is_infinite)
-    masks = [] if mask is None else [mask]
+    target = ffi.VIEW_ATTENTION_TARGET if problem.offsets else ffi.ATTENTION_TARGET
+    if bias is not None:
+        target = ffi.BIASED_ATTENTION_TARGET
+        attributes |= _offsets(problem, "qkv") | {"bias_strides": _strides_of_scores("bias", problem, bias, dims_bias)}
+    behind = [x for x in (bias, mask) if x is not None]
     with jax.named_scope(config.name):  # what a profiler shows
-        target = ffi.VIEW_ATTENTION_TARGET if problem.offsets else ffi.ATTENTION_TARGET
         run = jax.ffi.ffi_call(target, (o, lse, *[o] * with_rest))
-        return tuple(run(q, k, v, *masks, **attributes))
+        return tuple(run(q, k, v, *behind, **attributes))
 
 
 def run_attention_grad(
@@ -186,10 +195,13 @@ def run_attention_grad(
     mask: jax.Array | None = None,
     dims_mask: str = "bhqk",
     mask_is_infinite: bool = False,
+    bias: jax.Array | None = None,
+    dims_bias: str = "bhqk",
+    ds_dtype: Any = None,
     ds_parts: int = 1,
     views: Mapping[str, View] = _NO_VIEWS,
     interpret: InterpretParams | None = None,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+) -> tuple[jax.Array, ...]:
     """The gradients of `run_attention`, whose arguments are these, by a kernel.
 
     Args:
@@ -211,26 +223,38 @@ def run_attention_grad(
       dims_mask: as there.
       mask_is_infinite: as there. Of a row whose scores are all masked the values still have gradients, those of its
         result: of a mean, or NaN.
+      bias: as there.
+      dims_bias: as there.
+      ds_dtype: float32 or q's dtype: the gradient of the bias, before it is summed over what it is the same for, is
+        another result of this dtype; None: nobody wants it.
       ds_parts: 2: the derivative of the scores is multiplied as its rounding and that of what this took from it.
       views: as there, also of d_o.
       interpret: how the emulator runs it; None on a GPU.
 
     Returns:
-      The cotangents of q, k and v, each dense with the dimensions of its array.
+      The cotangents of q, k and v, each dense with the dimensions of its array, and that of the scores behind their
+      scale, (batch, heads, rows, columns), if it is wanted.
     """
     seen = _seen(views, q=q, k=k, v=v, d_o=d_o)
     dims = {"q": dims_q, "k": dims_k, "v": dims_v, "d_o": dims_q if dims_o is None else dims_o}
-    results = tuple(jax.ShapeDtypeStruct(seen[name].shape, x.dtype) for name, x in (("q", q), ("k", k), ("v", v)))
+    results: tuple[Any, ...] = tuple(
+        jax.ShapeDtypeStruct(seen[name].shape, x.dtype) for name, x in (("q", q), ("k", k), ("v", v))
+    )
     written = {f"d{name}": (View.whole(seen[name].shape), dims[name]) for name in "qkv"}
     problem = make_attention_problem(**{name: (seen[name], dims[name]) for name in seen}, **written)
     attributes = _attributes(config, problem, scale, diagonal, interpret)
     attributes |= _mask_attributes(problem, mask, dims_mask, mask_is_infinite)
-    attributes |= {f"{name}_offset": np.int64(problem.offsets.get(name, 0)) for name in _OPERANDS}
+    attributes |= _offsets(problem, _OPERANDS)
     attributes["ds_parts"] = np.int64(ds_parts)
+    target = ffi.VIEW_ATTENTION_GRAD_TARGET
+    if bias is not None:
+        target = ffi.BIASED_ATTENTION_GRAD_TARGET
+        attributes["bias_strides"] = _strides_of_scores("bias", problem, bias, dims_bias)
+    if ds_dtype is not None:
+        results = *results, jax.ShapeDtypeStruct(_scores_of(problem), ds_dtype)
+    behind = [x for x in (bias, mask) if x is not None]
     with jax.named_scope(config.name):
-        run = jax.ffi.ffi_call(ffi.VIEW_ATTENTION_GRAD_TARGET, results)
-        dq, dk, dv = run(q, k, v, d_o, lse, delta, *([] if mask is None else [mask]), **attributes)
-    return dq, dk, dv
+        return tuple(jax.ffi.ffi_call(target, results)(q, k, v, d_o, lse, delta, *behind, **attributes))
 
 
 def _seen(views: Mapping[str, View], **arrays: Any) -> dict[str, View]:
@@ -298,16 +322,30 @@ def _attributes(
     )
 
 
+def _offsets(problem: AttentionProblem, names: Sequence[str]) -> dict[str, Any]:
+    """Those of arrays, of which none may have one."""
+    return {f"{name}_offset": np.int64(problem.offsets.get(name, 0)) for name in names}
+
+
 def _mask_attributes(problem: AttentionProblem, mask: jax.Array | None, dims: str, is_infinite: bool) -> dict[str, Any]:
-    """Those of targets that take a mask.
+    """Those of targets that take a mask."""
+    strides = np.zeros(4, np.int64) if mask is None else _strides_of_scores("mask", problem, mask, dims)
+    return {"mask_strides": strides, "mask_is_infinite": is_infinite}
+
+
+def _scores_of(problem: AttentionProblem) -> tuple[int, int, int, int]:
+    """The sizes of the scores: batch, heads, rows, columns."""
+    batch, kv_heads, group, q_rows, kv_rows, _ = problem.sizes
+    return batch, kv_heads * group, q_rows, kv_rows
+
+
+def _strides_of_scores(name: str, problem: AttentionProblem, x: jax.Array, dims: str) -> np.ndarray:
+    """The strides of a mask or a bias.
 
     Raises:
       ValueError: it is not one of the scores.
     """
-    strides: tuple[int, ...] | None = (0, 0, 0, 0)
-    if mask is not None:
-        batch, kv_heads, group, q_rows, kv_rows, _ = problem.sizes
-        strides = mask_strides(mask.shape, dims, (batch, kv_heads * group, q_rows, kv_rows))
-        if strides is None:
-            raise ValueError(f"mask: dimensions {dims} of {tuple(mask.shape)} are not those of the scores")
-    return {"mask_strides": np.array(strides, np.int64), "mask_is_infinite": is_infinite}
+    strides = mask_strides(x.shape, dims, _scores_of(problem))
+    if strides is None:
+        raise ValueError(f"{name}: dimensions {dims} of {tuple(x.shape)} are not those of the scores")
+    return np.array(strides, np.int64)

@@ -1,14 +1,17 @@
 """Finds attention in a jaxpr, and its derivative, and replaces it by equations of attention_p and attention_grad_p.
 
-    softmax(scale * q k^T + mask) v        scores of 16 bits or f32, a softmax of either, shares of 16 bits
+    softmax(scale * q k^T + bias + mask) v scores of 16 bits or f32, a softmax of either, shares of 16 bits
     softmax([scale * q k^T, others])       whose shares are taken apart again, those of k multiplied with v
 
 The softmax is over the keys, and masks are booleans, known while the program is traced or not (attention_operand.py).
 Dimensions may have any order, and those of a batch any number that a kernel merges; queries may come
 in groups, of which each has keys and values. Nothing else may read the scores, nor anything that is made of them: the
 equations that do are the forward product, or those of its derivative (attention_search.py), in whichever form JAX's
-rules, or a program, write them. What is left as it is: scores plus an array that is no mask, dropout, a scale that is
-not known, a softmax that the program returns.
+rules, or a program, write them. What is left as it is: dropout, a scale that is not known, a softmax that the program
+returns.
+
+An array that is added to the scores and is no mask is a bias (attention_bias.py). It may have a gradient: the
+derivative of the scores, which the program sums over what the bias is the same for.
 
 Other scores beside those of the keys are what decoding has: the token's own, beside those of a cache.
 
@@ -30,6 +33,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax_moye import _compat
 from jax_moye._log import say_once
 from jax_moye._primitives.attention import (
+    GRADIENTS,
     AttentionParams,
     Together,
     attention_grad_p,
@@ -38,6 +42,8 @@ from jax_moye._primitives.attention import (
     reference,
     rest_of,
 )
+from jax_moye._primitives.attention_bias import variable_of
+from jax_moye._primitives.attention_formulas import Bias, is_same
 from jax_moye._primitives.attention_known import KnownValues
 from jax_moye._primitives.attention_labels import Labels
 from jax_moye._primitives.attention_lowering import is_for_attention
@@ -50,7 +56,6 @@ from jax_moye._primitives.patterns import Program, aval_of
 from jax_moye._primitives.rewritten import Original
 
 Rewrite = Callable[[Jaxpr], Jaxpr]
-_GRADIENTS = ("dq", "dk", "dv")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +148,10 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
       NotAttentionError: it is not all of an attention, or others read a part of it.
     """
     scores = search.softmax.scores
-    has_gradients = any(name in search.results for name in _GRADIENTS)
+    bias = None if scores is None else scores.bias
+    if bias is not None:
+        _check_bias(program, search, bias)
+    has_gradients = any(name in search.results for name in GRADIENTS)
     if scores is None or search.v is None or not search.results or (has_gradients and search.d_o is None):
         raise NotAttentionError
     if search.joined is not None and search.results.keys() != {"o", "shares"}:
@@ -157,6 +165,9 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
         if name == "shares":
             (results[name],) = ((variable, result.labels) for variable in program.equations[result.place].outvars)
             continue
+        if name == "ds":
+            results[name] = result.variable, result.labels
+            continue
         variable, labels, tail = _with_tail(program, result.place, result.labels, search.dtype)
         results[name] = variable, labels
         members.update(tail)
@@ -167,8 +178,8 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     told = kernel_mask(search)
     have_gradients = told.scores_have_gradients({name: one.cleared for name, one in search.results.items()})
     mask = mask_operand(program.flat, told.parts, search) if told.parts else None
-    of_mask = () if mask is None else mask.variables
-    gradients = [x for name, (x, _) in results.items() if name in _GRADIENTS]
+    of_mask = (*(() if bias is None else (bias.variable,)), *(() if mask is None else mask.variables))
+    gradients = [x for name, (x, _) in results.items() if name in GRADIENTS]
     for operands, not_of in (((search.q, search.k, search.v), results.values()), ((search.d_o,), ())):
         given = [*(x.variable for x in operands if x is not None), *of_mask]
         if _depends(program, given, [*gradients, *(x for x, _ in not_of)], min(members)):
@@ -187,6 +198,8 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
         labels_of["others"], factor = renamed(joined.operand.labels), scores.scores / joined.factor
     if mask is not None:
         labels_of["mask"] = renamed(mask.labels)
+    if bias is not None:
+        labels_of["bias"] = renamed(bias.labels)
     params = AttentionParams(
         scale=scores.scores,
         diagonal=told.diagonal,
@@ -194,12 +207,40 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
         options=tuple(parameters.items()),
         others=factor,
         ds_parts=search.ds_parts,
-        has_rest=search.softmax.is_wide and not {"dq", "dk"}.isdisjoint(search.results),
+        has_rest=search.softmax.is_wide and not {"dq", "dk", "ds"}.isdisjoint(search.results),
         mask_is_infinite=told.is_infinite,
         means_of_all=told.means_of_all,
         scores_have_gradients=have_gradients,
+        ds_dtype=str(results["ds"][0].aval.dtype) if "ds" in results else None,
     )
     return Attention(search, frozenset(members), results, params, mask)
+
+
+def _check_bias(program: Program, search: Search, bias: Bias) -> None:
+    """That a kernel adds a bias as the program does, and has its gradient if that is asked for.
+
+    Raises:
+      NotAttentionError: it does not.
+    """
+    if not is_same(bias.factor, 1):
+        raise NotAttentionError("what is added to the scores is scaled with them")
+    for name, value in search.values.items():  # a result of the program itself
+        variable = variable_of(program, name) if search.is_bias_gradient(value) else None
+        if len(program.equations) in program.readers.get(variable, ()) and not search.leave(name):
+            raise NotAttentionError("the gradient of what is added to the scores is read in several forms")
+    ds = search.results.get("ds")
+    if ds is not None and (ds.variable.aval.dtype not in (search.dtype, jnp.float32) or ds.variable.aval.weak_type):
+        raise NotAttentionError
+    waiting, seen = [bias.variable], set()
+    while waiting:
+        x = waiting.pop()
+        if isinstance(x, Literal) or x in seen:
+            continue
+        if x is search.q.variable or x is search.k.variable:
+            raise NotAttentionError("what is added to the scores is made of the queries or the keys")
+        seen.add(x)
+        index = program.made_by.get(x)
+        waiting += [] if index is None else program.equations[index].invars
 
 
 def _depends(program: Program, values: Sequence[Any], others: Sequence[Any], first: int) -> bool:
@@ -283,7 +324,7 @@ def _equations(
     """What stands in the place of an attention, by the index in front of which it stands."""
     search, params, mask = found.search, found.params, found.mask
     assert search.v is not None
-    gradients = [name for name in _GRADIENTS if name in found.results]
+    gradients = [name for name in GRADIENTS if name in found.results]
     of_program = tuple(name for name in ("o", "shares") if name in found.results)
     given = [search.q.variable, search.k.variable, search.v.variable]
     first = program.equations[search.results["o"].place if "o" in found.results else min(found.members)]
@@ -297,6 +338,8 @@ def _equations(
     # The mask's array, and behind it what the equations as they were read in its place.
     new, behind = ([], []) if mask is None or mask.made is None else _as_equations(mask.made, mask.variables, first)
     behind += () if mask is None else mask.variables
+    scores = search.softmax.scores
+    behind = [*([scores.bias.variable] if scores is not None and scores.bias is not None else []), *behind]
     of_results = [found.results[name][0] for name in (*of_program, *gradients)]
     d_o, permutation = _in_front(program, search.d_o.variable) if gradients and search.d_o is not None else (None, None)
     others = None if search.joined is None else search.joined.operand.variable
@@ -408,7 +451,7 @@ def _with_lse(program: Program, given: Sequence[Any], o: Any, params: AttentionP
     whole = Jaxpr([], inputs, [] if o is None else [o], equations, debug_info=_compat.UNNAMED)
     whole = rewrite(whole)
     like = program.equations[min(program.made_by.values(), default=0)]
-    operands = whole.invars[: 4 if params.has_mask else 3]
+    operands = whole.invars[: 3 + params.has_bias + params.has_mask]
     dtype = inputs[0].aval.dtype
 
     def beside(*values: Any) -> tuple[Any, ...]:

@@ -193,6 +193,32 @@ class Partial:
         return Partial(found) if isinstance(found, Formula) else found
 
 
+class Bias(NamedTuple):
+    """An array of the program that is added to scores, and is no mask.
+
+    Attributes:
+      variable: of the program.
+      labels: of its dimensions.
+      factor: of it.
+    """
+
+    variable: Any
+    labels: tuple[str, ...]
+    factor: float = 1.0
+
+
+class Added(NamedTuple):
+    """What is added to scores: a bias, and masks that are part of the same sum.
+
+    Attributes:
+      bias: the array.
+      masks: each a choice of two numbers, by the labels of the scores.
+    """
+
+    bias: Bias
+    masks: tuple[Choice, ...] = ()
+
+
 class Layer(NamedTuple):
     """A mask of scores.
 
@@ -218,12 +244,14 @@ class Logs:
       largest: likewise m, of whichever scores that is.
       sums: likewise log Z.
       layers: the masks of the scores, in the order in which they were applied.
+      bias: what is added to the scores.
     """
 
     scores: float = 0.0
     largest: float = 0.0
     sums: float = 0.0
     layers: tuple[Layer, ...] = ()
+    bias: Bias | None = None
 
     @property
     def is_alone(self) -> bool:
@@ -237,7 +265,7 @@ class Logs:
 
     def plus(self, other: Logs, sign: int = 1) -> Logs | Opaque:
         """The sum of two, or their difference."""
-        if other.layers:  # nobody subtracts scores
+        if other.layers or other.bias:  # nobody subtracts scores
             return Opaque()
         scores, largest, sums = (
             getattr(self, name) + sign * getattr(other, name) for name in ("scores", "largest", "sums")
@@ -246,10 +274,11 @@ class Logs:
 
     def times(self, factor: float) -> Logs | Opaque:
         """A multiple."""
-        if factor <= 0 and self.layers:
+        if factor <= 0 and (self.layers or self.bias):
             return Opaque()
         layers = tuple(layer._replace(fill=factor * layer.fill) for layer in self.layers)
-        return Logs(factor * self.scores, factor * self.largest, factor * self.sums, layers)
+        bias = self.bias and self.bias._replace(factor=factor * self.bias.factor)
+        return Logs(factor * self.scores, factor * self.largest, factor * self.sums, layers, bias)
 
     def rounded(self, dtype: Any) -> Logs:
         """With the masks as a type has them: what is too low for it is -inf."""

@@ -44,8 +44,14 @@ def by_kernel(
     of_kernel = arrays.batch + arrays.heads + ("q" if "q" in arrays.labels["q"] else "")
     sizes = dict(zip(arrays.labels["q"], arrays.views["q"].shape, strict=True))
     of_rows = params.of("lse")
+    # With a bias lse is two arrays in one.
+    of_lse, two = ("z", (2,)) if params.has_bias else ("", ())
+    at = 6 if len(given) == 4 else 3 if params.others is None else 4
+    if params.has_bias:
+        bias, dims = _of_kernel(operands[at], params.of("bias"), arrays, sizes | {"k": arrays.sizes.kv_rows})
+        common |= {"bias": bias, "dims_bias": dims}
+        at += 1
     if params.has_mask:
-        at = 6 if len(given) == 4 else 3 if params.others is None else 4
         mask, dims = _of_kernel(operands[at], params.of("mask"), arrays, sizes | {"k": arrays.sizes.kv_rows})
         common |= {"mask": mask, "dims_mask": dims, "mask_is_infinite": params.mask_is_infinite}
     is_corrected = len(given) == 4 and params.scores_have_gradients
@@ -53,7 +59,8 @@ def by_kernel(
     counts: Any = _counting(operands[at], params, sizes | {"k": arrays.sizes.kv_rows}) if of_none else None
     if len(given) == 3:
         o, lse, *rest = run_attention(*given, with_rest=params.has_rest, **common)
-        lse = moved(lse.reshape([sizes[label] for label in of_kernel]), of_kernel, of_rows)
+        lse = lse.reshape([*two, *(sizes[label] for label in of_kernel)])
+        lse = moved(lse, of_lse + of_kernel, of_lse + of_rows)
         if params.others is not None:
             o, shares = _with_others(o, arrays.labels["q"], lse, operands[3], params)
             return [moved(o, of_rows + "d", params.of("o")), shares.astype(shares_dtype)]
@@ -65,13 +72,17 @@ def by_kernel(
     lse, delta = operands[4:6]
     if params.means_of_all:  # no weight is a kernel's
         lse = jnp.where(counts, lse, jnp.inf)
-    rows = [moved(x, of_rows, of_kernel).reshape(shape) for x in (lse, delta)]
+    lse = moved(lse, of_lse + of_rows, of_lse + of_kernel).reshape(*two, *shape)
+    rows = [lse, moved(delta, of_rows, of_kernel).reshape(shape)]
+    common["ds_dtype"] = params.ds_dtype
 
     def as_kernels_have_them() -> dict[str, Any]:
-        by_name = {
-            f"d{name}": (x, arrays.labels[name])
-            for name, x in zip("qkv", run_attention_grad(*given, *rows, **common), strict=True)
-        }
+        *of_arrays, ds = (*run_attention_grad(*given, *rows, **common), None)[:4]
+        by_name = {f"d{name}": (x, arrays.labels[name]) for name, x in zip("qkv", of_arrays, strict=True)}
+        if ds is not None:
+            of_scores = of_kernel + "k"
+            all_sizes = sizes | {"k": arrays.sizes.kv_rows}
+            by_name["ds"] = ds.reshape([all_sizes[label] for label in of_scores]), of_scores
         found = {name: moved(*by_name[name], params.of(name)) for name in results}
         if params.means_of_all and "dv" in found:
             of_rows_d = moved(given[3], arrays.labels["d_o"], of_rows + "d")
@@ -172,7 +183,7 @@ def _with_gradients_of_none(
     if params.mask_is_infinite:
         shared = [i for i, label in enumerate(rows) if label not in of_keys]
         all_count = jnp.all(counts, axis=shared)
-        kept = {"dq": (counts, rows), "dk": (all_count, of_keys), "dv": (all_count, of_keys)}
+        kept = {"dq": (counts, rows), "ds": (counts, rows), "dk": (all_count, of_keys), "dv": (all_count, of_keys)}
         for name, x in found.items():
             which, labels = kept[name]
             sized = "".join(label if size > 1 else "." for label, size in zip(labels, which.shape, strict=True))
@@ -192,6 +203,10 @@ def _with_gradients_of_none(
             total, wide = total + jnp.einsum(spec, x, part, **of_f32), wide - part.astype(jnp.float32)
         return total
 
+    if "ds" in found:
+        of_weights = jnp.einsum(f"{rows}d,{of_keys}kd->{rows}k", d_o, v, **of_f32)
+        of_weights -= jnp.einsum(f"{rows}d,{of_keys}kd->{rows}k", d_o.astype(jnp.float32), mean_v, **of_f32)
+        found["ds"] = _plus(found["ds"], params.of("ds"), of_weights / k.shape[-2], rows + "k")
     if "dq" in found:
         of_pairs = jnp.einsum(f"{of_keys}kd,{of_keys}ke->{of_keys}de", v, k, **of_f32) / k.shape[-2]
         total = product(f"{rows}d,{of_keys}de->{rows}e", d_o, of_pairs - mean_v.swapaxes(-1, -2) * mean_k)

@@ -63,8 +63,8 @@ class KernelMask(NamedTuple):
         """
         if self.clearing is None:
             return False
-        of_scores = [of for name, of in cleared.items() if name in ("dq", "dk")]
-        if any(of for name, of in cleared.items() if name not in ("dq", "dk")):
+        of_scores = [of for name, of in cleared.items() if name in ("dq", "dk", "ds")]
+        if any(of for name, of in cleared.items() if name not in ("dq", "dk", "ds")):
             raise NotAttentionError("a row all of whose scores are masked is 0 behind its mask, and none of a kernel's")
         if all(self.clearing <= of for of in of_scores):
             return False

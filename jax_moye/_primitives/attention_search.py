@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from jax_moye._primitives.attention_bias import added, variable_of
 from jax_moye._primitives.attention_formulas import (
     SHARES,
     Affine,
@@ -68,11 +69,13 @@ class Result(NamedTuple):
       place: the index of its equation.
       labels: of its dimensions.
       cleared: the masks that made what is multiplied 0 where they leave a score out.
+      variable: the result, of "ds" alone, which is no product.
     """
 
     place: int
     labels: Labels
     cleared: frozenset[Region] = frozenset()
+    variable: Any = None
 
 
 class Joined(NamedTuple):
@@ -100,7 +103,8 @@ class Search:
 
     Attributes:
       q: the queries, likewise k, v and d_o; None where it is not known.
-      results: the products that end it, by "o", "dq", "dk" and "dv"; "shares" are those of other keys.
+      results: the products that end it, by "o", "dq", "dk" and "dv"; "shares" are those of other keys, "ds" what a
+        bias' gradient is made of.
       joined: the scores of those; None where there are none. Their dimension together is labelled "j".
       steps: all that belongs to it.
       softmax: of the scores.
@@ -214,13 +218,57 @@ class Search:
                 self.steps[id(step)] = step
                 continue
             if step.equation.primitive.name == "dot_general":
-                self._end(step)
+                try:
+                    self._end(step)
+                except NotAttentionError:
+                    if not self._leaves(step):
+                        raise
                 continue
             if len(step.outputs) != 1 or step.equation.effects:
                 raise NotAttentionError
             if step.equation.primitive.name == "slice" and self._end_of_others(step):
                 continue
-            add(step, self._value(step))
+            try:
+                value = self._value(step)
+            except NotAttentionError:
+                if not self._leaves(step):
+                    raise
+                continue
+            if not isinstance(value.what, Opaque) or not self._leaves(step):
+                add(step, value)
+
+    def _leaves(self, step: Step) -> bool:
+        """Whether an equation reads the derivative of scores with a bias, and nothing else: that is a result, then."""
+        names = [x for x in step.inputs if not isinstance(x, Number) and x in self.values]
+        if len(set(map(id, names))) != 1 or not self.is_bias_gradient(self.values[names[0]]):
+            return False
+        return self.leave(names[0])
+
+    def leave(self, name: Any) -> bool:
+        """Whether a value of the search can be its result, the bias' gradient.
+
+        Args:
+          name: of the value.
+        """
+        variable, value = variable_of(self.program, name), self.values[name]
+        place = self.program.made_by.get(variable)
+        if place is None:
+            return False
+        before = self.results.get("ds")
+        self.results["ds"] = Result(place, value.labels, _apart(value.what)[1], variable)
+        return before is None or before.variable is variable
+
+    def is_bias_gradient(self, value: Value) -> bool:
+        """Whether a value is the derivative of scores with a bias, and of whole ones.
+
+        Args:
+          value: of the search.
+        """
+        scores, what = self.softmax.scores, value.what.formula if isinstance(value.what, Cleared) else value.what
+        if scores is None or scores.bias is None or not isinstance(what, Formula):
+            return False
+        own = sorted(label for label in value.labels if label != ".")
+        return what.is_like(derivative_of_scores(1.0)) and own == sorted([*self.batch, *self.rows, "k"])
 
     def _value(self, step: Step) -> Value:
         equation, name = step.equation, step.equation.primitive.name
@@ -280,7 +328,7 @@ class Search:
         (side,) = at
         given, other = values[side], equation.invars[1 - side]
         assert given is not None
-        is_scores = isinstance(given.what, Logs) and given.what.scores > 0
+        is_scores = isinstance(given.what, Logs) and given.what.scores > 0 and given.what.bias is None
         # A kernel's result is rounded before what the others add: so were the scores.
         rounds = self._step.equation.outvars[0].aval.dtype == self.dtype
         if not is_scores or not rounds or given.labels[dim] != "k" or not self._is_of_program(step):
@@ -327,8 +375,14 @@ class Search:
         labels = common([value.labels for value in values if value is not None and value.labels], tuple(out.shape))
         labels = self._of_masked_row(step, labels)
         operands: list[Any] = []
-        for x, value in zip(step.inputs, values, strict=True):
+        for x, aval, value in zip(step.inputs, (one.aval for one in equation.invars), values, strict=True):
             given: Any = value.what if value is not None else self._as_known(x, labels)
+            if (
+                given is None
+                and name in ("add", "add_any")
+                and any(isinstance(one.what, Logs) for one in values if one)
+            ):
+                given = added(self.program, x, aval, labels, self.dtype, self._as_known)
             if given is None and any(value is not None and isinstance(value.what, Formula) for value in values):
                 self._look_for_source(x, labels)
             operands.append(Opaque() if given is None else given)

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_moye._primitives.attention_formulas import (
+    Added,
+    Bias,
     Choice,
     Cleared,
     Finite,
@@ -122,7 +124,7 @@ class Softmax:
             raise NotAttentionError
         ratio = scores.scores / self.largest_of.scores
         before = self.largest_of.times(ratio)
-        if not isinstance(before, Logs) or not _are_same(before.layers, scores.layers):
+        if not isinstance(before, Logs) or not _are_same(before, scores):
             raise NotAttentionError
         return Logs(largest=0.0 if is_same(ratio, -scores.largest) else ratio + scores.largest)
 
@@ -136,9 +138,9 @@ class Softmax:
         largest = self.largest_of.times(ratio)
         if any(layer == _zeros(layer.mask) for layer in x.layers):
             return Opaque()
-        if not isinstance(largest, Logs) or not _are_same(largest.layers, x.layers) or not is_same(x.largest, -ratio):
+        if not isinstance(largest, Logs) or not _are_same(largest, x) or not is_same(x.largest, -ratio):
             return Opaque()
-        scores = Logs(scores=x.scores, layers=x.layers)
+        scores = Logs(scores=x.scores, layers=x.layers, bias=x.bias)
         if self.scores is not None and self.scores != scores:
             raise NotAttentionError
         self.scores, self.is_wide = scores, self.is_wide or jnp.dtype(dtype).itemsize > 2
@@ -146,6 +148,11 @@ class Softmax:
 
     def _sum(self, left: Any, right: Any, sign: int, dtype: Any) -> Any:
         for one, other, factor in ((left, right, sign), (right, left, 1)):
+            if isinstance(one, Logs) and isinstance(other, Added):
+                found: Any = _biased(one, other.bias, dtype) if sign > 0 else Opaque()
+                for choice in other.masks:
+                    found = found if isinstance(found, Opaque) else self._sum(found, choice, 1, dtype)
+                return found
             if isinstance(one, Logs) and isinstance(other, Choice) and other.mask is not None:
                 if (factor, sign) == (1, -1):  # what scores are taken from
                     return Opaque()
@@ -227,6 +234,14 @@ class Softmax:
         return Opaque()
 
 
+def _biased(scores: Logs, bias: Bias, dtype: Any) -> Any:
+    """Scores plus an array, of which nothing is left where they were masked before."""
+    if not scores.is_alone or scores.bias is not None:
+        return Opaque()
+    hides = all(not math.isfinite(x.fill) or _half_spacing(x.fill, dtype) >= _LARGEST_SCORE for x in scores.layers)
+    return dataclasses.replace(scores, bias=bias) if hides else Opaque()
+
+
 def _masked(scores: Logs, mask: Region, fill: float, dtype: Any, is_added: bool) -> Any:
     """Scores behind another mask, which leaves out what is so low that it has no weight."""
     least = 0.7 * float(jnp.finfo(dtype).min) if jnp.issubdtype(dtype, jnp.floating) else -math.inf
@@ -246,11 +261,15 @@ def _half_spacing(x: float, dtype: Any) -> float:
     return math.ldexp(float(jnp.finfo(dtype).eps), math.frexp(x)[1] - 2)
 
 
-def _are_same(layers: tuple[Layer, ...], others: tuple[Layer, ...]) -> bool:
-    """Whether masks are the same, but for how their numbers are rounded."""
-    return len(layers) == len(others) and all(
+def _are_same(left: Logs, right: Logs) -> bool:
+    """Whether masks are the same, but for how their numbers are rounded, and what is added."""
+    if (left.bias and left.bias[:2]) != (right.bias and right.bias[:2]):
+        return False
+    if left.bias and right.bias and not is_same(left.bias.factor, right.bias.factor):
+        return False
+    return len(left.layers) == len(right.layers) and all(
         x._replace(fill=0) == y._replace(fill=0) and (x.fill == y.fill or is_same(x.fill, y.fill))
-        for x, y in zip(layers, others, strict=True)
+        for x, y in zip(left.layers, right.layers, strict=True)
     )
 
 

@@ -34,6 +34,10 @@ class Case:
     dims_o: str | None = None
     mask: str | None = None  # its dimensions
     mask_is_infinite: bool = False
+    bias: str | None = None  # its dimensions
+    bias_is_f32: bool = True
+    low: float | None = None  # the bias of a first row, and of a last column
+    ds_is_f32: bool | None = None  # of the bias' gradient; None: nobody wants it
     ds_parts: int = 1
     with_rest: bool = False
     kind: str = "normal"
@@ -61,7 +65,7 @@ def random_case(rng: np.random.Generator, most_dim: int, most_rows: int = 300) -
     if rng.random() < 0.7:
         diagonal = int(rng.choice([0, kv_rows - q_rows, rng.integers(-q_rows - 5, kv_rows + 5)]))
     dims = DIMS[rng.integers(len(DIMS))]
-    mask = "".join(rng.permutation([letter for letter in "bhqk" if rng.random() < 0.6]))
+    mask, bias = ("".join(rng.permutation([x for x in "bhqk" if rng.random() < 0.6])) for _ in range(2))
     return Case(
         batch=int(rng.integers(1, 3)),
         kv_heads=int(rng.integers(1, 3)),
@@ -74,6 +78,9 @@ def random_case(rng: np.random.Generator, most_dim: int, most_rows: int = 300) -
         dims_o=DIMS[rng.integers(len(DIMS))][0] if rng.random() < 0.3 else None,
         mask=mask if rng.random() < 0.5 else None,
         mask_is_infinite=bool(rng.random() < 0.5),
+        bias=bias if rng.random() < 0.4 else None,
+        bias_is_f32=bool(rng.random() < 0.5),
+        ds_is_f32=[None, False, True][rng.integers(3)],
         kind=str(rng.choice(KINDS)),
         seed=int(rng.integers(1000)),
         with_rest=bool(rng.random() < 0.5),
@@ -98,6 +105,24 @@ def draw_mask(case: Case) -> np.ndarray:
     mask = rng.random([size if letter in (case.mask or "") else 1 for letter, size in sizes.items()]) < 0.7
     mask[:, :, 0] &= "q" not in (case.mask or "")
     return mask
+
+
+def draw_bias(case: Case, dtype: str) -> np.ndarray:
+    """(batch, head, row, column) as a kernel is given it, of size 1 where it is the same for all."""
+    sizes = dict(b=case.batch, h=case.kv_heads * case.group, q=case.q_rows, k=case.kv_rows)
+    rng = np.random.default_rng(case.seed + 2)
+    bias = 2 * rng.standard_normal([size if letter in (case.bias or "") else 1 for letter, size in sizes.items()])
+    if case.low is not None:
+        bias[:, :, :1] = case.low
+        bias[..., -1:] = case.low
+    name = "float32" if case.bias_is_f32 else DTYPES[dtype].jax_name
+    return bias.astype(getattr(ml_dtypes, name, name))
+
+
+def letters_first(x: np.ndarray, dims: str) -> Any:
+    """(batch, head, row, column) as an array of these dimensions, of those that are not among them the first."""
+    moved = np.transpose(x, ["bhqk".index(c) for c in (*dims, *sorted({*"bhqk"} - {*dims}))])
+    return jnp.asarray(moved.reshape(moved.shape[: len(dims)]))
 
 
 def names_of(dims: str) -> str:
@@ -129,6 +154,12 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     k, v = (np.repeat(arrays[name].astype(np.float64), case.group, axis=1) for name in "kv")
     unit, least, scale = UNITS[dtype], LEAST[dtype], case.scale
     scores = scale * q @ k.swapaxes(2, 3)
+    size_of_bias: Any = 0
+    if case.bias is not None:
+        bias = draw_bias(case, dtype).astype(np.float64)
+        # In float32 nothing is left of a score beside a number so low.
+        scores = np.where(bias < -1e9, bias, scores + bias)
+        size_of_bias = np.where(bias < -1e9, 0, abs(bias))
     i, j = np.mgrid[: case.q_rows, : case.kv_rows]
     counts = np.broadcast_to(j <= i + (case.kv_rows if case.diagonal is None else case.diagonal), scores.shape)
     kept = counts & (draw_mask(case) if case.mask is not None else True)
@@ -142,8 +173,8 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     with np.errstate(divide="ignore"):
         lse = np.where(has_columns, most, 0) + np.log(total)
     p = exponentials / np.where(has_columns, total, 1)
-    if case.mask_is_infinite:
-        p = np.where(is_masked_row & counts, np.nan, p)
+    has_no_number = counts.any(axis=3, keepdims=True) & ~has_columns  # all are -inf
+    p = np.where(has_no_number & counts, np.nan, p)
     o = p @ v
     delta = (o * d_o).sum(axis=3, keepdims=True).astype(np.float32).astype(np.float64)
     dp = d_o @ v.swapaxes(2, 3)
@@ -153,7 +184,9 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     def cut(depth: int) -> float:
         return (-(-depth // 16) + 4) * 2.0**-23
 
-    of_score = cut(case.head_dim) * scale * (abs(q) @ abs(k).swapaxes(2, 3))  # absolute, so that of p relative
+    of_score = cut(case.head_dim) * (
+        scale * (abs(q) @ abs(k).swapaxes(2, 3)) + size_of_bias
+    )  # absolute, so that of p relative
     worst = of_score.max(axis=3, keepdims=True, initial=0)
     of_lse = worst + 2.0**-21 * (1 + abs(np.where(has_columns & ~is_masked_row, lse, 0)))
     of_p = worst + of_lse + 2.0**-20
@@ -173,16 +206,40 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     dk, allowed["dk"] = (scale * x.swapaxes(2, 3) @ y for x, y in ((ds, q), (of_ds, abs(q))))
     dv = p.swapaxes(2, 3) @ d_o
     allowed["dv"] = (p * per_row + least * (p > 0)).swapaxes(2, 3) @ abs(d_o)
-    values = {"o": o, "o and its rest": o, "lse": lse[..., 0], "delta": delta[..., 0], "dq": scale * ds @ k}
+    allowed["ds"] = of_ds + (unit * abs(ds) + least if not case.ds_is_f32 else 0)
+    values = {
+        "largest": np.where(has_columns, most, 0)[..., 0],
+        "ds": ds,
+        "o": o,
+        "o and its rest": o,
+        "lse": lse[..., 0],
+        "delta": delta[..., 0],
+        "dq": scale * ds @ k,
+    }
 
     def of_group(x: np.ndarray) -> np.ndarray:
         return x.reshape(case.batch, case.kv_heads, case.group, case.kv_rows, case.head_dim).sum(axis=2)
 
+    values |= {"total": total[..., 0], "is_nan": np.isnan(p).any(axis=3)}
     values |= {"dk": of_group(dk), "dv": of_group(dv)}
     allowed |= {name: of_group(allowed[name]) for name in ("dk", "dv")}
     for name in ("o", "dq", "dk", "dv"):  # rounded once more
         allowed[name] += unit * (abs(values[name]) + allowed[name]) + least
     return Reference(values, allowed)
+
+
+def joined_lse(lse: np.ndarray) -> np.ndarray:
+    """The logarithm of a row's sum, of the two arrays that calls with a bias have; of no column -inf."""
+    largest, log_sum = lse
+    return np.where(np.isposinf(log_sum) | np.isnan(log_sum), -np.inf, largest + np.where(log_sum < np.inf, log_sum, 0))
+
+
+def apart_lse(wanted: Reference) -> np.ndarray:
+    """The two arrays: of a row without a column 0 and inf, of one that is NaN 0 and NaN."""
+    largest, total = wanted.values["largest"], wanted.values["total"]
+    with np.errstate(divide="ignore"):
+        log_sum = np.where(total > 0, np.log(total), np.inf)
+    return np.stack([largest, np.where(wanted.values["is_nan"], np.nan, log_sum)]).astype(np.float32)
 
 
 def compare(name: str, found: np.ndarray, wanted: Reference, message: str) -> None:
@@ -213,25 +270,38 @@ def check(config: Any, case: Case, interpret: InterpretParams | None) -> None:
     message = f"{config.name} {case} {interpret}"
     mask = None
     if case.mask is not None:
-        kept = np.transpose(draw_mask(case), ["bhqk".index(c) for c in (*case.mask, *sorted({*"bhqk"} - {*case.mask}))])
-        mask = jnp.asarray(kept.reshape(kept.shape[: len(case.mask)]))
+        mask = letters_first(draw_mask(case), case.mask)
         options |= dict(dims_mask=case.mask, mask_is_infinite=case.mask_is_infinite)
+    bias = None
+    if case.bias is not None:
+        bias = letters_first(draw_bias(case, config.dtype), case.bias)
+        options |= dict(dims_bias=case.bias)
     if config.kernel == "sm90_attention":
         options |= dict(with_rest=case.with_rest)
-        run = jax.jit(lambda *arrays, mask=None: run_attention(*arrays, mask=mask, **options))
-        o, lse, *rest = run(q, k, v, mask=mask)
+        run = jax.jit(lambda *arrays, **more: run_attention(*arrays, **more, **options))
+        o, lse, *rest = run(q, k, v, mask=mask, bias=bias)
         assert len(rest) == case.with_rest
         assert {x.dtype for x in (o, *rest)} == {q.dtype}
         assert lse.dtype == np.float32
         compare("o", back(o, dims_o), wanted, message)
         for x in rest:
             compare("o and its rest", back(o, dims_o) + back(x, dims_o), wanted, message)
+        if case.bias is not None:
+            lse = joined_lse(np.asarray(lse))
         compare("lse", np.asarray(lse).astype(np.float64), wanted, message)
         return
     lse, delta = (wanted.values[name].astype(np.float32) for name in ("lse", "delta"))
     options |= dict(ds_parts=case.ds_parts)
-    run = jax.jit(lambda *arrays, mask=None: run_attention_grad(*arrays, mask=mask, **options))
-    found = run(q, k, v, d_o, lse, delta, mask=mask)
+    if case.bias is not None:
+        lse = apart_lse(wanted)
+        of_ds = None if case.ds_is_f32 is None else jnp.float32 if case.ds_is_f32 else q.dtype
+        options |= dict(ds_dtype=of_ds)
+    run = jax.jit(lambda *arrays, **more: run_attention_grad(*arrays, **more, **options))
+    found = run(q, k, v, d_o, lse, delta, mask=mask, bias=bias)
+    if case.bias is not None and case.ds_is_f32 is not None:
+        *found, ds = found
+        assert ds.dtype == of_ds
+        compare("ds", np.asarray(ds).astype(np.float64), wanted, message)
     for name, x, of, x_dims in zip(("dq", "dk", "dv"), found, (q, k, v), (dims_q, dims_k, dims_k), strict=True):
         assert x.dtype == of.dtype
         compare(name, back(x, x_dims), wanted, message)

@@ -7,6 +7,9 @@
 //   diagonal=none    or an integer: scores above it are left out
 //   mask=none        or its dimensions, of b, h, q and k, the outermost first: of the first row all are masked
 //   infinite=0       masked scores are low; 1: -inf
+//   bias=none        or its dimensions, likewise: floats of f32 that are added to the scores
+//   bias16=0         1: of the row's type
+//   ds=0             1: their gradient is a result, f32; 2: of the row's type
 //   parts=1          in how many dS is multiplied
 //   level=0          1: all scores of a row are the same
 //   rest=0           1: what rounding took from O is a result, too
@@ -33,9 +36,10 @@
 
 namespace moye {
 
-Words const kDefaults = {{"batch", "1"},    {"heads", "1"}, {"group", "1"}, {"diagonal", "none"}, {"mask", "none"},
-                         {"infinite", "0"}, {"parts", "1"}, {"level", "0"}, {"rest", "0"},        {"pad", "8"},
-                         {"data", "1"},     {"sharp", "1"}, {"order", "NT"}};
+Words const kDefaults = {{"batch", "1"},   {"heads", "1"},    {"group", "1"},  {"diagonal", "none"},
+                         {"mask", "none"}, {"infinite", "0"}, {"parts", "1"},  {"level", "0"},
+                         {"rest", "0"},    {"pad", "8"},      {"data", "1"},   {"sharp", "1"},
+                         {"order", "NT"},  {"bias", "none"},  {"bias16", "0"}, {"ds", "0"}};
 
 constexpr bool kOfGradients = kRow.kernel == Kernel::sm90_attention_grad;
 constexpr double kUnit = kRow.dtype == bf16 ? 1.0 / 256 : 1.0 / 2048;  // of a number, what rounding may change
@@ -77,24 +81,62 @@ struct Problem {
   bool is_infinite;
   int parts;
   bool is_level;
+  std::string bias;
+  bool is_bias16;
 
   bool counts(int i, int j) const { return !is_causal || j <= i + diagonal; }
 };
 
-/// Bytes of a mask; none where the problem has none.
-struct Mask {
+/// An array along some of the scores' dimensions.
+struct OfScores {
   int64_t strides[4] = {};  // along batch, heads, rows and columns
-  emu::GuardedBuffer buffer{0};
+  int64_t elements = 1;
 
-  Mask(Problem const& problem, std::mt19937& random) {
-    if (problem.mask == "none") return;
+  OfScores(Problem const& problem, std::string const& dims) {
     int64_t const sizes[4] = {problem.batch, problem.heads * problem.group, problem.q_rows, problem.kv_rows};
-    int64_t elements = 1;
-    for (auto letter = problem.mask.rbegin(); letter != problem.mask.rend(); ++letter) {
+    for (auto letter = dims.rbegin(); letter != dims.rend(); ++letter) {
       size_t const dimension = std::string("bhqk").find(*letter);
       strides[dimension] = elements;
       elements *= sizes[dimension];
     }
+  }
+
+  int64_t offset(Problem const& problem, int head, int i, int j) const {
+    int const heads = problem.heads * problem.group;
+    return head / heads * strides[0] + head % heads * strides[1] + i * strides[2] + j * strides[3];
+  }
+};
+
+/// What is added to the scores; no elements where the problem has nothing.
+struct Bias : OfScores {
+  std::vector<double> values;
+  emu::GuardedBuffer buffer{0};
+
+  Bias(Problem const& problem, std::mt19937& random) : OfScores(problem, problem.bias == "none" ? "" : problem.bias) {
+    if (problem.bias == "none") return;
+    std::normal_distribution<float> normal(0, 2);
+    values.resize(size_t(elements));
+    size_t const bytes = problem.is_bias16 ? sizeof(Element) : sizeof(float);
+    buffer = emu::GuardedBuffer(size_t(elements) * bytes);
+    for (size_t i = 0; i < values.size(); ++i) {
+      float const value = normal(random);
+      Element const rounded(value);
+      std::memcpy(buffer.data() + i * bytes, problem.is_bias16 ? static_cast<void const*>(&rounded) : &value, bytes);
+      values[i] = problem.is_bias16 ? value_of(rounded) : value;
+    }
+  }
+
+  double at(Problem const& problem, int head, int i, int j) const {
+    return values.empty() ? 0 : values[size_t(offset(problem, head, i, j))];
+  }
+};
+
+/// Bytes of a mask; none where the problem has none.
+struct Mask : OfScores {
+  emu::GuardedBuffer buffer{0};
+
+  Mask(Problem const& problem, std::mt19937& random) : OfScores(problem, problem.mask == "none" ? "" : problem.mask) {
+    if (problem.mask == "none") return;
     buffer = emu::GuardedBuffer(size_t(elements));
     for (int64_t i = 0; i < elements; ++i) {
       bool const is_of_first_row = strides[2] != 0 && i / strides[2] % problem.q_rows == 0;
@@ -103,25 +145,24 @@ struct Mask {
   }
 
   bool keeps(Problem const& problem, int head, int i, int j) const {
-    int const heads = problem.heads * problem.group;
-    return buffer.size() == 0 ||
-           buffer.data()[head / heads * strides[0] + head % heads * strides[1] + i * strides[2] + j * strides[3]] != 0;
+    return buffer.size() == 0 || buffer.data()[offset(problem, head, i, j)] != 0;
   }
 };
 
 /// A result's exact numbers, and how far off each may be.
 struct Exact {
   std::vector<double> values, allowed;
-  explicit Exact(Rows const& rows) : values(rows.values.size()), allowed(rows.values.size()) {}
+  explicit Exact(size_t size) : values(size), allowed(size) {}
+  explicit Exact(Rows const& rows) : Exact(rows.values.size()) {}
 };
 
 struct Reference {
-  Exact o, dq, dk, dv;
+  Exact o, dq, dk, dv, ds;
 };
 
 /// The sums of one row of queries: lse and delta, and what it adds to the results.
-void add_row(Problem const& problem, Mask const& mask, Rows& q, Rows& k, Rows& v, Rows& d_o, int head, int i,
-             OfRows& lse, OfRows& delta, Reference& to) {
+void add_row(Problem const& problem, Mask const& mask, Bias const& bias, Rows& q, Rows& k, Rows& v, Rows& d_o, int head,
+             int i, OfRows& lse, OfRows& delta, Reference& to) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity(), kLow = -1e30 * 0.6931471805599453;
   int const kv_head = head / problem.group, dim = problem.head_dim;
   std::vector<double> p(size_t(problem.kv_rows), 0.0), dp(p), size_of_dp(p);
@@ -136,7 +177,7 @@ void add_row(Problem const& problem, Mask const& mask, Rows& q, Rows& k, Rows& v
     }
     bool const is_kept = mask.keeps(problem, head, i, j);
     p[size_t(j)] = !problem.counts(i, j) ? -kInfinity
-                   : is_kept             ? score * problem.scale
+                   : is_kept             ? score * problem.scale + bias.at(problem, head, i, j)
                    : problem.is_infinite ? -kInfinity
                                          : kLow;
     is_masked = is_masked && !(problem.counts(i, j) && is_kept);
@@ -147,7 +188,14 @@ void add_row(Problem const& problem, Mask const& mask, Rows& q, Rows& k, Rows& v
     total += weight;
   }
   size_t const row = size_t(head) * size_t(problem.q_rows) + size_t(i);
+  bool const has_column = problem.kv_rows > 0 && problem.counts(i, 0);
   lse.values[row] = total == 0 ? -kInfinity : most + std::log(total);
+  if (problem.bias != "none" && kOfGradients) {  // two arrays
+    lse.values[row] = total == 0 ? 0 : most;
+    lse.values[lse.values.size() / 2 + row] = !has_column  ? kInfinity
+                                              : total == 0 ? std::numeric_limits<double>::quiet_NaN()
+                                                           : std::log(total);
+  }
   double sum = 0;
   for (int j = 0; j < problem.kv_rows; ++j) {
     if (total > 0) p[size_t(j)] /= total;
@@ -160,7 +208,7 @@ void add_row(Problem const& problem, Mask const& mask, Rows& q, Rows& k, Rows& v
   // are held to less of that little.
   double const little = problem.parts == 1 ? 1e-4 : 1e-5;
   // The forward pass divides in the end: exponentials that are all 1 are not rounded.
-  bool const is_rounded = kOfGradients || !problem.is_level;
+  bool const is_rounded = kOfGradients || !problem.is_level || problem.bias != "none";
   double const off = is_rounded ? 1.25 * kUnit + 1e-4 : 1e-5,
                off_of_ds = problem.parts == 1 ? off : 1.25 * kUnit * kUnit + little;
   auto const at = [&](Rows const& rows, int of_head, int of_row, int d) {
@@ -176,6 +224,11 @@ void add_row(Problem const& problem, Mask const& mask, Rows& q, Rows& k, Rows& v
     double const off_of_dp = is_kept ? little * weight * (size_of_dp[size_t(j)] + std::abs(sum)) : 0;
     double const off_ds = off_of_ds * std::abs(ds) + (off_of_dp + kLeast) * problem.scale;
     double const off_weight = off * weight + kLeast;
+    // Of f32, from scores that are as precise as those of two parts.
+    size_t const of_score = row * size_t(problem.kv_rows) + size_t(j);
+    to.ds.values[of_score] = ds / problem.scale;
+    to.ds.allowed[of_score] =
+        1e-4 * (std::abs(ds) / problem.scale + (is_kept ? weight * size_of_dp[size_t(j)] : 0)) + 1e-7;
     for (int d = 0; d < dim; ++d) {
       double const of_q = q.value(head, i, d), of_k = k.value(kv_head, j, d), of_v = v.value(kv_head, j, d);
       double const of_o = d_o.value(head, i, d);
@@ -225,12 +278,18 @@ std::string launch(Problem const& problem, Options const& options) {
   std::mt19937 random(unsigned(options.number("data")));
   for (Rows* rows : {&q, &k, &v, &d_o}) rows->fill(random, rows == &q && problem.is_level ? 0 : 1);
   Mask const mask(problem, random);
+  Bias const bias(problem, random);
+  bool const has_bias = problem.bias != "none";
+  int const ds_bytes = options.number("ds") == 0 ? 0 : options.number("ds") == 1 ? 4 : 2;
   for (Rows* rows : {&o, &o_rest, &dq, &dk, &dv}) std::memset(rows->buffer.data(), 0xff, rows->buffer.size());
-  OfRows lse(size_t(q_heads) * size_t(problem.q_rows)), delta(lse.values.size());
-  Reference exact{Exact(o), Exact(dq), Exact(dk), Exact(dv)};
+  size_t const rows = size_t(q_heads) * size_t(problem.q_rows), scores = rows * size_t(problem.kv_rows);
+  OfRows lse(rows * (has_bias ? 2 : 1)), delta(rows);
+  emu::GuardedBuffer ds(scores * size_t(ds_bytes));
+  Reference exact{Exact(o), Exact(dq), Exact(dk), Exact(dv), Exact(scores)};
   for (int head = 0; head < q_heads; ++head) {
-    for (int i = 0; i < problem.q_rows; ++i) add_row(problem, mask, q, k, v, d_o, head, i, lse, delta, exact);
+    for (int i = 0; i < problem.q_rows; ++i) add_row(problem, mask, bias, q, k, v, d_o, head, i, lse, delta, exact);
   }
+  std::memset(ds.data(), 0xff, ds.size());
   std::memset(lse.buffer.data(), 0xff, lse.buffer.size());
   AttentionArgs args{.batch = problem.batch,
                      .kv_heads = problem.heads,
@@ -253,7 +312,9 @@ std::string launch(Problem const& problem, Options const& options) {
                      .ds_parts = problem.parts,
                      .dq = {},
                      .dk = {},
-                     .dv = {}};
+                     .dv = {},
+                     .bias = {},
+                     .ds = {}};
   emu::Stream stream = make_stream(options);
   stream.memory = {q.memory("q", false),
                    k.memory("k", false),
@@ -263,6 +324,15 @@ std::string launch(Problem const& problem, Options const& options) {
     auto const& [of_batch, of_head, of_row, of_column] = mask.strides;
     args.mask = {mask.buffer.data(), of_batch, of_head, of_row, of_column, problem.is_infinite};
     stream.memory.push_back({mask.buffer.data(), mask.buffer.size(), "mask", false});
+  }
+  if (has_bias) {
+    auto const& [of_batch, of_head, of_row, of_column] = bias.strides;
+    args.bias = {bias.buffer.data(), of_batch, of_head, of_row, of_column, !problem.is_bias16};
+    stream.memory.push_back({bias.buffer.data(), bias.buffer.size(), "bias", false});
+  }
+  if (ds_bytes > 0) {
+    args.ds = {ds.data(), ds_bytes == 4};
+    stream.memory.push_back({ds.data(), ds.size(), "ds", true});
   }
   if (kOfGradients) {
     lse.write();
@@ -295,12 +365,29 @@ std::string launch(Problem const& problem, Options const& options) {
     compare(comparison, "dq", dq, exact.dq);
     compare(comparison, "dk", dk, exact.dk);
     compare(comparison, "dv", dv, exact.dv);
+    if (std::string const damage = ds.damage(); !damage.empty()) return "error: " + damage;
+    for (size_t i = 0; i < scores && ds_bytes > 0; ++i) {
+      double const got = ds_bytes == 4 ? double(reinterpret_cast<float const*>(ds.data())[i])
+                                       : value_of(reinterpret_cast<Element const*>(ds.data())[i]);
+      double const expected = exact.ds.values[i];
+      double const allowed = exact.ds.allowed[i] + (ds_bytes == 4 ? 0 : kUnit * std::abs(expected) + kLeast);
+      if (same(got, expected) || std::abs(got - expected) <= allowed) continue;
+      if (comparison.wrong++ == 0)
+        comparison.first =
+            "ds[" + std::to_string(i) + "] is " + std::to_string(got) + ", not " + std::to_string(expected);
+    }
     return comparison.report(int64_t(dq.values.size() + dk.values.size() + dv.values.size()));
   }
   compare(comparison, "o", o, exact.o);
   if (args.o_rest.data != nullptr) compare(comparison, "o_rest", o_rest, rest_of(exact.o, o));
-  for (size_t i = 0; i < lse.values.size(); ++i) {
-    double const got = lse.data()[i], expected = lse.values[i];
+  for (size_t i = 0; i < rows; ++i) {
+    // With a bias: the largest score, and the logarithm of the sum relative to it, which is inf where there is no
+    // column.
+    double const sum = has_bias ? lse.data()[rows + i] : 0;
+    double const got = sum == std::numeric_limits<double>::infinity() ? -sum : lse.data()[i] + sum;
+    double const expected = has_bias && std::isnan(exact.o.values[i * size_t(problem.head_dim)])
+                                ? std::numeric_limits<double>::quiet_NaN()
+                                : lse.values[i];
     if (same(got, expected) || std::abs(got - expected) <= 1e-4 * (1 + std::abs(expected))) continue;
     if (comparison.wrong++ == 0)
       comparison.first =
@@ -322,7 +409,9 @@ std::string run(int q_rows, int kv_rows, int head_dim, Options const& options) {
                         .mask = options["mask"],
                         .is_infinite = options.number("infinite") != 0,
                         .parts = options.number("parts"),
-                        .is_level = options.number("level") != 0};
+                        .is_level = options.number("level") != 0,
+                        .bias = options["bias"],
+                        .is_bias16 = options.number("bias16") != 0};
   return launch(problem, options);
 }
 

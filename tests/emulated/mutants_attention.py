@@ -10,7 +10,7 @@ from tests.emulated.mutants_sm90 import STILL_READ, deadlock, race, read_before_
 FORWARD = "{sm90_attention, bf16, f32, {64, 64, 64}, 2, {1, 1}, 16}"
 GRADIENTS = "{sm90_attention_grad, bf16, f32, {128, 64, 64}, 2, {1, 1}, 16}"
 F, G, SHARED, BOTH = "sm90_attention.cuh", "sm90_attention_grad.cuh", "attention.h", "attention_grad.h"
-PARTS, MASK = "attention_parts.h", "attention_mask.h"
+PARTS, MASK, SOFTMAX = "attention_parts.h", "attention_mask.h", "attention_softmax.h"
 
 # Two heads of keys with two of queries each; rows of the first tile see nothing.
 CAUSAL = ("heads=2", "group=2", "diagonal=-9")
@@ -55,9 +55,21 @@ MUTANTS = [
         new="last",
         options=("diagonal=150",),
     ),
-    Mutant(name="attention_one_column_more", old=">= rows.columns[i / 2 % 2]", new="> rows.columns[i / 2 % 2]"),
-    Mutant(name="attention_columns_of_the_other_row", old="= rows.columns[i / 2 % 2]", new="= rows.columns[0]"),
-    Mutant(name="attention_columns_of_another_lane", old="lane % 4 * 2 + i % 2 >=", new="lane % 4 + i % 2 >="),
+    Mutant(
+        name="attention_one_column_more",
+        file=SOFTMAX,
+        old=">= rows.columns[i / 2 % 2]",
+        new="> rows.columns[i / 2 % 2]",
+    ),
+    Mutant(
+        name="attention_columns_of_the_other_row",
+        file=SOFTMAX,
+        old="= rows.columns[i / 2 % 2]",
+        new="= rows.columns[0]",
+    ),
+    Mutant(
+        name="attention_columns_of_another_lane", file=SOFTMAX, old="lane % 4 * 2 + i % 2 >=", new="lane % 4 + i % 2 >="
+    ),
     Mutant(name="attention_last_tile_left_out", old="last) + kBlkN - 1) / kBlkN", new="last)) / kBlkN"),
     Mutant(name="attention_tiles_of_the_first_row", old="row + kBlkM - 1 :", new="row :", sizes=(128, 200, 40)),
     Mutant(
@@ -88,6 +100,7 @@ MUTANTS = [
     ),
     Mutant(
         name="attention_mask_of_every_other_word",
+        file=SOFTMAX,
         old="kept[i / 32] >> i % 32",
         new="kept[0] >> i % 32",
         row="{sm90_attention, bf16, f32, {128, 128, 64}, 2, {1, 1}, 16}",
@@ -95,6 +108,7 @@ MUTANTS = [
     ),
     Mutant(
         name="attention_masked_scores_scaled",
+        file=SOFTMAX,
         old="largest * scale > kMasked / 2 ? scale : kLeastScale",
         new="scale",
         options=("mask=bhqk", "sharp=2"),
@@ -102,6 +116,7 @@ MUTANTS = [
     # ---- sums
     Mutant(
         name="attention_largest_of_one_lane",
+        file=SOFTMAX,
         old=QUAD,
         new=QUAD.replace("other < 4", "other < 2"),
         options=SHARP,
@@ -110,15 +125,23 @@ MUTANTS = [
     Mutant(
         name="attention_rescaled_by_the_other_row", old=RESCALE, new=RESCALE.replace("i / 2 % 2", "0"), options=SHARP
     ),
-    Mutant(name="attention_sum_not_rescaled", old=SCALED, new="rows.sum[r] + sum", options=SHARP),
+    Mutant(name="attention_sum_not_rescaled", file=SOFTMAX, old=SCALED, new="rows.sum[r] + sum", options=SHARP),
     Mutant(name="attention_sum_of_one_lane", old=SUM_OF_QUAD, new=SUM_OF_QUAD.replace("other < 4", "other < 2")),
     Mutant(
         name="attention_base_of_no_column",
+        file=SOFTMAX,
         old="largest == kNoScore ? 0 : largest * of_row",
         new="largest * of_row",
     ),
-    Mutant(name="attention_divided_by_no_column", old="rows.columns[r] == 0 ? 0 : 1 / sum", new="1 / sum"),
-    Mutant(name="attention_lse_of_scores", old="rows.largest[r] * args.scale + log", new="rows.largest[r] + log"),
+    Mutant(
+        name="attention_divided_by_no_column", old="rows.columns[r] == 0 ? 0 : 1 / rows.sum[r]", new="1 / rows.sum[r]"
+    ),
+    Mutant(
+        name="attention_lse_of_scores",
+        file=SOFTMAX,
+        old="rows.largest[r] * args.scale + log",
+        new="rows.largest[r] + log",
+    ),
     Mutant(
         name="attention_lse_behind_the_last_row",
         old="lane % 4 == 0 && of < args.q_rows",
@@ -228,11 +251,12 @@ MUTANTS = [
     ),
     Grad(name="attention_grad_first_step_left_out", file=BOTH, old="row / kStep : end)", new="row / kStep + 1 : end)"),
     Grad(name="attention_grad_edge_of_the_first_column", old="first_row > -8;", new="first_row > 0;"),
-    Grad(name="attention_grad_rows_of_the_first_column", old="first_row + i / 2 % 2 * 8", new="first_row"),
+    Grad(name="attention_grad_rows_of_the_first_column", file=BOTH, old="first_row + i / 2 % 2 * 8", new="first_row"),
     Grad(
         name="attention_grad_last_column_counts",
-        old=">= columns[i / 2 % 2]) weights",
-        new="> columns[i / 2 % 2]) weights",
+        file=BOTH,
+        old=">= columns[i / 2 % 2]) sums",
+        new="> columns[i / 2 % 2]) sums",
     ),
     Grad(
         name="attention_grad_edge_of_one_row",
@@ -354,8 +378,8 @@ MUTANTS = [
     ),
     Masked(
         name="attention_grad_mask_of_a_head_of_keys",
-        old="at.batch, at.head * int(args.group) + head, column",
-        new="at.batch, at.head, column",
+        old="args, at.batch, at.head * int(args.group) + head, column",
+        new="args, at.batch, at.head, column",
     ),
     Masked(
         name="attention_grad_mask_of_the_first_sequence",
@@ -415,8 +439,8 @@ MUTANTS = [
     ),
     Masked(
         name="attention_grad_of_masked_rows_left_out",
-        old="weights[i] = of_step[2][i / 4 * 8 + lane % 4 * 2 + i % 2];",
-        new="weights[i] = 0;",
+        old=": third;",
+        new=": 0;",
     ),
     Masked(
         name="attention_grad_of_masked_rows_not_divided",

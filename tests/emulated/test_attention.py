@@ -60,6 +60,9 @@ CASES = {
     "masked groups": dataclasses.replace(PLAIN, batch=2, group=3, q_rows=70, kv_rows=130, diagonal=20, mask="qbhk"),
     "masked without keys": dataclasses.replace(PLAIN, kv_rows=0, mask="bqk"),
     "masked without queries": dataclasses.replace(PLAIN, q_rows=0, mask="k"),
+    "biased, rows of 49": dataclasses.replace(PLAIN, batch=2, q_rows=49, kv_rows=49, bias="hqk", ds_is_f32=True),
+    "biased without keys": dataclasses.replace(PLAIN, kv_rows=0, bias="hqk", ds_is_f32=True),
+    "biased, nothing is seen": dataclasses.replace(PLAIN, diagonal=-150, bias="hqk", ds_is_f32=True),
 }
 
 
@@ -89,6 +92,31 @@ def test_masks(config, mask):
             kv_rows = 208 if mask.endswith("k") and is_infinite == (diagonal is None) else 200
             of_case = {"diagonal": diagonal, "mask_is_infinite": is_infinite, "kv_rows": kv_rows}
             check(config, dataclasses.replace(case, **of_case), LAZY)
+
+
+BIASES = {
+    "learned": dict(bias="hqk", bias_is_f32=False, ds_is_f32=True),
+    "of pairs": dict(bias="bhqk", ds_is_f32=False, kv_rows=131),
+    "of pairs, in another order": dict(bias="qkbh", ds_is_f32=True),
+    "of keys": dict(bias="hk", diagonal=131, bias_is_f32=False, kv_rows=201),
+    "of rows": dict(bias="q", ds_is_f32=True),
+    "one": dict(bias="", bias_is_f32=False),
+    "masked": dict(bias="hqk", mask="bqk", diagonal=130, ds_is_f32=True),
+    "masked by -inf": dict(bias="bhqk", mask="bhqk", mask_is_infinite=True, diagonal=-20, ds_is_f32=False),
+    "low": dict(bias="hqk", low=-2e9, ds_is_f32=True),
+    "as low as can be": dict(bias="hqk", low=float(np.finfo(np.float32).min), mask="bk", ds_is_f32=True),
+    "-inf": dict(bias="hqk", low=-np.inf, ds_is_f32=True, with_rest=True),
+    "-inf in 16 bits": dict(bias="bqk", low=-np.inf, bias_is_f32=False, ds_is_f32=True, kv_rows=73),
+}
+
+
+@every_config
+@pytest.mark.parametrize("name", BIASES)
+def test_biases(config, name):
+    """Rows of even and odd numbers of columns; a row all of whose scores are low is the mean, or NaN."""
+    case = Case(batch=2, kv_heads=1, group=2, q_rows=70, kv_rows=200, head_dim=config.tile[2])
+    of_case = {"ds_parts": 2 if config.dtype == "bf16" and config.kernel == "sm90_attention_grad" else 1}
+    check(config, dataclasses.replace(case, **(of_case | BIASES[name])), LAZY)
 
 
 @pytest.mark.parametrize(
@@ -176,6 +204,11 @@ def test_what_random_cases_are():
     assert len({case.mask for case in masked}) > 30
     assert sum(case.diagonal is not None for case in masked) > 50
     assert 100 < sum(case.with_rest for case in cases) < 200
+    biased = [case for case in cases if case.bias is not None]
+    assert 80 < len(biased) < 160
+    assert {letter for case in biased for letter in case.bias} == {*"bhqk"}
+    assert {(case.bias_is_f32, case.ds_is_f32) for case in biased} == {(x, y) for x in (0, 1) for y in (None, 0, 1)}
+    assert sum(case.mask is not None for case in biased) > 20
 
 
 # ---- in guarded memory, with gaps between rows that nobody may write
@@ -190,7 +223,7 @@ ROWS = (
 PROBLEMS = 60  # of each row
 
 
-def problem_of(rng: np.random.Generator, most_dim: int) -> str:
+def problem_of(rng: np.random.Generator, most_dim: int, is_of_gradients: bool) -> str:
     """The driver's arguments."""
     case = random_case(rng, most_dim, 400)
     options = dict(
@@ -200,6 +233,9 @@ def problem_of(rng: np.random.Generator, most_dim: int) -> str:
         diagonal="none" if case.diagonal is None else case.diagonal,
         mask=case.mask or "none",
         infinite=int(case.mask_is_infinite),
+        bias="none" if not case.bias else case.bias,
+        bias16=int(not case.bias_is_f32),
+        ds=0 if not case.bias or case.ds_is_f32 is None or not is_of_gradients else 1 + (not case.ds_is_f32),
         pad=8 * rng.integers(0, 3),
         rest=rng.integers(2),
         level=int(rng.random() < 0.3),
@@ -218,7 +254,7 @@ def problem_of(rng: np.random.Generator, most_dim: int) -> str:
 @pytest.mark.parametrize("row", ROWS)
 def test_random_problems(row, tmp_path):
     rng = np.random.default_rng(ROWS.index(row))
-    lines = [problem_of(rng, 128 if "128}," in row else 64) for _ in range(PROBLEMS)]
+    lines = [problem_of(rng, 128 if "128}," in row else 64, "_grad" in row) for _ in range(PROBLEMS)]
     reports = run_cases(build(tmp_path, row), lines)
     wrong = [f"{report}: {line}" for line, report in zip(lines, reports, strict=True) if report != "ok"]
     assert not wrong, "\n".join([f"{len(wrong)} of {len(lines)} problems", *wrong])

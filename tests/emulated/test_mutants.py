@@ -9,6 +9,7 @@ import pytest
 from tests.emulated import (
     mutants,
     mutants_attention,
+    mutants_attention_bias,
     mutants_batches,
     mutants_block_scales,
     mutants_gate,
@@ -50,6 +51,7 @@ MUTANTS = (
     + mutants_scales.MUTANTS
     + mutants_block_scales.MUTANTS
     + mutants_attention.MUTANTS
+    + mutants_attention_bias.MUTANTS
 )
 # What is compiled: a row in one order.
 ROWS = sorted({(mutant.row, mutant.order) for mutant in MUTANTS})

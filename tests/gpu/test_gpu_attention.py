@@ -28,6 +28,7 @@ import jax_moye
 from jax_moye._kernels.configs import attention_configs
 from jax_moye._selection.capability import LoweringTarget
 from tests.emulated.attention_cases import KINDS, Case, check, random_case
+from tests.emulated.test_attention import BIASES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 
@@ -74,6 +75,14 @@ def test_masks(config, mask):
     for is_infinite in (False, True):
         sizes = dict(batch=2, kv_heads=2, group=2, q_rows=270, kv_rows=300, head_dim=64)
         check(config, Case(**sizes, diagonal=100, mask=mask, mask_is_infinite=is_infinite), None)
+
+
+@every_config
+@pytest.mark.parametrize("name", BIASES)
+def test_biases(config, name):
+    """Of many tiles, in pairs and by elements, with masks, low ones and -inf; and their gradients."""
+    case = Case(batch=3, kv_heads=2, group=2, q_rows=1030, kv_rows=1100, head_dim=config.tile[2])
+    check(config, dataclasses.replace(case, **BIASES[name]), None)
 
 
 needs_kernels = pytest.mark.skipif(

@@ -420,3 +420,64 @@ def test_the_configs_compute_no_products():
         with pytest.raises(ValueError, match="it computes attention, and no products"):
             jax_moye.matmul(jnp.ones((8, 8), "bfloat16"), jnp.ones((8, 8), "bfloat16"), config=config.name,
                             interpret=True)  # fmt: skip
+
+
+SCORES = (BATCH, HEADS, Q_ROWS, KV_ROWS)
+BIAS = (0, Q_ROWS * KV_ROWS, KV_ROWS, 1)
+
+
+def call_biased(*, bias=SCORES[1:], dtype="float32", low=0.0, lse=(2, *LSE), ds=None, of_ds="float32", **changes):
+    """On ones, with a bias of 0 for the first four keys, and of `low` for the others; or its gradients."""
+    array = jnp.broadcast_to(jnp.where(jnp.arange(bias[-1]) < 4, 0, low).astype(dtype), bias)
+    if changes.pop("gradients", False):
+        largest = jnp.full(lse[1:], COMMON["scale"] * HEAD_DIM)
+        of_rows = jnp.stack([largest, jnp.full(lse[1:], np.log(4))])[: lse[0]]
+        operands = [*[jnp.ones(x, "bfloat16") for x in (Q, KV, KV, Q)], of_rows, jnp.full(LSE, HEAD_DIM - 2.0), array]
+        results = [*((x, "bfloat16") for x in (Q, KV, KV)), *([] if ds is None else [(ds, of_ds)])]
+        target, of_call = ffi.BIASED_ATTENTION_GRAD_TARGET, GRAD_CALL | VIEW_GRAD
+    else:
+        operands = [*[jnp.ones(x, "bfloat16") for x in (Q, KV)], jnp.full(KV, 3, "bfloat16"), array]
+        results = [(Q, "bfloat16"), (lse, "float32")]
+        target, of_call = ffi.BIASED_ATTENTION_TARGET, CALL | VIEW
+    attributes = attributes_of(of_call | dict(bias_strides=BIAS), changes, ())
+    return run(target, [jax.ShapeDtypeStruct(*x) for x in results], operands, attributes)
+
+
+@needs_rows
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_bias(dtype):
+    """So low that four keys are left: p is 1 / 4 of these."""
+    o, (largest, log_sum) = call_biased(dtype=dtype, low=-1e4)
+    np.testing.assert_array_equal(o, np.full(Q, 3.0))
+    np.testing.assert_array_equal(largest, np.full(LSE, 0.25 * HEAD_DIM))
+    np.testing.assert_allclose(log_sum, np.full(LSE, np.log(4)), rtol=1e-6)
+    for of_ds in ("float32", "bfloat16"):
+        dq, dk, dv, ds = call_biased(gradients=True, dtype=dtype, low=-1e4, ds=SCORES, of_ds=of_ds)
+        kept = np.arange(KV_ROWS) < 4
+        np.testing.assert_allclose(dq, np.full(Q, 0.5), rtol=2e-2)
+        np.testing.assert_allclose(dv, np.broadcast_to(kept[:, None] * GROUP * Q_ROWS / 4, KV), rtol=2e-2)
+        np.testing.assert_allclose(dk, 0.5 * dv, rtol=2e-2)
+        np.testing.assert_allclose(ds, np.broadcast_to(kept * 2 / 4, SCORES), rtol=2e-2)
+    assert len(call_biased(gradients=True)) == 3
+
+
+WRONG_BIASES = {
+    "the bias is f16, not bf16 or f32": dict(dtype="float16"),
+    "four strides of the bias are needed": dict(bias_strides=(0, 0, 1)),
+    "the bias has strides .*, which are negative": dict(bias_strides=(0, -1, 1, 1)),
+    "the bias has 210 elements, and its strides reach": dict(bias_strides=(0, Q_ROWS * KV_ROWS + 1, KV_ROWS, 1)),
+    "lse has .* elements, not 2 of each row of queries": dict(lse=(1, *LSE)),
+}
+WRONG_GRADIENTS = {
+    "ds has .* elements, not one of each score": dict(ds=SCORES[1:]),
+    "ds is f16, not bf16 or f32": dict(ds=SCORES, of_ds="float16"),
+}
+
+
+@needs_rows
+@pytest.mark.parametrize("message", [*WRONG_BIASES, *WRONG_GRADIENTS])
+def test_a_wrong_bias(message):
+    for gradients in (False, True):
+        if gradients or message in WRONG_BIASES:
+            with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+                call_biased(gradients=gradients, **(WRONG_BIASES | WRONG_GRADIENTS)[message])

@@ -337,9 +337,6 @@ LEFT = {
     "dropout": lambda q, k, v, d_o: _times(
         _shares(q, k) * jax.random.bernoulli(jax.random.key(0), 0.9, (B, H, T, S)) / 0.9, v
     ),
-    "a bias": lambda q, k, v, d_o: _times(
-        jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) + d_o[0, 0, 0, 0]), v
-    ),
     "a mask made of scores": lambda q, k, v, d_o: _times(
         (lambda s: jax.nn.softmax(jnp.where(s > -1, s, -1e30)))(jnp.einsum("bqhd,bkhd->bhqk", q, k)), v
     ),
