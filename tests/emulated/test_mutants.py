@@ -17,6 +17,7 @@ from tests.emulated import (
     mutants_parts,
     mutants_persistent,
     mutants_scales,
+    mutants_shifted,
     mutants_simt,
     mutants_sm90,
     mutants_sm90_multistage,
@@ -45,6 +46,7 @@ MUTANTS = (
     + mutants_gate.MUTANTS
     + mutants_weights.MUTANTS
     + mutants_scales.MUTANTS
+    + mutants_shifted.MUTANTS
     + mutants_attention.MUTANTS
 )
 # What is compiled: a row in one order.
