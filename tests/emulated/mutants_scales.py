@@ -14,7 +14,7 @@ ByThreads = functools.partial(
     AnyMutant, row=SM80, file="epilogue.h", sizes=(70, 72, 40), options=("scales=1",), expect="wrong"
 )
 ByTma = functools.partial(
-    AnyMutant, row=SM90, file="epilogue_sm90.h", sizes=(150, 72, 64), options=("scales=1", "out=bf16"), expect="wrong"
+    AnyMutant, row=SM90, file="epilogue_box.h", sizes=(150, 72, 64), options=("scales=1", "out=bf16"), expect="wrong"
 )
 
 MUTANTS = [

@@ -24,7 +24,7 @@ PACK = "pack.h"
 BY = r" by (block \(\d+,0,0\) )?(thread \d+ \(warp \d+ lane \d+\)|warp \d+) at {file}:\d+"
 TMA_STORE = ("out=bf16",)
 SIX_BOXES = ("out=f32",)  # of 192 columns, through a staging of three
-BY_THREADS = ("d_pad=1",)
+BY_THREADS = ("epilogue=1",)
 FINISHED = ("out=bf16", "epilogue=2")
 FLOATS = ("out=f32", "epilogue=2")  # finished, too
 ONE_CTA = ("multiprocessors=1",)
@@ -692,7 +692,7 @@ MUTANTS = [
     Mutant(
         "sm90_pack_shifted_by_whole_words",
         FLOAT8,
-        PACK,
+        "shift.h",
         "int const bits = shift % 4 * 8;",
         "int const bits = 0;",
         "wrong",

@@ -34,6 +34,6 @@ MUTANTS = [
         old="      if (kColumns % kChunk != 0 && lane_column >= kColumns) continue;\n",
         new="",
         expect="race on global memory .*: nothing orders two CTAs of a launch",  # right where one CTA has both tiles
-        options=("d_pad=1", "multiprocessors=4"),
+        options=("epilogue=1", "multiprocessors=4"),
     ),
 ]

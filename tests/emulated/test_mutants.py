@@ -20,6 +20,7 @@ from tests.emulated import (
     mutants_permuted,
     mutants_persistent,
     mutants_scales,
+    mutants_shifted,
     mutants_simt,
     mutants_sm90,
     mutants_sm90_multistage,
@@ -50,6 +51,7 @@ MUTANTS = (
     + mutants_weights.MUTANTS
     + mutants_scales.MUTANTS
     + mutants_block_scales.MUTANTS
+    + mutants_shifted.MUTANTS
     + mutants_attention.MUTANTS
     + mutants_attention_bias.MUTANTS
 )
