@@ -240,9 +240,9 @@ struct WarpgroupEpilogue {
   template <int kSumsOfThread>
   static constexpr bool kHasRoom = kRegisters - kSumsOfThread >= 100 && !is_same<Sum, double>;
 
-  // Addresses and shifts of rows do.
+  // Addresses and shifts of rows do; not one is left beside a gate and 128 sums of sm90_cooperative, in clusters.
   template <int kSumsOfThread>
-  static constexpr bool kHasRoomToShift = kRegisters - kSumsOfThread >= 56;
+  static constexpr bool kHasRoomToShift = kRegisters - kSumsOfThread >= (kGates ? 108 : 56);
 
   /// row: of the warp, in the tile. False where TMA cannot store the call's results, or there are no registers for it.
   template <class Accumulators, class RowOf>
@@ -280,7 +280,7 @@ struct WarpgroupEpilogue {
         return true;
       }
     }
-    if constexpr (kHasRoom<kSumsOfThread> && !kOwnActivation) {
+    if constexpr (kHasRoom<kSumsOfThread> && kHasRoomToShift<kSumsOfThread> && !kOwnActivation) {
       if (warp.params.way == Way::finished_shifted) {
         store_finished_shifted(warp, tCrC, row);
         return true;
