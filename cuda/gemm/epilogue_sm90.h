@@ -6,8 +6,8 @@
 //   pair        16-bit results of two b, whose columns are the halves of a tile: the same, the first activated, and
 //               multiplied with the second
 //   gated       16-bit results of a multiplier: the same, two of one product, the cotangents of a layer with a gate
-//   shifted, finished_shifted   as converted and finished, where rows of d are not of whole words of 16 bytes: threads
-//               store the boxes in whole sectors (gemm/epilogue_shifted.h)
+//   shifted, finished_shifted   as converted, and as finished without derivatives and scales, where rows of d are not of
+//               whole words of 16 bytes: threads store the boxes in whole sectors (gemm/epilogue_shifted.h)
 //   elements    everything else, and where accumulators leave no registers for that: 32 columns of sums through shared
 //               memory, finished as TileEpilogue does, an element a lane, so that a row's are stored side by side
 // Each warp has 16 rows of every atom and a staging of its own: no warp waits for another one. One file of more than
@@ -34,7 +34,7 @@ namespace moye {
 struct StoreParams {
   enum class Way { converted, finished, pair, gated, shifted, finished_shifted, elements };
   Way way;
-  bool derives_or_scales;                                  // of `finished`, shifted or not
+  bool derives_or_scales;                                  // of `finished`
   float alpha, scale;                                      // of the sums, and of c or, where there is none, the bias
   TensorMap map_d, map_preactivation, map_second_product;  // empty where threads store d, or there is none
   int rank;                                                // of all
@@ -101,19 +101,20 @@ struct WarpgroupEpilogue {
                             are_pairs(epilogue.c) && are_pairs(epilogue.bias) && are_pairs(epilogue.residual) &&
                             are_pairs(epilogue.multiplier) &&
                             (epilogue.c.data == nullptr || epilogue.bias.data == nullptr);
+    params->derives_or_scales = epilogue.activation >= kFirstDerivative || has_scales(epilogue);
     // c may be d: of columns that are finished twice, a pre-activation that is shifted otherwise is stored too late.
     bool const in_time =
         epilogue.c.data == nullptr || epilogue.preactivation == nullptr || kColumns % Box::kColumns == 0;
     bool const is_of_rows = args.d_n_stride == 1 && bytes <= 4 && in_time && !pair && !gated;
-    bool const is_finished_shifted = is_of_rows && bytes == 2;
-    params->way = !(plain || can_finish) ? Way::elements
-                  : is_of_boxes(args)    ? (pair    ? Way::pair
-                                            : gated ? Way::gated
-                                            : plain ? Way::converted
-                                                    : Way::finished)
-                  : plain                ? (is_of_rows ? Way::shifted : Way::elements)
-                                         : (is_finished_shifted ? Way::finished_shifted : Way::elements);
-    params->derives_or_scales = epilogue.activation >= kFirstDerivative || has_scales(epilogue);
+    params->way = !(plain || can_finish)                     ? Way::elements
+                  : is_of_boxes(args)                        ? (pair    ? Way::pair
+                                                                : gated ? Way::gated
+                                                                : plain ? Way::converted
+                                                                        : Way::finished)
+                  : !is_of_rows || params->derives_or_scales ? Way::elements
+                  : plain                                    ? Way::shifted
+                  : bytes == 2                               ? Way::finished_shifted
+                                                             : Way::elements;
     params->alpha = float(epilogue.alpha);
     params->scale = epilogue.c.data != nullptr ? float(epilogue.beta) : 1.0f;
     params->rank = moves_along_several(args, args.d_batch_strides) ? 5 : 3;
@@ -251,9 +252,9 @@ struct WarpgroupEpilogue {
   template <int kSumsOfThread>
   static constexpr bool kHasRoomForFloats = kRegisters - kSumsOfThread >= 104 && is_same<Sum, float>;
 
-  // Addresses and shifts of rows do.
+  // Addresses and shifts of rows do; not one is left beside a gate and 128 sums of sm90_cooperative, in clusters.
   template <int kSumsOfThread>
-  static constexpr bool kHasRoomToShift = kRegisters - kSumsOfThread >= 56;
+  static constexpr bool kHasRoomToShift = kRegisters - kSumsOfThread >= (kGates ? 108 : 56);
 
   /// row: of the warp, in the tile. False where TMA cannot store the call's results, or there are no registers for it.
   template <class Accumulators, class RowOf>
@@ -274,15 +275,21 @@ struct WarpgroupEpilogue {
             return true;
           }
         }
-        with_all<kSumsOfThread>(warp,
-                                [&](auto all) { store_finished<uint16_t, decltype(all)::value>(warp, tCrC, row); });
+        // Most calls have none of both, which take time where they are tested for. A user's function is there once.
+        if constexpr (kDerives || kScales<kSumsOfThread>) {
+          if (kOwnActivation || warp.params.derives_or_scales) {
+            store_finished<uint16_t, /*kAll=*/true>(warp, tCrC, row);
+            return true;
+          }
+        }
+        store_finished<uint16_t, /*kAll=*/false>(warp, tCrC, row);
         return true;
       }
     }
     return false;
   }
 
-  /// The same where threads store boxes.
+  /// The same where threads store boxes; not with a user's function, which would be there once more.
   template <class Accumulators, class RowOf>
   static MOYE_DEVICE bool store_shifted(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
     constexpr int kSumsOfThread = decltype(size(tCrC))::value;
@@ -292,23 +299,13 @@ struct WarpgroupEpilogue {
         return true;
       }
     }
-    if constexpr (kHasRoom<kSumsOfThread>) {
+    if constexpr (kHasRoom<kSumsOfThread> && kHasRoomToShift<kSumsOfThread> && !kOwnActivation) {
       if (warp.params.way == Way::finished_shifted) {
-        with_all<kSumsOfThread>(warp, [&](auto all) { store_finished_shifted<decltype(all)::value>(warp, tCrC, row); });
+        store_finished_shifted(warp, tCrC, row);
         return true;
       }
     }
     return false;
-  }
-
-  /// Calls f(kAll). Most calls have neither derivatives nor scales, which take time where they are tested for. A user's
-  /// function is there once.
-  template <int kSumsOfThread, class F>
-  static MOYE_DEVICE void with_all(Warp const& warp, F const& f) {
-    if constexpr (kDerives || kScales<kSumsOfThread>) {
-      if (kOwnActivation || warp.params.derives_or_scales) return f(true_type{});
-    }
-    f(false_type{});
   }
 
   // ---- converted
@@ -525,8 +522,9 @@ struct WarpgroupEpilogue {
     }
   }
 
-  /// As store_finished, and nothing is under way while a box is stored, which takes registers, too.
-  template <bool kAll, class Accumulators, class RowOf>
+  /// As store_finished, without derivatives and scales. Nothing is under way while a box is stored, which takes
+  /// registers, too.
+  template <class Accumulators, class RowOf>
   static MOYE_DEVICE void store_finished_shifted(Warp const& tile, Accumulators const& tCrC, RowOf const& row) {
     constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, kBox<uint16_t>);
     EpilogueArgs const& epilogue = tile.args.epilogue;
@@ -537,14 +535,10 @@ struct WarpgroupEpilogue {
                 column = warp.column + first_column<kColumns>(c);
       float z[kSums];
       take_sums<uint16_t>(warp, tCrC, number, z);
-      if constexpr (kAll && kScales<decltype(size(tCrC))::value>) {
-        if (has_scales(epilogue)) multiply_by_scales(warp, tile_row, column, z);
-      }
-      OperandBox<kAll && kDerives, Box::kColumns, /*kAnyEnd=*/true> pairs;
+      OperandBox<false, Box::kColumns, /*kAnyEnd=*/true> pairs;
       EpilogueOperand const& addend = epilogue.c.data != nullptr ? epilogue.c : epilogue.bias;
       pairs.load(warp, addend, tile_row, column);
       pairs.add(warp, addend, warp.params.scale, z);
-      if constexpr (kAll && kDerives && !kOwnActivation) pairs.multiply_by_derivative(warp, z);
       if (epilogue.preactivation != nullptr) {
         fill_box(warp, warp.boxes[0], z);
         store_shifted_box<kColumns, uint16_t>(warp, epilogue.preactivation, /*result=*/1, c, tile_row);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -160,7 +161,8 @@ def test_shifted_results_are_finished(config, two):
         assert report["ok"], report["message"]
         results = [(call, memory, after)] + ([(other, other_memory, before)] if two else [])
         is_whole = kernel_layouts(config, "NT").columns % 64 == 0
-        if kernel_layouts(config, "NT").finishes and (is_whole or n % 2 == 1 or not two):  # else an element a lane
+        few = math.prod(config.consumer_tile) <= 96 * 128
+        if few and (is_whole or n % 2 == 1 or not two):  # else, perhaps, an element a lane
             most = sum(sectors(config, of, of.d.ctypes.data % 32) for of, _, _ in results)
             assert report["counters"]["global_store_sectors"] <= most
         for result in results:

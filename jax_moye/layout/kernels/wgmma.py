@@ -43,7 +43,7 @@ WARPS, WARP_ROWS = 4, 16  # of a warpgroup; of 64 rows of sums, those of a warp
 CHUNK = 32  # columns of sums that threads store at a time
 PITCH = CHUNK + 8
 FINISHING_REGISTERS, FLOATS_REGISTERS = 100, 104  # of a thread, beside its sums: to finish 16 bits, and floats
-SHIFTING_REGISTERS = 56  # likewise
+SHIFTING_REGISTERS, BESIDE_A_GATE = 56, 108  # likewise
 # What the Hopper kernels share of their facts.
 PRODUCTS_PER_US = 3.82e6
 K_TILE_US = 0.0226  # a barrier, and wgmma's pipeline that fills
@@ -286,7 +286,10 @@ def describe_wgmma(
     promotes = promotes or (element.short in ("E4M3", "E5M2") and config.accumulator == "f32")
     sets = finishes_beside or (2 if promotes else 1)  # of sums
     registers = (160 if config.consumers == 3 else 232) - held_registers  # of a consumer thread, at least
-    left = registers - sets * math.prod(config.consumer_tile) // WARPGROUP
+    of_sums = sets * math.prod(config.consumer_tile) // WARPGROUP
+    if config.kernel == "sm90_pingpong" and of_sums >= 128:
+        registers += 8  # the producer's
+    left = registers - of_sums
     blk_m, blk_n, _blk_k = config.tile
     warpgroups = blk_m // config.consumer_tile[0], blk_n // config.consumer_tile[1]  # that multiply one tile
     any_major, packs = element.bits == 16, config.alignment < 16
@@ -317,7 +320,7 @@ def describe_wgmma(
         vector=vector,
         finishes=left >= FINISHING_REGISTERS,
         finishes_floats=sums == "f32" and left >= FLOATS_REGISTERS,
-        shifts=left >= SHIFTING_REGISTERS,
+        shifts=left >= (BESIDE_A_GATE if config.takes_gate else SHIFTING_REGISTERS),
         other_bytes=other_bytes,
         passes=1,
     )
