@@ -15,7 +15,7 @@ from jax_moye._format import us_text
 from jax_moye._inspect.products import Attention, Found, attentions_of, products_of
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._primitives.attention_lowering import contest
-from jax_moye._primitives.attention_race import Contest, sample
+from jax_moye._primitives.contests import Contest, sample
 from jax_moye._selection.attention import AttentionDecision
 from jax_moye._selection.attention_times import AttentionTimes
 from jax_moye._selection.capability import LoweringTarget

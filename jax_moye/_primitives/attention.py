@@ -40,7 +40,7 @@ from jax import lax
 
 from jax_moye._kernels.configs import attention_configs
 from jax_moye._primitives.attention_call import attention_view
-from jax_moye._primitives.attention_race import signature_of
+from jax_moye._primitives.contests import signature_of
 from jax_moye._primitives.rewritten import Original, of_equations
 from jax_moye._selection.attention import (
     ATTENTION_DTYPES,

@@ -37,8 +37,8 @@ from jax_moye._primitives.attention import (
     written_arrays,
 )
 from jax_moye._primitives.attention_kernel import by_kernel
-from jax_moye._primitives.attention_race import Contest, measured, signature_of
 from jax_moye._primitives.autotune import settle, would_measure
+from jax_moye._primitives.contests import Contest, measured, signature_of
 from jax_moye._primitives.rewritten import Original, of_local_equations
 from jax_moye._primitives.transposes import Source, source
 from jax_moye._selection.attention import AttentionDecision, decide_attention

@@ -2,7 +2,7 @@
 
     decide_by_measuring(request, operands, target, xla)      decide(request, operands, target), where all is known
 
-Attention is measured likewise, when and how often as products are (attention_race.py).
+Attention is measured likewise, when and how often as products are (contests.py).
 
 What is measured goes where `tune` writes: `decide` finds it there, now and in the next process. Nothing is measured for
 another machine, where the caller's contract leaves no choice, or where there is no memory to spare: the tables and the

@@ -32,8 +32,8 @@ from jax_moye._kernels.configs import GemmConfig, find_config
 from jax_moye._kernels.dtypes import numpy_dtype
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._log import say_once
-from jax_moye._primitives.attention_race import Contest, measured
 from jax_moye._primitives.autotune import settle, would_measure
+from jax_moye._primitives.contests import Contest, measured
 from jax_moye._primitives.contraction import contract, heed
 from jax_moye._primitives.custom_call import call_attributes
 from jax_moye._selection.block_scaled import (

@@ -20,7 +20,7 @@ from jax_moye._api import arguments
 from jax_moye._inspect.report import measure_gemm
 from jax_moye._kernels import devices, ffi
 from jax_moye._kernels.configs import block_scaled_configs
-from jax_moye._primitives import attention_race, autotune
+from jax_moye._primitives import autotune, contests
 from jax_moye._primitives import block_scaled as module
 from jax_moye._selection import block_scaled, capability, measurements
 from jax_moye._timing.rounds import Contender
@@ -384,8 +384,8 @@ def test_a_measurement(places, monkeypatch, rng):
             name, run, lambda: None, 1, size, clock=lambda passes: passes * clocks.get(name, 20.0) * size * 1e-6
         )
 
-    monkeypatch.setattr(attention_race, "marked_contender", marked)
-    monkeypatch.setattr(attention_race, "_LARGEST_PROGRAM", 2)
+    monkeypatch.setattr(contests, "marked_contender", marked)
+    monkeypatch.setattr(contests, "_LARGEST_PROGRAM", 2)
     shapes = ((1, 64, 256), E4M3), ((1, 64, 256), E4M3), ((1, 64, 2), "float32"), ((1, 1, 2), "float8_e8m0fnu")
     types = tuple(jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for shape, dtype in shapes)
     scales, operands = module.product_of(*types)
@@ -396,9 +396,9 @@ def test_a_measurement(places, monkeypatch, rng):
     row = next(row for row in block_scaled_configs() if row.dtype == "e4m3")
     ours = {(row,): lambda *values: [module._run_kernel(*values, config=row, **common)]}
     by_xla = functools.partial(module.by_dequantized, **module._options(request) | {"implementation": "xla"})
-    contest = attention_race.Contest(ours, lambda *values: [by_xla(*values)], types, 1.0, block_scaled.flops(problem))
-    first, *_ = attention_race.operand_sets(contest, jax.devices("cpu")[0])
+    contest = contests.Contest(ours, lambda *values: [by_xla(*values)], types, 1.0, block_scaled.flops(problem))
+    first, *_ = contests.operand_sets(contest, jax.devices("cpu")[0])
     assert all((np.asarray(x).astype(np.float32) != 0).mean() > 0.9 for x in first)
-    entry = attention_race.measured(problem, scales.variant, contest, threading.Event())
+    entry = contests.measured(problem, scales.variant, contest, threading.Event())
     assert (entry.config, entry.us, entry.xla_us) == (row.name, {row.name: 20.0}, {scales.variant: 100.0})
     assert measurements.parse_entry(json.loads(json.dumps(entry.to_dict()))) == entry

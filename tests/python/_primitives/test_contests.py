@@ -12,9 +12,9 @@ from python.attentions import FORMS, gradients, use_fake_rows
 
 import jax_moye
 from jax_moye._inspect.products import attentions_of
-from jax_moye._primitives import attention, attention_lowering, attention_race
-from jax_moye._primitives.attention_race import measured, signature_of
+from jax_moye._primitives import attention, attention_lowering, contests
 from jax_moye._primitives.autotune import InterruptedMeasurementError
+from jax_moye._primitives.contests import measured, signature_of
 from jax_moye._selection import measurements
 from jax_moye._selection.attention_times import together
 from jax_moye._timing.direct import same_result
@@ -59,7 +59,7 @@ def one(places, monkeypatch):
             run = lambda i: compiled(*groups[i])  # noqa: E731
             return Contender(name, run, lambda: None, 1, size, clock=lambda passes: passes * times * 1e-6)
 
-        monkeypatch.setattr(attention_race, "marked_contender", marked)
+        monkeypatch.setattr(contests, "marked_contender", marked)
         key = attention.attention_key(params, found.operands, found.together)
         of = signature_of(found.together.equations)
         played_contest = contest._replace(ours=played)
@@ -120,7 +120,7 @@ def test_scores_of_random_operands_are_about_one(one, monkeypatch):
 
     found = found_in(jax_moye.optimize(unscaled), *structs())
     contest = attention_lowering.contest(found.params, found.operands, None, found.together)
-    first, second, *_ = attention_race.operand_sets(contest, jax.devices("cpu")[0])
+    first, second, *_ = contests.operand_sets(contest, jax.devices("cpu")[0])
     q, k = (np.asarray(x, np.float64) for x in first[:2])
     assert 0.5 < np.einsum("bqhd,bkhd->bhqk", q, k).std() < 2
     assert not np.array_equal(np.asarray(first[0]), np.asarray(second[0]))

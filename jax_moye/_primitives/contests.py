@@ -1,11 +1,10 @@
-"""Attention that is timed next to what XLA makes of the program's own equations: our kernels, and theirs.
+"""A contest: what several of our kernels compute is timed next to what XLA makes of the program's own equations.
 
     measured(key, of, contest)      an entry for the file of measurements, as autotune.py has of products
 
 All contenders are programs of XLA's, of which those of ours have custom calls: what stands around the kernels, such as
 a transpose of an operand or the sums of o d_o, is in their time. What belongs together is one contest: XLA computes the
-scores of a forward pass and of its gradients once. Products of blocks that have scales (block_scaled.py) are timed so,
-too.
+scores of a forward pass and of its gradients once. So attention is timed, and products of blocks that have scales.
 """
 
 from __future__ import annotations
