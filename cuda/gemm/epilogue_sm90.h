@@ -378,14 +378,14 @@ struct WarpgroupEpilogue {
 
   /// Out: of d's size, float or 16 bits. kAll: also by scales and, of 16 bits, a derivative.
   template <class Out, bool kAll, class Accumulators, class RowOf>
-  static MOYE_DEVICE void store_finished(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
+  static MOYE_DEVICE void store_finished(Warp const& tile, Accumulators const& tCrC, RowOf const& row) {
     constexpr bool kRounded = sizeof(Out) == 2, kMayDerive = kAll && kDerives && kRounded;
     constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, kBox<Out>);
     using Word = typename WordOf<2 * int(sizeof(Out))>::Type;
-    EpilogueArgs const& epilogue = warp.args.epilogue;
+    EpilogueArgs const& epilogue = tile.args.epilogue;
     int const outputs = epilogue.preactivation == nullptr ? 1 : 2;
     auto const row_of = [&](int box) { return row(box / kBoxesN); };
-    auto const column_of = [&](int box) { return warp.column + first_column<kColumns, Out>(box % kBoxesN); };
+    auto const column_of = [&](int box) { return tile.column + first_column<kColumns, Out>(box % kBoxesN); };
     // What the next box needs of c, or of a residual where there is no c, is under way while this one is computed. A
     // row of bias is near.
     OperandBox<kMayDerive, kBox<Out>, /*kAnyEnd=*/false, Word> pairs;
@@ -395,14 +395,15 @@ struct WarpgroupEpilogue {
     bool const is_residual_ahead = kMayBeResidual && epilogue.c.data == nullptr && epilogue.residual.data != nullptr;
     auto const load_ahead = [&](int box) {
       if (is_residual_ahead) {
-        pairs.load_present(warp, epilogue.residual, row_of(box), column_of(box));
+        pairs.load_present(tile, epilogue.residual, row_of(box), column_of(box));
       } else {
-        pairs.load(warp, addend, row_of(box), column_of(box));
+        pairs.load(tile, addend, row_of(box), column_of(box));
       }
     };
     load_ahead(0);
     MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
         for (int number = 0; number < kAtoms * kBoxesN; ++number) {
+      Warp const warp = kRounded ? tile : computed_here(tile);  // floats and scales take more registers
       float z[pairs.kSums];
       take_sums<Out>(warp, tCrC, number, z);
       int const first = number * outputs;
