@@ -172,7 +172,8 @@ struct WarpgroupEpilogue {
                                       int thread MOYE_LOC) {
     MOYE_SITE;
     constexpr int kSumsOfThread = decltype(size(tCrC))::value;
-    static_assert(kHasRoomForFloats<kSumsOfThread> == (kHasRoom<kSumsOfThread> && is_same<Sum, float>));
+    static_assert(kOwnActivation ||
+                  kHasRoomForFloats<kSumsOfThread> == (kHasRoom<kSumsOfThread> && is_same<Sum, float>));
     MOYE_COMPUTED_HERE("+r", thread);  // as above
     int const warp = thread / 32, lane = thread % 32;
     auto const row_of_warp = [&](int atom) { return row(atom) + warp * kRows; };
@@ -250,7 +251,8 @@ struct WarpgroupEpilogue {
   template <int kSumsOfThread>
   static constexpr bool kHasRoom = kRegisters - kSumsOfThread >= 100 && !is_same<Sum, double>;
   template <int kSumsOfThread>
-  static constexpr bool kHasRoomForFloats = kRegisters - kSumsOfThread >= 104 && is_same<Sum, float>;
+  static constexpr bool kHasRoomForFloats =
+      kRegisters - kSumsOfThread >= 104 && is_same<Sum, float> && !kOwnActivation;  // one copy of a user's function
 
   // Addresses and shifts of rows do; not one is left beside a gate and 128 sums of sm90_cooperative, in clusters.
   template <int kSumsOfThread>
