@@ -3,9 +3,8 @@
 //   d_rows[i] of D; without one of them from or in row i; its rows are cut into groups; operands of 16 bits, alignment
 //   16 bytes
 //   a second B         a stage has half a tile's rows of each, of one group; see gemm/tma_operand.h
-//   warp 0             first makes the table of groups
-//   warpgroup 0        producer: each warp copies a quarter of a tile's rows of A by cp.async, in pieces of 16 bytes that
-//                      lie as TMA would have put them; a thread of warp 0 starts the loads of B, by TMA
+//   warpgroup 0        producer: warp 0 makes the table of groups; each warp copies a quarter of a tile's rows of A by
+//                      cp.async, 16 bytes that lie as TMA would have put them; a thread of warp 0 loads B, by TMA
 //   warpgroups 1, 2    consumers: the CTA's first tile goes to consumer 0, the next to consumer 1, and so on in turn;
 //                      each multiplies the stages of its tiles and skips those of the other's
 //   full[s]            5 arrivals and the bytes of B: the thread that loads B, and every producer's warp, which arrives
