@@ -6,7 +6,7 @@ from typing import Any
 
 from jax_moye.layout.kernels import sm90_cooperative
 from jax_moye.layout.kernels.facts import KernelFacts
-from jax_moye.layout.kernels.wgmma import TmaKernelLayouts, describe_wgmma
+from jax_moye.layout.kernels.wgmma import TmaKernelLayouts
 
 FACTS = KernelFacts(
     instruction="wgmma",
@@ -20,4 +20,4 @@ FACTS = KernelFacts(
 
 def describe(config: Any, order: str) -> TmaKernelLayouts:
     """The layouts of a config's first kernel."""
-    return describe_wgmma(config, order)
+    return sm90_cooperative.describe(config, order)
