@@ -45,8 +45,8 @@ MUTANTS = [
     ),
     Mutant(
         name="gate_stored_before_the_second_half",
-        old="if (half == 1) store_results(warp, box, second_box, /*outputs=*/2, column_of(part - 1)",
-        new="if (half == 0) store_results(warp, box, second_box, /*outputs=*/2, column_of(part)",
+        old="if (half == 1) store_results<uint16_t>(warp, box, second_box, /*outputs=*/2, column_of(part - 1)",
+        new="if (half == 0) store_results<uint16_t>(warp, box, second_box, /*outputs=*/2, column_of(part)",
         expect=race("stmatrix", C, "TMA store", C),
     ),
     Mutant(

@@ -21,7 +21,7 @@ Mutant = functools.partial(AnyMutant, row=COOPERATIVE, file=T, expect="wrong", s
 
 WAIT = "        if (warp.lane == 0 && filled >= kBuffers) tma_store_wait_group_read<kBuffers - 1>();\n"
 PROXY_FENCE = "        fence_proxy_async_shared_cta();\n"
-BEHIND_IT = "        sync_warp();\n        if (warp.lane == 0) {\n          store_box(warp, *map"
+BEHIND_IT = "        sync_warp();\n        if constexpr (kScatters) {\n          EpilogueArgs"
 SECOND = "z[k] *= static_cast<float>(tCrC(kColumns / 4 + first + k"
 
 MUTANTS = [

@@ -150,8 +150,8 @@ MUTANTS = [
     ),
     FUSED(
         name="permuted_preactivation_stored_as_d",
-        old="scatter<2>(warp, i == 0 ? warp.args.d : warp.args.epilogue.preactivation, i == 0",
-        new="scatter<2>(warp, warp.args.d, i == 0",
+        old="scatter<int(sizeof(Out))>(warp, i == 0 ? warp.args.d : warp.args.epilogue.preactivation,",
+        new="scatter<int(sizeof(Out))>(warp, warp.args.d,",
     ),
     PAIR(
         name="permuted_products_exchanged",

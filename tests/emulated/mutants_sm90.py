@@ -27,6 +27,10 @@ SIX_BOXES = ("out=f32",)  # of 192 columns, through a staging of three
 BY_THREADS = ("epilogue=1",)
 FINISHED = ("out=bf16", "epilogue=2")
 FLOATS = ("out=f32", "epilogue=2")  # finished, too
+OF_FLOATS = (
+    "kMayDerive = kAll && kDerives && kRounded;\n"
+    "    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, "
+)
 ONE_CTA = ("multiprocessors=1",)
 
 
@@ -72,7 +76,7 @@ STAGE_BYTES = "static constexpr uint32_t kStageBytes = A::kStageBytes + B::kStag
 MAPS = "    if (Status status = make_operand_maps<Operands>(args, &params.maps); !status.ok()) return status;\n"
 # Of boxes of sums as they are: those that are finished say warp.lane.
 PROXY_FENCE = "        fence_proxy_async_shared_cta();\n"
-BEHIND_THE_FENCE = "        sync_warp();\n        if (lane == 0) {\n"
+BEHIND_THE_FENCE = "        sync_warp();\n        if constexpr (kScatters) {\n          if (scatter<"
 
 MUTANTS = [
     # ---- phases
@@ -493,8 +497,8 @@ MUTANTS = [
         "sm90_finished_floats_in_boxes_of_64_columns",
         THREE_BOXES,
         E,
-        "kBoxesN = ceil_div(kColumns, kBox<Out>);",
-        "kBoxesN = ceil_div(kColumns, kBox<uint16_t>);",
+        f"{OF_FLOATS}kBox<Out>);",
+        f"{OF_FLOATS}kBox<uint16_t>);",
         "wrong",
         options=FLOATS,
     ),
