@@ -13,7 +13,7 @@ K, SHARED, SCHEDULER = "sm90_parallel_split_k.cuh", "sm90_persistent.h", "tile_s
 # One tile and nine k-tiles, each a part of its own: one more than the second kernel loads together.
 Mutant = functools.partial(AnyMutant, row=ROW, file=K, sizes=(9, 18, 570))
 # The first kernel's way for rows that TMA cannot write, into what GemmArgs calls d.
-STORED_INTO_D = r"out of bounds: plain store of 4 bytes .* at sm90_cooperative\.cuh:\d+: the nearest array is d "
+STORED_INTO_D = r"out of bounds: plain store of 16 bytes .* at sm90_cooperative\.cuh:\d+: the nearest array is d "
 
 MUTANTS = [
     # ---- the first kernel: what is multiplied for a part

@@ -283,7 +283,7 @@ store_kernel(uint32_t const* in, uint32_t* out) {
   uint32_t const thread = thread_idx().x;
   store_shared(reinterpret_cast<uint128_t const*>(in)[thread], places[thread ^ 5]);
   sync_threads();
-  store_global(places[thread], reinterpret_cast<uint128_t*>(out)[63 - thread]);
+  store_global(load_shared(places[thread]), reinterpret_cast<uint128_t*>(out)[63 - thread]);
 }
 
 /// in: four bit patterns of a float a thread, those of a pair 64 words apart. out: two words a thread.
@@ -705,7 +705,7 @@ std::vector<Case> all_cases() {
        {{Kind::word, 256}},
        256});
 
-  add({"store_16", "store_shared store_global", "st.v4", store_kernel, one_cta(64, 1024), {{Kind::word, 256}}, 256});
+  add({"store_16", "store_shared load_shared store_global", "st.v4", store_kernel, one_cta(64, 1024), {{Kind::word, 256}}, 256});
   add({"pack_pair_bfloat16",
        "pack_pair",
        "cvt.rn.bf16x2.f32",

@@ -35,6 +35,7 @@ class Row:
     stages: int
     cluster: tuple[int, int]
     alignment: int
+    takes_gate: bool = False  # which layouts do not depend on
 
     @property
     def name(self) -> str:
