@@ -705,7 +705,13 @@ std::vector<Case> all_cases() {
        {{Kind::word, 256}},
        256});
 
-  add({"store_16", "store_shared load_shared store_global", "st.v4", store_kernel, one_cta(64, 1024), {{Kind::word, 256}}, 256});
+  add({"store_16",
+       "store_shared load_shared store_global",
+       "st.v4",
+       store_kernel,
+       one_cta(64, 1024),
+       {{Kind::word, 256}},
+       256});
   add({"pack_pair_bfloat16",
        "pack_pair",
        "cvt.rn.bf16x2.f32",
