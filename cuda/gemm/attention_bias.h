@@ -10,6 +10,7 @@
 #include "gemm/attention.h"
 #include "gemm/config.h"
 #include "gemm/element.h"
+#include "moye/algorithm/copy.h"
 #include "moye/arch/convert.h"
 #include "moye/arch/math.h"
 #include "moye/core.h"
@@ -101,17 +102,9 @@ struct NoBias {
   MOYE_DEVICE void add(float (&)[kSums], Args...) {}
 };
 
-template <bool kHasBias, class Bias>
-struct BiasOrNone {
-  using Type = Bias;
-};
-template <class Bias>
-struct BiasOrNone<false, Bias> {
-  using Type = NoBias;
-};
 /// The bias, or NoBias.
 template <bool kHasBias, class Bias>
-using BiasIf = typename BiasOrNone<kHasBias, Bias>::Type;
+using BiasIf = Conditional<kHasBias, Bias, NoBias>;
 
 /// The bias of a thread of rows `row` and `row` + 8, in tiles of kSteps x 64 columns. That of the first kAhead of a
 /// thread's scores is loaded a tile ahead, for more there are no registers.
@@ -246,17 +239,6 @@ struct RowBase {
   }
 };
 
-template <class Pair>
-struct HalfWord {
-  using Type = uint32_t;
-};
-template <>
-struct HalfWord<uint32_t> {
-  using Type = uint16_t;
-};
-template <class Pair>
-using HalfOf = typename HalfWord<Pair>::Type;
-
 /// Writes the derivative of a thread's scores of rows `row` and `row` + 8, from column `column` on.
 template <class Element, int kSums>
 MOYE_DEVICE void store_ds(AttentionArgs const& args, float const (&values)[kSums], AttentionPlace const& at, int row,
@@ -281,7 +263,7 @@ MOYE_DEVICE void store_ds(AttentionArgs const& args, float const (&values)[kSums
       if (has_pairs) {
         if (first < end[r]) *reinterpret_cast<Pair*>(rows[r] + first * kBytes) = pair;
       } else {
-        using Word = HalfOf<Pair>;
+        using Word = typename WordOf<kBytes>::Type;
         Word* const to = reinterpret_cast<Word*>(rows[r]) + first;
         if (first < end[r]) to[0] = Word(pair);
         if (first + 1 < end[r]) to[1] = Word(pair >> (8 * kBytes));
