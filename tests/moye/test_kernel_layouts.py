@@ -35,7 +35,7 @@ class Row:
     stages: int
     cluster: tuple[int, int]
     alignment: int
-    takes_gate: bool = False  # which layouts do not depend on
+    takes_gate: bool = False  # only `shifts` asks, which is no layout
 
     @property
     def name(self) -> str:
