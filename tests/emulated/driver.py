@@ -34,6 +34,12 @@ ORDERS = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 
+# Of the epilogue: ways to store results (`Way` of gemm/epilogue_sm90.h), the last of them, and the types of results.
+WAYS = re.compile(r"(params\.way == Way::(\w+))\)")
+ELEMENTS = "    with_tile_epilogue<Sum, 1,"
+RESULTS = re.compile(r"\bf\((bfloat16_t|half_t|float)\{\}\);")
+TRAP = "__builtin_trap();"
+
 
 def kernel_of(row: str) -> str:
     return re.search(r"\w+", row)[0]
@@ -50,13 +56,61 @@ def instance_source(row: str) -> str:
     return template.replace("@KERNEL@", kernel_of(row)).replace("@ROW@", row)
 
 
+def way_of(row: str, sizes: tuple[int, int, int], options: Sequence[str]) -> tuple[str, str] | None:
+    """How a driver's call stores its results, `Way` of gemm/epilogue_sm90.h, and their type; None: not in those."""
+    if driver_of(row) in ("weights_driver", "attention_driver") or kernel_of(row) == "sm90_parallel_split_k":
+        return None
+    words = dict(option.split("=") for option in options)
+    out = words.get("out", "f32")
+    rows_of_boxes = sizes[1] % (4 if out == "f32" else 8) == 0 and "d_pad" not in words
+    if words.get("epilogue") == "1" and driver_of(row) == "gemm_driver":
+        way = "elements"  # it has both c and a bias
+    elif "pair" in words:
+        way = "pair"
+    elif "gate" in words:
+        way = "gated"
+    elif "epilogue" in words or "scales" in words:
+        way = "finished" if rows_of_boxes else "finished_shifted"
+    else:
+        way = "converted" if rows_of_boxes else "shifted"
+    return way, out
+
+
+def keep_one_way(gemm: pathlib.Path, way: str, out: str) -> None:
+    """In a copy of cuda/gemm, ends the process where results are stored in another way, or are of another type.
+
+    That code is not compiled: a third of the time. No report can come of it.
+    """
+    path = gemm / "epilogue_sm90.h"
+    text = path.read_text()
+    text = WAYS.sub(lambda found: found[0] if found[2] == way else f"{found[1]} && (__builtin_trap(), false))", text)
+    if way != "elements":
+        assert text.count(ELEMENTS) == 1
+        text = text.replace(ELEMENTS, f"    {TRAP}\n{ELEMENTS}")
+    path.write_text(text)
+    kept = {"bf16": "bfloat16_t", "f16": "half_t", "f32": "float"}.get(out)
+    for name in ("epilogue.h", "epilogue_box.h"):
+        path = gemm / name
+        text, found = RESULTS.subn(lambda found: found[0] if found[1] == kept else TRAP, path.read_text())
+        assert found == 3, f"{name} has {found} types of results"
+        path.write_text(text)
+
+
 def build(
-    folder: pathlib.Path, row: str, file: str = "", old: str = "", new: str = "", count: int = 1, order: str = ""
+    folder: pathlib.Path,
+    row: str,
+    file: str = "",
+    old: str = "",
+    new: str = "",
+    count: int = 1,
+    order: str = "",
+    way: tuple[str, str] | None = None,
 ) -> pathlib.Path:
     """Compiles the row's driver for it, from a copy of cuda/gemm in which `old` in `file` became `new`.
 
     A file of cuda/moye is named with its folders; its copy comes before the original.
     order: the only one to compile, whatever a call's is: a quarter of the time. With -O1, as it runs once or twice.
+    way: the only one in which results are stored, of way_of().
     """
     gemm = folder / "gemm"
     gemm.mkdir(parents=True)
@@ -73,6 +127,8 @@ def build(
         text, found = ORDERS.subn(f"  (void)order;\n  return f(OrderConstant<Order::{order}>{{}});\n", path.read_text())
         assert found == 3
         path.write_text(text)
+    if way:
+        keep_one_way(gemm, *way)
     instance = folder / "instance.cc"
     instance.write_text(instance_source(row))
     level = ["-O1"] if order else []

@@ -29,7 +29,7 @@ from tests.emulated import (
     mutants_tiles,
     mutants_weights,
 )
-from tests.emulated.driver import build, run
+from tests.emulated.driver import build, run, way_of
 from tests.emulated.mutants import Mutant
 
 MUTANTS = (
@@ -69,13 +69,27 @@ def test_without_a_bug(row, order, tmp_path):
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_planted_bug(mutant: Mutant, tmp_path):
-    binary = build(tmp_path, mutant.row, mutant.file, mutant.old, mutant.new, mutant.count, mutant.order)
+    way = way_of(mutant.row, mutant.sizes, mutant.options)
+    binary = build(tmp_path, mutant.row, mutant.file, mutant.old, mutant.new, mutant.count, mutant.order, way)
     report = run(binary, mutant.sizes, f"order={mutant.order}", *mutant.options)
     if mutant.expect == "wrong":
         assert report.startswith("wrong: "), report
     else:
         assert report.startswith("error: "), report
         assert re.search(mutant.expect, report, re.DOTALL), report
+
+
+def test_what_is_not_compiled_is_no_bug(tmp_path):
+    """A call that takes the one way to store results is right; another one ends the process and reports nothing."""
+    sizes, options = (150, 72, 64), ("out=bf16",)
+    way = way_of(mutants_sm90.COOPERATIVE, sizes, options)
+    assert way == ("converted", "bf16")
+    binary = build(tmp_path, mutants_sm90.COOPERATIVE, order="NT", way=way)
+    assert run(binary, sizes, "order=NT", *options) == "ok"
+    for others in (("out=f32",), ("out=bf16", "d_pad=2"), ("out=bf16", "epilogue=1"), ("out=bf16", "epilogue=2")):
+        assert way_of(mutants_sm90.COOPERATIVE, sizes, others) != way
+        with pytest.raises(AssertionError):  # run's, of the exit status
+            run(binary, sizes, "order=NT", *others)
 
 
 def test_enough_bugs_are_planted():

@@ -18,6 +18,16 @@ def _nothing_was_measured(monkeypatch, tmp_path_factory):
     monkeypatch.setenv("JAX_MOYE_CACHE_DIR", str(nowhere))
 
 
+@pytest.fixture(autouse=True)
+def _llvm_optimizes_little():
+    """Compiling takes most of the time of these programs, which run once; how XLA rewrites and fuses stays as it is."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture
 def rng():
     """Random numbers that are the same in every run."""
