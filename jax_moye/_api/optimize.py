@@ -31,7 +31,8 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
     Whatever a kernel takes in is computed in f32 and rounded once at the end, never more often than the program rounds.
     Two products of one left operand, of which one is activated and multiplied with the other, may be one kernel, and so
     may two of `jax.lax.ragged_dot`. All else is left as it is, and so is what no kernel of ours does faster: names,
-    sources, effects, donated buffers and shardings stay.
+    sources, effects, donated buffers and shardings stay. A sum with another array is written over that array where it
+    is donated, or the program's own, and all else that reads it is done before.
 
     Attention of 16 bits, softmax(scale * q k^T + mask) v, and its derivative are a kernel each, which keeps no scores
     in memory: however the softmax is written, with queries in groups, of one query and a cache as well, without a mask

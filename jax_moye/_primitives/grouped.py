@@ -531,7 +531,7 @@ def _lower_fused_local(platform, ctx, *values, request: Request, permutations, p
     epilogue = request.epilogue
     assert epilogue is not None
     params = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
-    del params["beta"], params["alone"]
+    del params["beta"], params["alone"], params["keeps_c"]
 
     def by_products(lhs, rhs, group_sizes, *others):
         if epilogue.is_of_pair:
