@@ -2,11 +2,11 @@
 
 Equations are replaced, nothing else is touched, so that names, sources, effects and loops stay what they are.
 chains.py says what a product takes in; a product of groups becomes grouped_p, or with its gate what
-grouped_rewritten.py says, and dequantizing.py finds products by weights of 8 and 4 bits. Before that, calls.py opens
-calls that stand between a product and what it takes in, and residuals.py says what a loop need not stack for its
-derivative; behind it views.py says which operands are read as parts of larger arrays. Attention comes first:
-attention_finding.py takes its products, also of two loops together (scan_pairs.py), and where a body is given the mask
-(known_constants.py, small_masks.py).
+grouped_rewritten.py says, and where its rows lie elsewhere what grouped_rows.py says. dequantizing.py finds products by
+weights of 8 and 4 bits. Before that, calls.py opens calls that stand between a product and what it takes in, and
+residuals.py says what a loop need not stack for its derivative; behind it views.py says which operands are read as
+parts of larger arrays. Attention comes first: attention_finding.py takes its products, also of two loops together
+(scan_pairs.py), and where a body is given the mask (known_constants.py, small_masks.py).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from jax_moye._primitives.chains import chain_from
 from jax_moye._primitives.dequantizing import dequantized_from, without_unread
 from jax_moye._primitives.equations import CLOSED_CALL
 from jax_moye._primitives.grouped_rewritten import as_grouped, grouped_pair_from
+from jax_moye._primitives.grouped_rows import with_rows_in_place
 from jax_moye._primitives.known_constants import Constants, of_arrays, with_known
 from jax_moye._primitives.overwriting import borrowed_by
 from jax_moye._primitives.pairs import cotangents_from, ordered, pair_from
@@ -74,7 +75,7 @@ def _rewritten(
     known: Sequence[JaxprEqn] = (),
     are_borrowed: Sequence[bool] | None = None,
 ) -> Jaxpr:
-    opened = _opened(jaxpr, parameters, in_loop, has_attention, known)
+    opened = with_rows_in_place(_opened(jaxpr, parameters, in_loop, has_attention, known), parameters)
     given = {*opened.constvars, *(x for x, is_in in zip(opened.invars, are_in_memory, strict=True) if is_in)}
     borrowed = {*opened.constvars, *(x for x, is_so in zip(opened.invars, are_borrowed or (), strict=False) if is_so)}
     before = Program(opened.eqns, opened.outvars, in_loop, borrowed)
