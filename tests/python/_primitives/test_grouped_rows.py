@@ -375,3 +375,7 @@ def test_explain_says_it(operands, monkeypatch):
     floats = [x.astype(jnp.float32) for x in operands]
     (gemm,) = jax_moye.explain(jax_moye.optimize(taken), *floats, device="h200").gemms
     assert not (gemm.config and gemm.config.permuted)
+    assert "its rows moved by XLA: " in str(gemm)
+    (gemm,) = jax_moye.explain(jax_moye.optimize(gated), *operands, device="h200").gemms
+    assert gemm.config.takes_pair
+    assert gemm.config.permuted
