@@ -186,6 +186,30 @@ def transposed_source(value: Any, typed: bool = False) -> tuple[Any, tuple[int, 
     return operation.operands[0], tuple(int(i) for i in operation.attributes["permutation"])
 
 
+def is_borrowed(value: Any) -> bool:
+    """Whether a value is an argument of the program that its caller keeps, or a constant, perhaps of another shape.
+
+    Looks at MLIR objects as `transposed_source` does. JAX says of an argument of the main function that is donated
+    which result it is for, or that it may be any, before it lowers what the function computes. Of what a function
+    inside of the program is given, nothing is known.
+
+    Args:
+      value: of the program.
+    """
+    owner: Any = getattr(value, "owner", None)
+    while getattr(owner, "name", None) == "stablehlo.reshape":
+        value = owner.operands[0]
+        owner = getattr(value, "owner", None)
+    if getattr(owner, "name", None) == "stablehlo.constant":
+        return True
+    function, number = getattr(owner, "owner", None), getattr(value, "arg_number", None)
+    attributes = getattr(function, "attributes", {})
+    if number is None or "sym_name" not in attributes or attributes["sym_name"].value != "main":
+        return False
+    said = attributes["arg_attrs"][number] if "arg_attrs" in attributes else {}
+    return not any(name in said for name in ("tf.aliasing_output", "jax.buffer_donor"))
+
+
 def source_aval(aval: Any, permutation: Sequence[int]) -> Any:
     """The type of an array whose transpose by `permutation` has type `aval`."""
     order = sorted(range(aval.ndim), key=lambda dim: permutation[dim])

@@ -222,7 +222,8 @@ def _product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
         epilogue = None
     # The emulator is not what a GPU runs.
     alone = None if original is None else dataclasses.replace(original.product, interpret=None)
-    request = Request(**params | {"interpret": None, "epilogue": epilogue, "alone": alone})
+    params |= {"interpret": None, "keeps_c": False, "epilogue": epilogue, "alone": alone}  # c changes no decision
+    request = Request(**params)
     left, right = (source_in_jaxpr(variable, made_by) for variable in equation.invars[:2])
     if is_fused:  # w is converted to x's dtype behind the transpose
         right = dataclasses.replace(right, dtype=left.dtype)

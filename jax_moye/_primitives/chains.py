@@ -14,7 +14,8 @@ between them. In their order, each once unless said:
                                      writes, as what an activation is applied to elsewhere, or relu's result
     others of its elements         and numbers alone, more than sums and multiples: a function that a kernel is
                                      compiled with (own_activation.py)
-    + array, - array, array -      c with beta 1 or -1, or alpha with the other sign; behind a bias or an activation
+    + array, - array, array -      c with beta 1 or -1, or alpha with the other sign, written over where nobody needs it
+                                     any more (overwriting.py); behind a bias or an activation
       + number * array               residual, of which there is a sum alone. The number is beta
     ---------------------------------------------------------------------------------------------------------
     a product, transposed, of a narrower type, with c: contract_p. All else: rewritten_p, which is the equations as
@@ -39,6 +40,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax_moye import _compat
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.elementwise import UntranslatableError, translate
+from jax_moye._primitives.overwriting import is_needed
 from jax_moye._primitives.own_activation import equations_behind
 from jax_moye._primitives.patterns import Program, Template, as_number, as_vector, aval_of, matched, matched_at
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
@@ -103,13 +105,22 @@ class Chain:
         if is_sum and not self.is_wider:
             out_dtype = aval_of(self.value).dtype
             params = dict(self.of_product) | {"spec": self.spec, "out_dtype": out_dtype, "beta": self.beta}
+            params |= self._about_c(program, variables)
             of_contract: dict[str, Any] = {"primitive": contract_p, "params": params, "effects": frozenset()}
             return program.equations[self.place].replace(invars=variables, outvars=[self.value], **of_contract)
         named = tuple((name, labels) for name, (_, labels) in self.operands.items())
         epilogue = Epilogue(self.activation, self.alpha, self.beta, named, keeps=self.kept is not None)
         values = [self.value] if self.kept is None else [self.value, self.kept]
         members = *self.members, *self.shared
-        return rewritten_equation(program, self.place, [self], members, variables, values, epilogue)
+        equation = rewritten_equation(program, self.place, [self], members, variables, values, epilogue)
+        return equation.replace(params=equation.params | self._about_c(program, variables))
+
+    def _about_c(self, program: Program, variables: Sequence[Any]) -> dict[str, Any]:
+        """What the equation says, whose operands these are, of a c that it may not be written over."""
+        if "c" not in self.operands or self.activation in DERIVATIVES:  # that one no kernel writes over
+            return {}
+        keeps_c = is_needed(program, self.operands["c"][0], self.members, variables)
+        return {"keeps_c": True} if keeps_c else {}
 
     @property
     def place(self) -> int:

@@ -4,7 +4,7 @@
 
 Specifications are closed under transposition (swap the roles of the three strings) and under vmap (add a label), so no
 rule below emits a transpose, and every derivative order follows from two rules. A third operand c is what is already
-there: a kernel adds to it while it writes, in place where c is not needed any more.
+there: a kernel adds to it while it writes, in place where c is not needed any more (overwriting.py).
 
 Lowering takes two steps. `contract_p` is lowered where it stands: it sees the operands, and the transposes in front of
 them, and where several devices take part sharding.py says what each one does. `contract_local_p`, what then runs on one
@@ -32,7 +32,7 @@ from jax_moye._kernels import ffi
 from jax_moye._log import say_once
 from jax_moye._primitives import sharding
 from jax_moye._primitives.autotune import decide_by_measuring
-from jax_moye._primitives.custom_call import run_kernel
+from jax_moye._primitives.custom_call import run_kernel, with_c_kept
 from jax_moye._primitives.reference import lax_aval, lax_form, lax_result_dtype, permute_sharding, reference
 from jax_moye._primitives.transposes import Permutations, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget, served
@@ -253,6 +253,7 @@ def _with_sparse(*operands, **params):
     if contracts and asked_for["implementation"] != "xla":
         raise NotImplementedError(f"{', '.join(contracts)}: no kernel of ours multiplies sparse operands")
     del params["autotune"]
+    params.pop("keeps_c", None)
     return reference(*operands, **params)
 
 
@@ -339,7 +340,7 @@ def _bind_local(request: Request, *operands):
 
 
 def _lower(ctx, *values, out_sharding, **params):
-    request = Request(**params)
+    request = with_c_kept(Request(**params), values)
     reason = _compat.why_not_local(ctx)
     if request.implementation == "xla":
         return _lower_as_xlas(ctx, values, request, out_sharding, "caller", "implementation='xla'")

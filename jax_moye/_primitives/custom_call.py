@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jax_moye import _compat
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import GemmConfig
 from jax_moye._kernels.dtypes import numpy_dtype, numpy_dtypes
@@ -78,12 +80,13 @@ def _plus_c(beta: float, problem: GemmProblem) -> dict[str, Any]:
 
 def _three_launches(lhs: Any, rhs: Any, c: Sequence[Any], beta: float, launch: Any) -> list[jax.Array]:
     """f32 as 3 x TF32: the small products first, and each launch adds to what the one before wrote, in place."""
-    problem = launch.keywords["call"].problem
+    problem, request = launch.keywords["call"].problem, launch.keywords["request"]
     lhs, rhs = (lax.convert_element_type(x, jnp.float32) for x in (lhs, rhs))
     (lhs_high, lhs_low), (rhs_high, rhs_low) = split_tf32(lhs), split_tf32(rhs)
     total = launch(lhs_low, rhs_high, c, **_plus_c(beta, problem) if c else {})
-    total = launch(lhs_high, rhs_low, total, **_plus_c(1.0, problem))
-    return launch(lhs_high, rhs_high, total, **_plus_c(1.0, problem))
+    of_total: dict[str, Any] = _plus_c(1.0, problem) | {"request": dataclasses.replace(request, keeps_c=False)}
+    total = launch(lhs_high, rhs_low, total, **of_total)
+    return launch(lhs_high, rhs_high, total, **of_total)
 
 
 def _launch(
@@ -129,10 +132,11 @@ def _launch(
         if (
             "c" in names
             and is_sum
+            and not request.keeps_c
             and _lies_as_d(read[names.index("c")], strides[names.index("c")], problem, out_shape)
         ):
             # The result is written over c, element by element: every kernel reads an element of c in the thread that
-            # then writes that element of d. XLA copies c first where anybody else still needs it.
+            # then writes that element of d. XLA would copy c first where anybody else still needs it.
             aliases = {2 + names.index("c"): 0}
     result = jax.ShapeDtypeStruct(tuple(out_shape), dtype)
     all_strides = tuple(problem.strides.values())
@@ -143,6 +147,19 @@ def _launch(
         run = jax.ffi.ffi_call(target, results, input_output_aliases=aliases)
         out, _, *z = run(a, b, *read, **attributes)
     return [out, *z]
+
+
+def with_c_kept(request: Request, values: Sequence[Any]) -> Request:
+    """A request that says so where its c is an argument that the caller keeps.
+
+    Args:
+      request: of the product that is lowered where it stands.
+      values: its operands.
+    """
+    names = ["c"] * (request.beta != 0) if request.epilogue is None else [name for name, _ in request.epilogue.operands]
+    if "c" not in names or not _compat.is_borrowed(values[2 + names.index("c")]):
+        return request
+    return dataclasses.replace(request, keeps_c=True)
 
 
 class Problem(Protocol):

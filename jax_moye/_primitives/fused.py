@@ -37,7 +37,7 @@ from jax_moye._log import say_once
 from jax_moye._primitives import contraction
 from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.contraction import contract, contract_p
-from jax_moye._primitives.custom_call import run_kernel
+from jax_moye._primitives.custom_call import run_kernel, with_c_kept
 from jax_moye._primitives.transposes import operands_of, source
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import Decision, decide_unfused, why_not_unfused
@@ -481,7 +481,7 @@ def _lower(ctx, *values, epilogue, preactivation, out_sharding, **params):
         fused_local_p,
         (*(one.value for one in sources), *values[2:]),
         avals,
-        request=Request(**params, epilogue=epilogue),
+        request=with_c_kept(Request(**params, epilogue=epilogue), values),
         preactivation=preactivation,
         permutations=tuple(one.permutation for one in sources),
     )

@@ -531,7 +531,7 @@ def _lower_fused_local(platform, ctx, *values, request: Request, permutations, p
     epilogue = request.epilogue
     assert epilogue is not None
     params = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
-    del params["beta"], params["alone"]
+    del params["beta"], params["alone"], params["keeps_c"]
 
     def by_products(lhs, rhs, group_sizes, *others):
         if epilogue.is_of_pair:
@@ -548,13 +548,14 @@ mlir.register_lowering(grouped_fused_local_p, functools.partial(_lower_fused_loc
 
 
 def request_of_program(params: Mapping[str, Any]) -> Request:
-    """What an equation with an epilogue asks for that `jax_moye.optimize` found in a program.
+    """What an equation asks for that `jax_moye.optimize` found in a program; without an epilogue it is the product.
 
     Args:
       params: of the equation, but for those that say what the program had.
     """
     request = Request(**params)
-    return dataclasses.replace(request, alone=dataclasses.replace(request, epilogue=None))
+    alone = None if request.epilogue is None else dataclasses.replace(request, epilogue=None)
+    return dataclasses.replace(request, alone=alone)
 
 
 def lower_to_local(ctx: Any, primitive: Primitive, values: Sequence[Any], request: Request, **params: Any) -> Any:

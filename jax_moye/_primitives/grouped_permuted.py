@@ -250,7 +250,7 @@ def _lower_local(platform, ctx, *values, request, permutations, preactivation, i
     if decision.cause == "config":
         raise ValueError(decision.reason)
     params = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
-    del params["beta"], params["alone"]
+    del params["beta"], params["alone"], params["keeps_c"]
 
     def composed(lhs, rhs, *others):
         if request.epilogue is not None and request.epilogue.is_of_pair:

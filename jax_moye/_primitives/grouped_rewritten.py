@@ -2,9 +2,10 @@
 
     activation(ragged_dot(x, w, sizes)) * ragged_dot(x, v, sizes)      a kernel call with v as the epilogue's SECOND_B
 
-`jax_moye.optimize` puts it in their place. As rewritten_p it is the equations as they were wherever no kernel computes
-them all, or groups have so many rows that two products may be as fast: then each product is one of grouped_p. So are
-its derivatives, and what it is under vmap.
+Or one product, or such a pair, whose rows lie elsewhere (grouped_rows.py). `jax_moye.optimize` puts it in their place.
+As rewritten_p it is the equations as they were wherever no kernel computes them all, or groups have so many rows that
+two products may be as fast: then each product is one of grouped_p, or reads its rows by itself. So are its derivatives,
+and what it is under vmap.
 """
 
 from __future__ import annotations
@@ -60,11 +61,22 @@ def as_grouped(equation: JaxprEqn, parameters: Mapping[str, Any]) -> JaxprEqn:
     return equation.replace(primitive=grouped_p, params=of_product | dict(parameters))
 
 
+def of_grouped(original: Original, parameters: Mapping[str, Any]) -> Original:
+    """Equations as they were, but that products of groups are ours."""
+    jaxpr = original.jaxpr.jaxpr
+    equations = [as_grouped(equation, parameters) for equation in jaxpr.eqns]
+    return Original(ClosedJaxpr(jaxpr.replace(eqns=equations), original.jaxpr.consts))
+
+
 def _product_at(program: Program, index: int, parameters: Mapping[str, Any]) -> Chain | None:
     """A product whose rows are cut into groups, and the conversion behind it; None if an equation is none."""
     equation = as_grouped(program.equations[index], parameters)
     params: Any = equation.params
-    if index in program.taken or equation.primitive is not grouped_p or params["spec"] not in OF_ROWS:
+    if equation.primitive is grouped_rewritten_p and params.get("is_permuted") == (True, False):  # its rows are read
+        params = {name: value for name, value in params.items() if name not in ("epilogue", "original")}
+    elif equation.primitive is not grouped_p:
+        return None
+    if index in program.taken or params["spec"] not in OF_ROWS:
         return None
     out = equation.outvars[0]
     if params["config"] is not None or not isinstance(out, Var) or any(isinstance(x, Literal) for x in equation.invars):
@@ -85,16 +97,15 @@ class GroupedPair(Pair):
     def equation(self, program: Program) -> JaxprEqn:
         """What stands in their place."""
         gate: Any = program.equations[self.gate]
-        lhs, rhs, sizes = program.equations[self.first.product].invars
-        variables = [lhs, rhs, sizes, program.equations[self.second.product].invars[1]]
+        lhs, rhs, sizes, *rows = program.equations[self.first.product].invars
+        variables = [lhs, rhs, sizes, program.equations[self.second.product].invars[1], *rows]
         values = [*gate.outvars, *([self.first.value, self.second.value] if self.keeps else [])]
         members = (*self.first.members, *self.second.members, *self.inside, self.gate)
-        jaxpr = original_of(program, [], members, variables, values).jaxpr.jaxpr
-        jaxpr = jaxpr.replace(eqns=[as_grouped(equation, self.parameters) for equation in jaxpr.eqns])
+        original = of_grouped(original_of(program, [], members, variables, values), self.parameters)
         params = dict(self.first.of_product) | {
             "out_dtype": aval_of(values[0]).dtype,
             "epilogue": self.epilogue,
-            "original": Original(ClosedJaxpr(jaxpr, [])),
+            "original": original,
         }
         return gate.replace(
             invars=variables, outvars=values, primitive=grouped_rewritten_p, params=params, effects=frozenset()
@@ -119,15 +130,18 @@ def grouped_pair_from(program: Program, index: int, parameters: Mapping[str, Any
 # ------------------------------------------------------------------------------------------------------- lowering
 
 
-def _lower_local(platform, ctx, *values, request, permutations, original: Original):
-    lowered, _ = lower_by_kernel(platform, ctx, values, request, permutations, request.epilogue.keeps)
+def _lower_local(platform, ctx, *values, request, permutations, original: Original, is_permuted):
+    is_pair = request.epilogue is not None
+    keeps = is_pair and request.epilogue.keeps
+    lowered, _ = lower_by_kernel(platform, ctx, values, request, permutations, keeps, is_permuted)
     if lowered is not None:
         return lowered
 
-    def as_it_was(lhs, rhs, sizes, other):
-        _, other = transposed((lhs, other), permutations)
+    def as_it_was(lhs, rhs, sizes, *others):
+        if is_pair:
+            others = (transposed((lhs, others[0]), permutations)[1], *others[1:])
         lhs, rhs = transposed((lhs, rhs), permutations)
-        return original(lhs, rhs, sizes, other)
+        return original(lhs, rhs, sizes, *others)
 
     return mlir.lower_fun(as_it_was, multiple_results=True)(ctx, *values)
 
@@ -137,11 +151,16 @@ mlir.register_lowering(grouped_rewritten_local_p, functools.partial(_lower_local
 mlir.register_lowering(grouped_rewritten_local_p, functools.partial(_lower_local, "cuda"), platform="cuda")
 
 
-def _lower(ctx, *values, original: Original, **params):
+# Parameters, beside those of grouped_p and the equations as they were:
+#   epilogue     of a pair; None of one product
+#   is_permuted  whether there are indices of rows of lhs, and of the result, behind the others, and behind them what
+#                the equations read in their place and no kernel does; not there where rows lie in their order
+def _lower(ctx, *values, original: Original, is_permuted=None, **params):
     request = request_of_program(params)
     if _compat.why_not_local(ctx) is not None or request.implementation == "xla":
         return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
-    return lower_to_local(ctx, grouped_rewritten_local_p, values, request, original=original)
+    of_rows = {"original": original, "is_permuted": is_permuted}
+    return lower_to_local(ctx, grouped_rewritten_local_p, values, request, **of_rows)
 
 
 # Not cacheable, so that the rule sees the operands it has in this place: see _compat.transposed_source.

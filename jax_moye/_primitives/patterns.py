@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,12 +50,20 @@ class Program:
       kept: by its name in `flat`, a value that a product of ours writes: what stands behind it makes, or is applied to.
       in_loop: it is the body of a loop, or in one: XLA copies what it is given before a kernel of ours reads it, and
         what such a kernel makes into a stack.
+      borrowed: what it is given that somebody reads when it is done.
     """
 
-    def __init__(self, equations: Sequence[JaxprEqn], outvars: Iterable[Any], in_loop: bool = False) -> None:
+    def __init__(
+        self,
+        equations: Sequence[JaxprEqn],
+        outvars: Iterable[Any],
+        in_loop: bool = False,
+        borrowed: Collection[Any] = (),
+    ) -> None:
         """Counts."""
         self.equations = equations
         self.in_loop = in_loop
+        self.borrowed = frozenset(borrowed)
         self.readers: dict[Any, list[int]] = {}
         self.made_by: dict[Any, int] = {}
         self.taken: set[int] = set()

@@ -2,11 +2,11 @@
 
 Equations are replaced, nothing else is touched, so that names, sources, effects and loops stay what they are.
 chains.py says what a product takes in; a product of groups becomes grouped_p, or with its gate what
-grouped_rewritten.py says, and dequantizing.py finds products by weights of 8 and 4 bits. Before that, calls.py opens
-calls that stand between a product and what it takes in, and residuals.py says what a loop need not stack for its
-derivative; behind it views.py says which operands are read as parts of larger arrays. Attention comes first:
-attention_finding.py takes its products, also of two loops together (scan_pairs.py), and where a body is given the mask
-(known_constants.py, small_masks.py).
+grouped_rewritten.py says, and where its rows lie elsewhere what grouped_rows.py says. dequantizing.py finds products by
+weights of 8 and 4 bits. Before that, calls.py opens calls that stand between a product and what it takes in, and
+residuals.py says what a loop need not stack for its derivative; behind it views.py says which operands are read as
+parts of larger arrays. Attention comes first: attention_finding.py takes its products, also of two loops together
+(scan_pairs.py), and where a body is given the mask (known_constants.py, small_masks.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from jax_moye._primitives.chains import chain_from
 from jax_moye._primitives.dequantizing import dequantized_from, without_unread
 from jax_moye._primitives.equations import CLOSED_CALL
 from jax_moye._primitives.grouped_rewritten import as_grouped, grouped_pair_from
+from jax_moye._primitives.grouped_rows import with_rows_in_place
 from jax_moye._primitives.known_constants import Constants, of_arrays, with_known
+from jax_moye._primitives.overwriting import borrowed_by
 from jax_moye._primitives.pairs import cotangents_from, ordered, pair_from
 from jax_moye._primitives.patterns import Program
 from jax_moye._primitives.residuals import with_fewer_residuals
@@ -46,6 +48,7 @@ def rewritten(
     in_loop: bool = False,
     are_in_memory: Sequence[bool] | None = None,
     known: Sequence[JaxprEqn] = (),
+    are_borrowed: Sequence[bool] | None = None,
 ) -> ClosedJaxpr:
     """The same program, rewritten.
 
@@ -55,10 +58,11 @@ def rewritten(
       in_loop: it is the body of a loop, or in one.
       are_in_memory: which of its inputs are arrays that are written to memory whole, whoever reads them; None: all.
       known: equations that make those of its inputs that are known.
+      are_borrowed: which of its inputs somebody reads when it is done; None: of none that is said.
     """
     are_in_memory = are_in_memory or [True] * len(closed.jaxpr.invars)
     known = [*known, *of_arrays(closed)]
-    jaxpr = _rewritten(closed.jaxpr, parameters, in_loop, are_in_memory, known=known)
+    jaxpr = _rewritten(closed.jaxpr, parameters, in_loop, are_in_memory, known=known, are_borrowed=are_borrowed)
     return closed if jaxpr is closed.jaxpr else ClosedJaxpr(jaxpr, closed.consts)
 
 
@@ -69,16 +73,18 @@ def _rewritten(
     are_in_memory: Sequence[bool],
     has_attention: bool = True,
     known: Sequence[JaxprEqn] = (),
+    are_borrowed: Sequence[bool] | None = None,
 ) -> Jaxpr:
-    opened = _opened(jaxpr, parameters, in_loop, has_attention, known)
+    opened = with_rows_in_place(_opened(jaxpr, parameters, in_loop, has_attention, known), parameters)
     given = {*opened.constvars, *(x for x, is_in in zip(opened.invars, are_in_memory, strict=True) if is_in)}
-    before = Program(opened.eqns, opened.outvars)
+    borrowed = {*opened.constvars, *(x for x, is_so in zip(opened.invars, are_borrowed or (), strict=False) if is_so)}
+    before = Program(opened.eqns, opened.outvars, in_loop, borrowed)
     constants = Constants(Program([*known, *opened.eqns], opened.outvars))
     equations = [
-        _with_inner(equation, parameters, in_loop, [is_in_memory(before, x, given) for x in equation.invars], constants)
-        for equation in opened.eqns
+        _with_inner(before, index, parameters, in_loop, [is_in_memory(before, x, given) for x in one.invars], constants)
+        for index, one in enumerate(opened.eqns)
     ]
-    program = Program(equations, opened.outvars, in_loop)
+    program = Program(equations, opened.outvars, in_loop, borrowed)
     chosen = _chosen(program, parameters)
     gone = program.taken - chosen.replaced.keys()
     new = [chosen.replaced.get(index, equation) for index, equation in enumerate(equations) if index not in gone]
@@ -171,13 +177,15 @@ def _chosen(program: Program, parameters: Mapping[str, Any]) -> _Chosen:
 
 
 def _with_inner(
-    equation: JaxprEqn,
+    program: Program,
+    index: int,
     parameters: Mapping[str, Any],
     in_loop: bool,
     are_in_memory: Sequence[bool],
     constants: Constants,
 ) -> JaxprEqn:
-    """An equation whose own jaxprs are rewritten."""
+    """An equation of a program, whose own jaxprs are rewritten."""
+    equation = program.equations[index]
     if equation.primitive.name not in _INNER:
         return equation
     is_loop = equation.primitive.name in ("scan", "while")
@@ -191,9 +199,11 @@ def _with_inner(
     def of(value: Any) -> Any:
         if isinstance(value, ClosedJaxpr):
             known = constants.of_body(equation, value.jaxpr)
-            return rewritten(value, parameters, in_loop, given(value.jaxpr), known)
+            borrowed = borrowed_by(program, index, value)
+            return rewritten(value, parameters, in_loop, given(value.jaxpr), known, borrowed)
         if isinstance(value, Jaxpr):
-            return _rewritten(value, parameters, in_loop, given(value), known=constants.of_body(equation, value))
+            known, borrowed = constants.of_body(equation, value), borrowed_by(program, index, value)
+            return _rewritten(value, parameters, in_loop, given(value), known=known, are_borrowed=borrowed)
         if isinstance(value, tuple) and any(isinstance(one, (ClosedJaxpr, Jaxpr)) for one in value):
             new = tuple(map(of, value))
             return value if all(one is other for one, other in zip(new, value, strict=True)) else new

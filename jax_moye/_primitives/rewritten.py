@@ -27,7 +27,7 @@ from jax_moye._kernels import ffi
 from jax_moye._log import say_once
 from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.contraction import contract_p, heed, xlas_product
-from jax_moye._primitives.custom_call import run_kernel
+from jax_moye._primitives.custom_call import run_kernel, with_c_kept
 from jax_moye._primitives.fused import with_own_activation
 from jax_moye._primitives.transposes import Permutations, Source, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget
@@ -315,7 +315,7 @@ def sources_of(values: Sequence[Any], avals: Sequence[Any], request: Request) ->
 
 
 def _lower(ctx, *values, original: Original, **params):
-    request = Request(**params, alone=original.product)
+    request = with_c_kept(Request(**params, alone=original.product), values)
     if _compat.why_not_local(ctx) is not None or request.implementation == "xla":
         return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
     sources = sources_of(values, ctx.avals_in, request)
@@ -413,7 +413,7 @@ mlir.register_lowering(viewed_local_p, functools.partial(_lower_viewed_local, "c
 
 def _lower_viewed(ctx, *values, original: Original, views, inner: Original | None, parts, out_sharding=None, **params):
     del out_sharding  # who asks for one gets no view
-    request = Request(**params, alone=None if inner is None else inner.product)
+    request = with_c_kept(Request(**params, alone=None if inner is None else inner.product), values)
     if _compat.why_not_local(ctx) is not None or request.implementation == "xla":
         return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
     sources = sources_of(values, ctx.avals_in, request)

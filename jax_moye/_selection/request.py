@@ -72,6 +72,7 @@ class Request:
       batch_invariant: a row's bits depend neither on m nor on the other rows.
       epilogue: of a fused product, else None.
       autotune: "on", "cached" or "off", as in `options`; None: as the environment says.
+      keeps_c: somebody else reads c, too, so that the result is not written over it.
       alone: what is asked for of the product where no kernel finishes it, as the program had it that `optimize` was
         given. None where the epilogue is the caller's: sums are not rounded then before they are finished.
     """
@@ -87,6 +88,7 @@ class Request:
     batch_invariant: bool = False
     epilogue: Epilogue | None = None
     autotune: Literal["on", "cached", "off"] | None = None
+    keeps_c: bool = False
     alone: Request | None = None
 
     @property

@@ -103,6 +103,36 @@ def test_c_is_updated_in_place():
     np.testing.assert_allclose(np.asarray(y, np.float64), expected, rtol=2**-7, atol=1e-3)
 
 
+def test_c_that_somebody_needs_is_not_copied():
+    """Neither an argument that is kept, nor what the program reads again: the same bits as in place, and no copy."""
+    x, w, _, c, _ = operands(np.random.default_rng(2), "bfloat16", rows=(256,), k=128, n=192)
+
+    def kept(x, w, c):
+        return c - 0.1 * jnp.matmul(x, w)
+
+    def read_again(x, w, c):
+        c = c * 2
+        return c - 0.1 * jnp.matmul(x, w), jnp.sin(c)
+
+    before = np.asarray(c)
+    with jax_moye.options(implementation="moye"):
+        found = []
+        for fun, donated in ((kept, ()), (kept, 2), (read_again, ())):
+            program = jax.jit(jax_moye.optimize(fun), donate_argnums=donated)
+            hlo = program.lower(x, w, c).compile().as_text()
+            assert "custom_call_target=" in hlo
+            assert not re.search(r"= bf16\[256,192\]\S* copy\(", hlo), hlo
+            assert ("output_to_operand_aliasing" in hlo) == (donated == 2)
+            found.append(program(x, w, c + 0))
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(np.asarray(c), before)
+    product = np.asarray(x, np.float64) @ np.asarray(w, np.float64)
+    for y, of_c in ((found[0], 1), (found[2][0], 2)):
+        np.testing.assert_allclose(
+            np.asarray(y, np.float64), of_c * np.asarray(c, np.float64) - 0.1 * product, 2**-7, 2**-6
+        )
+
+
 def test_gated_linear_unit():
     x, w, *_ = operands(np.random.default_rng(3), "bfloat16", n=64)
     both = jnp.stack([w, w[::-1]], 1)

@@ -188,3 +188,41 @@ def test_in_a_loop(rng):
         moved[np.roll(p, 1)] = wanted[p]
         wanted = moved
     np.testing.assert_array_equal(np.asarray(found, np.float32), wanted)
+
+
+def test_what_optimize_finds(rng):
+    """The gather in front of a product and the one behind, a gated layer's, and that of a cotangent: one call each."""
+    tokens, each = 301, 4
+    ids = rng.integers(0, 7, tokens * each).astype(np.int32)
+    x = jnp.asarray(rng.integers(-2, 3, (tokens, K)), jnp.bfloat16)
+    w = jnp.asarray(rng.integers(-2, 3, (7, K, N)), jnp.bfloat16)
+
+    def layer(x, w, ids):
+        order, sizes = jnp.argsort(ids), jnp.bincount(ids, length=7)
+        return jnp.take(jax.lax.ragged_dot(x[order // each], w, sizes), jnp.argsort(order), axis=0)
+
+    def gated(x, w, ids):
+        order, sizes = jnp.argsort(ids), jnp.bincount(ids, length=7)
+        rows = x[order // each]
+        return jax.nn.relu(jax.lax.ragged_dot(rows, w, sizes)) * jax.lax.ragged_dot(rows, w[::-1], sizes)
+
+    def gradient(x, w, ids):
+        return jax.grad(lambda x: (layer(x, w, ids).astype(jnp.float32) * jnp.asarray(cotangent)).sum())(x)
+
+    cotangent = rng.integers(-1, 2, (tokens * each, N)).astype(np.float32)
+    lhs, rhs = np.asarray(x, np.float64), np.asarray(w, np.float64)
+    rows, order = np.repeat(lhs, each, 0), np.argsort(ids, kind="stable")
+    expected = np.einsum("mk,mkn->mn", rows, rhs[ids])
+    other = np.einsum("mk,mkn->mn", rows, rhs[::-1][ids])
+    sums = np.einsum("mn,mkn->mk", cotangent.astype(np.float64), rhs[ids]).reshape(tokens, each, K).sum(1)
+    cases = (
+        (layer, expected, 2.0**-8),
+        (gated, (np.maximum(expected, 0) * other)[order], 2.0**-8),
+        (gradient, sums, 2.0**-6),
+    )
+    for fun, wanted, relative in cases:
+        with jax_moye.options(implementation="moye"):
+            program = jax.jit(jax_moye.optimize(fun))
+            assert program.lower(x, w, ids).as_text().count(ffi.PERMUTED_GROUPED_TARGET) == 1
+            found = np.asarray(program(x, w, ids), np.float64)
+        np.testing.assert_allclose(found, wanted, relative, relative * np.abs(wanted).max())

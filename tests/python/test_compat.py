@@ -145,6 +145,32 @@ def test_what_a_lowering_rule_sees():
     assert seen == [((1, 0), ("cpu",), None, False, None), (None, ("cuda",), None, False, None)]
 
 
+def test_which_arguments_the_caller_keeps():
+    """Those of the main function that are not donated, and constants, also reshaped; of others nobody knows."""
+    seen = []
+    probe_p = jax.extend.core.Primitive("probe of arguments")
+    probe_p.def_abstract_eval(lambda x: x)
+
+    def rule(ctx, x):
+        seen.append(_compat.is_borrowed(x))
+        return [x]
+
+    mlir.register_lowering(probe_p, rule, cacheable=False)
+    ones, kept = jnp.ones((2, 3)), np.ones((2, 3), np.float32)
+
+    def fun(x, y):
+        inside = jax.jit(lambda z: probe_p.bind(z) * 2)
+        return sum(map(probe_p.bind, (x, y, x + y, y.reshape(3, 2).reshape(2, 3), jnp.asarray(kept)))) + inside(y)
+
+    jax.jit(fun, donate_argnums=0).lower(ones, ones)
+    assert seen == [False, True, False, True, True, False]
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(AxisType.Auto,))
+    spread = jax.device_put(ones, NamedSharding(mesh, PartitionSpec("d")))  # JAX leaves it to XLA what it is for
+    seen.clear()
+    jax.jit(lambda x, y: probe_p.bind(x) + probe_p.bind(y), donate_argnums=0).lower(spread, spread)
+    assert seen == [False, True]
+
+
 @pytest.mark.parametrize("platforms", [("cpu",), ("cpu", "cuda")], ids="+".join)
 def test_an_equation_is_lowered_without_being_traced(platforms):
     """Each where it stands, and equal ones by one run of their primitive's rule for each platform."""

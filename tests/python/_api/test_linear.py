@@ -666,7 +666,7 @@ def test_lowering_for_cuda(rng):
     fun = functools.partial(linear, activation="gelu_exact", implementation="moye", alpha=2.0, beta=0.5)
     bf16 = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.bfloat16)  # noqa: E731
     args = dict(x=bf16(4, 32, 64), w=bf16(64, 128), bias=bf16(128), c=bf16(4, 32, 128), residual=bf16(4, 32, 128))
-    text = jax.jit(fun).trace(**args).lower(lowering_platforms=("cuda",)).as_text()
+    text = jax.jit(fun, donate_argnames="c").trace(**args).lower(lowering_platforms=("cuda",)).as_text()
     (call,) = re.findall(rf"custom_call @{FUSED_TARGET}.*", text)
     for attribute in (
         'activation = "gelu_erf"',

@@ -291,7 +291,7 @@ def test_a_training_step_has_no_slice_of_its_heads():
 @pytest.mark.filterwarnings("ignore:Some donated buffers")
 @pytest.mark.parametrize("donated", [(), (1,)])
 def test_an_array_that_is_updated_in_place_is_read_before(donated):
-    """It is c, over which a kernel writes, and the part's array: XLA copies one of them."""
+    """It is c, over which a kernel writes where it is donated, and the part's array: XLA copies one of them then."""
 
     def fun(x, w):
         return w + x @ w[32:]
@@ -302,7 +302,7 @@ def test_an_array_that_is_updated_in_place_is_read_before(donated):
         (equation,) = viewed_equations(fun, x, w)
         assert equation.invars[1] is equation.invars[2]
         optimized = jax.jit(jax_moye.optimize(fun), donate_argnums=donated)
-        assert "output_operand_aliases" in optimized.lower(x, w).as_text()
+        assert ("output_operand_aliases" in optimized.lower(x, w).as_text()) == (donated != ())
         np.testing.assert_array_equal(optimized(jnp.asarray(x), jnp.asarray(w)), w + x @ w[32:])
 
 

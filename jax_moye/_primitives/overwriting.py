@@ -1,0 +1,77 @@
+"""Which arrays a product may be written over: the c that it is added to, whose memory its result takes then.
+
+Where somebody reads c who need not be done before, XLA copies c in front of such a kernel, which costs more than a
+result of its own. So a kernel writes over c where all else that reads c makes what the kernel reads, and c is the
+program's own or was donated. A jaxpr does not say which of its arguments are donated: lowering knows (custom_call.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from jax.extend.core import Var
+
+from jax_moye import _compat
+from jax_moye._primitives.equations import body_of
+from jax_moye._primitives.patterns import SAME, Program
+
+# Equations whose result lies where their operand does.
+_IN_PLACE = ("reshape", "squeeze", "expand_dims", *SAME)
+
+
+def is_needed(program: Program, variable: Any, members: Collection[int], operands: Sequence[Any]) -> bool:
+    """Whether an array is to stay as it is, which an equation might write its result over.
+
+    Args:
+      program: where it is read.
+      variable: the array.
+      members: indices of the equations that become that one.
+      operands: of that one.
+    """
+    if not isinstance(variable, Var) or sum(x is variable for x in operands) > 1:
+        return True
+    arrays: list[Any] = [variable]
+    for x in arrays:  # which grows
+        index = program.made_by.get(x)
+        if index is not None and program.equations[index].primitive.name in _IN_PLACE:
+            arrays.append(program.equations[index].invars[0])
+    if any(x in program.borrowed for x in arrays if isinstance(x, Var)):
+        return True
+    readers = {index for x in arrays if isinstance(x, Var) for index in program.readers.get(x, ())} - set(members)
+    return bool(readers) and not readers <= _before(program, operands)
+
+
+def _before(program: Program, operands: Sequence[Any]) -> set[int]:
+    """The indices of the equations that have to be done before their results, and what is made of them, are read."""
+    done: set[int] = set()
+    waiting = list(operands)
+    while waiting:
+        x = waiting.pop()
+        index = program.made_by.get(x) if isinstance(x, Var) else None
+        if index is not None and index not in done:
+            done.add(index)
+            waiting += program.equations[index].invars
+    return done
+
+
+def borrowed_by(program: Program, index: int, body: Any) -> list[bool]:
+    """Of the inputs of an equation's jaxpr, which are arrays that somebody reads when it is done.
+
+    Args:
+      program: where the equation stands.
+      index: of it.
+      body: the jaxpr.
+    """
+    equation: Any = program.equations[index]
+    count = len(body_of(body).invars)
+    if equation.primitive.name == "scan":  # a carry and rows are the loop's own
+        operands = _compat.scan_operands(equation.params)
+        return [operands is None or i < operands.consts for i in range(count)]
+    if equation.primitive.name == "while":
+        consts = equation.params["cond_nconsts" if body is equation.params["cond_jaxpr"] else "body_nconsts"]
+        return [i < consts for i in range(count)]
+    if count > len(equation.invars):
+        return [True] * count
+    given = equation.invars[len(equation.invars) - count :]  # cond has an index in front
+    return [is_needed(program, x, [index], equation.invars) for x in given]
