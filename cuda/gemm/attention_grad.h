@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gemm/attention.h"
+#include "gemm/attention_cap.h"
 #include "gemm/config.h"
 #include "gemm/element.h"
 #include "gemm/tma_operand.h"
@@ -25,7 +26,7 @@ template <class Gemm>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_attention_grad_rows_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
                                 MOYE_GRID_CONSTANT AttentionGradParams const params) {
-  Gemm::template run_rows<false>(args, params);
+  Gemm::template run_rows<ScoresKind::plain>(args, params);
 }
 
 /// Of calls with a bias.
@@ -33,21 +34,36 @@ template <class Gemm>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_attention_grad_biased_rows_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
                                        MOYE_GRID_CONSTANT AttentionGradParams const params) {
-  Gemm::template run_rows<true>(args, params);
+  Gemm::template run_rows<ScoresKind::biased>(args, params);
 }
 
 template <class Gemm>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_attention_grad_columns_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
                                    MOYE_GRID_CONSTANT AttentionGradParams const params) {
-  Gemm::template run_columns<false>(args, params);
+  Gemm::template run_columns<ScoresKind::plain>(args, params);
 }
 
 template <class Gemm>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_attention_grad_biased_columns_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
                                           MOYE_GRID_CONSTANT AttentionGradParams const params) {
-  Gemm::template run_columns<true>(args, params);
+  Gemm::template run_columns<ScoresKind::biased>(args, params);
+}
+
+/// Of calls whose scores have a cap.
+template <class Gemm>
+MOYE_KERNEL(Gemm::kThreads)
+sm90_attention_grad_capped_rows_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
+                                       MOYE_GRID_CONSTANT AttentionGradParams const params) {
+  Gemm::template run_rows<ScoresKind::capped>(args, params);
+}
+
+template <class Gemm>
+MOYE_KERNEL(Gemm::kThreads)
+sm90_attention_grad_capped_columns_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
+                                          MOYE_GRID_CONSTANT AttentionGradParams const params) {
+  Gemm::template run_columns<ScoresKind::capped>(args, params);
 }
 
 /// Host: of CTAs that own kOwned rows.
