@@ -30,7 +30,8 @@ struct CappedScore {
 struct SoftCap {
   float factor;  // of sums, for exponentials of base 2
 
-  MOYE_DEVICE explicit SoftCap(AttentionArgs const& args) : factor(float(2 * kLog2E) * args.scale / args.cap) {}
+  MOYE_DEVICE explicit SoftCap(AttentionArgs const& args)
+      : factor(float(2 * kLog2E) * args.scale * reciprocal(args.cap)) {}
 
   /// Both are as precise near 1, and near 0 beside 1: the exponential is that of a negative number.
   MOYE_DEVICE CappedScore of(float sum) const {

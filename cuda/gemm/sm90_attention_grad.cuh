@@ -235,6 +235,8 @@ struct Gemm<kConfig> {
   static MOYE_DEVICE void consume_columns(AttentionArgs const& args, AttentionGradParams const& params, Place const& at,
                                           attention_grad::Steps const& steps, SharedStorage& smem, int thread) {
     constexpr bool kHasBias = kKind == ScoresKind::biased;
+    // Where a cap and a mask leave no registers for it in front of the weights, dP^T is started behind them.
+    constexpr bool kIsLate = kKind == ScoresKind::capped && kIsMasked && kHead > 64;
     int const lane = thread % 32, consumer = thread / 128, column = at.row + thread / 32 * 16 + lane / 4;
     float const scale = factor_of_scores<kKind>(args) * float(kLog2E);
     Tensor sK = make_tensor(make_smem_ptr(smem.owned[0]), Owned::smem_layout());         // (OWNED,64,PARTS)
@@ -296,7 +298,7 @@ struct Gemm<kConfig> {
         if (kHasBias && step + 1 < steps.end) sum = fetch_sum(step + 1);
         smem.pipeline.consumer_wait(read);
         attention_grad::start_scores<Gemm>(tSrK, tSrQ, read.index(), tSrS);
-        attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
+        if constexpr (!kIsLate) attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
         uint32_t kept = kAllKept;
         if (kIsMasked && (!kHasBias || args.mask.data != nullptr)) {
           kept = kept_of_columns<kStep>(args, at.batch, at.head * int(args.group) + head, column, first, step * kStep,
@@ -304,7 +306,7 @@ struct Gemm<kConfig> {
         }
         bias.start(at.batch, at.head * int(args.group) + head, column, step * kStep);
         named_barrier_sync(1 + consumer, 128);
-        warpgroup_wait_group<1>();  // all but dP^T
+        warpgroup_wait_group<kIsLate ? 0 : 1>();  // all but dP^T
         warpgroup_fence_operand(tSrS);
         int const first_row = first - step * kStep;
         bool const is_edge = first_row > -8;
@@ -321,7 +323,8 @@ struct Gemm<kConfig> {
               auto const [score, slope] = cap.of(weights[i + j]);
               float const weight = fast_exp2(multiply_add(score, scale, -of_step[0][row]));
               bool const is_seen = row >= first_row + i / 2 % 2 * 8, is_masked = (kept >> (i + j) & 1) == 0;
-              shares[j] = !is_seen ? 0 : kIsMasked && is_masked ? of_step[2][row] : weight;
+              float const of_masked = kIsMasked ? of_step[2][row] : 0;
+              shares[j] = !is_seen ? 0 : kIsMasked && is_masked ? of_masked : weight;
               weights[i + j] = is_seen ? weight * slope : 0;
             }
             fragments_p[i / 2] = pack_pair<Element>(shares[0], shares[1]);
@@ -344,6 +347,7 @@ struct Gemm<kConfig> {
           if (is_edge) attention_grad::clear_in_front(weights, first_row, lane);
           to_fragments<Element, kStep>(weights, fragments_p);
         }
+        if constexpr (kIsLate) attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
         attention_grad::start_sums<Gemm>(tOrP, tOrdO, read.index(), tOrdV);
         warpgroup_wait_group<1>();  // all but dV
         warpgroup_fence_operand(tSrdP);

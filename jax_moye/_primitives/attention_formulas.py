@@ -10,8 +10,8 @@ its derivative, is one of these. Of a row of scores s, over its columns:
     T        of scores that have a soft cap what that multiplies: tanh of a multiple of the product
     R[..]    a row's sum of a product of E and G
 
-`Logs` are sums of multiples of s, m and log Z; `Formula` is a sum of products of E, Z, G, T and R. What a derivative adds
-only to take it away again, as that of the largest score, cancels out. `Opaque` is what is no such formula.
+`Logs` are sums of multiples of s, m and log Z; `Formula` is a sum of products of E, Z, G, T and R. What a derivative
+adds only to take it away again, as that of the largest score, cancels out. `Opaque` is what is no such formula.
 
 Beside them stand values that are known while tracing: `Choice`, a number where a mask holds and another one elsewhere,
 and `Affine`, indices.

@@ -114,7 +114,7 @@ class Softmax:
         return Opaque()
 
     def _capped(self, name: str, x: Logs) -> Any:
-        """tanh of scores, or what its derivative is made of: logistic(2 x) is (1 + tanh(x)) / 2."""
+        """A tanh of scores, or what its derivative is made of: logistic(2 x) is (1 + tanh(x)) / 2."""
         factor = x.scores / (1 if name == "tanh" else 2)
         if not x.is_product or x.in_tanh or not factor:
             return Opaque()

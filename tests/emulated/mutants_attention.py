@@ -139,7 +139,7 @@ MUTANTS = [
     Mutant(
         name="attention_lse_of_scores",
         file=SOFTMAX,
-        old="rows.largest[r] * args.scale + log",
+        old="rows.largest[r] * factor_of_scores<kKind>(args) + log",
         new="rows.largest[r] + log",
     ),
     Mutant(
