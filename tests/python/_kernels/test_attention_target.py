@@ -518,7 +518,7 @@ WRONG_CAPS = {
     "a negative cap": (dict(cap=-2.0), "the cap is no finite number above 0"),
     "a cap that is no number": (dict(cap=np.nan), "the cap is no finite number above 0"),
     "a cap that f32 has not": (dict(cap=1e39), "the cap is no finite number above 0"),
-    "a small cap": (dict(cap=1e-38, scale=1e3), "the scale is too large for the cap"),
+    "a small cap": (dict(cap=1e-36, scale=1e3), "the scale is too large for the cap"),
     "cap missing": (dict(drop=("cap",)), "Wrong number of attributes"),
     "cap of f32": (dict(cap=np.float32(2)), "Failed to decode"),
     "two masks": (dict(extra=(MASK, MASK)), "there is a mask, and nothing else"),
