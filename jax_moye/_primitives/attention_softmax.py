@@ -26,6 +26,9 @@ from jax_moye._primitives.attention_formulas import (
 from jax_moye._primitives.attention_masks import Mask, Region, parts_of
 
 COPIES = ("convert_element_type", "stop_gradient", "copy", "copy_p")
+_OF_ONE = (
+    "exp", "log", "is_finite", "neg", "integer_pow", "square", "abs", "sign", "tanh", "logistic", "one_minus_square",
+)  # fmt: skip
 # What a mask leaves out has no weight at all, whatever the other scores of its row: -1e9, or what 16 bits have of it.
 _LARGEST_FILL = -0.99e9
 _LARGEST_SCORE = 32  # what is taken for one where a low number is added to it, and rounding is to leave nothing of it
@@ -70,7 +73,7 @@ class Softmax:
         if name in COPIES:
             keeps = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize > 1
             return operands[0] if keeps or isinstance(operands[0], Finite) else Opaque()
-        if name in ("exp", "log", "is_finite", "neg", "integer_pow", "square", "abs", "sign", "tanh", "logistic"):
+        if name in _OF_ONE:
             return self._of_one(name, operands[0], params, dtype)
         if name == "select_n" and len(operands) == 3:
             which, *cases = operands
@@ -109,8 +112,10 @@ class Softmax:
             return x if name == "abs" else Formula.of()
         if name in ("tanh", "logistic") and isinstance(x, Logs):
             return self._capped(name, x)
-        if name in ("integer_pow", "square") and isinstance(_as_factor(x), Formula):
-            return _as_factor(x).power(params.get("y", 2))
+        factor = _as_factor(x)
+        if name in ("integer_pow", "square", "one_minus_square") and isinstance(factor, Formula):
+            power = factor.power(params.get("y", 2))
+            return power if name != "one_minus_square" else self._sum(Formula.of(), power, -1, dtype)
         return Opaque()
 
     def _capped(self, name: str, x: Logs) -> Any:

@@ -165,6 +165,7 @@ def test_a_soft_cap():
     for name, x in (("mul", computed("tanh", SCORES, of=state)), ("integer_pow", t), ("square", Logs(1, in_tanh=0.5))):
         assert computed(name, *[x] * (1 + (name == "mul")), of=state, y=2) == Formula.of(t=2)
     slope = Formula.of().plus(Formula.of(t=2), -1)
+    assert computed("one_minus_square", Logs(1, in_tanh=0.5), of=state) == slope
     either = [computed("logistic", computed("mul", SCORES, number(x)), of=state) for x in (2, -2)]
     assert computed("mul", number(4), computed("mul", *either)) == slope
     one_less = computed("sub", number(1), Logs(1, in_tanh=0.5))
