@@ -190,7 +190,9 @@ class Softmax:
         if isinstance(left, Logs) and isinstance(right, Logs):
             return left.plus(right, sign)
         left, right = _as_factor(left), _as_factor(right)
-        if isinstance(left, (Formula, Cleared)) and type(left) is type(right):
+        if isinstance(left, Formula) and isinstance(right, Formula):
+            return left.plus(right, sign)
+        if isinstance(left, Cleared) and isinstance(right, Cleared):
             return left.plus(right, sign)
         if isinstance(right, Formula) and not right.terms:
             return left
