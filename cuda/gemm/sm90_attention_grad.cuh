@@ -235,8 +235,7 @@ struct Gemm<kConfig> {
   static MOYE_DEVICE void consume_columns(AttentionArgs const& args, AttentionGradParams const& params, Place const& at,
                                           attention_grad::Steps const& steps, SharedStorage& smem, int thread) {
     constexpr bool kHasBias = kKind == ScoresKind::biased;
-    // Where a cap and a mask leave no registers for it in front of the weights, dP^T is started behind them.
-    constexpr bool kIsLate = kKind == ScoresKind::capped && kIsMasked && kHead > 64;
+    constexpr bool kIsLate = kKind == ScoresKind::capped && kIsMasked && kHead > 64;  // dP^T, for want of registers
     int const lane = thread % 32, consumer = thread / 128, column = at.row + thread / 32 * 16 + lane / 4;
     float const scale = factor_of_scores<kKind>(args) * float(kLog2E);
     Tensor sK = make_tensor(make_smem_ptr(smem.owned[0]), Owned::smem_layout());         // (OWNED,64,PARTS)
@@ -309,26 +308,10 @@ struct Gemm<kConfig> {
         warpgroup_wait_group<kIsLate ? 0 : 1>();  // all but dP^T
         warpgroup_fence_operand(tSrS);
         int const first_row = first - step * kStep;
-        bool const is_edge = first_row > -8;
         bias.add(weights);
         auto const row_of = [&](int i) { return i / 4 * 8 + lane % 4 * 2 + i % 2; };
         if constexpr (kKind == ScoresKind::capped) {
-          // Pair by pair: beside all weights there are no registers for the slopes of their scores.
-          MOYE_UNROLL
-          for (int i = 0; i < kSums; i += 2) {
-            float shares[2];
-            MOYE_UNROLL
-            for (int j = 0; j < 2; ++j) {
-              int const row = row_of(i + j);
-              auto const [score, slope] = cap.of(weights[i + j]);
-              float const weight = fast_exp2(multiply_add(score, scale, -of_step[0][row]));
-              bool const is_seen = row >= first_row + i / 2 % 2 * 8, is_masked = (kept >> (i + j) & 1) == 0;
-              float const of_masked = kIsMasked ? of_step[2][row] : 0;
-              shares[j] = !is_seen ? 0 : kIsMasked && is_masked ? of_masked : weight;
-              weights[i + j] = is_seen ? weight * slope : 0;
-            }
-            fragments_p[i / 2] = pack_pair<Element>(shares[0], shares[1]);
-          }
+          attention_grad::weigh<Element, kIsMasked>(weights, fragments_p, cap, scale, of_step, first_row, kept, lane);
         } else {
           MOYE_UNROLL
           for (int i = 0; i < kSums; ++i) {
@@ -344,7 +327,7 @@ struct Gemm<kConfig> {
               if ((kept >> i & 1) == 0) weights[i] = kHasBias ? RowBase::weight_of_masked(third) : third;
             }
           }
-          if (is_edge) attention_grad::clear_in_front(weights, first_row, lane);
+          if (first_row > -8) attention_grad::clear_in_front(weights, first_row, lane);
           to_fragments<Element, kStep>(weights, fragments_p);
         }
         if constexpr (kIsLate) attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
@@ -384,34 +367,21 @@ struct Gemm<kConfig> {
   }
   static constexpr unsigned kCompiledOrders = order_bits(Order::NT);
 
-  static Status prepare() {
-    Status status = prepare_kernel(sm90_attention_grad_columns_kernel<Gemm>, kFacts.smem_bytes);
-    for (auto* of_calls :
-         {sm90_attention_grad_biased_columns_kernel<Gemm>, sm90_attention_grad_biased_rows_kernel<Gemm>,
-          sm90_attention_grad_capped_columns_kernel<Gemm>, sm90_attention_grad_capped_rows_kernel<Gemm>})
-      if (status.ok()) status = prepare_kernel(of_calls, kFacts.smem_bytes);
-    return status;
-  }
+  static Status prepare() { return attention_grad::prepare<Gemm>(); }
 
   static Status launch(AttentionArgs const& args, StreamHandle stream) {
-    bool const has_bias = args.bias.data != nullptr;
+    auto const [rows_kernel, columns_kernel] = attention_grad::kernels_of<Gemm>(args);
     AttentionGradParams params;
     Status status = make_grad_params<Element, kOwned>(&params, args);
     LaunchConfig config{
         .grid = {}, .block = {unsigned(kThreads)}, .smem_bytes = kFacts.smem_bytes, .programmatic = true};
     if (status.ok() && args.kv_rows > 0) {
       config.grid = {unsigned(args.batch * args.kv_heads) * unsigned(params.kv_tiles)};
-      auto* const of_call = has_bias       ? sm90_attention_grad_biased_columns_kernel<Gemm>
-                            : args.cap > 0 ? sm90_attention_grad_capped_columns_kernel<Gemm>
-                                           : sm90_attention_grad_columns_kernel<Gemm>;
-      status = launch_kernel(of_call, config, stream, args, params);
+      status = launch_kernel(columns_kernel, config, stream, args, params);
     }
     if (status.ok() && args.q_rows > 0) {
       config.grid = {unsigned(args.batch * args.kv_heads * args.group) * unsigned(params.q_tiles)};
-      auto* const of_call = has_bias       ? sm90_attention_grad_biased_rows_kernel<Gemm>
-                            : args.cap > 0 ? sm90_attention_grad_capped_rows_kernel<Gemm>
-                                           : sm90_attention_grad_rows_kernel<Gemm>;
-      status = launch_kernel(of_call, config, stream, args, params);
+      status = launch_kernel(rows_kernel, config, stream, args, params);
     }
     return status;
   }

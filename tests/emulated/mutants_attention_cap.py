@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from tests.emulated.mutants_attention import SOFTMAX, F, G, Grad, Mutant
+from tests.emulated.mutants_attention import BOTH, SOFTMAX, F, G, Grad, Mutant
 
 CAP = "attention_cap.h"
 OPTIONS = ("batch=2", "group=2", "diagonal=30", "cap=2", "mask=bk")
@@ -30,16 +30,25 @@ MUTANTS = [
     ),
     Gradients(name="attention_grad_cap_slope_halved", file=CAP, old="e * twice * twice", new="e * twice * share"),
     Gradients(name="attention_grad_cap_slope_of_rows_forgotten", old="slope * fast_exp2(", new="fast_exp2("),
-    Gradients(name="attention_grad_cap_slope_of_columns_forgotten", old="weight * slope : 0", new="weight : 0"),
-    Gradients(name="attention_grad_cap_slope_of_shares", old="of_masked : weight;", new="of_masked : weight * slope;"),
+    Gradients(
+        name="attention_grad_cap_slope_of_columns_forgotten", file=BOTH, old="weight * slope : 0", new="weight : 0"
+    ),
+    Gradients(
+        name="attention_grad_cap_slope_of_shares",
+        file=BOTH,
+        old="of_masked : weight;",
+        new="of_masked : weight * slope;",
+    ),
     Gradients(
         name="attention_grad_cap_rows_of_the_first_column",
+        file=BOTH,
         old=SEEN,
         new="row >= first_row",
         options=OPTIONS[:-1],
     ),
     Gradients(
         name="attention_grad_cap_means_forgotten",
+        file=BOTH,
         old="kIsMasked ? of_step[2][row] : 0",
         new="0",
         options=("batch=2", "cap=2", "mask=bhqk"),
