@@ -176,6 +176,12 @@ Status decode_attention(AttentionRequest const& request, AttentionCall& call) {
   if (std::string reason = bad_sizes(request, config, args); !reason.empty()) return error(reason);
   args.scale = float(request.scale);
   if (!std::isfinite(args.scale) || !(args.scale > 0)) return error("the scale is no finite number above 0");
+  if (request.has_cap) {
+    args.cap = float(request.cap);
+    if (!std::isfinite(args.cap) || !(args.cap > 0)) return error("the cap is no finite number above 0");
+    if (!std::isfinite(args.scale / args.cap)) return error("the scale is too large for the cap");
+    if (request.bias.present) return error("scores with a bias have no cap");
+  }
   args.is_causal = request.is_causal;
   args.diagonal = std::clamp(request.diagonal, -args.q_rows, args.kv_rows);  // nothing and all is left out beyond
   for (AttentionPart const& part : attention_parts(request.of_gradients)) {

@@ -39,6 +39,8 @@ struct AttentionRequest {
   std::string_view config = {};
   std::span<int64_t const> sizes = {};  // batch, kv_heads, group, q_rows, kv_rows, head_dim
   double scale = 1;
+  bool has_cap = false;
+  double cap = 0;
   bool is_causal = false;
   int64_t diagonal = 0;
   AttentionOperand q = {}, k = {}, v = {};

@@ -36,6 +36,8 @@
 //   jax_moye_biased_attention_grad_v1  (q, k, v, d_o, lse, delta, bias, [mask]) -> (dq, dk, dv, [ds])
 //                            as those of views; the bias is added to the scores behind the scale, lse is two arrays
 //                            (AttentionArgs), ds is the gradient of the scores
+//   jax_moye_capped_attention_v1, jax_moye_capped_attention_grad_v1
+//                            as those of views, of scores cap * tanh(scale / cap * q k^T)
 //   jax_moye_mark_v1         () -> (nothing of interest)   CUDA alone: an event on the stream, for whoever measures
 #pragma once
 

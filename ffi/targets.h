@@ -348,6 +348,7 @@ struct AttentionAttributes {
   std::string_view config;
   Int64s sizes;
   double scale;
+  double cap;
   bool is_causal;
   int64_t diagonal;
   Int64s q_strides, k_strides, v_strides;
@@ -439,6 +440,7 @@ struct AnyAttention {
       std::tuple{Attribute{"q_offset", &Attributes::q_offset}, Attribute{"k_offset", &Attributes::k_offset},
                  Attribute{"v_offset", &Attributes::v_offset}};
   static constexpr auto kBias = std::tuple{Attribute{"bias_strides", &Attributes::bias_strides}};
+  static constexpr auto kCap = std::tuple{Attribute{"cap", &Attributes::cap}};
   using Request = AttentionRequest;
   using Call = AttentionCall;
   static constexpr auto kDecode = decode_attention;
@@ -548,14 +550,42 @@ struct BiasedAttentionGrad : ViewAttentionGrad {
   }
 };
 
+struct CappedAttention : ViewAttention {
+  static constexpr char const* kName = "jax_moye_capped_attention_v1";
+  static constexpr auto kAttributes = std::tuple_cat(ViewAttention::kAttributes, kCap);
+
+  static ffi::Error read(Attributes const& attributes, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v,
+                         ffi::RemainingArgs mask, ffi::Result<ffi::AnyBuffer> o, ffi::Result<ffi::AnyBuffer> lse,
+                         ffi::RemainingRets results, Request& request) {
+    request.has_cap = true;
+    request.cap = attributes.cap;
+    return ViewAttention::read(attributes, q, k, v, mask, o, lse, results, request);
+  }
+};
+
+struct CappedAttentionGrad : ViewAttentionGrad {
+  static constexpr char const* kName = "jax_moye_capped_attention_grad_v1";
+  static constexpr auto kAttributes = std::tuple_cat(ViewAttentionGrad::kAttributes, kCap);
+
+  static ffi::Error read(Attributes const& attributes, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v,
+                         ffi::AnyBuffer d_o, ffi::AnyBuffer lse, ffi::AnyBuffer delta, ffi::RemainingArgs mask,
+                         ffi::Result<ffi::AnyBuffer> dq, ffi::Result<ffi::AnyBuffer> dk, ffi::Result<ffi::AnyBuffer> dv,
+                         Request& request) {
+    request.has_cap = true;
+    request.cap = attributes.cap;
+    return ViewAttentionGrad::read(attributes, q, k, v, d_o, lse, delta, mask, dq, dk, dv, request);
+  }
+};
+
 /// Calls f.template operator()<Target>() for all targets: a list of what it returns.
 template <class F>
 auto for_all_targets(F const& f) {
   return [&]<class... Target>(std::tuple<Target...>*) {
     return std::vector{f.template operator()<Target>()...};
-  }(static_cast<std::tuple<PlainGemm, FusedGemm, ScaledGemm, ViewGemm, GroupedGemm, ScaledGroupedGemm,
-                           PermutedGroupedGemm, WeightsGemm, BlockScaledGemm, Attention, AttentionGrad, ViewAttention,
-                           ViewAttentionGrad, BiasedAttention, BiasedAttentionGrad>*>(nullptr));
+  }(static_cast<
+             std::tuple<PlainGemm, FusedGemm, ScaledGemm, ViewGemm, GroupedGemm, ScaledGroupedGemm, PermutedGroupedGemm,
+                        WeightsGemm, BlockScaledGemm, Attention, AttentionGrad, ViewAttention, ViewAttentionGrad,
+                        BiasedAttention, BiasedAttentionGrad, CappedAttention, CappedAttentionGrad>*>(nullptr));
 }
 
 }  // namespace moye

@@ -3,12 +3,14 @@
 #pragma once
 
 #include "gemm/attention.h"
+#include "gemm/attention_cap.h"
 #include "gemm/config.h"
 #include "gemm/element.h"
 #include "gemm/tma_operand.h"
 #include "moye/algorithm/gemm.h"
 #include "moye/arch/barrier.h"
 #include "moye/arch/grid_dependency.h"
+#include "moye/arch/launch.h"
 #include "moye/arch/mbarrier.h"
 #include "moye/atom/mma_traits_sm90.h"
 #include "moye/pipeline.h"
@@ -25,7 +27,7 @@ template <class Gemm>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_attention_grad_rows_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
                                 MOYE_GRID_CONSTANT AttentionGradParams const params) {
-  Gemm::template run_rows<false>(args, params);
+  Gemm::template run_rows<ScoresKind::plain>(args, params);
 }
 
 /// Of calls with a bias.
@@ -33,21 +35,36 @@ template <class Gemm>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_attention_grad_biased_rows_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
                                        MOYE_GRID_CONSTANT AttentionGradParams const params) {
-  Gemm::template run_rows<true>(args, params);
+  Gemm::template run_rows<ScoresKind::biased>(args, params);
 }
 
 template <class Gemm>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_attention_grad_columns_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
                                    MOYE_GRID_CONSTANT AttentionGradParams const params) {
-  Gemm::template run_columns<false>(args, params);
+  Gemm::template run_columns<ScoresKind::plain>(args, params);
 }
 
 template <class Gemm>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_attention_grad_biased_columns_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
                                           MOYE_GRID_CONSTANT AttentionGradParams const params) {
-  Gemm::template run_columns<true>(args, params);
+  Gemm::template run_columns<ScoresKind::biased>(args, params);
+}
+
+/// Of calls whose scores have a cap.
+template <class Gemm>
+MOYE_KERNEL(Gemm::kThreads)
+sm90_attention_grad_capped_rows_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
+                                       MOYE_GRID_CONSTANT AttentionGradParams const params) {
+  Gemm::template run_rows<ScoresKind::capped>(args, params);
+}
+
+template <class Gemm>
+MOYE_KERNEL(Gemm::kThreads)
+sm90_attention_grad_capped_columns_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
+                                          MOYE_GRID_CONSTANT AttentionGradParams const params) {
+  Gemm::template run_columns<ScoresKind::capped>(args, params);
 }
 
 /// Host: of CTAs that own kOwned rows.
@@ -94,6 +111,54 @@ MOYE_DEVICE float weight_of_masked(AttentionArgs const& args, int row, float lse
 }
 
 namespace attention_grad {
+
+/// Host: of all but kernel(), which is prepared as those of other configs are.
+template <class Gemm>
+Status prepare() {
+  Status status = {};
+  for (auto* kernel : {sm90_attention_grad_columns_kernel<Gemm>, sm90_attention_grad_biased_columns_kernel<Gemm>,
+                       sm90_attention_grad_biased_rows_kernel<Gemm>, sm90_attention_grad_capped_columns_kernel<Gemm>,
+                       sm90_attention_grad_capped_rows_kernel<Gemm>})
+    if (status.ok()) status = prepare_kernel(kernel, Gemm::kFacts.smem_bytes);
+  return status;
+}
+
+struct Kernels {
+  void (*rows)(AttentionArgs, AttentionGradParams);
+  void (*columns)(AttentionArgs, AttentionGradParams);
+};
+
+/// Host: those of a call.
+template <class Gemm>
+Kernels kernels_of(AttentionArgs const& args) {
+  if (args.bias.data != nullptr)
+    return {sm90_attention_grad_biased_rows_kernel<Gemm>, sm90_attention_grad_biased_columns_kernel<Gemm>};
+  if (args.cap > 0)
+    return {sm90_attention_grad_capped_rows_kernel<Gemm>, sm90_attention_grad_capped_columns_kernel<Gemm>};
+  return {sm90_attention_grad_rows_kernel<Gemm>, sm90_attention_grad_columns_kernel<Gemm>};
+}
+
+/// Sums of two columns with a cap become weights times the slopes of their scores, and shares the weights. Pair by
+/// pair: beside all weights there are no registers for the slopes. of_step: of a step's rows, as in SharedStorage.
+template <class T, bool kIsMasked, int kSums, int kStep>
+MOYE_DEVICE void weigh(float (&sums)[kSums], uint32_t (&shares)[kSums / 2], SoftCap const& cap, float scale,
+                       float const (&of_step)[3][kStep], int first_row, uint32_t kept, int lane) {
+  MOYE_UNROLL
+  for (int i = 0; i < kSums; i += 2) {
+    float pair[2];
+    MOYE_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      int const row = i / 4 * 8 + lane % 4 * 2 + j;
+      auto const [score, slope] = cap.of(sums[i + j]);
+      float const weight = fast_exp2(multiply_add(score, scale, -of_step[0][row]));
+      bool const is_seen = row >= first_row + i / 2 % 2 * 8, is_masked = (kept >> (i + j) & 1) == 0;
+      float const of_masked = kIsMasked ? of_step[2][row] : 0;
+      pair[j] = !is_seen ? 0 : kIsMasked && is_masked ? of_masked : weight;
+      sums[i + j] = is_seen ? weight * slope : 0;
+    }
+    shares[i / 2] = pack_pair<T>(pair[0], pair[1]);
+  }
+}
 
 /// What belongs to scores that are not kept becomes 0.
 template <int kSums>

@@ -7,6 +7,7 @@
 
 #include "gemm/attention.h"
 #include "gemm/attention_bias.h"
+#include "gemm/attention_cap.h"
 #include "gemm/config.h"
 #include "moye/arch/math.h"
 #include "moye/arch/warp.h"
@@ -89,13 +90,14 @@ MOYE_DEVICE void soften(float (&scores)[kSums], SoftmaxRows& rows, int column, f
 }
 
 /// Row `row`, the thread's r-th, of `matrix`, of all heads.
-template <bool kHasBias>
+template <ScoresKind kKind>
 MOYE_DEVICE void store_lse(AttentionArgs const& args, SoftmaxRows const& rows, int r, int64_t matrix, int row) {
   float const sum = rows.sum[r];
-  if constexpr (kHasBias) {
+  if constexpr (kKind == ScoresKind::biased) {
     RowBase::store(args, matrix, row, rows.largest[r], sum, rows.columns[r]);
   } else {
-    args.lse[matrix * args.q_rows + row] = sum == 0 ? kNoScore : rows.largest[r] * args.scale + log(sum);
+    args.lse[matrix * args.q_rows + row] =
+        sum == 0 ? kNoScore : rows.largest[r] * factor_of_scores<kKind>(args) + log(sum);
   }
 }
 

@@ -318,10 +318,12 @@ struct AttentionScoresGrad {
 };
 
 /// Attention. Query head h belongs to the keys and values of head h / group; of each:
-///   s[i,j] = scale * (q k^T)[i,j] + bias[i,j], or masked, and is left out where is_causal and j > i + diagonal
+///   s[i,j] = scale * (q k^T)[i,j] + bias[i,j], or masked, and is left out where is_causal and j > i + diagonal;
+///            with a cap, which goes with no bias, cap * tanh(scale / cap * (q k^T)[i,j]) in the place of the sum
 ///   lse[i] = log sum_j exp(s[i,j]),  p = exp(s - lse),  o = p v
 /// and of the gradients, with delta[i] the sum over row i of o * d_o:
-///   dv = p^T d_o,  ds = p * (d_o v^T - delta), or 0 where masked,  dq = scale * ds k,  dk = scale * ds^T q
+///   dv = p^T d_o,  ds = p * (d_o v^T - delta), or 0 where masked,  dq = scale * ds k,  dk = scale * ds^T q;
+///   with a cap ds has one factor more, 1 - tanh^2
 /// A row without a column, of which nothing is summed, has o = 0, lse = -inf, and gradients of zero. p and ds are
 /// rounded to the dtype of the arrays, all else is f32.
 ///
@@ -341,6 +343,7 @@ struct AttentionArgs {
   AttentionArray d_o;         // as q; from here on of the gradients alone
   float const* delta;         // as lse
   int ds_parts;               // 2: ds is multiplied as its rounding and that of what this took from it; else 1
+  float cap = 0;              // of the scores; 0: they have none
   AttentionArray dq, dk, dv;  // as q, k, v
   AttentionBias bias = {};
   AttentionScoresGrad ds = {};  // of gradients with a bias alone

@@ -17,6 +17,7 @@
 
 #include "gemm/attention.h"
 #include "gemm/attention_bias.h"
+#include "gemm/attention_cap.h"
 #include "gemm/attention_mask.h"
 #include "gemm/attention_parts.h"
 #include "gemm/attention_softmax.h"
@@ -47,7 +48,7 @@ struct AttentionParams {
 template <class Gemm>
 MOYE_KERNEL_SHARED(Gemm::kThreads, Gemm::kResident)
 sm90_attention_kernel(MOYE_GRID_CONSTANT AttentionArgs const args, MOYE_GRID_CONSTANT AttentionParams const params) {
-  Gemm::template run<false>(args, params);
+  Gemm::template run<ScoresKind::plain>(args, params);
 }
 
 /// Of calls with a bias.
@@ -55,7 +56,15 @@ template <class Gemm>
 MOYE_KERNEL_SHARED(Gemm::kThreads, Gemm::kResident)
 sm90_attention_biased_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
                              MOYE_GRID_CONSTANT AttentionParams const params) {
-  Gemm::template run<true>(args, params);
+  Gemm::template run<ScoresKind::biased>(args, params);
+}
+
+/// Of calls whose scores have a cap.
+template <class Gemm>
+MOYE_KERNEL_SHARED(Gemm::kThreads, Gemm::kResident)
+sm90_attention_capped_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
+                             MOYE_GRID_CONSTANT AttentionParams const params) {
+  Gemm::template run<ScoresKind::capped>(args, params);
 }
 
 template <GemmConfig kConfig>
@@ -107,7 +116,7 @@ struct Gemm<kConfig> {
     return (columns_of(args, last) + kBlkN - 1) / kBlkN;
   }
 
-  template <bool kHasBias>
+  template <ScoresKind kKind>
   static MOYE_DEVICE void run(AttentionArgs const& args, AttentionParams const& params) {
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     int const thread = int(thread_idx().x);
@@ -134,7 +143,7 @@ struct Gemm<kConfig> {
       if constexpr (kSplit > 1) cluster_sync();
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      consume<kHasBias>(args, params, at, begin, end, rank, smem, thread - 128);
+      consume<kKind>(args, params, at, begin, end, rank, smem, thread - 128);
     }
     if constexpr (kSplit > 1) cluster_sync();
   }
@@ -173,11 +182,13 @@ struct Gemm<kConfig> {
   using Rows = SoftmaxRows;
 
   /// Consumers; thread: of them.
-  template <bool kHasBias>
+  template <ScoresKind kKind>
   static MOYE_DEVICE void consume(AttentionArgs const& args, AttentionParams const& params, Place const& at, int begin,
                                   int end, int rank, SharedStorage& smem, int thread) {
     int const lane = thread % 32, row = at.row + thread / 32 * 16 + lane / 4;
-    float const scale = (kHasBias ? 1 : args.scale) * float(kLog2E);  // a bias is added to scores that are scaled
+    constexpr bool kHasBias = kKind == ScoresKind::biased;
+    // A bias is added to scores that are scaled, and a cap is the scale of those that have one.
+    float const scale = (kHasBias ? 1 : factor_of_scores<kKind>(args)) * float(kLog2E);
     Tensor sQ = make_tensor(make_smem_ptr(smem.q), OperandQ::smem_layout());  // (BLK_M,64,PARTS)
     Tensor sK = make_tensor(make_smem_ptr(smem.k), OperandK::smem_layout());  // (BLK_N,64,PARTS*PIPE)
     Tensor sV = make_tensor(make_smem_ptr(smem.v), OperandV::smem_layout());  // (HEAD,64,STEPS*PIPE)
@@ -200,6 +211,7 @@ struct Gemm<kConfig> {
     Rows rows{.columns = {columns_of(args, row), columns_of(args, row + 8)}, .factor = {}};
     MaskAhead<kSteps> mask(args, at, row, lane);
     BiasIf<kHasBias, BiasAhead<Element, kSteps, kBiasAhead>> bias(args, at, row, lane);
+    CapIf<kKind> const cap(args);
     PipelineState<kStages> read_k, read_v;
     auto const start_scores = [&] {
       smem.pipeline_k.consumer_wait(read_k);
@@ -243,6 +255,7 @@ struct Gemm<kConfig> {
       smem.pipeline_k.consumer_release(read_k, lane);
       ++read_k;
       bias.add(scores, begin * kBlkN);
+      cap.apply(scores);
       mask_scores(scores, mask.kept, args.mask, scale);
       soften<kHasBias>(scores, rows, begin * kBlkN, scale, lane);
       to_fragments<Element, kBlkN>(scores, weights);
@@ -256,6 +269,7 @@ struct Gemm<kConfig> {
         smem.pipeline_k.consumer_release(read_k, lane);
         ++read_k;
         bias.add(scores, tile * kBlkN);
+        cap.apply(scores);
         mask_scores(scores, mask.kept, args.mask, scale);
         soften<kHasBias>(scores, rows, tile * kBlkN, scale, lane);
         // ptxas puts the next wait as early as its block of instructions begins, ahead of the exponentials. A wait for
@@ -289,7 +303,7 @@ struct Gemm<kConfig> {
       inverse[r] = rows.columns[r] == 0 ? 0 : 1 / rows.sum[r];
       int const of = row + 8 * r;
       if (args.lse != nullptr && lane % 4 == 0 && of < args.q_rows)
-        store_lse<kHasBias>(args, rows, r, at.batch * (args.kv_heads * args.group) + at.head, of);
+        store_lse<kKind>(args, rows, r, at.batch * (args.kv_heads * args.group) + at.head, of);
     }
     unsigned char* boxes[kParts];
     MOYE_UNROLL
@@ -314,7 +328,10 @@ struct Gemm<kConfig> {
   }
   static constexpr unsigned kCompiledOrders = order_bits(Order::NT);
 
-  static Status prepare() { return prepare_kernel(sm90_attention_biased_kernel<Gemm>, kFacts.smem_bytes); }
+  static Status prepare() {
+    Status const status = prepare_kernel(sm90_attention_biased_kernel<Gemm>, kFacts.smem_bytes);
+    return status.ok() ? prepare_kernel(sm90_attention_capped_kernel<Gemm>, kFacts.smem_bytes) : status;
+  }
 
   static Status launch(AttentionArgs const& args, StreamHandle stream) {
     if (args.q_rows == 0) return {};
@@ -336,7 +353,9 @@ struct Gemm<kConfig> {
                               .smem_bytes = kFacts.smem_bytes,
                               .programmatic = true,
                               .resident = kResident};
-    auto* const of_call = args.bias.data == nullptr ? sm90_attention_kernel<Gemm> : sm90_attention_biased_kernel<Gemm>;
+    auto* const of_call = args.bias.data != nullptr ? sm90_attention_biased_kernel<Gemm>
+                          : args.cap > 0            ? sm90_attention_capped_kernel<Gemm>
+                                                    : sm90_attention_kernel<Gemm>;
     return launch_kernel(of_call, config, stream, args, params);
   }
 

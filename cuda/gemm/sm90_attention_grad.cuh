@@ -16,6 +16,7 @@
 #pragma once
 
 #include "gemm/attention_bias.h"
+#include "gemm/attention_cap.h"
 #include "gemm/attention_grad.h"
 #include "gemm/attention_mask.h"
 #include "gemm/config.h"
@@ -69,7 +70,7 @@ struct Gemm<kConfig> {
   using Place = AttentionPlace;
 
   // ---- dQ
-  template <bool kHasBias>
+  template <ScoresKind kKind>
   static MOYE_DEVICE void run_rows(AttentionArgs const& args, AttentionGradParams const& params) {
     auto& smem = attention_grad::begin<Gemm>(params);
     int const thread = int(thread_idx().x), id = int(block_idx().x), matrix = id / params.q_tiles;
@@ -95,25 +96,27 @@ struct Gemm<kConfig> {
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
       // Calls without a mask have a loop of their own: no branch, and no register for the mask.
-      if (!kHasBias && args.mask.data == nullptr) {
-        consume_rows<false, kHasBias>(args, params, at, steps, smem, thread - 128);
+      if (kKind != ScoresKind::biased && args.mask.data == nullptr) {
+        consume_rows<false, kKind>(args, params, at, steps, smem, thread - 128);
       } else {
-        consume_rows<true, kHasBias>(args, params, at, steps, smem, thread - 128);
+        consume_rows<true, kKind>(args, params, at, steps, smem, thread - 128);
       }
     }
   }
 
-  template <bool kIsMasked, bool kHasBias>
+  template <bool kIsMasked, ScoresKind kKind>
   static MOYE_DEVICE void consume_rows(AttentionArgs const& args, AttentionGradParams const& params, Place const& at,
                                        int steps, SharedStorage& smem, int thread) {
+    constexpr bool kHasBias = kKind == ScoresKind::biased;
     int const lane = thread % 32, row = at.row + thread / 32 * 16 + lane / 4;
-    float const scale = args.scale * float(kLog2E);
+    float const scale = factor_of_scores<kKind>(args) * float(kLog2E);
     int64_t const matrix = at.batch * (args.kv_heads * args.group) + at.head;
     int const columns[2] = {columns_of(args, row), columns_of(args, row + 8)};
     float const lse[2] = {load_lse(args, matrix, row), load_lse(args, matrix, row + 8)};
     float const delta[2] = {load_delta(args, matrix, row), load_delta(args, matrix, row + 8)};
     RowBase const base[2] = {RowBase::load(args, matrix, row), RowBase::load(args, matrix, row + 8)};
     BiasIf<kHasBias, BiasAhead<Element, 1, kBiasAhead>> bias(args, at, row, lane);
+    CapIf<kKind> const cap(args);
     Tensor sQ = make_tensor(make_smem_ptr(smem.owned[0]), Owned::smem_layout());        // (OWNED,64,PARTS)
     Tensor sdO = make_tensor(make_smem_ptr(smem.owned[1]), Owned::smem_layout());       // (OWNED,64,PARTS)
     Tensor sK = make_tensor(make_smem_ptr(smem.streamed[0]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
@@ -164,7 +167,8 @@ struct Gemm<kConfig> {
       MOYE_UNROLL
       for (int i = 0; i < kSums; ++i) {
         int const r = i / 2 % 2;
-        weights[i] = kHasBias ? base[r].weight(weights[i]) : fast_exp2(multiply_add(weights[i], scale, -lse[r]));
+        auto const [score, slope] = cap.of(weights[i]);
+        weights[i] = kHasBias ? base[r].weight(score) : slope * fast_exp2(multiply_add(score, scale, -lse[r]));
       }
       warpgroup_fence_operand(tSrS);
       warpgroup_wait_group<0>();
@@ -194,7 +198,7 @@ struct Gemm<kConfig> {
   }
 
   // ---- dK and dV
-  template <bool kHasBias>
+  template <ScoresKind kKind>
   static MOYE_DEVICE void run_columns(AttentionArgs const& args, AttentionGradParams const& params) {
     auto& smem = attention_grad::begin<Gemm>(params);
     int const thread = int(thread_idx().x), id = int(block_idx().x), matrix = id / params.kv_tiles;
@@ -219,19 +223,21 @@ struct Gemm<kConfig> {
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      if (!kHasBias && args.mask.data == nullptr) {
-        consume_columns<false, kHasBias>(args, params, at, steps, smem, thread - 128);
+      if (kKind != ScoresKind::biased && args.mask.data == nullptr) {
+        consume_columns<false, kKind>(args, params, at, steps, smem, thread - 128);
       } else {
-        consume_columns<true, kHasBias>(args, params, at, steps, smem, thread - 128);
+        consume_columns<true, kKind>(args, params, at, steps, smem, thread - 128);
       }
     }
   }
 
-  template <bool kIsMasked, bool kHasBias>
+  template <bool kIsMasked, ScoresKind kKind>
   static MOYE_DEVICE void consume_columns(AttentionArgs const& args, AttentionGradParams const& params, Place const& at,
                                           attention_grad::Steps const& steps, SharedStorage& smem, int thread) {
+    constexpr bool kHasBias = kKind == ScoresKind::biased;
+    constexpr bool kIsLate = kKind == ScoresKind::capped && kIsMasked && kHead > 64;  // dP^T, for want of registers
     int const lane = thread % 32, consumer = thread / 128, column = at.row + thread / 32 * 16 + lane / 4;
-    float const scale = args.scale * float(kLog2E);
+    float const scale = factor_of_scores<kKind>(args) * float(kLog2E);
     Tensor sK = make_tensor(make_smem_ptr(smem.owned[0]), Owned::smem_layout());         // (OWNED,64,PARTS)
     Tensor sV = make_tensor(make_smem_ptr(smem.owned[1]), Owned::smem_layout());         // (OWNED,64,PARTS)
     Tensor sQ = make_tensor(make_smem_ptr(smem.streamed[0]), Streamed::smem_layout());   // (STEP,64,PARTS*PIPE)
@@ -273,6 +279,7 @@ struct Gemm<kConfig> {
       return RowBase::load(args, matrix, step * kStep + thread % kStep).log_sum;
     };
     BiasIf<kHasBias, BiasOfColumns<Element, kBiasAhead>> bias(args, lane);
+    CapIf<kKind> const cap(args);
     PipelineState<kStages> read;
     if (steps.begin < steps.end) mbarrier_wait(&smem.full_owned, 0);
     MOYE_NO_UNROLL
@@ -290,7 +297,7 @@ struct Gemm<kConfig> {
         if (kHasBias && step + 1 < steps.end) sum = fetch_sum(step + 1);
         smem.pipeline.consumer_wait(read);
         attention_grad::start_scores<Gemm>(tSrK, tSrQ, read.index(), tSrS);
-        attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
+        if constexpr (!kIsLate) attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
         uint32_t kept = kAllKept;
         if (kIsMasked && (!kHasBias || args.mask.data != nullptr)) {
           kept = kept_of_columns<kStep>(args, at.batch, at.head * int(args.group) + head, column, first, step * kStep,
@@ -298,28 +305,32 @@ struct Gemm<kConfig> {
         }
         bias.start(at.batch, at.head * int(args.group) + head, column, step * kStep);
         named_barrier_sync(1 + consumer, 128);
-        warpgroup_wait_group<1>();  // all but dP^T
+        warpgroup_wait_group<kIsLate ? 0 : 1>();  // all but dP^T
         warpgroup_fence_operand(tSrS);
         int const first_row = first - step * kStep;
-        bool const is_edge = first_row > -8;
         bias.add(weights);
         auto const row_of = [&](int i) { return i / 4 * 8 + lane % 4 * 2 + i % 2; };
-        MOYE_UNROLL
-        for (int i = 0; i < kSums; ++i) {
-          float const base = of_step[0][row_of(i)];
-          weights[i] = kHasBias ? RowBase{base, of_step[2][row_of(i)]}.weight(weights[i])
-                                : fast_exp2(multiply_add(weights[i], scale, -base));
-        }
-        if constexpr (kHasBias) warpgroup_fence_operand(tSrS);
-        if (kept != kAllKept) {
+        if constexpr (kKind == ScoresKind::capped) {
+          attention_grad::weigh<Element, kIsMasked>(weights, fragments_p, cap, scale, of_step, first_row, kept, lane);
+        } else {
           MOYE_UNROLL
           for (int i = 0; i < kSums; ++i) {
-            float const third = of_step[2][row_of(i)];
-            if ((kept >> i & 1) == 0) weights[i] = kHasBias ? RowBase::weight_of_masked(third) : third;
+            float const base = of_step[0][row_of(i)];
+            weights[i] = kHasBias ? RowBase{base, of_step[2][row_of(i)]}.weight(weights[i])
+                                  : fast_exp2(multiply_add(weights[i], scale, -base));
           }
+          if constexpr (kHasBias) warpgroup_fence_operand(tSrS);
+          if (kept != kAllKept) {
+            MOYE_UNROLL
+            for (int i = 0; i < kSums; ++i) {
+              float const third = of_step[2][row_of(i)];
+              if ((kept >> i & 1) == 0) weights[i] = kHasBias ? RowBase::weight_of_masked(third) : third;
+            }
+          }
+          if (first_row > -8) attention_grad::clear_in_front(weights, first_row, lane);
+          to_fragments<Element, kStep>(weights, fragments_p);
         }
-        if (is_edge) attention_grad::clear_in_front(weights, first_row, lane);
-        to_fragments<Element, kStep>(weights, fragments_p);
+        if constexpr (kIsLate) attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
         attention_grad::start_sums<Gemm>(tOrP, tOrdO, read.index(), tOrdV);
         warpgroup_wait_group<1>();  // all but dV
         warpgroup_fence_operand(tSrdP);
@@ -356,31 +367,21 @@ struct Gemm<kConfig> {
   }
   static constexpr unsigned kCompiledOrders = order_bits(Order::NT);
 
-  static Status prepare() {
-    Status status = prepare_kernel(sm90_attention_grad_columns_kernel<Gemm>, kFacts.smem_bytes);
-    for (auto* of_bias :
-         {sm90_attention_grad_biased_columns_kernel<Gemm>, sm90_attention_grad_biased_rows_kernel<Gemm>})
-      if (status.ok()) status = prepare_kernel(of_bias, kFacts.smem_bytes);
-    return status;
-  }
+  static Status prepare() { return attention_grad::prepare<Gemm>(); }
 
   static Status launch(AttentionArgs const& args, StreamHandle stream) {
-    bool const has_bias = args.bias.data != nullptr;
+    auto const [rows_kernel, columns_kernel] = attention_grad::kernels_of<Gemm>(args);
     AttentionGradParams params;
     Status status = make_grad_params<Element, kOwned>(&params, args);
     LaunchConfig config{
         .grid = {}, .block = {unsigned(kThreads)}, .smem_bytes = kFacts.smem_bytes, .programmatic = true};
     if (status.ok() && args.kv_rows > 0) {
       config.grid = {unsigned(args.batch * args.kv_heads) * unsigned(params.kv_tiles)};
-      auto* const of_call =
-          has_bias ? sm90_attention_grad_biased_columns_kernel<Gemm> : sm90_attention_grad_columns_kernel<Gemm>;
-      status = launch_kernel(of_call, config, stream, args, params);
+      status = launch_kernel(columns_kernel, config, stream, args, params);
     }
     if (status.ok() && args.q_rows > 0) {
       config.grid = {unsigned(args.batch * args.kv_heads * args.group) * unsigned(params.q_tiles)};
-      auto* const of_call =
-          has_bias ? sm90_attention_grad_biased_rows_kernel<Gemm> : sm90_attention_grad_rows_kernel<Gemm>;
-      status = launch_kernel(of_call, config, stream, args, params);
+      status = launch_kernel(rows_kernel, config, stream, args, params);
     }
     return status;
   }

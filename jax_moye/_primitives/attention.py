@@ -11,7 +11,7 @@ it is under vmap, as those of rewritten_p: then XLA computes the scores that bot
 
 Behind these there is the bias, if there is one, and the mask: floats and booleans, along any of the scores' dimensions.
 What is behind it the equations as they were read, and no kernel does. ds is the gradient of the scores behind the
-scale, of which the program makes the bias' gradient.
+scale, of which the program makes the bias' gradient. With a cap the scores are cap tanh(scale / cap q k^T).
 
 The parameter `results` names those that the program has: it may have no o where it differentiates one. The parameter
 `together`, which is one object where an attention and its gradients are in a program, has the equations of all that
@@ -75,6 +75,7 @@ class AttentionParams:
       options: the fields of an `AttentionRequest`.
       others: a factor of other scores, which share a row's sum with those of the keys; None where there are none. Their
         number has the label x.
+      cap: what no score is above: cap * tanh(score / cap) is in its place, in front of masks; None: there is none.
       ds_parts: 1: the derivative of the scores is rounded to the dtype of the arrays; 2: a kernel multiplies also what
         that took from it, rounded, where the program multiplies it as TF32.
       has_rest: the rest is a result, and delta is of both.
@@ -89,6 +90,7 @@ class AttentionParams:
     labels: tuple[tuple[str, str], ...]
     options: tuple[tuple[str, Any], ...]
     others: float | None = None
+    cap: float | None = None
     ds_parts: int = 1
     has_rest: bool = False
     mask_is_infinite: bool = False
@@ -197,6 +199,8 @@ def reference(q: Any, k: Any, v: Any, *behind: Any, params: AttentionParams) -> 
     )
     scores = jnp.einsum(f"{rows}d,{of_keys}kd->{rows}k", q, k, preferred_element_type=jnp.float32) * params.scale
     given = iter(behind)
+    if params.cap is not None:
+        scores = params.cap * jnp.tanh(scores / params.cap)
     if params.has_bias:
         scores += _like_scores(next(given), params.of("bias"), rows).astype(jnp.float32)
     if params.has_mask:
@@ -409,5 +413,5 @@ def describe(params: AttentionParams, sizes: AttentionSizes | None, gradients: b
     heads = f"{sizes.batch} x {sizes.kv_heads * sizes.group} heads"
     shared = "" if sizes.group == 1 else f" in groups of {sizes.group}"
     masked = ("" if params.diagonal is None else ", causal") + ", masked" * params.has_mask
-    masked += ", with a bias" * params.has_bias
+    masked += ", with a bias" * params.has_bias + ", with a soft cap" * (params.cap is not None)
     return f"{what}, {heads}{shared}, {sizes.q_rows} x {sizes.kv_rows} scores of {sizes.head_dim}{masked}"

@@ -118,6 +118,7 @@ def run_attention(
     dims_o: str | None = None,
     scale: float,
     diagonal: int | None,
+    cap: float | None = None,
     mask: jax.Array | None = None,
     dims_mask: str = "bhqk",
     mask_is_infinite: bool = False,
@@ -140,6 +141,7 @@ def run_attention(
       dims_o: of the result, those of q in another order; None: in q's.
       scale: of the scores.
       diagonal: row i of the queries sees keys up to i + diagonal; None: all.
+      cap: of the scores: cap * tanh(score / cap) is in the place of each; None: there is none. Not with a bias.
       mask: booleans, false where a score is masked; None: no score is.
       dims_mask: its dimensions, see `mask_strides`.
       mask_is_infinite: masked scores are -inf, and a row of no other is NaN; else they are low, and such a row is the
@@ -168,6 +170,10 @@ def run_attention(
     attributes = _attributes(config, problem, scale, diagonal, interpret)
     attributes |= _mask_attributes(problem, mask, dims_mask, mask_is_infinite)
     target = ffi.VIEW_ATTENTION_TARGET if problem.offsets else ffi.ATTENTION_TARGET
+    assert cap is None or bias is None
+    if cap is not None:
+        target = ffi.CAPPED_ATTENTION_TARGET
+        attributes |= _offsets(problem, "qkv") | {"cap": np.float64(cap)}
     if bias is not None:
         target = ffi.BIASED_ATTENTION_TARGET
         attributes |= _offsets(problem, "qkv") | {"bias_strides": _strides_of_scores("bias", problem, bias, dims_bias)}
@@ -192,6 +198,7 @@ def run_attention_grad(
     dims_o: str | None = None,
     scale: float,
     diagonal: int | None,
+    cap: float | None = None,
     mask: jax.Array | None = None,
     dims_mask: str = "bhqk",
     mask_is_infinite: bool = False,
@@ -219,6 +226,7 @@ def run_attention_grad(
       dims_o: of d_o; None: those of q.
       scale: of the scores.
       diagonal: as there.
+      cap: as there.
       mask: as there. No gradient goes through a score that is masked.
       dims_mask: as there.
       mask_is_infinite: as there. Of a row whose scores are all masked the values still have gradients, those of its
@@ -247,6 +255,10 @@ def run_attention_grad(
     attributes |= _offsets(problem, _OPERANDS)
     attributes["ds_parts"] = np.int64(ds_parts)
     target = ffi.VIEW_ATTENTION_GRAD_TARGET
+    assert cap is None or bias is None
+    if cap is not None:
+        target = ffi.CAPPED_ATTENTION_GRAD_TARGET
+        attributes["cap"] = np.float64(cap)
     if bias is not None:
         target = ffi.BIASED_ATTENTION_GRAD_TARGET
         attributes["bias_strides"] = _strides_of_scores("bias", problem, bias, dims_bias)

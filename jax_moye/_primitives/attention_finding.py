@@ -1,6 +1,7 @@
 """Finds attention in a jaxpr, and its derivative, and replaces it by equations of attention_p and attention_grad_p.
 
     softmax(scale * q k^T + bias + mask) v scores of 16 bits or f32, a softmax of either, shares of 16 bits
+    softmax(cap * tanh(scale / cap * q k^T) + mask) v
     softmax([scale * q k^T, others])       whose shares are taken apart again, those of k multiplied with v
 
 The softmax is over the keys, and masks are booleans, known while the program is traced or not (attention_operand.py).
@@ -56,6 +57,7 @@ from jax_moye._primitives.patterns import Program, aval_of
 from jax_moye._primitives.rewritten import Original
 
 Rewrite = Callable[[Jaxpr], Jaxpr]
+_LARGEST_CAP = 256.0  # times what a kernel's tanh is off, 2^-22: less than weights of 16 bits are rounded by
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,8 +156,10 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     has_gradients = any(name in search.results for name in GRADIENTS)
     if scores is None or search.v is None or not search.results or (has_gradients and search.d_o is None):
         raise NotAttentionError
-    if search.joined is not None and search.results.keys() != {"o", "shares"}:
+    if search.joined is not None and (search.results.keys() != {"o", "shares"} or scores.in_tanh is not None):
         raise NotAttentionError
+    if scores.in_tanh is not None and scores.scores > _LARGEST_CAP:
+        raise NotAttentionError("the scores have so large a cap that a kernel would be less precise than the program")
     members = {step.place for step in search.steps.values()}
     # What a call computes beside, such as a mask, is computed anew: others that read it are seen below.
     if any(step.equation.effects for place in members for step in program.flat.at[place]):
@@ -177,6 +181,8 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
         raise NotAttentionError
     told = kernel_mask(search)
     have_gradients = told.scores_have_gradients({name: one.cleared for name, one in search.results.items()})
+    if have_gradients and scores.in_tanh is not None:
+        raise NotAttentionError("a row all of whose scores are masked has a derivative by scores that have a cap")
     mask = mask_operand(program.flat, told.parts, search) if told.parts else None
     of_mask = (*(() if bias is None else (bias.variable,)), *(() if mask is None else mask.variables))
     gradients = [x for name, (x, _) in results.items() if name in GRADIENTS]
@@ -201,11 +207,12 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     if bias is not None:
         labels_of["bias"] = renamed(bias.labels)
     params = AttentionParams(
-        scale=scores.scores,
+        scale=scores.scale,
         diagonal=told.diagonal,
         labels=tuple(sorted(labels_of.items())),
         options=tuple(parameters.items()),
         others=factor,
+        cap=None if scores.in_tanh is None else scores.scores,
         ds_parts=search.ds_parts,
         has_rest=search.softmax.is_wide and not {"dq", "dk", "ds"}.isdisjoint(search.results),
         mask_is_infinite=told.is_infinite,

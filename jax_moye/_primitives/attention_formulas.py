@@ -7,10 +7,11 @@ its derivative, is one of these. Of a row of scores s, over its columns:
     E        exp(s - m), 0 where the mask leaves one out
     Z        the sum of E
     G        a second matrix like the scores: the derivative by the shares
+    T        of scores that have a soft cap what that multiplies: tanh of a multiple of the product
     R[..]    a row's sum of a product of E and G
 
-`Logs` are sums of multiples of s, m and log Z; `Formula` is a sum of products of E, Z, G and R. What a derivative adds
-only to take it away again, as that of the largest score, cancels out. `Opaque` is what is no such formula.
+`Logs` are sums of multiples of s, m and log Z; `Formula` is a sum of products of E, Z, G, T and R. What a derivative
+adds only to take it away again, as that of the largest score, cancels out. `Opaque` is what is no such formula.
 
 Beside them stand values that are known while tracing: `Choice`, a number where a mask holds and another one elsewhere,
 and `Affine`, indices.
@@ -40,21 +41,23 @@ def is_same(x: float, y: float) -> bool:
 
 
 class Term(NamedTuple):
-    """A product: E^e Z^z G^g, and of each of `sums` a row's sum of E^e G^g."""
+    """A product: E^e Z^z G^g T^t, and of each of `sums` a row's sum of E^e G^g."""
 
     e: int = 0
     z: int = 0
     g: int = 0
     sums: tuple[tuple[int, int], ...] = ()
+    t: int = 0
 
     def times(self, other: Term) -> Term:
         """The product of two."""
-        return Term(self.e + other.e, self.z + other.z, self.g + other.g, tuple(sorted((*self.sums, *other.sums))))
+        sums = tuple(sorted((*self.sums, *other.sums)))
+        return Term(self.e + other.e, self.z + other.z, self.g + other.g, sums, self.t + other.t)
 
     @property
     def is_of_row(self) -> bool:
         """Whether it is the same in all columns."""
-        return self.e == self.g == 0
+        return self.e == self.g == self.t == 0
 
     @property
     def summed(self) -> Term:
@@ -75,9 +78,9 @@ class Formula:
     terms: Mapping[Term, float]
 
     @classmethod
-    def of(cls, factor: float = 1.0, e: int = 0, z: int = 0, g: int = 0) -> Formula:
+    def of(cls, factor: float = 1.0, e: int = 0, z: int = 0, g: int = 0, t: int = 0) -> Formula:
         """One product, or a number."""
-        return cls({Term(e, z, g): factor} if factor else {})
+        return cls({Term(e, z, g, t=t): factor} if factor else {})
 
     def plus(self, other: Formula, sign: int = 1) -> Formula | Opaque:
         """The sum of two, or their difference."""
@@ -118,6 +121,8 @@ class Formula:
     def summed(self, columns: int) -> Formula | Opaque:
         """Over a row's columns."""
         total: Any = Formula({})
+        if any(term.t for term in self.terms):
+            return Opaque()
         for term, factor in self.terms.items():
             one = Formula({term: factor * columns} if term.is_of_row else {term.summed: factor})
             total = total.plus(one)
@@ -149,9 +154,16 @@ def _bounded(terms: Mapping[Term, float]) -> Formula | Opaque:
 SHARES = Formula.of(e=1, z=-1)
 
 
-def derivative_of_scores(factor: float) -> Formula:
-    """The derivative by what is multiplied with `factor` to be scores: E / Z (G - R[E G] / Z), times the factor."""
-    return Formula({Term(1, -1, 1): factor, Term(1, -2, 0, ((1, 1),)): -factor})
+def derivative_of_scores(factor: float, is_capped: bool = False) -> Formula:
+    """The derivative by what is multiplied with `factor` to be scores: E / Z (G - R[E G] / Z), times the factor.
+
+    Args:
+      factor: likewise, where there is a cap in front of that and behind it together.
+      is_capped: they are a multiple of tanh, whose derivative is 1 - T^2.
+    """
+    terms = {Term(1, -1, 1): factor, Term(1, -2, 0, ((1, 1),)): -factor}
+    behind = {term._replace(t=2): -x for term, x in terms.items()} if is_capped else {}
+    return Formula(terms | behind)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +177,18 @@ class Cleared:
 
     formula: Formula
     parts: frozenset[Region]
+
+    def plus(self, other: Cleared, sign: int = 1) -> Cleared | Opaque:
+        """The sum of two behind the same masks, or their difference."""
+        return self.of(self.formula.plus(other.formula, sign)) if self.parts == other.parts else Opaque()
+
+    def times(self, factor: Formula) -> Cleared | Opaque:
+        """A product, which is 0 where this is."""
+        return self.of(self.formula.times(factor))
+
+    def of(self, found: Formula | Opaque) -> Cleared | Opaque:
+        """Another formula behind the same masks."""
+        return Cleared(found, self.parts) if isinstance(found, Formula) else found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,6 +269,7 @@ class Logs:
       sums: likewise log Z.
       layers: the masks of the scores, in the order in which they were applied.
       bias: what is added to the scores.
+      in_tanh: the product is in it as tanh of so many times the product; None: as it is.
     """
 
     scores: float = 0.0
@@ -252,11 +277,22 @@ class Logs:
     sums: float = 0.0
     layers: tuple[Layer, ...] = ()
     bias: Bias | None = None
+    in_tanh: float | None = None
 
     @property
     def is_alone(self) -> bool:
         """Whether it is scores, and nothing is added to them."""
         return self.scores > 0 and not self.largest and not self.sums
+
+    @property
+    def scale(self) -> float:
+        """Of the scores: what is in front of tanh and behind it together."""
+        return self.scores * (1 if self.in_tanh is None else self.in_tanh)
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a multiple of the product, or of its tanh, and nothing is done to that yet."""
+        return not (self.largest or self.sums or self.layers or self.bias)
 
     @property
     def parts(self) -> frozenset[Region]:
@@ -265,7 +301,7 @@ class Logs:
 
     def plus(self, other: Logs, sign: int = 1) -> Logs | Opaque:
         """The sum of two, or their difference."""
-        if other.layers or other.bias:  # nobody subtracts scores
+        if other.layers or other.bias or other.in_tanh or (self.in_tanh and other.scores):  # nobody subtracts scores
             return Opaque()
         scores, largest, sums = (
             getattr(self, name) + sign * getattr(other, name) for name in ("scores", "largest", "sums")
@@ -278,7 +314,8 @@ class Logs:
             return Opaque()
         layers = tuple(layer._replace(fill=factor * layer.fill) for layer in self.layers)
         bias = self.bias and self.bias._replace(factor=factor * self.bias.factor)
-        return Logs(factor * self.scores, factor * self.largest, factor * self.sums, layers, bias)
+        of = factor * self.scores, factor * self.largest, factor * self.sums
+        return Logs(*of, layers, bias, self.in_tanh)
 
     def rounded(self, dtype: Any) -> Logs:
         """With the masks as a type has them: what is too low for it is -inf."""

@@ -39,7 +39,7 @@ def by_kernel(
             x = moved(x.reshape(view.shape), labels, arrays.labels[name])
         given.append(x)
     common: dict[str, Any] = {f"dims_{name}": arrays.dims[name] for name in "qkv"}
-    common |= {"config": config, "scale": params.scale, "diagonal": params.diagonal}
+    common |= {"config": config, "scale": params.scale, "cap": params.cap, "diagonal": params.diagonal}
     common |= {"interpret": params.request.interpret, "views": arrays.views}
     of_kernel = arrays.batch + arrays.heads + ("q" if "q" in arrays.labels["q"] else "")
     sizes = dict(zip(arrays.labels["q"], arrays.views["q"].shape, strict=True))

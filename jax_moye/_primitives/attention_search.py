@@ -569,7 +569,7 @@ class Search:
         if what.is_like(SHARES):
             return ("o", "v") if is_of_keys else ("dv", "d_o")
         scores = self.softmax.scores
-        if scores is None or not what.is_like(derivative_of_scores(scores.scores)):
+        if scores is None or not what.is_like(derivative_of_scores(scores.scale, scores.in_tanh is not None)):
             raise NotAttentionError
         return ("dq", "k") if is_of_keys else ("dk", "q")
 

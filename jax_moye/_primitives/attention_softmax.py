@@ -26,6 +26,9 @@ from jax_moye._primitives.attention_formulas import (
 from jax_moye._primitives.attention_masks import Mask, Region, parts_of
 
 COPIES = ("convert_element_type", "stop_gradient", "copy", "copy_p")
+_OF_ONE = (
+    "exp", "log", "is_finite", "neg", "integer_pow", "square", "abs", "sign", "tanh", "logistic", "one_minus_square",
+)  # fmt: skip
 # What a mask leaves out has no weight at all, whatever the other scores of its row: -1e9, or what 16 bits have of it.
 _LARGEST_FILL = -0.99e9
 _LARGEST_SCORE = 32  # what is taken for one where a low number is added to it, and rounding is to leave nothing of it
@@ -42,11 +45,13 @@ class Softmax:
     Attributes:
       largest_of: the scores of which the largest is taken.
       scores: that are exponentiated.
+      in_tanh: what the product is multiplied with in front of tanh; None where there is none.
       is_wide: their exponentials have more than 16 bits.
     """
 
     largest_of: Logs | None = None
     scores: Logs | None = None
+    in_tanh: float | None = None
     is_wide: bool = False
 
     def computed(self, name: str, operands: list[Any], params: Mapping[str, Any], dtype: Any) -> Any:
@@ -68,7 +73,7 @@ class Softmax:
         if name in COPIES:
             keeps = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize > 1
             return operands[0] if keeps or isinstance(operands[0], Finite) else Opaque()
-        if name in ("exp", "log", "is_finite", "neg", "integer_pow", "square", "abs", "sign"):
+        if name in _OF_ONE:
             return self._of_one(name, operands[0], params, dtype)
         if name == "select_n" and len(operands) == 3:
             which, *cases = operands
@@ -105,9 +110,26 @@ class Softmax:
             return Finite() if x == Logs(largest=x.largest) else Opaque()
         if name in ("abs", "sign") and isinstance(x, Formula) and x.is_positive:
             return x if name == "abs" else Formula.of()
-        if name in ("integer_pow", "square") and isinstance(x, Formula):
-            return x.power(params.get("y", 2))
+        if name in ("tanh", "logistic") and isinstance(x, Logs):
+            return self._capped(name, x)
+        factor = _as_factor(x)
+        if name in ("integer_pow", "square", "one_minus_square") and isinstance(factor, Formula):
+            power = factor.power(params.get("y", 2))
+            return power if name != "one_minus_square" else self._sum(Formula.of(), power, -1, dtype)
         return Opaque()
+
+    def _capped(self, name: str, x: Logs) -> Any:
+        """A tanh of scores, or what its derivative is made of: logistic(2 x) is (1 + tanh(x)) / 2."""
+        factor = x.scores / (1 if name == "tanh" else 2)
+        if not x.is_product or x.in_tanh or not factor:
+            return Opaque()
+        self.in_tanh = abs(factor) if self.in_tanh is None else self.in_tanh
+        if not is_same(abs(factor), self.in_tanh):
+            return Opaque()
+        sign = math.copysign(1.0, factor)
+        if name == "tanh":
+            return Logs(scores=sign, in_tanh=self.in_tanh)
+        return Formula.of(0.5).plus(Formula.of(0.5 * sign, t=1))
 
     def largest(self, scores: Logs) -> Logs:
         """A row's largest one of scores, which may be those less the largest already.
@@ -140,7 +162,7 @@ class Softmax:
             return Opaque()
         if not isinstance(largest, Logs) or not _are_same(largest, x) or not is_same(x.largest, -ratio):
             return Opaque()
-        scores = Logs(scores=x.scores, layers=x.layers, bias=x.bias)
+        scores = Logs(scores=x.scores, layers=x.layers, bias=x.bias, in_tanh=x.in_tanh)
         if self.scores is not None and self.scores != scores:
             raise NotAttentionError
         self.scores, self.is_wide = scores, self.is_wide or jnp.dtype(dtype).itemsize > 2
@@ -167,8 +189,10 @@ class Softmax:
                 return _masked(one, mask, fill, dtype, is_added=True)
         if isinstance(left, Logs) and isinstance(right, Logs):
             return left.plus(right, sign)
-        left, right = _as_formula(left), _as_formula(right)
+        left, right = _as_factor(left), _as_factor(right)
         if isinstance(left, Formula) and isinstance(right, Formula):
+            return left.plus(right, sign)
+        if isinstance(left, Cleared) and isinstance(right, Cleared):
             return left.plus(right, sign)
         if isinstance(right, Formula) and not right.terms:
             return left
@@ -194,8 +218,11 @@ class Softmax:
                 if both and mask is not None and isinstance(one, Logs) and one.is_alone:
                     return dataclasses.replace(one, layers=(*one.layers, _zeros(mask)))
                 return self._cleared(one, mask) if both else Opaque()
-        is_formula = isinstance(left, Formula) and isinstance(right, Formula)
-        return left.times(right) if is_formula else Opaque()
+        left, right = _as_factor(left), _as_factor(right)
+        if isinstance(right, (Cleared, Partial)):
+            left, right = right, left
+        is_product = isinstance(left, (Formula, Cleared, Partial)) and isinstance(right, Formula)
+        return left.times(right) if is_product else Opaque()
 
     def _cleared(self, what: Any, mask: Region | None) -> Any:
         """A formula where a mask lets through, and 0 elsewhere.
@@ -236,7 +263,7 @@ class Softmax:
 
 def _biased(scores: Logs, bias: Bias, dtype: Any) -> Any:
     """Scores plus an array, of which nothing is left where they were masked before."""
-    if not scores.is_alone or scores.bias is not None:
+    if not scores.is_alone or scores.bias is not None or scores.in_tanh is not None:
         return Opaque()
     hides = all(not math.isfinite(x.fill) or _half_spacing(x.fill, dtype) >= _LARGEST_SCORE for x in scores.layers)
     return dataclasses.replace(scores, bias=bias) if hides else Opaque()
@@ -263,7 +290,7 @@ def _half_spacing(x: float, dtype: Any) -> float:
 
 def _are_same(left: Logs, right: Logs) -> bool:
     """Whether masks are the same, but for how their numbers are rounded, and what is added."""
-    if (left.bias and left.bias[:2]) != (right.bias and right.bias[:2]):
+    if (left.bias and left.bias[:2], left.in_tanh) != (right.bias and right.bias[:2], right.in_tanh):
         return False
     if left.bias and right.bias and not is_same(left.bias.factor, right.bias.factor):
         return False
@@ -285,6 +312,13 @@ def _larger(x: Any, number: float | None) -> Any:
     """A row's largest score, of which no number below is the larger one."""
     is_largest = isinstance(x, Logs) and x == Logs(largest=x.largest)
     return x if is_largest and number is not None and number <= -3e38 else None
+
+
+def _as_factor(x: Any) -> Any:
+    """A number, or a multiple of tanh, as a formula; all else as it is."""
+    if isinstance(x, Logs) and x.is_product and x.in_tanh is not None:
+        return Formula.of(x.scores, t=1)
+    return _as_formula(x)
 
 
 def _as_formula(x: Any) -> Any:

@@ -280,6 +280,8 @@ def test_weights():
         ("sm90_attention", ["sm90_attention_biased_kernel"]),
         ("sm90_attention_grad", ["sm90_attention_grad_rows_kernel", "sm90_attention_grad_columns_kernel"]),
         ("sm90_attention_grad", [f"sm90_attention_grad_biased_{part}_kernel" for part in ("rows", "columns")]),
+        ("sm90_attention", ["sm90_attention_capped_kernel"]),
+        ("sm90_attention_grad", [f"sm90_attention_grad_capped_{part}_kernel" for part in ("rows", "columns")]),
     ],
 )
 def test_attention(kernel, functions):

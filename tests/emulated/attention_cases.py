@@ -30,6 +30,7 @@ class Case:
     kv_rows: int
     head_dim: int
     diagonal: int | None = None
+    cap: float | None = None  # of the scores; not with a bias
     dims: tuple[str, str] = DIMS[0]  # of queries, and of keys and values
     dims_o: str | None = None
     mask: str | None = None  # its dimensions
@@ -66,6 +67,7 @@ def random_case(rng: np.random.Generator, most_dim: int, most_rows: int = 300) -
         diagonal = int(rng.choice([0, kv_rows - q_rows, rng.integers(-q_rows - 5, kv_rows + 5)]))
     dims = DIMS[rng.integers(len(DIMS))]
     mask, bias = ("".join(rng.permutation([x for x in "bhqk" if rng.random() < 0.6])) for _ in range(2))
+    is_biased, cap = rng.random() < 0.4, rng.choice([0, 0, 1, 20, 50])
     return Case(
         batch=int(rng.integers(1, 3)),
         kv_heads=int(rng.integers(1, 3)),
@@ -78,7 +80,8 @@ def random_case(rng: np.random.Generator, most_dim: int, most_rows: int = 300) -
         dims_o=DIMS[rng.integers(len(DIMS))][0] if rng.random() < 0.3 else None,
         mask=mask if rng.random() < 0.5 else None,
         mask_is_infinite=bool(rng.random() < 0.5),
-        bias=bias if rng.random() < 0.4 else None,
+        bias=bias if is_biased else None,
+        cap=float(cap) if cap and not is_biased else None,
         bias_is_f32=bool(rng.random() < 0.5),
         ds_is_f32=[None, False, True][rng.integers(3)],
         kind=str(rng.choice(KINDS)),
@@ -148,12 +151,23 @@ class Reference:
     allowed: dict[str, np.ndarray]
 
 
+def cut(depth: int) -> float:
+    """What sums are off, relatively: each wgmma cuts off, of 16 products and the sum so far."""
+    return (-(-depth // 16) + 4) * 2.0**-23
+
+
 def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Reference:
     """o, lse, dq, dk and dv, and delta as it is meant."""
     q, d_o = (arrays[name].astype(np.float64) for name in ("q", "d_o"))
     k, v = (np.repeat(arrays[name].astype(np.float64), case.group, axis=1) for name in "kv")
     unit, least, scale = UNITS[dtype], LEAST[dtype], case.scale
     scores = scale * q @ k.swapaxes(2, 3)
+    of_sum = cut(case.head_dim) * scale * (abs(q) @ abs(k).swapaxes(2, 3))
+    slope, of_tanh, of_slope = 1, 0, 0  # the derivative of the cap; what scores and, relatively, that are off for it
+    if case.cap is not None:
+        tanh = np.tanh(scores / case.cap)
+        scores, slope, of_tanh = case.cap * tanh, 1 - tanh**2, case.cap * 2.0**-22
+        of_slope = 2 * (abs(tanh) * of_sum / case.cap + 2.0**-21)
     size_of_bias: Any = 0
     if case.bias is not None:
         bias = draw_bias(case, dtype).astype(np.float64)
@@ -178,15 +192,8 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     o = p @ v
     delta = (o * d_o).sum(axis=3, keepdims=True).astype(np.float32).astype(np.float64)
     dp = d_o @ v.swapaxes(2, 3)
-    ds = np.where(kept, p * (dp - delta), 0)  # nothing goes through a score that is masked
-
-    # Each wgmma cuts off, of 16 products and the sum so far.
-    def cut(depth: int) -> float:
-        return (-(-depth // 16) + 4) * 2.0**-23
-
-    of_score = cut(case.head_dim) * (
-        scale * (abs(q) @ abs(k).swapaxes(2, 3)) + size_of_bias
-    )  # absolute, so that of p relative
+    ds = np.where(kept, slope * p * (dp - delta), 0)  # nothing goes through a score that is masked
+    of_score = slope * of_sum + cut(case.head_dim) * size_of_bias + of_tanh  # absolute, so that of p relative
     worst = of_score.max(axis=3, keepdims=True, initial=0)
     of_lse = worst + 2.0**-21 * (1 + abs(np.where(has_columns & ~is_masked_row, lse, 0)))
     of_p = worst + of_lse + 2.0**-20
@@ -196,9 +203,10 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     allowed = {"lse": np.where(lse < -1e29, 1e30, of_lse)[..., 0]}  # how low a masked score is nobody says
     allowed["o"] = (unit + of_p + sums) * (p @ abs(v)) + of_small * abs(v).sum(axis=2, keepdims=True)
     # Exponentials of scores that are all the same are 1, which no rounding changes.
-    of_exponentials = unit * (p @ abs(v)) if case.kind == "level" else 0
+    of_exponentials = unit * (p @ abs(v)) if case.kind == "level" and case.bias is None else 0
     allowed["o and its rest"] = allowed["o"] - of_exponentials + unit**2 * (abs(o) + allowed["o"]) + least
-    of_ds = p * (of_p * abs(dp - delta) + cut(case.head_dim) * (abs(d_o) @ abs(v).swapaxes(2, 3)))
+    of_dp = cut(case.head_dim) * (abs(d_o) @ abs(v).swapaxes(2, 3))
+    of_ds = slope * p * ((of_p + of_slope) * abs(dp - delta) + of_dp)
     of_ds = np.where(kept, of_ds, 0) + (unit**case.ds_parts + sums) * abs(ds) + least * (p > 0)
     allowed["dq"] = scale * (of_ds @ abs(k))
     per_row = unit + of_p + cut(case.q_rows * case.group)
@@ -264,7 +272,7 @@ def check(config: Any, case: Case, interpret: InterpretParams | None) -> None:
     dims_q, dims_k = case.dims
     dims_o = case.dims_o or dims_q
     dims: dict[str, Any] = dict(dims_q=dims_q, dims_k=dims_k, dims_v=dims_k, dims_o=case.dims_o)
-    options = dims | dict(config=config, scale=case.scale, diagonal=case.diagonal, interpret=interpret)
+    options = dims | dict(config=config, scale=case.scale, cap=case.cap, diagonal=case.diagonal, interpret=interpret)
     q, d_o = in_order(arrays["q"], dims_q), in_order(arrays["d_o"], dims_o)
     k, v = (in_order(arrays[name], dims_k) for name in "kv")
     message = f"{config.name} {case} {interpret}"

@@ -5,6 +5,7 @@
 // Keys, with their defaults:
 //   batch=1 heads=1 group=1   heads: of keys and values
 //   diagonal=none    or an integer: scores above it are left out
+//   cap=0            or what no score is above: cap * tanh(score / cap) is in its place; not with a bias
 //   mask=none        or its dimensions, of b, h, q and k, the outermost first: of the first row all are masked
 //   infinite=0       masked scores are low; 1: -inf
 //   bias=none        or its dimensions, likewise: floats of f32 that are added to the scores
@@ -36,10 +37,10 @@
 
 namespace moye {
 
-Words const kDefaults = {{"batch", "1"},   {"heads", "1"},    {"group", "1"},  {"diagonal", "none"},
-                         {"mask", "none"}, {"infinite", "0"}, {"parts", "1"},  {"level", "0"},
-                         {"rest", "0"},    {"pad", "8"},      {"data", "1"},   {"sharp", "1"},
-                         {"order", "NT"},  {"bias", "none"},  {"bias16", "0"}, {"ds", "0"}};
+Words const kDefaults = {{"batch", "1"},    {"heads", "1"}, {"group", "1"},  {"diagonal", "none"}, {"mask", "none"},
+                         {"infinite", "0"}, {"parts", "1"}, {"level", "0"},  {"rest", "0"},        {"pad", "8"},
+                         {"data", "1"},     {"sharp", "1"}, {"order", "NT"}, {"bias", "none"},     {"bias16", "0"},
+                         {"ds", "0"},       {"cap", "0"}};
 
 constexpr bool kOfGradients = kRow.kernel == Kernel::sm90_attention_grad;
 constexpr double kUnit = kRow.dtype == bf16 ? 1.0 / 256 : 1.0 / 2048;  // of a number, what rounding may change
@@ -83,6 +84,7 @@ struct Problem {
   bool is_level;
   std::string bias;
   bool is_bias16;
+  double cap;
 
   bool counts(int i, int j) const { return !is_causal || j <= i + diagonal; }
 };
@@ -165,7 +167,7 @@ void add_row(Problem const& problem, Mask const& mask, Bias const& bias, Rows& q
              int i, OfRows& lse, OfRows& delta, Reference& to) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity(), kLow = -1e30 * 0.6931471805599453;
   int const kv_head = head / problem.group, dim = problem.head_dim;
-  std::vector<double> p(size_t(problem.kv_rows), 0.0), dp(p), size_of_dp(p);
+  std::vector<double> p(size_t(problem.kv_rows), 0.0), dp(p), size_of_dp(p), slope(size_t(problem.kv_rows), 1.0);
   double most = -kInfinity, total = 0;
   bool is_masked = true;  // all that counts
   for (int j = 0; j < problem.kv_rows; ++j) {
@@ -175,9 +177,15 @@ void add_row(Problem const& problem, Mask const& mask, Bias const& bias, Rows& q
       dp[size_t(j)] += d_o.value(head, i, d) * v.value(kv_head, j, d);
       size_of_dp[size_t(j)] += std::abs(d_o.value(head, i, d) * v.value(kv_head, j, d));
     }
+    score *= problem.scale;
+    if (problem.cap > 0) {
+      double const tanh = std::tanh(score / problem.cap);
+      score = problem.cap * tanh;
+      slope[size_t(j)] = 1 - tanh * tanh;
+    }
     bool const is_kept = mask.keeps(problem, head, i, j);
     p[size_t(j)] = !problem.counts(i, j) ? -kInfinity
-                   : is_kept             ? score * problem.scale + bias.at(problem, head, i, j)
+                   : is_kept             ? score + bias.at(problem, head, i, j)
                    : problem.is_infinite ? -kInfinity
                                          : kLow;
     is_masked = is_masked && !(problem.counts(i, j) && is_kept);
@@ -220,9 +228,10 @@ void add_row(Problem const& problem, Mask const& mask, Bias const& bias, Rows& q
   };
   for (int j = 0; j < problem.kv_rows; ++j) {
     bool const is_kept = problem.counts(i, j) && mask.keeps(problem, head, i, j);
-    double const weight = p[size_t(j)], ds = is_kept ? weight * (dp[size_t(j)] - sum) * problem.scale : 0;
+    double const weight = p[size_t(j)], factor = slope[size_t(j)] * problem.scale;
+    double const ds = is_kept ? weight * (dp[size_t(j)] - sum) * factor : 0;
     double const off_of_dp = is_kept ? little * weight * (size_of_dp[size_t(j)] + std::abs(sum)) : 0;
-    double const off_ds = off_of_ds * std::abs(ds) + (off_of_dp + kLeast) * problem.scale;
+    double const off_ds = off_of_ds * std::abs(ds) + (off_of_dp + kLeast) * factor;
     double const off_weight = off * weight + kLeast;
     // Of f32, from scores that are as precise as those of two parts.
     size_t const of_score = row * size_t(problem.kv_rows) + size_t(j);
@@ -310,6 +319,7 @@ std::string launch(Problem const& problem, Options const& options) {
                      .d_o = {},
                      .delta = nullptr,
                      .ds_parts = problem.parts,
+                     .cap = float(problem.cap),
                      .dq = {},
                      .dk = {},
                      .dv = {},
@@ -411,7 +421,8 @@ std::string run(int q_rows, int kv_rows, int head_dim, Options const& options) {
                         .parts = options.number("parts"),
                         .is_level = options.number("level") != 0,
                         .bias = options["bias"],
-                        .is_bias16 = options.number("bias16") != 0};
+                        .is_bias16 = options.number("bias16") != 0,
+                        .cap = std::stod(options["cap"])};
   return launch(problem, options);
 }
 

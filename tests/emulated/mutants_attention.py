@@ -139,7 +139,7 @@ MUTANTS = [
     Mutant(
         name="attention_lse_of_scores",
         file=SOFTMAX,
-        old="rows.largest[r] * args.scale + log",
+        old="rows.largest[r] * factor_of_scores<kKind>(args) + log",
         new="rows.largest[r] + log",
     ),
     Mutant(
@@ -250,8 +250,10 @@ MUTANTS = [
         new="? column - args.diagonal + 1 : -8",
     ),
     Grad(name="attention_grad_first_step_left_out", file=BOTH, old="row / kStep : end)", new="row / kStep + 1 : end)"),
-    Grad(name="attention_grad_edge_of_the_first_column", old="first_row > -8;", new="first_row > 0;"),
-    Grad(name="attention_grad_rows_of_the_first_column", file=BOTH, old="first_row + i / 2 % 2 * 8", new="first_row"),
+    Grad(name="attention_grad_edge_of_the_first_column", old="if (first_row > -8)", new="if (first_row > 0)"),
+    Grad(
+        name="attention_grad_rows_of_the_first_column", file=BOTH, old="< first_row + i / 2 % 2 * 8", new="< first_row"
+    ),
     Grad(
         name="attention_grad_last_column_counts",
         file=BOTH,

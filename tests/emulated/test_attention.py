@@ -119,6 +119,24 @@ def test_biases(config, name):
     check(config, dataclasses.replace(case, **(of_case | BIASES[name])), LAZY)
 
 
+CAPS = {
+    "Gemma's": dict(diagonal=131, cap=50.0),
+    "near": dict(cap=1.0, kind="peaked", mask="bqk", with_rest=True),
+    "a window": dict(cap=2.0, diagonal=130, mask="qk", mask_is_infinite=True),
+    "rows that see nothing": dict(cap=1.0, diagonal=-20, mask="hqbk"),
+    "of one sign": dict(cap=20.0, kind="positive", diagonal=0),
+}
+
+
+@every_config
+@pytest.mark.parametrize("name", CAPS)
+def test_caps(config, name):
+    """Scores that are far below the cap and such that are near to it."""
+    case = Case(batch=2, kv_heads=1, group=2, q_rows=70, kv_rows=200, head_dim=config.tile[2])
+    of_case = {"ds_parts": 2 if config.dtype == "bf16" and config.kernel == "sm90_attention_grad" else 1}
+    check(config, dataclasses.replace(case, **(of_case | CAPS[name])), LAZY)
+
+
 @pytest.mark.parametrize(
     "config",
     [row for row in attention_configs() if row.kernel == "sm90_attention" and row.dtype == "bf16"],
@@ -209,6 +227,11 @@ def test_what_random_cases_are():
     assert {letter for case in biased for letter in case.bias} == {*"bhqk"}
     assert {(case.bias_is_f32, case.ds_is_f32) for case in biased} == {(x, y) for x in (0, 1) for y in (None, 0, 1)}
     assert sum(case.mask is not None for case in biased) > 20
+    capped = [case for case in cases if case.cap is not None]
+    assert 70 < len(capped) < 160
+    assert {case.cap for case in capped} == {1, 20, 50}
+    assert sum(case.mask is not None and case.diagonal is not None for case in capped) > 20
+    assert all(case.bias is None for case in capped)
 
 
 # ---- in guarded memory, with gaps between rows that nobody may write
@@ -233,6 +256,7 @@ def problem_of(rng: np.random.Generator, most_dim: int, is_of_gradients: bool) -
         diagonal="none" if case.diagonal is None else case.diagonal,
         mask=case.mask or "none",
         infinite=int(case.mask_is_infinite),
+        cap=case.cap or 0,
         bias="none" if not case.bias else case.bias,
         bias16=int(not case.bias_is_f32),
         ds=0 if not case.bias or case.ds_is_f32 is None or not is_of_gradients else 1 + (not case.ds_is_f32),

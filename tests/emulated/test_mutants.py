@@ -10,6 +10,7 @@ from tests.emulated import (
     mutants,
     mutants_attention,
     mutants_attention_bias,
+    mutants_attention_cap,
     mutants_batches,
     mutants_block_scales,
     mutants_gate,
@@ -54,6 +55,7 @@ MUTANTS = (
     + mutants_shifted.MUTANTS
     + mutants_attention.MUTANTS
     + mutants_attention_bias.MUTANTS
+    + mutants_attention_cap.MUTANTS
 )
 # What is compiled: a row in one order.
 ROWS = sorted({(mutant.row, mutant.order) for mutant in MUTANTS})

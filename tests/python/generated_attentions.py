@@ -97,7 +97,8 @@ class Plan:
         return (
             (is_bf16 or (self.dtype == np.float16 and (one.scores_in == "converted" or self.transform == "value")))
             and one.softmax in SURE
-            and (one.extra, one.late, one.shares) == (None, False, "narrow")
+            and one.extra in (None, "cap")
+            and (one.late, one.shares) == (False, "narrow")
             and one.mask in (None, "causal", "iota", "window", "padding", "lengths", "argument")
             and is_masked_so
             and one.scale in ("after", "divided")

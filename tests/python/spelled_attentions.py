@@ -186,7 +186,7 @@ class Spelling:
       scores_in: "narrow", "converted" or "preferred": their type.
       late: shares are divided behind the second product.
       shares: "narrow" or "wide": what is multiplied with v.
-      extra: what no kernel computes; None: nothing.
+      extra: what no kernel computes, or a cap, which one does; None: nothing.
     """
 
     q: str

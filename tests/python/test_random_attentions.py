@@ -16,7 +16,7 @@ from jax_moye._kernels.configs import attention_configs
 from jax_moye._primitives import attention_kernel
 
 COUNT = os.environ.get("JAX_MOYE_RANDOM_ATTENTIONS")  # how many; else these, of which most have kernels of attention
-SEEDS = (0, 25, 41, 52, 70, 75, 79) if COUNT is None else range(int(COUNT))
+SEEDS = (0, 25, 41, 52, 70, 75, 79, 294) if COUNT is None else range(int(COUNT))
 needs_rows = pytest.mark.skipif(
     len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
 )

@@ -481,3 +481,53 @@ def test_a_wrong_bias(message):
         if gradients or message in WRONG_BIASES:
             with pytest.raises(jax.errors.JaxRuntimeError, match=message):
                 call_biased(gradients=gradients, **(WRONG_BIASES | WRONG_GRADIENTS)[message])
+
+
+CAP = 2.0  # of scores of 4
+
+
+def call_capped(*, extra=(), gradients=False, drop=(), **changes):
+    """On ones, with a cap; or its gradients: each score is 2 tanh(2)."""
+    if gradients:
+        of_rows = jnp.full(LSE, CAP * np.tanh(2.0) + np.log(KV_ROWS), "float32"), jnp.full(LSE, HEAD_DIM - 2.0)
+        operands = [*(jnp.ones(x, "bfloat16") for x in (Q, KV, KV, Q)), *of_rows, *extra]
+        results = [(x, "bfloat16") for x in (Q, KV, KV)]
+        target, of_call = ffi.CAPPED_ATTENTION_GRAD_TARGET, GRAD_CALL | VIEW_GRAD
+    else:
+        operands = [*(jnp.ones(x, "bfloat16") for x in (Q, KV)), jnp.full(KV, 3, "bfloat16"), *extra]
+        results = [(Q, "bfloat16"), (LSE, "float32")]
+        target, of_call = ffi.CAPPED_ATTENTION_TARGET, CALL | VIEW
+    attributes = attributes_of(of_call | dict(cap=CAP), changes, drop)
+    return run(target, [jax.ShapeDtypeStruct(*x) for x in results], operands, attributes)
+
+
+@needs_rows
+def test_a_cap():
+    o, lse = call_capped()
+    np.testing.assert_array_equal(o, np.full(Q, 3.0))
+    np.testing.assert_allclose(lse, np.full(LSE, CAP * np.tanh(2.0) + np.log(KV_ROWS)), rtol=1e-6)
+    slope = 1 - np.tanh(2.0) ** 2
+    dq, dk, dv = call_capped(gradients=True)
+    np.testing.assert_allclose(dq, np.full(Q, 0.5 * slope), rtol=2e-2)
+    np.testing.assert_allclose(dv, np.full(KV, GROUP * Q_ROWS / KV_ROWS), rtol=2e-2)
+    np.testing.assert_allclose(dk, 0.5 * slope * dv, rtol=2e-2)
+
+
+WRONG_CAPS = {
+    "no cap": (dict(cap=0.0), "the cap is no finite number above 0"),
+    "a negative cap": (dict(cap=-2.0), "the cap is no finite number above 0"),
+    "a cap that is no number": (dict(cap=np.nan), "the cap is no finite number above 0"),
+    "a cap that f32 has not": (dict(cap=1e39), "the cap is no finite number above 0"),
+    "a small cap": (dict(cap=1e-36, scale=1e3), "the scale is too large for the cap"),
+    "cap missing": (dict(drop=("cap",)), "Wrong number of attributes"),
+    "cap of f32": (dict(cap=np.float32(2)), "Failed to decode"),
+    "two masks": (dict(extra=(MASK, MASK)), "there is a mask, and nothing else"),
+}
+
+
+@needs_rows
+@pytest.mark.parametrize("edit", WRONG_CAPS)
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_wrong_cap(edit, gradients):
+    changes, message = WRONG_CAPS[edit]
+    check_edit(call_capped, changes | dict(gradients=gradients), message)

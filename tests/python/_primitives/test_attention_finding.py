@@ -397,7 +397,6 @@ LEFT = {
     "float32": lambda q, k, v, d_o: _times(*(x.astype(jnp.float32) for x in (_shares(q, k), v))),
     "shares of f32": lambda q, k, v, d_o: jnp.einsum("bhqk,bkhd->bqhd", _shares(q, k), v.astype(jnp.float32)),
     "no softmax": lambda q, k, v, d_o: _times(jnp.einsum("bqhd,bkhd->bhqk", q, k) * 0.25, v),
-    "a cap": lambda q, k, v, d_o: _times(jax.nn.softmax(jnp.tanh(jnp.einsum("bqhd,bkhd->bhqk", q, k))), v),
     "no division": lambda q, k, v, d_o: _times(
         (lambda s: jnp.exp(s - s.max(-1, keepdims=True)))(jnp.einsum("bqhd,bkhd->bhqk", q, k)), v
     ),

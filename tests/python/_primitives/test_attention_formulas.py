@@ -43,6 +43,14 @@ def test_the_derivative_of_a_softmax_in_two_forms():
     assert by_softmax.summed(7) == Formula({})
 
 
+def test_the_derivative_behind_a_cap():
+    of_scores = SHARES.times(G.plus(SHARES.times(G).summed(7), -1)).times(Formula.of(0.125))
+    slope = Formula.of().plus(Formula.of(t=1).power(2), -1)
+    assert of_scores.times(slope) == derivative_of_scores(0.125, is_capped=True)
+    assert not of_scores.is_like(derivative_of_scores(0.125, is_capped=True))
+    assert not of_scores.times(slope).times(slope).is_like(derivative_of_scores(0.125, is_capped=True))
+
+
 def test_what_is_no_formula():
     assert isinstance(G.times(G), Opaque)
     assert isinstance(E.inverse(), Opaque)

@@ -151,4 +151,39 @@ def test_products_and_sums():
     assert computed("add_any", Opaque(), nothing) == Opaque()
     assert computed("add_any", E, Opaque()) == Opaque()
     assert computed("add", SCORES, number(1)) == Opaque()
-    assert computed("tanh", SCORES) == Opaque()
+    assert computed("sin", SCORES) == Opaque()
+
+
+def test_a_soft_cap():
+    """A multiple of tanh is scores to a softmax, and a factor to a derivative."""
+    capped, t = Logs(scores=2.0, in_tanh=0.5), Formula.of(t=1)
+    state = Softmax()
+    assert computed("mul", computed("tanh", SCORES, of=state), number(2), of=state) == capped
+    assert computed("exp", computed("sub", capped, state.largest(capped), of=state), of=state) == E
+    assert state.scores == capped
+    assert capped.scale == 1.0
+    for name, x in (("mul", computed("tanh", SCORES, of=state)), ("integer_pow", t), ("square", Logs(1, in_tanh=0.5))):
+        assert computed(name, *[x] * (1 + (name == "mul")), of=state, y=2) == Formula.of(t=2)
+    slope = Formula.of().plus(Formula.of(t=2), -1)
+    assert computed("one_minus_square", Logs(1, in_tanh=0.5), of=state) == slope
+    either = [computed("logistic", computed("mul", SCORES, number(x)), of=state) for x in (2, -2)]
+    assert computed("mul", number(4), computed("mul", *either)) == slope
+    one_less = computed("sub", number(1), Logs(1, in_tanh=0.5))
+    assert computed("mul", computed("add", number(1), Logs(1, in_tanh=0.5)), one_less) == slope
+    assert computed("mul", Cleared(E, frozenset({PADDING})), slope) == Cleared(E.times(slope), frozenset({PADDING}))
+    both = Cleared(E, frozenset({PADDING})), Cleared(E, frozenset({CAUSAL}))
+    assert computed("add_any", both[0], both[0]) == Cleared(Formula.of(2, e=1), frozenset({PADDING}))
+    assert computed("add_any", *both) == Opaque()
+
+
+def test_what_is_no_soft_cap():
+    state, capped = Softmax(), Logs(scores=1.0, in_tanh=0.5)
+    assert computed("tanh", SCORES, of=state) == capped
+    assert computed("tanh", Logs(scores=0.25), of=state) == Opaque()  # of another multiple
+    assert computed("logistic", SCORES, of=state) == Opaque()
+    for other in (capped, Logs(0.5, largest=-1.0), Logs(0.5, layers=(Layer(CAUSAL, LOW),)), Logs(sums=1.0)):
+        assert computed("tanh", other, of=state) == Opaque()
+    assert computed("add", capped, SCORES) == Opaque()
+    assert computed("add", SCORES, capped) == Opaque()
+    assert computed("exp", Logs(0.5, largest=-1.0, in_tanh=0.5)) == Opaque()  # less the largest of others
+    assert Formula.of(t=2).summed(7) == Opaque()
