@@ -98,6 +98,17 @@ MOYE_DEVICE void fill_box(Warp const& warp, unsigned char* box, float const (&z)
   }
 }
 
+/// The two floats of a word of 16-bit type T.
+template <class T>
+MOYE_DEVICE Row<float, 2> unpack_pair(uint32_t word) {
+  if constexpr (is_same<T, bfloat16_t>) {  // the upper halves of floats
+    return {detail::bit_cast<float>(word << 16), detail::bit_cast<float>(word & 0xffff0000u)};
+  } else {
+    auto const pair = detail::bit_cast<Row<T, 2>>(word);
+    return {convert<float>(pair.elements[0]), convert<float>(pair.elements[1])};
+  }
+}
+
 /// Whether two neighbours along n, from an even one on, are a word.
 inline bool is_of_pairs(EpilogueOperand const& operand, int word_bytes) {
   int64_t const strides = operand.m_stride | operand.batch_strides.modes[0] | operand.batch_strides.modes[1] |
@@ -191,7 +202,7 @@ struct OperandBox {
   template <class Warp>
   MOYE_DEVICE void differentiate_gate(Warp const& warp, float const (&z)[kSums], OperandBox& multiplier) {
     bool const is_bf16 = warp.args.d_dtype == Dtype::bf16;
-    auto const unpacked = [&](uint32_t word) { return is_bf16 ? unpack<bfloat16_t>(word) : unpack<half_t>(word); };
+    auto const unpacked = [&](uint32_t word) { return is_bf16 ? unpack_pair<bfloat16_t>(word) : unpack_pair<half_t>(word); };
     auto const packed = [&](Row<float, 2> const& pair) {
       auto const [even, odd] = pair.elements;
       return is_bf16 ? pack_pair<bfloat16_t>(even, odd) : pack_pair<half_t>(even, odd);
@@ -231,9 +242,9 @@ struct OperandBox {
     if constexpr (kIsFloat) {
       f([](Word word) { return detail::bit_cast<Row<float, 2>>(word); });
     } else if (dtype == Dtype::bf16) {
-      f([](uint32_t word) { return unpack<bfloat16_t>(word); });
+      f([](uint32_t word) { return unpack_pair<bfloat16_t>(word); });
     } else {
-      f([](uint32_t word) { return unpack<half_t>(word); });
+      f([](uint32_t word) { return unpack_pair<half_t>(word); });
     }
   }
 
@@ -242,15 +253,29 @@ struct OperandBox {
     MOYE_UNROLL
     for (int j = 0; j < kSums / 2; ++j) words[j] = 0;
   }
+};
 
+/// A row of bias beside boxes of 16-bit results: word j has columns j * 8 + lane % 4 * 2 and the next, of every row.
+struct BiasRow {
+  static constexpr int kWords = kBoxColumns<uint16_t> / 8;
+  uint32_t words[kWords];
+
+  /// From column `column` of d on, a box's first. What lies outside d is not read.
+  template <class Warp>
+  MOYE_DEVICE void load(Warp const& warp, int column) {
+    int const lane_column = warp.lane % 4 * 2, columns = int(warp.args.n) - column;
+    auto const* const data = static_cast<uint16_t const*>(warp.args.epilogue.bias.data);
+    bool const is_there = data != nullptr;
+    auto const* const p = data + column + lane_column;
+    MOYE_UNROLL
+    for (int j = 0; j < kWords; ++j)
+      words[j] = is_there && lane_column + j * 8 < columns ? *reinterpret_cast<uint32_t const*>(p + j * 8) : 0;
+  }
+
+  /// The two floats of a word, of 16-bit type T.
   template <class T>
-  static MOYE_DEVICE Row<float, 2> unpack(uint32_t word) {
-    if constexpr (is_same<T, bfloat16_t>) {  // the upper halves of floats
-      return {detail::bit_cast<float>(word << 16), detail::bit_cast<float>(word & 0xffff0000u)};
-    } else {
-      auto const pair = detail::bit_cast<Row<T, 2>>(word);
-      return {convert<float>(pair.elements[0]), convert<float>(pair.elements[1])};
-    }
+  MOYE_DEVICE Row<float, 2> pair(int j) const {
+    return unpack_pair<T>(words[j]);
   }
 };
 

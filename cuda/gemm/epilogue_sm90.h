@@ -1,6 +1,8 @@
-// From a warpgroup's wgmma accumulators to d. Seven ways, chosen once per call by the host:
+// From a warpgroup's wgmma accumulators to d. Eight ways, chosen once per call by the host:
 //   converted   sums as they are: into swizzled rows of 128 bytes, and TMA stores them, clipped at d's edges, while the
 //               warp goes on
+//   activated   16-bit results with at most a row of bias and an activation: the same, finished in registers, with no
+//               question asked for each box that the host can answer
 //   finished    results of 16 bits or floats, with c or bias, scales, activation and so on: the same, finished in
 //               registers, box by box
 //   pair        16-bit results of two b, whose columns are the halves of a tile: the same, the first activated, and
@@ -32,7 +34,7 @@ namespace moye {
 
 /// What the host makes of a call for its epilogue.
 struct StoreParams {
-  enum class Way { converted, finished, pair, gated, shifted, finished_shifted, elements };
+  enum class Way { converted, activated, finished, pair, gated, shifted, finished_shifted, elements };
   Way way;
   bool derives_or_scales;                                  // of `finished`
   float alpha, scale;                                      // of the sums, and of c or, where there is none, the bias
@@ -106,11 +108,18 @@ struct WarpgroupEpilogue {
     bool const in_time =
         epilogue.c.data == nullptr || epilogue.preactivation == nullptr || kColumns % Box::kColumns == 0;
     bool const is_of_rows = args.d_n_stride == 1 && bytes <= 4 && in_time && !pair && !gated;
+    EpilogueOperand const& bias = epilogue.bias;
+    bool const is_row = bias.data == nullptr || (bias.m_stride == 0 && bias.batch_strides.modes[0] == 0 &&
+                                                 bias.batch_strides.modes[1] == 0 && bias.batch_strides.modes[2] == 0);
+    bool const is_simple = can_finish && bytes == 2 && is_same<Sum, float> && is_row && epilogue.alpha == 1 &&
+                           epilogue.c.data == nullptr && epilogue.residual.data == nullptr &&
+                           epilogue.preactivation == nullptr && !params->derives_or_scales && !kOwnActivation;
     params->way = !(plain || can_finish)                     ? Way::elements
-                  : is_of_boxes(args)                        ? (pair    ? Way::pair
-                                                                : gated ? Way::gated
-                                                                : plain ? Way::converted
-                                                                        : Way::finished)
+                  : is_of_boxes(args)                        ? (pair        ? Way::pair
+                                                                : gated     ? Way::gated
+                                                                : plain     ? Way::converted
+                                                                : is_simple ? Way::activated
+                                                                            : Way::finished)
                   : !is_of_rows || params->derives_or_scales ? Way::elements
                   : plain                                    ? Way::shifted
                   : bytes == 2                               ? Way::finished_shifted
@@ -173,7 +182,7 @@ struct WarpgroupEpilogue {
     MOYE_SITE;
     constexpr int kSumsOfThread = decltype(size(tCrC))::value;
     static_assert(kOwnActivation ||
-                  kHasRoomForFloats<kSumsOfThread> == (kHasRoom<kSumsOfThread> && is_same<Sum, float>));
+                  kHasRoomForMore<kSumsOfThread> == (kHasRoom<kSumsOfThread> && is_same<Sum, float>));
     MOYE_COMPUTED_HERE("+r", thread);  // as above
     int const warp = thread / 32, lane = thread % 32;
     auto const row_of_warp = [&](int atom) { return row(atom) + warp * kRows; };
@@ -190,7 +199,8 @@ struct WarpgroupEpilogue {
   /// it has of a tile. kMayBePair: as there.
   template <int kSumsOfThread, bool kMayBePair>
   static bool can_store_groups(StoreParams const& params) {
-    return params.way == Way::converted || (params.way == Way::finished && kHasRoom<kSumsOfThread>) ||
+    bool const is_finished = params.way == Way::activated || params.way == Way::finished;
+    return params.way == Way::converted || (is_finished && kHasRoom<kSumsOfThread>) ||
            (params.way == Way::pair && kPairs && kMayBePair);
   }
 
@@ -251,7 +261,7 @@ struct WarpgroupEpilogue {
   template <int kSumsOfThread>
   static constexpr bool kHasRoom = kRegisters - kSumsOfThread >= 100 && !is_same<Sum, double>;
   template <int kSumsOfThread>
-  static constexpr bool kHasRoomForFloats =
+  static constexpr bool kHasRoomForMore =
       kRegisters - kSumsOfThread >= 104 && is_same<Sum, float> && !kOwnActivation;  // one copy of a user's function
 
   // Addresses and shifts of rows do; not one is left beside a gate and 128 sums of sm90_cooperative, in clusters.
@@ -269,10 +279,23 @@ struct WarpgroupEpilogue {
     }
     constexpr int kSumsOfThread = decltype(size(tCrC))::value;
     if constexpr (kHasRoom<kSumsOfThread>) {
-      if (warp.params.way == Way::finished) {
+      bool is_finished = warp.params.way == Way::finished;
+      if constexpr (!kHasRoomForMore<kSumsOfThread>) {
+        is_finished = is_finished || warp.params.way == Way::activated;
+      } else {
+        if (warp.params.way == Way::activated) {
+          if (warp.args.d_dtype == Dtype::bf16) {
+            store_activated<bfloat16_t>(warp, tCrC, row);
+          } else {
+            store_activated<half_t>(warp, tCrC, row);
+          }
+          return true;
+        }
+      }
+      if (is_finished) {
         if constexpr (is_same<Sum, float>) {
           if (warp.args.d_dtype == Dtype::f32) {
-            if constexpr (!kHasRoomForFloats<kSumsOfThread>) return false;
+            if constexpr (!kHasRoomForMore<kSumsOfThread>) return false;
             store_finished<float, /*kAll=*/true>(warp, tCrC, row);
             return true;
           }
@@ -373,6 +396,57 @@ struct WarpgroupEpilogue {
     if (warp.params.rank == 3) return tma_store(&map, box, column, map_row, matrix);
     auto const [outer, middle, inner] = batch_coord(warp.args.batch_sizes, matrix).modes;
     tma_store(&map, box, column, map_row, inner, middle, outer);
+  }
+
+  // ---- activated. Of a box, z[i] is as below. A call of it asks for each box which activation it has, and no more:
+  // epilogues longer than a tile's products are not hidden by them.
+
+  template <class Out, class Accumulators, class RowOf>
+  static MOYE_DEVICE void store_activated(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
+    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, kBox<Out>);
+    auto const column_of = [&](int box) { return warp.column + first_column<kColumns, Out>(box % kBoxesN); };
+    BiasRow bias;
+    bias.load(warp, column_of(0));
+    MOYE_NO_UNROLL  // activations are long: one copy of them
+        for (int number = 0; number < kAtoms * kBoxesN; ++number) {
+      float z[kSums];
+      with_box<Out, kAtoms>(number, [&](int first, int i) {
+        MOYE_UNROLL
+        for (int k = 0; k < kSums; k += 4) {
+          Row<float, 2> const pair = bias.template pair<Out>(k / 4);
+          MOYE_UNROLL
+          for (int j = 0; j < 4; ++j) {
+            z[k + j] = tCrC(first + k + j, i, _0{}) + pair.elements[j % 2];
+            MOYE_COMPUTED_HERE("+f", z[k + j]);  // or LLVM chooses from all accumulators first
+          }
+        }
+      });
+      // The next box's are under way while this one is computed.
+      bias.load(warp, column_of(number + 1 < kAtoms * kBoxesN ? number + 1 : number));
+      activate_all</*kRounded=*/true>(warp.args.epilogue.activation, z);
+      // What this buffer held is on its way, as where boxes are converted.
+      unsigned char* const filled = warp.boxes[number % kBuffers];
+      if (warp.lane == 0 && number == 0) tma_store_wait_group_read<0>();
+      if (warp.lane == 0 && number >= kBuffers) tma_store_wait_group_read<kBuffers - 1>();
+      if (number == 0 || number >= kBuffers) sync_warp();
+      fill_box<Out>(filled, [&](int k) { return z[k]; }, warp.lane);
+      store_results<Out>(warp, filled, filled, /*outputs=*/1, column_of(number), row(number / kBoxesN));
+    }
+  }
+
+  /// f(the first sum of box `number`, its atom): accumulators are registers, and their indices constants.
+  template <class Out, int kAtoms, int kBegin = 0, class F>
+  static MOYE_DEVICE void with_box(int number, F const& f) {
+    constexpr int kBoxesN = ceil_div(kColumns, kBox<Out>), kEnd = kAtoms * kBoxesN;
+    if constexpr (kBegin + 1 == kEnd) {
+      f(first_column<kColumns, Out>(kBegin % kBoxesN) / 2, kBegin / kBoxesN);
+    } else {
+      if (number == kBegin) {
+        f(first_column<kColumns, Out>(kBegin % kBoxesN) / 2, kBegin / kBoxesN);
+      } else {
+        with_box<Out, kAtoms, kBegin + 1>(number, f);
+      }
+    }
   }
 
   // ---- finished. Of a box, z[i] is the sum of row lane / 4 + i / 2 % 2 * 8 and column i / 4 * 8 + lane % 4 * 2 + i

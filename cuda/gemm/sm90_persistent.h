@@ -19,7 +19,8 @@ namespace moye {
 /// What the host makes of a call: the kernel's argument beside GemmArgs. (In one struct with them, LLVM takes what it
 /// loads of them for different from thread to thread, and epilogues become longer.)
 struct PersistentParams {
-  TileGrid grid;  // of clusters
+  TileGrid grid;             // of clusters
+  CacheHint hint_a, hint_b;  // of what one CTA loads for itself
   OperandMaps maps;
   StoreParams store;
 };
@@ -74,7 +75,8 @@ template <class Operands, int kRank, GemmConfig kConfig, class Pipeline>
 MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, OperandStages<kConfig>& stages,
                          Pipeline& pipeline MOYE_LOC) {
   MOYE_SITE;
-  auto const [a, b] = multicasts<kConfig.cluster>();
+  auto [a, b] = multicasts<kConfig.cluster>();
+  a.hint = params.hint_a, b.hint = params.hint_b;
   auto write = Pipeline::producer_start();
   for (TileCoord const of_sums : TileScheduler<kConfig.cluster.m, kConfig.cluster.n>(params.grid)) {
     TileCoord const tile = operand_tile(of_sums, params.grid);
@@ -110,6 +112,7 @@ Status launch_clusters(GemmArgs const& args, GemmArgs const& sums, int parts, St
   constexpr int kClusterM = kConfig.cluster.m, kClusterN = kConfig.cluster.n, kCluster = kClusterM * kClusterN;
   TileMNK const tile{kConfig.tile.m * kClusterM, tile_columns<kConfig>(args) * kClusterN, kConfig.tile.k};
   if (Status status = make_tile_grid(tile, sums, &params.grid); !status.ok()) return status;
+  params.hint_a = hint_of(params.grid.n), params.hint_b = hint_of(params.grid.m);
   params.grid.parts = parts;
   params.grid.k = ceil_div(params.grid.k, parts);
   if (Status status = Kernel::Epilogue::make_params(&params.store, sums); !status.ok()) return status;

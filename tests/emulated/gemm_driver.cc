@@ -7,7 +7,8 @@
 //   pad=0 d_pad=0                          elements between rows of a and b, and of d
 //   out=f32                                d's dtype
 //   scales=0     1: the product's rows and columns times powers of two, other ones in each matrix
-//   epilogue=0   1: d = relu(2 a b - c + bias) + residual, and the pre-activation
+//   epilogue=0   1: d = relu(2 a b - c + bias) + residual, and the pre-activation; 2: the same without c
+//                3: d = relu(a b + bias)
 //   pair=0       1: d = relu(2 a b) * (a second_b); 2: and both products
 //   gate=0       1: d = 2 a b * multiplier * relu'(c), and 2 a b * relu(c)
 //   special=0    1: a NaN in a, an infinity in b
@@ -137,7 +138,8 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
     stream.memory.push_back(multiplier.memory("multiplier", false));
     stream.memory.push_back(z.memory("preactivation", true));
   }
-  bool const fused = options.number("epilogue") != 0, has_c = options.number("epilogue") == 1;  // 2: all but c
+  int const epilogue = options.number("epilogue");
+  bool const fused = epilogue == 1 || epilogue == 2, has_c = epilogue == 1;
   if (fused) {
     args.epilogue = {.alpha = 2,
                      .beta = has_c ? -1.0 : 0.0,
@@ -150,6 +152,11 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
     stream.memory.push_back(bias.memory("bias", false));
     stream.memory.push_back(residual.memory("residual", false));
     stream.memory.push_back(z.memory("preactivation", true));
+  }
+  if (epilogue == 3) {
+    args.epilogue.bias = {bias.buffer.data(), {}, 0, 1};
+    args.epilogue.activation = Activation::relu;
+    stream.memory.push_back(bias.memory("bias", false));
   }
   bool const scaled = options.number("scales") != 0;
   std::vector<float> scales[2];  // of the rows and of the columns of each matrix
@@ -189,6 +196,7 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
           comparison.compare<Out>("preactivation", z, l, i, j, sum);
           sum = (sum < 0 ? 0 : sum) + residual.value(turned(l), i, j);
         }
+        if (epilogue == 3) sum = std::max(sum + bias.value(0, 0, j), 0.0);
         if (pair) {
           double second = 0;
           for (int x = 0; x < k; ++x) second += row[x] * second_b.values[column + x];

@@ -14,6 +14,7 @@ from tests.emulated.mutants import Mutant as AnyMutant
 COOPERATIVE = "{sm90_cooperative, bf16, f32, {128, 64, 64}, 3, {1, 1}, 16}"
 CLUSTER = "{sm90_cooperative, bf16, f32, {128, 64, 64}, 3, {2, 1}, 16}"
 THREE_BOXES = "{sm90_cooperative, bf16, f32, {128, 192, 64}, 2, {1, 1}, 16}"
+TWO_OF_FOUR_BOXES = "{sm90_cooperative, bf16, f32, {128, 256, 64}, 4, {1, 1}, 16}"
 PINGPONG = "{sm90_pingpong, bf16, f32, {64, 64, 64}, 3, {1, 1}, 16}"
 FLOAT8 = "{sm90_cooperative, e4m3, f32, {128, 64, 128}, 2, {1, 1}, 1}"  # packs its operands, promotes its sums
 
@@ -26,6 +27,7 @@ TMA_STORE = ("out=bf16",)
 SIX_BOXES = ("out=f32",)  # of 192 columns, through a staging of three
 BY_THREADS = ("epilogue=1",)
 FINISHED = ("out=bf16", "epilogue=2")
+ACTIVATED = ("out=bf16", "epilogue=3")
 FLOATS = ("out=f32", "epilogue=2")  # finished, too
 OF_FLOATS = (
     "kMayDerive = kAll && kDerives && kRounded;\n"
@@ -424,10 +426,74 @@ MUTANTS = [
         "sm90_one_staging_box",
         THREE_BOXES,
         E,
-        "boxes[number % kBuffers];",
-        "boxes[0];",
+        "box = warp.boxes[number % kBuffers];",
+        "box = warp.boxes[0];",
         race("stmatrix", C, "TMA store", C),
         options=TMA_STORE,
+    ),
+    Mutant(
+        "sm90_activated_in_one_box",
+        THREE_BOXES,
+        E,
+        "filled = warp.boxes[number % kBuffers];",
+        "filled = warp.boxes[0];",
+        race("stmatrix", C, "TMA store", C),
+        options=ACTIVATED,
+    ),
+    Mutant(
+        "sm90_activated_wait_for_the_tile_before_missing",
+        COOPERATIVE,
+        E,
+        "      if (warp.lane == 0 && number == 0) tma_store_wait_group_read<0>();\n",
+        "",
+        race("stmatrix", C, "TMA store", C),
+        sizes=(600, 200, 100),
+        options=(*ACTIVATED, *ONE_CTA),
+    ),
+    Mutant(
+        "sm90_activated_wait_for_a_box_missing",
+        TWO_OF_FOUR_BOXES,
+        E,
+        "      if (warp.lane == 0 && number >= kBuffers) tma_store_wait_group_read<kBuffers - 1>();\n",
+        "",
+        race("stmatrix", C, "TMA store", C),
+        options=ACTIVATED,
+    ),
+    Mutant(
+        "sm90_activated_with_the_bias_of_its_own_box_twice",
+        THREE_BOXES,
+        E,
+        "bias.load(warp, column_of(number + 1 < kAtoms * kBoxesN ? number + 1 : number));",
+        "bias.load(warp, column_of(number));",
+        "wrong",
+        options=ACTIVATED,
+    ),
+    Mutant(
+        "sm90_activated_sums_of_the_first_box",
+        THREE_BOXES,
+        E,
+        "      if (number == kBegin) {",
+        "      if (number >= kBegin) {",
+        "wrong",
+        options=ACTIVATED,
+    ),
+    Mutant(
+        "sm90_activated_bias_of_the_other_pair",
+        COOPERATIVE,
+        E,
+        "bias.template pair<Out>(k / 4);",
+        "bias.template pair<Out>(k / 4 ^ 1);",
+        "wrong",
+        options=ACTIVATED,
+    ),
+    Mutant(
+        "sm90_activated_bias_read_beyond_its_end",
+        COOPERATIVE,
+        "epilogue_box.h",
+        "is_there && lane_column + j * 8 < columns ?",
+        "is_there ?",
+        "outside|bias",
+        options=ACTIVATED,
     ),
     Mutant(
         "sm90_one_staging_for_all_warps",

@@ -50,7 +50,7 @@ struct TensorMapSpec {
   uint64_t strides[kMaxTensorMapRank - 1];  // bytes, of modes 1, 2, ...
   uint32_t box[kMaxTensorMapRank];          // elements
   TensorMapSwizzle swizzle = TensorMapSwizzle::none;
-  TensorMapPromotion promotion = TensorMapPromotion::b256;
+  TensorMapPromotion promotion = TensorMapPromotion::b128;
   TensorMapFill fill = TensorMapFill::zeros;
 };
 
