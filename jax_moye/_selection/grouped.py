@@ -155,6 +155,8 @@ def decide_grouped(
         return xlas("capability", str(error))
     if call.problem.is_empty:
         return Decision("nothing", request, reason="a size is 0"), call
+    if permuted and on_cuda and request.implementation != "moye" and request.config is None:
+        return xlas("time", _MOVED_BY_XLA)
     if request.alone is not None and not request.insists and call.problem.of_a_group > _GATED_ROWS:
         return xlas("time", f"groups have {call.problem.of_a_group:.4g} rows on average, {_MANY_ROWS}")
     if not on_cuda and request.interpret is None:
@@ -363,6 +365,7 @@ _FEW_ROWS, _FEW_K = 64, 128
 # (docs/performance.md, section 14): with more, a product by itself may have a tile of more columns than there are
 # registers for when it is finished, and what that wins may be more than the gate behind two of them takes.
 _GATED_ROWS = 256
+_MOVED_BY_XLA = "a gather and a kernel that reads rows in order take 0.41 to 1.10 of the time (an H200)"
 _MANY_ROWS = "for which two products have a larger tile than one with their gate"
 
 

@@ -69,6 +69,8 @@ def way_of(row: str, sizes: tuple[int, int, int], options: Sequence[str]) -> tup
         way = "pair"
     elif "gate" in words:
         way = "gated"
+    elif words.get("epilogue") == "3" and rows_of_boxes and out != "f32":
+        way = "activated"
     elif "epilogue" in words or "scales" in words:
         way = "finished" if rows_of_boxes else "finished_shifted"
     else:

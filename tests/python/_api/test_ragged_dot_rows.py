@@ -258,21 +258,25 @@ def test_export(case):
     equal(found, stored(in_float64(case, case["w"]), case["permutation"]))
 
 
-@pytest.mark.parametrize("device", ["h100", 80])
-def test_explain(case, device, monkeypatch):
-    """The kernel that permutes; and where none does, the product of rows in order, and that XLA moves them."""
+@pytest.mark.parametrize(("device", "implementation"), [("h100", "moye"), ("h100", None), (80, None)])
+def test_explain(case, device, implementation, monkeypatch):
+    """The kernel that permutes, for who insists; else the product of rows in order, and that XLA moves them."""
     monkeypatch.setattr(ffi, "built", lambda platform: None)
+    options = {"implementation": implementation}
 
     def fun(x, w, v):
-        hidden = jax_moye.ragged_gated_linear_unit(x, w, v, SIZES, x_rows=case["rows"])
-        return jax_moye.ragged_dot(hidden, w.swapaxes(1, 2), SIZES, permutation=case["permutation"])
+        hidden = jax_moye.ragged_gated_linear_unit(x, w, v, SIZES, x_rows=case["rows"], **options)
+        return jax_moye.ragged_dot(hidden, w.swapaxes(1, 2), SIZES, permutation=case["permutation"], **options)
 
     found = jax_moye.explain(fun, case["x"], case["w"], case["v"], device=device)
     assert len(found) == 2
     for one in found:
-        if device == "h100":
+        if implementation == "moye":
             assert "permuted" in one.what
             assert one.config.name.startswith("sm90_permuted_bf16_64x128")
+        elif device == "h100":
+            assert "its rows moved by XLA: a gather and a kernel that reads rows in order take" in one.what
+            assert one.config.name.startswith("sm90_grouped_bf16")
         else:
             assert "its rows moved by XLA: no kernel for products of groups was built for this GPU" in one.what
             assert one.computed_by == "xla"

@@ -368,14 +368,12 @@ def test_in_a_scan_and_a_shard_map(operands):
 
 
 def test_explain_says_it(operands, monkeypatch):
+    """Rows that optimize finds are moved by XLA on GPUs: the kernel that permutes takes longer there."""
     monkeypatch.setattr(ffi, "built", lambda platform: None)
-    (gemm,) = jax_moye.explain(jax_moye.optimize(taken), *operands, device="h200").gemms
-    assert gemm.config.permuted
-    assert "permuted" in str(gemm)
-    floats = [x.astype(jnp.float32) for x in operands]
-    (gemm,) = jax_moye.explain(jax_moye.optimize(taken), *floats, device="h200").gemms
-    assert not (gemm.config and gemm.config.permuted)
-    assert "its rows moved by XLA: " in str(gemm)
+    for of in (operands, [x.astype(jnp.float32) for x in operands]):
+        (gemm,) = jax_moye.explain(jax_moye.optimize(taken), *of, device="h200").gemms
+        assert not (gemm.config and gemm.config.permuted)
+        assert "its rows moved by XLA: " in str(gemm)
     (gemm,) = jax_moye.explain(jax_moye.optimize(gated), *operands, device="h200").gemms
     assert gemm.config.takes_pair
-    assert gemm.config.permuted
+    assert not gemm.config.permuted
