@@ -111,7 +111,8 @@ def regime_table(rows: Sequence[dict]) -> str:
 def of_host_bound(rows: Sequence[dict]) -> list[str]:
     """A sentence on the workloads that the table leaves out; nothing where there are none."""
     names = left_out(rows)
-    return [f"The host was a limit on {len(names)} more, which are in no mean: {', '.join(names)}."] if names else []
+    verb = "is" if len(names) == 1 else "are"
+    return [f"The host was a limit on {len(names)} more, which {verb} in no mean: {', '.join(names)}."] if names else []
 
 
 def row_table(rows: Sequence[dict]) -> str:

@@ -202,7 +202,9 @@ struct OperandBox {
   template <class Warp>
   MOYE_DEVICE void differentiate_gate(Warp const& warp, float const (&z)[kSums], OperandBox& multiplier) {
     bool const is_bf16 = warp.args.d_dtype == Dtype::bf16;
-    auto const unpacked = [&](uint32_t word) { return is_bf16 ? unpack_pair<bfloat16_t>(word) : unpack_pair<half_t>(word); };
+    auto const unpacked = [&](uint32_t word) {
+      return is_bf16 ? unpack_pair<bfloat16_t>(word) : unpack_pair<half_t>(word);
+    };
     auto const packed = [&](Row<float, 2> const& pair) {
       auto const [even, odd] = pair.elements;
       return is_bf16 ? pack_pair<bfloat16_t>(even, odd) : pack_pair<half_t>(even, odd);

@@ -181,8 +181,7 @@ struct WarpgroupEpilogue {
                                       int thread MOYE_LOC) {
     MOYE_SITE;
     constexpr int kSumsOfThread = decltype(size(tCrC))::value;
-    static_assert(kOwnActivation ||
-                  kHasRoomForMore<kSumsOfThread> == (kHasRoom<kSumsOfThread> && is_same<Sum, float>));
+    static_assert(kOwnActivation || kHasRoomForMore<kSumsOfThread> == (kHasRoom<kSumsOfThread> && is_same<Sum, float>));
     MOYE_COMPUTED_HERE("+r", thread);  // as above
     int const warp = thread / 32, lane = thread % 32;
     auto const row_of_warp = [&](int atom) { return row(atom) + warp * kRows; };
