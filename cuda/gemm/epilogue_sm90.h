@@ -278,10 +278,7 @@ struct WarpgroupEpilogue {
     }
     constexpr int kSumsOfThread = decltype(size(tCrC))::value;
     if constexpr (kHasRoom<kSumsOfThread>) {
-      bool is_finished = warp.params.way == Way::finished;
-      if constexpr (!kHasRoomForMore<kSumsOfThread>) {
-        is_finished = is_finished || warp.params.way == Way::activated;
-      } else {
+      if constexpr (kHasRoomForMore<kSumsOfThread>) {
         if (warp.params.way == Way::activated) {
           if (warp.args.d_dtype == Dtype::bf16) {
             store_activated<bfloat16_t>(warp, tCrC, row);
@@ -291,7 +288,8 @@ struct WarpgroupEpilogue {
           return true;
         }
       }
-      if (is_finished) {
+      bool const is_simple = !kHasRoomForMore<kSumsOfThread> && (warp.params.way == Way::activated);
+      if (is_simple || (warp.params.way == Way::finished)) {
         if constexpr (is_same<Sum, float>) {
           if (warp.args.d_dtype == Dtype::f32) {
             if constexpr (!kHasRoomForMore<kSumsOfThread>) return false;
