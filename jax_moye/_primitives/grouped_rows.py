@@ -44,7 +44,7 @@ def with_rows_in_place(jaxpr: Jaxpr, parameters: Mapping[str, Any]) -> Jaxpr:
       jaxpr: a program.
       parameters: of the products: what `Options.parameters` gives.
     """
-    if parameters["implementation"] == "xla" or not any(map(_has_products, jaxpr.eqns)):
+    if not any(map(_has_products, jaxpr.eqns)) or parameters["implementation"] == "xla":
         return jaxpr
     opened = _opened(jaxpr)
     program = Program(opened.eqns, opened.outvars)
