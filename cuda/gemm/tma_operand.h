@@ -122,7 +122,9 @@ struct Multicast {
 
 /// Of an operand that so many rows or columns of tiles read. What is read once leaves the L2 cache before what others
 /// need.
-MOYE_HOST_DEVICE constexpr CacheHint hint_of(int readers) { return readers == 1 ? CacheHint::evict_first : CacheHint::evict_normal; }
+MOYE_HOST_DEVICE constexpr CacheHint hint_of(int readers) {
+  return readers == 1 ? CacheHint::evict_first : CacheHint::evict_normal;
+}
 
 /// kBlk of m or n, 128 bytes along k, kStages of them; kSharers CTAs of the cluster load a stage together.
 /// kBoxRows: of a box where k is contiguous; 0: all that a CTA loads.
