@@ -127,7 +127,7 @@ def test_the_default_way_comes_first_in_readme(pages):
     result = result_of(pages, *lines)
     head, readme = pages.of_readme(result).split("| workloads |")
     assert "*default way*" in head
-    assert "The host was a limit on 1 more, which are in no mean: G2." in head
+    assert "The host was a limit on 1 more, which is in no mean: G2." in head
     assert readme.startswith(" number | default way, mean | its lowest | our kernel, mean | lowest |")
     assert "| A, large | 2 | 2.000 | 1.000 (A1) | 1.000 | 0.500 (A1) | 2.000 (A2) | 1 | 0 | 1 |" in readme
     assert "| G, odd sizes | 1 | 1.500 | 1.500 (G1) | 3.000 | 3.000 (G1) | 3.000 (G1) | 1 | 0 | 0 |" in readme
