@@ -245,7 +245,7 @@ def complete(run: Callable[[], int], report: dict, path: pathlib.Path, arguments
     except BrokenPipeError:
         raise
     except OSError as error:  # a full disk
-        print(f"jax_moye bench: {path} cannot be written: {error}", file=sys.stderr)
+        print(f"jax_moye bench: {error.filename or path} cannot be written: {error.strerror or error}", file=sys.stderr)
         return 1
     if arguments.json:
         print(json.dumps(report, indent=1))

@@ -72,14 +72,25 @@ def _read(path: pathlib.Path) -> Any:
             return tuple(printable(line) for line in text.expandtabs().splitlines())
         return printable(json.loads(text))
     except _WRONG as error:
-        raise NoResultError(f"{path} is no file of results: {error!r}") from None
+        raise NoResultError(f"{path} is no file of results: {_why(error)}") from None
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with a file, in words."""
+    if isinstance(error, OSError):
+        return (error.strerror or str(error)).lower()
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is no JSON ({error})"
+    if isinstance(error, KeyError):
+        return f"it has no field {error}"
+    return str(error) if type(error) is ValueError else repr(error)
 
 
 def _shown(path: pathlib.Path, report: Any, as_json: bool) -> str:
     try:
         return json.dumps(report, indent=1) if as_json else "\n".join(forms.lines(report))
     except _WRONG as error:
-        raise NoResultError(f"{path} is no file of results: {error!r}") from None
+        raise NoResultError(f"{path} is no file of results: {_why(error)}") from None
 
 
 def _compared(arguments: argparse.Namespace, first: Any, second: Any) -> str:
@@ -90,20 +101,20 @@ def _compared(arguments: argparse.Namespace, first: Any, second: Any) -> str:
             return json.dumps(compare.to_dict(files[0], files[1], changes), indent=1)
         return "\n".join(compare.lines(files[0], files[1], changes))
     except _WRONG as error:
-        raise NoResultError(f"{arguments.file} and {arguments.other} cannot be compared: {error!r}") from None
+        raise NoResultError(f"{arguments.file} and {arguments.other} cannot be compared: {_why(error)}") from None
 
 
 def _times(path: pathlib.Path, report: Any) -> compare.File:
     try:
         return compare.File(path.name, forms.about(report), forms.timed(report))
     except _WRONG as error:
-        raise NoResultError(f"{path} has no times to compare: {error!r}") from None
+        raise NoResultError(f"{path} has no times to compare: {_why(error)}") from None
 
 
 def _draw(arguments: argparse.Namespace, report: Any) -> None:
     try:
         written = results.draw(report, arguments.svg, arguments.file.stem)
     except _WRONG as error:
-        raise NoResultError(f"{arguments.file} cannot be drawn: {error!r}") from None
+        raise NoResultError(f"{arguments.file} cannot be drawn: {_why(error)}") from None
     for path in written:
         print(f"written to {path}", file=sys.stderr if arguments.json else sys.stdout)

@@ -12,7 +12,7 @@ from jax_moye._inspect.explain import Explanation, explain
 from jax_moye._inspect.gemm import TOP
 from jax_moye._kernels import own
 from jax_moye._kernels.devices import DEVICES
-from jax_moye._kernels.dtypes import JAX_NAMES, OPERAND_NAMES
+from jax_moye._kernels.dtypes import JAX_NAMES, OPERAND_NAMES, short_name
 from jax_moye._timing.workloads import parse_shape
 
 
@@ -40,7 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--precision", help="as in jax_moye.matmul, e.g. highest")
     parser.add_argument(
-        "--out-dtype", choices=(*OPERAND_NAMES, "s32"), help="dtype of the result (default: the operands')"
+        "--out-dtype",
+        type=short_name,
+        choices=(*OPERAND_NAMES, "s32"),
+        help="dtype of the result (default: the operands')",
     )
     parser.add_argument("--config", help="the config to use")
     own.add_arguments(parser)

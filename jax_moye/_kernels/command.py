@@ -10,7 +10,7 @@ import sys
 
 from jax_moye._command_line import describe, pattern, whole
 from jax_moye._kernels.configs import ConfigTable, GemmConfig, configs
-from jax_moye._kernels.dtypes import OPERAND_NAMES
+from jax_moye._kernels.dtypes import OPERAND_NAMES, short_name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kernels = list(dict.fromkeys(config.kernel for config in table))
     parser.add_argument("--kernel", choices=kernels, metavar="KERNEL", help=f"one of {', '.join(kernels)}")
     dtypes = list(dict.fromkeys([*OPERAND_NAMES, *(config.dtype for config in table)]))
-    parser.add_argument("--dtype", choices=dtypes, metavar="DTYPE", help=f"of the operands: {', '.join(dtypes)}")
+    parser.add_argument(
+        "--dtype", type=short_name, choices=dtypes, metavar="DTYPE", help=f"of the operands: {', '.join(dtypes)}"
+    )
     outs = list(dict.fromkeys(out for config in table for out in config.out_dtypes))
-    parser.add_argument("--out-dtype", choices=outs, metavar="DTYPE", help=f"of the result: {', '.join(outs)}")
-    parser.add_argument("--order", choices=("NN", "NT", "TN", "TT"), help="that they take")
+    parser.add_argument(
+        "--out-dtype", type=short_name, choices=outs, metavar="DTYPE", help=f"of the result: {', '.join(outs)}"
+    )
+    parser.add_argument("--order", type=str.upper, choices=("NN", "NT", "TN", "TT"), help="that they take")
     parser.add_argument("--arch", type=whole(10), help="that they run on, e.g. 90")
     parser.add_argument("--json", action="store_true", help="print JSON")
 

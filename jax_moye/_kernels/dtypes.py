@@ -102,6 +102,11 @@ OPERAND_NAMES: Mapping[str, str] = MappingProxyType(
 )
 
 
+def short_name(text: str) -> str:
+    """The table's name of a dtype that JAX's name stands for, "bf16" of "bfloat16"; any other text as it is."""
+    return SHORT_NAMES.get(text, text)
+
+
 # Names that JAX has beside those of the table, for suggestions.
 _OTHER_NAMES = ("bool", "int4", "int16", "int64", "uint8", "uint16", "uint32", "uint64", "complex64", "complex128")
 

@@ -110,15 +110,20 @@ def from_arguments(arguments: argparse.Namespace) -> list[GemmConfig]:
 
     Raises:
       KernelError: a compiler refuses one.
-      OSError: there is no such file.
-      ValueError: a row is none, or there is a file without a row, or a row without a file.
+      OSError: something cannot be read.
+      ValueError: a row is none, there is a file without a row or a row without a file, or no such file.
     """
     file, rows = arguments.kernel, arguments.config_row or []
     if file is None and rows:
         raise ValueError("--config-row is of the file of --kernel, and there is none")
     if file is not None and not rows:
         raise ValueError("--kernel needs --config-row, which says what is compiled of it")
-    return [kernel(file, config=row) for row in rows]
+    try:
+        return [kernel(file, config=row) for row in rows]
+    except FileNotFoundError:
+        if file.exists():
+            raise
+        raise ValueError(f"--kernel {file} is no file") from None
 
 
 def emulator() -> str:

@@ -397,6 +397,16 @@ def make_ready(path: str | os.PathLike[str]) -> None:
         file.write(bytes(4096))
 
 
+def check_replaceable(path: str | os.PathLike[str]) -> None:
+    """Raises ValueError where a file that somebody named has something in it that `tune` did not write."""
+    path = pathlib.Path(path)
+    if path.is_file() and path.stat().st_size:
+        try:
+            read(path)
+        except (RecursionError, ValueError) as error:
+            raise ValueError(f"{path} is no file of tune's, and is left as it is: {error}") from None
+
+
 @contextlib.contextmanager
 def _turn(path: pathlib.Path) -> Iterator[None]:
     """Holds the lock of a file, which is a file beside it: the file itself is replaced."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jax_moye._kernels.dtypes import OPERAND_NAMES, numpy_dtype
+from jax_moye._kernels.dtypes import OPERAND_NAMES, numpy_dtype, short_name
 from jax_moye._timing import files
 
 _SUITE_WORDS = {"f8e4m3": "e4m3", "f8e5m2": "e5m2"}  # the suite's, where they are not the table's
@@ -163,18 +163,20 @@ class Workload:
 def parse_shape(text: str) -> tuple[int, int, int, int, str, str]:
     """(batch, m, n, k, dtype, order) of e.g. "4096x4096x4096:bf16:NT"; the order is NN unless said.
 
+    The dtype may be spelled as JAX does, "bfloat16", and the order in small letters.
+
     Raises:
       ValueError: it is none; the message says what one looks like.
     """
-    match = re.fullmatch(r"((?:\d+x){2,3}\d+):(\w+)(?::([NT]{2}))?", text)
-    if match is None or match[2] not in OPERAND_NAMES:
+    match = re.fullmatch(r"((?:\d+x){2,3}\d+):(\w+)(?::([NTnt]{2}))?", text)
+    if match is None or short_name(match[2]) not in OPERAND_NAMES:
         raise ValueError(
             "--shape is [batchx]mxnxk:dtype[:order], e.g. 4096x4096x4096:bf16:NT, with a dtype of "
             f"{', '.join(OPERAND_NAMES)} and an order of NN, NT, TN, TT, not {text!r}"
         )
     sizes = [int(size) for size in match[1].split("x")]
     batch, m, n, k = sizes if len(sizes) == 4 else (1, *sizes)
-    return batch, m, n, k, match[2], match[3] or "NN"
+    return batch, m, n, k, short_name(match[2]), (match[3] or "NN").upper()
 
 
 def read_suite(path: pathlib.Path, ids: str) -> list[Workload]:

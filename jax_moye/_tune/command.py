@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from jax_moye._command_line import describe, number, pattern
+from jax_moye._command_line import describe, number, pattern, whole
 from jax_moye._inspect.programs import explain_workload
 from jax_moye._kernels.devices import find_device, of_jax
 from jax_moye._selection import measurements
@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows", type=pattern, help="regular expression that the id of a workload of the suite matches whole"
     )
-    parser.add_argument("--top", default=str(TOP), help=f"configs to time, the model's first, or all (default: {TOP})")
+    parser.add_argument(
+        "--top", type=_top, default=TOP, help=f"configs to time, the model's first, or all (default: {TOP})"
+    )
     parser.add_argument(
         "--sweep", type=pattern, help="time the configs whose name this regular expression matches whole"
     )
@@ -60,17 +62,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print what was measured, or --regret, as JSON")
 
 
+def _top(text: str) -> int | None:
+    """How many configs, None for all."""
+    try:
+        return None if text == "all" else whole(1)(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number, at least 1, nor all") from None
+
+
 def main(arguments: argparse.Namespace) -> int:
     """Tunes. Returns 0, 1 where an argument is wrong or nothing was measured, 2 without a GPU, 130 after Ctrl-C."""
     # Read when the backend starts, which is later than now: big operands come and go.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
+        for name in ("regret", "suite"):
+            if (path := getattr(arguments, name)) is not None and not path.exists():
+                raise ValueError(f"--{name} {path} is no file")
         if arguments.regret is not None:
             return show_regret(arguments.regret, arguments.json)
         workloads = chosen_workloads(arguments)
-        top = None if arguments.top == "all" else int(arguments.top)
-        if top is not None and top < 1:
-            raise ValueError(f"--top is a number, at least 1, or all, not {top}")
     except (OSError, RecursionError, ValueError, NotImplementedError) as error:
         print(f"jax_moye tune: {error}", file=sys.stderr)
         return 1
@@ -82,11 +92,16 @@ def main(arguments: argparse.Namespace) -> int:
     race = Race(round_ms=arguments.turn_ms)
     if arguments.emulator:
         race = race._replace(rounds=(1, 2), warmup_ms=0.0)
-    protocol = Protocol(top, arguments.sweep, race, arguments.budget_s, arguments.quick and not arguments.emulator)
+    protocol = Protocol(
+        arguments.top, arguments.sweep, race, arguments.budget_s, arguments.quick and not arguments.emulator
+    )
     try:
         target = tune.find_target(device, arguments.emulator, arguments.out)
     except RuntimeError as error:
         print(f"jax_moye {error} (--out names a file)", file=sys.stderr)
+        return 1
+    except (OSError, ValueError) as error:
+        print(f"jax_moye tune: --out {error}", file=sys.stderr)
         return 1
     try:
         return run(workloads, target, protocol, arguments.json)
@@ -159,7 +174,10 @@ def _as_json(name: str, product: tune.Tuned) -> dict[str, Any]:
 
 def show_regret(path: pathlib.Path, as_json: bool = False) -> int:
     """Prints how near today's model comes to a file of `tune`, product by product. Returns 0, or 1 of an empty file."""
-    tables = measurements.read(path)
+    try:
+        tables = measurements.read(path)
+    except ValueError as error:
+        raise ValueError(f"--regret {path} is no file of tune's: {error}") from None
     found = tune.regret(list(tables.entries.values()), tables.head.get("arch"))
     if as_json:
         print(json.dumps([one._asdict() for one in found], indent=1))

@@ -172,7 +172,7 @@ def tune(
     Raises:
       RuntimeError: it is called while a program is traced, or JAX sees no GPU, or there are no kernels for it.
       TypeError: as in `explain`.
-      ValueError: as in `explain`; top is below 1; path is a file of another GPU.
+      ValueError: as in `explain`; top is below 1; path is a file of another GPU, or of something else.
       OSError: the file cannot be written.
     """
     _check_not_traced((first, *args))
@@ -218,7 +218,10 @@ def find_target(device: jax.Device, emulated: bool, path: str | os.PathLike[str]
 
     Raises:
       RuntimeError: no file was named, and there is no place for one.
+      ValueError: the file that was named holds something else.
     """
+    if path is not None:
+        measurements.check_replaceable(path)
     if emulated:
         kind, driver, arch, usual = "emulator", "none", None, measurements.emulator_file()
     else:

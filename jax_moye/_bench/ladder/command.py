@@ -23,6 +23,7 @@ from jax_moye._command_line import describe as describe_command
 from jax_moye._command_line import number, whole
 from jax_moye._kernels import own
 from jax_moye._kernels.configs import GemmConfig, configs
+from jax_moye._kernels.dtypes import short_name
 from jax_moye._optional import MissingError
 from jax_moye._timing.files import write_json
 from jax_moye._timing.progress import progress
@@ -31,6 +32,7 @@ from jax_moye.layout.kernels import KernelFacts, kernel_facts
 GPU_SHAPE = (4096, 4096, 4096)
 ARCH = "sm_90"  # of the model, unless said
 STDOUT = pathlib.Path("-")  # where --json names no file
+CHARTS = (".svg", ".png", ".pdf")  # what --svg writes
 
 
 def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -134,10 +136,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--stages --no-gpu --shape 128x128x64 --svg ladder.svg",
         ],
     )
-    parser.add_argument("--dtype", default="bf16", choices=list(NEAREST), help="of the operands (bf16)")
+    parser.add_argument(
+        "--dtype", type=short_name, default="bf16", choices=list(NEAREST), help="of the operands (bf16)"
+    )
     parser.add_argument("--shape", type=_shape, default=SHAPE, metavar="MxNxK", help="what is counted (512x256x128)")
     own.add_arguments(parser)
-    parser.add_argument("--order", default="NN", choices=["NN", "NT", "TN", "TT"], help="of a and b; N is row-major")
+    parser.add_argument(
+        "--order", type=str.upper, default="NN", choices=["NN", "NT", "TN", "TT"], help="of a and b; N is row-major"
+    )
     parser.add_argument("--stages", action="store_true", help="add the efficiency against the number of stages")
     parser.add_argument(
         "--json",
@@ -147,7 +153,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="print the report as JSON, or write it",
     )
-    parser.add_argument("--svg", type=pathlib.Path, help="write the chart to this file (.svg, .png, .pdf)")
+    parser.add_argument("--svg", type=pathlib.Path, help=f"write the chart to this file ({', '.join(CHARTS)})")
     model = parser.add_argument_group("the model of the stages")
     model.add_argument("--arch", choices=list(FMA_PER_CLOCK), help="(sm_90)")
     model.add_argument("--latency", type=whole(1), help=f"clocks that a load is under way ({LATENCY})")
@@ -167,11 +173,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Prints the ladder and writes what was asked for. Returns 0, 1 if a rung is wrong, 2 for a shape too large."""
+    """Prints the ladder and writes what was asked for. Returns 0, 1 if a rung is wrong, 2 for a wrong option."""
     for name in ("arch", "latency"):
         if getattr(arguments, name) is not None and not arguments.stages:
             print(f"jax_moye ladder: --{name} is of the model of --stages, which is not asked for", file=sys.stderr)
             return 2
+    if arguments.svg and arguments.svg.suffix not in CHARTS:
+        print(f"jax_moye ladder: --svg {arguments.svg} is none of {', '.join(CHARTS)}", file=sys.stderr)
+        return 2
     m, n, k = arguments.shape
     if m * n * k > LARGEST_COUNTED:
         print(

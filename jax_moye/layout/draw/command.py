@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import pathlib
+import re
 import sys
 
 from jax_moye._command_line import describe, whole
@@ -13,7 +14,6 @@ from jax_moye.layout import draw
 from jax_moye.layout.atoms import CopyAtom, copy_op_names, mma_atom, mma_atom_names
 from jax_moye.layout.draw.model import SUFFIXES, Picture
 from jax_moye.layout.dtypes import dtype
-from jax_moye.layout.errors import LayoutError
 from jax_moye.layout.notation import parse
 from jax_moye.layout.swizzle import Swizzle
 from jax_moye.layout.tiled import make_tiled_copy, make_tiled_mma
@@ -81,7 +81,7 @@ def main(arguments: argparse.Namespace) -> int:
             print(picture, end="")
     except BrokenPipeError:
         raise
-    except (ImportError, LayoutError, OSError) as error:
+    except (ImportError, OSError, ValueError) as error:  # a LayoutError is one
         return _refuse(str(error))
     return 0
 
@@ -115,8 +115,10 @@ def _picture(arguments: argparse.Namespace) -> Picture | None:
     what = arguments.what
     if arguments.schedule is not None:
         m, _, n = arguments.schedule.lower().partition("x")
-        if what or not (m.isdigit() and n.isdigit()):
-            return None
+        if what:
+            raise ValueError(f"--schedule draws by itself, without {' '.join(what)}")
+        if not (m.isdigit() and n.isdigit()):
+            raise ValueError(f"--schedule is MxN, tiles of D along m and n, such as 6x8, not {arguments.schedule!r}")
         return draw.draw_schedule(int(m), int(n), arguments.super_m or 8, arguments.resident)
     if len(what) == 2 and what[0] == "mma":
         if arguments.atoms or arguments.tile:
@@ -132,5 +134,7 @@ def _picture(arguments: argparse.Namespace) -> Picture | None:
     layout = parse(what[0])
     if arguments.swizzle:
         text = arguments.swizzle
+        if not re.fullmatch(r"(S\w*<)?\s*-?\d+\s*,\s*-?\d+\s*,\s*-?\d+\s*>?", text):
+            raise ValueError(f"--swizzle is B,M,S, three whole numbers such as 3,3,3, not {text!r}")
         layout = Swizzle(text if text.startswith("S") else f"Sw<{text}>") @ layout
     return draw.draw(layout, bits=arguments.bits)

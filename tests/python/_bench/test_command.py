@@ -378,7 +378,7 @@ class TestKernels:
         [
             (["--kernel", "nowhere.cuh"], "--kernel needs --config-row"),
             (["--config-row", ROW], "--config-row is of the file of --kernel"),
-            (["--kernel", "nowhere.cuh", "--config-row", ROW], "No such file"),
+            (["--kernel", "nowhere.cuh", "--config-row", ROW], "--kernel nowhere.cuh is no file"),
         ],
     )
     def test_what_is_wrong(self, options, why, capsys):

@@ -150,3 +150,14 @@ def test_a_file_is_tried_before_anything_is_timed(tmp_path):
         results.make_ready(tmp_path / "new")
     with pytest.raises(OSError, match="nothing"):
         results.make_ready(pathlib.Path("/proc/nothing/out.json"))
+
+
+def test_what_cannot_be_written_is_named(tmp_path, capsys):
+    for file, named in (("/proc/charts", "/proc/charts"), (None, str(tmp_path / "out.json"))):
+
+        def run(file=file):
+            raise OSError(2, "No such file or directory", file)
+
+        arguments = argparse.Namespace(json=False, svg=None)
+        assert results.complete(run, {}, tmp_path / "out.json", arguments) == 1
+        assert capsys.readouterr().err == f"jax_moye bench: {named} cannot be written: No such file or directory\n"

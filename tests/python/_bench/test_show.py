@@ -62,6 +62,21 @@ def test_what_is_no_result(tmp_path, capsys):
     assert said.err.count("is no file of results") == len(texts) + 1 == len(said.err.splitlines())
 
 
+def test_what_is_wrong_is_said_in_words(tmp_path, capsys):
+    file = tmp_path / "result.json"
+    for text, words in [
+        (None, "no such file or directory"),
+        ("# a page\n", "it is no JSON (Expecting value: line 1 column 1 (char 0))"),
+        ('{"rows": [{"id": "A1"}]}', "it has no field "),
+    ]:
+        if text is not None:
+            file.write_text(text)
+        assert cli.main(["show", str(file)]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith(f"jax_moye show: {file} is no file of results: {words}")
+        assert "Error(" not in error
+
+
 def places(value, path=()):
     """The path of every value in JSON."""
     yield path

@@ -32,6 +32,7 @@ def test_json_has_all_of_a_config(capsys):
     ("options", "test"),
     [
         (["--dtype", "tf32"], lambda config: config.dtype == "tf32"),
+        (["--dtype", "bfloat16", "--order", "tt"], lambda config: config.dtype == "bf16" and "TT" in config.orders),
         (["--kernel", TABLE[0].kernel], lambda config: config.kernel == TABLE[0].kernel),
         (["--out-dtype", "f32", "--order", "TT"], lambda c: "f32" in c.out_dtypes and "TT" in c.orders),
         (["--arch", "90"], lambda config: config.min_arch <= 90),

@@ -88,12 +88,12 @@ def test_a_suite(places, tmp_path, capsys):
     [
         ([], "nothing to tune"),
         (["--shape", "64x64:bf16"], "--shape is"),
-        (["--shape", "8x8x8:bf16", "--top", "few"], "few"),
-        (["--shape", "8x8x8:bf16", "--top", "0"], "--top is a number"),
         (["--shape", "0x8x8:bf16"], "a size is 0"),
         (["--shape", "8x8x8:bf16", "--rows", "A.*"], "--rows is of the workloads of --suite"),
         (["--suite", "/dev/null"], "/dev/null is no suite"),
-        (["--regret", "/nowhere.json"], "nowhere"),
+        (["--suite", "/nowhere.json"], "--suite /nowhere.json is no file"),
+        (["--regret", "/nowhere.json"], "--regret /nowhere.json is no file"),
+        (["--regret", __file__], "test_command.py is no file of tune's"),
     ],
 )
 def test_wrong_arguments(arguments, message, capsys):
@@ -102,7 +102,8 @@ def test_wrong_arguments(arguments, message, capsys):
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--sweep", "("), ("--rows", "["), ("--turn-ms", "0"), ("--budget-s", "-1")]
+    ("option", "value"),
+    [("--sweep", "("), ("--rows", "["), ("--turn-ms", "0"), ("--budget-s", "-1"), ("--top", "few"), ("--top", "0")],
 )
 def test_wrong_values(option, value, capsys):
     with pytest.raises(SystemExit) as ended:
@@ -153,6 +154,21 @@ class TestFiles:
         os.mkfifo(path)
         assert "no plain file" in tune_into("--out", str(path))
         assert path.is_fifo()
+
+    @pytest.mark.parametrize("text", ["# jax_moye\n", '{"format": "jax_moye tuned 1"}', "[]"])
+    def test_a_file_of_something_else_is_not_replaced(self, tune_into, tmp_path, text):
+        path = tmp_path / "README.md"
+        path.write_text(text)
+        assert f"--out {path} is no file of tune's, and is left as it is" in tune_into("--out", str(path))
+        assert path.read_text() == text
+        assert list(tmp_path.iterdir()) == [path]
+        with pytest.raises(ValueError, match=r"README\.md is no file of tune's"):
+            tune.find_target(None, True, path)
+
+    def test_an_empty_file_is_filled(self, tmp_path):
+        path = tmp_path / "out.json"
+        path.touch()
+        assert tune.find_target(None, True, path).path == path
 
     def test_a_home_that_cannot_be_written(self, tune_into, monkeypatch, tmp_path):
         (tmp_path / "home").write_text("a file, in which nobody, not even root, makes a folder")

@@ -437,7 +437,10 @@ def test_command_writes_files(suffix, begin, tmp_path):
         (["(2,3", "-o", "x.svg"], "(2,3"),
         (["(2,3)", "-o", "x.gif"], "no format '.gif'; there are .svg, .tex, .typ, .txt, .png, .pdf"),
         (["(2,3)", "-o", "nowhere/x.svg"], "nowhere"),
-        (["--schedule", "4by6"], "--schedule MxN"),
+        (["--schedule", "4by6"], "--schedule is MxN, tiles of D along m and n, such as 6x8, not '4by6'"),
+        (["--schedule", "4x6", "(2,3)"], "--schedule draws by itself, without (2,3)"),
+        (["(2,3)", "--swizzle", "3"], "--swizzle is B,M,S, three whole numbers such as 3,3,3, not '3'"),
+        (["(2,3)", "--swizzle", "a,b,c"], "--swizzle is B,M,S"),
         (["copy", "SM75_U32x4_LDSM_N", "--thr", "(3,5)"], "15"),
     ],
 )

@@ -54,6 +54,8 @@ def test_the_command_says_what_is_wrong(capsys):
     for options in (["--latency", "9"], ["--arch", "sm_80"]):
         assert cli.main(["ladder", "--no-gpu", *options]) == 2
         assert f"{options[0]} is of the model of --stages" in capsys.readouterr().err
+    assert cli.main(["ladder", "--no-gpu", "--svg", "ladder.gif"]) == 2  # before anything is counted
+    assert capsys.readouterr() == ("", "jax_moye ladder: --svg ladder.gif is none of .svg, .png, .pdf\n")
     for option, value in (("--latency", "0"), ("--alternations", "1"), ("--turn-ms", "0"), ("--rotate-mb", "x")):
         with pytest.raises(SystemExit):
             cli.main(["ladder", option, value])
