@@ -21,6 +21,7 @@ from jax_moye._kernels.configs import find_config
 from jax_moye._kernels.dtypes import JAX_NAMES, WAYS_OF_F32, named_dtype
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_NO_NUMBERS = "OSUMm"  # NumPy's objects, texts, dates and times
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +88,10 @@ def product_options(
     )
     if isinstance(precision, list) and function != "dot_general":  # which alone takes one in JAX, too
         raise _no_precision(precision)
-    dtype = canonical_dtype(preferred_element_type)  # these three in JAX's order, for the errors
+    try:
+        dtype = canonical_dtype(preferred_element_type)  # these three in JAX's order, for the errors
+    except TypeError as error:
+        raise TypeError(f"{function}: preferred_element_type: {error}") from None
     sharding = _compat.canonical_sharding(out_sharding)
     return ProductOptions(
         precision=canonical_precision(precision),
@@ -116,6 +120,8 @@ def as_array(function: str, name: str, x: Any, numbers: bool = False) -> Any:
         return np.asarray(x)
     if not isinstance(x, _compat.ARRAYS):
         raise TypeError(f"{function}: {name} is an array, not {type(x).__name__}: jnp.asarray makes one")
+    if isinstance(x, np.ndarray) and (x.dtype.kind in _NO_NUMBERS or x.dtype.names):
+        raise TypeError(f"{function}: {name} is an array of numbers, not {x.dtype}{list(x.shape)}")
     return x
 
 

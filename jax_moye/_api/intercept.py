@@ -233,6 +233,9 @@ def intercept(*, optimize: bool = False) -> Iterator[Interception]:
     Yields:
       The Interception, whose `calls` says how many products were taken.
 
+    Raises:
+      TypeError: optimize is no bool.
+
     Example:
       >>> import jax
       >>> import jax.numpy as jnp
@@ -247,6 +250,8 @@ def intercept(*, optimize: bool = False) -> Iterator[Interception]:
       >>> "activation='relu'" in text
       True
     """
+    if not isinstance(optimize, bool):
+        raise TypeError(f"intercept: optimize is a bool, not {optimize!r}")
     interception, of_thread = Interception(optimize), _active.of_thread
     say_once(
         logging.WARNING,

@@ -544,5 +544,5 @@ def _holds(dtype: Any, other: Any) -> bool:
         return True
     try:
         return jnp.promote_types(dtype, other) == dtype
-    except ValueError:  # JAX promotes no 8-bit float
+    except (TypeError, ValueError):  # JAX promotes no keys, and no 8-bit float
         return False

@@ -70,6 +70,9 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
       A function with fun's signature, results, dtypes and effects. Options come from around the call:
       `with jax_moye.options(...)`.
 
+    Raises:
+      TypeError: fun is no function.
+
     Example:
       >>> import jax
       >>> import jax.numpy as jnp
@@ -80,6 +83,8 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
       >>> print([equation.primitive.name for equation in jax.make_jaxpr(jax_moye.optimize(layer))(x, w, b).eqns])
       ['broadcast_in_dim', 'jax_moye_rewritten']
     """
+    if not callable(fun):
+        raise TypeError(f"optimize: fun is a function, not {fun!r}")
 
     @functools.wraps(fun)
     def optimized(*args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from jax.lax import PrecisionLike
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_moye import _compat
-from jax_moye._api.arguments import ProductOptions, as_lax_names, jitted_where_eager, product_options
+from jax_moye._api.arguments import ProductOptions, as_array, as_lax_names, jitted_where_eager, product_options
 from jax_moye._api.linear import canonical_activation, scale_array
 from jax_moye._api.types import Activation, Config, Implementation, Interpret, OutSharding
 from jax_moye._primitives.grouped import BIAS, LAX_DIMENSIONS, grouped_fused
@@ -101,7 +101,8 @@ def ragged_dot(
       (m, n).
 
     Raises:
-      TypeError: what `jax.lax.ragged_dot` raises for such operands, with its words; or indices of rows are no integers.
+      TypeError: what `jax.lax.ragged_dot` raises for such operands, with its words and a note of what they are; a bias,
+        a scale or indices of rows are no array, or the latter no integers.
       ValueError: a bias, a scale or indices of rows have another shape, an option has an unknown value, or the config
         cannot compute this.
       NotImplementedError: as `jax_moye.matmul`; or there is a group_offset.
@@ -120,10 +121,10 @@ def ragged_dot(
       (3, 16)
     """
     others = {} if bias is None else dict(BIAS)
-    arrays = [] if bias is None else [bias]
+    arrays = [] if bias is None else [as_array("ragged_dot", "bias", bias)]
     for name, scale, labels in zip(SCALES, (lhs_scale, rhs_scale), ("m", "gn"), strict=True):
         if scale is not None:
-            arrays.append(scale_array(scale))
+            arrays.append(as_array("ragged_dot", name, scale_array(scale)))
             others[name] = labels[: np.ndim(scale)]
     return _general(
         "ragged_dot",
@@ -193,7 +194,7 @@ def ragged_gated_linear_unit(
       (m, n).
 
     Raises:
-      TypeError: what `jax.lax.ragged_dot` raises for such operands, with its words.
+      TypeError: an operand is no array, or what `jax.lax.ragged_dot` raises for such operands, with its words.
       ValueError: the weights differ in shape or dtype, indices of rows have another shape, an option has an unknown
         value, or the config cannot compute this.
       NotImplementedError: as `jax_moye.matmul`.
@@ -207,7 +208,8 @@ def ragged_gated_linear_unit(
       [64.0, 64.0, 64.0, 64.0, 0.0]
     """
     name = "ragged_gated_linear_unit"
-    gate, up = (jax.typeof(x) for x in map(jnp.asarray, (w_gate, w_up)))
+    given = {"x": x, "w_gate": w_gate, "w_up": w_up, "group_sizes": group_sizes}
+    _, gate, up, _ = (jax.typeof(as_array(name, key, value)) for key, value in given.items())
     if (gate.shape, gate.dtype) != (up.shape, up.dtype):
         raise ValueError(
             f"{name}: w_gate is {gate.dtype}{list(gate.shape)} and w_up is {up.dtype}{list(up.shape)}: they have the "
@@ -342,10 +344,15 @@ def _general(
             out = _lax_ragged_dot_general(gathered(lhs, read), rhs, group_sizes, dimensions, **of_lax)
             return scattered(out, stored)
 
-    # Shapes, dtypes and the messages about them are lax's own.
+    # Shapes, dtypes and the messages about them are lax's own, which name no argument: a note does.
     _check_rows(function, lhs, rows)
     operands = (lhs, rhs, group_sizes, rows.read, rows.stored)
-    out = jax.eval_shape(laxs, *operands)
+    try:
+        out = jax.eval_shape(laxs, *operands)
+    except (TypeError, ValueError) as error:
+        given = {rows.lhs: lhs, "w_gate" if epilogue.is_of_pair else "rhs": rhs, "group_sizes": group_sizes}
+        error.add_note(f"{function}: {', '.join(f'{name} is {_type_of(x)}' for name, x in given.items())}")
+        raise
     if not epilogue.is_of_pair:
         _check_shapes(function, others, epilogue, np.shape(group_sizes)[-1], np.shape(lhs)[0], out.shape)
     form = _form(dimensions, np.ndim(lhs), np.ndim(rhs), np.ndim(group_sizes))
@@ -364,11 +371,16 @@ def _general(
     return _product(*operands, *others, form=form, epilogue=epilogue, out_dtype=out.dtype, options=options)
 
 
+def _type_of(x: Any) -> str:
+    return f"{x.dtype}{list(x.shape)}" if isinstance(x, _compat.ARRAYS) else f"a {type(x).__name__}"
+
+
 def _check_rows(function: str, lhs: Any, rows: Rows) -> None:
     """Raises TypeError or ValueError where indices of rows are none."""
     for name, x in ((f"{rows.lhs}_rows", rows.read), ("permutation", rows.stored)):
         if x is None:
             continue
+        as_array(function, name, x, numbers=True)
         if not jnp.issubdtype(jnp.asarray(x).dtype, jnp.integer):
             raise TypeError(f"{function}: {name} is {jnp.asarray(x).dtype}, and indices of rows are integers")
         if np.ndim(lhs) != 2:

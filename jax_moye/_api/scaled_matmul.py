@@ -106,16 +106,17 @@ def _check(types: dict[str, Any]) -> None:
     if lhs[2] != rhs[2] or lhs[0] != rhs[0]:
         raise ValueError(
             "scaled_matmul requires inputs a and b to have matching batch (B) and contract (K) dimensions, but got "
-            f"shapes {lhs} and {rhs}"
+            f"shapes lhs: {lhs}, rhs: {rhs}"
         )
     if lhs_scales[2] != rhs_scales[2] or lhs_scales[0] != rhs_scales[0]:
         raise ValueError(
             "scaled_matmul requires scales to have matching batch (B) and contract (K) dimensions, but got shapes "
-            f"{lhs_scales} and {rhs_scales}"
+            f"lhs_scales: {lhs_scales}, rhs_scales: {rhs_scales}"
         )
     if lhs_scales[1] != lhs[1] or rhs_scales[1] not in rows_of_scales(rhs[1]) or lhs_scales[0] != lhs[0]:
         raise ValueError(
-            f"scaled_matmul requires scales to match non-contract dimensions of inputs, but got shapes {shapes}"
+            "scaled_matmul requires scales to match non-contract dimensions of inputs, lhs_scales (B, M, K / block) "
+            f"and rhs_scales (B, N, K / block) or (B, N / 128 rounded up, K / block), but got shapes {shapes}"
         )
     if lhs_scales[2] == 0 or lhs[2] % lhs_scales[2]:
         raise ValueError(

@@ -14,6 +14,8 @@ from jax_moye._kernels.config_names import parse_row
 from jax_moye._kernels.configs import GemmConfig, add_config
 
 _HEADER = "gemm/own_kernel.h"  # by which the folder is known
+_EXAMPLE = "{mine, f32, f32, {64, 64, 8}, 1, {1, 1}, 4}"
+_LOADS = (1, 2, 4, 8, 16)  # bytes
 
 
 def include_dir() -> str:
@@ -57,10 +59,22 @@ def kernel(file: str | os.PathLike[str], config: str, *, arch: int | None = None
       KernelError: there is no compiler, or it refuses the file: the message begins with file and line. Likewise where
         registers spill on a GPU.
       FileNotFoundError: there is no such file.
-      ValueError: config is no such row, or its kernel is not the file's.
+      TypeError: file is no path, config no text, or arch no int.
+      ValueError: config is no such row, or its kernel is not the file's; arch is none that the file is for.
     """
+    if not isinstance(file, (str, os.PathLike)):
+        raise TypeError(f"kernel: file is a path such as 'mine.cuh', not {file!r}")
+    if not isinstance(config, str):
+        raise TypeError(f"kernel: config is a row such as '{_EXAMPLE}', not {config!r}")
+    if arch is not None and (isinstance(arch, bool) or not isinstance(arch, int)):
+        raise TypeError(f"kernel: arch is an int such as 90, not {arch!r}")
     path = pathlib.Path(file).resolve(strict=True)
     fields = parse_row(config)
+    if min(*fields.tile, *fields.cluster, fields.stages) < 1 or fields.alignment not in _LOADS:
+        raise ValueError(
+            f"kernel: config is {config!r}: tile, stages and cluster are 1 or more, and the alignment is 1, 2, 4, 8 or "
+            "16 bytes"
+        )
     if fields.kernel != path.stem:
         raise ValueError(f"kernel: config is of a kernel {fields.kernel!r}, and the file is {path.name}")
     if '"' in str(path) or "\n" in str(path):
@@ -101,7 +115,7 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
         "--config-row",
         action="append",
         metavar="ROW",
-        help="what is compiled of it, e.g. '{mine, f32, f32, {64, 64, 8}, 1, {1, 1}, 4}'; may be repeated",
+        help=f"what is compiled of it, e.g. '{_EXAMPLE}'; may be repeated",
     )
 
 

@@ -1,6 +1,7 @@
 """Bad input: a clear error of the right class, or XLA's answer; never a crash or a wrong number."""
 
 import functools
+import inspect
 import itertools
 
 import jax
@@ -96,11 +97,28 @@ def test_what_is_no_array(a):
         jax_moye.matmul(B, a)
 
 
-def test_dtypes_jax_does_not_have():
-    with pytest.raises(TypeError):
-        jax_moye.matmul(np.array([["a", "b"]]), B)
-    with pytest.raises(TypeError):
-        jax_moye.matmul(np.array([[object()]]), B)
+@pytest.mark.parametrize("x", [[["a"]], [[object()]], np.zeros((1, 1), "M8[s]"), np.zeros((1, 1), [("x", "f4")])])
+def test_dtypes_jax_does_not_have(x):
+    x, y = np.array(x), np.ones((1, 1), np.float32)
+    for fun in (jax_moye.matmul, jax_moye.linear, jax_moye.scaled_matmul, jax_moye.quantized_matmul):
+        name = next(iter(inspect.signature(fun).parameters))
+        others = (y,) * (sum(one.default is one.empty for one in inspect.signature(fun).parameters.values()) - 1)
+        with pytest.raises(TypeError, match=f"{fun.__name__}: {name} is an array of numbers, not "):
+            fun(x, *others)
+
+
+def test_keys_are_no_numbers():
+    keys = jax.random.split(jax.random.key(0), 5)
+    with pytest.raises(TypeError, match="linear: bias is key<fry> and the result is float32"):
+        jax_moye.linear(A, B, keys)
+
+
+def test_what_is_no_function_or_no_bool():
+    for fun in (3, None, A):
+        with pytest.raises(TypeError, match="optimize: fun is a function, not "):
+            jax_moye.optimize(fun)
+    with pytest.raises(TypeError, match="intercept: optimize is a bool, not 'yes'"), jax_moye.intercept(optimize="yes"):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -121,7 +139,13 @@ def test_dtypes_jax_does_not_have():
         ("precision", 7, ValueError, "not 7"),
         ("precision", ("high",), ValueError, "precision"),
         ("precision", ["high", "high"], ValueError, r"precision is None, .* not \['high', 'high'\]"),
-        ("preferred_element_type", "float33", TypeError, "no dtype is named 'float33'; close names are float32"),
+        (
+            "preferred_element_type",
+            "float33",
+            TypeError,
+            "matmul: preferred_element_type: no dtype is named 'float33'; close names are float32",
+        ),
+        ("preferred_element_type", 7, TypeError, "matmul: preferred_element_type: .*7"),
         ("out_sharding", "x", TypeError, "out_sharding is None, a jax.P or a jax.NamedSharding, not 'x'"),
         ("out_sharding", jax.sharding.PartitionSpec("x"), ValueError, "needs a mesh"),
     ],

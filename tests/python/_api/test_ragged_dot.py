@@ -357,6 +357,16 @@ def test_operands_and_their_errors_are_laxs(what):
         assert outcome(jax_moye.ragged_dot, lhs, rhs, sizes, **EMULATED) == expected
 
 
+def test_a_note_says_what_the_operands_are():
+    for operands, note in [
+        ((LHS[:, 1:], RHS, TWO_SIZES), "lhs is bfloat16[4, 7], rhs is bfloat16[2, 8, 16], group_sizes is int32[2]"),
+        ((LHS, RHS, [1, 3]), "lhs is bfloat16[4, 8], rhs is bfloat16[2, 8, 16], group_sizes is a list"),
+    ]:
+        with pytest.raises(TypeError) as error:
+            jax_moye.ragged_dot(*operands)
+        assert f"ragged_dot: {note}" in error.value.__notes__
+
+
 def test_a_weak_type_of_all_three():
     weak = [jnp.broadcast_to(jnp.asarray(x), shape) for x, shape in ((1.0, (4, 8)), (1.0, (2, 8, 16)), (2, (2,)))]
     assert outcome(jax_moye.ragged_dot, *weak) == outcome(lax.ragged_dot, *weak)

@@ -222,6 +222,11 @@ def test_empty_arrays(case):
 WRONG = [
     ({"lhs_rows": jnp.zeros((M, 1), int)}, ValueError, r"lhs_rows has shape \(40, 1\), and it is \(m,\)"),
     ({"lhs_rows": jnp.zeros(M)}, TypeError, "lhs_rows is float32, and indices of rows are integers"),
+    ({"lhs_rows": "ab"}, TypeError, "lhs_rows is an array, not str"),
+    ({"permutation": [0, 1]}, TypeError, "permutation is an array, not list"),
+    ({"bias": [[1.0]]}, TypeError, "bias is an array, not list"),
+    ({"lhs_scale": "ab"}, TypeError, "lhs_scale is an array, not str"),
+    ({"rhs_scale": {"a": 1}}, TypeError, "rhs_scale is an array, not dict"),
     ({"permutation": 3}, ValueError, r"permutation has shape \(\), and it is \(m,\)"),
     ({"permutation": jnp.zeros(M, bool)}, TypeError, "permutation is bool, and indices of rows are integers"),
     ({"permutation": jnp.zeros(M, int)}, ValueError, r"permutation has shape \(40,\), and it is \(13,\).* row of lhs$"),

@@ -182,8 +182,14 @@ def test_bad_arguments(operands):
         ours()(x, gate, up.astype(jnp.float32))
     with pytest.raises(ValueError, match=f"{name}: activation is None, 'relu'"):
         ours("tanh")(x, gate, up)
-    with pytest.raises(TypeError):  # lax's own words
+    with pytest.raises(TypeError, match="contracting dimensions") as error:  # lax's own words
         ours()(x[:, 1:], gate, up)
+    types = f"x is bfloat16[{M}, {K - 1}], w_gate is bfloat16[4, 64, 136], group_sizes is int32[4]"
+    assert f"{name}: {types}" in error.value.__notes__
+    for wrong in (None, [[1.0]], "x"):
+        for i, argument in enumerate(("x", "w_gate", "w_up")):
+            with pytest.raises(TypeError, match=f"{name}: {argument} is an array, not "):
+                ours()(*operands[:i], wrong, *operands[i + 1 :])
     one = next(config.name for config in grouped_configs() if not config.takes_pair)
     with pytest.raises(ValueError, match="it takes one matrix of a group, and these are two"):
         ours(config=one, interpret=True)(x, gate, up)

@@ -149,11 +149,29 @@ def test_a_config_of_a_kernel_of_the_package():
     [
         ("{mine}", "a row of cuda/gemm/configs.h is"),
         (ROW.replace("mine", "yours"), "'yours', and the file is mine.cuh"),
+        (ROW.replace("{64, 64, 8}", "{64, 0, 8}"), "tile, stages and cluster are 1 or more"),
+        (ROW.replace(" 1, {", " 0, {"), "tile, stages and cluster are 1 or more"),
+        (ROW.replace("4}", "3}"), "the alignment is 1, 2, 4, 8 or 16 bytes"),
     ],
 )
 def test_wrong_rows(folder, row, words):
     with pytest.raises(ValueError, match=words):
         jax_moye.kernel(folder / "mine.cuh", config=row)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"file": 3}, "file is a path such as 'mine.cuh', not 3"),
+        ({"config": None}, "config is a row such as '{mine, .*', not None"),
+        ({"config": [ROW]}, "config is a row such as"),
+        ({"arch": "90"}, "arch is an int such as 90, not '90'"),
+        ({"arch": True}, "arch is an int such as 90, not True"),
+    ],
+)
+def test_wrong_types(folder, changes, words):
+    with pytest.raises(TypeError, match=f"kernel: {words}"):
+        jax_moye.kernel(**{"file": folder / "mine.cuh", "config": ROW} | changes)
 
 
 def test_wrong_files(tmp_path):

@@ -1,5 +1,6 @@
 """Equinox: layers under vmap are one product, and contrib.equinox exchanges them."""
 
+import pathlib
 import re
 import subprocess
 import sys
@@ -16,6 +17,13 @@ eqx = pytest.importorskip("equinox")
 contrib = pytest.importorskip("jax_moye.contrib.equinox")
 
 EMULATED = {"implementation": "moye", "interpret": True}
+
+
+def test_it_is_imported_when_it_is_first_used():
+    code = "import sys, jax_moye; assert 'equinox' not in sys.modules; assert jax_moye.contrib.equinox.use"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=pathlib.Path(jax_moye.__file__).parents[1])
+    with pytest.raises(AttributeError, match=r"module 'jax_moye\.contrib' has no attribute 'nothing'"):
+        _ = jax_moye.contrib.nothing
 
 
 def program(fun, *args):
