@@ -95,7 +95,7 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture of a layout, copy, product or schedule; notebooks show it.
+    """A picture of a layout, copy, product or schedule; notebooks show it, and an interpreter shows its text.
 
     `str(picture)` is its text; `save` writes a file in the format of its name.
 
@@ -169,6 +169,10 @@ class Picture:
     def __str__(self) -> str:
         """As text."""
         return self.text
+
+    def __repr__(self) -> str:
+        """As text: what an interpreter shows."""
+        return self.text.rstrip()
 
     def _repr_svg_(self) -> str:
         return self.svg

@@ -391,6 +391,12 @@ def test_examples_in_docstrings():
         assert outcome.failed == 0
 
 
+def test_an_interpreter_shows_the_text():
+    picture = draw("(2,3):(3,1)")
+    assert repr(picture) == str(picture).rstrip()
+    assert repr(picture).splitlines()[2] == "i\\j | 0 1 2"
+
+
 # ---- The command ---------------------------------------------------------------------------------------------------
 
 
