@@ -181,6 +181,10 @@ def mma_atom(name: str) -> MmaAtom:
     Raises:
       AtomMismatch: there is no such instruction, or it does not have these majors. The hint lists similar names.
     """
+    if not isinstance(name, str):
+        raise AtomMismatch(
+            "mma_atom", (name,), f"{type(name).__name__} is no name of an instruction", "mma_atom_names()"
+        )
     base, _, arguments = name.replace("::GMMA::MMA", "").rstrip("{}<>").replace("{", "<").partition("<")
     given = [x.strip() for x in arguments.split(",") if x.strip()]
     if base == "UniversalFMA":

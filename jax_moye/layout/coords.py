@@ -54,8 +54,9 @@ def _crd2idx(c: Any, shape: Any, stride: Any, strict: bool, coord: Any, whole: A
     if strict:
         n = product(shape)
         if not 0 <= c < n:
+            of = f"the shape {show(shape)}" if shape == whole else f"a mode of shape {show(shape)}"
             raise CoordOutOfRange(
-                "crd2idx", (coord, whole), f"coordinate {c} does not lie in [0,{n}), the range of mode {show(shape)}"
+                "crd2idx", (coord, whole), f"coordinate {c} does not lie in [0,{n}), the range of {of}"
             )
     if not isinstance(shape, tuple):
         return c * stride

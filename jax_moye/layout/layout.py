@@ -326,7 +326,12 @@ def as_layout(x: Any, op: str) -> Layout:
         return x
     if isinstance(x, str):
         return Layout(x)
-    raise InvalidType(op, (x,), f"{type(x).__name__} is not a layout", 'Layout(...) or its text, "(8,4):(1,8)"')
+    kind, hint = type(x).__name__, 'Layout(...) or its text, "(8,4):(1,8)"'
+    if hasattr(x, "dtype"):  # an array, whose numbers help nobody
+        raise InvalidType(
+            op, (f"{kind} of shape {tuple(x.shape)}",), f"{kind} is not a layout", f"{hint}; or Tensor(array)"
+        )
+    raise InvalidType(op, (x,), f"{kind} is not a layout", hint)
 
 
 def as_any(x: Any, op: str) -> Any:

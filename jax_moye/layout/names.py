@@ -382,7 +382,12 @@ def lookup(name: str) -> list[Name]:
 
     Args:
       name: `copyto!`, `MMAOP_16x8x8_F32TF32TF32F32_TN`, `cp_async_fence`, with or without `@` and `!`.
+
+    Raises:
+      TypeError: it is no text.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"lookup: name is a text such as '@tile', not {name!r}")
     wanted = _bare(name)
     return [row for row in NAMES if any(_matches(wanted, own) for own in _spellings(row))]
 

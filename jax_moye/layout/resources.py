@@ -132,9 +132,17 @@ def smem_bytes(*arrays: tuple[Any, Any], align: int = 1024, arch: str | int | Ar
       align: bytes that each array begins at a multiple of, and that the whole is a multiple of.
       arch: to compare with what a CTA can have.
 
+    Raises:
+      InvalidType: an array is no such pair, or nothing is known of arch.
+
     >>> print(smem_bytes(("(64,64,3):(64,1,4096)", "bf16"), ("(64,64,3):(64,1,4096)", "bf16"), arch="sm_80"))
     shared memory: 49,152 bytes for arrays of 24,576 + 24,576, within the 166,912 that a CTA can have
     """
+    for array in arrays:
+        if not isinstance(array, (tuple, list)) or len(array) != 2:
+            raise InvalidType(
+                "smem_bytes", (array,), "an array is a pair, (layout, element type)", '("(64,64)", "bf16")'
+            )
     sizes = tuple(layout_bytes(layout, value_type) for layout, value_type in arrays)
     total = sum(-(-n // align) * align for n in sizes)
     return SmemReport(total, sizes, None if arch is None else find_arch(arch).smem_per_cta)
@@ -339,11 +347,17 @@ def waves(
       ctas_per_sm: that one holds, `occupancy(...).ctas`.
       batch: number of matrices.
 
+    Raises:
+      InvalidShape: sizes or tile are no two numbers, or no CTA runs at all.
+
     >>> print(waves((4096, 4096), (128, 128), 132, 2))
     waves: 1024 CTAs on 264 slots are 3.88 waves, the last with 232: 97% of 4 full ones
     """
     if multiprocessors < 1 or ctas_per_sm < 1:
         raise InvalidShape("waves", (multiprocessors, ctas_per_sm), "no CTA runs at all")
+    for pair, words in ((sizes, "sizes are (m, n) of D"), (tile, "tile is (m, n) of a CTA's tile of D")):
+        if not isinstance(pair, (tuple, list)) or len(pair) < 2:
+            raise InvalidShape("waves", (sizes, tile), words, "waves((4096, 4096), (128, 128), 132)")
     ctas = batch
     for size, extent in zip(sizes[:2], tile[:2], strict=True):
         ctas *= -(-size // extent)

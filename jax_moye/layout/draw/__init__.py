@@ -70,7 +70,10 @@ def draw(x: Any, *, bits: int | None = None) -> Picture:
         return figures.draw_tiled_copy(x)
     if isinstance(x, CopyOp):
         raise InvalidType("draw", (x.name,), "a copy instruction moves bits", f"CopyAtom({x.name!r}, dtype)")
-    raise InvalidType("draw", (type(x).__name__,), f"there is no picture of a {type(x).__name__}")
+    kind = type(x).__name__
+    raise InvalidType(
+        "draw", (kind,), f"{kind} is not drawn", "a layout or its text, an atom, a TiledCopy or a TiledMma"
+    )
 
 
 def to_text(x: Any, **options: Any) -> str:

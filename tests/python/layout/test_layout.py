@@ -17,8 +17,10 @@ import pytest
 
 import jax_moye.layout
 from jax_moye import layout as lay
-from jax_moye.layout import Layout, LayoutError, Swizzle, Tile, _, errors
+from jax_moye.layout import Layout, LayoutError, Swizzle, Tile, _, errors, resources
 from jax_moye.layout import int_tuple as it
+from jax_moye.layout.atoms import mma_atom
+from jax_moye.layout.draw import draw
 
 MODULES = [
     "algebra",
@@ -316,6 +318,28 @@ def test_an_error_carries_the_call():
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), again.op, again.args, str(again)) == (type(error), error.op, error.args, str(error))
     assert repr(error).startswith("StrideDivisibility('composition((8,8):(8,1), 6:3): ")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: Layout("(4,6)")(24), "coordinate 24 does not lie in [0,24), the range of the shape (4,6)"),
+        (lambda: Layout("(4,6)")(4, 0), "coordinate 4 does not lie in [0,4), the range of a mode of shape 4"),
+        (
+            lambda: lay.coalesce(np.zeros((2, 3))),
+            "coalesce(ndarray of shape (2, 3)): ndarray is not a layout. Hint: Lay",
+        ),
+        (lambda: draw(3), "draw(int): int is not drawn. Hint: a layout or its text, an atom"),
+        (lambda: mma_atom(3), "mma_atom(3): int is no name of an instruction. Hint: mma_atom_names()"),
+        (lambda: resources.smem_bytes("(128,64)"), "an array is a pair, (layout, element type)"),
+        (lambda: resources.waves(3, 4, 5), "waves(3, 4): sizes are (m, n) of D"),
+        (lambda: resources.waves((3, 4), (5,), 1), "tile is (m, n) of a CTA's tile of D"),
+    ],
+)
+def test_wrong_arguments_are_named(call, words):
+    with pytest.raises(LayoutError) as error:
+        call()
+    assert words in str(error.value)
 
 
 def test_every_class_is_a_value_error_with_a_docstring():

@@ -68,6 +68,11 @@ def test_lookup():
         assert lay.copy_op(name).name.startswith("SM")
 
 
+def test_a_name_is_a_text():
+    with pytest.raises(TypeError, match="lookup: name is a text such as '@tile', not 3"):
+        names.lookup(3)
+
+
 def test_a_missing_name_says_what_it_is_called_here():
     with pytest.raises(AttributeError, match=r"MoYe\.jl's MoYeArray is Tensor, make_tensor"):
         lay.MoYeArray  # noqa: B018
