@@ -23,4 +23,4 @@ def matplotlib(module: str, what: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise MissingError(f"matplotlib draws {what}: pip install 'jax_moye[plots]', or matplotlib") from None
+        raise MissingError(f"matplotlib draws {what}: pip install matplotlib") from None

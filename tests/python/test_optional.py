@@ -22,7 +22,7 @@ def without(monkeypatch):
 
 def test_without_matplotlib_an_error_says_how_to_get_it(without):
     with pytest.raises(
-        MissingError, match=r"^matplotlib draws charts: pip install 'jax_moye\[plots\]', or matplotlib$"
+        MissingError, match=r"^matplotlib draws charts: pip install matplotlib$"
     ):
         matplotlib("matplotlib.figure", "charts")
 
@@ -43,7 +43,7 @@ def test_without_matplotlib_a_command_says_so_before_it_works(arguments, without
     assert main(arguments) in (1, 2)
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
-    assert "pip install 'jax_moye[plots]'" in said.err
+    assert "pip install matplotlib" in said.err
     assert list(tmp_path.iterdir()) == []
 
 
