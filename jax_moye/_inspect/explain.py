@@ -216,7 +216,15 @@ def explain(
         for name, value in of_arrays.items():
             if value is not None:
                 raise TypeError(f"explain: {name} is about the product of two arrays; a function has its own options")
-        return _with_notes(explain_function(first, args, gpu), assumed)
+        try:
+            return _with_notes(explain_function(first, args, gpu), assumed)
+        except TypeError as error:
+            if shapes := [x for x in args if _is_shape(x)]:
+                error.add_note(
+                    f"explain: {shapes[0]} is no array to a function: give it an array or jax.ShapeDtypeStruct("
+                    f"{shapes[0]}, dtype)"
+                )
+            raise
 
     if not args:
         raise TypeError("explain: b is missing: explain(a, b), explain(a_shape, b_shape, dtype) or explain(fun, *args)")
@@ -242,6 +250,10 @@ def _with_notes(explanation: Explanation, notes: tuple[str, ...]) -> Explanation
     return dataclasses.replace(explanation, notes=(*notes, *explanation.notes))
 
 
+def _is_shape(x: Any) -> bool:
+    return isinstance(x, (tuple, list)) and all(isinstance(size, (int, np.integer)) for size in x)
+
+
 def _as_struct(name: str, x: Any, dtype: Any) -> jax.ShapeDtypeStruct:
     """The shape and dtype of an operand.
 
@@ -252,7 +264,7 @@ def _as_struct(name: str, x: Any, dtype: Any) -> jax.ShapeDtypeStruct:
         if dtype is not None and jnp.dtype(named_dtype(dtype)) != x.dtype:
             raise TypeError(f"explain: dtype is {named_dtype(dtype)}, and {name} has one, {x.dtype}")
         return jax.ShapeDtypeStruct(x.shape, x.dtype)
-    if not isinstance(x, (tuple, list)) or not all(isinstance(size, (int, np.integer)) for size in x):
+    if not _is_shape(x):
         raise TypeError(f"explain: {name} is a shape or has one and a dtype, not {x!r}")
     if any(size < 0 for size in x):
         raise ValueError(f"explain: {name} has the shape {tuple(x)}, and no size is negative")

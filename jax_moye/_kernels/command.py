@@ -42,8 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out-dtype", type=short_name, choices=outs, metavar="DTYPE", help=f"of the result: {', '.join(outs)}"
     )
     parser.add_argument("--order", type=str.upper, choices=("NN", "NT", "TN", "TT"), help="that they take")
-    parser.add_argument("--arch", type=whole(10), help="that they run on, e.g. 90")
+    parser.add_argument("--arch", type=_arch, help="that they run on, e.g. 90")
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _arch(text: str) -> int:
+    """The number of an architecture, 90 of "90" or "sm_90"."""
+    return whole(10)(text.removeprefix("sm_"))
 
 
 def chosen(arguments: argparse.Namespace) -> list[GemmConfig]:

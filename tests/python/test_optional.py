@@ -21,9 +21,7 @@ def without(monkeypatch):
 
 
 def test_without_matplotlib_an_error_says_how_to_get_it(without):
-    with pytest.raises(
-        MissingError, match=r"^matplotlib draws charts: pip install matplotlib$"
-    ):
+    with pytest.raises(MissingError, match=r"^matplotlib draws charts: pip install matplotlib$"):
         matplotlib("matplotlib.figure", "charts")
 
 

@@ -87,7 +87,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _refuse(message: str) -> int:
-    print(f"draw: {message}", file=sys.stderr)
+    print(f"jax_moye draw: {message}", file=sys.stderr)
     return 2
 
 

@@ -71,6 +71,16 @@ def test_errors(args, options, error, message):
         jax_moye.explain(*args, **options)
 
 
+def test_shapes_are_no_arrays_to_a_function():
+    with pytest.raises(TypeError, match="unsupported operand") as error:
+        jax_moye.explain(lambda x, w: x @ w, (8, 4), (4, 8), device="h200")
+    note = "explain: (8, 4) is no array to a function: give it an array or jax.ShapeDtypeStruct((8, 4), dtype)"
+    assert note in error.value.__notes__
+    with pytest.raises(TypeError, match="unsupported operand") as error:
+        jax_moye.explain(lambda x, w: x @ w, jnp.ones((8, 4)), None, device="h200")
+    assert not any("ShapeDtypeStruct" in note for note in getattr(error.value, "__notes__", []))
+
+
 def test_dimension_numbers_and_arrays():
     numbers = (((1,), (1,)), ((), ()))
     found = jax_moye.explain(jnp.ones((8, 16), bf16), struct(24, 16), dimension_numbers=numbers, device=90)[0]

@@ -36,7 +36,7 @@ def test_json_has_all_of_a_config(capsys):
         (["--kernel", TABLE[0].kernel], lambda config: config.kernel == TABLE[0].kernel),
         (["--out-dtype", "f32", "--order", "TT"], lambda c: "f32" in c.out_dtypes and "TT" in c.orders),
         (["--arch", "90"], lambda config: config.min_arch <= 90),
-        (["--arch", "100"], lambda config: config.max_arch == 0),
+        (["--arch", "sm_100"], lambda config: config.max_arch == 0),
         (["--name", "simt_.*"], lambda config: config.name.startswith("simt_")),
     ],
 )

@@ -454,6 +454,7 @@ def test_command_refuses(arguments, piece, capsys):
     assert command.main(["draw", *arguments]) == 2
     said = capsys.readouterr()
     assert said.out == ""
+    assert said.err.startswith("jax_moye draw: ")
     assert piece in said.err
 
 
