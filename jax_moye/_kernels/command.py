@@ -9,7 +9,7 @@ import re
 import sys
 
 from jax_moye._command_line import describe, pattern, whole
-from jax_moye._kernels.configs import ConfigTable, GemmConfig, configs
+from jax_moye._kernels.configs import ConfigTable, GemmConfig, all_configs, configs
 from jax_moye._kernels.dtypes import OPERAND_NAMES, short_name
 
 
@@ -17,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `python -m jax_moye configs`."""
     describe(
         parser,
-        "Prints the compiled kernels, a line for each. An option leaves those that it does not name out.\n"
+        "Prints the compiled kernels of matrix products, a line for each; --all or a --kernel of theirs those\n"
+        "of groups, attention, quantized weights and blocks with scales, too. An option leaves out what it does\n"
+        "not name.\n"
         "A name says the kernel, the dtype of the operands, the tile (m, n, k), the stages (s), the cluster\n"
         "(c) and the bytes of one load from global memory (a). out: dtypes of the result; order: of a and b,\n"
         "N is row-major and T is stored transposed; all: the four; any: and operands with no dimension of\n"
@@ -27,9 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--dtype bf16 --arch 90",
             "--name '.*_s4_.*'",
             "--kernel simt_tiled --json",
+            "--all --name '.*attention.*'",
         ],
     )
-    table = configs()
+    table = all_configs()
+    parser.add_argument("--all", action="store_true", help="also those that compute something else than one product")
     parser.add_argument("--name", type=pattern, help="configs whose name this regular expression matches whole")
     kernels = list(dict.fromkeys(config.kernel for config in table))
     parser.add_argument("--kernel", choices=kernels, metavar="KERNEL", help=f"one of {', '.join(kernels)}")
@@ -62,15 +66,19 @@ def chosen(arguments: argparse.Namespace) -> list[GemmConfig]:
         "order": lambda config: asked.order in config.orders,
         "arch": lambda config: config.min_arch <= asked.arch <= (config.max_arch or asked.arch),
     }
+    rest = set(all_configs()) - set(configs())
+    is_of_rest = asked.kernel is not None and all(config in rest for config in all_configs() if tests["kernel"](config))
+    table = all_configs() if asked.all or is_of_rest else configs()
     given = [test for name, test in tests.items() if getattr(asked, name) is not None]
-    return [config for config in configs() if all(test(config) for test in given)]
+    return [config for config in table if all(test(config) for test in given)]
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Prints the table. Returns 0, and 1 where no config is as asked."""
     found = chosen(arguments)
     if not found:
-        print(f"jax_moye configs: none of the {len(configs())} configs is as asked", file=sys.stderr)
+        table = all_configs() if arguments.all else configs()
+        print(f"jax_moye configs: none of the {len(table)} configs is as asked", file=sys.stderr)
         return 1
     if arguments.json:
         print(json.dumps([_described(config) for config in found], indent=1))

@@ -205,7 +205,7 @@ def configs() -> ConfigTable:
     """
     return ConfigTable(
         config
-        for config in _all_configs()
+        for config in all_configs()
         if not (config.grouped or config.permuted or config.weights or config.block_scales or config.attention)
     )
 
@@ -213,35 +213,36 @@ def configs() -> ConfigTable:
 @functools.cache
 def grouped_configs() -> ConfigTable:
     """The compiled kernels that compute products of groups."""
-    return ConfigTable(config for config in _all_configs() if config.grouped)
+    return ConfigTable(config for config in all_configs() if config.grouped)
 
 
 @functools.cache
 def permuted_configs() -> ConfigTable:
     """The compiled kernels that compute products of groups whose rows are permuted."""
-    return ConfigTable(config for config in _all_configs() if config.permuted)
+    return ConfigTable(config for config in all_configs() if config.permuted)
 
 
 @functools.cache
 def weights_configs() -> ConfigTable:
     """The compiled kernels that multiply by weights of 8 or 4 bits."""
-    return ConfigTable(config for config in _all_configs() if config.weights)
+    return ConfigTable(config for config in all_configs() if config.weights)
 
 
 @functools.cache
 def block_scaled_configs() -> ConfigTable:
     """The compiled kernels that multiply 8-bit floats whose blocks along k have scales."""
-    return ConfigTable(config for config in _all_configs() if config.block_scales)
+    return ConfigTable(config for config in all_configs() if config.block_scales)
 
 
 @functools.cache
 def attention_configs() -> ConfigTable:
     """The compiled kernels that compute attention or its gradients."""
-    return ConfigTable(config for config in _all_configs() if config.attention)
+    return ConfigTable(config for config in all_configs() if config.attention)
 
 
 @functools.cache
-def _all_configs() -> ConfigTable:
+def all_configs() -> ConfigTable:
+    """The compiled kernels, whatever they compute."""
     from jax_moye import _moye_cpu  # here, so that importing jax_moye does not load it
 
     registers = _read_registers()
@@ -254,7 +255,7 @@ def _all_configs() -> ConfigTable:
 
 @functools.cache
 def _by_name() -> Mapping[str, GemmConfig]:
-    return {config.name: config for config in _all_configs()}
+    return {config.name: config for config in all_configs()}
 
 
 _own: dict[str, GemmConfig] = {}  # by name: what `jax_moye.kernel` compiled in this process

@@ -6,6 +6,7 @@ import pytest
 
 import jax_moye
 from jax_moye.__main__ import main
+from jax_moye._kernels.configs import all_configs
 
 TABLE = jax_moye.configs()
 
@@ -46,6 +47,19 @@ def test_filters(options, test, capsys):
     assert names_of(capsys, *options) == expected
     assert main(["configs", *options]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == expected
+
+
+def test_all_has_the_others_too(capsys):
+    everything, products = all_configs(), set(TABLE)
+    others = [config for config in everything if config not in products]
+    assert others
+    assert names_of(capsys, "--all") == [config.name for config in everything]
+    for kernel in {config.kernel for config in others} - {config.kernel for config in products}:
+        assert names_of(capsys, "--kernel", kernel) == [config.name for config in others if config.kernel == kernel]
+    shared = TABLE[0].kernel  # of products: others of its rows are asked for
+    assert names_of(capsys, "--kernel", shared) == [config.name for config in TABLE if config.kernel == shared]
+    assert main(["configs", "--all", "--name", "nothing"]) == 1
+    assert f"none of the {len(everything)} configs is as asked" in capsys.readouterr().err
 
 
 def test_nothing_is_as_asked(capsys):

@@ -128,7 +128,7 @@ def test_registers_come_from_the_builds_report(tmp_path, monkeypatch):
     report.write_text(json.dumps({name: {"sm_80": 168, "sm_90": 160}}))
     monkeypatch.setattr(module, "_REGISTERS", report)
     of_products = {row.name for row in jax_moye.configs()}
-    table = ConfigTable(row for row in module._all_configs.__wrapped__() if row.name in of_products)
+    table = ConfigTable(row for row in module.all_configs.__wrapped__() if row.name in of_products)
     assert dict(table[0].registers) == {"sm_80": 168, "sm_90": 160}
     assert table[1].registers is None
     assert " 168 " in repr(table).splitlines()[1]
@@ -137,4 +137,4 @@ def test_registers_come_from_the_builds_report(tmp_path, monkeypatch):
     with pytest.raises(TypeError):
         table[0].registers["sm_80"] = 0
     monkeypatch.setattr(module, "_REGISTERS", tmp_path / "absent.json")
-    assert module._all_configs.__wrapped__()[0].registers is None
+    assert module.all_configs.__wrapped__()[0].registers is None
