@@ -488,10 +488,13 @@ def _the_faster(decision: Decision, operands: Operands, found: _Found, arch: int
         reason = f"how long XLA takes is not modelled {unknown(problem, arch)}, and was not measured"
         return _rather_xlas(decision, "time", f"{reason}: jax_moye.tune does")
     is_host_bound = entry is not None and entry.host_bound
-    ours = in_program_us(us if is_host_bound or found.choice is None else found.choice.us)
+    alone = us if is_host_bound or found.choice is None else found.choice.us
+    ours = in_program_us(alone)
     if not xla_wins(ours, theirs):
         return decision
     reason = f"XLA is expected to take {theirs:.1f} us, and the best kernel {ours:.1f}"
+    if ours > alone:
+        reason += ", the time of its call on the host"
     if ours < theirs:
         reason += ", which is too near to be sure of"
     return _rather_xlas(decision, "time", reason)._replace(source="model")

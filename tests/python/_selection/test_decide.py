@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import random
+import re
 import subprocess
 import sys
 
@@ -34,7 +35,7 @@ from jax_moye._kernels.devices import find_device
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._selection import measurements
 from jax_moye._selection.capability import LoweringTarget, usable_configs, why_not
-from jax_moye._selection.cost import predicted_us
+from jax_moye._selection.cost import CALL_US, predicted_us
 from jax_moye._selection.cost_xla import SURE
 from jax_moye._selection.decide import decide, left_to_xla, xla_wins
 from jax_moye._selection.epilogue import Epilogue
@@ -219,6 +220,13 @@ def slow(monkeypatch):
         return None if arch != 90 else predicted_us(select(problem, 90, CONFIGS), problem, 90) / 2 * (1 + 3 * passes)
 
     monkeypatch.setattr("jax_moye._selection.decide.xla_us", twice_as_fast)
+
+
+def test_a_kernel_shorter_than_its_call_counts_as_the_call():
+    reason = reason_of(64, 64, 64)
+    host = "the time of its call on the host"
+    assert re.fullmatch(rf"XLA is expected to take [\d.]+ us, and the best kernel {CALL_US:.1f}, {host}", reason)
+    assert host not in reason_of(4096, 4096, 4096)
 
 
 def test_a_product_on_which_xla_is_faster_is_left_to_it(slow):
