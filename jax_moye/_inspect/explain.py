@@ -219,7 +219,7 @@ def explain(
         try:
             return _with_notes(explain_function(first, args, gpu), assumed)
         except TypeError as error:
-            if shapes := [x for x in args if _is_shape(x)]:
+            if shapes := [x for x in args if _is_shape(x) and len(x)]:
                 error.add_note(
                     f"explain: {shapes[0]} is no array to a function: give it an array or jax.ShapeDtypeStruct("
                     f"{shapes[0]}, dtype)"

@@ -327,7 +327,7 @@ def as_layout(x: Any, op: str) -> Layout:
     if isinstance(x, str):
         return Layout(x)
     kind, hint = type(x).__name__, 'Layout(...) or its text, "(8,4):(1,8)"'
-    if hasattr(x, "dtype"):  # an array, whose numbers help nobody
+    if hasattr(x, "dtype") and hasattr(x, "shape"):  # an array, whose numbers help nobody
         raise InvalidType(
             op, (f"{kind} of shape {tuple(x.shape)}",), f"{kind} is not a layout", f"{hint}; or Tensor(array)"
         )
