@@ -14,6 +14,7 @@ from tests.emulated import (
     mutants_batches,
     mutants_block_scales,
     mutants_gate,
+    mutants_gemv,
     mutants_grouped,
     mutants_pair,
     mutants_parallel_split_k,
@@ -49,6 +50,7 @@ MUTANTS = (
     + mutants_permuted.MUTANTS
     + mutants_pair.MUTANTS
     + mutants_gate.MUTANTS
+    + mutants_gemv.MUTANTS
     + mutants_weights.MUTANTS
     + mutants_scales.MUTANTS
     + mutants_block_scales.MUTANTS

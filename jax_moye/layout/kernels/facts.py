@@ -99,6 +99,11 @@ class KernelFacts(NamedTuple):
     missing: str = ""
 
     @property
+    def is_timed(self) -> bool:
+        """Whether a GPU measured it, so that the model has it in its order."""
+        return self.speed != Speed()
+
+    @property
     def place(self) -> float:
         """Sorts kernels as the ladder does, those that are not on it last."""
         return self.page or math.inf
