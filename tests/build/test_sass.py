@@ -159,7 +159,7 @@ RUNGS = {
     "sm80_double_buffer": "{sm80_double_buffer, bf16, f32, {128, 128, 32}, 2, {1, 1}, 16}",
     "sm80_multistage": "{sm80_multistage, bf16, f32, {128, 128, 32}, 4, {1, 1}, 16}",
     "sm90_multistage": "{sm90_multistage, f64, f64, {128, 128, 32}, 3, {1, 1}, 16}",
-    "sm90_gemv": "{sm90_gemv, bf16, f32, {4, 64, 256}, 1, {1, 1}, 16}",
+    "sm90_skinny": "{sm90_skinny, bf16, f32, {4, 64, 128}, 6, {1, 1}, 16}",
     "sm90_weights": "{sm90_weights, bf16xs4, f32, {16, 256, 128}, 5, {1, 1}, 16}",
 }
 

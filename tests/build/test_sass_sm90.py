@@ -37,7 +37,7 @@ ORDERS_OF = {"sm90_grouped": ORDERS[:3], "sm90_permuted": ("NT", "NN")}  # the s
 ELSEWHERE = (
     "sm90_parallel_split_k",
     "sm90_multistage",
-    "sm90_gemv",
+    "sm90_skinny",
     "sm90_weights",
     "sm90_attention",
     "sm90_attention_grad",

@@ -1,7 +1,7 @@
 // Stores of 16 bytes that stay one instruction. An assignment of 16 bytes is taken apart along the elements that the
 // registers hold, and where the address is computed at run time nvcc 13.0 does not join the parts again: two doubles
-// become an STS.64 and two STS (tests/moye/test_stores.py; these can go when it passes without them). And loads that
-// are one access for the emulator, too.
+// become an STS.64 and two STS (tests/moye/test_stores.py; these can go when it passes without them). And a load that
+// is one access for the emulator, too.
 #pragma once
 
 #include "moye/arch/types.h"
@@ -24,15 +24,6 @@ MOYE_DEVICE void store_global(uint128_t const& src, uint128_t& dst) {
 }
 /// src in shared memory.
 MOYE_DEVICE uint128_t load_shared(uint128_t const& src) { return src; }
-/// src in global memory, which is read once: the first to leave the caches. PTX ISA, Data Movement and Conversion
-/// Instructions: ld, cache operator .cs.
-MOYE_DEVICE uint128_t load_global_streaming(uint128_t const& src) {
-  uint128_t value;
-  asm volatile("ld.global.cs.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-               : "l"(__cvta_generic_to_global(&src)));
-  return value;
-}
 
 #else
 
@@ -46,7 +37,6 @@ inline uint128_t load_shared(uint128_t const& src) {
   __extension__ typedef unsigned __int128 Word;
   return detail::bit_cast<uint128_t>(reinterpret_cast<Word const&>(src));
 }
-inline uint128_t load_global_streaming(uint128_t const& src) { return load_shared(src); }
 
 #endif
 

@@ -84,7 +84,7 @@ def test_a_kernel_without_a_speed_is_timed_where_its_tile_has_the_rows():
     """One config of it, that with the fewest rows, beside the first of the others; alone they are all there is."""
     orders = ("NN", "NT", "TN", "TT")
     new = [example_config(kernel="sm80_new", orders=orders, tile=(rows, 64, 64)) for rows in (1, 4, 16)]
-    known = [example_config(orders=orders, tile=(rows, 64, 32)) for rows in (64, 128, 256)]
+    known = tuple(example_config(orders=orders, tile=(rows, 64, 32)) for rows in (64, 128, 256))
     table = (*new, *known)
 
     def timed(m, table=table):

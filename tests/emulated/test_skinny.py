@@ -1,4 +1,4 @@
-"""sm90_gemv: a cluster of CTAs for a tile where k is long, and sums that depend on n and k alone."""
+"""sm90_skinny: a cluster of CTAs for a tile where k is long, and sums that depend on n and k alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax_moye
 from tests.emulated.emulate import emulate
 from tests.emulated.problems import ORDERS, Problem, componentwise_bound, make_call, product
 
-CONFIGS = [config for config in jax_moye.configs() if config.kernel == "sm90_gemv"]
+CONFIGS = [config for config in jax_moye.configs() if config.kernel == "sm90_skinny"]
 every_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 
 
@@ -22,10 +22,11 @@ def run(config, problem: Problem, *, values: str = "integers", **options):
 
 @every_config
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(("k_tiles", "parts"), [(3, 1), (4, 2), (9, 4), (17, 8), (40, 8)])
-def test_parts_of_k(config, order, k_tiles, parts):
-    """As many CTAs share a tile as have two k-tiles each, eight at most; columns and k end within a tile."""
+@pytest.mark.parametrize("parts", [1, 2, 4, 8])
+def test_parts_of_k(config, order, parts):
+    """As many CTAs share a tile as have a ring of k-tiles each, eight at most; columns and k end within a tile."""
     tile_m, tile_n, tile_k = config.tile
+    k_tiles = parts * config.stages + (parts == 1) * (config.stages - 1) + (parts == 4)
     problem = Problem(tile_m + 1, tile_n + 8, k_tiles * tile_k - 5, order, pad=8)
     call, counters = run(config, problem)
     assert counters["ctas"] == 2 * 2 * parts
@@ -37,7 +38,7 @@ def test_parts_of_k(config, order, k_tiles, parts):
 @pytest.mark.parametrize("options", [{"order": "lifo"}, {"order": "random", "mode": "random", "seed": 5}], ids=str)
 def test_schedules_of_a_cluster(config, options):
     """Ranks that come and go in any order add up the same."""
-    problem = Problem(config.tile[0], 2 * config.tile[1], 9 * config.tile[2], "NT")
+    problem = Problem(config.tile[0], 2 * config.tile[1], (4 * config.stages + 1) * config.tile[2], "NT")
     one, other = run(config, problem, values="normal")[0], run(config, problem, values="normal", **options)[0]
     np.testing.assert_array_equal(one.result().view(np.uint8), other.result().view(np.uint8))
 
@@ -57,9 +58,10 @@ def test_long_sums_within_their_bound(config, order):
 def test_a_row_has_its_bits(config):
     """Whatever the other rows are, how many there are, and however many matrices: n and k say how sums are made."""
     tile_m, tile_n, tile_k = config.tile
-    both = Problem(2 * tile_m, tile_n, 9 * tile_k, "NN", batch=2)
+    k = (2 * config.stages + 1) * tile_k
+    both = Problem(2 * tile_m, tile_n, k, "NN", batch=2)
     call, _ = run(config, both, values="normal")
-    alone = make_call(config, Problem(1, tile_n, 9 * tile_k, "NN"), config.out_dtypes[0])
+    alone = make_call(config, Problem(1, tile_n, k, "NN"), config.out_dtypes[0])
     alone.a[...] = call.values_a[1, tile_m]
     alone.b[...] = call.values_b[1].reshape(-1)
     assert emulate(config, alone)["ok"]

@@ -1,4 +1,4 @@
-"""What is known of sm90_gemv."""
+"""What is known of sm90_skinny."""
 
 from __future__ import annotations
 
@@ -7,31 +7,40 @@ from typing import Any
 
 import numpy as np
 
-from jax_moye.layout import Layout, checks, transactions
+from jax_moye.layout import Layout, Swizzle, checks, transactions
 from jax_moye.layout.atoms import CopyAtom, UniversalCopy, UniversalFMA
 from jax_moye.layout.checks import BankReport, SmemReport
 from jax_moye.layout.dtypes import dtype
-from jax_moye.layout.kernels.counters import bank_counts
+from jax_moye.layout.kernels.counters import bank_counts, sector_counts
 from jax_moye.layout.kernels.facts import KernelFacts
 from jax_moye.layout.kernels.operands import KernelLayouts, OperandLayouts, major_of
 from jax_moye.layout.tiled import TiledCopy, make_tiled_copy_A, make_tiled_mma
 
-FACTS = KernelFacts(symmetric=False)  # its speed is not measured
+FACTS = KernelFacts(  # nobody has measured its speed
+    instruction="fma",
+    page=26,
+    idea="one to four rows, and a matrix that is read once",
+    sums_by_call=True,
+    symmetric=False,
+)
 
 THREADS, WARP = 256, 32
+SWIZZLE = Swizzle(1, 2, 3)  # of the sums in shared memory
 _VECTOR = 4  # sums that a thread stores
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GemvLayouts(KernelLayouts):
-    """sm90_gemv as layouts: operands go straight to registers, and threads share the sums of a column.
+class SkinnyLayouts(KernelLayouts):
+    """sm90_skinny as layouts: each thread copies what it multiplies, and threads share the sums of a column.
 
     Attributes:
+      stages: k-tiles of b in shared memory.
       arrangement: threads along n and k.
       owned: neighbours along n and k that a thread has.
       along_n: whether threads that are neighbours are so along n; else along k.
     """
 
+    stages: int
     arrangement: tuple[int, int]
     owned: tuple[int, int]
     along_n: bool
@@ -52,9 +61,21 @@ class GemvLayouts(KernelLayouts):
         return THREADS // WARP if self.along_n else 1
 
     def smem_report(self, arch: Any = None) -> SmemReport:
-        """Shared memory of a CTA: the sums of each warp, whatever the order."""
+        """Shared memory of a CTA: stages of b, and the sums of each warp, whatever the order."""
+        stages = Layout(self.tile[1] * self.b.tile[1] * self.stages)
         sums = Layout(self.tile[0] * self.tile[1] * THREADS // WARP)
-        return checks.smem_bytes((sums, "f32"), align=16, arch=arch)
+        return checks.smem_bytes((stages, self.b.value_type), (sums, "f32"), align=16, arch=arch)
+
+    def own_report(self) -> BankReport:
+        """Wavefronts of a k-tile of b in shared memory, written or read: neighbouring threads have neighbours there."""
+        item = dtype(self.b.value_type).bits // 8
+        words = np.arange(self.tile[1] * self.b.tile[1] * item // 16).reshape(-1, WARP)
+        return transactions.shared_memory(words * 16, 16, what="b, in threads' own places")
+
+    def counts(self, a_pitch: int, b_pitch: int) -> dict[str, int]:
+        """What one k-tile of a CTA costs, by the names of the emulator's counters; the arguments are KernelLayouts'."""
+        copies = bank_counts("cp_async", self.own_report()) | sector_counts("cp_async", self.b.load_report(b_pitch))
+        return copies | bank_counts("shared_load", self.own_report()) | self.a.counts(a_pitch)
 
     def staging_reports(self) -> tuple[BankReport, BankReport]:
         """Wavefronts of the sums on their way through shared memory: the first lanes write, threads read rows."""
@@ -73,9 +94,9 @@ class GemvLayouts(KernelLayouts):
                 threads // self.arrangement[1] * self.owned[0],
                 threads % self.arrangement[1] == 0,
             )
-        write = np.where(first, ((summand * m + rows) * n + column + parts) * 4, -1)
+        write = np.where(first, SWIZZLE((summand * m + rows) * n + column + parts) * 4, -1)
         lanes = np.arange(-(-m * n // _VECTOR // WARP) * WARP).reshape(-1, WARP) * _VECTOR
-        read = np.where(lanes < m * n, (np.arange(self.summands)[:, None, None] * m * n + lanes) * 4, -1)
+        read = np.where(lanes < m * n, SWIZZLE(np.arange(self.summands)[:, None, None] * m * n + lanes) * 4, -1)
         return (
             transactions.shared_memory(write.reshape(-1, WARP), 4 * _VECTOR, what="sums, written by warps"),
             transactions.shared_memory(read.reshape(-1, WARP), 4 * _VECTOR, what="sums, read as rows"),
@@ -87,8 +108,8 @@ class GemvLayouts(KernelLayouts):
         return bank_counts("shared_store", write) | bank_counts("shared_load", read)
 
 
-def describe(config: Any, order: str) -> GemvLayouts:
-    """The layouts of a config: threads lie along the contiguous mode of b, with a vector of it each."""
+def describe(config: Any, order: str) -> SkinnyLayouts:
+    """The layouts of a config: threads lie along the contiguous mode of b, with vectors of it."""
     blk_m, blk_n, blk_k = config.tile
     element = dtype(config.dtype)
     vector, along_n = 128 // element.bits, major_of(order, "b") == "mn"
@@ -120,7 +141,7 @@ def describe(config: Any, order: str) -> GemvLayouts:
     a = OperandLayouts("a", (blk_m, blk_k), a_major, element.name, load_a)
     b = OperandLayouts("b", (blk_n, blk_k), major_of(order, "b"), element.name, load_b)
     d = Layout((blk_m, blk_n // _VECTOR), (blk_n // _VECTOR, 1)), Layout((1, _VECTOR))
-    return GemvLayouts(
+    return SkinnyLayouts(
         config.name,
         config.kernel,
         order,
@@ -130,6 +151,7 @@ def describe(config: Any, order: str) -> GemvLayouts:
         smem_align=16,
         pair=1,
         d=d,
+        stages=config.stages,
         arrangement=(threads_n, threads_k),
         owned=(owned_n, owned_k),
         along_n=along_n,
