@@ -39,12 +39,14 @@ from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import Decision, KernelCall, decide
 from jax_moye._selection.epilogue import SECOND_B
 from jax_moye._selection.measurements import Entry
-from jax_moye._selection.ranking import rank
+from jax_moye._selection.ranking import contenders
 from jax_moye._selection.request import Operands, Request, describe
 from jax_moye._timing.direct import DirectProduct, Layout, same_result
 from jax_moye._timing.rounds import Contender, Race, race
 
-CANDIDATES = 12  # of the model's order: docs/performance.md says how near the best of them is to the best of all
+# Of the model's order, beside kernels that nobody has timed: docs/performance.md says how near the best of them is to
+# the best of all.
+CANDIDATES = 12
 # Configs so near the fastest one are equal: the model's order decides, and two runs find the same more often.
 TIE, _HOST_BOUND_TIE = 1.01, 1.05
 RACE = Race(slow=1.2, finalists=4, rounds=(2, 9), round_ms=1.0, warmup_ms=0.0)
@@ -101,8 +103,8 @@ def decide_by_measuring(
         entry = None  # of other dtypes, for which XLA was not timed
 
     def measure(stop: threading.Event) -> Entry:
-        able = [config for config, why in rank(call.problem, target.arch, target.configs) if why is None]
-        return measured(request, operands, call, able[:CANDIDATES], xla, dict(others or {}), stop=stop)
+        candidates = contenders(call.problem, target.arch, target.configs, CANDIDATES)
+        return measured(request, operands, call, candidates, xla, dict(others or {}), stop=stop)
 
     is_new = settle(key, entry, target, describe(request, operands), measure)
     return decide(request, operands, target) if is_new else decision

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jax_moye._kernels.configs import GemmConfig
+from jax_moye._kernels.configs import GemmConfig, facts_of
 from jax_moye._selection.capability import why_not
 from jax_moye._selection.cost import predicted_us
 from jax_moye._selection.problem import GemmProblem, NotServedError
@@ -34,6 +34,27 @@ def rank(problem: GemmProblem, arch: int | None, table: Sequence[GemmConfig]) ->
         return (candidate.reason is not None, us, -config.tile[0] * config.tile[1])
 
     return tuple(sorted((Candidate(config, why_not(config, problem, arch)) for config in table), key=key))
+
+
+def contenders(problem: GemmProblem, arch: int | None, table: Sequence[GemmConfig], most: int) -> list[GemmConfig]:
+    """What is worth timing: the first configs of `rank`, and who is not in its order.
+
+    Of a kernel that nobody has timed the model says nothing. Its best config is timed, too, where the problem's rows
+    are those of one tile: each kernel is made for such a problem, and loses little time there if it is slow.
+
+    Args:
+      problem: what is to be computed.
+      arch: the GPU's, e.g. 90; None where it is not known.
+      table: the configs to choose from.
+      most: of the configs that the model knows.
+    """
+    able = [config for config, reason in rank(problem, arch, table) if reason is None]
+    timed = [config for config in able if facts_of(config.kernel).is_timed]
+    untimed: dict[str, GemmConfig] = {}
+    for config in able:
+        if config not in timed and problem.m <= config.tile[0]:
+            untimed.setdefault(config.kernel, config)
+    return [*timed[:most], *untimed.values()] if timed else able[:most]
 
 
 @functools.lru_cache(maxsize=64)

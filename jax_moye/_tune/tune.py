@@ -32,7 +32,7 @@ from jax_moye._inspect.products import Product
 from jax_moye._inspect.programs import added_structs, program_of
 from jax_moye._kernels import ffi
 from jax_moye._kernels.cache import VARIABLE
-from jax_moye._kernels.configs import GemmConfig, configs
+from jax_moye._kernels.configs import ConfigTable, GemmConfig, configs
 from jax_moye._kernels.devices import of_jax
 from jax_moye._primitives import autotune
 from jax_moye._selection import measurements
@@ -40,7 +40,7 @@ from jax_moye._selection.capability import LoweringTarget, usable_configs
 from jax_moye._selection.decide import KernelCall, decide
 from jax_moye._selection.measurements import Entry
 from jax_moye._selection.problem import GemmProblem, NotServedError
-from jax_moye._selection.ranking import rank
+from jax_moye._selection.ranking import contenders, rank
 from jax_moye._selection.request import describe
 from jax_moye._tune.times import TOP, Protocol, Target, Times, time_product
 
@@ -303,7 +303,9 @@ def _candidates(product: Product, target: Target, protocol: Protocol) -> tuple[K
     named = [config for config in able if protocol.sweep is None or re.fullmatch(protocol.sweep, config.name)]
     if not named:
         raise NotServedError(f"none of its {len(able)} configs has a name that matches {protocol.sweep!r}")
-    return decision.call, named[: protocol.top]
+    if protocol.top is not None:
+        named = contenders(decision.call.problem, target.arch, ConfigTable(named), protocol.top)
+    return decision.call, named
 
 
 def _quickly(product: Product, call: KernelCall, candidates: Sequence[GemmConfig]) -> Entry:

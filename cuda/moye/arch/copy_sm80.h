@@ -65,6 +65,18 @@ struct SM80_CP_ASYNC_CACHEGLOBAL {
     emu::cp_async(&smem_dst, &gmem_src, sizeof(TS), src_bytes, loc);
 #endif
   }
+
+  /// The same of what nobody reads again: L2 gives it up first (createpolicy.fractional.L2::evict_first).
+  MOYE_DEVICE MOYE_UNINSTRUMENTED static void copy_once_zfill(TS const& gmem_src, TD& smem_dst,
+                                                              int src_bytes MOYE_LOC) {
+#if defined(__CUDACC__)
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], %2, %3, %4;" ::"r"(smem_ptr_to_u32(&smem_dst)),
+                 "l"(&gmem_src), "n"(sizeof(TS)), "r"(src_bytes), "l"(0x12f0000000000000)
+                 : "memory");
+#else
+    emu::cp_async(&smem_dst, &gmem_src, sizeof(TS), src_bytes, loc);
+#endif
+  }
 };
 
 /// Makes one group of this thread's copies since the last commit; the group may be empty.

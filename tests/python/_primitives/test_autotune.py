@@ -296,8 +296,8 @@ def one(places, monkeypatch):
         monkeypatch.setattr(autotune, "DirectProduct", product)
         monkeypatch.setattr(autotune, "_xla_contender", lambda *args: (rival, np.ones(8, np.float32)))
         monkeypatch.setattr(jax, "local_devices", lambda backend: [None])
-        able = [config for config, why in autotune.rank(call.problem, 90, target.configs) if why is None]
-        return measured(request, operands, call, able[: autotune.CANDIDATES], None, {}, stop)
+        candidates = autotune.contenders(call.problem, 90, target.configs, autotune.CANDIDATES)
+        return measured(request, operands, call, candidates, None, {}, stop)
 
     return run
 

@@ -11,7 +11,7 @@ from jax_moye._selection import ranking
 from jax_moye._selection.capability import why_not
 from jax_moye._selection.cost import predicted_us
 from jax_moye._selection.problem import NotServedError, make_problem
-from jax_moye._selection.ranking import _best, rank, select
+from jax_moye._selection.ranking import _best, contenders, rank, select
 
 CONFIGS = jax_moye.configs()
 
@@ -78,6 +78,24 @@ def test_a_kernel_without_a_speed_comes_last():
     new = example_config(kernel="sm80_new", orders=("NN", "NT", "TN", "TT"))
     known = example_config(orders=("NN", "NT", "TN", "TT"))
     assert [candidate.config for candidate in rank(problem, 90, (new, known))] == [known, new]
+
+
+def test_a_kernel_without_a_speed_is_timed_where_its_tile_has_the_rows():
+    """One config of it, that with the fewest rows, beside the first of the others; alone they are all there is."""
+    orders = ("NN", "NT", "TN", "TT")
+    new = [example_config(kernel="sm80_new", orders=orders, tile=(rows, 64, 64)) for rows in (1, 4, 16)]
+    known = tuple(example_config(orders=orders, tile=(rows, 64, 32)) for rows in (64, 128, 256))
+    table = (*new, *known)
+
+    def timed(m, table=table):
+        return contenders(row_major_problem(m, 256, 256), 90, table, most=2)
+
+    first = [candidate.config for candidate in rank(row_major_problem(3, 256, 256), 90, known)][:2]
+    assert timed(3) == [*first, new[1]]
+    assert timed(1)[2:] == [new[0]]
+    assert timed(16)[2:] == [new[2]]
+    assert timed(17) == [candidate.config for candidate in rank(row_major_problem(17, 256, 256), 90, known)][:2]
+    assert len(timed(3, tuple(new))) == 2
 
 
 @pytest.mark.parametrize("kernel", ["sm90_cooperative", "sm90_pingpong"])
