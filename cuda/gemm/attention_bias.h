@@ -1,6 +1,7 @@
 // Floats that are added to the scores of attention, which then are in units of their own: score = scale * sum + bias.
 // They are loaded from global memory as they lie: f32, or 16 bits, neighbours in one load where all rows allow that.
 //   BiasAhead         of two rows, whose columns are gone through, a tile ahead as far as there are registers
+//   BiasAtUse         likewise, where it is used
 //   BiasOfColumns     of two columns, whose rows are: sm90_attention_grad's second kernel
 //   NoBias            in the place of both
 //   RowBase           what the weights of a row are relative to, which the forward pass writes in the place of lse
@@ -133,9 +134,14 @@ struct BiasAhead {
 
   /// Adds what was started of columns `column` on, and the rest of the tile; starts the tile behind.
   MOYE_DEVICE void add(float (&sums)[kSteps * 32], int column) {
+    add_all(sums, column);
+    start(column + kSteps * 64);
+  }
+
+  /// The same, and starts nothing.
+  MOYE_DEVICE void add_all(float (&sums)[kSteps * 32], int column) {
     add_bias<Element, 0>(sums, words, format, args.scale);
     add_behind<kAhead>(sums, column);
-    start(column + kSteps * 64);
   }
 
  private:
@@ -153,6 +159,28 @@ struct BiasAhead {
     MOYE_UNROLL
     for (int r = 0; r < 2; ++r) moved.first[r] += column * rows.stride, moved.end[r] -= column;
     return moved;
+  }
+};
+
+/// The same for want of registers: loaded where it is added, kAtATime scores at a time, from places that are computed
+/// there.
+template <class Element, int kSteps, int kAtATime>
+struct BiasAtUse {
+  AttentionArgs const& args;
+  AttentionPlace const& at;
+  int row, lane;
+
+  MOYE_DEVICE BiasAtUse(AttentionArgs const& args, AttentionPlace const& at, int row, int lane)
+      : args(args), at(at), row(row), lane(lane) {}
+
+  MOYE_DEVICE void start(int) {}
+
+  MOYE_DEVICE void add(float (&sums)[kSteps * 32], int column) {
+    int own = row;
+    MOYE_COMPUTED_HERE("+r", own);
+    BiasAhead<Element, kSteps, kAtATime> bias(args, at, own, lane);
+    bias.start(column);
+    bias.add_all(sums, column);
   }
 };
 

@@ -137,8 +137,8 @@ MOYE_DEVICE uint32_t kept_of_columns(AttentionArgs const& args, int batch, int h
 }
 
 /// The mask of a thread of rows `row` and `row` + 8, in tiles of kSteps x 64 columns; by words a tile ahead, for memory
-/// takes longer than a tile's products.
-template <int kSteps>
+/// takes longer than a tile's products, or for want of registers where it is used, from places that are computed there.
+template <int kSteps, bool kIsAhead>
 struct MaskAhead {
   AttentionArgs const& args;
   AttentionPlace const& at;
@@ -152,20 +152,29 @@ struct MaskAhead {
 
   /// Starts to load the words of columns `column` on, of the tile behind.
   MOYE_DEVICE void start(int column) {
-    if (!is_of_words) return;
-    MOYE_UNROLL
-    for (int step = 0; step < kSteps; ++step) words[step] = load_mask_words(args, at, row, column + step * 64, lane);
+    if constexpr (kIsAhead) load_words(column);
   }
 
   /// `kept` of columns `column` on, which were started; starts those behind. columns: of both rows, that count.
   MOYE_DEVICE void load(int const (&columns)[2], int column) {
     if (args.mask.data == nullptr) return;
+    if constexpr (!kIsAhead) {
+      MOYE_COMPUTED_HERE("+r", row);
+      load_words(column);
+    }
     MOYE_UNROLL
     for (int step = 0; step < kSteps; ++step) {
       kept[step] = is_of_words ? kept_of_words(words[step], lane)
                                : kept_of_bytes<64>(args, at, row, columns, column + step * 64, lane);
     }
     start(column + kSteps * 64);
+  }
+
+ private:
+  MOYE_DEVICE void load_words(int column) {
+    if (!is_of_words) return;
+    MOYE_UNROLL
+    for (int step = 0; step < kSteps; ++step) words[step] = load_mask_words(args, at, row, column + step * 64, lane);
   }
 };
 

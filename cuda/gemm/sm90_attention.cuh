@@ -74,16 +74,21 @@ struct Gemm<kConfig> {
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kHead = kConfig.tile.k;
   static constexpr int kStages = kConfig.stages;
   static constexpr int kConsumers = kBlkM / 64, kThreads = 128 * (1 + kConsumers);
-  static constexpr int kResident = kConsumers == 1 ? 2 : 1;  // CTAs of a multiprocessor
-  // 64 K registers: 168 per thread with 384 threads, 128 with two CTAs of 256.
+  static constexpr int kResident = kConsumers == 1 && kHead <= 128 ? 2 : 1;  // CTAs of a multiprocessor
+  // 64 K registers: 168 per thread with 384 threads, 128 with two CTAs of 256. One CTA of 256 has all that it can use.
+  static constexpr bool kMovesRegisters = kResident * kThreads > 256;
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = kConsumers == 1 ? 232 : 240;
-  static_assert(kResident * (kProducerRegisters + kConsumers * kConsumerRegisters) <= 512, "more than there are");
+  static_assert(!kMovesRegisters || kResident * (kProducerRegisters + kConsumers * kConsumerRegisters) <= 512,
+                "more than there are");
   static constexpr int kParts = kHead / kRowBlock, kSteps = kBlkN / kRowBlock;  // of head_dim, of a tile's columns
   static_assert(sizeof(Element) == 2 && kConfig.accumulator == Dtype::f32 && kConfig.alignment == 16);
   static_assert(kBlkM % 64 == 0 && kConsumers <= 2 && kBlkN % kRowBlock == 0 && kBlkN <= 128);
-  static_assert(kHead % kRowBlock == 0 && kHead <= 128);
-  // Of a thread's scores, whose bias is loaded a tile ahead: as many as there are registers for.
-  static constexpr int kBiasAhead = kBlkN == 64 ? 32 : kHead == 64 ? 16 : 8;
+  static_assert(kHead % kRowBlock == 0 && kHead <= 256);
+  static constexpr bool kIsWide = kHead > 128;  // O takes half of a thread's registers
+  static_assert(kStages >= 2 && (!kIsWide || kBlkN == 64));
+  // Of a thread's scores, whose bias is loaded at a time, a tile ahead: as many as there are registers for.
+  static constexpr int kBiasAhead = kIsWide ? 8 : kBlkN == 64 ? 32 : kHead == 64 ? 16 : 8;
+  using Bias = Conditional<kIsWide, BiasAtUse<Element, kSteps, kBiasAhead>, BiasAhead<Element, kSteps, kBiasAhead>>;
   static constexpr int kSplit = kConfig.cluster.n;  // CTAs that share a tile
   static_assert(kConfig.cluster.m == 1 && kSplit <= 8 && (kSplit == 1 || kConsumers == 1));
 
@@ -135,14 +140,14 @@ struct Gemm<kConfig> {
     int const tiles = kv_tiles(args, at.row), rank = kSplit == 1 ? 0 : int(block_rank_in_cluster());
     int const begin = tiles * rank / kSplit, end = tiles * (rank + 1) / kSplit;
     if (thread < 128) {
-      warpgroup_reg_dealloc<kProducerRegisters>();
+      if constexpr (kMovesRegisters) warpgroup_reg_dealloc<kProducerRegisters>();
       if (thread < 32) {
         if (elect_one_sync()) produce(args, params, at, begin, end, smem);
         sync_warp();
       }
       if constexpr (kSplit > 1) cluster_sync();
     } else {
-      warpgroup_reg_alloc<kConsumerRegisters>();
+      if constexpr (kMovesRegisters) warpgroup_reg_alloc<kConsumerRegisters>();
       consume<kKind>(args, params, at, begin, end, rank, smem, thread - 128);
     }
     if constexpr (kSplit > 1) cluster_sync();
@@ -187,6 +192,8 @@ struct Gemm<kConfig> {
                                   int end, int rank, SharedStorage& smem, int thread) {
     int const lane = thread % 32, row = at.row + thread / 32 * 16 + lane / 4;
     constexpr bool kHasBias = kKind == ScoresKind::biased;
+    // For want of registers scores become weights behind the products of the weights before, whose registers they take.
+    constexpr bool kIsLate = kIsWide && kKind != ScoresKind::plain;
     // A bias is added to scores that are scaled, and a cap is the scale of those that have one.
     float const scale = (kHasBias ? 1 : factor_of_scores<kKind>(args)) * float(kLog2E);
     Tensor sQ = make_tensor(make_smem_ptr(smem.q), OperandQ::smem_layout());  // (BLK_M,64,PARTS)
@@ -209,8 +216,8 @@ struct Gemm<kConfig> {
     clear(tOrO);
 
     Rows rows{.columns = {columns_of(args, row), columns_of(args, row + 8)}, .factor = {}};
-    MaskAhead<kSteps> mask(args, at, row, lane);
-    BiasIf<kHasBias, BiasAhead<Element, kSteps, kBiasAhead>> bias(args, at, row, lane);
+    MaskAhead<kSteps, !(kIsWide && kHasBias)> mask(args, at, row, lane);
+    BiasIf<kHasBias, Bias> bias(args, at, row, lane);
     CapIf<kKind> const cap(args);
     PipelineState<kStages> read_k, read_v;
     auto const start_scores = [&] {
@@ -263,8 +270,9 @@ struct Gemm<kConfig> {
       for (int tile = begin + 1; tile < end; ++tile) {
         start_scores();
         start_weighted();  // of the tile before
+        if constexpr (kIsLate) finish_weighted();
         mask.load(rows.columns, tile * kBlkN);
-        warpgroup_wait_group<1>();
+        if constexpr (!kIsLate) warpgroup_wait_group<1>();
         warpgroup_fence_operand(tSrS);
         smem.pipeline_k.consumer_release(read_k, lane);
         ++read_k;
@@ -276,7 +284,7 @@ struct Gemm<kConfig> {
         // an mbarrier, which is due anyhow, begins another one.
         warpgroup_fence_operand(tSrS);
         if (tile + 1 < end) smem.pipeline_k.consumer_wait(read_k);
-        finish_weighted();
+        if constexpr (!kIsLate) finish_weighted();
         MOYE_UNROLL
         for (int i = 0; i < kHead / 2; ++i) sums[i] *= rows.factor[i / 2 % 2];
         to_fragments<Element, kBlkN>(scores, weights);

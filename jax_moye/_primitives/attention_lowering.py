@@ -58,6 +58,10 @@ def is_for_attention(params: AttentionParams, q: Sequence[int], k: Sequence[int]
     arrays = arrays_of(params, [Operand(tuple(q), dtype), Operand(tuple(k), dtype)])
     sizes = None if arrays is None else arrays.sizes
     found = [decide_attention(params.request, sizes, dtype, one, None) for one in {False, bool(params.gradients)}]
+    for one in found:
+        if one.cause == "capability":
+            what = describe(params, sizes, bool(params.gradients))
+            say_once(logging.INFO, f"{what} is left to the program's equations: {one.reason}")
     if all(one.config is not None or one.cause == "time" for one in found):
         # What would be measured is not left out for its sizes.
         is_chosen = all(one.config is not None for one in found)

@@ -23,10 +23,12 @@ from jax_moye._selection.view import View
 ATTENTION_DTYPES = {"bfloat16": "bf16", "float16": "f16"}  # as a config has it
 _HEAD_DIM = 8  # divides it: rows are of whole 16 bytes
 _FEW_ROWS = 64  # of queries, of one head: up to so many a tile of fewer rows is taken
-_MOST_CTAS = 264  # of few rows that share keys: two for each multiprocessor of an H100 run at a time
-# With one for each decoding was faster than with two, and, from 2048 keys on, than with a CTA for each of fewer heads
+_MULTIPROCESSORS = 132  # of an H100
+_SHARED_MEMORY = 226 * 1024  # of two CTAs that run on one of them at a time, bytes
+# Of few rows that share keys: as many as there are multiprocessors, though two CTAs may run on each at a time. With
+# one for each decoding was faster than with two, and, from 2048 keys on, than with a CTA for each of fewer heads
 # (docs/performance.md, section 22).
-_LIKELY_CTAS = 132
+_LIKELY_CTAS = _MULTIPROCESSORS
 # Where nothing was measured: scores of all heads, and elements of keys and values. With fewer of both, XLA's products
 # and softmax may be faster. On an H100 they took 0.87 of our time at 196608 scores of short texts, and never less than
 # ours where there was more of either (benchmarks/results/nvidia_h100-2026-11-25-2914d58-attention.txt).
@@ -171,7 +173,8 @@ def _has_room(request: AttentionRequest, config: GemmConfig, sizes: AttentionSiz
     """Whether all CTAs of clusters that share keys run at a time, with two tiles of keys or more each."""
     if config.cluster[1] == 1:
         return True
-    is_full = _ctas(config, sizes) > _MOST_CTAS or not _has_keys(config, sizes)
+    at_a_time = _MULTIPROCESSORS * (2 if 2 * config.smem_bytes <= _SHARED_MEMORY else 1)
+    is_full = _ctas(config, sizes) > at_a_time or not _has_keys(config, sizes)
     return not is_full and not request.batch_invariant  # which asks for sums that the batch does not change
 
 
@@ -212,4 +215,5 @@ def _able(
         return [], f"no kernel for {what} of {jnp.dtype(dtype)} was built for this GPU"
     largest = max(config.tile[2] for config in of_kernel)
     able = [config for config in of_kernel if config.tile[2] >= sizes.head_dim]
-    return able, f"head_dim is {sizes.head_dim}, and kernels are for {largest} at most"
+    what = "kernels of gradients" if gradients else "kernels"
+    return able, f"head_dim is {sizes.head_dim}, and {what} are for {largest} at most"

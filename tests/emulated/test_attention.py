@@ -37,6 +37,9 @@ CASES = {
     "causal groups": dataclasses.replace(PLAIN, group=2, diagonal=-3, dims=DIMS[3]),
     "head_dim of 80": dataclasses.replace(PLAIN, head_dim=80, diagonal=17),
     "head_dim of 128": dataclasses.replace(PLAIN, head_dim=128, diagonal=0, dims=DIMS[4], dims_o="bhqd"),
+    "head_dim of 136": dataclasses.replace(PLAIN, head_dim=136, dims=DIMS[3]),
+    "head_dim of 192": dataclasses.replace(PLAIN, head_dim=192, diagonal=0, group=2, dims=DIMS[2], dims_o="bhqd"),
+    "head_dim of 256": dataclasses.replace(PLAIN, head_dim=256, diagonal=20, mask="bk", dims=DIMS[4]),
     "head_dim of 8": dataclasses.replace(PLAIN, head_dim=8),
     "peaked": dataclasses.replace(PLAIN, kind="peaked", diagonal=50),
     "positive": dataclasses.replace(PLAIN, kind="positive", kv_rows=300),
@@ -240,6 +243,8 @@ ROWS = (
     "{sm90_attention, bf16, f32, {64, 64, 64}, 2, {1, 1}, 16}",
     "{sm90_attention, f16, f32, {128, 128, 128}, 2, {1, 1}, 16}",
     "{sm90_attention, bf16, f32, {64, 64, 128}, 2, {1, 8}, 16}",
+    "{sm90_attention, f16, f32, {128, 64, 256}, 2, {1, 1}, 16}",
+    "{sm90_attention, bf16, f32, {64, 64, 256}, 2, {1, 4}, 16}",
     "{sm90_attention_grad, bf16, f32, {128, 64, 64}, 2, {1, 1}, 16}",
     "{sm90_attention_grad, f16, f32, {128, 64, 128}, 3, {1, 1}, 16}",
 )
@@ -278,7 +283,8 @@ def problem_of(rng: np.random.Generator, most_dim: int, is_of_gradients: bool) -
 @pytest.mark.parametrize("row", ROWS)
 def test_random_problems(row, tmp_path):
     rng = np.random.default_rng(ROWS.index(row))
-    lines = [problem_of(rng, 128 if "128}," in row else 64, "_grad" in row) for _ in range(PROBLEMS)]
+    most_dim = int(row[: row.index("}")].rpartition(" ")[2])
+    lines = [problem_of(rng, most_dim, "_grad" in row) for _ in range(PROBLEMS)]
     reports = run_cases(build(tmp_path, row), lines)
     wrong = [f"{report}: {line}" for line, report in zip(lines, reports, strict=True) if report != "ok"]
     assert not wrong, "\n".join([f"{len(wrong)} of {len(lines)} problems", *wrong])
