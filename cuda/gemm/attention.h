@@ -100,11 +100,12 @@ MOYE_DEVICE void to_rest(float (&sums)[kHead / 2], float const (&factors)[2]) {
 }
 
 /// One warp stores its 16 rows of kHead columns through `box`, 16 rows of 128 bytes each for 64 columns: sums times
-/// factors[0], and [1] for the rows 8 to 15. Rows and columns beyond the array are not stored. Behind it
-/// tma_store_wait_group_read.
+/// factors[0], and [1] for the rows 8 to 15; columns from `column` on. Rows and columns beyond the array are not
+/// stored. Behind it tma_store_wait_group_read.
 template <class T, int kHead>
 MOYE_DEVICE void store_rows(TensorMap const* map, unsigned char* (&boxes)[kHead / kRowBlock], float const* sums,
-                            float const (&factors)[2], int row, int head, int batch, int head_dim, int lane MOYE_LOC) {
+                            float const (&factors)[2], int row, int head, int batch, int head_dim, int lane,
+                            int column MOYE_LOC) {
   MOYE_SITE;
   MOYE_UNROLL
   for (int c = 0; c < kHead / kRowBlock; ++c) {
@@ -124,7 +125,8 @@ MOYE_DEVICE void store_rows(TensorMap const* map, unsigned char* (&boxes)[kHead 
   if (lane == 0) {
     MOYE_UNROLL
     for (int c = 0; c < kHead / kRowBlock; ++c) {
-      if (c * kRowBlock < head_dim) tma_store(map, boxes[c], c * kRowBlock, row, head, batch);
+      int const first = column + c * kRowBlock;
+      if (first < head_dim) tma_store(map, boxes[c], first, row, head, batch);
     }
     tma_store_commit_group();
   }

@@ -247,6 +247,29 @@ MOYE_DEVICE void load_step(TensorMap const* first, TensorMap const* second, int 
   ++write;
 }
 
+/// Of a consumer's thread, or of its warp's first: its place among those that have different rows.
+template <class Gemm>
+MOYE_DEVICE int of_rows(int thread) {
+  return Gemm::kShares == 1 ? thread : thread % 128;
+}
+
+/// Which part of head_dim the sums of a consumer are of.
+template <class Gemm>
+MOYE_DEVICE int share_of() {
+  return Gemm::kShares == 1 ? 0 : int(warp_id()) / 4 - 1;
+}
+
+/// Waits for the consumers that read the same owned rows.
+template <class Gemm>
+MOYE_DEVICE void sync_readers(int thread MOYE_LOC) {
+  MOYE_SITE;
+  if constexpr (Gemm::kShares == 1) {
+    named_barrier_sync(1 + thread / 128, 128);
+  } else {
+    named_barrier_sync(1 + Gemm::kConsumers, 128 * Gemm::kConsumers);
+  }
+}
+
 /// Starts sums = (an owned tile) (rows of a step)^T.
 template <class Gemm, class A, class B, class C>
 MOYE_DEVICE void start_scores(A const& tSrA, B const& tSrB, int stage, C& tSrC) {
@@ -272,18 +295,20 @@ MOYE_DEVICE void start_sums(A& tOrA, B const& tOrB, int stage, C& tOrC) {
   warpgroup_commit_group();
 }
 
-/// One warp's 16 rows of a result, where the warp's rows of an owned tile were.
+/// One warp's 16 rows of a result, of its consumer's part of head_dim, where the warp's rows of an owned tile were.
 template <class Gemm, class Sums>
 MOYE_DEVICE void store(TensorMap const* map, typename Gemm::Element* owned, Sums const& tOrO, float factor,
                        AttentionPlace const& at, int head_dim, int thread) {
-  unsigned char* boxes[Gemm::kParts];
+  constexpr int kParts = Gemm::kHeadOfSums / kRowBlock;
+  int const first = (Gemm::kShares == 1 ? 0 : thread / 128) * kParts, row = of_rows<Gemm>(thread) / 32 * 16;
+  unsigned char* boxes[kParts];
   MOYE_UNROLL
-  for (int part = 0; part < Gemm::kParts; ++part) {
-    boxes[part] = reinterpret_cast<unsigned char*>(Gemm::Owned::stage(owned, part)) + thread / 32 * 16 * 128;
+  for (int part = 0; part < kParts; ++part) {
+    boxes[part] = reinterpret_cast<unsigned char*>(Gemm::Owned::stage(owned, first + part)) + row * 128;
   }
   float const factors[2] = {factor, factor};
-  store_rows<typename Gemm::Element, Gemm::kHead>(map, boxes, &tOrO(_0{}), factors, at.row + thread / 32 * 16, at.head,
-                                                  at.batch, head_dim, thread % 32);
+  store_rows<typename Gemm::Element, Gemm::kHeadOfSums>(map, boxes, &tOrO(_0{}), factors, at.row + row, at.head,
+                                                        at.batch, head_dim, thread % 32, first * kRowBlock);
 }
 
 }  // namespace attention_grad

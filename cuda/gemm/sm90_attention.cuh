@@ -320,7 +320,7 @@ struct Gemm<kConfig> {
     }
     auto const store = [&](TensorMap const* map, float const(&factors)[2]) {
       store_rows<Element, kHead>(map, boxes, sums, factors, at.row + thread / 32 * 16, at.head, at.batch,
-                                 int(args.head_dim), lane);
+                                 int(args.head_dim), lane, /*column=*/0);
       if (lane == 0) tma_store_wait_group_read<0>();
     };
     store(&params.o, inverse);

@@ -8,11 +8,13 @@
 //     where            P = exp(scale * S - lse), dS = P * (dP - delta), rounded to the arrays' type as A's fragments;
 //                        where a score is masked dS is 0, and so is P, unless all of the row's are
 //   warpgroup 0        producer: one thread starts the loads, those of a step in one stage
-//   warpgroups 1, 2    consumers: each has 64 of the CTA's rows
+//   warpgroups 1, 2    consumers: each has 64 of the CTA's rows. Where it owns 64 alone, as of a head_dim above 128, both
+//                      compute the scores of all, and then the sums of one half of head_dim each
 //   own                1 arrival, and the bytes of both owned tiles
 //   pipeline           full[s], empty[s] of each stage
 //   barrier 1 + c      named, consumer c: lse and delta of a step are there (columns kernel); last: owned tiles have
 //                      been read, and results go there
+//   barrier 3          named, the same of consumers that have the same rows
 #pragma once
 
 #include "gemm/attention_bias.h"
@@ -43,20 +45,22 @@ struct Gemm<kConfig> {
   using Element = typename ElementOf<kConfig.dtype>::Type;
   static constexpr int kOwned = kConfig.tile.m, kStep = kConfig.tile.n, kHead = kConfig.tile.k;
   static constexpr int kStages = kConfig.stages;
-  static constexpr int kConsumers = kOwned / 64, kThreads = 128 * (1 + kConsumers);
+  static constexpr int kConsumers = 2, kThreads = 128 * (1 + kConsumers);
+  static constexpr int kShares = 64 * kConsumers / kOwned;  // 2: consumers have the same rows, of sums one half each
+  static constexpr int kHeadOfSums = kHead / kShares;       // of a consumer's sums
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;  // 64 K: 168 per thread
   static constexpr int kParts = kHead / kRowBlock;                         // of head_dim
   static_assert(sizeof(Element) == 2 && kConfig.accumulator == Dtype::f32 && kConfig.alignment == 16);
-  static_assert(kConsumers == 2 && kStep == kRowBlock, "a step's rows are summed over as they lie");
-  static_assert(kHead % kRowBlock == 0 && kHead <= 128 && kConfig.cluster.m * kConfig.cluster.n == 1);
+  static_assert((kOwned == 64 || kOwned == 128) && kStep == kRowBlock, "a step's rows are summed over as they lie");
+  static_assert(kHeadOfSums % kRowBlock == 0 && kHeadOfSums <= 128 && kConfig.cluster.m * kConfig.cluster.n == 1);
 
   using Owned = KOperand<Element, kOwned, kParts, kRowBlock>;
-  using Streamed = KOperand<Element, kStep, kStages * kParts>;  // of which head_dim is summed over
-  using Summed = MnOperand<Element, kHead, kStages>;            // the same, of which rows are
-  using Warpgroups = Layout<Shape<Int<kConsumers>, _1, _1>>;
+  using Streamed = KOperand<Element, kStep, kStages * kParts>;        // of which head_dim is summed over
+  using Summed = MnOperand<Element, kHeadOfSums, kStages * kShares>;  // the same, of which rows are
+  using Warpgroups = Layout<Shape<Int<kConsumers / kShares>, _1, _1>>;
   using ScoresMma = decltype(make_tiled_mma(ScoresOp<Element, kStep>{}, Warpgroups{}));
-  using WeightedMma = decltype(make_tiled_mma(WeightedOp<Element, kHead>{}, Warpgroups{}));
-  static constexpr int kBiasAhead = kHead == 128 ? 8 : 32;  // of a thread's scores, for which there are registers
+  using WeightedMma = decltype(make_tiled_mma(WeightedOp<Element, kHeadOfSums>{}, Warpgroups{}));
+  static constexpr int kBiasAhead = kHead >= 128 ? 8 : 32;  // of a thread's scores, for which there are registers
   static constexpr int kSums = kStep / 2;                   // of a thread, of the scores of a step
 
   struct SharedStorage {
@@ -108,7 +112,7 @@ struct Gemm<kConfig> {
   static MOYE_DEVICE void consume_rows(AttentionArgs const& args, AttentionGradParams const& params, Place const& at,
                                        int steps, SharedStorage& smem, int thread) {
     constexpr bool kHasBias = kKind == ScoresKind::biased;
-    int const lane = thread % 32, row = at.row + thread / 32 * 16 + lane / 4;
+    int const lane = thread % 32, row = at.row + attention_grad::of_rows<Gemm>(thread) / 32 * 16 + lane / 4;
     float const scale = factor_of_scores<kKind>(args) * float(kLog2E);
     int64_t const matrix = at.batch * (args.kv_heads * args.group) + at.head;
     int const columns[2] = {columns_of(args, row), columns_of(args, row + 8)};
@@ -121,8 +125,11 @@ struct Gemm<kConfig> {
     Tensor sdO = make_tensor(make_smem_ptr(smem.owned[1]), Owned::smem_layout());       // (OWNED,64,PARTS)
     Tensor sK = make_tensor(make_smem_ptr(smem.streamed[0]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
     Tensor sV = make_tensor(make_smem_ptr(smem.streamed[1]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
-    Tensor sKt = make_tensor(make_smem_ptr(smem.streamed[0]), Summed::smem_layout());   // (HEAD,STEP,PIPE)
-    int const own = int(warp_id()) * 32 - 128;  // of the warp's threads the first: descriptors are the same for all
+    int const share = attention_grad::share_of<Gemm>();
+    Tensor sKt =
+        make_tensor(make_smem_ptr(Summed::stage(smem.streamed[0], share)), Summed::smem_layout());  // (HEAD,STEP,PIPE)
+    // Of the warp's threads the first: descriptors are the same for all.
+    int const own = attention_grad::of_rows<Gemm>(int(warp_id()) * 32 - 128);
     auto const thr_scores = ScoresMma{}.get_slice(own);
     auto const thr_weighted = WeightedMma{}.get_slice(own);
     Tensor tSrQ = thr_scores.partition_fragment_A(sQ);                                   // (MMA,MMA_M,MMA_K,PARTS)
@@ -134,7 +141,7 @@ struct Gemm<kConfig> {
     Tensor tOrdS = make_tensor<Element>(Shape<_8, _1, _4>{});                            // (MMA,MMA_M,MMA_K)
     Tensor tOrdS2 = make_tensor<Element>(Shape<_8, _1, _4>{});                           // (MMA,MMA_M,MMA_K)
     Tensor tOrK = thr_weighted.partition_fragment_B(sKt);                                // (MMA,MMA_N,MMA_K,PIPE)
-    Tensor tOrdQ = partition_fragment_C(WeightedMma{}, Shape<Int<kOwned>, Int<kHead>>{});  // (MMA,MMA_M,MMA_N)
+    Tensor tOrdQ = partition_fragment_C(WeightedMma{}, Shape<Int<kOwned>, Int<kHeadOfSums>>{});  // (MMA,MMA_M,MMA_N)
     auto& weights = *reinterpret_cast<float (*)[kSums]>(&tSrS(_0{}));
     auto& of_weights = *reinterpret_cast<float (*)[kSums]>(&tSrdP(_0{}));
     auto& fragments = *reinterpret_cast<uint32_t (*)[kSums / 2]>(&tOrdS(_0{}));
@@ -181,29 +188,35 @@ struct Gemm<kConfig> {
       // delta may be NaN: 0 in front of it would not do
       if (is_edge) attention_grad::clear_behind(weights, columns, step * kStep, lane);
       if (kept != kAllKept) attention_grad::clear_masked(weights, kept);
-      if (kHasBias && args.ds.data != nullptr) store_ds<Element>(args, weights, at, row, step * kStep, lane);
+      if (kHasBias && args.ds.data != nullptr && share == 0)
+        store_ds<Element>(args, weights, at, row, step * kStep, lane);
       to_fragments<Element, kStep>(weights, fragments);
-      attention_grad::start_sums<Gemm>(tOrdS, tOrK, read.index(), tOrdQ);
+      attention_grad::start_sums<Gemm>(tOrdS, tOrK, read.index() * kShares, tOrdQ);
       if (args.ds_parts == 2) {
         to_second_fragments<Element, kStep>(weights, fragments, second);
-        attention_grad::start_sums<Gemm>(tOrdS2, tOrK, read.index(), tOrdQ);
+        attention_grad::start_sums<Gemm>(tOrdS2, tOrK, read.index() * kShares, tOrdQ);
       }
       if constexpr (kHasBias) finish_sums();  // else ptxas waits for each wgmma by itself
     }
     finish_sums();
-    if (kHasBias && args.ds.data != nullptr) clear_ds<Element, kStep>(args, at, row, steps * kStep, lane);
-    named_barrier_sync(1 + thread / 128, 128);  // no wgmma of the others reads their rows of Q any more
+    if (kHasBias && args.ds.data != nullptr && share == 0) clear_ds<Element, kStep>(args, at, row, steps * kStep, lane);
+    attention_grad::sync_readers<Gemm>(thread);  // no wgmma of the others reads their rows of Q any more
     attention_grad::store<Gemm>(&params.dq, smem.owned[0], tOrdQ, args.scale, at, int(args.head_dim), thread);
     if (lane == 0) tma_store_wait_group_read<0>();
   }
 
   // ---- dK and dV
+  /// Neighbouring CTAs have the same head, its first columns first: the most rows read them, if causal.
+  static MOYE_DEVICE Place columns_place(AttentionArgs const& args, AttentionGradParams const& params, int id) {
+    int const matrix = id / params.kv_tiles;
+    return {id % params.kv_tiles * kOwned, matrix % int(args.kv_heads), matrix / int(args.kv_heads)};
+  }
+
   template <ScoresKind kKind>
   static MOYE_DEVICE void run_columns(AttentionArgs const& args, AttentionGradParams const& params) {
     auto& smem = attention_grad::begin<Gemm>(params);
-    int const thread = int(thread_idx().x), id = int(block_idx().x), matrix = id / params.kv_tiles;
-    // Neighbouring CTAs have the same head, its first columns first: the most rows read them, if causal.
-    Place const at{id % params.kv_tiles * kOwned, matrix % int(args.kv_heads), matrix / int(args.kv_heads)};
+    int const thread = int(thread_idx().x);
+    Place const at = columns_place(args, params, int(block_idx().x));
     auto const steps = attention_grad::steps_of<kStep>(args, at.row);
     if (thread < 128) {
       warpgroup_reg_dealloc<kProducerRegisters>();
@@ -235,16 +248,23 @@ struct Gemm<kConfig> {
   static MOYE_DEVICE void consume_columns(AttentionArgs const& args, AttentionGradParams const& params, Place const& at,
                                           attention_grad::Steps const& steps, SharedStorage& smem, int thread) {
     constexpr bool kHasBias = kKind == ScoresKind::biased;
-    constexpr bool kIsLate = kKind == ScoresKind::capped && kIsMasked && kHead > 64;  // dP^T, for want of registers
-    int const lane = thread % 32, consumer = thread / 128, column = at.row + thread / 32 * 16 + lane / 4;
+    // dP^T, for want of registers.
+    constexpr bool kIsLate =
+        kHead > 128 ? kKind != ScoresKind::plain : kKind == ScoresKind::capped && kIsMasked && kHead > 64;
+    int const lane = thread % 32, consumer = thread / 128;
+    int const column = at.row + attention_grad::of_rows<Gemm>(thread) / 32 * 16 + lane / 4;
     float const scale = factor_of_scores<kKind>(args) * float(kLog2E);
     Tensor sK = make_tensor(make_smem_ptr(smem.owned[0]), Owned::smem_layout());         // (OWNED,64,PARTS)
     Tensor sV = make_tensor(make_smem_ptr(smem.owned[1]), Owned::smem_layout());         // (OWNED,64,PARTS)
     Tensor sQ = make_tensor(make_smem_ptr(smem.streamed[0]), Streamed::smem_layout());   // (STEP,64,PARTS*PIPE)
     Tensor sdO = make_tensor(make_smem_ptr(smem.streamed[1]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
-    Tensor sQt = make_tensor(make_smem_ptr(smem.streamed[0]), Summed::smem_layout());    // (HEAD,STEP,PIPE)
-    Tensor sdOt = make_tensor(make_smem_ptr(smem.streamed[1]), Summed::smem_layout());   // (HEAD,STEP,PIPE)
-    int const own = int(warp_id()) * 32 - 128;  // of the warp's threads the first: descriptors are the same for all
+    int const share = attention_grad::share_of<Gemm>();
+    Tensor sQt =
+        make_tensor(make_smem_ptr(Summed::stage(smem.streamed[0], share)), Summed::smem_layout());  // (HEAD,STEP,PIPE)
+    Tensor sdOt =
+        make_tensor(make_smem_ptr(Summed::stage(smem.streamed[1], share)), Summed::smem_layout());  // (HEAD,STEP,PIPE)
+    // Of the warp's threads the first: descriptors are the same for all.
+    int const own = attention_grad::of_rows<Gemm>(int(warp_id()) * 32 - 128);
     auto const thr_scores = ScoresMma{}.get_slice(own);
     auto const thr_weighted = WeightedMma{}.get_slice(own);
     Tensor tSrK = thr_scores.partition_fragment_A(sK);                                   // (MMA,MMA_M,MMA_K,PARTS)
@@ -257,8 +277,8 @@ struct Gemm<kConfig> {
     Tensor tOrdS = make_tensor<Element>(Shape<_8, _1, _4>{});                            // (MMA,MMA_M,MMA_K)
     Tensor tOrQ = thr_weighted.partition_fragment_B(sQt);                                // (MMA,MMA_N,MMA_K,PIPE)
     Tensor tOrdO = thr_weighted.partition_fragment_B(sdOt);                              // (MMA,MMA_N,MMA_K,PIPE)
-    Tensor tOrdK = partition_fragment_C(WeightedMma{}, Shape<Int<kOwned>, Int<kHead>>{});  // (MMA,MMA_M,MMA_N)
-    Tensor tOrdV = partition_fragment_C(WeightedMma{}, Shape<Int<kOwned>, Int<kHead>>{});  // (MMA,MMA_M,MMA_N)
+    Tensor tOrdK = partition_fragment_C(WeightedMma{}, Shape<Int<kOwned>, Int<kHeadOfSums>>{});  // (MMA,MMA_M,MMA_N)
+    Tensor tOrdV = partition_fragment_C(WeightedMma{}, Shape<Int<kOwned>, Int<kHeadOfSums>>{});  // (MMA,MMA_M,MMA_N)
     auto& weights = *reinterpret_cast<float (*)[kSums]>(&tSrS(_0{}));
     auto& of_weights = *reinterpret_cast<float (*)[kSums]>(&tSrdP(_0{}));
     auto& fragments_p = *reinterpret_cast<uint32_t (*)[kSums / 2]>(&tOrP(_0{}));
@@ -331,19 +351,19 @@ struct Gemm<kConfig> {
           to_fragments<Element, kStep>(weights, fragments_p);
         }
         if constexpr (kIsLate) attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
-        attention_grad::start_sums<Gemm>(tOrP, tOrdO, read.index(), tOrdV);
+        attention_grad::start_sums<Gemm>(tOrP, tOrdO, read.index() * kShares, tOrdV);
         warpgroup_wait_group<1>();  // all but dV
         warpgroup_fence_operand(tSrdP);
         MOYE_UNROLL
         for (int i = 0; i < kSums; ++i) weights[i] *= of_weights[i] - of_step[1][i / 4 * 8 + lane % 4 * 2 + i % 2];
         if (kept != kAllKept) attention_grad::clear_masked(weights, kept);
         to_fragments<Element, kStep>(weights, fragments_ds);
-        attention_grad::start_sums<Gemm>(tOrdS, tOrQ, read.index(), tOrdK);
+        attention_grad::start_sums<Gemm>(tOrdS, tOrQ, read.index() * kShares, tOrdK);
         if (args.ds_parts == 2) {
           warpgroup_wait_group<1>();  // dV: the second part takes the registers of P
           warpgroup_fence_operand(tOrP);
           to_second_fragments<Element, kStep>(weights, fragments_ds, fragments_p);
-          attention_grad::start_sums<Gemm>(tOrP, tOrQ, read.index(), tOrdK);
+          attention_grad::start_sums<Gemm>(tOrP, tOrQ, read.index() * kShares, tOrdK);
         }
         warpgroup_wait_group<0>();
         warpgroup_fence_operand(tOrdK);
@@ -353,9 +373,15 @@ struct Gemm<kConfig> {
         smem.pipeline.consumer_release(read, lane);
       }
     }
-    named_barrier_sync(1 + consumer, 128);  // no wgmma of the others reads their rows of K and V any more
-    attention_grad::store<Gemm>(&params.dk, smem.owned[0], tOrdK, args.scale, at, int(args.head_dim), thread);
-    attention_grad::store<Gemm>(&params.dv, smem.owned[1], tOrdV, 1, at, int(args.head_dim), thread);
+    attention_grad::sync_readers<Gemm>(thread);  // no wgmma of the others reads their rows of K and V any more
+    Place to = at;
+    if constexpr (kShares > 1 && kKind == ScoresKind::capped) {  // once more, for want of registers
+      int id = int(block_idx().x);
+      MOYE_COMPUTED_HERE("+r", id);
+      to = columns_place(args, params, id);
+    }
+    attention_grad::store<Gemm>(&params.dk, smem.owned[0], tOrdK, args.scale, to, int(args.head_dim), thread);
+    attention_grad::store<Gemm>(&params.dv, smem.owned[1], tOrdV, 1, to, int(args.head_dim), thread);
     if (lane == 0) tma_store_wait_group_read<0>();
   }
 

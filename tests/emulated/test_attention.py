@@ -247,6 +247,7 @@ ROWS = (
     "{sm90_attention, bf16, f32, {64, 64, 256}, 2, {1, 4}, 16}",
     "{sm90_attention_grad, bf16, f32, {128, 64, 64}, 2, {1, 1}, 16}",
     "{sm90_attention_grad, f16, f32, {128, 64, 128}, 3, {1, 1}, 16}",
+    "{sm90_attention_grad, bf16, f32, {64, 64, 256}, 2, {1, 1}, 16}",
 )
 PROBLEMS = 60  # of each row
 

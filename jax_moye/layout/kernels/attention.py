@@ -41,7 +41,8 @@ class AttentionLayouts:
       weighted: that of sums of rows, (OWNED,HEAD): A are weights in registers.
       arrays: of shared memory, as TMA brings them in.
       other_bytes: of shared memory, behind them.
-      consumers: warpgroups that multiply, 64 rows each; one more warpgroup loads.
+      consumers: warpgroups that multiply, 64 rows each; one more warpgroup loads. Where they outnumber the tile's rows,
+        two have the same ones, and the weighted sums of one half of head_dim each.
       stages: slots of the shared-memory pipeline.
     """
 
@@ -103,8 +104,15 @@ def rows_array(config: Any, name: str, rows: int, stages: int, box_rows: int = 0
 
 
 def summed_array(config: Any, name: str, stages: int) -> TmaOperandLayouts:
-    """MnOperand: 64 rows of head_dim, which are summed over themselves."""
-    return dataclasses.replace(tma_operand(_blocks(config, stages), "NN", "b", config.tile[2]), name=name)
+    """MnOperand: 64 rows of head_dim, which are summed over themselves; of a consumer's part of them."""
+    parts = shares(config)
+    of_part = tma_operand(_blocks(config, parts * stages), "NN", "b", config.tile[2] // parts)
+    return dataclasses.replace(of_part, name=name)
+
+
+def shares(config: Any) -> int:
+    """Consumers that have the same rows, and the sums of a part of head_dim each."""
+    return config.consumers * ROWS // config.tile[0]
 
 
 def _blocks(config: Any, stages: int) -> Any:
@@ -116,7 +124,8 @@ def both_mmas(config: Any) -> tuple[TiledMma, TiledMma]:
     """The TiledMmas of scores and of weighted sums."""
     element, _ = operand_types(config.dtype)
     _, step, head = config.tile
-    types, warpgroups = f"F32{element.short}{element.short}", Layout((config.consumers, 1, 1))
+    types, warpgroups = f"F32{element.short}{element.short}", Layout((config.consumers // shares(config), 1, 1))
     scores = make_tiled_mma(f"SM90_{ROWS}x{step}x{STEP}_{types}_SS<GMMA::Major::K,GMMA::Major::K>", warpgroups)
-    weighted = make_tiled_mma(f"SM90_{ROWS}x{head}x{STEP}_{types}_RS<GMMA::Major::K,GMMA::Major::MN>", warpgroups)
+    of_consumer = head // shares(config)
+    weighted = make_tiled_mma(f"SM90_{ROWS}x{of_consumer}x{STEP}_{types}_RS<GMMA::Major::K,GMMA::Major::MN>", warpgroups)
     return scores, weighted
