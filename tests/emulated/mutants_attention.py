@@ -38,10 +38,10 @@ RESCALE = "sums[i] *= rows.factor[i / 2 % 2];"
 QUAD = "for (int other = 1; other < 4; other *= 2) {  // the four lanes of a row"
 SUM_OF_QUAD = "for (int other = 1; other < 4; other *= 2) sum += shfl_xor_sync(kFullWarp, sum, other);"
 AHEAD = "    griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
-WAIT_SCORES = "        warpgroup_wait_group<1>();\n        warpgroup_fence_operand(tSrS);\n"
+WAIT_SCORES = "        if constexpr (!kIsLate) warpgroup_wait_group<1>();\n"
 WRITTEN = "      if (lane == 0) tma_store_wait_group_read<0>();\n"
 
-OF_K = "Tensor sKt = make_tensor(make_smem_ptr(smem.streamed[0])"
+OF_K = "Tensor sKt =\n        make_tensor(make_smem_ptr(Summed::stage(smem.streamed[0]"
 CLEARED = "  if (kept != kAllKept) attention_grad::clear_masked(weights, kept);\n"
 OUTSIDE = r"out of bounds: plain load of \d bytes .*: the nearest array is mask "
 NO_FENCE = race("TMA store", F, "stmatrix", F, "is ordered after") + ", but no fence.proxy.async lies between them"
@@ -294,8 +294,8 @@ MUTANTS = [
     ),
     Grad(
         name="attention_grad_queries_of_values",
-        old="smem.streamed[0]), Summed::smem_layout());   // (HEAD,STEP,PIPE)",
-        new="smem.streamed[1]), Summed::smem_layout());   // (HEAD,STEP,PIPE)",
+        old=OF_K,
+        new=OF_K.replace("[0]", "[1]"),
     ),
     Grad(
         name="attention_grad_stage_released_in_use",

@@ -11,6 +11,7 @@ from tests.emulated import (
     mutants_attention,
     mutants_attention_bias,
     mutants_attention_cap,
+    mutants_attention_wide,
     mutants_batches,
     mutants_block_scales,
     mutants_gate,
@@ -58,6 +59,7 @@ MUTANTS = (
     + mutants_attention.MUTANTS
     + mutants_attention_bias.MUTANTS
     + mutants_attention_cap.MUTANTS
+    + mutants_attention_wide.MUTANTS
 )
 # What is compiled: a row in one order.
 ROWS = sorted({(mutant.row, mutant.order) for mutant in MUTANTS})

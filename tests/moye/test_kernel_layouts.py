@@ -52,7 +52,7 @@ class Row:
 
     @property
     def consumers(self) -> int:
-        if self.is_in_turn:
+        if self.is_in_turn or self.kernel == "sm90_attention_grad":
             return 2
         return self.tile[0] // self.consumer_tile[0] * (self.tile[1] // self.consumer_tile[1])
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from python.attentions import (
+    FAKE,
     FORMS,
     GROUPED,
     NEARLY_EQUAL,
@@ -22,6 +23,7 @@ from python.attentions import (
     assert_as_exact,
     errors_where_weights_are_nearly_equal,
     exact,
+    fake_row,
     gradients,
     operands,
     use_fake_rows,
@@ -31,6 +33,7 @@ import jax_moye
 from jax_moye._kernels.configs import attention_configs
 from jax_moye._primitives import attention as module
 from jax_moye._primitives.attention import AttentionParams, delta_of, reference, rest_of
+from jax_moye._selection import attention as selection
 from jax_moye._selection.view import View
 
 needs_rows = pytest.mark.skipif(
@@ -195,6 +198,31 @@ def test_where_no_kernel_is(rng, monkeypatch, caplog):
     placed = [jax.device_put(x, NamedSharding(mesh, PartitionSpec("x"))) for x in args]
     for x, y in zip(jax.jit(jax_moye.optimize(fun))(*placed), jax.jit(fun)(*args), strict=True):
         np.testing.assert_array_equal(np.asarray(x, np.float32), np.asarray(y, np.float32))
+
+
+def test_where_no_kernel_computes_the_gradients(rng, monkeypatch, caplog):
+    """Of a forward pass alone a kernel is found; with gradients that none computes the program is as it was."""
+    use_fake_rows(monkeypatch)
+    rows = [*FAKE, fake_row("bf16", (128, 64, 256))]
+    monkeypatch.setattr(selection, "attention_configs", lambda: rows)
+    args = operands(rng, (1, 24, 24, 1, 1, 256))
+    forward = lambda q, k, v, _: FORMS["plain"](q, k, v, True)  # noqa: E731
+    for fun, is_found in ((forward, True), (gradients(FORMS["plain"], True), False)):
+        with caplog.at_level("INFO"):
+            found = str(jax.make_jaxpr(jax_moye.optimize(fun))(*args))
+        assert ("jax_moye_attention" in found) == is_found
+    assert "kernels of gradients are for 128 at most" in caplog.text
+
+
+@needs_rows
+@pytest.mark.parametrize("head_dim", [136, 256])
+def test_large_head_dims_in_the_emulator(rng, head_dim):
+    if max(config.tile[2] for config in attention_configs() if config.kernel == "sm90_attention_grad") < head_dim:
+        pytest.skip("no row of so large a head_dim in this build")
+    args, fun = operands(rng, (1, 90, 90, 2, 1, head_dim)), gradients(GROUPED["of jax"], True)
+    found, results = emulated(fun, *args)
+    assert found == [1, 1]
+    assert_as_exact(results, jax.jit(fun)(*args), exact(*args, True), jnp.bfloat16)
 
 
 @needs_rows

@@ -73,6 +73,11 @@ def test_keys_are_shared_where_there_is_room(monkeypatch):
     assert shared(1, 255) == 1
     assert shared(1, 8192, batch_invariant=True) == 1
 
+    # Of a head_dim of 256 a CTA has a multiprocessor of its own.
+    rows = [dataclasses.replace(row, smem_bytes=230_400) for row in rows]
+    assert [config.cluster[1] for config in decided(AttentionSizes(8, 8, 1, 4, 8192, 64)).able] == [2, 1]
+    rows = [dataclasses.replace(row, smem_bytes=100_000) for row in rows]
+
     # Nor are they measured where there is no room.
     able = decided(AttentionSizes(8, 8, 1, 4, 8192, 64)).able
     assert [config.cluster[1] for config in able] == [2, 1, 4]
@@ -96,7 +101,8 @@ def test_why_none():
     assert why(sizes=None)[0] == "capability"
     assert "float32" in why(dtype=jnp.float32)[1]
     assert "head_dim is 12" in why(sizes=SIZES._replace(head_dim=12))[1]
-    assert "128 at most" in why(sizes=SIZES._replace(head_dim=256))[1]
+    assert "kernels are for 128 at most" in why(sizes=SIZES._replace(head_dim=256))[1]
+    assert "kernels of gradients are for 128 at most" in why(sizes=SIZES._replace(head_dim=256), gradients=True)[1]
     assert "a size is 0" in why(sizes=SIZES._replace(batch=0))[1]
     assert why(target=dataclasses.replace(CUDA, arch=80))[0] == "capability"
     assert why(target=CPU) == ("place", "the program is for cpu, where our kernels run only with interpret=True")
