@@ -237,7 +237,7 @@ def test_streamed_rows_lie_as_two_operands(config):
     kernel, (_, step, head) = kernel_layouts(config, "NT"), config.tile
     row, column, stage = np.meshgrid(np.arange(step), np.arange(head), np.arange(config.stages), indexing="ij")
     of_streamed = kernel.streamed.smem.values().reshape((step, 64, -1), order="F")
-    shares = 128 // config.tile[0]  # consumers that sum a part of head_dim each: of a stage they have one behind the other
+    shares = 128 // config.tile[0]  # consumers that sum a part of head_dim each: those lie one behind the other
     own = head // shares
     of_summed = kernel.summed.smem.values().reshape((own, step, -1), order="F")
     parts = head // 64

@@ -123,7 +123,7 @@ def test_parts_of_arrays(name):
 
 
 @needs_kernels
-@pytest.mark.parametrize("head_dim", [64, 72, 128])
+@pytest.mark.parametrize("head_dim", [64, 72, 128, 136, 256])
 def test_large_parts_are_not_written_to_memory(head_dim):
     """Of one array of q, k and v, several tiles each: the compiled program has no copy, and the same bits again."""
     skip_on_other_gpus()

@@ -69,7 +69,7 @@ def test_layers_in_a_scan(rng):
     assert_right(lowered.compile()(*args), of_xla, expected)
 
 
-@pytest.mark.parametrize("head_dim", [64, 72, 128])
+@pytest.mark.parametrize("head_dim", [64, 72, 128, 136, 256])
 def test_decoding(rng, head_dim):
     args = operands(rng, (4, 1, 517, 8, 8, head_dim))
     fun = lambda q, k, v, d_o: (FORMS["by hand"](q, k, v, False),)  # noqa: E731

@@ -124,8 +124,9 @@ def both_mmas(config: Any) -> tuple[TiledMma, TiledMma]:
     """The TiledMmas of scores and of weighted sums."""
     element, _ = operand_types(config.dtype)
     _, step, head = config.tile
-    types, warpgroups = f"F32{element.short}{element.short}", Layout((config.consumers // shares(config), 1, 1))
+    parts = shares(config)
+    types, warpgroups = f"F32{element.short}{element.short}", Layout((config.consumers // parts, 1, 1))
     scores = make_tiled_mma(f"SM90_{ROWS}x{step}x{STEP}_{types}_SS<GMMA::Major::K,GMMA::Major::K>", warpgroups)
-    of_consumer = head // shares(config)
-    weighted = make_tiled_mma(f"SM90_{ROWS}x{of_consumer}x{STEP}_{types}_RS<GMMA::Major::K,GMMA::Major::MN>", warpgroups)
+    own = head // parts
+    weighted = make_tiled_mma(f"SM90_{ROWS}x{own}x{STEP}_{types}_RS<GMMA::Major::K,GMMA::Major::MN>", warpgroups)
     return scores, weighted
