@@ -75,6 +75,9 @@ FORWARD = (
     Row("llama2_7b decoding", 16, 32, 1, 1024, 128, False),
     Row("llama2_7b decoding long", 4, 32, 1, 8192, 128, False),
     Row("llama2_7b decoding alone", 1, 32, 1, 4096, 128, False),
+    Row("gemma2_9b prefill", 2, 16, 4096, 4096, 256, True),
+    Row("gemma_2b decoding", 16, 8, 1, 2048, 256, False),
+    Row("gemma2_9b decoding alone", 1, 16, 1, 8192, 256, False),
     Row("gpt2_xl decoding", 32, 25, 1, 512, 64, False),
     Row("swin windows", 1024, 3, 49, 49, 32, False),
     Row("clip text", 64, 8, 77, 77, 64, True),
@@ -85,6 +88,8 @@ FORWARD = (
 GRADIENTS = (
     Row("llama2_7b training", 2, 32, 2048, 2048, 128, True, True),
     Row("transformer training", 8, 16, 1024, 1024, 128, True, True),
+    Row("gemma2_9b training", 2, 16, 2048, 2048, 256, True, True),
+    Row("wide heads training", 4, 16, 1024, 1024, 256, False, True),
     Row("gpt2 training", 16, 12, 1024, 1024, 64, True, True),
     Row("gpt2_xl training", 8, 25, 1024, 1024, 64, True, True),
     Row("opt_2.7b training", 2, 32, 2048, 2048, 80, True, True),

@@ -8,13 +8,11 @@
 //     where            P = exp(scale * S - lse), dS = P * (dP - delta), rounded to the arrays' type as A's fragments;
 //                        where a score is masked dS is 0, and so is P, unless all of the row's are
 //   warpgroup 0        producer: one thread starts the loads, those of a step in one stage
-//   warpgroups 1, 2    consumers: each has 64 of the CTA's rows. Where it owns 64 alone, as of a head_dim above 128, both
-//                      compute the scores of all, and then the sums of one half of head_dim each
+//   warpgroups 1, 2    consumers: 64 of the CTA's rows each; or both the same 64, and of the sums a half of head_dim each
 //   own                1 arrival, and the bytes of both owned tiles
 //   pipeline           full[s], empty[s] of each stage
 //   barrier 1 + c      named, consumer c: lse and delta of a step are there (columns kernel); last: owned tiles have
-//                      been read, and results go there
-//   barrier 3          named, the same of consumers that have the same rows
+//                      been read, and results go there. 3: that of both consumers, where they have the same rows
 #pragma once
 
 #include "gemm/attention_bias.h"
@@ -46,8 +44,10 @@ struct Gemm<kConfig> {
   static constexpr int kOwned = kConfig.tile.m, kStep = kConfig.tile.n, kHead = kConfig.tile.k;
   static constexpr int kStages = kConfig.stages;
   static constexpr int kConsumers = 2, kThreads = 128 * (1 + kConsumers);
-  static constexpr int kShares = 64 * kConsumers / kOwned;  // 2: consumers have the same rows, of sums one half each
-  static constexpr int kHeadOfSums = kHead / kShares;       // of a consumer's sums
+  // 2: of a head_dim of 256 the sums of 64 rows are more than a warpgroup has registers for. Both consumers compute the
+  // scores of the same rows, and of the sums one half each.
+  static constexpr int kShares = 64 * kConsumers / kOwned;
+  static constexpr int kHeadOfSums = kHead / kShares;                      // of a consumer's sums
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;  // 64 K: 168 per thread
   static constexpr int kParts = kHead / kRowBlock;                         // of head_dim
   static_assert(sizeof(Element) == 2 && kConfig.accumulator == Dtype::f32 && kConfig.alignment == 16);
