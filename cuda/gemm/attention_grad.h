@@ -138,6 +138,25 @@ Kernels kernels_of(AttentionArgs const& args) {
   return {sm90_attention_grad_rows_kernel<Gemm>, sm90_attention_grad_columns_kernel<Gemm>};
 }
 
+/// Host: both kernels of a call.
+template <class Gemm>
+Status launch(AttentionArgs const& args, StreamHandle stream) {
+  auto const [rows_kernel, columns_kernel] = kernels_of<Gemm>(args);
+  AttentionGradParams params;
+  Status status = make_grad_params<typename Gemm::Element, Gemm::kOwned>(&params, args);
+  LaunchConfig config{
+      .grid = {}, .block = {unsigned(Gemm::kThreads)}, .smem_bytes = Gemm::kFacts.smem_bytes, .programmatic = true};
+  if (status.ok() && args.kv_rows > 0) {
+    config.grid = {unsigned(args.batch * args.kv_heads) * unsigned(params.kv_tiles)};
+    status = launch_kernel(columns_kernel, config, stream, args, params);
+  }
+  if (status.ok() && args.q_rows > 0) {
+    config.grid = {unsigned(args.batch * args.kv_heads * args.group) * unsigned(params.q_tiles)};
+    status = launch_kernel(rows_kernel, config, stream, args, params);
+  }
+  return status;
+}
+
 /// Sums of two columns with a cap become weights times the slopes of their scores, and shares the weights. Pair by
 /// pair: beside all weights there are no registers for the slopes. of_step: of a step's rows, as in SharedStorage.
 template <class T, bool kIsMasked, int kSums, int kStep>
@@ -199,6 +218,16 @@ MOYE_DEVICE Steps steps_of(AttentionArgs const& args, int first_column) {
   return {int(row <= 0 ? 0 : row < args.q_rows ? row / kStep : end), end};
 }
 
+/// Of the columns kernel. Neighbouring CTAs have the same head, its first columns first: the most rows read them, if
+/// causal. kIsAgain: it is computed where it is used, not where it was before.
+template <class Gemm, bool kIsAgain>
+MOYE_DEVICE AttentionPlace columns_place(AttentionArgs const& args, AttentionGradParams const& params) {
+  int id = int(block_idx().x);
+  if constexpr (kIsAgain) MOYE_COMPUTED_HERE("+r", id);
+  int const matrix = id / params.kv_tiles;
+  return {id % params.kv_tiles * Gemm::kOwned, matrix % int(args.kv_heads), matrix / int(args.kv_heads)};
+}
+
 /// The pipeline's mbarriers; behind it every thread of the CTA knows of them.
 template <class Gemm>
 MOYE_DEVICE typename Gemm::SharedStorage& begin(AttentionGradParams const& params) {
@@ -257,6 +286,19 @@ MOYE_DEVICE int of_rows(int thread) {
 template <class Gemm>
 MOYE_DEVICE int share_of() {
   return Gemm::kShares == 1 ? 0 : int(warp_id()) / 4 - 1;
+}
+
+/// Of a warp's threads the first: descriptors are the same for all.
+template <class Gemm>
+MOYE_DEVICE int first_of_warp() {
+  return of_rows<Gemm>(int(warp_id()) * 32 - 128);
+}
+
+/// What a consumer sums over of a step's rows: its part of head_dim.
+template <class Gemm>
+MOYE_DEVICE auto summed(typename Gemm::Element* streamed) {
+  using Summed = typename Gemm::Summed;
+  return make_tensor(make_smem_ptr(Summed::stage(streamed, share_of<Gemm>())), Summed::smem_layout());
 }
 
 /// Waits for the consumers that read the same owned rows.

@@ -8,7 +8,7 @@
 //     where            P = exp(scale * S - lse), dS = P * (dP - delta), rounded to the arrays' type as A's fragments;
 //                        where a score is masked dS is 0, and so is P, unless all of the row's are
 //   warpgroup 0        producer: one thread starts the loads, those of a step in one stage
-//   warpgroups 1, 2    consumers: 64 of the CTA's rows each; or both the same 64, and of the sums a half of head_dim each
+//   warpgroups 1, 2    consumers: 64 of the CTA's rows each; or both the same 64, and half of head_dim of sums each
 //   own                1 arrival, and the bytes of both owned tiles
 //   pipeline           full[s], empty[s] of each stage
 //   barrier 1 + c      named, consumer c: lse and delta of a step are there (columns kernel); last: owned tiles have
@@ -44,8 +44,7 @@ struct Gemm<kConfig> {
   static constexpr int kOwned = kConfig.tile.m, kStep = kConfig.tile.n, kHead = kConfig.tile.k;
   static constexpr int kStages = kConfig.stages;
   static constexpr int kConsumers = 2, kThreads = 128 * (1 + kConsumers);
-  // 2: of a head_dim of 256 the sums of 64 rows are more than a warpgroup has registers for. Both consumers compute the
-  // scores of the same rows, and of the sums one half each.
+  // 2: the sums of 64 rows of a head_dim of 256 are more than a warpgroup has registers for: the consumers halve them.
   static constexpr int kShares = 64 * kConsumers / kOwned;
   static constexpr int kHeadOfSums = kHead / kShares;                      // of a consumer's sums
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;  // 64 K: 168 per thread
@@ -125,11 +124,8 @@ struct Gemm<kConfig> {
     Tensor sdO = make_tensor(make_smem_ptr(smem.owned[1]), Owned::smem_layout());       // (OWNED,64,PARTS)
     Tensor sK = make_tensor(make_smem_ptr(smem.streamed[0]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
     Tensor sV = make_tensor(make_smem_ptr(smem.streamed[1]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
-    int const share = attention_grad::share_of<Gemm>();
-    Tensor sKt =
-        make_tensor(make_smem_ptr(Summed::stage(smem.streamed[0], share)), Summed::smem_layout());  // (HEAD,STEP,PIPE)
-    // Of the warp's threads the first: descriptors are the same for all.
-    int const own = attention_grad::of_rows<Gemm>(int(warp_id()) * 32 - 128);
+    Tensor sKt = attention_grad::summed<Gemm>(smem.streamed[0]);                        // (HEAD,STEP,PIPE)
+    int const own = attention_grad::first_of_warp<Gemm>();
     auto const thr_scores = ScoresMma{}.get_slice(own);
     auto const thr_weighted = WeightedMma{}.get_slice(own);
     Tensor tSrQ = thr_scores.partition_fragment_A(sQ);                                   // (MMA,MMA_M,MMA_K,PARTS)
@@ -148,6 +144,7 @@ struct Gemm<kConfig> {
     auto& second = *reinterpret_cast<uint32_t (*)[kSums / 2]>(&tOrdS2(_0{}));
     clear(tOrdQ);
 
+    auto const stores_ds = [&] { return kHasBias && args.ds.data != nullptr && attention_grad::share_of<Gemm>() == 0; };
     auto const finish_sums = [&] {
       warpgroup_wait_group<0>();
       warpgroup_fence_operand(tOrdQ);
@@ -188,8 +185,7 @@ struct Gemm<kConfig> {
       // delta may be NaN: 0 in front of it would not do
       if (is_edge) attention_grad::clear_behind(weights, columns, step * kStep, lane);
       if (kept != kAllKept) attention_grad::clear_masked(weights, kept);
-      if (kHasBias && args.ds.data != nullptr && share == 0)
-        store_ds<Element>(args, weights, at, row, step * kStep, lane);
+      if (stores_ds()) store_ds<Element>(args, weights, at, row, step * kStep, lane);
       to_fragments<Element, kStep>(weights, fragments);
       attention_grad::start_sums<Gemm>(tOrdS, tOrK, read.index() * kShares, tOrdQ);
       if (args.ds_parts == 2) {
@@ -199,24 +195,18 @@ struct Gemm<kConfig> {
       if constexpr (kHasBias) finish_sums();  // else ptxas waits for each wgmma by itself
     }
     finish_sums();
-    if (kHasBias && args.ds.data != nullptr && share == 0) clear_ds<Element, kStep>(args, at, row, steps * kStep, lane);
+    if (stores_ds()) clear_ds<Element, kStep>(args, at, row, steps * kStep, lane);
     attention_grad::sync_readers<Gemm>(thread);  // no wgmma of the others reads their rows of Q any more
     attention_grad::store<Gemm>(&params.dq, smem.owned[0], tOrdQ, args.scale, at, int(args.head_dim), thread);
     if (lane == 0) tma_store_wait_group_read<0>();
   }
 
   // ---- dK and dV
-  /// Neighbouring CTAs have the same head, its first columns first: the most rows read them, if causal.
-  static MOYE_DEVICE Place columns_place(AttentionArgs const& args, AttentionGradParams const& params, int id) {
-    int const matrix = id / params.kv_tiles;
-    return {id % params.kv_tiles * kOwned, matrix % int(args.kv_heads), matrix / int(args.kv_heads)};
-  }
-
   template <ScoresKind kKind>
   static MOYE_DEVICE void run_columns(AttentionArgs const& args, AttentionGradParams const& params) {
     auto& smem = attention_grad::begin<Gemm>(params);
     int const thread = int(thread_idx().x);
-    Place const at = columns_place(args, params, int(block_idx().x));
+    Place const at = attention_grad::columns_place<Gemm, false>(args, params);
     auto const steps = attention_grad::steps_of<kStep>(args, at.row);
     if (thread < 128) {
       warpgroup_reg_dealloc<kProducerRegisters>();
@@ -258,13 +248,9 @@ struct Gemm<kConfig> {
     Tensor sV = make_tensor(make_smem_ptr(smem.owned[1]), Owned::smem_layout());         // (OWNED,64,PARTS)
     Tensor sQ = make_tensor(make_smem_ptr(smem.streamed[0]), Streamed::smem_layout());   // (STEP,64,PARTS*PIPE)
     Tensor sdO = make_tensor(make_smem_ptr(smem.streamed[1]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
-    int const share = attention_grad::share_of<Gemm>();
-    Tensor sQt =
-        make_tensor(make_smem_ptr(Summed::stage(smem.streamed[0], share)), Summed::smem_layout());  // (HEAD,STEP,PIPE)
-    Tensor sdOt =
-        make_tensor(make_smem_ptr(Summed::stage(smem.streamed[1], share)), Summed::smem_layout());  // (HEAD,STEP,PIPE)
-    // Of the warp's threads the first: descriptors are the same for all.
-    int const own = attention_grad::of_rows<Gemm>(int(warp_id()) * 32 - 128);
+    Tensor sQt = attention_grad::summed<Gemm>(smem.streamed[0]);                         // (HEAD,STEP,PIPE)
+    Tensor sdOt = attention_grad::summed<Gemm>(smem.streamed[1]);                        // (HEAD,STEP,PIPE)
+    int const own = attention_grad::first_of_warp<Gemm>();
     auto const thr_scores = ScoresMma{}.get_slice(own);
     auto const thr_weighted = WeightedMma{}.get_slice(own);
     Tensor tSrK = thr_scores.partition_fragment_A(sK);                                   // (MMA,MMA_M,MMA_K,PARTS)
@@ -374,12 +360,8 @@ struct Gemm<kConfig> {
       }
     }
     attention_grad::sync_readers<Gemm>(thread);  // no wgmma of the others reads their rows of K and V any more
-    Place to = at;
-    if constexpr (kShares > 1 && kKind == ScoresKind::capped) {  // once more, for want of registers
-      int id = int(block_idx().x);
-      MOYE_COMPUTED_HERE("+r", id);
-      to = columns_place(args, params, id);
-    }
+    constexpr bool kIsForgotten = kShares > 1 && kKind == ScoresKind::capped;  // for want of registers
+    Place const to = kIsForgotten ? attention_grad::columns_place<Gemm, true>(args, params) : at;
     attention_grad::store<Gemm>(&params.dk, smem.owned[0], tOrdK, args.scale, to, int(args.head_dim), thread);
     attention_grad::store<Gemm>(&params.dv, smem.owned[1], tOrdV, 1, to, int(args.head_dim), thread);
     if (lane == 0) tma_store_wait_group_read<0>();
@@ -396,20 +378,7 @@ struct Gemm<kConfig> {
   static Status prepare() { return attention_grad::prepare<Gemm>(); }
 
   static Status launch(AttentionArgs const& args, StreamHandle stream) {
-    auto const [rows_kernel, columns_kernel] = attention_grad::kernels_of<Gemm>(args);
-    AttentionGradParams params;
-    Status status = make_grad_params<Element, kOwned>(&params, args);
-    LaunchConfig config{
-        .grid = {}, .block = {unsigned(kThreads)}, .smem_bytes = kFacts.smem_bytes, .programmatic = true};
-    if (status.ok() && args.kv_rows > 0) {
-      config.grid = {unsigned(args.batch * args.kv_heads) * unsigned(params.kv_tiles)};
-      status = launch_kernel(columns_kernel, config, stream, args, params);
-    }
-    if (status.ok() && args.q_rows > 0) {
-      config.grid = {unsigned(args.batch * args.kv_heads * args.group) * unsigned(params.q_tiles)};
-      status = launch_kernel(rows_kernel, config, stream, args, params);
-    }
-    return status;
+    return attention_grad::launch<Gemm>(args, stream);
   }
 
   static constexpr KernelFacts kFacts = {.threads = kThreads,

@@ -41,7 +41,7 @@ AHEAD = "    griddepcontrol_wait();  // the kernel ahead may still run up to her
 WAIT_SCORES = "        if constexpr (!kIsLate) warpgroup_wait_group<1>();\n"
 WRITTEN = "      if (lane == 0) tma_store_wait_group_read<0>();\n"
 
-OF_K = "Tensor sKt =\n        make_tensor(make_smem_ptr(Summed::stage(smem.streamed[0]"
+OF_K = "Tensor sKt = attention_grad::summed<Gemm>(smem.streamed[0])"
 CLEARED = "  if (kept != kAllKept) attention_grad::clear_masked(weights, kept);\n"
 OUTSIDE = r"out of bounds: plain load of \d bytes .*: the nearest array is mask "
 NO_FENCE = race("TMA store", F, "stmatrix", F, "is ordered after") + ", but no fence.proxy.async lies between them"

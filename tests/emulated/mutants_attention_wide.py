@@ -19,7 +19,7 @@ Gradients = functools.partial(
     sizes=(70, 144, 200),
     options=(*OPTIONS, "ds=1"),
 )
-STORED = "args.ds.data != nullptr && share == 0)\n        store_ds"
+STORED = "args.ds.data != nullptr && attention_grad::share_of<Gemm>() == 0;"
 MUTANTS = [
     Forward(
         name="attention_wide_products_not_waited_for",
@@ -53,7 +53,7 @@ MUTANTS = [
     Gradients(
         name="attention_grad_wide_scores_written_twice",
         old=STORED,
-        new=STORED.replace(" && share == 0", ""),
+        new=STORED.replace(" && attention_grad::share_of<Gemm>() == 0", ""),
         expect="race on global memory ds",
     ),
 ]
