@@ -33,6 +33,7 @@ _LIKELY_CTAS = _MULTIPROCESSORS
 # and softmax may be faster. On an H100 they took 0.87 of our time at 196608 scores of short texts, and never less than
 # ours where there was more of either (benchmarks/results/nvidia_h100-2026-11-25-2914d58-attention.txt).
 LEAST_SCORES, LEAST_ELEMENTS = 1 << 18, 1 << 22
+_TIMED_HEAD_DIM = 128  # the largest that they are of: of more nobody knows who is faster
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,6 +163,9 @@ def decide_attention(
             return AttentionDecision(chosen, timed, None, ordered, times)
         if chosen is not None and times.is_ours is False:
             return AttentionDecision(None, f"XLA computes the equations as fast: {timed}", "time", ordered, times)
+    if not is_asked_for and sizes.head_dim > _TIMED_HEAD_DIM:
+        reason = f"nobody has measured a head_dim of {sizes.head_dim}: more than {_TIMED_HEAD_DIM}"
+        return AttentionDecision(None, reason, "time", ordered)
     if not is_asked_for and sizes.scores < LEAST_SCORES and sizes.elements < LEAST_ELEMENTS:
         reason = f"there are {sizes.scores} scores, and a kernel is for {LEAST_SCORES} at least, or for many keys"
         return AttentionDecision(None, reason, "time", ordered)

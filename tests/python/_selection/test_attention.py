@@ -125,6 +125,19 @@ def test_few_scores_of_many_keys_are_not():
     assert decided(AttentionSizes(1, 8, 1, 1, rows, 128)).config is not None
 
 
+def test_a_head_dim_that_nobody_measured_is_xlas(monkeypatch):
+    rows = [fake_row("bf16", (128, 64, 256), False), fake_row("bf16", (64, 64, 256), True)]
+    monkeypatch.setattr(module, "attention_configs", lambda: rows)
+    large = SIZES._replace(head_dim=256)
+    for gradients in (False, True):
+        found = decided(large, gradients=gradients)
+        assert (found.config, found.cause) == (None, "time")
+        assert found.reason == "nobody has measured a head_dim of 256: more than 128"
+        assert found.able  # where lowering measures, it does
+        asked = AttentionRequest(implementation="moye")
+        assert decided(large, asked, gradients=gradients).config is not None
+
+
 def test_while_tracing_no_target_is_known():
     assert decided(target=None).config is not None
     assert decided(small := SIZES._replace(head_dim=4), target=None).cause == "capability", small
