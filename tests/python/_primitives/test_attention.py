@@ -208,8 +208,8 @@ def test_where_no_kernel_computes_the_gradients(rng, monkeypatch, caplog):
     args = operands(rng, (1, 24, 24, 1, 1, 256))
     forward = lambda q, k, v, _: FORMS["plain"](q, k, v, True)  # noqa: E731
     for fun, is_found in ((forward, True), (gradients(FORMS["plain"], True), False)):
-        with caplog.at_level("INFO"):
-            found = str(jax.make_jaxpr(jax_moye.optimize(fun, implementation="moye"))(*args))
+        with caplog.at_level("INFO"), jax_moye.options(implementation="moye"):
+            found = str(jax.make_jaxpr(jax_moye.optimize(fun))(*args))
         assert ("jax_moye_attention" in found) == is_found
     assert "kernels of gradients are for 128 at most" in caplog.text
 
