@@ -229,6 +229,17 @@ def _known_aval(shape: tuple[int, ...], dtype: Any) -> Any:
     return jax.core.ShapedArray(shape, dtype)
 
 
+def is_on_mesh(aval: Any) -> bool:
+    """Whether an array's type says something about a mesh: how it is sharded there, or over which axes it varies."""
+    sharding = getattr(aval, "sharding", None)
+    return sharding is not None and not sharding.mesh.empty
+
+
+def without_mesh(aval: Any) -> Any:
+    """The type of the same array where no mesh is."""
+    return jax.core.ShapedArray(aval.shape, aval.dtype, weak_type=aval.weak_type) if is_on_mesh(aval) else aval
+
+
 # JAX warns of jaxprs without it: nothing is said of the operands and results of one that lives for a moment.
 UNNAMED = debug_info("lower_equation", lambda: None, (), {})._replace(arg_names=None, result_paths=None)
 

@@ -13,8 +13,8 @@ from typing import Any
 from jax.extend.core import Var
 
 from jax_moye import _compat
-from jax_moye._primitives.equations import body_of
-from jax_moye._primitives.patterns import SAME, Program
+from jax_moye._primitives.equations import SAME, body_of
+from jax_moye._primitives.patterns import Program
 
 # Equations whose result lies where their operand does.
 _IN_PLACE = ("reshape", "squeeze", "expand_dims", *SAME)

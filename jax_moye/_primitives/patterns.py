@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-from jax_moye._primitives.equations import CLOSED_CALL
+from jax_moye._primitives.equations import CLOSED_CALL, SAME
 
 # Equations that are what their jaxpr is, for who runs them, and the parameter that holds it.
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", CLOSED_CALL: "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 _MOST = 16  # equations of a jaxpr that may be an activation, or part of one
 _MOST_AROUND = 64  # values that a derivative is looked for in
 _COPIES = ("broadcast_in_dim", "convert_element_type")  # a number stays one
-SAME = ("pvary", "pcast")  # inside shard_map: the value stays the same
 PRODUCTS = (
     "dot_general",
     "ragged_dot_general",
