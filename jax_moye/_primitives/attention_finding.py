@@ -395,9 +395,8 @@ def _in_front(program: Program, variable: Any) -> tuple[Any, tuple[int, ...] | N
 
 def _as_equations(fun: Callable[..., Any], operands: Sequence[Any], like: JaxprEqn) -> tuple[list[JaxprEqn], list[Any]]:
     """The equations of a function of variables, and its results."""
-    structs = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in operands]
     with _compat.lax_itself():
-        jaxpr = jax.make_jaxpr(fun)(*structs).jaxpr
+        jaxpr = _compat.jaxpr_of(fun, [x.aval for x in operands])
     names = dict(zip(jaxpr.invars, operands, strict=True))
     equations = []
     for equation in jaxpr.eqns:

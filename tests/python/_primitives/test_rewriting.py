@@ -186,6 +186,35 @@ def test_shard_map(axis_type, check_vma):
                 np.testing.assert_allclose(np.asarray(one, np.float32), np.asarray(other, np.float32), atol=2**-6)
 
 
+NUMBERS = {
+    "a number in an activation": (lambda x, w, b: jax.nn.gelu(x @ w + b), REWRITTEN),
+    "a part of an array": (lambda x, w, b: jnp.tanh(0.5 * (x @ w[:, :4]) + b[:4]), "jax_moye_viewed"),
+    "the same on each device": (lambda x, w, b: jax.nn.silu(lax.stop_gradient(w).T @ w) + b, REWRITTEN),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_values_that_vary_over_a_mesh(name):
+    """Numbers are made to vary in the program; what a device does by itself, lowered or measured, knows no mesh."""
+    fun, primitive = NUMBERS[name]
+    x, w, b = (jnp.tile(one, (2,) * one.ndim) for one in arrays())
+    mesh = Mesh(np.array(jax.devices()[:1]), ("d",))
+    local = jax.shard_map(fun, mesh=mesh, in_specs=(P("d"), P(), P()), out_specs=P("d"))
+    results = [jax.jit(f)(x, w, b) for f in (jax_moye.optimize(local), jax_moye.optimize(fun), fun)]
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_allclose(*(np.asarray(y, np.float32) for y in results[1:]), atol=2**-6)
+    (mapped,) = jax.make_jaxpr(jax_moye.optimize(local))(x, w, b).eqns
+    equation = next(e for e in mapped.params["jaxpr"].eqns if e.primitive.name == primitive)
+    alone = equation.params["original"].on_one_device
+    assert alone is not equation.params["original"]
+    assert alone.on_one_device is alone
+    assert "pvary" not in str(alone.jaxpr)
+    assert "pcast" not in str(alone.jaxpr)
+    given = [jnp.ones(aval.shape, aval.dtype) for aval in alone.jaxpr.in_avals]
+    (made,) = jax.jit(alone.by_xla)(*given)  # outside of shard_map, where such axes have no names
+    assert (made.shape, made.dtype) == (alone.jaxpr.out_avals[0].shape, alone.jaxpr.out_avals[0].dtype)
+
+
 def test_explicit_axes_stay_as_they_are():
     x, w, b = arrays()
     mesh = jax.make_mesh((1,), ("d",), axis_types=(AxisType.Explicit,))
