@@ -188,7 +188,7 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     gradients = [x for name, (x, _) in results.items() if name in GRADIENTS]
     for operands, not_of in (((search.q, search.k, search.v), results.values()), ((search.d_o,), ())):
         given = [*(x.variable for x in operands if x is not None), *of_mask]
-        if _depends(program, given, [*gradients, *(x for x, _ in not_of)], min(members)):
+        if _depends(program, given, [*gradients, *(x for x, _ in not_of)]):
             raise NotAttentionError
     names = {label: "q" if label == told.row else "g" for label in search.rows}
 
@@ -250,15 +250,15 @@ def _check_bias(program: Program, search: Search, bias: Bias) -> None:
         waiting += [] if index is None else program.equations[index].invars
 
 
-def _depends(program: Program, values: Sequence[Any], others: Sequence[Any], first: int) -> bool:
-    """Whether values are made of others, none of which is made in front of an equation.
+def _depends(program: Program, values: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether values are made of others, each of which the program makes.
 
     Args:
       program: where they stand.
       values: that are made.
       others: of which they may be.
-      first: the index of the equation.
     """
+    first = min((program.made_by[x] for x in others), default=len(program.equations))
     waiting, seen = list(values), set()
     while waiting:
         x = waiting.pop()
