@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import functools
 import re
 
@@ -157,6 +158,39 @@ def test_activations_with_derivatives_of_their_own(activation, wrap):
     assert equation.params["epilogue"].activation == {"relu": "relu", "gelu": "gelu_tanh"}.get(
         activation.__name__, "silu"
     )
+
+
+# ------------------------------------------------------------------------------------------------------ long programs
+
+
+def training_step(layers):
+    """With attention, calls and updates."""
+
+    @jax.jit
+    def layer(x, w):
+        q, k, v = jnp.split((x @ w).reshape(2, 16, 6, 16), 3, axis=2)
+        return x + jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(2, 16, 32) @ w[:, :32]
+
+    def step(ws, x):
+        loss = lambda ws: (functools.reduce(layer, ws, x).astype(jnp.float32) ** 2).mean()  # noqa: E731
+        return [w - 0.125 * g for w, g in zip(ws, jax.grad(loss)(ws), strict=True)]
+
+    return jax.make_jaxpr(step)([jnp.ones((32, 96), jnp.bfloat16)] * layers, jnp.ones((2, 16, 32), jnp.bfloat16))
+
+
+def lookups(closed):
+    """How often rewriting a program asks a dictionary: for a value's maker, readers or name."""
+    profile = cProfile.Profile()
+    profile.enable()
+    rewritten(closed, Options(implementation="moye").parameters())
+    profile.disable()
+    return sum(entry.callcount for entry in profile.getstats() if "'get' of 'dict'" in str(entry.code))
+
+
+def test_time_grows_in_proportion_to_a_programs_length():
+    lookups(training_step(2))  # templates are made once
+    few, some, many = (lookups(training_step(layers)) for layers in (4, 8, 24))
+    assert (many - some) / 16 < 1.1 * (some - few) / 4
 
 
 # ------------------------------------------------------------------------------------------------------- shard_map
