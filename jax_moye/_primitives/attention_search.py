@@ -422,7 +422,7 @@ class Search:
         """
         while True:
             step = self._maker(name)
-            if step is None:
+            if step is None or not step.inputs:  # nothing makes iota
                 return
             equation = step.equation
             if equation.primitive.name == "dot_general":
