@@ -319,7 +319,8 @@ def test_what_is_left_hinders_nothing_else(rng, monkeypatch, name):
     for one in (fun, derivatives):
         assert "dot_general[" not in str(jax.make_jaxpr(jax_moye.optimize(one))(*given))
     assert not [found for found in _found(derivatives, *given) if found[0] is not None]
-    for result, wanted in zip(jax.jit(jax_moye.optimize(derivatives))(*given), jax.jit(derivatives)(*given), strict=True):
+    results, before = (jax.jit(f)(*given) for f in (jax_moye.optimize(derivatives), derivatives))
+    for result, wanted in zip(results, before, strict=True):
         np.testing.assert_array_equal(np.asarray(result, np.float32), np.asarray(wanted, np.float32))
 
 
