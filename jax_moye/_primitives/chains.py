@@ -487,7 +487,7 @@ def _applied(program: Program, chain: Chain) -> Chain | None:
     if found is None:
         return None
     members, value = found
-    original = original_of(program, [], members, [chain.value], [value])
+    original = original_of(program, [], members, [chain.value], [value]).on_one_device
 
     def function(z: Any) -> Any:
         return original(before(z).astype(dtype))[0]

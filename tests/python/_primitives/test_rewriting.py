@@ -222,6 +222,7 @@ def test_shard_map(axis_type, check_vma):
 
 NUMBERS = {
     "a number in an activation": (lambda x, w, b: jax.nn.gelu(x @ w + b), REWRITTEN),
+    "a number in another function": (lambda x, w, b: 30 * jnp.tanh((x @ w + b) / 30), REWRITTEN),
     "a part of an array": (lambda x, w, b: jnp.tanh(0.5 * (x @ w[:, :4]) + b[:4]), "jax_moye_viewed"),
     "the same on each device": (lambda x, w, b: jax.nn.silu(lax.stop_gradient(w).T @ w) + b, REWRITTEN),
 }
