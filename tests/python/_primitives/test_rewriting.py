@@ -160,6 +160,22 @@ def test_activations_with_derivatives_of_their_own(activation, wrap):
     )
 
 
+def test_a_call_that_makes_a_derivative_beside_an_activation():
+    """What the derivative is made of is no part of the equations that a gated layer was."""
+    x, w, _ = arrays()
+    gated = lambda x, g, u: jax.nn.silu(x @ g) * (x @ u)  # noqa: E731
+    fun = lambda *of: jax.jvp(gated, of[:3], of[3:])  # noqa: E731
+    given = x, w, w - 1
+    equations = jax.make_jaxpr(jax_moye.optimize(fun))(*given, *given).eqns
+    (equation,) = (e for e in equations if e.primitive.name == REWRITTEN and e.params["epilogue"].is_of_pair)
+    made = equation.params["original"](*given)
+    np.testing.assert_allclose(*(np.asarray(y, np.float32) for y in (made[0], gated(*given))), atol=2**-6)
+    assert len(equation.params["original"].jaxpr.eqns) < 8
+    results, before = (jax.jit(f)(*given, *given) for f in (jax_moye.optimize(fun), fun))
+    for result, wanted in zip(results, before, strict=True):
+        np.testing.assert_allclose(np.asarray(result, np.float32), np.asarray(wanted, np.float32), atol=2**-5)
+
+
 # ------------------------------------------------------------------------------------------------------ long programs
 
 
