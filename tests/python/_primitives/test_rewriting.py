@@ -236,9 +236,16 @@ def test_shard_map(axis_type, check_vma):
                 np.testing.assert_allclose(np.asarray(one, np.float32), np.asarray(other, np.float32), atol=2**-6)
 
 
+def gated_groups(x, w, b):
+    sizes = jnp.full(2, 8) + (0 * x[0, :2]).astype(int)  # which vary as x does
+    of = lambda w: lax.ragged_dot(x, jnp.stack([w, w]), sizes)  # noqa: E731
+    return jax.nn.gelu(of(w)) * of(w + b)
+
+
 NUMBERS = {
     "a number in an activation": (lambda x, w, b: jax.nn.gelu(x @ w + b), REWRITTEN),
     "a number in another function": (lambda x, w, b: 30 * jnp.tanh((x @ w + b) / 30), REWRITTEN),
+    "products of groups": (gated_groups, "jax_moye_grouped_rewritten"),
     "a part of an array": (lambda x, w, b: jnp.tanh(0.5 * (x @ w[:, :4]) + b[:4]), "jax_moye_viewed"),
     "the same on each device": (lambda x, w, b: jax.nn.silu(lax.stop_gradient(w).T @ w) + b, REWRITTEN),
 }
