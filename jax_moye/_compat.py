@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import pathlib
 import re
 import sys
@@ -20,7 +21,7 @@ from jax.api_util import debug_info
 from jax.extend.core import Jaxpr, JaxprEqn, Primitive, Var
 from jax.extend.source_info_util import new_source_info
 from jax.interpreters import mlir, partial_eval
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 # jax.jit(inline=...): the equations of the jitted function become those of the caller's jaxpr, while tracing. Since
@@ -34,7 +35,11 @@ ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 def varying_axes(x: ArrayLike) -> frozenset[str]:
     """The manual mesh axes over which x varies inside shard_map; empty outside, and with check_vma=False."""
-    aval = jax.typeof(x)
+    return varying_axes_of(jax.typeof(x))
+
+
+def varying_axes_of(aval: Any) -> frozenset[str]:
+    """The same of an array of a type."""
     manual = getattr(aval, "manual_axis_type", None)  # since jax 0.10
     return frozenset(manual.varying if manual is not None else getattr(aval, "vma", ()))
 
@@ -227,6 +232,49 @@ def local_aval(shape: Sequence[int], dtype: Any) -> Any:
 @functools.lru_cache(maxsize=4096)
 def _known_aval(shape: tuple[int, ...], dtype: Any) -> Any:
     return jax.core.ShapedArray(shape, dtype)
+
+
+def is_on_mesh(aval: Any) -> bool:
+    """Whether an array's type says something about a mesh: how it is sharded there, or over which axes it varies."""
+    sharding = getattr(aval, "sharding", None)
+    return sharding is not None and not sharding.mesh.empty
+
+
+def without_mesh(aval: Any) -> Any:
+    """The type of the same array where no mesh is."""
+    return jax.core.ShapedArray(aval.shape, aval.dtype, weak_type=aval.weak_type) if is_on_mesh(aval) else aval
+
+
+def jaxpr_of(fun: Callable[..., Any], avals: Sequence[Any]) -> Jaxpr:
+    """The jaxpr of a function of arrays of these types, without a mesh's shardings.
+
+    Inside shard_map values vary over mesh axes, and numbers have to be made to. There it is the body of a shard_map.
+
+    Args:
+      fun: of arrays of one dimension or more, whose results have as many or more.
+      avals: the arrays' types.
+    """
+    over = [varying_axes_of(aval) for aval in avals]
+    axes = sorted(frozenset().union(*over))
+    structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+    if not axes:
+        return jax.make_jaxpr(fun)(*structs).jaxpr
+    mesh = next(aval.sharding.mesh for aval, names in zip(avals, over, strict=True) if names)
+    counts = [math.prod(mesh.shape[name] for name in names) for names in over]
+    whole = [
+        jax.ShapeDtypeStruct((x.shape[0] * count, *x.shape[1:]) if names else x.shape, x.dtype)
+        for x, count, names in zip(structs, counts, over, strict=True)
+    ]
+    with no_mesh():
+        mapped = jax.shard_map(
+            fun,
+            mesh=mesh.update_axis_types(dict.fromkeys(mesh.manual_axes, AxisType.Auto)),
+            axis_names=frozenset(mesh.manual_axes),
+            in_specs=tuple(PartitionSpec(tuple(sorted(names)) or None) for names in over),
+            out_specs=PartitionSpec(tuple(axes)),
+        )
+        (equation,) = jax.make_jaxpr(mapped)(*whole).jaxpr.eqns
+    return getattr(equation.params["jaxpr"], "jaxpr", equation.params["jaxpr"])
 
 
 # JAX warns of jaxprs without it: nothing is said of the operands and results of one that lives for a moment.

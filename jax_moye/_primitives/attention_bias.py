@@ -42,6 +42,8 @@ def added(
       dtype: of queries and keys.
       known: what is known of a value with labels; None where that is nothing.
     """
+    if len(aval.shape) != len(labels):  # one number for all scores
+        return None
     found: Bias | None = None
     labels = _where_it_has_several(labels, aval)
     while not isinstance(name, Number):

@@ -27,7 +27,6 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
@@ -188,7 +187,7 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     gradients = [x for name, (x, _) in results.items() if name in GRADIENTS]
     for operands, not_of in (((search.q, search.k, search.v), results.values()), ((search.d_o,), ())):
         given = [*(x.variable for x in operands if x is not None), *of_mask]
-        if _depends(program, given, [*gradients, *(x for x, _ in not_of)], min(members)):
+        if _depends(program, given, [*gradients, *(x for x, _ in not_of)]):
             raise NotAttentionError
     names = {label: "q" if label == told.row else "g" for label in search.rows}
 
@@ -250,15 +249,15 @@ def _check_bias(program: Program, search: Search, bias: Bias) -> None:
         waiting += [] if index is None else program.equations[index].invars
 
 
-def _depends(program: Program, values: Sequence[Any], others: Sequence[Any], first: int) -> bool:
-    """Whether values are made of others, none of which is made in front of an equation.
+def _depends(program: Program, values: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether values are made of others, each of which the program makes.
 
     Args:
       program: where they stand.
       values: that are made.
       others: of which they may be.
-      first: the index of the equation.
     """
+    first = min((program.made_by[x] for x in others), default=len(program.equations))
     waiting, seen = list(values), set()
     while waiting:
         x = waiting.pop()
@@ -395,9 +394,8 @@ def _in_front(program: Program, variable: Any) -> tuple[Any, tuple[int, ...] | N
 
 def _as_equations(fun: Callable[..., Any], operands: Sequence[Any], like: JaxprEqn) -> tuple[list[JaxprEqn], list[Any]]:
     """The equations of a function of variables, and its results."""
-    structs = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in operands]
     with _compat.lax_itself():
-        jaxpr = jax.make_jaxpr(fun)(*structs).jaxpr
+        jaxpr = _compat.jaxpr_of(fun, [x.aval for x in operands])
     names = dict(zip(jaxpr.invars, operands, strict=True))
     equations = []
     for equation in jaxpr.eqns:

@@ -216,12 +216,12 @@ def _lower(
         local,
         tuple(one.value for one in sources),
         [one.aval for one in sources],
-        original=original,
+        original=original.on_one_device,
         attention=attention,
         results=results,
         permutations=tuple(one.permutation for one in sources[:count]),
         views=views,
-        together=together,
+        together=None if together is None else together._replace(equations=together.equations.on_one_device),
     )
 
 

@@ -422,7 +422,7 @@ class Search:
         """
         while True:
             step = self._maker(name)
-            if step is None:
+            if step is None or not step.inputs:  # nothing makes iota
                 return
             equation = step.equation
             if equation.primitive.name == "dot_general":
@@ -465,11 +465,7 @@ class Search:
         return isinstance(known, Choice) and known.number == 0
 
     def _maker(self, name: Any) -> Step | None:
-        if self._made_by is None:
-            self._made_by = {x: step for step in self._flat.steps for x in step.outputs}
-        return None if isinstance(name, Number) else self._made_by.get(name)
-
-    _made_by: dict[Any, Step] | None = None
+        return None if isinstance(name, Number) else self._flat.made_by.get(name)
 
     def _take_source(self, step: Step, labels: Labels) -> None:
         """The product of d_o and v, whose result has labels like the scores."""

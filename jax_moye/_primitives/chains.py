@@ -40,6 +40,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax_moye import _compat
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.elementwise import UntranslatableError, translate
+from jax_moye._primitives.equations import inlined, inner_of, is_elementwise, operands_of
 from jax_moye._primitives.overwriting import is_needed
 from jax_moye._primitives.own_activation import equations_behind
 from jax_moye._primitives.patterns import Program, Template, as_number, as_vector, aval_of, matched, matched_at
@@ -212,8 +213,16 @@ def original_of(
                 params=dict(of_product[index]),
             )
         equations.append(equation)
-    jaxpr = Jaxpr([], inputs, list(values), equations, debug_info=_compat.UNNAMED)
-    return Original(ClosedJaxpr(jaxpr, []))
+    made = {*inputs, *(x for equation in equations for x in equation.outvars)}
+    free = list(dict.fromkeys(x for equation in equations for x in operands_of(equation) if x not in made))
+    jaxpr = Jaxpr([], [*inputs, *free], list(values), equations, debug_info=_compat.UNNAMED)
+    pulled = (program.equations[index] for index in indices - set(members))
+    if free or not all(map(is_elementwise, pulled)):  # a call makes another value beside, as a derivative
+        while calls := [equation for equation in jaxpr.eqns if inner_of(equation) is not None]:
+            jaxpr = inlined(jaxpr, calls)
+        jaxpr = _compat.without_dead_code(jaxpr, keep_inputs=True)
+        assert not {x for equation in jaxpr.eqns for x in operands_of(equation)} & set(free)
+    return Original(ClosedJaxpr(jaxpr.replace(invars=inputs, debug_info=_compat.UNNAMED), []))
 
 
 def chain_from(program: Program, index: int, parameters: Mapping[str, Any]) -> Chain | None:
@@ -487,7 +496,7 @@ def _applied(program: Program, chain: Chain) -> Chain | None:
     if found is None:
         return None
     members, value = found
-    original = original_of(program, [], members, [chain.value], [value])
+    original = original_of(program, [], members, [chain.value], [value]).on_one_device
 
     def function(z: Any) -> Any:
         return original(before(z).astype(dtype))[0]

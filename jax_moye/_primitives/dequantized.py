@@ -90,7 +90,8 @@ mlir.register_lowering(dequantized_local_p, functools.partial(_lower_local, "cud
 def _lower(ctx, *values, original: Original, **params):
     if _compat.why_not_local(ctx) is not None:
         return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
-    return _compat.lower_equation(ctx, dequantized_local_p, values, ctx.avals_in, original=original, **params)
+    params |= {"original": original.on_one_device}
+    return _compat.lower_equation(ctx, dequantized_local_p, values, ctx.avals_in, **params)
 
 
 # Not cacheable: whether it is one device's depends on the place.

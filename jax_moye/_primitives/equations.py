@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from jax.extend.core import Jaxpr, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.extend.core.primitives import closed_call_p
+from jax.sharding import NamedSharding
+
+from jax_moye import _compat
 
 # Each element of the result is a function of one of each operand, or a copy of one; a bit cast to a wider type takes
 # neighbours. reduce_precision and convert_element_type are among them: values are rounded as they were. Products of
@@ -27,6 +30,7 @@ _CALLS = {
     "custom_vjp_call": "call_jaxpr",
 }
 _JITS = ("jit", "pjit")
+SAME = ("pvary", "pcast")  # inside shard_map: the value stays the same
 _REMATS = ("checkpoint", "remat", "remat2")
 
 
@@ -115,3 +119,49 @@ def inlined(jaxpr: Jaxpr, calls: Collection[Any], inner: Callable[[Any], Jaxpr |
             new.append(renamed(one, inside, outvars=[inside[x] for x in one.outvars], source_info=source))
         names |= {x: name(y, inside) for x, y in zip(equation.outvars, body.outvars, strict=True)}
     return jaxpr.replace(eqns=new, outvars=[name(x, names) for x in jaxpr.outvars])
+
+
+def names_a_mesh(closed: ClosedJaxpr) -> bool:
+    """Whether types of a program's values say something about a mesh, as they do inside shard_map."""
+    jaxpr = closed.jaxpr
+    variables = (*jaxpr.invars, *jaxpr.outvars, *(x for equation in jaxpr.eqns for x in equation.outvars))
+    return any(map(_compat.is_on_mesh, (x.aval for x in variables)))
+
+
+def of_one_device(closed: ClosedJaxpr, of_others: Callable[[Any], Any]) -> ClosedJaxpr:
+    """The same program of arrays whose types say nothing about a mesh: what one device computes inside of shard_map.
+
+    Args:
+      closed: the program, whose equations do not exchange anything.
+      of_others: of parameters of equations that hold no jaxprs.
+    """
+    jaxpr = closed.jaxpr
+    names: dict[Any, Any] = {x: Var(_compat.without_mesh(x.aval)) for x in (*jaxpr.constvars, *jaxpr.invars)}
+
+    def name(x: Any) -> Any:
+        return x if isinstance(x, Literal) else names[x]
+
+    def of(value: Any) -> Any:
+        if isinstance(value, ClosedJaxpr):
+            return of_one_device(value, of_others)
+        if isinstance(value, Jaxpr):
+            return of_one_device(ClosedJaxpr(value, []), of_others).jaxpr
+        if isinstance(value, NamedSharding):
+            return None
+        if hasattr(value, "_make"):  # a NamedTuple
+            return value._make(map(of, value))
+        return tuple(map(of, value)) if type(value) is tuple else of_others(value)
+
+    equations: list[JaxprEqn] = []
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in SAME and len(equation.invars) == 1:
+            names[equation.outvars[0]] = name(equation.invars[0])
+            continue
+        names |= {x: Var(_compat.without_mesh(x.aval)) for x in equation.outvars}
+        params = {key: of(value) for key, value in equation.params.items()}
+        invars, outvars = list(map(name, equation.invars)), list(map(name, equation.outvars))
+        equations.append(equation.replace(invars=invars, outvars=outvars, params=params))
+    inputs = [names[x] for x in jaxpr.invars]
+    made = list(map(name, jaxpr.outvars))
+    constants = [names[x] for x in jaxpr.constvars]
+    return ClosedJaxpr(Jaxpr(constants, inputs, made, equations, debug_info=_compat.UNNAMED), closed.consts)

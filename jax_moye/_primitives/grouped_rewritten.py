@@ -159,7 +159,7 @@ def _lower(ctx, *values, original: Original, is_permuted=None, **params):
     request = request_of_program(params)
     if _compat.why_not_local(ctx) is not None or request.implementation == "xla":
         return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
-    of_rows = {"original": original, "is_permuted": is_permuted}
+    of_rows = {"original": original.on_one_device, "is_permuted": is_permuted}
     return lower_to_local(ctx, grouped_rewritten_local_p, values, request, **of_rows)
 
 

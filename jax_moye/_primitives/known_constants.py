@@ -124,15 +124,19 @@ class Constants:
         program = self._program
         indices: set[int] = set()
         waiting, given = [outside], dict[Any, None]()
+        seen: set[Any] = set()
         while waiting:
             x = waiting.pop()
             index = None if x in others else program.made_by.get(x)
             if index is None:
                 given[x] = None
-            elif index not in indices:
+            elif x not in seen:
+                seen.add(x)
                 indices.add(index)
-                waiting += operands_of(program.equations[index])
+                waiting += _made_of(program.equations[index], x)
         equations = [program.equations[index] for index in sorted(indices)]
+        made = results_of(equations)
+        given |= dict.fromkeys(x for one in equations for x in operands_of(one) if x not in made)
         jaxpr = Jaxpr([], list(given), [outside], equations, debug_info=_compat.UNNAMED)
         while calls := [one for one in jaxpr.eqns if inner_of(one) is not None]:
             jaxpr = inlined(jaxpr, calls)  # which may be given other things, too
@@ -142,6 +146,21 @@ class Constants:
             return [], list(given)
         names: dict[Any, Any] = {x: x for x in jaxpr.invars} | {out: inside}
         return [renamed(one, names) for one in jaxpr.eqns], list(jaxpr.invars)
+
+
+def _made_of(equation: JaxprEqn, result: Any) -> list[Any]:
+    """The operands of an equation that a result is made of: of a call not all, which makes others beside it."""
+    inner = inner_of(equation)
+    if inner is None:
+        return operands_of(equation)
+    made_by: dict[Any, Any] = {x: one for one in inner.eqns for x in one.outvars}
+    waiting, seen = [inner.outvars[list(equation.outvars).index(result)]], set()
+    while waiting:
+        x = waiting.pop()
+        if isinstance(x, Var) and x not in seen:
+            seen.add(x)
+            waiting += _made_of(made_by[x], x) if x in made_by else []
+    return [x for x, y in zip(equation.invars, inner.invars, strict=True) if y in seen and isinstance(x, Var)]
 
 
 def with_known(jaxpr: Jaxpr, made: Sequence[JaxprEqn], rewrite: Callable[[Jaxpr], Jaxpr]) -> Jaxpr:

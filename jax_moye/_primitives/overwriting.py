@@ -13,8 +13,8 @@ from typing import Any
 from jax.extend.core import Var
 
 from jax_moye import _compat
-from jax_moye._primitives.equations import body_of
-from jax_moye._primitives.patterns import SAME, Program
+from jax_moye._primitives.equations import SAME, body_of
+from jax_moye._primitives.patterns import Program
 
 # Equations whose result lies where their operand does.
 _IN_PLACE = ("reshape", "squeeze", "expand_dims", *SAME)
@@ -39,20 +39,22 @@ def is_needed(program: Program, variable: Any, members: Collection[int], operand
     if any(x in program.borrowed for x in arrays if isinstance(x, Var)):
         return True
     readers = {index for x in arrays if isinstance(x, Var) for index in program.readers.get(x, ())} - set(members)
-    return bool(readers) and not readers <= _before(program, operands)
+    return not all(_is_before(program, reader, operands) for reader in sorted(readers, reverse=True))
 
 
-def _before(program: Program, operands: Sequence[Any]) -> set[int]:
-    """The indices of the equations that have to be done before their results, and what is made of them, are read."""
-    done: set[int] = set()
+def _is_before(program: Program, first: int, operands: Sequence[Any]) -> bool:
+    """Whether an equation has to be done before operands, which are made of its results, are read."""
+    seen: set[int] = set()
     waiting = list(operands)
     while waiting:
         x = waiting.pop()
-        index = program.made_by.get(x) if isinstance(x, Var) else None
-        if index is not None and index not in done:
-            done.add(index)
+        index = program.made_by.get(x, -1) if isinstance(x, Var) else -1
+        if index == first:
+            return True
+        if index > first and index not in seen:  # what is made earlier is made of none of its results
+            seen.add(index)
             waiting += program.equations[index].invars
-    return done
+    return False
 
 
 def borrowed_by(program: Program, index: int, body: Any) -> list[bool]:

@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-from jax_moye._primitives.equations import CLOSED_CALL
+from jax_moye._primitives.equations import CLOSED_CALL, SAME
 
 # Equations that are what their jaxpr is, for who runs them, and the parameter that holds it.
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", CLOSED_CALL: "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 _MOST = 16  # equations of a jaxpr that may be an activation, or part of one
 _MOST_AROUND = 64  # values that a derivative is looked for in
 _COPIES = ("broadcast_in_dim", "convert_element_type")  # a number stays one
-SAME = ("pvary", "pcast")  # inside shard_map: the value stays the same
 PRODUCTS = (
     "dot_general",
     "ragged_dot_general",
@@ -159,7 +158,13 @@ def as_number(program: Program, variable: Any) -> float | None:
         if value is None:
             return None
     # What the type holds of it: 0.1 as bfloat16 is another number.
-    return float(np.asarray(value).astype(aval_of(variable).dtype))
+    return float(_as_type(value, aval_of(variable).dtype))
+
+
+def _as_type(value: Any, dtype: Any) -> Any:
+    """A number as a type holds it: one that it is too large for is infinite, which NumPy would warn of."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(value).astype(dtype)
 
 
 def as_vector(program: Program, variable: Any, size: int) -> tuple[Any, list[int]]:
@@ -286,7 +291,7 @@ def _steps(equations: Sequence[Any], names: dict[Any, Any], place: int | None) -
             names[equation.outvars[0]] = inputs[0]
         elif equation.primitive.name in _COPIES and len(inputs) == 1 and _is_one_number(inputs[0]):
             dtype = equation.outvars[0].aval.dtype
-            names[equation.outvars[0]] = Number(inputs[0].value.astype(dtype), dtype)
+            names[equation.outvars[0]] = Number(_as_type(inputs[0].value, dtype), dtype)
         else:
             if place is not None:  # one jaxpr may be called twice
                 names |= {x: object() for x in equation.outvars}

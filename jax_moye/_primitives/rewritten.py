@@ -28,6 +28,7 @@ from jax_moye._log import say_once
 from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.contraction import contract_p, heed, xlas_product
 from jax_moye._primitives.custom_call import run_kernel, with_c_kept
+from jax_moye._primitives.equations import names_a_mesh, of_one_device
 from jax_moye._primitives.fused import with_own_activation
 from jax_moye._primitives.transposes import Permutations, Source, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget
@@ -85,6 +86,14 @@ class Original:
             for equation in closed.jaxpr.eqns
         ]
         return Original(ClosedJaxpr(closed.jaxpr.replace(eqns=equations), closed.consts))
+
+    @functools.cached_property
+    def on_one_device(self) -> Original:
+        """The same of arrays whose types say nothing about a mesh, for who lowers or measures what one device does."""
+        if not names_a_mesh(self.jaxpr):
+            return self
+        others = lambda value: value.on_one_device if isinstance(value, Original) else value  # noqa: E731
+        return Original(of_one_device(self.jaxpr, others), self.key)
 
     def __repr__(self) -> str:
         """In short: a jaxpr that is printed has the request beside it."""
@@ -326,7 +335,7 @@ def _lower(ctx, *values, original: Original, **params):
         [one.aval for one in sources],
         request=request,
         permutations=tuple(one.permutation for one in sources[:2]),
-        original=original,
+        original=original.on_one_device,
     )
 
 
@@ -428,9 +437,9 @@ def _lower_viewed(ctx, *values, original: Original, views, inner: Original | Non
         request=request,
         permutations=tuple(one.permutation for one in sources[:2]),
         views=views,
-        original=original,
-        inner=inner,
-        parts=parts,
+        original=original.on_one_device,
+        inner=None if inner is None else inner.on_one_device,
+        parts=None if parts is None else parts.on_one_device,
     )
 
 

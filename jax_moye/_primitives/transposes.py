@@ -16,7 +16,8 @@ from jax import lax
 from jax.extend.core import Jaxpr, Literal, Var
 
 from jax_moye import _compat
-from jax_moye._primitives.patterns import SAME, Program, aval_of
+from jax_moye._primitives.equations import SAME
+from jax_moye._primitives.patterns import Program, aval_of
 from jax_moye._selection.in_place import is_possible
 from jax_moye._selection.problem import parse_spec
 from jax_moye._selection.request import Operand, Operands

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, PartitionSpec
 from python.attention_layers import all_of, as_usual, assert_right, scanned
 from python.attentions import FORMS, GROUPED, assert_as_exact, exact, exact_behind, gradients, operands
 
@@ -56,6 +57,17 @@ def test_forms(rng, form, causal, checkpoint):
 def test_groups(rng, form):
     args = operands(rng, (2, 200, 200, 8, 2, 16))
     compared(gradients(GROUPED[form], True), args, exact(*args, True), [1, 1])
+
+
+def test_in_shard_map(rng):
+    """Of each part; and what is measured there is what one device does, outside of shard_map."""
+    args = operands(rng, (2, 300, 300, 4, 4, 16))
+    mesh, spec = Mesh(np.array(jax.devices()[:1]), ("x",)), PartitionSpec("x")
+    fun = jax.shard_map(gradients(FORMS["plain"], True), mesh=mesh, in_specs=spec, out_specs=spec)
+    compared(fun, args, exact(*args, True), [1, 1])
+    with jax_moye.options(autotune="on"):
+        results = jax.jit(jax_moye.optimize(fun))(*args)
+    assert_as_exact(results, jax.jit(fun)(*args), exact(*args, True), jnp.bfloat16)
 
 
 def test_layers_in_a_scan(rng):

@@ -52,6 +52,29 @@ def test_outside_of_shard_map_nothing_varies():
     assert _compat.match_varying(x, x)[0] is x
 
 
+def test_the_jaxpr_of_a_function_of_types_inside_of_shard_map():
+    """Numbers are made to vary there, and the types are those that the program has."""
+    mesh = AbstractMesh((2, 4), ("x", "y"))
+    specs = PartitionSpec("x", "y"), PartitionSpec()
+
+    def fun(x, w):
+        return jax.nn.gelu(x @ w)[:, :1].astype(jnp.bfloat16)
+
+    sizes = jnp.ones((4, 12)), jnp.ones((3, 5))
+    mapped = jax.shard_map(fun, mesh=mesh, in_specs=specs, out_specs=specs[0])
+    (equation,) = jax.make_jaxpr(mapped)(*sizes).eqns
+    wanted = equation.params["jaxpr"]
+    avals = [x.aval for x in wanted.invars]
+    assert [_compat.varying_axes_of(x) for x in avals] == [{"x", "y"}, frozenset()]
+    assert all(map(_compat.is_on_mesh, avals))
+    found = _compat.jaxpr_of(fun, avals)
+    assert str(found) == str(wanted)
+    assert [x.aval for x in (*found.invars, *found.outvars)] == [x.aval for x in (*wanted.invars, *wanted.outvars)]
+    without = [_compat.without_mesh(x) for x in avals]
+    assert not any(map(_compat.is_on_mesh, without))
+    assert str(_compat.jaxpr_of(fun, without)) == str(jax.make_jaxpr(fun)(jnp.ones((2, 3)), sizes[1]).jaxpr)
+
+
 @pytest.mark.parametrize("dim", [0, 1, 2])
 def test_broadcast_batch(dim):
     x = np.arange(6.0).reshape(2, 3)

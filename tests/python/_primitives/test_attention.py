@@ -237,6 +237,25 @@ def test_in_shard_map_a_kernel_computes_each_part(rng):
 
 
 @needs_rows
+@pytest.mark.parametrize("is_emulated", [True, False])
+def test_gradients_in_shard_map(rng, is_emulated):
+    """Values vary over mesh axes there, also what the kernels keep for the gradients, and what is made of it."""
+    args = operands(rng)
+    mesh, spec = Mesh(np.array(jax.devices()[:1]), ("x",)), PartitionSpec("x")
+    alone = gradients(FORMS["plain"], True)
+    fun = jax.shard_map(lambda *x: alone(*x)[1:], mesh=mesh, in_specs=spec, out_specs=spec)
+    with jax_moye.options(**({"interpret": True} if is_emulated else {"implementation": "moye"})):
+        traced = jax.make_jaxpr(jax_moye.optimize(fun))(*args)
+    assert str(traced).count("jax_moye_attention_grad[") == 1
+    if is_emulated:
+        found, results = emulated(fun, *args)
+        assert found == [1, 1]
+    else:
+        results = jax.jit(jax_moye.optimize(fun))(*args)
+    assert_as_exact(results, jax.jit(fun)(*args), exact(*args, True)[1:], jnp.bfloat16)
+
+
+@needs_rows
 @pytest.mark.parametrize("name", NEARLY_EQUAL)
 @pytest.mark.parametrize("offset", [0, 3])
 def test_gradients_where_weights_are_nearly_equal(offset, name):

@@ -290,6 +290,40 @@ def test_what_is_left_as_it_is(rng, monkeypatch, name):
     assert not [one for one in _found(fun, *given) if one[0] is not None]
 
 
+@jax.custom_vjp
+def _with_factors_behind(scores):
+    """Scores, whose derivatives are multiplied by the keys' indices."""
+    return scores
+
+
+_with_factors_behind.defvjp(
+    lambda scores: (scores, None),
+    lambda _, derivative: (derivative * jax.lax.broadcasted_iota(derivative.dtype, derivative.shape, 3),),
+)
+
+SMALL = {
+    "a number is added": lambda q, k, v, d_o: _weighted(_scores(q, k) + d_o[0, 0, 0, 0].astype(jnp.float32), v),
+    "a number is added in 16 bits": lambda q, k, v, d_o: _weighted(
+        jnp.einsum("bqhd,bkhd->bhqk", q, k) + d_o[0, 0, 0, 0], v
+    ),
+    "indices are a factor behind": lambda q, k, v, d_o: _weighted(_with_factors_behind(_scores(q, k)), v),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_what_is_left_hinders_nothing_else(rng, monkeypatch, name):
+    """The search for attention ends without an error, and so the program's products are ours."""
+    use_fake_rows(monkeypatch)
+    fun, given = SMALL[name], operands(rng)
+    derivatives = lambda *x: jax.vjp(lambda *y: fun(*y, x[3]), *x[:3])[1](x[3])  # noqa: E731
+    for one in (fun, derivatives):
+        assert "dot_general[" not in str(jax.make_jaxpr(jax_moye.optimize(one))(*given))
+    assert not [found for found in _found(derivatives, *given) if found[0] is not None]
+    results, before = (jax.jit(f)(*given) for f in (jax_moye.optimize(derivatives), derivatives))
+    for result, wanted in zip(results, before, strict=True):
+        np.testing.assert_array_equal(np.asarray(result, np.float32), np.asarray(wanted, np.float32))
+
+
 @needs_rows
 def test_a_low_bias_is_a_mean(rng):
     """A row of which nothing is left is the mean, and has its gradients, as a mask's is; -inf makes NaN of it."""

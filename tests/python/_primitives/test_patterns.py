@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jax_moye._primitives.patterns import Program, Template, as_number, as_vector, matched
@@ -101,5 +102,6 @@ def test_numbers():
     assert of(lambda x: x * lax.full_like(x, 0.25)) == 0.25
     assert of(lambda x: x * jnp.full(3, 0.25)) == 0.25
     assert of(lambda x: x * jnp.full(3, 0.1, jnp.bfloat16).astype(x.dtype)) == float(jnp.bfloat16(0.1))
+    assert of(lambda x: x * jnp.full(3, -1e9).astype(jnp.float16).astype(x.dtype)) == -np.inf
     assert of(lambda x: x * jnp.arange(3.0)) is None
     assert of(lambda x: x * x) is None

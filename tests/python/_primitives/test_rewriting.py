@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import functools
 import re
 
@@ -159,6 +160,55 @@ def test_activations_with_derivatives_of_their_own(activation, wrap):
     )
 
 
+def test_a_call_that_makes_a_derivative_beside_an_activation():
+    """What the derivative is made of is no part of the equations that a gated layer was."""
+    x, w, _ = arrays()
+    gated = lambda x, g, u: jax.nn.silu(x @ g) * (x @ u)  # noqa: E731
+    fun = lambda *of: jax.jvp(gated, of[:3], of[3:])  # noqa: E731
+    given = x, w, w - 1
+    equations = jax.make_jaxpr(jax_moye.optimize(fun))(*given, *given).eqns
+    (equation,) = (e for e in equations if e.primitive.name == REWRITTEN and e.params["epilogue"].is_of_pair)
+    made = equation.params["original"](*given)
+    np.testing.assert_allclose(*(np.asarray(y, np.float32) for y in (made[0], gated(*given))), atol=2**-6)
+    assert len(equation.params["original"].jaxpr.eqns) < 8
+    results, before = (jax.jit(f)(*given, *given) for f in (jax_moye.optimize(fun), fun))
+    for result, wanted in zip(results, before, strict=True):
+        np.testing.assert_allclose(np.asarray(result, np.float32), np.asarray(wanted, np.float32), atol=2**-5)
+
+
+# ------------------------------------------------------------------------------------------------------ long programs
+
+
+def training_step(layers):
+    """With attention, calls and updates."""
+
+    @jax.jit
+    def layer(x, w):
+        q, k, v = jnp.split((x @ w).reshape(2, 16, 6, 16), 3, axis=2)
+        return x + jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(2, 16, 32) @ w[:, :32]
+
+    def step(ws, x):
+        loss = lambda ws: (functools.reduce(layer, ws, x).astype(jnp.float32) ** 2).mean()  # noqa: E731
+        return [w - 0.125 * g for w, g in zip(ws, jax.grad(loss)(ws), strict=True)]
+
+    return jax.make_jaxpr(step)([jnp.ones((32, 96), jnp.bfloat16)] * layers, jnp.ones((2, 16, 32), jnp.bfloat16))
+
+
+def lookups(closed):
+    """How often rewriting a program asks a dictionary: for a value's maker, readers or name."""
+    profile = cProfile.Profile()
+    profile.enable()
+    rewritten(closed, Options(implementation="moye").parameters())
+    profile.disable()
+    return sum(entry.callcount for entry in profile.getstats() if "'get' of 'dict'" in str(entry.code))
+
+
+def test_time_grows_in_proportion_to_a_programs_length():
+    lookups(training_step(2))  # templates are made once
+    few, some, many = (lookups(training_step(layers)) for layers in (4, 8, 24))
+    assert (many - some) / 16 < 1.1 * (some - few) / 4
+
+
 # ------------------------------------------------------------------------------------------------------- shard_map
 
 
@@ -184,6 +234,43 @@ def test_shard_map(axis_type, check_vma):
             got, expected = (jax.jit(f)(*placed) for f in (gradient, jax.grad(loss, (0, 1, 2))))
             for one, other in zip(got, expected, strict=True):
                 np.testing.assert_allclose(np.asarray(one, np.float32), np.asarray(other, np.float32), atol=2**-6)
+
+
+def gated_groups(x, w, b):
+    sizes = jnp.full(2, 8) + (0 * x[0, :2]).astype(int)  # which vary as x does
+    of = lambda w: lax.ragged_dot(x, jnp.stack([w, w]), sizes)  # noqa: E731
+    return jax.nn.gelu(of(w)) * of(w + b)
+
+
+NUMBERS = {
+    "a number in an activation": (lambda x, w, b: jax.nn.gelu(x @ w + b), REWRITTEN),
+    "a number in another function": (lambda x, w, b: 30 * jnp.tanh((x @ w + b) / 30), REWRITTEN),
+    "products of groups": (gated_groups, "jax_moye_grouped_rewritten"),
+    "a part of an array": (lambda x, w, b: jnp.tanh(0.5 * (x @ w[:, :4]) + b[:4]), "jax_moye_viewed"),
+    "the same on each device": (lambda x, w, b: jax.nn.silu(lax.stop_gradient(w).T @ w) + b, REWRITTEN),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_values_that_vary_over_a_mesh(name):
+    """Numbers are made to vary in the program; what a device does by itself, lowered or measured, knows no mesh."""
+    fun, primitive = NUMBERS[name]
+    x, w, b = (jnp.tile(one, (2,) * one.ndim) for one in arrays())
+    mesh = Mesh(np.array(jax.devices()[:1]), ("d",))
+    local = jax.shard_map(fun, mesh=mesh, in_specs=(P("d"), P(), P()), out_specs=P("d"))
+    results = [jax.jit(f)(x, w, b) for f in (jax_moye.optimize(local), jax_moye.optimize(fun), fun)]
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_allclose(*(np.asarray(y, np.float32) for y in results[1:]), atol=2**-6)
+    (mapped,) = jax.make_jaxpr(jax_moye.optimize(local))(x, w, b).eqns
+    equation = next(e for e in mapped.params["jaxpr"].eqns if e.primitive.name == primitive)
+    alone = equation.params["original"].on_one_device
+    assert alone is not equation.params["original"]
+    assert alone.on_one_device is alone
+    assert "pvary" not in str(alone.jaxpr)
+    assert "pcast" not in str(alone.jaxpr)
+    given = [jnp.ones(aval.shape, aval.dtype) for aval in alone.jaxpr.in_avals]
+    (made,) = jax.jit(alone.by_xla)(*given)  # outside of shard_map, where such axes have no names
+    assert (made.shape, made.dtype) == (alone.jaxpr.out_avals[0].shape, alone.jaxpr.out_avals[0].dtype)
 
 
 def test_explicit_axes_stay_as_they_are():
