@@ -54,7 +54,7 @@ def test_outside_of_shard_map_nothing_varies():
 
 def test_the_jaxpr_of_a_function_of_types_inside_of_shard_map():
     """Numbers are made to vary there, and the types are those that the program has."""
-    mesh = AbstractMesh((2, 4), ("x", "y"))
+    mesh = AbstractMesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto, AxisType.Auto))
     specs = PartitionSpec("x", "y"), PartitionSpec()
 
     def fun(x, w):
