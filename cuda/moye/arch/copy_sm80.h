@@ -4,6 +4,7 @@
 #pragma once
 
 #include "moye/arch/builtin.h"
+#include "moye/arch/cache_hint.h"
 
 namespace moye {
 
@@ -66,12 +67,12 @@ struct SM80_CP_ASYNC_CACHEGLOBAL {
 #endif
   }
 
-  /// The same of what nobody reads again: L2 gives it up first (createpolicy.fractional.L2::evict_first).
+  /// The same of what nobody reads again: L2 gives it up first.
   MOYE_DEVICE MOYE_UNINSTRUMENTED static void copy_once_zfill(TS const& gmem_src, TD& smem_dst,
                                                               int src_bytes MOYE_LOC) {
 #if defined(__CUDACC__)
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], %2, %3, %4;" ::"r"(smem_ptr_to_u32(&smem_dst)),
-                 "l"(&gmem_src), "n"(sizeof(TS)), "r"(src_bytes), "l"(0x12f0000000000000)
+                 "l"(&gmem_src), "n"(sizeof(TS)), "r"(src_bytes), "l"(static_cast<uint64_t>(CacheHint::evict_first))
                  : "memory");
 #else
     emu::cp_async(&smem_dst, &gmem_src, sizeof(TS), src_bytes, loc);
