@@ -18,12 +18,13 @@ from jax_moye._kernels.configs import GemmConfig, attention_configs, facts_of
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._selection.attention_times import AttentionTimes
 from jax_moye._selection.capability import LoweringTarget, usable_of
+from jax_moye._selection.cost import MULTIPROCESSORS
 from jax_moye._selection.view import View
 
 ATTENTION_DTYPES = {"bfloat16": "bf16", "float16": "f16"}  # as a config has it
 _HEAD_DIM = 8  # divides it: rows are of whole 16 bytes
 _FEW_ROWS = 64  # of queries, of one head: up to so many a tile of fewer rows is taken
-_MULTIPROCESSORS = 132  # of an H100
+_MULTIPROCESSORS = MULTIPROCESSORS[90]
 _SHARED_MEMORY = 226 * 1024  # of two CTAs that run on one of them at a time, bytes
 # Of few rows that share keys: as many as there are multiprocessors, though two CTAs may run on each at a time. With
 # one for each decoding was faster than with two, and, from 2048 keys on, than with a CTA for each of fewer heads
