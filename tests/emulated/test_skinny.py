@@ -35,6 +35,19 @@ def test_parts_of_k(config, order, parts):
 
 
 @every_config
+def test_a_share_of_an_epilogue(config):
+    """Each rank finishes the vectors that it stores, and no other."""
+    tile_m, tile_n, tile_k = config.tile
+    problem = Problem(tile_m, tile_n + 8, 4 * config.stages * tile_k, "NN")
+    call, counters = run(config, problem, activation="relu", alpha=-1.0)
+    assert counters["ctas"] == 2 * 4
+    product_of = np.matmul(call.values_a.astype(np.float64), call.values_b.astype(np.float64))
+    expected = np.maximum(-product_of, 0).astype(call.d.dtype)
+    assert 0 < (expected > 0).sum() < expected.size
+    np.testing.assert_array_equal(call.result().astype(np.float64), expected.astype(np.float64))
+
+
+@every_config
 @pytest.mark.parametrize("options", [{"order": "lifo"}, {"order": "random", "mode": "random", "seed": 5}], ids=str)
 def test_schedules_of_a_cluster(config, options):
     """Ranks that come and go in any order add up the same."""
