@@ -171,7 +171,7 @@ def best_possible(products: Sequence[Product], trials: int = 20) -> float:
             continue
         by_shape: dict[Any, list[float]] = {}
         for config, us in product.us.items():
-            if not facts_of(config.kernel).speed.packs_below:
+            if not facts_of(config.kernel).pads:
                 continue
             by_shape.setdefault((config.kernel, config.tile, config.stages, config.cluster), []).append(us)
         for a, b in (times for times in by_shape.values() if len(times) == 2):

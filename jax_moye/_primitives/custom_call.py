@@ -17,8 +17,10 @@ from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import GemmConfig
 from jax_moye._kernels.dtypes import numpy_dtype, numpy_dtypes
 from jax_moye._kernels.interpret import InterpretParams
+from jax_moye._primitives.padding import padded
 from jax_moye._primitives.split_tf32 import split_tf32
 from jax_moye._primitives.transposes import Permutations, transposed
+from jax_moye._selection.capability import launched
 from jax_moye._selection.decide import KernelCall
 from jax_moye._selection.epilogue import EPILOGUE_OPERANDS, SCALES, Epilogue, stored_dtype
 from jax_moye._selection.problem import GemmProblem
@@ -116,7 +118,11 @@ def _launch(
         x if name in SCALES else lax.convert_element_type(x, b.dtype if is_of_pair else dtype)
         for name, x in zip(names, operands, strict=True)
     ]
-    attributes = call_attributes(call.config, call.problem, request.interpret)
+    dense, problem = problem, launched(config, problem)
+    a, b = padded(a, "a", dense, problem), padded(b, "b", dense, problem)
+    if is_of_pair:
+        read, strides = [padded(x, "b", dense, problem) for x in read], [problem.strides["b"]]
+    attributes = call_attributes(config, problem, request.interpret)
     if call.compiled is not None:
         attributes["config"] = call.compiled
     target, aliases = ffi.TARGET, {}

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from jax_moye import _compat
 from jax_moye._kernels import devices, ffi, target
-from jax_moye._kernels.configs import ConfigTable, GemmConfig, configs, is_own
+from jax_moye._kernels.configs import ConfigTable, GemmConfig, configs, facts_of, is_own
 from jax_moye._kernels.dtypes import ITEM_BYTES, WAYS_OF_F32, exchanged
 from jax_moye._log import say_once
 from jax_moye._selection.problem import MAX_SIZE, GemmProblem
@@ -116,6 +116,11 @@ def served() -> str:
     return "Served is any contraction that is one batched matrix product: " + "; ".join(lines)
 
 
+def launched(config: GemmConfig, problem: GemmProblem) -> GemmProblem:
+    """The problem whose operands a kernel reads: for some kernels XLA pads lines first that TMA cannot read."""
+    return problem.padded if facts_of(config.kernel).pads else problem
+
+
 def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str | None:
     """Why the config cannot compute the problem, in a sentence; None if it can.
 
@@ -159,7 +164,7 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
         return "it needs a mode of stride 1 in each operand"
     if problem.order is not None and problem.order not in config.orders:
         return f"it takes the orders {', '.join(config.orders)}, and this is {problem.order}"
-    if problem.alignment % config.alignment:
+    if launched(config, problem).alignment % config.alignment:
         offsets = f", from {problem.offsets} on," if problem.offsets else ""
         return (
             f"it loads {config.alignment} bytes at a time, and the operands' strides "

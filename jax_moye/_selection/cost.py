@@ -9,14 +9,12 @@ docs/performance.md says how well. On other GPUs the model is used for nothing b
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import GemmConfig, facts_of
 from jax_moye._kernels.dtypes import DTYPES, ITEM_BYTES
-from jax_moye._selection.problem import GemmProblem
+from jax_moye._selection.problem import GemmProblem, is_for_tma
 
 # Multiprocessors of the usual GPU of an architecture: a program may be compiled where there is no GPU to ask.
 MULTIPROCESSORS: dict[int | None, int] = {80: 108, 86: 84, 89: 142, 90: 132, 100: 148, 120: 170}
@@ -158,12 +156,8 @@ def terms(config: GemmConfig, problem: GemmProblem, arch: int | None) -> Terms:
 
     # Rows and columns of an operand that a CTA loads on average, and those beyond it.
     rows, columns = m * known.tile_m / (clusters_m * known.cluster_m), n * known.tile_n / (clusters_n * known.cluster_n)
-    a_packs = known.packs and (
-        known.parts > 0 or not _is_for_tma(problem.a_strides, [mode.a for mode in problem.outer], problem.dtype)
-    )
-    b_packs = known.packs and (
-        known.parts > 0 or not _is_for_tma(problem.b_strides, [mode.b for mode in problem.outer], problem.dtype)
-    )
+    a_packs = known.packs and (known.parts > 0 or not is_for_tma(problem.strides["a"], problem.dtype))
+    b_packs = known.packs and (known.parts > 0 or not is_for_tma(problem.strides["b"], problem.dtype))
     a_lines = rows if a_packs else rows * _lines(problem.a_strides, item)
     b_lines = columns if b_packs else columns * _lines(problem.b_strides, item)
     if problem.b_strides[1] == 1 and not b_packs:
@@ -254,7 +248,7 @@ class _OfConfig(NamedTuple):
     item: int  # bytes
     tma: bool
     alternates: bool  # loads, which pass registers, and products: in one stage neither can hide the other
-    packs: bool  # the operands first, where TMA cannot read them
+    packs: bool  # or XLA pads, the operands that TMA cannot read
     parts: int  # of bf16 into which they are split then, whether TMA can or not; 0: they are not
     clips_rows: bool
     splits_by_sizes: bool  # k, and add_us is a second kernel's
@@ -303,7 +297,7 @@ def _of_config(config: GemmConfig) -> _OfConfig:
         item=item,
         tma=tma,
         alternates=narrow and config.stages == 1,
-        packs=config.alignment < speed.packs_below,
+        packs=facts_of(config.kernel).pads or parts > 0,
         parts=parts,
         clips_rows=speed.clips_rows,
         splits_by_sizes=facts_of(config.kernel).splits_k_by_sizes,
@@ -389,19 +383,3 @@ def _pitch(strides: tuple[int, int, int]) -> int:
 def _lines(strides: tuple[int, int, int], item: int) -> float:
     """What is asked of the L2 cache for an operand, over its bytes."""
     return 1 + H200.straddling if _pitch(strides) * item % _LINE else 1.0
-
-
-def _is_for_tma(strides: tuple[int, int, int], outer: Sequence[int], dtype: str) -> bool:
-    """Whether TMA can read an operand for wgmma: a mode of stride 1, which is k but for 16-bit elements.
-
-    Args:
-      strides: of (batch, rows, k).
-      outer: strides of the batch's other modes.
-      dtype: of the operand.
-    """
-    _, rows, k = strides
-    batch = math.gcd(strides[0], *outer)
-    item = ITEM_BYTES[dtype]
-    if k == 1:
-        return batch * item % 16 == 0 and rows * item % 16 == 0
-    return rows == 1 and item == 2 and batch * item % 16 == 0 and k * item % 16 == 0

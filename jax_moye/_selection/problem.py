@@ -16,6 +16,7 @@ BATCH_MODES = 3  # of a launch: kBatchModes of cuda/gemm/config.h
 # Of a problem: files have them where there is such a thing.
 RARE_FIELDS = ("outer", "pair", "derivative", "gate", "scaled", "offsets")
 _WIDEST_LOAD = 16  # bytes
+_PADDED_LINE = 32  # bytes: a row of a box, 128 bytes, never touches a fifth sector
 
 
 class NotServedError(Exception):
@@ -260,6 +261,21 @@ class GemmProblem:
         divisor = math.gcd(a_batch, a_m if a_k == 1 else a_k, b_batch, b_k if b_n == 1 else b_n, *outer, *self.offsets)
         return math.gcd(divisor * ITEM_BYTES[self.dtype], _WIDEST_LOAD)
 
+    @functools.cached_property
+    def padded(self) -> GemmProblem:
+        """The same behind a padding of the lines that TMA cannot read; itself where there are none, or none helps."""
+        if self.offsets:
+            return self
+        *of_a, a_batch, a_m, a_k = _padded(self.strides["a"], (*self.batch_sizes, self.m, self.k), self.dtype)
+        *of_b, b_batch, b_n, b_k = _padded(self.strides["b"], (*self.batch_sizes, self.n, self.k), self.dtype)
+        modes = zip(self.outer, of_a, of_b, strict=True)
+        return dataclasses.replace(
+            self,
+            a_strides=(a_batch, a_m, a_k),
+            b_strides=(b_batch, b_n, b_k),
+            outer=tuple(mode._replace(a=a, b=b) for mode, a, b in modes),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Its fields, as files have them."""
         fields = dataclasses.asdict(self)
@@ -352,3 +368,35 @@ def make_problem(
         outer=tuple(BatchMode(*mode) for mode in outer),
         offsets=tuple(reversed(offsets) if swapped else offsets) if any(offsets) else (),
     )
+
+
+def is_for_tma(strides: Sequence[int], dtype: str) -> bool:
+    """Whether TMA can read an operand for wgmma: a mode of stride 1, which is k but for 16-bit elements.
+
+    Args:
+      strides: of (batch modes..., rows, k).
+      dtype: of the operand.
+    """
+    *batch, rows, k = strides
+    item = ITEM_BYTES[dtype]
+    of_batch = math.gcd(*batch)
+    if k == 1:
+        return of_batch * item % 16 == 0 and rows * item % 16 == 0
+    return rows == 1 and item == 2 and of_batch * item % 16 == 0 and k * item % 16 == 0
+
+
+def _padded(strides: tuple[int, ...], sizes: tuple[int, ...], dtype: str) -> tuple[int, ...]:
+    """The strides of an operand whose lines were padded; its own where TMA can read it, or not even then.
+
+    It is dense, as XLA's arrays are: a mode's stride is what the modes inside of it have of elements. So it is no part
+    of an array, of which more would be padded than is read.
+    """
+    used = sorted((stride, size) for size, stride in zip(sizes, strides, strict=True) if size > 1 and stride)
+    inner = [math.prod(size for _, size in used[:i]) for i in range(len(used))]
+    if is_for_tma(strides, dtype) or not used or [stride for stride, _ in used] != inner:
+        return strides
+    length = used[0][1]
+    step = _PADDED_LINE // ITEM_BYTES[dtype]
+    pitch = -(-length // step) * step
+    padded = tuple(stride if stride == 1 else stride // length * pitch for stride in strides)
+    return padded if is_for_tma(padded, dtype) else strides

@@ -41,7 +41,6 @@ class Speed(NamedTuple):
         write, where a thread has up to so many sums. Empty: it takes no longer.
       finish_us: the same with an epilogue, and beside `odd_store_us` where d has such rows. Beside many sums a thread
         has registers for a few elements at a time, or for one, and latencies are not hidden.
-      packs_below: bytes of alignment below which a config packs operands first, in a kernel of their own.
       launch_us: more than what any kernel takes that has nothing to do.
       part_us: more of it for each CTA that shares a tile.
       wave_us: of each wave but the first: CTAs that start anew.
@@ -60,7 +59,6 @@ class Speed(NamedTuple):
     store_us: float = 0.060
     odd_store_us: tuple[tuple[int, float], ...] = ()
     finish_us: tuple[tuple[int, float], ...] = ()
-    packs_below: int = 0
     launch_us: float = 0.0
     part_us: float = 0.0
     wave_us: float = 0.0
@@ -84,6 +82,7 @@ class KernelFacts(NamedTuple):
       promotes_float8: sums of 8-bit floats leave the tensor core, which keeps some 14 bits of them, after each k-tile,
         and are added up in f32.
       is_of_gradients: of attention, it computes the gradients.
+      pads: XLA pads the lines of operands for it that TMA cannot read (_primitives/padding.py).
       symmetric: b^T a^T has the bits of (a b)^T: what is multiplied does not depend on which operand is a.
       missing: the file that would say all this; "" where there is one.
     """
@@ -97,6 +96,7 @@ class KernelFacts(NamedTuple):
     sums_by_call: bool = False
     promotes_float8: bool = False
     is_of_gradients: bool = False
+    pads: bool = False
     symmetric: bool = True
     missing: str = ""
 

@@ -21,6 +21,7 @@ FACTS = KernelFacts(
     page=14,
     idea="TMA, mbarriers, wgmma",
     promotes_float8=True,
+    pads=True,
     speed=Speed(
         products_per_us=PRODUCTS_PER_US,
         # Wide wgmma and multicast move fewer bytes per product, and on large products power, which moving bytes takes,
@@ -51,7 +52,6 @@ FACTS = KernelFacts(
         store_us=STORE_US,
         odd_store_us=((255, ODD_STORE_US),),
         finish_us=((128, 0.19), (255, 0.92)),
-        packs_below=16,
     ),
 )
 

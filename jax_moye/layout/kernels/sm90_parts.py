@@ -40,7 +40,6 @@ FACTS = KernelFacts(
         store_us=STORE_US,
         odd_store_us=((255, ODD_STORE_US),),
         finish_us=((128, 0.19), (255, 0.92)),
-        packs_below=16,
     ),
 )
 

@@ -19,6 +19,7 @@ FACTS = KernelFacts(
     page=15,
     idea="one warpgroup's epilogue under the other's math",
     promotes_float8=True,
+    pads=True,
     speed=Speed(
         products_per_us=PRODUCTS_PER_US,
         by_tile={  # as those of sm90_cooperative
@@ -45,7 +46,6 @@ FACTS = KernelFacts(
         store_us=STORE_US,
         odd_store_us=((176, ODD_STORE_US), (255, 0.757)),
         finish_us=((128, 0.12), (160, 0.7), (176, 0.92), (255, 2.1)),
-        packs_below=16,
     ),
 )
 

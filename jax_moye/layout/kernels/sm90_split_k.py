@@ -21,6 +21,7 @@ FACTS = KernelFacts(
     idea="a cluster for one tile, a part of k for each CTA",
     splits_k=True,
     promotes_float8=True,
+    pads=True,
     speed=Speed(
         products_per_us=PRODUCTS_PER_US,
         by_tile={
@@ -33,7 +34,6 @@ FACTS = KernelFacts(
         clips_rows=True,
         store_us=0.164,  # the parts are added up, and threads store d
         finish_us=((160, 0.34), (255, 0.92)),
-        packs_below=16,
         part_us=0.0606,
         wave_us=3.05,
         # Such a cluster is of one GPC, and what is left there is too small for another.

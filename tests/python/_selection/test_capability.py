@@ -13,7 +13,7 @@ from jax_moye import _compat
 from jax_moye._kernels import devices, ffi
 from jax_moye._kernels.dtypes import DTYPES, ITEM_BYTES, numpy_dtype, numpy_dtypes
 from jax_moye._log import say_once
-from jax_moye._selection.capability import LoweringTarget, why_not
+from jax_moye._selection.capability import LoweringTarget, launched, why_not
 from jax_moye._selection.problem import MAX_SIZE, GemmProblem, NotServedError, make_problem, parse_spec
 
 CONFIGS = jax_moye.configs()
@@ -231,7 +231,7 @@ def test_each_row_accepts_sizes_as_its_predicate_says(kernel):
             except NotServedError:
                 continue
             problem = dataclasses.replace(problem, dtype=config.dtype)  # of two dtypes also where they are exchanged
-            reason, refused = why_not(config, problem, None), refusal(config, problem)
+            reason, refused = why_not(config, problem, None), refusal(config, launched(config, problem))
             assert (reason is None) == (refused is None), (config.name, problem, reason, refused)
             outcomes[reason is None] += 1
     takes_all = all(

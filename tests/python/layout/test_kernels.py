@@ -144,7 +144,6 @@ OTHER = {
     "store_us": 1.0,
     "odd_store_us": ((255, 1.0),),
     "finish_us": ((255, 1.0),),
-    "packs_below": 16,
     "launch_us": 1.0,
     "part_us": 1.0,
     "wave_us": 1.0,
@@ -169,7 +168,7 @@ def test_by_how_many_sums_a_thread_has_it_finishes():
 
 def test_every_other_field_is_read(monkeypatch):
     facts = KernelFacts(
-        instruction="wgmma", page=99, idea="new", splits_k=True, promotes_float8=True, is_of_gradients=True
+        instruction="wgmma", page=99, idea="new", splits_k=True, promotes_float8=True, is_of_gradients=True, pads=True
     )
     by_call = facts._replace(splits_k=False, sums_by_call=True)
     by_sizes = facts._replace(splits_k=False, splits_k_by_sizes=True)
@@ -187,6 +186,7 @@ def test_every_other_field_is_read(monkeypatch):
         monkeypatch.setattr(summation, "facts_of", lambda kernel, facts=of_its_own: facts)
         assert summation.summation(config()).instruction == config().name
     # page and idea: test_a_file_says_all_that_is_to_be_said, test_the_ladder_is_the_pages
+    # pads: _selection/test_ranking.py, test_operands_are_padded_where_that_is_faster
     # is_of_gradients: _selection/test_attention.py, test_the_least_tile
 
 
