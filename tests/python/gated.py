@@ -148,6 +148,7 @@ def cases_of(config) -> Iterator[Gated]:
     yield Gated((tile_m + 1, tile_n + step, tile_k + step), "NT", keeps=True)
     yield Gated((2 * tile_m - step, 2 * tile_n - step, config.stages * tile_k + 3), "TN", "none", keeps=True)
     yield Gated((tile_m + step, step, 2 * tile_k + step), "TT")
+    yield Gated((tile_m, tile_n, tile_k + 3), "NT")  # odd lines of all operands
     yield Gated((1, 3 * tile_n + step, step), "NN", keeps=True)
     yield Gated((tile_m + 3, tile_n + step, tile_k - step), batch=(3,), weights=True)
     yield Gated((5, 2 * step, 4 * step), "NT", batch=(2, 3), weights=True, keeps=True)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from python import gated
 from python.support import integers
 
 import jax_moye
@@ -91,16 +92,14 @@ def test_what_two_products_read_is_padded_once():
 
 def test_a_pair():
     """Both right-hand operands, which lie alike."""
-    x, w, v = arrays((33, 43), (48, 43), (48, 43))
-
-    def layer(x, w, v):
-        return jax_moye.gated_linear_unit(x, w.T, v.T, activation="relu", implementation="moye", interpret=True)
-
-    text = text_of(layer, x, w, v)
-    assert text.count("custom_call @jax_moye") == 1
+    case = gated.Gated((33, 48, 43), "NT")
+    stored = case.operands(jnp.bfloat16, integers=True)
+    layer = gated.computed_by(min(gated.CONFIGS, key=lambda config: config.tile), case, stored, interpret=True)
+    text = layer.lower(*stored).as_text()
+    assert text.count(f"custom_call @{gated.TARGET}") == 1
     assert text.count("stablehlo.pad") == 3
-    expected = np.maximum(exact(x) @ exact(w).T, 0) * (exact(x) @ exact(v).T)
-    np.testing.assert_array_equal(exact(jax.jit(layer)(x, w, v)), bf16(expected))
+    for found, right in zip(layer(*stored), case.exact(stored), strict=True):
+        np.testing.assert_array_equal(exact(found), bf16(right))
 
 
 def test_explain_says_so():
