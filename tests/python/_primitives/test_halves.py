@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import jax
@@ -12,10 +13,14 @@ from jax import lax
 from python.viewed import VIEW_TARGET, movements
 
 import jax_moye
-from jax_moye._primitives import autotune, rewritten
+from jax_moye._inspect.report import measure_gemm
+from jax_moye._primitives import autotune, contraction, rewritten
 from jax_moye._primitives.autotune import Joined
 from jax_moye._primitives.rewritten import rewritten_p, viewed_p
+from jax_moye._selection.decide import Times, decide
 from jax_moye._selection.measurements import variant
+from jax_moye._selection.problem import NotServedError
+from jax_moye._tune import tune
 
 M, K, N = 16, 24, 32
 SHAPES = {"x": (M, K), "h": (3, M, K), "w": (K, 2 * N), "t": (2 * N, K), "g": (K, 2, N), "o": (2, K, N), "q": (2, N, K)}
@@ -245,6 +250,58 @@ def test_halves_that_are_not_aligned(n):
         assert_close(optimized(*operands), exact(of_both_of, operands))
 
 
+# ------------------------------------------------------------------------------------------------------ random forms
+
+
+def random_layer(rng):
+    """Shapes of x and w, and a function of them: an einsum, taken in two along a dimension of w, anywhere."""
+    sizes = {"k": 8, "m": 5, "n": 16, "a": int(rng.choice([1, 2, 3])), "h": int(rng.choice([2, 2, 4, 8]))}
+    x, w, out = (rng.permutation(list(labels)) for labels in ("amk", "khn", "amhn"))
+    axis = list(out).index("h")
+    order = rng.permutation(3 if sizes["h"] == 2 else 4)
+    way, turned, in_jit = rng.choice(["split", "slice", "unstack", "reshape"]), rng.random() < 0.5, rng.random() < 0.3
+
+    def halves(y):
+        half = sizes["h"] // 2
+        if way == "unstack" and half == 1:
+            parts = jnp.unstack(y, axis=axis)
+        elif way == "reshape":
+            y = y.reshape(*y.shape[:axis], 2, half, *y.shape[axis + 1 :])
+            parts = [lax.index_in_dim(y, i, axis, keepdims=False) for i in range(2)]
+        elif way == "slice":
+            parts = [lax.slice_in_dim(y, i * half, i * half + half, axis=axis) for i in range(2)]
+        else:
+            parts = jnp.split(y, 2, axis)
+        if half == 1 and way != "unstack":
+            parts = [part.squeeze(axis) for part in parts]
+        return [part.transpose(order) for part in parts]
+
+    def gate(y):
+        a, b = halves(y)
+        return jax.nn.relu(b) * a if turned else jax.nn.relu(a) * b
+
+    def fun(x_, w_):
+        y = jnp.einsum(f"{''.join(x)},{''.join(w)}->{''.join(out)}", x_, w_)
+        return jax.jit(gate)(y) if in_jit else gate(y)
+
+    return [tuple(sizes[label] for label in labels) for labels in (x, w)], fun
+
+
+def test_random_layers():
+    """Wherever it is found, and where it is not, the result is right; by kernels it is exact."""
+    found = 0
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        shapes, fun = random_layer(rng)
+        operands = [jnp.asarray(rng.choice([-1, 0, 0, 1], shape), jnp.bfloat16) for shape in shapes]
+        expected = exact(fun, operands)
+        found += len(halves_of(fun, *operands))
+        with jax_moye.options(interpret=True):
+            result = jax.jit(jax_moye.optimize(fun))(*operands)
+        np.testing.assert_array_equal(np.asarray(result, np.float64), expected, str(seed))
+    assert found >= 15
+
+
 # ------------------------------------------------------------------------------------------------------ derivatives
 
 
@@ -417,3 +474,93 @@ def test_the_array_is_made_before_anything_is_timed(asked):
     np.testing.assert_array_equal(product.operands[0][1], w)
     assert_close(result, exact(of_both_of, (x, w)))
     assert_close(product.results[1], [exact(of_both_of, (-x, -w))])
+
+
+def lowered_for_cuda(fun, *operands):
+    with jax_moye.cuda_target(90):
+        return jax.jit(jax_moye.optimize(fun)).trace(*operands).lower(lowering_platforms=("cuda",)).as_text()
+
+
+BIG = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((512, 256), (256, 1024))]
+
+
+@pytest.mark.parametrize("fun", [of_both_of, lambda x, t: of_both_of(x, t.T)], ids=["NN", "NT"])
+@pytest.mark.parametrize(("all_us", "alone_us", "ours"), [(100, 90, None), (100, 20, "alone"), (30, 90, "all")])
+def test_who_is_the_fastest_computes_it(fun, all_us, alone_us, ours, monkeypatch):
+    """Ours all of it; or the one product, which XLA finishes; or XLA. Of XLA all takes 50 us, the product 40."""
+    asked = []
+
+    def measured(request, operands, target, xla, others=None):
+        asked.append((request, operands))
+        us, xla_us = (alone_us, 40.0) if request.epilogue is None else (all_us, 50.0)
+        decision = decide(dataclasses.replace(request, implementation="moye"), operands, target)
+        assert decision.kind == "kernel"
+        times = {"measured": Times(us, xla_us), "request": request}
+        is_ours = us < xla_us
+        return decision._replace(**times) if is_ours else decision._replace(kind="xla", cause="time", **times)
+
+    monkeypatch.setattr(rewritten, "decide_by_measuring", measured)
+    monkeypatch.setattr(contraction, "decide_by_measuring", measured)
+    operands = BIG if fun is of_both_of else [BIG[0], jax.ShapeDtypeStruct((1024, 256), jnp.bfloat16)]
+    text = lowered_for_cuda(fun, *operands)
+    assert text.count("custom_call @jax_moye") == (ours is not None)
+    assert text.count("stablehlo.dot_general") == (ours is None)
+    assert text.count(f"custom_call @{VIEW_TARGET}") == (ours == "all")
+    slices = [] if ours == "all" else ["stablehlo.slice"] * 2
+    assert [one for one in movements(text) if one != "stablehlo.transpose"] == slices
+    assert asked[0][1][1].shape == ((256, 512) if fun is of_both_of else (512, 256))
+    if ours != "all":  # then the one product is decided about
+        assert all(one.shape == operands[1].shape for _, (_, one) in asked[1:])
+
+
+def test_a_training_step_whose_race_is_lost_is_the_program_that_was():
+    """No table has a time of this, and nothing is measured for another machine: then it is XLA's."""
+    step = jax.grad(total(mlp), (0, 1, 2))
+    operands = [*BIG, jax.ShapeDtypeStruct((512, 256), jnp.bfloat16)]
+    with jax_moye.options(autotune="off"):
+        text = lowered_for_cuda(step, *operands)
+    assert "second_b" not in text
+    assert [one for one in movements(text) if one not in ("stablehlo.transpose", "stablehlo.concatenate")] == [
+        "stablehlo.slice"
+    ] * 2
+
+
+# ------------------------------------------------------------------------------------------------------- what is said
+
+
+def explained(fun, *operands, **options):
+    with jax_moye.options(**options):
+        return jax_moye.explain(jax_moye.optimize(fun), *operands, device="h200")
+
+
+def test_explain_says_what_is_decided():
+    (gemm,) = explained(of_both_of, *BIG, implementation="moye")
+    assert gemm.what == "mk,kn->mn on bfloat16[512, 256] and bfloat16[256, 512] into bfloat16"
+    assert (gemm.computed_by, gemm.epilogue_reason) == ("moye", None)
+    assert gemm.epilogue == "silu, times the product with second_b, both halves of one array"
+    assert gemm.config.takes_pair
+    gemm = explained(jax.grad(total(of_both_of)), *BIG, implementation="moye")[0]
+    assert gemm.epilogue == "silu, times the product with second_b, both halves of one array, both products kept"
+    (gemm,) = explained(of_both_of, *BIG, autotune="off")
+    assert (gemm.computed_by, gemm.count) == ("xla", 1)
+    assert "for two products of one operand" in gemm.decision.reason
+
+
+@pytest.mark.parametrize("form", ["split", "a dimension of two", "that is in front"])
+def test_explain_says_where_it_stays_one_product(form):
+    names, fun, _ = FORMS[form]
+    operands = [jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in arrays(names)]
+    (gemm,) = explained(fun, *operands)
+    (alone,) = explained(lambda x, w: jnp.einsum("td,d...->t...", x, w), *operands)
+    assert "gated behind it: " in gemm.what
+    assert sorted(gemm.problem.sizes) == sorted(alone.problem.sizes)
+    assert gemm.epilogue is None
+
+
+def test_what_times_products_alone_says_that_it_does_not_time_these():
+    """They would have XLA join two arrays."""
+    (gemm,) = explained(of_both_of, *BIG, implementation="moye")
+    measured = measure_gemm(gemm, jax.devices("cpu")[0], rounds=1, round_ms=1.0, warmup_ms=1.0)
+    assert measured.error == "halves of one product are timed while they are lowered"
+    with pytest.raises(NotServedError, match="timed while it is lowered"):
+        tune._candidates(gemm.product, None, None)
