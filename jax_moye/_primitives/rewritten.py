@@ -482,9 +482,10 @@ def _lower_viewed_local(
     # Where no kernel finishes the product it may still be one of ours alone, which reads the parts in place.
     is_kernels = decision.kind == "kernel" and _takes_in(decision, request)
     is_xlas = inner is not None and not is_kernels and is_for_xla(decision, operands, of_written, inner, platform)
-    equations = original if inner is None or is_kernels or is_xlas else parts
-    if is_xlas and request.epilogue is not None and request.epilogue.halves:  # else an equation says so itself
-        equations = xlas(request, original)
+    if request.epilogue is not None and request.epilogue.halves:  # one product, which no equation decides about again
+        equations = xlas(request, original) if is_xlas else parts
+    else:
+        equations = original if inner is None or is_kernels or is_xlas else parts
 
     def as_it_was(lhs, rhs, *others):
         if len(views) > 2 and views[2] is None:

@@ -236,6 +236,25 @@ def of_both_of(x, w):
     return of_both()(x @ w)
 
 
+@pytest.mark.parametrize("takes_two", [True, False])
+def test_x_may_be_part_of_an_array_too(takes_two, monkeypatch):
+    """Of which a kernel reads the part: one of two weights, or where there is none that of the one product."""
+    operands, fun = arrays("hw"), lambda h, w: of_both_of(h[:, 1], w)
+    (equation,) = halves_of(fun, *operands)
+    assert None not in equation.params["views"]
+    with jax_moye.options(interpret=True):
+        if not takes_two:
+            monkeypatch.setattr(type(CONFIGS[0]), "takes_pair", property(lambda config: False))
+        jax.clear_caches()
+        optimized = jax.jit(jax_moye.optimize(fun))
+        text = optimized.lower(*operands).as_text()
+        assert_close(optimized(*operands), exact(fun, operands))
+    jax.clear_caches()
+    assert text.count("custom_call @jax_moye") == text.count(f"custom_call @{VIEW_TARGET}") == 1
+    assert ('operands = "second_b"' in text) == takes_two
+    assert movements(text) == [] if takes_two else ["stablehlo.slice"] * 2
+
+
 @pytest.mark.parametrize("n", [20, 33])
 def test_halves_that_are_not_aligned(n):
     """A config that loads elements reads them, or all of it is one product: never copies of both halves."""
