@@ -22,6 +22,11 @@ from jax_moye._selection.measurements import variant
 from jax_moye._selection.problem import NotServedError
 from jax_moye._tune import tune
 
+try:
+    from jax.extend.core import check_jaxpr
+except ImportError:  # before jax 0.10
+    from jax.core import check_jaxpr
+
 M, K, N = 16, 24, 32
 SHAPES = {"x": (M, K), "h": (3, M, K), "w": (K, 2 * N), "t": (2 * N, K), "g": (K, 2, N), "o": (2, K, N), "q": (2, N, K)}
 SHAPES |= {"l": (3, K, 2 * N), "d": (N, K), "D": (3, N, K), "b": (2 * N,), "r": (M, N), "R": (M, 2 * N), "i": (K, N, 2)}
@@ -144,6 +149,8 @@ def test_a_gated_layer_of_one_product_is_one_equation(name):
     assert views[0] is None
     assert views[1].strides == views[2].strides
     assert views[1].offset != views[2].offset
+    for part in ("original", "inner", "parts"):
+        check_jaxpr(equation.params[part].jaxpr.jaxpr)
     expected = exact(fun, operands)
     texts = [jax.jit(f).lower(*operands).compile().as_text() for f in (fun, jax_moye.optimize(fun))]
     assert operations(texts[1]) == operations(texts[0])
@@ -403,6 +410,25 @@ def test_who_transforms_what_was_optimized(form):
         assert_close(jax.jit(both)(*operands), exact(transform(fun), operands), 2.0**-12)
     texts = [jax.jit(jax.grad(total(f), (0, 1))).lower(*operands).as_text() for f in (fun, optimized)]
     assert texts[1].count("stablehlo.dot_general") == texts[0].count("stablehlo.dot_general") == 3
+
+
+@pytest.mark.parametrize("form", ["split", "that is in front"])
+def test_inside_of_shard_map(form):
+    """Where types say over which axes values vary."""
+    names, fun, _ = FORMS[form]
+    operands = arrays(names)
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    mapped = jax.shard_map(fun, mesh=mesh, in_specs=(jax.P("i"), jax.P()), out_specs=jax.P("i"))
+    for one in (mapped, jax.grad(total(mapped), (0, 1))):
+        assert len(halves_of(one, *operands)) == 1
+        for interpret in (False, True):
+            with jax_moye.options(interpret=interpret):
+                optimized = jax.jit(jax_moye.optimize(one))
+                text = optimized.lower(*operands).as_text()
+                assert_close(
+                    optimized(*operands), exact(fun if one is mapped else jax.grad(total(fun), (0, 1)), operands)
+                )
+            assert (VIEW_TARGET in text) == interpret
 
 
 # -------------------------------------------------------------------------------------------- ours, XLA's, measured
