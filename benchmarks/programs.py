@@ -2,11 +2,11 @@
 
     PYTHONPATH=benchmarks python -m jax_moye bench --program programs:gpt2 --program programs:llama --size layers=4
 
-They were written before `optimize` had seen one, and what it missed in them was then added: section 22 of
-docs/performance.md has both figures. No GPU has timed gemma and translation yet. They differ in what real programs
-differ in: how a mask is made, how a softmax is written, where float32 begins, grouped queries, scans with and without
-recomputation, the optimizer. Each function returns (step, arguments); sizes are its keywords. `SMALL` has sizes for a
-CPU.
+All but phi3 were written before `optimize` had seen one, and what it missed in them was then added: section 22 of
+docs/performance.md has both figures. No GPU has timed gemma, phi3 and translation yet. They differ in what real
+programs differ in: how a mask is made, how a softmax is written, where float32 begins, grouped queries, which weights
+are one array, scans with and without recomputation, the optimizer. Each function returns (step, arguments); sizes are
+its keywords. `SMALL` has sizes for a CPU.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ SMALL: Mapping[str, Mapping[str, int]] = {
     | {"batch": 8, "cached": 2048},
     "diffusion_transformer": {"layers": 2, "width": 256, "heads": 4, "batch": 8, "tokens": 256},
     "gemma": {"layers": 2, "width": 256, "heads": 4, "kv_heads": 2, "inner": 512, "vocabulary": 512}
+    | {"batch": 2, "tokens": 256},
+    "phi3": {"layers": 2, "width": 512, "heads": 8, "kv_heads": 4, "inner": 512, "vocabulary": 512}
     | {"batch": 2, "tokens": 256},
     "translation": {"layers": 2, "width": 256, "heads": 4, "vocabulary": 512, "batch": 2, "tokens": 256},
     "linear_layers": {"layers": 2, "width": 256, "batch": 256},
@@ -393,6 +395,45 @@ def gemma(
 
     text = model.random.integers(vocabulary, batch, tokens + 1)
     return momentum(loss, model.parameters, text, jnp.tile(jnp.arange(tokens), (batch, 1)))
+
+
+def phi3(
+    layers: int = 8,
+    width: int = 3072,
+    heads: int = 24,
+    kv_heads: int = 8,
+    inner: int = 8192,
+    vocabulary: int = 32064,
+    batch: int = 4,
+    tokens: int = 2048,
+) -> Program:
+    """Phi-3, a step of training: one product for queries, keys and values, and one for a gate and what it is for."""
+    random, head_dim = Random(), width // heads
+    blocks = [
+        {"norms": (jnp.ones(width), jnp.ones(width)), "qkv": random.weight(width, (heads + 2 * kv_heads) * head_dim)}
+        | {"out": random.weight(width, width), "gate_up": random.weight(width, 2 * inner)}
+        | {"down": random.weight(inner, width)}
+        for _ in range(layers)
+    ]
+    parameters = {"tokens": random.weight(vocabulary, width), "head": random.weight(width, vocabulary)}
+    parameters |= {"blocks": blocks, "norm": jnp.ones(width)}
+    places = jnp.broadcast_to(jnp.arange(tokens, dtype=jnp.float32), (batch, tokens))
+
+    def attention(x: Any, block: Any) -> Any:
+        parts = jnp.split(x @ block["qkv"], [heads * head_dim, (heads + kv_heads) * head_dim], -1)
+        q, k, v = (part.reshape(batch, tokens, -1, head_dim) for part in parts)
+        q, k = rotated(q, places), rotated(k, places)
+        return jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(x.shape) @ block["out"]
+
+    def loss(parameters: Any, text: Any) -> Any:
+        x = parameters["tokens"][text[:, :-1]]
+        for block in parameters["blocks"]:
+            x = x + attention(rms_norm(x, block["norms"][0]), block)
+            gate, up = jnp.split(rms_norm(x, block["norms"][1]) @ block["gate_up"], 2, -1)
+            x = x + (up * jax.nn.silu(gate)) @ block["down"]
+        return cross_entropy(rms_norm(x, parameters["norm"]) @ parameters["head"], text[:, 1:])
+
+    return adam(loss, parameters, random.integers(vocabulary, batch, tokens + 1))
 
 
 def translation(

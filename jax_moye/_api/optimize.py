@@ -30,11 +30,11 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
     array, such as a residual, another product, a gradient so far, or the parameter of an update `p - 0.1 * gradient`.
     Whatever a kernel takes in is computed in f32 and rounded once at the end, never more often than the program rounds.
     Two products of one left operand, of which one is activated and multiplied with the other, may be one kernel, and so
-    may two of `jax.lax.ragged_dot`. A kernel of the latter may read the rows that a gather in front of it takes where
-    they are, and store its rows where a gather or scatter behind it moves them, by what the program has sorted. A sum
-    with another array is written over that array where it is donated, or the program's own, and all else that reads it
-    is done before. All else is left as it is, and so is what no kernel of ours does faster: names, sources, effects,
-    donated buffers and shardings stay.
+    may the two halves of one product, whose weights lie in one array, and two of `jax.lax.ragged_dot`. A kernel of the
+    latter may read the rows that a gather in front of it takes where they are, and store its rows where a gather or
+    scatter behind it moves them, by what the program has sorted. A sum with another array is written over that array
+    where it is donated, or the program's own, and all else that reads it is done before. All else is left as it is, and
+    so is what no kernel of ours does faster: names, sources, effects, donated buffers and shardings stay.
 
     Attention of 16 bits, softmax(scale * q k^T + mask) v, and its derivative are a kernel each, which keeps no scores
     in memory: however the softmax is written, with queries in groups, of one query and a cache as well, without a mask

@@ -36,11 +36,11 @@ from jax_moye._kernels.dtypes import named_dtype
 from jax_moye._kernels.target import ASSUMED, is_assumed
 from jax_moye._selection import block_scaled, cost
 from jax_moye._selection.capability import LoweringTarget
-from jax_moye._selection.decide import decide
+from jax_moye._selection.decide import Decision, decide
 from jax_moye._selection.grouped import decide_grouped
 from jax_moye._selection.problem import GemmProblem
 from jax_moye._selection.ranking import rank
-from jax_moye._selection.request import describe
+from jax_moye._selection.request import Request, describe
 from jax_moye._selection.summation import batch_invariant_configs
 from jax_moye._selection.weights import decide_weights, dequantized_product
 
@@ -334,6 +334,10 @@ def explain_product(product: Product, device: Device, count: int = 1, where: tup
     if product.block_scales is not None:
         return _explain_block_scaled(product, target, device, count, where)
     decision = decide(asked, operands, target)
+    if _is_one_product(decision, request):
+        whole, *_ = next(products_of(product.original.in_two[1].jaxpr.jaxpr))
+        plain = explain_product(whole, device, count, where)
+        return dataclasses.replace(plain, what=f"{plain.what}, gated behind it: {decision.epilogue_reason}")
     if not product.is_lax:
         original = product.original if decision.request.epilogue is not None else None
         product = Product(decision.request, operands, original=original)
@@ -353,6 +357,12 @@ def explain_product(product: Product, device: Device, count: int = 1, where: tup
         decision=decision,
         product=product,
     )
+
+
+def _is_one_product(decision: Decision, request: Request) -> bool:
+    """Whether halves of one product stay that, since no kernel computes both; where one is slower XLA finishes them."""
+    is_of_halves = request.epilogue is not None and request.epilogue.halves
+    return is_of_halves and decision.epilogue_reason is not None and decision.request.epilogue is None
 
 
 def _explain_weights(product: Product, target: LoweringTarget, device: Device, count: int, where: Any) -> Gemm:

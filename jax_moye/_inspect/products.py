@@ -68,6 +68,7 @@ def epilogue_words(epilogue: Epilogue) -> str:
     """What becomes of the sums, in words."""
     parts = [f"times the product with {name}" if name == SECOND_B else name for name, _ in epilogue.operands]
     parts += [f"{name}={getattr(epilogue, name):g}" for name in ("alpha",) if epilogue.alpha != 1]
+    parts += ["both halves of one array"] * epilogue.halves
     parts += [f"beta={epilogue.beta:g}"] if epilogue.beta not in (0, 1) else []
     if epilogue.keeps:
         kept = "both products kept" if epilogue.is_of_pair else "its argument kept"
@@ -221,7 +222,11 @@ def _product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
     if is_fused and epilogue.is_nothing:
         epilogue = None
     # The emulator is not what a GPU runs.
-    alone = None if original is None else dataclasses.replace(original.product, interpret=None)
+    alone = (
+        None
+        if original is None
+        else dataclasses.replace(original.alone(params | {"epilogue": epilogue}), interpret=None)
+    )
     params |= {"interpret": None, "keeps_c": False, "epilogue": epilogue, "alone": alone}  # c changes no decision
     request = Request(**params)
     left, right = (source_in_jaxpr(variable, made_by) for variable in equation.invars[:2])

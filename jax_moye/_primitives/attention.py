@@ -397,9 +397,11 @@ def read_in_place(params: AttentionParams, operands: Sequence[Operand], views: S
     """
     found = list(operands)
     of_means = ("v" if len(operands) == 3 else "d_o") if params.means_of_all else None  # XLA reads it, too
-    for i, view in enumerate(views):
-        is_large = view is not None and math.prod(view.source) > _MOST_INDEXED
-        if view is not None and OPERANDS[i] != of_means and not (is_large and params.scores_have_gradients):
+    for i, view in [*enumerate(views)] * 2:  # of one that no kernel reads as it is written, no other is read at first
+        if view is None or found[i].view is not None:
+            continue
+        is_large = math.prod(view.source) > _MOST_INDEXED
+        if OPERANDS[i] != of_means and not (is_large and params.scores_have_gradients):
             tried = [*found[:i], Operand(view.source, operands[i].dtype, view=view), *found[i + 1 :]]
             found = tried if arrays_of(params, tried) is not None else found
     return [one.view is not None for one in found]

@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +60,20 @@ _turn = threading.Lock()  # one product is timed at a time
 _settled: set[Key] = set()  # what was measured, or could not be: nothing is tried twice
 _spent = [0.0, 0, 0.0]  # seconds and products of this process, and the seconds when it was last said
 
-XlaProgram = Callable[..., Any]
+
+class Joined(NamedTuple):
+    """What XLA computes of arrays that lie otherwise in memory than a kernel's operands.
+
+    Attributes:
+      join: makes of the operands behind lhs one array, before anything is timed.
+      program: of lhs and that array.
+    """
+
+    join: Callable[..., Any]
+    program: Callable[..., Any]
+
+
+XlaProgram = Callable[..., Any] | Joined
 
 
 class InterruptedMeasurementError(Exception):
@@ -375,17 +388,25 @@ def _xla_contender(
     dtypes = {left: operands[0].dtype, right: operands[1].dtype}
     arrays = list(zip(*(product.arrays(name) for name in names), strict=True))
 
-    def one(*flat: Any) -> Any:
-        values = []
-        for name, x in zip(names, flat, strict=True):
-            dtype = jnp.dtype(dtypes.get(name, x.dtype))
-            if x.dtype != dtype:  # 8-bit floats
-                x = lax.bitcast_convert_type(x, dtype)
-            values.append(x.reshape(shapes[name]))
-        return xla(*values)
+    def shaped(name: str, x: Any) -> Any:
+        dtype = jnp.dtype(dtypes.get(name, x.dtype))
+        if x.dtype != dtype:  # 8-bit floats
+            x = lax.bitcast_convert_type(x, dtype)
+        return x.reshape(shapes[name])
+
+    if isinstance(xla, Joined):
+        joined = jax.jit(lambda *flat: xla.join(*map(shaped, names[1:], flat)))
+        arrays = [(lhs, joined(*others)) for lhs, *others in arrays]
+
+    def one(lhs: Any, *others: Any) -> Any:
+        if isinstance(xla, Joined):
+            return xla.program(shaped(left, lhs), *others)
+        return xla(*map(shaped, names, (lhs, *others)))
+
+    count = len(arrays[0])
 
     def several(*flat: Any) -> list[Any]:
-        return [one(*flat[i : i + len(names)]) for i in range(0, len(flat), len(names))]
+        return [one(*flat[i : i + count]) for i in range(0, len(flat), count)]
 
     sharding = jax.sharding.SingleDeviceSharding(product.device)
     types = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in arrays[0]] * product.program_size

@@ -4,7 +4,8 @@ What stands behind a product is looked for in one jaxpr (chains.py, pairs.py). H
 their equations, and where what is found is in several places, the program changes, so that it is in one:
 
     jit                  the call becomes its equations, whose names stay (equations.py), if it has products, or sums of
-                           two of its operands, as an update of parameters has
+                           two of its operands, as an update of parameters has, or takes parts of one, as of a product
+                           that is two (halves.py)
     checkpoint, remat    the equations behind the call move into it, where all that they read, too, is made before it:
                            `p - 0.1 * gradient`, or a sum of cotangents. The call stays what XLA does not undo
     custom_jvp, _vjp     stay: their rules are for who differentiates the result. A gradient's program has none of them
@@ -23,6 +24,7 @@ from jax.extend.core import Jaxpr, JaxprEqn, Var
 from jax_moye import _compat
 from jax_moye._primitives.equations import body_of, inlined, inner_of, looked_into, operands_of
 from jax_moye._primitives.patterns import PRODUCTS, Program
+from jax_moye._primitives.transposes import may_be_step
 
 _SUMS = ("add", "add_any", "sub")
 _LINEAR = ("mul", "neg", "convert_element_type", "transpose")
@@ -84,7 +86,9 @@ def _has_borders(jaxpr: Jaxpr) -> bool:
 def _is_open(equation: JaxprEqn) -> bool:
     """Whether a call is looked into here."""
     body = looked_into(equation)
-    return body is not None and (_has_products(body) or (inner_of(equation) is not None and _has_update(body)))
+    return body is not None and (
+        _has_products(body) or (inner_of(equation) is not None and (_has_update(body) or _takes_parts(body)))
+    )
 
 
 def _has_products(jaxpr: Jaxpr) -> bool:
@@ -103,6 +107,12 @@ def _has_update(jaxpr: Jaxpr) -> bool:
         if equation.primitive.name in _LINEAR and len(given) == 1:
             given_by[equation.outvars[0]] = given[0]
     return False
+
+
+def _takes_parts(jaxpr: Jaxpr) -> bool:
+    """Whether it takes parts out of what it is given."""
+    given = {*jaxpr.invars}
+    return any(may_be_step(one) and one.invars[0] in given for one in jaxpr.eqns)
 
 
 @dataclasses.dataclass(frozen=True)

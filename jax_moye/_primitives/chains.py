@@ -151,6 +151,7 @@ def rewritten_equation(
     variables: Sequence[Any],
     values: Sequence[Any],
     epilogue: Epilogue,
+    original: Original | None = None,
 ) -> JaxprEqn:
     """Products of one left operand, and what stands behind them, as one equation of rewritten_p.
 
@@ -162,13 +163,14 @@ def rewritten_equation(
       variables: its operands.
       values: its results.
       epilogue: what stands behind the products.
+      original: the equations, of the operands; None: they are these.
     """
     params = {name: value for name, value in chains[0].of_product.items() if name not in ("beta", "out_sharding")}
     params |= {
         "spec": chains[0].spec,
         "out_dtype": aval_of(values[0]).dtype,
         "epilogue": epilogue,
-        "original": original_of(program, chains, members, variables, values),
+        "original": original or original_of(program, chains, members, variables, values),
     }
     return program.equations[place].replace(
         invars=list(variables), outvars=list(values), primitive=rewritten_p, params=params, effects=frozenset()

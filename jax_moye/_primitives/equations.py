@@ -57,6 +57,23 @@ def is_elementwise(equation: Any) -> bool:
     return equation.primitive.name in _ELEMENTWISE and not equation.effects
 
 
+def parted(equations: Iterable[JaxprEqn], value: Any) -> tuple[list[JaxprEqn], list[JaxprEqn]]:
+    """Equations that a value needs, and the others, both in their order.
+
+    Args:
+      equations: of a jaxpr.
+      value: that one of them makes.
+    """
+    needed = {value}
+    of_value: list[JaxprEqn] = []
+    others: list[JaxprEqn] = []
+    for one in reversed(list(equations)):
+        is_needed = any(x in needed for x in one.outvars)
+        (of_value if is_needed else others).append(one)
+        needed.update(operands_of(one) if is_needed else ())
+    return of_value[::-1], others[::-1]
+
+
 def keep_their_place(effects: Iterable[Any]) -> bool:
     """Whether what has effects stays where it is among others that have; names of axes are no reason."""
     return any(type(effect).__name__ != "NamedAxisEffect" for effect in effects)

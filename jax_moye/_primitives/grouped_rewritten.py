@@ -94,7 +94,7 @@ class GroupedPair(Pair):
 
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def equation(self, program: Program) -> JaxprEqn:
+    def equations(self, program: Program) -> list[JaxprEqn]:
         """What stands in their place."""
         gate: Any = program.equations[self.gate]
         lhs, rhs, sizes, *rows = program.equations[self.first.product].invars
@@ -107,9 +107,8 @@ class GroupedPair(Pair):
             "epilogue": self.epilogue,
             "original": original,
         }
-        return gate.replace(
-            invars=variables, outvars=values, primitive=grouped_rewritten_p, params=params, effects=frozenset()
-        )
+        of_grouped_rewritten: dict[str, Any] = {"primitive": grouped_rewritten_p, "effects": frozenset()}
+        return [gate.replace(invars=variables, outvars=values, params=params, **of_grouped_rewritten)]
 
 
 def grouped_pair_from(program: Program, index: int, parameters: Mapping[str, Any]) -> GroupedPair | None:

@@ -2,7 +2,8 @@
 
     activation(x @ w) * (x @ v)      rewritten_p with v as the epilogue's SECOND_B
 
-Of groups' products it is grouped_rewritten_p, of which grouped_rewritten.py says the same.
+Of groups' products it is grouped_rewritten_p, of which grouped_rewritten.py says the same. Both products may be halves
+of one, by an array that holds w and v (halves.py).
 
 Both right operands have one shape and one type. A kernel reads x once, and writes the two products only where somebody
 else reads one of them: derivatives do. The activation's own equations stay then, for who reads what they make.
@@ -14,7 +15,8 @@ Their backward pass: the cotangents of both products, which are made of one.
     d_gate = (d_h * up) * activation'(gate)          and two results, d_gate first
 
 Nobody else reads d_h, nor d_h * up. gate and up are in memory: products of ours write them, or the program is given
-them. The equations of activation(gate) stay, for who else reads what they make.
+them. The equations of activation(gate) stay, for who else reads what they make. Where both results are put together
+into one array, as the cotangent of one product, XLA does all that in one pass, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from jax_moye._primitives.chains import (
     rewritten_equation,
 )
 from jax_moye._primitives.equations import keep_their_place
+from jax_moye._primitives.halves import Halves, halves_of
 from jax_moye._primitives.patterns import Program
 from jax_moye._selection.epilogue import DERIVATIVES, MULTIPLIER, SECOND_B, Epilogue
 from jax_moye._selection.problem import parse_spec
@@ -50,6 +53,7 @@ class Pair:
       inside: indices of the activation's equations.
       gate: index of the equation that multiplies.
       keeps: whether somebody else reads one of the products.
+      halves: of which product they are the halves; None: each is one.
     """
 
     first: Chain
@@ -58,6 +62,7 @@ class Pair:
     inside: tuple[int, ...]
     gate: int
     keeps: bool
+    halves: Halves | None = None
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -70,18 +75,23 @@ class Pair:
         """What becomes of the first product."""
         of_right = self.first.spec.partition("->")[0].partition(",")[2]
         operands = ((SECOND_B, of_right),)
-        return Epilogue(self.activation, operands=operands, keeps=self.keeps)
+        return Epilogue(self.activation, operands=operands, keeps=self.keeps, halves=self.halves is not None)
 
-    def equation(self, program: Program) -> JaxprEqn:
-        """What stands in their place."""
+    def equations(self, program: Program) -> list[JaxprEqn]:
+        """What stands in their place: the equation, and in front of it those that take halves of weights out."""
         gate: Any = program.equations[self.gate]
         (out,) = gate.outvars
-        lhs, rhs = program.equations[self.first.product].invars
-        variables = [lhs, rhs, program.equations[self.second.product].invars[1]]
         values = [out, *([self.first.value, self.second.value] if self.keeps else [])]
         members = (*self.first.members, *self.second.members, *self.inside, self.gate)
         chains = self.first, self.second
-        return rewritten_equation(program, self.gate, chains, members, variables, values, self.epilogue)
+        if self.halves is None:
+            lhs, rhs = program.equations[self.first.product].invars
+            variables = [lhs, rhs, program.equations[self.second.product].invars[1]]
+            return [rewritten_equation(program, self.gate, chains, members, variables, values, self.epilogue)]
+        in_front, variables = self.halves.operands(program)
+        original = self.halves.original(program, members, variables, values)
+        of_all = program, self.gate, chains, members, variables, values, self.epilogue
+        return [*in_front, rewritten_equation(*of_all, original=original)]
 
 
 def pair_from(
@@ -101,15 +111,38 @@ def pair_from(
     first = product_at(program, index, parameters)
     if first is None:
         return None
+
+    def second_at(value: Any) -> Chain | None:
+        made_by = program.made_by.get(value)
+        if made_by is not None and program.equations[made_by].primitive.name == "convert_element_type":
+            made_by = program.made_by.get(program.equations[made_by].invars[0])
+        second = None if made_by is None else product_at(program, made_by, parameters)
+        if second is None or second.value is not value or not _are_alike(program, first, second):
+            return None
+        return second if _may_be_one(program, *sorted((first.product, second.product))) else None
+
+    pair = _pair(program, first, second_at)
+    halves = halves_of(program, first) if pair is None and product_at is linear_chain else None
+    for one in () if halves is None else (halves, halves.turned):
+        pair = pair or _pair(program, one.chains[0], one.other, one)
+    return pair
+
+
+def _pair(
+    program: Program, first: Chain, second_at: Callable[[Any], Chain | None], halves: Halves | None = None
+) -> Pair | None:
+    """The gated layer with an activated product; None if there is none.
+
+    Args:
+      program: where it stands.
+      first: the product.
+      second_at: the other one that makes a value, if there is one.
+      halves: whose halves both are; None: they are two products.
+    """
     for activation, inside, value in (("none", (), first.value), *activations_of(program, first.value)):
         for gate, other in _gates(program, value):
-            made_by = program.made_by.get(other)
-            if made_by is not None and program.equations[made_by].primitive.name == "convert_element_type":
-                made_by = program.made_by.get(program.equations[made_by].invars[0])
-            second = None if made_by is None else product_at(program, made_by, parameters)
-            if second is None or second.value is not other or not _are_alike(program, first, second):
-                continue
-            if not _may_be_one(program, *sorted((first.product, second.product))):
+            second = second_at(other)
+            if second is None:
                 continue
             alone = {*first.members, *second.members, *inside, gate}
             made = (x for i in inside for x in program.equations[i].outvars)
@@ -117,7 +150,7 @@ def pair_from(
             (result,) = program.equations[gate].outvars
             if keeps and any(program.is_stacked(x.value, result) for x in (first, second)):
                 continue
-            return Pair(first, second, activation, tuple(inside), gate, keeps)
+            return Pair(first, second, activation, tuple(inside), gate, keeps, halves)
     return None
 
 
@@ -253,6 +286,7 @@ def _cotangents(program: Program, chain: Chain, of_up: int, of_gate: int) -> Cot
     for name, gate, members, d_gate in derivatives_of(program, between):
         for activation, inside, value in activations_of(program, gate, taken=True):  # a kernel may write it, too
             is_it = value is activated and activation == DERIVATIVES[name]
+            is_it = is_it and not all(_is_put_into_another(program, x) for x in (d_gate, d_up))
             if is_it and _is_made_before(program, chain, gate) and of_up not in members:
                 all_members = *chain.members, of_up, of_gate, *members
                 return Cotangents(chain, name, gate, up, all_members, tuple(inside), d_gate, d_up)
@@ -270,6 +304,18 @@ def _times(program: Program, value: Any, index: int) -> tuple[Any, Any]:
     (other,), (out,) = others, equation.outvars
     is_alike = aval_of(other).shape == aval_of(value).shape and aval_of(other).dtype == aval_of(value).dtype
     return (other, out) if is_alike else (None, None)
+
+
+def _is_put_into_another(program: Program, value: Any) -> bool:
+    """Whether nothing is made of a value but a larger array that it is part of."""
+    while (index := program.only_reader(value)) is not None:
+        equation: Any = program.equations[index]
+        if equation.primitive.name in ("concatenate", "pad"):
+            return True
+        if equation.primitive.name not in ("broadcast_in_dim", "expand_dims", "reshape"):
+            return False
+        (value,) = equation.outvars
+    return False
 
 
 def _is_made_before(program: Program, chain: Chain, value: Any) -> bool:

@@ -87,7 +87,12 @@ def _rewritten(
     program = Program(equations, opened.outvars, in_loop, borrowed)
     chosen = _chosen(program, parameters)
     gone = program.taken - chosen.replaced.keys()
-    new = [chosen.replaced.get(index, equation) for index, equation in enumerate(equations) if index not in gone]
+    new = [
+        one
+        for index, equation in enumerate(equations)
+        if index not in gone
+        for one in (*chosen.in_front.get(index, ()), chosen.replaced.get(index, equation))
+    ]
     if all(one is other for one, other in zip(new, jaxpr.eqns, strict=False)) and len(new) == len(jaxpr.eqns):
         return with_views(jaxpr, given)
     new = ordered(new)
@@ -127,11 +132,13 @@ class _Chosen:
 
     Attributes:
       replaced: by index of an equation, the one in its place.
+      in_front: likewise, what stands in front of that one.
       groups: the equations that become one.
       are_some_dequantized: whether there are products by dequantized weights.
     """
 
     replaced: dict[int, JaxprEqn] = dataclasses.field(default_factory=dict)
+    in_front: dict[int, list[JaxprEqn]] = dataclasses.field(default_factory=dict)
     groups: list[Group] = dataclasses.field(default_factory=list)
     are_some_dequantized: bool = False
 
@@ -153,7 +160,7 @@ def _chosen(program: Program, parameters: Mapping[str, Any]) -> _Chosen:
             program.taken.update(pair.members)
             program.keep(*[pair.first.value, pair.second.value] * pair.keeps)
             chosen.groups.append(Group(frozenset((*pair.members, *pair.inside))))
-            replaced[pair.first.product] = pair.equation(program)
+            *chosen.in_front[pair.first.product], replaced[pair.first.product] = pair.equations(program)
     for index, equation in enumerate(equations):
         if equation.primitive.name == "ragged_dot_general" and index not in program.taken:
             replaced[index] = as_grouped(equation, parameters)

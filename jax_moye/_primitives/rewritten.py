@@ -12,25 +12,28 @@ equations.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+import numpy as np
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir, xla
 
 from jax_moye import _compat
 from jax_moye._kernels import ffi
 from jax_moye._log import say_once
-from jax_moye._primitives.autotune import decide_by_measuring
+from jax_moye._primitives.autotune import Joined, XlaProgram, decide_by_measuring
 from jax_moye._primitives.contraction import contract_p, heed, xlas_product
 from jax_moye._primitives.custom_call import run_kernel, with_c_kept
-from jax_moye._primitives.equations import names_a_mesh, of_one_device
+from jax_moye._primitives.equations import names_a_mesh, of_one_device, parted
 from jax_moye._primitives.fused import with_own_activation
-from jax_moye._primitives.transposes import Permutations, Source, operands_of, source, transposed
+from jax_moye._primitives.transposes import Permutation, Permutations, Source, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.cost_xla import elementwise_us
 from jax_moye._selection.decide import Decision, decide
@@ -69,11 +72,48 @@ class Original:
         """What they compute."""
         return jaxpr_as_fun(self.jaxpr)(*operands)
 
+    @property
+    def first(self) -> Any:
+        """The equation of the first of its products."""
+        return next(x for x in self.jaxpr.eqns if x.primitive is contract_p)
+
     @functools.cached_property
     def product(self) -> Request:
         """What is asked for of the first of its products."""
-        product = next(x for x in self.jaxpr.eqns if x.primitive is contract_p)
-        return Request(**{name: value for name, value in product.params.items() if name != "out_sharding"})
+        return Request(**{name: value for name, value in self.first.params.items() if name != "out_sharding"})
+
+    def alone(self, params: Mapping[str, Any]) -> Request:
+        """What is asked for of the product where no kernel finishes it.
+
+        Args:
+          params: of the equation that this is the original of.
+        """
+        if not params["epilogue"].halves:
+            return self.product
+        return dataclasses.replace(self.product, spec=params["spec"], precision=params["precision"])
+
+    @functools.cached_property
+    def in_two(self) -> tuple[Original, Original]:
+        """Where right-hand operands are halves of one array: what makes that of them, and the rest, of lhs and it."""
+        jaxpr = self.jaxpr.jaxpr
+        lhs, *halves = jaxpr.invars
+        (whole,) = (x for x in self.first.invars if x is not lhs)
+        join, rest = parted(jaxpr.eqns, whole)
+        parts = (halves, [whole], join), ([lhs, whole], jaxpr.outvars, rest)
+        first, second = (
+            Original(ClosedJaxpr(Jaxpr([], given, made, equations, debug_info=_compat.UNNAMED), []))
+            for given, made, equations in parts
+        )
+        return first, second
+
+    @functools.cached_property
+    def with_product(self) -> Original:
+        """The same; what is kept is the product, where that is of parts of it: XLA would write both."""
+        jaxpr, (made,) = self.jaxpr.jaxpr, self.first.outvars
+        for one in jaxpr.eqns:
+            made = one.outvars[0] if one.primitive.name == "convert_element_type" and one.invars[0] is made else made
+        outvars = [jaxpr.outvars[0], *[made] * (len(jaxpr.outvars) > 1)]
+        return Original(ClosedJaxpr(jaxpr.replace(outvars=outvars, debug_info=_compat.UNNAMED), []))
 
     @functools.cached_property
     def by_xla(self) -> Original:
@@ -199,7 +239,7 @@ class Forms:
         """
         epilogue = request.epilogue
         assert epilogue is not None
-        self._permutations, self._is_of_pair = permutations, epilogue.is_of_pair
+        self._permutations, self._is_of_pair, self._halves = permutations, epilogue.is_of_pair, epilogue.halves
         self._given = original.jaxpr.in_avals[2:]
         sizes = label_sizes(request.spec, operands)
         self.shapes = {name: tuple(sizes[label] for label in labels) for name, labels in epilogue.operands}
@@ -217,11 +257,39 @@ class Forms:
 
         return fun
 
+    def for_xla(self, original: Original) -> XlaProgram:
+        """The same, as XLA is timed at it: of halves of one array it gets that."""
+        if not self._halves:
+            return self.of_equations(original)
+        (join, rest), (of_lhs, of_halves) = original.in_two, self._permutations
+        of_whole = whole_permutation(original, of_halves)
+
+        def joined(*halves):
+            whole = join(*(_behind(x, of_halves) for x in halves))[0]
+            return _behind(whole, None if of_whole is None else tuple(map(int, np.argsort(of_whole))))
+
+        return Joined(joined, lambda lhs, whole: rest.with_product(*transposed((lhs, whole), (of_lhs, of_whole))))
+
     def of_kernel(self, *others: Any) -> tuple[Any, ...]:
         """The epilogue's operands, as the kernel takes them."""
         if self._is_of_pair:
             return others
         return tuple(x.reshape(shape) for x, shape in zip(others, self.shapes.values(), strict=True))
+
+
+def _behind(x: Any, permutation: Permutation) -> Any:
+    return x if permutation is None else lax.transpose(x, permutation)
+
+
+def whole_permutation(original: Original, permutation: Permutation) -> Permutation:
+    """How the array lies whose halves are right-hand operands: as they do, if it has their dimensions.
+
+    Args:
+      original: the equations.
+      permutation: of the transpose behind a half.
+    """
+    (whole,) = original.in_two[0].jaxpr.out_avals
+    return permutation if permutation is not None and len(permutation) == whole.ndim else None
 
 
 def xlas(request: Request, original: Original) -> Original:
@@ -247,8 +315,8 @@ def _lower_local(platform, ctx, *values, request: Request, permutations, origina
     epilogue = request.epilogue
     assert epilogue is not None
     forms = Forms(request, operands, permutations, original)
-    by_xla, target = forms.of_equations(xlas(request, original)), LoweringTarget.of_platform(platform)
-    decision = _decided(request, operands, target, by_xla, forms.shapes)
+    by_xla, target = xlas(request, original), LoweringTarget.of_platform(platform)
+    decision = _decided(request, operands, target, forms.for_xla(by_xla), forms.shapes)
     if epilogue.own is not None and decision.kind == "kernel":
         exported = _compat.is_exported(ctx)
         decision = with_own_activation(decision, operands, target, is_exported=exported, emulated=False)
@@ -270,7 +338,7 @@ def _lower_local(platform, ctx, *values, request: Request, permutations, origina
     elif decision.kind == "kernel":
         what = describe(request, operands)
         say_once(logging.INFO, f"what stands behind {what} is not its kernel's: {decision.epilogue_reason}")
-    as_it_was = by_xla if is_xlas else forms.of_equations(original)
+    as_it_was = forms.of_equations(by_xla if is_xlas else original)
     return mlir.lower_fun(as_it_was, multiple_results=True)(ctx, *values)
 
 
@@ -294,8 +362,9 @@ def _is_faster_in_parts(decision: Decision, operands: Operands, permutations, or
     """
     if decision.measured is None or decision.measured.xla is None:
         return False
-    product = next(x for x in original.jaxpr.eqns if x.primitive is contract_p)
-    request = original.product
+    if decision.request.epilogue is not None and decision.request.epilogue.halves:
+        operands, permutations, original = _of_whole(operands, original)
+    request, product = original.product, original.first
     by_xla = functools.partial(xlas_product, request=request, permutations=permutations)
     alone = decide_by_measuring(request, operands, LoweringTarget.of_platform(platform), by_xla)
     if alone.kind != "kernel" or alone.measured is None or alone.measured.xla is None:
@@ -306,6 +375,17 @@ def _is_faster_in_parts(decision: Decision, operands: Operands, permutations, or
     rest = elementwise_us(sum(math.prod(x.shape) * x.dtype.itemsize for x in moved))
     ours, xlas, all_by_xla = alone.measured.ours, alone.measured.xla, decision.measured.xla
     return wins_by(all_by_xla) * (count * ours + max(rest, all_by_xla - count * xlas)) <= all_by_xla
+
+
+def _of_whole(operands: Operands, original: Original) -> tuple[Operands, Permutations, Original]:
+    """The same of the one product that right-hand operands are halves of."""
+    rest, halves = original.in_two[1], operands[1]
+    permutation = whole_permutation(original, halves.permutation)
+    seen = rest.jaxpr.in_avals[1].shape
+    shape = seen if permutation is None else tuple(seen[i] for i in np.argsort(permutation))
+    of_lhs, of_whole = operands[0], Operand(tuple(shape), halves.dtype, permutation)
+    left, right = (of_lhs if x is rest.jaxpr.jaxpr.invars[0] else of_whole for x in rest.first.invars)
+    return (left, right), (left.permutation, right.permutation), rest
 
 
 mlir.register_lowering(rewritten_local_p, functools.partial(_lower_local, "another platform"))
@@ -324,7 +404,7 @@ def sources_of(values: Sequence[Any], avals: Sequence[Any], request: Request) ->
 
 
 def _lower(ctx, *values, original: Original, **params):
-    request = with_c_kept(Request(**params, alone=original.product), values)
+    request = with_c_kept(Request(**params, alone=original.alone(params)), values)
     if _compat.why_not_local(ctx) is not None or request.implementation == "xla":
         return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
     sources = sources_of(values, ctx.avals_in, request)
@@ -374,13 +454,13 @@ def _lower_viewed_local(
 ):
     operands = written(ctx.avals_in, views, permutations)
     of_written = operands[0].permutation, operands[1].permutation
-    by_xla: Callable[..., Any]
+    by_xla: XlaProgram
     if inner is None:
         forms, shapes = None, dict.fromkeys(["c"][: len(values) - 2], ctx.avals_out[0].shape)
         by_xla = functools.partial(xlas_product, request=request, permutations=of_written)
     else:
         forms = Forms(request, operands, of_written, inner)
-        by_xla, shapes = forms.of_equations(xlas(request, inner)), forms.shapes
+        by_xla, shapes = forms.for_xla(xlas(request, inner)), forms.shapes
     target = LoweringTarget.of_platform(platform)
     decision = _decided(request, operands, target, by_xla, shapes)
     call = in_place(decision, views, target) if _takes_in(decision, request) else None
@@ -400,12 +480,12 @@ def _lower_viewed_local(
 
         return mlir.lower_fun(run, multiple_results=True)(ctx, *values)
     # Where no kernel finishes the product it may still be one of ours alone, which reads the parts in place.
-    is_in_parts = (
-        inner is not None
-        and not (decision.kind == "kernel" and _takes_in(decision, request))
-        and not is_for_xla(decision, operands, of_written, inner, platform)
-    )
-    equations = parts if is_in_parts else original
+    is_kernels = decision.kind == "kernel" and _takes_in(decision, request)
+    is_xlas = inner is not None and not is_kernels and is_for_xla(decision, operands, of_written, inner, platform)
+    if request.epilogue is not None and request.epilogue.halves:  # one product, which no equation decides about again
+        equations = xlas(request, original) if is_xlas else parts
+    else:
+        equations = original if inner is None or is_kernels or is_xlas else parts
 
     def as_it_was(lhs, rhs, *others):
         if len(views) > 2 and views[2] is None:
@@ -422,7 +502,7 @@ mlir.register_lowering(viewed_local_p, functools.partial(_lower_viewed_local, "c
 
 def _lower_viewed(ctx, *values, original: Original, views, inner: Original | None, parts, out_sharding=None, **params):
     del out_sharding  # who asks for one gets no view
-    request = with_c_kept(Request(**params, alone=None if inner is None else inner.product), values)
+    request = with_c_kept(Request(**params, alone=None if inner is None else inner.alone(params)), values)
     if _compat.why_not_local(ctx) is not None or request.implementation == "xla":
         return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
     sources = sources_of(values, ctx.avals_in, request)

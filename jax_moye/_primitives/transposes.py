@@ -133,18 +133,19 @@ class Part:
         self.variable, self.source, self.view, self.members = variable, source, view, members
 
 
-def part_of(program: Program, variable: Any) -> Part | None:
+def part_of(program: Program, variable: Any, of: Any = None) -> Part | None:
     """The array that an operand is part of: as far in front as can be; None if it is none, or needs no view.
 
     Args:
       program: where it stands.
       variable: the operand.
+      of: no array in front of this one is looked for.
     """
     members: list[int] = []
     before = variable
     while (index := program.made_by.get(before) if isinstance(before, Var) else None) is not None:
         equation: Any = program.equations[index]
-        if not _may_be_step(equation):
+        if before is of or not may_be_step(equation):
             break
         members.insert(0, index)
         before = equation.invars[0]
@@ -165,7 +166,7 @@ def part_of(program: Program, variable: Any) -> Part | None:
 
 def takes_parts_alone(body: Jaxpr) -> bool:
     """Whether a program does nothing but take out parts, as that of jax.numpy.unstack does before jax 0.10."""
-    return bool(body.eqns) and all(map(_may_be_step, body.eqns))
+    return bool(body.eqns) and all(map(may_be_step, body.eqns))
 
 
 def _made(program: Program, members: Sequence[int], i: int, variable: Any) -> Any:
@@ -179,7 +180,7 @@ def _is_counted(variable: Any) -> bool:
     return all(isinstance(size, int) and size > 0 for size in shape)
 
 
-def _may_be_step(equation: Any) -> bool:
+def may_be_step(equation: Any) -> bool:
     """Whether an equation takes out a part of its first operand, all others being numbers."""
     return (
         equation.primitive.name in _STEPS

@@ -34,6 +34,7 @@ from jax_moye._primitives.attention import attention_grad_p, attention_p, read_i
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.dequantizing import without_unread
 from jax_moye._primitives.equations import body_of, called_by, inlined, inner_of
+from jax_moye._primitives.halves import taken_from
 from jax_moye._primitives.patterns import PRODUCTS, Program
 from jax_moye._primitives.rewritten import Original, rewritten_p, viewed_p
 from jax_moye._primitives.transposes import Part, part_of, possible, source_in_jaxpr, takes_parts_alone
@@ -74,19 +75,31 @@ def _viewed(program: Program, equation: JaxprEqn, given: Collection[Any]) -> Jax
     if any(map(_compat.has_explicit_axes, avals)) or _compat.asks_for_axes(params.get("out_sharding")):
         return equation
     count = 3 if is_rewritten and params["epilogue"].is_of_pair else 2
-    parts = possible(params["spec"], avals[:count], _found(program, equation.invars[:count], given))
+    found = _found(program, equation.invars[:count], given)
+    parts = possible(params["spec"], avals[:count], found)
+    halved = taken_from(program, equation.invars[1]) if is_rewritten and params["epilogue"].halves else None
+    if halved is not None and parts[1] is None:  # all of that array is read, whoever makes it
+        here = (part_of(program, x, halved.array) for x in equation.invars[1:count])
+        parts = possible(params["spec"], avals[:count], [found[0], *here])
     if not any(parts):
         return equation
     views = tuple(None if part is None else part.view for part in parts)
     variables = [x if part is None else part.source for x, part in zip(equation.invars, parts, strict=False)]
     variables += equation.invars[count:]
     inner: Original | None = params.get("original")
-    inputs, body, operands = _taken_out(program, equation, variables, parts)
-    outvars = [Var(x.aval) for x in equation.outvars]
-    original = _closed(inputs, [*body, equation.replace(invars=operands, outvars=outvars)], outvars)
     in_parts = None
-    if inner is not None:
-        in_parts = _of_arrays(inner, *_taken_out(program, equation, variables, parts))
+    if halved is not None and inner is not None and (part := parts[1]) is not None:
+        whole = Part(halved.array, part.source, part.view, part.members[: -halved.steps])
+        inputs, body, operands = _taken_out(program, equation, variables, [parts[0], whole])
+        original = _of_arrays(inner.in_two[1], inputs, body, operands[:2])
+        in_parts = _in_place(original, inputs)
+    else:
+        inputs, body, operands = _taken_out(program, equation, variables, parts)
+        outvars = [Var(x.aval) for x in equation.outvars]
+        original = _closed(inputs, [*body, equation.replace(invars=operands, outvars=outvars)], outvars)
+        if inner is not None:
+            inputs, body, operands = _taken_out(program, equation, variables, parts)
+            in_parts = _in_place(_of_arrays(inner, inputs, body, operands), inputs)
     key = None if is_rewritten else (views, tuple(x.aval for x in variables), tuple(sorted(params.items(), key=_name)))
     of_views = {"original": Original(original, key), "views": views, "inner": inner, "parts": in_parts}
     return equation.replace(invars=variables, primitive=viewed_p, params={**params, **of_views})
@@ -111,7 +124,8 @@ def _attention(program: Program, equation: JaxprEqn, given: Collection[Any]) -> 
     views = tuple(None if part is None else part.view for part in parts)
     variables = [x if part is None else part.source for x, part in zip(equation.invars, parts, strict=False)]
     variables += equation.invars[count:]
-    original = _of_arrays(params["original"], *_taken_out(program, equation, variables, parts))
+    inputs, body, operands = _taken_out(program, equation, variables, parts)
+    original = _in_place(_of_arrays(params["original"], inputs, body, operands), inputs)
     return equation.replace(invars=variables, params={**params, "original": original, "views": views})
 
 
@@ -127,15 +141,19 @@ def _found(program: Program, operands: Sequence[Any], given: Collection[Any]) ->
     return [x if x is not None and is_in_memory(program, x.source, given) else None for x in found]
 
 
-def _of_arrays(inner: Original, inputs: list[Any], body: list[JaxprEqn], operands: list[Any]) -> Original:
-    """Equations of the arrays that operands are parts of, whose products read them in place; see `_taken_out`."""
+def _of_arrays(inner: Original, inputs: list[Any], body: list[JaxprEqn], operands: list[Any]) -> ClosedJaxpr:
+    """Equations of the arrays that operands are parts of; see `_taken_out`."""
     whole = inner.jaxpr.jaxpr
     renamed = dict(zip(whole.invars, operands, strict=True))
     equations = [
         one.replace(invars=[renamed.get(x, x) if isinstance(x, Var) else x for x in one.invars]) for one in whole.eqns
     ]
     made = [renamed.get(x, x) if isinstance(x, Var) else x for x in whole.outvars]
-    closed = _closed(inputs, [*body, *equations], made)
+    return _closed(inputs, [*body, *equations], made)
+
+
+def _in_place(closed: ClosedJaxpr, inputs: list[Any]) -> Original:
+    """The same equations, whose products read parts of arrays in place."""
     return Original(ClosedJaxpr(with_views(closed.jaxpr, inputs), []))
 
 

@@ -69,6 +69,7 @@ class Epilogue:
         labels. Or c and MULTIPLIER, with all labels of the output.
       keeps: what the activation is applied to is a result, too, and so is the product of SECOND_B; or the other result
         of MULTIPLIER is.
+      halves: w and SECOND_B are the halves of one array, of which the program has one product, and so has XLA.
     """
 
     activation: str | OwnActivation = "none"
@@ -76,6 +77,7 @@ class Epilogue:
     beta: float = 0.0
     operands: tuple[tuple[str, str], ...] = ()
     keeps: bool = False
+    halves: bool = False
 
     @property
     def is_nothing(self) -> bool:

@@ -148,6 +148,7 @@ def variant(epilogue: Epilogue | None, beta: float, split: bool) -> str:
     words = []
     if epilogue is not None and not epilogue.is_nothing:
         words += [epilogue.timed_as, *(name for name, _ in epilogue.operands), *["kept"] * epilogue.keeps]
+        words += ["halves"] * epilogue.halves  # XLA computes one product then
     elif beta != 0:
         words.append("c")
     return " ".join(words + ["3xtf32"] * split)

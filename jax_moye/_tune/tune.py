@@ -286,6 +286,9 @@ def _candidates(product: Product, target: Target, protocol: Protocol) -> tuple[K
         "it is a product of groups, whose tile follows from their sizes": product.groups is not None,
         "it has weights of 8 or 4 bits, whose kernel follows from its sizes": product.scales is not None,
         "its blocks have scales, and it is timed while it is lowered": product.block_scales is not None,
+        "both its weights are in one array, and it is timed while it is lowered": (
+            request.epilogue is not None and request.epilogue.halves
+        ),
         "implementation='xla'": request.implementation == "xla",
         f"the program names the config {request.config!r}": request.config is not None,
         "batch_invariant=True chooses by nothing but dtypes": request.batch_invariant,

@@ -100,6 +100,28 @@ def test_two_results_are_measured_with_what_xla_makes_of_them():
         assert float(error.max()) <= 2.0**-6 * float(jnp.abs(other).max())
 
 
+def test_halves_of_one_product_are_measured_beside_that_product():
+    """Whoever is the faster computes a gated layer of one array of weights rightly."""
+    m, n, k = 2048, 2816, 1024
+    rng = np.random.default_rng(0)
+    args = [jnp.asarray(rng.standard_normal(shape) / shape[0] ** 0.25, jnp.bfloat16) for shape in ((m, k), (k, 2 * n))]
+
+    def layer(x, w):
+        gate, up = jnp.split(x @ w, 2, -1)
+        return jax.nn.silu(gate) * up
+
+    found = jax.jit(jax_moye.optimize(layer))(*args)
+    (gpu,) = jax.local_devices()[:1]
+    entries = measurements.read(measurements.cache_file(gpu.device_kind)).entries.values()
+    (entry,) = (entry for entry in entries if entry.variant == "silu second_b halves")
+    (xla_us,) = entry.xla_us.values()
+    assert xla_us > 4 * m * n * k / 1000e6 / 2  # of any GPU that there is
+    with jax.enable_x64(True):
+        wanted = layer(*(x.astype(jnp.float64) for x in args))
+    error = jnp.abs(found.astype(jnp.float32) - wanted.astype(jnp.float32))
+    assert float(error.max()) <= 2.0**-6 * float(jnp.abs(wanted).max())
+
+
 def test_ours_by_its_clock_is_ours_by_the_hosts():
     """A CUDA graph of a config against a program of it, in loops of the host's clock: within a tenth."""
     m, n, k = 2048, 2048, 2048

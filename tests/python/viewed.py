@@ -54,6 +54,11 @@ def gated(x, w):
     return jax.nn.relu(x @ gate) * (x @ up)
 
 
+def gated_of_one(x, w):
+    gate, up = jnp.split(x @ w, 2, axis=1)
+    return jax.nn.relu(gate) * up
+
+
 H, WQKV = (2, 24, 32), (32, 3 * HEADS * HEAD)
 CASES = {
     "scores of a split": Case(scores_of_split, (H, WQKV)),
@@ -71,6 +76,7 @@ CASES = {
     "a bias and an activation": Case(lambda x, w, b: jax.nn.relu(x @ w[:, 16:] + b), ((24, 32), (32, 48), (32,))),
     "plus c": Case(lambda x, w, c: c + x @ w[:, 16:], ((24, 32), (32, 48), (24, 32))),
     "gate and up of one array": Case(gated, ((24, 32), (32, 128))),
+    "gate and up of one product": Case(gated_of_one, ((24, 32), (32, 128))),
     "at a number": Case(lambda x, w: x @ jax.lax.dynamic_slice_in_dim(w, 9, 32, 1), ((24, 32), (32, 48))),
 }
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from python.attentions import FORMS, arrays, assert_as_exact, exact, use_fake_rows
 from python.viewed import movements
-from python.viewed_attention import CASES, TARGETS, B, D, H, T, check, equations, viewed
+from python.viewed_attention import CASES, TARGETS, B, D, H, N, T, check, equations, viewed
 
 import jax_moye
 from jax_moye._kernels.configs import attention_configs
@@ -119,6 +119,20 @@ def test_a_training_step(rng, way, checkpoint):
     fun = functools.partial(layer, way)
     step = jax.grad(loss_of(jax.checkpoint(fun) if checkpoint else fun), (0, 1, 2))
     compared(step, weights(rng, X, WQKV, WO), [1 + checkpoint, 1])
+
+
+@needs_rows
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_training_step_of_heads_in_groups(rng, checkpoint):
+    """Whose product has more columns for q than for k and v; only with d_o in place are the others."""
+
+    def fun(x, w, o):
+        q, k, v = jnp.split(x @ w, [H * D, (H + N) * D], axis=-1)
+        heads = (y.reshape(*y.shape[:2], -1, D) for y in (q, k, v))
+        return x + jax.nn.dot_product_attention(*heads, is_causal=True).reshape(*x.shape[:2], H * D) @ o
+
+    step = jax.grad(loss_of(jax.checkpoint(fun) if checkpoint else fun), (0, 1, 2))
+    compared(step, weights(rng, X, (32, (H + 2 * N) * D), WO), [1 + checkpoint, 1])
 
 
 @needs_rows

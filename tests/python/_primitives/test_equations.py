@@ -10,7 +10,7 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jax_moye._primitives.equations import inlined, inner_of, is_elementwise, operands_of
+from jax_moye._primitives.equations import inlined, inner_of, is_elementwise, operands_of, parted
 
 try:
     from jax.extend.core import check_jaxpr
@@ -93,6 +93,16 @@ def test_calls_become_their_equations():
         for one, other in zip(results, jaxpr_as_fun(closed)(X), strict=True):
             np.testing.assert_array_equal(one, other)
     assert inlined(closed.jaxpr, ()).eqns == closed.jaxpr.eqns
+
+
+def test_equations_that_a_value_needs():
+    """They keep their order, and so do the others."""
+    jaxpr = jax.make_jaxpr(lambda x, y: (jnp.sin(x) * jnp.cos(y), jnp.tan(y)))(X, X).jaxpr
+    product = next(one for one in jaxpr.eqns if one.primitive.name == "mul")
+    of_value, others = parted(jaxpr.eqns, product.outvars[0])
+    assert [one.primitive.name for one in of_value] == ["sin", "cos", "mul"]
+    assert [one.primitive.name for one in others] == ["tan"]
+    assert parted(jaxpr.eqns, jaxpr.invars[0]) == ([], list(jaxpr.eqns))
 
 
 def test_calls_that_stay():

@@ -27,6 +27,7 @@ FOUND = {
     "llama_decoding": (LAYERS, 0),
     "diffusion_transformer": (LAYERS, LAYERS),
     "gemma": (1, 1),
+    "phi3": (LAYERS, LAYERS),
     "translation": (6, 3),  # of the texts that are read and written, and of one in the other
     "linear_layers": (0, 0),
 }
@@ -53,3 +54,10 @@ def test_attention_is_found(name):
     found = primitives(jaxpr.jaxpr, collections.Counter())
     assert (found["jax_moye_attention"], found["jax_moye_attention_grad"]) == FOUND[name]
     assert not found["dot_general"]
+
+
+def test_gates_of_one_product_are_found():
+    step, args = programs.phi3(**programs.SMALL["phi3"])
+    equations = jax.make_jaxpr(jax_moye.optimize(step))(*args).eqns
+    epilogues = [equation.params["epilogue"] for equation in equations if "epilogue" in equation.params]
+    assert [(x.name, x.keeps) for x in epilogues if x.halves] == [("silu", True)] * LAYERS
