@@ -273,14 +273,6 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_attention_grad, f16,  f32,  {128,  64, 128},  4,      {1, 1},         16},
   {sm90_attention_grad, bf16, f32,  { 64,  64, 256},  2,      {1, 1},         16},
   {sm90_attention_grad, f16,  f32,  { 64,  64, 256},  2,      {1, 1},         16},
-  // One to four rows of a: FMAs, and clusters of CTAs may share a tile's k.
-  {sm90_skinny,        bf16,  f32,  {  1,  64, 256},  3,      {1, 1},         16},
-  {sm90_skinny,        bf16,  f32,  {  2,  64, 256},  3,      {1, 1},         16},
-  {sm90_skinny,        bf16,  f32,  {  4,  64, 128},  6,      {1, 1},         16},
-  {sm90_skinny,        f16,   f32,  {  1,  64, 256},  3,      {1, 1},         16},
-  {sm90_skinny,        f16,   f32,  {  4,  64, 128},  6,      {1, 1},         16},
-  {sm90_skinny,        f32,   f32,  {  1,  64, 128},  3,      {1, 1},         16},
-  {sm90_skinny,        f32,   f32,  {  4,  64,  64},  6,      {1, 1},         16},
 };
 // clang-format on
 }  // namespace moye

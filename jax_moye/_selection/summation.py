@@ -23,9 +23,8 @@ class Summation(NamedTuple):
     multiplies and sums, and on the k-tile, the last of which ends with zeros, and after each of which sums of 8-bit
     floats leave wgmma. A kernel that splits k has a chain for each of `parts` parts, which begin where k alone says,
     and adds up their ends in the order of k; or a call's sizes and the tile say how many parts there are, and such a
-    config sums like no other. So does one of sm90_skinny, which adds up chains of lanes, as n, k and b's order say. Of
-    all others the chain does not depend on the tile's m and n, the stages, the cluster otherwise, the operands' orders
-    and alignment (packing copies), or where in d the element lies.
+    config sums like no other. It does not depend on the tile's m and n, the stages, the cluster
+    otherwise, the operands' orders and alignment (packing copies), or where in d the element lies.
     That an instruction treats all its rows and columns alike, and its operands when they are swapped, is what GPUs are
     seen to do, and nowhere promised: tests/gpu/test_gpu_options.py checks it. A kernel that multiplies parts of
     operands, pair after pair, is not symmetric so: its facts say it.
@@ -43,9 +42,8 @@ def summation(config: GemmConfig) -> Summation:
     if config.accumulator == "s32":  # integers wrap around: any order gives the same sum
         return Summation("any", config.dtype, config.accumulator, 0, 1)
     facts = facts_of(config.kernel)
-    # A kernel that is not known sums like no other, and so does a config whose order of sums a call decides.
-    sums_by_call = facts.splits_k_by_sizes or facts.sums_by_call
-    instruction = config.name if sums_by_call else facts.instruction or config.kernel
+    # A kernel that is not known sums like no other, and a config that splits k by a call's sizes and its own tile, too.
+    instruction = config.name if facts.splits_k_by_sizes else facts.instruction or config.kernel
     return Summation(instruction, config.dtype, config.accumulator, config.tile[2], config.k_parts)
 
 

@@ -33,15 +33,8 @@ ROW = re.compile(r"^ *(\{(sm90_\w+), *(\w+), *(\w+),[^{]*\{([^}]*)\}[^{]*\{([^}]
 ORDERS = ("NT", "TN", "NN", "TT")
 ORDERS_OF = {"sm90_grouped": ORDERS[:3], "sm90_permuted": ("NT", "NN")}  # the second's a is one of rows alone
 # The first kernel of sm90_parallel_split_k is sm90_cooperative's. Doubles have no wgmma: test_sass.py looks at them.
-# Nor have few rows, likewise, nor weights: see test_weights. Attention has one order: see test_attention.
-ELSEWHERE = (
-    "sm90_parallel_split_k",
-    "sm90_multistage",
-    "sm90_skinny",
-    "sm90_weights",
-    "sm90_attention",
-    "sm90_attention_grad",
-)
+# Nor have weights: see test_weights. Attention has one order: see test_attention.
+ELSEWHERE = ("sm90_parallel_split_k", "sm90_multistage", "sm90_weights", "sm90_attention", "sm90_attention_grad")
 
 
 def rows() -> list[tuple[str, str, str]]:

@@ -24,7 +24,6 @@ from tests.emulated import (
     mutants_scales,
     mutants_shifted,
     mutants_simt,
-    mutants_skinny,
     mutants_sm90,
     mutants_sm90_multistage,
     mutants_split_k,
@@ -51,7 +50,6 @@ MUTANTS = (
     + mutants_permuted.MUTANTS
     + mutants_pair.MUTANTS
     + mutants_gate.MUTANTS
-    + mutants_skinny.MUTANTS
     + mutants_weights.MUTANTS
     + mutants_scales.MUTANTS
     + mutants_block_scales.MUTANTS

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "moye/arch/builtin.h"
-#include "moye/arch/cache_hint.h"
 
 namespace moye {
 
@@ -61,18 +60,6 @@ struct SM80_CP_ASYNC_CACHEGLOBAL {
 #if defined(__CUDACC__)
     asm volatile("cp.async.cg.shared.global [%0], [%1], %2, %3;" ::"r"(smem_ptr_to_u32(&smem_dst)), "l"(&gmem_src),
                  "n"(sizeof(TS)), "r"(src_bytes)
-                 : "memory");
-#else
-    emu::cp_async(&smem_dst, &gmem_src, sizeof(TS), src_bytes, loc);
-#endif
-  }
-
-  /// The same of what nobody reads again: L2 gives it up first.
-  MOYE_DEVICE MOYE_UNINSTRUMENTED static void copy_once_zfill(TS const& gmem_src, TD& smem_dst,
-                                                              int src_bytes MOYE_LOC) {
-#if defined(__CUDACC__)
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], %2, %3, %4;" ::"r"(smem_ptr_to_u32(&smem_dst)),
-                 "l"(&gmem_src), "n"(sizeof(TS)), "r"(src_bytes), "l"(static_cast<uint64_t>(CacheHint::evict_first))
                  : "memory");
 #else
     emu::cp_async(&smem_dst, &gmem_src, sizeof(TS), src_bytes, loc);

@@ -17,7 +17,6 @@
 #pragma once
 
 #include "moye/arch/builtin.h"
-#include "moye/arch/cache_hint.h"
 #if !defined(__CUDACC__)
 #include "moye/emu/sm90.h"
 #endif
@@ -28,6 +27,14 @@ namespace moye {
 /// address; a copy in local memory does not work.
 struct alignas(128) TensorMap {
   uint64_t opaque[16];
+};
+
+/// What L2 is to do with the data: the policies of createpolicy.fractional.
+enum class CacheHint : uint64_t {
+  none = 0,  // no operand
+  evict_normal = 0x1000000000000000,
+  evict_first = 0x12f0000000000000,
+  evict_last = 0x14f0000000000000,
 };
 
 #if defined(__CUDACC__)

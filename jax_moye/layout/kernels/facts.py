@@ -78,7 +78,6 @@ class KernelFacts(NamedTuple):
       speed: what was measured.
       splits_k: the CTAs of a cluster share one tile, and each multiplies a part of k.
       splits_k_by_sizes: a call's sizes say into how many parts k is split, and a second kernel adds up their sums.
-      sums_by_call: more of a call than its k says in which order a config sums, such as the order of b.
       promotes_float8: sums of 8-bit floats leave the tensor core, which keeps some 14 bits of them, after each k-tile,
         and are added up in f32.
       is_of_gradients: of attention, it computes the gradients.
@@ -93,7 +92,6 @@ class KernelFacts(NamedTuple):
     speed: Speed = Speed()
     splits_k: bool = False
     splits_k_by_sizes: bool = False
-    sums_by_call: bool = False
     promotes_float8: bool = False
     is_of_gradients: bool = False
     pads: bool = False

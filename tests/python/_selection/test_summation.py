@@ -61,8 +61,7 @@ def test_every_kernel_has_an_instruction():
 def test_one_kernel_splits_sums_and_none_adds_atomically():
     """What Summation says of all kernels: sm90_split_k alone reads other CTAs' sums, and sm90_weights, of weights.
 
-    And sm90_skinny, which sums like no other. Attention reads them, too, where few queries meet many keys:
-    batch_invariant chooses no such config.
+    Attention reads them, too, where few queries meet many keys: batch_invariant chooses no such config.
     """
     sources = pathlib.Path(__file__).parents[3] / "cuda" / "gemm"
     if not sources.is_dir():
@@ -73,8 +72,7 @@ def test_one_kernel_splits_sums_and_none_adds_atomically():
         text = path.read_text()
         for word in ("atomic", "tma_reduce", "red.global"):
             assert word not in text, path
-        reads_others = ("sm90_split_k.cuh", "sm90_weights.cuh", "sm90_skinny.cuh", "attention_parts.h")
-        assert ("mapa(" in text) == (path.name in reads_others), path
+        assert ("mapa(" in text) == (path.name in ("sm90_split_k.cuh", "sm90_weights.cuh", "attention_parts.h")), path
 
 
 def dtypes():

@@ -170,9 +170,8 @@ def test_every_other_field_is_read(monkeypatch):
     facts = KernelFacts(
         instruction="wgmma", page=99, idea="new", splits_k=True, promotes_float8=True, is_of_gradients=True, pads=True
     )
-    by_call = facts._replace(splits_k=False, sums_by_call=True)
     by_sizes = facts._replace(splits_k=False, splits_k_by_sizes=True)
-    said = {name for name in facts._fields if any(one._asdict()[name] for one in (facts, by_sizes, by_call))}
+    said = {name for name in facts._fields if facts._asdict()[name] or by_sizes._asdict()[name]}
     assert set(KernelFacts._fields) == {"speed", "missing", *said}
     assert summation.summation(config()).instruction == "new"
     assert config(cluster=(1, 4)).k_parts == 1
@@ -182,9 +181,8 @@ def test_every_other_field_is_read(monkeypatch):
     assert summation.summation(config()).instruction == "wgmma"
     assert config(cluster=(1, 4)).k_parts == 4
     assert correctness.of_config(config(dtype="e4m3"), 4096).sums < bound
-    for of_its_own in (by_sizes, by_call):
-        monkeypatch.setattr(summation, "facts_of", lambda kernel, facts=of_its_own: facts)
-        assert summation.summation(config()).instruction == config().name
+    monkeypatch.setattr(summation, "facts_of", lambda kernel: by_sizes)
+    assert summation.summation(config()).instruction == config().name
     # page and idea: test_a_file_says_all_that_is_to_be_said, test_the_ladder_is_the_pages
     # pads: _selection/test_ranking.py, test_operands_are_padded_where_that_is_faster
     # is_of_gradients: _selection/test_attention.py, test_the_least_tile
@@ -194,8 +192,7 @@ def test_every_other_field_is_read(monkeypatch):
 
 
 def test_a_kernel_without_a_file_is_chosen_last():
-    able = [row for row in jax_moye.configs() if capability.why_not(row, problem(), 90) is None]
-    known = [row for row in able if facts_of(row.kernel).is_timed]
+    known = [row for row in jax_moye.configs() if capability.why_not(row, problem(), 90) is None]
     if not known:
         pytest.skip("no row of bf16 in this build")
     new = config()
