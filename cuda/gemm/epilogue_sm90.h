@@ -566,33 +566,29 @@ struct WarpgroupEpilogue {
     }
   }
 
-  // ---- shifted: a box at a time, through the first of the warp's buffers. The second one has what each of two results
-  // leaves behind.
+  // ---- shifted: a box at a time, through the warp's buffers (gemm/epilogue_shifted.h).
 
   template <class Out, class Accumulators, class RowOf>
   static MOYE_DEVICE void store_shifted_of(Warp const& tile, Accumulators const& tCrC, RowOf const& row) {
     constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, kBox<Out>);
+    constexpr int kPerWord = 4 / int(sizeof(Out));
     MOYE_NO_UNROLL
     for (int number = 0; number < kAtoms * kBoxesN; ++number) {
       Warp const warp = computed_here(tile);
-      MOYE_UNROLL
-      for (int i = 0; i < kAtoms; ++i) {
+      uint32_t words[ShiftedBox::kWords] = {};
+      with_box<Out, kAtoms>(number, [&](int first, int i) {
         MOYE_UNROLL
-        for (int c = 0; c < kBoxesN; ++c) {  // accumulators are registers: their indices are constants
-          if (number != i * kBoxesN + c) continue;
-          auto const sum = [&](int k) {
-            Sum value = tCrC(first_column<kColumns, Out>(c) / 2 + k, i, _0{});
-            if constexpr (is_same<Sum, float>) {
-              MOYE_COMPUTED_HERE("+f", value);  // or LLVM converts all of them first
-            } else {
-              MOYE_COMPUTED_HERE("+r", value);
-            }
-            return value;
-          };
-          fill_box<Out>(warp.boxes[0], sum, warp.lane);
+        for (int k = 0; k < ShiftedBox::kWords; ++k) {
+          auto const sum = [&](int j) { return tCrC(first + k * kPerWord + j, i, _0{}); };
+          if constexpr (kPerWord == 2) {
+            words[k] = pack_pair<Out>(static_cast<float>(sum(0)), static_cast<float>(sum(1)));
+          } else {
+            words[k] = detail::bit_cast<uint32_t>(static_cast<Out>(sum(0)));
+          }
+          MOYE_COMPUTED_HERE("+r", words[k]);  // or LLVM converts all of them first
         }
-      }
-      store_shifted_box<kColumns, Out>(warp, warp.args.d, /*result=*/0, number % kBoxesN, row(number / kBoxesN));
+      });
+      store_shifted_box<kColumns, Out>(warp, warp.args.d, /*result=*/0, number % kBoxesN, row(number / kBoxesN), words);
     }
   }
 
@@ -607,21 +603,26 @@ struct WarpgroupEpilogue {
       Warp const warp = computed_here(tile);
       int const c = number % kBoxesN, tile_row = row(number / kBoxesN),
                 column = warp.column + first_column<kColumns>(c);
+      auto const store = [&](void* data, int result, float const(&z)[kSums]) {
+        uint32_t words[ShiftedBox::kWords];
+        MOYE_UNROLL
+        for (int k = 0; k < ShiftedBox::kWords; ++k) {
+          words[k] = warp.args.d_dtype == Dtype::bf16 ? pack_pair<bfloat16_t>(z[2 * k], z[2 * k + 1])
+                                                      : pack_pair<half_t>(z[2 * k], z[2 * k + 1]);
+        }
+        store_shifted_box<kColumns, uint16_t>(warp, data, result, c, tile_row, words);
+      };
       float z[kSums];
       take_sums<uint16_t>(warp, tCrC, number, z);
       OperandBox<false, Box::kColumns, /*kAnyEnd=*/true> pairs;
       EpilogueOperand const& addend = epilogue.c.data != nullptr ? epilogue.c : epilogue.bias;
       pairs.load(warp, addend, tile_row, column);
       pairs.add(warp, addend, warp.params.scale, z);
-      if (epilogue.preactivation != nullptr) {
-        fill_box(warp, warp.boxes[0], z);
-        store_shifted_box<kColumns, uint16_t>(warp, epilogue.preactivation, /*result=*/1, c, tile_row);
-      }
+      if (epilogue.preactivation != nullptr) store(epilogue.preactivation, /*result=*/1, z);
       activate_all</*kRounded=*/true, /*kInTurn=*/is_same<Sum, int32_t>>(epilogue.activation, z);
       pairs.load(warp, epilogue.residual, tile_row, column);
       pairs.add(warp, epilogue.residual, 1.0f, z);
-      fill_box(warp, warp.boxes[0], z);
-      store_shifted_box<kColumns, uint16_t>(warp, warp.args.d, /*result=*/0, c, tile_row);
+      store(warp.args.d, /*result=*/0, z);
     }
   }
 

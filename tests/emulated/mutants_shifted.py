@@ -18,13 +18,28 @@ Finished = functools.partial(Mutant, sizes=(150, 302, 100), options=("out=bf16",
 
 MUTANTS = [
     Mutant(
-        "shifted_by_one_element_more",
-        old="shifted_words(first, second, at - low)",
-        new="shifted_words(first, second, (at - low + 2) % kWord)",
+        "shifted_odd_rows_as_even_ones",
+        old="bool const is_odd = shift % 4 != 0;",
+        new="bool const is_odd = false;",
+        expect="is not a multiple of 4",
+    ),
+    Mutant(
+        "shifted_words_of_one_lane_twice",
+        old="(lane + 1) % 4;",
+        new="lane % 4;",
         expect="wrong",
     ),
     Mutant(
-        "shifted_end_is_one_element_longer", old="d.rows && at < end)", new="d.rows && at < end + 2)", expect=OUTSIDE
+        "shifted_first_elements_of_odd_rows_left_out",
+        old="if (is_odd && lane % 4 == 0) *reinterpret",
+        new="if (lane > 32) *reinterpret",
+        expect="wrong",
+    ),
+    Mutant(
+        "shifted_end_is_one_element_longer",
+        old="d.rows && at < end &&",
+        new="d.rows && at < end + 2 &&",
+        expect="race on global memory d",
     ),
     Mutant(
         "shifted_last_sector_is_not_whole",
@@ -39,9 +54,9 @@ MUTANTS = [
         expect=OUTSIDE,
     ),
     Mutant(
-        "shifted_last_sector_of_the_same_box",
-        old="byte >= 0 ? row * kRowBytes : left + (row / 8 * 2 + row % 2) * kRowBytes;",
-        new="row * kRowBytes;",
+        "shifted_last_sector_of_the_box_before_left_out",
+        old="if (!is_first) store_shared(",
+        new="if (lane > 32) store_shared(",
         expect="wrong",
     ),
     Mutant(
@@ -52,16 +67,21 @@ MUTANTS = [
     ),
     Mutant(
         "shifted_read_before_the_warp_has_written",
-        old="    sync_warp();                    // the box is there\n",
+        old="    sync_warp();  // the box is there\n",
         new="",
-        expect=race("plain load", C, "stmatrix", C),
+        expect=race("plain load", C, "plain store", C),
     ),
     Mutant(
         "shifted_written_before_the_warp_has_read",
         old="    sync_warp();  // the box has been read\n",
         new="",
-        options=("out=f32", "d_pad=2"),  # stmatrix waits for the warp
         expect=race("plain store", C, "plain load", C),
+    ),
+    Mutant(
+        "shifted_filled_before_the_warp_has_read",
+        old="    sync_warp();  // the box before has been read, and what it has left is there\n",
+        new="",
+        expect=race("plain store", C, "plain store", C),
     ),
     Finished(
         "shifted_results_leave_their_last_sectors_in_one_place",
