@@ -52,8 +52,8 @@ MOYE_DEVICE ShiftedRows shifted_rows(Warp const& warp, void* data, int tile_row)
 /// 128 bytes each. In front of these is the sector that the box before has left behind.
 struct ShiftedBox {
   static constexpr int kRows = 16, kRowBytes = 128, kSector = 32, kWord = 16;  // bytes
-  // Four rows lie in all banks, and four more between them: what a warp stores, 4 words of 8 rows, meets each bank
-  // once.
+  // Four rows lie in all banks, and four more between them: what a warp stores, 4 words of 8 rows, meets each bank once
+  // if the rows are shifted alike.
   static constexpr int kPitch = kRowBytes + kSector, kGap = kWord;
   static constexpr int kBytes = kRows * kPitch + kRows / 4 * kGap, kLeftBytes = kRows * kSector;
   static constexpr int kWords = 16;  // of 4 bytes, that a thread has of a box

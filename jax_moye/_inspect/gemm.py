@@ -14,8 +14,7 @@ from jax_moye._inspect.render import Page, Section, page_html, section_text
 from jax_moye._kernels.configs import GemmConfig, facts_of
 from jax_moye._kernels.devices import Device
 from jax_moye._kernels.dtypes import ITEM_BYTES
-from jax_moye._selection import cost, cost_xla, measurements
-from jax_moye._selection.capability import launched
+from jax_moye._selection import capability, cost, cost_xla, measurements
 from jax_moye._selection.decide import Decision, Source, Times
 from jax_moye._selection.epilogue import SECOND_B
 from jax_moye._selection.grouped import GroupedCall
@@ -482,9 +481,9 @@ def _facts(gemm: Gemm) -> Iterator[tuple[str, str]]:
     yield "a", f"{layouts['a']}  (M,K{batch}) {p.dtype}{swapped}"
     yield "b", f"{layouts['b']}  (N,K{batch}) {p.dtype}{f', and so lies {SECOND_B}' if p.pair else ''}"
     yield "d", f"{layouts['d']}  (M,N{batch}) {p.out_dtype}, summed in {p.sums}"
-    padded = gemm.chosen is not None and launched(gemm.chosen.config, p) != p
-    behind = ": XLA pads lines in front of the kernel" if padded else ""
-    yield "order", f"{p.order or 'no mode of stride 1'}, aligned to {p.alignment} bytes{behind}"
+    is_padded = gemm.chosen is not None and capability.launched(gemm.chosen.config, p) is not p
+    words = ": XLA pads lines in front of the kernel" * is_padded
+    yield "order", f"{p.order or 'no mode of stride 1'}, aligned to {p.alignment} bytes{words}"
     if gemm.chosen is not None:
         yield from _kernel_facts(gemm, gemm.chosen)
     yield "XLA", _xla_words(gemm)

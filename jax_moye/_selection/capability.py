@@ -118,7 +118,7 @@ def served() -> str:
 
 def launched(config: GemmConfig, problem: GemmProblem) -> GemmProblem:
     """The problem whose operands a kernel reads: for some kernels XLA pads lines first that TMA cannot read."""
-    return problem.padded if facts_of(config.kernel).pads else problem
+    return problem.padded if problem.padded is not problem and facts_of(config.kernel).pads else problem
 
 
 def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str | None:

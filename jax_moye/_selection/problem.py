@@ -266,14 +266,17 @@ class GemmProblem:
         """The same behind a padding of the lines that TMA cannot read; itself where there are none, or none helps."""
         if self.offsets:
             return self
-        *of_a, a_batch, a_m, a_k = _padded(self.strides["a"], (*self.batch_sizes, self.m, self.k), self.dtype)
-        *of_b, b_batch, b_n, b_k = _padded(self.strides["b"], (*self.batch_sizes, self.n, self.k), self.dtype)
+        a = _padded(self.strides["a"], (*self.batch_sizes, self.m, self.k), self.dtype)
+        b = _padded(self.strides["b"], (*self.batch_sizes, self.n, self.k), self.dtype)
+        if (a, b) == (self.strides["a"], self.strides["b"]):
+            return self
+        (*of_a, a_batch, a_m, a_k), (*of_b, b_batch, b_n, b_k) = a, b
         modes = zip(self.outer, of_a, of_b, strict=True)
         return dataclasses.replace(
             self,
             a_strides=(a_batch, a_m, a_k),
             b_strides=(b_batch, b_n, b_k),
-            outer=tuple(mode._replace(a=a, b=b) for mode, a, b in modes),
+            outer=tuple(mode._replace(a=of_a, b=of_b) for mode, of_a, of_b in modes),
         )
 
     def to_dict(self) -> dict[str, Any]:

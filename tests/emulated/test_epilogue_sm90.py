@@ -42,7 +42,7 @@ def counters(config, problem: Problem, out_dtype: str, activation: str = "none")
 
 
 def assert_few_conflicts(counted: dict[str, int]) -> None:
-    """Rows that begin at different places of a sector meet some banks in turn; words of 16 bytes are read of one row."""
+    """Rows that begin at different places of a sector meet some banks in turn."""
     assert counted["shared_store_bank_conflicts"] <= 3 * counted["shared_store_requests"]
     assert counted["shared_load_bank_conflicts"] <= counted["shared_load_requests"] // 8
 
