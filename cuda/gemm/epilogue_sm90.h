@@ -263,9 +263,10 @@ struct WarpgroupEpilogue {
   static constexpr bool kHasRoomForMore =
       kRegisters - kSumsOfThread >= 104 && is_same<Sum, float> && !kOwnActivation;  // one copy of a user's function
 
-  // Addresses and shifts of rows do; not one is left beside a gate and 128 sums of sm90_cooperative, in clusters.
+  // Addresses and shifts of rows do; not one is left beside a gate and 128 sums of sm90_cooperative, in clusters, nor
+  // for the conversion of as many integers.
   template <int kSumsOfThread>
-  static constexpr bool kHasRoomToShift = kRegisters - kSumsOfThread >= (kGates ? 108 : 56);
+  static constexpr bool kHasRoomToShift = kRegisters - kSumsOfThread >= (kGates || is_same<Sum, int32_t> ? 108 : 56);
 
   /// row: of the warp, in the tile. False where TMA cannot store the call's results, or there are no registers for it.
   template <class Accumulators, class RowOf>

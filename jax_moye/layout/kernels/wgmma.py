@@ -320,7 +320,7 @@ def describe_wgmma(
         vector=vector,
         finishes=left >= FINISHING_REGISTERS,
         finishes_floats=sums == "f32" and left >= FLOATS_REGISTERS,
-        shifts=left >= (BESIDE_A_GATE if config.takes_gate else SHIFTING_REGISTERS),
+        shifts=left >= (BESIDE_A_GATE if config.takes_gate or config.accumulator == "s32" else SHIFTING_REGISTERS),
         other_bytes=other_bytes,
         passes=1,
     )
