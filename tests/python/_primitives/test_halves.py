@@ -316,7 +316,7 @@ def random_layer(rng):
 def test_random_layers():
     """Wherever it is found, and where it is not, the result is right; by kernels it is exact."""
     found = 0
-    for seed in range(50):
+    for seed in range(25):
         rng = np.random.default_rng(seed)
         shapes, fun = random_layer(rng)
         operands = [jnp.asarray(rng.choice([-1, 0, 0, 1], shape), jnp.bfloat16) for shape in shapes]
@@ -325,7 +325,7 @@ def test_random_layers():
         with jax_moye.options(interpret=True):
             result = jax.jit(jax_moye.optimize(fun))(*operands)
         np.testing.assert_array_equal(np.asarray(result, np.float64), expected, str(seed))
-    assert found >= 15
+    assert found >= 7
 
 
 # ------------------------------------------------------------------------------------------------------ derivatives
