@@ -7,6 +7,7 @@ kernel, and XLA makes one of it and of what computes the operand. So it is faste
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ def padded(x: Any, name: str, problem: GemmProblem, launched: GemmProblem) -> An
     """An operand with zeros behind each of its lines.
 
     Args:
-      x: a row-major array.
+      x: a row-major array; the operand may be the first part of it alone.
       name: "a" or "b".
       problem: which it is an operand of.
       launched: what the kernel computes.
@@ -32,6 +33,8 @@ def padded(x: Any, name: str, problem: GemmProblem, launched: GemmProblem) -> An
     if new == strides:
         return x
     length = next(size for size, stride in zip(sizes, strides, strict=True) if size > 1 and stride == 1)
+    elements = math.prod(size for size, stride in zip(sizes, strides, strict=True) if stride)
     old_stride, new_stride = next(pair for pair in zip(strides, new, strict=True) if len(set(pair)) > 1)
     pitch = new_stride // (old_stride // length)  # of lines
-    return lax.pad(x.reshape(-1, length), jnp.zeros((), x.dtype), ((0, 0, 0), (0, pitch - length, 0)))
+    lines = x.reshape(-1)[:elements].reshape(-1, length)
+    return lax.pad(lines, jnp.zeros((), x.dtype), ((0, 0, 0), (0, pitch - length, 0)))

@@ -11,7 +11,10 @@ from python.support import integers
 
 import jax_moye
 from jax_moye._kernels.configs import facts_of
+from jax_moye._primitives.padding import padded
 from jax_moye._selection.capability import why_not_built
+from jax_moye._selection.problem import make_problem
+from jax_moye._selection.view import View
 
 CONFIGS = [
     config
@@ -90,6 +93,18 @@ def test_what_two_products_read_is_padded_once():
     of_w, of_y = jax.jit(products)(x, y, w)
     np.testing.assert_array_equal(exact(of_w), bf16(2 * exact(y).T @ exact(x)))
     np.testing.assert_array_equal(exact(of_y), bf16(2 * exact(x) @ exact(w).T))
+
+
+def test_the_first_part_of_an_array():
+    """Whose other elements are no whole lines: as parameters in one flat array are."""
+    (flat,) = arrays((355,))
+    problem = make_problem(
+        "mk,kn->mn", (30, 11), (11, 48), "bf16", "bf16", views=(View((355,), (30, 11), (11, 1)), None)
+    )
+    lines = padded(flat, "a", problem, problem.padded)
+    assert lines.shape == (30, 16)
+    np.testing.assert_array_equal(exact(lines)[:, :11], exact(flat)[:330].reshape(30, 11))
+    assert not exact(lines)[:, 11:].any()
 
 
 def test_a_pair():
