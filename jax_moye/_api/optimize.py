@@ -54,6 +54,9 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
     they are read, by the same operations in the same dtypes. It never stacks more bytes than before. Attention in the
     one and its derivative in the other are found, too: for them no scores or shares are stacked.
 
+    The derivative of a loss by labels, such as `jnp.take_along_axis(log_softmax(logits), labels, -1)`, is no scatter into
+    an array of the logits' size, but a choice, which XLA makes where it is read.
+
     Put it inside of jax.jit and around the derivatives: `jax.jit(jax_moye.optimize(train_step))`. It looks into jit,
     scan, while, cond, checkpoint and shard_map, and into what functions with derivatives of their own compute; their
     rules stay. A call of jit becomes its equations where a product takes in something on the other side of its border,

@@ -6,7 +6,8 @@ grouped_rewritten.py says, and where its rows lie elsewhere what grouped_rows.py
 weights of 8 and 4 bits. Before that, calls.py opens calls that stand between a product and what it takes in, and
 residuals.py says what a loop need not stack for its derivative; behind it views.py says which operands are read as
 parts of larger arrays. Attention comes first: attention_finding.py takes its products, also of two loops together
-(scan_pairs.py), and where a body is given the mask (known_constants.py, small_masks.py).
+(scan_pairs.py), and where a body is given the mask (known_constants.py, small_masks.py). one_hot.py is about no product:
+it keeps the derivative of a loss by labels out of memory.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from jax_moye._primitives.equations import CLOSED_CALL
 from jax_moye._primitives.grouped_rewritten import as_grouped, grouped_pair_from
 from jax_moye._primitives.grouped_rows import with_rows_in_place
 from jax_moye._primitives.known_constants import Constants, of_arrays, with_known
+from jax_moye._primitives.one_hot import with_choices
 from jax_moye._primitives.overwriting import borrowed_by
 from jax_moye._primitives.pairs import cotangents_from, ordered, pair_from
 from jax_moye._primitives.patterns import Program
@@ -75,6 +77,7 @@ def _rewritten(
     known: Sequence[JaxprEqn] = (),
     are_borrowed: Sequence[bool] | None = None,
 ) -> Jaxpr:
+    jaxpr = with_choices(jaxpr)
     opened = with_rows_in_place(_opened(jaxpr, parameters, in_loop, has_attention, known), parameters)
     given = {*opened.constvars, *(x for x, is_in in zip(opened.invars, are_in_memory, strict=True) if is_in)}
     borrowed = {*opened.constvars, *(x for x, is_so in zip(opened.invars, are_borrowed or (), strict=False) if is_so)}
