@@ -44,6 +44,7 @@ from jax_moye._primitives.equations import inlined, inner_of, is_elementwise, op
 from jax_moye._primitives.overwriting import is_needed
 from jax_moye._primitives.own_activation import equations_behind
 from jax_moye._primitives.patterns import Program, Template, as_number, as_vector, aval_of, matched, matched_at
+from jax_moye._primitives.recomputed import anew
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import Original, rewritten_p
 from jax_moye._selection.epilogue import ACTIVATIONS, DERIVATIVES, Epilogue, OwnActivation, stored_dtype
@@ -166,11 +167,14 @@ def rewritten_equation(
       original: the equations, of the operands; None: they are these.
     """
     params = {name: value for name, value in chains[0].of_product.items() if name not in ("beta", "out_sharding")}
+    original = original or original_of(program, chains, members, variables, values)
+    if epilogue.is_derivative:  # of what somebody else computes the activation of
+        original = Original(anew(original.jaxpr, range(2, len(variables))))
     params |= {
         "spec": chains[0].spec,
         "out_dtype": aval_of(values[0]).dtype,
         "epilogue": epilogue,
-        "original": original or original_of(program, chains, members, variables, values),
+        "original": original,
     }
     return program.equations[place].replace(
         invars=list(variables), outvars=list(values), primitive=rewritten_p, params=params, effects=frozenset()

@@ -6,8 +6,9 @@ grouped_rewritten.py says, and where its rows lie elsewhere what grouped_rows.py
 weights of 8 and 4 bits. Before that, calls.py opens calls that stand between a product and what it takes in, and
 residuals.py says what a loop need not stack for its derivative; behind it views.py says which operands are read as
 parts of larger arrays. Attention comes first: attention_finding.py takes its products, also of two loops together
-(scan_pairs.py), and where a body is given the mask (known_constants.py, small_masks.py). one_hot.py is about no product:
-it keeps the derivative of a loss by labels out of memory.
+(scan_pairs.py), and where a body is given the mask (known_constants.py, small_masks.py). Two are about what
+XLA computes: one_hot.py keeps the derivative of a loss by labels out of memory, and recomputed.py, at the end, what an
+activation and its derivative have in common.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from jax_moye._primitives.one_hot import with_choices
 from jax_moye._primitives.overwriting import borrowed_by
 from jax_moye._primitives.pairs import cotangents_from, ordered, pair_from
 from jax_moye._primitives.patterns import Program
+from jax_moye._primitives.recomputed import with_recomputed
 from jax_moye._primitives.residuals import with_fewer_residuals
 from jax_moye._primitives.small_masks import with_small_masks
 from jax_moye._primitives.views import is_in_memory, with_views
@@ -97,10 +99,10 @@ def _rewritten(
         for one in (*chosen.in_front.get(index, ()), chosen.replaced.get(index, equation))
     ]
     if all(one is other for one, other in zip(new, jaxpr.eqns, strict=False)) and len(new) == len(jaxpr.eqns):
-        return with_views(jaxpr, given)
+        return with_views(with_recomputed(jaxpr), given)
     new = ordered(new)
     new = without_unread(new, opened.outvars, program) if chosen.are_some_dequantized else new
-    return with_views(opened.replace(eqns=new), given)
+    return with_views(with_recomputed(opened.replace(eqns=new)), given)
 
 
 def _opened(
