@@ -23,18 +23,6 @@ def arrays(names, dtype=jnp.bfloat16):
     return [jnp.asarray((1.0 if name in "xhrR" else 0.25) * rng.standard_normal(SHAPES[name]), dtype) for name in names]
 
 
-def exact(fun, operands):
-    """What the function is in float64."""
-    with jax.enable_x64(True):
-        return jax.tree.map(np.asarray, fun(*(jnp.asarray(np.asarray(x, np.float64)) for x in operands)))
-
-
-def assert_close(found, expected, tolerance=2.0**-6):
-    """Of all results, over the largest number of each."""
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(np.asarray(one, np.float64), other, rtol=0, atol=tolerance * abs(other).max())
-
-
 def equations_in(jaxpr):
     """Those of a program, and of its loops and calls, but not of what ours stand for."""
     for equation in jaxpr.eqns:

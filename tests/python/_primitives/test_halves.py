@@ -9,15 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from python.float64 import assert_close, exact
 from python.halves import (
     FORMS,
     K,
     M,
     N,
     arrays,
-    assert_close,
     equations_in,
-    exact,
     halves_of,
     indexed,
     mlp,

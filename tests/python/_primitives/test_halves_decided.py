@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from python.halves import FORMS, K, M, N, arrays, assert_close, exact, halves_of, mlp, of_both_of, total
+from python.float64 import assert_close, exact
+from python.halves import FORMS, K, M, N, arrays, halves_of, mlp, of_both_of, total
 from python.viewed import VIEW_TARGET, movements
 
 import jax_moye
