@@ -1,5 +1,5 @@
 // A soft cap of attention's scores, cap * tanh(scale / cap * sum), with its derivative: of kernels of their own.
-//   ScoresKind         what scores are: a kernel has one kind, and nothing of the others
+//   ScoresKind         what scores are: a kernel is compiled for each kind, and has nothing of the others
 //   factor_of_scores   what they are to be multiplied with behind SoftCap
 //   SoftCap            tanh of sums, and 1 - tanh^2; NoCap in its place
 // tanh is made of an exponential and a reciprocal, and off by 2^-22 of 1 at most, which a cap of 50 makes 1e-5 of a
@@ -15,6 +15,11 @@
 namespace moye {
 
 enum class ScoresKind { plain, biased, capped };
+
+/// Host: of a call, whose scores have a bias, a cap, or neither.
+inline ScoresKind scores_kind(AttentionArgs const& args) {
+  return args.bias.data != nullptr ? ScoresKind::biased : args.cap > 0 ? ScoresKind::capped : ScoresKind::plain;
+}
 
 /// Of the plain and the biased ones their scale, of tanh the cap.
 template <ScoresKind kKind>

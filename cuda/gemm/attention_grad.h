@@ -23,48 +23,18 @@ struct AttentionGradParams {
   int q_tiles, kv_tiles;  // of a head's rows: those that CTAs own
 };
 
-template <class Gemm>
+template <class Gemm, ScoresKind kKind>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_attention_grad_rows_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
                                 MOYE_GRID_CONSTANT AttentionGradParams const params) {
-  Gemm::template run_rows<ScoresKind::plain>(args, params);
+  Gemm::template run_rows<kKind>(args, params);
 }
 
-/// Of calls with a bias.
-template <class Gemm>
-MOYE_KERNEL(Gemm::kThreads)
-sm90_attention_grad_biased_rows_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
-                                       MOYE_GRID_CONSTANT AttentionGradParams const params) {
-  Gemm::template run_rows<ScoresKind::biased>(args, params);
-}
-
-template <class Gemm>
+template <class Gemm, ScoresKind kKind>
 MOYE_KERNEL(Gemm::kThreads)
 sm90_attention_grad_columns_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
                                    MOYE_GRID_CONSTANT AttentionGradParams const params) {
-  Gemm::template run_columns<ScoresKind::plain>(args, params);
-}
-
-template <class Gemm>
-MOYE_KERNEL(Gemm::kThreads)
-sm90_attention_grad_biased_columns_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
-                                          MOYE_GRID_CONSTANT AttentionGradParams const params) {
-  Gemm::template run_columns<ScoresKind::biased>(args, params);
-}
-
-/// Of calls whose scores have a cap.
-template <class Gemm>
-MOYE_KERNEL(Gemm::kThreads)
-sm90_attention_grad_capped_rows_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
-                                       MOYE_GRID_CONSTANT AttentionGradParams const params) {
-  Gemm::template run_rows<ScoresKind::capped>(args, params);
-}
-
-template <class Gemm>
-MOYE_KERNEL(Gemm::kThreads)
-sm90_attention_grad_capped_columns_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
-                                          MOYE_GRID_CONSTANT AttentionGradParams const params) {
-  Gemm::template run_columns<ScoresKind::capped>(args, params);
+  Gemm::template run_columns<kKind>(args, params);
 }
 
 /// Host: of CTAs that own kOwned rows.
@@ -112,36 +82,37 @@ MOYE_DEVICE float weight_of_masked(AttentionArgs const& args, int row, float lse
 
 namespace attention_grad {
 
-/// Host: of all but kernel(), which is prepared as those of other configs are.
-template <class Gemm>
-Status prepare() {
-  Status status = {};
-  for (auto* kernel : {sm90_attention_grad_columns_kernel<Gemm>, sm90_attention_grad_biased_columns_kernel<Gemm>,
-                       sm90_attention_grad_biased_rows_kernel<Gemm>, sm90_attention_grad_capped_columns_kernel<Gemm>,
-                       sm90_attention_grad_capped_rows_kernel<Gemm>})
-    if (status.ok()) status = prepare_kernel(kernel, Gemm::kFacts.smem_bytes);
-  return status;
-}
-
 struct Kernels {
   void (*rows)(AttentionArgs, AttentionGradParams);
   void (*columns)(AttentionArgs, AttentionGradParams);
 };
 
-/// Host: those of a call.
+/// Host: those of calls with such scores.
 template <class Gemm>
-Kernels kernels_of(AttentionArgs const& args) {
-  if (args.bias.data != nullptr)
-    return {sm90_attention_grad_biased_rows_kernel<Gemm>, sm90_attention_grad_biased_columns_kernel<Gemm>};
-  if (args.cap > 0)
-    return {sm90_attention_grad_capped_rows_kernel<Gemm>, sm90_attention_grad_capped_columns_kernel<Gemm>};
-  return {sm90_attention_grad_rows_kernel<Gemm>, sm90_attention_grad_columns_kernel<Gemm>};
+Kernels kernels_of(ScoresKind kind) {
+  using enum ScoresKind;
+  Kernels const of_kinds[] = {
+      {sm90_attention_grad_rows_kernel<Gemm, plain>, sm90_attention_grad_columns_kernel<Gemm, plain>},
+      {sm90_attention_grad_rows_kernel<Gemm, biased>, sm90_attention_grad_columns_kernel<Gemm, biased>},
+      {sm90_attention_grad_rows_kernel<Gemm, capped>, sm90_attention_grad_columns_kernel<Gemm, capped>}};
+  return of_kinds[int(kind)];
+}
+
+template <class Gemm>
+Status prepare() {
+  Status status = {};
+  for (ScoresKind const kind : {ScoresKind::plain, ScoresKind::biased, ScoresKind::capped}) {
+    auto const [rows, columns] = kernels_of<Gemm>(kind);
+    for (auto* const kernel : {rows, columns})
+      if (status.ok()) status = prepare_kernel(kernel, Gemm::kFacts.smem_bytes);
+  }
+  return status;
 }
 
 /// Host: both kernels of a call.
 template <class Gemm>
 Status launch(AttentionArgs const& args, StreamHandle stream) {
-  auto const [rows_kernel, columns_kernel] = kernels_of<Gemm>(args);
+  auto const [rows_kernel, columns_kernel] = kernels_of<Gemm>(scores_kind(args));
   AttentionGradParams params;
   Status status = make_grad_params<typename Gemm::Element, Gemm::kOwned>(&params, args);
   LaunchConfig config{

@@ -2,7 +2,7 @@
 // where 16 neighbouring columns lie together as they do in most masks.
 //   kept_of_rows      of two rows, whose columns are gone through: sm90_attention_grad's first kernel
 //   kept_of_columns   of two columns, whose rows are: its second one
-//   MaskAhead         of two rows, a tile ahead: sm90_attention
+//   TileMask          of two rows, tile by tile: sm90_attention
 #pragma once
 
 #include "gemm/attention.h"
@@ -136,10 +136,11 @@ MOYE_DEVICE uint32_t kept_of_columns(AttentionArgs const& args, int batch, int h
   return kept_scores<kStep>(columns, mask.row_stride, begin, end, lane);
 }
 
-/// The mask of a thread of rows `row` and `row` + 8, in tiles of kSteps x 64 columns; by words a tile ahead, for memory
-/// takes longer than a tile's products, or for want of registers where it is used, from places that are computed there.
+/// The mask of a thread's rows, `row` and `row` + 8, in tiles of kSteps x 64 columns. kIsAhead: a tile's words are
+/// loaded while the tile before is computed, for memory takes longer than a tile's products. Without the registers for
+/// that they are loaded where they are used, from addresses that are computed there.
 template <int kSteps, bool kIsAhead>
-struct MaskAhead {
+struct TileMask {
   AttentionArgs const& args;
   AttentionPlace const& at;
   int row, lane;
@@ -147,7 +148,7 @@ struct MaskAhead {
   MaskWords words[kSteps] = {};
   uint32_t kept[kSteps] = {};  // a bit for each of the tile's scores
 
-  MOYE_DEVICE MaskAhead(AttentionArgs const& args, AttentionPlace const& at, int row, int lane)
+  MOYE_DEVICE TileMask(AttentionArgs const& args, AttentionPlace const& at, int row, int lane)
       : args(args), at(at), row(row), lane(lane), is_of_words(args.mask.data != nullptr && has_mask_words(args)) {}
 
   /// Starts to load the words of columns `column` on, of the tile behind.

@@ -45,26 +45,10 @@ struct AttentionParams {
   int tiles;  // of a head's rows
 };
 
-template <class Gemm>
+template <class Gemm, ScoresKind kKind>
 MOYE_KERNEL_SHARED(Gemm::kThreads, Gemm::kResident)
 sm90_attention_kernel(MOYE_GRID_CONSTANT AttentionArgs const args, MOYE_GRID_CONSTANT AttentionParams const params) {
-  Gemm::template run<ScoresKind::plain>(args, params);
-}
-
-/// Of calls with a bias.
-template <class Gemm>
-MOYE_KERNEL_SHARED(Gemm::kThreads, Gemm::kResident)
-sm90_attention_biased_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
-                             MOYE_GRID_CONSTANT AttentionParams const params) {
-  Gemm::template run<ScoresKind::biased>(args, params);
-}
-
-/// Of calls whose scores have a cap.
-template <class Gemm>
-MOYE_KERNEL_SHARED(Gemm::kThreads, Gemm::kResident)
-sm90_attention_capped_kernel(MOYE_GRID_CONSTANT AttentionArgs const args,
-                             MOYE_GRID_CONSTANT AttentionParams const params) {
-  Gemm::template run<ScoresKind::capped>(args, params);
+  Gemm::template run<kKind>(args, params);
 }
 
 template <GemmConfig kConfig>
@@ -216,7 +200,7 @@ struct Gemm<kConfig> {
     clear(tOrO);
 
     Rows rows{.columns = {columns_of(args, row), columns_of(args, row + 8)}, .factor = {}};
-    MaskAhead<kSteps, !(kIsWide && kHasBias)> mask(args, at, row, lane);
+    TileMask<kSteps, /*kIsAhead=*/!(kIsWide && kHasBias)> mask(args, at, row, lane);
     BiasIf<kHasBias, Bias> bias(args, at, row, lane);
     CapIf<kKind> const cap(args);
     PipelineState<kStages> read_k, read_v;
@@ -332,13 +316,13 @@ struct Gemm<kConfig> {
 
   template <Order>
   static auto* kernel() {
-    return sm90_attention_kernel<Gemm>;
+    return sm90_attention_kernel<Gemm, ScoresKind::plain>;
   }
   static constexpr unsigned kCompiledOrders = order_bits(Order::NT);
 
   static Status prepare() {
-    Status const status = prepare_kernel(sm90_attention_biased_kernel<Gemm>, kFacts.smem_bytes);
-    return status.ok() ? prepare_kernel(sm90_attention_capped_kernel<Gemm>, kFacts.smem_bytes) : status;
+    Status const status = prepare_kernel(sm90_attention_kernel<Gemm, ScoresKind::biased>, kFacts.smem_bytes);
+    return status.ok() ? prepare_kernel(sm90_attention_kernel<Gemm, ScoresKind::capped>, kFacts.smem_bytes) : status;
   }
 
   static Status launch(AttentionArgs const& args, StreamHandle stream) {
@@ -361,10 +345,11 @@ struct Gemm<kConfig> {
                               .smem_bytes = kFacts.smem_bytes,
                               .programmatic = true,
                               .resident = kResident};
-    auto* const of_call = args.bias.data != nullptr ? sm90_attention_biased_kernel<Gemm>
-                          : args.cap > 0            ? sm90_attention_capped_kernel<Gemm>
-                                                    : sm90_attention_kernel<Gemm>;
-    return launch_kernel(of_call, config, stream, args, params);
+    ScoresKind const kind = scores_kind(args);
+    auto* const kernel = kind == ScoresKind::biased   ? sm90_attention_kernel<Gemm, ScoresKind::biased>
+                         : kind == ScoresKind::capped ? sm90_attention_kernel<Gemm, ScoresKind::capped>
+                                                      : sm90_attention_kernel<Gemm, ScoresKind::plain>;
+    return launch_kernel(kernel, config, stream, args, params);
   }
 
   static constexpr KernelFacts kFacts = {.threads = kThreads,

@@ -371,7 +371,7 @@ struct Gemm<kConfig> {
 
   template <Order>
   static auto* kernel() {
-    return sm90_attention_grad_rows_kernel<Gemm>;
+    return sm90_attention_grad_rows_kernel<Gemm, ScoresKind::plain>;
   }
   static constexpr unsigned kCompiledOrders = order_bits(Order::NT);
 

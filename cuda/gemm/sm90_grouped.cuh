@@ -21,6 +21,7 @@
 #include "gemm/order.h"
 #include "gemm/sm90_persistent.h"
 #include "gemm/tma_operand.h"
+#include "gemm/turns.h"
 #include "moye/algorithm/fill.h"
 #include "moye/algorithm/gemm.h"
 #include "moye/arch/barrier.h"
@@ -177,8 +178,8 @@ struct Gemm<kConfig> {
     Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});  // (MMA,MMA_M,MMA_N)
 
     PipelineState<kStages> read;
-    uint32_t turn = uint32_t(1 - consumer);  // the phase bit: consumer 0 begins, without a wait
-    int whose = 0;                           // of the consumers, the tile
+    uint32_t phase = uint32_t(1 - consumer);  // of turn[consumer]: consumer 0 begins, without a wait
+    int whose = 0;                            // of the consumers, the tile
     for (GroupedTile const tile : GroupedTiles<kRagged, kBlkM>(params.grid, smem.groups)) {
       int const k_tiles = k_tiles_of<kRagged, kBlkK>(tile, params.grid);
       bool const is_own = whose == consumer;
@@ -188,9 +189,9 @@ struct Gemm<kConfig> {
         continue;
       }
       if constexpr (kPromoted) {
-        multiply_promoted(tiled_mma, tCrA, tCrB, tCrC, k_tiles, smem, read, turn, consumer, lane);
+        multiply_promoted(tiled_mma, tCrA, tCrB, tCrC, k_tiles, smem, read, phase, consumer, lane);
       } else {
-        multiply(tiled_mma, tCrA, tCrB, tCrC, k_tiles, smem, read, turn, consumer, lane);
+        multiply_in_turn(tiled_mma, tCrA, tCrB, tCrC, k_tiles, smem.pipeline, read, smem.turn, phase, consumer, lane);
       }
 
       // Store the tile, while the other consumer multiplies.
@@ -209,51 +210,17 @@ struct Gemm<kConfig> {
     Epilogue::finish(thread);
   }
 
-  /// tCrC = the products of `k_tiles` stages from `read` on, when it is this consumer's turn. One wgmma is in flight
-  /// while the next is started.
-  template <class TiledMma, class A, class B, class C>
-  static MOYE_DEVICE void multiply(TiledMma& tiled_mma, A const& tCrA, B const& tCrB, C& tCrC, int k_tiles,
-                                   SharedStorage& smem, PipelineState<kStages>& read, uint32_t& turn, int consumer,
-                                   int lane) {
-    if (k_tiles == 0) clear(tCrC);
-    warpgroup_fence_operand(tCrC);
-    tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
-    // The other consumer has multiplied its tile: the tensor cores are this one's.
-    mbarrier_wait(&smem.turn[consumer], turn);
-    turn ^= 1;
-    PipelineState<kStages> last;  // the stage whose wgmma may be in flight
-    MOYE_NO_UNROLL
-    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++read) {
-      // The stage has landed: multiply it.
-      smem.pipeline.consumer_wait(read);
-      warpgroup_arrive();
-      gemm(tiled_mma, tCrA(_, _, _, read.index()), tCrB(_, _, _, read.index()), tCrC);
-      warpgroup_commit_group();
-      // The wgmma before is done: its stage may be filled again.
-      warpgroup_wait_group<1>();
-      if (k_tile > 0) smem.pipeline.consumer_release(last, lane);
-      last = read;
-      tiled_mma.accumulate_ = GMMA::ScaleOut::One;
-    }
-    // All wgmmas of the tile are started: the other consumer may begin.
-    sync_warp();  // without a wgmma, lanes may still wait for this turn, whose phase the next but one looks like
-    if (lane == 0) mbarrier_arrive(&smem.turn[1 - consumer]);
-    warpgroup_wait_group<0>();
-    warpgroup_fence_operand(tCrC);
-    if (k_tiles > 0) smem.pipeline.consumer_release(last, lane);
-  }
-
-  /// The same with a second set of registers, of 64 rows: their sums of a stage begin at zero and are added to tCrC by
-  /// FADDs, before the next 64 rows of the tile are multiplied.
+  /// multiply_in_turn with a second set of registers, of 64 rows: their sums of a stage begin at zero and are added to
+  /// tCrC by FADDs, before the next 64 rows of the tile are multiplied.
   template <class TiledMma, class A, class B, class C>
   static MOYE_DEVICE void multiply_promoted(TiledMma& tiled_mma, A const& tCrA, B const& tCrB, C& tCrC, int k_tiles,
-                                            SharedStorage& smem, PipelineState<kStages>& read, uint32_t& turn,
+                                            SharedStorage& smem, PipelineState<kStages>& read, uint32_t& phase,
                                             int consumer, int lane) {
     constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBlocks = decltype(size<2>(tCrA))::value;
     Tensor tCrStage = make_fragment_like(tCrC(_, _0{}, _0{}));  // (MMA)
     clear(tCrC);
-    mbarrier_wait(&smem.turn[consumer], turn);  // or `read` may be more than a round ahead of the stages
-    turn ^= 1;
+    mbarrier_wait(&smem.turn[consumer], phase);  // or `read` may be more than a round ahead of the stages
+    phase ^= 1;
     MOYE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++read) {
       // The stage has landed: multiply it by itself.
@@ -277,7 +244,7 @@ struct Gemm<kConfig> {
         for (int k = 0; k < size(tCrStage); ++k) tCrC(k, i, _0{}) += tCrStage(k);
       }
     }
-    sync_warp();  // as above
+    sync_warp();  // as in multiply_in_turn
     if (lane == 0) mbarrier_arrive(&smem.turn[1 - consumer]);
   }
 

@@ -2,7 +2,7 @@
 // numbers, and choosing and regrouping its modes. Kernels include moye/layout.h.
 #pragma once
 
-#include "moye/int_tuple.h"
+#include "moye/coord.h"
 #include "moye/layout_plan.h"
 
 namespace moye {

@@ -21,7 +21,7 @@ def by_kernel(
     results: Sequence[str],
     shares_dtype: Any,
 ) -> list[Any]:
-    """What a kernel computes: o, lse and perhaps the rest, o and the shares of others, or gradients that are wanted.
+    """Runs attention's kernel, or that of its gradients, and what stands around the call.
 
     Args:
       operands: of attention_p or attention_grad_p, as they are in memory.
@@ -29,8 +29,12 @@ def by_kernel(
       places: where the elements of q, k, v and d_o are in them, as views.
       arrays: how the kernel reads these.
       config: of the kernel.
-      results: the gradients that are wanted.
+      results: the gradients that are wanted: of "dq", "dk", "dv" and "ds".
       shares_dtype: of the shares of others.
+
+    Returns:
+      The program's results, each in the order of its dimensions there. Of attention_p: o, lse (f32) and, if there is
+      one, the rest of o; where others have a share of the softmax, o and the shares. Of attention_grad_p: `results`.
     """
     given = []
     for x, place, name in zip(operands, places, OPERANDS, strict=False):

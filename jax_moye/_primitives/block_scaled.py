@@ -34,7 +34,7 @@ from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._log import say_once
 from jax_moye._primitives.autotune import settle, would_measure
 from jax_moye._primitives.contests import Contest, measured
-from jax_moye._primitives.contraction import contract, heed
+from jax_moye._primitives.contraction import contract, heed, linear_transpose
 from jax_moye._primitives.custom_call import call_attributes
 from jax_moye._selection.block_scaled import (
     BLOCK,
@@ -153,18 +153,9 @@ def _jvp(primals, tangents, *, config, **params):
 def _transpose(cotangent, *operands, config, **params):
     """Of jax.linear_transpose alone: tangents are products of contract_p."""
     del config
-    is_linear = [ad.is_undefined_primal(x) for x in operands]
     if type(cotangent) is ad.Zero:
         return [None] * len(operands)
-
-    def formula(*missing):
-        given = iter(missing)
-        return by_dequantized(
-            *(next(given) if linear else x for linear, x in zip(is_linear, operands, strict=True)), **params
-        )
-
-    found = iter(jax.linear_transpose(formula, *(x.aval for x in operands if ad.is_undefined_primal(x)))(cotangent))
-    return [next(found) if linear else None for linear in is_linear]
+    return linear_transpose(functools.partial(by_dequantized, **params), cotangent, operands)
 
 
 def _batch(operands, dims, **params):

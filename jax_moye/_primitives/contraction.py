@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -199,6 +199,30 @@ def _transpose(cotangent, lhs, rhs, *c, spec, out_dtype, precision, beta, out_sh
 
 ad.primitive_jvps[contract_p] = _jvp
 ad.primitive_transposes[contract_p] = _transpose
+
+
+def linear_transpose(fun: Callable[..., Any], cotangents: Any, operands: Sequence[Any]) -> list[Any]:
+    """A primitive's transpose rule by the linear transpose of what it computes.
+
+    Args:
+      fun: of all operands, linear in those that are undefined.
+      cotangents: as JAX gives them to the rule: a list, or the one of a primitive with one result, which is no zero.
+      operands: as JAX gives them to the rule.
+
+    Returns:
+      The cotangents of the operands that are undefined, None for the others.
+    """
+    is_linear = [ad.is_undefined_primal(x) for x in operands]
+
+    def of_linear(*values):
+        given = iter(values)
+        return fun(*(next(given) if linear else x for linear, x in zip(is_linear, operands, strict=True)))
+
+    avals = [x.aval for x in operands if ad.is_undefined_primal(x)]
+    is_list = isinstance(cotangents, (list, tuple))
+    given = [ad.instantiate_zeros(x) for x in cotangents] if is_list else cotangents
+    found = iter(jax.linear_transpose(of_linear, *avals)(given))
+    return [next(found) if linear else None for linear in is_linear]
 
 
 def _batch(axis_data, operands, dims, *, spec, beta, out_sharding, **params):

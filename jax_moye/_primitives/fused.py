@@ -36,7 +36,7 @@ from jax_moye._kernels import ffi, own_epilogue
 from jax_moye._log import say_once
 from jax_moye._primitives import contraction
 from jax_moye._primitives.autotune import decide_by_measuring
-from jax_moye._primitives.contraction import contract, contract_p
+from jax_moye._primitives.contraction import contract, contract_p, linear_transpose
 from jax_moye._primitives.custom_call import run_kernel, with_c_kept
 from jax_moye._primitives.transposes import operands_of, source
 from jax_moye._selection.capability import LoweringTarget
@@ -257,23 +257,18 @@ ad.primitive_jvps[fused_p] = _jvp
 
 def _transpose(cotangents, *operands, spec, epilogue, preactivation, out_dtype, **params):
     """That of the contraction and of what is done to it, one by one: without an activation they are linear."""
-    is_linear = [ad.is_undefined_primal(x) for x in operands]
     if epilogue.activation != "none":
         raise NotImplementedError(f"jax.linear_transpose: activation {epilogue.activation!r} is not linear")
 
-    def fun(*missing):
-        given = iter(missing)
-        x, w, *rest = (next(given) if of_fun else value for of_fun, value in zip(is_linear, operands, strict=True))
+    def fun(x, w, *rest):
         # As in _jvp: a wider w is left as it is, so that its cotangent is written in its own dtype, unrounded.
-        w = w if is_linear[1] else w.astype(x.dtype)
+        w = w if ad.is_undefined_primal(operands[1]) else w.astype(x.dtype)
         dtype = out_dtype if epilogue.is_nothing else compute_dtype(x.dtype, out_dtype)
         product = contract(spec, x, w, out_dtype=dtype, **params)
         finish = {"spec": spec, "epilogue": epilogue, "preactivation": preactivation, "out_dtype": jnp.dtype(out_dtype)}
         return _finish(product, *rest, **finish)
 
-    missing = [x.aval for x in operands if ad.is_undefined_primal(x)]
-    found = iter(jax.linear_transpose(fun, *missing)([ad.instantiate_zeros(x) for x in cotangents]))
-    return [next(found) if of_fun else None for of_fun in is_linear]
+    return linear_transpose(fun, cotangents, operands)
 
 
 ad.primitive_transposes[fused_p] = _transpose

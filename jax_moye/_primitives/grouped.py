@@ -32,7 +32,7 @@ from jax_moye import _compat
 from jax_moye._kernels import ffi
 from jax_moye._kernels.dtypes import numpy_dtype
 from jax_moye._log import say_once
-from jax_moye._primitives.contraction import heed
+from jax_moye._primitives.contraction import heed, linear_transpose
 from jax_moye._primitives.custom_call import call_attributes, epilogue_attributes
 from jax_moye._primitives.fused import times_derivative, without_preactivation
 from jax_moye._primitives.reference import lax_result_dtype
@@ -451,16 +451,7 @@ def _fused_transpose(cotangents, *operands, epilogue, **params):
     """Without an activation it is linear in lhs or in rhs, and in the bias; of two matrices in one of them."""
     if epilogue.activation != "none":
         raise NotImplementedError(f"jax.linear_transpose: activation {epilogue.activation!r} is not linear")
-    is_linear = [ad.is_undefined_primal(x) for x in operands]
-
-    def fun(*missing):
-        given = iter(missing)
-        values = (next(given) if of_fun else value for of_fun, value in zip(is_linear, operands, strict=True))
-        return unfused(*values, epilogue=epilogue, **params)
-
-    missing = [x.aval for x in operands if ad.is_undefined_primal(x)]
-    found = iter(jax.linear_transpose(fun, *missing)([ad.instantiate_zeros(x) for x in cotangents]))
-    return [next(found) if of_fun else None for of_fun in is_linear]
+    return linear_transpose(functools.partial(unfused, epilogue=epilogue, **params), cotangents, operands)
 
 
 ad.primitive_jvps[grouped_fused_p] = fused_jvp

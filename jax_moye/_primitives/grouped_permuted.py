@@ -22,6 +22,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, partial_eval, xla
 
 from jax_moye import _compat
+from jax_moye._primitives.contraction import linear_transpose
 from jax_moye._primitives.fused import without_preactivation
 from jax_moye._primitives.grouped import (
     OF_ROWS,
@@ -207,16 +208,7 @@ def _transpose_fused(cotangents, operands, **params):
     """Of what is linear in lhs, in rhs and in the bias, or of two matrices in one of them."""
     if params["epilogue"].activation != "none":
         raise NotImplementedError(f"jax.linear_transpose: activation {params['epilogue'].activation!r} is not linear")
-    is_linear = [ad.is_undefined_primal(x) for x in operands]
-
-    def fun(*missing):
-        given = iter(missing)
-        values = (next(given) if of_fun else value for of_fun, value in zip(is_linear, operands, strict=True))
-        return _composed(*values, of_rows=unfused, **params)
-
-    missing = [x.aval for x in operands if ad.is_undefined_primal(x)]
-    found = iter(jax.linear_transpose(fun, *missing)([ad.instantiate_zeros(x) for x in cotangents]))
-    return [next(found) if of_fun else None for of_fun in is_linear]
+    return linear_transpose(functools.partial(_composed, of_rows=unfused, **params), cotangents, operands)
 
 
 ad.primitive_jvps[permuted_p] = _jvp

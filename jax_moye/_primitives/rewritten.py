@@ -29,7 +29,7 @@ from jax_moye import _compat
 from jax_moye._kernels import ffi
 from jax_moye._log import say_once
 from jax_moye._primitives.autotune import Joined, XlaProgram, decide_by_measuring
-from jax_moye._primitives.contraction import contract_p, heed, xlas_product
+from jax_moye._primitives.contraction import contract_p, heed, linear_transpose, xlas_product
 from jax_moye._primitives.custom_call import run_kernel, with_c_kept
 from jax_moye._primitives.equations import names_a_mesh, of_one_device, parted
 from jax_moye._primitives.fused import with_own_activation
@@ -160,15 +160,7 @@ def _jvp(primals, tangents, *, original: Original, **unused):
 
 def _transpose(cotangents, *operands, original: Original, **unused):
     del unused
-    missing = [ad.is_undefined_primal(x) for x in operands]
-
-    def of_missing(*values):
-        given = iter(values)
-        return original(*(next(given) if is_missing else x for is_missing, x in zip(missing, operands, strict=True)))
-
-    avals = [x.aval for x in operands if ad.is_undefined_primal(x)]
-    found = iter(jax.linear_transpose(of_missing, *avals)([ad.instantiate_zeros(x) for x in cotangents]))
-    return [next(found) if is_missing else None for is_missing in missing]
+    return linear_transpose(original, cotangents, operands)
 
 
 def _batch(operands, dims, *, original: Original, **unused):

@@ -23,9 +23,9 @@ from jax_moye._selection.view import View
 
 ATTENTION_DTYPES = {"bfloat16": "bf16", "float16": "f16"}  # as a config has it
 _HEAD_DIM = 8  # divides it: rows are of whole 16 bytes
-_FEW_ROWS = 64  # of queries, of one head: up to so many a tile of fewer rows is taken
+_FEW_ROWS = 64  # of a head's queries: with no more of them a config whose tile has fewer rows is taken
 _MULTIPROCESSORS = MULTIPROCESSORS[90]
-_SHARED_MEMORY = 226 * 1024  # of two CTAs that run on one of them at a time, bytes
+_SHARED_MEMORY = 226 * 1024  # bytes, of two CTAs that run on one multiprocessor at a time
 # Of few rows that share keys: as many as there are multiprocessors, though two CTAs may run on each at a time. With
 # one for each decoding was faster than with two, and, from 2048 keys on, than with a CTA for each of fewer heads
 # (docs/performance.md, section 22).
@@ -34,7 +34,7 @@ _LIKELY_CTAS = _MULTIPROCESSORS
 # and softmax may be faster. On an H100 they took 0.87 of our time at 196608 scores of short texts, and never less than
 # ours where there was more of either (benchmarks/results/nvidia_h100-2026-11-25-2914d58-attention.txt).
 LEAST_SCORES, LEAST_ELEMENTS = 1 << 18, 1 << 22
-_TIMED_HEAD_DIM = 128  # the largest that they are of: of more nobody knows who is faster
+_TIMED_HEAD_DIM = 128  # elements: the largest that was timed; with more nobody knows who is faster
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,15 +57,17 @@ class AttentionRequest:
 
 
 class AttentionSizes(NamedTuple):
-    """What a kernel computes.
+    """The sizes of an attention: queries are (batch, kv_heads * group, q_rows, head_dim).
+
+    Keys and values are (batch, kv_heads, kv_rows, head_dim).
 
     Attributes:
-      batch: with `kv_heads`, how often there are other keys and values.
-      kv_heads: of each of a batch.
-      group: heads of queries that share keys and values.
-      q_rows: of queries of one head.
-      kv_rows: of keys and values.
-      head_dim: elements of each of their rows.
+      batch: independent attentions.
+      kv_heads: heads of keys and values, of each of the batch.
+      group: heads of queries that share one head of keys and values.
+      q_rows: queries of one head.
+      kv_rows: keys of one head, and values.
+      head_dim: elements of each query, key and value.
     """
 
     batch: int
@@ -77,12 +79,12 @@ class AttentionSizes(NamedTuple):
 
     @property
     def scores(self) -> int:
-        """Of all heads, those that a mask leaves out included."""
+        """Their number, of all heads; those that a mask leaves out are among them."""
         return self.batch * self.kv_heads * self.group * self.q_rows * self.kv_rows
 
     @property
     def elements(self) -> int:
-        """Of keys and values."""
+        """Their number, of keys and values together."""
         return 2 * self.batch * self.kv_heads * self.kv_rows * self.head_dim
 
 
@@ -127,7 +129,7 @@ def decide_attention(
       request: what is asked for.
       sizes: None where no kernel reads the arrays as they lie.
       dtype: of all arrays.
-      gradients: it is these.
+      gradients: whether its gradients are computed, not its result.
       target: what is lowered for; None while the program is traced, where it is not known.
       times: what was measured of it; None: nothing.
     """

@@ -110,8 +110,8 @@ def alternate(
 ) -> float:
     """Lets contenders alternate and fills in their times. What was measured of them before is dropped.
 
-    By the host's clock the first pass of a round does not count: a program whose buffers were others' meanwhile makes
-    its graph anew, and that is nothing of a product.
+    By the host's clock the first pass of a round does not count: other programs used the same buffers meanwhile, so it
+    makes its CUDA graph anew, which is no part of a product's time.
 
     Args:
       contenders: at least one.
@@ -151,14 +151,14 @@ def alternate(
 
 
 class Race(NamedTuple):
-    """How contenders are told apart.
+    """How contenders are told apart: a trial of each, rounds of those that are not slow, rounds of the finalists.
 
     Attributes:
-      slow: times the fastest one: who takes longer at first has no rounds.
-      finalists: that are left for the last rounds.
-      rounds: of each before that, and of the finalists; less of these once the rival has been the faster one in all.
-      round_ms: length of a finalists' round; half of it before that.
-      warmup_ms: how long the finalists run before their first round.
+      slow: a contender whose trial takes more than this many times the fastest one's is left out.
+      finalists: contenders, at most, that are left for the last rounds.
+      rounds: of each contender before the last rounds, and in them; fewer once the rival was the faster one in all.
+      round_ms: milliseconds of a round of the last ones; a round before them takes half of that.
+      warmup_ms: milliseconds that the finalists run before their first round.
     """
 
     slow: float = 2.5
@@ -191,7 +191,7 @@ def race(contenders: Sequence[Contender], rival: Contender | None, how: Race) ->
     Args:
       contenders: who is to be the fastest.
       rival: who is in the last rounds whatever his time is.
-      how: long.
+      how: which contenders are left out when, and how long rounds take.
     """
     us = {contender.name: 1e6 * contender.trial() for contender in contenders}
     if not us:

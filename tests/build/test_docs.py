@@ -314,6 +314,13 @@ def test_speed_is_quoted_from_result_files(path):
     assert not found, f"{name} speaks of speed outside of a block that a tool writes: {sorted(found)}"
 
 
+def test_result_files_that_are_named_are_there():
+    pattern = r"`(?:benchmarks/results/)?((?:nvidia|sm)_\w+-\d{4}[\w.*-]*)`"
+    named = {name for path in prose() for name in re.findall(pattern, path.read_text())}
+    assert len(named) > 50
+    assert [name for name in named if not any((ROOT / "benchmarks/results").glob(name))] == []
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -277,14 +277,11 @@ def test_weights():
     ("kernel", "functions"),
     [
         ("sm90_attention", ["sm90_attention_kernel"]),
-        ("sm90_attention", ["sm90_attention_biased_kernel"]),
         ("sm90_attention_grad", ["sm90_attention_grad_rows_kernel", "sm90_attention_grad_columns_kernel"]),
-        ("sm90_attention_grad", [f"sm90_attention_grad_biased_{part}_kernel" for part in ("rows", "columns")]),
-        ("sm90_attention", ["sm90_attention_capped_kernel"]),
-        ("sm90_attention_grad", [f"sm90_attention_grad_capped_{part}_kernel" for part in ("rows", "columns")]),
     ],
 )
-def test_attention(kernel, functions):
+@pytest.mark.parametrize("scores", ["plain", "biased", "capped"])
+def test_attention(kernel, functions, scores):
     """Each row's kernels: sums stay in registers."""
     table = (ROOT / "cuda/gemm/configs.h").read_text()
     rows = [re.sub(r"\s+", "", row) for row, of, *_ in ROW.findall(table) if of == kernel]
@@ -292,7 +289,7 @@ def test_attention(kernel, functions):
     # One consumer of a multiprocessor's only CTA: all its threads have as many registers as one can use.
     alone = [row for row in rows if kernel == "sm90_attention" and "{64,64,256}" in row]
     for of, deals_registers in (([row for row in rows if row not in alone], True), (alone, False)):
-        names = [f"{function}<Gemm<GemmConfig{row}>>" for function in functions for row in of]
+        names = [f"{function}<Gemm<GemmConfig{row}>, ScoresKind::{scores}>" for function in functions for row in of]
         for code in codes_without_spills(kernel, names) if names else ():
             check_code(code, tma_stores=True, deals_registers=deals_registers)
             loop = collections.Counter(opcode.split(".")[0] for _, opcode, *_ in check_sass.main_loop(flow_of(code)))

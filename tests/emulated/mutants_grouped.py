@@ -8,7 +8,8 @@ from tests.emulated.mutants import Mutant as AnyMutant
 from tests.emulated.mutants_sm90 import deadlock, race, too_early
 
 ROW = "{sm90_grouped, bf16, f32, {64, 64, 64}, 3, {1, 1}, 16}"
-K, GROUPS, E, BOX = "sm90_grouped.cuh", "grouped.h", "epilogue_sm90.h", "epilogue_box.h"
+K, GROUPS, TURNS = "sm90_grouped.cuh", "grouped.h", "turns.h"
+E, BOX = "epilogue_sm90.h", "epilogue_box.h"
 
 # 21 tiles of rows in 2 CTAs: groups of more than a tile, of none and of one row, one that a tile holds, one whose size
 # is below zero; and rows behind them all.
@@ -59,7 +60,7 @@ TABLE = (
 BARRIER = "    sync_threads();\n    if (thread < 128) {\n"
 FIRST = "return grid.length - tile.size; }"
 END = "\nMOYE_DEVICE int end_of_group(GroupedTile const& tile) { return tile.begin + tile.size; }"
-ARRIVE = "    if (lane == 0) mbarrier_arrive(&smem.turn[1 - consumer]);\n    warpgroup_wait_group<0>();"
+ARRIVE = "  if (lane == 0) mbarrier_arrive(&turn[1 - consumer]);"
 PLACE = """.map_row = kRowsAreRagged ? first_of_group(tile, params.grid) + m : m,
                                            .map_matrix = kRowsAreRagged ? end_of_group(tile) : tile.group"""
 
@@ -151,21 +152,21 @@ MUTANTS = [
         old="return (tile.size + kTileK - 1) / kTileK;",
         new="return tile.size / kTileK;",
     ),
-    OF_K(name="grouped_empty_group_not_zero", file=K, old="    if (k_tiles == 0) clear(tCrC);\n", new=""),
+    OF_K(name="grouped_empty_group_not_zero", file=TURNS, old="  if (k_tiles == 0) clear(tCrC);\n", new=""),
     # ---- the consumers
     M(
         name="grouped_other_tile_not_skipped",
         file=K,
         old="        read += k_tiles;\n        continue;",
         new="        continue;",
-        expect=deadlock("parity 1: 1 phases complete, 4 of 4 arrivals", K),
+        expect=deadlock("parity 1: 1 phases complete, 4 of 4 arrivals", TURNS),
     ),
     OF_K(
         name="grouped_no_turn_after_an_empty_group",
-        file=K,
+        file=TURNS,
         old=ARRIVE,
         new=ARRIVE.replace("lane == 0", "lane == 0 && k_tiles > 0"),
-        expect=deadlock(r"parity [01]: \d+ phases complete, 4 of 4 arrivals", K),
+        expect=deadlock(r"parity [01]: \d+ phases complete, 4 of 4 arrivals", TURNS),
     ),
     # ---- tensor maps that end where a group does
     M(name="grouped_map_ends_before_the_last_group", old="{{ragged.size + 1,", new="{{ragged.size,"),
@@ -277,7 +278,7 @@ MUTANTS = [
         old="TileMNK const tile{kBlkM, tile_columns<kConfig>(args.gemm), kBlkK};",
         new="TileMNK const tile{kBlkM, kBlkN, kBlkK};",
     ),
-    PAIR(name="grouped_pair_empty_tiles_not_zero", old="    if (k_tiles == 0) clear(tCrC);\n", new=""),
+    PAIR(name="grouped_pair_empty_tiles_not_zero", file=TURNS, old="  if (k_tiles == 0) clear(tCrC);\n", new=""),
     PAIR(
         name="grouped_pair_products_stored_where_the_group_is",
         file=E,
@@ -298,7 +299,7 @@ MUTANTS = [
     FLOAT8(name="grouped_float8_not_from_zero", old="    clear(tCrC);\n    mbarrier_wait", new="    mbarrier_wait"),
     FLOAT8(
         name="grouped_float8_no_turns",
-        old="    mbarrier_wait(&smem.turn[consumer], turn);  // or",
+        old="    mbarrier_wait(&smem.turn[consumer], phase);  // or",
         new="    // or",
         expect=r"race on shared memory smem\+0x[0-9a-f]+: (wgmma|TMA load)",
     ),

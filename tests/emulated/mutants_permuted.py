@@ -8,7 +8,7 @@ from tests.emulated.mutants import Mutant as AnyMutant
 from tests.emulated.mutants_sm90 import race
 
 ROW = "{sm90_permuted, bf16, f32, {64, 128, 64}, 3, {1, 1}, 16}"
-K, E = "sm90_permuted.cuh", "epilogue_sm90.h"
+K, E, TURNS = "sm90_permuted.cuh", "epilogue_sm90.h", "turns.h"
 GROUPS = "sizes=70,0,1,64,33,-5,60"
 
 # 12 tiles of rows, of which groups end in most, and two of columns; rows of a in which indices repeat, some outside.
@@ -35,31 +35,31 @@ MUTANTS = [
         name="permuted_copies_not_waited_for",
         old="        cp_async_wait_group<kLag>();\n",
         new="",
-        expect=race("wgmma", K, "cp.async", K),
+        expect=race("wgmma", TURNS, "cp.async", K),
     ),
     M(
         name="permuted_newest_copies_not_waited_for",
         old="        cp_async_wait_group<kLag>();\n",
         new="        cp_async_wait_group<kLag + 1>();\n",
-        expect=race("wgmma", K, "cp.async", K),
+        expect=race("wgmma", TURNS, "cp.async", K),
     ),
     M(
         name="permuted_last_copies_not_waited_for",
         old="    cp_async_wait_group<0>();\n",
         new="",
-        expect=race("wgmma", K, "cp.async", K),
+        expect=race("wgmma", TURNS, "cp.async", K),
     ),
     M(
         name="permuted_announced_a_stage_early",
         old="        if (begun < kLag) {",
         new="        if (begun < kLag - 1) {",
-        expect=race("wgmma", K, "cp.async", K),
+        expect=race("wgmma", TURNS, "cp.async", K),
     ),
     M(
         name="permuted_announced_by_a_lane_that_did_not_meet_the_others",
         old="    sync_warp();\n    if (lane == 0) mbarrier_arrive(&smem.pipeline.full[stage]);",
         new="    if (lane == 0) mbarrier_arrive(&smem.pipeline.full[stage]);",
-        expect=race("wgmma", K, "cp.async", K),
+        expect=race("wgmma", TURNS, "cp.async", K),
     ),
     M(
         name="permuted_a_warp_is_not_counted",

@@ -1,7 +1,4 @@
-"""Bugs planted in the Hopper kernels: the mistakes that on a GPU show rarely, or as a hang, or in the next launch.
-
-Over 600 lines: a list of bugs, each with the text it changes and the report that must name it.
-"""
+"""Bugs planted in the Hopper kernels: the mistakes that on a GPU show rarely, or as a hang, or in the next launch."""
 
 from __future__ import annotations
 
@@ -20,7 +17,6 @@ FLOAT8 = "{sm90_cooperative, e4m3, f32, {128, 64, 128}, 2, {1, 1}, 1}"  # packs 
 
 C, P, T, E = "sm90_cooperative.cuh", "sm90_pingpong.cuh", "tma_operand.h", "epilogue_sm90.h"
 SHARED, PIPELINE, SCHEDULER = "sm90_persistent.h", "moye/pipeline.h", "tile_scheduler.h"
-PACK = "pack.h"
 
 BY = r" by (block \(\d+,0,0\) )?(thread \d+ \(warp \d+ lane \d+\)|warp \d+) at {file}:\d+"
 TMA_STORE = ("out=bf16",)
@@ -74,8 +70,6 @@ WAIT = "      warpgroup_wait_group<1>();\n"
 RELEASE = "      if (k_tile > 0) pipeline.consumer_release(last, lane);\n"
 PINGPONG_WAIT = "        warpgroup_wait_group<1>();\n"
 PINGPONG_RELEASE = "        if (k_tile > 0) smem.pipeline.consumer_release(last, lane);\n"
-STAGE_BYTES = "static constexpr uint32_t kStageBytes = A::kStageBytes + B::kStageBytes;"
-MAPS = "    if (Status status = make_operand_maps<Operands>(args, &params.maps); !status.ok()) return status;\n"
 # Of boxes of sums as they are: those that are finished say warp.lane.
 PROXY_FENCE = "        fence_proxy_async_shared_cta();\n"
 BEHIND_THE_FENCE = "        sync_warp();\n        if constexpr (kScatters) {\n          if (scatter<"
@@ -156,40 +150,6 @@ MUTANTS = [
         r"deadlock.*mbarrier\.try_wait",
         options=("multiprocessors=3",),
     ),
-    # ---- bytes
-    Mutant(
-        "sm90_expects_the_bytes_of_b_alone",
-        COOPERATIVE,
-        T,
-        STAGE_BYTES,
-        STAGE_BYTES.replace("A::kStageBytes + ", ""),
-        r"phase 0 is complete while the \d+ bytes of the TMA load .* at sm90_cooperative\.cuh:\d+ are still in flight: "
-        r"fewer bytes were expected",
-    ),
-    Mutant(
-        "sm90_expects_the_bytes_of_a_alone",
-        COOPERATIVE,
-        T,
-        STAGE_BYTES,
-        STAGE_BYTES.replace(" + B::kStageBytes", ""),
-        deadlock("parity 0: 0 phases complete, 0 of 1 arrivals and -8192 bytes missing", C),
-    ),
-    Mutant(
-        "sm90_expects_too_many_bytes",
-        COOPERATIVE,
-        T,
-        STAGE_BYTES,
-        STAGE_BYTES.replace(";", " + 16;"),
-        deadlock("parity 0: 0 phases complete, 0 of 1 arrivals and 16 bytes missing", C),
-    ),
-    Mutant(
-        "sm90_expects_its_own_part_alone",
-        CLUSTER,
-        T,
-        STAGE_BYTES,
-        STAGE_BYTES.replace("B::kStageBytes", "B::kBoxBytes"),
-        r"are still in flight: fewer bytes were expected|waits for -?\d+ bytes",
-    ),
     # ---- stages released too early
     Mutant(
         "sm90_released_before_the_wgmma",
@@ -247,123 +207,6 @@ MUTANTS = [
         "    tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;\n    PipelineState<kStages> last",
         "    PipelineState<kStages> last",
         "wrong",
-    ),
-    # ---- descriptors
-    Mutant(
-        "sm90_swizzle_of_64_bytes",
-        COOPERATIVE,
-        T,
-        "gmma_smem_atom<kGmmaMajor<kMajor>, T, 128>();",
-        "gmma_smem_atom<kGmmaMajor<kMajor>, T, 64>();",
-        "wrong",
-    ),
-    Mutant(
-        "sm90_blocks_in_the_other_order",
-        COOPERATIVE,
-        T,
-        "tile_to_shape(kAtom, kShape, Step<_2, _1, _3>{});",
-        "tile_to_shape(kAtom, kShape);",
-        "wrong",
-        order="TN",
-    ),
-    Mutant(
-        "sm90_stages_not_at_multiples_of_1024_bytes",
-        COOPERATIVE,
-        T,
-        "  alignas(1024) ElementOfA<kConfig.dtype> a[",
-        "  alignas(128) unsigned char before[128];\n  alignas(128) ElementOfA<kConfig.dtype> a[",
-        r"wgmma by block \(0,0,0\) warp \d+ at sm90_cooperative\.cuh:\d+: the descriptor of A, 0x[0-9a-f]+, begins at "
-        r"0x[0-9a-f]+, in row 1 of the swizzle",
-    ),
-    # ---- tensor maps
-    Mutant(
-        "sm90_tensor_map_kept_from_another_call",
-        COOPERATIVE,
-        SHARED,
-        MAPS,
-        "    static OperandMaps made;\n    static Status const status = make_operand_maps<Operands>(args, &made);\n"
-        "    params.maps = made;\n",
-        r"out of bounds: TMA load \(read\).* at sm90_cooperative\.cuh:\d+",
-        options=("launches=2",),
-    ),
-    Mutant(
-        "sm90_tensor_map_of_the_other_operand",
-        COOPERATIVE,
-        T,
-        "return make_b(&maps->b, args.b, box_b);",
-        "return make_b(&maps->b, args.a, box_b);",
-        "wrong",
-        sizes=(300, 300, 330),
-    ),
-    Mutant(
-        "sm90_broadcast_operand_at_the_batch",
-        COOPERATIVE,
-        T,
-        "strides.modes[i] == 0 ? 0 : matrix.modes[i];",
-        "matrix.modes[i];",
-        "wrong",
-        sizes=(130, 66, 100),
-        options=("batch=3", "broadcast=b"),
-    ),
-    Mutant(
-        "sm90_batch_of_a_for_b",
-        COOPERATIVE,
-        T,
-        "k, coords.b, multicast_b);",
-        "k, coords.a, multicast_b);",
-        "wrong",
-        sizes=(130, 66, 100),
-        options=("batch=3", "broadcast=a"),
-    ),
-    # ---- clusters
-    Mutant(
-        "sm90_mask_names_only_its_own_cta",
-        CLUSTER,
-        SHARED,
-        "b.mask |= uint16_t(1u << (m + rank_n * kClusterM));",
-        "b.mask = uint16_t(1u << rank);",
-        deadlock(r"parity 0: 0 phases complete, 0 of 1 arrivals and [1-9]\d* bytes missing", C),
-    ),
-    Mutant(
-        "sm90_mask_without_the_last_cta",
-        CLUSTER,
-        SHARED,
-        "m < kClusterM; ++m) of.b.mask |=",
-        "m < kClusterM - 1; ++m) of.b.mask |=",
-        deadlock(r"parity 0: 0 phases complete, 0 of 1 arrivals and [1-9]\d* bytes missing", C),
-    ),
-    Mutant(
-        "sm90_both_load_the_same_part",
-        CLUSTER,
-        SHARED,
-        ".b = {.part = rank_m, .mask = 0}};",
-        ".b = {.part = 0, .mask = 0}};",
-        race("TMA multicast load", C, "TMA multicast load", C),
-    ),
-    Mutant(
-        "sm90_first_barrier_of_the_cta_alone",
-        CLUSTER,
-        C,
-        "    sync_cluster<kCluster>();\n",
-        "    sync_threads();\n",
-        r"sm90_cooperative\.cuh:\d+: (mbarrier .* of block \(\d,0,0\): no (barrier|fence_mbarrier_init) lies between|"
-        r"no mbarrier has been initialized)",
-    ),
-    Mutant(
-        "sm90_fence_mbarrier_init_missing",
-        COOPERATIVE,
-        C,
-        INIT,
-        "",
-        r"TMA load by .* at sm90_cooperative\.cuh:\d+: mbarrier .*: no fence_mbarrier_init lies between",
-    ),
-    Mutant(
-        "sm90_exit_before_the_peer_arrived",
-        CLUSTER,
-        C,
-        "    if constexpr (kCluster > 1) cluster_sync();\n",
-        "",
-        r"block \(\d+,0,0\) exits without having waited for .*, which needs its shared memory|has exited",
     ),
     # ---- epilogue: boxes
     Mutant(
@@ -712,110 +555,6 @@ MUTANTS = [
         too_early("TMA load", C),
     ),
     Mutant("sm90_pingpong_does_not_wait_for_the_kernel_ahead", PINGPONG, P, KERNEL_AHEAD, "", too_early("TMA load", P)),
-    Mutant(
-        "sm90_pack_does_not_wait_for_the_kernel_ahead",
-        FLOAT8,
-        PACK,
-        KERNEL_AHEAD[2:],
-        "",
-        too_early("plain load", PACK),
-        order="TN",
-    ),
-    # ---- packing, with both operands contiguous along their rows; 8-bit floats
-    Mutant(
-        "sm90_pack_turned_without_a_barrier",
-        FLOAT8,
-        PACK,
-        "    sync_threads();  // the tile is turned\n",
-        "",
-        race("plain load", PACK, "plain store", PACK),
-        order="TN",
-    ),
-    Mutant(
-        "sm90_pack_lines_read_without_a_barrier",
-        FLOAT8,
-        PACK,
-        "      sync_threads();  // the lines are there\n",
-        "",
-        race("plain load", PACK, "plain store", PACK),
-        sizes=(131, 67, 290),
-        order="TN",
-    ),
-    Mutant(
-        "sm90_b_is_read_as_a_is",
-        FLOAT8.replace("e4m3", "e4m3xe5m2"),
-        T,
-        "SM90_WGMMA_SS<kColumns, Sum, ElementA, ElementB,",
-        "SM90_WGMMA_SS<kColumns, Sum, ElementA, ElementA,",
-        "wrong",
-    ),
-    Mutant(
-        "sm90_pack_second_vector_left_out",
-        FLOAT8,
-        PACK,
-        "(left < 16 ? left : 16) > 16)",
-        "(left < 16 ? left : 16) > 31)",
-        "wrong",
-        sizes=(131, 67, 290),
-        order="TN",
-    ),
-    Mutant(
-        "sm90_pack_shifted_by_whole_words",
-        FLOAT8,
-        "shift.h",
-        "int const bits = shift % 4 * 8;",
-        "int const bits = 0;",
-        "wrong",
-        sizes=(131, 67, 290),
-        order="TN",
-    ),
-    Mutant(
-        "sm90_pack_reads_behind_the_operand",
-        FLOAT8,
-        PACK,
-        "if (p >= begin && p + 16 <= end) return",
-        "if (p >= begin) return",
-        r"out of bounds: plain load .*thread \d+.* at pack\.h:\d+",
-        sizes=(131, 67, 290),
-        order="TN",
-    ),
-    Mutant(
-        "sm90_pack_pitch_of_the_operand",
-        FLOAT8,
-        PACK,
-        "int64_t const pitch = elements(plan.operand.pitch);",
-        "int64_t const pitch = plan.operand.k;",
-        "wrong",
-        sizes=(130, 66, 272),  # whole 16 bytes along k, which TMA takes, and not whole sectors
-        order="TN",
-    ),
-    Mutant(
-        "sm90_pack_rows_behind_the_last",
-        FLOAT8,
-        PACK,
-        "if (row < rows && byte < operand.pitch) store_global",
-        "if (byte < operand.pitch) store_global",
-        r"race on global memory workspace\+0x[0-9a-f]+: plain store \(write\) by .* is not ordered after plain store",
-        order="TN",
-    ),
-    Mutant(
-        "sm90_promoted_sums_not_begun_at_zero",
-        FLOAT8,
-        C,
-        "      tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;\n      gemm(",
-        "      tiled_mma.accumulate_ = k_tile == 0 ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;\n      gemm(",
-        "wrong",
-        order="TN",
-    ),
-    Mutant(
-        "sm90_promoted_before_the_wgmma",
-        FLOAT8,
-        C,
-        "      warpgroup_wait_group<0>();\n      warpgroup_fence_operand(tCrStage);\n",
-        "      warpgroup_wait_group<1>();\n      warpgroup_fence_operand(tCrStage);\n",
-        refilled_in_use(C),
-        order="TN",
-    ),
     Mutant(
         "sm90_more_registers_than_there_are",
         COOPERATIVE,

@@ -16,6 +16,8 @@ from tests.emulated import (
     mutants_block_scales,
     mutants_gate,
     mutants_grouped,
+    mutants_operands,
+    mutants_pack,
     mutants_pair,
     mutants_parallel_split_k,
     mutants_parts,
@@ -40,6 +42,8 @@ MUTANTS = (
     + mutants_tensorop.MUTANTS
     + mutants_persistent.MUTANTS
     + mutants_sm90.MUTANTS
+    + mutants_operands.MUTANTS
+    + mutants_pack.MUTANTS
     + mutants_sm90_multistage.MUTANTS
     + mutants_split_k.MUTANTS
     + mutants_parallel_split_k.MUTANTS

@@ -13,6 +13,8 @@ import pytest
 
 import jax_moye
 from jax_moye._kernels import ffi
+from jax_moye.layout.kernels import kernel_layouts
+from jax_moye.layout.kernels.wgmma import CHUNK
 from tests.emulated.driver import build, run
 from tests.emulated.emulate import emulate
 from tests.emulated.problems import ORDERS, Problem, make_call, product
@@ -178,3 +180,19 @@ def test_the_order_of_the_sums():
         assert report["ok"], report["message"]
         expected += part.result()
     np.testing.assert_array_equal(call.result(), expected)
+
+
+@pytest.mark.parametrize(
+    "config", [c for c in jax_moye.configs() if c.kernel == CONFIG.kernel], ids=lambda config: config.name
+)
+def test_odd_rows_of_one_part(config):
+    """The first kernel stores them: an element a lane, or shifted into whole sectors where the layouts say so."""
+    tile_m, tile_n, _ = config.tile
+    m, n = tile_m + 24, tile_n + 37
+    call = make_call(config, Problem(m, n, TILE_K), "bf16")
+    report = emulate(config, call, count_transactions=True)
+    assert report["ok"], report["message"]
+    np.testing.assert_array_equal(call.result(), product(call.values_a, call.values_b).astype(call.d.dtype))
+    layouts = kernel_layouts(config, "NT")
+    requests = m * sum(-(-min(layouts.columns, n - first) // CHUNK) for first in range(0, n, layouts.columns))
+    assert (report["counters"]["global_store_requests"] == requests) != layouts.shifts

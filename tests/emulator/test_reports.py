@@ -16,8 +16,9 @@ def reports() -> pathlib.Path:
 
 
 def at(mark: str) -> str:
-    """The place "reports.cc:LINE" of a marked line."""
-    return f"reports.cc:{line('reports.cc', f'// @{mark}')}"
+    """The place "reports.cc:LINE", or in reports_barriers.h, of a marked line."""
+    (file,) = (file for file in ("reports.cc", "reports_barriers.h") if f"// @{mark}\n" in (HERE / file).read_text())
+    return f"{file}:{line(file, f'// @{mark}')}"
 
 
 def race(what: str, new: str, new_mark: str, old: str, old_mark: str, end: str = "") -> str:

@@ -17,14 +17,18 @@ def sm90() -> pathlib.Path:
     return cxx.build("sm90", kernel_sources=[HERE / "sm90.cc"])
 
 
+SOURCES = ("sm90.cc", "sm90.h", "sm90_clusters.h", "sm90_tma.h")
+
+
 def at(mark: str) -> str:
     """The place of a marked line, as a pattern; `plain` accesses have it only with addr2line."""
-    return rf"sm90\.cc:{line('sm90.cc', f'// @{mark}')}"
+    (file,) = (file for file in SOURCES if f"// @{mark}\n" in (HERE / file).read_text())
+    return re.escape(file) + f":{line(file, f'// @{mark}')}"
 
 
 BLOCK = r"block \(\d,0,0\)"
 THREAD = rf"(?:{BLOCK} )?thread \d+ \(warp \d+ lane \d+\)"
-BAR = r"smem\+0x\w+ \(initialized at sm90\.cc:\d+\)"
+BAR = r"smem\+0x\w+ \(initialized at sm90(_clusters|_tma)?\.(cc|h):\d+\)"
 WRITE_OUT = at("write_out")
 REMOTE = r"mbarrier\.arrive\.shared::cluster"
 TOO_EARLY = r"before its griddepcontrol\.wait: the kernel ahead may still run"

@@ -90,3 +90,10 @@ def assert_close(actual, a, b) -> None:
     assert (error <= bound).all(), (
         f"largest error {np.nanmax(error - bound)} over the bound, {np.isnan(error).sum()} NaN"
     )
+
+
+def to_attribute(value):
+    """A value as an attribute of a custom call: integers have 64 bits, and floats are f64."""
+    if isinstance(value, tuple):
+        return np.array(value, np.int64)
+    return np.int64(value) if type(value) is int else np.float64(value) if type(value) is float else value

@@ -56,12 +56,12 @@ FACTS = KernelFacts(
 )
 
 
-def describe(config: Any, order: str) -> TmaKernelLayouts:
-    """The layouts of a config: its consumers multiply each tile together."""
+def describe(config: Any, order: str, *, gates: bool | None = None) -> TmaKernelLayouts:
+    """The layouts of a config: its consumers multiply each tile together; gates: as `describe_wgmma` takes it."""
     # What names the CTAs of a cluster, beside integers that are converted one by one, or beside one way more.
     of_cluster = 0
     if config.cluster != (1, 1) and config.accumulator == "s32":
         of_cluster = 8
     elif config.cluster[0] > 1 and config.dtype in ("bf16", "f16") and config.alignment == 16:
         of_cluster = 2 if math.prod(config.consumer_tile) >= 128 * WARPGROUP else 0
-    return describe_wgmma(config, order, held_registers=of_cluster)
+    return describe_wgmma(config, order, held_registers=of_cluster, gates=gates)

@@ -19,5 +19,5 @@ FACTS = KernelFacts(
 
 
 def describe(config: Any, order: str) -> TmaKernelLayouts:
-    """The layouts of a config's first kernel."""
-    return sm90_cooperative.describe(config, order)
+    """The layouts of a config's first kernel, which sm90_cooperative has for layers with a gate, too."""
+    return sm90_cooperative.describe(config, order, gates=True)

@@ -267,6 +267,7 @@ def describe_wgmma(
     promotes: bool = False,
     finishes_beside: int | None = None,
     held_registers: int = 0,
+    gates: bool | None = None,
 ) -> TmaKernelLayouts:
     """The layouts of a config.
 
@@ -281,6 +282,7 @@ def describe_wgmma(
       promotes: sums leave the tensor core for a second set of registers, as those of 8-bit floats always do.
       finishes_beside: sets of registers of sums that threads have while they finish them; None: both of those.
       held_registers: of a thread, for what else the kernel's threads have to know then.
+      gates: whether it is compiled to write the cotangents of a layer with a gate, too; None: if the config takes one.
     """
     element, of_b = operand_types(config.dtype)
     promotes = promotes or (element.short in ("E4M3", "E5M2") and config.accumulator == "f32")
@@ -290,6 +292,7 @@ def describe_wgmma(
     if config.kernel == "sm90_pingpong" and of_sums >= 128:
         registers += 8  # the producer's
     left = registers - of_sums
+    gates = config.takes_gate if gates is None else gates
     blk_m, blk_n, _blk_k = config.tile
     warpgroups = blk_m // config.consumer_tile[0], blk_n // config.consumer_tile[1]  # that multiply one tile
     any_major, packs = element.bits == 16, config.alignment < 16
@@ -320,7 +323,7 @@ def describe_wgmma(
         vector=vector,
         finishes=left >= FINISHING_REGISTERS,
         finishes_floats=sums == "f32" and left >= FLOATS_REGISTERS,
-        shifts=left >= (BESIDE_A_GATE if config.takes_gate or config.accumulator == "s32" else SHIFTING_REGISTERS),
+        shifts=left >= (BESIDE_A_GATE if gates or config.accumulator == "s32" else SHIFTING_REGISTERS),
         other_bytes=other_bytes,
         passes=1,
     )

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from python.support import to_attribute
 
 import jax_moye
 from jax_moye._kernels import ffi
@@ -30,10 +31,6 @@ def name_of(kernel):
 
 needs_rows = pytest.mark.skipif(not attention_configs(), reason="no row of sm90_attention in this build")
 CONFIG, GRAD_CONFIG = name_of("sm90_attention"), name_of(GRAD)
-
-
-def to_attribute(value):
-    return np.array(value, np.int64) if isinstance(value, tuple) else np.int64(value) if type(value) is int else value
 
 
 def dense(*shape):

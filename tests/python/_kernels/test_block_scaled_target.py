@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from python.support import to_attribute
 
 import jax_moye
 from jax_moye._kernels import ffi
@@ -17,10 +18,6 @@ B, M, N, K = 2, 5, 130, 256
 CONFIG = next(row.name for row in block_scaled_configs() if row.dtype == "e4m3")
 ORDINARY = next(row.name for row in jax_moye.configs() if row.dtype == "e4m3")
 CALL = dict(config=CONFIG, sizes=(B, M, N, K), of_columns=True, detect_races=True, mode="lazy", seed=0)
-
-
-def to_attribute(value):
-    return np.array(value, np.int64) if isinstance(value, tuple) else np.int64(value) if type(value) is int else value
 
 
 def call(

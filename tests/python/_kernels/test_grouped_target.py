@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from python.support import to_attribute
 
 import jax_moye
 from jax_moye._kernels import ffi
@@ -38,12 +39,6 @@ CALL = dict(
 # The same where k is ragged: M and N lie side by side, and d has a matrix for each group.
 BY_K = dict(ragged="k", a_strides=(0, 1, M), b_strides=(0, 1, N), d_strides=(M * N, N, 1))
 BY_K_SHAPES = dict(a_shape=(K, M), b_shape=(K, N), d_shape=(G, M, N))
-
-
-def to_attribute(value):
-    if isinstance(value, tuple):
-        return np.array(value, np.int64)
-    return np.int64(value) if type(value) is int else np.float64(value) if type(value) is float else value
 
 
 def call(

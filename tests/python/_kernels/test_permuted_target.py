@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from python.support import to_attribute
 
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import grouped_configs, permuted_configs
@@ -34,12 +35,6 @@ CALL = dict(
     seed=0,
     detect_races=True,
 )
-
-
-def to_attribute(value):
-    if isinstance(value, tuple):
-        return np.array(value, np.int64)
-    return np.int64(value) if type(value) is int else np.float64(value) if type(value) is float else value
 
 
 def call(*extra, a_shape=(READ, K), dtype="bfloat16", rows=ROWS, permutation=PERMUTATION, results=(), **changes):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from python.support import to_attribute
 
 import jax_moye
 from jax_moye._kernels import ffi
@@ -16,10 +17,6 @@ S4, S8, E4M3 = (
 )
 ORDINARY = next(row.name for row in jax_moye.configs() if row.dtype == "bf16" and row.alignment == 16)
 CALL = dict(config=S4, group=GROUP, parts=2, sizes=(M, N, K), detect_races=True, mode="lazy", seed=0)
-
-
-def to_attribute(value):
-    return np.array(value, np.int64) if isinstance(value, tuple) else np.int64(value) if type(value) is int else value
 
 
 def call(

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from python.support import FUSED_TARGET
+from python.support import FUSED_TARGET, to_attribute
 
 import jax_moye
 from jax_moye._kernels import ffi
@@ -29,12 +29,6 @@ CALL = dict(
     seed=0,
     detect_races=True,
 )
-
-
-def to_attribute(value):
-    if isinstance(value, tuple):
-        return np.array(value, np.int64)
-    return np.int64(value) if type(value) is int else np.float64(value) if type(value) is float else value
 
 
 def fused(*extra, a=None, b=None, out="float32", results=(), aliases=None, drop=(), target=FUSED_TARGET, **changes):

@@ -11,6 +11,7 @@ import pytest
 from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from python import gated as gated_layers
+from python.float64 import assert_close, exact
 
 import jax_moye
 from jax_moye._primitives.pairs import ordered
@@ -27,19 +28,6 @@ def arrays(names, dtype=jnp.bfloat16):
     rng = np.random.default_rng(list(map(ord, names)))
     scale = {name: 1.0 if name in "xhr" else 0.25 for name in SHAPES}
     return [jnp.asarray(scale[name] * rng.standard_normal(SHAPES[name]), dtype) for name in names]
-
-
-def exact(fun, operands):
-    """What the function is in float64."""
-    with jax.enable_x64(True):
-        wide = [jnp.asarray(np.asarray(x, np.float64)) for x in operands]
-        return jax.tree.map(np.asarray, fun(*wide))
-
-
-def assert_close(found, expected, tolerance=2.0**-6):
-    """Of all results, over the largest number of each."""
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(np.asarray(one, np.float64), other, rtol=0, atol=tolerance * abs(other).max())
 
 
 def pairs_in(jaxpr):

@@ -1,4 +1,4 @@
-"""Several devices: who computes what, and sharded.py's programs, in processes with several devices of the CPU."""
+"""Several devices: who computes what, and the programs of sharded*.py, in processes with several devices of the CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from python import sharded
+from python import sharded, sharded_meshes
 
 import jax_moye
 from jax_moye import _compat
@@ -23,18 +23,24 @@ from jax_moye._selection.decide import Decision
 from jax_moye._selection.problem import NotServedError
 from jax_moye._selection.request import Request
 
-CHECKS = [name for name in vars(sharded) if name.startswith("check_") and name != "check_processes"]
+TESTS = pathlib.Path(__file__).parents[2]
+CHECKS = {
+    name: module.__file__
+    for module in (sharded, sharded_meshes)
+    for name in vars(module)
+    if name.startswith("check_") and name != "check_processes"
+}
 
 
-def start(devices: int, *arguments: str) -> subprocess.Popen:
+def start(devices: int, file: str, *arguments: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-P", "-W", "error", sharded.__file__, *arguments],
+        [sys.executable, "-P", "-W", "error", file, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env=os.environ
         | {
-            "PYTHONPATH": str(pathlib.Path(jax_moye.__file__).parents[1]),
+            "PYTHONPATH": os.pathsep.join([str(pathlib.Path(jax_moye.__file__).parents[1]), str(TESTS)]),
             "JAX_PLATFORMS": "cpu",
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         },
@@ -53,7 +59,7 @@ def finish(process: subprocess.Popen, seconds: int) -> None:
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_eight_devices(check):
-    finish(start(8, check), seconds=240)
+    finish(start(8, CHECKS[check], check), seconds=240)
 
 
 @pytest.mark.parametrize(("cause", "is_left"), [("time", False), ("precision", True), ("capability", True)])
@@ -75,7 +81,7 @@ def test_two_processes():
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = str(probe.getsockname()[1])
-    processes = [start(2, "check_processes", port, str(process)) for process in range(2)]
+    processes = [start(2, sharded.__file__, "check_processes", port, str(process)) for process in range(2)]
     try:
         for process in processes:
             finish(process, seconds=120)
