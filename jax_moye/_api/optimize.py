@@ -54,9 +54,10 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
     they are read, by the same operations in the same dtypes. It never stacks more bytes than before. Attention in the
     one and its derivative in the other are found, too: for them no scores or shares are stacked.
 
-    The derivative of a loss by labels, such as `jnp.take_along_axis(log_softmax(logits), labels, -1)`, is no scatter into
-    an array of the logits' size, but a choice, which XLA makes where it is read. Where XLA computes an activation and
-    its derivative, it keeps the activation's argument for both, and no tanh, exponential or error function beside it.
+    The derivative of a loss by labels, such as `jnp.take_along_axis(log_softmax(logits), labels, -1)`, is no scatter
+    into an array of the logits' size, but a choice, which XLA makes where it is read. Where XLA computes an activation
+    and its derivative, it keeps the activation's argument for both, and no tanh, exponential or error function beside
+    it.
 
     Put it inside of jax.jit and around the derivatives: `jax.jit(jax_moye.optimize(train_step))`. It looks into jit,
     scan, while, cond, checkpoint and shard_map, and into what functions with derivatives of their own compute; their
