@@ -7,6 +7,7 @@
 #include "gemm/config.h"
 #include "gemm/epilogue.h"
 #include "moye/arch/convert.h"
+#include "moye/arch/copy_sm75.h"
 #include "moye/arch/copy_sm90.h"
 #include "moye/core.h"
 
@@ -171,14 +172,13 @@ struct OperandBox {
   template <class Warp>
   MOYE_DEVICE void add(Warp const& warp, EpilogueOperand const& operand, float scale, float (&z)[kSums]) const {
     if (operand.data == nullptr || (kDerives && warp.args.epilogue.activation >= kFirstDerivative)) return;
-    with_unpack(warp.args.d_dtype, [&](auto const& unpacked) {
-      MOYE_UNROLL
-      for (int i = 0; i < kSums / 2; ++i) {
-        Row<float, 2> const pair = unpacked(words[i]);
-        z[2 * i] += scale * pair.elements[0];
-        z[2 * i + 1] += scale * pair.elements[1];
-      }
-    });
+    with_unpack(warp.args.d_dtype, [&](auto const& unpacked) { add_unpacked(unpacked, scale, z); });
+  }
+
+  /// The same of words of 16-bit type T.
+  template <class T>
+  MOYE_DEVICE void add_of(float scale, float (&z)[kSums]) const {
+    add_unpacked([](uint32_t word) { return unpack_pair<T>(word); }, scale, z);
   }
 
   /// z *= the derivative that the activation names, at words.
@@ -237,7 +237,28 @@ struct OperandBox {
     }
   }
 
+  /// What TMA has brought to a box, or fill() has written there: ldmatrix x4 at the same places.
+  MOYE_DEVICE void read(unsigned char const* box, int lane) {
+    int const row = lane % 16;
+    MOYE_UNROLL
+    for (int j = 0; j < kColumns / 16; ++j) {
+      int const piece = (j * 2 + lane / 16) ^ (row % 8);  // of 16 bytes: the 128-byte swizzle
+      SM75_U32x4_LDSM_N::copy(*reinterpret_cast<uint128_t const*>(box + row * 128 + piece * 16), words[j * 4],
+                              words[j * 4 + 1], words[j * 4 + 2], words[j * 4 + 3]);
+    }
+  }
+
  private:
+  template <class Unpacked>
+  MOYE_DEVICE void add_unpacked(Unpacked const& unpacked, float scale, float (&z)[kSums]) const {
+    MOYE_UNROLL
+    for (int i = 0; i < kSums / 2; ++i) {
+      Row<float, 2> const pair = unpacked(words[i]);
+      z[2 * i] += scale * pair.elements[0];
+      z[2 * i + 1] += scale * pair.elements[1];
+    }
+  }
+
   /// f(what makes two floats of a word), which are of dtype.
   template <class F>
   static MOYE_DEVICE void with_unpack(Dtype dtype, F const& f) {

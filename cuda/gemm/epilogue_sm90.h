@@ -1,8 +1,9 @@
-// From a warpgroup's wgmma accumulators to d. Eight ways, chosen once per call by the host:
+// From a warpgroup's wgmma accumulators to d. Nine ways, chosen once per call by the host:
 //   converted   sums as they are: into swizzled rows of 128 bytes, and TMA stores them, clipped at d's edges, while the
 //               warp goes on
 //   activated   16-bit results with at most a row of bias and an activation: the same, finished in registers, with no
 //               question asked for each box that the host can answer
+//   ahead       the same with c or a residual, which TMA has brought to the boxes meanwhile (gemm/epilogue_ahead.h)
 //   finished    results of 16 bits or floats, with c or bias, scales, activation and so on: the same, finished in
 //               registers, box by box
 //   pair        16-bit results of two b, whose columns are the halves of a tile: the same, the first activated, and
@@ -17,6 +18,7 @@
 #pragma once
 
 #include "gemm/epilogue.h"
+#include "gemm/epilogue_ahead.h"
 #include "gemm/epilogue_box.h"
 #include "gemm/epilogue_shifted.h"
 #include "gemm/grouped.h"
@@ -34,11 +36,12 @@ namespace moye {
 
 /// What the host makes of a call for its epilogue.
 struct StoreParams {
-  enum class Way { converted, activated, finished, pair, gated, shifted, finished_shifted, elements };
+  enum class Way { converted, activated, ahead, finished, pair, gated, shifted, finished_shifted, elements };
   Way way;
   bool derives_or_scales;                                  // of `finished`
   float alpha, scale;                                      // of the sums, and of c or, where there is none, the bias
   TensorMap map_d, map_preactivation, map_second_product;  // empty where threads store d, or there is none
+  TensorMap map_ahead;                                     // of `ahead`: c or the residual
   int rank;                                                // of all
 };
 
@@ -52,9 +55,11 @@ constexpr bool has_room_for_gate(int registers, int sums, int columns) {
 /// may be on their way while the next is filled. kRegisters: of a thread, but for those of other sums. kPairs: whether
 /// calls may have a second b. kDerives, kHasScales: whether there are registers to finish what is multiplied by a
 /// derivative; by scales. kGates: whether calls may have a multiplier. kLooksAhead: whether there are registers to
-/// choose what is loaded a box ahead. kScatters: whether rows of d may lie elsewhere (Place::rows).
+/// choose what is loaded a box ahead. kScatters: whether rows of d may lie elsewhere (Place::rows). kLoadsAhead:
+/// whether the kernel calls load_ahead(), where can_load_ahead().
 template <int kColumns, Dtype kAccumulator, int kBuffers, int kRegisters, bool kPairs = false, bool kDerives = true,
-          bool kHasScales = kDerives, bool kGates = false, bool kLooksAhead = true, bool kScatters = false>
+          bool kHasScales = kDerives, bool kGates = false, bool kLooksAhead = true, bool kScatters = false,
+          bool kLoadsAhead = false>
 struct WarpgroupEpilogue {
   using Sum = typename Accumulator<kAccumulator>::Sum;
   using Way = StoreParams::Way;
@@ -111,14 +116,17 @@ struct WarpgroupEpilogue {
     EpilogueOperand const& bias = epilogue.bias;
     bool const is_row = bias.data == nullptr || (bias.m_stride == 0 && bias.batch_strides.modes[0] == 0 &&
                                                  bias.batch_strides.modes[1] == 0 && bias.batch_strides.modes[2] == 0);
-    bool const is_simple = can_finish && bytes == 2 && is_same<Sum, float> && is_row && epilogue.alpha == 1 &&
-                           epilogue.c.data == nullptr && epilogue.residual.data == nullptr &&
-                           epilogue.preactivation == nullptr && !params->derives_or_scales && !kOwnActivation;
+    bool const is_short = can_finish && bytes == 2 && is_same<Sum, float> && is_row &&
+                          epilogue.preactivation == nullptr && !params->derives_or_scales && !kOwnActivation;
+    bool const is_simple =
+        is_short && epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.residual.data == nullptr;
+    bool const is_ahead = is_short && kAhead && has_operand_ahead(args);
     params->way = !(plain || can_finish)                     ? Way::elements
                   : is_of_boxes(args)                        ? (pair        ? Way::pair
                                                                 : gated     ? Way::gated
                                                                 : plain     ? Way::converted
                                                                 : is_simple ? Way::activated
+                                                                : is_ahead  ? Way::ahead
                                                                             : Way::finished)
                   : !is_of_rows || params->derives_or_scales ? Way::elements
                   : plain                                    ? Way::shifted
@@ -133,6 +141,10 @@ struct WarpgroupEpilogue {
       return {"results of a multiplier are stored by TMA: 16-bit elements, rows of 16 bytes, operands of pairs"};
     if (params->way >= Way::shifted) return {};
     if (Status status = make_map(&params->map_d, params->rank, args.d, args, ragged); !status.ok()) return status;
+    if constexpr (kAhead) {
+      if (params->way == Way::ahead)
+        return make_map_ahead(&params->map_ahead, args, params->rank, Box::kColumns, kRows);
+    }
     if (epilogue.preactivation == nullptr) return {};
     Status const status = make_map(&params->map_preactivation, params->rank, epilogue.preactivation, args, ragged);
     if (!status.ok() || !pair) return status;
@@ -141,11 +153,11 @@ struct WarpgroupEpilogue {
 
   /// tCrC (MMA,MMA_M,MMA_N) with MMA_N = 1; atom i of m has the rows from row(i) on, columns from `column` on: in the
   /// tile, whose extents are tile_m and tile_n.
-  /// thread: in the warpgroup.
+  /// thread: in the warpgroup. landed: as load_ahead() had it, if there was such a call.
   template <int kTileM, int kTileN, class Accumulators, class RowOf>
   static MOYE_DEVICE void store(GemmArgs const& args, StoreParams const& params, TileCoord const& tile,
-                                Accumulators const& tCrC, SharedStorage& smem, RowOf const& row, int column,
-                                int thread MOYE_LOC) {
+                                Accumulators const& tCrC, SharedStorage& smem, RowOf const& row, int column, int thread,
+                                uint64_t* landed = nullptr MOYE_LOC) {
     MOYE_SITE;
     MOYE_COMPUTED_HERE("+r", thread);  // lanes' addresses would take registers from the main loop
     int const warp = thread / 32, lane = thread % 32;
@@ -157,7 +169,8 @@ struct WarpgroupEpilogue {
         return;
       }
     }
-    Warp const w{args, params, smem.boxes[warp], place, tile.n * kTileN + column, lane};
+    if (kAhead) landed += warp;
+    Warp const w{args, params, smem.boxes[warp], place, tile.n * kTileN + column, lane, landed};
     if constexpr (kGates && !kOwnActivation) {
       if (params.way == Way::gated) {
         store_gated(w, tCrC, row_of_warp);
@@ -171,6 +184,34 @@ struct WarpgroupEpilogue {
           constexpr int kCount = kRegisters - kSums >= 80 ? 4 : 1;
           store_elements<kCount>(epilogue, tCrC, smem.sums[warp], row_of_warp, column, lane);
         });
+  }
+
+  /// Once in the main loop of each tile, all of a warpgroup: starts what is read ahead, if the call reads so. column,
+  /// row: as those of store(). landed: of the warpgroup's first warp; the others' follow. kSumsOfThread: all that it
+  /// has of a tile.
+  template <int kTileM, int kTileN, int kSumsOfThread, class RowOf>
+  static MOYE_DEVICE void load_ahead(GemmArgs const& args, StoreParams const& params, TileCoord const& tile,
+                                     RowOf const& row, int column, int thread, uint64_t* landed,
+                                     SharedStorage& smem MOYE_LOC) {
+    MOYE_SITE;
+    if constexpr (kAhead) {
+      if (params.way != Way::ahead) return;
+      MOYE_COMPUTED_HERE("+r", thread);  // as in store()
+      if (thread % 32 != 0) return;
+      constexpr int kBoxesN = ceil_div(kColumns, Box::kColumns);
+      int const warp = thread / 32;
+      Place const place{tile.m * kTileM + warp * kRows, int(args.m), tile.batch, 0, 0};
+      Warp const of_lane{.args = args,
+                         .params = params,
+                         .boxes = smem.boxes[warp],
+                         .place = place,
+                         .column = tile.n * kTileN + column,
+                         .lane = 0,
+                         .landed = landed + warp};
+      load_boxes_ahead<2 * kSumsOfThread / kColumns * kBoxesN>(
+          of_lane, [&](int box) { return row(box / kBoxesN); },
+          [&](int box) { return of_lane.column + first_column<kColumns>(box % kBoxesN); });
+    }
   }
 
   /// The same of a tile of a group, at `place`, the tile_n-th along n. kMayBePair: whether this call may have a second
@@ -213,6 +254,8 @@ struct WarpgroupEpilogue {
     if (thread % 32 == 0) tma_store_wait_group_read<0>();
   }
 
+  static constexpr bool kAhead = kLoadsAhead && !kOwnActivation;
+
  private:
   /// Whether TMA can write d, and the preactivation, which lies as d does.
   static bool is_of_boxes(GemmArgs const& args) {
@@ -254,14 +297,15 @@ struct WarpgroupEpilogue {
     Place place;
     int column;  // of d, the tile's first
     int lane;
+    uint64_t* landed = nullptr;  // of kAhead
   };
 
   // What is finished together needs registers beside the accumulators.
   template <int kSumsOfThread>
   static constexpr bool kHasRoom = kRegisters - kSumsOfThread >= 100 && !is_same<Sum, double>;
   template <int kSumsOfThread>
-  static constexpr bool kHasRoomForMore =
-      kRegisters - kSumsOfThread >= 104 && is_same<Sum, float> && !kOwnActivation;  // one copy of a user's function
+  static constexpr bool kHasRoomForMore = kRegisters - kSumsOfThread >= kRegistersForMore && is_same<Sum, float> &&
+                                          !kOwnActivation;  // one copy of a user's function
 
   // Addresses and shifts of rows do; not one is left beside a gate and 128 sums of sm90_cooperative, in clusters, nor
   // for the conversion of as many integers.
@@ -287,6 +331,16 @@ struct WarpgroupEpilogue {
             store_activated<half_t>(warp, tCrC, row);
           }
           return true;
+        }
+        if constexpr (kAhead) {
+          if (warp.params.way == Way::ahead) {
+            if (warp.args.d_dtype == Dtype::bf16) {
+              store_activated<bfloat16_t, kAhead>(warp, tCrC, row);
+            } else {
+              store_activated<half_t, kAhead>(warp, tCrC, row);
+            }
+            return true;
+          }
         }
       }
       bool const is_simple = !kHasRoomForMore<kSumsOfThread> && (warp.params.way == Way::activated);
@@ -396,17 +450,24 @@ struct WarpgroupEpilogue {
     tma_store(&map, box, column, map_row, inner, middle, outer);
   }
 
-  // ---- activated. Of a box, z[i] is as below. A call of it asks for each box which activation it has, and no more:
-  // epilogues longer than a tile's products are not hidden by them.
+  // ---- activated, ahead. Of a box, z[i] is as below. A call of it asks for each box which activation it has, and no
+  // more: epilogues longer than a tile's products are not hidden by them.
 
-  template <class Out, class Accumulators, class RowOf>
+  /// kIsAhead: c or a residual lies in the box that it is finished in.
+  template <class Out, bool kIsAhead = false, class Accumulators, class RowOf>
   static MOYE_DEVICE void store_activated(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
     constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, kBox<Out>);
+    static_assert(!kIsAhead || kBuffers >= kAtoms * kBoxesN);
+    bool const has_c = kIsAhead && warp.args.epilogue.c.data != nullptr;
     auto const column_of = [&](int box) { return warp.column + first_column<kColumns, Out>(box % kBoxesN); };
     BiasRow bias;
     bias.load(warp, column_of(0));
+    if constexpr (kIsAhead) mbarrier_wait(warp.landed, /*parity=*/0);
     MOYE_NO_UNROLL  // activations are long: one copy of them
         for (int number = 0; number < kAtoms * kBoxesN; ++number) {
+      unsigned char* const filled = warp.boxes[number % kBuffers];
+      OperandBox<false> operand;
+      if constexpr (kIsAhead) operand.read(filled, warp.lane);
       float z[kSums];
       with_box<Out, kAtoms>(number, [&](int first, int i) {
         MOYE_UNROLL
@@ -414,22 +475,29 @@ struct WarpgroupEpilogue {
           Row<float, 2> const pair = bias.template pair<Out>(k / 4);
           MOYE_UNROLL
           for (int j = 0; j < 4; ++j) {
-            z[k + j] = tCrC(first + k + j, i, _0{}) + pair.elements[j % 2];
+            float const sum = tCrC(first + k + j, i, _0{});
+            z[k + j] = (kIsAhead ? warp.params.alpha * sum : sum) + pair.elements[j % 2];
             MOYE_COMPUTED_HERE("+f", z[k + j]);  // or LLVM chooses from all accumulators first
           }
         }
       });
       // The next box's are under way while this one is computed.
-      bias.load(warp, column_of(number + 1 < kAtoms * kBoxesN ? number + 1 : number));
+      if (!kIsAhead || warp.args.epilogue.bias.data != nullptr)
+        bias.load(warp, column_of(number + 1 < kAtoms * kBoxesN ? number + 1 : number));
+      if (has_c) operand.template add_of<Out>(warp.params.scale, z);
       activate_all</*kRounded=*/true>(warp.args.epilogue.activation, z);
-      // What this buffer held is on its way, as where boxes are converted.
-      unsigned char* const filled = warp.boxes[number % kBuffers];
-      if (warp.lane == 0 && number == 0) tma_store_wait_group_read<0>();
-      if (warp.lane == 0 && number >= kBuffers) tma_store_wait_group_read<kBuffers - 1>();
-      if (number == 0 || number >= kBuffers) sync_warp();
+      if constexpr (kIsAhead) {
+        if (!has_c) operand.template add_of<Out>(1.0f, z);
+      } else if (number == 0 || number >= kBuffers) {
+        // What this buffer held is on its way, as where boxes are converted.
+        if (warp.lane == 0 && number == 0) tma_store_wait_group_read<0>();
+        if (warp.lane == 0 && number >= kBuffers) tma_store_wait_group_read<kBuffers - 1>();
+        sync_warp();
+      }
       fill_box<Out>(filled, [&](int k) { return z[k]; }, warp.lane);
       store_results<Out>(warp, filled, filled, /*outputs=*/1, column_of(number), row(number / kBoxesN));
     }
+    if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // no lane waits any more: see `landed`
   }
 
   /// f(the first sum of box `number`, its atom): accumulators are registers, and their indices constants.

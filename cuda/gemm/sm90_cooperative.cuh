@@ -8,6 +8,7 @@
 //   empty[s]           1 arrival of every consumer warp of every CTA of the cluster: producers wait for them
 //   f32_blocks         blocks of 128 along k have scales, by which consumers multiply each stage's sums: block_scales.h
 //   epilogue[c]        staging of consumer c, a part for each warp: no barrier; see gemm/epilogue_sm90.h
+//   landed[c]          of what consumer c's epilogue reads ahead, a barrier for each warp; see gemm/epilogue_ahead.h
 //   cluster barrier    first: every CTA's mbarriers are there; last: no multicast or arrival meets a CTA that has gone
 #pragma once
 
@@ -91,16 +92,19 @@ struct Gemm<kConfig> {
 
   template <Order kOrder>
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{kConsumersM, kConsumersN}, kConfig.cluster> {};
-  using Epilogue =
-      WarpgroupEpilogue<kAtomN, kConfig.accumulator, staging_boxes<kConfig>(kConsumers, {kBlkM / kConsumersM, kAtomN}),
-                        kConsumerRegisters - (kPromoted ? kSums : 0) - kClusterRegisters, kTakesPair<kConfig>,
-                        /*kDerives=*/kDerives, /*kHasScales=*/true, kTakesGate>;
+  static constexpr int kFinishingRegisters = kConsumerRegisters - (kPromoted ? kSums : 0) - kClusterRegisters;
+  static constexpr int kBoxes = staging_boxes<kConfig>(kConsumers, {kBlkM / kConsumersM, kAtomN});
+  static constexpr bool kLoadsAhead = can_load_ahead(kConfig.accumulator, kFinishingRegisters, kSums, kAtomN, kBoxes);
+  using Epilogue = WarpgroupEpilogue<kAtomN, kConfig.accumulator, kBoxes, kFinishingRegisters, kTakesPair<kConfig>,
+                                     kDerives, /*kHasScales=*/true, kTakesGate, /*kLooksAhead=*/true,
+                                     /*kScatters=*/false, kLoadsAhead>;
   using Pipeline = TmaPipeline<kStages, kCluster>;
 
   struct SharedStorage {
     OperandStages<kConfig> operands;
     typename Epilogue::SharedStorage epilogue[kConsumers];
     Pipeline pipeline;
+    alignas(8) uint64_t landed[kConsumers][4];
   };
 
   template <Order kOrder>
@@ -110,6 +114,7 @@ struct Gemm<kConfig> {
     if (thread == 0) {
       prefetch_maps(params);
       smem.pipeline.init(/*warps=*/4 * kConsumers);
+      for (auto& landed : smem.landed) init_landed(landed);
       fence_mbarrier_init();
     }
     sync_cluster<kCluster>();
@@ -145,6 +150,11 @@ struct Gemm<kConfig> {
     for (TileCoord tile : TileScheduler<kClusterM, kClusterN>(params.grid)) {
       // All consumers multiply this tile.
       auto const row = [&](int atom) { return (atom * kConsumersM + consumer_m) * 64; };
+      auto const load_ahead = [&] {
+        Epilogue::template load_ahead<kBlkM, kBlkN, kSums>(args, params.store, tile, row, consumer_n * kAtomN,
+                                                           thread % 128, smem.landed[consumer],
+                                                           smem.epilogue[consumer]);
+      };
       if constexpr (kBlockScales) {
         auto const multiply_by = [&](auto of_columns) {
           constexpr bool kOfColumns = decltype(of_columns)::value;
@@ -152,27 +162,29 @@ struct Gemm<kConfig> {
               params.scales, args, tile.batch,
               [&](int atom) { return tile.m * kBlkM + row(atom) + thread % 128 / 32 * 16; },
               tile.n * kBlkN + consumer_n * kAtomN, lane);
-          multiply_promoted(tiled_mma, tCrA, tCrB, tCrC, scales, params.grid.k, smem.pipeline, read, lane);
+          multiply_promoted(tiled_mma, tCrA, tCrB, tCrC, scales, params.grid.k, smem.pipeline, read, lane, load_ahead);
         };
         params.scales.of_columns ? multiply_by(C<true>{}) : multiply_by(C<false>{});
       } else if constexpr (kPromoted) {
         NoScales none;
-        multiply_promoted(tiled_mma, tCrA, tCrB, tCrC, none, params.grid.k, smem.pipeline, read, lane);
+        multiply_promoted(tiled_mma, tCrA, tCrB, tCrC, none, params.grid.k, smem.pipeline, read, lane, load_ahead);
       } else {
-        multiply(tiled_mma, tCrA, tCrB, tCrC, params.grid.k, smem.pipeline, read, lane);
+        multiply(tiled_mma, tCrA, tCrB, tCrC, params.grid.k, smem.pipeline, read, lane, load_ahead);
       }
 
       // Each stores its part, while the producer loads for the next tile.
       Epilogue::template store<kBlkM, kBlkN>(args, params.store, tile, tCrC, smem.epilogue[consumer], row,
-                                             consumer_n * kAtomN, thread % 128);
+                                             consumer_n * kAtomN, thread % 128, smem.landed[consumer]);
     }
     Epilogue::finish(thread);
   }
 
   /// tCrC = the products of `k_tiles` stages from `read` on. One wgmma is in flight while the next is started.
-  template <class TiledMma, class A, class B, class C>
+  /// load_ahead(): what the epilogue reads, under way while the tile is multiplied.
+  template <class TiledMma, class A, class B, class C, class LoadAhead>
   static MOYE_DEVICE void multiply(TiledMma& tiled_mma, A const& tCrA, B const& tCrB, C& tCrC, int k_tiles,
-                                   Pipeline& pipeline, PipelineState<kStages>& read, int lane) {
+                                   Pipeline& pipeline, PipelineState<kStages>& read, int lane,
+                                   LoadAhead const& load_ahead) {
     if (k_tiles == 0) clear(tCrC);
     // Between tiles, or LLVM carries the sums as integers and ptxas waits for every wgmma (C7517).
     warpgroup_fence_operand(tCrC);
@@ -185,6 +197,7 @@ struct Gemm<kConfig> {
       warpgroup_arrive();
       gemm(tiled_mma, tCrA(_, _, _, read.index()), tCrB(_, _, _, read.index()), tCrC);
       warpgroup_commit_group();
+      if (k_tile == 0) load_ahead();
       // The wgmma before is done: its stage may be filled again.
       warpgroup_wait_group<1>();
       if (k_tile > 0) pipeline.consumer_release(last, lane);
@@ -198,9 +211,10 @@ struct Gemm<kConfig> {
 
   /// The same with a second set of registers: every stage's sums begin at zero and are added to tCrC by FADDs, or with
   /// scales by FFMAs. The tensor core has the other warpgroup's wgmma meanwhile.
-  template <class TiledMma, class A, class B, class C, class Scales>
+  template <class TiledMma, class A, class B, class C, class Scales, class LoadAhead>
   static MOYE_DEVICE void multiply_promoted(TiledMma& tiled_mma, A const& tCrA, B const& tCrB, C& tCrC, Scales& scales,
-                                            int k_tiles, Pipeline& pipeline, PipelineState<kStages>& read, int lane) {
+                                            int k_tiles, Pipeline& pipeline, PipelineState<kStages>& read, int lane,
+                                            LoadAhead const& load_ahead) {
     static_assert(kBlkK == 128, "promotion is by stage");
     Tensor tCrStage = make_fragment_like(tCrC);  // (MMA,MMA_M,MMA_N)
     clear(tCrC);
@@ -215,6 +229,7 @@ struct Gemm<kConfig> {
       tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
       gemm(tiled_mma, tCrA(_, _, _, read.index()), tCrB(_, _, _, read.index()), tCrStage);
       warpgroup_commit_group();
+      if (k_tile == 0) load_ahead();
       warpgroup_wait_group<0>();
       warpgroup_fence_operand(tCrStage);
       // It may be filled again, while its sums are added.

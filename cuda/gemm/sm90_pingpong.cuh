@@ -8,6 +8,7 @@
 //   empty[s]           1 arrival of every warp of that consumer, in every CTA of the cluster: producers wait for them
 //   turn[c]            1 arrival of every warp of the other consumer: it has multiplied its tile, consumer c may begin
 //   epilogue[c]        staging of consumer c, a part for each warp: no barrier; see gemm/epilogue_sm90.h
+//   landed[c]          of what consumer c's epilogue reads ahead, a barrier for each warp; see gemm/epilogue_ahead.h
 //   cluster barrier    first: every CTA's mbarriers are there; last: no multicast or arrival meets a CTA that has gone
 #pragma once
 
@@ -64,14 +65,18 @@ struct Gemm<kConfig> {
 
   template <Order kOrder>
   struct Operands : TmaOperands<kConfig, kOrder, ClusterMN{1, 1}, kConfig.cluster> {};
-  using Epilogue = WarpgroupEpilogue<kBlkN, kConfig.accumulator, staging_boxes<kConfig>(kConsumers, {kBlkM, kBlkN}),
-                                     kConsumerRegisters, kTakesPair<kConfig>, kDerives, kHasScales, kTakesGate>;
+  static constexpr int kBoxes = staging_boxes<kConfig>(kConsumers, {kBlkM, kBlkN});
+  static constexpr bool kLoadsAhead = can_load_ahead(kConfig.accumulator, kConsumerRegisters, kSums, kBlkN, kBoxes);
+  using Epilogue =
+      WarpgroupEpilogue<kBlkN, kConfig.accumulator, kBoxes, kConsumerRegisters, kTakesPair<kConfig>, kDerives,
+                        kHasScales, kTakesGate, /*kLooksAhead=*/true, /*kScatters=*/false, kLoadsAhead>;
 
   struct SharedStorage {
     OperandStages<kConfig> operands;
     typename Epilogue::SharedStorage epilogue[kConsumers];
     TmaPipeline<kStages, kCluster> pipeline;
     alignas(8) uint64_t turn[kConsumers];
+    uint64_t landed[kConsumers][4];
   };
 
   template <Order kOrder>
@@ -81,7 +86,10 @@ struct Gemm<kConfig> {
     if (thread == 0) {
       prefetch_maps(params);
       smem.pipeline.init(/*warps=*/4);
-      for (int consumer = 0; consumer < kConsumers; ++consumer) mbarrier_init(&smem.turn[consumer], 4);
+      for (int consumer = 0; consumer < kConsumers; ++consumer) {
+        mbarrier_init(&smem.turn[consumer], 4);
+        init_landed(smem.landed[consumer]);
+      }
       fence_mbarrier_init();
     }
     sync_cluster<kCluster>();
@@ -116,6 +124,7 @@ struct Gemm<kConfig> {
     PipelineState<kStages> read;
     read += consumer * k_tiles;              // the other consumer's first tile comes before consumer 1's
     uint32_t turn = uint32_t(1 - consumer);  // the phase bit: consumer 0 begins, without a wait
+    auto const row = [&](int atom) { return atom * 64; };
     for (TileCoord tile : TileScheduler<kClusterM, kClusterN>(params.grid, consumer, kConsumers)) {
       if (k_tiles == 0) clear(tCrC);
       warpgroup_fence_operand(tCrC);
@@ -131,6 +140,10 @@ struct Gemm<kConfig> {
         warpgroup_arrive();
         gemm(tiled_mma, tCrA(_, _, _, read.index()), tCrB(_, _, _, read.index()), tCrC);
         warpgroup_commit_group();
+        // What the epilogue reads is under way while the tile is multiplied.
+        if (k_tile == 0)
+          Epilogue::template load_ahead<kBlkM, kBlkN, kSums>(args, params.store, tile, row, 0, thread,
+                                                             smem.landed[consumer], smem.epilogue[consumer]);
         // The wgmma before is done: its stage may be filled again.
         warpgroup_wait_group<1>();
         if (k_tile > 0) smem.pipeline.consumer_release(last, lane);
@@ -146,8 +159,8 @@ struct Gemm<kConfig> {
       read += k_tiles;  // the other consumer's tile
 
       // Store the tile, while the other consumer multiplies.
-      auto const row = [&](int atom) { return atom * 64; };
-      Epilogue::template store<kBlkM, kBlkN>(args, params.store, tile, tCrC, smem.epilogue[consumer], row, 0, thread);
+      Epilogue::template store<kBlkM, kBlkN>(args, params.store, tile, tCrC, smem.epilogue[consumer], row, 0, thread,
+                                             smem.landed[consumer]);
     }
     Epilogue::finish(thread);
   }

@@ -310,6 +310,27 @@ def test_groups_of_two_right_hand_operands():
         check_code(code)
 
 
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+@pytest.mark.parametrize(
+    ("row", "orders"),
+    [
+        ("{sm90_cooperative,bf16,f32,{128,192,64},4,{2,1},16}", ("NT", "TN")),
+        ("{sm90_pingpong,bf16,f32,{64,256,64},4,{1,1},16}", ("NN", "TT")),
+    ],
+)
+def test_operands_read_ahead(row, orders):
+    """The most columns whose c or residual TMA brings to the boxes, from the main loop, where nothing spills."""
+    table = (ROOT / "cuda/gemm/configs.h").read_text()
+    assert row in {re.sub(r"\s+", "", found) for found, *_ in ROW.findall(table)}
+    kernel = re.search(r"\w+", row)[0]
+    names = [f"{kernel}_kernel<Gemm<GemmConfig{row}>, Order::{order}>" for order in orders]
+    for code in codes_without_spills(kernel, names):
+        check_code(code)
+        assert [opcode for _, _, opcode, _ in code if opcode.startswith("LDSM")]
+        loop = [opcode.split(".")[0] for _, opcode, *_ in check_sass.main_loop(flow_of(code))]
+        assert loop.count("UTMALDG") == 2  # of maps of rank 3 and 5
+
+
 def test_a_row_of_each_kind_is_compiled():
     """Every kernel, dtype and accumulator, each kernel in all orders, and the most sums that a kernel holds."""
     table = ROW.findall((ROOT / "cuda/gemm/configs.h").read_text())

@@ -8,7 +8,7 @@
 //   out=f32                                d's dtype
 //   scales=0     1: the product's rows and columns times powers of two, other ones in each matrix
 //   epilogue=0   1: d = relu(2 a b - c + bias) + residual, and the pre-activation; 2: the same without c
-//                3: d = relu(a b + bias)
+//                3: d = relu(a b + bias); 4: d = relu(2 a b + bias) + residual; 5: d = 2 a b - d
 //   pair=0       1: d = relu(2 a b) * (a second_b); 2: and both products
 //   gate=0       1: d = 2 a b * multiplier * relu'(c), and 2 a b * relu(c)
 //   special=0    1: a NaN in a, an infinity in b
@@ -68,7 +68,8 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
   Matrices& z = add_matrices(batch, m, n, false, d_pad, 1, sizeof(Out));
   Matrices& c = add_matrices(batch, m, n, true, 0, 1, sizeof(Out));
   Matrices& bias = add_matrices(1, 1, n, false, 0, 1, sizeof(Out));
-  int const residual_pad = options.number("epilogue") == 2 ? 4 : 3;  // 4: pairs of elements are words
+  // 3: no pairs of elements are words. 8: rows are such of words of 16 bytes.
+  int const epilogue = options.number("epilogue"), residual_pad = epilogue == 2 ? 4 : epilogue == 4 ? 8 : 3;
   Matrices& residual = add_matrices(batch, m, n, false, residual_pad, 1, sizeof(Out));
   for (Matrices* matrices : {&a, &b, &c, &bias, &residual, &second_b}) matrices->draw(random);
   double const unit = options.number("units") * 0x1p-24;
@@ -138,7 +139,6 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
     stream.memory.push_back(multiplier.memory("multiplier", false));
     stream.memory.push_back(z.memory("preactivation", true));
   }
-  int const epilogue = options.number("epilogue");
   bool const fused = epilogue == 1 || epilogue == 2, has_c = epilogue == 1;
   if (fused) {
     args.epilogue = {.alpha = 2,
@@ -153,7 +153,19 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
     stream.memory.push_back(residual.memory("residual", false));
     stream.memory.push_back(z.memory("preactivation", true));
   }
-  if (epilogue == 3) {
+  if (epilogue == 4) {
+    args.epilogue.alpha = 2;
+    args.epilogue.residual = {residual.buffer.data(), turned_strides(residual.strides[0]), residual.strides[1], 1};
+    stream.memory.push_back(residual.memory("residual", false));
+  }
+  if (epilogue == 5) {
+    d.draw(random);
+    d.write<Out>();
+    args.epilogue.alpha = 2;
+    args.epilogue.beta = -1;
+    args.epilogue.c = {d.buffer.data(), args.d_batch_strides, args.d_m_stride, args.d_n_stride};
+  }
+  if (epilogue == 3 || epilogue == 4) {
     args.epilogue.bias = {bias.buffer.data(), {}, 0, 1};
     args.epilogue.activation = Activation::relu;
     stream.memory.push_back(bias.memory("bias", false));
@@ -197,6 +209,8 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
           sum = (sum < 0 ? 0 : sum) + residual.value(turned(l), i, j);
         }
         if (epilogue == 3) sum = std::max(sum + bias.value(0, 0, j), 0.0);
+        if (epilogue == 4) sum = std::max(2 * sum + bias.value(0, 0, j), 0.0) + residual.value(turned(l), i, j);
+        if (epilogue == 5) sum = 2 * sum - d.value(l, i, j);
         if (pair) {
           double second = 0;
           for (int x = 0; x < k; ++x) second += row[x] * second_b.values[column + x];

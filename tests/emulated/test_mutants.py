@@ -8,6 +8,7 @@ import pytest
 
 from tests.emulated import (
     mutants,
+    mutants_ahead,
     mutants_attention,
     mutants_attention_bias,
     mutants_attention_cap,
@@ -58,6 +59,7 @@ MUTANTS = (
     + mutants_scales.MUTANTS
     + mutants_block_scales.MUTANTS
     + mutants_shifted.MUTANTS
+    + mutants_ahead.MUTANTS
     + mutants_attention.MUTANTS
     + mutants_attention_bias.MUTANTS
     + mutants_attention_cap.MUTANTS

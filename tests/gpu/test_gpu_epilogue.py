@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import jax
@@ -26,6 +27,7 @@ from tests.emulated.test_epilogue import (
     float_outputs,
     make,
 )
+from tests.emulated.test_epilogue_ahead import AHEAD, AHEAD_CASES, AHEAD_EXACT, sizes_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 
@@ -170,11 +172,17 @@ def test_nan_and_infinity(config):
 
 
 @pytest.mark.parametrize("config", [pytest.param(c, id=c.kernel) for c in FIRST], indirect=True)
-def test_c_updated_in_place(config):
+@pytest.mark.parametrize("pad", [1, 8])
+def test_c_updated_in_place(config, pad):
     """Its buffer is d's: nothing is copied, and each element is read before it is written."""
+    check_c_in_place(config, config.out_dtypes[0], (2, 2), pad)
+
+
+def check_c_in_place(config, out: str, tiles: tuple[int, int], pad: int) -> None:
     tile_m, tile_n, _ = config.tile
     case = Case("none", beta=1.0, c="bmn")
-    call, epilogue = make(config, case, config.out_dtypes[0], (2 * tile_m + 3, 2 * tile_n + 5, 12), "integers")
+    sizes = (tiles[0] * tile_m + 3, tiles[1] * tile_n + (5 if pad == 1 else 8), 12 if pad == 1 else 16)
+    call, epilogue = make(config, case, out, sizes, "integers", pad)
     fun, (a, b, c) = fused_call(config, call, epilogue.options, aliases={2: 0})
     step = jax.jit(lambda a, b, c: fun(a, b, c)[0], donate_argnums=2)
     on_device = jnp.asarray(c)
@@ -183,6 +191,23 @@ def test_c_updated_in_place(config):
     call.d[...] = np.asarray(on_device)
     expected = 3 * product(call.values_a, call.values_b) + epilogue.matrices["c"]
     np.testing.assert_array_equal(call.result(), expected.astype(call.d.dtype))
+
+
+@pytest.mark.parametrize("config", [pytest.param(c, id=c.name) for c in AHEAD], indirect=True)
+def test_operands_read_ahead(config):
+    """By TMA, while a tile is multiplied: cut tiles, and so many that each consumer has several."""
+    outs = ("bf16", "f16")
+    cases = [(make(config, case, out, sizes_of(config), "normal", 8), out) for case in AHEAD_CASES for out in outs]
+    tile_m, tile_n, tile_k = config.tile
+    many = (24 * tile_m + 5, 24 * tile_n + 8, 2 * tile_k)
+    exact = [make(config, dataclasses.replace(case, batch=1), "bf16", many, "integers", 8) for case in AHEAD_EXACT]
+    run(config, [*(one for one, _ in cases), *exact])
+    for (call, epilogue), out in cases:
+        of_sums = gpu_accumulation_bound(config, call.values_a, call.values_b, _compat.cuda_arch())
+        assert_within(config, call, epilogue, out, of_sums)
+    for call, epilogue in exact:
+        assert_exact(call, epilogue)
+    check_c_in_place(config, "f16", (24, 24), 8)
 
 
 def test_command_buffers():

@@ -64,4 +64,4 @@ def describe(config: Any, order: str, *, gates: bool | None = None) -> TmaKernel
         of_cluster = 8
     elif config.cluster[0] > 1 and config.dtype in ("bf16", "f16") and config.alignment == 16:
         of_cluster = 2 if math.prod(config.consumer_tile) >= 128 * WARPGROUP else 0
-    return describe_wgmma(config, order, held_registers=of_cluster, gates=gates)
+    return describe_wgmma(config, order, has_loads_ahead=True, held_registers=of_cluster, gates=gates)

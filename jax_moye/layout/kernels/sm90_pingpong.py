@@ -52,4 +52,4 @@ FACTS = KernelFacts(
 
 def describe(config: Any, order: str) -> TmaKernelLayouts:
     """The layouts of a config: each consumer has a tile of its own, and two barriers keep their order."""
-    return describe_wgmma(config, order, barriers=2)
+    return describe_wgmma(config, order, barriers=2, has_loads_ahead=True)

@@ -73,6 +73,7 @@ class TmaKernelLayouts:
       finishes: whether threads have the registers to finish sums where they are, on the way to 16-bit results.
       finishes_floats: the same, on the way to floats.
       shifts: whether they have those to store rows that are no whole words in whole sectors, as words that they shift.
+      loads_ahead: whether TMA brings c or a residual to the boxes while a tile is multiplied, if it can read it.
       other_bytes: of shared memory, the kernel's own.
       passes: times that a tile goes through all of k, with another part of each operand.
     """
@@ -94,6 +95,7 @@ class TmaKernelLayouts:
     finishes: bool
     finishes_floats: bool
     shifts: bool
+    loads_ahead: bool
     other_bytes: int
     passes: int
 
@@ -261,6 +263,7 @@ def describe_wgmma(
     *,
     multicasts: bool = True,
     barriers: int = 0,
+    has_loads_ahead: bool = False,
     vector: int = 1,
     other_bytes: int = 0,
     box_rows_of_a: int = 0,
@@ -276,6 +279,7 @@ def describe_wgmma(
       order: of the operands.
       multicasts: CTAs of a cluster share rows of the operands, and each loads a part of them for all.
       barriers: mbarriers beside the two of each stage.
+      has_loads_ahead: the kernel can start loads for its epilogue in the main loop, and has an mbarrier for each warp.
       vector: columns that a thread finishes together where it stores d.
       other_bytes: of shared memory, the kernel's own.
       box_rows_of_a: of a box of a where k is contiguous; 0: all that a CTA loads.
@@ -305,6 +309,7 @@ def describe_wgmma(
     sums = "s32" if config.accumulator == "s32" else "f32"
     majors = f"<{','.join('GMMA::Major::' + x.major.upper() for x in (a, b))}>" if any_major else "_TN"
     short = f"{sums.upper()}{element.short}{of_b.short}"
+    boxes, finishes_floats = _staging_boxes(config, other_bytes), sums == "f32" and left >= FLOATS_REGISTERS
     op = f"SM90_{ROWS}x{columns}x{256 // element.bits}_{short}_SS{majors}"
     return TmaKernelLayouts(
         config.name,
@@ -316,14 +321,15 @@ def describe_wgmma(
         b,
         consumers=config.consumers,
         stages=config.stages,
-        barriers=2 * config.stages + barriers,
-        boxes=_staging_boxes(config, other_bytes),
+        barriers=2 * config.stages + barriers + (WARPS * config.consumers if has_loads_ahead else 0),
+        boxes=boxes,
         columns=columns,
         sums=sums,
         vector=vector,
         finishes=left >= FINISHING_REGISTERS,
-        finishes_floats=sums == "f32" and left >= FLOATS_REGISTERS,
+        finishes_floats=finishes_floats,
         shifts=left >= (BESIDE_A_GATE if gates or config.accumulator == "s32" else SHIFTING_REGISTERS),
+        loads_ahead=has_loads_ahead and finishes_floats and boxes == max(2, _boxes_of_tile(config)),
         other_bytes=other_bytes,
         passes=1,
     )
@@ -333,5 +339,9 @@ def _staging_boxes(config: Any, other_bytes: int) -> int:
     """All that a warp's sums fill, as 16-bit results, or as many as the rest leaves shared memory for."""
     blk_m, blk_n, _blk_k = config.tile
     left = 226 * 1024 - other_bytes - (blk_m + rows_of_boxes(blk_n)) * ROW_BYTES * config.stages
-    full = config.consumer_tile[0] // ROWS * -(-config.consumer_tile[1] // 64)
-    return max(2, min(full, left // (config.consumers * ROWS * ROW_BYTES)))
+    return max(2, min(_boxes_of_tile(config), left // (config.consumers * ROWS * ROW_BYTES)))
+
+
+def _boxes_of_tile(config: Any) -> int:
+    """That a consumer warp's sums fill, as 16-bit results."""
+    return config.consumer_tile[0] // ROWS * -(-config.consumer_tile[1] // 64)
