@@ -43,6 +43,7 @@ from jax_moye._primitives.attention import (
     rest_of,
 )
 from jax_moye._primitives.attention_bias import variable_of
+from jax_moye._primitives.attention_conversions import with_conversions_at_products
 from jax_moye._primitives.attention_formulas import Bias, is_same
 from jax_moye._primitives.attention_known import KnownValues
 from jax_moye._primitives.attention_labels import Labels
@@ -87,10 +88,11 @@ def with_attention(jaxpr: Jaxpr, parameters: Mapping[str, Any], rewrite: Rewrite
       parameters: of a product: what `Options.parameters` gives.
       rewrite: of the equations as they were, for where no kernel computes them.
     """
+    before, jaxpr = jaxpr, with_conversions_at_products(jaxpr)
     widened = {equation.outvars[0] for equation in jaxpr.eqns if is_widening(equation)}
     is_candidate = [_may_be_scores(equation, widened) for equation in jaxpr.eqns]
     if sum(is_candidate) < 2 or parameters.get("implementation") == "xla":
-        return jaxpr
+        return before
     program = Program(jaxpr.eqns, jaxpr.outvars)
     known = KnownValues(program)
     new: dict[int, list[JaxprEqn]] = {}
@@ -104,7 +106,7 @@ def with_attention(jaxpr: Jaxpr, parameters: Mapping[str, Any], rewrite: Rewrite
             for place, equations in _equations(program, found, parameters, rewrite).items():
                 new.setdefault(place, []).extend(equations)
     if not new:
-        return jaxpr
+        return before
     kept = ((i, equation) for i, equation in enumerate(jaxpr.eqns))
     equations = [x for i, equation in kept for x in (*new.get(i, ()), *([] if i in program.taken else [equation]))]
     return jaxpr.replace(eqns=ordered(equations))
