@@ -16,7 +16,8 @@ derivative of the scores, which the program sums over what the bias is the same 
 
 Other scores beside those of the keys are what decoding has: the token's own, beside those of a cache.
 
-Values may have a smaller head_dim than keys (attention_padded.py).
+Values may have a smaller head_dim than keys (attention_padded.py). Keys and values that are repeated for the queries of
+a group are read in front of that, where there are no gradients (attention_repeated.py).
 
 In a body of jax.checkpoint there may be no forward product: then attention_p computes what the derivative needs of it.
 """
@@ -53,6 +54,7 @@ from jax_moye._primitives.attention_lowering import is_for_attention
 from jax_moye._primitives.attention_operand import MaskOperand, kernel_mask, mask_operand
 from jax_moye._primitives.attention_padded import with_values_padded
 from jax_moye._primitives.attention_products import is_16_bit, is_exact_in_tf32, is_widening
+from jax_moye._primitives.attention_repeated import with_keys_once
 from jax_moye._primitives.attention_search import Search, searches
 from jax_moye._primitives.attention_softmax import NotAttentionError
 from jax_moye._primitives.pairs import ordered
@@ -378,6 +380,9 @@ def _equations(
     at = min(found.members) if o is None else search.results["o"].place
     at_all = {at: [*new, *bound(attention_p, [*given, *behind], of_o, forward)]}
     if not gradients:
+        *before, equation = at_all[at]
+        if equation.primitive is attention_p:  # else values are padded
+            at_all[at] = [*before, *with_keys_once(program, equation, _in_front, _as_equations)]
         return at_all
     assert search.d_o is not None
     given.append(search.d_o.variable)

@@ -61,7 +61,8 @@ def with_values_padded(
         in_all = {2: params.of("v").index("d")}
         in_all |= {} if together.d_o is None else {3: params.of("d_o").index("d")}
         whole = of_padded(together.equations, in_all, of_all, own, size)
-        together = type(together).of(whole, None if together.d_o is None else whole.jaxpr.in_avals[3], None)
+        of_d_o = None if together.d_o is None else whole.jaxpr.in_avals[3]
+        together = type(together).of(whole, of_d_o, None)._replace(value_dim=own)
     original = of_padded(equation.params["original"], given, made, own, size)
     params_of = {**equation.params, "original": original, "together": together}
     return [*before, equation.replace(invars=invars, outvars=outvars, params=params_of), *behind]
@@ -79,6 +80,21 @@ def resized(x: Any, axis: int, size: int) -> Any:
         return lax.slice_in_dim(x, 0, size, axis=axis)
     more = [(0, size - x.shape[i] if i == axis else 0, 0) for i in range(x.ndim)]
     return lax.pad(x, x.dtype.type(0), more)
+
+
+def with_zeros(operands: Sequence[Any], params: AttentionParams, own: int | None) -> list[Any]:
+    """Arrays of any numbers as those that a program pads.
+
+    Args:
+      operands: q, k, v and perhaps others, d_o the first of these where there are gradients.
+      params: of the attention.
+      own: the head_dim of the values without zeros; None: they have none.
+    """
+    found = list(operands)
+    for i, name in enumerate(["v", *["d_o"] * bool(params.gradients)] if own is not None else [], 2):
+        axis = params.of(name).index("d")
+        found[i] = resized(resized(found[i], axis, own or 0), axis, found[i].shape[axis])
+    return found
 
 
 def of_padded(original: Original, given: Mapping[int, int], made: Mapping[int, int], own: int, size: int) -> Original:

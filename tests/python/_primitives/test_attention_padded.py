@@ -12,8 +12,11 @@ from python.attentions import assert_as_exact, counts, mask_of, use_fake_rows
 
 import jax_moye
 from jax_moye._kernels.configs import attention_configs
+from jax_moye._primitives.attention import attention_p
+from jax_moye._primitives.attention_lowering import contest
 from jax_moye._primitives.attention_padded import of_padded, resized
 from jax_moye._primitives.rewritten import Original
+from jax_moye._selection.request import Operand
 
 needs_rows = pytest.mark.skipif(
     len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
@@ -147,6 +150,25 @@ def test_xla_undoes_it(rng):
     assert not {" pad(", " slice("} & set(re.findall(r" \w+\(", text))
     for result, before in zip(around(q, k, v, d_o), fun(q, k, v, d_o), strict=True):
         np.testing.assert_array_equal(result, before)
+
+
+@needs_rows
+@pytest.mark.parametrize("form", ["latent", "a bias"])
+def test_who_is_faster_is_measured_with_zeros(rng, form):
+    """Of random arrays both have the same results; else no kernel would be chosen."""
+    with jax_moye.options(interpret=True):
+        jaxpr = jax.make_jaxpr(jax_moye.optimize(_gradients(FORMS[form])))(*_operands(rng)).jaxpr
+        (equation,) = (one for one in jaxpr.eqns if one.primitive is attention_p)
+        params, together = equation.params["attention"], equation.params["together"]
+        given = [Operand(tuple(x.aval.shape), x.aval.dtype) for x in equation.invars[:3]]
+        found = contest(params, given, None, together)
+    assert found is not None
+    values = [jnp.asarray(rng.normal(size=x.shape), x.dtype) for x in found.types]
+    values[0] *= found.factor
+    ours = next(iter(found.ours.values()))
+    for one, other in zip(ours(*values), found.xla(*values), strict=True):
+        one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+        assert np.abs(one - other).max() <= 2.0**-6 * np.abs(other).max()
 
 
 def test_larger_values_are_left(rng, monkeypatch):
