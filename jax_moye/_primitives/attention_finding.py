@@ -359,7 +359,8 @@ def _equations(
     scores = search.softmax.scores
     behind = [*([scores.bias.variable] if scores is not None and scores.bias is not None else []), *behind]
     of_results = [found.results[name][0] for name in (*of_program, *gradients)]
-    d_o, permutation = (None, None) if search.d_o is None or not gradients else (search.d_o.variable, None)
+    d_o = None if search.d_o is None or not gradients else search.d_o.variable
+    permutation = None
     if d_o is not None and search.value_dim == search.sizes["d"]:  # what is padded is an array of its own
         d_o, permutation = _in_front(program, d_o)
     others = None if search.joined is None else search.joined.operand.variable

@@ -19,6 +19,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
 from jax_moye import _compat
 from jax_moye._primitives.attention import AttentionParams, attention_grad_p
+from jax_moye._primitives.patterns import aval_of
 from jax_moye._primitives.rewritten import Original
 
 AsEquations = Callable[[Callable[..., Any], Sequence[Any], JaxprEqn], tuple[list[JaxprEqn], list[Any]]]
@@ -41,16 +42,16 @@ def with_values_padded(
     results = equation.params["results"]
     made = {i: params.of("dv").index("d") for i, name in enumerate(results) if name == "dv"} if is_grad else {0: of_o}
     made |= {2: of_o} if not is_grad and params.has_rest else {}
-    (own,) = {equation.invars[i].aval.shape[axis] for i, axis in given.items()}
+    (own,) = {aval_of(equation.invars[i]).shape[axis] for i, axis in given.items()}
 
     invars, outvars, before, behind = list(equation.invars), list(equation.outvars), [], []
     for i, axis in given.items():
         equations, (invars[i],) = as_equations(functools.partial(resized, axis=axis, size=size), [invars[i]], equation)
         before += equations
     for i, axis in made.items():
-        out, shape = outvars[i], list(outvars[i].aval.shape)
+        out, shape = outvars[i], list(aval_of(outvars[i]).shape)
         shape[axis] = size
-        outvars[i] = Var(out.aval.update(shape=tuple(shape)))
+        outvars[i] = Var(aval_of(out).update(shape=tuple(shape)))
         equations, _ = as_equations(functools.partial(resized, axis=axis, size=own), [outvars[i]], equation)
         behind += [*equations[:-1], equations[-1].replace(outvars=[out])]
     together = equation.params["together"]

@@ -19,9 +19,9 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
 from jax_moye import _compat
 from jax_moye._primitives.attention import AttentionParams, arrays_of, moved
-from jax_moye._primitives.patterns import Program
+from jax_moye._primitives.patterns import Program, aval_of
 from jax_moye._primitives.rewritten import Original
-from jax_moye._selection.request import Operand
+from jax_moye._primitives.transposes import operands_of
 
 AsEquations = Callable[[Callable[..., Any], Sequence[Any], JaxprEqn], tuple[list[JaxprEqn], list[Any]]]
 
@@ -34,14 +34,14 @@ class Repeated(NamedTuple):
       shape: of it, with the dimensions of what is made of it.
       permutation: of what is made of that; None: the dimensions are in order.
       axis: the dimension, of what is made.
-      count: how many there are.
+      times: how many there are.
     """
 
     variable: Any
     shape: tuple[int, ...]
     permutation: tuple[int, ...] | None
     axis: int
-    count: int
+    times: int
 
     def once(self, x: Any) -> Any:
         """The array that is repeated, its dimensions as those of the operand."""
@@ -68,16 +68,16 @@ def with_keys_once(
     """
     params: AttentionParams = equation.params["attention"]
     k, v = (_repeated(program, *in_front(program, x)) for x in equation.invars[1:3])
-    if k is None or v is None or k.count != v.count or params.has_bias or "g" in params.of("q"):
+    if k is None or v is None or k.times != v.times or params.has_bias or "g" in params.of("q"):
         return [equation]
-    label, count = params.of("k")[k.axis], k.count
+    label, count = params.of("k")[k.axis], k.times
     is_head = label.isupper() and label == params.of("v")[v.axis] and label in params.of("q")
     if not is_head or (params.has_mask and label in params.of("mask")):
         return [equation]
     of_q, of_o = (params.of(name).index(label) for name in "qo")
     labels = tuple((name, x.replace(label, label + "g") if name in "qo" else x) for name, x in params.labels)
     grouped = dataclasses.replace(params, labels=labels)
-    q, o, lse = equation.invars[0].aval, equation.outvars[0].aval, equation.outvars[1].aval
+    q, o, lse = map(aval_of, (equation.invars[0], *equation.outvars))
     shape_q, shape_o = _split(q.shape, of_q, count), _split(o.shape, of_o, count)
     rows = params.of("lse")
 
@@ -90,8 +90,7 @@ def with_keys_once(
         [equation.invars[0], k.variable, v.variable],
         equation,
     )
-    operands = [Operand(tuple(x.aval.shape), x.aval.dtype) for x in given]
-    if arrays_of(grouped, operands) is None:
+    if arrays_of(grouped, operands_of(list(map(aval_of, given[:2])), (None, None))) is None:
         return [equation]
 
     def of_groups(original: Original) -> Original:
@@ -100,14 +99,14 @@ def with_keys_once(
             first, *rows_of = original(q_.reshape(q.shape), *repeated, *others)
             return [first.reshape(shape_o), *map(grouped_rows, rows_of)]
 
-        avals = [*(x.aval for x in given), *original.jaxpr.in_avals[3:]]
+        avals = [*map(aval_of, given), *original.jaxpr.in_avals[3:]]
         with _compat.lax_itself():
             return Original(ClosedJaxpr(_compat.jaxpr_of(fun, avals), []))
 
     original, together = of_groups(equation.params["original"]), equation.params["together"]
     together = together and type(together).of(of_groups(together.equations), None, None)
-    of_lse = original.jaxpr.out_avals[1].shape
-    outvars = [Var(o.update(shape=shape_o)), Var(lse.update(shape=of_lse))]
+    of_lse: Any = original.jaxpr.out_avals[1]
+    outvars = [Var(o.update(shape=shape_o)), Var(lse.update(shape=of_lse.shape))]
     behind, _ = as_equations(lambda x: x.reshape(o.shape), outvars[:1], equation)
     behind = [*behind[:-1], behind[-1].replace(outvars=equation.outvars[:1])]
     of_params = {**equation.params, "attention": grouped, "original": original, "together": together}
@@ -129,18 +128,18 @@ def _repeated(program: Program, variable: Any, permutation: tuple[int, ...] | No
       permutation: of the transpose behind it; None where there is none.
     """
     made = _made_by(program, variable, "reshape")
-    wide = None if made is None else made.invars[0]
+    wide: Any = None if made is None else made.invars[0]
     broadcast = None if wide is None else _made_by(program, wide, "broadcast_in_dim")
     if made is None or broadcast is None or len(broadcast.invars) != 1:
         return None
     shape, split = tuple(variable.aval.shape), tuple(wide.aval.shape)
     for axis, count in enumerate(split[1:]):
-        given, dims = broadcast.invars[0], broadcast.params["broadcast_dimensions"]
+        (given,), dims = broadcast.invars, broadcast.params["broadcast_dimensions"]
         once = (*split[: axis + 1], *split[axis + 2 :])
         others = [dim for dim in range(len(split)) if dim != axis + 1]
         if count == 1 or shape != (*split[:axis], split[axis] * count, *split[axis + 2 :]):
             continue
-        given_shape = tuple(given.aval.shape)
+        given_shape = tuple(aval_of(given).shape)
         is_new = given_shape == once and list(dims) == others
         if is_new or (len(dims) == len(split) and given_shape == (*split[: axis + 1], 1, *split[axis + 2 :])):
             behind = axis if permutation is None else permutation.index(axis)
@@ -149,6 +148,6 @@ def _repeated(program: Program, variable: Any, permutation: tuple[int, ...] | No
 
 
 def _made_by(program: Program, variable: Any, name: str) -> JaxprEqn | None:
-    index = program.made_by.get(variable)
+    index = program.made_by.get(variable) if isinstance(variable, Var) else None
     equation = None if index is None else program.equations[index]
     return equation if equation is not None and equation.primitive.name == name else None

@@ -115,7 +115,8 @@ def pair_from(
     def second_at(value: Any) -> Chain | None:
         made_by = program.made_by.get(value)
         while made_by is not None and _is_conversion(program.equations[made_by]):
-            made_by = program.made_by.get(program.equations[made_by].invars[0])
+            (given,) = program.equations[made_by].invars
+            made_by = program.made_by.get(given) if isinstance(given, Var) else None
         second = None if made_by is None else product_at(program, made_by, parameters)
         names = program.flat.names
         if second is None or names.get(second.value, second.value) is not names.get(value, value):
