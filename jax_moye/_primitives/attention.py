@@ -131,10 +131,12 @@ class Together(NamedTuple):
       equations: of q, k, v, d_o where there are gradients, and other operands; what makes the arrays that the program
         has of them, the gradients behind the results of the forward pass.
       d_o: the array of d_o, and the transpose in front of d_o, which is one of the equations; None without gradients.
+      value_dim: the head_dim of the values without the zeros behind them; None: there are none.
     """
 
     equations: Original
     d_o: Operand | None
+    value_dim: int | None = None
 
     @classmethod
     def of(cls, equations: Original, d_o: Any, permutation: tuple[int, ...] | None) -> Together:

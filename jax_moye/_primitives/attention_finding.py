@@ -16,6 +16,9 @@ derivative of the scores, which the program sums over what the bias is the same 
 
 Other scores beside those of the keys are what decoding has: the token's own, beside those of a cache.
 
+Values may have a smaller head_dim than keys (attention_padded.py). Keys and values that are repeated for the queries of
+a group are read in front of that, where there are no gradients (attention_repeated.py).
+
 In a body of jax.checkpoint there may be no forward product: then attention_p computes what the derivative needs of it.
 """
 
@@ -43,12 +46,15 @@ from jax_moye._primitives.attention import (
     rest_of,
 )
 from jax_moye._primitives.attention_bias import variable_of
+from jax_moye._primitives.attention_conversions import with_conversions_at_products
 from jax_moye._primitives.attention_formulas import Bias, is_same
 from jax_moye._primitives.attention_known import KnownValues
 from jax_moye._primitives.attention_labels import Labels
 from jax_moye._primitives.attention_lowering import is_for_attention
 from jax_moye._primitives.attention_operand import MaskOperand, kernel_mask, mask_operand
+from jax_moye._primitives.attention_padded import with_values_padded
 from jax_moye._primitives.attention_products import is_16_bit, is_exact_in_tf32, is_widening
+from jax_moye._primitives.attention_repeated import with_keys_once
 from jax_moye._primitives.attention_search import Search, searches
 from jax_moye._primitives.attention_softmax import NotAttentionError
 from jax_moye._primitives.pairs import ordered
@@ -87,10 +93,11 @@ def with_attention(jaxpr: Jaxpr, parameters: Mapping[str, Any], rewrite: Rewrite
       parameters: of a product: what `Options.parameters` gives.
       rewrite: of the equations as they were, for where no kernel computes them.
     """
+    before, jaxpr = jaxpr, with_conversions_at_products(jaxpr)
     widened = {equation.outvars[0] for equation in jaxpr.eqns if is_widening(equation)}
     is_candidate = [_may_be_scores(equation, widened) for equation in jaxpr.eqns]
     if sum(is_candidate) < 2 or parameters.get("implementation") == "xla":
-        return jaxpr
+        return before
     program = Program(jaxpr.eqns, jaxpr.outvars)
     known = KnownValues(program)
     new: dict[int, list[JaxprEqn]] = {}
@@ -104,7 +111,7 @@ def with_attention(jaxpr: Jaxpr, parameters: Mapping[str, Any], rewrite: Rewrite
             for place, equations in _equations(program, found, parameters, rewrite).items():
                 new.setdefault(place, []).extend(equations)
     if not new:
-        return jaxpr
+        return before
     kept = ((i, equation) for i, equation in enumerate(jaxpr.eqns))
     equations = [x for i, equation in kept for x in (*new.get(i, ()), *([] if i in program.taken else [equation]))]
     return jaxpr.replace(eqns=ordered(equations))
@@ -156,6 +163,8 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     if scores is None or search.v is None or not search.results or (has_gradients and search.d_o is None):
         raise NotAttentionError
     if search.joined is not None and (search.results.keys() != {"o", "shares"} or scores.in_tanh is not None):
+        raise NotAttentionError
+    if search.joined is not None and search.value_dim != search.sizes["d"]:
         raise NotAttentionError
     if scores.in_tanh is not None and scores.scores > _LARGEST_CAP:
         raise NotAttentionError("the scores have so large a cap that a kernel would be less precise than the program")
@@ -335,11 +344,14 @@ def _equations(
     given = [search.q.variable, search.k.variable, search.v.variable]
     first = program.equations[search.results["o"].place if "o" in found.results else min(found.members)]
 
-    def bound(primitive: Any, operands: Sequence[Any], outs: Sequence[Any], original: Original) -> JaxprEqn:
+    def bound(primitive: Any, operands: Sequence[Any], outs: Sequence[Any], original: Original) -> list[JaxprEqn]:
         names = {"attention": params, "original": original, "results": of_program if outs is of_o else tuple(gradients)}
         names["together"] = together
         of_equation = {"primitive": primitive, "params": names, "effects": frozenset()}
-        return first.replace(invars=list(operands), outvars=list(outs), **of_equation)
+        equation = first.replace(invars=list(operands), outvars=list(outs), **of_equation)
+        if search.value_dim == search.sizes["d"]:
+            return [equation]
+        return with_values_padded(equation, params, search.sizes["d"], _as_equations)
 
     # The mask's array, and behind it what the equations as they were read in its place.
     new, behind = ([], []) if mask is None or mask.made is None else _as_equations(mask.made, mask.variables, first)
@@ -347,7 +359,10 @@ def _equations(
     scores = search.softmax.scores
     behind = [*([scores.bias.variable] if scores is not None and scores.bias is not None else []), *behind]
     of_results = [found.results[name][0] for name in (*of_program, *gradients)]
-    d_o, permutation = _in_front(program, search.d_o.variable) if gradients and search.d_o is not None else (None, None)
+    d_o = None if search.d_o is None or not gradients else search.d_o.variable
+    permutation = None
+    if d_o is not None and search.value_dim == search.sizes["d"]:  # what is padded is an array of its own
+        d_o, permutation = _in_front(program, d_o)
     others = None if search.joined is None else search.joined.operand.variable
     together = None
     if mask is None or mask.made is None:  # of what makes a mask nobody knows which values are one
@@ -358,14 +373,17 @@ def _equations(
         given.append(search.joined.operand.variable)
         of_o = [found.results[name][0] for name in ("o", "shares")]
         original = _original(program, [*given, *behind], of_o, rewrite)
-        return {max(found.members): [*new, bound(attention_p, [*given, *behind], of_o, original)]}
+        return {max(found.members): [*new, *bound(attention_p, [*given, *behind], of_o, original)]}
     o = found.results["o"][0] if "o" in found.results else None
     forward = _with_lse(program, [*given, *behind], o, params, rewrite)
     aval_o, *of_kernel = forward.jaxpr.out_avals
     of_o = [Var(aval_o) if o is None else o, *map(Var, of_kernel)]
     at = min(found.members) if o is None else search.results["o"].place
-    at_all = {at: [*new, bound(attention_p, [*given, *behind], of_o, forward)]}
+    at_all = {at: [*new, *bound(attention_p, [*given, *behind], of_o, forward)]}
     if not gradients:
+        *before, equation = at_all[at]
+        if equation.primitive is attention_p:  # else values are padded
+            at_all[at] = [*before, *with_keys_once(program, equation, _in_front, _as_equations)]
         return at_all
     assert search.d_o is not None
     given.append(search.d_o.variable)
@@ -375,7 +393,7 @@ def _equations(
     of_rows = [of_o[1], delta]
     backward = _original(program, [*given, *of_rows, *behind], results, rewrite)
     grad = bound(attention_grad_p, [*given, *of_rows, *behind], results, backward)
-    at_all.setdefault(max(found.members), []).extend([*in_f32, grad])
+    at_all.setdefault(max(found.members), []).extend([*in_f32, *grad])
     return at_all
 
 

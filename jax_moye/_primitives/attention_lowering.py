@@ -37,6 +37,7 @@ from jax_moye._primitives.attention import (
     written_arrays,
 )
 from jax_moye._primitives.attention_kernel import by_kernel
+from jax_moye._primitives.attention_padded import with_zeros
 from jax_moye._primitives.autotune import settle, would_measure
 from jax_moye._primitives.contests import Contest, measured, signature_of
 from jax_moye._primitives.rewritten import Original, of_local_equations
@@ -97,6 +98,7 @@ def contest(
 
     def ours(configs: Sequence[Any], *values: Any) -> list[Any]:
         ffi.register("cuda" if params.request.interpret is None else "cpu")
+        values = tuple(with_zeros(values, params, together.value_dim))
         common: dict[str, Any] = {"params": params, "shares_dtype": outs[-1]}
         of_forward = {"places": places[:3], "arrays": arrays[0], "config": configs[0], "results": ()}
         if len(both) == 1:

@@ -108,6 +108,7 @@ class Search:
       joined: the scores of those; None where there are none. Their dimension together is labelled "j".
       steps: all that belongs to it.
       softmax: of the scores.
+      value_dim: the head_dim of the values, where that is known.
       ds_parts: in how many parts the derivative of the scores is multiplied, see `AttentionParams`.
       dtype: of the operands.
     """
@@ -130,6 +131,7 @@ class Search:
         self._sources = {step.outputs[0]: (step, Value(Logs(scores=1.0), labels))}
         self.v: Operand | None = None
         self.d_o: Operand | None = None
+        self.value_dim: int | None = None
 
     def _score_labels(self, step: Step, keys_are_right: bool) -> Labels:
         equation = step.equation
@@ -482,10 +484,9 @@ class Search:
                 if axis not in batch[side] and axis not in contracted[side]:
                     named[side][axis] = next(dims)
         summed = [pair for pair in zip(*contracted, strict=True) if operands[0].aval.shape[pair[0]] > 1]
-        if len(summed) != 1 or operands[0].aval.shape[summed[0][0]] != self.sizes["d"]:
+        if len(summed) != 1 or not self._is_value_dim(operands[0].aval.shape[summed[0][0]]):
             raise NotAttentionError
-        for side, axis in enumerate(summed[0]):
-            named[side][axis] = "d"
+        named[0][summed[0][0]] = named[1][summed[0][1]] = "d"
         of_v = 1 if "k" in named[1] else 0
         if not is_16_bit(equation, self.dtype, None):
             raise NotAttentionError
@@ -505,11 +506,14 @@ class Search:
         if operand.variable.aval.dtype != self.dtype:
             raise NotAttentionError
         before: Operand | None = getattr(self, name)
-        if before is not None and (self._name(before.variable) is not self._name(operand.variable)):
-            raise NotAttentionError
-        if before is not None and before.labels != operand.labels:
+        is_it = before is None or self._name(before.variable) is self._name(operand.variable)
+        if not is_it or (before is not None and before.labels != operand.labels):
             raise NotAttentionError
         return operand
+
+    def _is_value_dim(self, size: int) -> bool:
+        self.value_dim = self.value_dim or size
+        return size == self.value_dim <= self.sizes["d"]
 
     def _name(self, variable: Any) -> Any:
         return self._flat.names.get(variable, variable)
@@ -545,12 +549,14 @@ class Search:
             raise NotAttentionError
         paired = {*batch[1 - side], *contracted[1 - side]}
         free = [axis for axis, size in enumerate(other.aval.shape) if size > 1 and axis not in paired]
-        if len(free) != 1 or other.aval.shape[free[0]] != self.sizes["d"]:
+        if len(free) != 1:
             raise NotAttentionError
         named[1 - side][free[0]] = "d"
         over = sorted(value.labels[axis] for axis in contracted[side] if value.labels[axis] != ".")
         name, operand = self._kind(what, over, Operand(other, tuple(named[1 - side])))
-        if name in self.results or (is_in_parts and name not in ("dq", "dk")):
+        of_keys, size = name in ("dq", "dk"), other.aval.shape[free[0]]
+        fits = size == self.sizes["d"] if of_keys else self._is_value_dim(size)
+        if name in self.results or not fits or (is_in_parts and not of_keys):
             raise NotAttentionError
         self.ds_parts = 2 if is_in_parts else self.ds_parts
         setattr(self, operand, self._checked(operand, Operand(other, tuple(named[1 - side]))))

@@ -4,10 +4,12 @@ Nobody else reads what stands between two of them, unless said. They are in one 
 between them. In their order, each once unless said:
 
     product                        dot_general, or a contract_p that adds nothing
+    name, reduce_precision         of checkpoint_name, and to the type that it has: the value stays the same. No reason
+                                     to end there
     transpose                      the specification's output is permuted: nothing is moved
     conversion                     to 16 bits or more. To a wider type only where a sum in it follows
     * number, / power of 2, -      alpha, any number of them: what the program's type holds of the number
-    + vector of the last dimension bias
+    + vector of the last dimension bias; also an array of the last ones, where these are one operand's alone
     relu, gelu, silu               of the sum so far, whoever wrote it, also inside of jit and custom_jvp. Where others
                                      read the sum, too, it is a second result, and the activation's equations stay
     * derivative at an array       relu', gelu' or silu' at c, and the end: at what is given, or a product of ours
@@ -40,7 +42,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax_moye import _compat
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.elementwise import UntranslatableError, translate
-from jax_moye._primitives.equations import inlined, inner_of, is_elementwise, operands_of
+from jax_moye._primitives.equations import inlined, inner_of, is_elementwise, is_same, operands_of
 from jax_moye._primitives.overwriting import is_needed
 from jax_moye._primitives.own_activation import equations_behind
 from jax_moye._primitives.patterns import Program, Template, as_number, as_vector, aval_of, matched, matched_at
@@ -72,6 +74,7 @@ class Chain:
       activation: a key of ACTIVATIONS, or a function.
       is_wider: some equation converts to a wider type.
       may_end: whether there is something gained by ending here.
+      has_name: some equation gives a name, which contract_p would lose: who differentiates the result asks for it.
       kept: what the activation is applied to, where somebody else reads it, too: then it is a second result.
       shared: indices of the activation's equations, which stay where it is kept.
     """
@@ -87,6 +90,7 @@ class Chain:
     activation: str | OwnActivation = "none"
     is_wider: bool = False
     may_end: bool = True
+    has_name: bool = False
     kept: Any = None
     shared: tuple[int, ...] = ()
 
@@ -104,7 +108,7 @@ class Chain:
         product: Any = program.equations[self.product]
         variables = [*product.invars, *(variable for variable, _ in self.operands.values())]
         is_sum = self.activation == "none" and self.alpha == 1 and set(self.operands) <= {"c"}
-        if is_sum and not self.is_wider:
+        if is_sum and not self.is_wider and not self.has_name:
             out_dtype = aval_of(self.value).dtype
             params = dict(self.of_product) | {"spec": self.spec, "out_dtype": out_dtype, "beta": self.beta}
             params |= self._about_c(program, variables)
@@ -244,7 +248,8 @@ def chain_from(program: Program, index: int, parameters: Mapping[str, Any]) -> C
     while chain is not None:
         found = (step(program, chain) for step in _STEPS)
         chain = next((longer for longer in found if longer is not None), None)
-        if chain is not None and chain.may_end:
+        is_just_named = chain is not None and chain.has_name and chain.is_linear and chain.alpha == 1
+        if chain is not None and chain.may_end and not is_just_named:
             whole = chain
     if whole is not None and whole.activation == "none" and not {"c", "residual"} & set(whole.operands):
         dtype = aval_of(whole.value).dtype
@@ -265,9 +270,10 @@ def linear_chain(program: Program, index: int, parameters: Mapping[str, Any]) ->
 
 
 def narrowed(program: Program, start: Chain) -> Chain:
-    """A product with the conversion of its result to a narrower type, if there is one."""
-    longer = _converted(program, start)
-    return start if longer is None or not longer.may_end else longer
+    """A product with the conversion of its result to a narrower type, if there is one, and its names."""
+    while (longer := _named(program, start) or _converted(program, start)) is not None and not longer.is_wider:
+        start = longer
+    return start
 
 
 def activations_of(program: Program, value: Any, taken: bool = False) -> Iterator[tuple[str, list[int], Any]]:
@@ -330,6 +336,13 @@ def _reader(program: Program, chain: Chain) -> tuple[int, Any, Any]:
     equation: Any = program.equations[index]
     out = equation.outvars[0]
     return (index, equation, out) if isinstance(out, Var) and is_plain_float(out.aval) else (-1, None, None)
+
+
+def _named(program: Program, chain: Chain) -> Chain | None:
+    """`name`, of which a policy of jax.checkpoint knows what to save, or what it puts behind that: nothing changes."""
+    index, equation, out = _reader(program, chain)
+    is_name = equation is not None and equation.primitive.name in ("name", "reduce_precision") and is_same(equation)
+    return chain.extended([index], out, has_name=True) if is_name else None
 
 
 def _transposed(program: Program, chain: Chain) -> Chain | None:
@@ -402,11 +415,16 @@ def _biased(program: Program, chain: Chain) -> Chain | None:
     shape = out.aval.shape
     if shape != chain.value.aval.shape or not shape:
         return None
-    vector, members = as_vector(program, _other(equation, chain.value), shape[-1])
-    if vector is None:
-        return None
-    bias = vector, parse_spec(chain.spec).out[-1]
-    return chain.extended([index, *members], out, operands={"bias": bias}, may_end=True)
+    lhs, rhs, out_labels = parse_spec(chain.spec)
+    own = set(lhs) - set(rhs) if out_labels[-1] in lhs else set(rhs) - set(lhs)
+    for count in range(1, len(shape) + 1):  # of a layer with several dimensions, such as heads and what one has
+        labels = out_labels[-count:]
+        if count > 1 and not own.issuperset(labels):
+            break
+        vector, members = as_vector(program, _other(equation, chain.value), shape[-count:])
+        if vector is not None:
+            return chain.extended([index, *members], out, operands={"bias": (vector, labels)}, may_end=True)
+    return None
 
 
 def _summed(program: Program, chain: Chain) -> Chain | None:
@@ -519,6 +537,7 @@ def _applied(program: Program, chain: Chain) -> Chain | None:
 _STEPS: tuple[Callable[[Program, Chain], Chain | None], ...] = (
     _activated,
     _derived,
+    _named,
     _transposed,
     _converted,
     _scaled,

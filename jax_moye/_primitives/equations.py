@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.extend.core.primitives import closed_call_p
 from jax.sharding import NamedSharding
@@ -30,8 +31,22 @@ _CALLS = {
     "custom_vjp_call": "call_jaxpr",
 }
 _JITS = ("jit", "pjit")
-SAME = ("pvary", "pcast")  # inside shard_map: the value stays the same
+SAME = ("name", "pvary", "pcast")  # the value stays the same: checkpoint_name, and what shard_map has inside
 _REMATS = ("checkpoint", "remat", "remat2")
+
+
+def is_same(equation: Any) -> bool:
+    """Whether the result of an equation is its operand: a rounding to the type that it has is among them.
+
+    That one is what a policy of jax.checkpoint puts behind a value that it saves.
+    """
+    if equation.primitive.name == "reduce_precision":
+        out, params = equation.outvars[0].aval, equation.params
+        if not jnp.issubdtype(out.dtype, jnp.floating):
+            return False
+        of_type = jnp.finfo(out.dtype)
+        return (params["exponent_bits"], params["mantissa_bits"]) == (of_type.nexp, of_type.nmant)
+    return equation.primitive.name in SAME
 
 
 def body_of(closed: Any) -> Jaxpr:

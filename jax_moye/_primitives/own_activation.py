@@ -7,12 +7,14 @@ from typing import Any
 
 from jax.extend.core import Var
 
-from jax_moye._primitives.equations import is_elementwise
+from jax_moye._primitives.equations import SAME, is_elementwise
 from jax_moye._primitives.patterns import Program, as_number, aval_of
 
 _MOST = 64  # equations behind a value
 # Of these alone no function is made: they cost XLA nothing beside what follows, and a kernel of their own to compile.
-_ARITHMETIC = frozenset(("add", "add_any", "sub", "mul", "div", "neg", "convert_element_type", "copy", "reshape"))
+_ARITHMETIC = frozenset(
+    ("add", "add_any", "sub", "mul", "div", "neg", "convert_element_type", "copy", "reshape", *SAME)
+)
 
 
 def equations_behind(program: Program, value: Any) -> tuple[list[int], Any] | None:

@@ -35,7 +35,7 @@ from jax_moye._primitives.chains import (
     linear_chain,
     rewritten_equation,
 )
-from jax_moye._primitives.equations import keep_their_place
+from jax_moye._primitives.equations import is_same, keep_their_place
 from jax_moye._primitives.halves import Halves, halves_of
 from jax_moye._primitives.patterns import Program
 from jax_moye._selection.epilogue import DERIVATIVES, MULTIPLIER, SECOND_B, Epilogue
@@ -114,10 +114,14 @@ def pair_from(
 
     def second_at(value: Any) -> Chain | None:
         made_by = program.made_by.get(value)
-        if made_by is not None and program.equations[made_by].primitive.name == "convert_element_type":
-            made_by = program.made_by.get(program.equations[made_by].invars[0])
+        while made_by is not None and _is_conversion(program.equations[made_by]):
+            (given,) = program.equations[made_by].invars
+            made_by = program.made_by.get(given) if isinstance(given, Var) else None
         second = None if made_by is None else product_at(program, made_by, parameters)
-        if second is None or second.value is not value or not _are_alike(program, first, second):
+        names = program.flat.names
+        if second is None or names.get(second.value, second.value) is not names.get(value, value):
+            return None
+        if not _are_alike(program, first, second):
             return None
         return second if _may_be_one(program, *sorted((first.product, second.product))) else None
 
@@ -126,6 +130,11 @@ def pair_from(
     for one in () if halves is None else (halves, halves.turned):
         pair = pair or _pair(program, one.chains[0], one.other, one)
     return pair
+
+
+def _is_conversion(equation: JaxprEqn) -> bool:
+    """Whether an equation only gives what it reads another type, or a name."""
+    return equation.primitive.name == "convert_element_type" or is_same(equation)
 
 
 def _pair(

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-from jax_moye._primitives.equations import CLOSED_CALL, SAME
+from jax_moye._primitives.equations import CLOSED_CALL, SAME, is_same
 
 # Equations that are what their jaxpr is, for who runs them, and the parameter that holds it.
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", CLOSED_CALL: "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
@@ -167,13 +168,20 @@ def _as_type(value: Any, dtype: Any) -> Any:
         return np.asarray(value).astype(dtype)
 
 
-def as_vector(program: Program, variable: Any, size: int) -> tuple[Any, list[int]]:
-    """A variable that is a vector, (1, ..., size), and the equation that copies it; None if it is none."""
+def as_vector(program: Program, variable: Any, sizes: tuple[int, ...]) -> tuple[Any, list[int]]:
+    """What is the same along an array's first dimensions, and the equation that copies it; None if there is none.
+
+    Args:
+      program: where it stands.
+      variable: of the array's shape, or with dimensions of size 1 in front.
+      sizes: of the last dimensions, along which it is not.
+    """
 
     def is_vector(x: Any) -> bool:
-        return isinstance(x, Var) and _sizes(x)[-1:] == (size,) and all(one == 1 for one in _sizes(x)[:-1])
+        shape = _sizes(x) if isinstance(x, Var) else ()
+        return shape[-len(sizes) :] == sizes and all(one == 1 for one in shape[: -len(sizes)])
 
-    if size <= 1:
+    if math.prod(sizes) <= 1:
         return None, []
     if is_vector(variable):
         return variable, []
@@ -181,8 +189,8 @@ def as_vector(program: Program, variable: Any, size: int) -> tuple[Any, list[int
     if index is None or equation.primitive.name != "broadcast_in_dim" or len(equation.invars) != 1:
         return None, []
     (before,) = equation.invars
-    dimensions = equation.params["broadcast_dimensions"]
-    if not is_vector(before) or dimensions[-1:] != (len(_sizes(variable)) - 1,):
+    last = tuple(range(len(_sizes(variable)) - len(sizes), len(_sizes(variable))))
+    if not is_vector(before) or equation.params["broadcast_dimensions"][-len(sizes) :] != last:
         return None, []
     return before, [index]
 
@@ -287,7 +295,7 @@ def _steps(equations: Sequence[Any], names: dict[Any, Any], place: int | None) -
             inside = dict(zip(body.invars, inputs, strict=True))
             yield from _steps(body.eqns, inside, at)
             names |= {x: _name(y, inside) for x, y in zip(equation.outvars, body.outvars, strict=True)}
-        elif equation.primitive.name in SAME and len(inputs) == 1:
+        elif is_same(equation) and len(inputs) == 1:
             names[equation.outvars[0]] = inputs[0]
         elif equation.primitive.name in _COPIES and len(inputs) == 1 and _is_one_number(inputs[0]):
             dtype = equation.outvars[0].aval.dtype

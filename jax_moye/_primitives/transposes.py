@@ -114,8 +114,7 @@ def absorbed(spec: str, permutations: Permutations) -> str:
 
 # What may take out a part, or change its shape, or leaves it as it is.
 _RESHAPES = ("squeeze", "reshape", "broadcast_in_dim", "expand_dims")
-_COPIES = ("name", *SAME)
-_STEPS = ("slice", "split", "unstack", "dynamic_slice", "transpose", *_RESHAPES, *_COPIES)
+_STEPS = ("slice", "split", "unstack", "dynamic_slice", "transpose", *_RESHAPES, *SAME)
 
 
 class Part:
@@ -194,7 +193,7 @@ def may_be_step(equation: Any) -> bool:
 def _after(equation: Any, made: Any, view: View) -> View | None:
     """What an equation makes of a part; None where elements move."""
     name, params, shape = equation.primitive.name, equation.params, aval_of(made).shape
-    if name in _COPIES:
+    if name in SAME:
         return view
     if name == "transpose":
         return view.transposed(params["permutation"])

@@ -161,6 +161,16 @@ def _in_groups(q: Any, k: Any, v: Any, causal: bool) -> Any:
     return jnp.einsum("bngts,bsnd->btngd", jax.nn.softmax(scores).astype(q.dtype), v).reshape(q.shape)
 
 
+def _wide_groups(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    """Queries and keys are converted in front of what moves them, as maxtext has it; so are their gradients."""
+    wide = jnp.promote_types(q.dtype, jnp.float32)
+    grouped = q.astype(wide).reshape(*q.shape[:2], k.shape[2], -1, q.shape[-1])
+    scores = jnp.einsum("btngd,nsbd->bngts", grouped, k.astype(wide).transpose(2, 1, 0, 3)) * 0.25
+    if causal:
+        scores = scores + jnp.where(mask_of(q, k), 0.0, -0.7 * float(jnp.finfo(jnp.float32).max))
+    return jnp.einsum("bngts,bsnd->btngd", jax.nn.softmax(scores).astype(q.dtype), v).reshape(q.shape)
+
+
 def _made_one(q: Any, k: Any, v: Any, causal: bool) -> Any:
     """Queries in groups; the dimensions of keys and groups are one where the softmax is, as Gemma has it."""
     b, t, h, d = q.shape
@@ -188,6 +198,7 @@ FORMS: dict[str, Callable[..., Any]] = {
 GROUPED: dict[str, Callable[..., Any]] = {
     "repeated": _repeated,
     "in groups": _in_groups,
+    "wide groups": _wide_groups,
     "made one": _made_one,
     "of jax": _of_jax,
 }

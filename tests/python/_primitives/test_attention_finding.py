@@ -406,7 +406,7 @@ LEFT = {
         ),
         v,
     ),
-    "values of another width": lambda q, k, v, d_o: _times(_shares(q, k), v[..., :8]),
+    "values of a larger width": lambda q, k, v, d_o: _times(_shares(q, k), jnp.concatenate([v, v], axis=-1)),
     "f32 that stays": lambda q, k, v, d_o: jnp.einsum(
         "bhqk,bkhd->bqhd", _shares(q, k).astype(v.dtype), v, preferred_element_type=jnp.float32
     ),

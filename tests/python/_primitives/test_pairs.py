@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax._src.ad_checkpoint import saved_residuals
+from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import jaxpr_as_fun
 from python import gated as gated_layers
 from python.float64 import assert_close, exact
@@ -96,6 +98,12 @@ PAIRS = {
     ),
     "one of them": ("xgd", lambda x, g, u: jax.nn.silu(x @ g) * (x @ u.T), "silu", "mk,kn->mn"),
     "one array, once transposed": ("xs", lambda x, s: jax.nn.silu(x @ s) * (x @ s.T), "silu", "mk,kn->mn"),
+    "named": (
+        "xgu",
+        lambda x, g, u: jax.nn.silu(checkpoint_name(x @ g, "gate")) * checkpoint_name(x @ u, "up"),
+        "silu",
+        "mk,kn->mn",
+    ),
     "wide sums, made narrow": (
         "xgu",
         lambda x, g, u: (
@@ -177,6 +185,27 @@ def test_what_is_no_gated_layer(name):
     operands = arrays(names)
     assert pairs_of(fun, *operands) == []
     assert_close(jax.jit(jax_moye.optimize(fun))(*operands), exact(fun, operands), 2.0**-5)
+
+
+@pytest.mark.parametrize("policy", ["dots_saveable", "names"])
+def test_what_a_checkpoint_saves(policy):
+    """Both products, behind a rounding to the type that they have; so it is for who differentiates the result."""
+    policies = jax.checkpoint_policies
+    saves = policies.dots_saveable if policy == "dots_saveable" else policies.save_only_these_names("gate", "up")
+    operands = arrays("xgud")
+
+    @functools.partial(jax.checkpoint, policy=saves)
+    def layer(x, g, u, d):
+        h = jax.nn.silu(checkpoint_name(x @ g, "gate")) * checkpoint_name(x @ u, "up")
+        return ((h @ d) ** 2).sum()
+
+    fun = jax.grad(layer, (0, 1, 2, 3))
+    (equation,) = pairs_of(fun, *operands)
+    assert equation.params["epilogue"].keeps
+    assert_close(jax.jit(jax_moye.optimize(fun))(*operands), exact(fun, operands), 2.0**-5)
+    if policy == "names":  # the other one asks for JAX's product
+        saved = [[str(x) for x, _ in saved_residuals(one, *operands)] for one in (layer, jax_moye.optimize(layer))]
+        assert saved[0] == saved[1]
 
 
 def test_weights_of_other_types():
