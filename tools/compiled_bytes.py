@@ -56,6 +56,8 @@ device_description_str: "NVIDIA H200"
 _ITEM_BITS = {"pred": 8, "s4": 4, "u4": 4, "token": 0}
 _MOVES_NOTHING = ("parameter", "get-tuple-element", "tuple", "constant", "bitcast", "after-all", "while", "conditional")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{")
+# XLA's names of kernels that write a part of an array where it is: a scatter, or a slice of a stack.
+_IN_PLACE = re.compile("scatter|dynamic.update.slice")
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%([\w.\-]+) = (.*?) ([\w\-]+)\((.*)")
 
 
@@ -66,8 +68,8 @@ class Kernel(NamedTuple):
       name: XLA's.
       op: HLO's opcode.
       times: it runs, in loops whose length XLA knows.
-      read: bytes of its operands, each time; of a gather more than it reads.
-      written: bytes of its results, likewise.
+      read: bytes of its operands, each time; of a gather, or of a slice of a stack, more than it reads.
+      written: bytes of its results, likewise; of a part of an array as many as it reads.
       source: the operation of JAX.
     """
 
@@ -127,10 +129,13 @@ def kernels(text: str) -> list[Kernel]:
                 yield from run(body[1] if body else "", times * (int(count[1]) if count else 1))
             if op in _MOVES_NOTHING:
                 continue
-            operands = re.findall(r"%([\w.\-]+)", rest.split("), ")[0])
+            given = [shapes.get(x, "") for x in re.findall(r"%([\w.\-]+)", rest.split("), ")[0])]
             source = re.search(r'op_name="([^"]*)"', line)
-            read = sum(bytes_of(shapes.get(x, "")) for x in operands)
-            yield Kernel(result, op, times, read, bytes_of(found[2]), source[1] if source else "")
+            written = bytes_of(found[2])
+            if _IN_PLACE.search(result) and found[2] in given:
+                given.remove(found[2])
+                written = sum(map(bytes_of, given))
+            yield Kernel(result, op, times, sum(map(bytes_of, given)), written, source[1] if source else "")
 
     return list(run(entry, 1))
 

@@ -73,6 +73,17 @@ def test_products_are_told_apart(tool):
     assert found[-1].source == "jit(f)/add"
 
 
+def test_what_is_written_in_place_is_no_whole_array(tool):
+    text = """
+ENTRY %main (zeros: f32[8,100], index: s32[8,1]) -> f32[8,100] {
+  %zeros = f32[8,100]{1,0} parameter(0)
+  %index = s32[8,1]{1,0} parameter(1)
+  ROOT %input_scatter_fusion = f32[8,100]{1,0} fusion(%zeros, %index), kind=kInput, calls=%c
+}"""
+    (one,) = tool.kernels(text)
+    assert (one.read, one.written) == (32, 32)
+
+
 def test_it_says_how_it_is_used():
     run = subprocess.run([sys.executable, TOOL, "--help"], capture_output=True, text=True)
     assert run.returncode == 0
