@@ -12,8 +12,10 @@ from tests.emulated.test_epilogue import Case, assert_exact, assert_within, make
 from tests.emulated.test_epilogue_sm90 import CONFIGS
 
 AHEAD = [config for config in CONFIGS if kernel_layouts(config, "NT").loads_ahead]
-# One for each part of a tile that a warpgroup has, each kernel and its clusters, and sums that are promoted.
-EACH = list({(c.kernel, c.consumer_tile, c.cluster, c.dtype in ("e4m3", "e5m2")): c for c in AHEAD}.values())
+# One for each part of a tile that a warpgroup has, each kernel and its clusters, and sums that are promoted; of several
+# one whose operands are not packed, by threads that load.
+ORDERED = sorted(AHEAD, key=lambda config: config.alignment)
+EACH = list({(c.kernel, c.consumer_tile, c.cluster, c.dtype in ("e4m3", "e5m2")): c for c in ORDERED}.values())
 every_ahead = pytest.mark.parametrize("config", EACH, ids=lambda config: config.name)
 HALVES = ("bf16", "f16")
 # Both operands, with and without all that may be beside them, of one matrix and several; one for each activation.
