@@ -144,7 +144,9 @@ def test_without_a_kernel_it_is_the_program(name):
 def test_checkpoints_stay_what_xla_does_not_undo():
     step, args = STEPS["checkpoint"][0], operands()
     texts = [jax.jit(f).lower(*args).as_text() for f in (step, jax_moye.optimize(step))]
-    assert texts[0].count("optimization_barrier") == texts[1].count("optimization_barrier") > 0
+    # Beside them there is one of a number, in a derivative (recomputed.py).
+    ours, theirs = (re.findall(r"optimization_barrier.* : (tensor<.*>)", text) for text in texts[::-1])
+    assert [types for types in ours if types != "tensor<f32>"] == theirs != []
     equations = jax.make_jaxpr(jax_moye.optimize(step))(*args).eqns
     (call,) = (e for e in equations if e.primitive.name in _REMATS)
     assert call.params["differentiated"]

@@ -30,7 +30,7 @@ def test_a_vector_is_found_before_it_was_copied():
     def of(fun, *shapes):
         jaxpr, program = program_of(fun, *shapes)
         *_, last = jaxpr.eqns
-        found, members = as_vector(program, last.invars[1], 4)
+        found, members = as_vector(program, last.invars[1], (4,))
         return None if found is None else (found.aval.shape, [jaxpr.eqns[i].primitive.name for i in members])
 
     copied = lambda x, b: x + jnp.broadcast_to(b, x.shape)  # noqa: E731
