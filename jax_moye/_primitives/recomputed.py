@@ -3,7 +3,7 @@
 gelu(z) needs tanh of z, and so does its derivative, behind the products between them. XLA computes an expensive
 function once for both: it writes the array of tanh beside gelu(z), keeps it, and reads it again, though it keeps and
 reads z, too. The derivative has tanh of another value here, z times a number that XLA does not know to be 1, and both
-are computed where they are read. No bit changes.
+are computed where they are read, by the same operations in the same dtypes.
 
     anew             of equations that stand for a derivative: it reads what it is applied to in this way
     with_recomputed  of a program: expensive functions of what a product makes, or the program is given, which are read
@@ -104,8 +104,8 @@ class _Kept:
             copied = names.setdefault(self._depths[index], {})
             invars = list(one.invars)
             for at, x in enumerate(invars):
-                if isinstance(x, Var) and (x in copied or (members := self._kept_for(index, x))):
-                    new += [] if x in copied else self._copies(members, copied)
+                if isinstance(x, Var) and (members := self._kept_for(index, x)):
+                    new += self._copies(members, copied)
                     invars[at] = copied[x]
             is_same = all(x is y for x, y in zip(invars, one.invars, strict=True))
             new.append(one if is_same else one.replace(invars=invars))
@@ -139,7 +139,7 @@ class _Kept:
         return members if any(is_shared) else []
 
     def _made_of(self, value: Any) -> list[int]:
-        """The indices of the elementwise equations that make a value, behind the last product in front of it."""
+        """The indices of the elementwise equations that make a value of what is in memory, behind the last product."""
         waiting, members = [value], set[int]()
         while waiting:
             index = self._made_by.get(waiting.pop())
@@ -148,7 +148,7 @@ class _Kept:
             members.add(index)
             if len(members) > _MOST_EQUATIONS:
                 return []
-            waiting += operands_of(self._equations[index])
+            waiting += [x for x in operands_of(self._equations[index]) if not self._is_written(x)]
         return sorted(members)
 
     def _is_computed(self, index: int, depth: int) -> bool:
@@ -184,7 +184,9 @@ class _Kept:
         return value in self._outvars or any(_is_product(self._equations[at]) for at in self._readers.get(value, ()))
 
     def _is_in_memory(self, value: Any) -> bool:
-        """Whether it is what the program is given, a product's result, or a part of one."""
+        """Whether it is written anyway, or what the program is given, a product's result, or a part of one."""
+        if self._is_written(value):
+            return True
         while (index := self._made_by.get(value)) is not None:
             equation = self._equations[index]
             if equation.primitive.name not in _PARTS:

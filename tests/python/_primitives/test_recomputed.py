@@ -67,16 +67,36 @@ def test_once_is_enough(layer):
     "fun",
     [
         lambda x, w, v: jnp.tanh(x @ w) @ v,  # nobody reads it behind the product
-        lambda x, w, v: jax.nn.relu(x @ w) @ v @ w * jax.nn.relu(x @ w),  # not expensive
-        lambda x, w, v: (jnp.tanh(x @ w) @ v @ w) * jnp.tanh(x @ w),  # an operand of the product: in memory anyway
-        lambda x, w, v: (2 * jnp.tanh(x @ w + x @ w**2)) @ v @ w * jnp.tanh(x @ w + x @ w**2),  # of two arrays
-        lambda x, w, v: (2 * jnp.tanh(x[:8] @ w)) @ v @ w * jnp.tanh(x[:8] @ w),  # small
-        lambda x, w, v: jax.nn.softmax(x @ w) * jnp.exp(x @ w),  # no product between
+        lambda x, w, v: (2 * (y := jax.nn.relu(x @ w))) @ v @ w * y,  # not expensive
+        lambda x, w, v: (y := jnp.tanh(x @ w)) @ v @ w * y,  # an operand of the product: in memory anyway
+        lambda x, w, v: (y := jnp.tanh(x @ w)) @ v @ w * (1 - y),  # made of that
+        lambda x, w, v: (2 * (y := jnp.tanh(x @ w + x @ w**2))) @ v @ w * y,  # of two arrays
+        lambda x, w, v: (2 * (y := jnp.tanh(x[:8] @ w))) @ v @ w * y,  # small
+        lambda x, w, v: jax.nn.softmax(z := x @ w) * jnp.exp(z),  # no product between
     ],
 )
 def test_what_stays_as_it_is(fun, layer):
     jaxpr = jax.make_jaxpr(fun)(*layer).jaxpr
     assert with_recomputed(jaxpr) is jaxpr
+
+
+def test_who_multiplies_reads_what_was_there(layer):
+    """The copies are for what is computed element by element: no product has one written."""
+
+    def fun(x, w, v):
+        z = x @ w
+        y = jnp.tanh(z)
+        p = (2 * y) @ v
+        return (p @ w) * (1 + y), p.T @ z
+
+    x, w, v = layer
+    before = jax.make_jaxpr(fun)(x, w, v)
+    after = with_recomputed(before.jaxpr)
+    assert after is not before.jaxpr
+    made = {out for one in after.eqns for out in one.outvars}
+    made -= {out for one in before.jaxpr.eqns for out in one.outvars}
+    assert made
+    assert not made.intersection(x for one in equations_of(after, "dot_general") for x in one.invars)
 
 
 def test_anew(rng):
