@@ -186,9 +186,9 @@ struct WarpgroupEpilogue {
         });
   }
 
-  /// Once in the main loop of each tile, all of a warpgroup: starts what is read ahead, if the call reads so. column,
-  /// row: as those of store(). landed: of the warpgroup's first warp; the others' follow. kSumsOfThread: all that it
-  /// has of a tile.
+  /// Once for each tile, before its main loop or in it, all of a warpgroup: starts what is read ahead, if the call
+  /// reads so. column, row: as those of store(). landed: of the warpgroup's first warp; the others' follow.
+  /// kSumsOfThread: all that it has of a tile.
   template <int kTileM, int kTileN, int kSumsOfThread, class RowOf>
   static MOYE_DEVICE void load_ahead(GemmArgs const& args, StoreParams const& params, TileCoord const& tile,
                                      RowOf const& row, int column, int thread, uint64_t* landed,

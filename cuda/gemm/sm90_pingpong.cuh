@@ -129,6 +129,9 @@ struct Gemm<kConfig> {
       if (k_tiles == 0) clear(tCrC);
       warpgroup_fence_operand(tCrC);
       tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
+      // What the epilogue reads is under way while the other consumer still multiplies.
+      Epilogue::template load_ahead<kBlkM, kBlkN, kSums>(args, params.store, tile, row, 0, thread,
+                                                         smem.landed[consumer], smem.epilogue[consumer]);
       // The other consumer has multiplied its tile: the tensor cores are this one's.
       mbarrier_wait(&smem.turn[consumer], turn);
       turn ^= 1;
@@ -140,10 +143,6 @@ struct Gemm<kConfig> {
         warpgroup_arrive();
         gemm(tiled_mma, tCrA(_, _, _, read.index()), tCrB(_, _, _, read.index()), tCrC);
         warpgroup_commit_group();
-        // What the epilogue reads is under way while the tile is multiplied.
-        if (k_tile == 0)
-          Epilogue::template load_ahead<kBlkM, kBlkN, kSums>(args, params.store, tile, row, 0, thread,
-                                                             smem.landed[consumer], smem.epilogue[consumer]);
         // The wgmma before is done: its stage may be filled again.
         warpgroup_wait_group<1>();
         if (k_tile > 0) smem.pipeline.consumer_release(last, lane);

@@ -50,7 +50,7 @@ MUTANTS = [
         file=E,
         old="    if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);",
         new="    if (kIsAhead) mbarrier_arrive(warp.landed);",
-        expect=race("ldmatrix", P, "TMA load", P),
+        expect="has its 1 arrivals already",
     ),
     Mutant(
         name="ahead_loaded_over_what_is_stored",
@@ -175,10 +175,11 @@ MUTANTS = [
     ),
     Mutant(
         name="ahead_started_with_every_stage",
-        file=P,
-        old="        if (k_tile == 0)\n",
-        new="        if (k_tile >= 0)\n",
-        expect=race("TMA load", P, "TMA load", P),
+        row=COOPERATIVE,
+        file=C,
+        old="      if (k_tile == 0) load_ahead();\n      // The wgmma",
+        new="      if (k_tile >= 0) load_ahead();\n      // The wgmma",
+        expect=race("TMA load", C, "TMA load", C),
     ),
     Mutant(
         name="ahead_never_started",
@@ -190,10 +191,11 @@ MUTANTS = [
     ),
     Mutant(
         name="ahead_without_a_main_loop",
+        row=COOPERATIVE,
         old=" || args.k == 0) return false;",
         new=") return false;",
         sizes=(150, 72, 0),
-        expect=deadlock("parity 0: 0 phases complete", P),
+        expect=deadlock("parity 0: 0 phases complete", C),
     ),
     Mutant(
         name="ahead_c_is_not_scaled",
