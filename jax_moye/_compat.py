@@ -240,6 +240,12 @@ def is_on_mesh(aval: Any) -> bool:
     return sharding is not None and not sharding.mesh.empty
 
 
+def is_in_device_memory(aval: Any) -> bool:
+    """Whether an array of a type is in the device's memory, and not in the host's."""
+    space = getattr(aval, "memory_space", None)
+    return space is None or getattr(space, "name", None) == "Device"
+
+
 def without_mesh(aval: Any) -> Any:
     """The type of the same array where no mesh is."""
     return jax.core.ShapedArray(aval.shape, aval.dtype, weak_type=aval.weak_type) if is_on_mesh(aval) else aval

@@ -59,6 +59,9 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
     and its derivative, it keeps the activation's argument for both, and no tanh, exponential or error function beside
     it.
 
+    In a program for one GPU the stacks of a scan, such as residuals and the gradients of parameters, begin as memory
+    that nobody has written, where they have a megabyte or more: each iteration writes its own part, and XLA no zeros.
+
     Put it inside of jax.jit and around the derivatives: `jax.jit(jax_moye.optimize(train_step))`. It looks into jit,
     scan, while, cond, checkpoint and shard_map, and into what functions with derivatives of their own compute; their
     rules stay. A call of jit becomes its equations where a product takes in something on the other side of its border,

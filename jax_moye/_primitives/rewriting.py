@@ -6,15 +6,15 @@ grouped_rewritten.py says, and where its rows lie elsewhere what grouped_rows.py
 weights of 8 and 4 bits. Before that, calls.py opens calls that stand between a product and what it takes in, and
 residuals.py says what a loop need not stack for its derivative; behind it views.py says which operands are read as
 parts of larger arrays. Attention comes first: attention_finding.py takes its products, also of two loops together
-(scan_pairs.py), and where a body is given the mask (known_constants.py, small_masks.py). Two are about what
-XLA computes: one_hot.py keeps the derivative of a loss by labels out of memory, and recomputed.py, at the end, what an
-activation and its derivative have in common.
+(scan_pairs.py), and where a body is given the mask (known_constants.py, small_masks.py). Three are about what
+XLA computes: one_hot.py keeps the derivative of a loss by labels out of memory, and at the end recomputed.py what an
+activation and its derivative have in common, and empty_stacks.py the zeros that a scan's stacks begin with.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
@@ -24,6 +24,7 @@ from jax_moye._primitives.attention_finding import with_attention
 from jax_moye._primitives.calls import Group, with_calls_opened, with_products_opened
 from jax_moye._primitives.chains import chain_from
 from jax_moye._primitives.dequantizing import dequantized_from, without_unread
+from jax_moye._primitives.empty_stacks import with_empty_stacks
 from jax_moye._primitives.equations import CLOSED_CALL
 from jax_moye._primitives.grouped_rewritten import as_grouped, grouped_pair_from
 from jax_moye._primitives.grouped_rows import with_rows_in_place
@@ -99,10 +100,15 @@ def _rewritten(
         for one in (*chosen.in_front.get(index, ()), chosen.replaced.get(index, equation))
     ]
     if all(one is other for one, other in zip(new, jaxpr.eqns, strict=False)) and len(new) == len(jaxpr.eqns):
-        return with_views(with_recomputed(jaxpr), given)
+        return _finished(jaxpr, given)
     new = ordered(new)
     new = without_unread(new, opened.outvars, program) if chosen.are_some_dequantized else new
-    return with_views(with_recomputed(opened.replace(eqns=new)), given)
+    return _finished(opened.replace(eqns=new), given)
+
+
+def _finished(jaxpr: Jaxpr, given: Collection[Any]) -> Jaxpr:
+    """With what does not ask for products, of a program whose inputs `given` are in memory."""
+    return with_empty_stacks(with_views(with_recomputed(jaxpr), given))
 
 
 def _opened(

@@ -60,6 +60,7 @@ def test_products_are_told_apart(tool):
             "  %x = bf16[8,8]{1,0} parameter(0)",
             "  %gemm_fusion_dot.1 = bf16[8,8]{1,0} fusion(%x, %x), kind=kCustom, calls=%c",
             '  %ours = (bf16[8,8]{1,0}, u8[0]{0}) custom-call(%x, %x), custom_call_target="ours"',
+            '  %empty = bf16[8,8]{1,0} custom-call(), custom_call_target="AllocateBuffer"',
             '  ROOT %f = bf16[8,8]{1,0} fusion(%ours), kind=kLoop, calls=%d, metadata={op_name="jit(f)/add"}',
             "}",
         ]
