@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -181,6 +182,7 @@ def main() -> None:
         "--top", type=int, default=24, metavar="N", help="kernels to print of each; default: %(default)s"
     )
     args = parser.parse_args()
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the plugin looks for no libraries then
 
     from jax.experimental.topologies import get_topology_desc
 

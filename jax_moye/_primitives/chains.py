@@ -125,8 +125,13 @@ class Chain:
         """What the equation says, whose operands these are, of a c that it may not be written over."""
         if "c" not in self.operands or self.activation in DERIVATIVES:  # that one no kernel writes over
             return {}
-        keeps_c = is_needed(program, self.operands["c"][0], self.members, variables)
-        return {"keeps_c": True} if keeps_c else {}
+        c = self.operands["c"][0]
+        is_loops = program.in_loop and len(program.equations) in program.readers.get(self.value, ())
+        # What a loop carries has to end in the carry's memory, where a sum beside its c can be written.
+        if not (is_loops and c in program.beside_c) and not is_needed(program, c, self.members, variables):
+            return {}
+        program.beside_c.add(self.value)
+        return {"keeps_c": True}
 
     @property
     def place(self) -> int:

@@ -2,7 +2,9 @@
 
 Where somebody reads c who need not be done before, XLA copies c in front of such a kernel, which costs more than a
 result of its own. So a kernel writes over c where all else that reads c makes what the kernel reads, and c is the
-program's own or was donated. A jaxpr does not say which of its arguments are donated: lowering knows (custom_call.py).
+program's own or was donated. What is made of c element by element and is no array in memory, such as c in float32 in
+front of a norm, XLA computes of c wherever it is read, in the norm's derivative, too: who reads that reads c. A jaxpr
+does not say which of its arguments are donated: lowering knows (custom_call.py).
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from typing import Any
 from jax.extend.core import Var
 
 from jax_moye import _compat
-from jax_moye._primitives.equations import SAME, body_of
-from jax_moye._primitives.patterns import Program
+from jax_moye._primitives.equations import SAME, body_of, is_elementwise
+from jax_moye._primitives.patterns import PRODUCTS, Program
 
 # Equations whose result lies where their operand does.
 _IN_PLACE = ("reshape", "squeeze", "expand_dims", *SAME)
+# Others that XLA computes where their result is read, as it does elementwise ones.
+_FUSED = ("transpose", "slice", *_IN_PLACE)
 
 
 def is_needed(program: Program, variable: Any, members: Collection[int], operands: Sequence[Any]) -> bool:
@@ -38,8 +42,27 @@ def is_needed(program: Program, variable: Any, members: Collection[int], operand
             arrays.append(program.equations[index].invars[0])
     if any(x in program.borrowed for x in arrays if isinstance(x, Var)):
         return True
-    readers = {index for x in arrays if isinstance(x, Var) for index in program.readers.get(x, ())} - set(members)
+    readers: set[int] = set()
+    for x in arrays:  # which grows
+        of_x = set(program.readers.get(x, ()) if isinstance(x, Var) else ()) - readers - set(members)
+        readers |= of_x
+        arrays += [y for index in of_x for y in _computed(program, index)]
     return not all(_is_before(program, reader, operands) for reader in sorted(readers, reverse=True))
+
+
+def _computed(program: Program, index: int) -> list[Any]:
+    """What an equation makes that XLA does not write to memory, but computes where it is read."""
+    if index >= len(program.equations):
+        return []
+    equation = program.equations[index]
+    if not is_elementwise(equation) and equation.primitive.name not in _FUSED:
+        return []
+    return [x for x in equation.outvars if not any(_writes(program, reader) for reader in program.readers.get(x, ()))]
+
+
+def _writes(program: Program, reader: int) -> bool:
+    """Whether who reads an array needs it in memory: a product, or whom the program returns it to."""
+    return reader >= len(program.equations) or program.equations[reader].primitive.name in PRODUCTS
 
 
 def _is_before(program: Program, first: int, operands: Sequence[Any]) -> bool:

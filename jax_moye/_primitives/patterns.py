@@ -51,6 +51,7 @@ class Program:
       in_loop: it is the body of a loop, or in one: XLA copies what it is given before a kernel of ours reads it, and
         what such a kernel makes into a stack.
       borrowed: what it is given that somebody reads when it is done.
+      beside_c: sums that products of ours do not write over what they add to.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Program:
         self.made_by: dict[Any, int] = {}
         self.taken: set[int] = set()
         self.kept: dict[Any, Any] = {}
+        self.beside_c: set[Any] = set()
         for index, equation in enumerate(equations):
             for variable in equation.invars:
                 if isinstance(variable, Var):

@@ -47,6 +47,31 @@ def backward(c, x, w):
     return c - 0.5 * (x @ w), x.T @ c
 
 
+def normed(c, x, w):
+    """Rows divided by what they are, as a norm's; what a product reads of them is an array, the rest XLA computes."""
+    z = c * 0.5
+    scale = jnp.where((z * z).sum(1, keepdims=True) > 64, 0.5, 2)
+    return z, scale, jnp.minimum((z * scale)[:, :K] + x, 2) @ w
+
+
+def layer(c, x, w):
+    """In a forward pass nobody reads c behind the product that is added to it."""
+    return c + normed(c, x, w)[2]
+
+
+def layer_and_derivative(c, x, w):
+    z, scale, product = normed(c, x, w)
+    y = c + product
+    return y, z * scale * y.sum()
+
+
+def layer_and_products(c, x, w):
+    """An array that a product reads is in memory: who reads that, reads c no more."""
+    y = jnp.minimum(c, 1)
+    z = c + (y @ w.T + x) @ w
+    return z, jnp.sin(y) * z.sum()
+
+
 # name -> (function, donated: whether a kernel writes over c and the copies; not donated: the same)
 PROGRAMS = {
     "an argument": (lambda c, x, w: c + x @ w, (1, 0), (0, 0)),
@@ -59,6 +84,9 @@ PROGRAMS = {
     "its own": (own(lambda c, x, w: c + x @ w), (1, 0), (1, 0)),
     "its own, read for the product": (own(update), (1, None), (1, 0)),
     "its own, read beside it": (own(backward), (0, 0), (0, 0)),
+    "its own, normed": (own(layer), (1, None), (1, None)),
+    "its own, normed, and read for a derivative": (own(layer_and_derivative), (0, None), (0, 0)),
+    "its own, whose product's operand is read": (own(layer_and_products), (1, None), (1, None)),
     "its own, a result": (own(lambda c, x, w: (c + x @ w, c)), (0, 0), (0, 0)),
     "its own, reshaped and read": (
         own(lambda c, x, w: (c.reshape(M, N) + x @ w, jnp.sin(c.reshape(-1)))),
@@ -77,6 +105,16 @@ PROGRAMS = {
     "a carry": (lambda c, x, w: lax.scan(lambda c, _: (c + x @ w, None), c, length=2)[0], (1, None), (1, None)),
     "a carry that is stacked": (
         lambda c, x, w: lax.scan(lambda c, _: (c + x @ w, c), c, length=2),
+        (0, None),
+        (0, None),
+    ),
+    "a carry of two sums": (
+        lambda c, x, w: lax.scan(lambda c, _: (c + x @ w + x @ (w * 3), None), c, length=2)[0],
+        (2, None),
+        (2, None),
+    ),
+    "a carry of two sums that is stacked": (
+        lambda c, x, w: lax.scan(lambda c, _: (c + x @ w + x @ (w * 3), c), c, length=2),
         (0, None),
         (0, None),
     ),
