@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "modes.h"
 
@@ -82,7 +83,7 @@ std::string unfit(AttentionPart const& part, AttentionRequest const& request, Dt
        {args.head_dim, 1}}};
   int64_t const first = has_no_element(modes) ? 0 : offset;
   if (std::string reason = outside(part.name, modes, buffer.elements, first); !reason.empty()) return reason;
-  if (part.is_result && !covers_exactly(modes, buffer.elements))
+  if (part.is_result && request.result_of.empty() && !covers_exactly(modes, buffer.elements))
     return "strides of " + name + " do not write each of its elements exactly once";
   int const elements = kAlignment / item_bytes(dtype);
   if (std::any_of(strides.begin(), strides.end(), [&](int64_t stride) { return stride % elements != 0; }))
@@ -90,6 +91,34 @@ std::string unfit(AttentionPart const& part, AttentionRequest const& request, Dt
   void* const data = static_cast<char*>(buffer.data) + first * item_bytes(dtype);
   if (!is_aligned(data)) return name + " has an address that 16 bytes do not divide";
   args.*part.array = {data, strides[0], strides[1], strides[2]};
+  return {};
+}
+
+/// The same of dq, dk and dv as parts of arrays: together they are all of these.
+std::string unfit_together(AttentionRequest const& request, AttentionArgs const& args) {
+  if (request.result_of.empty()) return {};
+  int64_t const heads = args.kv_heads * args.group;
+  auto const placed = [&](AttentionOperand const& operand, int64_t of_heads, int64_t rows) {
+    auto const& strides = operand.strides;
+    return PlacedModes{{{{args.batch, strides[0]}, {of_heads, strides[1]}, {rows, strides[2]}, {args.head_dim, 1}}},
+                       operand.offset};
+  };
+  std::array<AttentionOperand const*, 3> const operands = {&request.dq, &request.dk, &request.dv};
+  std::array<PlacedModes, 3> const all = {placed(request.dq, heads, args.q_rows),
+                                          placed(request.dk, args.kv_heads, args.kv_rows),
+                                          placed(request.dv, args.kv_heads, args.kv_rows)};
+  for (int64_t const result : request.result_of) {
+    std::vector<PlacedModes> parts;
+    int64_t elements = 0;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (request.result_of[i] != result) continue;
+      parts.push_back(all[i]);
+      elements = operands[i]->buffer.elements;
+    }
+    if (!cover_together(parts, elements))
+      return "strides and offsets of dq, dk and dv do not write each element of result " + std::to_string(result) +
+             " exactly once";
+  }
   return {};
 }
 
@@ -158,6 +187,15 @@ std::span<AttentionPart const> attention_parts(bool of_gradients) {
   return kForward;
 }
 
+bool is_in_result_before(AttentionRequest const& request, AttentionPart const& part) {
+  if (!part.is_result || request.result_of.empty()) return false;
+  for (AttentionPart const& other : kGradients) {
+    if (other.operand == part.operand) break;
+    if (other.is_result && (request.*other.operand).buffer.data == (request.*part.operand).buffer.data) return true;
+  }
+  return false;
+}
+
 Status attention_error(std::string_view config, std::span<int64_t const> sizes, std::string_view reason) {
   return {"jax_moye: " + std::string(config) + ", sizes (batch, kv_heads, group, q_rows, kv_rows, head_dim) = " +
           to_text(sizes) + ": " + std::string(reason)};
@@ -188,6 +226,7 @@ Status decode_attention(AttentionRequest const& request, AttentionCall& call) {
     if (std::string reason = unfit(part, request, storage_dtype(config.dtype), args); !reason.empty())
       return error(reason);
   }
+  if (std::string reason = unfit_together(request, args); !reason.empty()) return error(reason);
   if (request.has_o_rest) {
     if (std::string reason = unfit(kRest, request, storage_dtype(config.dtype), args); !reason.empty())
       return error(reason);

@@ -14,7 +14,7 @@ namespace moye {
 struct AttentionOperand {
   Buffer buffer = {};
   std::span<int64_t const> strides = {};  // batch, head, row
-  int64_t offset = 0;                     // elements of the buffer in front of the first one; of a result 0
+  int64_t offset = 0;                     // elements of the buffer in front of the first one
 };
 
 /// Which scores count, as it arrives.
@@ -54,6 +54,8 @@ struct AttentionRequest {
   Buffer delta = {};
   int64_t ds_parts = 1;
   AttentionOperand dq = {}, dk = {}, dv = {};  // results
+  // Where some of them are parts of one array: which result each is part of. Else empty.
+  std::span<int64_t const> result_of = {};
   bool has_ds = false;
   Buffer ds = {};  // another, if there is one
 };
@@ -69,6 +71,9 @@ struct AttentionPart {
 
 /// The arrays of a call but the mask, lse and delta; operands first.
 std::span<AttentionPart const> attention_parts(bool of_gradients);
+
+/// Whether an array in front of it is part of the same result.
+bool is_in_result_before(AttentionRequest const& request, AttentionPart const& part);
 
 struct AttentionCall {
   RegisteredGemm const* gemm;

@@ -359,8 +359,10 @@ bool parse_mode(std::string_view word, emu::Mode& mode) {
 
 std::vector<emu::Memory> emulated_memory(AttentionRequest const& request) {
   std::vector<emu::Memory> memory;
-  for (AttentionPart const& part : attention_parts(request.of_gradients))
-    memory.push_back(to_memory((request.*part.operand).buffer, part.name, part.is_result));
+  for (AttentionPart const& part : attention_parts(request.of_gradients)) {
+    if (!is_in_result_before(request, part))
+      memory.push_back(to_memory((request.*part.operand).buffer, part.name, part.is_result));
+  }
   if (request.has_o_rest) memory.push_back(to_memory(request.o_rest.buffer, "o_rest", true));
   if (request.mask.present) memory.push_back({request.mask.data, size_t(request.mask.elements), "mask", false});
   if (request.bias.present) memory.push_back(to_memory(request.bias.buffer, "bias", false));

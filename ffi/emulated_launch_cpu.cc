@@ -285,7 +285,8 @@ EmulatedLaunch launch_emulated(AttentionRequest const& request, AttentionCall co
                                std::function<bool()> const& interrupted) {
   Buffer results{nullptr, 0, storage_dtype(call.gemm->config.dtype)};
   for (AttentionPart const& part : attention_parts(request.of_gradients)) {
-    if (part.is_result) results.elements += (request.*part.operand).buffer.elements;
+    if (part.is_result && !is_in_result_before(request, part))
+      results.elements += (request.*part.operand).buffer.elements;
   }
   return narrated(said_of(request.config, request.sizes, results), {call.gemm, {}}, stream, interrupted,
                   [&] { return call.gemm->entry.launch_attention(call.args, &stream); });

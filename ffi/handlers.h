@@ -32,6 +32,9 @@
 //                            as those two, both with a mask or without; q, k, v and d_o are parts of larger arrays:
 //                            their first elements are at q_offset, k_offset, v_offset and d_o_offset of those; ds is
 //                            multiplied in ds_parts
+//   jax_moye_joined_attention_grad_v1  (q, k, v, d_o, lse, delta, [mask]) -> (arrays)
+//                            as that of views; dq, dk and dv are parts of results: result_of says which of them each is
+//                            part of, dq_offset, dk_offset and dv_offset where its first element is
 //   jax_moye_biased_attention_v1       (q, k, v, bias, [mask]) -> (o, lse, [o_rest])
 //   jax_moye_biased_attention_grad_v1  (q, k, v, d_o, lse, delta, bias, [mask]) -> (dq, dk, dv, [ds])
 //                            as those of views; the bias is added to the scores behind the scale, lse is two arrays

@@ -43,4 +43,14 @@ bool covers_exactly(std::array<Mode, kModes> modes, int64_t elements) {
   return count == elements;
 }
 
+/// The modes of a part of an array, and its element that is their first.
+struct PlacedModes {
+  std::array<Mode, 4> modes;
+  int64_t first;
+};
+
+/// Whether parts of an array of `elements` take every one of them exactly once, each inside of it (checked before):
+/// side by side in blocks that repeat along the same modes, as the parts of each row of a matrix do.
+bool cover_together(std::span<PlacedModes const> parts, int64_t elements);
+
 }  // namespace moye

@@ -8,6 +8,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <iterator>
@@ -360,13 +362,15 @@ struct AttentionAttributes {
   Int64s d_o_strides, dq_strides, dk_strides, dv_strides;  // from here on of gradients alone
   int64_t d_o_offset = 0;
   int64_t ds_parts = 1;
+  int64_t dq_offset = 0, dk_offset = 0, dv_offset = 0;
+  Int64s result_of;
 };
 
 /// An array of attention as a call has it.
 struct StridedBuffer {
   ffi::AnyBuffer buffer;
   Int64s strides;
-  int64_t offset = 0;  // of the view targets' operands
+  int64_t offset = 0;  // of parts of arrays
 };
 
 /// A call of attention, or, if the request says so, of its gradients: what decode_attention() checks.
@@ -516,6 +520,44 @@ struct ViewAttentionGrad : AttentionGrad {
   }
 };
 
+/// dq, dk and dv may be parts of the same array.
+struct JoinedAttentionGrad : ViewAttentionGrad {
+  static constexpr char const* kName = "jax_moye_joined_attention_grad_v1";
+  static constexpr Buffers kBuffers{.operands = 6, .more_operands = true, .results = 1, .more_results = true};
+  static constexpr auto kAttributes = std::tuple_cat(
+      ViewAttentionGrad::kAttributes,
+      std::tuple{Attribute{"dq_offset", &Attributes::dq_offset}, Attribute{"dk_offset", &Attributes::dk_offset},
+                 Attribute{"dv_offset", &Attributes::dv_offset}, Attribute{"result_of", &Attributes::result_of}});
+
+  static ffi::Error read(Attributes const& attributes, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v,
+                         ffi::AnyBuffer d_o, ffi::AnyBuffer lse, ffi::AnyBuffer delta, ffi::RemainingArgs mask,
+                         ffi::Result<ffi::AnyBuffer> first, ffi::RemainingRets others, Request& request) {
+    request.result_of = to_span(attributes.result_of);
+    int64_t const results = 1 + int64_t(others.size());
+    std::array<ffi::Result<ffi::AnyBuffer>, 3> gradients = {first, first, first};
+    bool is_one = request.result_of.size() == gradients.size();
+    for (size_t i = 0; is_one && i < gradients.size(); ++i) {
+      int64_t const result = request.result_of[i];
+      is_one = result >= 0 && result < results;
+      if (!is_one || result == 0) continue;
+      auto other = others.get<ffi::AnyBuffer>(size_t(result - 1));
+      if (other.has_error()) return invalid(request, kOurDtypes);
+      gradients[i] = *other;
+    }
+    for (int64_t result = 0; is_one && result < results; ++result)
+      is_one = std::count(request.result_of.begin(), request.result_of.end(), result) > 0;
+    if (!is_one) return invalid(request, "result_of names a result for each of dq, dk and dv, and all results");
+    auto const& [dq, dk, dv] = gradients;
+    if (auto error = ViewAttentionGrad::read(attributes, q, k, v, d_o, lse, delta, mask, dq, dk, dv, request);
+        error.failure())
+      return error;
+    request.dq.offset = attributes.dq_offset;
+    request.dk.offset = attributes.dk_offset;
+    request.dv.offset = attributes.dv_offset;
+    return ffi::Error::Success();
+  }
+};
+
 struct BiasedAttention : ViewAttention {
   static constexpr char const* kName = "jax_moye_biased_attention_v1";
   static constexpr Buffers kBuffers{.operands = 4, .more_operands = true, .results = 2, .more_results = true};
@@ -582,10 +624,10 @@ template <class F>
 auto for_all_targets(F const& f) {
   return [&]<class... Target>(std::tuple<Target...>*) {
     return std::vector{f.template operator()<Target>()...};
-  }(static_cast<
-             std::tuple<PlainGemm, FusedGemm, ScaledGemm, ViewGemm, GroupedGemm, ScaledGroupedGemm, PermutedGroupedGemm,
-                        WeightsGemm, BlockScaledGemm, Attention, AttentionGrad, ViewAttention, ViewAttentionGrad,
-                        BiasedAttention, BiasedAttentionGrad, CappedAttention, CappedAttentionGrad>*>(nullptr));
+  }(static_cast<std::tuple<PlainGemm, FusedGemm, ScaledGemm, ViewGemm, GroupedGemm, ScaledGroupedGemm,
+                           PermutedGroupedGemm, WeightsGemm, BlockScaledGemm, Attention, AttentionGrad, ViewAttention,
+                           ViewAttentionGrad, JoinedAttentionGrad, BiasedAttention, BiasedAttentionGrad,
+                           CappedAttention, CappedAttentionGrad>*>(nullptr));
 }
 
 }  // namespace moye

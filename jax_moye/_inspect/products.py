@@ -20,6 +20,7 @@ from jax_moye._primitives.attention import (
 from jax_moye._primitives.block_scaled import block_scaled_p, product_of
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.dequantized import dequantized_p, groups_of
+from jax_moye._primitives.empty_stacks import scan_p
 from jax_moye._primitives.fused import fused_p
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_fused_p, grouped_p, request_of_program
 from jax_moye._primitives.grouped_permuted import permuted_p
@@ -197,6 +198,8 @@ def _inner_jaxprs(equation: Any) -> Iterator[tuple[Jaxpr, int, str]]:
         place = params["name"]
     if name == "custom_linear_solve":  # its other functions are for derivatives
         params = {"jaxprs": params["jaxprs"].solve}
+    if equation.primitive is scan_p:
+        params = {"scan": params["original"].jaxpr}
     for value in params.values():
         several = value if isinstance(value, (tuple, list)) else (value,)
         jaxprs = [x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in several]

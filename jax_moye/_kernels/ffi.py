@@ -27,6 +27,7 @@ ATTENTION_TARGET = "jax_moye_attention_v1"  # likewise
 ATTENTION_GRAD_TARGET = "jax_moye_attention_grad_v1"  # likewise
 VIEW_ATTENTION_TARGET = "jax_moye_view_attention_v1"  # likewise
 VIEW_ATTENTION_GRAD_TARGET = "jax_moye_view_attention_grad_v1"  # likewise
+JOINED_ATTENTION_GRAD_TARGET = "jax_moye_joined_attention_grad_v1"  # likewise
 BIASED_ATTENTION_TARGET = "jax_moye_biased_attention_v1"  # likewise
 BIASED_ATTENTION_GRAD_TARGET = "jax_moye_biased_attention_grad_v1"  # likewise
 CAPPED_ATTENTION_TARGET = "jax_moye_capped_attention_v1"  # likewise

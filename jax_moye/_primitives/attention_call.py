@@ -207,6 +207,7 @@ def run_attention_grad(
     ds_dtype: Any = None,
     ds_parts: int = 1,
     views: Mapping[str, View] = _NO_VIEWS,
+    joined: Mapping[str, View] = _NO_VIEWS,
     interpret: InterpretParams | None = None,
 ) -> tuple[jax.Array, ...]:
     """The gradients of `run_attention`, whose arguments are these, by a kernel.
@@ -237,11 +238,14 @@ def run_attention_grad(
         another result of this dtype; None: nobody wants it.
       ds_parts: 2: the derivative of the scores is multiplied as its rounding and that of what this took from it.
       views: as there, also of d_o.
+      joined: by name, of dq, dk and dv: those that are parts of one array, which is a result in their place, and which
+        parts; see `can_be_joined`. Without a cap and a bias.
       interpret: how the emulator runs it; None on a GPU.
 
     Returns:
-      The cotangents of q, k and v, each dense with the dimensions of its array, and that of the scores behind their
-      scale, (batch, heads, rows, columns), if it is wanted.
+      The cotangents of q, k and v, each dense with the dimensions of its array, but for those that are joined; the
+      array of these, if there is one; and the cotangent of the scores behind their scale, (batch, heads, rows,
+      columns), if it is wanted.
     """
     seen = _seen(views, q=q, k=k, v=v, d_o=d_o)
     dims = {"q": dims_q, "k": dims_k, "v": dims_v, "d_o": dims_q if dims_o is None else dims_o}
@@ -249,6 +253,7 @@ def run_attention_grad(
         jax.ShapeDtypeStruct(seen[name].shape, x.dtype) for name, x in (("q", q), ("k", k), ("v", v))
     )
     written = {f"d{name}": (View.whole(seen[name].shape), dims[name]) for name in "qkv"}
+    written |= {name: (view, written[name][1]) for name, view in joined.items()}
     problem = make_attention_problem(**{name: (seen[name], dims[name]) for name in seen}, **written)
     attributes = _attributes(config, problem, scale, diagonal, interpret)
     attributes |= _mask_attributes(problem, mask, dims_mask, mask_is_infinite)
@@ -262,11 +267,36 @@ def run_attention_grad(
     if bias is not None:
         target = ffi.BIASED_ATTENTION_GRAD_TARGET
         attributes["bias_strides"] = _strides_of_scores("bias", problem, bias, dims_bias)
+    if joined:
+        target, alone = ffi.JOINED_ATTENTION_GRAD_TARGET, [name for name in written if name not in joined]
+        assert cap is None
+        assert bias is None
+        attributes |= {f"{name}_offset": np.int64(view.offset) for name, (view, _) in written.items()}
+        attributes["result_of"] = np.array([[*alone, name].index(name) for name in written], np.int64)
+        (source,) = {view.source for view in joined.values()}
+        by_name = dict(zip(written, results, strict=True))
+        results = *(by_name[name] for name in alone), jax.ShapeDtypeStruct(source, q.dtype)
     if ds_dtype is not None:
         results = *results, jax.ShapeDtypeStruct(_scores_of(problem), ds_dtype)
     behind = [x for x in (bias, mask) if x is not None]
     with jax.named_scope(config.name):
         return tuple(jax.ffi.ffi_call(target, results)(q, k, v, d_o, lse, delta, *behind, **attributes))
+
+
+def can_be_joined(joined: Mapping[str, View], dims: Mapping[str, str]) -> bool:
+    """Whether a kernel writes gradients as parts of one array: they are all of it, in strides that it stores by.
+
+    Args:
+      joined: by name, which parts.
+      dims: by name, their dimensions.
+    """
+    seen = {name: attention_view(view, dims[name]) for name, view in joined.items()}
+    (source,) = {view.source for view in joined.values()}
+    is_all = sum(math.prod(view.shape) for view in joined.values()) == math.prod(source) > 0
+    aligned = (
+        x is not None and not any(one % 8 for one in (*x.strides, joined[name].offset)) for name, x in seen.items()
+    )
+    return is_all and all(aligned)
 
 
 def _seen(views: Mapping[str, View], **arrays: Any) -> dict[str, View]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jax_moye._primitives.attention import OPERANDS, AttentionParams, KernelArrays, labels_in_memory, moved
 from jax_moye._primitives.attention_call import run_attention, run_attention_grad
+from jax_moye._primitives.attention_joined import Joined
 
 
 def by_kernel(
@@ -20,6 +21,7 @@ def by_kernel(
     config: Any,
     results: Sequence[str],
     shares_dtype: Any,
+    joined: Joined | None = None,
 ) -> list[Any]:
     """Runs attention's kernel, or that of its gradients, and what stands around the call.
 
@@ -31,10 +33,12 @@ def by_kernel(
       config: of the kernel.
       results: the gradients that are wanted: of "dq", "dk", "dv" and "ds".
       shares_dtype: of the shares of others.
+      joined: the gradients that are parts of one array, if some are.
 
     Returns:
       The program's results, each in the order of its dimensions there. Of attention_p: o, lse (f32) and, if there is
-      one, the rest of o; where others have a share of the softmax, o and the shares. Of attention_grad_p: `results`.
+      one, the rest of o; where others have a share of the softmax, o and the shares. Of attention_grad_p: `results`,
+      but for those that are joined, and the array of these behind them.
     """
     given = []
     for x, place, name in zip(operands, places, OPERANDS, strict=False):
@@ -99,9 +103,20 @@ def by_kernel(
         }
         return _with_gradients_of_none(as_kernels_have_them(), whole, counts, params)
 
+    if joined is not None and not is_corrected and not params.means_of_all:
+        parts = joined.parts_of_kernel(params, arrays)
+        if parts is not None:
+            alone = [name for name in ("dq", "dk", "dv") if name not in parts]
+            *others, whole = run_attention_grad(*given, *rows, joined=parts, **common)
+            named = zip(alone, others, strict=True)
+            by_name = {name: moved(x, arrays.labels[name[1:]], params.of(name)) for name, x in named}
+            return [*(by_name[name] for name in results if name not in parts), whole]
     # Programs rarely have such a row: a GPU looks before it corrects.
     found = jax.lax.cond(jnp.all(counts), as_kernels_have_them, of_all_rows) if is_corrected else as_kernels_have_them()
-    return [found[name] for name in results]
+    if joined is None:
+        return [found[name] for name in results]
+    alone = [found[name] for name in results if name not in joined.names]
+    return [*alone, *joined.join(*(found[name] for name in joined.names))]
 
 
 def _counting(mask: Any, params: AttentionParams, sizes: Mapping[str, int]) -> Any:

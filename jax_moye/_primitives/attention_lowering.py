@@ -158,7 +158,16 @@ attention_grad_local_p = of_local_equations("jax_moye_attention_grad_local")
 
 
 def _lower_local(
-    platform, ctx, *values, attention: AttentionParams, original: Original, results, permutations, views, together
+    platform,
+    ctx,
+    *values,
+    attention: AttentionParams,
+    original: Original,
+    results,
+    permutations,
+    views,
+    together,
+    joined=None,
 ):
     of_memory = zip(ctx.avals_in, permutations, views, strict=False)
     read = [Operand(tuple(aval.shape), aval.dtype, *of_array) for aval, *of_array in of_memory]
@@ -178,6 +187,7 @@ def _lower_local(
         return mlir.lower_fun(as_it_was, multiple_results=True)(ctx, *values)
     ffi.register(platform)
     of_call = {"arrays": arrays, "config": decision.config, "results": results, "shares_dtype": ctx.avals_out[-1].dtype}
+    of_call |= {} if joined is None else {"joined": joined}
     run = functools.partial(by_kernel, params=attention, places=list(map(place_of, read)), **of_call)
     return mlir.lower_fun(run, multiple_results=True)(ctx, *values)
 
@@ -204,6 +214,7 @@ def _lower(
     results,
     views=(),
     together=None,
+    joined=None,
 ):
     if _compat.why_not_local(ctx) is not None:
         return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
@@ -224,6 +235,7 @@ def _lower(
         permutations=tuple(one.permutation for one in sources[:count]),
         views=views,
         together=None if together is None else together._replace(equations=together.equations.on_one_device),
+        **({} if joined is None else {"joined": joined.on_one_device}),
     )
 
 

@@ -5,10 +5,11 @@ chains.py says what a product takes in; a product of groups becomes grouped_p, o
 grouped_rewritten.py says, and where its rows lie elsewhere what grouped_rows.py says. dequantizing.py finds products by
 weights of 8 and 4 bits. Before that, calls.py opens calls that stand between a product and what it takes in, and
 residuals.py says what a loop need not stack for its derivative; behind it views.py says which operands are read as
-parts of larger arrays. Attention comes first: attention_finding.py takes its products, also of two loops together
-(scan_pairs.py), and where a body is given the mask (known_constants.py, small_masks.py). Three are about what
-XLA computes: one_hot.py keeps the derivative of a loss by labels out of memory, and at the end recomputed.py what an
-activation and its derivative have in common, and empty_stacks.py the zeros that a scan's stacks begin with.
+parts of larger arrays, and attention_joined.py which gradients of attention are written as such. Attention comes first:
+attention_finding.py takes its products, also of two loops together (scan_pairs.py), and where a body is given the mask
+(known_constants.py, small_masks.py). Three are about what XLA computes: one_hot.py keeps the derivative of a loss by
+labels out of memory, and at the end recomputed.py what an activation and its derivative have in common, and
+empty_stacks.py the zeros that a scan's stacks begin with.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from jax_moye._primitives.attention_across_calls import with_parts_together
 from jax_moye._primitives.attention_finding import with_attention
+from jax_moye._primitives.attention_joined import with_joined_gradients
 from jax_moye._primitives.calls import Group, with_calls_opened, with_products_opened
 from jax_moye._primitives.chains import chain_from
 from jax_moye._primitives.dequantizing import dequantized_from, without_unread
@@ -108,7 +110,7 @@ def _rewritten(
 
 def _finished(jaxpr: Jaxpr, given: Collection[Any]) -> Jaxpr:
     """With what does not ask for products, of a program whose inputs `given` are in memory."""
-    return with_empty_stacks(with_views(with_recomputed(jaxpr), given))
+    return with_empty_stacks(with_joined_gradients(with_views(with_recomputed(jaxpr), given)))
 
 
 def _opened(

@@ -40,7 +40,7 @@ from jax_moye._primitives.rewritten import Original, rewritten_p, viewed_p
 from jax_moye._primitives.transposes import Part, part_of, possible, source_in_jaxpr, takes_parts_alone
 
 # What writes its results to memory.
-_WRITES = (*PRODUCTS, "scan", "while", "cond", "ffi_call", "pallas_call", "optimization_barrier")
+_WRITES = (*PRODUCTS, "scan", "jax_moye_scan", "while", "cond", "ffi_call", "pallas_call", "optimization_barrier")
 _ATTENTIONS = {attention_p: 3, attention_grad_p: 4}  # how many operands may be parts
 
 

@@ -47,6 +47,7 @@ def test_what_must_be_declared():
         others = {ffi.SCALED_TARGET, ffi.VIEW_TARGET, ffi.GROUPED_TARGET, ffi.WEIGHTS_TARGET, ffi.BLOCK_SCALED_TARGET}
         others |= {ffi.SCALED_GROUPED_TARGET, ffi.PERMUTED_GROUPED_TARGET}
         others |= {ffi.VIEW_ATTENTION_TARGET, ffi.VIEW_ATTENTION_GRAD_TARGET}
+        others |= {ffi.JOINED_ATTENTION_GRAD_TARGET}
         others |= {ffi.BIASED_ATTENTION_TARGET, ffi.BIASED_ATTENTION_GRAD_TARGET}
         others |= {ffi.CAPPED_ATTENTION_TARGET, ffi.CAPPED_ATTENTION_GRAD_TARGET}
         assert declared == {TARGET, FUSED_TARGET, ffi.ATTENTION_TARGET, ffi.ATTENTION_GRAD_TARGET} | others

@@ -15,6 +15,7 @@ from jax_moye._selection.problem import GemmProblem
 
 BATCH, KV_HEADS, GROUP, Q_ROWS, KV_ROWS, HEAD_DIM = SIZES = (2, 2, 3, 5, 7, 16)
 HEADS = KV_HEADS * GROUP
+WIDTH = HEADS * HEAD_DIM
 ORDINARY = next(row.name for row in jax_moye.configs() if row.dtype == "bf16" and row.alignment == 16)
 GRAD = "sm90_attention_grad"
 
@@ -211,6 +212,87 @@ def test_parts_of_one_array():
     found = run(ffi.VIEW_ATTENTION_GRAD_TARGET, results, [whole] * 4 + rows, attributes_of(GRAD_CALL, changes, ()))
     for gradient, wanted in zip(found, (0.5, 0.5, 1.0), strict=True):
         np.testing.assert_allclose(gradient, np.full(Q, wanted), rtol=2e-2)
+
+
+# Rows of dq, dk and dv side by side.
+JOINED = dict(
+    sizes=(BATCH, HEADS, 1, Q_ROWS, Q_ROWS, HEAD_DIM), result_of=(0, 0, 0), dq_offset=0, dk_offset=WIDTH,
+    dv_offset=2 * WIDTH,
+)  # fmt: skip
+JOINED |= {f"d{x}_strides": (Q_ROWS * 3 * WIDTH, HEAD_DIM, 3 * WIDTH) for x in "qkv"}
+
+
+def call_joined(*, results=((BATCH, Q_ROWS, 3 * WIDTH),), out="bfloat16", drop=(), extra=(), **changes):
+    """The gradients as parts of results, on ones and values of 3."""
+    operands = [*(jnp.full(Q, value, "bfloat16") for value in (1, 1, 3, 1))]
+    operands += [*of_the_rows(LSE, LSE, HEAD_DIM, Q_ROWS), *extra]
+    operands[5] = jnp.full(LSE, 3 * HEAD_DIM - 2, "float32")
+    common = GRAD_CALL | VIEW_GRAD | JOINED | {f"{x}_strides": dense(*Q) for x in ("q", "k", "v", "d_o")}
+    shapes = [jax.ShapeDtypeStruct(x, out) for x in results]
+    return run(ffi.JOINED_ATTENTION_GRAD_TARGET, shapes, operands, attributes_of(common, changes, drop))
+
+
+WANTED = (0.5, 0.5, 1.0)  # of all elements of dq, dk and dv
+
+
+@needs_rows
+def test_gradients_in_one_array():
+    (found,) = call_joined()
+    for part, wanted in zip(np.split(found, 3, axis=-1), WANTED, strict=True):
+        np.testing.assert_allclose(part, np.full(part.shape, wanted), rtol=2e-2)
+
+
+@needs_rows
+def test_gradients_in_one_array_head_by_head():
+    strides = (Q_ROWS * 3 * WIDTH, 3 * HEAD_DIM, 3 * WIDTH)
+    changes = dict(dk_offset=HEAD_DIM, dv_offset=2 * HEAD_DIM) | {f"d{x}_strides": strides for x in "qkv"}
+    (found,) = call_joined(**changes)
+    for i, wanted in enumerate(WANTED):
+        part = found.reshape(BATCH, Q_ROWS, HEADS, 3, HEAD_DIM)[..., i, :]
+        np.testing.assert_allclose(part, np.full(part.shape, wanted), rtol=2e-2)
+
+
+@needs_rows
+@pytest.mark.parametrize("is_first", [False, True])
+def test_two_of_the_gradients_in_one_array(is_first):
+    """Which may be any result."""
+    of_two = (BATCH, 2, HEADS, Q_ROWS, HEAD_DIM)
+    strides = dict.fromkeys(("dk_strides", "dv_strides"), (2 * Q_ROWS * WIDTH, Q_ROWS * HEAD_DIM, HEAD_DIM))
+    changes = strides | dict(dq_strides=dense(*Q), dk_offset=0, dv_offset=Q_ROWS * WIDTH)
+    first = dict(result_of=(1, 0, 0), results=(of_two, Q))
+    changes |= first if is_first else dict(result_of=(0, 1, 1), results=(Q, of_two))
+    found = call_joined(**changes)
+    two, dq = found if is_first else found[::-1]
+    for part, wanted in ((dq, 0.5), (two[:, 0], 0.5), (two[:, 1], 1.0)):
+        np.testing.assert_allclose(part, np.full(part.shape, wanted), rtol=2e-2)
+
+
+TOGETHER = "strides and offsets of dq, dk and dv do not write each element of result 0 exactly once"
+NAMES = "result_of names a result for each of dq, dk and dv, and all results"
+JOINED_EDITS = {
+    "one over another": (dict(dk_offset=0), TOGETHER),
+    "one in part over another": (dict(dk_offset=WIDTH - 8), TOGETHER),
+    "a gap": (dict(results=((BATCH, Q_ROWS, 3 * WIDTH + 8),)), TOGETHER),
+    "other strides of one": (dict(dv_strides=(Q_ROWS * 3 * WIDTH, HEAD_DIM, 2 * WIDTH)), TOGETHER),
+    "the same row twice": (dict.fromkeys((f"d{x}_strides" for x in "qkv"), (0, HEAD_DIM, 3 * WIDTH)), TOGETHER),
+    "beyond": (dict(dv_offset=2 * WIDTH + 8), "dv has 2880 elements, and its strides from 200 on reach beyond them"),
+    "a negative offset": (dict(dq_offset=-8), "dq has offset -8, which is negative"),
+    "an offset of 4 elements": (dict(dq_offset=4, dv_offset=2 * WIDTH - 4), "dq has an address that 16 bytes do not"),
+    "a result that is none": (dict(result_of=(0, 0, 1)), NAMES),
+    "a negative result": (dict(result_of=(0, 0, -1)), NAMES),
+    "two gradients": (dict(result_of=(0, 0)), NAMES),
+    "a result of none": (dict(results=((BATCH, Q_ROWS, 3 * WIDTH), Q)), NAMES),
+    "another dtype": (dict(out="float16"), "dq is f16, not bf16"),
+    "no dtype of ours": (dict(out="int16"), "operands and results are bf16"),
+    "no offset": (dict(drop=("dv_offset",)), "Wrong number of attributes"),
+    "a mask too many": (dict(extra=(MASK, MASK)), "there is a mask, and nothing else"),
+}
+
+
+@needs_rows
+@pytest.mark.parametrize("edit", JOINED_EDITS)
+def test_an_edited_call_of_joined_gradients_gets_an_error(edit):
+    check_edit(call_joined, *JOINED_EDITS[edit])
 
 
 def without(index):

@@ -18,6 +18,7 @@ from jax_moye._kernels.configs import attention_configs
 from jax_moye._primitives import attention_call
 from jax_moye._primitives.attention import attention_p
 
+JOINED = "jax_moye_joined_attention_grad_v1"
 needs_rows = pytest.mark.skipif(
     len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
 )
@@ -25,7 +26,9 @@ in_the_emulator = functools.partial(jax_moye.options, interpret=True)
 
 
 def calls(text):
-    return [text.count(f"@{target}(") for target in TARGETS]
+    """Attentions that read parts of arrays, and gradients, which may be written as such, too."""
+    forward, *gradients = (text.count(f"@{target}(") for target in (*TARGETS, JOINED))
+    return [forward, sum(gradients)]
 
 
 def slices(text):
@@ -106,6 +109,8 @@ def compared(fun, args, expected_calls, expected_slices=0):
         text = lowered.as_text()
         results = jax.tree.leaves(lowered.compile()(*args))
     assert calls(text) == expected_calls
+    assert text.count(f"@{JOINED}(") == expected_calls[1]  # and nothing joins them behind it
+    assert not {"stablehlo.concatenate", "stablehlo.pad"} & set(movements(text))
     assert len(slices(text)) == expected_slices
     before = jax.tree.leaves(jax.jit(fun)(*args))
     assert_as_exact(results, before, in_float64(fun, *args), jnp.bfloat16)

@@ -210,3 +210,9 @@ def test_on_a_mesh_it_is_the_scan(layers):
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in layers]
     assert "AllocateBuffer" in lowered(forward, *shapes)
     assert "AllocateBuffer" not in lowered(forward, *shapes, in_shardings=of_many)
+
+
+def test_explain_looks_into_it(layers):
+    """What is in its body counts as often as it runs."""
+    rows = jax_moye.explain(jax_moye.optimize(forward), *layers, device="h200").gemms
+    assert [(row.count, row.where) for row in rows] == [(LENGTH, (f"scan of {LENGTH}",))]
