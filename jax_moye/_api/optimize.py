@@ -44,7 +44,8 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     An operand that is part of a larger array, by slices, `jnp.split`, or indices known while tracing, is read where it
     is, without a copy, where a kernel of ours computes the product and that is one matrix multiplication of the same
-    sizes. The array has to be in memory anyway.
+    sizes. The array has to be in memory anyway. The gradients of attention are written as such parts where the program
+    joins them in one array.
 
     Products by weights of 8 or 4 bits that the program dequantizes itself are those of `quantized_matmul`, without a
     rounding of the weights, for up to 64 rows and under `options(implementation="moye")` alone: no GPU has timed them.
