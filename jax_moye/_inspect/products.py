@@ -20,7 +20,6 @@ from jax_moye._primitives.attention import (
 from jax_moye._primitives.block_scaled import block_scaled_p, product_of
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.dequantized import dequantized_p, groups_of
-from jax_moye._primitives.empty_stacks import scan_p
 from jax_moye._primitives.fused import fused_p
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_fused_p, grouped_p, request_of_program
 from jax_moye._primitives.grouped_permuted import permuted_p
@@ -188,7 +187,7 @@ def _inner_jaxprs(equation: Any) -> Iterator[tuple[Jaxpr, int, str]]:
     """The jaxprs of an equation's parameters, how often each runs, and the name of the place."""
     name, params = equation.primitive.name, equation.params
     times, place = 1, ""
-    if name == "scan":
+    if name in ("scan", "jax_moye_scan"):
         times, place = params["length"], f"scan of {params['length']}"
     elif name in ("while", "shard_map"):
         place = name
@@ -198,8 +197,6 @@ def _inner_jaxprs(equation: Any) -> Iterator[tuple[Jaxpr, int, str]]:
         place = params["name"]
     if name == "custom_linear_solve":  # its other functions are for derivatives
         params = {"jaxprs": params["jaxprs"].solve}
-    if equation.primitive is scan_p:
-        params = {"scan": params["original"].jaxpr}
     for value in params.values():
         several = value if isinstance(value, (tuple, list)) else (value,)
         jaxprs = [x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in several]

@@ -26,7 +26,7 @@ from jax_moye._primitives.scans import Scan, bytes_of, is_known
 
 _LEAST_BYTES = 1 << 20  # of a scan's stacks: of fewer zeros nobody would notice
 
-# Its parameter `original` has one equation, the scan.
+# Its parameters are the scan's, for who looks into it, and `original`, which has one equation, the scan.
 scan_p = of_equations("jax_moye_scan")
 
 
@@ -55,7 +55,7 @@ def _as_ours(equation: JaxprEqn) -> JaxprEqn:
     results: list[Any] = [Var(aval_of(x)) for x in equation.outvars]
     scan = equation.replace(invars=inputs, outvars=results)
     jaxpr: Any = Jaxpr([], inputs, results, [scan], debug_info=_compat.UNNAMED)
-    return equation.replace(primitive=scan_p, params={"original": Original(ClosedJaxpr(jaxpr, []))})
+    return equation.replace(primitive=scan_p, params={**equation.params, "original": Original(ClosedJaxpr(jaxpr, []))})
 
 
 def of_empty_stacks(scan: Scan, *operands: Any) -> list[Any]:
@@ -117,7 +117,8 @@ def _firsts(jaxpr: Jaxpr) -> list[Any]:
     return list(map(known, jaxpr.outvars))
 
 
-def _lower(is_cuda: bool, ctx: mlir.LoweringRuleContext, *values: Any, original: Original) -> Any:
+def _lower(is_cuda: bool, ctx: mlir.LoweringRuleContext, *values: Any, original: Original, **of_scan: Any) -> Any:
+    del of_scan
     is_local = is_cuda and _compat.why_not_local(ctx) is None and not _compat.is_exported(ctx)
     if not is_local or names_a_mesh(original.jaxpr):
         return mlir.lower_fun(original, multiple_results=True)(ctx, *values)

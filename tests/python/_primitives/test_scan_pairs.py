@@ -381,7 +381,8 @@ def test_the_vision_transformer_of_the_benchmark(monkeypatch, alone):
     step, args = vision_transformer(_Shapes(jnp.bfloat16), **MODELS["vision_transformer"].sizes)
     before, after = alone(step, *args).jaxpr, jax.make_jaxpr(jax_moye.optimize(step))(*args).jaxpr
     assert counts(jax_moye.optimize(step), *args)[:2] == (1, 1)
-    of_first = [[x.aval for x in next(Scan(e) for e in j.eqns if is_known(e)).stacked_results] for j in (before, after)]
+    loops = [next(Scan(e) for e in j.eqns if e.primitive.name in ("scan", "jax_moye_scan")) for j in (before, after)]
+    of_first = [[x.aval for x in loop.stacked_results] for loop in loops]
     shares, rows, rest = (12 * 128 * 12 * 197 * x for x in (197 * 2, 4, 64 * 2))
     # In the place of the shares, of the rows' maxima and of their sums: the logarithms of the sums, and the rest.
     assert size(of_first[0]) - size(of_first[1]) == shares + rows - rest
