@@ -123,6 +123,38 @@ def test_parts_of_arrays(name):
 
 
 @needs_kernels
+@pytest.mark.parametrize("side_by_side", [False, True])
+@pytest.mark.parametrize("head_dim", [64, 72, 128, 136, 256])
+def test_large_gradients_are_written_side_by_side(head_dim, side_by_side):
+    """Rows of q, k and v, or of each head's, several tiles each: no concatenation, and the same bits again."""
+    skip_on_other_gpus()
+    batch, rows, heads = 2, 517, 6
+    parts = (3, heads) if side_by_side else (heads, 3)
+    qkv, d_o = arrays(np.random.default_rng(0), (batch, rows, 3 * heads * head_dim), (batch, rows, heads, head_dim))
+
+    def split(qkv):
+        qkv = qkv.reshape(batch, rows, *parts, head_dim)
+        return [qkv[:, :, i] if side_by_side else qkv[:, :, :, i] for i in range(3)]
+
+    def fun(qkv, d_o):
+        return jax.vjp(lambda x: FORMS["plain"](*split(x), True), qkv)[1](d_o)
+
+    with jax_moye.options(implementation="moye"):
+        compiled = jax.jit(jax_moye.optimize(fun)).lower(qkv, d_o).compile()
+    text = compiled.as_text()
+    assert text.count('custom_call_target="jax_moye_joined_attention_grad_v1"') == 1
+    assert " concatenate(" not in text
+    assert " pad(" not in text
+    results, again = compiled(qkv, d_o), compiled(qkv, d_o)
+    np.testing.assert_array_equal(*(np.asarray(x[0], np.float32) for x in (results, again)))
+    axis = 2 if side_by_side else 3
+    whole = np.moveaxis(np.asarray(qkv, np.float64).reshape(batch, rows, *parts, head_dim), axis, 0)
+    _, *wanted = exact(*whole, np.asarray(d_o, np.float64), True)
+    wanted = np.stack(wanted, axis=axis).reshape(qkv.shape)
+    assert_as_exact(results, jax.jit(fun)(qkv, d_o), [wanted], jnp.bfloat16)
+
+
+@needs_kernels
 @pytest.mark.parametrize("head_dim", [64, 72, 128, 136, 256])
 def test_large_parts_are_not_written_to_memory(head_dim):
     """Of one array of q, k and v, several tiles each: the compiled program has no copy, and the same bits again."""

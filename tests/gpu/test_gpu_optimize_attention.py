@@ -36,7 +36,7 @@ def compared(fun, args, expected, calls):
     with jax_moye.options(implementation="moye"):
         compiled = jax.jit(jax_moye.optimize(fun)).lower(*args).compile()
     text = compiled.as_text()
-    found = re.findall(r'custom_call_target="jax_moye_(?:view_)?attention(_grad)?_v1"', text)
+    found = re.findall(r'custom_call_target="jax_moye_(?:view_|joined_)?attention(_grad)?_v1"', text)
     assert [found.count(of) for of in ("", "_grad")] == calls
     results, again = compiled(*args), compiled(*args)
     for x, y in zip(results, again, strict=True):
@@ -76,7 +76,7 @@ def test_layers_in_a_scan(rng):
     with jax_moye.options(implementation="moye"):
         lowered = jax.jit(jax_moye.optimize(all_of(scanned()))).lower(*args)
     # Whichever reads its arrays in place; XLA may make two programs of a loop's body.
-    found = re.findall(r"custom_call @jax_moye_(?:view_)?attention(_grad)?_v1", lowered.as_text())
+    found = re.findall(r"custom_call @jax_moye_(?:view_|joined_)?attention(_grad)?_v1", lowered.as_text())
     assert sorted(found) == ["", "_grad"]
     assert_right(lowered.compile()(*args), of_xla, expected)
 
