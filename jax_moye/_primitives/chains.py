@@ -128,10 +128,10 @@ class Chain:
         c = self.operands["c"][0]
         is_loops = program.in_loop and len(program.equations) in program.readers.get(self.value, ())
         # What a loop carries has to end in the carry's memory, where a sum beside its c can be written.
-        if not (is_loops and c in program.beside_c) and not is_needed(program, c, self.members, variables):
-            return {}
-        program.beside_c.add(self.value)
-        return {"keeps_c": True}
+        is_kept = (is_loops and c in program.beside_c) or is_needed(program, c, self.members, variables)
+        if is_kept or c in program.beside_c:
+            program.beside_c.add(self.value)
+        return {"keeps_c": True} if is_kept else {}
 
     @property
     def place(self) -> int:

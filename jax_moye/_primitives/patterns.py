@@ -51,7 +51,7 @@ class Program:
       in_loop: it is the body of a loop, or in one: XLA copies what it is given before a kernel of ours reads it, and
         what such a kernel makes into a stack.
       borrowed: what it is given that somebody reads when it is done.
-      beside_c: sums that products of ours do not write over what they add to.
+      beside_c: sums that products of ours do not write over what they add to, and those that are written over these.
     """
 
     def __init__(

@@ -118,6 +118,11 @@ PROGRAMS = {
         (0, None),
         (0, None),
     ),
+    "a carry of three sums that is stacked": (
+        lambda c, x, w: lax.scan(lambda c, _: (c + x @ w + x @ (w * 3) + x @ (w * 5), c), c, length=2),
+        (1, None),
+        (1, None),
+    ),
     "a constant": (lambda c, x, w: jnp.asarray(np.ones((M, N)), c.dtype) + x @ w, (0, 0), (0, 0)),
 }
 
