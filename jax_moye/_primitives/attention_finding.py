@@ -55,6 +55,7 @@ from jax_moye._primitives.attention_operand import MaskOperand, kernel_mask, mas
 from jax_moye._primitives.attention_padded import with_values_padded
 from jax_moye._primitives.attention_products import is_16_bit, is_exact_in_tf32, is_widening
 from jax_moye._primitives.attention_repeated import with_keys_once
+from jax_moye._primitives.attention_scaled import factors_of
 from jax_moye._primitives.attention_search import Search, searches
 from jax_moye._primitives.attention_softmax import NotAttentionError
 from jax_moye._primitives.pairs import ordered
@@ -108,6 +109,7 @@ def with_attention(jaxpr: Jaxpr, parameters: Mapping[str, Any], rewrite: Rewrite
         found = next(_found(program, known, step, parameters), None)
         if found is not None:
             program.taken.update(found.members)
+            found = _with_factors(program, known, found)
             for place, equations in _equations(program, found, parameters, rewrite).items():
                 new.setdefault(place, []).extend(equations)
     if not new:
@@ -328,6 +330,22 @@ def _with_tail(program: Program, place: int, labels: Labels, dtype: Any) -> tupl
     if aval.dtype != dtype or aval.weak_type or not isinstance(variable, Var):
         raise NotAttentionError
     return variable, labels, members
+
+
+def _with_factors(program: Program, known: KnownValues, found: Attention) -> Attention:
+    """The same, whose scale has the numbers that its queries and keys are multiplied by in front of it."""
+    search, results = found.search, found.results
+    if search.joined is not None:  # whose scores are scaled likewise
+        return found
+    operands = {"q": search.q.variable, "k": search.k.variable}
+    of_results = {name: x for name, (x, _) in results.items()}
+    factors = factors_of(program, known, operands, of_results, found.members)
+    program.taken.update(factors.members)
+    for name, x in factors.operands.items():
+        setattr(search, name, getattr(search, name)._replace(variable=x))
+    results = {name: (factors.results.get(name, x), labels) for name, (x, labels) in results.items()}
+    params = dataclasses.replace(found.params, scale=found.params.scale * factors.factor)
+    return dataclasses.replace(found, results=results, params=params)
 
 
 # -------------------------------------------------------------------------------------------------- the new equations

@@ -70,7 +70,7 @@ def test_forms(rng, form, causal, dtype):
     assert counts(jax_moye.optimize(recomputed), q, k, v, d_o) == (2, 1, 0)
     params = only(forward, q, k, v)
     assert params.diagonal == (0 if causal else None)
-    assert params.scale == pytest.approx(1.0 if form == "of linen" else 0.25, rel=1e-6)
+    assert params.scale == pytest.approx(0.25, rel=1e-6)  # of linen, too, which divides its queries
     before, after = assert_unchanged(backward, q, k, v, d_o)
     assert_unchanged(recomputed, q, k, v, d_o)
     expected = exact(q, k, v, d_o, causal)
