@@ -8,7 +8,6 @@ the end, is then that of the kernel, which rounds it once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -17,6 +16,8 @@ from jax.extend.core import Var
 from jax_moye._primitives.attention_formulas import Choice
 from jax_moye._primitives.attention_known import KnownValues
 from jax_moye._primitives.patterns import Program, as_number, aval_of
+
+_LARGEST = 2.0**20  # the factors that a kernel's scale takes lie between 1 / this and this
 
 
 class Factors(NamedTuple):
@@ -73,7 +74,7 @@ def factors_of(
 
 
 def _multiplied(program: Program, known: KnownValues, index: int) -> tuple[Any, float]:
-    """The array that an equation multiplies by a number above 0, and the number; (None, 1) if it does not."""
+    """The array that an equation multiplies by a number, and the number; (None, 1) if it does not, or by none such."""
     equation: Any = program.equations[index]
     name, (result,) = equation.primitive.name, equation.outvars[:1]
     if name not in ("mul", "div") or len(equation.invars) != 2:
@@ -85,6 +86,6 @@ def _multiplied(program: Program, known: KnownValues, index: int) -> tuple[Any, 
             aval_of(result).shape,
             result.aval.dtype,
         )
-        if factor is not None and is_same and math.isfinite(factor) and factor > 0:
+        if factor is not None and is_same and 1 / _LARGEST < factor < _LARGEST:
             return x, factor if name == "mul" else 1 / factor
     return None, 1.0

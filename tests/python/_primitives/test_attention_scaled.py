@@ -95,6 +95,11 @@ def negative(q, k, v):
     return attention(q * -0.25, k, v)
 
 
+def tiny(q, k, v):
+    """A kernel's scale would be no number of float32."""
+    return attention(q * 1e-25, k * 1e-25, v)
+
+
 def by_an_array(q, k, v):
     return attention(q * jnp.arange(1, D + 1, dtype=q.dtype), k, v)
 
@@ -109,7 +114,7 @@ def divides_a_number(q, k, v):
 
 
 @needs_rows
-@pytest.mark.parametrize("fun", [read_twice, negative, by_an_array, squared, divides_a_number])
+@pytest.mark.parametrize("fun", [read_twice, negative, tiny, by_an_array, squared, divides_a_number])
 def test_what_stays_in_front(fun, rng):
     args = (
         [1 + abs(x) for x in arrays(rng, *[SHAPES[1]] * 3)]
