@@ -18,10 +18,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from jax_moye import _compat
 from jax_moye._primitives.attention import AttentionParams, KernelArrays, attention_grad_p
-from jax_moye._primitives.attention_call import can_be_joined
+from jax_moye._primitives.attention_call import View, can_be_joined
 from jax_moye._primitives.patterns import Program, aval_of
 from jax_moye._primitives.rewritten import Original
-from jax_moye._selection.view import View
 
 _JOINED = ("dq", "dk", "dv")
 _JOINS = ("concatenate", "stack", "add_any", "add")
