@@ -19,7 +19,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as
 from jax.interpreters import mlir
 
 from jax_moye import _compat
-from jax_moye._primitives.equations import names_a_mesh
+from jax_moye._primitives.equations import body_of, names_a_mesh
 from jax_moye._primitives.patterns import aval_of
 from jax_moye._primitives.rewritten import Original, of_equations
 from jax_moye._primitives.scans import Scan, bytes_of, is_known
@@ -108,6 +108,8 @@ def _firsts(jaxpr: Jaxpr) -> list[Any]:
         return (str(x.aval), np.asarray(x.val).tobytes()) if np.ndim(x.val) == 0 else id(x)
 
     for one in jaxpr.eqns:
+        if _draws(one):
+            continue
         key = one.primitive, tuple(sorted(one.params.items())), *map(known, one.invars)
         try:
             other = made_by.setdefault(key, one)
@@ -115,6 +117,13 @@ def _firsts(jaxpr: Jaxpr) -> list[Any]:
             continue
         first |= zip(one.outvars, other.outvars, strict=True)
     return list(map(known, jaxpr.outvars))
+
+
+def _draws(equation: JaxprEqn) -> bool:
+    """Whether it makes other numbers each time: XLA's own generator does, without a key."""
+    inner = (x for value in equation.params.values() for x in (value if isinstance(value, (tuple, list)) else (value,)))
+    bodies = (body_of(x) for x in inner if isinstance(x, (ClosedJaxpr, Jaxpr)))
+    return equation.primitive.name == "rng_uniform" or any(_draws(one) for body in bodies for one in body.eqns)
 
 
 def _lower(is_cuda: bool, ctx: mlir.LoweringRuleContext, *values: Any, original: Original, **of_scan: Any) -> Any:

@@ -157,6 +157,17 @@ def test_equal_stacks_are_one(layers):
         np.testing.assert_array_equal(one, other)
 
 
+def test_numbers_that_are_drawn_are_not_equal(layers):
+    def layer(x, w):
+        def draw():
+            return lax.rng_uniform(0.0, 1.0, (WIDTH,))
+
+        return x @ w, (draw(), draw(), jax.jit(draw)(), jax.jit(draw)())
+
+    text = lowered(lambda w, x: lax.scan(layer, x, w), *layers)
+    assert text.count("AllocateBuffer") == 4
+
+
 def test_what_stays_as_it_is(layers, monkeypatch):
     weights, x = layers
     kept = [
