@@ -164,6 +164,47 @@ def test_what_stays_a_concatenation(fun, rng):
         np.testing.assert_allclose(np.asarray(one, np.float32), np.asarray(other, np.float32), rtol=0.1, atol=0.03)
 
 
+def scored(scores_of):
+    """Attention whose scores something else is done to; the derivative by the array of all three."""
+
+    def fun(x, d_o):
+        def of(x):
+            q, k, v = by_split(x)
+            scores = scores_of(jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) * 0.25, x)
+            return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores).astype(q.dtype), v)
+
+        return jax.vjp(of, x)[1](d_o)[0]
+
+    return fun
+
+
+def with_a_bias(scores, x):
+    return scores + jax.lax.stop_gradient(x[:1, :1, :T].astype(jnp.float32))[:, None]
+
+
+def with_a_cap(scores, x):
+    return 5.0 * jnp.tanh(scores / 5.0)
+
+
+def with_a_row_of_no_score(scores, x):
+    """Behind a mask that is added: such a row's scores have gradients, too."""
+    kept = (x[:, None, :, :1] < 9) & (jnp.arange(T) != 3)[:, None]
+    return scores + jnp.where(kept, 0.0, -1e10)
+
+
+@needs_rows
+@pytest.mark.parametrize("scores_of", [with_a_bias, with_a_cap, with_a_row_of_no_score])
+def test_what_xla_joins_behind_a_kernel(scores_of, rng):
+    fun, args = scored(scores_of), arrays(rng, *SHAPES)
+    program = lowered(fun, *args)
+    text = program.as_text()
+    assert "attention_grad_v1(" in text
+    assert f"@{TARGET}(" not in text
+    assert "stablehlo.concatenate" in joins(text)
+    found, wanted = (np.asarray(run(*args), np.float32) for run in (program.compile(), jax.jit(fun)))
+    np.testing.assert_allclose(found, wanted, rtol=0.1, atol=0.03)
+
+
 @needs_rows
 @pytest.mark.parametrize("bad", ["offset", "stride", "gap"])
 def test_parts_that_no_kernel_stores_are_joined_behind_it(bad, rng, monkeypatch):
