@@ -5,6 +5,7 @@
 //   read()                         fills a Request from the attributes, the operands and the results of a call
 //   kDecode                        checks the request, and makes a Call of it
 //   kLaunch                        the member of GemmEntry that launches it
+// All in one file, over 600 lines: a target is made of older ones, whose attributes may not change.
 #pragma once
 
 #include <algorithm>

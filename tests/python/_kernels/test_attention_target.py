@@ -1,4 +1,7 @@
-"""The targets of attention and its gradients, of parts of arrays, too: what XLA hands them, and edited programs get."""
+"""The targets of attention and its gradients, of parts of arrays, too: what XLA hands them, and edited programs get.
+
+All in one file, over 600 lines: each call is another one with some attributes changed.
+"""
 
 import jax
 import jax.numpy as jnp
