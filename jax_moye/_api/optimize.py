@@ -17,7 +17,6 @@ from jax.extend.core import jaxpr_as_fun
 from jax_moye import _compat
 from jax_moye._api.options import resolve
 from jax_moye._log import logger, say_once
-from jax_moye._primitives.rewriting import rewritten
 
 
 def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,6 +106,9 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
             return fun(*of_call, **of_keywords)
 
         arrays = [leaf for one, leaf in zip(is_array, leaves, strict=True) if one]
+        # Half of what `import jax_moye` would take, and programs that only multiply need none of it.
+        from jax_moye._primitives.rewriting import rewritten
+
         closed, shape = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
         try:
             closed = rewritten(closed, resolve("optimize").parameters())

@@ -157,6 +157,8 @@ class Race(NamedTuple):
       slow: a contender whose trial takes more than this many times the fastest one's is left out.
       finalists: contenders, at most, that are left for the last rounds.
       rounds: of each contender before the last rounds, and in them; fewer once the rival was the faster one in all.
+      most: of the last rounds, where the others seem to be faster than the rival and are not clearly so.
+      clear: the lead that is looked for.
       round_ms: milliseconds of a round of the last ones; a round before them takes half of that.
       warmup_ms: milliseconds that the finalists run before their first round.
     """
@@ -164,6 +166,8 @@ class Race(NamedTuple):
     slow: float = 2.5
     finalists: int = 8
     rounds: tuple[int, int] = (3, 7)
+    most: int = 43
+    clear: float = 1.02
     round_ms: float = 15.0
     warmup_ms: float = 100.0
 
@@ -186,7 +190,8 @@ class Outcome(NamedTuple):
 def race(contenders: Sequence[Contender], rival: Contender | None, how: Race) -> Outcome:
     """Times all shortly, and those that may be the fastest in rounds that alternate.
 
-    The last rounds end where the rival's slowest one was faster than anybody's fastest: more would say the same.
+    The last rounds end where the rival's slowest one was faster than anybody's fastest: more would say the same. Where
+    the others seem to lead and a few rounds cannot say so, more of them follow.
 
     Args:
       contenders: who is to be the fastest.
@@ -207,17 +212,22 @@ def race(contenders: Sequence[Contender], rival: Contender | None, how: Race) ->
         time(near, rounds=how.rounds[0], round_ms=how.round_ms / 2, warmup_ms=0)
     finalists = sorted(near, key=lambda contender: us[contender.name])[: how.finalists]
 
-    def is_lost() -> bool:  # whoever of them is chosen, by whatever rounds
-        if rival is None or len(rival.times) < LEAST_ROUNDS:
+    def is_settled() -> bool:
+        if rival is None or (ran := len(rival.times)) < LEAST_ROUNDS:
             return False
-        return max(rival.times) < min(min(contender.times) for contender in finalists)
+        if max(rival.times) < min(min(contender.times) for contender in finalists):
+            return True  # lost, whoever of them is chosen, by whatever rounds
+        if ran < how.rounds[1] or (ran - how.rounds[1]) % _MORE_ROUNDS:
+            return False
+        versus = against_best(rival, finalists)
+        return versus.ratio * how.clear > 1 or versus.interval[1] * how.clear <= 1
 
     time(
         finalists + ([] if rival is None else [rival]),
-        rounds=how.rounds[1],
+        rounds=how.rounds[1] if rival is None else max(how.rounds[1], how.most),
         round_ms=how.round_ms,
         warmup_ms=how.warmup_ms,
-        enough=is_lost,
+        enough=is_settled,
     )
     best = min(finalists, key=lambda contender: us[contender.name])
     lead = None
@@ -229,6 +239,7 @@ def race(contenders: Sequence[Contender], rival: Contender | None, how: Race) ->
 
 
 LEAST_ROUNDS = 3  # of which some choose the best, and others time it
+_MORE_ROUNDS = 4  # as often forward as backward, both in the rounds that choose and in those that time
 
 
 def halves(rounds: int) -> tuple[list[int], list[int]]:

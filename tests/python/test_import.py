@@ -127,14 +127,18 @@ def test_the_checkpoint_policies_are_all_public():
     assert own == set(jax_moye.checkpoint_policies.__all__)
 
 
-def test_what_explains_and_measures_is_imported_when_used():
+def test_what_explains_measures_and_rewrites_is_imported_when_used():
     code = (
         "import sys, jax_moye\n"
         "print([name for name in sys.modules if name.startswith(('jax_moye._inspect', 'jax_moye._tune'))])\n"
         "from jax_moye import explain, tune\n"
-        "print(explain.__module__ in sys.modules, tune.__module__ in sys.modules)"
+        "print(explain.__module__ in sys.modules, tune.__module__ in sys.modules)\n"
+        "rewriting = 'jax_moye._primitives.rewriting'\n"
+        "print(rewriting in sys.modules)\n"
+        "jax_moye.optimize(lambda x: x + 1)(2.0)\n"
+        "print(rewriting in sys.modules)"
     )
-    assert run(code) == "[]\nTrue True\n"
+    assert run(code) == "[]\nTrue True\nFalse\nTrue\n"
 
 
 def test_layout_and_its_pictures_are_imported_when_used():

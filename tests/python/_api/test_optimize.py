@@ -13,7 +13,6 @@ from jax import lax
 from python.attentions import FORMS, operands, use_fake_rows
 
 import jax_moye
-from jax_moye._api import optimize as module
 from jax_moye._log import say_once
 from jax_moye._primitives import attention_finding, chains, dequantizing, rewriting
 from jax_moye._primitives.rewritten import rewritten_p
@@ -263,7 +262,7 @@ REWRITES = {
     **{name: (rewriting, name, None) for name in ("pair_from", "grouped_pair_from", "ordered", "dequantized_from")},
     **{name: (dequantizing, name, None) for name in ("_matrix_sizes", "linear_chain")},
     "attention": (rewriting, "with_attention", None),
-    "all of it": (module, "rewritten", None),
+    "all of it": (rewriting, "rewritten", None),
 }
 
 

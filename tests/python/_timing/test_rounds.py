@@ -176,6 +176,35 @@ def test_a_race_ends_where_the_rival_was_the_faster_one_in_all_rounds():
     assert len(contenders[0].times) == RACE.rounds[1]
 
 
+@pytest.mark.parametrize(("ahead", "is_long"), [(1.08, True), (1.0, False), (0.97, False), (1.4, False)])
+def test_a_lead_in_noise_is_looked_for_in_more_rounds(ahead, is_long):
+    """Of 8 %, behind 5 % of noise: nine rounds rarely show it, 43 mostly do. Nobody else is given more of them."""
+    rng = np.random.default_rng(1)
+
+    class Noisy(FakeContender):
+        def round(self, passes):
+            return self.each * rng.normal(1, 0.05)
+
+    def leads(how):
+        found, ran = [], []
+        for _ in range(60):
+            contenders = [Noisy(f"c{i}", 1e-4) for i in range(3)]
+            found.append(race(contenders, Noisy("xla", ahead * 1e-4), how).lead)
+            ran.append(len(contenders[0].times))
+        return np.mean(np.array(found) >= how.clear), ran
+
+    few, _ = leads(RACE._replace(rounds=(2, 9), most=9))
+    many, ran = leads(RACE._replace(rounds=(2, 9), most=43))
+    assert (np.mean(ran) > 15) == is_long
+    assert set(ran) <= {*range(rounds.LEAST_ROUNDS, 9), *range(9, 44)}
+    assert max(ran) <= 43
+    if is_long:
+        assert few < 0.35
+        assert many > 0.7
+    else:
+        assert many == pytest.approx(1.0 if ahead > 1.3 else 0.0, abs=0.1)
+
+
 def test_a_devices_clock_replaces_the_hosts():
     """The clock says what all passes took; the host is not asked, and cannot be what was timed."""
     asked = []

@@ -106,7 +106,7 @@ class TestRun:
         def cannot(closed, parameters):
             raise KeyError("a bug")
 
-        monkeypatch.setattr(sys.modules["jax_moye._api.optimize"], "rewritten", cannot)
+        monkeypatch.setattr(sys.modules["jax_moye._primitives.rewriting"], "rewritten", cannot)
         (found,) = run(mine, "--program", "mine:layer")["runs"]
         assert any(note.startswith("jax_moye.optimize: mine.layer") for note in found["notes"])
         assert all(row["takes_in"] == "" for row in found["rewrites"])
