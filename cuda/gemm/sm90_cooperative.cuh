@@ -135,13 +135,13 @@ struct Gemm<kConfig> {
   /// Three or two warpgroups; thread: among them.
   template <Order kOrder>
   static MOYE_DEVICE void consume(GemmArgs const& args, Params const& params, SharedStorage& smem, int thread) {
-    int const consumer = thread / 128, consumer_m = consumer % kConsumersM, consumer_n = consumer / kConsumersM;
+    int const consumer = warpgroup_id() - 1, consumer_m = consumer % kConsumersM, consumer_n = consumer / kConsumersM;
     int const lane = thread % 32;
     Tensor sA = make_tensor(make_smem_ptr(smem.operands.a), Operands<kOrder>::A::smem_layout());  // (BLK_M,BLK_K,PIPE)
     Tensor sB = make_tensor(make_smem_ptr(smem.operands.b), Operands<kOrder>::B::smem_layout());  // (ROWS_N,BLK_K,PIPE)
     typename Operands<kOrder>::TiledMma tiled_mma;
-    auto const thr_mma = tiled_mma.get_slice(thread);
-    auto const thr_mma_b = typename Operands<kOrder>::TiledMmaOfB{}.get_slice(thread);
+    auto const thr_mma = tiled_mma.get_slice(consumer * 128);
+    auto const thr_mma_b = typename Operands<kOrder>::TiledMmaOfB{}.get_slice(consumer * 128);
     Tensor tCrA = thr_mma.partition_fragment_A(sA);                                  // (MMA,MMA_M,MMA_K,PIPE)
     Tensor tCrB = thr_mma_b.partition_fragment_B(sB);                                // (MMA,MMA_N,MMA_K,PIPE)
     Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});  // (MMA,MMA_M,MMA_N)

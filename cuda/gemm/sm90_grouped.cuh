@@ -117,7 +117,7 @@ struct Gemm<kConfig> {
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      consume<kOrder>(args.gemm, params, smem, thread / 128 - 1, thread % 128);
+      consume<kOrder>(args.gemm, params, smem, warpgroup_id() - 1, thread % 128);
     }
   }
 

@@ -113,7 +113,7 @@ struct Gemm<kConfig> {
       produce<kOrder>(args, params, smem, thread / 32, thread % 32);
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      consume<kOrder>(args, params, smem, thread / 128 - 1, thread % 128);
+      consume<kOrder>(args, params, smem, warpgroup_id() - 1, thread % 128);
     }
   }
 

@@ -102,7 +102,7 @@ struct Gemm<kConfig> {
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      consume<kOrder>(args, params, smem, thread / 128 - 1, thread % 128);
+      consume<kOrder>(args, params, smem, warpgroup_id() - 1, thread % 128);
     }
     if constexpr (kCluster > 1) cluster_sync();
   }

@@ -156,8 +156,9 @@ struct Gemm<kConfig> {
     Tensor sC = make_tensor(make_smem_ptr(smem.sums), SumsLayout{});                              // (BLK_M,BLK_N)
     typename Operands<kOrder>::TiledMma tiled_mma;
     auto const thr_mma = tiled_mma.get_slice(thread);
-    Tensor tCrA = thr_mma.partition_fragment_A(sA);                                  // (MMA,MMA_M,MMA_K,PIPE)
-    Tensor tCrB = thr_mma.partition_fragment_B(sB);                                  // (MMA,MMA_N,MMA_K,PIPE)
+    auto const thr_operands = tiled_mma.get_slice(warpgroup_id() * 128);
+    Tensor tCrA = thr_operands.partition_fragment_A(sA);                             // (MMA,MMA_M,MMA_K,PIPE)
+    Tensor tCrB = thr_operands.partition_fragment_B(sB);                             // (MMA,MMA_N,MMA_K,PIPE)
     Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});  // (MMA,MMA_M,MMA_N)
     Tensor tCsC = thr_mma.partition_C(sC);                                           // (MMA,MMA_M,MMA_N)
 

@@ -67,9 +67,14 @@ class Layout(NamedTuple):
         return sum(1 for name in self.strides if name in _RIGHT)
 
     @property
+    def flops(self) -> int:
+        """Floating-point operations of a set's products."""
+        return 2 * self._right_operands * math.prod(self.sizes)
+
+    @property
     def expected_us(self) -> float:
         """About what the product takes on a large GPU."""
-        return expected_us(2 * self._right_operands * math.prod(self.sizes), self.footprint)
+        return expected_us(self.flops, self.footprint)
 
 
 class DirectProduct:

@@ -238,6 +238,13 @@ def check_promotion(code: list[Instruction], row: str) -> None:
     assert loop["FADD"] == (0 if ",f32_fast," in row else m * n // (128 * consumers)), loop
 
 
+def check_descriptors(code: list[Instruction]) -> None:
+    """They are computed once a warp: none is carried over from a lane's registers between one wgmma and the next."""
+    loop = [opcode.split(".")[0] for _, opcode, *_ in check_sass.main_loop(flow_of(code))]
+    multiplies = [index for index, opcode in enumerate(loop) if opcode.endswith("GMMA")]
+    assert "R2UR" not in loop[multiplies[0] : multiplies[-1]], loop
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
 @pytest.mark.parametrize(
     ("kernel", "row", "order"), ROWS, ids=["-".join((*re.findall(r"\w+", row), order)) for _, row, order in ROWS]
@@ -252,6 +259,8 @@ def test_row(kernel, row, order):
     code = codes[name]
     splits_k = kernel == "sm90_split_k"
     check_code(code, tma_stores=",s32," not in row and not splits_k, deals_registers=not splits_k)
+    if kernel != "sm90_parts" and ",f32_blocks," not in row:  # registers are too few, or hold addresses of scales
+        check_descriptors(code)
     if ",f32_blocks," in row:
         check_scales_of_blocks(code, row)
     elif re.search(r",e[45]m[23],", row):

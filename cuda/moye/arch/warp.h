@@ -32,6 +32,11 @@ MOYE_DEVICE uint32_t warp_id() {
 #endif
 }
 
+/// Index of the thread's warpgroup in such a CTA. Addresses and descriptors that are made of it are computed once a
+/// warp, in uniform registers; of threadIdx.x / 128 in each lane, and every wgmma has its descriptors carried over
+/// (R2UR).
+MOYE_DEVICE int warpgroup_id() { return int(warp_id()) / 4; }
+
 /// The value of lane `src_lane`. T: 4 or 8 bytes; every lane of `mask` calls it.
 template <class T>
 MOYE_DEVICE T shfl_sync(uint32_t mask, T value, int src_lane MOYE_LOC) {

@@ -205,6 +205,22 @@ def test_a_lead_in_noise_is_looked_for_in_more_rounds(ahead, is_long):
         assert many == pytest.approx(1.0 if ahead > 1.3 else 0.0, abs=0.1)
 
 
+@pytest.mark.parametrize(("burst", "lead"), [(1.1, 1.1 / 1.15), (1.4, 1.4), (1.01, 1.01)])
+def test_a_lead_has_to_last_in_long_rounds(burst, lead):
+    """The best one needs more power: in long rounds it takes 1.15 times as long. A lead that is none is not tried."""
+
+    class Hungry(FakeContender):
+        def round(self, passes):
+            return super().round(passes) * (1.15 if passes * self.each > 0.05 else 1.0)
+
+    how = RACE._replace(sustained=(5, 100.0))
+    best, other, xla = Hungry("best", 1e-4), FakeContender("other", 1.1e-4), FakeContender("xla", burst * 1e-4)
+    found = race([best, other], xla, how)
+    assert found.lead == pytest.approx(lead)
+    assert found.us["best"] == pytest.approx(100)
+    assert race([best, other], xla, RACE).lead == pytest.approx(burst)
+
+
 def test_a_devices_clock_replaces_the_hosts():
     """The clock says what all passes took; the host is not asked, and cannot be what was timed."""
     asked = []
