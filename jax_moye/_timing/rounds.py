@@ -179,7 +179,8 @@ class Outcome(NamedTuple):
     """What a race found.
 
     Attributes:
-      us: microseconds by contender, each from the last rounds that it was in.
+      us: microseconds by contender, each from the last rounds that it was in; of those that were left out before the
+        last ones, as the clock was in these: times what the finalists took longer there, at most.
       host_bound: whether the host may have been what was timed of the fastest.
       lead: low end of the interval of the rival's time over that of the fastest other, which other rounds chose; None
         without a rival.
@@ -214,6 +215,7 @@ def race(contenders: Sequence[Contender], rival: Contender | None, how: Race) ->
     if len(near) > how.finalists:
         time(near, rounds=how.rounds[0], round_ms=how.round_ms / 2, warmup_ms=0)
     finalists = sorted(near, key=lambda contender: us[contender.name])[: how.finalists]
+    before = dict(us)
 
     def is_settled() -> bool:
         if rival is None or (ran := len(rival.times)) < LEAST_ROUNDS:
@@ -233,6 +235,11 @@ def race(contenders: Sequence[Contender], rival: Contender | None, how: Race) ->
         enough=is_settled,
     )
     best = min(finalists, key=lambda contender: us[contender.name])
+    # Earlier rounds may have had a higher clock: nobody who was left out is the fastest by that.
+    slower = max(1.0, *(us[one.name] / before[one.name] for one in finalists))
+    for one in contenders:
+        if one not in finalists:
+            us[one.name] *= slower
     lead = None
     if rival is not None:
         others = finalists if len(rival.times) >= LEAST_ROUNDS else [best]

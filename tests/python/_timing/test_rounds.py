@@ -205,6 +205,19 @@ def test_a_lead_in_noise_is_looked_for_in_more_rounds(ahead, is_long):
         assert many == pytest.approx(1.0 if ahead > 1.3 else 0.0, abs=0.1)
 
 
+def test_who_was_left_out_is_not_the_fastest_by_an_earlier_clock():
+    """The clock falls by a tenth before the last rounds: a contender 5 % slower than the best was left out with less."""
+
+    class Heating(FakeContender):
+        def round(self, passes):
+            return super().round(passes) * (1.1 if self.ran > 4 + 2 * RACE.rounds[0] else 1.0)
+
+    contenders = [Heating(f"c{i}", 1e-5) for i in range(RACE.finalists)] + [Heating("left out", 1.05e-5)]
+    us = race(contenders, FakeContender("xla", 2e-5), RACE).us
+    assert us["c0"] == pytest.approx(11)
+    assert us["left out"] == pytest.approx(1.05 * 11)
+
+
 @pytest.mark.parametrize(("burst", "lead"), [(1.1, 1.1 / 1.15), (1.4, 1.4), (1.01, 1.01)])
 def test_a_lead_has_to_last_in_long_rounds(burst, lead):
     """The best one needs more power: in long rounds it takes 1.15 times as long. A lead that is none is not tried."""
