@@ -256,7 +256,7 @@ MOYE_DEVICE int of_rows(int thread) {
 /// Which part of head_dim the sums of a consumer are of.
 template <class Gemm>
 MOYE_DEVICE int share_of() {
-  return Gemm::kShares == 1 ? 0 : int(warp_id()) / 4 - 1;
+  return Gemm::kShares == 1 ? 0 : warpgroup_id() - 1;
 }
 
 /// Of a warp's threads the first: descriptors are the same for all.

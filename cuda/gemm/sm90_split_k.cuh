@@ -156,6 +156,7 @@ struct Gemm<kConfig> {
     Tensor sC = make_tensor(make_smem_ptr(smem.sums), SumsLayout{});                              // (BLK_M,BLK_N)
     typename Operands<kOrder>::TiledMma tiled_mma;
     auto const thr_mma = tiled_mma.get_slice(thread);
+    // Of the warpgroup's first thread: descriptors are the same in all lanes, sums are not.
     auto const thr_operands = tiled_mma.get_slice(warpgroup_id() * 128);
     Tensor tCrA = thr_operands.partition_fragment_A(sA);                             // (MMA,MMA_M,MMA_K,PIPE)
     Tensor tCrB = thr_operands.partition_fragment_B(sB);                             // (MMA,MMA_N,MMA_K,PIPE)
