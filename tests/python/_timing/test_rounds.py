@@ -206,7 +206,7 @@ def test_a_lead_in_noise_is_looked_for_in_more_rounds(ahead, is_long):
 
 
 def test_who_was_left_out_is_not_the_fastest_by_an_earlier_clock():
-    """The clock falls by a tenth before the last rounds: a contender 5 % slower than the best was left out with less."""
+    """The clock falls by a tenth before the last rounds: one 5 % slower than the best was left out with less time."""
 
     class Heating(FakeContender):
         def round(self, passes):
