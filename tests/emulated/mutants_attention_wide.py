@@ -33,7 +33,7 @@ MUTANTS = [
     Gradients(
         name="attention_grad_wide_first_half_twice",
         file=BOTH,
-        old="int(warp_id()) / 4 - 1;",
+        old="warpgroup_id() - 1;",
         new="0;",
         options=OPTIONS,
     ),

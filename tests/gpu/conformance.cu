@@ -356,6 +356,7 @@ std::vector<Case> all_cases() {
        {},
        12 * 64 * 16});
   add({"warp_id", "warp_id", "mov %tid", warp_id_kernel, one_cta(96), {}, 96});
+  add({"warpgroup_id", "warpgroup_id", "mov %tid", warpgroup_id_kernel, one_cta(384), {}, 384});
 
   add({"UniversalCopy_4",
        "UniversalCopy",

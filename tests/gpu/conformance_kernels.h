@@ -253,6 +253,10 @@ builtin_kernel(uint32_t const*, uint32_t* out) {
 MOYE_KERNEL(96)
 warp_id_kernel(uint32_t const*, uint32_t* out) { out[thread_idx().x] = warp_id(); }
 
+/// One word a thread: its warpgroup.
+MOYE_KERNEL(384)
+warpgroup_id_kernel(uint32_t const*, uint32_t* out) { out[thread_idx().x] = uint32_t(warpgroup_id()); }
+
 /// in, out: one T for each of 64 threads.
 template <class T>
 MOYE_KERNEL(64)

@@ -292,6 +292,11 @@ def warp_id(case: str) -> np.ndarray:
     return (np.arange(96) // 32).astype(np.uint32)
 
 
+def warpgroup_id(case: str) -> np.ndarray:
+    """128 threads a warpgroup."""
+    return (np.arange(384) // 128).astype(np.uint32)
+
+
 def universal_copy(case: str, size: str) -> np.ndarray:
     """Elements of `size` bytes, reversed."""
     return words(case, 0, 16 * int(size)).reshape(64, -1)[::-1]
@@ -384,6 +389,7 @@ CASES = {
     r"sync_warp": sync_warp,
     r"builtin": builtin,
     r"warp_id": warp_id,
+    r"warpgroup_id": warpgroup_id,
     r"UniversalCopy_(?P<size>\d+)": universal_copy,
     r"store_16": store,
     r"pack_pair_(?P<type>half|bfloat16)": pack_pair,
