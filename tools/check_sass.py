@@ -87,12 +87,12 @@ def count_instructions(binary: str | os.PathLike[str]) -> Counts:
         # One cubin for each config and architecture: they are disassembled side by side.
         _cuobjdump("-xelf", "all", os.path.abspath(binary), cwd=folder)
         cubins = sorted(pathlib.Path(folder).iterdir())
-        for one in pool.map(lambda cubin: _count(disassemble(cubin)), cubins or [binary]):
+        for one in pool.map(lambda cubin: count_listing(disassemble(cubin)), cubins or [binary]):
             counts.update(one)
     return counts
 
 
-def _count(listing: str) -> Counts:
+def count_listing(listing: str) -> Counts:
     """`count_instructions` of what cuobjdump -sass prints."""
     counts: Counts = {}
     for kernel, instructions in read_code(listing).items():

@@ -8,6 +8,8 @@ import subprocess
 
 import pytest
 
+from tests.build.test_sass_sm90 import KERNELS
+
 TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
 
 
@@ -149,7 +151,10 @@ def test_installed_kernels_obey_the_rules():
         found = check_sass.count_instructions(module)
         keep_counts(module, found)
     assert {arch for arch, _ in found} == check_sass.architectures(module)
-    assert check_sass.broken_rules(found, RULES) == []
+    # test_sass_sm90.py sees to it that these find a kernel: the module may have been built without their rows.
+    elsewhere = {f"{kernel}_kernel" for kernel in (*KERNELS, "sm90_parallel_split_k")}
+    assert check_sass.broken_rules(found, [rule for rule in RULES if rule["kernel"] in elsewhere], subset=True) == []
+    assert check_sass.broken_rules(found, [rule for rule in RULES if rule["kernel"] not in elsewhere]) == []
 
 
 RUNGS = {

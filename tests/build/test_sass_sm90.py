@@ -2,17 +2,18 @@
 more registers than setmaxnreg gives it.
 
 Compiled is a row of each kind: for each kernel, dtype and accumulator the widest tile of each height (which says how
-many warpgroups share it), apart for widths that are whole multiples of 64 and others. The widest tile has the most sums
-to hold in the same registers. Orders take turns. A build that compiles all rows in all orders, as those of releases do,
-refuses each for what fails here because of ptxas's messages (tools/nvcc_gate.py: spills, serialized wgmma, an ignored
-setmaxnreg), and at its end applies tools/sass_rules.json to all of them. tests/build/test_sass.py looks at the whole of
-an installed module.
+many warpgroups share it), apart for widths that are whole multiples of 64 and others, and for operands of 16 bits that
+TMA cannot read. The widest tile has the most sums to hold in the same registers. Orders take turns. All of them obey
+tools/sass_rules.json. A build that compiles all rows in all orders, as those of releases do, refuses each for what fails
+here because of ptxas's messages (tools/nvcc_gate.py: spills, serialized wgmma, an ignored setmaxnreg), and at its end
+applies the rules to all of them. tests/build/test_sass.py looks at the whole of an installed module.
 """
 
 from __future__ import annotations
 
 import collections
 import functools
+import json
 import math
 import pathlib
 import re
@@ -35,18 +36,21 @@ ORDERS_OF = {"sm90_grouped": ORDERS[:3], "sm90_permuted": ("NT", "NN")}  # the s
 # The first kernel of sm90_parallel_split_k is sm90_cooperative's. Doubles have no wgmma: test_sass.py looks at them.
 # Nor have weights: see test_weights. Attention has one order: see test_attention.
 ELSEWHERE = ("sm90_parallel_split_k", "sm90_multistage", "sm90_weights", "sm90_attention", "sm90_attention_grad")
+COTANGENTS_OF_A_GATE = "{sm90_pingpong,bf16,f32,{128,128,64},5,{1,1},16}"  # no other row computes both
+RULES = json.loads((ROOT / "tools/sass_rules.json").read_text())
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """(kernel, row, order) of the widest tile of each kind: alignment 16, the largest cluster."""
-    found: dict[tuple[str, str, str, int, bool], tuple[int, int, int, str]] = {}
+    """(kernel, row, order) of the widest tile of each kind: the greatest alignment, the largest cluster."""
+    found: dict[tuple[str, str, str, int, bool, bool], tuple[int, int, int, str]] = {}
     for text, kernel, dtype, sums, tile, cluster, alignment in ROW.findall((ROOT / "cuda/gemm/configs.h").read_text()):
         if kernel in ELSEWHERE:
             continue
         text = re.sub(r"\s+", "", text)
         tile_m, tile_n, _ = (int(x) for x in tile.split(","))
         cluster_m, cluster_n = (int(x) for x in cluster.split(","))
-        key = (kernel, dtype, sums, tile_m, tile_n % 64 == 0)
+        by_threads = dtype in ("bf16", "f16") and int(alignment) < 16
+        key = (kernel, dtype, sums, tile_m, tile_n % 64 == 0, by_threads)
         found[key] = max(found.get(key, (0, 0, 0, "")), (int(alignment), tile_n, cluster_m * cluster_n, text))
     result, turn = [], collections.Counter()
     for (kernel, dtype, *_), (*_, text) in found.items():
@@ -55,7 +59,7 @@ def rows() -> list[tuple[str, str, str]]:
         orders = ORDERS_OF.get(kernel, ORDERS)
         result.append((kernel, text, orders[turn[kernel] % len(orders)] if half else "NT"))
         turn[kernel] += half
-    return result
+    return [*result, ("sm90_pingpong", COTANGENTS_OF_A_GATE, "NN")]
 
 
 ROWS = rows()
@@ -153,6 +157,14 @@ def mangled(names: Iterable[str], row: str, order: str) -> str:
     return name
 
 
+def broken_rules(codes: dict[str, list[Instruction]], rules: list[dict] = RULES, subset: bool = True) -> list[str]:
+    """Of tools/sass_rules.json, by what is compiled here."""
+    counts: check_sass.Counts = {}
+    for name, code in codes.items():
+        (counts["sm_90a", name],) = check_sass.count_listing(listing_of(code)).values()
+    return check_sass.broken_rules(counts, rules, subset)
+
+
 def codes_without_spills(kernel: str, names: list[str]) -> Iterable[list[Instruction]]:
     """The machine code of kernels, of which ptxas reports nothing that is refused; skips where nothing disassembles."""
     reports, faults, codes = compile_kernels(kernel, names)
@@ -161,6 +173,7 @@ def codes_without_spills(kernel: str, names: list[str]) -> Iterable[list[Instruc
         assert [report[f"{what}_bytes"] for what in ("stack", "spill_store", "spill_load")] == [0, 0, 0]
     if reason := check_sass.unavailable():
         pytest.skip(f"{reason}: the messages of ptxas were checked")
+    assert broken_rules(codes) == []
     return codes.values()
 
 
@@ -196,10 +209,14 @@ def check_code(
     assert highest < given["consumers"][1], f"R{highest} of {given['consumers'][1]} registers"
 
 
+def listing_of(code: list[Instruction]) -> str:
+    listing = "".join(f"  /*{a:04x}*/ {p} {o} {rest.strip()} ;\n" for a, p, o, rest in code)
+    return f"\tcode for sm_90a\n\t\tFunction : f\n{listing}"
+
+
 def flow_of(code: list[Instruction]) -> list[tuple[int, str, int | None, bool]]:
     """What check_sass.main_loop reads."""
-    listing = "".join(f"  /*{a:04x}*/ {p} {o} {rest.strip()} ;\n" for a, p, o, rest in code)
-    (flow,) = check_sass.read_code(f"\tcode for sm_90a\n\t\tFunction : f\n{listing}").values()
+    (flow,) = check_sass.read_code(listing_of(code)).values()
     return flow
 
 
@@ -265,6 +282,28 @@ def test_row(kernel, row, order):
         check_scales_of_blocks(code, row)
     elif re.search(r",e[45]m[23],", row):
         check_promotion(code, row)
+
+
+KERNELS = sorted({kernel for kernel, *_ in ROWS})
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_rules(kernel):
+    """Each rule of the kernel finds a row, and all rows obey."""
+    *_, codes = compile_rows(kernel)
+    if reason := check_sass.unavailable():
+        pytest.skip(reason)
+    rules = [rule for rule in RULES if rule["kernel"] in (f"{kernel}_kernel", "_kernel")]
+    assert len(rules) > 1
+    assert broken_rules(codes, rules, subset=False) == []
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+def test_sums_of_parts():
+    """The second kernel of sm90_parallel_split_k."""
+    (code,) = codes_without_spills("sm90_parallel_split_k", ["sm90_parallel_split_k_kernel<AddParts>"])
+    assert not [opcode for _, _, opcode, _ in code if "GMMA" in opcode]
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
