@@ -183,11 +183,26 @@ def test_the_reference_names_each_thing_once():
     assert len(names) == len(set(names))
 
 
+def run_page(name, checks):
+    """The page's code in one process, and then the checks."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / name).read_text(), re.MULTILINE | re.DOTALL)
+    code = "\n".join([*blocks, *checks])
+    environ = dict(os.environ, JAX_PLATFORMS="cpu")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environ, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_code_of_optimize_runs():
+    plain = "jax.value_and_grad(loss)(parameters, jnp.ones((4, 8)))"
+    run_page("optimize.md", [f"assert jax.tree.all(jax.tree.map(jnp.allclose, (value, gradients), {plain}))"])
+
+
 def test_the_code_of_drop_in_runs():
     # Not while the site is built: it would need Flax and Equinox.
     for module in ("flax", "equinox", "flatbuffers"):
         pytest.importorskip(module)
-    blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / "drop_in.md").read_text(), re.MULTILINE | re.DOTALL)
     checks = (
         "assert linear(x).shape == einsum(x[None])[0].shape == (16, 128)",
         "assert attention(x, decode=False).shape == (16, 64)",
@@ -195,12 +210,7 @@ def test_the_code_of_drop_in_runs():
         "assert logits.shape == (16, 10) and isinstance(model.layers[0], jax_moye.contrib.equinox.Linear)",
         "assert taken.calls == 1 and again.tolist() == (x @ w).tolist()",
     )
-    code = "\n".join([*blocks, *checks])
-    environ = dict(os.environ, JAX_PLATFORMS="cpu")
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environ, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_page("drop_in.md", checks)
 
 
 # Commands and links ----------------------------------------------------------------------------------------------

@@ -4,9 +4,11 @@ more registers than setmaxnreg gives it.
 Compiled is a row of each kind: for each kernel, dtype and accumulator the widest tile of each height (which says how
 many warpgroups share it), apart for widths that are whole multiples of 64 and others, and for operands of 16 bits that
 TMA cannot read. The widest tile has the most sums to hold in the same registers. Orders take turns. All of them obey
-tools/sass_rules.json. A build that compiles all rows in all orders, as those of releases do, refuses each for what fails
-here because of ptxas's messages (tools/nvcc_gate.py: spills, serialized wgmma, an ignored setmaxnreg), and at its end
-applies the rules to all of them. tests/build/test_sass.py looks at the whole of an installed module.
+tools/sass_rules.json.
+
+A build that compiles all rows in all orders, as those of releases do, refuses each for what fails here because of
+ptxas's messages (tools/nvcc_gate.py: spills, serialized wgmma, an ignored setmaxnreg), and at its end applies the rules
+to all of them. tests/build/test_sass.py looks at the whole of an installed module.
 """
 
 from __future__ import annotations
