@@ -111,13 +111,17 @@ def reachable(code: list[Instruction], start: int) -> set[int]:
 
 
 @functools.cache
-def compile_rows(kernel: str) -> tuple[dict[str, dict], list[str], dict[str, list[Instruction]]]:
-    """All rows of ROWS of a kernel at once, as most of nvcc's time goes into the headers.
+def compile_rows(kernel: str, half: bool) -> tuple[dict[str, dict], list[str], dict[str, list[Instruction]]]:
+    """Rows of a kernel at once, as most of nvcc's time goes into the headers: those of 16 bits, or the others.
 
     Returns {name: what ptxas reported}, what tools/nvcc_gate.py refuses, and {name: code} if there is a disassembler.
     """
-    names = [f"{kernel}_kernel<Gemm<GemmConfig{row}>, Order::{order}>" for k, row, order in ROWS if k == kernel]
-    return compile_kernels(kernel, names)
+    rows = [(row, order) for k, row, order in ROWS if k == kernel and has_half(row) == half]
+    return compile_kernels(kernel, [f"{kernel}_kernel<Gemm<GemmConfig{row}>, Order::{order}>" for row, order in rows])
+
+
+def has_half(row: str) -> bool:
+    return re.search(r",(bf16|f16),", row) is not None
 
 
 def compile_kernels(kernel: str, names: list[str]) -> tuple[dict[str, dict], list[str], dict[str, list[Instruction]]]:
@@ -269,10 +273,10 @@ def check_descriptors(code: list[Instruction]) -> None:
     ("kernel", "row", "order"), ROWS, ids=["-".join((*re.findall(r"\w+", row), order)) for _, row, order in ROWS]
 )
 def test_row(kernel, row, order):
-    reports, faults, codes = compile_rows(kernel)
+    reports, faults, codes = compile_rows(kernel, has_half(row))
     name = mangled(reports, row, order)
     assert [reports[name][f"{what}_bytes"] for what in ("stack", "spill_store", "spill_load")] == [0, 0, 0]
-    assert faults == []  # of this row or another of the kernel
+    assert faults == []  # of this row or another that was compiled with it
     if reason := check_sass.unavailable():
         pytest.skip(f"{reason}: the messages of ptxas were checked")
     code = codes[name]
@@ -293,7 +297,9 @@ KERNELS = sorted({kernel for kernel, *_ in ROWS})
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_rules(kernel):
     """Each rule of the kernel finds a row, and all rows obey."""
-    *_, codes = compile_rows(kernel)
+    codes = {}
+    for half in {has_half(row) for of, row, _ in ROWS if of == kernel}:
+        codes |= compile_rows(kernel, half)[2]
     if reason := check_sass.unavailable():
         pytest.skip(reason)
     rules = [rule for rule in RULES if rule["kernel"] in (f"{kernel}_kernel", "_kernel")]
