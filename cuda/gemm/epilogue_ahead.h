@@ -73,7 +73,7 @@ inline Status make_map_ahead(TensorMap* map, GemmArgs const& args, int rank, int
 
 /// Lane 0 of a warp: starts the loads of kBoxes boxes, of which box i has its first row in the tile at row_of(i) and
 /// its first column of d at column_of(i). A box of which nothing lies in d keeps what it has: TMA would read the map's
-/// first element instead, which another warp may be storing. Warp: of gemm/epilogue_sm90.h.
+/// first element instead, which another warp may be storing. Warp: of gemm/epilogue_staging.h.
 template <int kBoxes, class Warp, class RowOf, class ColumnOf>
 MOYE_DEVICE void load_boxes_ahead(Warp const& warp, RowOf const& row_of, ColumnOf const& column_of MOYE_LOC) {
   MOYE_SITE;

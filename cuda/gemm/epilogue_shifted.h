@@ -1,5 +1,5 @@
 // Rows of results that TMA cannot store, because they begin or end between two words of 16 bytes: threads store the
-// boxes of gemm/epilogue_sm90.h, shifted, so that global memory gets whole sectors of 32 bytes.
+// boxes of gemm/epilogue_staging.h, shifted, so that global memory gets whole sectors of 32 bytes.
 //   rows      in shared memory begin at the same place of a sector as in global memory: a thread's pairs of columns are
 //             stored there as words, which the lanes of a row make of their own and the next one's where that is odd
 //   sectors   of a row, whole ones: words of 16 bytes. A box's last sector, which the next box has the other end of, is
@@ -9,15 +9,20 @@
 // Rows need not be shifted alike.
 #pragma once
 
+#include "gemm/activation.h"
 #include "gemm/batch.h"
 #include "gemm/config.h"
+#include "gemm/epilogue.h"
 #include "gemm/epilogue_box.h"
+#include "gemm/epilogue_staging.h"
 #include "moye/arch/barrier.h"
 #include "moye/arch/config.h"
+#include "moye/arch/convert.h"
 #include "moye/arch/store.h"
 #include "moye/arch/types.h"
 #include "moye/arch/warp.h"
 #include "moye/core.h"
+#include "moye/tensor.h"
 
 namespace moye {
 
@@ -34,7 +39,7 @@ struct ShiftedRows {
 };
 
 /// The rows of d, or of what lies at `data` as d does, from the tile's row `tile_row` on, kColumns of kItem bytes at
-/// most. Warp: of gemm/epilogue_sm90.h.
+/// most. Warp: of gemm/epilogue_staging.h.
 template <int kColumns, int kItem, class Warp>
 MOYE_DEVICE ShiftedRows shifted_rows(Warp const& warp, void* data, int tile_row) {
   GemmArgs const& args = warp.args;
@@ -165,11 +170,65 @@ MOYE_DEVICE void store_shifted_box(Warp const& warp, void* data, int result, int
   box.store(d, first_column<kColumns, Out>(c) * kItem, before, warp.lane);
 }
 
-/// The same warp; what follows from a lane's number is computed anew, or it would take registers from box to box.
-template <class Warp>
-MOYE_DEVICE Warp computed_here(Warp warp) {
-  MOYE_COMPUTED_HERE("+r", warp.lane);
-  return warp;
+/// The sums as they are, a box at a time, through the warp's buffers.
+template <class Out, class Warp, class Accumulators, class RowOf>
+MOYE_DEVICE void store_converted_shifted(Warp const& tile, Accumulators const& tCrC, RowOf const& row) {
+  constexpr int kColumns = Warp::kColumns, kBoxesN = ceil_div(kColumns, kBoxColumns<Out>);
+  constexpr int kAtoms = decltype(size<1>(tCrC))::value;
+  constexpr int kPerWord = 4 / int(sizeof(Out));
+  MOYE_NO_UNROLL
+  for (int number = 0; number < kAtoms * kBoxesN; ++number) {
+    Warp const warp = computed_here(tile);
+    uint32_t words[ShiftedBox::kWords] = {};
+    with_box<kColumns, Out, kAtoms>(number, [&](int first, int i) {
+      MOYE_UNROLL
+      for (int k = 0; k < ShiftedBox::kWords; ++k) {
+        auto const sum = [&](int j) { return tCrC(first + k * kPerWord + j, i, _0{}); };
+        if constexpr (kPerWord == 2) {
+          words[k] = pack_pair<Out>(static_cast<float>(sum(0)), static_cast<float>(sum(1)));
+        } else {
+          words[k] = detail::bit_cast<uint32_t>(static_cast<Out>(sum(0)));
+        }
+        MOYE_COMPUTED_HERE("+r", words[k]);  // or LLVM converts all of them first
+      }
+    });
+    store_shifted_box<kColumns, Out>(warp, warp.args.d, /*result=*/0, number % kBoxesN, row(number / kBoxesN), words);
+  }
+}
+
+/// As store_finished() of gemm/epilogue_sm90.h, without derivatives and scales. Nothing is under way while a box is
+/// stored, which takes registers, too.
+template <class Warp, class Accumulators, class RowOf>
+MOYE_DEVICE void store_finished_shifted(Warp const& tile, Accumulators const& tCrC, RowOf const& row) {
+  constexpr int kColumns = Warp::kColumns, kBoxesN = ceil_div(kColumns, kBoxColumns<uint16_t>);
+  constexpr int kAtoms = decltype(size<1>(tCrC))::value;
+  using Operand = OperandBox<false, kBoxColumns<uint16_t>, /*kAnyEnd=*/true>;
+  EpilogueArgs const& epilogue = tile.args.epilogue;
+  MOYE_NO_UNROLL
+  for (int number = 0; number < kAtoms * kBoxesN; ++number) {
+    Warp const warp = computed_here(tile);
+    int const c = number % kBoxesN, tile_row = row(number / kBoxesN), column = warp.column + first_column<kColumns>(c);
+    auto const store = [&](void* data, int result, float const(&z)[Operand::kSums]) {
+      uint32_t words[ShiftedBox::kWords];
+      MOYE_UNROLL
+      for (int k = 0; k < ShiftedBox::kWords; ++k) {
+        words[k] = warp.args.d_dtype == Dtype::bf16 ? pack_pair<bfloat16_t>(z[2 * k], z[2 * k + 1])
+                                                    : pack_pair<half_t>(z[2 * k], z[2 * k + 1]);
+      }
+      store_shifted_box<kColumns, uint16_t>(warp, data, result, c, tile_row, words);
+    };
+    float z[Operand::kSums];
+    take_sums<uint16_t>(warp, tCrC, number, z);
+    Operand pairs;
+    EpilogueOperand const& addend = epilogue.c.data != nullptr ? epilogue.c : epilogue.bias;
+    pairs.load(warp, addend, tile_row, column);
+    pairs.add(warp, addend, warp.params.scale, z);
+    if (epilogue.preactivation != nullptr) store(epilogue.preactivation, /*result=*/1, z);
+    activate_all</*kRounded=*/true, /*kInTurn=*/is_same<typename Warp::Sum, int32_t>>(epilogue.activation, z);
+    pairs.load(warp, epilogue.residual, tile_row, column);
+    pairs.add(warp, epilogue.residual, 1.0f, z);
+    store(warp.args.d, /*result=*/0, z);
+  }
 }
 
 }  // namespace moye

@@ -7,43 +7,31 @@
 //   finished    results of 16 bits or floats, with c or bias, scales, activation and so on: the same, finished in
 //               registers, box by box
 //   pair        16-bit results of two b, whose columns are the halves of a tile: the same, the first activated, and
-//               multiplied with the second
+//               multiplied with the second (gemm/epilogue_gate.h)
 //   gated       16-bit results of a multiplier: the same, two of one product, the cotangents of a layer with a gate
 //   shifted, finished_shifted   as converted, and as finished without derivatives and scales, where rows of d are not of
 //               whole words of 16 bytes: threads store the boxes in whole sectors (gemm/epilogue_shifted.h)
 //   elements    everything else, and where accumulators leave no registers for that: 32 columns of sums through shared
 //               memory, finished as TileEpilogue does, an element a lane, so that a row's are stored side by side
-// Each warp has 16 rows of every atom and a staging of its own: no warp waits for another one. One file of more than
-// 600 lines: the ways share the staging and its order of boxes, and which one stores d is a single choice.
+// Each warp has 16 rows of every atom and a staging of its own (gemm/epilogue_staging.h): no warp waits for another
+// one.
 #pragma once
 
 #include "gemm/epilogue.h"
 #include "gemm/epilogue_ahead.h"
 #include "gemm/epilogue_box.h"
+#include "gemm/epilogue_gate.h"
 #include "gemm/epilogue_shifted.h"
+#include "gemm/epilogue_staging.h"
 #include "gemm/grouped.h"
 #include "gemm/tma_operand.h"
 #include "moye/arch/barrier.h"
 #include "moye/arch/convert.h"
-#include "moye/arch/copy_sm90.h"
 #include "moye/arch/mbarrier.h"
-#include "moye/arch/store.h"
 #include "moye/arch/tma.h"
-#include "moye/arch/warp.h"
 #include "moye/atom/mma_traits_sm90.h"
 
 namespace moye {
-
-/// What the host makes of a call for its epilogue.
-struct StoreParams {
-  enum class Way { converted, activated, ahead, finished, pair, gated, shifted, finished_shifted, elements };
-  Way way;
-  bool derives_or_scales;                                  // of `finished`
-  float alpha, scale;                                      // of the sums, and of c or, where there is none, the bias
-  TensorMap map_d, map_preactivation, map_second_product;  // empty where threads store d, or there is none
-  TensorMap map_ahead;                                     // of `ahead`: c or the residual
-  int rank;                                                // of all
-};
 
 /// Whether a thread has registers for what is read of two operands beside its sums, and a warpgroup's columns are whole
 /// boxes: c may be d.
@@ -63,10 +51,9 @@ template <int kColumns, Dtype kAccumulator, int kBuffers, int kRegisters, bool k
 struct WarpgroupEpilogue {
   using Sum = typename Accumulator<kAccumulator>::Sum;
   using Way = StoreParams::Way;
-  static constexpr int kWarps = 4, kRows = 16;  // rows of a warp, of every atom
-
-  // Boxes: 128 bytes, 16 rows.
-  static constexpr int kBoxBytes = kRows * 128;
+  using Place = EpiloguePlace;
+  using Warp = EpilogueWarp<Sum, kColumns, kBuffers, kScatters>;
+  static constexpr int kWarps = 4, kRows = Warp::kRows;
   template <class Out>
   static constexpr int kBox = kBoxColumns<Out>;
   static constexpr int kSums = kBox<uint16_t> / 2;  // of a thread, in a box of 16-bit results
@@ -81,18 +68,8 @@ struct WarpgroupEpilogue {
   static_assert(kBuffers >= 2, "one box is filled while another is stored");
 
   union SharedStorage {
-    alignas(1024) unsigned char boxes[kWarps][kBuffers][kBoxBytes];
+    alignas(1024) unsigned char boxes[kWarps][kBuffers][Warp::kBoxBytes];
     alignas(16) Sum sums[kWarps][kRows * kPitch];
-  };
-
-  /// Where the first row of a tile lies: along the operands of the epilogue, whose rows end, and among their matrices;
-  /// and in d's map. Both are the same but of a group, whose map ends where it does (gemm/grouped.h). Rows of no group
-  /// have no matrix.
-  struct Place {
-    int row, end, matrix;
-    int map_row, map_matrix;
-    bool has_matrix = true;
-    int32_t const* rows = nullptr;  // of kScatters: where each row of the operands lies in d; null: where the map says
   };
 
   /// Host: how the call's results are stored. ragged: the rows of the only matrix are cut into groups.
@@ -173,7 +150,7 @@ struct WarpgroupEpilogue {
     Warp const w{args, params, smem.boxes[warp], place, tile.n * kTileN + column, lane, landed};
     if constexpr (kGates && !kOwnActivation) {
       if (params.way == Way::gated) {
-        store_gated(w, tCrC, row_of_warp);
+        store_gated<kDerives>(w, tCrC, row_of_warp);
         return;
       }
     }
@@ -289,17 +266,6 @@ struct WarpgroupEpilogue {
     }
   }
 
-  /// What stays the same of a warp's tile.
-  struct Warp {
-    GemmArgs const& args;
-    StoreParams const& params;
-    unsigned char (&boxes)[kBuffers][kBoxBytes];
-    Place place;
-    int column;  // of d, the tile's first
-    int lane;
-    uint64_t* landed = nullptr;  // of kAhead
-  };
-
   // What is finished together needs registers beside the accumulators.
   template <int kSumsOfThread>
   static constexpr bool kHasRoom = kRegisters - kSumsOfThread >= 100 && !is_same<Sum, double>;
@@ -372,7 +338,7 @@ struct WarpgroupEpilogue {
     constexpr int kSumsOfThread = decltype(size(tCrC))::value;
     if constexpr (kHasRoomToShift<kSumsOfThread> && !kOwnActivation) {
       if (warp.params.way == Way::shifted) {
-        with_result<Sum>(warp.args.d_dtype, [&](auto out) { store_shifted_of<decltype(out)>(warp, tCrC, row); });
+        with_result<Sum>(warp.args.d_dtype, [&](auto out) { store_converted_shifted<decltype(out)>(warp, tCrC, row); });
         return true;
       }
     }
@@ -416,40 +382,6 @@ struct WarpgroupEpilogue {
     }
   }
 
-  /// A box of a result that lies as d does, where rows lie elsewhere: four rows at a time, each by eight lanes. False
-  /// where they do not.
-  template <int kBytes>
-  static MOYE_DEVICE bool scatter(Warp const& warp, void* z, unsigned char const* box, int column, int tile_row) {
-    if (warp.place.rows == nullptr) return false;
-    GemmArgs const& args = warp.args;
-    int lane = warp.lane;
-    MOYE_COMPUTED_HERE("+r", lane);  // what is known of lanes would take registers from the sums
-    // Lane i knows where row i lies.
-    int const from = warp.place.row + tile_row + lane % kRows;
-    int const to = from < warp.place.end ? warp.place.rows[from] : -1;
-    int const piece = lane % 8, at = column + piece * (16 / kBytes);
-    bool const is_stored = at < int(args.n);
-    MOYE_UNROLL
-    for (int i = 0; i < kRows; i += 4) {
-      int const row = i + lane / 8, to_row = shfl_sync(kFullWarp, to, row);
-      if (!is_stored || unsigned(to_row) >= unsigned(args.m)) continue;
-      auto const& bytes = *reinterpret_cast<uint128_t const*>(box + row * 128 + (piece ^ row % 8) * 16);
-      auto* const row_of_z = static_cast<unsigned char*>(z) + (to_row * args.d_m_stride + at) * kBytes;
-      store_global(bytes, *reinterpret_cast<uint128_t*>(row_of_z));
-    }
-    return true;
-  }
-
-  /// One thread. Every mode of d's batch moves: with one of them the matrix's number is its coordinate. With several,
-  /// it is taken apart here, box by box: coordinates that wait take registers from the accumulators.
-  static MOYE_DEVICE void store_box(Warp const& warp, TensorMap const& map, unsigned char const* box, int column,
-                                    int row) {
-    int const map_row = warp.place.map_row + row, matrix = warp.place.map_matrix;
-    if (warp.params.rank == 3) return tma_store(&map, box, column, map_row, matrix);
-    auto const [outer, middle, inner] = batch_coord(warp.args.batch_sizes, matrix).modes;
-    tma_store(&map, box, column, map_row, inner, middle, outer);
-  }
-
   // ---- activated, ahead. Of a box, z[i] is as below. A call of it asks for each box which activation it has, and no
   // more: epilogues longer than a tile's products are not hidden by them.
 
@@ -469,7 +401,7 @@ struct WarpgroupEpilogue {
       OperandBox<false> operand;
       if constexpr (kIsAhead) operand.read(filled, warp.lane);
       float z[kSums];
-      with_box<Out, kAtoms>(number, [&](int first, int i) {
+      with_box<kColumns, Out, kAtoms>(number, [&](int first, int i) {
         MOYE_UNROLL
         for (int k = 0; k < kSums; k += 4) {
           Row<float, 2> const pair = bias.template pair<Out>(k / 4);
@@ -498,21 +430,6 @@ struct WarpgroupEpilogue {
       store_results<Out>(warp, filled, filled, /*outputs=*/1, column_of(number), row(number / kBoxesN));
     }
     if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // no lane waits any more: see `landed`
-  }
-
-  /// f(the first sum of box `number`, its atom): accumulators are registers, and their indices constants.
-  template <class Out, int kAtoms, int kBegin = 0, class F>
-  static MOYE_DEVICE void with_box(int number, F const& f) {
-    constexpr int kBoxesN = ceil_div(kColumns, kBox<Out>), kEnd = kAtoms * kBoxesN;
-    if constexpr (kBegin + 1 == kEnd) {
-      f(first_column<kColumns, Out>(kBegin % kBoxesN) / 2, kBegin / kBoxesN);
-    } else {
-      if (number == kBegin) {
-        f(first_column<kColumns, Out>(kBegin % kBoxesN) / 2, kBegin / kBoxesN);
-      } else {
-        with_box<Out, kAtoms, kBegin + 1>(number, f);
-      }
-    }
   }
 
   // ---- finished. Of a box, z[i] is the sum of row lane / 4 + i / 2 % 2 * 8 and column i / 4 * 8 + lane % 4 * 2 + i
@@ -573,232 +490,6 @@ struct WarpgroupEpilogue {
       load_ahead(next);
       fill_box(warp, box, z);
       store_results<Out>(warp, box, second_box, outputs, column_of(number), row_of(number));
-    }
-  }
-
-  /// alpha times the sums of a box of Out, or of a half of one. They are counted along the columns first.
-  template <class Out, class Accumulators, int kCount>
-  static MOYE_DEVICE void take_sums(Warp const& warp, Accumulators const& tCrC, int number, float (&z)[kCount]) {
-    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kInBox = kBox<Out> / 2 / kCount;
-    constexpr int kPartsN = ceil_div(kColumns, kBox<Out>) * kInBox;
-    MOYE_UNROLL
-    for (int k = 0; k < kCount; ++k) z[k] = 0;  // or ptxas keeps their registers from the kernel's beginning on
-    MOYE_UNROLL
-    for (int i = 0; i < kAtoms; ++i) {
-      MOYE_UNROLL
-      for (int c = 0; c < kPartsN; ++c) {  // accumulators are registers: their indices are constants
-        if (number != i * kPartsN + c) continue;
-        MOYE_UNROLL
-        for (int k = 0; k < kCount; ++k) {
-          auto sum = tCrC(first_column<kColumns, Out>(c / kInBox) / 2 + c % kInBox * kCount + k, i, _0{});
-          if constexpr (is_same<Sum, int32_t>) {
-            MOYE_COMPUTED_HERE("+r", sum);  // or LLVM converts all of them first
-          }
-          z[k] = warp.params.alpha * static_cast<float>(sum);
-          MOYE_COMPUTED_HERE("+f", z[k]);  // or LLVM chooses from all accumulators first
-        }
-        sync_warp();  // keeps the branch: ptxas would take all accumulators in turn, each under its condition
-      }
-    }
-  }
-
-  /// Until the tile's boxes from `first` on, one or two, may be filled. What they held is on its way: of the tile
-  /// before all of it, a main loop ago.
-  static MOYE_DEVICE void wait_for_boxes(Warp const& warp, int first, int outputs) {
-    if (warp.lane == 0 && first == 0) tma_store_wait_group_read<0>();
-    if (warp.lane == 0 && first + outputs > kBuffers) tma_store_wait_group_read<kBuffers - 2>();
-    sync_warp();
-  }
-
-  /// What has been filled: of d, and of the pre-activation, or a multiplier's other result, where there are two.
-  template <class Out>
-  static MOYE_DEVICE void store_results(Warp const& warp, unsigned char const* box, unsigned char const* second_box,
-                                        int outputs, int column, int row) {
-    fence_proxy_async_shared_cta();
-    sync_warp();
-    if constexpr (kScatters) {
-      if (warp.place.rows != nullptr) {
-        MOYE_NO_UNROLL
-        for (int i = 0; i < outputs; ++i)
-          scatter<int(sizeof(Out))>(warp, i == 0 ? warp.args.d : warp.args.epilogue.preactivation,
-                                    i == 0 ? box : second_box, column, row);
-        return;
-      }
-    }
-    if (warp.lane == 0) {
-      MOYE_NO_UNROLL
-      for (int i = 0; i < outputs; ++i) {
-        store_box(warp, i == 0 ? warp.params.map_d : warp.params.map_preactivation, i == 0 ? box : second_box, column,
-                  row);
-        tma_store_commit_group();
-      }
-    }
-  }
-
-  // ---- shifted: a box at a time, through the warp's buffers (gemm/epilogue_shifted.h).
-
-  template <class Out, class Accumulators, class RowOf>
-  static MOYE_DEVICE void store_shifted_of(Warp const& tile, Accumulators const& tCrC, RowOf const& row) {
-    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, kBox<Out>);
-    constexpr int kPerWord = 4 / int(sizeof(Out));
-    MOYE_NO_UNROLL
-    for (int number = 0; number < kAtoms * kBoxesN; ++number) {
-      Warp const warp = computed_here(tile);
-      uint32_t words[ShiftedBox::kWords] = {};
-      with_box<Out, kAtoms>(number, [&](int first, int i) {
-        MOYE_UNROLL
-        for (int k = 0; k < ShiftedBox::kWords; ++k) {
-          auto const sum = [&](int j) { return tCrC(first + k * kPerWord + j, i, _0{}); };
-          if constexpr (kPerWord == 2) {
-            words[k] = pack_pair<Out>(static_cast<float>(sum(0)), static_cast<float>(sum(1)));
-          } else {
-            words[k] = detail::bit_cast<uint32_t>(static_cast<Out>(sum(0)));
-          }
-          MOYE_COMPUTED_HERE("+r", words[k]);  // or LLVM converts all of them first
-        }
-      });
-      store_shifted_box<kColumns, Out>(warp, warp.args.d, /*result=*/0, number % kBoxesN, row(number / kBoxesN), words);
-    }
-  }
-
-  /// As store_finished, without derivatives and scales. Nothing is under way while a box is stored, which takes
-  /// registers, too.
-  template <class Accumulators, class RowOf>
-  static MOYE_DEVICE void store_finished_shifted(Warp const& tile, Accumulators const& tCrC, RowOf const& row) {
-    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = ceil_div(kColumns, kBox<uint16_t>);
-    EpilogueArgs const& epilogue = tile.args.epilogue;
-    MOYE_NO_UNROLL
-    for (int number = 0; number < kAtoms * kBoxesN; ++number) {
-      Warp const warp = computed_here(tile);
-      int const c = number % kBoxesN, tile_row = row(number / kBoxesN),
-                column = warp.column + first_column<kColumns>(c);
-      auto const store = [&](void* data, int result, float const(&z)[kSums]) {
-        uint32_t words[ShiftedBox::kWords];
-        MOYE_UNROLL
-        for (int k = 0; k < ShiftedBox::kWords; ++k) {
-          words[k] = warp.args.d_dtype == Dtype::bf16 ? pack_pair<bfloat16_t>(z[2 * k], z[2 * k + 1])
-                                                      : pack_pair<half_t>(z[2 * k], z[2 * k + 1]);
-        }
-        store_shifted_box<kColumns, uint16_t>(warp, data, result, c, tile_row, words);
-      };
-      float z[kSums];
-      take_sums<uint16_t>(warp, tCrC, number, z);
-      OperandBox<false, Box::kColumns, /*kAnyEnd=*/true> pairs;
-      EpilogueOperand const& addend = epilogue.c.data != nullptr ? epilogue.c : epilogue.bias;
-      pairs.load(warp, addend, tile_row, column);
-      pairs.add(warp, addend, warp.params.scale, z);
-      if (epilogue.preactivation != nullptr) store(epilogue.preactivation, /*result=*/1, z);
-      activate_all</*kRounded=*/true, /*kInTurn=*/is_same<Sum, int32_t>>(epilogue.activation, z);
-      pairs.load(warp, epilogue.residual, tile_row, column);
-      pairs.add(warp, epilogue.residual, 1.0f, z);
-      store(warp.args.d, /*result=*/0, z);
-    }
-  }
-
-  // ---- gated: as finished, by halves of boxes; what is read of both operands becomes the results.
-
-  template <class Accumulators, class RowOf>
-  static MOYE_DEVICE void store_gated(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
-    constexpr int kBoxesN = kColumns / kBox<uint16_t>, kParts = decltype(size<1>(tCrC))::value * kBoxesN * 2;
-    EpilogueArgs const& epilogue = warp.args.epilogue;
-    auto const row_of = [&](int part) { return row(part / 2 / kBoxesN); };
-    auto const column_of = [&](int part) { return warp.column + part % (2 * kBoxesN) * (kBox<uint16_t> / 2); };
-    struct Operands {
-      OperandBox<kDerives, kBox<uint16_t> / 2> at, multiplier;
-    };
-    auto const load = [&](int part) {
-      Operands operands;
-      operands.at.load_present(warp, epilogue.c, row_of(part), column_of(part));
-      operands.multiplier.load_present(warp, epilogue.multiplier, row_of(part), column_of(part));
-      return operands;
-    };
-    Operands operands = load(0);
-    MOYE_NO_UNROLL  // as above
-        for (int part = 0; part < kParts; ++part) {
-      Operands const next = load(part + 1 < kParts ? part + 1 : part);  // under way while these are computed
-      float z[kSums / 2];
-      take_sums<uint16_t>(warp, tCrC, part, z);
-      int const half = part % 2, first = part / 2 * 2;
-      if (half == 0) wait_for_boxes(warp, first, /*outputs=*/2);
-      unsigned char* const box = warp.boxes[first % kBuffers];
-      unsigned char* const second_box = warp.boxes[(first + 1) % kBuffers];
-      operands.at.differentiate_gate(warp, z, operands.multiplier);
-      operands.multiplier.fill(box, half, warp.lane);
-      operands.at.fill(second_box, half, warp.lane);
-      if (half == 1) store_results<uint16_t>(warp, box, second_box, /*outputs=*/2, column_of(part - 1), row_of(part));
-      operands = next;
-    }
-  }
-
-  // ---- pair: as finished; the second half's columns are those of the other product.
-
-  template <class Accumulators, class RowOf>
-  static MOYE_DEVICE void store_pair(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
-    constexpr int kAtoms = decltype(size<1>(tCrC))::value, kBoxesN = kColumns / 2 / kBox<uint16_t>;
-    static_assert(kColumns % (2 * kBox<uint16_t>) == 0 && is_same<Sum, float>, "whole boxes in both halves");
-    bool const products = warp.args.epilogue.preactivation != nullptr;  // both are written, too
-    int filled = 0;                                                     // boxes
-    MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
-        for (int number = 0; number < kAtoms * kBoxesN; ++number) {
-      // f(k, i, first): of this box, first being the number of its first sum in atom i. Indices are constants.
-      auto const with_sums = [&](auto const& f) {
-        MOYE_UNROLL
-        for (int i = 0; i < kAtoms; ++i) {
-          MOYE_UNROLL
-          for (int c = 0; c < kBoxesN; ++c) {
-            if (number != i * kBoxesN + c) continue;
-            MOYE_UNROLL
-            for (int k = 0; k < kSums; ++k) f(k, i, c * kSums);
-            sync_warp();  // as above
-          }
-        }
-      };
-      float z[kSums] = {};  // as in take_sums
-      MOYE_NO_UNROLL
-      for (int output = 0; output < (products ? 3 : 2); ++output) {
-        TensorMap const* map = &warp.params.map_d;
-        if (output == 0) {
-          map = &warp.params.map_preactivation;
-          with_sums([&](int k, int i, int first) {
-            z[k] = warp.params.alpha * static_cast<float>(tCrC(first + k, i, _0{}));
-            MOYE_COMPUTED_HERE("+f", z[k]);  // as above
-          });
-          if (!products) continue;
-        } else if (output == 1) {
-          activate_all</*kRounded=*/true>(warp.args.epilogue.activation, z);
-          with_sums([&](int k, int i, int first) {
-            z[k] *= static_cast<float>(tCrC(kColumns / 4 + first + k, i, _0{}));
-            MOYE_COMPUTED_HERE("+f", z[k]);
-          });
-        } else {
-          map = &warp.params.map_second_product;
-          with_sums([&](int k, int i, int first) {
-            z[k] = static_cast<float>(tCrC(kColumns / 4 + first + k, i, _0{}));
-            MOYE_COMPUTED_HERE("+f", z[k]);
-          });
-        }
-        // What this buffer held is on its way: of the tile before all of it, a main loop ago.
-        if (warp.lane == 0 && filled == 0) tma_store_wait_group_read<0>();
-        if (warp.lane == 0 && filled >= kBuffers) tma_store_wait_group_read<kBuffers - 1>();
-        sync_warp();
-        unsigned char* const box = warp.boxes[filled % kBuffers];
-        ++filled;
-        fill_box(warp, box, z);
-        fence_proxy_async_shared_cta();
-        sync_warp();
-        if constexpr (kScatters) {
-          EpilogueArgs const& epilogue = warp.args.epilogue;
-          void* const result = output == 0   ? epilogue.preactivation
-                               : output == 1 ? warp.args.d
-                                             : epilogue.second_product;
-          int const column = warp.column + number % kBoxesN * kBox<uint16_t>;
-          if (scatter<2>(warp, result, box, column, row(number / kBoxesN))) continue;
-        }
-        if (warp.lane == 0) {
-          store_box(warp, *map, box, warp.column + number % kBoxesN * kBox<uint16_t>, row(number / kBoxesN));
-          tma_store_commit_group();
-        }
-      }
     }
   }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from tests.emulated.mutants import Mutant as AnyMutant
-from tests.emulated.mutants_sm90 import ONE_CTA, E, P, deadlock, race
+from tests.emulated.mutants_sm90 import ONE_CTA, STAGING, E, P, deadlock, race
 
 PINGPONG = "{sm90_pingpong, bf16, f32, {128, 128, 64}, 2, {1, 1}, 16}"  # two atoms of two boxes
 COOPERATIVE = "{sm90_cooperative, bf16, f32, {128, 128, 64}, 2, {1, 1}, 16}"
@@ -16,7 +16,7 @@ RESIDUAL, C_IN_PLACE = ("out=bf16", "epilogue=4"), ("out=bf16", "epilogue=5")
 WAIT = "    if constexpr (kIsAhead) mbarrier_wait(warp.landed, /*parity=*/0);\n"
 IN_D = "    if (row >= warp.place.end || column >= int(warp.args.n)) continue;\n"
 
-FENCED = "    sync_warp();\n    if constexpr (kScatters) {\n      if (warp.place.rows"
+FENCED = "  sync_warp();\n  if constexpr (Warp::kScatters) {\n    if (warp.place.rows"
 
 # A consumer has several tiles, whose last rows and columns are not there.
 Mutant = functools.partial(
@@ -66,8 +66,8 @@ MUTANTS = [
     ),
     Mutant(
         name="ahead_stored_without_a_fence",
-        file=E,
-        old=f"    fence_proxy_async_shared_cta();\n{FENCED}",
+        file=STAGING,
+        old=f"  fence_proxy_async_shared_cta();\n{FENCED}",
         new=FENCED,
         expect=race("TMA store", P, "stmatrix", P, "is ordered after") + ", but no fence.proxy.async",
     ),

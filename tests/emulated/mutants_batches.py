@@ -64,7 +64,7 @@ MUTANTS = [
     Mutant(
         "sm90_batch_stored_as_one_mode",
         COOPERATIVE,
-        "epilogue_sm90.h",
+        "epilogue_staging.h",
         "if (warp.params.rank == 3) return",
         "return",
         options=(*TWO, "out=bf16"),

@@ -14,18 +14,18 @@ COOPERATIVE = "{sm90_cooperative, bf16, f32, {128, 128, 64}, 2, {1, 1}, 16}"
 PINGPONG = "{sm90_pingpong, bf16, f32, {128, 128, 64}, 2, {1, 1}, 16}"  # two atoms along m
 
 C, P = "sm90_cooperative.cuh", "sm90_pingpong.cuh"
-E, BOX = "epilogue_sm90.h", "epilogue_box.h"
+E, GATE, STAGING, BOX = "epilogue_sm90.h", "epilogue_gate.h", "epilogue_staging.h", "epilogue_box.h"
 
 # Three tiles, of which the last has 44 rows; 88 columns are a box and three quarters of a half.
 Mutant = functools.partial(
-    AnyMutant, row=COOPERATIVE, file=E, expect="wrong", sizes=(300, 88, 150), options=("out=bf16", "gate=1")
+    AnyMutant, row=COOPERATIVE, file=GATE, expect="wrong", sizes=(300, 88, 150), options=("out=bf16", "gate=1")
 )
 
 MUTANTS = [
     Mutant(
         name="gate_results_exchanged",
-        old="operands.multiplier.fill(box, half, warp.lane);\n      operands.at.fill(second_box,",
-        new="operands.at.fill(box, half, warp.lane);\n      operands.multiplier.fill(second_box,",
+        old="operands.multiplier.fill(box, half, warp.lane);\n    operands.at.fill(second_box,",
+        new="operands.at.fill(box, half, warp.lane);\n    operands.multiplier.fill(second_box,",
     ),
     Mutant(
         name="gate_operands_of_the_half_before",
@@ -51,6 +51,7 @@ MUTANTS = [
     ),
     Mutant(
         name="gate_sums_of_the_first_half",
+        file=STAGING,
         old="c % kInBox * kCount + k, i,",
         new="k, i,",
     ),
@@ -81,13 +82,14 @@ MUTANTS = [
     Mutant(
         name="gate_boxes_not_waited_for",
         row=PINGPONG,
-        old="      if (half == 0) wait_for_boxes(warp, first, /*outputs=*/2);\n",
+        old="    if (half == 0) wait_for_boxes(warp, first, /*outputs=*/2);\n",
         new="",
         expect=race("stmatrix", P, "TMA store", P),
         options=("out=bf16", "gate=1", *ONE_CTA),
     ),
     Mutant(
         name="gate_both_results_in_one_place",
+        file=E,
         old="make_map(&params->map_preactivation, params->rank, epilogue.preactivation,",
         new="make_map(&params->map_preactivation, params->rank, args.d,",
     ),

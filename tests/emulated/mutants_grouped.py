@@ -9,7 +9,7 @@ from tests.emulated.mutants_sm90 import deadlock, race, too_early
 
 ROW = "{sm90_grouped, bf16, f32, {64, 64, 64}, 3, {1, 1}, 16}"
 K, GROUPS, TURNS = "sm90_grouped.cuh", "grouped.h", "turns.h"
-E, BOX = "epilogue_sm90.h", "epilogue_box.h"
+E, STAGING, BOX = "epilogue_sm90.h", "epilogue_staging.h", "epilogue_box.h"
 
 # 21 tiles of rows in 2 CTAs: groups of more than a tile, of none and of one row, one that a tile holds, one whose size
 # is below zero; and rows behind them all.
@@ -222,7 +222,7 @@ MUTANTS = [
     # ---- the epilogue
     M(
         name="grouped_stored_where_the_group_is",
-        file=E,
+        file=STAGING,
         old="matrix = warp.place.map_matrix;",
         new="matrix = warp.place.matrix;",
         expect=OUTSIDE.format("store", "d"),
@@ -281,7 +281,7 @@ MUTANTS = [
     PAIR(name="grouped_pair_empty_tiles_not_zero", file=TURNS, old="  if (k_tiles == 0) clear(tCrC);\n", new=""),
     PAIR(
         name="grouped_pair_products_stored_where_the_group_is",
-        file=E,
+        file=STAGING,
         expect=OUTSIDE.format("store", "preactivation"),
         old="int const map_row = warp.place.map_row + row, matrix = warp.place.map_matrix;",
         new="int const map_row = warp.place.row + row, matrix = warp.place.map_matrix;",

@@ -13,15 +13,15 @@ PINGPONG = "{sm90_pingpong, bf16, f32, {64, 128, 64}, 2, {1, 1}, 16}"
 SPLIT_K = "{sm90_split_k, bf16, f32, {64, 128, 64}, 2, {1, 2}, 16}"
 
 C, P, K = "sm90_cooperative.cuh", "sm90_pingpong.cuh", "sm90_split_k.cuh"
-T, E, ELEMENTS = "tma_operand.h", "epilogue_sm90.h", "epilogue.h"
+T, E, GATE, ELEMENTS = "tma_operand.h", "epilogue_sm90.h", "epilogue_gate.h", "epilogue.h"
 PAIR, KEPT = ("out=bf16", "pair=1"), ("out=bf16", "pair=2")
 
 # Six tiles, of which the last has 44 rows and 24 columns; of k two whole tiles and a piece.
 Mutant = functools.partial(AnyMutant, row=COOPERATIVE, file=T, expect="wrong", sizes=(300, 88, 150), options=PAIR)
 
-WAIT = "        if (warp.lane == 0 && filled >= kBuffers) tma_store_wait_group_read<kBuffers - 1>();\n"
-PROXY_FENCE = "        fence_proxy_async_shared_cta();\n"
-BEHIND_IT = "        sync_warp();\n        if constexpr (kScatters) {\n          EpilogueArgs"
+WAIT = "      if (warp.lane == 0 && filled >= kBuffers) tma_store_wait_group_read<kBuffers - 1>();\n"
+PROXY_FENCE = "      fence_proxy_async_shared_cta();\n"
+BEHIND_IT = "      sync_warp();\n      if constexpr (Warp::kScatters) {\n        EpilogueArgs"
 SECOND = "z[k] *= static_cast<float>(tCrC(kColumns / 4 + first + k"
 
 MUTANTS = [
@@ -88,7 +88,7 @@ MUTANTS = [
     Mutant(
         name="pair_second_sums_of_the_first_half",
         row=WIDE,
-        file=E,
+        file=GATE,
         old=SECOND,
         new=SECOND.replace("/ 4", "/ 8"),
         sizes=(120, 120, 70),
@@ -96,20 +96,20 @@ MUTANTS = [
     Mutant(
         name="pair_without_alpha",
         row=PINGPONG,
-        file=E,
+        file=GATE,
         old="z[k] = warp.params.alpha * static_cast<float>(tCrC(first + k, i, _0{}));",
         new="z[k] = static_cast<float>(tCrC(first + k, i, _0{}));",
     ),
     Mutant(
         name="pair_second_product_into_the_other",
-        file=E,
+        file=GATE,
         old="map = &warp.params.map_second_product;",
         new="map = &warp.params.map_preactivation;",
         options=KEPT,
     ),
     Mutant(
         name="pair_wait_for_a_box_off_by_one",
-        file=E,
+        file=GATE,
         old=WAIT,
         new=WAIT.replace("kBuffers - 1", "kBuffers"),
         expect=race("stmatrix", C, "TMA store", C),
@@ -118,15 +118,15 @@ MUTANTS = [
     Mutant(
         name="pair_wait_for_the_tile_before_missing",
         row=PINGPONG,
-        file=E,
-        old="        if (warp.lane == 0 && filled == 0) tma_store_wait_group_read<0>();\n",
+        file=GATE,
+        old="      if (warp.lane == 0 && filled == 0) tma_store_wait_group_read<0>();\n",
         new="",
         expect=race("stmatrix", P, "TMA store", P),
         options=(*PAIR, *ONE_CTA),
     ),
     Mutant(
         name="pair_proxy_fence_missing",
-        file=E,
+        file=GATE,
         old=PROXY_FENCE + BEHIND_IT,
         new=BEHIND_IT,
         expect=race("TMA store", C, "stmatrix", C, "is ordered after") + ", but no fence.proxy.async lies between them",

@@ -8,16 +8,16 @@ from tests.emulated.mutants import Mutant as AnyMutant
 from tests.emulated.mutants_sm90 import race
 
 ROW = "{sm90_permuted, bf16, f32, {64, 128, 64}, 3, {1, 1}, 16}"
-K, E, TURNS = "sm90_permuted.cuh", "epilogue_sm90.h", "turns.h"
+K, STAGING, GATE, TURNS = "sm90_permuted.cuh", "epilogue_staging.h", "epilogue_gate.h", "turns.h"
 GROUPS = "sizes=70,0,1,64,33,-5,60"
 
 # 12 tiles of rows, of which groups end in most, and two of columns; rows of a in which indices repeat, some outside.
 M = functools.partial(
     AnyMutant, row=ROW, file=K, expect="wrong", sizes=(270, 136, 200), options=(GROUPS, "a_rows=90", "d_rows=1")
 )
-STORED = functools.partial(M, file=E)
+STORED = functools.partial(M, file=STAGING)
 FUSED = functools.partial(STORED, options=("sizes=70,0,1,64,33,102", "out=bf16", "epilogue=1", "d_rows=1"))
-PAIR = functools.partial(STORED, options=(GROUPS, "out=bf16", "pair=2", "a_rows=90", "d_rows=1"))
+PAIR = functools.partial(M, file=GATE, options=(GROUPS, "out=bf16", "pair=2", "a_rows=90", "d_rows=1"))
 
 OUTSIDE = r"out of bounds: {} of \d+ bytes .* at sm90_permuted\.cuh:\d+: the nearest array is {} "
 
@@ -139,8 +139,8 @@ MUTANTS = [
     ),
     STORED(
         name="permuted_box_read_without_its_swizzle",
-        old="(piece ^ row % 8) * 16);\n      auto* const row_of_z",
-        new="piece * 16);\n      auto* const row_of_z",
+        old="(piece ^ row % 8) * 16);\n    auto* const row_of_z",
+        new="piece * 16);\n    auto* const row_of_z",
     ),
     STORED(
         name="permuted_rows_of_the_first_lanes",
@@ -155,7 +155,7 @@ MUTANTS = [
     ),
     PAIR(
         name="permuted_products_exchanged",
-        old="output == 0   ? epilogue.preactivation",
-        new="output == 0   ? epilogue.second_product",
+        old="output == 0 ? epilogue.preactivation",
+        new="output == 0 ? epilogue.second_product",
     ),
 ]

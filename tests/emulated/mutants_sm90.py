@@ -16,6 +16,7 @@ PINGPONG = "{sm90_pingpong, bf16, f32, {64, 64, 64}, 3, {1, 1}, 16}"
 FLOAT8 = "{sm90_cooperative, e4m3, f32, {128, 64, 128}, 2, {1, 1}, 1}"  # packs its operands, promotes its sums
 
 C, P, T, E = "sm90_cooperative.cuh", "sm90_pingpong.cuh", "tma_operand.h", "epilogue_sm90.h"
+STAGING = "epilogue_staging.h"
 SHARED, PIPELINE, SCHEDULER = "sm90_persistent.h", "moye/pipeline.h", "tile_scheduler.h"
 
 BY = r" by (block \(\d+,0,0\) )?(thread \d+ \(warp \d+ lane \d+\)|warp \d+) at {file}:\d+"
@@ -314,9 +315,9 @@ MUTANTS = [
     Mutant(
         "sm90_activated_sums_of_the_first_box",
         THREE_BOXES,
-        E,
-        "      if (number == kBegin) {",
-        "      if (number >= kBegin) {",
+        STAGING,
+        "    if (number == kBegin) {",
+        "    if (number >= kBegin) {",
         "wrong",
         options=ACTIVATED,
     ),
@@ -387,18 +388,18 @@ MUTANTS = [
     Mutant(
         "sm90_finished_proxy_fence_missing",
         COOPERATIVE,
-        E,
-        "    fence_proxy_async_shared_cta();\n    sync",
-        "    sync",
+        STAGING,
+        "  fence_proxy_async_shared_cta();\n  sync",
+        "  sync",
         race("TMA store", C, "stmatrix", C, "is ordered after") + ", but no fence.proxy.async lies between them",
         options=FINISHED,
     ),
     Mutant(
         "sm90_finished_stored_before_the_warp_has_written",
         COOPERATIVE,
-        E,
-        "    fence_proxy_async_shared_cta();\n    sync_warp();\n",
-        "    fence_proxy_async_shared_cta();\n",
+        STAGING,
+        "  fence_proxy_async_shared_cta();\n  sync_warp();\n",
+        "  fence_proxy_async_shared_cta();\n",
         race("TMA store", C, "stmatrix", C),
         options=FINISHED,
     ),
@@ -414,9 +415,9 @@ MUTANTS = [
     Mutant(
         "sm90_finished_floats_read_before_the_warp_has_written",
         COOPERATIVE,
-        E,
-        "    fence_proxy_async_shared_cta();\n    sync_warp();\n",
-        "    fence_proxy_async_shared_cta();\n",
+        STAGING,
+        "  fence_proxy_async_shared_cta();\n  sync_warp();\n",
+        "  fence_proxy_async_shared_cta();\n",
         race("TMA store", C, "plain store", C),
         options=FLOATS,
     ),
@@ -432,8 +433,8 @@ MUTANTS = [
     Mutant(
         "sm90_finished_wait_for_the_tile_before_missing",
         COOPERATIVE,
-        E,
-        "    if (warp.lane == 0 && first == 0) tma_store_wait_group_read<0>();\n",
+        STAGING,
+        "  if (warp.lane == 0 && first == 0) tma_store_wait_group_read<0>();\n",
         "",
         race("stmatrix", C, "TMA store", C),
         sizes=(600, 200, 100),
@@ -442,8 +443,8 @@ MUTANTS = [
     Mutant(
         "sm90_finished_wait_for_a_box_missing",
         THREE_BOXES,
-        E,
-        "    if (warp.lane == 0 && first + outputs > kBuffers) tma_store_wait_group_read<kBuffers - 2>();\n",
+        STAGING,
+        "  if (warp.lane == 0 && first + outputs > Warp::kBuffers) tma_store_wait_group_read<Warp::kBuffers - 2>();\n",
         "",
         race("stmatrix", C, "TMA store", C),
         options=FINISHED,
@@ -451,18 +452,18 @@ MUTANTS = [
     Mutant(
         "sm90_finished_wait_for_one_box_of_two",
         THREE_BOXES,
-        E,
-        "tma_store_wait_group_read<kBuffers - 2>();",
-        "tma_store_wait_group_read<kBuffers - 1>();",
+        STAGING,
+        "tma_store_wait_group_read<Warp::kBuffers - 2>();",
+        "tma_store_wait_group_read<Warp::kBuffers - 1>();",
         race("stmatrix", C, "TMA store", C),
         options=FINISHED,
     ),
     Mutant(
         "sm90_finished_written_before_the_first_lane_has_waited",
         THREE_BOXES,
-        E,
-        "tma_store_wait_group_read<kBuffers - 2>();\n    sync_warp();\n",
-        "tma_store_wait_group_read<kBuffers - 2>();\n",
+        STAGING,
+        "tma_store_wait_group_read<Warp::kBuffers - 2>();\n  sync_warp();\n",
+        "tma_store_wait_group_read<Warp::kBuffers - 2>();\n",
         race("(stmatrix|TMA store)", C, "(stmatrix|TMA store)", C),
         options=FINISHED,
     ),
