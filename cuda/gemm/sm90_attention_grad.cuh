@@ -117,7 +117,9 @@ struct Gemm<kConfig> {
     int const columns[2] = {columns_of(args, row), columns_of(args, row + 8)};
     float const lse[2] = {load_lse(args, matrix, row), load_lse(args, matrix, row + 8)};
     float const delta[2] = {load_delta(args, matrix, row), load_delta(args, matrix, row + 8)};
-    RowBase const base[2] = {RowBase::load(args, matrix, row), RowBase::load(args, matrix, row + 8)};
+    // Without a bias there is no second array of lse to read.
+    auto const base_of = [&](int of) { return kHasBias ? RowBase::load(args, matrix, of) : RowBase{}; };
+    RowBase const base[2] = {base_of(row), base_of(row + 8)};
     BiasIf<kHasBias, BiasAhead<Element, 1, kBiasAhead>> bias(args, at, row, lane);
     CapIf<kKind> const cap(args);
     Tensor sQ = make_tensor(make_smem_ptr(smem.owned[0]), Owned::smem_layout());        // (OWNED,64,PARTS)
