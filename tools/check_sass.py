@@ -152,12 +152,16 @@ def main_loop(code: list[_Instruction]) -> list[_Instruction]:
         opcode = name.split(".")[0]
         return opcode.endswith("MMA") if tensor_cores else opcode in ("FFMA", "DFMA")
 
-    def work(loop: list[_Instruction]) -> tuple[int, int]:
-        return sum(multiplies(name) for _, name, *_ in loop), -len(loop)
-
-    ends = [(target, address) for address, _, target, _ in code if target is not None and target <= address]
-    loops = [[i for i in code if first <= i[0] <= last] for first, last in ends if last not in _without(code, first)]
-    return max(loops, key=work, default=[])
+    before = [0]  # multiplications, of the instructions in front
+    for _, name, *_ in code:
+        before.append(before[-1] + multiplies(name))
+    index_of = {address: index for index, (address, *_) in enumerate(code)}
+    ends = [(index_of[to], index) for index, (at, _, to, _) in enumerate(code) if to in index_of and to <= at]
+    ends.sort(key=lambda loop: (before[loop[1] + 1] - before[loop[0]], loop[0] - loop[1]), reverse=True)
+    for first, last in ends:
+        if code[last][0] not in _without(code, code[first][0]):
+            return code[first : last + 1]
+    return []
 
 
 def _without(code: list[_Instruction], avoided: int) -> set[int]:

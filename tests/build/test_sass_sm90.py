@@ -111,17 +111,19 @@ def reachable(code: list[Instruction], start: int) -> set[int]:
 
 
 @functools.cache
-def compile_rows(kernel: str, half: bool) -> tuple[dict[str, dict], list[str], dict[str, list[Instruction]]]:
-    """Rows of a kernel at once, as most of nvcc's time goes into the headers: those of 16 bits, or the others.
+def compile_rows(kernel: str, bits: int) -> tuple[dict[str, dict], list[str], dict[str, list[Instruction]]]:
+    """Rows of a kernel at once, as most of nvcc's time goes into the headers: those with operands of so many bits.
 
     Returns {name: what ptxas reported}, what tools/nvcc_gate.py refuses, and {name: code} if there is a disassembler.
     """
-    rows = [(row, order) for k, row, order in ROWS if k == kernel and has_half(row) == half]
+    rows = [(row, order) for k, row, order in ROWS if k == kernel and bits_of(row) == bits]
     return compile_kernels(kernel, [f"{kernel}_kernel<Gemm<GemmConfig{row}>, Order::{order}>" for row, order in rows])
 
 
-def has_half(row: str) -> bool:
-    return re.search(r",(bf16|f16),", row) is not None
+def bits_of(row: str) -> int:
+    """Of an operand's element."""
+    dtype = row.split(",")[1]
+    return 8 if re.match(r"s8|e[45]m[23]", dtype) else 16 if dtype in ("bf16", "f16") else 32
 
 
 def compile_kernels(kernel: str, names: list[str]) -> tuple[dict[str, dict], list[str], dict[str, list[Instruction]]]:
@@ -273,7 +275,7 @@ def check_descriptors(code: list[Instruction]) -> None:
     ("kernel", "row", "order"), ROWS, ids=["-".join((*re.findall(r"\w+", row), order)) for _, row, order in ROWS]
 )
 def test_row(kernel, row, order):
-    reports, faults, codes = compile_rows(kernel, has_half(row))
+    reports, faults, codes = compile_rows(kernel, bits_of(row))
     name = mangled(reports, row, order)
     assert [reports[name][f"{what}_bytes"] for what in ("stack", "spill_store", "spill_load")] == [0, 0, 0]
     assert faults == []  # of this row or another that was compiled with it
@@ -298,8 +300,8 @@ KERNELS = sorted({kernel for kernel, *_ in ROWS})
 def test_rules(kernel):
     """Each rule of the kernel finds a row, and all rows obey."""
     codes = {}
-    for half in {has_half(row) for of, row, _ in ROWS if of == kernel}:
-        codes |= compile_rows(kernel, half)[2]
+    for bits in {bits_of(row) for of, row, _ in ROWS if of == kernel}:
+        codes |= compile_rows(kernel, bits)[2]
     if reason := check_sass.unavailable():
         pytest.skip(reason)
     rules = [rule for rule in RULES if rule["kernel"] in (f"{kernel}_kernel", "_kernel")]

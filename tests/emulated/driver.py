@@ -113,7 +113,7 @@ def build(
     """Compiles the row's driver for it, from a copy of cuda/gemm in which `old` in `file` became `new`.
 
     A file of cuda/moye is named with its folders; its copy comes before the original.
-    order: the only one to compile, whatever a call's is: a quarter of the time. With -Og, as it runs once or twice.
+    order: the only one to compile, whatever a call's is: a quarter of the time. With -O1, as it runs once or twice.
     way: the only one in which results are stored, of way_of().
     """
     gemm = folder / "gemm"
@@ -135,7 +135,7 @@ def build(
         keep_one_way(gemm, *way)
     instance = folder / "instance.cc"
     instance.write_text(instance_source(row))
-    level = ["-Og"] if order else []
+    level = ["-O1"] if order else []
     kernel_flags = [f"-I{folder}"]
     if "/" not in file:  # cuda/moye is as it is
         kernel_flags += cxx.precompiled(HEADERS, [*level, *cxx.KERNEL_FLAGS])
