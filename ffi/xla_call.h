@@ -57,6 +57,14 @@ inline bool to_buffer(ffi::AnyBuffer from, Buffer& buffer) {
   return to_dtype(from.element_type(), buffer.dtype);
 }
 
+inline constexpr char const* kOurDtypes = "operands and results are bf16, f16, f32, f64, s8, s32, e4m3 or e5m2";
+
+/// Of a request that cannot be run: error_of() says what it is of.
+template <class Request>
+ffi::Error invalid(Request const& request, std::string_view reason) {
+  return to_error(error_of(request, reason), ffi::ErrorCode::kInvalidArgument);
+}
+
 /// Calls f(), which returns an ffi::Error. No exception leaves a handler: XLA would lose its type and text.
 template <class F>
 ffi::Error guarded(std::string_view config, F const& f) {
