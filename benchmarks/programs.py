@@ -3,7 +3,7 @@
     PYTHONPATH=benchmarks python -m jax_moye bench --program programs:gpt2 --program programs:llama --size layers=4
 
 All but phi3 were written before `optimize` had seen one, and what it missed in them was then added: section 22 of
-docs/performance.md has both figures. No GPU has timed gemma, phi3 and translation yet. They differ in what real
+docs/performance.md has both figures. No GPU has timed gemma and translation yet. They differ in what real
 programs differ in: how a mask is made, how a softmax is written, where float32 begins, grouped queries, which weights
 are one array, scans with and without recomputation, the optimizer. Each function returns (step, arguments); sizes are
 its keywords. `SMALL` has sizes for a CPU.
