@@ -225,14 +225,36 @@ def linear_transpose(fun: Callable[..., Any], cotangents: Any, operands: Sequenc
     return [next(found) if linear else None for linear in is_linear]
 
 
+def _dim_of_new(lhs: str, rhs: str, out: str) -> int:
+    """Where lax's rule for vmap has the label that operands have and their result has not; 0 without a batch.
+
+    Behind the batch, where one operand brings it, among that operand's own labels.
+    """
+    batch = [label for label in out if label in lhs and label in rhs]
+    of_one = [label for label in lhs if label not in rhs], [label for label in rhs if label not in lhs]
+    order = [*batch, *of_one[0], *of_one[1]]
+    new = [i for i, label in enumerate(order) if label not in out]
+    return out.index(order[new[0] - 1]) + 1 if batch and new else 0
+
+
 def _batch(axis_data, operands, dims, *, spec, beta, out_sharding, **params):
     if all(dim is None for dim in dims):  # rules that get axis_data are also called with nothing batched
         return contract_p.bind(*operands, spec=spec, beta=beta, out_sharding=out_sharding, **params), None
     parsed = parse_spec(spec)
     lhs, rhs, *c = operands
     c_dim = dims[2] if c else None
-    # The new dimension is where c has it, so that c stays where it is.
-    out_dim = 0 if c_dim is None else c_dim
+    new = next(label for label in labels() if label not in spec)
+
+    def batched(names, dim):
+        return names if dim is None else names[:dim] + new + names[dim:]
+
+    lhs_names, rhs_names = batched(parsed.lhs, dims[0]), batched(parsed.rhs, dims[1])
+    # The new dimension is where c has it, so that c stays where it is; else in front, where a kernel stores it at no
+    # cost. But where XLA may compute a batch it is where lax has it: of other programs XLA makes less, as of the
+    # gradients of attention with grouped queries.
+    out_dim = c_dim or 0
+    if c_dim is None and params["implementation"] != "moye":
+        out_dim = _dim_of_new(lhs_names, rhs_names, parsed.out)
     mapped_axis = getattr(axis_data, "explicit_mesh_axis", None)
 
     def broadcast(x):
@@ -243,11 +265,6 @@ def _batch(axis_data, operands, dims, *, spec, beta, out_sharding, **params):
         return lax.add(broadcast(out), _scaled(c[0], beta)), out_dim
     if c and c_dim is None:
         c = [broadcast(c[0])]
-    new = next(label for label in labels() if label not in spec)
-
-    def batched(names, dim):
-        return names if dim is None else names[:dim] + new + names[dim:]
-
     if out_sharding is not None:
         axes = [*out_sharding.spec, *[None] * (len(parsed.out) - len(out_sharding.spec))]
         axes.insert(out_dim, mapped_axis)
@@ -256,7 +273,7 @@ def _batch(axis_data, operands, dims, *, spec, beta, out_sharding, **params):
         lhs,
         rhs,
         *c,
-        spec=f"{batched(parsed.lhs, dims[0])},{batched(parsed.rhs, dims[1])}->{batched(parsed.out, out_dim)}",
+        spec=f"{lhs_names},{rhs_names}->{batched(parsed.out, out_dim)}",
         beta=beta,
         out_sharding=out_sharding,
         **params,
