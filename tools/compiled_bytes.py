@@ -3,9 +3,10 @@
     pip install --no-deps jax-cuda13-plugin==$JAX jax-cuda13-pjrt==$JAX     # of jax's own version
     PYTHONPATH=benchmarks python tools/compiled_bytes.py programs:gpt2 --size layers=2
 
-Prints, for XLA's program and for that of `jax_moye.optimize`, the kernels that move most, products apart: megabytes,
-how often a kernel runs, and what it computes. Nothing is timed, and decisions about products are the model's and the
-tables'. jax_moye has to be built with JAX_MOYE_CUDA=ON; a few configs are enough, all count as compiled.
+Prints, for XLA's program, inside `jax_moye.intercept` and for `jax_moye.optimize`, the kernels that move most, products
+apart: megabytes, how often a kernel runs, and what it computes. Nothing is timed, and decisions about products are the
+model's and the tables'. jax_moye has to be built with JAX_MOYE_CUDA=ON; a few configs are enough, all count as
+compiled.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 # XLA's GpuTargetConfigProto of an H200, of what its cost model asks for.
@@ -173,8 +174,19 @@ def count_all_configs_as_compiled() -> None:
     ffi.built = lambda platform: every if platform == "cuda" else built(platform)
 
 
+def intercepted(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose products are taken over."""
+    import jax_moye
+
+    def inside(*args: Any) -> Any:
+        with jax_moye.intercept():
+            return fun(*args)
+
+    return inside
+
+
 def main() -> None:
-    """Prints both programs' kernels."""
+    """Prints the programs' kernels."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="of bench --program: a built-in one, or module:function")
     parser.add_argument("--size", action="append", default=[], metavar="NAME=N", help="of the program")
@@ -191,7 +203,7 @@ def main() -> None:
     count_all_configs_as_compiled()
     sizes = {key: int(value) for key, value in (size.split("=") for size in args.size)}
     (device,) = get_topology_desc("1x1x1", platform="cuda", target_config=H200, topology="1x1x1").devices
-    for what, wrap in (("XLA", lambda fun: fun), ("optimize", jax_moye.optimize)):
+    for what, wrap in (("XLA", lambda fun: fun), ("intercept", intercepted), ("optimize", jax_moye.optimize)):
         program = compiled(args.program, sizes, wrap, device)
         found = kernels(program.as_text())
         products = sum(x.moved for x in found if x.is_product)
