@@ -43,11 +43,20 @@ def x64():
         yield
 
 
-@pytest.fixture
-def every_config_is_built(monkeypatch):
-    """For a GPU too: a build's module may have fewer configs than the emulator (JAX_MOYE_CUDA_CONFIGS)."""
+@pytest.fixture(scope="session", autouse=True)
+def _no_config_is_missing():
+    """For a GPU too, unless there is one: a build's module may have fewer configs (JAX_MOYE_CUDA_CONFIGS)."""
     import jax
 
+    if any(device.platform == "gpu" for device in jax.devices()):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _count_all_as_built(monkeypatch)
+        yield
+
+
+def _count_all_as_built(monkeypatch):
     import jax_moye
     from jax_moye._kernels import ffi
     from jax_moye._kernels.configs import attention_configs, block_scaled_configs, grouped_configs, weights_configs
@@ -55,8 +64,15 @@ def every_config_is_built(monkeypatch):
     others = (*grouped_configs(), *weights_configs(), *block_scaled_configs(), *attention_configs())
     every = (*jax_moye.configs(), *others)
     built, names = ffi.built, frozenset(config.name for config in every)
-
     monkeypatch.setattr(ffi, "built", lambda platform: built(platform) and names)
+
+
+@pytest.fixture
+def every_config_is_built(monkeypatch):
+    """Where there is a GPU, too, and in programs that were traced before."""
+    import jax
+
+    _count_all_as_built(monkeypatch)
     jax.clear_caches()
     yield
     jax.clear_caches()
