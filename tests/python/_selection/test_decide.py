@@ -155,7 +155,7 @@ def test_every_problem_has_an_answer_the_same_in_two_processes():
         "PYTHONHASHSEED": "12345",
         "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *sys.path]),
     }
-    program = f"from python._selection.test_decide import digest; print(digest({PROBLEMS})[0])"
+    program = f"import python.conftest; from python._selection.test_decide import digest; print(digest({PROBLEMS})[0])"
     there = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert there.stdout.strip() == here
 
