@@ -15,7 +15,6 @@ import jax_moye
 from jax_moye._inspect.report import Report, measure_gemm
 from jax_moye._kernels.interpret import InterpretParams
 
-pytestmark = pytest.mark.usefixtures("every_config_is_built")
 EMULATED = {"rounds": 1, "round_ms": 0.1, "warmup_ms": 0.0, "interpret": InterpretParams(detect_races=False)}
 
 

@@ -22,7 +22,6 @@ def config_of(text):
 
 
 @no_gpu
-@pytest.mark.usefixtures("every_config_is_built")
 def test_the_target_is_an_option(monkeypatch):
     monkeypatch.delenv("JAX_MOYE_CUDA_ARCH", raising=False)
     program = jax.jit(kernels).trace(A, A)
