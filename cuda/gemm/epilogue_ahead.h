@@ -1,5 +1,5 @@
 // c, or a residual where there is no c, under way while its tile is multiplied: TMA brings all that a warp needs of it
-// into the boxes of gemm/epilogue_sm90.h. The warp finishes each box in place, and TMA stores it from there.
+// into the boxes of gemm/epilogue_staging.h. The warp finishes each box in place, and TMA stores it from there.
 //   landed[w]   mbarrier of a consumer's warp w: 1 arrival, lane 0's, and in even phases the bytes of its boxes. The odd
 //               phases end once all lanes have waited: so each tile's phase bit is 0, and takes no register
 //   lane 0      of each warp starts its loads and its stores: only a thread that has started stores can wait for them

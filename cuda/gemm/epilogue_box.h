@@ -86,7 +86,7 @@ MOYE_DEVICE void fill_box(unsigned char* box, SumOf const& sum, int lane) {
 }
 
 /// The same of z, a box of floats or, to which it is rounded, of 16 bits. Warp: what stays the same of a warp's tile,
-/// of gemm/epilogue_sm90.h.
+/// of gemm/epilogue_staging.h.
 template <class Warp, int kSums>
 MOYE_DEVICE void fill_box(Warp const& warp, unsigned char* box, float const (&z)[kSums]) {
   auto const sum = [&](int i) { return z[i]; };
@@ -122,7 +122,7 @@ inline bool is_of_pairs(EpilogueOperand const& operand, int word_bytes) {
 /// to z[2 i] and z[2 i + 1], which are those of row lane / 4 + i % 2 * 8 and of columns from i / 2 * 8 + lane % 4 * 2
 /// on. kDerives: whether calls may multiply by a derivative. kAnyEnd: whether d's last column may be an even one, which
 /// has no neighbour. Word: of two elements, of 16 bits or floats. Warp: what stays the same of a warp's tile, of
-/// gemm/epilogue_sm90.h.
+/// gemm/epilogue_staging.h.
 template <bool kDerives, int kColumns_ = 64, bool kAnyEnd = false, class Word_ = uint32_t>
 struct OperandBox {
   using Word = Word_;
