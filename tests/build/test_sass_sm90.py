@@ -3,8 +3,9 @@ more registers than setmaxnreg gives it.
 
 Compiled is a row of each kind: for each kernel, dtype and accumulator the widest tile of each height (which says how
 many warpgroups share it), apart for widths that are whole multiples of 64 and others, and for operands of 16 bits that
-TMA cannot read. The widest tile has the most sums to hold in the same registers. Orders take turns. All of them obey
-tools/sass_rules.json.
+TMA cannot read. The widest tile has the most sums to hold in the same registers. Of dtypes whose code differs from
+another one's in the name of its multiplications alone it is one row, the narrowest. Orders take turns. All of them
+obey tools/sass_rules.json.
 
 A build that compiles all rows in all orders, as those of releases do, refuses each for what fails here because of
 ptxas's messages (tools/nvcc_gate.py: spills, serialized wgmma, an ignored setmaxnreg), and at its end applies the rules
@@ -39,12 +40,13 @@ ORDERS_OF = {"sm90_grouped": ORDERS[:3], "sm90_permuted": ("NT", "NN")}  # the s
 # Nor have weights: see test_weights. Attention has one order: see test_attention.
 ELSEWHERE = ("sm90_parallel_split_k", "sm90_multistage", "sm90_weights", "sm90_attention", "sm90_attention_grad")
 COTANGENTS_OF_A_GATE = "{sm90_pingpong,bf16,f32,{128,128,64},5,{1,1},16}"  # no other row computes both
+TWINS = {"f16": "bf16", "e5m2": "e4m3", "e4m3xe5m2": "e4m3", "e5m2xe4m3": "e4m3"}  # {dtype: whose code is the same}
 RULES = json.loads((ROOT / "tools/sass_rules.json").read_text())
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """(kernel, row, order) of the widest tile of each kind: the greatest alignment, the largest cluster."""
-    found: dict[tuple[str, str, str, int, bool, bool], tuple[int, int, int, str]] = {}
+    """(kernel, row, order) of the widest tile of each kind: the greatest alignment, the largest cluster; of TWINS one."""
+    found: dict[tuple, tuple] = {}
     for text, kernel, dtype, sums, tile, cluster, alignment in ROW.findall((ROOT / "cuda/gemm/configs.h").read_text()):
         if kernel in ELSEWHERE:
             continue
@@ -53,7 +55,10 @@ def rows() -> list[tuple[str, str, str]]:
         cluster_m, cluster_n = (int(x) for x in cluster.split(","))
         by_threads = dtype in ("bf16", "f16") and int(alignment) < 16
         key = (kernel, dtype, sums, tile_m, tile_n % 64 == 0, by_threads)
-        found[key] = max(found.get(key, (0, 0, 0, "")), (int(alignment), tile_n, cluster_m * cluster_n, text))
+        rank = (int(alignment), tile_n, cluster_m * cluster_n, text)
+        if dtype in TWINS:
+            key, rank = key[:3], (int(alignment), -tile_m * tile_n, cluster_m * cluster_n, text)
+        found[key] = max(found.get(key, rank), rank)
     result, turn = [], collections.Counter()
     for (kernel, dtype, *_), (*_, text) in found.items():
         # Other types than those of 16 bits are contiguous along k alone.

@@ -1,4 +1,4 @@
-// attention_driver q_rows kv_rows head_dim [key=value...]: one emulated launch of a row of the table (MOYE_ROW) that
+// attention_driver q_rows kv_rows head_dim [key=value...]: one emulated launch of a row of the table (`row`) that
 // computes attention or its gradients; prints "ok", "wrong: ..." or "error: ...". Without arguments: a line of such
 // words on the standard input is a case, and each has its line of output. All arrays end at a guard page. They hold
 // normal numbers; results are held against sums in double, as closely as the rounding of weights allows.
@@ -42,9 +42,9 @@ Words const kDefaults = {{"batch", "1"},    {"heads", "1"}, {"group", "1"},  {"d
                          {"data", "1"},     {"sharp", "1"}, {"order", "NT"}, {"bias", "none"},     {"bias16", "0"},
                          {"ds", "0"},       {"cap", "0"}};
 
-constexpr bool kOfGradients = kRow.kernel == Kernel::sm90_attention_grad;
-constexpr double kUnit = kRow.dtype == bf16 ? 1.0 / 256 : 1.0 / 2048;  // of a number, what rounding may change
-constexpr double kLeast = kRow.dtype == bf16 ? 0 : 1.0 / (1 << 25);    // what it adds where a number is subnormal
+bool is_of_gradients() { return row().kernel == Kernel::sm90_attention_grad; }
+constexpr double kUnit = kDtype == bf16 ? 1.0 / 256 : 1.0 / 2048;  // of a number, what rounding may change
+constexpr double kLeast = kDtype == bf16 ? 0 : 1.0 / (1 << 25);    // what it adds where a number is subnormal
 
 /// An array (batch * heads, rows, head_dim).
 struct Rows : Matrices {
@@ -198,7 +198,7 @@ void add_row(Problem const& problem, Mask const& mask, Bias const& bias, Rows& q
   size_t const row = size_t(head) * size_t(problem.q_rows) + size_t(i);
   bool const has_column = problem.kv_rows > 0 && problem.counts(i, 0);
   lse.values[row] = total == 0 ? -kInfinity : most + std::log(total);
-  if (problem.bias != "none" && kOfGradients) {  // two arrays
+  if (problem.bias != "none" && is_of_gradients()) {  // two arrays
     lse.values[row] = total == 0 ? 0 : most;
     lse.values[lse.values.size() / 2 + row] = !has_column  ? kInfinity
                                               : total == 0 ? std::numeric_limits<double>::quiet_NaN()
@@ -216,7 +216,7 @@ void add_row(Problem const& problem, Mask const& mask, Bias const& bias, Rows& q
   // are held to less of that little.
   double const little = problem.parts == 1 ? 1e-4 : 1e-5;
   // The forward pass divides in the end: exponentials that are all 1 are not rounded.
-  bool const is_rounded = kOfGradients || !problem.is_level || problem.bias != "none";
+  bool const is_rounded = is_of_gradients() || !problem.is_level || problem.bias != "none";
   double const off = is_rounded ? 1.25 * kUnit + 1e-4 : 1e-5,
                off_of_ds = problem.parts == 1 ? off : 1.25 * kUnit * kUnit + little;
   auto const at = [&](Rows const& rows, int of_head, int of_row, int d) {
@@ -329,7 +329,7 @@ std::string launch(Problem const& problem, Options const& options) {
   stream.memory = {q.memory("q", false),
                    k.memory("k", false),
                    v.memory("v", false),
-                   {lse.buffer.data(), lse.buffer.size(), "lse", !kOfGradients}};
+                   {lse.buffer.data(), lse.buffer.size(), "lse", !is_of_gradients()}};
   if (problem.mask != "none") {
     auto const& [of_batch, of_head, of_row, of_column] = mask.strides;
     args.mask = {mask.buffer.data(), of_batch, of_head, of_row, of_column, problem.is_infinite};
@@ -344,7 +344,7 @@ std::string launch(Problem const& problem, Options const& options) {
     args.ds = {ds.data(), ds_bytes == 4};
     stream.memory.push_back({ds.data(), ds.size(), "ds", true});
   }
-  if (kOfGradients) {
+  if (is_of_gradients()) {
     lse.write();
     delta.write();
     args.d_o = d_o.of(heads);
@@ -364,14 +364,13 @@ std::string launch(Problem const& problem, Options const& options) {
       stream.memory.push_back(o_rest.memory("o_rest", true));
     }
   }
-  if (Status status = gemm_entry<kRow>().launch_attention(args, &stream); !status.ok())
-    return "error: " + status.message;
+  if (Status status = entry_of_row().launch_attention(args, &stream); !status.ok()) return "error: " + status.message;
   for (Rows const* rows : {&o, &o_rest, &dq, &dk, &dv}) {
     if (std::string const damage = rows->buffer.damage(); !damage.empty()) return "error: " + damage;
   }
   if (std::string const damage = lse.buffer.damage(); !damage.empty()) return "error: " + damage;
   Comparison comparison;
-  if (kOfGradients) {
+  if (is_of_gradients()) {
     compare(comparison, "dq", dq, exact.dq);
     compare(comparison, "dk", dk, exact.dk);
     compare(comparison, "dv", dv, exact.dv);

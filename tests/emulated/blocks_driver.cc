@@ -1,4 +1,4 @@
-// blocks_driver m n k [key=value...]: one emulated launch of a row of the table (MOYE_ROW) that multiplies 8-bit floats
+// blocks_driver m n k [key=value...]: one emulated launch of a row of the table (`row`) that multiplies 8-bit floats
 // whose blocks of 128 along k have scales; prints "ok", "wrong: ..." or "error: ...". Without arguments: a line of such
 // words on the standard input is a case, and each has its line of output. All arrays end at a guard page. a and b hold
 // integers in [-2, 2], scales are powers of two from 1/8 to 8 of both signs: all sums are exact.
@@ -109,7 +109,7 @@ std::string launch(int m, int n, int k, Options const& options) {
   emu::Stream stream = make_stream(options);
   stream.memory = {a.memory("a", false), b.memory("b", false), of_a.memory("a_scales"), of_b.memory("b_scales"),
                    d.memory("d", true)};
-  if (Status status = gemm_entry<kRow>().launch_block_scaled(args, &stream); !status.ok())
+  if (Status status = entry_of_row().launch_block_scaled(args, &stream); !status.ok())
     return "error: " + status.message;
   if (std::string const damage = d.buffer.damage(); !damage.empty()) return "error: " + damage;
   Comparison comparison;

@@ -39,6 +39,9 @@ WAYS = re.compile(r"(params\.way == Way::(\w+))\)")
 ELEMENTS = "    with_tile_epilogue<Sum, 1,"
 RESULTS = re.compile(r"\bf\((bfloat16_t|half_t|float)\{\}\);")
 TRAP = "__builtin_trap();"
+# Kernels of attention, of scores of one of three kinds (`ScoresKind` of gemm/attention_cap.h).
+KERNELS_OF_KINDS = re.compile(r"(kernel<Gemm, )(ScoresKind::)?(plain|biased|capped)>")
+KIND_OF_A_CALL = "  return args.bias.data != nullptr ?"
 
 
 def kernel_of(row: str) -> str:
@@ -51,9 +54,12 @@ def driver_of(row: str) -> str:
 
 
 def instance_source(row: str) -> str:
-    """What CMake makes of cuda/gemm/instance.cu.in for one row of the table."""
+    """What CMake makes of cuda/gemm/instance.cu.in for one row of the table, and which it is, for driver_support.h."""
     template = (ROOT / "cuda/gemm/instance.cu.in").read_text()
-    return template.replace("@KERNEL@", kernel_of(row)).replace("@ROW@", row)
+    entry = template.replace("@KERNEL@", kernel_of(row)).replace("@ROW@", row)
+    config = f"GemmConfig{row}"
+    of_row = f"GemmConfig row() {{ return {config}; }}\nGemmEntry entry_of_row() {{ return gemm_entry<{config}>(); }}\n"
+    return f"{entry}\nnamespace moye {{\n{of_row}}}  // namespace moye\n"
 
 
 def way_of(row: str, sizes: tuple[int, int, int], options: Sequence[str]) -> tuple[str, str] | None:
@@ -78,6 +84,30 @@ def way_of(row: str, sizes: tuple[int, int, int], options: Sequence[str]) -> tup
     else:
         way = "converted" if rows_of_boxes else "shifted"
     return way, out
+
+
+def kind_of(row: str, options: Sequence[str]) -> str | None:
+    """What the scores of a driver's call are, `ScoresKind` of gemm/attention_cap.h; None: it computes a product."""
+    if driver_of(row) != "attention_driver":
+        return None
+    words = dict(option.split("=") for option in options)
+    return "biased" if words.get("bias", "none") != "none" else "capped" if "cap" in words else "plain"
+
+
+def keep_one_kind(gemm: pathlib.Path, kind: str) -> None:
+    """In a copy of cuda/gemm, compiles attention's kernels for scores of one kind, and ends the process at others."""
+    counts = {"sm90_attention.cuh": 6, "attention_grad.h": 6, "sm90_attention_grad.cuh": 1}
+    for name, count in counts.items():
+        text, found = KERNELS_OF_KINDS.subn(rf"\1ScoresKind::{kind}>", (gemm / name).read_text())
+        assert found == count, f"{name} has {found} kernels"
+        (gemm / name).write_text(text)
+    text = (gemm / "attention_cap.h").read_text()
+    assert text.count(KIND_OF_A_CALL) == 1
+    is_kept = {"biased": "args.bias.data != nullptr", "capped": "args.cap > 0"}.get(
+        kind, "args.bias.data == nullptr && !(args.cap > 0)"
+    )
+    text = text.replace(KIND_OF_A_CALL, f"  if (!({is_kept})) {TRAP}\n{KIND_OF_A_CALL}")
+    (gemm / "attention_cap.h").write_text(text)
 
 
 def keep_one_way(gemm: pathlib.Path, way: str, out: str) -> None:
@@ -109,12 +139,14 @@ def build(
     count: int = 1,
     order: str = "",
     way: tuple[str, str] | None = None,
+    kind: str | None = None,
 ) -> pathlib.Path:
     """Compiles the row's driver for it, from a copy of cuda/gemm in which `old` in `file` became `new`.
 
     A file of cuda/moye is named with its folders; its copy comes before the original.
-    order: the only one to compile, whatever a call's is: a quarter of the time. With -O1, as it runs once or twice.
+    order: the only one to compile, whatever a call's is: a quarter of the time.
     way: the only one in which results are stored, of way_of().
+    kind: the only one of attention's scores, of kind_of().
     """
     gemm = folder / "gemm"
     gemm.mkdir(parents=True)
@@ -133,15 +165,18 @@ def build(
         path.write_text(text)
     if way:
         keep_one_way(gemm, *way)
+    if kind:
+        keep_one_kind(gemm, kind)
     instance = folder / "instance.cc"
     instance.write_text(instance_source(row))
-    level = ["-O1"] if order else []
-    kernel_flags = [f"-I{folder}"]
+    level = "-O1"  # as CMakeLists.txt has it
+    kernel_flags = [level, f"-I{folder}"]
     if "/" not in file:  # cuda/moye is as it is
-        kernel_flags += cxx.precompiled(HEADERS, [*level, *cxx.KERNEL_FLAGS])
-    flags = [f"-DMOYE_ROW={row}", *level]
-    driver = driver_of(row)
-    return cxx.build(driver, [DRIVERS / f"{driver}.cc"], flags, kernel_sources=[instance], kernel_flags=kernel_flags)
+        kernel_flags += cxx.precompiled(HEADERS, [level, *cxx.KERNEL_FLAGS])
+    driver, (_, dtype, *_) = driver_of(row), re.findall(r"\w+", row)
+    source = DRIVERS / f"{driver}.cc"
+    flags = [level, f"-DMOYE_DTYPE={dtype}"]
+    return cxx.build(driver, [source], flags, kernel_sources=[instance], kernel_flags=kernel_flags)
 
 
 def run(binary: pathlib.Path, sizes: tuple[int, int, int], *options: str) -> str:

@@ -30,11 +30,15 @@ namespace moye {
 using enum Kernel;
 using enum Dtype;
 
-inline constexpr GemmConfig kRow = GemmConfig MOYE_ROW;
-using Element = ElementOf<storage_dtype(kRow.dtype)>::Type;  // of a
-using ElementB = ElementOf<storage_dtype_of_b(kRow.dtype)>::Type;
-inline constexpr int kMultiple =
-    std::max(1, kRow.alignment / int(sizeof(Element)));  // of a stride of a and b, elements
+/// The row that runs: driver.py defines both beside its kernel, so that rows of a dtype share a driver.
+GemmConfig row();
+GemmEntry entry_of_row();
+
+inline constexpr Dtype kDtype = MOYE_DTYPE;
+using Element = ElementOf<storage_dtype(kDtype)>::Type;  // of a
+using ElementB = ElementOf<storage_dtype_of_b(kDtype)>::Type;
+/// Elements that divide a stride of a and b.
+inline int stride_multiple() { return std::max(1, row().alignment / int(sizeof(Element))); }
 
 using Words = std::map<std::string, std::string>;
 

@@ -1,4 +1,4 @@
-// gemm_driver m n k [key=value...]: emulated launches of a row of the table (MOYE_ROW); prints "ok", "wrong: ..." or
+// gemm_driver m n k [key=value...]: emulated launches of a row of the table (`row`); prints "ok", "wrong: ..." or
 // "error: ...". a and b hold integers in [-2, 2] in memory that ends at a guard page, as does d; gaps between their
 // rows hold NaN, or 85. Keys, with their defaults:
 //   order=NT batch=1 broadcast= (a or b)   as gemm/order.h and GemmArgs say
@@ -58,11 +58,11 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
     return memory.emplace_back(batch, rows, columns, transposed, pad, multiple, item);
   };
   Matrices& a =
-      add_matrices(broadcast_a ? 1 : batch, m, k, options["order"][0] == 'T', pad, kMultiple, sizeof(Element));
+      add_matrices(broadcast_a ? 1 : batch, m, k, options["order"][0] == 'T', pad, stride_multiple(), sizeof(Element));
   Matrices& b =
-      add_matrices(broadcast_b ? 1 : batch, n, k, options["order"][1] == 'N', pad, kMultiple, sizeof(Element));
+      add_matrices(broadcast_b ? 1 : batch, n, k, options["order"][1] == 'N', pad, stride_multiple(), sizeof(Element));
   Matrices& second_b =
-      add_matrices(broadcast_b ? 1 : batch, n, k, options["order"][1] == 'N', pad, kMultiple, sizeof(Element));
+      add_matrices(broadcast_b ? 1 : batch, n, k, options["order"][1] == 'N', pad, stride_multiple(), sizeof(Element));
   Matrices& d = add_matrices(batch, m, n, false, d_pad, 1, sizeof(Out));
   Matrices& second_product = add_matrices(batch, m, n, false, d_pad, 1, sizeof(Out));
   Matrices& z = add_matrices(batch, m, n, false, d_pad, 1, sizeof(Out));
@@ -182,7 +182,7 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
     (side == 0 ? args.epilogue.row_scale : args.epilogue.column_scale) = of_side;
     stream.memory.push_back({scales[side].data(), scales[side].size() * sizeof(float), "scales", false});
   }
-  GemmEntry const entry = gemm_entry<kRow>();
+  GemmEntry const entry = entry_of_row();
   std::vector<unsigned char> workspace(size_t(entry.workspace_bytes(args)), 0xff);
   args.workspace = workspace.data();
   stream.memory.push_back({workspace.data(), workspace.size(), "workspace", true});

@@ -1,4 +1,4 @@
-// grouped_driver m n k sizes=3,0,17 [key=value...]: one emulated launch of a row of the table (MOYE_ROW) that computes
+// grouped_driver m n k sizes=3,0,17 [key=value...]: one emulated launch of a row of the table (`row`) that computes
 // products of groups; prints "ok", "wrong: ..." or "error: ...". Without arguments: a line of such words on the
 // standard input is a case, and each has its line of output.
 // m is ragged with the orders NN and NT, k with TN. All arrays end at a guard page; a and b hold integers in [-2, 2],
@@ -44,7 +44,7 @@ Words const kDefaults = {{"sizes", ""},  {"order", "NT"}, {"data", "1"},     {"p
                          {"d_pad", "0"}, {"out", "f32"},  {"epilogue", "0"}, {"special", "0"},
                          {"pair", "0"},  {"scales", "0"}, {"a_rows", "0"},   {"d_rows", "0"}};
 
-inline constexpr Dtype kDtypeOfB = storage_dtype_of_b(kRow.dtype);
+inline constexpr Dtype kDtypeOfB = storage_dtype_of_b(kDtype);
 
 std::vector<int32_t> sizes_of(Options const& options) {
   std::vector<int32_t> sizes;
@@ -164,9 +164,9 @@ std::string launch(int m, int n, int k, Options const& options) {
     read_rows[size_t(i)] = a_size > 0 ? std::clamp(a_rows[size_t(i)], 0, a_size - 1) : i;
     stored_rows[size_t(i)] = d_rows.empty() ? i : d_rows[size_t(i)];
   }
-  Matrices a(1, a_size > 0 ? a_size : m, k, options["order"][0] == 'T', pad, kMultiple, sizeof(Element));
-  Matrices b(rows_are_ragged ? groups : 1, n, k, options["order"][1] == 'N', pad, kMultiple, sizeof(Element));
-  Matrices second_b(rows_are_ragged ? groups : 1, n, k, options["order"][1] == 'N', pad, kMultiple,
+  Matrices a(1, a_size > 0 ? a_size : m, k, options["order"][0] == 'T', pad, stride_multiple(), sizeof(Element));
+  Matrices b(rows_are_ragged ? groups : 1, n, k, options["order"][1] == 'N', pad, stride_multiple(), sizeof(Element));
+  Matrices second_b(rows_are_ragged ? groups : 1, n, k, options["order"][1] == 'N', pad, stride_multiple(),
                     sizeof(Element));  // as b's
   Matrices d(d_matrices, m, n, false, d_pad, d_multiple, sizeof(Out));
   Matrices z(d_matrices, m, n, false, d_pad, d_multiple, sizeof(Out));
@@ -254,15 +254,15 @@ std::string launch(int m, int n, int k, Options const& options) {
   std::copy(a_rows.begin(), a_rows.end(), reinterpret_cast<int32_t*>(rows_of_a.data()));
   std::copy(d_rows.begin(), d_rows.end(), reinterpret_cast<int32_t*>(rows_of_d.data()));
   Status status;
-  if constexpr (kRow.kernel == sm90_permuted) {
+  if (row().kernel == sm90_permuted) {
     stream.memory.push_back({rows_of_a.data(), rows_of_a.size(), "a_rows", false});
     stream.memory.push_back({rows_of_d.data(), rows_of_d.size(), "d_rows", false});
     auto const rows = [](emu::GuardedBuffer const& buffer) {
       return buffer.size() == 0 ? nullptr : reinterpret_cast<int32_t const*>(buffer.data());
     };
-    status = gemm_entry<kRow>().launch_permuted({args, rows(rows_of_a), a.shape[1], rows(rows_of_d)}, &stream);
+    status = entry_of_row().launch_permuted({args, rows(rows_of_a), a.shape[1], rows(rows_of_d)}, &stream);
   } else {
-    status = gemm_entry<kRow>().launch_grouped(args, &stream);
+    status = entry_of_row().launch_grouped(args, &stream);
   }
   if (!status.ok()) return "error: " + status.message;
 

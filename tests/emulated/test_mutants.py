@@ -34,7 +34,7 @@ from tests.emulated import (
     mutants_tiles,
     mutants_weights,
 )
-from tests.emulated.driver import build, run, way_of
+from tests.emulated.driver import build, kind_of, run, way_of
 from tests.emulated.mutants import Mutant
 
 MUTANTS = (
@@ -80,7 +80,8 @@ def test_without_a_bug(row, order, tmp_path):
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_planted_bug(mutant: Mutant, tmp_path):
     way = way_of(mutant.row, mutant.sizes, mutant.options)
-    binary = build(tmp_path, mutant.row, mutant.file, mutant.old, mutant.new, mutant.count, mutant.order, way)
+    kind = kind_of(mutant.row, mutant.options)
+    binary = build(tmp_path, mutant.row, mutant.file, mutant.old, mutant.new, mutant.count, mutant.order, way, kind)
     report = run(binary, mutant.sizes, f"order={mutant.order}", *mutant.options)
     if mutant.expect == "wrong":
         assert report.startswith("wrong: "), report
@@ -100,6 +101,16 @@ def test_what_is_not_compiled_is_no_bug(tmp_path):
         assert way_of(mutants_sm90.COOPERATIVE, sizes, others) != way
         with pytest.raises(AssertionError):  # run's, of the exit status
             run(binary, sizes, "order=NT", *others)
+
+
+def test_scores_of_a_kind_that_is_not_compiled_are_no_bug(tmp_path):
+    row, sizes = mutants_attention.GRADIENTS, (70, 70, 64)
+    assert [kind_of(row, options) for options in ((), ("bias=k",), ("cap=2",))] == ["plain", "biased", "capped"]
+    binary = build(tmp_path, row, order="NT", kind="capped")
+    assert run(binary, sizes, "cap=2") == "ok"
+    for others in ((), ("bias=k",)):
+        with pytest.raises(AssertionError):
+            run(binary, sizes, *others)
 
 
 def test_enough_bugs_are_planted():

@@ -1,4 +1,4 @@
-// weights_driver m n k group=64 [key=value...]: one emulated launch of a row of the table (MOYE_ROW) that multiplies
+// weights_driver m n k group=64 [key=value...]: one emulated launch of a row of the table (`row`) that multiplies
 // with weights; prints "ok", "wrong: ..." or "error: ...". Without arguments: a line of such words on the standard
 // input is a case, and each has its line of output. All arrays end at a guard page. a holds integers in [-2, 2],
 // weights are any that their dtype has (of e4m3 those below 32 in magnitude), scales powers of two: all sums are exact.
@@ -35,7 +35,7 @@ namespace moye {
 Words const kDefaults = {{"group", "64"},   {"parts", "1"}, {"data", "1"},    {"signed", "1"}, {"zeros", "0"},
                          {"scales", "f32"}, {"out", "f32"}, {"special", "0"}, {"order", "NN"}};
 
-constexpr WeightKind kKind = weight_kind(kRow.dtype);
+constexpr WeightKind kKind = weight_kind(kDtype);
 
 /// A weight as its bits, and what it is.
 struct Weight {
@@ -65,7 +65,7 @@ struct Weights {
       : n(columns),
         k(rows),
         values(size_t(rows) * size_t(columns)),
-        buffer((size_t(rows) * size_t(columns) * size_t(weight_bits(kRow.dtype)) + 7) / 8) {
+        buffer((size_t(rows) * size_t(columns) * size_t(weight_bits(kDtype)) + 7) / 8) {
     std::memset(buffer.data(), 0, buffer.size());
     for (size_t i = 0; i < values.size(); ++i) {
       Weight const weight = draw_weight(random, is_signed);
@@ -149,7 +149,7 @@ std::string launch(int m, int n, int k, Options const& options) {
                    {scale_bytes.data(), scale_bytes.size(), "scales", false},
                    {zero_bytes.data(), zero_bytes.size(), "zeros", false},
                    d.memory("d", true)};
-  if (Status status = gemm_entry<kRow>().launch_weights(args, &stream); !status.ok()) return "error: " + status.message;
+  if (Status status = entry_of_row().launch_weights(args, &stream); !status.ok()) return "error: " + status.message;
   if (std::string const damage = d.buffer.damage(); !damage.empty()) return "error: " + damage;
   Comparison comparison;
   for (int i = 0; i < m; ++i) {
