@@ -45,7 +45,7 @@ RULES = json.loads((ROOT / "tools/sass_rules.json").read_text())
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """(kernel, row, order) of the widest tile of each kind: the greatest alignment, the largest cluster; of TWINS one."""
+    """(kernel, row, order) of the widest tile of each kind: greatest alignment, largest cluster; of TWINS narrowest."""
     found: dict[tuple, tuple] = {}
     for text, kernel, dtype, sums, tile, cluster, alignment in ROW.findall((ROOT / "cuda/gemm/configs.h").read_text()):
         if kernel in ELSEWHERE:
