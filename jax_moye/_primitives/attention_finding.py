@@ -51,6 +51,7 @@ from jax_moye._primitives.attention_formulas import Bias, is_same
 from jax_moye._primitives.attention_known import KnownValues
 from jax_moye._primitives.attention_labels import Labels
 from jax_moye._primitives.attention_lowering import is_for_attention
+from jax_moye._primitives.attention_moved import with_factors_at_scores, without_ones
 from jax_moye._primitives.attention_operand import MaskOperand, kernel_mask, mask_operand
 from jax_moye._primitives.attention_padded import with_values_padded
 from jax_moye._primitives.attention_products import is_16_bit, is_exact_in_tf32, is_widening
@@ -94,11 +95,34 @@ def with_attention(jaxpr: Jaxpr, parameters: Mapping[str, Any], rewrite: Rewrite
       parameters: of a product: what `Options.parameters` gives.
       rewrite: of the equations as they were, for where no kernel computes them.
     """
-    before, jaxpr = jaxpr, with_conversions_at_products(jaxpr)
+    if parameters.get("implementation") == "xla":
+        return jaxpr
+    stay: set[Any] = set()
+    start = with_conversions_at_products(without_ones(jaxpr))
+    while True:
+        moved, scores = with_factors_at_scores(start, stay)
+        ready = with_conversions_at_products(moved) if scores else start
+        new, left = _with_attention(ready, parameters, rewrite, scores)
+        if not left:
+            return jaxpr if new is ready else new
+        stay |= left  # what is no attention's stays where it is
+
+
+def _with_attention(
+    jaxpr: Jaxpr, parameters: Mapping[str, Any], rewrite: Rewrite, moved: Mapping[Any, Any]
+) -> tuple[Jaxpr, set[Any]]:
+    """The same program, whose attentions are equations of ours, or the same object; and what should not have moved.
+
+    Args:
+      jaxpr: a program whose conversions are at products.
+      parameters: of a product.
+      rewrite: of the equations as they were.
+      moved: of `with_factors_at_scores`.
+    """
     widened = {equation.outvars[0] for equation in jaxpr.eqns if is_widening(equation)}
     is_candidate = [_may_be_scores(equation, widened) for equation in jaxpr.eqns]
-    if sum(is_candidate) < 2 or parameters.get("implementation") == "xla":
-        return before
+    if sum(is_candidate) < 2:
+        return jaxpr, set(moved.values())
     program = Program(jaxpr.eqns, jaxpr.outvars)
     known = KnownValues(program)
     new: dict[int, list[JaxprEqn]] = {}
@@ -112,11 +136,13 @@ def with_attention(jaxpr: Jaxpr, parameters: Mapping[str, Any], rewrite: Rewrite
             found = _with_factors(program, known, found)
             for place, equations in _equations(program, found, parameters, rewrite).items():
                 new.setdefault(place, []).extend(equations)
+    if left := {x for scores, x in moved.items() if program.made_by[scores] not in program.taken}:
+        return jaxpr, left
     if not new:
-        return before
+        return jaxpr, set()
     kept = ((i, equation) for i, equation in enumerate(jaxpr.eqns))
     equations = [x for i, equation in kept for x in (*new.get(i, ()), *([] if i in program.taken else [equation]))]
-    return jaxpr.replace(eqns=ordered(equations))
+    return jaxpr.replace(eqns=ordered(equations)), set()
 
 
 def _may_be_scores(equation: Any, widened: Collection[Any]) -> bool:

@@ -14,6 +14,7 @@ from jax_moye._primitives.attention_formulas import Affine, Choice, Known, compu
 from jax_moye._primitives.attention_masks import Traced
 from jax_moye._primitives.patterns import Number, Program, Step
 
+_PARTS = ("slice", "dynamic_slice", "reshape")  # of one number everywhere they are that
 _RESHAPES = ("reshape", "squeeze", "expand_dims")
 
 
@@ -70,6 +71,8 @@ class KnownValues:
             (given,) = inputs
             new = {axis: i for i, axis in enumerate(axes) if isinstance(axis, int)}
             return renamed(given, new.get)  # type: ignore[arg-type]
+        if name in _PARTS and isinstance(inputs[0], Choice) and inputs[0].mask is None:
+            return inputs[0]
         value = given = inputs[0] if name in ("stop_gradient", "copy", "copy_p") else None
         if given is None:
             value = computed(name, inputs, equation.params, out.dtype)  # type: ignore[arg-type]

@@ -57,13 +57,13 @@ def factors_of(
         index = program.made_by.get(scaled)
         if index is None or index in program.taken or not set(program.readers[scaled]) <= {*members}:
             continue
-        x, factor = _multiplied(program, known, index)
+        x, factor = multiplied(program, known, index)
         if x is None or list(operands.values()).count(scaled) > 1:
             continue
         gone, gradient = {index}, results.get(f"d{name}")
         if gradient is not None:
             behind = program.only_reader(gradient)
-            if behind is None or behind in members or _multiplied(program, known, behind) != (gradient, factor):
+            if behind is None or behind in members or multiplied(program, known, behind) != (gradient, factor):
                 continue
             gone.add(behind)
             found.results[f"d{name}"] = program.equations[behind].outvars[0]
@@ -73,8 +73,14 @@ def factors_of(
     return found
 
 
-def _multiplied(program: Program, known: KnownValues, index: int) -> tuple[Any, float]:
-    """The array that an equation multiplies by a number, and the number; (None, 1) if it does not, or by none such."""
+def multiplied(program: Program, known: KnownValues, index: int) -> tuple[Any, float]:
+    """The array that an equation multiplies by a number, and the number; (None, 1) if it does not, or by none such.
+
+    Args:
+      program: where it stands.
+      known: of it.
+      index: of the equation.
+    """
     equation: Any = program.equations[index]
     name, (result,) = equation.primitive.name, equation.outvars[:1]
     if name not in ("mul", "div") or len(equation.invars) != 2:

@@ -146,6 +146,26 @@ def _of_nnx(q: Any, k: Any, v: Any, causal: bool) -> Any:
     return nnx.dot_product_attention(q, k, v, mask=mask)
 
 
+def _scaled_in_f32(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    """Queries are divided in float32, in which scores and softmax are, as Hugging Face's Llama has it."""
+    wide = jnp.promote_types(q.dtype, jnp.float32)
+    depth = jnp.sqrt(q.shape[-1]).astype(wide)
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q.astype(wide) / depth, k.astype(wide))
+    if causal:
+        scores = scores + jnp.where(mask_of(q, k), 0, jnp.finfo(q.dtype).min).astype(q.dtype)
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores).astype(q.dtype), v)
+
+
+def _of_all_heads(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    """Weights are multiplied by a mask of heads, which has all of them, as Hugging Face's BERT has it."""
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q / jnp.sqrt(q.shape[-1]).astype(q.dtype), k)
+    if causal:
+        scores = jnp.where(mask_of(q, k), scores, jnp.finfo(q.dtype).min)
+    heads = jnp.ones((2, q.shape[2]), "i4")[1]
+    shares = jnp.einsum("...hqk,h->...hqk", jax.nn.softmax(scores).astype(q.dtype), heads)
+    return jnp.einsum("bhqk,bkhd->bqhd", shares, v)
+
+
 def _repeated(q: Any, k: Any, v: Any, causal: bool) -> Any:
     """Keys and values are repeated for the queries that share them."""
     k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
@@ -194,6 +214,8 @@ FORMS: dict[str, Callable[..., Any]] = {
     "keys first": _keys_first,
     "mapped": _mapped,
     "of jax": _of_jax,
+    "scaled in f32": _scaled_in_f32,
+    "of all heads": _of_all_heads,
 } | ({"of linen": _of_linen, "of nnx": _of_nnx} if FLAX else {})
 GROUPED: dict[str, Callable[..., Any]] = {
     "repeated": _repeated,
