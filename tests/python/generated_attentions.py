@@ -134,14 +134,16 @@ class Drawn:
         return [x.astype(np.float64) if x.dtype in DTYPES.values() else x for x in self.args]
 
 
-def draw(seed: int) -> Drawn:
+def draw(seed: int, **spelled: Any) -> Drawn:
     """A program.
 
     Args:
       seed: the same one, the same program.
+      **spelled: what its `Spelling` has, whatever was drawn.
     """
     rng = np.random.default_rng(seed)
     plan, given = _plan(rng)
+    plan = dataclasses.replace(plan, spelling=dataclasses.replace(plan.spelling, **spelled))
     floats, make = _SOURCES[plan.source](rng, plan)
     args = [*floats, *given]
     fun, others = _derivative(rng, plan, make, args, len(floats))

@@ -183,7 +183,7 @@ class Spelling:
       low: what is put into the place of scores, or added.
       scale: where it stands.
       head_dim: of which it is made.
-      scores_in: "narrow", "converted" or "preferred": their type.
+      scores_in: "narrow", "converted" or "preferred": their type; "wide": queries and keys are converted at first.
       late: shares are divided behind the second product.
       shares: "narrow" or "wide": what is multiplied with v.
       extra: what no kernel computes, or a cap, which one does; None: nothing.
@@ -216,6 +216,7 @@ def attention(one: Spelling, types: Types, q: Any, k: Any, v: Any, given: Any) -
       given: of the mask, if it needs anything.
     """
     factor = one.head_dim**-0.5
+    q, k = (x.astype(types.wide) if one.scores_in == "wide" else x for x in (q, k))
     q = q * {"queries": factor, "both": factor**0.5}[one.scale] if one.scale in ("queries", "both") else q
     k = k * {"keys": factor, "both": factor**0.5}[one.scale] if one.scale in ("keys", "both") else k
     preferred = {"preferred_element_type": types.wide} if one.scores_in == "preferred" else {}

@@ -17,6 +17,7 @@ from jax_moye._primitives import attention_kernel
 
 COUNT = os.environ.get("JAX_MOYE_RANDOM_ATTENTIONS")  # how many; else these, of which most have kernels of attention
 SEEDS = (0, 25, 41, 52, 70, 75, 79, 294) if COUNT is None else range(int(COUNT))
+WIDE = [(seed, scale) for seed in (7, 8) for scale in ("queries", "keys", "both")]
 needs_rows = pytest.mark.skipif(
     len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
 )
@@ -58,6 +59,13 @@ def assert_near(drawn, results, before, right):
 def test_random_attentions(seed):
     """Derivatives, too; and the kernels are taken where they have to be."""
     check(draw(seed))
+
+
+@needs_rows
+@pytest.mark.parametrize(("seed", "scale"), WIDE)
+def test_scaled_in_f32(seed, scale):
+    """Queries, keys or both are multiplied in float32."""
+    assert check(draw(seed, scores_in="wide", scale=scale, extra=None, late=False))[0] > 0
 
 
 @needs_rows

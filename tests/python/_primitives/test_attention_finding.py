@@ -275,8 +275,10 @@ def test_operands_that_are_converted_to_f32(rng):
     assert_as_exact(after, before, exact(q, k, v, d_o, True), jnp.bfloat16)
     of_highest = functools.partial(wide, causal=True, precision="highest")
     assert counts(jax_moye.optimize(of_highest), q, k, v) == (1, 0, 0)
+    for precision in (None, "highest"):  # a kernel multiplies sums of exact products by the factor
+        scaled = functools.partial(wide, causal=True, precision=precision, factor=0.3)
+        assert counts(jax_moye.optimize(scaled), q, k, v) == (1, 0, 0)
     left = {"its derivative": (gradients(functools.partial(wide, precision="highest"), True), (q, k, v, d_o))}
-    left["scaled in f32"] = functools.partial(wide, causal=True, factor=0.3), (q, k, v)
     left["of two types"] = functools.partial(wide, causal=True), (q, k.astype(jnp.float16), v)
     for name, (other, args) in left.items():
         assert counts(jax_moye.optimize(other), *args)[:2] == (0, 0), name
