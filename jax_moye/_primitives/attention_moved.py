@@ -41,6 +41,7 @@ class _Move(NamedTuple):
       gradient: the index of the other product that reads the scaled ones: the other one's gradient; None without.
       own: the index of the product that makes their own gradient; None without.
       behind: the index of the equation that multiplies that by the number.
+      last: what it multiplies: the product's result, or a transpose of it.
     """
 
     wide: Any
@@ -49,6 +50,7 @@ class _Move(NamedTuple):
     gradient: int | None = None
     own: int | None = None
     behind: int | None = None
+    last: Any = None
 
 
 def with_factors_at_scores(jaxpr: Jaxpr, but: Collection[Any]) -> tuple[Jaxpr, dict[Any, Any]]:
@@ -91,15 +93,15 @@ def _products(move: _Move) -> list[int]:
 def _move_of(program: Program, known: Callable[[], KnownValues], index: int) -> _Move | None:
     """What an equation multiplies, if its number may move; None if it may not."""
     equations = program.equations
-    wide, factor = _f32_multiplied(program, known, index)
     (scaled,) = equations[index].outvars
     readers = program.readers.get(scaled, [])
-    if wide is None or not _is_wide(program, wide) or not 1 <= len(readers) <= 2 or len(equations) in readers:
-        return None
-    if _compat.has_explicit_axes(aval_of(wide)):
+    if not 1 <= len(readers) <= 2 or len(equations) in readers:
         return None
     products: list[Any] = [equations[reader] for reader in readers]
     if any(one.primitive.name != "dot_general" or list(one.invars).count(scaled) != 1 for one in products):
+        return None
+    wide, factor = _f32_multiplied(program, known, index)  # at last, as it looks at the whole program
+    if wide is None or not _is_wide(program, wide) or _compat.has_explicit_axes(aval_of(wide)):
         return None
     sides = [list(one.invars).index(scaled) for one in products]
     others = [one.invars[1 - side] for one, side in zip(products, sides, strict=True)]
@@ -111,7 +113,9 @@ def _move_of(program: Program, known: Callable[[], KnownValues], index: int) -> 
     if len(readers) == 1:
         return move
     d_scores, keys = others[1 - which], others[which]
-    for reader in program.readers.get(d_scores, []) if isinstance(d_scores, Var) else []:
+    if not isinstance(d_scores, Var) or aval_of(d_scores).dtype != np.float32:
+        return None
+    for reader in program.readers[d_scores]:
         if reader in (len(equations), readers[1 - which]):
             continue
         one: Any = equations[reader]
@@ -123,7 +127,7 @@ def _move_of(program: Program, known: Callable[[], KnownValues], index: int) -> 
         (x, other), (result,) = _f32_multiplied(program, known, behind), equations[behind].outvars
         if x is None or other != factor or aval_of(result).shape != aval_of(wide).shape:
             return None
-        return move._replace(gradient=readers[1 - which], own=reader, behind=behind)
+        return move._replace(gradient=readers[1 - which], own=reader, behind=behind, last=x)
     return None
 
 
@@ -160,7 +164,7 @@ def _moved(program: Program, jaxpr: Jaxpr, moves: dict[int, _Move]) -> tuple[Jax
         return jaxpr, {}
     equations, scores = list(program.equations), dict[Any, Any]()
     after: dict[int, list[JaxprEqn]] = {}
-    for index, (wide, factor, of_scores, gradient, own, behind) in moves.items():
+    for index, (wide, factor, of_scores, gradient, own, behind, last) in moves.items():
         (scaled,) = equations[index].outvars
         product = equations[of_scores]
         (result,) = product.outvars
@@ -177,7 +181,6 @@ def _moved(program: Program, jaxpr: Jaxpr, moves: dict[int, _Move]) -> tuple[Jax
         for place in (gradient, own):
             invars = [wide if x is scaled else new if x is d_scores else x for x in equations[place].invars]
             equations[place] = equations[place].replace(invars=invars)
-        last, _ = multiplied(program, KnownValues(program), behind)
         place = program.made_by[last]
         equations[place] = equations[place].replace(outvars=equations[behind].outvars)
     gone = {*moves} | {move.behind for move in moves.values()}
@@ -198,7 +201,7 @@ def _times(x: Any, factor: float, result: Any) -> JaxprEqn:
 
 def _equation(fun: Callable[[Any], Any], x: Any, result: Any) -> JaxprEqn:
     with _compat.lax_itself():
-        jaxpr = jax.make_jaxpr(fun)(aval_of(x)).jaxpr
+        jaxpr = jax.make_jaxpr(fun)(aval_of(x)).jaxpr  # with the mesh axes that it varies over, as a literal need not
     (equation,) = jaxpr.eqns
     return renamed(equation, {jaxpr.invars[0]: x, jaxpr.outvars[0]: result})
 

@@ -37,6 +37,18 @@ def test_any_scale(rng, form, head_dim):
     assert_as_exact(after, before, exact(*args, True), jnp.bfloat16)
 
 
+@pytest.mark.parametrize("form", ["scaled in f32", "of all heads"])
+def test_in_shard_map(rng, form):
+    """What is made anew varies over the mesh's axes as what it is made of."""
+    spec, args = jax.sharding.PartitionSpec("x"), operands(rng)
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    inner = gradients(FORMS[form], True)
+    fun = jax.shard_map(inner, mesh=mesh, in_specs=(spec,) * 4, out_specs=(spec,) * 4)
+    assert counts(jax_moye.optimize(fun), *args) == (1, 1, 0)
+    before, after = jax.jit(fun)(*args), jax.jit(jax_moye.optimize(fun))(*args)
+    assert_as_exact(after, before, exact(*args, True), jnp.bfloat16)
+
+
 def test_keys_too(rng):
     """Both are multiplied, by one array of a number each."""
 
@@ -104,6 +116,22 @@ def test_no_attention_stays_as_it_is(rng):
     assert [one.primitive.name for one in new.eqns if one.outvars[0].aval == jax.typeof(q.astype("f4"))].count(
         "div"
     ) == 1
+
+
+def test_other_products_of_16_bits(rng):
+    """A number does not move to an array of 16 bits, which would round it."""
+    q, k, *_ = operands(rng)
+    d_scores = jnp.asarray(rng.normal(size=(B, H, T, S)), jnp.bfloat16)
+
+    def fun(q, k, d):
+        q, k = q.astype(jnp.float32) * 0.3, k.astype(jnp.float32)
+        of_batch = ((0, 1), (0, 2))
+        dk = jax.lax.dot_general(d, q, (((2,), (1,)), of_batch), preferred_element_type=jnp.float32)
+        dq = jax.lax.dot_general(d, k, (((3,), (1,)), of_batch), preferred_element_type=jnp.float32) * 0.3
+        return jax.lax.dot_general(q, k, (((3,), (3,)), ((0, 2), (0, 2)))), dk, dq
+
+    jaxpr = jaxpr_of(fun, q, k, d_scores)
+    assert with_factors_at_scores(jaxpr, ()) == (jaxpr, {})
 
 
 def test_gradients_in_float16_stay(rng):
