@@ -14,7 +14,6 @@ from jax_moye._primitives.attention_formulas import Affine, Choice, Known, compu
 from jax_moye._primitives.attention_masks import Traced
 from jax_moye._primitives.patterns import Number, Program, Step
 
-_PARTS = ("slice", "dynamic_slice", "reshape")  # of one number everywhere they are that
 _RESHAPES = ("reshape", "squeeze", "expand_dims")
 
 
@@ -71,7 +70,7 @@ class KnownValues:
             (given,) = inputs
             new = {axis: i for i, axis in enumerate(axes) if isinstance(axis, int)}
             return renamed(given, new.get)  # type: ignore[arg-type]
-        if name in _PARTS and isinstance(inputs[0], Choice) and inputs[0].mask is None:
+        if name == "slice" and isinstance(inputs[0], Choice) and inputs[0].mask is None:  # of one number everywhere
             return inputs[0]
         value = given = inputs[0] if name in ("stop_gradient", "copy", "copy_p") else None
         if given is None:
