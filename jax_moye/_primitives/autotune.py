@@ -50,9 +50,6 @@ CANDIDATES = 12
 # Configs so near the fastest one are equal: the model's order decides, and two runs find the same more often.
 TIE, _HOST_BOUND_TIE = 1.01, 1.05
 RACE = Race(slow=1.2, finalists=4, rounds=(2, 9), round_ms=1.0, warmup_ms=0.0)
-# Programs of such products run at the GPU's power limit, which a race of milliseconds never reaches: what is faster at
-# the highest clock may be slower there (docs/performance.md, section 31).
-_SUSTAINED_FLOPS, _SUSTAINED = 2e10, (5, 100.0)
 _SAY_EVERY_S = 2.0  # of measuring, on a terminal
 _OTHERS_WAIT_S = 120.0  # for what the first of several processes measures
 
@@ -317,21 +314,12 @@ def measured(
                 else:
                     _logger.warning("jax_moye: %s is not chosen: its result differs from XLA's", config.name)
         interrupt([*contenders, *([] if rival is None else [rival])], stop)
-        found = race(contenders, rival, race_of(layout.flops))
+        found = race(contenders, rival, RACE)
         del rival, theirs  # arrays on memory that is about to be given back
     us = {config.name: found.us[config.name] for config in candidates if config.name in found.us}
     if not us:
         raise RuntimeError("no config computes it as XLA does")
     return new_entry(request, operands, call, candidates, us, found.us.get("xla"), found.lead)
-
-
-def race_of(flops: float) -> Race:
-    """How contenders for so much work are told apart.
-
-    Args:
-      flops: of a product.
-    """
-    return RACE._replace(sustained=_SUSTAINED) if flops >= _SUSTAINED_FLOPS else RACE
 
 
 def new_entry(

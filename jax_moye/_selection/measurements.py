@@ -37,23 +37,30 @@ from jax_moye._selection.epilogue import Epilogue
 from jax_moye._selection.problem import BATCH_MODES, RARE_FIELDS, BatchMode, GemmProblem
 
 FORMAT = "jax_moye tuned 1"
+Timed = GemmProblem | AttentionKey
 # A product is ours where XLA's measured time is at least so many times ours, by the low end of the interval. A tie is
 # XLA's, which may also fuse what stands around the product. More is asked of short products: XLA's kernels begin before
 # their predecessor has ended, and behind a call of ours on a stream the GPU waits for 1.3 to 1.7 us; XLA chooses
 # another kernel in every other compilation, too (docs/performance.md, section 8).
 _WINS_BY, _CALL_US, _MOST = 1.02, 1.5, 0.15
+# A batch of matrices times vectors is a reduction for XLA, in one kernel with what stands in front of it and behind it.
+# Alone it does not show that: a kernel of ours in its place costs two more, of 1.5 us each (section 34).
+_FUSION_US, _MOST_OF_FUSION = 3.0, 0.3
 
 
-def wins_by(ours_us: float) -> float:
+def wins_by(ours_us: float, problem: Timed | None = None) -> float:
     """How many times ours XLA's measured time must be at least for a product to be ours.
 
     Args:
       ours_us: microseconds of our fastest config.
+      problem: that of the product; None of one that XLA computes by itself.
     """
-    return _WINS_BY + min(_CALL_US / ours_us, _MOST)
+    least = _WINS_BY + min(_CALL_US / ours_us, _MOST)
+    if isinstance(problem, GemmProblem) and problem.batch > 1 and min(problem.m, problem.n) == 1:
+        least += min(_FUSION_US / ours_us, _MOST_OF_FUSION)
+    return least
 
 
-Timed = GemmProblem | AttentionKey
 Source = Literal["cache", "table", "measured"]
 TABLES = pathlib.Path(__file__).resolve().parents[1] / "tables"  # the package's
 
@@ -107,7 +114,7 @@ class Entry:
         if xla is None or self.host_bound:
             return None
         ours = self.us[self.config]
-        return self.lead.get(of, xla / ours) >= wins_by(ours)
+        return self.lead.get(of, xla / ours) >= wins_by(ours, self.problem)
 
 
 class Choice(NamedTuple):

@@ -161,8 +161,6 @@ class Race(NamedTuple):
       clear: the lead that is looked for.
       round_ms: milliseconds of a round of the last ones; a round before them takes half of that.
       warmup_ms: milliseconds that the finalists run before their first round.
-      sustained: rounds, and milliseconds of each, in which the best one's lead over the rival has to last: so long that
-        each has the clock that the device's power leaves it. No rounds, or a lead that no clock turns: it has not to.
     """
 
     slow: float = 2.5
@@ -172,7 +170,6 @@ class Race(NamedTuple):
     clear: float = 1.02
     round_ms: float = 15.0
     warmup_ms: float = 100.0
-    sustained: tuple[int, float] = (0, 0.0)
 
 
 class Outcome(NamedTuple):
@@ -244,16 +241,11 @@ def race(contenders: Sequence[Contender], rival: Contender | None, how: Race) ->
     if rival is not None:
         others = finalists if len(rival.times) >= LEAST_ROUNDS else [best]
         lead = 1 / against_best(rival, others).interval[1]
-        rounds, round_ms = how.sustained
-        if rounds and how.clear <= lead < _SURE:
-            alternate([best, rival], rounds=rounds, round_ms=round_ms, warmup_ms=round_ms)
-            lead = min(lead, 1 / against_best(rival, [best]).interval[1])
     host_bound = best.host_bound or (rival is not None and rival.host_bound)
     return Outcome(us, host_bound, lead)
 
 
 LEAST_ROUNDS = 3  # of which some choose the best, and others time it
-_SURE = 1.3  # times as fast: clocks differ by less
 _MORE_ROUNDS = 4  # as often forward as backward, both in the rounds that choose and in those that time
 
 

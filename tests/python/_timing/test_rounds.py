@@ -218,22 +218,6 @@ def test_who_was_left_out_is_not_the_fastest_by_an_earlier_clock():
     assert us["left out"] == pytest.approx(1.05 * 11)
 
 
-@pytest.mark.parametrize(("burst", "lead"), [(1.1, 1.1 / 1.15), (1.4, 1.4), (1.01, 1.01)])
-def test_a_lead_has_to_last_in_long_rounds(burst, lead):
-    """The best one needs more power: in long rounds it takes 1.15 times as long. A lead that is none is not tried."""
-
-    class Hungry(FakeContender):
-        def round(self, passes):
-            return super().round(passes) * (1.15 if passes * self.each > 0.05 else 1.0)
-
-    how = RACE._replace(sustained=(5, 100.0))
-    best, other, xla = Hungry("best", 1e-4), FakeContender("other", 1.1e-4), FakeContender("xla", burst * 1e-4)
-    found = race([best, other], xla, how)
-    assert found.lead == pytest.approx(lead)
-    assert found.us["best"] == pytest.approx(100)
-    assert race([best, other], xla, RACE).lead == pytest.approx(burst)
-
-
 def test_a_devices_clock_replaces_the_hosts():
     """The clock says what all passes took; the host is not asked, and cannot be what was timed."""
     asked = []
