@@ -143,6 +143,10 @@ def _is_in_memory(value: Any, calls: tuple[Any, ...], made: Callable[[Any], Made
     return False
 
 
+# The last dimension of scores is not shorter: groups of queries are, and whatever follows would move them.
+_ROW = 64
+
+
 class Orders(NamedTuple):
     """How the arrays of a product lie.
 
@@ -196,7 +200,9 @@ def in_their_orders(request: Request, operands: Operands, lie: Sequence[Lies]) -
         order = labels if operand.permutation is None else _in_front_of(labels, operand.permutation)
         before.append(order)
         xlas.append(_of_xla(order, batch, own, contracted, sizes) if computed else order)
-        ours.append(xlas[-1] if permutation is None else _in_front_of(order, permutation))
+        of_root = None if permutation is None else _in_front_of(order, permutation)
+        # What sums over the last dimension, as softmax does, keeps it last.
+        ours.append(of_root if of_root is not None and not (computed and of_root[-1] != order[-1]) else xlas[-1])
 
     volumes = [math.prod(sizes[label] for label in labels) for labels in spec]
     is_largest = request.beta == 0 and volumes[2] > max(volumes[:2])
@@ -205,6 +211,8 @@ def in_their_orders(request: Request, operands: Operands, lie: Sequence[Lies]) -
         if is_largest:
             left, right = ("".join(x for x in order if x in of) for order, of in zip(orders, free, strict=True))
             out = _of_xla(out, batch, left, right, sizes)
+            if sizes[out[-1]] < _ROW and max(sizes[left[-1]], sizes[right[-1]]) >= _ROW:
+                out = batch + (right + left if out[-1] in right else left + right)
         if [*orders, out] == [*before, spec.out]:
             break
         moved: list[Permutation] = []

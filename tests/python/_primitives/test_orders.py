@@ -184,6 +184,24 @@ def test_a_result_larger_than_the_operands_lies_as_xlas():
     assert orders("bhqk,bkhd->bqhd", *small, IN_MEMORY, IN_MEMORY) == ("bhqk,bkhd->bqhd", None, None, None)
 
 
+def test_groups_of_queries_are_not_the_last_dimension_of_scores():
+    """`jnp.einsum` multiplies the keys by the queries where the scores are named in another order."""
+    keys, queries = operand(2, 96, 4, 16), operand(2, 64, 4, 3, 16)
+    spec = "bmak,bnack->bamnc"
+    assert orders(spec, keys, queries, Lies(), Lies())[::3] == ("bmak,bnack->bancm", (0, 1, 4, 2, 3))
+    few = operand(2, 32, 4, 16), operand(2, 40, 4, 3, 16)
+    assert orders(spec, *few, Lies(), Lies())[::3] == (spec, None)
+
+
+def test_the_last_dimension_stays_last():
+    weights, values = operand(2, 4, 64, 96), operand(2, 4, 96, 16)
+    of_scores = Lies(True, (0, 1, 3, 2))  # which has the keys before the queries
+    spec = "bhqk,bhkd->bhqd"
+    assert orders(spec, weights, values, of_scores, Lies())[0] == spec
+    in_memory = Lies(False, (0, 1, 3, 2))
+    assert orders(spec, weights, values, in_memory, Lies())[0] == "bhkq,bhkd->bhqd"
+
+
 def test_what_no_kernel_could_read_lies_as_xlas():
     """`lie` says so of an array whose summed dimensions are not side by side."""
     spec, lhs, rhs = "bmkl,bkln->bmn", operand(2, 8, 4, 16), operand(2, 4, 16, 32)
