@@ -24,6 +24,7 @@ from jax_moye._primitives.fused import fused_p
 from jax_moye._primitives.grouped import LAX_DIMENSIONS, grouped_fused_p, grouped_p, request_of_program
 from jax_moye._primitives.grouped_permuted import permuted_p
 from jax_moye._primitives.grouped_rewritten import grouped_rewritten_p
+from jax_moye._primitives.orders import InJaxpr, Lies, how_it_lies, in_their_orders
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import rewritten_p, viewed_p
 from jax_moye._primitives.transposes import source_in_jaxpr
@@ -241,7 +242,17 @@ def _product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
     )
     if request.implementation == "xla":  # nobody asks for strides
         left, right = left.transposed, right.transposed
+    if equation.primitive is contract_p:
+        lie = [_lies(*pair, made_by) for pair in zip(equation.invars[:2], (left, right), strict=True)]
+        orders = in_their_orders(request, (left, right), lie)
+        return Product(orders.request, orders.operands)
     return Product(request, (left, right), original=original)
+
+
+def _lies(variable: Any, operand: Operand, made_by: Mapping[Any, Any]) -> Lies:
+    """How an operand lies that `source_in_jaxpr` found, perhaps in front of a transpose."""
+    before = variable if operand.permutation is None else made_by[variable].invars[0]
+    return how_it_lies(before, len(operand.shape), InJaxpr(made_by))
 
 
 def _grouped_product(equation: Any, made_by: Mapping[Any, Any]) -> Product:

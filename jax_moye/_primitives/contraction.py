@@ -9,7 +9,7 @@ there: a kernel adds to it while it writes, in place where c is not needed any m
 Lowering takes two steps. `contract_p` is lowered where it stands: it sees the operands, and the transposes in front of
 them, and where several devices take part sharding.py says what each one does. `contract_local_p`, what then runs on one
 device, has a rule for each platform: it asks `decide`, once, and does what it says. Of equal products of a program one
-is decided and lowered.
+is decided and lowered. In which order a kernel's arrays lie in memory orders.py says.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from jax_moye._log import say_once
 from jax_moye._primitives import sharding
 from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.custom_call import run_kernel, with_c_kept
+from jax_moye._primitives.orders import Lies, Made, Orders, how_it_lies, in_their_orders, may_lie_otherwise
 from jax_moye._primitives.reference import lax_aval, lax_form, lax_result_dtype, permute_sharding, reference
 from jax_moye._primitives.transposes import Permutations, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget, served
@@ -306,8 +307,8 @@ contract_local_p.def_impl(functools.partial(xla.apply_primitive, contract_local_
 
 
 @contract_local_p.def_abstract_eval
-def _local_abstract_eval(lhs, rhs, *c, request, permutations):
-    del c
+def _local_abstract_eval(lhs, rhs, *c, request, permutations, lie):
+    del c, lie
     sizes = label_sizes(request.spec, operands_of((lhs, rhs), permutations))
     return _compat.local_aval([sizes[label] for label in parse_spec(request.spec).out], request.out_dtype)
 
@@ -353,20 +354,41 @@ def decided_product(decision: Decision, request: Request, permutations: Permutat
     return lambda *operands: run_kernel(*operands, **of_call)[0]
 
 
+def _moved(decision: Decision, orders: Orders, platform: str, out_shape: Any):
+    """A product by a kernel, whose arrays lie in other orders than the program's."""
+    left, right, back = orders.moved
+    if back is not None:
+        out_shape = [out_shape[back.index(dim)] for dim in range(len(back))]
+    product = decided_product(decision, orders.request, orders.permutations, platform, out_shape)
+    if left is right is back is None:
+        return product
+
+    def fun(lhs, rhs, *c):
+        lhs, rhs = transposed((lhs, rhs), (left, right))
+        out = product(lhs, rhs, *c)
+        return out if back is None else lax.transpose(out, back)
+
+    return fun
+
+
 def xlas_product(lhs, rhs, *c, request: Request, permutations: Permutations = (None, None), out_sharding=None):
     lhs, rhs = transposed((lhs, rhs), permutations)
     of_request = {name: getattr(request, name) for name in ("spec", "out_dtype", "precision", "beta")}
     return reference(lhs, rhs, *c, **of_request, out_sharding=out_sharding)
 
 
-def _lower_local(platform, ctx, *values, request: Request, permutations):
+def _lower_local(platform, ctx, *values, request: Request, permutations, lie):
     operands = operands_of(ctx.avals_in, permutations)
     target = LoweringTarget.of_platform(platform)
-    xla = functools.partial(xlas_product, request=request, permutations=permutations)
+    orders = in_their_orders(request, operands, lie)
+    xla = functools.partial(xlas_product, request=orders.request, permutations=orders.permutations)
     others = dict.fromkeys(["c"][: len(values) - 2], ctx.avals_out[0].shape)
-    decision = decide_by_measuring(request, operands, target, xla, others)
-    heed(decision, operands)
-    fun = decided_product(decision, request, permutations, platform, ctx.avals_out[0].shape)
+    decision = decide_by_measuring(orders.request, orders.operands, target, xla, others)
+    heed(decision, orders.operands)
+    if decision.kind == "kernel":
+        fun = _moved(decision, orders, platform, ctx.avals_out[0].shape)
+    else:  # XLA lays out the arrays of its own product
+        fun = decided_product(decision, request, permutations, platform, ctx.avals_out[0].shape)
     return mlir.lower_fun(fun, multiple_results=False)(ctx, *values)
 
 
@@ -377,7 +399,12 @@ mlir.register_lowering(contract_local_p, functools.partial(_lower_local, "cuda")
 
 def _bind_local(request: Request, *operands):
     """The contraction on the device where it stands."""
-    return contract_local_p.bind(*operands, request=request, permutations=(None, None))
+    return contract_local_p.bind(*operands, request=request, permutations=(None, None), lie=(Lies(), Lies()))
+
+
+def _made(ctx: mlir.LoweringRuleContext, value: Any) -> Made:
+    """How a value of a program that is being lowered is made."""
+    return Made(*_compat.made(ctx, value))
 
 
 def _lower(ctx, *values, out_sharding, **params):
@@ -396,7 +423,10 @@ def _lower(ctx, *values, out_sharding, **params):
     operands = (*(one.value for one in sources), *values[2:])
     avals = [*(one.aval for one in sources), *[out_aval] * len(values[2:])]
     permutations = tuple(one.permutation for one in sources)
-    of_local = {"request": request, "permutations": permutations}
+    made = functools.partial(_made, ctx)
+    is_asked = may_lie_otherwise(request)
+    lie = tuple(how_it_lies(one.value, one.aval.ndim, made) if is_asked else Lies() for one in sources)
+    of_local = {"request": request, "permutations": permutations, "lie": lie}
     return _compat.lower_equation(ctx, contract_local_p, operands, avals, **of_local)
 
 
