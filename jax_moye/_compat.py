@@ -191,43 +191,6 @@ def transposed_source(value: Any, typed: bool = False) -> tuple[Any, tuple[int, 
     return operation.operands[0], tuple(int(i) for i in operation.attributes["permutation"])
 
 
-_IN_MEMORY = ("dot_general", "custom_call", "while", "case", "dynamic_update_slice", "scatter", "optimization_barrier")
-
-
-def made(ctx: mlir.LoweringRuleContext, value: Any) -> tuple[Any, Any, Any]:
-    """How a value is made: what `orders.Made` takes.
-
-    Looks at MLIR objects as `transposed_source` does.
-
-    Args:
-      ctx: where an equation is lowered that stands behind it.
-      value: of the program.
-    """
-    owner: Any = getattr(value, "owner", None)
-    name = getattr(owner, "name", None)
-    if not isinstance(name, str):
-        return "argument", (), getattr(value, "arg_number", None)
-    if name.removeprefix("stablehlo.") in _IN_MEMORY:
-        return "memory", (), None
-    if name == "stablehlo.transpose":
-        return "transpose", (owner.operands[0],), tuple(int(i) for i in owner.attributes["permutation"])
-    if name == "stablehlo.reshape":
-        return "reshape", (owner.operands[0],), None
-    if name == "func.call":
-        functions, callee = ctx.module_context.symbol_table, owner.attributes["callee"].value
-        if callee in functions:
-            function: Any = functions[callee]
-            *_, returns = function.entry_block.operations
-            return "call", tuple(owner.operands), returns.operands[value.result_number]
-    shape = getattr(value.type, "shape", None)
-    operands = [x for x in owner.operands if getattr(x.type, "shape", None) == shape and not _is_bool(x)]
-    return "computed", operands, None
-
-
-def _is_bool(value: Any) -> bool:
-    return str(value.type.element_type) == "i1"
-
-
 def is_borrowed(value: Any) -> bool:
     """Whether a value is an argument of the program that its caller keeps, or a constant, perhaps of another shape.
 

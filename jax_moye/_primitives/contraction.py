@@ -33,7 +33,7 @@ from jax_moye._log import say_once
 from jax_moye._primitives import sharding
 from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.custom_call import run_kernel, with_c_kept
-from jax_moye._primitives.orders import Lies, Made, Orders, how_it_lies, in_their_orders, may_lie_otherwise
+from jax_moye._primitives.orders import Lies, Orders, how_it_lies, in_their_orders, made_in_lowering, may_lie_otherwise
 from jax_moye._primitives.reference import lax_aval, lax_form, lax_result_dtype, permute_sharding, reference
 from jax_moye._primitives.transposes import Permutations, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget, served
@@ -402,11 +402,6 @@ def _bind_local(request: Request, *operands):
     return contract_local_p.bind(*operands, request=request, permutations=(None, None), lie=(Lies(), Lies()))
 
 
-def _made(ctx: mlir.LoweringRuleContext, value: Any) -> Made:
-    """How a value of a program that is being lowered is made."""
-    return Made(*_compat.made(ctx, value))
-
-
 def _lower(ctx, *values, out_sharding, **params):
     request = with_c_kept(Request(**params), values)
     reason = _compat.why_not_local(ctx)
@@ -423,7 +418,7 @@ def _lower(ctx, *values, out_sharding, **params):
     operands = (*(one.value for one in sources), *values[2:])
     avals = [*(one.aval for one in sources), *[out_aval] * len(values[2:])]
     permutations = tuple(one.permutation for one in sources)
-    made = functools.partial(_made, ctx)
+    made = functools.partial(made_in_lowering, ctx)
     is_asked = may_lie_otherwise(request)
     lie = tuple(how_it_lies(one.value, one.aval.ndim, made) if is_asked else Lies() for one in sources)
     of_local = {"request": request, "permutations": permutations, "lie": lie}

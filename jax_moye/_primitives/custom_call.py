@@ -75,6 +75,12 @@ def run_kernel(
     return [lax.convert_element_type(out, request.out_dtype), *(lax.convert_element_type(x, stored) for x in z)]
 
 
+def _padded(x: Any, name: str, problem: GemmProblem, launched: GemmProblem) -> Any:
+    """An operand of `problem`, "a" or "b", as the kernel reads it that is launched."""
+    sizes = (*problem.batch_sizes, problem.m if name == "a" else problem.n, problem.k)
+    return padded(x, sizes, problem.strides[name], launched.strides[name])
+
+
 def _plus_c(beta: float, problem: GemmProblem) -> dict[str, Any]:
     """The epilogue that adds beta c, where c lies as the result does."""
     return {"epilogue": Epilogue(beta=beta, operands=(("c", ""),)), "strides": (problem.strides["d"],)}
@@ -119,9 +125,9 @@ def _launch(
         for name, x in zip(names, operands, strict=True)
     ]
     dense, problem = problem, launched(config, problem)
-    a, b = padded(a, "a", dense, problem), padded(b, "b", dense, problem)
+    a, b = _padded(a, "a", dense, problem), _padded(b, "b", dense, problem)
     if is_of_pair:
-        read, strides = [padded(x, "b", dense, problem) for x in read], [problem.strides["b"]]
+        read, strides = [_padded(x, "b", dense, problem) for x in read], [problem.strides["b"]]
     attributes = call_attributes(config, problem, request.interpret)
     if call.compiled is not None:
         attributes["config"] = call.compiled

@@ -21,6 +21,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from jax.interpreters import mlir
+
 from jax_moye._primitives.equations import body_of, called_by
 from jax_moye._primitives.patterns import PRODUCTS
 from jax_moye._primitives.reference import lax_form
@@ -83,6 +85,51 @@ class InJaxpr:
             return Made("call", operands, body.outvars[equation.outvars.index(value)])
         same = [x for x in operands if x.aval.shape == value.aval.shape and x.aval.dtype != bool]
         return Made("computed", same)
+
+
+# As the names of StableHLO say it.
+_LOWERED_IN_MEMORY = (
+    "dot_general",
+    "custom_call",
+    "while",
+    "case",
+    "dynamic_update_slice",
+    "scatter",
+    "optimization_barrier",
+)
+
+
+def made_in_lowering(ctx: mlir.LoweringRuleContext, value: Any) -> Made:
+    """How a value of a program that is being lowered is made.
+
+    Looks at MLIR objects as `_compat.transposed_source` does.
+
+    Args:
+      ctx: where an equation is lowered that stands behind it.
+      value: of the program.
+    """
+    owner: Any = getattr(value, "owner", None)
+    name = getattr(owner, "name", None)
+    if not isinstance(name, str):
+        return Made("argument", (), getattr(value, "arg_number", None))
+    if name.removeprefix("stablehlo.") in _LOWERED_IN_MEMORY:
+        return Made("memory")
+    if name == "stablehlo.transpose":
+        return Made("transpose", (owner.operands[0],), tuple(int(i) for i in owner.attributes["permutation"]))
+    if name == "stablehlo.reshape":
+        return Made("reshape", (owner.operands[0],))
+    if name == "func.call":
+        functions, callee = ctx.module_context.symbol_table, owner.attributes["callee"].value
+        if callee in functions:
+            function: Any = functions[callee]
+            *_, returns = function.entry_block.operations
+            return Made("call", tuple(owner.operands), returns.operands[value.result_number])
+    shape = getattr(value.type, "shape", None)
+    return Made("computed", [x for x in owner.operands if getattr(x.type, "shape", None) == shape and not _is_bool(x)])
+
+
+def _is_bool(value: Any) -> bool:
+    return str(value.type.element_type) == "i1"
 
 
 class Lies(NamedTuple):

@@ -8,28 +8,25 @@ kernel, and XLA makes one of it and of what computes the operand. So it is faste
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 
-from jax_moye._selection.problem import GemmProblem
 
-
-def padded(x: Any, name: str, problem: GemmProblem, launched: GemmProblem) -> Any:
+def padded(x: Any, sizes: Sequence[int], strides: Sequence[int], new: Sequence[int]) -> Any:
     """An operand with zeros behind each of its lines.
 
     Args:
       x: a row-major array; the operand may be the first part of it alone.
-      name: "a" or "b".
-      problem: which it is an operand of.
-      launched: what the kernel computes.
+      sizes: of the operand, its batch's first.
+      strides: of x along these, in elements.
+      new: those that the kernel is launched with.
 
     Returns:
-      An operand of `launched`: x itself where its strides are the same.
+      An array of the new strides: x itself where they are the same.
     """
-    sizes = (*problem.batch_sizes, problem.m if name == "a" else problem.n, problem.k)
-    strides, new = problem.strides[name], launched.strides[name]
     if new == strides:
         return x
     length = next(size for size, stride in zip(sizes, strides, strict=True) if size > 1 and stride == 1)
