@@ -4,8 +4,8 @@ more registers than setmaxnreg gives it.
 Compiled is a row of each kind: for each kernel, dtype and accumulator the widest tile of each height (which says how
 many warpgroups share it), apart for widths that are whole multiples of 64 and others, and for operands of 16 bits that
 TMA cannot read. The widest tile has the most sums to hold in the same registers. Of dtypes whose code differs from
-another one's in the name of its multiplications alone it is one row, the narrowest; so it is of integers, whose wide
-tiles take ptxas minutes. Orders take turns. All of them obey tools/sass_rules.json.
+another one's in the name of its multiplications alone it is one row, the narrowest. Orders take turns. All of them
+obey tools/sass_rules.json.
 
 A build that compiles all rows in all orders, as those of releases do, refuses each for what fails here because of
 ptxas's messages (tools/nvcc_gate.py: spills, serialized wgmma, an ignored setmaxnreg), and at its end applies the rules
@@ -45,7 +45,7 @@ RULES = json.loads((ROOT / "tools/sass_rules.json").read_text())
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """(kernel, row, order) of the widest tile of each kind: greatest alignment, largest cluster; or narrowest."""
+    """(kernel, row, order) of the widest tile of each kind: greatest alignment, largest cluster; of TWINS narrowest."""
     found: dict[tuple, tuple] = {}
     for text, kernel, dtype, sums, tile, cluster, alignment in ROW.findall((ROOT / "cuda/gemm/configs.h").read_text()):
         if kernel in ELSEWHERE:
@@ -56,7 +56,7 @@ def rows() -> list[tuple[str, str, str]]:
         by_threads = dtype in ("bf16", "f16") and int(alignment) < 16
         key = (kernel, dtype, sums, tile_m, tile_n % 64 == 0, by_threads)
         rank = (int(alignment), tile_n, cluster_m * cluster_n, text)
-        if dtype in TWINS or dtype == "s8":
+        if dtype in TWINS:
             key, rank = key[:3], (int(alignment), -tile_m * tile_n, cluster_m * cluster_n, text)
         found[key] = max(found.get(key, rank), rank)
     result, turn = [], collections.Counter()
