@@ -163,8 +163,10 @@ def of_readme(result: Result) -> str:
             "ratio is the time of XLA's own program over its time. *Our kernel* may be what it does not take: its",
             "ratio is the time of the fastest of XLA and the other libraries over its time.",
         ]
+    shared = report["protocol"].get("gpus")
+    gpus = f"{shared} {report['gpu']}s, each with a part of the rows" if shared else f"one {report['gpu']}"
     words += [
-        f"All times are of one run on one {report['gpu']}, `{result.file}`.",
+        f"All times are of one run on {gpus}, `{result.file}`.",
         "A workload is *level* where the 95 % interval of its ratio contains 1, else *faster* or *slower*.",
         *of_host_bound(rows),
     ]
