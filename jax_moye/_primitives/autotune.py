@@ -50,6 +50,10 @@ CANDIDATES = 12
 # Configs so near the fastest one are equal: the model's order decides, and two runs find the same more often.
 TIE, _HOST_BOUND_TIE = 1.01, 1.05
 RACE = Race(slow=1.2, finalists=4, rounds=(2, 9), round_ms=1.0, warmup_ms=0.0)
+# Products of so many operations draw all the power that a GPU has. Rounds without rests lower its clock while they are
+# timed, and name another config the fastest than a program's long runs do: section 35 of docs/performance.md.
+_POWERFUL = 2e10
+_RESTING = RACE._replace(round_ms=0.4, idle_ms=4.0)
 _SAY_EVERY_S = 2.0  # of measuring, on a terminal
 _OTHERS_WAIT_S = 120.0  # for what the first of several processes measures
 
@@ -159,6 +163,11 @@ def settle(
         _keep(target.device.kind, target.arch, found)
         _say(what, found, seconds)
     return True
+
+
+def race_of(flops: int) -> Race:
+    """How contenders are told apart that compute something of so many operations."""
+    return _RESTING if flops >= _POWERFUL else RACE
 
 
 def would_measure(request: Request | AttentionRequest, target: LoweringTarget) -> bool:
@@ -314,7 +323,7 @@ def measured(
                 else:
                     _logger.warning("jax_moye: %s is not chosen: its result differs from XLA's", config.name)
         interrupt([*contenders, *([] if rival is None else [rival])], stop)
-        found = race(contenders, rival, RACE)
+        found = race(contenders, rival, race_of(layout.flops))
         del rival, theirs  # arrays on memory that is about to be given back
     us = {config.name: found.us[config.name] for config in candidates if config.name in found.us}
     if not us:

@@ -27,7 +27,7 @@ import numpy as np
 from jax_moye._format import significant
 from jax_moye._kernels.configs import GemmConfig
 from jax_moye._kernels.dtypes import SHORT_NAMES
-from jax_moye._primitives.autotune import RACE, TIE, InterruptedMeasurementError, interrupt
+from jax_moye._primitives.autotune import TIE, InterruptedMeasurementError, interrupt, race_of
 from jax_moye._primitives.rewritten import Original
 from jax_moye._selection.attention_times import together
 from jax_moye._selection.measurements import Entry, Timed, config_digest
@@ -107,7 +107,7 @@ def measured(key: Timed, of: str, contest: Contest, stop: threading.Event) -> En
         if not contenders:
             raise RuntimeError("no config computes it as XLA does")
         interrupt([*contenders, rival], stop)
-        found = race(contenders, rival, RACE)
+        found = race(contenders, rival, race_of(contest.flops))
     us = {name: significant(found.us[name]) for name in names}
     best = next(name for name in names if us[name] <= TIE * min(us.values()))
     return Entry(

@@ -161,6 +161,7 @@ class Race(NamedTuple):
       clear: the lead that is looked for.
       round_ms: milliseconds of a round of the last ones; a round before them takes half of that.
       warmup_ms: milliseconds that the finalists run before their first round.
+      idle_ms: milliseconds that the device rests before each round, as in `alternate`.
     """
 
     slow: float = 2.5
@@ -170,6 +171,7 @@ class Race(NamedTuple):
     clear: float = 1.02
     round_ms: float = 15.0
     warmup_ms: float = 100.0
+    idle_ms: float = 0.0
 
 
 class Outcome(NamedTuple):
@@ -206,7 +208,7 @@ def race(contenders: Sequence[Contender], rival: Contender | None, how: Race) ->
     near = [contender for contender in contenders if us[contender.name] <= how.slow * least]
 
     def time(racing: list[Contender], **given: Any) -> None:
-        alternate(racing, **given)
+        alternate(racing, idle_ms=how.idle_ms, **given)
         us.update({contender.name: 1e6 * contender.seconds for contender in racing})
 
     if len(near) > how.finalists:

@@ -442,3 +442,12 @@ _compat.key_value_store().client.wait_at_barrier("end", 60_000)
     answers = [one.communicate(timeout=120)[0] for one in both]
     assert answers[0] == answers[1]
     assert answers[0].startswith("True ")
+
+
+def test_contenders_of_large_products_rest_in_between():
+    """Or the clock falls while they are timed, and what is found the fastest is not what is in a long run."""
+    assert autotune.race_of(2 * 1024**3) == autotune.RACE
+    assert autotune.RACE.idle_ms == 0
+    large = autotune.race_of(2 * 4096**3)
+    assert large.idle_ms >= 5 * large.round_ms > 0
+    assert large == autotune.RACE._replace(idle_ms=large.idle_ms, round_ms=large.round_ms)

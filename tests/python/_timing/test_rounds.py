@@ -235,6 +235,16 @@ def test_a_devices_clock_replaces_the_hosts():
     assert len(one.spans) == 3
 
 
+@pytest.mark.parametrize("idle_ms", [0.0, 4.0])
+def test_a_race_rests_before_each_round_where_it_is_told_to(monkeypatch, idle_ms):
+    rests = []
+    monkeypatch.setattr(rounds.time, "sleep", rests.append)
+    contenders = [FakeContender(f"c{i}", (10 + i) * 1e-6) for i in range(RACE.finalists + 1)]
+    race(contenders, FakeContender("xla", 10.5e-6), RACE._replace(idle_ms=idle_ms))
+    before, last = (RACE.finalists + 1) * RACE.rounds[0], (RACE.finalists + 1) * RACE.rounds[1]
+    assert rests == ([idle_ms / 1000] * (before + last) if idle_ms else [])
+
+
 def test_who_is_only_lucky_has_no_lead():
     """Eight that are the rival's equals, 2 % of noise: the fastest of them does not seem to be faster than it."""
     rng = np.random.default_rng(0)
