@@ -407,12 +407,12 @@ Status gemm_error(std::string_view config, std::span<int64_t const> sizes, std::
 Status decode_gemm(GemmRequest const& request, GemmCall& call) {
   if (Status status = decode_attributes(request, call); !status.ok()) return status;
   if (call.gemm->entry.launch == nullptr)
-    return gemm_error(
-        request.config, request.sizes,
-        call.gemm->entry.launch_grouped != nullptr        ? "the kernel computes products of groups alone"
-        : call.gemm->entry.launch_weights != nullptr      ? "the kernel multiplies with weights alone"
-        : call.gemm->entry.launch_block_scaled != nullptr ? "the kernel multiplies blocks with scales alone"
-                                                          : "the kernel computes attention alone");
+    return gemm_error(request.config, request.sizes,
+                      call.gemm->entry.launch_grouped != nullptr   ? "the kernel computes products of groups alone"
+                      : call.gemm->entry.launch_weights != nullptr ? "the kernel multiplies with weights alone"
+                      : call.gemm->entry.launch_block_scaled != nullptr
+                          ? "the kernel multiplies blocks with scales alone"
+                          : "the kernel computes attention alone");
   std::string const reason = unfit(request, call);
   return reason.empty() ? Status{} : gemm_error(request.config, request.sizes, reason);
 }
@@ -420,9 +420,8 @@ Status decode_gemm(GemmRequest const& request, GemmCall& call) {
 Status decode_grouped(GroupedRequest const& request, GroupedCall& call) {
   GemmCall gemm;
   if (Status status = decode_attributes(request.gemm, gemm); !status.ok()) return status;
-  std::string const reason = gemm.gemm->entry.launch_grouped == nullptr
-                                 ? "the kernel computes no products of groups"
-                                 : unfit_groups(request, gemm);
+  std::string const reason = gemm.gemm->entry.launch_grouped == nullptr ? "the kernel computes no products of groups"
+                                                                        : unfit_groups(request, gemm);
   if (!reason.empty()) return gemm_error(request.gemm.config, request.gemm.sizes, reason);
   call = {gemm.gemm,
           {.gemm = gemm.args,
