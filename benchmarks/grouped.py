@@ -12,9 +12,8 @@ Of --dtype tf32, e4m3 and e4m3_fast (sums that stay in the tensor core) the matr
 gradients. 8-bit floats have a scale for each row and each column of a group, and results in bf16. Our own product in
 bf16 takes torch's place.
 
-With --permuted it is what a mixture of experts reads and stores: each product of rows of a token's array that eight
-experts read, and results in the order of tokens, by the kernel that has the indices ("reads", "stores"), and by one of
-rows in order between XLA's gather ("gather") and scatter ("scatter").
+With --permuted it is what a mixture of experts stores: results in the order of tokens, by the kernel that has the
+permutation ("stores"), and by XLA behind one that stores rows in order ("scatter"; "in_order" is that kernel alone).
 """
 
 from __future__ import annotations
@@ -270,33 +269,26 @@ def measure(row: Row, seconds: float, with_xla: bool, with_configs: bool, dtype:
 
 
 def measure_permuted(row: Row, seconds: float) -> dict[str, Any]:
-    """Microseconds of a product whose rows a kernel reads or stores by indices, and of one that XLA moves them for."""
-    keys = jax.random.split(jax.random.key(0), 4)
-    tokens = max(1, row.m // 8)
-    x = jax.random.normal(keys[0], (tokens, row.k), jnp.bfloat16)
+    """Microseconds of a product whose rows a kernel stores by indices, and of one that XLA moves them for."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    x = jax.random.normal(keys[0], (row.m, row.k), jnp.bfloat16)
     y = jax.random.normal(keys[1], (row.groups, row.k, row.n), jnp.bfloat16)
-    sizes, rows = jnp.asarray(sizes_of(row)), jax.random.randint(keys[2], (row.m,), 0, tokens)
-    order = jax.random.permutation(keys[3], row.m)
-    inverse, sorted_x = jnp.argsort(order), x[rows]
-    count = repeats(row)
-    ways: dict[str, tuple[Any, Callable[..., Any]]] = {
-        "reads": (x, lambda x, y, sizes, _: jax_moye.ragged_dot(x, y, sizes, lhs_rows=rows)),
-        "gather": (x, lambda x, y, sizes, _: jax_moye.ragged_dot(x[rows], y, sizes)),
-        "stores": (sorted_x, lambda x, y, sizes, _: jax_moye.ragged_dot(x, y, sizes, permutation=order)),
-        "scatter": (sorted_x, lambda x, y, sizes, _: jax_moye.ragged_dot(x, y, sizes)[inverse]),
-        "in_order": (sorted_x, lambda x, y, sizes, _: jax_moye.ragged_dot(x, y, sizes)),
+    sizes, order = jnp.asarray(sizes_of(row)), jax.random.permutation(keys[2], row.m)
+    inverse, count = jnp.argsort(order), repeats(row)
+    ways: dict[str, Callable[..., Any]] = {
+        "stores": lambda x, y, sizes, _: jax_moye.ragged_dot(x, y, sizes, permutation=order),
+        "scatter": lambda x, y, sizes, _: jax_moye.ragged_dot(x, y, sizes)[inverse],
+        "in_order": lambda x, y, sizes, _: jax_moye.ragged_dot(x, y, sizes),
     }
-    contenders = {name: jax_contender(row, count, (of, y, sizes), fun) for name, (of, fun) in ways.items()}
+    contenders = {name: jax_contender(row, count, (x, y, sizes), fun) for name, fun in ways.items()}
     values = {name: np.asarray(run()[1]) for name, (run, _) in contenders.items()}
-    for one, other in (("reads", "gather"), ("stores", "scatter")):
-        assert (values[one] == values[other]).all(), f"{row.name}: {one} and {other} differ"
+    assert (values["stores"] == values["scatter"]).all(), f"{row.name}: stores and scatter differ"
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(3):
         for name, (run, wait) in contenders.items():
             times[name].append(median_us(run, wait, count, seconds))
     us = {name: statistics.median(of_name) for name, of_name in times.items()}
-    ratios = {"reads": us["gather"] / us["reads"], "stores": us["scatter"] / us["stores"]}
-    return row._asdict() | {"products_a_program": count, "us": us, "ratios": ratios}
+    return row._asdict() | {"products_a_program": count, "us": us, "ratio": us["scatter"] / us["stores"]}
 
 
 def main() -> None:
@@ -308,7 +300,7 @@ def main() -> None:
     parser.add_argument("--xla", default="", help="a regular expression: rows that XLA computes, too")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="of the operands")
     parser.add_argument("--configs", action="store_true", help="each of our configs by itself, too")
-    parser.add_argument("--permuted", action="store_true", help="rows read and stored by indices, and moved by XLA")
+    parser.add_argument("--permuted", action="store_true", help="rows stored by indices, and moved by XLA")
     args = parser.parse_args()
     results = []
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, jax_moye {jax_moye.__version__}")
@@ -319,10 +311,9 @@ def main() -> None:
         if args.permuted:
             if not row.gradient:
                 results.append(measure_permuted(row, args.seconds))
-                us, ratios = results[-1]["us"], results[-1]["ratios"]
-                times = "  ".join(f"{name} {value:9.1f}" for name, value in us.items())
+                times = "  ".join(f"{name} {value:9.1f}" for name, value in results[-1]["us"].items())
                 what = f"{row.name:24} {'skew' if row.skewed else 'even'}"
-                print(f"{what}  {times}  reads {ratios['reads']:.2f}  stores {ratios['stores']:.2f}", flush=True)
+                print(f"{what}  {times}  {results[-1]['ratio']:.2f}", flush=True)
             continue
         result = measure(row, args.seconds, bool(re.search(args.xla, row.name)), args.configs, args.dtype)
         results.append(result)
@@ -334,7 +325,7 @@ def main() -> None:
         times = "  ".join(f"{name} {value:9.1f}" for name, value in us.items())
         ratio = f"{result['ratio']:.2f}" if others else "-"
         print(f"{what}  {times}  {ratio}  {tflops:5.0f} TFLOP/s {result.get('xla_error', '')}", flush=True)
-    ratios = [x for result in results for x in result.get("ratios", {"": result.get("ratio")}).values() if x]
+    ratios = [result["ratio"] for result in results if result["ratio"]]
     if ratios:
         mean = math.exp(statistics.fmean(map(math.log, ratios)))
         print(f"{len(ratios)} rows: geometric mean {mean:.3f}, worst {min(ratios):.3f}")

@@ -17,7 +17,6 @@ template <GemmConfig kConfig>
 GemmEntry gemm_entry() {
   return {.launch = [](GemmArgs const&, StreamHandle) -> Status { return {}; },
           .launch_grouped = nullptr,
-          .launch_permuted = nullptr,
           .launch_weights = nullptr,
           .launch_attention = nullptr,
           .prepare = []() -> Status { return {}; },

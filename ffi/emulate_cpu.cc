@@ -398,13 +398,7 @@ std::vector<emu::Memory> emulated_memory(GemmRequest const& request) {
 std::vector<emu::Memory> emulated_memory(GroupedRequest const& request) {
   std::vector<emu::Memory> memory = emulated_memory(request.gemm);
   memory.push_back(to_memory(request.group_sizes, "group_sizes", false));
-  return memory;
-}
-
-std::vector<emu::Memory> emulated_memory(PermutedRequest const& request) {
-  std::vector<emu::Memory> memory = emulated_memory(static_cast<GroupedRequest const&>(request));
-  memory.push_back(to_memory(request.a_rows, "a_rows", false));
-  memory.push_back(to_memory(request.d_rows, "d_rows", false));
+  if (request.has_rows) memory.push_back(to_memory(request.d_rows, "d_rows", false));
   return memory;
 }
 

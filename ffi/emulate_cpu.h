@@ -18,7 +18,6 @@ bool parse_mode(std::string_view word, emu::Mode& mode);
 /// The arrays of a request, as a stream of the emulator has them. One that lies in d, which is checked elsewhere, is d.
 std::vector<emu::Memory> emulated_memory(GemmRequest const& request);
 std::vector<emu::Memory> emulated_memory(GroupedRequest const& request);
-std::vector<emu::Memory> emulated_memory(PermutedRequest const& request);
 std::vector<emu::Memory> emulated_memory(WeightsRequest const& request);
 std::vector<emu::Memory> emulated_memory(BlockScaledRequest const& request);
 std::vector<emu::Memory> emulated_memory(AttentionRequest const& request);

@@ -263,12 +263,6 @@ EmulatedLaunch launch_emulated(GroupedRequest const& request, GroupedCall const&
                   [&] { return call.gemm->entry.launch_grouped(call.args, &stream); });
 }
 
-EmulatedLaunch launch_emulated(PermutedRequest const& request, PermutedCall const& call, emu::Stream& stream,
-                               std::function<bool()> const& interrupted) {
-  return narrated(request.gemm, {call.gemm, call.args.grouped.gemm}, stream, interrupted,
-                  [&] { return call.gemm->entry.launch_permuted(call.args, &stream); });
-}
-
 EmulatedLaunch launch_emulated(WeightsRequest const& request, WeightsCall const& call, emu::Stream& stream,
                                std::function<bool()> const& interrupted) {
   return narrated(said_of(request.config, request.sizes, request.d), {call.gemm, call.args.gemm}, stream, interrupted,

@@ -25,9 +25,6 @@ EmulatedLaunch launch_emulated(GemmRequest const& request, GemmCall const& call,
 EmulatedLaunch launch_emulated(GroupedRequest const& request, GroupedCall const& call, emu::Stream& stream,
                                std::function<bool()> const& interrupted);
 
-EmulatedLaunch launch_emulated(PermutedRequest const& request, PermutedCall const& call, emu::Stream& stream,
-                               std::function<bool()> const& interrupted);
-
 EmulatedLaunch launch_emulated(WeightsRequest const& request, WeightsCall const& call, emu::Stream& stream,
                                std::function<bool()> const& interrupted);
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <iterator>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -301,9 +300,7 @@ Status decode_attributes(GemmRequest const& request, GemmCall& call) {
 }
 
 /// Why the operands are not what the config takes; empty if they are. one_matrix: d is one, whatever the batch is.
-/// rows_of_a: where a has others than d.
-std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_matrix = false,
-                  std::optional<int64_t> rows_of_a = {}) {
+std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_matrix = false) {
   GemmConfig const& config = call.gemm->config;
   GemmEntry const& entry = call.gemm->entry;
   GemmArgs const& args = call.args;
@@ -312,8 +309,7 @@ std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_mat
   if (!has_bit(entry.out_dtypes, unsigned(args.d_dtype)))
     return std::string("the kernel does not write ") + dtype_name(args.d_dtype);
 
-  int64_t const a_size = rows_of_a.value_or(args.m);
-  Modes const a = modes_of(args, args.a_batch_strides, {a_size, args.a_m_stride}, {args.k, args.a_k_stride});
+  Modes const a = modes_of(args, args.a_batch_strides, {args.m, args.a_m_stride}, {args.k, args.a_k_stride});
   Modes const b = modes_of(args, args.b_batch_strides, {args.n, args.b_n_stride}, {args.k, args.b_k_stride});
   Modes const d = modes_of(args, args.d_batch_strides, {args.m, args.d_m_stride}, {args.n, args.d_n_stride});
   if (std::string reason = outside("a", a, request.a.elements, request.a_offset); !reason.empty()) return reason;
@@ -356,11 +352,28 @@ std::string unfit(GemmRequest const& request, GemmCall const& call, bool one_mat
   return {};
 }
 
-/// Why groups are not what the config takes; empty if they are. rows_of_a: as in unfit().
-std::string unfit_groups(GroupedRequest const& request, GemmCall const& call, bool rows_are_ragged,
-                         std::optional<int64_t> rows_of_a = {}) {
+/// Why the rows of d that a call names are none; empty if they are.
+std::string unfit_rows(GroupedRequest const& request, GemmArgs const& args) {
+  Buffer const& rows = request.d_rows;
+  if (rows.dtype != Dtype::s32) return std::string("the array of rows of d is ") + dtype_name(rows.dtype) + ", not s32";
+  if (rows.elements != args.m)
+    return "the array of rows of d has " + std::to_string(rows.elements) + " elements, and there are " +
+           std::to_string(args.m) + " rows";
+  if (reinterpret_cast<uintptr_t>(rows.data) % 4 != 0) return "the array of rows of d is not aligned to its elements";
+  for (auto const& [name, matrix] : matrices_of(request.gemm.epilogue)) {
+    // The thread that writes an element of d has read another one of it.
+    if (matrix.present && overlap(matrix.buffer, request.gemm.d))
+      return std::string(name) + " and d overlap, whose rows are stored elsewhere";
+  }
+  return {};
+}
+
+/// Why groups are not what the config takes; empty if they are.
+std::string unfit_groups(GroupedRequest const& request, GemmCall const& call) {
+  bool const rows_are_ragged = request.ragged == "m";
   if (request.gemm.sizes.size() != 4) return "four sizes are needed: the number of groups, m, n and k";
   if (!rows_are_ragged && request.ragged != "k") return "what is ragged is m or k, not " + std::string(request.ragged);
+  if (!rows_are_ragged && request.has_rows) return "rows are stored elsewhere where m is ragged, not k";
   GemmArgs const& args = call.args;
   if (args.batch > kMaxGroups)
     return "there are " + std::to_string(args.batch) + " groups, and the kernel has room for " +
@@ -377,11 +390,11 @@ std::string unfit_groups(GroupedRequest const& request, GemmCall const& call, bo
   if (rows_are_ragged && moves(args.d_batch_strides)) return "d has a stride along groups, and its rows are cut";
   if (!rows_are_ragged && moves(args.b_batch_strides)) return "b has a stride along groups, and its k is cut";
   if (!rows_are_ragged && request.gemm.epilogue.has_second_b) return "two b are of groups of rows, and k is cut";
-  if (std::string reason = unfit(request.gemm, call, rows_are_ragged, rows_of_a); !reason.empty()) return reason;
+  if (std::string reason = unfit(request.gemm, call, rows_are_ragged); !reason.empty()) return reason;
   bool const a_by_k = major_a(order_of(args)) == Major::k;
   if (args.m > 0 && args.n > 0 && a_by_k != rows_are_ragged)
     return "elements side by side in memory belong to several groups: m is ragged with orders NN and NT, k with TN";
-  return {};
+  return request.has_rows ? unfit_rows(request, args) : "";
 }
 
 }  // namespace
@@ -394,13 +407,12 @@ Status gemm_error(std::string_view config, std::span<int64_t const> sizes, std::
 Status decode_gemm(GemmRequest const& request, GemmCall& call) {
   if (Status status = decode_attributes(request, call); !status.ok()) return status;
   if (call.gemm->entry.launch == nullptr)
-    return gemm_error(
-        request.config, request.sizes,
-        call.gemm->entry.launch_grouped != nullptr        ? "the kernel computes products of groups alone"
-        : call.gemm->entry.launch_permuted != nullptr     ? "the kernel computes products of permuted rows alone"
-        : call.gemm->entry.launch_weights != nullptr      ? "the kernel multiplies with weights alone"
-        : call.gemm->entry.launch_block_scaled != nullptr ? "the kernel multiplies blocks with scales alone"
-                                                          : "the kernel computes attention alone");
+    return gemm_error(request.config, request.sizes,
+                      call.gemm->entry.launch_grouped != nullptr   ? "the kernel computes products of groups alone"
+                      : call.gemm->entry.launch_weights != nullptr ? "the kernel multiplies with weights alone"
+                      : call.gemm->entry.launch_block_scaled != nullptr
+                          ? "the kernel multiplies blocks with scales alone"
+                          : "the kernel computes attention alone");
   std::string const reason = unfit(request, call);
   return reason.empty() ? Status{} : gemm_error(request.config, request.sizes, reason);
 }
@@ -408,50 +420,13 @@ Status decode_gemm(GemmRequest const& request, GemmCall& call) {
 Status decode_grouped(GroupedRequest const& request, GroupedCall& call) {
   GemmCall gemm;
   if (Status status = decode_attributes(request.gemm, gemm); !status.ok()) return status;
-  std::string const reason = gemm.gemm->entry.launch_grouped == nullptr
-                                 ? "the kernel computes no products of groups"
-                                 : unfit_groups(request, gemm, request.ragged == "m");
+  std::string const reason = gemm.gemm->entry.launch_grouped == nullptr ? "the kernel computes no products of groups"
+                                                                        : unfit_groups(request, gemm);
   if (!reason.empty()) return gemm_error(request.gemm.config, request.gemm.sizes, reason);
-  call = {gemm.gemm, {gemm.args, static_cast<int32_t const*>(request.group_sizes.data)}};
-  return {};
-}
-
-Status decode_permuted(PermutedRequest const& request, PermutedCall& call) {
-  GemmCall gemm;
-  if (Status status = decode_attributes(request.gemm, gemm); !status.ok()) return status;
-  auto const error = [&](std::string_view reason) {
-    return gemm_error(request.gemm.config, request.gemm.sizes, reason);
-  };
-  if (gemm.gemm->entry.launch_permuted == nullptr) return error("the kernel computes no products of permuted rows");
-  if (request.ragged != "m") return error("rows are permuted where m is ragged, not " + std::string(request.ragged));
-  GemmArgs const& args = gemm.args;
-  for (auto const& [name, rows] : {std::pair{"a", &request.a_rows}, {"d", &request.d_rows}}) {
-    std::string const what = std::string("the array of rows of ") + name;
-    if (rows->dtype != Dtype::s32) return error(what + " is " + dtype_name(rows->dtype) + ", not s32");
-    if (rows->elements != 0 && rows->elements != args.m)
-      return error(what + " has " + std::to_string(rows->elements) + " elements, and there are " +
-                   std::to_string(args.m) + " rows");
-    if (reinterpret_cast<uintptr_t>(rows->data) % 4 != 0) return error(what + " is not aligned to its elements");
-  }
-  // As many as the array has.
-  std::optional<int64_t> rows_of_a;
-  if (request.a_rows.elements != 0) {
-    int64_t const elements = request.gemm.a.elements;
-    rows_of_a = args.k == 0 ? args.m : elements < args.k ? 0 : 1;
-    if (*rows_of_a == 1 && args.a_m_stride > 0) rows_of_a = (elements - args.k) / args.a_m_stride + 1;
-    if (args.n > 0 && (*rows_of_a == 0 || *rows_of_a > kMaxSize))
-      return error("a has " + std::to_string(*rows_of_a) + " rows to read from, and needs one to 2^31 - 1");
-  }
-  std::string const reason = unfit_groups(request, gemm, /*rows_are_ragged=*/true, rows_of_a);
-  if (!reason.empty()) return error(reason);
-  auto const data = [](Buffer const& rows) {
-    return rows.elements == 0 ? nullptr : static_cast<int32_t const*>(rows.data);
-  };
   call = {gemm.gemm,
-          {.grouped = {args, static_cast<int32_t const*>(request.group_sizes.data)},
-           .a_rows = data(request.a_rows),
-           .a_size = rows_of_a.value_or(args.m),
-           .d_rows = data(request.d_rows)}};
+          {.gemm = gemm.args,
+           .group_sizes = static_cast<int32_t const*>(request.group_sizes.data),
+           .d_rows = request.has_rows ? static_cast<int32_t const*>(request.d_rows.data) : nullptr}};
   return {};
 }
 

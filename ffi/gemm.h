@@ -66,21 +66,13 @@ struct GroupedRequest {
   GemmRequest gemm = {};
   std::string_view ragged = {};  // "m" or "k": what is cut into groups
   Buffer group_sizes = {};       // s32, one of each group; what they are nobody knows before the kernel runs
+  bool has_rows = false;
+  Buffer d_rows = {};  // s32, in which row of d each row of the product is stored; likewise
 };
 
 struct GroupedCall {
   RegisteredGemm const* gemm;
   GroupedArgs args;
-};
-
-/// The same of permuted rows: which rows of a are read, and in which of d they are stored; of no elements: as they are.
-struct PermutedRequest : GroupedRequest {
-  Buffer a_rows = {}, d_rows = {};  // s32, one of each row of the product
-};
-
-struct PermutedCall {
-  RegisteredGemm const* gemm;
-  PermutedArgs args;
 };
 
 /// A product with weights as it arrives: sizes are (m, n, k), all arrays are row-major.
@@ -120,11 +112,9 @@ struct BlockScaledCall {
 /// Where beta is 0, c is checked and left out: no kernel reads it.
 Status decode_gemm(GemmRequest const& request, GemmCall& call);
 
-/// The same of a product of groups. Whatever the groups' sizes are, the kernel reads and writes inside the buffers.
+/// The same of a product of groups. Whatever the groups' sizes are, and the rows of d that are named, the kernel reads
+/// and writes inside the buffers; each element of d is written once where each row is named once.
 Status decode_grouped(GroupedRequest const& request, GroupedCall& call);
-
-/// The same of permuted rows, whatever their indices are.
-Status decode_permuted(PermutedRequest const& request, PermutedCall& call);
 
 /// The same of a product with weights.
 Status decode_weights(WeightsRequest const& request, WeightsCall& call);

@@ -16,9 +16,9 @@
 //                            (a, b, group_sizes, second_b) -> (d, [preactivation, second_product])
 //                            the same for groups of rows, or of k, two b of rows; sizes known on the device alone
 //   jax_moye_scaled_grouped_gemm_v1  as grouped, with operands lhs_scale and rhs_scale as scaled has them
-//   jax_moye_permuted_grouped_gemm_v1 (a, b, group_sizes, a_rows, d_rows, ...) -> ...
-//                            as grouped, for groups of rows: row i of the product is read from row a_rows[i] of a and
-//                            stored in row d_rows[i] of all results; of no elements: from and in row i
+//   jax_moye_scattered_grouped_gemm_v1 (a, b, group_sizes, d_rows, ...) -> ...
+//                            as scaled grouped, for groups of rows: row i of the product is stored in row d_rows[i] of
+//                            all results
 //   jax_moye_weights_gemm_v1 (a, b, scales, [zeros]) -> d
 //                            d = sum over groups of k of scales * (a (b - zeros)), b weights of 8 or 4 bits
 //   jax_moye_block_scaled_gemm_v1 (a, b, a_scales, b_scales) -> d

@@ -48,7 +48,6 @@ nb::dict describe(RegisteredGemm const& gemm) {
   fields["takes_pair"] = gemm.entry.facts.takes_pair;
   fields["scales"] = gemm.entry.facts.scales;
   fields["grouped"] = gemm.entry.launch_grouped != nullptr;
-  fields["permuted"] = gemm.entry.launch_permuted != nullptr;
   fields["weights"] = gemm.entry.launch_weights != nullptr;
   fields["block_scales"] = gemm.entry.launch_block_scaled != nullptr;
   fields["attention"] = gemm.entry.launch_attention != nullptr;

@@ -219,22 +219,17 @@ struct ScaledGroupedGemm : GroupedGemm {
   }
 };
 
-struct PermutedGroupedGemm {
-  static constexpr char const* kName = "jax_moye_permuted_grouped_gemm_v1";
-  static constexpr Buffers kBuffers{.operands = 5, .more_operands = true, .results = 1, .more_results = true};
-  using Attributes = GemmAttributes;
-  static constexpr auto kAttributes = GroupedGemm::kAttributes;
-  using Request = PermutedRequest;
-  using Call = PermutedCall;
-  static constexpr auto kDecode = decode_permuted;
-  static constexpr auto kLaunch = &GemmEntry::launch_permuted;
+struct ScatteredGroupedGemm : ScaledGroupedGemm {
+  static constexpr char const* kName = "jax_moye_scattered_grouped_gemm_v1";
+  static constexpr Buffers kBuffers{.operands = 4, .more_operands = true, .results = 1, .more_results = true};
 
   static ffi::Error read(Attributes const& attributes, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer group_sizes,
-                         ffi::AnyBuffer a_rows, ffi::AnyBuffer d_rows, ffi::RemainingArgs operands,
-                         ffi::Result<ffi::AnyBuffer> d, ffi::RemainingRets results, Request& request) {
-    if (!to_buffer(a_rows, request.a_rows) || !to_buffer(d_rows, request.d_rows))
-      return invalid(request, "indices of rows are s32");
-    return GroupedGemm::read(attributes, a, b, group_sizes, operands, d, results, request);
+                         ffi::AnyBuffer d_rows, ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> d,
+                         ffi::RemainingRets results, Request& request) {
+    request.has_rows = true;
+    auto error = ScaledGroupedGemm::read(attributes, a, b, group_sizes, operands, d, results, request);
+    if (error.failure()) return error;
+    return to_buffer(d_rows, request.d_rows) ? error : invalid(request, "indices of rows are s32");
   }
 };
 

@@ -22,7 +22,7 @@ auto for_all_targets(F const& f) {
   return [&]<class... Target>(std::tuple<Target...>*) {
     return std::vector{f.template operator()<Target>()...};
   }(static_cast<std::tuple<PlainGemm, FusedGemm, ScaledGemm, ViewGemm, GroupedGemm, ScaledGroupedGemm,
-                           PermutedGroupedGemm, WeightsGemm, BlockScaledGemm, Attention, AttentionGrad, ViewAttention,
+                           ScatteredGroupedGemm, WeightsGemm, BlockScaledGemm, Attention, AttentionGrad, ViewAttention,
                            ViewAttentionGrad, JoinedAttentionGrad, BiasedAttention, BiasedAttentionGrad,
                            CappedAttention, CappedAttentionGrad>*>(nullptr));
 }

@@ -25,7 +25,6 @@ enum class Kernel {
   sm90_split_k,
   sm90_parallel_split_k,
   sm90_grouped,
-  sm90_permuted,
   sm90_parts,
   sm90_weights,
   sm90_attention,
@@ -71,7 +70,7 @@ inline constexpr char const* kKernelNames[] = {
     "simt_tiled",       "simt_overlap",       "simt_double_buffer", "sm70_tensorop",         "sm80_tensorop",
     "sm80_ldmatrix",    "sm80_double_buffer", "sm80_multistage",    "sm80_persistent",       "sm90_multistage",
     "sm90_cooperative", "sm90_pingpong",      "sm90_split_k",       "sm90_parallel_split_k", "sm90_grouped",
-    "sm90_permuted",    "sm90_parts",         "sm90_weights",       "sm90_attention",        "sm90_attention_grad"};
+    "sm90_parts",       "sm90_weights",       "sm90_attention",     "sm90_attention_grad"};
 inline constexpr char const* kDtypeNames[] = {"bf16",     "f16",       "f32",       "f64",       "tf32",   "s8",
                                               "s32",      "e4m3",      "e5m2",      "f32_fast",  "bf16x3", "bf16x6",
                                               "bf16x9",   "bf16xs8",   "bf16xs4",   "bf16xe4m3", "f16xs8", "f16xs4",
@@ -252,17 +251,11 @@ struct GemmArgs {
 struct GroupedArgs {
   GemmArgs gemm;
   int32_t const* group_sizes;  // on the device, batch of them
+  /// Of a ragged m, on the device, m of them: row i of the product is stored in row d_rows[i] of d, and of the
+  /// pre-activation and the second product. Each row of d once; one that is outside d stores nothing; null: row i.
+  int32_t const* d_rows = nullptr;
 };
 inline constexpr int kMaxGroups = 512;
-
-/// The same whose m is ragged, of rows that lie elsewhere: row i of the product is read from row a_rows[i] of a, and is
-/// stored in row d_rows[i] of d, of the pre-activation and of the second product. Both are on the device, m of them.
-struct PermutedArgs {
-  GroupedArgs grouped;
-  int32_t const* a_rows;  // one that is outside a reads the nearest row; null: row i
-  int64_t a_size;         // rows of a, at least one: no matter how many gemm.m are
-  int32_t const* d_rows;  // each row of d once; one that is outside d stores nothing; null: row i
-};
 
 /// A product of 8-bit floats that have a scale for every 128 along k, f32:
 ///   d[l,m,n] = sum over k of a[l,m,k] * a_scale[l,m,k / 128] * b[l,n,k] * b_scale
@@ -370,11 +363,10 @@ struct KernelFacts {
 
 /// A compiled kernel, as ffi/ calls it.
 struct GemmEntry {
-  // One of them, the others are null: a product, products of groups, those of permuted rows, a product with weights,
-  // one of blocks that have scales, or attention: of a config of sm90_attention_grad its gradients.
+  // One of them, the others are null: a product, products of groups, a product with weights, one of blocks that have
+  // scales, or attention: of a config of sm90_attention_grad its gradients.
   Status (*launch)(GemmArgs const&, StreamHandle);
   Status (*launch_grouped)(GroupedArgs const&, StreamHandle);
-  Status (*launch_permuted)(PermutedArgs const&, StreamHandle);
   Status (*launch_weights)(WeightsArgs const&, StreamHandle);
   Status (*launch_block_scaled)(BlockScaledArgs const&, StreamHandle);
   Status (*launch_attention)(AttentionArgs const&, StreamHandle);

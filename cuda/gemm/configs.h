@@ -221,10 +221,6 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_grouped,       e4m3xe5m2, f32, { 64, 128, 128}, 7,    {1, 1},         16},
   {sm90_grouped,       e5m2xe4m3, f32, { 64, 128, 128}, 7,    {1, 1},         16},
   {sm90_grouped,       e4m3,  f32_fast, {128, 128, 128}, 5,   {1, 1},         16},
-  {sm90_permuted,      bf16,  f32,  { 64, 128, 64},   7,      {1, 1},         16},
-  {sm90_permuted,      bf16,  f32,  {128, 128, 64},   5,      {1, 1},         16},
-  {sm90_permuted,      f16,   f32,  { 64, 128, 64},   7,      {1, 1},         16},
-  {sm90_permuted,      f16,   f32,  {128, 128, 64},   5,      {1, 1},         16},
   // f32 operands as parts of bf16.
   {sm90_parts,         bf16x3, f32, {128, 128, 64},   6,      {1, 1},          4},
   {sm90_parts,         bf16x6, f32, { 64, 128, 64},   8,      {1, 1},          4},

@@ -1,7 +1,7 @@
 // What the rest of the software knows of a compiled kernel, made from what the kernel declares:
 //   kFacts                          KernelFacts
 //   launch(args, stream)            puts it on the stream; there is something to write. args: GemmArgs, GroupedArgs,
-//                                   PermutedArgs, WeightsArgs, BlockScaledArgs or AttentionArgs
+//                                   WeightsArgs, BlockScaledArgs or AttentionArgs
 //   kernel<Order>()                 the __global__ function of an order
 // and where it is not as most are:
 //   kCompiledOrders                 bits: the orders that kernel<Order>() has; all of them
@@ -43,17 +43,6 @@ inline constexpr bool computes_groups =
 template <class Kernel>
 Status launch_grouped(GroupedArgs const& args, StreamHandle stream) {
   if (args.gemm.m == 0 || args.gemm.n == 0) return {};  // without groups rows are zero
-  return Kernel::launch(args, stream);
-}
-
-/// Whether the kernel computes products of groups of permuted rows, and nothing else.
-template <class Kernel>
-inline constexpr bool computes_permuted =
-    requires(PermutedArgs const& args, StreamHandle stream) { Kernel::launch(args, stream); };
-
-template <class Kernel>
-Status launch_permuted(PermutedArgs const& args, StreamHandle stream) {
-  if (args.grouped.gemm.m == 0 || args.grouped.gemm.n == 0) return {};
   return Kernel::launch(args, stream);
 }
 
@@ -117,7 +106,6 @@ GemmEntry make_entry() {
       "more shared memory than one CTA gets: this line of gemm/configs.h needs fewer stages, or a smaller tile");
   GemmEntry entry = {.launch = nullptr,
                      .launch_grouped = nullptr,
-                     .launch_permuted = nullptr,
                      .launch_weights = nullptr,
                      .launch_block_scaled = nullptr,
                      .launch_attention = nullptr,
@@ -128,8 +116,6 @@ GemmEntry make_entry() {
                      .own_activation = kOwnActivation};
   if constexpr (computes_groups<Kernel>) {
     entry.launch_grouped = &launch_grouped<Kernel>;
-  } else if constexpr (computes_permuted<Kernel>) {
-    entry.launch_permuted = &launch_permuted<Kernel>;
   } else if constexpr (takes_weights<Kernel>) {
     entry.launch_weights = &launch_weights<Kernel>;
   } else if constexpr (takes_block_scales<Kernel>) {

@@ -64,8 +64,7 @@ auto dispatch(Order order, F const& f) {
   }
 }
 
-/// The same for a kernel that is compiled for kOrders, bits as above: all of them, all but TT, NN and NT, or
-/// one of these alone.
+/// The same for a kernel that is compiled for kOrders, bits as above: all of them, all but TT, or NN or NT alone.
 template <unsigned kOrders, class F>
 auto dispatch(Order order, F const& f) {
   if constexpr (kOrders == kAllOrders) {
@@ -74,11 +73,9 @@ auto dispatch(Order order, F const& f) {
     if (order == Order::NN) return f(OrderConstant<Order::NN>{});
     if (order == Order::NT) return f(OrderConstant<Order::NT>{});
     return f(OrderConstant<Order::TN>{});
-  } else if constexpr (kOrders == order_bits(Order::NN, Order::NT)) {
-    return order == Order::NN ? f(OrderConstant<Order::NN>{}) : f(OrderConstant<Order::NT>{});
   } else {
     constexpr Order kOnly = kOrders == order_bits(Order::NN) ? Order::NN : Order::NT;
-    static_assert(kOrders == order_bits(kOnly), "all orders, all but TT, NN and NT, or one of these");
+    static_assert(kOrders == order_bits(kOnly), "all orders, all but TT, NN or NT");
     return f(OrderConstant<kOnly>{});
   }
 }

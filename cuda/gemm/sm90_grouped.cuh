@@ -3,6 +3,8 @@
 //   cut; operands of 16 bits, the others contiguous along k and so in NT alone; alignment 16 bytes; TMA clips what it
 //   loads and stores at a group's end
 //   a second B         of NN and NT: a stage has half a tile's rows of each, of one group; see gemm/tma_operand.h
+//   d_rows             of NN and NT: rows of D that lie elsewhere are stored by threads, 16 bytes each (scatter() of
+//                      gemm/epilogue_staging.h); a pre-activation's and a second product's with them
 //   warp 0             first makes the table of groups; then one thread of it is the producer
 //   warpgroup 0        producer: one thread starts the loads of all tiles, one after the other
 //   warpgroups 1, 2    consumers: the CTA's first tile goes to consumer 0, the next to consumer 1, and so on in turn;
@@ -81,7 +83,7 @@ struct Gemm<kConfig> {
       WarpgroupEpilogue<kBlkN, kConfig.accumulator,
                         staging_boxes<kConfig>(kConsumers, {kBlkM, kBlkN}, /*other_bytes=*/int(sizeof(GroupTable))),
                         kConsumerRegisters, kTakesPair<kConfig>, /*kDerives=*/true, /*kHasScales=*/kFloat8,
-                        /*kGates=*/false, /*kLooksAhead=*/false>;
+                        /*kGates=*/false, /*kLooksAhead=*/false, /*kScatters=*/true>;
 
   /// Whether calls of this order may have a second b: each group has a matrix of both.
   template <Order kOrder>
@@ -117,7 +119,7 @@ struct Gemm<kConfig> {
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      consume<kOrder>(args.gemm, params, smem, warpgroup_id() - 1, thread % 128);
+      consume<kOrder>(args, params, smem, warpgroup_id() - 1, thread % 128);
     }
   }
 
@@ -164,8 +166,8 @@ struct Gemm<kConfig> {
 
   /// One warpgroup; thread: in it.
   template <Order kOrder>
-  static MOYE_DEVICE void consume(GemmArgs const& args, GroupedParams const& params, SharedStorage& smem, int consumer,
-                                  int thread) {
+  static MOYE_DEVICE void consume(GroupedArgs const& args, GroupedParams const& params, SharedStorage& smem,
+                                  int consumer, int thread) {
     constexpr Ragged kRagged = kRaggedOf<kOrder>;
     int const lane = thread % 32;
     Tensor sA = make_tensor(make_smem_ptr(smem.operands.a), Operands<kOrder>::A::smem_layout());  // (BLK_M,BLK_K,PIPE)
@@ -198,13 +200,14 @@ struct Gemm<kConfig> {
       constexpr bool kRowsAreRagged = kRagged == Ragged::m;
       int const m = tile.m * kBlkM;
       typename Epilogue::Place const place{.row = kRowsAreRagged ? tile.begin + m : m,
-                                           .end = kRowsAreRagged ? end_of_group(tile) : int(args.m),
+                                           .end = kRowsAreRagged ? end_of_group(tile) : int(args.gemm.m),
                                            .matrix = tile.group,
                                            .map_row = kRowsAreRagged ? first_of_group(tile, params.grid) + m : m,
                                            .map_matrix = kRowsAreRagged ? end_of_group(tile) : tile.group,
-                                           .has_matrix = tile.group < params.grid.groups};
+                                           .has_matrix = tile.group < params.grid.groups,
+                                           .rows = kRowsAreRagged ? args.d_rows : nullptr};
       auto const row = [&](int atom) { return atom * 64; };
-      Epilogue::template store_group<kBlkN, kMayBePair<kOrder>>(args, params.store, place, tCrC,
+      Epilogue::template store_group<kBlkN, kMayBePair<kOrder>>(args.gemm, params.store, place, tCrC,
                                                                 smem.epilogue[consumer], row, tile.n, thread);
     }
     Epilogue::finish(thread);

@@ -260,7 +260,6 @@ constexpr bool can_take_pair(GemmConfig const& config) {
       return holds;
     case Kernel::sm90_pingpong:  // their producers have few registers: two boxes of each stage
     case Kernel::sm90_grouped:
-    case Kernel::sm90_permuted:
       return holds && sums <= 128 && config.tile.n == 128;
     case Kernel::sm90_cooperative:
       return holds && config.tile.m % 128 == 0 && sums <= 256;

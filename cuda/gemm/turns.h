@@ -1,5 +1,5 @@
-// Consumers that multiply in turn: one has the tensor cores, while the other stores its tile. sm90_grouped and
-// sm90_permuted; sm90_pingpong has the same loop in its own file.
+// Consumers that multiply in turn: one has the tensor cores, while the other stores its tile. sm90_grouped;
+// sm90_pingpong has the same loop in its own file.
 //   turn[c]  an mbarrier with 1 arrival of every warp of the other consumer: it has multiplied its tile, c may begin
 #pragma once
 

@@ -112,11 +112,10 @@ struct TmaPipeline {
   static MOYE_HOST_DEVICE constexpr State producer_start() { return {0, 1}; }
 
   /// One thread; behind it fence_mbarrier_init and a barrier of all who use the pipeline. warps: of a CTA that read.
-  /// arrivals: of one fill, where others fill a stage beside the producer.
-  MOYE_DEVICE void init(int warps, uint32_t arrivals = 1 MOYE_LOC) {
+  MOYE_DEVICE void init(int warps MOYE_LOC) {
     MOYE_SITE;
     for (int stage = 0; stage < kStages; ++stage) {
-      mbarrier_init(&full[stage], arrivals);
+      mbarrier_init(&full[stage], 1);
       mbarrier_init(&empty[stage], uint32_t(warps * kCtas));
     }
   }

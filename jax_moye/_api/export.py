@@ -20,7 +20,7 @@ EXPORT_DISABLED_CHECKS = tuple(
         ffi.VIEW_TARGET,
         ffi.GROUPED_TARGET,
         ffi.SCALED_GROUPED_TARGET,
-        ffi.PERMUTED_GROUPED_TARGET,
+        ffi.SCATTERED_GROUPED_TARGET,
         ffi.WEIGHTS_TARGET,
         ffi.BLOCK_SCALED_TARGET,
         ffi.ATTENTION_TARGET,

@@ -15,7 +15,7 @@ from jax_moye import _compat
 from jax_moye._api.arguments import ProductOptions, as_array, as_lax_names, jitted_where_eager, product_options
 from jax_moye._api.linear import canonical_activation, scale_array
 from jax_moye._api.types import Activation, Config, Implementation, Interpret, OutSharding
-from jax_moye._primitives.grouped import BIAS, LAX_DIMENSIONS, grouped_fused
+from jax_moye._primitives.grouped import BIAS, LAX_DIMENSIONS
 from jax_moye._primitives.grouped_permuted import gathered, permuted, scattered
 from jax_moye._selection.epilogue import SCALES, SECOND_B, Epilogue
 from jax_moye._selection.grouped import RAGGED_K, RAGGED_M
@@ -54,10 +54,9 @@ def ragged_dot(
     group 0, the next `group_sizes[1]` in group 1, and so on. Rows behind the last group are zero. The sizes stay on the
     device: one kernel finds its tiles from them, and computes no product that nobody asked for.
 
-    Rows need not lie in the order of groups. With lhs_rows row i is `lhs[lhs_rows[i]] @ rhs[g]`, and with a permutation
-    it is stored as row `permutation[i]` of the result, so that a mixture of experts writes no gather in front of the
-    product and none behind it. A kernel that moves rows itself takes longer than XLA's gather and one that does not, so
-    it is taken with `implementation="moye"` alone:
+    Rows need not lie in the order of groups. With lhs_rows row i is `lhs[lhs_rows[i]] @ rhs[g]`, which XLA gathers in
+    front of the product. With a permutation it is stored as row `permutation[i]` of the result, by the kernel itself:
+    results of a mixture of experts go to their tokens' places, and no scatter stands behind the product.
 
         ragged_dot(x, w, sizes, lhs_rows=rows, permutation=p)       p is a permutation
         jnp.zeros((m, n)).at[p].set(ragged_dot(x[rows], w, sizes))  the same
@@ -69,9 +68,8 @@ def ragged_dot(
     A kernel computes bf16, f16, f32 as TF32, float8_e4m3fn and float8_e5m2 operands with 512 groups at most on GPUs of
     sm_90, where rows of both operands and of the result are multiples of 16 bytes. All else is XLA's. Tensor cores read
     f32 and 8-bit floats along k alone: give rhs as `w.swapaxes(1, 2)` of weights w of (g, n, k), which is not computed;
-    of others XLA writes the transpose in front of the kernel, and their gradient is XLA's. Permuted rows are the
-    kernel's where operands are bf16 or f16 and there are no scales; XLA gathers and scatters others around the product.
-    So it does for the gradient to rhs, and where it adds up that to rows of lhs that were read more than once.
+    of others XLA writes the transpose in front of the kernel, and their gradient is XLA's. For a gradient XLA gathers
+    rows that were stored elsewhere, and adds up those of lhs that were read more than once.
 
     Args:
       lhs: (m, k), or, with lhs_rows, any number of rows.
@@ -91,7 +89,7 @@ def ragged_dot(
         divided by. The product is multiplied by it, then by rhs_scale, in float32, before the bias is added. By the
         kernel, where operands are 8-bit floats.
       rhs_scale: (), (g,) or (g, n), of all matrices, of each one, or of the columns of each one.
-      config: the name of one of the table's rows of sm90_grouped, or, of permuted rows, of sm90_permuted.
+      config: the name of one of the table's rows of sm90_grouped.
       implementation: None, "moye" or "xla".
       interpret: None, a bool or InterpretParams.
       deterministic: True promises the same bits in every run.
@@ -449,14 +447,13 @@ def _product(
     spec, lhs_order, rhs_order = form
     parameters = options.parameters() | {"out_dtype": out_dtype}
     del parameters["out_sharding"]
-    if epilogue.is_scaled:  # the kernel of permuted rows has none
+    if epilogue.is_scaled:  # scales of rows are gathered with them
         lhs = gathered(lhs, read)
         others = tuple(
             gathered(x, read) if labels == "m" else x for (_, labels), x in zip(epilogue.operands, others, strict=True)
         )
+        read = None
     operands = (_permuted(lhs, lhs_order), _permuted(rhs, rhs_order), _as_int32(group_sizes))
-    if epilogue.is_scaled:
-        return scattered(grouped_fused(spec, *operands, *others, epilogue=epilogue, **parameters), stored)
     read, stored = (None if x is None else _as_int32(x) for x in (read, stored))
     parameters |= {"epilogue": None if epilogue.is_nothing else epilogue}
     return permuted(spec, *operands, *others, lhs_rows=read, permutation=stored, **parameters)

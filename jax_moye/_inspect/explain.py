@@ -307,15 +307,12 @@ def explain_product(product: Product, device: Device, count: int = 1, where: tup
     asked = dataclasses.replace(request, implementation="xla") if product.is_lax else request
     target = LoweringTarget.of_device(device)
     if product.groups is not None:
-        decision, call = decide_grouped(asked, product.groups, operands, target, product.permuted)
+        decision, call = decide_grouped(asked, product.groups, operands, target)
         if product.original is not None and decision.kind == "xla":
             alone = [one for one, *_ in products_of(product.original.jaxpr.jaxpr)]  # both alike
             plain = explain_product(alone[0], device, count * len(alone), where)
             how = "its rows moved by XLA" if request.epilogue is None else "gated behind it"
             return dataclasses.replace(plain, what=f"{plain.what}, {how}: {decision.reason}")
-        if product.permuted and decision.kind in ("xla", "error"):
-            plain = explain_product(dataclasses.replace(product, permuted=False), device, count, where)
-            return dataclasses.replace(plain, what=f"{plain.what}, its rows moved by XLA: {decision.reason}")
         if request.epilogue is not None and decision.kind != "kernel":
             decision = decision._replace(epilogue_reason=decision.reason)
         return Gemm(

@@ -47,7 +47,7 @@ class Product:
       operands: lhs and rhs.
       is_lax: whether it is lax's own, and so XLA's.
       groups: of a product of groups, how many; None of others.
-      permuted: whether its rows are.
+      permuted: whether rows of the result are stored where indices say.
       scales: of a product with weights of 8 or 4 bits, how many rows of scales; None of others. Where the program
         dequantizes them itself, `original` is its product.
       block_scales: of a product of blocks that have scales, what these are; None of others.
@@ -259,7 +259,8 @@ def _grouped_product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
     """The product that an equation of grouped_p, grouped_fused_p, grouped_rewritten_p or permuted_p is."""
     params = dict(equation.params) | {"interpret": None}
     params.pop("preactivation", None)
-    original, is_permuted = params.pop("original", None), params.pop("is_permuted", None)
+    original, scatters = params.pop("original", None), params.pop("scatters", False)
+    gathers, scatters = params.pop("is_permuted", (False, scatters))
     request = Request(**params) if original is None else request_of_program(params)
     left, right = (source_in_jaxpr(variable, made_by) for variable in equation.invars[:2])
     if request.epilogue is not None and request.epilogue.is_of_pair:  # both matrices are read in one way
@@ -267,10 +268,9 @@ def _grouped_product(equation: Any, made_by: Mapping[Any, Any]) -> Product:
         right = right if second.permutation == right.permutation else right.transposed
     groups = equation.invars[2].aval.shape[0]
     left = left.transposed
-    if is_permuted is not None:  # as many rows as the product has
+    if gathers:  # as many rows as the product has
         left = dataclasses.replace(left, shape=(equation.outvars[0].aval.shape[0], left.shape[1]))
-    permuted = is_permuted is not None
-    return Product(request, (left, right), groups=groups, original=original, permuted=permuted)
+    return Product(request, (left, right), groups=groups, original=original, permuted=scatters)
 
 
 def _product_with_weights(equation: Any) -> Product:

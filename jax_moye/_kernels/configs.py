@@ -56,8 +56,6 @@ class GemmConfig:
       takes_pair: whether it multiplies a with two matrices b, and then the two products element by element.
       scales: whether it multiplies the product's rows and columns by scales.
       grouped: whether it computes products of groups, `ragged_dot`'s, and nothing else.
-      permuted: whether it computes those whose rows are permuted, `ragged_dot`'s with `lhs_rows` or `permutation`, and
-        nothing else.
       weights: whether it multiplies by weights of 8 or 4 bits, `quantized_matmul`'s, and nothing else; dtype is then of
         a and of the weights, e.g. "bf16xs4".
       block_scales: whether it multiplies 8-bit floats that have a scale for every 128 along k, `scaled_matmul`'s, and
@@ -89,7 +87,6 @@ class GemmConfig:
     takes_pair: bool = dataclasses.field(default=False, compare=False)
     scales: bool = dataclasses.field(default=False, compare=False)
     grouped: bool = False
-    permuted: bool = dataclasses.field(default=False, compare=False)
     weights: bool = dataclasses.field(default=False, compare=False)
     block_scales: bool = dataclasses.field(default=False, compare=False)
     attention: bool = dataclasses.field(default=False, compare=False)
@@ -206,7 +203,7 @@ def configs() -> ConfigTable:
     return ConfigTable(
         config
         for config in all_configs()
-        if not (config.grouped or config.permuted or config.weights or config.block_scales or config.attention)
+        if not (config.grouped or config.weights or config.block_scales or config.attention)
     )
 
 
@@ -214,12 +211,6 @@ def configs() -> ConfigTable:
 def grouped_configs() -> ConfigTable:
     """The compiled kernels that compute products of groups."""
     return ConfigTable(config for config in all_configs() if config.grouped)
-
-
-@functools.cache
-def permuted_configs() -> ConfigTable:
-    """The compiled kernels that compute products of groups whose rows are permuted."""
-    return ConfigTable(config for config in all_configs() if config.permuted)
 
 
 @functools.cache

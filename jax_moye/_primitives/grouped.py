@@ -208,7 +208,7 @@ def _run_kernel(
     request: Request,
     permutations: Permutations,
     preactivation: bool = False,
-    rows: tuple[bool, bool] | None = None,
+    scatters: bool = False,
 ) -> list[Any]:
     """The custom call: the result, and what the activation is applied to if it is wanted, and its other factor."""
     problem, config = call.problem, call.config
@@ -219,9 +219,9 @@ def _run_kernel(
     result = jax.ShapeDtypeStruct(shape, numpy_dtype(problem.out_dtype))
     attributes = call_attributes(config, problem, request.interpret)
     strides = [problem.operand_strides(labels) for _, labels in epilogue.operands]
-    attributes |= epilogue_attributes(epilogue, strides, with_scales=epilogue.is_scaled)
-    operands, given = operands[: len(epilogue.operands)], iter(operands[len(epilogue.operands) :])
-    indices = [next(given) if is_given else jnp.zeros(0, jnp.int32) for is_given in rows or ()]
+    attributes |= epilogue_attributes(epilogue, strides, with_scales=epilogue.is_scaled or scatters)
+    count = len(epilogue.operands)
+    operands, indices = operands[:count], operands[count : count + scatters]
     if epilogue.is_of_pair:  # lies as rhs does
         operands = tuple(transposed((lhs, x), permutations, as_read)[1] for x in operands)
     else:
@@ -231,7 +231,7 @@ def _run_kernel(
         )
     lhs, rhs = transposed((lhs, rhs), permutations, as_read)
     target = ffi.SCALED_GROUPED_TARGET if epilogue.is_scaled else ffi.GROUPED_TARGET
-    target = target if rows is None else ffi.PERMUTED_GROUPED_TARGET
+    target = ffi.SCATTERED_GROUPED_TARGET if scatters else target
     with jax.named_scope(config.name):  # what a profiler shows
         run = jax.ffi.ffi_call(target, [result] * (1 + preactivation * (1 + epilogue.is_of_pair)))
         out, *kept = run(lhs, rhs, group_sizes, *indices, *operands, ragged=problem.ragged, **attributes)
@@ -481,29 +481,27 @@ def lower_by_kernel(
     request: Request,
     permutations: Permutations,
     preactivation: bool,
-    rows: tuple[bool, bool] | None = None,
+    scatters: bool = False,
 ) -> tuple[Any, Decision]:
     """What a product of groups with an epilogue is lowered to where a kernel does it all, else None; and why.
 
     Args:
       platform: for which it is lowered.
       ctx: of the lowering.
-      values: lhs, rhs, the sizes of groups, the epilogue's operands, and the indices of permuted rows.
+      values: lhs, rhs, the sizes of groups, the epilogue's operands, if it scatters the permutation, and what no
+        kernel reads.
       request: what was asked for.
       permutations: of the transposes behind lhs and rhs.
       preactivation: whether all results are wanted.
-      rows: of permuted rows, whether there are indices of those of lhs, and of those of the results.
+      scatters: whether row i of the results is stored where the permutation says.
     """
-    left, right = operands_of(ctx.avals_in, permutations)
-    if rows is not None:
-        left = dataclasses.replace(left, shape=(ctx.avals_in[-1].shape[0], left.shape[1]))
     groups, target = ctx.avals_in[2].shape[0], LoweringTarget.of_platform(platform)
-    decision, call = decide_grouped(request, groups, (left, right), target, permuted=rows is not None)
+    decision, call = decide_grouped(request, groups, operands_of(ctx.avals_in, permutations), target)
     if decision.kind != "kernel" or call is None:
         return None, decision
     ffi.register(platform)
     of_request: dict[str, Any] = {"call": call, "request": request, "permutations": permutations}
-    fun = functools.partial(_run_kernel, **of_request, preactivation=preactivation, rows=rows)
+    fun = functools.partial(_run_kernel, **of_request, preactivation=preactivation, scatters=scatters)
     return mlir.lower_fun(fun, multiple_results=True)(ctx, *values), decision
 
 

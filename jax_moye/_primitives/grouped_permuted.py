@@ -1,11 +1,11 @@
-"""permuted_p: products of groups whose rows lie elsewhere, so that no gather stands in front of them and none behind.
+"""permuted_p: products of groups whose rows lie elsewhere.
 
     y[permutation[i]] = activation(lhs[lhs_rows[i]] @ rhs[group of i]) and so on, as grouped_fused_p
 
-Without lhs_rows it reads row i, without a permutation it stores row i. Where no kernel of ours does all of that it is a
-gather, what grouped_p and grouped_fused_p compute, and a scatter. Its derivatives are products of its own kind, since
-the transpose of a scatter is a gather, and that of a gather a scatter that adds, which is XLA's. For the gradient to
-the matrices, whose k is cut into groups, XLA gathers the rows of both operands.
+Without lhs_rows it reads row i, without a permutation it stores row i. lhs_rows are a gather of XLA's in front of what
+grouped_p and grouped_fused_p compute. The permutation is the kernel's, which stores rows there; where no kernel of ours
+computes it all, XLA scatters its rows behind it. The transpose of a scatter is a gather, and that of a gather a scatter
+that adds: its derivatives are products of its own kind, and are rounded once where rows are added up.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def permuted(
       lhs: with the dimensions that the specification names, but its m: as many rows as it has.
       rhs: matrices of the groups.
       group_sizes: (groups,), int32.
-      *operands: of the epilogue, without scales.
+      *operands: of the epilogue; lhs_rows go with none that are scales of rows.
       lhs_rows: (m,), int32, or None. One that is outside reads the nearest row.
       permutation: (m,), int32, or None.
       epilogue: as in `grouped_fused`, or None.
@@ -117,6 +117,15 @@ def _composed(*values: Any, is_permuted: tuple[bool, bool], of_rows: Any = _in_o
     return [scattered(out, permutation) for out in outs]
 
 
+def _behind_a_gather(*values: Any, is_permuted: tuple[bool, bool], **params: Any) -> list[Any]:
+    """The same, whose rows are gathered: what is stored elsewhere, or a product in order."""
+    (lhs, *others), lhs_rows, permutation = _split(values, is_permuted)
+    values = tuple(_compat.match_varying(gathered(lhs, lhs_rows), *others))
+    if permutation is None:
+        return _in_order(*values, **params)
+    return permuted_p.bind(*_compat.match_varying(*values, permutation), is_permuted=(False, True), **params)
+
+
 @permuted_p.def_abstract_eval
 def _abstract_eval(lhs, *values, is_permuted, epilogue, preactivation, **params):
     others, *_ = _split(values, is_permuted)
@@ -130,6 +139,9 @@ def _abstract_eval(lhs, *values, is_permuted, epilogue, preactivation, **params)
 
 
 def _jvp(primals, tangents, *, is_permuted, spec, epilogue, preactivation, **params):
+    if epilogue is not None and epilogue.is_scaled:  # scales are of rows in their order
+        of_call = {"is_permuted": is_permuted, "spec": spec, "epilogue": epilogue, "preactivation": preactivation}
+        return _jvp_composed(primals, tangents, **of_call, **params)
     (lhs, rhs, group_sizes, *others), lhs_rows, permutation = _split(primals, is_permuted)
     dots, *_ = _split(tangents, is_permuted)
     product = functools.partial(permuted, lhs_rows=lhs_rows, permutation=permutation)
@@ -151,6 +163,20 @@ def _jvp(primals, tangents, *, is_permuted, spec, epilogue, preactivation, **par
     if not terms:
         return [out], [ad.Zero(jax.typeof(out).to_tangent_aval())]
     return [out], [functools.reduce(lax.add, terms)]
+
+
+def _jvp_composed(primals, tangents, **params):
+    """Through a gather, the product in order, and a scatter."""
+    live = [i for i, dot in enumerate(tangents) if type(dot) is not ad.Zero]
+    if not live:
+        outs = permuted_p.bind(*primals, **params)
+        return outs, [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
+
+    def of_live(*values):
+        given = dict(zip(live, values, strict=True))
+        return _composed(*(given.get(i, x) for i, x in enumerate(primals)), **params)
+
+    return jax.jvp(of_live, [primals[i] for i in live], [tangents[i] for i in live])
 
 
 def _transpose(cotangents, *operands, is_permuted, spec, epilogue, preactivation, config, out_dtype, **params):
@@ -226,17 +252,17 @@ permuted_local_p.def_impl(functools.partial(xla.apply_primitive, permuted_local_
 
 
 @permuted_local_p.def_abstract_eval
-def _local_abstract_eval(lhs, *values, request, permutations, preactivation, is_permuted):
-    others, *_ = _split(values, is_permuted)
-    rows = _compat.local_aval((values[-1].shape[0], lhs.shape[1]), lhs.dtype)
+def _local_abstract_eval(*values, request, permutations, preactivation):
+    *operands, _ = values
     of_request = {"request": request, "permutations": permutations}
     if request.epilogue is None:
-        return [grouped_local_p.abstract_eval(rows, *others, **of_request)[0]]
-    return grouped_fused_local_p.abstract_eval(rows, *others, preactivation=preactivation, **of_request)[0]
+        return [grouped_local_p.abstract_eval(*operands, **of_request)[0]]
+    return grouped_fused_local_p.abstract_eval(*operands, preactivation=preactivation, **of_request)[0]
 
 
-def _lower_local(platform, ctx, *values, request, permutations, preactivation, is_permuted):
-    lowered, decision = lower_by_kernel(platform, ctx, values, request, permutations, preactivation, is_permuted)
+def _lower_local(platform, ctx, *values, request, permutations, preactivation):
+    of_call = {"request": request, "permutations": permutations, "preactivation": preactivation}
+    lowered, decision = lower_by_kernel(platform, ctx, values, **of_call, scatters=True)
     if lowered is not None:
         return lowered
     if decision.cause == "config":
@@ -249,7 +275,7 @@ def _lower_local(platform, ctx, *values, request, permutations, preactivation, i
             group_sizes, second, *rows = others
             others = (group_sizes, transposed((lhs, second), permutations)[1], *rows)
         lhs, rhs = transposed((lhs, rhs), permutations)
-        return _composed(lhs, rhs, *others, preactivation=preactivation, is_permuted=is_permuted, **params)
+        return _composed(lhs, rhs, *others, preactivation=preactivation, is_permuted=(False, True), **params)
 
     return mlir.lower_fun(composed, multiple_results=True)(ctx, *values)
 
@@ -261,10 +287,12 @@ mlir.register_lowering(permuted_local_p, functools.partial(_lower_local, "cuda")
 
 def _lower(ctx, *values, preactivation, is_permuted, **params):
     of_rows = {"preactivation": preactivation, "is_permuted": is_permuted}
-    if _compat.why_not_local(ctx) is not None:
-        return mlir.lower_fun(functools.partial(_composed, **of_rows, **params), multiple_results=True)(ctx, *values)
-    request = dataclasses.replace(request_of_program(params), alone=None)  # the caller's
-    return lower_to_local(ctx, permuted_local_p, values, request, **of_rows)
+    is_local = _compat.why_not_local(ctx) is None
+    if is_local and is_permuted == (False, True):
+        request = dataclasses.replace(request_of_program(params), alone=None)  # the caller's
+        return lower_to_local(ctx, permuted_local_p, values, request, preactivation=preactivation)
+    fun = functools.partial(_behind_a_gather if is_local else _composed, **of_rows, **params)
+    return mlir.lower_fun(fun, multiple_results=True)(ctx, *values)
 
 
 # Not cacheable, so that the rule sees the operands it has in this place: see _compat.transposed_source.

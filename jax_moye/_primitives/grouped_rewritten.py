@@ -2,10 +2,9 @@
 
     activation(ragged_dot(x, w, sizes)) * ragged_dot(x, v, sizes)      a kernel call with v as the epilogue's SECOND_B
 
-Or one product, or such a pair, whose rows lie elsewhere (grouped_rows.py). `jax_moye.optimize` puts it in their place.
-As rewritten_p it is the equations as they were wherever no kernel computes them all, or groups have so many rows that
-two products may be as fast: then each product is one of grouped_p, or reads its rows by itself. So are its derivatives,
-and what it is under vmap.
+Or one product whose rows are stored elsewhere (grouped_rows.py). `jax_moye.optimize` puts it in their place. As
+rewritten_p it is the equations as they were wherever no kernel computes them all, or groups have so many rows that two
+products may be as fast: then each product is one of grouped_p. So are its derivatives, and what it is under vmap.
 """
 
 from __future__ import annotations
@@ -72,11 +71,7 @@ def _product_at(program: Program, index: int, parameters: Mapping[str, Any]) -> 
     """A product whose rows are cut into groups, and the conversion behind it; None if an equation is none."""
     equation = as_grouped(program.equations[index], parameters)
     params: Any = equation.params
-    if equation.primitive is grouped_rewritten_p and params.get("is_permuted") == (True, False):  # its rows are read
-        params = {name: value for name, value in params.items() if name not in ("epilogue", "original")}
-    elif equation.primitive is not grouped_p:
-        return None
-    if index in program.taken or params["spec"] not in OF_ROWS:
+    if equation.primitive is not grouped_p or index in program.taken or params["spec"] not in OF_ROWS:
         return None
     out = equation.outvars[0]
     if params["config"] is not None or not isinstance(out, Var) or any(isinstance(x, Literal) for x in equation.invars):
@@ -97,8 +92,8 @@ class GroupedPair(Pair):
     def equations(self, program: Program) -> list[JaxprEqn]:
         """What stands in their place."""
         gate: Any = program.equations[self.gate]
-        lhs, rhs, sizes, *rows = program.equations[self.first.product].invars
-        variables = [lhs, rhs, sizes, program.equations[self.second.product].invars[1], *rows]
+        lhs, rhs, sizes = program.equations[self.first.product].invars
+        variables = [lhs, rhs, sizes, program.equations[self.second.product].invars[1]]
         values = [*gate.outvars, *([self.first.value, self.second.value] if self.keeps else [])]
         members = (*self.first.members, *self.second.members, *self.inside, self.gate)
         original = of_grouped(original_of(program, [], members, variables, values), self.parameters)
@@ -129,10 +124,10 @@ def grouped_pair_from(program: Program, index: int, parameters: Mapping[str, Any
 # ------------------------------------------------------------------------------------------------------- lowering
 
 
-def _lower_local(platform, ctx, *values, request, permutations, original: Original, is_permuted):
+def _lower_local(platform, ctx, *values, request, permutations, original: Original, scatters):
     is_pair = request.epilogue is not None
     keeps = is_pair and request.epilogue.keeps
-    lowered, _ = lower_by_kernel(platform, ctx, values, request, permutations, keeps, is_permuted)
+    lowered, _ = lower_by_kernel(platform, ctx, values, request, permutations, keeps, scatters)
     if lowered is not None:
         return lowered
 
@@ -151,14 +146,14 @@ mlir.register_lowering(grouped_rewritten_local_p, functools.partial(_lower_local
 
 
 # Parameters, beside those of grouped_p and the equations as they were:
-#   epilogue     of a pair; None of one product
-#   is_permuted  whether there are indices of rows of lhs, and of the result, behind the others, and behind them what
-#                the equations read in their place and no kernel does; not there where rows lie in their order
-def _lower(ctx, *values, original: Original, is_permuted=None, **params):
+#   epilogue  of a pair; None of one product
+#   scatters  whether a permutation is behind the others, where rows of the result are stored, and behind it perhaps
+#             what the equations read in its place and no kernel does
+def _lower(ctx, *values, original: Original, scatters=False, **params):
     request = request_of_program(params)
     if _compat.why_not_local(ctx) is not None or request.implementation == "xla":
         return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
-    of_rows = {"original": original.on_one_device, "is_permuted": is_permuted}
+    of_rows = {"original": original.on_one_device, "scatters": scatters}
     return lower_to_local(ctx, grouped_rewritten_local_p, values, request, **of_rows)
 
 

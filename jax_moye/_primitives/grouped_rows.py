@@ -1,15 +1,12 @@
-"""Gathers in front of products of groups, and gathers and scatters behind them: rows that kernels read and store there.
+"""Scatters and gathers behind products of groups: rows that kernels store there.
 
-    ragged_dot(x[rows], w, sizes)                              lhs_rows = rows
-    ragged_dot(zeros.at[p].set or add(y), w, sizes)            lhs_rows = the inverse of p
     zeros.at[p].set or add(ragged_dot(x, w, sizes))            permutation = p
     ragged_dot(x, w, sizes)[p]                                 permutation = the inverse of p
 
 `jax_moye.optimize` puts grouped_rewritten_p in the place of such a product, which is those equations wherever no kernel
-permutes rows. p is a permutation as far as the program says (indices.py), and the inverse is one that it has: what is
-added to zeros is the same then, but for a zero's sign. Indices that a gather reads otherwise than a kernel, which reads
-the nearest row, are known to be inside. Nothing else may read the gathered rows, as a gradient to the matrices does:
-they are in memory then. A conversion may stand between a product and what moves its rows.
+computes it. p is a permutation as far as the program says (indices.py), and the inverse is one that it has: what is
+added to zeros is the same then, but for a zero's sign. A conversion may stand between a product and what moves its
+rows. A gather in front of one stays: no kernel reads rows by indices as fast as XLA gathers them.
 """
 
 from __future__ import annotations
@@ -34,11 +31,12 @@ from jax_moye._primitives.patterns import Number, Program, aval_of
 _MOVES = ("gather", "scatter", "scatter-add")
 _PRODUCTS = ("ragged_dot_general", grouped_p.name)
 _ROWS = ((1,), (0,), (0,), (), ())  # dimensions of a gather, or scatter, of whole rows of a matrix
-_NEAREST = (lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS)
+_Mode = lax.GatherScatterMode
+_MODES = (_Mode.CLIP, _Mode.PROMISE_IN_BOUNDS, _Mode.FILL_OR_DROP)  # alike where no index is outside
 
 
 def with_rows_in_place(jaxpr: Jaxpr, parameters: Mapping[str, Any]) -> Jaxpr:
-    """The same program, whose products of groups read and store rows where they are; the same object if none does.
+    """The same program, whose products of groups store rows where they belong; the same object if none does.
 
     Args:
       jaxpr: a program.
@@ -69,14 +67,13 @@ def _has_products(equation: JaxprEqn) -> bool:
 
 
 def _opened(jaxpr: Jaxpr) -> Jaxpr:
-    """With the equations of calls that have products of groups, or move rows in front of one or behind it."""
+    """With the equations of calls that have products of groups, or move rows behind one."""
     while True:
         program, calls = Program(jaxpr.eqns, jaxpr.outvars), []
         for equation in jaxpr.eqns:
             if equation.primitive.name in _PRODUCTS:
-                beside = [program.made_by.get(equation.invars[0])] if isinstance(equation.invars[0], Var) else []
-                beside += [index for _, index in _behind(program, equation.outvars[0])]
-                near = [jaxpr.eqns[index] for index in beside if index is not None and index < len(jaxpr.eqns)]
+                behind = [index for _, index in _behind(program, equation.outvars[0])]
+                near = [jaxpr.eqns[index] for index in behind if index < len(jaxpr.eqns)]
                 calls += [one for one in near if _has(one, lambda x: x.primitive.name in _MOVES)]
             elif _has_products(equation):
                 calls.append(equation)
@@ -116,42 +113,33 @@ class _Stored(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Moved:
-    """A product of groups, whose rows lie elsewhere.
+    """A product of groups, whose rows are stored elsewhere.
 
     Attributes:
       product: index of its equation.
-      lhs: whose rows it reads.
-      rows: which, a variable; None where it reads them in their order.
-      at: the variable of indices that what gathers them reads.
-      stored: what is done to its result, or None.
+      stored: what is done to its result.
     """
 
     product: int
-    lhs: Any
-    rows: Any
-    at: Any
-    stored: _Stored | None
+    stored: _Stored
 
     @property
     def members(self) -> tuple[int, ...]:
         """The indices of the equations that it stands for alone."""
-        return (self.product, *(self.stored.members if self.stored else ()))
+        return (self.product, *self.stored.members)
 
     def equation(self, program: Program, parameters: Mapping[str, Any]) -> JaxprEqn:
         """What stands in their place."""
         last = program.equations[self.members[-1]]
         product = as_grouped(program.equations[self.product], parameters)
-        _, rhs, sizes = product.invars
-        permutation = None if self.stored is None else self.stored.permutation
-        indices = [x for x in (self.rows, permutation) if x is not None]
-        # What the equations read, and a kernel does not: else they would be made for them again.
-        others = [x for x in (self.at, None if self.stored is None else self.stored.at) if x is not None]
-        variables = [self.lhs, rhs, sizes, *indices, *dict.fromkeys(x for x in others if x not in indices)]
+        permutation, at = self.stored.permutation, self.stored.at
+        # What the equations read, and a kernel does not: else it would be made for them again.
+        variables = [*product.invars, permutation, *([] if at is permutation else [at])]
         original = of_grouped(original_of(program, [], self.members, variables, last.outvars), parameters)
         params = dict(product.params) | {
             "out_dtype": aval_of(last.outvars[0]).dtype,
             "epilogue": None,
-            "is_permuted": (self.rows is not None, permutation is not None),
+            "scatters": True,
             "original": original,
         }
         return last.replace(invars=variables, primitive=grouped_rewritten_p, params=params, effects=frozenset())
@@ -172,16 +160,12 @@ class _Found:
                 self._variables.setdefault(name, x)
 
     def product_at(self, index: int) -> _Moved | None:
-        """The product of an equation, if rows are moved in front of it or behind it."""
+        """The product of an equation, if its rows are moved behind it."""
         if not self._is_product(index):
             return None
         equation: Any = self._program.equations[index]
-        rows = self._read(equation.invars[0])
         stored = self._stored(equation.outvars[0])
-        if rows is None and stored is None:
-            return None
-        lhs, which, at = rows or (equation.invars[0], None, None)
-        return _Moved(index, lhs, which, at, stored)
+        return None if stored is None else _Moved(index, stored)
 
     def _is_product(self, index: int) -> bool:
         """Whether an equation is a product whose rows are cut into groups, and that may be another kernel's."""
@@ -193,36 +177,6 @@ class _Found:
         if equation.primitive is not grouped_p or params["spec"] not in OF_ROWS:
             return False
         return params["config"] is None and params["implementation"] != "xla"
-
-    def _read(self, variable: Any) -> tuple[Any, Any, Any] | None:
-        """The matrix whose rows a left operand is, which they are, and the gather's indices; None if it is none."""
-        program = self._program
-        index = program.made_by.get(variable)
-        if index is None or program.equations[index].primitive.name not in _MOVES:
-            return None
-        if not all(self._reads_rows(reader, variable) for reader in program.readers[variable]):
-            return None
-        equation: Any = program.equations[index]
-        (before, at, *_), size = equation.invars, aval_of(variable).shape[0]
-        if not isinstance(before, Var) or not isinstance(at, Var):
-            return None
-        if self._gathers(equation):
-            is_nearest = equation.params["mode"] in _NEAREST
-            name, of = self._indices.name_of(at), aval_of(before).shape[0]
-            rows = self._vector(name, size) if is_nearest or self._indices.are_within(name, of) else None
-            return None if rows is None or of == 0 else (before, rows, at)
-        if self._scatters(equation):
-            inverse = self._indices.inverse(self._indices.name_of(at))
-            rows, updates = self._vector(inverse, size), equation.invars[2]
-            return (updates, rows, at) if rows is not None and isinstance(updates, Var) else None
-        return None
-
-    def _reads_rows(self, index: int, variable: Any) -> bool:
-        """Whether an equation is a product of groups that reads the rows of a matrix as its left operand alone."""
-        if index >= len(self._program.equations) or not self._is_product(index):
-            return False
-        left, *others = self._program.equations[index].invars
-        return left is variable and all(x is not variable for x in others)
 
     def _stored(self, variable: Any) -> _Stored | None:
         """What moves the rows of a result by a permutation."""
@@ -248,8 +202,11 @@ class _Found:
         if equation.primitive.name != "gather" or gather_dimensions(equation) != _ROWS:
             return False
         shape = aval_of(equation.invars[0]).shape
-        is_known = equation.params["mode"] in (*_NEAREST, lax.GatherScatterMode.FILL_OR_DROP)
-        return is_known and len(shape) == 2 and tuple(equation.params["slice_sizes"]) == (1, shape[1])
+        return (
+            equation.params["mode"] in _MODES
+            and len(shape) == 2
+            and tuple(equation.params["slice_sizes"]) == (1, shape[1])
+        )
 
     def _scatters(self, equation: Any) -> bool:
         """Whether an equation stores whole rows of a matrix in one of zeros that is as large."""

@@ -131,8 +131,6 @@ def why_not(config: GemmConfig, problem: GemmProblem, arch: int | None) -> str |
     """
     if config.grouped:
         return "it computes products of groups, jax_moye.ragged_dot's, and no others"
-    if config.permuted:
-        return "it computes products of groups whose rows are permuted, jax_moye.ragged_dot's, and no others"
     if config.weights:
         return "it multiplies by weights of 8 or 4 bits, jax_moye.quantized_matmul's, and nothing else"
     if config.block_scales and problem.sums != config.accumulator:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-from jax_moye._kernels.configs import ConfigTable, GemmConfig, find_config, grouped_configs, permuted_configs
+from jax_moye._kernels.configs import ConfigTable, GemmConfig, find_config, grouped_configs
 from jax_moye._kernels.dtypes import FLOAT8, ITEM_BYTES, SHORT_NAMES
 from jax_moye._selection.capability import LoweringTarget, usable_of, why_not_built
 from jax_moye._selection.decide import Cause, Decision, left_to_xla
@@ -44,13 +44,12 @@ class GroupedProblem:
       ragged: "m" or "k", whose size is that of all groups together.
       order: of the operands, NN or NT where m is ragged, TN where k is.
       groups: how many.
-      m: rows of the product; of d, and, where they are not permuted, of a.
+      m: rows of a and d.
       n: columns of d.
       k: that is summed over.
       dtype: of a and b, e.g. "bf16".
       out_dtype: of d.
       accumulator: what products are summed in.
-      permuted: rows are read from, or stored in, places that indices say.
     """
 
     ragged: str
@@ -62,7 +61,6 @@ class GroupedProblem:
     dtype: str
     out_dtype: str
     accumulator: str = "f32"
-    permuted: bool = False
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -120,17 +118,15 @@ class GroupedCall(NamedTuple):
 
 
 def decide_grouped(
-    request: Request, groups: int, operands: Operands, target: LoweringTarget, permuted: bool = False
+    request: Request, groups: int, operands: Operands, target: LoweringTarget
 ) -> tuple[Decision, GroupedCall | None]:
-    """Who computes a product of groups on one device, and how a kernel does.
+    """Who computes a product of groups on one device, and how a kernel does, wherever rows of the result are stored.
 
     Args:
       request: what the caller asked for; its specification is one of `SPECS`. `alone` says that `optimize` found it.
       groups: how many.
       operands: lhs and rhs as they are in memory.
       target: what is lowered for.
-      permuted: rows of lhs, of which there are as many as in the product then, or those of the result are permuted.
-        What no kernel permutes is "xla", whoever computes it between a gather and a scatter.
     """
 
     def xlas(cause: Cause, reason: str) -> tuple[Decision, None]:
@@ -142,10 +138,8 @@ def decide_grouped(
         return Decision("error", request, reason=reason, cause="place"), None
     if request.implementation == "xla":
         return xlas("caller", "implementation='xla'")
-    if permuted and request.config is not None and not find_config(request.config).permuted:
-        return xlas("capability", f"config {request.config!r} permutes no rows")
     try:
-        call = _find_call(request, groups, operands, target, permuted)
+        call = _find_call(request, groups, operands, target)
     except ConfigError as error:
         return Decision("error", request, reason=str(error), cause="config"), None
     except NotServedError as error:
@@ -155,8 +149,6 @@ def decide_grouped(
         return xlas("capability", str(error))
     if call.problem.is_empty:
         return Decision("nothing", request, reason="a size is 0"), call
-    if permuted and on_cuda and request.implementation != "moye" and request.config is None:
-        return xlas("time", _MOVED_BY_XLA)
     if request.alone is not None and not request.insists and call.problem.of_a_group > _GATED_ROWS:
         return xlas("time", f"groups have {call.problem.of_a_group:.4g} rows on average, {_MANY_ROWS}")
     if not on_cuda and request.interpret is None:
@@ -166,9 +158,7 @@ def decide_grouped(
     return Decision("kernel", request, source="model" if request.config is None else "explicit"), call
 
 
-def _find_call(
-    request: Request, groups: int, operands: Operands, target: LoweringTarget, permuted: bool
-) -> GroupedCall:
+def _find_call(request: Request, groups: int, operands: Operands, target: LoweringTarget) -> GroupedCall:
     """The kernel for a product: it reads rhs in front of a transpose if it can, or behind one where k has to be last.
 
     Raises:
@@ -183,7 +173,6 @@ def _find_call(
     for folded in foldings:
         try:
             problem = make_grouped_problem(request, groups, folded, target.platform)
-            problem = dataclasses.replace(problem, permuted=permuted)
             return GroupedCall(problem, _choose(request, operands, problem, target), folded)
         except (NotServedError, ConfigError) as error:
             refusals.append(error)
@@ -192,7 +181,6 @@ def _find_call(
         folded = left, Operand((g, n, k), right.dtype, (0, 2, 1))
         try:
             problem = make_grouped_problem(request, groups, folded, target.platform)
-            problem = dataclasses.replace(problem, permuted=permuted)
             if problem.dtype in _read_along_k():
                 return GroupedCall(problem, _choose(request, operands, problem, target), folded, True)
         except (NotServedError, ConfigError) as error:
@@ -294,10 +282,6 @@ def usable_grouped_configs(platform: str, arch: int | None) -> ConfigTable:
     return usable_of(grouped_configs(), platform, arch)
 
 
-def _permuted_configs(platform: str, arch: int | None) -> ConfigTable:
-    return usable_of(permuted_configs(), platform, arch)
-
-
 def why_not_grouped(config: GemmConfig, problem: GroupedProblem, request: Request, arch: int | None) -> str | None:
     """Why the config cannot compute the problem, in a sentence; None if it can.
 
@@ -307,10 +291,8 @@ def why_not_grouped(config: GemmConfig, problem: GroupedProblem, request: Reques
       request: of its epilogue.
       arch: the GPU's, e.g. 90; None for the emulator, and where it is not known.
     """
-    if not config.grouped and not config.permuted:
+    if not config.grouped:
         return "it computes no products of groups"
-    if config.permuted != problem.permuted:
-        return "its rows are permuted, these are not" if config.permuted else "it permutes no rows"
     if config.dtype != problem.dtype:
         return f"its operands are {config.dtype}, these are {problem.dtype}"
     if config.accumulator != problem.accumulator:
@@ -365,7 +347,6 @@ _FEW_ROWS, _FEW_K = 64, 128
 # (docs/performance.md, section 14): with more, a product by itself may have a tile of more columns than there are
 # registers for when it is finished, and what that wins may be more than the gate behind two of them takes.
 _GATED_ROWS = 256
-_MOVED_BY_XLA = "a gather and a kernel that reads rows in order take 0.41 to 1.10 of the time (an H200)"
 _MANY_ROWS = "for which two products have a larger tile than one with their gate"
 
 
@@ -378,15 +359,14 @@ def _choose(request: Request, operands: Operands, problem: GroupedProblem, targe
     """
     if request.config is not None:
         config = find_config(request.config)
-        reason = why_not_built(config, target.platform) if config.grouped or config.permuted else None
+        reason = why_not_built(config, target.platform) if config.grouped else None
         reason = reason or why_not_grouped(config, problem, request, target.arch)
         if reason is not None:
             raise ConfigError(f"config {config.name!r} cannot compute {describe(request, operands)}: {reason}")
         return config
     reasons = {}
     able = []
-    usable = _permuted_configs if problem.permuted else usable_grouped_configs
-    for config in usable(target.platform, target.arch):
+    for config in usable_grouped_configs(target.platform, target.arch):
         reasons[config] = why_not_grouped(config, problem, request, target.arch)
         if reasons[config] is None:
             able.append(config)

@@ -35,7 +35,7 @@ import nvcc_gate  # noqa: E402
 
 ROW = re.compile(r"^ *(\{(sm90_\w+), *(\w+), *(\w+),[^{]*\{([^}]*)\}[^{]*\{([^}]*)\}, *(\d+)\}),", re.MULTILINE)
 ORDERS = ("NT", "TN", "NN", "TT")
-ORDERS_OF = {"sm90_grouped": ORDERS[:3], "sm90_permuted": ("NT", "NN")}  # the second's a is one of rows alone
+ORDERS_OF = {"sm90_grouped": ORDERS[:3]}
 # The first kernel of sm90_parallel_split_k is sm90_cooperative's. Doubles have no wgmma: test_sass.py looks at them.
 # Nor have weights: see test_weights. Attention has one order: see test_attention.
 ELSEWHERE = ("sm90_parallel_split_k", "sm90_multistage", "sm90_weights", "sm90_attention", "sm90_attention_grad")

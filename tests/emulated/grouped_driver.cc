@@ -13,9 +13,7 @@
 //   pair=0           1: d = relu(2 a b) * (a second_b), m being ragged; 2: and both products
 //   scales=0         1: the product's rows, and the columns of each group's, times powers of two; behind the last group
 //                    there are no columns' scales
-//   a_rows=0         of sm90_permuted: rows of a, of which each row of the product reads one that is drawn, or the
-//                    nearest to one outside; 0: as many as d has, in their order
-//   d_rows=0         of sm90_permuted: 1: rows of d in an order that is drawn; 2: some of them outside d, where nothing
+//   d_rows=0         m being ragged, 1: rows of d in an order that is drawn; 2: some of them outside d, where nothing
 //                    is stored
 //   special=0        1: a NaN where a group ends and an infinity where the next one begins, of e4m3 a NaN; NaN behind the
 //                    last group, and in the matrices of groups that have no rows
@@ -42,7 +40,7 @@ namespace moye {
 
 Words const kDefaults = {{"sizes", ""},  {"order", "NT"}, {"data", "1"},     {"pad", "0"},
                          {"d_pad", "0"}, {"out", "f32"},  {"epilogue", "0"}, {"special", "0"},
-                         {"pair", "0"},  {"scales", "0"}, {"a_rows", "0"},   {"d_rows", "0"}};
+                         {"pair", "0"},  {"scales", "0"}, {"d_rows", "0"}};
 
 inline constexpr Dtype kDtypeOfB = storage_dtype_of_b(kDtype);
 
@@ -62,24 +60,15 @@ std::vector<int> begins_of(std::vector<int32_t> const& sizes, int length) {
   return begins;
 }
 
-/// Rows of a that rows of the product read, as the kernel is told: some before and behind all of them.
-std::vector<int32_t> drawn_rows_of_a(std::mt19937& random, int m, int size) {
-  std::vector<int32_t> rows(static_cast<size_t>(m));
-  for (int32_t& row : rows) {
-    row = int32_t(random() % unsigned(size));
-    if (random() % 16 == 0) row = random() % 2 == 0 ? std::numeric_limits<int32_t>::min() + row : size + row;
-    if (random() % 32 == 0) row = std::numeric_limits<int32_t>::max();
-  }
-  return rows;
-}
-
 /// Rows of d in which those of the product are stored. leaves_some: some are outside.
-std::vector<int32_t> drawn_rows_of_d(std::mt19937& random, int m, bool leaves_some) {
+std::vector<int32_t> drawn_rows(std::mt19937& random, int m, bool leaves_some) {
   std::vector<int32_t> rows(static_cast<size_t>(m));
   std::iota(rows.begin(), rows.end(), 0);
   std::shuffle(rows.begin(), rows.end(), random);
   for (int32_t& row : rows) {
     if (leaves_some && random() % 4 == 0) row = random() % 2 == 0 ? -1 - row : m + row;
+    using Limits = std::numeric_limits<int32_t>;
+    if (leaves_some && random() % 32 == 0) row = random() % 2 == 0 ? Limits::min() : Limits::max();
   }
   return rows;
 }
@@ -89,7 +78,6 @@ struct Problem {
   int m, n, k, groups;
   bool rows_are_ragged;
   std::vector<int> begins;
-  std::vector<int> a_rows;  // the row of a that each row of the product reads
   Matrices &a, &b, &second_b;
 
   int length() const { return rows_are_ragged ? m : k; }
@@ -97,7 +85,7 @@ struct Problem {
   /// Sets element `at` of the ragged mode, whatever the other mode's.
   void fill(int at, double value) {
     if (rows_are_ragged) {
-      for (int x = 0; x < k; ++x) a.value(0, a_rows[size_t(at)], x) = value;
+      for (int x = 0; x < k; ++x) a.value(0, at, x) = value;
     } else {
       for (int i = 0; i < m; ++i) a.value(0, i, at) = value;
       for (int j = 0; j < n; ++j) b.value(0, j, at) = value;
@@ -125,7 +113,7 @@ struct Problem {
     int const next = full[first + 1 < full.size() ? first + 1 : 0], begin = begins[size_t(next)];
     int const j = int(random() % unsigned(n));
     if (rows_are_ragged) {
-      a.value(0, a_rows[size_t(end - 1)], int(random() % unsigned(k))) = nan;
+      a.value(0, end - 1, int(random() % unsigned(k))) = nan;
       b.value(next, j, int(random() % unsigned(k))) = infinity;
       second_b.value(next, int(random() % unsigned(n)), int(random() % unsigned(k))) = infinity;
     } else {
@@ -140,8 +128,7 @@ struct Problem {
     double sum = 0;
     int const begin = rows_are_ragged ? 0 : begins[size_t(g)];
     int const end = !rows_are_ragged ? begins[size_t(g) + 1] : g < groups ? k : 0;
-    int const row = rows_are_ragged ? a_rows[size_t(i)] : i;
-    for (int x = begin; x < end; ++x) sum += a.value(0, row, x) * right.value(rows_are_ragged ? g : 0, j, x);
+    for (int x = begin; x < end; ++x) sum += a.value(0, i, x) * right.value(rows_are_ragged ? g : 0, j, x);
     return sum;
   }
 };
@@ -154,17 +141,10 @@ std::string launch(int m, int n, int k, Options const& options) {
   bool const rows_are_ragged = options["order"] != "TN", fused = options.number("epilogue") != 0;
   bool const pair = options.number("pair") != 0, keeps = options.number("pair") == 2;
   int const d_multiple = 16 / int(sizeof(Out)), d_matrices = rows_are_ragged ? 1 : groups;
-  int const a_size = options.number("a_rows");
+  bool const scatters = options.number("d_rows") != 0;
   std::mt19937 of_rows(unsigned(options.number("data")) + 1);
-  std::vector<int32_t> const a_rows = drawn_rows_of_a(of_rows, a_size > 0 ? m : 0, a_size);
-  std::vector<int32_t> const d_rows =
-      drawn_rows_of_d(of_rows, options.number("d_rows") > 0 ? m : 0, options.number("d_rows") == 2);
-  std::vector<int> read_rows(static_cast<size_t>(m)), stored_rows(static_cast<size_t>(m));
-  for (int i = 0; i < m; ++i) {
-    read_rows[size_t(i)] = a_size > 0 ? std::clamp(a_rows[size_t(i)], 0, a_size - 1) : i;
-    stored_rows[size_t(i)] = d_rows.empty() ? i : d_rows[size_t(i)];
-  }
-  Matrices a(1, a_size > 0 ? a_size : m, k, options["order"][0] == 'T', pad, stride_multiple(), sizeof(Element));
+  std::vector<int32_t> const d_rows = drawn_rows(of_rows, scatters ? m : 0, options.number("d_rows") == 2);
+  Matrices a(1, m, k, options["order"][0] == 'T', pad, stride_multiple(), sizeof(Element));
   Matrices b(rows_are_ragged ? groups : 1, n, k, options["order"][1] == 'N', pad, stride_multiple(), sizeof(Element));
   Matrices second_b(rows_are_ragged ? groups : 1, n, k, options["order"][1] == 'N', pad, stride_multiple(),
                     sizeof(Element));  // as b's
@@ -173,8 +153,7 @@ std::string launch(int m, int n, int k, Options const& options) {
   Matrices second_product(d_matrices, m, n, false, d_pad, d_multiple, sizeof(Out));
   Matrices bias(groups, 1, n, false, 0, 2, sizeof(Out));
   Matrices residual(d_matrices, m, n, false, 6, 2, sizeof(Out));
-  Problem problem{m,         n, k, groups,  rows_are_ragged, begins_of(sizes, rows_are_ragged ? m : k),
-                  read_rows, a, b, second_b};
+  Problem problem{m, n, k, groups, rows_are_ragged, begins_of(sizes, rows_are_ragged ? m : k), a, b, second_b};
   std::mt19937 random(unsigned(options.number("data")));
   for (Matrices* matrices : {&a, &b, &bias, &residual, &second_b}) matrices->draw(random);
   if (options.number("special") != 0) problem.make_special(random);
@@ -250,20 +229,13 @@ std::string launch(int m, int n, int k, Options const& options) {
     stream.memory.push_back(z.memory("preactivation", true));
     stream.memory.push_back(second_product.memory("second_product", true));
   }
-  emu::GuardedBuffer rows_of_a(a_rows.size() * sizeof(int32_t)), rows_of_d(d_rows.size() * sizeof(int32_t));
-  std::copy(a_rows.begin(), a_rows.end(), reinterpret_cast<int32_t*>(rows_of_a.data()));
+  emu::GuardedBuffer rows_of_d(d_rows.size() * sizeof(int32_t));
   std::copy(d_rows.begin(), d_rows.end(), reinterpret_cast<int32_t*>(rows_of_d.data()));
-  Status status;
-  if (row().kernel == sm90_permuted) {
-    stream.memory.push_back({rows_of_a.data(), rows_of_a.size(), "a_rows", false});
+  if (scatters) {
     stream.memory.push_back({rows_of_d.data(), rows_of_d.size(), "d_rows", false});
-    auto const rows = [](emu::GuardedBuffer const& buffer) {
-      return buffer.size() == 0 ? nullptr : reinterpret_cast<int32_t const*>(buffer.data());
-    };
-    status = entry_of_row().launch_permuted({args, rows(rows_of_a), a.shape[1], rows(rows_of_d)}, &stream);
-  } else {
-    status = entry_of_row().launch_grouped(args, &stream);
+    args.d_rows = reinterpret_cast<int32_t const*>(rows_of_d.data());
   }
+  Status const status = entry_of_row().launch_grouped(args, &stream);
   if (!status.ok()) return "error: " + status.message;
 
   for (Matrices const* matrices : {&d, &z, &second_product}) {
@@ -275,7 +247,7 @@ std::string launch(int m, int n, int k, Options const& options) {
   for (int l = 0; l < d_matrices; ++l) {
     for (int i = 0; i < m; ++i) {
       while (rows_are_ragged && group < groups && i >= problem.begins[size_t(group) + 1]) ++group;
-      int const g = rows_are_ragged ? group : l, to = rows_are_ragged ? stored_rows[size_t(i)] : i;
+      int const g = rows_are_ragged ? group : l, to = scatters ? d_rows[size_t(i)] : i;
       if (to < 0 || to >= m) continue;
       for (int j = 0; j < n; ++j) {
         double sum = problem.product(b, g, i, j);

@@ -36,7 +36,7 @@ def cases_of(name: str) -> list[Case]:
     cases = []
     for _ in range(CASES):
         case = random_case(rng, ORDER)
-        options = dict(case.options, pad=int(rng.choice([0, 16])))
+        options = dict(case.options, pad=int(rng.choice([0, 16])), d_rows=int(rng.integers(3)))
         if is_float8(name) and rng.random() < 0.6:
             options |= {"out": "bf16", "scales": 1}
         cases.append(dataclasses.replace(case, k=case.k + int(rng.integers(2)) * 200, options=options))
@@ -54,7 +54,10 @@ def binary(name, tmp_path_factory):
 
 
 def test_random_problems(binary, name):
-    """NaN and infinities of one group reach no other, and what is behind the last one is zero whatever its scales."""
+    """NaN and infinities of one group reach no other, and what is behind the last one is zero whatever its scales.
+
+    Rows are stored in their order and elsewhere.
+    """
     check(binary, [case.line() for case in cases_of(name)])
 
 
@@ -68,7 +71,8 @@ def test_what_random_problems_are():
     assert sum(case.k > 128 for _, case in cases) > 10  # several stages of 8-bit floats
     assert MAX_GROUPS in {len(case.sizes) for _, case in cases}
     of_scales = [case for name, case in cases if is_float8(name) and "scales" in case.options]
-    assert {case.options["epilogue"] for case in of_scales} == {0, 1}
+    kinds = {(case.options["epilogue"], case.options["d_rows"]) for case in of_scales}
+    assert kinds == set(itertools.product((0, 1), range(3)))
     assert sum(sum(max(0, size) for size in case.sizes) < case.m for case in of_scales) > 5
 
 

@@ -22,9 +22,9 @@ from tests.emulated import (
     mutants_pair,
     mutants_parallel_split_k,
     mutants_parts,
-    mutants_permuted,
     mutants_persistent,
     mutants_scales,
+    mutants_scattered,
     mutants_shifted,
     mutants_simt,
     mutants_sm90,
@@ -52,7 +52,7 @@ MUTANTS = (
     + mutants_tiles.MUTANTS
     + mutants_batches.MUTANTS
     + mutants_grouped.MUTANTS
-    + mutants_permuted.MUTANTS
+    + mutants_scattered.MUTANTS
     + mutants_pair.MUTANTS
     + mutants_gate.MUTANTS
     + mutants_weights.MUTANTS

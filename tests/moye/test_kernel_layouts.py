@@ -48,7 +48,7 @@ class Row:
     @property
     def is_in_turn(self) -> bool:
         """Whether each consumer has a tile of its own."""
-        return self.kernel in ("sm90_pingpong", "sm90_grouped", "sm90_permuted")
+        return self.kernel in ("sm90_pingpong", "sm90_grouped")
 
     @property
     def consumers(self) -> int:
@@ -338,7 +338,7 @@ def test_layouts(tmp_path: pathlib.Path):
             add(i, "NT", attention_fields(row), attention_facts(row, kernels.kernel_layouts(row, "NT")))
             continue
         if kernels.kernel_facts(row.kernel).instruction == "wgmma":
-            both = {"sm90_grouped": ("NN", "TN"), "sm90_permuted": ("NN", "NT")}.get(row.kernel, ("NN", "TT"))
+            both = ("NN", "TN") if row.kernel == "sm90_grouped" else ("NN", "TT")
             order = "NT" if row.dtype not in ("bf16", "f16") else both[i % 2]
             add(i, order, TMA_FACTS, tma_facts(kernels.kernel_layouts(row, order)), order=order)
             continue

@@ -45,7 +45,7 @@ def test_what_must_be_declared():
     for module in filter(None, map(ffi.extension, ("cpu", "cuda"))):
         declared = {check.is_custom_call() for check in jax_moye.EXPORT_DISABLED_CHECKS}
         others = {ffi.SCALED_TARGET, ffi.VIEW_TARGET, ffi.GROUPED_TARGET, ffi.WEIGHTS_TARGET, ffi.BLOCK_SCALED_TARGET}
-        others |= {ffi.SCALED_GROUPED_TARGET, ffi.PERMUTED_GROUPED_TARGET}
+        others |= {ffi.SCALED_GROUPED_TARGET, ffi.SCATTERED_GROUPED_TARGET}
         others |= {ffi.VIEW_ATTENTION_TARGET, ffi.VIEW_ATTENTION_GRAD_TARGET}
         others |= {ffi.JOINED_ATTENTION_GRAD_TARGET}
         others |= {ffi.BIASED_ATTENTION_TARGET, ffi.BIASED_ATTENTION_GRAD_TARGET}

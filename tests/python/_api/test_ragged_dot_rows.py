@@ -10,7 +10,7 @@ from python.support import TARGET, custom_calls, lowered_text
 
 import jax_moye
 from jax_moye._kernels import ffi
-from jax_moye._kernels.configs import permuted_configs
+from jax_moye._kernels.configs import grouped_configs
 
 READ, M, K, N, GROUPS = 13, 40, 24, 32, 4
 SIZES = jnp.array([9, 0, 17, 6])  # and 8 rows of no group
@@ -53,14 +53,17 @@ def bias_of_rows(bias):
 
 
 def calls(fun, *args):
-    return custom_calls(lowered_text(fun, *args, platform="cpu").replace(ffi.PERMUTED_GROUPED_TARGET, TARGET))
+    text = lowered_text(fun, *args, platform="cpu")
+    for target in (ffi.SCATTERED_GROUPED_TARGET, ffi.GROUPED_TARGET):
+        text = text.replace(target, TARGET)
+    return custom_calls(text)
 
 
 def equal(found, wanted):
     np.testing.assert_array_equal(np.asarray(found, np.float64), wanted)
 
 
-def test_a_mixture_of_experts_has_no_gather_and_no_scatter(case):
+def test_a_mixture_of_experts_has_no_scatter(case):
     """Two products of the chosen experts, each token read as often as it was sent, results in the order of tokens."""
     rng = np.random.default_rng(0)
     tokens, chosen, width = 20, 2, 24
@@ -76,8 +79,9 @@ def test_a_mixture_of_experts_has_no_gather_and_no_scatter(case):
         return ragged_dot(hidden, down, sizes, permutation=order)
 
     text = lowered_text(layer, x, up, down, platform="cpu")
-    assert text.count(f"@{ffi.PERMUTED_GROUPED_TARGET}") == 2
-    assert not [what for what in ("stablehlo.gather", "stablehlo.scatter", "stablehlo.sort") if what in text]
+    assert [text.count(f"@{target}") for target in (ffi.GROUPED_TARGET, ffi.SCATTERED_GROUPED_TARGET)] == [1, 1]
+    assert text.count('"stablehlo.gather"') == 1
+    assert not [what for what in ("stablehlo.scatter", "stablehlo.sort") if what in text]
     found = layer(x, up, down)
     for i, expert in enumerate(experts):  # one row of each token and expert
         one = np.asarray(x, np.float64)[i // chosen] @ np.asarray(up, np.float64)[expert]
@@ -93,7 +97,7 @@ def test_dtypes_of_indices(case, dtype):
 
 @pytest.mark.parametrize("interpret", [True, None])
 def test_indices_outside_read_the_nearest_row(case, interpret):
-    """As jnp.take does with mode="clip", by the kernel and by XLA."""
+    """As jnp.take does with mode="clip", in front of a kernel and of XLA's product."""
     rows = np.array([-1, -(2**31), READ, 2**31 - 1] * (M // 4), np.int32)
     options = {"implementation": None, "interpret": interpret}
     found = ragged_dot(case["x"], case["w"], SIZES, lhs_rows=rows, **options)
@@ -163,7 +167,7 @@ def test_gradients_with_bias_and_activation(case, epilogue):
 
 
 def test_scales_are_of_rows_of_lhs(case):
-    """No kernel scales what it permutes: rows and their scales are gathered in front of it."""
+    """Rows and their scales are gathered in front of the product."""
     scales = jnp.asarray(2.0 ** np.arange(READ) % 7, jnp.float32)
     found = jax_moye.ragged_dot(
         case["x"], case["w"], SIZES, lhs_scale=scales, rhs_scale=jnp.float32(0.5), lhs_rows=case["rows"],
@@ -175,7 +179,7 @@ def test_scales_are_of_rows_of_lhs(case):
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.int8])
 def test_other_dtypes(case, dtype):
-    """f16 has a kernel; the others are XLA's or a kernel's of rows in order, with XLA around it."""
+    """Without a kernel they are XLA's."""
     preferred = jnp.int32 if dtype == jnp.int8 else jnp.float32
     options = {"lhs_rows": case["rows"], "permutation": case["permutation"], "preferred_element_type": preferred}
     found = jax_moye.ragged_dot(case["x"].astype(dtype), case["w"].astype(dtype), SIZES, **options)
@@ -194,17 +198,14 @@ def test_rows_that_are_not_of_16_bytes(case):
 
 
 def test_configs(case):
-    """The name of a row of sm90_permuted, or of one that it has not."""
-    name = permuted_configs()[0].name
+    """The name of a row of sm90_grouped, which stores rows in their order, too."""
+    name = next(config.name for config in grouped_configs() if config.dtype == "bf16")
     fun = lambda x, w, **options: ragged_dot(x, w, SIZES, config=name, **options)  # noqa: E731
-    text = lowered_text(functools.partial(fun, lhs_rows=case["rows"]), case["x"], case["w"], platform="cpu")
+    options = {"lhs_rows": case["rows"], "permutation": case["permutation"]}
+    text = lowered_text(functools.partial(fun, **options), case["x"], case["w"], platform="cpu")
     assert f'config = "{name}"' in text
-    with pytest.raises(ValueError, match="rows are permuted, these are not"):
-        fun(case["x"][case["rows"]], case["w"])
     with pytest.raises(ValueError, match=f"config '{name}' cannot compute .*: rows of lhs are 40 bytes"):
-        fun(case["x"][:, :20], case["w"][:, :20], lhs_rows=case["rows"])
-    with pytest.raises(ValueError, match=r"permuted, jax_moye\.ragged_dot's, and no others"):
-        jax_moye.matmul(case["x"], case["w"][0], config=name, interpret=True)
+        fun(case["x"][:, :20], case["w"][:, :20], **options)
 
 
 def test_empty_arrays(case):
@@ -263,25 +264,20 @@ def test_export(case):
     equal(found, stored(in_float64(case, case["w"]), case["permutation"]))
 
 
-@pytest.mark.parametrize(("device", "implementation"), [("h100", "moye"), ("h100", None), (80, None)])
-def test_explain(case, device, implementation, monkeypatch):
-    """The kernel that permutes, for who insists; else the product of rows in order, and that XLA moves them."""
+@pytest.mark.parametrize("device", ["h100", 80])
+def test_explain(case, device, monkeypatch):
+    """The kernel that stores rows, where there is one; which rows are gathered does not matter."""
     monkeypatch.setattr(ffi, "built", lambda platform: None)
-    options = {"implementation": implementation}
 
     def fun(x, w, v):
-        hidden = jax_moye.ragged_gated_linear_unit(x, w, v, SIZES, x_rows=case["rows"], **options)
-        return jax_moye.ragged_dot(hidden, w.swapaxes(1, 2), SIZES, permutation=case["permutation"], **options)
+        hidden = jax_moye.ragged_gated_linear_unit(x, w, v, SIZES, x_rows=case["rows"])
+        return jax_moye.ragged_dot(hidden, w.swapaxes(1, 2), SIZES, permutation=case["permutation"])
 
     found = jax_moye.explain(fun, case["x"], case["w"], case["v"], device=device)
-    assert len(found) == 2
+    assert [one.what.endswith(", permuted") for one in found] == [False, True]
     for one in found:
-        if implementation == "moye":
-            assert "permuted" in one.what
-            assert one.config.name.startswith("sm90_permuted_bf16_64x128")
-        elif device == "h100":
-            assert "its rows moved by XLA: a gather and a kernel that reads rows in order take" in one.what
+        assert f"bfloat16[{M}, " in one.what
+        if device == "h100":
             assert one.config.name.startswith("sm90_grouped_bf16")
         else:
-            assert "its rows moved by XLA: no kernel for products of groups was built for this GPU" in one.what
             assert one.computed_by == "xla"

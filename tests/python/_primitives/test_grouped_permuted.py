@@ -1,4 +1,4 @@
-"""permuted_p under JAX's transformations: right values, the custom call, and no gather or scatter around it."""
+"""permuted_p under JAX's transformations: right values, the custom call, and no scatter behind it."""
 
 import functools
 import itertools
@@ -15,7 +15,7 @@ from python.support import TARGET, custom_calls, lowered_text
 import jax_moye
 from jax_moye import _compat
 from jax_moye._kernels import ffi
-from jax_moye._kernels.configs import grouped_configs, permuted_configs
+from jax_moye._kernels.configs import grouped_configs
 from jax_moye._primitives.grouped_permuted import permuted_p
 
 READ, M, K, N = 11, 24, 16, 32  # rows of lhs, of the product
@@ -70,8 +70,8 @@ def assert_equal(found, wanted):
     np.testing.assert_array_equal(np.asarray(found).astype(np.float64), wanted)
 
 
-def calls_of(text):
-    return custom_calls(text.replace(ffi.PERMUTED_GROUPED_TARGET, TARGET))
+def calls_of(text, target=ffi.SCATTERED_GROUPED_TARGET):
+    return custom_calls(text.replace(target, TARGET))
 
 
 # ------------------------------------------------------------------------------------------------------------ programs
@@ -79,14 +79,15 @@ def calls_of(text):
 
 @every_way
 def test_the_call(way):
-    """One custom call, and nothing that moves rows."""
+    """One custom call, a gather in front of it where there are lhs_rows, and nothing behind it."""
     lhs, rhs, rows, permutation = case_of(way)
     text = lowered_text(of(rows, permutation), lhs, rhs, platform="cpu")
-    (call,) = calls_of(text)
+    gathers, scatters = WAYS[way]
+    (call,) = calls_of(text, ffi.SCATTERED_GROUPED_TARGET if scatters else ffi.GROUPED_TARGET)
     assert (call.sizes, call.ragged, call.d_strides) == ((len(SIZES), M, N, K), "m", (0, N, 1))
-    assert "stablehlo.gather" not in text
+    assert text.count('"stablehlo.gather"') == gathers
     assert "stablehlo.scatter" not in text
-    assert len(call.operands) == 5
+    assert len(call.operands) == 3 + scatters
 
 
 @pytest.mark.skipif(_compat.cuda_arch() is not None, reason="there is a GPU: tests/gpu runs the programs")
@@ -94,18 +95,16 @@ def test_the_call_of_a_gpu(monkeypatch):
     monkeypatch.setattr(ffi, "built", lambda platform: None)
     lhs, rhs, rows, permutation = case_of("both")
     fun = functools.partial(jax_moye.ragged_dot, group_sizes=SIZES, lhs_rows=rows, permutation=permutation)
-    # f32 has no kernel that permutes, and a config of products in order is one: XLA moves rows around the product.
-    in_order = next(config.name for config in grouped_configs() if config.dtype == "bf16")
     with jax_moye.cuda_target(90):
         (call,) = calls_of(lowered_text(functools.partial(fun, implementation="moye"), lhs, rhs))
-        assert {"mode", "seed", "detect_races"}.isdisjoint(call.attributes)
-        named = lowered_text(functools.partial(fun, config=in_order), lhs, rhs)
-        others = lowered_text(fun, lhs.astype(jnp.float32), rhs.astype(jnp.float32)), named
-    assert f"@{ffi.GROUPED_TARGET}" in named
-    for text in others:
-        assert not calls_of(text)
-        assert "stablehlo.gather" in text
-        assert "stablehlo.scatter" in text
+        (named,) = calls_of(lowered_text(functools.partial(fun, config=call.config), lhs, rhs))
+        # No kernel computes f32 as such: XLA moves rows around its product.
+        text = lowered_text(functools.partial(fun, precision="highest"), *(x.astype(jnp.float32) for x in (lhs, rhs)))
+    assert {"mode", "seed", "detect_races"}.isdisjoint(call.attributes)
+    assert named.config == call.config
+    assert not calls_of(text)
+    assert "stablehlo.gather" in text
+    assert "stablehlo.scatter" in text
 
 
 def test_a_transpose_in_front_of_rhs_is_strides():
@@ -124,15 +123,67 @@ def test_jaxpr_and_dead_code():
     assert not calls_of(text)
 
 
-@every_way
-@pytest.mark.parametrize("config", permuted_configs(), ids=lambda config: config.name)
-def test_every_config(way, config):
-    lhs, rhs, rows, permutation = case_of(way, most=2)
-    dtype = {"bf16": jnp.bfloat16, "f16": jnp.float16}[config.dtype]
+DTYPES = {
+    "bf16": ("bfloat16",) * 2,
+    "f16": ("float16",) * 2,
+    "tf32": ("float32",) * 2,
+    "e4m3": ("float8_e4m3fn",) * 2,
+    "e5m2": ("float8_e5m2",) * 2,
+    "e4m3xe5m2": ("float8_e4m3fn", "float8_e5m2"),
+    "e5m2xe4m3": ("float8_e5m2", "float8_e4m3fn"),
+}
+
+
+@pytest.mark.parametrize("config", grouped_configs(), ids=lambda config: config.name)
+def test_every_config(config):
+    lhs, rhs, rows, permutation = case_of("both", most=2)
     wanted, *_ = expected(lhs, rhs, rows, permutation, np.zeros((M, N)))
-    for out in ("float32", dtype):
-        fun = of(rows, permutation, config=config.name, preferred_element_type=out)
-        assert_equal(fun(lhs.astype(dtype), rhs.astype(dtype)), wanted)
+    of_lhs, of_rhs = DTYPES[config.dtype]
+    fast = {"precision": jax.lax.DotAlgorithmPreset.ANY_F8_ANY_F8_F32_FAST_ACCUM}
+    options = fast if config.accumulator == "f32_fast" else {}
+    for out in ("float32", "bfloat16" if config.dtype[0] == "e" else of_lhs):
+        fun = of(rows, permutation, config=config.name, preferred_element_type=out, **options)
+        assert_equal(fun(lhs.astype(of_lhs), rhs.astype(of_rhs)), wanted)
+
+
+def scaled_case():
+    """8-bit floats, and scales of rows and of each group's columns."""
+    lhs, rhs, rows, permutation = case_of("both", most=2)
+    rng = np.random.default_rng(3)
+    scales = [jnp.asarray(2.0 ** rng.integers(-1, 2, shape), jnp.float32) for shape in (READ, (len(SIZES), N))]
+    return lhs.astype(jnp.float8_e4m3fn), rhs.astype(jnp.float8_e4m3fn), rows, permutation, *scales
+
+
+def test_scales():
+    """By the kernel: those of rows are gathered with them."""
+    lhs, rhs, rows, permutation, of_rows, of_columns = scaled_case()
+    read, store = matrices(lhs, rows, permutation)
+    fun = of(rows, permutation, lhs_scale=of_rows, rhs_scale=of_columns, preferred_element_type=jnp.bfloat16)
+    (call,) = calls_of(lowered_text(fun, lhs, rhs, platform="cpu"))
+    assert len(call.operands) == 6
+    of_group = np.repeat(np.asarray(of_columns, np.float64), SIZES, 0)
+    scales = np.concatenate([of_group, np.zeros((M - len(of_group), N))]) * (read @ np.asarray(of_rows))[:, None]
+    lhs, rhs = (np.asarray(x).astype(np.float64) for x in (lhs, rhs))
+    assert_equal(
+        fun(lhs.astype(jnp.float8_e4m3fn), rhs.astype(jnp.float8_e4m3fn)), store @ (product(read @ lhs, rhs) * scales)
+    )
+
+
+def test_derivatives_with_scales():
+    """Next to those of the product in order, which is scattered."""
+    lhs, rhs, rows, permutation, of_rows, of_columns = scaled_case()
+
+    def loss(lhs_scale, rhs_scale, in_order):
+        options = {"lhs_scale": lhs_scale, "rhs_scale": rhs_scale, "preferred_element_type": jnp.float32}
+        y = of(rows, None if in_order else permutation, implementation=None, **options)(lhs, rhs)
+        y = jnp.zeros_like(y).at[permutation].set(y) if in_order else y
+        return (y * jnp.arange(M * N).reshape(M, N) % 7).sum()
+
+    found, wanted = (jax.grad(loss, (0, 1))(of_rows, of_columns, in_order) for in_order in (False, True))
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    dot = jax.jvp(lambda x: loss(x, of_columns, False), (of_rows,), (jnp.ones_like(of_rows),))[1]
+    np.testing.assert_allclose(dot, wanted[0].sum(), rtol=1e-5)
 
 
 # --------------------------------------------------------------------------------------------------------- derivatives
@@ -159,13 +210,13 @@ def test_jvp_and_vjp(way, options):
 
 
 def test_what_a_gradient_computes():
-    """That of lhs reads the cotangent's rows in the kernel; that of rhs, and sums of rows, are between XLA's."""
+    """Rows of cotangents are gathered by XLA, and those of lhs added up."""
     lhs, rhs, rows, permutation = case_of("both")
     cotangent = jnp.ones((M, N), jnp.bfloat16)
     pull = lambda argument: lambda x, w, t: jax.vjp(of(rows, permutation), x, w)[1](t)[argument]  # noqa: E731
     text = lowered_text(pull(0), lhs, rhs, cotangent, platform="cpu")
-    assert (len(calls_of(text)), text.count(f"@{ffi.GROUPED_TARGET}")) == (1, 0)
-    assert "stablehlo.gather" not in text
+    assert (len(calls_of(text)), text.count(f"@{ffi.GROUPED_TARGET}")) == (0, 1)
+    assert text.count('"stablehlo.gather"') == 1
     assert text.count('"stablehlo.scatter"') == 1
     text = lowered_text(pull(1), lhs, rhs, cotangent, platform="cpu")
     assert (len(calls_of(text)), text.count(f"@{ffi.GROUPED_TARGET}")) == (0, 1)
@@ -259,7 +310,7 @@ def check_shard_map():
     found = mapped(lhs, rhs, *several)
     for one, r, p in zip(found, *several, strict=True):
         assert_equal(one, expected(lhs, rhs, r, p, np.zeros((M, N)))[0])
-    assert f"@{ffi.PERMUTED_GROUPED_TARGET}" in mapped.lower(lhs, rhs, *several).as_text()
+    assert f"@{ffi.SCATTERED_GROUPED_TARGET}" in mapped.lower(lhs, rhs, *several).as_text()
     loss = lambda x, w: mapped(x, w, *several).astype(jnp.float32).sum()  # noqa: E731
     bars = jax.jit(jax.grad(loss, (0, 1)))(lhs, rhs)
     each = [expected(lhs, rhs, r, p, np.ones((M, N)))[1:] for r, p in zip(*several, strict=True)]
@@ -275,7 +326,7 @@ def check_outside_of_shard_map():
     fun = lambda x, w: jax_moye.ragged_dot(x, w, SIZES, lhs_rows=rows, permutation=permutation)  # noqa: E731
     placed = put(lhs), put(rhs, None, None, "x")
     text = jax.jit(fun).lower(*placed).as_text()
-    assert not [target for target in (ffi.GROUPED_TARGET, ffi.PERMUTED_GROUPED_TARGET) if target in text]
+    assert not [target for target in (ffi.GROUPED_TARGET, ffi.SCATTERED_GROUPED_TARGET) if target in text]
     assert_equal(jax.jit(fun)(*placed), expected(lhs, rhs, rows, permutation, np.zeros((M, N)))[0])
 
 

@@ -23,7 +23,6 @@ PACKAGE = pathlib.Path(jax_moye.__file__).parent
 ROOT = pathlib.Path(__file__).parents[3]
 OTHERS = (  # no plain products
     *configs.grouped_configs(),
-    *configs.permuted_configs(),
     *configs.weights_configs(),
     *configs.attention_configs(),
 )

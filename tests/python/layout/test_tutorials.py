@@ -4,19 +4,17 @@ import pathlib
 import re
 
 from jax_moye._bench import ladder
-from jax_moye._kernels.configs import attention_configs, grouped_configs, permuted_configs, weights_configs
+from jax_moye._kernels.configs import attention_configs, grouped_configs, weights_configs
 from jax_moye.layout.kernels import kernel_facts
 
 HERE = pathlib.Path(__file__).parents[3] / "docs" / "tutorials"
 PAGES = sorted(HERE.glob("[0-9]*.md"))
 GROUPED = {config.kernel for config in grouped_configs()}  # whose products the ladder has not
-PERMUTED = {config.kernel for config in permuted_configs()}  # likewise
 WEIGHTS = {config.kernel for config in weights_configs()}  # likewise
 ATTENTION = {config.kernel for config in attention_configs()}  # likewise
 # The kernels beside the ladder, and those that they follow.
 BESIDE = {
     **dict.fromkeys(GROUPED, "sm90_pingpong"),
-    **dict.fromkeys(PERMUTED, "sm90_grouped"),
     **dict.fromkeys(WEIGHTS, "sm90_split_k"),
     "sm90_attention": "sm90_pingpong",
     "sm90_attention_grad": "sm90_attention",
@@ -28,9 +26,9 @@ RUNGS = [HERE / f"{kernel_facts(kernel).page:02}_{kernel}.md" for kernel in ladd
 
 def test_every_chapter_is_there_and_links_lead_somewhere():
     layouts = ["00_layouts", "01_tiled_copy_and_mma", "02_pipelining", "03_tensor_cores", "04_swizzles"]
-    # Then the ladder, a page for each kernel, and, before its last eight, what the Hopper kernels stand on.
+    # Then the ladder, a page for each kernel, and, before its last seven, what the Hopper kernels stand on.
     rungs = [page.stem for page in RUNGS]
-    assert [page.stem for page in PAGES] == [*layouts, *rungs[:-8], "17_tiles_and_mbarriers", *rungs[-8:]]
+    assert [page.stem for page in PAGES] == [*layouts, *rungs[:-7], "17_tiles_and_mbarriers", *rungs[-7:]]
     assert [int(page.stem[:2]) for page in PAGES] == list(range(len(PAGES)))
     shown = set()
     for page in (*PAGES, HERE / "README.md"):
@@ -57,6 +55,6 @@ def test_every_rung_shows_its_diff_and_its_counters():
             below = BESIDE.get(kernel, ladder.RUNGS[ladder.RUNGS.index(kernel) - 1])
             assert f'"{below}"' in text
             assert any(kind == "diff" and re.search(r"^\+", part, re.M) for kind, part in shown), kernel
-            assert kernel in GROUPED | PERMUTED | WEIGHTS | ATTENTION or any(
+            assert kernel in GROUPED | WEIGHTS | ATTENTION or any(
                 kind == "text" and re.match(r" +before +after\n|no counter differs\n", part) for kind, part in shown
             ), kernel
