@@ -11,6 +11,7 @@ broadcasts. The sum of a row is of all its weights: of a mask in front of the so
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 from jax_moye._primitives.attention_bias import variable_of
@@ -33,18 +34,19 @@ def dropout_of(what: Any, scale: float = 1.0) -> float | None:
     return factor if factor > 0 else None
 
 
-def by_variables(program: Program, region: Region) -> Region:
+def by_variables(program: Program, region: Region, members: Collection[int]) -> Region:
     """The same region, whose booleans have the names of the program's variables where it has them.
 
-    Which bits are random is not computed anew then, as a call that hands them out would be.
+    Random bits are not computed anew then, but for those that a call makes which is part of the attention.
 
     Args:
       program: where it stands.
       region: of scores.
+      members: the indices of the attention's equations.
     """
     if isinstance(region, All):
-        return region._replace(parts=tuple(by_variables(program, part) for part in region.parts))
+        return region._replace(parts=tuple(by_variables(program, part, members) for part in region.parts))
     if not isinstance(region, Traced):
         return region
     variable = variable_of(program, region.name)
-    return region if variable is None else region._replace(name=variable)
+    return region if variable is None or program.made_by.get(variable) in members else region._replace(name=variable)

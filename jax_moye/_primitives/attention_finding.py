@@ -235,7 +235,8 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     mask = mask_operand(program.flat, told.parts, search) if told.parts else None
     kept = None
     if dropout is not None and search.softmax.kept is not None:
-        kept = mask_operand(program.flat, parts_of(by_variables(program, search.softmax.kept)), search)
+        region = by_variables(program, search.softmax.kept, members)
+        kept = mask_operand(program.flat, parts_of(region), search)
     of_mask = [x for one in (mask, kept) if one is not None for x in one.variables]
     of_mask += [] if bias is None else [bias.variable]
     gradients = [x for name, (x, _) in results.items() if name in GRADIENTS]
