@@ -1,5 +1,5 @@
-// Dropout of attention's weights, of kernels of their own: which are dropped is an operand, a byte each, as of a mask. The
-// sum of a row is of all weights; what the others are multiplied by, their sums are in the end.
+// Dropout of attention's weights, of kernels of their own: which are dropped is an operand, a byte each, as of a mask.
+// The sum of a row is of all weights; what the others are multiplied by, their sums are in the end.
 //   DropoutIf         of two rows, tile by tile: sm90_attention
 //   drop              what belongs to weights that are dropped becomes 0
 //   to_kept_fragments weights as A's fragments of the next wgmma, but for those that are dropped

@@ -96,7 +96,8 @@ Kernels kernels_of(ScoresKind kind) {
       {sm90_attention_grad_rows_kernel<Gemm, biased>, sm90_attention_grad_columns_kernel<Gemm, biased>},
       {sm90_attention_grad_rows_kernel<Gemm, capped>, sm90_attention_grad_columns_kernel<Gemm, capped>},
       {sm90_attention_grad_rows_kernel<Gemm, dropped>, sm90_attention_grad_columns_kernel<Gemm, dropped>},
-      {sm90_attention_grad_rows_kernel<Gemm, biased_dropped>, sm90_attention_grad_columns_kernel<Gemm, biased_dropped>}};
+      {sm90_attention_grad_rows_kernel<Gemm, biased_dropped>,
+       sm90_attention_grad_columns_kernel<Gemm, biased_dropped>}};
   return of_kinds[int(kind)];
 }
 

@@ -1,5 +1,5 @@
-// Which scores of attention are masked, or which of their weights are dropped, as a bit for each of a thread's: by bytes,
-// any strides, or by words, where 16 neighbouring columns lie together as they do in most masks.
+// Which scores of attention are masked, or which of their weights are dropped, as a bit for each of a thread's: by
+// bytes, any strides, or by words, where 16 neighbouring columns lie together as they do in most masks.
 //   kept_of_rows      of two rows, whose columns are gone through: sm90_attention_grad's first kernel
 //   kept_of_columns   of two columns, whose rows are: its second one
 //   TileMask          of two rows, tile by tile: sm90_attention
@@ -132,9 +132,10 @@ MOYE_DEVICE uint32_t kept_of_columns(AttentionArgs const& args, AttentionBytes c
   return kept_scores<kStep>(columns, mask.row_stride, begin, end, lane);
 }
 
-/// The mask of a thread's rows, `row` and `row` + 8, or another array of bytes, in tiles of kSteps x 64 columns. kIsAhead: a tile's words are
-/// loaded while the tile before is computed, for memory takes longer than a tile's products. Without the registers for
-/// that they are loaded where they are used, from addresses that are computed there.
+/// The mask of a thread's rows, `row` and `row` + 8, or another array of bytes, in tiles of kSteps x 64 columns.
+/// kIsAhead: a tile's words are loaded while the tile before is computed, for memory takes longer than a tile's
+/// products. Without the registers for that they are loaded where they are used, from addresses that are computed
+/// there.
 template <int kSteps, bool kIsAhead, auto kBytes = &AttentionArgs::mask>
 struct TileMask {
   AttentionArgs const& args;

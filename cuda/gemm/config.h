@@ -334,7 +334,8 @@ struct AttentionScoresGrad {
 /// and of the gradients, with delta[i] the sum over row i of o * d_o:
 ///   dv = p^T d_o,  ds = p * (d_o v^T - delta), or 0 where masked,  dq = scale * ds k,  dk = scale * ds^T q;
 ///   with a cap ds has one factor more, 1 - tanh^2
-/// With dropout, which goes with no cap, lse is that of all scores, and c[i,j] a factor, or 0 where a weight is dropped:
+/// With dropout, which goes with no cap, lse is that of all scores, and c[i,j] a factor, or 0 where a weight is
+/// dropped:
 ///   o = (c * p) v,  dv = (c * p)^T d_o,  ds = p * (c * (d_o v^T) - delta)
 /// A row without a column, of which nothing is summed, has o = 0, lse = -inf, and gradients of zero. p and ds are
 /// rounded to the dtype of the arrays, all else is f32.

@@ -129,7 +129,8 @@ struct Gemm<kConfig> {
     if constexpr (kDrops) {
       MOYE_UNROLL
       for (int r = 0; r < 2; ++r) {
-        of_masked[r] = kHasBias ? RowBase::weight_of_masked(base[r].log_sum) : weight_of_masked(args, row + 8 * r, lse[r]);
+        of_masked[r] =
+            kHasBias ? RowBase::weight_of_masked(base[r].log_sum) : weight_of_masked(args, row + 8 * r, lse[r]);
       }
     }
     BiasIf<kHasBias, BiasAhead<Element, 1, kBiasAhead>> bias(args, at, row, lane);
@@ -177,7 +178,8 @@ struct Gemm<kConfig> {
       if (kIsMasked && (!kHasOneLoop<kKind> || args.mask.data != nullptr))
         kept = kept_of_rows<kStep>(args, args.mask, at, row, columns, step * kStep, lane);
       uint32_t undropped[1] = {kAllKept};
-      if constexpr (kDrops) undropped[0] = kept_of_rows<kStep>(args, args.dropout, at, row, columns, step * kStep, lane);
+      if constexpr (kDrops)
+        undropped[0] = kept_of_rows<kStep>(args, args.dropout, at, row, columns, step * kStep, lane);
       warpgroup_wait_group<1>();  // all but dP
       warpgroup_fence_operand(tSrS);
       if (step > 0) smem.pipeline.consumer_release(last, lane);
@@ -260,8 +262,7 @@ struct Gemm<kConfig> {
     constexpr bool kHasBias = kIsBiased<kKind>, kDrops = kIsDropped<kKind>;
     // dP^T, for want of registers.
     constexpr bool kIsLate =
-        kHead > 128 ? kKind != ScoresKind::plain
-                    : kHead > 64 && (kDrops || (kKind == ScoresKind::capped && kIsMasked));
+        kHead > 128 ? kKind != ScoresKind::plain : kHead > 64 && (kDrops || (kKind == ScoresKind::capped && kIsMasked));
     int const lane = thread % 32, consumer = thread / 128;
     int const column = at.row + attention_grad::of_rows<Gemm>(thread) / 32 * 16 + lane / 4;
     float const scale = factor_of_scores<kKind>(args) * float(kLog2E);

@@ -9,10 +9,10 @@ it is under vmap, as those of rewritten_p: then XLA computes the scores that bot
     attention_p         q, k, v, others               o, shares of the others
     attention_grad_p    q, k, v, d_o, lse, delta      those of dq, dk, dv and ds that the program has
 
-Behind these there is the bias, if there is one, the mask, and which shares dropout keeps: floats and booleans, along any
-of the scores' dimensions. What is behind them the equations as they were read, and no kernel does. ds is the gradient of
-the scores behind the scale, of which the program makes the bias' gradient. With a cap the scores are cap tanh(scale / cap
-q k^T).
+Behind these there is the bias, if there is one, the mask, and which shares dropout keeps: floats and booleans, along
+any of the scores' dimensions. What is behind them the equations as they were read, and no kernel does. ds is the
+gradient of the scores behind the scale, of which the program makes the bias' gradient. With a cap the scores are
+cap tanh(scale / cap q k^T).
 
 The parameter `results` names those that the program has: it may have no o where it differentiates one. The parameter
 `together`, which is one object where an attention and its gradients are in a program, has the equations of all that

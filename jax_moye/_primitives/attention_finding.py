@@ -11,8 +11,8 @@ equations that do are the forward product, or those of its derivative (attention
 rules, or a program, write them. What is left as it is: a scale that is not known, a softmax that the program returns.
 
 Shares may have dropout (attention_dropout.py). An array that is added to the scores and is no mask is a bias
-(attention_bias.py). It may have a gradient: the
-derivative of the scores, which the program sums over what the bias is the same for.
+(attention_bias.py). It may have a gradient: the derivative of the scores, which the program sums over what the bias is
+the same for.
 
 Other scores beside those of the keys are what decoding has: the token's own, beside those of a cache.
 
@@ -446,7 +446,9 @@ def _equations(
     behind: list[Any] = []
     made = [one for one in (found.mask, found.kept) if one is not None]
     for one in made:
-        equations, arrays = ([], [one.variables[0]]) if one.made is None else _as_equations(one.made, one.variables, first)
+        equations, arrays = (
+            ([], [one.variables[0]]) if one.made is None else _as_equations(one.made, one.variables, first)
+        )
         new, behind = [*new, *equations], [*behind, *arrays]
     behind += [x for one in made if one.made is not None for x in one.variables]
     scores = search.softmax.scores

@@ -274,7 +274,9 @@ class Search:
         if scores is None or scores.bias is None or not isinstance(what, Formula):
             return False
         own = sorted(label for label in value.labels if label != ".")
-        return what.is_like(derivative_of_scores(1.0, dropout=dropout_of(what))) and own == sorted([*self.batch, *self.rows, "k"])
+        return what.is_like(derivative_of_scores(1.0, dropout=dropout_of(what))) and own == sorted(
+            [*self.batch, *self.rows, "k"]
+        )
 
     def _value(self, step: Step) -> Value:
         equation, name = step.equation, step.equation.primitive.name

@@ -39,9 +39,9 @@
 
 namespace moye {
 
-Words const kDefaults = {{"batch", "1"},    {"heads", "1"}, {"group", "1"},  {"diagonal", "none"}, {"mask", "none"},
-                         {"infinite", "0"}, {"parts", "1"}, {"level", "0"},  {"rest", "0"},        {"pad", "8"},
-                         {"data", "1"},     {"sharp", "1"}, {"order", "NT"}, {"bias", "none"},     {"bias16", "0"},
+Words const kDefaults = {{"batch", "1"},    {"heads", "1"}, {"group", "1"},      {"diagonal", "none"}, {"mask", "none"},
+                         {"infinite", "0"}, {"parts", "1"}, {"level", "0"},      {"rest", "0"},        {"pad", "8"},
+                         {"data", "1"},     {"sharp", "1"}, {"order", "NT"},     {"bias", "none"},     {"bias16", "0"},
                          {"ds", "0"},       {"cap", "0"},   {"dropout", "none"}, {"gradients", "0"}};
 
 bool is_of_gradients() { return row().kernel == Kernel::sm90_attention_grad; }
@@ -170,8 +170,8 @@ struct Reference {
 };
 
 /// The sums of one row of queries: lse and delta, and what it adds to the results.
-void add_row(Problem const& problem, Mask const& mask, Bias const& bias, Mask const& dropout, Rows& q, Rows& k, Rows& v, Rows& d_o, int head,
-             int i, OfRows& lse, OfRows& delta, Reference& to) {
+void add_row(Problem const& problem, Mask const& mask, Bias const& bias, Mask const& dropout, Rows& q, Rows& k, Rows& v,
+             Rows& d_o, int head, int i, OfRows& lse, OfRows& delta, Reference& to) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity(), kLow = -1e30 * 0.6931471805599453;
   int const kv_head = head / problem.group, dim = problem.head_dim;
   std::vector<double> p(size_t(problem.kv_rows), 0.0), dp(p), size_of_dp(p), slope(size_t(problem.kv_rows), 1.0);
@@ -313,7 +313,8 @@ std::string launch(Problem const& problem, Options const& options) {
   emu::GuardedBuffer ds(scores * size_t(ds_bytes));
   Reference exact{Exact(o), Exact(dq), Exact(dk), Exact(dv), Exact(scores)};
   for (int head = 0; head < q_heads; ++head) {
-    for (int i = 0; i < problem.q_rows; ++i) add_row(problem, mask, bias, dropout, q, k, v, d_o, head, i, lse, delta, exact);
+    for (int i = 0; i < problem.q_rows; ++i)
+      add_row(problem, mask, bias, dropout, q, k, v, d_o, head, i, lse, delta, exact);
   }
   std::memset(ds.data(), 0xff, ds.size());
   std::memset(lse.buffer.data(), 0xff, lse.buffer.size());
@@ -350,9 +351,8 @@ std::string launch(Problem const& problem, Options const& options) {
                    {lse.buffer.data(), lse.buffer.size(), "lse", !is_of_gradients()}};
   if (problem.mask != "none") {
     auto const& [of_batch, of_head, of_row, of_column] = mask.strides;
-    args.mask = {{mask.buffer.data(), of_batch, of_head, of_row, of_column},
-                 problem.is_infinite,
-                 problem.masked_have_gradients};
+    args.mask = {
+        {mask.buffer.data(), of_batch, of_head, of_row, of_column}, problem.is_infinite, problem.masked_have_gradients};
     stream.memory.push_back({mask.buffer.data(), mask.buffer.size(), "mask", false});
   }
   if (problem.dropout != "none") {

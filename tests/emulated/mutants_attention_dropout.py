@@ -12,9 +12,7 @@ WORDS = ("group=2", "dropout=qk")  # 16 neighbours in one load
 Forward = functools.partial(Mutant, file=DROPOUT, options=OPTIONS)
 Gradients = functools.partial(Grad, file=G, sizes=(70, 150, 40), options=OPTIONS)
 # Of the first row all scores are masked.
-HaveGradients = functools.partial(
-    Gradients, options=("batch=2", "group=2", "dropout=bhqk", "mask=bhqk", "gradients=1")
-)
+HaveGradients = functools.partial(Gradients, options=("batch=2", "group=2", "dropout=bhqk", "mask=bhqk", "gradients=1"))
 # dP^T is started late, and places are computed anew.
 Wide = functools.partial(
     Gradients, row="{sm90_attention_grad, bf16, f32, {64, 64, 256}, 2, {1, 1}, 16}", sizes=(40, 70, 256)

@@ -662,13 +662,19 @@ WRONG_DROPOUTS = {
     "a negative factor": (dict(dropout_factor=-1.0), "the factor of weights that are kept is no finite number above 0"),
     "a factor that f32 has not": (dict(dropout_factor=1e39), "is no finite number above 0"),
     "three strides": (dict(dropout_strides=(0, 0, 1)), "four strides of the dropout are needed"),
-    "a negative stride": (dict(dropout_strides=(0, 0, 0, -1)), "the dropout has strides (0, 0, 0, -1), which are negative"),
+    "a negative stride": (
+        dict(dropout_strides=(0, 0, 0, -1)),
+        "the dropout has strides (0, 0, 0, -1), which are negative",
+    ),
     "too far": (dict(dropout_strides=(0, 0, 1, 1)), "the dropout has 7 elements, and its strides reach"),
     "integers": (dict(kept=KEPT.astype("int8")), "the dropout is of booleans"),
     "floats behind it twice": (dict(bias="float32", extra=(jnp.zeros(7),)), "the mask is of booleans"),
     "two masks": (dict(extra=(MASK, MASK)), "there is a mask, and nothing else"),
     "factor missing": (dict(drop=("dropout_factor",)), "Wrong number of attributes"),
-    "a bias too short": (dict(bias="float32", bias_strides=(9999, 1, 1, 1)), "the bias has 210 elements, and its strides reach"),
+    "a bias too short": (
+        dict(bias="float32", bias_strides=(9999, 1, 1, 1)),
+        "the bias has 210 elements, and its strides reach",
+    ),
 }
 
 

@@ -238,7 +238,7 @@ def test_with_a_bias(rng):
 @needs_rows
 def test_contenders_compute_one_thing(rng):
     """What is timed: our kernels and XLA, of booleans that are given."""
-    both, (*given, _) = program("selected", rng)
+    _, (*given, _) = program("selected", rng)
 
     def of_booleans(q, k, v, d_o, kept):
         fun = lambda *x: _weighted(jnp.where(kept, jax.nn.softmax(_scores(*x[:2])) / KEEP, 0), x[2])  # noqa: E731
@@ -362,9 +362,7 @@ def test_another_derivative_is_left(rng, monkeypatch, name):
     use_fake_rows(monkeypatch)
     rule, is_right = RULES[name]
     drop = jax.custom_vjp(lambda weights, kept: jnp.where(kept, weights / KEEP, 0))
-    drop.defvjp(
-        lambda weights, kept: (jnp.where(kept, weights / KEEP, 0), kept), lambda kept, g: (rule(kept, g), None)
-    )
+    drop.defvjp(lambda weights, kept: (jnp.where(kept, weights / KEEP, 0), kept), lambda kept, g: (rule(kept, g), None))
     q, k, v, d_o = operands(rng)
 
     def both(q, k, v, d_o, key):
