@@ -175,8 +175,24 @@ std::string unfit_mask(MaskOperand const& mask, AttentionArgs& args) {
   if (!mask.present) return {};
   auto const& strides = mask.strides;
   if (std::string reason = unfit_strides("the mask", strides, mask.elements, args); !reason.empty()) return reason;
-  args.mask = {
-      static_cast<unsigned char const*>(mask.data), strides[0], strides[1], strides[2], strides[3], mask.is_infinite};
+  args.mask = {{static_cast<unsigned char const*>(mask.data), strides[0], strides[1], strides[2], strides[3]},
+               mask.is_infinite,
+               mask.has_gradients};
+  return {};
+}
+
+/// The same of dropout.
+std::string unfit_dropout(AttentionRequest const& request, AttentionArgs& args) {
+  auto const& dropout = request.dropout;
+  if (!dropout.present) return "";
+  if (request.has_cap) return "scores with a cap have no dropout";
+  auto const& strides = dropout.strides;
+  if (std::string reason = unfit_strides("the dropout", strides, dropout.elements, args); !reason.empty())
+    return reason;
+  args.dropout = {{static_cast<unsigned char const*>(dropout.data), strides[0], strides[1], strides[2], strides[3]},
+                  float(dropout.factor)};
+  if (!std::isfinite(args.dropout.factor) || !(args.dropout.factor > 0))
+    return "the factor of weights that are kept is no finite number above 0";
   return {};
 }
 
@@ -232,6 +248,7 @@ Status decode_attention(AttentionRequest const& request, AttentionCall& call) {
       return error(reason);
   }
   if (std::string reason = unfit_mask(request.mask, args); !reason.empty()) return error(reason);
+  if (std::string reason = unfit_dropout(request, args); !reason.empty()) return error(reason);
   if (std::string reason = unfit_bias(request, storage_dtype(config.dtype), args); !reason.empty())
     return error(reason);
   if (std::string reason = unfit_rows("lse", request.lse, args, request.bias.present ? 2 : 1); !reason.empty())

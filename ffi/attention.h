@@ -24,6 +24,16 @@ struct MaskOperand {
   int64_t elements = 0;
   std::span<int64_t const> strides = {};  // batch, head, row, column
   bool is_infinite = false;
+  bool has_gradients = false;
+};
+
+/// Which weights are kept, as it arrives.
+struct DropoutOperand {
+  bool present = false;
+  void const* data = nullptr;  // a byte each
+  int64_t elements = 0;
+  std::span<int64_t const> strides = {};  // batch, head, row, column
+  double factor = 1;                      // of those that are kept
 };
 
 /// What is added to the scores, as it arrives.
@@ -46,6 +56,7 @@ struct AttentionRequest {
   AttentionOperand q = {}, k = {}, v = {};
   MaskOperand mask = {};
   BiasOperand bias = {};
+  DropoutOperand dropout = {};
   AttentionOperand o = {};  // a result; not of gradients
   bool has_o_rest = false;
   AttentionOperand o_rest = {};  // another, if there is one: what rounding took from o

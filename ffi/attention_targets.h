@@ -33,7 +33,10 @@ struct AttentionAttributes {
   int64_t q_offset = 0, k_offset = 0, v_offset = 0;
   bool mask_is_infinite = false;
   Int64s mask_strides;
+  bool mask_has_gradients = false;
   Int64s bias_strides;
+  Int64s dropout_strides;
+  double dropout_factor = 1;
   Int64s o_strides;
   Int64s d_o_strides, dq_strides, dk_strides, dv_strides;  // from here on of gradients alone
   int64_t d_o_offset = 0;
@@ -75,16 +78,20 @@ inline ffi::Error read_attention(AttentionAttributes const& attributes, std::ini
   return is_ours ? ffi::Error::Success() : invalid(request, kOurDtypes);
 }
 
-/// The mask of such a call, where it has one.
+/// The mask of such a call, where it has one. first: of the operands that is one.
 inline ffi::Error read_mask(AttentionAttributes const& attributes, ffi::RemainingArgs operands,
-                            AttentionRequest& request) {
-  if (operands.size() > 1) return invalid(request, "beside q, k and v there is a mask, and nothing else");
-  if (operands.size() == 0) return ffi::Error::Success();
-  auto const mask = operands.get<ffi::AnyBuffer>(0);
+                            AttentionRequest& request, size_t first = 0) {
+  if (operands.size() > first + 1) return invalid(request, "beside q, k and v there is a mask, and nothing else");
+  if (operands.size() == first) return ffi::Error::Success();
+  auto const mask = operands.get<ffi::AnyBuffer>(first);
   if (mask.has_error() || mask->element_type() != ffi::DataType::PRED)
     return invalid(request, "the mask is of booleans");
-  request.mask = {/*present=*/true, mask->untyped_data(), int64_t(mask->element_count()),
-                  to_span(attributes.mask_strides), attributes.mask_is_infinite};
+  request.mask = {/*present=*/true,
+                  mask->untyped_data(),
+                  int64_t(mask->element_count()),
+                  to_span(attributes.mask_strides),
+                  attributes.mask_is_infinite,
+                  attributes.mask_has_gradients};
   return ffi::Error::Success();
 }
 
@@ -92,6 +99,33 @@ inline ffi::Error read_mask(AttentionAttributes const& attributes, ffi::Remainin
 inline ffi::Error read_bias(AttentionAttributes const& attributes, ffi::AnyBuffer bias, AttentionRequest& request) {
   request.bias = {/*present=*/true, {}, to_span(attributes.bias_strides)};
   return to_buffer(bias, request.bias.buffer) ? ffi::Error::Success() : invalid(request, kOurDtypes);
+}
+
+/// Which weights of such a call are kept, and behind that the bias and the mask, where it has them: one is of booleans.
+inline ffi::Error read_dropout(AttentionAttributes const& attributes, ffi::AnyBuffer kept, ffi::RemainingArgs behind,
+                               AttentionRequest& request) {
+  if (kept.element_type() != ffi::DataType::PRED) return invalid(request, "the dropout is of booleans");
+  request.dropout = {/*present=*/true, kept.untyped_data(), int64_t(kept.element_count()),
+                     to_span(attributes.dropout_strides), attributes.dropout_factor};
+  size_t has_bias = 0;
+  if (behind.size() > 0) {
+    auto const first = behind.get<ffi::AnyBuffer>(0);
+    if (first.has_error()) return invalid(request, kOurDtypes);
+    has_bias = first->element_type() != ffi::DataType::PRED;
+    if (has_bias != 0) {
+      if (auto error = read_bias(attributes, *first, request); error.failure()) return error;
+    }
+  }
+  return read_mask(attributes, behind, request, has_bias);
+}
+
+/// The gradient of the bias, where such a call has it as another result.
+inline ffi::Error read_ds(ffi::RemainingRets results, AttentionRequest& request) {
+  if (results.size() > 1) return invalid(request, "beside dq, dk and dv there is ds, or nothing");
+  request.has_ds = results.size() == 1;
+  if (!request.has_ds) return ffi::Error::Success();
+  auto ds = results.get<ffi::AnyBuffer>(0);
+  return !ds.has_error() && to_buffer(**ds, request.ds) ? ffi::Error::Success() : invalid(request, kOurDtypes);
 }
 
 /// What rounding took from o, where such a call has it as another result.
@@ -121,6 +155,8 @@ struct AnyAttention {
                  Attribute{"v_offset", &Attributes::v_offset}};
   static constexpr auto kBias = std::tuple{Attribute{"bias_strides", &Attributes::bias_strides}};
   static constexpr auto kCap = std::tuple{Attribute{"cap", &Attributes::cap}};
+  static constexpr auto kDropout = std::tuple{Attribute{"dropout_strides", &Attributes::dropout_strides},
+                                              Attribute{"dropout_factor", &Attributes::dropout_factor}};
   using Request = AttentionRequest;
   using Call = AttentionCall;
   static constexpr auto kDecode = decode_attention;
@@ -260,11 +296,7 @@ struct BiasedAttentionGrad : ViewAttentionGrad {
     if (auto error = ViewAttentionGrad::read(attributes, q, k, v, d_o, lse, delta, mask, dq, dk, dv, request);
         error.failure())
       return error;
-    if (results.size() > 1) return invalid(request, "beside dq, dk and dv there is ds, or nothing");
-    request.has_ds = results.size() == 1;
-    if (!request.has_ds) return ffi::Error::Success();
-    auto ds = results.get<ffi::AnyBuffer>(0);
-    return !ds.has_error() && to_buffer(**ds, request.ds) ? ffi::Error::Success() : invalid(request, kOurDtypes);
+    return read_ds(results, request);
   }
 };
 
@@ -292,6 +324,45 @@ struct CappedAttentionGrad : ViewAttentionGrad {
     request.has_cap = true;
     request.cap = attributes.cap;
     return ViewAttentionGrad::read(attributes, q, k, v, d_o, lse, delta, mask, dq, dk, dv, request);
+  }
+};
+
+struct DroppedAttention : ViewAttention {
+  static constexpr char const* kName = "jax_moye_dropped_attention_v1";
+  static constexpr Buffers kBuffers{.operands = 4, .more_operands = true, .results = 2, .more_results = true};
+  static constexpr auto kAttributes = std::tuple_cat(ViewAttention::kAttributes, kBias, kDropout);
+
+  static ffi::Error read(Attributes const& attributes, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v,
+                         ffi::AnyBuffer kept, ffi::RemainingArgs behind, ffi::Result<ffi::AnyBuffer> o,
+                         ffi::Result<ffi::AnyBuffer> lse, ffi::RemainingRets results, Request& request) {
+    if (auto error = read_attention(attributes,
+                                    {{q, attributes.q_strides, attributes.q_offset},
+                                     {k, attributes.k_strides, attributes.k_offset},
+                                     {v, attributes.v_strides, attributes.v_offset},
+                                     {*o, attributes.o_strides}},
+                                    {*lse}, request);
+        error.failure())
+      return error;
+    if (auto error = read_dropout(attributes, kept, behind, request); error.failure()) return error;
+    return read_rest(attributes, results, request);
+  }
+};
+
+struct DroppedAttentionGrad : ViewAttentionGrad {
+  static constexpr char const* kName = "jax_moye_dropped_attention_grad_v1";
+  static constexpr Buffers kBuffers{.operands = 7, .more_operands = true, .results = 3, .more_results = true};
+  static constexpr auto kAttributes =
+      std::tuple_cat(ViewAttentionGrad::kAttributes, kBias, kDropout,
+                     std::tuple{Attribute{"mask_has_gradients", &Attributes::mask_has_gradients}});
+
+  static ffi::Error read(Attributes const& attributes, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v,
+                         ffi::AnyBuffer d_o, ffi::AnyBuffer lse, ffi::AnyBuffer delta, ffi::AnyBuffer kept,
+                         ffi::RemainingArgs behind, ffi::Result<ffi::AnyBuffer> dq, ffi::Result<ffi::AnyBuffer> dk,
+                         ffi::Result<ffi::AnyBuffer> dv, ffi::RemainingRets results, Request& request) {
+    if (auto error = AttentionGrad::read(attributes, q, k, v, d_o, lse, delta, dq, dk, dv, request); error.failure())
+      return error;
+    if (auto error = read_dropout(attributes, kept, behind, request); error.failure()) return error;
+    return read_ds(results, request);
   }
 };
 

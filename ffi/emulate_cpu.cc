@@ -365,6 +365,8 @@ std::vector<emu::Memory> emulated_memory(AttentionRequest const& request) {
   }
   if (request.has_o_rest) memory.push_back(to_memory(request.o_rest.buffer, "o_rest", true));
   if (request.mask.present) memory.push_back({request.mask.data, size_t(request.mask.elements), "mask", false});
+  if (request.dropout.present)
+    memory.push_back({request.dropout.data, size_t(request.dropout.elements), "dropout", false});
   if (request.bias.present) memory.push_back(to_memory(request.bias.buffer, "bias", false));
   if (request.has_ds) memory.push_back(to_memory(request.ds, "ds", true));
   memory.push_back(to_memory(request.lse, "lse", !request.of_gradients));

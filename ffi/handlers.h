@@ -41,6 +41,10 @@
 //                            (AttentionArgs), ds is the gradient of the scores
 //   jax_moye_capped_attention_v1, jax_moye_capped_attention_grad_v1
 //                            as those of views, of scores cap * tanh(scale / cap * q k^T)
+//   jax_moye_dropped_attention_v1      (q, k, v, kept, [bias], [mask]) -> (o, lse, [o_rest])
+//   jax_moye_dropped_attention_grad_v1 (q, k, v, d_o, lse, delta, kept, [bias], [mask]) -> (dq, dk, dv, [ds])
+//                            as those of views, or with a bias as those; weights that are not kept, booleans, are 0 in
+//                            o, and the others have a factor, of which delta is, and lse is not
 //   jax_moye_mark_v1         () -> (nothing of interest)   CUDA alone: an event on the stream, for whoever measures
 #pragma once
 

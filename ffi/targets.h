@@ -24,7 +24,7 @@ auto for_all_targets(F const& f) {
   }(static_cast<std::tuple<PlainGemm, FusedGemm, ScaledGemm, ViewGemm, GroupedGemm, ScaledGroupedGemm,
                            ScatteredGroupedGemm, WeightsGemm, BlockScaledGemm, Attention, AttentionGrad, ViewAttention,
                            ViewAttentionGrad, JoinedAttentionGrad, BiasedAttention, BiasedAttentionGrad,
-                           CappedAttention, CappedAttentionGrad>*>(nullptr));
+                           CappedAttention, CappedAttentionGrad, DroppedAttention, DroppedAttentionGrad>*>(nullptr));
 }
 
 }  // namespace moye

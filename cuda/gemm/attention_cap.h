@@ -14,11 +14,20 @@
 
 namespace moye {
 
-enum class ScoresKind { plain, biased, capped };
+enum class ScoresKind { plain, biased, capped, dropped, biased_dropped };
 
-/// Host: of a call, whose scores have a bias, a cap, or neither.
+template <ScoresKind kKind>
+inline constexpr bool kIsBiased = kKind == ScoresKind::biased || kKind == ScoresKind::biased_dropped;
+/// Whether weights are dropped.
+template <ScoresKind kKind>
+inline constexpr bool kIsDropped = kKind == ScoresKind::dropped || kKind == ScoresKind::biased_dropped;
+
+/// Host: of a call, whose scores have a bias, a cap, or neither, and whose weights have dropout or not.
 inline ScoresKind scores_kind(AttentionArgs const& args) {
-  return args.bias.data != nullptr ? ScoresKind::biased : args.cap > 0 ? ScoresKind::capped : ScoresKind::plain;
+  using enum ScoresKind;
+  bool const has_bias = args.bias.data != nullptr;
+  if (args.dropout.data != nullptr) return has_bias ? biased_dropped : dropped;
+  return has_bias ? biased : args.cap > 0 ? capped : plain;
 }
 
 /// Of the plain and the biased ones their scale, of tanh the cap.

@@ -94,14 +94,18 @@ Kernels kernels_of(ScoresKind kind) {
   Kernels const of_kinds[] = {
       {sm90_attention_grad_rows_kernel<Gemm, plain>, sm90_attention_grad_columns_kernel<Gemm, plain>},
       {sm90_attention_grad_rows_kernel<Gemm, biased>, sm90_attention_grad_columns_kernel<Gemm, biased>},
-      {sm90_attention_grad_rows_kernel<Gemm, capped>, sm90_attention_grad_columns_kernel<Gemm, capped>}};
+      {sm90_attention_grad_rows_kernel<Gemm, capped>, sm90_attention_grad_columns_kernel<Gemm, capped>},
+      {sm90_attention_grad_rows_kernel<Gemm, dropped>, sm90_attention_grad_columns_kernel<Gemm, dropped>},
+      {sm90_attention_grad_rows_kernel<Gemm, biased_dropped>,
+       sm90_attention_grad_columns_kernel<Gemm, biased_dropped>}};
   return of_kinds[int(kind)];
 }
 
 template <class Gemm>
 Status prepare() {
   Status status = {};
-  for (ScoresKind const kind : {ScoresKind::plain, ScoresKind::biased, ScoresKind::capped}) {
+  using enum ScoresKind;
+  for (ScoresKind const kind : {plain, biased, capped, dropped, biased_dropped}) {
     auto const [rows, columns] = kernels_of<Gemm>(kind);
     for (auto* const kernel : {rows, columns})
       if (status.ok()) status = prepare_kernel(kernel, Gemm::kFacts.smem_bytes);

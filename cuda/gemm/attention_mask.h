@@ -1,5 +1,5 @@
-// Which scores of attention are masked, as a bit for each score of a thread's: by bytes, any strides, or by words,
-// where 16 neighbouring columns lie together as they do in most masks.
+// Which scores of attention are masked, or which of their weights are dropped, as a bit for each of a thread's: by
+// bytes, any strides, or by words, where 16 neighbouring columns lie together as they do in most masks.
 //   kept_of_rows      of two rows, whose columns are gone through: sm90_attention_grad's first kernel
 //   kept_of_columns   of two columns, whose rows are: its second one
 //   TileMask          of two rows, tile by tile: sm90_attention
@@ -48,8 +48,7 @@ MOYE_DEVICE uint32_t kept_scores(unsigned char const* const (&rows)[2], int64_t 
 }
 
 /// Whether 16 neighbouring columns of the mask are a word, and the last word of a row is whole.
-MOYE_HOST_DEVICE bool has_mask_words(AttentionArgs const& args) {
-  AttentionMask const& mask = args.mask;
+MOYE_HOST_DEVICE bool has_mask_words(AttentionArgs const& args, AttentionBytes const& mask) {
   int64_t const starts = mask.batch_stride | mask.head_stride | mask.row_stride | args.kv_rows;
   return mask.column_stride == 1 && starts % 16 == 0 && reinterpret_cast<uintptr_t>(mask.data) % 16 == 0;
 }
@@ -60,9 +59,8 @@ struct MaskWords {
 };
 
 /// Those of rows `row` and `row` + 8 from column `column` on, a multiple of 64. What lies outside the mask is masked.
-MOYE_DEVICE MaskWords load_mask_words(AttentionArgs const& args, AttentionPlace const& at, int row, int column,
-                                      int lane) {
-  AttentionMask const& mask = args.mask;
+MOYE_DEVICE MaskWords load_mask_words(AttentionArgs const& args, AttentionBytes const& mask, AttentionPlace const& at,
+                                      int row, int column, int lane) {
   int const own = column + lane % 4 * 16;
   unsigned char const* const first =
       mask.data + at.batch * mask.batch_stride + at.head * mask.head_stride + row * mask.row_stride + own;
@@ -104,9 +102,8 @@ MOYE_DEVICE uint32_t kept_of_words(MaskWords const& words, int lane MOYE_LOC) {
 
 /// The same of rows `row` and `row` + 8, each with as many columns, from column `column` on.
 template <int kStep>
-MOYE_DEVICE uint32_t kept_of_bytes(AttentionArgs const& args, AttentionPlace const& at, int row,
-                                   int const (&columns)[2], int column, int lane) {
-  AttentionMask const& mask = args.mask;
+MOYE_DEVICE uint32_t kept_of_bytes(AttentionArgs const& args, AttentionBytes const& mask, AttentionPlace const& at,
+                                   int row, int const (&columns)[2], int column, int lane) {
   unsigned char const* const first = mask.data + at.batch * mask.batch_stride + at.head * mask.head_stride +
                                      row * mask.row_stride + column * mask.column_stride;
   unsigned char const* const rows[2] = {first, first + 8 * mask.row_stride};
@@ -117,17 +114,16 @@ MOYE_DEVICE uint32_t kept_of_bytes(AttentionArgs const& args, AttentionPlace con
 
 /// By words where that is possible: of rows whose own sums alone are made of them. All lanes of the warp call it.
 template <int kStep>
-MOYE_DEVICE uint32_t kept_of_rows(AttentionArgs const& args, AttentionPlace const& at, int row, int const (&columns)[2],
-                                  int column, int lane) {
-  if (has_mask_words(args)) return kept_of_words(load_mask_words(args, at, row, column, lane), lane);
-  return kept_of_bytes<kStep>(args, at, row, columns, column, lane);
+MOYE_DEVICE uint32_t kept_of_rows(AttentionArgs const& args, AttentionBytes const& mask, AttentionPlace const& at,
+                                  int row, int const (&columns)[2], int column, int lane) {
+  if (has_mask_words(args, mask)) return kept_of_words(load_mask_words(args, mask, at, row, column, lane), lane);
+  return kept_of_bytes<kStep>(args, mask, at, row, columns, column, lane);
 }
 
 /// The same of columns `column` and `column` + 8, the first of which row first_row reads first, from row `row` on.
 template <int kStep>
-MOYE_DEVICE uint32_t kept_of_columns(AttentionArgs const& args, int batch, int head, int column, int first_row, int row,
-                                     int lane) {
-  AttentionMask const& mask = args.mask;
+MOYE_DEVICE uint32_t kept_of_columns(AttentionArgs const& args, AttentionBytes const& mask, int batch, int head,
+                                     int column, int first_row, int row, int lane) {
   unsigned char const* const first = mask.data + batch * mask.batch_stride + head * mask.head_stride +
                                      row * mask.row_stride + column * mask.column_stride;
   unsigned char const* const columns[2] = {first, first + 8 * mask.column_stride};
@@ -136,10 +132,11 @@ MOYE_DEVICE uint32_t kept_of_columns(AttentionArgs const& args, int batch, int h
   return kept_scores<kStep>(columns, mask.row_stride, begin, end, lane);
 }
 
-/// The mask of a thread's rows, `row` and `row` + 8, in tiles of kSteps x 64 columns. kIsAhead: a tile's words are
-/// loaded while the tile before is computed, for memory takes longer than a tile's products. Without the registers for
-/// that they are loaded where they are used, from addresses that are computed there.
-template <int kSteps, bool kIsAhead>
+/// The mask of a thread's rows, `row` and `row` + 8, or another array of bytes, in tiles of kSteps x 64 columns.
+/// kIsAhead: a tile's words are loaded while the tile before is computed, for memory takes longer than a tile's
+/// products. Without the registers for that they are loaded where they are used, from addresses that are computed
+/// there.
+template <int kSteps, bool kIsAhead, auto kBytes = &AttentionArgs::mask>
 struct TileMask {
   AttentionArgs const& args;
   AttentionPlace const& at;
@@ -149,7 +146,11 @@ struct TileMask {
   uint32_t kept[kSteps] = {};  // a bit for each of the tile's scores
 
   MOYE_DEVICE TileMask(AttentionArgs const& args, AttentionPlace const& at, int row, int lane)
-      : args(args), at(at), row(row), lane(lane), is_of_words(args.mask.data != nullptr && has_mask_words(args)) {}
+      : args(args),
+        at(at),
+        row(row),
+        lane(lane),
+        is_of_words((args.*kBytes).data != nullptr && has_mask_words(args, args.*kBytes)) {}
 
   /// Starts to load the words of columns `column` on, of the tile behind.
   MOYE_DEVICE void start(int column) {
@@ -158,7 +159,7 @@ struct TileMask {
 
   /// `kept` of columns `column` on, which were started; starts those behind. columns: of both rows, that count.
   MOYE_DEVICE void load(int const (&columns)[2], int column) {
-    if (args.mask.data == nullptr) return;
+    if ((args.*kBytes).data == nullptr) return;
     if constexpr (!kIsAhead) {
       MOYE_COMPUTED_HERE("+r", row);
       load_words(column);
@@ -166,7 +167,7 @@ struct TileMask {
     MOYE_UNROLL
     for (int step = 0; step < kSteps; ++step) {
       kept[step] = is_of_words ? kept_of_words(words[step], lane)
-                               : kept_of_bytes<64>(args, at, row, columns, column + step * 64, lane);
+                               : kept_of_bytes<64>(args, args.*kBytes, at, row, columns, column + step * 64, lane);
     }
     start(column + kSteps * 64);
   }
@@ -175,7 +176,8 @@ struct TileMask {
   MOYE_DEVICE void load_words(int column) {
     if (!is_of_words) return;
     MOYE_UNROLL
-    for (int step = 0; step < kSteps; ++step) words[step] = load_mask_words(args, at, row, column + step * 64, lane);
+    for (int step = 0; step < kSteps; ++step)
+      words[step] = load_mask_words(args, args.*kBytes, at, row, column + step * 64, lane);
   }
 };
 

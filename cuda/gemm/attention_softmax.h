@@ -93,7 +93,7 @@ MOYE_DEVICE void soften(float (&scores)[kSums], SoftmaxRows& rows, int column, f
 template <ScoresKind kKind>
 MOYE_DEVICE void store_lse(AttentionArgs const& args, SoftmaxRows const& rows, int r, int64_t matrix, int row) {
   float const sum = rows.sum[r];
-  if constexpr (kKind == ScoresKind::biased) {
+  if constexpr (kIsBiased<kKind>) {
     RowBase::store(args, matrix, row, rows.largest[r], sum, rows.columns[r]);
   } else {
     args.lse[matrix * args.q_rows + row] =

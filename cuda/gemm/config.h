@@ -288,12 +288,22 @@ struct AttentionArray {
   int64_t batch_stride, head_stride, row_stride;
 };
 
-/// Bytes along (batch, heads, q_rows, kv_rows), 0 where a score is masked. Strides in elements, 0 along what it is the
-/// same for.
-struct AttentionMask {
-  unsigned char const* data;  // null: no score is masked
+/// Bytes along (batch, heads, q_rows, kv_rows). Strides in elements, 0 along what they are the same for.
+struct AttentionBytes {
+  unsigned char const* data;  // null: there are none
   int64_t batch_stride, head_stride, row_stride, column_stride;
+};
+
+/// 0 where a score is masked.
+struct AttentionMask : AttentionBytes {
   bool is_infinite;  // masked scores are -inf, of which no other makes NaN; else so low that they count beside none
+  // In a row all of whose scores are masked they have gradients as any others. With dropout alone.
+  bool has_gradients = false;
+};
+
+/// 0 where a weight is dropped.
+struct AttentionDropout : AttentionBytes {
+  float factor;  // of the others, above 0
 };
 
 /// Floats along (batch, heads, q_rows, kv_rows), which are added to the scores. Strides in elements, 0 along what it is
@@ -317,6 +327,9 @@ struct AttentionScoresGrad {
 /// and of the gradients, with delta[i] the sum over row i of o * d_o:
 ///   dv = p^T d_o,  ds = p * (d_o v^T - delta), or 0 where masked,  dq = scale * ds k,  dk = scale * ds^T q;
 ///   with a cap ds has one factor more, 1 - tanh^2
+/// With dropout, which goes with no cap, lse is that of all scores, and c[i,j] a factor, or 0 where a weight is
+/// dropped:
+///   o = (c * p) v,  dv = (c * p)^T d_o,  ds = p * (c * (d_o v^T) - delta)
 /// A row without a column, of which nothing is summed, has o = 0, lse = -inf, and gradients of zero. p and ds are
 /// rounded to the dtype of the arrays, all else is f32.
 ///
@@ -340,6 +353,7 @@ struct AttentionArgs {
   AttentionArray dq, dk, dv;  // as q, k, v
   AttentionBias bias = {};
   AttentionScoresGrad ds = {};  // of gradients with a bias alone
+  AttentionDropout dropout = {};
 };
 
 /// What a kernel says of one of its configs: derived facts live with the kernel, not in the table.

@@ -12,12 +12,14 @@
 //   barrier 1 + c      named, consumer c: Q has been read, and O goes there; K and V, and sums for rank 0 go there
 //   cluster barrier    first: all ranks' sums are there; last: they have been read
 // Scores are f32, weights exp(s - largest so far), rounded where they multiply V; sums of unrounded ones divide O.
-// What rounding takes from O is a result, too, where gradients want it. A row's bits depend on its own head's tiles.
+// With dropout sums are of all weights, and O of those that are kept. What rounding takes from O is a result, too,
+// where gradients want it. A row's bits depend on its own head's tiles.
 #pragma once
 
 #include "gemm/attention.h"
 #include "gemm/attention_bias.h"
 #include "gemm/attention_cap.h"
+#include "gemm/attention_dropout.h"
 #include "gemm/attention_mask.h"
 #include "gemm/attention_parts.h"
 #include "gemm/attention_softmax.h"
@@ -175,7 +177,7 @@ struct Gemm<kConfig> {
   static MOYE_DEVICE void consume(AttentionArgs const& args, AttentionParams const& params, Place const& at, int begin,
                                   int end, int rank, SharedStorage& smem, int thread) {
     int const lane = thread % 32, row = at.row + thread / 32 * 16 + lane / 4;
-    constexpr bool kHasBias = kKind == ScoresKind::biased;
+    constexpr bool kHasBias = kIsBiased<kKind>;
     // For want of registers scores become weights behind the products of the weights before, whose registers they take.
     constexpr bool kIsLate = kIsWide && kKind != ScoresKind::plain;
     // A bias is added to scores that are scaled, and a cap is the scale of those that have one.
@@ -200,8 +202,12 @@ struct Gemm<kConfig> {
     clear(tOrO);
 
     Rows rows{.columns = {columns_of(args, row), columns_of(args, row + 8)}, .factor = {}};
-    TileMask<kSteps, /*kIsAhead=*/!(kIsWide && kHasBias)> mask(args, at, row, lane);
-    BiasIf<kHasBias, Bias> bias(args, at, row, lane);
+    // Beside dropout there are no registers for what is loaded ahead.
+    constexpr bool kDrops = kIsDropped<kKind>, kMaskIsAhead = !(kIsWide && kHasBias);
+    Conditional<kDrops, TileMaskAtUse<kSteps>, TileMask<kSteps, kMaskIsAhead>> mask(args, at, row, lane);
+    DropoutIf<kKind, kSteps> dropout(args, at, row, lane);
+    using BiasOfKind = Conditional<kDrops, BiasAtUse<Element, kSteps, kBiasAhead>, Bias>;
+    BiasIf<kHasBias, BiasOfKind> bias(args, at, row, lane);
     CapIf<kKind> const cap(args);
     PipelineState<kStages> read_k, read_v;
     auto const start_scores = [&] {
@@ -241,6 +247,7 @@ struct Gemm<kConfig> {
       mbarrier_wait(&smem.full_q, 0);
       start_scores();
       mask.load(rows.columns, begin * kBlkN);
+      dropout.load(rows.columns, begin * kBlkN);
       warpgroup_wait_group<0>();
       warpgroup_fence_operand(tSrS);
       smem.pipeline_k.consumer_release(read_k, lane);
@@ -249,6 +256,7 @@ struct Gemm<kConfig> {
       cap.apply(scores);
       mask_scores(scores, mask.kept, args.mask, scale);
       soften<kHasBias>(scores, rows, begin * kBlkN, scale, lane);
+      dropout.apply(scores);
       to_fragments<Element, kBlkN>(scores, weights);
       MOYE_NO_UNROLL
       for (int tile = begin + 1; tile < end; ++tile) {
@@ -256,6 +264,7 @@ struct Gemm<kConfig> {
         start_weighted();  // of the tile before
         if constexpr (kIsLate) finish_weighted();
         mask.load(rows.columns, tile * kBlkN);
+        dropout.load(rows.columns, tile * kBlkN);
         if constexpr (!kIsLate) warpgroup_wait_group<1>();
         warpgroup_fence_operand(tSrS);
         smem.pipeline_k.consumer_release(read_k, lane);
@@ -264,6 +273,7 @@ struct Gemm<kConfig> {
         cap.apply(scores);
         mask_scores(scores, mask.kept, args.mask, scale);
         soften<kHasBias>(scores, rows, tile * kBlkN, scale, lane);
+        dropout.apply(scores);
         // ptxas puts the next wait as early as its block of instructions begins, ahead of the exponentials. A wait for
         // an mbarrier, which is due anyhow, begins another one.
         warpgroup_fence_operand(tSrS);
@@ -292,7 +302,7 @@ struct Gemm<kConfig> {
     MOYE_UNROLL
     for (int r = 0; r < 2; ++r) {
       // The sum of no column is nothing; of scores that are all -inf it is NaN, as the program's.
-      inverse[r] = rows.columns[r] == 0 ? 0 : 1 / rows.sum[r];
+      inverse[r] = rows.columns[r] == 0 ? 0 : dropout.factor() / rows.sum[r];
       int const of = row + 8 * r;
       if (args.lse != nullptr && lane % 4 == 0 && of < args.q_rows)
         store_lse<kKind>(args, rows, r, at.batch * (args.kv_heads * args.group) + at.head, of);
@@ -320,9 +330,21 @@ struct Gemm<kConfig> {
   }
   static constexpr unsigned kCompiledOrders = order_bits(Order::NT);
 
+  /// Host: that of calls with such scores.
+  static auto kernel_of(ScoresKind kind) -> void (*)(AttentionArgs, AttentionParams) {
+    using enum ScoresKind;
+    decltype(kernel_of(kind)) const of_kinds[] = {
+        sm90_attention_kernel<Gemm, plain>, sm90_attention_kernel<Gemm, biased>, sm90_attention_kernel<Gemm, capped>,
+        sm90_attention_kernel<Gemm, dropped>, sm90_attention_kernel<Gemm, biased_dropped>};
+    return of_kinds[int(kind)];
+  }
+
   static Status prepare() {
-    Status const status = prepare_kernel(sm90_attention_kernel<Gemm, ScoresKind::biased>, kFacts.smem_bytes);
-    return status.ok() ? prepare_kernel(sm90_attention_kernel<Gemm, ScoresKind::capped>, kFacts.smem_bytes) : status;
+    using enum ScoresKind;
+    Status status = {};
+    for (ScoresKind const kind : {biased, capped, dropped, biased_dropped})
+      if (status.ok()) status = prepare_kernel(kernel_of(kind), kFacts.smem_bytes);
+    return status;
   }
 
   static Status launch(AttentionArgs const& args, StreamHandle stream) {
@@ -345,11 +367,7 @@ struct Gemm<kConfig> {
                               .smem_bytes = kFacts.smem_bytes,
                               .programmatic = true,
                               .resident = kResident};
-    ScoresKind const kind = scores_kind(args);
-    auto* const kernel = kind == ScoresKind::biased   ? sm90_attention_kernel<Gemm, ScoresKind::biased>
-                         : kind == ScoresKind::capped ? sm90_attention_kernel<Gemm, ScoresKind::capped>
-                                                      : sm90_attention_kernel<Gemm, ScoresKind::plain>;
-    return launch_kernel(kernel, config, stream, args, params);
+    return launch_kernel(kernel_of(scores_kind(args)), config, stream, args, params);
   }
 
   static constexpr KernelFacts kFacts = {.threads = kThreads,

@@ -6,7 +6,8 @@
 //   columns kernel     owns rows of K and V, goes through Q and dO of all heads that read them:
 //                        S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q
 //     where            P = exp(scale * S - lse), dS = P * (dP - delta), rounded to the arrays' type as A's fragments;
-//                        where a score is masked dS is 0, and so is P, unless all of the row's are
+//                        where a score is masked dS is 0, and so is P, unless all of the row's are; with dropout the
+//                        weights of dV, and dP, are 0 where one is dropped, and have its factor elsewhere
 //   warpgroup 0        producer: one thread starts the loads, those of a step in one stage
 //   warpgroups 1, 2    consumers: 64 of the CTA's rows each; or both the same 64, and half of head_dim of sums each
 //   own                1 arrival, and the bytes of both owned tiles
@@ -17,6 +18,7 @@
 
 #include "gemm/attention_bias.h"
 #include "gemm/attention_cap.h"
+#include "gemm/attention_dropout.h"
 #include "gemm/attention_grad.h"
 #include "gemm/attention_mask.h"
 #include "gemm/config.h"
@@ -71,6 +73,9 @@ struct Gemm<kConfig> {
   };
 
   using Place = AttentionPlace;
+  /// Of kinds of which calls without a mask have none of their own.
+  template <ScoresKind kKind>
+  static constexpr bool kHasOneLoop = kIsBiased<kKind> || kIsDropped<kKind>;
 
   // ---- dQ
   template <ScoresKind kKind>
@@ -99,7 +104,7 @@ struct Gemm<kConfig> {
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
       // Calls without a mask have a loop of their own: no branch, and no register for the mask.
-      if (kKind != ScoresKind::biased && args.mask.data == nullptr) {
+      if (!kHasOneLoop<kKind> && args.mask.data == nullptr) {
         consume_rows<false, kKind>(args, params, at, steps, smem, thread - 128);
       } else {
         consume_rows<true, kKind>(args, params, at, steps, smem, thread - 128);
@@ -110,7 +115,7 @@ struct Gemm<kConfig> {
   template <bool kIsMasked, ScoresKind kKind>
   static MOYE_DEVICE void consume_rows(AttentionArgs const& args, AttentionGradParams const& params, Place const& at,
                                        int steps, SharedStorage& smem, int thread) {
-    constexpr bool kHasBias = kKind == ScoresKind::biased;
+    constexpr bool kHasBias = kIsBiased<kKind>, kDrops = kIsDropped<kKind>;
     int const lane = thread % 32, row = at.row + attention_grad::of_rows<Gemm>(thread) / 32 * 16 + lane / 4;
     float const scale = factor_of_scores<kKind>(args) * float(kLog2E);
     int64_t const matrix = at.batch * (args.kv_heads * args.group) + at.head;
@@ -120,6 +125,14 @@ struct Gemm<kConfig> {
     // Without a bias there is no second array of lse to read.
     auto const base_of = [&](int of) { return kHasBias ? RowBase::load(args, matrix, of) : RowBase{}; };
     RowBase const base[2] = {base_of(row), base_of(row + 8)};
+    float of_masked[2] = {};  // what masked scores weigh, where they have gradients
+    if constexpr (kDrops) {
+      MOYE_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        of_masked[r] =
+            kHasBias ? RowBase::weight_of_masked(base[r].log_sum) : weight_of_masked(args, row + 8 * r, lse[r]);
+      }
+    }
     BiasIf<kHasBias, BiasAhead<Element, 1, kBiasAhead>> bias(args, at, row, lane);
     CapIf<kKind> const cap(args);
     Tensor sQ = make_tensor(make_smem_ptr(smem.owned[0]), Owned::smem_layout());        // (OWNED,64,PARTS)
@@ -162,8 +175,11 @@ struct Gemm<kConfig> {
       attention_grad::start_scores<Gemm>(tSrQ, tSrK, read.index(), tSrS);
       attention_grad::start_scores<Gemm>(tSrdO, tSrV, read.index(), tSrdP);
       uint32_t kept = kAllKept;
-      if (kIsMasked && (!kHasBias || args.mask.data != nullptr))
-        kept = kept_of_rows<kStep>(args, at, row, columns, step * kStep, lane);
+      if (kIsMasked && (!kHasOneLoop<kKind> || args.mask.data != nullptr))
+        kept = kept_of_rows<kStep>(args, args.mask, at, row, columns, step * kStep, lane);
+      uint32_t undropped[1] = {kAllKept};
+      if constexpr (kDrops)
+        undropped[0] = kept_of_rows<kStep>(args, args.dropout, at, row, columns, step * kStep, lane);
       warpgroup_wait_group<1>();  // all but dP
       warpgroup_fence_operand(tSrS);
       if (step > 0) smem.pipeline.consumer_release(last, lane);
@@ -182,11 +198,15 @@ struct Gemm<kConfig> {
       warpgroup_fence_operand(tOrdQ);
       warpgroup_fence_operand(tOrdS);
       warpgroup_fence_operand(tOrdS2);
+      if constexpr (kDrops) {
+        drop(of_weights, undropped, args.dropout.factor);
+        if (args.mask.has_gradients) set_masked(weights, kept, [&](int i) { return of_masked[i / 2 % 2]; });
+      }
       MOYE_UNROLL
       for (int i = 0; i < kSums; ++i) weights[i] *= of_weights[i] - delta[i / 2 % 2];
       // delta may be NaN: 0 in front of it would not do
       if (is_edge) attention_grad::clear_behind(weights, columns, step * kStep, lane);
-      if (kept != kAllKept) attention_grad::clear_masked(weights, kept);
+      if (kept != kAllKept && !(kDrops && args.mask.has_gradients)) attention_grad::clear_masked(weights, kept);
       if (stores_ds()) store_ds<Element>(args, weights, at, row, step * kStep, lane);
       to_fragments<Element, kStep>(weights, fragments);
       attention_grad::start_sums<Gemm>(tOrdS, tOrK, read.index() * kShares, tOrdQ);
@@ -228,7 +248,7 @@ struct Gemm<kConfig> {
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      if (kKind != ScoresKind::biased && args.mask.data == nullptr) {
+      if (!kHasOneLoop<kKind> && args.mask.data == nullptr) {
         consume_columns<false, kKind>(args, params, at, steps, smem, thread - 128);
       } else {
         consume_columns<true, kKind>(args, params, at, steps, smem, thread - 128);
@@ -239,10 +259,10 @@ struct Gemm<kConfig> {
   template <bool kIsMasked, ScoresKind kKind>
   static MOYE_DEVICE void consume_columns(AttentionArgs const& args, AttentionGradParams const& params, Place const& at,
                                           attention_grad::Steps const& steps, SharedStorage& smem, int thread) {
-    constexpr bool kHasBias = kKind == ScoresKind::biased;
+    constexpr bool kHasBias = kIsBiased<kKind>, kDrops = kIsDropped<kKind>;
     // dP^T, for want of registers.
     constexpr bool kIsLate =
-        kHead > 128 ? kKind != ScoresKind::plain : kKind == ScoresKind::capped && kIsMasked && kHead > 64;
+        kHead > 128 ? kKind != ScoresKind::plain : kHead > 64 && (kDrops || (kKind == ScoresKind::capped && kIsMasked));
     int const lane = thread % 32, consumer = thread / 128;
     int const column = at.row + attention_grad::of_rows<Gemm>(thread) / 32 * 16 + lane / 4;
     float const scale = factor_of_scores<kKind>(args) * float(kLog2E);
@@ -306,12 +326,26 @@ struct Gemm<kConfig> {
         smem.pipeline.consumer_wait(read);
         attention_grad::start_scores<Gemm>(tSrK, tSrQ, read.index(), tSrS);
         if constexpr (!kIsLate) attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
-        uint32_t kept = kAllKept;
-        if (kIsMasked && (!kHasBias || args.mask.data != nullptr)) {
-          kept = kept_of_columns<kStep>(args, at.batch, at.head * int(args.group) + head, column, first, step * kStep,
-                                        lane);
+        uint32_t kept = kAllKept, undropped[1] = {kAllKept};
+        if constexpr (kDrops) {
+          // No address stays in registers.
+          Place own = kShares > 1 ? attention_grad::columns_place<Gemm, true>(args, params) : at;
+          own.row = column;
+          MOYE_COMPUTED_HERE("+r", own.row);
+          MOYE_COMPUTED_HERE("+r", own.head);
+          MOYE_COMPUTED_HERE("+r", own.batch);
+          int const of_head = own.head * int(args.group) + head, row = step * kStep;
+          if (args.mask.data != nullptr)
+            kept = kept_of_columns<kStep>(args, args.mask, own.batch, of_head, own.row, first, row, lane);
+          undropped[0] = kept_of_columns<kStep>(args, args.dropout, own.batch, of_head, own.row, first, row, lane);
+          bias.start(own.batch, of_head, own.row, row);
+        } else {
+          if (kIsMasked && (!kHasBias || args.mask.data != nullptr)) {
+            kept = kept_of_columns<kStep>(args, args.mask, at.batch, at.head * int(args.group) + head, column, first,
+                                          step * kStep, lane);
+          }
+          bias.start(at.batch, at.head * int(args.group) + head, column, step * kStep);
         }
-        bias.start(at.batch, at.head * int(args.group) + head, column, step * kStep);
         named_barrier_sync(1 + consumer, 128);
         warpgroup_wait_group<kIsLate ? 0 : 1>();  // all but dP^T
         warpgroup_fence_operand(tSrS);
@@ -336,15 +370,20 @@ struct Gemm<kConfig> {
             }
           }
           if (first_row > -8) attention_grad::clear_in_front(weights, first_row, lane);
-          to_fragments<Element, kStep>(weights, fragments_p);
+          if constexpr (kDrops) {
+            to_kept_fragments<Element, kStep>(weights, fragments_p, undropped[0]);
+          } else {
+            to_fragments<Element, kStep>(weights, fragments_p);
+          }
         }
         if constexpr (kIsLate) attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
         attention_grad::start_sums<Gemm>(tOrP, tOrdO, read.index() * kShares, tOrdV);
         warpgroup_wait_group<1>();  // all but dV
         warpgroup_fence_operand(tSrdP);
+        if constexpr (kDrops) drop(of_weights, undropped, args.dropout.factor);
         MOYE_UNROLL
         for (int i = 0; i < kSums; ++i) weights[i] *= of_weights[i] - of_step[1][i / 4 * 8 + lane % 4 * 2 + i % 2];
-        if (kept != kAllKept) attention_grad::clear_masked(weights, kept);
+        if (kept != kAllKept && !(kDrops && args.mask.has_gradients)) attention_grad::clear_masked(weights, kept);
         to_fragments<Element, kStep>(weights, fragments_ds);
         attention_grad::start_sums<Gemm>(tOrdS, tOrQ, read.index() * kShares, tOrdK);
         if (args.ds_parts == 2) {
@@ -362,10 +401,11 @@ struct Gemm<kConfig> {
       }
     }
     attention_grad::sync_readers<Gemm>(thread);  // no wgmma of the others reads their rows of K and V any more
-    constexpr bool kIsForgotten = kShares > 1 && kKind == ScoresKind::capped;  // for want of registers
+    constexpr bool kIsForgotten = kDrops || (kShares > 1 && kKind == ScoresKind::capped);  // for want of registers
     Place const to = kIsForgotten ? attention_grad::columns_place<Gemm, true>(args, params) : at;
+    float const of_kept = kDrops ? args.dropout.factor : 1;
     attention_grad::store<Gemm>(&params.dk, smem.owned[0], tOrdK, args.scale, to, int(args.head_dim), thread);
-    attention_grad::store<Gemm>(&params.dv, smem.owned[1], tOrdV, 1, to, int(args.head_dim), thread);
+    attention_grad::store<Gemm>(&params.dv, smem.owned[1], tOrdV, of_kept, to, int(args.head_dim), thread);
     if (lane == 0) tma_store_wait_group_read<0>();
   }
 

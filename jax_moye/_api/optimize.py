@@ -36,10 +36,9 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
     so is what no kernel of ours does faster: names, sources, effects, donated buffers and shardings stay.
 
     Attention of 16 bits, softmax(scale * q k^T + mask) v, and its derivative are a kernel each, which keeps no scores
-    in memory: however the softmax is written, with queries in groups, of one query and a cache as well, without a mask
-    or with a causal one that is made while tracing. Nothing else may read the scores or what is made of them, no bias
-    or dropout stand between. Scores are f32 then. The shares are rounded once, and so is the derivative by the scores,
-    as in the program.
+    in memory: however the softmax is written, with queries in groups, of one query and a cache as well, with masks, a
+    bias, a soft cap or dropout, or without. Nothing else may read the scores or what is made of them. Scores are f32
+    then. The shares are rounded once, and so is the derivative by the scores, as in the program.
 
     An operand that is part of a larger array, by slices, `jnp.split`, or indices known while tracing, is read where it
     is, without a copy, where a kernel of ours computes the product and that is one matrix multiplication of the same

@@ -9,9 +9,10 @@ it is under vmap, as those of rewritten_p: then XLA computes the scores that bot
     attention_p         q, k, v, others               o, shares of the others
     attention_grad_p    q, k, v, d_o, lse, delta      those of dq, dk, dv and ds that the program has
 
-Behind these there is the bias, if there is one, and the mask: floats and booleans, along any of the scores' dimensions.
-What is behind it the equations as they were read, and no kernel does. ds is the gradient of the scores behind the
-scale, of which the program makes the bias' gradient. With a cap the scores are cap tanh(scale / cap q k^T).
+Behind these there is the bias, if there is one, the mask, and which shares dropout keeps: floats and booleans, along
+any of the scores' dimensions. What is behind them the equations as they were read, and no kernel does. ds is the
+gradient of the scores behind the scale, of which the program makes the bias' gradient. With a cap the scores are
+cap tanh(scale / cap q k^T).
 
 The parameter `results` names those that the program has: it may have no o where it differentiates one. The parameter
 `together`, which is one object where an attention and its gradients are in a program, has the equations of all that
@@ -76,6 +77,7 @@ class AttentionParams:
       others: a factor of other scores, which share a row's sum with those of the keys; None where there are none. Their
         number has the label x.
       cap: what no score is above: cap * tanh(score / cap) is in its place, in front of masks; None: there is none.
+      dropout: the factor of shares that are kept; None: none is dropped.
       ds_parts: 1: the derivative of the scores is rounded to the dtype of the arrays; 2: a kernel multiplies also what
         that took from it, rounded, where the program multiplies it as TF32.
       has_rest: the rest is a result, and delta is of both.
@@ -91,6 +93,7 @@ class AttentionParams:
     options: tuple[tuple[str, Any], ...]
     others: float | None = None
     cap: float | None = None
+    dropout: float | None = None
     ds_parts: int = 1
     has_rest: bool = False
     mask_is_infinite: bool = False
@@ -191,7 +194,7 @@ def reference(q: Any, k: Any, v: Any, *behind: Any, params: AttentionParams) -> 
       q: the queries.
       k: the keys.
       v: the values.
-      *behind: the bias and the booleans of the mask, if there are any.
+      *behind: the bias, the booleans of the mask, and those of dropout, if there are any.
       params: of the attention.
     """
     rows, of_keys = params.of("lse"), "".join(sorted(x for x in params.of("k") if x.isupper()))
@@ -215,8 +218,10 @@ def reference(q: Any, k: Any, v: Any, *behind: Any, params: AttentionParams) -> 
     largest = jnp.max(scores, axis=-1, keepdims=True)
     exponentials = jnp.exp(scores - largest)
     sums = jnp.sum(exponentials, axis=-1, keepdims=True)
-    shares = (exponentials / sums).astype(v.dtype)
-    o = jnp.einsum(f"{rows}k,{of_keys}kd->{rows}d", shares, v, preferred_element_type=jnp.float32)
+    shares = exponentials / sums
+    if params.dropout is not None:
+        shares = jnp.where(_like_scores(next(given), params.of("kept"), rows), params.dropout * shares, 0)
+    o = jnp.einsum(f"{rows}k,{of_keys}kd->{rows}d", shares.astype(v.dtype), v, preferred_element_type=jnp.float32)
     in_order = moved(o, rows + "d", params.of("o"))
     if params.has_bias:
         return in_order, jnp.stack([largest[..., 0], jnp.log(sums)[..., 0]])
@@ -417,5 +422,6 @@ def describe(params: AttentionParams, sizes: AttentionSizes | None, gradients: b
     heads = f"{sizes.batch} x {sizes.kv_heads * sizes.group} heads"
     shared = "" if sizes.group == 1 else f" in groups of {sizes.group}"
     masked = ("" if params.diagonal is None else ", causal") + ", masked" * params.has_mask
+    masked += ", with dropout" * (params.dropout is not None)
     masked += ", with a bias" * params.has_bias + ", with a soft cap" * (params.cap is not None)
     return f"{what}, {heads}{shared}, {sizes.q_rows} x {sizes.kv_rows} scores of {sizes.head_dim}{masked}"

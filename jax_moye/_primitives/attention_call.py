@@ -29,6 +29,20 @@ _NO_VIEWS: Mapping[str, View] = types.MappingProxyType({})
 _OPERANDS = ("q", "k", "v", "d_o")  # that may be parts of larger arrays
 
 
+class Dropout(NamedTuple):
+    """Which weights of an attention are dropped.
+
+    Attributes:
+      kept: booleans, false where one is dropped.
+      dims: the dimensions of these, see `mask_strides`.
+      factor: of weights that are not dropped.
+    """
+
+    kept: jax.Array
+    dims: str
+    factor: float
+
+
 class AttentionView(NamedTuple):
     """An array as a kernel sees it.
 
@@ -124,6 +138,7 @@ def run_attention(
     mask_is_infinite: bool = False,
     bias: jax.Array | None = None,
     dims_bias: str = "bhqk",
+    dropout: Dropout | None = None,
     with_rest: bool = False,
     views: Mapping[str, View] = _NO_VIEWS,
     interpret: InterpretParams | None = None,
@@ -148,6 +163,7 @@ def run_attention(
         mean of all.
       bias: what is added to the scores behind the scale, float32 or of q's dtype; None: nothing is.
       dims_bias: its dimensions, see `mask_strides`.
+      dropout: of the weights, whose sums are of all; None: no weight is dropped. Not with a cap.
       with_rest: what rounding took from the result is another result, rounded itself.
       views: by name, of q, k and v that are parts of larger arrays, which are then what is given: which parts. Their
         dimensions are those that are named.
@@ -177,7 +193,11 @@ def run_attention(
     if bias is not None:
         target = ffi.BIASED_ATTENTION_TARGET
         attributes |= _offsets(problem, "qkv") | {"bias_strides": _strides_of_scores("bias", problem, bias, dims_bias)}
-    behind = [x for x in (bias, mask) if x is not None]
+    if dropout is not None:
+        assert cap is None
+        target = ffi.DROPPED_ATTENTION_TARGET
+        attributes |= _offsets(problem, "qkv") | _dropout_attributes(problem, dropout, bias)
+    behind = [x for x in (dropout and dropout.kept, bias, mask) if x is not None]
     with jax.named_scope(config.name):  # what a profiler shows
         run = jax.ffi.ffi_call(target, (o, lse, *[o] * with_rest))
         return tuple(run(q, k, v, *behind, **attributes))
@@ -202,8 +222,10 @@ def run_attention_grad(
     mask: jax.Array | None = None,
     dims_mask: str = "bhqk",
     mask_is_infinite: bool = False,
+    mask_has_gradients: bool = False,
     bias: jax.Array | None = None,
     dims_bias: str = "bhqk",
+    dropout: Dropout | None = None,
     ds_dtype: Any = None,
     ds_parts: int = 1,
     views: Mapping[str, View] = _NO_VIEWS,
@@ -232,14 +254,16 @@ def run_attention_grad(
       dims_mask: as there.
       mask_is_infinite: as there. Of a row whose scores are all masked the values still have gradients, those of its
         result: of a mean, or NaN.
+      mask_has_gradients: in a row whose scores are all masked, these have gradients as any others. Only with dropout.
       bias: as there.
       dims_bias: as there.
+      dropout: as there.
       ds_dtype: float32 or q's dtype: the gradient of the bias, before it is summed over what it is the same for, is
         another result of this dtype; None: nobody wants it.
       ds_parts: 2: the derivative of the scores is multiplied as its rounding and that of what this took from it.
       views: as there, also of d_o.
       joined: by name, of dq, dk and dv: those that are parts of one array, which is a result in their place, and which
-        parts; see `can_be_joined`. Without a cap and a bias.
+        parts; see `can_be_joined`. Without a cap, a bias and dropout.
       interpret: how the emulator runs it; None on a GPU.
 
     Returns:
@@ -267,10 +291,16 @@ def run_attention_grad(
     if bias is not None:
         target = ffi.BIASED_ATTENTION_GRAD_TARGET
         attributes["bias_strides"] = _strides_of_scores("bias", problem, bias, dims_bias)
+    assert dropout is not None or not mask_has_gradients
+    if dropout is not None:
+        assert cap is None
+        target = ffi.DROPPED_ATTENTION_GRAD_TARGET
+        attributes |= _dropout_attributes(problem, dropout, bias) | {"mask_has_gradients": mask_has_gradients}
     if joined:
         target, alone = ffi.JOINED_ATTENTION_GRAD_TARGET, [name for name in written if name not in joined]
         assert cap is None
         assert bias is None
+        assert dropout is None
         attributes |= {f"{name}_offset": np.int64(view.offset) for name, (view, _) in written.items()}
         attributes["result_of"] = np.array([[*alone, name].index(name) for name in written], np.int64)
         (source,) = {view.source for view in joined.values()}
@@ -278,7 +308,7 @@ def run_attention_grad(
         results = *(by_name[name] for name in alone), jax.ShapeDtypeStruct(source, q.dtype)
     if ds_dtype is not None:
         results = *results, jax.ShapeDtypeStruct(_scores_of(problem), ds_dtype)
-    behind = [x for x in (bias, mask) if x is not None]
+    behind = [x for x in (dropout and dropout.kept, bias, mask) if x is not None]
     with jax.named_scope(config.name):
         return tuple(jax.ffi.ffi_call(target, results)(q, k, v, d_o, lse, delta, *behind, **attributes))
 
@@ -373,6 +403,13 @@ def _mask_attributes(problem: AttentionProblem, mask: jax.Array | None, dims: st
     """Those of targets that take a mask."""
     strides = np.zeros(4, np.int64) if mask is None else _strides_of_scores("mask", problem, mask, dims)
     return {"mask_strides": strides, "mask_is_infinite": is_infinite}
+
+
+def _dropout_attributes(problem: AttentionProblem, dropout: Dropout, bias: jax.Array | None) -> dict[str, Any]:
+    """Those of targets whose weights have dropout, which have a bias or not."""
+    strides = _strides_of_scores("dropout", problem, dropout.kept, dropout.dims)
+    of_bias = {} if bias is not None else {"bias_strides": np.zeros(4, np.int64)}
+    return of_bias | {"dropout_strides": strides, "dropout_factor": np.float64(dropout.factor)}
 
 
 def _scores_of(problem: AttentionProblem) -> tuple[int, int, int, int]:

@@ -8,11 +8,11 @@ The softmax is over the keys, and masks are booleans, known while the program is
 Dimensions may have any order, and those of a batch any number that a kernel merges; queries may come
 in groups, of which each has keys and values. Nothing else may read the scores, nor anything that is made of them: the
 equations that do are the forward product, or those of its derivative (attention_search.py), in whichever form JAX's
-rules, or a program, write them. What is left as it is: dropout, a scale that is not known, a softmax that the program
-returns.
+rules, or a program, write them. What is left as it is: a scale that is not known, a softmax that the program returns.
 
-An array that is added to the scores and is no mask is a bias (attention_bias.py). It may have a gradient: the
-derivative of the scores, which the program sums over what the bias is the same for.
+Shares may have dropout (attention_dropout.py). An array that is added to the scores and is no mask is a bias
+(attention_bias.py). It may have a gradient: the derivative of the scores, which the program sums over what the bias is
+the same for.
 
 Other scores beside those of the keys are what decoding has: the token's own, beside those of a cache.
 
@@ -47,12 +47,20 @@ from jax_moye._primitives.attention import (
 )
 from jax_moye._primitives.attention_bias import variable_of
 from jax_moye._primitives.attention_conversions import with_conversions_at_products
+from jax_moye._primitives.attention_dropout import by_variables
 from jax_moye._primitives.attention_formulas import Bias, is_same
 from jax_moye._primitives.attention_known import KnownValues
 from jax_moye._primitives.attention_labels import Labels
 from jax_moye._primitives.attention_lowering import is_for_attention
+from jax_moye._primitives.attention_masks import dims_of, parts_of
 from jax_moye._primitives.attention_moved import with_factors_at_scores, without_ones
-from jax_moye._primitives.attention_operand import MaskOperand, kernel_mask, mask_operand
+from jax_moye._primitives.attention_operand import (
+    KernelMask,
+    MaskOperand,
+    kernel_mask,
+    mask_operand,
+    without_means_of_all,
+)
 from jax_moye._primitives.attention_padded import with_values_padded
 from jax_moye._primitives.attention_products import is_16_bit, is_exact_in_tf32, is_widening
 from jax_moye._primitives.attention_repeated import with_keys_once
@@ -78,6 +86,7 @@ class Attention:
         another type than the product, it is behind the conversion.
       params: of both primitives.
       mask: the operand of booleans; None where there is none.
+      kept: that of dropout, likewise.
     """
 
     search: Search
@@ -85,6 +94,7 @@ class Attention:
     results: Mapping[str, tuple[Any, Labels]]
     params: AttentionParams
     mask: MaskOperand | None
+    kept: MaskOperand | None
 
 
 def with_attention(jaxpr: Jaxpr, parameters: Mapping[str, Any], rewrite: Rewrite) -> Jaxpr:
@@ -216,11 +226,19 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
     if any(not set(program.readers.get(x, ())) <= members for x in made) or members & program.taken:
         raise NotAttentionError
     told = kernel_mask(search)
+    dropout = _dropout(search, told)
+    if dropout is not None:
+        told = without_means_of_all(search, told)
     have_gradients = told.scores_have_gradients({name: one.cleared for name, one in search.results.items()})
     if have_gradients and scores.in_tanh is not None:
         raise NotAttentionError("a row all of whose scores are masked has a derivative by scores that have a cap")
     mask = mask_operand(program.flat, told.parts, search) if told.parts else None
-    of_mask = (*(() if bias is None else (bias.variable,)), *(() if mask is None else mask.variables))
+    kept = None
+    if dropout is not None and search.softmax.kept is not None:
+        region = by_variables(program, search.softmax.kept, members)
+        kept = mask_operand(program.flat, parts_of(region), search)
+    of_mask = [x for one in (mask, kept) if one is not None for x in one.variables]
+    of_mask += [] if bias is None else [bias.variable]
     gradients = [x for name, (x, _) in results.items() if name in GRADIENTS]
     for operands, not_of in (((search.q, search.k, search.v), results.values()), ((search.d_o,), ())):
         given = [*(x.variable for x in operands if x is not None), *of_mask]
@@ -240,6 +258,8 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
         labels_of["others"], factor = renamed(joined.operand.labels), scores.scores / joined.factor
     if mask is not None:
         labels_of["mask"] = renamed(mask.labels)
+    if kept is not None:
+        labels_of["kept"] = renamed(kept.labels)
     if bias is not None:
         labels_of["bias"] = renamed(bias.labels)
     params = AttentionParams(
@@ -249,6 +269,7 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
         options=tuple(parameters.items()),
         others=factor,
         cap=None if scores.in_tanh is None else scores.scores,
+        dropout=dropout,
         ds_parts=search.ds_parts,
         has_rest=search.softmax.is_wide and not {"dq", "dk", "ds"}.isdisjoint(search.results),
         mask_is_infinite=told.is_infinite,
@@ -256,7 +277,30 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
         scores_have_gradients=have_gradients,
         ds_dtype=str(results["ds"][0].aval.dtype) if "ds" in results else None,
     )
-    return Attention(search, frozenset(members), results, params, mask)
+    return Attention(search, frozenset(members), results, params, mask, kept)
+
+
+def _dropout(search: Search, told: KernelMask) -> float | None:
+    """The factor of weights that dropout keeps; None where there is none.
+
+    Raises:
+      NotAttentionError: results have different ones, or no kernel has it.
+    """
+    first, *others = search.dropouts
+    if first is None or any(x is None or not is_same(x, first) for x in others):
+        if any(x is not None for x in search.dropouts):
+            raise NotAttentionError
+        return None
+    kept, scores = search.softmax.kept, search.softmax.scores
+    if kept is None or scores is None or search.joined is not None:
+        raise NotAttentionError
+    if scores.in_tanh is not None:
+        raise NotAttentionError("weights of scores that have a cap are dropped")
+    if not dims_of(kept) <= {*search.batch, *search.rows, "k"}:
+        raise NotAttentionError("which weights are dropped is of other scores, too")
+    if told.is_infinite and told.clearing is not None:
+        raise NotAttentionError("weights are dropped, and a row all of whose scores are masked may be no number")
+    return first
 
 
 def _check_bias(program: Program, search: Search, bias: Bias) -> None:
@@ -381,7 +425,7 @@ def _equations(
     program: Program, found: Attention, parameters: Mapping[str, Any], rewrite: Rewrite
 ) -> dict[int, list[JaxprEqn]]:
     """What stands in the place of an attention, by the index in front of which it stands."""
-    search, params, mask = found.search, found.params, found.mask
+    search, params = found.search, found.params
     assert search.v is not None
     gradients = [name for name in GRADIENTS if name in found.results]
     of_program = tuple(name for name in ("o", "shares") if name in found.results)
@@ -397,9 +441,16 @@ def _equations(
             return [equation]
         return with_values_padded(equation, params, search.sizes["d"], _as_equations)
 
-    # The mask's array, and behind it what the equations as they were read in its place.
-    new, behind = ([], []) if mask is None or mask.made is None else _as_equations(mask.made, mask.variables, first)
-    behind += () if mask is None else mask.variables
+    # The arrays of the mask and of dropout, and behind them what the equations as they were read in their place.
+    new: list[JaxprEqn] = []
+    behind: list[Any] = []
+    made = [one for one in (found.mask, found.kept) if one is not None]
+    for one in made:
+        equations, arrays = (
+            ([], [one.variables[0]]) if one.made is None else _as_equations(one.made, one.variables, first)
+        )
+        new, behind = [*new, *equations], [*behind, *arrays]
+    behind += [x for one in made if one.made is not None for x in one.variables]
     scores = search.softmax.scores
     behind = [*([scores.bias.variable] if scores is not None and scores.bias is not None else []), *behind]
     of_results = [found.results[name][0] for name in (*of_program, *gradients)]
@@ -409,10 +460,10 @@ def _equations(
         d_o, permutation = _in_front(program, d_o)
     others = None if search.joined is None else search.joined.operand.variable
     together = None
-    if mask is None or mask.made is None:  # of what makes a mask nobody knows which values are one
+    if all(one.made is None for one in made):  # of what makes a mask nobody knows which values are one
         all_given = [*given, *(x for x in (d_o, others) if x is not None), *behind]
-        equations = _original(program, all_given, of_results, lambda jaxpr: jaxpr)
-        together = Together.of(equations, None if d_o is None else d_o.aval, permutation)
+        whole = _original(program, all_given, of_results, lambda jaxpr: jaxpr)
+        together = Together.of(whole, None if d_o is None else d_o.aval, permutation)
     if search.joined is not None:
         given.append(search.joined.operand.variable)
         of_o = [found.results[name][0] for name in ("o", "shares")]
@@ -518,7 +569,7 @@ def _with_lse(program: Program, given: Sequence[Any], o: Any, params: AttentionP
     whole = Jaxpr([], inputs, [] if o is None else [o], equations, debug_info=_compat.UNNAMED)
     whole = rewrite(whole)
     like = program.equations[min(program.made_by.values(), default=0)]
-    operands = whole.invars[: 3 + params.has_bias + params.has_mask]
+    operands = whole.invars[: 3 + params.has_bias + params.has_mask + (params.dropout is not None)]
     dtype = inputs[0].aval.dtype
 
     def beside(*values: Any) -> tuple[Any, ...]:

@@ -8,9 +8,10 @@ its derivative, is one of these. Of a row of scores s, over its columns:
     Z        the sum of E
     G        a second matrix like the scores: the derivative by the shares
     T        of scores that have a soft cap what that multiplies: tanh of a multiple of the product
-    R[..]    a row's sum of a product of E and G
+    K        of weights that have dropout, 1 where one is kept, 0 where it is dropped
+    R[..]    a row's sum of a product of E, G and K
 
-`Logs` are sums of multiples of s, m and log Z; `Formula` is a sum of products of E, Z, G, T and R. What a derivative
+`Logs` are sums of multiples of s, m and log Z; `Formula` is a sum of products of E, Z, G, T, K and R. What a derivative
 adds only to take it away again, as that of the largest score, cancels out. `Opaque` is what is no such formula.
 
 Beside them stand values that are known while tracing: `Choice`, a number where a mask holds and another one elsewhere,
@@ -41,30 +42,32 @@ def is_same(x: float, y: float) -> bool:
 
 
 class Term(NamedTuple):
-    """A product: E^e Z^z G^g T^t, and of each of `sums` a row's sum of E^e G^g."""
+    """A product: E^e Z^z G^g T^t K^kept, and of each of `sums` a row's sum of E^e G^g K^kept."""
 
     e: int = 0
     z: int = 0
     g: int = 0
-    sums: tuple[tuple[int, int], ...] = ()
+    sums: tuple[tuple[int, int, int], ...] = ()
     t: int = 0
+    kept: int = 0
 
     def times(self, other: Term) -> Term:
         """The product of two."""
         sums = tuple(sorted((*self.sums, *other.sums)))
-        return Term(self.e + other.e, self.z + other.z, self.g + other.g, sums, self.t + other.t)
+        kept = self.kept | other.kept  # K is its square
+        return Term(self.e + other.e, self.z + other.z, self.g + other.g, sums, self.t + other.t, kept)
 
     @property
     def is_of_row(self) -> bool:
         """Whether it is the same in all columns."""
-        return self.e == self.g == self.t == 0
+        return self.e == self.g == self.t == self.kept == 0
 
     @property
     def summed(self) -> Term:
         """Over the columns of one that is not."""
-        if (self.e, self.g) == (1, 0):
+        if (self.e, self.g, self.kept) == (1, 0, 0):
             return Term(0, self.z + 1, 0, self.sums)
-        return Term(0, self.z, 0, tuple(sorted((*self.sums, (self.e, self.g)))))
+        return Term(0, self.z, 0, tuple(sorted((*self.sums, (self.e, self.g, self.kept)))))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +81,9 @@ class Formula:
     terms: Mapping[Term, float]
 
     @classmethod
-    def of(cls, factor: float = 1.0, e: int = 0, z: int = 0, g: int = 0, t: int = 0) -> Formula:
+    def of(cls, factor: float = 1.0, e: int = 0, z: int = 0, g: int = 0, t: int = 0, kept: int = 0) -> Formula:
         """One product, or a number."""
-        return cls({Term(e, z, g, t=t): factor} if factor else {})
+        return cls({Term(e, z, g, t=t, kept=kept): factor} if factor else {})
 
     def plus(self, other: Formula, sign: int = 1) -> Formula | Opaque:
         """The sum of two, or their difference."""
@@ -147,21 +150,32 @@ class Formula:
 
 
 def _bounded(terms: Mapping[Term, float]) -> Formula | Opaque:
-    fits = len(terms) <= _MOST_TERMS and all(term.g + sum(g for _, g in term.sums) <= 1 for term in terms)
+    fits = len(terms) <= _MOST_TERMS and all(term.g + sum(g for _, g, _ in term.sums) <= 1 for term in terms)
     return Formula(terms) if fits else Opaque()
 
 
 SHARES = Formula.of(e=1, z=-1)
 
 
-def derivative_of_scores(factor: float, is_capped: bool = False) -> Formula:
+def shares(dropout: float | None) -> Formula:
+    """What multiplies the values: E / Z, or, with dropout, that times K and a factor.
+
+    Args:
+      dropout: the factor; None: there is none.
+    """
+    return SHARES if dropout is None else Formula.of(dropout, e=1, z=-1, kept=1)
+
+
+def derivative_of_scores(factor: float, is_capped: bool = False, dropout: float | None = None) -> Formula:
     """The derivative by what is multiplied with `factor` to be scores: E / Z (G - R[E G] / Z), times the factor.
 
     Args:
       factor: likewise, where there is a cap in front of that and behind it together.
       is_capped: they are a multiple of tanh, whose derivative is 1 - T^2.
+      dropout: K times this is in front of each G; None: G alone.
     """
-    terms = {Term(1, -1, 1): factor, Term(1, -2, 0, ((1, 1),)): -factor}
+    kept, of_weights = int(dropout is not None), factor if dropout is None else factor * dropout
+    terms = {Term(1, -1, 1, kept=kept): of_weights, Term(1, -2, 0, ((1, 1, kept),)): -of_weights}
     behind = {term._replace(t=2): -x for term, x in terms.items()} if is_capped else {}
     return Formula(terms | behind)
 

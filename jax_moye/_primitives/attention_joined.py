@@ -52,7 +52,7 @@ class Joined:
           params: of the attention.
           arrays: how the kernel reads the others.
         """
-        if params.has_bias or params.cap is not None or params.ds_dtype is not None:
+        if params.has_bias or params.cap is not None or params.dropout is not None or params.ds_dtype is not None:
             return None
         parts, dims = {}, {}
         for name, view in self.views.items():

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_moye._primitives.attention import OPERANDS, AttentionParams, KernelArrays, labels_in_memory, moved
-from jax_moye._primitives.attention_call import run_attention, run_attention_grad
+from jax_moye._primitives.attention_call import Dropout, run_attention, run_attention_grad
 from jax_moye._primitives.attention_joined import Joined
 
 
@@ -62,7 +62,12 @@ def by_kernel(
     if params.has_mask:
         mask, dims = _of_kernel(operands[at], params.of("mask"), arrays, sizes | {"k": arrays.sizes.kv_rows})
         common |= {"mask": mask, "dims_mask": dims, "mask_is_infinite": params.mask_is_infinite}
-    is_corrected = len(given) == 4 and params.scores_have_gradients
+    if params.dropout is not None:
+        kept = operands[at + params.has_mask]
+        kept, dims = _of_kernel(kept, params.of("kept"), arrays, sizes | {"k": arrays.sizes.kv_rows})
+        common["dropout"] = Dropout(kept, dims, params.dropout)
+        common |= {"mask_has_gradients": params.scores_have_gradients} if len(given) == 4 else {}
+    is_corrected = len(given) == 4 and params.scores_have_gradients and params.dropout is None
     of_none = params.means_of_all or is_corrected
     counts: Any = _counting(operands[at], params, sizes | {"k": arrays.sizes.kv_rows}) if of_none else None
     if len(given) == 3:

@@ -112,6 +112,19 @@ def kernel_mask(search: Search) -> KernelMask:
     return KernelMask(row, offset, others, means_of_all=means_of_all, clearing=of_inner, is_added=is_all_added)
 
 
+def without_means_of_all(search: Search, told: KernelMask) -> KernelMask:
+    """The same masks, the diagonal among the booleans where a row of which no score counts is a mean of all values.
+
+    Args:
+      search: that found them.
+      told: what a kernel would be told.
+    """
+    if not told.means_of_all or search.softmax.scores is None:
+        return told
+    parts = parts_of(*(layer.mask for layer in search.softmax.scores.layers))
+    return told._replace(diagonal=None, parts=parts, means_of_all=False)
+
+
 def _row_of(part: Region, rows: Sequence[str]) -> str | None:
     """The label of the rows of a diagonal that a kernel computes, "." of one row; None of others."""
     if not isinstance(part, Mask) or not part.is_causal:

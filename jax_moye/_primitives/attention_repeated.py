@@ -68,7 +68,9 @@ def with_keys_once(
     """
     params: AttentionParams = equation.params["attention"]
     k, v = (_repeated(program, *in_front(program, x)) for x in equation.invars[1:3])
-    if k is None or v is None or k.times != v.times or params.has_bias or "g" in params.of("q"):
+    if params.has_bias or params.dropout is not None or "g" in params.of("q"):
+        return [equation]
+    if k is None or v is None or k.times != v.times:
         return [equation]
     label, count = params.of("k")[k.axis], k.times
     is_head = label.isupper() and label == params.of("v")[v.axis] and label in params.of("q")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from jax_moye._primitives.attention_bias import added, variable_of
+from jax_moye._primitives.attention_dropout import dropout_of
 from jax_moye._primitives.attention_formulas import (
     SHARES,
     Affine,
@@ -28,12 +29,13 @@ from jax_moye._primitives.attention_formulas import (
     Partial,
     derivative_of_scores,
     renamed,
+    shares,
 )
 from jax_moye._primitives.attention_known import KnownValues, axes_of
 from jax_moye._primitives.attention_labels import Labels, common, dot_labels, reshaped
 from jax_moye._primitives.attention_masks import Region, dims_of
 from jax_moye._primitives.attention_products import is_16_bit, is_tf32, narrowed
-from jax_moye._primitives.attention_softmax import COPIES, NotAttentionError, Softmax
+from jax_moye._primitives.attention_softmax import COPIES, NotAttentionError, Softmax, apart
 from jax_moye._primitives.equations import is_elementwise
 from jax_moye._primitives.patterns import Number, Program, Step
 
@@ -109,6 +111,7 @@ class Search:
       steps: all that belongs to it.
       softmax: of the scores.
       value_dim: the head_dim of the values, where that is known.
+      dropouts: of each result the factor of weights that are kept, None of one without dropout.
       ds_parts: in how many parts the derivative of the scores is multiplied, see `AttentionParams`.
       dtype: of the operands.
     """
@@ -189,7 +192,7 @@ class Search:
             self.values: dict[Any, Value] = {}
             self.joined: Joined | None = None
             self.results: dict[str, Result] = {}
-            self.ds_parts = 1
+            self.ds_parts, self.dropouts = 1, list[float | None]()
             self.steps: dict[int, Step] = {}
             try:
                 self._follow()
@@ -257,7 +260,8 @@ class Search:
         if place is None:
             return False
         before = self.results.get("ds")
-        self.results["ds"] = Result(place, value.labels, _apart(value.what)[1], variable)
+        self.dropouts.append(dropout_of(value.what))
+        self.results["ds"] = Result(place, value.labels, apart(value.what)[1], variable)
         return before is None or before.variable is variable
 
     def is_bias_gradient(self, value: Value) -> bool:
@@ -270,7 +274,9 @@ class Search:
         if scores is None or scores.bias is None or not isinstance(what, Formula):
             return False
         own = sorted(label for label in value.labels if label != ".")
-        return what.is_like(derivative_of_scores(1.0)) and own == sorted([*self.batch, *self.rows, "k"])
+        return what.is_like(derivative_of_scores(1.0, dropout=dropout_of(what))) and own == sorted(
+            [*self.batch, *self.rows, "k"]
+        )
 
     def _value(self, step: Step) -> Value:
         equation, name = step.equation, step.equation.primitive.name
@@ -445,6 +451,11 @@ class Search:
                     return
                 (name,) = others  # a gradient behind a mask
                 continue
+            elif equation.primitive.name in ("mul", "div") and self._known.of(step.inputs[0]) is not None:
+                name = step.inputs[1]  # of a gradient behind dropout
+                continue
+            elif equation.primitive.name in ("mul", "div") and self._known.of(step.inputs[1]) is not None:
+                pass
             elif equation.primitive.name not in COPIES:
                 return
             name = step.inputs[0]
@@ -536,7 +547,7 @@ class Search:
         is_in_parts = is_tf32(equation, self.dtype, side, other.aval.dtype)
         if not is_in_parts and not is_16_bit(equation, self.dtype, side):
             raise NotAttentionError
-        what, cleared = _apart(value.what)
+        what, cleared = apart(value.what)
         if "*" in value.labels:
             raise NotAttentionError
         contracted, batch = equation.params["dimension_numbers"]
@@ -568,25 +579,14 @@ class Search:
         is_of_keys = over == ["k"]
         if not is_of_keys and over != sorted(self.rows):
             raise NotAttentionError
-        if what.is_like(SHARES):
-            return ("o", "v") if is_of_keys else ("dv", "d_o")
         scores = self.softmax.scores
-        if scores is None or not what.is_like(derivative_of_scores(scores.scale, scores.in_tanh is not None)):
+        dropout = dropout_of(what, 1.0 if scores is None else scores.scale)
+        self.dropouts.append(dropout)
+        if what.is_like(shares(dropout)):
+            return ("o", "v") if is_of_keys else ("dv", "d_o")
+        if scores is None or not what.is_like(derivative_of_scores(scores.scale, scores.in_tanh is not None, dropout)):
             raise NotAttentionError
         return ("dq", "k") if is_of_keys else ("dk", "q")
-
-
-def _apart(what: Any) -> tuple[Formula, frozenset[Region]]:
-    """A formula and the masks that cleared it.
-
-    Raises:
-      NotAttentionError: it is none.
-    """
-    if isinstance(what, Formula):
-        return what, frozenset()
-    if not isinstance(what, Cleared):
-        raise NotAttentionError
-    return what.formula, what.parts
 
 
 def searches(program: Program, known: KnownValues, step: Step) -> Iterable[Callable[[], Search]]:

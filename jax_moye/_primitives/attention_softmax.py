@@ -47,12 +47,14 @@ class Softmax:
       scores: that are exponentiated.
       in_tanh: what the product is multiplied with in front of tanh; None where there is none.
       is_wide: their exponentials have more than 16 bits.
+      kept: which weights dropout keeps; None where there is none.
     """
 
     largest_of: Logs | None = None
     scores: Logs | None = None
     in_tanh: float | None = None
     is_wide: bool = False
+    kept: Region | None = None
 
     def computed(self, name: str, operands: list[Any], params: Mapping[str, Any], dtype: Any) -> Any:
         """What an elementwise equation makes.
@@ -213,11 +215,13 @@ class Softmax:
                 number = other.number
                 if number is not None:
                     return one.times(number) if isinstance(one, Logs) else _multiple(one, number)
-                both = sorted((other.inside, other.outside)) == [0, 1]
-                mask = other.mask if both and other.inside == 1 else other.mask and other.mask.reverse
-                if both and mask is not None and isinstance(one, Logs) and one.is_alone:
+                zero, factor = sorted((other.inside, other.outside))
+                is_mask = zero == 0 and 0 < factor < math.inf
+                mask = other.mask if is_mask and other.inside == factor else other.mask and other.mask.reverse
+                if is_mask and factor == 1 and mask is not None and isinstance(one, Logs) and one.is_alone:
                     return dataclasses.replace(one, layers=(*one.layers, _zeros(mask)))
-                return self._cleared(one, mask) if both else Opaque()
+                cleared = self._cleared(one, mask) if is_mask else Opaque()
+                return cleared if isinstance(cleared, Opaque) else _multiple(cleared, float(factor))
         left, right = _as_factor(left), _as_factor(right)
         if isinstance(right, (Cleared, Partial)):
             left, right = right, left
@@ -228,14 +232,15 @@ class Softmax:
         """A formula where a mask lets through, and 0 elsewhere.
 
         That is the formula, if each row is known to have a score that counts: E is 0 there. Else it may be above 0 in
-        all of a row.
+        all of a row. Of a mask that is none of the scores it is the formula times K: the mask drops weights.
         """
         formula = what.formula if isinstance(what, (Cleared, Partial)) else what
         if not isinstance(formula, Formula) or self.scores is None or mask is None:
             return Opaque()
         parts, of_scores = frozenset(parts_of(mask)), self.scores.parts
         if not parts <= of_scores:
-            return Opaque()
+            self.kept = mask if self.kept is None else self.kept
+            return self._product(what, Formula.of(kept=1)) if mask == self.kept else Opaque()
         if all(isinstance(part, Mask) and part.is_causal for part in of_scores):
             return what if formula.is_left_out or isinstance(what, Partial) else Partial(formula)
         if not formula.is_left_out or isinstance(what, Partial):
@@ -325,3 +330,19 @@ def _as_formula(x: Any) -> Any:
     """A number as a formula; all else as it is."""
     number = x.number if isinstance(x, Choice) else None
     return x if number is None else Formula.of(number)
+
+
+def apart(what: Any) -> tuple[Formula, frozenset[Region]]:
+    """A formula and the masks that cleared it.
+
+    Args:
+      what: a search knows of a value.
+
+    Raises:
+      NotAttentionError: it is none.
+    """
+    if isinstance(what, Formula):
+        return what, frozenset()
+    if not isinstance(what, Cleared):
+        raise NotAttentionError
+    return what.formula, what.parts

@@ -343,7 +343,7 @@ def test_weights():
         ("sm90_attention_grad", ["sm90_attention_grad_rows_kernel", "sm90_attention_grad_columns_kernel"]),
     ],
 )
-@pytest.mark.parametrize("scores", ["plain", "biased", "capped"])
+@pytest.mark.parametrize("scores", ["plain", "biased", "capped", "dropped", "biased_dropped"])
 def test_attention(kernel, functions, scores):
     """Each row's kernels: sums stay in registers."""
     table = (ROOT / "cuda/gemm/configs.h").read_text()

@@ -13,7 +13,7 @@ import numpy as np
 from jax_moye._kernels import ffi
 from jax_moye._kernels.dtypes import DTYPES
 from jax_moye._kernels.interpret import InterpretParams
-from jax_moye._primitives.attention_call import run_attention, run_attention_grad
+from jax_moye._primitives.attention_call import Dropout, run_attention, run_attention_grad
 
 KINDS = ("normal", "peaked", "positive", "level")  # level: all scores of a row are the same
 DIMS = (("bqhd", "bkhd"), ("bhqd", "bhkd"), ("qbhd", "kbhd"), ("hbqd", "kbhd"), ("qhbd", "bkhd"))
@@ -39,6 +39,8 @@ class Case:
     bias_is_f32: bool = True
     low: float | None = None  # the bias of a first row, and of a last column
     ds_is_f32: bool | None = None  # of the bias' gradient; None: nobody wants it
+    dropout: str | None = None  # its dimensions; not with a cap
+    mask_has_gradients: bool = False  # with dropout alone
     ds_parts: int = 1
     with_rest: bool = False
     kind: str = "normal"
@@ -68,6 +70,9 @@ def random_case(rng: np.random.Generator, most_dim: int, most_rows: int = 300) -
     dims = DIMS[rng.integers(len(DIMS))]
     mask, bias = ("".join(rng.permutation([x for x in "bhqk" if rng.random() < 0.6])) for _ in range(2))
     is_biased, cap = rng.random() < 0.4, rng.choice([0, 0, 1, 20, 50])
+    dropout = None
+    if rng.random() < 0.3:
+        dropout, cap = "".join(rng.permutation([x for x in "bhqk" if rng.random() < 0.7])), 0
     return Case(
         batch=int(rng.integers(1, 3)),
         kv_heads=int(rng.integers(1, 3)),
@@ -87,6 +92,8 @@ def random_case(rng: np.random.Generator, most_dim: int, most_rows: int = 300) -
         kind=str(rng.choice(KINDS)),
         seed=int(rng.integers(1000)),
         with_rest=bool(rng.random() < 0.5),
+        dropout=dropout,
+        mask_has_gradients=dropout is not None and bool(rng.random() < 0.5),
     )
 
 
@@ -120,6 +127,16 @@ def draw_bias(case: Case, dtype: str) -> np.ndarray:
         bias[..., -1:] = case.low
     name = "float32" if case.bias_is_f32 else DTYPES[dtype].jax_name
     return bias.astype(getattr(ml_dtypes, name, name))
+
+
+FACTOR = 1 / 0.7  # of weights that are not dropped
+
+
+def draw_dropout(case: Case) -> np.ndarray:
+    """(batch, head, row, column), 1 where it is the same for all: the weights that are kept."""
+    sizes = dict(b=case.batch, h=case.kv_heads * case.group, q=case.q_rows, k=case.kv_rows)
+    rng = np.random.default_rng(case.seed + 3)
+    return rng.random([size if letter in (case.dropout or "") else 1 for letter, size in sizes.items()]) < 0.7
 
 
 def letters_first(x: np.ndarray, dims: str) -> Any:
@@ -189,10 +206,14 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     p = exponentials / np.where(has_columns, total, 1)
     has_no_number = counts.any(axis=3, keepdims=True) & ~has_columns  # all are -inf
     p = np.where(has_no_number & counts, np.nan, p)
-    o = p @ v
+    of_weight = np.broadcast_to(1.0 if case.dropout is None else FACTOR * draw_dropout(case), p.shape)
+    dropped = np.where(of_weight > 0, of_weight * p, 0)  # what multiplies the values
+    o = np.where(has_no_number, np.nan, dropped @ v)
     delta = (o * d_o).sum(axis=3, keepdims=True).astype(np.float32).astype(np.float64)
-    dp = d_o @ v.swapaxes(2, 3)
-    ds = np.where(kept, slope * p * (dp - delta), 0)  # nothing goes through a score that is masked
+    dp = of_weight * (d_o @ v.swapaxes(2, 3))
+    # Nothing goes through a score that is masked, unless all are.
+    kept = counts & (kept | (is_masked_row & case.mask_has_gradients))
+    ds = np.where(kept, slope * p * (dp - delta), 0)
     of_score = slope * of_sum + cut(case.head_dim) * size_of_bias + of_tanh  # absolute, so that of p relative
     worst = of_score.max(axis=3, keepdims=True, initial=0)
     of_lse = worst + 2.0**-21 * (1 + abs(np.where(has_columns & ~is_masked_row, lse, 0)))
@@ -201,19 +222,19 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     of_small = least * (1 / np.where(has_columns, total, 1))
     sums = cut(case.kv_rows)
     allowed = {"lse": np.where(lse < -1e29, 1e30, of_lse)[..., 0]}  # how low a masked score is nobody says
-    allowed["o"] = (unit + of_p + sums) * (p @ abs(v)) + of_small * abs(v).sum(axis=2, keepdims=True)
+    allowed["o"] = (unit + of_p + sums) * (dropped @ abs(v)) + of_small * (of_weight @ abs(v))
     # Exponentials of scores that are all the same are 1, which no rounding changes.
-    of_exponentials = unit * (p @ abs(v)) if case.kind == "level" and case.bias is None else 0
+    of_exponentials = unit * (dropped @ abs(v)) if case.kind == "level" and case.bias is None else 0
     allowed["o and its rest"] = allowed["o"] - of_exponentials + unit**2 * (abs(o) + allowed["o"]) + least
-    of_dp = cut(case.head_dim) * (abs(d_o) @ abs(v).swapaxes(2, 3))
+    of_dp = cut(case.head_dim) * of_weight * (abs(d_o) @ abs(v).swapaxes(2, 3)) + 2.0**-23 * abs(dp)
     of_ds = slope * p * ((of_p + of_slope) * abs(dp - delta) + of_dp)
     of_ds = np.where(kept, of_ds, 0) + (unit**case.ds_parts + sums) * abs(ds) + least * (p > 0)
     allowed["dq"] = scale * (of_ds @ abs(k))
     per_row = unit + of_p + cut(case.q_rows * case.group)
     of_ds += cut(case.q_rows * case.group) * abs(ds)
     dk, allowed["dk"] = (scale * x.swapaxes(2, 3) @ y for x, y in ((ds, q), (of_ds, abs(q))))
-    dv = p.swapaxes(2, 3) @ d_o
-    allowed["dv"] = (p * per_row + least * (p > 0)).swapaxes(2, 3) @ abs(d_o)
+    dv = dropped.swapaxes(2, 3) @ d_o
+    allowed["dv"] = (dropped * per_row + of_weight * least * (p > 0)).swapaxes(2, 3) @ abs(d_o)
     allowed["ds"] = of_ds + (unit * abs(ds) + least if not case.ds_is_f32 else 0)
     values = {
         "largest": np.where(has_columns, most, 0)[..., 0],
@@ -284,10 +305,15 @@ def check(config: Any, case: Case, interpret: InterpretParams | None) -> None:
     if case.bias is not None:
         bias = letters_first(draw_bias(case, config.dtype), case.bias)
         options |= dict(dims_bias=case.bias)
+    kept = None if case.dropout is None else letters_first(draw_dropout(case), case.dropout)
+
+    def more(kept: Any) -> dict[str, Any]:
+        return {} if kept is None else {"dropout": Dropout(kept, case.dropout or "", FACTOR)}
+
     if config.kernel == "sm90_attention":
         options |= dict(with_rest=case.with_rest)
-        run = jax.jit(lambda *arrays, **more: run_attention(*arrays, **more, **options))
-        o, lse, *rest = run(q, k, v, mask=mask, bias=bias)
+        run = jax.jit(lambda *arrays, kept, **others: run_attention(*arrays, **others, **more(kept), **options))
+        o, lse, *rest = run(q, k, v, mask=mask, bias=bias, kept=kept)
         assert len(rest) == case.with_rest
         assert {x.dtype for x in (o, *rest)} == {q.dtype}
         assert lse.dtype == np.float32
@@ -304,8 +330,9 @@ def check(config: Any, case: Case, interpret: InterpretParams | None) -> None:
         lse = apart_lse(wanted)
         of_ds = None if case.ds_is_f32 is None else jnp.float32 if case.ds_is_f32 else q.dtype
         options |= dict(ds_dtype=of_ds)
-    run = jax.jit(lambda *arrays, **more: run_attention_grad(*arrays, **more, **options))
-    found = run(q, k, v, d_o, lse, delta, mask=mask, bias=bias)
+    options |= dict(mask_has_gradients=case.mask_has_gradients)
+    run = jax.jit(lambda *arrays, kept, **others: run_attention_grad(*arrays, **others, **more(kept), **options))
+    found = run(q, k, v, d_o, lse, delta, mask=mask, bias=bias, kept=kept)
     if case.bias is not None and case.ds_is_f32 is not None:
         *found, ds = found
         assert ds.dtype == of_ds

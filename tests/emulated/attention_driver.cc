@@ -12,6 +12,8 @@
 //   bias16=0         1: of the row's type
 //   ds=0             1: their gradient is a result, f32; 2: of the row's type
 //   parts=1          in how many dS is multiplied
+//   dropout=none     or the dimensions of which weights are kept, likewise; not with a cap
+//   gradients=0      1: where all scores of a row are masked, they have gradients; with dropout alone
 //   level=0          1: all scores of a row are the same
 //   rest=0           1: what rounding took from O is a result, too
 //   pad=8            elements between rows
@@ -37,10 +39,10 @@
 
 namespace moye {
 
-Words const kDefaults = {{"batch", "1"},    {"heads", "1"}, {"group", "1"},  {"diagonal", "none"}, {"mask", "none"},
-                         {"infinite", "0"}, {"parts", "1"}, {"level", "0"},  {"rest", "0"},        {"pad", "8"},
-                         {"data", "1"},     {"sharp", "1"}, {"order", "NT"}, {"bias", "none"},     {"bias16", "0"},
-                         {"ds", "0"},       {"cap", "0"}};
+Words const kDefaults = {{"batch", "1"},    {"heads", "1"}, {"group", "1"},      {"diagonal", "none"}, {"mask", "none"},
+                         {"infinite", "0"}, {"parts", "1"}, {"level", "0"},      {"rest", "0"},        {"pad", "8"},
+                         {"data", "1"},     {"sharp", "1"}, {"order", "NT"},     {"bias", "none"},     {"bias16", "0"},
+                         {"ds", "0"},       {"cap", "0"},   {"dropout", "none"}, {"gradients", "0"}};
 
 bool is_of_gradients() { return row().kernel == Kernel::sm90_attention_grad; }
 constexpr double kUnit = kDtype == bf16 ? 1.0 / 256 : 1.0 / 2048;  // of a number, what rounding may change
@@ -85,6 +87,8 @@ struct Problem {
   std::string bias;
   bool is_bias16;
   double cap;
+  std::string dropout;
+  bool masked_have_gradients;
 
   bool counts(int i, int j) const { return !is_causal || j <= i + diagonal; }
 };
@@ -133,15 +137,16 @@ struct Bias : OfScores {
   }
 };
 
-/// Bytes of a mask; none where the problem has none.
+/// Bytes of a mask, or of which weights are kept; none where the problem has none.
 struct Mask : OfScores {
   emu::GuardedBuffer buffer{0};
 
-  Mask(Problem const& problem, std::mt19937& random) : OfScores(problem, problem.mask == "none" ? "" : problem.mask) {
-    if (problem.mask == "none") return;
+  Mask(Problem const& problem, std::string const& dims, bool masks_first_row, std::mt19937& random)
+      : OfScores(problem, dims == "none" ? "" : dims) {
+    if (dims == "none") return;
     buffer = emu::GuardedBuffer(size_t(elements));
     for (int64_t i = 0; i < elements; ++i) {
-      bool const is_of_first_row = strides[2] != 0 && i / strides[2] % problem.q_rows == 0;
+      bool const is_of_first_row = masks_first_row && strides[2] != 0 && i / strides[2] % problem.q_rows == 0;
       buffer.data()[i] = !is_of_first_row && random() % 10 < 7;
     }
   }
@@ -150,6 +155,8 @@ struct Mask : OfScores {
     return buffer.size() == 0 || buffer.data()[offset(problem, head, i, j)] != 0;
   }
 };
+
+constexpr double kFactor = 1.25;  // of weights that are kept
 
 /// A result's exact numbers, and how far off each may be.
 struct Exact {
@@ -163,8 +170,8 @@ struct Reference {
 };
 
 /// The sums of one row of queries: lse and delta, and what it adds to the results.
-void add_row(Problem const& problem, Mask const& mask, Bias const& bias, Rows& q, Rows& k, Rows& v, Rows& d_o, int head,
-             int i, OfRows& lse, OfRows& delta, Reference& to) {
+void add_row(Problem const& problem, Mask const& mask, Bias const& bias, Mask const& dropout, Rows& q, Rows& k, Rows& v,
+             Rows& d_o, int head, int i, OfRows& lse, OfRows& delta, Reference& to) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity(), kLow = -1e30 * 0.6931471805599453;
   int const kv_head = head / problem.group, dim = problem.head_dim;
   std::vector<double> p(size_t(problem.kv_rows), 0.0), dp(p), size_of_dp(p), slope(size_t(problem.kv_rows), 1.0);
@@ -204,11 +211,16 @@ void add_row(Problem const& problem, Mask const& mask, Bias const& bias, Rows& q
                                               : total == 0 ? std::numeric_limits<double>::quiet_NaN()
                                                            : std::log(total);
   }
+  auto const of_weight = [&](int j) {
+    return problem.dropout == "none" ? 1 : dropout.keeps(problem, head, i, j) ? kFactor : 0;
+  };
   double sum = 0;
   for (int j = 0; j < problem.kv_rows; ++j) {
     if (total > 0) p[size_t(j)] /= total;
     if (is_masked && problem.is_infinite && problem.counts(i, j))
       p[size_t(j)] = std::numeric_limits<double>::quiet_NaN();
+    dp[size_t(j)] *= of_weight(j);
+    size_of_dp[size_t(j)] *= of_weight(j);
     sum += p[size_t(j)] * dp[size_t(j)];
   }
   delta.values[row] = sum;
@@ -227,12 +239,16 @@ void add_row(Problem const& problem, Mask const& mask, Bias const& bias, Rows& q
     exact.allowed[index] += allowed;
   };
   for (int j = 0; j < problem.kv_rows; ++j) {
-    bool const is_kept = problem.counts(i, j) && mask.keeps(problem, head, i, j);
+    bool const has_gradient = mask.keeps(problem, head, i, j) || (is_masked && problem.masked_have_gradients);
+    bool const is_kept = problem.counts(i, j) && has_gradient;
     double const weight = p[size_t(j)], factor = slope[size_t(j)] * problem.scale;
     double const ds = is_kept ? weight * (dp[size_t(j)] - sum) * factor : 0;
     double const off_of_dp = is_kept ? little * weight * (size_of_dp[size_t(j)] + std::abs(sum)) : 0;
     double const off_ds = off_of_ds * std::abs(ds) + (off_of_dp + kLeast) * factor;
-    double const off_weight = off * weight + kLeast;
+    bool const is_no_number = std::isnan(weight);
+    double const dropped = of_weight(j) == 0 && !is_no_number ? 0 : of_weight(j) * weight;
+    double const of_dv = of_weight(j) == 0 ? 0 : dropped;
+    double const off_weight = off * dropped + of_weight(j) * kLeast;
     // Of f32, from scores that are as precise as those of two parts.
     size_t const of_score = row * size_t(problem.kv_rows) + size_t(j);
     to.ds.values[of_score] = ds / problem.scale;
@@ -241,10 +257,10 @@ void add_row(Problem const& problem, Mask const& mask, Bias const& bias, Rows& q
     for (int d = 0; d < dim; ++d) {
       double const of_q = q.value(head, i, d), of_k = k.value(kv_head, j, d), of_v = v.value(kv_head, j, d);
       double const of_o = d_o.value(head, i, d);
-      add(to.o, at(q, head, i, d), weight * of_v, off_weight * std::abs(of_v));
+      add(to.o, at(q, head, i, d), dropped * of_v, off_weight * std::abs(of_v));
       add(to.dq, at(q, head, i, d), ds * of_k, off_ds * std::abs(of_k));
       add(to.dk, at(k, kv_head, j, d), ds * of_q, off_ds * std::abs(of_q));
-      add(to.dv, at(k, kv_head, j, d), weight * of_o, off_weight * std::abs(of_o));
+      add(to.dv, at(k, kv_head, j, d), of_dv * of_o, (of_weight(j) == 0 ? 0 : off_weight) * std::abs(of_o));
     }
   }
 }
@@ -286,8 +302,9 @@ std::string launch(Problem const& problem, Options const& options) {
   Rows k = of_keys(), v = of_keys(), dk = of_keys(), dv = of_keys();
   std::mt19937 random(unsigned(options.number("data")));
   for (Rows* rows : {&q, &k, &v, &d_o}) rows->fill(random, rows == &q && problem.is_level ? 0 : 1);
-  Mask const mask(problem, random);
+  Mask const mask(problem, problem.mask, true, random);
   Bias const bias(problem, random);
+  Mask const dropout(problem, problem.dropout, false, random);
   bool const has_bias = problem.bias != "none";
   int const ds_bytes = options.number("ds") == 0 ? 0 : options.number("ds") == 1 ? 4 : 2;
   for (Rows* rows : {&o, &o_rest, &dq, &dk, &dv}) std::memset(rows->buffer.data(), 0xff, rows->buffer.size());
@@ -296,7 +313,8 @@ std::string launch(Problem const& problem, Options const& options) {
   emu::GuardedBuffer ds(scores * size_t(ds_bytes));
   Reference exact{Exact(o), Exact(dq), Exact(dk), Exact(dv), Exact(scores)};
   for (int head = 0; head < q_heads; ++head) {
-    for (int i = 0; i < problem.q_rows; ++i) add_row(problem, mask, bias, q, k, v, d_o, head, i, lse, delta, exact);
+    for (int i = 0; i < problem.q_rows; ++i)
+      add_row(problem, mask, bias, dropout, q, k, v, d_o, head, i, lse, delta, exact);
   }
   std::memset(ds.data(), 0xff, ds.size());
   std::memset(lse.buffer.data(), 0xff, lse.buffer.size());
@@ -324,7 +342,8 @@ std::string launch(Problem const& problem, Options const& options) {
                      .dk = {},
                      .dv = {},
                      .bias = {},
-                     .ds = {}};
+                     .ds = {},
+                     .dropout = {}};
   emu::Stream stream = make_stream(options);
   stream.memory = {q.memory("q", false),
                    k.memory("k", false),
@@ -332,8 +351,14 @@ std::string launch(Problem const& problem, Options const& options) {
                    {lse.buffer.data(), lse.buffer.size(), "lse", !is_of_gradients()}};
   if (problem.mask != "none") {
     auto const& [of_batch, of_head, of_row, of_column] = mask.strides;
-    args.mask = {mask.buffer.data(), of_batch, of_head, of_row, of_column, problem.is_infinite};
+    args.mask = {
+        {mask.buffer.data(), of_batch, of_head, of_row, of_column}, problem.is_infinite, problem.masked_have_gradients};
     stream.memory.push_back({mask.buffer.data(), mask.buffer.size(), "mask", false});
+  }
+  if (problem.dropout != "none") {
+    auto const& [of_batch, of_head, of_row, of_column] = dropout.strides;
+    args.dropout = {{dropout.buffer.data(), of_batch, of_head, of_row, of_column}, float(kFactor)};
+    stream.memory.push_back({dropout.buffer.data(), dropout.buffer.size(), "dropout", false});
   }
   if (has_bias) {
     auto const& [of_batch, of_head, of_row, of_column] = bias.strides;
@@ -421,7 +446,9 @@ std::string run(int q_rows, int kv_rows, int head_dim, Options const& options) {
                         .is_level = options.number("level") != 0,
                         .bias = options["bias"],
                         .is_bias16 = options.number("bias16") != 0,
-                        .cap = std::stod(options["cap"])};
+                        .cap = std::stod(options["cap"]),
+                        .dropout = options["dropout"],
+                        .masked_have_gradients = options.number("gradients") != 0};
   return launch(problem, options);
 }
 

@@ -37,9 +37,9 @@ WAYS = re.compile(r"(params\.way == Way::(\w+))\)")
 ELEMENTS = "    with_tile_epilogue<Sum, 1,"
 RESULTS = re.compile(r"\bf\((bfloat16_t|half_t|float)\{\}\);")
 TRAP = "__builtin_trap();"
-# Kernels of attention, of scores of one of three kinds (`ScoresKind` of gemm/attention_cap.h).
-KERNELS_OF_KINDS = re.compile(r"(kernel<Gemm, )(ScoresKind::)?(plain|biased|capped)>")
-KIND_OF_A_CALL = "  return args.bias.data != nullptr ?"
+# Kernels of attention, of scores of one kind (`ScoresKind` of gemm/attention_cap.h).
+KERNELS_OF_KINDS = re.compile(r"(kernel<Gemm, )(ScoresKind::)?(plain|biased|capped|dropped|biased_dropped)>")
+KIND_OF_A_CALL = "  bool const has_bias = args.bias.data != nullptr;"
 
 
 def kernel_of(row: str) -> str:
@@ -89,21 +89,25 @@ def kind_of(row: str, options: Sequence[str]) -> str | None:
     if driver_of(row) != "attention_driver":
         return None
     words = dict(option.split("=") for option in options)
-    return "biased" if words.get("bias", "none") != "none" else "capped" if "cap" in words else "plain"
+    is_biased, is_dropped = (words.get(name, "none") != "none" for name in ("bias", "dropout"))
+    if is_dropped:
+        return "biased_dropped" if is_biased else "dropped"
+    return "biased" if is_biased else "capped" if "cap" in words else "plain"
 
 
 def keep_one_kind(gemm: pathlib.Path, kind: str) -> None:
     """In a copy of cuda/gemm, compiles attention's kernels for scores of one kind, and ends the process at others."""
-    counts = {"sm90_attention.cuh": 6, "attention_grad.h": 6, "sm90_attention_grad.cuh": 1}
+    counts = {"sm90_attention.cuh": 6, "attention_grad.h": 10, "sm90_attention_grad.cuh": 1}
     for name, count in counts.items():
         text, found = KERNELS_OF_KINDS.subn(rf"\1ScoresKind::{kind}>", (gemm / name).read_text())
         assert found == count, f"{name} has {found} kernels"
         (gemm / name).write_text(text)
     text = (gemm / "attention_cap.h").read_text()
     assert text.count(KIND_OF_A_CALL) == 1
-    is_kept = {"biased": "args.bias.data != nullptr", "capped": "args.cap > 0"}.get(
-        kind, "args.bias.data == nullptr && !(args.cap > 0)"
-    )
+    has_bias = "args.bias.data " + ("!=" if kind in ("biased", "biased_dropped") else "==") + " nullptr"
+    has_dropout = "args.dropout.data " + ("!=" if kind in ("dropped", "biased_dropped") else "==") + " nullptr"
+    has_cap = "args.cap > 0" if kind == "capped" else "!(args.cap > 0)"
+    is_kept = f"{has_bias} && {has_dropout} && {has_cap}"
     text = text.replace(KIND_OF_A_CALL, f"  if (!({is_kept})) {TRAP}\n{KIND_OF_A_CALL}")
     (gemm / "attention_cap.h").write_text(text)
 

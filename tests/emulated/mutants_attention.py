@@ -42,7 +42,9 @@ WAIT_SCORES = "        if constexpr (!kIsLate) warpgroup_wait_group<1>();\n"
 WRITTEN = "      if (lane == 0) tma_store_wait_group_read<0>();\n"
 
 OF_K = "Tensor sKt = attention_grad::summed<Gemm>(smem.streamed[0])"
-CLEARED = "  if (kept != kAllKept) attention_grad::clear_masked(weights, kept);\n"
+CLEARED = (
+    "  if (kept != kAllKept && !(kDrops && args.mask.has_gradients)) attention_grad::clear_masked(weights, kept);\n"
+)
 OUTSIDE = r"out of bounds: plain load of \d bytes .*: the nearest array is mask "
 NO_FENCE = race("TMA store", F, "stmatrix", F, "is ordered after") + ", but no fence.proxy.async lies between them"
 MUTANTS = [
@@ -134,7 +136,9 @@ MUTANTS = [
         new="largest * of_row",
     ),
     Mutant(
-        name="attention_divided_by_no_column", old="rows.columns[r] == 0 ? 0 : 1 / rows.sum[r]", new="1 / rows.sum[r]"
+        name="attention_divided_by_no_column",
+        old="rows.columns[r] == 0 ? 0 : dropout.factor() / rows.sum[r]",
+        new="dropout.factor() / rows.sum[r]",
     ),
     Mutant(
         name="attention_lse_of_scores",
@@ -375,13 +379,13 @@ MUTANTS = [
     ),
     Masked(
         name="attention_grad_mask_of_the_first_step",
-        old="(args, at, row, columns, step * kStep, lane)",
-        new="(args, at, row, columns, 0, lane)",
+        old="(args, args.mask, at, row, columns, step * kStep, lane)",
+        new="(args, args.mask, at, row, columns, 0, lane)",
     ),
     Masked(
         name="attention_grad_mask_of_a_head_of_keys",
-        old="args, at.batch, at.head * int(args.group) + head, column",
-        new="args, at.batch, at.head, column",
+        old="args, args.mask, at.batch, at.head * int(args.group) + head, column",
+        new="args, args.mask, at.batch, at.head, column",
     ),
     Masked(
         name="attention_grad_mask_of_the_first_sequence",

@@ -140,6 +140,34 @@ def test_caps(config, name):
     check(config, dataclasses.replace(case, **(of_case | CAPS[name])), LAZY)
 
 
+DROPOUTS = {
+    "of pairs": dict(dropout="bhqk"),
+    "the same for batch and heads": dict(dropout="qk", diagonal=0, q_rows=200, with_rest=True),
+    "in another order": dict(dropout="kqhb", diagonal=131, kv_rows=201, kind="peaked"),
+    "by words": dict(dropout="hqk", kv_rows=208, mask="bk", group=1),
+    "of whole rows": dict(dropout="bq", kind="positive"),
+    "of whole columns": dict(dropout="hk", diagonal=-20),
+    "of all or nothing": dict(dropout="b"),
+    "masked": dict(dropout="bhqk", mask="bhqk", diagonal=131),
+    "masked, with gradients": dict(dropout="bhqk", mask="bhqk", diagonal=131, mask_has_gradients=True),
+    "masked by -inf": dict(dropout="hqk", mask="bqk", mask_is_infinite=True, mask_has_gradients=True),
+    "biased": dict(dropout="qk", bias="hqk", ds_is_f32=True, with_rest=True),
+    "biased and masked": dict(dropout="bhqk", bias="hqk", mask="bqk", bias_is_f32=False, ds_is_f32=False),
+    "biased and masked, with gradients": dict(
+        dropout="qk", bias="bqk", mask="bqk", mask_has_gradients=True, ds_is_f32=True, kv_rows=131
+    ),
+}
+
+
+@every_config
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_dropout(config, name):
+    """Sums of rows are of all weights; which are dropped is read in bytes, in words, along any dimensions."""
+    case = Case(batch=2, kv_heads=1, group=2, q_rows=70, kv_rows=200, head_dim=config.tile[2])
+    of_case = {"ds_parts": 2 if config.dtype == "bf16" and config.kernel == "sm90_attention_grad" else 1}
+    check(config, dataclasses.replace(case, **(of_case | DROPOUTS[name])), LAZY)
+
+
 @pytest.mark.parametrize(
     "config",
     [row for row in attention_configs() if row.kernel == "sm90_attention" and row.dtype == "bf16"],
@@ -231,10 +259,16 @@ def test_what_random_cases_are():
     assert {(case.bias_is_f32, case.ds_is_f32) for case in biased} == {(x, y) for x in (0, 1) for y in (None, 0, 1)}
     assert sum(case.mask is not None for case in biased) > 20
     capped = [case for case in cases if case.cap is not None]
-    assert 70 < len(capped) < 160
+    assert 50 < len(capped) < 160
     assert {case.cap for case in capped} == {1, 20, 50}
     assert sum(case.mask is not None and case.diagonal is not None for case in capped) > 20
     assert all(case.bias is None for case in capped)
+    dropped = [case for case in cases if case.dropout is not None]
+    assert 60 < len(dropped) < 130
+    assert {letter for case in dropped for letter in case.dropout} == {*"bhqk"}
+    assert all(case.cap is None for case in dropped)
+    assert sum(case.mask is not None and case.mask_has_gradients for case in dropped) > 15
+    assert sum(case.bias is not None for case in dropped) > 15
 
 
 # ---- in guarded memory, with gaps between rows that nobody may write
@@ -265,6 +299,8 @@ def problem_of(rng: np.random.Generator, most_dim: int, is_of_gradients: bool) -
         cap=case.cap or 0,
         bias="none" if not case.bias else case.bias,
         bias16=int(not case.bias_is_f32),
+        dropout=case.dropout or "none",
+        gradients=int(case.mask_has_gradients and bool(case.dropout)),
         ds=0 if not case.bias or case.ds_is_f32 is None or not is_of_gradients else 1 + (not case.ds_is_f32),
         pad=8 * rng.integers(0, 3),
         rest=rng.integers(2),

@@ -12,6 +12,7 @@ from tests.emulated import (
     mutants_attention,
     mutants_attention_bias,
     mutants_attention_cap,
+    mutants_attention_dropout,
     mutants_attention_wide,
     mutants_batches,
     mutants_block_scales,
@@ -63,6 +64,7 @@ MUTANTS = (
     + mutants_attention.MUTANTS
     + mutants_attention_bias.MUTANTS
     + mutants_attention_cap.MUTANTS
+    + mutants_attention_dropout.MUTANTS
     + mutants_attention_wide.MUTANTS
 )
 # What is compiled: a row in one order.

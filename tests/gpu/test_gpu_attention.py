@@ -28,7 +28,7 @@ import jax_moye
 from jax_moye._kernels.configs import attention_configs
 from jax_moye._selection.capability import LoweringTarget
 from tests.emulated.attention_cases import KINDS, Case, check, random_case
-from tests.emulated.test_attention import BIASES, CAPS
+from tests.emulated.test_attention import BIASES, CAPS, DROPOUTS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 
@@ -91,6 +91,14 @@ def test_caps(config, name):
     """Of many tiles: scores far below the cap and near to it, with masks, windows and rows that see nothing."""
     case = Case(batch=3, kv_heads=2, group=2, q_rows=1030, kv_rows=1100, head_dim=config.tile[2])
     check(config, dataclasses.replace(case, **CAPS[name]), None)
+
+
+@every_config
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_dropout(config, name):
+    """Of many tiles, in words and bytes, with masks, biases, and gradients of rows all of whose scores are masked."""
+    case = Case(batch=3, kv_heads=2, group=2, q_rows=1030, kv_rows=1100, head_dim=config.tile[2])
+    check(config, dataclasses.replace(case, **DROPOUTS[name]), None)
 
 
 needs_kernels = pytest.mark.skipif(

@@ -36,7 +36,7 @@ def compared(fun, args, expected, calls):
     with jax_moye.options(implementation="moye"):
         compiled = jax.jit(jax_moye.optimize(fun)).lower(*args).compile()
     text = compiled.as_text()
-    found = re.findall(r'custom_call_target="jax_moye_(?:view_|joined_)?attention(_grad)?_v1"', text)
+    found = re.findall(r'custom_call_target="jax_moye_(?:view_|joined_|dropped_)?attention(_grad)?_v1"', text)
     assert [found.count(of) for of in ("", "_grad")] == calls
     results, again = compiled(*args), compiled(*args)
     for x, y in zip(results, again, strict=True):
@@ -135,3 +135,26 @@ def test_masks_that_are_added(rng, masked, causal, heads):
         return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores).astype(v.dtype), v)
 
     compared(gradients(attention, causal), args, exact_behind(*args, mask, is_added=True), [1, 2 if causal else 1])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("masked", [None, "padding", "a sequence"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_dropout(rng, masked, causal, shared):
+    """Of each weight, or the same for a batch and heads; the mask is added, as BERT's, and rows may see no key."""
+    args = operands(rng, (2, 300, 300, 4, 4, 16))
+    shape = (1, 1, 300, 300) if shared else (2, 4, 300, 300)
+    key, kept = jax.random.key(3), True if masked is None else kept_of(rng, masked, 4)
+    dropout = np.asarray(jax.random.bernoulli(key, 0.75, shape))
+    mask = np.broadcast_to(kept & np.tril(np.ones((300, 300), bool)) if causal else kept, (2, 4, 300, 300))
+
+    def attention(q, k, v, causal):
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) * 0.25
+        rows = jnp.tril(jnp.ones((300, 300), bool)) if causal else True
+        scores = scores + jnp.where(jnp.asarray(kept) & rows, 0.0, -1e10)
+        weights = jax.nn.softmax(scores).astype(v.dtype)
+        weights = jnp.where(jax.random.bernoulli(key, 0.75, shape), weights / 0.75, 0)
+        return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+
+    expected = exact_behind(*args, mask, is_added=True, of_weights=dropout / 0.75)
+    compared(gradients(attention, causal), args, expected, [1, 1])

@@ -255,9 +255,12 @@ def exact(q: Any, k: Any, v: Any, d_o: Any, causal: bool) -> list[np.ndarray]:
 
 
 def exact_behind(
-    q: Any, k: Any, v: Any, d_o: Any, mask: Any, low: Any = -1e30, is_added: bool = False
+    q: Any, k: Any, v: Any, d_o: Any, mask: Any, low: Any = -1e30, is_added: bool = False, of_weights: Any = 1.0
 ) -> list[np.ndarray]:
-    """The same behind a mask, which puts `low` in the place of scores, or adds it, so that nothing is left of them."""
+    """The same behind a mask, which puts `low` in the place of scores, or adds it, so that nothing is left of them.
+
+    Of weights that have dropout `of_weights` is the factor, or 0.
+    """
     q, k, v, d_o = (np.asarray(x, np.float64) for x in (q, k, v, d_o))
     group, scale = q.shape[2] // k.shape[2], q.shape[-1] ** -0.5
     wide_k, wide_v = (np.repeat(x, group, axis=2) for x in (k, v))
@@ -265,11 +268,11 @@ def exact_behind(
     with np.errstate(invalid="ignore"):  # of a row of nothing but -inf
         p = np.exp(scores - scores.max(axis=-1, keepdims=True))
     p /= p.sum(axis=-1, keepdims=True)
-    dp = np.einsum("bqhd,bkhd->bhqk", d_o, wide_v)
+    dropped, dp = of_weights * p, of_weights * np.einsum("bqhd,bkhd->bhqk", d_o, wide_v)
     ds = np.where(mask | is_added, p * (dp - np.sum(dp * p, axis=-1, keepdims=True)) * scale, 0)
-    dk, dv = np.einsum("bhqk,bqhd->bkhd", ds, q), np.einsum("bhqk,bqhd->bkhd", p, d_o)
+    dk, dv = np.einsum("bhqk,bqhd->bkhd", ds, q), np.einsum("bhqk,bqhd->bkhd", dropped, d_o)
     dk, dv = (x.reshape(*k.shape[:3], group, k.shape[3]).sum(axis=3) for x in (dk, dv))
-    return [np.einsum("bhqk,bkhd->bqhd", p, wide_v), np.einsum("bhqk,bkhd->bqhd", ds, wide_k), dk, dv]
+    return [np.einsum("bhqk,bkhd->bqhd", dropped, wide_v), np.einsum("bhqk,bkhd->bqhd", ds, wide_k), dk, dv]
 
 
 def assert_as_exact(results: Any, before: Any, expected: list[np.ndarray], dtype: Any) -> None:

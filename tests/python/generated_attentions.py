@@ -35,6 +35,7 @@ OF_SCALES |= {"array": 1, "none": 0.5}
 OF_SCORES = {"converted": 5, "preferred": 3, "narrow": 2}
 OF_CALLS = {"none": 3, "jit": 1, "checkpoint": 1, "saved": 0.5, "checkpoint in jit": 0.7, "branch": 0.5}
 OF_TRANSFORMS = {"value": 2, "grad": 2, "vjp": 4, "value and grad": 2, "jvp": 0.7, "hvp": 0.2, "mapped grad": 1}
+DROPPED = ("dropout", "dropped pairs")
 AROUND: dict[str, Callable[..., Any]] = {
     "none": lambda f: f,
     "jit": jax.jit,
@@ -97,7 +98,9 @@ class Plan:
         return (
             (is_bf16 or (self.dtype == np.float16 and (one.scores_in == "converted" or self.transform == "value")))
             and one.softmax in SURE
-            and one.extra in (None, "cap")
+            and (
+                one.extra in (None, "cap") or (one.extra in DROPPED and one.mask in (None, "causal", "iota", "window"))
+            )
             and (one.late, one.shares) == (False, "narrow")
             and one.mask in (None, "causal", "iota", "window", "padding", "lengths", "argument")
             and is_masked_so
@@ -210,7 +213,11 @@ def _orders(rng: Any, letters: str, heads: str, source: str) -> tuple[str, str]:
 def _spelling(rng: Any, q: str, scores: str, mask: str | None, head_dim: int) -> Spelling:
     softmax = _pick(rng, OF_SOFTMAX)
     softmax = "jax" if softmax == "where" and mask is None else softmax
-    extra = None if rng.random() < 0.88 else str(rng.choice(["cap", "bias", "zeroed", "dropout", "shares"]))
+    extra = (
+        None
+        if rng.random() < 0.88
+        else str(rng.choice(["cap", "bias", "zeroed", "dropout", "dropped pairs", "shares"]))
+    )
     one = Spelling(
         q=q,
         k=q.replace("q", "k").replace("g", ""),

@@ -186,7 +186,7 @@ class Spelling:
       scores_in: "narrow", "converted" or "preferred": their type; "wide": queries and keys are converted at first.
       late: shares are divided behind the second product.
       shares: "narrow" or "wide": what is multiplied with v.
-      extra: what no kernel computes, or a cap, which one does; None: nothing.
+      extra: what no kernel computes, or a cap or dropout, which one does; None: nothing.
     """
 
     q: str
@@ -257,8 +257,13 @@ def _weighted(one: Spelling, types: Types, s: Any, kept: Any, v: Any) -> Any:
     shares = SOFTMAX[one.softmax](s, axis, kept)
     if one.extra == "zeroed" and kept is not None:
         shares = jnp.where(kept, shares, 0)
-    if one.extra == "dropout":
-        shares = shares * (jnp.arange(shares.shape[-1]) % 3 > 0).astype(shares.dtype)
+    if one.extra == "dropout":  # the same for a batch and heads
+        keep = sum(k * lax.broadcasted_iota(jnp.int32, shares.shape[-2:], i) for i, k in enumerate((5, 3))) % 4 > 0
+        shares = shares * (keep.astype(shares.dtype) / jnp.asarray(0.75, shares.dtype))
+    if one.extra == "dropped pairs":
+        primes = (2, 7, 11, 5, 3)[-shares.ndim :]
+        keep = sum(k * lax.broadcasted_iota(jnp.int32, shares.shape, i) for i, k in enumerate(primes)) % 4 > 0
+        shares = jnp.where(keep, shares / 0.75, 0)
     o = jnp.einsum(spec, shares.astype(to), v).astype(types.narrow)
     return (o, shares) if one.extra == "shares" else o
 

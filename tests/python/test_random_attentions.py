@@ -7,7 +7,7 @@ import os
 import jax
 import numpy as np
 import pytest
-from python.generated_attentions import draw
+from python.generated_attentions import DROPPED, draw
 from python.spelled_attentions import EXACT
 from python.support import UNIT
 
@@ -17,6 +17,7 @@ from jax_moye._primitives import attention_kernel
 
 COUNT = os.environ.get("JAX_MOYE_RANDOM_ATTENTIONS")  # how many; else these, of which most have kernels of attention
 SEEDS = (0, 25, 41, 52, 70, 75, 79, 294) if COUNT is None else range(int(COUNT))
+DROPPED_SEEDS = (0, 7, 8, 9)  # which are drawn with causal, with segments, in checkpoints
 WIDE = [(seed, scale) for seed in (7, 8) for scale in ("queries", "keys", "both")]
 needs_rows = pytest.mark.skipif(
     len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
@@ -66,6 +67,31 @@ def test_random_attentions(seed):
 def test_scaled_in_f32(seed, scale):
     """Queries, keys or both are multiplied in float32."""
     assert check(draw(seed, scores_in="wide", scale=scale, extra=None, late=False))[0] > 0
+
+
+@needs_rows
+@pytest.mark.parametrize("seed", DROPPED_SEEDS)
+@pytest.mark.parametrize("dropped", DROPPED)
+def test_dropout(seed, dropped):
+    """Of weights, whichever mask the scores have, and whatever is around it."""
+    check(draw(seed, extra=dropped, late=False))
+
+
+@needs_rows
+@pytest.mark.parametrize("which", ["factor", "kept"])
+def test_wrong_dropout_is_seen(monkeypatch, which):
+    """The bugs planted: another factor, and the weights of one key are all kept."""
+    of_kernel = attention_kernel.Dropout
+
+    def wrong(kept, dims, factor):
+        kept = kept.at[..., -1:].set(True) if which == "kept" else kept
+        return of_kernel(kept, dims, factor * 1.1 if which == "factor" else factor)
+
+    monkeypatch.setattr(attention_kernel, "Dropout", wrong)
+    jax.clear_caches()
+    with pytest.raises(AssertionError):
+        check(draw(DROPPED_SEEDS[0], extra="dropped pairs", late=False, softmax="jax", mask=None, shares="narrow"))
+    jax.clear_caches()
 
 
 @needs_rows

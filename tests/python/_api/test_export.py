@@ -50,6 +50,7 @@ def test_what_must_be_declared():
         others |= {ffi.JOINED_ATTENTION_GRAD_TARGET}
         others |= {ffi.BIASED_ATTENTION_TARGET, ffi.BIASED_ATTENTION_GRAD_TARGET}
         others |= {ffi.CAPPED_ATTENTION_TARGET, ffi.CAPPED_ATTENTION_GRAD_TARGET}
+        others |= {ffi.DROPPED_ATTENTION_TARGET, ffi.DROPPED_ATTENTION_GRAD_TARGET}
         assert declared == {TARGET, FUSED_TARGET, ffi.ATTENTION_TARGET, ffi.ATTENTION_GRAD_TARGET} | others
         assert set(module.handlers()) - {ffi.MARK_TARGET} <= declared
 

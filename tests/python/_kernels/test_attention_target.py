@@ -613,3 +613,74 @@ WRONG_CAPS = {
 def test_a_wrong_cap(edit, gradients):
     changes, message = WRONG_CAPS[edit]
     check_edit(call_capped, changes | dict(gradients=gradients), message)
+
+
+KEPT = np.arange(KV_ROWS) < 4  # the weights of three keys are dropped
+
+
+def call_dropped(*, kept=KEPT, bias=None, extra=(), gradients=False, drop=(), **changes):
+    """On ones, without the weights of some keys, the others twice; or its gradients."""
+    behind = [jnp.asarray(kept), *([] if bias is None else [jnp.zeros(SCORES[1:], bias)]), *extra]
+    if gradients:
+        of_rows = jnp.full(LSE, 4 + np.log(KV_ROWS), "float32"), jnp.full(LSE, 2.0)
+        if bias is not None:
+            of_rows = jnp.stack([jnp.full(LSE, 4.0), jnp.full(LSE, np.log(KV_ROWS))]), of_rows[1]
+        operands = [*(jnp.ones(x, "bfloat16") for x in (Q, KV, KV, Q)), *of_rows, *behind]
+        results = [(x, "bfloat16") for x in (Q, KV, KV)]
+        target, of_call = ffi.DROPPED_ATTENTION_GRAD_TARGET, GRAD_CALL | VIEW_GRAD | dict(mask_has_gradients=False)
+    else:
+        operands = [*(jnp.ones(x, "bfloat16") for x in (Q, KV)), jnp.full(KV, 3, "bfloat16"), *behind]
+        results = [(Q, "bfloat16"), (LSE if bias is None else (2, *LSE), "float32")]
+        target, of_call = ffi.DROPPED_ATTENTION_TARGET, CALL | VIEW
+    of_dropout = dict(dropout_strides=(0, 0, 0, 1), dropout_factor=2.0)
+    of_bias = dict(bias_strides=(0, 0, 0, 0) if bias is None else BIAS)
+    attributes = attributes_of(of_call | of_dropout | of_bias, changes, drop)
+    return run(target, [jax.ShapeDtypeStruct(*x) for x in results], operands, attributes)
+
+
+@needs_rows
+@pytest.mark.parametrize("bias", [None, "float32", "bfloat16"])
+def test_dropout(bias):
+    """With a bias, a mask, both and neither: which is which says the type."""
+    share = 1 / KV_ROWS
+    for extra in ((), (jnp.ones(KV_ROWS, bool),)):
+        of_mask = dict(extra=extra) | (dict(mask_strides=(0, 0, 0, 1)) if extra else {})
+        o, lse = call_dropped(bias=bias, **of_mask)
+        np.testing.assert_allclose(o, np.full(Q, 3 * 2 * 4 * share), rtol=1e-2)
+        total = lse if bias is None else lse[0] + lse[1]
+        np.testing.assert_allclose(total, np.full(LSE, 4 + np.log(KV_ROWS)), rtol=1e-6)
+        dq, dk, dv = call_dropped(bias=bias, gradients=True, **of_mask)
+        ds = share * (2 * HEAD_DIM * KEPT - 2)
+        np.testing.assert_allclose(dq, np.full(Q, 0.25 * ds.sum()), rtol=2e-2)
+        rows = GROUP * Q_ROWS
+        np.testing.assert_allclose(dv, np.broadcast_to((rows * 2 * share * KEPT)[:, None], KV), rtol=2e-2)
+        np.testing.assert_allclose(dk, np.broadcast_to((rows * 0.25 * ds)[:, None], KV), rtol=2e-2)
+
+
+WRONG_DROPOUTS = {
+    "no factor": (dict(dropout_factor=0.0), "the factor of weights that are kept is no finite number above 0"),
+    "a negative factor": (dict(dropout_factor=-1.0), "the factor of weights that are kept is no finite number above 0"),
+    "a factor that f32 has not": (dict(dropout_factor=1e39), "is no finite number above 0"),
+    "three strides": (dict(dropout_strides=(0, 0, 1)), "four strides of the dropout are needed"),
+    "a negative stride": (
+        dict(dropout_strides=(0, 0, 0, -1)),
+        "the dropout has strides (0, 0, 0, -1), which are negative",
+    ),
+    "too far": (dict(dropout_strides=(0, 0, 1, 1)), "the dropout has 7 elements, and its strides reach"),
+    "integers": (dict(kept=KEPT.astype("int8")), "the dropout is of booleans"),
+    "floats behind it twice": (dict(bias="float32", extra=(jnp.zeros(7),)), "the mask is of booleans"),
+    "two masks": (dict(extra=(MASK, MASK)), "there is a mask, and nothing else"),
+    "factor missing": (dict(drop=("dropout_factor",)), "Wrong number of attributes"),
+    "a bias too short": (
+        dict(bias="float32", bias_strides=(9999, 1, 1, 1)),
+        "the bias has 210 elements, and its strides reach",
+    ),
+}
+
+
+@needs_rows
+@pytest.mark.parametrize("edit", WRONG_DROPOUTS)
+@pytest.mark.parametrize("gradients", [False, True])
+def test_wrong_dropout(edit, gradients):
+    changes, message = WRONG_DROPOUTS[edit]
+    check_edit(call_dropped, changes | dict(gradients=gradients), message)
