@@ -9,8 +9,7 @@
 //   full[s]            1 arrival, the producer's, and the stage's bytes: consumers wait for them
 //   empty[s]           1 arrival of every consumer warp: the producer waits for them
 //   barrier 1          named, all consumers: no wgmma reads the stages any more; the sums go there
-//   cluster barrier    first: all CTAs' sums are there; last: they have been read, which CTAs wait for once they have
-//                      stored
+//   cluster barrier    first: all CTAs' sums are there; last: they have been read
 // Rank r adds up its share of the tile, rank 0's sums first: the result depends on k and S alone.
 #pragma once
 
@@ -101,7 +100,6 @@ struct Gemm<kConfig> {
       if (elected) produce<kOrder>(args, grid, tile, begin + at_once, k_tiles - at_once, maps, smem, write);
       sync_warp();
       cluster_sync();
-      cluster_arrive();
     } else {
       griddepcontrol_wait();
       sync_threads();
@@ -113,7 +111,7 @@ struct Gemm<kConfig> {
         add_and_store<false>(args, tile, rank, smem, thread);
       }
     }
-    cluster_wait();  // and have been read
+    cluster_sync();  // and have been read
   }
 
   /// The first k-tile of rank `rank`: parts of k differ by one k-tile at most.
@@ -190,8 +188,7 @@ struct Gemm<kConfig> {
   }
 
   /// Consumers: the tile's rows in vectors of 16 bytes, dealt out to the ranks in one piece each; those beyond m are
-  /// not counted, so that the ranks have the same to do, the last one perhaps less, where the tile has few rows. All
-  /// threads arrive at the last cluster barrier before their last vector is stored.
+  /// not counted, so that the ranks have the same to do, the last one perhaps less, where the tile has few rows.
   /// kPair: half of the columns are those of a second b.
   template <bool kPair>
   static MOYE_DEVICE void add_and_store(GemmArgs const& args, TileCoord const& tile, int rank, SharedStorage& smem,
@@ -204,24 +201,14 @@ struct Gemm<kConfig> {
     int64_t const m_left = args.m - int64_t(tile.m) * kBlkM;
     int const all = (m_left < kBlkM ? int(m_left) : kBlkM) * kVectors, share = (all + kSplit - 1) / kSplit;
     int const end = (rank + 1) * share < all ? (rank + 1) * share : all;
-    int const rounds = (share + kConsumerThreads - 1) / kConsumerThreads;  // of every thread
     with_tile_epilogue<Sum, kVector, /*kDerives=*/true, /*kScales=*/!kPair>(
         args, tile, kBlkM, kColumns, [&](auto const& epilogue) {
           MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
-              for (int round = 0; round < rounds; ++round) {
-            int const vector = rank * share + round * kConsumerThreads + thread;
+              for (int vector = rank * share + thread; vector < end; vector += kConsumerThreads) {
             int const row = vector / kVectors, column = vector % kVectors * kVector;
-            bool const is_own = vector < end;
-            Row<Sum, kVector> first{}, second{};
-            if (is_own) {
-              first = add(sums, SumsLayout{}(row, column));
-              if constexpr (kPair) second = add(sums, SumsLayout{}(row, kColumns + column));
-            }
-            sync_warp();
-            // What others have is here: they need not wait for what is stored.
-            if (round + 1 == rounds) cluster_arrive();
-            if (!is_own) continue;
+            auto const first = add(sums, SumsLayout{}(row, column));
             if constexpr (kPair) {
+              auto const second = add(sums, SumsLayout{}(row, kColumns + column));
               epilogue.store_pair(first.elements, second.elements, row, column);
             } else {
               epilogue.store(first.elements, row, column);

@@ -306,9 +306,10 @@ def measured(
         beta=request.beta if epilogue is None else epilogue.beta,
     )
     with jax.enable_x64(True), DirectProduct(layout, device, [config.name for config in candidates]) as product:
-        rival, theirs = None, None
+        rival, theirs, is_fused = None, None, False
         if not request.insists:
-            rival, theirs = _xla_contender(product, operands, problem.swapped, xla, others)
+            rival, theirs, is_fused = _xla_contender(product, operands, problem.swapped, xla, others)
+            is_fused = is_fused and (epilogue is None or epilogue.is_nothing) and request.beta == 0
         contenders, right = [], b""
         for config in candidates:
             if stop.is_set():
@@ -328,7 +329,7 @@ def measured(
     us = {config.name: found.us[config.name] for config in candidates if config.name in found.us}
     if not us:
         raise RuntimeError("no config computes it as XLA does")
-    return new_entry(request, operands, call, candidates, us, found.us.get("xla"), found.lead)
+    return new_entry(request, operands, call, candidates, us, found.us.get("xla"), found.lead, is_fused=is_fused)
 
 
 def new_entry(
@@ -340,6 +341,7 @@ def new_entry(
     xla_us: float | None,
     lead: float | None,
     host_bound: bool = False,
+    is_fused: bool = False,
 ) -> Entry:
     """What is kept of a measurement, by lowering and by `tune`.
 
@@ -352,6 +354,7 @@ def new_entry(
       xla_us: of XLA; None where it has no time.
       lead: as `rounds.Outcome` has it.
       host_bound: likewise.
+      is_fused: XLA computes it in a fusion, which takes in what stands behind the product, if that is XLA's.
     """
     tie = _HOST_BOUND_TIE if host_bound else TIE
     best = next(config for config in candidates if us.get(config.name, math.inf) <= tie * min(us.values()))
@@ -366,6 +369,7 @@ def new_entry(
         host_bound=host_bound,
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         lead={} if lead is None else {signature: significant(lead)},
+        fused=(signature,) if is_fused else (),
     )
 
 
@@ -389,8 +393,8 @@ def interrupt(contenders: Sequence[Contender], stop: threading.Event) -> None:
 
 def _xla_contender(
     product: DirectProduct, operands: Operands, swapped: bool, xla: XlaProgram, others: Mapping[str, Sequence[int]]
-) -> tuple[Contender, np.ndarray]:
-    """XLA's program, and a sample of its result on the first operands."""
+) -> tuple[Contender, np.ndarray, bool]:
+    """XLA's program, a sample of its result on the first operands, and whether no library computes it."""
     left, right = ("b", "a") if swapped else ("a", "b")
     shapes = {left: operands[0].shape, right: operands[1].shape, **others}
     names = [left, right, *others]
@@ -422,7 +426,7 @@ def _xla_contender(
     program = jax.jit(several).lower(*types).compile()
     contender = product.xla_contender(program, arrays)
     result = jax.block_until_ready(jax.tree.leaves(contender.run(0))[0])  # of what is kept, too, the first is d
-    return contender, product.sample(result)
+    return contender, product.sample(result), "__cublas" not in program.as_text()
 
 
 # ------------------------------------------------------------------------------------------------- what becomes of it

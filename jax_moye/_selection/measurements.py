@@ -31,6 +31,7 @@ import jax.numpy as jnp
 
 from jax_moye._kernels.cache import cache_dir
 from jax_moye._kernels.configs import GemmConfig, configs
+from jax_moye._kernels.dtypes import ITEM_BYTES
 from jax_moye._selection.attention_key import AttentionKey, is_attention, parse_attention
 from jax_moye._selection.capability import why_not
 from jax_moye._selection.epilogue import Epilogue
@@ -46,16 +47,24 @@ _WINS_BY, _CALL_US, _MOST = 1.02, 1.5, 0.15
 # A batch of matrices times vectors is a reduction for XLA, in one kernel with what stands in front of it and behind it.
 # Alone it does not show that: a kernel of ours in its place costs two more, of 1.5 us each (section 34).
 _FUSION_US, _MOST_OF_FUSION = 3.0, 0.3
+# What XLA computes in a fusion, it computes in one kernel with what stands behind it. A kernel of ours in its place
+# writes the result, and another one reads it: that counts where it takes a fifth of the product's time (section 35).
+_BYTES_PER_US, _COUNTS, _MOST_OF_RESULT = 4e6, 0.2, 1.0
 
 
-def wins_by(ours_us: float, problem: Timed | None = None) -> float:
+def wins_by(ours_us: float, problem: Timed | None = None, is_fused: bool = False) -> float:
     """How many times ours XLA's measured time must be at least for a product to be ours.
 
     Args:
       ours_us: microseconds of our fastest config.
       problem: that of the product; None of one that XLA computes by itself.
+      is_fused: XLA computed the product in a fusion.
     """
     least = _WINS_BY + min(_CALL_US / ours_us, _MOST)
+    if is_fused and isinstance(problem, GemmProblem):
+        result = problem.batch * problem.m * problem.n * ITEM_BYTES[problem.out_dtype]
+        share = 2 * result / _BYTES_PER_US / ours_us
+        least += min(share, _MOST_OF_RESULT) if share >= _COUNTS else 0.0
     if isinstance(problem, GemmProblem) and problem.batch > 1 and min(problem.m, problem.n) == 1:
         least += min(_FUSION_US / ours_us, _MOST_OF_FUSION)
     return least
@@ -80,6 +89,7 @@ class Entry:
       us: microseconds by config, of all that were timed.
       xla_us: of XLA by `signature`: precision and dtypes decide what XLA does, and are not all in the problem.
       lead: what XLA's time is times ours at least, by the same: the low end of the interval (95 %) of that ratio.
+      fused: those of the same by which XLA computed the product in a fusion, not by a library.
       host_bound: the host may have been what was timed: no reason to leave the product to XLA.
       date: of the measurement, ISO 8601.
     """
@@ -93,6 +103,7 @@ class Entry:
     host_bound: bool
     date: str
     lead: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    fused: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[Timed, str]:
@@ -102,7 +113,7 @@ class Entry:
     def to_dict(self) -> dict[str, Any]:
         """As in a file."""
         times = {name: dict(getattr(self, name)) for name in ("us", "xla_us", "lead")}
-        return dataclasses.asdict(self) | {"problem": self.problem.to_dict()} | times
+        return dataclasses.asdict(self) | {"problem": self.problem.to_dict(), "fused": [*self.fused]} | times
 
     def is_won_by_ours(self, of: str) -> bool | None:
         """Whether our best is so much faster than XLA that it computes the product; None where nobody can say.
@@ -114,7 +125,7 @@ class Entry:
         if xla is None or self.host_bound:
             return None
         ours = self.us[self.config]
-        return self.lead.get(of, xla / ours) >= wins_by(ours, self.problem)
+        return self.lead.get(of, xla / ours) >= wins_by(ours, self.problem, of in self.fused)
 
 
 class Choice(NamedTuple):
@@ -315,14 +326,16 @@ def parse_entry(raw: Any) -> Entry:
       ValueError: it is something else.
     """
     fields = {field.name for field in dataclasses.fields(Entry)}
-    _check(isinstance(raw, dict) and set(raw) | {"lead"} == fields, "an entry has other fields")  # older ones have none
+    _check(isinstance(raw, dict) and set(raw) | {"lead", "fused"} == fields, "an entry has other fields")  # old ones: none
     for name in ("variant", "config", "row", "date"):
         _check(isinstance(raw[name], str), f"{name} is no text")
     _check(type(raw["host_bound"]) is bool, "host_bound is neither true nor false")
     us, xla_us, lead = (_times(raw.get(name, {}), name) for name in ("us", "xla_us", "lead"))
     _check(raw["config"] in us, "its config has no time")
+    fused = raw.get("fused", [])
+    _check(isinstance(fused, list) and all(isinstance(x, str) for x in fused), "fused are no signatures")
     problem = parse_attention(raw["problem"]) if is_attention(raw["problem"]) else _problem(raw["problem"])
-    return Entry(**raw | {"problem": problem, "us": us, "xla_us": xla_us, "lead": lead})
+    return Entry(**raw | {"problem": problem, "us": us, "xla_us": xla_us, "lead": lead, "fused": tuple(fused)})
 
 
 def read(path: str | os.PathLike[str]) -> Tables:

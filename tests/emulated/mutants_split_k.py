@@ -22,7 +22,7 @@ KERNEL_AHEAD = "        griddepcontrol_wait();  // the kernel ahead may still ru
 FIRST_LOADS = "        produce<kOrder>(args, grid, tile, begin, at_once, maps, smem, write);\n"
 WAIT = "      warpgroup_wait_group<1>();\n"
 RELEASE = "      if (k_tile > 0) smem.pipeline.consumer_release(last, thread % 32);\n"
-OF_THE_TILE = "vector = rank * share + round * kConsumerThreads + thread;"
+OF_THE_TILE = "vector = rank * share + thread;"
 
 MUTANTS = [
     # ---- parts of k
@@ -114,14 +114,8 @@ MUTANTS = [
     ),
     Mutant(
         name="split_k_exits_while_others_read",
-        old="    cluster_wait();  // and have been read\n",
+        old="    cluster_sync();  // and have been read\n",
         new="",
-        expect=r"exits without having waited for plain load by .* at sm90_split_k\.cuh:\d+, which needs its",
-    ),
-    Mutant(
-        name="split_k_arrives_before_all_is_read",
-        old="if (round + 1 == rounds) cluster_arrive();",
-        new="if (round == 0) cluster_arrive();",
         expect=r"exits without having waited for plain load by .* at sm90_split_k\.cuh:\d+, which needs its",
     ),
     Mutant(
@@ -139,13 +133,13 @@ MUTANTS = [
     Mutant(
         name="split_k_the_share_begins_with_the_second_vector",
         old=OF_THE_TILE,
-        new="vector = rank * share + round * kConsumerThreads + thread + 1;",
+        new="vector = rank * share + thread + 1;",
         expect="wrong",
     ),
     Mutant(
         name="split_k_every_rank_begins_with_the_first_row",
         old=OF_THE_TILE,
-        new="vector = round * kConsumerThreads + thread;",
+        new="vector = thread;",
         expect=r"race on global memory d\+0x[0-9a-f]+",
     ),
     Mutant(

@@ -287,14 +287,14 @@ class Product:
 def one(places, monkeypatch):
     """What is measured of a product, played."""
 
-    def run(product, xla_us=40.0, stop=None, **options):
+    def run(product, xla_us=40.0, stop=None, is_fused=False, **options):
         operands = tuple(Operand(shape, np.dtype(bf16)) for shape in SHAPE[:2])
         request = Request("mk,kn->mn", np.dtype(bf16), None, None, options.get("implementation"), None)
         target = LoweringTarget.of_device(devices.DEVICES["h200"])
         call = decide(request, operands, target).call
         rival = Contender("xla", run=None, wait=None, clock=lambda passes: passes * xla_us * 1e-6)
         monkeypatch.setattr(autotune, "DirectProduct", product)
-        monkeypatch.setattr(autotune, "_xla_contender", lambda *args: (rival, np.ones(8, np.float32)))
+        monkeypatch.setattr(autotune, "_xla_contender", lambda *args: (rival, np.ones(8, np.float32), is_fused))
         monkeypatch.setattr(jax, "local_devices", lambda backend: [None])
         candidates = autotune.contenders(call.problem, 90, target.configs, autotune.CANDIDATES)
         return measured(request, operands, call, candidates, None, {}, stop)
@@ -316,6 +316,14 @@ def test_the_fastest_is_kept_with_the_times_of_all(one):
     assert list(entry.us) == product.names == names[: autotune.CANDIDATES]
     assert product.is_closed
     assert product.layout.sizes == (1, 256, 128, 512)
+
+
+def test_what_xla_computes_in_a_fusion_is_kept(one):
+    assert one(Product({})).fused == ()
+    entry = one(Product({}), is_fused=True)
+    assert entry.fused == (WORDS,)
+    assert measurements.parse_entry(json.loads(json.dumps(entry.to_dict()))) == entry
+    assert one(Product({}), is_fused=True, implementation="moye").fused == ()
 
 
 def test_ties_are_the_models_order(one):

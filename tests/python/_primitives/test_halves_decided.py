@@ -105,8 +105,9 @@ def test_the_array_is_made_before_anything_is_timed(asked):
     _, xla, others = asked[0]
     product = FakeProduct(a=x, b=w[:, :N], second_b=w[:, N:])
     operand = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
-    _, result = autotune._xla_contender(product, (operand((M, K)), operand((K, N))), False, xla, others)
+    _, result, is_fused = autotune._xla_contender(product, (operand((M, K)), operand((K, N))), False, xla, others)
     assert [[one.shape for one in of_set] for of_set in product.operands] == [[(M * K,), (K, 2 * N)]] * 2
+    assert is_fused  # no library
     np.testing.assert_array_equal(product.operands[0][1], w)
     assert_close(result, exact(of_both_of, (x, w)))
     assert_close(product.results[1], [exact(of_both_of, (-x, -w))])
