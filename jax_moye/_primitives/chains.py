@@ -52,6 +52,9 @@ from jax_moye._primitives.rewritten import Original, rewritten_p
 from jax_moye._selection.epilogue import ACTIVATIONS, DERIVATIVES, Epilogue, OwnActivation, stored_dtype
 from jax_moye._selection.problem import NotServedError, make_problem, parse_spec
 
+# What changes no element, in front of who reads it.
+_MOVES = frozenset(("convert_element_type", "copy", "reshape", "squeeze", "transpose", "optimization_barrier"))
+
 
 def is_plain_float(aval: Any) -> bool:
     """Whether a result is of floats whose type is known for sure."""
@@ -260,12 +263,35 @@ def chain_from(program: Program, index: int, parameters: Mapping[str, Any]) -> C
         dtype = aval_of(whole.value).dtype
         activated = next(iter(activations_of(program, whole.value)), None)
         # What is kept of 8 bits kernels would write in more.
-        if activated is not None and stored_dtype(dtype) == dtype and not program.is_stacked(whole.value, activated[2]):
+        if activated is not None and stored_dtype(dtype) == dtype and _is_array(program, whole.value, activated[2]):
             activation, shared, value = activated
             kept = {"kept": whole.value, "shared": tuple(shared)}
             return dataclasses.replace(whole, value=value, activation=activation, **kept)
     is_ours = program.equations[index].primitive is contract_p
     return None if whole is start and is_ours else whole
+
+
+def _is_array(program: Program, before: Any, value: Any) -> bool:
+    """Whether XLA writes the activation of another value: somebody reads more of it than elements for elements.
+
+    A kernel that writes an activation beside what it is applied to would write one array more than XLA, where the next
+    function is computed in XLA's kernel anyway: the square of relu, or a product with another array. What a loop stacks
+    XLA would copy.
+    """
+    if program.is_stacked(before, value):
+        return False
+    waiting, seen = [value], set()
+    while waiting:
+        for index in program.readers.get(waiting.pop(), ()):
+            if index == len(program.equations):
+                return True
+            equation: Any = program.equations[index]
+            if is_same(equation) or equation.primitive.name in _MOVES:
+                waiting += [x for x in equation.outvars if x not in seen]
+                seen.update(equation.outvars)
+            elif not is_elementwise(equation):
+                return True
+    return False
 
 
 def linear_chain(program: Program, index: int, parameters: Mapping[str, Any]) -> Chain | None:
