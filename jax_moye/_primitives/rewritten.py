@@ -38,7 +38,7 @@ from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.cost_xla import elementwise_us
 from jax_moye._selection.decide import Decision, decide
 from jax_moye._selection.in_place import in_place
-from jax_moye._selection.measurements import wins_by
+from jax_moye._selection.leads import wins_by
 from jax_moye._selection.request import Operand, Operands, Request, describe, label_sizes
 from jax_moye._selection.view import View
 

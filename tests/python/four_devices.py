@@ -29,7 +29,8 @@ def said_by(file: str) -> dict[str, str]:
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(root), str(pathlib.Path(__file__).parents[1])]),
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # as in conftest.py
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4",
     }
     done = subprocess.run(
         [sys.executable, "-P", "-W", "error", file], env=environment, capture_output=True, text=True, timeout=240

@@ -33,7 +33,7 @@ def test_newton_cg():
 
 @pytest.mark.parametrize(("devices", "mesh"), [(8, 8), (2, 2), (3, 2)])
 def test_sharded_training(monkeypatch, devices, mesh):
-    monkeypatch.setenv("XLA_FLAGS", f"--xla_force_host_platform_device_count={devices}")
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_force_host_platform_device_count={devices}", prepend=" ")
     done = run("sharded_training.py")
     assert done.returncode == 0, done.stdout + done.stderr
     # One all-reduce of the scores' parts, and one of all gradients'.

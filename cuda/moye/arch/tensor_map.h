@@ -58,7 +58,7 @@ namespace detail {
 
 /// What the hardware cannot do about the spec; empty if it can (CUDA driver API, cuTensorMapEncodeTiled). The driver
 /// says only CUDA_ERROR_INVALID_VALUE.
-inline std::string tensor_map_complaint(TensorMapSpec const& spec) {
+MOYE_ONCE_A_CALL inline std::string tensor_map_complaint(TensorMapSpec const& spec) {
   auto const text = [](uint64_t value) { return std::to_string(value); };
   if (spec.rank < 1 || spec.rank > kMaxTensorMapRank)
     return "the rank is " + std::to_string(spec.rank) + ", not 1 to 5";
@@ -138,7 +138,7 @@ static_assert(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 == static_cast<int>(TensorMapType
 
 #else
 
-inline Status encode_tensor_map(TensorMap* map, TensorMapSpec const& spec) {
+MOYE_ONCE_A_CALL inline Status encode_tensor_map(TensorMap* map, TensorMapSpec const& spec) {
   if (std::string const complaint = tensor_map_complaint(spec); !complaint.empty()) {
     return {"tensor map: " + complaint};
   }
@@ -165,7 +165,7 @@ inline Status encode_tensor_map(TensorMap* map, TensorMapSpec const& spec) {
 
 /// Fills in the map; it is valid while the memory at `address` is. About a microsecond: make it for every call, or keep
 /// it under address, sizes, strides, box and type together.
-inline Status make_tensor_map(TensorMap* map, TensorMapSpec const& spec) {
+MOYE_ONCE_A_CALL inline Status make_tensor_map(TensorMap* map, TensorMapSpec const& spec) {
   if (std::string const complaint = detail::tensor_map_complaint(spec); !complaint.empty()) {
     return {"tensor map: " + complaint};
   }

@@ -230,7 +230,7 @@ with jax.set_mesh(mesh):
 
 @pytest.mark.parametrize("kind", ["explicit", "manual", "auto"])
 def test_programs_for_several_devices(kind, monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2", prepend=" ")
     done = in_a_new_process(SHARDED.format(kind=kind, target=TARGET))
     if kind == "auto":
         assert done.returncode != 0

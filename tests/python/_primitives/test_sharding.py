@@ -42,7 +42,8 @@ def start(devices: int, file: str, *arguments: str) -> subprocess.Popen:
         | {
             "PYTHONPATH": os.pathsep.join([str(pathlib.Path(jax_moye.__file__).parents[1]), str(TESTS)]),
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # as in conftest.py
+            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}",
         },
     )
 

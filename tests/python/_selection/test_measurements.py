@@ -25,7 +25,6 @@ from jax_moye._kernels.devices import DEVICES
 from jax_moye._selection import capability, measurements
 from jax_moye._selection.capability import LoweringTarget, usable_configs, why_not
 from jax_moye._selection.decide import decide
-from jax_moye._selection.problem import GemmProblem
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 TABLES = measurements.TABLES  # the package's: conftest.py hides them from tests
@@ -318,48 +317,6 @@ def test_how_much_faster_ours_must_be(places, us, least):
         assert dataclasses.replace(entry, lead={words: least / factor}).is_won_by_ours(words) == (factor < 1)
     assert entry.is_won_by_ours("another signature") is None
     assert dataclasses.replace(entry, host_bound=True).is_won_by_ours(words) is None
-
-
-@pytest.mark.parametrize(
-    ("batch", "m", "n", "us", "least"),
-    [
-        (256, 1, 512, 10.0, 1.47),
-        (256, 512, 1, 10.0, 1.47),
-        (256, 1, 512, 50.0, 1.11),
-        (1, 1, 512, 10.0, 1.17),
-        (256, 2, 512, 10.0, 1.17),
-    ],
-)
-def test_more_is_asked_of_batches_of_vectors(batch, m, n, us, least):
-    """XLA computes them in one kernel with what stands around them, which shows in no time of the product alone."""
-    strides = {"a_strides": (m * 128, 128, 1), "b_strides": (n * 128, 128, 1), "d_strides": (m * n, n, 1)}
-    problem = GemmProblem(batch, m, n, 128, **strides, dtype="bf16", out_dtype="bf16", swapped=False)
-    assert measurements.wins_by(us, problem) == pytest.approx(least)
-    assert measurements.wins_by(us) == pytest.approx(1.02 + min(1.5 / us, 0.15))
-
-
-@pytest.mark.parametrize(
-    ("shape", "us", "share"),
-    [
-        ((32768, 512, 512), 40.0, 0.419),  # 34 MB are written and read again
-        ((32768, 512, 64), 12.0, 1.0),
-        ((4096, 4096, 4096), 200.0, 0.0),  # less than a fifth
-        ((16, 6144, 2048), 8.0, 0.0),
-    ],
-)
-def test_more_is_asked_where_xla_computes_a_product_in_a_fusion(shape, us, share):
-    """It takes in what stands behind the product, whose result a kernel of ours writes for another to read."""
-    m, n, k = shape
-    strides = {"a_strides": (m * k, k, 1), "b_strides": (n * k, 1, n), "d_strides": (m * n, n, 1)}
-    problem = GemmProblem(1, *shape, **strides, dtype="bf16", out_dtype="bf16", swapped=False)
-    alone = measurements.wins_by(us, problem)
-    assert measurements.wins_by(us, problem, is_fused=True) == pytest.approx(alone + share, abs=1e-3)
-    entry = entry_of(explained(*SHAPE, implementation="moye"))
-    times = {"us": {entry.config: us}, "xla_us": {"x": us * (alone + share / 2)}}
-    entry = dataclasses.replace(entry, problem=problem, **times)
-    assert entry.is_won_by_ours("x")
-    assert dataclasses.replace(entry, fused=("x",)).is_won_by_ours("x") == (share == 0)
-    assert dataclasses.replace(entry, fused=("another signature",)).is_won_by_ours("x")
 
 
 def test_an_epilogue_has_its_own_entry(places, monkeypatch):

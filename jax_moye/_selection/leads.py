@@ -1,0 +1,37 @@
+"""By how much a kernel has to be faster than XLA to compute a product in its place."""
+
+from __future__ import annotations
+
+from jax_moye._kernels.dtypes import ITEM_BYTES
+from jax_moye._selection.attention_key import AttentionKey
+from jax_moye._selection.problem import GemmProblem
+
+# A product is ours where XLA's measured time is at least so many times ours, by the low end of the interval. A tie is
+# XLA's, which may also fuse what stands around the product. More is asked of short products: XLA's kernels begin before
+# their predecessor has ended, and behind a call of ours on a stream the GPU waits for 1.3 to 1.7 us; XLA chooses
+# another kernel in every other compilation, too (docs/performance.md, section 8).
+_WINS_BY, _CALL_US, _MOST = 1.02, 1.5, 0.15
+# A batch of matrices times vectors is a reduction for XLA, in one kernel with what stands in front of it and behind it.
+# Alone it does not show that: a kernel of ours in its place costs two more, of 1.5 us each (section 34).
+_FUSION_US, _MOST_OF_FUSION = 3.0, 0.3
+# What XLA computes in a fusion, it computes in one kernel with what stands behind it. A kernel of ours in its place
+# writes the result, and another one reads it: that counts where it takes a fifth of the product's time (section 35).
+_BYTES_PER_US, _COUNTS, _MOST_OF_RESULT = 4e6, 0.2, 1.0
+
+
+def wins_by(ours_us: float, problem: GemmProblem | AttentionKey | None = None, is_fused: bool = False) -> float:
+    """How many times ours XLA's measured time must be at least for a product to be ours.
+
+    Args:
+      ours_us: microseconds of our fastest config.
+      problem: that of the product; None of one that XLA computes by itself.
+      is_fused: XLA computed the product in a fusion.
+    """
+    least = _WINS_BY + min(_CALL_US / ours_us, _MOST)
+    if is_fused and isinstance(problem, GemmProblem):
+        result = problem.batch * problem.m * problem.n * ITEM_BYTES[problem.out_dtype]
+        share = 2 * result / _BYTES_PER_US / ours_us
+        least += min(share, _MOST_OF_RESULT) if share >= _COUNTS else 0.0
+    if isinstance(problem, GemmProblem) and problem.batch > 1 and min(problem.m, problem.n) == 1:
+        least += min(_FUSION_US / ours_us, _MOST_OF_FUSION)
+    return least
