@@ -200,6 +200,24 @@ def test_in_the_emulator(rng, name):
 
 
 @needs_rows
+def test_another_mask_behind_the_softmax_in_the_emulator(rng):
+    """It is dropout with a factor of 1, also where it leaves nothing of a row."""
+    q, k, v, d_o = operands(rng)
+
+    def both(q, k, v, d_o):
+        out, pullback = jax.vjp(lambda *x: _masked_again(*x, KEY), q, k, v)
+        return (out, *pullback(d_o))
+
+    with jax_moye.options(interpret=True):
+        lowered = jax.jit(jax_moye.optimize(both)).lower(q, k, v, d_o)
+        assert [lowered.as_text().count(f"dropped_attention{of}_v1(") for of in ("", "_grad")] == [1, 1]
+        results = lowered.compile()(q, k, v, d_o)
+    mask = np.broadcast_to(np.asarray(_padding()), ALL)
+    wanted = exact_behind(q, k, v, d_o, mask, of_weights=mask.astype(np.float64))
+    assert_as_exact(results, jax.jit(both)(q, k, v, d_o), wanted, jnp.bfloat16)
+
+
+@needs_rows
 def test_with_a_bias(rng):
     """T5's, whose gradient is asked for: float32 in front of a broadcast."""
     q, k, v, d_o = operands(rng)
@@ -310,6 +328,13 @@ def _of_weights(q, k, v, key):
 def _of_values(q, k, v, key):
     """Booleans that are made of the values: a kernel reads both."""
     return _weighted(jnp.where((v[:, :, :, 0] > 0).swapaxes(1, 2)[:, :, None], jax.nn.softmax(_scores(q, k)), 0), v)
+
+
+def _masked_again(q, k, v, key):
+    """By booleans of which nobody knows that they are those of the scores: of a row of which none counts it is 0."""
+    padding = [jnp.isfinite(k[:, :, 0, 0] * x)[:, None, None] & _padding() for x in (1, 2)]
+    weights = jax.nn.softmax(jnp.where(padding[0], _scores(q, k), -1e30))
+    return _weighted(jnp.where(padding[1], weights, 0), v)
 
 
 def _read(q, k, v, key):

@@ -336,9 +336,6 @@ LEFT = {
         jnp.einsum("bqhd,bkhd->bhqk", q, k)
     ),
     "their sum is read": lambda q, k, v, d_o: (lambda p: _times(p, v) * p.sum().astype(v.dtype))(_shares(q, k)),
-    "dropout": lambda q, k, v, d_o: _times(
-        _shares(q, k) * jax.random.bernoulli(jax.random.key(0), 0.9, (B, H, T, S)) / 0.9, v
-    ),
     "a mask made of scores": lambda q, k, v, d_o: _times(
         (lambda s: jax.nn.softmax(jnp.where(s > -1, s, -1e30)))(jnp.einsum("bqhd,bkhd->bhqk", q, k)), v
     ),
@@ -358,10 +355,7 @@ LEFT = {
         jax.nn.softmax(jnp.where(_traced(k), _scores(q, k), -1e30 - d_o[0, 0, 0, 0].astype(jnp.float32))), v
     ),
     "shares that are masked": lambda q, k, v, d_o: _times(
-        jnp.where(_traced(k), jax.nn.softmax(jnp.where(_traced(k), _scores(q, k), -1e30)), 0), v
-    ),
-    "another mask of shares": lambda q, k, v, d_o: _times(
-        jnp.where(_traced(d_o), jax.nn.softmax(jnp.where(_traced(k), _scores(q, k), -1e30)), 0), v
+        (lambda kept: jnp.where(kept, jax.nn.softmax(jnp.where(kept, _scores(q, k), -1e30)), 0))(_traced(k)), v
     ),
     "exponentials that are masked": lambda q, k, v, d_o: _times(
         (lambda e: e / e.sum(-1, keepdims=True))(

@@ -29,7 +29,10 @@ def test_sums_over_columns():
     assert E.summed(7) == Z
     assert SHARES.summed(7) == Formula.of()
     assert Z.summed(7) == Formula.of(7, z=1)
-    assert E.times(G).summed(7) == Formula({Term(sums=((1, 1),)): 1.0})
+    assert E.times(G).summed(7) == Formula({Term(sums=((1, 1, 0),)): 1.0})
+    kept = Formula.of(kept=1)
+    assert kept.times(kept) == kept
+    assert E.times(kept).summed(7) == Formula({Term(sums=((1, 0, 1),)): 1.0})
 
 
 def test_the_derivative_of_a_softmax_in_two_forms():

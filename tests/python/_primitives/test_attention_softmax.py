@@ -71,7 +71,9 @@ def test_masks():
     assert computed("exp", computed("sub", masked, Logs(largest=1.0)), of=of) == E
     assert computed("select_n", mask, zero, E, of=of) == E  # 0 there anyway
     assert computed("mul", E, Choice(CAUSAL, np.float32(1), np.float32(0)), of=of) == E
-    assert computed("select_n", Choice(CAUSAL.reverse, np.True_, np.False_), zero, E, of=of) == Opaque()
+    dropped = computed("select_n", Choice(CAUSAL.reverse, np.True_, np.False_), zero, E, of=of)
+    assert dropped == Formula.of(e=1, kept=1)  # another mask than that of the scores
+    assert of.kept == CAUSAL.reverse
     behind = computed("select_n", mask, zero, Z, of=of)
     assert behind == Partial(Z)  # it where E is not 0
     assert computed("mul", behind, E, of=of) == computed("mul", Z, E, of=of)
@@ -104,7 +106,11 @@ def test_what_is_cleared():
     assert twice == computed("select_n", Choice(All((CAUSAL, PADDING)), True, False), zero, E, of=of)
     assert twice.parts == {PADDING, CAUSAL}
     other = Choice(Traced("other", ("k",)), np.True_, np.False_)
-    assert computed("select_n", other, zero, E, of=of) == Opaque()  # dropout
+    assert computed("select_n", other, zero, E, of=of) == Formula.of(e=1, kept=1)  # dropout
+    assert computed("mul", E, Choice(other.mask, np.float32(1.25), np.float32(0)), of=of) == Formula.of(
+        1.25, e=1, kept=1
+    )
+    assert computed("select_n", other, E, zero, of=of) == Opaque()  # of the other weights, at the same time
     assert computed("select_n", padding, zero, Z, of=of) == Opaque()
     assert computed("add", once, E, of=of) == Opaque()
 

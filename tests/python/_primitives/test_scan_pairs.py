@@ -316,7 +316,14 @@ def _with_messages(x, blocks):
     return lax.scan(layer, x, blocks)[0]
 
 
-STAYS = {"dropout": _dropped, "messages": _with_messages}
+@pytest.mark.usefixtures("fake_rows")
+def test_dropout_of_layers(rng):
+    """Which weights are kept the second loop reads as the booleans that the first one stacks."""
+    text = str(jax.make_jaxpr(jax_moye.optimize(all_of(_dropped)))(*weights(rng)))
+    assert [text.count(f"jax_moye_attention{of}[") for of in ("", "_grad")] == [1, 1]
+
+
+STAYS = {"messages": _with_messages}
 
 
 @pytest.mark.usefixtures("fake_rows")
