@@ -185,6 +185,7 @@ std::string unfit_mask(MaskOperand const& mask, AttentionArgs& args) {
 std::string unfit_dropout(AttentionRequest const& request, AttentionArgs& args) {
   auto const& dropout = request.dropout;
   if (!dropout.present) return "";
+  if (args.mask.is_infinite && args.mask.has_gradients) return "masked scores that are -inf have no gradients";
   if (request.has_cap) return "scores with a cap have no dropout";
   auto const& strides = dropout.strides;
   if (std::string reason = unfit_strides("the dropout", strides, dropout.elements, args); !reason.empty())

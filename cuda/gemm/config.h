@@ -297,7 +297,7 @@ struct AttentionBytes {
 /// 0 where a score is masked.
 struct AttentionMask : AttentionBytes {
   bool is_infinite;  // masked scores are -inf, of which no other makes NaN; else so low that they count beside none
-  // In a row all of whose scores are masked they have gradients as any others. With dropout alone.
+  // In a row all of whose scores are masked they have gradients as any others. With dropout alone, and not if -inf.
   bool has_gradients = false;
 };
 

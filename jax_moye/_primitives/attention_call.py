@@ -254,7 +254,8 @@ def run_attention_grad(
       dims_mask: as there.
       mask_is_infinite: as there. Of a row whose scores are all masked the values still have gradients, those of its
         result: of a mean, or NaN.
-      mask_has_gradients: in a row whose scores are all masked, these have gradients as any others. Only with dropout.
+      mask_has_gradients: in a row whose scores are all masked, these have gradients as any others. Only with dropout,
+        and not if they are -inf.
       bias: as there.
       dims_bias: as there.
       dropout: as there.

@@ -40,7 +40,7 @@ class Case:
     low: float | None = None  # the bias of a first row, and of a last column
     ds_is_f32: bool | None = None  # of the bias' gradient; None: nobody wants it
     dropout: str | None = None  # its dimensions; not with a cap
-    mask_has_gradients: bool = False  # with dropout alone
+    mask_has_gradients: bool = False  # with dropout alone, and not behind -inf
     ds_parts: int = 1
     with_rest: bool = False
     kind: str = "normal"
@@ -73,6 +73,7 @@ def random_case(rng: np.random.Generator, most_dim: int, most_rows: int = 300) -
     dropout = None
     if rng.random() < 0.3:
         dropout, cap = "".join(rng.permutation([x for x in "bhqk" if rng.random() < 0.7])), 0
+    is_infinite = bool(rng.random() < 0.5)
     return Case(
         batch=int(rng.integers(1, 3)),
         kv_heads=int(rng.integers(1, 3)),
@@ -84,7 +85,7 @@ def random_case(rng: np.random.Generator, most_dim: int, most_rows: int = 300) -
         dims=dims,
         dims_o=DIMS[rng.integers(len(DIMS))][0] if rng.random() < 0.3 else None,
         mask=mask if rng.random() < 0.5 else None,
-        mask_is_infinite=bool(rng.random() < 0.5),
+        mask_is_infinite=is_infinite,
         bias=bias if is_biased else None,
         cap=float(cap) if cap and not is_biased else None,
         bias_is_f32=bool(rng.random() < 0.5),
@@ -93,7 +94,7 @@ def random_case(rng: np.random.Generator, most_dim: int, most_rows: int = 300) -
         seed=int(rng.integers(1000)),
         with_rest=bool(rng.random() < 0.5),
         dropout=dropout,
-        mask_has_gradients=dropout is not None and bool(rng.random() < 0.5),
+        mask_has_gradients=dropout is not None and not is_infinite and bool(rng.random() < 0.5),
     )
 
 

@@ -150,7 +150,7 @@ DROPOUTS = {
     "of all or nothing": dict(dropout="b"),
     "masked": dict(dropout="bhqk", mask="bhqk", diagonal=131),
     "masked, with gradients": dict(dropout="bhqk", mask="bhqk", diagonal=131, mask_has_gradients=True),
-    "masked by -inf": dict(dropout="hqk", mask="bqk", mask_is_infinite=True, mask_has_gradients=True),
+    "masked by -inf": dict(dropout="hqk", mask="bqk", mask_is_infinite=True, diagonal=131),
     "biased": dict(dropout="qk", bias="hqk", ds_is_f32=True, with_rest=True),
     "biased and masked": dict(dropout="bhqk", bias="hqk", mask="bqk", bias_is_f32=False, ds_is_f32=False),
     "biased and masked, with gradients": dict(
@@ -261,13 +261,13 @@ def test_what_random_cases_are():
     capped = [case for case in cases if case.cap is not None]
     assert 50 < len(capped) < 160
     assert {case.cap for case in capped} == {1, 20, 50}
-    assert sum(case.mask is not None and case.diagonal is not None for case in capped) > 20
+    assert sum(case.mask is not None and case.diagonal is not None for case in capped) > 15
     assert all(case.bias is None for case in capped)
     dropped = [case for case in cases if case.dropout is not None]
     assert 60 < len(dropped) < 130
     assert {letter for case in dropped for letter in case.dropout} == {*"bhqk"}
     assert all(case.cap is None for case in dropped)
-    assert sum(case.mask is not None and case.mask_has_gradients for case in dropped) > 15
+    assert sum(case.mask is not None and case.mask_has_gradients for case in dropped) > 8
     assert sum(case.bias is not None for case in dropped) > 15
 
 

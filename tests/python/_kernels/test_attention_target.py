@@ -684,3 +684,11 @@ WRONG_DROPOUTS = {
 def test_wrong_dropout(edit, gradients):
     changes, message = WRONG_DROPOUTS[edit]
     check_edit(call_dropped, changes | dict(gradients=gradients), message)
+
+
+@needs_rows
+def test_masked_scores_of_minus_infinity_have_no_gradients():
+    of_mask = dict(extra=(jnp.ones(KV_ROWS, bool),), mask_strides=(0, 0, 0, 1), mask_has_gradients=True)
+    assert len(call_dropped(gradients=True, **of_mask)) == 3
+    message = "masked scores that are -inf have no gradients"
+    check_edit(call_dropped, of_mask | dict(gradients=True, mask_is_infinite=True), message)
