@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from jax_moye._kernels.dtypes import ITEM_BYTES
 from jax_moye._selection.attention_key import AttentionKey
 from jax_moye._selection.problem import GemmProblem
 
@@ -29,8 +28,7 @@ def wins_by(ours_us: float, problem: GemmProblem | AttentionKey | None = None, i
     """
     least = _WINS_BY + min(_CALL_US / ours_us, _MOST)
     if is_fused and isinstance(problem, GemmProblem):
-        result = problem.batch * problem.m * problem.n * ITEM_BYTES[problem.out_dtype]
-        share = 2 * result / _BYTES_PER_US / ours_us
+        share = 2 * problem.result_bytes / _BYTES_PER_US / ours_us
         least += min(share, _MOST_OF_RESULT) if share >= _COUNTS else 0.0
     if isinstance(problem, GemmProblem) and problem.batch > 1 and min(problem.m, problem.n) == 1:
         least += min(_FUSION_US / ours_us, _MOST_OF_FUSION)

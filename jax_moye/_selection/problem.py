@@ -261,6 +261,11 @@ class GemmProblem:
         divisor = math.gcd(a_batch, a_m if a_k == 1 else a_k, b_batch, b_k if b_n == 1 else b_n, *outer, *self.offsets)
         return math.gcd(divisor * ITEM_BYTES[self.dtype], _WIDEST_LOAD)
 
+    @property
+    def result_bytes(self) -> int:
+        """Of d."""
+        return self.batch * self.m * self.n * ITEM_BYTES[self.out_dtype]
+
     @functools.cached_property
     def padded(self) -> GemmProblem:
         """The same behind a padding of the lines that TMA cannot read; itself where there are none, or none helps."""
