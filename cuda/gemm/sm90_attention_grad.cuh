@@ -6,8 +6,7 @@
 //   columns kernel     owns rows of K and V, goes through Q and dO of all heads that read them:
 //                        S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q
 //     where            P = exp(scale * S - lse), dS = P * (dP - delta), rounded to the arrays' type as A's fragments;
-//                        where a score is masked dS is 0, and so is P, unless all of the row's are; with dropout the
-//                        weights of dV, and dP, are 0 where one is dropped, and have its factor elsewhere
+//                        dS and P are 0 where a score is masked, but all of a row's; dropout is dP's, and P's of dV
 //   warpgroup 0        producer: one thread starts the loads, those of a step in one stage
 //   warpgroups 1, 2    consumers: 64 of the CTA's rows each; or both the same 64, and half of head_dim of sums each
 //   own                1 arrival, and the bytes of both owned tiles

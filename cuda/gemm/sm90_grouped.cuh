@@ -3,8 +3,7 @@
 //   cut; operands of 16 bits, the others contiguous along k and so in NT alone; alignment 16 bytes; TMA clips what it
 //   loads and stores at a group's end
 //   a second B         of NN and NT: a stage has half a tile's rows of each, of one group; see gemm/tma_operand.h
-//   d_rows             of NN and NT: rows of D that lie elsewhere are stored by threads, 16 bytes each (scatter() of
-//                      gemm/epilogue_staging.h); a pre-activation's and a second product's with them
+//   d_rows             of NN and NT: rows of D, and of what is kept beside it, lie elsewhere: threads store them
 //   warp 0             first makes the table of groups; then one thread of it is the producer
 //   warpgroup 0        producer: one thread starts the loads of all tiles, one after the other
 //   warpgroups 1, 2    consumers: the CTA's first tile goes to consumer 0, the next to consumer 1, and so on in turn;
