@@ -3,7 +3,10 @@
 #pragma once
 
 #include "gemm/attention.h"
+#include "gemm/attention_bias.h"
 #include "gemm/attention_cap.h"
+#include "gemm/attention_dropout.h"
+#include "gemm/attention_mask.h"
 #include "gemm/config.h"
 #include "gemm/element.h"
 #include "gemm/tma_operand.h"
@@ -203,6 +206,46 @@ MOYE_DEVICE AttentionPlace columns_place(AttentionArgs const& args, AttentionGra
   return {id % params.kv_tiles * Gemm::kOwned, matrix % int(args.kv_heads), matrix / int(args.kv_heads)};
 }
 
+/// Kinds of which calls without a mask have no loop of their own.
+template <ScoresKind kKind>
+inline constexpr bool kHasOneLoop = kIsBiased<kKind> || kIsDropped<kKind>;
+
+/// weight_of_masked() of the rows `row` and `row` + 8.
+template <bool kHasBias>
+MOYE_DEVICE void weigh_masked(AttentionArgs const& args, RowBase const (&base)[2], float const (&lse)[2], int row,
+                              float (&weights)[2]) {
+  MOYE_UNROLL
+  for (int r = 0; r < 2; ++r)
+    weights[r] = kHasBias ? RowBase::weight_of_masked(base[r].log_sum) : weight_of_masked(args, row + 8 * r, lse[r]);
+}
+
+/// Of rows from `row` on of a column: what counts, what is not dropped, and the bias. No address stays in registers.
+template <class Gemm, class Bias>
+MOYE_DEVICE void load_dropped(AttentionArgs const& args, AttentionGradParams const& params, AttentionPlace const& at,
+                              int column, int head, int first, int row, int lane, uint32_t& kept, uint32_t& undropped,
+                              Bias& bias) {
+  constexpr int kStep = Gemm::kStep;
+  AttentionPlace own = Gemm::kShares > 1 ? columns_place<Gemm, true>(args, params) : at;
+  own.row = column;
+  MOYE_COMPUTED_HERE("+r", own.row);
+  MOYE_COMPUTED_HERE("+r", own.head);
+  MOYE_COMPUTED_HERE("+r", own.batch);
+  int const of_head = own.head * int(args.group) + head;
+  if (args.mask.data != nullptr)
+    kept = kept_of_columns<kStep>(args, args.mask, own.batch, of_head, own.row, first, row, lane);
+  undropped = kept_of_columns<kStep>(args, args.dropout, own.batch, of_head, own.row, first, row, lane);
+  bias.start(own.batch, of_head, own.row, row);
+}
+
+template <bool kDrops, class T, int kN>
+MOYE_DEVICE void to_fragments_of(float const (&weights)[kN / 2], uint32_t (&fragments)[kN / 4], uint32_t undropped) {
+  if constexpr (kDrops) {
+    to_kept_fragments<T, kN>(weights, fragments, undropped);
+  } else {
+    to_fragments<T, kN>(weights, fragments);
+  }
+}
+
 /// The pipeline's mbarriers; behind it every thread of the CTA knows of them.
 template <class Gemm>
 MOYE_DEVICE typename Gemm::SharedStorage& begin(AttentionGradParams const& params) {
@@ -249,6 +292,31 @@ MOYE_DEVICE void load_step(TensorMap const* first, TensorMap const* second, int 
                                      part * kRowBlock, {head, batch, 0}, {});
   }
   ++write;
+}
+
+/// One thread: all loads of a CTA of the rows kernel, stage after stage.
+template <class Gemm>
+MOYE_DEVICE void load_for_rows(AttentionArgs const& args, AttentionGradParams const& params, AttentionPlace const& at,
+                               int steps, typename Gemm::SharedStorage& smem) {
+  load_owned<Gemm>(&params.q, &params.d_o, at, smem);
+  auto write = TmaPipeline<Gemm::kStages>::producer_start();
+  MOYE_NO_UNROLL
+  for (int step = 0; step < steps; ++step)
+    load_step<Gemm>(&params.k, &params.v, step * Gemm::kStep, at.head / int(args.group), at.batch, smem, write);
+}
+
+/// The same of the columns kernel: of all heads that read its columns.
+template <class Gemm>
+MOYE_DEVICE void load_for_columns(AttentionArgs const& args, AttentionGradParams const& params,
+                                  AttentionPlace const& at, Steps const& steps, typename Gemm::SharedStorage& smem) {
+  load_owned<Gemm>(&params.k, &params.v, at, smem);
+  auto write = TmaPipeline<Gemm::kStages>::producer_start();
+  MOYE_NO_UNROLL
+  for (int head = at.head * int(args.group); head < (at.head + 1) * int(args.group); ++head) {
+    MOYE_NO_UNROLL
+    for (int step = steps.begin; step < steps.end; ++step)
+      load_step<Gemm>(&params.q, &params.d_o, step * Gemm::kStep, head, at.batch, smem, write);
+  }
 }
 
 /// Of a consumer's thread, or of its warp's first: its place among those that have different rows.

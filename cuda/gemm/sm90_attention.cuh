@@ -11,8 +11,8 @@
 //   k, v               pipelines of kStages each: O of one tile is multiplied while the next scores are
 //   barrier 1 + c      named, consumer c: Q has been read, and O goes there; K and V, and sums for rank 0 go there
 //   cluster barrier    first: all ranks' sums are there; last: they have been read
-// Scores are f32, weights exp(s - largest so far), rounded where they multiply V; sums of unrounded ones divide O, and of
-// those that are dropped, too. What rounding takes from O may be a result. A row's bits depend on its head's tiles.
+// Scores are f32, weights exp(s - largest so far), rounded where they multiply V; sums of unrounded ones divide O.
+// Dropped weights are in the sums. What rounding takes from O may be a result. A row's bits depend on its head's tiles.
 #pragma once
 
 #include "gemm/attention.h"

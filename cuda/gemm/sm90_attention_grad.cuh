@@ -72,9 +72,6 @@ struct Gemm<kConfig> {
   };
 
   using Place = AttentionPlace;
-  /// Of kinds of which calls without a mask have none of their own.
-  template <ScoresKind kKind>
-  static constexpr bool kHasOneLoop = kIsBiased<kKind> || kIsDropped<kKind>;
 
   // ---- dQ
   template <ScoresKind kKind>
@@ -89,21 +86,13 @@ struct Gemm<kConfig> {
     if (thread < 128) {
       warpgroup_reg_dealloc<kProducerRegisters>();
       if (thread < 32) {
-        if (steps > 0 && elect_one_sync()) {
-          attention_grad::load_owned<Gemm>(&params.q, &params.d_o, at, smem);
-          auto write = TmaPipeline<kStages>::producer_start();
-          MOYE_NO_UNROLL
-          for (int step = 0; step < steps; ++step) {
-            attention_grad::load_step<Gemm>(&params.k, &params.v, step * kStep, at.head / int(args.group), at.batch,
-                                            smem, write);
-          }
-        }
+        if (steps > 0 && elect_one_sync()) attention_grad::load_for_rows<Gemm>(args, params, at, steps, smem);
         sync_warp();
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
       // Calls without a mask have a loop of their own: no branch, and no register for the mask.
-      if (!kHasOneLoop<kKind> && args.mask.data == nullptr) {
+      if (!attention_grad::kHasOneLoop<kKind> && args.mask.data == nullptr) {
         consume_rows<false, kKind>(args, params, at, steps, smem, thread - 128);
       } else {
         consume_rows<true, kKind>(args, params, at, steps, smem, thread - 128);
@@ -125,13 +114,7 @@ struct Gemm<kConfig> {
     auto const base_of = [&](int of) { return kHasBias ? RowBase::load(args, matrix, of) : RowBase{}; };
     RowBase const base[2] = {base_of(row), base_of(row + 8)};
     float of_masked[2] = {};  // what masked scores weigh, where they have gradients
-    if constexpr (kDrops) {
-      MOYE_UNROLL
-      for (int r = 0; r < 2; ++r) {
-        of_masked[r] =
-            kHasBias ? RowBase::weight_of_masked(base[r].log_sum) : weight_of_masked(args, row + 8 * r, lse[r]);
-      }
-    }
+    if constexpr (kDrops) attention_grad::weigh_masked<kHasBias>(args, base, lse, row, of_masked);
     BiasIf<kHasBias, BiasAhead<Element, 1, kBiasAhead>> bias(args, at, row, lane);
     CapIf<kKind> const cap(args);
     Tensor sQ = make_tensor(make_smem_ptr(smem.owned[0]), Owned::smem_layout());        // (OWNED,64,PARTS)
@@ -174,7 +157,7 @@ struct Gemm<kConfig> {
       attention_grad::start_scores<Gemm>(tSrQ, tSrK, read.index(), tSrS);
       attention_grad::start_scores<Gemm>(tSrdO, tSrV, read.index(), tSrdP);
       uint32_t kept = kAllKept;
-      if (kIsMasked && (!kHasOneLoop<kKind> || args.mask.data != nullptr))
+      if (kIsMasked && (!attention_grad::kHasOneLoop<kKind> || args.mask.data != nullptr))
         kept = kept_of_rows<kStep>(args, args.mask, at, row, columns, step * kStep, lane);
       uint32_t undropped[1] = {kAllKept};
       if constexpr (kDrops)
@@ -232,22 +215,13 @@ struct Gemm<kConfig> {
     if (thread < 128) {
       warpgroup_reg_dealloc<kProducerRegisters>();
       if (thread < 32) {
-        if (elect_one_sync() && steps.begin < steps.end) {
-          attention_grad::load_owned<Gemm>(&params.k, &params.v, at, smem);
-          auto write = TmaPipeline<kStages>::producer_start();
-          MOYE_NO_UNROLL
-          for (int head = at.head * int(args.group); head < (at.head + 1) * int(args.group); ++head) {
-            MOYE_NO_UNROLL
-            for (int step = steps.begin; step < steps.end; ++step) {
-              attention_grad::load_step<Gemm>(&params.q, &params.d_o, step * kStep, head, at.batch, smem, write);
-            }
-          }
-        }
+        if (elect_one_sync() && steps.begin < steps.end)
+          attention_grad::load_for_columns<Gemm>(args, params, at, steps, smem);
         sync_warp();
       }
     } else {
       warpgroup_reg_alloc<kConsumerRegisters>();
-      if (!kHasOneLoop<kKind> && args.mask.data == nullptr) {
+      if (!attention_grad::kHasOneLoop<kKind> && args.mask.data == nullptr) {
         consume_columns<false, kKind>(args, params, at, steps, smem, thread - 128);
       } else {
         consume_columns<true, kKind>(args, params, at, steps, smem, thread - 128);
@@ -327,17 +301,8 @@ struct Gemm<kConfig> {
         if constexpr (!kIsLate) attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
         uint32_t kept = kAllKept, undropped[1] = {kAllKept};
         if constexpr (kDrops) {
-          // No address stays in registers.
-          Place own = kShares > 1 ? attention_grad::columns_place<Gemm, true>(args, params) : at;
-          own.row = column;
-          MOYE_COMPUTED_HERE("+r", own.row);
-          MOYE_COMPUTED_HERE("+r", own.head);
-          MOYE_COMPUTED_HERE("+r", own.batch);
-          int const of_head = own.head * int(args.group) + head, row = step * kStep;
-          if (args.mask.data != nullptr)
-            kept = kept_of_columns<kStep>(args, args.mask, own.batch, of_head, own.row, first, row, lane);
-          undropped[0] = kept_of_columns<kStep>(args, args.dropout, own.batch, of_head, own.row, first, row, lane);
-          bias.start(own.batch, of_head, own.row, row);
+          attention_grad::load_dropped<Gemm>(args, params, at, column, head, first, step * kStep, lane, kept,
+                                             undropped[0], bias);
         } else {
           if (kIsMasked && (!kHasBias || args.mask.data != nullptr)) {
             kept = kept_of_columns<kStep>(args, args.mask, at.batch, at.head * int(args.group) + head, column, first,
@@ -369,11 +334,7 @@ struct Gemm<kConfig> {
             }
           }
           if (first_row > -8) attention_grad::clear_in_front(weights, first_row, lane);
-          if constexpr (kDrops) {
-            to_kept_fragments<Element, kStep>(weights, fragments_p, undropped[0]);
-          } else {
-            to_fragments<Element, kStep>(weights, fragments_p);
-          }
+          attention_grad::to_fragments_of<kDrops, Element, kStep>(weights, fragments_p, undropped[0]);
         }
         if constexpr (kIsLate) attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
         attention_grad::start_sums<Gemm>(tOrP, tOrdO, read.index() * kShares, tOrdV);

@@ -292,6 +292,7 @@ MUTANTS = [
     Grad(name="attention_grad_first_head_of_a_group", old="++head, ++matrix)", new="++head)"),
     Grad(
         name="attention_grad_one_head_of_a_group",
+        file=BOTH,
         old="head < (at.head + 1) * int(args.group); ++head",
         new="head < at.head * int(args.group) + 1; ++head",
         expect=deadlock("", G),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from tests.emulated.mutants_attention import CLEARED, GRADIENTS, MASK, F, G, Grad, Mutant
+from tests.emulated.mutants_attention import BOTH, CLEARED, GRADIENTS, MASK, F, G, Grad, Mutant
 
 DROPOUT = "attention_dropout.h"
 OPTIONS = ("batch=2", "group=2", "diagonal=30", "dropout=bhqk", "mask=bk")
@@ -67,12 +67,13 @@ MUTANTS = [
     ),
     Gradients(
         name="attention_grad_dropout_of_shares_forgotten",
-        old="to_kept_fragments<Element, kStep>(weights, fragments_p, undropped[0]);",
-        new="to_fragments<Element, kStep>(weights, fragments_p);",
+        file=BOTH,
+        old="to_kept_fragments<T, kN>(weights, fragments, undropped);",
+        new="to_fragments<T, kN>(weights, fragments);",
     ),
     Gradients(
         name="attention_grad_dropout_drops_scores",
-        old="to_kept_fragments<Element, kStep>(weights, fragments_p, undropped[0]);",
+        old="attention_grad::to_fragments_of<kDrops, Element, kStep>(weights, fragments_p, undropped[0]);",
         new="drop(weights, undropped, 1), to_fragments<Element, kStep>(weights, fragments_p);",
     ),
     Gradients(
@@ -88,11 +89,16 @@ MUTANTS = [
     ),
     Wide(
         name="attention_grad_dropout_of_a_head_of_keys",
+        file=BOTH,
         old="int const of_head = own.head * int(args.group) + head",
         new="int const of_head = own.head",
     ),
     Wide(
-        name="attention_grad_dropout_of_the_first_rows", old="row = step * kStep;", new="row = 0;", sizes=(100, 70, 256)
+        name="attention_grad_dropout_of_the_first_rows",
+        file=BOTH,
+        old="args.dropout, own.batch, of_head, own.row, first, row, lane",
+        new="args.dropout, own.batch, of_head, own.row, first, 0, lane",
+        sizes=(100, 70, 256),
     ),
     HaveGradients(
         name="attention_grad_dropout_masked_rows_without_gradients",
@@ -111,6 +117,7 @@ MUTANTS = [
     ),
     HaveGradients(
         name="attention_grad_dropout_masked_weights_of_a_bias",
+        file=BOTH,
         old="kHasBias ? RowBase::weight_of_masked(base[r].log_sum)",
         new="kHasBias ? 0",
         options=("batch=2", "group=2", "dropout=qk", "bias=hqk", "mask=bhqk", "gradients=1"),
