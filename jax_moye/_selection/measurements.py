@@ -295,9 +295,8 @@ def parse_entry(raw: Any) -> Entry:
       ValueError: it is something else.
     """
     fields = {field.name for field in dataclasses.fields(Entry)}
-    _check(
-        isinstance(raw, dict) and set(raw) | {"lead", "fused"} == fields, "an entry has other fields"
-    )  # old ones: none
+    later = {"lead", "fused"}  # older files have none
+    _check(isinstance(raw, dict) and set(raw) | later == fields, "an entry has other fields")
     for name in ("variant", "config", "row", "date"):
         _check(isinstance(raw[name], str), f"{name} is no text")
     _check(type(raw["host_bound"]) is bool, "host_bound is neither true nor false")
