@@ -2,7 +2,7 @@
 // between guard bands, in every order that the row has. The device fills the operands and checks the results, with
 // kernels that compute each element by itself.
 //
-//   grouped_check           280 products of each row and order, 40 of them on islands; about 5000 together
+//   grouped_check           280 products of each row and order, 40 of them on islands; about 7000 together
 //   grouped_check --small   few small products, without islands: under compute-sanitizer
 //
 // Sizes of groups are any integers: none, one, a tile and one more or less, below zero, more or less than there is. NaN
