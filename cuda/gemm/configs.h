@@ -178,6 +178,11 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_pingpong,      bf16,  f32,  { 64, 192, 64},   5,      {1, 1},         16},
   {sm90_pingpong,      bf16,  f32,  {128,  96, 64},   5,      {1, 1},         16},
   {sm90_pingpong,      bf16,  f32,  {128, 144, 64},   4,      {1, 1},         16},
+  // Tiny products: as many tiles as there are multiprocessors.
+  {sm90_pingpong,      bf16,  f32,  { 64,  16, 64},  12,      {1, 1},         16},
+  {sm90_pingpong,      bf16,  f32,  { 64,  32, 64},  12,      {1, 1},         16},
+  {sm90_pingpong,      f16,   f32,  { 64,  16, 64},  12,      {1, 1},         16},
+  {sm90_pingpong,      f16,   f32,  { 64,  32, 64},  12,      {1, 1},         16},
   // The CTAs of these clusters share one tile, and a part of k each.
   {sm90_split_k,       bf16,  f32,  { 64,  64, 64},   6,      {1, 2},         16},
   {sm90_split_k,       bf16,  f32,  { 64,  64, 64},   6,      {1, 4},         16},

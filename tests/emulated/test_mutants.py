@@ -18,6 +18,7 @@ from tests.emulated import (
     mutants_block_scales,
     mutants_gate,
     mutants_grouped,
+    mutants_narrow,
     mutants_operands,
     mutants_pack,
     mutants_pair,
@@ -51,6 +52,7 @@ MUTANTS = (
     + mutants_parallel_split_k.MUTANTS
     + mutants_parts.MUTANTS
     + mutants_tiles.MUTANTS
+    + mutants_narrow.MUTANTS
     + mutants_batches.MUTANTS
     + mutants_grouped.MUTANTS
     + mutants_scattered.MUTANTS
