@@ -34,7 +34,7 @@
 namespace moye {
 
 /// Whether a thread has registers for what is read of two operands beside its sums, and a warpgroup's columns are whole
-/// boxes: c may be d.
+/// boxes, or a narrow one: c may be d.
 constexpr bool has_room_for_gate(int registers, int sums, int columns) {
   return registers - sums >= 100 && (columns % 64 == 0 || columns < 64);
 }
