@@ -11,6 +11,7 @@ from jax.extend.core import Var
 from jax_moye._primitives.attention_formulas import Added, Bias, Choice
 from jax_moye._primitives.attention_known import axes_of
 from jax_moye._primitives.attention_labels import Labels
+from jax_moye._primitives.attention_softmax import is_mild
 from jax_moye._primitives.patterns import Number, Program
 
 _AS_IT_IS = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose")
@@ -48,7 +49,7 @@ def added(
     labels = _where_it_has_several(labels, aval)
     while not isinstance(name, Number):
         is_mask = known(name, labels)
-        if is_mask is not None:
+        if is_mask is not None and not is_mild(is_mask, aval.dtype):
             return is_mask if isinstance(is_mask, Choice) else None
         variable = variable_of(program, name)
         if variable is not None:

@@ -35,7 +35,7 @@ from jax_moye._primitives.attention_known import KnownValues, axes_of
 from jax_moye._primitives.attention_labels import Labels, common, dot_labels, reshaped
 from jax_moye._primitives.attention_masks import Region, dims_of
 from jax_moye._primitives.attention_products import is_16_bit, is_tf32, narrowed
-from jax_moye._primitives.attention_softmax import COPIES, NotAttentionError, Softmax, apart
+from jax_moye._primitives.attention_softmax import COPIES, NotAttentionError, Softmax, apart, is_mild
 from jax_moye._primitives.equations import is_elementwise
 from jax_moye._primitives.patterns import Number, Program, Step
 
@@ -385,11 +385,8 @@ class Search:
         operands: list[Any] = []
         for x, aval, value in zip(step.inputs, (one.aval for one in equation.invars), values, strict=True):
             given: Any = value.what if value is not None else self._as_known(x, labels)
-            if (
-                given is None
-                and name in ("add", "add_any")
-                and any(isinstance(one.what, Logs) for one in values if one)
-            ):
+            is_added = name in ("add", "add_any") and any(isinstance(one.what, Logs) for one in values if one)
+            if is_added and (given is None or is_mild(given, out.dtype)):
                 given = added(self.program, x, aval, labels, self.dtype, self._as_known)
             if given is None and any(value is not None and isinstance(value.what, Formula) for value in values):
                 self._look_for_source(x, labels)

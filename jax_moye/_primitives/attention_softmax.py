@@ -276,11 +276,22 @@ def _biased(scores: Logs, bias: Bias, dtype: Any) -> Any:
 
 def _masked(scores: Logs, mask: Region, fill: float, dtype: Any, is_added: bool) -> Any:
     """Scores behind another mask, which leaves out what is so low that it has no weight."""
-    least = 0.7 * float(jnp.finfo(dtype).min) if jnp.issubdtype(dtype, jnp.floating) else -math.inf
-    if not scores.is_alone or not (fill <= _LARGEST_FILL or fill <= 0.99 * least):
+    if not scores.is_alone or not _leaves_out(fill, dtype):
         return Opaque()
     hides = not is_added or not math.isfinite(fill) or _half_spacing(fill, dtype) >= _LARGEST_SCORE
     return dataclasses.replace(scores, layers=(*scores.layers, Layer(mask, float(fill), is_added, hides)))
+
+
+def _leaves_out(fill: float, dtype: Any) -> bool:
+    """Whether a score of a type has no weight where it is so low."""
+    least = 0.7 * float(jnp.finfo(dtype).min) if jnp.issubdtype(dtype, jnp.floating) else -math.inf
+    return fill <= _LARGEST_FILL or fill <= 0.99 * least
+
+
+def is_mild(known: Any, dtype: Any) -> bool:
+    """Whether it is two numbers by a mask, neither of which leaves out the score of a type that it is added to."""
+    numbers = (known.inside, known.outside) if isinstance(known, Choice) and known.mask is not None else ()
+    return bool(numbers) and not any(_leaves_out(float(x), dtype) for x in numbers)
 
 
 def _zeros(mask: Region) -> Layer:

@@ -62,6 +62,18 @@ def _of_keys(q, k, v):
     return _weighted(_scores(q, k) + jnp.arange(1 - T, 1, dtype=jnp.float32) / 4, v)
 
 
+def _bert(q, k, v, kept, dtype=jnp.float32):
+    """A number that leaves something of a score of float32: of the last sequence, nothing of which is kept, all."""
+    mask = (1.0 - kept[:, None, None, :].astype(dtype)) * -10000.0
+    return _weighted(_scores(q, k).astype(jnp.promote_types(q.dtype, dtype)) + mask, v)
+
+
+def _causal_by_a_mild_number(q, k, v, table):
+    """Beside a bias, in one sum, which is a bias then."""
+    mask = jnp.where(jnp.tril(jnp.ones((T, T), bool)), 0.0, -100.0)
+    return _weighted(_scores(q, k) + (table[_buckets()].transpose(2, 0, 1)[None] + mask), v)
+
+
 def _swin(q, k, v, table):
     """Windows of 5 x 5, an odd number of columns."""
     q, k, v = (x[:, : T + 1] for x in (q, k, v))
@@ -91,6 +103,9 @@ FORMS = {
     "T5, padded": (_t5_padded, [((16, H), "float32")], (_kept,), True),
     "ALiBi": (_alibi, [], (), False),
     "of keys": (_of_keys, [], (), False),
+    "BERT": (_bert, [], (_kept,), False),
+    "BERT in 16 bits": (functools.partial(_bert, dtype=jnp.bfloat16), [], (_kept,), False),
+    "causal by a mild number": (_causal_by_a_mild_number, [((16, H), "float32")], (), True),
     "Swin": (_swin, [((81, H), "float32")], (), True),
     "of pairs": (_of_pairs, [((B, T, T, 3), "bfloat16"), ((3, H), "bfloat16")], (), True),
     "of jax": (_of_jax, [((1, H, T, T), "bfloat16")], (), True),
@@ -222,6 +237,9 @@ def _found(fun, *args):
         ("T5 in 16 bits", ((H, T, T), "bfloat16")),
         ("T5, padded", ((H, T, T), "float32")),
         ("ALiBi", ((H, T, T), "float32")),
+        ("BERT", ((B, 1, 1, T), "float32")),
+        ("BERT in 16 bits", ((B, 1, 1, T), "bfloat16")),
+        ("causal by a mild number", ((1, H, T, T), "float32")),
         ("Swin", ((H, 25, 25), "float32")),
         ("of pairs", ((B, H, T, T), "bfloat16")),
         ("of jax", ((1, H, T, T), "bfloat16")),
