@@ -365,7 +365,7 @@ def _reader(program: Program, chain: Chain) -> tuple[int, Any, Any]:
     if index is None:
         return -1, None, None
     equation: Any = program.equations[index]
-    out = equation.outvars[0]
+    out = next(iter(equation.outvars), None)  # a callback has none
     return (index, equation, out) if isinstance(out, Var) and is_plain_float(out.aval) else (-1, None, None)
 
 

@@ -305,6 +305,11 @@ NOT_TAKEN = {
     "an integer": ("xw", lambda x, w: product(x, w).astype(jnp.int32), ["dot_general"]),
     "8 bits": ("xw", lambda x, w: product(x, w).astype(jnp.float8_e4m3fn), ["dot_general"]),
     "a vector less": ("xwb", lambda x, w, b: product(x, w) - b, ["dot_general"]),
+    "what a callback alone reads": (
+        "xw",
+        lambda x, w: jax.debug.callback(lambda y: None, product(x, w)),
+        ["dot_general"],
+    ),
     "the product twice": ("xw", lambda x, w: (lambda y: y - y)(product(x, w)), ["dot_general"]),
     "a number plus": ("xw", lambda x, w: product(x, w) + 1, ["dot_general"]),
     "a transpose behind a sum": ("xwr", lambda x, w, r: (product(x, w) + r).T, ["dot_general", "add"]),
