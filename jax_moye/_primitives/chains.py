@@ -9,7 +9,8 @@ between them. In their order, each once unless said:
     transpose                      the specification's output is permuted: nothing is moved
     conversion                     to 16 bits or more. To a wider type only where a sum in it follows
     * number, / power of 2, -      alpha, any number of them: what the program's type holds of the number
-    + vector of the last dimension bias; also an array of the last ones, where these are one operand's alone
+    + vector of the last dimension bias; also an array of more, where these are one operand's alone or of the batch, and
+                                   behind + array
     relu, gelu, silu               of the sum so far, whoever wrote it, also inside of jit and custom_jvp. Where others
                                      read the sum, too, it is a second result, and the activation's equations stay
     * derivative at an array       relu', gelu' or silu' at c, and the end: at what is given, or a product of ours
@@ -45,7 +46,7 @@ from jax_moye._primitives.elementwise import UntranslatableError, translate
 from jax_moye._primitives.equations import inlined, inner_of, is_elementwise, is_same, operands_of
 from jax_moye._primitives.overwriting import is_needed
 from jax_moye._primitives.own_activation import equations_behind
-from jax_moye._primitives.patterns import Program, Template, as_number, as_vector, aval_of, matched, matched_at
+from jax_moye._primitives.patterns import Program, Template, as_broadcast, as_number, aval_of, matched, matched_at
 from jax_moye._primitives.recomputed import anew
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import Original, rewritten_p
@@ -439,23 +440,26 @@ def _other(equation: Any, value: Any) -> Any:
 
 
 def _biased(program: Program, chain: Chain) -> Chain | None:
-    """`add` of a vector."""
+    """`add` of what is the same along some dimensions, also behind a sum with another array."""
     index, equation, out = _reader(program, chain)
-    if equation is None or equation.primitive.name not in ("add", "add_any") or not chain.is_linear:
+    is_sum = chain.activation == "none" and set(chain.operands) <= {"c"}
+    if equation is None or equation.primitive.name not in ("add", "add_any") or not is_sum:
         return None
     shape = out.aval.shape
     if shape != chain.value.aval.shape or not shape:
         return None
+    vector, dims, members = as_broadcast(program, _other(equation, chain.value), shape)
+    if vector is None or len(shape) - 1 not in dims:
+        return None
     lhs, rhs, out_labels = parse_spec(chain.spec)
-    own = set(lhs) - set(rhs) if out_labels[-1] in lhs else set(rhs) - set(lhs)
-    for count in range(1, len(shape) + 1):  # of a layer with several dimensions, such as heads and what one has
-        labels = out_labels[-count:]
-        if count > 1 and not own.issuperset(labels):
-            break
-        vector, members = as_vector(program, _other(equation, chain.value), shape[-count:])
-        if vector is not None:
-            return chain.extended([index, *members], out, operands={"bias": (vector, labels)}, may_end=True)
-    return None
+    labels, batch = "".join(out_labels[dim] for dim in dims), set(lhs) & set(rhs)
+    # Of a layer with several dimensions, such as heads and what one has, or of each layer of a batch of them.
+    own = set(lhs if labels[-1] in lhs else rhs) - batch
+    own |= {labels[-1]} if aval_of(vector).shape == shape else batch
+    if not own.issuperset(labels):
+        return None
+    operands = {**chain.operands, "bias": (vector, labels)}
+    return chain.extended([index, *members], out, operands=operands, may_end=True)
 
 
 def _summed(program: Program, chain: Chain) -> Chain | None:

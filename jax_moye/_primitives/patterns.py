@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -170,31 +169,25 @@ def _as_type(value: Any, dtype: Any) -> Any:
         return np.asarray(value).astype(dtype)
 
 
-def as_vector(program: Program, variable: Any, sizes: tuple[int, ...]) -> tuple[Any, list[int]]:
-    """What is the same along an array's first dimensions, and the equation that copies it; None if there is none.
+def as_broadcast(program: Program, variable: Any, shape: tuple[int, ...]) -> tuple[Any, tuple[int, ...], list[int]]:
+    """An array that is the same along some dimensions, the dimensions that it has, and the equation that copies it.
+
+    None and nothing if it has no dimension of several elements.
 
     Args:
       program: where it stands.
-      variable: of the array's shape, or with dimensions of size 1 in front.
-      sizes: of the last dimensions, along which it is not.
+      variable: of the shape, or with dimensions of size 1 in the place of some.
+      shape: of the array that it is added to.
     """
-
-    def is_vector(x: Any) -> bool:
-        shape = _sizes(x) if isinstance(x, Var) else ()
-        return shape[-len(sizes) :] == sizes and all(one == 1 for one in shape[: -len(sizes)])
-
-    if math.prod(sizes) <= 1:
-        return None, []
-    if is_vector(variable):
-        return variable, []
     index, equation = program.maker(variable)
-    if index is None or equation.primitive.name != "broadcast_in_dim" or len(equation.invars) != 1:
-        return None, []
-    (before,) = equation.invars
-    last = tuple(range(len(_sizes(variable)) - len(sizes), len(_sizes(variable))))
-    if not is_vector(before) or equation.params["broadcast_dimensions"][-len(sizes) :] != last:
-        return None, []
-    return before, [index]
+    is_copied = index is not None and equation.primitive.name == "broadcast_in_dim" and len(equation.invars) == 1
+    of_copy = equation.params["broadcast_dimensions"] if is_copied and _sizes(variable) == shape else None
+    before = variable if of_copy is None else equation.invars[0]
+    if not isinstance(before, Var):
+        return None, (), []
+    dims = range(len(shape)) if of_copy is None else of_copy
+    in_order = tuple(dim for dim, size in zip(dims, _sizes(before), strict=True) if size != 1)
+    return (before, in_order, [] if of_copy is None else [index]) if in_order else (None, (), [])
 
 
 def _sizes(variable: Any) -> tuple[Any, ...]:

@@ -251,7 +251,7 @@ def _fail(*args, **kwargs):
 
 REWRITES = {
     **{f"step {i}": (chains, "_STEPS", i) for i in range(len(chains._STEPS))},
-    **{name: (chains, name, None) for name in ("_start", "as_number", "as_vector", "matched", "_as_multiple")},
+    **{name: (chains, name, None) for name in ("_start", "as_number", "as_broadcast", "matched", "_as_multiple")},
     **{name: (rewriting, name, None) for name in ("chain_from", "Program", "_with_inner", "as_grouped", "_chosen")},
     **{
         name: (rewriting, name, None)

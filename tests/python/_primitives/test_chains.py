@@ -16,7 +16,7 @@ from jax_moye._primitives.patterns import Program
 
 M, K, N = 24, 40, 32
 SHAPES = {"x": (M, K), "w": (K, N), "b": (N,), "r": (M, N), "p": (N, M), "m": (M, M), "h": (4, M, K), "s": (4, M, M)}
-SHAPES |= {"W": (K, 4, 8), "B": (4, 8), "H": (4, 1)}
+SHAPES |= {"W": (K, 4, 8), "B": (4, 8), "H": (4, 1), "e": (4, K, N), "l": (4, N), "o": (4, 1, K), "q": (4, 1, N)}
 CONTRACT, REWRITTEN = "jax_moye_contract", "jax_moye_rewritten"
 
 
@@ -65,6 +65,11 @@ def scores(h):
     return lax.dot_general(h, h, (((2,), (2,)), ((0,), (0,))))
 
 
+def of_each(h, e):
+    """A layer for each of a batch."""
+    return lax.dot_general(h, e, (((2,), (1,)), ((0,), (0,))))
+
+
 def rounded(y):
     """To the type that it has, which changes nothing: a policy of jax.checkpoint does so with what it saves."""
     return lax.reduce_precision(y, jnp.finfo(y.dtype).nexp, jnp.finfo(y.dtype).nmant)
@@ -85,6 +90,41 @@ CHAINS = {
         lambda x, w, b: jax.nn.relu(LR * product(x, w) + b[None]),
         None,
         ("mk,kna->mna", LR, 0, ("bias",), "relu"),
+    ),
+    "a bias of two dimensions, one in front": (
+        "xWB",
+        "",
+        lambda x, w, b: product(x, w).transpose(1, 0, 2) + b[:, None],
+        ["transpose", "add"],
+        ("mk,kna->nma", 1, 0, ("bias",), "none"),
+    ),
+    "layers, each with a bias": (
+        "hel",
+        "",
+        lambda h, e, b: jax.nn.relu(jax.vmap(lambda x, w, b: x @ w + b)(h, e, b)),
+        None,
+        ("bmk,bkn->bmn", 1, 0, ("bias",), "relu"),
+    ),
+    "another array and a bias behind it": (
+        "xwrb",
+        "",
+        lambda x, w, r, b: r + product(x, w) + b,
+        ["add", "add"],
+        ("mk,kn->mn", 1, 1, ("c", "bias"), "none"),
+    ),
+    "less a multiple of another array, and a bias": (
+        "xwrb",
+        "",
+        lambda x, w, r, b: (product(x, w) - r * LR) + b,
+        ["sub", "mul", "add"],
+        ("mk,kn->mn", 1, -LR, ("c", "bias"), "none"),
+    ),
+    "an array of one row of each of a batch": (
+        "oeq",
+        "",
+        lambda h, e, q: of_each(h, e) + q,
+        ["add"],
+        ("bmk,bkn->bmn", 1, 1, ("c",), "none"),
     ),
     "a name in front of a bias": (
         "xwb",

@@ -1,4 +1,4 @@
-"""Finding equations in a jaxpr: readers, vectors before they were copied, and templates."""
+"""Finding equations in a jaxpr: readers, arrays before they were copied, and templates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_moye._primitives.patterns import Program, Template, as_number, as_vector, matched
+from jax_moye._primitives.patterns import Program, Template, as_broadcast, as_number, matched
 
 
 def program_of(fun, *shapes):
@@ -26,20 +26,22 @@ def test_the_only_reader_reads_once_and_is_no_result():
     assert program.made_by[names["sin"]] == 0
 
 
-def test_a_vector_is_found_before_it_was_copied():
+def test_what_is_the_same_along_a_dimension_is_found_before_it_was_copied():
     def of(fun, *shapes):
         jaxpr, program = program_of(fun, *shapes)
         *_, last = jaxpr.eqns
-        found, members = as_vector(program, last.invars[1], (4,))
-        return None if found is None else (found.aval.shape, [jaxpr.eqns[i].primitive.name for i in members])
+        found, dims, members = as_broadcast(program, last.invars[1], (3, 4))
+        return None if found is None else (found.aval.shape, dims, [jaxpr.eqns[i].primitive.name for i in members])
 
     copied = lambda x, b: x + jnp.broadcast_to(b, x.shape)  # noqa: E731
-    assert of(copied, (3, 4), (4,)) == ((4,), ["broadcast_in_dim"])
-    assert of(copied, (3, 4), (1, 4)) == ((1, 4), ["broadcast_in_dim"])
-    assert of(copied, (3, 4), (3, 1)) is None
-    assert of(jnp.add, (3, 4), (3, 4)) is None
+    assert of(copied, (3, 4), (4,)) == ((4,), (1,), ["broadcast_in_dim"])
+    assert of(copied, (3, 4), (1, 4)) == ((1, 4), (1,), ["broadcast_in_dim"])
+    assert of(copied, (3, 4), (3, 1)) == ((3, 1), (0,), ["broadcast_in_dim"])
+    assert of(copied, (3, 4), (1, 1)) is None
+    assert of(lambda x, b: x + b, (3, 4), (1, 4)) == ((1, 4), (1,), [])
+    assert of(jnp.add, (3, 4), (3, 4)) == ((3, 4), (0, 1), [])
     read_twice = lambda x, b: (lambda y: (y, x + y))(jnp.broadcast_to(b, x.shape))  # noqa: E731
-    assert of(read_twice, (3, 4), (4,)) is None
+    assert of(read_twice, (3, 4), (4,)) == ((3, 4), (0, 1), [])
 
 
 def template_of(fun):
