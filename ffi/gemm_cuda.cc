@@ -7,6 +7,8 @@
 
 #include "handlers.h"
 #include "moye/arch/kernel_library.h"
+#include "moye/arch/launch_recorder.h"
+#include "record_cuda.h"
 #include "targets.h"
 #include "xla_call.h"
 
@@ -59,6 +61,9 @@ ffi::Error launch(typename Target::Request const& request, cudaStream_t stream) 
   typename Target::Call call;
   if (Status const status = Target::kDecode(request, call); !status.ok())
     return to_error(status, ffi::ErrorCode::kInvalidArgument);
+  // Kernels of one's own are another library's, whose launches no recorder of ours sees: XLA captures them.
+  bool const of_module = call.gemm->library != nullptr || size_t(call.gemm->index) < registered_gemms().size();
+  if (launch_recorder != nullptr && !of_module) return ffi::Error::Internal("jax_moye: not to be recorded");
   KernelLibraryScope const scope(call.gemm->library);
   Status const status = (call.gemm->entry.*Target::kLaunch)(call.args, stream);
   return status.ok() ? ffi::Error::Success() : to_error(error_of(request, status.message), ffi::ErrorCode::kInternal);
@@ -71,6 +76,7 @@ XLA_FFI_Error* prepare(XLA_FFI_CallFrame* frame) {
   static auto* const handler = make_handler<Attributes, Buffers{}>(
       ffi::Ffi::BindPrepare().Ctx<ffi::DeviceOrdinal>(), Target::kAttributes,
       [](Attributes const& attributes, int32_t device) { return prepare_config(attributes.config, device); });
+  Hints const hints(frame);
   return handler->Call(frame);
 }
 
@@ -87,13 +93,20 @@ XLA_FFI_Error* execute(XLA_FFI_CallFrame* frame) {
         });
       },
       {ffi::Traits::kCmdBufferCompatible});
+  Hints const hints(frame);
   return handler->Call(frame);
+}
+
+template <class Target>
+XLA_FFI_Error* record(XLA_FFI_CallFrame* frame) {
+  return record_call(frame, execute<Target>);
 }
 
 }  // namespace
 
 std::vector<TargetHandlers> cuda_handlers() {
-  return for_all_targets([]<class Target> { return TargetHandlers{Target::kName, execute<Target>, prepare<Target>}; });
+  return for_all_targets(
+      []<class Target> { return TargetHandlers{Target::kName, execute<Target>, prepare<Target>, record<Target>}; });
 }
 
 }  // namespace moye

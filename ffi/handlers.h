@@ -58,6 +58,7 @@ struct TargetHandlers {
   char const* name;
   XLA_FFI_Handler* execute;
   XLA_FFI_Handler* prepare = nullptr;  // of CUDA's
+  XLA_FFI_Handler* record = nullptr;   // of CUDA's, for runtimes that have this stage (record_cuda.h)
 };
 
 std::vector<TargetHandlers> cpu_handlers();

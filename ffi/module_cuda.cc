@@ -9,7 +9,9 @@
 
 #include "direct_cuda.h"
 #include "handlers.h"
+#include "kernel_images_cuda.h"
 #include "module.h"
+#include "record_cuda.h"
 #include "registry.h"
 
 namespace nb = nanobind;
@@ -26,7 +28,12 @@ void add_compiled(nb::bytes code, std::string const& config, std::string name) {
   if (of_table == nullptr) throw nb::value_error(("no compiled GEMM is named '" + config + "'").c_str());
   cudaLibrary_t library = nullptr;
   check(cudaLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "cudaLibraryLoadData");
-  if (!moye::add_gemm(*of_table, library, std::move(name))) check(cudaLibraryUnload(library), "cudaLibraryUnload");
+  if (!moye::add_gemm(*of_table, library, std::move(name))) {
+    check(cudaLibraryUnload(library), "cudaLibraryUnload");
+    return;
+  }
+  auto const& kept = *new std::string(code.c_str(), code.size());
+  moye::keep_library_code(library, kept.data(), kept.size());
 }
 
 }  // namespace
@@ -37,6 +44,17 @@ NB_MODULE(_moye_cuda, module) {
   module.def("add_compiled", &add_compiled, nb::arg("code"), nb::arg("config"), nb::arg("name"),
              "Adds a config of the table whose kernel is that of `code`, a cubin, which stays loaded for good. It was\n"
              "compiled with a function of a user's, its activation \"own\".");
+  module.def(
+      "recorded_nodes",
+      [] {
+        moye::RecordedNodes const nodes = moye::recorded_nodes();
+        return nb::make_tuple(nodes.created, nodes.updated);
+      },
+      "How many nodes of XLA's CUDA graphs our launches became, and how often one got new arguments.");
+  module.def(
+      "recording_handlers",
+      [] { return moye::to_dict({{"jax_moye_recorded_targets_v1", moye::register_with_record}}); },
+      "A target for jaxlibs that record calls (_kernels/runtime.py), which registers all of handlers().");
   module.def("handlers", [] {
     std::vector<moye::TargetHandlers> targets = moye::cuda_handlers();
     targets.push_back(moye::mark_handlers());

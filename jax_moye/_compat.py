@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import pathlib
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -215,6 +213,28 @@ def is_borrowed(value: Any) -> bool:
     return not any(name in said for name in ("tf.aliasing_output", "jax.buffer_donor"))
 
 
+def is_lasting(ctx: mlir.LoweringRuleContext, value: Any) -> bool:
+    """Whether a value is an array that the program was given as a kernel reads it, which nothing writes meanwhile.
+
+    As `is_borrowed`, but for what XLA may compute or move in front of a kernel: constants, other shapes, arguments in
+    the host's memory or in an order of their own, what is on several devices, and programs that are exported, whose
+    arguments another program may compute.
+
+    Args:
+      ctx: in which the kernel's call is lowered.
+      value: an operand of it.
+    """
+    context = ctx.module_context.axis_context
+    if is_exported(ctx) or not isinstance(context, mlir.ShardingContext) or context.num_devices != 1:
+        return False
+    number = getattr(value, "arg_number", None)
+    if number is None or not is_borrowed(value):
+        return False
+    attributes = value.owner.owner.attributes
+    said = attributes["arg_attrs"][number] if "arg_attrs" in attributes else {}
+    return not any(name in said for name in ("mhlo.layout_mode", "mhlo.memory_kind"))
+
+
 def source_aval(aval: Any, permutation: Sequence[int]) -> Any:
     """The type of an array whose transpose by `permutation` has type `aval`."""
     order = sorted(range(aval.ndim), key=lambda dim: permutation[dim])
@@ -412,21 +432,6 @@ def _trees_of_scan(consts: int, carry: int, stacked: int, results: int) -> tuple
         closed = jax.make_jaxpr(fun)([number] * consts, [number] * carry, [row] * stacked)
     (params,) = (equation.params for equation in closed.jaxpr.eqns if equation.primitive.name == "scan")
     return tuple((name, params[name]) for name in ("ft_in", "ft_out"))
-
-
-@functools.cache
-def runtime_ffi_version() -> tuple[int, int] | None:
-    """(major, minor) of the FFI that the installed jaxlib speaks, from the headers it ships; None if it ships none.
-
-    There is no call that says so, and jaxlib's CUDA plugin comes from the same release.
-    """
-    header = pathlib.Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
-    try:
-        text = header.read_text()
-    except OSError:
-        return None
-    versions = {name: int(value) for name, value in re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", text)}
-    return (versions["MAJOR"], versions["MINOR"]) if len(versions) == 2 else None
 
 
 @functools.cache

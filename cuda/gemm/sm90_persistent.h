@@ -11,7 +11,9 @@
 #include "moye/arch/barrier.h"
 #include "moye/arch/cluster.h"
 #include "moye/arch/device.h"
+#include "moye/arch/grid_dependency.h"
 #include "moye/arch/launch.h"
+#include "moye/arch/launch_recorder.h"
 #include "moye/pipeline.h"
 
 namespace moye {
@@ -69,8 +71,35 @@ MOYE_DEVICE Multicasts multicasts() {
   return of;
 }
 
+/// One thread: the first stages, whose k-tiles it counts. Operands that last are loaded before the kernel ahead has
+/// ended.
+template <class Operands, int kRank, GemmConfig kConfig, class Pipeline>
+MOYE_DEVICE int produce_first(GemmArgs const& args, PersistentParams const& params, Multicasts const& of,
+                              OperandStages<kConfig>& stages, Pipeline& pipeline MOYE_LOC) {
+  MOYE_SITE;
+  int const k_tiles = params.grid.k < kConfig.stages ? params.grid.k : kConfig.stages;
+  TileScheduler<kConfig.cluster.m, kConfig.cluster.n> const tiles(params.grid);
+  TileCoord const tile = operand_tile(*tiles.begin(), params.grid);
+  OperandCoords const coords = operand_coords<kRank>(args, tile);
+  Which which{.a = (args.early & kEarlyA) != 0, .b = (args.early & kEarlyB) != 0};
+  MOYE_NO_UNROLL
+  for (int late = 0; late < 2; ++late) {
+    auto write = Pipeline::producer_start();
+    MOYE_NO_UNROLL
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++write) {
+      uint64_t* const full = &pipeline.full[write.index()];
+      if (late == 0) pipeline.producer_acquire(write, Operands::kStageBytes);
+      load_stage<Operands, kRank>(args, params.maps, tile, coords, tile.k + k_tile, stages, write.index(), full, of.a,
+                                  of.b, which);
+    }
+    griddepcontrol_wait();  // which may still write the others
+    which = {.a = !which.a, .b = !which.b};
+  }
+  return k_tiles;
+}
+
 /// One thread: the loads of all tiles, stage after stage, through maps of kRank. It runs ahead of the consumers, into
-/// the next tiles.
+/// the next tiles. Without a cluster it waits for the kernel ahead here, behind the loads of operands that last.
 template <class Operands, int kRank, GemmConfig kConfig, class Pipeline>
 MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, OperandStages<kConfig>& stages,
                          Pipeline& pipeline MOYE_LOC) {
@@ -78,16 +107,24 @@ MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, O
   auto [a, b] = multicasts<kConfig.cluster>();
   a.hint = params.hint_a, b.hint = params.hint_b;
   auto write = Pipeline::producer_start();
+  int begun = 0;  // k-tiles of the first tile
+  if constexpr (kConfig.cluster.m * kConfig.cluster.n == 1) {  // who multicasts has large tiles, and no registers left
+    if (args.early != 0) begun = produce_first<Operands, kRank>(args, params, {a, b}, stages, pipeline);
+    write += begun;
+    griddepcontrol_wait();  // the kernel ahead may still run up to here
+  }
   for (TileCoord const of_sums : TileScheduler<kConfig.cluster.m, kConfig.cluster.n>(params.grid)) {
     TileCoord const tile = operand_tile(of_sums, params.grid);
     OperandCoords const coords = operand_coords<kRank>(args, tile);
     MOYE_NO_UNROLL
-    for (int k_tile = 0; k_tile < params.grid.k; ++k_tile, ++write) {
+    for (int k_tile = begun; k_tile < params.grid.k; ++k_tile, ++write) {
       // The consumers of all CTAs have released the stage: fill it, here and in the CTAs that share it.
       uint64_t* const full = pipeline.producer_acquire(write, Operands::kStageBytes);
       load_stage<Operands, kRank>(args, params.maps, tile, coords, tile.k + k_tile, stages, write.index(), full, a, b);
     }
+    begun = 0;
   }
+  griddepcontrol_launch_dependents();  // whose early loads follow ours
 }
 
 /// The same, whatever the maps' rank is. Each has a loop of its own: most calls need one coordinate of a matrix, and
@@ -107,7 +144,7 @@ MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, O
 /// `parts`, `sums` describes what is stored, a matrix for each part of each matrix of d; else it is `args` itself.
 /// params: what the kernel takes beside args, whose PersistentParams are filled in here.
 template <GemmConfig kConfig, class Params = PersistentParams>
-Status launch_clusters(GemmArgs const& args, GemmArgs const& sums, int parts, StreamHandle stream, Params params = {}) {
+Status launch_clusters(GemmArgs args, GemmArgs const& sums, int parts, StreamHandle stream, Params params = {}) {
   using Kernel = Gemm<kConfig>;
   constexpr int kClusterM = kConfig.cluster.m, kClusterN = kConfig.cluster.n, kCluster = kClusterM * kClusterN;
   TileMNK const tile{kConfig.tile.m * kClusterM, tile_columns<kConfig>(args) * kClusterN, kConfig.tile.k};
@@ -128,6 +165,8 @@ Status launch_clusters(GemmArgs const& args, GemmArgs const& sums, int parts, St
     auto* const kernel = Kernel::template kernel<kOrder>();
     int resident = 0;  // clusters
     if (Status status = max_active_clusters(kernel, config, stream, &resident); !status.ok()) return status;
+    // Of operands that are packed first nothing lasts.
+    args.early = kConfig.alignment == 16 ? args.early | early_operands() : 0;
     config.grid = {unsigned(resident < params.grid.tiles ? resident : params.grid.tiles) * kCluster};
     return launch_kernel(kernel, config, stream, args, params);
   });

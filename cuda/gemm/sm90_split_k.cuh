@@ -27,6 +27,7 @@
 #include "moye/arch/cluster.h"
 #include "moye/arch/grid_dependency.h"
 #include "moye/arch/launch.h"
+#include "moye/arch/launch_recorder.h"
 #include "moye/arch/mbarrier.h"
 #include "moye/arch/warp.h"
 #include "moye/atom/mma_traits_sm90.h"
@@ -92,12 +93,18 @@ struct Gemm<kConfig> {
         prefetch_maps(maps);
         smem.pipeline.init(/*warps=*/4 * kConsumers);
         fence_mbarrier_init();
+        Which const early{.a = (args.early & kEarlyA) != 0, .b = (args.early & kEarlyB) != 0};
+        auto again = write;
+        produce<kOrder>(args, grid, tile, begin, at_once, maps, smem, again, early);
         griddepcontrol_wait();  // the kernel ahead may still run up to here
-        produce<kOrder>(args, grid, tile, begin, at_once, maps, smem, write);
+        produce<kOrder, true>(args, grid, tile, begin, at_once, maps, smem, write, {.a = !early.a, .b = !early.b});
       }
       sync_warp();
       sync_threads();
-      if (elected) produce<kOrder>(args, grid, tile, begin + at_once, k_tiles - at_once, maps, smem, write);
+      if (elected) {
+        produce<kOrder>(args, grid, tile, begin + at_once, k_tiles - at_once, maps, smem, write);
+        griddepcontrol_launch_dependents();  // whose early loads follow ours
+      }
       sync_warp();
       cluster_sync();
     } else {
@@ -117,22 +124,23 @@ struct Gemm<kConfig> {
   /// The first k-tile of rank `rank`: parts of k differ by one k-tile at most.
   static MOYE_DEVICE int first_k_tile(int rank, TileGrid const& grid) { return int(int64_t(grid.k) * rank / kSplit); }
 
-  /// One thread: the loads of `k_tiles` k-tiles from `begin` on.
-  template <Order kOrder>
+  /// One thread: the loads of `k_tiles` k-tiles from `begin` on, of those operands. kAcquired: the stages are the
+  /// producer's already.
+  template <Order kOrder, bool kAcquired = false>
   static MOYE_DEVICE void produce(GemmArgs const& args, TileGrid const& grid, TileCoord const& tile, int begin,
                                   int k_tiles, OperandMaps const& maps, SharedStorage& smem,
-                                  PipelineState<kStages>& write) {
+                                  PipelineState<kStages>& write, Which which = {}) {
     if (maps.rank == 3) {
-      produce<kOrder, 3>(args, grid, tile, begin, k_tiles, maps, smem, write);
+      produce<kOrder, kAcquired, 3>(args, grid, tile, begin, k_tiles, maps, smem, write, which);
     } else {
-      produce<kOrder, 5>(args, grid, tile, begin, k_tiles, maps, smem, write);
+      produce<kOrder, kAcquired, 5>(args, grid, tile, begin, k_tiles, maps, smem, write, which);
     }
   }
 
-  template <Order kOrder, int kRank>
+  template <Order kOrder, bool kAcquired, int kRank>
   static MOYE_DEVICE void produce(GemmArgs const& args, TileGrid const& grid, TileCoord const& tile, int begin,
                                   int k_tiles, OperandMaps const& maps, SharedStorage& smem,
-                                  PipelineState<kStages>& write) {
+                                  PipelineState<kStages>& write, Which which) {
     using OperandA = typename Operands<kOrder>::A;
     using OperandB = typename Operands<kOrder>::B;
     bool const pair = args.epilogue.second_b != nullptr;  // whole stages
@@ -143,8 +151,10 @@ struct Gemm<kConfig> {
     MOYE_NO_UNROLL
     for (int k_tile = begin; k_tile < begin + k_tiles; ++k_tile, ++write) {
       // The consumers have released the stage: fill it.
-      uint64_t* const full = smem.pipeline.producer_acquire(write, bytes);
-      load_stage<Operands<kOrder>, kRank>(args, maps, tile, coords, k_tile, smem.operands, write.index(), full, a, b);
+      uint64_t* const full =
+          kAcquired ? &smem.pipeline.full[write.index()] : smem.pipeline.producer_acquire(write, bytes);
+      load_stage<Operands<kOrder>, kRank>(args, maps, tile, coords, k_tile, smem.operands, write.index(), full, a, b,
+                                          which);
     }
   }
 
@@ -243,7 +253,9 @@ struct Gemm<kConfig> {
     if (Status status = make_tile_grid(of_d, given, &grid); !status.ok()) return status;
     if (grid.tiles > 0x7fffffff / kSplit) return {"d has more than 2^31 - 1 tiles, each counted once for a part of k"};
     GemmArgs args = given;
+    args.early |= early_operands();
     if constexpr (kPacks) {
+      args.early = 0;  // of what a kernel ahead packs
       if (Status status = Packing<Element>(given).launch(&args, stream); !status.ok()) return status;
     }
     return dispatch(order_of(args), [&](auto order) -> Status {

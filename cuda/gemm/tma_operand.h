@@ -362,17 +362,26 @@ MOYE_DEVICE OperandCoords operand_coords(GemmArgs const& args, TileCoord const& 
   return {map_coord<kRank>(matrix, args.a_batch_strides), map_coord<kRank>(matrix, args.b_batch_strides)};
 }
 
+/// Of the two operands.
+struct Which {
+  bool a = true, b = true;
+};
+
 /// Starts this CTA's loads of stage `stage`: k-tile `k_tile` of `tile`, whose matrices lie at `coords`. What arrives
 /// reports to `full`.
+///
+/// which: of the operands are loaded.
 template <class Operands, int kRank, GemmConfig kConfig>
-MOYE_DEVICE void load_stage(GemmArgs const& args, OperandMaps const& maps, TileCoord const& tile,
-                            OperandCoords const& coords, int k_tile, OperandStages<kConfig>& stages, int stage,
-                            uint64_t* full, Multicast const& multicast_a, Multicast const& multicast_b MOYE_LOC) {
+MOYE_DEVICE void load_stage(
+    GemmArgs const& args, OperandMaps const& maps, TileCoord const& tile, OperandCoords const& coords, int k_tile,
+    OperandStages<kConfig>& stages, int stage, uint64_t* full, Multicast const& multicast_a,
+    Multicast const& multicast_b, Which which = {} MOYE_LOC) {
   MOYE_SITE;
   using A = typename Operands::A;
   using B = typename Operands::B;
   int const m = tile.m * kConfig.tile.m, n = tile.n * kConfig.tile.n, k = k_tile * kConfig.tile.k;
-  A::template load<kRank>(&maps.a, full, A::stage(stages.a, stage), m, k, coords.a, multicast_a);
+  if (which.a) A::template load<kRank>(&maps.a, full, A::stage(stages.a, stage), m, k, coords.a, multicast_a);
+  if (!which.b) return;
   if constexpr (kTakesPair<kConfig>) {
     if (args.epilogue.second_b != nullptr) {
       B::template load_pair<kRank>(&maps.b, &maps.second_b, full, B::stage(stages.b, stage), n / 2, k, coords.b,

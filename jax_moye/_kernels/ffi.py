@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
+import os
 import threading
 from collections.abc import Sequence
 from types import ModuleType
 
 import jax
 
-from jax_moye import _compat
+from jax_moye._kernels import runtime
 from jax_moye._log import logger
 
 TARGET = "jax_moye_gemm_v1"  # of both platforms; a change of the attributes gets a new name, so that old exports load
@@ -61,11 +62,11 @@ def why_unavailable(platform: str) -> str | None:
     if module is None:
         hint = ": JAX_MOYE_CUDA=ON, or a GPU, at the time of `pip install .` builds them" if platform == "cuda" else ""
         return f"this jax_moye was built without kernels for {platform}{hint}"
-    handler, runtime = tuple(module.api_version), _compat.runtime_ffi_version()
-    if runtime is not None and (handler[0] != runtime[0] or handler > runtime):
+    handler, spoken = tuple(module.api_version), runtime.ffi_version()
+    if spoken is not None and (handler[0] != spoken[0] or handler > spoken):
         return (
             f"this jax_moye was built for version {handler[0]}.{handler[1]} of XLA's FFI, and the installed jaxlib has "
-            f"{runtime[0]}.{runtime[1]}: build jax_moye against this jaxlib, or install a newer jax"
+            f"{spoken[0]}.{spoken[1]}: build jax_moye against this jaxlib, or install a newer jax"
         )
     return None
 
@@ -122,9 +123,18 @@ def register(platform: str) -> None:
             return
         module = extension(platform)
         assert module is not None
-        for name, handler in module.handlers().items():
-            jax.ffi.register_ffi_target(name, handler, platform={"cuda": "CUDA"}.get(platform, platform))
+        handlers = module.recording_handlers() if platform == "cuda" and records_calls() else module.handlers()
+        for name, stages in handlers.items():
+            jax.ffi.register_ffi_target(name, stages, platform={"cuda": "CUDA"}.get(platform, platform))
         _registered.add(platform)
+
+
+def records_calls() -> bool:
+    """Whether calls become nodes of XLA's CUDA graphs, not captures of a stream: where JAX_MOYE_RECORD_CALLS=1 says so.
+
+    Kernels end earlier then, and new addresses cost the host more (docs/performance.md, section 38).
+    """
+    return os.environ.get("JAX_MOYE_RECORD_CALLS") == "1" and runtime.records_calls()
 
 
 def register_cuda() -> None:

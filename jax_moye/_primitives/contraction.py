@@ -32,7 +32,7 @@ from jax_moye._kernels import ffi
 from jax_moye._log import say_once
 from jax_moye._primitives import sharding
 from jax_moye._primitives.autotune import decide_by_measuring
-from jax_moye._primitives.custom_call import run_kernel, with_c_kept
+from jax_moye._primitives.custom_call import run_kernel, with_c_kept, with_lasting
 from jax_moye._primitives.orders import Lies, Orders, how_it_lies, in_their_orders, made_in_lowering, may_lie_otherwise
 from jax_moye._primitives.reference import lax_aval, lax_form, lax_result_dtype, permute_sharding, reference
 from jax_moye._primitives.transposes import Permutations, operands_of, source, transposed
@@ -359,7 +359,8 @@ def _moved(decision: Decision, orders: Orders, platform: str, out_shape: Any):
     left, right, back = orders.moved
     if back is not None:
         out_shape = [out_shape[back.index(dim)] for dim in range(len(back))]
-    product = decided_product(decision, orders.request, orders.permutations, platform, out_shape)
+    request = orders.request.lasting_where([left is None, right is None])
+    product = decided_product(decision, request, orders.permutations, platform, out_shape)
     if left is right is back is None:
         return product
 
@@ -416,6 +417,7 @@ def _lower(ctx, *values, out_sharding, **params):
     sources = [source(*pair) for pair in zip(values[:2], ctx.avals_in[:2], strict=True)]
     (out_aval,) = ctx.avals_out
     operands = (*(one.value for one in sources), *values[2:])
+    request = with_lasting(ctx, request, operands)
     avals = [*(one.aval for one in sources), *[out_aval] * len(values[2:])]
     permutations = tuple(one.permutation for one in sources)
     made = functools.partial(made_in_lowering, ctx)

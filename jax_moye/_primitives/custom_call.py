@@ -54,11 +54,15 @@ def run_kernel(
       right-hand operands, the product of the second. Of a multiplier its other result in the pre-activation's place.
     """
     left, right = call.operands
+    given = lhs, rhs
     lhs, rhs = transposed((lhs, rhs), permutations, (left.permutation, right.permutation))
+    request = request.lasting_where([lhs is given[0], rhs is given[1], *[True] * len(operands)])
     stored = stored_dtype(request.out_dtype)
     launch = functools.partial(_launch, call=call, request=request, out_shape=out_shape)
     if call.epilogue is not None and call.epilogue.is_of_pair:
         _, second = transposed((lhs, *operands), permutations, (left.permutation, right.permutation))
+        request = request.lasting_where([True, True, second is operands[0]])
+        launch = functools.partial(launch, request=request)
         of_pair: dict[str, Any] = {"epilogue": call.epilogue, "strides": call.epilogue_strides}
         out, *z = launch(lhs, rhs, (second,), **of_pair, preactivation=preactivation)
     elif call.split:
@@ -129,6 +133,11 @@ def _launch(
     if is_of_pair:
         read, strides = [_padded(x, "b", dense, problem) for x in read], [problem.strides["b"]]
     attributes = call_attributes(config, problem, request.interpret)
+    if request.interpret is None:
+        of_b = (b, *read) if is_of_pair else (b,)
+        given = [x for x, lasts in zip((lhs, rhs, *operands), request.lasting, strict=False) if lasts]
+        as_given = [all(any(x is y for y in given) for x in of) for of in ((a,), of_b)]  # not converted, nor padded
+        attributes["early_operands"] = np.int64(as_given[0] + 2 * as_given[1])  # gemm/config.h: kEarlyA, kEarlyB
     if call.compiled is not None:
         attributes["config"] = call.compiled
     target, aliases = ffi.TARGET, {}
@@ -174,6 +183,17 @@ def with_c_kept(request: Request, values: Sequence[Any]) -> Request:
     return dataclasses.replace(request, keeps_c=True)
 
 
+def with_lasting(ctx: Any, request: Request, operands: Sequence[Any]) -> Request:
+    """A request that says which operands nothing writes while the program runs.
+
+    Args:
+      ctx: in which the product is lowered where it stands.
+      request: of it.
+      operands: as a kernel reads them, behind what strides stand for.
+    """
+    return dataclasses.replace(request, lasting=tuple(_compat.is_lasting(ctx, x) for x in operands))
+
+
 class Problem(Protocol):
     """What each kind of call is about."""
 
@@ -195,7 +215,9 @@ def call_attributes(config: GemmConfig, problem: Problem, interpret: InterpretPa
         "config": config.name,
         "sizes": np.array(problem.sizes, np.int64),
     } | {f"{name}_strides": np.array(strides, np.int64) for name, strides in problem.strides.items()}
-    if interpret is not None:
+    if interpret is None:
+        attributes["uses_pdl"] = True  # read by XLA: in its graphs, too, the kernel may begin early
+    else:
         attributes["mode"] = interpret.mode
         attributes["seed"] = np.int64(interpret.seed)
         attributes["detect_races"] = interpret.detect_races

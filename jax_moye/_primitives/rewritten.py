@@ -30,7 +30,7 @@ from jax_moye._kernels import ffi
 from jax_moye._log import say_once
 from jax_moye._primitives.autotune import Joined, XlaProgram, decide_by_measuring
 from jax_moye._primitives.contraction import contract_p, heed, linear_transpose, xlas_product
-from jax_moye._primitives.custom_call import run_kernel, with_c_kept
+from jax_moye._primitives.custom_call import run_kernel, with_c_kept, with_lasting
 from jax_moye._primitives.equations import names_a_mesh, of_one_device, parted
 from jax_moye._primitives.fused import with_own_activation
 from jax_moye._primitives.transposes import Permutation, Permutations, Source, operands_of, source, transposed
@@ -400,12 +400,13 @@ def _lower(ctx, *values, original: Original, **params):
     if _compat.why_not_local(ctx) is not None or request.implementation == "xla":
         return mlir.lower_fun(original, multiple_results=True)(ctx, *values)
     sources = sources_of(values, ctx.avals_in, request)
+    operands = tuple(one.value for one in sources)
     return _compat.lower_equation(
         ctx,
         rewritten_local_p,
-        tuple(one.value for one in sources),
+        operands,
         [one.aval for one in sources],
-        request=request,
+        request=with_lasting(ctx, request, operands),
         permutations=tuple(one.permutation for one in sources[:2]),
         original=original.on_one_device,
     )
@@ -501,12 +502,13 @@ def _lower_viewed(ctx, *values, original: Original, views, inner: Original | Non
     for i, view in enumerate(views):
         if view is not None:
             sources[i] = Source(values[i], ctx.avals_in[i], None)
+    operands = tuple(one.value for one in sources)
     return _compat.lower_equation(
         ctx,
         viewed_local_p,
-        tuple(one.value for one in sources),
+        operands,
         [one.aval for one in sources],
-        request=request,
+        request=with_lasting(ctx, request, operands),
         permutations=tuple(one.permutation for one in sources[:2]),
         views=views,
         original=original.on_one_device,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -73,6 +74,7 @@ class Request:
       epilogue: of a fused product, else None.
       autotune: "on", "cached" or "off", as in `options`; None: as the environment says.
       keeps_c: somebody else reads c, too, so that the result is not written over it.
+      lasting: of lhs, rhs and others, whether it is what the program was given, which nothing writes while it runs.
       alone: what is asked for of the product where no kernel finishes it, as the program had it that `optimize` was
         given. None where the epilogue is the caller's: sums are not rounded then before they are finished.
     """
@@ -89,7 +91,13 @@ class Request:
     epilogue: Epilogue | None = None
     autotune: Literal["on", "cached", "off"] | None = None
     keeps_c: bool = False
+    lasting: tuple[bool, ...] = ()
     alone: Request | None = None
+
+    def lasting_where(self, as_it_was: Sequence[bool]) -> Request:
+        """The same, where only these operands are still as the program was given them."""
+        lasting = tuple(lasts and same for lasts, same in zip(self.lasting, as_it_was, strict=False))
+        return self if lasting == self.lasting else dataclasses.replace(self, lasting=lasting)
 
     @property
     def insists(self) -> bool:

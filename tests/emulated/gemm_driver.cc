@@ -11,6 +11,7 @@
 //                3: d = relu(a b + bias); 4: d = relu(2 a b + bias) + residual; 5: d = 2 a b - d
 //   pair=0       1: d = relu(2 a b) * (a second_b); 2: and both products
 //   gate=0       1: d = 2 a b * multiplier * relu'(c), and 2 a b * relu(c)
+//   early=0      kEarly...: operands that the kernel may read before it has waited for the kernel ahead
 //   special=0    1: a NaN in a, an infinity in b
 //   units=0      more: normal numbers in a and b, and d may be wrong by so many 2^-24 of the sum of |a| |b|
 //   launches=1   of new operands in other memory, the earlier ones' not to be touched
@@ -35,9 +36,10 @@
 
 namespace moye {
 
-Words const kDefaults = {{"order", "NT"},  {"batch", "1"},    {"outer", "1"}, {"middle", "1"},   {"broadcast", ""},
-                         {"pad", "0"},     {"d_pad", "0"},    {"out", "f32"}, {"epilogue", "0"}, {"pair", "0"},
-                         {"special", "0"}, {"launches", "1"}, {"units", "0"}, {"scales", "0"},   {"gate", "0"}};
+Words const kDefaults = {{"order", "NT"},   {"batch", "1"},  {"outer", "1"},   {"middle", "1"},
+                         {"broadcast", ""}, {"pad", "0"},    {"d_pad", "0"},   {"out", "f32"},
+                         {"epilogue", "0"}, {"pair", "0"},   {"special", "0"}, {"launches", "1"},
+                         {"units", "0"},    {"scales", "0"}, {"gate", "0"},    {"early", "0"}};
 
 /// One launch; what is wrong with it, or nothing. memory: keeps the matrices of all launches, so that none has
 /// another's addresses.
@@ -181,6 +183,11 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
     EpilogueScales const of_side{scales[side].data(), {{extent * middle * inner, extent * inner, extent}}, 1};
     (side == 0 ? args.epilogue.row_scale : args.epilogue.column_scale) = of_side;
     stream.memory.push_back({scales[side].data(), scales[side].size() * sizeof(float), "scales", false});
+  }
+  args.early = options.number("early");
+  for (emu::Memory& array : stream.memory) {
+    bool const of_a = array.base == args.a, of_b = array.base == args.b || array.base == args.epilogue.second_b;
+    array.lasting = (of_a && (args.early & kEarlyA) != 0) || (of_b && (args.early & kEarlyB) != 0);
   }
   GemmEntry const entry = entry_of_row();
   std::vector<unsigned char> workspace(size_t(entry.workspace_bytes(args)), 0xff);

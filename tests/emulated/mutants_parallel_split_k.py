@@ -23,6 +23,7 @@ MUTANTS = [
         old="coords, tile.k + k_tile, stages",
         new="coords, k_tile, stages",
         expect="wrong",
+        count=2,
     ),
     Mutant(
         name="parallel_split_k_operands_of_the_sums_matrix",

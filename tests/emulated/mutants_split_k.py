@@ -19,7 +19,8 @@ SUMS_BARRIER = "    named_barrier_sync(kSumsBarrier, kConsumerThreads);\n"
 ALL_SUMS = "      cluster_sync();  // all ranks' sums are there\n"
 FENCE = "        fence_mbarrier_init();\n"
 KERNEL_AHEAD = "        griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
-FIRST_LOADS = "        produce<kOrder>(args, grid, tile, begin, at_once, maps, smem, write);\n"
+LATE = "{.a = !early.a, .b = !early.b}"
+FIRST_LOADS = f"        produce<kOrder, true>(args, grid, tile, begin, at_once, maps, smem, write, {LATE});\n"
 WAIT = "      warpgroup_wait_group<1>();\n"
 RELEASE = "      if (k_tile > 0) smem.pipeline.consumer_release(last, thread % 32);\n"
 OF_THE_TILE = "vector = rank * share + thread;"
@@ -54,6 +55,20 @@ MUTANTS = [
         new="      sync_threads();\n",
         expect=too_early("plain store", r"\S+"),
     ),
+    Mutant(
+        name="split_k_the_other_operand_read_early",
+        old=".a = (args.early & kEarlyA) != 0",
+        new=".a = (args.early & kEarlyB) != 0",
+        expect=too_early("TMA load", K),
+        options=("early=2",),
+    ),
+    Mutant(
+        name="split_k_read_early_and_once_more",
+        old=LATE,
+        new="{}",
+        expect=race("TMA load", K, "TMA load", K),
+        options=("early=3",),
+    ),
     # ---- the ring
     Mutant(
         name="split_k_first_stages_loaded_again",
@@ -63,8 +78,8 @@ MUTANTS = [
     ),
     Mutant(
         name="split_k_loads_before_the_barriers",
-        old=FENCE + KERNEL_AHEAD + FIRST_LOADS,
-        new=KERNEL_AHEAD + FIRST_LOADS,
+        old=FENCE,
+        new="",
         expect="fence",
     ),
     Mutant(

@@ -181,6 +181,16 @@ def test_schedules(row, options):
         check(row, (m + 1, n + 8, k), batch=2, multiprocessors=3, out=out, **options)
 
 
+@pytest.mark.parametrize("early", [1, 2, 3], ids=["a", "b", "both"])
+def test_operands_that_last_are_read_early(row, early):
+    """Before the kernel ahead has ended, and no other array; packed operands never are, nor is a tile that has no k."""
+    config, _ = row
+    m, n = of_cluster(config)
+    for k in (0, 30, (2 * config.stages + 1) * config.parts * config.tile[2] + 3):
+        for order, schedule in (("NN", {"mode": "eager"}), ("TT", {"mode": "random", "threads": "random", "seed": k})):
+            check(row, (m + 1, 2 * n + 8, k), order=order, early=early, batch=2, epilogue=1, out="bf16", **schedule)
+
+
 def test_one_launch_after_another(row):
     """Each launch has its own maps: operands of the same sizes at other addresses."""
     config, _ = row

@@ -5,28 +5,17 @@
 #include <utility>
 
 #include "moye/arch/builtin.h"
+#include "moye/arch/launch_config.h"
 #include "moye/arch/status.h"
 
 #if defined(__CUDACC__) && !defined(__CUDACC_RTC__)
-#include <cstdlib>
 #include <map>
-#include <string_view>
 
 #include "moye/arch/kernel_library.h"
+#include "moye/arch/launch_recorder.h"
 #endif
 
 namespace moye {
-
-struct LaunchConfig {
-  Dim3 grid, block;
-  Dim3 cluster{1, 1, 1};
-  int smem_bytes;  // dynamic shared memory per CTA
-  /// May start while the kernel ahead in the stream still runs, until its griddepcontrol_wait (arch/grid_dependency.h).
-  /// Not in a graph, whose edges are whole, nor where the environment has JAX_MOYE_PROGRAMMATIC_LAUNCH=0.
-  bool programmatic = false;
-  int resident = 1;  // CTAs of a multiprocessor for which the kernel is compiled: the second of its __launch_bounds__
-  bool compiled_in = false;  // never a kernel_library's (arch/kernel_library.h): it is launched beside such a one
-};
 
 #if defined(__CUDACC_RTC__)  // which compiles no host code: it is parsed
 
@@ -98,21 +87,23 @@ inline Status allow_smem(void const* kernel, int smem_bytes) {
 
 /// Whether a kernel may be launched before the one ahead on the stream has ended.
 inline bool may_overlap(cudaStream_t stream) {
-  static bool const allowed = [] {
-    char const* const value = std::getenv("JAX_MOYE_PROGRAMMATIC_LAUNCH");
-    return value == nullptr || std::string_view(value) != "0";
-  }();
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  return allowed && cudaStreamIsCapturing(stream, &capture) == cudaSuccess && capture == cudaStreamCaptureStatusNone;
+  return programmatic_launch_allowed() && cudaStreamIsCapturing(stream, &capture) == cudaSuccess &&
+         capture == cudaStreamCaptureStatusNone;
 }
 
 }  // namespace detail
 
-/// Puts the kernel on the stream; does not wait for it. The arguments are copied before this returns.
+/// Puts the kernel on the stream, or hands it to the `launch_recorder`; does not wait for it. The arguments are copied
+/// before this returns.
 template <class... P>
 Status launch_kernel(void (*kernel)(P...), LaunchConfig const& config, StreamHandle stream,
                      std::type_identity_t<P>... args) {
   auto const* function = reinterpret_cast<void const*>(kernel);
+  if (launch_recorder != nullptr) {
+    KernelArgument const arguments[] = {{&args, sizeof(args)}...};
+    return launch_recorder->record(function, config, arguments);
+  }
   if (!config.compiled_in) {
     if (Status status = detail::function_of(function, &function); !status.ok()) return status;
   }

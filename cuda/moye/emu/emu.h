@@ -93,6 +93,7 @@ struct Memory {
   size_t bytes;
   char const* name;
   bool writable;
+  bool lasting = false;  // no kernel ahead writes it: it may be read before a griddepcontrol.wait
 };
 
 /// What the memory instructions of one kind cost, per warp: an instruction is what its lanes do together.

@@ -94,7 +94,7 @@ void access_region(Thread& thread, Region& region, uintptr_t address, size_t byt
                    Loc loc, bool record = true) {
   size_t const offset = address - region.base();
   if (bytes > region.memory.bytes - offset) fail_outside(thread, address, bytes, what, loc);
-  if (!thread.may_touch_global) {
+  if (!thread.may_touch_global && (write || !region.memory.lasting)) {
     thread.domain->fail([&] {
       return format("%s of %zu bytes %s, before its griddepcontrol.wait: the kernel ahead may still run", what, bytes,
                     by(thread, loc).c_str());

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import jax_moye
-from jax_moye import _compat, _moye_cpu
-from jax_moye._kernels import ffi
+from jax_moye import _moye_cpu
+from jax_moye._kernels import ffi, runtime
 from jax_moye._kernels.dtypes import JAX_NAMES, numpy_dtypes
 
 CONFIG = "sm80_multistage_bf16_64x64x64_s3_a16"
@@ -146,12 +146,12 @@ def test_workspace_bytes():
 
 def test_a_too_new_header_is_not_registered(monkeypatch):
     ffi.why_unavailable.cache_clear()
-    monkeypatch.setattr(_compat, "runtime_ffi_version", lambda: (0, 2))
+    monkeypatch.setattr(runtime, "ffi_version", lambda: (0, 2))
     reason = ffi.why_unavailable.__wrapped__("cpu")
     assert "built for version 0." in reason
     assert "has 0.2" in reason
-    monkeypatch.setattr(_compat, "runtime_ffi_version", lambda: None)
+    monkeypatch.setattr(runtime, "ffi_version", lambda: None)
     assert ffi.why_unavailable.__wrapped__("cpu") is None
     monkeypatch.undo()
-    assert _compat.runtime_ffi_version() >= (0, 3)
+    assert runtime.ffi_version() >= (0, 3)
     assert "built without kernels for rocm" in ffi.why_unavailable.__wrapped__("rocm")

@@ -1,0 +1,293 @@
+#include "record_cuda.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "handlers.h"
+#include "kernel_images_cuda.h"
+#include "moye/arch/kernel_library.h"
+#include "moye/arch/launch_recorder.h"
+
+namespace moye {
+namespace {
+
+// ---- The ABI of jaxlib 0.11.2's xla/ffi/api/record_c_api.h, version 0.1, and of what c_api.h has for it. The headers
+// that we are built with are older: newer ones would make a module that older runtimes refuse (pyproject.toml).
+// jax_moye/_kernels/runtime.py says whether the installed jaxlib has it.
+
+constexpr int64_t kRecordExtension = 128;
+constexpr int32_t kMajor = 0, kMinor = 1;
+
+struct Context;
+struct Command;
+
+enum Action : int { kCreate = 0, kUpdate = 1 };
+enum SourceFormat : int { kPtx = 0, kCubin = 1 };
+enum ArgumentKind : int { kDevicePointer = 0, kHostValue = 1 };
+
+struct Sizes {
+  int32_t x, y, z;
+};
+
+struct LaunchSizes {
+  Sizes grid, block;
+  Sizes cluster;  // zeros: none
+};
+
+struct Argument {
+  void const* address;
+  int64_t bytes;
+  ArgumentKind kind;
+};
+
+struct Arguments {
+  Argument const* arguments;
+  int64_t number;
+};
+
+struct RecordApi {
+  XLA_FFI_Error* (*create_launch)(Context*, char const* kernel, void const* code, int64_t code_bytes, SourceFormat,
+                                  LaunchSizes, uint32_t smem_bytes, int32_t programmatic, Arguments const*,
+                                  Command const* const* dependencies, uint32_t number_of_dependencies,
+                                  Command const** command);
+  XLA_FFI_Error* (*update_launch)(Context*, Command const*, Arguments const*);
+  XLA_FFI_Error* (*create_memcpy_d2d)(Context*, void*, void*, int64_t, Command const* const*, uint32_t,
+                                      Command const**);
+  XLA_FFI_Error* (*update_memcpy_d2d)(Context*, Command const*, void*, void*, int64_t);
+  XLA_FFI_Error* (*request_stream_capture)(Context*);
+};
+
+struct RecordFrame {
+  Context* context;
+  RecordApi const* api;
+  Action action;
+  Command const** commands;  // to be filled, or those that were created
+  int64_t* number_of_commands;
+  int64_t most_commands;
+};
+
+struct Extension {
+  size_t struct_size;
+  int64_t type;
+  int32_t major, minor;
+  Extension const* next;
+};
+
+struct RecordExtension {
+  Extension base;
+  RecordFrame const* frame;
+};
+
+struct FindExtensionArgs {
+  size_t struct_size;
+  void* extension_start;
+  void* context;
+  int64_t type;
+  Extension const* extension;  // out
+};
+using FindExtension = XLA_FFI_Error*(FindExtensionArgs*);
+
+struct RegisterArgs {
+  size_t struct_size;
+  void* extension_start;
+  XLA_FFI_ByteSpan name, platform;
+  XLA_FFI_Handler *instantiate, *prepare, *initialize, *execute, *record;
+  uint32_t traits;
+};
+constexpr size_t kRegisterArgsBytes = offsetof(RegisterArgs, traits) + sizeof(uint32_t);
+
+// ---- What we do with it
+
+constexpr std::string_view kUsesPdl = "uses_pdl", kEarlyOperands = "early_operands";
+std::atomic<int64_t> created_nodes = 0, updated_nodes = 0;
+
+XLA_FFI_Error* internal_error(XLA_FFI_Api const* api, std::string const& message) {
+  XLA_FFI_Error_Create_Args args = {};
+  args.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE;
+  args.message = message.c_str();
+  args.errc = XLA_FFI_Error_Code_INTERNAL;
+  return api->XLA_FFI_Error_Create(&args);
+}
+
+void destroy(XLA_FFI_Api const* api, XLA_FFI_Error* error) {
+  if (error == nullptr) return;
+  XLA_FFI_Error_Destroy_Args args = {};
+  args.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE;
+  args.error = error;
+  api->XLA_FFI_Error_Destroy(&args);
+}
+
+bool asks_for_metadata(XLA_FFI_CallFrame const* frame) {
+  return frame->extension_start != nullptr && frame->extension_start->type == XLA_FFI_Extension_Metadata;
+}
+
+/// Null: the runtime's is of another version.
+RecordFrame const* find_frame(XLA_FFI_CallFrame const* frame) {
+  XLA_FFI_Api const* const api = frame->api;
+  // The function behind XLA_FFI_DeviceOrdinal_Get, which is the last of the API's table in older headers.
+  size_t const offset = offsetof(XLA_FFI_Api, XLA_FFI_DeviceOrdinal_Get) + sizeof(void*);
+  if (api->struct_size < offset + sizeof(void*)) return nullptr;
+  FindExtension* find = nullptr;
+  std::memcpy(&find, reinterpret_cast<char const*>(api) + offset, sizeof(find));
+  FindExtensionArgs args = {sizeof(FindExtensionArgs), nullptr, frame->ctx, kRecordExtension, nullptr};
+  if (XLA_FFI_Error* const error = find(&args)) {
+    destroy(api, error);
+    return nullptr;
+  }
+  Extension const* const found = args.extension;
+  if (found == nullptr || found->major != kMajor || found->minor != kMinor) return nullptr;
+  return reinterpret_cast<RecordExtension const*>(found)->frame;
+}
+
+class GraphRecorder final : public LaunchRecorder {
+ public:
+  GraphRecorder(XLA_FFI_Api const* api, RecordFrame const& frame) : api_(api), frame_(frame) {}
+
+  Status record(void const* kernel, LaunchConfig const& config, std::span<KernelArgument const> arguments) override {
+    std::vector<Argument> values;
+    for (KernelArgument const& argument : arguments)
+      values.push_back({argument.value, int64_t(argument.bytes), kHostValue});
+    Arguments const all = {values.data(), int64_t(values.size())};
+    error_ = frame_.action == kCreate ? create(kernel, config, all) : update(all);
+    if (error_ != nullptr) return {"XLA cannot record a kernel"};
+    return captured_ ? Status{"a kernel whose code is not known"} : Status{};
+  }
+
+  /// Of XLA; the caller owns it.
+  XLA_FFI_Error* error() const { return error_; }
+  /// Whether XLA is to capture the call: all of it, or there is nothing to record.
+  bool captured() const { return captured_ || recorded_ == 0; }
+  int64_t recorded() const { return recorded_; }
+
+ private:
+  XLA_FFI_Error* create(void const* kernel, LaunchConfig const& config, Arguments const& arguments) {
+    bool const own = kernel_library != nullptr && !config.compiled_in;
+    KernelImage const image = own ? kernel_image(kernel, kernel_library) : kernel_image(kernel);
+    captured_ = image.code == nullptr;
+    if (captured_ && recorded_ > 0)
+      return internal_error(api_, "jax_moye: XLA captures all kernels of a call, or none");
+    if (captured_) return nullptr;
+    auto const sizes = [](Dim3 const& dim) { return Sizes{int32_t(dim.x), int32_t(dim.y), int32_t(dim.z)}; };
+    bool const clustered = config.cluster.x * config.cluster.y * config.cluster.z > 1;
+    LaunchSizes const launch = {sizes(config.grid), sizes(config.block), clustered ? sizes(config.cluster) : Sizes{}};
+    Command const* command = nullptr;
+    XLA_FFI_Error* const error =
+        frame_.api->create_launch(frame_.context, image.name, image.code, int64_t(image.bytes), kCubin, launch,
+                                  uint32_t(config.smem_bytes), config.programmatic && programmatic_launch_allowed(),
+                                  &arguments, recorded_ > 0 ? &last_ : nullptr, recorded_ > 0, &command);
+    if (error != nullptr) return error;
+    if (recorded_ < frame_.most_commands) frame_.commands[recorded_] = command;
+    last_ = command;
+    ++recorded_;
+    ++created_nodes;
+    return nullptr;
+  }
+
+  XLA_FFI_Error* update(Arguments const& arguments) {
+    captured_ = *frame_.number_of_commands == 0;
+    if (captured_) return nullptr;
+    if (recorded_ == *frame_.number_of_commands)
+      return internal_error(api_, "jax_moye: a call launched more kernels than when it was recorded");
+    ++updated_nodes;
+    return frame_.api->update_launch(frame_.context, frame_.commands[recorded_++], &arguments);
+  }
+
+  XLA_FFI_Api const* api_;
+  RecordFrame const& frame_;
+  XLA_FFI_Error* error_ = nullptr;
+  Command const* last_ = nullptr;
+  int64_t recorded_ = 0;
+  bool captured_ = false;
+};
+
+}  // namespace
+
+RecordedNodes recorded_nodes() { return {created_nodes, updated_nodes}; }
+
+Hints::Hints(XLA_FFI_CallFrame* frame) : frame_(frame), before_(frame->attrs) {
+  for (int64_t i = 0; i < before_.size; ++i) {
+    std::string_view const name(before_.names[i]->ptr, before_.names[i]->len);
+    if (name == kEarlyOperands && before_.types[i] == XLA_FFI_AttrType_SCALAR) {
+      auto const* const scalar = static_cast<XLA_FFI_Scalar const*>(before_.attrs[i]);
+      if (scalar->dtype == XLA_FFI_DataType_S64) early_operands = int(*static_cast<int64_t const*>(scalar->value));
+    }
+    if (name == kUsesPdl || name == kEarlyOperands) continue;
+    types_.push_back(before_.types[i]);
+    names_.push_back(before_.names[i]);
+    values_.push_back(before_.attrs[i]);
+  }
+  frame->attrs.size = int64_t(types_.size());
+  frame->attrs.types = types_.data();
+  frame->attrs.names = names_.data();
+  frame->attrs.attrs = values_.data();
+}
+
+XLA_FFI_Error* record_call(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* execute) {
+  XLA_FFI_Api const* const api = frame->api;
+  // Asked about itself, a handler answers without being called.
+  if (asks_for_metadata(frame)) return execute(frame);
+  RecordFrame const* const record = find_frame(frame);
+  if (record == nullptr) return internal_error(api, "jax_moye: this jaxlib records calls in a way that is not known");
+  GraphRecorder recorder(api, *record);
+  Hints const hints(frame);
+  recorder.early_operands = hints.early_operands;
+  XLA_FFI_ExecutionStage const stage = frame->stage;
+  frame->stage = XLA_FFI_ExecutionStage_EXECUTE;
+  launch_recorder = &recorder;
+  XLA_FFI_Error* const error = execute(frame);
+  launch_recorder = nullptr;
+  frame->stage = stage;
+  if (recorder.error() != nullptr) {
+    destroy(api, error);
+    return recorder.error();
+  }
+  if (recorder.captured()) {
+    destroy(api, error);
+    return record->api->request_stream_capture(record->context);
+  }
+  if (error != nullptr) return error;
+  if (record->action == kCreate) {
+    if (recorder.recorded() > record->most_commands)
+      return internal_error(api, "jax_moye: XLA records at most " + std::to_string(record->most_commands) +
+                                     " kernels of a call, and this one has " + std::to_string(recorder.recorded()));
+    *record->number_of_commands = recorder.recorded();
+  } else if (recorder.recorded() != *record->number_of_commands) {
+    return internal_error(api, "jax_moye: a call launched fewer kernels than when it was recorded");
+  }
+  return nullptr;
+}
+
+XLA_FFI_Error* register_with_record(XLA_FFI_CallFrame* frame) {
+  static std::vector<TargetHandlers> const targets = [] {
+    std::vector<TargetHandlers> all = cuda_handlers();
+    all.push_back(mark_handlers());
+    return all;
+  }();
+  XLA_FFI_Api const* const api = frame->api;
+  if (!asks_for_metadata(frame)) return internal_error(api, "jax_moye: this target is there to register the others");
+  static std::atomic<bool> registered = false;
+  if (!registered.exchange(true)) {
+    // The function is of the same place in all headers; its arguments are not.
+    auto* const register_handler = reinterpret_cast<XLA_FFI_Error* (*)(RegisterArgs*)>(api->XLA_FFI_Handler_Register);
+    constexpr std::string_view kPlatform = "CUDA";
+    for (TargetHandlers const& target : targets) {
+      RegisterArgs args = {};
+      args.struct_size = kRegisterArgsBytes;
+      args.name = {target.name, std::strlen(target.name)};
+      args.platform = {kPlatform.data(), kPlatform.size()};
+      args.prepare = target.prepare;
+      args.execute = target.execute;
+      args.record = target.record;
+      if (XLA_FFI_Error* const error = register_handler(&args)) return error;
+    }
+  }
+  return targets.front().execute(frame);  // whose version of the API is this one's
+}
+
+}  // namespace moye

@@ -1,0 +1,48 @@
+// XLA's stage "record" (jaxlib 0.11.2 and newer): a handler adds its kernels to XLA's CUDA graph one by one, in place
+// of launching them on a stream that is captured. Its kernels may then begin before the one ahead has ended, as on a
+// stream, and new addresses cost the host less.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "xla/ffi/api/c_api.h"
+
+namespace moye {
+
+/// Of this process, by which one sees that calls are recorded.
+struct RecordedNodes {
+  int64_t created, updated;
+};
+RecordedNodes recorded_nodes();
+
+/// What a call has of attributes that are no part of a target: they change no result, and programs that were exported
+/// before have none. In its scope the call has only those of its target.
+///   uses_pdl         XLA's own: kernels of calls that have it may begin early
+///   early_operands   bits (gemm/config.h, kEarly...): operands that nothing writes while the program runs
+class Hints {
+ public:
+  explicit Hints(XLA_FFI_CallFrame* frame);
+  ~Hints() { frame_->attrs = before_; }
+  Hints(Hints const&) = delete;
+  Hints& operator=(Hints const&) = delete;
+
+  int early_operands = 0;
+
+ private:
+  XLA_FFI_CallFrame* frame_;
+  XLA_FFI_Attrs before_;
+  std::vector<XLA_FFI_AttrType> types_;
+  std::vector<XLA_FFI_ByteSpan*> names_;
+  std::vector<void*> values_;
+};
+
+/// Calls `execute`, whose launches become nodes of XLA's graph, or whose nodes get new arguments. Where a kernel's code
+/// is not known (a kernel of one's own), XLA is asked to capture the call.
+XLA_FFI_Error* record_call(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* execute);
+
+/// The handler of a target that is registered in the place of all others: asked about itself, it registers them with
+/// XLA, with their stage "record". jaxlib's own registration (0.11.2) hands XLA the other stages alone.
+XLA_FFI_Error* register_with_record(XLA_FFI_CallFrame* frame);
+
+}  // namespace moye
