@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gemm/config.h"
 #include "handlers.h"
 #include "kernel_images_cuda.h"
 #include "moye/arch/kernel_library.h"
@@ -236,7 +237,7 @@ XLA_FFI_Error* record_call(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* execute) {
   if (record == nullptr) return internal_error(api, "jax_moye: this jaxlib records calls in a way that is not known");
   GraphRecorder recorder(api, *record);
   Hints const hints(frame);
-  recorder.early_operands = hints.early_operands;
+  recorder.early_operands = hints.early_operands | kEarlyNext;
   XLA_FFI_ExecutionStage const stage = frame->stage;
   frame->stage = XLA_FFI_ExecutionStage_EXECUTE;
   launch_recorder = &recorder;

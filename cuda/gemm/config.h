@@ -247,6 +247,7 @@ struct GemmArgs {
   int early = 0;  // of kEarly...: operands that no kernel ahead writes, to be read before it has ended
 };
 inline constexpr int kEarlyA = 1, kEarlyB = 2;  // b: second_b, too
+inline constexpr int kEarlyNext = 4;            // the kernel behind is let in behind the last load
 
 /// A product of groups, see gemm/grouped.h: batch is their number, and a matrix's stride along it is 0 where its rows
 /// or its k are cut into groups. m or k, whichever that is, is of all groups together.

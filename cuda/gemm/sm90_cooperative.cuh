@@ -118,8 +118,8 @@ struct Gemm<kConfig> {
       fence_mbarrier_init();
     }
     sync_cluster<kCluster>();
-    // The kernel ahead may still run up to here. Producers wait behind their early loads.
-    if (kCluster > 1 || thread >= 128) griddepcontrol_wait();
+    // The kernel ahead may still run up to here. A producer that loads early waits itself.
+    if (!kLoadsEarly<kConfig> || thread >= 128) griddepcontrol_wait();
     if (thread < 128) {
       warpgroup_reg_dealloc<kProducerRegisters>();
       if (thread < 32) {

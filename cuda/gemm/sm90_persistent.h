@@ -71,6 +71,12 @@ MOYE_DEVICE Multicasts multicasts() {
   return of;
 }
 
+/// Whether the producer loads operands that last before the kernel ahead has ended: of small tiles, whose launches are
+/// short. In larger ones no register is left for it. Operands that are packed first never last.
+template <GemmConfig kConfig>
+inline constexpr bool kLoadsEarly = kConfig.cluster.m * kConfig.cluster.n == 1 && kConfig.alignment == 16 &&
+                                    kConfig.tile.k == 64 && kConfig.tile.m * kConfig.tile.n <= 64 * 256;
+
 /// One thread: the first stages, whose k-tiles it counts. Operands that last are loaded before the kernel ahead has
 /// ended.
 template <class Operands, int kRank, GemmConfig kConfig, class Pipeline>
@@ -99,7 +105,7 @@ MOYE_DEVICE int produce_first(GemmArgs const& args, PersistentParams const& para
 }
 
 /// One thread: the loads of all tiles, stage after stage, through maps of kRank. It runs ahead of the consumers, into
-/// the next tiles. Without a cluster it waits for the kernel ahead here, behind the loads of operands that last.
+/// the next tiles. Where it loads early it waits for the kernel ahead here.
 template <class Operands, int kRank, GemmConfig kConfig, class Pipeline>
 MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, OperandStages<kConfig>& stages,
                          Pipeline& pipeline MOYE_LOC) {
@@ -108,8 +114,9 @@ MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, O
   a.hint = params.hint_a, b.hint = params.hint_b;
   auto write = Pipeline::producer_start();
   int begun = 0;  // k-tiles of the first tile
-  if constexpr (kConfig.cluster.m * kConfig.cluster.n == 1) {  // who multicasts has large tiles, and no registers left
-    if (args.early != 0) begun = produce_first<Operands, kRank>(args, params, {a, b}, stages, pipeline);
+  if constexpr (kLoadsEarly<kConfig>) {
+    if ((args.early & (kEarlyA | kEarlyB)) != 0)
+      begun = produce_first<Operands, kRank>(args, params, {a, b}, stages, pipeline);
     write += begun;
     griddepcontrol_wait();  // the kernel ahead may still run up to here
   }
@@ -124,7 +131,9 @@ MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, O
     }
     begun = 0;
   }
-  griddepcontrol_launch_dependents();  // whose early loads follow ours
+  if constexpr (kLoadsEarly<kConfig>) {
+    if ((args.early & kEarlyNext) != 0) griddepcontrol_launch_dependents();  // whose early loads follow ours
+  }
 }
 
 /// The same, whatever the maps' rank is. Each has a loop of its own: most calls need one coordinate of a matrix, and
@@ -165,8 +174,7 @@ Status launch_clusters(GemmArgs args, GemmArgs const& sums, int parts, StreamHan
     auto* const kernel = Kernel::template kernel<kOrder>();
     int resident = 0;  // clusters
     if (Status status = max_active_clusters(kernel, config, stream, &resident); !status.ok()) return status;
-    // Of operands that are packed first nothing lasts.
-    args.early = kConfig.alignment == 16 ? args.early | early_operands() : 0;
+    args.early = kLoadsEarly<kConfig> ? args.early | early_operands() : 0;
     config.grid = {unsigned(resident < params.grid.tiles ? resident : params.grid.tiles) * kCluster};
     return launch_kernel(kernel, config, stream, args, params);
   });

@@ -94,16 +94,19 @@ struct Gemm<kConfig> {
         smem.pipeline.init(/*warps=*/4 * kConsumers);
         fence_mbarrier_init();
         Which const early{.a = (args.early & kEarlyA) != 0, .b = (args.early & kEarlyB) != 0};
-        auto again = write;
-        produce<kOrder>(args, grid, tile, begin, at_once, maps, smem, again, early);
+        bool const begun = early.a || early.b;
+        if (begun) {
+          auto again = write;
+          produce<kOrder>(args, grid, tile, begin, at_once, maps, smem, again, early);
+        }
         griddepcontrol_wait();  // the kernel ahead may still run up to here
-        produce<kOrder, true>(args, grid, tile, begin, at_once, maps, smem, write, {.a = !early.a, .b = !early.b});
+        produce<kOrder>(args, grid, tile, begin, at_once, maps, smem, write, {.a = !early.a, .b = !early.b}, begun);
       }
       sync_warp();
       sync_threads();
       if (elected) {
         produce<kOrder>(args, grid, tile, begin + at_once, k_tiles - at_once, maps, smem, write);
-        griddepcontrol_launch_dependents();  // whose early loads follow ours
+        if ((args.early & kEarlyNext) != 0) griddepcontrol_launch_dependents();  // whose early loads follow ours
       }
       sync_warp();
       cluster_sync();
@@ -124,23 +127,23 @@ struct Gemm<kConfig> {
   /// The first k-tile of rank `rank`: parts of k differ by one k-tile at most.
   static MOYE_DEVICE int first_k_tile(int rank, TileGrid const& grid) { return int(int64_t(grid.k) * rank / kSplit); }
 
-  /// One thread: the loads of `k_tiles` k-tiles from `begin` on, of those operands. kAcquired: the stages are the
+  /// One thread: the loads of `k_tiles` k-tiles from `begin` on, of those operands. acquired: the stages are the
   /// producer's already.
-  template <Order kOrder, bool kAcquired = false>
+  template <Order kOrder>
   static MOYE_DEVICE void produce(GemmArgs const& args, TileGrid const& grid, TileCoord const& tile, int begin,
                                   int k_tiles, OperandMaps const& maps, SharedStorage& smem,
-                                  PipelineState<kStages>& write, Which which = {}) {
+                                  PipelineState<kStages>& write, Which which = {}, bool acquired = false) {
     if (maps.rank == 3) {
-      produce<kOrder, kAcquired, 3>(args, grid, tile, begin, k_tiles, maps, smem, write, which);
+      produce<kOrder, 3>(args, grid, tile, begin, k_tiles, maps, smem, write, which, acquired);
     } else {
-      produce<kOrder, kAcquired, 5>(args, grid, tile, begin, k_tiles, maps, smem, write, which);
+      produce<kOrder, 5>(args, grid, tile, begin, k_tiles, maps, smem, write, which, acquired);
     }
   }
 
-  template <Order kOrder, bool kAcquired, int kRank>
+  template <Order kOrder, int kRank>
   static MOYE_DEVICE void produce(GemmArgs const& args, TileGrid const& grid, TileCoord const& tile, int begin,
                                   int k_tiles, OperandMaps const& maps, SharedStorage& smem,
-                                  PipelineState<kStages>& write, Which which) {
+                                  PipelineState<kStages>& write, Which which, bool acquired) {
     using OperandA = typename Operands<kOrder>::A;
     using OperandB = typename Operands<kOrder>::B;
     bool const pair = args.epilogue.second_b != nullptr;  // whole stages
@@ -152,7 +155,7 @@ struct Gemm<kConfig> {
     for (int k_tile = begin; k_tile < begin + k_tiles; ++k_tile, ++write) {
       // The consumers have released the stage: fill it.
       uint64_t* const full =
-          kAcquired ? &smem.pipeline.full[write.index()] : smem.pipeline.producer_acquire(write, bytes);
+          acquired ? &smem.pipeline.full[write.index()] : smem.pipeline.producer_acquire(write, bytes);
       load_stage<Operands<kOrder>, kRank>(args, maps, tile, coords, k_tile, smem.operands, write.index(), full, a, b,
                                           which);
     }

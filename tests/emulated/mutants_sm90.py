@@ -65,7 +65,7 @@ def too_early(what: str, file: str) -> str:
 
 
 PERSISTENT = "sm90_persistent.h"
-OTHERS_WAIT = "    if (kCluster > 1 || thread >= 128) griddepcontrol_wait();\n"
+OTHERS_WAIT = "    if (!kLoadsEarly<kConfig> || thread >= 128) griddepcontrol_wait();\n"
 KERNEL_AHEAD = "    griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
 INIT = "      fence_mbarrier_init();\n"
 FULL = "      pipeline.consumer_wait(read);\n      warpgroup_arrive();\n"  # not what promotes its sums

@@ -23,8 +23,8 @@ MOYE_DEVICE void griddepcontrol_wait() {
 }
 
 /// This CTA no longer needs the GPU for itself: the kernel behind may start when all CTAs have said so or ended. Our
-/// GEMMs say so behind their last load: earlier, their successors' CTAs took multiprocessors from CTAs that had not yet
-/// begun (docs/performance.md, section 8).
+/// GEMMs say so in XLA's graphs, behind their last load: earlier, their successors' CTAs took multiprocessors from CTAs
+/// that had not yet begun (docs/performance.md, section 8).
 MOYE_DEVICE void griddepcontrol_launch_dependents() {
 #if defined(__CUDACC__)
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -25,7 +25,7 @@ class LaunchRecorder {
 
   /// Takes a launch of launch_kernel(), whose `kernel` it is: of `kernel_library` (arch/kernel_library.h) where there
   /// is one and the launch is not `compiled_in`.
-  /// Operands of the call, by bits, that no node of the graph writes; nothing else says what a bit is.
+  /// Bits (gemm/config.h, kEarly...): operands of the call that no node of the graph writes, and that it is one.
   int early_operands = 0;
 
   virtual Status record(void const* kernel, LaunchConfig const& config, std::span<KernelArgument const> arguments) = 0;
