@@ -133,7 +133,7 @@ def _launch(
     if is_of_pair:
         read, strides = [_padded(x, "b", dense, problem) for x in read], [problem.strides["b"]]
     attributes = call_attributes(config, problem, request.interpret)
-    if request.interpret is None:
+    if request.interpret is None and ffi.records_calls():
         of_b = (b, *read) if is_of_pair else (b,)
         given = [x for x, lasts in zip((lhs, rhs, *operands), request.lasting, strict=False) if lasts]
         as_given = [all(any(x is y for y in given) for x in of) for of in ((a,), of_b)]  # not converted, nor padded
@@ -191,6 +191,8 @@ def with_lasting(ctx: Any, request: Request, operands: Sequence[Any]) -> Request
       request: of it.
       operands: as a kernel reads them, behind what strides stand for.
     """
+    if not ffi.records_calls():  # nobody asks, and equal products are to be decided about once
+        return request
     return dataclasses.replace(request, lasting=tuple(_compat.is_lasting(ctx, x) for x in operands))
 
 
@@ -215,9 +217,9 @@ def call_attributes(config: GemmConfig, problem: Problem, interpret: InterpretPa
         "config": config.name,
         "sizes": np.array(problem.sizes, np.int64),
     } | {f"{name}_strides": np.array(strides, np.int64) for name, strides in problem.strides.items()}
-    if interpret is None:
+    if interpret is None and ffi.records_calls():
         attributes["uses_pdl"] = True  # read by XLA: in its graphs, too, the kernel may begin early
-    else:
+    if interpret is not None:
         attributes["mode"] = interpret.mode
         attributes["seed"] = np.int64(interpret.seed)
         attributes["detect_races"] = interpret.detect_races

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import re
 
 import jax
 import jax.numpy as jnp
@@ -136,6 +137,59 @@ def test_equal_products_are_decided_once_and_none_is_traced_to_be_lowered(monkey
     # On the CPU, where only XLA computes it, a layer's product is decided about once more, without its epilogue.
     assert sorted(decided) == ["cpu"] * ("cpu" in platforms) * (1 + is_layer) + ["cuda"]
     assert traced == []
+
+
+def scaled(x):
+    return 2 * x
+
+
+SQUARE = bf16(64, 64)
+PAIR = (SQUARE, SQUARE)
+
+
+@pytest.mark.parametrize(
+    ("fun", "shapes", "donated", "early"),
+    [
+        (matmul, PAIR, (), 3),
+        (lambda x, w: matmul(x, w.T), PAIR, (), 3),
+        (lambda x, w: matmul(scaled(x), w), PAIR, (), 2),
+        (lambda x, w: matmul(x, scaled(w)), PAIR, (), 1),
+        (lambda x, w: matmul(x.astype(jnp.bfloat16), w), (jax.ShapeDtypeStruct((64, 64), jnp.float32), SQUARE), (), 2),
+        (lambda x: matmul(x, jnp.ones((64, 64), jnp.bfloat16)), PAIR[:1], (), 1),
+        (lambda x, w: (matmul(x, w), scaled(w)), PAIR, (1,), 1),
+        (lambda x, w: jax.lax.fori_loop(0, 3, lambda _, x: matmul(x, w), x), PAIR, (), 0),
+        (lambda x, w: jax.jit(matmul)(x, scaled(w)), PAIR, (), 0),
+        (lambda x, w: matmul(x.reshape(64, 64), w), (bf16(4096), SQUARE), (), 2),
+    ],
+    ids=[
+        "both",
+        "transposed",
+        "x computed",
+        "w computed",
+        "converted",
+        "constant",
+        "donated",
+        "loop",
+        "inner",
+        "reshaped",
+    ],
+)
+def test_operands_that_last_are_read_early_where_calls_are_recorded(monkeypatch, fun, shapes, donated, early):
+    """What the program was given as a kernel reads it, and nobody writes while it runs."""
+    monkeypatch.setattr(ffi, "records_calls", lambda: True)
+    traced = jax.jit(fun, donate_argnums=donated).trace(*shapes)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert set(re.findall(r"early_operands = (\d+)", text)) == {str(early)}
+    assert "uses_pdl = true" in text
+
+
+def test_of_exported_programs_nothing_lasts(monkeypatch):
+    """Another program may compute their arguments."""
+    monkeypatch.setattr(ffi, "records_calls", lambda: True)
+    exported = jax.export.export(jax.jit(matmul), platforms=("cuda",), disabled_checks=jax_moye.EXPORT_DISABLED_CHECKS)(
+        *PAIR
+    )
+    assert "early_operands = 0" in exported.mlir_module()
 
 
 def test_platforms_without_kernels():
