@@ -185,6 +185,8 @@ def as_broadcast(program: Program, variable: Any, shape: tuple[int, ...]) -> tup
     before = variable if of_copy is None else equation.invars[0]
     if not isinstance(before, Var):
         return None, (), []
+    if of_copy is None and len(_sizes(before)) != len(shape):  # a scalar, say
+        return None, (), []
     dims = range(len(shape)) if of_copy is None else of_copy
     in_order = tuple(dim for dim, size in zip(dims, _sizes(before), strict=True) if size != 1)
     return (before, in_order, [] if of_copy is None else [index]) if in_order else (None, (), [])
