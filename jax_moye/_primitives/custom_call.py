@@ -95,7 +95,8 @@ def _three_launches(lhs: Any, rhs: Any, c: Sequence[Any], beta: float, launch: A
     problem, request = launch.keywords["call"].problem, launch.keywords["request"]
     lhs, rhs = (lax.convert_element_type(x, jnp.float32) for x in (lhs, rhs))
     (lhs_high, lhs_low), (rhs_high, rhs_low) = split_tf32(lhs), split_tf32(rhs)
-    total = launch(lhs_low, rhs_high, c, **_plus_c(beta, problem) if c else {})
+    request = dataclasses.replace(request, lasting=())  # the parts are computed
+    total = launch(lhs_low, rhs_high, c, **_plus_c(beta, problem) if c else {}, request=request)
     of_total: dict[str, Any] = _plus_c(1.0, problem) | {"request": dataclasses.replace(request, keeps_c=False)}
     total = launch(lhs_high, rhs_low, total, **of_total)
     return launch(lhs_high, rhs_high, total, **of_total)

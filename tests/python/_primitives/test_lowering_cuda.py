@@ -183,6 +183,15 @@ def test_operands_that_last_are_read_early_where_calls_are_recorded(monkeypatch,
     assert "uses_pdl = true" in text
 
 
+@pytest.mark.parametrize(("precision", "early"), [("high", "000"), ("default", "3")], ids=["three launches", "one"])
+def test_parts_of_numbers_are_computed_and_do_not_last(monkeypatch, precision, early):
+    """3 x TF32 multiplies what the program makes of its arguments."""
+    monkeypatch.setattr(ffi, "records_calls", lambda: True)
+    x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    fun = functools.partial(matmul, precision=precision, config="sm80_multistage_tf32_64x64x32_s3_a16")
+    assert re.findall(r"early_operands = (\d+)", lowered_text(fun, x, x)) == list(early)
+
+
 def test_of_exported_programs_nothing_lasts(monkeypatch):
     """Another program may compute their arguments."""
     monkeypatch.setattr(ffi, "records_calls", lambda: True)
