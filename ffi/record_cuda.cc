@@ -190,6 +190,7 @@ class GraphRecorder final : public LaunchRecorder {
     return nullptr;
   }
 
+  /// The runtime keeps the kernel and its sizes, which a call's attributes and the device alone decide.
   XLA_FFI_Error* update(Arguments const& arguments) {
     captured_ = *frame_.number_of_commands == 0;
     if (captured_) return nullptr;

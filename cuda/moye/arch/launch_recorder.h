@@ -25,10 +25,10 @@ class LaunchRecorder {
 
   /// Takes a launch of launch_kernel(), whose `kernel` it is: of `kernel_library` (arch/kernel_library.h) where there
   /// is one and the launch is not `compiled_in`.
-  /// Bits (gemm/config.h, kEarly...): operands of the call that no node of the graph writes, and that it is one.
-  int early_operands = 0;
-
   virtual Status record(void const* kernel, LaunchConfig const& config, std::span<KernelArgument const> arguments) = 0;
+
+  /// Bits (gemm/config.h, kEarly...): operands of the call that no node of the graph writes, and kEarlyNext.
+  int early_operands = 0;
 
  protected:
   LaunchRecorder() = default;
