@@ -213,18 +213,24 @@ class GraphRecorder final : public LaunchRecorder {
 RecordedNodes recorded_nodes() { return {created_nodes, updated_nodes}; }
 
 Hints::Hints(XLA_FFI_CallFrame* frame) : frame_(frame), before_(frame->attrs) {
+  auto const is = [&](int64_t i, std::string_view name) {
+    return std::string_view(before_.names[i]->ptr, before_.names[i]->len) == name;
+  };
+  auto const is_hint = [&](int64_t i) { return is(i, kUsesPdl) || is(i, kEarlyOperands); };
+  int64_t hints = 0;
+  for (int64_t i = 0; i < before_.size; ++i) hints += is_hint(i);
+  if (hints == 0) return;  // as most calls have none: nothing is copied
   for (int64_t i = 0; i < before_.size; ++i) {
-    std::string_view const name(before_.names[i]->ptr, before_.names[i]->len);
-    if (name == kEarlyOperands && before_.types[i] == XLA_FFI_AttrType_SCALAR) {
+    if (is(i, kEarlyOperands) && before_.types[i] == XLA_FFI_AttrType_SCALAR) {
       auto const* const scalar = static_cast<XLA_FFI_Scalar const*>(before_.attrs[i]);
       if (scalar->dtype == XLA_FFI_DataType_S64) early_operands = int(*static_cast<int64_t const*>(scalar->value));
     }
-    if (name == kUsesPdl || name == kEarlyOperands) continue;
+    if (is_hint(i)) continue;
     types_.push_back(before_.types[i]);
     names_.push_back(before_.names[i]);
     values_.push_back(before_.attrs[i]);
   }
-  frame->attrs.size = int64_t(types_.size());
+  frame->attrs.size = before_.size - hints;
   frame->attrs.types = types_.data();
   frame->attrs.names = names_.data();
   frame->attrs.attrs = values_.data();
