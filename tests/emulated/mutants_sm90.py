@@ -64,8 +64,6 @@ def too_early(what: str, file: str) -> str:
     return rf"{what}( \((read|write)\))? of \d+ bytes{BY.format(file=file)}, before its griddepcontrol\.wait"
 
 
-PERSISTENT = "sm90_persistent.h"
-OTHERS_WAIT = "    if (!kLoadsEarly<kConfig> || thread >= 128) griddepcontrol_wait();\n"
 KERNEL_AHEAD = "    griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
 INIT = "      fence_mbarrier_init();\n"
 FULL = "      pipeline.consumer_wait(read);\n      warpgroup_arrive();\n"  # not what promotes its sums
@@ -547,66 +545,6 @@ MUTANTS = [
         PINGPONG_WAIT + PINGPONG_RELEASE,
         PINGPONG_RELEASE + PINGPONG_WAIT,
         refilled_in_use(P),
-    ),
-    # ---- the kernel ahead
-    Mutant(
-        "sm90_cooperative_does_not_wait_for_the_kernel_ahead",
-        COOPERATIVE,
-        PERSISTENT,
-        KERNEL_AHEAD,
-        "",
-        too_early("TMA load", C),
-    ),
-    Mutant(
-        "sm90_pingpong_does_not_wait_for_the_kernel_ahead",
-        PINGPONG,
-        PERSISTENT,
-        KERNEL_AHEAD,
-        "",
-        too_early("TMA load", P),
-    ),
-    Mutant(
-        "sm90_cooperative_stores_over_what_is_still_read",
-        COOPERATIVE,
-        C,
-        OTHERS_WAIT,
-        "",
-        too_early(r"\S+ store", r"\S+"),
-    ),
-    Mutant(
-        "sm90_pingpong_stores_over_what_is_still_read",
-        PINGPONG,
-        P,
-        OTHERS_WAIT,
-        "",
-        too_early(r"\S+ store", r"\S+"),
-    ),
-    Mutant(
-        "sm90_pingpong_the_other_operand_read_early",
-        PINGPONG,
-        PERSISTENT,
-        ".b = (args.early & kEarlyB) != 0",
-        ".b = (args.early & kEarlyA) != 0",
-        too_early("TMA load", P),
-        options=("early=1",),
-    ),
-    Mutant(
-        "sm90_pingpong_late_operand_never_read",
-        PINGPONG,
-        PERSISTENT,
-        "which = {.a = !which.a, .b = !which.b};",
-        "which = {.a = false, .b = false};",
-        deadlock("parity 0", P),
-        options=("early=1",),
-    ),
-    Mutant(
-        "sm90_pingpong_late_operand_read_early",
-        PINGPONG,
-        PERSISTENT,
-        "    griddepcontrol_wait();  // which may still write the others\n",
-        "",
-        too_early("TMA load", P),
-        options=("early=2",),
     ),
     Mutant(
         "sm90_more_registers_than_there_are",

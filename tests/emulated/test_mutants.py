@@ -16,6 +16,7 @@ from tests.emulated import (
     mutants_attention_wide,
     mutants_batches,
     mutants_block_scales,
+    mutants_early,
     mutants_gate,
     mutants_grouped,
     mutants_narrow,
@@ -45,6 +46,7 @@ MUTANTS = (
     + mutants_tensorop.MUTANTS
     + mutants_persistent.MUTANTS
     + mutants_sm90.MUTANTS
+    + mutants_early.MUTANTS
     + mutants_operands.MUTANTS
     + mutants_pack.MUTANTS
     + mutants_sm90_multistage.MUTANTS
