@@ -132,7 +132,7 @@ def register(platform: str) -> None:
 def records_calls() -> bool:
     """Whether calls become nodes of XLA's CUDA graphs, not captures of a stream: where JAX_MOYE_RECORD_CALLS=1 says so.
 
-    Kernels end earlier then, and new addresses cost the host more (docs/performance.md, section 38).
+    Products of few rows end earlier then; a step on a shared host was slower (docs/performance.md, section 38).
     """
     return os.environ.get("JAX_MOYE_RECORD_CALLS") == "1" and runtime.records_calls()
 
