@@ -13,7 +13,7 @@ from tests.gpu.test_gpu_matmul import moye
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.usefixtures("gpu"),
-    pytest.mark.skipif(not ffi.records_calls(), reason="JAX_MOYE_RECORD_CALLS is not 1, or the runtime does not record"),
+    pytest.mark.skipif(not ffi.records_calls(), reason="not asked to record, or the runtime cannot"),
 ]
 
 K, LINKS = 256, 8
