@@ -112,7 +112,7 @@ def decide_by_measuring(
     if call is None or not is_a_choice or call.split or not is_plain(request, operands, call, others or {}):
         return decision
     of = measurements.signature(operands[0].dtype, operands[1].dtype, request.out_dtype, request.precision)
-    variant = measurements.variant(request.epilogue, request.beta, call.split)
+    variant = measurements.variant(request.spec, request.epilogue, request.beta, call.split)
     # Who insists has measured no XLA.
     key = (f"{of} alone" if request.insists else of, measurements.usual_key(call.problem), variant)
     entry = decision.entry
@@ -361,7 +361,7 @@ def new_entry(
     signature = measurements.signature(operands[0].dtype, operands[1].dtype, request.out_dtype, request.precision)
     return Entry(
         problem=measurements.usual_key(call.problem),
-        variant=measurements.variant(request.epilogue, request.beta, call.split),
+        variant=measurements.variant(request.spec, request.epilogue, request.beta, call.split),
         config=best.name,
         row=measurements.config_digest(best),
         us={config.name: significant(us[config.name]) for config in candidates if config.name in us},
@@ -426,7 +426,7 @@ def _xla_contender(
     program = jax.jit(several).lower(*types).compile()
     contender = product.xla_contender(program, arrays)
     result = jax.block_until_ready(jax.tree.leaves(contender.run(0))[0])  # of what is kept, too, the first is d
-    return contender, product.sample(result), "__cublas" not in program.as_text()
+    return contender, product.sample(result), "__cublas" not in (program.as_text() or "")
 
 
 # ------------------------------------------------------------------------------------------------- what becomes of it

@@ -6,13 +6,14 @@ between them. In their order, each once unless said:
     product                        dot_general, or a contract_p that adds nothing
     name, reduce_precision         of checkpoint_name, and to the type that it has: the value stays the same. No reason
                                      to end there
-    transpose                      the specification's output is permuted: nothing is moved
+    transpose                      the specification's output is permuted: nothing is moved. Not behind + array
     conversion                     to 16 bits or more. To a wider type only where a sum in it follows
     * number, / power of 2, -      alpha, any number of them: what the program's type holds of the number
     + vector of the last dimension bias; also an array of more, where these are one operand's alone or of the batch, and
                                    behind + array
     relu, gelu, silu               of the sum so far, whoever wrote it, also inside of jit and custom_jvp. Where others
-                                     read the sum, too, it is a second result, and the activation's equations stay
+                                     read the sum, too, it is a second result, and the activation's equations stay:
+                                     not behind + array
     * derivative at an array       relu', gelu' or silu' at c, and the end: at what is given, or a product of ours
                                      writes, as what an activation is applied to elsewhere, or relu's result
     others of its elements         and numbers alone, more than sums and multiples: a function that a kernel is
@@ -46,11 +47,19 @@ from jax_moye._primitives.elementwise import UntranslatableError, translate
 from jax_moye._primitives.equations import inlined, inner_of, is_elementwise, is_same, operands_of
 from jax_moye._primitives.overwriting import is_needed
 from jax_moye._primitives.own_activation import equations_behind
-from jax_moye._primitives.patterns import Program, Template, as_broadcast, as_number, aval_of, matched, matched_at
+from jax_moye._primitives.patterns import Program, Template, as_number, aval_of, matched, matched_at
 from jax_moye._primitives.recomputed import anew
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import Original, rewritten_p
-from jax_moye._selection.epilogue import ACTIVATIONS, DERIVATIVES, Epilogue, OwnActivation, stored_dtype
+from jax_moye._primitives.summands import as_bias, as_column_and_row, as_copy, as_multiple
+from jax_moye._selection.epilogue import (
+    ACTIVATIONS,
+    DERIVATIVES,
+    EPILOGUE_OPERANDS,
+    Epilogue,
+    OwnActivation,
+    stored_dtype,
+)
 from jax_moye._selection.problem import NotServedError, make_problem, parse_spec
 
 # What changes no element, in front of who reads it.
@@ -112,6 +121,7 @@ class Chain:
         product: Any = program.equations[self.product]
         variables = [*product.invars, *(variable for variable, _ in self.operands.values())]
         is_sum = self.activation == "none" and self.alpha == 1 and set(self.operands) <= {"c"}
+        is_sum = is_sum and all(labels == parse_spec(self.spec).out for _, labels in self.operands.values())
         if is_sum and not self.is_wider and not self.has_name:
             out_dtype = aval_of(self.value).dtype
             params = dict(self.of_product) | {"spec": self.spec, "out_dtype": out_dtype, "beta": self.beta}
@@ -380,7 +390,7 @@ def _named(program: Program, chain: Chain) -> Chain | None:
 def _transposed(program: Program, chain: Chain) -> Chain | None:
     """`transpose`: the kernel writes the result in that order."""
     index, equation, out = _reader(program, chain)
-    if equation is None or equation.primitive.name != "transpose" or not chain.is_linear:
+    if equation is None or equation.primitive.name != "transpose" or not set(chain.operands) <= {"bias"}:
         return None
     parsed = parse_spec(chain.spec)
     labels = "".join(parsed.out[i] for i in equation.params["permutation"])
@@ -440,78 +450,86 @@ def _other(equation: Any, value: Any) -> Any:
 
 
 def _biased(program: Program, chain: Chain) -> Chain | None:
-    """`add` of what is the same along some dimensions, also behind a sum with another array."""
+    """`add` of what is the same along some dimensions, or `sub` from it, also behind a sum with another array."""
     index, equation, out = _reader(program, chain)
     is_sum = chain.activation == "none" and set(chain.operands) <= {"c"}
-    if equation is None or equation.primitive.name not in ("add", "add_any") or not is_sum:
+    if equation is None or equation.primitive.name not in ("add", "add_any", "sub") or not is_sum:
         return None
+    is_negated = equation.primitive.name == "sub"
     shape = out.aval.shape
-    if shape != chain.value.aval.shape or not shape:
+    if shape != chain.value.aval.shape or not shape or (is_negated and equation.invars[0] is chain.value):
         return None
-    vector, dims, members = as_broadcast(program, _other(equation, chain.value), shape)
-    if vector is None or len(shape) - 1 not in dims:
+    found = as_bias(program, chain.spec, chain.value, _other(equation, chain.value))
+    if found is None:
         return None
-    lhs, rhs, out_labels = parse_spec(chain.spec)
-    labels, batch = "".join(out_labels[dim] for dim in dims), set(lhs) & set(rhs)
-    # Of a layer with several dimensions, such as heads and what one has, or of each layer of a batch of them.
-    own = set(lhs if labels[-1] in lhs else rhs) - batch
-    own |= {labels[-1]} if aval_of(vector).shape == shape else batch
-    if not own.issuperset(labels):
-        return None
-    operands = {**chain.operands, "bias": (vector, labels)}
-    return chain.extended([index, *members], out, operands=operands, may_end=True)
+    vector, labels, members = found
+    operands, sign = {**chain.operands, "bias": (vector, labels)}, -1.0 if is_negated else 1.0
+    of_sum = {"alpha": sign * chain.alpha, "beta": sign * chain.beta, "operands": operands}
+    return chain.extended([index, *members], out, may_end=True, **of_sum)
 
 
 def _summed(program: Program, chain: Chain) -> Chain | None:
-    """`add` or `sub` of an array like the value."""
+    """`add` or `sub` of an array like the value, which may be the same along some dimensions."""
     index, equation, out = _reader(program, chain)
     if equation is None or equation.primitive.name not in ("add", "add_any", "sub"):
         return None
-    other, labels = _other(equation, chain.value), parse_spec(chain.spec).out
+    other = _other(equation, chain.value)
     if {"c", "residual"} & set(chain.operands) or isinstance(other, Literal):
         return None
-    if not other.aval.shape == out.aval.shape == chain.value.aval.shape:
+    shape = out.aval.shape
+    if chain.value.aval.shape != shape or len(other.aval.shape) != len(shape):
         return None
     is_sum = equation.primitive.name != "sub"
-    if not chain.is_linear:
-        residual = {"residual": (other, labels)}
-        return chain.extended([index], out, operands={**chain.operands, **residual}) if is_sum else None
     is_minuend = equation.invars[0] is chain.value
-    variable, factor, members = _as_multiple(program, other)
+    variable, labels, members = as_copy(program, chain.spec, chain.value, other) or (
+        other,
+        parse_spec(chain.spec).out,
+        [],
+    )
+    if other.aval.shape != shape and variable is other and len(labels) == len(shape):  # of one element
+        return None
+    if not chain.is_linear:
+        residual = {"residual": (variable, labels)}
+        return chain.extended([index, *members], out, operands={**chain.operands, **residual}) if is_sum else None
+    operands, factor = {"c": (variable, labels)}, 1.0
+    if variable is other and other.aval.shape == shape:
+        variable, factor, members = as_multiple(program, other)
+        operands = {"c": (variable, labels)}
+    if (is_sum or not is_minuend) and (both := as_column_and_row(program, chain.spec, chain.value, other)) is not None:
+        operands, members = both
     return chain.extended(
         [index, *members],
         out,
-        operands={"c": (variable, labels)},
+        operands=operands,
         alpha=chain.alpha if is_sum or is_minuend else -chain.alpha,
         beta=-factor if is_minuend and not is_sum else factor,
         may_end=True,
     )
 
 
-def _as_multiple(program: Program, variable: Any) -> tuple[Any, float, list[int]]:
-    """An operand as an array, a factor, and the equation that multiplies them; with factor 1 where there is none."""
-    index, equation = program.maker(variable)
-    if index is None or equation.primitive.name != "mul":
-        return variable, 1.0, []
-    for x, other in (equation.invars, equation.invars[::-1]):
-        number = as_number(program, other)
-        is_array = isinstance(x, Var) and aval_of(x).shape == aval_of(variable).shape
-        if number and is_array and 2.0**-100 < abs(number) < 2.0**100:
-            return x, number, [index]
-    return variable, 1.0, []
-
-
 def _activated(program: Program, chain: Chain) -> Chain | None:
     """The equations of an activation."""
-    if not chain.may_end or chain.activation != "none" or {"c", "residual"} & set(chain.operands):
+    if not chain.may_end or chain.activation != "none" or (summed := _with_sum_inside(chain)) is None:
         return None
     aval = chain.value.aval
     for name, template in _templates(tuple(aval.shape), aval.dtype):
         found = matched(program, chain.value, template)
         if found is not None:
             members, value = found
-            return chain.extended(members, value, activation=name)
+            return summed.extended(members, value, activation=name)
     return None
+
+
+def _with_sum_inside(chain: Chain) -> Chain | None:
+    """The chain with c in the place of a residual, to which an activation may be applied; None if it has another c."""
+    if "residual" not in chain.operands:
+        return chain
+    if "c" in chain.operands or chain.activation != "none":
+        return None
+    names = {"residual": "c"}
+    operands = {names.get(name, name): operand for name, operand in chain.operands.items()}
+    in_order = {name: operands[name] for name in EPILOGUE_OPERANDS if name in operands}
+    return dataclasses.replace(chain, operands=in_order, beta=1.0)
 
 
 def _derived(program: Program, chain: Chain) -> Chain | None:
@@ -548,8 +566,8 @@ def _applied(program: Program, chain: Chain) -> Chain | None:
     """Equations that make each element of one: a function that a kernel is compiled with."""
     dtype = aval_of(chain.value).dtype
     before = ACTIVATIONS.get(chain.activation) if isinstance(chain.activation, str) else None
-    is_free = chain.may_end and not {"c", "residual"} & set(chain.operands)
-    if before is None or not is_free or dtype not in (jnp.float32, jnp.bfloat16, jnp.float16):
+    summed = _with_sum_inside(chain) if chain.may_end else None
+    if before is None or summed is None or dtype not in (jnp.float32, jnp.bfloat16, jnp.float16):
         return None
     found = equations_behind(program, chain.value)
     if found is None:
@@ -565,7 +583,7 @@ def _applied(program: Program, chain: Chain) -> Chain | None:
         body = translate(function, aval_of(value).shape, jnp.float32)
     except UntranslatableError:
         return None
-    return chain.extended(members, value, activation=OwnActivation(function, body))
+    return summed.extended(members, value, activation=OwnActivation(function, body))
 
 
 # Each makes a chain longer, or says None; the first that does not goes first. Another one is one more line.

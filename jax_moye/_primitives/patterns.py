@@ -189,7 +189,8 @@ def as_broadcast(program: Program, variable: Any, shape: tuple[int, ...]) -> tup
         return None, (), []
     dims = range(len(shape)) if of_copy is None else of_copy
     in_order = tuple(dim for dim, size in zip(dims, _sizes(before), strict=True) if size != 1)
-    return (before, in_order, [] if of_copy is None else [index]) if in_order else (None, (), [])
+    members = [] if of_copy is None or index is None else [index]
+    return (before, in_order, members) if in_order else (None, (), [])
 
 
 def _sizes(variable: Any) -> tuple[Any, ...]:

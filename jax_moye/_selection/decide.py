@@ -366,7 +366,7 @@ def _best_config(
             _check_batch_invariant(config, problem, target.arch, target.configs)
         return config, None
     if target.device is not None and not request.batch_invariant:
-        variant = measurements.variant(request.epilogue, request.beta, split)
+        variant = measurements.variant(request.spec, request.epilogue, request.beta, split)
         # The same bits in every run: what one machine measured, and another did not, may not decide.
         own = not request.deterministic and measurements.autotune_mode(request.autotune) != "off"
         choice = measurements.find(problem, variant, target.device.kind, target.arch, target.configs, own)

@@ -35,7 +35,7 @@ from jax_moye._selection.attention_key import AttentionKey, is_attention, parse_
 from jax_moye._selection.capability import why_not
 from jax_moye._selection.epilogue import Epilogue
 from jax_moye._selection.leads import wins_by
-from jax_moye._selection.problem import BATCH_MODES, RARE_FIELDS, BatchMode, GemmProblem
+from jax_moye._selection.problem import BATCH_MODES, RARE_FIELDS, BatchMode, GemmProblem, parse_spec
 
 FORMAT = "jax_moye tuned 1"
 Timed = GemmProblem | AttentionKey
@@ -124,21 +124,31 @@ def usual_key(problem: GemmProblem) -> GemmProblem:
     return problem if problem.accumulator else dataclasses.replace(problem, accumulator=problem.sums)
 
 
-def variant(epilogue: Epilogue | None, beta: float, split: bool) -> str:
+def variant(spec: str, epilogue: Epilogue | None, beta: float, split: bool) -> str:
     """What a kernel does beside the product: a file's word for it.
 
     Args:
+      spec: of the product.
       epilogue: of a fused product.
       beta: of a third operand.
       split: 3 x TF32.
     """
     words = []
     if epilogue is not None and not epilogue.is_nothing:
-        words += [epilogue.timed_as, *(name for name, _ in epilogue.operands), *["kept"] * epilogue.keeps]
+        out_labels = parse_spec(spec).out
+        words += [epilogue.timed_as, *(_named(*operand, out_labels) for operand in epilogue.operands)]
+        words += ["kept"] * epilogue.keeps
         words += ["halves"] * epilogue.halves  # XLA computes one product then
     elif beta != 0:
         words.append("c")
     return " ".join(words + ["3xtf32"] * split)
+
+
+def _named(name: str, labels: str, out_labels: str) -> str:
+    """An operand's name, and, of one that usually has all dimensions of the result and has not, those that it has."""
+    if name not in ("c", "residual") or set(labels) == set(out_labels):
+        return name
+    return f"{name}[{','.join(str(out_labels.index(label)) for label in labels)}]"
 
 
 def signature(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any, precision: Any) -> str:

@@ -4,8 +4,8 @@ more registers than setmaxnreg gives it.
 Compiled is a row of each kind: for each kernel, dtype and accumulator the widest tile of each height (which says how
 many warpgroups share it), apart for widths that are whole multiples of 64 and others, and for operands of 16 bits that
 TMA cannot read. The widest tile has the most sums to hold in the same registers. Of dtypes whose code differs from
-another one's in the name of its multiplications alone it is one row, the narrowest. Orders take turns. All of them
-obey tools/sass_rules.json.
+another one's in the name of its multiplications alone it is the narrowest tile, if they have 8 bits of one kernel.
+Orders take turns. All of them obey tools/sass_rules.json.
 
 A build that compiles all rows in all orders, as those of releases do, refuses each for what fails here because of
 ptxas's messages (tools/nvcc_gate.py: spills, serialized wgmma, an ignored setmaxnreg), and at its end applies the rules
@@ -36,7 +36,7 @@ import nvcc_gate  # noqa: E402
 ROW = re.compile(r"^ *(\{(sm90_\w+), *(\w+), *(\w+),[^{]*\{([^}]*)\}[^{]*\{([^}]*)\}, *(\d+)\}),", re.MULTILINE)
 ORDERS = ("NT", "TN", "NN", "TT")
 ORDERS_OF = {"sm90_grouped": ORDERS[:3]}
-# The first kernel of sm90_parallel_split_k is sm90_cooperative's. Doubles have no wgmma: test_sass.py looks at them.
+# The first kernel of sm90_parallel_split_k is sm90_cooperative's. Doubles have no wgmma: see test_sass_portable.py.
 # Nor have weights: see test_weights. Attention has one order: see test_attention.
 ELSEWHERE = ("sm90_parallel_split_k", "sm90_multistage", "sm90_weights", "sm90_attention", "sm90_attention_grad")
 COTANGENTS_OF_A_GATE = "{sm90_pingpong,bf16,f32,{128,128,64},5,{1,1},16}"  # no other row computes both
@@ -47,8 +47,10 @@ RULES = json.loads((ROOT / "tools/sass_rules.json").read_text())
 def rows() -> list[tuple[str, str, str]]:
     """(kernel, row, order) of the widest tile of each kind: greatest alignment, largest cluster; of TWINS narrowest."""
     found: dict[tuple, tuple] = {}
+    first_kernel: dict[str, str] = {}  # of a dtype
     for text, kernel, dtype, sums, tile, cluster, alignment in ROW.findall((ROOT / "cuda/gemm/configs.h").read_text()):
-        if kernel in ELSEWHERE:
+        is_again = first_kernel.setdefault(dtype, kernel) != kernel and TWINS.get(dtype) == "e4m3"
+        if kernel in ELSEWHERE or is_again:
             continue
         text = re.sub(r"\s+", "", text)
         tile_m, tile_n, _ = (int(x) for x in tile.split(","))
@@ -57,7 +59,7 @@ def rows() -> list[tuple[str, str, str]]:
         key = (kernel, dtype, sums, tile_m, tile_n % 64 == 0, by_threads)
         rank = (int(alignment), tile_n, cluster_m * cluster_n, text)
         if dtype in TWINS:
-            key, rank = key[:3], (int(alignment), -tile_m * tile_n, cluster_m * cluster_n, text)
+            key, rank = key[:2], (int(alignment), -tile_m * tile_n, cluster_m * cluster_n, text)
         found[key] = max(found.get(key, rank), rank)
     result, turn = [], collections.Counter()
     for (kernel, dtype, *_), (*_, text) in found.items():
@@ -345,9 +347,11 @@ def test_weights():
 )
 @pytest.mark.parametrize("scores", ["plain", "biased", "capped", "dropped", "biased_dropped"])
 def test_attention(kernel, functions, scores):
-    """Each row's kernels: sums stay in registers."""
+    """Kernels of each row, but for those of more kinds of scores, of each tile: sums stay in registers."""
     table = (ROOT / "cuda/gemm/configs.h").read_text()
-    rows = [re.sub(r"\s+", "", row) for row, of, *_ in ROW.findall(table) if of == kernel]
+    table = [row for row in ROW.findall(table) if row[1] == kernel]
+    of_tiles = {tile: row for row, _, _, _, tile, *_ in reversed(table)}
+    rows = [re.sub(r"\s+", "", row) for row, *_ in table if scores == "plain" or row in of_tiles.values()]
     assert len(rows) >= 3
     # One consumer of a multiprocessor's only CTA: all its threads have as many registers as one can use.
     alone = [row for row in rows if kernel == "sm90_attention" and "{64,64,256}" in row]
@@ -400,11 +404,13 @@ def test_a_row_of_each_kind_is_compiled():
     table = ROW.findall((ROOT / "cuda/gemm/configs.h").read_text())
     table = [row for row in table if row[1] not in ELSEWHERE]
     words = [re.findall(r"\w+", row) for _, row, _ in ROWS]
-    assert {tuple(x[:3]) for x in words} == {row[1:4] for row in table}
+    assert {tuple(x[:3]) for x in words if x[1] not in TWINS} == {row[1:4] for row in table if row[2] not in TWINS}
+    assert {x[1] for x in words} == {row[2] for row in table}
     for kernel in {row[1] for row in table}:
         # The parts of sm90_parts are contiguous along k.
         orders = {"NT"} if kernel == "sm90_parts" else set(ORDERS_OF.get(kernel, ORDERS))
-        assert {order for name, _, order in ROWS if name == kernel} == orders
+        found = {order for name, _, order in ROWS if name == kernel}
+        assert len(found) == min(len(orders), sum(name == kernel for name, *_ in ROWS))
         sums = [math.prod(int(x) for x in row[4].split(",")[:2]) for row in table if row[1] == kernel]
         assert max(int(x[3]) * int(x[4]) for x in words if x[0] == kernel) == max(sums)
 

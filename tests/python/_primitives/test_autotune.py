@@ -46,7 +46,9 @@ def gpu(places, monkeypatch):
     found = types.SimpleNamespace(ours=100.0, xla=200.0, calls=[], error=None)
 
     def measured(request, operands, call, candidates, xla, others, stop):
-        found.calls.append((request, call, measurements.variant(request.epilogue, request.beta, call.split)))
+        found.calls.append(
+            (request, call, measurements.variant(request.spec, request.epilogue, request.beta, call.split))
+        )
         if found.error is not None:
             raise found.error
         assert len(candidates) == autotune.CANDIDATES

@@ -17,6 +17,7 @@ from jax_moye._primitives.patterns import Program
 M, K, N = 24, 40, 32
 SHAPES = {"x": (M, K), "w": (K, N), "b": (N,), "r": (M, N), "p": (N, M), "m": (M, M), "h": (4, M, K), "s": (4, M, M)}
 SHAPES |= {"W": (K, 4, 8), "B": (4, 8), "H": (4, 1), "e": (4, K, N), "l": (4, N), "o": (4, 1, K), "q": (4, 1, N)}
+SHAPES |= {"v": (M,), "a": (4, M), "t": (4, 1, M)}
 CONTRACT, REWRITTEN = "jax_moye_contract", "jax_moye_rewritten"
 
 
@@ -111,6 +112,92 @@ CHAINS = {
         lambda x, w, r, b: r + product(x, w) + b,
         ["add", "add"],
         ("mk,kn->mn", 1, 1, ("c", "bias"), "none"),
+    ),
+    "another array, a bias and relu": (
+        "xwrb",
+        "",
+        lambda x, w, r, b: jax.nn.relu(r + product(x, w) + b),
+        None,
+        ("mk,kn->mn", 1, 1, ("c", "bias"), "relu"),
+    ),
+    "another array and silu": (
+        "xwr",
+        "",
+        lambda x, w, r: (lambda z: z * jax.nn.sigmoid(z))(product(x, w) + r),
+        None,
+        ("mk,kn->mn", 1, 1, ("c",), "silu"),
+    ),
+    "a bias, transposed": (
+        "xwb",
+        "",
+        lambda x, w, b: (product(x, w) + b).T,
+        ["add", "transpose"],
+        ("mk,kn->nm", 1, 0, ("bias",), "none"),
+    ),
+    "a bias and relu, transposed": (
+        "xwb",
+        "",
+        lambda x, w, b: jnp.maximum(product(x, w) + b, 0).T,
+        ["add", "max", "transpose"],
+        ("mk,kn->nm", 1, 0, ("bias",), "relu"),
+    ),
+    "a vector less": ("xwb", "", lambda x, w, b: product(x, w) - b, None, ("mk,kn->mn", 1, -1, ("c",), "none")),
+    "a column": ("xwv", "", lambda x, w, v: product(x, w) + v[:, None], None, ("mk,kn->mn", 1, 1, ("c",), "none")),
+    "a column and relu": (
+        "xwv",
+        "",
+        lambda x, w, v: jax.nn.relu(v[:, None] - product(x, w)),
+        None,
+        ("mk,kn->mn", -1, 1, ("c",), "relu"),
+    ),
+    "scores and a row of each of a batch": (
+        "ha",
+        "",
+        lambda h, a: scores(h) * 0.125 + a[:, None],
+        None,
+        ("bmk,bnk->bmn", 0.125, 0, ("bias",), "none"),
+    ),
+    "a vector of heads": (
+        "xWH",
+        "",
+        lambda x, w, h: product(x, w) + h,
+        ["add"],
+        ("mk,kna->mna", 1, 1, ("c",), "none"),
+    ),
+    "a bias, relu and a column": (
+        "xwbv",
+        "",
+        lambda x, w, b, v: jax.nn.relu(product(x, w) + b) + v[:, None],
+        None,
+        ("mk,kn->mn", 1, 0, ("bias", "residual"), "relu"),
+    ),
+    "squares of distances": (
+        "xwvb",
+        "",
+        lambda x, w, v, b: v[:, None] + b - 2 * product(x, w),
+        None,
+        ("mk,kn->mn", -2, 1, ("c", "bias"), "none"),
+    ),
+    "squares of distances, in another order": (
+        "xwvb",
+        "",
+        lambda x, w, v, b: jnp.maximum(b[None, :] - 2 * product(x, w) + v[:, None], 0),
+        None,
+        ("mk,kn->mn", -2, 1, ("c", "bias"), "relu"),
+    ),
+    "a bias, another array and relu": (
+        "xwrb",
+        "",
+        lambda x, w, r, b: jax.nn.relu((product(x, w) + b) + r),
+        None,
+        ("mk,kn->mn", 1, 1, ("c", "bias"), "relu"),
+    ),
+    "a bias less": (
+        "xwrb",
+        "",
+        lambda x, w, r, b: b - (0.5 * product(x, w) + r),
+        None,
+        ("mk,kn->mn", -0.5, -1, ("c", "bias"), "none"),
     ),
     "less a multiple of another array, and a bias": (
         "xwrb",
@@ -287,6 +374,7 @@ def test_what_a_chain_takes(name):
     assert summary(equation) == expected
     of_xla = expected[1] == 1 and set(expected[3]) <= {"c"} and expected[4] == "none"
     of_xla = of_xla and not {"convert_element_type", "name"} & set(names)
+    of_xla = of_xla and not {"b", "v", "H"} & set(letters)  # which are the same along some dimensions
     assert equation.primitive.name == (CONTRACT if of_xla else REWRITTEN)
 
 
@@ -305,7 +393,7 @@ def test_the_kernel_rounds_once(name, rng):
     with jax.enable_x64(True):
         doubles = [np.asarray(x, np.float64) for x in operands]
         exact = np.asarray(fun(*doubles))
-        size = np.abs(exact) + np.asarray(fun(*map(np.abs, doubles))) + 1
+        size = np.abs(exact) + np.abs(fun(*map(np.abs, doubles))) + 8
     bits = 8 if result.dtype == jnp.bfloat16 else 24
     half_a_step = np.exp2(np.frexp(exact)[1] - 1 - bits)
     assert (np.abs(np.asarray(result, np.float64) - exact) <= half_a_step + 2.0**-20 * size).all()
@@ -344,7 +432,6 @@ NOT_TAKEN = {
     "a wider type times a number": ("xw", lambda x, w: product(x, w).astype(jnp.float32) * 0.5, ["dot_general"]),
     "an integer": ("xw", lambda x, w: product(x, w).astype(jnp.int32), ["dot_general"]),
     "8 bits": ("xw", lambda x, w: product(x, w).astype(jnp.float8_e4m3fn), ["dot_general"]),
-    "a vector less": ("xwb", lambda x, w, b: product(x, w) - b, ["dot_general"]),
     "what a callback alone reads": (
         "xw",
         lambda x, w: jax.debug.callback(lambda y: None, product(x, w)),
@@ -358,7 +445,6 @@ NOT_TAKEN = {
     "a name": ("xw", lambda x, w: checkpoint_name(product(x, w), "y"), ["dot_general"]),
     "a name and a transpose": ("xw", lambda x, w: checkpoint_name(product(x, w), "y").T, ["dot_general"]),
     "a rounding": ("xw", lambda x, w: jax.nn.relu(lax.reduce_precision(product(x, w), 8, 5)), ["dot_general"]),
-    "a vector of heads": ("xWH", lambda x, w, h: product(x, w) + h, ["dot_general"]),
     "a residual from which": ("xwr", lambda x, w, r: r - jax.nn.relu(product(x, w)), None),
 }
 

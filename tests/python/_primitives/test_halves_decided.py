@@ -47,7 +47,7 @@ def test_xla_is_timed_at_one_product(name, asked):
     jax.jit(jax_moye.optimize(fun)).lower(*operands)
     request, xla, _ = asked[0]
     assert isinstance(xla, Joined)
-    assert variant(request.epilogue, request.beta, False).endswith("second_b halves")
+    assert variant(request.spec, request.epilogue, request.beta, False).endswith("second_b halves")
     (equation,) = halves_of(fun, *operands)
     views = equation.params["views"]
     weight = np.asarray(operands[1], np.float32).reshape(-1)

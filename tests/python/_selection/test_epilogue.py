@@ -73,13 +73,26 @@ def test_what_no_strides_describe():
         fitted((("bias", "bdn"),), spec="abcdmk,kn->abcdmn", a=2, c=2, d=2)
 
 
+def test_what_a_column_adds_is_timed_apart():
+    """Its kernel reads less than that of a whole array."""
+    of = {
+        "mn": "none c",
+        "m": "none c[0]",
+        "nm": "none c",
+    }
+    for labels, word in of.items():
+        assert measurements.variant("mk,kn->mn", Epilogue(beta=1.0, operands=(("c", labels),)), 0.0, False) == word
+    residual = Epilogue("relu", operands=(("bias", "n"), ("residual", "bn")))
+    assert measurements.variant("bmk,kn->bmn", residual, 0.0, True) == "relu bias residual[0,2] 3xtf32"
+
+
 def test_a_function_of_the_callers():
     """It is compared as it is, timed as silu, and has the dtype of what it is applied to."""
     narrow = OwnActivation(lambda z: z.astype(jnp.bfloat16), "  return x;\n")
     epilogue = Epilogue(narrow, operands=(("bias", "n"),))
     assert epilogue.own is narrow
     assert epilogue.function(jnp.ones(3, jnp.float32)).dtype == jnp.float32
-    assert measurements.variant(epilogue, 0.0, False) == "silu bias"
+    assert measurements.variant("mk,kn->mn", epilogue, 0.0, False) == "silu bias"
     assert not epilogue.is_nothing
     assert not epilogue.is_derivative
     assert Epilogue(narrow) == Epilogue(narrow)

@@ -1,0 +1,61 @@
+"""What is added to a product: an array that is the same along some dimensions of the result, or a multiple of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax.extend.core import Var
+
+from jax_moye._primitives.patterns import Program, as_broadcast, as_number, aval_of
+from jax_moye._selection.problem import parse_spec
+
+
+def as_bias(program: Program, spec: str, value: Any, variable: Any) -> tuple[Any, str, list[int]] | None:
+    """An operand as a bias: the array, its labels, and the equation that copies it to the product's shape, if any."""
+    shape = aval_of(value).shape
+    vector, dims, members = as_broadcast(program, variable, shape)
+    if vector is None or len(shape) - 1 not in dims:
+        return None
+    lhs, rhs, out_labels = parse_spec(spec)
+    labels, batch = "".join(out_labels[dim] for dim in dims), set(lhs) & set(rhs)
+    # Of a layer with several dimensions, such as heads and what one has, or of each layer of a batch of them.
+    own = set(lhs if labels[-1] in lhs else rhs) - batch
+    own |= {labels[-1]} if aval_of(vector).shape == shape else batch
+    return (vector, labels, members) if own.issuperset(labels) else None
+
+
+def as_column_and_row(
+    program: Program, spec: str, value: Any, variable: Any
+) -> tuple[dict[str, Any], list[int]] | None:
+    """An array that is a sum of two, one of which is the same in each row: a bias, and c."""
+    index, equation = program.maker(variable)
+    if index is None or equation.primitive.name != "add":
+        return None
+    for column, row in (equation.invars, equation.invars[::-1]):
+        of_row = as_bias(program, spec, value, row) if isinstance(row, Var) else None
+        of_column = as_copy(program, spec, value, column) if isinstance(column, Var) else None
+        if of_row is not None and of_column is not None:
+            operands = {"c": of_column[:2], "bias": of_row[:2]}
+            return operands, [index, *of_row[2], *of_column[2]]
+    return None
+
+
+def as_copy(program: Program, spec: str, value: Any, variable: Any) -> tuple[Any, str, list[int]] | None:
+    """An operand that is the same along some dimensions: its array, its labels, and the equation that copies it."""
+    shape, out_labels = aval_of(value).shape, parse_spec(spec).out
+    before, dims, members = as_broadcast(program, variable, shape)
+    is_whole = list(dims) == [dim for dim, size in enumerate(shape) if size != 1]
+    return None if before is None or is_whole else (before, "".join(out_labels[dim] for dim in dims), members)
+
+
+def as_multiple(program: Program, variable: Any) -> tuple[Any, float, list[int]]:
+    """An operand as an array, a factor, and the equation that multiplies them; with factor 1 where there is none."""
+    index, equation = program.maker(variable)
+    if index is None or equation.primitive.name != "mul":
+        return variable, 1.0, []
+    for x, other in (equation.invars, equation.invars[::-1]):
+        number = as_number(program, other)
+        is_array = isinstance(x, Var) and aval_of(x).shape == aval_of(variable).shape
+        if number and is_array and 2.0**-100 < abs(number) < 2.0**100:
+            return x, number, [index]
+    return variable, 1.0, []

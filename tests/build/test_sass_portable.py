@@ -1,0 +1,118 @@
+"""What nvcc makes of the kernels that have neither TMA nor wgmma: nothing spilled, and tools/sass_rules.json obeyed.
+
+Compiled is a row of each kind: of each kernel, dtype and accumulator, for the widest and the narrowest alignment (of
+bfloat16 for all), the one with the most sums. Orders take turns. Builds of releases compile all rows in all orders, and
+apply the same rules; test_sass.py looks at what is installed, test_sass_sm90.py at the kernels with wgmma.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import math
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+from tests.build.test_sass_sm90 import ORDERS, ROOT, RULES, check_sass
+
+ROW = re.compile(r"^ *(\{(\w+), *(\w+), *(\w+),[^{]*\{([^}]*)\}[^{]*\{([^}]*)\}, *(\d+)\}),", re.MULTILINE)
+# 32-bit elements that ldmatrix cannot transpose, beside what the turns of the orders find.
+TRANSPOSED = {
+    "sm80_ldmatrix": ("{sm80_ldmatrix,tf32,f32,{128,128,32},1,{1,1},16}", "TN"),
+    "sm80_double_buffer": ("{sm80_double_buffer,tf32,f32,{128,128,16},2,{1,1},16}", "TN"),
+}
+
+
+def table() -> list[tuple[str, str, str, str, int, int]]:
+    """(row, kernel, dtype, accumulator, sums of a tile, alignment) of each row of such a kernel."""
+    rows = ROW.findall((ROOT / "cuda/gemm/configs.h").read_text())
+    return [
+        (re.sub(r"\s+", "", text), kernel, dtype, sums, math.prod(int(x) for x in tile.split(",")[:2]), int(alignment))
+        for text, kernel, dtype, sums, tile, _, alignment in rows
+        if not kernel.startswith("sm90_") or kernel == "sm90_multistage"
+    ]
+
+
+def rows() -> dict[str, list[tuple[str, str]]]:
+    """{kernel: [(row, order)]}."""
+    alignments = collections.defaultdict(set)
+    for _, kernel, dtype, sums, _, alignment in table():
+        alignments[kernel, dtype, sums].add(alignment)
+    found: dict[tuple, tuple] = {}
+    for text, kernel, dtype, sums, size, alignment in table():
+        of_dtype = alignments[kernel, dtype, sums]
+        if dtype == "f16" and (kernel, "bf16", sums) in alignments:  # the same code but for a multiplication's name
+            continue
+        if dtype != "bf16" and alignment not in (max(of_dtype), min(of_dtype)):
+            continue
+        if re.match(r"e5m2|e4m3x", dtype) and alignment != max(of_dtype):
+            continue
+        key, rank = (kernel, dtype, sums, alignment), (size, text)
+        found[key] = max(found.get(key, rank), rank)
+    result = collections.defaultdict(list)
+    for (kernel, *_), (_, text) in found.items():
+        result[kernel].append((text, ORDERS[len(result[kernel]) % len(ORDERS)]))
+    for kernel, extra in TRANSPOSED.items():
+        result[kernel].append(extra)
+    return dict(result)
+
+
+ROWS = rows()
+
+
+def architecture(row: str) -> tuple[str, str]:
+    """(the one of the PTX, the one of the machine code), as in cmake/JaxMoyeArchs.cmake."""
+    if row.startswith("{sm90_"):
+        return "90a", "90a"
+    return ("89", "90") if re.match(r"\{\w+,e[45]m[23]", row) else ("80", "80")
+
+
+def compile_and_count(kernel: str, row: str, order: str, folder: pathlib.Path) -> check_sass.Counts:
+    """The instructions of one order of a row. That ptxas warns of a spill or of local memory is an error."""
+    template = (ROOT / "cuda/gemm/instance.cu.in").read_text().replace("@KERNEL@", kernel)
+    head = template[: template.index("template <GemmConfig kConfig>")]
+    use = f"auto* the_kernel() {{ return &{kernel}_kernel<Gemm<GemmConfig{row}>, Order::{order}>; }}\n"
+    (folder / "row.cu").write_text(f"{head}{use}}}  // namespace moye\n")
+    ptx, machine = architecture(row)
+    flags = ["-std=c++20", "-O3", "-I", ROOT / "cuda", f"-gencode=arch=compute_{ptx},code=sm_{machine}", "-cubin"]
+    spills = ["-Xptxas", "-warn-spills,-warn-lmem-usage", "-Werror=all-warnings"]
+    nvcc = check_sass.find_tool("nvcc")
+    subprocess.run([nvcc, *flags, *spills, folder / "row.cu", "-o", folder / "row.cubin"], check=True)
+    found = check_sass.count_instructions(folder / "row.cubin")
+    assert sum(f"{kernel}_kernel" in name for _, name in found) == 1
+    return found
+
+
+@pytest.mark.skipif(check_sass.find_tool("nvcc") is None, reason="no nvcc")
+@pytest.mark.timeout(900)  # 20 rows of one kernel, at 5 to 10 seconds
+@pytest.mark.parametrize("kernel", ROWS)
+def test_rows(kernel, tmp_path):
+    """Every row obeys, and every rule of the kernel finds a row."""
+    if reason := check_sass.unavailable():
+        pytest.skip(reason)
+    found: check_sass.Counts = {}
+    for row, order in ROWS[kernel]:
+        found |= compile_and_count(kernel, row, order, tmp_path)
+    assert len(found) == len(ROWS[kernel])
+    assert check_sass.broken_rules(found, RULES, subset=True) == []
+    # Of 8-bit floats alone there is machine code for sm_90.
+    of_the_kernel = [rule for rule in RULES if rule["kernel"] == f"{kernel}_kernel"]
+    of_sm90 = [rule for rule in of_the_kernel if rule["arch"] == ["sm_90"]]
+    others = {key: counts for key, counts in found.items() if key[0] != "sm_90"}
+    assert check_sass.broken_rules(found, of_sm90) == []
+    assert check_sass.broken_rules(others, of_the_kernel) == []
+
+
+def test_a_row_of_each_kind_is_compiled():
+    """Of each kernel every dtype, accumulator and alignment, orders in turn, and the most sums of a tile."""
+    compiled = {row for row, _ in itertools.chain(*ROWS.values())}
+    here = [row for row in table() if row[0] in compiled]
+    assert len(here) == len(compiled)
+    for what in (2, 3, 5):
+        assert {(row[1], row[what]) for row in table()} == {(row[1], row[what]) for row in here}
+    for kernel in ROWS:
+        assert max(row[4] for row in here if row[1] == kernel) == max(row[4] for row in table() if row[1] == kernel)
+        assert len({order for _, order in ROWS[kernel]}) == min(len(ROWS[kernel]), len(ORDERS))
