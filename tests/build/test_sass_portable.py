@@ -1,8 +1,8 @@
 """What nvcc makes of the kernels that have neither TMA nor wgmma: nothing spilled, and tools/sass_rules.json obeyed.
 
-Compiled is a row of each kind: of each kernel, dtype and accumulator, for the widest and the narrowest alignment (of
-bfloat16 for all), the one with the most sums. Orders take turns. Builds of releases compile all rows in all orders, and
-apply the same rules; test_sass.py looks at what is installed, test_sass_sm90.py at the kernels with wgmma.
+Compiled is a row of each kind: of each kernel, dtype and accumulator the one with the most sums, and of each kernel and
+alignment the first. Orders take turns. Builds of releases compile all rows in all orders, and apply the same rules;
+test_sass.py looks at what is installed, test_sass_sm90.py at the kernels with wgmma.
 """
 
 from __future__ import annotations
@@ -38,23 +38,21 @@ def table() -> list[tuple[str, str, str, str, int, int]]:
 
 def rows() -> dict[str, list[tuple[str, str]]]:
     """{kernel: [(row, order)]}."""
-    alignments = collections.defaultdict(set)
-    for _, kernel, dtype, sums, _, alignment in table():
-        alignments[kernel, dtype, sums].add(alignment)
-    found: dict[tuple, tuple] = {}
+    widest: dict[tuple, tuple] = {}
+    first: dict[tuple, str] = {}  # bfloat16, where a kernel has it
     for text, kernel, dtype, sums, size, alignment in table():
-        of_dtype = alignments[kernel, dtype, sums]
-        if dtype == "f16" and (kernel, "bf16", sums) in alignments:  # the same code but for a multiplication's name
+        first.setdefault((kernel, alignment), text)
+        if dtype == "f16" and (kernel, "bf16", sums) in widest:  # the same code but for a multiplication's name
             continue
-        if dtype != "bf16" and alignment not in (max(of_dtype), min(of_dtype)):
-            continue
-        if re.match(r"e5m2|e4m3x", dtype) and alignment != max(of_dtype):
-            continue
-        key, rank = (kernel, dtype, sums, alignment), (size, text)
-        found[key] = max(found.get(key, rank), rank)
+        key, rank = (kernel, dtype, sums), (size, text)
+        widest[key] = max(widest.get(key, rank), rank)
+    wanted = {text for _, text in widest.values()}
+    covered = {(kernel, alignment) for text, kernel, *_, alignment in table() if text in wanted}
+    wanted |= {text for key, text in first.items() if key not in covered}
     result = collections.defaultdict(list)
-    for (kernel, *_), (_, text) in found.items():
-        result[kernel].append((text, ORDERS[len(result[kernel]) % len(ORDERS)]))
+    for text, kernel, *_ in table():
+        if text in wanted:
+            result[kernel].append((text, ORDERS[len(result[kernel]) % len(ORDERS)]))
     for kernel, extra in TRANSPOSED.items():
         result[kernel].append(extra)
     return dict(result)
