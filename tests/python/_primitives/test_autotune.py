@@ -431,6 +431,7 @@ import sys
 import jax
 number = int(sys.argv[1])
 jax.distributed.initialize(sys.argv[2], num_processes=2, process_id=number)
+import python.conftest  # by which all configs are built for a GPU
 from python.measured import SHAPE, able, entry_of, explained
 from jax_moye import _compat
 from jax_moye._primitives import autotune
