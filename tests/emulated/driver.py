@@ -6,12 +6,14 @@ attention_driver.cc, rows of blocks that have scales blocks_driver.cc, all other
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tests import cxx
+from tests.emulated.planting import Bug, switched
 
 ROOT = pathlib.Path(__file__).parents[2]
 DRIVERS = ROOT / "tests/emulated"
@@ -41,6 +43,18 @@ TRAP = "__builtin_trap();"
 # Kernels of attention, of scores of one kind (`ScoresKind` of gemm/attention_cap.h).
 KERNELS_OF_KINDS = re.compile(r"(kernel<Gemm, )(ScoresKind::)?(plain|biased|capped|dropped|biased_dropped)>")
 KIND_OF_A_CALL = "  bool const has_bias = args.bias.data != nullptr;"
+
+
+# Kernels' code that is evaluated by the compiler has no bugs. What is read here is not one of a kernel's reads.
+PLANTED = """
+#pragma once
+#include <cstdlib>
+namespace moye {
+inline int const kPlanted = std::getenv("MOYE_PLANTED") ? std::atoi(std::getenv("MOYE_PLANTED")) : -1;
+__attribute__((no_sanitize("thread"), noinline, const)) inline bool is_planted(int bug) { return bug == kPlanted; }
+}  // namespace moye
+#define MOYE_IS_PLANTED(bug) (!__builtin_is_constant_evaluated() && ::moye::is_planted(bug))
+"""
 
 
 def kernel_of(row: str) -> str:
@@ -133,6 +147,25 @@ def keep_one_way(gemm: pathlib.Path, way: str, out: str) -> None:
         path.write_text(text)
 
 
+def copy_of_gemm(folder: pathlib.Path, order: str) -> pathlib.Path:
+    """A copy of cuda/gemm in a folder; order: the only one to compile, whatever a call's is: a quarter of the time."""
+    gemm = folder / "gemm"
+    gemm.mkdir(parents=True)
+    for source in (ROOT / "cuda/gemm").iterdir():
+        (gemm / source.name).write_text(source.read_text())
+    if order:
+        path = gemm / "order.h"
+        text, found = ORDERS.subn(f"  (void)order;\n  return f(OrderConstant<Order::{order}>{{}});\n", path.read_text())
+        assert found == 2
+        path.write_text(text)
+    return gemm
+
+
+def source_of(file: str) -> str:
+    """A file of cuda/gemm, or of cuda/moye if it is named with its folders."""
+    return (ROOT / "cuda" / (file if "/" in file else f"gemm/{file}")).read_text()
+
+
 def build(
     folder: pathlib.Path,
     row: str,
@@ -147,35 +180,44 @@ def build(
     """Compiles the row's driver for it, from a copy of cuda/gemm in which `old` in `file` became `new`.
 
     A file of cuda/moye is named with its folders; its copy comes before the original.
-    order: the only one to compile, whatever a call's is: a quarter of the time.
+    order: the only one to compile, whatever a call's is.
     way: the only one in which results are stored, of way_of().
     kind: the only one of attention's scores, of kind_of().
     """
-    gemm = folder / "gemm"
-    gemm.mkdir(parents=True)
-    for source in (ROOT / "cuda/gemm").iterdir():
-        (gemm / source.name).write_text(source.read_text())
+    gemm = copy_of_gemm(folder, order)
     if file:
-        path = folder / (file if "/" in file else f"gemm/{file}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = (ROOT / "cuda" / path.relative_to(folder)).read_text()
+        text = source_of(file)
         assert text.count(old) == count, f"{file} holds {text.count(old)} times, not {count}:\n{old}"
-        path.write_text(text.replace(old, new))
-    if order:
-        path = gemm / "order.h"
-        text, found = ORDERS.subn(f"  (void)order;\n  return f(OrderConstant<Order::{order}>{{}});\n", path.read_text())
-        assert found == 2
-        path.write_text(text)
+        write(folder, file, text.replace(old, new))
     if way:
         keep_one_way(gemm, *way)
     if kind:
         keep_one_kind(gemm, kind)
+    return compiled(folder, row, is_moye_changed="/" in file)
+
+
+def build_with_bugs(folder: pathlib.Path, row: str, order: str, bugs: Mapping[str, Sequence[Bug]]) -> pathlib.Path:
+    """Compiles the row's driver in one order with bugs in some files, which are there if run() is asked for them."""
+    copy_of_gemm(folder, order)
+    write(folder, "./planted.h", PLANTED)
+    for file, in_file in bugs.items():
+        write(folder, file, f'#include "planted.h"\n{switched(source_of(file), in_file)}')
+    return compiled(folder, row, is_moye_changed=any("/" in file for file in bugs))
+
+
+def write(folder: pathlib.Path, file: str, text: str) -> None:
+    path = folder / (file if "/" in file else f"gemm/{file}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def compiled(folder: pathlib.Path, row: str, is_moye_changed: bool) -> pathlib.Path:
     instance = folder / "instance.cc"
     instance.write_text(instance_source(row))
     # As CMakeLists.txt has it. With -Og g++ takes a seventh less, but sums that a bug does not clear happen to be 0.
     level = "-O1"
     kernel_flags = [level, *COLLECTS_NO_GARBAGE, f"-I{folder}"]
-    if "/" not in file:  # cuda/moye is as it is
+    if not is_moye_changed:
         kernel_flags += cxx.precompiled(HEADERS, [level, *cxx.KERNEL_FLAGS])
     driver, (_, dtype, *_) = driver_of(row), re.findall(r"\w+", row)
     source = DRIVERS / f"{driver}.cc"
@@ -183,10 +225,11 @@ def build(
     return cxx.build(driver, [source], flags, kernel_sources=[instance], kernel_flags=kernel_flags)
 
 
-def run(binary: pathlib.Path, sizes: tuple[int, int, int], *options: str) -> str:
-    """One run of the driver: "ok", "wrong: ..." or "error: ..."."""
+def run(binary: pathlib.Path, sizes: tuple[int, int, int], *options: str, bug: int | None = None) -> str:
+    """One run of the driver, with one of its bugs: "ok", "wrong: ..." or "error: ..."."""
     command = [binary, *map(str, sizes), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    environment = os.environ if bug is None else os.environ | {"MOYE_PLANTED": str(bug)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -1,6 +1,7 @@
 """Bugs planted in the real kernels: a text of the source, what it becomes, and what the emulator must say.
 
-Each is compiled from a copy of `cuda/gemm` in which `old` (which must occur exactly `count` times) is replaced.
+`old` must occur exactly `count` times in its file, and all of them are replaced. Bugs of a row and an order are
+compiled together where they can be (planting.py), others from a copy of `cuda/gemm` for themselves.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ MUTANTS = [
     OfColumns(
         name="block_scales_loaded_before_they_are_there",
         file=C,
-        old="    griddepcontrol_wait();  // the kernel ahead may still run up to here\n",
+        old="    if (!kLoadsEarly<kConfig> || thread >= 128) griddepcontrol_wait();\n",
         new="    if (thread < 128) griddepcontrol_wait();\n",
         expect=too_early("plain load", B),
     ),

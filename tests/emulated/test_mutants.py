@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import pytest
@@ -37,8 +38,9 @@ from tests.emulated import (
     mutants_tiles,
     mutants_weights,
 )
-from tests.emulated.driver import build, kind_of, run, way_of
+from tests.emulated.driver import build, build_with_bugs, kind_of, run, source_of, way_of
 from tests.emulated.mutants import Mutant
+from tests.emulated.planting import Bug, Source, can_be_switched, switched
 
 MUTANTS = (
     mutants.MUTANTS
@@ -71,29 +73,106 @@ MUTANTS = (
     + mutants_attention_dropout.MUTANTS
     + mutants_attention_wide.MUTANTS
 )
+NUMBER_OF = {mutant: number for number, mutant in enumerate(MUTANTS)}
 # What is compiled: a row in one order.
 ROWS = sorted({(mutant.row, mutant.order) for mutant in MUTANTS})
+# Bugs that cannot be switched although their texts look so: layouts of other types, arguments of templates, kernels of one
+# kind alone,
+# and what the compiler evaluates.
+ALONE = {
+    "attention_dropout_in_front_of_the_sum",
+    "gate_sums_of_the_first_half",
+    "grouped_pair_bytes_of_few_columns",
+    "parts_heaviest_pair_first",
+    "parts_pairs_of_unequal_weight",
+    "sm90_blocks_in_the_other_order",
+}
+
+
+@functools.cache
+def is_switched(mutant: Mutant) -> bool:
+    """Whether a bug shares a program with others of its row."""
+    return mutant.name not in ALONE and can_be_switched(source_of(mutant.file), bug_of(mutant))
+
+
+def bug_of(mutant: Mutant) -> Bug:
+    return Bug(NUMBER_OF[mutant], mutant.old, mutant.new)
+
+
+def bugs_of(row: str, order: str) -> dict[str, list[Bug]]:
+    """{file: what is switched in it} of a row in one order."""
+    bugs: dict[str, list[Bug]] = {}
+    for mutant in MUTANTS:
+        if (mutant.row, mutant.order) == (row, order) and is_switched(mutant):
+            bugs.setdefault(mutant.file, []).append(bug_of(mutant))
+    return bugs
+
+
+@pytest.fixture(scope="module")
+def program_of(tmp_path_factory):
+    """The driver of a row in one order, with all bugs that are switched."""
+
+    @functools.cache
+    def build_once(row: str, order: str):
+        return build_with_bugs(tmp_path_factory.mktemp("row"), row, order, bugs_of(row, order))
+
+    return build_once
 
 
 @pytest.mark.parametrize(("row", "order"), ROWS, ids=lambda word: "-".join(re.findall(r"\w+", word)))
-def test_without_a_bug(row, order, tmp_path):
-    """The control: the same driver, sizes and options, and nothing to report."""
-    binary = build(tmp_path, row, order=order)
+def test_without_a_bug(row, order, program_of):
+    """The control: the same driver, sizes and options, no bug is asked for, and there is nothing to report."""
     for sizes, options in sorted({(x.sizes, x.options) for x in MUTANTS if (x.row, x.order) == (row, order)}):
-        assert run(binary, sizes, f"order={order}", *options) == "ok"
+        assert run(program_of(row, order), sizes, f"order={order}", *options) == "ok"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_planted_bug(mutant: Mutant, tmp_path):
-    way = way_of(mutant.row, mutant.sizes, mutant.options)
-    kind = kind_of(mutant.row, mutant.options)
-    binary = build(tmp_path, mutant.row, mutant.file, mutant.old, mutant.new, mutant.count, mutant.order, way, kind)
-    report = run(binary, mutant.sizes, f"order={mutant.order}", *mutant.options)
+def test_planted_bug(mutant: Mutant, program_of, tmp_path):
+    assert source_of(mutant.file).count(mutant.old) == mutant.count
+    if is_switched(mutant):
+        binary, bug = program_of(mutant.row, mutant.order), NUMBER_OF[mutant]
+    else:
+        way = way_of(mutant.row, mutant.sizes, mutant.options)
+        kind = kind_of(mutant.row, mutant.options)
+        texts = (mutant.file, mutant.old, mutant.new, mutant.count)
+        binary, bug = build(tmp_path, mutant.row, *texts, mutant.order, way, kind), None
+    report = run(binary, mutant.sizes, f"order={mutant.order}", *mutant.options, bug=bug)
     if mutant.expect == "wrong":
         assert report.startswith("wrong: "), report
     else:
         assert report.startswith("error: "), report
         assert re.search(mutant.expect, report, re.DOTALL), report
+
+
+@pytest.mark.parametrize(("row", "order"), ROWS, ids=lambda word: "-".join(re.findall(r"\w+", word)))
+def test_a_switched_bug_is_the_bug(row, order):
+    """What is left of a file where one bug is asked for has that bug and no other; where none is, it has none."""
+    for file, bugs in bugs_of(row, order).items():
+        text = source_of(file)
+        everything = Source(switched(text, bugs))
+        assert without_brackets(asked_for(everything, -1)) == without_brackets(text)
+        for bug in bugs:
+            with_bug = without_brackets(text.replace(bug.old, bug.new))
+            assert without_brackets(asked_for(everything, bug.number)) == with_bug, (file, bug)
+
+
+def without_brackets(text: str) -> str:
+    return re.sub(r"[\s(){}]", "", text)
+
+
+SWITCH = re.compile(r"(if )?\(MOYE_IS_PLANTED\((\d+)\)(?: \?|\) \{)")
+
+
+def asked_for(switches: Source, number: int, start: int = 0, end: int | None = None) -> str:
+    """What a file with switched bugs is with one of them."""
+    parts, end = [], len(switches.text) if end is None else end
+    while found := SWITCH.search(switches.text, start, end):
+        first = found.end() - 1 if found[1] else found.end() + 1
+        second = switches.text.index("{" if found[1] else "(", switches.end_of[first])
+        one = first if int(found[2]) == number else second
+        parts += [switches.text[start : found.start()], asked_for(switches, number, one, switches.end_of[one])]
+        start = switches.end_of[second]
+    return "".join([*parts, switches.text[start:end]])
 
 
 def test_what_is_not_compiled_is_no_bug(tmp_path):
