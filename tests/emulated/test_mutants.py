@@ -76,9 +76,8 @@ MUTANTS = (
 NUMBER_OF = {mutant: number for number, mutant in enumerate(MUTANTS)}
 # What is compiled: a row in one order.
 ROWS = sorted({(mutant.row, mutant.order) for mutant in MUTANTS})
-# Bugs that cannot be switched although their texts look so: layouts of other types, arguments of templates, kernels of one
-# kind alone,
-# and what the compiler evaluates.
+# Bugs that cannot be switched although their texts look so: layouts of other types, arguments of templates, kernels of
+# one kind alone, and what the compiler evaluates.
 ALONE = {
     "attention_dropout_in_front_of_the_sum",
     "gate_sums_of_the_first_half",
