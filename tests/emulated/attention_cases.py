@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
@@ -140,10 +139,10 @@ def draw_dropout(case: Case) -> np.ndarray:
     return rng.random([size if letter in (case.dropout or "") else 1 for letter, size in sizes.items()]) < 0.7
 
 
-def letters_first(x: np.ndarray, dims: str) -> Any:
+def letters_first(x: np.ndarray, dims: str) -> np.ndarray:
     """(batch, head, row, column) as an array of these dimensions, of those that are not among them the first."""
     moved = np.transpose(x, ["bhqk".index(c) for c in (*dims, *sorted({*"bhqk"} - {*dims}))])
-    return jnp.asarray(moved.reshape(moved.shape[: len(dims)]))
+    return moved.reshape(moved.shape[: len(dims)])
 
 
 def names_of(dims: str) -> str:
@@ -151,9 +150,9 @@ def names_of(dims: str) -> str:
     return "bhkd" if "k" in dims else "bhqd"
 
 
-def in_order(x: np.ndarray, dims: str) -> Any:
+def in_order(x: np.ndarray, dims: str) -> np.ndarray:
     """(batch, head, row, head_dim) as an array of these dimensions."""
-    return jnp.asarray(np.transpose(x, [names_of(dims).index(c) for c in dims]))
+    return np.transpose(x, [names_of(dims).index(c) for c in dims])
 
 
 def back(x: Any, dims: str) -> np.ndarray:
@@ -329,7 +328,7 @@ def check(config: Any, case: Case, interpret: InterpretParams | None) -> None:
     options |= dict(ds_parts=case.ds_parts)
     if case.bias is not None:
         lse = apart_lse(wanted)
-        of_ds = None if case.ds_is_f32 is None else jnp.float32 if case.ds_is_f32 else q.dtype
+        of_ds = None if case.ds_is_f32 is None else np.float32 if case.ds_is_f32 else q.dtype
         options |= dict(ds_dtype=of_ds)
     options |= dict(mask_has_gradients=case.mask_has_gradients)
     run = jax.jit(lambda *arrays, kept, **others: run_attention_grad(*arrays, **others, **more(kept), **options))

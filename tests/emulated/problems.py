@@ -114,9 +114,19 @@ def make_call(config, problem: Problem, out_dtype: str, values: str = "integers"
 
 
 def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a @ b exactly: of integers in int64, else in long double."""
+    """a @ b: of integers in int64, else in long double.
+
+    Of operands of 32 bits or fewer it is computed in float64, which BLAS computes and no slow loop. Their
+    products are exact in it. A sum of k of them is off by less than k 2^-53 of its magnitudes, for 512 a millionth of
+    the least bound here; sums of integers are exact up to 2^53.
+    """
     wide = np.int64 if a.dtype.kind == "i" else np.longdouble
-    return np.matmul(a.astype(wide), b.astype(wide))
+    if a.dtype.kind == "i":
+        fits = a.shape[-1] * 2.0 ** (8 * (a.dtype.itemsize + b.dtype.itemsize) - 2) < 2.0**53
+    else:
+        fits = max(a.dtype.itemsize, b.dtype.itemsize) <= 4
+    narrow = np.float64 if fits else wide
+    return np.matmul(a.astype(narrow), b.astype(narrow)).astype(wide)
 
 
 def accumulation_bound(config, a: np.ndarray, b: np.ndarray) -> np.ndarray:
