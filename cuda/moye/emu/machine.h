@@ -529,6 +529,8 @@ struct AsyncOperation {
 /// Records the access of `bytes` bytes at `offset` in the CTA's shared memory and fails if it is a race. A plain write
 /// or a cp.async before it must be followed by fence.proxy.async; a plain read need not.
 void async_access(Domain& domain, AsyncOperation const& operation, Cta& cta, uint32_t offset, size_t bytes, bool write);
+/// Reads of 16 bytes at each of `count` offsets.
+void async_reads(Domain& domain, AsyncOperation const& operation, Cta& cta, uint32_t const* offsets, int count);
 /// The thread knows from now on that the agent has reached this event.
 void async_done(Thread& thread, int agent, uint32_t event);
 /// fence.proxy.async: what the thread knows to have happened is visible to the async proxy.

@@ -16,18 +16,25 @@
 #include <new>
 
 #include "moye/emu/machine.h"
+#include "moye/emu/vector.h"
 
 namespace moye::emu {
 
 // -------------------------------------------------------------------------------------------------------------- clocks
 
+namespace {
+
+// Signed, because the oldest vector units compare nothing else. Events stay far below 2^31.
+MOYE_EMU_WIDE_VECTORS void take_larger(int32_t* a, int32_t const* b, int count) {
+  for (int i = 0; i < count; ++i) a[i] = a[i] > b[i] ? a[i] : b[i];
+}
+
+}  // namespace
+
 void join(Domain const& domain, Clock into, Clock from) {
-  int const count = domain.used_agents;
   for (int part = 0; part < (domain.proxy_fences ? 2 : 1); ++part) {
-    // Signed, because the oldest vector units compare nothing else. Events stay far below 2^31.
-    auto* const a = reinterpret_cast<int32_t*>(into + part * domain.agents);
-    auto const* const b = reinterpret_cast<int32_t const*>(from + part * domain.agents);
-    for (int i = 0; i < count; ++i) a[i] = a[i] > b[i] ? a[i] : b[i];
+    take_larger(reinterpret_cast<int32_t*>(into + part * domain.agents),
+                reinterpret_cast<int32_t const*>(from + part * domain.agents), domain.used_agents);
   }
 }
 
@@ -163,7 +170,8 @@ struct Access {
   });
 }
 
-void check(Access& access, Records const& records, uint32_t offset, uint8_t mask) {
+template <int kMostWrites>
+void check(Access& access, Records<kMostWrites> const& records, uint32_t offset, uint8_t mask) {
   for (int i = 0; i < records.write_count; ++i) {
     WriteRecord const& record = records.writes[i];
     if ((record.mask & mask) == 0) continue;
@@ -182,7 +190,8 @@ void check(Access& access, Records const& records, uint32_t offset, uint8_t mask
   }
 }
 
-void record_write(Access const& access, Records& records, uint8_t mask) {
+template <int kMostWrites>
+void record_write(Access const& access, Records<kMostWrites>& records, uint8_t mask) {
   int kept = 0;
   for (int i = 0; i < records.write_count; ++i) {
     records.writes[i].mask &= ~mask;
@@ -207,7 +216,8 @@ bool superseded(Access const& access, ReadRecord const& record, uint8_t mask) {
   return access.unordered(record) == 0;
 }
 
-void record_read(Access const& access, Records& records, uint8_t mask) {
+template <int kMostWrites>
+void record_read(Access const& access, Records<kMostWrites>& records, uint8_t mask) {
   auto const group = static_cast<uint16_t>(access.agent / 32);
   uint32_t const lane = 1u << access.agent % 32;
   ReadRecord* place = nullptr;
@@ -220,11 +230,12 @@ void record_read(Access const& access, Records& records, uint8_t mask) {
     if (place == nullptr && superseded(access, record, mask)) place = &record;
   }
   if (place == nullptr)
-    place = &records.reads[records.read_count < Records::kReads ? records.read_count++ : Records::kReads - 1];
-  *place = {access.event, lane, group, access.site, mask};
+    place = &records.reads[records.read_count < records.kReads ? records.read_count++ : records.kReads - 1];
+  *place = {access.event, lane, access.site, group, mask};
 }
 
-void touch(Access& access, Records& records, uint32_t offset, uint8_t mask) {
+template <int kMostWrites>
+void touch(Access& access, Records<kMostWrites>& records, uint32_t offset, uint8_t mask) {
   check(access, records, offset, mask);
   if (access.write) {
     record_write(access, records, mask);
@@ -233,19 +244,26 @@ void touch(Access& access, Records& records, uint32_t offset, uint8_t mask) {
   }
 }
 
-Records* split(Shadow& shadow, ShadowCell& cell) {
+WordRecords* split(Shadow& shadow, ShadowCell& cell) {
   if (cell.split == ShadowCell::kWhole) {
-    cell.split = static_cast<int32_t>(shadow.quads.size());
-    shadow.quads.insert(shadow.quads.end(), 4, cell.records);
+    cell.split = static_cast<int32_t>(shadow.words.size());
+    WholeRecords const& whole = cell.records;
+    for (int i = 0; i < 4; ++i) {
+      WordRecords& word = shadow.words.emplace_back();
+      word.write_count = whole.write_count;
+      word.read_count = whole.read_count;
+      std::copy_n(whole.writes, whole.write_count, word.writes);
+      std::copy_n(whole.reads, whole.read_count, word.reads);
+    }
   }
-  return &shadow.quads[cell.split];
+  return &shadow.words[cell.split];
 }
 
 }  // namespace
 
 void reset(Shadow& shadow, size_t ctas, size_t smem_bytes) {
   size_t const cells = smem_bytes / 16 + 1;
-  shadow.quads.clear();
+  shadow.words.clear();
   ++shadow.epoch;
   if (shadow.ctas.size() >= ctas && shadow.cells >= cells && shadow.epoch != 0) return;
   shadow.cells = std::max(shadow.cells, cells);
@@ -256,13 +274,17 @@ void reset(Shadow& shadow, size_t ctas, size_t smem_bytes) {
 
 namespace {
 
-void touch_range(Access access, uint32_t offset, size_t bytes) {
+// Cells from the next but so many on are fetched into the processor's cache while others are looked at.
+constexpr int kAhead = 8;
+
+void touch_range(Access& access, uint32_t offset, size_t bytes) {
   constexpr uint8_t kAllBytes = 0xf;
   Domain& domain = *access.domain;
   Cta& cta = *access.cta;
   auto const end = static_cast<uint32_t>(offset + bytes);
   for (uint32_t start = offset & ~15u; start < end; start += 16) {
     ShadowCell& cell = cta.shadow[start / 16];
+    if (end - start > kAhead * 16) __builtin_prefetch(&cell + kAhead, 1);
     if (cell.epoch != domain.shadow.epoch) {
       cell.epoch = domain.shadow.epoch;
       cell.split = ShadowCell::kWhole;
@@ -273,13 +295,13 @@ void touch_range(Access access, uint32_t offset, size_t bytes) {
       touch(access, cell.records, start, kAllBytes);
       continue;
     }
-    Records* const quads = split(domain.shadow, cell);
+    WordRecords* const words = split(domain.shadow, cell);
     for (uint32_t i = 0; i < 4; ++i) {
       uint32_t const word = start + 4 * i;
       uint32_t const low = std::max(offset, word), high = std::min(end, word + 4);
       if (low >= high) continue;
       auto const mask = static_cast<uint8_t>(((1u << (high - low)) - 1) << (low - word));
-      touch(access, quads[i], low, mask);
+      touch(access, words[i], low, mask);
     }
     if (whole && access.write) {  // one record tells it all again; the four cells are reused with the next CTA
       cell.split = ShadowCell::kWhole;
@@ -305,20 +327,36 @@ void shared_access(Thread& thread, Cta& cta, uint32_t offset, size_t bytes, bool
   touch_range(access, offset, bytes);
 }
 
+namespace {
+
+Access async_access_of(Domain& domain, AsyncOperation const& operation, Cta& cta, bool write) {
+  return {&domain,
+          &cta,
+          operation.order,
+          operation.floors,
+          static_cast<uint32_t>(operation.agent),
+          operation.event,
+          domain.site(operation.what, operation.loc),
+          write,
+          true,
+          UINT32_MAX,
+          0};
+}
+
+}  // namespace
+
 void async_access(Domain& domain, AsyncOperation const& operation, Cta& cta, uint32_t offset, size_t bytes,
                   bool write) {
-  Access const access{&domain,
-                      &cta,
-                      operation.order,
-                      operation.floors,
-                      static_cast<uint32_t>(operation.agent),
-                      operation.event,
-                      domain.site(operation.what, operation.loc),
-                      write,
-                      true,
-                      UINT32_MAX,
-                      0};
+  Access access = async_access_of(domain, operation, cta, write);
   touch_range(access, offset, bytes);
+}
+
+void async_reads(Domain& domain, AsyncOperation const& operation, Cta& cta, uint32_t const* offsets, int count) {
+  Access access = async_access_of(domain, operation, cta, /*write=*/false);
+  for (int i = 0; i < count; ++i) {
+    if (i + kAhead < count) __builtin_prefetch(&cta.shadow[offsets[i + kAhead] / 16], 1);
+    touch_range(access, offsets[i], 16);
+  }
 }
 
 // ------------------------------------------------------------------------------------------------------- global memory

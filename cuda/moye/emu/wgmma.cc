@@ -15,6 +15,7 @@
 
 #include "moye/arch/types.h"
 #include "moye/emu/meeting.h"
+#include "moye/emu/vector.h"
 #include "moye/emu/wgmma_operand.h"
 
 namespace moye::emu {
@@ -116,6 +117,27 @@ void gather(Thread& thread, Matrix const& matrix, int first_row, int rows, char 
   });
 }
 
+/// d[j] += a[k] * b[k][j] for all k, in their order.
+template <class Sum>
+__attribute__((always_inline)) inline void add_all(Sum* __restrict d, Sum const* a, std::array<Sum, 256> const* b,
+                                                   int ks, int n) {
+  constexpr int kAtOnce = 4;  // d is read and written once for so many; each type has a multiple of them
+  for (int k = 0; k < ks; k += kAtOnce) {
+    Sum const *const b0 = b[k].data(), *const b1 = b[k + 1].data();
+    Sum const *const b2 = b[k + 2].data(), *const b3 = b[k + 3].data();
+    for (int j = 0; j < n; ++j) {
+      d[j] = d[j] + a[k] * b0[j] + a[k + 1] * b1[j] + a[k + 2] * b2[j] + a[k + 3] * b3[j];
+    }
+  }
+}
+MOYE_EMU_WIDE_VECTORS void add_products(float* d, float const* a, std::array<float, 256> const* b, int ks, int n) {
+  add_all(d, a, b, ks, n);
+}
+MOYE_EMU_WIDE_VECTORS void add_products(uint32_t* d, uint32_t const* a, std::array<uint32_t, 256> const* b, int ks,
+                                        int n) {
+  add_all(d, a, b, ks, n);
+}
+
 template <class Sum, class A, class B>
 void multiply(Operation const& operation, unsigned char const* a_bytes, unsigned char const* b_bytes) {
   constexpr int kK = kKBytes / static_cast<int>(sizeof(A));
@@ -141,9 +163,7 @@ void multiply(Operation const& operation, unsigned char const* a_bytes, unsigned
     } else {
       std::fill(d, d + n, Sum{0});
     }
-    for (int k = 0; k < kK; ++k) {
-      for (int j = 0; j < n; ++j) d[j] += a[i][k] * b[k][j];
-    }
+    add_products(d, a[i], b.data(), kK, n);
     if constexpr (std::is_same_v<Sum, float>) {
       if (operation.kind.d == MmaType::f16) {
         for (int j = 0; j < n; ++j) d[j] = static_cast<float>(half_t(d[j]));
@@ -292,7 +312,9 @@ void check_poison(Thread& thread, Accumulators const& accumulators, Loc loc) {
   if (!thread.domain->launch->options.poison) return;
   for (int lane = 0; lane < 32; ++lane) {
     uint32_t const* const registers = accumulators.registers[lane];
-    if (std::all_of(registers, registers + accumulators.count(), [](uint32_t x) { return x == 0xffffffffu; })) continue;
+    uint32_t bits = 0xffffffffu;
+    for (int i = 0; i < accumulators.count(); ++i) bits &= registers[i];
+    if (bits == 0xffffffffu) continue;
     thread.domain->fail([&] {
       return format("accumulators of %s were written while a wgmma was in flight; found at %s",
                     who(thread.warp->first[lane]).c_str(), at(loc).c_str());
@@ -401,16 +423,20 @@ void check_warpgroup(Thread& thread, WgmmaState& state, Signature const& signatu
   state.issued.push_back(signature);
 }
 
+MOYE_EMU_WIDE_VECTORS void take_smaller(int32_t* a, int32_t const* b, int count) {
+  for (int i = 0; i < count; ++i) a[i] = a[i] < b[i] ? a[i] : b[i];
+}
+
 // What all lanes know, and what the async proxy sees of what they all know.
 Clock common_clock(Thread& thread, WgmmaState& state) {
   Domain const& domain = *thread.domain;
   state.clock.assign(2 * domain.agents, 0);
   for (int part = 0; part < (domain.proxy_fences ? 2 : 1); ++part) {
+    Thread const* const lanes = thread.warp->first;
     auto* const to = reinterpret_cast<int32_t*>(state.clock.data() + part * domain.agents);
-    std::memcpy(to, thread.warp->first[0].clock + part * domain.agents, domain.used_agents * sizeof(uint32_t));
+    std::memcpy(to, lanes[0].clock + part * domain.agents, domain.used_agents * sizeof(uint32_t));
     for (int lane = 1; lane < 32; ++lane) {
-      auto const* const from = reinterpret_cast<int32_t const*>(thread.warp->first[lane].clock + part * domain.agents);
-      for (int i = 0; i < domain.used_agents; ++i) to[i] = to[i] < from[i] ? to[i] : from[i];
+      take_smaller(to, reinterpret_cast<int32_t const*>(lanes[lane].clock + part * domain.agents), domain.used_agents);
     }
   }
   return state.clock.data();
@@ -421,13 +447,16 @@ void record_reads(Thread& thread, WgmmaState& state, Operation const& operation)
   if (state.agent < 0) state.agent = new_async_agent(thread, /*warp=*/true);
   AsyncOperation const read{common_clock(thread, state), nullptr, state.agent,
                             operation.group + 1,         "wgmma", operation.loc};
-  auto record = [&](int, int, uint32_t offset) { async_access(domain, read, *thread.cta, offset, 16, false); };
+  uint32_t offsets[2 * (kRows + 256)];
+  int count = 0;
+  auto keep = [&](int, int, uint32_t offset) { offsets[count++] = offset; };
   if (!operation.a_in_registers) {
     Matrix const matrix = decode(operation.a, operation.kind.mn_major_a);
-    for_each_chunk(thread, matrix, thread.warp->id % 4 * kRows, kRows, 'A', operation.loc, record);
+    for_each_chunk(thread, matrix, thread.warp->id % 4 * kRows, kRows, 'A', operation.loc, keep);
   }
   Matrix const matrix = decode(operation.b, operation.kind.mn_major_b);
-  for_each_chunk(thread, matrix, 0, operation.kind.n, 'B', operation.loc, record);
+  for_each_chunk(thread, matrix, 0, operation.kind.n, 'B', operation.loc, keep);
+  async_reads(domain, read, *thread.cta, offsets, count);
 }
 
 void issue(Thread& thread, void* const* arguments, Loc loc) {
