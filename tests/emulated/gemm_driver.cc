@@ -1,6 +1,6 @@
 // gemm_driver m n k [key=value...]: emulated launches of a row of the table (`row`); prints "ok", "wrong: ..." or
-// "error: ...". a and b hold integers in [-2, 2] in memory that ends at a guard page, as does d; gaps between their
-// rows hold NaN, or 85. Keys, with their defaults:
+// "error: ...". Without arguments, of each line of stdin. a and b hold integers in [-2, 2] in memory that ends at a
+// guard page, as does d; gaps between their rows hold NaN, or 85. Keys, with their defaults:
 //   order=NT batch=1 broadcast= (a or b)   as gemm/order.h and GemmArgs say
 //   outer=1 middle=1                       the batch's modes before the last; those of a, b, c and the residual lie in
 //                                          memory in the opposite order
@@ -238,31 +238,20 @@ std::string launch(int m, int n, int k, Options const& options, std::mt19937& ra
   return comparison.report(batch * m * n);
 }
 
-int run(int m, int n, int k, Options const& options) {
+std::string run(int m, int n, int k, Options const& options) {
   std::mt19937 random(1);
   std::deque<Matrices> memory;
-  for (int i = 0; i < options.number("launches"); ++i) {
+  std::string report;
+  for (int i = 0; i < options.number("launches") && report.empty(); ++i) {
     std::string const& out = options["out"];
-    std::string const report = out == "bf16"  ? launch<bfloat16_t>(m, n, k, options, random, memory)
-                               : out == "f16" ? launch<half_t>(m, n, k, options, random, memory)
-                               : out == "f64" ? launch<double>(m, n, k, options, random, memory)
-                                              : launch<float>(m, n, k, options, random, memory);
-    if (!report.empty()) {
-      std::printf("%s\n", report.c_str());
-      return 0;
-    }
+    report = out == "bf16"  ? launch<bfloat16_t>(m, n, k, options, random, memory)
+             : out == "f16" ? launch<half_t>(m, n, k, options, random, memory)
+             : out == "f64" ? launch<double>(m, n, k, options, random, memory)
+                            : launch<float>(m, n, k, options, random, memory);
   }
-  std::printf("ok\n");
-  return 0;
+  return report;
 }
 
 }  // namespace moye
 
-int main(int argc, char** argv) {
-  if (argc < 4) return 2;
-  moye::Options options(moye::kDefaults);
-  for (int i = 4; i < argc; ++i) {
-    if (!options.set(argv[i])) return 2;
-  }
-  return moye::run(std::atoi(argv[1]), std::atoi(argv[2]), std::atoi(argv[3]), options);
-}
+int main(int argc, char** argv) { return moye::run_cases(argc, argv, moye::kDefaults, moye::run); }

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jax_moye
-from tests.emulated.driver import build, run
+from tests.emulated.driver import build, run_cases
 from tests.emulated.emulate import emulate
 from tests.emulated.problems import ORDERS, Problem, make_call
 
@@ -71,10 +71,17 @@ def row(request, tmp_path_factory):
     return request.param, build(tmp_path_factory.mktemp("row"), request.param.text())
 
 
-def check(row, sizes, **options) -> None:
+def line(sizes, **options) -> str:
+    """A case: the driver's arguments."""
+    return " ".join([*map(str, sizes), *(f"{key}={value}" for key, value in options.items())])
+
+
+def check(row, *lines: str) -> None:
+    """Runs cases in one process: one for each costs a third more."""
     config, program = row
-    words = [f"{key}={value}" for key, value in options.items()]
-    assert run(program, sizes, *words) == "ok", f"{config} {sizes} {' '.join(words)}"
+    reports = run_cases(program, lines)
+    wrong = [f"{report}: {config} {case}" for case, report in zip(lines, reports, strict=True) if report != "ok"]
+    assert not wrong, "\n".join([f"{len(wrong)} of {len(lines)} cases", *wrong])
 
 
 def of_cluster(config: Row) -> tuple[int, int]:
@@ -95,18 +102,14 @@ def test_k_tiles(row, multiprocessors):
         pytest.skip("one CTA for each part of a tile")
     m, n = of_cluster(config)
     clusters = max(1, multiprocessors // (config.cluster[0] * config.cluster[1]))
+    lines = []
     for k_tiles in range(config.parts * (2 * config.stages + 1) + 1):
         turn = k_tiles + multiprocessors
         k = max(0, config.tile[2] * k_tiles - (0, 3, 63)[turn % 3])
         # TMA stores bf16 and f16 where d's pitch is a multiple of 16 bytes, else threads do.
-        check(
-            row,
-            (m - turn % 2 * 5, n - turn // 2 % 2 * 8, k),
-            batch=3 * clusters + 1,
-            order=ORDERS[turn % 4],
-            out=OUT_DTYPES[turn % 3],
-            multiprocessors=multiprocessors,
-        )
+        options = dict(order=ORDERS[turn % 4], out=OUT_DTYPES[turn % 3], multiprocessors=multiprocessors)
+        lines.append(line((m - turn % 2 * 5, n - turn // 2 % 2 * 8, k), batch=3 * clusters + 1, **options))
+    check(row, *lines)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -127,9 +130,12 @@ def test_tails(row, order):
         (2 * m + 3, 9, tile_k),
         (3, 2 * n + 3, 2),
     ]
-    for index, (sizes, out) in enumerate(itertools.product(problems, OUT_DTYPES)):
-        if index % 2 == 0 or sizes[0] > m or out == "bf16":
-            check(row, sizes, order=order, out=out, pad=index % 3 * 5, d_pad=index % 4, batch=1 + index % 5 // 4)
+    lines = [
+        line(sizes, order=order, out=out, pad=index % 3 * 5, d_pad=index % 4, batch=1 + index % 5 // 4)
+        for index, (sizes, out) in enumerate(itertools.product(problems, OUT_DTYPES))
+        if index % 2 == 0 or sizes[0] > m or out == "bf16"
+    ]
+    check(row, *lines)
 
 
 @pytest.mark.parametrize("out", OUT_DTYPES)
@@ -137,8 +143,8 @@ def test_stores(row, out):
     """Where TMA stores d and where threads do, by its pitch: 16 bytes, 8, 4, 2."""
     config, _ = row
     m, n = of_cluster(config)
-    for columns, d_pad in ((n, 0), (n - 8, 16), (n, 4), (n - 2, 4), (n - 1, 0), (n + 9, 8), (n - 1, 1)):
-        check(row, (m + 65, columns, 70), out=out, d_pad=d_pad, batch=2)
+    pitches = ((n, 0), (n - 8, 16), (n, 4), (n - 2, 4), (n - 1, 0), (n + 9, 8), (n - 1, 1))
+    check(row, *(line((m + 65, columns, 70), out=out, d_pad=d_pad, batch=2) for columns, d_pad in pitches))
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -146,7 +152,7 @@ def test_stores(row, out):
 def test_broadcast_batch(row, order, broadcast):
     config, _ = row
     m, n = of_cluster(config)
-    check(row, (m - 3, n + 3, 130), order=order, broadcast=broadcast, batch=3, out="bf16")
+    check(row, line((m - 3, n + 3, 130), order=order, broadcast=broadcast, batch=3, out="bf16"))
 
 
 @pytest.mark.parametrize("out", OUT_DTYPES)
@@ -154,9 +160,12 @@ def test_epilogue(row, out):
     """alpha, beta, c, bias, activation, residual and the pre-activation, over several tiles."""
     config, _ = row
     m, n = of_cluster(config)
-    for sizes, d_pad in (((m + 7, n - 3, 140), 0), ((m - 1, n, 30), 8), ((17, 2 * n + 1, 0), 1)):
-        for epilogue in (1, 2):  # with and without c
-            check(row, sizes, epilogue=epilogue, out=out, d_pad=d_pad, batch=2)
+    lines = [
+        line(sizes, epilogue=epilogue, out=out, d_pad=d_pad, batch=2)
+        for sizes, d_pad in (((m + 7, n - 3, 140), 0), ((m - 1, n, 30), 8), ((17, 2 * n + 1, 0), 1))
+        for epilogue in (1, 2)  # with and without c
+    ]
+    check(row, *lines)
 
 
 @pytest.mark.parametrize(
@@ -177,8 +186,8 @@ def test_schedules(row, options):
     config, _ = row
     m, n = of_cluster(config)
     k = (config.stages + 1) * config.parts * config.tile[2] + 3
-    for out in ("bf16", "f32"):
-        check(row, (m + 1, n + 8, k), batch=2, multiprocessors=3, out=out, **options)
+    sizes = (m + 1, n + 8, k)
+    check(row, *(line(sizes, batch=2, multiprocessors=3, out=out, **options) for out in ("bf16", "f32")))
 
 
 @pytest.mark.parametrize("early", [1, 2, 3], ids=["a", "b", "both"])
@@ -186,16 +195,19 @@ def test_operands_that_last_are_read_early(row, early):
     """Before the kernel ahead has ended, and no other array; packed operands never are, nor is a tile that has no k."""
     config, _ = row
     m, n = of_cluster(config)
+    lines = []
     for k in (0, 30, (2 * config.stages + 1) * config.parts * config.tile[2] + 3):
         for order, schedule in (("NN", {"mode": "eager"}), ("TT", {"mode": "random", "threads": "random", "seed": k})):
-            check(row, (m + 1, 2 * n + 8, k), order=order, early=early, batch=2, epilogue=1, out="bf16", **schedule)
+            options = dict(order=order, early=early, batch=2, epilogue=1, out="bf16", **schedule)
+            lines.append(line((m + 1, 2 * n + 8, k), **options))
+    check(row, *lines)
 
 
 def test_one_launch_after_another(row):
     """Each launch has its own maps: operands of the same sizes at other addresses."""
     config, _ = row
     m, n = of_cluster(config)
-    check(row, (m, n, 100), launches=3, out="bf16")
+    check(row, line((m, n, 100), launches=3, out="bf16"))
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -203,8 +215,7 @@ def test_nan_and_infinity(row, order):
     """They reach their row and column of d, and nothing else: what lies beside a tile is filled with zeros."""
     config, _ = row
     m, n = of_cluster(config)
-    for out in OUT_DTYPES:
-        check(row, (m - 9, n + 7, 75), order=order, special=1, out=out)
+    check(row, *(line((m - 9, n + 7, 75), order=order, special=1, out=out) for out in OUT_DTYPES))
 
 
 def test_multiprocessors_are_the_grid_of_persistent_kernels():
