@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from python.float64 import exact
 
 import jax_moye
 from jax_moye._kernels.dtypes import numpy_dtype
@@ -65,8 +66,7 @@ class Gated:
 
     def exact(self, stored: Sequence[jax.Array]) -> list[np.ndarray]:
         """The results in float64."""
-        with jax.enable_x64(True):
-            return [np.asarray(one) for one in self(*(jnp.asarray(np.asarray(x, np.float64)) for x in stored))]
+        return list(exact(self, stored))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +109,7 @@ class Cotangents:
 
     def exact(self, stored: Sequence[jax.Array]) -> list[np.ndarray]:
         """The results in float64."""
-        with jax.enable_x64(True):
-            return [np.asarray(one) for one in self(*(jnp.asarray(np.asarray(x, np.float64)) for x in stored))]
+        return list(exact(self, stored))
 
 
 def is_of_pair(epilogue: Epilogue) -> bool:
@@ -215,8 +214,7 @@ def check_step(interpret: bool, implementation: str | None) -> None:
         return (y.astype(jnp.promote_types(y.dtype, jnp.float32)) ** 2).mean()
 
     step = jax.value_and_grad(loss, (0, 1, 2, 3))
-    with jax.enable_x64(True):
-        expected = jax.tree.leaves(step(*(jnp.asarray(np.asarray(x, np.float64)) for x in operands)))
+    expected = jax.tree.leaves(exact(step, operands))
     with jax_moye.options(interpret=interpret, implementation=implementation):
         equations = jax.make_jaxpr(jax_moye.optimize(step))(*operands).eqns
         epilogues = [e.params["epilogue"] for e in equations if e.primitive is rewritten_p]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from python.float64 import exact
 
 import jax_moye
 from jax_moye._primitives.rewritten import viewed_p
@@ -94,8 +95,8 @@ def viewed_equations(fun, *args) -> list:
 
 def expected(case: Case, operands) -> np.ndarray:
     """In float64, by JAX on the CPU, without us."""
-    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
-        return np.asarray(case.fun(*(jnp.asarray(np.asarray(x, np.float64)) for x in operands)))
+    with jax.default_device(jax.devices("cpu")[0]):
+        return exact(case.fun, operands)
 
 
 def movements(text: str) -> list[str]:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from python import float64
 from python.attentions import B, H, T, arrays, assert_as_exact, operands, use_fake_rows
 
 import jax_moye
@@ -130,8 +131,7 @@ def program(name, rng):
 
 def exact(both, given):
     """The same in float64."""
-    with jax.enable_x64(True):
-        return [np.asarray(x) for x in both(*(jnp.asarray(np.asarray(x, np.float64)) for x in given))]
+    return list(float64.exact(both, given))
 
 
 @needs_rows

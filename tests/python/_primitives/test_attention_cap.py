@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from python import float64
 from python.attentions import B, H, T, assert_as_exact, mask_of, operands, use_fake_rows
 
 import jax_moye
@@ -145,8 +146,7 @@ def program(name, rng, dtype=jnp.bfloat16):
 
 def exact(both, given):
     """The same in float64."""
-    with jax.enable_x64(True):
-        return [np.asarray(x) for x in both(*(jnp.asarray(np.asarray(x, np.float64)) for x in given))]
+    return list(float64.exact(both, given))
 
 
 @needs_rows

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from python import float64
 from python.attentions import assert_as_exact, counts, mask_of, use_fake_rows
 
 import jax_moye
@@ -77,8 +78,7 @@ def _gradients(form):
 
 
 def _exact(fun, args):
-    with jax.enable_x64(True):
-        return [np.asarray(x) for x in fun(*(jnp.asarray(np.asarray(x, np.float64)) for x in args))]
+    return list(float64.exact(fun, args))
 
 
 @needs_rows

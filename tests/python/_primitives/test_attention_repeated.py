@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from python.attentions import assert_as_exact, use_fake_rows
+from python.float64 import exact
 
 import jax_moye
 from jax_moye._kernels.configs import attention_configs
@@ -72,11 +73,6 @@ def _keys_of(fun, *operands):
     return [sorted(x.aval.shape) for equation in found for x in equation.invars[1:3]]
 
 
-def _exact(fun, operands):
-    with jax.enable_x64(True):
-        return np.asarray(fun(*(jnp.asarray(np.asarray(x, np.float64)) for x in operands)))
-
-
 @needs_rows
 @pytest.mark.parametrize("form", FORMS)
 def test_in_the_emulator(rng, form):
@@ -88,7 +84,7 @@ def test_in_the_emulator(rng, form):
     assert lowered.as_text().count("attention_v1(") == 1
     assert f"{B}x{S}x{H}x{D}x" not in lowered.as_text()
     assert (result.shape, result.dtype) == ((B, T, H, D), jnp.bfloat16)
-    assert_as_exact([result], [jax.jit(fun)(*operands)], [_exact(fun, operands)], jnp.bfloat16)
+    assert_as_exact([result], [jax.jit(fun)(*operands)], [exact(fun, operands)], jnp.bfloat16)
 
 
 @pytest.mark.parametrize("form", FORMS)

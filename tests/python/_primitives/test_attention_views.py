@@ -9,6 +9,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from python import float64
 from python.attentions import FORMS, arrays, assert_as_exact, exact, use_fake_rows
 from python.viewed import movements
 from python.viewed_attention import CASES, TARGETS, B, D, H, N, T, check, equations, viewed
@@ -99,8 +100,7 @@ def weights(rng, *shapes):
 
 def in_float64(fun, *args):
     """Scores in float32, as programs have them; all else in float64."""
-    with jax.enable_x64(True):
-        return [np.asarray(x) for x in jax.tree.leaves(fun(*(jnp.asarray(np.asarray(x, np.float64)) for x in args)))]
+    return jax.tree.leaves(float64.exact(fun, args))
 
 
 def compared(fun, args, expected_calls, expected_slices=0):
