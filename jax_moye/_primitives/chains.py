@@ -47,7 +47,7 @@ from jax_moye._primitives.elementwise import UntranslatableError, translate
 from jax_moye._primitives.equations import inlined, inner_of, is_elementwise, is_same, operands_of
 from jax_moye._primitives.overwriting import is_needed
 from jax_moye._primitives.own_activation import equations_behind
-from jax_moye._primitives.patterns import Program, Template, as_number, aval_of, matched, matched_at
+from jax_moye._primitives.patterns import Program, Template, as_number, aval_of, matched, matched_at, possible
 from jax_moye._primitives.recomputed import anew
 from jax_moye._primitives.reference import canonical_dimensions, spec_of
 from jax_moye._primitives.rewritten import Original, rewritten_p
@@ -64,6 +64,7 @@ from jax_moye._selection.problem import NotServedError, make_problem, parse_spec
 
 # What changes no element, in front of who reads it.
 _MOVES = frozenset(("convert_element_type", "copy", "reshape", "squeeze", "transpose", "optimization_barrier"))
+_NAMES = tuple(name for name in ACTIVATIONS if name != "none")
 
 
 def is_plain_float(aval: Any) -> bool:
@@ -326,8 +327,7 @@ def activations_of(program: Program, value: Any, taken: bool = False) -> Iterato
       value: what they are of.
       taken: as in `matched`.
     """
-    aval = aval_of(value)
-    for name, template in _templates(tuple(aval.shape), aval.dtype):
+    for name, template in possible(program, _template, _NAMES, value):
         found = matched(program, value, template, alone=False, taken=taken)
         if found is not None:
             yield name, *found
@@ -338,12 +338,13 @@ def derivatives_of(program: Program, value: Any) -> Iterator[tuple[str, Any, lis
 
     Nobody else reads the value. Names of derivatives, what they are at, indices of their equations, and what they make.
     """
-    aval, near = aval_of(value), list(program.kept_or_given(value))
-    for name, template in _derivatives(tuple(aval.shape), aval.dtype):
+    near = list(program.kept_or_given(value))
+    for name in DERIVATIVES:
         for at in near:
-            found = matched_at(program, value, at, template)
-            if found is not None:
-                yield name, at, *found
+            for _, template in possible(program, _template, [name], at, value):
+                found = matched_at(program, value, at, template)
+                if found is not None:
+                    yield name, at, *found
 
 
 def _start(program: Program, index: int, parameters: Mapping[str, Any]) -> Chain | None:
@@ -511,8 +512,7 @@ def _activated(program: Program, chain: Chain) -> Chain | None:
     """The equations of an activation."""
     if not chain.may_end or chain.activation != "none" or (summed := _with_sum_inside(chain)) is None:
         return None
-    aval = chain.value.aval
-    for name, template in _templates(tuple(aval.shape), aval.dtype):
+    for name, template in possible(program, _template, _NAMES, chain.value):
         found = matched(program, chain.value, template)
         if found is not None:
             members, value = found
@@ -542,24 +542,18 @@ def _derived(program: Program, chain: Chain) -> Chain | None:
     return chain.extended(members, value, activation=name, operands=operands, beta=1.0)
 
 
-@functools.lru_cache(maxsize=256)
-def _derivatives(shape: tuple[int, ...], dtype: Any) -> tuple[tuple[str, Template], ...]:
-    """(z, t) -> activation'(z) t, as JAX writes it. relu' is 0 at 0, that of jnp.maximum is 1/2, and not among them."""
+@functools.lru_cache(maxsize=2048)
+def _template(name: str, shape: tuple[int, ...], dtype: Any) -> Template:
+    """An activation as JAX writes it; of a derivative (z, t) -> activation'(z) t.
+
+    relu' is 0 at 0, that of jnp.maximum is 1/2, and not found.
+    """
     operand = jax.ShapeDtypeStruct(shape, dtype)
-
-    def template(fun: Callable[[Any], Any]) -> Template:
-        jaxpr = jax.make_jaxpr(lambda z, t: jax.vjp(fun, z)[1](t)[0])(operand, operand).jaxpr
-        return Template(_compat.without_dead_code(jaxpr))
-
-    return tuple((name, template(ACTIVATIONS[of])) for name, of in DERIVATIVES.items())
-
-
-@functools.lru_cache(maxsize=256)
-def _templates(shape: tuple[int, ...], dtype: Any) -> tuple[tuple[str, Template], ...]:
-    """Activations, as JAX writes them."""
-    operand = jax.ShapeDtypeStruct(shape, dtype)
-    known = ((name, fun) for name, fun in ACTIVATIONS.items() if name != "none")
-    return tuple((name, Template(jax.make_jaxpr(fun)(operand).jaxpr)) for name, fun in known)
+    if name in ACTIVATIONS:
+        return Template(jax.make_jaxpr(ACTIVATIONS[name])(operand).jaxpr)
+    of = ACTIVATIONS[DERIVATIVES[name]]
+    jaxpr = jax.make_jaxpr(lambda z, t: jax.vjp(of, z)[1](t)[0])(operand, operand).jaxpr
+    return Template(_compat.without_dead_code(jaxpr))
 
 
 def _applied(program: Program, chain: Chain) -> Chain | None:

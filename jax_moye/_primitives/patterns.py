@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -259,6 +259,11 @@ class Flat:
                 if not isinstance(name, Number):
                     self.readers.setdefault(name, []).append(step)
 
+    def read_by(self, value: Any) -> frozenset[Any]:
+        """The primitives of the steps that read a variable of the jaxpr."""
+        steps = self.readers.get(self.names.get(value, value), ())
+        return frozenset(step.equation.primitive for step in steps)
+
     def around(self, value: Any) -> Iterator[Any]:
         """The names of what is computed with a value, and of what that is made of, but for what products make.
 
@@ -334,6 +339,7 @@ class Template:
       steps: of it.
       arguments: their names.
       result: its result's.
+      read_by: of each argument, the primitives of the steps that read it.
     """
 
     def __init__(self, jaxpr: Jaxpr) -> None:
@@ -342,6 +348,30 @@ class Template:
         self.steps = flat.steps
         self.arguments = list(jaxpr.invars)
         self.result = flat.names.get(jaxpr.outvars[0], jaxpr.outvars[0])
+        self.read_by = [flat.read_by(x) for x in self.arguments]
+
+
+def possible(
+    program: Program, make: Callable[[str, tuple[Any, ...], Any], Template], names: Iterable[str], *values: Any
+) -> Iterator[tuple[str, Template]]:
+    """The names, and templates, of functions that a program may compute of values of one type.
+
+    Tracing one takes longer than all else that rewriting a product asks for. That of a small array, which is traced
+    once, has equations of the same kinds: what no such equations read is not the function's argument.
+
+    Args:
+      program: where the values stand.
+      make: a function's template: of its name, and of its arguments' shape and dtype. It keeps what it made.
+      names: of the functions.
+      *values: the arguments.
+    """
+    shape, dtype = _sizes(values[0]), aval_of(values[0]).dtype
+    read_by = [program.flat.read_by(x) for x in values]
+    small = tuple(min(size, 2) if isinstance(size, int) else size for size in shape)
+    for name in names:
+        kinds = make(name, small, dtype).read_by
+        if all(needed <= found for needed, found in zip(kinds, read_by, strict=True)):
+            yield name, make(name, tuple(shape), dtype)
 
 
 def matched(

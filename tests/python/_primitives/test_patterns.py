@@ -5,9 +5,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 
+import jax_moye
+from jax_moye._primitives import chains
 from jax_moye._primitives.patterns import Program, Template, as_broadcast, as_number, matched
+from jax_moye._selection.epilogue import DERIVATIVES
 
 
 def program_of(fun, *shapes):
@@ -107,3 +111,28 @@ def test_numbers():
     assert of(lambda x: x * jnp.full(3, -1e9).astype(jnp.float16).astype(x.dtype)) == -np.inf
     assert of(lambda x: x * jnp.arange(3.0)) is None
     assert of(lambda x: x * x) is None
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("shape", [(), (1,), (33,), (0, 3), (5, 7), (1, 33), (1, 1), (2, 3, 4)])
+def test_small_arrays_say_what_reads_an_argument(shape, dtype):
+    """Functions of elements have equations of the same kinds at any size: what is not possible there is not here."""
+    small = tuple(min(size, 2) for size in shape)
+    for name in (*chains._NAMES, *DERIVATIVES):
+        kinds = [chains._template(name, sizes, dtype).read_by for sizes in (shape, small)]
+        assert kinds[0] == kinds[1], name
+        assert all(kinds[0]), name
+
+
+def test_templates_are_made_only_of_what_is_possible(monkeypatch):
+    """Of a product with gelu behind it, at a size that is new: gelu's, and no derivative's."""
+    made, make = set(), chains._template
+
+    def seen(name, shape, dtype):
+        made.add((name, shape))
+        return make(name, shape, dtype)
+
+    monkeypatch.setattr(chains, "_template", seen)
+    x, w = jax.ShapeDtypeStruct((17, 24), jnp.bfloat16), jax.ShapeDtypeStruct((24, 39), jnp.bfloat16)
+    jax.make_jaxpr(jax_moye.optimize(lambda x, w: jax.nn.gelu(x @ w)))(x, w)
+    assert {name for name, shape in made if shape == (17, 39)} == {"gelu_tanh"}
