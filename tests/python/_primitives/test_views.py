@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from python.float64 import exact
 from python.viewed import CASES, VIEW_TARGET, WQKV, H, attention, check, integers, movements, viewed_equations
 
 import jax_moye
@@ -227,11 +228,10 @@ def test_where_xla_computes_it_is_the_program_that_was(name):
     """Without interpret=True no kernel of ours runs here."""
     case = CASES[name]
     operands = integers(case, jnp.bfloat16)
-    texts = [jax.jit(f).lower(*operands).compile().as_text() for f in (case.fun, jax_moye.optimize(case.fun))]
-    assert "custom_call_target" not in texts[1]
-    assert operations(texts[0]) == operations(texts[1])
-    results = [np.asarray(jax.jit(f)(*operands)) for f in (case.fun, jax_moye.optimize(case.fun))]
-    np.testing.assert_array_equal(*results)
+    before, after = (jax.jit(f).lower(*operands).compile() for f in (case.fun, jax_moye.optimize(case.fun)))
+    assert "custom_call_target" not in after.as_text()
+    assert operations(before.as_text()) == operations(after.as_text())
+    np.testing.assert_array_equal(before(*operands), after(*operands))
 
 
 @pytest.mark.parametrize("name", ["attention of one product", "a bias and an activation", "gate and up of one array"])
@@ -246,20 +246,18 @@ def test_derivatives_and_vmap_are_those_of_the_program_that_was(name):
     with jax_moye.options(interpret=True):
         assert viewed_equations(case.fun, *operands)
         every = tuple(range(len(operands)))
-        for ours, theirs in zip(
-            jax.grad(loss(optimized), every)(*operands), jax.grad(loss(case.fun), every)(*operands), strict=True
-        ):
+        gradients = jax.jit(jax.grad(loss(case.fun), every))(*operands)
+        for ours, theirs in zip(jax.grad(loss(optimized), every)(*operands), gradients, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5)
         primals, tangents = tuple(operands), tuple(jnp.ones_like(x) for x in operands)
-        for ours, theirs in zip(
-            jax.jvp(optimized, primals, tangents), jax.jvp(case.fun, primals, tangents), strict=True
-        ):
+        pushed = jax.jit(lambda *both: jax.jvp(case.fun, *both))(primals, tangents)
+        for ours, theirs in zip(jax.jvp(optimized, primals, tangents), pushed, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5)
         many = [jnp.stack([x, 2 * x]) for x in operands]
-        np.testing.assert_allclose(jax.vmap(optimized)(*many), jax.vmap(case.fun)(*many), rtol=1e-5)
+        np.testing.assert_allclose(jax.vmap(optimized)(*many), jax.jit(jax.vmap(case.fun))(*many), rtol=1e-5)
         # Around the derivatives, as it should be: those of the parts are products that read parts, too.
         both = jax_moye.optimize(jax.grad(loss(case.fun), every))
-        for ours, theirs in zip(both(*operands), jax.grad(loss(case.fun), every)(*operands), strict=True):
+        for ours, theirs in zip(both(*operands), gradients, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
@@ -282,8 +280,7 @@ def test_a_training_step_has_no_slice_of_its_heads():
         assert movements(optimized.lower(w, x).as_text()).count("stablehlo.slice") == 0
         value, gradient = optimized(w, x)
     assert movements(jax.jit(step).lower(w, x).as_text()).count("stablehlo.slice") >= 6
-    with jax.enable_x64(True):
-        wanted, of_wanted = step(*(jnp.asarray(np.asarray(a, np.float64)) for a in (w, x)))
+    wanted, of_wanted = exact(step, (w, x))
     np.testing.assert_allclose(value, wanted, rtol=1e-5)
     np.testing.assert_allclose(gradient, of_wanted, rtol=1e-3, atol=1e-6 * float(np.abs(of_wanted).max()))
 
@@ -313,7 +310,8 @@ def test_other_readers_keep_their_slices():
 
     x, w = jnp.ones((24, 32), jnp.bfloat16), jnp.arange(32 * 48, dtype=jnp.bfloat16).reshape(32, 48) % 7
     with jax_moye.options(interpret=True):
-        (_, ours), text = jax.jit(jax_moye.optimize(fun))(x, w), jax.jit(jax_moye.optimize(fun)).lower(x, w).as_text()
+        lowered = jax.jit(jax_moye.optimize(fun)).lower(x, w)
+        (_, ours), text = lowered.compile()(x, w), lowered.as_text()
     assert movements(text) == ["stablehlo.slice"]
     np.testing.assert_array_equal(ours, w[:, 16:] + 1)
 
@@ -426,8 +424,8 @@ def test_a_function_behind_parts(implementation):
     assert ('activation = "own"' in text) == (implementation is not None)
     assert bool(re.search(r'config = "\w+_all_f\w+"', text)) == (implementation is not None)
     q, k = np.split(np.asarray(x, np.float64), 2, axis=-1)
-    exact = 5 * np.tanh(np.einsum("bqd,bkd->bqk", q, k) / 5)
-    errors = [np.abs(y - exact).max() for y in (result, np.asarray(capped(x), np.float64))]
+    right = 5 * np.tanh(np.einsum("bqd,bkd->bqk", q, k) / 5)
+    errors = [np.abs(y - right).max() for y in (result, np.asarray(capped(x), np.float64))]
     assert errors[0] <= max(errors[1], 2**-8 * 5)
 
 
