@@ -1,11 +1,11 @@
 """The examples end well, each with jax_moye's kernels in every product."""
 
-import os
 import pathlib
 import re
 import subprocess
 import sys
 
+import programs
 import pytest
 
 import jax_moye
@@ -13,16 +13,21 @@ import jax_moye
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 
 
-def run(name: str, *arguments: str) -> subprocess.CompletedProcess:
-    """In a process of its own, with the jax_moye of this one."""
-    package = str(pathlib.Path(jax_moye.__file__).parents[1])
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([package, os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, str(EXAMPLES / name), *arguments]
-    # Half a minute on two idle cores; here other tests run beside it.
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environ)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """run(name, *arguments) runs an example in a process of its own, with the jax_moye of this one."""
+    cache, package = tmp_path_factory.mktemp("compiled"), pathlib.Path(jax_moye.__file__).parents[1]
+
+    def run(name: str, *arguments: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, str(EXAMPLES / name), *arguments]
+        environ = programs.environment(cache, package)
+        # Half a minute on two idle cores; here other tests run beside it.
+        return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environ)
+
+    return run
 
 
-def test_newton_cg():
+def test_newton_cg(run):
     """implementation="moye" is an error where a product of value, gradient or Hessian is not a kernel of ours."""
     done = run("newton_cg.py")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -32,7 +37,7 @@ def test_newton_cg():
 
 
 @pytest.mark.parametrize(("devices", "mesh"), [(8, 8), (2, 2), (3, 2)])
-def test_sharded_training(monkeypatch, devices, mesh):
+def test_sharded_training(run, monkeypatch, devices, mesh):
     monkeypatch.setenv("XLA_FLAGS", f"--xla_force_host_platform_device_count={devices}", prepend=" ")
     done = run("sharded_training.py")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -42,20 +47,20 @@ def test_sharded_training(monkeypatch, devices, mesh):
     assert found == [(str(2 + 3), str(mesh), "2")]
 
 
-def test_equinox():
+def test_equinox(run):
     pytest.importorskip("equinox")
     pytest.importorskip("optax")
     done = run("equinox_mlp.py")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_flax():
+def test_flax(run):
     pytest.importorskip("flax")
     done = run("flax_transformer.py")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_mixture_of_experts():
+def test_mixture_of_experts(run):
     """implementation="moye" is an error where a product of groups, forward or backward, is not a kernel of ours."""
     pytest.importorskip("optax")
     done = run("mixture_of_experts.py", "--steps", "30")
@@ -66,7 +71,7 @@ def test_mixture_of_experts():
     assert len(re.findall(r"^\w+: \S+ ms per step$", done.stdout, re.MULTILINE)) == 2
 
 
-def test_quantized_decode():
+def test_quantized_decode(run):
     done = run("quantized_decode.py", "--length", "3", "--rows", "2", "--steps", "4")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4.125 bits for each weight" in done.stdout
@@ -76,28 +81,28 @@ def test_quantized_decode():
     assert len(set(errors)) == 4
 
 
-def test_untrained_scales_are_an_error():
+def test_untrained_scales_are_an_error(run):
     assert run("quantized_decode.py", "--length", "1", "--steps", "1").returncode == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
-        (["--tolerance", "0"], 1),
+        (["--tolerance", "0"], 1),  # the first three have the steps that test_mixture_of_experts compiled
         (["--tolerance", "nan"], 1),
         (["--implementation", "moye"], 0),
-        (["--experts-per-token", "1"], 0),
+        (["--experts-per-token", "1", "--layers", "1"], 0),
     ],
     ids=["differ", "nan", "one", "top_1"],
 )
-def test_mixture_of_experts_with_options(arguments, status):
+def test_mixture_of_experts_with_options(run, arguments, status):
     pytest.importorskip("optax")
-    done = run("mixture_of_experts.py", "--steps", "4", "--layers", "1", *arguments)
+    done = run("mixture_of_experts.py", "--steps", "4", *arguments)
     assert done.returncode == status, done.stdout + done.stderr
     assert len(re.findall(r"^step ", done.stdout, re.MULTILINE)) == 4, done.stderr
 
 
-def test_a_bad_result_is_an_error():
+def test_a_bad_result_is_an_error(run):
     pytest.importorskip("equinox")
     pytest.importorskip("optax")
     done = run("equinox_mlp.py", "--steps", "1")

@@ -1,26 +1,33 @@
 """The example a newcomer runs first: it must end well, and every matrix product must be a kernel of ours."""
 
-import os
 import pathlib
 import re
 import subprocess
 import sys
+
+import programs
+import pytest
 
 import jax_moye
 
 QUICKSTART = pathlib.Path(__file__).resolve().parents[2] / "examples" / "quickstart.py"
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess:
-    """In a process of its own, as a newcomer starts it, with the jax_moye of this one."""
-    package = str(pathlib.Path(jax_moye.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([package, os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, str(QUICKSTART), *arguments]
-    # Two minutes is the promise on two cores; here other tests run beside it.
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """run(*arguments) runs it in a process of its own, as a newcomer starts it, with the jax_moye of this one."""
+    cache, package = tmp_path_factory.mktemp("compiled"), pathlib.Path(jax_moye.__file__).parents[1]
+
+    def run(*arguments: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, str(QUICKSTART), *arguments]
+        environ = programs.environment(cache, package)
+        # Two minutes is the promise on two cores; here other tests run beside it.
+        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environ)
+
+    return run
 
 
-def test_quickstart_trains_through_our_kernels():
+def test_quickstart_trains_through_our_kernels(run):
     done = run()
     assert done.returncode == 0, done.stdout + done.stderr
     found = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line and not line[0].isspace())
@@ -34,7 +41,7 @@ def test_quickstart_trains_through_our_kernels():
     assert difference <= 2**-6 * largest
 
 
-def test_a_bad_result_is_an_error():
+def test_a_bad_result_is_an_error(run):
     done = run("--epochs", "0")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "accuracy" in done.stdout  # an untrained network guesses
