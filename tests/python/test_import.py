@@ -35,7 +35,10 @@ def run(code: str) -> str:
 def test_import_time_over_jax():
     # CPU time: the machine may be busy with other tests.
     code = "import time, jax; t = time.process_time(); import jax_moye; print(1000 * (time.process_time() - t))"
-    assert min(float(run(code)) for _ in range(3)) < BUDGET_MS
+    times = []
+    while not times or (min(times) >= BUDGET_MS and len(times) < 3):  # the best of three; often the first will do
+        times.append(float(run(code)))
+    assert min(times) < BUDGET_MS
 
 
 # jax._src.xla_bridge: no public name says which backends have started without starting one. If it moves, the import in
