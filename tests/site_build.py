@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+import programs
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -19,13 +20,11 @@ def sphinx(docs, out, *arguments):
     for module in ("sphinx", "myst_nb", "furo", "sphinx_copybutton"):
         pytest.importorskip(module)
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d", out / "trees"]
-    environ = dict(
-        os.environ,
-        PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        HTTP_PROXY="http://127.0.0.1:9",  # the discard port: nobody listens
-        HTTPS_PROXY="http://127.0.0.1:9",
-        NO_PROXY="127.0.0.1,localhost",
-    )
+    environ = programs.environment(out / "compiled", ROOT) | {
+        "HTTP_PROXY": "http://127.0.0.1:9",  # the discard port: nobody listens
+        "HTTPS_PROXY": "http://127.0.0.1:9",
+        "NO_PROXY": "127.0.0.1,localhost",
+    }
     return subprocess.run(
         [*command, *arguments, docs, out / "site"], capture_output=True, text=True, env=environ, cwd=out, check=False
     )
