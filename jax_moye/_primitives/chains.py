@@ -460,7 +460,7 @@ def _biased(program: Program, chain: Chain) -> Chain | None:
     shape = out.aval.shape
     if shape != chain.value.aval.shape or not shape or (is_negated and equation.invars[0] is chain.value):
         return None
-    found = as_bias(program, chain.spec, chain.value, _other(equation, chain.value))
+    found = as_bias(program, parse_spec(chain.spec), chain.value, _other(equation, chain.value))
     if found is None:
         return None
     vector, labels, members = found
@@ -482,11 +482,8 @@ def _summed(program: Program, chain: Chain) -> Chain | None:
         return None
     is_sum = equation.primitive.name != "sub"
     is_minuend = equation.invars[0] is chain.value
-    variable, labels, members = as_copy(program, chain.spec, chain.value, other) or (
-        other,
-        parse_spec(chain.spec).out,
-        [],
-    )
+    spec = parse_spec(chain.spec)
+    variable, labels, members = as_copy(program, spec, chain.value, other) or (other, spec.out, [])
     if other.aval.shape != shape and variable is other and len(labels) == len(shape):  # of one element
         return None
     if not chain.is_linear:
@@ -496,7 +493,7 @@ def _summed(program: Program, chain: Chain) -> Chain | None:
     if variable is other and other.aval.shape == shape:
         variable, factor, members = as_multiple(program, other)
         operands = {"c": (variable, labels)}
-    if (is_sum or not is_minuend) and (both := as_column_and_row(program, chain.spec, chain.value, other)) is not None:
+    if (is_sum or not is_minuend) and (both := as_column_and_row(program, spec, chain.value, other)) is not None:
         operands, members = both
     return chain.extended(
         [index, *members],

@@ -7,16 +7,17 @@ from typing import Any
 from jax.extend.core import Var
 
 from jax_moye._primitives.patterns import Program, as_broadcast, as_number, aval_of
-from jax_moye._selection.problem import parse_spec
 
 
-def as_bias(program: Program, spec: str, value: Any, variable: Any) -> tuple[Any, str, list[int]] | None:
+def as_bias(
+    program: Program, spec: tuple[str, str, str], value: Any, variable: Any
+) -> tuple[Any, str, list[int]] | None:
     """An operand as a bias: the array, its labels, and the equation that copies it to the product's shape, if any."""
     shape = aval_of(value).shape
     vector, dims, members = as_broadcast(program, variable, shape)
     if vector is None or len(shape) - 1 not in dims:
         return None
-    lhs, rhs, out_labels = parse_spec(spec)
+    lhs, rhs, out_labels = spec
     labels, batch = "".join(out_labels[dim] for dim in dims), set(lhs) & set(rhs)
     # Of a layer with several dimensions, such as heads and what one has, or of each layer of a batch of them.
     own = set(lhs if labels[-1] in lhs else rhs) - batch
@@ -25,7 +26,7 @@ def as_bias(program: Program, spec: str, value: Any, variable: Any) -> tuple[Any
 
 
 def as_column_and_row(
-    program: Program, spec: str, value: Any, variable: Any
+    program: Program, spec: tuple[str, str, str], value: Any, variable: Any
 ) -> tuple[dict[str, Any], list[int]] | None:
     """An array that is a sum of two, one of which is the same in each row: a bias, and c."""
     index, equation = program.maker(variable)
@@ -40,9 +41,11 @@ def as_column_and_row(
     return None
 
 
-def as_copy(program: Program, spec: str, value: Any, variable: Any) -> tuple[Any, str, list[int]] | None:
+def as_copy(
+    program: Program, spec: tuple[str, str, str], value: Any, variable: Any
+) -> tuple[Any, str, list[int]] | None:
     """An operand that is the same along some dimensions: its array, its labels, and the equation that copies it."""
-    shape, out_labels = aval_of(value).shape, parse_spec(spec).out
+    shape, (*_, out_labels) = aval_of(value).shape, spec
     before, dims, members = as_broadcast(program, variable, shape)
     is_whole = list(dims) == [dim for dim, size in enumerate(shape) if size != 1]
     return None if before is None or is_whole else (before, "".join(out_labels[dim] for dim in dims), members)
