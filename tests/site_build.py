@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 
-import programs
+import child_processes
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -20,7 +20,7 @@ def sphinx(docs, out, *arguments):
     for module in ("sphinx", "myst_nb", "furo", "sphinx_copybutton"):
         pytest.importorskip(module)
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d", out / "trees"]
-    environ = programs.environment(out / "compiled", ROOT) | {
+    environ = child_processes.environment(out / "compiled", ROOT) | {
         "HTTP_PROXY": "http://127.0.0.1:9",  # the discard port: nobody listens
         "HTTPS_PROXY": "http://127.0.0.1:9",
         "NO_PROXY": "127.0.0.1,localhost",

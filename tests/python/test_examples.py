@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 
-import programs
+import child_processes
 import pytest
 
 import jax_moye
@@ -20,7 +20,7 @@ def run(tmp_path_factory):
 
     def run(name: str, *arguments: str) -> subprocess.CompletedProcess:
         command = [sys.executable, str(EXAMPLES / name), *arguments]
-        environ = programs.environment(cache, package)
+        environ = child_processes.environment(cache, package)
         # Half a minute on two idle cores; here other tests run beside it.
         return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environ)
 

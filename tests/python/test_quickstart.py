@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 
-import programs
+import child_processes
 import pytest
 
 import jax_moye
@@ -20,7 +20,7 @@ def run(tmp_path_factory):
 
     def run(*arguments: str) -> subprocess.CompletedProcess:
         command = [sys.executable, str(QUICKSTART), *arguments]
-        environ = programs.environment(cache, package)
+        environ = child_processes.environment(cache, package)
         # Two minutes is the promise on two cores; here other tests run beside it.
         return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environ)
 
