@@ -127,6 +127,7 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path):
     """Each reads the file, adds an entry and replaces the file: without turns the last one would win."""
     program = """
 import sys
+import python.conftest  # by which all configs are built for a GPU
 from python.measured import HEAD, SHAPE, entry_of, explained
 from jax_moye._selection import measurements
 number, path = int(sys.argv[1]), sys.argv[2]
