@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 CUDA = ROOT / "cuda"
 CACHE = ROOT / "build" / "tests"
 
-BASE_FLAGS = ("-std=c++20", "-O2", "-g1", "-fPIC", "-Wall", "-Wextra", "-pthread")
+BASE_FLAGS = ("-std=c++20", "-O1", "-g1", "-fPIC", "-Wall", "-Wextra", "-pthread")
 # As in CMakeLists.txt: the sanitizer's instrumentation, whose calls cuda/moye/emu/hooks.cc receives.
 # Kernels read and write the same bytes as elements and as the words of instructions.
 KERNEL_FLAGS = ("-fsanitize=thread", "-fno-strict-aliasing")
