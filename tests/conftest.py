@@ -18,4 +18,3 @@ if metadata.version("jaxlib").startswith("0.10."):
 def pytest_collection_finish():
     """The tests themselves are no garbage: the collector need not look at tens of thousands of them again and again."""
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)  # JAX makes many objects that stay
