@@ -199,19 +199,21 @@ def build(
 def build_with_bugs(folder: pathlib.Path, row: str, order: str, bugs: Mapping[str, Sequence[Bug]]) -> pathlib.Path:
     """Compiles the row's driver in one order with bugs in some files, which are there if run() is asked for them."""
     copy_of_gemm(folder, order)
-    write(folder, "./planted.h", PLANTED)
+    (folder / "planted.h").write_text(PLANTED)
     for file, in_file in bugs.items():
         write(folder, file, f'#include "planted.h"\n{switched(source_of(file), in_file)}')
     return compiled(folder, row, is_moye_changed=any("/" in file for file in bugs))
 
 
 def write(folder: pathlib.Path, file: str, text: str) -> None:
+    """Writes a file of the copy, named as for source_of()."""
     path = folder / (file if "/" in file else f"gemm/{file}")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
 
 def compiled(folder: pathlib.Path, row: str, is_moye_changed: bool) -> pathlib.Path:
+    """Compiles the row's driver from the copy in a folder; is_moye_changed: files of cuda/moye are in it, too."""
     instance = folder / "instance.cc"
     instance.write_text(instance_source(row))
     # As CMakeLists.txt has it. With -Og g++ takes a seventh less, but sums that a bug does not clear happen to be 0.

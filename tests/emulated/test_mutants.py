@@ -199,4 +199,5 @@ def test_scores_of_a_kind_that_is_not_compiled_are_no_bug(tmp_path):
 
 def test_enough_bugs_are_planted():
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 16
+    assert {mutant.name for mutant in MUTANTS} >= ALONE
     assert len(mutants_sm90.MUTANTS) >= 40
