@@ -11,6 +11,7 @@ import pytest
 
 from jax_moye import __main__ as cli
 from jax_moye._bench import bench, contenders, cublaslt
+from jax_moye._selection import measurements
 from jax_moye._timing.correctness import of_workload, same_bits
 from jax_moye._timing.operands import OperandSets, Rotation, random_sets
 from jax_moye._timing.programs import compile_all, loop_contender, program_contender
@@ -90,8 +91,9 @@ def test_cublaslt_as_a_baseline(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["transformer_decoding", "vision_transformer"])
-def test_a_whole_program(name, tmp_path):
+def test_a_whole_program(name, tmp_path, monkeypatch):
     """All ways compute the same; XLA's text for a GPU is read; what was measured while it was lowered is found."""
+    monkeypatch.setenv(measurements.AUTOTUNE, "on")
     out = tmp_path / "out.json"
     sizes = {"layers": 2, "width": 512, "heads": 8, "inner": 1024, "batch": 8}
     options = [word for size, value in sizes.items() for word in ("--size", f"{size}={value}")]
