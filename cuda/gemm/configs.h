@@ -183,6 +183,13 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_pingpong,      bf16,  f32,  { 64,  32, 64},  12,      {1, 1},         16},
   {sm90_pingpong,      f16,   f32,  { 64,  16, 64},  12,      {1, 1},         16},
   {sm90_pingpong,      f16,   f32,  { 64,  32, 64},  12,      {1, 1},         16},
+  // Tiny products: tiles for as many CTAs as there are multiprocessors, each warp with a slice of k.
+  {sm90_sliced_k,      bf16,  f32,  { 16,  16, 64},  17,      {1, 1},         16},
+  {sm90_sliced_k,      bf16,  f32,  { 16,  32, 64},   9,      {1, 1},         16},
+  {sm90_sliced_k,      bf16,  f32,  { 32,  32, 64},   9,      {1, 1},         16},
+  {sm90_sliced_k,      f16,   f32,  { 16,  16, 64},  17,      {1, 1},         16},
+  {sm90_sliced_k,      f16,   f32,  { 16,  32, 64},   9,      {1, 1},         16},
+  {sm90_sliced_k,      f16,   f32,  { 32,  32, 64},   9,      {1, 1},         16},
   // The CTAs of these clusters share one tile, and a part of k each.
   {sm90_split_k,       bf16,  f32,  { 64,  64, 64},   6,      {1, 2},         16},
   {sm90_split_k,       bf16,  f32,  { 64,  64, 64},   6,      {1, 4},         16},

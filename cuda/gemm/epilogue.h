@@ -25,6 +25,17 @@ struct Row {
   T elements[kCount];
 };
 
+template <class T, int kCount>
+MOYE_DEVICE void write_word(Row<T, kCount> const& row, T* p) {
+  using Word = typename Row<T, kCount>::Word;
+  auto const word = detail::bit_cast<Word>(row);
+  if constexpr (sizeof(Word) == 16) {
+    store_global(word, *reinterpret_cast<Word*>(p));  // assigned, it would be four stores
+  } else {
+    *reinterpret_cast<Word*>(p) = word;
+  }
+}
+
 /// The C++ type of an accumulator, and what it can be written as: doubles as they are, the others rounded once.
 template <Dtype kAccumulator>
 struct Accumulator {
@@ -280,17 +291,6 @@ class TileEpilogue {
   }
 
   template <class T>
-  static MOYE_DEVICE void write_word(Row<T, kVector> const& row, T* p) {
-    using Word = typename Row<T, kVector>::Word;
-    auto const word = detail::bit_cast<Word>(row);
-    if constexpr (sizeof(Word) == 16) {
-      store_global(word, *reinterpret_cast<Word*>(p));  // assigned, it would be four stores
-    } else {
-      *reinterpret_cast<Word*>(p) = word;
-    }
-  }
-
-  template <class T>
   MOYE_DEVICE bool is_one_word(T const* p, int64_t n_stride, int count) const {
     return n_stride == 1 && count >= kVector && reinterpret_cast<uintptr_t>(p) % (kVector * sizeof(T)) == 0;
   }
@@ -344,6 +344,13 @@ class TileEpilogue {
 
 MOYE_HOST_DEVICE constexpr bool has_scales(EpilogueArgs const& epilogue) {
   return epilogue.row_scale.data != nullptr || epilogue.column_scale.data != nullptr;
+}
+
+/// Whether d is the product and nothing else.
+constexpr bool is_plain(EpilogueArgs const& epilogue) {
+  return epilogue.alpha == 1 && epilogue.beta == 0 && epilogue.bias.data == nullptr &&
+         epilogue.residual.data == nullptr && epilogue.activation == Activation::none &&
+         epilogue.preactivation == nullptr && epilogue.second_b == nullptr && !has_scales(epilogue);
 }
 
 /// Calls f(epilogue) with the call's TileEpilogue of the tile. Calls with scales have code of their own, where kScales:

@@ -54,7 +54,11 @@ MOYE_HOST_DEVICE constexpr auto swizzled_smem(TileShape const& shape) {
     return tile_to_shape(
         composition(Swizzle<2, 5 - kBits, 2>{}, Layout<Shape<_4, Int<kBlkK>>, Stride<Int<kBlkK>, _1>>{}), shape);
   } else if constexpr (kBytes == 2) {
-    return tile_to_shape(composition(Swizzle<3, 3, 3>{}, Layout<Shape<_64, _8>, Stride<_1, _64>>{}), shape);
+    constexpr int kRun = kRows < 64 ? kRows : 64;  // of 32, 64 or 128 bytes, whose pieces of 16 change places
+    constexpr int kBase = kRun == 64 ? 3 : kRun == 32 ? 2 : 1;
+    static_assert(kRun >> kBase == 8, "runs of 16, 32 or 64 elements");
+    return tile_to_shape(composition(Swizzle<kBase, 3, 3>{}, Layout<Shape<Int<kRun>, _8>, Stride<_1, Int<kRun>>>{}),
+                         shape);
   } else if constexpr (kBytes == 1) {
     constexpr int kRun = kRows % 128 == 0 ? 128 : 64;  // what 8 or 4 threads of a cp.async copy
     return tile_to_shape(

@@ -48,7 +48,8 @@ def swizzled_smem(element: Any, major: str, rows: int, blk_k: int, stages: int |
     elif major == "k":
         atom = Swizzle(2, 5 - log2, 2) @ Layout((4, blk_k), (blk_k, 1))
     elif size == 2:
-        atom = Swizzle(3, 3, 3) @ Layout((64, 8), (1, 64))
+        run = min(rows, 64)  # of 32, 64 or 128 bytes, whose pieces of 16 change places
+        atom = Swizzle({16: 1, 32: 2, 64: 3}[run], 3, 3) @ Layout((run, 8), (1, run))
     elif size == 1:  # a thread's four ks are neighbours, those of its warp four apart
         run = 128 if rows % 128 == 0 else 64
         atom = Swizzle(2, 4, 5 if run == 128 else 4) @ Layout((run, 16), (1, run))
@@ -65,7 +66,14 @@ def fragment_copy_op(element: Any, major: str) -> Any:
     return copy_op("SM75_U16x8_LDSM_T") if major == "mn" and element.bits == 16 else UniversalCopy(element)
 
 
-def describe_swizzled(config: Any, order: str, *, stages: int | None = None, beside: bool = False) -> KernelLayouts:
+def describe_swizzled(
+    config: Any,
+    order: str,
+    *,
+    stages: int | None = None,
+    beside: bool = False,
+    warps: tuple[int, int, int] | None = None,
+) -> KernelLayouts:
     """The layouts of a config of a kernel that reads fragments out of swizzled shared memory.
 
     Args:
@@ -73,15 +81,18 @@ def describe_swizzled(config: Any, order: str, *, stages: int | None = None, bes
       order: of the operands.
       stages: slots of shared memory; None: one, which is no mode of its layout.
       beside: the epilogue's rows lie beside the stages, into which the next tile is loaded meanwhile.
+      warps: along m, n and k; None: 2 x 2, 4 along m or n where the tile is large.
     """
     blk_m, blk_n, blk_k = config.tile
     types = operand_types(config.dtype)
     element = types[0]  # the other one is as wide
     vector = config.alignment * 8 // element.bits
-    warps_m, warps_n = 4 if blk_m >= (128 if element.bits == 8 else 256) else 2, 4 if blk_n >= 256 else 2
+    if warps is None:
+        warps = 4 if blk_m >= (128 if element.bits == 8 else 256) else 2, 4 if blk_n >= 256 else 2, 1
     atom = mma_atom(sm80_mma_op(config))
     rows, _columns, k = atom.shape_mnk
-    mma = make_tiled_mma(atom, Layout((warps_m, warps_n, 1)), (rows * warps_m, rows * warps_n, k))
+    tile = rows * warps[0], rows * warps[1], k * warps[2]  # along n two atoms of a warp at a time
+    mma = make_tiled_mma(atom, Layout(warps), tile)
     op = cp_async_op(config.alignment, element)
 
     def operand(name: str, rows: int, make_read: Callable[[CopyAtom, TiledMma], TiledCopy]) -> OperandLayouts:

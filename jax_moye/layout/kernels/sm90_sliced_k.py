@@ -1,0 +1,70 @@
+"""What is known of sm90_sliced_k."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from jax_moye.layout import Layout, checks
+from jax_moye.layout.atoms import CopyAtom, UniversalCopy
+from jax_moye.layout.checks import BankReport
+from jax_moye.layout.kernels.counters import bank_counts
+from jax_moye.layout.kernels.facts import KernelFacts, Speed
+from jax_moye.layout.kernels.operands import KernelLayouts, vectorized
+from jax_moye.layout.kernels.sync_mma import describe_swizzled
+from jax_moye.layout.tiled import make_tiled_copy, make_tiled_copy_C, make_tiled_mma
+
+FACTS = KernelFacts(
+    instruction="mma.sync, sliced",  # the sums of its warps are added up
+    page=25,
+    idea="a slice of each k-tile for every warp",
+    speed=Speed(
+        products_per_us=0.6e6,
+        copy_us=0.0872,
+        store_us=0.15,
+        launch_us=-1.0,
+    ),
+)
+
+SLICES, VECTOR = 4, 4  # warps; elements of a row that a thread adds up and stores
+
+
+@dataclasses.dataclass(frozen=True)
+class SlicedKernelLayouts(KernelLayouts):
+    """A kernel whose warps have a slice of each k-tile, and in the end the sums of all slices side by side."""
+
+    def staging_reports(self) -> tuple[BankReport, BankReport]:
+        """Wavefronts of one slice's sums: written by its warp, and read as rows by all."""
+        assert self.staging is not None and self.d is not None
+        smem, one = Layout(self.staging.shape[:2], self.staging.stride[:2]), CopyAtom(UniversalCopy("f32"), "f32")
+        warp = make_tiled_mma(self.mma.atom, Layout((1, 1, 1)), self.mma.tile_shape[:2])
+        write = vectorized(make_tiled_copy_C(one, warp), smem)
+        wide = make_tiled_copy(CopyAtom(UniversalCopy("uint128"), "f32"), *self.d)
+        return (
+            checks.bank_conflicts(smem, write, side="D", what="sums of a slice, written in pairs"),
+            checks.bank_conflicts(smem, wide, side="S", what="sums of a slice, read as rows"),
+        )
+
+    def epilogue_counts(self) -> dict[str, int]:
+        """What a CTA's epilogue costs in shared memory, by the names of the emulator's counters."""
+        write, read = self.staging_reports()
+        counts = bank_counts("shared_store", write) | bank_counts("shared_load", read)
+        return {name: SLICES * number for name, number in counts.items()}
+
+
+def describe(config: Any, order: str) -> SlicedKernelLayouts:
+    """The layouts of a config: a TiledMma whose warps lie one behind the other along k."""
+    kernel = describe_swizzled(config, order, stages=config.stages, warps=(1, 1, SLICES))
+    blk_m, blk_n, _ = config.tile
+    vectors = blk_n // VECTOR  # of a row
+    rows = min(kernel.threads // vectors, blk_m)
+    # Of 16 columns, rows that are read together have one between them.
+    below = Layout((2, 2, rows // 4), (2 * vectors, vectors, 4 * vectors)) if blk_n == 16 else Layout(rows, vectors)
+    fields = {field.name: getattr(kernel, field.name) for field in dataclasses.fields(kernel)}
+    return SlicedKernelLayouts(
+        **fields
+        | {
+            "staging": Layout((blk_m, blk_n, SLICES), (blk_n + 8, 1, blk_m * (blk_n + 8))),
+            "d": (Layout((below.shape, vectors), (below.stride, 1)), Layout((1, VECTOR))),
+        }
+    )
