@@ -178,11 +178,6 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_pingpong,      bf16,  f32,  { 64, 192, 64},   5,      {1, 1},         16},
   {sm90_pingpong,      bf16,  f32,  {128,  96, 64},   5,      {1, 1},         16},
   {sm90_pingpong,      bf16,  f32,  {128, 144, 64},   4,      {1, 1},         16},
-  // Tiny products: as many tiles as there are multiprocessors.
-  {sm90_pingpong,      bf16,  f32,  { 64,  16, 64},  12,      {1, 1},         16},
-  {sm90_pingpong,      bf16,  f32,  { 64,  32, 64},  12,      {1, 1},         16},
-  {sm90_pingpong,      f16,   f32,  { 64,  16, 64},  12,      {1, 1},         16},
-  {sm90_pingpong,      f16,   f32,  { 64,  32, 64},  12,      {1, 1},         16},
   // Tiny products: tiles for as many CTAs as there are multiprocessors, each warp with a slice of k.
   {sm90_sliced_k,      bf16,  f32,  { 16,  16, 64},  17,      {1, 1},         16},
   {sm90_sliced_k,      bf16,  f32,  { 16,  32, 64},   9,      {1, 1},         16},

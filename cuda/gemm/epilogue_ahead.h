@@ -15,7 +15,6 @@
 
 #include "gemm/batch.h"
 #include "gemm/config.h"
-#include "gemm/epilogue_box.h"
 #include "gemm/tma_operand.h"
 #include "moye/arch/config.h"
 #include "moye/arch/mbarrier.h"
@@ -78,8 +77,7 @@ inline Status make_map_ahead(TensorMap* map, GemmArgs const& args, int rank, int
 template <int kBoxes, class Warp, class RowOf, class ColumnOf>
 MOYE_DEVICE void load_boxes_ahead(Warp const& warp, RowOf const& row_of, ColumnOf const& column_of MOYE_LOC) {
   MOYE_SITE;
-  static_assert(kBoxes <= Warp::kBuffers);
-  constexpr uint32_t kBytes = Warp::kRows * kBoxColumns<uint16_t, Warp::kColumns> * 2;
+  static_assert(kBoxes <= int(sizeof(warp.boxes) / sizeof(warp.boxes[0])));
   BatchCoord const matrix = batch_coord(warp.args.batch_sizes, warp.place.matrix);
   BatchStrides const& strides = operand_ahead(warp.args.epilogue).batch_strides;
   TensorMap const* const map = &warp.params.map_ahead;
@@ -89,7 +87,7 @@ MOYE_DEVICE void load_boxes_ahead(Warp const& warp, RowOf const& row_of, ColumnO
   for (int i = 0; i < kBoxes; ++i) {
     int const row = warp.place.row + row_of(i), column = column_of(i);
     if (row >= warp.place.end || column >= int(warp.args.n)) continue;
-    mbarrier_expect_tx(landed, kBytes);
+    mbarrier_expect_tx(landed, sizeof(warp.boxes[0]));
     if (warp.params.rank == 3) {
       tma_load(map, landed, warp.boxes[i], column, row, map_coord<3>(matrix, strides).c2);
     } else {

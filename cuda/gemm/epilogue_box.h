@@ -13,25 +13,15 @@
 
 namespace moye {
 
-/// Columns of a box of results on its way to d, of each of 16 rows: 128 bytes of them, or all of a warpgroup's kColumns
-/// where these are fewer.
-template <class Out, int kColumns = 64>
-inline constexpr int kBoxColumns = kColumns * int(sizeof(Out)) < 128 ? kColumns : 128 / int(sizeof(Out));
-
-/// Where 16 bytes of a box lie, number `piece` of its row `row`: rows of 128, 64 or 32 bytes, whose pieces TMA's
-/// swizzle of so many exchanges. Eight rows of one piece lie in all banks.
-template <int kRowBytes>
-MOYE_HOST_DEVICE constexpr int piece_of_box(int row, int piece) {
-  static_assert(kRowBytes == 32 || kRowBytes == 64 || kRowBytes == 128, "a swizzle of TMA");
-  return row * kRowBytes + (piece ^ (row / (128 / kRowBytes) % (kRowBytes / 16))) * 16;
-}
+/// Columns of a box of results on its way to d: 128 bytes of each of 16 rows.
+template <class Out>
+inline constexpr int kBoxColumns = 128 / int(sizeof(Out));
 
 /// The first column of box number `box` of a warpgroup's kColumns: where boxes do not divide them, the last one begins
 /// early, so that it is whole.
 template <int kColumns, class Out = uint16_t>
 MOYE_HOST_DEVICE constexpr int first_column(int box) {
-  constexpr int kBox = kBoxColumns<Out, kColumns>;
-  return (box + 1) * kBox <= kColumns ? box * kBox : kColumns - kBox;
+  return (box + 1) * kBoxColumns<Out> <= kColumns ? box * kBoxColumns<Out> : kColumns - kBoxColumns<Out>;
 }
 
 /// Calls f(T{}) with the type of results of `dtype`.
@@ -48,63 +38,64 @@ MOYE_DEVICE void with_result(Dtype dtype, F const& f) {
   }
 }
 
-/// A box of 16-bit results, kColumns of them, of which the thread has as sum(i) half as many. Two neighbours of columns
-/// 8j to 8j + 7 are 4j and 4j + 1, the next two are those eight rows below. stmatrix x4: lanes 0-7, 8-15, 16-23, 24-31
-/// name the rows of (rows 0-7, 8-15) x (columns 0-7, 8-15).
-template <class Out, int kColumns, class SumOf>
+/// A box of 16-bit results, of which the thread has sum(0) to sum(31). Two neighbours of columns 8j to 8j + 7 are 4j
+/// and 4j + 1, the next two are those eight rows below. stmatrix x4: lanes 0-7, 8-15, 16-23, 24-31 name the rows of
+/// (rows 0-7, 8-15) x (columns 0-7, 8-15).
+template <class Out, class SumOf>
 MOYE_DEVICE void fill_box_16(unsigned char* box, SumOf const& sum, int lane) {
+  int const row = lane % 16;
   MOYE_UNROLL
-  for (int j = 0; j < kColumns / 16; ++j) {
+  for (int j = 0; j < kBoxColumns<Out> / 16; ++j) {
     auto const pair = [&](int k) {
       return pack_pair<Out>(static_cast<float>(sum(j * 8 + k)), static_cast<float>(sum(j * 8 + k + 1)));
     };
-    int const at = piece_of_box<kColumns * 2>(lane % 16, j * 2 + lane / 16);
-    SM90_U32x4_STSM_N::copy(pair(0), pair(2), pair(4), pair(6), *reinterpret_cast<uint128_t*>(box + at));
+    int const piece = (j * 2 + lane / 16) ^ (row % 8);  // of 16 bytes: the 128-byte swizzle
+    SM90_U32x4_STSM_N::copy(pair(0), pair(2), pair(4), pair(6),
+                            *reinterpret_cast<uint128_t*>(box + row * 128 + piece * 16));
   }
 }
 
-/// Pairs. The swizzle alone would put rows of the same columns into the same banks: 2i and 2i + 1 of rows of 128 bytes,
-/// i and i + 2 of those of 64. So in every other of them columns that lie half a row away come first.
-template <class Out, int kColumns, class SumOf>
+/// Pairs. In odd rows the columns 16 to 31 come first: the swizzle alone would put rows 2i and 2i + 1 of the same
+/// columns into the same banks.
+template <class Out, class SumOf>
 MOYE_DEVICE void fill_box_32(unsigned char* box, SumOf const& sum, int lane) {
-  constexpr int kHalf = kColumns / 16;  // of a row, in blocks of 8 columns
-  bool const is_odd = lane / (kColumns == 32 ? 4 : 8) % 2 != 0;
+  bool const is_odd = lane / 4 % 2 != 0;
   MOYE_UNROLL
   for (int half = 0; half < 2; ++half) {
     int const row = half * 8 + lane / 4;
     MOYE_UNROLL
-    for (int j = 0; j < kColumns / 8; ++j) {
+    for (int j = 0; j < kBoxColumns<Out> / 8; ++j) {
       auto const element = [&](int k) {  // registers have no index: both are read
-        auto const even = sum(j * 4 + half * 2 + k), odd = sum((j ^ kHalf) * 4 + half * 2 + k);
+        auto const even = sum(j * 4 + half * 2 + k), odd = sum((j ^ 2) * 4 + half * 2 + k);
         return static_cast<Out>(is_odd ? odd : even);
       };
-      int const at = piece_of_box<kColumns * 4>(row, (is_odd ? j ^ kHalf : j) * 2 + lane % 4 / 2);
+      int const piece = ((is_odd ? j ^ 2 : j) * 2 + lane % 4 / 2) ^ (row % 8);
       Row<Out, 2> const pair{element(0), element(1)};
-      *reinterpret_cast<uint64_t*>(box + at + lane % 2 * 8) = detail::bit_cast<uint64_t>(pair);
+      *reinterpret_cast<uint64_t*>(box + row * 128 + piece * 16 + lane % 2 * 8) = detail::bit_cast<uint64_t>(pair);
     }
   }
 }
 
-template <class Out, int kColumns = kBoxColumns<Out>, class SumOf>
+template <class Out, class SumOf>
 MOYE_DEVICE void fill_box(unsigned char* box, SumOf const& sum, int lane) {
   if constexpr (sizeof(Out) == 2) {
-    fill_box_16<Out, kColumns>(box, sum, lane);
+    fill_box_16<Out>(box, sum, lane);
   } else {
-    fill_box_32<Out, kColumns>(box, sum, lane);
+    fill_box_32<Out>(box, sum, lane);
   }
 }
 
-/// The same of z, all of a box's: floats, or rounded to 16 bits, of the size of Out. Warp: what stays the same of a
-/// warp's tile, of gemm/epilogue_staging.h.
-template <class Out, class Warp, int kSums>
-MOYE_DEVICE void fill_box_by(Warp const& warp, unsigned char* box, float const (&z)[kSums]) {
+/// The same of z, a box of floats or, to which it is rounded, of 16 bits. Warp: what stays the same of a warp's tile,
+/// of gemm/epilogue_staging.h.
+template <class Warp, int kSums>
+MOYE_DEVICE void fill_box(Warp const& warp, unsigned char* box, float const (&z)[kSums]) {
   auto const sum = [&](int i) { return z[i]; };
-  if constexpr (sizeof(Out) == 4) {
-    fill_box<float, 2 * kSums>(box, sum, warp.lane);
+  if constexpr (kSums == kBoxColumns<float> / 2) {
+    fill_box<float>(box, sum, warp.lane);
   } else if (warp.args.d_dtype == Dtype::bf16) {
-    fill_box<bfloat16_t, 2 * kSums>(box, sum, warp.lane);
+    fill_box<bfloat16_t>(box, sum, warp.lane);
   } else {
-    fill_box<half_t, 2 * kSums>(box, sum, warp.lane);
+    fill_box<half_t>(box, sum, warp.lane);
   }
 }
 
@@ -127,7 +118,7 @@ inline bool is_of_pairs(EpilogueOperand const& operand, int word_bytes) {
                                      reinterpret_cast<uintptr_t>(operand.data) % uintptr_t(word_bytes) == 0);
 }
 
-/// A box of an operand, 16 rows of kColumns, or a half of it, as the lanes of a warp have it: word i has what belongs
+/// A box of an operand, 16 rows of 128 bytes, or a half of it, as the lanes of a warp have it: word i has what belongs
 /// to z[2 i] and z[2 i + 1], which are those of row lane / 4 + i % 2 * 8 and of columns from i / 2 * 8 + lane % 4 * 2
 /// on. kDerives: whether calls may multiply by a derivative. kAnyEnd: whether d's last column may be an even one, which
 /// has no neighbour. Word: of two elements, of 16 bits or floats. Warp: what stays the same of a warp's tile, of
@@ -235,25 +226,25 @@ struct OperandBox {
     });
   }
 
-  /// To shared memory, for TMA: stmatrix x4, as the accumulators' boxes of gemm/epilogue_sm90.h; `part` of a box of
-  /// kBox columns.
-  template <int kBox>
+  /// To shared memory, for TMA: stmatrix x4, as the accumulators' boxes of gemm/epilogue_sm90.h; `part` of a box.
   MOYE_DEVICE void fill(unsigned char* box, int part, int lane) const {
+    int const row = lane % 16;
     MOYE_UNROLL
     for (int j = 0; j < kColumns / 16; ++j) {
-      int const at = piece_of_box<kBox * 2>(lane % 16, part * (kColumns / 8) + j * 2 + lane / 16);
+      int const piece = (part * (kColumns / 8) + j * 2 + lane / 16) ^ (row % 8);  // of 16 bytes: the 128-byte swizzle
       SM90_U32x4_STSM_N::copy(words[j * 4], words[j * 4 + 1], words[j * 4 + 2], words[j * 4 + 3],
-                              *reinterpret_cast<uint128_t*>(box + at));
+                              *reinterpret_cast<uint128_t*>(box + row * 128 + piece * 16));
     }
   }
 
   /// What TMA has brought to a box, or fill() has written there: ldmatrix x4 at the same places.
   MOYE_DEVICE void read(unsigned char const* box, int lane) {
+    int const row = lane % 16;
     MOYE_UNROLL
     for (int j = 0; j < kColumns / 16; ++j) {
-      int const at = piece_of_box<kColumns * 2>(lane % 16, j * 2 + lane / 16);
-      SM75_U32x4_LDSM_N::copy(*reinterpret_cast<uint128_t const*>(box + at), words[j * 4], words[j * 4 + 1],
-                              words[j * 4 + 2], words[j * 4 + 3]);
+      int const piece = (j * 2 + lane / 16) ^ (row % 8);  // of 16 bytes: the 128-byte swizzle
+      SM75_U32x4_LDSM_N::copy(*reinterpret_cast<uint128_t const*>(box + row * 128 + piece * 16), words[j * 4],
+                              words[j * 4 + 1], words[j * 4 + 2], words[j * 4 + 3]);
     }
   }
 
@@ -287,11 +278,9 @@ struct OperandBox {
   }
 };
 
-/// A row of bias beside boxes of 16-bit results, kColumns of it: word j has columns j * 8 + lane % 4 * 2 and the next,
-/// of every row.
-template <int kColumns>
+/// A row of bias beside boxes of 16-bit results: word j has columns j * 8 + lane % 4 * 2 and the next, of every row.
 struct BiasRow {
-  static constexpr int kWords = kColumns / 8;
+  static constexpr int kWords = kBoxColumns<uint16_t> / 8;
   uint32_t words[kWords];
 
   /// From column `column` of d on, a box's first. What lies outside d is not read.

@@ -72,7 +72,7 @@ MOYE_DEVICE void store_pair(Warp const& warp, Accumulators const& tCrC, RowOf co
       sync_warp();
       unsigned char* const box = warp.boxes[filled % kBuffers];
       ++filled;
-      fill_box_by<uint16_t>(warp, box, z);
+      fill_box(warp, box, z);
       fence_proxy_async_shared_cta();
       sync_warp();
       if constexpr (Warp::kScatters) {
@@ -89,17 +89,15 @@ MOYE_DEVICE void store_pair(Warp const& warp, Accumulators const& tCrC, RowOf co
   }
 }
 
-/// By parts of boxes of 32 columns at most; what is read of both operands becomes the results. kDerives: as in
-/// OperandBox.
+/// By halves of boxes; what is read of both operands becomes the results. kDerives: as in OperandBox.
 template <bool kDerives, class Warp, class Accumulators, class RowOf>
 MOYE_DEVICE void store_gated(Warp const& warp, Accumulators const& tCrC, RowOf const& row) {
-  constexpr int kBox = kBoxColumns<uint16_t, Warp::kColumns>, kBoxesN = Warp::kColumns / kBox;
-  constexpr int kInBox = ceil_div(kBox, 32), kPart = kBox / kInBox, kBuffers = Warp::kBuffers;
-  constexpr int kParts = decltype(size<1>(tCrC))::value * kBoxesN * kInBox;
+  constexpr int kBox = kBoxColumns<uint16_t>, kBoxesN = Warp::kColumns / kBox, kBuffers = Warp::kBuffers;
+  constexpr int kParts = decltype(size<1>(tCrC))::value * kBoxesN * 2;
   EpilogueArgs const& epilogue = warp.args.epilogue;
-  auto const row_of = [&](int part) { return row(part / kInBox / kBoxesN); };
-  auto const column_of = [&](int part) { return warp.column + part % (kInBox * kBoxesN) * kPart; };
-  using Operand = OperandBox<kDerives, kPart>;
+  auto const row_of = [&](int part) { return row(part / 2 / kBoxesN); };
+  auto const column_of = [&](int part) { return warp.column + part % (2 * kBoxesN) * (kBox / 2); };
+  using Operand = OperandBox<kDerives, kBox / 2>;
   struct Operands {
     Operand at, multiplier;
   };
@@ -115,15 +113,14 @@ MOYE_DEVICE void store_gated(Warp const& warp, Accumulators const& tCrC, RowOf c
     Operands const next = load(part + 1 < kParts ? part + 1 : part);  // under way while these are computed
     float z[Operand::kSums];
     take_sums<uint16_t>(warp, tCrC, part, z);
-    int const in_box = part % kInBox, first = part / kInBox * 2;
-    if (in_box == 0) wait_for_boxes(warp, first, /*outputs=*/2);
+    int const half = part % 2, first = part / 2 * 2;
+    if (half == 0) wait_for_boxes(warp, first, /*outputs=*/2);
     unsigned char* const box = warp.boxes[first % kBuffers];
     unsigned char* const second_box = warp.boxes[(first + 1) % kBuffers];
     operands.at.differentiate_gate(warp, z, operands.multiplier);
-    operands.multiplier.template fill<kBox>(box, in_box, warp.lane);
-    operands.at.template fill<kBox>(second_box, in_box, warp.lane);
-    if (in_box == kInBox - 1)
-      store_results<uint16_t>(warp, box, second_box, /*outputs=*/2, column_of(part - in_box), row_of(part));
+    operands.multiplier.fill(box, half, warp.lane);
+    operands.at.fill(second_box, half, warp.lane);
+    if (half == 1) store_results<uint16_t>(warp, box, second_box, /*outputs=*/2, column_of(part - 1), row_of(part));
     operands = next;
   }
 }

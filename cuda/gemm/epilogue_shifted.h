@@ -61,16 +61,13 @@ struct ShiftedBox {
   // if the rows are shifted alike.
   static constexpr int kPitch = kRowBytes + kSector, kGap = kWord;
   static constexpr int kBytes = kRows * kPitch + kRows / 4 * kGap, kLeftBytes = kRows * kSector;
-  /// Of 4 bytes, that a thread has of a box; of one whose rows are shorter than kRowBytes, the only one of a tile,
-  /// fewer.
-  template <class Out, int kColumns>
-  static constexpr int kWords = kBoxColumns<Out, kColumns> * int(sizeof(Out)) / 8;
+  static constexpr int kWords = 16;  // of 4 bytes, that a thread has of a box
 
   unsigned char *rows, *left;  // kBytes; kLeftBytes
 
   /// A warp. Of rows lane / 4 and lane / 4 + 8 in turn, words has the columns 8j + lane % 4 * 2 and the next one, for
   /// j = 0, 1, ...: of 2 bytes both in a word, of 4 bytes one in each. is_first: no box is before it.
-  template <int kItem, int kWords>
+  template <int kItem>
   MOYE_DEVICE void fill(ShiftedRows const& d, uint32_t const (&words)[kWords], bool is_first, int lane) const {
     if (!is_first) store_shared(load_shared(*left_word(lane)), *word(lane % kRows, lane / kRows * kWord));
     sync_warp();  // the box before has been read, and what it has left is there
@@ -161,7 +158,7 @@ struct ShiftedBox {
 /// of two results leaves something behind. tile_row: the box's first. words: as above.
 template <int kColumns, class Out, class Warp>
 MOYE_DEVICE void store_shifted_box(Warp const& warp, void* data, int result, int c, int tile_row,
-                                   uint32_t const (&words)[ShiftedBox::kWords<Out, kColumns>]) {
+                                   uint32_t const (&words)[ShiftedBox::kWords]) {
   constexpr int kItem = int(sizeof(Out));
   static_assert(ShiftedBox::kBytes + 2 * ShiftedBox::kLeftBytes <= int(sizeof(warp.boxes)), "d and the pre-activation");
   ShiftedRows const d = shifted_rows<kColumns, kItem>(warp, data, tile_row);
@@ -176,16 +173,16 @@ MOYE_DEVICE void store_shifted_box(Warp const& warp, void* data, int result, int
 /// The sums as they are, a box at a time, through the warp's buffers.
 template <class Out, class Warp, class Accumulators, class RowOf>
 MOYE_DEVICE void store_converted_shifted(Warp const& tile, Accumulators const& tCrC, RowOf const& row) {
-  constexpr int kColumns = Warp::kColumns, kBoxesN = ceil_div(kColumns, kBoxColumns<Out, kColumns>);
+  constexpr int kColumns = Warp::kColumns, kBoxesN = ceil_div(kColumns, kBoxColumns<Out>);
   constexpr int kAtoms = decltype(size<1>(tCrC))::value;
-  constexpr int kPerWord = 4 / int(sizeof(Out)), kWords = ShiftedBox::kWords<Out, kColumns>;
+  constexpr int kPerWord = 4 / int(sizeof(Out));
   MOYE_NO_UNROLL
   for (int number = 0; number < kAtoms * kBoxesN; ++number) {
     Warp const warp = computed_here(tile);
-    uint32_t words[kWords] = {};
+    uint32_t words[ShiftedBox::kWords] = {};
     with_box<kColumns, Out, kAtoms>(number, [&](int first, int i) {
       MOYE_UNROLL
-      for (int k = 0; k < kWords; ++k) {
+      for (int k = 0; k < ShiftedBox::kWords; ++k) {
         auto const sum = [&](int j) { return tCrC(first + k * kPerWord + j, i, _0{}); };
         if constexpr (kPerWord == 2) {
           words[k] = pack_pair<Out>(static_cast<float>(sum(0)), static_cast<float>(sum(1)));
@@ -203,18 +200,18 @@ MOYE_DEVICE void store_converted_shifted(Warp const& tile, Accumulators const& t
 /// stored, which takes registers, too.
 template <class Warp, class Accumulators, class RowOf>
 MOYE_DEVICE void store_finished_shifted(Warp const& tile, Accumulators const& tCrC, RowOf const& row) {
-  constexpr int kColumns = Warp::kColumns, kBox = kBoxColumns<uint16_t, kColumns>, kBoxesN = ceil_div(kColumns, kBox);
-  constexpr int kAtoms = decltype(size<1>(tCrC))::value, kWords = ShiftedBox::kWords<uint16_t, kColumns>;
-  using Operand = OperandBox<false, kBox, /*kAnyEnd=*/true>;
+  constexpr int kColumns = Warp::kColumns, kBoxesN = ceil_div(kColumns, kBoxColumns<uint16_t>);
+  constexpr int kAtoms = decltype(size<1>(tCrC))::value;
+  using Operand = OperandBox<false, kBoxColumns<uint16_t>, /*kAnyEnd=*/true>;
   EpilogueArgs const& epilogue = tile.args.epilogue;
   MOYE_NO_UNROLL
   for (int number = 0; number < kAtoms * kBoxesN; ++number) {
     Warp const warp = computed_here(tile);
     int const c = number % kBoxesN, tile_row = row(number / kBoxesN), column = warp.column + first_column<kColumns>(c);
     auto const store = [&](void* data, int result, float const(&z)[Operand::kSums]) {
-      uint32_t words[kWords];
+      uint32_t words[ShiftedBox::kWords];
       MOYE_UNROLL
-      for (int k = 0; k < kWords; ++k) {
+      for (int k = 0; k < ShiftedBox::kWords; ++k) {
         words[k] = warp.args.d_dtype == Dtype::bf16 ? pack_pair<bfloat16_t>(z[2 * k], z[2 * k + 1])
                                                     : pack_pair<half_t>(z[2 * k], z[2 * k + 1]);
       }

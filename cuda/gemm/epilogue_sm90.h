@@ -1,6 +1,6 @@
 // From a warpgroup's wgmma accumulators to d. Nine ways, chosen once per call by the host:
-//   converted   sums as they are: into swizzled rows of 128 bytes, or of as many as a tile has, and TMA stores them,
-//               clipped at d's edges, while the warp goes on
+//   converted   sums as they are: into swizzled rows of 128 bytes, and TMA stores them, clipped at d's edges, while the
+//               warp goes on
 //   activated   16-bit results with at most a row of bias and an activation: the same, finished in registers, with no
 //               question asked for each box that the host can answer
 //   ahead       the same with c or a residual, which TMA has brought to the boxes meanwhile (gemm/epilogue_ahead.h)
@@ -34,9 +34,9 @@
 namespace moye {
 
 /// Whether a thread has registers for what is read of two operands beside its sums, and a warpgroup's columns are whole
-/// boxes, or a narrow one: c may be d.
+/// boxes: c may be d.
 constexpr bool has_room_for_gate(int registers, int sums, int columns) {
-  return registers - sums >= 100 && (columns % 64 == 0 || columns < 64);
+  return registers - sums >= 100 && columns % OperandBox<true>::kColumns == 0;
 }
 
 /// kColumns: of a warpgroup's accumulators, which have 64 rows per atom along m. kBuffers: boxes of a warp; all but one
@@ -55,17 +55,16 @@ struct WarpgroupEpilogue {
   using Warp = EpilogueWarp<Sum, kColumns, kBuffers, kScatters>;
   static constexpr int kWarps = 4, kRows = Warp::kRows;
   template <class Out>
-  static constexpr int kBox = kBoxColumns<Out, kColumns>;
+  static constexpr int kBox = kBoxColumns<Out>;
   static constexpr int kSums = kBox<uint16_t> / 2;  // of a thread, in a box of 16-bit results
-  using Box = OperandBox<kDerives, kBox<uint16_t>>;
+  using Box = OperandBox<kDerives>;
   static_assert(Box::kRows == kRows && Box::kColumns == kBox<uint16_t> && Box::kSums == kSums);
   // Elements: 32 columns of sums, rows 32 bytes apart in the banks.
   static constexpr int kChunk = 32;
   static constexpr int kPitch = kChunk + 8;
   // Columns that boxes or chunks do not divide: the last box begins early and stores some columns once more, so that it
   // is whole; the last chunk, which may read d's old elements as c, is cut.
-  static_assert(kColumns % 16 == 0 && (kColumns >= 64 || kColumns == 32 || kColumns == 16),
-                "whole stmatrix, a whole box, whose rows a swizzle of TMA has");
+  static_assert(kColumns % 16 == 0 && kColumns >= kBox<uint16_t>, "whole stmatrix, a whole box");
   static_assert(kBuffers >= 2, "one box is filled while another is stored");
 
   union SharedStorage {
@@ -245,8 +244,7 @@ struct WarpgroupEpilogue {
       aligned_batch = aligned_batch && aligned(size, stride) && (size <= 1 || stride != 0);
     }
     // c may be d: where the last box begins early, its first columns would be finished twice.
-    int const box = bytes == 2 ? kBox<uint16_t> : kBox<float>;
-    bool const once = args.epilogue.c.data == nullptr || kColumns % box == 0;
+    bool const once = args.epilogue.c.data == nullptr || kColumns % (128 / bytes) == 0;
     // TMA clips a row in pieces of 16 bytes: it would write the rest of a last one that n ends in.
     return bytes <= 4 && args.d_n_stride == 1 && args.n % vector == 0 && aligned(args.m, args.d_m_stride) &&
            reinterpret_cast<uintptr_t>(args.d) % 16 == 0 &&
@@ -370,7 +368,7 @@ struct WarpgroupEpilogue {
         if (number >= kBuffers && lane == 0) tma_store_wait_group_read<kBuffers - 1>();
         if (number == 0 || number >= kBuffers) sync_warp();
         // Accumulators 4j and 4j + 1 are two neighbours of columns 8j to 8j + 7, the next two those eight rows below.
-        fill_box<Out, kBox<Out>>(box, [&](int k) { return tCrC(first / 2 + k, i, _0{}); }, lane);
+        fill_box<Out>(box, [&](int k) { return tCrC(first / 2 + k, i, _0{}); }, lane);
         fence_proxy_async_shared_cta();
         sync_warp();
         if constexpr (kScatters) {
@@ -394,13 +392,13 @@ struct WarpgroupEpilogue {
     static_assert(!kIsAhead || kBuffers >= kAtoms * kBoxesN);
     bool const has_c = kIsAhead && warp.args.epilogue.c.data != nullptr;
     auto const column_of = [&](int box) { return warp.column + first_column<kColumns, Out>(box % kBoxesN); };
-    BiasRow<kBox<Out>> bias;
+    BiasRow bias;
     bias.load(warp, column_of(0));
     if constexpr (kIsAhead) mbarrier_wait(warp.landed, /*parity=*/0);
     MOYE_NO_UNROLL  // activations are long: one copy of them
         for (int number = 0; number < kAtoms * kBoxesN; ++number) {
       unsigned char* const filled = warp.boxes[number % kBuffers];
-      OperandBox<false, kBox<Out>> operand;
+      OperandBox<false> operand;
       if constexpr (kIsAhead) operand.read(filled, warp.lane);
       float z[kSums];
       with_box<kColumns, Out, kAtoms>(number, [&](int first, int i) {
@@ -428,7 +426,7 @@ struct WarpgroupEpilogue {
         if (warp.lane == 0 && number >= kBuffers) tma_store_wait_group_read<kBuffers - 1>();
         sync_warp();
       }
-      fill_box<Out, kBox<Out>>(filled, [&](int k) { return z[k]; }, warp.lane);
+      fill_box<Out>(filled, [&](int k) { return z[k]; }, warp.lane);
       store_results<Out>(warp, filled, filled, /*outputs=*/1, column_of(number), row(number / kBoxesN));
     }
     if (kIsAhead && warp.lane == 0) mbarrier_arrive(warp.landed);  // no lane waits any more: see `landed`
@@ -486,11 +484,11 @@ struct WarpgroupEpilogue {
         if constexpr (kMayDerive && !kOwnActivation) pairs.multiply_by_derivative(warp, z);
         pairs.load(warp, epilogue.residual, row_of(number), column_of(number));
       }
-      if (outputs == 2) fill_box_by<Out>(warp, second_box, z);
+      if (outputs == 2) fill_box(warp, second_box, z);
       activate_all<kRounded, /*kInTurn=*/is_same<Sum, int32_t>>(epilogue.activation, z);
       pairs.add(warp, epilogue.residual, 1.0f, z);
       load_ahead(next);
-      fill_box_by<Out>(warp, box, z);
+      fill_box(warp, box, z);
       store_results<Out>(warp, box, second_box, outputs, column_of(number), row_of(number));
     }
   }

@@ -1,5 +1,5 @@
-// What the ways of gemm/epilogue_sm90.h share: a warp's boxes, 16 rows of 128 bytes in shared memory, or of 64 or 32
-// where a tile has no more columns, and what is done with them.
+// What the ways of gemm/epilogue_sm90.h share: a warp's boxes, 16 rows of 128 bytes in shared memory, and what is done
+// with them.
 //   take_sums, with_box     of the accumulators, those of a box
 //   wait_for_boxes          until it may be filled: what it held has been read
 //   store_results           once it is filled: TMA stores it, or threads, where its rows lie elsewhere
@@ -51,9 +51,8 @@ template <class Sum_, int kColumns_, int kBuffers_, bool kScatters_>
 struct EpilogueWarp {
   using Sum = Sum_;
   static constexpr int kColumns = kColumns_, kBuffers = kBuffers_, kRows = 16;  // rows of every atom
-  static constexpr int kBoxBytes = kRows * 128;                                 // of the largest
+  static constexpr int kBoxBytes = kRows * 128;
   static constexpr bool kScatters = kScatters_;
-  static_assert(!kScatters || kColumns >= 64, "scatter() reads rows of 128 bytes");
 
   GemmArgs const& args;
   StoreParams const& params;
@@ -76,7 +75,7 @@ MOYE_DEVICE Warp computed_here(Warp warp) {
 /// f(the first sum of box `number`, its atom): accumulators are registers, and their indices constants.
 template <int kColumns, class Out, int kAtoms, int kBegin = 0, class F>
 MOYE_DEVICE void with_box(int number, F const& f) {
-  constexpr int kBoxesN = ceil_div(kColumns, kBoxColumns<Out, kColumns>), kEnd = kAtoms * kBoxesN;
+  constexpr int kBoxesN = ceil_div(kColumns, kBoxColumns<Out>), kEnd = kAtoms * kBoxesN;
   if constexpr (kBegin + 1 == kEnd) {
     f(first_column<kColumns, Out>(kBegin % kBoxesN) / 2, kBegin / kBoxesN);
   } else {
@@ -91,9 +90,8 @@ MOYE_DEVICE void with_box(int number, F const& f) {
 /// alpha times the sums of a box of Out, or of a half of one. They are counted along the columns first.
 template <class Out, class Warp, class Accumulators, int kCount>
 MOYE_DEVICE void take_sums(Warp const& warp, Accumulators const& tCrC, int number, float (&z)[kCount]) {
-  constexpr int kAtoms = decltype(size<1>(tCrC))::value, kColumns = Warp::kColumns;
-  constexpr int kBox = kBoxColumns<Out, kColumns>, kInBox = kBox / 2 / kCount;
-  constexpr int kPartsN = ceil_div(kColumns, kBox) * kInBox;
+  constexpr int kAtoms = decltype(size<1>(tCrC))::value, kInBox = kBoxColumns<Out> / 2 / kCount;
+  constexpr int kColumns = Warp::kColumns, kPartsN = ceil_div(kColumns, kBoxColumns<Out>) * kInBox;
   MOYE_UNROLL
   for (int k = 0; k < kCount; ++k) z[k] = 0;  // or ptxas keeps their registers from the kernel's beginning on
   MOYE_UNROLL

@@ -94,7 +94,7 @@ struct Gemm<kConfig> {
     alignas(128) float sums[cosize_v<Sums>];
   };
 
-  static constexpr int kSumsBytes = int(sizeof(SharedStorage::sums)), kDefaultSmemBytes = 48 * 1024;
+  static constexpr int kSumsBytes = int(sizeof(SharedStorage::sums));
 
   /// What a view of the first stage is in another one.
   template <class View>
@@ -126,8 +126,9 @@ struct Gemm<kConfig> {
                             operand_stride<kMajorB, kVector>(args.b_n_stride, args.b_k_stride));  // (n,BLK_K)
     Tensor gA = local_tile(mA, Shape<Int<kBlkM>, Int<kBlkK>>{}, make_coord(tile.m, _0{}));        // (BLK_M,BLK_K)
     Tensor gB = local_tile(mB, Shape<Int<kBlkN>, Int<kBlkK>>{}, make_coord(tile.n, _0{}));        // (BLK_N,BLK_K)
-    Tensor sA = make_tensor(make_smem_ptr(smem.stages[0].a), smem_layout<kMajorA, kBlkM>());      // (BLK_M,BLK_K), of stage 0
-    Tensor sB = make_tensor(make_smem_ptr(smem.stages[0].b), smem_layout<kMajorB, kBlkN>());      // (BLK_N,BLK_K)
+    // Of the first stage.
+    Tensor sA = make_tensor(make_smem_ptr(smem.stages[0].a), smem_layout<kMajorA, kBlkM>());  // (BLK_M,BLK_K)
+    Tensor sB = make_tensor(make_smem_ptr(smem.stages[0].b), smem_layout<kMajorB, kBlkN>());  // (BLK_N,BLK_K)
 
     auto const copy_a = global_copy<kMajorA, kBlkM>();
     auto const copy_b = global_copy<kMajorB, kBlkN>();
@@ -151,7 +152,8 @@ struct Gemm<kConfig> {
         auto const of_b = [&](int i, int j) {
           return valid_elements<kMajorB, kVector>(tBcB(_0{}, i, j), n_left, k_left);
         };
-        copy_zfill(copy_a, of_a, tAgA, in_stage(tAsA, stage));  // few vectors: cheaper than to ask whether all are whole
+        copy_zfill(copy_a, of_a, tAgA,
+                   in_stage(tAsA, stage));  // few vectors: cheaper than to ask whether all are whole
         copy_zfill(copy_b, of_b, tBgB, in_stage(tBsB, stage));
         move_view(tAgA, kBlkK * get<1>(mA.stride()));
         move_view(tBgB, kBlkK * get<1>(mB.stride()));
@@ -165,8 +167,8 @@ struct Gemm<kConfig> {
 
     TiledMma tiled_mma;
     auto const thr_mma = tiled_mma.get_slice(thread);
-    Tensor tCrA = thr_mma.partition_fragment_A(sA);                                 // (MMA,MMA_M,MMA_K)
-    Tensor tCrB = thr_mma.partition_fragment_B(sB);                                 // (MMA,MMA_N,MMA_K)
+    Tensor tCrA = thr_mma.partition_fragment_A(sA);                                  // (MMA,MMA_M,MMA_K)
+    Tensor tCrB = thr_mma.partition_fragment_B(sB);                                  // (MMA,MMA_N,MMA_K)
     Tensor tCrC = partition_fragment_C(tiled_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});  // (MMA,MMA_M,MMA_N)
     clear(tCrC);
     auto const smem_copy_a = make_tiled_copy_A(SmemCopyAtom<kMajorA>{}, tiled_mma);
@@ -189,8 +191,8 @@ struct Gemm<kConfig> {
     if ((args.early & kEarlyNext) != 0) griddepcontrol_launch_dependents();
 
     sync_threads();  // every warp is done with the stages, which the sums replace
-    Tensor sC = make_tensor(make_smem_ptr(smem.sums), Sums{});       // (BLK_M,BLK_N,SLICE)
-    copy(tCrC, thr_mma.partition_C(sC(_, _, slice)));                // (MMA,MMA_M,MMA_N)
+    Tensor sC = make_tensor(make_smem_ptr(smem.sums), Sums{});  // (BLK_M,BLK_N,SLICE)
+    copy(tCrC, thr_mma.partition_C(sC(_, _, slice)));           // (MMA,MMA_M,MMA_N)
     sync_threads();
     if (params.is_plain) {
       store_plain(args, tile, sC, m_left, n_left, thread);
@@ -209,8 +211,8 @@ struct Gemm<kConfig> {
  private:
   static constexpr int kVectorOut = 4, kVectorsN = kBlkN / kVectorOut, kVectors = kBlkM * kVectorsN;  // of the tile
 
-  /// The tile's row of a vector. Two rows of 64 bytes that are read together lie 64 bytes apart in the banks if there is
-  /// one between them.
+  /// The tile's row of a vector. Two rows of 64 bytes that are read together lie 64 bytes apart in the banks if there
+  /// is one between them.
   static MOYE_DEVICE int row_of(int vector) {
     int const row = vector / kVectorsN;
     return kBlkN == 16 ? (row & ~3) | (row & 1) << 1 | (row >> 1 & 1) : row;
@@ -269,10 +271,10 @@ struct Gemm<kConfig> {
   static Status launch(GemmArgs args, StreamHandle stream) {
     TileGrid grid;
     if (Status status = make_tile_grid(kConfig.tile, args, &grid); !status.ok()) return status;
-    SlicedParams const params{.tiles = make_batch_sizes(int(args.batch), grid.n, grid.m),
-                              .k_tiles = grid.k,
-                              .is_plain = is_plain(args.epilogue) &&
-                                          TileEpilogue<float, kVectorOut>::is_of_words(args)};
+    SlicedParams const params{
+        .tiles = make_batch_sizes(int(args.batch), grid.n, grid.m),
+        .k_tiles = grid.k,
+        .is_plain = is_plain(args.epilogue) && TileEpilogue<float, kVectorOut>::is_of_words(args)};
     args.early = early_operands();
     int const used = grid.k < kStages ? grid.k * int(sizeof(Stage)) : kFacts.smem_bytes;
     int const least = used > kSumsBytes ? used : kSumsBytes;
@@ -289,6 +291,7 @@ struct Gemm<kConfig> {
   static constexpr KernelFacts kFacts = {.threads = kThreads,
                                          .smem_bytes = int(sizeof(SharedStorage)),
                                          .min_arch = 90,  // griddepcontrol
+                                         .max_arch = 90,
                                          .any_stride = false,
                                          .scales = true};
 };

@@ -1,9 +1,8 @@
 // An operand of a Hopper kernel: its stages in shared memory as TMA writes and wgmma reads them, and the boxes that
-// fill one. Rows of 128 bytes with the 128-byte swizzle, but for narrow tiles, whatever the type:
+// fill one. Rows of 128 bytes with the 128-byte swizzle, whatever the type and order:
 //   k contiguous    one box (BLK_K, BLK) of 128 bytes along k
 //   mn contiguous   one box (64, BLK_K) per 64 elements along m or n (16-bit elements only); the last one of a tile
 //                   whose rows 64 does not divide is whole, too, and brings rows of the next tile that nobody reads
-//                   of a tile of 32 or 16, one box (32, BLK_K) or (16, BLK_K): rows of 64 or 32 bytes and their swizzle
 // CTAs of a cluster that need the same stage load a part of it each and multicast it to all of them.
 //   TmaOperand     one operand: its layout, its map, its loads
 //   TmaOperands    a and b of a config in one order, and the TiledMma that reads their stages
@@ -87,8 +86,7 @@ MOYE_DEVICE MapCoord map_coord(BatchCoord const& matrix, BatchStrides const& str
   return {coord(2), coord(1), coord(0)};
 }
 
-/// Makes the map of a batch of matrices: `contiguous` has stride 1. The box is one matrix deep; its rows, of 128, 64 or
-/// 32 bytes, have the swizzle of that size.
+/// Makes the map of a batch of matrices: `contiguous` has stride 1. The box is one matrix deep.
 template <class T>
 Status make_matrix_map(TensorMap* map, void const* data, TensorMode contiguous, TensorMode other,
                        BatchOfMap const& batch, int box_contiguous, int box_other) {
@@ -107,16 +105,12 @@ Status make_matrix_map(TensorMap* map, void const* data, TensorMode contiguous, 
     spec.strides[i - 1] = mode.size == 1 ? spec.strides[0] : bytes(mode.stride);
     spec.box[i] = 1;
   }
-  int const row_bytes = box_contiguous * int(sizeof(T));
-  spec.swizzle = row_bytes == 32   ? TensorMapSwizzle::b32
-                 : row_bytes == 64 ? TensorMapSwizzle::b64
-                                   : TensorMapSwizzle::b128;
+  spec.swizzle = TensorMapSwizzle::b128;
   return make_tensor_map(map, spec);
 }
 
-/// Of a tile of `rows`, where they are contiguous: the rows of a box, and those of a stage, which are whole boxes.
-constexpr int rows_of_box(int rows) { return rows == 16 || rows == 32 ? rows : 64; }
-constexpr int rows_of_boxes(int rows) { return (rows + rows_of_box(rows) - 1) / rows_of_box(rows) * rows_of_box(rows); }
+/// The rows of a stage for a tile of `rows`, where they are contiguous: whole boxes.
+constexpr int rows_of_boxes(int rows) { return (rows + 63) / 64 * 64; }
 
 /// What one CTA loads of a stage that kSharers CTAs of its cluster need: part `part`, into the CTAs that `mask` names.
 /// hint: of what no other CTA needs.
@@ -143,20 +137,19 @@ struct TmaOperand {
   static_assert(kMajor == Major::k || (sizeof(T) == 2 && kBlk % 8 == 0), "mn-major: 16 bits, boxes begin at 16 bytes");
   static_assert(kMajor == Major::mn || (kRows % (8 * kSharers) == 0 && kRows / kSharers <= 256), "boxes of 8 rows");
 
-  static constexpr int kBoxContiguous = kMajor == Major::k ? kBlkK : rows_of_box(kBlk);
-  static constexpr int kRowBytes = kBoxContiguous * int(sizeof(T));  // 128 but of narrow tiles
+  static constexpr int kBoxContiguous = kMajor == Major::k ? kBlkK : 64;
   static constexpr int kBoxOther =
       kMajor == Major::k && kBoxRows > 0 ? kBoxRows : (kMajor == Major::k ? kRows : kBlkK) / kSharers;
   static_assert(kMajor == Major::mn || (kBoxOther % 8 == 0 && kRows % (kBoxOther * kSharers) == 0), "boxes of 8 rows");
-  static constexpr int kBoxBytes = kRowBytes * kBoxOther;
+  static constexpr int kBoxBytes = 128 * kBoxOther;
 
   static MOYE_HOST_DEVICE constexpr auto smem_layout() {
-    constexpr auto kAtom = gmma_smem_atom<kGmmaMajor<kMajor>, T, kRowBytes>();
+    constexpr auto kAtom = gmma_smem_atom<kGmmaMajor<kMajor>, T, 128>();
     constexpr auto kShape = make_shape(Int<kRows>{}, Int<kBlkK>{}, Int<kStages>{});
     if constexpr (kMajor == Major::k) {
       return tile_to_shape(kAtom, kShape);  // (ROWS,BLK_K,PIPE)
     } else {
-      return tile_to_shape(kAtom, kShape, Step<_2, _1, _3>{});  // (ROWS,BLK_K,PIPE): a box's rows lie together
+      return tile_to_shape(kAtom, kShape, Step<_2, _1, _3>{});  // (ROWS,BLK_K,PIPE): a box's 64 rows lie together
     }
   }
 

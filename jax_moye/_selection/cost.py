@@ -23,7 +23,6 @@ _USUAL_MULTIPROCESSORS = 132
 _WARPGROUP = 128  # threads
 _LINE = 128  # bytes of the L2 cache that are asked for together
 _BOX = 128  # bytes of a row that TMA loads together
-_NARROW_BOXES = (32, 64)  # likewise, of tiles that have no more columns
 _CP_ASYNC = 4  # bytes at least
 _PART_BYTES = 2  # of an f32 operand's bf16 part
 _UNTIMED = 100.0  # times as long: a tile of which a kernel needs a factor and has none
@@ -287,7 +286,7 @@ def _of_config(config: GemmConfig) -> _OfConfig:
         a_sharers=cluster_n,
         b_sharers=cluster_m,
         row_bytes=products * tile_k * (_PART_BYTES if parts else item),
-        boxed=_boxed(tile_n * item) if tma else 1.0,
+        boxed=-(-tile_n * item // _BOX) * _BOX / (tile_n * item) if tma else 1.0,
         turn_us=turn,
         k_tile_us=products * speed.k_tile_us,
         power_us=tile_m * tile_n * tile_k * slower / (gpu.power_products_per_us * dtype),
@@ -312,11 +311,6 @@ def _of_config(config: GemmConfig) -> _OfConfig:
         usable=speed.usable.get(config.k_parts, 1.0),
         factor=_UNTIMED if speed.needs_by_tile and tile not in speed.by_tile else 1.0,
     )
-
-
-def _boxed(row_bytes: int) -> float:
-    """Bytes of whole boxes over those of a tile's row, where columns of b are contiguous."""
-    return 1.0 if row_bytes in _NARROW_BOXES else -(-row_bytes // _BOX) * _BOX / row_bytes
 
 
 def _latency_us(config: GemmConfig, turn_us: float, narrow: bool) -> float:

@@ -73,20 +73,20 @@ MUTANTS = [
     ),
     Mutant(
         name="ahead_expects_half_of_a_box",
-        old="mbarrier_expect_tx(landed, kBytes);",
-        new="mbarrier_expect_tx(landed, kBytes / 2);",
+        old="mbarrier_expect_tx(landed, sizeof(warp.boxes[0]));",
+        new="mbarrier_expect_tx(landed, sizeof(warp.boxes[0]) / 2);",
         expect="fewer bytes were expected than are loaded",
     ),
     Mutant(
         name="ahead_expects_two_boxes_for_one",
-        old="mbarrier_expect_tx(landed, kBytes);",
-        new="mbarrier_expect_tx(landed, kBytes * 2);",
+        old="mbarrier_expect_tx(landed, sizeof(warp.boxes[0]));",
+        new="mbarrier_expect_tx(landed, sizeof(warp.boxes[0]) * 2);",
         expect=deadlock("parity 1", P),
     ),
     Mutant(
         name="ahead_expects_boxes_that_are_not_loaded",
-        old=f"{IN_D}    mbarrier_expect_tx(landed, kBytes);\n",
-        new=f"    mbarrier_expect_tx(landed, kBytes);\n{IN_D}",
+        old=f"{IN_D}    mbarrier_expect_tx(landed, sizeof(warp.boxes[0]));\n",
+        new=f"    mbarrier_expect_tx(landed, sizeof(warp.boxes[0]));\n{IN_D}",
         expect=deadlock("parity 0", P),
     ),
     Mutant(
@@ -131,8 +131,8 @@ MUTANTS = [
     Mutant(
         name="ahead_read_in_another_order",
         file=BOX,
-        old="piece_of_box<kColumns * 2>(lane % 16, j * 2 + lane / 16);\n      SM75",
-        new="lane % 16 * 128 + (j * 2 + lane / 16) * 16;\n      SM75",
+        old="(j * 2 + lane / 16) ^ (row % 8);  // of 16 bytes: the 128-byte swizzle\n      SM75",
+        new="(j * 2 + lane / 16);\n      SM75",
         expect=race("stmatrix", P, "ldmatrix", P),  # of another lane
     ),
     Mutant(

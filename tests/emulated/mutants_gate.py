@@ -24,8 +24,8 @@ Mutant = functools.partial(
 MUTANTS = [
     Mutant(
         name="gate_results_exchanged",
-        old="fill<kBox>(box, in_box, warp.lane);\n    operands.at.template fill<kBox>(second_box,",
-        new="fill<kBox>(second_box, in_box, warp.lane);\n    operands.at.template fill<kBox>(box,",
+        old="operands.multiplier.fill(box, half, warp.lane);\n    operands.at.fill(second_box,",
+        new="operands.at.fill(box, half, warp.lane);\n    operands.multiplier.fill(second_box,",
     ),
     Mutant(
         name="gate_operands_of_the_half_before",
@@ -35,18 +35,18 @@ MUTANTS = [
     Mutant(
         name="gate_halves_of_a_box_in_one_place",
         file=BOX,
-        old="part * (kColumns / 8) + j * 2 + lane / 16",
-        new="j * 2 + lane / 16",
+        old="(part * (kColumns / 8) + j * 2 + lane / 16)",
+        new="(j * 2 + lane / 16)",
     ),
     Mutant(
         name="gate_stored_at_the_second_half",
-        old="/*outputs=*/2, column_of(part - in_box)",
+        old="/*outputs=*/2, column_of(part - 1)",
         new="/*outputs=*/2, column_of(part)",
     ),
     Mutant(
         name="gate_stored_before_the_second_half",
-        old="    if (in_box == kInBox - 1)\n",
-        new="    if (in_box == 0)\n",
+        old="if (half == 1) store_results<uint16_t>(warp, box, second_box, /*outputs=*/2, column_of(part - 1)",
+        new="if (half == 0) store_results<uint16_t>(warp, box, second_box, /*outputs=*/2, column_of(part)",
         expect=race("stmatrix", C, "TMA store", C),
     ),
     Mutant(
@@ -58,7 +58,7 @@ MUTANTS = [
     Mutant(
         name="gate_rows_of_the_first_atom",
         row=PINGPONG,
-        old="row(part / kInBox / kBoxesN);",
+        old="row(part / 2 / kBoxesN);",
         new="row(part / (4 * kBoxesN));",
     ),
     Mutant(
@@ -82,7 +82,7 @@ MUTANTS = [
     Mutant(
         name="gate_boxes_not_waited_for",
         row=PINGPONG,
-        old="    if (in_box == 0) wait_for_boxes(warp, first, /*outputs=*/2);\n",
+        old="    if (half == 0) wait_for_boxes(warp, first, /*outputs=*/2);\n",
         new="",
         expect=race("stmatrix", P, "TMA store", P),
         options=("out=bf16", "gate=1", *ONE_CTA),

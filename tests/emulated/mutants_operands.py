@@ -47,8 +47,8 @@ MUTANTS = [
         "sm90_swizzle_of_64_bytes",
         COOPERATIVE,
         T,
-        "gmma_smem_atom<kGmmaMajor<kMajor>, T, kRowBytes>();",
-        "gmma_smem_atom<kGmmaMajor<kMajor>, T, kRowBytes / 2>();",
+        "gmma_smem_atom<kGmmaMajor<kMajor>, T, 128>();",
+        "gmma_smem_atom<kGmmaMajor<kMajor>, T, 64>();",
         "wrong",
     ),
     Mutant(

@@ -49,16 +49,10 @@ def sizes_of(config) -> tuple[int, int, int]:
     return 3 * tile_m + 5, 2 * tile_n + 8, tile_k + 16
 
 
-def has_whole_boxes(config) -> bool:
-    """Whether boxes divide the columns of a tile: no last one begins early."""
-    kernel = kernel_layouts(config, "NT")
-    return kernel.columns % kernel.box_columns("bf16") == 0
-
-
-def boxes_of(config, call) -> int:
-    """Boxes of 16 rows that a matrix like d has, where columns of tiles are whole boxes."""
+def boxes_of(call) -> int:
+    """Boxes of 16 rows and 64 columns that a matrix like d has, where columns of tiles are whole boxes."""
     batch, m, n, _ = call.sizes
-    return batch * -(-m // 16) * -(-n // kernel_layouts(config, "NT").box_columns("bf16"))
+    return batch * -(-m // 16) * -(-n // 64)
 
 
 def loaded_beside_operands(config, call, options: dict) -> tuple[int, int]:
@@ -119,7 +113,7 @@ def test_c_in_place(config):
     call = make_call(config, problem, out_dtype)
     call.d[...] = np.random.default_rng(0).integers(-3, 4, call.d.size)
     expected = 2 * call.result().astype(np.float64) - product(call.values_a, call.values_b)
-    whole = has_whole_boxes(config)
+    whole = kernel_layouts(config, "NT").columns % 64 == 0
     options = {"c": call.d, "c_strides": call.d_strides, "alpha": -1.0, "beta": 2.0}
     report = emulate(config, call, count_transactions=True, **options)
     assert report["ok"], report["message"]
@@ -130,13 +124,13 @@ def test_c_in_place(config):
 
 @every_ahead
 def test_by_tma_alone(config):
-    """A load of 16 rows for each box of d, no box beside d, and no thread but for a row of bias."""
-    if not has_whole_boxes(config):
+    """A load of 16 rows of 128 bytes for each box of d, no box beside d, and no thread but for a row of bias."""
+    if kernel_layouts(config, "NT").columns % 64:
         pytest.skip("boxes begin early: some are loaded twice")
     case = AHEAD_EXACT[EACH.index(config) % 2]
     call, epilogue = make(config, case, "bf16", sizes_of(config), "integers", pad=8)
     boxes, requests = loaded_beside_operands(config, call, epilogue.options)
-    assert boxes == boxes_of(config, call)
+    assert boxes == boxes_of(call)
     assert (requests > 0) == bool(case.bias)
 
 

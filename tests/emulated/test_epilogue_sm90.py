@@ -135,7 +135,7 @@ def assert_written(call, memory: np.ndarray, expected: np.ndarray) -> None:
 def test_rows_that_begin_anywhere(config, out_dtype):
     """Every shift, rows shorter than a box and longer than a tile, two matrices: each sector is stored once."""
     columns, (_, tile_n, _) = kernel_layouts(config, "NT").columns, config.tile
-    sizes = [1, 7, 16, 17, 63, 65, abs(columns - 17), columns - 1, columns, columns + 1, tile_n + 79, 33, 48, 15, 2, 31]
+    sizes = [1, 7, 16, 17, 63, 65, columns - 17, columns - 1, columns, columns + 1, tile_n + 79, 33, 48, 15, 2, 31]
     for first in range(16):
         problem = Problem(19, sizes[first], 16, order_for(config, "NT"), batch=2)
         call, memory = placed(make_call(config, problem, out_dtype), first)
@@ -174,8 +174,7 @@ def test_shifted_results_are_finished(config, two):
         report = emulate(config, call, guard=False, count_transactions=True, **options)
         assert report["ok"], report["message"]
         results = [(call, memory, after)] + ([(other, other_memory, before)] if two else [])
-        kernel = kernel_layouts(config, "NT")
-        is_whole = kernel.columns % kernel.box_columns("bf16") == 0
+        is_whole = kernel_layouts(config, "NT").columns % 64 == 0
         few = math.prod(config.consumer_tile) <= 96 * 128
         if few and (is_whole or n % 2 == 1 or not two):  # else, perhaps, an element a lane
             most = sum(sectors(config, of, of.d.ctypes.data % 32) for of, _, _ in results)
@@ -215,6 +214,6 @@ def test_floats_are_finished_in_registers(config, case):
     assert report["ok"], report["message"]
     assert_within(config, call, epilogue, "f32", accumulation_bound(config, call.values_a, call.values_b))
     # A last box that begins early would finish c, which may be d, twice.
-    in_turn = case.c and (case.bias or kernel.columns % kernel.box_columns("f32"))
+    in_turn = case.c and (case.bias or kernel.columns % 32)
     by_threads = bool(in_turn) or kernel.stores_by_threads("float32", finished=True)
     assert (report["counters"]["tma_stores"] == 0) == by_threads

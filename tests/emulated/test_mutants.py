@@ -20,7 +20,6 @@ from tests.emulated import (
     mutants_early,
     mutants_gate,
     mutants_grouped,
-    mutants_narrow,
     mutants_operands,
     mutants_pack,
     mutants_pair,
@@ -56,7 +55,6 @@ MUTANTS = (
     + mutants_parallel_split_k.MUTANTS
     + mutants_parts.MUTANTS
     + mutants_tiles.MUTANTS
-    + mutants_narrow.MUTANTS
     + mutants_batches.MUTANTS
     + mutants_grouped.MUTANTS
     + mutants_scattered.MUTANTS

@@ -28,9 +28,6 @@ Status prepare_kernel(void (*kernel)(P...), int smem_bytes);
 
 namespace detail {
 
-/// Dynamic shared memory every kernel may use without asking for it.
-inline constexpr int kDefaultSmemBytes = 48 * 1024;
-
 inline Status cuda_status(cudaError_t error, char const* call) {
   if (error == cudaSuccess) return {};
   cudaGetLastError();  // the error is reported here: do not leave it for the next caller of CUDA in this process

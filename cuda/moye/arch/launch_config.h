@@ -5,6 +5,9 @@
 
 namespace moye {
 
+/// Dynamic shared memory every kernel may use without asking for it.
+inline constexpr int kDefaultSmemBytes = 48 * 1024;
+
 struct LaunchConfig {
   Dim3 grid, block;
   Dim3 cluster{1, 1, 1};

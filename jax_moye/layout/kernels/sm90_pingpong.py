@@ -22,7 +22,7 @@ FACTS = KernelFacts(
     pads=True,
     speed=Speed(
         products_per_us=PRODUCTS_PER_US,
-        by_tile={  # as those of sm90_cooperative; of 64x16 and 64x32 none, which nobody has timed
+        by_tile={  # as those of sm90_cooperative
             (64, 64, (1, 1)): 1.0,  # of one wave; 2.2 of many
             (64, 80, (1, 1)): 1.2,  # where n is contiguous, of whose columns 128 are loaded; else 1.0
             (64, 128, (1, 1)): 0.966,

@@ -14,8 +14,7 @@ from jax_moye.layout.gmma import GmmaDescriptor, make_gmma_desc
 from jax_moye.layout.kernels.pack import PackLayouts
 from jax_moye.layout.swizzle import Swizzle
 
-ROW_BYTES = 128  # of a swizzled row, in every box but narrow ones
-NARROW = (16, 32)  # rows of tiles whose boxes are as narrow, where they are contiguous
+ROW_BYTES = 128  # of a swizzled row, in every box
 K_STEPS = 4  # wgmmas along k of one stage
 ROWS = 64  # of one wgmma
 
@@ -26,8 +25,8 @@ class TmaOperandLayouts:
 
     Attributes:
       name: "a" or "b".
-      tile: (rows, k) of a stage: those of a CTA's tile, a multiple of 64 rows where these are contiguous, but of
-        narrow tiles. Rows are those of d for a, and its columns for b.
+      tile: (rows, k) of a stage: those of a CTA's tile, a multiple of 64 rows where these are contiguous. Rows are
+        those of d for a, and its columns for b.
       major: the contiguous mode in global memory, of the packed copy where the operand is packed: "k", or "mn".
       value_type: element type.
       smem: shared memory, (ROWS,BLK_K,PIPE).
@@ -61,38 +60,32 @@ class TmaOperandLayouts:
         return self.tile[0] * self.tile[1] * self.item_bytes
 
     @property
-    def row_bytes(self) -> int:
-        """Of a swizzled row of a box."""
-        narrow = self.major == "mn" and self.tile[0] in NARROW
-        return self.tile[0] * self.item_bytes if narrow else ROW_BYTES
-
-    @property
     def box(self) -> tuple[int, int]:
         """Elements of a box: along the contiguous mode, and along the other."""
         other = self.tile[0 if self.major == "k" else 1] // self.sharers
-        return self.row_bytes // self.item_bytes, self.box_rows or other
+        return ROW_BYTES // self.item_bytes, self.box_rows or other
 
     def boxes(self, part: int = 0) -> list[tuple[int, tuple[int, int]]]:
         """The boxes that a CTA loads of a stage: byte in the stage, and (row, k) in the tile where each begins."""
         contiguous, other = self.box
-        at = part * other * self.row_bytes
+        at = part * other * ROW_BYTES
         if self.major == "k":
             count = self.tile[0] // (other * self.sharers)
             return [(at + i * other * ROW_BYTES, ((part + i) * other, 0)) for i in range(count)]
-        column_bytes = self.tile[1] * self.row_bytes  # of a box's rows
+        column_bytes = self.tile[1] * ROW_BYTES  # of 64 rows
         return [(i * column_bytes + at, (i * contiguous, part * other)) for i in range(self.tile[0] // contiguous)]
 
     def placed(self) -> np.ndarray:
         """The byte of a stage to which TMA writes each element (row, k), all parts together; -1: to none."""
         place = np.full(self.tile, -1, np.int64)
         contiguous, other = self.box
-        swizzle = Swizzle(swizzle_bits(self.row_bytes), 4, 3)  # of bytes
+        swizzle = Swizzle(3, 4, 3)  # of bytes
         for part in range(self.sharers):
             for at, (row, k) in self.boxes(part):
                 for i in range(other):
                     for j in range(contiguous):
                         where = (row + i, k + j) if self.major == "k" else (row + j, k + i)
-                        place[where] = swizzle(at + i * self.row_bytes + j * self.item_bytes)
+                        place[where] = swizzle(at + i * ROW_BYTES + j * self.item_bytes)
         return place
 
     def descriptors(self, address: int = 0) -> list[GmmaDescriptor]:
@@ -114,8 +107,8 @@ class TmaOperandLayouts:
         for _, (row, k) in self.boxes():
             first, across = (k, row) if self.major == "mn" else (row, k)
             place.append(base + ((first + np.arange(self.box[1])) * pitch + across) * self.item_bytes)
-            left = self.row_bytes if rows is None or self.major != "mn" else (rows - row) * self.item_bytes
-            row_bytes.append(min(self.row_bytes, left))
+            left = ROW_BYTES if rows is None or self.major != "mn" else (rows - row) * self.item_bytes
+            row_bytes.append(min(ROW_BYTES, left))
         return box_sectors(np.array(place), np.array(row_bytes), f"{self.name}, TMA")
 
 
@@ -148,8 +141,7 @@ def tma_operand(
     any_major = element.bits == 16
     along_k = order["ab".index(name)] == {"a": "N", "b": "T"}[name]
     major = "k" if along_k or not any_major else "mn"
-    row_bytes = rows * element.bits // 8 if major == "mn" and rows in NARROW else ROW_BYTES
-    atom = gmma_smem_atom("K" if major == "k" else "MN", f"SW{row_bytes}", element.name)
+    atom = gmma_smem_atom("K" if major == "k" else "MN", "SW128", element.name)
     rows = rows if major == "k" else rows_of_boxes(rows)
     smem = tile_to_shape(atom, (rows, config.tile[2], config.stages), (0, 1, 2) if major == "k" else (1, 0, 2))
     packing = None if along_k or any_major else PackLayouts(element.bits // 8, along_k=False)
@@ -159,9 +151,4 @@ def tma_operand(
 
 def rows_of_boxes(rows: int) -> int:
     """Rows of the boxes that hold so many rows."""
-    return rows if rows in NARROW else -(-rows // ROWS) * ROWS
-
-
-def swizzle_bits(row_bytes: int) -> int:
-    """Of TMA's swizzle of rows of 128, 64 or 32 bytes: so many bits of a piece's number are exchanged."""
-    return row_bytes.bit_length() - 5
+    return -(-rows // ROWS) * ROWS

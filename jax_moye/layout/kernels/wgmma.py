@@ -33,7 +33,6 @@ from jax_moye.layout.kernels.tma import (
     TmaOperandLayouts,
     box_sectors,
     rows_of_boxes,
-    swizzle_bits,
     tma_operand,
 )
 from jax_moye.layout.swizzle import Swizzle
@@ -153,25 +152,19 @@ class TmaKernelLayouts:
 
     # ---- From the accumulators to d
 
-    def box_columns(self, value_type: Any) -> int:
-        """Columns of a box of d on its way to TMA: 128 bytes of a row, or all columns where these are fewer."""
-        return _box_columns(value_type, self.columns)
-
     def staging(self, value_type: Any) -> Any:
         """A box of d on its way to TMA, (16,columns), in elements of `value_type`."""
-        return _box(value_type, self.columns)
+        return _box(value_type)
 
     def box_report(self, value_type: Any) -> BankReport:
         """Wavefronts of filling one box: by stmatrix, or where the results have 32 bits by pairs of them."""
         bits = dtype(value_type, "box_report").bits
         if bits == 16:
-            return stmatrix_report(value_type, "d", self.columns)
-        blocks = self.box_columns(value_type) // 8
-        half, j, lane = np.meshgrid(np.arange(2), np.arange(blocks), np.arange(32), indexing="ij")
+            return stmatrix_report(value_type, "d")
+        half, j, lane = np.meshgrid(np.arange(2), np.arange(4), np.arange(32), indexing="ij")
         row = half * 8 + lane // 4
-        # In every other row, or pair of rows of 64 bytes, columns that lie half a row away come first.
-        away = row // (4 // blocks) % 2 == 1
-        column = np.where(away, j ^ blocks // 2, j) * 8 + lane % 4 * 2
+        # In odd rows the columns 16 to 31 come first.
+        column = np.where(row % 2 == 1, j ^ 2, j) * 8 + lane % 4 * 2
         places = self.staging(value_type).values().reshape((WARP_ROWS, -1), order="F")[row, column] * (bits // 8)
         return transactions.shared_memory(places.reshape(-1, 32), 8, what="d, written in pairs")
 
@@ -181,7 +174,7 @@ class TmaKernelLayouts:
         Of columns that boxes do not divide, the last box begins early and stores some once more.
         """
         item = dtype(value_type, "store_report").bits // 8
-        wide = self.box_columns(value_type)
+        wide = ROW_BYTES // item
         columns = [
             first + min(at, self.columns - wide)
             for first in range(0, self.tile[1], self.columns)
@@ -190,7 +183,7 @@ class TmaKernelLayouts:
         row, column = np.meshgrid(np.arange(self.tile[0]), columns, indexing="ij")
         first = base + (row * pitch + column) * item
         first = first.reshape(-1, WARP_ROWS, len(columns)).swapaxes(1, 2).reshape(-1, WARP_ROWS)
-        return box_sectors(first, np.full(len(first), wide * item), "d, TMA")
+        return box_sectors(first, np.full(len(first), ROW_BYTES), "d, TMA")
 
     def staging_reports(self, columns: int = CHUNK) -> tuple[BankReport, BankReport]:
         """Wavefronts of a warp's rows and `columns` of sums where threads store d: written in pairs, read as rows."""
@@ -250,25 +243,18 @@ class TmaKernelLayouts:
         return tma_counts("store", store) | {name: store.requests * number for name, number in counts.items()}
 
 
-def _box_columns(value_type: Any, columns: int) -> int:
-    """Columns of a box, where a warpgroup has so many."""
-    return min(columns, ROW_BYTES * 8 // dtype(value_type, "staging").bits)
-
-
-def _box(value_type: Any, columns: int) -> Any:
-    """A box on its way to TMA, (16,columns), in elements of `value_type`; columns: of a warpgroup's sums."""
+def _box(value_type: Any) -> Any:
+    """A box on its way to TMA, (16,columns), in elements of `value_type`."""
     bits = dtype(value_type, "staging").bits
-    wide = _box_columns(value_type, columns)
-    box = Layout((WARP_ROWS, wide), (wide, 1))
-    return Swizzle(swizzle_bits(wide * bits // 8), 7 - (bits.bit_length() - 1), 3) @ box
+    box = Layout((WARP_ROWS, ROW_BYTES * 8 // bits), (ROW_BYTES * 8 // bits, 1))
+    return Swizzle(3, 7 - (bits.bit_length() - 1), 3) @ box
 
 
-def stmatrix_report(value_type: Any, name: str, columns: int = ROWS) -> BankReport:
-    """Wavefronts of filling one box of 16-bit results by stmatrix; name: of the results, columns: of a warpgroup."""
-    wide = _box_columns(value_type, columns)
-    matrices = Layout(((16, 2), (8, wide // 16)), ((1, 8 * WARP_ROWS), (WARP_ROWS, 16 * WARP_ROWS)))
+def stmatrix_report(value_type: Any, name: str) -> BankReport:
+    """Wavefronts of filling one box of 16-bit results by stmatrix; name: of the results."""
+    matrices = Layout(((16, 2), (8, 4)), ((1, 8 * WARP_ROWS), (WARP_ROWS, 16 * WARP_ROWS)))
     what = f"{name}, SM90_U32x4_STSM_N"
-    return checks.bank_conflicts(_box(value_type, columns), matrices, value_type, instruction="stmatrix.x4", what=what)
+    return checks.bank_conflicts(_box(value_type), matrices, value_type, instruction="stmatrix.x4", what=what)
 
 
 def describe_wgmma(
