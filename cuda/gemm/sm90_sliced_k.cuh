@@ -193,7 +193,8 @@ struct Gemm<kConfig> {
     sync_threads();  // every warp is done with the stages, which the sums replace
     Tensor sC = make_tensor(make_smem_ptr(smem.sums), Sums{});  // (BLK_M,BLK_N,SLICE)
     copy(tCrC, thr_mma.partition_C(sC(_, _, slice)));           // (MMA,MMA_M,MMA_N)
-    sync_threads();
+
+    sync_threads();  // the sums of all slices are there
     if (params.is_plain) {
       store_plain(args, tile, sC, m_left, n_left, thread);
       return;

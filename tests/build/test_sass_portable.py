@@ -22,6 +22,7 @@ import pytest
 from tests.build.test_sass_sm90 import ORDERS, ROOT, RULES, check_sass
 
 ROW = re.compile(r"^ *(\{(\w+), *(\w+), *(\w+),[^{]*\{([^}]*)\}[^{]*\{([^}]*)\}, *(\d+)\}),", re.MULTILINE)
+WITHOUT_WGMMA = ("sm90_multistage", "sm90_sliced_k")  # of Hopper's kernels
 # 32-bit elements that ldmatrix cannot transpose, beside what the turns of the orders find.
 TRANSPOSED = {
     "sm80_ldmatrix": ("{sm80_ldmatrix,tf32,f32,{128,128,32},1,{1,1},16}", "TN"),
@@ -35,7 +36,7 @@ def table() -> list[tuple[str, str, str, str, int, int]]:
     return [
         (re.sub(r"\s+", "", text), kernel, dtype, sums, math.prod(int(x) for x in tile.split(",")[:2]), int(alignment))
         for text, kernel, dtype, sums, tile, _, alignment in rows
-        if not kernel.startswith("sm90_") or kernel == "sm90_multistage"
+        if not kernel.startswith("sm90_") or kernel in WITHOUT_WGMMA
     ]
 
 
@@ -76,7 +77,7 @@ TOGETHER = (
     ("simt_tiled", "simt_overlap", "simt_double_buffer"),
     ("sm70_tensorop", "sm80_tensorop", "sm80_ldmatrix", "sm80_double_buffer"),
     ("sm80_multistage", "sm80_persistent"),
-    ("sm90_multistage",),
+    WITHOUT_WGMMA,
 )
 
 

@@ -30,6 +30,7 @@ from tests.emulated import (
     mutants_scattered,
     mutants_shifted,
     mutants_simt,
+    mutants_sliced_k,
     mutants_sm90,
     mutants_sm90_multistage,
     mutants_split_k,
@@ -52,6 +53,7 @@ MUTANTS = (
     + mutants_pack.MUTANTS
     + mutants_sm90_multistage.MUTANTS
     + mutants_split_k.MUTANTS
+    + mutants_sliced_k.MUTANTS
     + mutants_parallel_split_k.MUTANTS
     + mutants_parts.MUTANTS
     + mutants_tiles.MUTANTS

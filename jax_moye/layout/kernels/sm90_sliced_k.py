@@ -37,7 +37,8 @@ class SlicedKernelLayouts(KernelLayouts):
 
     def staging_reports(self) -> tuple[BankReport, BankReport]:
         """Wavefronts of one slice's sums: written by its warp, and read as rows by all."""
-        assert self.staging is not None and self.d is not None
+        assert self.staging is not None
+        assert self.d is not None
         smem, one = Layout(self.staging.shape[:2], self.staging.stride[:2]), CopyAtom(UniversalCopy("f32"), "f32")
         warp = make_tiled_mma(self.mma.atom, Layout((1, 1, 1)), self.mma.tile_shape[:2])
         write = vectorized(make_tiled_copy_C(one, warp), smem)
