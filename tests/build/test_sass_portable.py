@@ -136,8 +136,11 @@ def test_a_row_of_each_kind_is_compiled():
     compiled = {row for row, _ in itertools.chain(*ROWS.values())}
     here = [row for row in table() if row[0] in compiled]
     assert len(here) == len(compiled)
+    kinds = {row[1:4] for row in table()}  # f16 has bfloat16's code but for a multiplication's name
+    every = [row for row in table() if row[2] != "f16" or (row[1], "bf16", row[3]) not in kinds]
     for what in (2, 3, 5):
-        assert {(row[1], row[what]) for row in table()} == {(row[1], row[what]) for row in here}
+        of_all = {(row[1], row[what]) for row in every}
+        assert of_all <= {(row[1], row[what]) for row in here} <= {(row[1], row[what]) for row in table()}
     for kernel in ROWS:
         assert max(row[4] for row in here if row[1] == kernel) == max(row[4] for row in table() if row[1] == kernel)
         assert len({order for _, order in ROWS[kernel]}) == min(len(ROWS[kernel]), len(ORDERS))

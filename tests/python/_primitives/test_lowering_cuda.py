@@ -45,7 +45,7 @@ def in_order(order):
 
 @pytest.mark.parametrize(
     ("arch", "config"),
-    [(None, "sm90_pingpong_bf16_64x64x64_s8_a16"), (80, "sm80_multistage_bf16_64x64x64_s3_a16")],
+    [(None, "sm90_sliced_k_bf16_16x32x64_s9_a16"), (80, "sm80_multistage_bf16_64x64x64_s3_a16")],
     ids=["default", "sm_80"],
 )
 @pytest.mark.parametrize("order", ["NN", "NT", "TN", "TT"])
