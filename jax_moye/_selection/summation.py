@@ -23,8 +23,10 @@ class Summation(NamedTuple):
     multiplies and sums, and on the k-tile, the last of which ends with zeros, and after each of which sums of 8-bit
     floats leave wgmma. A kernel that splits k has a chain for each of `parts` parts, which begin where k alone says,
     and adds up their ends in the order of k; or a call's sizes and the tile say how many parts there are, and such a
-    config sums like no other. Of all others the chain does not depend on the tile's m and n, the stages, the cluster
-    otherwise, the operands' orders and alignment (packing copies), or where in d the element lies.
+    config sums like no other. A kernel whose warps have a slice of each k-tile has a chain for each of them, and adds
+    up their ends in order: its facts name an instruction of its own. Of all others the chain does not depend on the
+    tile's m and n, the stages, the cluster otherwise, the operands' orders and alignment (packing copies), or where in
+    d the element lies.
     That an instruction treats all its rows and columns alike, and its operands when they are swapped, is what GPUs are
     seen to do, and nowhere promised: tests/gpu/test_gpu_options.py checks it. A kernel that multiplies parts of
     operands, pair after pair, is not symmetric so: its facts say it.
