@@ -1,10 +1,10 @@
 // sm90_sliced_k: D = A * B^T of tiny tiles on mma.sync, each k-tile cut into slices, one for each warp.
 //   A (M,K), B (N,K), D (M,N), each in any order; 16-bit operands; batch: outer dimension of the grid
-//   CTA       one tile of D, small enough for as many CTAs as there are multiprocessors; every warp sums all of it, over
-//             its own slice of each k-tile, so that few products wait for each other
+//   CTA       one tile of D, small enough for as many CTAs as there are multiprocessors; every warp sums all of it,
+//             over its own slice of each k-tile, so that few products wait for each other
 //   gmem -> smem   cp.async of 16 bytes, zero-filled beyond M, N and K; shared memory is swizzled
 //   smem -> rmem   ldmatrix, transposed for operands that are contiguous along m or n
-//   stage s holds k-tile s, s + kStages, ...; kStages - 1 of them are in flight while one is multiplied: all of a short k
+//   stage s holds k-tile s, s + kStages, ...; kStages - 1 of them are in flight while one is multiplied
 //   consumer_wait  (1) the next stage has landed, for every thread's copies;
 //                  (2) every warp is done with the stage that is refilled next
 //   barriers of the epilogue: before the warps' sums replace the stages; before the sums of all slices are added up

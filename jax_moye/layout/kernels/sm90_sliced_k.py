@@ -57,16 +57,22 @@ class SlicedKernelLayouts(KernelLayouts):
 
 def describe(config: Any, order: str) -> SlicedKernelLayouts:
     """The layouts of a config: a TiledMma whose warps lie one behind the other along k."""
-    kernel = describe_swizzled(config, order, stages=config.stages, warps=(1, 1, SLICES))
+    kernel = describe_swizzled(config, order, warps=(1, 1, SLICES))
     blk_m, blk_n, _ = config.tile
     vectors = blk_n // VECTOR  # of a row
     rows = min(kernel.threads // vectors, blk_m)
     # Of 16 columns, rows that are read together have one between them.
     below = Layout((2, 2, rows // 4), (2 * vectors, vectors, 4 * vectors)) if blk_n == 16 else Layout(rows, vectors)
     fields = {field.name: getattr(kernel, field.name) for field in dataclasses.fields(kernel)}
+    a, b = (  # stages of both lie one behind the other
+        dataclasses.replace(operand, smem_array=Layout(config.stages * operand.smem.cosize))
+        for operand in kernel.operands
+    )
     return SlicedKernelLayouts(
         **fields
         | {
+            "a": a,
+            "b": b,
             "staging": Layout((blk_m, blk_n, SLICES), (blk_n + 8, 1, blk_m * (blk_n + 8))),
             "d": (Layout((below.shape, vectors), (below.stride, 1)), Layout((1, VECTOR))),
         }
