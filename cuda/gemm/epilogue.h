@@ -346,11 +346,11 @@ MOYE_HOST_DEVICE constexpr bool has_scales(EpilogueArgs const& epilogue) {
   return epilogue.row_scale.data != nullptr || epilogue.column_scale.data != nullptr;
 }
 
-/// Whether d is the product and nothing else.
+/// Whether d is the product and nothing else, or that of two products.
 constexpr bool is_plain(EpilogueArgs const& epilogue) {
-  return epilogue.alpha == 1 && epilogue.beta == 0 && epilogue.bias.data == nullptr &&
+  return epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.bias.data == nullptr &&
          epilogue.residual.data == nullptr && epilogue.activation == Activation::none &&
-         epilogue.preactivation == nullptr && epilogue.second_b == nullptr && !has_scales(epilogue);
+         epilogue.preactivation == nullptr && !has_scales(epilogue);
 }
 
 /// Calls f(epilogue) with the call's TileEpilogue of the tile. Calls with scales have code of their own, where kScales:

@@ -76,9 +76,7 @@ struct WarpgroupEpilogue {
   static Status make_params(StoreParams* params, GemmArgs const& args, bool ragged = false) {
     EpilogueArgs const& epilogue = args.epilogue;
     bool const pair = epilogue.second_b != nullptr, gated = epilogue.multiplier.data != nullptr;
-    bool const plain = epilogue.alpha == 1 && epilogue.c.data == nullptr && epilogue.bias.data == nullptr &&
-                       epilogue.residual.data == nullptr && epilogue.activation == Activation::none &&
-                       epilogue.preactivation == nullptr && !has_scales(epilogue);
+    bool const plain = is_plain(epilogue);
     int const bytes = item_bytes(args.d_dtype);
     auto const are_pairs = [&](EpilogueOperand const& operand) { return is_of_pairs(operand, 2 * bytes); };
     bool const can_finish = (bytes == 2 || (is_same<Sum, float> && bytes == 4 && !pair && !gated)) &&

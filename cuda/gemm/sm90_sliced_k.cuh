@@ -151,8 +151,8 @@ struct Gemm<kConfig> {
         auto const of_b = [&](int i, int j) {
           return valid_elements<kMajorB, kVector>(tBcB(_0{}, i, j), n_left, k_left);
         };
-        copy_zfill(copy_a, of_a, tAgA,
-                   in_stage(tAsA, stage));  // few vectors: cheaper than to ask whether all are whole
+        // Few vectors: cheaper than copy_operand, which asks whether all of them are whole.
+        copy_zfill(copy_a, of_a, tAgA, in_stage(tAsA, stage));
         copy_zfill(copy_b, of_b, tBgB, in_stage(tBsB, stage));
         move_view(tAgA, kBlkK * get<1>(mA.stride()));
         move_view(tBgB, kBlkK * get<1>(mB.stride()));

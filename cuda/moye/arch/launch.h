@@ -72,7 +72,7 @@ inline Status function_of(void const* kernel, void const** function) {
   return {};
 }
 
-/// Allows the kernel `smem_bytes`, which do not change from one of its launches to the next.
+/// Allows the kernel `smem_bytes`. Beyond the default they do not change from one of its launches to the next.
 inline Status allow_smem(void const* kernel, int smem_bytes) {
   if (smem_bytes <= kDefaultSmemBytes) return {};
   int allowed = 0;
