@@ -19,10 +19,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.build.test_sass_sm90 import ORDERS, ROOT, RULES, check_sass
+from tests.build.test_sass_sm90 import ORDERS, ROOT, RULES, WITHOUT_WGMMA, check_sass
 
 ROW = re.compile(r"^ *(\{(\w+), *(\w+), *(\w+),[^{]*\{([^}]*)\}[^{]*\{([^}]*)\}, *(\d+)\}),", re.MULTILINE)
-WITHOUT_WGMMA = ("sm90_multistage", "sm90_sliced_k")  # of Hopper's kernels
 # 32-bit elements that ldmatrix cannot transpose, beside what the turns of the orders find.
 TRANSPOSED = {
     "sm80_ldmatrix": ("{sm80_ldmatrix,tf32,f32,{128,128,32},1,{1,1},16}", "TN"),

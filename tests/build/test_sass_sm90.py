@@ -39,14 +39,8 @@ ORDERS_OF = {"sm90_grouped": ORDERS[:3]}
 # The first kernel of sm90_parallel_split_k is sm90_cooperative's. Doubles and tiny tiles have no wgmma: see
 # test_sass_portable.py.
 # Nor have weights: see test_weights. Attention has one order: see test_attention.
-ELSEWHERE = (
-    "sm90_parallel_split_k",
-    "sm90_multistage",
-    "sm90_sliced_k",
-    "sm90_weights",
-    "sm90_attention",
-    "sm90_attention_grad",
-)
+WITHOUT_WGMMA = ("sm90_multistage", "sm90_sliced_k")
+ELSEWHERE = ("sm90_parallel_split_k", *WITHOUT_WGMMA, "sm90_weights", "sm90_attention", "sm90_attention_grad")
 COTANGENTS_OF_A_GATE = "{sm90_pingpong,bf16,f32,{128,128,64},5,{1,1},16}"  # no other row computes both
 TWINS = {"f16": "bf16", "e5m2": "e4m3", "e4m3xe5m2": "e4m3", "e5m2xe4m3": "e4m3"}  # {dtype: whose code is the same}
 RULES = json.loads((ROOT / "tools/sass_rules.json").read_text())

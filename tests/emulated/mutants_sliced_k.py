@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.emulated.mutants import OF_PIPELINE, PIPELINE, Mutant, race
+from tests.emulated.mutants_sm90 import too_early
 
 ROW = "{sm90_sliced_k, bf16, f32, {16, 32, 64}, 9, {1, 1}, 16}"
 ROW_16 = "{sm90_sliced_k, bf16, f32, {16, 16, 64}, 17, {1, 1}, 16}"
@@ -87,7 +88,7 @@ MUTANTS = [
         S,
         "    griddepcontrol_wait();  // the kernel ahead may still run up to here\n",
         "",
-        r".*griddepcontrol.*",
+        too_early(r"cp\.async", S),
         sizes=SHORT,
     ),
     Mutant(
@@ -96,7 +97,7 @@ MUTANTS = [
         S,
         "grid.k < kStages ? grid.k * int(sizeof(Stage))",
         "grid.k < kStages ? (grid.k - 1) * int(sizeof(Stage))",
-        r"out of bounds.*",
+        r"out of bounds: cp\.async \(write\) .* at sm90_sliced_k\.cuh:\d+: .* of shared memory",
         sizes=SHORT,
     ),
     Mutant(
@@ -113,7 +114,7 @@ MUTANTS = [
         S,
         "valid_elements<kMajorB, kVector>(tBcB(_0{}, i, j), n_left, k_left)",
         "valid_elements<kMajorB, kVector>(tBcB(_0{}, i, j), n_left, kBlkK)",
-        r"out of bounds: cp\.async .*",
+        r"out of bounds: cp\.async .*by .*thread \d+ .* at sm90_sliced_k\.cuh:\d+.*",
         sizes=SHORT,
     ),
 ]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from jax_moye.layout import Layout, checks
-from jax_moye.layout.atoms import CopyAtom, UniversalCopy
+from jax_moye.layout import Layout
 from jax_moye.layout.checks import BankReport
-from jax_moye.layout.kernels.counters import bank_counts
 from jax_moye.layout.kernels.facts import KernelFacts, Speed
-from jax_moye.layout.kernels.operands import KernelLayouts, vectorized
+from jax_moye.layout.kernels.operands import KernelLayouts
 from jax_moye.layout.kernels.sync_mma import describe_swizzled
-from jax_moye.layout.tiled import make_tiled_copy, make_tiled_copy_C, make_tiled_mma
+from jax_moye.layout.tiled import make_tiled_mma
 
 FACTS = KernelFacts(
     instruction="mma.sync, sliced",  # the sums of its warps are added up
@@ -38,21 +36,13 @@ class SlicedKernelLayouts(KernelLayouts):
     def staging_reports(self) -> tuple[BankReport, BankReport]:
         """Wavefronts of one slice's sums: written by its warp, and read as rows by all."""
         assert self.staging is not None
-        assert self.d is not None
-        smem, one = Layout(self.staging.shape[:2], self.staging.stride[:2]), CopyAtom(UniversalCopy("f32"), "f32")
         warp = make_tiled_mma(self.mma.atom, Layout((1, 1, 1)), self.mma.tile_shape[:2])
-        write = vectorized(make_tiled_copy_C(one, warp), smem)
-        wide = make_tiled_copy(CopyAtom(UniversalCopy("uint128"), "f32"), *self.d)
-        return (
-            checks.bank_conflicts(smem, write, side="D", what="sums of a slice, written in pairs"),
-            checks.bank_conflicts(smem, wide, side="S", what="sums of a slice, read as rows"),
-        )
+        of_slice = Layout(self.staging.shape[:2], self.staging.stride[:2])
+        return KernelLayouts.staging_reports(dataclasses.replace(self, mma=warp, staging=of_slice))
 
     def epilogue_counts(self) -> dict[str, int]:
         """What a CTA's epilogue costs in shared memory, by the names of the emulator's counters."""
-        write, read = self.staging_reports()
-        counts = bank_counts("shared_store", write) | bank_counts("shared_load", read)
-        return {name: SLICES * number for name, number in counts.items()}
+        return {name: SLICES * number for name, number in super().epilogue_counts().items()}
 
 
 def describe(config: Any, order: str) -> SlicedKernelLayouts:
@@ -63,13 +53,12 @@ def describe(config: Any, order: str) -> SlicedKernelLayouts:
     rows = min(kernel.threads // vectors, blk_m)
     # Of 16 columns, rows that are read together have one between them.
     below = Layout((2, 2, rows // 4), (2 * vectors, vectors, 4 * vectors)) if blk_n == 16 else Layout(rows, vectors)
-    fields = {field.name: getattr(kernel, field.name) for field in dataclasses.fields(kernel)}
     a, b = (  # stages of both lie one behind the other
         dataclasses.replace(operand, smem_array=Layout(config.stages * operand.smem.cosize))
         for operand in kernel.operands
     )
     return SlicedKernelLayouts(
-        **fields
+        **vars(kernel)
         | {
             "a": a,
             "b": b,
