@@ -15,27 +15,32 @@ struct BatchCoord {
   int modes[kBatchModes];
 };
 
+/// Host. 1 <= number < 2^31.
+constexpr Divisor make_divisor(unsigned number) {
+  unsigned bits = 0;
+  while (bits < 31 && 1u << bits < number) ++bits;
+  unsigned const shift = 31 + bits;
+  // Rounded up by less than number <= 2^bits: exact for what is divided below 2^31.
+  return {.multiplier = unsigned(((uint64_t{1} << shift) + number - 1) / number), .shift = shift};
+}
+
+MOYE_HOST_DEVICE constexpr unsigned divide(unsigned number, Divisor const& by) {
+  return unsigned(uint64_t(number) * by.multiplier >> by.shift);
+}
+
 /// Host. outer * middle * inner < 2^31.
 constexpr BatchSizes make_batch_sizes(int outer, int middle, int inner) {
   static_assert(kBatchModes == 3);
-  BatchSizes sizes{.modes = {outer, middle, inner}, .multipliers = {}, .shifts = {}};
-  for (int i = 0; i < kBatchModes - 1; ++i) {
-    unsigned const size = sizes.modes[i + 1] > 0 ? unsigned(sizes.modes[i + 1]) : 1;
-    unsigned bits = 0;
-    while (bits < 31 && 1u << bits < size) ++bits;
-    // Rounded up by less than size <= 2^bits: exact for numbers below 2^31.
-    sizes.shifts[i] = 31 + bits;
-    sizes.multipliers[i] = unsigned(((uint64_t{1} << sizes.shifts[i]) + size - 1) / size);
-  }
-  return sizes;
+  auto const divisor = [](int size) { return make_divisor(size > 0 ? unsigned(size) : 1); };
+  return {.modes = {outer, middle, inner}, .divisors = {divisor(middle), divisor(inner)}};
 }
 
 /// Divides only where there are modes to tell apart; the branch is the same for all threads.
 MOYE_HOST_DEVICE constexpr BatchCoord batch_coord(BatchSizes const& sizes, int matrix) {
   if (sizes.modes[0] == 1 && sizes.modes[1] == 1) return {{0, 0, matrix}};
   unsigned const number = unsigned(matrix);
-  int const outer = int(uint64_t(number) * sizes.multipliers[1] >> sizes.shifts[1]);
-  int const outermost = int(uint64_t(unsigned(outer)) * sizes.multipliers[0] >> sizes.shifts[0]);
+  int const outer = int(divide(number, sizes.divisors[1]));
+  int const outermost = int(divide(unsigned(outer), sizes.divisors[0]));
   return {{outermost, outer - outermost * sizes.modes[1], matrix - outer * sizes.modes[2]}};
 }
 

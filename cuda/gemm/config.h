@@ -169,12 +169,18 @@ struct BatchStrides {
   int64_t modes[kBatchModes];
 };
 
+/// What divides numbers below 2^31 by a number that the host knows, without a division: a chain of some thirty
+/// instructions, for which producers have neither the time nor the registers. make_divisor() of gemm/batch.h fills it
+/// in.
+struct Divisor {
+  unsigned multiplier, shift;
+};
+
 /// The modes of a batch, outermost first, 1 where there is none: {1, 1, n} is one mode. make_batch_sizes() of
 /// gemm/batch.h fills it in.
 struct BatchSizes {
   int modes[kBatchModes];
-  // What divides by the middle and by the inner mode without a division, for which producers have no registers.
-  unsigned multipliers[kBatchModes - 1], shifts[kBatchModes - 1];
+  Divisor divisors[kBatchModes - 1];  // by the middle and by the inner mode
 };
 
 /// A matrix that an epilogue reads: broadcast along modes whose stride is 0. Its dtype is d's.

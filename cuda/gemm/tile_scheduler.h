@@ -3,6 +3,7 @@
 //   TileScheduler   the tiles of a CTA that stays for several, a range
 #pragma once
 
+#include "gemm/batch.h"
 #include "gemm/config.h"
 #include "moye/arch/builtin.h"
 #include "moye/arch/config.h"
@@ -36,14 +37,41 @@ MOYE_HOST_DEVICE constexpr TileCoord tile_coord(unsigned tile, unsigned tiles_m,
 
 /// The tiles of one call, the same for all its CTAs.
 struct TileGrid {
-  int m, n, k;    // tiles along each mode; where k is split, of one part
-  int super_m;    // rows of tiles that the order runs down before it steps right
-  int tiles;      // of d, of all its matrices; where k is split, as many for each part
+  int m, n, k;  // tiles along each mode; where k is split, of one part
+  int super_m;  // rows of tiles that the order runs down before it steps right
+  int tiles;    // of d, of all its matrices; where k is split, as many for each part
+  struct {
+    Divisor matrix, group;    // by the tiles of a matrix, of a group of rows of tiles
+    Divisor rows, last_rows;  // by the rows of a group, of the last group
+  } by;
   int parts = 1;  // of k, each of which has a matrix of sums: those of one matrix of d lie one behind the other
 };
 
+/// The same, by multiplications: it stands in front of the first load, where nothing hides what it takes.
 MOYE_HOST_DEVICE constexpr TileCoord tile_coord(unsigned tile, TileGrid const& grid) {
-  return tile_coord(tile, grid.m, grid.n, grid.super_m);
+  unsigned const matrix = divide(tile, grid.by.matrix);
+  unsigned const in_matrix = tile - matrix * unsigned(grid.m * grid.n);
+  unsigned const group = divide(in_matrix, grid.by.group);
+  unsigned const first_m = group * unsigned(grid.super_m);
+  unsigned const in_group = in_matrix - first_m * unsigned(grid.n);
+  bool const is_last = unsigned(grid.m) - first_m < unsigned(grid.super_m);
+  unsigned const rows = is_last ? unsigned(grid.m) - first_m : unsigned(grid.super_m);
+  unsigned const column = divide(in_group, is_last ? grid.by.last_rows : grid.by.rows);
+  return {int(first_m + in_group - column * rows), int(column), int(matrix)};
+}
+
+/// Host. What tile_coord needs of a grid of m x n tiles: m * n < 2^31.
+constexpr TileGrid make_grid(unsigned m, unsigned n, unsigned super_m) {
+  unsigned const rows = super_m < m ? super_m : m, last = m % rows;
+  return {.m = int(m),
+          .n = int(n),
+          .k = 0,
+          .super_m = int(rows),
+          .tiles = int(m * n),
+          .by = {.matrix = make_divisor(m * n),
+                 .group = make_divisor(rows * n),
+                 .rows = make_divisor(rows),
+                 .last_rows = make_divisor(last > 0 ? last : rows)}};
 }
 
 /// The tiles of a call with something to write.
@@ -53,7 +81,9 @@ inline Status make_tile_grid(TileMNK const& tile, GemmArgs const& args, TileGrid
   if (args.m > kMax - tile.m || args.n > kMax - tile.n || args.k > kMax - tile.k)
     return {"a size of m, n, k is over 2^31 - 1 less one tile"};
   if (m > kMax / n || m * n > kMax / args.batch) return {"d has more than 2^31 - 1 tiles"};
-  *grid = {.m = int(m), .n = int(n), .k = int(k), .super_m = kSuperM, .tiles = int(m * n * args.batch)};
+  *grid = make_grid(unsigned(m), unsigned(n), kSuperM);
+  grid->k = int(k);
+  grid->tiles = int(m * n * args.batch);
   return {};
 }
 

@@ -1,6 +1,6 @@
 // tile_coord takes every tile of every grid up to 64 x 64 exactly once, for super_m 1 to 16, and stays inside a group
-// of super_m rows of tiles. Prints a number for each order, for the same formula in Python to be held against; exits
-// with 1 if an order is wrong. And batch_coord divides exactly, which it does by multiplying.
+// of super_m rows of tiles; that of a TileGrid, which multiplies, is the same. Prints a number for each order, for the
+// same formula in Python to be held against; exits with 1 if an order is wrong. And batch_coord divides exactly.
 #include "gemm/tile_scheduler.h"
 
 #include <cstdio>
@@ -10,13 +10,22 @@
 
 namespace moye {
 
+bool same(TileCoord const& left, TileCoord const& right) {
+  return left.m == right.m && left.n == right.n && left.batch == right.batch && left.k == right.k;
+}
+
 /// The order's number: of the code of each tile's place, weighted with its turn. 0: not a bijection.
 uint64_t check(unsigned tiles_m, unsigned tiles_n, unsigned batch, unsigned super_m) {
   unsigned const tiles = tiles_m * tiles_n * batch;
   std::vector<char> seen(tiles, 0);
   uint64_t number = 1;
+  TileGrid const grid = make_grid(tiles_m, tiles_n, super_m);
   for (unsigned tile = 0; tile < tiles; ++tile) {
     TileCoord const coord = tile_coord(tile, tiles_m, tiles_n, super_m);
+    if (!same(tile_coord(tile, grid), coord)) {
+      std::printf("super_m %u, grid %u x %u: tile %u lies elsewhere in a TileGrid\n", super_m, tiles_m, tiles_n, tile);
+      return 0;
+    }
     bool const inside = coord.m >= 0 && unsigned(coord.m) < tiles_m && coord.n >= 0 && unsigned(coord.n) < tiles_n &&
                         coord.batch >= 0 && unsigned(coord.batch) < batch;
     unsigned const group = tile % (tiles_m * tiles_n) / (super_m * tiles_n);
@@ -30,6 +39,24 @@ uint64_t check(unsigned tiles_m, unsigned tiles_n, unsigned batch, unsigned supe
     number += (tile + 1) * code * code;
   }
   return number;
+}
+
+/// Tiles around those with which a matrix, a group and a column begin, and the last ones, of grids as large as a launch
+/// may have.
+bool check_large(unsigned tiles_m, unsigned tiles_n, unsigned batch, unsigned super_m) {
+  TileGrid const grid = make_grid(tiles_m, tiles_n, super_m);
+  uint64_t const tiles = uint64_t(tiles_m) * tiles_n * batch;
+  for (uint64_t const step :
+       {uint64_t(1), uint64_t(grid.super_m), uint64_t(grid.super_m) * tiles_n, uint64_t(tiles_m) * tiles_n}) {
+    for (uint64_t turn = 1; turn * step <= tiles; turn = turn * 3 + 1) {
+      for (uint64_t const tile : {turn * step - 1, turn * step, tiles - turn * step, tiles - 1}) {
+        if (tile < tiles &&
+            !same(tile_coord(unsigned(tile), grid), tile_coord(unsigned(tile), tiles_m, tiles_n, super_m)))
+          return false;
+      }
+    }
+  }
+  return true;
 }
 
 int check_grids() {
@@ -54,6 +81,12 @@ int check_grids() {
     TileCoord const column = tile_coord(last, 0x7fffffff, 1, super_m);
     if (row.m != 0 || row.n != int(last) || row.batch != 0) return 1;
     if (column.m != int(last) || column.n != 0 || column.batch != 0) return 1;
+    for (unsigned const m : {1u, 3u, 7u, 12u, 641u, 32769u, 1u << 20, 6700417u, 0x7fffffffu}) {
+      for (unsigned const n : {1u, 2u, 7u, 131u, 32768u, 1u << 30, 0x7fffffffu}) {
+        if (uint64_t(m) * n > 0x7fffffff) continue;
+        if (!check_large(m, n, 1, super_m) || !check_large(m, n, 0x7fffffff / (m * n), super_m)) return 1;
+      }
+    }
   }
   return 0;
 }
