@@ -48,9 +48,10 @@ NB_MODULE(_moye_cuda, module) {
       "recorded_nodes",
       [] {
         moye::RecordedNodes const nodes = moye::recorded_nodes();
-        return nb::make_tuple(nodes.created, nodes.updated);
+        return nb::make_tuple(nodes.created, nodes.updated, nodes.known);
       },
-      "How many nodes of XLA's CUDA graphs our launches became, and how often one got new arguments.");
+      "How many nodes of XLA's CUDA graphs our launches became, how often one got new arguments, and how many calls\n"
+      "got those of the same addresses before.");
   module.def(
       "recording_handlers",
       [] { return moye::to_dict({{"jax_moye_recorded_targets_v1", moye::register_with_record}}); },

@@ -7,11 +7,13 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gemm/config.h"
 #include "handlers.h"
 #include "kernel_images_cuda.h"
+#include "known_launches.h"
 #include "moye/arch/kernel_library.h"
 #include "moye/arch/launch_recorder.h"
 
@@ -106,7 +108,8 @@ constexpr size_t kRegisterArgsBytes = offsetof(RegisterArgs, traits) + sizeof(ui
 // ---- What we do with it
 
 constexpr std::string_view kUsesPdl = "uses_pdl", kEarlyOperands = "early_operands";
-std::atomic<int64_t> created_nodes = 0, updated_nodes = 0;
+std::atomic<int64_t> created_nodes = 0, updated_nodes = 0, known_updates = 0;
+KnownLaunches& known_launches = *new KnownLaunches;  // there until the process ends, as XLA's threads are
 
 XLA_FFI_Error* internal_error(XLA_FFI_Api const* api, std::string const& message) {
   XLA_FFI_Error_Create_Args args = {};
@@ -146,14 +149,47 @@ RecordFrame const* find_frame(XLA_FFI_CallFrame const* frame) {
   return reinterpret_cast<RecordExtension const*>(found)->frame;
 }
 
+std::vector<void const*> addresses_of(XLA_FFI_CallFrame const* frame) {
+  std::vector<void const*> addresses;
+  addresses.reserve(size_t(frame->args.size + frame->rets.size));
+  for (int64_t i = 0; i < frame->args.size; ++i) {
+    if (frame->args.types[i] == XLA_FFI_ArgType_BUFFER)
+      addresses.push_back(static_cast<XLA_FFI_Buffer const*>(frame->args.args[i])->data);
+  }
+  for (int64_t i = 0; i < frame->rets.size; ++i) {
+    if (frame->rets.types[i] == XLA_FFI_RetType_BUFFER)
+      addresses.push_back(static_cast<XLA_FFI_Buffer const*>(frame->rets.rets[i])->data);
+  }
+  return addresses;
+}
+
+/// Gives the nodes of a call, of which there are as many, what they were given before.
+XLA_FFI_Error* update_as_before(RecordFrame const& frame, KnownLaunch const& launch) {
+  std::vector<Argument> values;
+  Command const* const* node = frame.commands;
+  for (LaunchArguments const& arguments : launch.kernels) {
+    values.clear();
+    for (auto const& value : arguments) values.push_back({value.data(), int64_t(value.size()), kHostValue});
+    Arguments const all = {values.data(), int64_t(values.size())};
+    if (XLA_FFI_Error* const error = frame.api->update_launch(frame.context, *node++, &all)) return error;
+    ++updated_nodes;
+  }
+  ++known_updates;
+  return nullptr;
+}
+
 class GraphRecorder final : public LaunchRecorder {
  public:
   GraphRecorder(XLA_FFI_Api const* api, RecordFrame const& frame) : api_(api), frame_(frame) {}
 
   Status record(void const* kernel, LaunchConfig const& config, std::span<KernelArgument const> arguments) override {
     std::vector<Argument> values;
-    for (KernelArgument const& argument : arguments)
+    LaunchArguments& kept = kernels.emplace_back();
+    for (KernelArgument const& argument : arguments) {
       values.push_back({argument.value, int64_t(argument.bytes), kHostValue});
+      auto const* const bytes = static_cast<std::byte const*>(argument.value);
+      kept.emplace_back(bytes, bytes + argument.bytes);
+    }
     Arguments const all = {values.data(), int64_t(values.size())};
     error_ = frame_.action == kCreate ? create(kernel, config, all) : update(all);
     if (error_ != nullptr) return {"XLA cannot record a kernel"};
@@ -165,6 +201,8 @@ class GraphRecorder final : public LaunchRecorder {
   /// Whether XLA is to capture the call: all of it, or there is nothing to record.
   bool captured() const { return captured_ || recorded_ == 0; }
   int64_t recorded() const { return recorded_; }
+
+  std::vector<LaunchArguments> kernels;  // what they were given
 
  private:
   XLA_FFI_Error* create(void const* kernel, LaunchConfig const& config, Arguments const& arguments) {
@@ -210,7 +248,7 @@ class GraphRecorder final : public LaunchRecorder {
 
 }  // namespace
 
-RecordedNodes recorded_nodes() { return {created_nodes, updated_nodes}; }
+RecordedNodes recorded_nodes() { return {created_nodes, updated_nodes, known_updates}; }
 
 Hints::Hints(XLA_FFI_CallFrame* frame) : frame_(frame), before_(frame->attrs) {
   auto const is = [&](int64_t i, std::string_view name) {
@@ -242,6 +280,11 @@ XLA_FFI_Error* record_call(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* execute) {
   if (asks_for_metadata(frame)) return execute(frame);
   RecordFrame const* const record = find_frame(frame);
   if (record == nullptr) return internal_error(api, "jax_moye: this jaxlib records calls in a way that is not known");
+  std::vector<void const*> addresses = addresses_of(frame);
+  if (record->action == kUpdate && *record->number_of_commands > 0) {
+    auto const known = known_launches.find(record->commands[0], addresses);
+    if (known != nullptr) return update_as_before(*record, *known);
+  }
   GraphRecorder recorder(api, *record);
   Hints const hints(frame);
   recorder.early_operands = hints.early_operands | kEarlyNext;
@@ -268,6 +311,8 @@ XLA_FFI_Error* record_call(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* execute) {
   } else if (recorder.recorded() != *record->number_of_commands) {
     return internal_error(api, "jax_moye: a call launched fewer kernels than when it was recorded");
   }
+  known_launches.add(record->commands[0], {std::move(addresses), std::move(recorder.kernels)},
+                     record->action == kCreate);
   return nullptr;
 }
 

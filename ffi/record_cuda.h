@@ -12,7 +12,8 @@ namespace moye {
 
 /// Of this process, by which one sees that calls are recorded.
 struct RecordedNodes {
-  int64_t created, updated;
+  int64_t created, updated;  // nodes
+  int64_t known;             // calls that were given what they had been given before
 };
 RecordedNodes recorded_nodes();
 
@@ -37,7 +38,8 @@ class Hints {
   std::vector<void*> values_;
 };
 
-/// Calls `execute`, whose launches become nodes of XLA's graph, or whose nodes get new arguments. Where a kernel's code
+/// Calls `execute`, whose launches become nodes of XLA's graph, or whose nodes get new arguments; for addresses that
+/// the call has had before they get those of then (known_launches.h). Where a kernel's code
 /// is not known (a kernel of one's own), XLA is asked to capture the call.
 XLA_FFI_Error* record_call(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* execute);
 

@@ -130,11 +130,11 @@ def register(platform: str) -> None:
 
 
 def records_calls() -> bool:
-    """Whether calls become nodes of XLA's CUDA graphs, not captures of a stream: where JAX_MOYE_RECORD_CALLS=1 says so.
+    """Whether calls become nodes of XLA's CUDA graphs, not captures of a stream, so that small products end earlier.
 
-    Products of few rows end earlier then; a step on a shared host was slower (docs/performance.md, section 38).
+    Where the runtime can, unless JAX_MOYE_RECORD_CALLS=0.
     """
-    return os.environ.get("JAX_MOYE_RECORD_CALLS") == "1" and runtime.records_calls()
+    return os.environ.get("JAX_MOYE_RECORD_CALLS") != "0" and runtime.records_calls()
 
 
 def register_cuda() -> None:

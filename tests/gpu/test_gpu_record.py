@@ -1,4 +1,4 @@
-"""Calls as nodes of XLA's CUDA graphs (ffi/record_cuda.h), where JAX_MOYE_RECORD_CALLS=1 and the runtime records."""
+"""Calls as nodes of XLA's CUDA graphs (ffi/record_cuda.h), where the runtime records and nobody forbids it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.gpu.test_gpu_matmul import moye
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.usefixtures("gpu"),
-    pytest.mark.skipif(not ffi.records_calls(), reason="not asked to record, or the runtime cannot"),
+    pytest.mark.skipif(not ffi.records_calls(), reason="forbidden, or the runtime cannot"),
 ]
 
 K, LINKS = 256, 8
@@ -59,9 +59,30 @@ def test_every_product_is_a_node_that_is_given_new_addresses(rows):
         kept.append((x, orders, chain(x, matrices)))
     for x, orders, found in kept:
         np.testing.assert_array_equal(np.asarray(found, np.float64), permuted(x, orders))
-    created, updated = nodes() - before
+    created, updated, _ = nodes() - before
     assert created >= LINKS
     assert updated >= LINKS
+
+
+def test_operands_in_turns():
+    """For addresses that come back nodes are given what they had then, and it is that of these operands."""
+    rng = np.random.default_rng(2)
+    product = moye()
+
+    @jax.jit
+    def chain(x, matrices):
+        for matrix in matrices:
+            x = product(x, matrix)
+        return x
+
+    sets = [(integers(rng, 16, K), *permutations(rng)) for _ in range(3)]
+    wanted = [permuted(x, orders) for x, orders, _ in sets]
+    before, turns = nodes(), 20
+    for turn in range(turns):
+        x, _, matrices = sets[turn % 3]
+        np.testing.assert_array_equal(np.asarray(chain(x, matrices), np.float64), wanted[turn % 3])
+    _, updated, known = nodes() - before
+    assert updated >= known >= LINKS * turns // 2
 
 
 def test_an_operand_that_the_program_computes_is_waited_for():

@@ -23,9 +23,11 @@ def test_which_jaxlibs_record(monkeypatch, tmp_path, minor, records):
         runtime.records_calls.cache_clear()
 
 
-def test_calls_are_recorded_where_somebody_asks(monkeypatch):
+def test_calls_are_recorded_unless_somebody_forbids_it(monkeypatch):
     monkeypatch.setattr(runtime, "records_calls", lambda: True)
     monkeypatch.delenv("JAX_MOYE_RECORD_CALLS", raising=False)
+    assert ffi.records_calls()
+    monkeypatch.setenv("JAX_MOYE_RECORD_CALLS", "0")
     assert not ffi.records_calls()
     monkeypatch.setenv("JAX_MOYE_RECORD_CALLS", "1")
     assert ffi.records_calls()
