@@ -255,6 +255,7 @@ struct GemmArgs {
 };
 inline constexpr int kEarlyA = 1, kEarlyB = 2;  // b: second_b, too
 inline constexpr int kEarlyNext = 4;            // the kernel behind is let in behind the last load
+inline constexpr int kEarlyNextAtOnce = 8;      // and before the loads: the device has room for the CTAs of both
 
 /// A product of groups, see gemm/grouped.h: batch is their number, and a matrix's stride along it is 0 where its rows
 /// or its k are cut into groups. m or k, whichever that is, is of all groups together.

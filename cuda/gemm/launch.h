@@ -6,8 +6,17 @@
 #include "gemm/tile_scheduler.h"
 #include "moye/arch/device.h"
 #include "moye/arch/launch.h"
+#include "moye/arch/launch_recorder.h"
 
 namespace moye {
+
+/// What the call that this thread records may do early, of a launch with room or without for the CTAs of the kernel
+/// behind. Without, there is none beside the kernel ahead, most likely: loads would not begin early, and would keep
+/// those of the other operand waiting.
+inline int early_where(bool has_room) {
+  int const early = early_operands();
+  return (early & kEarlyNext) | (has_room && early != 0 ? (early & (kEarlyA | kEarlyB)) | kEarlyNextAtOnce : 0);
+}
 
 /// One CTA per tile.
 template <GemmConfig kConfig>

@@ -5,6 +5,7 @@
 #include "gemm/config.h"
 #include "gemm/entry.h"
 #include "gemm/epilogue_sm90.h"
+#include "gemm/launch.h"
 #include "gemm/order.h"
 #include "gemm/tile_scheduler.h"
 #include "gemm/tma_operand.h"
@@ -115,6 +116,7 @@ MOYE_DEVICE void produce(GemmArgs const& args, PersistentParams const& params, O
   auto write = Pipeline::producer_start();
   int begun = 0;  // k-tiles of the first tile
   if constexpr (kLoadsEarly<kConfig>) {
+    if ((args.early & kEarlyNextAtOnce) != 0) griddepcontrol_launch_dependents();
     if ((args.early & (kEarlyA | kEarlyB)) != 0)
       begun = produce_first<Operands, kRank>(args, params, {a, b}, stages, pipeline);
     write += begun;
@@ -174,7 +176,7 @@ Status launch_clusters(GemmArgs args, GemmArgs const& sums, int parts, StreamHan
     auto* const kernel = Kernel::template kernel<kOrder>();
     int resident = 0;  // clusters
     if (Status status = max_active_clusters(kernel, config, stream, &resident); !status.ok()) return status;
-    args.early = kLoadsEarly<kConfig> ? args.early | early_operands() : 0;
+    args.early = kLoadsEarly<kConfig> ? args.early | early_where(params.grid.tiles <= resident / 2) : 0;
     config.grid = {unsigned(resident < params.grid.tiles ? resident : params.grid.tiles) * kCluster};
     return launch_kernel(kernel, config, stream, args, params);
   });

@@ -8,7 +8,7 @@
 //   consumer_wait  (1) the next stage has landed, for every thread's copies;
 //                  (2) every warp is done with the stage that is refilled next
 //   barriers of the epilogue: before the warps' sums replace the stages; before the sums of all slices are added up
-//   griddepcontrol  all threads wait for the kernel ahead before they load what it may write
+//   griddepcontrol  all threads wait for the kernel ahead before the first load
 #pragma once
 
 #include "gemm/batch.h"
@@ -25,6 +25,7 @@
 #include "moye/algorithm/fill.h"
 #include "moye/algorithm/gemm.h"
 #include "moye/arch/barrier.h"
+#include "moye/arch/device.h"
 #include "moye/arch/grid_dependency.h"
 #include "moye/arch/launch_recorder.h"
 #include "moye/atom/copy_atom.h"
@@ -140,45 +141,30 @@ struct Gemm<kConfig> {
     Tensor tAcA = thr_copy_a.partition_S(make_identity_tensor(Shape<Int<kBlkM>, Int<kBlkK>>{}));  // (CPY,CPY_M,CPY_K)
     Tensor tBcB = thr_copy_b.partition_S(make_identity_tensor(Shape<Int<kBlkN>, Int<kBlkK>>{}));  // (CPY,CPY_N,CPY_K)
 
-    // Few vectors: cheaper than copy_operand, which asks whether all of them are whole. k_left: elements of k from the
-    // k-tile on that is loaded.
-    auto const load_a = [&](int stage, int k_left) {
-      auto const valid = [&](int i, int j) {
-        return valid_elements<kMajorA, kVector>(tAcA(_0{}, i, j), m_left, k_left);
-      };
-      copy_zfill(copy_a, valid, tAgA, in_stage(tAsA, stage));
-      move_view(tAgA, kBlkK * get<1>(mA.stride()));
-    };
-    auto const load_b = [&](int stage, int k_left) {
-      auto const valid = [&](int i, int j) {
-        return valid_elements<kMajorB, kVector>(tBcB(_0{}, i, j), n_left, k_left);
-      };
-      copy_zfill(copy_b, valid, tBgB, in_stage(tBsB, stage));
-      move_view(tBgB, kBlkK * get<1>(mB.stride()));
-    };
-
     CpAsyncPipeline<kStages> pipeline;
-    bool const early_a = (args.early & kEarlyA) != 0, early_b = (args.early & kEarlyB) != 0;
-    if (early_a || early_b) {  // they belong to the first stage's group, and land while the kernel ahead still runs
-      MOYE_NO_UNROLL
-      for (int stage = 0, left = int(args.k); stage < pipeline.kAhead && left > 0; ++stage, left -= kBlkK) {
-        if (early_a) load_a(stage, left);
-        if (early_b) load_b(stage, left);
-      }
-    }
     int k_left = int(args.k);  // elements of k from the k-tile on that is filled next
-    auto const fill = [&](bool a, bool b) {
+    auto const fill = [&] {
       if (k_left > 0) {
         int const stage = pipeline.write();
-        if (a) load_a(stage, k_left);
-        if (b) load_b(stage, k_left);
+        auto const of_a = [&](int i, int j) {
+          return valid_elements<kMajorA, kVector>(tAcA(_0{}, i, j), m_left, k_left);
+        };
+        auto const of_b = [&](int i, int j) {
+          return valid_elements<kMajorB, kVector>(tBcB(_0{}, i, j), n_left, k_left);
+        };
+        // Few vectors: cheaper than copy_operand, which asks whether all of them are whole.
+        copy_zfill(copy_a, of_a, tAgA, in_stage(tAsA, stage));
+        copy_zfill(copy_b, of_b, tBgB, in_stage(tBsB, stage));
+        move_view(tAgA, kBlkK * get<1>(mA.stride()));
+        move_view(tBgB, kBlkK * get<1>(mB.stride()));
         k_left -= kBlkK;
       }
       pipeline.producer_commit();
     };
     griddepcontrol_wait();  // the kernel ahead may still run up to here
     MOYE_NO_UNROLL
-    for (int stage = 0; stage < pipeline.kAhead; ++stage) fill(!early_a, !early_b);
+    for (int stage = 0; stage < pipeline.kAhead; ++stage) fill();
+    if ((args.early & kEarlyNextAtOnce) != 0) griddepcontrol_launch_dependents();
 
     TiledMma tiled_mma;
     auto const thr_mma = tiled_mma.get_slice(thread);
@@ -197,7 +183,7 @@ struct Gemm<kConfig> {
     MOYE_NO_UNROLL
     for (int k_tile = 0; k_tile < params.k_tiles; ++k_tile) {
       pipeline.consumer_wait();
-      fill(true, true);
+      fill();
       copy(smem_copy_a, in_stage(tXsA, pipeline.read()), tXrA);
       copy(smem_copy_b, in_stage(tXsB, pipeline.read()), tXrB);
       gemm(tiled_mma, tCrA, tCrB, tCrC);
@@ -291,7 +277,6 @@ struct Gemm<kConfig> {
         .tiles = make_batch_sizes(int(args.batch), grid.n, grid.m),
         .k_tiles = grid.k,
         .is_plain = is_plain(args.epilogue) && TileEpilogue<float, kVectorOut>::is_of_words(args)};
-    args.early |= early_operands();
     int const used = grid.k < kStages ? grid.k * int(sizeof(Stage)) : kFacts.smem_bytes;
     int const least = used > kSumsBytes ? used : kSumsBytes;
     LaunchConfig const config{.grid = {unsigned(grid.tiles)},
@@ -299,8 +284,16 @@ struct Gemm<kConfig> {
                               // More than a kernel has by default is allowed once, as much as it ever needs.
                               .smem_bytes = least <= kDefaultSmemBytes ? least : kFacts.smem_bytes,
                               .programmatic = true};
-    return dispatch(order_of(args), [&](auto order) {
-      return launch_kernel(kernel<decltype(order)::value>(), config, stream, args, params);
+    return dispatch(order_of(args), [&](auto order) -> Status {
+      auto* const kernel = Gemm::kernel<decltype(order)::value>();
+      if (early_operands() != 0) {
+        int multiprocessors = 0, resident = 0;
+        if (Status status = device_multiprocessors(stream, &multiprocessors); !status.ok()) return status;
+        Status const status = max_active_blocks(kernel, kThreads, kFacts.smem_bytes, stream, &resident);
+        if (!status.ok()) return status;
+        args.early = early_where(grid.tiles <= int64_t(multiprocessors) * resident / 2);
+      }
+      return launch_kernel(kernel, config, stream, args, params);
     });
   }
 

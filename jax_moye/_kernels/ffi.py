@@ -35,6 +35,7 @@ CAPPED_ATTENTION_TARGET = "jax_moye_capped_attention_v1"  # likewise
 CAPPED_ATTENTION_GRAD_TARGET = "jax_moye_capped_attention_grad_v1"  # likewise
 DROPPED_ATTENTION_TARGET = "jax_moye_dropped_attention_v1"  # likewise
 DROPPED_ATTENTION_GRAD_TARGET = "jax_moye_dropped_attention_grad_v1"  # likewise
+PREFIX = "jax_moye_"  # of all of them
 MARK_TARGET = "jax_moye_mark_v1"  # CUDA's alone, of no user's program
 
 _lock = threading.Lock()

@@ -17,12 +17,14 @@ All this is about products with a batch. Without one an operand is one matrix or
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from jax.interpreters import mlir
 
+from jax_moye._kernels import ffi
 from jax_moye._primitives.equations import body_of, called_by
 from jax_moye._primitives.patterns import PRODUCTS
 from jax_moye._primitives.reference import lax_form
@@ -126,6 +128,25 @@ def made_in_lowering(ctx: mlir.LoweringRuleContext, value: Any) -> Made:
             return Made("call", tuple(owner.operands), returns.operands[value.result_number])
     shape = getattr(value.type, "shape", None)
     return Made("computed", [x for x in owner.operands if getattr(x.type, "shape", None) == shape and not _is_bool(x)])
+
+
+def is_of_kernel(ctx: mlir.LoweringRuleContext, value: Any) -> bool:
+    """Whether a value is what a kernel of ours has written, perhaps of another shape, so that nothing stands between.
+
+    Args:
+      ctx: where an equation is lowered that reads it.
+      value: of the program.
+    """
+    calls: tuple[Any, ...] = ()
+    for _ in range(_MOST_STEPS):
+        how, operands, _, around = _step(value, calls, functools.partial(made_in_lowering, ctx))
+        if how not in ("reshape", "call"):
+            break
+        value, calls = operands[0], around
+    owner: Any = getattr(value, "owner", None)
+    if getattr(owner, "name", None) != "stablehlo.custom_call":
+        return False
+    return owner.attributes["call_target_name"].value.startswith(ffi.PREFIX)
 
 
 def _is_bool(value: Any) -> bool:

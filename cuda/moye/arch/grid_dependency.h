@@ -23,8 +23,8 @@ MOYE_DEVICE void griddepcontrol_wait() {
 }
 
 /// This CTA no longer needs the GPU for itself: the kernel behind may start when all CTAs have said so or ended. Our
-/// GEMMs say so in XLA's graphs, behind their last load: earlier, their successors' CTAs took multiprocessors from CTAs
-/// that had not yet begun (docs/performance.md, section 8).
+/// GEMMs say so in XLA's graphs: those that leave room for the kernel behind at their begin, others behind their last
+/// load, or the CTAs of that one take multiprocessors as they come free (docs/performance.md, sections 8 and 40).
 MOYE_DEVICE void griddepcontrol_launch_dependents() {
 #if defined(__CUDACC__)
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
