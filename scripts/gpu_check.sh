@@ -134,8 +134,8 @@ stage_conformance() {
 
 stage_pytest() {
   # Named, so that tests/python's conftest does not ask for the CPU first.
-  # What is about recorded calls first, which a process has to be started for.
-  JAX_MOYE_RECORD_CALLS=1 JAX_PLATFORMS=cuda,cpu "$PYTHON" -m pytest -m gpu --timeout 140 tests/gpu/test_gpu_record.py &&
+  # Chains of calls that are captured first, which a process has to be started for.
+  JAX_MOYE_RECORD_CALLS=0 JAX_PLATFORMS=cuda,cpu "$PYTHON" -m pytest -m gpu --timeout 140 tests/gpu/test_gpu_overlap.py &&
     JAX_PLATFORMS=cuda,cpu "$PYTHON" -m pytest -m gpu --timeout 140 --junitxml "$OUT/gpu_tests.xml" tests
 }
 
