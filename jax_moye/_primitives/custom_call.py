@@ -196,7 +196,8 @@ def with_lasting(ctx: Any, request: Request, operands: Sequence[Any]) -> Request
       request: of it.
       operands: as a kernel reads them, behind what strides stand for.
     """
-    if not ffi.records_calls() or not any(is_of_kernel(ctx, x) for x in operands):
+    is_recorded = request.interpret is None and ffi.records_calls()
+    if not is_recorded or not any(is_of_kernel(ctx, x) for x in operands):
         return request  # nobody asks, and equal products are to be decided about once
     return dataclasses.replace(request, lasting=tuple(_compat.is_lasting(ctx, x) for x in operands))
 
