@@ -135,7 +135,7 @@ struct Gemm<kConfig> {
     constexpr Major kMajorA = kMajorOfA<kOrder>, kMajorB = kMajorOfB<kOrder>;
     auto& smem = *reinterpret_cast<SharedStorage*>(smem_base());
     int const thread = thread_idx().x;
-    TileCoord const tile = tile_coord(block_idx().x, grid);
+    TileCoord const tile = tile_coord(block_idx().x, grid.m, grid.n);
     int const k_tiles = grid.k;
     int const m_left = int(args.m) - tile.m * kBlkM;  // rows of A from this tile on
     int const n_left = int(args.n) - tile.n * kBlkN;  // columns of D, rows of B

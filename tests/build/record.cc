@@ -100,6 +100,8 @@ void print(Arguments const* all) {
 
 XLA_FFI_Error* error_of_api = nullptr;
 
+intptr_t commands_created = 0;
+
 XLA_FFI_Error* create_launch(void*, char const* name, void const* code, int64_t bytes, int format, Dims dims,
                              uint32_t smem, int32_t pdl, Arguments const* arguments, void const* const* dependencies,
                              uint32_t number, void const** command) {
@@ -108,8 +110,7 @@ XLA_FFI_Error* create_launch(void*, char const* name, void const* code, int64_t 
               dims.cluster[0], smem, pdl);
   for (uint32_t i = 0; i < number; ++i) std::printf(" %d", int(reinterpret_cast<intptr_t>(dependencies[i])));
   print(arguments);
-  static intptr_t commands = 0;
-  *command = reinterpret_cast<void const*>(++commands);
+  *command = reinterpret_cast<void const*>(++commands_created);
   return is("refused") ? error_of_api : nullptr;
 }
 
@@ -232,6 +233,15 @@ int run() {
   if (is("metadata") || is("register")) frame.extension_start = &metadata;
   if (is("refused")) error_of_api = to_error(&api.api, "the runtime's own error");
 
+  static char const places[2] = {};
+  XLA_FFI_Buffer buffer = {};
+  XLA_FFI_ArgType const of_buffer = XLA_FFI_ArgType_BUFFER;
+  void* buffers[] = {&buffer};
+  frame.args.size = 1;
+  frame.args.types = const_cast<XLA_FFI_ArgType*>(&of_buffer);
+  frame.args.args = buffers;
+  buffer.data = const_cast<char*>(&places[0]);
+
   auto const call = [&](XLA_FFI_Error* error) {
     if (error != nullptr) std::printf("error: %s\n", reinterpret_cast<std::string*>(error)->c_str());
     std::printf("commands %d, stage %d, attributes %d, recorder %d, errors %d\n", int(number), int(frame.stage),
@@ -245,9 +255,24 @@ int run() {
   call(record_call(&frame, execute));
   record_frame.action = 1;
   if (is("more")) scenario = "one", number = 2;
+  buffer.data = const_cast<char*>(&places[1]);
   call(record_call(&frame, execute));
-  if (record_frame.most == 1)
-    std::printf("nodes %d %d\n", int(recorded_nodes().created), int(recorded_nodes().updated));
+  if (is("in turns")) {
+    for (char const& place : places) {
+      buffer.data = const_cast<char*>(&place);
+      call(record_call(&frame, execute));
+    }
+    commands_created = 0;  // another graph, whose node has the address of the first
+    for (int action : {0, 1}) {
+      record_frame.action = action;
+      buffer.data = const_cast<char*>(&places[1 - action]);
+      call(record_call(&frame, execute));
+    }
+  }
+  if (record_frame.most == 1) {
+    RecordedNodes const nodes = recorded_nodes();
+    std::printf("nodes %d %d, known %d\n", int(nodes.created), int(nodes.updated), int(nodes.known));
+  }
   return 0;
 }
 

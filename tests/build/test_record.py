@@ -36,7 +36,15 @@ def left(commands, errors=0):
 
 def test_a_launch_is_a_node_and_then_gets_new_arguments(program):
     created = [CALLED, f"create {NODE} {VALUES}", left(1)]
-    assert lines(program, "one") == [*created, CALLED, f"update 1 {VALUES}", left(1), "nodes 1 1"]
+    assert lines(program, "one") == [*created, CALLED, f"update 1 {VALUES}", left(1), "nodes 1 1, known 0"]
+
+
+def test_addresses_that_come_back_cost_no_call_of_the_handler(program):
+    found = lines(program, "in turns")
+    known = [f"update 1 {VALUES}", left(1)]
+    assert found[3:10] == [CALLED, *known, *known, *known]
+    of_another_graph = [CALLED, f"create {NODE} {VALUES}", left(1), CALLED, *known]  # nothing is known of its node
+    assert found[10:] == [*of_another_graph, "nodes 2 4, known 2"]
 
 
 def test_the_second_launch_stands_behind_the_first(program):
@@ -60,7 +68,7 @@ def test_a_kernel_of_a_users_function_is_its_librarys(program):
 @pytest.mark.parametrize("scenario", ["foreign", "nothing", "invalid"])
 def test_what_cannot_be_recorded_is_captured(program, scenario):
     """A kernel of one's own, a call that launches nothing, and one whose error its capture will show."""
-    assert lines(program, scenario) == [CALLED, "capture", left(0)] * 2 + ["nodes 0 0"]
+    assert lines(program, scenario) == [CALLED, "capture", left(0)] * 2 + ["nodes 0 0, known 0"]
 
 
 @pytest.mark.parametrize(

@@ -283,8 +283,8 @@ MUTANTS = [
         "scheduler_one_tile_twice",
         SIMT,
         "tile_scheduler.h",
-        "return {int(first_m + in_group - column * rows)",
-        "return {int(first_m + (in_group == 1 ? 0 : in_group - column * rows))",
+        "return {int(first_m + in_group % rows), int(in_group / rows)",
+        "return {int(first_m + (in_group == 1 ? 0 : in_group % rows)), int(in_group / rows)",
         r"race on global memory .*block .*thread \d+.* at simt_tiled\.cuh:\d+ "
         r".*block .*thread \d+.* at simt_tiled\.cuh:\d+",
         sizes=(200, 66, 40),
