@@ -17,7 +17,7 @@ from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import GemmConfig
 from jax_moye._kernels.dtypes import numpy_dtype, numpy_dtypes
 from jax_moye._kernels.interpret import InterpretParams
-from jax_moye._primitives.orders import is_of_kernel
+from jax_moye._primitives.orders import written_by
 from jax_moye._primitives.padding import padded
 from jax_moye._primitives.split_tf32 import split_tf32
 from jax_moye._primitives.transposes import Permutations, transposed
@@ -197,7 +197,7 @@ def with_lasting(ctx: Any, request: Request, operands: Sequence[Any]) -> Request
       operands: as a kernel reads them, behind what strides stand for.
     """
     is_recorded = request.interpret is None and ffi.records_calls()
-    if not is_recorded or not any(is_of_kernel(ctx, x) for x in operands):
+    if not is_recorded or not any((written_by(ctx, x) or "").startswith(ffi.PREFIX) for x in operands):
         return request  # nobody asks, and equal products are to be decided about once
     return dataclasses.replace(request, lasting=tuple(_compat.is_lasting(ctx, x) for x in operands))
 

@@ -24,7 +24,6 @@ from typing import Any, Literal, NamedTuple
 
 from jax.interpreters import mlir
 
-from jax_moye._kernels import ffi
 from jax_moye._primitives.equations import body_of, called_by
 from jax_moye._primitives.patterns import PRODUCTS
 from jax_moye._primitives.reference import lax_form
@@ -130,8 +129,8 @@ def made_in_lowering(ctx: mlir.LoweringRuleContext, value: Any) -> Made:
     return Made("computed", [x for x in owner.operands if getattr(x.type, "shape", None) == shape and not _is_bool(x)])
 
 
-def is_of_kernel(ctx: mlir.LoweringRuleContext, value: Any) -> bool:
-    """Whether a value is what a kernel of ours has written, perhaps of another shape, so that nothing stands between.
+def written_by(ctx: mlir.LoweringRuleContext, value: Any) -> str | None:
+    """The target of the custom call that has written a value, perhaps of another shape, with nothing between; or None.
 
     Args:
       ctx: where an equation is lowered that reads it.
@@ -145,8 +144,8 @@ def is_of_kernel(ctx: mlir.LoweringRuleContext, value: Any) -> bool:
         value, calls = operands[0], around
     owner: Any = getattr(value, "owner", None)
     if getattr(owner, "name", None) != "stablehlo.custom_call":
-        return False
-    return owner.attributes["call_target_name"].value.startswith(ffi.PREFIX)
+        return None
+    return owner.attributes["call_target_name"].value
 
 
 def _is_bool(value: Any) -> bool:
