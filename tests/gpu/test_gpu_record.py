@@ -35,6 +35,18 @@ def permutations(rng):
     return orders, [jnp.asarray(np.eye(K)[:, order], jnp.bfloat16) for order in orders]
 
 
+def chain_of_products():
+    product = moye()
+
+    @jax.jit
+    def chain(x, matrices):
+        for matrix in matrices:
+            x = product(x, matrix)
+        return x
+
+    return chain
+
+
 def permuted(x, orders):
     x = np.asarray(x, np.float64)
     for order in orders:
@@ -45,13 +57,7 @@ def permuted(x, orders):
 @pytest.mark.parametrize("rows", [1, 16, 64, 300])
 def test_every_product_is_a_node_that_is_given_new_addresses(rows):
     rng = np.random.default_rng(rows)
-    product = moye()
-
-    @jax.jit
-    def chain(x, matrices):
-        for matrix in matrices:
-            x = product(x, matrix)
-        return x
+    chain = chain_of_products()
 
     before, kept = nodes(), []
     for _ in range(6):  # results are kept, and operands are new: addresses change
@@ -67,13 +73,7 @@ def test_every_product_is_a_node_that_is_given_new_addresses(rows):
 def test_operands_in_turns():
     """For addresses that come back nodes are given what they had then, and it is that of these operands."""
     rng = np.random.default_rng(2)
-    product = moye()
-
-    @jax.jit
-    def chain(x, matrices):
-        for matrix in matrices:
-            x = product(x, matrix)
-        return x
+    chain = chain_of_products()
 
     sets = [(integers(rng, 16, K), *permutations(rng)) for _ in range(3)]
     wanted = [permuted(x, orders) for x, orders, _ in sets]
