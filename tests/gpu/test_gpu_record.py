@@ -107,15 +107,8 @@ def test_an_operand_that_the_program_computes_is_waited_for():
 def test_operands_that_another_program_has_just_written():
     """The next program's kernels read the new matrices: its graph begins when the one before has ended."""
     rng = np.random.default_rng(1)
-    product = moye()
+    chain = chain_of_products()
     orders, matrices = permutations(rng)
-
-    @jax.jit
-    def chain(x, matrices):
-        for matrix in matrices:
-            x = product(x, matrix)
-        return x
-
     shift = jax.jit(lambda matrices: [jnp.roll(matrix, 1, 1) for matrix in matrices], donate_argnums=0)
     x = integers(rng, 16, K)
     results, shifts = [], 30
