@@ -84,6 +84,7 @@ def test_what_is_measured_is_what_runs(gpu):
         row=measurements.config_digest(other),
         us={other.name: 1.0},
         xla_us={},
+        lead={},
         host_bound=False,
     )
     head = measurements.read(found.path).head

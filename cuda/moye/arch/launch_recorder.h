@@ -2,6 +2,14 @@
 // CUDA header, as arch/status.h. In the emulator there is none.
 #pragma once
 
+#if defined(__CUDACC_RTC__)  // as in arch/launch.h
+
+namespace moye {
+int early_operands();
+}
+
+#else
+
 #include <cstddef>
 #include <cstdlib>
 #include <span>
@@ -54,3 +62,5 @@ inline int early_operands() {
 }
 
 }  // namespace moye
+
+#endif
