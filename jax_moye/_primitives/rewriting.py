@@ -31,6 +31,7 @@ from jax_moye._primitives.equations import CLOSED_CALL
 from jax_moye._primitives.grouped_rewritten import as_grouped, grouped_pair_from
 from jax_moye._primitives.grouped_rows import with_rows_in_place
 from jax_moye._primitives.known_constants import Constants, of_arrays, with_known
+from jax_moye._primitives.needed_parts import with_needed_parts
 from jax_moye._primitives.one_hot import with_choices
 from jax_moye._primitives.overwriting import borrowed_by
 from jax_moye._primitives.pairs import cotangents_from, ordered, pair_from
@@ -82,7 +83,7 @@ def _rewritten(
     known: Sequence[JaxprEqn] = (),
     are_borrowed: Sequence[bool] | None = None,
 ) -> Jaxpr:
-    jaxpr = with_choices(jaxpr)
+    jaxpr = with_choices(with_needed_parts(jaxpr))
     opened = with_rows_in_place(_opened(jaxpr, parameters, in_loop, has_attention, known), parameters)
     given = {*opened.constvars, *(x for x, is_in in zip(opened.invars, are_in_memory, strict=True) if is_in)}
     borrowed = {*opened.constvars, *(x for x, is_so in zip(opened.invars, are_borrowed or (), strict=False) if is_so)}
