@@ -178,6 +178,9 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_pingpong,      bf16,  f32,  { 64, 192, 64},   5,      {1, 1},         16},
   {sm90_pingpong,      bf16,  f32,  {128,  96, 64},   5,      {1, 1},         16},
   {sm90_pingpong,      bf16,  f32,  {128, 144, 64},   4,      {1, 1},         16},
+  {sm90_pingpong,      tf32,  f32,  {128, 192, 32},   4,      {1, 1},          4},
+  {sm90_pingpong,      s8,    s32,  {128, 192, 128},  4,      {1, 1},          1},
+  {sm90_pingpong,      e4m3,  f32_fast, {128, 192, 128}, 4,   {1, 1},          1},
   // Tiny products: tiles for as many CTAs as there are multiprocessors, each warp with a slice of k.
   {sm90_sliced_k,      bf16,  f32,  { 16,  16, 64},  17,      {1, 1},         16},
   {sm90_sliced_k,      bf16,  f32,  { 16,  32, 64},   9,      {1, 1},         16},

@@ -12,6 +12,7 @@
 
 #include "gemm/batch.h"
 #include "gemm/config.h"
+#include "gemm/element.h"
 #include "gemm/order.h"
 #include "moye/algorithm/copy.h"
 #include "moye/arch/barrier.h"
@@ -442,6 +443,19 @@ class Packing {
   }
 
   Plan a_, b_;
+};
+
+/// Whether a config's operands are copied where TMA cannot read them: that is what its alignment says.
+template <GemmConfig kConfig>
+inline constexpr bool kPacksOperands = kConfig.alignment == int(sizeof(ElementOfA<kConfig.dtype>));
+
+/// What a kernel answers whose operands are, see gemm/entry.h.
+template <class Element, bool kPacks>
+struct PacksOperands {};
+template <class Element>
+struct PacksOperands<Element, true> {
+  static Status prepare() { return Packing<Element>::prepare(); }
+  static int64_t workspace_bytes(GemmArgs const& args) { return Packing<Element>(args).workspace_bytes(); }
 };
 
 }  // namespace moye

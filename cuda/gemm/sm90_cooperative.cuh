@@ -48,13 +48,13 @@ sm90_cooperative_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTA
 
 template <GemmConfig kConfig>
   requires(kConfig.kernel == Kernel::sm90_cooperative)
-struct Gemm<kConfig> {
+struct Gemm<kConfig> : PacksOperands<ElementOfA<kConfig.dtype>, kPacksOperands<kConfig>> {
   using Element = ElementOfA<kConfig.dtype>;  // b's has as many bytes
   using Sum = typename Accumulator<kConfig.accumulator>::Sum;
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kBlkK = kConfig.tile.k;
   static constexpr int kStages = kConfig.stages;
   static constexpr int kClusterM = kConfig.cluster.m, kClusterN = kConfig.cluster.n, kCluster = kClusterM * kClusterN;
-  static constexpr bool kPacks = kConfig.alignment == int(sizeof(Element));
+  static constexpr bool kPacks = kPacksOperands<kConfig>;
   static_assert(kConfig.alignment == 16 || kPacks, "TMA needs addresses and strides of 16 bytes");
   // The tensor core keeps some 14 bits of the sums of 8-bit floats: those of 128 products are added in f32, unless the
   // config sums in f32_fast.
@@ -262,18 +262,6 @@ struct Gemm<kConfig> {
       if (Status status = Packing<Element>(args).launch(&packed, stream); !status.ok()) return status;
     }
     return launch_clusters<kConfig>(packed, stream);
-  }
-
-  static Status prepare()
-    requires(kPacks)
-  {
-    return Packing<Element>::prepare();
-  }
-
-  static int64_t workspace_bytes(GemmArgs const& args)
-    requires(kPacks)
-  {
-    return Packing<Element>(args).workspace_bytes();
   }
 
   static constexpr KernelFacts kFacts = {.threads = kThreads,

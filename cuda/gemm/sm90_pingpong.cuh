@@ -1,5 +1,7 @@
 // sm90_pingpong: sm90_cooperative with a tile per consumer warpgroup: one's epilogue hides under the other's wgmma.
-//   A (M,K), B (N,K), D (M,N); 16-bit operands in any order, alignment 16 bytes; batch: outermost tile index
+//   A (M,K), B (N,K), D (M,N); 16-bit operands in any order, others along k; batch: outermost tile index
+//   8-bit floats       summed in the tensor core (f32_fast): a second set of sums leaves no registers
+//   packing            configs of an element's alignment copy operands that TMA cannot read first; see gemm/pack.h
 //   cluster            CTAs that share rows of A or of B load a part of them each and multicast it
 //   warpgroup 0        producer: one thread starts the loads of all tiles, one after the other; see sm90_persistent.h
 //   warpgroups 1, 2    consumers: the CTA's first tile goes to consumer 0, the next to consumer 1, and so on in turn;
@@ -16,6 +18,7 @@
 #include "gemm/element.h"
 #include "gemm/epilogue_sm90.h"
 #include "gemm/order.h"
+#include "gemm/pack.h"
 #include "gemm/sm90_persistent.h"
 #include "gemm/tile_scheduler.h"
 #include "gemm/tma_operand.h"
@@ -41,13 +44,15 @@ sm90_pingpong_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT 
 
 template <GemmConfig kConfig>
   requires(kConfig.kernel == Kernel::sm90_pingpong)
-struct Gemm<kConfig> {
-  using Element = typename ElementOf<kConfig.dtype>::Type;
+struct Gemm<kConfig> : PacksOperands<ElementOfA<kConfig.dtype>, kPacksOperands<kConfig>> {
+  using Element = ElementOfA<kConfig.dtype>;  // b's has as many bytes
   using Sum = typename Accumulator<kConfig.accumulator>::Sum;
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n;
   static constexpr int kStages = kConfig.stages;
   static constexpr int kClusterM = kConfig.cluster.m, kClusterN = kConfig.cluster.n, kCluster = kClusterM * kClusterN;
-  static_assert(sizeof(Element) == 2 && kConfig.alignment == 16, "16-bit operands that TMA reads where they are");
+  static constexpr bool kPacks = kPacksOperands<kConfig>;
+  static_assert(kConfig.alignment == 16 || kPacks, "TMA needs addresses and strides of 16 bytes");
+  static_assert(!is_float8(kConfig.dtype) || kConfig.accumulator == Dtype::f32_fast, "no registers for promoted sums");
 
   static constexpr int kConsumers = 2;
   static constexpr int kThreads = 128 * (1 + kConsumers);
@@ -59,7 +64,8 @@ struct Gemm<kConfig> {
   static constexpr int kConsumerRegisters = kManySums ? 240 : 232;
 
   // Beside the sums, and what names the CTAs of a cluster, there are no registers for it.
-  static constexpr bool kDerives = kCluster == 1, kHasScales = kDerives && kBlkN != 256;
+  static constexpr bool kDerives = kCluster == 1 && !is_same<Sum, int32_t>;
+  static constexpr bool kHasScales = kCluster == 1 && kBlkN != 256;
   // The cotangents of a layer with a gate: as TMA writes them, where registers are left.
   static constexpr bool kTakesGate = kDerives && has_room_for_gate(kConsumerRegisters, kSums, kBlkN);
 
@@ -170,7 +176,15 @@ struct Gemm<kConfig> {
     return sm90_pingpong_kernel<Gemm, kOrder>;
   }
 
-  static Status launch(GemmArgs const& args, StreamHandle stream) { return launch_clusters<kConfig>(args, stream); }
+  static constexpr unsigned kCompiledOrders = Packing<Element>::kAnyMajor ? kAllOrders : order_bits(Order::NT);
+
+  static Status launch(GemmArgs const& args, StreamHandle stream) {
+    GemmArgs packed = args;
+    if constexpr (kPacks) {
+      if (Status status = Packing<Element>(args).launch(&packed, stream); !status.ok()) return status;
+    }
+    return launch_clusters<kConfig>(packed, stream);
+  }
 
   static constexpr KernelFacts kFacts = {.threads = kThreads,
                                          .smem_bytes = int(sizeof(SharedStorage)),
@@ -178,7 +192,8 @@ struct Gemm<kConfig> {
                                          .consumer_tile = {kBlkM, kBlkN},  // each has a tile of its own
                                          .min_arch = 90,
                                          .max_arch = 90,  // sm_90a's code
-                                         .any_stride = false,
+                                         .orders = kPacks ? kAllOrders : kCompiledOrders,
+                                         .any_stride = kPacks,
                                          .derives = kDerives,
                                          .takes_gate = kTakesGate,
                                          .takes_pair = kTakesPair<kConfig>,

@@ -45,14 +45,14 @@ sm90_split_k_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT T
 
 template <GemmConfig kConfig>
   requires(kConfig.kernel == Kernel::sm90_split_k)
-struct Gemm<kConfig> {
+struct Gemm<kConfig> : PacksOperands<ElementOfA<kConfig.dtype>, kPacksOperands<kConfig>> {
   using Element = typename ElementOf<kConfig.dtype>::Type;
   using Sum = typename Accumulator<kConfig.accumulator>::Sum;
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n;
   static constexpr int kStages = kConfig.stages;
   static constexpr int kSplit = kConfig.cluster.n;  // CTAs that share a tile
   static_assert(kConfig.cluster.m == 1 && kSplit >= 2 && kSplit <= 8, "clusters of 2 to 8 CTAs along k");
-  static constexpr bool kPacks = kConfig.alignment == int(sizeof(Element));
+  static constexpr bool kPacks = kPacksOperands<kConfig>;
   static_assert(sizeof(Element) == 2, "16-bit operands, which wgmma takes in any order");
   static_assert(kConfig.alignment == 16 || kPacks, "TMA needs addresses and strides of 16 bytes");
 
@@ -275,18 +275,6 @@ struct Gemm<kConfig> {
                                 .programmatic = true};
       return launch_kernel(kernel<kOrder>(), config, stream, args, grid, maps);
     });
-  }
-
-  static Status prepare()
-    requires(kPacks)
-  {
-    return Packing<Element>::prepare();
-  }
-
-  static int64_t workspace_bytes(GemmArgs const& args)
-    requires(kPacks)
-  {
-    return Packing<Element>(args).workspace_bytes();
   }
 
   static constexpr KernelFacts kFacts = {.threads = kThreads,

@@ -40,6 +40,9 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
     bias, a soft cap or dropout, or without. Nothing else may read the scores or what is made of them. Scores are f32
     then. The shares are rounded once, and so is the derivative by the scores, as in the program.
 
+    A product of which the program takes a part, such as the logits of the last token, is the product of the operands'
+    parts, and so on in front of it, in a model's last block. Boxes of up to half of an array are taken.
+
     An operand that is part of a larger array, by slices, `jnp.split`, or indices known while tracing, is read where it
     is, without a copy, where a kernel of ours computes the product and that is one matrix multiplication of the same
     sizes. The array has to be in memory anyway. The gradients of attention are written as such parts where the program

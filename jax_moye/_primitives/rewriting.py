@@ -3,13 +3,13 @@
 Equations are replaced, nothing else is touched, so that names, sources, effects and loops stay what they are.
 chains.py says what a product takes in; a product of groups becomes grouped_p, or with its gate what
 grouped_rewritten.py says, and where its rows lie elsewhere what grouped_rows.py says. dequantizing.py finds products by
-weights of 8 and 4 bits. Before that, calls.py opens calls that stand between a product and what it takes in, and
-residuals.py says what a loop need not stack for its derivative; behind it views.py says which operands are read as
-parts of larger arrays, and attention_joined.py which gradients of attention are written as such. Attention comes first:
-attention_finding.py takes its products, also of two loops together (scan_pairs.py), and where a body is given the mask
-(known_constants.py, small_masks.py). Three are about what XLA computes: one_hot.py keeps the derivative of a loss by
-labels out of memory, and at the end recomputed.py what an activation and its derivative have in common, and
-empty_stacks.py the zeros that a scan's stacks begin with.
+weights of 8 and 4 bits. Before that, needed_parts.py makes products of which a part is read smaller, calls.py opens
+calls that stand between a product and what it takes in, and residuals.py says what a loop need not stack for its
+derivative; behind it views.py says which operands are read as parts of larger arrays, and attention_joined.py which
+gradients of attention are written as such. Attention comes first: attention_finding.py takes its products, also of two
+loops together (scan_pairs.py), and where a body is given the mask (known_constants.py, small_masks.py). Three are about
+what XLA computes: one_hot.py keeps the derivative of a loss by labels out of memory, and at the end recomputed.py what
+an activation and its derivative have in common, and empty_stacks.py the zeros that a scan's stacks begin with.
 """
 
 from __future__ import annotations
