@@ -120,7 +120,8 @@ def _regrouped(box: Box, of: Sequence[int], to: Sequence[int]) -> Box | None:
         last = last * size + limit - 1
     if last - first + 1 != count:  # not one behind the other
         return None
-    result, rest = [], math.prod(to)
+    result: list[tuple[int, int]] = []
+    rest = math.prod(to)
     for size in to:  # one index of each dimension, until one takes all that is left
         inner = rest // size
         start, limit = first // inner, last // inner + 1
@@ -156,8 +157,9 @@ def _elementwise(equation: Any, box: Box) -> _Part | None:
     if len(equation.outvars) != 1 or any(len(one) not in (0, len(shape)) for one in shapes):
         return None
     asked: list[Box] = []
-    for one in shapes:  # a dimension of size 1 may stand for others
-        asked.append(tuple(part if size == whole else (0, 1) for part, size, whole in zip(box, one, shape, strict=False)))
+    for one in shapes:  # a dimension of size 1 may stand for others; numbers have none
+        sizes = zip(box, one, shape, strict=False)
+        asked.append(tuple(part if size == whole else (0, 1) for part, size, whole in sizes))
     return _Part(asked, equation.params)
 
 
@@ -494,9 +496,11 @@ def _small_call(equation: Any, part: _Part, avals: Sequence[Any]) -> Jaxpr:
     small = jaxpr_as_fun(ClosedJaxpr(part.inner.rewritten(of_parts=True), []))
     results = part.inner.results
 
-    @jax.custom_jvp
-    def fun(*operands: Any) -> Any:
+    def of_boxes(*operands: Any) -> Any:
         return small(*operands)
+
+    of_boxes.__name__ = equation.params.get("name", "custom_jvp")
+    fun = jax.custom_jvp(of_boxes)
 
     def padded(xs: Sequence[Any]) -> list[Any]:
         around = [
@@ -512,5 +516,4 @@ def _small_call(equation: Any, part: _Part, avals: Sequence[Any]) -> Jaxpr:
             [lax.slice(x, *zip(*box, strict=True)) for x, box in zip(xs, results, strict=True)] for xs in (made, moved)
         ]
 
-    fun.__name__ = equation.params.get("name", fun.__name__)
     return _compat.jaxpr_of(fun, avals)

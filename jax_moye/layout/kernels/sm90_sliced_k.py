@@ -37,7 +37,9 @@ class SlicedKernelLayouts(KernelLayouts):
         """Wavefronts of one slice's sums: written by its warp, and read as rows by all."""
         assert self.staging is not None
         warp = make_tiled_mma(self.mma.atom, Layout((1, 1, 1)), self.mma.tile_shape[:2])
-        of_slice = Layout(self.staging.shape[:2], self.staging.stride[:2])
+        shape: Any = self.staging.shape
+        stride: Any = self.staging.stride
+        of_slice = Layout(shape[:2], stride[:2])
         return KernelLayouts.staging_reports(dataclasses.replace(self, mma=warp, staging=of_slice))
 
     def epilogue_counts(self) -> dict[str, int]:

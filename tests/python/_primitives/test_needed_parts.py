@@ -185,16 +185,13 @@ def test_boxes_of_other_shapes(box, of, to, expected):
         numbers = np.arange(np.prod(of)).reshape(of)
         taken = numbers[tuple(slice(*one) for one in box)]
         sizes = [limit - start for start, limit in expected]
-        np.testing.assert_array_equal(
-            numbers.reshape(to)[tuple(slice(*one) for one in expected)], taken.reshape(sizes)
-        )
+        np.testing.assert_array_equal(numbers.reshape(to)[tuple(slice(*one) for one in expected)], taken.reshape(sizes))
 
 
 def _random_program(rng):
     """A function of an array of three dimensions and weights, whose end reads a part."""
-    steps = []
-    for _ in range(rng.integers(3, 9)):
-        steps.append(rng.choice(("product", "add", "norm", "transposed", "heads", "joined", "flipped", "softmax", "sum")))
+    names = ("product", "add", "norm", "transposed", "heads", "joined", "flipped", "softmax", "sum")
+    steps = [rng.choice(names) for _ in range(rng.integers(3, 9))]
     start = int(rng.integers(0, TOKENS // 2))
     size, dim = int(rng.integers(1, TOKENS // 2)), int(rng.integers(1, 3))
 
