@@ -32,7 +32,6 @@
 #include "moye/arch/cluster.h"
 #include "moye/arch/grid_dependency.h"
 #include "moye/arch/launch.h"
-#include "moye/arch/launch_recorder.h"
 #include "moye/arch/mbarrier.h"
 #include "moye/arch/register.h"
 #include "moye/arch/warp.h"
@@ -45,7 +44,6 @@ namespace moye {
 struct AttentionParams {
   TensorMap q, k, v, o, o_rest;
   int tiles;  // of a head's rows
-  int early;  // kEarlyNext or 0
 };
 
 template <class Gemm, ScoresKind kKind>
@@ -169,7 +167,6 @@ struct Gemm<kConfig> {
                                    tile * kBlkN + step * kRowBlock, of_kv, {});
       }
     }
-    if (params.early != 0) griddepcontrol_launch_dependents();  // all that is read is under way
   }
 
   using Rows = SoftmaxRows;
@@ -351,13 +348,8 @@ struct Gemm<kConfig> {
 
   static Status launch(AttentionArgs const& args, StreamHandle stream) {
     if (args.q_rows == 0) return {};
-    AttentionParams params{.q = {},
-                           .k = {},
-                           .v = {},
-                           .o = {},
-                           .o_rest = {},
-                           .tiles = int((args.q_rows + kBlkM - 1) / kBlkM),
-                           .early = early_operands() & kEarlyNext};
+    AttentionParams params{
+        .q = {}, .k = {}, .v = {}, .o = {}, .o_rest = {}, .tiles = int((args.q_rows + kBlkM - 1) / kBlkM)};
     int64_t const heads = args.kv_heads * args.group;
     Status status = make_row_map<Element>(&params.q, args.q, args, heads, args.q_rows, kBlkM);
     if (status.ok()) status = make_row_map<Element>(&params.o, args.o, args, heads, args.q_rows, 16);

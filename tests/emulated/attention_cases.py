@@ -182,8 +182,9 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     of_sum = cut(case.head_dim) * scale * (abs(q) @ abs(k).swapaxes(2, 3))
     slope, of_tanh, of_slope = 1, 0, 0  # the derivative of the cap; what scores and, relatively, that are off for it
     if case.cap is not None:
-        tanh = np.tanh(scores / case.cap)
-        scores, slope, of_tanh = case.cap * tanh, 1 - tanh**2, case.cap * 2.0**-22
+        tanh, cosh = np.tanh(scores / case.cap), np.cosh(np.minimum(abs(scores / case.cap), 350))
+        # 1 - tanh^2 would be nothing but what float64 rounds, of scores far beyond the cap.
+        scores, slope, of_tanh = case.cap * tanh, cosh**-2.0, case.cap * 2.0**-22
         of_slope = 2 * (abs(tanh) * of_sum / case.cap + 2.0**-21)
     size_of_bias: Any = 0
     if case.bias is not None:
