@@ -30,7 +30,7 @@ from jax_moye._primitives.patterns import aval_of
 
 Box = tuple[tuple[int, int], ...]  # of each dimension the first index, and the one behind the last
 
-_TAKE = ("slice", "split")
+_TAKE = ("slice", "split", "dynamic_slice")
 _PRODUCTS = ("dot_general", "jax_moye_contract")
 _OF_AXES = ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "argmax", "argmin")
 _ALONG_AXIS = ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "rev")
@@ -236,11 +236,23 @@ def _contraction(equation: Any, box: Box) -> _Part | None:
 
 
 def _slice(equation: Any, box: Box) -> _Part | None:
-    params = equation.params
-    if params["strides"] is not None and any(stride != 1 for stride in params["strides"]):
+    starts = _starts_of(equation)
+    if starts is None:
         return None
-    starts = params["start_indices"]
-    return _Part([tuple((at + a, at + b) for at, (a, b) in zip(starts, box, strict=True))])
+    asked = tuple((at + a, at + b) for at, (a, b) in zip(starts, box, strict=True))
+    return _Part([asked, *[None] * (len(equation.invars) - 1)])
+
+
+def _starts_of(equation: Any) -> Sequence[int] | None:
+    """Where a slice begins; None where it has steps, or nobody knows."""
+    params, indices = equation.params, equation.invars[1:]
+    if equation.primitive.name == "slice":
+        has_steps = params["strides"] is not None and any(stride != 1 for stride in params["strides"])
+        return None if has_steps else params["start_indices"]
+    if not all(isinstance(x, Literal) for x in indices):
+        return None
+    most = (size - taken for size, taken in zip(aval_of(equation.invars[0]).shape, params["slice_sizes"], strict=True))
+    return [min(max(int(x.val), 0), last) for x, last in zip(indices, most, strict=True)]
 
 
 def _concatenate(equation: Any, box: Box) -> _Part:
@@ -259,7 +271,7 @@ _RULES: dict[str, Callable[[Any, Box], _Part | None]] = {
     "squeeze": _squeeze,
     "dot_general": _product,
     "jax_moye_contract": _contraction,
-    "slice": _slice,
+    **dict.fromkeys(("slice", "dynamic_slice"), _slice),
     "concatenate": _concatenate,
     **dict.fromkeys(_OF_AXES, _reduce),
     **dict.fromkeys(_ALONG_AXIS, _along_axis),
@@ -475,11 +487,14 @@ class _Rewritten:
 
     def _take(self, equation: Any, needed: Mapping[Any, Box]) -> None:
         """The parts that an equation takes, out of what there is of its operand."""
-        params, (x,) = equation.params, equation.invars
-        axis, start = params.get("axis"), 0
+        x, start = equation.invars[0], 0
         for index, out in enumerate(equation.outvars):
-            starts = params.get("start_indices") or [start * (i == axis) for i in range(aval_of(x).ndim)]
-            start += 0 if axis is None else int(params["sizes"][index])
+            if equation.primitive.name == "split":
+                axis, size = equation.params["axis"], int(equation.params["sizes"][index])
+                starts: Any = [start * (dim == axis) for dim in range(aval_of(x).ndim)]
+                start += size
+            else:
+                starts = _starts_of(equation)
             if (box := needed.get(out)) is not None:
                 of = tuple((int(at) + a, int(at) + b) for at, (a, b) in zip(starts, box, strict=True))
                 self._made[out] = self.part_of(x, of), box

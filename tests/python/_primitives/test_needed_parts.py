@@ -155,6 +155,18 @@ def test_loops_effects_and_unknown_equations_read_all(array):
     assert changed(printed, x, w) == [(BATCH, TOKENS, WIDTH), (BATCH, 1, WIDTH)]
 
 
+def test_slices_that_begin_at_numbers(array):
+    x, w = array(BATCH, TOKENS, WIDTH), array(WIDTH, INNER)
+
+    def at(*starts):
+        return lambda x, w: jax.lax.dynamic_slice(x @ w, starts, (BATCH, 2, INNER))
+
+    assert changed(at(0, 3, 0), x, w) == [(BATCH, 2, INNER)]
+    assert changed(at(0, TOKENS, 0), x, w) == [(BATCH, 2, INNER)]  # the last two
+    assert changed(lambda x, w, i: at(0, i, 0)(x, w), x, w, 3) is None
+    assert changed(lambda x, w: (x @ w)[:, ::3], x, w) is None
+
+
 def test_our_own_products(array):
     x, w = array(BATCH, TOKENS, WIDTH), array(WIDTH, INNER)
     assert changed(lambda x, w: jax_moye.matmul(x, w)[:, -1], x, w) == [(BATCH, 1, INNER)]
