@@ -229,7 +229,7 @@ def test_disassembler_and_compiler_are_of_one_release():
     wheels = json.loads((ROOT / "build_backend" / "cuda_wheels.json").read_text())
     (toolkit,) = {".".join(pin["version"].split(".")[:2]) for pin in wheels.values()}
     pins = [p for p in PROJECT["project"]["optional-dependencies"]["test"] if p.startswith("nvidia-cuda-")]
-    assert len(pins) == 2
+    assert len(pins) == 3
     for pin in pins:
         assert f"=={toolkit}." in pin
 
