@@ -5,9 +5,9 @@ values, of which a cache has the latter: XLA computes all of it, and takes the p
 taken out of the operands, in front of the product, and in front of what stands between: elementwise functions, sums,
 transposes, reshapes, other products. So the last layer of a model computes one token, but for its keys and values.
 
-    _Needed   which box of each value is read, from the results of a program backward: the least that holds all that
-              equations take out of the value. A box of more than half of a value is all of it
-    rewritten the same program, whose equations make those boxes
+    _Needed      which box of each value is read, from the results of a program backward: the least that holds all that
+                 equations take out of the value. A box of more than half of a value is all of it
+    _Rewritten   the same program, whose equations make those boxes
 
 Elements that nobody reads are not computed. Those that are, are sums of the same products as before.
 """
@@ -15,7 +15,7 @@ Elements that nobody reads are not computed. Those that are, are sums of the sam
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -49,7 +49,7 @@ def with_needed_parts(jaxpr: Jaxpr) -> Jaxpr:
     flat = _opened(jaxpr)
     if not all(map(_is_plain, (x for one in flat.eqns for x in (*one.outvars, *operands_of(one))))):
         return jaxpr
-    needed = _Needed(flat, [_whole(aval_of(x).shape) for x in flat.outvars])
+    needed = _Needed(flat, [_whole(aval_of(x).shape) for x in flat.outvars], _given_by(flat))
     return needed.rewritten() if needed.are_products_smaller else jaxpr
 
 
@@ -336,17 +336,18 @@ class _Needed:
       are_products_smaller: whether a product's result is not read whole.
     """
 
-    def __init__(self, jaxpr: Jaxpr, boxes: Sequence[Box]) -> None:
+    def __init__(self, jaxpr: Jaxpr, boxes: Sequence[Box], given: Collection[Any] = ()) -> None:
         """Looks for it.
 
         Args:
           jaxpr: the program, whose calls are their equations.
           boxes: what is read of its results.
+          given: the values that may be sharded as somebody else says.
         """
         self._jaxpr, self.results = jaxpr, boxes
         self._boxes: dict[Any, Box] = {}
         self._parts: list[_Part | None] = []
-        self._given = _given_by(jaxpr)
+        self._given = given
         self.are_products_smaller = False
         for x, box in zip(jaxpr.outvars, boxes, strict=True):
             self._read(x, box)
