@@ -68,6 +68,7 @@ def one(places, monkeypatch):
             return Contender(name, run, lambda: None, 1, size, clock=clock)
 
         monkeypatch.setattr(contests, "marked_contender", marked)
+        monkeypatch.setattr(contests, "_LARGEST_PROGRAM", 2)  # attentions, each of which is compiled
         key = attention.attention_key(params, found.operands, found.together)
         of = signature_of(found.together.equations)
         played_contest = contest._replace(ours=played)
