@@ -177,16 +177,17 @@ def test_transformed_it_is_the_program_that_was(rng):
 @pytest.mark.parametrize("dims", ["bshd", "bhsd", "sbhd", "bhds"])
 @pytest.mark.parametrize("stacked", [False, True])
 def test_decoding(rng, dims, stacked):
-    """A query of each sequence, part of its token's product, and the cache of a layer, or all of one."""
+    """A query of each sequence, part of its token's product, which is kept, and the cache of a layer, or all of one."""
     S = 40
     shape = [dict(b=B, s=S, h=H, d=D)[x] for x in dims]
     x, w, cache = arrays(rng, (B, 1, 32), WQKV, (3, 2, *shape) if stacked else (2, *shape))
 
     def decode(x, w, cache):
-        q, _, _ = _of_split(x @ (w / 8))
+        qkv = x @ (w / 8)
         keys, values = cache[1] if stacked else cache
         order = [dims.index(letter) for letter in "bshd"]
-        return FORMS["plain"](q, jnp.transpose(keys, order), jnp.transpose(values, order), False)
+        q = _of_split(qkv)[0]
+        return FORMS["plain"](q, jnp.transpose(keys, order), jnp.transpose(values, order), False), qkv
 
     with in_the_emulator():
         (equation,) = equations(jax.make_jaxpr(jax_moye.optimize(decode))(x, w, cache))
