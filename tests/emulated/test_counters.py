@@ -98,11 +98,12 @@ TMA_ORDERS = [(config, order) for config in TMA for order in config.orders]
 def test_a_k_tile_of_tma(config, order):
     """One cluster or two CTAs, two k-tiles each: every box, every wgmma, what packing moves, and how d is stored."""
     ctas, (m, n) = config.cluster[0] * config.cluster[1], config.cluster_tile
-    if ctas == 1:
-        ctas, m = 2, 2 * m
+    kernel = kernel_layouts(config, order)
+    if ctas == 1:  # side by side where the copies of packing divide no tile's columns
+        is_cut = any(operand.packing and n % operand.packing.tile for operand in kernel.operands)
+        ctas, m, n = (2, m, 2 * n) if is_cut else (2, 2 * m, n)
     problem = Problem(m, n, 2 * config.tile[2] * config.k_parts, order)
     counted = counters(config, problem, "bf16")
-    kernel = kernel_layouts(config, order)
     expected = collections.Counter(kernel.pack_counts(m, n, problem.k, *pitches(problem)))
     for name, number in kernel.counts(*pitches(problem), last=True).items():
         expected[name] += 2 * ctas * number
