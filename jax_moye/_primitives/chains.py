@@ -44,7 +44,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax_moye import _compat
 from jax_moye._primitives.contraction import contract_p
 from jax_moye._primitives.elementwise import UntranslatableError, translate
-from jax_moye._primitives.equations import inlined, inner_of, is_elementwise, is_same, operands_of
+from jax_moye._primitives.equations import is_elementwise, is_same, opened, operands_of
 from jax_moye._primitives.overwriting import is_needed
 from jax_moye._primitives.own_activation import equations_behind
 from jax_moye._primitives.patterns import Program, Template, as_number, aval_of, matched, matched_at, possible
@@ -248,9 +248,7 @@ def original_of(
     jaxpr = Jaxpr([], [*inputs, *free], list(values), equations, debug_info=_compat.UNNAMED)
     pulled = (program.equations[index] for index in indices - set(members))
     if free or not all(map(is_elementwise, pulled)):  # a call makes another value beside, as a derivative
-        while calls := [equation for equation in jaxpr.eqns if inner_of(equation) is not None]:
-            jaxpr = inlined(jaxpr, calls)
-        jaxpr = _compat.without_dead_code(jaxpr, keep_inputs=True)
+        jaxpr = _compat.without_dead_code(opened(jaxpr), keep_inputs=True)
         assert not {x for equation in jaxpr.eqns for x in operands_of(equation)} & set(free)
     return Original(ClosedJaxpr(jaxpr.replace(invars=inputs, debug_info=_compat.UNNAMED), []))
 

@@ -153,6 +153,13 @@ def inlined(jaxpr: Jaxpr, calls: Collection[Any], inner: Callable[[Any], Jaxpr |
     return jaxpr.replace(eqns=new, outvars=[name(x, names) for x in jaxpr.outvars])
 
 
+def opened(jaxpr: Jaxpr) -> Jaxpr:
+    """The same program with the equations of jit in the place of its calls, and of theirs."""
+    while calls := [one for one in jaxpr.eqns if inner_of(one) is not None]:
+        jaxpr = inlined(jaxpr, calls)
+    return jaxpr
+
+
 def names_a_mesh(closed: ClosedJaxpr) -> bool:
     """Whether types of a program's values say something about a mesh, as they do inside shard_map."""
     jaxpr = closed.jaxpr

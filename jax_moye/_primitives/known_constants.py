@@ -20,7 +20,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jax_moye import _compat
 from jax_moye._primitives.attention_formulas import Known
 from jax_moye._primitives.attention_known import KnownValues
-from jax_moye._primitives.equations import CLOSED_CALL, inlined, inner_of, operands_of
+from jax_moye._primitives.equations import CLOSED_CALL, inner_of, opened, operands_of
 from jax_moye._primitives.patterns import Program
 from jax_moye._primitives.scans import Scan, is_known
 
@@ -138,9 +138,7 @@ class Constants:
         made = results_of(equations)
         given |= dict.fromkeys(x for one in equations for x in operands_of(one) if x not in made)
         jaxpr = Jaxpr([], list(given), [outside], equations, debug_info=_compat.UNNAMED)
-        while calls := [one for one in jaxpr.eqns if inner_of(one) is not None]:
-            jaxpr = inlined(jaxpr, calls)  # which may be given other things, too
-        jaxpr = _compat.without_dead_code(jaxpr)
+        jaxpr = _compat.without_dead_code(opened(jaxpr))  # calls may be given other things, too
         (out,) = jaxpr.outvars
         if not isinstance(out, Var) or out in jaxpr.invars:  # a number that a call returns, or an argument
             return [], list(given)
