@@ -190,6 +190,24 @@ def may_be_step(equation: Any) -> bool:
     )
 
 
+def starts_of(equation: Any, made: Any) -> list[int]:
+    """Where the part begins that a slice, a split, or a dynamic_slice at numbers takes.
+
+    Args:
+      equation: one of them, of which `may_be_step` is true.
+      made: the result of it that is the part.
+    """
+    name, params, operand = equation.primitive.name, equation.params, aval_of(equation.invars[0])
+    if name == "split":
+        before = int(sum(params["sizes"][: equation.outvars.index(made)]))
+        return [before if dim == params["axis"] else 0 for dim in range(operand.ndim)]
+    if name == "slice":
+        return [int(start) for start in params["start_indices"]]
+    numbers = [int(np.asarray(x.val)) for x in equation.invars[1:]]
+    sizes = zip(numbers, operand.shape, params["slice_sizes"], strict=True)
+    return [min(max(0, number), size - part) for number, size, part in sizes]
+
+
 def _after(equation: Any, made: Any, view: View) -> View | None:
     """What an equation makes of a part; None where elements move."""
     name, params, shape = equation.primitive.name, equation.params, aval_of(made).shape
@@ -199,29 +217,19 @@ def _after(equation: Any, made: Any, view: View) -> View | None:
         return view.transposed(params["permutation"])
     if name == "slice":
         return view.sliced(params["start_indices"], params["limit_indices"], params["strides"] or (1,) * len(shape))
-    if name == "split":
-        at, axis = equation.outvars.index(made), params["axis"]
-        starts = [0] * len(shape)
-        starts[axis] = int(sum(params["sizes"][:at]))
-        return _cut(view, starts, shape)
+    if name in ("split", "dynamic_slice"):
+        starts = starts_of(equation, made)
+        limits = [start + size for start, size in zip(starts, shape, strict=True)]
+        return view.sliced(starts, limits, (1,) * len(starts))
     if name == "unstack":
         at, axis = equation.outvars.index(made), params["axis"]
         dims = [dim for dim in range(len(view.shape)) if dim != axis]
         starts, limits = [0] * len(view.shape), list(view.shape)
         starts[axis], limits[axis] = at, at + 1
         return view.sliced(starts, limits, (1,) * len(starts)).transposed(dims)
-    if name == "dynamic_slice":
-        numbers = [int(np.asarray(x.val)) for x in equation.invars[1:]]
-        limits = [size - part for size, part in zip(view.shape, shape, strict=True)]
-        return _cut(view, [min(max(0, i), last) for i, last in zip(numbers, limits, strict=True)], shape)
     if params.get("dimensions") is not None and name == "reshape":
         return None
     return view.reshaped(shape)
-
-
-def _cut(view: View, starts: Sequence[int], sizes: Sequence[int]) -> View:
-    limits = [start + size for start, size in zip(starts, sizes, strict=True)]
-    return view.sliced(starts, limits, (1,) * len(starts))
 
 
 def _is_needed(equations: Sequence[Any], view: View) -> bool:
