@@ -24,9 +24,10 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
 from jax_moye import _compat
-from jax_moye._primitives.equations import body_of, called_by, inlined, inner_of, is_elementwise, operands_of
+from jax_moye._primitives.equations import body_of, called_by, inner_of, is_elementwise, opened, operands_of
 from jax_moye._primitives.known_constants import renamed
 from jax_moye._primitives.patterns import aval_of
+from jax_moye._primitives.transposes import may_be_step, starts_of
 
 Box = tuple[tuple[int, int], ...]  # of each dimension the first index, and the one behind the last
 
@@ -46,18 +47,11 @@ def with_needed_parts(jaxpr: Jaxpr) -> Jaxpr:
     """
     if not (_has(jaxpr, _TAKE) and _has(jaxpr, _PRODUCTS)):
         return jaxpr
-    flat = _opened(jaxpr)
+    flat = opened(jaxpr)
     if not all(map(_is_plain, (x for one in flat.eqns for x in (*one.outvars, *operands_of(one))))):
         return jaxpr
     needed = _Needed(flat, [_whole(aval_of(x).shape) for x in flat.outvars], _given_by(flat))
     return needed.rewritten() if needed.are_products_smaller else jaxpr
-
-
-def _opened(jaxpr: Jaxpr) -> Jaxpr:
-    """The same program with the equations of jit in the place of its calls."""
-    while calls := [one for one in jaxpr.eqns if inner_of(one) is not None]:
-        jaxpr = inlined(jaxpr, calls)
-    return jaxpr
 
 
 def _is_plain(x: Any) -> bool:
@@ -235,24 +229,22 @@ def _contraction(equation: Any, box: Box) -> _Part | None:
     return _Part(asked, equation.params)
 
 
-def _slice(equation: Any, box: Box) -> _Part | None:
-    starts = _starts_of(equation)
-    if starts is None:
-        return None
-    asked = tuple((at + a, at + b) for at, (a, b) in zip(starts, box, strict=True))
-    return _Part([asked, *[None] * (len(equation.invars) - 1)])
+def _takes(equation: Any) -> bool:
+    """Whether an equation takes boxes out of its operand, which begin at numbers."""
+    has_steps = any(stride != 1 for stride in equation.params.get("strides") or ())
+    return equation.primitive.name in _TAKE and not has_steps and may_be_step(equation)
 
 
-def _starts_of(equation: Any) -> Sequence[int] | None:
-    """Where a slice begins; None where it has steps, or nobody knows."""
-    params, indices = equation.params, equation.invars[1:]
-    if equation.primitive.name == "slice":
-        has_steps = params["strides"] is not None and any(stride != 1 for stride in params["strides"])
-        return None if has_steps else params["start_indices"]
-    if not all(isinstance(x, Literal) for x in indices):
-        return None
-    most = (size - taken for size, taken in zip(aval_of(equation.invars[0]).shape, params["slice_sizes"], strict=True))
-    return [min(max(int(x.val), 0), last) for x, last in zip(indices, most, strict=True)]
+def _taken(equation: Any, boxes: Sequence[Box | None]) -> _Part:
+    hull, (x, *numbers) = None, equation.invars
+    for out, box in zip(equation.outvars, boxes, strict=True):
+        if box is not None:
+            hull = _hull(hull, _moved(box, starts_of(equation, out)), aval_of(x).shape)
+    return _Part([hull, *[None] * len(numbers)])
+
+
+def _moved(box: Box, by: Sequence[int]) -> Box:
+    return tuple((start + at, limit + at) for (start, limit), at in zip(box, by, strict=True))
 
 
 def _concatenate(equation: Any, box: Box) -> _Part:
@@ -271,7 +263,6 @@ _RULES: dict[str, Callable[[Any, Box], _Part | None]] = {
     "squeeze": _squeeze,
     "dot_general": _product,
     "jax_moye_contract": _contraction,
-    **dict.fromkeys(("slice", "dynamic_slice"), _slice),
     "concatenate": _concatenate,
     **dict.fromkeys(_OF_AXES, _reduce),
     **dict.fromkeys(_ALONG_AXIS, _along_axis),
@@ -287,11 +278,10 @@ def _is_elementwise(equation: Any) -> bool:
 def _part_of(equation: Any, boxes: Sequence[Box | None]) -> _Part | None:
     """How an equation makes boxes of its results; None where it makes all of them."""
     shapes = [aval_of(x).shape for x in equation.outvars]
-    is_all = all(box == _whole(shape) for box, shape in zip(boxes, shapes, strict=True))
-    if (is_all and equation.primitive.name not in _TAKE) or equation.effects:
+    if _takes(equation):
+        return _taken(equation, boxes)
+    if equation.effects or all(box == _whole(shape) for box, shape in zip(boxes, shapes, strict=True)):
         return None
-    if equation.primitive.name == "split":
-        return _split(equation, boxes)
     if equation.primitive.name == "custom_jvp_call":
         return _call(equation, boxes)
     (box, *others) = boxes
@@ -303,23 +293,13 @@ def _part_of(equation: Any, boxes: Sequence[Box | None]) -> _Part | None:
     return None if rule is None else rule(equation, box)
 
 
-def _split(equation: Any, boxes: Sequence[Box | None]) -> _Part:
-    axis, start, hull = equation.params["axis"], 0, None
-    shape = aval_of(equation.invars[0]).shape
-    for box, size in zip(boxes, equation.params["sizes"], strict=True):
-        if box is not None:
-            moved = tuple((a + start * (i == axis), b + start * (i == axis)) for i, (a, b) in enumerate(box))
-            hull = _hull(hull, tuple((int(a), int(b)) for a, b in moved), shape)
-        start += size
-    return _Part([hull])
-
-
 def _call(equation: Any, boxes: Sequence[Box | None]) -> _Part | None:
     closed = equation.params["call_jaxpr"]
     body = body_of(closed)
-    if getattr(closed, "consts", ()) or not all(jnp.issubdtype(aval_of(x).dtype, jnp.floating) for x in body.invars):
+    values = (*body.invars, *body.outvars)
+    if getattr(closed, "consts", ()) or not all(jnp.issubdtype(aval_of(x).dtype, jnp.floating) for x in values):
         return None
-    body = _opened(body)
+    body = opened(body)
     wholes = [_whole(aval_of(x).shape) for x in body.outvars]
     inner = _Needed(body, [box or whole for box, whole in zip(boxes, wholes, strict=True)])
     return _Part([inner.box_of(x) for x in body.invars], equation.params, inner)
@@ -401,12 +381,12 @@ class _Needed:
 
 
 def _given_by(jaxpr: Jaxpr) -> set[Any]:
-    """The inputs of a program, and what one of them becomes element by element, or in another order."""
+    """The inputs of a program, and what they become element by element, or in another order."""
     given = {*jaxpr.invars, *jaxpr.constvars}
     for equation in jaxpr.eqns:
         operands = operands_of(equation)
         is_moved = equation.primitive.name in ("transpose", *_TAKE) or is_elementwise(equation)
-        if is_moved and len(operands) == 1 and operands[0] in given:
+        if is_moved and operands and given.issuperset(operands):
             given.update(equation.outvars)
     return given
 
@@ -488,17 +468,9 @@ class _Rewritten:
 
     def _take(self, equation: Any, needed: Mapping[Any, Box]) -> None:
         """The parts that an equation takes, out of what there is of its operand."""
-        x, start = equation.invars[0], 0
-        for index, out in enumerate(equation.outvars):
-            if equation.primitive.name == "split":
-                axis, size = equation.params["axis"], int(equation.params["sizes"][index])
-                starts: Any = [start * (dim == axis) for dim in range(aval_of(x).ndim)]
-                start += size
-            else:
-                starts = _starts_of(equation)
-            if (box := needed.get(out)) is not None:
-                of = tuple((int(at) + a, int(at) + b) for at, (a, b) in zip(starts, box, strict=True))
-                self._made[out] = self.part_of(x, of), box
+        for out, box in needed.items():
+            of = _moved(box, starts_of(equation, out))
+            self._made[out] = self.part_of(equation.invars[0], of), box
 
 
 def _small_call(equation: Any, part: _Part, avals: Sequence[Any]) -> Jaxpr:

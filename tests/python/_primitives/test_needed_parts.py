@@ -97,12 +97,16 @@ def test_parts_of_what_a_program_is_given_stay_with_several_devices(array, monke
         return (x.astype(jnp.bfloat16).astype(jnp.float32) @ w)[..., :8]
 
     def last(x, w):
-        return (jax.nn.relu(x + w[:1, :WIDTH]) @ w)[:, -1]
+        return (jax.nn.relu(x @ w[:, :WIDTH]) @ w)[:, -1]
+
+    def dequantized(x, w):
+        return (x @ (w * jnp.abs(w)))[..., :8]
 
     assert changed(first, x, w) == [(BATCH, TOKENS, 8)]
     monkeypatch.setattr(jax, "device_count", lambda: 2)
     assert changed(first, x, w) is None
-    assert changed(last, x, w) == [(BATCH, 1, INNER)]
+    assert changed(dequantized, x, w) is None
+    assert changed(last, x, w) == [(BATCH, TOKENS, WIDTH), (BATCH, 1, INNER)]
 
 
 def test_nothing_is_won_where_more_than_half_is_read(array):
@@ -153,6 +157,38 @@ def test_loops_effects_and_unknown_equations_read_all(array):
         return (y @ w)[:, -1]
 
     assert changed(printed, x, w) == [(BATCH, TOKENS, WIDTH), (BATCH, 1, WIDTH)]
+
+
+def ranked(x):
+    """A function with a rule of its own, and a result that has no tangent."""
+    fun = jax.custom_jvp(lambda x: (x * 2.0, jnp.sign(x).astype(jnp.int32)))
+    fun.defjvps(lambda t, _, x: (t * 2.0, np.zeros(x.shape, jax.dtypes.float0)))
+    return fun(x)[0]
+
+
+@jax.custom_vjp
+def doubled(x):
+    return x * 2.0
+
+
+doubled.defvjp(lambda x: (x * 2.0, None), lambda _, t: (t * 2.0,))
+STAYS = {
+    "checkpoint": jax.checkpoint(jnp.tanh),
+    "custom_vjp": doubled,
+    "an integer beside": ranked,
+    "gather": lambda x: x[jnp.arange(BATCH)[::-1]],
+    "scatter": lambda x: x.at[jnp.arange(BATCH)].add(1.0),
+    "convolution": lambda x: jax.lax.conv_general_dilated(
+        x, jnp.ones((INNER, INNER, 3)), (1,), "SAME", dimension_numbers=("NHC", "OIH", "NHC")
+    ),
+    "cond": lambda x: jax.lax.cond(jnp.sum(x) > 0, jnp.sin, jnp.cos, x),
+}
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_what_reads_all_of_a_product(name, array):
+    x, w = 0.1 * array(BATCH, TOKENS, WIDTH), 0.1 * array(WIDTH, INNER)
+    assert changed(lambda x, w: STAYS[name](x @ w)[:, -1], x, w) is None
 
 
 def test_slices_that_begin_at_numbers(array):
