@@ -449,13 +449,15 @@ class Packing {
 template <GemmConfig kConfig>
 inline constexpr bool kPacksOperands = kConfig.alignment == int(sizeof(ElementOfA<kConfig.dtype>));
 
-/// What a kernel answers whose operands are, see gemm/entry.h.
-template <class Element, bool kPacks>
+/// What such a kernel answers, see gemm/entry.h.
+template <GemmConfig kConfig>
 struct PacksOperands {};
-template <class Element>
-struct PacksOperands<Element, true> {
-  static Status prepare() { return Packing<Element>::prepare(); }
-  static int64_t workspace_bytes(GemmArgs const& args) { return Packing<Element>(args).workspace_bytes(); }
+template <GemmConfig kConfig>
+  requires kPacksOperands<kConfig>
+struct PacksOperands<kConfig> {
+  using OperandPacking = Packing<ElementOfA<kConfig.dtype>>;
+  static Status prepare() { return OperandPacking::prepare(); }
+  static int64_t workspace_bytes(GemmArgs const& args) { return OperandPacking(args).workspace_bytes(); }
 };
 
 }  // namespace moye

@@ -48,7 +48,7 @@ sm90_cooperative_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTA
 
 template <GemmConfig kConfig>
   requires(kConfig.kernel == Kernel::sm90_cooperative)
-struct Gemm<kConfig> : PacksOperands<ElementOfA<kConfig.dtype>, kPacksOperands<kConfig>> {
+struct Gemm<kConfig> : PacksOperands<kConfig> {
   using Element = ElementOfA<kConfig.dtype>;  // b's has as many bytes
   using Sum = typename Accumulator<kConfig.accumulator>::Sum;
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kBlkK = kConfig.tile.k;

@@ -45,7 +45,7 @@ sm90_split_k_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_CONSTANT T
 
 template <GemmConfig kConfig>
   requires(kConfig.kernel == Kernel::sm90_split_k)
-struct Gemm<kConfig> : PacksOperands<ElementOfA<kConfig.dtype>, kPacksOperands<kConfig>> {
+struct Gemm<kConfig> : PacksOperands<kConfig> {
   using Element = typename ElementOf<kConfig.dtype>::Type;
   using Sum = typename Accumulator<kConfig.accumulator>::Sum;
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n;
