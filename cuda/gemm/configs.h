@@ -188,6 +188,10 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_sliced_k,      f16,   f32,  { 16,  16, 64},  17,      {1, 1},         16},
   {sm90_sliced_k,      f16,   f32,  { 16,  32, 64},   9,      {1, 1},         16},
   {sm90_sliced_k,      f16,   f32,  { 32,  32, 64},   9,      {1, 1},         16},
+  // 32 bits contiguous along n, or along m and n.
+  {sm90_transposed,    tf32,  f32,  { 64, 128, 32},   9,      {1, 1},         16},
+  {sm90_transposed,    tf32,  f32,  {128, 128, 32},   6,      {1, 1},         16},
+  {sm90_transposed,    tf32,  f32,  {256, 128, 32},   4,      {1, 1},         16},
   // The CTAs of these clusters share one tile, and a part of k each.
   {sm90_split_k,       bf16,  f32,  { 64,  64, 64},   6,      {1, 2},         16},
   {sm90_split_k,       bf16,  f32,  { 64,  64, 64},   6,      {1, 4},         16},

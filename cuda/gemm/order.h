@@ -64,7 +64,8 @@ auto dispatch(Order order, F const& f) {
   }
 }
 
-/// The same for a kernel that is compiled for kOrders, bits as above: all of them, all but TT, or NN or NT alone.
+/// The same for a kernel that is compiled for kOrders, bits as above: all of them, all but TT, NN and TN, or NN or NT
+/// alone.
 template <unsigned kOrders, class F>
 auto dispatch(Order order, F const& f) {
   if constexpr (kOrders == kAllOrders) {
@@ -73,9 +74,11 @@ auto dispatch(Order order, F const& f) {
     if (order == Order::NN) return f(OrderConstant<Order::NN>{});
     if (order == Order::NT) return f(OrderConstant<Order::NT>{});
     return f(OrderConstant<Order::TN>{});
+  } else if constexpr (kOrders == order_bits(Order::NN, Order::TN)) {
+    return order == Order::NN ? f(OrderConstant<Order::NN>{}) : f(OrderConstant<Order::TN>{});
   } else {
     constexpr Order kOnly = kOrders == order_bits(Order::NN) ? Order::NN : Order::NT;
-    static_assert(kOrders == order_bits(kOnly), "all orders, all but TT, NN or NT");
+    static_assert(kOrders == order_bits(kOnly), "all orders, all but TT, NN and TN, NN, or NT");
     return f(OrderConstant<kOnly>{});
   }
 }

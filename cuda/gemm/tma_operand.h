@@ -1,8 +1,8 @@
 // An operand of a Hopper kernel: its stages in shared memory as TMA writes and wgmma reads them, and the boxes that
 // fill one. Rows of 128 bytes with the 128-byte swizzle, whatever the type and order:
 //   k contiguous    one box (BLK_K, BLK) of 128 bytes along k
-//   mn contiguous   one box (64, BLK_K) per 64 elements along m or n (16-bit elements only); the last one of a tile
-//                   whose rows 64 does not divide is whole, too, and brings rows of the next tile that nobody reads
+//   mn contiguous   one box of 128 bytes along m or n and BLK_K; the last one of a tile whose rows 64 does not divide is
+//                   whole, too, and brings rows of the next tile that nobody reads. (wgmma reads 16 bits alone so.)
 // CTAs of a cluster that need the same stage load a part of it each and multicast it to all of them.
 //   TmaOperand     one operand: its layout, its map, its loads
 //   TmaOperands    a and b of a config in one order, and the TiledMma that reads their stages
@@ -131,13 +131,14 @@ MOYE_HOST_DEVICE constexpr CacheHint hint_of(int readers) {
 template <class T, Major kMajor, int kBlk, int kStages, int kSharers, int kBoxRows = 0>
 struct TmaOperand {
   static constexpr int kBlkK = 128 / int(sizeof(T));
-  static constexpr int kRows = kMajor == Major::k ? kBlk : rows_of_boxes(kBlk);  // of a stage
+  static constexpr int kRows = kMajor == Major::k ? kBlk : (kBlk + kBlkK - 1) / kBlkK * kBlkK;  // of a stage
   static constexpr int kStageBytes = kRows * 128;
   static constexpr int kStageElements = kRows * kBlkK;
-  static_assert(kMajor == Major::k || (sizeof(T) == 2 && kBlk % 8 == 0), "mn-major: 16 bits, boxes begin at 16 bytes");
+  static_assert(kMajor == Major::k || (sizeof(T) == 2 && kBlk % 8 == 0) || (sizeof(T) == 4 && kBlk % 4 == 0),
+                "mn-major: 16 or 32 bits, boxes begin at 16 bytes");
   static_assert(kMajor == Major::mn || (kRows % (8 * kSharers) == 0 && kRows / kSharers <= 256), "boxes of 8 rows");
 
-  static constexpr int kBoxContiguous = kMajor == Major::k ? kBlkK : 64;
+  static constexpr int kBoxContiguous = kBlkK;  // 128 bytes
   static constexpr int kBoxOther =
       kMajor == Major::k && kBoxRows > 0 ? kBoxRows : (kMajor == Major::k ? kRows : kBlkK) / kSharers;
   static_assert(kMajor == Major::mn || (kBoxOther % 8 == 0 && kRows % (kBoxOther * kSharers) == 0), "boxes of 8 rows");
@@ -149,7 +150,7 @@ struct TmaOperand {
     if constexpr (kMajor == Major::k) {
       return tile_to_shape(kAtom, kShape);  // (ROWS,BLK_K,PIPE)
     } else {
-      return tile_to_shape(kAtom, kShape, Step<_2, _1, _3>{});  // (ROWS,BLK_K,PIPE): a box's 64 rows lie together
+      return tile_to_shape(kAtom, kShape, Step<_2, _1, _3>{});  // (ROWS,BLK_K,PIPE): a box's rows lie together
     }
   }
 
@@ -206,7 +207,7 @@ struct TmaOperand {
       MOYE_UNROLL
       for (int i = 0; i < kBoxes; ++i) {
         if (i >= boxes) break;
-        box(bytes + i * 64 * 128 + part * kBoxBytes, row + i * 64, k + part * kBoxOther);
+        box(bytes + i * kBlkK * 128 + part * kBoxBytes, row + i * kBoxContiguous, k + part * kBoxOther);
       }
     }
   }
@@ -227,7 +228,7 @@ struct TmaOperand {
       } else {
         MOYE_UNROLL
         for (int j = 0; j < kBoxes / 2; ++j)
-          load_box<kRank>(map, full, half + j * 64 * 128, row + j * 64, k, matrix, multicast);
+          load_box<kRank>(map, full, half + j * kBlkK * 128, row + j * kBoxContiguous, k, matrix, multicast);
       }
     }
   }
