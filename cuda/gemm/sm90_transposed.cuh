@@ -34,7 +34,8 @@
 namespace moye {
 
 struct TransposedParams : PersistentParams {
-  bool is_plain;  // d is the product, in words of two elements
+  bool is_simple;  // d = activation(alpha * product + bias of its column), in words of two elements
+  bool is_plain;   // it is the product alone
 };
 
 template <class Gemm, Order kOrder>
@@ -219,8 +220,8 @@ struct Gemm<kConfig> {
       warpgroup_fence_operand(tCrC);
       if (k_tiles > 0) smem.pipeline.consumer_release(last, lane);
       // While the producer loads for the next tile.
-      if (params.is_plain) {
-        store_plain(args, tile, tCrC, thread);
+      if (params.is_simple) {
+        store_simple(args, params, tile, tCrC, thread);
       } else {
         store(args, tile, tCrC, thread);
       }
@@ -230,7 +231,7 @@ struct Gemm<kConfig> {
   /// A thread has 2 neighbours along n of pairs of rows, 8 apart. tCrC: (MMA,MMA_N,MMA_M).
   template <class Sums>
   static MOYE_DEVICE void store(GemmArgs const& args, TileCoord const& tile, Sums const& tCrC, int thread) {
-    constexpr int kTogether = 4, kSteps = kBlkM / 8 / kTogether * 2;
+    constexpr int kTogether = kBlkM > 64 ? 4 : 8, kSteps = kBlkM / 8 / kTogether * 2;
     int const lane = thread % 32, m = lane % 4 * 2, n = int(Columns{}(thread / 32 * 16 + lane / 4));
     with_tile_epilogue<float, kVector, /*kDerives=*/false, /*kScales=*/true>(
         args, tile, kBlkM, kBlkN, [&](auto const& epilogue) {
@@ -253,9 +254,11 @@ struct Gemm<kConfig> {
         });
   }
 
-  /// The same of products that are stored as they are.
+  /// The same of sums that are finished where they are.
   template <class Sums>
-  static MOYE_DEVICE void store_plain(GemmArgs const& args, TileCoord const& tile, Sums const& tCrC, int thread) {
+  static MOYE_DEVICE void store_simple(GemmArgs const& args, TransposedParams const& params, TileCoord const& tile,
+                                       Sums& tCrC, int thread) {
+    if (!params.is_plain) finish(args, tile, tCrC, thread);
     if (args.d_dtype == Dtype::f32) {
       store_words<float>(args, tile, tCrC, thread);
     } else if (args.d_dtype == Dtype::bf16) {
@@ -263,6 +266,39 @@ struct Gemm<kConfig> {
     } else {
       store_words<half_t>(args, tile, tCrC, thread);
     }
+  }
+
+  template <class Sums>
+  static MOYE_DEVICE void finish(GemmArgs const& args, TileCoord const& tile, Sums& tCrC, int thread) {
+    int const n = tile.n * kBlkN + int(Columns{}(thread / 32 * 16 + thread % 32 / 4));
+    EpilogueArgs const& epilogue = args.epilogue;
+    Row<float, kVector> bias = {};
+    if (epilogue.bias.data != nullptr && n < int(args.n)) {
+      int64_t const at = matrix_offset(args, tile.batch, epilogue.bias.batch_strides) + n;
+      if (args.d_dtype == Dtype::f32) {
+        bias = loaded<float>(epilogue.bias.data, at);
+      } else if (args.d_dtype == Dtype::bf16) {
+        bias = loaded<bfloat16_t>(epilogue.bias.data, at);
+      } else {
+        bias = loaded<half_t>(epilogue.bias.data, at);
+      }
+    }
+    constexpr int kSums = decltype(size(tCrC))::value;
+    static_assert(kSums == kBlkM / 2);
+    float z[kSums];
+    auto const alpha = static_cast<float>(epilogue.alpha);
+    MOYE_UNROLL
+    for (int i = 0; i < kSums; ++i) z[i] = alpha * tCrC(i) + bias.elements[i / 2 % 2];
+    activate_all(epilogue.activation, z);
+    MOYE_UNROLL
+    for (int i = 0; i < kSums; ++i) tCrC(i) = z[i];
+  }
+
+  template <class T>
+  static MOYE_DEVICE Row<float, kVector> loaded(void const* data, int64_t at) {
+    auto const word = *reinterpret_cast<typename Row<T, kVector>::Word const*>(static_cast<T const*>(data) + at);
+    auto const row = detail::bit_cast<Row<T, kVector>>(word);
+    return {convert<float>(row.elements[0]), convert<float>(row.elements[1])};
   }
 
   template <class T, class Sums>
@@ -307,7 +343,11 @@ struct Gemm<kConfig> {
 
   static Status launch(GemmArgs const& args, StreamHandle stream) {
     TransposedParams params = {};
-    params.is_plain = is_plain(args.epilogue) && TileEpilogue<float, kVector>::is_of_words(args);
+    EpilogueArgs const& epilogue = args.epilogue;
+    params.is_simple = TileEpilogue<float, kVector>::is_of_words(args) && epilogue.c.data == nullptr &&
+                       epilogue.residual.data == nullptr && epilogue.preactivation == nullptr &&
+                       (epilogue.bias.data == nullptr || epilogue.bias.m_stride == 0) && !has_scales(epilogue);
+    params.is_plain = is_plain(epilogue);
     return launch_clusters<kConfig>(args, args, /*parts=*/1, stream, params);
   }
 

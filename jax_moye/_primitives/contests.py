@@ -38,8 +38,8 @@ from jax_moye._timing.rounds import Contender, race
 
 _LARGEST_PROGRAM = 8  # attentions in a program: each has to be compiled
 _SAMPLE = 65536  # elements of each result, to be compared
-# Of each contender: the second run of a program with our calls, in which XLA makes its CUDA graph, waited for the device,
-# which in a timed run waits for the host (docs/performance.md, section 41).
+# Of each contender: the second run of a program with our calls, in which XLA makes its CUDA graph, waited for the
+# device, which in a timed run waits for the host (docs/performance.md, section 41).
 _RUNS_BEFORE = 3
 
 _logger = logging.getLogger("jax_moye")

@@ -35,7 +35,7 @@ import nvcc_gate  # noqa: E402
 
 ROW = re.compile(r"^ *(\{(sm90_\w+), *(\w+), *(\w+),[^{]*\{([^}]*)\}[^{]*\{([^}]*)\}, *(\d+)\}),", re.MULTILINE)
 ORDERS = ("NT", "TN", "NN", "TT")
-ORDERS_OF = {"sm90_grouped": ORDERS[:3]}
+ORDERS_OF = {"sm90_grouped": ORDERS[:3], "sm90_transposed": ("NN", "TN")}
 # The first kernel of sm90_parallel_split_k is sm90_cooperative's. Doubles and tiny tiles have no wgmma: see
 # test_sass_portable.py.
 # Nor have weights: see test_weights. Attention has one order: see test_attention.
@@ -65,11 +65,11 @@ def rows() -> list[tuple[str, str, str]]:
         found[key] = max(found.get(key, rank), rank)
     result, turn = [], collections.Counter()
     for (kernel, dtype, *_), (*_, text) in found.items():
-        # Other types than those of 16 bits are contiguous along k alone.
-        half = dtype in ("bf16", "f16")
+        # Other types than those of 16 bits are contiguous along k alone, but for the kernel of those that are not.
+        turns = dtype in ("bf16", "f16") or kernel == "sm90_transposed"
         orders = ORDERS_OF.get(kernel, ORDERS)
-        result.append((kernel, text, orders[turn[kernel] % len(orders)] if half else "NT"))
-        turn[kernel] += half
+        result.append((kernel, text, orders[turn[kernel] % len(orders)] if turns else "NT"))
+        turn[kernel] += turns
     return [*result, ("sm90_pingpong", COTANGENTS_OF_A_GATE, "NN")]
 
 
@@ -199,7 +199,8 @@ def check_code(
 ) -> None:
     """What every Hopper kernel has.
 
-    tma_stores: whether TMA stores sums once they are rounded: float ones, not those that CTAs have to add up.
+    tma_stores: whether TMA stores sums once they are rounded: float ones, neither those that CTAs have to add up nor
+    those that lie across D.
     deals_registers: whether the producer gives registers to the consumers.
     multiplies: what the tensor core's instruction is.
     """
@@ -279,6 +280,31 @@ def check_descriptors(code: list[Instruction]) -> None:
     assert "R2UR" not in loop[multiplies[0] : multiplies[-1]], loop
 
 
+def check_halves(code: list[Instruction]) -> None:
+    """Of registers with an operand: while the tensor core reads one half of them, loads fill the other one alone."""
+    first, *_, last = [address for address, *_ in check_sass.main_loop(flow_of(code))]
+    loop = [instruction for instruction in code if first <= instruction.address <= last]
+    halves: list[set[int]] = []  # first registers of operands, of each stage
+    loads: list[set[int]] = []  # what is loaded behind it
+    for _, _, opcode, operands in loop:
+        if opcode == "WARPGROUP.ARRIVE":
+            halves.append(set())
+            loads.append(set())
+        elif opcode.startswith("HGMMA"):
+            found = re.fullmatch(r"R\d+, R(\d+), gdesc\[UR\d+\], R\d+(, UP\d+)?(, gsb0)?", operands.strip())
+            assert found, operands
+            halves[-1].add(int(found[1]))
+        elif opcode.startswith("LDS"):
+            assert opcode == "LDS.64"
+            loads[-1].add(int(re.match(r"R(\d+),", operands)[1]))
+        elif opcode.startswith("WARPGROUP.DEPBAR"):
+            assert operands.strip() == "gsb0, 0x1"  # the multiplications in front go on
+    one, other = ({register + pair for register in half for pair in (0, 2)} for half in halves)
+    assert len(one) == len(other) == 8
+    assert not one & other
+    assert loads == [other, one]
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
 @pytest.mark.parametrize(
     ("kernel", "row", "order"), ROWS, ids=["-".join((*re.findall(r"\w+", row), order)) for _, row, order in ROWS]
@@ -292,9 +318,12 @@ def test_row(kernel, row, order):
         pytest.skip(f"{reason}: the messages of ptxas were checked")
     code = codes[name]
     splits_k = kernel == "sm90_split_k"
-    check_code(code, tma_stores=",s32," not in row and not splits_k, deals_registers=not splits_k)
+    by_threads = ",s32," in row or splits_k or kernel == "sm90_transposed"
+    check_code(code, tma_stores=not by_threads, deals_registers=not splits_k)
     if kernel != "sm90_parts" and ",f32_blocks," not in row:  # registers are too few, or hold addresses of scales
         check_descriptors(code)
+    if kernel == "sm90_transposed":
+        check_halves(code)
     if ",f32_blocks," in row:
         check_scales_of_blocks(code, row)
     elif re.search(r",e[45]m[23],", row):
@@ -450,3 +479,29 @@ def test_the_check_of_registers():
         assert good in CODE
         with pytest.raises(AssertionError, match=fault):
             check_code(parse(CODE.replace(good, bad)))
+
+
+def loop_of_halves() -> str:
+    """Of two stages, each with four multiplications and the loads of the other one's operands."""
+    lines = []
+    for own, other in ((84, 68), (68, 84)):
+        lines += ["WARPGROUP.ARRIVE "]
+        lines += [f"HGMMA.64x64x8.F32.TF32 R24, R{own - 4 * step}, gdesc[UR12], R24" for step in range(4)]
+        lines += ["WARPGROUP.DEPBAR.LE gsb0, 0x1"]
+        lines += [f"LDS.64 R{other - 4 * step + pair}, [R6+0x12000]" for pair in (0, 2) for step in range(4)]
+    lines += ["@!P0 BRA 0x0000", "EXIT"]
+    return "".join(f"        /*{16 * index:04x}*/   {line} ;\n" for index, line in enumerate(lines))
+
+
+def test_the_check_of_halves():
+    code = loop_of_halves()
+    check_halves(parse(code))
+    for good, bad in (
+        ("gsb0, 0x1", "gsb0, 0x0"),  # nothing goes on while registers are loaded
+        ("LDS.64 R68,", "LDS.64 R84,"),  # into what is read
+        ("LDS.64 R68,", "LDS.128 R68,"),
+        ("R24, R84, gdesc", "R24, gdesc[UR8], gdesc"),  # both operands from shared memory
+    ):
+        assert good in code
+        with pytest.raises(AssertionError):
+            check_halves(parse(code.replace(good, bad)))

@@ -202,17 +202,18 @@ def size_classes(config) -> tuple[list[int], list[int], list[int]]:
 
 
 def covering_problems(config, order: str, turn: int = 0) -> list[Problem]:
-    """A quarter of the problems that hold every pair of sizes: every (M, N), every (M, K), every (N, K).
+    """A part of the problems that hold every pair of sizes: every (M, N), every (M, K), every (N, K).
 
-    Each order has another quarter; an odd `turn` deals them out so that the two orders of an operand get those that the
-    other two get in an even one. Batches and pitches in turn.
+    Each order has another part, a quarter of four; an odd `turn` deals them out so that the two orders of an operand
+    get those that the other two get in an even one. Batches and pitches in turn.
     """
     ms, ns, ks = size_classes(config)
     step = next(step for step in (3, 7, 11) if math.gcd(step, len(ks)) == 1)
-    quarter = ORDERS.index(order) if turn % 2 == 0 else 3 - ORDERS.index(order)
+    orders = [other for other in ORDERS if other in config.orders]
+    part = orders.index(order) if turn % 2 == 0 else len(orders) - 1 - orders.index(order)
     problems = []
     for (i, m), (j, n) in itertools.product(enumerate(ms), enumerate(ns)):
-        if (i + j) // 2 % 4 == quarter:
+        if (i + j) // 2 % len(orders) == part:
             # With i or j fixed, i + step * j and the rest of the counters run through all their values.
             k = ks[(i + step * j) % len(ks)]
             problems.append(Problem(m, n, k, order, batch=1 + (i + j) % 3 // 2, pad=(i * j) % 5))

@@ -13,14 +13,20 @@ import pytest
 import jax_moye
 from jax_moye._kernels.configs import attention_configs, grouped_configs, weights_configs
 from jax_moye.layout import Layout, checks, make_fragment_like, transactions
+from jax_moye.layout.errors import NotCanonicalGmma
 from jax_moye.layout.kernels import PackLayouts, TmaKernelLayouts, kernel_facts, kernel_layouts, kernel_names
+from jax_moye.layout.kernels.sm90_transposed import TransposedKernelLayouts
 from tests import cxx
 from tests.emulated.emulate import emulate
 from tests.emulated.problems import NUMPY_DTYPES, ORDERS, Problem, make_call, order_for
 
 CONFIGS = [config for config in jax_moye.configs() if config.kernel in kernel_names()]
 TMA = [config for config in CONFIGS if isinstance(kernel_layouts(config, config.orders[0]), TmaKernelLayouts)]
-OTHERS = [config for config in CONFIGS if config not in TMA]
+# TMA feeds them, and threads load one operand, and store d.
+TRANSPOSED = [
+    config for config in CONFIGS if isinstance(kernel_layouts(config, config.orders[0]), TransposedKernelLayouts)
+]
+OTHERS = [config for config in CONFIGS if config not in TMA + TRANSPOSED]
 STAGED = [config for config in OTHERS if kernel_layouts(config).a.smem is not None]
 GROUPED = list(grouped_configs())  # whose products `emulate` has not
 every_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
@@ -31,6 +37,7 @@ every_config_of_all = pytest.mark.parametrize("config", OF_ALL, ids=lambda confi
 every_tma_row = pytest.mark.parametrize("config", TMA, ids=lambda config: config.name)
 every_tma_row_of_all = pytest.mark.parametrize("config", TMA + GROUPED, ids=lambda config: config.name)
 every_wgmma_row_of_all = pytest.mark.parametrize("config", TMA + GROUPED + ATTENTION, ids=lambda config: config.name)
+every_transposed = pytest.mark.parametrize("config", TRANSPOSED, ids=lambda config: config.name)
 every_attention = pytest.mark.parametrize("config", ATTENTION, ids=lambda config: config.name)
 # Rows whose threads bring in the operands.
 every_other_row = pytest.mark.parametrize("config", OTHERS, ids=lambda config: config.name)
@@ -131,6 +138,42 @@ def test_epilogue_of_tma(config):
             assert_counted(counters(config, problem, out_dtype, **options), expected, ignored=(*loads,))
 
 
+TRANSPOSED_ORDERS = [(config, order) for config in TRANSPOSED for order in config.orders]
+
+
+@pytest.mark.parametrize(
+    ("config", "order"), TRANSPOSED_ORDERS, ids=[f"{c.name}-{order}" for c, order in TRANSPOSED_ORDERS]
+)
+def test_a_k_tile_of_transposed(config, order):
+    """Two CTAs, more k-tiles than stages: every box and wgmma, and what threads load, turn and store."""
+    tile_m, tile_n, tile_k = config.tile
+    k_tiles = config.stages + 2
+    problem = Problem(2 * tile_m, tile_n, k_tiles * tile_k, order)
+    kernel = kernel_layouts(config, order)
+    assert kernel.turns == (order == "TN")
+    expected = collections.Counter()
+    for name, number in kernel.counts(*pitches(problem)).items():
+        expected[name] += 2 * k_tiles * number
+    for name, number in kernel.epilogue_counts(problem.n, "bf16").items():
+        expected[name] += 2 * number
+    counted = counters(config, problem, "bf16")
+    assert_counted(counted, expected)
+    assert {name: number for name, number in counted.items() if name.endswith("_bank_conflicts") and number} == {}
+    assert counted["launches"] == 1
+
+
+@every_transposed
+def test_epilogue_of_transposed(config):
+    """Products as they are, and those that are finished: the same words, and nothing in shared memory."""
+    tile_m, tile_n, _ = config.tile
+    kernel = kernel_layouts(config, "NN")
+    problem = Problem(tile_m, 2 * tile_n, 0)
+    for out_dtype in config.out_dtypes:
+        expected = {name: 2 * number for name, number in kernel.epilogue_counts(problem.n, out_dtype).items()}
+        for options in ({}, {"activation": "relu"}):
+            assert_counted(counters(config, problem, out_dtype, **options), expected)
+
+
 @every_other_row
 def test_epilogue(config):
     tile_m, tile_n, tile_k = config.tile
@@ -157,7 +200,9 @@ def test_predictions_do_not_depend_on_the_schedule(config):
 
 
 # TMA reads pitches of 16 bytes; rows of less alignment pack such operands.
-@pytest.mark.parametrize("config", OTHERS + [c for c in TMA if c.alignment == 16], ids=lambda config: config.name)
+@pytest.mark.parametrize(
+    "config", OTHERS + TRANSPOSED + [c for c in TMA if c.alignment == 16], ids=lambda config: config.name
+)
 def test_a_pitch_that_is_no_multiple_of_a_sector(config):
     """Rows that begin inside a sector touch one more: predicted row by row, the tile's first element being aligned."""
     tile_m, tile_n, tile_k = config.tile
@@ -170,7 +215,7 @@ def test_a_pitch_that_is_no_multiple_of_a_sector(config):
     # The guarded arrays end at a page: their first elements lie this far into a sector.
     bases = -a_bytes // 16 * 16 % 32, -b_bytes // 16 * 16 % 32
     report = emulate(config, call, count_transactions=True)
-    if config in TMA:
+    if config in TMA + TRANSPOSED:
         loads = kernel.a.load_report(a_pitch, bases[0], tile_m) + kernel.b.load_report(b_pitch, bases[1], tile_n)
         # Every CTA of a cluster loads alike: its tile or its part of one begins at a sector as the first one's does.
         ctas = config.cluster[0] * config.cluster[1]
@@ -186,12 +231,54 @@ def test_what_tma_writes_wgmma_reads(config):
     """Boxes put each element where the layout has it, whoever loads them; each stage has descriptors, on its own."""
     for order in config.orders:
         for operand in kernel_layouts(config, order).operands:
-            layout = operand.stage.values().reshape(operand.tile, order="F")
-            np.testing.assert_array_equal(operand.placed(), layout * operand.item_bytes)
-            first, *others = (operand.descriptors(stage * operand.stage_bytes) for stage in range(config.stages))
-            for stage, descriptors in enumerate(others, 1):
-                for one, same in zip(first, descriptors, strict=True):
-                    assert int(same) - int(one) == stage * operand.stage_bytes // 16
+            assert_placed(operand)
+            assert_described(operand, config.stages)
+
+
+def assert_placed(operand) -> None:
+    """Boxes put each element where the layout has it."""
+    layout = operand.stage.values().reshape(operand.tile, order="F")
+    np.testing.assert_array_equal(operand.placed(), layout * operand.item_bytes)
+
+
+def assert_described(operand, stages: int) -> None:
+    """Each stage has descriptors, on its own."""
+    first, *others = (operand.descriptors(stage * operand.stage_bytes) for stage in range(stages))
+    for stage, descriptors in enumerate(others, 1):
+        for one, same in zip(first, descriptors, strict=True):
+            assert int(same) - int(one) == stage * operand.stage_bytes // 16
+
+
+@every_transposed
+def test_what_tma_writes_threads_load_or_turn(config):
+    """wgmma could read neither where it lies: threads load all of b, two neighbours at once, and turn boxes of a."""
+    for order in config.orders:
+        kernel = kernel_layouts(config, order)
+        for operand in kernel.operands:
+            assert_placed(operand)
+        assert_described(kernel.turned, config.stages)
+        for operand in (kernel.b, *([kernel.a] if kernel.turns else [])):
+            with pytest.raises(NotCanonicalGmma, match="MN-major"):
+                operand.descriptors()
+        assert (kernel.a == kernel.turned) == (not kernel.turns)
+        # A box as TMA writes it and as wgmma reads it, as many rows as columns: the same bytes.
+        of_box = config.tile[2] ** 2
+        boxes = [np.sort(x.placed().reshape(-1, of_box), axis=1) for x in (kernel.a, kernel.turned)]
+        np.testing.assert_array_equal(*boxes)
+        assert checks.coverage(kernel.read, side="S", write=False).ok
+        assert checks.alignment(kernel.b.stage, kernel.read, side="S").ok
+        assert kernel.read.atom.num_val_src == 2
+
+
+@every_transposed
+def test_no_conflicts_of_transposed(config):
+    """Lanes read b, and read and write what they turn of a, in as few wavefronts as there can be."""
+    for order in config.orders:
+        kernel = kernel_layouts(config, order)
+        for report in (kernel.read_report(), *kernel.turn_reports()):
+            assert report.ok
+            assert report.degree == 1
+        assert kernel.store_report(4096, "f32").ok  # of 16 bits, two warps fill a sector
 
 
 @every_tma_row_of_all

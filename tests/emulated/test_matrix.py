@@ -74,10 +74,9 @@ def test_sizes(config, order):
 
 @pytest.mark.parametrize("config", [config for config in CONFIGS if config.name in EVERY_PAIR], ids=lambda c: c.name)
 def test_sizes_are_paired(config):
-    """test_sizes runs each M with each N and each K, and each N with each K; each of them in each order."""
-    assert set(config.orders) == set(ORDERS)
+    """test_sizes runs each M with each N and each K, and each N with each K; each of them in each order it takes."""
     sizes = dict(zip("mnk", size_classes(config), strict=True))
-    in_order = {order: covering_problems(config, order, EVERY_PAIR[config.name]) for order in ORDERS}
+    in_order = {order: covering_problems(config, order, EVERY_PAIR[config.name]) for order in config.orders}
     for one, other in ("mn", "mk", "nk"):
         found = {(getattr(x, one), getattr(x, other)) for problems in in_order.values() for x in problems}
         assert found == set(itertools.product(sizes[one], sizes[other]))
@@ -141,7 +140,7 @@ def test_orders(config, order):
 @every_config
 def test_batch(config):
     for batch in (1, 2, 5):
-        check_exact(config, Problem(17, 33, 40, "NT", batch=batch))
+        check_exact(config, Problem(17, 33, 40, order_for(config, "NT"), batch=batch))
 
 
 @every_config
@@ -183,8 +182,9 @@ def test_empty(config, sizes):
 def test_schedules(config, options):
     """The answer does not depend on when asynchronous copies land or which thread runs first."""
     tile_m, tile_n, tile_k = config.tile
-    problem = Problem(tile_m + 1, tile_n + 2, (config.stages + 1) * tile_k + 3, order_for(config, "NN"), pad=3)
-    check_exact(config, problem, **options)
+    for order in ("NN",) if len(config.orders) == len(ORDERS) else config.orders:
+        problem = Problem(tile_m + 1, tile_n + 2, (config.stages + 1) * tile_k + 3, order, pad=3)
+        check_exact(config, problem, **options)
 
 
 @pytest.mark.parametrize("config", [c for c in CONFIGS if c.any_stride], ids=[c.name for c in CONFIGS if c.any_stride])
@@ -235,7 +235,7 @@ def test_integers_wrap_around(config):
 @pytest.mark.parametrize("config", [c for c in CONFIGS if c.dtype == "tf32"], ids=lambda config: config.name)
 def test_tf32_multiplies_tf32(config):
     """Ten bits behind the point count, and no more than those and a rounding: or the row would not be a tf32 row."""
-    call = make_call(config, Problem(16, 16, 8, "NT"), "f32")
+    call = make_call(config, Problem(16, 16, 8, order_for(config, "NT")), "f32")
     for memory in (call.a, call.b):
         memory[...] = 1 + 2.0**-10
     assert emulate(config, call)["ok"]

@@ -36,6 +36,7 @@ from tests.emulated import (
     mutants_split_k,
     mutants_tensorop,
     mutants_tiles,
+    mutants_transposed,
     mutants_weights,
 )
 from tests.emulated.driver import build, build_with_bugs, kind_of, run, source_of, way_of
@@ -54,6 +55,7 @@ MUTANTS = (
     + mutants_sm90_multistage.MUTANTS
     + mutants_split_k.MUTANTS
     + mutants_sliced_k.MUTANTS
+    + mutants_transposed.MUTANTS
     + mutants_parallel_split_k.MUTANTS
     + mutants_parts.MUTANTS
     + mutants_tiles.MUTANTS

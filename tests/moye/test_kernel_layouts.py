@@ -63,7 +63,7 @@ class Row:
             return m, n
         if self.kernel == "sm90_split_k":
             return 64, n
-        if self.kernel == "sm90_weights":
+        if self.kernel in ("sm90_weights", "sm90_transposed"):
             return m, n // 2
         if self.kernel.startswith("sm90_attention"):
             return 64, n
@@ -224,6 +224,24 @@ def weights_facts(kernel: Any) -> dict[str, Any]:
     return facts | {"a smem": kernel.a.smem, "a box": (*kernel.a.box, kernel.a.stage_bytes)}
 
 
+# Of sm90_transposed, for row {r} in order {order}: rows of its fragments are columns of d.
+TRANSPOSED_FACTS = {name: MMA_FACTS[name] for name in MMA_FACTS if not name.startswith("C ")} | {
+    "C part": "MmaOf<{r}>::partition_shape_C(Shape<Int<GemmOf<{r}>::kBlkN>, Int<GemmOf<{r}>::kBlkM>>{{}})",
+    **{name: TMA_FACTS[name] for name in ("consumers", "consumer_tile", "a smem", "b smem", "a box", "b box")},
+    "turned": "GemmOf<{r}>::TurnedA::smem_layout()",
+}
+
+
+def transposed_facts(kernel: Any) -> dict[str, Any]:
+    blk_m, blk_n = kernel.tile
+    facts = mma_facts(kernel, (blk_n, blk_m)) | {"consumers": kernel.consumers, "turned": kernel.turned.smem}
+    facts["consumer_tile"] = (blk_m, blk_n // kernel.consumers)
+    for operand in kernel.operands:
+        facts[f"{operand.name} smem"] = operand.smem
+        facts[f"{operand.name} box"] = (*operand.box, operand.stage_bytes)
+    return facts
+
+
 # Of sm90_attention and sm90_attention_grad; then the arrays of each, by their names there and here.
 ATTENTION_FACTS = {name: TMA_FACTS[name] for name in ("threads", "smem_bytes", "consumers", "consumer_tile")} | {
     "scores thr_layout_vmnk": "typename GemmOf<{r}>::ScoresMma{{}}.thr_layout_vmnk()",
@@ -336,6 +354,11 @@ def test_layouts(tmp_path: pathlib.Path):
             continue
         if row.kernel in ATTENTION_ARRAYS:
             add(i, "NT", attention_fields(row), attention_facts(row, kernels.kernel_layouts(row, "NT")))
+            continue
+        if row.kernel == "sm90_transposed":
+            for order in ("NN", "TN") if row.tile[0] <= 128 else ("NN",):
+                facts = transposed_facts(kernels.kernel_layouts(row, order))
+                add(i, order, TRANSPOSED_FACTS, facts, order=order)
             continue
         if kernels.kernel_facts(row.kernel).instruction == "wgmma":
             both = ("NN", "TN") if row.kernel == "sm90_grouped" else ("NN", "TT")

@@ -25,8 +25,8 @@ class TmaOperandLayouts:
 
     Attributes:
       name: "a" or "b".
-      tile: (rows, k) of a stage: those of a CTA's tile, a multiple of 64 rows where these are contiguous. Rows are
-        those of d for a, and its columns for b.
+      tile: (rows, k) of a stage: those of a CTA's tile, those of whole boxes where rows are contiguous. Rows are those
+        of d for a, and its columns for b.
       major: the contiguous mode in global memory, of the packed copy where the operand is packed: "k", or "mn".
       value_type: element type.
       smem: shared memory, (ROWS,BLK_K,PIPE).
@@ -72,7 +72,7 @@ class TmaOperandLayouts:
         if self.major == "k":
             count = self.tile[0] // (other * self.sharers)
             return [(at + i * other * ROW_BYTES, ((part + i) * other, 0)) for i in range(count)]
-        column_bytes = self.tile[1] * ROW_BYTES  # of 64 rows
+        column_bytes = self.tile[1] * ROW_BYTES  # of a box
         return [(i * column_bytes + at, (i * contiguous, part * other)) for i in range(self.tile[0] // contiguous)]
 
     def placed(self) -> np.ndarray:
@@ -125,7 +125,13 @@ def box_sectors(first: np.ndarray, row_bytes: np.ndarray, what: str) -> SectorRe
 
 
 def tma_operand(
-    config: Any, order: str, name: str, rows: int, sharers: int = 1, box_rows: int = 0
+    config: Any,
+    order: str,
+    name: str,
+    rows: int,
+    sharers: int = 1,
+    box_rows: int = 0,
+    any_major: bool | None = None,
 ) -> TmaOperandLayouts:
     """An operand of a config.
 
@@ -136,19 +142,20 @@ def tma_operand(
       rows: of a CTA's tile, those of d for a, and its columns for b.
       sharers: CTAs of the cluster that need the same rows.
       box_rows: of a box where k is contiguous; 0: all that a CTA loads.
+      any_major: it is loaded as it lies, whatever its order; None: if wgmma can read it so, which has 16 bits then.
     """
     element = operand_types(config.dtype)["ab".index(name)]
-    any_major = element.bits == 16
+    any_major = element.bits == 16 if any_major is None else any_major
     along_k = order["ab".index(name)] == {"a": "N", "b": "T"}[name]
     major = "k" if along_k or not any_major else "mn"
     atom = gmma_smem_atom("K" if major == "k" else "MN", "SW128", element.name)
-    rows = rows if major == "k" else rows_of_boxes(rows)
+    rows = rows if major == "k" else rows_of_boxes(rows, ROW_BYTES * 8 // element.bits)
     smem = tile_to_shape(atom, (rows, config.tile[2], config.stages), (0, 1, 2) if major == "k" else (1, 0, 2))
     packing = None if along_k or any_major else PackLayouts(element.bits // 8, along_k=False)
     box_rows = box_rows if major == "k" else 0
     return TmaOperandLayouts(name, (rows, config.tile[2]), major, element.name, smem, sharers, packing, box_rows)
 
 
-def rows_of_boxes(rows: int) -> int:
-    """Rows of the boxes that hold so many rows."""
-    return -(-rows // ROWS) * ROWS
+def rows_of_boxes(rows: int, of_box: int = ROWS) -> int:
+    """Rows of the boxes that hold so many rows; of_box: of one, by default of 16 bits."""
+    return -(-rows // of_box) * of_box

@@ -90,6 +90,11 @@ def test_operands_without_a_unit_stride():
     assert why_not(example_config(alignment=2, any_stride=True), problem, 80) is None
 
 
+def strides_of(config, a_pitch=16, b_pitch=16):
+    """Of a and b in an order that the row takes: along k, where it takes that."""
+    return (0, a_pitch, 1), ((0, b_pitch, 1) if "NT" in config.orders else (0, 1, b_pitch))
+
+
 def near_misses(config):
     """Problems beside what a row takes: its orders, pitches that its loads divide and do not, no mode of stride 1."""
     m = n = k = 16
@@ -180,11 +185,12 @@ def refusal(config, problem, runs=False):
 def batched_near_misses(config):
     """The same with two matrices, whose distance its loads divide and do not."""
     step = max(1, config.alignment // ITEM_BYTES[config.dtype])
+    (_, *a), (_, *b) = strides_of(config)
     for pad in {0, step, step // 2, 1}:
-        yield f"a's matrices {256 + pad} apart", (256 + pad, 16, 1), (256, 16, 1)
-        yield f"b's matrices {256 + pad} apart", (256, 16, 1), (256 + pad, 16, 1)
-    yield "a for all matrices", (0, 16, 1), (256, 16, 1)
-    yield "b for all matrices", (256, 16, 1), (0, 16, 1)
+        yield f"a's matrices {256 + pad} apart", (256 + pad, *a), (256, *b)
+        yield f"b's matrices {256 + pad} apart", (256, *a), (256 + pad, *b)
+    yield "a for all matrices", (0, *a), (256, *b)
+    yield "b for all matrices", (256, *a), (0, *b)
 
 
 @pytest.mark.parametrize("kernel", sorted({row.kernel for row in CONFIGS}))
@@ -195,7 +201,7 @@ def test_each_row_accepts_what_its_predicate_says(kernel):
         problems = [(what, problem_with(config, a, b)) for what, a, b in near_misses(config)]
         problems += [(what, problem_with(config, a, b, (2, 16, 16, 16))) for what, a, b in batched_near_misses(config)]
         results = ("bf16", "f16", "f32", "f64", "s32")
-        problems += [(out, problem_with(config, (0, 16, 1), (0, 16, 1), out=out)) for out in results]
+        problems += [(out, problem_with(config, *strides_of(config), out=out)) for out in results]
         for what, problem in problems:
             reason, refused = why_not(config, problem, None), refusal(config, problem)
             assert (reason is None) == (refused is None), (config.name, what, reason, refused)
@@ -251,8 +257,8 @@ def test_each_row_refuses_the_first_size_beyond_its_limit(kernel):
             for size, is_allowed in ((MAX_SIZE - step, True), (MAX_SIZE - step + 1, False)):
                 sizes = [1, 16, 16, 16]
                 sizes[1 + mode] = size
-                row = 2**31 if mode == 2 else 16
-                problem = problem_with(config, (0, row, 1), (0, row, 1), tuple(sizes))
+                pitches = (2**31 if mode == along else 16 for along in (2, 2 if "NT" in config.orders else 1))
+                problem = problem_with(config, *strides_of(config, *pitches), tuple(sizes))
                 reason = why_not(config, problem, None)
                 assert (reason is None) == is_allowed
                 if not is_allowed:
@@ -267,7 +273,7 @@ def test_each_row_refuses_the_first_size_beyond_its_limit(kernel):
         ):
             if batch > MAX_SIZE:
                 continue  # no int32
-            problem = problem_with(config, (0, 16, 1), (0, 16, 1), (batch, rows, 1, 16))
+            problem = problem_with(config, *strides_of(config), (batch, rows, 1, 16))
             assert (why_not(config, problem, None) is None) == is_allowed
             if not is_allowed:
                 assert not has_memory or "more than 2^31 - 1 tiles" in refusal(config, problem, runs=True)
@@ -278,7 +284,7 @@ def test_rows_fit_every_gpu_that_they_are_for():
     from jax_moye.layout.resources import ARCHS
 
     for config in CONFIGS:
-        problem = problem_with(config, (0, 16, 1), (0, 16, 1))
+        problem = problem_with(config, *strides_of(config))
         for name, arch in ARCHS.items():
             number = int(name.removeprefix("sm_"))
             serves = number >= config.min_arch and (config.max_arch == 0 or number <= config.max_arch)
