@@ -222,6 +222,8 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_parallel_split_k, bf16, f32, {128, 256, 64},  4,      {2, 1},         16},
   {sm90_parallel_split_k, f16,  f32, {128, 128, 64},  5,      {1, 1},         16},
   {sm90_parallel_split_k, f16,  f32, {128, 256, 64},  4,      {2, 1},         16},
+  {sm90_parallel_split_k, tf32, f32, { 64, 128, 32},  9,      {1, 1},         16},
+  {sm90_parallel_split_k, tf32, f32, {128, 128, 32},  6,      {1, 1},         16},
   // Products of groups.
   {sm90_grouped,       bf16,  f32,  { 64, 128, 64},   7,      {1, 1},         16},
   {sm90_grouped,       bf16,  f32,  {128, 128, 64},   5,      {1, 1},         16},

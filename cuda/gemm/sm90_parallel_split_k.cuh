@@ -1,9 +1,11 @@
 // sm90_parallel_split_k: sm90_cooperative where tiles of D are fewer than multiprocessors and k is long: k is split
-// into parts, each with its own tiles, and a second kernel adds up the parts' sums.
-//   A (M,K), B (N,K), D (M,N), 16-bit operands in any order, alignment 16 bytes; batch: outermost tile index
-//   parts              as many as make the waves short, see parts_of(); one: sm90_cooperative, and nothing behind it
-//   first kernel       sm90_cooperative's: the tiles of part p begin with k-tile p * k_tiles, and their sums, f32, go
-//                      to the workspace, (M,N) for each part of each matrix; beyond k TMA loads zeros
+// into parts, each with its own tiles, and a second kernel adds up the parts' sums. Of TF32 it is sm90_transposed.
+//   A (M,K), B (N,K), D (M,N), 16-bit operands in any order, TF32 in those of sm90_transposed; alignment 16 bytes;
+//   batch: outermost tile index
+//   parts              as many as make the waves short, see parts_of(); one: the first kernel, and nothing behind it
+//   first kernel       sm90_cooperative's, or sm90_transposed's: the tiles of part p begin with k-tile p * k_tiles, and
+//                      their sums, f32, go to the workspace, (M,N) for each part of each matrix; beyond k TMA loads
+//                      zeros
 //   second kernel      one CTA for 16 rows and 128 columns of D: each thread adds up four neighbours, part 0's first,
 //                      and finishes and stores them as gemm/epilogue.h does; waits for the first by griddepcontrol
 // Unlike sm90_split_k's clusters it takes any number of CTAs, and tiles as large as they come.
@@ -14,6 +16,7 @@
 #include "gemm/order.h"
 #include "gemm/sm90_cooperative.cuh"
 #include "gemm/sm90_persistent.h"
+#include "gemm/sm90_transposed.cuh"
 #include "gemm/tile_scheduler.h"
 #include "moye/arch/builtin.h"
 #include "moye/arch/grid_dependency.h"
@@ -84,7 +87,7 @@ sm90_parallel_split_k_kernel(MOYE_GRID_CONSTANT GemmArgs const args, MOYE_GRID_C
 
 /// The config of the first kernel.
 constexpr GemmConfig products_config(GemmConfig config) {
-  config.kernel = Kernel::sm90_cooperative;
+  config.kernel = config.dtype == Dtype::tf32 ? Kernel::sm90_transposed : Kernel::sm90_cooperative;
   return config;
 }
 
@@ -93,8 +96,9 @@ template <GemmConfig kConfig>
   requires(kConfig.kernel == Kernel::sm90_parallel_split_k)
 struct Gemm<kConfig> : Gemm<products_config(kConfig)> {
   static constexpr GemmConfig kProductsConfig = products_config(kConfig);
-  static_assert(sizeof(typename Gemm<kProductsConfig>::Element) == 2 && kConfig.alignment == 16,
-                "16-bit operands that TMA reads where they are");
+  using Products = Gemm<kProductsConfig>;
+  static_assert(kConfig.alignment == 16 && (sizeof(typename Products::Element) == 2 || kConfig.dtype == Dtype::tf32),
+                "operands that are read where they are");
 
   static Status prepare() { return prepare_kernel(sm90_parallel_split_k_kernel<AddParts>, /*smem_bytes=*/0); }
 
@@ -131,7 +135,7 @@ struct Gemm<kConfig> : Gemm<products_config(kConfig)> {
 
   static Status launch(GemmArgs const& args, StreamHandle stream) {
     int const parts = parts_of(args);
-    if (parts == 1) return launch_clusters<kProductsConfig>(args, stream);
+    if (parts == 1) return Products::launch(args, stream);
 
     int64_t const pitch = pitch_of(args), matrix = args.m * pitch;
     GemmArgs products = args;  // what the first kernel reads of it: operands, and the dtype of sums
@@ -145,7 +149,8 @@ struct Gemm<kConfig> : Gemm<products_config(kConfig)> {
     sums.d_batch_strides = {0, 0, matrix};
     sums.d_m_stride = pitch;
     sums.d_n_stride = 1;
-    if (Status status = launch_clusters<kProductsConfig>(products, sums, parts, stream); !status.ok()) return status;
+    if (Status status = launch_clusters<kProductsConfig>(products, sums, parts, stream, params_of(sums)); !status.ok())
+      return status;
 
     int64_t const tiles_m = ceil_div(args.m, AddParts::kTileM), tiles_n = ceil_div(args.n, AddParts::kTileN);
     if (tiles_m * tiles_n > 0x7fffffff / args.batch) return {"d has too many tiles to add up the parts of k"};
@@ -158,7 +163,7 @@ struct Gemm<kConfig> : Gemm<products_config(kConfig)> {
   }
 
   static constexpr KernelFacts kFacts = [] {
-    KernelFacts facts = Gemm<kProductsConfig>::kFacts;
+    KernelFacts facts = Products::kFacts;
     facts.derives = facts.takes_gate = facts.takes_pair = false;  // the second kernel adds up sums of one product
     return facts;
   }();
@@ -166,9 +171,18 @@ struct Gemm<kConfig> : Gemm<products_config(kConfig)> {
  private:
   static constexpr int kMultiprocessors = 132;  // of the H100 and the H200
   static constexpr int kMostParts = 32;
-  static constexpr double kProductsPerUs = 3.0e6;            // multiply-adds of a multiprocessor
+  static constexpr double kProductsPerUs = kConfig.dtype == Dtype::tf32 ? 1.4e6 : 3.0e6;  // of a multiprocessor
   static constexpr double kTileUs = 2;                       // of a wave, beside its k-tiles
   static constexpr double kSecondUs = 2, kBytesPerUs = 4e6;  // of the second kernel
+
+  /// What the first kernel takes beside its arguments.
+  static auto params_of(GemmArgs const& sums) {
+    if constexpr (requires { Products::make_params(sums); }) {
+      return Products::make_params(sums);
+    } else {
+      return PersistentParams{};
+    }
+  }
 
   /// Rows of sums are whole vectors for TMA and for the second kernel.
   static int64_t pitch_of(GemmArgs const& args) { return ceil_div(args.n, 4) * 4; }

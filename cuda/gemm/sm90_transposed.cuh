@@ -34,8 +34,9 @@
 namespace moye {
 
 struct TransposedParams : PersistentParams {
-  bool is_simple;  // d = activation(alpha * product + bias of its column), in words of two elements
-  bool is_plain;   // it is the product alone
+  GemmArgs stored;  // of d, or of the sums of k's parts, a matrix for each part of each matrix of d
+  bool is_simple;   // d = activation(alpha * product + bias of its column), in words of two elements
+  bool is_plain;    // it is the product alone
 };
 
 template <class Gemm, Order kOrder>
@@ -259,12 +260,13 @@ struct Gemm<kConfig> {
   static MOYE_DEVICE void store_simple(GemmArgs const& args, TransposedParams const& params, TileCoord const& tile,
                                        Sums& tCrC, int thread) {
     if (!params.is_plain) finish(args, tile, tCrC, thread);
-    if (args.d_dtype == Dtype::f32) {
-      store_words<float>(args, tile, tCrC, thread);
-    } else if (args.d_dtype == Dtype::bf16) {
-      store_words<bfloat16_t>(args, tile, tCrC, thread);
+    GemmArgs const& stored = params.stored;
+    if (stored.d_dtype == Dtype::f32) {
+      store_words<float>(stored, tile, tCrC, thread);
+    } else if (stored.d_dtype == Dtype::bf16) {
+      store_words<bfloat16_t>(stored, tile, tCrC, thread);
     } else {
-      store_words<half_t>(args, tile, tCrC, thread);
+      store_words<half_t>(stored, tile, tCrC, thread);
     }
   }
 
@@ -341,14 +343,22 @@ struct Gemm<kConfig> {
   // Beside warps that turn A, threads have no registers for 128 sums each.
   static constexpr unsigned kCompiledOrders = kBlkM <= 128 ? order_bits(Order::NN, Order::TN) : order_bits(Order::NN);
 
-  static Status launch(GemmArgs const& args, StreamHandle stream) {
-    TransposedParams params = {};
-    EpilogueArgs const& epilogue = args.epilogue;
-    params.is_simple = TileEpilogue<float, kVector>::is_of_words(args) && epilogue.c.data == nullptr &&
+  using Params = TransposedParams;
+
+  /// Of a call that stores what `stored` says.
+  static Params make_params(GemmArgs const& stored) {
+    EpilogueArgs const& epilogue = stored.epilogue;
+    Params params = {};
+    params.stored = stored;
+    params.is_simple = TileEpilogue<float, kVector>::is_of_words(stored) && epilogue.c.data == nullptr &&
                        epilogue.residual.data == nullptr && epilogue.preactivation == nullptr &&
                        (epilogue.bias.data == nullptr || epilogue.bias.m_stride == 0) && !has_scales(epilogue);
     params.is_plain = is_plain(epilogue);
-    return launch_clusters<kConfig>(args, args, /*parts=*/1, stream, params);
+    return params;
+  }
+
+  static Status launch(GemmArgs const& args, StreamHandle stream) {
+    return launch_clusters<kConfig>(args, args, /*parts=*/1, stream, make_params(args));
   }
 
   static constexpr KernelFacts kFacts = {.threads = kThreads,

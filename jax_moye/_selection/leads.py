@@ -16,6 +16,9 @@ _FUSION_US, _MOST_OF_FUSION = 3.0, 0.3
 # What XLA computes in a fusion, it computes in one kernel with what stands behind it. A kernel of ours in its place
 # writes the result, and another one reads it: that counts where it takes a fifth of the product's time (section 35).
 _BYTES_PER_US, _COUNTS, _MOST_OF_RESULT = 4e6, 0.2, 1.0
+# A gradient of weights in f32 XLA computes alone by a library, and in a program by kernels of its own, which take in
+# the derivative of an activation in front of it: 20.7 us for what takes it 30.3 alone (section 42).
+_OF_GRADIENT = 0.1
 
 
 def wins_by(ours_us: float, problem: GemmProblem | AttentionKey | None = None, is_fused: bool = False) -> float:
@@ -30,6 +33,12 @@ def wins_by(ours_us: float, problem: GemmProblem | AttentionKey | None = None, i
     if is_fused and isinstance(problem, GemmProblem):
         share = 2 * problem.result_bytes / _BYTES_PER_US / ours_us
         least += min(share, _MOST_OF_RESULT) if share >= _COUNTS else 0.0
+    if (
+        isinstance(problem, GemmProblem)
+        and problem.dtype == "tf32"
+        and problem.a_strides[1] == problem.b_strides[1] == 1
+    ):
+        least += _OF_GRADIENT
     if isinstance(problem, GemmProblem) and problem.batch > 1 and min(problem.m, problem.n) == 1:
         least += min(_FUSION_US / ours_us, _MOST_OF_FUSION)
     return least

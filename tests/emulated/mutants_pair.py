@@ -63,8 +63,8 @@ MUTANTS = [
     Mutant(
         name="pair_first_columns_in_every_box",
         row=WIDE,
-        old="half + j * 64 * 128, row + j * 64, k,",
-        new="half + j * 64 * 128, row, k,",
+        old="half + j * kBlkK * 128, row + j * kBoxContiguous, k,",
+        new="half + j * kBlkK * 128, row, k,",
         sizes=(120, 120, 70),
         order="NN",
     ),

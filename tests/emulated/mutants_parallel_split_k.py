@@ -73,4 +73,12 @@ MUTANTS = [
         new="return args.n;",
         expect=STORED_INTO_D,
     ),
+    Mutant(
+        name="parallel_split_k_sums_of_tf32_stored_as_d",
+        row="{sm90_parallel_split_k, tf32, f32, {64, 128, 32}, 3, {1, 1}, 16}",
+        old="parts, stream, params_of(sums)",
+        new="parts, stream, params_of(products)",
+        order="TN",
+        expect=r"race on global memory d\+0x\w+: plain store .* is not ordered after plain store .*",
+    ),
 ]

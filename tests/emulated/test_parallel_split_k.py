@@ -20,6 +20,7 @@ from tests.emulated.emulate import emulate
 from tests.emulated.problems import ORDERS, Problem, make_call, product
 
 ROW = "{sm90_parallel_split_k, bf16, f32, {128, 64, 64}, 2, {2, 1}, 16}"
+TF32 = "{sm90_parallel_split_k, tf32, f32, {64, 128, 32}, 3, {1, 1}, 16}"  # the first kernel is sm90_transposed
 OUT_DTYPES = ("bf16", "f32", "f16")
 # The program takes the number of parts from the environment: else k would have to be long for several.
 PARTS_OF = "  static int parts_of(GemmArgs const& args) {\n"
@@ -103,6 +104,34 @@ def test_schedules(check, options):
     check(3, (130, 67, 64 * 9), batch=2, multiprocessors=3, **options)
 
 
+@pytest.fixture(scope="module")
+def tf32_program(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("tf32"), TF32, "sm90_parallel_split_k.cuh", PARTS_OF, PARTS_OF + GIVEN)
+
+
+@pytest.mark.parametrize("order", ("NN", "TN"))
+@pytest.mark.parametrize(
+    ("parts", "sizes", "options"),
+    [
+        (1, (72, 136, 100), {"batch": 2}),
+        (2, (72, 136, 100), {"batch": 3, "multiprocessors": 2}),  # the second part's last k-tile is cut
+        (3, (68, 132, 32 * 8), {"batch": 2, "out": "bf16"}),
+        (9, (20, 36, 32 * 9 - 4), {"d_pad": 3}),
+        (3, (20, 36, 160), {"batch": 12, "outer": 2, "middle": 3}),
+        (3, (72, 68, 160), {"batch": 3, "broadcast": "a"}),
+        (2, (72, 68, 160), {"batch": 2, "epilogue": 1, "out": "f32"}),
+        (2, (72, 68, 160), {"batch": 2, "epilogue": 2, "out": "bf16"}),
+        (3, (132, 68, 32 * 9), {"mode": "random", "threads": "random", "seed": 3, "multiprocessors": 3}),
+    ],
+    ids=str,
+)
+def test_tf32(tf32_program, monkeypatch, order, parts, sizes, options):
+    """Sums that the first kernel stores as they are, where those of a part go."""
+    monkeypatch.setenv("PARTS", str(parts))
+    words = [f"{key}={value}" for key, value in (options | {"order": order}).items()]
+    assert run(tf32_program, sizes, *words) == "ok", f"{parts} parts of {sizes} {' '.join(words)}"
+
+
 def strides_of(call) -> tuple:
     return call.a_strides, call.b_strides, call.d_strides
 
@@ -183,7 +212,9 @@ def test_the_order_of_the_sums():
 
 
 @pytest.mark.parametrize(
-    "config", [c for c in jax_moye.configs() if c.kernel == CONFIG.kernel], ids=lambda config: config.name
+    "config",
+    [c for c in jax_moye.configs() if c.kernel == CONFIG.kernel and c.dtype != "tf32"],  # of sm90_cooperative
+    ids=lambda config: config.name,
 )
 def test_odd_rows_of_one_part(config):
     """The first kernel stores them: an element a lane, or shifted into whole sectors where the layouts say so."""

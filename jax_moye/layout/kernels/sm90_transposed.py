@@ -18,7 +18,7 @@ from jax_moye.layout.kernels.wgmma import PRODUCTS_PER_US, WARPGROUP
 from jax_moye.layout.tiled import TiledCopy, TiledMma
 
 FACTS = KernelFacts(
-    instruction="wgmma",
+    instruction="wgmma, transposed",  # that it sums as sm90_cooperative does no GPU has shown
     page=26,
     idea="32-bit operands that do not lie along k",
     speed=Speed(

@@ -30,6 +30,19 @@ def test_more_is_asked_of_batches_of_vectors(batch, m, n, us, least):
 
 
 @pytest.mark.parametrize(
+    ("dtype", "order", "more"),
+    [("tf32", "TN", 0.1), ("tf32", "NN", 0.0), ("tf32", "TT", 0.0), ("bf16", "TN", 0.0)],
+)
+def test_more_is_asked_of_gradients_of_weights_in_f32(dtype, order, more):
+    """XLA computes them in one kernel with what stands in front of them."""
+    m, n, k = 1024, 512, 4096
+    a = (0, k, 1) if order[0] == "N" else (0, 1, m)
+    b = (0, 1, n) if order[1] == "N" else (0, k, 1)
+    problem = GemmProblem(1, m, n, k, a, b, (0, n, 1), dtype=dtype, out_dtype="f32", swapped=False)
+    assert wins_by(30.0, problem) == pytest.approx(1.07 + more)
+
+
+@pytest.mark.parametrize(
     ("shape", "us", "share"),
     [
         ((32768, 512, 512), 40.0, 0.419),  # 34 MB are written and read again
