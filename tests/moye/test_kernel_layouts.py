@@ -355,7 +355,7 @@ def test_layouts(tmp_path: pathlib.Path):
         if row.kernel in ATTENTION_ARRAYS:
             add(i, "NT", attention_fields(row), attention_facts(row, kernels.kernel_layouts(row, "NT")))
             continue
-        if row.kernel == "sm90_transposed":
+        if row.kernel == "sm90_transposed" or (row.kernel, row.dtype) == ("sm90_parallel_split_k", "tf32"):
             for order in ("NN", "TN") if row.tile[0] <= 128 else ("NN",):
                 facts = transposed_facts(kernels.kernel_layouts(row, order))
                 add(i, order, TRANSPOSED_FACTS, facts, order=order)
