@@ -229,11 +229,14 @@ struct Gemm<kConfig> {
     }
   }
 
+  /// Of the tile's, the first that a consumer thread has; its rows begin with thread % 4 * 2.
+  static MOYE_DEVICE int first_column(int thread) { return int(Columns{}(thread / 32 * 16 + thread % 32 / 4)); }
+
   /// A thread has 2 neighbours along n of pairs of rows, 8 apart. tCrC: (MMA,MMA_N,MMA_M).
   template <class Sums>
   static MOYE_DEVICE void store(GemmArgs const& args, TileCoord const& tile, Sums const& tCrC, int thread) {
     constexpr int kTogether = kBlkM > 64 ? 4 : 8, kSteps = kBlkM / 8 / kTogether * 2;
-    int const lane = thread % 32, m = lane % 4 * 2, n = int(Columns{}(thread / 32 * 16 + lane / 4));
+    int const m = thread % 4 * 2, n = first_column(thread);
     with_tile_epilogue<float, kVector, /*kDerives=*/false, /*kScales=*/true>(
         args, tile, kBlkM, kBlkN, [&](auto const& epilogue) {
           MOYE_NO_UNROLL  // the finishing touches are long: one copy of them
@@ -272,7 +275,7 @@ struct Gemm<kConfig> {
 
   template <class Sums>
   static MOYE_DEVICE void finish(GemmArgs const& args, TileCoord const& tile, Sums& tCrC, int thread) {
-    int const n = tile.n * kBlkN + int(Columns{}(thread / 32 * 16 + thread % 32 / 4));
+    int const n = tile.n * kBlkN + first_column(thread);
     EpilogueArgs const& epilogue = args.epilogue;
     Row<float, kVector> bias = {};
     if (epilogue.bias.data != nullptr && n < int(args.n)) {
@@ -305,7 +308,7 @@ struct Gemm<kConfig> {
 
   template <class T, class Sums>
   static MOYE_DEVICE void store_words(GemmArgs const& args, TileCoord const& tile, Sums const& tCrC, int thread) {
-    int const m = thread % 4 * 2, n = int(Columns{}(thread / 32 * 16 + thread % 32 / 4));
+    int const m = thread % 4 * 2, n = first_column(thread);
     int const m_left = int(args.m) - tile.m * kBlkM - m;
     if (n >= int(args.n) - tile.n * kBlkN) return;
     int64_t const first = int64_t(tile.m) * kBlkM + m;
@@ -343,12 +346,10 @@ struct Gemm<kConfig> {
   // Beside warps that turn A, threads have no registers for 128 sums each.
   static constexpr unsigned kCompiledOrders = kBlkM <= 128 ? order_bits(Order::NN, Order::TN) : order_bits(Order::NN);
 
-  using Params = TransposedParams;
-
   /// Of a call that stores what `stored` says.
-  static Params make_params(GemmArgs const& stored) {
+  static TransposedParams make_params(GemmArgs const& stored) {
     EpilogueArgs const& epilogue = stored.epilogue;
-    Params params = {};
+    TransposedParams params = {};
     params.stored = stored;
     params.is_simple = TileEpilogue<float, kVector>::is_of_words(stored) && epilogue.c.data == nullptr &&
                        epilogue.residual.data == nullptr && epilogue.preactivation == nullptr &&

@@ -109,8 +109,8 @@ Status make_matrix_map(TensorMap* map, void const* data, TensorMode contiguous, 
   return make_tensor_map(map, spec);
 }
 
-/// The rows of a stage for a tile of `rows`, where they are contiguous: whole boxes.
-constexpr int rows_of_boxes(int rows) { return (rows + 63) / 64 * 64; }
+/// The rows of a stage for a tile of `rows`, where they are contiguous: whole boxes, of 16-bit elements 64 each.
+constexpr int rows_of_boxes(int rows, int of_box = 64) { return (rows + of_box - 1) / of_box * of_box; }
 
 /// What one CTA loads of a stage that kSharers CTAs of its cluster need: part `part`, into the CTAs that `mask` names.
 /// hint: of what no other CTA needs.
@@ -131,7 +131,7 @@ MOYE_HOST_DEVICE constexpr CacheHint hint_of(int readers) {
 template <class T, Major kMajor, int kBlk, int kStages, int kSharers, int kBoxRows = 0>
 struct TmaOperand {
   static constexpr int kBlkK = 128 / int(sizeof(T));
-  static constexpr int kRows = kMajor == Major::k ? kBlk : (kBlk + kBlkK - 1) / kBlkK * kBlkK;  // of a stage
+  static constexpr int kRows = kMajor == Major::k ? kBlk : rows_of_boxes(kBlk, kBlkK);  // of a stage
   static constexpr int kStageBytes = kRows * 128;
   static constexpr int kStageElements = kRows * kBlkK;
   static_assert(kMajor == Major::k || (sizeof(T) == 2 && kBlk % 8 == 0) || (sizeof(T) == 4 && kBlk % 4 == 0),

@@ -323,8 +323,8 @@ MUTANTS = [
     ),
     Short(
         name="transposed_bias_of_the_first_tile",
-        old="int const n = tile.n * kBlkN + int(Columns{}",
-        new="int const n = int(Columns{}",
+        old="int const n = tile.n * kBlkN + first_column(thread)",
+        new="int const n = first_column(thread)",
         expect="wrong",
         options=FINISHED,
     ),
