@@ -84,7 +84,7 @@ def test_what_ci_compiles_for_cuda():
     tested = [parse_row(row) for _, row, _ in test_sass_sm90.ROWS]
     tested += [parse_row(row) for rows in test_sass_portable.ROWS.values() for row, _ in rows]
     tested += [row for row in table if row.kernel.startswith("sm90_attention")]
-    # sm90_parallel_split_k: its first kernel is sm90_cooperative's, and its second, which is tested, has no config.
+    # sm90_parallel_split_k: its first kernel is another row's, and its second, which is tested, has no config.
     rows = [row for row in table if re.search(emulated, row.name) and row.kernel != "sm90_parallel_split_k"]
     # Each of Hopper's has host code of its own.
     assert {row.kernel for row in rows if row.kernel.startswith("sm90_")} <= {row.kernel for row in kept}

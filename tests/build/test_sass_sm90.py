@@ -36,8 +36,8 @@ import nvcc_gate  # noqa: E402
 ROW = re.compile(r"^ *(\{(sm90_\w+), *(\w+), *(\w+),[^{]*\{([^}]*)\}[^{]*\{([^}]*)\}, *(\d+)\}),", re.MULTILINE)
 ORDERS = ("NT", "TN", "NN", "TT")
 ORDERS_OF = {"sm90_grouped": ORDERS[:3], "sm90_transposed": ("NN", "TN")}
-# The first kernel of sm90_parallel_split_k is sm90_cooperative's. Doubles and tiny tiles have no wgmma: see
-# test_sass_portable.py.
+# The first kernel of sm90_parallel_split_k is sm90_cooperative's, of TF32 sm90_transposed's. Doubles and tiny tiles
+# have no wgmma: see test_sass_portable.py.
 # Nor have weights: see test_weights. Attention has one order: see test_attention.
 WITHOUT_WGMMA = ("sm90_multistage", "sm90_sliced_k")
 ELSEWHERE = ("sm90_parallel_split_k", *WITHOUT_WGMMA, "sm90_weights", "sm90_attention", "sm90_attention_grad")
