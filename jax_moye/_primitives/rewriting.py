@@ -7,9 +7,10 @@ weights of 8 and 4 bits. Before that, needed_parts.py makes products of which a 
 calls that stand between a product and what it takes in, and residuals.py says what a loop need not stack for its
 derivative; behind it views.py says which operands are read as parts of larger arrays, and attention_joined.py which
 gradients of attention are written as such. Attention comes first: attention_finding.py takes its products, also of two
-loops together (scan_pairs.py), and where a body is given the mask (known_constants.py, small_masks.py). Three are about
-what XLA computes: one_hot.py keeps the derivative of a loss by labels out of memory, and at the end recomputed.py what
-an activation and its derivative have in common, and empty_stacks.py the zeros that a scan's stacks begin with.
+loops together (scan_pairs.py), and where a body is given the mask (known_constants.py, small_masks.py). Four are about
+what is in memory, whoever computes it: relu_masks.py lets relu's derivative read its result, one_hot.py keeps the
+derivative of a loss by labels out of it, and at the end recomputed.py what an activation and its derivative have in
+common, and empty_stacks.py the zeros that a scan's stacks begin with.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from jax_moye._primitives.overwriting import borrowed_by
 from jax_moye._primitives.pairs import cotangents_from, ordered, pair_from
 from jax_moye._primitives.patterns import Program
 from jax_moye._primitives.recomputed import with_recomputed
+from jax_moye._primitives.relu_masks import with_masks_of_results
 from jax_moye._primitives.residuals import with_fewer_residuals
 from jax_moye._primitives.small_masks import with_small_masks
 from jax_moye._primitives.views import is_in_memory, with_views
@@ -83,7 +85,7 @@ def _rewritten(
     known: Sequence[JaxprEqn] = (),
     are_borrowed: Sequence[bool] | None = None,
 ) -> Jaxpr:
-    jaxpr = with_choices(with_needed_parts(jaxpr))
+    jaxpr = with_masks_of_results(with_choices(with_needed_parts(jaxpr)))
     opened = with_rows_in_place(_opened(jaxpr, parameters, in_loop, has_attention, known), parameters)
     given = {*opened.constvars, *(x for x, is_in in zip(opened.invars, are_in_memory, strict=True) if is_in)}
     borrowed = {*opened.constvars, *(x for x, is_so in zip(opened.invars, are_borrowed or (), strict=False) if is_so)}
