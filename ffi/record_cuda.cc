@@ -193,7 +193,7 @@ class GraphRecorder final : public LaunchRecorder {
     Arguments const all = {values.data(), int64_t(values.size())};
     error_ = frame_.action == kCreate ? create(kernel, config, all) : update(all);
     if (error_ != nullptr) return {"XLA cannot record a kernel"};
-    return captured_ ? Status{"a kernel whose code is not known"} : Status{};
+    return captured_ ? Status{"a kernel that XLA is to capture"} : Status{};
   }
 
   /// Of XLA; the caller owns it.
@@ -208,7 +208,7 @@ class GraphRecorder final : public LaunchRecorder {
   XLA_FFI_Error* create(void const* kernel, LaunchConfig const& config, Arguments const& arguments) {
     bool const own = kernel_library != nullptr && !config.compiled_in;
     KernelImage const image = own ? kernel_image(kernel, kernel_library) : kernel_image(kernel);
-    captured_ = image.code == nullptr;
+    captured_ = image.code == nullptr || config.reads_through_l1;
     if (captured_ && recorded_ > 0)
       return internal_error(api_, "jax_moye: XLA captures all kernels of a call, or none");
     if (captured_) return nullptr;

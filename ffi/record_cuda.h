@@ -39,8 +39,9 @@ class Hints {
 };
 
 /// Calls `execute`, whose launches become nodes of XLA's graph, or whose nodes get new arguments; for addresses that
-/// the call has had before they get those of then (known_launches.h). Where a kernel's code
-/// is not known (a kernel of one's own), XLA is asked to capture the call.
+/// the call has had before they get those of then (known_launches.h). Where a kernel's code is not known (a kernel of
+/// one's own), or it reads through L1, XLA is asked to capture the call: of the kernels that it loads itself XLA asks
+/// that they have as much shared memory, and as little L1, as a multiprocessor can give them.
 XLA_FFI_Error* record_call(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* execute);
 
 /// The handler of a target that is registered in the place of all others: asked about itself, it registers them with

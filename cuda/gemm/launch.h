@@ -18,6 +18,10 @@ inline int early_where(bool has_room) {
   return (early & kEarlyNext) | (has_room && early != 0 ? (early & (kEarlyA | kEarlyB)) | kEarlyNextAtOnce : 0);
 }
 
+/// Whether loads go through L1: cp.async of 16 bytes leaves it out, and smaller ones share its lines.
+template <GemmConfig kConfig>
+inline constexpr bool kReadsThroughL1 = kConfig.alignment < 16;
+
 /// One CTA per tile.
 template <GemmConfig kConfig>
 Status launch_tiles(GemmArgs const& args, StreamHandle stream) {
@@ -26,7 +30,8 @@ Status launch_tiles(GemmArgs const& args, StreamHandle stream) {
   if (Status status = make_tile_grid(kConfig.tile, args, &grid); !status.ok()) return status;
   LaunchConfig const config{.grid = {unsigned(grid.tiles)},
                             .block = {unsigned(Kernel::kFacts.threads)},
-                            .smem_bytes = Kernel::kFacts.smem_bytes};
+                            .smem_bytes = Kernel::kFacts.smem_bytes,
+                            .reads_through_l1 = kReadsThroughL1<kConfig>};
   return dispatch(order_of(args), [&](auto order) {
     return launch_kernel(Kernel::template kernel<decltype(order)::value>(), config, stream, args, grid);
   });
@@ -48,7 +53,10 @@ Status launch_persistent(GemmArgs const& args, StreamHandle stream) {
     if (resident == 0) return {"no multiprocessor of this device holds a CTA of the kernel"};
     int64_t const at_once = int64_t(multiprocessors) * resident;
     int const ctas = at_once < grid.tiles ? int(at_once) : grid.tiles;
-    LaunchConfig const config{.grid = {unsigned(ctas)}, .block = {unsigned(kThreads)}, .smem_bytes = kSmemBytes};
+    LaunchConfig const config{.grid = {unsigned(ctas)},
+                              .block = {unsigned(kThreads)},
+                              .smem_bytes = kSmemBytes,
+                              .reads_through_l1 = kReadsThroughL1<kConfig>};
     return launch_kernel(kernel, config, stream, args, grid);
   });
 }

@@ -61,8 +61,12 @@ XLA_FFI_Error* execute(XLA_FFI_CallFrame* frame) {
   int const number = 41;
   double const fraction = 0.5;
   KernelArgument const arguments[] = {{&number, sizeof(number)}, {&fraction, sizeof(fraction)}};
-  LaunchConfig config{
-      .grid = {7, 2, 1}, .block = {128}, .cluster = {2, 1, 1}, .smem_bytes = 1000, .programmatic = true};
+  LaunchConfig config{.grid = {7, 2, 1},
+                      .block = {128},
+                      .cluster = {2, 1, 1},
+                      .smem_bytes = 1000,
+                      .programmatic = true,
+                      .reads_through_l1 = is("through_l1")};
   char const* const kernel = is("foreign") ? &foreign : &first;
   KernelLibraryScope const library(is("library") ? &fatbin : nullptr);
   Status status = launch_recorder->record(kernel, config, arguments);

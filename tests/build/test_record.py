@@ -65,9 +65,9 @@ def test_a_kernel_of_a_users_function_is_its_librarys(program):
     assert lines(program, "library")[1].startswith("create first: code another of 50 bytes,")
 
 
-@pytest.mark.parametrize("scenario", ["foreign", "nothing", "invalid"])
-def test_what_cannot_be_recorded_is_captured(program, scenario):
-    """A kernel of one's own, a call that launches nothing, and one whose error its capture will show."""
+@pytest.mark.parametrize("scenario", ["foreign", "through_l1", "nothing", "invalid"])
+def test_what_is_not_recorded_is_captured(program, scenario):
+    """A kernel of one's own, one that needs L1, a call without launches, and one whose error its capture will show."""
     assert lines(program, scenario) == [CALLED, "capture", left(0)] * 2 + ["nodes 0 0, known 0"]
 
 

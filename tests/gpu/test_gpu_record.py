@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jax_moye
 from jax_moye._kernels import ffi
 from tests.gpu.test_gpu_matmul import moye
 
@@ -35,8 +36,8 @@ def permutations(rng):
     return orders, [jnp.asarray(np.eye(K)[:, order], jnp.bfloat16) for order in orders]
 
 
-def chain_of_products():
-    product = moye()
+def chain_of_products(config=None):
+    product = moye() if config is None else moye(config=config)
 
     @jax.jit
     def chain(x, matrices):
@@ -68,6 +69,22 @@ def test_every_product_is_a_node_that_is_given_new_addresses(rows):
     created, updated, _ = nodes() - before
     assert created >= LINKS
     assert updated >= LINKS
+
+
+@pytest.mark.parametrize(("alignment", "created"), [(16, LINKS), (8, 0)])
+def test_kernels_that_need_l1_are_captured(alignment, created):
+    """Attention's weights times values of 1500 tokens took 188 us as a node, and take 121 (docs/performance.md)."""
+    rng = np.random.default_rng(3)
+    config = next(
+        one.name
+        for one in jax_moye.configs()
+        if one.kernel == "sm80_multistage" and one.dtype == "bf16" and one.alignment == alignment
+    )
+    x, (orders, matrices) = integers(rng, 64, K), permutations(rng)
+    before = nodes()
+    found = chain_of_products(config)(x, matrices)
+    np.testing.assert_array_equal(np.asarray(found, np.float64), permuted(x, orders))
+    assert (nodes() - before)[0] == created
 
 
 def test_operands_in_turns():

@@ -17,6 +17,8 @@ struct LaunchConfig {
   /// the environment has JAX_MOYE_PROGRAMMATIC_LAUNCH=0.
   bool programmatic = false;
   int resident = 1;  // CTAs of a multiprocessor for which the kernel is compiled: the second of its __launch_bounds__
+  /// Its loads count on L1, of which a `launch_recorder`'s runtime leaves little: it prefers shared memory.
+  bool reads_through_l1 = false;
   bool compiled_in = false;  // never a kernel_library's (arch/kernel_library.h): it is launched beside such a one
 };
 
