@@ -14,8 +14,8 @@ from jax_moye._inspect.render import Page, Section, page_html, section_text
 from jax_moye._kernels.configs import GemmConfig, facts_of
 from jax_moye._kernels.devices import Device
 from jax_moye._kernels.dtypes import ITEM_BYTES
-from jax_moye._selection import capability, cost, cost_xla, measurements
-from jax_moye._selection.decide import Decision, Source, Times
+from jax_moye._selection import capability, cost, cost_xla
+from jax_moye._selection.decide import Decision, Source, Times, signature_of
 from jax_moye._selection.epilogue import SECOND_B
 from jax_moye._selection.grouped import GroupedCall
 from jax_moye._selection.precision import wants_exact_f32
@@ -126,9 +126,10 @@ class Gemm:
     @property
     def lead(self) -> float | None:
         """What XLA's time is times ours at least, by the low end of the interval; None where that was not measured."""
-        request, (lhs, rhs), entry = self.decision.request, self.product.operands, self.decision.entry
-        of = measurements.signature(lhs.dtype, rhs.dtype, request.out_dtype, request.precision)
-        return None if entry is None else entry.lead.get(of)
+        entry = self.decision.entry
+        if entry is None:
+            return None
+        return entry.lead.get(entry.nearest(signature_of(self.decision.request, self.product.operands)))
 
     @property
     def takes_in(self) -> str:

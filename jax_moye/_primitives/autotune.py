@@ -33,10 +33,11 @@ from jax_moye import _compat
 from jax_moye._format import error_line, significant
 from jax_moye._kernels.configs import GemmConfig
 from jax_moye._kernels.dtypes import numpy_dtype, numpy_dtypes
+from jax_moye._primitives.transposes import Permutations
 from jax_moye._selection import measurements
 from jax_moye._selection.attention import AttentionRequest
 from jax_moye._selection.capability import LoweringTarget
-from jax_moye._selection.decide import Decision, KernelCall, decide
+from jax_moye._selection.decide import Decision, KernelCall, decide, signature_of
 from jax_moye._selection.epilogue import SECOND_B
 from jax_moye._selection.measurements import Entry
 from jax_moye._selection.ranking import contenders
@@ -111,7 +112,7 @@ def decide_by_measuring(
     is_a_choice = decision.kind == "kernel" or (decision.kind == "xla" and decision.cause == "time")
     if call is None or not is_a_choice or call.split or not is_plain(request, operands, call, others or {}):
         return decision
-    of = measurements.signature(operands[0].dtype, operands[1].dtype, request.out_dtype, request.precision)
+    of = signature_of(request, operands)
     variant = measurements.variant(request.spec, request.epilogue, request.beta, call.split)
     # Who insists has measured no XLA.
     key = (f"{of} alone" if request.insists else of, measurements.usual_key(call.problem), variant)
@@ -308,7 +309,10 @@ def measured(
     with jax.enable_x64(True), DirectProduct(layout, device, [config.name for config in candidates]) as product:
         rival, theirs, is_fused = None, None, False
         if not request.insists:
-            rival, theirs, is_fused = _xla_contender(product, operands, problem.swapped, xla, others)
+            contender_of = functools.partial(_xla_contender, product, operands, problem.swapped, xla, others)
+            rival, theirs, is_fused = contender_of()
+            if request.xlas_orders != (None, None):  # other numbers then
+                rival, _, is_fused = contender_of(request.xlas_orders)
             is_fused = is_fused and (epilogue is None or epilogue.is_nothing) and request.beta == 0
         contenders, right = [], b""
         for config in candidates:
@@ -358,7 +362,7 @@ def new_entry(
     """
     tie = _HOST_BOUND_TIE if host_bound else TIE
     best = next(config for config in candidates if us.get(config.name, math.inf) <= tie * min(us.values()))
-    signature = measurements.signature(operands[0].dtype, operands[1].dtype, request.out_dtype, request.precision)
+    signature = signature_of(request, operands)
     return Entry(
         problem=measurements.usual_key(call.problem),
         variant=measurements.variant(request.spec, request.epilogue, request.beta, call.split),
@@ -392,11 +396,26 @@ def interrupt(contenders: Sequence[Contender], stop: threading.Event) -> None:
 
 
 def _xla_contender(
-    product: DirectProduct, operands: Operands, swapped: bool, xla: XlaProgram, others: Mapping[str, Sequence[int]]
+    product: DirectProduct,
+    operands: Operands,
+    swapped: bool,
+    xla: XlaProgram,
+    others: Mapping[str, Sequence[int]],
+    orders: Permutations = (None, None),
 ) -> tuple[Contender, np.ndarray, bool]:
-    """XLA's program, a sample of its result on the first operands, and whether no library computes it."""
+    """XLA's program, a sample of its result on the first operands, and whether no library computes it.
+
+    Args:
+      product: has the arrays.
+      operands: lhs and rhs.
+      swapped: rhs is a.
+      xla: as in `decide_by_measuring`.
+      others: likewise.
+      orders: in which the memory of lhs and rhs is read, in place of their own: Request.xlas_orders.
+    """
     left, right = ("b", "a") if swapped else ("a", "b")
     shapes = {left: operands[0].shape, right: operands[1].shape, **others}
+    order_of = dict(zip((left, right), orders, strict=True))
     names = [left, right, *others]
     dtypes = {left: operands[0].dtype, right: operands[1].dtype}
     arrays = list(zip(*(product.arrays(name) for name in names), strict=True))
@@ -405,7 +424,10 @@ def _xla_contender(
         dtype = jnp.dtype(dtypes.get(name, x.dtype))
         if x.dtype != dtype:  # 8-bit floats
             x = lax.bitcast_convert_type(x, dtype)
-        return x.reshape(shapes[name])
+        order = order_of.get(name)
+        if order is None:
+            return x.reshape(shapes[name])
+        return x.reshape([shapes[name][dim] for dim in order]).transpose(np.argsort(order))
 
     if isinstance(xla, Joined):
         joined = jax.jit(lambda *flat: xla.join(*map(shaped, names[1:], flat)))

@@ -11,6 +11,9 @@ nothing, and XLA would write it once more. A result is written as the program ha
 that is larger than both operands, such as attention's scores, lies as XLA's product would write it, with the dimensions
 of each operand in the order that they have there. What follows it reads other arrays of its size, and those lie so.
 
+The request says of an operand that is computed, and lies for a kernel in another order than XLA's product would have
+it, which one that is: XLA is timed with the operand in its own order, in which the program would write it at no cost.
+
 All this is about products with a batch. Without one an operand is one matrix or its transpose, as XLA has it, too.
 """
 
@@ -271,6 +274,13 @@ def in_their_orders(request: Request, operands: Operands, lie: Sequence[Lies]) -
         # What sums over the last dimension, as softmax does, keeps it last.
         ours.append(of_root if of_root is not None and not (computed and of_root[-1] != order[-1]) else xlas[-1])
 
+    def written_for(orders: Sequence[str]) -> Request:
+        """The request of operands that lie so."""
+        pairs = zip(orders, xlas, strict=True)
+        left, right = (None if old == new else tuple(map(old.index, new)) for old, new in pairs)
+        return dataclasses.replace(request, xlas_orders=(left, right))
+
+    as_it_is = as_it_is._replace(request=written_for(before))
     volumes = [math.prod(sizes[label] for label in labels) for labels in spec]
     is_largest = request.beta == 0 and volumes[2] > max(volumes[:2])
     for orders in (ours, xlas):
@@ -292,7 +302,8 @@ def in_their_orders(request: Request, operands: Operands, lie: Sequence[Lies]) -
         if not _is_one_product(new_spec, arrays):
             continue
         back = None if out == spec.out else tuple(map(out.index, spec.out))
-        return Orders(dataclasses.replace(request, spec=new_spec), (arrays[0], arrays[1]), (moved[0], moved[1], back))
+        new_request = dataclasses.replace(written_for(orders), spec=new_spec)
+        return Orders(new_request, (arrays[0], arrays[1]), (moved[0], moved[1], back))
     return as_it_is
 
 

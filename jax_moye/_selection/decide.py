@@ -424,7 +424,8 @@ def _ours_or_xlas(request: Request, operands: Operands, target: LoweringTarget, 
     if request.config is not None:
         decision = decision._replace(source="explicit")
     elif choice is not None:
-        measured = Times(choice.us, choice.entry.xla_us.get(_signature(request, operands)))
+        of = choice.entry.nearest(signature_of(request, operands))
+        measured = Times(choice.us, choice.entry.xla_us.get(of))
         decision = decision._replace(measured=measured, entry=choice.entry, source=choice.source)
 
     if not on_cuda and request.interpret is None:
@@ -447,9 +448,11 @@ def _ours_or_xlas(request: Request, operands: Operands, target: LoweringTarget, 
     return decision
 
 
-def _signature(request: Request, operands: Operands) -> str:
+def signature_of(request: Request, operands: Operands) -> str:
+    """What XLA's time of a product depends on, as measurements name it."""
     left, right = operands
-    return measurements.signature(left.dtype, right.dtype, request.out_dtype, request.precision)
+    written = [name for name, order in zip(("lhs", "rhs"), request.xlas_orders, strict=True) if order is not None]
+    return measurements.signature(left.dtype, right.dtype, request.out_dtype, request.precision, written)
 
 
 def _rather_xlas(decision: Decision, cause: Cause, reason: str) -> Decision:
@@ -472,7 +475,7 @@ def _the_faster(decision: Decision, operands: Operands, found: _Found, arch: int
         reason = "a transpose that no kernel reads through would be written to memory first"
         return _rather_xlas(decision, "time", reason)
     if measured is not None and entry is not None:
-        is_won = entry.is_won_by_ours(_signature(decision.request, operands))
+        is_won = entry.is_won_by_ours(signature_of(decision.request, operands))
         if is_won:
             return decision
         if is_won is not None:

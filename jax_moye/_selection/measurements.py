@@ -90,11 +90,35 @@ class Entry:
         Args:
           of: `signature` of the product.
         """
+        of = self.nearest(of)
         xla = self.xla_us.get(of)
         if xla is None or self.host_bound:
             return None
         ours = self.us[self.config]
         return self.lead.get(of, xla / ours) >= wins_by(ours, self.problem, of in self.fused)
+
+    def nearest(self, of: str) -> str:
+        """The signature whose times say most of a product: its own, else one with other operands written for XLA.
+
+        Args:
+          of: `signature` of the product.
+        """
+        if of in self.xla_us:
+            return of
+        alike = (one for one in self.xla_us if one.partition(_WRITTEN)[0] == of.partition(_WRITTEN)[0])
+        return next(alike, of)
+
+    def with_times_of(self, before: Entry) -> Entry:
+        """With the times of XLA by other signatures that an entry about the same has."""
+        if before.host_bound or self.host_bound:
+            return self
+        others = {of for of in before.xla_us if of not in self.xla_us}
+        return dataclasses.replace(
+            self,
+            xla_us={of: us for of, us in before.xla_us.items() if of in others} | dict(self.xla_us),
+            lead={of: lead for of, lead in before.lead.items() if of in others} | dict(self.lead),
+            fused=(*(of for of in before.fused if of in others), *self.fused),
+        )
 
 
 class Choice(NamedTuple):
@@ -151,15 +175,27 @@ def _named(name: str, labels: str, out_labels: str) -> str:
     return f"{name}[{','.join(str(out_labels.index(label)) for label in labels)}]"
 
 
-def signature(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any, precision: Any) -> str:
-    """What XLA's time depends on besides the problem."""
+_WRITTEN = " written for it: "  # behind a signature
+
+
+def signature(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any, precision: Any, written: Sequence[str] = ()) -> str:
+    """What XLA's time depends on besides the problem.
+
+    Args:
+      lhs_dtype: of the product.
+      rhs_dtype: likewise.
+      out_dtype: likewise.
+      precision: likewise.
+      written: the operands that XLA reads in another order than a kernel, in which it would write them itself.
+    """
     if precision is None:
         words = "DEFAULT"
     elif isinstance(precision, tuple):
         words = ",".join(dict.fromkeys(level.name for level in precision))
     else:
         words = getattr(precision, "name", None) or repr(precision)
-    return " ".join([*(jnp.dtype(dtype).name for dtype in (lhs_dtype, rhs_dtype, out_dtype)), words])
+    words = " ".join([*(jnp.dtype(dtype).name for dtype in (lhs_dtype, rhs_dtype, out_dtype)), words])
+    return words + (_WRITTEN + ", ".join(written) if written else "")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -360,6 +396,8 @@ def _read_or_warn(path: str | None, expected: Mapping[str, Any]) -> _Entries:
 def write(path: str | os.PathLike[str], head: Mapping[str, Any], entries: Sequence[Entry]) -> None:
     """Adds entries to a file, in place of those about the same; it is replaced at once or not at all.
 
+    Of those stay XLA's times by signatures that the new ones lack.
+
     Processes that write the same file take turns.
 
     Args:
@@ -429,7 +467,8 @@ def _write(path: pathlib.Path, head: Mapping[str, Any], entries: Sequence[Entry]
                 if before.head[name] != head[name]:
                     raise ValueError(f"{path} is a file of {name} {before.head[name]!r}, and this is {head[name]!r}")
             kept = dict(before.entries)
-    kept |= {entry.key: entry for entry in entries}
+    for entry in entries:
+        kept[entry.key] = entry.with_times_of(kept[entry.key]) if entry.key in kept else entry
     body = {"format": FORMAT, **head, "entries": [entry.to_dict() for entry in kept.values()]}
     body = json.loads(json.dumps(body))  # tuples are lists, as who reads it sees them
     lines = [f'"{name}": {json.dumps(value)},' for name, value in body.items() if name != "entries"]

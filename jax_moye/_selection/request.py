@@ -75,6 +75,8 @@ class Request:
       autotune: "on", "cached" or "off", as in `options`; None: as the environment says.
       keeps_c: somebody else reads c, too, so that the result is not written over it.
       lasting: of lhs, rhs and others, whether it is what the program was given, which nothing writes while it runs.
+      xlas_orders: of lhs and rhs, the transpose to the order in which XLA would write it for a product of its own; None
+        where it lies so, or is not XLA's to write.
       alone: what is asked for of the product where no kernel finishes it, as the program had it that `optimize` was
         given. None where the epilogue is the caller's: sums are not rounded then before they are finished.
     """
@@ -92,6 +94,7 @@ class Request:
     autotune: Literal["on", "cached", "off"] | None = None
     keeps_c: bool = False
     lasting: tuple[bool, ...] = ()
+    xlas_orders: tuple[tuple[int, ...] | None, tuple[int, ...] | None] = (None, None)
     alone: Request | None = None
 
     def lasting_where(self, as_it_was: Sequence[bool]) -> Request:

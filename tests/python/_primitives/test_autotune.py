@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ import threading
 import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from python.measured import SHAPE, able, bf16, entry_of, explained, keep
@@ -292,11 +294,18 @@ def one(places, monkeypatch):
     def run(product, xla_us=40.0, stop=None, is_fused=False, **options):
         operands = tuple(Operand(shape, np.dtype(bf16)) for shape in SHAPE[:2])
         request = Request("mk,kn->mn", np.dtype(bf16), None, None, options.get("implementation"), None)
+        request = dataclasses.replace(request, xlas_orders=options.get("xlas_orders", (None, None)))
         target = LoweringTarget.of_device(devices.DEVICES["h200"])
         call = decide(request, operands, target).call
         rival = Contender("xla", run=None, wait=None, clock=lambda passes: passes * xla_us * 1e-6)
+        fast = Contender("xla", run=None, wait=None, clock=lambda passes: passes * xla_us * 0.5e-6)
         monkeypatch.setattr(autotune, "DirectProduct", product)
-        monkeypatch.setattr(autotune, "_xla_contender", lambda *args: (rival, np.ones(8, np.float32), is_fused))
+
+        def xla_contender(*args):
+            is_reordered = len(args) > 5  # reads other numbers
+            return (fast if is_reordered else rival), (2 if is_reordered else 1) * np.ones(8, np.float32), is_fused
+
+        monkeypatch.setattr(autotune, "_xla_contender", xla_contender)
         monkeypatch.setattr(jax, "local_devices", lambda backend: [None])
         candidates = autotune.contenders(call.problem, 90, target.configs, autotune.CANDIDATES)
         return measured(request, operands, call, candidates, None, {}, stop)
@@ -326,6 +335,54 @@ def test_what_xla_computes_in_a_fusion_is_kept(one):
     assert entry.fused == (WORDS,)
     assert measurements.parse_entry(json.loads(json.dumps(entry.to_dict()))) == entry
     assert one(Product({}), is_fused=True, implementation="moye").fused == ()
+
+
+def test_xla_is_timed_with_operands_in_its_own_order(one):
+    """Of the program that reads them so, whose result is another."""
+    entry = one(Product({}), xlas_orders=((1, 0), None))
+    assert entry.xla_us == {f"{WORDS} written for it: lhs": 20.0}
+    assert [*entry.lead] == [*entry.xla_us]
+    both = one(Product({}), xlas_orders=((1, 0), (1, 0)))
+    assert [*both.xla_us] == [f"{WORDS} written for it: lhs, rhs"]
+
+
+class Arrays:
+    """Sets of operands of a DirectProduct, on the CPU."""
+
+    program_size, device = 2, None
+
+    def __init__(self, **shapes):
+        self.device = jax.devices("cpu")[0]
+        self.of = {
+            name: [jnp.arange(np.prod(shape), dtype=jnp.float32) + i for i in range(2)]
+            for name, shape in shapes.items()
+        }
+
+    def arrays(self, name):
+        return self.of[name]
+
+    def xla_contender(self, program, operands):
+        return Contender("xla", run=lambda i: program(*operands[0], *operands[1]), wait=None)
+
+    def sample(self, array):
+        return np.asarray(array)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_what_xla_reads_in_its_own_order(swapped):
+    shapes = (2, 3, 4, 5), (2, 6, 4, 5)  # bmhk, bnhk
+    of = dict(zip("ba" if swapped else "ab", shapes, strict=True))
+    product, operands = Arrays(**of), tuple(Operand(shape, np.dtype(np.float32)) for shape in shapes)
+    left, right = (product.of[name][0] for name in ("ba" if swapped else "ab"))
+
+    def xla(x, y):
+        return jnp.einsum("bmhk,bnhk->bhmn", x, y)
+
+    _, plain, _ = autotune._xla_contender(product, operands, swapped, xla, {})
+    np.testing.assert_array_equal(plain, xla(left.reshape(shapes[0]), right.reshape(shapes[1])))
+    _, found, _ = autotune._xla_contender(product, operands, swapped, xla, {}, ((0, 2, 1, 3), None))
+    heads_first = left.reshape(2, 4, 3, 5)  # the memory as it is, and no transpose in front of the product
+    np.testing.assert_array_equal(found, jnp.einsum("bhmk,bnhk->bhmn", heads_first, right.reshape(shapes[1])))
 
 
 def test_ties_are_the_models_order(one):

@@ -95,7 +95,7 @@ def seen_in_lowering(monkeypatch, fun, *args):
     decide = contraction.decide_by_measuring
 
     def noted(request, operands, *rest):
-        found.append((request.spec, operands))
+        found.append((request.spec, request.xlas_orders, operands))
         return decide(request, operands, *rest)
 
     monkeypatch.setattr(contraction, "decide_by_measuring", noted)
@@ -106,7 +106,8 @@ def seen_in_lowering(monkeypatch, fun, *args):
 def test_report_sees_the_same(monkeypatch):
     args = struct(*QUERIES), struct(*KEYS), struct(*KEYS)
     products = [product for product, *_ in products_of(jax.make_jaxpr(with_gradients)(*args).jaxpr)]
-    expected = [(product.request.spec, product.operands) for product in products]
+    expected = [(one.request.spec, one.request.xlas_orders, one.operands) for one in products]
+    assert any(orders != (None, None) for _, orders, _ in expected)
     assert len(expected) == 6
     assert seen_in_lowering(monkeypatch, with_gradients, *args) == expected
 
@@ -174,6 +175,30 @@ def test_what_nobody_knows_lies_as_xlas():
     assert orders("mk,kn->mn", operand(8, 16), operand(16, 8), COMPUTED, COMPUTED) == ("mk,kn->mn", None, None, None)
     weights = "mak,man->kn", operand(2, 64, 16), operand(2, 64, 32)  # the gradient to a layer's matrix
     assert orders(*weights, COMPUTED, COMPUTED) == (weights[0], None, None, None)
+
+
+def xlas_orders(spec, lhs, rhs, *lie, **others):
+    return in_their_orders(request(spec, **others), (lhs, rhs), lie).request.xlas_orders
+
+
+def test_in_which_order_xla_would_write_what_is_computed():
+    spec, heads_first = "bmhk,bnhk->bhmn", (0, 2, 1, 3)
+    as_made = Lies(True, (0, 1, 2, 3))  # of a sum, say: it lies as that does
+    assert orders(spec, HEADS, HEADS, as_made, IN_MEMORY)[0] == spec
+    assert xlas_orders(spec, HEADS, HEADS, as_made, IN_MEMORY) == (heads_first, None)
+    assert xlas_orders(spec, HEADS, HEADS, IN_MEMORY, as_made) == (None, heads_first)
+    assert xlas_orders(spec, HEADS, HEADS, IN_MEMORY, IN_MEMORY) == (None, None)
+    assert xlas_orders(spec, HEADS, HEADS, COMPUTED, as_made) == (None, heads_first), "where lhs lies as XLA's anyway"
+    assert xlas_orders(spec, HEADS, HEADS, as_made, as_made, implementation="moye") == (None, None)
+    one_batch = "bmk,bnk->bmn", operand(2, 8, 16), operand(2, 8, 16)
+    assert xlas_orders(*one_batch, Lies(True, (0, 1, 2)), Lies(True, (0, 1, 2))) == (None, None)
+    # Of an array that is moved for the kernel the order is that of the moved one.
+    moved = "bhmk,bhkn->bhmn", operand(2, 4, 8, 16), operand(2, 4, 16, 8)
+    assert orders(*moved, Lies(True, (1, 0, 2, 3)), IN_MEMORY)[0] == "hbmk,bhkn->bhmn"
+    assert xlas_orders(*moved, Lies(True, (1, 0, 2, 3)), IN_MEMORY) == ((1, 0, 2, 3), None)
+    # In front of a transpose it is the array's.
+    before = operand(2, 4, 8, 16, permutation=(0, 2, 1, 3))
+    assert xlas_orders(spec, before, HEADS, as_made, IN_MEMORY) == (None, None)
 
 
 def test_a_result_larger_than_the_operands_lies_as_xlas():

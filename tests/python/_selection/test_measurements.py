@@ -308,6 +308,33 @@ def test_when_xla_is_the_fastest(places, xla_us, changes, computed_by):
     assert found.chosen_by == "cache" or (computed_by is None and found.computed_by == "xla")
 
 
+def test_times_of_other_operands_of_xlas_stay_and_serve_where_there_are_no_better(places):
+    words = "bfloat16 bfloat16 bfloat16 DEFAULT"
+    written = f"{words} written for it: lhs"
+    gemm = explained(*SHAPE, implementation="moye")
+    us = {name: 10.0 for name in able(gemm)}
+    plain, other = (
+        dataclasses.replace(entry_of(gemm, us), xla_us={of: xla_us}, lead={of: lead}, fused=(of,))
+        for of, xla_us, lead in ((words, 30.0, 2.9), (written, 9.0, 0.8))
+    )
+    assert not other.is_won_by_ours(words)
+    assert (other.nearest(words), other.nearest("float32 x")) == (written, "float32 x")
+    keep(plain)
+    keep(other)
+    (both,) = measurements.read(measurements.cache_file(H200)).entries.values()
+    assert (both.xla_us, both.lead) == ({words: 30.0, written: 9.0}, {words: 2.9, written: 0.8})
+    assert both.fused == (words, written)
+    assert both.is_won_by_ours(words)
+    assert not both.is_won_by_ours(written)
+    assert explained(*SHAPE).measured.xla == 30.0
+    keep(dataclasses.replace(entry_of(gemm, us), xla_us={words: 31.0}))
+    (both,) = measurements.read(measurements.cache_file(H200)).entries.values()
+    assert (both.xla_us, both.lead) == ({written: 9.0, words: 31.0}, {written: 0.8})
+    keep(dataclasses.replace(entry_of(gemm, us), host_bound=True))
+    (one,) = measurements.read(measurements.cache_file(H200)).entries.values()
+    assert one.xla_us == {}
+
+
 @pytest.mark.parametrize(("us", "least"), [(5.0, 1.17), (10.0, 1.17), (20.0, 1.095), (50.0, 1.05), (500.0, 1.023)])
 def test_how_much_faster_ours_must_be(places, us, least):
     gemm = explained(*SHAPE, implementation="moye")
