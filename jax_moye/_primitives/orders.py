@@ -13,6 +13,8 @@ of each operand in the order that they have there. What follows it reads other a
 
 The request says of an operand that is computed, and lies for a kernel in another order than XLA's product would have
 it, which one that is: XLA is timed with the operand in its own order, in which the program would write it at no cost.
+So it is with products that XLA makes one of, such as queries, keys and values: what cuts them apart writes them. Only
+lowering sees which products are XLA's; a report takes the time that there is.
 
 All this is about products with a batch. Without one an operand is one matrix or its transpose, as XLA has it, too.
 """
@@ -39,13 +41,13 @@ class Made(NamedTuple):
     """How a value is made.
 
     Attributes:
-      how: "memory": nobody chooses how it lies; "transpose", "reshape", or "computed" from others; "call" of a
-        function, whose "argument" it may be.
+      how: "memory": nobody chooses how it lies; "part": XLA computes it as part of a product, and cuts it out;
+        "transpose", "reshape", or "computed" from others; "call" of a function, whose "argument" it may be.
       operands: the one in front of a transpose or a reshape; of what is computed those of its shape; all of a call.
       detail: the permutation of a transpose; of a call the value that the function returns; an argument's number.
     """
 
-    how: Literal["memory", "transpose", "reshape", "computed", "call", "argument"]
+    how: Literal["memory", "part", "transpose", "reshape", "computed", "call", "argument"]
     operands: Sequence[Any] = ()
     detail: Any = None
 
@@ -116,6 +118,8 @@ def made_in_lowering(ctx: mlir.LoweringRuleContext, value: Any) -> Made:
     name = getattr(owner, "name", None)
     if not isinstance(name, str):
         return Made("argument", (), getattr(value, "arg_number", None))
+    if name == "stablehlo.dot_general" and _is_merged(owner):
+        return Made("part")
     if name.removeprefix("stablehlo.") in _LOWERED_IN_MEMORY:
         return Made("memory")
     if name == "stablehlo.transpose":
@@ -130,6 +134,19 @@ def made_in_lowering(ctx: mlir.LoweringRuleContext, value: Any) -> Made:
             return Made("call", tuple(owner.operands), returns.operands[value.result_number])
     shape = getattr(value.type, "shape", None)
     return Made("computed", [x for x in owner.operands if getattr(x.type, "shape", None) == shape and not _is_bool(x)])
+
+
+def _is_merged(product: Any) -> bool:
+    """Whether XLA makes one product of a product and others of the same left operand, as of queries, keys and values."""
+    readers = (use.owner for use in product.operands[0].uses)
+    dimensions = product.attributes["dot_dimension_numbers"]
+    return any(
+        one != product
+        and one.name == product.name
+        and one.operands[0] == product.operands[0]
+        and one.attributes["dot_dimension_numbers"] == dimensions
+        for one in readers
+    )
 
 
 def written_by(ctx: mlir.LoweringRuleContext, value: Any) -> str | None:
@@ -184,8 +201,8 @@ def how_it_lies(value: Any, ndim: int, made: Callable[[Any], Made]) -> Lies:
             break
         value, permutation, computed, calls = waiting.pop()
         how, operands, detail, calls = _step(value, calls, made)
-        if how in ("memory", "argument"):
-            return Lies(computed, permutation)
+        if how in ("memory", "part", "argument"):
+            return Lies(computed or how == "part", permutation)
         if how == "reshape":
             return Lies(computed or not _is_in_memory(operands[0], calls, made), permutation)
         if how == "transpose":

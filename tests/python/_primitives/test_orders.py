@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from python.support import TARGET, lowered_text
 
 import jax_moye
@@ -199,6 +200,29 @@ def test_in_which_order_xla_would_write_what_is_computed():
     # In front of a transpose it is the array's.
     before = operand(2, 4, 8, 16, permutation=(0, 2, 1, 3))
     assert xlas_orders(spec, before, HEADS, as_made, IN_MEMORY) == (None, None)
+
+
+@pytest.mark.parametrize(("others", "is_part"), [("same", True), ("one", False), ("x.T", False)])
+def test_what_is_cut_out_of_a_product_is_written_as_xla_likes(monkeypatch, others, is_part):
+    """XLA makes one product of several of the same left operand, summed in the same way."""
+    found = []
+
+    def noted(request, operands, lie):
+        found.append(in_their_orders(request, operands, lie).request.xlas_orders)
+        return in_their_orders(request, operands, lie)
+
+    monkeypatch.setattr(contraction, "in_their_orders", noted)
+
+    def fun(x, a, b):
+        q = lax.dot_general(x, a, (((1,), (0,)), ((), ()))).reshape(2, 8, 4, 16)
+        other = {"same": x, "one": jnp.cos(x), "x.T": x}[others]
+        dims = (((0 if others == "x.T" else 1,), (0,)), ((), ()))
+        k = lax.dot_general(other, b, dims).reshape(-1, 8, 4, 16)[:2]
+        return jax_moye.einsum("bmhk,bnhk->bhmn", q, k)
+
+    lowered_text(fun, struct(16, 16), struct(16, 64), struct(16, 64))
+    (orders,) = found
+    assert (orders[0] is not None) == is_part
 
 
 def test_a_result_larger_than_the_operands_lies_as_xlas():
