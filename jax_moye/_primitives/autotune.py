@@ -32,14 +32,17 @@ from jax import lax
 from jax_moye import _compat
 from jax_moye._format import error_line, significant
 from jax_moye._kernels.configs import GemmConfig
-from jax_moye._kernels.dtypes import numpy_dtype, numpy_dtypes
+from jax_moye._kernels.dtypes import ITEM_BYTES, numpy_dtype, numpy_dtypes
+from jax_moye._primitives.padding import unpadded
 from jax_moye._primitives.transposes import Permutations
 from jax_moye._selection import measurements
 from jax_moye._selection.attention import AttentionRequest
-from jax_moye._selection.capability import LoweringTarget
+from jax_moye._selection.capability import LoweringTarget, launched
+from jax_moye._selection.cost_xla import elementwise_us
 from jax_moye._selection.decide import Decision, KernelCall, decide, signature_of
 from jax_moye._selection.epilogue import SECOND_B
 from jax_moye._selection.measurements import Entry
+from jax_moye._selection.problem import GemmProblem
 from jax_moye._selection.ranking import contenders
 from jax_moye._selection.request import Operands, Request, describe
 from jax_moye._timing.direct import DirectProduct, Layout, same_result
@@ -55,6 +58,7 @@ RACE = Race(slow=1.2, finalists=4, rounds=(2, 9), round_ms=1.0, warmup_ms=0.0)
 # timed, and name another config the fastest than a program's long runs do: section 35 of docs/performance.md.
 _POWERFUL = 2e10
 _RESTING = RACE._replace(round_ms=0.4, idle_ms=4.0)
+_SIDES = {"a": "a", "b": "b", SECOND_B: "b"}  # of the problem, whose lines may be padded
 _SAY_EVERY_S = 2.0  # of measuring, on a terminal
 _OTHERS_WAIT_S = 120.0  # for what the first of several processes measures
 
@@ -306,27 +310,24 @@ def measured(
         alpha=1.0 if epilogue is None else epilogue.alpha,
         beta=request.beta if epilogue is None else epilogue.beta,
     )
-    with jax.enable_x64(True), DirectProduct(layout, device, [config.name for config in candidates]) as product:
-        rival, theirs, is_fused = None, None, False
-        if not request.insists:
-            contender_of = functools.partial(_xla_contender, product, operands, problem.swapped, xla, others)
-            rival, theirs, is_fused = contender_of()
-            if request.xlas_orders != (None, None):  # other numbers then
-                rival, _, is_fused = contender_of(request.xlas_orders)
-            is_fused = is_fused and (epilogue is None or epilogue.is_nothing) and request.beta == 0
-        contenders, right = [], b""
-        for config in candidates:
-            if stop.is_set():
-                raise InterruptedMeasurementError
-            with contextlib.suppress(RuntimeError):  # a config that this GPU cannot launch is no candidate
-                contender = product.contender(config.name)
-                result = product.sample()
-                # Most configs sum in one order: their results are the same bits.
-                if theirs is None or result.tobytes() == right or same_result(result, theirs):
-                    contenders.append(contender)
-                    right = result.tobytes()
-                else:
-                    _logger.warning("jax_moye: %s is not chosen: its result differs from XLA's", config.name)
+    xlas = functools.partial(_xla_contender, operands=operands, swapped=problem.swapped, xla=xla, others=others)
+    rival, is_fused, contenders = None, False, []
+    with jax.enable_x64(True), contextlib.ExitStack() as opened:
+        for read, configs in _by_what_they_read(problem, candidates).items():
+            strides = dict(layout.strides) | {
+                name: read.strides[side] for name, side in _SIDES.items() if name in layout.strides
+            }
+            names = [config.name for config in configs]
+            product = opened.enter_context(DirectProduct(layout._replace(strides=strides), device, names))
+            theirs = None
+            if not request.insists and read is problem:
+                rival, theirs, is_fused = xlas(product)
+                is_fused = is_fused and (epilogue is None or epilogue.is_nothing) and request.beta == 0
+            elif not request.insists:
+                _, theirs, _ = xlas(product, padded=(problem, read))
+            if not request.insists and read is problem and request.xlas_orders != (None, None):  # other numbers then
+                rival, _, is_fused = xlas(product, orders=request.xlas_orders)
+            contenders += _ours(product, names, theirs, stop, _padding_us(problem, read))
         interrupt([*contenders, *([] if rival is None else [rival])], stop)
         found = race(contenders, rival, race_of(layout.flops))
         del rival, theirs  # arrays on memory that is about to be given back
@@ -334,6 +335,61 @@ def measured(
     if not us:
         raise RuntimeError("no config computes it as XLA does")
     return new_entry(request, operands, call, candidates, us, found.us.get("xla"), found.lead, is_fused=is_fused)
+
+
+def _by_what_they_read(problem: GemmProblem, candidates: Sequence[GemmConfig]) -> dict[GemmProblem, list[GemmConfig]]:
+    """The configs that read the operands as they are, whom XLA's program is timed with, and those of padded lines."""
+    configs_of: dict[GemmProblem, list[GemmConfig]] = {problem: []}
+    for config in candidates:
+        configs_of.setdefault(launched(config, problem), []).append(config)
+    return configs_of
+
+
+def _padding_us(problem: GemmProblem, read: GemmProblem) -> float:
+    """Microseconds of the kernels that pad lines, as if nothing else computed what they read."""
+    us = 0.0
+    for name, matrices, rows in zip("ab", problem.matrices, (problem.m, problem.n), strict=True):
+        if problem.strides[name] != read.strides[name]:
+            us += elementwise_us(2 * matrices * rows * problem.k * ITEM_BYTES[problem.dtype])
+    return us
+
+
+def _ours(
+    product: DirectProduct, names: Sequence[str], theirs: np.ndarray | None, stop: threading.Event, padding_us: float
+) -> list[Contender]:
+    """The configs that compute a product, as XLA does.
+
+    Args:
+      product: has the operands.
+      names: of the configs.
+      theirs: a sample of XLA's result; None: nobody asks.
+      stop: set by who wants no result any more.
+      padding_us: microseconds in front of each product that are not timed, and are added.
+    """
+    contenders, right = [], b""
+    for name in names:
+        if stop.is_set():
+            raise InterruptedMeasurementError
+        with contextlib.suppress(RuntimeError):  # a config that this GPU cannot launch is no candidate
+            contender = product.contender(name)
+            result = product.sample()
+            # Most configs sum in one order: their results are the same bits.
+            if theirs is None or result.tobytes() == right or same_result(result, theirs):
+                contenders.append(_behind(contender, padding_us))
+                right = result.tobytes()
+            else:
+                _logger.warning("jax_moye: %s is not chosen: its result differs from XLA's", name)
+    return contenders
+
+
+def _behind(contender: Contender, padding_us: float) -> Contender:
+    """A contender each of whose products stands behind what takes that long."""
+    clock = contender.clock
+    assert clock is not None
+    if padding_us:
+        seconds = contender.products * padding_us * 1e-6
+        contender.clock = lambda passes: clock(passes) + passes * seconds
+    return contender
 
 
 def new_entry(
@@ -402,6 +458,7 @@ def _xla_contender(
     xla: XlaProgram,
     others: Mapping[str, Sequence[int]],
     orders: Permutations = (None, None),
+    padded: tuple[GemmProblem, GemmProblem] | None = None,
 ) -> tuple[Contender, np.ndarray, bool]:
     """XLA's program, a sample of its result on the first operands, and whether no library computes it.
 
@@ -412,6 +469,7 @@ def _xla_contender(
       xla: as in `decide_by_measuring`.
       others: likewise.
       orders: in which the memory of lhs and rhs is read, in place of their own: Request.xlas_orders.
+      padded: the problem, and the one whose operands the arrays are; None where that is the same.
     """
     left, right = ("b", "a") if swapped else ("a", "b")
     shapes = {left: operands[0].shape, right: operands[1].shape, **others}
@@ -424,6 +482,11 @@ def _xla_contender(
         dtype = jnp.dtype(dtypes.get(name, x.dtype))
         if x.dtype != dtype:  # 8-bit floats
             x = lax.bitcast_convert_type(x, dtype)
+        side = _SIDES.get(name)
+        if padded is not None and side is not None:
+            problem, read = padded
+            sizes = (*problem.batch_sizes, problem.m if side == "a" else problem.n, problem.k)
+            x = unpadded(x, sizes, problem.strides[side], read.strides[side])
         order = order_of.get(name)
         if order is None:
             return x.reshape(shapes[name])

@@ -137,7 +137,7 @@ def made_in_lowering(ctx: mlir.LoweringRuleContext, value: Any) -> Made:
 
 
 def _is_merged(product: Any) -> bool:
-    """Whether XLA makes one product of a product and others of the same left operand, as of queries, keys and values."""
+    """Whether XLA makes one of a product and others of its left operand, as of those for queries, keys and values."""
     readers = (use.owner for use in product.operands[0].uses)
     dimensions = product.attributes["dot_dimension_numbers"]
     return any(

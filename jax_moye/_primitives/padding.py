@@ -29,9 +29,30 @@ def padded(x: Any, sizes: Sequence[int], strides: Sequence[int], new: Sequence[i
     """
     if new == strides:
         return x
-    length = next(size for size, stride in zip(sizes, strides, strict=True) if size > 1 and stride == 1)
+    length, pitch = _lines(sizes, strides, new)
     elements = math.prod(size for size, stride in zip(sizes, strides, strict=True) if stride)
-    old_stride, new_stride = next(pair for pair in zip(strides, new, strict=True) if len(set(pair)) > 1)
-    pitch = new_stride // (old_stride // length)  # of lines
     lines = x.reshape(-1)[:elements].reshape(-1, length)
     return lax.pad(lines, jnp.zeros((), x.dtype), ((0, 0, 0), (0, pitch - length, 0)))
+
+
+def unpadded(x: Any, sizes: Sequence[int], strides: Sequence[int], new: Sequence[int]) -> Any:
+    """A flat array of the lines of an operand, out of those that were padded.
+
+    Args:
+      x: flat, of the new strides; behind the last line nothing may be.
+      sizes: as in `padded`.
+      strides: likewise, of what is returned.
+      new: likewise, of x.
+    """
+    if new == strides:
+        return x
+    length, pitch = _lines(sizes, strides, new)
+    lines = jnp.pad(x, (0, -x.size % pitch)).reshape(-1, pitch)
+    return lines[:, :length].reshape(-1)
+
+
+def _lines(sizes: Sequence[int], strides: Sequence[int], new: Sequence[int]) -> tuple[int, int]:
+    """How many elements a line has, and from one padded line to the next."""
+    length = next(size for size, stride in zip(sizes, strides, strict=True) if size > 1 and stride == 1)
+    old_stride, new_stride = next(pair for pair in zip(strides, new, strict=True) if len(set(pair)) > 1)
+    return length, new_stride // (old_stride // length)
