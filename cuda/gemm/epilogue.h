@@ -79,6 +79,10 @@ class TileEpilogue {
     whole_words_ = is_of_words(args);
   }
 
+  /// Of a tile of which all but d has been copied: d begins d elements behind args.d.
+  MOYE_DEVICE TileEpilogue(GemmArgs const& args, int64_t d, int m_left, int n_left)
+      : args_(args), m_left_(m_left), n_left_(n_left), d_(d) {}
+
   /// Whether every vector of d and of the operands is a word.
   static MOYE_HOST_DEVICE constexpr bool is_of_words(GemmArgs const& args) {
     EpilogueArgs const& epilogue = args.epilogue;
@@ -108,11 +112,70 @@ class TileEpilogue {
       MOYE_NO_UNROLL
       for (int i = 0; i < kCount; ++i) store(sums_of(i).elements, m + i * row_step, n);
     } else if constexpr (is_same<Sum, int32_t>) {
-      if (args_.d_dtype == Dtype::s32) return finish_rows<int32_t, kCount>(sums_of, m, row_step, n);
-      finish_rows<float, kCount>(sums_of, m, row_step, n);
+      if (args_.d_dtype == Dtype::s32) return finish_rows<int32_t, kCount>(sums_of, in_memory(), m, row_step, n);
+      finish_rows<float, kCount>(sums_of, in_memory(), m, row_step, n);
     } else {
-      finish_rows<Sum, kCount>(sums_of, m, row_step, n);
+      finish_rows<Sum, kCount>(sums_of, in_memory(), m, row_step, n);
     }
+  }
+
+  /// Where c, bias and residual are: in memory, from the tile's first element on.
+  struct InMemory {
+    int64_t c, bias, residual;
+  };
+  /// Or copied to where they are at hand: those of a thread's kCount vectors below each other, kBytes for each.
+  template <int kCount, int kBytes>
+  struct Copied {
+    struct alignas(kBytes) Word {
+      unsigned char bytes[kBytes];
+    };
+    Word c[kCount], bias[kCount], residual[kCount];
+  };
+
+  /// Brings what store_copied() adds to these vectors of a call where is_of_words, word by word, with copy(from, to).
+  template <int kCount, int kBytes, class Copy>
+  MOYE_DEVICE void copy_rows(Copied<kCount, kBytes>& to, Copy const& copy, int m, int row_step, int n MOYE_LOC) const {
+    MOYE_SITE;
+    if (n >= n_left_ || m >= m_left_) return;
+    auto const copy_operand = [&](EpilogueOperand const& operand, int64_t first, auto& words) {
+      if (operand.data == nullptr) return;
+      with_element<Sum>([&](auto element) {
+        using T = decltype(element);
+        using Word = typename Row<T, kVector>::Word;
+        if constexpr (sizeof(Word) <= kBytes) {  // no others are copied
+          MOYE_UNROLL
+          for (int i = 0; i < kCount; ++i)
+            copy(*word_of<T>(operand, first, m, i * row_step, n), reinterpret_cast<Word&>(words[i]));
+        }
+      });
+    };
+    copy_operand(args_.epilogue.c, c_, to.c);
+    copy_operand(args_.epilogue.bias, bias_, to.bias);
+    copy_operand(args_.epilogue.residual, residual_, to.residual);
+  }
+
+  /// store_rows() of a call where is_of_words, with what copy_rows() of these vectors has brought.
+  template <int kCount, int kBytes, class SumsOf>
+  MOYE_DEVICE void store_copied(SumsOf const& sums_of, Copied<kCount, kBytes> const& copied, int m, int row_step,
+                                int n MOYE_LOC) const {
+    MOYE_SITE;
+    if (n >= n_left_ || m >= m_left_) return;
+    finish_rows<Sum, kCount>(sums_of, copied, m, row_step, n);
+  }
+
+  /// store_rows() of a call where is_of_words and is_plain.
+  template <int kCount, class SumsOf>
+  MOYE_DEVICE void store_plain(SumsOf const& sums_of, int m, int row_step, int n MOYE_LOC) const {
+    MOYE_SITE;
+    if (n >= n_left_ || m >= m_left_) return;
+    Sum z[kCount * kVector];
+    MOYE_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      auto const sums = sums_of(i);
+      MOYE_UNROLL
+      for (int j = 0; j < kVector; ++j) z[i * kVector + j] = sums.elements[j];
+    }
+    write_rows<kCount>(args_.d, m, row_step, n, z);
   }
 
   /// Finishes and stores sums[i], the sum of the tile's element (m, n + i). What lies outside d is neither read nor
@@ -171,9 +234,11 @@ class TileEpilogue {
     write(args_.d, m, n, z);
   }
 
-  /// The same of rows of whole words; z: (kCount,kVector).
-  template <class Compute, int kCount, class SumsOf>
-  MOYE_DEVICE void finish_rows(SumsOf const& sums_of, int m, int row_step, int n) const {
+  MOYE_DEVICE InMemory in_memory() const { return {.c = c_, .bias = bias_, .residual = residual_}; }
+
+  /// The same of rows of whole words, and of operands InMemory or Copied; z: (kCount,kVector).
+  template <class Compute, int kCount, class SumsOf, class Operands>
+  MOYE_DEVICE void finish_rows(SumsOf const& sums_of, Operands const& operands, int m, int row_step, int n) const {
     EpilogueArgs const& epilogue = args_.epilogue;
     Compute z[kCount * kVector];
     MOYE_UNROLL
@@ -185,14 +250,16 @@ class TileEpilogue {
       }
     }
     scale_rows<kCount>(m, row_step, n, z);
-    auto const add = [&](EpilogueOperand const& operand, int64_t first, Compute scale) {
-      if (operand.data != nullptr) add_rows<kCount>(operand, first, scale, m, row_step, n, z);
+    auto const add = [&](EpilogueOperand const& operand, auto const& place, Compute scale) {
+      if (operand.data != nullptr) add_rows<kCount>(operand, place, scale, m, row_step, n, z);
     };
-    add(epilogue.c, c_, static_cast<Compute>(epilogue.beta));
-    add(epilogue.bias, bias_, Compute(1));
+    add(epilogue.c, operands.c, static_cast<Compute>(epilogue.beta));
+    add(epilogue.bias, operands.bias, Compute(1));
     if (epilogue.preactivation != nullptr) write_rows<kCount>(epilogue.preactivation, m, row_step, n, z);
-    activate_all</*kRounded=*/false, /*kInTurn=*/is_same<Sum, int32_t>>(epilogue.activation, z);
-    add(epilogue.residual, residual_, Compute(1));
+    // With copies little is left to do: a call without one does not wait for a jump.
+    if (is_same<Operands, InMemory> || epilogue.activation != Activation::none)
+      activate_all</*kRounded=*/false, /*kInTurn=*/is_same<Sum, int32_t>>(epilogue.activation, z);
+    add(epilogue.residual, operands.residual, Compute(1));
     write_rows<kCount>(args_.d, m, row_step, n, z);
   }
 
@@ -251,27 +318,48 @@ class TileEpilogue {
     return kVector * (half ? 2 : dtype == Dtype::f64 ? 8 : 4);
   }
 
-  /// z += scale * operand, in rows of whole words. Rows below d are read as the first one.
+  /// Of an operand, the word at (m + row, n) of the tile. Rows below d are read as row m.
+  template <class T>
+  MOYE_DEVICE auto const* word_of(EpilogueOperand const& operand, int64_t first, int m, int row, int n) const {
+    auto const* const p = static_cast<T const*>(operand.data) + first + m * operand.m_stride + n;
+    return reinterpret_cast<typename Row<T, kVector>::Word const*>(p +
+                                                                   (m + row < m_left_ ? row : 0) * operand.m_stride);
+  }
+
+  /// z += scale * operand, in rows of whole words.
   template <int kCount, class Compute>
   MOYE_DEVICE void add_rows(EpilogueOperand const& operand, int64_t first, Compute scale, int m, int row_step, int n,
                             Compute (&z)[kCount * kVector]) const {
     with_element<Compute>([&](auto element) {
       using T = decltype(element);
-      using Word = typename Row<T, kVector>::Word;
-      auto const* const p = static_cast<T const*>(operand.data) + first + m * operand.m_stride + n;
-      Word words[kCount];
+      typename Row<T, kVector>::Word words[kCount];
       MOYE_UNROLL
-      for (int i = 0; i < kCount; ++i) {  // before the first use: they are under way together
-        int const row = m + i * row_step < m_left_ ? i * row_step : 0;
-        words[i] = *reinterpret_cast<Word const*>(p + row * operand.m_stride);
-      }
-      MOYE_UNROLL
-      for (int i = 0; i < kCount; ++i) {
-        auto const row = detail::bit_cast<Row<T, kVector>>(words[i]);
-        MOYE_UNROLL
-        for (int j = 0; j < kVector; ++j) z[i * kVector + j] += scale * convert<Compute>(row.elements[j]);
-      }
+      for (int i = 0; i < kCount; ++i)  // before the first use: they are under way together
+        words[i] = *word_of<T>(operand, first, m, i * row_step, n);
+      add_words<T, kCount>([&](int i) { return words[i]; }, scale, z);
     });
+  }
+
+  /// The same of words that have been copied.
+  template <int kCount, class Word, class Compute>
+  MOYE_DEVICE void add_rows(EpilogueOperand const&, Word const (&words)[kCount], Compute scale, int, int, int,
+                            Compute (&z)[kCount * kVector]) const {
+    with_element<Compute>([&](auto element) {
+      using T = decltype(element);
+      using WordOfT = typename Row<T, kVector>::Word;
+      if constexpr (sizeof(WordOfT) <= sizeof(Word))
+        add_words<T, kCount>([&](int i) { return reinterpret_cast<WordOfT const&>(words[i]); }, scale, z);
+    });
+  }
+
+  template <class T, int kCount, class WordAt, class Compute>
+  MOYE_DEVICE static void add_words(WordAt const& word_at, Compute scale, Compute (&z)[kCount * kVector]) {
+    MOYE_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      auto const row = detail::bit_cast<Row<T, kVector>>(word_at(i));
+      MOYE_UNROLL
+      for (int j = 0; j < kVector; ++j) z[i * kVector + j] += scale * convert<Compute>(row.elements[j]);
+    }
   }
 
   template <int kCount, class Compute>

@@ -8,6 +8,8 @@
 //   consumer_wait  (1) the next stage has landed, for every thread's copies;
 //                  (2) every warp is done with the stage that is refilled next
 //   barriers of the epilogue: before the warps' sums replace the stages; before the sums of all slices are added up
+//   epilogue   a thread finishes one or two vectors of four neighbours along n. What is added to them comes by cp.async
+//              behind the first stages, to shared memory that this thread alone reads: no barrier, and no registers
 //   griddepcontrol  all threads wait for the kernel ahead before the first load
 #pragma once
 
@@ -40,7 +42,9 @@ namespace moye {
 struct SlicedParams {
   BatchSizes tiles;  // matrices of d, tiles along n, tiles along m
   int k_tiles;
-  bool is_plain;  // d is the product, in words of four elements
+  bool is_of_words;  // d is in words of four elements, and so is what is added, which is copied; nothing is scaled
+  bool is_plain;     // d is the product: nothing is copied
+  int copies_at;     // where the copies lie, in bytes of shared memory
 };
 
 template <class Gemm, Order kOrder>
@@ -164,6 +168,12 @@ struct Gemm<kConfig> {
     griddepcontrol_wait();  // the kernel ahead may still run up to here
     MOYE_NO_UNROLL
     for (int stage = 0; stage < pipeline.kAhead; ++stage) fill();
+    // The thread's vectors of d, and what is added to them. The copies belong to the next stage's group.
+    int const m = row_of(thread), n = thread % kVectorsN * kVectorOut;
+    bool const has_vectors = kVectors >= kThreads || thread < kVectors;
+    Copies& copies = reinterpret_cast<Copies*>(smem_base() + params.copies_at)[thread];
+    if (params.is_of_words && !params.is_plain && has_vectors)
+      Epilogue(args, tile, kBlkM, kBlkN).copy_rows(copies, CopyWord{}, m, kRowStep, n);
     if ((args.early & kEarlyNextAtOnce) != 0) griddepcontrol_launch_dependents();
 
     TiledMma tiled_mma;
@@ -196,9 +206,15 @@ struct Gemm<kConfig> {
     copy(tCrC, thr_mma.partition_C(sC(_, _, slice)));           // (MMA,MMA_M,MMA_N)
 
     sync_threads();  // the sums of all slices are there
-    if (params.is_plain) {
-      store_plain(args, tile, sC, m_left, n_left, thread);
-      return;
+    if (params.is_of_words) {
+      if (!has_vectors) return;
+      int64_t d = int64_t(tile.m) * kBlkM * args.d_m_stride + int64_t(tile.n) * kBlkN;
+      if (args.batch > 1) d += matrix_offset(args, tile.batch, args.d_batch_strides);
+      Epilogue const epilogue(args, d, m_left, n_left);
+      auto const sums_of = [&](int i) { return added_up(sC, m + i * kRowStep, n); };
+      if (params.is_plain) return epilogue.template store_plain<kOwned>(sums_of, m, kRowStep, n);
+      cp_async_wait_group<0>();  // the thread's copies are there
+      return epilogue.store_copied(sums_of, copies, m, kRowStep, n);
     }
     with_tile_epilogue<float, kVectorOut, /*kDerives=*/false, /*kScales=*/true>(
         args, tile, kBlkM, kBlkN, [&](auto const& epilogue) {
@@ -212,6 +228,24 @@ struct Gemm<kConfig> {
 
  private:
   static constexpr int kVectorOut = 4, kVectorsN = kBlkN / kVectorOut, kVectors = kBlkM * kVectorsN;  // of the tile
+  static constexpr int kOwned = kVectors <= kThreads ? 1 : kVectors / kThreads;  // below each other, of a thread
+  static constexpr int kRowStep = kThreads / kVectorsN;
+  static_assert(kThreads % kVectorsN == 0 && (kOwned == 1 || (kVectors % kThreads == 0 && kBlkN > 16)),
+                "a thread stays in its columns, and row_of() in the order of rows");
+
+  using Epilogue = TileEpilogue<float, kVectorOut>;
+  using Copies = typename Epilogue::template Copied<kOwned, kOwned == 1 ? 16 : 8>;  // 8: of 16-bit elements alone
+  static constexpr int kCopiesBytes = kVectors / kOwned * int(sizeof(Copies));
+  static_assert(kCopiesBytes <= int(sizeof(Stage)) && kSumsBytes + kCopiesBytes <= int(sizeof(SharedStorage)),
+                "a stage less of k leaves the shared memory of the copies");
+  static_assert(kSumsBytes % 16 == 0, "the copies lie behind the sums");
+
+  struct CopyWord {
+    template <class Word>
+    MOYE_DEVICE void operator()(Word const& from, Word& to) const {
+      GlobalCopyOp<int(sizeof(Word))>::Type::copy(from, to);
+    }
+  };
 
   /// The tile's row of a vector. Two rows of 64 bytes that are read together lie 64 bytes apart in the banks if there
   /// is one between them.
@@ -235,54 +269,36 @@ struct Gemm<kConfig> {
     return sums;
   }
 
-  template <class SmemTensor>
-  static MOYE_DEVICE void store_plain(GemmArgs const& args, TileCoord const& tile, SmemTensor const& sC, int m_left,
-                                      int n_left, int thread) {
-    int64_t d = int64_t(tile.m) * kBlkM * args.d_m_stride + int64_t(tile.n) * kBlkN;
-    if (args.batch > 1) d += matrix_offset(args, tile.batch, args.d_batch_strides);
-    MOYE_UNROLL
-    for (int first = 0; first < kVectors; first += kThreads) {
-      int const vector = first + thread, m = row_of(vector), n = vector % kVectorsN * kVectorOut;
-      if (vector >= kVectors || m >= m_left || n >= n_left) continue;
-      auto const sums = added_up(sC, m, n);
-      int64_t const at = d + m * args.d_m_stride + n;
-      if (args.d_dtype == Dtype::f32) {
-        store_vector<float>(args, sums, at);
-      } else if (args.d_dtype == Dtype::bf16) {
-        store_vector<bfloat16_t>(args, sums, at);
-      } else {
-        store_vector<half_t>(args, sums, at);
-      }
-    }
-  }
-
-  template <class T>
-  static MOYE_DEVICE void store_vector(GemmArgs const& args, Row<float, kVectorOut> const& sums, int64_t at) {
-    Row<T, kVectorOut> row;
-    MOYE_UNROLL
-    for (int i = 0; i < kVectorOut; ++i) row.elements[i] = convert<T>(sums.elements[i]);
-    write_word(row, static_cast<T*>(args.d) + at);
-  }
-
  public:
   template <Order kOrder>
   static constexpr auto* kernel() {
     return sm90_sliced_k_kernel<Gemm, kOrder>;
   }
 
+  /// Whether there is a stage whose group the copies join, and one in whose place they lie, and the rest of the
+  /// epilogue is TileEpilogue's without scales.
+  static bool can_copy(GemmArgs const& args, int k_tiles) {
+    return k_tiles > 0 && k_tiles < kStages &&
+           kVectorOut * item_bytes(args.d_dtype) <= int(sizeof(typename Copies::Word)) && !has_scales(args.epilogue) &&
+           args.epilogue.activation != Activation::own;
+  }
+
   static Status launch(GemmArgs args, StreamHandle stream) {
     TileGrid grid;
     if (Status status = make_tile_grid(kConfig.tile, args, &grid); !status.ok()) return status;
-    SlicedParams const params{
-        .tiles = make_batch_sizes(int(args.batch), grid.n, grid.m),
-        .k_tiles = grid.k,
-        .is_plain = is_plain(args.epilogue) && TileEpilogue<float, kVectorOut>::is_of_words(args)};
-    int const used = grid.k < kStages ? grid.k * int(sizeof(Stage)) : kFacts.smem_bytes;
-    int const least = used > kSumsBytes ? used : kSumsBytes;
+    int const of_stages = grid.k < kStages ? grid.k * int(sizeof(Stage)) : kFacts.smem_bytes;
+    int const least = of_stages > kSumsBytes ? of_stages : kSumsBytes;
+    bool const is_product = is_plain(args.epilogue);
+    SlicedParams const params{.tiles = make_batch_sizes(int(args.batch), grid.n, grid.m),
+                              .k_tiles = grid.k,
+                              .is_of_words = Epilogue::is_of_words(args) && (is_product || can_copy(args, grid.k)),
+                              .is_plain = is_product,
+                              .copies_at = least};
+    int const used = params.is_of_words && !is_product ? least + kCopiesBytes : least;
     LaunchConfig const config{.grid = {unsigned(grid.tiles)},
                               .block = {unsigned(kThreads)},
                               // More than a kernel has by default is allowed once, as much as it ever needs.
-                              .smem_bytes = least <= kDefaultSmemBytes ? least : kFacts.smem_bytes,
+                              .smem_bytes = used <= kDefaultSmemBytes ? used : kFacts.smem_bytes,
                               .programmatic = true};
     return dispatch(order_of(args), [&](auto order) -> Status {
       auto* const kernel = Gemm::kernel<decltype(order)::value>();
