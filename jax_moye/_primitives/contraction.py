@@ -33,7 +33,7 @@ from jax_moye._log import say_once
 from jax_moye._primitives import sharding
 from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.custom_call import run_kernel, with_c_kept, with_lasting
-from jax_moye._primitives.orders import Lies, Orders, how_it_lies, in_their_orders, made_in_lowering, may_lie_otherwise
+from jax_moye._primitives.orders import Lies, Orders, how_it_lies, in_their_orders, made_in_lowering
 from jax_moye._primitives.reference import lax_aval, lax_form, lax_result_dtype, permute_sharding, reference
 from jax_moye._primitives.transposes import Permutations, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget, served
@@ -421,8 +421,7 @@ def _lower(ctx, *values, out_sharding, **params):
     avals = [*(one.aval for one in sources), *[out_aval] * len(values[2:])]
     permutations = tuple(one.permutation for one in sources)
     made = functools.partial(made_in_lowering, ctx)
-    is_asked = may_lie_otherwise(request)
-    lie = tuple(how_it_lies(one.value, one.aval.ndim, made) if is_asked else Lies() for one in sources)
+    lie = tuple(Lies() if request.insists else how_it_lies(one.value, one.aval.ndim, made) for one in sources)
     of_local = {"request": request, "permutations": permutations, "lie": lie}
     return _compat.lower_equation(ctx, contract_local_p, operands, avals, **of_local)
 

@@ -38,6 +38,7 @@ from jax_moye._primitives import contraction
 from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.contraction import contract, contract_p, linear_transpose
 from jax_moye._primitives.custom_call import run_kernel, with_c_kept, with_lasting
+from jax_moye._primitives.orders import with_orders_in_lowering
 from jax_moye._primitives.transposes import operands_of, source
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import Decision, decide_unfused, why_not_unfused
@@ -472,12 +473,13 @@ def _lower(ctx, *values, epilogue, preactivation, out_sharding, **params):
     sources = [source(*pair) for pair in zip(values[:2], ctx.avals_in[:2], strict=True)]
     avals = [*(one.aval for one in sources), *ctx.avals_in[2:]]
     operands = (*(one.value for one in sources), *values[2:])
+    request = with_lasting(ctx, with_c_kept(Request(**params, epilogue=epilogue), values), operands)
     return _compat.lower_equation(
         ctx,
         fused_local_p,
         operands,
         avals,
-        request=with_lasting(ctx, with_c_kept(Request(**params, epilogue=epilogue), values), operands),
+        request=with_orders_in_lowering(ctx, request, sources),
         preactivation=preactivation,
         permutations=tuple(one.permutation for one in sources),
     )

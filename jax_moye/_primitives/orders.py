@@ -16,7 +16,8 @@ it, which one that is: XLA is timed with the operand in its own order, in which 
 So it is with products that XLA makes one of, such as queries, keys and values: what cuts them apart writes them. Only
 lowering sees which products are XLA's; a report takes the time that there is.
 
-All this is about products with a batch. Without one an operand is one matrix or its transpose, as XLA has it, too.
+All this is about products with a batch. Without one an operand is one matrix or its transpose, as XLA has it, too. But
+one that is computed, and whose lines are no multiple of 16 bytes where its columns are, XLA writes as columns.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from jax.interpreters import mlir
 from jax_moye._primitives.equations import body_of, called_by
 from jax_moye._primitives.patterns import PRODUCTS
 from jax_moye._primitives.reference import lax_form
-from jax_moye._primitives.transposes import Permutation, Permutations
+from jax_moye._primitives.transposes import Permutation, Permutations, Source
 from jax_moye._selection.problem import NotServedError, make_problem, parse_spec
 from jax_moye._selection.request import Operand, Operands, Request, label_sizes
 
@@ -230,6 +231,7 @@ def _is_in_memory(value: Any, calls: tuple[Any, ...], made: Callable[[Any], Made
     return False
 
 
+_WORD = 16  # bytes: lines of so many are read and written at once
 # The last dimension of scores is not shorter: groups of queries are, and whatever follows would move them.
 _ROW = 64
 
@@ -262,6 +264,77 @@ def may_lie_otherwise(request: Request) -> bool:
     return has_batch and not request.insists and request.implementation != "xla"
 
 
+def with_xlas_orders(request: Request, operands: Operands, lie: Sequence[Lies]) -> Request:
+    """A request that says of operands that are computed in which order XLA would write them for its product.
+
+    Args:
+      request: what was asked for. Who insists on a kernel has no race with XLA.
+      operands: lhs and rhs, before transposes right in front of the product, and no parts.
+      lie: how these lie.
+    """
+    known = all(isinstance(size, int) and size > 0 for operand in operands for size in operand.shape)
+    if not known or request.insists or request.implementation == "xla":
+        return request
+    return _Product(request, operands, lie).written_for()
+
+
+def with_orders_in_lowering(ctx: mlir.LoweringRuleContext, request: Request, sources: Sequence[Source]) -> Request:
+    """The same of an equation that is being lowered.
+
+    Args:
+      ctx: where it is lowered.
+      request: of it.
+      sources: what its operands are read from, lhs and rhs first.
+    """
+    if request.insists:
+        return request
+    made = functools.partial(made_in_lowering, ctx)
+    left, right = (Operand(tuple(one.aval.shape), one.aval.dtype, one.permutation) for one in sources[:2])
+    return with_xlas_orders(request, (left, right), [how_it_lies(x.value, x.aval.ndim, made) for x in sources[:2]])
+
+
+class _Product:
+    """A product whose sizes are known, and in which order its operands' labels lie.
+
+    Attributes:
+      sizes: of each label.
+      batch: labels of both operands and the result.
+      free: of each operand, those that the result has, too.
+      lying: labels of lhs and rhs, as they lie in memory.
+      xlas: as they do if XLA writes what is computed.
+    """
+
+    def __init__(self, request: Request, operands: Operands, lie: Sequence[Lies]) -> None:
+        """Looks at the specification."""
+        self._request, spec = request, parse_spec(request.spec)
+        self.sizes = label_sizes(request.spec, operands)
+        self.batch = "".join(label for label in spec.out if label in spec.lhs and label in spec.rhs)
+        contracted = "".join(label for label in spec.lhs if label in spec.rhs and label not in spec.out)
+        of_both = self.batch + contracted
+        self.free = ["".join(label for label in names if label not in of_both) for names in (spec.lhs, spec.rhs)]
+        self.lying = [
+            labels if operand.permutation is None else _in_front_of(labels, operand.permutation)
+            for labels, operand in zip(spec[:2], operands, strict=True)
+        ]
+        self.xlas = [
+            self._of_xla(order, own, contracted, operand) if computed else order
+            for order, own, operand, (computed, _) in zip(self.lying, self.free, operands, lie, strict=True)
+        ]
+
+    def _of_xla(self, order: str, own: str, contracted: str, operand: Operand) -> str:
+        if self.batch:
+            return _of_xla(order, self.batch, own, contracted, self.sizes)
+        last, first = (contracted, own) if order[-1:] in contracted else (own, contracted)
+        odd = [math.prod(self.sizes[x] for x in names) * operand.dtype.itemsize % _WORD != 0 for names in (last, first)]
+        return last + first if odd == [True, False] else order
+
+    def written_for(self, orders: Sequence[str] | None = None) -> Request:
+        """The request of operands that lie so; None: as they do."""
+        pairs = zip(self.lying if orders is None else orders, self.xlas, strict=True)
+        left, right = (None if old == new else tuple(map(old.index, new)) for old, new in pairs)
+        return dataclasses.replace(self._request, xlas_orders=(left, right))
+
+
 def in_their_orders(request: Request, operands: Operands, lie: Sequence[Lies]) -> Orders:
     """The product whose arrays lie as is best for the program around it.
 
@@ -270,34 +343,20 @@ def in_their_orders(request: Request, operands: Operands, lie: Sequence[Lies]) -
       operands: lhs and rhs as the program has them, before transposes right in front of the product, and no parts.
       lie: how these lie.
     """
-    as_it_is = Orders(request, operands, (None, None, None))
+    as_it_is = Orders(with_xlas_orders(request, operands, lie), operands, (None, None, None))
     known = all(isinstance(size, int) and size > 0 for operand in operands for size in operand.shape)
     if not known or not may_lie_otherwise(request):
         return as_it_is
     if not any(_is_one_product(request.spec, pair) for pair in (operands, [x.transposed for x in operands])):
         return as_it_is  # XLA's, or with copies
-    spec = parse_spec(request.spec)
-    sizes = label_sizes(request.spec, operands)
-    batch = "".join(label for label in spec.out if label in spec.lhs and label in spec.rhs)
-    contracted = "".join(label for label in spec.lhs if label in spec.rhs and label not in spec.out)
-    free = ["".join(label for label in names if label not in batch + contracted) for names in (spec.lhs, spec.rhs)]
-
-    before, ours, xlas = [], [], []  # labels of lhs and rhs
-    for labels, own, operand, (computed, permutation) in zip(spec[:2], free, operands, lie, strict=True):
-        order = labels if operand.permutation is None else _in_front_of(labels, operand.permutation)
-        before.append(order)
-        xlas.append(_of_xla(order, batch, own, contracted, sizes) if computed else order)
+    spec, product = parse_spec(request.spec), _Product(request, operands, lie)
+    sizes, batch, free, before, xlas = product.sizes, product.batch, product.free, product.lying, product.xlas
+    ours = []
+    for order, of_xla, (computed, permutation) in zip(before, xlas, lie, strict=True):
         of_root = None if permutation is None else _in_front_of(order, permutation)
         # What sums over the last dimension, as softmax does, keeps it last.
-        ours.append(of_root if of_root is not None and not (computed and of_root[-1] != order[-1]) else xlas[-1])
+        ours.append(of_root if of_root is not None and not (computed and of_root[-1] != order[-1]) else of_xla)
 
-    def written_for(orders: Sequence[str]) -> Request:
-        """The request of operands that lie so."""
-        pairs = zip(orders, xlas, strict=True)
-        left, right = (None if old == new else tuple(map(old.index, new)) for old, new in pairs)
-        return dataclasses.replace(request, xlas_orders=(left, right))
-
-    as_it_is = as_it_is._replace(request=written_for(before))
     volumes = [math.prod(sizes[label] for label in labels) for labels in spec]
     is_largest = request.beta == 0 and volumes[2] > max(volumes[:2])
     for orders in (ours, xlas):
@@ -319,7 +378,7 @@ def in_their_orders(request: Request, operands: Operands, lie: Sequence[Lies]) -
         if not _is_one_product(new_spec, arrays):
             continue
         back = None if out == spec.out else tuple(map(out.index, spec.out))
-        new_request = dataclasses.replace(written_for(orders), spec=new_spec)
+        new_request = dataclasses.replace(product.written_for(orders), spec=new_spec)
         return Orders(new_request, (arrays[0], arrays[1]), (moved[0], moved[1], back))
     return as_it_is
 

@@ -33,6 +33,7 @@ from jax_moye._primitives.contraction import contract_p, heed, linear_transpose,
 from jax_moye._primitives.custom_call import run_kernel, with_c_kept, with_lasting
 from jax_moye._primitives.equations import names_a_mesh, of_one_device, parted
 from jax_moye._primitives.fused import with_own_activation
+from jax_moye._primitives.orders import with_orders_in_lowering
 from jax_moye._primitives.transposes import Permutation, Permutations, Source, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.cost_xla import elementwise_us
@@ -406,7 +407,7 @@ def _lower(ctx, *values, original: Original, **params):
         rewritten_local_p,
         operands,
         [one.aval for one in sources],
-        request=with_lasting(ctx, request, operands),
+        request=with_orders_in_lowering(ctx, with_lasting(ctx, request, operands), sources),
         permutations=tuple(one.permutation for one in sources[:2]),
         original=original.on_one_device,
     )
