@@ -27,7 +27,7 @@ import numpy as np
 from jax_moye._format import significant
 from jax_moye._kernels.configs import GemmConfig
 from jax_moye._kernels.dtypes import SHORT_NAMES
-from jax_moye._primitives.autotune import TIE, InterruptedMeasurementError, interrupt, race_of
+from jax_moye._primitives.product_race import TIE, InterruptedMeasurementError, interrupt, race_of
 from jax_moye._primitives.rewritten import Original
 from jax_moye._selection.attention_times import together
 from jax_moye._selection.measurements import Entry, Timed, config_digest

@@ -28,12 +28,13 @@ from jax.interpreters import ad, batching, mlir, xla
 from jax_moye import _compat
 from jax_moye._kernels import ffi
 from jax_moye._log import say_once
-from jax_moye._primitives.autotune import Joined, XlaProgram, decide_by_measuring
+from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.contraction import contract_p, heed, linear_transpose, xlas_product
 from jax_moye._primitives.custom_call import run_kernel, with_c_kept, with_lasting
 from jax_moye._primitives.equations import names_a_mesh, of_one_device, parted
 from jax_moye._primitives.fused import with_own_activation
 from jax_moye._primitives.orders import with_orders_in_lowering
+from jax_moye._primitives.product_race import Joined, XlaProgram
 from jax_moye._primitives.transposes import Permutation, Permutations, Source, operands_of, source, transposed
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.cost_xla import elementwise_us

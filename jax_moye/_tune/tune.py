@@ -34,7 +34,7 @@ from jax_moye._kernels import ffi
 from jax_moye._kernels.cache import VARIABLE
 from jax_moye._kernels.configs import ConfigTable, GemmConfig, configs
 from jax_moye._kernels.devices import of_jax
-from jax_moye._primitives import autotune
+from jax_moye._primitives import product_race
 from jax_moye._selection import measurements
 from jax_moye._selection.capability import LoweringTarget, usable_configs
 from jax_moye._selection.decide import KernelCall, decide
@@ -319,10 +319,10 @@ def _quickly(product: Product, call: KernelCall, candidates: Sequence[GemmConfig
     """
     request, operands = product.request, product.operands
     others = {name: struct.shape for (name, _), struct in added_structs(product)}
-    if call.split or not autotune.is_plain(request, operands, call, others):
+    if call.split or not product_race.is_plain(request, operands, call, others):
         raise NotServedError("its operands are converted: tune it without --quick")
     request = dataclasses.replace(request, implementation=None)
-    return autotune.measured(request, operands, call, candidates, program_of(product, "xla", None), others)
+    return product_race.measured(request, operands, call, candidates, program_of(product, "xla", None), others)
 
 
 def _entry(product: Product, call: KernelCall, candidates: Sequence[GemmConfig], times: Times) -> Entry:
@@ -334,7 +334,7 @@ def _entry(product: Product, call: KernelCall, candidates: Sequence[GemmConfig],
     if not times.us:
         raise NotServedError("; ".join(f"{name}: {why}" for name, why in times.rejected.items()) or "nothing was timed")
     of = product.request, product.operands, call, candidates
-    return autotune.new_entry(*of, times.us, times.xla_us, times.lead, times.host_bound)
+    return product_race.new_entry(*of, times.us, times.xla_us, times.lead, times.host_bound)
 
 
 # ------------------------------------------------------------------------------------------------------------- regret

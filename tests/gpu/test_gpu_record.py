@@ -71,8 +71,8 @@ def test_every_product_is_a_node_that_is_given_new_addresses(rows):
     assert updated >= LINKS
 
 
-@pytest.mark.parametrize(("alignment", "created"), [(16, LINKS), (8, 0)])
-def test_kernels_that_need_l1_are_captured(alignment, created):
+@pytest.mark.parametrize(("alignment", "is_recorded"), [(16, True), (8, False)])
+def test_kernels_that_need_l1_are_captured(alignment, is_recorded):
     """Attention's weights times values of 1500 tokens took 188 us as a node, and take 121 (docs/performance.md)."""
     rng = np.random.default_rng(3)
     config = next(
@@ -81,10 +81,10 @@ def test_kernels_that_need_l1_are_captured(alignment, created):
         if one.kernel == "sm80_multistage" and one.dtype == "bf16" and one.alignment == alignment
     )
     x, (orders, matrices) = integers(rng, 64, K), permutations(rng)
-    before = nodes()
-    found = chain_of_products(config)(x, matrices)
-    np.testing.assert_array_equal(np.asarray(found, np.float64), permuted(x, orders))
-    assert (nodes() - before)[0] == created
+    before, chain = nodes(), chain_of_products(config)
+    for _ in range(6):  # the first runs launch each call by itself
+        np.testing.assert_array_equal(np.asarray(chain(x, matrices), np.float64), permuted(x, orders))
+    assert ((nodes() - before)[0] >= LINKS) == is_recorded
 
 
 def test_operands_in_turns():

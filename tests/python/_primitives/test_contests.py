@@ -13,8 +13,8 @@ from python.attentions import FORMS, gradients, use_fake_rows
 import jax_moye
 from jax_moye._inspect.products import attentions_of
 from jax_moye._primitives import attention, attention_lowering, contests
-from jax_moye._primitives.autotune import InterruptedMeasurementError
 from jax_moye._primitives.contests import measured, signature_of
+from jax_moye._primitives.product_race import InterruptedMeasurementError
 from jax_moye._selection import measurements
 from jax_moye._selection.attention_times import together
 from jax_moye._timing.direct import same_result

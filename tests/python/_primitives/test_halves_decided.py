@@ -15,8 +15,8 @@ from python.viewed import VIEW_TARGET, movements
 
 import jax_moye
 from jax_moye._inspect.report import measure_gemm
-from jax_moye._primitives import autotune, contraction, rewritten
-from jax_moye._primitives.autotune import Joined
+from jax_moye._primitives import contraction, product_race, rewritten
+from jax_moye._primitives.product_race import Joined
 from jax_moye._selection.decide import Times, decide
 from jax_moye._selection.measurements import variant
 from jax_moye._selection.problem import NotServedError
@@ -105,7 +105,7 @@ def test_the_array_is_made_before_anything_is_timed(asked):
     _, xla, others = asked[0]
     product = FakeProduct(a=x, b=w[:, :N], second_b=w[:, N:])
     operand = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
-    _, result, is_fused = autotune._xla_contender(product, (operand((M, K)), operand((K, N))), False, xla, others)
+    _, result, is_fused = product_race._xla_contender(product, (operand((M, K)), operand((K, N))), False, xla, others)
     assert [[one.shape for one in of_set] for of_set in product.operands] == [[(M * K,), (K, 2 * N)]] * 2
     assert is_fused  # no library
     np.testing.assert_array_equal(product.operands[0][1], w)

@@ -202,6 +202,18 @@ def test_in_which_order_xla_would_write_what_is_computed():
     assert xlas_orders(spec, before, HEADS, as_made, IN_MEMORY) == (None, None)
 
 
+def test_lines_that_are_no_words_xla_would_write_as_columns():
+    odd, columns = operand(8, 13), operand(13, 16)
+    computed, in_memory = Lies(True, (0, 1)), Lies(False, (0, 1))
+    assert xlas_orders("mk,kn->mn", odd, columns, computed, computed) == ((1, 0), None)
+    assert xlas_orders("mk,kn->mn", odd, columns, in_memory, computed) == (None, None)
+    assert xlas_orders("mk,kn->mn", operand(8, 16), operand(16, 16), computed, computed) == (None, None)
+    assert xlas_orders("mk,kn->mn", operand(7, 13), columns, computed, computed) == (None, None), "odd either way"
+    assert xlas_orders("mk,nk->mn", odd, operand(24, 13), computed, computed) == ((1, 0), (1, 0))
+    assert xlas_orders("mk,kn->mn", odd, columns, computed, computed, implementation="moye") == (None, None)
+    assert xlas_orders("mak,kn->man", operand(4, 6, 13), columns, Lies(True, (0, 1, 2)), computed) == ((2, 0, 1), None)
+
+
 @pytest.mark.parametrize(("others", "is_part"), [("same", True), ("one", False), ("x.T", False)])
 def test_what_is_cut_out_of_a_product_is_written_as_xla_likes(monkeypatch, others, is_part):
     """XLA makes one product of several of the same left operand, summed in the same way."""

@@ -165,8 +165,8 @@ def test_quickly_is_as_lowering_does(tmp_path, monkeypatch):
         asked.append((len(candidates), jax.eval_shape(xla, *structs, *more).shape, others))
         return measured_entry(request, operands, call, candidates, {candidates[0].name: 2.0}, 3.0, 1.4)
 
-    measured_entry = tune.autotune.new_entry
-    monkeypatch.setattr(tune.autotune, "measured", measured)
+    measured_entry = tune.product_race.new_entry
+    monkeypatch.setattr(tune.product_race, "measured", measured)
     target, protocol = emulated(tmp_path)
     protocol = dataclasses.replace(protocol, quick=True)
     layer = jax_moye.explain(
@@ -175,8 +175,8 @@ def test_quickly_is_as_lowering_does(tmp_path, monkeypatch):
         device=80,
     )[0].product
     mixed = product_of((16, 32), (32, 16), "float32")
-    is_plain = tune.autotune.is_plain
-    monkeypatch.setattr(tune.autotune, "is_plain", lambda of, *rest: of.out_dtype == bf16 and is_plain(of, *rest))
+    is_plain = tune.product_race.is_plain
+    monkeypatch.setattr(tune.product_race, "is_plain", lambda of, *rest: of.out_dtype == bf16 and is_plain(of, *rest))
     plain, fused, converted = tune.tune_products([product_of(*SHAPE), layer, mixed], target, protocol)
     assert asked == [(2, (256, 128), {}), (2, (32, 48), {"bias": (48,)})]
     words = "bfloat16 bfloat16 bfloat16 DEFAULT"
