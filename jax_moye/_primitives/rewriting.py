@@ -4,13 +4,14 @@ Equations are replaced, nothing else is touched, so that names, sources, effects
 chains.py says what a product takes in; a product of groups becomes grouped_p, or with its gate what
 grouped_rewritten.py says, and where its rows lie elsewhere what grouped_rows.py says. dequantizing.py finds products by
 weights of 8 and 4 bits. Before that, needed_parts.py makes products of which a part is read smaller, calls.py opens
-calls that stand between a product and what it takes in, and residuals.py says what a loop need not stack for its
-derivative; behind it views.py says which operands are read as parts of larger arrays, and attention_joined.py which
-gradients of attention are written as such. Attention comes first: attention_finding.py takes its products, also of two
-loops together (scan_pairs.py), and where a body is given the mask (known_constants.py, small_masks.py). Four are about
-what is in memory, whoever computes it: relu_masks.py lets relu's derivative read its result, one_hot.py keeps the
-derivative of a loss by labels out of it, and at the end recomputed.py what an activation and its derivative have in
-common, and empty_stacks.py the zeros that a scan's stacks begin with.
+calls that stand between a product and what it takes in, residuals.py says what a loop need not stack for its
+derivative, and hoisted_products.py which products stand outside of a loop; behind it views.py says which operands are
+read as parts of larger arrays, and attention_joined.py which gradients of attention are written as such. Attention
+comes first: attention_finding.py takes its products, also of two loops together (scan_pairs.py), and where a body is
+given the mask (known_constants.py, small_masks.py). Four are about what is in memory, whoever computes it:
+relu_masks.py lets relu's derivative read its result, one_hot.py keeps the derivative of a loss by labels out of it, and
+at the end recomputed.py what an activation and its derivative have in common, and empty_stacks.py the zeros that a
+scan's stacks begin with.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from jax_moye._primitives.empty_stacks import with_empty_stacks
 from jax_moye._primitives.equations import CLOSED_CALL
 from jax_moye._primitives.grouped_rewritten import as_grouped, grouped_pair_from
 from jax_moye._primitives.grouped_rows import with_rows_in_place
+from jax_moye._primitives.hoisted_products import with_hoisted_products
 from jax_moye._primitives.known_constants import Constants, of_arrays, with_known
 from jax_moye._primitives.needed_parts import with_needed_parts
 from jax_moye._primitives.one_hot import with_choices
@@ -119,7 +121,7 @@ def _finished(jaxpr: Jaxpr, given: Collection[Any]) -> Jaxpr:
 def _opened(
     jaxpr: Jaxpr, parameters: Mapping[str, Any], in_loop: bool, has_attention: bool, known: Sequence[JaxprEqn]
 ) -> Jaxpr:
-    """With attention, without borders that hide a product from what it takes in, and with what loops need not stack."""
+    """With attention, without borders that hide a product from what it takes in, and with less in loops."""
 
     def found(one: Jaxpr, in_loop: bool) -> Jaxpr:
         def as_it_was(one: Jaxpr) -> Jaxpr:  # of attention that no kernel computes
@@ -139,7 +141,8 @@ def _opened(
     # A call may have become its equations for a sum behind its attention.
     opened = here(opened) if has_attention and opened is not closed else opened
     of_pairs = of_two_loops if has_attention else None
-    return with_known(opened, known, lambda one: with_fewer_residuals(one, of_pairs))
+    fewer = with_known(opened, known, lambda one: with_fewer_residuals(one, of_pairs))
+    return with_hoisted_products(fewer)
 
 
 @dataclasses.dataclass

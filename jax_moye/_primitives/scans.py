@@ -53,12 +53,22 @@ class Scan:
         """Likewise of an operand that is the same in each iteration."""
         return next((y for x, y, _ in self.operands()[: self.consts] if x is variable), None)
 
-    def replaced(self, operands: Sequence[tuple[Any, Any, bool]], consts: int, **of_body: Any) -> JaxprEqn:
-        """The equation with other operands and another body, whose input names come from the operands."""
+    def replaced(
+        self, operands: Sequence[tuple[Any, Any, bool]], consts: int, carry: int | None = None, **of_body: Any
+    ) -> JaxprEqn:
+        """The equation with other operands and another body, whose input names come from the operands.
+
+        Args:
+          operands: as `operands` gives them.
+          consts: how many of them are the same in each iteration.
+          carry: how many are the carry's then; None: as many as before.
+          **of_body: what else of the body is another one.
+        """
+        carry = self.carry if carry is None else carry
         body = self.body.replace(invars=[inside for _, inside, _ in operands], **of_body)
         closed: Any = self.equation.params["jaxpr"]
         new = ClosedJaxpr(body, closed.consts) if isinstance(closed, ClosedJaxpr) else body
-        described = _compat.ScanOperands(consts, self.carry, tuple(linear for _, _, linear in operands))
+        described = _compat.ScanOperands(consts, carry, tuple(linear for _, _, linear in operands))
         params = _compat.scan_params(self.equation.params, described, new)
         return self.equation.replace(invars=[outside for outside, _, _ in operands], params=params)
 
