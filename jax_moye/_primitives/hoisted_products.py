@@ -72,8 +72,10 @@ def with_hoisted_products(jaxpr: Jaxpr) -> Jaxpr:
 def _is_looked_at(equation: JaxprEqn) -> bool:
     if not is_known(equation) or equation.effects:
         return False
+    if not are_numbers(*map(aval_of, (*equation.invars, *equation.outvars))) or not _has_products(Scan(equation).body):
+        return False
     length = equation.params["length"]
-    return isinstance(length, int) and length >= _LEAST_LENGTH and _has_products(Scan(equation).body)
+    return isinstance(length, int) and length >= _LEAST_LENGTH
 
 
 def _has_products(jaxpr: Jaxpr) -> bool:

@@ -45,7 +45,7 @@ def is_move(equation: JaxprEqn) -> bool:
     operand, result = aval_of(equation.invars[0]), aval_of(equation.outvars[0])
     if equation.primitive.name in ("broadcast_in_dim", "reshape"):
         dims = equation.params.get("dimensions")  # of reshape: the order in which it reads those of the operand
-        return dims is None and are_numbers(operand, result) and math.prod(operand.shape) == math.prod(result.shape)
+        return dims is None and math.prod(operand.shape) == math.prod(result.shape)
     return equation.primitive.name in _MOVES or is_same(equation)
 
 

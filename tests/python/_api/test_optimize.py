@@ -256,7 +256,7 @@ REWRITES = {
     **{name: (rewriting, name, None) for name in ("chain_from", "Program", "_with_inner", "as_grouped", "_chosen")},
     **{
         name: (rewriting, name, None)
-        for name in ("with_calls_opened", "with_fewer_residuals", "with_known", "Constants")
+        for name in ("with_calls_opened", "with_fewer_residuals", "with_hoisted_products", "with_known", "Constants")
     },
     **{name: (chains.Chain, name, None) for name in ("equation", "others")},
     **{name: (chains, name, None) for name in ("rewritten_equation", "activations_of")},

@@ -54,3 +54,19 @@ def test_with_another_order_of_operands_and_fewer_results():
         c = c * np.asarray(args[0], np.float64) + row
     for result, expected in zip(results, (c, np.stack(seen)), strict=True):
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_without_a_carry():
+    closed, equation = traced()
+    scan = Scan(equation)
+    constant, _, rows, others = scan.operands()
+    at = scan.body.outvars[2]
+    equations = [one for one in scan.body.eqns if at in one.outvars]
+    new = scan.replaced([constant, rows, others], 1, 0, eqns=equations, outvars=[at])
+    new = new.replace(outvars=equation.outvars[2:])
+    scan = Scan(new)
+    assert (scan.consts, scan.carry, scan.first) == (1, 0, 1)
+    jaxpr = closed.jaxpr.replace(eqns=[new], outvars=closed.jaxpr.outvars[2:])
+    args = arguments()
+    (result,) = jaxpr_as_fun(ClosedJaxpr(jaxpr, closed.consts))(*args)
+    np.testing.assert_array_equal(result, args[2] * args[3])
