@@ -56,10 +56,10 @@ def optimize(fun: Callable[..., Any]) -> Callable[..., Any]:
     they are read, by the same operations in the same dtypes. It never stacks more bytes than before. Attention in the
     one and its derivative in the other are found, too: for them no scores or shares are stacked.
 
-    Where few rows are multiplied in each step of a scan, as in a recurrent network, and the product need not wait for the
-    step before, one product of the rows of all steps stands in front of the scan, or behind it: of its inputs, of what
-    it stacks, and of the gradients of weights, which are rounded once then. What is stacked for this takes no more
-    bytes than the scan's other stacks, or 32 MiB.
+    Where each step of a scan multiplies few rows, as in a recurrent network, and a product need not wait for the step
+    before, one product of the rows of all steps stands in front of the scan, or behind it: of its inputs, of what it
+    stacks, and of the gradients of weights, which are rounded once then. What is stacked for this takes no more bytes
+    than the scan's other stacks, or 32 MiB.
 
     The derivative of a loss by labels, such as `jnp.take_along_axis(log_softmax(logits), labels, -1)`, is no scatter
     into an array of the logits' size, but a choice, which XLA makes where it is read. Where XLA computes an activation

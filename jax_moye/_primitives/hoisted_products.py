@@ -72,10 +72,9 @@ def with_hoisted_products(jaxpr: Jaxpr) -> Jaxpr:
 def _is_looked_at(equation: JaxprEqn) -> bool:
     if not is_known(equation) or equation.effects:
         return False
-    if not are_numbers(*map(aval_of, (*equation.invars, *equation.outvars))) or not _has_products(Scan(equation).body):
+    if not are_numbers(*map(aval_of, (*equation.invars, *equation.outvars))):
         return False
-    length = equation.params["length"]
-    return isinstance(length, int) and length >= _LEAST_LENGTH
+    return equation.params["length"] >= _LEAST_LENGTH and _has_products(Scan(equation).body)
 
 
 def _has_products(jaxpr: Jaxpr) -> bool:
@@ -243,8 +242,7 @@ class _Loop:
         if add.primitive.name not in ("add", "add_any") or index is None or index >= self.scan.carry:
             return None, None
         carry = self.scan.body.invars[self.scan.consts + index]
-        is_sum = any(x is carry for x in add.invars) and self.body.only_reader(carry) == reader
-        return (add, index) if is_sum else (None, None)
+        return (add, index) if self.body.only_reader(carry) == reader else (None, None)
 
     # ------------------------------------------------------------------------------------------- what is known outside
 

@@ -40,7 +40,7 @@ def with_rows(dims: Iterable[int]) -> tuple[int, ...]:
 
 def is_move(equation: JaxprEqn) -> bool:
     """Whether an equation keeps each element of its only operand, but for where it stands, or converts it."""
-    if len(equation.invars) != 1 or equation.effects or equation.params.get("sharding") is not None:
+    if len(equation.invars) != 1 or equation.params.get("sharding") is not None:
         return False
     operand, result = aval_of(equation.invars[0]), aval_of(equation.outvars[0])
     if equation.primitive.name in ("broadcast_in_dim", "reshape"):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import Literal, jaxpr_as_fun
 
 import jax_moye
 from jax_moye import _compat
@@ -20,6 +20,7 @@ from jax_moye._primitives import hoisted_products
 from jax_moye._primitives.equations import body_of
 from jax_moye._primitives.hoisted_products import with_hoisted_products
 from jax_moye._primitives.residuals import with_fewer_residuals
+from jax_moye._primitives.scans import Scan
 
 try:
     from jax.extend.core import check_jaxpr
@@ -242,6 +243,33 @@ def test_a_constant_that_is_an_array_of_the_program():
     assert_hoisted(fun, xs, h, inside=0, outside=2)
 
 
+def test_a_constant_that_stands_in_the_body():
+    """Newer JAX may leave an array there."""
+    args = WAYS["before"][1]
+    closed = jax.make_jaxpr(before)(*args)
+    (equation,) = closed.eqns
+    scan = Scan(equation)
+    (_, w, _), *operands = scan.operands()
+    literal = Literal(np.asarray(args[1]), w.aval)
+    equations = [one.replace(invars=[literal if x is w else x for x in one.invars]) for one in scan.body.eqns]
+    jaxpr = closed.jaxpr.replace(eqns=[scan.replaced(operands, 0, eqns=equations)])
+    new = closed.replace(jaxpr=with_hoisted_products(jaxpr))
+    check_jaxpr(new.jaxpr)
+    assert (products(jaxpr), products(new.jaxpr)) == ((1, 0), (0, 1))
+    assert_agree(before, closed, new, *args)
+
+
+def test_what_is_stacked_for_nobody():
+    def fun(xs, w, h):
+        def step(h, x):
+            h = jnp.tanh(x + h)
+            return h, (h, h @ w)
+
+        return lax.scan(step, h, xs)[1][1]
+
+    assert_hoisted(fun, *WAYS["after"][1], inside=0, outside=1)
+
+
 def test_one_product_of_another():
     def fun(xs, w, h):
         return lax.scan(lambda h, x: (jnp.tanh((x @ w @ w.T) @ w + h), (h @ w.T) @ w), h, xs)
@@ -301,6 +329,10 @@ def test_parameters_names_and_sources_stay():
     assert [x.source_info.traceback for x in of_body] == [x.source_info.traceback for x in (one, other)]
 
 
+def test_a_sum_that_is_read_for_nobody():
+    assert_hoisted(lambda *args: _sum_read(*args)[0], *WAYS["sums"][1], inside=0, outside=1)
+
+
 # ------------------------------------------------------------------------------------------------------- what stays
 
 
@@ -332,6 +364,10 @@ def _result_carried(xs, w, h):
         return y, y
 
     return lax.scan(step, h, xs)
+
+
+def _result_carried_alone(xs, w, h):
+    return lax.scan(lambda h, x: (jnp.tanh(x + h) @ w, None), h, xs)[0]
 
 
 def _sum_read(xs, zs, begin):
@@ -372,7 +408,22 @@ def _by_a_constant(xs, zs, begin):
     """A sum of products that are the same in each iteration by what is not."""
     del zs
     constant = begin[:, :BATCH].T
-    return lax.scan(lambda c, x: (c + constant.T @ jnp.tanh(constant) + jnp.sum(x), None), begin[:, :WIDTH], xs)[0]
+    return lax.scan(lambda c, x: (c + constant.T @ jnp.tanh(constant), jnp.sum(x)), begin[:, :WIDTH], xs)
+
+
+def _sum_of_integers(xs, zs, begin):
+    begin = jnp.round(begin).astype(jnp.int16)
+    return lax.scan(lambda c, x: (c + (x[0].T @ x[1]).astype(jnp.int16), None), begin, (xs, zs))[0]
+
+
+def _added_to_a_row(xs, zs, begin):
+    """What would be the carry is a row, and the sum is stacked."""
+    del zs
+
+    def step(c, x):
+        return jnp.sin(c), x[0] + jnp.tanh(x[1]).T @ x[1]
+
+    return lax.scan(step, begin, (rows(WIDTH, WIDTH), xs))
 
 
 def _converted_twice(xs, zs, begin):
@@ -413,6 +464,8 @@ STAY = {
     "the product is read": (_product_read, "sums"),
     "a difference": (_difference, "sums"),
     "of constants": (_by_a_constant, "sums"),
+    "a sum of integers": (_sum_of_integers, "sums"),
+    "added to a row": (_added_to_a_row, "sums"),
     "converted twice": (_converted_twice, "sums"),
 }
 
@@ -423,7 +476,7 @@ def test_what_stays(name):
     assert_stays(fun, *WAYS[args][1])
 
 
-@pytest.mark.parametrize("fun", [_result_read, _result_carried])
+@pytest.mark.parametrize("fun", [_result_read, _result_carried, _result_carried_alone])
 def test_results_that_something_else_reads(fun):
     assert_stays(fun, rows(BATCH, WIDTH), array(WIDTH, WIDTH), array(BATCH, WIDTH))
 
@@ -511,6 +564,21 @@ def test_memory_of_a_conversion_in_front(monkeypatch):
     for most, inside in ((needed - 1, 1), (needed, 0)):
         monkeypatch.setattr(hoisted_products, "_LEAST_BYTES", most)
         assert products(traced(fun, xs.astype(jnp.bfloat16), w, h)[1].jaxpr) == (inside, 1 - inside)
+
+
+def test_memory_of_what_a_product_reads_twice(monkeypatch):
+    def fun(xs, begin):
+        def step(c, x):
+            z = jnp.tanh(x.astype(jnp.float32))
+            return c + z.T @ z, None
+
+        return lax.scan(step, begin, xs)[0]
+
+    needed = 4 * LENGTH * BATCH * WIDTH
+    xs = rows(BATCH, WIDTH).astype(jnp.bfloat16)  # half as many bytes are stacked already
+    for most, inside in ((needed - 1, 1), (needed, 0)):
+        monkeypatch.setattr(hoisted_products, "_LEAST_BYTES", most)
+        assert products(traced(fun, xs, array(WIDTH, WIDTH))[1].jaxpr) == (inside, 1 - inside)
 
 
 def test_memory_of_the_smaller_of_a_value_and_what_it_was_converted_to(monkeypatch):
@@ -756,6 +824,14 @@ def test_inside_of_shard_map():
     assert deep_products(closed.jaxpr) == (3, 0)
     assert deep_products(new.jaxpr) == (1, 2)
     assert_agree(lambda *args: [jax.tree.leaves(fun(*args))[i] for i in (0, 2)], closed, new, *args)
+
+
+def test_a_product_that_asks_for_a_sharding_stays():
+    (scan,) = scans(jax.make_jaxpr(before)(*WAYS["before"][1]).jaxpr)
+    (product,) = filter(is_product, body_of(scan.params["jaxpr"]).eqns)
+    sharding = jax.NamedSharding(jax.make_mesh((1,), ("data",)), jax.P())
+    assert hoisted_products._is_plain(product)
+    assert not hoisted_products._is_plain(product.replace(params={**product.params, "out_sharding": sharding}))
 
 
 def test_types_with_shardings_stay():

@@ -69,6 +69,12 @@ def test_others(name):
     assert not all(map(is_move, equations))
 
 
+def test_what_asks_for_a_sharding():
+    (equation,) = scan_of(MOVES["reshape"]).body.eqns
+    sharding = jax.NamedSharding(jax.make_mesh((1,), ("data",)), jax.P())
+    assert not is_move(equation.replace(params={**equation.params, "sharding": sharding}))
+
+
 def test_without_a_conversion_in_front():
     scan = scan_of(lambda x: x.astype(jnp.bfloat16).reshape(4, 2).T)
     _, *others = scan.body.eqns
