@@ -126,10 +126,8 @@ class Gemm:
     @property
     def lead(self) -> float | None:
         """What XLA's time is times ours at least, by the low end of the interval; None where that was not measured."""
-        entry = self.decision.entry
-        if entry is None:
-            return None
-        return entry.lead.get(entry.nearest(signature_of(self.decision.request, self.product.operands)))
+        entry, of = self.decision.entry, signature_of(self.decision.request, self.product.operands)
+        return None if entry is None else entry.lead.get(entry.nearest(of))
 
     @property
     def takes_in(self) -> str:

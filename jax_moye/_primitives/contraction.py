@@ -28,11 +28,10 @@ from jax.interpreters import ad, batching, mlir, xla
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_moye import _compat
-from jax_moye._kernels import ffi
 from jax_moye._log import say_once
 from jax_moye._primitives import sharding
 from jax_moye._primitives.autotune import decide_by_measuring
-from jax_moye._primitives.custom_call import run_kernel, with_c_kept, with_lasting
+from jax_moye._primitives.custom_call import run_kernel_on, with_c_kept, with_lasting
 from jax_moye._primitives.orders import Lies, Orders, how_it_lies, in_their_orders, made_in_lowering
 from jax_moye._primitives.reference import lax_aval, lax_form, lax_result_dtype, permute_sharding, reference
 from jax_moye._primitives.transposes import Permutations, operands_of, source, transposed
@@ -349,9 +348,9 @@ def decided_product(decision: Decision, request: Request, permutations: Permutat
     call = decision.call
     if decision.kind != "kernel" or call is None:
         return lambda *operands: xlas_product(*operands, request=request, permutations=permutations)
-    ffi.register(platform)
+    launch = run_kernel_on(platform)
     of_call = {"call": call, "request": request, "permutations": permutations, "out_shape": out_shape}
-    return lambda *operands: run_kernel(*operands, **of_call)[0]
+    return lambda *operands: launch(*operands, **of_call)[0]
 
 
 def _moved(decision: Decision, orders: Orders, platform: str, out_shape: Any):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -78,6 +78,12 @@ def run_kernel(
     else:
         out, *z = launch(lhs, rhs, operands, **_plus_c(request.beta, call.problem) if operands else {})
     return [lax.convert_element_type(out, request.out_dtype), *(lax.convert_element_type(x, stored) for x in z)]
+
+
+def run_kernel_on(platform: str) -> Callable[..., list[jax.Array]]:
+    """`run_kernel` in a program for a platform, where its custom call is known from here on."""
+    ffi.register(platform)
+    return run_kernel
 
 
 def _padded(x: Any, name: str, problem: GemmProblem, launched: GemmProblem) -> Any:

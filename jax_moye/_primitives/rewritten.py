@@ -26,11 +26,10 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir, xla
 
 from jax_moye import _compat
-from jax_moye._kernels import ffi
 from jax_moye._log import say_once
 from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.contraction import contract_p, heed, linear_transpose, xlas_product
-from jax_moye._primitives.custom_call import run_kernel, with_c_kept, with_lasting
+from jax_moye._primitives.custom_call import run_kernel_on, with_c_kept, with_lasting
 from jax_moye._primitives.equations import names_a_mesh, of_one_device, parted
 from jax_moye._primitives.fused import with_own_activation
 from jax_moye._primitives.orders import with_orders_in_lowering
@@ -317,13 +316,12 @@ def _lower_local(platform, ctx, *values, request: Request, permutations, origina
     is_xlas = is_for_xla(decision, operands, permutations, original, platform)
     call = decision.call
     if decision.kind == "kernel" and call is not None and call.epilogue is not None:
-        ffi.register(platform)
-        chosen, out_shape = call, ctx.avals_out[0].shape
+        launch, chosen, out_shape = run_kernel_on(platform), call, ctx.avals_out[0].shape
 
         def in_one(lhs, rhs, *others):
             of_call = {"call": chosen, "request": request, "permutations": permutations}
             others = forms.of_kernel(*others)
-            return run_kernel(lhs, rhs, *others, **of_call, out_shape=out_shape, preactivation=epilogue.keeps)
+            return launch(lhs, rhs, *others, **of_call, out_shape=out_shape, preactivation=epilogue.keeps)
 
         return mlir.lower_fun(in_one, multiple_results=True)(ctx, *values)
     # Else the product says itself who computes it, or that nobody may: an error is the program's own, or none.
@@ -464,14 +462,13 @@ def _lower_viewed_local(
         decision = with_own_activation(found, operands, target, is_exported=exported, emulated=False)
         call = decision.call if _takes_in(decision, request) else None
     if call is not None:
-        ffi.register(platform)
-        chosen, out_shape = call, ctx.avals_out[0].shape
+        launch, chosen, out_shape = run_kernel_on(platform), call, ctx.avals_out[0].shape
         keeps = request.epilogue is not None and request.epilogue.keeps
 
         def run(lhs, rhs, *others):
             others = others if forms is None else forms.of_kernel(*others)
             of_call = {"call": chosen, "request": request, "permutations": permutations}
-            return run_kernel(lhs, rhs, *others, **of_call, out_shape=out_shape, preactivation=keeps)
+            return launch(lhs, rhs, *others, **of_call, out_shape=out_shape, preactivation=keeps)
 
         return mlir.lower_fun(run, multiple_results=True)(ctx, *values)
     # Where no kernel finishes the product it may still be one of ours alone, which reads the parts in place.

@@ -18,7 +18,6 @@ import functools
 import hashlib
 import json
 import logging
-import math
 import os
 import pathlib
 import re
@@ -31,94 +30,17 @@ import jax.numpy as jnp
 
 from jax_moye._kernels.cache import cache_dir
 from jax_moye._kernels.configs import GemmConfig, configs
-from jax_moye._selection.attention_key import AttentionKey, is_attention, parse_attention
 from jax_moye._selection.capability import why_not
+from jax_moye._selection.entry import WRITTEN, Entry, Timed, check, parse_entry
 from jax_moye._selection.epilogue import Epilogue
-from jax_moye._selection.leads import wins_by
-from jax_moye._selection.problem import BATCH_MODES, RARE_FIELDS, BatchMode, GemmProblem, parse_spec
+from jax_moye._selection.problem import GemmProblem, parse_spec
 
 FORMAT = "jax_moye tuned 1"
-Timed = GemmProblem | AttentionKey
 Source = Literal["cache", "table", "measured"]
 TABLES = pathlib.Path(__file__).resolve().parents[1] / "tables"  # the package's
 
 _logger = logging.getLogger("jax_moye")
 _warned: set[str] = set()
-
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """What was measured of one problem.
-
-    Attributes:
-      problem: with its accumulator spelled out.
-      variant: "" of the product alone; else what `variant` says; of an attention the signature of XLA's equations.
-      config: name of the fastest of ours; of an attention as `AttentionTimes` has it.
-      row: what `config_digest` said of it then.
-      us: microseconds by config, of all that were timed.
-      xla_us: of XLA by `signature`: precision and dtypes decide what XLA does, and are not all in the problem.
-      lead: what XLA's time is times ours at least, by the same: the low end of the interval (95 %) of that ratio.
-      fused: those of the same by which XLA computed the product in a fusion, not by a library.
-      host_bound: the host may have been what was timed: no reason to leave the product to XLA.
-      date: of the measurement, ISO 8601.
-    """
-
-    problem: Timed
-    variant: str
-    config: str
-    row: str
-    us: Mapping[str, float]
-    xla_us: Mapping[str, float]
-    host_bound: bool
-    date: str
-    lead: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    fused: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> tuple[Timed, str]:
-        """What the entry is about; a file has one entry for each."""
-        return self.problem, self.variant
-
-    def to_dict(self) -> dict[str, Any]:
-        """As in a file."""
-        times = {name: dict(getattr(self, name)) for name in ("us", "xla_us", "lead")}
-        return dataclasses.asdict(self) | {"problem": self.problem.to_dict(), "fused": [*self.fused]} | times
-
-    def is_won_by_ours(self, of: str) -> bool | None:
-        """Whether our best is so much faster than XLA that it computes the product; None where nobody can say.
-
-        Args:
-          of: `signature` of the product.
-        """
-        of = self.nearest(of)
-        xla = self.xla_us.get(of)
-        if xla is None or self.host_bound:
-            return None
-        ours = self.us[self.config]
-        return self.lead.get(of, xla / ours) >= wins_by(ours, self.problem, of in self.fused)
-
-    def nearest(self, of: str) -> str:
-        """The signature whose times say most of a product: its own, else one with other operands written for XLA.
-
-        Args:
-          of: `signature` of the product.
-        """
-        if of in self.xla_us:
-            return of
-        alike = (one for one in self.xla_us if one.partition(_WRITTEN)[0] == of.partition(_WRITTEN)[0])
-        return next(alike, of)
-
-    def with_times_of(self, before: Entry) -> Entry:
-        """With the times of XLA by other signatures that an entry about the same has."""
-        if before.host_bound or self.host_bound:
-            return self
-        others = {of for of in before.xla_us if of not in self.xla_us}
-        return dataclasses.replace(
-            self,
-            xla_us={of: us for of, us in before.xla_us.items() if of in others} | dict(self.xla_us),
-            lead={of: lead for of, lead in before.lead.items() if of in others} | dict(self.lead),
-            fused=(*(of for of in before.fused if of in others), *self.fused),
-        )
 
 
 class Choice(NamedTuple):
@@ -175,9 +97,6 @@ def _named(name: str, labels: str, out_labels: str) -> str:
     return f"{name}[{','.join(str(out_labels.index(label)) for label in labels)}]"
 
 
-_WRITTEN = " written for it: "  # behind a signature
-
-
 def signature(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any, precision: Any, written: Sequence[str] = ()) -> str:
     """What XLA's time depends on besides the problem.
 
@@ -195,7 +114,7 @@ def signature(lhs_dtype: Any, rhs_dtype: Any, out_dtype: Any, precision: Any, wr
     else:
         words = getattr(precision, "name", None) or repr(precision)
     words = " ".join([*(jnp.dtype(dtype).name for dtype in (lhs_dtype, rhs_dtype, out_dtype)), words])
-    return words + (_WRITTEN + ", ".join(written) if written else "")
+    return words + (WRITTEN + ", ".join(written) if written else "")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -299,61 +218,6 @@ class Tables(NamedTuple):
     entries: _Entries
 
 
-def _check(condition: bool, what: str) -> None:
-    if not condition:
-        raise ValueError(what)
-
-
-def _times(raw: Any, what: str) -> dict[str, float]:
-    _check(isinstance(raw, dict), f"{what} is no object")
-    for name, us in raw.items():
-        _check(type(us) in (int, float) and math.isfinite(us) and us > 0, f"{what} of {name} is no time")
-    return raw
-
-
-def _problem(raw: Any) -> GemmProblem:
-    fields = {field.name for field in dataclasses.fields(GemmProblem)}
-    _check(isinstance(raw, dict) and set(raw) | set(RARE_FIELDS) == fields, "a problem has other fields")
-    for name in ("batch", "m", "n", "k"):
-        _check(type(raw[name]) is int and raw[name] > 0, f"{name} is no size")
-    for name in ("dtype", "out_dtype", "accumulator"):
-        _check(isinstance(raw[name], str), f"{name} is no dtype")
-    for name in ("swapped", "epilogue", "pair", "derivative", "gate"):
-        _check(type(raw.get(name, False)) is bool, f"{name} is neither true nor false")
-    strides = {}
-    for name in ("a_strides", "b_strides", "d_strides"):
-        is_triple = isinstance(raw[name], list) and [type(x) for x in raw[name]] == [int, int, int]
-        _check(is_triple, f"{name} are no strides")
-        strides[name] = tuple(raw[name])
-    outer = raw.get("outer", [])
-    _check(isinstance(outer, list) and len(outer) < BATCH_MODES, "outer are no modes of a batch")
-    for mode in outer:
-        is_mode = isinstance(mode, list) and [type(x) for x in mode] == [int] * 4 and mode[0] > 0
-        _check(is_mode, "a mode of a batch is a size and three strides")
-    _check(raw["batch"] % math.prod(mode[0] for mode in outer) == 0, "a batch is the product of its modes")
-    return GemmProblem(**raw | strides | {"outer": tuple(BatchMode(*mode) for mode in outer)})
-
-
-def parse_entry(raw: Any) -> Entry:
-    """An entry as `Entry.to_dict` wrote it.
-
-    Raises:
-      ValueError: it is something else.
-    """
-    fields = {field.name for field in dataclasses.fields(Entry)}
-    later = {"lead", "fused"}  # older files have none
-    _check(isinstance(raw, dict) and set(raw) | later == fields, "an entry has other fields")
-    for name in ("variant", "config", "row", "date"):
-        _check(isinstance(raw[name], str), f"{name} is no text")
-    _check(type(raw["host_bound"]) is bool, "host_bound is neither true nor false")
-    us, xla_us, lead = (_times(raw.get(name, {}), name) for name in ("us", "xla_us", "lead"))
-    _check(raw["config"] in us, "its config has no time")
-    fused = raw.get("fused", [])
-    _check(isinstance(fused, list) and all(isinstance(x, str) for x in fused), "fused are no signatures")
-    problem = parse_attention(raw["problem"]) if is_attention(raw["problem"]) else _problem(raw["problem"])
-    return Entry(**raw | {"problem": problem, "us": us, "xla_us": xla_us, "lead": lead, "fused": tuple(fused)})
-
-
 def read(path: str | os.PathLike[str]) -> Tables:
     """What a file says.
 
@@ -362,14 +226,14 @@ def read(path: str | os.PathLike[str]) -> Tables:
       ValueError: it is no file of `tune`, or not as `tune` wrote it; RecursionError where it is nested without end.
     """
     raw = json.loads(pathlib.Path(path).read_bytes())
-    _check(isinstance(raw, dict) and raw.get("format") == FORMAT, f"its format is not {FORMAT!r}")
-    _check(raw.pop("sha256", None) == _sha256(raw), "its sum is not what it says: it is damaged, or edited by hand")
+    check(isinstance(raw, dict) and raw.get("format") == FORMAT, f"its format is not {FORMAT!r}")
+    check(raw.pop("sha256", None) == _sha256(raw), "its sum is not what it says: it is damaged, or edited by hand")
     entries = raw.pop("entries", None)
-    _check(isinstance(entries, list), "entries is no list")
+    check(isinstance(entries, list), "entries is no list")
     parsed = [parse_entry(entry) for entry in entries]
     for name in ("gpu", "driver", "table"):
-        _check(isinstance(raw.get(name), str), f"{name} is no text")
-    _check(type(raw.get("emulated")) is bool, "emulated is neither true nor false")
+        check(isinstance(raw.get(name), str), f"{name} is no text")
+    check(type(raw.get("emulated")) is bool, "emulated is neither true nor false")
     return Tables(raw, {entry.key: entry for entry in parsed})
 
 
@@ -386,7 +250,7 @@ def _read_or_warn(path: str | None, expected: Mapping[str, Any]) -> _Entries:
     try:
         tables = read(path)
         for name, value in expected.items():
-            _check(tables.head[name] == value, f"{name} is {tables.head[name]!r}, and {value!r} is wanted")
+            check(tables.head[name] == value, f"{name} is {tables.head[name]!r}, and {value!r} is wanted")
         return tables.entries
     except Exception as error:  # whatever is in a file: a program must not depend on it
         _warn_once(path, error)

@@ -182,7 +182,18 @@ def test_what_xla_reads_in_its_own_order(swapped):
 def test_what_xla_reads_of_padded_lines():
     """The same numbers, wherever they lie: the last line has nothing behind it."""
     shapes = (3, 5), (5, 4)
-    plain = GemmProblem(1, 3, 4, 5, "f32", "f32", a_strides=(0, 5, 1), b_strides=(0, 1, 4), d_strides=(0, 4, 1))
+    plain = GemmProblem(
+        1,
+        3,
+        4,
+        5,
+        dtype="f32",
+        out_dtype="f32",
+        a_strides=(0, 5, 1),
+        b_strides=(0, 1, 4),
+        d_strides=(0, 4, 1),
+        swapped=False,
+    )
     read = dataclasses.replace(plain, a_strides=(0, 8, 1))
     product, operands = Arrays(a=(2 * 8 + 5,), b=shapes[1]), tuple(Operand(x, np.dtype(np.float32)) for x in shapes)
     left, right = (product.of[name][0] for name in "ab")

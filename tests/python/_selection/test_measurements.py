@@ -335,18 +335,6 @@ def test_times_of_other_operands_of_xlas_stay_and_serve_where_there_are_no_bette
     assert one.xla_us == {}
 
 
-@pytest.mark.parametrize(("us", "least"), [(5.0, 1.17), (10.0, 1.17), (20.0, 1.095), (50.0, 1.05), (500.0, 1.023)])
-def test_how_much_faster_ours_must_be(places, us, least):
-    gemm = explained(*SHAPE, implementation="moye")
-    words = "bfloat16 bfloat16 bfloat16 DEFAULT"
-    for factor in (0.999, 1.001):
-        entry = entry_of(gemm, {able(gemm)[0]: us}, us * least * factor)
-        assert entry.is_won_by_ours(words) == (factor > 1)
-        assert dataclasses.replace(entry, lead={words: least / factor}).is_won_by_ours(words) == (factor < 1)
-    assert entry.is_won_by_ours("another signature") is None
-    assert dataclasses.replace(entry, host_bound=True).is_won_by_ours(words) is None
-
-
 def test_an_epilogue_has_its_own_entry(places, monkeypatch):
     monkeypatch.setattr("jax_moye._selection.decide.xla_us", lambda *args, **kwargs: 1e9)
 
