@@ -170,13 +170,12 @@ def measured(
             names = [config.name for config in configs]
             product = opened.enter_context(DirectProduct(layout._replace(strides=strides), device, names))
             theirs = None
-            if not request.insists and read is problem:
-                rival, theirs, is_fused = xlas(product)
-                is_fused = is_fused and (epilogue is None or epilogue.is_nothing) and request.beta == 0
-            elif not request.insists:
+            if not request.insists and read is not problem:
                 _, theirs, _ = xlas(product, padded=(problem, read))
-            if not request.insists and read is problem and request.xlas_orders != (None, None):  # other numbers then
-                rival, _, is_fused = xlas(product, orders=request.xlas_orders)
+            elif not request.insists:
+                rival, theirs, is_fused = xlas(product)
+                if request.xlas_orders != (None, None):  # other numbers then
+                    rival, _, is_fused = xlas(product, orders=request.xlas_orders)
             contenders += _ours(product, names, theirs, stop, _padding_us(problem, read))
         interrupt([*contenders, *([] if rival is None else [rival])], stop)
         found = race(contenders, rival, race_of(layout.flops))
@@ -184,6 +183,7 @@ def measured(
     us = {config.name: found.us[config.name] for config in candidates if config.name in found.us}
     if not us:
         raise RuntimeError("no config computes it as XLA does")
+    is_fused = is_fused and (epilogue is None or epilogue.is_nothing) and request.beta == 0
     return new_entry(request, operands, call, candidates, us, found.us.get("xla"), found.lead, is_fused=is_fused)
 
 

@@ -65,7 +65,8 @@ def one(places, monkeypatch):
     def run(product, xla_us=40.0, stop=None, is_fused=False, **options):
         operands = tuple(Operand(shape, np.dtype(bf16)) for shape in options.get("shapes", SHAPE[:2]))
         request = Request("mk,kn->mn", np.dtype(bf16), None, None, options.get("implementation"), None)
-        request = dataclasses.replace(request, xlas_orders=options.get("xlas_orders", (None, None)))
+        changes = {"xlas_orders": options.get("xlas_orders", (None, None)), "beta": options.get("beta", 0.0)}
+        request = dataclasses.replace(request, **changes)
         target = LoweringTarget.of_device(devices.DEVICES["h200"])
         call = decide(request, operands, target).call
         rival = Contender("xla", run=None, wait=None, clock=lambda passes: passes * xla_us * 1e-6)
@@ -107,6 +108,14 @@ def test_what_xla_computes_in_a_fusion_is_kept(one):
     assert entry.fused == (WORDS,)
     assert measurements.parse_entry(json.loads(json.dumps(entry.to_dict()))) == entry
     assert one(Product({}), is_fused=True, implementation="moye").fused == ()
+    reordered = one(Product({}), is_fused=True, xlas_orders=((1, 0), None))
+    assert reordered.fused == (*reordered.xla_us,)
+
+
+@pytest.mark.parametrize("orders", [(None, None), ((1, 0), None)])
+def test_a_fusion_that_a_kernel_takes_in_is_none_of_xlas(one, orders):
+    """XLA's fusion has c, and so has the kernel."""
+    assert one(Product({}), is_fused=True, beta=1.0, xlas_orders=orders).fused == ()
 
 
 def test_xla_is_timed_with_operands_in_its_own_order(one):
