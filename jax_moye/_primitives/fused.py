@@ -32,12 +32,12 @@ from jax.interpreters import ad, batching, mlir, partial_eval, xla
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_moye import _compat
-from jax_moye._kernels import ffi, own_epilogue
+from jax_moye._kernels import own_epilogue
 from jax_moye._log import say_once
 from jax_moye._primitives import contraction
 from jax_moye._primitives.autotune import decide_by_measuring
 from jax_moye._primitives.contraction import contract, contract_p, linear_transpose
-from jax_moye._primitives.custom_call import run_kernel, with_c_kept, with_lasting
+from jax_moye._primitives.custom_call import run_kernel_on, with_c_kept, with_lasting
 from jax_moye._primitives.orders import with_orders_in_lowering
 from jax_moye._primitives.transposes import operands_of, source
 from jax_moye._selection.capability import LoweringTarget
@@ -423,9 +423,8 @@ def _lower_local(platform, ctx, *values, request: Request, preactivation: bool, 
     out_shape = ctx.avals_out[0].shape
     call = decision.call
     if decision.kind == "kernel" and call is not None and call.epilogue is not None:
-        ffi.register(platform)
         run = functools.partial(
-            run_kernel,
+            run_kernel_on(platform),
             call=call,
             request=request,
             permutations=permutations,
