@@ -28,7 +28,7 @@ from jax_moye._selection import measurements
 from jax_moye._selection.attention import AttentionRequest
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import Decision, decide, signature_of
-from jax_moye._selection.measurements import Entry
+from jax_moye._selection.entry import Entry, parse_entry
 from jax_moye._selection.ranking import contenders
 from jax_moye._selection.request import Operands, Request, describe
 
@@ -237,4 +237,4 @@ def _agreed(key: Key, entry: Entry | None, measure: Callable[[], Entry]) -> Entr
         raise _NotMeasuredError(error_line(error)) from error
     if text == "none":
         raise _NotMeasuredError("the first process could not")
-    return measurements.parse_entry(json.loads(text))
+    return parse_entry(json.loads(text))

@@ -48,7 +48,7 @@ from jax_moye._selection.block_scaled import (
 )
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.decide import Decision
-from jax_moye._selection.measurements import Entry
+from jax_moye._selection.entry import Entry
 from jax_moye._selection.problem import GemmProblem
 from jax_moye._selection.request import Operand, Operands, Request, describe
 

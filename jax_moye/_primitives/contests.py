@@ -30,7 +30,8 @@ from jax_moye._kernels.dtypes import SHORT_NAMES
 from jax_moye._primitives.product_race import TIE, InterruptedMeasurementError, interrupt, race_of
 from jax_moye._primitives.rewritten import Original
 from jax_moye._selection.attention_times import together
-from jax_moye._selection.measurements import Entry, Timed, config_digest
+from jax_moye._selection.entry import Entry, Timed
+from jax_moye._selection.measurements import config_digest
 from jax_moye._timing.direct import PASS_US, marked_contender, random_bytes, same_result
 from jax_moye._timing.gpu import l2_bytes
 from jax_moye._timing.operands import expected_us

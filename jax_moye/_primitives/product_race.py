@@ -33,8 +33,8 @@ from jax_moye._selection import measurements
 from jax_moye._selection.capability import launched
 from jax_moye._selection.cost_xla import elementwise_us
 from jax_moye._selection.decide import KernelCall, signature_of
+from jax_moye._selection.entry import Entry
 from jax_moye._selection.epilogue import SECOND_B
-from jax_moye._selection.measurements import Entry
 from jax_moye._selection.problem import GemmProblem
 from jax_moye._selection.request import Operands, Request
 from jax_moye._timing.direct import DirectProduct, Layout, same_result

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from jax_moye._kernels.configs import GemmConfig
 from jax_moye._selection.attention_key import AttentionKey
-from jax_moye._selection.measurements import Entry, Source, config_digest, entries_of
+from jax_moye._selection.entry import Entry
+from jax_moye._selection.measurements import Source, config_digest, entries_of
 
 _TOGETHER = " + "
 

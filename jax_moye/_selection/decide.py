@@ -22,6 +22,7 @@ from jax_moye._selection import measurements
 from jax_moye._selection.capability import LoweringTarget, why_not
 from jax_moye._selection.cost import in_program_us, predicted_split_us, predicted_us
 from jax_moye._selection.cost_xla import SURE, unknown, xla_us
+from jax_moye._selection.entry import Entry
 from jax_moye._selection.epilogue import Epilogue, fit_epilogue
 from jax_moye._selection.precision import (
     Arithmetic,
@@ -117,7 +118,7 @@ class Decision(NamedTuple):
     problem: GemmProblem | None = None
     predicted: Times | None = None
     measured: Times | None = None
-    entry: measurements.Entry | None = None
+    entry: Entry | None = None
     source: Source | None = None
     epilogue_reason: str | None = None
 

@@ -38,7 +38,7 @@ from jax_moye._primitives import product_race
 from jax_moye._selection import measurements
 from jax_moye._selection.capability import LoweringTarget, usable_configs
 from jax_moye._selection.decide import KernelCall, decide
-from jax_moye._selection.measurements import Entry
+from jax_moye._selection.entry import Entry
 from jax_moye._selection.problem import GemmProblem, NotServedError
 from jax_moye._selection.ranking import contenders, rank
 from jax_moye._selection.request import describe

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax_moye
 from jax_moye._kernels.devices import find_device
 from jax_moye._selection import measurements
-from jax_moye._selection.measurements import Entry
+from jax_moye._selection.entry import Entry
 from jax_moye._timing.rounds import Race
 from jax_moye._tune import tune
 from jax_moye._tune.times import Protocol

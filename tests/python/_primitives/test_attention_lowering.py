@@ -25,7 +25,8 @@ from jax_moye._primitives import attention, attention_lowering, autotune
 from jax_moye._selection import attention as selection
 from jax_moye._selection import capability, measurements
 from jax_moye._selection.attention_times import together
-from jax_moye._selection.measurements import Entry, config_digest
+from jax_moye._selection.entry import Entry
+from jax_moye._selection.measurements import config_digest
 
 SMALL, LARGE = 64, 128  # the rows of queries of a tile
 SIZES = (2, 256, 256, 2, 2, 128)

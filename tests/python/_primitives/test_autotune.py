@@ -26,6 +26,7 @@ from jax_moye._primitives import autotune
 from jax_moye._primitives.product_race import InterruptedMeasurementError, new_entry
 from jax_moye._selection import capability, cost, measurements
 from jax_moye._selection.decide import decide
+from jax_moye._selection.entry import parse_entry
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 WORDS = "bfloat16 bfloat16 bfloat16 DEFAULT"
@@ -302,7 +303,7 @@ def test_what_is_known_is_handed_out_too(gpu, monkeypatch):
     lowered()
     assert len(gpu.calls) == 1
     (text,) = shared.values()
-    assert measurements.parse_entry(json.loads(text)).config == able(explained(*SHAPE, implementation="moye"))[2]
+    assert parse_entry(json.loads(text)).config == able(explained(*SHAPE, implementation="moye"))[2]
 
 
 def test_two_processes(tmp_path):

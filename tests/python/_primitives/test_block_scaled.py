@@ -23,6 +23,7 @@ from jax_moye._kernels.configs import block_scaled_configs
 from jax_moye._primitives import autotune, contests
 from jax_moye._primitives import block_scaled as module
 from jax_moye._selection import block_scaled, capability, measurements
+from jax_moye._selection.entry import Entry, parse_entry
 from jax_moye._timing.rounds import Contender
 from jax_moye._tune.tune import tune_products
 
@@ -280,7 +281,7 @@ def gpu(places, monkeypatch):
         names = [configs[0].name for configs in contest.ours]
         us = {name: clocks["us"][name] for name in names}
         best = min(us, key=us.__getitem__)
-        return measurements.Entry(
+        return Entry(
             problem, of, best, measurements.config_digest(by_name[best]), us, {of: clocks["xla"]}, False, "2026-11-26"
         )
 
@@ -401,4 +402,4 @@ def test_a_measurement(places, monkeypatch, rng):
     assert all((np.asarray(x).astype(np.float32) != 0).mean() > 0.9 for x in first)
     entry = contests.measured(problem, scales.variant, contest, threading.Event())
     assert (entry.config, entry.us, entry.xla_us) == (row.name, {row.name: 20.0}, {scales.variant: 100.0})
-    assert measurements.parse_entry(json.loads(json.dumps(entry.to_dict()))) == entry
+    assert parse_entry(json.loads(json.dumps(entry.to_dict()))) == entry

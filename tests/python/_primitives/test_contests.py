@@ -15,8 +15,8 @@ from jax_moye._inspect.products import attentions_of
 from jax_moye._primitives import attention, attention_lowering, contests
 from jax_moye._primitives.contests import measured, signature_of
 from jax_moye._primitives.product_race import InterruptedMeasurementError
-from jax_moye._selection import measurements
 from jax_moye._selection.attention_times import together
+from jax_moye._selection.entry import parse_entry
 from jax_moye._timing.direct import same_result
 from jax_moye._timing.rounds import Contender
 
@@ -83,7 +83,7 @@ def test_the_fastest_is_kept_with_the_times_of_all(one):
     assert (entry.us[names[0]], entry.us[names[1]], entry.xla_us) == (30.0, 20.0, {of: 40.0})
     assert entry.lead[of] == pytest.approx(2.0)
     assert entry.is_won_by_ours(of)
-    assert measurements.parse_entry(entry.to_dict()) == entry
+    assert parse_entry(entry.to_dict()) == entry
 
 
 def test_ties_are_the_rules_choice_and_wrong_results_are_none(one, caplog):

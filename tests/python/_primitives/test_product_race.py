@@ -15,10 +15,10 @@ from python.measured import SHAPE, able, bf16, explained
 from jax_moye._kernels import devices
 from jax_moye._primitives import autotune, product_race
 from jax_moye._primitives.product_race import InterruptedMeasurementError, measured
-from jax_moye._selection import measurements
 from jax_moye._selection.capability import LoweringTarget
 from jax_moye._selection.cost_xla import elementwise_us
 from jax_moye._selection.decide import decide
+from jax_moye._selection.entry import parse_entry
 from jax_moye._selection.problem import GemmProblem
 from jax_moye._selection.ranking import contenders
 from jax_moye._selection.request import Operand, Request
@@ -106,7 +106,7 @@ def test_what_xla_computes_in_a_fusion_is_kept(one):
     assert one(Product({})).fused == ()
     entry = one(Product({}), is_fused=True)
     assert entry.fused == (WORDS,)
-    assert measurements.parse_entry(json.loads(json.dumps(entry.to_dict()))) == entry
+    assert parse_entry(json.loads(json.dumps(entry.to_dict()))) == entry
     assert one(Product({}), is_fused=True, implementation="moye").fused == ()
     reordered = one(Product({}), is_fused=True, xlas_orders=((1, 0), None))
     assert reordered.fused == (*reordered.xla_us,)

@@ -11,7 +11,8 @@ from python.measured import H200, keep
 
 from jax_moye._selection import measurements
 from jax_moye._selection.attention_times import find_attention, together
-from jax_moye._selection.measurements import Entry, config_digest
+from jax_moye._selection.entry import Entry
+from jax_moye._selection.measurements import config_digest
 
 BOTH = tuple(
     next(one for one in FAKE if one.name.startswith(f"{kernel}_bf16"))
