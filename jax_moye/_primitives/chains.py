@@ -288,20 +288,7 @@ def _is_array(program: Program, before: Any, value: Any) -> bool:
     function is computed in XLA's kernel anyway: the square of relu, or a product with another array. What a loop stacks
     XLA would copy.
     """
-    if program.is_stacked(before, value):
-        return False
-    waiting, seen = [value], set()
-    while waiting:
-        for index in program.readers.get(waiting.pop(), ()):
-            if index == len(program.equations):
-                return True
-            equation: Any = program.equations[index]
-            if is_same(equation) or equation.primitive.name in _MOVES:
-                waiting += [x for x in equation.outvars if x not in seen]
-                seen.update(equation.outvars)
-            elif not is_elementwise(equation):
-                return True
-    return False
+    return not program.is_stacked(before, value) and program.is_read_whole(value, _MOVES)
 
 
 def linear_chain(program: Program, index: int, parameters: Mapping[str, Any]) -> Chain | None:

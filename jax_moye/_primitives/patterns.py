@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-from jax_moye._primitives.equations import CLOSED_CALL, SAME, is_same
+from jax_moye._primitives.equations import CLOSED_CALL, SAME, is_elementwise, is_same
 
 # Equations that are what their jaxpr is, for who runs them, and the parameter that holds it.
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", CLOSED_CALL: "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
@@ -134,6 +134,26 @@ class Program:
                 equation: Any = self.equations[index]
                 if equation.primitive.name not in PRODUCTS:
                     waiting += [x for x in equation.outvars if aval_of(x).shape == shape]
+        return False
+
+    def is_read_whole(self, value: Any, moves: Collection[str]) -> bool:
+        """Whether somebody reads more of a value than elements for elements, a product say, or it is a result.
+
+        Args:
+          value: of the program.
+          moves: names of equations whose result is the same value.
+        """
+        waiting, seen = [value], {value}
+        while waiting:
+            for index in self.readers.get(waiting.pop(), ()):
+                if index == len(self.equations):
+                    return True
+                equation: Any = self.equations[index]
+                if is_same(equation) or equation.primitive.name in moves:
+                    waiting += [x for x in equation.outvars if x not in seen]
+                    seen.update(equation.outvars)
+                elif not is_elementwise(equation):
+                    return True
         return False
 
     @functools.cached_property

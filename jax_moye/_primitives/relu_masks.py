@@ -17,11 +17,10 @@ from typing import Any
 
 from jax.extend.core import Jaxpr, JaxprEqn, Var
 
-from jax_moye._primitives.equations import is_elementwise, is_same
 from jax_moye._primitives.patterns import Number, Program, as_number
 from jax_moye._primitives.scans import Scan, is_known
 
-_MOVES = frozenset(("copy", "reshape", "squeeze", "transpose"))
+_MOVES = frozenset(("copy", "reshape", "squeeze", "transpose"))  # without conversions, whose operand XLA does not write
 
 
 def with_masks_of_results(jaxpr: Jaxpr) -> Jaxpr:
@@ -51,28 +50,13 @@ def _results(program: Program) -> dict[Any, Any]:
     for result in program.made_by:
         name = flat.names.get(result, result)
         step = None if isinstance(name, Number) else flat.made_by.get(name)
-        if step is None or step.equation.primitive.name != "max" or not _is_in_memory(program, result):
+        if step is None or step.equation.primitive.name != "max" or not program.is_read_whole(result, _MOVES):
             continue
         numbers = [x for x in step.inputs if isinstance(x, Number) and not x.value.any()]
         others = [x for x in step.inputs if not isinstance(x, Number)]
         if numbers and others:
             found.setdefault(others[0], result)
     return found
-
-
-def _is_in_memory(program: Program, value: Any) -> bool:
-    """Whether somebody reads more of a value than elements for elements, a product say, or it is a result."""
-    waiting = [value]
-    for x in waiting:
-        for index in program.readers.get(x, ()):
-            if index == len(program.equations):
-                return True
-            equation = program.equations[index]
-            if is_same(equation) or equation.primitive.name in _MOVES:
-                waiting += equation.outvars
-            elif not is_elementwise(equation):
-                return True
-    return False
 
 
 def _changed(program: Program, index: int, results: dict[Any, Any]) -> JaxprEqn:
