@@ -257,11 +257,10 @@ class Orders(NamedTuple):
         return left.permutation, right.permutation
 
 
-def may_lie_otherwise(request: Request) -> bool:
-    """Whether a product's arrays may lie in other orders than the program's. Who insists on a kernel has them as is."""
-    spec = parse_spec(request.spec)
-    has_batch = any(label in spec.lhs and label in spec.rhs for label in spec.out)
-    return has_batch and not request.insists and request.implementation != "xla"
+def _is_asked(request: Request, operands: Operands) -> bool:
+    """Whether it matters how a product's operands lie: sizes are known, and XLA and our kernels may both compute it."""
+    known = all(isinstance(size, int) and size > 0 for operand in operands for size in operand.shape)
+    return known and not request.insists and request.implementation != "xla"
 
 
 def with_xlas_orders(request: Request, operands: Operands, lie: Sequence[Lies]) -> Request:
@@ -272,8 +271,7 @@ def with_xlas_orders(request: Request, operands: Operands, lie: Sequence[Lies]) 
       operands: lhs and rhs, before transposes right in front of the product, and no parts.
       lie: how these lie.
     """
-    known = all(isinstance(size, int) and size > 0 for operand in operands for size in operand.shape)
-    if not known or request.insists or request.implementation == "xla":
+    if not _is_asked(request, operands):
         return request
     return _Product(request, operands, lie).written_for()
 
@@ -344,12 +342,13 @@ def in_their_orders(request: Request, operands: Operands, lie: Sequence[Lies]) -
       lie: how these lie.
     """
     as_it_is = Orders(with_xlas_orders(request, operands, lie), operands, (None, None, None))
-    known = all(isinstance(size, int) and size > 0 for operand in operands for size in operand.shape)
-    if not known or not may_lie_otherwise(request):
+    spec = parse_spec(request.spec)
+    has_batch = any(label in spec.lhs and label in spec.rhs for label in spec.out)
+    if not has_batch or not _is_asked(request, operands):
         return as_it_is
     if not any(_is_one_product(request.spec, pair) for pair in (operands, [x.transposed for x in operands])):
         return as_it_is  # XLA's, or with copies
-    spec, product = parse_spec(request.spec), _Product(request, operands, lie)
+    product = _Product(request, operands, lie)
     sizes, batch, free, before, xlas = product.sizes, product.batch, product.free, product.lying, product.xlas
     ours = []
     for order, of_xla, (computed, permutation) in zip(before, xlas, lie, strict=True):
