@@ -245,6 +245,7 @@ Status decode_attention(AttentionRequest const& request, AttentionCall& call) {
   }
   if (std::string reason = unfit_together(request, args); !reason.empty()) return error(reason);
   if (request.has_o_rest) {
+    if (storage_dtype(config.dtype) == Dtype::f32) return error("rounding takes nothing from a result of f32");
     if (std::string reason = unfit(kRest, request, storage_dtype(config.dtype), args); !reason.empty())
       return error(reason);
   }
@@ -258,7 +259,7 @@ Status decode_attention(AttentionRequest const& request, AttentionCall& call) {
   if (!request.of_gradients) return {};
   if (std::string reason = unfit_rows("delta", request.delta, args); !reason.empty()) return error(reason);
   args.delta = static_cast<float const*>(request.delta.data);
-  // Of a number of f16 its rounding may leave less than f16 has.
+  // Of a number of f16 its rounding may leave less than f16 has, and f32 is not rounded in front of products.
   int const most = config.dtype == Dtype::bf16 ? 2 : 1;
   if (request.ds_parts < 1 || request.ds_parts > most)
     return error("ds_parts is " + std::to_string(request.ds_parts) + ", and lies between 1 and " +

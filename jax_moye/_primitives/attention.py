@@ -25,7 +25,8 @@ row's sum of o d_o, both f32: kernels alone read them. The rest is what rounding
 of both where the program computes the derivative of its softmax in f32. Where the shares of a row are nearly equal,
 (d_o v - delta) is small beside delta, and what is off in delta is off in all of a row's scores. A kernel sums in f32.
 It rounds the shares once, before they multiply v, and divides by their sum at the end; of the derivative it rounds the
-shares and the derivative of the scores. The program rounds these, too, and the scores.
+shares and the derivative of the scores. The program rounds these, too, and the scores. Of f32 all that is rounded is
+what products read, to TF32, and there is no rest.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class AttentionParams:
         number has the label x.
       cap: what no score is above: cap * tanh(score / cap) is in its place, in front of masks; None: there is none.
       dropout: the factor of shares that are kept; None: none is dropped.
+      precision: of the products, if the arrays are f32.
       ds_parts: 1: the derivative of the scores is rounded to the dtype of the arrays; 2: a kernel multiplies also what
         that took from it, rounded, where the program multiplies it as TF32.
       has_rest: the rest is a result, and delta is of both.
@@ -94,6 +96,7 @@ class AttentionParams:
     others: float | None = None
     cap: float | None = None
     dropout: float | None = None
+    precision: Any = None
     ds_parts: int = 1
     has_rest: bool = False
     mask_is_infinite: bool = False
@@ -262,12 +265,13 @@ def labels_in_memory(view: View, labels: str) -> tuple[str, View]:
     return "".join(labels[dim] for dim in dims), view.transposed(dims)
 
 
-def _arrays(given: Mapping[str, View], labels: Mapping[str, str]) -> KernelArrays | None:
+def _arrays(given: Mapping[str, View], labels: Mapping[str, str], dtype: Any) -> KernelArrays | None:
     """How a kernel reads arrays; None where it cannot.
 
     Args:
       given: by name, where the elements are.
       labels: likewise, of the dimensions.
+      dtype: of all.
     """
     in_memory, views = {}, {}
     for name, view in given.items():
@@ -276,7 +280,7 @@ def _arrays(given: Mapping[str, View], labels: Mapping[str, str]) -> KernelArray
             sizes = dict(zip(of_array, part.shape, strict=True))
             of_array = of_array.replace("d", "") + "d"
             part = View.whole([sizes[label] for label in of_array])
-        elif not of_array.endswith("d") or not is_aligned(part):
+        elif not of_array.endswith("d") or not is_aligned(part, dtype):
             return None
         in_memory[name], views[name] = of_array, part
     of_batch = [label for label in in_memory["q"] if label.isupper()]
@@ -322,7 +326,8 @@ def decided(
     arrays = arrays_of(params, operands)
     sizes = None if arrays is None else arrays.sizes
     times = None if together is None else _times(params, operands, target, together)
-    return decide_attention(params.request, sizes, operands[0].dtype, len(operands) == 4, target, times), arrays
+    dtype, is_of_gradients = operands[0].dtype, len(operands) == 4
+    return decide_attention(params.request, sizes, dtype, is_of_gradients, target, times, params.precision), arrays
 
 
 def _times(
@@ -381,7 +386,8 @@ def arrays_of(params: AttentionParams, operands: Sequence[Operand]) -> KernelArr
       operands: the first of q, k, v and d_o.
     """
     names = OPERANDS[: len(operands)]
-    return _arrays(dict(zip(names, map(place_of, operands), strict=True)), {name: params.of(name) for name in names})
+    places = dict(zip(names, map(place_of, operands), strict=True))
+    return _arrays(places, {name: params.of(name) for name in names}, operands[0].dtype)
 
 
 def place_of(operand: Operand) -> View:

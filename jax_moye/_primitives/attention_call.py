@@ -23,6 +23,7 @@ from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import GemmConfig
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._primitives.custom_call import call_attributes
+from jax_moye._selection.attention import is_aligned
 from jax_moye._selection.view import View
 
 _NO_VIEWS: Mapping[str, View] = types.MappingProxyType({})
@@ -146,7 +147,7 @@ def run_attention(
     """Attention by a kernel.
 
     Args:
-      q: queries, bfloat16 or float16 as the config's.
+      q: queries, of the config's dtype: float32 of TF32.
       k: keys, of its dtype; their heads divide those of q.
       v: values, likewise.
       config: a row of sm90_attention.
@@ -314,20 +315,18 @@ def run_attention_grad(
         return tuple(jax.ffi.ffi_call(target, results)(q, k, v, d_o, lse, delta, *behind, **attributes))
 
 
-def can_be_joined(joined: Mapping[str, View], dims: Mapping[str, str]) -> bool:
+def can_be_joined(joined: Mapping[str, View], dims: Mapping[str, str], dtype: Any) -> bool:
     """Whether a kernel writes gradients as parts of one array: they are all of it, in strides that it stores by.
 
     Args:
       joined: by name, which parts.
       dims: by name, their dimensions.
+      dtype: of the array.
     """
-    seen = {name: attention_view(view, dims[name]) for name, view in joined.items()}
     (source,) = {view.source for view in joined.values()}
     is_all = sum(math.prod(view.shape) for view in joined.values()) == math.prod(source) > 0
-    aligned = (
-        x is not None and not any(one % 8 for one in (*x.strides, joined[name].offset)) for name, x in seen.items()
-    )
-    return is_all and all(aligned)
+    is_stored = (attention_view(view, dims[name]) and is_aligned(view, dtype) for name, view in joined.items())
+    return is_all and all(is_stored)
 
 
 def _seen(views: Mapping[str, View], **arrays: Any) -> dict[str, View]:

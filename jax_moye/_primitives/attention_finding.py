@@ -1,6 +1,6 @@
 """Finds attention in a jaxpr, and its derivative, and replaces it by equations of attention_p and attention_grad_p.
 
-    softmax(scale * q k^T + bias + mask) v scores of 16 bits or f32, a softmax of either, shares of 16 bits
+    softmax(scale * q k^T + bias + mask) v scores of 16 bits or f32, a softmax of either, shares of 16 bits; or all f32
     softmax(cap * tanh(scale / cap * q k^T) + mask) v
     softmax([scale * q k^T, others])       whose shares are taken apart again, those of k multiplied with v
 
@@ -62,7 +62,7 @@ from jax_moye._primitives.attention_operand import (
     without_means_of_all,
 )
 from jax_moye._primitives.attention_padded import with_values_padded
-from jax_moye._primitives.attention_products import is_16_bit, is_exact_in_tf32, is_widening
+from jax_moye._primitives.attention_products import is_exact_in_tf32, is_multiplied_as, is_widening, precision_of
 from jax_moye._primitives.attention_repeated import with_keys_once
 from jax_moye._primitives.attention_scaled import factors_of
 from jax_moye._primitives.attention_search import Search, searches
@@ -72,7 +72,7 @@ from jax_moye._primitives.patterns import Program, aval_of
 from jax_moye._primitives.rewritten import Original
 
 Rewrite = Callable[[Jaxpr], Jaxpr]
-_LARGEST_CAP = 256.0  # times what a kernel's tanh is off, 2^-22: less than weights of 16 bits are rounded by
+_LARGEST_CAP = 256.0  # times what a kernel's tanh is off, 2^-22: less than 16 bits, or TF32, have of a weight
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,16 +156,15 @@ def _with_attention(
 
 
 def _may_be_scores(equation: Any, widened: Collection[Any]) -> bool:
-    """Whether a product's operands are of one type of 16 bits, or were before they were converted to f32."""
+    """Whether a kernel's product has a product's operands, or what they were before they were converted to f32."""
     if equation.primitive.name != "dot_general" or _compat.asks_for_axes(equation.params["out_sharding"]):
         return False
     avals = [x.aval for x in equation.invars]
     if any(isinstance(x, Literal) for x in equation.invars) or any(map(_compat.has_explicit_axes, avals)):
         return False
-    if all(x in widened for x in equation.invars):
-        return is_exact_in_tf32(equation)
-    dtype = avals[0].dtype
-    return dtype in (jnp.bfloat16, jnp.float16) and is_16_bit(equation, dtype, None)
+    if all(x in widened for x in equation.invars) and is_exact_in_tf32(equation):
+        return True
+    return is_multiplied_as(equation, avals[0].dtype, None)
 
 
 def _found(program: Program, known: KnownValues, step: Any, parameters: Mapping[str, Any]) -> Iterator[Attention]:
@@ -262,6 +261,7 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
         labels_of["kept"] = renamed(kept.labels)
     if bias is not None:
         labels_of["bias"] = renamed(bias.labels)
+    rounds = search.dtype != jnp.float32  # results, to fewer bits than sums have
     params = AttentionParams(
         scale=scores.scale,
         diagonal=told.diagonal,
@@ -270,8 +270,9 @@ def _whole(program: Program, known: KnownValues, search: Search, parameters: Map
         others=factor,
         cap=None if scores.in_tanh is None else scores.scores,
         dropout=dropout,
+        precision=None if rounds else precision_of(x.equation for x in search.steps.values()),
         ds_parts=search.ds_parts,
-        has_rest=search.softmax.is_wide and not {"dq", "dk", "ds"}.isdisjoint(search.results),
+        has_rest=rounds and search.softmax.is_wide and not {"dq", "dk", "ds"}.isdisjoint(search.results),
         mask_is_infinite=told.is_infinite,
         means_of_all=told.means_of_all,
         scores_have_gradients=have_gradients,
@@ -374,10 +375,10 @@ def _unread(program: Program, known: KnownValues, values: set[Any]) -> set[int]:
 
 
 def _with_tail(program: Program, place: int, labels: Labels, dtype: Any) -> tuple[Any, Labels, list[int]]:
-    """A product's result behind the transposes, and the conversion to 16 bits, that alone read it.
+    """A product's result behind the transposes, and the conversion to a kernel's type, that alone read it.
 
     Raises:
-      NotAttentionError: it is not of 16 bits.
+      NotAttentionError: it is not of that type.
     """
     (variable,), members = program.equations[place].outvars, []
     aval: Any = aval_of(variable)

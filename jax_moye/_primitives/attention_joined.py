@@ -45,12 +45,13 @@ class Joined:
         """The same of arrays whose types say nothing about a mesh."""
         return dataclasses.replace(self, join=self.join.on_one_device)
 
-    def parts_of_kernel(self, params: AttentionParams, arrays: KernelArrays) -> dict[str, View] | None:
+    def parts_of_kernel(self, params: AttentionParams, arrays: KernelArrays, dtype: Any) -> dict[str, View] | None:
         """The parts, with the dimensions that a kernel's results have; None where it does not write them so.
 
         Args:
           params: of the attention.
           arrays: how the kernel reads the others.
+          dtype: of all.
         """
         if params.has_bias or params.cap is not None or params.dropout is not None or params.ds_dtype is not None:
             return None
@@ -61,7 +62,7 @@ class Joined:
                 return None
             parts[name] = view.transposed([of_program.index(label) for label in of_kernel])
             dims[name] = arrays.dims[name[1:]]
-        return parts if can_be_joined(parts, dims) else None
+        return parts if can_be_joined(parts, dims, dtype) else None
 
 
 def with_joined_gradients(jaxpr: Jaxpr) -> Jaxpr:

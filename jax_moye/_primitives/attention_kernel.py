@@ -109,7 +109,7 @@ def by_kernel(
         return _with_gradients_of_none(as_kernels_have_them(), whole, counts, params)
 
     if joined is not None and not is_corrected and not params.means_of_all:
-        parts = joined.parts_of_kernel(params, arrays)
+        parts = joined.parts_of_kernel(params, arrays, given[0].dtype)
         if parts is not None:
             alone = [name for name in ("dq", "dk", "dv") if name not in parts]
             *others, whole = run_attention_grad(*given, *rows, joined=parts, **common)

@@ -88,7 +88,10 @@ def contest(
     for one in both:
         read = arrays_of(params, one)
         sizes = None if read is None else read.sizes
-        able.append(decide_attention(params.request, sizes, given[0].dtype, len(one) == 4, target).able)
+        of_one = decide_attention(
+            params.request, sizes, given[0].dtype, len(one) == 4, target, precision=params.precision
+        )
+        able.append(of_one.able)
         arrays.append(read)
     if arrays[0] is None or not all(able):
         return None

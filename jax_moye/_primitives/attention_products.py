@@ -1,7 +1,13 @@
-"""Which products may be attention's: how their operands are multiplied, and what they were before a conversion."""
+"""Which products may be attention's: how their operands are multiplied, and what they were before a conversion.
+
+16 bits                       products are exact
+f32 that were 16 bits         likewise, whatever the precision
+f32                           where the precision is TF32, as it is on a GPU by default
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,12 +15,52 @@ from jax import lax
 from jax.extend.core import Var
 
 from jax_moye._primitives.patterns import Program, aval_of
+from jax_moye._selection.precision import may_be_tf32
 
 # Products of 16 bits, summed in f32, or in less.
 _ALGORITHMS = {
     jnp.dtype("bfloat16"): ("DEFAULT", "BF16_BF16_F32", "BF16_BF16_BF16"),
     jnp.dtype("float16"): ("DEFAULT", "F16_F16_F32", "F16_F16_F16"),
 }
+
+
+def is_multiplied_as(equation: Any, dtype: Any, made: int | None) -> bool:
+    """Whether a kernel of attention multiplies the operands of a product as precisely.
+
+    Args:
+      equation: of the product.
+      dtype: of the kernel's arrays.
+      made: which operand is none of these, but made of scores; None: neither.
+    """
+    if dtype != jnp.float32:
+        return jnp.dtype(dtype) in _ALGORITHMS and is_16_bit(equation, dtype, made)
+    operands, out = [x.aval.dtype for x in equation.invars], equation.outvars[0].aval
+    is_f32 = all(one == jnp.float32 for one in (*operands, out.dtype)) and not out.weak_type
+    return is_f32 and may_be_tf32(equation.params["precision"], "cuda")
+
+
+def operands_of_scores(program: Program, equation: Any) -> list[list[Any]]:
+    """The queries and keys that a product may have, the best ones first: what was converted to f32, and its operands.
+
+    Args:
+      program: where it stands.
+      equation: of the product.
+    """
+    own = list(equation.invars)
+    narrow = [narrowed(program, x) for x in own]
+    is_converted = all(x is not other for x, other in zip(own, narrow, strict=True))
+    found = [narrow] if is_converted and is_exact_in_tf32(equation) else []
+    return [*found, own] if is_multiplied_as(equation, own[0].aval.dtype, None) else found
+
+
+def precision_of(equations: Iterable[Any]) -> Any:
+    """The precision of products of f32; None, the default, where they have different ones.
+
+    Args:
+      equations: the products, each of which may be computed in TF32, and others.
+    """
+    found = {equation.params["precision"] for equation in equations if equation.primitive.name == "dot_general"}
+    return found.pop() if len(found) == 1 else None
 
 
 def is_16_bit(equation: Any, dtype: Any, made: int | None) -> bool:

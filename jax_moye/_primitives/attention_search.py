@@ -10,7 +10,9 @@ reshape made one have all their labels, as "Br".
 
 from __future__ import annotations
 
+import functools
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -34,7 +36,7 @@ from jax_moye._primitives.attention_formulas import (
 from jax_moye._primitives.attention_known import KnownValues, axes_of
 from jax_moye._primitives.attention_labels import Labels, common, dot_labels, reshaped
 from jax_moye._primitives.attention_masks import Region, dims_of
-from jax_moye._primitives.attention_products import is_16_bit, is_tf32, narrowed
+from jax_moye._primitives.attention_products import is_multiplied_as, is_tf32, narrowed, operands_of_scores
 from jax_moye._primitives.attention_softmax import COPIES, NotAttentionError, Softmax, apart, is_mild
 from jax_moye._primitives.equations import is_elementwise
 from jax_moye._primitives.patterns import Number, Program, Step
@@ -116,27 +118,28 @@ class Search:
       dtype: of the operands.
     """
 
-    def __init__(self, program: Program, known: KnownValues, step: Step, keys_are_right: bool) -> None:
+    def __init__(self, program: Program, known: KnownValues, step: Step, given: Sequence[Any], of_k: int) -> None:
         """Begins.
 
         Args:
           program: where it stands.
           known: of it.
           step: the product.
-          keys_are_right: else the left operand is the keys.
+          given: what it multiplies: of `operands_of_scores`.
+          of_k: which of both is the keys.
 
         Raises:
           NotAttentionError: its operands are not a score's.
         """
         self.program, self._flat, self._known, self._step = program, program.flat, known, step
         self.sizes: dict[str, int] = {}
-        labels = self._score_labels(step, keys_are_right)
+        labels = self._score_labels(step, given, of_k)
         self._sources = {step.outputs[0]: (step, Value(Logs(scores=1.0), labels))}
         self.v: Operand | None = None
         self.d_o: Operand | None = None
         self.value_dim: int | None = None
 
-    def _score_labels(self, step: Step, keys_are_right: bool) -> Labels:
+    def _score_labels(self, step: Step, given: Sequence[Any], of_k: int) -> Labels:
         equation = step.equation
         shapes = [tuple(x.aval.shape) for x in equation.invars]
         if not all(isinstance(size, int) and size > 0 for shape in shapes for size in shape):
@@ -154,8 +157,7 @@ class Search:
         if len(summed) != 1:
             raise NotAttentionError
         self._set(labels, summed[0], "d", shapes)
-        of_q, of_k = (0, 1) if keys_are_right else (1, 0)
-        for side, free in ((of_q, "qr"), (of_k, "k")):
+        for side, free in ((1 - of_k, "qr"), (of_k, "k")):
             rest = iter(free)
             for axis, size in enumerate(shapes[side]):
                 if size > 1 and labels[side][axis] == ".":
@@ -165,8 +167,7 @@ class Search:
                     labels[side][axis], self.sizes[label] = label, size
         if "k" not in self.sizes:
             raise NotAttentionError
-        self.q = Operand(narrowed(self.program, equation.invars[of_q]), tuple(labels[of_q]))
-        self.k = Operand(narrowed(self.program, equation.invars[of_k]), tuple(labels[of_k]))
+        self.q, self.k = (Operand(given[side], tuple(labels[side])) for side in (1 - of_k, of_k))
         self.batch = [label for label in self.sizes if label.isupper()]
         self.rows = [label for label in self.sizes if label in "qr"]
         self.dtype = self.q.variable.aval.dtype
@@ -496,7 +497,7 @@ class Search:
             raise NotAttentionError
         named[0][summed[0][0]] = named[1][summed[0][1]] = "d"
         of_v = 1 if "k" in named[1] else 0
-        if not is_16_bit(equation, self.dtype, None):
+        if not is_multiplied_as(equation, self.dtype, None):
             raise NotAttentionError
         self.v = self._checked("v", Operand(operands[of_v], tuple(named[of_v])))
         self.d_o = self._checked("d_o", Operand(operands[1 - of_v], tuple(named[1 - of_v])))
@@ -540,9 +541,10 @@ class Search:
         if len(made) != 1 or not self._is_of_program(step):
             raise NotAttentionError
         (side,) = made
-        value, other = self.values[inputs[side]], narrowed(self.program, equation.invars[1 - side])
+        value, other = self.values[inputs[side]], equation.invars[1 - side]
+        other = other if other.aval.dtype == self.dtype else narrowed(self.program, other)
         is_in_parts = is_tf32(equation, self.dtype, side, other.aval.dtype)
-        if not is_in_parts and not is_16_bit(equation, self.dtype, side):
+        if not is_in_parts and not is_multiplied_as(equation, self.dtype, side):
             raise NotAttentionError
         what, cleared = apart(value.what)
         if "*" in value.labels:
@@ -594,4 +596,5 @@ def searches(program: Program, known: KnownValues, step: Step) -> Iterable[Calla
       known: of it.
       step: the product.
     """
-    return (lambda right=right: Search(program, known, step, right) for right in (True, False))  # type: ignore[misc]
+    ways = itertools.product(operands_of_scores(program, step.equation), (1, 0))
+    return (functools.partial(Search, program, known, step, *way) for way in ways)

@@ -19,10 +19,12 @@ from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._selection.attention_times import AttentionTimes
 from jax_moye._selection.capability import LoweringTarget, usable_of
 from jax_moye._selection.cost import MULTIPROCESSORS
+from jax_moye._selection.precision import may_be_tf32
 from jax_moye._selection.view import View
 
-ATTENTION_DTYPES = {"bfloat16": "bf16", "float16": "f16"}  # as a config has it
+ATTENTION_DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "tf32"}  # as a config has it
 _HEAD_DIM = 8  # divides it: rows are of whole 16 bytes
+_ALIGNMENT = 16  # bytes
 _FEW_ROWS = 64  # of a head's queries: with no more of them a config whose tile has fewer rows is taken
 _MULTIPROCESSORS = MULTIPROCESSORS[90]
 _SHARED_MEMORY = 226 * 1024  # bytes, of two CTAs that run on one multiprocessor at a time
@@ -106,13 +108,14 @@ class AttentionDecision(NamedTuple):
     times: AttentionTimes | None = None
 
 
-def is_aligned(view: View) -> bool:
+def is_aligned(view: View, dtype: Any) -> bool:
     """Whether a kernel reads a part of an array where it is: all its rows begin at multiples of 16 bytes.
 
     Args:
-      view: of elements of 16 bits; the last dimension is a row's.
+      view: of the part; the last dimension is a row's.
+      dtype: of the array.
     """
-    return not any(x % _HEAD_DIM for x in (view.offset, *view.strides[:-1]))
+    return not any(x * jnp.dtype(dtype).itemsize % _ALIGNMENT for x in (view.offset, *view.strides[:-1]))
 
 
 def decide_attention(
@@ -122,6 +125,7 @@ def decide_attention(
     gradients: bool,
     target: LoweringTarget | None,
     times: AttentionTimes | None = None,
+    precision: Any = None,
 ) -> AttentionDecision:
     """Who computes an attention, or its gradients, on one device.
 
@@ -132,6 +136,7 @@ def decide_attention(
       gradients: whether its gradients are computed, not its result.
       target: what is lowered for; None while the program is traced, where it is not known.
       times: what was measured of it; None: nothing.
+      precision: of the products of float32.
     """
     if request.implementation == "xla":
         return AttentionDecision(None, "implementation='xla'", "caller")
@@ -152,6 +157,9 @@ def decide_attention(
             on_cuda and request.implementation == "moye" and target.is_elsewhere
         ):
             return AttentionDecision(None, target.unavailable, "place")
+        if able[0].dtype == "tf32" and not may_be_tf32(precision, target.platform):
+            reason = f"on {target.platform} float32 is multiplied as it is, unless precision is 'TF32_TF32_F32'"
+            return AttentionDecision(None, reason, "place")
     head = min(config.tile[2] for config in able)
     able = [config for config in able if config.tile[2] == head and _has_room(request, config, sizes)]
     rows_of = (min if sizes.q_rows <= _FEW_ROWS else max)(config.tile[0] for config in able)

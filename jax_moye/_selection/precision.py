@@ -164,6 +164,16 @@ def possible_arithmetics(dtype: str, precision: Any, platform: str, may_split: b
     return [exact]
 
 
+def may_be_tf32(precision: Any, platform: str) -> bool:
+    """Whether f32 operands may be multiplied in TF32, and in one product.
+
+    Args:
+      precision: as in Request.
+      platform: "cuda", or another one.
+    """
+    return possible_arithmetics("f32", precision, platform, may_split=False)[0].dtype == "tf32"
+
+
 def arithmetic_of_config(config: GemmConfig, dtype: str, precision: Any, may_split: bool) -> Arithmetic:
     """What a config that was named computes operands of `dtype` in.
 

@@ -259,7 +259,9 @@ def test_what_a_kernel_can_store():
         for i, name in enumerate(("dq", "dk", "dv"))
     }
     dims = dict.fromkeys(parts, "bqhd") | dict.fromkeys(("dk", "dv"), "bkhd")
-    assert can_be_joined(parts, dims)
-    assert not can_be_joined({name: parts[name] for name in ("dq", "dk")}, dims)
-    assert not can_be_joined(parts | {"dk": dataclasses.replace(parts["dk"], offset=4)}, dims)
-    assert not can_be_joined(parts | {"dk": dataclasses.replace(parts["dk"], strides=(1, 2, 3, 4))}, dims)
+    assert can_be_joined(parts, dims, jnp.bfloat16)
+    assert not can_be_joined({name: parts[name] for name in ("dq", "dk")}, dims, jnp.bfloat16)
+    shifted = parts | {"dk": dataclasses.replace(parts["dk"], offset=4)}
+    assert not can_be_joined(shifted, dims, jnp.bfloat16)
+    assert can_be_joined(shifted, dims, jnp.float32)  # by 16 bytes
+    assert not can_be_joined(parts | {"dk": dataclasses.replace(parts["dk"], strides=(1, 2, 3, 4))}, dims, jnp.bfloat16)

@@ -8,7 +8,8 @@ import pytest
 from python.attentions import FORMS, gradients, operands
 
 from jax_moye._primitives.attention_known import KnownValues
-from jax_moye._primitives.attention_search import is_16_bit, searches
+from jax_moye._primitives.attention_products import is_16_bit
+from jax_moye._primitives.attention_search import searches
 from jax_moye._primitives.attention_softmax import NotAttentionError
 from jax_moye._primitives.patterns import Program
 
