@@ -41,7 +41,9 @@ def fake_row(dtype: str = "bf16", tile: tuple[int, int, int] = (128, 128, 64), g
 
 
 TILES = (128, 128, 128), (128, 128, 64), (64, 64, 128)
-FAKE = ConfigTable(fake_row(dtype, tile, one) for dtype in ("bf16", "f16") for tile in TILES for one in (False, True))
+FAKE = ConfigTable(
+    fake_row(dtype, tile, one) for dtype in ("bf16", "f16", "tf32") for tile in TILES for one in (False, True)
+)
 
 
 def use_fake_rows(monkeypatch: Any) -> None:
