@@ -5,14 +5,18 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from python.support import UNIT
 
 import jax_moye
 from jax_moye._kernels.configs import ConfigTable, GemmConfig
+from jax_moye._primitives import rewriting
+from jax_moye._primitives.attention_finding import _as_equations
 
 B, T, S, H, D = 2, 24, 24, 2, 16  # batch, rows of queries and of keys, heads, head_dim
 
@@ -282,6 +286,30 @@ def assert_as_exact(results: Any, before: Any, expected: list[np.ndarray], dtype
     for result, other, right in zip(results, before, expected, strict=True):
         errors = [np.abs(np.asarray(x, np.float64) - right).max() for x in (result, other)]
         assert errors[0] <= max(1.2 * errors[1], 4 * UNIT[jnp.dtype(dtype).name] * np.abs(right).max()), errors
+
+
+def products_in_tf32() -> Any:
+    """A context in which `optimize` finds no attention, and cuts operands of products of float32 off as TF32 has them.
+
+    On a CPU that is what a program is on a GPU.
+    """
+
+    def cut(x: Any) -> Any:
+        bits = lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFFE000)
+        return lax.bitcast_convert_type(bits, jnp.float32)
+
+    def with_cut(jaxpr: Any, parameters: Any, rewrite: Any) -> Any:
+        new = []
+        for one in jaxpr.eqns:
+            if one.primitive.name == "dot_general" and all(x.aval.dtype == jnp.float32 for x in one.invars):
+                of_cut = lambda *x, one=one: one.primitive.bind(*map(cut, x), **one.params)  # noqa: E731
+                *before, product = _as_equations(of_cut, one.invars, one)[0]
+                new += [*before, product.replace(outvars=one.outvars)]
+            else:
+                new.append(one)
+        return jaxpr.replace(eqns=new)
+
+    return mock.patch.object(rewriting, "with_attention", with_cut)
 
 
 def counts(fun: Callable[..., Any], *args: Any) -> tuple[int, int, int]:

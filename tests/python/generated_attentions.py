@@ -93,10 +93,10 @@ class Plan:
     @property
     def is_sure(self) -> bool:
         """Whether the search has to find it."""
-        one, is_bf16 = self.spelling, self.dtype == ml_dtypes.bfloat16
+        one, is_usual = self.spelling, self.dtype in (ml_dtypes.bfloat16, np.float32)
         is_masked_so = one.mask is None or one.applied in ("where", "where not")
         return (
-            (is_bf16 or (self.dtype == np.float16 and (one.scores_in == "converted" or self.transform == "value")))
+            (is_usual or (self.dtype == np.float16 and (one.scores_in == "converted" or self.transform == "value")))
             and one.softmax in SURE
             and (
                 one.extra in (None, "cap") or (one.extra in DROPPED and one.mask in (None, "causal", "iota", "window"))
@@ -137,16 +137,18 @@ class Drawn:
         return [x.astype(np.float64) if x.dtype in DTYPES.values() else x for x in self.args]
 
 
-def draw(seed: int, **spelled: Any) -> Drawn:
+def draw(seed: int, dtype: Any = None, **spelled: Any) -> Drawn:
     """A program.
 
     Args:
       seed: the same one, the same program.
+      dtype: of q, k and v; None: what was drawn.
       **spelled: what its `Spelling` has, whatever was drawn.
     """
     rng = np.random.default_rng(seed)
     plan, given = _plan(rng)
-    plan = dataclasses.replace(plan, spelling=dataclasses.replace(plan.spelling, **spelled))
+    spelling = dataclasses.replace(plan.spelling, **spelled)
+    plan = dataclasses.replace(plan, spelling=spelling, dtype=dtype or plan.dtype)
     floats, make = _SOURCES[plan.source](rng, plan)
     args = [*floats, *given]
     fun, others = _derivative(rng, plan, make, args, len(floats))

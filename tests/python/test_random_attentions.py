@@ -7,6 +7,7 @@ import os
 import jax
 import numpy as np
 import pytest
+from python.attentions import products_in_tf32
 from python.generated_attentions import DROPPED, draw
 from python.spelled_attentions import EXACT
 from python.support import UNIT
@@ -14,14 +15,21 @@ from python.support import UNIT
 import jax_moye
 from jax_moye._kernels.configs import attention_configs
 from jax_moye._primitives import attention_kernel
+from jax_moye._selection import attention as selection
 
 COUNT = os.environ.get("JAX_MOYE_RANDOM_ATTENTIONS")  # how many; else these, of which most have kernels of attention
 SEEDS = (0, 25, 41, 52, 70, 75, 79, 294) if COUNT is None else range(int(COUNT))
 DROPPED_SEEDS = (0, 7, 8, 9)  # which are drawn with causal, with segments, in checkpoints
+F32_SEEDS = (0, 2, 7, 8, 25, 41, 52, 294)
 WIDE = [(seed, scale) for seed in (7, 8) for scale in ("queries", "keys", "both")]
 needs_rows = pytest.mark.skipif(
     len({config.kernel for config in attention_configs()}) < 2, reason="no rows of sm90_attention in this build"
 )
+needs_tf32 = pytest.mark.skipif(
+    len({config.kernel for config in attention_configs() if config.dtype == "tf32"}) < 2,
+    reason="no rows of sm90_attention of TF32 in this build",
+)
+TF32 = 2.0**-11  # rounding error
 AS_WRITTEN = {"xla_allow_excess_precision": False}  # roundings of the program stay
 
 
@@ -33,17 +41,25 @@ def run(drawn, optimize, **options):
     return lowered.as_text(), jax.tree.flatten(results)
 
 
+def own(drawn):
+    """The results of the program as it is, on a GPU where it is of float32."""
+    if drawn.types.narrow != np.float32:
+        return run(drawn, optimize=False)
+    with products_in_tf32():
+        return run(drawn, optimize=True)
+
+
 def exact(drawn):
     with jax.enable_x64(True):
         return [np.asarray(x) for x in jax.tree.leaves(jax.jit(drawn.fun(EXACT))(*drawn.exact_args()))]
 
 
 def assert_near(drawn, results, before, right):
-    """The largest error is at most twice the program's own, or some roundings of the largest element.
+    """The largest error is at most twice the program's own, or 4 roundings of the largest element.
 
-    Those are more in float32, where sums, too, are rounded at every step, and in another order.
+    Of float32 these are to TF32.
     """
-    unit = UNIT[np.dtype(drawn.types.narrow).name] * (16 if drawn.types.narrow == np.float32 else 4)
+    unit = 4 * (TF32 if drawn.types.narrow == np.float32 else UNIT[np.dtype(drawn.types.narrow).name])
     for i, (result, other, wanted) in enumerate(zip(results, before, right, strict=True)):
         assert (result.dtype, result.shape, result.weak_type) == (other.dtype, other.shape, other.weak_type)
         assert wanted.dtype == np.float64
@@ -60,6 +76,14 @@ def assert_near(drawn, results, before, right):
 def test_random_attentions(seed):
     """Derivatives, too; and the kernels are taken where they have to be."""
     check(draw(seed))
+
+
+@needs_tf32
+@pytest.mark.parametrize("seed", F32_SEEDS)
+def test_of_float32(seed, monkeypatch):
+    """The same programs, all of whose arrays are float32, whose products are in TF32 as on a GPU."""
+    monkeypatch.setattr(selection, "may_be_tf32", lambda precision, platform: True)
+    check(draw(seed, np.float32))
 
 
 @needs_rows
@@ -109,7 +133,7 @@ def test_a_wrong_scale_is_seen(monkeypatch):
 
 def check(drawn):
     text, (results, tree) = run(drawn, optimize=True, interpret=True)
-    _, (before, tree_before) = run(drawn, optimize=False)
+    _, (before, tree_before) = own(drawn)
     assert tree == tree_before
     assert_near(drawn, results, before, exact(drawn))
     found = [text.count(f"attention{of}_v1(") for of in ("", "_grad")]

@@ -27,14 +27,15 @@ def rows(kernel):
     return [row for row in attention_configs() if row.kernel == kernel]
 
 
-def name_of(kernel):
-    """A row of bfloat16, of the smallest head_dim; a name of none where there is no row in this build."""
-    found = sorted((row.tile[2], row.name) for row in rows(kernel) if row.dtype == "bf16")
+def name_of(kernel, dtype="bf16"):
+    """A row of a dtype, of the smallest head_dim; a name of none where there is no row in this build."""
+    found = sorted((row.tile[2], row.name) for row in rows(kernel) if row.dtype == dtype)
     return found[0][1] if found else "none"
 
 
 needs_rows = pytest.mark.skipif(not attention_configs(), reason="no row of sm90_attention in this build")
 CONFIG, GRAD_CONFIG = name_of("sm90_attention"), name_of(GRAD)
+OF_TF32 = {"sm90_attention": name_of("sm90_attention", "tf32"), GRAD: name_of(GRAD, "tf32")}
 
 
 def dense(*shape):
@@ -121,7 +122,7 @@ def test_every_config(config, mode):
     np.testing.assert_allclose(lse, np.full(LSE, 0.25 * HEAD_DIM + np.log(KV_ROWS)), rtol=1e-6)
 
 
-@pytest.mark.parametrize("config", rows("sm90_attention"), ids=lambda row: row.name)
+@pytest.mark.parametrize("config", [x for x in rows("sm90_attention") if x.dtype != "tf32"], ids=lambda row: row.name)
 @pytest.mark.parametrize("view", [False, True])
 def test_a_third_result(config, view):
     """What rounding took from a third: sums of 7 values, of which one is 7 / 3, and the others are 0."""
@@ -449,6 +450,39 @@ def test_an_edited_call_gets_an_error(edit):
 def test_an_edited_call_with_a_mask_gets_an_error(edit):
     changes, message = MASK_EDITS[edit]
     check_edit(call, changes | dict(extra=(MASK,)), message)
+
+
+F32_EDITS = {
+    "operands of bf16": (dict(dtype="bfloat16"), "q is bf16, not f32"),
+    "results of bf16": (dict(out="bfloat16"), " is bf16, not f32"),
+    "head_dim of 12 floats": (dict(sizes=(*SIZES[:5], 12)), "head_dim is a multiple of 8, and at most"),
+    "stride of 2 floats": (dict(k_strides=(224, 112, 2)), "k has strides that 16 bytes do not divide"),
+    "offset of 2 floats": (dict(k=(2, 2, 8, 16), k_offset=2, view=True), "k has an address that 16 bytes do not"),
+}  # fmt: skip
+F32_FORWARD_EDITS = {
+    "v of bf16": (dict(v_dtype="bfloat16"), "v is bf16, not f32"),
+    "a rest": (dict(rests=((Q, "float32"),)), "rounding takes nothing from a result of f32"),
+}
+F32_GRAD_EDITS = {"two parts": (dict(view=True, ds_parts=2), "ds_parts is 2, and lies between 1 and 1")}
+
+
+@pytest.mark.skipif("none" in OF_TF32.values(), reason="no rows of TF32 in this build")
+@pytest.mark.parametrize("kernel", OF_TF32)
+@pytest.mark.parametrize("edit", F32_EDITS | F32_FORWARD_EDITS | F32_GRAD_EDITS)
+def test_an_edited_call_of_float32_gets_an_error(kernel, edit):
+    own, run_call = (F32_FORWARD_EDITS, call) if kernel != GRAD else (F32_GRAD_EDITS, call_grad)
+    if edit in F32_EDITS | own:
+        changes, message = (F32_EDITS | own)[edit]
+        check_edit(run_call, dict(config=OF_TF32[kernel], dtype="float32") | changes, message)
+
+
+@pytest.mark.skipif("none" in OF_TF32.values(), reason="no rows of TF32 in this build")
+def test_parts_of_float32_begin_at_4_elements():
+    arrays = dict(k=(2, 2, 8, 16), k_offset=4, view=True, dtype="float32")
+    o, _ = call(config=OF_TF32["sm90_attention"], **arrays)
+    np.testing.assert_array_equal(o, np.full(Q, 3.0))
+    dq, _, _ = call_grad(config=OF_TF32[GRAD], **arrays)
+    np.testing.assert_allclose(dq, np.full(Q, 0.25 * 2), rtol=2e-2)
 
 
 @needs_rows

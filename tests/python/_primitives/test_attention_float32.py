@@ -1,14 +1,13 @@
 """Attention of float32, whose products are in TF32: found with its gradients, left where more is asked for, computed.
 
-On a CPU TF32 has to be asked for by its name, which XLA refuses there: it computes none of these programs, and what it
-would make of them is taken from the emulator, with products alone in kernels.
+In the emulator TF32 has to be asked for by its name, which XLA refuses on a CPU: what it would make of these programs
+is computed by products of cut operands.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +27,7 @@ from python.attentions import (
     gradients,
     mask_of,
     operands,
+    products_in_tf32,
     use_fake_rows,
 )
 from python.support import lowered_text
@@ -293,12 +293,6 @@ def test_tf32_is_a_default_on_gpus_alone(rng, fake_rows):
 # ------------------------------------------------------------------------------------------------------ in the emulator
 
 
-def of_products_alone(fun, given):
-    """What a program is where its products are in TF32, each by itself."""
-    with mock.patch.object(rewriting, "with_attention", lambda jaxpr, parameters, rewrite: jaxpr):
-        return by_kernels(lambda *args: fun(*args), given)[0]
-
-
 def by_kernels(fun, given):
     with jax.default_matmul_precision(TF32), jax_moye.options(interpret=True):
         lowered = jax.jit(jax_moye.optimize(fun)).lower(*given)
@@ -314,7 +308,9 @@ def test_in_the_emulator(rng, name):
     assert len(re.findall(rf"jax_moye_{PROGRAMS[name][2]}_v1\(", text)) == 1 + (name == "a checkpoint")
     assert "attention_grad_v1(" in text
     assert set(re.findall(r'config = "sm90_attention(?:_grad)?_(\w+?)_', text)) == {"tf32"}
-    products, wanted = of_products_alone(both, given), float64.exact(both, given)
+    with products_in_tf32():
+        products = jax.jit(jax_moye.optimize(lambda *args: both(*args)))(*given)
+    wanted = float64.exact(both, given)
     for result, other, right in zip(results, products, wanted, strict=True):
         assert (result.dtype, result.shape) == (jnp.float32, right.shape)
         errors = [np.abs(x - right).max() for x in (result, other)]

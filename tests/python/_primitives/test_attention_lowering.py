@@ -167,6 +167,21 @@ def test_what_is_measured_as_another_one(gpu):
     assert len(gpu.calls) == len(programs) + 1
 
 
+def test_float32_is_measured_as_tf32(gpu):
+    """Next to what XLA makes of the same equations, whose default is TF32, too; not where more is asked for."""
+    text = lowered_text(program(), *structs(dtype=jnp.float32))
+    names = re.findall(r'custom_call @jax_moye_\w*attention\w*\(.*?config = "(\w+)"', text)
+    assert names == ["sm90_attention_tf32_64x64x128_s2_a16", "sm90_attention_grad_tf32_64x64x128_s2_a16"]
+    ((key, _, contest),) = gpu.calls
+    assert (key.dtype, key.ds_parts) == ("tf32", 1)
+    assert [x.dtype for x in contest.types] == [jnp.float32] * 4
+    (row,) = jax_moye.explain(program(), *structs(dtype=jnp.float32), device="h200").attentions
+    assert row.computer == " + ".join(names)
+    with jax.default_matmul_precision("highest"):
+        assert "attention" not in lowered_text(program(), *structs(dtype=jnp.float32))
+    assert len(gpu.calls) == 1
+
+
 @pytest.mark.parametrize(
     "options",
     [

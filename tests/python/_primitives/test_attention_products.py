@@ -7,7 +7,16 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from jax_moye._primitives.attention_products import is_16_bit, is_exact_in_tf32, is_tf32, is_widening, narrowed
+from jax_moye._primitives.attention_products import (
+    is_16_bit,
+    is_exact_in_tf32,
+    is_multiplied_as,
+    is_tf32,
+    is_widening,
+    narrowed,
+    operands_of_scores,
+    precision_of,
+)
 from jax_moye._primitives.patterns import Program
 
 X, F32 = jnp.zeros((4, 4), jnp.bfloat16), jnp.float32
@@ -54,3 +63,47 @@ def test_which_round_an_operand():
     _, _, product = program(lambda x, y: x @ y, X, X)
     assert is_16_bit(product, jnp.bfloat16, None)
     assert not is_16_bit(product, jnp.float16, None)
+
+
+@pytest.mark.parametrize(
+    ("precision", "is_one"),
+    [(None, True), ("default", True), ("TF32_TF32_F32", True), ("high", False), ("BF16_BF16_F32", False)],
+)
+def test_products_of_float32(precision, is_one):
+    """Where TF32 is what a GPU makes of them, and the result is float32."""
+    of_f32 = X.astype(F32)
+    _, _, product = program(lambda x: jnp.matmul(x, x, precision=precision), of_f32)
+    assert is_multiplied_as(product, jnp.float32, None) is is_one
+    assert not is_multiplied_as(product, jnp.bfloat16, None)
+    dims = (((1,), (0,)), ((), ()))
+    fun = lambda x: lax.dot_general(x, x, dims, precision=precision, preferred_element_type=jnp.bfloat16)  # noqa: E731
+    _, _, product = program(fun, of_f32)
+    assert not is_multiplied_as(product, jnp.float32, None)
+
+
+def test_products_of_no_kernel():
+    _, _, product = program(lambda x: x @ x, X.astype(jnp.int8))
+    assert not is_multiplied_as(product, jnp.int8, None)
+
+
+def test_what_scores_may_be_of():
+    """Of what was converted at first, where both were, and of float32 where it is multiplied in TF32."""
+    both = lambda x, y, **of: jnp.matmul(x.astype(F32), y.astype(F32), **of)  # noqa: E731
+    jaxpr, found, product = program(both, X, X)
+    assert operands_of_scores(found, product) == [jaxpr.invars, product.invars]
+    jaxpr, found, product = program(lambda x, y: both(x, y, precision="highest"), X, X)
+    assert operands_of_scores(found, product) == [jaxpr.invars]
+    jaxpr, found, product = program(both, X, X.astype(F32))
+    assert operands_of_scores(found, product) == [product.invars]
+    jaxpr, found, product = program(lambda x, y: both(x, y, precision="highest"), X, X.astype(F32))
+    assert operands_of_scores(found, product) == []
+
+
+def test_what_precision_products_have():
+    of = {
+        name: program(lambda x, p=name: jnp.matmul(x, x, precision=p), X.astype(F32))[2] for name in (None, "default")
+    }
+    by_name = program(lambda x: jnp.matmul(x, x, precision="TF32_TF32_F32"), X.astype(F32))[2]
+    assert precision_of([by_name, by_name]) is lax.DotAlgorithmPreset.TF32_TF32_F32
+    for others in ([of[None]], [of[None], of["default"]], [by_name, of[None]]):
+        assert precision_of(others) is None

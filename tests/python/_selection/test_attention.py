@@ -6,14 +6,16 @@ import dataclasses
 
 import jax.numpy as jnp
 import pytest
+from jax import lax
 from python.attentions import fake_row, use_fake_rows
 
 from jax_moye._kernels import ffi
 from jax_moye._kernels.configs import ConfigTable
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._selection import attention as module
-from jax_moye._selection.attention import AttentionRequest, AttentionSizes, decide_attention
+from jax_moye._selection.attention import AttentionRequest, AttentionSizes, decide_attention, is_aligned
 from jax_moye._selection.capability import LoweringTarget
+from jax_moye._selection.view import View
 
 SIZES = AttentionSizes(8, 16, 1, 1024, 1024, 128)
 CPU = LoweringTarget("cpu", None, None, ConfigTable([]))
@@ -89,6 +91,32 @@ def test_tiles_of_more_keys_where_there_are_two(monkeypatch):
     for kv_rows, columns in ((77, 64), (255, 64), (256, 128), (8192, 128)):
         found = decided(AttentionSizes(8, 8, 1, 4, kv_rows, 64), AttentionRequest(implementation="moye"))
         assert found.config.tile[1] == columns
+
+
+def test_float32_is_multiplied_in_tf32():
+    """Of more is no kernel; in the emulator a program has to ask for it by its name."""
+    assert decided(dtype=jnp.float32).config.name == "sm90_attention_tf32_128x128x128_s2_a16"
+    assert "kernels are for 128 at most" in decided(SIZES._replace(head_dim=136), dtype=jnp.float32).reason
+
+    def in_emulator(precision, **changes):
+        request = AttentionRequest(interpret=InterpretParams())
+        target = dataclasses.replace(CPU, **changes)
+        return decide_attention(request, SIZES, jnp.float32, False, target, precision=precision)
+
+    assert in_emulator(lax.DotAlgorithmPreset.TF32_TF32_F32).config.dtype == "tf32"
+    for precision in (None, (lax.Precision.DEFAULT,) * 2):
+        found = in_emulator(precision)
+        assert (found.config, found.cause) == (None, "place")
+        assert found.reason == "on cpu float32 is multiplied as it is, unless precision is 'TF32_TF32_F32'"
+    assert decided(target=CPU, request=AttentionRequest(interpret=InterpretParams())).config.dtype == "bf16"
+
+
+def test_parts_begin_at_multiples_of_16_bytes():
+    view = View.whole((4, 6, 12))
+    assert is_aligned(view, jnp.float32)
+    assert not is_aligned(view, jnp.bfloat16)
+    for offset, is_one in ((4, True), (2, False), (8, True)):
+        assert is_aligned(dataclasses.replace(view, offset=offset), jnp.float32) is is_one
 
 
 def test_why_none():

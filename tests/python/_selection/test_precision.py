@@ -15,6 +15,7 @@ import jax_moye
 from jax_moye._kernels.dtypes import MULTIPLIED_AS
 from jax_moye._primitives.contraction import contract
 from jax_moye._selection.cost import predicted_split_us, predicted_us
+from jax_moye._selection.precision import may_be_tf32
 from jax_moye._selection.problem import make_problem
 from jax_moye._selection.ranking import select
 
@@ -64,6 +65,21 @@ def launches(text: str) -> list[str]:
 def is_exact(name: str) -> bool:
     """Whether a config multiplies f32 as precisely as fused multiply-adds do."""
     return any(f"_{dtype}_" in name for dtype in MULTIPLIED_AS["f32"])
+
+
+@pytest.mark.parametrize("precision", KERNELS["float32"], ids=str)
+def test_tf32_is_the_default_of_gpus(precision):
+    """Once, and not in three products; elsewhere a program has to ask for it."""
+    is_preset = isinstance(precision, str) and precision.isupper()
+    given = lax.DotAlgorithmPreset[precision] if is_preset else canonical(precision)
+    assert may_be_tf32(given, "cuda") == (KERNELS["float32"][precision][0] == "tf32 f32")
+    assert may_be_tf32(given, "cpu") == (precision == "TF32_TF32_F32")
+
+
+def canonical(precision):
+    """As a dot_general has it."""
+    jaxpr = jax.make_jaxpr(lambda x: jnp.matmul(x, x, precision=precision))(jnp.ones((4, 4)))
+    return jaxpr.eqns[0].params["precision"]
 
 
 def who_computes(dtype, precision, implementation, size=4096) -> str:
