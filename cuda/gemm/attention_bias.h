@@ -79,12 +79,14 @@ MOYE_DEVICE void load_bias(uint32_t (&words)[kCount], BiasPlace const& of, BiasF
 /// for all wgmma in front of it.
 template <class Element, int kFirst, int kCount, int kSums>
 MOYE_DEVICE void add_bias(float (&sums)[kSums], uint32_t (&words)[kCount], BiasFormat format, float scale) {
-  if (!format.is_f32) {
-    MOYE_UNROLL
-    for (int i = 0; i < kCount; i += 2) {
-      uint32_t const second = format.has_pairs ? words[i] >> 16 : words[i + 1];
-      words[i] = detail::bit_cast<uint32_t>(value_of_low_half<Element>(words[i]));
-      words[i + 1] = detail::bit_cast<uint32_t>(value_of_low_half<Element>(second));
+  if constexpr (sizeof(Element) == 2) {
+    if (!format.is_f32) {
+      MOYE_UNROLL
+      for (int i = 0; i < kCount; i += 2) {
+        uint32_t const second = format.has_pairs ? words[i] >> 16 : words[i + 1];
+        words[i] = detail::bit_cast<uint32_t>(value_of_low_half<Element>(words[i]));
+        words[i + 1] = detail::bit_cast<uint32_t>(value_of_low_half<Element>(second));
+      }
     }
   }
   MOYE_UNROLL
@@ -298,11 +300,9 @@ MOYE_DEVICE void store_ds(AttentionArgs const& args, float const (&values)[kSums
       }
     }
   };
-  if (ds.is_f32) {
-    store(uint64_t{}, [](float x, float y) {
-      return uint64_t(detail::bit_cast<uint32_t>(y)) << 32 | detail::bit_cast<uint32_t>(x);
-    });
-  } else {
+  if (sizeof(Element) == 4 || ds.is_f32) {
+    store(uint64_t{}, f32_pair);
+  } else if constexpr (sizeof(Element) == 2) {
     store(uint32_t{}, [](float x, float y) { return pack_pair<Element>(x, y); });
   }
 }

@@ -23,12 +23,13 @@ MOYE_DEVICE void drop(float (&values)[kSums], uint32_t const (&kept)[kSums / 32]
 
 /// As to_fragments(), of 0 where a bit is not set.
 template <class T, int kN>
-MOYE_DEVICE void to_kept_fragments(float const (&sums)[kN / 2], uint32_t (&fragments)[kN / 4], uint32_t kept) {
+MOYE_DEVICE void to_kept_fragments(float const (&sums)[kN / 2], uint32_t (&fragments)[kFragmentWords<T, kN>],
+                                   uint32_t kept) {
   static_assert(kN == 64, "a thread has 32 sums");
   MOYE_UNROLL
   for (int i = 0; i < kN / 4; ++i) {
     auto const of = [&](int at) { return (kept >> at & 1) == 0 ? 0 : sums[at]; };
-    fragments[i] = pack_pair<T>(of(2 * i), of(2 * i + 1));
+    set_pair<T>(fragments, i, of(2 * i), of(2 * i + 1));
   }
 }
 

@@ -137,8 +137,8 @@ Status launch(AttentionArgs const& args, StreamHandle stream) {
 
 /// Sums of two columns with a cap become weights times the slopes of their scores, and shares the weights. Pair by
 /// pair: beside all weights there are no registers for the slopes. of_step: of a step's rows, as in SharedStorage.
-template <class T, bool kIsMasked, int kSums, int kStep>
-MOYE_DEVICE void weigh(float (&sums)[kSums], uint32_t (&shares)[kSums / 2], SoftCap const& cap, float scale,
+template <class T, bool kIsMasked, int kSums, int kWords, int kStep>
+MOYE_DEVICE void weigh(float (&sums)[kSums], uint32_t (&shares)[kWords], SoftCap const& cap, float scale,
                        float const (&of_step)[3][kStep], int first_row, uint32_t kept, int lane) {
   MOYE_UNROLL
   for (int i = 0; i < kSums; i += 2) {
@@ -153,7 +153,7 @@ MOYE_DEVICE void weigh(float (&sums)[kSums], uint32_t (&shares)[kSums / 2], Soft
       pair[j] = !is_seen ? 0 : kIsMasked && is_masked ? of_masked : weight;
       sums[i + j] = is_seen ? weight * slope : 0;
     }
-    shares[i / 2] = pack_pair<T>(pair[0], pair[1]);
+    set_pair<T>(shares, i / 2, pair[0], pair[1]);
   }
 }
 
@@ -201,7 +201,9 @@ MOYE_DEVICE Steps steps_of(AttentionArgs const& args, int first_column) {
 template <class Gemm, bool kIsAgain>
 MOYE_DEVICE AttentionPlace columns_place(AttentionArgs const& args, AttentionGradParams const& params) {
   int id = int(block_idx().x);
-  if constexpr (kIsAgain) MOYE_COMPUTED_HERE("+r", id);
+  if constexpr (kIsAgain) {
+    MOYE_COMPUTED_HERE("+r", id);
+  }
   int const matrix = id / params.kv_tiles;
   return {id % params.kv_tiles * Gemm::kOwned, matrix % int(args.kv_heads), matrix / int(args.kv_heads)};
 }
@@ -238,7 +240,8 @@ MOYE_DEVICE void load_dropped(AttentionArgs const& args, AttentionGradParams con
 }
 
 template <bool kDrops, class T, int kN>
-MOYE_DEVICE void to_fragments_of(float const (&weights)[kN / 2], uint32_t (&fragments)[kN / 4], uint32_t undropped) {
+MOYE_DEVICE void to_fragments_of(float const (&weights)[kN / 2], uint32_t (&fragments)[kFragmentWords<T, kN>],
+                                 uint32_t undropped) {
   if constexpr (kDrops) {
     to_kept_fragments<T, kN>(weights, fragments, undropped);
   } else {
@@ -270,10 +273,11 @@ MOYE_DEVICE void load_owned(TensorMap const* first, TensorMap const* second, Att
   mbarrier_arrive_expect_tx(&smem.full_owned, sizeof(smem.owned));
   MOYE_UNROLL
   for (int part = 0; part < Gemm::kParts; ++part) {
-    Gemm::Owned::template load<4>(first, &smem.full_owned, Gemm::Owned::stage(smem.owned[0], part), at.row,
-                                  part * kRowBlock, {at.head, at.batch, 0}, {});
-    Gemm::Owned::template load<4>(second, &smem.full_owned, Gemm::Owned::stage(smem.owned[1], part), at.row,
-                                  part * kRowBlock, {at.head, at.batch, 0}, {});
+    int const column = part * kBoxColumns<typename Gemm::Element>;
+    Gemm::Owned::template load<4>(first, &smem.full_owned, Gemm::Owned::stage(smem.owned[0], part), at.row, column,
+                                  {at.head, at.batch, 0}, {});
+    Gemm::Owned::template load<4>(second, &smem.full_owned, Gemm::Owned::stage(smem.owned[1], part), at.row, column,
+                                  {at.head, at.batch, 0}, {});
   }
 }
 
@@ -285,11 +289,11 @@ MOYE_DEVICE void load_step(TensorMap const* first, TensorMap const* second, int 
       smem.pipeline.producer_acquire(write, 2 * Gemm::kStep * Gemm::kHead * int(sizeof(typename Gemm::Element)));
   MOYE_UNROLL
   for (int part = 0; part < Gemm::kParts; ++part) {
-    int const stage = write.index() * Gemm::kParts + part;
-    Gemm::Streamed::template load<4>(first, full, Gemm::Streamed::stage(smem.streamed[0], stage), row, part * kRowBlock,
+    int const stage = write.index() * Gemm::kParts + part, column = part * kBoxColumns<typename Gemm::Element>;
+    Gemm::Streamed::template load<4>(first, full, Gemm::Streamed::stage(smem.streamed[0], stage), row, column,
                                      {head, batch, 0}, {});
-    Gemm::Streamed::template load<4>(second, full, Gemm::Streamed::stage(smem.streamed[1], stage), row,
-                                     part * kRowBlock, {head, batch, 0}, {});
+    Gemm::Streamed::template load<4>(second, full, Gemm::Streamed::stage(smem.streamed[1], stage), row, column,
+                                     {head, batch, 0}, {});
   }
   ++write;
 }
@@ -337,11 +341,14 @@ MOYE_DEVICE int first_of_warp() {
   return of_rows<Gemm>(int(warp_id()) * 32 - 128);
 }
 
-/// What a consumer sums over of a step's rows: its part of head_dim.
+/// What a thread's consumer sums over of a step's rows: its part of head_dim, (HEAD,STEP,SHARES*PIPE), partitioned.
 template <class Gemm>
-MOYE_DEVICE auto summed(typename Gemm::Element* streamed) {
-  using Summed = typename Gemm::Summed;
-  return make_tensor(make_smem_ptr(Summed::stage(streamed, share_of<Gemm>())), Summed::smem_layout());
+MOYE_DEVICE auto summed(typename Gemm::Element* streamed, int thread MOYE_LOC) {
+  MOYE_SITE;
+  using Summed = typename Gemm::Weighted;
+  auto* const own = streamed + share_of<Gemm>() * Gemm::kStep * Gemm::kHeadOfSums;
+  int const of_mma = Summed::kIsStarted ? first_of_warp<Gemm>() : of_rows<Gemm>(thread);
+  return Summed::partition(make_tensor(make_smem_ptr(own), Summed::smem_layout()), of_mma);
 }
 
 /// Waits for the consumers that read the same owned rows.
@@ -370,30 +377,28 @@ MOYE_DEVICE void start_scores(A const& tSrA, B const& tSrB, int stage, C& tSrC) 
   warpgroup_commit_group();
 }
 
-/// Starts sums += (fragments) (rows of a step).
-template <class Gemm, class A, class B, class C>
-MOYE_DEVICE void start_sums(A& tOrA, B const& tOrB, int stage, C& tOrC) {
-  warpgroup_fence_operand(tOrC);
-  warpgroup_fence_operand(tOrA);
-  warpgroup_arrive();
-  gemm(typename Gemm::WeightedMma{}, tOrA, tOrB(_, _, _, stage), tOrC);
-  warpgroup_commit_group();
-}
-
-/// One warp's 16 rows of a result, of its consumer's part of head_dim, where the warp's rows of an owned tile were.
+/// One warp's 16 rows of a result, of its consumer's part of head_dim; 16 bits where the warp's rows of an owned tile
+/// were. rows: of a head of `array`, which `map` is of.
 template <class Gemm, class Sums>
-MOYE_DEVICE void store(TensorMap const* map, typename Gemm::Element* owned, Sums const& tOrO, float factor,
-                       AttentionPlace const& at, int head_dim, int thread) {
-  constexpr int kParts = Gemm::kHeadOfSums / kRowBlock;
+MOYE_DEVICE void store(TensorMap const* map, AttentionArray const& array, int64_t rows, typename Gemm::Element* owned,
+                       Sums const& tOrO, float factor, AttentionPlace const& at, int head_dim, int thread) {
+  using Element = typename Gemm::Element;
+  constexpr int kParts = Gemm::kHeadOfSums / kBoxColumns<Element>;
   int const first = (Gemm::kShares == 1 ? 0 : thread / 128) * kParts, row = of_rows<Gemm>(thread) / 32 * 16;
-  unsigned char* boxes[kParts];
-  MOYE_UNROLL
-  for (int part = 0; part < kParts; ++part) {
-    boxes[part] = reinterpret_cast<unsigned char*>(Gemm::Owned::stage(owned, first + part)) + row * 128;
-  }
+  int const column = first * kBoxColumns<Element>;
   float const factors[2] = {factor, factor};
-  store_rows<typename Gemm::Element, Gemm::kHeadOfSums>(map, boxes, &tOrO(_0{}), factors, at.row + row, at.head,
-                                                        at.batch, head_dim, thread % 32, first * kRowBlock);
+  if constexpr (sizeof(Element) == 4) {
+    store_f32_rows<Gemm::kHeadOfSums>(array, &tOrO(_0{}), factors, at.row + row, rows, at.head, at.batch, head_dim,
+                                      thread % 32, column);
+  } else {
+    unsigned char* boxes[kParts];
+    MOYE_UNROLL
+    for (int part = 0; part < kParts; ++part) {
+      boxes[part] = reinterpret_cast<unsigned char*>(Gemm::Owned::stage(owned, first + part)) + row * 128;
+    }
+    store_rows<Element, Gemm::kHeadOfSums>(map, boxes, &tOrO(_0{}), factors, at.row + row, at.head, at.batch, head_dim,
+                                           thread % 32, column);
+  }
 }
 
 }  // namespace attention_grad

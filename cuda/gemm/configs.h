@@ -282,11 +282,17 @@ inline constexpr GemmConfig kGemmConfigs[] = {
   {sm90_attention,     bf16,  f32,  { 64,  64, 256},  3,      {1, 1},         16},
   {sm90_attention,     bf16,  f32,  { 64,  64, 256},  3,      {1, 8},         16},
   {sm90_attention,     f16,   f32,  {128,  64, 256},  2,      {1, 1},         16},
+  {sm90_attention,     tf32,  f32,  { 64,  64, 64},   3,      {1, 1},         16},
+  {sm90_attention,     tf32,  f32,  { 64,  64, 64},   3,      {1, 4},         16},
+  {sm90_attention,     tf32,  f32,  {128,  64, 128},  2,      {1, 1},         16},
+  {sm90_attention,     tf32,  f32,  { 64,  64, 128},  2,      {1, 4},         16},
   {sm90_attention_grad, bf16, f32,  {128,  64, 128},  4,      {1, 1},         16},
   {sm90_attention_grad, bf16, f32,  {128,  64, 64},   4,      {1, 1},         16},
   {sm90_attention_grad, f16,  f32,  {128,  64, 128},  4,      {1, 1},         16},
   {sm90_attention_grad, bf16, f32,  { 64,  64, 256},  2,      {1, 1},         16},
   {sm90_attention_grad, f16,  f32,  { 64,  64, 256},  2,      {1, 1},         16},
+  {sm90_attention_grad, tf32, f32,  {128,  64, 64},   4,      {1, 1},         16},
+  {sm90_attention_grad, tf32, f32,  { 64,  64, 128},  2,      {1, 1},         16},
 };
 // clang-format on
 }  // namespace moye

@@ -51,4 +51,8 @@ using ElementOfA = typename ElementOf<kDtype == Dtype::tf32 ? kDtype : storage_d
 template <Dtype kDtype>
 using ElementOfB = typename ElementOf<kDtype == Dtype::tf32 ? kDtype : storage_dtype_of_b(kDtype)>::Type;
 
+/// Columns of a box of TMA's: the 128 bytes of a swizzled row.
+template <class T>
+inline constexpr int kBoxColumns = 128 / int(sizeof(T));
+
 }  // namespace moye

@@ -5,6 +5,7 @@
 #include "gemm/activation.h"
 #include "gemm/batch.h"
 #include "gemm/config.h"
+#include "gemm/element.h"
 #include "gemm/epilogue.h"
 #include "moye/arch/convert.h"
 #include "moye/arch/copy_sm75.h"
@@ -12,10 +13,6 @@
 #include "moye/core.h"
 
 namespace moye {
-
-/// Columns of a box of results on its way to d: 128 bytes of each of 16 rows.
-template <class Out>
-inline constexpr int kBoxColumns = 128 / int(sizeof(Out));
 
 /// The first column of box number `box` of a warpgroup's kColumns: where boxes do not divide them, the last one begins
 /// early, so that it is whole.

@@ -1,6 +1,7 @@
 // sm90_attention: O = softmax(scale * Q K^T) V on wgmma, without the scores in memory: what has been summed is scaled
 // whenever a larger score turns up.
-//   Q, O (heads,q_rows,head_dim), K, V (kv_heads,kv_rows,head_dim), contiguous along head_dim, 16-bit, alignment 16
+//   Q, O (heads,q_rows,head_dim), K, V (kv_heads,kv_rows,head_dim), contiguous along head_dim, 16-bit or f32 that is
+//   multiplied as TF32, alignment 16
 //   tile               {rows of Q, rows of K and V, head_dim}: one CTA has a tile of one head's rows, and goes through
 //                      the tiles of K and V; those of which no column counts are left out
 //   cluster            {1, S} in the table: rank r of S CTAs, {S, 1, 1} as launched, has the r-th part of those tiles,
@@ -11,7 +12,8 @@
 //   k, v               pipelines of kStages each: O of one tile is multiplied while the next scores are
 //   barrier 1 + c      named, consumer c: Q has been read, and O goes there; K and V, and sums for rank 0 go there
 //   cluster barrier    first: all ranks' sums are there; last: they have been read
-// Scores are f32, weights exp(s - largest so far), rounded where they multiply V; sums of unrounded ones divide O.
+// Scores are f32, weights exp(s - largest so far), rounded where they multiply V (WeightedProduct); sums of unrounded
+// ones divide O.
 // Dropped weights are in the sums. What rounding takes from O may be a result. A row's bits depend on its head's tiles.
 #pragma once
 
@@ -59,16 +61,19 @@ struct Gemm<kConfig> {
   static constexpr int kBlkM = kConfig.tile.m, kBlkN = kConfig.tile.n, kHead = kConfig.tile.k;
   static constexpr int kStages = kConfig.stages;
   static constexpr int kConsumers = kBlkM / 64, kThreads = 128 * (1 + kConsumers);
-  static constexpr int kResident = kConsumers == 1 && kHead <= 128 ? 2 : 1;  // CTAs of a multiprocessor
+  static constexpr bool kIs16Bit = sizeof(Element) == 2;
+  static constexpr int kResident =
+      kConsumers == 1 && kHead * sizeof(Element) <= 256 ? 2 : 1;  // CTAs of a multiprocessor
   // 64 K registers: 168 per thread with 384 threads, 128 with two CTAs of 256. One CTA of 256 has all that it can use.
   static constexpr bool kMovesRegisters = kResident * kThreads > 256;
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = kConsumers == 1 ? 232 : 240;
   static_assert(!kMovesRegisters || kResident * (kProducerRegisters + kConsumers * kConsumerRegisters) <= 512,
                 "more than there are");
-  static constexpr int kParts = kHead / kRowBlock, kSteps = kBlkN / kRowBlock;  // of head_dim, of a tile's columns
-  static_assert(sizeof(Element) == 2 && kConfig.accumulator == Dtype::f32 && kConfig.alignment == 16);
+  static constexpr int kParts = kHead / kBoxColumns<Element>, kSteps = kBlkN / kRowBlock;  // of head_dim, of columns
+  static_assert((kIs16Bit || kConfig.dtype == Dtype::tf32) && kConfig.accumulator == Dtype::f32);
+  static_assert(kConfig.alignment == 16);
   static_assert(kBlkM % 64 == 0 && kConsumers <= 2 && kBlkN % kRowBlock == 0 && kBlkN <= 128);
-  static_assert(kHead % kRowBlock == 0 && kHead <= 256);
+  static_assert(kHead % kRowBlock == 0 && kHead * sizeof(Element) <= 512);
   static constexpr bool kIsWide = kHead > 128;  // O takes half of a thread's registers
   static_assert(kStages >= 2 && (!kIsWide || kBlkN == 64));
   // Of a thread's scores, whose bias is loaded at a time, a tile ahead: as many as there are registers for.
@@ -79,10 +84,9 @@ struct Gemm<kConfig> {
 
   using OperandQ = KOperand<Element, kBlkM, kParts>;
   using OperandK = KOperand<Element, kBlkN, kStages * kParts>;
-  using OperandV = MnOperand<Element, kHead, kStages * kSteps>;
   using Warpgroups = Layout<Shape<Int<kConsumers>, _1, _1>>;
   using ScoresMma = decltype(make_tiled_mma(ScoresOp<Element, kBlkN>{}, Warpgroups{}));
-  using WeightedMma = decltype(make_tiled_mma(WeightedOp<Element, kHead>{}, Warpgroups{}));
+  using Weighted = WeightedProduct<Element, kHead, kBlkN, kStages, kConsumers>;
   static constexpr int kTileBytes = kBlkN * kHead * int(sizeof(Element));
 
   struct SharedStorage {
@@ -142,6 +146,7 @@ struct Gemm<kConfig> {
                                   int end, SharedStorage& smem) {
     int const kv_head = at.head / int(args.group);
     MapCoord const of_q{at.head, at.batch, 0}, of_kv{kv_head, at.batch, 0};
+    constexpr int kColumns = kBoxColumns<Element>;
     auto write = TmaPipeline<kStages>::producer_start();
     MOYE_NO_UNROLL
     for (int tile = begin; tile < end; ++tile, ++write) {
@@ -150,21 +155,21 @@ struct Gemm<kConfig> {
       MOYE_UNROLL
       for (int part = 0; part < kParts; ++part) {
         OperandK::template load<4>(&params.k, full_k, OperandK::stage(smem.k, write.index() * kParts + part),
-                                   tile * kBlkN, part * kRowBlock, of_kv, {});
+                                   tile * kBlkN, part * kColumns, of_kv, {});
       }
       if (tile == begin) {
         mbarrier_arrive_expect_tx(&smem.full_q, sizeof(smem.q));
         MOYE_UNROLL
         for (int part = 0; part < kParts; ++part) {
-          OperandQ::template load<4>(&params.q, &smem.full_q, OperandQ::stage(smem.q, part), at.row, part * kRowBlock,
+          OperandQ::template load<4>(&params.q, &smem.full_q, OperandQ::stage(smem.q, part), at.row, part * kColumns,
                                      of_q, {});
         }
       }
       uint64_t* const full_v = smem.pipeline_v.producer_acquire(write, kTileBytes);
       MOYE_UNROLL
-      for (int step = 0; step < kSteps; ++step) {
-        OperandV::template load<4>(&params.v, full_v, OperandV::stage(smem.v, write.index() * kSteps + step), 0,
-                                   tile * kBlkN + step * kRowBlock, of_kv, {});
+      for (int part = 0; part < kParts; ++part) {
+        OperandK::template load<4>(&params.v, full_v, OperandK::stage(smem.v, write.index() * kParts + part),
+                                   tile * kBlkN, part * kColumns, of_kv, {});
       }
     }
   }
@@ -181,22 +186,20 @@ struct Gemm<kConfig> {
     constexpr bool kIsLate = kIsWide && kKind != ScoresKind::plain;
     // A bias is added to scores that are scaled, and a cap is the scale of those that have one.
     float const scale = (kHasBias ? 1 : factor_of_scores<kKind>(args)) * float(kLog2E);
-    Tensor sQ = make_tensor(make_smem_ptr(smem.q), OperandQ::smem_layout());  // (BLK_M,64,PARTS)
-    Tensor sK = make_tensor(make_smem_ptr(smem.k), OperandK::smem_layout());  // (BLK_N,64,PARTS*PIPE)
-    Tensor sV = make_tensor(make_smem_ptr(smem.v), OperandV::smem_layout());  // (HEAD,64,STEPS*PIPE)
+    Tensor sQ = make_tensor(make_smem_ptr(smem.q), OperandQ::smem_layout());  // (BLK_M,BOX,PARTS)
+    Tensor sK = make_tensor(make_smem_ptr(smem.k), OperandK::smem_layout());  // (BLK_N,BOX,PARTS*PIPE)
+    Tensor sV = make_tensor(make_smem_ptr(smem.v), Weighted::smem_layout());  // (HEAD,BLK_N,PIPE)
     ScoresMma scores_mma;
-    WeightedMma weighted_mma;
     int const first = int(warp_id()) * 32 - 128;  // of the warp's threads: its descriptors are the same for all of them
     auto const thr_scores = scores_mma.get_slice(first);
-    auto const thr_weighted = weighted_mma.get_slice(first);
-    Tensor tSrQ = thr_scores.partition_fragment_A(sQ);                                  // (MMA,MMA_M,MMA_K,PARTS)
-    Tensor tSrK = thr_scores.partition_fragment_B(sK);                                  // (MMA,MMA_N,MMA_K,PARTS*PIPE)
-    Tensor tSrS = partition_fragment_C(scores_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});    // (MMA,MMA_M,MMA_N)
-    Tensor tOrP = make_tensor<Element>(Shape<_8, _1, _4, Int<kSteps>>{});               // (MMA,MMA_M,MMA_K,STEPS)
-    Tensor tOrV = thr_weighted.partition_fragment_B(sV);                                // (MMA,MMA_N,MMA_K,STEPS*PIPE)
-    Tensor tOrO = partition_fragment_C(weighted_mma, Shape<Int<kBlkM>, Int<kHead>>{});  // (MMA,MMA_M,MMA_N)
+    Tensor tSrQ = thr_scores.partition_fragment_A(sQ);                                // (MMA,MMA_M,MMA_K,PARTS)
+    Tensor tSrK = thr_scores.partition_fragment_B(sK);                                // (MMA,MMA_N,MMA_K,PARTS*PIPE)
+    Tensor tSrS = partition_fragment_C(scores_mma, Shape<Int<kBlkM>, Int<kBlkN>>{});  // (MMA,MMA_M,MMA_N)
+    Tensor tOrP = make_tensor<Element>(typename Weighted::FragmentShape{});           // (MMA,MMA_M,MMA_K)
+    Tensor tOrV = Weighted::partition(sV, kIs16Bit ? first : thread);                 // (MMA,MMA_N,MMA_K,PIPE)
+    Tensor tOrO = partition_fragment_C(typename Weighted::Mma{}, Shape<Int<kBlkM>, Int<kHead>>{});  // (MMA,MMA_M,MMA_N)
     auto& scores = *reinterpret_cast<float (*)[kBlkN / 2]>(&tSrS(_0{}));
-    auto& weights = *reinterpret_cast<uint32_t (*)[kBlkN / 4]>(&tOrP(_0{}));
+    auto& weights = *reinterpret_cast<uint32_t (*)[kFragmentWords<Element, kBlkN>]>(&tOrP(_0{}));
     auto& sums = *reinterpret_cast<float (*)[kHead / 2]>(&tOrO(_0{}));
     clear(tOrO);
 
@@ -223,19 +226,14 @@ struct Gemm<kConfig> {
     };
     auto const start_weighted = [&] {
       smem.pipeline_v.consumer_wait(read_v);
-      warpgroup_fence_operand(tOrO);
-      warpgroup_fence_operand(tOrP);
-      warpgroup_arrive();
-      MOYE_UNROLL
-      for (int step = 0; step < kSteps; ++step) {
-        gemm(weighted_mma, tOrP(_, _, _, step), tOrV(_, _, _, read_v.index() * kSteps + step), tOrO);
-      }
-      warpgroup_commit_group();
+      Weighted::add(tOrP, tOrV, read_v.index(), tOrO);
     };
     auto const finish_weighted = [&] {
-      warpgroup_wait_group<0>();
-      warpgroup_fence_operand(tOrO);
-      warpgroup_fence_operand(tOrP);
+      if constexpr (Weighted::kIsStarted) {
+        warpgroup_wait_group<0>();
+        warpgroup_fence_operand(tOrO);
+        warpgroup_fence_operand(tOrP);
+      }
       smem.pipeline_v.consumer_release(read_v, lane);
       ++read_v;
     };
@@ -264,7 +262,7 @@ struct Gemm<kConfig> {
         if constexpr (kIsLate) finish_weighted();
         mask.load(rows.columns, tile * kBlkN);
         dropout.load(rows.columns, tile * kBlkN);
-        if constexpr (!kIsLate) warpgroup_wait_group<1>();
+        if constexpr (!kIsLate) warpgroup_wait_group<Weighted::kIsStarted ? 1 : 0>();
         warpgroup_fence_operand(tSrS);
         smem.pipeline_k.consumer_release(read_k, lane);
         ++read_k;
@@ -306,21 +304,27 @@ struct Gemm<kConfig> {
       if (args.lse != nullptr && lane % 4 == 0 && of < args.q_rows)
         store_lse<kKind>(args, rows, r, at.batch * (args.kv_heads * args.group) + at.head, of);
     }
-    unsigned char* boxes[kParts];
-    MOYE_UNROLL
-    for (int part = 0; part < kParts; ++part) {
-      boxes[part] = reinterpret_cast<unsigned char*>(OperandQ::stage(smem.q, part)) + thread / 32 * 16 * 128;
+    int const warp_row = at.row + thread / 32 * 16, head_dim = int(args.head_dim);
+    if constexpr (!kIs16Bit) {
+      store_f32_rows<kHead>(args.o, sums, inverse, warp_row, args.q_rows, at.head, at.batch, head_dim, lane,
+                            /*column=*/0);
+    } else {
+      unsigned char* boxes[kParts];
+      MOYE_UNROLL
+      for (int part = 0; part < kParts; ++part) {
+        boxes[part] = reinterpret_cast<unsigned char*>(OperandQ::stage(smem.q, part)) + thread / 32 * 16 * 128;
+      }
+      auto const store = [&](TensorMap const* map, float const(&factors)[2]) {
+        store_rows<Element, kHead>(map, boxes, sums, factors, warp_row, at.head, at.batch, head_dim, lane,
+                                   /*column=*/0);
+        if (lane == 0) tma_store_wait_group_read<0>();
+      };
+      store(&params.o, inverse);
+      if (args.o_rest.data == nullptr) return;
+      to_rest<Element, kHead>(sums, inverse);
+      sync_warp();  // its rows have been read, and the rest goes there
+      store(&params.o_rest, {1, 1});
     }
-    auto const store = [&](TensorMap const* map, float const(&factors)[2]) {
-      store_rows<Element, kHead>(map, boxes, sums, factors, at.row + thread / 32 * 16, at.head, at.batch,
-                                 int(args.head_dim), lane, /*column=*/0);
-      if (lane == 0) tma_store_wait_group_read<0>();
-    };
-    store(&params.o, inverse);
-    if (args.o_rest.data == nullptr) return;
-    to_rest<Element, kHead>(sums, inverse);
-    sync_warp();  // its rows have been read, and the rest goes there
-    store(&params.o_rest, {1, 1});
   }
 
   template <Order>
@@ -352,12 +356,12 @@ struct Gemm<kConfig> {
         .q = {}, .k = {}, .v = {}, .o = {}, .o_rest = {}, .tiles = int((args.q_rows + kBlkM - 1) / kBlkM)};
     int64_t const heads = args.kv_heads * args.group;
     Status status = make_row_map<Element>(&params.q, args.q, args, heads, args.q_rows, kBlkM);
-    if (status.ok()) status = make_row_map<Element>(&params.o, args.o, args, heads, args.q_rows, 16);
+    if (status.ok() && kIs16Bit) status = make_row_map<Element>(&params.o, args.o, args, heads, args.q_rows, 16);
     if (status.ok() && args.o_rest.data != nullptr)
       status = make_row_map<Element>(&params.o_rest, args.o_rest, args, heads, args.q_rows, 16);
     if (status.ok() && args.kv_rows > 0) {
       status = make_row_map<Element>(&params.k, args.k, args, args.kv_heads, args.kv_rows, kBlkN);
-      if (status.ok()) status = make_row_map<Element>(&params.v, args.v, args, args.kv_heads, args.kv_rows, kRowBlock);
+      if (status.ok()) status = make_row_map<Element>(&params.v, args.v, args, args.kv_heads, args.kv_rows, kBlkN);
     }
     if (!status.ok()) return status;
     LaunchConfig const config{.grid = {unsigned(args.batch * heads) * unsigned(params.tiles) * unsigned(kSplit)},

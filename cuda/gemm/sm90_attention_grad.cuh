@@ -1,6 +1,7 @@
 // sm90_attention_grad: the gradients of sm90_attention on wgmma, by two kernels, each of which computes the weights
 // anew from the scores and the logarithm of their sum: sums have one order, and nothing is added in memory.
-//   Q, dO, dQ (heads,q_rows,head_dim), K, V, dK, dV (kv_heads,kv_rows,head_dim), contiguous along head_dim, 16-bit
+//   Q, dO, dQ (heads,q_rows,head_dim), K, V, dK, dV (kv_heads,kv_rows,head_dim), contiguous along head_dim, 16-bit or
+//   f32 that is multiplied as TF32
 //   tile               {rows that a CTA owns, rows of a step, head_dim}
 //   rows kernel        owns rows of Q and dO, goes through K and V: S = Q K^T, dP = dO V^T, dQ += dS K
 //   columns kernel     owns rows of K and V, goes through Q and dO of all heads that read them:
@@ -49,19 +50,21 @@ struct Gemm<kConfig> {
   static constexpr int kShares = 64 * kConsumers / kOwned;
   static constexpr int kHeadOfSums = kHead / kShares;                      // of a consumer's sums
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;  // 64 K: 168 per thread
-  static constexpr int kParts = kHead / kRowBlock;                         // of head_dim
-  static_assert(sizeof(Element) == 2 && kConfig.accumulator == Dtype::f32 && kConfig.alignment == 16);
-  static_assert((kOwned == 64 || kOwned == 128) && kStep == kRowBlock, "a step's rows are summed over as they lie");
+  static constexpr int kParts = kHead / kBoxColumns<Element>;              // of head_dim
+  static constexpr bool kIs16Bit = sizeof(Element) == 2;
+  static_assert((kIs16Bit || kConfig.dtype == Dtype::tf32) && kConfig.accumulator == Dtype::f32);
+  static_assert(kConfig.alignment == 16 && (kOwned == 64 || kOwned == 128) && kStep == kRowBlock);
   static_assert(kHeadOfSums % kRowBlock == 0 && kHeadOfSums <= 128 && kConfig.cluster.m * kConfig.cluster.n == 1);
 
   using Owned = KOperand<Element, kOwned, kParts, kRowBlock>;
-  using Streamed = KOperand<Element, kStep, kStages * kParts>;        // of which head_dim is summed over
-  using Summed = MnOperand<Element, kHeadOfSums, kStages * kShares>;  // the same, of which rows are
+  using Streamed =
+      KOperand<Element, kStep, kStages * kParts>;  // of which head_dim is summed over; by Weighted rows are
+  using Weighted = WeightedProduct<Element, kHeadOfSums, kStep, kStages * kShares, kConsumers / kShares>;
   using Warpgroups = Layout<Shape<Int<kConsumers / kShares>, _1, _1>>;
   using ScoresMma = decltype(make_tiled_mma(ScoresOp<Element, kStep>{}, Warpgroups{}));
-  using WeightedMma = decltype(make_tiled_mma(WeightedOp<Element, kHeadOfSums>{}, Warpgroups{}));
+  using SumsMma = typename Weighted::Mma;
   static constexpr int kBiasAhead = kHead >= 128 ? 8 : 32;  // of a thread's scores, for which there are registers
-  static constexpr int kSums = kStep / 2;                   // of a thread, of the scores of a step
+  static constexpr int kSums = kStep / 2, kWords = kFragmentWords<Element, kStep>;  // of a thread, of a step's scores
 
   struct SharedStorage {
     alignas(1024) Element owned[2][kOwned * kHead];  // in the end results
@@ -117,28 +120,25 @@ struct Gemm<kConfig> {
     if constexpr (kDrops) attention_grad::weigh_masked<kHasBias>(args, base, lse, row, of_masked);
     BiasIf<kHasBias, BiasAhead<Element, 1, kBiasAhead>> bias(args, at, row, lane);
     CapIf<kKind> const cap(args);
-    Tensor sQ = make_tensor(make_smem_ptr(smem.owned[0]), Owned::smem_layout());        // (OWNED,64,PARTS)
-    Tensor sdO = make_tensor(make_smem_ptr(smem.owned[1]), Owned::smem_layout());       // (OWNED,64,PARTS)
-    Tensor sK = make_tensor(make_smem_ptr(smem.streamed[0]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
-    Tensor sV = make_tensor(make_smem_ptr(smem.streamed[1]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
-    Tensor sKt = attention_grad::summed<Gemm>(smem.streamed[0]);                        // (HEAD,STEP,PIPE)
-    int const own = attention_grad::first_of_warp<Gemm>();
-    auto const thr_scores = ScoresMma{}.get_slice(own);
-    auto const thr_weighted = WeightedMma{}.get_slice(own);
+    Tensor sQ = make_tensor(make_smem_ptr(smem.owned[0]), Owned::smem_layout());        // (OWNED,BOX,PARTS)
+    Tensor sdO = make_tensor(make_smem_ptr(smem.owned[1]), Owned::smem_layout());       // (OWNED,BOX,PARTS)
+    Tensor sK = make_tensor(make_smem_ptr(smem.streamed[0]), Streamed::smem_layout());  // (STEP,BOX,PARTS*PIPE)
+    Tensor sV = make_tensor(make_smem_ptr(smem.streamed[1]), Streamed::smem_layout());  // (STEP,BOX,PARTS*PIPE)
+    auto const thr_scores = ScoresMma{}.get_slice(attention_grad::first_of_warp<Gemm>());
     Tensor tSrQ = thr_scores.partition_fragment_A(sQ);                                   // (MMA,MMA_M,MMA_K,PARTS)
     Tensor tSrdO = thr_scores.partition_fragment_A(sdO);                                 // (MMA,MMA_M,MMA_K,PARTS)
     Tensor tSrK = thr_scores.partition_fragment_B(sK);                                   // (MMA,MMA_N,MMA_K,PARTS*PIPE)
     Tensor tSrV = thr_scores.partition_fragment_B(sV);                                   // (MMA,MMA_N,MMA_K,PARTS*PIPE)
     Tensor tSrS = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});   // (MMA,MMA_M,MMA_N)
     Tensor tSrdP = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});  // (MMA,MMA_M,MMA_N)
-    Tensor tOrdS = make_tensor<Element>(Shape<_8, _1, _4>{});                            // (MMA,MMA_M,MMA_K)
-    Tensor tOrdS2 = make_tensor<Element>(Shape<_8, _1, _4>{});                           // (MMA,MMA_M,MMA_K)
-    Tensor tOrK = thr_weighted.partition_fragment_B(sKt);                                // (MMA,MMA_N,MMA_K,PIPE)
-    Tensor tOrdQ = partition_fragment_C(WeightedMma{}, Shape<Int<kOwned>, Int<kHeadOfSums>>{});  // (MMA,MMA_M,MMA_N)
+    Tensor tOrdS = make_tensor<Element>(typename Weighted::FragmentShape{});             // (MMA,MMA_M,MMA_K)
+    Tensor tOrdS2 = make_tensor<Element>(typename Weighted::FragmentShape{});            // (MMA,MMA_M,MMA_K)
+    Tensor tOrK = attention_grad::summed<Gemm>(smem.streamed[0], thread);  // (MMA,MMA_N,MMA_K,SHARES*PIPE)
+    Tensor tOrdQ = partition_fragment_C(SumsMma{}, Shape<Int<kOwned>, Int<kHeadOfSums>>{});  // (MMA,MMA_M,MMA_N)
     auto& weights = *reinterpret_cast<float (*)[kSums]>(&tSrS(_0{}));
     auto& of_weights = *reinterpret_cast<float (*)[kSums]>(&tSrdP(_0{}));
-    auto& fragments = *reinterpret_cast<uint32_t (*)[kSums / 2]>(&tOrdS(_0{}));
-    auto& second = *reinterpret_cast<uint32_t (*)[kSums / 2]>(&tOrdS2(_0{}));
+    auto& fragments = *reinterpret_cast<uint32_t (*)[kWords]>(&tOrdS(_0{}));
+    auto& second = *reinterpret_cast<uint32_t (*)[kWords]>(&tOrdS2(_0{}));
     clear(tOrdQ);
 
     auto const stores_ds = [&] { return kHasBias && args.ds.data != nullptr && attention_grad::share_of<Gemm>() == 0; };
@@ -191,17 +191,20 @@ struct Gemm<kConfig> {
       if (kept != kAllKept && !(kDrops && args.mask.has_gradients)) attention_grad::clear_masked(weights, kept);
       if (stores_ds()) store_ds<Element>(args, weights, at, row, step * kStep, lane);
       to_fragments<Element, kStep>(weights, fragments);
-      attention_grad::start_sums<Gemm>(tOrdS, tOrK, read.index() * kShares, tOrdQ);
-      if (args.ds_parts == 2) {
-        to_second_fragments<Element, kStep>(weights, fragments, second);
-        attention_grad::start_sums<Gemm>(tOrdS2, tOrK, read.index() * kShares, tOrdQ);
+      Weighted::add(tOrdS, tOrK, read.index() * kShares, tOrdQ);
+      if constexpr (kIs16Bit) {
+        if (args.ds_parts == 2) {
+          to_second_fragments<Element, kStep>(weights, fragments, second);
+          Weighted::add(tOrdS2, tOrK, read.index() * kShares, tOrdQ);
+        }
       }
       if constexpr (kHasBias) finish_sums();  // else ptxas waits for each wgmma by itself
     }
     finish_sums();
     if (stores_ds()) clear_ds<Element, kStep>(args, at, row, steps * kStep, lane);
     attention_grad::sync_readers<Gemm>(thread);  // no wgmma of the others reads their rows of Q any more
-    attention_grad::store<Gemm>(&params.dq, smem.owned[0], tOrdQ, args.scale, at, int(args.head_dim), thread);
+    attention_grad::store<Gemm>(&params.dq, args.dq, args.q_rows, smem.owned[0], tOrdQ, args.scale, at,
+                                int(args.head_dim), thread);
     if (lane == 0) tma_store_wait_group_read<0>();
   }
 
@@ -239,31 +242,27 @@ struct Gemm<kConfig> {
     int const lane = thread % 32, consumer = thread / 128;
     int const column = at.row + attention_grad::of_rows<Gemm>(thread) / 32 * 16 + lane / 4;
     float const scale = factor_of_scores<kKind>(args) * float(kLog2E);
-    Tensor sK = make_tensor(make_smem_ptr(smem.owned[0]), Owned::smem_layout());         // (OWNED,64,PARTS)
-    Tensor sV = make_tensor(make_smem_ptr(smem.owned[1]), Owned::smem_layout());         // (OWNED,64,PARTS)
-    Tensor sQ = make_tensor(make_smem_ptr(smem.streamed[0]), Streamed::smem_layout());   // (STEP,64,PARTS*PIPE)
-    Tensor sdO = make_tensor(make_smem_ptr(smem.streamed[1]), Streamed::smem_layout());  // (STEP,64,PARTS*PIPE)
-    Tensor sQt = attention_grad::summed<Gemm>(smem.streamed[0]);                         // (HEAD,STEP,PIPE)
-    Tensor sdOt = attention_grad::summed<Gemm>(smem.streamed[1]);                        // (HEAD,STEP,PIPE)
-    int const own = attention_grad::first_of_warp<Gemm>();
-    auto const thr_scores = ScoresMma{}.get_slice(own);
-    auto const thr_weighted = WeightedMma{}.get_slice(own);
+    Tensor sK = make_tensor(make_smem_ptr(smem.owned[0]), Owned::smem_layout());         // (OWNED,BOX,PARTS)
+    Tensor sV = make_tensor(make_smem_ptr(smem.owned[1]), Owned::smem_layout());         // (OWNED,BOX,PARTS)
+    Tensor sQ = make_tensor(make_smem_ptr(smem.streamed[0]), Streamed::smem_layout());   // (STEP,BOX,PARTS*PIPE)
+    Tensor sdO = make_tensor(make_smem_ptr(smem.streamed[1]), Streamed::smem_layout());  // (STEP,BOX,PARTS*PIPE)
+    auto const thr_scores = ScoresMma{}.get_slice(attention_grad::first_of_warp<Gemm>());
     Tensor tSrK = thr_scores.partition_fragment_A(sK);                                   // (MMA,MMA_M,MMA_K,PARTS)
     Tensor tSrV = thr_scores.partition_fragment_A(sV);                                   // (MMA,MMA_M,MMA_K,PARTS)
     Tensor tSrQ = thr_scores.partition_fragment_B(sQ);                                   // (MMA,MMA_N,MMA_K,PARTS*PIPE)
     Tensor tSrdO = thr_scores.partition_fragment_B(sdO);                                 // (MMA,MMA_N,MMA_K,PARTS*PIPE)
     Tensor tSrS = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});   // (MMA,MMA_M,MMA_N)
     Tensor tSrdP = partition_fragment_C(ScoresMma{}, Shape<Int<kOwned>, Int<kStep>>{});  // (MMA,MMA_M,MMA_N)
-    Tensor tOrP = make_tensor<Element>(Shape<_8, _1, _4>{});                             // (MMA,MMA_M,MMA_K)
-    Tensor tOrdS = make_tensor<Element>(Shape<_8, _1, _4>{});                            // (MMA,MMA_M,MMA_K)
-    Tensor tOrQ = thr_weighted.partition_fragment_B(sQt);                                // (MMA,MMA_N,MMA_K,PIPE)
-    Tensor tOrdO = thr_weighted.partition_fragment_B(sdOt);                              // (MMA,MMA_N,MMA_K,PIPE)
-    Tensor tOrdK = partition_fragment_C(WeightedMma{}, Shape<Int<kOwned>, Int<kHeadOfSums>>{});  // (MMA,MMA_M,MMA_N)
-    Tensor tOrdV = partition_fragment_C(WeightedMma{}, Shape<Int<kOwned>, Int<kHeadOfSums>>{});  // (MMA,MMA_M,MMA_N)
+    Tensor tOrP = make_tensor<Element>(typename Weighted::FragmentShape{});              // (MMA,MMA_M,MMA_K)
+    Tensor tOrdS = make_tensor<Element>(typename Weighted::FragmentShape{});             // (MMA,MMA_M,MMA_K)
+    Tensor tOrQ = attention_grad::summed<Gemm>(smem.streamed[0], thread);   // (MMA,MMA_N,MMA_K,SHARES*PIPE)
+    Tensor tOrdO = attention_grad::summed<Gemm>(smem.streamed[1], thread);  // (MMA,MMA_N,MMA_K,SHARES*PIPE)
+    Tensor tOrdK = partition_fragment_C(SumsMma{}, Shape<Int<kOwned>, Int<kHeadOfSums>>{});  // (MMA,MMA_M,MMA_N)
+    Tensor tOrdV = partition_fragment_C(SumsMma{}, Shape<Int<kOwned>, Int<kHeadOfSums>>{});  // (MMA,MMA_M,MMA_N)
     auto& weights = *reinterpret_cast<float (*)[kSums]>(&tSrS(_0{}));
     auto& of_weights = *reinterpret_cast<float (*)[kSums]>(&tSrdP(_0{}));
-    auto& fragments_p = *reinterpret_cast<uint32_t (*)[kSums / 2]>(&tOrP(_0{}));
-    auto& fragments_ds = *reinterpret_cast<uint32_t (*)[kSums / 2]>(&tOrdS(_0{}));
+    auto& fragments_p = *reinterpret_cast<uint32_t (*)[kWords]>(&tOrP(_0{}));
+    auto& fragments_ds = *reinterpret_cast<uint32_t (*)[kWords]>(&tOrdS(_0{}));
     clear(tOrdK);
     clear(tOrdV);
 
@@ -337,20 +336,22 @@ struct Gemm<kConfig> {
           attention_grad::to_fragments_of<kDrops, Element, kStep>(weights, fragments_p, undropped[0]);
         }
         if constexpr (kIsLate) attention_grad::start_scores<Gemm>(tSrV, tSrdO, read.index(), tSrdP);
-        attention_grad::start_sums<Gemm>(tOrP, tOrdO, read.index() * kShares, tOrdV);
-        warpgroup_wait_group<1>();  // all but dV
+        Weighted::add(tOrP, tOrdO, read.index() * kShares, tOrdV);
+        warpgroup_wait_group<Weighted::kIsStarted ? 1 : 0>();  // all but dV
         warpgroup_fence_operand(tSrdP);
         if constexpr (kDrops) drop(of_weights, undropped, args.dropout.factor);
         MOYE_UNROLL
         for (int i = 0; i < kSums; ++i) weights[i] *= of_weights[i] - of_step[1][i / 4 * 8 + lane % 4 * 2 + i % 2];
         if (kept != kAllKept && !(kDrops && args.mask.has_gradients)) attention_grad::clear_masked(weights, kept);
         to_fragments<Element, kStep>(weights, fragments_ds);
-        attention_grad::start_sums<Gemm>(tOrdS, tOrQ, read.index() * kShares, tOrdK);
-        if (args.ds_parts == 2) {
-          warpgroup_wait_group<1>();  // dV: the second part takes the registers of P
-          warpgroup_fence_operand(tOrP);
-          to_second_fragments<Element, kStep>(weights, fragments_ds, fragments_p);
-          attention_grad::start_sums<Gemm>(tOrP, tOrQ, read.index() * kShares, tOrdK);
+        Weighted::add(tOrdS, tOrQ, read.index() * kShares, tOrdK);
+        if constexpr (kIs16Bit) {
+          if (args.ds_parts == 2) {
+            warpgroup_wait_group<1>();  // dV: the second part takes the registers of P
+            warpgroup_fence_operand(tOrP);
+            to_second_fragments<Element, kStep>(weights, fragments_ds, fragments_p);
+            Weighted::add(tOrP, tOrQ, read.index() * kShares, tOrdK);
+          }
         }
         warpgroup_wait_group<0>();
         warpgroup_fence_operand(tOrdK);
@@ -364,8 +365,10 @@ struct Gemm<kConfig> {
     constexpr bool kIsForgotten = kDrops || (kShares > 1 && kKind == ScoresKind::capped);  // for want of registers
     Place const to = kIsForgotten ? attention_grad::columns_place<Gemm, true>(args, params) : at;
     float const of_kept = kDrops ? args.dropout.factor : 1;
-    attention_grad::store<Gemm>(&params.dk, smem.owned[0], tOrdK, args.scale, to, int(args.head_dim), thread);
-    attention_grad::store<Gemm>(&params.dv, smem.owned[1], tOrdV, of_kept, to, int(args.head_dim), thread);
+    int const head_dim = int(args.head_dim);
+    attention_grad::store<Gemm>(&params.dk, args.dk, args.kv_rows, smem.owned[0], tOrdK, args.scale, to, head_dim,
+                                thread);
+    attention_grad::store<Gemm>(&params.dv, args.dv, args.kv_rows, smem.owned[1], tOrdV, of_kept, to, head_dim, thread);
     if (lane == 0) tma_store_wait_group_read<0>();
   }
 

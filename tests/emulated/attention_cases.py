@@ -16,8 +16,10 @@ from jax_moye._primitives.attention_call import Dropout, run_attention, run_atte
 
 KINDS = ("normal", "peaked", "positive", "level")  # level: all scores of a row are the same
 DIMS = (("bqhd", "bkhd"), ("bhqd", "bhkd"), ("qbhd", "kbhd"), ("hbqd", "kbhd"), ("qhbd", "bkhd"))
-UNITS = {"bf16": 2.0**-8, "f16": 2.0**-11}  # of a number, what rounding to it may change
-LEAST = {"bf16": 2.0**-133, "f16": 2.0**-24}  # what rounding to a subnormal number adds
+# Of a number, what a product may change in it: by rounding to 16 bits, or as TF32, of which the low bits are dropped.
+UNITS = {"bf16": 2.0**-8, "f16": 2.0**-11, "tf32": 2.0**-10}
+LEAST = {"bf16": 2.0**-133, "f16": 2.0**-24, "tf32": 2.0**-126}  # what that adds to a subnormal number
+F32_UNIT = 2.0**-24  # the same of a result of f32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,14 +100,22 @@ def random_case(rng: np.random.Generator, most_dim: int, most_rows: int = 300) -
 
 
 def draw(case: Case, dtype: str) -> dict[str, np.ndarray]:
-    """q, k, v and d_o, (batch, head, row, head_dim) of the config's dtype."""
+    """q, k, v and d_o, (batch, head, row, head_dim) of the config's dtype; f32 that TF32 holds."""
     rng = np.random.default_rng(case.seed)
     of = getattr(ml_dtypes, DTYPES[dtype].jax_name, DTYPES[dtype].jax_name)
     arrays = {}
     for name, shape in dict(q=case.of_queries, k=case.of_keys, v=case.of_keys, d_o=case.of_queries).items():
         values = rng.standard_normal(shape) * (name != "q" or case.kind != "level")
         arrays[name] = (abs(values) if case.kind == "positive" else values).astype(of)
+        if dtype == "tf32":
+            arrays[name] = (arrays[name].view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
     return arrays
+
+
+def of_f32(case: Case) -> Case:
+    """The case with arrays of f32, which have no rest, no second part, and no 16 bits."""
+    ds_is_f32 = None if case.ds_is_f32 is None else True
+    return dataclasses.replace(case, bias_is_f32=True, ds_is_f32=ds_is_f32, with_rest=False, ds_parts=1)
 
 
 def draw_mask(case: Case) -> np.ndarray:
@@ -168,9 +178,9 @@ class Reference:
     allowed: dict[str, np.ndarray]
 
 
-def cut(depth: int) -> float:
-    """What sums are off, relatively: each wgmma cuts off, of 16 products and the sum so far."""
-    return (-(-depth // 16) + 4) * 2.0**-23
+def cut(depth: int, dtype: str) -> float:
+    """What sums are off, relatively: each instruction cuts off, of 16 products or 8 of TF32, and the sum so far."""
+    return (-(-depth // (8 if dtype == "tf32" else 16)) + 4) * 2.0**-23
 
 
 def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Reference:
@@ -179,7 +189,7 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     k, v = (np.repeat(arrays[name].astype(np.float64), case.group, axis=1) for name in "kv")
     unit, least, scale = UNITS[dtype], LEAST[dtype], case.scale
     scores = scale * q @ k.swapaxes(2, 3)
-    of_sum = cut(case.head_dim) * scale * (abs(q) @ abs(k).swapaxes(2, 3))
+    of_sum = cut(case.head_dim, dtype) * scale * (abs(q) @ abs(k).swapaxes(2, 3))
     slope, of_tanh, of_slope = 1, 0, 0  # the derivative of the cap; what scores and, relatively, that are off for it
     if case.cap is not None:
         tanh, cosh = np.tanh(scores / case.cap), np.cosh(np.minimum(abs(scores / case.cap), 350))
@@ -215,24 +225,24 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     # Nothing goes through a score that is masked, unless all are.
     kept = counts & (kept | (is_masked_row & case.mask_has_gradients))
     ds = np.where(kept, slope * p * (dp - delta), 0)
-    of_score = slope * of_sum + cut(case.head_dim) * size_of_bias + of_tanh  # absolute, so that of p relative
+    of_score = slope * of_sum + cut(case.head_dim, dtype) * size_of_bias + of_tanh  # absolute, so that of p relative
     worst = of_score.max(axis=3, keepdims=True, initial=0)
     of_lse = worst + 2.0**-21 * (1 + abs(np.where(has_columns & ~is_masked_row, lse, 0)))
     of_p = worst + of_lse + 2.0**-20
     # What is below the smallest number of the dtype: of exponentials that are at most 1, and of p itself.
     of_small = least * (1 / np.where(has_columns, total, 1))
-    sums = cut(case.kv_rows)
+    sums = cut(case.kv_rows, dtype)
     allowed = {"lse": np.where(lse < -1e29, 1e30, of_lse)[..., 0]}  # how low a masked score is nobody says
     allowed["o"] = (unit + of_p + sums) * (dropped @ abs(v)) + of_small * (of_weight @ abs(v))
     # Exponentials of scores that are all the same are 1, which no rounding changes.
     of_exponentials = unit * (dropped @ abs(v)) if case.kind == "level" and case.bias is None else 0
     allowed["o and its rest"] = allowed["o"] - of_exponentials + unit**2 * (abs(o) + allowed["o"]) + least
-    of_dp = cut(case.head_dim) * of_weight * (abs(d_o) @ abs(v).swapaxes(2, 3)) + 2.0**-23 * abs(dp)
+    of_dp = cut(case.head_dim, dtype) * of_weight * (abs(d_o) @ abs(v).swapaxes(2, 3)) + 2.0**-23 * abs(dp)
     of_ds = slope * p * ((of_p + of_slope) * abs(dp - delta) + of_dp)
     of_ds = np.where(kept, of_ds, 0) + (unit**case.ds_parts + sums) * abs(ds) + least * (p > 0)
     allowed["dq"] = scale * (of_ds @ abs(k))
-    per_row = unit + of_p + cut(case.q_rows * case.group)
-    of_ds += cut(case.q_rows * case.group) * abs(ds)
+    per_row = unit + of_p + cut(case.q_rows * case.group, dtype)
+    of_ds += cut(case.q_rows * case.group, dtype) * abs(ds)
     dk, allowed["dk"] = (scale * x.swapaxes(2, 3) @ y for x, y in ((ds, q), (of_ds, abs(q))))
     dv = dropped.swapaxes(2, 3) @ d_o
     allowed["dv"] = (dropped * per_row + of_weight * least * (p > 0)).swapaxes(2, 3) @ abs(d_o)
@@ -253,8 +263,9 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     values |= {"total": total[..., 0], "is_nan": np.isnan(p).any(axis=3)}
     values |= {"dk": of_group(dk), "dv": of_group(dv)}
     allowed |= {name: of_group(allowed[name]) for name in ("dk", "dv")}
+    of_result = F32_UNIT if dtype == "tf32" else unit
     for name in ("o", "dq", "dk", "dv"):  # rounded once more
-        allowed[name] += unit * (abs(values[name]) + allowed[name]) + least
+        allowed[name] += of_result * (abs(values[name]) + allowed[name]) + least
     return Reference(values, allowed)
 
 
@@ -289,6 +300,7 @@ def compare(name: str, found: np.ndarray, wanted: Reference, message: str) -> No
 def check(config: Any, case: Case, interpret: InterpretParams | None) -> None:
     """One call of a config on the case's arrays. interpret: None on a GPU."""
     ffi.register("cuda" if interpret is None else "cpu")
+    case = of_f32(case) if config.dtype == "tf32" else case
     arrays = draw(case, config.dtype)
     wanted = reference(case, config.dtype, arrays)
     dims_q, dims_k = case.dims

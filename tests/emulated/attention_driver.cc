@@ -45,18 +45,20 @@ Words const kDefaults = {{"batch", "1"},    {"heads", "1"}, {"group", "1"},     
                          {"ds", "0"},       {"cap", "0"},   {"dropout", "none"}, {"gradients", "0"}};
 
 bool is_of_gradients() { return row().kernel == Kernel::sm90_attention_grad; }
-constexpr double kUnit = kDtype == bf16 ? 1.0 / 256 : 1.0 / 2048;  // of a number, what rounding may change
-constexpr double kLeast = kDtype == bf16 ? 0 : 1.0 / (1 << 25);    // what it adds where a number is subnormal
+// Of a number, what a product may change by rounding it to 16 bits, or by dropping bits that TF32 has not.
+constexpr double kUnit = kDtype == bf16 ? 1.0 / 256 : kDtype == tf32 ? 1.0 / 1024 : 1.0 / 2048;
+constexpr double kLeast = kDtype == f16 ? 1.0 / (1 << 25) : 0;            // what that adds to a subnormal number
+constexpr double kResultUnit = kDtype == tf32 ? 1.0 / (1 << 23) : kUnit;  // what rounding a result may change
 
 /// An array (batch * heads, rows, head_dim).
 struct Rows : Matrices {
   Rows(int64_t heads, int64_t rows, int64_t head_dim, int pad)
       : Matrices(heads, rows, head_dim, false, pad, 8, sizeof(Element)) {}
 
-  /// Normal numbers that Element has, times a factor.
+  /// Normal numbers that a product does not round, times a factor.
   void fill(std::mt19937& random, float factor) {
     draw_normal(random);
-    for (double& value : values) value = value_of(Element(factor * float(value)));
+    for (double& value : values) value = value_of(ElementOf<kDtype>::Type(factor * float(value)));
     write<Element>();
   }
 
@@ -270,7 +272,8 @@ void compare(Comparison& comparison, char const* name, Rows const& rows, Exact c
   for (int64_t head = 0; head < rows.shape[0]; ++head) {
     for (int64_t i = 0; i < rows.shape[1]; ++i) {
       for (int64_t d = 0; d < rows.shape[2]; ++d, ++index) {
-        double const value = exact.values[index], allowed = exact.allowed[index] + kUnit * std::abs(value) + kLeast;
+        double const value = exact.values[index],
+                     allowed = exact.allowed[index] + kResultUnit * std::abs(value) + kLeast;
         comparison.compare<Element>(name, rows, head, i, d, value, allowed);
       }
     }

@@ -38,10 +38,10 @@ RESCALE = "sums[i] *= rows.factor[i / 2 % 2];"
 QUAD = "for (int other = 1; other < 4; other *= 2) {  // the four lanes of a row"
 SUM_OF_QUAD = "for (int other = 1; other < 4; other *= 2) sum += shfl_xor_sync(kFullWarp, sum, other);"
 AHEAD = "    griddepcontrol_wait();  // the kernel ahead may still run up to here\n"
-WAIT_SCORES = "        if constexpr (!kIsLate) warpgroup_wait_group<1>();\n"
+WAIT_SCORES = "        if constexpr (!kIsLate) warpgroup_wait_group<Weighted::kIsStarted ? 1 : 0>();\n"
 WRITTEN = "      if (lane == 0) tma_store_wait_group_read<0>();\n"
 
-OF_K = "Tensor sKt = attention_grad::summed<Gemm>(smem.streamed[0])"
+OF_K = "Tensor tOrK = attention_grad::summed<Gemm>(smem.streamed[0]"
 CLEARED = (
     "  if (kept != kAllKept && !(kDrops && args.mask.has_gradients)) attention_grad::clear_masked(weights, kept);\n"
 )
@@ -170,8 +170,8 @@ MUTANTS = [
     ),
     Mutant(
         name="attention_rows_of_another_warp",
-        old="at.row + thread / 32 * 16, at.head",
-        new="at.row, at.head",
+        old="warp_row = at.row + thread / 32 * 16,",
+        new="warp_row = at.row,",
         expect=r"race on global memory o\+.*: TMA store",
     ),
     Mutant(
@@ -228,7 +228,7 @@ MUTANTS = [
     Mutant(
         name="attention_scores_in_flight",
         old=WAIT_SCORES,
-        new=WAIT_SCORES.replace("<1>", "<2>"),
+        new=WAIT_SCORES.replace("? 1", "? 2"),
         expect="accumulators of .* were written while a wgmma was in flight",
     ),
     Mutant(
@@ -241,8 +241,8 @@ MUTANTS = [
     ),
     Mutant(
         name="attention_values_released_too_early",
-        old="    auto const finish_weighted = [&] {\n      warpgroup_wait_group<0>();\n",
-        new="    auto const finish_weighted = [&] {\n",
+        old="      if constexpr (Weighted::kIsStarted) {\n        warpgroup_wait_group<0>();\n",
+        new="      if constexpr (Weighted::kIsStarted) {\n",
         expect=r"ends while its wgmma at .* is in flight: no warpgroup_wait_group waited for it",
     ),
     Mutant(name="attention_loads_what_is_not_there_yet", old=AHEAD, new="", expect=too_early("TMA load", F)),
@@ -537,20 +537,20 @@ MUTANTS = [
     # ---- gradients, dS in two parts
     Parts(
         name="attention_grad_no_second_part_of_dq",
-        old="      if (args.ds_parts == 2) {\n        to_second",
-        new="      if (args.ds_parts == 3) {\n        to_second",
+        old="        if (args.ds_parts == 2) {\n          to_second",
+        new="        if (args.ds_parts == 3) {\n          to_second",
     ),
     Parts(
         name="attention_grad_no_second_part_of_dk",
-        old="        if (args.ds_parts == 2) {\n          warpgroup",
-        new="        if (args.ds_parts == 3) {\n          warpgroup",
+        old="          if (args.ds_parts == 2) {\n            warpgroup",
+        new="          if (args.ds_parts == 3) {\n            warpgroup",
     ),
     Parts(
         name="attention_grad_second_parts_of_neighbours", file=SHARED, old="fragments[i] >> 16)", new="fragments[i])"
     ),
     Parts(
         name="attention_grad_second_part_in_registers_of_weights",
-        old="          warpgroup_wait_group<1>();  // dV: the second part takes the registers of P\n",
+        old="            warpgroup_wait_group<1>();  // dV: the second part takes the registers of P\n",
         new="",
         expect="its registers of A were written before warpgroup_wait_group",
     ),

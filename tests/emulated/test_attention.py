@@ -15,7 +15,7 @@ import pytest
 from jax_moye._kernels.configs import attention_configs
 from jax_moye._kernels.interpret import InterpretParams
 from jax_moye._primitives.attention_call import run_attention
-from tests.emulated.attention_cases import DIMS, KINDS, Case, check, random_case
+from tests.emulated.attention_cases import DIMS, KINDS, Case, check, of_f32, random_case
 from tests.emulated.driver import build, run_cases
 
 every_config = pytest.mark.parametrize("config", attention_configs(), ids=lambda config: config.name)
@@ -206,7 +206,9 @@ def test_two_parts_of_the_derivative_of_scores(config, mask):
 
 
 @pytest.mark.parametrize(
-    "config", [row for row in attention_configs() if row.kernel == "sm90_attention"], ids=lambda row: row.name
+    "config",
+    [row for row in attention_configs() if row.kernel == "sm90_attention" and row.dtype != "tf32"],
+    ids=lambda row: row.name,
 )
 def test_what_rounding_took(config):
     """The result and the rest are as precise as sums in float32: of level scores the weights are not rounded."""
@@ -279,16 +281,21 @@ ROWS = (
     "{sm90_attention, bf16, f32, {64, 64, 128}, 2, {1, 8}, 16}",
     "{sm90_attention, f16, f32, {128, 64, 256}, 2, {1, 1}, 16}",
     "{sm90_attention, bf16, f32, {64, 64, 256}, 2, {1, 4}, 16}",
+    "{sm90_attention, tf32, f32, {64, 64, 64}, 3, {1, 1}, 16}",
+    "{sm90_attention, tf32, f32, {128, 64, 128}, 2, {1, 1}, 16}",
     "{sm90_attention_grad, bf16, f32, {128, 64, 64}, 2, {1, 1}, 16}",
     "{sm90_attention_grad, f16, f32, {128, 64, 128}, 3, {1, 1}, 16}",
     "{sm90_attention_grad, bf16, f32, {64, 64, 256}, 2, {1, 1}, 16}",
+    "{sm90_attention_grad, tf32, f32, {128, 64, 64}, 2, {1, 1}, 16}",
+    "{sm90_attention_grad, tf32, f32, {64, 64, 128}, 2, {1, 1}, 16}",
 )
 PROBLEMS = 60  # of each row
 
 
-def problem_of(rng: np.random.Generator, most_dim: int, is_of_gradients: bool) -> str:
+def problem_of(rng: np.random.Generator, most_dim: int, is_of_gradients: bool, is_of_f32: bool) -> str:
     """The driver's arguments."""
     case = random_case(rng, most_dim, 400)
+    case = of_f32(case) if is_of_f32 else case
     options = dict(
         batch=case.batch,
         heads=case.kv_heads,
@@ -303,7 +310,7 @@ def problem_of(rng: np.random.Generator, most_dim: int, is_of_gradients: bool) -
         gradients=int(case.mask_has_gradients and bool(case.dropout)),
         ds=0 if not case.bias or case.ds_is_f32 is None or not is_of_gradients else 1 + (not case.ds_is_f32),
         pad=8 * rng.integers(0, 3),
-        rest=rng.integers(2),
+        rest=0 if is_of_f32 else rng.integers(2),
         level=int(rng.random() < 0.3),
         sharp=rng.choice([1, 4]),
         data=rng.integers(1000),
@@ -321,7 +328,7 @@ def problem_of(rng: np.random.Generator, most_dim: int, is_of_gradients: bool) -
 def test_random_problems(row, tmp_path):
     rng = np.random.default_rng(ROWS.index(row))
     most_dim = int(row[: row.index("}")].rpartition(" ")[2])
-    lines = [problem_of(rng, most_dim, "_grad" in row) for _ in range(PROBLEMS)]
+    lines = [problem_of(rng, most_dim, "_grad" in row, "tf32" in row) for _ in range(PROBLEMS)]
     reports = run_cases(build(tmp_path, row), lines)
     wrong = [f"{report}: {line}" for line, report in zip(lines, reports, strict=True) if report != "ok"]
     assert not wrong, "\n".join([f"{len(wrong)} of {len(lines)} problems", *wrong])

@@ -247,13 +247,16 @@ ATTENTION_FACTS = {name: TMA_FACTS[name] for name in ("threads", "smem_bytes", "
     "scores thr_layout_vmnk": "typename GemmOf<{r}>::ScoresMma{{}}.thr_layout_vmnk()",
     "scores B_TV": "typename GemmOf<{r}>::ScoresMma{{}}.layout_B_TV()",
     "scores C_TV": "typename GemmOf<{r}>::ScoresMma{{}}.layout_C_TV()",
-    "weighted A_TV": "typename GemmOf<{r}>::WeightedMma{{}}.layout_A_TV()",
-    "weighted C_TV": "typename GemmOf<{r}>::WeightedMma{{}}.layout_C_TV()",
+    "weighted A_TV": "typename GemmOf<{r}>::Weighted::Mma{{}}.layout_A_TV()",
+    "weighted B_TV": "typename GemmOf<{r}>::Weighted::Mma{{}}.layout_B_TV()",
+    "weighted C_TV": "typename GemmOf<{r}>::Weighted::Mma{{}}.layout_C_TV()",
+    "summed smem": "GemmOf<{r}>::Weighted::smem_layout()",
 }
 ATTENTION_ARRAYS = {
-    "sm90_attention": {"OperandQ": "q", "OperandK": "k", "OperandV": "v"},
-    "sm90_attention_grad": {"Owned": "owned", "Streamed": "streamed", "Summed": "summed"},
+    "sm90_attention": {"OperandQ": "q", "OperandK": "k"},
+    "sm90_attention_grad": {"Owned": "owned", "Streamed": "streamed"},
 }
+SUMMED = {"sm90_attention": "v", "sm90_attention_grad": "summed"}
 
 
 def attention_fields(row: Row) -> dict[str, str]:
@@ -269,7 +272,8 @@ def attention_facts(row: Row, kernel: Any) -> dict[str, Any]:
     facts |= {"consumers": kernel.consumers, "consumer_tile": (64, kernel.tile[1])}
     facts |= {"scores thr_layout_vmnk": kernel.scores.thr_layout_vmnk, "scores B_TV": kernel.scores.layout_B_TV}
     facts |= {"scores C_TV": kernel.scores.layout_C_TV, "weighted A_TV": kernel.weighted.layout_A_TV}
-    facts |= {"weighted C_TV": kernel.weighted.layout_C_TV}
+    facts |= {"weighted B_TV": kernel.weighted.layout_B_TV, "weighted C_TV": kernel.weighted.layout_C_TV}
+    facts |= {"summed smem": getattr(kernel, SUMMED[row.kernel]).smem}
     for array in (getattr(kernel, name) for name in ATTENTION_ARRAYS[row.kernel].values()):
         facts |= {f"{array.name} smem": array.smem, f"{array.name} box": (*array.box, array.stage_bytes)}
     return facts

@@ -8,7 +8,7 @@
 >>> kernel.scores.atom.name, kernel.weighted.atom.name
 ('SM90_64x128x16_F32BF16BF16_SS', 'SM90_64x128x16_F32BF16BF16_RS<K,MN>')
 >>> kernel.q.box, kernel.v.box
-((64, 128), (64, 64))
+((64, 128), (64, 128))
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from jax_moye.layout import Layout, checks, size
 from jax_moye.layout.checks import BankReport, SmemReport
 from jax_moye.layout.dtypes import operand_types
 from jax_moye.layout.errors import InvalidType
-from jax_moye.layout.kernels.tma import ROWS, TmaOperandLayouts, tma_operand
+from jax_moye.layout.kernels.tma import ROW_BYTES, ROWS, TmaOperandLayouts, tma_operand
 from jax_moye.layout.kernels.wgmma import WARPGROUP, stmatrix_report
 from jax_moye.layout.tiled import TiledMma, make_tiled_mma
 
-ROW_BLOCK = 64  # rows, and elements of head_dim: a swizzled block of 8 KB
-STEP = 16  # columns of A that one wgmma multiplies
+ROW_BLOCK = 64  # rows of a swizzled block of 8 KB
+IN_PAIRS = Layout((4, 2), (2, 1))  # of TF32's k, so that neighbouring sums of a thread are its elements of A
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class AttentionLayouts:
       order: of the operands of the scores.
       tile: (rows that a CTA owns, rows of a step, head_dim).
       scores: the TiledMma of a tile of them, (OWNED,STEP), both operands in shared memory.
-      weighted: that of sums of rows, (OWNED,HEAD): A are weights in registers.
+      weighted: that of sums of rows, (OWNED,HEAD): A are weights in registers. By wgmma, of TF32 by mma.sync.
       arrays: of shared memory, as TMA brings them in.
       other_bytes: of shared memory, behind them.
       consumers: warpgroups that multiply, 64 rows each; one more warpgroup loads. Where they outnumber the tile's rows,
@@ -74,13 +74,14 @@ class AttentionLayouts:
 
     @property
     def weights_tv(self) -> Layout:
-        """(thread,(value,k)) of the same numbers as A's fragments of one wgmma after the other.
+        """(thread,(value,k)) of the same numbers as A's fragments of one wgmma after the other, 16 bits each.
 
         It is `scores_tv`: accumulators become the next operand where they are.
         """
         thread, value = self.weighted.atom.layout_A_TV
-        steps = self.tile[1] // STEP
-        return Layout((thread.shape, (value.shape, steps)), (thread.stride, (value.stride, STEP * ROWS)))
+        along_k = self.weighted.atom.shape_mnk[2]
+        steps = self.tile[1] // along_k
+        return Layout((thread.shape, (value.shape, steps)), (thread.stride, (value.stride, along_k * ROWS)))
 
     def smem_report(self, arch: Any = None) -> SmemReport:
         """Shared memory of a CTA: the arrays, over the first of which results are written in the end, and the rest."""
@@ -88,7 +89,7 @@ class AttentionLayouts:
         return checks.smem_bytes(*arrays, (Layout(self.other_bytes), "uint8"), align=1024, arch=arch)
 
     def store_report(self) -> BankReport:
-        """Wavefronts of filling a box of 16 rows and 64 columns of a result, by one warp."""
+        """Wavefronts of filling a box of 16 rows and 64 columns of a result of 16 bits, by one warp."""
         return stmatrix_report(self.arrays[0].value_type, "o")
 
 
@@ -99,15 +100,22 @@ def check_order(config: Any, order: str) -> None:
 
 
 def rows_array(config: Any, name: str, rows: int, stages: int, box_rows: int = 0) -> TmaOperandLayouts:
-    """KOperand: rows of 64 elements of head_dim, which is summed over; box_rows: of a box, 0: all."""
-    return dataclasses.replace(tma_operand(_blocks(config, stages), "NT", "a", rows, box_rows=box_rows), name=name)
+    """KOperand: rows of 128 bytes of head_dim, which is summed over; box_rows: of a box, 0: all."""
+    of_boxes = _of_depth(config, box_columns(config), stages)
+    return dataclasses.replace(tma_operand(of_boxes, "NT", "a", rows, box_rows=box_rows), name=name)
 
 
-def summed_array(config: Any, name: str, stages: int) -> TmaOperandLayouts:
-    """MnOperand: 64 rows of head_dim, which are summed over themselves; of a consumer's part of them."""
+def summed_array(config: Any, name: str) -> TmaOperandLayouts:
+    """WeightedProduct: rows of a step, which are summed over themselves; of a consumer's part of head_dim."""
     parts = shares(config)
-    of_part = tma_operand(_blocks(config, parts * stages), "NN", "b", config.tile[2] // parts)
+    of_rows = _of_depth(config, config.tile[1], parts * config.stages)
+    of_part = tma_operand(of_rows, "NN", "b", config.tile[2] // parts, any_major=True)
     return dataclasses.replace(of_part, name=name)
+
+
+def box_columns(config: Any) -> int:
+    """Elements of head_dim in a box."""
+    return ROW_BYTES * 8 // operand_types(config.dtype)[0].bits
 
 
 def shares(config: Any) -> int:
@@ -115,9 +123,9 @@ def shares(config: Any) -> int:
     return config.consumers * ROWS // config.tile[0]
 
 
-def _blocks(config: Any, stages: int) -> Any:
-    """A config for `tma_operand` whose stages have 64 elements along what is summed over."""
-    return dataclasses.replace(config, tile=(*config.tile[:2], ROW_BLOCK), stages=stages)
+def _of_depth(config: Any, depth: int, stages: int) -> Any:
+    """A config for `tma_operand` whose stages have so many elements along what is summed over."""
+    return dataclasses.replace(config, tile=(*config.tile[:2], depth), stages=stages)
 
 
 def both_mmas(config: Any) -> tuple[TiledMma, TiledMma]:
@@ -125,8 +133,10 @@ def both_mmas(config: Any) -> tuple[TiledMma, TiledMma]:
     element, _ = operand_types(config.dtype)
     _, step, head = config.tile
     parts = shares(config)
-    types, warpgroups = f"F32{element.short}{element.short}", Layout((config.consumers // parts, 1, 1))
-    scores = make_tiled_mma(f"SM90_{ROWS}x{step}x{STEP}_{types}_SS<GMMA::Major::K,GMMA::Major::K>", warpgroups)
-    own = head // parts
-    weighted = make_tiled_mma(f"SM90_{ROWS}x{own}x{STEP}_{types}_RS<GMMA::Major::K,GMMA::Major::MN>", warpgroups)
-    return scores, weighted
+    types, own = f"F32{element.short}{element.short}", config.consumers // parts
+    if element.bits == 32:
+        scores = make_tiled_mma(f"SM90_{ROWS}x{step}x8_{types}_SS_TN", Layout((own, 1, 1)))
+        return scores, make_tiled_mma(f"SM80_16x8x8_{types}F32_TN", Layout((4 * own, 1, 1)), (None, None, IN_PAIRS))
+    atom = f"SM90_{ROWS}x{step}x16_{types}_SS<GMMA::Major::K,GMMA::Major::K>"
+    of_sums = f"SM90_{ROWS}x{head // parts}x16_{types}_RS<GMMA::Major::K,GMMA::Major::MN>"
+    return make_tiled_mma(atom, Layout((own, 1, 1))), make_tiled_mma(of_sums, Layout((own, 1, 1)))

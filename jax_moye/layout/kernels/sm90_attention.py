@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 from jax_moye.layout.kernels.attention import (
-    ROW_BLOCK,
     AttentionLayouts,
     both_mmas,
+    box_columns,
     check_order,
     rows_array,
     summed_array,
@@ -26,17 +26,17 @@ class AttentionKernelLayouts(AttentionLayouts):
 
     @property
     def q(self) -> TmaOperandLayouts:
-        """A CTA's rows of Q, (BLK_M,64,PARTS); in the end those of O lie there."""
+        """A CTA's rows of Q, (BLK_M,BOX,PARTS); in the end those of O of 16 bits lie there."""
         return self.arrays[0]
 
     @property
     def k(self) -> TmaOperandLayouts:
-        """Rows of K, (BLK_N,64,PARTS*PIPE)."""
+        """Rows of K, (BLK_N,BOX,PARTS*PIPE)."""
         return self.arrays[1]
 
     @property
     def v(self) -> TmaOperandLayouts:
-        """Rows of V, (HEAD,64,STEPS*PIPE)."""
+        """Rows of V, (HEAD,BLK_N,PIPE)."""
         return self.arrays[2]
 
 
@@ -44,11 +44,11 @@ def describe(config: Any, order: str) -> AttentionKernelLayouts:
     """The layouts of a config."""
     check_order(config, order)
     blk_m, blk_n, head = config.tile
-    parts, steps = head // ROW_BLOCK, blk_n // ROW_BLOCK
+    parts = head // box_columns(config)
     arrays = (
         rows_array(config, "q", blk_m, parts),
         rows_array(config, "k", blk_n, config.stages * parts),
-        summed_array(config, "v", config.stages * steps),
+        summed_array(config, "v"),
     )
     return AttentionKernelLayouts(
         config.name,

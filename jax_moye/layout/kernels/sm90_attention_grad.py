@@ -9,6 +9,7 @@ from jax_moye.layout.kernels.attention import (
     ROW_BLOCK,
     AttentionLayouts,
     both_mmas,
+    box_columns,
     check_order,
     rows_array,
     summed_array,
@@ -27,7 +28,7 @@ class AttentionGradLayouts(AttentionLayouts):
     """Either kernel of sm90_attention_grad as layouts.
 
     Attributes:
-      summed: the streamed rows once more, as the operand of which rows are summed over, (HEAD,STEP,PIPE).
+      summed: the streamed rows once more, as the operand of which rows are summed over, (HEAD,STEP,SHARES*PIPE).
     """
 
     summed: TmaOperandLayouts
@@ -39,12 +40,12 @@ class AttentionGradLayouts(AttentionLayouts):
 
     @property
     def owned(self) -> TmaOperandLayouts:
-        """A CTA's own rows, of Q and dO, or of K and V: (OWNED,64,PARTS), twice; results lie there in the end."""
+        """A CTA's own rows, of Q and dO, or of K and V: (OWNED,BOX,PARTS), twice; results of 16 bits lie there then."""
         return self.arrays[0]
 
     @property
     def streamed(self) -> TmaOperandLayouts:
-        """Rows of the others, (STEP,64,PARTS*PIPE), twice."""
+        """Rows of the others, (STEP,BOX,PARTS*PIPE), twice."""
         return self.arrays[2]
 
 
@@ -52,7 +53,7 @@ def describe(config: Any, order: str) -> AttentionGradLayouts:
     """The layouts of a config."""
     check_order(config, order)
     owned, step, head = config.tile
-    parts = head // ROW_BLOCK
+    parts = head // box_columns(config)
     of_cta = rows_array(config, "owned", owned, parts, box_rows=ROW_BLOCK)
     of_step = rows_array(config, "streamed", step, config.stages * parts)
     of_rows = config.consumers * config.stages * 3 * step * 4  # lse, delta and a masked score's weight, f32
@@ -66,5 +67,5 @@ def describe(config: Any, order: str) -> AttentionGradLayouts:
         other_bytes=of_rows + 8 * (2 * config.stages + 1),  # mbarriers: two of each stage, and one
         consumers=config.consumers,
         stages=config.stages,
-        summed=summed_array(config, "summed", config.stages),
+        summed=summed_array(config, "summed"),
     )
