@@ -14,6 +14,7 @@ from tests.emulated import (
     mutants_attention_bias,
     mutants_attention_cap,
     mutants_attention_dropout,
+    mutants_attention_tf32,
     mutants_attention_wide,
     mutants_batches,
     mutants_block_scales,
@@ -73,6 +74,7 @@ MUTANTS = (
     + mutants_attention_bias.MUTANTS
     + mutants_attention_cap.MUTANTS
     + mutants_attention_dropout.MUTANTS
+    + mutants_attention_tf32.MUTANTS
     + mutants_attention_wide.MUTANTS
 )
 NUMBER_OF = {mutant: number for number, mutant in enumerate(MUTANTS)}
