@@ -41,7 +41,7 @@ MUTANTS = [
         name="attention_grad_wide_half_a_stage",
         old="(tOrdS, tOrK, read.index() * kShares, tOrdQ)",
         new="(tOrdS, tOrK, read.index(), tOrdQ)",
-        expect=race("wgmma", BOTH, "TMA load", BOTH),
+        expect=race("wgmma", G, "TMA load", BOTH),
     ),
     Gradients(
         name="attention_grad_wide_rows_still_read",
