@@ -1,11 +1,11 @@
 """Times attention on this GPU: as XLA computes it, under jax_moye.optimize, and by torch, where torch is.
 
-    python benchmarks/attention.py [--out results.json] [--rows REGEX] [--seconds 0.1]
+    python benchmarks/attention.py [--out results.json] [--rows REGEX] [--dtype bfloat16] [--seconds 0.1]
 
 Rows are attentions of published models: prefill and training, causal or not, decoding of one token with a cache,
 images. A gradient is the forward pass and all three gradients in one program, from the plain JAX that stands in
-`attention`. All contenders read the same normal random numbers, in turns. torch has its two fused backends. Results are
-compared with XLA's; tests compare them with float64.
+`attention`. float32 has the default precision, which is TF32. All contenders read the same normal random numbers, in
+turns. torch has its two fused backends. Results are compared with XLA's; tests compare them with float64.
 """
 
 from __future__ import annotations
@@ -121,12 +121,12 @@ def attention(row: Row) -> Callable[..., Any]:
     return gradients if row.gradient else forward
 
 
-def operands(row: Row, seed: int) -> list[jax.Array]:
+def operands(row: Row, dtype: str, seed: int) -> list[jax.Array]:
     """q, k, v, and the cotangent of the result."""
     keys = jax.random.split(jax.random.key(seed), 4)
     rows = [row.q_rows, row.kv_rows, row.kv_rows, row.q_rows][: 4 if row.gradient else 3]
     return [
-        jax.random.normal(key, (row.batch, number, row.heads, row.head_dim), jnp.bfloat16)
+        jax.random.normal(key, (row.batch, number, row.heads, row.head_dim), dtype)
         for key, number in zip(keys, rows, strict=False)
     ]
 
@@ -189,12 +189,12 @@ def torch_contender(row: Row, arrays: list[list[jax.Array]], backend: str) -> tu
     return replay, lambda _: torch.cuda.synchronize()
 
 
-def measure(row: Row, seconds: float, with_torch: bool) -> dict[str, Any]:
+def measure(row: Row, dtype: str, seconds: float, with_torch: bool) -> dict[str, Any]:
     """One row: microseconds of each contender."""
-    function, first = attention(row), operands(row, 0)
+    function, first = attention(row), operands(row, dtype, 0)
     expected = max(row.products / 2e8, sum(x.nbytes for x in first) / 3e6, 5)
     count = max(1, min(16, math.ceil(300 / expected)))
-    arrays = [first, *(operands(row, seed) for seed in range(1, count))]
+    arrays = [first, *(operands(row, dtype, seed) for seed in range(1, count))]
     contenders: dict[str, Any] = {
         "xla": jax_contender(function, arrays),
         "moye": jax_contender(jax_moye.optimize(function), arrays),
@@ -221,6 +221,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="a file for the results as JSON")
     parser.add_argument("--rows", default="", help="a regular expression: only rows whose names it is found in")
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"], help="of all arrays")
     parser.add_argument("--seconds", type=float, default=0.1, help="of each contender of a row, three times")
     parser.add_argument("--no-torch", action="store_true", help="without torch")
     args = parser.parse_args()
@@ -230,7 +231,7 @@ def main() -> None:
     for row in (*FORWARD, *GRADIENTS):
         if not re.search(args.rows, row.name):
             continue
-        result = measure(row, args.seconds, not args.no_torch)
+        result = measure(row, args.dtype, args.seconds, not args.no_torch)
         results.append(result)
         what = f"{row.name:29} {row.batch:4} {row.heads:3} {row.q_rows:5} {row.kv_rows:5} {row.head_dim:4}"
         times = "  ".join(f"{name} {value:9.1f}" for name, value in result["us"].items())
@@ -245,8 +246,8 @@ def main() -> None:
     if args.out:
         found = {
             "about": "attention: XLA, jax_moye.optimize and torch's fused backends",
-            "how": "microseconds of an attention, medians of three turns, normal random numbers in bf16; gradients "
-            "with the forward pass; ratio: XLA's time over ours",
+            "how": "microseconds of an attention, medians of three turns, normal random numbers in "
+            f"{args.dtype}; gradients with the forward pass; ratio: XLA's time over ours",
             "gpu": jax.devices()[0].device_kind,
             "jax": jax.__version__,
             "emulated": False,

@@ -34,7 +34,8 @@ _SHARED_MEMORY = 226 * 1024  # bytes, of two CTAs that run on one multiprocessor
 _LIKELY_CTAS = _MULTIPROCESSORS
 # Where nothing was measured: scores of all heads, and elements of keys and values. With fewer of both, XLA's products
 # and softmax may be faster. On an H100 they took 0.87 of our time at 196608 scores of short texts, and never less than
-# ours where there was more of either (benchmarks/results/nvidia_h100-2026-11-25-2914d58-attention.txt).
+# ours where there was more of either (benchmarks/results/nvidia_h100-2026-11-25-2914d58-attention.txt). Of float32
+# nobody has timed it: both multiply at half the rate, and XLA's scores take twice the bytes.
 LEAST_SCORES, LEAST_ELEMENTS = 1 << 18, 1 << 22
 _TIMED_HEAD_DIM = 128  # elements: the largest that was timed; with more nobody knows who is faster
 

@@ -32,7 +32,7 @@ def kernels():
         pytest.skip("no rows of sm90_attention in this build")
 
 
-def compared(fun, args, expected, calls):
+def compared(fun, args, expected, calls, dtype=jnp.bfloat16):
     with jax_moye.options(implementation="moye"):
         compiled = jax.jit(jax_moye.optimize(fun)).lower(*args).compile()
     text = compiled.as_text()
@@ -41,7 +41,7 @@ def compared(fun, args, expected, calls):
     results, again = compiled(*args), compiled(*args)
     for x, y in zip(results, again, strict=True):
         np.testing.assert_array_equal(np.asarray(x, np.float32), np.asarray(y, np.float32))
-    assert_as_exact(results, jax.jit(fun)(*args), expected, jnp.bfloat16)
+    assert_as_exact(results, jax.jit(fun)(*args), expected, dtype)
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
@@ -51,6 +51,15 @@ def test_forms(rng, form, causal, checkpoint):
     args = operands(rng, (2, 300, 300, 4, 4, 16))
     fun = gradients(FORMS[form], causal, checkpoint)
     compared(fun, args, exact(*args, causal), [2 if checkpoint else 1, 1])
+
+
+@pytest.mark.skipif("tf32" not in {config.dtype for config in attention_configs()}, reason="no rows of TF32")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_float32(rng, form, causal):
+    """In TF32, as XLA has the products."""
+    args = operands(rng, (2, 300, 300, 4, 4, 16), jnp.float32)
+    compared(gradients(FORMS[form], causal), args, exact(*args, causal), [1, 1], jnp.float32)
 
 
 @pytest.mark.parametrize("form", GROUPED)

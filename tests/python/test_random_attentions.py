@@ -7,10 +7,9 @@ import os
 import jax
 import numpy as np
 import pytest
-from python.attentions import products_in_tf32
+from python.attentions import ROUNDING, products_in_tf32
 from python.generated_attentions import DROPPED, draw
 from python.spelled_attentions import EXACT
-from python.support import UNIT
 
 import jax_moye
 from jax_moye._kernels.configs import attention_configs
@@ -29,7 +28,6 @@ needs_tf32 = pytest.mark.skipif(
     len({config.kernel for config in attention_configs() if config.dtype == "tf32"}) < 2,
     reason="no rows of sm90_attention of TF32 in this build",
 )
-TF32 = 2.0**-11  # rounding error
 AS_WRITTEN = {"xla_allow_excess_precision": False}  # roundings of the program stay
 
 
@@ -59,7 +57,7 @@ def assert_near(drawn, results, before, right):
 
     Of float32 these are to TF32.
     """
-    unit = 4 * (TF32 if drawn.types.narrow == np.float32 else UNIT[np.dtype(drawn.types.narrow).name])
+    unit = 4 * ROUNDING[np.dtype(drawn.types.narrow).name]
     for i, (result, other, wanted) in enumerate(zip(results, before, right, strict=True)):
         assert (result.dtype, result.shape, result.weak_type) == (other.dtype, other.shape, other.weak_type)
         assert wanted.dtype == np.float64
