@@ -74,7 +74,8 @@ struct Gemm<kConfig> {
   static_assert(kConfig.alignment == 16);
   static_assert(kBlkM % 64 == 0 && kConsumers <= 2 && kBlkN % kRowBlock == 0 && kBlkN <= 128);
   static_assert(kHead % kRowBlock == 0 && kHead * sizeof(Element) <= 512);
-  static constexpr bool kIsWide = kHead > 128;  // O takes half of a thread's registers
+  // O, with weights of 32 bits, takes half of a thread's registers.
+  static constexpr bool kIsWide = kHead * sizeof(Element) > 256;
   static_assert(kStages >= 2 && (!kIsWide || kBlkN == 64));
   // Of a thread's scores, whose bias is loaded at a time, a tile ahead: as many as there are registers for.
   static constexpr int kBiasAhead = kIsWide ? 8 : kBlkN == 64 ? 32 : kHead == 64 ? 16 : 8;
@@ -183,7 +184,7 @@ struct Gemm<kConfig> {
     int const lane = thread % 32, row = at.row + thread / 32 * 16 + lane / 4;
     constexpr bool kHasBias = kIsBiased<kKind>;
     // For want of registers scores become weights behind the products of the weights before, whose registers they take.
-    constexpr bool kIsLate = kIsWide && kKind != ScoresKind::plain;
+    constexpr bool kIsLate = kIsWide && kKind != ScoresKind::plain && Weighted::kIsStarted;
     // A bias is added to scores that are scaled, and a cap is the scale of those that have one.
     float const scale = (kHasBias ? 1 : factor_of_scores<kKind>(args)) * float(kLog2E);
     Tensor sQ = make_tensor(make_smem_ptr(smem.q), OperandQ::smem_layout());  // (BLK_M,BOX,PARTS)
