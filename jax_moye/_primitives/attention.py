@@ -171,7 +171,7 @@ def moved(x: Any, labels: str, wanted: str) -> Any:
 
 
 def delta_of(o: Any, d_o: Any, rest: Any = None, *, params: AttentionParams) -> Any:
-    """A row's sum of o d_o, f32.
+    """A row's sum of o d_o, f32. Of f32 d_o is cut off, as where a kernel multiplies it with values: v may be all of o.
 
     Args:
       o: the result.
@@ -182,7 +182,17 @@ def delta_of(o: Any, d_o: Any, rest: Any = None, *, params: AttentionParams) -> 
     whole = o.astype(jnp.float32) if rest is None else o.astype(jnp.float32) + rest.astype(jnp.float32)
     wanted = params.of("lse") + "d"
     one, other = (moved(x, params.of(name), wanted) for x, name in ((whole, "o"), (d_o, "d_o")))
-    return jnp.sum(one * other.astype(jnp.float32), axis=-1)
+    return jnp.sum(one * (cut_off(other) if other.dtype == jnp.float32 else other.astype(jnp.float32)), axis=-1)
+
+
+def cut_off(x: Any) -> Any:
+    """What tensor cores multiply of f32: TF32, without the bits behind that.
+
+    Args:
+      x: an array.
+    """
+    bits = lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFFE000)
+    return lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def rest_of(whole: Any, o: Any) -> Any:
@@ -205,7 +215,9 @@ def reference(q: Any, k: Any, v: Any, *behind: Any, params: AttentionParams) -> 
         moved(x, params.of(name), of + "d")
         for x, name, of in ((q, "q", rows), (k, "k", of_keys + "k"), (v, "v", of_keys + "k"))
     )
-    scores = jnp.einsum(f"{rows}d,{of_keys}kd->{rows}k", q, k, preferred_element_type=jnp.float32) * params.scale
+    # As a kernel multiplies f32, whatever jax.default_matmul_precision is.
+    of_f32: dict[str, Any] = {"preferred_element_type": jnp.float32, "precision": lax.Precision.DEFAULT}
+    scores = jnp.einsum(f"{rows}d,{of_keys}kd->{rows}k", q, k, **of_f32) * params.scale
     given = iter(behind)
     if params.cap is not None:
         scores = params.cap * jnp.tanh(scores / params.cap)
@@ -224,7 +236,7 @@ def reference(q: Any, k: Any, v: Any, *behind: Any, params: AttentionParams) -> 
     shares = exponentials / sums
     if params.dropout is not None:
         shares = jnp.where(_like_scores(next(given), params.of("kept"), rows), params.dropout * shares, 0)
-    o = jnp.einsum(f"{rows}k,{of_keys}kd->{rows}d", shares.astype(v.dtype), v, preferred_element_type=jnp.float32)
+    o = jnp.einsum(f"{rows}k,{of_keys}kd->{rows}d", shares.astype(v.dtype), v, **of_f32)
     in_order = moved(o, rows + "d", params.of("o"))
     if params.has_bias:
         return in_order, jnp.stack([largest[..., 0], jnp.log(sums)[..., 0]])

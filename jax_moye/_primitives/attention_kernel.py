@@ -218,7 +218,8 @@ def _with_gradients_of_none(
     k, v = (moved(*given[name], of_keys + "kd") for name in "kv")
     d_o = jnp.where(counts[..., None], 0, d_o)
     mean_k, mean_v = (jnp.mean(x, axis=-2, keepdims=True, dtype=jnp.float32) for x in (k, v))
-    of_f32: dict[str, Any] = {"preferred_element_type": jnp.float32}
+    # Of few rows: also where the program's products are in TF32.
+    of_f32: dict[str, Any] = {"preferred_element_type": jnp.float32, "precision": jax.lax.Precision.HIGHEST}
 
     def product(spec: str, x: Any, wide: Any) -> Any:  # in as many parts as the derivative of the scores has
         total = jnp.float32(0)
@@ -238,7 +239,7 @@ def _with_gradients_of_none(
     if "dk" in found:
         of_rows = jnp.einsum(f"{rows}d,{rows}e->{of_keys}de", d_o, q, **of_f32)
         total = product(f"{of_keys}kd,{of_keys}de->{of_keys}ke", v, of_rows)
-        total -= jnp.einsum(f"{of_keys}kd,{of_keys}de->{of_keys}ke", mean_v, of_rows)
+        total -= jnp.einsum(f"{of_keys}kd,{of_keys}de->{of_keys}ke", mean_v, of_rows, **of_f32)
         found["dk"] = _plus(found["dk"], params.of("dk"), params.scale / k.shape[-2] * total, of_keys + "kd")
     return found
 

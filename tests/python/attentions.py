@@ -10,12 +10,12 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from python.support import UNIT
 
 import jax_moye
 from jax_moye._kernels.configs import ConfigTable, GemmConfig
 from jax_moye._primitives import rewriting
+from jax_moye._primitives.attention import cut_off
 from jax_moye._primitives.attention_finding import _as_equations
 
 ROUNDING = UNIT | {"float32": 2.0**-11}  # of what products read: float32 to TF32
@@ -295,15 +295,11 @@ def products_in_tf32() -> Any:
     On a CPU that is what a program is on a GPU.
     """
 
-    def cut(x: Any) -> Any:
-        bits = lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFFE000)
-        return lax.bitcast_convert_type(bits, jnp.float32)
-
     def with_cut(jaxpr: Any, parameters: Any, rewrite: Any) -> Any:
         new = []
         for one in jaxpr.eqns:
             if one.primitive.name == "dot_general" and all(x.aval.dtype == jnp.float32 for x in one.invars):
-                of_cut = lambda *x, one=one: one.primitive.bind(*map(cut, x), **one.params)  # noqa: E731
+                of_cut = lambda *x, one=one: one.primitive.bind(*map(cut_off, x), **one.params)  # noqa: E731
                 *before, product = _as_equations(of_cut, one.invars, one)[0]
                 new += [*before, product.replace(outvars=one.outvars)]
             else:

@@ -118,7 +118,7 @@ def call_masked_grad(*, mask=MASK, lse=None, delta=None, dtype="bfloat16", out=N
 @pytest.mark.parametrize("mode", ["lazy", "eager", "random"])
 def test_every_config(config, mode):
     o, lse = call(config=config.name, dtype=DTYPES[config.dtype].jax_name, mode=mode, seed=3)
-    np.testing.assert_array_equal(o, np.full(Q, 3.0))
+    np.testing.assert_allclose(o, np.full(Q, 3.0), rtol=2.0**-22 if config.dtype == "tf32" else 0)  # f32 is not rounded
     np.testing.assert_allclose(lse, np.full(LSE, 0.25 * HEAD_DIM + np.log(KV_ROWS)), rtol=1e-6)
 
 
@@ -480,7 +480,7 @@ def test_an_edited_call_of_float32_gets_an_error(kernel, edit):
 def test_parts_of_float32_begin_at_4_elements():
     arrays = dict(k=(2, 2, 8, 16), k_offset=4, view=True, dtype="float32")
     o, _ = call(config=OF_TF32["sm90_attention"], **arrays)
-    np.testing.assert_array_equal(o, np.full(Q, 3.0))
+    np.testing.assert_allclose(o, np.full(Q, 3.0), rtol=2.0**-22)
     dq, _, _ = call_grad(config=OF_TF32[GRAD], **arrays)
     np.testing.assert_allclose(dq, np.full(Q, 0.25 * 2), rtol=2e-2)
 

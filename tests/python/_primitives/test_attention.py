@@ -163,7 +163,8 @@ def test_the_reference_of_a_mask(rng):
     ],
 )
 def test_how_a_kernel_reads_arrays(q, k, dims):
-    found = module._arrays({"q": View.whole(q[1]), "k": View.whole(k[1])}, {"q": q[0], "k": k[0]})
+    views = {"q": View.whole(q[1]), "k": View.whole(k[1])}
+    found = module._arrays(views, {"q": q[0], "k": k[0]}, jnp.bfloat16)
     if dims is None:
         assert found is None
         return

@@ -72,7 +72,7 @@ def _masked(q, k, v):
 def _padded(q, k, v):
     """A low number is added; of the second sequence no key is left."""
     kept = jnp.arange(T) < jnp.array([15, 0])[:, None, None, None]
-    return _weighted(jax.nn.softmax(_scores(q, k) + jnp.where(kept, 0.0, -1e9)), v)
+    return _weighted(jax.nn.softmax(_scores(q, k) + jnp.where(kept, 0.0, -1e30)), v)
 
 
 def _with_a_bias(q, k, v, bias):
