@@ -58,7 +58,10 @@ def is_for_attention(params: AttentionParams, q: Sequence[int], k: Sequence[int]
     """
     arrays = arrays_of(params, [Operand(tuple(q), dtype), Operand(tuple(k), dtype)])
     sizes = None if arrays is None else arrays.sizes
-    found = [decide_attention(params.request, sizes, dtype, one, None) for one in {False, bool(params.gradients)}]
+    found = [
+        decide_attention(params.request, sizes, dtype, one, None, precision=params.precision)
+        for one in {False, bool(params.gradients)}
+    ]
     for one in found:
         if one.cause == "capability":
             what = describe(params, sizes, bool(params.gradients))

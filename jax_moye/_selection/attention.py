@@ -158,9 +158,10 @@ def decide_attention(
             on_cuda and request.implementation == "moye" and target.is_elsewhere
         ):
             return AttentionDecision(None, target.unavailable, "place")
-        if able[0].dtype == "tf32" and not may_be_tf32(precision, target.platform):
-            reason = f"on {target.platform} float32 is multiplied as it is, unless precision is 'TF32_TF32_F32'"
-            return AttentionDecision(None, reason, "place")
+    platform = target.platform if target is not None else "cuda" if request.interpret is None else "cpu"
+    if able[0].dtype == "tf32" and not may_be_tf32(precision, platform):
+        reason = f"on {platform} float32 is multiplied as it is, unless precision is 'TF32_TF32_F32'"
+        return AttentionDecision(None, reason, "place")
     head = min(config.tile[2] for config in able)
     able = [config for config in able if config.tile[2] == head and _has_room(request, config, sizes)]
     rows_of = (min if sizes.q_rows <= _FEW_ROWS else max)(config.tile[0] for config in able)

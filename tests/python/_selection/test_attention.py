@@ -98,16 +98,16 @@ def test_float32_is_multiplied_in_tf32():
     assert decided(dtype=jnp.float32).config.name == "sm90_attention_tf32_128x128x128_s2_a16"
     assert "kernels are for 128 at most" in decided(SIZES._replace(head_dim=136), dtype=jnp.float32).reason
 
-    def in_emulator(precision, **changes):
+    def in_emulator(precision, target):
         request = AttentionRequest(interpret=InterpretParams())
-        target = dataclasses.replace(CPU, **changes)
         return decide_attention(request, SIZES, jnp.float32, False, target, precision=precision)
 
-    assert in_emulator(lax.DotAlgorithmPreset.TF32_TF32_F32).config.dtype == "tf32"
-    for precision in (None, (lax.Precision.DEFAULT,) * 2):
-        found = in_emulator(precision)
-        assert (found.config, found.cause) == (None, "place")
-        assert found.reason == "on cpu float32 is multiplied as it is, unless precision is 'TF32_TF32_F32'"
+    for target in (CPU, None):  # also while a program is traced
+        assert in_emulator(lax.DotAlgorithmPreset.TF32_TF32_F32, target).config.dtype == "tf32"
+        for precision in (None, (lax.Precision.DEFAULT,) * 2):
+            found = in_emulator(precision, target)
+            assert (found.config, found.cause) == (None, "place")
+            assert found.reason == "on cpu float32 is multiplied as it is, unless precision is 'TF32_TF32_F32'"
     assert decided(target=CPU, request=AttentionRequest(interpret=InterpretParams())).config.dtype == "bf16"
 
 
