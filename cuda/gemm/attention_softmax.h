@@ -9,6 +9,7 @@
 #include "gemm/attention_bias.h"
 #include "gemm/attention_cap.h"
 #include "gemm/config.h"
+#include "moye/arch/convert.h"
 #include "moye/arch/math.h"
 #include "moye/arch/warp.h"
 #include "moye/core.h"
@@ -38,10 +39,14 @@ MOYE_DEVICE void mask_scores(float (&scores)[kSums], uint32_t const (&kept)[kSum
 }
 
 /// Scores become weights, in place: those of columns `column` on. scale: of base 2. Scores with a bias may be as low as
-/// masked ones: of them the largest is subtracted before they are scaled, so that of the same nothing is left.
-template <bool kHasBias, int kSums>
+/// masked ones: of them the largest is subtracted before they are scaled, so that of the same nothing is left. Those of
+/// TF32 are rounded before they are added up: a result is a mean then, however they were rounded, which gradients need.
+template <class T, bool kHasBias, int kSums>
 MOYE_DEVICE void soften(float (&scores)[kSums], SoftmaxRows& rows, int column, float scale, int lane MOYE_LOC) {
   MOYE_SITE;
+  auto const rounded = [](float weight) {
+    return sizeof(T) == 4 ? detail::bit_cast<float>(round_to_tf32(weight) & 0xffffe000u) : weight;
+  };
   int const fewest = rows.columns[0] < rows.columns[1] ? rows.columns[0] : rows.columns[1];
   if (column + 2 * kSums > fewest) {
     MOYE_UNROLL
@@ -68,7 +73,7 @@ MOYE_DEVICE void soften(float (&scores)[kSums], SoftmaxRows& rows, int column, f
       MOYE_UNROLL
       for (int i = 0; i < kSums; ++i) {
         if (i / 2 % 2 != r) continue;
-        scores[i] = fast_exp2((scores[i] - base) * scale);
+        scores[i] = rounded(fast_exp2((scores[i] - base) * scale));
         sum += scores[i];
       }
     } else {
@@ -80,7 +85,7 @@ MOYE_DEVICE void soften(float (&scores)[kSums], SoftmaxRows& rows, int column, f
       MOYE_UNROLL
       for (int i = 0; i < kSums; ++i) {
         if (i / 2 % 2 != r) continue;
-        scores[i] = fast_exp2(multiply_add(scores[i], of_row, -base));
+        scores[i] = rounded(fast_exp2(multiply_add(scores[i], of_row, -base)));
         sum += scores[i];
       }
     }

@@ -253,7 +253,7 @@ struct Gemm<kConfig> {
       bias.add(scores, begin * kBlkN);
       cap.apply(scores);
       mask_scores(scores, mask.kept, args.mask, scale);
-      soften<kHasBias>(scores, rows, begin * kBlkN, scale, lane);
+      soften<Element, kHasBias>(scores, rows, begin * kBlkN, scale, lane);
       dropout.apply(scores);
       to_fragments<Element, kBlkN>(scores, weights);
       MOYE_NO_UNROLL
@@ -270,7 +270,7 @@ struct Gemm<kConfig> {
         bias.add(scores, tile * kBlkN);
         cap.apply(scores);
         mask_scores(scores, mask.kept, args.mask, scale);
-        soften<kHasBias>(scores, rows, tile * kBlkN, scale, lane);
+        soften<Element, kHasBias>(scores, rows, tile * kBlkN, scale, lane);
         dropout.apply(scores);
         // ptxas puts the next wait as early as its block of instructions begins, ahead of the exponentials. A wait for
         // an mbarrier, which is due anyhow, begins another one.

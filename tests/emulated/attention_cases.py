@@ -228,6 +228,7 @@ def reference(case: Case, dtype: str, arrays: dict[str, np.ndarray]) -> Referenc
     of_score = slope * of_sum + cut(case.head_dim, dtype) * size_of_bias + of_tanh  # absolute, so that of p relative
     worst = of_score.max(axis=3, keepdims=True, initial=0)
     of_lse = worst + 2.0**-21 * (1 + abs(np.where(has_columns & ~is_masked_row, lse, 0)))
+    of_lse += unit if dtype == "tf32" else 0  # whose exponentials are rounded before they are added up
     of_p = worst + of_lse + 2.0**-20
     # What is below the smallest number of the dtype: of exponentials that are at most 1, and of p itself.
     of_small = least * (1 / np.where(has_columns, total, 1))

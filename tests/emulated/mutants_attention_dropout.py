@@ -24,9 +24,10 @@ MUTANTS = [
     Forward(
         name="attention_dropout_in_front_of_the_sum",
         file=F,
-        old="        mask_scores(scores, mask.kept, args.mask, scale);\n        soften<kHasBias>(scores, rows, tile",
+        old="        mask_scores(scores, mask.kept, args.mask, scale);\n"
+        "        soften<Element, kHasBias>(scores, rows, tile",
         new="        mask_scores(scores, dropout.kept.kept, {args.dropout, true}, scale);\n"
-        "        soften<kHasBias>(scores, rows, tile",
+        "        soften<Element, kHasBias>(scores, rows, tile",
         options=("dropout=bhqk",),
     ),
     Forward(name="attention_dropout_factor_forgotten", old="return kept.args.dropout.factor;", new="return 1;"),

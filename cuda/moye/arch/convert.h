@@ -1,11 +1,23 @@
-// Two conversions or differences in one instruction (PTX ISA, "Data Movement and Conversion: cvt", .rn.bf16x2.f32,
-// .rn.f16x2.f32 and .rn.f16x2.e4m3x2; "Half Precision Floating Point: sub").
+// A conversion to TF32, and two conversions or differences in one instruction (PTX ISA, "Data Movement and Conversion:
+// cvt", .rna.tf32.f32, .rn.bf16x2.f32, .rn.f16x2.f32 and .rn.f16x2.e4m3x2; "Half Precision Floating Point: sub").
 #pragma once
 
 #include "moye/arch/types.h"
 #include "moye/core.h"
 
 namespace moye {
+
+/// A float rounded to TF32, ties away from 0, as a word whose 13 low bits tensor cores drop.
+MOYE_DEVICE uint32_t round_to_tf32(float value) {
+#if defined(__CUDACC__)
+  uint32_t word;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(value));
+  return word;
+#else
+  uint32_t const word = detail::bit_cast<uint32_t>(value);
+  return value != value ? word : (word + 0x1000u) & 0xffffe000u;
+#endif
+}
 
 /// Two floats as two neighbours of type T in one word, the first in the low half; rounded as T(float) rounds.
 template <class T>

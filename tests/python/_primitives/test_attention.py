@@ -261,6 +261,8 @@ def test_gradients_in_shard_map(rng, is_emulated):
 @pytest.mark.parametrize("offset", [0, 3])
 def test_gradients_where_weights_are_nearly_equal(offset, name):
     """What docs/attention.md says of the gradient of queries, next to the program's own error."""
+    if name == "float32" and "tf32" not in {config.dtype for config in attention_configs()}:
+        pytest.skip("no rows of TF32 in this build")
     of_kernel, of_program = errors_where_weights_are_nearly_equal(name, offset, interpret=True)
     if name == "16 bits" and offset:
         assert of_kernel < 0.2 < 0.5 < of_program
