@@ -95,8 +95,20 @@ struct WeightedProduct {
         copy(of_stage(_, _, k), fragment);
         gemm(Mma{}, weights(_, _, k), fragment, sums);
       }
-      sync_warp();  // all lanes have read the rows, before one of them releases the stage
     }
+  }
+
+  /// Releases a stage of rows that add() has read. TMA writes them anew when one lane of each warp has: by then all
+  /// that is read has to be there. Without the fence ptxas puts the release ahead of the last multiplications, while
+  /// the loads for them are under way.
+  template <class Pipeline, class State>
+  static MOYE_DEVICE void release(Pipeline& pipeline, State const& stage, int lane MOYE_LOC) {
+    MOYE_SITE;
+    if constexpr (!kIsStarted) {
+      fence_proxy_async_shared_cta();
+      sync_warp();
+    }
+    pipeline.consumer_release(stage, lane);
   }
 };
 

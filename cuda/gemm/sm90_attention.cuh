@@ -235,7 +235,7 @@ struct Gemm<kConfig> {
         warpgroup_fence_operand(tOrO);
         warpgroup_fence_operand(tOrP);
       }
-      smem.pipeline_v.consumer_release(read_v, lane);
+      Weighted::release(smem.pipeline_v, read_v, lane);
       ++read_v;
     };
 

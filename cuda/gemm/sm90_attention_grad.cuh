@@ -164,7 +164,7 @@ struct Gemm<kConfig> {
         undropped[0] = kept_of_rows<kStep>(args, args.dropout, at, row, columns, step * kStep, lane);
       warpgroup_wait_group<1>();  // all but dP
       warpgroup_fence_operand(tSrS);
-      if (step > 0) smem.pipeline.consumer_release(last, lane);
+      if (step > 0) Weighted::release(smem.pipeline, last, lane);
       last = read;
       bool const is_edge = (step + 1) * kStep > (columns[0] < columns[1] ? columns[0] : columns[1]);
       bias.add(weights, step * kStep);
@@ -358,7 +358,7 @@ struct Gemm<kConfig> {
         warpgroup_fence_operand(tOrdV);
         warpgroup_fence_operand(tOrP);
         warpgroup_fence_operand(tOrdS);
-        smem.pipeline.consumer_release(read, lane);
+        Weighted::release(smem.pipeline, read, lane);
       }
     }
     attention_grad::sync_readers<Gemm>(thread);  // no wgmma of the others reads their rows of K and V any more

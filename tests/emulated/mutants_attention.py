@@ -233,7 +233,7 @@ MUTANTS = [
     ),
     Mutant(
         name="attention_values_never_released",
-        old="      smem.pipeline_v.consumer_release(read_v, lane);\n",
+        old="      Weighted::release(smem.pipeline_v, read_v, lane);\n",
         new="",
         expect=deadlock("", F),
         sizes=(90, 300, 40),
@@ -304,8 +304,8 @@ MUTANTS = [
     ),
     Grad(
         name="attention_grad_stage_released_in_use",
-        old="consumer_release(last, lane);",
-        new="consumer_release(read, lane);",
+        old="release(smem.pipeline, last, lane);",
+        new="release(smem.pipeline, read, lane);",
         expect=deadlock("", G),
     ),
     Grad(

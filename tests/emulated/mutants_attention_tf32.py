@@ -17,13 +17,13 @@ Forward = functools.partial(
 Gradients = functools.partial(
     Forward, row="{sm90_attention_grad, tf32, f32, {64, 64, 128}, 2, {1, 1}, 16}", sizes=(150, 200, 72)
 )
-RELEASED = "      sync_warp();  // all lanes have read the rows, before one of them releases the stage\n"
+RELEASED = "      fence_proxy_async_shared_cta();\n      sync_warp();\n"  # all lanes have read, then one releases
 STORED = "if (column + j * 8 >= head_dim) break;"
 MUTANTS = [
     Forward(
         name="attention_tf32_released_by_the_first_lane",
         old=RELEASED,
-        new="",
+        new=RELEASED.replace("      sync_warp();\n", ""),
         expect=race("TMA load", F, "plain load", F),
     ),
     Forward(name="attention_tf32_weights_in_the_order_of_sums", old="i / 2 * 4 + i % 2]", new="i * 2]"),
