@@ -381,20 +381,24 @@ def test_attention(kernel, functions, scores):
     """Each row's kernels, of dropout those of the widest tile for each head_dim: sums stay in registers."""
     table = (ROOT / "cuda/gemm/configs.h").read_text()
     table = [row for row in ROW.findall(table) if row[1] == kernel]
-    of_tiles = {tile: row for row, _, _, _, tile, *_ in reversed(table)}
+    of_tiles = {(tile, dtype == "tf32"): row for row, _, dtype, _, tile, *_ in reversed(table)}
     if "dropped" in scores:
-        sizes = {row: [int(x) for x in tile.split(",")] for tile, row in of_tiles.items()}
-        of_tiles = {size[2]: row for row, size in sorted(sizes.items(), key=lambda item: item[1][:2])}
+        sizes = {row: ([int(x) for x in tile.split(",")], is_f32) for (tile, is_f32), row in of_tiles.items()}
+        in_order = sorted(sizes.items(), key=lambda item: item[1][0][:2])
+        of_tiles = {(size[2], is_f32): row for row, (size, is_f32) in in_order}
     rows = [re.sub(r"\s+", "", row) for row, *_ in table if scores == "plain" or row in of_tiles.values()]
     assert len(rows) >= 3
     # One consumer of a multiprocessor's only CTA: all its threads have as many registers as one can use.
-    alone = [row for row in rows if kernel == "sm90_attention" and "{64,64,256}" in row]
-    for of, deals_registers in (([row for row in rows if row not in alone], True), (alone, False)):
+    alone = re.compile(r"sm90_attention,((b?f16).*\{64,64,256\}|tf32.*\{64,64,128\})")
+    groups: dict[tuple[bool, bool], list[str]] = {}
+    for row in rows:
+        groups.setdefault(("tf32" not in row, not alone.search(row)), []).append(row)
+    for (tma_stores, deals_registers), of in groups.items():
         names = [f"{function}<Gemm<GemmConfig{row}>, ScoresKind::{scores}>" for function in functions for row in of]
-        for code in codes_without_spills(kernel, names) if names else ():
-            check_code(code, tma_stores=True, deals_registers=deals_registers)
+        for code in codes_without_spills(kernel, names):
+            check_code(code, tma_stores=tma_stores, deals_registers=deals_registers)
             loop = collections.Counter(opcode.split(".")[0] for _, opcode, *_ in check_sass.main_loop(flow_of(code)))
-            # Both products of a tile, of 64 columns and 64 elements of head_dim at least.
+            # Both products of a tile, of 64 columns and 64 elements of head_dim at least; of f32 that of scores.
             assert loop["HGMMA"] >= 8, loop
 
 
