@@ -25,7 +25,9 @@ struct KnownLaunch {
 /// are given is the same as long as the node lasts. Several threads may ask.
 class KnownLaunches {
  public:
-  static constexpr size_t kOfCall = 8, kMost = 4096;  // a KnownLaunch has some kilobytes
+  // A host that runs ahead of the device has memory of its own for each execution under way, and comes back to it. A
+  // KnownLaunch has some kilobytes.
+  static constexpr size_t kOfCall = 32, kMost = 8192;
 
   /// Null: not known.
   std::shared_ptr<KnownLaunch const> find(void const* node, std::vector<void const*> const& addresses) const {

@@ -1,7 +1,6 @@
 // sm90_attention: O = softmax(scale * Q K^T) V on wgmma, without the scores in memory: what has been summed is scaled
 // whenever a larger score turns up.
-//   Q, O (heads,q_rows,head_dim), K, V (kv_heads,kv_rows,head_dim), contiguous along head_dim, 16-bit or f32 that is
-//   multiplied as TF32, alignment 16
+//   Q, O (heads,q_rows,head_dim), K, V (kv_heads,kv_rows,head_dim), contiguous along head_dim, 16-bit or f32 as TF32
 //   tile               {rows of Q, rows of K and V, head_dim}: one CTA has a tile of one head's rows, and goes through
 //                      the tiles of K and V; those of which no column counts are left out
 //   cluster            {1, S} in the table: rank r of S CTAs, {S, 1, 1} as launched, has the r-th part of those tiles,
@@ -12,9 +11,8 @@
 //   k, v               pipelines of kStages each: O of one tile is multiplied while the next scores are
 //   barrier 1 + c      named, consumer c: Q has been read, and O goes there; K and V, and sums for rank 0 go there
 //   cluster barrier    first: all ranks' sums are there; last: they have been read
-// Scores are f32, weights exp(s - largest so far), rounded where they multiply V (WeightedProduct); sums of unrounded
-// ones divide O.
-// Dropped weights are in the sums. What rounding takes from O may be a result. A row's bits depend on its head's tiles.
+// Scores are f32, weights exp(s - largest so far), rounded where they multiply V; sums of unrounded ones divide O.
+// Of f32 rounded ones. Dropped weights are in the sums. What rounding takes from O may be a result.
 #pragma once
 
 #include "gemm/attention.h"

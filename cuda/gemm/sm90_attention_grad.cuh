@@ -1,7 +1,6 @@
 // sm90_attention_grad: the gradients of sm90_attention on wgmma, by two kernels, each of which computes the weights
 // anew from the scores and the logarithm of their sum: sums have one order, and nothing is added in memory.
-//   Q, dO, dQ (heads,q_rows,head_dim), K, V, dK, dV (kv_heads,kv_rows,head_dim), contiguous along head_dim, 16-bit or
-//   f32 that is multiplied as TF32
+//   Q, dO, dQ (heads,q_rows,head_dim), K, V, dK, dV (kv_heads,kv_rows,head_dim), contiguous, 16-bit or f32 as TF32
 //   tile               {rows that a CTA owns, rows of a step, head_dim}
 //   rows kernel        owns rows of Q and dO, goes through K and V: S = Q K^T, dP = dO V^T, dQ += dS K
 //   columns kernel     owns rows of K and V, goes through Q and dO of all heads that read them:
