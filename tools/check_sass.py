@@ -14,6 +14,7 @@ expression `where` (the row of configs.h is in it as numbers), on the architectu
 for them. `min` and `max` bound the number of instructions of an opcode, with the modifiers that the key names and any
 others: HMMA.16816.F32 is an HMMA and an HMMA.F32. `loop` holds a `min` and a `max` for the main loop alone: of a
 kernel's loops the one with the most multiplications (of tensor cores, where it uses them), and the shortest such.
+"early SYNCS" are arrivals at an mbarrier while loads from shared memory are under way, see `early_arrivals`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ _ENDS = re.compile(r"(?:BRA|JMP|EXIT|RET)\b(?!.*\bU?P\d)(?!.*\.DIV\b)")  # witho
 _TARGET = re.compile(r"\b0x([0-9a-f]+) ?;")
 _BUILD_ID = re.compile(rb"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0(.{20})", re.DOTALL)  # a note of ELF: sizes, type, name
 _LOOP = "loop "  # before the names of the main loop's instructions
+_EARLY = "early SYNCS"
+# Behind an instruction's line: the upper half of its encoding. Bits 46 to 48 name the scoreboard, one of six, that says
+# when the result is there, 7: none; bits 52 to 57 those that the instruction waits for.
+_UPPER_HALF = re.compile(r"\s+/\* 0x([0-9a-f]{16}) \*/\s*")
 
 # Address, opcode with modifiers, where a branch goes, whether what follows is not next.
 _Instruction = tuple[int, str, int | None, bool]
@@ -80,7 +85,7 @@ def _cuobjdump(*arguments: str | os.PathLike[str], **options: Any) -> str:
 def count_instructions(binary: str | os.PathLike[str]) -> Counts:
     """{(architecture, mangled kernel): {opcode with modifiers: count}} of an object, an extension or a cubin.
 
-    The main loop's instructions are counted once more, as "loop <opcode>".
+    The main loop's instructions are counted once more, as "loop <opcode>"; "early SYNCS" is not an opcode.
     """
     counts: Counts = {}
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -98,7 +103,39 @@ def count_listing(listing: str) -> Counts:
     for kernel, instructions in read_code(listing).items():
         counts[kernel] = collections.Counter(name for _, name, *_ in instructions)
         counts[kernel].update(_LOOP + name for _, name, *_ in main_loop(instructions))
+    for kernel, number in early_arrivals(listing).items():
+        counts[kernel][_EARLY] = number
     return counts
+
+
+def early_arrivals(listing: str) -> collections.Counter[tuple[str, str]]:
+    """By kernel, how often an mbarrier is arrived at while loads from shared memory are under way, as the code stands.
+
+    Who waits for the mbarrier may have TMA write over what is still to be read: neither the arrival nor a warp's
+    barrier waits for loads, and what uses them may stand behind it. A fence of memory does wait.
+    """
+    found: collections.Counter[tuple[str, str]] = collections.Counter()
+    arch = kernel = opcode = ""
+    under_way = set[int]()  # scoreboards
+    for line in listing.splitlines():
+        if line.startswith("\tcode for "):
+            arch = line.removeprefix("\tcode for ").strip()
+        elif match := _FUNCTION.search(line):
+            kernel = match[1]
+            under_way.clear()
+        elif match := _INSTRUCTION.match(line):
+            opcode = match[3]
+        elif opcode and (match := _UPPER_HALF.fullmatch(line)):
+            bits = int(match[1], 16)
+            under_way -= {board for board in range(6) if bits >> 52 + board & 1}
+            if opcode.startswith("MEMBAR"):
+                under_way.clear()
+            if opcode.startswith("SYNCS.ARRIVE") and under_way:
+                found[arch, kernel] += 1
+            if opcode.split(".")[0] in ("LDS", "LDSM") and bits >> 46 & 7 < 6:
+                under_way.add(bits >> 46 & 7)
+            opcode = ""
+    return found
 
 
 def read_code(listing: str) -> dict[tuple[str, str], list[_Instruction]]:

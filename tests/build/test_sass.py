@@ -56,6 +56,38 @@ def test_a_rule_without_a_kernel_is_broken():
     assert len(check_sass.broken_rules(counts(HMMA=3, LDL=1), [RULE], subset=True)) == 2
 
 
+def encoded(*instructions):
+    """A listing with encodings: of each instruction the opcode, the scoreboard that it sets, and those it waits for."""
+    lines = ["\tcode for sm_90a", "\t\tFunction : f"]
+    for i, (opcode, sets, waits) in enumerate(instructions):
+        upper = (7 if sets is None else sets) << 46 | sum(1 << 52 + board for board in waits)
+        lines += [f"        /*{16 * i:04x}*/    {opcode} R0, [R1] ;   /* 0x{0:016x} */"]
+        lines += [f"{' ' * 40}/* 0x{upper:016x} */"]
+    return "\n".join(lines)
+
+
+LOAD, ARRIVE = ("LDS.64", 2, []), ("@!P0 SYNCS.ARRIVE.TRANS64.A1T0", None, [])
+
+
+@pytest.mark.parametrize(
+    ("instructions", "number"),
+    [
+        ([LOAD, ARRIVE], 1),
+        ([("LDSM.16.M88.4", 0, []), ("LDSM.16.M88.4", 1, []), ("HMMA.1688.F32.TF32", None, [0]), ARRIVE, ARRIVE], 2),
+        ([LOAD, ("HMMA.1688.F32.TF32", None, [2]), ARRIVE], 0),
+        ([LOAD, ("HMMA.1688.F32.TF32", None, [1]), ARRIVE], 1),
+        ([LOAD, ("SYNCS.ARRIVE.TRANS64.A1T0", None, [2])], 0),
+        ([LOAD, ("MEMBAR.ALL.CTA", None, []), ("FENCE.VIEW.ASYNC.S", None, []), ARRIVE], 0),
+        ([("LDG.E", 2, []), ("SYNCS.PHASECHK.TRANS64.TRYWAIT", 3, []), ARRIVE], 0),
+        ([LOAD, ("SYNCS.PHASECHK.TRANS64.TRYWAIT", 3, [])], 0),
+    ],
+)
+def test_arrivals_while_loads_are_under_way(instructions, number):
+    assert sum(check_sass.early_arrivals(encoded(*instructions)).values()) == number
+    (found,) = check_sass.count_listing(encoded(*instructions)).values()
+    assert check_sass.number_of(found, "early SYNCS") == number
+
+
 def test_modifiers_may_be_named():
     found = counts(**{"LDSM.16.M88.4": 3, "LDSM.16.MT88.2": 2, "LDGSTS.E.BYPASS.128.ZFILL": 1})
     (opcodes,) = found.values()
