@@ -387,6 +387,13 @@ std::vector<Case> all_cases() {
        one_cta(64, 1024),
        {{Kind::word, 256}},
        256});
+  add({"round_to_tf32",
+       "round_to_tf32",
+       "cvt.rna.tf32.f32",
+       round_to_tf32_kernel,
+       one_cta(64),
+       {{Kind::word, 248}, {Kind::nan, 8}},
+       256});
   add({"pack_pair_bfloat16",
        "pack_pair",
        "cvt.rn.bf16x2.f32",

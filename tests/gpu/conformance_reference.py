@@ -311,6 +311,13 @@ def from_float(case: str, type: str) -> np.ndarray:
     return np.where(np.isnan(values), 0x7FFF, bits).astype(np.uint32)
 
 
+def round_to_tf32(case: str) -> np.ndarray:
+    """To the nearest that has 10 bits behind the point, ties away from 0; NaN as the kernel has it."""
+    bits = np.append(words(case, 0, 248), words(case, 1, 8) | 0x7F800001)
+    rounded = (bits.astype(np.uint64) + 0x1000).astype(np.uint32) & np.uint32(0xFFFFE000)
+    return np.where(np.isnan(bits.view(np.float32)), np.uint32(0x7FC00000), rounded)
+
+
 def pack_pair(case: str, type: str) -> np.ndarray:
     """Two of from_float's in one word, the first in the low half; they are 64 words apart."""
     bits = from_float(case, type).reshape(2, 2, 64)
@@ -392,6 +399,7 @@ CASES = {
     r"warpgroup_id": warpgroup_id,
     r"UniversalCopy_(?P<size>\d+)": universal_copy,
     r"store_16": store,
+    r"round_to_tf32": round_to_tf32,
     r"pack_pair_(?P<type>half|bfloat16)": pack_pair,
     r"sub_pair_(?P<type>half|bfloat16)": sub_pair,
     r"unpack_e4m3_pair_(?P<type>half|bfloat16)": unpack_e4m3_pair,
